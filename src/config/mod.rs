@@ -1,0 +1,1 @@
+//! Text into validated settings and rules, every mistake with its place.

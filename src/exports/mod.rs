@@ -1,0 +1,1 @@
+//! What others may read: metrics, API, pages.

@@ -1,0 +1,1 @@
+//! Events, decisions and outcomes on disk.

@@ -1,0 +1,23 @@
+//! Keeps NVIDIA unified-memory machines alive while they serve large language models.
+//!
+//! The modules, in the order in which data flows; ARCHITECTURE.md has the picture.
+
+pub mod model;
+
+pub mod parse;
+
+pub mod policy;
+
+pub mod config;
+
+pub mod sources;
+
+pub mod actions;
+
+pub mod journal;
+
+pub mod exports;
+
+pub mod daemon;
+
+pub mod cli;

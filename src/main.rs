@@ -1,0 +1,3 @@
+//! Arguments, logging, command, exit code.
+
+fn main() {}

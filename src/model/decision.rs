@@ -1,0 +1,276 @@
+//! What the policy decides, why, and what came of it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Moment, Reading};
+
+/// Whether remedies are done or only told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// Decide, journal, count and log what would be done; touch nothing.
+    #[default]
+    Observe,
+    /// Do it.
+    Enforce,
+}
+
+impl Mode {
+    /// The name in configuration, logs and JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Observe => "observe",
+            Self::Enforce => "enforce",
+        }
+    }
+}
+
+/// Number of a decision, unique within the journal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct DecisionId(pub u64);
+
+impl fmt::Display for DecisionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A rule's place: group and alert name. Unique within the loaded rules.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct RuleId {
+    /// The group's name.
+    pub group: Arc<str>,
+    /// The alert's name.
+    pub alert: Arc<str>,
+}
+
+impl fmt::Display for RuleId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.group, self.alert)
+    }
+}
+
+/// What `drop_caches` drops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CacheKind {
+    /// Clean, unmapped page cache (1).
+    PageCache,
+    /// Page cache, and reclaimable kernel objects, which runs every driver's shrinkers (3).
+    All,
+}
+
+/// One thing to do, with everything that it needs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Action {
+    /// Write to `vm.drop_caches`.
+    DropCaches {
+        /// What to drop.
+        what: CacheKind,
+        /// Write dirty pages back before.
+        sync: bool,
+    },
+    /// Write to `vm.compact_memory`.
+    CompactMemory,
+    /// A line in the log and in the journal.
+    Notify {
+        /// The line.
+        message: String,
+    },
+}
+
+impl Action {
+    /// The `action` label and the key in rule files.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::DropCaches { .. } => "drop_caches",
+            Self::CompactMemory => "compact_memory",
+            Self::Notify { .. } => "notify",
+        }
+    }
+
+    /// All names, for series that start at 0.
+    pub const NAMES: [&'static str; 3] = ["drop_caches", "compact_memory", "notify"];
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::DropCaches { what, sync } => {
+                let what = match what {
+                    CacheKind::PageCache => "pagecache",
+                    CacheKind::All => "all",
+                };
+                write!(f, "drop_caches {what}{}", if *sync { " after sync" } else { "" })
+            }
+            Self::CompactMemory => f.write_str("compact_memory"),
+            Self::Notify { message } => write!(f, "notify {message:?}"),
+        }
+    }
+}
+
+/// Why a firing rule does not act now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HoldReason {
+    /// The last round of this remedy ended less than `cooldown` ago.
+    Cooldown,
+    /// `at_most` is used up.
+    Budget,
+    /// Another action is under way.
+    Busy,
+    /// The aim is met already.
+    AimMet,
+    /// Whether the rule, or its aim, holds cannot be told: a source is failing.
+    Unknown,
+    /// Every step has been tried and the aim is still missed.
+    StepsExhausted,
+}
+
+impl HoldReason {
+    /// All reasons.
+    pub const ALL: [Self; 6] = [
+        Self::Cooldown,
+        Self::Budget,
+        Self::Busy,
+        Self::AimMet,
+        Self::Unknown,
+        Self::StepsExhausted,
+    ];
+
+    /// The `reason` label.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cooldown => "cooldown",
+            Self::Budget => "budget",
+            Self::Busy => "busy",
+            Self::AimMet => "aim_met",
+            Self::Unknown => "unknown",
+            Self::StepsExhausted => "steps_exhausted",
+        }
+    }
+}
+
+/// Act, or hold and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "verdict", content = "reason", rename_all = "snake_case")]
+pub enum Verdict {
+    /// Do it (or, in observe mode, say so).
+    Act,
+    /// Do not.
+    Hold(HoldReason),
+}
+
+impl Verdict {
+    /// The `verdict` label.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Act => "act",
+            Self::Hold(_) => "hold",
+        }
+    }
+
+    /// The `reason` label: why held; empty for Act.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::Act => "",
+            Self::Hold(reason) => reason.name(),
+        }
+    }
+}
+
+/// A value that led to a decision, or judged it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Evidence {
+    /// The series as in PromQL.
+    pub series: String,
+    /// Its value then.
+    pub value: Reading<f64>,
+}
+
+/// What to do, or not to do, and why.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Decision {
+    /// Its number.
+    pub id: DecisionId,
+    /// When it was made.
+    pub at: Moment,
+    /// Which rule made it.
+    pub rule: RuleId,
+    /// The mode in force for that rule.
+    pub mode: Mode,
+    /// Act or hold.
+    #[serde(flatten)]
+    pub verdict: Verdict,
+    /// Position in the remedy's steps, from 0.
+    pub step: usize,
+    /// The step itself.
+    pub action: Action,
+    /// The values that led to it.
+    pub because: Vec<Evidence>,
+}
+
+/// How an action ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "result", content = "detail", rename_all = "snake_case")]
+pub enum OutcomeResult {
+    /// It was done. Whether it helped is for the [`Assessment`] to say.
+    Done,
+    /// Observe mode: it would have been done.
+    Skipped,
+    /// It could not be done.
+    Failed(String),
+    /// It had not ended in time; it may still be going on.
+    TimedOut,
+}
+
+impl OutcomeResult {
+    /// The `outcome` label.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::Skipped => "skipped",
+            Self::Failed(_) => "failed",
+            Self::TimedOut => "timed_out",
+        }
+    }
+
+    /// All names, for series that start at 0.
+    pub const NAMES: [&'static str; 4] = ["done", "skipped", "failed", "timed_out"];
+}
+
+/// What the executor reports.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// Of which decision.
+    pub decision: DecisionId,
+    /// The action's name.
+    pub action: String,
+    /// How it ended.
+    #[serde(flatten)]
+    pub result: OutcomeResult,
+    /// When it had ended.
+    pub ended: Moment,
+    /// How long it took.
+    pub took: Duration,
+}
+
+/// What an action changed, measured on the signals that the rule names.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Assessment {
+    /// Of which decision.
+    pub decision: DecisionId,
+    /// When the signals were measured again.
+    pub at: Moment,
+    /// Whether the aim is met; `None` where that cannot be told.
+    pub aim_met: Option<bool>,
+    /// The signals right before the action.
+    pub before: Vec<Evidence>,
+    /// The same signals after it.
+    pub after: Vec<Evidence>,
+}

@@ -1,0 +1,20 @@
+//! The words that every module shares: time, readings, observations, events, decisions, outcomes.
+//!
+//! Nothing here does anything: no files, no clock, no threads, and no imports from the crate.
+
+mod decision;
+mod event;
+mod moment;
+mod observation;
+mod reading;
+mod series;
+
+pub use decision::{
+    Action, Assessment, CacheKind, Decision, DecisionId, Evidence, HoldReason, Mode, Outcome,
+    OutcomeResult, RuleId, Verdict,
+};
+pub use event::{Event, KernelEvent, KillerDaemon, OomConstraint, Pool, Recovery};
+pub use moment::Moment;
+pub use observation::{KernelRecord, Observation, Readings, Source};
+pub use reading::Reading;
+pub use series::{METRICS, Metric, MetricKind, Schema, SeriesKey, metric};

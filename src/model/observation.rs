@@ -1,0 +1,121 @@
+//! Everything that the policy may learn.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::{Outcome, Reading, Schema};
+
+/// Where an observation comes from; the `source` label of `uma_source_up`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Source {
+    /// `/proc/meminfo`.
+    Meminfo,
+    /// `/proc/vmstat`.
+    Vmstat,
+    /// `/proc/zoneinfo`.
+    Zoneinfo,
+    /// `/proc/buddyinfo`.
+    Buddyinfo,
+    /// `/proc/pressure/*`.
+    Pressure,
+    /// `/sys/devices/system/node/node*/meminfo`.
+    Numa,
+    /// `/proc/sys/vm/*`.
+    Sysctl,
+    /// `/dev/kmsg`, or what stands in for it.
+    KernelLog,
+    /// This process itself.
+    Process,
+    /// The journal on disk.
+    Journal,
+    /// The policy's own counters and rule states.
+    Policy,
+}
+
+impl Source {
+    /// All sources, in the order in which they are listed to people.
+    pub const ALL: [Self; 11] = [
+        Self::Meminfo,
+        Self::Vmstat,
+        Self::Zoneinfo,
+        Self::Buddyinfo,
+        Self::Pressure,
+        Self::Numa,
+        Self::Sysctl,
+        Self::KernelLog,
+        Self::Process,
+        Self::Journal,
+        Self::Policy,
+    ];
+
+    /// The name in labels, logs and JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Meminfo => "meminfo",
+            Self::Vmstat => "vmstat",
+            Self::Zoneinfo => "zoneinfo",
+            Self::Buddyinfo => "buddyinfo",
+            Self::Pressure => "pressure",
+            Self::Numa => "numa",
+            Self::Sysctl => "sysctl",
+            Self::KernelLog => "kernel_log",
+            Self::Process => "process",
+            Self::Journal => "journal",
+            Self::Policy => "policy",
+        }
+    }
+}
+
+/// One record of the kernel log, as raw as it was read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KernelRecord {
+    /// The kernel's sequence number within this boot.
+    pub seq: u64,
+    /// Syslog facility; 0 is the kernel, everything else was written by user space.
+    pub facility: u16,
+    /// Syslog level, 0 (emergency) to 7 (debug).
+    pub level: u8,
+    /// The kernel's own clock, in microseconds since boot. It drifts from `CLOCK_MONOTONIC`.
+    pub usec: u64,
+    /// Wall time: of arrival for a live record, from a fresh clock offset for an old one.
+    pub utc: Timestamp,
+    /// The message; bytes outside printable ASCII stand as `\xNN`, as the kernel wrote them.
+    pub text: String,
+    /// The ` KEY=value` lines below the message, without the leading space, newline-separated.
+    pub dictionary: String,
+}
+
+/// One run of one source: a value for each series of its schema.
+#[derive(Clone, Debug)]
+pub struct Readings {
+    /// Who read.
+    pub source: Source,
+    /// Which series the values belong to. The same `Arc` from run to run while nothing changes, so
+    /// that receivers can keep what they derived from it.
+    pub schema: Arc<Schema>,
+    /// One reading for each entry of `schema`, in its order.
+    pub values: Vec<Reading<f64>>,
+    /// How long reading took.
+    pub took: Duration,
+    /// Why the source is down, if it is.
+    pub error: Option<Arc<str>>,
+}
+
+/// One fact for the policy.
+#[derive(Clone, Debug)]
+pub enum Observation {
+    /// A line of the kernel log.
+    KernelRecord(KernelRecord),
+    /// That many records were overwritten before they could be read.
+    KernelRecordsLost(u64),
+    /// A record that could not be parsed was skipped.
+    KernelRecordMalformed,
+    /// A source has been read.
+    Readings(Readings),
+    /// A decided action has ended.
+    Outcome(Outcome),
+}

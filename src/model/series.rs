@@ -1,0 +1,89 @@
+//! The one table of all series: what is exported, documented, and known to rules.
+
+use std::sync::Arc;
+
+use super::Source;
+
+/// How a series behaves over time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetricKind {
+    /// Goes up and down.
+    Gauge,
+    /// Only grows, from 0 at start; the name ends in `_total`.
+    Counter,
+    /// Always 1; the labels are the message.
+    Info,
+}
+
+/// One metric: its name, meaning and labels.
+#[derive(Debug)]
+pub struct Metric {
+    /// The full sample name, `_total` included.
+    pub name: &'static str,
+    /// Gauge, counter or info.
+    pub kind: MetricKind,
+    /// Which source feeds it.
+    pub source: Source,
+    /// Label names, sorted.
+    pub labels: &'static [&'static str],
+    /// One sentence for people: what it says and where it comes from.
+    pub help: &'static str,
+}
+
+/// The metric of that name, if this build exports it.
+pub fn metric(name: &str) -> Option<&'static Metric> {
+    METRICS.iter().find(|metric| metric.name == name)
+}
+
+/// The identity of one series: a metric's name and its label set.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SeriesKey {
+    /// The metric's name.
+    pub name: Arc<str>,
+    /// Label names and values, sorted by name; never contains `__name__` or an empty value.
+    pub labels: Arc<[(Arc<str>, Arc<str>)]>,
+}
+
+impl SeriesKey {
+    /// A key from a name and labels in any order; empty label values are left out.
+    pub fn new(name: &str, labels: &[(&str, &str)]) -> Self {
+        let mut labels: Vec<(Arc<str>, Arc<str>)> = labels
+            .iter()
+            .filter(|(_, value)| !value.is_empty())
+            .map(|(name, value)| (Arc::from(*name), Arc::from(*value)))
+            .collect();
+        labels.sort();
+        Self { name: Arc::from(name), labels: labels.into() }
+    }
+}
+
+impl std::fmt::Display for SeriesKey {
+    /// As in PromQL: `name{label="value"}`.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.name)?;
+        if self.labels.is_empty() {
+            return Ok(());
+        }
+        for (position, (name, value)) in self.labels.iter().enumerate() {
+            let opening = if position == 0 { '{' } else { ',' };
+            write!(f, "{opening}{name}={value:?}")?;
+        }
+        f.write_str("}")
+    }
+}
+
+/// The series that one source fills, in the order of its values.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Schema {
+    /// One key for each value of a [`super::Readings`].
+    pub series: Vec<SeriesKey>,
+}
+
+/// Every metric that this build exports.
+pub static METRICS: &[Metric] = &[Metric {
+    name: "uma_memory_free_bytes",
+    kind: MetricKind::Gauge,
+    source: Source::Meminfo,
+    labels: &[],
+    help: "Free memory (MemFree).",
+}];

@@ -1,0 +1,6 @@
+//! Text into typed facts: kernel-log records, kernel faults, `/proc` files. Pure.
+
+pub mod dmesg;
+pub mod kernel;
+pub mod kmsg;
+pub mod proc;

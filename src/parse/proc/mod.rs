@@ -1,0 +1,1 @@
+//! Tolerant parsers of `/proc` and `/sys` memory files.

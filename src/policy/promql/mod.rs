@@ -1,0 +1,92 @@
+//! The subset of PromQL that rules speak.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::store::SeriesStore;
+
+/// A parsed and type-checked expression.
+#[derive(Clone, Debug)]
+pub struct Expr {}
+
+/// What is wrong with an expression, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExprError {
+    /// Byte range within the expression's text.
+    pub span: Range<usize>,
+    /// What is wrong.
+    pub message: String,
+    /// What to do about it, e.g. `did you mean "uma_memory_free_bytes"?`.
+    pub hint: Option<String>,
+}
+
+/// The instant of an evaluation.
+#[derive(Clone, Copy, Debug)]
+pub struct EvalTime {
+    /// On the store's time line, in milliseconds: windows and lookback count from here.
+    pub timeline_ms: i64,
+    /// Wall clock, in milliseconds since 1970: what `time()` returns.
+    pub utc_ms: i64,
+}
+
+/// A label set, sorted by name.
+pub type Labels = Arc<[(Arc<str>, Arc<str>)]>;
+
+/// One element of an instant vector.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sample {
+    /// The metric's name, unless an operation has dropped it.
+    pub name: Option<Arc<str>>,
+    /// The other labels.
+    pub labels: Labels,
+    /// The value.
+    pub value: f64,
+}
+
+/// What an expression yields.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    /// A number.
+    Scalar(f64),
+    /// An instant vector.
+    Vector(Vec<Sample>),
+}
+
+/// What came of an evaluation.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Evaluated {
+    /// A result.
+    Known(Value),
+    /// It cannot be told: these readings are missing, each with the reason.
+    Unknown(Vec<String>),
+}
+
+/// Which series a build exports, for checks at load.
+pub trait KnownSeries {
+    /// The label names of a metric, or `None` if there is no such metric.
+    fn labels(&self, name: &str) -> Option<Vec<&str>>;
+    /// All metric names, for did-you-mean.
+    fn names(&self) -> Vec<&str>;
+}
+
+/// Parses and type-checks.
+pub fn parse(_text: &str) -> Result<Expr, ExprError> {
+    Ok(Expr {})
+}
+
+impl Expr {
+    /// Finds series and label names that this build does not export.
+    pub fn check(&self, _known: &dyn KnownSeries) -> Result<(), ExprError> {
+        Ok(())
+    }
+
+    /// The metrics it reads, each with how much past it needs, in milliseconds.
+    pub fn reads(&self) -> Vec<(Arc<str>, i64)> {
+        Vec::new()
+    }
+
+    /// Evaluates it. An error is one of data, such as a many-to-many match.
+    pub fn evaluate(&self, _store: &SeriesStore, _at: EvalTime) -> Result<Evaluated, String> {
+        Ok(Evaluated::Known(Value::Vector(Vec::new())))
+    }
+}

@@ -1,0 +1,81 @@
+//! Rules as the policy runs them: parsed, checked, complete.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::promql::Expr;
+use super::template::Template;
+use crate::model::{Action, Mode, RuleId};
+
+/// All loaded rules.
+#[derive(Clone, Debug, Default)]
+pub struct RuleSet {
+    /// Groups in the order of their files.
+    pub groups: Vec<RuleGroup>,
+}
+
+/// Rules that are evaluated together, at one interval.
+#[derive(Clone, Debug)]
+pub struct RuleGroup {
+    /// Unique among all groups of all files.
+    pub name: Arc<str>,
+    /// Where it was read from; `shipped:memory.yaml` for those inside the binary.
+    pub file: PathBuf,
+    /// Time between evaluations.
+    pub interval: Duration,
+    /// In file order.
+    pub rules: Vec<Rule>,
+}
+
+/// One alert, and perhaps its remedy.
+#[derive(Clone, Debug)]
+pub struct Rule {
+    /// Group and alert name; unique.
+    pub id: RuleId,
+    /// The condition.
+    pub expr: Query,
+    /// How long the condition must hold before the alert fires.
+    pub hold_for: Duration,
+    /// How long the alert keeps firing after the condition ended.
+    pub keep_firing_for: Duration,
+    /// Labels added to the alert's, templates by name, in name order.
+    pub labels: Vec<(Arc<str>, Template)>,
+    /// Texts for people, templates by name, in name order.
+    pub annotations: Vec<(Arc<str>, Template)>,
+    /// Overrides the node's mode for this rule.
+    pub mode: Option<Mode>,
+    /// What to do while it fires.
+    pub remedy: Option<Remedy>,
+}
+
+/// An expression with the text that it was parsed from.
+#[derive(Clone, Debug)]
+pub struct Query {
+    /// As written.
+    pub text: Arc<str>,
+    /// As parsed and checked.
+    pub expr: Expr,
+}
+
+/// Steps that are tried in order until the aim is met.
+#[derive(Clone, Debug)]
+pub struct Remedy {
+    /// Met when it yields anything. Without one, the aim is that `expr` yields nothing.
+    pub aim: Option<Query>,
+    /// At least one.
+    pub steps: Vec<Action>,
+    /// Rest after a round of steps.
+    pub cooldown: Duration,
+    /// Bound on the number of acts.
+    pub at_most: Option<AtMost>,
+}
+
+/// No more than `times` acts in any window of length `per`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AtMost {
+    /// Acts.
+    pub times: u32,
+    /// Length of the sliding window.
+    pub per: Duration,
+}

@@ -1,0 +1,106 @@
+//! A read-only picture of the policy, for exports.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::model::{Mode, Moment, Reading, RuleId, SeriesKey, Source};
+
+/// What exports may see.
+#[derive(Clone, Debug)]
+pub struct Status {
+    /// When the picture was taken.
+    pub at: Moment,
+    /// When this process began to watch.
+    pub started: Moment,
+    /// The node's mode.
+    pub mode: Mode,
+    /// All series known so far; the same `Arc` while none is added.
+    pub series: Arc<[SeriesKey]>,
+    /// The latest reading of each entry of `series`.
+    pub values: Vec<Reading<f64>>,
+    /// How each source fared last.
+    pub sources: Arc<[SourceStatus]>,
+    /// Every rule; the same `Arc` while nothing changes.
+    pub rules: Arc<[RuleStatus]>,
+}
+
+/// How a source fared at its last run.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SourceStatus {
+    /// Which.
+    pub source: Source,
+    /// Whether it answered.
+    pub up: bool,
+    /// Why not, or a remark such as which kernel-log reader is in use.
+    pub detail: Option<Arc<str>>,
+    /// How long it took.
+    pub took: Duration,
+}
+
+/// Where a rule stands; the worst of its alerts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RuleState {
+    /// The condition does not hold.
+    Inactive,
+    /// It holds, but not for long enough yet.
+    Pending,
+    /// It has held for long enough.
+    Firing,
+    /// It cannot be told, since a source is failing.
+    Unknown,
+}
+
+impl RuleState {
+    /// All states, for the `state` label of `uma_rule_state`.
+    pub const ALL: [Self; 4] = [Self::Inactive, Self::Pending, Self::Firing, Self::Unknown];
+
+    /// The `state` label.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Inactive => "inactive",
+            Self::Pending => "pending",
+            Self::Firing => "firing",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// One rule, for people.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RuleStatus {
+    /// Group and alert.
+    #[serde(flatten)]
+    pub rule: RuleId,
+    /// The file it came from.
+    pub file: String,
+    /// Its expression, as written.
+    pub expr: Arc<str>,
+    /// The mode in force for it.
+    pub mode: Mode,
+    /// Where it stands.
+    pub state: RuleState,
+    /// Which readings are missing, and why, when `state` is unknown.
+    pub unknown: Vec<String>,
+    /// Its pending and firing alerts.
+    pub alerts: Vec<AlertStatus>,
+    /// Why it does not act now, or what it did last.
+    pub remedy: Option<String>,
+}
+
+/// One active alert.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct AlertStatus {
+    /// Labels after templating, `alertname` included.
+    pub labels: Vec<(Arc<str>, Arc<str>)>,
+    /// Annotations after templating.
+    pub annotations: Vec<(Arc<str>, String)>,
+    /// Pending or firing.
+    pub state: RuleState,
+    /// Since when the condition has held.
+    pub active_since: Moment,
+    /// The expression's value.
+    pub value: f64,
+}

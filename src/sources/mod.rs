@@ -1,0 +1,5 @@
+//! One file per thing watched.
+
+pub mod kernel_log;
+pub mod memory;
+pub mod process;
