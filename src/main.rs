@@ -1,3 +1,16 @@
-//! Arguments, logging, command, exit code.
+//! Arguments, command, exit code.
 
-fn main() {}
+use std::process::ExitCode;
+
+use clap::Parser;
+use umawarden::cli::{Arguments, Exit};
+
+fn main() -> ExitCode {
+    match Arguments::parse().execute() {
+        Ok(exit) => exit.into(),
+        Err(error) => {
+            eprintln!("umawarden: {error:#}");
+            Exit::Unusable.into()
+        }
+    }
+}

@@ -1,6 +1,69 @@
-//! A file per command.
+//! A file per command, and what they share: the arguments' frame and the exit codes.
 
 pub mod dmesg;
 pub mod history;
 pub mod rules;
 pub mod run;
+
+use clap::{Parser, Subcommand};
+
+/// Keeps NVIDIA unified-memory machines alive while they serve large language models.
+#[derive(Debug, Parser)]
+#[command(name = "umawarden", version, about, after_help = AFTER_HELP, max_term_width = 100)]
+pub struct Arguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const AFTER_HELP: &str = "\
+Exit codes: 0 fine, 1 findings (something is wrong with what was looked at), 2 unusable input.
+
+Start with `umawarden run`: it watches, exports on :9942 and says what it would do; it changes
+nothing until you give it --mode enforce.";
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Watch this node, export what is seen, decide by rules, and act if asked to.
+    Run(Box<run::RunArguments>),
+    /// Say what a kernel log tells: allocation failures, OOM kills, Xids, hung tasks.
+    Dmesg(dmesg::DmesgArguments),
+    /// Work with rule files.
+    Rules(rules::RulesArguments),
+    /// Show the events, decisions and outcomes in the journal.
+    History(history::HistoryArguments),
+}
+
+/// How a command ended; becomes the exit code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// 0.
+    Fine,
+    /// 1: what was looked at has faults.
+    Findings,
+    /// 2: the input cannot be used. Errors returned by a command end like this too.
+    Unusable,
+}
+
+impl From<Exit> for std::process::ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(match exit {
+            Exit::Fine => 0,
+            Exit::Findings => 1,
+            Exit::Unusable => 2,
+        })
+    }
+}
+
+impl Arguments {
+    /// Runs the command. An error is printed once, with its whole chain, by `main`.
+    pub fn execute(self) -> anyhow::Result<Exit> {
+        match self.command {
+            Command::Run(arguments) => run::execute(*arguments),
+            Command::Dmesg(arguments) => dmesg::execute(&arguments),
+            Command::Rules(arguments) => rules::execute(&arguments),
+            Command::History(arguments) => history::execute(&arguments),
+        }
+    }
+}

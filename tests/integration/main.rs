@@ -1,1 +1,1 @@
-//! Integration tests.
+//! The one integration binary: the program from outside.
