@@ -1,5 +1,11 @@
 //! The one table of all series: what is exported, documented, and known to rules.
 
+mod kernel;
+mod memory;
+mod own;
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 
 use super::Source;
@@ -16,7 +22,7 @@ pub enum MetricKind {
 }
 
 /// One metric: its name, meaning and labels.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Metric {
     /// The full sample name, `_total` included.
     pub name: &'static str,
@@ -28,6 +34,26 @@ pub struct Metric {
     pub labels: &'static [&'static str],
     /// One sentence for people: what it says and where it comes from.
     pub help: &'static str,
+}
+
+impl Metric {
+    const fn gauge(
+        source: Source,
+        name: &'static str,
+        labels: &'static [&'static str],
+        help: &'static str,
+    ) -> Self {
+        Self { name, kind: MetricKind::Gauge, source, labels, help }
+    }
+
+    const fn counter(
+        source: Source,
+        name: &'static str,
+        labels: &'static [&'static str],
+        help: &'static str,
+    ) -> Self {
+        Self { name, kind: MetricKind::Counter, source, labels, help }
+    }
 }
 
 /// The metric of that name, if this build exports it.
@@ -79,11 +105,22 @@ pub struct Schema {
     pub series: Vec<SeriesKey>,
 }
 
-/// Every metric that this build exports.
-pub static METRICS: &[Metric] = &[Metric {
-    name: "uma_memory_free_bytes",
-    kind: MetricKind::Gauge,
-    source: Source::Meminfo,
-    labels: &[],
-    help: "Free memory (MemFree).",
-}];
+/// Every metric that this build exports: a table for each area, joined.
+pub static METRICS: &[Metric] = &join::<
+    { memory::METRICS.len() + kernel::METRICS.len() + own::METRICS.len() },
+>(&[memory::METRICS, kernel::METRICS, own::METRICS]);
+
+const fn join<const COUNT: usize>(areas: &[&[Metric]]) -> [Metric; COUNT] {
+    let mut joined = [areas[0][0]; COUNT];
+    let (mut area, mut next) = (0, 0);
+    while area < areas.len() {
+        let mut position = 0;
+        while position < areas[area].len() {
+            joined[next] = areas[area][position];
+            position += 1;
+            next += 1;
+        }
+        area += 1;
+    }
+    joined
+}

@@ -1,0 +1,168 @@
+//! What this program tells about itself.
+
+use super::super::Source;
+use super::{Metric, MetricKind};
+
+/// This area's metrics.
+pub(super) const METRICS: &[Metric] = &[
+    Metric {
+        name: "uma_build_info",
+        kind: MetricKind::Info,
+        source: Source::Policy,
+        labels: &["revision", "version"],
+        help: "Which build this is.",
+    },
+    Metric::gauge(
+        Source::Policy,
+        "uma_mode",
+        &["mode"],
+        "1 for the mode in force: observe tells, enforce acts.",
+    ),
+    Metric::gauge(
+        Source::Policy,
+        "uma_source_up",
+        &["source"],
+        "1 if the source answered when it was last read.",
+    ),
+    Metric::gauge(
+        Source::Policy,
+        "uma_source_duration_seconds",
+        &["source"],
+        "How long the last read of the source took.",
+    ),
+    Metric::counter(
+        Source::Policy,
+        "uma_samples_missed_total",
+        &[],
+        "Sampling times that passed before the sample could be taken.",
+    ),
+    Metric::counter(
+        Source::KernelLog,
+        "uma_kernel_log_records_total",
+        &[],
+        "Kernel-log records read, those of user space included.",
+    ),
+    Metric::counter(
+        Source::KernelLog,
+        "uma_kernel_log_lost_records_total",
+        &[],
+        "Kernel-log records overwritten before they could be read.",
+    ),
+    Metric::counter(
+        Source::KernelLog,
+        "uma_kernel_log_malformed_records_total",
+        &[],
+        "Kernel-log records skipped since they could not be parsed.",
+    ),
+    Metric::counter(
+        Source::KernelLog,
+        "uma_kernel_log_userspace_records_total",
+        &[],
+        "Kernel-log records that user space wrote; they never feed a rule.",
+    ),
+    Metric::gauge(
+        Source::KernelLog,
+        "uma_kernel_log_reader",
+        &["reader"],
+        "1 for the way in which the kernel log is read: kmsg, syslog or file.",
+    ),
+    Metric::counter(
+        Source::KernelLog,
+        "uma_kernel_events_total",
+        &["event"],
+        "Events recognised in the kernel log.",
+    ),
+    Metric::gauge(
+        Source::Policy,
+        "uma_rule_state",
+        &["group", "rule", "state"],
+        "1 for the state the rule is in: inactive, pending, firing or unknown.",
+    ),
+    Metric::gauge(
+        Source::Policy,
+        "uma_rule_evaluation_duration_seconds",
+        &[],
+        "How long the last evaluation of all due rules took.",
+    ),
+    Metric::counter(
+        Source::Policy,
+        "uma_rule_evaluation_failures_total",
+        &["rule"],
+        "Evaluations that ended in an error, such as a many-to-many match.",
+    ),
+    Metric::counter(
+        Source::Policy,
+        "uma_decisions_total",
+        &["reason", "rule", "verdict"],
+        "Decisions to act or to hold, and why held.",
+    ),
+    Metric::counter(
+        Source::Policy,
+        "uma_actions_total",
+        &["action", "outcome"],
+        "Actions by how they ended; skipped means that observe mode only told.",
+    ),
+    Metric::gauge(
+        Source::Policy,
+        "uma_config_last_reload_successful",
+        &[],
+        "1 if the last reload of configuration and rules was taken over.",
+    ),
+    Metric::gauge(
+        Source::Policy,
+        "uma_config_last_reload_success_timestamp_seconds",
+        &[],
+        "When configuration and rules were last taken over, in seconds since 1970.",
+    ),
+    Metric::gauge(Source::Journal, "uma_journal_up", &[], "1 if the journal can be written."),
+    Metric::gauge(Source::Journal, "uma_journal_size_bytes", &[], "Size of the journal on disk."),
+    Metric::counter(
+        Source::Journal,
+        "uma_journal_dropped_entries_total",
+        &[],
+        "Entries that did not reach the journal.",
+    ),
+    Metric::counter(
+        Source::Journal,
+        "uma_journal_write_errors_total",
+        &[],
+        "Failed writes to the journal.",
+    ),
+    Metric::counter(
+        Source::Process,
+        "process_cpu_seconds_total",
+        &[],
+        "User and system CPU time of this process.",
+    ),
+    Metric::gauge(
+        Source::Process,
+        "process_resident_memory_bytes",
+        &[],
+        "Resident memory of this process.",
+    ),
+    Metric::gauge(
+        Source::Process,
+        "process_virtual_memory_bytes",
+        &[],
+        "Virtual memory of this process.",
+    ),
+    Metric::gauge(
+        Source::Process,
+        "process_open_fds",
+        &[],
+        "Open file descriptors of this process.",
+    ),
+    Metric::gauge(
+        Source::Process,
+        "process_max_fds",
+        &[],
+        "Most file descriptors that this process may open.",
+    ),
+    Metric::gauge(
+        Source::Process,
+        "process_start_time_seconds",
+        &[],
+        "When this process started, in seconds since 1970.",
+    ),
+    Metric::gauge(Source::Process, "process_threads", &[], "Threads of this process."),
+];

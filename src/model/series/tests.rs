@@ -1,0 +1,48 @@
+use std::collections::BTreeSet;
+
+use super::{METRICS, MetricKind, SeriesKey, metric};
+
+#[test]
+fn names_are_unique_and_say_what_they_are() {
+    let mut names = BTreeSet::new();
+    for metric in METRICS {
+        let name = metric.name;
+        assert!(names.insert(name), "{name} stands twice in the table");
+        assert!(name.starts_with("uma_") || name.starts_with("process_"), "{name}");
+        assert!(name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'), "{name}");
+        assert_eq!(name.ends_with("_total"), metric.kind == MetricKind::Counter, "{name}");
+        assert_eq!(name.ends_with("_info"), metric.kind == MetricKind::Info, "{name}");
+    }
+}
+
+#[test]
+fn labels_are_sorted_and_no_process_names_itself_in_one() {
+    for metric in METRICS {
+        assert!(metric.labels.is_sorted_by(|left, right| left < right), "{}", metric.name);
+        assert!(!metric.labels.contains(&"pid") && !metric.labels.contains(&"comm"));
+    }
+}
+
+#[test]
+fn help_is_one_plain_sentence() {
+    for metric in METRICS {
+        assert!(metric.help.ends_with('.'), "{}", metric.name);
+        assert!(!metric.help.contains(['\n', '\\', '"']), "{}", metric.name);
+    }
+}
+
+#[test]
+fn metrics_are_found_by_their_full_name() {
+    assert_eq!(
+        metric("uma_actions_total").map(|m| m.labels),
+        Some(["action", "outcome"].as_slice())
+    );
+    assert!(metric("uma_actions").is_none());
+}
+
+#[test]
+fn a_key_prints_as_in_promql() {
+    let key = SeriesKey::new("uma_zone_free_bytes", &[("zone", "DMA32"), ("node", "0")]);
+    assert_eq!(key.to_string(), r#"uma_zone_free_bytes{node="0",zone="DMA32"}"#);
+    assert_eq!(SeriesKey::new("x", &[("empty", "")]).to_string(), "x");
+}
