@@ -15,6 +15,8 @@ mod typing;
 use std::ops::Range;
 use std::sync::Arc;
 
+pub(super) use self::parser::is_label_name;
+pub(super) use self::suggest::did_you_mean;
 use self::syntax::Node;
 use super::store::SeriesStore;
 
@@ -108,6 +110,11 @@ pub trait KnownSeries {
     fn labels(&self, name: &str) -> Option<Vec<&str>>;
     /// All metric names, for did-you-mean.
     fn names(&self) -> Vec<&str>;
+}
+
+/// Reads a quoted string with Go's escapes.
+pub(super) fn unquote(quoted: &str) -> Result<String, String> {
+    literal::unquote(quoted).map_err(|(_, message)| message)
 }
 
 /// Parses and type-checks. A text beyond the limits on length, nesting and operations is an error.
