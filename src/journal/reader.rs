@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use rusqlite::types::Value;
-use rusqlite::{Connection, OpenFlags, Row, params_from_iter};
+use rusqlite::{Connection, ErrorCode, OpenFlags, Row, params_from_iter};
 
 use super::Note;
 use super::file::{APPLICATION_ID, FILE_NAME, FORMATS, is_newer, newer_format};
@@ -160,7 +160,10 @@ impl JournalReader {
     }
 
     fn open_as(path: &Path, parameters: &str) -> Result<Self, ReadError> {
-        let failed = |source| ReadError::Failed { path: path.to_owned(), source };
+        let failed = |source: rusqlite::Error| match source.sqlite_error_code() {
+            Some(ErrorCode::NotADatabase) => ReadError::NotAJournal(path.to_owned()),
+            _ => ReadError::Failed { path: path.to_owned(), source },
+        };
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY
             | OpenFlags::SQLITE_OPEN_URI
             | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -175,14 +178,9 @@ impl JournalReader {
             .map_err(failed)?;
         let pragmas = "SELECT application_id, user_version
             FROM pragma_application_id, pragma_user_version";
-        let (application, format): (i64, i64) = match connection
+        let (application, format): (i64, i64) = connection
             .query_row(pragmas, [], |row| Ok((row.get(0)?, row.get(1)?)))
-        {
-            Err(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::NotADatabase) => {
-                return Err(ReadError::NotAJournal(path.to_owned()));
-            }
-            found => found.map_err(failed)?,
-        };
+            .map_err(failed)?;
         if application != APPLICATION_ID {
             return Err(ReadError::NotAJournal(path.to_owned()));
         }
@@ -352,8 +350,10 @@ impl Filter {
 }
 
 fn is_for_want_of_a_log(error: &rusqlite::Error) -> bool {
-    use rusqlite::ErrorCode::{CannotOpen, PermissionDenied, ReadOnly};
-    matches!(error.sqlite_error_code(), Some(CannotOpen | PermissionDenied | ReadOnly))
+    matches!(
+        error.sqlite_error_code(),
+        Some(ErrorCode::CannotOpen | ErrorCode::PermissionDenied | ErrorCode::ReadOnly)
+    )
 }
 
 /// A path may hold anything; a URI may not.

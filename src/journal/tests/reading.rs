@@ -181,9 +181,11 @@ fn what_is_no_journal_is_told_from_what_is_missing() {
     let open = || JournalReader::open(dir.path()).unwrap_err();
     assert!(matches!(open(), ReadError::Missing(_)));
     std::fs::write(dir.path().join(FILE_NAME), "rubbish of some length, not a database").unwrap();
-    assert!(matches!(open(), ReadError::NotAJournal(_)));
+    let error = open();
+    assert!(matches!(error, ReadError::NotAJournal(_)), "{error:?}");
     std::fs::write(dir.path().join(FILE_NAME), "").unwrap();
-    assert!(matches!(open(), ReadError::NotAJournal(_)));
+    let error = open();
+    assert!(matches!(error, ReadError::NotAJournal(_)), "{error:?}");
 }
 
 #[test]
