@@ -202,7 +202,9 @@ pub(super) fn bring_to_format(
             env!("CARGO_PKG_VERSION"),
         ))
         .map_err(failed)?;
-    transaction.commit().map_err(failed)
+    transaction.commit().map_err(failed)?;
+    // So that the database can be told for what it is even where its log cannot be read.
+    connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())).map_err(failed)
 }
 
 /// Whether that format number is none of ours. A negative one is nobody's.

@@ -31,32 +31,26 @@ fn text() -> impl Strategy<Value = String> {
     prop_oneof![any::<String>(), "kind|seq|utc|null|verdict|\\PC{0,15}"]
 }
 
-fn kernel_event() -> impl Strategy<Value = KernelEvent> {
-    let maybe = || proptest::option::of(text());
+fn words() -> impl Strategy<Value = Option<String>> {
+    proptest::option::of(text())
+}
+
+fn driver_event() -> impl Strategy<Value = KernelEvent> {
     let pool = prop_oneof![Just(Pool::Any), Just(Pool::System), Just(Pool::Vram)];
     let recovery = proptest::option::of(prop_oneof![
         Just(Recovery::None),
         Just(Recovery::NodeReboot),
         Just(Recovery::DrainAndReset)
     ]);
-    let constraint = proptest::option::of(prop_oneof![
-        Just(OomConstraint::None),
-        Just(OomConstraint::Memcg),
-        Just(OomConstraint::MemoryPolicy)
-    ]);
-    let daemon = prop_oneof![Just(KillerDaemon::SystemdOomd), Just(KillerDaemon::Earlyoom)];
     prop_oneof![
-        (text(), any::<Option<u32>>(), pool, maybe()).prop_map(
-            |(function, gpu, pool, location)| KernelEvent::NvNoMemory {
-                function,
-                gpu,
-                pool,
-                location
+        (text(), any::<Option<u32>>(), pool, words()).prop_map(
+            |(function, gpu, pool, location)| {
+                KernelEvent::NvNoMemory { function, gpu, pool, location }
             }
         ),
         (text(), any::<u64>())
             .prop_map(|(function, bytes)| KernelEvent::NvAllocFailed { function, bytes }),
-        (any::<u32>(), text(), any::<[Option<u32>; 3]>(), maybe(), recovery).prop_map(
+        (any::<u32>(), text(), any::<[Option<u32>; 3]>(), words(), recovery).prop_map(
             |(xid, pci, [gpu_instance, compute_instance, pid], process, recovery)| {
                 KernelEvent::Xid {
                     xid,
@@ -70,8 +64,18 @@ fn kernel_event() -> impl Strategy<Value = KernelEvent> {
             }
         ),
         Just(KernelEvent::UvmFatal),
-        Just(KernelEvent::OomNoVictim),
-        (any::<u32>(), text(), constraint, [maybe(), maybe(), maybe(), maybe()]).prop_map(
+    ]
+}
+
+fn kill() -> impl Strategy<Value = KernelEvent> {
+    let constraint = proptest::option::of(prop_oneof![
+        Just(OomConstraint::None),
+        Just(OomConstraint::Memcg),
+        Just(OomConstraint::MemoryPolicy)
+    ]);
+    let daemon = prop_oneof![Just(KillerDaemon::SystemdOomd), Just(KillerDaemon::Earlyoom)];
+    prop_oneof![
+        (any::<u32>(), text(), constraint, [words(), words(), words(), words()]).prop_map(
             |(pid, comm, constraint, [memcg, oom_memcg, trigger_comm, container])| {
                 KernelEvent::OomKill {
                     pid,
@@ -86,11 +90,22 @@ fn kernel_event() -> impl Strategy<Value = KernelEvent> {
                 }
             }
         ),
+        (daemon, any::<Option<u32>>(), words(), words()).prop_map(|(by, pid, comm, memcg)| {
+            KernelEvent::UserspaceKill { by, pid, comm, memcg }
+        }),
+        Just(KernelEvent::OomNoVictim),
+    ]
+}
+
+fn kernel_event() -> impl Strategy<Value = KernelEvent> {
+    prop_oneof![
+        driver_event(),
+        kill(),
         (any::<u32>(), text()).prop_map(|(pid, comm)| KernelEvent::OomReaped { pid, comm }),
         (any::<u32>(), text()).prop_map(|(pid, comm)| KernelEvent::OomUnreapable { pid, comm }),
         (any::<u32>(), text())
             .prop_map(|(order, comm)| KernelEvent::PageAllocFailure { comm, order }),
-        (any::<u32>(), text(), any::<u64>(), any::<Option<u32>>(), maybe()).prop_map(
+        (any::<u32>(), text(), any::<u64>(), any::<Option<u32>>(), words()).prop_map(
             |(pid, comm, seconds, owner_pid, owner_comm)| KernelEvent::HungTask {
                 pid,
                 comm,
@@ -99,9 +114,6 @@ fn kernel_event() -> impl Strategy<Value = KernelEvent> {
                 owner_comm
             }
         ),
-        (daemon, any::<Option<u32>>(), maybe(), maybe()).prop_map(|(by, pid, comm, memcg)| {
-            KernelEvent::UserspaceKill { by, pid, comm, memcg }
-        }),
     ]
 }
 
