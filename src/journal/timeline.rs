@@ -1,0 +1,182 @@
+//! Everything in the journal in the order of time, for people.
+
+use jiff::Timestamp;
+use rusqlite::types::Value;
+use rusqlite::{Row, params_from_iter};
+use serde::de::DeserializeOwned;
+
+use super::reader::{Filter, JournalReader, ReadError, StoredEvent};
+use super::{AlertChange, Note};
+use crate::model::{Assessment, Decision, KernelEvent, Outcome};
+
+/// Which entries.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TimelineQuery {
+    /// Only those from then on.
+    pub since: Option<Timestamp>,
+    /// Only those before then.
+    pub until: Option<Timestamp>,
+    /// Only these kinds: of kernel events, and [`TimelineItem::KINDS`]; empty: all.
+    pub kinds: Vec<String>,
+    /// Only what this rule did: `group/alert`, or the alert's name alone.
+    pub rule: Option<String>,
+    /// Only the newest of them; `None`: all.
+    pub limit: Option<usize>,
+}
+
+/// One entry.
+#[derive(Clone, Debug, PartialEq)]
+pub enum TimelineItem {
+    /// A kernel event.
+    Event(StoredEvent),
+    /// A decision.
+    Decision(Decision),
+    /// The end of an action, and what it changed if that was measured.
+    Outcome {
+        /// How it ended.
+        outcome: Outcome,
+        /// The decision that it belongs to, unless that is gone.
+        decision: Option<Decision>,
+        /// What it changed.
+        assessment: Option<Assessment>,
+    },
+    /// An alert changed its state.
+    Alert(AlertChange),
+    /// A note.
+    Note(Note),
+    /// A row that this program does not understand.
+    Unreadable,
+}
+
+impl TimelineItem {
+    /// The kinds beside those of kernel events.
+    pub const KINDS: [&'static str; 4] = ["decision", "outcome", "alert", "note"];
+}
+
+/// The columns that all parts of the union share.
+const TABLES: [(&str, &str, &str); 5] = [
+    ("event", "id, utc_ms, boot_id, json, NULL", "kernel_events"),
+    ("decision", "id, utc_ms, NULL, json, NULL", "decisions"),
+    (
+        "outcome",
+        "o.decision, o.utc_ms, d.json, o.json, a.json",
+        "outcomes o LEFT JOIN decisions d ON d.id = o.decision
+         LEFT JOIN assessments a ON a.decision = o.decision",
+    ),
+    ("alert", "id, utc_ms, NULL, json, NULL", "alerts"),
+    ("note", "id, utc_ms, NULL, json, NULL", "notes"),
+];
+
+impl JournalReader {
+    /// Calls `each` with the time of an entry and the entry, the oldest first, until it says no.
+    pub fn timeline(
+        &self,
+        query: &TimelineQuery,
+        mut each: impl FnMut(Timestamp, TimelineItem) -> bool,
+    ) -> Result<(), ReadError> {
+        let Some((sql, values)) = query.sql() else { return Ok(()) };
+        let read = || -> rusqlite::Result<()> {
+            let mut select = self.connection.prepare(&sql)?;
+            let mut rows = select.query(params_from_iter(values))?;
+            while let Some(row) = rows.next()? {
+                let time = Timestamp::from_millisecond(row.get("utc_ms")?).unwrap_or_default();
+                if !each(time, item(row)?) {
+                    break;
+                }
+            }
+            Ok(())
+        };
+        read().map_err(|error| self.failed(error))
+    }
+}
+
+impl TimelineQuery {
+    /// `None` if nothing can match.
+    fn sql(&self) -> Option<(String, Vec<Value>)> {
+        let mut parts = Vec::new();
+        let mut values = Vec::new();
+        for (rank, (kind, columns, table)) in TABLES.iter().enumerate() {
+            let Some(filter) = self.filter(kind) else { continue };
+            parts.push(format!("SELECT {rank} AS rank, {columns} FROM {table}{}", filter.clause()));
+            values.extend(filter.values);
+        }
+        if parts.is_empty() {
+            return None;
+        }
+        let united = format!(
+            "WITH entries (rank, id, utc_ms, beside, json, assessment) AS ({}) \
+             SELECT * FROM entries",
+            parts.join(" UNION ALL ")
+        );
+        let sql = match self.limit {
+            None => format!("{united} ORDER BY utc_ms, rank, id"),
+            Some(limit) => {
+                values.push(Value::Integer(i64::try_from(limit).unwrap_or(i64::MAX)));
+                format!(
+                    "SELECT * FROM ({united} ORDER BY utc_ms DESC, rank DESC, id DESC LIMIT ?) \
+                     ORDER BY utc_ms, rank, id"
+                )
+            }
+        };
+        Some((sql, values))
+    }
+
+    /// The conditions on one part; `None` if it is not asked for.
+    fn filter(&self, part: &str) -> Option<Filter> {
+        let mut filter = Filter::default();
+        let time = if part == "outcome" { "o.utc_ms" } else { "utc_ms" };
+        filter.times(time, self.since, self.until);
+        let of_rule = |filter: &mut Filter, rule: &str, alert: &str| {
+            if let Some(name) = &self.rule {
+                filter.rule(rule, alert, name);
+            }
+        };
+        match part {
+            "event" => {
+                let kinds: Vec<String> = self
+                    .kinds
+                    .iter()
+                    .filter(|kind| KernelEvent::KINDS.contains(&kind.as_str()))
+                    .cloned()
+                    .collect();
+                if self.rule.is_some() || (kinds.is_empty() && !self.kinds.is_empty()) {
+                    return None;
+                }
+                filter.any_of("kind", &kinds);
+                return Some(filter);
+            }
+            "note" if self.rule.is_some() => return None,
+            "note" => {}
+            "outcome" => of_rule(&mut filter, "d.rule", "d.alert"),
+            _ => of_rule(&mut filter, "rule", "alert"),
+        }
+        (self.kinds.is_empty() || self.kinds.iter().any(|kind| kind == part)).then_some(filter)
+    }
+}
+
+fn item(row: &Row<'_>) -> rusqlite::Result<TimelineItem> {
+    let (rank, id): (u32, i64) = (row.get("rank")?, row.get("id")?);
+    let json: String = row.get("json")?;
+    let (beside, assessment): (Option<String>, Option<String>) =
+        (row.get("beside")?, row.get("assessment")?);
+    let item = match TABLES.get(rank as usize).map(|(kind, ..)| *kind) {
+        Some("event") => from_json(&json).map(|event| {
+            TimelineItem::Event(StoredEvent { id, boot_id: beside.unwrap_or_default(), event })
+        }),
+        Some("decision") => from_json(&json).map(TimelineItem::Decision),
+        Some("outcome") => from_json(&json).map(|outcome| TimelineItem::Outcome {
+            outcome,
+            decision: beside.and_then(|json| from_json(&json)),
+            assessment: assessment.and_then(|json| from_json(&json)),
+        }),
+        Some("alert") => from_json(&json).map(TimelineItem::Alert),
+        Some("note") => from_json(&json).map(TimelineItem::Note),
+        _ => None,
+    };
+    Ok(item.unwrap_or(TimelineItem::Unreadable))
+}
+
+/// `None` for what a newer or older program wrote in words that this one does not know.
+pub(super) fn from_json<T: DeserializeOwned>(json: &str) -> Option<T> {
+    serde_json::from_str(json).ok()
+}
