@@ -1,13 +1,30 @@
 //! The subset of PromQL that rules speak.
 
+mod check;
+mod functions;
+mod lexer;
+mod literal;
+mod matcher;
+mod parser;
+mod suggest;
+mod syntax;
+#[cfg(test)]
+mod tests;
+mod typing;
+
 use std::ops::Range;
 use std::sync::Arc;
 
+pub(super) use self::parser::is_label_name;
+pub(super) use self::suggest::did_you_mean;
+use self::syntax::Node;
 use super::store::SeriesStore;
 
 /// A parsed and type-checked expression.
 #[derive(Clone, Debug)]
-pub struct Expr {}
+pub struct Expr {
+    root: Node,
+}
 
 /// What is wrong with an expression, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +36,32 @@ pub struct ExprError {
     /// What to do about it, e.g. `did you mean "uma_memory_free_bytes"?`.
     pub hint: Option<String>,
 }
+
+impl ExprError {
+    fn new(span: Range<usize>, message: impl Into<String>) -> Self {
+        Self { span, message: message.into(), hint: None }
+    }
+
+    fn with_hint(self, hint: impl Into<String>) -> Self {
+        Self { hint: Some(hint.into()), ..self }
+    }
+
+    fn with_message(self, message: &str) -> Self {
+        Self { message: message.to_owned(), ..self }
+    }
+}
+
+impl std::fmt::Display for ExprError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.message)?;
+        match &self.hint {
+            Some(hint) => write!(f, " ({hint})"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for ExprError {}
 
 /// The instant of an evaluation.
 #[derive(Clone, Copy, Debug)]
@@ -69,18 +112,24 @@ pub trait KnownSeries {
     fn names(&self) -> Vec<&str>;
 }
 
-/// Parses and type-checks.
-pub fn parse(_text: &str) -> Result<Expr, ExprError> {
-    Ok(Expr {})
+/// Reads a quoted string with Go's escapes.
+pub(super) fn unquote(quoted: &str) -> Result<String, String> {
+    literal::unquote(quoted).map_err(|(_, message)| message)
+}
+
+/// Parses and type-checks. A text beyond the limits on length, nesting and operations is an error.
+pub fn parse(text: &str) -> Result<Expr, ExprError> {
+    Ok(Expr { root: parser::parse(text)? })
 }
 
 impl Expr {
     /// Finds series and label names that this build does not export.
-    pub fn check(&self, _known: &dyn KnownSeries) -> Result<(), ExprError> {
-        Ok(())
+    pub fn check(&self, known: &dyn KnownSeries) -> Result<(), ExprError> {
+        check::node(&self.root, known)
     }
 
-    /// The metrics it reads, each with how much past it needs, in milliseconds.
+    /// The metrics it reads, in the order of their names, each with how much past it needs, in
+    /// milliseconds.
     pub fn reads(&self) -> Vec<(Arc<str>, i64)> {
         Vec::new()
     }

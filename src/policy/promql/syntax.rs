@@ -1,0 +1,356 @@
+//! What an expression is made of.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::functions::Function;
+use super::matcher::Matcher;
+
+/// One node of the tree.
+#[derive(Clone, Debug)]
+pub(super) struct Node {
+    /// Where it stands in the text.
+    pub span: Range<usize>,
+    /// Its longest way down to a leaf; bounded, since evaluation follows it.
+    pub height: usize,
+    /// What it is.
+    pub kind: Kind,
+}
+
+/// The kinds of nodes.
+#[derive(Clone, Debug)]
+pub(super) enum Kind {
+    /// `1.5`, `5m`.
+    Number(f64),
+    /// `"text"`.
+    Text(Arc<str>),
+    /// `metric{label="value"}`.
+    Selector(Selector),
+    /// `metric[5m]`.
+    Range {
+        /// What is selected.
+        selector: Selector,
+        /// How far back.
+        range_ms: i64,
+    },
+    /// `+expr` or `-expr`.
+    Unary {
+        /// Whether the sign is a minus.
+        negative: bool,
+        /// Its operand.
+        operand: Box<Node>,
+    },
+    /// `left op right`.
+    Binary(Box<Binary>),
+    /// `sum by (label) (expr)`.
+    Aggregate(Box<Aggregate>),
+    /// `rate(metric[5m])`.
+    Call {
+        /// The function.
+        function: Function,
+        /// Its arguments, checked.
+        arguments: Vec<Node>,
+    },
+    /// `(expr)`.
+    Parentheses(Box<Node>),
+}
+
+/// A vector selector; also the inside of a range selector.
+#[derive(Clone, Debug)]
+pub(super) struct Selector {
+    /// The metric.
+    pub name: Arc<str>,
+    /// Where the name stands.
+    pub name_span: Range<usize>,
+    /// Conditions on labels.
+    pub matchers: Vec<Matcher>,
+    /// How far the past begins before the evaluation.
+    pub offset_ms: i64,
+}
+
+/// A binary operation.
+#[derive(Clone, Debug)]
+pub(super) struct Binary {
+    /// What is done.
+    pub op: BinaryOp,
+    /// Whether a comparison yields 0 or 1 instead of filtering.
+    pub returns_bool: bool,
+    /// How the elements of two vectors find each other.
+    pub matching: Matching,
+    /// The left operand.
+    pub left: Node,
+    /// The right operand.
+    pub right: Node,
+}
+
+/// Which labels must agree for two elements to match, and on which side there may be many.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Matching {
+    /// `on` rather than `ignoring`.
+    pub on: bool,
+    /// The labels named there.
+    pub labels: Vec<Arc<str>>,
+    /// Whether `on` or `ignoring` was written at all.
+    pub written: bool,
+    /// `group_left` or `group_right`.
+    pub group: Option<Group>,
+}
+
+/// Many-to-one matching.
+#[derive(Clone, Debug)]
+pub(super) struct Group {
+    /// `group_left`: the many stand on the left.
+    pub left: bool,
+    /// Labels copied from the one side.
+    pub include: Vec<Arc<str>>,
+}
+
+/// Binary operators.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum BinaryOp {
+    /// `or`
+    Or,
+    /// `and`
+    And,
+    /// `unless`
+    Unless,
+    /// `==`
+    Equal,
+    /// `!=`
+    NotEqual,
+    /// `<`
+    Less,
+    /// `<=`
+    LessOrEqual,
+    /// `>`
+    Greater,
+    /// `>=`
+    GreaterOrEqual,
+    /// `+`
+    Add,
+    /// `-`
+    Subtract,
+    /// `*`
+    Multiply,
+    /// `/`
+    Divide,
+    /// `%`
+    Remainder,
+    /// `atan2`
+    Atan2,
+    /// `^`
+    Power,
+}
+
+impl BinaryOp {
+    /// All of them.
+    pub(super) const ALL: [Self; 16] = [
+        Self::Or,
+        Self::And,
+        Self::Unless,
+        Self::Equal,
+        Self::NotEqual,
+        Self::Less,
+        Self::LessOrEqual,
+        Self::Greater,
+        Self::GreaterOrEqual,
+        Self::Add,
+        Self::Subtract,
+        Self::Multiply,
+        Self::Divide,
+        Self::Remainder,
+        Self::Atan2,
+        Self::Power,
+    ];
+
+    /// As written; words in lower case.
+    pub(super) fn symbol(self) -> &'static str {
+        match self {
+            Self::Or => "or",
+            Self::And => "and",
+            Self::Unless => "unless",
+            Self::Equal => "==",
+            Self::NotEqual => "!=",
+            Self::Less => "<",
+            Self::LessOrEqual => "<=",
+            Self::Greater => ">",
+            Self::GreaterOrEqual => ">=",
+            Self::Add => "+",
+            Self::Subtract => "-",
+            Self::Multiply => "*",
+            Self::Divide => "/",
+            Self::Remainder => "%",
+            Self::Atan2 => "atan2",
+            Self::Power => "^",
+        }
+    }
+
+    /// How strongly it binds; all but `^` bind to the left.
+    pub(super) fn precedence(self) -> u8 {
+        match self {
+            Self::Or => 1,
+            Self::And | Self::Unless => 2,
+            Self::Add | Self::Subtract => 4,
+            Self::Multiply | Self::Divide | Self::Remainder | Self::Atan2 => 5,
+            Self::Power => 6,
+            _ => 3,
+        }
+    }
+
+    /// `==` and its kin.
+    pub(super) fn is_comparison(self) -> bool {
+        self.precedence() == 3
+    }
+
+    /// `and`, `or`, `unless`.
+    pub(super) fn is_set(self) -> bool {
+        self.precedence() <= 2
+    }
+}
+
+/// An aggregation over the elements of a vector.
+#[derive(Clone, Debug)]
+pub(super) struct Aggregate {
+    /// What is computed.
+    pub op: AggregateOp,
+    /// `without` rather than `by`.
+    pub without: bool,
+    /// The labels named there.
+    pub grouping: Vec<Arc<str>>,
+    /// The `k` of `topk(k, …)` and the like.
+    pub parameter: Option<Node>,
+    /// The aggregated expression.
+    pub operand: Node,
+}
+
+/// Aggregation operators.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AggregateOp {
+    /// `sum`
+    Sum,
+    /// `avg`
+    Avg,
+    /// `min`
+    Min,
+    /// `max`
+    Max,
+    /// `count`
+    Count,
+    /// `group`
+    Group,
+    /// `stddev`
+    Stddev,
+    /// `stdvar`
+    Stdvar,
+    /// `topk`
+    Topk,
+    /// `bottomk`
+    Bottomk,
+    /// `quantile`
+    Quantile,
+}
+
+impl AggregateOp {
+    /// All of them.
+    pub(super) const ALL: [Self; 11] = [
+        Self::Sum,
+        Self::Avg,
+        Self::Min,
+        Self::Max,
+        Self::Count,
+        Self::Group,
+        Self::Stddev,
+        Self::Stdvar,
+        Self::Topk,
+        Self::Bottomk,
+        Self::Quantile,
+    ];
+
+    /// As written.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Sum => "sum",
+            Self::Avg => "avg",
+            Self::Min => "min",
+            Self::Max => "max",
+            Self::Count => "count",
+            Self::Group => "group",
+            Self::Stddev => "stddev",
+            Self::Stdvar => "stdvar",
+            Self::Topk => "topk",
+            Self::Bottomk => "bottomk",
+            Self::Quantile => "quantile",
+        }
+    }
+
+    /// Whether a number comes before the vector.
+    pub(super) fn takes_parameter(self) -> bool {
+        matches!(self, Self::Topk | Self::Bottomk | Self::Quantile)
+    }
+}
+
+/// The types of PromQL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ValueType {
+    /// A number.
+    Scalar,
+    /// A text.
+    Text,
+    /// One value for each series.
+    Vector,
+    /// Several values for each series.
+    Range,
+}
+
+impl ValueType {
+    /// As Prometheus words it in errors.
+    pub(super) fn documented(self) -> &'static str {
+        match self {
+            Self::Scalar => "scalar",
+            Self::Text => "string",
+            Self::Vector => "instant vector",
+            Self::Range => "range vector",
+        }
+    }
+}
+
+impl Node {
+    /// The type of its value.
+    pub(super) fn value_type(&self) -> ValueType {
+        match &self.kind {
+            Kind::Number(_) => ValueType::Scalar,
+            Kind::Text(_) => ValueType::Text,
+            Kind::Selector(_) | Kind::Aggregate(_) => ValueType::Vector,
+            Kind::Range { .. } => ValueType::Range,
+            Kind::Unary { operand, .. } | Kind::Parentheses(operand) => operand.value_type(),
+            Kind::Binary(binary) => {
+                let scalar = ValueType::Scalar;
+                let both = [binary.left.value_type(), binary.right.value_type()];
+                if both == [scalar; 2] { scalar } else { ValueType::Vector }
+            }
+            Kind::Call { function, .. } => function.returns(),
+        }
+    }
+
+    /// The node without the parentheses around it.
+    pub(super) fn bare(&self) -> &Self {
+        let mut node = self;
+        while let Kind::Parentheses(inner) = &node.kind {
+            node = inner;
+        }
+        node
+    }
+
+    /// Its direct parts.
+    pub(super) fn children(&self) -> Vec<&Self> {
+        match &self.kind {
+            Kind::Number(_) | Kind::Text(_) | Kind::Selector(_) | Kind::Range { .. } => Vec::new(),
+            Kind::Unary { operand, .. } | Kind::Parentheses(operand) => vec![operand],
+            Kind::Binary(binary) => vec![&binary.left, &binary.right],
+            Kind::Aggregate(aggregate) => {
+                aggregate.parameter.iter().chain([&aggregate.operand]).collect()
+            }
+            Kind::Call { arguments, .. } => arguments.iter().collect(),
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! The samples of one series within a range.
+
+use std::collections::VecDeque;
+
+use super::{Point, is_stale};
+
+/// A view of a series' points, which skips the markers that end it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Window<'s> {
+    older: &'s [Point],
+    newer: &'s [Point],
+}
+
+impl<'s> Window<'s> {
+    /// The points after `after_ms`, up to and including `to_ms`.
+    pub(super) fn new(points: &'s VecDeque<Point>, after_ms: i64, to_ms: i64) -> Self {
+        let (older, newer) = points.as_slices();
+        let within = |points: &'s [Point]| {
+            let start = points.partition_point(|point| point.at_ms <= after_ms);
+            let end = points.partition_point(|point| point.at_ms <= to_ms);
+            points.get(start..end).unwrap_or(&[])
+        };
+        Self { older: within(older), newer: within(newer) }
+    }
+
+    /// The samples, from the oldest to the newest.
+    pub fn points(self) -> impl DoubleEndedIterator<Item = Point> + Clone + 's {
+        self.older.iter().chain(self.newer).copied().filter(|point| !is_stale(point.value))
+    }
+}

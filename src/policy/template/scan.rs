@@ -1,0 +1,327 @@
+//! Text to template.
+
+use std::ops::Range;
+
+use super::functions::{Function, NAMES};
+use super::{Command, Operand, Part, Pipe, TemplateError};
+
+/// The longest template, in bytes.
+const MAX_LENGTH: usize = 4096;
+/// The deepest nesting of parentheses.
+const MAX_NESTING: usize = 16;
+
+const HINT: &str = "an action looks like {{ $value | humanize }} or {{ $labels.name }}";
+
+/// Splits a template into texts and actions.
+pub(super) fn parts(text: &str) -> Result<Vec<Part>, TemplateError> {
+    if text.len() > MAX_LENGTH {
+        let message = format!("the template has more than {MAX_LENGTH} bytes");
+        return Err(TemplateError { span: 0..text.len(), message });
+    }
+    let mut parts = Vec::new();
+    let mut at = 0;
+    let mut trim_next = false;
+    while let Some(open) = text[at..].find("{{").map(|open| at + open) {
+        let trims_before = text[open + 2..].starts_with("- ");
+        let inside = open + 2 + usize::from(trims_before);
+        push_text(&mut parts, &text[at..open], trim_next, trims_before);
+        let close = action_end(text, inside).ok_or_else(|| TemplateError {
+            span: open..text.len(),
+            message: "unclosed action: \"}}\" is missing".to_owned(),
+        })?;
+        trim_next = text[inside..close].ends_with(" -");
+        let end = close - usize::from(trim_next);
+        if let Some(pipe) = action(text, inside..end)? {
+            parts.push(Part::Action(pipe));
+        }
+        at = close + 2;
+    }
+    push_text(&mut parts, &text[at..], trim_next, false);
+    Ok(parts)
+}
+
+fn push_text(parts: &mut Vec<Part>, mut text: &str, trim_start: bool, trim_end: bool) {
+    const BLANK: [char; 4] = [' ', '\t', '\r', '\n'];
+    if trim_start {
+        text = text.trim_start_matches(BLANK);
+    }
+    if trim_end {
+        text = text.trim_end_matches(BLANK);
+    }
+    if !text.is_empty() {
+        parts.push(Part::Text(text.to_owned()));
+    }
+}
+
+/// Where the `}}` of an action stands, strings skipped.
+fn action_end(text: &str, from: usize) -> Option<usize> {
+    let mut quote: Option<char> = None;
+    let mut escaped = false;
+    for (offset, character) in text[from..].char_indices() {
+        match quote {
+            Some(open) => {
+                let closes = character == open && !escaped;
+                escaped = character == '\\' && !escaped && open != '`';
+                if closes {
+                    quote = None;
+                }
+            }
+            None if matches!(character, '"' | '`') => quote = Some(character),
+            None if text[from + offset..].starts_with("}}") => return Some(from + offset),
+            None => {}
+        }
+    }
+    None
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Token {
+    Word(String),
+    Number(f64),
+    Text(String),
+    Pipe,
+    Open,
+    Close,
+}
+
+struct Scanner {
+    tokens: Vec<(Token, Range<usize>)>,
+    next: usize,
+    end: usize,
+    nesting: usize,
+}
+
+/// Reads what stands between the braces; a comment yields nothing.
+fn action(text: &str, span: Range<usize>) -> Result<Option<Pipe>, TemplateError> {
+    let inside = text[span.clone()].trim();
+    if inside.starts_with("/*") && inside.ends_with("*/") && inside.len() >= 4 {
+        return Ok(None);
+    }
+    let tokens = tokens(text, span.clone())?;
+    let mut scanner = Scanner { tokens, next: 0, end: span.end, nesting: 0 };
+    if scanner.tokens.is_empty() {
+        let message = format!("missing value for command: {HINT}");
+        return Err(TemplateError { span, message });
+    }
+    let pipe = scanner.pipe()?;
+    match scanner.peek() {
+        None => Ok(Some(pipe)),
+        Some(_) => Err(scanner.error("unexpected \")\"".to_owned())),
+    }
+}
+
+fn tokens(text: &str, span: Range<usize>) -> Result<Vec<(Token, Range<usize>)>, TemplateError> {
+    let mut tokens = Vec::new();
+    let mut at = span.start;
+    while let Some(first) = text[at..span.end].chars().next() {
+        let rest = &text[at..span.end];
+        let word_length = rest
+            .find(|character: char| character.is_whitespace() || "|()\"`'".contains(character))
+            .unwrap_or(rest.len());
+        let (token, length) = match first {
+            _ if first.is_whitespace() => {
+                at += first.len_utf8();
+                continue;
+            }
+            '|' => (Token::Pipe, 1),
+            '(' => (Token::Open, 1),
+            ')' => (Token::Close, 1),
+            '"' | '`' => quoted(text, at, span.end, first)?,
+            _ if word_length == 0 => {
+                let message = "unexpected quote: strings stand in \" or `".to_owned();
+                return Err(TemplateError { span: at..at + 1, message });
+            }
+            '0'..='9' | '-' | '+' | '.' if is_number(&rest[..word_length]) => {
+                (number(&rest[..word_length], at)?, word_length)
+            }
+            _ => (Token::Word(rest[..word_length].to_owned()), word_length),
+        };
+        tokens.push((token, at..at + length));
+        at += length;
+    }
+    Ok(tokens)
+}
+
+fn is_number(word: &str) -> bool {
+    word.trim_start_matches(['+', '-', '.']).starts_with(|first: char| first.is_ascii_digit())
+}
+
+fn number(word: &str, at: usize) -> Result<Token, TemplateError> {
+    let sign = if word.starts_with('-') { -1.0 } else { 1.0 };
+    let digits = word.strip_prefix(['-', '+']).unwrap_or(word);
+    match super::functions::parse_float(digits) {
+        Some(number) => Ok(Token::Number(sign * number)),
+        None => Err(TemplateError {
+            span: at..at + word.len(),
+            message: format!("bad number syntax: \"{word}\""),
+        }),
+    }
+}
+
+fn quoted(text: &str, at: usize, end: usize, quote: char) -> Result<(Token, usize), TemplateError> {
+    let mut escaped = false;
+    for (offset, character) in text[at..end].char_indices().skip(1) {
+        if character == quote && !escaped {
+            let length = offset + 1;
+            let unquoted = crate::policy::promql::unquote(&text[at..at + length])
+                .map_err(|message| TemplateError { span: at..at + length, message })?;
+            return Ok((Token::Text(unquoted), length));
+        }
+        escaped = character == '\\' && !escaped && quote != '`';
+    }
+    Err(TemplateError { span: at..end, message: "unterminated quoted string".to_owned() })
+}
+
+impl Scanner {
+    fn peek(&self) -> Option<&Token> {
+        self.tokens.get(self.next).map(|(token, _)| token)
+    }
+
+    fn span(&self) -> Range<usize> {
+        self.tokens.get(self.next).map_or(self.end..self.end, |(_, span)| span.clone())
+    }
+
+    fn error(&self, message: String) -> TemplateError {
+        TemplateError { span: self.span(), message }
+    }
+
+    fn pipe(&mut self) -> Result<Pipe, TemplateError> {
+        let mut commands = vec![self.command(false)?];
+        while self.peek() == Some(&Token::Pipe) {
+            self.next += 1;
+            commands.push(self.command(true)?);
+        }
+        Ok(Pipe { commands })
+    }
+
+    fn command(&mut self, is_piped: bool) -> Result<Command, TemplateError> {
+        let start = self.span();
+        let function = match self.peek() {
+            Some(Token::Word(word)) => {
+                Function::named(word).map(|function| (function, word.clone()))
+            }
+            _ => None,
+        };
+        let Some((function, name)) = function else {
+            let operand = self.operand()?;
+            if is_piped {
+                let message = "a pipe leads into a function, such as humanize".to_owned();
+                return Err(TemplateError { span: start, message });
+            }
+            return match self.peek() {
+                None | Some(Token::Pipe | Token::Close) => Ok(Command::Operand(operand)),
+                Some(_) => Err(self.error("expected \"|\" or \"}}\" after a value".to_owned())),
+            };
+        };
+        self.next += 1;
+        let mut operands = Vec::new();
+        while !matches!(self.peek(), None | Some(Token::Pipe | Token::Close)) {
+            operands.push(self.operand()?);
+        }
+        let found = operands.len() + usize::from(is_piped);
+        if let Err(expected) = function.takes(found) {
+            let message =
+                format!("wrong number of arguments for {name}: want {expected}, got {found}");
+            return Err(TemplateError { span: start, message });
+        }
+        Ok(Command::Call(function, operands))
+    }
+
+    fn operand(&mut self) -> Result<Operand, TemplateError> {
+        let Some(token) = self.peek().cloned() else {
+            return Err(self.error("missing value for command".to_owned()));
+        };
+        let operand = match token {
+            Token::Number(number) => Operand::Number(number),
+            Token::Text(text) => Operand::Text(text.into()),
+            Token::Word(word) => self.reference(&word)?,
+            Token::Open => return self.parentheses(),
+            Token::Pipe => return Err(self.error("missing value before \"|\"".to_owned())),
+            Token::Close => return Err(self.error("unexpected \")\"".to_owned())),
+        };
+        self.next += 1;
+        Ok(operand)
+    }
+
+    fn parentheses(&mut self) -> Result<Operand, TemplateError> {
+        if self.nesting >= MAX_NESTING {
+            return Err(self.error(format!("parentheses nest deeper than {MAX_NESTING}")));
+        }
+        self.nesting += 1;
+        self.next += 1;
+        let pipe = self.pipe()?;
+        if self.peek() != Some(&Token::Close) {
+            return Err(self.error("unclosed left parenthesis".to_owned()));
+        }
+        self.next += 1;
+        self.nesting -= 1;
+        Ok(Operand::Pipe(pipe))
+    }
+
+    /// Reads `$value`, `$labels.name`, `.Value`, `.Labels.name`.
+    fn reference(&self, word: &str) -> Result<Operand, TemplateError> {
+        match word {
+            "$value" | ".Value" | "$.Value" => return Ok(Operand::Value),
+            "$labels" | ".Labels" | "$.Labels" => return Ok(Operand::Labels),
+            _ => {}
+        }
+        let label = ["$labels.", ".Labels.", "$.Labels."]
+            .iter()
+            .find_map(|prefix| word.strip_prefix(prefix));
+        if let Some(label) = label {
+            let is_label = crate::policy::promql::is_label_name(label);
+            return match is_label {
+                true => Ok(Operand::Label(label.into())),
+                false => Err(self.error(format!("\"{label}\" is not a label name"))),
+            };
+        }
+        Err(self.error(refusal(word)))
+    }
+}
+
+fn refusal(word: &str) -> String {
+    const CONTROL: [&str; 11] = [
+        "if", "else", "end", "range", "with", "define", "template", "block", "break", "continue",
+        "query",
+    ];
+    const REFUSED: [&str; 25] = [
+        "first",
+        "label",
+        "value",
+        "strvalue",
+        "args",
+        "tmpl",
+        "safeHtml",
+        "match",
+        "stripPort",
+        "stripDomain",
+        "graphLink",
+        "tableLink",
+        "sortByLabel",
+        "parseDuration",
+        "toTime",
+        "externalURL",
+        "pathPrefix",
+        "and",
+        "or",
+        "not",
+        "eq",
+        "ne",
+        "len",
+        "index",
+        "urlQueryEscape",
+    ];
+    if CONTROL.contains(&word) || REFUSED.contains(&word) {
+        return format!("{word} is not supported in rules here: {HINT}");
+    }
+    if word.starts_with("$externalLabels") || word.starts_with("$externalURL") {
+        return format!("{word} is not supported in rules here: there are no external labels");
+    }
+    if word.starts_with(['$', '.']) {
+        return format!("unknown variable \"{word}\": there are $value and $labels.name");
+    }
+    match crate::policy::promql::did_you_mean(word, NAMES.iter().map(|(name, _)| *name)) {
+        Some(hint) => format!("function \"{word}\" not defined: {hint}"),
+        None => format!("function \"{word}\" not defined: {HINT}"),
+    }
+}

@@ -1,0 +1,95 @@
+use super::*;
+
+fn rendered(template: &str, value: f64) -> String {
+    let labels = [(Arc::from("state"), Arc::from("clean")), (Arc::from("zone"), Arc::from("DMA"))];
+    Template::parse(template).expect(template).render(&labels, value)
+}
+
+#[test]
+fn values_and_labels_are_inserted() {
+    assert_eq!(rendered("{{ $value | humanize1024 }}B free", 3.0 * 1024.0 * 1024.0), "3MiB free");
+    assert_eq!(
+        rendered("{{$labels.state}}/{{ .Labels.zone }}/{{ $labels.none }}.", 1.0),
+        "clean/DMA/."
+    );
+    assert_eq!(rendered("a {{- $value -}} b", 2.5), "a2.5b");
+    assert_eq!(rendered("{{ /* note */ }}{{ \"}}\" }}", 0.0), "}}");
+    assert_eq!(
+        rendered("{{ printf \"%s is %.1f\" $labels.state .Value | toUpper }}", 2.25),
+        "CLEAN IS 2.2"
+    );
+    assert_eq!(rendered("{{ (printf \"%.0f\" $value) | title }}", 2.0), "2");
+}
+
+#[test]
+fn numbers_print_as_go_prints_them() {
+    for (value, expected) in [
+        (1e6, "1e+06"),
+        (123_456.0, "123456"),
+        (21_000_000.0, "2.1e+07"),
+        (0.0001, "0.0001"),
+        (0.00001, "1e-05"),
+        (f64::INFINITY, "+Inf"),
+        (f64::NAN, "NaN"),
+        (-0.0, "-0"),
+        (0.1, "0.1"),
+    ] {
+        assert_eq!(rendered("{{ $value }}", value), expected);
+    }
+    assert_eq!(
+        rendered("{{ printf \"%08.3f|%-6s|%q|%%|%e|%g\" $value \"a\" \"b\" $value $value }}", -1.5),
+        "-001.500|a     |\"b\"|%|-1.500000e+00|-1.5"
+    );
+    assert_eq!(rendered("{{ printf \"%d\" $value }}", 1.5), "%!d(float64=1.5)");
+}
+
+#[test]
+fn humanizing_follows_prometheus() {
+    for (function, value, expected) in [
+        ("humanize", 1_234_567.0, "1.235M"),
+        ("humanize", 0.0, "0"),
+        ("humanize", 0.012, "12m"),
+        ("humanize1024", 1023.0, "1023"),
+        ("humanize1024", -2048.0, "-2ki"),
+        ("humanizeDuration", 0.0, "0s"),
+        ("humanizeDuration", 1.5, "1.5s"),
+        ("humanizeDuration", 3661.0, "1h 1m 1s"),
+        ("humanizeDuration", -90_061.0, "-1d 1h 1m 1s"),
+        ("humanizeDuration", 0.005, "5ms"),
+        ("humanizePercentage", 0.12345, "12.35%"),
+        ("humanizeTimestamp", 1_435_065_584.128, "2015-06-23 13:19:44.128 +0000 UTC"),
+    ] {
+        assert_eq!(
+            rendered(&format!("{{{{ $value | {function} }}}}"), value),
+            expected,
+            "{function}"
+        );
+    }
+}
+
+#[test]
+fn what_is_not_supported_is_named_at_its_place() {
+    for (template, at, part) in [
+        ("{{ if $value }}x{{ end }}", "if", "if is not supported in rules here"),
+        ("{{ query \"up\" }}", "query", "query is not supported in rules here"),
+        ("{{ $value | humanise }}", "humanise", "did you mean \"humanize\"?"),
+        ("{{ $labels.a-b }}", "$labels.a-b", "not a label name"),
+        ("{{ $foo }}", "$foo", "unknown variable"),
+        ("{{ $value", "{{ $value", "unclosed action"),
+        ("{{ }}", " ", "missing value"),
+        ("{{ humanize }}", "humanize", "wrong number of arguments"),
+    ] {
+        let error = Template::parse(template).expect_err(template);
+        assert_eq!(&template[error.span.clone()], at, "{template}");
+        assert!(error.message.contains(part), "{}", error.message);
+    }
+}
+
+proptest::proptest! {
+    #[test]
+    fn any_text_is_parsed_or_refused(text in "[{} $a-z|\"`().%0-9\\\\-]{0,60}", value: f64) {
+        if let Ok(template) = Template::parse(&text) {
+            template.render(&[], value);
+        }
+    }
+}
