@@ -1,1 +1,4 @@
 //! The one integration binary: the program from outside.
+
+mod config;
+mod rules_check;

@@ -3,8 +3,9 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use super::mistake::{Mistake, SourceText, nearest};
+use super::mistake::{Mistake, SourceText};
 use super::yaml::{Content, Node};
+use crate::policy::promql::did_you_mean;
 
 #[cfg(test)]
 mod tests;
@@ -91,10 +92,8 @@ impl<'n> Table<'n> {
     ) -> Option<Self> {
         let entries = pairs(node, what, findings)?;
         for (key, at, _) in entries.iter().filter(|(key, ..)| !known.contains(key)) {
-            let hint = match nearest(key, known.iter().copied()) {
-                Some(near) => format!("did you mean \"{near}\"?"),
-                None => format!("known keys: {}", known.join(", ")),
-            };
+            let hint = did_you_mean(key, known.iter().copied())
+                .unwrap_or_else(|| format!("known keys: {}", known.join(", ")));
             findings.add(at.span.clone(), format!("unknown key \"{key}\" in {what}")).hint(hint);
         }
         Some(Self { node, entries })
@@ -214,10 +213,8 @@ pub fn choice<T: Copy>(
         return Some(*found);
     }
     let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
-    let hint = match nearest(written, names.iter().copied()) {
-        Some(near) => format!("did you mean \"{near}\"?"),
-        None => format!("write one of: {}", names.join(", ")),
-    };
+    let hint = did_you_mean(written, names.iter().copied())
+        .unwrap_or_else(|| format!("write one of: {}", names.join(", ")));
     findings.add(node.span.clone(), format!("{what} cannot be \"{written}\"")).hint(hint);
     None
 }

@@ -45,16 +45,6 @@ fn long_lines_are_cut_around_the_caret() {
     assert!(lines[2].chars().count() < 120);
 }
 
-#[test]
-fn slips_of_the_pen_are_recognized_and_other_words_are_not() {
-    let known = ["keep_firing_for", "for", "labels", "expr"];
-    assert_eq!(nearest("keep-firing-for", known), Some("keep_firing_for"));
-    assert_eq!(nearest("lables", known), Some("labels"));
-    assert_eq!(nearest("Expr", known), Some("expr"));
-    assert_eq!(nearest("remedy", known), None);
-    assert_eq!(nearest("", known), None);
-}
-
 proptest! {
     #[test]
     fn any_span_of_any_text_can_be_shown(
@@ -63,10 +53,5 @@ proptest! {
         let mistake = SourceText::new("f", text).mistake(start..start + length, "m");
         prop_assert!(mistake.line >= 1 && mistake.column >= 1 && mistake.width >= 1);
         prop_assert_eq!(mistake.to_string().lines().count(), 4);
-    }
-
-    #[test]
-    fn a_name_is_nearest_to_itself(name in "[a-z_]{1,20}", other in "[a-z_]{1,20}") {
-        prop_assert_eq!(nearest(&name, [other.as_str(), name.as_str()]).map(str::len), Some(name.len()));
     }
 }

@@ -7,11 +7,11 @@ use std::time::Duration;
 use super::{place_within, remedy};
 use crate::config::catalogue::Catalogue;
 use crate::config::decode::{self, Findings, Table};
-use crate::config::measure::is_label_name;
+use crate::config::measure::{is_label_name, written};
 use crate::config::settings::MODES;
-use crate::config::yaml::Node;
+use crate::config::yaml::{Content, Node};
 use crate::model::RuleId;
-use crate::policy::promql;
+use crate::policy::promql::{self, Expr};
 use crate::policy::rule::{Query, Rule};
 use crate::policy::template::Template;
 
@@ -26,6 +26,9 @@ const KEYS: [&str; 9] = [
     "mode",
     "remedy",
 ];
+
+/// At ten readings a second, an hour of one series takes half a mebibyte.
+const LONGEST_PAST: Duration = Duration::from_hours(1);
 
 /// Templates by name, in name order.
 pub(super) type Templates = Vec<(Arc<str>, Template)>;
@@ -109,11 +112,23 @@ fn delay(table: &Table<'_>, key: &str, findings: &mut Findings<'_>) -> Option<Du
     }
 }
 
+fn reads_too_far_back(expr: &Expr) -> bool {
+    let longest = i64::try_from(LONGEST_PAST.as_millis()).unwrap_or(i64::MAX);
+    expr.reads().iter().any(|(_, past_ms)| *past_ms > longest)
+}
+
 /// An expression, parsed and checked against what this build exports.
 pub(super) fn query(node: &Node, what: &str, findings: &mut Findings<'_>) -> Option<Query> {
     let text = decode::text(node, what, findings)?;
     let checked = promql::parse(text).and_then(|expr| expr.check(&Catalogue).map(|()| expr));
     match checked {
+        Ok(expr) if reads_too_far_back(&expr) => {
+            let longest = written(LONGEST_PAST);
+            findings
+                .add(node.span.clone(), format!("{what} reads more than {longest} of the past"))
+                .hint("shorten the range: every reading of it is kept in memory");
+            None
+        }
         Ok(expr) => Some(Query { text: Arc::from(text.trim()), expr }),
         Err(error) => {
             let place = place_within(node, findings.source(), error.span);
@@ -165,8 +180,14 @@ fn check_name(name: &str, key: &Node, what: &str, findings: &mut Findings<'_>) -
 pub(super) fn template(node: &Node, what: &str, findings: &mut Findings<'_>) -> Option<Template> {
     // In YAML an empty value is nothing; as a label it is the empty text, which removes the label.
     let text = match node.content {
-        crate::config::yaml::Content::Null => "",
-        _ => decode::text(node, what, findings)?,
+        Content::Null => "",
+        Content::Scalar(_) => decode::text(node, what, findings)?,
+        Content::List(_) | Content::Map(_) => {
+            findings
+                .add(node.span.clone(), format!("{what} must be text, but this is {}", node.kind()))
+                .hint("put quotes around text that begins with { or [");
+            return None;
+        }
     };
     match Template::parse(text) {
         Ok(template) => Some(template),

@@ -5,9 +5,9 @@ use std::time::Duration;
 use super::alert::{query, template};
 use crate::config::decode::{self, Findings, Table};
 use crate::config::measure::duration_within;
-use crate::config::mistake::nearest;
 use crate::config::yaml::{Content, Node};
 use crate::model::{Action, CacheKind};
+use crate::policy::promql::did_you_mean;
 use crate::policy::rule::{AtMost, Remedy};
 
 /// A round of steps has been tried by then and its effect is over: a dip comes back within seconds,
@@ -136,10 +136,8 @@ fn unknown_or_bare(node: &Node, name: &str, findings: &mut Findings<'_>) {
             .hint(format!("write {name}: {{}}"));
         return;
     }
-    let hint = match nearest(name, STEPS) {
-        Some(near) => format!("did you mean \"{near}\"?"),
-        None => format!("known steps: {}", STEPS.join(", ")),
-    };
+    let hint =
+        did_you_mean(name, STEPS).unwrap_or_else(|| format!("known steps: {}", STEPS.join(", ")));
     findings.add(node.span.clone(), format!("unknown step \"{name}\"")).hint(hint);
 }
 

@@ -143,7 +143,7 @@ fn group_labels_are_given_to_each_rule_unless_it_has_its_own() {
     let rule = &rules(&text).groups[0].rules[0];
     let names: Vec<&str> = rule.labels.iter().map(|(name, _)| &**name).collect();
     assert_eq!(names, ["a", "b", "c"]);
-    // RENDER
+    assert_eq!(rule.labels[0].1.render(&[], 0.0), "own");
 }
 
 #[test]

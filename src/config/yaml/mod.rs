@@ -212,6 +212,10 @@ fn scalar(text: String, style: ScalarStyle) -> Content {
 fn scan_mistake(source: &SourceText, error: &ScanError) -> Mistake {
     let at = error.marker().byte_offset().unwrap_or(0);
     let mistake = source.mistake(at..at, format!("not valid YAML: {}", error.info()));
+    // The library stumbles over what follows the braces.
+    if mistake.source_line.contains("{{") {
+        return mistake.hint("put quotes around a text that begins with {{");
+    }
     match scan_hint(error.kind()) {
         Some(hint) => mistake.hint(hint),
         None => mistake,
@@ -222,6 +226,7 @@ fn scan_hint(kind: &ErrorKind) -> Option<&'static str> {
     match kind {
         ErrorKind::TabInIndentation
         | ErrorKind::TabInBlockIndentation
+        | ErrorKind::TabInPlainScalar
         | ErrorKind::TabNotAllowed => Some("indent with spaces"),
         ErrorKind::UnknownAnchor => Some("an alias `*name` needs a `&name` before it"),
         ErrorKind::UnclosedQuotedScalar | ErrorKind::InvalidQuotedScalarIndent => {
