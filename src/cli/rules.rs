@@ -1,12 +1,228 @@
 //! `umawarden rules`.
 
+use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
+
 use super::Exit;
+use crate::config::mistake::{Mistake, SourceText, Style};
+use crate::config::reader::{Unreadable, find_rule_files, read_text};
+use crate::config::rules::parse_rules;
+use crate::config::settings::limits::DEFAULT_INTERVAL;
+use crate::config::shipped::shipped_rules;
+use crate::policy::rule::{RuleGroup, RuleSet};
 
 /// Arguments of `umawarden rules`.
-#[derive(Debug, clap::Args)]
-pub struct RulesArguments {}
+#[derive(Debug, Args)]
+pub struct RulesArguments {
+    /// What to do with them.
+    #[command(subcommand)]
+    pub command: RulesCommand,
+}
+
+/// What can be done with rule files.
+#[derive(Debug, Subcommand)]
+pub enum RulesCommand {
+    /// Tell whether rule files are fine, and where they are not.
+    Check(CheckArguments),
+}
+
+/// Arguments of `umawarden rules check`.
+#[derive(Debug, Args)]
+#[command(after_help = CHECK_HELP)]
+pub struct CheckArguments {
+    /// Rule files, folders of *.yaml, or globs; none for the shipped rules.
+    ///
+    /// All are checked together, as `umawarden run --rules PATH…` would load them.
+    #[arg(value_name = "PATH")]
+    pub paths: Vec<PathBuf>,
+
+    /// One JSON object a line: each file, then each mistake.
+    #[arg(long)]
+    pub json: bool,
+}
+
+const CHECK_HELP: &str = "\
+A rule file has the shape of Prometheus' own, plus `mode` and `remedy`:
+
+  groups:
+  - name: memory
+    rules:
+    - alert: PageCacheEatsReserve
+      expr: uma_memory_free_bytes < uma_memory_reserve_bytes + 2 * 1024^3
+      for: 300ms
+      remedy:
+        aim: uma_memory_free_bytes > uma_memory_reserve_bytes + 6 * 1024^3
+        steps:                            # tried in order until the aim is met
+        - drop_caches: {what: pagecache}  # or all; sync: true writes dirty pages back before
+        - compact_memory: {}
+        - notify: {message: \"{{ $value | humanize1024 }}B free\"}
+        cooldown: 30s
+        at_most: {times: 20, per: 1h}
+
+Exit codes: 0 all fine, 1 mistakes were found, 2 a path cannot be read.";
 
 /// Runs the command.
-pub fn execute(_arguments: &RulesArguments) -> anyhow::Result<Exit> {
-    anyhow::bail!("not built yet")
+pub fn execute(arguments: &RulesArguments) -> anyhow::Result<Exit> {
+    let RulesCommand::Check(arguments) = &arguments.command;
+    let checked = check(&arguments.paths);
+    let mut out = io::stdout().lock();
+    let style = if !arguments.json && colours_wanted(out.is_terminal()) {
+        Style::Coloured
+    } else {
+        Style::Plain
+    };
+    let printed = if arguments.json {
+        print_json(&checked, &mut out)
+    } else {
+        print_text(&checked, style, &mut out)
+    };
+    match printed.and_then(|()| out.flush()) {
+        // Whoever reads has seen enough, as in `| head`.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+        printed => printed?,
+    }
+    Ok(checked.exit())
+}
+
+/// Colours are for terminals whose user has not declined them: <https://no-color.org>.
+fn colours_wanted(terminal: bool) -> bool {
+    terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+/// What came of a check.
+struct Checked {
+    files: Vec<FileReport>,
+    mistakes: Vec<Mistake>,
+    unreadable: Vec<Unreadable>,
+    remarks: Vec<String>,
+}
+
+/// What one file holds.
+#[derive(Serialize)]
+struct FileReport {
+    file: String,
+    ok: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    groups: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rules: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    remedies: Option<usize>,
+}
+
+impl Checked {
+    fn exit(&self) -> Exit {
+        match (self.unreadable.is_empty(), self.mistakes.is_empty()) {
+            (false, _) => Exit::Unusable,
+            (true, false) => Exit::Findings,
+            (true, true) => Exit::Fine,
+        }
+    }
+}
+
+fn check(paths: &[PathBuf]) -> Checked {
+    let mut found = find_rule_files(paths);
+    let mut texts = if paths.is_empty() { shipped_rules() } else { Vec::new() };
+    for path in &found.files {
+        match read_text(path) {
+            Ok(text) => texts.push(text),
+            Err(error) => found.unreadable.push(error),
+        }
+    }
+    let parsed = parse_rules(&texts, DEFAULT_INTERVAL);
+    let files = texts.iter().map(|text| FileReport::new(text, &parsed)).collect();
+    let mistakes = parsed.err().map_or_else(Vec::new, |mistakes| mistakes.0);
+    Checked { files, mistakes, unreadable: found.unreadable, remarks: found.remarks }
+}
+
+impl FileReport {
+    fn new(text: &SourceText, parsed: &Result<RuleSet, crate::config::mistake::Mistakes>) -> Self {
+        let file = text.name.to_string();
+        let bad = parsed
+            .as_ref()
+            .err()
+            .is_some_and(|mistakes| mistakes.0.iter().any(|m| m.file == text.name));
+        let Ok(rules) = parsed else {
+            return Self { file, ok: !bad, groups: None, rules: None, remedies: None };
+        };
+        let of_file = |group: &&RuleGroup| group.file.as_os_str() == file.as_str();
+        let groups: Vec<&RuleGroup> = rules.groups.iter().filter(of_file).collect();
+        let rules = groups.iter().flat_map(|group| &group.rules);
+        Self {
+            ok: true,
+            groups: Some(groups.len()),
+            rules: Some(rules.clone().count()),
+            remedies: Some(rules.filter(|rule| rule.remedy.is_some()).count()),
+            file,
+        }
+    }
+}
+
+fn print_text(checked: &Checked, style: Style, out: &mut impl Write) -> io::Result<()> {
+    let (green, red, reset) = match style {
+        Style::Plain => ("", "", ""),
+        Style::Coloured => ("\x1b[32m", "\x1b[31m", "\x1b[0m"),
+    };
+    for report in &checked.files {
+        let of_file = || checked.mistakes.iter().filter(|m| *m.file == *report.file);
+        match (report.ok, report.groups, report.rules, report.remedies) {
+            (true, Some(groups), Some(rules), Some(remedies)) => {
+                let (groups, rules) = (count(groups, "group"), count(rules, "rule"));
+                let remedies = count(remedies, "remedy");
+                writeln!(out, "{}: {green}OK{reset}, {groups}, {rules}, {remedies}", report.file)?;
+            }
+            (true, ..) => writeln!(out, "{}: {green}OK{reset}", report.file)?,
+            (false, ..) => {
+                let mistakes = count(of_file().count(), "mistake");
+                writeln!(out, "{}: {red}{mistakes}{reset}", report.file)?;
+            }
+        }
+        for mistake in of_file() {
+            write!(out, "\n{}", mistake.render(style))?;
+        }
+        if !report.ok {
+            writeln!(out)?;
+        }
+    }
+    for remark in &checked.remarks {
+        writeln!(out, "{remark}")?;
+    }
+    for unreadable in &checked.unreadable {
+        writeln!(out, "{red}{unreadable}{reset}")?;
+    }
+    Ok(())
+}
+
+fn count(number: usize, noun: &str) -> String {
+    match (number, noun.strip_suffix('y')) {
+        (1, _) => format!("1 {noun}"),
+        (_, Some(stem)) => format!("{number} {stem}ies"),
+        (_, None) => format!("{number} {noun}s"),
+    }
+}
+
+/// One line of `--json`.
+#[derive(Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+enum Line<'c> {
+    File(&'c FileReport),
+    Mistake(&'c Mistake),
+    Unreadable { path: String, why: &'c str },
+}
+
+fn print_json(checked: &Checked, out: &mut impl Write) -> io::Result<()> {
+    let files = checked.files.iter().map(Line::File);
+    let mistakes = checked.mistakes.iter().map(Line::Mistake);
+    let unreadable = checked.unreadable.iter().map(|unreadable| Line::Unreadable {
+        path: unreadable.path.display().to_string(),
+        why: &unreadable.why,
+    });
+    for line in files.chain(mistakes).chain(unreadable) {
+        serde_json::to_writer(&mut *out, &line)?;
+        writeln!(out)?;
+    }
+    Ok(())
 }

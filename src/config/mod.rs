@@ -1,1 +1,15 @@
 //! Text into validated settings and rules, every mistake with its place.
+//!
+//! `reader` is the only part that touches files and the environment; `yaml` the only one that knows
+//! the YAML library.
+
+pub mod catalogue;
+mod decode;
+pub mod flags;
+pub mod measure;
+pub mod mistake;
+pub mod reader;
+pub mod rules;
+pub mod settings;
+pub mod shipped;
+pub mod yaml;

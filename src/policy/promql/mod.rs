@@ -16,7 +16,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 pub(super) use self::parser::is_label_name;
-pub(super) use self::suggest::did_you_mean;
+pub use self::suggest::did_you_mean;
 use self::syntax::Node;
 use super::store::SeriesStore;
 

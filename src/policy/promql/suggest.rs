@@ -1,7 +1,7 @@
 //! Did-you-mean.
 
 /// A hint that names the candidate closest to what was written, if one is close enough.
-pub(in crate::policy) fn did_you_mean<'c>(
+pub fn did_you_mean<'c>(
     written: &str,
     candidates: impl IntoIterator<Item = &'c str>,
 ) -> Option<String> {

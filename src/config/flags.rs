@@ -1,0 +1,99 @@
+//! The flags of `umawarden run`. Each wins over its key in the configuration file.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+
+use super::measure::{ListenAddress, telemetry_path};
+use super::settings::{LogFormat, LogLevel, limits};
+use crate::model::Mode;
+
+/// Settings from the command line.
+#[derive(Clone, Debug, Default, Args)]
+pub struct RunFlags {
+    /// Configuration file (YAML). Not needed: everything has a default.
+    ///
+    /// Keys are named like the flags: `web: {listen_address: ":9942"}` is --web.listen-address.
+    /// Flags win over the file. Relative paths in the file count from its folder.
+    #[arg(long = "config.file", value_name = "FILE")]
+    pub config_file: Option<PathBuf>,
+
+    /// Whether remedies are carried out [default: observe].
+    #[arg(long, value_name = "MODE", value_enum)]
+    pub mode: Option<ModeFlag>,
+
+    /// Rule file, folder of *.yaml, or glob; may be given again [default: the shipped rules].
+    ///
+    /// Replaces `rule_files` of the configuration file. `umawarden rules check` tells whether a
+    /// file is fine.
+    #[arg(long, value_name = "PATH")]
+    pub rules: Vec<PathBuf>,
+
+    /// How often memory is read, 10ms to 1s [default: 100ms].
+    #[arg(long = "sampling-interval", value_name = "DURATION", value_parser = limits::sampling)]
+    pub sampling_interval: Option<Duration>,
+
+    /// Where to serve metrics and the API; may be given again [default: :9942].
+    ///
+    /// `:9942` is every address of this node, `127.0.0.1:9942` and `[::1]:9942` only this node
+    /// itself. Port 0 takes any free port, which the log then names.
+    #[arg(long = "web.listen-address", value_name = "ADDRESS")]
+    pub listen_address: Vec<ListenAddress>,
+
+    /// Path of the metrics [default: /metrics].
+    #[arg(long = "web.telemetry-path", value_name = "PATH", value_parser = telemetry_path)]
+    pub telemetry_path: Option<String>,
+
+    /// Folder of the journal [default: the state directory that systemd gives, else ./data].
+    #[arg(long = "storage.path", value_name = "FOLDER")]
+    pub storage_path: Option<PathBuf>,
+
+    /// How long the journal is kept [default: 30d].
+    #[arg(long = "storage.retention.time", value_name = "DURATION",
+          value_parser = limits::retention_time)]
+    pub retention_time: Option<Duration>,
+
+    /// How large the journal may grow [default: 256MiB].
+    #[arg(long = "storage.retention.size", value_name = "SIZE",
+          value_parser = limits::retention_size)]
+    pub retention_size_bytes: Option<u64>,
+
+    /// Where proc is mounted [default: /proc].
+    #[arg(long = "path.procfs", value_name = "FOLDER")]
+    pub procfs: Option<PathBuf>,
+
+    /// Where sysfs is mounted [default: /sys].
+    #[arg(long = "path.sysfs", value_name = "FOLDER")]
+    pub sysfs: Option<PathBuf>,
+
+    /// The kernel log: a device, or a file or pipe of such records [default: /dev/kmsg].
+    #[arg(long = "path.kmsg", value_name = "FILE")]
+    pub kmsg: Option<PathBuf>,
+
+    /// Least important messages that are logged [default: info].
+    #[arg(long = "log.level", value_name = "LEVEL", value_enum)]
+    pub log_level: Option<LogLevel>,
+
+    /// Form of log lines [default: text].
+    #[arg(long = "log.format", value_name = "FORMAT", value_enum)]
+    pub log_format: Option<LogFormat>,
+}
+
+/// [`Mode`] as a flag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ModeFlag {
+    /// Decide, journal, count and log what would be done; touch nothing.
+    Observe,
+    /// Do it.
+    Enforce,
+}
+
+impl From<ModeFlag> for Mode {
+    fn from(flag: ModeFlag) -> Self {
+        match flag {
+            ModeFlag::Observe => Self::Observe,
+            ModeFlag::Enforce => Self::Enforce,
+        }
+    }
+}

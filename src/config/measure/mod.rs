@@ -1,0 +1,196 @@
+//! Durations, sizes, addresses and names, as people write them in files and flags.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::str::FromStr;
+use std::time::Duration;
+
+use bytesize::ByteSize;
+
+#[cfg(test)]
+mod tests;
+
+/// Units of durations, longest first; a year has 365 days, as in Prometheus.
+const UNITS_MS: [(&str, u64); 7] = [
+    ("y", 365 * 86_400_000),
+    ("w", 7 * 86_400_000),
+    ("d", 86_400_000),
+    ("h", 3_600_000),
+    ("m", 60_000),
+    ("s", 1_000),
+    ("ms", 1),
+];
+
+/// A duration as Prometheus writes it: `100ms`, `5m`, `1h30m`, `30d`, `0`.
+///
+/// Grammar: <https://prometheus.io/docs/prometheus/latest/configuration/configuration/>.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = || {
+        format!(
+            "\"{text}\" is not a duration; write it like 100ms, 5m, 1h30m or 30d, longest first"
+        )
+    };
+    if text == "0" {
+        return Ok(Duration::ZERO);
+    }
+    let (mut rest, mut units, mut total) = (text, UNITS_MS.as_slice(), 0_u64);
+    while !rest.is_empty() {
+        let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+        let (number, tail) = rest.split_at(digits);
+        let letters = tail.bytes().take_while(u8::is_ascii_lowercase).count();
+        let (unit, tail) = tail.split_at(letters);
+        let place = units.iter().position(|(name, _)| *name == unit).ok_or_else(wrong)?;
+        if number.is_empty() {
+            return Err(wrong());
+        }
+        let too_long = || format!("\"{text}\" is too long a duration");
+        let number: u64 = number.parse().map_err(|_| too_long())?;
+        let part = number.checked_mul(units[place].1).ok_or_else(too_long)?;
+        total = total.checked_add(part).ok_or_else(too_long)?;
+        (rest, units) = (tail, &units[place + 1..]);
+    }
+    if text.is_empty() || i64::try_from(total).is_err() {
+        return Err(wrong());
+    }
+    Ok(Duration::from_millis(total))
+}
+
+/// A duration within bounds, both allowed.
+pub fn duration_within(text: &str, least: Duration, most: Duration) -> Result<Duration, String> {
+    let found = duration(text)?;
+    if (least..=most).contains(&found) {
+        return Ok(found);
+    }
+    Err(format!("{text} is out of bounds: from {} to {}", written(least), written(most)))
+}
+
+/// The duration as [`duration`] reads it.
+pub fn written(duration: Duration) -> String {
+    let mut rest = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    if rest == 0 {
+        return "0s".to_owned();
+    }
+    let mut out = String::new();
+    for (unit, ms) in UNITS_MS {
+        if rest >= ms {
+            out += &format!("{}{unit}", rest / ms);
+            rest %= ms;
+        }
+    }
+    out
+}
+
+/// A size in bytes: `256MiB`, `1GiB`, `500MB`.
+pub fn size_bytes(text: &str) -> Result<u64, String> {
+    match ByteSize::from_str(text) {
+        Ok(ByteSize(bytes)) if bytes < u64::MAX => Ok(bytes),
+        Ok(_) => Err(format!("{text} is too large a size")),
+        Err(_) => Err(format!("\"{text}\" is not a size; write it like 64MiB or 1GiB")),
+    }
+}
+
+/// Where to listen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListenAddress {
+    /// On which of the node's addresses.
+    pub host: ListenHost,
+    /// 0 lets the kernel choose.
+    pub port: u16,
+}
+
+/// On which of the node's addresses to listen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ListenHost {
+    /// All of them, IPv6 and IPv4.
+    All,
+    /// This one.
+    Address(IpAddr),
+    /// Those that the name stands for.
+    Name(String),
+}
+
+impl ListenAddress {
+    /// What to bind: the first that works will do. Empty for a name, which is to be resolved first.
+    pub fn candidates(&self) -> Vec<SocketAddr> {
+        match &self.host {
+            // IPv6 sockets take IPv4 as well, but a kernel without IPv6 has none.
+            ListenHost::All => vec![
+                SocketAddr::from((Ipv6Addr::UNSPECIFIED, self.port)),
+                SocketAddr::from((Ipv4Addr::UNSPECIFIED, self.port)),
+            ],
+            ListenHost::Address(address) => vec![SocketAddr::from((*address, self.port))],
+            ListenHost::Name(_) => Vec::new(),
+        }
+    }
+}
+
+impl std::fmt::Display for ListenAddress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.host {
+            ListenHost::All => write!(f, ":{}", self.port),
+            ListenHost::Address(address) => SocketAddr::from((*address, self.port)).fmt(f),
+            ListenHost::Name(name) => write!(f, "{name}:{}", self.port),
+        }
+    }
+}
+
+impl FromStr for ListenAddress {
+    type Err = String;
+
+    /// `:9942`, `127.0.0.1:9942`, `[::1]:9942`, `localhost:9942`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Ok(address) = text.parse::<SocketAddr>() {
+            return Ok(Self { host: ListenHost::Address(address.ip()), port: address.port() });
+        }
+        let wrong = |why: &str| {
+            format!(
+                "\"{text}\" is not an address to listen on: {why}; \
+                 write :9942, 127.0.0.1:9942 or [::1]:9942"
+            )
+        };
+        let (host, port) = text.rsplit_once(':').ok_or_else(|| wrong("it has no port"))?;
+        if port.is_empty() || !port.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Err(wrong("the port is not a number"));
+        }
+        let port = port.parse().map_err(|_| wrong("ports end at 65535"))?;
+        let host = match host {
+            "" => ListenHost::All,
+            _ if host.contains([':', '[', ']']) => return Err(wrong("IPv6 goes in brackets")),
+            _ if is_host_name(host) => ListenHost::Name(host.to_owned()),
+            _ => return Err(wrong("the host is neither an address nor a name")),
+        };
+        Ok(Self { host, port })
+    }
+}
+
+fn is_host_name(host: &str) -> bool {
+    let label = |label: &str| {
+        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+        !label.is_empty() && label.len() <= 63 && label.bytes().all(allowed)
+    };
+    // What ends in a number is a mistyped IPv4 address, as in 300.1.1.1.
+    let last_is_number =
+        host.rsplit('.').next().is_some_and(|last| last.bytes().all(|b| b.is_ascii_digit()));
+    host.len() <= 253 && host.split('.').all(label) && !last_is_number
+}
+
+/// A path to serve metrics on.
+pub fn telemetry_path(text: &str) -> Result<String, String> {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"/-_.~".contains(&byte);
+    if !text.starts_with('/') || !text.bytes().all(allowed) {
+        return Err(format!(
+            "\"{text}\" is not a path: begin with / and use letters, digits, - _ . ~"
+        ));
+    }
+    let ours = |prefix: &str| text == prefix || text.starts_with(&format!("{prefix}/"));
+    if text == "/" || ours("/-") || ours("/api") {
+        return Err(format!("{text} is taken: /, /-/… and /api/… have other uses"));
+    }
+    Ok(text.to_owned())
+}
+
+/// Whether Prometheus would take it as a label name.
+pub fn is_label_name(text: &str) -> bool {
+    let mut bytes = text.bytes();
+    bytes.next().is_some_and(|first| first.is_ascii_alphabetic() || first == b'_')
+        && bytes.all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+}

@@ -1,0 +1,172 @@
+//! Mistakes in files that people write, shown at their place.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use serde::Serialize;
+
+#[cfg(test)]
+mod tests;
+
+/// More characters of a source line than this are cut around the caret.
+const EXCERPT_CHARACTERS: usize = 96;
+
+/// A file's text under the name that people know it by.
+#[derive(Clone, Debug)]
+pub struct SourceText {
+    /// The path, or `shipped:memory.yaml` for a file inside the binary.
+    pub name: Arc<str>,
+    /// What it says.
+    pub text: String,
+}
+
+impl SourceText {
+    /// A text under a name.
+    pub fn new(name: impl Into<Arc<str>>, text: impl Into<String>) -> Self {
+        Self { name: name.into(), text: text.into() }
+    }
+
+    /// The mistake at that byte range of the text.
+    pub fn mistake(&self, span: Range<usize>, message: impl Into<String>) -> Mistake {
+        let start = floor_char_boundary(&self.text, span.start);
+        let line_start = self.text[..start].rfind('\n').map_or(0, |newline| newline + 1);
+        let line_end =
+            self.text[start..].find(['\n', '\r']).map_or(self.text.len(), |length| start + length);
+        let end = floor_char_boundary(&self.text, span.end.clamp(start, line_end.max(start)));
+        Mistake {
+            file: Arc::clone(&self.name),
+            line: self.text[..start].matches('\n').count() + 1,
+            column: self.text[line_start..start].chars().count() + 1,
+            message: message.into(),
+            hint: None,
+            source_line: self.text[line_start..line_end].to_owned(),
+            width: self.text[start..end].chars().count().max(1),
+        }
+    }
+}
+
+fn floor_char_boundary(text: &str, at: usize) -> usize {
+    let mut at = at.min(text.len());
+    while !text.is_char_boundary(at) {
+        at -= 1;
+    }
+    at
+}
+
+/// One mistake: where, what, and what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Mistake {
+    /// The file's name.
+    pub file: Arc<str>,
+    /// From 1.
+    pub line: usize,
+    /// From 1, in characters.
+    pub column: usize,
+    /// What is wrong.
+    pub message: String,
+    /// What to do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+    /// The line itself.
+    pub source_line: String,
+    /// How many characters of the line are meant.
+    pub width: usize,
+}
+
+impl Mistake {
+    /// The same mistake with advice.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// As people read it: place and message, the line with a caret, the advice.
+    pub fn render(&self, style: Style) -> String {
+        let (red, blue, bold, reset) = style.codes();
+        let (line, caret) = self.excerpt();
+        let number = self.line.to_string();
+        let margin = " ".repeat(number.len());
+        let message = printable(&self.message);
+        let place = format!("{}:{}:{}", printable(&self.file), self.line, self.column);
+        let mut out = format!("{bold}{place}: {red}{message}{reset}\n");
+        out += &format!("{blue}{margin} |{reset}\n");
+        out += &format!("{blue}{number} |{reset} {line}\n");
+        out += &format!("{blue}{margin} |{reset} {}{red}{}{reset}\n", caret.0, caret.1);
+        if let Some(hint) = &self.hint {
+            out += &format!("{blue}{margin} ={reset} {}\n", printable(hint));
+        }
+        out
+    }
+
+    /// The line, cut to what fits, and what stands below it: blanks and carets.
+    fn excerpt(&self) -> (String, (String, String)) {
+        let line: Vec<char> = printable(&self.source_line).chars().collect();
+        let at = self.column - 1;
+        let mut from = 0;
+        if line.len() > EXCERPT_CHARACTERS && at > EXCERPT_CHARACTERS / 2 {
+            from = (at - EXCERPT_CHARACTERS / 2).min(line.len() - EXCERPT_CHARACTERS);
+        }
+        let to = line.len().min(from + EXCERPT_CHARACTERS);
+        let lead = if from > 0 { "…" } else { "" };
+        let tail = if to < line.len() { "…" } else { "" };
+        let shown: String = line[from..to].iter().collect();
+        let blanks = " ".repeat(at - from + lead.chars().count());
+        let carets = "^".repeat(self.width.min(to.saturating_sub(at).max(1)));
+        (format!("{lead}{shown}{tail}").trim_end().to_owned(), (blanks, carets))
+    }
+}
+
+impl fmt::Display for Mistake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.render(Style::Plain))
+    }
+}
+
+/// Control characters could rewrite the reader's terminal: each becomes one harmless character, so
+/// that carets still stand in their place.
+fn printable(text: &str) -> String {
+    let harmless = |c: char| match c {
+        '\t' => ' ',
+        // Bidirectional overrides reorder what a reader sees.
+        '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}' => '\u{fffd}',
+        c if c.is_control() => '\u{fffd}',
+        c => c,
+    };
+    text.chars().map(harmless).collect()
+}
+
+/// Whether mistakes are shown in colour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Style {
+    /// Bare text.
+    Plain,
+    /// With ANSI colours, for a terminal.
+    Coloured,
+}
+
+impl Style {
+    fn codes(self) -> (&'static str, &'static str, &'static str, &'static str) {
+        match self {
+            Self::Plain => ("", "", "", ""),
+            Self::Coloured => ("\x1b[31m", "\x1b[34m", "\x1b[1m", "\x1b[0m"),
+        }
+    }
+}
+
+/// All mistakes that were found; at least one.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct Mistakes(pub Vec<Mistake>);
+
+impl fmt::Display for Mistakes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (position, mistake) in self.0.iter().enumerate() {
+            if position > 0 {
+                f.write_str("\n")?;
+            }
+            mistake.fmt(f)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,251 @@
+//! Files and the environment, read; everything else about configuration is pure.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::flags::RunFlags;
+use super::mistake::{Mistakes, SourceText};
+use super::rules::parse_rules;
+use super::settings::{Environment, FileSettings, RuleSource, Settings, parse_settings};
+use super::shipped::shipped_rules;
+use crate::policy::rule::RuleSet;
+
+#[cfg(test)]
+mod tests;
+
+/// Larger files are no configuration.
+const MAX_FILE_BYTES: u64 = 1 << 20;
+
+/// More files than this are a wrong folder or a glob that reaches too far.
+const MAX_RULE_FILES: usize = 1_000;
+
+/// Settings and rules, ready to run.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    /// The settings.
+    pub settings: Settings,
+    /// The rules.
+    pub rules: RuleSet,
+    /// Lines worth a warning in the log, such as a glob that matches nothing.
+    pub remarks: Vec<String>,
+}
+
+/// Why nothing was loaded.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// Files that cannot be read.
+    #[error("{}", list(.0))]
+    Unreadable(Vec<Unreadable>),
+    /// Files that were read and have mistakes.
+    #[error("the configuration has mistakes\n{0}")]
+    Settings(Mistakes),
+    /// Rule files that were read and have mistakes.
+    #[error("the rules have mistakes\n{0}")]
+    Rules(Mistakes),
+}
+
+fn list(unreadable: &[Unreadable]) -> String {
+    unreadable.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+}
+
+/// A path that cannot be read, and why.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("cannot read {}: {why}", .path.display())]
+pub struct Unreadable {
+    /// As given.
+    pub path: PathBuf,
+    /// The reason, and what to do.
+    pub why: String,
+}
+
+impl Unreadable {
+    fn new(path: &Path, why: impl Into<String>) -> Self {
+        Self { path: path.to_owned(), why: why.into() }
+    }
+
+    fn from_io(path: &Path, error: &io::Error) -> Self {
+        let why = match error.kind() {
+            io::ErrorKind::NotFound => "there is no such file".to_owned(),
+            io::ErrorKind::PermissionDenied => {
+                "permission denied; make it readable for this user".to_owned()
+            }
+            _ => error.to_string(),
+        };
+        Self::new(path, why)
+    }
+}
+
+/// What this process' environment says.
+pub fn environment() -> Environment {
+    let first = std::env::var_os("STATE_DIRECTORY").and_then(|value| {
+        // Several state directories are separated by colons.
+        std::env::split_paths(&value).find(|path| !path.as_os_str().is_empty())
+    });
+    Environment { state_directory: first }
+}
+
+/// Settings and rules from flags, files and the environment. Called again at each reload.
+pub fn load(flags: &RunFlags, environment: &Environment) -> Result<Loaded, LoadError> {
+    let settings = load_settings(flags, environment)?;
+    let (rules, remarks) = load_rules(&settings.rules, settings.evaluation_interval)?;
+    Ok(Loaded { settings, rules, remarks })
+}
+
+/// The settings alone.
+pub fn load_settings(flags: &RunFlags, environment: &Environment) -> Result<Settings, LoadError> {
+    let Some(path) = &flags.config_file else {
+        return Ok(Settings::merge(flags, FileSettings::default(), Path::new(""), environment));
+    };
+    let source = read_text(path).map_err(|error| LoadError::Unreadable(vec![error]))?;
+    let file = parse_settings(&source).map_err(LoadError::Settings)?;
+    let folder = path.parent().unwrap_or(Path::new(""));
+    Ok(Settings::merge(flags, file, folder, environment))
+}
+
+/// The rules alone, and remarks on where they were looked for.
+pub fn load_rules(
+    source: &RuleSource,
+    evaluation_interval: Duration,
+) -> Result<(RuleSet, Vec<String>), LoadError> {
+    let mut remarks = Vec::new();
+    let texts = match source {
+        RuleSource::Shipped => shipped_rules(),
+        RuleSource::Paths(paths) => {
+            let mut found = find_rule_files(paths);
+            let mut texts = Vec::new();
+            for path in &found.files {
+                match read_text(path) {
+                    Ok(text) => texts.push(text),
+                    Err(error) => found.unreadable.push(error),
+                }
+            }
+            if !found.unreadable.is_empty() {
+                return Err(LoadError::Unreadable(found.unreadable));
+            }
+            remarks = found.remarks;
+            texts
+        }
+    };
+    let rules = parse_rules(&texts, evaluation_interval).map_err(LoadError::Rules)?;
+    if rules.groups.iter().all(|group| group.rules.is_empty()) {
+        remarks.push("no rules are loaded: nothing will be decided".to_owned());
+    }
+    Ok((rules, remarks))
+}
+
+/// A whole file of at most 1 MiB of UTF-8.
+pub fn read_text(path: &Path) -> Result<SourceText, Unreadable> {
+    let from_io = |error: io::Error| Unreadable::from_io(path, &error);
+    let kind = fs::metadata(path).map_err(from_io)?.file_type();
+    if kind.is_dir() {
+        return Err(Unreadable::new(path, "it is a folder; a file is needed"));
+    }
+    if kind.is_fifo() || kind.is_socket() {
+        let why = "it is a pipe or a socket; a file is needed, since it is read at each reload";
+        return Err(Unreadable::new(path, why));
+    }
+    let mut bytes = Vec::new();
+    let file = File::open(path).map_err(from_io)?;
+    file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(from_io)?;
+    if bytes.len() as u64 > MAX_FILE_BYTES {
+        let why = "it is larger than 1 MiB; split it into several files";
+        return Err(Unreadable::new(path, why));
+    }
+    let text = String::from_utf8(bytes).map_err(|error| {
+        let good = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+        let line = good.iter().filter(|byte| **byte == b'\n').count() + 1;
+        Unreadable::new(path, format!("line {line} is not UTF-8; save it as UTF-8"))
+    })?;
+    Ok(SourceText::new(path.display().to_string(), text))
+}
+
+/// What files, folders and globs stand for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RuleFiles {
+    /// Files to read, each once, in the order given; within a folder or glob by name.
+    pub files: Vec<PathBuf>,
+    /// What cannot be looked at.
+    pub unreadable: Vec<Unreadable>,
+    /// Folders and globs that hold nothing.
+    pub remarks: Vec<String>,
+}
+
+/// Looks up files, folders of `*.yaml` and `*.yml`, and globs.
+pub fn find_rule_files(paths: &[PathBuf]) -> RuleFiles {
+    let mut found = RuleFiles::default();
+    for path in paths {
+        match fs::metadata(path) {
+            Ok(meta) if meta.is_dir() => found.add_all(path, in_folder(path)),
+            Ok(_) => found.add(path.clone()),
+            Err(_) if is_pattern(path) => found.add_all(path, matching(path)),
+            Err(error) => found.unreadable.push(Unreadable::from_io(path, &error)),
+        }
+    }
+    if found.files.len() > MAX_RULE_FILES {
+        let excess = found.files.split_off(MAX_RULE_FILES);
+        let why = format!("more than {MAX_RULE_FILES} rule files; is this the right folder?");
+        found.unreadable.extend(excess.first().map(|path| Unreadable::new(path, why)));
+    }
+    found
+}
+
+impl RuleFiles {
+    fn add(&mut self, path: PathBuf) {
+        if self.files.len() <= MAX_RULE_FILES && !self.files.contains(&path) {
+            self.files.push(path);
+        }
+    }
+
+    fn add_all(&mut self, given: &Path, files: Result<Vec<PathBuf>, Unreadable>) {
+        match files {
+            Ok(files) if files.is_empty() => {
+                self.remarks.push(format!("{} holds no rule files", given.display()));
+            }
+            Ok(files) => files.into_iter().for_each(|file| self.add(file)),
+            Err(error) => self.unreadable.push(error),
+        }
+    }
+}
+
+fn is_pattern(path: &Path) -> bool {
+    path.to_str().is_some_and(|text| text.contains(['*', '?', '[']))
+}
+
+/// Rule files right in a folder, by name; hidden ones are editors' and mounts' own.
+fn in_folder(folder: &Path) -> Result<Vec<PathBuf>, Unreadable> {
+    let from_io = |error: io::Error| Unreadable::from_io(folder, &error);
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder).map_err(from_io)? {
+        let path = entry.map_err(from_io)?.path();
+        let hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+        let yaml =
+            path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml");
+        if yaml && !hidden && path.is_file() {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+fn matching(pattern: &Path) -> Result<Vec<PathBuf>, Unreadable> {
+    let options = glob::MatchOptions {
+        require_literal_separator: true,
+        require_literal_leading_dot: true,
+        ..glob::MatchOptions::new()
+    };
+    let text = pattern.to_string_lossy();
+    let paths = glob::glob_with(&text, options)
+        .map_err(|error| Unreadable::new(pattern, format!("not a glob: {error}")))?;
+    let mut files = Vec::new();
+    for path in paths {
+        let path = path.map_err(|error| Unreadable::from_io(error.path(), error.error()))?;
+        if !path.is_dir() {
+            files.push(path);
+        }
+    }
+    Ok(files)
+}

@@ -1,0 +1,113 @@
+use std::fs::{create_dir, write};
+use std::os::unix::fs::symlink;
+
+use super::*;
+
+const GOOD: &str = "groups: [{name: g, rules: [{alert: A, expr: uma_memory_free_bytes < 1}]}]";
+
+fn folder() -> tempfile::TempDir {
+    tempfile::tempdir().expect("a folder")
+}
+
+fn why(path: &Path) -> String {
+    read_text(path).expect_err("refused").to_string()
+}
+
+#[test]
+fn what_cannot_be_a_file_of_settings_is_refused_with_the_reason() {
+    let folder = folder();
+    let path = |name: &str| folder.path().join(name);
+    assert!(why(&path("none")).ends_with("there is no such file"));
+    assert!(why(folder.path()).contains("it is a folder"));
+    write(path("big"), vec![b'#'; (1 << 20) + 1]).expect("written");
+    assert!(why(&path("big")).contains("larger than 1 MiB"));
+    write(path("latin1"), b"a: 1\nb: \xe9t\xe9\n").expect("written");
+    assert!(why(&path("latin1")).contains("line 2 is not UTF-8"));
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        path("fifo"),
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::RWXU,
+        0,
+    )
+    .expect("a pipe");
+    assert!(why(&path("fifo")).contains("a pipe"));
+    assert!(why(Path::new("/dev/zero")).contains("larger than 1 MiB"));
+}
+
+#[test]
+fn a_file_of_exactly_one_mebibyte_is_read() {
+    let folder = folder();
+    let path = folder.path().join("full");
+    write(&path, vec![b'#'; 1 << 20]).expect("written");
+    assert_eq!(read_text(&path).expect("read").text.len(), 1 << 20);
+    assert_eq!(read_text(Path::new("/dev/null")).expect("read").text, "");
+}
+
+#[test]
+fn files_folders_and_globs_are_looked_up_once_each_and_in_order() {
+    let folder = folder();
+    let path = |name: &str| folder.path().join(name);
+    for name in ["b.yaml", "a.yml", ".hidden.yaml", "note.txt", "c.yaml~"] {
+        write(path(name), "").expect("written");
+    }
+    create_dir(path("sub.yaml")).expect("a folder");
+    symlink(path("b.yaml"), path("z.yaml")).expect("a link");
+    let found = find_rule_files(&[folder.path().into(), path("b.yaml"), path("*.txt")]);
+    let names = ["a.yml", "b.yaml", "z.yaml", "note.txt"].map(path);
+    assert_eq!(found.files, names);
+    assert!(found.unreadable.is_empty() && found.remarks.is_empty(), "{found:?}");
+}
+
+#[test]
+fn a_missing_file_is_an_error_and_an_empty_glob_a_remark() {
+    let folder = folder();
+    let path = |name: &str| folder.path().join(name);
+    let found = find_rule_files(&[path("none.yaml"), path("none-*.yaml"), path("[")]);
+    assert_eq!(found.remarks.len(), 1);
+    let whys: Vec<String> = found.unreadable.iter().map(ToString::to_string).collect();
+    assert!(whys[0].ends_with("there is no such file"), "{whys:?}");
+    assert!(whys[1].contains("not a glob"), "{whys:?}");
+}
+
+#[test]
+fn a_file_whose_name_looks_like_a_glob_is_that_file() {
+    let folder = folder();
+    let path = folder.path().join("[a].yaml");
+    write(&path, "").expect("written");
+    assert_eq!(find_rule_files(std::slice::from_ref(&path)).files, [path]);
+}
+
+#[test]
+fn settings_and_rules_are_loaded_together() {
+    let folder = folder();
+    write(folder.path().join("r.yaml"), GOOD).expect("written");
+    let config = folder.path().join("umawarden.yaml");
+    write(&config, "mode: enforce\nrule_files: ['*r.yaml', 'none*']\n").expect("written");
+    let flags = RunFlags { config_file: Some(config), ..RunFlags::default() };
+    let loaded = load(&flags, &Environment::default()).expect("loaded");
+    assert_eq!(loaded.settings.mode, crate::model::Mode::Enforce);
+    assert_eq!(loaded.rules.groups[0].file, folder.path().join("r.yaml"));
+    assert_eq!(loaded.remarks.len(), 1);
+}
+
+#[test]
+fn mistakes_and_unreadable_files_are_told_apart() {
+    let folder = folder();
+    let bad = folder.path().join("bad.yaml");
+    write(&bad, "groups: [{nmae: g}]").expect("written");
+    let rules = |paths: &[PathBuf]| RunFlags { rules: paths.to_vec(), ..RunFlags::default() };
+    let environment = Environment::default();
+    let error = load(&rules(&[bad.clone()]), &environment).expect_err("mistakes");
+    assert!(matches!(&error, LoadError::Rules(mistakes) if mistakes.0.len() == 2), "{error}");
+    let error = load(&rules(&["/none".into(), bad]), &environment).expect_err("unreadable");
+    assert!(matches!(error, LoadError::Unreadable(_)), "{error}");
+}
+
+#[test]
+fn without_any_rule_a_remark_says_so() {
+    let paths = RuleSource::Paths(Vec::new());
+    let (rules, remarks) = load_rules(&paths, Duration::from_millis(100)).expect("loaded");
+    assert!(rules.groups.is_empty());
+    assert_eq!(remarks, ["no rules are loaded: nothing will be decided"]);
+}

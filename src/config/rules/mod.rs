@@ -1,0 +1,156 @@
+//! Rule files: Prometheus' own shape, plus `mode` and `remedy`.
+//!
+//! To add a step: a variant of [`crate::model::Action`], a reader in `remedy.rs`, and its name in
+//! `STEPS` there.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::decode::{self, Findings, Table};
+use super::mistake::{Mistakes, SourceText};
+use super::settings::limits;
+use super::yaml::{self, Content, Node};
+use crate::policy::rule::{RuleGroup, RuleSet};
+
+mod alert;
+mod remedy;
+#[cfg(test)]
+mod tests;
+
+const FILE_KEYS: [&str; 1] = ["groups"];
+
+const GROUP_KEYS: [&str; 6] = ["name", "interval", "limit", "query_offset", "labels", "rules"];
+
+/// Reads all rule files together. Groups without an `interval` are evaluated every
+/// `evaluation_interval`. The error holds every mistake of every file.
+pub fn parse_rules(
+    files: &[SourceText],
+    evaluation_interval: Duration,
+) -> Result<RuleSet, Mistakes> {
+    let mut reader = Reader { evaluation_interval, names: BTreeMap::new() };
+    let mut groups = Vec::new();
+    let mut mistakes = Vec::new();
+    for source in files {
+        let mut findings = Findings::new(source);
+        match yaml::parse(source) {
+            Ok(root) => groups.extend(reader.file(&root, &mut findings)),
+            Err(mistake) => mistakes.push(mistake),
+        }
+        mistakes.extend(findings.into_mistakes());
+    }
+    if mistakes.is_empty() { Ok(RuleSet { groups }) } else { Err(Mistakes(mistakes)) }
+}
+
+struct Reader {
+    evaluation_interval: Duration,
+    /// Group names so far, each with the place of its first use.
+    names: BTreeMap<String, String>,
+}
+
+impl Reader {
+    fn file(&mut self, root: &Node, findings: &mut Findings<'_>) -> Vec<RuleGroup> {
+        if matches!(root.content, Content::Null) {
+            return Vec::new();
+        }
+        let Some(table) = Table::read(root, "a rule file", &FILE_KEYS, findings) else {
+            return Vec::new();
+        };
+        let Some(groups) = table.get("groups") else { return Vec::new() };
+        let Some(groups) = decode::list(groups, "groups", findings) else { return Vec::new() };
+        groups.iter().filter_map(|group| self.group(group, findings)).collect()
+    }
+
+    fn group(&mut self, node: &Node, findings: &mut Findings<'_>) -> Option<RuleGroup> {
+        let table = Table::read(node, "a group", &GROUP_KEYS, findings)?;
+        refuse_unsupported(&table, findings);
+        let name = self.group_name(&table, findings);
+        let interval = match table.get("interval") {
+            Some(node) => decode::value(node, "interval", limits::evaluation, findings),
+            None => Some(self.evaluation_interval),
+        };
+        let labels = table.get("labels");
+        let labels = alert::templates(labels, "labels", findings).unwrap_or_default();
+        let group = name.unwrap_or_else(|| Arc::from(""));
+        let context = alert::Group { name: &group, labels: &labels };
+        let entries = match table.get("rules") {
+            Some(node) => decode::list(node, "rules", findings)?,
+            None => &[],
+        };
+        let mut alerts: BTreeMap<String, usize> = BTreeMap::new();
+        let rules = decode::each(entries, |entry| {
+            let table = alert::table(entry, findings)?;
+            check_unique(&table, &mut alerts, findings);
+            alert::read(&table, &context, findings)
+        })?;
+        let file = PathBuf::from(&*findings.source().name);
+        Some(RuleGroup { name: group, file, interval: interval?, rules })
+    }
+
+    fn group_name(&mut self, table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Arc<str>> {
+        let Some(node) = table.get("name") else {
+            findings.add(table.place(), "a group needs a name").hint("add name: …");
+            return None;
+        };
+        let name = decode::value(node, "name", name, findings)?;
+        let mistake = findings.source().mistake(node.span.clone(), "");
+        let place = format!("{}:{}:{}", mistake.file, mistake.line, mistake.column);
+        if let Some(first) = self.names.get(&name) {
+            findings
+                .add(node.span.clone(), format!("group \"{name}\" exists already, at {first}"))
+                .hint("give it another name: groups must be unique over all files");
+            return None;
+        }
+        self.names.insert(name.clone(), place);
+        Some(Arc::from(name))
+    }
+}
+
+/// A group's or an alert's name: it becomes a label value and a part of log lines.
+fn name(text: &str) -> Result<String, String> {
+    if text.trim().is_empty() {
+        return Err("a name cannot be empty".to_owned());
+    }
+    if text.chars().any(char::is_control) {
+        return Err("a name cannot contain control characters".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
+/// Alerts of one group are told apart by their names: in the journal, in metrics, in decisions.
+fn check_unique(
+    table: &Table<'_>,
+    seen: &mut BTreeMap<String, usize>,
+    findings: &mut Findings<'_>,
+) {
+    let Some(node) = table.get("alert") else { return };
+    let Some(name) = node.text() else { return };
+    let line = findings.source().mistake(node.span.clone(), "").line;
+    if let Some(first) = seen.get(name) {
+        findings
+            .add(
+                node.span.clone(),
+                format!("this group has an alert \"{name}\" already, on line {first}"),
+            )
+            .hint("give it another name: decisions and metrics are told apart by group and alert");
+        return;
+    }
+    seen.insert(name.to_owned(), line);
+}
+
+/// What Prometheus has and this program does not, with the reason.
+fn refuse_unsupported(table: &Table<'_>, findings: &mut Findings<'_>) {
+    let mut refuse = |key: &str, hint: &str| {
+        let Some(at) = table.key(key) else { return };
+        findings.add(at.span.clone(), format!("{key} is not supported")).hint(hint);
+    };
+    refuse("limit", "remove it: a node has few series, and every decision has a budget of its own");
+    refuse("query_offset", "remove it: readings are never late here");
+}
+
+/// Where an expression's or a template's mistake stands in the file.
+fn place_within(node: &Node, source: &SourceText, span: Range<usize>) -> Range<usize> {
+    node.place_of(source, span)
+}

@@ -1,0 +1,210 @@
+//! What to do while an alert fires.
+
+use std::time::Duration;
+
+use super::alert::{query, template};
+use crate::config::decode::{self, Findings, Table};
+use crate::config::measure::duration_within;
+use crate::config::yaml::{Content, Node};
+use crate::model::{Action, CacheKind};
+use crate::policy::promql::did_you_mean;
+use crate::policy::rule::{AtMost, Remedy};
+
+/// A round of steps has been tried by then and its effect is over: a dip comes back within seconds,
+/// and a driver that gives memory back does so in 2 to 5 s.
+const DEFAULT_COOLDOWN: Duration = Duration::from_secs(30);
+
+/// Three or four evictions carried a whole load of a model where it was measured; what needs more
+/// than five such loads an hour is not cured by this remedy, but costs everybody else's cache.
+const DEFAULT_AT_MOST: AtMost = AtMost { times: 20, per: Duration::from_hours(1) };
+
+/// Bounds what must be remembered of past acts.
+const MOST_TIMES: u32 = 1_000;
+const LONGEST_PER: Duration = Duration::from_hours(30 * 24);
+const LONGEST_COOLDOWN: Duration = Duration::from_hours(24);
+const MOST_STEPS: usize = 16;
+
+const KEYS: [&str; 4] = ["aim", "steps", "cooldown", "at_most"];
+
+const STEPS: [&str; 3] = Action::NAMES;
+
+/// Reads a remedy; every part is read even if another is wrong.
+pub(super) fn read(node: &Node, findings: &mut Findings<'_>) -> Option<Remedy> {
+    let table = Table::read(node, "a remedy", &KEYS, findings)?;
+    let aim = match table.get("aim") {
+        Some(node) => query(node, "aim", findings).map(Some),
+        None => Some(None),
+    };
+    let steps = steps(&table, findings);
+    let cooldown = match table.get("cooldown") {
+        Some(node) => {
+            let read = |text: &str| duration_within(text, Duration::ZERO, LONGEST_COOLDOWN);
+            decode::value(node, "cooldown", read, findings)
+        }
+        None => Some(DEFAULT_COOLDOWN),
+    };
+    let at_most = match table.get("at_most") {
+        Some(node) => at_most(node, findings),
+        None => Some(DEFAULT_AT_MOST),
+    };
+    Some(Remedy { aim: aim?, steps: steps?, cooldown: cooldown?, at_most: Some(at_most?) })
+}
+
+fn at_most(node: &Node, findings: &mut Findings<'_>) -> Option<AtMost> {
+    let table = Table::read(node, "at_most", &["times", "per"], findings)?;
+    let missing = |key: &str, findings: &mut Findings<'_>| {
+        findings
+            .add(table.place(), format!("at_most needs {key}"))
+            .hint("write at_most: {times: 20, per: 1h}");
+    };
+    let times = match table.get("times") {
+        Some(node) => decode::value(node, "times", times, findings),
+        None => {
+            missing("times", findings);
+            None
+        }
+    };
+    let per = match table.get("per") {
+        Some(node) => {
+            let read = |text: &str| duration_within(text, Duration::from_millis(1), LONGEST_PER);
+            decode::value(node, "per", read, findings)
+        }
+        None => {
+            missing("per", findings);
+            None
+        }
+    };
+    Some(AtMost { times: times?, per: per? })
+}
+
+fn times(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(0) => Err("0 would never act; use mode: observe for that".to_owned()),
+        Ok(times) if times <= MOST_TIMES => Ok(times),
+        _ => Err(format!("\"{text}\" is not a whole number from 1 to {MOST_TIMES}")),
+    }
+}
+
+fn steps(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Vec<Action>> {
+    let node = table.get("steps");
+    let entries = match node {
+        Some(node) => decode::list(node, "steps", findings)?,
+        None => &[],
+    };
+    if entries.is_empty() {
+        let place = table.key("steps").map_or_else(|| table.place(), |key| key.span.clone());
+        findings
+            .add(place, "a remedy needs at least one step")
+            .hint("add steps: [{drop_caches: {what: pagecache}}], or remove the remedy");
+        return None;
+    }
+    if let Some(excess) = entries.get(MOST_STEPS) {
+        let message = format!("a remedy has at most {MOST_STEPS} steps");
+        findings.add(excess.span.clone(), message);
+    }
+    decode::each(entries, |entry| step(entry, findings))
+}
+
+/// One step: a mapping with its name as the only key.
+fn step(node: &Node, findings: &mut Findings<'_>) -> Option<Action> {
+    if let Some(name) = node.text() {
+        unknown_or_bare(node, name, findings);
+        return None;
+    }
+    let pairs = decode::pairs(node, "a step", findings)?;
+    if pairs.len() > 1 {
+        findings
+            .add(pairs[1].1.span.clone(), "two steps in one list entry")
+            .hint("begin each step with a dash of its own");
+    }
+    let &(name, key, value) = pairs.first()?;
+    match name {
+        "drop_caches" => drop_caches(value, findings),
+        "compact_memory" => compact_memory(value, findings),
+        "notify" => notify(value, findings),
+        _ => {
+            unknown_or_bare(key, name, findings);
+            None
+        }
+    }
+}
+
+fn unknown_or_bare(node: &Node, name: &str, findings: &mut Findings<'_>) {
+    if STEPS.contains(&name) {
+        findings
+            .add(node.span.clone(), format!("the step {name} must be a mapping"))
+            .hint(format!("write {name}: {{}}"));
+        return;
+    }
+    let hint =
+        did_you_mean(name, STEPS).unwrap_or_else(|| format!("known steps: {}", STEPS.join(", ")));
+    findings.add(node.span.clone(), format!("unknown step \"{name}\"")).hint(hint);
+}
+
+fn is_empty(node: &Node) -> bool {
+    match &node.content {
+        Content::Null => true,
+        Content::Map(pairs) => pairs.is_empty(),
+        Content::Scalar(_) | Content::List(_) => false,
+    }
+}
+
+fn drop_caches(node: &Node, findings: &mut Findings<'_>) -> Option<Action> {
+    if is_empty(node) {
+        return Some(Action::DropCaches { what: CacheKind::PageCache, sync: false });
+    }
+    if node.text().is_some() {
+        cache_kind(node, findings);
+        return None;
+    }
+    let table = Table::read(node, "drop_caches", &["what", "sync"], findings)?;
+    let what = match table.get("what") {
+        Some(node) => cache_kind(node, findings),
+        None => Some(CacheKind::PageCache),
+    };
+    let sync = match table.get("sync") {
+        Some(node) => decode::boolean(node, "sync", findings),
+        None => Some(false),
+    };
+    Some(Action::DropCaches { what: what?, sync: sync? })
+}
+
+/// The kernel's numbers are not taken: 4 silences its own log of drops for good, and nobody reads
+/// from `3` what it drops.
+fn cache_kind(node: &Node, findings: &mut Findings<'_>) -> Option<CacheKind> {
+    let names = [("pagecache", CacheKind::PageCache), ("all", CacheKind::All)];
+    let hint = match node.text().map(str::trim) {
+        Some("1") => "write {what: pagecache}",
+        Some("2" | "slab") => "kernel objects are dropped together with the cache: {what: all}",
+        Some("3") => "write {what: all}",
+        Some("4") => "it drops nothing, but silences the kernel's log of drops until the next boot",
+        _ => return decode::choice(node, "what", &names, findings),
+    };
+    let written = node.text().unwrap_or_default();
+    findings.add(node.span.clone(), format!("drop_caches does not take {written}")).hint(hint);
+    None
+}
+
+fn compact_memory(node: &Node, findings: &mut Findings<'_>) -> Option<Action> {
+    if !is_empty(node) {
+        findings
+            .add(node.span.clone(), "compact_memory takes no settings")
+            .hint("write compact_memory: {}");
+        return None;
+    }
+    Some(Action::CompactMemory)
+}
+
+fn notify(node: &Node, findings: &mut Findings<'_>) -> Option<Action> {
+    let missing = |place, findings: &mut Findings<'_>| {
+        findings.add(place, "notify needs a message").hint("write notify: {message: \"…\"}");
+        None
+    };
+    if is_empty(node) || node.text().is_some() {
+        return missing(node.span.clone(), findings);
+    }
+    let table = Table::read(node, "notify", &["message"], findings)?;
+    let Some(message) = table.get("message") else { return missing(table.place(), findings) };
+    template(message, "message", findings)?;
+    Some(Action::Notify { message: message.text()?.to_owned() })
+}

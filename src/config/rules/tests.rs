@@ -1,0 +1,257 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::config::mistake::Mistake;
+use crate::config::shipped::shipped_rules;
+use crate::model::{Action, CacheKind, Mode};
+use crate::policy::rule::{AtMost, Remedy, Rule};
+
+const INTERVAL: Duration = Duration::from_millis(100);
+
+fn rules(text: &str) -> RuleSet {
+    parse_rules(&[SourceText::new("f.yaml", text)], INTERVAL).unwrap_or_else(|e| panic!("{e}"))
+}
+
+fn mistakes(text: &str) -> Vec<Mistake> {
+    parse_rules(&[SourceText::new("f.yaml", text)], INTERVAL).expect_err("mistakes").0
+}
+
+fn one_mistake(text: &str) -> Mistake {
+    let mut found = mistakes(text);
+    assert_eq!(found.len(), 1, "{text}\n{found:#?}");
+    found.remove(0)
+}
+
+/// A file with one rule, to which lines are added.
+fn rule_text(more: &str) -> String {
+    let mut text =
+        "groups:\n- name: g\n  rules:\n  - alert: A\n    expr: uma_memory_free_bytes < 1\n"
+            .to_owned();
+    for line in more.lines() {
+        text += &format!("    {line}\n");
+    }
+    text
+}
+
+fn rule(more: &str) -> Rule {
+    rules(&rule_text(more)).groups.remove(0).rules.remove(0)
+}
+
+fn remedy(more: &str) -> Remedy {
+    rule(&format!("remedy:\n  steps: [compact_memory: {{}}]\n{more}")).remedy.expect("a remedy")
+}
+
+fn step(text: &str) -> Action {
+    let text = format!("remedy:\n  steps:\n  - {text}");
+    rule(&text).remedy.expect("a remedy").steps.remove(0)
+}
+
+fn step_mistake(text: &str) -> Mistake {
+    one_mistake(&rule_text(&format!("remedy:\n  steps:\n  - {text}")))
+}
+
+/// As it stands in the documentation.
+const EXAMPLE: &str = r#"
+groups:
+- name: memory
+  interval: 100ms
+  rules:
+  - alert: PageCacheEatsReserve
+    expr: uma_memory_free_bytes < uma_memory_reserve_bytes + 2 * 1024^3 and on() uma_memory_page_cache_bytes{state="clean"} > 8 * 1024^3
+    for: 300ms
+    keep_firing_for: 2s
+    labels: {severity: warning}
+    annotations: {summary: "Page cache leaves {{ $value | humanize1024 }}B free"}
+    remedy:
+      aim: uma_memory_free_bytes > uma_memory_reserve_bytes + 6 * 1024^3
+      steps:
+      - drop_caches: {what: pagecache}
+      - compact_memory: {}
+      cooldown: 5s
+      at_most: {times: 20, per: 1h}
+"#;
+
+#[test]
+fn a_whole_rule_is_read() {
+    let set = rules(EXAMPLE);
+    let group = &set.groups[0];
+    assert_eq!((&*group.name, group.interval), ("memory", Duration::from_millis(100)));
+    assert_eq!(group.file, PathBuf::from("f.yaml"));
+    let rule = &group.rules[0];
+    assert_eq!(rule.id.to_string(), "memory/PageCacheEatsReserve");
+    assert!(rule.expr.text.ends_with("> 8 * 1024^3"));
+    assert_eq!(rule.hold_for, Duration::from_millis(300));
+    assert_eq!(rule.keep_firing_for, Duration::from_secs(2));
+    assert_eq!(&*rule.labels[0].0, "severity");
+    assert_eq!(&*rule.annotations[0].0, "summary");
+    assert_eq!(rule.mode, None);
+    let remedy = rule.remedy.as_ref().expect("a remedy");
+    assert!(remedy.aim.as_ref().is_some_and(|aim| aim.text.contains("6 * 1024^3")));
+    let drop_caches = Action::DropCaches { what: CacheKind::PageCache, sync: false };
+    assert_eq!(remedy.steps, [drop_caches, Action::CompactMemory]);
+    assert_eq!(remedy.cooldown, Duration::from_secs(5));
+    assert_eq!(remedy.at_most, Some(AtMost { times: 20, per: Duration::from_hours(1) }));
+}
+
+#[test]
+fn a_rule_of_prometheus_needs_nothing_more() {
+    let rule = rule("");
+    assert_eq!((rule.hold_for, rule.keep_firing_for), (Duration::ZERO, Duration::ZERO));
+    assert!(rule.labels.is_empty() && rule.annotations.is_empty() && rule.remedy.is_none());
+}
+
+#[test]
+fn what_is_not_said_about_a_remedy_is_bounded_all_the_same() {
+    let remedy = remedy("");
+    assert!(remedy.aim.is_none());
+    assert_eq!(remedy.cooldown, Duration::from_secs(30));
+    assert_eq!(remedy.at_most, Some(AtMost { times: 20, per: Duration::from_hours(1) }));
+}
+
+#[test]
+fn the_shipped_rules_are_fine() {
+    let set = parse_rules(&shipped_rules(), INTERVAL).unwrap_or_else(|error| panic!("{error}"));
+    let names: Vec<&str> = set.groups.iter().map(|group| &*group.name).collect();
+    assert_eq!(names, ["memory", "kernel", "umawarden"]);
+    for rule in set.groups.iter().flat_map(|group| &group.rules) {
+        assert!(rule.annotations.iter().any(|(name, _)| &**name == "summary"), "{}", rule.id);
+        assert!(rule.labels.iter().any(|(name, _)| &**name == "severity"), "{}", rule.id);
+        assert_eq!(rule.mode, None, "{} must leave the mode to the node", rule.id);
+    }
+}
+
+#[test]
+fn an_empty_file_holds_no_groups() {
+    for text in ["", "groups:\n", "groups: []\n"] {
+        assert!(rules(text).groups.is_empty(), "{text:?}");
+    }
+    assert!(rules("groups: [{name: g}]").groups[0].rules.is_empty());
+}
+
+#[test]
+fn a_group_without_interval_has_that_of_the_configuration() {
+    assert_eq!(rules("groups: [{name: g}]").groups[0].interval, INTERVAL);
+    let slow = rules("groups: [{name: g, interval: 1m}]");
+    assert_eq!(slow.groups[0].interval, Duration::from_secs(60));
+    assert!(one_mistake("groups: [{name: g, interval: 1ms}]").message.contains("out of bounds"));
+}
+
+#[test]
+fn group_labels_are_given_to_each_rule_unless_it_has_its_own() {
+    let text = rule_text("labels: {a: own, c: own}")
+        .replace("- name: g", "- name: g\n  labels: {a: group, b: group}");
+    let rule = &rules(&text).groups[0].rules[0];
+    let names: Vec<&str> = rule.labels.iter().map(|(name, _)| &**name).collect();
+    assert_eq!(names, ["a", "b", "c"]);
+    assert_eq!(rule.labels[0].1.render(&[], 0.0), "own");
+}
+
+#[test]
+fn names_are_unique() {
+    let one = SourceText::new("one.yaml", "groups: [{name: g}]");
+    let two = SourceText::new("two.yaml", "groups: [{name: h}, {name: g}]");
+    let error = parse_rules(&[one, two], INTERVAL).expect_err("twice").0.remove(0);
+    assert_eq!((&*error.file, error.line), ("two.yaml", 1));
+    assert_eq!(error.message, "group \"g\" exists already, at one.yaml:1:17");
+
+    let twice = rule_text("") + "  - alert: A\n    expr: uma_memory_free_bytes > 1\n";
+    let error = one_mistake(&twice);
+    assert_eq!((error.line, error.column), (6, 12));
+    assert_eq!(error.message, "this group has an alert \"A\" already, on line 4");
+}
+
+#[test]
+fn the_steps_are_read() {
+    use CacheKind::{All, PageCache};
+    let drop = |what, sync| Action::DropCaches { what, sync };
+    assert_eq!(step("drop_caches: {what: pagecache}"), drop(PageCache, false));
+    assert_eq!(step("drop_caches: {what: all, sync: true}"), drop(All, true));
+    assert_eq!(step("drop_caches: {sync: yes}"), drop(PageCache, true));
+    assert_eq!(step("drop_caches:"), drop(PageCache, false));
+    assert_eq!(step("compact_memory: {}"), Action::CompactMemory);
+    assert_eq!(step("compact_memory:"), Action::CompactMemory);
+    assert_eq!(step("notify: {message: \"hey\"}"), Action::Notify { message: "hey".to_owned() });
+}
+
+#[test]
+fn steps_that_cannot_be_done_are_refused() {
+    for (text, message) in [
+        ("drop_caches: 4", "does not take 4"),
+        ("drop_caches: {what: 4}", "does not take 4"),
+        ("drop_caches: {what: 3}", "does not take 3"),
+        ("drop_caches: {what: everything}", "what cannot be \"everything\""),
+        ("drop_caches: {what: all, snyc: true}", "unknown key \"snyc\""),
+        ("drop_caches: [all]", "must be a mapping"),
+        ("compact_memory: {hard: true}", "takes no settings"),
+        ("compact_memory", "must be a mapping"),
+        ("notify: {}", "needs a message"),
+        ("notify: hello", "needs a message"),
+        ("notify: {message: }", "needs a message"),
+        ("dorp_caches: {}", "unknown step \"dorp_caches\""),
+        ("reboot: {}", "unknown step \"reboot\""),
+    ] {
+        let mistake = step_mistake(text);
+        assert!(mistake.message.contains(message), "{text}: {mistake}");
+    }
+    assert_eq!(
+        step_mistake("dorp_caches: {}").hint.as_deref(),
+        Some("did you mean \"drop_caches\"?")
+    );
+    assert!(
+        step_mistake("drop_caches: {}\n    notify: {message: m}").message.contains("two steps")
+    );
+}
+
+#[test]
+fn a_remedy_needs_steps_and_sane_bounds() {
+    for (text, message) in [
+        ("remedy:", "remedy is empty"),
+        ("remedy: {cooldown: 1s}", "at least one step"),
+        ("remedy: {steps: []}", "at least one step"),
+        ("remedy: {steps: [{compact_memory: }], cooldown: -1s}", "not a duration"),
+        ("remedy: {steps: [{compact_memory: }], at_most: {times: 0, per: 1h}}", "never act"),
+        ("remedy: {steps: [{compact_memory: }], at_most: {times: 1.5, per: 1h}}", "whole number"),
+        ("remedy: {steps: [{compact_memory: }], at_most: {times: 1, per: 0s}}", "out of bounds"),
+        ("remedy: {steps: [{compact_memory: }], at_most: {times: 1}}", "needs per"),
+        ("remedy: {steps: [{compact_memory: }], at_least: 1}", "unknown key \"at_least\""),
+        ("mode: enfroce", "mode cannot be \"enfroce\""),
+    ] {
+        let mistake = one_mistake(&rule_text(text));
+        assert!(mistake.message.contains(message), "{text}: {mistake}");
+    }
+    assert_eq!(rule("mode: enforce").mode, Some(Mode::Enforce));
+}
+
+#[test]
+fn what_prometheus_has_and_this_has_not_is_said_clearly() {
+    for (text, message) in [
+        ("groups: [{name: g, limit: 5}]", "limit is not supported"),
+        ("groups: [{name: g, query_offset: 1m}]", "query_offset is not supported"),
+        (
+            "groups: [{name: g, rules: [{record: a:b, expr: uma_memory_free_bytes}]}]",
+            "recording rules are not supported",
+        ),
+    ] {
+        let mistake = one_mistake(text);
+        assert!(mistake.message.contains(message) && mistake.hint.is_some(), "{mistake}");
+    }
+}
+
+#[test]
+fn all_mistakes_of_a_file_are_told_at_once() {
+    let text = rule_text("for: soon\nlabels: {1a: x, alertname: y}\nremedy: {aim: 1}\nmode: no")
+        + "  - expr: uma_memory_free_bytes\n  - just text\n- rules: 5\n";
+    let lines: Vec<usize> = mistakes(&text).iter().map(|mistake| mistake.line).collect();
+    assert_eq!(lines, [6, 7, 7, 8, 9, 10, 11, 12, 12]);
+}
+
+proptest! {
+    #[test]
+    fn no_text_makes_the_reader_panic(
+        key in "(alert|expr|for|labels|annotations|remedy|mode|record|[a-z]{1,8})",
+        value in "(\\{|\\[|'|\"|[a-z0-9{}:, $|]){0,20}",
+    ) {
+        let text = rule_text(&format!("{key}: {value}"));
+        let _ = parse_rules(&[SourceText::new("f", text)], INTERVAL);
+    }
+}

@@ -1,0 +1,179 @@
+//! The configuration file.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::{LogFormat, LogLevel, limits};
+use crate::config::decode::{Findings, Table, choice, each, list, value};
+use crate::config::measure::{ListenAddress, telemetry_path};
+use crate::config::mistake::{Mistakes, SourceText};
+use crate::config::yaml::{self, Content, Node};
+use crate::model::Mode;
+
+/// What a configuration file says; `None` is for the default.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FileSettings {
+    /// `mode`.
+    pub mode: Option<Mode>,
+    /// `rule_files`, as written.
+    pub rule_files: Option<Vec<PathBuf>>,
+    /// `sampling_interval`.
+    pub sampling_interval: Option<Duration>,
+    /// `evaluation_interval`.
+    pub evaluation_interval: Option<Duration>,
+    /// `path.procfs`.
+    pub procfs: Option<PathBuf>,
+    /// `path.sysfs`.
+    pub sysfs: Option<PathBuf>,
+    /// `path.kmsg`.
+    pub kmsg: Option<PathBuf>,
+    /// `web.listen_address`.
+    pub listen: Option<Vec<ListenAddress>>,
+    /// `web.telemetry_path`.
+    pub telemetry_path: Option<String>,
+    /// `storage.path`.
+    pub storage_path: Option<PathBuf>,
+    /// `storage.retention.time`.
+    pub retention_time: Option<Duration>,
+    /// `storage.retention.size`, in bytes.
+    pub retention_size_bytes: Option<u64>,
+    /// `log.level`.
+    pub log_level: Option<LogLevel>,
+    /// `log.format`.
+    pub log_format: Option<LogFormat>,
+}
+
+/// The modes by name.
+pub(in crate::config) const MODES: [(&str, Mode); 2] =
+    [("observe", Mode::Observe), ("enforce", Mode::Enforce)];
+
+const LEVELS: [(&str, LogLevel); 5] = [
+    ("error", LogLevel::Error),
+    ("warn", LogLevel::Warn),
+    ("info", LogLevel::Info),
+    ("debug", LogLevel::Debug),
+    ("trace", LogLevel::Trace),
+];
+
+const FORMATS: [(&str, LogFormat); 2] = [("text", LogFormat::Text), ("json", LogFormat::Json)];
+
+const KEYS: [&str; 8] = [
+    "mode",
+    "rule_files",
+    "sampling_interval",
+    "evaluation_interval",
+    "path",
+    "web",
+    "storage",
+    "log",
+];
+
+/// Reads a configuration file's text. An empty file is fine.
+pub fn parse_settings(source: &SourceText) -> Result<FileSettings, Mistakes> {
+    let root = yaml::parse(source).map_err(|mistake| Mistakes(vec![mistake]))?;
+    let mut findings = Findings::new(source);
+    let mut settings = FileSettings::default();
+    if !matches!(root.content, Content::Null)
+        && let Some(table) = Table::read(&root, "the configuration", &KEYS, &mut findings)
+    {
+        read_top(&table, &mut settings, &mut findings);
+        read_path(&table, &mut settings, &mut findings);
+        read_web(&table, &mut settings, &mut findings);
+        read_storage(&table, &mut settings, &mut findings);
+        read_log(&table, &mut settings, &mut findings);
+    }
+    match findings.into_mistakes() {
+        mistakes if mistakes.is_empty() => Ok(settings),
+        mistakes => Err(Mistakes(mistakes)),
+    }
+}
+
+fn read_top(table: &Table<'_>, settings: &mut FileSettings, findings: &mut Findings<'_>) {
+    let mut interval = |key: &str, read: fn(&str) -> Result<Duration, String>| {
+        value(table.get(key)?, key, read, findings)
+    };
+    settings.sampling_interval = interval("sampling_interval", limits::sampling);
+    settings.evaluation_interval = interval("evaluation_interval", limits::evaluation);
+    settings.mode = table.get("mode").and_then(|node| choice(node, "mode", &MODES, findings));
+    // A key that someone wrote and left empty is more likely a slip than a wish for no rules.
+    if let (Some(key), None) = (table.key("rule_files"), table.get("rule_files")) {
+        findings
+            .add(key.span.clone(), "rule_files is empty")
+            .hint("remove it for the shipped rules, or write rule_files: [] for none");
+    }
+    settings.rule_files = table.get("rule_files").and_then(|node| {
+        let entries = list(node, "rule_files", findings)?;
+        each(entries, |entry| path(entry, "an entry of rule_files", findings))
+    });
+}
+
+fn path(node: &Node, what: &str, findings: &mut Findings<'_>) -> Option<PathBuf> {
+    let read = |text: &str| match text {
+        "" => Err("a path cannot be empty".to_owned()),
+        text if text.contains('\0') => Err("a path cannot contain a NUL".to_owned()),
+        text => Ok(PathBuf::from(text)),
+    };
+    value(node, what, read, findings)
+}
+
+fn section<'n>(
+    table: &Table<'n>,
+    name: &str,
+    keys: &[&str],
+    findings: &mut Findings<'_>,
+) -> Option<Table<'n>> {
+    Table::read(table.get(name)?, name, keys, findings)
+}
+
+fn read_path(table: &Table<'_>, settings: &mut FileSettings, findings: &mut Findings<'_>) {
+    let keys = ["procfs", "sysfs", "kmsg"];
+    let Some(table) = section(table, "path", &keys, findings) else { return };
+    let mut read = |key: &str| path(table.get(key)?, key, findings);
+    settings.procfs = read("procfs");
+    settings.sysfs = read("sysfs");
+    settings.kmsg = read("kmsg");
+}
+
+fn read_web(table: &Table<'_>, settings: &mut FileSettings, findings: &mut Findings<'_>) {
+    let keys = ["listen_address", "telemetry_path"];
+    let Some(table) = section(table, "web", &keys, findings) else { return };
+    settings.listen = table.get("listen_address").and_then(|node| listen(node, findings));
+    settings.telemetry_path = table
+        .get("telemetry_path")
+        .and_then(|node| value(node, "telemetry_path", telemetry_path, findings));
+}
+
+/// One address, or a list of them.
+fn listen(node: &Node, findings: &mut Findings<'_>) -> Option<Vec<ListenAddress>> {
+    let what = "listen_address";
+    let entries = match &node.content {
+        Content::List(entries) => entries.as_slice(),
+        _ => return value(node, what, str::parse, findings).map(|address| vec![address]),
+    };
+    if entries.is_empty() {
+        findings
+            .add(node.span.clone(), "listen_address must name at least one address")
+            .hint("remove it for the default, :9942");
+    }
+    each(entries, |entry| value(entry, what, str::parse, findings))
+}
+
+fn read_storage(table: &Table<'_>, settings: &mut FileSettings, findings: &mut Findings<'_>) {
+    let Some(table) = section(table, "storage", &["path", "retention"], findings) else { return };
+    settings.storage_path = table.get("path").and_then(|node| path(node, "path", findings));
+    let Some(table) = section(&table, "retention", &["time", "size"], findings) else { return };
+    settings.retention_time = table
+        .get("time")
+        .and_then(|node| value(node, "retention time", limits::retention_time, findings));
+    settings.retention_size_bytes = table
+        .get("size")
+        .and_then(|node| value(node, "retention size", limits::retention_size, findings));
+}
+
+fn read_log(table: &Table<'_>, settings: &mut FileSettings, findings: &mut Findings<'_>) {
+    let Some(table) = section(table, "log", &["level", "format"], findings) else { return };
+    settings.log_level =
+        table.get("level").and_then(|node| choice(node, "level", &LEVELS, findings));
+    settings.log_format =
+        table.get("format").and_then(|node| choice(node, "format", &FORMATS, findings));
+}

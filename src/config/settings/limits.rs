@@ -1,0 +1,47 @@
+//! Bounds and defaults, the same for the file and for flags.
+
+use std::time::Duration;
+
+use crate::config::measure::{duration_within, size_bytes};
+
+/// Of sampling and of evaluation: memory has collapsed by 20 GiB within 1.5 s, and ten looks at that
+/// are enough to tell a trend from a dip.
+pub const DEFAULT_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Of the journal.
+pub const DEFAULT_RETENTION_TIME: Duration = Duration::from_hours(30 * 24);
+
+/// Of the journal.
+pub const DEFAULT_RETENTION_SIZE_BYTES: u64 = 256 << 20;
+
+/// Below this, reading `/proc` takes a visible share of a core.
+const SHORTEST_INTERVAL: Duration = Duration::from_millis(10);
+
+const LONGEST_EVALUATION: Duration = Duration::from_hours(1);
+const LONGEST_RETENTION: Duration = Duration::from_hours(3_650 * 24);
+
+/// Less than this holds no journal worth its name.
+const SMALLEST_JOURNAL_BYTES: u64 = 1 << 20;
+
+/// Time between two readings of memory.
+pub fn sampling(text: &str) -> Result<Duration, String> {
+    duration_within(text, SHORTEST_INTERVAL, Duration::from_secs(1))
+}
+
+/// Time between two evaluations of a group.
+pub fn evaluation(text: &str) -> Result<Duration, String> {
+    duration_within(text, SHORTEST_INTERVAL, LONGEST_EVALUATION)
+}
+
+/// Age at which journal entries are removed.
+pub fn retention_time(text: &str) -> Result<Duration, String> {
+    duration_within(text, Duration::from_secs(60), LONGEST_RETENTION)
+}
+
+/// Size beyond which the oldest journal entries are removed, in bytes.
+pub fn retention_size(text: &str) -> Result<u64, String> {
+    match size_bytes(text)? {
+        bytes if bytes < SMALLEST_JOURNAL_BYTES => Err(format!("{text} is less than 1MiB")),
+        bytes => Ok(bytes),
+    }
+}

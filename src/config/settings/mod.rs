@@ -1,0 +1,207 @@
+//! The settings of `umawarden run`: defaults, then the configuration file, then flags.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::ValueEnum;
+
+use super::flags::RunFlags;
+use super::measure::ListenAddress;
+use crate::model::Mode;
+
+mod file;
+pub mod limits;
+#[cfg(test)]
+mod tests;
+
+pub(in crate::config) use file::MODES;
+pub use file::{FileSettings, parse_settings};
+
+/// Everything that `umawarden run` can be told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Whether remedies are carried out.
+    pub mode: Mode,
+    /// Where rules come from.
+    pub rules: RuleSource,
+    /// Time between two readings of memory.
+    pub sampling_interval: Duration,
+    /// Time between evaluations of groups that do not say.
+    pub evaluation_interval: Duration,
+    /// Where the kernel shows itself.
+    pub path: SystemPaths,
+    /// The HTTP server.
+    pub web: Web,
+    /// The journal.
+    pub storage: Storage,
+    /// The program's own log.
+    pub log: Log,
+}
+
+/// Where rules come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RuleSource {
+    /// From inside the binary.
+    Shipped,
+    /// Files, folders or globs. An empty list is no rules at all.
+    Paths(Vec<PathBuf>),
+}
+
+/// Where the kernel shows itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SystemPaths {
+    /// The proc file system.
+    pub procfs: PathBuf,
+    /// The sys file system.
+    pub sysfs: PathBuf,
+    /// The kernel log.
+    pub kmsg: PathBuf,
+}
+
+/// The HTTP server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Web {
+    /// At least one.
+    pub listen: Vec<ListenAddress>,
+    /// Begins with `/`; never one of the other routes.
+    pub telemetry_path: String,
+}
+
+/// The journal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Storage {
+    /// Its folder.
+    pub path: PathBuf,
+    /// Older entries are removed.
+    pub retention_time: Duration,
+    /// The oldest entries are removed beyond that size.
+    pub retention_size_bytes: u64,
+}
+
+/// The program's own log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Log {
+    /// Least important messages shown.
+    pub level: LogLevel,
+    /// Form of lines.
+    pub format: LogFormat,
+}
+
+/// How important a log message must be to be shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum LogLevel {
+    /// Only what failed.
+    Error,
+    /// And what may go wrong.
+    Warn,
+    /// And what was done.
+    #[default]
+    Info,
+    /// And why.
+    Debug,
+    /// And everything.
+    Trace,
+}
+
+impl LogLevel {
+    /// As `tracing` filters name it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::Warn => "warn",
+            Self::Info => "info",
+            Self::Debug => "debug",
+            Self::Trace => "trace",
+        }
+    }
+}
+
+/// The form of log lines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// What the process' environment says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Environment {
+    /// `STATE_DIRECTORY`, which systemd sets for units with `StateDirectory=`.
+    pub state_directory: Option<PathBuf>,
+}
+
+impl Settings {
+    /// Flags win over the file, the file over the defaults. `folder` is the file's: relative paths
+    /// in the file count from there, those in flags from the working directory.
+    pub fn merge(
+        flags: &RunFlags,
+        file: FileSettings,
+        folder: &Path,
+        environment: &Environment,
+    ) -> Self {
+        let in_folder = |path: PathBuf| folder.join(path);
+        let path = |flag: &Option<PathBuf>, file: Option<PathBuf>, default: &str| {
+            flag.clone().or(file.map(in_folder)).unwrap_or_else(|| PathBuf::from(default))
+        };
+        let rules = match file.rule_files {
+            _ if !flags.rules.is_empty() => RuleSource::Paths(flags.rules.clone()),
+            Some(patterns) => {
+                RuleSource::Paths(patterns.into_iter().map(|path| folder.join(path)).collect())
+            }
+            None => RuleSource::Shipped,
+        };
+        let default_storage =
+            environment.state_directory.clone().unwrap_or_else(|| PathBuf::from("data"));
+        Self {
+            mode: flags.mode.map(Mode::from).or(file.mode).unwrap_or_default(),
+            rules,
+            sampling_interval: flags
+                .sampling_interval
+                .or(file.sampling_interval)
+                .unwrap_or(limits::DEFAULT_INTERVAL),
+            evaluation_interval: file.evaluation_interval.unwrap_or(limits::DEFAULT_INTERVAL),
+            path: SystemPaths {
+                procfs: path(&flags.procfs, file.procfs, "/proc"),
+                sysfs: path(&flags.sysfs, file.sysfs, "/sys"),
+                kmsg: path(&flags.kmsg, file.kmsg, "/dev/kmsg"),
+            },
+            web: merge_web(flags, file.listen, file.telemetry_path),
+            storage: Storage {
+                path: flags
+                    .storage_path
+                    .clone()
+                    .or(file.storage_path.map(in_folder))
+                    .unwrap_or(default_storage),
+                retention_time: flags
+                    .retention_time
+                    .or(file.retention_time)
+                    .unwrap_or(limits::DEFAULT_RETENTION_TIME),
+                retention_size_bytes: flags
+                    .retention_size_bytes
+                    .or(file.retention_size_bytes)
+                    .unwrap_or(limits::DEFAULT_RETENTION_SIZE_BYTES),
+            },
+            log: Log {
+                level: flags.log_level.or(file.log_level).unwrap_or_default(),
+                format: flags.log_format.or(file.log_format).unwrap_or_default(),
+            },
+        }
+    }
+}
+
+fn merge_web(
+    flags: &RunFlags,
+    listen: Option<Vec<ListenAddress>>,
+    telemetry_path: Option<String>,
+) -> Web {
+    let everywhere = ListenAddress { host: super::measure::ListenHost::All, port: 9942 };
+    let listen = match &flags.listen_address {
+        flags if flags.is_empty() => listen.unwrap_or_else(|| vec![everywhere]),
+        flags => flags.clone(),
+    };
+    let telemetry_path = flags.telemetry_path.clone().or(telemetry_path);
+    Web { listen, telemetry_path: telemetry_path.unwrap_or_else(|| "/metrics".to_owned()) }
+}

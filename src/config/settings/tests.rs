@@ -1,0 +1,186 @@
+use clap::Parser;
+
+use super::*;
+use crate::config::measure::ListenHost;
+use crate::config::mistake::SourceText;
+
+#[derive(Parser)]
+struct Command {
+    #[command(flatten)]
+    flags: RunFlags,
+}
+
+fn flags(arguments: &[&str]) -> RunFlags {
+    let arguments = std::iter::once("run").chain(arguments.iter().copied());
+    Command::try_parse_from(arguments).unwrap_or_else(|error| panic!("{error}")).flags
+}
+
+fn refusal(arguments: &[&str]) -> String {
+    let arguments = std::iter::once("run").chain(arguments.iter().copied());
+    Command::try_parse_from(arguments).err().expect("refused").to_string()
+}
+
+fn file(text: &str) -> FileSettings {
+    parse_settings(&SourceText::new("umawarden.yaml", text))
+        .unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn merged(arguments: &[&str], text: &str) -> Settings {
+    let folder = Path::new("/etc/umawarden");
+    Settings::merge(&flags(arguments), file(text), folder, &Environment::default())
+}
+
+const EVERYTHING: &str = r#"
+mode: enforce
+rule_files: [rules/*.yaml, /srv/more.yaml]
+sampling_interval: 50ms
+evaluation_interval: 1s
+path: {procfs: /host/proc, sysfs: /host/sys, kmsg: kmsg.txt}
+web: {listen_address: ["127.0.0.1:1", ":2"], telemetry_path: /m}
+storage:
+  path: journal
+  retention: {time: 7d, size: 64MiB}
+log: {level: debug, format: json}
+"#;
+
+#[test]
+fn everything_has_a_default() {
+    let settings = merged(&[], "");
+    let expected = Settings {
+        mode: Mode::Observe,
+        rules: RuleSource::Shipped,
+        sampling_interval: Duration::from_millis(100),
+        evaluation_interval: Duration::from_millis(100),
+        path: SystemPaths {
+            procfs: "/proc".into(),
+            sysfs: "/sys".into(),
+            kmsg: "/dev/kmsg".into(),
+        },
+        web: Web {
+            listen: vec![ListenAddress { host: ListenHost::All, port: 9942 }],
+            telemetry_path: "/metrics".to_owned(),
+        },
+        storage: Storage {
+            path: "data".into(),
+            retention_time: Duration::from_hours(720),
+            retention_size_bytes: 256 << 20,
+        },
+        log: Log { level: LogLevel::Info, format: LogFormat::Text },
+    };
+    assert_eq!(settings, expected);
+}
+
+#[test]
+fn the_file_is_taken_with_its_paths_counted_from_its_folder() {
+    let settings = merged(&[], EVERYTHING);
+    assert_eq!(settings.mode, Mode::Enforce);
+    assert_eq!(
+        settings.rules,
+        RuleSource::Paths(vec!["/etc/umawarden/rules/*.yaml".into(), "/srv/more.yaml".into()])
+    );
+    assert_eq!(settings.sampling_interval, Duration::from_millis(50));
+    assert_eq!(settings.evaluation_interval, Duration::from_secs(1));
+    assert_eq!(settings.path.procfs, Path::new("/host/proc"));
+    assert_eq!(settings.path.kmsg, Path::new("/etc/umawarden/kmsg.txt"));
+    assert_eq!(settings.web.listen.len(), 2);
+    assert_eq!(settings.web.telemetry_path, "/m");
+    assert_eq!(settings.storage.path, Path::new("/etc/umawarden/journal"));
+    assert_eq!(settings.storage.retention_time, Duration::from_hours(168));
+    assert_eq!(settings.storage.retention_size_bytes, 64 << 20);
+    assert_eq!(settings.log, Log { level: LogLevel::Debug, format: LogFormat::Json });
+}
+
+#[test]
+fn flags_win_over_the_file() {
+    let arguments = [
+        "--mode=observe",
+        "--rules=a.yaml",
+        "--rules=b",
+        "--sampling-interval=20ms",
+        "--web.listen-address=127.0.0.1:0",
+        "--web.listen-address=[::1]:9942",
+        "--web.telemetry-path=/n",
+        "--storage.path=here",
+        "--storage.retention.time=1d",
+        "--storage.retention.size=1GiB",
+        "--path.procfs=p",
+        "--path.sysfs=s",
+        "--path.kmsg=k",
+        "--log.level=warn",
+        "--log.format=text",
+    ];
+    let settings = merged(&arguments, EVERYTHING);
+    assert_eq!(settings.mode, Mode::Observe);
+    assert_eq!(settings.rules, RuleSource::Paths(vec!["a.yaml".into(), "b".into()]));
+    assert_eq!(settings.sampling_interval, Duration::from_millis(20));
+    let listen: Vec<String> = settings.web.listen.iter().map(ToString::to_string).collect();
+    assert_eq!(listen, ["127.0.0.1:0", "[::1]:9942"]);
+    assert_eq!(settings.web.telemetry_path, "/n");
+    assert_eq!(settings.storage.path, Path::new("here"));
+    assert_eq!(settings.storage.retention_time, Duration::from_hours(24));
+    assert_eq!(settings.storage.retention_size_bytes, 1 << 30);
+    let paths = SystemPaths { procfs: "p".into(), sysfs: "s".into(), kmsg: "k".into() };
+    assert_eq!(settings.path, paths);
+    assert_eq!(settings.log, Log { level: LogLevel::Warn, format: LogFormat::Text });
+}
+
+#[test]
+fn the_state_directory_is_where_the_journal_goes_unless_told_otherwise() {
+    let environment = Environment { state_directory: Some("/var/lib/umawarden".into()) };
+    let path = |arguments: &[&str]| {
+        let nothing = FileSettings::default();
+        Settings::merge(&flags(arguments), nothing, Path::new(""), &environment).storage.path
+    };
+    assert_eq!(path(&[]), Path::new("/var/lib/umawarden"));
+    assert_eq!(path(&["--storage.path=x"]), Path::new("x"));
+}
+
+#[test]
+fn no_rules_at_all_can_be_asked_for_but_not_by_accident() {
+    assert_eq!(merged(&[], "rule_files: []").rules, RuleSource::Paths(Vec::new()));
+    let error = parse_settings(&SourceText::new("f", "rule_files:\n")).expect_err("empty");
+    assert!(error.to_string().contains("rule_files is empty"));
+}
+
+#[test]
+fn bad_flags_are_refused_with_the_reason() {
+    for (argument, reason) in [
+        ("--sampling-interval=5ms", "out of bounds: from 10ms to 1s"),
+        ("--sampling-interval=2s", "out of bounds"),
+        ("--sampling-interval=fast", "is not a duration"),
+        ("--web.listen-address=9942", "it has no port"),
+        ("--web.telemetry-path=metrics", "begin with /"),
+        ("--storage.retention.time=0", "out of bounds"),
+        ("--storage.retention.size=1KiB", "less than 1MiB"),
+        ("--mode=force", "enforce"),
+        ("--log.level=loud", "possible values"),
+        ("--sampling-intervall=1s", "--sampling-interval"),
+    ] {
+        let refusal = refusal(&[argument]);
+        assert!(refusal.contains(reason), "{argument}: {refusal}");
+    }
+}
+
+#[test]
+fn all_mistakes_of_a_configuration_file_are_told_at_once() {
+    let text = "mdoe: observe\nsampling_interval: 5\nrule_files: [[], '']\n\
+                web:\n  listen_address: [':1', nowhere, ':x']\nlog: {level: loud}\n\
+                storage: [data]\n";
+    let error = parse_settings(&SourceText::new("f", text)).expect_err("mistakes");
+    let found: Vec<String> =
+        error.0.iter().map(|m| format!("{}:{} {}", m.line, m.column, m.message)).collect();
+    let begins = [
+        "1:1 unknown key \"mdoe\" in the configuration",
+        "2:20 sampling_interval: \"5\" is not a duration",
+        "3:14 an entry of rule_files must be text, but this is a list",
+        "3:18 an entry of rule_files: a path cannot be empty",
+        "5:26 listen_address: \"nowhere\" is not an address",
+        "5:35 listen_address: \":x\" is not an address",
+        "6:14 level cannot be \"loud\"",
+        "7:10 storage must be a mapping",
+    ];
+    assert_eq!(found.len(), begins.len(), "{found:#?}");
+    for (found, begin) in found.iter().zip(begins) {
+        assert!(found.starts_with(begin), "{found}\nshould begin with\n{begin}");
+    }
+}

@@ -1,0 +1,11 @@
+//! The rule files inside the binary.
+
+use super::mistake::SourceText;
+
+/// Used where neither the configuration file nor a flag names rule files.
+pub fn shipped_rules() -> Vec<SourceText> {
+    vec![
+        SourceText::new("shipped:memory.yaml", include_str!("../../rules/memory.yaml")),
+        SourceText::new("shipped:kernel.yaml", include_str!("../../rules/kernel.yaml")),
+    ]
+}

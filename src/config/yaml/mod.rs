@@ -1,0 +1,244 @@
+//! YAML text into a tree in which every value knows its place.
+//!
+//! The only module that knows the YAML library. The tree keeps scalars as written: what a value
+//! means is for its reader to say, so that `for: 5m`, `times: 20` and `alert: 1e3` need no guesses.
+//! Bounded: depth, size of a document after its aliases are followed, and one document per file.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use serde_saphyr::granit_parser::{self, ErrorKind, Event, Parser, ScalarStyle, ScanError};
+
+use super::mistake::{Mistake, SourceText};
+
+mod place;
+#[cfg(test)]
+mod tests;
+
+/// Deeper nesting than this is no configuration.
+const MAX_DEPTH: usize = 32;
+
+/// More values than this, aliases followed, are no configuration.
+const MAX_VALUES: usize = 100_000;
+
+/// A value and its place.
+#[derive(Debug)]
+pub struct Node {
+    /// Byte range within the file, where it is defined.
+    pub span: Range<usize>,
+    /// What it is.
+    pub content: Content,
+    /// How many values it holds, itself included, aliases followed.
+    values: usize,
+}
+
+/// What a value is.
+#[derive(Debug)]
+pub enum Content {
+    /// Nothing written, `~` or `null`.
+    Null,
+    /// Text, a number, a boolean: as written, without quotes and escapes.
+    Scalar(Scalar),
+    /// A list.
+    List(Vec<Arc<Node>>),
+    /// Keys and values in the order of the file; keys may repeat.
+    Map(Vec<(Arc<Node>, Arc<Node>)>),
+}
+
+/// A scalar and how it is written.
+#[derive(Debug)]
+pub struct Scalar {
+    /// The text after unquoting, unescaping and folding.
+    pub text: String,
+    style: ScalarStyle,
+}
+
+impl Node {
+    /// The text of a scalar.
+    pub fn text(&self) -> Option<&str> {
+        match &self.content {
+            Content::Scalar(scalar) => Some(&scalar.text),
+            Content::Null | Content::List(_) | Content::Map(_) => None,
+        }
+    }
+
+    /// What it is, for messages.
+    pub fn kind(&self) -> &'static str {
+        match self.content {
+            Content::Null => "nothing",
+            Content::Scalar(_) => "a single value",
+            Content::List(_) => "a list",
+            Content::Map(_) => "a mapping",
+        }
+    }
+
+    /// Where a byte range of a scalar's text stands in the file. The whole value for anything that
+    /// is not a scalar.
+    pub fn place_of(&self, source: &SourceText, within: Range<usize>) -> Range<usize> {
+        match (&self.content, source.text.get(self.span.clone())) {
+            (Content::Scalar(scalar), Some(written)) => {
+                place::map(written, scalar.style, &scalar.text, within)
+                    .map_or(self.span.clone(), |place| {
+                        self.span.start + place.start..self.span.start + place.end
+                    })
+            }
+            _ => self.span.clone(),
+        }
+    }
+}
+
+/// Reads one document. A file without any content is `Null`.
+pub fn parse(source: &SourceText) -> Result<Arc<Node>, Mistake> {
+    let options = granit_parser::options! { emit_comments: false };
+    let mut builder = Builder { source, open: Vec::new(), anchors: BTreeMap::new(), root: None };
+    for event in Parser::new_from_str_with_options(&source.text, options) {
+        let (event, span) = event.map_err(|error| scan_mistake(source, &error))?;
+        let start = span.start.byte_offset().unwrap_or(0);
+        let end = span.end.byte_offset().unwrap_or(start);
+        builder.take(event, start..end)?;
+    }
+    Ok(builder.root.unwrap_or_else(|| Builder::null(0..0)))
+}
+
+/// Collections that are still open, innermost last.
+struct Builder<'s> {
+    source: &'s SourceText,
+    open: Vec<Open>,
+    anchors: BTreeMap<usize, Arc<Node>>,
+    root: Option<Arc<Node>>,
+}
+
+struct Open {
+    start: usize,
+    anchor: usize,
+    is_map: bool,
+    items: Vec<Arc<Node>>,
+}
+
+impl Builder<'_> {
+    fn null(span: Range<usize>) -> Arc<Node> {
+        Arc::new(Node { span, content: Content::Null, values: 1 })
+    }
+
+    fn take(&mut self, event: Event<'_>, span: Range<usize>) -> Result<(), Mistake> {
+        if event.tag().is_some() {
+            let mistake = self.source.mistake(span, "YAML tags are not supported");
+            return Err(mistake.hint("write the value without its `!…` tag"));
+        }
+        match event {
+            Event::DocumentStart(..) if self.root.is_some() => {
+                let mistake = self.source.mistake(span, "a second YAML document begins here");
+                Err(mistake.hint("put it into a file of its own"))
+            }
+            Event::Scalar(text, style, anchor, _) => {
+                let content = scalar(text.into_owned(), style);
+                self.add(Node { span, content, values: 1 }, anchor)
+            }
+            Event::SequenceStart(_, anchor, _) => self.open(span, anchor, false),
+            Event::MappingStart(_, anchor, _) => self.open(span, anchor, true),
+            Event::SequenceEnd | Event::MappingEnd => self.close(span.end),
+            Event::Alias(anchor) => match self.anchors.get(&anchor) {
+                Some(node) => self.place(Arc::clone(node)),
+                None => Err(self.source.mistake(span, "this alias stands inside its own anchor")),
+            },
+            _ => Ok(()),
+        }
+    }
+
+    fn open(&mut self, span: Range<usize>, anchor: usize, is_map: bool) -> Result<(), Mistake> {
+        if self.open.len() == MAX_DEPTH {
+            return Err(self.too_deep(span));
+        }
+        self.open.push(Open { start: span.start, anchor, is_map, items: Vec::new() });
+        Ok(())
+    }
+
+    fn too_deep(&self, span: Range<usize>) -> Mistake {
+        self.source.mistake(span, format!("nested more than {MAX_DEPTH} levels deep"))
+    }
+
+    fn close(&mut self, end: usize) -> Result<(), Mistake> {
+        let Some(Open { start, anchor, is_map, items }) = self.open.pop() else { return Ok(()) };
+        let last = items.last().map_or(start, |item| item.span.end);
+        let values = items.iter().fold(1_usize, |sum, item| sum.saturating_add(item.values));
+        let content = if is_map {
+            let mut items = items.into_iter();
+            let mut pairs = Vec::new();
+            while let (Some(key), Some(value)) = (items.next(), items.next()) {
+                pairs.push((key, value));
+            }
+            Content::Map(pairs)
+        } else {
+            Content::List(items)
+        };
+        // A block collection's end event stands at the token after it.
+        let written = self.source.text.get(start..end).map_or("", str::trim_end);
+        let flow = written.starts_with(['[', '{']);
+        let end = if flow { end } else { last.max(start) };
+        self.add(Node { span: start..end, content, values }, anchor)
+    }
+
+    fn add(&mut self, node: Node, anchor: usize) -> Result<(), Mistake> {
+        let node = Arc::new(node);
+        if anchor != 0 {
+            self.anchors.insert(anchor, Arc::clone(&node));
+        }
+        self.place(node)
+    }
+
+    fn place(&mut self, node: Arc<Node>) -> Result<(), Mistake> {
+        if node.values > MAX_VALUES {
+            let message = format!("holds more than {MAX_VALUES} values once aliases are followed");
+            return Err(self.source.mistake(node.span.clone(), message));
+        }
+        match self.open.last_mut() {
+            Some(open) => open.items.push(node),
+            None => self.root = Some(node),
+        }
+        Ok(())
+    }
+}
+
+fn scalar(text: String, style: ScalarStyle) -> Content {
+    let null = matches!(text.as_str(), "" | "~" | "null" | "Null" | "NULL");
+    if style == ScalarStyle::Plain && null {
+        Content::Null
+    } else {
+        Content::Scalar(Scalar { text, style })
+    }
+}
+
+fn scan_mistake(source: &SourceText, error: &ScanError) -> Mistake {
+    let at = error.marker().byte_offset().unwrap_or(0);
+    let mistake = source.mistake(at..at, format!("not valid YAML: {}", error.info()));
+    // The library stumbles over what follows the braces.
+    if mistake.source_line.contains("{{") {
+        return mistake.hint("put quotes around a text that begins with {{");
+    }
+    match scan_hint(error.kind()) {
+        Some(hint) => mistake.hint(hint),
+        None => mistake,
+    }
+}
+
+fn scan_hint(kind: &ErrorKind) -> Option<&'static str> {
+    match kind {
+        ErrorKind::TabInIndentation
+        | ErrorKind::TabInBlockIndentation
+        | ErrorKind::TabInPlainScalar
+        | ErrorKind::TabNotAllowed => Some("indent with spaces"),
+        ErrorKind::UnknownAnchor => Some("an alias `*name` needs a `&name` before it"),
+        ErrorKind::UnclosedQuotedScalar | ErrorKind::InvalidQuotedScalarIndent => {
+            Some("close the quote that was opened before")
+        }
+        ErrorKind::SimpleKeyExpected | ErrorKind::InvalidSimpleKey => {
+            Some("write `key: value`, with a space after the colon")
+        }
+        ErrorKind::InvalidColonPlacement => Some("put quotes around a value that contains `: `"),
+        ErrorKind::InvalidIndentation => {
+            Some("indent all keys of one mapping by the same number of spaces")
+        }
+        _ => None,
+    }
+}

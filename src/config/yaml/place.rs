@@ -1,0 +1,143 @@
+//! From a place in a scalar's text back to the place in the file.
+
+use std::iter::Peekable;
+use std::ops::Range;
+use std::str::CharIndices;
+
+use serde_saphyr::granit_parser::ScalarStyle;
+
+/// Looked at of a run of blanks; in longer ones only the other characters' places are exact.
+const LONGEST_RUN: usize = 256;
+
+/// Where the byte range `within` of `text` stands in `written`, the scalar as it stands in the file
+/// (quotes included, a block's header not).
+///
+/// Folding and indentation change blanks only, so the two are walked side by side, with every other
+/// character in its pair; `None` should they ever disagree.
+pub(super) fn map(
+    written: &str,
+    style: ScalarStyle,
+    text: &str,
+    within: Range<usize>,
+) -> Option<Range<usize>> {
+    let mut source = Units { chars: written.char_indices().peekable(), written, style };
+    source.skip_opening()?;
+    let mut start = None;
+    let mut end = source.at();
+    for (offset, c) in text.char_indices() {
+        let unit = source.next_for(c)?;
+        if offset >= within.start && start.is_none() {
+            start = Some(unit.start);
+        }
+        if offset >= within.end && start.is_some() {
+            break;
+        }
+        end = unit.end;
+    }
+    // At or past the end of the text: right behind its last character.
+    let start = start.unwrap_or(end);
+    Some(start..end.max(start))
+}
+
+/// The file's side of the walk.
+struct Units<'w> {
+    chars: Peekable<CharIndices<'w>>,
+    written: &'w str,
+    style: ScalarStyle,
+}
+
+impl Units<'_> {
+    fn at(&mut self) -> usize {
+        self.chars.peek().map_or(self.written.len(), |(at, _)| *at)
+    }
+
+    fn rest(&mut self) -> &str {
+        let at = self.at();
+        &self.written[at..]
+    }
+
+    /// Steps over the quote. What is known of a block scalar begins behind its header line.
+    fn skip_opening(&mut self) -> Option<()> {
+        match self.style {
+            ScalarStyle::Plain | ScalarStyle::Literal | ScalarStyle::Folded => {}
+            ScalarStyle::SingleQuoted | ScalarStyle::DoubleQuoted => {
+                self.chars.next().filter(|(_, c)| matches!(c, '\'' | '"'))?;
+            }
+        }
+        Some(())
+    }
+
+    /// What is written for `c`.
+    fn next_for(&mut self, c: char) -> Option<Range<usize>> {
+        if c.is_whitespace() {
+            return self.next_blank();
+        }
+        self.skip_blanks();
+        let start = self.at();
+        let (_, written) = self.chars.next()?;
+        match (self.style, written) {
+            (ScalarStyle::DoubleQuoted, '\\') => self.skip_escape()?,
+            (ScalarStyle::SingleQuoted, '\'') => {
+                self.chars.next().filter(|(_, second)| *second == '\'')?;
+            }
+            _ if written != c => return None,
+            _ => {}
+        }
+        Some(start..self.at())
+    }
+
+    /// A blank of the text: an escape, or one of the blanks that stand for it.
+    fn next_blank(&mut self) -> Option<Range<usize>> {
+        self.skip_line_continuations();
+        let start = self.at();
+        match self.chars.peek().copied() {
+            Some((_, '\\')) if self.style == ScalarStyle::DoubleQuoted => {
+                self.chars.next();
+                self.skip_escape()?;
+            }
+            // In a run of blanks with a line break, how many stand for how many is not told apart.
+            Some((_, c)) if c.is_whitespace() && !self.run_breaks_line() => {
+                self.chars.next();
+            }
+            _ => {}
+        }
+        Some(start..self.at())
+    }
+
+    fn run_breaks_line(&mut self) -> bool {
+        let mut run = self.rest().chars().take(LONGEST_RUN).take_while(|c| c.is_whitespace());
+        run.any(|c| c == '\n' || c == '\r')
+    }
+
+    fn skip_blanks(&mut self) {
+        self.skip_line_continuations();
+        while self.chars.next_if(|(_, c)| c.is_whitespace()).is_some() {
+            self.skip_line_continuations();
+        }
+    }
+
+    /// In double quotes a backslash at a line's end takes the break and the indentation away.
+    fn skip_line_continuations(&mut self) {
+        while self.style == ScalarStyle::DoubleQuoted
+            && (self.rest().starts_with("\\\n") || self.rest().starts_with("\\\r"))
+        {
+            self.chars.next();
+            while self.chars.next_if(|(_, c)| c.is_whitespace()).is_some() {}
+        }
+    }
+
+    /// Steps over what follows the backslash of an escape.
+    fn skip_escape(&mut self) -> Option<()> {
+        let (_, kind) = self.chars.next()?;
+        let digits = match kind {
+            'x' => 2,
+            'u' => 4,
+            'U' => 8,
+            _ => 0,
+        };
+        for _ in 0..digits {
+            self.chars.next().filter(|(_, c)| c.is_ascii_hexdigit())?;
+        }
+        Some(())
+    }
+}

@@ -1,0 +1,55 @@
+//! Configuration files, and the texts of their errors.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use umawarden::config::flags::RunFlags;
+use umawarden::config::reader::{LoadError, load};
+use umawarden::config::settings::{Environment, RuleSource};
+
+use crate::rules_check::assert_golden;
+
+fn load_file(path: impl Into<PathBuf>) -> Result<umawarden::config::reader::Loaded, LoadError> {
+    let flags = RunFlags { config_file: Some(path.into()), ..RunFlags::default() };
+    load(&flags, &Environment::default())
+}
+
+#[test]
+fn every_broken_configuration_is_told_with_place_caret_and_advice() {
+    for name in ["keys", "unclosed"] {
+        let path = Path::new("tests/fixtures/config").join(name).with_extension("yaml");
+        let error = load_file(&path).expect_err("mistakes");
+        assert!(matches!(error, LoadError::Settings(_)), "{error}");
+        assert_golden(&path.with_extension("txt"), &error.to_string());
+    }
+}
+
+#[test]
+fn without_anything_the_shipped_rules_are_loaded() {
+    let loaded = load(&RunFlags::default(), &Environment::default()).expect("loaded");
+    assert_eq!(loaded.settings.rules, RuleSource::Shipped);
+    assert!(loaded.rules.groups.iter().any(|group| &*group.name == "memory"));
+    assert!(loaded.remarks.is_empty());
+}
+
+#[test]
+fn rule_files_are_found_beside_the_configuration_file_wherever_the_program_stands() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let rules = include_str!("../fixtures/rules/good/page-cache.yaml");
+    fs::create_dir(folder.path().join("rules")).expect("a folder");
+    fs::write(folder.path().join("rules/one.yaml"), rules).expect("written");
+    let config = folder.path().join("umawarden.yaml");
+    fs::write(&config, "rule_files: [rules/*.yaml]\n").expect("written");
+    let loaded = load_file(&config).expect("loaded");
+    assert_eq!(loaded.rules.groups[0].file, folder.path().join("rules/one.yaml"));
+
+    fs::write(folder.path().join("rules/one.yaml"), "groups: [{nmae: x}]").expect("written");
+    let error = load_file(&config).expect_err("mistakes").to_string();
+    assert!(error.contains("rules/one.yaml:1:11: unknown key \"nmae\""), "{error}");
+}
+
+#[test]
+fn a_configuration_file_that_is_missing_is_named() {
+    let error = load_file("/nowhere/umawarden.yaml").expect_err("unreadable").to_string();
+    assert_eq!(error, "cannot read /nowhere/umawarden.yaml: there is no such file");
+}

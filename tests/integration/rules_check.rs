@@ -1,0 +1,155 @@
+//! `umawarden rules check`, and the texts of its errors.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use assert_cmd::Command;
+use serde_json::Value;
+
+const EXAMPLE: &str = include_str!("../fixtures/rules/good/page-cache.yaml");
+
+fn check(arguments: &[&str]) -> Output {
+    Command::cargo_bin("umawarden")
+        .expect("the binary")
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .env_remove("NO_COLOR")
+        .args(["rules", "check"])
+        .args(arguments)
+        .output()
+        .expect("it runs")
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).expect("UTF-8")
+}
+
+fn objects(output: &Output) -> Vec<Value> {
+    text(output).lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+}
+
+fn yaml_files(folder: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).unwrap_or_else(|error| panic!("{folder}: {error}"));
+    let mut files: Vec<PathBuf> = entries
+        .map(|entry| entry.expect("an entry").path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "yaml"))
+        .collect();
+    files.sort();
+    assert!(!files.is_empty(), "{folder} is empty");
+    files
+}
+
+/// Compares with the file, or with `UPDATE_GOLDEN=1` writes it.
+pub fn assert_golden(golden: &Path, found: &str) {
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        fs::write(golden, found).expect("written");
+    }
+    let expected = fs::read_to_string(golden).unwrap_or_default();
+    assert_eq!(found, expected, "{} differs; UPDATE_GOLDEN=1 rewrites it", golden.display());
+}
+
+#[test]
+fn every_broken_file_is_told_with_place_caret_and_advice() {
+    for file in yaml_files("tests/fixtures/rules/broken") {
+        let output = check(&[file.to_str().expect("UTF-8")]);
+        assert_golden(&file.with_extension("txt"), &text(&output));
+        assert_eq!(output.status.code(), Some(1), "{}", file.display());
+    }
+}
+
+#[test]
+fn every_good_file_is_fine() {
+    for file in yaml_files("tests/fixtures/rules/good") {
+        let output = check(&[file.to_str().expect("UTF-8")]);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+        assert!(text(&output).contains(": OK, 1 group, "), "{}", text(&output));
+    }
+}
+
+#[test]
+fn without_a_path_the_shipped_rules_are_checked() {
+    let output = check(&[]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+    let shipped = text(&output);
+    assert!(shipped.contains("shipped:memory.yaml: OK"), "{shipped}");
+    assert!(shipped.contains("shipped:kernel.yaml: OK"), "{shipped}");
+    assert_eq!(check(&["rules"]).status.code(), Some(0));
+}
+
+#[test]
+fn folders_and_globs_are_taken_and_groups_are_unique_over_all_files() {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::write(folder.path().join("a.yaml"), EXAMPLE).expect("written");
+    fs::write(folder.path().join("b.yml"), EXAMPLE).expect("written");
+    let path = folder.path().to_str().expect("UTF-8");
+    let output = check(&[path]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output).contains("a.yaml: OK"), "{}", text(&output));
+    assert!(text(&output).contains("group \"memory\" exists already, at "), "{}", text(&output));
+    assert_eq!(check(&[&format!("{path}/a*")]).status.code(), Some(0));
+}
+
+#[test]
+fn a_path_that_cannot_be_read_is_told_beside_the_mistakes() {
+    let output = check(&["tests/fixtures/rules/none.yaml", "tests/fixtures/rules/broken/tab.yaml"]);
+    assert_eq!(output.status.code(), Some(2));
+    let text = text(&output);
+    assert!(text.contains("tests/fixtures/rules/broken/tab.yaml:2:"), "{text}");
+    assert!(text.contains("none.yaml: there is no such file"), "{text}");
+}
+
+#[test]
+fn json_has_one_object_a_line() {
+    let found = objects(&check(&["--json", "tests/fixtures/rules/broken/same-names.yaml"]));
+    assert_eq!(found[0]["kind"], "file");
+    assert_eq!(found[0]["ok"], false);
+    assert_eq!(found[1]["kind"], "mistake");
+    assert_eq!((&found[1]["line"], &found[1]["column"]), (&Value::from(5), &Value::from(13)));
+    assert!(found[1]["message"].as_str().is_some_and(|m| m.contains("already, on line 4")));
+    assert_eq!(found.len(), 3);
+
+    let found =
+        objects(&check(&["--json", "tests/fixtures/rules/good/page-cache.yaml", "nowhere"]));
+    assert_eq!(found[0]["rules"], 1);
+    assert_eq!(found[1]["kind"], "unreadable");
+}
+
+#[test]
+fn a_pipe_gets_no_colours() {
+    let output = check(&["tests/fixtures/rules/broken/tab.yaml"]);
+    assert!(!text(&output).contains('\x1b'));
+}
+
+/// The file without `remedy` and what stands below it.
+fn without_remedies(text: &str) -> String {
+    let mut remedy_indent = None;
+    let mut kept = String::new();
+    for line in text.lines() {
+        let indent = line.len() - line.trim_start().len();
+        if remedy_indent.is_some_and(|start| indent > start || line.trim().is_empty()) {
+            continue;
+        }
+        remedy_indent = (line.trim() == "remedy:").then_some(indent);
+        if remedy_indent.is_none() {
+            kept += &format!("{line}\n");
+        }
+    }
+    kept
+}
+
+#[test]
+fn remedy_is_all_that_prometheus_would_have_to_learn() {
+    let files = yaml_files("rules").into_iter().chain(yaml_files("tests/fixtures/rules/good"));
+    for file in files {
+        let rules = without_remedies(&fs::read_to_string(&file).expect("read"));
+        let stripped = tempfile::NamedTempFile::with_suffix(".yaml").expect("a file");
+        fs::write(stripped.path(), rules).expect("written");
+        let output = std::process::Command::new("promtool")
+            .args(["check", "rules"])
+            .arg(stripped.path())
+            .output()
+            .expect("promtool runs; it is in the Debian package prometheus");
+        let told = String::from_utf8_lossy(&output.stderr).into_owned() + &text(&output);
+        assert!(output.status.success(), "{}: {told}", file.display());
+    }
+}
