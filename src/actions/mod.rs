@@ -1,19 +1,19 @@
 //! One file per thing done, and who does it.
 //!
 //! To add an action: a variant of [`crate::model::Action`], a file here that performs it, an arm in
-//! [`live::Live`], and a test against a real or a fixture directory.
+//! [`Live`], and a test against a real or a fixture directory.
 
 mod compact_memory;
 mod drop_caches;
-pub mod dry_run;
-pub mod live;
+mod dry_run;
+mod live;
 mod notify;
 mod sysctl;
-pub mod worker;
+mod worker;
 
 pub use dry_run::DryRun;
 pub use live::Live;
-pub use worker::{ActionWorker, Busy, Intent, WorkerSetup};
+pub use worker::{ActionWorker, Busy, DEFAULT_TIME_LIMIT, Intent, WorkerSetup};
 
 use crate::model::{Decision, OutcomeResult};
 
