@@ -9,14 +9,14 @@ use serde::{Deserialize, Serialize};
 /// One thing that happened.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Event {
+    /// What.
+    #[serde(flatten)]
+    pub kind: KernelEvent,
     /// When, if the log tells.
     pub utc: Option<Timestamp>,
     /// Sequence number of the record that completed the event; with the boot id, its identity.
     /// `None` where the log carries none (plain text).
     pub seq: Option<u64>,
-    /// What.
-    #[serde(flatten)]
-    pub kind: KernelEvent,
 }
 
 /// Which memory a failed driver allocation was for.

@@ -1,1 +1,362 @@
-//! The forms in which a kernel log comes as text: dmesg, journalctl, raw kmsg, bare lines.
+//! The forms in which a kernel log comes as text: dmesg, journalctl, syslog files, raw kmsg, JSON,
+//! bare lines. The form is told line by line, so that a file may mix them.
+
+mod json;
+mod stamp;
+
+#[cfg(test)]
+mod tests;
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::kernel::KernelLine;
+use super::kmsg;
+
+use stamp::{Clock, Stamp};
+
+/// Longer lines are cut here.
+const LONGEST_LINE: usize = 64 * 1024;
+
+/// One message of the log.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Message {
+    /// Number of the line that it begins at, from 1.
+    pub line: u64,
+    /// The record's sequence number, in raw kmsg.
+    pub seq: Option<u64>,
+    /// Wall time, where the text tells it with its zone.
+    pub utc: Option<Timestamp>,
+    /// The time as the text has it, for people.
+    pub stamp: String,
+    /// Position in time, on whatever clock the text has.
+    pub position: Option<Duration>,
+    /// The kernel wrote it, as far as can be seen.
+    pub from_kernel: bool,
+    /// Syslog facility, where visible.
+    pub facility: Option<u16>,
+    /// The program that wrote it, in journal text and syslog files.
+    pub identifier: Option<String>,
+    /// The task or CPU that printed it.
+    pub caller: Option<String>,
+    /// The message; bytes that do not print stand as `\xNN`.
+    pub text: String,
+}
+
+impl Message {
+    /// The message as the assembler wants it.
+    pub fn kernel_line(&self) -> KernelLine<'_> {
+        KernelLine {
+            seq: self.seq,
+            utc: self.utc,
+            uptime: self.position,
+            from_kernel: self.from_kernel,
+            identifier: self.identifier.as_deref(),
+            caller: self.caller.as_deref(),
+            text: &self.text,
+        }
+    }
+}
+
+/// What the last line was, which tells what a line without a stamp belongs to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Form {
+    /// No stamp has been seen yet.
+    #[default]
+    Bare,
+    /// `6,123,456,-;text`.
+    Kmsg,
+    /// Any form with a stamp on each message.
+    Stamped,
+}
+
+/// Whether `[   12.345678] ` is followed by a host and an identifier, as journalctl prints it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+enum Monotonic {
+    #[default]
+    Undecided,
+    Dmesg,
+    Journal {
+        host: String,
+    },
+}
+
+/// Takes a log's text apart, line by line, in bounded memory.
+#[derive(Debug, Default)]
+pub struct LogText {
+    lines: u64,
+    form: Form,
+    monotonic: Monotonic,
+    clock: Clock,
+    json: json::DmesgJson,
+    held: Option<Message>,
+}
+
+impl LogText {
+    /// A log of which nothing has been read.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes in one line, without its newline. Gives the message before it, which is now known to be
+    /// whole.
+    pub fn feed(&mut self, bytes: &[u8]) -> Option<Message> {
+        self.lines += 1;
+        let bytes = bytes.get(..LONGEST_LINE).unwrap_or(bytes);
+        let bytes = bytes.strip_suffix(b"\r").unwrap_or(bytes);
+        let bytes = if self.lines == 1 {
+            bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes)
+        } else {
+            bytes
+        };
+        let bytes = without_colours(bytes);
+        let text = kmsg::printable(&bytes);
+        if let Some(found) = self.json.feed(&text) {
+            return found.and_then(|message| self.replace(message));
+        }
+        if text.trim_start().starts_with('{')
+            && let Some(message) = json::journal(&text)
+        {
+            self.form = Form::Stamped;
+            return self.replace(message);
+        }
+        if let Ok(record) = kmsg::parse_record(&bytes) {
+            self.form = Form::Kmsg;
+            let message = from_record(&record);
+            return self.replace(message);
+        }
+        if is_journal_notice(&text) {
+            return self.held.take();
+        }
+        match self.stamped(&text) {
+            Some(message) => {
+                self.form = Form::Stamped;
+                self.replace(message)
+            }
+            None => self.unstamped(&text),
+        }
+    }
+
+    /// The last message.
+    pub fn finish(&mut self) -> Option<Message> {
+        self.held.take()
+    }
+
+    fn replace(&mut self, message: Message) -> Option<Message> {
+        self.held.replace(Message { line: self.lines, ..message })
+    }
+
+    /// A line without a stamp: a message of its own, or one more line of the message before it.
+    fn unstamped(&mut self, text: &str) -> Option<Message> {
+        let indented = text.starts_with([' ', '\t']);
+        match self.form {
+            Form::Kmsg if indented => return None,
+            Form::Stamped if text.is_empty() => return None,
+            Form::Stamped => {
+                if let Some(held) = &mut self.held
+                    && (indented || !held.from_kernel)
+                {
+                    if held.text.len() + text.len() < LONGEST_LINE {
+                        held.text.push_str("\\x0a");
+                        held.text.push_str(text.trim_start());
+                    }
+                    return None;
+                }
+            }
+            Form::Bare | Form::Kmsg => {}
+        }
+        let text = if self.form == Form::Bare { text.trim() } else { text };
+        self.replace(Message { from_kernel: true, text: text.to_owned(), ..Message::default() })
+    }
+
+    fn stamped(&mut self, text: &str) -> Option<Message> {
+        let (facility, rest) = facility(text);
+        let Some((stamp, rest)) = stamp::parse(rest, &mut self.clock) else {
+            facility?;
+            return Some(Message {
+                from_kernel: facility == Some(0),
+                facility,
+                text: rest.to_owned(),
+                ..Message::default()
+            });
+        };
+        let Stamp { utc, position, printed, journal, boot_clock } = stamp;
+        let mut message = Message {
+            utc,
+            position: Some(position),
+            stamp: printed,
+            facility,
+            from_kernel: facility.is_none_or(|facility| facility == 0),
+            ..Message::default()
+        };
+        if journal {
+            self.journal(&mut message, rest);
+            return Some(message);
+        }
+        let (caller, rest) = caller(rest);
+        message.caller = caller.map(str::to_owned);
+        let rest = rest.strip_prefix(' ').unwrap_or(rest);
+        if boot_clock && message.caller.is_none() && facility.is_none() && self.is_monotonic(rest) {
+            self.journal(&mut message, rest);
+        } else {
+            message.text = rest.to_owned();
+        }
+        Some(message)
+    }
+
+    /// Whether `host kernel: text` follows, in a log that has looked like that from its start.
+    fn is_monotonic(&mut self, rest: &str) -> bool {
+        if let Monotonic::Journal { host } = &self.monotonic {
+            return rest.strip_prefix(host.as_str()).is_some_and(|rest| rest.starts_with(' '));
+        }
+        if self.monotonic == Monotonic::Dmesg {
+            return false;
+        }
+        let split = rest
+            .split_once(' ')
+            .filter(|(host, _)| !host.is_empty() && !host.contains([':', '[', '(', '=']));
+        let Some((host, (name, has_pid, _))) =
+            split.and_then(|(host, rest)| Some((host, identifier(rest)?)))
+        else {
+            self.monotonic = Monotonic::Dmesg;
+            return false;
+        };
+        let sure = name == "kernel" || has_pid;
+        if sure {
+            self.monotonic = Monotonic::Journal { host: host.to_owned() };
+        }
+        sure
+    }
+
+    /// `host identifier[pid]: text`; the host may be left out.
+    fn journal(&mut self, message: &mut Message, rest: &str) {
+        let after_host = rest.split_once(' ').map(|(host, rest)| (host.ends_with(':'), rest));
+        let rest = match after_host {
+            Some((false, rest)) => rest.trim_start(),
+            _ => rest,
+        };
+        let Some((name, has_pid, text)) = identifier(rest) else {
+            message.from_kernel = false;
+            message.text = rest.to_owned();
+            return;
+        };
+        message.from_kernel &= name == "kernel" && !has_pid;
+        message.identifier = Some(name.to_owned());
+        message.text = text.to_owned();
+        if !message.from_kernel {
+            return;
+        }
+        // Syslog daemons leave the kernel's own stamp in the text.
+        if let Some((inner, rest)) = stamp::boot_seconds(text) {
+            let (caller, rest) = caller(rest);
+            message.caller = caller.map(str::to_owned);
+            message.position = Some(inner);
+            message.text = rest.strip_prefix(' ').unwrap_or(rest).to_owned();
+        }
+    }
+}
+
+/// `name[123]: text` or `name: text`.
+fn identifier(text: &str) -> Option<(&str, bool, &str)> {
+    let (head, rest) = text.split_once(": ").or_else(|| Some((text.strip_suffix(':')?, "")))?;
+    let pid = head.strip_suffix(']').and_then(|head| head.rsplit_once('['));
+    match pid {
+        Some((name, pid)) if !pid.is_empty() && pid.bytes().all(|b| b.is_ascii_digit()) => {
+            Some((name, true, rest))
+        }
+        _ if head.is_empty() || head.contains(' ') => None,
+        _ => Some((head, false, rest)),
+    }
+}
+
+/// `[ T123]` or `[C1]`, perhaps after a space.
+fn caller(text: &str) -> (Option<&str>, &str) {
+    let inner = text.strip_prefix(' ').unwrap_or(text).strip_prefix('[');
+    let Some((caller, rest)) = inner.and_then(|inner| inner.split_once(']')) else {
+        return (None, text);
+    };
+    let caller = caller.trim();
+    let number = caller.strip_prefix(['T', 'C']);
+    match number {
+        Some(number) if !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()) => {
+            (Some(caller), rest)
+        }
+        _ => (None, text),
+    }
+}
+
+/// `<6>` or `kern  :info  : ` before the stamp.
+fn facility(text: &str) -> (Option<u16>, &str) {
+    if let Some((priority, rest)) = text.strip_prefix('<').and_then(|rest| rest.split_once('>'))
+        && priority.len() <= 5
+        && let Ok(priority) = priority.parse::<u16>()
+    {
+        return (Some(priority >> 3), rest);
+    }
+    const NAMES: [&str; 12] = [
+        "kern", "user", "mail", "daemon", "auth", "syslog", "lpr", "news", "uucp", "cron",
+        "authpriv", "ftp",
+    ];
+    const LEVELS: [&str; 8] = ["emerg", "alert", "crit", "err", "warn", "notice", "info", "debug"];
+    let mut parts = text.splitn(3, ':');
+    let (Some(name), Some(level), Some(rest)) = (parts.next(), parts.next(), parts.next()) else {
+        return (None, text);
+    };
+    let (name, level) = (name.trim_end(), level.trim_end());
+    let number = NAMES.iter().position(|known| *known == name).or_else(|| {
+        let local: usize = name.strip_prefix("local")?.parse().ok()?;
+        (local < 8).then_some(16 + local)
+    });
+    match (number.and_then(|number| u16::try_from(number).ok()), rest.strip_prefix(' ')) {
+        (Some(number), Some(rest)) if LEVELS.contains(&level) => (Some(number), rest),
+        _ => (None, text),
+    }
+}
+
+fn from_record(record: &kmsg::Record<'_>) -> Message {
+    let position = Duration::from_micros(record.usec);
+    Message {
+        seq: Some(record.seq),
+        position: Some(position),
+        stamp: format!("{:.6}", position.as_secs_f64()),
+        from_kernel: record.facility == 0,
+        facility: Some(record.facility),
+        caller: record.caller.map(str::to_owned),
+        text: record.text.clone().into_owned(),
+        ..Message::default()
+    }
+}
+
+/// What journalctl says itself: `-- Boot … --`, `-- Logs begin at …`.
+fn is_journal_notice(text: &str) -> bool {
+    ["-- Boot ", "-- Reboot --", "-- Logs begin ", "-- Journal begins ", "-- No entries --"]
+        .iter()
+        .any(|start| text.starts_with(start))
+}
+
+/// The bytes without the colour sequences that dmesg and journalctl put in for terminals.
+fn without_colours(bytes: &[u8]) -> Cow<'_, [u8]> {
+    if !bytes.contains(&0x1b) {
+        return Cow::Borrowed(bytes);
+    }
+    let mut plain = Vec::with_capacity(bytes.len());
+    let mut rest = bytes;
+    while let Some((first, after)) = rest.split_first() {
+        rest = after;
+        if *first != 0x1b {
+            plain.push(*first);
+            continue;
+        }
+        let Some(parameters) = after.strip_prefix(b"[") else { continue };
+        let end = parameters.iter().position(|byte| !matches!(byte, b'0'..=b'9' | b';'));
+        match end.map(|end| parameters.split_at(end)) {
+            Some((_, after)) if after.starts_with(b"m") || after.starts_with(b"K") => {
+                rest = after.get(1..).unwrap_or_default();
+            }
+            _ => {}
+        }
+    }
+    Cow::Owned(plain)
+}

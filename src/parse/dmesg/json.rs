@@ -1,0 +1,121 @@
+//! `dmesg --json` and `journalctl -o json`.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::Message;
+use crate::parse::kmsg;
+
+/// Reads the JSON of dmesg, which it prints a member a line.
+#[derive(Debug, Default)]
+pub(super) struct DmesgJson {
+    inside: bool,
+    message: Message,
+    has_text: bool,
+}
+
+impl DmesgJson {
+    /// `None` where the line is not of such a document; else the message that it ends, if any.
+    pub(super) fn feed(&mut self, line: &str) -> Option<Option<Message>> {
+        let line = line.trim();
+        if !self.inside {
+            if line.starts_with("\"dmesg\": [") {
+                self.inside = true;
+                return Some(None);
+            }
+            return None;
+        }
+        if line.starts_with('}') {
+            let message = std::mem::take(&mut self.message);
+            return Some(std::mem::take(&mut self.has_text).then_some(message));
+        }
+        if line == "]" {
+            self.inside = false;
+            return Some(None);
+        }
+        if line == "{" || line.is_empty() {
+            return Some(None);
+        }
+        let member = line.strip_suffix(',').unwrap_or(line);
+        let Ok(Value::Object(member)) = serde_json::from_str(&format!("{{{member}}}")) else {
+            // The document was cut; what follows is something else.
+            self.inside = false;
+            return None;
+        };
+        for (key, value) in member {
+            self.member(&key, &value);
+        }
+        Some(None)
+    }
+
+    fn member(&mut self, key: &str, value: &Value) {
+        match key {
+            "pri" => {
+                let facility = value.as_u64().and_then(|pri| u16::try_from(pri >> 3).ok());
+                self.message.facility = self.message.facility.or(facility);
+            }
+            "fac" => {
+                self.message.facility = Some(u16::from(value.as_str() != Some("kern")));
+            }
+            "time" => {
+                self.message.position =
+                    value.as_f64().and_then(|time| Duration::try_from_secs_f64(time).ok());
+                self.message.stamp = value.to_string();
+            }
+            "caller" => self.message.caller = value.as_str().map(|text| text.trim().to_owned()),
+            "msg" => {
+                self.message.text = text(value).unwrap_or_default();
+                self.message.from_kernel = self.message.facility.unwrap_or(0) == 0;
+                self.has_text = true;
+            }
+            _ => {}
+        }
+    }
+}
+
+/// One entry of `journalctl -o json`.
+pub(super) fn journal(line: &str) -> Option<Message> {
+    let Ok(Value::Object(entry)) = serde_json::from_str(line) else { return None };
+    let text = text(entry.get("MESSAGE")?)?;
+    let field = |name: &str| entry.get(name).and_then(Value::as_str);
+    let micros = |name: &str| field(name).and_then(|text| text.parse::<u64>().ok());
+    let realtime = micros("__REALTIME_TIMESTAMP");
+    let utc = realtime
+        .and_then(|micros| i64::try_from(micros).ok())
+        .and_then(|micros| Timestamp::from_microsecond(micros).ok());
+    let identifier = field("SYSLOG_IDENTIFIER").map(str::to_owned);
+    let facility = field("SYSLOG_FACILITY").and_then(|text| text.parse().ok());
+    let from_kernel = identifier.as_deref() == Some("kernel")
+        && field("_TRANSPORT").is_none_or(|transport| transport == "kernel")
+        && facility.is_none_or(|facility: u16| facility == 0);
+    Some(Message {
+        utc,
+        position: micros("_SOURCE_MONOTONIC_TIMESTAMP")
+            .or(micros("__MONOTONIC_TIMESTAMP"))
+            .or(realtime)
+            .map(Duration::from_micros),
+        stamp: utc.map(|utc| utc.to_string()).unwrap_or_default(),
+        from_kernel,
+        facility,
+        identifier,
+        text,
+        ..Message::default()
+    })
+}
+
+/// A text, or the bytes of one that is not UTF-8.
+fn text(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(kmsg::printable(text.as_bytes()).into_owned()),
+        Value::Array(bytes) => {
+            let bytes: Option<Vec<u8>> = bytes
+                .iter()
+                .map(|byte| byte.as_u64().and_then(|byte| u8::try_from(byte).ok()))
+                .collect();
+            Some(kmsg::printable(&bytes?).into_owned())
+        }
+        _ => None,
+    }
+}

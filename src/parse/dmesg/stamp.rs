@@ -1,0 +1,170 @@
+//! The stamps that dmesg, journalctl and syslog daemons put before a message.
+
+use std::time::Duration;
+
+use jiff::{Timestamp, civil::DateTime};
+
+/// A line's stamp.
+#[derive(Debug)]
+pub(super) struct Stamp {
+    /// Wall time, where the zone is known.
+    pub utc: Option<Timestamp>,
+    /// Position on the text's own clock.
+    pub position: Duration,
+    /// As printed.
+    pub printed: String,
+    /// A host and an identifier follow.
+    pub journal: bool,
+    /// `[   12.345678]`, which dmesg and journalctl both print.
+    pub boot_clock: bool,
+}
+
+/// The position that relative stamps add up to.
+#[derive(Debug, Default)]
+pub(super) struct Clock {
+    position: Duration,
+}
+
+/// Reads the stamp; gives what follows it.
+pub(super) fn parse<'a>(text: &'a str, clock: &mut Clock) -> Option<(Stamp, &'a str)> {
+    if let Some(rest) = text.strip_prefix('[') {
+        return bracketed(rest, clock);
+    }
+    iso(text).or_else(|| full(text)).or_else(|| syslog(text)).or_else(|| unix(text))
+}
+
+fn stamp(printed: &str, position: Duration) -> Stamp {
+    let printed = printed.trim().to_owned();
+    Stamp { utc: None, position, printed, journal: false, boot_clock: false }
+}
+
+/// `[   12.345678] text`: the kernel's own stamp.
+pub(super) fn boot_seconds(text: &str) -> Option<(Duration, &str)> {
+    let (inner, rest) = text.strip_prefix('[')?.split_once(']')?;
+    Some((seconds(inner.trim_start())?, rest))
+}
+
+fn bracketed<'a>(text: &'a str, clock: &mut Clock) -> Option<(Stamp, &'a str)> {
+    let (inner, rest) = text.split_once(']')?;
+    if inner.len() > 64 {
+        return None;
+    }
+    // `[12.345678 <    0.000012>]` has the time since the message before it.
+    let (when, delta) = match inner.split_once('<') {
+        Some((when, delta)) => (when.trim(), Some(delta.trim_end().strip_suffix('>')?.trim())),
+        None => (inner.trim(), None),
+    };
+    if let Some(position) = seconds(when) {
+        let stamp = Stamp { boot_clock: true, journal: false, ..stamp(when, position) };
+        // journalctl -o short-delta has a space before the `>`.
+        return Some((stamp, rest));
+    }
+    if when.is_empty() || when.starts_with('+') {
+        let step = match delta {
+            Some(delta) => seconds(delta)?,
+            None => seconds(when.strip_prefix('+')?)?,
+        };
+        clock.position = clock.position.saturating_add(step);
+        return Some((stamp(inner, clock.position), rest));
+    }
+    if let Some(position) = ctime(when).or_else(|| minute(when)) {
+        // A relative stamp goes on from here.
+        clock.position = clock.position.max(position);
+        return Some((stamp(when, position), rest));
+    }
+    None
+}
+
+/// `12.345678`, in seconds.
+fn seconds(text: &str) -> Option<Duration> {
+    let (whole, fraction) = text.split_once('.')?;
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    if !digits(whole) || !digits(fraction) || fraction.len() > 9 {
+        return None;
+    }
+    let nanos: u32 = format!("{fraction:0<9}").parse().ok()?;
+    Some(Duration::new(whole.parse().ok()?, nanos))
+}
+
+/// `Sat Nov 21 02:31:07 2026`, in some zone that is not told.
+fn ctime(text: &str) -> Option<Duration> {
+    let mut words = text.split_ascii_whitespace();
+    weekday(words.next()?).then_some(())?;
+    let (month, day, time) = (words.next()?, words.next()?, words.next()?);
+    let year: i16 = words.next()?.parse().ok()?;
+    civil(year, month_number(month)?, day.parse().ok()?, time)
+}
+
+/// `Nov21 02:31`.
+fn minute(text: &str) -> Option<Duration> {
+    let (date, time) = text.split_once(' ')?;
+    let (month, day) = date.split_at_checked(3)?;
+    civil(1972, month_number(month)?, day.trim().parse().ok()?, &format!("{}:00", time.trim()))
+}
+
+fn civil(year: i16, month: i8, day: i8, time: &str) -> Option<Duration> {
+    let at: DateTime = format!("{year:04}-{month:02}-{day:02}T{time}").parse().ok()?;
+    position(at.to_zoned(jiff::tz::TimeZone::UTC).ok()?.timestamp())
+}
+
+fn position(at: Timestamp) -> Option<Duration> {
+    Some(Duration::from_micros(u64::try_from(at.as_microsecond()).ok()?))
+}
+
+fn weekday(text: &str) -> bool {
+    ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"].contains(&text)
+}
+
+fn month_number(text: &str) -> Option<i8> {
+    const MONTHS: [&str; 12] =
+        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    let at = MONTHS.iter().position(|month| *month == text)?;
+    i8::try_from(at + 1).ok()
+}
+
+/// `2026-11-21T02:31:07,123456+00:00`: dmesg has a comma, journalctl and syslog a point or nothing.
+fn iso(text: &str) -> Option<(Stamp, &str)> {
+    let bytes = text.as_bytes();
+    let dated = bytes.len() > 19 && bytes[4] == b'-' && bytes[7] == b'-' && bytes[10] == b'T';
+    if !dated || !bytes[0].is_ascii_digit() {
+        return None;
+    }
+    let (printed, rest) = text.split_once(' ')?;
+    let utc: Timestamp = printed.replacen(',', ".", 1).parse().ok()?;
+    let stamp =
+        Stamp { utc: Some(utc), journal: !printed.contains(','), ..stamp(printed, position(utc)?) };
+    // The caller is looked for right after the stamp, and its space belongs to it.
+    Some((stamp, rest))
+}
+
+/// `Sat 2026-11-21 02:31:07 UTC host …` (journalctl -o short-full, with-unit).
+fn full(text: &str) -> Option<(Stamp, &str)> {
+    let mut words = text.splitn(5, ' ');
+    weekday(words.next()?).then_some(())?;
+    let (date, time, zone, rest) = (words.next()?, words.next()?, words.next()?, words.next()?);
+    let at: DateTime = format!("{date}T{time}").parse().ok()?;
+    let at = at.to_zoned(jiff::tz::TimeZone::UTC).ok()?.timestamp();
+    let utc = (zone == "UTC").then_some(at);
+    let printed = format!("{date} {time} {zone}");
+    Some((Stamp { utc, journal: true, ..stamp(&printed, position(at)?) }, rest))
+}
+
+/// `Nov 21 02:31:07 host …`, perhaps with a fraction; the year is not told.
+fn syslog(text: &str) -> Option<(Stamp, &str)> {
+    let (month, rest) = text.split_at_checked(3)?;
+    let month = month_number(month)?;
+    let rest = rest.strip_prefix(' ')?.trim_start();
+    let (day, rest) = rest.split_once(' ')?;
+    let (time, after) = rest.split_once(' ')?;
+    let at = civil(1972, month, day.parse().ok()?, time)?;
+    let printed = text.get(..text.len() - after.len())?;
+    Some((Stamp { journal: true, ..stamp(printed, at) }, after))
+}
+
+/// `1795228267.123456 host …` (journalctl -o short-unix).
+fn unix(text: &str) -> Option<(Stamp, &str)> {
+    let (printed, rest) = text.split_once(' ')?;
+    let position = seconds(printed).filter(|_| printed.len() >= 16)?;
+    let utc = Timestamp::from_microsecond(i64::try_from(position.as_micros()).ok()?).ok();
+    Some((Stamp { utc, journal: true, ..stamp(printed, position) }, rest))
+}

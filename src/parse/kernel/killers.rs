@@ -1,0 +1,80 @@
+//! Daemons in user space that kill for memory, in the words of their own log lines.
+
+use crate::model::{KernelEvent, KillerDaemon};
+
+use super::text::{pid, whole_pid};
+
+/// What a daemon said.
+#[derive(Debug, PartialEq)]
+pub(super) enum Killer {
+    /// It kills.
+    Kill(KernelEvent),
+    /// earlyoom: the kill that it announced last did not take place.
+    Failed,
+}
+
+/// Reads a line of the program of that name.
+pub(super) fn parse(identifier: &str, text: &str) -> Option<Killer> {
+    match identifier.strip_suffix(".service").unwrap_or(identifier) {
+        "systemd-oomd" => oomd(text),
+        "earlyoom" => earlyoom(text),
+        _ => None,
+    }
+}
+
+/// Up to systemd 256 `Killed /path due to …`, then `Marked /path for killing due to …`.
+fn oomd(text: &str) -> Option<Killer> {
+    let old = text.strip_prefix("Killed ").and_then(|rest| rest.split_once(" due to "));
+    let new = || text.strip_prefix("Marked ")?.split_once(" for killing");
+    let (path, _) = old.or_else(new)?;
+    path.starts_with('/').then_some(())?;
+    Some(Killer::Kill(KernelEvent::UserspaceKill {
+        by: KillerDaemon::SystemdOomd,
+        pid: None,
+        comm: None,
+        memcg: Some(path.to_owned()),
+    }))
+}
+
+/// `sending SIGTERM to process 1234 uid 1000 "comm": …`, of old `Killing process 1234 (comm)`.
+fn earlyoom(text: &str) -> Option<Killer> {
+    if text.starts_with("kill failed: ") || text.starts_with("dryrun, not actually sending") {
+        return Some(Killer::Failed);
+    }
+    let (victim, comm) = sending(text).or_else(|| killing(text))?;
+    Some(Killer::Kill(KernelEvent::UserspaceKill {
+        by: KillerDaemon::Earlyoom,
+        pid: Some(victim),
+        comm: Some(comm.to_owned()),
+        memcg: None,
+    }))
+}
+
+fn sending(text: &str) -> Option<(u32, &str)> {
+    let rest = text
+        .strip_prefix("sending SIGTERM to process ")
+        .or_else(|| text.strip_prefix("sending SIGKILL to process "))?;
+    let (victim, rest) = pid(rest)?;
+    let rest = match rest.strip_prefix(" uid ") {
+        Some(rest) => pid(rest)?.1,
+        None => rest,
+    };
+    let rest = rest.strip_prefix(" \"")?;
+    // Newer versions end with the victim's command line, which may quote anything.
+    let rest = rest.find(", cmdline \"").and_then(|at| rest.get(..at)).unwrap_or(rest);
+    let end = ["\": badness ", "\": oom_score "]
+        .iter()
+        .filter_map(|end| rest.rfind(end))
+        .max()
+        .or_else(|| rest.rfind("\":"))
+        .or_else(|| rest.rfind('"'))?;
+    Some((victim, rest.get(..end)?))
+}
+
+fn killing(text: &str) -> Option<(u32, &str)> {
+    let rest = text.strip_prefix("Low memory! ").unwrap_or(text);
+    let rest = rest.strip_prefix("Killing process ")?;
+    let (victim, name) = rest.split_once(' ')?;
+    let name = name.strip_prefix('(').and_then(|name| name.split_once(')')).map_or(name, |n| n.0);
+    Some((whole_pid(victim)?, name.trim()))
+}

@@ -1,0 +1,292 @@
+//! What the NVIDIA driver prints.
+//!
+//! Shapes: `NV_PRINTF` and `nvCheckOk…` of open-gpu-kernel-modules; the Xid catalogue.
+
+use crate::model::{KernelEvent, Pool, Recovery};
+
+use super::text::{fits_comm, gpu_prefix, hex, identifier, number, pid, whole_pid};
+
+/// A line of the driver.
+#[derive(Debug, PartialEq)]
+pub(super) enum Nvidia {
+    /// It says everything.
+    Event(KernelEvent),
+    /// It says what happened, but its end may follow in the next record.
+    Unfinished(Option<KernelEvent>),
+    /// It says nothing of interest.
+    Other,
+}
+
+/// Reads a line of the driver; `None` where it is none.
+pub(super) fn parse(text: &str) -> Option<Nvidia> {
+    if is_uvm_fatal(text) {
+        return Some(Nvidia::Event(KernelEvent::UvmFatal));
+    }
+    let message = text.strip_prefix("NVRM: ")?;
+    let (gpu, message) = gpu_prefix(message);
+    if let Some(rest) = message.strip_prefix("Xid (") {
+        return Some(xid(rest).unwrap_or(Nvidia::Other));
+    }
+    let Some((function, rest)) = identifier(message) else { return Some(Nvidia::Other) };
+    if is_check(function) {
+        return Some(check(function, gpu, rest));
+    }
+    Some(allocation(function, rest))
+}
+
+/// Whether a record can be the rest of a message that was broken: the driver may repeat its prefix.
+pub(super) fn continuation(text: &str) -> &str {
+    text.strip_prefix("NVRM: ").unwrap_or(text)
+}
+
+fn is_uvm_fatal(text: &str) -> bool {
+    const FATAL: &str = "uvm encountered global fatal error 0x";
+    let text =
+        text.strip_prefix("NVRM: ").or_else(|| text.strip_prefix("nvidia-uvm: ")).unwrap_or(text);
+    let (_, text) = gpu_prefix(text);
+    let named = identifier(text).and_then(|(_, rest)| rest.strip_prefix(": "));
+    text.starts_with(FATAL) || named.is_some_and(|text| text.starts_with(FATAL))
+}
+
+fn is_check(function: &str) -> bool {
+    matches!(
+        function.strip_suffix("NoLog").unwrap_or(function),
+        "nvCheckFailed" | "nvCheckOkFailed" | "nvAssertFailed" | "nvAssertOkFailed"
+    )
+}
+
+/// `: Check failed: Out of memory [NV_ERR_NO_MEMORY] (0x00000051) returned from …`.
+fn check(function: &str, gpu: Option<u32>, rest: &str) -> Nvidia {
+    let status =
+        rest.strip_prefix(": Check failed: ").or_else(|| rest.strip_prefix(": Assertion failed: "));
+    let Some(status) = status else { return unfinished_if_cut(rest) };
+    let Some((words, rest)) = status.split_once('[') else { return unfinished_if_cut(rest) };
+    // The status is words and a code; an expression before the bracket is no status.
+    if !words.bytes().all(|byte| byte.is_ascii_alphanumeric() || b" -_,/'".contains(&byte)) {
+        return Nvidia::Other;
+    }
+    let Some((code, rest)) = rest.split_once(']') else {
+        return if "NV_ERR_NO_MEMORY".starts_with(rest) {
+            Nvidia::Unfinished(None)
+        } else {
+            Nvidia::Other
+        };
+    };
+    if code != "NV_ERR_NO_MEMORY" {
+        return Nvidia::Other;
+    }
+    let (expression, location, whole) = origin(rest);
+    let event = KernelEvent::NvNoMemory {
+        function: function.to_owned(),
+        gpu,
+        pool: pool(expression, location),
+        location: location.map(str::to_owned),
+    };
+    if whole { Nvidia::Event(event) } else { Nvidia::Unfinished(Some(event)) }
+}
+
+/// A check whose status has not come yet may go on in the next record; one with a location is done.
+fn unfinished_if_cut(rest: &str) -> Nvidia {
+    if split_location(rest).is_some() { Nvidia::Other } else { Nvidia::Unfinished(None) }
+}
+
+/// What follows the code: the expression, its place in the source, and whether that is all.
+fn origin(rest: &str) -> (&str, Option<&str>, bool) {
+    let rest = rest.trim();
+    let rest = match rest.strip_prefix('(').and_then(|rest| rest.split_once(')')) {
+        Some((code, after)) if hex(code).is_some_and(|(_, rest)| rest.is_empty()) => after.trim(),
+        _ => rest,
+    };
+    if let Some((expression, location)) = split_location(rest) {
+        return (expression, Some(location), true);
+    }
+    let from = rest.strip_prefix("returned from").unwrap_or(rest).trim();
+    let digits = from.strip_prefix("0x").unwrap_or(from);
+    let address = digits.len() >= 8 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+    (rest, None, address)
+}
+
+/// `<expr> @ <file>:<line>`, from the end.
+fn split_location(text: &str) -> Option<(&str, &str)> {
+    let (expression, location) = text.trim_end().rsplit_once(" @ ")?;
+    let (file, line) = location.rsplit_once(':')?;
+    let file_like = |byte: u8| byte.is_ascii_alphanumeric() || b"_-./".contains(&byte);
+    let valid = !file.is_empty()
+        && file.bytes().all(file_like)
+        && file.contains('.')
+        && number(line).is_some_and(|(_, rest)| rest.is_empty());
+    valid.then_some((expression, location))
+}
+
+fn pool(expression: &str, location: Option<&str>) -> Pool {
+    let file = location
+        .and_then(|location| location.rsplit_once(':'))
+        .map(|(file, _)| file.rsplit('/').next().unwrap_or(file));
+    let names = |name: &str| {
+        expression
+            .split(|character: char| !(character.is_ascii_alphanumeric() || character == '_'))
+            .any(|word| word.starts_with(name))
+    };
+    if ["pmaAllocatePages", "ctxBufPoolReserve", "NV01_MEMORY_LOCAL_USER"].into_iter().any(names)
+        || matches!(file, Some("pool_alloc.c" | "video_mem.c"))
+        || expression.contains("pool_alloc.c")
+    {
+        Pool::Vram
+    } else if names("NV01_MEMORY_SYSTEM")
+        || file == Some("system_mem.c")
+        || expression.contains("system_mem.c")
+    {
+        Pool::System
+    } else {
+        Pool::Any
+    }
+}
+
+/// `: failed to allocate 0x176028 bytes for IOVA mapping metadata`.
+fn allocation(function: &str, rest: &str) -> Nvidia {
+    let Some(rest) = rest.strip_prefix(": failed to allocate ") else { return Nvidia::Other };
+    let Some((bytes, rest)) = hex(rest).or_else(|| number(rest)) else { return Nvidia::Other };
+    const WHAT: &str = " bytes for IOVA mapping metadata";
+    if rest.trim_end().trim_end_matches('.') == WHAT {
+        Nvidia::Event(KernelEvent::NvAllocFailed { function: function.to_owned(), bytes })
+    } else if WHAT.starts_with(rest) {
+        Nvidia::Unfinished(None)
+    } else {
+        Nvidia::Other
+    }
+}
+
+/// `PCI:000f:01:00 GPU-I:02 GPU-CI:00): 31, pid=4242, name=VLLM::EngineCor, …`.
+fn xid(rest: &str) -> Option<Nvidia> {
+    let (place, rest) = rest.split_once("): ")?;
+    let mut words = place.split(' ');
+    let pci = words.next()?;
+    let pci = pci.strip_prefix("PCI:").unwrap_or(pci);
+    if !is_pci(pci) {
+        return None;
+    }
+    let (mut gpu_instance, mut compute_instance) = (None, None);
+    for word in words {
+        if let Some(id) = word.strip_prefix("GPU-I:") {
+            gpu_instance = Some(whole_pid(id)?);
+        } else if let Some(id) = word.strip_prefix("GPU-CI:") {
+            compute_instance = Some(whole_pid(id)?);
+        } else if !word.is_empty() {
+            return None;
+        }
+    }
+    let (xid, rest) = pid(rest)?;
+    if !(rest.is_empty() || rest.starts_with([',', ' ', ':'])) {
+        return None;
+    }
+    let message = rest.trim_start_matches([',', ':']).trim_start();
+    let (pid, process) = xid_process(message);
+    let recovery = if xid == 154 { recovery(message) } else { None };
+    let event = KernelEvent::Xid {
+        xid,
+        pci: pci.to_owned(),
+        gpu_instance,
+        compute_instance,
+        pid,
+        process,
+        recovery,
+    };
+    let cut = xid == 154 && recovery.is_none() && !message.trim_end().ends_with(')');
+    Some(if cut { Nvidia::Unfinished(Some(event)) } else { Nvidia::Event(event) })
+}
+
+/// `domain:bus:device`, perhaps with a function.
+fn is_pci(text: &str) -> bool {
+    let (slot, function) = text.split_once('.').map_or((text, None), |(a, b)| (a, Some(b)));
+    let hexes = |text: &str, min: usize, max: usize| {
+        (min..=max).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+    };
+    let mut parts = slot.split(':');
+    let (Some(domain), Some(bus), Some(device), None) =
+        (parts.next(), parts.next(), parts.next(), parts.next())
+    else {
+        return false;
+    };
+    hexes(domain, 4, 8)
+        && hexes(bus, 2, 2)
+        && hexes(device, 2, 2)
+        && function.is_none_or(|function| hexes(function, 1, 1))
+}
+
+fn xid_process(message: &str) -> (Option<u32>, Option<String>) {
+    let Some(rest) = message.strip_prefix("pid=") else {
+        return (None, message.strip_prefix("name=").and_then(xid_name));
+    };
+    let (value, rest) = match rest.split_once(", name=") {
+        Some((value, name)) if !value.contains(',') => (value, Some(name)),
+        _ => (rest.split(',').next().unwrap_or(rest), None),
+    };
+    (whole_pid(value.trim_matches('\'').trim()), rest.and_then(xid_name))
+}
+
+/// The name ends where the message that follows it begins; the name itself may hold commas.
+fn xid_name(rest: &str) -> Option<String> {
+    let commas = || {
+        rest.match_indices(", ")
+            .map(|(at, _)| at)
+            .take_while(|at| rest.get(..*at).is_some_and(fits_comm))
+    };
+    let known = commas().filter(|at| rest.get(at + 2..).is_some_and(starts_message)).last();
+    let end = known.or_else(|| rest.find(", ")).unwrap_or(rest.len());
+    let name = rest.get(..end)?.trim_end_matches(',');
+    let unquoted = name.strip_prefix('\'').and_then(|name| name.strip_suffix('\'')).unwrap_or(name);
+    (!unquoted.is_empty() && unquoted != "<unknown>").then(|| name.to_owned())
+}
+
+fn starts_message(text: &str) -> bool {
+    const STARTS: [&str; 20] = [
+        "channel 0x",
+        "Channel ",
+        "Graphics ",
+        "MMU Fault",
+        "Class Error",
+        "Contained",
+        "Uncontained",
+        "Timeout after",
+        "Row Remapper",
+        "SW Notify",
+        "CTX SWITCH",
+        "GSP ",
+        "PBDMA",
+        "errorString",
+        "GPU has ",
+        "GPU recovery",
+        "Ch ",
+        "Engine ",
+        "DBE ",
+        "NVLink",
+    ];
+    STARTS.iter().any(|start| {
+        text.strip_prefix(start).is_some_and(|rest| {
+            *start != "Ch " || rest.bytes().take_while(u8::is_ascii_hexdigit).count() >= 8
+        })
+    })
+}
+
+/// `GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)`. Drivers word it in
+/// several ways (`OS Reboot`, `PF FLR`); the numbers are `NV2080_CTRL_GPU_RECOVERY_ACTION_*`.
+fn recovery(message: &str) -> Option<Recovery> {
+    let (_, to) = message.rsplit_once(" to ")?;
+    let (number, words) = hex(to).map_or((None, to), |(number, rest)| (Some(number), rest));
+    let words = words.trim().trim_start_matches('(').trim_end_matches(['.', ')']);
+    match words {
+        "None" => Some(Recovery::None),
+        "GPU Reset Required" | "GPU Reset" | "PF FLR" => Some(Recovery::GpuReset),
+        "Node Reboot Required" | "Node Reboot" | "OS Reboot" => Some(Recovery::NodeReboot),
+        "Drain P2P" => Some(Recovery::DrainP2p),
+        "Drain and Reset" => Some(Recovery::DrainAndReset),
+        _ => match number {
+            Some(0) => Some(Recovery::None),
+            Some(1) => Some(Recovery::GpuReset),
+            Some(2) => Some(Recovery::NodeReboot),
+            Some(3) => Some(Recovery::DrainP2p),
+            Some(4) => Some(Recovery::DrainAndReset),
+            _ => None,
+        },
+    }
+}

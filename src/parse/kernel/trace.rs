@@ -1,0 +1,239 @@
+//! One OOM trace while its lines come in.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::model::{Event, KernelEvent, OomConstraint};
+
+use super::KernelLine;
+use super::oom::{self, Frame, Killed, Summary};
+
+/// The line that an event is dated and numbered by.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Anchor {
+    pub seq: Option<u64>,
+    pub utc: Option<Timestamp>,
+}
+
+impl Anchor {
+    pub(super) fn of(line: &KernelLine<'_>) -> Self {
+        Self { seq: line.seq, utc: line.utc }
+    }
+
+    pub(super) fn event(self, kind: KernelEvent) -> Event {
+        Event { kind, utc: self.utc, seq: self.seq }
+    }
+}
+
+/// Where in the log something was seen last.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Position {
+    pub line: u64,
+    pub uptime: Option<Duration>,
+}
+
+impl Position {
+    /// Whether more than `limit` has passed at `now`, as far as the log tells the time.
+    pub(super) fn is_before(&self, now: Option<Duration>, limit: Duration) -> bool {
+        match (self.uptime, now) {
+            (Some(then), Some(now)) => now.abs_diff(then) > limit,
+            _ => false,
+        }
+    }
+}
+
+/// What is known of one run of the OOM killer.
+#[derive(Debug, Default)]
+pub(super) struct Trace {
+    pub first: Anchor,
+    pub opened: Position,
+    pub last: Position,
+    /// Lines of its body that were seen since it was opened.
+    pub body_lines: u32,
+    pub caller: Option<String>,
+    /// Its first line was seen, rather than only a stack that may turn out to be an OOM trace's.
+    pub invoked: bool,
+    pub trigger_comm: Option<String>,
+    pub trigger_pid: Option<u32>,
+    /// Another stack of the same task follows; its frames say nothing about this one.
+    pub muted: bool,
+    pub oom_frames: bool,
+    pub driver: bool,
+    /// What its body says of the limit that was hit: a cgroup's, or the machine's.
+    pub memcg_hint: Option<bool>,
+    pub oom_memcg: Option<String>,
+    pub memcg: Option<String>,
+    pub group: Option<String>,
+    /// An `oom-kill:` line that is not whole yet.
+    pub partial: Option<(String, Anchor)>,
+    pub summary: Option<(Summary, Anchor)>,
+    pub intention: Option<(u32, String, Anchor)>,
+    pub killed: bool,
+    /// The chosen process was ending already.
+    pub cancelled: bool,
+}
+
+impl Trace {
+    pub(super) fn open(line: &KernelLine<'_>, position: Position) -> Self {
+        Self {
+            first: Anchor::of(line),
+            opened: position,
+            last: position,
+            caller: line.caller.map(str::to_owned),
+            ..Self::default()
+        }
+    }
+
+    /// Whether a line that is printed by `caller` can belong here.
+    pub(super) fn admits(&self, caller: Option<&str>) -> bool {
+        match (self.caller.as_deref(), caller) {
+            (Some(own), Some(other)) => own == other,
+            _ => true,
+        }
+    }
+
+    pub(super) fn chose(&self, pid: u32) -> bool {
+        self.summary.as_ref().is_some_and(|(summary, _)| summary.pid == pid)
+            || self.intention.as_ref().is_some_and(|(chosen, _, _)| *chosen == pid)
+    }
+
+    fn has_choice(&self) -> bool {
+        self.summary.is_some() || self.intention.is_some()
+    }
+
+    /// Takes in a line of the body.
+    pub(super) fn body(&mut self, text: &str) {
+        self.body_lines = self.body_lines.saturating_add(1);
+        if text.starts_with("Mem-Info:") {
+            self.memcg_hint = Some(false);
+        } else if text.starts_with("memory: usage ") {
+            self.memcg_hint = Some(true);
+        } else if !self.muted
+            && !self.has_choice()
+            && let Some(frame) = oom::frame(text)
+        {
+            self.frame(frame);
+        }
+    }
+
+    fn frame(&mut self, frame: Frame<'_>) {
+        self.driver |= frame.is_driver();
+        self.oom_frames |= frame.is_oom();
+        if frame.is_memcg_oom() {
+            self.memcg_hint = Some(true);
+        }
+    }
+
+    /// How well an `oom-kill:` line fits; `None` if it cannot belong here.
+    pub(super) fn fits_summary(
+        &self,
+        summary: Option<&Summary>,
+        caller: Option<&str>,
+    ) -> Option<i32> {
+        if !self.admits(caller) || self.summary.is_some() || self.partial.is_some() || self.killed {
+            return None;
+        }
+        if !self.invoked && !self.oom_frames {
+            return None;
+        }
+        let mut score = if self.caller.is_some() && caller.is_some() { 100 } else { 0 };
+        let Some(summary) = summary else { return Some(score) };
+        let memcg = summary.constraint == Some(OomConstraint::Memcg);
+        score += match self.memcg_hint {
+            Some(hint) if hint == memcg => 10,
+            Some(_) => -50,
+            None => 0,
+        };
+        if let (Some(own), Some(its)) = (&self.oom_memcg, &summary.oom_memcg) {
+            score += if own == its { 50 } else { -50 };
+        }
+        if self.trigger_pid == Some(summary.pid) {
+            score += 20;
+        } else if self.trigger_comm.as_deref() == Some(&*summary.comm) {
+            score += 5;
+        }
+        Some(score)
+    }
+
+    /// How well a `Killed process` line fits; `None` if it cannot belong here.
+    pub(super) fn fits_kill(
+        &self,
+        killed: &Killed<'_>,
+        caller: Option<&str>,
+        line: u64,
+    ) -> Option<i32> {
+        if !self.admits(caller) || !(self.invoked || self.oom_frames || self.has_choice()) {
+            return None;
+        }
+        if self.chose(killed.pid) {
+            return Some(1000);
+        }
+        let same_caller = i32::from(self.caller.is_some() && caller.is_some()) * 100;
+        if self.group.is_some() && !killed.global {
+            return Some(500 + same_caller);
+        }
+        if self.killed {
+            let memcg = self.memcg_hint == Some(true)
+                || self
+                    .summary
+                    .as_ref()
+                    .is_some_and(|(summary, _)| summary.constraint == Some(OomConstraint::Memcg));
+            return (memcg && killed.memcg).then_some(10 + same_caller);
+        }
+        if self.intention.is_some() {
+            // The victim may be a child of the process that was chosen.
+            return Some(200 + same_caller);
+        }
+        if let Some((summary, _)) = &self.summary {
+            // The victim may be another thread of the process that was chosen.
+            let next = self.last.line + 1 == line;
+            return (next && summary.comm == killed.comm).then_some(100 + same_caller);
+        }
+        let agrees = match self.memcg_hint {
+            Some(hint) if hint == killed.memcg => 10,
+            Some(_) if killed.memcg || killed.global => return None,
+            _ => 0,
+        };
+        let own = i32::from(self.trigger_comm.as_deref() == Some(killed.comm)) * 5;
+        Some(50 + agrees + own + same_caller)
+    }
+
+    /// The kill of a process, with what the trace tells about it.
+    pub(super) fn kill(&self, pid: u32, comm: &str, line: Option<&Killed<'_>>) -> KernelEvent {
+        let summary = self.summary.as_ref().map(|(summary, _)| summary);
+        let by_cgroup = line.is_some_and(|line| line.memcg)
+            || self.memcg_hint == Some(true)
+            || self.oom_memcg.is_some();
+        let constraint = match summary {
+            Some(summary) => summary.constraint,
+            None if by_cgroup => Some(OomConstraint::Memcg),
+            None => None,
+        };
+        let of_group = !self.chose(pid) && self.group.is_some();
+        let memcg = if of_group { self.group.clone() } else { None }
+            .or_else(|| summary.and_then(|summary| summary.memcg.clone()))
+            .or_else(|| self.memcg.clone());
+        let oom_memcg = summary
+            .and_then(|summary| summary.oom_memcg.clone())
+            .or_else(|| self.oom_memcg.clone());
+        let container = memcg.as_deref().and_then(oom::container);
+        KernelEvent::OomKill {
+            pid,
+            comm: comm.to_owned(),
+            constraint,
+            memcg,
+            oom_memcg,
+            trigger_comm: self.trigger_comm.clone(),
+            anon_rss_bytes: line.and_then(|line| line.anon_rss_bytes),
+            driver: self.driver,
+            container,
+        }
+    }
+
+    /// The kill that the trace shows although its own line was lost, and where to date it.
+    pub(super) fn unconfirmed(&self) -> Option<(u32, &str, Anchor)> {
+        let (summary, anchor) = self.summary.as_ref()?;
+        (!self.killed && !self.cancelled).then_some((summary.pid, &*summary.comm, *anchor))
+    }
+}
