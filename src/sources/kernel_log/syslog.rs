@@ -22,8 +22,7 @@ use crate::model::{KernelRecord, Observation};
 
 const POLL_EVERY: Duration = Duration::from_secs(1);
 
-/// More than any ring that a kernel command line sets up; the newest lines come first in a smaller
-/// buffer's place.
+/// Room for rings of up to 32 MiB; of a larger one, the kernel gives the newest lines.
 const RING_BYTES_AT_MOST: usize = 64 << 20;
 
 /// The polled ring.
