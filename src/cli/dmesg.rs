@@ -88,9 +88,8 @@ fn read<W: Write>(file: Option<&Path>, report: &mut Report<W>) -> anyhow::Result
 /// Whether standard input is a pipe or a file, rather than a terminal or /dev/null.
 fn is_piped() -> bool {
     !io::stdin().is_terminal()
-        && rustix::fs::fstat(io::stdin()).is_ok_and(|stat| {
-            !rustix::fs::FileType::from_raw_mode(stat.st_mode).is_char_device()
-        })
+        && rustix::fs::fstat(io::stdin())
+            .is_ok_and(|stat| !rustix::fs::FileType::from_raw_mode(stat.st_mode).is_char_device())
 }
 
 /// Reads lines of any length in bounded memory.

@@ -1,6 +1,8 @@
 //! The one integration binary: the program from outside.
 
+mod actions;
 mod config;
 mod history;
 mod journal;
+mod kernel_log_source;
 mod rules_check;

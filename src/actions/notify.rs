@@ -1,0 +1,60 @@
+//! A line in the log; the journal holds the decision anyway.
+
+use std::fmt::Write as _;
+
+use crate::model::Decision;
+
+/// Characters of a message that are logged.
+const MESSAGE_CHARS: usize = 2048;
+
+/// Logs the message as a warning.
+pub(super) fn perform(decision: &Decision, message: &str) {
+    tracing::warn!(
+        rule = %printable(&decision.rule.to_string()),
+        decision = decision.id.0,
+        "{}",
+        printable(message)
+    );
+}
+
+/// The message with everything escaped that could forge a line, move a terminal's cursor or turn
+/// the reading direction: rules' texts may quote labels that somebody else chose.
+fn printable(message: &str) -> String {
+    let mut safe = String::with_capacity(message.len());
+    for character in message.chars().take(MESSAGE_CHARS) {
+        let hidden = matches!(
+            character,
+            '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}'
+        );
+        if character.is_control() || hidden {
+            let _ = write!(safe, "{}", character.escape_default());
+        } else {
+            safe.push(character);
+        }
+    }
+    if message.chars().nth(MESSAGE_CHARS).is_some() {
+        safe.push('…');
+    }
+    safe
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_could_forge_a_line_is_escaped() {
+        assert_eq!(printable("8 GiB frei, größer \u{1b}[31m\nERROR x\r\u{202e}y"), {
+            "8 GiB frei, größer \\u{1b}[31m\\nERROR x\\r\\u{202e}y"
+        });
+    }
+
+    #[test]
+    fn a_long_message_is_cut() {
+        let long = "ä".repeat(MESSAGE_CHARS + 1);
+        let logged = printable(&long);
+        assert_eq!(logged.chars().count(), MESSAGE_CHARS + 1);
+        assert!(logged.ends_with('…'));
+        assert!(!printable(&"ä".repeat(MESSAGE_CHARS)).ends_with('…'));
+    }
+}

@@ -1,0 +1,348 @@
+//! Acts outside the watching loop, one action at a time, and reports.
+//!
+//! Two threads: the performer writes the intent and acts, and may hang in the kernel for as long as
+//! it likes; the supervisor never does anything that blocks, and tells the loop what became of each
+//! decision. While a hanging action has not returned, no other is begun.
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::thread;
+use std::time::Duration;
+
+use super::{DryRun, Executor};
+use crate::model::{Decision, Mode, Moment, Outcome, OutcomeResult, Verdict};
+
+/// Decisions that may wait behind the one under way.
+const QUEUE: usize = 8;
+
+/// How long a shutdown waits for an action under way.
+const SHUTDOWN_GRACE: Duration = Duration::from_millis(700);
+
+/// Time that the supervisor has to say goodbye after the grace.
+const SHUTDOWN_MARGIN: Duration = Duration::from_millis(200);
+
+/// A limit that fits most machines: dropping and compacting hundreds of GiB takes seconds.
+pub const DEFAULT_TIME_LIMIT: Duration = Duration::from_secs(30);
+
+/// Writes down that a decision is about to be carried out; an error says why it could not.
+pub type Intent = Box<dyn Fn(&Decision) -> Result<(), String> + Send>;
+
+/// What a worker needs from the daemon.
+pub struct WorkerSetup {
+    /// Who acts, in enforce mode.
+    pub executor: Box<dyn Executor + Send>,
+    /// Asked before each act. If it fails, nothing is done.
+    pub intent: Intent,
+    /// Where outcomes go.
+    pub outcomes: Sender<Outcome>,
+    /// Called after each outcome has been sent: wakes the loop.
+    pub wake: Box<dyn Fn() + Send>,
+    /// Reads both clocks.
+    pub clock: fn() -> Moment,
+    /// How long an action, its intent included, may take before it is given up.
+    pub time_limit: Duration,
+}
+
+impl fmt::Debug for WorkerSetup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WorkerSetup").field("time_limit", &self.time_limit).finish_non_exhaustive()
+    }
+}
+
+/// No more can be taken on now: an action hangs, or too many wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("another action is under way")]
+pub struct Busy;
+
+/// The worker. Dropping it shuts it down without waiting.
+#[derive(Debug)]
+pub struct ActionWorker {
+    inbox: Sender<Message>,
+    load: Arc<Load>,
+    ended: Receiver<()>,
+}
+
+#[derive(Debug, Default)]
+struct Load {
+    waiting: AtomicUsize,
+    hanging: AtomicBool,
+}
+
+#[derive(Debug)]
+enum Message {
+    Decision(Decision),
+    Performed { result: OutcomeResult, ended: Moment, took: Duration },
+    Shutdown,
+}
+
+impl ActionWorker {
+    /// Starts the worker's threads.
+    pub fn start(setup: WorkerSetup) -> std::io::Result<Self> {
+        let WorkerSetup { executor, intent, outcomes, wake, clock, time_limit } = setup;
+        let (inbox, messages) = channel();
+        let (orders, ordered) = sync_channel(1);
+        let (goodbye, ended) = sync_channel(1);
+        let load = Arc::new(Load::default());
+        let stage = Arc::new(AtomicU8::new(IDLE));
+        let performer = Performer {
+            executor,
+            intent,
+            clock,
+            stage: Arc::clone(&stage),
+            reports: inbox.clone(),
+        };
+        thread::Builder::new().name("act".into()).spawn(move || performer.run(&ordered))?;
+        let supervisor = Supervisor {
+            orders,
+            outcomes,
+            wake,
+            clock,
+            time_limit,
+            stage,
+            load: Arc::clone(&load),
+            queue: VecDeque::new(),
+            running: None,
+            leaving: false,
+        };
+        thread::Builder::new().name("act-watch".into()).spawn(move || {
+            supervisor.run(&messages);
+            // Whoever waits for this may have gone.
+            let _ = goodbye.send(());
+        })?;
+        Ok(Self { inbox, load, ended })
+    }
+
+    /// Takes on a decision; each one that is taken on gets exactly one outcome. In observe mode
+    /// that is Skipped, at once.
+    pub fn submit(&self, decision: Decision) -> Result<(), Busy> {
+        if acts(&decision) {
+            if self.load.hanging.load(Ordering::Acquire) {
+                return Err(Busy);
+            }
+            if self.load.waiting.fetch_add(1, Ordering::AcqRel) >= QUEUE {
+                self.load.waiting.fetch_sub(1, Ordering::AcqRel);
+                return Err(Busy);
+            }
+        }
+        self.inbox.send(Message::Decision(decision)).map_err(|_| Busy)
+    }
+
+    /// Ends the worker within a second: an action under way gets most of that to end, and is
+    /// reported as timed out otherwise; what waits is reported as not done. All outcomes have been
+    /// sent when this returns.
+    pub fn shutdown(self) {
+        if self.inbox.send(Message::Shutdown).is_ok() {
+            let _ = self.ended.recv_timeout(SHUTDOWN_GRACE + SHUTDOWN_MARGIN);
+        }
+    }
+}
+
+impl Drop for ActionWorker {
+    fn drop(&mut self) {
+        let _ = self.inbox.send(Message::Shutdown);
+    }
+}
+
+fn acts(decision: &Decision) -> bool {
+    decision.mode == Mode::Enforce && decision.verdict == Verdict::Act
+}
+
+/// How far the performer has come with a decision; who moves it first, wins.
+const IDLE: u8 = 0;
+/// Writing the intent: it can still be called off.
+const INTENDING: u8 = 1;
+/// Called off: the intent came too late.
+const CALLED_OFF: u8 = 2;
+/// Acting: it can no longer be called off.
+const ACTING: u8 = 3;
+
+struct Performer {
+    executor: Box<dyn Executor + Send>,
+    intent: Intent,
+    clock: fn() -> Moment,
+    stage: Arc<AtomicU8>,
+    reports: Sender<Message>,
+}
+
+impl Performer {
+    fn run(mut self, orders: &Receiver<Decision>) {
+        while let Ok(decision) = orders.recv() {
+            let began = (self.clock)();
+            // A panic is a bug of ours; it must not leave the loop waiting for an outcome.
+            let result = catch_unwind(AssertUnwindSafe(|| self.perform(&decision)))
+                .unwrap_or_else(|panic| OutcomeResult::Failed(describe_panic(&*panic)));
+            let ended = (self.clock)();
+            let took = ended.uptime.saturating_sub(began.uptime);
+            if self.reports.send(Message::Performed { result, ended, took }).is_err() {
+                return;
+            }
+        }
+    }
+
+    fn perform(&mut self, decision: &Decision) -> OutcomeResult {
+        if let Err(error) = (self.intent)(decision) {
+            return OutcomeResult::Failed(format!("intent could not be written: {error}"));
+        }
+        match self.stage.compare_exchange(INTENDING, ACTING, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => self.executor.execute(decision),
+            Err(_) => OutcomeResult::Failed("called off".into()),
+        }
+    }
+}
+
+fn describe_panic(panic: &(dyn Any + Send)) -> String {
+    let message = panic.downcast_ref::<&str>().copied();
+    let message = message.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    format!("the action panicked, which is a bug: {}", message.unwrap_or("no message"))
+}
+
+struct Supervisor {
+    orders: SyncSender<Decision>,
+    outcomes: Sender<Outcome>,
+    wake: Box<dyn Fn() + Send>,
+    clock: fn() -> Moment,
+    time_limit: Duration,
+    stage: Arc<AtomicU8>,
+    load: Arc<Load>,
+    queue: VecDeque<Decision>,
+    running: Option<Running>,
+    leaving: bool,
+}
+
+/// What the performer is busy with.
+struct Running {
+    decision: Decision,
+    began: Duration,
+    gives_up: Duration,
+    /// Given up: its outcome has been sent.
+    given_up: bool,
+}
+
+impl Supervisor {
+    fn run(mut self, messages: &Receiver<Message>) {
+        loop {
+            let waiting_for = self.running.as_ref().filter(|running| !running.given_up);
+            if self.leaving && waiting_for.is_none() {
+                return;
+            }
+            let received = match waiting_for {
+                Some(running) => {
+                    let left = running.gives_up.saturating_sub((self.clock)().uptime);
+                    messages.recv_timeout(left)
+                }
+                None => messages.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            };
+            match received {
+                Ok(Message::Decision(decision)) => self.accept(decision),
+                Ok(Message::Performed { result, ended, took }) => {
+                    self.performed(result, ended, took);
+                }
+                Ok(Message::Shutdown) => self.leave(),
+                Err(RecvTimeoutError::Timeout) => self.give_up(),
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    fn accept(&mut self, decision: Decision) {
+        if !acts(&decision) {
+            let result = DryRun.execute(&decision);
+            self.report(&decision, result, (self.clock)(), Duration::ZERO);
+        } else if self.leaving {
+            self.refuse(&decision, "not done: shutting down");
+        } else if self.running.as_ref().is_some_and(|running| running.given_up) {
+            self.refuse(&decision, "not done: an earlier action still hangs");
+        } else if self.running.is_some() {
+            self.queue.push_back(decision);
+        } else {
+            self.begin(decision);
+        }
+    }
+
+    fn begin(&mut self, decision: Decision) {
+        self.stage.store(INTENDING, Ordering::Release);
+        let began = (self.clock)().uptime;
+        match self.orders.try_send(decision.clone()) {
+            Ok(()) => {
+                let gives_up = began.saturating_add(self.time_limit);
+                self.running = Some(Running { decision, began, gives_up, given_up: false });
+            }
+            Err(_) => self.refuse(&decision, "not done: the acting thread has ended"),
+        }
+    }
+
+    fn performed(&mut self, result: OutcomeResult, ended: Moment, took: Duration) {
+        self.stage.store(IDLE, Ordering::Release);
+        let Some(running) = self.running.take() else { return };
+        if running.given_up {
+            self.load.hanging.store(false, Ordering::Release);
+            let action = running.decision.action.name();
+            tracing::warn!(action, result = result.name(), ?took, "a given-up action has ended");
+        } else {
+            self.settle(&running.decision, result, ended, took);
+        }
+        if let Some(decision) = self.queue.pop_front() {
+            self.begin(decision);
+        }
+    }
+
+    fn give_up(&mut self) {
+        let Some(mut running) = self.running.take() else { return };
+        let called_off = self
+            .stage
+            .compare_exchange(INTENDING, CALLED_OFF, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok();
+        let result = if called_off {
+            OutcomeResult::Failed("intent could not be written in time: not done".into())
+        } else {
+            OutcomeResult::TimedOut
+        };
+        running.given_up = true;
+        self.load.hanging.store(true, Ordering::Release);
+        let now = (self.clock)();
+        self.settle(&running.decision, result, now, now.uptime.saturating_sub(running.began));
+        self.running = Some(running);
+        self.refuse_queue("not done: an earlier action still hangs");
+    }
+
+    fn leave(&mut self) {
+        self.leaving = true;
+        self.refuse_queue("not done: shutting down");
+        let latest = (self.clock)().uptime.saturating_add(SHUTDOWN_GRACE);
+        if let Some(running) = &mut self.running {
+            running.gives_up = running.gives_up.min(latest);
+        }
+    }
+
+    fn refuse_queue(&mut self, why: &str) {
+        while let Some(decision) = self.queue.pop_front() {
+            self.refuse(&decision, why);
+        }
+    }
+
+    fn refuse(&self, decision: &Decision, why: &str) {
+        let result = OutcomeResult::Failed(why.to_owned());
+        self.settle(decision, result, (self.clock)(), Duration::ZERO);
+    }
+
+    /// Reports on a decision that counted as load.
+    fn settle(&self, decision: &Decision, result: OutcomeResult, ended: Moment, took: Duration) {
+        self.load.waiting.fetch_sub(1, Ordering::AcqRel);
+        self.report(decision, result, ended, took);
+    }
+
+    fn report(&self, decision: &Decision, result: OutcomeResult, ended: Moment, took: Duration) {
+        let action = decision.action.name().to_owned();
+        // The loop may have gone; then nobody wants to know.
+        let _ = self.outcomes.send(Outcome { decision: decision.id, action, result, ended, took });
+        (self.wake)();
+    }
+}
+
+#[cfg(test)]
+mod tests;

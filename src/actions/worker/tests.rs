@@ -1,0 +1,220 @@
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use jiff::Timestamp;
+
+use super::*;
+use crate::model::{Action, DecisionId, HoldReason, RuleId};
+
+/// Generous: reached only if the worker is broken.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn now() -> Moment {
+    let uptime = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let uptime = Duration::new(uptime.tv_sec.unsigned_abs(), uptime.tv_nsec as u32);
+    Moment { uptime, utc: Timestamp::now() }
+}
+
+fn decision(id: u64) -> Decision {
+    Decision {
+        id: DecisionId(id),
+        at: now(),
+        rule: RuleId { group: Arc::from("g"), alert: Arc::from("A") },
+        mode: Mode::Enforce,
+        verdict: Verdict::Act,
+        step: 0,
+        action: Action::CompactMemory,
+        because: Vec::new(),
+    }
+}
+
+/// Tells that it has begun, then hangs until it is told to go on (or its teller is gone).
+struct Hanging {
+    begun: Sender<DecisionId>,
+    go_on: Receiver<()>,
+}
+
+impl Executor for Hanging {
+    fn execute(&mut self, decision: &Decision) -> OutcomeResult {
+        let _ = self.begun.send(decision.id);
+        match self.go_on.recv() {
+            Ok(()) => OutcomeResult::Done,
+            Err(_) => OutcomeResult::Failed("test has ended".into()),
+        }
+    }
+}
+
+struct Bench {
+    worker: ActionWorker,
+    outcomes: Receiver<Outcome>,
+    wakes: Arc<AtomicUsize>,
+    begun: Receiver<DecisionId>,
+    go_on: Sender<()>,
+}
+
+fn bench(
+    time_limit: Duration,
+    intent: impl Fn(&Decision) -> Result<(), String> + Send + 'static,
+) -> Bench {
+    let (begin, begun) = channel();
+    let (go_on, gone_on) = channel();
+    let (outcome, outcomes) = channel();
+    let wakes = Arc::new(AtomicUsize::new(0));
+    let woken = Arc::clone(&wakes);
+    let worker = ActionWorker::start(WorkerSetup {
+        executor: Box::new(Hanging { begun: begin, go_on: gone_on }),
+        intent: Box::new(intent),
+        outcomes: outcome,
+        wake: Box::new(move || {
+            woken.fetch_add(1, Ordering::SeqCst);
+        }),
+        clock: now,
+        time_limit,
+    })
+    .unwrap();
+    Bench { worker, outcomes, wakes, begun, go_on }
+}
+
+impl Bench {
+    fn outcome(&self) -> (u64, OutcomeResult) {
+        let outcome = self.outcomes.recv_timeout(PATIENCE).unwrap();
+        assert_eq!(outcome.action, "compact_memory");
+        (outcome.decision.0, outcome.result)
+    }
+
+    fn begun(&self) -> u64 {
+        self.begun.recv_timeout(PATIENCE).unwrap().0
+    }
+}
+
+fn failed(result: &OutcomeResult) -> &str {
+    match result {
+        OutcomeResult::Failed(text) => text,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn decisions_are_carried_out_in_order_after_their_intent() {
+    let intents = Arc::new(Mutex::new(Vec::new()));
+    let written = Arc::clone(&intents);
+    let bench = bench(PATIENCE, move |decision| {
+        written.lock().unwrap().push(decision.id.0);
+        Ok(())
+    });
+    bench.worker.submit(decision(1)).unwrap();
+    bench.worker.submit(decision(2)).unwrap();
+    assert_eq!(bench.begun(), 1);
+    assert_eq!(*intents.lock().unwrap(), [1]);
+    bench.go_on.send(()).unwrap();
+    assert_eq!(bench.outcome(), (1, OutcomeResult::Done));
+    assert_eq!(bench.begun(), 2);
+    bench.go_on.send(()).unwrap();
+    assert_eq!(bench.outcome(), (2, OutcomeResult::Done));
+    bench.worker.shutdown();
+    assert_eq!(bench.wakes.load(Ordering::SeqCst), 2);
+}
+
+#[test]
+fn without_a_written_intent_nothing_is_done() {
+    let bench = bench(PATIENCE, |_| Err("disk full".into()));
+    bench.worker.submit(decision(1)).unwrap();
+    let (_, result) = bench.outcome();
+    assert_eq!(failed(&result), "intent could not be written: disk full");
+    assert!(bench.begun.try_recv().is_err());
+}
+
+#[test]
+fn an_intent_that_comes_too_late_is_called_off() {
+    let (release, released) = channel::<()>();
+    let released = Mutex::new(released);
+    let bench = bench(Duration::from_millis(20), move |_| {
+        let _ = released.lock().unwrap().recv();
+        Ok(())
+    });
+    bench.worker.submit(decision(1)).unwrap();
+    assert_eq!(failed(&bench.outcome().1), "intent could not be written in time: not done");
+    release.send(()).unwrap();
+    drop(release);
+    // Another is taken on once the late intent has returned.
+    while bench.worker.submit(decision(2)).is_err() {
+        thread::yield_now();
+    }
+    assert!(bench.begun.try_iter().all(|id| id != DecisionId(1)));
+}
+
+#[test]
+fn a_hanging_action_times_out_and_blocks_others_until_it_returns() {
+    let bench = bench(Duration::from_secs(1), |_| Ok(()));
+    bench.worker.submit(decision(1)).unwrap();
+    bench.worker.submit(decision(2)).unwrap();
+    assert_eq!(bench.begun(), 1);
+    assert_eq!(bench.outcome(), (1, OutcomeResult::TimedOut));
+    let (second, result) = bench.outcome();
+    assert_eq!((second, failed(&result)), (2, "not done: an earlier action still hangs"));
+    assert_eq!(bench.worker.submit(decision(3)), Err(Busy));
+    bench.worker.submit(Decision { mode: Mode::Observe, ..decision(4) }).unwrap();
+    assert_eq!(bench.outcome(), (4, OutcomeResult::Skipped));
+    bench.go_on.send(()).unwrap();
+    while bench.worker.submit(decision(5)).is_err() {
+        thread::yield_now();
+    }
+    assert_eq!(bench.begun(), 5);
+}
+
+#[test]
+fn observed_and_held_decisions_are_skipped_at_once_without_an_intent() {
+    let bench = bench(PATIENCE, |_| Err("must not be asked".into()));
+    bench.worker.submit(Decision { mode: Mode::Observe, ..decision(1) }).unwrap();
+    assert_eq!(bench.outcome(), (1, OutcomeResult::Skipped));
+    let verdict = Verdict::Hold(HoldReason::Cooldown);
+    bench.worker.submit(Decision { verdict, ..decision(2) }).unwrap();
+    assert_eq!(bench.outcome(), (2, OutcomeResult::Skipped));
+}
+
+#[test]
+fn the_queue_is_bounded() {
+    let bench = bench(PATIENCE, |_| Ok(()));
+    let taken = (0..100).take_while(|&id| bench.worker.submit(decision(id)).is_ok()).count();
+    assert_eq!(taken, QUEUE);
+    bench.go_on.send(()).unwrap();
+    assert_eq!(bench.outcome(), (0, OutcomeResult::Done));
+    assert_eq!(bench.worker.submit(decision(100)), Ok(()));
+}
+
+#[test]
+fn shutdown_reports_what_hangs_and_what_waits() {
+    let bench = bench(PATIENCE, |_| Ok(()));
+    bench.worker.submit(decision(1)).unwrap();
+    bench.worker.submit(decision(2)).unwrap();
+    assert_eq!(bench.begun(), 1);
+    bench.worker.shutdown();
+    let outcomes: Vec<Outcome> = bench.outcomes.iter().collect();
+    assert_eq!(outcomes.len(), 2);
+    assert_eq!(failed(&outcomes[0].result), "not done: shutting down");
+    assert_eq!(outcomes[0].decision, DecisionId(2));
+    assert_eq!(outcomes[1].result, OutcomeResult::TimedOut);
+}
+
+#[test]
+fn shutdown_lets_an_action_under_way_end() {
+    let bench = bench(PATIENCE, |_| Ok(()));
+    bench.worker.submit(decision(1)).unwrap();
+    assert_eq!(bench.begun(), 1);
+    bench.go_on.send(()).unwrap();
+    bench.worker.shutdown();
+    let results: Vec<OutcomeResult> = bench.outcomes.iter().map(|outcome| outcome.result).collect();
+    assert_eq!(results, [OutcomeResult::Done]);
+}
+
+#[test]
+fn a_panic_is_a_failed_outcome_and_the_worker_lives_on() {
+    let bench = bench(PATIENCE, |decision| match decision.id.0 {
+        1 => panic!("deliberate"),
+        _ => Ok(()),
+    });
+    bench.worker.submit(decision(1)).unwrap();
+    assert!(failed(&bench.outcome().1).ends_with("deliberate"));
+    bench.worker.submit(decision(2)).unwrap();
+    assert_eq!(bench.begun(), 2);
+}

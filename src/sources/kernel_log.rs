@@ -1,1 +1,0 @@
-//! The kernel_log source.

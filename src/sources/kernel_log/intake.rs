@@ -1,0 +1,139 @@
+//! From raw records to observations: where to begin, what was lost, and when it was.
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::{ReadClock, ResumeFrom};
+use crate::model::{KernelRecord, Observation};
+use crate::parse::kmsg::{Record, parse_record};
+
+/// Sequence numbers from here up were made by us: the syslog(2) ring has none.
+///
+/// `SYSLOG_SEQ_BASE + microseconds since boot * 1000 + n`, where `n` counts the lines that share a
+/// microsecond. The same line gets the same number after a restart within the boot, and the number
+/// fits a signed 64-bit integer. A kernel cannot count that far.
+pub const SYSLOG_SEQ_BASE: u64 = 1 << 62;
+
+/// Numbers per microsecond of the syslog(2) ring.
+pub(super) const SYSLOG_SEQ_PER_USEC: u64 = 1000;
+
+/// What stands between the raw record and the observation.
+#[derive(Debug)]
+pub(super) struct Intake {
+    /// Until a record from here on has come, older ones are dropped.
+    resuming_from: Option<u64>,
+    /// Where the last run read the syslog ring: records up to this time are dropped.
+    resuming_after_usec: Option<u64>,
+    /// The sequence number that the next record bears if nothing is lost.
+    next_seq: Option<u64>,
+    /// Whether a record that cannot be parsed has used up a sequence number.
+    malformed_is_numbered: bool,
+    /// Whether records are from before we began to read.
+    backlog: bool,
+}
+
+impl Intake {
+    pub(super) fn new(resume: Option<ResumeFrom>) -> Self {
+        Self {
+            resuming_from: resume.map(|resume| resume.seq),
+            resuming_after_usec: None,
+            next_seq: None,
+            malformed_is_numbered: false,
+            backlog: true,
+        }
+    }
+
+    /// Begins with a log that has sequence numbers.
+    pub(super) fn begin(&mut self, malformed_is_numbered: bool) {
+        self.malformed_is_numbered = malformed_is_numbered;
+        self.backlog = true;
+        if let Some(key) = self.resuming_from.and_then(|seq| seq.checked_sub(SYSLOG_SEQ_BASE)) {
+            self.resuming_from = None;
+            self.resuming_after_usec = Some(key / SYSLOG_SEQ_PER_USEC);
+        }
+    }
+
+    /// The log is another one now: what it holds is new, whatever its numbers.
+    pub(super) fn begin_anew(&mut self) {
+        self.resuming_from = None;
+        self.resuming_after_usec = None;
+        self.next_seq = None;
+    }
+
+    /// The reader broke off; the next one goes on from the same place.
+    pub(super) fn interrupted(&mut self) {
+        self.resuming_from = self.resume_point();
+        self.next_seq = None;
+    }
+
+    /// The first sequence number that is still wanted, if anything is known about it.
+    pub(super) fn resume_point(&self) -> Option<u64> {
+        self.resuming_from.or(self.next_seq)
+    }
+
+    pub(super) fn backlog_ended(&mut self) {
+        self.backlog = false;
+    }
+
+    /// Takes one record with its continuation lines.
+    pub(super) fn take(&mut self, raw: &[u8], clock: &ReadClock, out: &mut Vec<Observation>) {
+        match parse_record(raw) {
+            Ok(record) if record.seq < SYSLOG_SEQ_BASE => self.place(record, clock, out),
+            _ => self.malformed(out),
+        }
+    }
+
+    /// Counts a record that cannot be read.
+    pub(super) fn malformed(&mut self, out: &mut Vec<Observation>) {
+        if self.malformed_is_numbered {
+            self.next_seq = self.next_seq.map(|seq| seq + 1);
+        }
+        out.push(Observation::KernelRecordMalformed);
+    }
+
+    /// Takes a record that bears a number of our own, or `None` for a line that cannot be read.
+    pub(super) fn take_unnumbered(
+        &mut self,
+        seq: u64,
+        record: Option<KernelRecord>,
+        out: &mut Vec<Observation>,
+    ) {
+        self.resuming_from = None;
+        self.next_seq = Some(seq.saturating_add(1));
+        out.push(record.map_or(Observation::KernelRecordMalformed, Observation::KernelRecord));
+    }
+
+    fn place(&mut self, record: Record<'_>, clock: &ReadClock, out: &mut Vec<Observation>) {
+        let seq = record.seq;
+        let next = self.next_seq.replace(seq + 1);
+        if self.resuming_from.is_some_and(|wanted| seq < wanted)
+            || self.resuming_after_usec.is_some_and(|usec| record.usec <= usec)
+        {
+            return;
+        }
+        self.resuming_after_usec = None;
+        let due = self.resuming_from.take().max(next).unwrap_or(seq);
+        // A number from before the one due is no loss: files and FIFOs may hold anything.
+        if let Some(lost @ 1..) = seq.checked_sub(due) {
+            out.push(Observation::KernelRecordsLost(lost));
+        }
+        let utc = if self.backlog { time_of(record.usec, clock) } else { clock.at.utc };
+        out.push(Observation::KernelRecord(KernelRecord {
+            seq,
+            facility: record.facility,
+            level: record.level,
+            usec: record.usec,
+            utc,
+            text: record.text.into_owned(),
+            dictionary: record.dictionary,
+        }));
+    }
+}
+
+/// The wall time of a record that the kernel stamped `usec` microseconds after boot, by the offset
+/// between the clocks now; never in the future.
+pub(super) fn time_of(usec: u64, clock: &ReadClock) -> Timestamp {
+    let now = i64::try_from(clock.monotonic.as_micros()).unwrap_or(i64::MAX);
+    let then = i64::try_from(usec).unwrap_or(i64::MAX);
+    let ago = SignedDuration::from_micros(now.saturating_sub(then).max(0));
+    clock.at.utc.checked_sub(ago).unwrap_or(clock.at.utc)
+}

@@ -1,0 +1,309 @@
+//! The kernel log: `/dev/kmsg`, a file or FIFO of the same format, or the syslog(2) ring.
+//!
+//! Nothing here blocks. Where a descriptor can be polled, [`KernelLogSource::poll_fd`] gives it to
+//! the watching loop; everything else is read at the loop's own pace.
+
+mod device;
+mod intake;
+mod stream;
+mod syslog;
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::fs::{OFlags, PROC_SUPER_MAGIC};
+
+use crate::model::{Moment, Observation};
+use device::Device;
+use intake::Intake;
+pub use intake::SYSLOG_SEQ_BASE;
+use stream::Stream;
+use syslog::Syslog;
+
+/// Time between tries to open a log that cannot be opened.
+const RETRY_AFTER: Duration = Duration::from_secs(10);
+
+/// `/dev/kmsg`'s device number, the same on every Linux (Documentation/admin-guide/devices.txt).
+const KMSG_DEVICE: (u32, u32) = (1, 11);
+
+/// Where to go on after a restart within the same boot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ResumeFrom {
+    /// The first sequence number that has not been handled yet: one more than the last that was.
+    pub seq: u64,
+}
+
+/// The clocks at one reading of the log, read together right after waking.
+#[derive(Clone, Copy, Debug)]
+pub struct ReadClock {
+    /// Uptime and wall clock.
+    pub at: Moment,
+    /// `CLOCK_MONOTONIC`: the kernel stamps records with a clock that, like this one, stops in
+    /// suspend.
+    pub monotonic: Duration,
+}
+
+/// Which reader is in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reader {
+    /// `/dev/kmsg`.
+    Kmsg,
+    /// The syslog(2) ring: polled once a second, and an overrun of it cannot be noticed.
+    Syslog,
+    /// A regular file or a FIFO.
+    File,
+    /// None: the kernel log is not being read.
+    None,
+}
+
+impl Reader {
+    /// All readers.
+    pub const ALL: [Self; 4] = [Self::Kmsg, Self::Syslog, Self::File, Self::None];
+
+    /// The name in labels, logs and JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Kmsg => "kmsg",
+            Self::Syslog => "syslog",
+            Self::File => "file",
+            Self::None => "none",
+        }
+    }
+}
+
+/// Whether a read left anything behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadEnd {
+    /// Everything that there was has been read.
+    Drained,
+    /// The limit was reached first: read again.
+    More,
+}
+
+/// The kernel log as a source.
+#[derive(Debug)]
+pub struct KernelLogSource {
+    path: PathBuf,
+    intake: Intake,
+    input: Input,
+    /// Why the reader is not the best one, or why there is none.
+    reason: Option<Arc<str>>,
+    /// Uptime of the next try, while there is no reader.
+    retry_at: Option<Duration>,
+    drained_once: bool,
+}
+
+#[derive(Debug)]
+enum Input {
+    Device(Device),
+    Stream(Stream),
+    Syslog(Syslog),
+    Down,
+}
+
+impl KernelLogSource {
+    /// Opens the log at `path` (`/dev/kmsg`, a regular file or a FIFO), from the start or from
+    /// `resume`. Never fails: where `path` cannot be opened, the syslog(2) ring is read; where that
+    /// is denied too, the source is down and tries again every ten seconds. A path that can never
+    /// be a kernel log (a directory, another device) leaves it down, without a fallback.
+    pub fn open(path: &Path, resume: Option<ResumeFrom>) -> Self {
+        let mut source = Self {
+            path: path.to_owned(),
+            intake: Intake::new(resume),
+            input: Input::Down,
+            reason: None,
+            retry_at: None,
+            drained_once: false,
+        };
+        source.start();
+        source.log_change();
+        source
+    }
+
+    /// Which reader is in use.
+    pub fn reader(&self) -> Reader {
+        match self.input {
+            Input::Device(_) => Reader::Kmsg,
+            Input::Stream(_) => Reader::File,
+            Input::Syslog(_) => Reader::Syslog,
+            Input::Down => Reader::None,
+        }
+    }
+
+    /// Why the log is not being read, or not from where it should be.
+    pub fn reason(&self) -> Option<&Arc<str>> {
+        self.reason.as_ref()
+    }
+
+    /// Whether everything that was in the log at the start has been read (true as well where there
+    /// was nothing that could be read). What comes after is live.
+    pub fn drained_once(&self) -> bool {
+        self.drained_once
+    }
+
+    /// What to poll for input; `None` means: read at every tick. `/dev/kmsg` reports POLLERR beside
+    /// POLLIN when the ring has overrun, which [`Self::read`] handles.
+    pub fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
+        match &self.input {
+            Input::Device(device) => Some(device.fd()),
+            Input::Stream(stream) => stream.poll_fd(),
+            Input::Syslog(_) | Input::Down => None,
+        }
+    }
+
+    /// Appends what has arrived to `out`, without blocking; takes at most `at_most` records.
+    pub fn read(&mut self, at: ReadClock, out: &mut Vec<Observation>, at_most: usize) -> ReadEnd {
+        self.retry(at.at.uptime);
+        let read = match &mut self.input {
+            Input::Device(device) => device.read(&mut self.intake, &at, out, at_most),
+            Input::Stream(stream) => stream.read(&mut self.intake, &at, out, at_most),
+            Input::Syslog(syslog) => syslog.read(&mut self.intake, &at, out, at_most),
+            Input::Down => Ok(ReadEnd::Drained),
+        };
+        let end = read.unwrap_or_else(|reason| {
+            self.go_down(reason, at.at.uptime);
+            ReadEnd::Drained
+        });
+        let waiting = matches!(&self.input, Input::Syslog(syslog) if !syslog.has_polled());
+        if end == ReadEnd::Drained && !waiting {
+            self.drained_once = true;
+            self.intake.backlog_ended();
+        }
+        end
+    }
+
+    fn retry(&mut self, uptime: Duration) {
+        if !matches!(self.input, Input::Down) {
+            return;
+        }
+        if uptime < *self.retry_at.get_or_insert(uptime + RETRY_AFTER) {
+            return;
+        }
+        let before = self.reason.take();
+        self.start();
+        self.retry_at = Some(uptime + RETRY_AFTER);
+        if self.reader() != Reader::None || self.reason != before {
+            self.log_change();
+        }
+    }
+
+    fn start(&mut self) {
+        match open_path(&self.path) {
+            Ok(input) => {
+                self.intake.begin(matches!(input, Input::Device(_)));
+                self.input = input;
+                self.reason = None;
+            }
+            Err(OpenError::NotALog(reason)) => self.reason = Some(reason.into()),
+            Err(OpenError::Denied(denied)) => match Syslog::start(self.intake.resume_point()) {
+                Ok(syslog) => {
+                    self.input = Input::Syslog(syslog);
+                    let reason = format!("{denied}; reading the syslog(2) ring instead");
+                    self.reason = Some(reason.into());
+                }
+                Err(also) => self.reason = Some(format!("{denied}; {also}").into()),
+            },
+        }
+    }
+
+    fn go_down(&mut self, reason: String, uptime: Duration) {
+        self.intake.interrupted();
+        self.input = Input::Down;
+        self.retry_at = Some(uptime + RETRY_AFTER);
+        self.reason = Some(reason.into());
+        self.log_change();
+    }
+
+    fn log_change(&self) {
+        let reader = self.reader().name();
+        let path = self.path.display();
+        match (&self.reason, self.reader()) {
+            (None, _) => tracing::info!(reader, %path, "reading the kernel log"),
+            (Some(reason), Reader::None) => {
+                tracing::warn!(reader, %path, %reason, "the kernel log is not being read");
+            }
+            (Some(reason), _) => {
+                tracing::warn!(reader, %path, %reason, "reading a substitute of the kernel log");
+            }
+        }
+    }
+}
+
+/// Why a path could not be opened.
+enum OpenError {
+    /// What is there can never be a kernel log.
+    NotALog(String),
+    /// It may be one, but cannot be opened now or by this user.
+    Denied(String),
+}
+
+fn open_path(path: &Path) -> Result<Input, OpenError> {
+    let denied = |error: io::Error| OpenError::Denied(describe_open(path, &error));
+    // The type is looked at first: opening an unknown device may do something.
+    let metadata = std::fs::metadata(path).map_err(denied)?;
+    let kind = metadata.file_type();
+    if kind.is_char_device() {
+        let number = (rustix::fs::major(metadata.rdev()), rustix::fs::minor(metadata.rdev()));
+        if number != KMSG_DEVICE {
+            return Err(OpenError::NotALog(format!(
+                "{} is character device {}:{}, not the kernel log, which is 1:11: \
+                 give --path.kmsg the container's real /dev/kmsg, a file or a FIFO",
+                path.display(),
+                number.0,
+                number.1
+            )));
+        }
+        let file = open_file(path, false).map_err(denied)?;
+        return Ok(Input::Device(Device::new(file)));
+    }
+    if kind.is_fifo() {
+        // Open for writing as well, it never ends when a writer leaves.
+        let (file, keeps_open) = match open_file(path, true) {
+            Ok(file) => (file, true),
+            Err(_) => (open_file(path, false).map_err(denied)?, false),
+        };
+        return Ok(Input::Stream(Stream::fifo(file, keeps_open)));
+    }
+    if kind.is_file() {
+        let file = open_file(path, false).map_err(denied)?;
+        // Its files have no size, so that their growth cannot be followed.
+        if rustix::fs::fstatfs(&file).is_ok_and(|fs| fs.f_type == PROC_SUPER_MAGIC) {
+            return Err(OpenError::NotALog(format!(
+                "{} is of procfs, whose log has another form: give --path.kmsg /dev/kmsg",
+                path.display()
+            )));
+        }
+        return Ok(Input::Stream(Stream::file(path, file, &metadata)));
+    }
+    let what = if kind.is_dir() { "a directory" } else { "neither a device, a file nor a FIFO" };
+    Err(OpenError::NotALog(format!(
+        "{} is {what}: give --path.kmsg /dev/kmsg, a file or a FIFO",
+        path.display()
+    )))
+}
+
+fn open_file(path: &Path, write: bool) -> io::Result<File> {
+    let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits();
+    let flags = i32::try_from(flags).map_err(io::Error::other)?;
+    OpenOptions::new().read(true).write(write).custom_flags(flags).open(path)
+}
+
+fn describe_open(path: &Path, error: &io::Error) -> String {
+    let path = path.display();
+    let remedy = match error.kind() {
+        io::ErrorKind::NotFound => "in a container, pass the device in (--device=/dev/kmsg)",
+        io::ErrorKind::PermissionDenied => {
+            "needs root or CAP_SYSLOG, and in a container the device (--device=/dev/kmsg)"
+        }
+        _ => "look at what is there",
+    };
+    format!("cannot open {path}: {error}: {remedy}")
+}
+
+#[cfg(test)]
+mod tests;

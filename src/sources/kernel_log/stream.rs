@@ -1,0 +1,273 @@
+//! A regular file or a FIFO that holds records as `/dev/kmsg` hands them out.
+
+use std::fs::{File, Metadata};
+use std::io::{Seek, SeekFrom};
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+
+use super::intake::Intake;
+use super::{ReadClock, ReadEnd, open_file};
+use crate::model::Observation;
+
+/// A line longer than this, and a record with its continuation lines, is malformed.
+pub(super) const RECORD_BYTES: usize = 8192;
+
+/// Bytes taken in at once. There is always room for an open record and an unfinished line.
+const BUFFER_BYTES: usize = 8 * RECORD_BYTES;
+
+#[derive(Debug)]
+pub(super) struct Stream {
+    file: File,
+    origin: Origin,
+    lines: Lines,
+}
+
+#[derive(Debug)]
+enum Origin {
+    /// `keeps_open`: opened for writing too, so that it does not end when a writer leaves.
+    Fifo { keeps_open: bool },
+    /// A regular file, followed as it grows.
+    File { path: PathBuf, identity: (u64, u64), offset: u64 },
+}
+
+impl Stream {
+    pub(super) fn fifo(file: File, keeps_open: bool) -> Self {
+        Self { file, origin: Origin::Fifo { keeps_open }, lines: Lines::new() }
+    }
+
+    pub(super) fn file(path: &Path, file: File, metadata: &Metadata) -> Self {
+        let origin =
+            Origin::File { path: path.to_owned(), identity: identity(metadata), offset: 0 };
+        Self { file, origin, lines: Lines::new() }
+    }
+
+    /// A FIFO without a writer would wake its poller for ever unless we hold it open.
+    pub(super) fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
+        matches!(self.origin, Origin::Fifo { keeps_open: true }).then(|| self.file.as_fd())
+    }
+
+    pub(super) fn read(
+        &mut self,
+        intake: &mut Intake,
+        clock: &ReadClock,
+        out: &mut Vec<Observation>,
+        at_most: usize,
+    ) -> Result<ReadEnd, String> {
+        let mut taken = 0;
+        while taken < at_most {
+            match self.lines.next() {
+                Some(Piece::Record(raw)) => {
+                    intake.take(raw, clock, out);
+                    taken += 1;
+                }
+                Some(Piece::Overlong) => {
+                    intake.malformed(out);
+                    taken += 1;
+                }
+                None => {
+                    let filled = self.fill()?;
+                    if filled == Filled::Bytes {
+                        continue;
+                    }
+                    if let Some(raw) = self.lines.close() {
+                        intake.take(raw, clock, out);
+                        taken += 1;
+                    }
+                    if filled == Filled::Nothing || !self.follow(intake, out)? {
+                        return Ok(ReadEnd::Drained);
+                    }
+                }
+            }
+        }
+        Ok(ReadEnd::More)
+    }
+
+    fn fill(&mut self) -> Result<Filled, String> {
+        loop {
+            match rustix::io::read(&self.file, self.lines.free_space()) {
+                Ok(0) => return Ok(Filled::End),
+                Ok(length) => {
+                    self.lines.filled(length);
+                    if let Origin::File { offset, .. } = &mut self.origin {
+                        *offset += length as u64;
+                    }
+                    return Ok(Filled::Bytes);
+                }
+                Err(Errno::AGAIN) => return Ok(Filled::Nothing),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(format!("reading the kernel log failed: {error}")),
+            }
+        }
+    }
+
+    /// At the end of a regular file: has it been truncated or replaced? If so, starts over in it.
+    fn follow(&mut self, intake: &mut Intake, out: &mut Vec<Observation>) -> Result<bool, String> {
+        let Origin::File { path, identity: known, offset } = &mut self.origin else {
+            return Ok(false);
+        };
+        let failed = |error: std::io::Error| format!("following {}: {error}", path.display());
+        // The name may be gone for a while in the middle of a rotation.
+        let named = std::fs::metadata(&*path).ok().filter(|named| identity(named) != *known);
+        if let Some(named) = named {
+            if !named.is_file() {
+                return Err(format!("{} is no longer a regular file", path.display()));
+            }
+            self.file = open_file(path, false).map_err(failed)?;
+            *known = identity(&self.file.metadata().map_err(failed)?);
+        } else if self.file.metadata().map_err(failed)?.len() < *offset {
+            self.file.seek(SeekFrom::Start(0)).map_err(failed)?;
+        } else {
+            return Ok(false);
+        }
+        *offset = 0;
+        // What was begun will not be finished.
+        if self.lines.abandon() {
+            intake.malformed(out);
+        }
+        intake.begin_anew();
+        Ok(true)
+    }
+}
+
+/// What asking for more bytes gave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Filled {
+    Bytes,
+    /// None now.
+    Nothing,
+    /// The end of the file as it is now.
+    End,
+}
+
+fn identity(metadata: &Metadata) -> (u64, u64) {
+    (metadata.dev(), metadata.ino())
+}
+
+/// What a stream of bytes yields.
+#[derive(Debug, PartialEq, Eq)]
+enum Piece<'a> {
+    /// A record with its continuation lines.
+    Record(&'a [u8]),
+    /// A line that is too long to be one.
+    Overlong,
+}
+
+/// Bytes in arrival order, cut into records.
+#[derive(Debug)]
+struct Lines {
+    buffer: Box<[u8]>,
+    /// End of what has arrived.
+    end: usize,
+    /// Begin of the first line that has not been judged.
+    line: usize,
+    /// Between `line` and here there is no newline.
+    scanned: usize,
+    /// The record that continuation lines may still be added to; it ends before `line`.
+    record: Option<Range<usize>>,
+    /// Skip everything up to the next newline.
+    skipping: bool,
+    /// To be told after the record that came before.
+    overlong: bool,
+}
+
+impl Lines {
+    fn new() -> Self {
+        Self {
+            buffer: vec![0; BUFFER_BYTES].into(),
+            end: 0,
+            line: 0,
+            scanned: 0,
+            record: None,
+            skipping: false,
+            overlong: false,
+        }
+    }
+
+    /// Room for more bytes: never none after [`Self::next`] gave `None`, since the open record and
+    /// the unfinished line are both bounded.
+    fn free_space(&mut self) -> &mut [u8] {
+        let keep = self.record.as_ref().map_or(self.line, |record| record.start);
+        self.buffer.copy_within(keep..self.end, 0);
+        self.end -= keep;
+        self.line -= keep;
+        self.scanned -= keep;
+        self.record = self.record.take().map(|record| 0..record.end - keep);
+        &mut self.buffer[self.end..]
+    }
+
+    fn filled(&mut self, length: usize) {
+        self.end += length;
+    }
+
+    /// The next piece that is known to be complete.
+    fn next(&mut self) -> Option<Piece<'_>> {
+        while !self.overlong {
+            let unseen = &self.buffer[self.scanned..self.end];
+            let Some(newline) = unseen.iter().position(|&byte| byte == b'\n') else {
+                self.scanned = self.end;
+                if !self.skipping && self.end - self.line <= RECORD_BYTES {
+                    return None;
+                }
+                self.line = self.end;
+                if self.skipping {
+                    return None;
+                }
+                self.skipping = true;
+                self.overlong = true;
+                break;
+            };
+            let line = self.line..self.scanned + newline;
+            self.line = line.end + 1;
+            self.scanned = self.line;
+            if let Some(record) = self.judge(line) {
+                return Some(Piece::Record(&self.buffer[record]));
+            }
+        }
+        if let Some(record) = self.record.take() {
+            return Some(Piece::Record(&self.buffer[record]));
+        }
+        self.overlong = false;
+        Some(Piece::Overlong)
+    }
+
+    /// Takes in one whole line; gives back the record that it ends, if any.
+    fn judge(&mut self, line: Range<usize>) -> Option<Range<usize>> {
+        if std::mem::take(&mut self.skipping) || line.is_empty() {
+            return self.record.take();
+        }
+        if line.len() > RECORD_BYTES {
+            self.overlong = true;
+            return self.record.take();
+        }
+        if self.buffer[line.start] != b' ' {
+            return self.record.replace(line.start..line.end + 1);
+        }
+        // A continuation line without a record before it came too late, and is dropped.
+        let record = self.record.take()?;
+        if line.end + 1 - record.start > RECORD_BYTES {
+            return Some(record);
+        }
+        self.record = Some(record.start..line.end + 1);
+        None
+    }
+
+    /// Gives out the record that was kept open for continuation lines.
+    fn close(&mut self) -> Option<&[u8]> {
+        self.record.take().map(|record| &self.buffer[record])
+    }
+
+    /// Forgets all bytes; true if an unfinished line was among them.
+    fn abandon(&mut self) -> bool {
+        let unfinished = !self.skipping && self.line < self.end;
+        (self.end, self.line, self.scanned) = (0, 0, 0);
+        (self.record, self.skipping, self.overlong) = (None, false, false);
+        unfinished
+    }
+}
+
+#[cfg(test)]
+mod tests;

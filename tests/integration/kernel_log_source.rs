@@ -1,0 +1,232 @@
+//! The kernel-log source on the real kernel. As root only: others are told that it was skipped.
+
+#![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
+
+use std::fs::{self, File, OpenOptions};
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::time::{ClockId, clock_gettime};
+use umawarden::model::{KernelRecord, Moment, Observation};
+use umawarden::sources::kernel_log::{
+    KernelLogSource, ReadClock, ReadEnd, Reader, ResumeFrom, SYSLOG_SEQ_BASE,
+};
+
+const DEV_KMSG: &str = "/dev/kmsg";
+const PRINTK_DEVKMSG: &str = "/proc/sys/kernel/printk_devkmsg";
+
+/// One test at a time writes to the kernel log; others would push its records out of the ring.
+static KERNEL_LOG: Mutex<()> = Mutex::new(());
+
+/// Sole use of the kernel log, unlimited from user space; everything is put back afterwards.
+pub struct Flooding {
+    limit_before: String,
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl Flooding {
+    /// `None`, with a word on why, where this process may not.
+    pub fn allowed() -> Option<Self> {
+        let alone = KERNEL_LOG.lock().unwrap_or_else(PoisonError::into_inner);
+        let limit_before = fs::read_to_string(PRINTK_DEVKMSG).unwrap_or_default();
+        if let Err(error) = fs::write(PRINTK_DEVKMSG, "on\n") {
+            eprintln!("skipped: needs root and a writable {PRINTK_DEVKMSG}: {error}");
+            return None;
+        }
+        Some(Self { limit_before, _alone: alone })
+    }
+}
+
+impl Drop for Flooding {
+    fn drop(&mut self) {
+        let _ = fs::write(PRINTK_DEVKMSG, &self.limit_before);
+    }
+}
+
+fn read_clock() -> ReadClock {
+    let since_boot = |clock| {
+        let time = clock_gettime(clock);
+        Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap())
+    };
+    ReadClock {
+        at: Moment { uptime: since_boot(ClockId::Boottime), utc: Timestamp::now() },
+        monotonic: since_boot(ClockId::Monotonic),
+    }
+}
+
+fn drain(source: &mut KernelLogSource, out: &mut Vec<Observation>) {
+    while source.read(read_clock(), out, 500) == ReadEnd::More {}
+}
+
+fn drained(path: &str, resume: Option<ResumeFrom>) -> (KernelLogSource, Vec<Observation>) {
+    let mut source = KernelLogSource::open(Path::new(path), resume);
+    let mut out = Vec::new();
+    drain(&mut source, &mut out);
+    (source, out)
+}
+
+fn writer() -> File {
+    OpenOptions::new().write(true).open(DEV_KMSG).unwrap()
+}
+
+/// One write is one record, so it must not be split.
+fn say(writer: &mut File, line: &str) {
+    assert_eq!(rustix::io::write(&*writer, line.as_bytes()).unwrap(), line.len());
+}
+
+fn records(seen: &[Observation]) -> Vec<&KernelRecord> {
+    seen.iter()
+        .filter_map(|observation| match observation {
+            Observation::KernelRecord(record) => Some(record),
+            _ => None,
+        })
+        .collect()
+}
+
+fn lost(seen: &[Observation]) -> u64 {
+    seen.iter()
+        .map(|observation| match observation {
+            Observation::KernelRecordsLost(lost) => *lost,
+            _ => 0,
+        })
+        .sum()
+}
+
+fn mark(what: &str) -> String {
+    format!("umawarden-test-{what}-{}-{}", std::process::id(), Timestamp::now().as_nanosecond())
+}
+
+#[test]
+fn a_live_record_wakes_the_poller_and_is_seen_as_written() {
+    let Some(_flooding) = Flooding::allowed() else { return };
+    let (mut source, _) = drained(DEV_KMSG, None);
+    assert_eq!((source.reader(), source.reason()), (Reader::Kmsg, None));
+    assert!(source.drained_once());
+    let mark = mark("live");
+    say(&mut writer(), &format!("<10>{mark} a\u{7}b\n"));
+    let timeout = Timespec { tv_sec: 10, tv_nsec: 0 };
+    let fd = source.poll_fd().unwrap();
+    assert_eq!(poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&timeout)), Ok(1));
+    let before = Timestamp::now();
+    let mut seen = Vec::new();
+    drain(&mut source, &mut seen);
+    let found = records(&seen).into_iter().find(|record| record.text.contains(&mark)).unwrap();
+    assert_eq!((found.facility, found.level), (1, 2));
+    assert_eq!(found.text, format!("{mark} a\\x07b"));
+    assert!(found.utc >= before);
+}
+
+#[test]
+fn seen_and_lost_make_what_was_written_in_a_flood() {
+    const WRITTEN: u64 = 20_000;
+    let Some(_flooding) = Flooding::allowed() else { return };
+    let (mut source, _) = drained(DEV_KMSG, None);
+    let mark = mark("flood");
+    let mut writer = writer();
+    // The first and the last record are sure to be seen, and what lies between is numbered.
+    say(&mut writer, &format!("<14>{mark} first\n"));
+    let mut seen = Vec::new();
+    drain(&mut source, &mut seen);
+    for number in 0..WRITTEN {
+        say(&mut writer, &format!("<14>{mark} {number} {:x<60}\n", ""));
+        if number % 6000 == 5999 {
+            source.read(read_clock(), &mut seen, 700);
+        }
+    }
+    say(&mut writer, &format!("<14>{mark} last\n"));
+    drain(&mut source, &mut seen);
+    let bounds: Vec<u64> = records(&seen)
+        .iter()
+        .filter(|record| {
+            record.text.strip_prefix(&mark).is_some_and(|rest| rest == " first" || rest == " last")
+        })
+        .map(|record| record.seq)
+        .collect();
+    let [first, last] = bounds[..] else { panic!("{bounds:?}") };
+    let between = records(&seen).iter().filter(|r| (first + 1..last).contains(&r.seq)).count();
+    let ours = records(&seen)
+        .iter()
+        .filter(|record| record.text.starts_with(&mark) && (first + 1..last).contains(&record.seq))
+        .count();
+    // The kernel itself may have said something meanwhile; it numbers those records too.
+    let numbered = last - first - 1;
+    assert!(numbered >= WRITTEN, "only {numbered} records were let in: who set {PRINTK_DEVKMSG}?");
+    assert_eq!(between as u64 + lost(&seen), numbered);
+    assert!((between - ours) as u64 <= numbered - WRITTEN);
+    assert!(lost(&seen) > 0, "the ring held everything: the flood tested nothing");
+    let numbers: Vec<u64> = records(&seen)
+        .iter()
+        .filter_map(|r| r.text.strip_prefix(&mark)?.split_whitespace().next()?.parse().ok())
+        .collect();
+    assert!(numbers.windows(2).all(|pair| pair[0] < pair[1]), "a record was seen twice");
+}
+
+#[test]
+fn a_restart_sees_each_record_once() {
+    let Some(_flooding) = Flooding::allowed() else { return };
+    let mark = mark("restart");
+    let mut writer = writer();
+    (0..50).for_each(|number| say(&mut writer, &format!("<14>{mark} {number}\n")));
+    let mut source = KernelLogSource::open(Path::new(DEV_KMSG), None);
+    let mut first = Vec::new();
+    while !records(&first).last().is_some_and(|record| record.text.ends_with(" 20")) {
+        assert_eq!(source.read(read_clock(), &mut first, 1), ReadEnd::More);
+    }
+    let seq = records(&first).last().unwrap().seq + 1;
+    drop(source);
+    let (_, second) = drained(DEV_KMSG, Some(ResumeFrom { seq }));
+    let numbers = |seen: &[Observation]| -> Vec<u32> {
+        let ours = |record: &KernelRecord| record.text.strip_prefix(&mark)?.trim().parse().ok();
+        records(seen).into_iter().filter_map(ours).collect()
+    };
+    assert_eq!(numbers(&first), (0..=20).collect::<Vec<_>>());
+    assert_eq!(numbers(&second), (21..50).collect::<Vec<_>>());
+    assert_eq!(lost(&second), 0);
+}
+
+#[test]
+fn old_records_get_about_the_time_at_which_they_were_written() {
+    let Some(_flooding) = Flooding::allowed() else { return };
+    let mark = mark("old");
+    say(&mut writer(), &format!("<14>{mark}\n"));
+    let written = Timestamp::now();
+    let (_, seen) = drained(DEV_KMSG, None);
+    let found = records(&seen).into_iter().find(|record| record.text == mark).unwrap();
+    // The two clocks drift apart by less than this in months.
+    assert!(found.utc.duration_since(written).abs().as_secs() < 600, "{}", found.utc);
+    assert!(records(&seen).iter().all(|record| record.utc <= Timestamp::now()));
+}
+
+#[test]
+fn without_dev_kmsg_the_syslog_ring_is_read() {
+    let Some(_flooding) = Flooding::allowed() else { return };
+    let path = "/nonexistent/kmsg";
+    let mark = mark("syslog");
+    let mut writer = writer();
+    (0..3).for_each(|number| say(&mut writer, &format!("<30>{mark} {number}\n")));
+    let mut source = KernelLogSource::open(Path::new(path), None);
+    assert_eq!(source.reader(), Reader::Syslog);
+    let reason = source.reason().unwrap().to_string();
+    assert!(reason.contains(path) && reason.contains("syslog(2)"), "{reason}");
+    let mut seen = Vec::new();
+    while !source.drained_once() {
+        source.read(read_clock(), &mut seen, 500);
+        std::thread::yield_now();
+    }
+    let ours: Vec<&KernelRecord> =
+        records(&seen).into_iter().filter(|record| record.text.starts_with(&mark)).collect();
+    assert_eq!(ours.len(), 3);
+    assert!(ours.iter().all(|record| (record.facility, record.level) == (3, 6)));
+    assert!(ours.windows(2).all(|pair| pair[0].seq < pair[1].seq));
+    assert!(ours[0].seq >= SYSLOG_SEQ_BASE);
+    // From either reader, a restart goes on behind the last record that was handled.
+    let resume = Some(ResumeFrom { seq: ours[1].seq + 1 });
+    let (_, by_kmsg) = drained(DEV_KMSG, resume);
+    let ours_by_kmsg: Vec<&KernelRecord> =
+        records(&by_kmsg).into_iter().filter(|record| record.text.starts_with(&mark)).collect();
+    let [third] = ours_by_kmsg[..] else { panic!("{ours_by_kmsg:?}") };
+    assert_eq!((&third.text, third.usec), (&ours[2].text, ours[2].usec));
+}
