@@ -1,5 +1,6 @@
 //! `/api/v1/…`: JSON in the envelope of Prometheus' own API.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::State;
@@ -17,13 +18,14 @@ use crate::policy::status::{AlertStatus, RuleState, RuleStatus, Status};
 pub(super) async fn status(State(site): State<Site>) -> Response {
     let status = site.served.status.load_full();
     let uptime = (site.served.uptime)().saturating_sub(status.started.uptime);
+    let values = status.values.iter().filter(|reading| matches!(reading, Reading::Value(_)));
     success(&json!({
         "version": VERSION,
         "mode": status.mode.name(),
         "started": status.started.utc.to_string(),
         "uptime_seconds": uptime.as_secs_f64(),
         "sampled": status.at.utc.to_string(),
-        "series": status.values.iter().filter(|reading| matches!(reading, Reading::Value(_))).count(),
+        "series": values.count(),
         "unsupported": names_of(&status, Reading::Unsupported),
         "failed": names_of(&status, Reading::Failed),
         "sources": status.sources.iter().map(|source| json!({
@@ -64,10 +66,11 @@ pub(super) async fn rules(State(site): State<Site>) -> Response {
         .chunk_by(same_group)
         .map(|group| {
             let first = group.first();
+            let rules = group.iter().map(|rule| rule_as_prometheus(rule, &status));
             json!({
                 "name": first.map(|rule| &rule.rule.group),
                 "file": first.map(|rule| &rule.file),
-                "rules": group.iter().map(|rule| rule_as_prometheus(rule, &status)).collect::<Vec<_>>(),
+                "rules": rules.collect::<Vec<_>>(),
                 "lastEvaluation": status.at.utc.to_string(),
             })
         })
@@ -164,8 +167,8 @@ pub(super) async fn read_journal(
     deadline: Duration,
 ) -> Result<Page, QueryError> {
     let late = || QueryError::Unavailable(format!("no answer within {} s", deadline.as_secs_f64()));
-    let queries = std::sync::Arc::clone(&site.queries);
-    let served = std::sync::Arc::clone(&site.served);
+    let queries = Arc::clone(&site.queries);
+    let served = Arc::clone(&site.served);
     let answer = async move {
         let turn = queries.acquire_owned().await;
         tokio::task::spawn_blocking(move || {

@@ -93,7 +93,7 @@ fn holder_of(port: u16) -> Option<(u32, String)> {
 }
 
 /// Inodes of the sockets in state LISTEN (0A) on that port.
-fn listening_inodes(table: &str, port: u16) -> Vec<u64> {
+pub(super) fn listening_inodes(table: &str, port: u16) -> Vec<u64> {
     let local_port = format!(":{port:04X}");
     table
         .lines()

@@ -1,7 +1,7 @@
 //! `/-/healthy`, `/-/ready` and `/-/reload`.
 
 use axum::extract::State;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use hyper::{HeaderMap, StatusCode};
 use tokio::sync::oneshot;
 
@@ -77,18 +77,4 @@ fn with_newline(mut text: String) -> String {
         text.push('\n');
     }
     text
-}
-
-/// For whoever asks for a page that there is not.
-pub(super) async fn not_found(State(site): State<Site>) -> Response {
-    let mut text = "404 page not found. There are:\n".to_owned();
-    for (path, meaning) in site.paths() {
-        text.push_str(&format!("  {path}  {meaning}\n"));
-    }
-    plain(StatusCode::NOT_FOUND, text)
-}
-
-/// For whoever uses another method than the page's.
-pub(super) async fn method_not_allowed() -> Response {
-    plain(StatusCode::METHOD_NOT_ALLOWED, "method not allowed\n").into_response()
 }

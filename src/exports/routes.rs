@@ -99,8 +99,8 @@ pub(super) fn router(served: Arc<Served>) -> Result<Router, String> {
         router = router.route("/", get(landing::page));
     }
     Ok(router
-        .fallback(probes::not_found)
-        .method_not_allowed_fallback(probes::method_not_allowed)
+        .fallback(not_found)
+        .method_not_allowed_fallback(method_not_allowed)
         .layer(middleware::from_fn(for_all))
         .with_state(site))
 }
@@ -158,6 +158,20 @@ async fn metrics(State(site): State<Site>, headers: HeaderMap) -> Response {
 fn exposition(site: &Site, format: Format, gzip: bool) -> io::Result<Bytes> {
     let text = exposition::text(site.served.status.load_full(), format)?;
     Ok(if gzip { exposition::gzip(&text)?.into() } else { text.into() })
+}
+
+/// For whoever asks for a page that there is not.
+async fn not_found(State(site): State<Site>) -> Response {
+    let mut text = "404 page not found. There are:\n".to_owned();
+    for (path, meaning) in site.paths() {
+        text.push_str(&format!("  {path}  {meaning}\n"));
+    }
+    plain(StatusCode::NOT_FOUND, text)
+}
+
+/// For whoever uses another method than the page's.
+async fn method_not_allowed() -> Response {
+    plain(StatusCode::METHOD_NOT_ALLOWED, "method not allowed\n")
 }
 
 /// A response for people and shells.

@@ -58,6 +58,7 @@ pub async fn serve(
     let router = routes::router(served)
         .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
     let mut connections = Connections::new(router, limits);
+    let mut refusing = false;
     loop {
         let room = connections.make_room();
         tokio::select! {
@@ -65,10 +66,16 @@ pub async fn serve(
             _ = shutdown.wait_for(|stop| *stop) => break,
             _ = connections.tasks.join_next(), if !connections.tasks.is_empty() => {}
             accepted = accept(&listeners), if room => match accepted {
-                Ok(stream) => connections.open(stream),
+                Ok(stream) => {
+                    refusing = false;
+                    connections.open(stream);
+                }
                 Err(error) if concerns_one_client(&error) => debug!(%error, "accept"),
                 Err(error) => {
-                    warn!(%error, "cannot accept connections; trying again");
+                    if !refusing {
+                        warn!(%error, "cannot accept connections; trying again");
+                    }
+                    refusing = true;
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             },

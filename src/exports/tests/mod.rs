@@ -1,4 +1,5 @@
 mod exposition;
+mod listen;
 mod negotiation;
 mod openmetrics;
 mod page_request;

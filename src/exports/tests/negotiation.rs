@@ -1,5 +1,6 @@
 use hyper::HeaderMap;
 use hyper::header::{ACCEPT, ACCEPT_ENCODING};
+use proptest::prelude::*;
 
 use super::super::negotiation::Format::{OpenMetrics, Text};
 use super::super::negotiation::{Format, accepts_gzip, format};
@@ -106,4 +107,26 @@ fn gzip_is_used_only_where_it_is_wanted() {
         assert_eq!(gzip_for(accept), expected, "{accept:?}");
     }
     assert!(!accepts_gzip(&HeaderMap::new()), "absent");
+}
+
+proptest! {
+    #[test]
+    fn a_weighted_pair_is_decided_by_its_weights_whatever_else_is_listed(
+        open in 1_u16..=1000,
+        text in 1_u16..=1000,
+        other in "[a-z]{1,5}/[a-z*;=\", ]{0,9}",
+    ) {
+        let (open_weight, text_weight) = (f32::from(open) / 1e3, f32::from(text) / 1e3);
+        let pair = format!(
+            "application/openmetrics-text;q={open_weight},text/plain;q={text_weight}"
+        );
+        let expected = if open > text { OpenMetrics } else { Text };
+        prop_assert_eq!(format_for(&format!("{pair},{other}")), expected);
+    }
+
+    #[test]
+    fn no_header_makes_negotiation_fail(accept in "[ -~]{0,80}") {
+        format_for(&accept);
+        gzip_for(&accept);
+    }
 }
