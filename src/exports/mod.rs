@@ -1,1 +1,159 @@
 //! What others may read: metrics, API, pages.
+//!
+//! Everything is answered from the [`Status`] snapshot and from the two [`Queries`]; nothing here
+//! reads the node, and nothing here can hold up the loop that does.
+
+mod api;
+mod exposition;
+mod landing;
+mod listen;
+mod negotiation;
+mod page_request;
+mod probes;
+mod routes;
+mod server;
+mod stall;
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use jiff::Timestamp;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::policy::status::Status;
+
+pub use listen::bind;
+pub use routes::check_telemetry_path;
+pub use server::serve;
+
+/// This build's version, as in `uma_build_info`.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// All that the server answers from.
+#[derive(Debug)]
+pub struct Served {
+    /// The latest snapshot; the daemon replaces it after every step.
+    pub status: Arc<ArcSwap<Status>>,
+    /// Where the metrics are: see [`check_telemetry_path`].
+    pub telemetry_path: String,
+    /// How to read the journal.
+    pub queries: Queries,
+    /// Where `POST /-/reload` is sent.
+    pub reload: ReloadSender,
+    /// The clock of [`crate::model::Moment::uptime`].
+    pub uptime: fn() -> Duration,
+    /// What clients may take.
+    pub limits: Limits,
+}
+
+/// What clients may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Connections at once. Beyond that, whoever has been connected the longest without a request
+    /// under way is cut off.
+    pub connections: usize,
+    /// From the opening of a connection, or the last response, to the end of the next request's
+    /// header. Also how long an idle connection is kept.
+    pub request_header: Duration,
+    /// From the first byte that a client does not take at once to the end of that response.
+    pub response: Duration,
+    /// For one answer of the journal.
+    pub query: Duration,
+    /// For one reload.
+    pub reload: Duration,
+    /// How old the snapshot may be while the node still counts as watched.
+    pub snapshot_age: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: 512,
+            request_header: Duration::from_secs(30),
+            response: Duration::from_secs(30),
+            query: Duration::from_secs(5),
+            reload: Duration::from_secs(30),
+            snapshot_age: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Where a reload is asked for. Requests are served one at a time.
+pub type ReloadSender = mpsc::Sender<ReloadRequest>;
+
+/// Somebody wants the configuration and the rules to be read again.
+#[derive(Debug)]
+pub struct ReloadRequest {
+    /// Takes a summary for people, or the whole text of what is wrong.
+    pub answer: oneshot::Sender<Result<String, String>>,
+}
+
+/// Reads one page of the journal. It may block: it is called on a thread of its own.
+pub type Query = Box<dyn Fn(PageRequest) -> Result<Page, QueryError> + Send + Sync>;
+
+/// How to read the journal.
+pub struct Queries {
+    /// Kernel events, one JSON object each.
+    pub events: Query,
+    /// Decisions with their outcomes, one JSON object each.
+    pub decisions: Query,
+}
+
+impl fmt::Debug for Queries {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Queries")
+    }
+}
+
+/// Which entries of the journal are wanted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PageRequest {
+    /// At most so many entries.
+    pub limit: usize,
+    /// Where to begin, and in which order.
+    pub start: Start,
+    /// Not older than this.
+    pub since: Option<Timestamp>,
+    /// Older than this.
+    pub until: Option<Timestamp>,
+    /// Only events of this kind; one of [`crate::model::KernelEvent::KINDS`].
+    pub kind: Option<String>,
+    /// Only decisions of this rule: `group/alert`, or the alert's name alone.
+    pub rule: Option<String>,
+}
+
+/// Where a page begins, and in which order it runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// The newest entry; newest first.
+    Newest,
+    /// The entry before this id; newest first.
+    Before(u64),
+    /// The entry after this id; oldest first.
+    After(u64),
+}
+
+/// One page of the journal.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Page {
+    /// The entries, each with its `id`, in the order that was asked for.
+    pub items: Vec<serde_json::Value>,
+    /// Whether there are more in this direction.
+    pub more: bool,
+}
+
+/// Why the journal did not answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum QueryError {
+    /// The journal is down: full or broken disk, no permission.
+    #[error("the journal is not available: {0}")]
+    Unavailable(String),
+    /// It is up but could not answer.
+    #[error("reading the journal failed: {0}")]
+    Failed(String),
+}

@@ -2,6 +2,7 @@
 
 mod actions;
 mod config;
+mod exports;
 mod history;
 mod journal;
 mod kernel_log_source;

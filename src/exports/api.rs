@@ -1,0 +1,197 @@
+//! `/api/v1/…`: JSON in the envelope of Prometheus' own API.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use hyper::{StatusCode, Uri, header};
+use serde_json::{Map, Value, json};
+
+use super::page_request::{self, Filter};
+use super::routes::Site;
+use super::{Page, PageRequest, Queries, Query, QueryError, VERSION};
+use crate::model::Reading;
+use crate::policy::status::{AlertStatus, RuleState, RuleStatus, Status};
+
+/// Version, mode, sources, rules with their alerts, and which series have no value.
+pub(super) async fn status(State(site): State<Site>) -> Response {
+    let status = site.served.status.load_full();
+    let uptime = (site.served.uptime)().saturating_sub(status.started.uptime);
+    let values = status.values.iter().filter(|reading| matches!(reading, Reading::Value(_)));
+    success(&json!({
+        "version": VERSION,
+        "mode": status.mode.name(),
+        "started": status.started.utc.to_string(),
+        "uptime_seconds": uptime.as_secs_f64(),
+        "sampled": status.at.utc.to_string(),
+        "series": values.count(),
+        "unsupported": names_of(&status, Reading::Unsupported),
+        "failed": names_of(&status, Reading::Failed),
+        "sources": status.sources.iter().map(|source| json!({
+            "source": source.source.name(),
+            "up": source.up,
+            "detail": source.detail,
+            "took_seconds": source.took.as_secs_f64(),
+        })).collect::<Vec<_>>(),
+        "rules": status.rules.iter().map(rule_in_status).collect::<Vec<_>>(),
+    }))
+}
+
+fn names_of(status: &Status, absence: Reading<f64>) -> Vec<String> {
+    let series = status.series.iter().zip(&status.values);
+    series.filter(|(_, reading)| **reading == absence).map(|(key, _)| key.to_string()).collect()
+}
+
+fn rule_in_status(rule: &RuleStatus) -> Value {
+    json!({
+        "group": rule.rule.group,
+        "alert": rule.rule.alert,
+        "file": rule.file,
+        "expr": rule.expr,
+        "mode": rule.mode.name(),
+        "state": rule.state.name(),
+        "unknown": rule.unknown,
+        "remedy": rule.remedy,
+        "alerts": rule.alerts.iter().map(alert_json).collect::<Vec<_>>(),
+    })
+}
+
+/// Rules, as Grafana and others read them from Prometheus.
+pub(super) async fn rules(State(site): State<Site>) -> Response {
+    let status = site.served.status.load_full();
+    let same_group = |a: &RuleStatus, b: &RuleStatus| a.rule.group == b.rule.group;
+    let groups: Vec<Value> = status
+        .rules
+        .chunk_by(same_group)
+        .map(|group| {
+            let first = group.first();
+            let rules = group.iter().map(|rule| rule_as_prometheus(rule, &status));
+            json!({
+                "name": first.map(|rule| &rule.rule.group),
+                "file": first.map(|rule| &rule.file),
+                "rules": rules.collect::<Vec<_>>(),
+                "lastEvaluation": status.at.utc.to_string(),
+            })
+        })
+        .collect();
+    success(&json!({ "groups": groups }))
+}
+
+fn rule_as_prometheus(rule: &RuleStatus, status: &Status) -> Value {
+    let mut shown = json!({
+        "state": rule.state.name(),
+        "name": rule.rule.alert,
+        "query": rule.expr,
+        "labels": {},
+        "annotations": {},
+        "alerts": rule.alerts.iter().map(alert_json).collect::<Vec<_>>(),
+        "health": if rule.state == RuleState::Unknown { "unknown" } else { "ok" },
+        "lastEvaluation": status.at.utc.to_string(),
+        "type": "alerting",
+    });
+    if !rule.unknown.is_empty() {
+        shown["lastError"] = rule.unknown.join("; ").into();
+    }
+    shown
+}
+
+/// Pending and firing alerts, as in Prometheus.
+pub(super) async fn alerts(State(site): State<Site>) -> Response {
+    let status = site.served.status.load_full();
+    let alerts: Vec<Value> =
+        status.rules.iter().flat_map(|rule| &rule.alerts).map(alert_json).collect();
+    success(&json!({ "alerts": alerts }))
+}
+
+fn alert_json(alert: &AlertStatus) -> Value {
+    let labels = alert.labels.iter().map(|(name, value)| (name.to_string(), json!(value)));
+    let notes = alert.annotations.iter().map(|(name, text)| (name.to_string(), json!(text)));
+    json!({
+        "labels": labels.collect::<Map<_, _>>(),
+        "annotations": notes.collect::<Map<_, _>>(),
+        "state": alert.state.name(),
+        "activeAt": alert.active_since.utc.to_string(),
+        "value": number(alert.value),
+    })
+}
+
+/// As text, like Prometheus: JSON has no infinities.
+fn number(value: f64) -> String {
+    match value {
+        f64::INFINITY => "+Inf".to_owned(),
+        f64::NEG_INFINITY => "-Inf".to_owned(),
+        other => other.to_string(),
+    }
+}
+
+/// Kernel events from the journal.
+pub(super) async fn events(State(site): State<Site>, uri: Uri) -> Response {
+    list(&site, &uri, Filter::Kind, "events", |queries| &queries.events).await
+}
+
+/// Decisions with their outcomes from the journal.
+pub(super) async fn decisions(State(site): State<Site>, uri: Uri) -> Response {
+    list(&site, &uri, Filter::Rule, "decisions", |queries| &queries.decisions).await
+}
+
+async fn list(
+    site: &Site,
+    uri: &Uri,
+    filter: Filter,
+    name: &'static str,
+    which: fn(&Queries) -> &Query,
+) -> Response {
+    let request = match page_request::parse(uri, filter) {
+        Ok(request) => request,
+        Err(problem) => return error(StatusCode::BAD_REQUEST, "bad_data", &problem),
+    };
+    match read_journal(site, which, request, site.served.limits.query).await {
+        Ok(page) => success(&json!({ name: page.items, "more": page.more })),
+        Err(problem @ QueryError::Unavailable(_)) => {
+            error(StatusCode::SERVICE_UNAVAILABLE, "unavailable", &problem.to_string())
+        }
+        Err(problem) => error(StatusCode::INTERNAL_SERVER_ERROR, "internal", &problem.to_string()),
+    }
+}
+
+/// Asks the journal on a thread of its own. A query that misses its deadline keeps its place among
+/// those that run at once until it ends.
+///
+/// # Errors
+/// The journal's, or its silence.
+pub(super) async fn read_journal(
+    site: &Site,
+    which: fn(&Queries) -> &Query,
+    request: PageRequest,
+    deadline: Duration,
+) -> Result<Page, QueryError> {
+    let late = || QueryError::Unavailable(format!("no answer within {} s", deadline.as_secs_f64()));
+    let queries = Arc::clone(&site.queries);
+    let served = Arc::clone(&site.served);
+    let answer = async move {
+        let turn = queries.acquire_owned().await;
+        tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            which(&served.queries)(request)
+        })
+        .await
+    };
+    match tokio::time::timeout(deadline, answer).await {
+        Ok(Ok(page)) => page,
+        Ok(Err(failure)) => Err(QueryError::Failed(failure.to_string())),
+        Err(_) => Err(late()),
+    }
+}
+
+fn success(data: &Value) -> Response {
+    answer(StatusCode::OK, &json!({ "status": "success", "data": data }))
+}
+
+fn error(status: StatusCode, kind: &str, problem: &str) -> Response {
+    answer(status, &json!({ "status": "error", "errorType": kind, "error": problem }))
+}
+
+fn answer(status: StatusCode, body: &Value) -> Response {
+    (status, [(header::CONTENT_TYPE, "application/json")], body.to_string()).into_response()
+}

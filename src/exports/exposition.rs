@@ -1,0 +1,308 @@
+//! The metrics as text.
+//!
+//! prometheus-client writes OpenMetrics. Text 0.0.4 differs in what the collector hands it (names
+//! with their suffix, `info` as a gauge) and in two words that [`Exposition`] puts right.
+
+use std::fmt;
+use std::io::{self, Write as _};
+use std::sync::{Arc, LazyLock};
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::text::{encode_eof, encode_registry};
+use prometheus_client::encoding::{
+    CounterValueEncoder, DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, EncodeLabel,
+    EncodeLabelSet, GaugeValueEncoder, LabelEncoder, LabelSetEncoder, MetricEncoder,
+};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::exemplar::Exemplar;
+use prometheus_client::registry::Registry;
+
+use super::negotiation::Format;
+use crate::model::{METRICS, Metric, MetricKind, SeriesKey};
+use crate::policy::status::Status;
+
+/// The whole exposition of a snapshot.
+///
+/// # Errors
+/// None that is known: writing into memory does not fail.
+pub(super) fn text(status: Arc<Status>, format: Format) -> io::Result<String> {
+    text_by(&CATALOGUE, status, format)
+}
+
+/// The same by another catalogue.
+pub(super) fn text_by(
+    catalogue: &'static Catalogue,
+    status: Arc<Status>,
+    format: Format,
+) -> io::Result<String> {
+    let mut out = Exposition {
+        text: String::with_capacity(120 * status.series.len() + 4096),
+        line_start: 0,
+        format,
+    };
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(Snapshot { catalogue, status, format }));
+    encode_registry(&mut out, &registry).map_err(io::Error::other)?;
+    if format == Format::OpenMetrics {
+        encode_eof(&mut out).map_err(io::Error::other)?;
+    }
+    Ok(out.text)
+}
+
+/// Compresses for the wire: quickly rather than well.
+///
+/// # Errors
+/// None that is known: writing into memory does not fail.
+pub(super) fn gzip(text: &str) -> io::Result<Vec<u8>> {
+    let mut encoder = GzEncoder::new(Vec::with_capacity(text.len() / 4), Compression::fast());
+    encoder.write_all(text.as_bytes())?;
+    encoder.finish()
+}
+
+/// The text so far, put right line by line.
+struct Exposition {
+    text: String,
+    line_start: usize,
+    format: Format,
+}
+
+impl Exposition {
+    /// The encoder writes infinities as `inf`, and knows no `untyped`. A value ends its line, for
+    /// nothing here has timestamps or exemplars.
+    fn end_line(&mut self) {
+        let line = &self.text[self.line_start..];
+        if line.starts_with("# TYPE ") {
+            if self.format == Format::Text && line.ends_with(" unknown") {
+                self.replace_end("unknown", "untyped");
+            }
+        } else if !line.starts_with('#') {
+            if line.ends_with(" inf") {
+                self.replace_end("inf", "+Inf");
+            } else if line.ends_with(" -inf") {
+                self.replace_end("-inf", "-Inf");
+            }
+        }
+        self.text.push('\n');
+        self.line_start = self.text.len();
+    }
+
+    fn replace_end(&mut self, old: &str, new: &str) {
+        self.text.truncate(self.text.len() - old.len());
+        self.text.push_str(new);
+    }
+}
+
+impl fmt::Write for Exposition {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let mut rest = text;
+        while let Some((line, after)) = rest.split_once('\n') {
+            self.text.push_str(line);
+            self.end_line();
+            rest = after;
+        }
+        self.text.push_str(rest);
+        Ok(())
+    }
+}
+
+/// The table of all metrics, with a way to find one quickly.
+pub(super) struct Catalogue {
+    metrics: &'static [Metric],
+    /// Names and places, by name.
+    places: Vec<(&'static str, usize)>,
+}
+
+/// This build's catalogue.
+static CATALOGUE: LazyLock<Catalogue> = LazyLock::new(|| Catalogue::new(METRICS));
+
+impl Catalogue {
+    pub(super) fn new(metrics: &'static [Metric]) -> Self {
+        let mut places: Vec<_> = metrics.iter().enumerate().map(|(i, m)| (m.name, i)).collect();
+        places.sort_unstable();
+        Self { metrics, places }
+    }
+
+    /// A metric's place in the exposition: the catalogue's order, then those it does not have.
+    fn place(&self, name: &str) -> usize {
+        let found = self.places.binary_search_by(|(candidate, _)| (*candidate).cmp(name)).ok();
+        found.and_then(|found| self.places.get(found)).map_or(usize::MAX, |(_, place)| *place)
+    }
+}
+
+struct Snapshot {
+    catalogue: &'static Catalogue,
+    status: Arc<Status>,
+    format: Format,
+}
+
+impl fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Snapshot").field("format", &self.format).finish_non_exhaustive()
+    }
+}
+
+impl Collector for Snapshot {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
+        let mut samples: Vec<Sample<'_>> = self
+            .status
+            .series
+            .iter()
+            .zip(&self.status.values)
+            .filter_map(|(key, reading)| {
+                let value = reading.value()?;
+                // One unwritable name would put the whole target down.
+                is_writable(key).then(|| Sample {
+                    place: self.catalogue.place(&key.name),
+                    key,
+                    value,
+                })
+            })
+            .collect();
+        samples.sort_by(|a, b| (a.place, &*a.key.name).cmp(&(b.place, &*b.key.name)));
+        for family in samples.chunk_by(|a, b| a.key.name == b.key.name) {
+            if let Some(first) = family.first() {
+                self.encode_family(&mut encoder, self.catalogue.metrics.get(first.place), family)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// One line.
+struct Sample<'a> {
+    place: usize,
+    key: &'a SeriesKey,
+    value: f64,
+}
+
+/// How the lines of a family are written.
+#[derive(Clone, Copy)]
+enum Shape {
+    /// The name as it stands.
+    Plain,
+    /// OpenMetrics: the encoder adds `_total`.
+    Counter,
+    /// OpenMetrics: the encoder adds `_info`, and 1.
+    Info,
+}
+
+impl Snapshot {
+    fn encode_family(
+        &self,
+        encoder: &mut DescriptorEncoder,
+        metric: Option<&Metric>,
+        family: &[Sample<'_>],
+    ) -> fmt::Result {
+        let Some(Sample { key, .. }) = family.first() else { return Ok(()) };
+        let full: &str = &key.name;
+        let (name, kind, shape) = match (metric.map(|m| m.kind), self.format) {
+            (None, _) => (full, MetricType::Unknown, Shape::Plain),
+            (Some(MetricKind::Gauge), _) => (full, MetricType::Gauge, Shape::Plain),
+            (Some(MetricKind::Counter), Format::Text) => (full, MetricType::Counter, Shape::Plain),
+            (Some(MetricKind::Info), Format::Text) => (full, MetricType::Gauge, Shape::Plain),
+            (Some(MetricKind::Counter), Format::OpenMetrics) => match full.strip_suffix("_total") {
+                Some(base) => (base, MetricType::Counter, Shape::Counter),
+                None => (full, MetricType::Unknown, Shape::Plain),
+            },
+            (Some(MetricKind::Info), Format::OpenMetrics) => match full.strip_suffix("_info") {
+                Some(base) => (base, MetricType::Info, Shape::Info),
+                None => (full, MetricType::Gauge, Shape::Plain),
+            },
+        };
+        let help = self.escape_help(metric.map_or("Not in this build's catalogue.", |m| m.help));
+        let mut lines = encoder.encode_descriptor(name, &help, None, kind)?;
+        family.iter().try_for_each(|sample| encode_sample(&mut lines, shape, sample))
+    }
+
+    /// The encoder writes help texts as they are. Only OpenMetrics escapes quotes in them.
+    fn escape_help(&self, help: &str) -> String {
+        let help = help.replace('\\', r"\\").replace('\n', r"\n");
+        match self.format {
+            Format::Text => help,
+            Format::OpenMetrics => help.replace('"', "\\\""),
+        }
+    }
+}
+
+fn encode_sample(lines: &mut MetricEncoder, shape: Shape, sample: &Sample<'_>) -> fmt::Result {
+    let labels = Labels(sample.key);
+    if let Shape::Info = shape {
+        return lines.encode_info(&labels);
+    }
+    if sample.key.labels.is_empty() {
+        return encode_value(lines, shape, sample.value);
+    }
+    encode_value(&mut lines.encode_family(&labels)?, shape, sample.value)
+}
+
+fn encode_value(line: &mut MetricEncoder, shape: Shape, value: f64) -> fmt::Result {
+    match shape {
+        Shape::Counter => line.encode_counter(&Number(value), None::<&NoExemplar<'_>>),
+        Shape::Plain | Shape::Info => line.encode_gauge(&Number(value)),
+    }
+}
+
+type NoExemplar<'a> = Exemplar<Labels<'a>, f64>;
+
+#[derive(Debug)]
+struct Labels<'a>(&'a SeriesKey);
+
+impl EncodeLabelSet for Labels<'_> {
+    fn encode(&self, encoder: &mut LabelSetEncoder) -> fmt::Result {
+        for (name, value) in self.0.labels.iter() {
+            let label: LabelEncoder = encoder.encode_label();
+            (&**name, &**value).encode(label)?;
+        }
+        Ok(())
+    }
+}
+
+/// A value: whole numbers in full, others as briefly as reads back the same.
+struct Number(f64);
+
+impl Number {
+    /// Up to 10^18 a whole number is written out; beyond, the exponent is easier to read.
+    fn whole(&self) -> Option<i64> {
+        let whole = self.0.trunc() == self.0 && self.0.abs() <= 1e18;
+        let negative_zero = self.0 == 0.0 && self.0.is_sign_negative();
+        #[expect(clippy::cast_possible_truncation, reason = "within the range of i64, and whole")]
+        (whole && !negative_zero).then_some(self.0 as i64)
+    }
+}
+
+impl EncodeGaugeValue for Number {
+    fn encode(&self, encoder: &mut GaugeValueEncoder) -> fmt::Result {
+        match self.whole() {
+            Some(whole) => EncodeGaugeValue::encode(&whole, encoder),
+            None => EncodeGaugeValue::encode(&self.0, encoder),
+        }
+    }
+}
+
+impl EncodeCounterValue for Number {
+    fn encode(&self, encoder: &mut CounterValueEncoder) -> fmt::Result {
+        match self.whole().and_then(|whole| u64::try_from(whole).ok()) {
+            Some(whole) => EncodeCounterValue::encode(&whole, encoder),
+            None => EncodeCounterValue::encode(&self.0, encoder),
+        }
+    }
+}
+
+fn is_writable(key: &SeriesKey) -> bool {
+    let mut previous = "";
+    let in_order = key.labels.iter().all(|(name, _)| {
+        let later = previous < &**name;
+        previous = name;
+        later && is_name(name, false)
+    });
+    in_order && is_name(&key.name, true)
+}
+
+/// Whether both formats take it as a metric's or a label's name.
+fn is_name(name: &str, colons: bool) -> bool {
+    !name.is_empty()
+        && !name.starts_with(|c: char| c.is_ascii_digit())
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || (colons && c == ':'))
+}

@@ -1,0 +1,195 @@
+//! The page for people: what is watched, where the rules stand, what was decided.
+
+use std::fmt::{self, Write as _};
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use hyper::{StatusCode, header};
+use serde_json::Value;
+
+use super::api::read_journal;
+use super::routes::Site;
+use super::{Page, PageRequest, QueryError, Start, VERSION};
+use crate::policy::status::{RuleStatus, Status};
+
+/// Decisions on the page.
+const DECISIONS: usize = 10;
+/// A page that waits for a slow disk helps nobody.
+const JOURNAL_WAIT: Duration = Duration::from_secs(1);
+
+/// Nothing is loaded, run or sent; only the page's own style applies.
+const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; \
+                      form-action 'none'; frame-ancestors 'none'";
+
+const STYLE: &str = "\
+:root{color-scheme:light dark}\
+body{font:15px/1.5 system-ui,sans-serif;max-width:64rem;margin:2rem auto;padding:0 1rem}\
+h1{font-size:1.5rem;margin:0}h2{font-size:1.1rem;margin:2rem 0 .5rem}\
+table{border-collapse:collapse;width:100%}\
+th,td{text-align:left;vertical-align:top;padding:.3rem .8rem .3rem 0;border-bottom:1px solid #8884}\
+td{overflow-wrap:anywhere}code{font:13px/1.4 ui-monospace,monospace}\
+nav a{margin-right:1rem}small{opacity:.75}\
+.firing,.down,.failed{color:light-dark(#b00020,#ff8a80);font-weight:600}\
+.pending,.unknown{color:light-dark(#8a5a00,#ffca66);font-weight:600}";
+
+/// The page itself.
+pub(super) async fn page(State(site): State<Site>) -> Response {
+    let request = PageRequest {
+        limit: DECISIONS,
+        start: Start::Newest,
+        since: None,
+        until: None,
+        kind: None,
+        rule: None,
+    };
+    let decided = read_journal(&site, |queries| &queries.decisions, request, JOURNAL_WAIT).await;
+    let headers = [
+        (header::CONTENT_TYPE, "text/html; charset=utf-8"),
+        (header::CONTENT_SECURITY_POLICY, POLICY),
+    ];
+    match render(&site, &decided) {
+        Ok(html) => (StatusCode::OK, headers, html).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    }
+}
+
+fn render(site: &Site, decided: &Result<Page, QueryError>) -> Result<String, fmt::Error> {
+    let status = site.served.status.load_full();
+    let uptime = (site.served.uptime)().saturating_sub(status.started.uptime);
+    let mut html = String::with_capacity(8192);
+    write!(
+        html,
+        "<!doctype html><html lang=en><meta charset=utf-8>\
+         <meta name=viewport content=\"width=device-width\">\
+         <title>umawarden</title><style>{STYLE}</style>\
+         <h1>umawarden</h1><p>Version {VERSION}, mode <b>{}</b>, up for {}, sampled {}.</p><nav>",
+        status.mode.name(),
+        humantime::format_duration(Duration::from_secs(uptime.as_secs())),
+        status.at.utc.strftime("%F %T UTC"),
+    )?;
+    for (path, meaning) in site.paths().filter(|(path, _)| !matches!(*path, "/" | "/-/reload")) {
+        write!(html, "<a href=\"{path}\" title=\"{meaning}\">{path}</a> ")?;
+    }
+    html.push_str("</nav>");
+    rules(&mut html, &status)?;
+    decisions(&mut html, decided)?;
+    sources(&mut html, &status)?;
+    html.push_str("</html>\n");
+    Ok(html)
+}
+
+fn rules(html: &mut String, status: &Status) -> fmt::Result {
+    html.push_str("<h2>Rules</h2>");
+    if status.rules.is_empty() {
+        html.push_str("<p>No rules are loaded.</p>");
+        return Ok(());
+    }
+    html.push_str("<table><tr><th>Rule<th>State<th>Mode<th>Condition</tr>");
+    for rule in status.rules.iter() {
+        let state = rule.state.name();
+        write!(
+            html,
+            "<tr><td>{}/{}<td class={state}>{state}<td>{}<td><code>{}</code>",
+            Escaped(&rule.rule.group),
+            Escaped(&rule.rule.alert),
+            rule.mode.name(),
+            Escaped(&rule.expr),
+        )?;
+        remarks(html, rule)?;
+        html.push_str("</tr>");
+    }
+    html.push_str("</table>");
+    Ok(())
+}
+
+fn remarks(html: &mut String, rule: &RuleStatus) -> fmt::Result {
+    for alert in &rule.alerts {
+        let since = alert.active_since.utc.strftime("%F %T UTC");
+        write!(html, "<br><small>{} since {since}", alert.state.name())?;
+        for (_, text) in &alert.annotations {
+            write!(html, ": {}", Escaped(text))?;
+        }
+        html.push_str("</small>");
+    }
+    for text in rule.unknown.iter().chain(&rule.remedy) {
+        write!(html, "<br><small>{}</small>", Escaped(text))?;
+    }
+    Ok(())
+}
+
+fn decisions(html: &mut String, decided: &Result<Page, QueryError>) -> fmt::Result {
+    html.push_str("<h2>Latest decisions</h2>");
+    let page = match decided {
+        Ok(page) if page.items.is_empty() => {
+            html.push_str("<p>Nothing has been decided yet.</p>");
+            return Ok(());
+        }
+        Ok(page) => page,
+        Err(error) => return write!(html, "<p class=failed>{}</p>", Escaped(&error.to_string())),
+    };
+    html.push_str("<table><tr><th>When<th>Rule<th>Verdict<th>Action<th>Outcome</tr>");
+    for item in &page.items {
+        let rule = match &item["rule"] {
+            Value::Object(rule) => {
+                let part = |name| rule.get(name).map(plain).unwrap_or_default();
+                format!("{}/{}", part("group"), part("alert"))
+            }
+            other => plain(other),
+        };
+        let verdict = format!("{} {}", plain(&item["verdict"]), plain(&item["reason"]));
+        write!(
+            html,
+            "<tr><td>{}<td>{}<td>{} <small>{}</small><td>{}<td>{}</tr>",
+            Escaped(&plain(item.pointer("/at/utc").unwrap_or(&item["at"]))),
+            Escaped(&rule),
+            Escaped(verdict.trim()),
+            Escaped(&plain(&item["mode"])),
+            Escaped(&plain(&item["action"])),
+            Escaped(&plain(item.pointer("/outcome/result").unwrap_or(&item["outcome"]))),
+        )?;
+    }
+    html.push_str("</table>");
+    Ok(())
+}
+
+fn sources(html: &mut String, status: &Status) -> fmt::Result {
+    html.push_str("<h2>Sources</h2><table><tr><th>Source<th>State<th>Remark</tr>");
+    for source in status.sources.iter() {
+        let state = if source.up { "up" } else { "down" };
+        let detail = source.detail.as_deref().unwrap_or_default();
+        write!(
+            html,
+            "<tr><td>{}<td class={state}>{state}<td>{}</tr>",
+            source.source.name(),
+            Escaped(detail),
+        )?;
+    }
+    html.push_str("</table>");
+    Ok(())
+}
+
+/// A JSON value as people write it.
+fn plain(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// Text that means nothing to a browser.
+struct Escaped<'a>(&'a str);
+
+impl fmt::Display for Escaped<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.chars().try_for_each(|c| match c {
+            '&' => f.write_str("&amp;"),
+            '<' => f.write_str("&lt;"),
+            '>' => f.write_str("&gt;"),
+            '"' => f.write_str("&quot;"),
+            '\'' => f.write_str("&#39;"),
+            other => f.write_char(other),
+        })
+    }
+}

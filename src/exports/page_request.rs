@@ -1,0 +1,119 @@
+//! The parameters of a journal page: `?limit=…&after=…&since=…`.
+
+use axum::extract::Query;
+use hyper::Uri;
+use jiff::Timestamp;
+
+use super::{PageRequest, Start};
+use crate::model::KernelEvent;
+
+/// Entries on a page that names no limit.
+const DEFAULT_LIMIT: usize = 100;
+/// The most entries that one page may have.
+const MAX_LIMIT: usize = 1000;
+/// A longer name is no rule's.
+const MAX_RULE_BYTES: usize = 512;
+
+/// What a list can be narrowed by, besides time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Filter {
+    /// `kind`, for events.
+    Kind,
+    /// `rule`, for decisions.
+    Rule,
+}
+
+impl Filter {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Kind => "kind",
+            Self::Rule => "rule",
+        }
+    }
+}
+
+/// Reads the parameters.
+///
+/// # Errors
+/// Names the parameter, and says what it should be.
+pub(super) fn parse(uri: &Uri, filter: Filter) -> Result<PageRequest, String> {
+    let Query(pairs) = Query::<Vec<(String, String)>>::try_from_uri(uri)
+        .map_err(|error| format!("the query cannot be read: {error}"))?;
+    let mut request = PageRequest {
+        limit: DEFAULT_LIMIT,
+        start: Start::Newest,
+        since: None,
+        until: None,
+        kind: None,
+        rule: None,
+    };
+    let mut seen: Vec<&str> = Vec::new();
+    for (name, value) in &pairs {
+        if seen.contains(&name.as_str()) {
+            return Err(format!("parameter {name:?} is given twice"));
+        }
+        seen.push(name);
+        set(&mut request, filter, name, value)?;
+    }
+    if seen.contains(&"after") && seen.contains(&"before") {
+        return Err("parameters \"after\" and \"before\" exclude each other".to_owned());
+    }
+    match (request.since, request.until) {
+        (Some(since), Some(until)) if since > until => {
+            Err("parameter \"since\" is later than \"until\"".to_owned())
+        }
+        _ => Ok(request),
+    }
+}
+
+fn set(request: &mut PageRequest, filter: Filter, name: &str, value: &str) -> Result<(), String> {
+    let wrong = |expected: &str| format!("parameter {name:?}: {value:?} is not {expected}");
+    let id = || value.parse().map_err(|_| wrong("an id"));
+    let time = || parse_time(value).ok_or_else(|| wrong("a time (RFC 3339 or Unix seconds)"));
+    match (name, filter) {
+        ("limit", _) => {
+            request.limit = value
+                .parse()
+                .ok()
+                .filter(|limit| (1..=MAX_LIMIT).contains(limit))
+                .ok_or_else(|| wrong("a number from 1 to 1000"))?;
+        }
+        ("after", _) => request.start = Start::After(id()?),
+        ("before", _) => request.start = Start::Before(id()?),
+        ("since", _) => request.since = Some(time()?),
+        ("until", _) => request.until = Some(time()?),
+        ("kind", Filter::Kind) => {
+            if !KernelEvent::KINDS.contains(&value) {
+                return Err(wrong(&format!("one of {}", KernelEvent::KINDS.join(", "))));
+            }
+            request.kind = Some(value.to_owned());
+        }
+        ("rule", Filter::Rule) => {
+            if value.is_empty() || value.len() > MAX_RULE_BYTES {
+                return Err(wrong("a rule's name (group/alert, or alert)"));
+            }
+            request.rule = Some(value.to_owned());
+        }
+        _ => {
+            let known = filter.name();
+            return Err(format!(
+                "unknown parameter {name:?}; there are limit, after, before, since, until, {known}"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// RFC 3339, or seconds since 1970 with or without a fraction, as in Prometheus' API.
+fn parse_time(text: &str) -> Option<Timestamp> {
+    if let Ok(seconds) = text.parse::<f64>() {
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "saturates, and jiff checks the range"
+        )]
+        return Timestamp::from_millisecond((seconds * 1e3).round() as i64)
+            .ok()
+            .filter(|_| seconds.is_finite());
+    }
+    text.parse().ok()
+}

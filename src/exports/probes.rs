@@ -1,0 +1,80 @@
+//! `/-/healthy`, `/-/ready` and `/-/reload`.
+
+use axum::extract::State;
+use axum::response::Response;
+use hyper::{HeaderMap, StatusCode};
+use tokio::sync::oneshot;
+
+use super::ReloadRequest;
+use super::routes::{Site, plain};
+use crate::model::Source;
+use crate::policy::status::Status;
+
+/// 200 as long as the loop that watches lives. A server that answers is no proof of that.
+pub(super) async fn healthy(State(site): State<Site>) -> Response {
+    let age = (site.served.uptime)().saturating_sub(site.served.status.load().at.uptime);
+    if age > site.served.limits.snapshot_age {
+        let text = format!(
+            "umawarden does not watch: its last look at this node is {:.1} s old\n",
+            age.as_secs_f64()
+        );
+        return plain(StatusCode::SERVICE_UNAVAILABLE, text);
+    }
+    plain(StatusCode::OK, "umawarden is healthy\n")
+}
+
+/// 200 once something about the node is known.
+pub(super) async fn ready(State(site): State<Site>) -> Response {
+    if has_sample(&site.served.status.load()) {
+        return plain(StatusCode::OK, "umawarden is ready\n");
+    }
+    plain(StatusCode::SERVICE_UNAVAILABLE, "umawarden is not ready: nothing has been sampled yet\n")
+}
+
+/// Whether any source that watches the node, rather than umawarden itself, has answered.
+fn has_sample(status: &Status) -> bool {
+    status.sources.iter().any(|source| {
+        let own = matches!(source.source, Source::Process | Source::Journal | Source::Policy);
+        source.up && !own
+    })
+}
+
+/// Reads configuration and rules again; one request at a time.
+pub(super) async fn reload(State(site): State<Site>, headers: HeaderMap) -> Response {
+    if is_from_elsewhere(&headers) {
+        return plain(StatusCode::FORBIDDEN, "a page of another site may not reload umawarden\n");
+    }
+    let deadline = site.served.limits.reload;
+    match tokio::time::timeout(deadline, ask_to_reload(&site)).await {
+        Ok(Some(Ok(summary))) => plain(StatusCode::OK, with_newline(summary)),
+        Ok(Some(Err(problems))) => plain(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            with_newline(format!("failed to reload: {problems}")),
+        ),
+        Ok(None) => plain(StatusCode::SERVICE_UNAVAILABLE, "umawarden is shutting down\n"),
+        Err(_) => plain(
+            StatusCode::GATEWAY_TIMEOUT,
+            format!("the reload has not ended within {} s; see the log\n", deadline.as_secs()),
+        ),
+    }
+}
+
+async fn ask_to_reload(site: &Site) -> Option<Result<String, String>> {
+    let _turn = site.reloading.lock().await;
+    let (answer, answered) = oneshot::channel();
+    site.served.reload.send(ReloadRequest { answer }).await.ok()?;
+    answered.await.ok()
+}
+
+/// Browsers say where a request comes from; whoever says nothing is no browser.
+fn is_from_elsewhere(headers: &HeaderMap) -> bool {
+    let site = headers.get("sec-fetch-site").and_then(|value| value.to_str().ok());
+    matches!(site, Some("cross-site" | "same-site"))
+}
+
+fn with_newline(mut text: String) -> String {
+    if !text.ends_with('\n') {
+        text.push('\n');
+    }
+    text
+}

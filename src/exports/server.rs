@@ -1,0 +1,248 @@
+//! The accept loop: bounded, patient with nobody, and quick to end.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::io;
+use std::net::TcpListener as StdListener;
+use std::pin::pin;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
+use std::time::Duration;
+
+use axum::Router;
+use hyper::Request;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
+use tracing::{debug, warn};
+
+use super::stall::{Activity, Stall};
+use super::{Limits, Served, routes};
+
+/// Room above the limit for connections that are just being cut off.
+const SPARE_CONNECTIONS: usize = 32;
+/// Header and request line together; also bounds the memory of one connection.
+const REQUEST_HEADER_BYTES: usize = 16 * 1024;
+/// After a failed accept: until a file descriptor or some memory may be free again.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// At the end: for requests that have been sent but not read yet.
+const LAST_REQUESTS: Duration = Duration::from_millis(100);
+/// At the end: for responses that are under way.
+const LAST_RESPONSES: Duration = Duration::from_millis(600);
+
+/// Serves until `shutdown` turns true (or its sender is gone), then ends within a second: open
+/// requests are answered, idle connections closed.
+///
+/// # Errors
+/// The telemetry path is unusable, or a listener cannot be handed to the runtime.
+pub async fn serve(
+    listeners: Vec<StdListener>,
+    served: Arc<Served>,
+    mut shutdown: watch::Receiver<bool>,
+) -> io::Result<()> {
+    let listeners = listeners
+        .into_iter()
+        .map(|listener| {
+            listener.set_nonblocking(true)?;
+            TcpListener::from_std(listener)
+        })
+        .collect::<io::Result<Vec<_>>>()?;
+    let limits = served.limits;
+    let router = routes::router(served)
+        .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+    let mut connections = Connections::new(router, limits);
+    let mut refusing = false;
+    loop {
+        let room = connections.make_room();
+        tokio::select! {
+            biased;
+            _ = shutdown.wait_for(|stop| *stop) => break,
+            _ = connections.tasks.join_next(), if !connections.tasks.is_empty() => {}
+            accepted = accept(&listeners), if room => match accepted {
+                Ok(stream) => {
+                    refusing = false;
+                    connections.open(stream);
+                }
+                Err(error) if concerns_one_client(&error) => debug!(%error, "accept"),
+                Err(error) => {
+                    if !refusing {
+                        warn!(%error, "cannot accept connections; trying again");
+                    }
+                    refusing = true;
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            },
+            () = tokio::time::sleep(ACCEPT_PAUSE), if !room => {}
+        }
+    }
+    drop(listeners);
+    connections.drain().await;
+    Ok(())
+}
+
+/// The next connection on any of the listeners.
+async fn accept(listeners: &[TcpListener]) -> io::Result<TcpStream> {
+    std::future::poll_fn(|cx| {
+        let mut accepted = listeners.iter().map(|listener| listener.poll_accept(cx));
+        match accepted.find(Poll::is_ready) {
+            Some(Poll::Ready(accepted)) => Poll::Ready(accepted.map(|(stream, _)| stream)),
+            Some(Poll::Pending) | None => Poll::Pending,
+        }
+    })
+    .await
+}
+
+/// The client went away between its SYN and our accept.
+fn concerns_one_client(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
+    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
+}
+
+/// A connection as the accept loop sees it.
+#[derive(Default)]
+struct Handle {
+    activity: Arc<Activity>,
+    close: Notify,
+}
+
+type Open = Arc<Mutex<BTreeMap<u64, Arc<Handle>>>>;
+
+struct Connections {
+    http: http1::Builder,
+    router: Router,
+    limits: Limits,
+    graceful: GracefulShutdown,
+    tasks: JoinSet<()>,
+    open: Open,
+    opened: u64,
+}
+
+impl Connections {
+    fn new(router: Router, limits: Limits) -> Self {
+        let mut http = http1::Builder::new();
+        http.timer(TokioTimer::new())
+            .header_read_timeout(limits.request_header)
+            .max_buf_size(REQUEST_HEADER_BYTES);
+        Self {
+            http,
+            router,
+            limits,
+            graceful: GracefulShutdown::new(),
+            tasks: JoinSet::new(),
+            open: Open::default(),
+            opened: 0,
+        }
+    }
+
+    /// Whether another connection may be accepted; cuts off the idle one that came first where
+    /// there are too many, so that whoever hoards connections keeps out only itself.
+    fn make_room(&self) -> bool {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        while open.len() > self.limits.connections {
+            let idle = open.iter().find(|(_, handle)| !handle.activity.is_busy());
+            let Some(id) = idle.map(|(id, _)| *id) else { break };
+            if let Some(handle) = open.remove(&id) {
+                handle.close.notify_one();
+            }
+        }
+        self.tasks.len() < self.limits.connections.saturating_add(SPARE_CONNECTIONS)
+    }
+
+    fn open(&mut self, stream: TcpStream) {
+        // Responses are written in one go, so nothing is gained by waiting for more.
+        if let Err(error) = stream.set_nodelay(true) {
+            debug!(%error, "set_nodelay");
+        }
+        let handle = Arc::new(Handle::default());
+        let id = self.opened;
+        self.opened += 1;
+        let guard = Registered { id, open: Arc::clone(&self.open) };
+        self.open.lock().unwrap_or_else(PoisonError::into_inner).insert(id, Arc::clone(&handle));
+        let io =
+            TokioIo::new(Stall::new(stream, self.limits.response, Arc::clone(&handle.activity)));
+        let answers = answers(self.router.clone(), Arc::clone(&handle.activity));
+        let connection = self.graceful.watch(self.http.serve_connection(io, answers));
+        self.tasks.spawn(async move {
+            let _guard = guard;
+            tokio::select! {
+                ended = pin!(connection) => if let Err(error) = ended {
+                    debug!(%error, "connection");
+                },
+                () = handle.close.notified() => debug!("connection cut off"),
+            }
+        });
+    }
+
+    /// Lets open requests end, for a while.
+    async fn drain(self) {
+        let Self { graceful, mut tasks, open, .. } = self;
+        let mut drained = pin!(graceful.shutdown());
+        if tokio::time::timeout(LAST_REQUESTS, drained.as_mut()).await.is_err() {
+            for handle in open.lock().unwrap_or_else(PoisonError::into_inner).values() {
+                if !handle.activity.is_busy() {
+                    handle.close.notify_one();
+                }
+            }
+            if tokio::time::timeout(LAST_RESPONSES, drained).await.is_err() {
+                debug!("connections cut off in the middle of a response");
+            }
+        }
+        tasks.shutdown().await;
+    }
+}
+
+/// Takes a connection off the list however its task ends.
+struct Registered {
+    id: u64,
+    open: Open,
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.id);
+    }
+}
+
+/// The routes, with a note of whether a request is being answered.
+fn answers(
+    router: Router,
+    activity: Arc<Activity>,
+) -> impl Service<
+    Request<Incoming>,
+    Response = axum::response::Response,
+    Error = Infallible,
+    Future: Send + 'static,
+> + Send {
+    let router = TowerToHyperService::new(router);
+    service_fn(move |request| {
+        let answering = Answering::new(Arc::clone(&activity));
+        let response = router.call(request);
+        async move {
+            let response = response.await;
+            drop(answering);
+            response
+        }
+    })
+}
+
+struct Answering(Arc<Activity>);
+
+impl Answering {
+    fn new(activity: Arc<Activity>) -> Self {
+        activity.answering.store(true, Ordering::Relaxed);
+        Self(activity)
+    }
+}
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        self.0.answering.store(false, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,105 @@
+//! A stream that gives up on a client which does not take its response.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::Sleep;
+
+/// What the server knows about a connection from outside.
+#[derive(Debug, Default)]
+pub(super) struct Activity {
+    /// A request is being answered.
+    pub(super) answering: AtomicBool,
+    /// A response waits for the client to take it.
+    pub(super) writing: AtomicBool,
+}
+
+impl Activity {
+    /// Whether closing now would cut something off.
+    pub(super) fn is_busy(&self) -> bool {
+        self.answering.load(Ordering::Relaxed) || self.writing.load(Ordering::Relaxed)
+    }
+}
+
+/// A TCP stream whose responses have a deadline.
+pub(super) struct Stall {
+    stream: TcpStream,
+    limit: Duration,
+    deadline: Option<Pin<Box<Sleep>>>,
+    activity: Arc<Activity>,
+}
+
+impl Stall {
+    pub(super) fn new(stream: TcpStream, limit: Duration, activity: Arc<Activity>) -> Self {
+        Self { stream, limit, deadline: None, activity }
+    }
+
+    /// Passes on what a write gave. The deadline starts when the client's window first fills up,
+    /// and is lifted only when all of the response has gone out: one byte now and then is no way
+    /// around it.
+    fn watch(
+        &mut self,
+        cx: &mut Context<'_>,
+        written: Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        if written.is_ready() {
+            return written;
+        }
+        self.activity.writing.store(true, Ordering::Relaxed);
+        let limit = self.limit;
+        let deadline = self.deadline.get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
+        ready!(deadline.as_mut().poll(cx));
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl AsyncRead for Stall {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buffer)
+    }
+}
+
+impl AsyncWrite for Stall {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.watch(cx, written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, slices);
+        self.watch(cx, written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    /// hyper flushes only after it has handed over every byte.
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.deadline = None;
+        self.activity.writing.store(false, Ordering::Relaxed);
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}

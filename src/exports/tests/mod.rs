@@ -1,0 +1,28 @@
+mod exposition;
+mod listen;
+mod negotiation;
+mod openmetrics;
+mod page_request;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::model::{Mode, Moment, Reading, SeriesKey};
+use crate::policy::status::Status;
+
+/// A snapshot with these series.
+fn status(series: Vec<(SeriesKey, Reading<f64>)>) -> Arc<Status> {
+    let moment = Moment { uptime: Duration::from_secs(100), utc: Timestamp::UNIX_EPOCH };
+    let (series, values): (Vec<_>, Vec<_>) = series.into_iter().unzip();
+    Arc::new(Status {
+        at: moment,
+        started: moment,
+        mode: Mode::Observe,
+        series: series.into(),
+        values,
+        sources: Arc::new([]),
+        rules: Arc::new([]),
+    })
+}

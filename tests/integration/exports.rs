@@ -1,0 +1,625 @@
+//! The HTTP server over a made-up snapshot.
+
+#![expect(clippy::unwrap_used, reason = "whatever a test's helper cannot do fails the test")]
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+use flate2::read::GzDecoder;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, watch};
+use umawarden::exports::{
+    Limits, Page, PageRequest, Queries, QueryError, ReloadRequest, Served, Start, bind,
+    check_telemetry_path, serve,
+};
+use umawarden::model::{Mode, Moment, Reading, RuleId, SeriesKey, Source};
+use umawarden::policy::status::{AlertStatus, RuleState, RuleStatus, SourceStatus, Status};
+
+const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
+const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// Long enough for a busy machine; nothing waits for it unless a test fails.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A clock that stands still, 100 s after boot.
+fn uptime() -> Duration {
+    Duration::from_secs(100)
+}
+
+fn moment(uptime_seconds: u64) -> Moment {
+    Moment {
+        uptime: Duration::from_secs(uptime_seconds),
+        utc: Timestamp::from_second(1_795_000_000).unwrap(),
+    }
+}
+
+fn made_up_status() -> Status {
+    let series = [
+        (SeriesKey::new("uma_memory_free_bytes", &[]), Reading::Value(4096.0)),
+        (SeriesKey::new("made_up", &[("text", "<b>\"\\\n")]), Reading::Value(f64::INFINITY)),
+        (SeriesKey::new("gone", &[]), Reading::Failed),
+        (SeriesKey::new("never", &[]), Reading::Unsupported),
+    ];
+    let (series, values): (Vec<_>, Vec<_>) = series.into_iter().unzip();
+    let alert = AlertStatus {
+        labels: vec![("alertname".into(), "Low".into())],
+        annotations: vec![("summary".into(), "<script>alert(1)</script>".to_owned())],
+        state: RuleState::Firing,
+        active_since: moment(40),
+        value: f64::INFINITY,
+    };
+    let rule = |alert_name: &str, state, unknown: &[&str], alerts| RuleStatus {
+        rule: RuleId { group: "memory".into(), alert: alert_name.into() },
+        file: "shipped:memory.yaml".to_owned(),
+        expr: "uma_memory_free_bytes < 1 and \"<i>\" == \"\"".into(),
+        mode: Mode::Observe,
+        state,
+        unknown: unknown.iter().map(|text| (*text).to_owned()).collect(),
+        alerts,
+        remedy: None,
+    };
+    Status {
+        at: moment(99),
+        started: moment(10),
+        mode: Mode::Observe,
+        series: series.into(),
+        values,
+        sources: Arc::new([SourceStatus {
+            source: Source::Meminfo,
+            up: true,
+            detail: Some("a <remark>".into()),
+            took: Duration::from_micros(12),
+        }]),
+        rules: Arc::new([
+            rule("Low", RuleState::Firing, &[], vec![alert]),
+            rule("Blind", RuleState::Unknown, &["gone: failed"], Vec::new()),
+        ]),
+    }
+}
+
+/// A server in threads of its own.
+struct Server {
+    address: SocketAddr,
+    status: Arc<ArcSwap<Status>>,
+    stop: watch::Sender<bool>,
+    reloads: mpsc::Receiver<ReloadRequest>,
+    thread: JoinHandle<std::io::Result<()>>,
+}
+
+fn start() -> Server {
+    start_with(Limits::default(), no_queries())
+}
+
+fn no_queries() -> Queries {
+    let down = |_| Err(QueryError::Unavailable("disk full".to_owned()));
+    Queries { events: Box::new(down), decisions: Box::new(down) }
+}
+
+fn start_with(limits: Limits, queries: Queries) -> Server {
+    let listeners = bind(&[SocketAddr::from((Ipv4Addr::LOCALHOST, 0))]).unwrap();
+    let address = listeners[0].local_addr().unwrap();
+    let status = Arc::new(ArcSwap::from_pointee(made_up_status()));
+    let (reload, reloads) = mpsc::channel(4);
+    let (stop, stopped) = watch::channel(false);
+    let served = Arc::new(Served {
+        status: Arc::clone(&status),
+        telemetry_path: "/metrics".to_owned(),
+        queries,
+        reload,
+        uptime,
+        limits,
+    });
+    let thread = std::thread::spawn(move || {
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        let runtime = runtime.worker_threads(2).enable_all().build().unwrap();
+        runtime.block_on(serve(listeners, served, stopped))
+    });
+    Server { address, status, stop, reloads, thread }
+}
+
+/// A response as it came over the wire.
+#[derive(Debug)]
+struct Answer {
+    status: u16,
+    headers: BTreeMap<String, String>,
+    body: Vec<u8>,
+}
+
+impl Answer {
+    fn text(&self) -> &str {
+        std::str::from_utf8(&self.body).unwrap()
+    }
+
+    fn json(&self) -> Value {
+        assert_eq!(self.headers["content-type"], "application/json");
+        serde_json::from_slice(&self.body).unwrap()
+    }
+}
+
+impl Server {
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        stream
+    }
+
+    /// Sends these bytes and reads whatever comes until the server closes.
+    fn raw(&self, request: &[u8]) -> Vec<u8> {
+        let mut stream = self.connect();
+        // The server may answer and close before it has read everything.
+        let _ = stream.write_all(request);
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        answer
+    }
+
+    fn ask(&self, method: &str, target: &str, headers: &[&str]) -> Answer {
+        let mut request = format!("{method} {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n");
+        headers.iter().for_each(|header| request.push_str(&format!("{header}\r\n")));
+        request.push_str("\r\n");
+        parse(&self.raw(request.as_bytes()))
+    }
+
+    fn get(&self, target: &str) -> Answer {
+        self.ask("GET", target, &[])
+    }
+
+    fn end(self) {
+        self.stop.send(true).unwrap();
+        self.thread.join().unwrap().unwrap();
+    }
+}
+
+fn parse(bytes: &[u8]) -> Answer {
+    let head_end = bytes.windows(4).position(|four| four == b"\r\n\r\n");
+    let head_end = head_end.unwrap_or_else(|| panic!("{:?}", String::from_utf8_lossy(bytes)));
+    let mut lines = std::str::from_utf8(&bytes[..head_end]).unwrap().split("\r\n");
+    let status = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
+    let headers = lines
+        .map(|line| line.split_once(": ").unwrap())
+        .map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned()))
+        .collect();
+    Answer { status, headers, body: bytes[head_end + 4..].to_vec() }
+}
+
+#[test]
+fn metrics_come_in_the_form_that_was_asked_for() {
+    let server = start();
+    let plain = server.get("/metrics");
+    assert_eq!((plain.status, plain.headers["content-type"].as_str()), (200, TEXT));
+    assert_eq!(plain.headers["vary"], "Accept, Accept-Encoding");
+    assert_eq!(plain.headers["x-content-type-options"], "nosniff");
+    assert!(!plain.headers.contains_key("content-encoding"));
+    assert!(
+        plain.text().contains("# TYPE uma_memory_free_bytes gauge\numa_memory_free_bytes 4096\n")
+    );
+    assert!(plain.text().contains("made_up{text=\"<b>\\\"\\\\\\n\"} +Inf\n"), "{}", plain.text());
+
+    let open =
+        server.ask("GET", "/metrics", &["Accept: application/openmetrics-text;version=1.0.0"]);
+    assert_eq!(open.headers["content-type"], OPENMETRICS);
+    assert!(open.text().ends_with("# EOF\n"));
+
+    let packed = server.ask("GET", "/metrics", &["Accept-Encoding: gzip"]);
+    assert_eq!(packed.headers["content-encoding"], "gzip");
+    assert_eq!(packed.headers["content-type"], TEXT);
+    let mut unpacked = String::new();
+    GzDecoder::new(packed.body.as_slice()).read_to_string(&mut unpacked).unwrap();
+    assert_eq!(unpacked, plain.text());
+
+    let head = server.ask("HEAD", "/metrics", &[]);
+    assert_eq!(head.headers["content-length"], plain.body.len().to_string());
+    assert!(head.status == 200 && head.body.is_empty());
+    server.end();
+}
+
+#[test]
+fn a_scraper_of_ours_and_of_others_understands_it_over_one_connection() {
+    let server = start();
+    let client = reqwest::blocking::Client::builder().no_proxy().build().unwrap();
+    for _ in 0..3 {
+        let url = format!("http://{}/metrics", server.address);
+        let response = client.get(url).send().unwrap();
+        assert_eq!(response.headers()["content-type"], TEXT);
+        assert!(response.text().unwrap().contains("uma_memory_free_bytes 4096"));
+    }
+    server.end();
+}
+
+#[test]
+fn health_follows_the_watching_loop_and_not_the_server() {
+    let server = start();
+    assert_eq!(server.get("/-/healthy").status, 200);
+    let stale = Status { at: moment(60), ..made_up_status() };
+    server.status.store(Arc::new(stale));
+    let answer = server.get("/-/healthy");
+    assert_eq!(answer.status, 503);
+    assert!(answer.text().contains("40.0 s old"), "{}", answer.text());
+    server.end();
+}
+
+#[test]
+fn it_is_ready_once_the_node_has_been_sampled() {
+    let server = start();
+    assert_eq!(server.get("/-/ready").status, 200);
+    let own = |source| SourceStatus { source, up: true, detail: None, took: Duration::ZERO };
+    let blind = SourceStatus { up: false, ..own(Source::Meminfo) };
+    let sources = Arc::new([own(Source::Policy), own(Source::Process), blind]);
+    server.status.store(Arc::new(Status { sources, ..made_up_status() }));
+    assert_eq!(server.get("/-/ready").status, 503);
+    server.end();
+}
+
+#[test]
+fn a_reload_tells_what_came_of_it() {
+    let mut server = start();
+    let address = server.address;
+    let reload = move |headers: &str| {
+        let mut stream = TcpStream::connect(address).unwrap();
+        let request = "POST /-/reload HTTP/1.1\r\nHost: x\r\nConnection: close\r\n";
+        stream.write_all(format!("{request}{headers}\r\n").as_bytes()).unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        parse(&answer)
+    };
+    for (result, status, text) in [
+        (Ok("3 rules in 1 group".to_owned()), 200, "3 rules in 1 group\n"),
+        (Err("memory.yaml:3:5: no\n".to_owned()), 500, "failed to reload: memory.yaml:3:5: no\n"),
+    ] {
+        let asked = std::thread::spawn(move || reload(""));
+        server.reloads.blocking_recv().unwrap().answer.send(result).unwrap();
+        let answer = asked.join().unwrap();
+        assert_eq!((answer.status, answer.text()), (status, text));
+    }
+    let get = server.get("/-/reload");
+    assert_eq!((get.status, get.headers["allow"].as_str()), (405, "POST"));
+    assert_eq!(reload("Sec-Fetch-Site: cross-site\r\n").status, 403);
+    assert_eq!(reload("Content-Length: 999999\r\n").status, 413);
+    assert!(server.reloads.try_recv().is_err(), "refused requests reload nothing");
+    server.end();
+}
+
+#[test]
+fn reloads_are_served_one_at_a_time() {
+    let mut server = start();
+    let address = server.address;
+    let both: Vec<_> = (0..2)
+        .map(|_| {
+            std::thread::spawn(move || {
+                let client = reqwest::blocking::Client::builder().no_proxy().build().unwrap();
+                client.post(format!("http://{address}/-/reload")).send().unwrap().status()
+            })
+        })
+        .collect();
+    let first = server.reloads.blocking_recv().unwrap();
+    assert!(server.reloads.try_recv().is_err(), "the second waits for the first");
+    first.answer.send(Ok("first".to_owned())).unwrap();
+    server.reloads.blocking_recv().unwrap().answer.send(Ok("second".to_owned())).unwrap();
+    both.into_iter().for_each(|asked| assert_eq!(asked.join().unwrap(), 200));
+    server.end();
+}
+
+#[test]
+fn other_methods_and_paths_are_refused_helpfully() {
+    let server = start();
+    for path in ["/metrics", "/", "/api/v1/status", "/-/healthy"] {
+        for method in ["POST", "PUT", "DELETE", "OPTIONS", "TRACE", "BREW"] {
+            let answer = server.ask(method, path, &[]);
+            assert_eq!(answer.status, 405, "{method} {path}");
+            assert!(answer.headers["allow"].contains("GET"), "{method} {path}");
+        }
+    }
+    let hostile =
+        ["/nope", "/metrics/", "/%2e%2e/etc/passwd", "/../../etc/passwd", "//", "/%3Cb%3E"];
+    for path in hostile {
+        let answer = server.get(path);
+        assert_eq!(answer.status, 404, "{path}");
+        assert_eq!(answer.headers["content-type"], "text/plain; charset=utf-8");
+        assert_eq!(answer.headers["x-content-type-options"], "nosniff");
+        assert!(answer.text().contains("/metrics") && answer.text().contains("/-/healthy"));
+    }
+    server.end();
+}
+
+#[test]
+fn oversized_and_malformed_requests_are_refused() {
+    let server = start();
+    let long = "a".repeat(5000);
+    assert_eq!(server.get(&format!("/{long}")).status, 414);
+    assert_eq!(server.get(&format!("/api/v1/events?kind={long}")).status, 414);
+    let huge = format!("X-Huge: {}", "a".repeat(200_000));
+    assert_eq!(server.ask("GET", "/metrics", &[&huge]).status, 431);
+    let many: Vec<String> = (0..500).map(|number| format!("X-{number}: 1")).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    assert_eq!(server.ask("GET", "/metrics", &many).status, 431);
+    assert_eq!(parse(&server.raw(b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n")).status, 400);
+    assert_eq!(parse(&server.raw(b"GET /metrics\0 HTTP/1.1\r\n\r\n")).status, 400);
+    assert_eq!(server.get("/metrics").status, 200, "the others are served on");
+    server.end();
+}
+
+#[test]
+fn status_tells_sources_rules_and_what_is_missing() {
+    let server = start();
+    let answer = server.get("/api/v1/status").json();
+    assert_eq!(answer["status"], "success");
+    let data = &answer["data"];
+    assert_eq!(data["version"], umawarden::exports::VERSION);
+    assert_eq!((&data["mode"], &data["uptime_seconds"]), (&json!("observe"), &json!(90.0)));
+    assert_eq!((&data["failed"], &data["unsupported"]), (&json!(["gone"]), &json!(["never"])));
+    assert_eq!(data["sources"][0]["source"], "meminfo");
+    assert_eq!(data["rules"][0]["alerts"][0]["value"], "+Inf");
+    assert_eq!(data["rules"][1]["unknown"], json!(["gone: failed"]));
+    server.end();
+}
+
+#[test]
+fn rules_and_alerts_have_the_shape_of_prometheus() {
+    let server = start();
+    let rules = server.get("/api/v1/rules").json();
+    let group = &rules["data"]["groups"][0];
+    assert_eq!((&group["name"], &group["file"]), (&json!("memory"), &json!("shipped:memory.yaml")));
+    let [low, blind] = &group["rules"].as_array().unwrap()[..] else { panic!("{group}") };
+    assert_eq!(
+        (&low["type"], &low["state"], &low["health"]),
+        (&json!("alerting"), &json!("firing"), &json!("ok"))
+    );
+    assert_eq!(
+        (&blind["health"], &blind["lastError"]),
+        (&json!("unknown"), &json!("gone: failed"))
+    );
+    let alerts = server.get("/api/v1/alerts").json();
+    assert_eq!(alerts["data"]["alerts"], low["alerts"]);
+    assert_eq!(alerts["data"]["alerts"][0]["labels"], json!({"alertname": "Low"}));
+    server.end();
+}
+
+#[test]
+fn the_journal_is_paged_as_asked() {
+    let echo = |request: PageRequest| {
+        let start = match request.start {
+            Start::Newest => json!("newest"),
+            Start::Before(id) => json!({ "before": id }),
+            Start::After(id) => json!({ "after": id }),
+        };
+        let item = json!({"id": 7, "limit": request.limit, "start": start, "rule": request.rule});
+        Ok(Page { items: vec![item], more: true })
+    };
+    let queries = Queries { events: Box::new(echo), decisions: Box::new(echo) };
+    let server = start_with(Limits::default(), queries);
+    let page = server.get("/api/v1/events?limit=5&before=8").json();
+    assert_eq!(page["data"]["more"], true);
+    assert_eq!(page["data"]["events"][0]["limit"], 5);
+    assert_eq!(page["data"]["events"][0]["start"], json!({"before": 8}));
+    let page = server.get("/api/v1/decisions?rule=memory%2FLow").json();
+    assert_eq!(page["data"]["decisions"][0]["rule"], "memory/Low");
+    for (target, named) in [
+        ("/api/v1/events?limit=0", "limit"),
+        ("/api/v1/events?rule=x", "rule"),
+        ("/api/v1/decisions?since=%00", "since"),
+        ("/api/v1/decisions?&&=&%ff=1", "unknown"),
+    ] {
+        let answer = server.get(target);
+        assert_eq!(answer.status, 400, "{target}");
+        let problem = answer.json();
+        assert_eq!(
+            (&problem["status"], &problem["errorType"]),
+            (&json!("error"), &json!("bad_data"))
+        );
+        assert!(problem["error"].as_str().unwrap().contains(named), "{problem}");
+    }
+    server.end();
+}
+
+#[test]
+fn a_journal_that_is_down_slow_or_broken_takes_nothing_else_with_it() {
+    let (hold, held) = std::sync::mpsc::channel::<()>();
+    let held = std::sync::Mutex::new(held);
+    let queries = Queries {
+        events: Box::new(move |_| {
+            let _ = held.lock().unwrap().recv();
+            Ok(Page::default())
+        }),
+        decisions: no_queries().decisions,
+    };
+    let limits = Limits { query: Duration::from_millis(50), ..Limits::default() };
+    let server = start_with(limits, queries);
+    let late = server.get("/api/v1/events");
+    assert_eq!((late.status, &late.json()["errorType"]), (503, &json!("unavailable")));
+    assert_eq!(server.get("/metrics").status, 200);
+    drop(hold);
+    server.end();
+
+    let broken = Box::new(|_| panic!("a bug in the journal"));
+    let queries = Queries { events: no_queries().events, decisions: broken };
+    let server = start_with(Limits::default(), queries);
+    assert_eq!(server.get("/api/v1/decisions").status, 500);
+    assert!(server.get("/").text().contains("reading the journal failed"));
+    let down = server.get("/api/v1/events");
+    assert_eq!(down.status, 503);
+    assert!(down.json()["error"].as_str().unwrap().contains("disk full"));
+    server.end();
+}
+
+#[test]
+fn the_page_escapes_what_others_chose_and_loads_nothing() {
+    let decided = |_: PageRequest| {
+        let item = json!({
+            "at": {"utc": "2026-11-21T00:00:00Z"}, "rule": {"group": "g", "alert": "<img src=x>"},
+            "mode": "observe", "verdict": "act", "action": {"notify": {"message": "<script>"}},
+            "outcome": {"result": "skipped"},
+        });
+        Ok(Page { items: vec![item, json!(null), json!({"rule": 5})], more: false })
+    };
+    let queries = Queries { events: Box::new(decided), decisions: Box::new(decided) };
+    let server = start_with(Limits::default(), queries);
+    let page = server.get("/");
+    assert_eq!(page.headers["content-type"], "text/html; charset=utf-8");
+    assert!(page.headers["content-security-policy"].starts_with("default-src 'none'"));
+    for gone in ["<script", "<img", "<i>", "<remark>", "http:", "https:", " src="] {
+        assert!(!page.text().replace("&lt;img src=x", "").contains(gone), "{gone}");
+    }
+    for shown in ["firing", "unknown", "observe", "skipped", "g/&lt;img", "href=\"/metrics\""] {
+        assert!(page.text().contains(shown), "{shown}");
+    }
+    server.end();
+}
+
+#[test]
+fn a_client_that_dawdles_over_its_request_is_cut_off() {
+    let limits = Limits { request_header: Duration::from_millis(100), ..Limits::default() };
+    let server = start_with(limits, no_queries());
+    let mut dawdler = server.connect();
+    dawdler.write_all(b"GET /metrics HTTP/1.1\r\nX-Slow: ").unwrap();
+    let mut rest = Vec::new();
+    dawdler.read_to_end(&mut rest).unwrap();
+    assert!(!rest.starts_with(b"HTTP/1.1 200"));
+    server.end();
+}
+
+#[test]
+fn a_client_that_does_not_take_its_response_is_cut_off() {
+    let large = |_: PageRequest| Ok(Page { items: vec![json!("x".repeat(64 << 20))], more: false });
+    let queries = Queries { events: Box::new(large), decisions: Box::new(large) };
+    let limits =
+        Limits { response: Duration::from_millis(100), query: PATIENCE, ..Limits::default() };
+    let server = start_with(limits, queries);
+    let mut greedy = server.connect();
+    greedy.write_all(b"GET /api/v1/events HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    let mut first = [0; 1];
+    greedy.read_exact(&mut first).unwrap();
+    // It reads nothing more until the server has given up.
+    let asked = Instant::now();
+    while !is_closed(&greedy) {
+        assert!(asked.elapsed() < PATIENCE, "the server still waits");
+        std::thread::yield_now();
+    }
+    let mut rest = Vec::new();
+    let _ = greedy.read_to_end(&mut rest);
+    assert!(rest.len() < 64 << 20, "all of it came");
+    server.end();
+}
+
+/// Whether the server has ended its side of this connection, as the kernel's table tells.
+fn is_closed(stream: &TcpStream) -> bool {
+    let port = |address: SocketAddr| format!(":{:04X}", address.port());
+    let client = port(stream.local_addr().unwrap());
+    let server = port(stream.peer_addr().unwrap());
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let mut rows = table.lines().map(|line| line.split_ascii_whitespace().collect::<Vec<_>>());
+    !rows.any(|row| row[1].ends_with(&server) && row[2].ends_with(&client) && row[3] == "01")
+}
+
+#[test]
+fn whoever_hoards_connections_keeps_out_only_itself() {
+    let limits = Limits { connections: 20, ..Limits::default() };
+    let server = start_with(limits, no_queries());
+    let mut hoard: Vec<TcpStream> = (0..200).map(|_| server.connect()).collect();
+    for stream in &mut hoard {
+        let _ = stream.write_all(b"GET /metrics HTTP/1.1\r\n");
+    }
+    assert_eq!(server.get("/metrics").status, 200);
+    server.end();
+}
+
+#[test]
+fn three_hundred_connections_at_once_are_all_answered() {
+    let server = start();
+    let mut streams: Vec<TcpStream> = (0..300).map(|_| server.connect()).collect();
+    for stream in &mut streams {
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+    }
+    for mut stream in streams {
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        assert_eq!(parse(&answer).status, 200);
+    }
+    server.end();
+}
+
+#[test]
+fn shutdown_answers_open_requests_and_closes_idle_connections() {
+    let (entered, enter) = std::sync::mpsc::channel();
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let released = std::sync::Mutex::new(released);
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&calls);
+    let queries = Queries {
+        events: Box::new(move |_| {
+            entered.send(()).unwrap();
+            let _ = released.lock().unwrap().recv();
+            counted.fetch_add(1, Ordering::SeqCst);
+            Ok(Page::default())
+        }),
+        decisions: no_queries().decisions,
+    };
+    let server = start_with(Limits::default(), queries);
+    let mut idle = server.connect();
+    let mut open = server.connect();
+    open.write_all(b"GET /api/v1/events HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    enter.recv().unwrap();
+
+    server.stop.send(true).unwrap();
+    // Once the port is closed, the server is draining.
+    while TcpStream::connect(server.address).is_ok() {
+        std::thread::yield_now();
+    }
+    release.send(()).unwrap();
+    let mut answer = Vec::new();
+    open.read_to_end(&mut answer).unwrap();
+    assert_eq!(parse(&answer).status, 200);
+    assert_eq!(idle.read(&mut [0; 1]).unwrap_or(0), 0);
+    server.thread.join().unwrap().unwrap();
+    assert_eq!(calls.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn shutdown_does_not_wait_for_a_request_that_never_ends() {
+    let server = start();
+    let mut stuck = server.connect();
+    // Nobody answers this reload.
+    stuck.write_all(b"POST /-/reload HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    let Server { stop, thread, mut reloads, .. } = server;
+    let _unanswered = reloads.blocking_recv().unwrap();
+    let asked = Instant::now();
+    stop.send(true).unwrap();
+    thread.join().unwrap().unwrap();
+    assert!(asked.elapsed() < Limits::default().reload, "it waited for the reload's deadline");
+}
+
+#[test]
+fn an_address_that_is_taken_is_named_with_its_holder() {
+    let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = taken.local_addr().unwrap();
+    let error = bind(&[address]).unwrap_err().to_string();
+    let own = format!("pid {}", std::process::id());
+    for part in [&address.to_string(), &own, "--web.listen-address"] {
+        assert!(error.contains(part), "{error}");
+    }
+    let error = bind(&["192.0.2.1:9942".parse().unwrap()]).unwrap_err().to_string();
+    assert!(error.contains("192.0.2.1:9942") && error.contains("ip addr"), "{error}");
+}
+
+#[test]
+fn the_unspecified_address_answers_on_ipv4_as_well() {
+    let listeners = bind(&["[::]:0".parse().unwrap()]).unwrap();
+    let port = listeners[0].local_addr().unwrap().port();
+    TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
+}
+
+#[test]
+fn a_telemetry_path_that_cannot_be_served_is_refused() {
+    for path in ["/metrics", "/", "/a/b.c-d_e~1"] {
+        assert_eq!(check_telemetry_path(path), Ok(()), "{path}");
+    }
+    for path in ["", "metrics", "/{x}", "/*rest", "/:id", "/a b", "/a?b", "/-/healthy", "/ü"] {
+        assert!(check_telemetry_path(path).is_err(), "{path}");
+    }
+}
