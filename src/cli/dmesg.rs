@@ -176,11 +176,13 @@ fn boot_zero() -> Timestamp {
     Timestamp::now().checked_sub(since).unwrap_or(Timestamp::UNIX_EPOCH)
 }
 
-/// An event that waits until nothing earlier can come any more.
+/// A row that waits until nothing earlier can come any more.
 struct Waiting {
-    event: Event,
-    stamp: String,
-    seq: Option<u64>,
+    /// The event's kind; `None` for a record of user space.
+    kind: Option<&'static str>,
+    json: String,
+    time: String,
+    what: String,
 }
 
 /// Writes events in the log's order, whatever the order in which they are decided.
@@ -196,7 +198,6 @@ struct Report<W: Write> {
     /// Stamps of the messages that events may still be dated by.
     stamps: BTreeMap<u64, Message>,
     counts: BTreeMap<&'static str, u64>,
-    user_records: u64,
     header_written: bool,
 }
 
@@ -212,7 +213,6 @@ impl<W: Write> Report<W> {
             waiting: BTreeMap::new(),
             stamps: BTreeMap::new(),
             counts: BTreeMap::new(),
-            user_records: 0,
             header_written: false,
         }
     }
@@ -233,24 +233,30 @@ impl<W: Write> Report<W> {
         };
         self.stamps.insert(self.messages, stamp);
         self.assembler.feed(&line, &mut self.events);
-        self.collect();
-        self.release()?;
         if !message.from_kernel && self.all {
-            self.user_record(message)?;
+            self.waiting.insert(self.messages, user_record(message));
         }
+        self.collect()?;
+        self.release()?;
         Ok(())
     }
 
     /// Takes over what the assembler has decided.
-    fn collect(&mut self) {
+    fn collect(&mut self) -> anyhow::Result<()> {
         for mut event in self.events.drain(..) {
             let number = event.seq.unwrap_or(self.messages);
             let message = self.stamps.get(&number);
             event.seq = message.and_then(|message| message.seq);
             let stamp = message.map(|message| message.stamp.clone()).unwrap_or_default();
-            let seq = event.seq;
-            self.waiting.insert(number, Waiting { event, stamp, seq });
+            let row = Waiting {
+                kind: Some(event.kind.kind()),
+                json: serde_json::to_string(&event)?,
+                time: event.utc.map_or(stamp, |utc| format!("{utc:.3}")),
+                what: describe(&event.kind),
+            };
+            self.waiting.insert(number, row);
         }
+        Ok(())
     }
 
     /// Writes the events before which nothing can come any more.
@@ -268,18 +274,15 @@ impl<W: Write> Report<W> {
         Ok(())
     }
 
-    fn write(&mut self, waiting: &Waiting) -> anyhow::Result<()> {
-        *self.counts.entry(waiting.event.kind.kind()).or_default() += 1;
+    fn write(&mut self, row: &Waiting) -> anyhow::Result<()> {
+        if let Some(kind) = row.kind {
+            *self.counts.entry(kind).or_default() += 1;
+        }
         if self.json {
-            serde_json::to_writer(&mut self.out, &waiting.event).map_err(io::Error::from)?;
-            self.out.write_all(b"\n")?;
+            writeln!(self.out, "{}", row.json)?;
             return Ok(());
         }
-        let time = match (&waiting.event.utc, waiting.seq) {
-            (Some(utc), _) => format!("{utc:.3}"),
-            (None, _) => waiting.stamp.clone(),
-        };
-        self.row(&time, waiting.event.kind.kind(), &describe(&waiting.event.kind))
+        self.row(&row.time, row.kind.unwrap_or("(user record)"), &row.what)
     }
 
     fn row(&mut self, time: &str, kind: &str, what: &str) -> anyhow::Result<()> {
@@ -290,27 +293,9 @@ impl<W: Write> Report<W> {
         Ok(())
     }
 
-    fn user_record(&mut self, message: &Message) -> anyhow::Result<()> {
-        self.user_records += 1;
-        if self.json {
-            let record = serde_json::json!({
-                "kind": "user_record",
-                "facility": message.facility,
-                "identifier": message.identifier,
-                "text": message.text,
-                "utc": message.utc,
-                "seq": message.seq,
-            });
-            writeln!(self.out, "{record}")?;
-            return Ok(());
-        }
-        let who = message.identifier.as_deref().unwrap_or("user space");
-        self.row(&message.stamp, "(user record)", &format!("{who}: {}", message.text))
-    }
-
     fn finish(&mut self) -> anyhow::Result<()> {
         self.assembler.finish(&mut self.events);
-        self.collect();
+        self.collect()?;
         self.release()?;
         if !self.json {
             self.summary()?;
@@ -329,6 +314,25 @@ impl<W: Write> Report<W> {
             writeln!(self.out, "{count:>8}  {kind:<18}  {}", meaning(kind))?;
         }
         Ok(())
+    }
+}
+
+/// A record that user space wrote, marked as such.
+fn user_record(message: &Message) -> Waiting {
+    let record = serde_json::json!({
+        "kind": "user_record",
+        "facility": message.facility,
+        "identifier": message.identifier,
+        "text": message.text,
+        "utc": message.utc,
+        "seq": message.seq,
+    });
+    let who = message.identifier.as_deref().unwrap_or("user space");
+    Waiting {
+        kind: None,
+        json: record.to_string(),
+        time: message.utc.map_or_else(|| message.stamp.clone(), |utc| format!("{utc:.3}")),
+        what: format!("{who}: {}", message.text),
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod actions;
 mod config;
+mod dmesg;
 mod exports;
 mod history;
 mod journal;

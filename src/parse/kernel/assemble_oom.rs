@@ -230,7 +230,7 @@ impl EventAssembler {
     }
 
     /// Whether the line is a further piece of an `oom-kill:` line.
-    pub(super) fn join_summary(&mut self, line: &KernelLine<'_>, out: &mut Vec<Event>) -> bool {
+    pub(super) fn join_summary(&mut self, line: &KernelLine<'_>) -> bool {
         if is_other_message(line.text) || line.text.starts_with("NVRM: ") {
             return false;
         }
@@ -262,7 +262,6 @@ impl EventAssembler {
             None if partial.len() < super::LONGEST_TEXT => trace.partial = Some((partial, anchor)),
             None => {}
         }
-        let _ = out;
         true
     }
 

@@ -147,8 +147,7 @@ impl EventAssembler {
             self.now.uptime = line.uptime;
         }
         self.expire(false, out);
-        let end = line.text.floor_char_boundary(LONGEST_TEXT);
-        let line = KernelLine { text: line.text.get(..end).unwrap_or_default(), ..*line };
+        let line = KernelLine { text: cut(line.text), ..*line };
         if line.from_kernel {
             self.feed_kernel(&line, out);
         } else if let Some(identifier) = line.identifier {
@@ -159,7 +158,7 @@ impl EventAssembler {
     fn feed_kernel(&mut self, line: &KernelLine<'_>, out: &mut Vec<Event>) {
         if self.join_broken(line, out)
             || self.join_broken_kill(line, out)
-            || self.join_summary(line, out)
+            || self.join_summary(line)
         {
             return;
         }
@@ -356,10 +355,8 @@ impl EventAssembler {
         for trace in self.traces.extract_if(.., gone).collect::<Vec<_>>() {
             self.finish_trace(&trace, out);
         }
-        while let Some(held) =
-            self.hung.pop_front_if(|held| over(&held.at, SILENCE, HUNG_TASK_LINES))
-        {
-            out.push(held.finish(None));
+        while self.hung.front().is_some_and(|held| over(&held.at, SILENCE, HUNG_TASK_LINES)) {
+            out.extend(self.hung.pop_front().map(|held| held.finish(None)));
         }
         if self.held_killer.as_ref().is_some_and(|held| over(&held.at, SILENCE, SILENT_LINES)) {
             self.release_killer(out);
@@ -404,6 +401,12 @@ fn is_other_message(text: &str) -> bool {
     oom::parse(text).is_some()
         || text.starts_with("INFO: task ")
         || tasks::page_allocation_failure(text).is_some()
+}
+
+/// The text up to [`LONGEST_TEXT`].
+fn cut(text: &str) -> &str {
+    let ends = (0..=LONGEST_TEXT.min(text.len())).rev();
+    ends.filter_map(|end| text.get(..end)).next().unwrap_or_default()
 }
 
 fn remember(ring: &mut VecDeque<Remembered>, entry: Remembered) {

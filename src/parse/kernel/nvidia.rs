@@ -231,16 +231,26 @@ fn xid_name(rest: &str) -> Option<String> {
             .map(|(at, _)| at)
             .take_while(|at| rest.get(..*at).is_some_and(fits_comm))
     };
-    let known = commas().filter(|at| rest.get(at + 2..).is_some_and(starts_message)).last();
-    let end = known.or_else(|| rest.find(", ")).unwrap_or(rest.len());
+    let starts = |at: &usize, test: fn(&str) -> bool| rest.get(at + 2..).is_some_and(test);
+    let end = commas()
+        .filter(|at| starts(at, starts_channel))
+        .last()
+        .or_else(|| commas().find(|at| starts(at, starts_message)))
+        .or_else(|| rest.find(", "))
+        .unwrap_or(rest.len());
     let name = rest.get(..end)?.trim_end_matches(',');
     let unquoted = name.strip_prefix('\'').and_then(|name| name.strip_suffix('\'')).unwrap_or(name);
     (!unquoted.is_empty() && unquoted != "<unknown>").then(|| name.to_owned())
 }
 
+/// `Ch 00000008` or `channel 0x00000008`, which comes right after the name.
+fn starts_channel(text: &str) -> bool {
+    let number = text.strip_prefix("Ch ").or_else(|| text.strip_prefix("channel 0x"));
+    number.is_some_and(|number| number.bytes().take_while(u8::is_ascii_hexdigit).count() >= 8)
+}
+
 fn starts_message(text: &str) -> bool {
-    const STARTS: [&str; 20] = [
-        "channel 0x",
+    const STARTS: [&str; 18] = [
         "Channel ",
         "Graphics ",
         "MMU Fault",
@@ -256,16 +266,11 @@ fn starts_message(text: &str) -> bool {
         "errorString",
         "GPU has ",
         "GPU recovery",
-        "Ch ",
         "Engine ",
         "DBE ",
         "NVLink",
     ];
-    STARTS.iter().any(|start| {
-        text.strip_prefix(start).is_some_and(|rest| {
-            *start != "Ch " || rest.bytes().take_while(u8::is_ascii_hexdigit).count() >= 8
-        })
-    })
+    STARTS.iter().any(|start| text.starts_with(start))
 }
 
 /// `GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)`. Drivers word it in

@@ -1,1 +1,341 @@
+use std::time::Duration;
 
+use proptest::prelude::*;
+
+use super::*;
+use crate::model::OomConstraint;
+
+/// Events of a log whose lines are a millisecond apart and numbered from 1.
+fn events(lines: &[&str]) -> Vec<Event> {
+    let lines: Vec<(Option<&str>, &str)> = lines.iter().map(|line| (None, *line)).collect();
+    events_by(&lines)
+}
+
+fn events_by(lines: &[(Option<&str>, &str)]) -> Vec<Event> {
+    let mut assembler = EventAssembler::new();
+    let mut out = Vec::new();
+    for (number, (caller, text)) in lines.iter().enumerate() {
+        assembler.feed(&line(number as u64 + 1, *caller, text), &mut out);
+    }
+    assembler.finish(&mut out);
+    out
+}
+
+fn line<'a>(seq: u64, caller: Option<&'a str>, text: &'a str) -> KernelLine<'a> {
+    KernelLine {
+        seq: Some(seq),
+        uptime: Some(Duration::from_secs(100) + Duration::from_millis(seq)),
+        from_kernel: true,
+        caller,
+        text,
+        ..KernelLine::default()
+    }
+}
+
+fn kills(events: &[Event]) -> Vec<(u32, String)> {
+    events
+        .iter()
+        .filter_map(|event| match &event.kind {
+            KernelEvent::OomKill { pid, comm, .. } => Some((*pid, comm.clone())),
+            _ => None,
+        })
+        .collect()
+}
+
+/// A whole trace as 6.x prints it.
+fn trace(trigger: &str, victim: &str, pid: u32) -> Vec<String> {
+    vec![
+        format!(
+            "{trigger} invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=0"
+        ),
+        format!("CPU: 0 UID: 0 PID: {} Comm: {trigger} Not tainted 6.18.44 #1 PREEMPT", pid + 1),
+        "Call Trace:".to_owned(),
+        " dump_header+0x43/0x1c0".to_owned(),
+        " oom_kill_process.cold+0x8/0x8a".to_owned(),
+        " nv_alloc_pages+0x1/0x2 [nvidia]".to_owned(),
+        "memory: usage 30720kB, limit 30720kB, failcnt 0".to_owned(),
+        format!("Memory cgroup stats for /limit{pid}:"),
+        format!(
+            "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,\
+             oom_memcg=/limit{pid},task_memcg=/limit{pid}/sub,task={victim},pid={pid},uid=0"
+        ),
+        format!(
+            "Memory cgroup out of memory: Killed process {pid} ({victim}) total-vm:33308kB, \
+             anon-rss:30464kB, file-rss:1468kB, shmem-rss:0kB, UID:0 pgtables:108kB oom_score_adj:0"
+        ),
+        format!(
+            "oom_reaper: reaped process {pid} ({victim}), now anon-rss:0kB, file-rss:0kB, \
+             shmem-rss:0kB"
+        ),
+    ]
+}
+
+fn refs(lines: &[String]) -> Vec<&str> {
+    lines.iter().map(String::as_str).collect()
+}
+
+#[test]
+fn a_trace_is_one_kill_with_all_that_it_tells() {
+    let lines = trace("python3", "VLLM::EngineCor", 42);
+    let events = events(&refs(&lines));
+    assert_eq!(events.len(), 2);
+    assert_eq!(
+        events[0].kind,
+        KernelEvent::OomKill {
+            pid: 42,
+            comm: "VLLM::EngineCor".to_owned(),
+            constraint: Some(OomConstraint::Memcg),
+            memcg: Some("/limit42/sub".to_owned()),
+            oom_memcg: Some("/limit42".to_owned()),
+            trigger_comm: Some("python3".to_owned()),
+            anon_rss_bytes: Some(30464 * 1024),
+            driver: true,
+            container: None,
+        }
+    );
+    assert_eq!(events[0].seq, Some(10));
+    assert_eq!(events[1].kind.kind(), "oom_reaped");
+}
+
+#[test]
+fn a_kill_is_told_as_soon_as_its_line_is_there() {
+    let lines = trace("a", "b", 42);
+    let mut assembler = EventAssembler::new();
+    let mut out = Vec::new();
+    for (number, text) in lines[..10].iter().enumerate() {
+        assert!(out.is_empty());
+        assembler.feed(&line(number as u64, None, text), &mut out);
+    }
+    assert_eq!(kills(&out), [(42, "b".to_owned())]);
+}
+
+#[test]
+fn dropping_any_one_line_leaves_exactly_one_kill() {
+    let lines = trace("a", "a", 42);
+    for dropped in 0..lines.len() {
+        let mut rest = refs(&lines);
+        rest.remove(dropped);
+        let events = events(&rest);
+        assert_eq!(kills(&events), [(42, "a".to_owned())], "without {:?}", lines[dropped]);
+        let KernelEvent::OomKill { oom_memcg, trigger_comm, constraint, .. } = &events[0].kind
+        else {
+            panic!("{events:?}");
+        };
+        assert_eq!(oom_memcg.as_deref(), Some("/limit42"), "without {:?}", lines[dropped]);
+        assert_eq!(trigger_comm.as_deref(), Some("a"), "without {:?}", lines[dropped]);
+        assert_eq!(*constraint, Some(OomConstraint::Memcg));
+    }
+}
+
+#[test]
+fn doubling_every_line_changes_nothing() {
+    let lines = trace("a", "b", 42);
+    let once = events(&refs(&lines));
+    let twice: Vec<&str> = lines.iter().flat_map(|line| [line.as_str(); 2]).collect();
+    let doubled = events(&twice);
+    let kinds = |events: &[Event]| events.iter().map(|e| e.kind.clone()).collect::<Vec<_>>();
+    assert_eq!(kinds(&doubled), kinds(&once));
+    let again: Vec<&str> = refs(&lines).into_iter().chain(refs(&lines)).collect();
+    assert_eq!(kills(&events(&again)), [(42, "b".to_owned())]);
+}
+
+#[test]
+fn the_summary_may_be_broken_at_any_byte() {
+    let lines = trace("a", "b", 42);
+    let summary = &lines[8];
+    for at in "oom-kill:constraint=".len()..summary.len() - 1 {
+        let (head, tail) = summary.split_at(at);
+        let mut broken = refs(&lines[..8]);
+        broken.extend([head, tail, lines[9].as_str()]);
+        let events = events(&broken);
+        assert_eq!(kills(&events), [(42, "b".to_owned())], "broken at {head:?}");
+        let KernelEvent::OomKill { memcg, .. } = &events[0].kind else { panic!() };
+        // With `uid=0` cut off the line still reads as whole only from its second part on.
+        assert_eq!(memcg.as_deref(), Some("/limit42/sub"), "broken at {head:?}");
+    }
+}
+
+#[test]
+fn what_is_incomplete_is_told_after_silence_and_not_before() {
+    let lines = trace("a", "b", 42);
+    let mut assembler = EventAssembler::new();
+    let mut out = Vec::new();
+    for (number, text) in lines[..9].iter().enumerate() {
+        assembler.feed(&line(number as u64 + 1, None, text), &mut out);
+    }
+    assert_eq!(assembler.pending_since_seq(), Some(1));
+    let deadline = assembler.next_deadline().unwrap();
+    assembler.tick(deadline - Duration::from_millis(1), &mut out);
+    assert!(out.is_empty());
+    assembler.tick(deadline, &mut out);
+    assert_eq!(kills(&out), [(42, "b".to_owned())]);
+    assert_eq!(out[0].seq, Some(9));
+    assert_eq!((assembler.pending_since_seq(), assembler.next_deadline()), (None, None));
+    // The lost line was only late.
+    assembler.feed(&line(1500, None, &lines[9]), &mut out);
+    assert_eq!(out.len(), 1);
+}
+
+#[test]
+fn a_task_that_was_ending_already_is_no_kill() {
+    let lines = trace("a", "b", 42);
+    let mut read = refs(&lines[..9]);
+    read.push(
+        "Memory cgroup out of memory: OOM victim 42 (b) is already exiting. Skip killing the task",
+    );
+    assert!(events(&read).is_empty());
+}
+
+#[test]
+fn a_reaper_confirms_what_was_only_intended() {
+    let lines = [
+        "java invoked oom-killer: gfp_mask=0x14000c0(GFP_KERNEL), order=0, oom_score_adj=0",
+        "Out of memory: Kill process 500 (java) score 1900 or sacrifice child",
+        "oom_reaper: reaped process 500 (java), now anon-rss:0kB, file-rss:0kB, shmem-rss:0kB",
+    ];
+    assert_eq!(kills(&events(&lines)), [(500, "java".to_owned())]);
+    assert!(events(&lines[..2]).is_empty());
+    assert_eq!(kills(&events(&lines[2..])), []);
+}
+
+#[test]
+fn lines_of_user_space_tell_nothing() {
+    let lines = trace("a", "b", 42);
+    let mut assembler = EventAssembler::new();
+    let mut out = Vec::new();
+    for text in &lines {
+        let line = KernelLine { from_kernel: false, ..line(1, None, text) };
+        assembler.feed(&line, &mut out);
+    }
+    assembler.finish(&mut out);
+    assert!(out.is_empty());
+}
+
+#[test]
+fn a_flood_of_beginnings_is_held_in_bounded_memory() {
+    let mut assembler = EventAssembler::new();
+    let mut out = Vec::new();
+    for pid in 0..2_000u32 {
+        for text in &trace("a", &format!("v{pid}"), pid)[..9] {
+            assembler.feed(&KernelLine { uptime: None, ..line(1, None, text) }, &mut out);
+        }
+        let hung = format!("INFO: task t:{pid} blocked for more than 120 seconds.");
+        assembler.feed(&KernelLine { uptime: None, ..line(1, None, &hung) }, &mut out);
+        assert!(assembler.traces.len() <= MOST_HELD && assembler.hung.len() <= MOST_HELD);
+        assert!(assembler.killed.len() <= MOST_REMEMBERED);
+    }
+    assembler.finish(&mut out);
+    assert_eq!(kills(&out).len(), 2_000);
+}
+
+#[test]
+fn container_ids_are_read_from_every_runtimes_paths() {
+    let id = "4f1c0ddc6a0b1c2d3e4f5061728394a5b6c7d8e9fa0b1c2d3e4f506172839401";
+    for path in [
+        format!("/docker/{id}"),
+        format!("/system.slice/docker-{id}.scope"),
+        format!("/kubepods.slice/kubepods-pod1.slice/cri-containerd-{id}.scope"),
+        format!("/kubepods.slice/kubepods-pod1.slice/crio-{id}.scope/sub"),
+        format!("/machine.slice/libpod-{id}.scope/container"),
+        format!("/kubepods/besteffort/pod1/{id}"),
+        format!("/system.slice/containerd.service/kubepods-pod1.slice:cri-containerd:{id}"),
+    ] {
+        assert_eq!(oom::container(&path).as_deref(), Some(id), "{path}");
+    }
+    for path in ["/", "/docker", "/docker/abc", "/user.slice/docker-xyz.scope"] {
+        assert_eq!(oom::container(path), None, "{path}");
+    }
+}
+
+/// A name as a process may choose it and `/dev/kmsg` shows it.
+fn comm() -> impl Strategy<Value = String> {
+    prop_oneof![
+        "[ -~]{1,15}".prop_filter("the kernel escapes it", |name| !name.contains('\\')),
+        Just("a), UID:0".to_owned()),
+        Just("x,pid=1,uid=0".to_owned()),
+        Just("foo) total-vm:1".to_owned()),
+        Just(",task=a,pid=1".to_owned()),
+        Just("ta\\x0ail".to_owned()),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn hostile_names_come_through(trigger in comm(), victim in comm(), pid in 2u32..4_000_000) {
+        let lines = trace(&trigger, &victim, pid);
+        let whole = events(&refs(&lines));
+        prop_assert_eq!(kills(&whole), [(pid, victim.clone())]);
+        let KernelEvent::OomKill { trigger_comm, memcg, .. } = &whole[0].kind else { panic!() };
+        prop_assert_eq!(trigger_comm.as_deref(), Some(&*trigger));
+        let sub = format!("/limit{}/sub", pid);
+        prop_assert_eq!(memcg.as_deref(), Some(&*sub));
+        let without_kill = [&refs(&lines)[..9], &refs(&lines)[10..]].concat();
+        prop_assert_eq!(kills(&events(&without_kill)), [(pid, victim)]);
+    }
+
+    #[test]
+    fn interleaved_traces_with_callers_give_both(
+        order in proptest::collection::vec(any::<bool>(), 40),
+    ) {
+        let (first, second) = (trace("a", "b", 42), trace("c", "d", 77));
+        let (mut left, mut right) = (first.iter(), second.iter());
+        let mut mixed = Vec::new();
+        for choice in order.iter().copied().chain([true; 11]).chain([false; 11]) {
+            let next = if choice { left.next() } else { right.next() };
+            let caller = if choice { "T42" } else { "T77" };
+            mixed.extend(next.map(|text| (Some(caller), text.as_str())));
+        }
+        let events = events_by(&mixed);
+        let mut found = kills(&events);
+        found.sort();
+        prop_assert_eq!(found, [(42, "b".to_owned()), (77, "d".to_owned())]);
+        for event in &events {
+            if let KernelEvent::OomKill { pid, trigger_comm, .. } = &event.kind {
+                let trigger = if *pid == 42 { "a" } else { "c" };
+                prop_assert_eq!(trigger_comm.as_deref(), Some(trigger));
+            }
+        }
+    }
+
+    #[test]
+    fn reading_again_from_what_is_pending_gives_the_same_events(stop in 1usize..22) {
+        let lines: Vec<String> = [trace("a", "b", 42), trace("c", "d", 77)].concat();
+        let whole = events(&refs(&lines));
+        let mut before = EventAssembler::new();
+        let mut out = Vec::new();
+        for (number, text) in lines[..stop].iter().enumerate() {
+            before.feed(&line(number as u64 + 1, None, text), &mut out);
+        }
+        let from = before.pending_since_seq().unwrap_or(stop as u64 + 1) as usize - 1;
+        let mut after = EventAssembler::new();
+        for (number, text) in lines.iter().enumerate().skip(from) {
+            after.feed(&line(number as u64 + 1, None, text), &mut out);
+        }
+        after.finish(&mut out);
+        out.sort_by_key(|event| event.seq);
+        out.dedup();
+        prop_assert_eq!(out, whole);
+    }
+
+    #[test]
+    fn no_text_panics_and_no_record_gives_two_events(
+        texts in proptest::collection::vec(
+            prop_oneof![
+                "\\PC{0,60}",
+                "(NVRM: |INFO: task |oom-kill:constraint=|Out of memory: Killed process 1 \\(|CPU: )\
+                 [ -~]{0,60}",
+                "[ -~]{0,8} invoked oom-killer: gfp_mask=0x[ -~]{0,20}",
+                proptest::sample::select(trace("a", "b", 9)),
+            ],
+            0..30,
+        ),
+    ) {
+        let events = events(&refs(&texts));
+        let mut seqs: Vec<_> = events.iter().map(|event| event.seq).collect();
+        seqs.sort();
+        seqs.dedup();
+        prop_assert_eq!(seqs.len(), events.len());
+    }
+}

@@ -1,0 +1,16 @@
+//! `RUSTC_BOOTSTRAP=1 cargo fuzz run --fuzz-dir tests/fuzz kmsg_record`
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use umawarden::parse::kmsg;
+
+fuzz_target!(|bytes: &[u8]| {
+    if let Ok(record) = kmsg::parse_record(bytes) {
+        // What was read once is read again from its own form.
+        let text = &record.text;
+        let priority = u64::from(record.facility) << 3 | u64::from(record.level);
+        let written = format!("{priority},{},{},-;{text}\n", record.seq, record.usec);
+        let again = kmsg::parse_record(written.as_bytes());
+        assert!(again.is_ok_and(|again| again.text == record.text && again.seq == record.seq));
+    }
+});

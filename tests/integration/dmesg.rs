@@ -1,0 +1,133 @@
+//! `umawarden dmesg` over logs with known contents.
+//!
+//! Each `tests/fixtures/kernel/NAME.log` has what must be said of it in `NAME.json`.
+//! `UPDATE_GOLDEN=1 cargo test dmesg` writes those anew; read the difference before you commit it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use assert_cmd::Command;
+
+fn fixtures() -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/kernel");
+    let mut logs: Vec<PathBuf> = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "log"))
+        .collect();
+    logs.sort();
+    assert!(logs.len() > 20, "the fixtures are gone");
+    logs
+}
+
+fn dmesg() -> Command {
+    let mut command = Command::new(assert_cmd::cargo::cargo_bin!("umawarden"));
+    command.arg("dmesg");
+    command
+}
+
+fn json_of(log: &Path) -> String {
+    let output = dmesg().arg("--json").arg(log).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    let found = !output.stdout.is_empty();
+    assert_eq!(output.status.code(), Some(i32::from(found)), "{}", log.display());
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn every_fixture_says_what_its_golden_file_says() {
+    let update = std::env::var_os("UPDATE_GOLDEN").is_some();
+    let mut wrong = Vec::new();
+    for log in fixtures() {
+        let said = json_of(&log);
+        let golden = log.with_extension("json");
+        if update {
+            fs::write(&golden, &said).unwrap();
+        } else if fs::read_to_string(&golden).ok().as_deref() != Some(&said) {
+            wrong.push(format!("{}:\n{said}", log.display()));
+        }
+    }
+    assert!(wrong.is_empty(), "not as expected:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn one_log_says_the_same_in_every_form_that_dmesg_prints() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/kernel");
+    let kinds = |name: &str| -> Vec<serde_json::Value> {
+        json_of(&folder.join(format!("real-6.18-memcg-{name}.log")))
+            .lines()
+            .map(|line| {
+                let mut event: serde_json::Value = serde_json::from_str(line).unwrap();
+                event.as_object_mut().unwrap().shift_remove("utc");
+                event
+            })
+            .collect()
+    };
+    let plain = kinds("dmesg");
+    for form in ["ctime", "decoded", "raw-prefix", "delta", "reltime", "iso", "json"] {
+        assert_eq!(kinds(form), plain, "{form}");
+    }
+}
+
+#[test]
+fn crlf_and_a_missing_last_newline_change_nothing() {
+    let log = "[    1.0] Out of memory: Killed process 4 (a b) total-vm:1kB, anon-rss:2kB, \
+               file-rss:0kB\r\n[    2.0] NVRM: Xid (PCI:000f:01:00): 31, pid=5, name=x";
+    let output = dmesg().args(["--json", "-"]).write_stdin(log).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(text.lines().count(), 2, "{text}");
+    assert!(text.contains(r#""anon_rss_bytes":2048"#), "{text}");
+    assert!(text.contains(r#""process":"x""#), "{text}");
+}
+
+#[test]
+fn bytes_that_are_no_text_are_survived() {
+    let mut log = vec![0u8; 300_000];
+    log.extend([0xff, 0xfe, b'\n', b'\n', 0x1b, b'[', b'\n']);
+    log.extend(vec![b'x'; 200_000]);
+    log.extend(b"\n[    2.0] NVRM: Xid (PCI:000f:01:00): 31, pid=5, name=x\n");
+    let output = dmesg().args(["--json", "-"]).write_stdin(log).output().unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap().lines().count(), 1);
+}
+
+#[test]
+fn all_lists_records_of_user_space_marked_and_in_order() {
+    let log = "6,1,1000,-;NVRM: Xid (PCI:000f:01:00): 31, pid=5, name=x\n\
+               14,2,2000,-;Out of memory: Killed process 1 (x) total-vm:1kB\n";
+    let output = dmesg().args(["--json", "--all", "-"]).write_stdin(log).output().unwrap();
+    let lines: Vec<serde_json::Value> = String::from_utf8(output.stdout)
+        .unwrap()
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let kinds: Vec<&str> = lines.iter().map(|line| line["kind"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["xid", "user_record"]);
+    assert_eq!(lines[1]["facility"], 1);
+}
+
+#[test]
+fn a_log_that_cannot_be_read_is_named_and_exits_2() {
+    let missing = dmesg().arg("/nonexistent/log").output().unwrap();
+    assert_eq!(missing.status.code(), Some(2));
+    let error = String::from_utf8(missing.stderr).unwrap();
+    assert!(error.contains("/nonexistent/log"), "{error}");
+    let folder = dmesg().arg("/tmp").output().unwrap();
+    assert_eq!(folder.status.code(), Some(2));
+    let mut packed = vec![0x1f, 0x8b];
+    packed.extend([8; 40]);
+    let packed = dmesg().arg("-").write_stdin(packed).output().unwrap();
+    assert_eq!(packed.status.code(), Some(2));
+    assert!(String::from_utf8(packed.stderr).unwrap().contains("compressed"));
+}
+
+#[test]
+fn people_are_told_what_it_means() {
+    let log = "NVRM: nvCheckOkFailedNoLog: Check failed: Out of memory [NV_ERR_NO_MEMORY] \
+               (0x00000051) returned from _memdescAllocInternal(pMemDesc) @ mem_desc.c:1359\n";
+    let output = dmesg().arg("-").write_stdin(log).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("no incident by themselves"), "{text}");
+    let nothing = dmesg().arg("-").write_stdin("hello\n").output().unwrap();
+    assert_eq!(nothing.status.code(), Some(0));
+    assert_eq!(String::from_utf8(nothing.stdout).unwrap(), "Nothing found in 1 messages.\n");
+}
