@@ -7,4 +7,5 @@ mod exports;
 mod history;
 mod journal;
 mod kernel_log_source;
+mod promql_oracle;
 mod rules_check;

@@ -1,6 +1,8 @@
 //! The subset of PromQL that rules speak.
 
 mod check;
+mod display;
+mod eval;
 mod functions;
 mod lexer;
 mod literal;
@@ -112,6 +114,13 @@ pub trait KnownSeries {
     fn names(&self) -> Vec<&str>;
 }
 
+impl std::fmt::Display for Expr {
+    /// In one line; it parses to the same expression.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.root.fmt(f)
+    }
+}
+
 /// Reads a quoted string with Go's escapes.
 pub(super) fn unquote(quoted: &str) -> Result<String, String> {
     literal::unquote(quoted).map_err(|(_, message)| message)
@@ -131,11 +140,21 @@ impl Expr {
     /// The metrics it reads, in the order of their names, each with how much past it needs, in
     /// milliseconds.
     pub fn reads(&self) -> Vec<(Arc<str>, i64)> {
-        Vec::new()
+        let mut reads = Vec::new();
+        self.root.collect_reads(&mut reads);
+        reads.sort();
+        reads.dedup_by(|next, kept| {
+            let same = next.0 == kept.0;
+            if same {
+                kept.1 = kept.1.max(next.1);
+            }
+            same
+        });
+        reads
     }
 
     /// Evaluates it. An error is one of data, such as a many-to-many match.
-    pub fn evaluate(&self, _store: &SeriesStore, _at: EvalTime) -> Result<Evaluated, String> {
-        Ok(Evaluated::Known(Value::Vector(Vec::new())))
+    pub fn evaluate(&self, store: &SeriesStore, at: EvalTime) -> Result<Evaluated, String> {
+        eval::evaluate(&self.root, store, at)
     }
 }
