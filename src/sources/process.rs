@@ -18,7 +18,7 @@ const SERIES: [&str; 7] = [
     "process_threads",
 ];
 
-/// Reads this process' figures from the real `/proc`. Costs some 100 µs: meant for once a second.
+/// Reads this process' figures from the real `/proc`. Meant for once a second.
 #[derive(Debug)]
 pub struct ProcessSource {
     schema: Arc<Schema>,
