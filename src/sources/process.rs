@@ -1,5 +1,8 @@
 //! This process itself, as other Prometheus exporters tell it.
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 use std::time::Duration;
 
