@@ -1,5 +1,8 @@
 //! This process itself, as other Prometheus exporters tell it.
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +21,7 @@ const SERIES: [&str; 7] = [
     "process_threads",
 ];
 
-/// Reads this process' figures from the real `/proc`. Costs some 100 µs: meant for once a second.
+/// Reads this process' figures from the real `/proc`. Meant for once a second.
 #[derive(Debug)]
 pub struct ProcessSource {
     schema: Arc<Schema>,

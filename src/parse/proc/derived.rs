@@ -30,20 +30,23 @@ pub fn page_cache(meminfo: &Meminfo) -> Reading<PageCache> {
     })
 }
 
-/// Memory that no counter names, in bytes: drivers' allocations, pipe buffers, the CPUs' own free
-/// lists. The counters are not read at one instant, so it may fall a little below zero.
+/// Memory that no counter names, in bytes: drivers' allocations, pipe buffers. The counters are not
+/// read at one instant, so it may fall a little below zero, and is told so.
 ///
-/// Subsets are counted once: `Slab` holds all of `KReclaimable` but what drivers add to the latter;
-/// `VmallocUsed` holds the kernel stacks where these are mapped (`CONFIG_VMAP_STACK`), so the larger
-/// of the two counts; `Cached` leaves the swap cache out. `NvMapMemUsed` and allocated CMA memory are
-/// the driver's and stay in. A kernel without one of the lesser counters has that memory here.
-pub fn unaccounted(meminfo: &Meminfo) -> Reading<i64> {
+/// Free memory on the CPUs' own lists is neither in `MemFree` nor unaccounted: it comes and goes by
+/// hundreds of MiB. Subsets are counted once: `Slab` holds all of `KReclaimable` but what drivers
+/// add to the latter; `VmallocUsed` holds the kernel stacks where these are mapped
+/// (`CONFIG_VMAP_STACK`), so the larger of the two counts; `Cached` leaves the swap cache out.
+/// `NvMapMemUsed` and allocated CMA memory are the driver's and stay in. What a kernel does not
+/// count among the lesser counters is unaccounted there.
+pub fn unaccounted(meminfo: &Meminfo, per_cpu_lists: Reading<u64>) -> Reading<i64> {
     let get = |field| meminfo.get(field);
     let core = [Field::MemFree, Field::Buffers, Field::Cached, Field::AnonPages, Field::Slab]
         .map(get)
         .into_iter()
         .fold(Reading::Value(0), add);
     let optional = [
+        per_cpu_lists,
         get(Field::SwapCached),
         get(Field::PageTables),
         get(Field::SecPageTables),

@@ -11,8 +11,8 @@ use rustix::io::Errno;
 
 use crate::model::Reading;
 
-/// Enough for all but `zoneinfo` on large machines.
-const BUFFER_BYTES: usize = 8 << 10;
+/// To begin with; a buffer grows until the file fits.
+const BUFFER_BYTES: usize = 1 << 10;
 
 /// No file of the kernel's comes near this.
 const BUFFER_BYTES_MAX: usize = 4 << 20;

@@ -71,12 +71,14 @@ pub(super) struct MeminfoReader {
     file: KeptFile,
     /// The sum of the low watermarks, in bytes, as last read.
     pub(super) low_watermark: Reading<u64>,
+    /// Free memory on the CPUs' own lists, in bytes, as last read.
+    pub(super) per_cpu_lists: Reading<u64>,
 }
 
 impl MeminfoReader {
     pub(super) fn new(procfs: &Path) -> Self {
         let file = KeptFile::new(procfs.join("meminfo"));
-        Self { file, low_watermark: Reading::Unsupported }
+        Self { file, low_watermark: Reading::Unsupported, per_cpu_lists: Reading::Unsupported }
     }
 
     fn derive(&self, meminfo: &Meminfo, report: &mut Report) {
@@ -84,7 +86,8 @@ impl MeminfoReader {
         report.push_whole(cache.map(|cache| cache.clean));
         report.push_whole(cache.map(|cache| cache.dirty));
         report.push_whole(cache.map(|cache| cache.mapped));
-        report.push(unaccounted(meminfo).map(|bytes| bytes as f64));
+        let unaccounted = unaccounted(meminfo, self.per_cpu_lists);
+        report.push(unaccounted.map(|bytes| bytes as f64));
         let headroom = headroom(meminfo.get(Field::MemFree), self.low_watermark);
         report.push(headroom.map(|bytes| bytes as f64));
     }

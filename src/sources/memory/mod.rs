@@ -85,7 +85,8 @@ impl MemorySource {
         self.buddyinfo.run(clock, always, out);
         self.pressure.run(clock, always, out);
         self.zoneinfo.run(clock, always, out);
-        self.meminfo.reader.low_watermark = self.zoneinfo.reader.low_watermark();
+        self.meminfo.reader.low_watermark = self.zoneinfo.reader.low_watermark;
+        self.meminfo.reader.per_cpu_lists = self.zoneinfo.reader.per_cpu_lists;
         self.meminfo.run(clock, always, out);
     }
 }

@@ -42,7 +42,7 @@ impl SysctlReader {
 
 impl Reader for SysctlReader {
     const SOURCE: Source = Source::Sysctl;
-    /// They change by hand, and cost 4 µs each.
+    /// People change them, not the kernel.
     const PAUSE: Duration = Duration::from_secs(1);
 
     fn series(&self) -> Vec<SeriesKey> {

@@ -36,7 +36,10 @@ pub(super) struct ZoneinfoReader {
     zoneinfo: Zoneinfo,
     /// Every zone seen so far; one that goes away keeps its series, without a value.
     known: Vec<(u32, ZoneName)>,
-    low_watermark: Reading<u64>,
+    /// The sum of the low watermarks, in bytes, as last read.
+    pub(super) low_watermark: Reading<u64>,
+    /// Free memory on the CPUs' own lists, in bytes, as last read.
+    pub(super) per_cpu_lists: Reading<u64>,
 }
 
 impl ZoneinfoReader {
@@ -47,12 +50,8 @@ impl ZoneinfoReader {
             zoneinfo: Zoneinfo::default(),
             known: Vec::new(),
             low_watermark: Reading::Unsupported,
+            per_cpu_lists: Reading::Unsupported,
         }
-    }
-
-    /// The sum of the low watermarks, in bytes, as last read.
-    pub(super) fn low_watermark(&self) -> Reading<u64> {
-        self.low_watermark
     }
 
     fn learn(&mut self, report: &mut Report) {
@@ -94,6 +93,7 @@ impl Reader for ZoneinfoReader {
         if let Err(fault) = parsed {
             report.miss_all(SUMS.len() + self.known.len() * PER_ZONE.len(), &fault);
             self.low_watermark = fault.reading();
+            self.per_cpu_lists = fault.reading();
             return;
         }
         self.learn(report);
@@ -102,6 +102,7 @@ impl Reader for ZoneinfoReader {
             report.push_whole(bytes(self.zoneinfo.sum(value), page_size));
         }
         self.low_watermark = bytes(self.zoneinfo.sum(|zone| zone.low), page_size);
+        self.per_cpu_lists = bytes(self.zoneinfo.sum(|zone| zone.per_cpu), page_size);
         for (node, name) in &self.known {
             let zone = self.zoneinfo.zones().find(|zone| zone.node == *node && zone.name == *name);
             for (_, _, value) in PER_ZONE {
