@@ -374,6 +374,7 @@ fn shutdown_answers_open_requests_and_closes_idle_connections() {
     let (journal, queries) = held_journal();
     let server = start_with(Limits::default(), queries);
     let mut idle = server.connect();
+    idle.write_all(b"GET / HTTP/1.1\r\n").unwrap();
     let mut open = server.connect();
     open.write_all(b"GET /api/v1/events HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
     journal.entered.recv().unwrap();
