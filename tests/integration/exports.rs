@@ -162,6 +162,19 @@ fn other_methods_and_paths_are_refused_helpfully() {
 }
 
 #[test]
+fn every_path_that_is_listed_leads_somewhere() {
+    let server = start();
+    let listed = server.get("/nope");
+    let paths: Vec<&str> =
+        listed.text().lines().skip(1).filter_map(|line| line.split_whitespace().next()).collect();
+    assert!(paths.len() >= 10, "{paths:?}");
+    for path in paths {
+        assert_ne!(server.get(path).status, 404, "{path}");
+    }
+    server.end();
+}
+
+#[test]
 fn oversized_and_malformed_requests_are_refused() {
     let server = start();
     let long = "a".repeat(5000);
