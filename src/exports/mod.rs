@@ -2,6 +2,10 @@
 //!
 //! Everything is answered from the [`Status`] snapshot and from the two [`Queries`]; nothing here
 //! reads the node, and nothing here can hold up the loop that does.
+//!
+//! To add a page: a handler, its route in `routes`, and a line in the list of paths there. A
+//! metric needs nothing here: it is exported as soon as [`crate::model::METRICS`] and a source know
+//! it.
 
 mod api;
 mod exposition;

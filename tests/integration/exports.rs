@@ -2,192 +2,25 @@
 
 #![expect(clippy::unwrap_used, reason = "whatever a test's helper cannot do fails the test")]
 
-use std::collections::BTreeMap;
+mod server;
+
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use arc_swap::ArcSwap;
 use flate2::read::GzDecoder;
-use jiff::Timestamp;
-use serde_json::{Value, json};
-use tokio::sync::{mpsc, watch};
-use umawarden::exports::{
-    Limits, Page, PageRequest, Queries, QueryError, ReloadRequest, Served, Start, bind,
-    check_telemetry_path, serve,
+use serde_json::json;
+use umawarden::exports::{Limits, Page, PageRequest, Queries, Start, bind, check_telemetry_path};
+use umawarden::model::Source;
+use umawarden::policy::status::{SourceStatus, Status};
+
+use server::{
+    PATIENCE, Server, held_journal, made_up_status, moment, no_queries, parse, start, start_with,
 };
-use umawarden::model::{Mode, Moment, Reading, RuleId, SeriesKey, Source};
-use umawarden::policy::status::{AlertStatus, RuleState, RuleStatus, SourceStatus, Status};
 
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-/// Long enough for a busy machine; nothing waits for it unless a test fails.
-const PATIENCE: Duration = Duration::from_secs(20);
-
-/// A clock that stands still, 100 s after boot.
-fn uptime() -> Duration {
-    Duration::from_secs(100)
-}
-
-fn moment(uptime_seconds: u64) -> Moment {
-    Moment {
-        uptime: Duration::from_secs(uptime_seconds),
-        utc: Timestamp::from_second(1_795_000_000).unwrap(),
-    }
-}
-
-fn made_up_status() -> Status {
-    let series = [
-        (SeriesKey::new("uma_memory_free_bytes", &[]), Reading::Value(4096.0)),
-        (SeriesKey::new("made_up", &[("text", "<b>\"\\\n")]), Reading::Value(f64::INFINITY)),
-        (SeriesKey::new("gone", &[]), Reading::Failed),
-        (SeriesKey::new("never", &[]), Reading::Unsupported),
-    ];
-    let (series, values): (Vec<_>, Vec<_>) = series.into_iter().unzip();
-    let alert = AlertStatus {
-        labels: vec![("alertname".into(), "Low".into())],
-        annotations: vec![("summary".into(), "<script>alert(1)</script>".to_owned())],
-        state: RuleState::Firing,
-        active_since: moment(40),
-        value: f64::INFINITY,
-    };
-    let rule = |alert_name: &str, state, unknown: &[&str], alerts| RuleStatus {
-        rule: RuleId { group: "memory".into(), alert: alert_name.into() },
-        file: "shipped:memory.yaml".to_owned(),
-        expr: "uma_memory_free_bytes < 1 and \"<i>\" == \"\"".into(),
-        mode: Mode::Observe,
-        state,
-        unknown: unknown.iter().map(|text| (*text).to_owned()).collect(),
-        alerts,
-        remedy: None,
-    };
-    Status {
-        at: moment(99),
-        started: moment(10),
-        mode: Mode::Observe,
-        series: series.into(),
-        values,
-        sources: Arc::new([SourceStatus {
-            source: Source::Meminfo,
-            up: true,
-            detail: Some("a <remark>".into()),
-            took: Duration::from_micros(12),
-        }]),
-        rules: Arc::new([
-            rule("Low", RuleState::Firing, &[], vec![alert]),
-            rule("Blind", RuleState::Unknown, &["gone: failed"], Vec::new()),
-        ]),
-    }
-}
-
-/// A server in threads of its own.
-struct Server {
-    address: SocketAddr,
-    status: Arc<ArcSwap<Status>>,
-    stop: watch::Sender<bool>,
-    reloads: mpsc::Receiver<ReloadRequest>,
-    thread: JoinHandle<std::io::Result<()>>,
-}
-
-fn start() -> Server {
-    start_with(Limits::default(), no_queries())
-}
-
-fn no_queries() -> Queries {
-    let down = |_| Err(QueryError::Unavailable("disk full".to_owned()));
-    Queries { events: Box::new(down), decisions: Box::new(down) }
-}
-
-fn start_with(limits: Limits, queries: Queries) -> Server {
-    let listeners = bind(&[SocketAddr::from((Ipv4Addr::LOCALHOST, 0))]).unwrap();
-    let address = listeners[0].local_addr().unwrap();
-    let status = Arc::new(ArcSwap::from_pointee(made_up_status()));
-    let (reload, reloads) = mpsc::channel(4);
-    let (stop, stopped) = watch::channel(false);
-    let served = Arc::new(Served {
-        status: Arc::clone(&status),
-        telemetry_path: "/metrics".to_owned(),
-        queries,
-        reload,
-        uptime,
-        limits,
-    });
-    let thread = std::thread::spawn(move || {
-        let mut runtime = tokio::runtime::Builder::new_multi_thread();
-        let runtime = runtime.worker_threads(2).enable_all().build().unwrap();
-        runtime.block_on(serve(listeners, served, stopped))
-    });
-    Server { address, status, stop, reloads, thread }
-}
-
-/// A response as it came over the wire.
-#[derive(Debug)]
-struct Answer {
-    status: u16,
-    headers: BTreeMap<String, String>,
-    body: Vec<u8>,
-}
-
-impl Answer {
-    fn text(&self) -> &str {
-        std::str::from_utf8(&self.body).unwrap()
-    }
-
-    fn json(&self) -> Value {
-        assert_eq!(self.headers["content-type"], "application/json");
-        serde_json::from_slice(&self.body).unwrap()
-    }
-}
-
-impl Server {
-    fn connect(&self) -> TcpStream {
-        let stream = TcpStream::connect(self.address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.set_write_timeout(Some(PATIENCE)).unwrap();
-        stream
-    }
-
-    /// Sends these bytes and reads whatever comes until the server closes.
-    fn raw(&self, request: &[u8]) -> Vec<u8> {
-        let mut stream = self.connect();
-        // The server may answer and close before it has read everything.
-        let _ = stream.write_all(request);
-        let mut answer = Vec::new();
-        let _ = stream.read_to_end(&mut answer);
-        answer
-    }
-
-    fn ask(&self, method: &str, target: &str, headers: &[&str]) -> Answer {
-        let mut request = format!("{method} {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n");
-        headers.iter().for_each(|header| request.push_str(&format!("{header}\r\n")));
-        request.push_str("\r\n");
-        parse(&self.raw(request.as_bytes()))
-    }
-
-    fn get(&self, target: &str) -> Answer {
-        self.ask("GET", target, &[])
-    }
-
-    fn end(self) {
-        self.stop.send(true).unwrap();
-        self.thread.join().unwrap().unwrap();
-    }
-}
-
-fn parse(bytes: &[u8]) -> Answer {
-    let head_end = bytes.windows(4).position(|four| four == b"\r\n\r\n");
-    let head_end = head_end.unwrap_or_else(|| panic!("{:?}", String::from_utf8_lossy(bytes)));
-    let mut lines = std::str::from_utf8(&bytes[..head_end]).unwrap().split("\r\n");
-    let status = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
-    let headers = lines
-        .map(|line| line.split_once(": ").unwrap())
-        .map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned()))
-        .collect();
-    Answer { status, headers, body: bytes[head_end + 4..].to_vec() }
-}
 
 #[test]
 fn metrics_come_in_the_form_that_was_asked_for() {
@@ -329,6 +162,19 @@ fn other_methods_and_paths_are_refused_helpfully() {
 }
 
 #[test]
+fn every_path_that_is_listed_leads_somewhere() {
+    let server = start();
+    let listed = server.get("/nope");
+    let paths: Vec<&str> =
+        listed.text().lines().skip(1).filter_map(|line| line.split_whitespace().next()).collect();
+    assert!(paths.len() >= 10, "{paths:?}");
+    for path in paths {
+        assert_ne!(server.get(path).status, 404, "{path}");
+    }
+    server.end();
+}
+
+#[test]
 fn oversized_and_malformed_requests_are_refused() {
     let server = start();
     let long = "a".repeat(5000);
@@ -420,21 +266,13 @@ fn the_journal_is_paged_as_asked() {
 
 #[test]
 fn a_journal_that_is_down_slow_or_broken_takes_nothing_else_with_it() {
-    let (hold, held) = std::sync::mpsc::channel::<()>();
-    let held = std::sync::Mutex::new(held);
-    let queries = Queries {
-        events: Box::new(move |_| {
-            let _ = held.lock().unwrap().recv();
-            Ok(Page::default())
-        }),
-        decisions: no_queries().decisions,
-    };
+    let (journal, queries) = held_journal();
     let limits = Limits { query: Duration::from_millis(50), ..Limits::default() };
     let server = start_with(limits, queries);
     let late = server.get("/api/v1/events");
     assert_eq!((late.status, &late.json()["errorType"]), (503, &json!("unavailable")));
     assert_eq!(server.get("/metrics").status, 200);
-    drop(hold);
+    drop(journal.release);
     server.end();
 
     let broken = Box::new(|_| panic!("a bug in the journal"));
@@ -546,38 +384,41 @@ fn three_hundred_connections_at_once_are_all_answered() {
 
 #[test]
 fn shutdown_answers_open_requests_and_closes_idle_connections() {
-    let (entered, enter) = std::sync::mpsc::channel();
-    let (release, released) = std::sync::mpsc::channel::<()>();
-    let released = std::sync::Mutex::new(released);
-    let calls = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&calls);
-    let queries = Queries {
-        events: Box::new(move |_| {
-            entered.send(()).unwrap();
-            let _ = released.lock().unwrap().recv();
-            counted.fetch_add(1, Ordering::SeqCst);
-            Ok(Page::default())
-        }),
-        decisions: no_queries().decisions,
-    };
+    let (journal, queries) = held_journal();
     let server = start_with(Limits::default(), queries);
     let mut idle = server.connect();
+    idle.write_all(b"GET / HTTP/1.1\r\n").unwrap();
     let mut open = server.connect();
     open.write_all(b"GET /api/v1/events HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
-    enter.recv().unwrap();
+    journal.entered.recv().unwrap();
 
     server.stop.send(true).unwrap();
-    // Once the port is closed, the server is draining.
-    while TcpStream::connect(server.address).is_ok() {
-        std::thread::yield_now();
-    }
-    release.send(()).unwrap();
+    assert_eq!(idle.read(&mut [0; 1]).unwrap_or(0), 0);
+    assert!(TcpStream::connect(server.address).is_err(), "the port is closed first");
+    journal.release.send(()).unwrap();
     let mut answer = Vec::new();
     open.read_to_end(&mut answer).unwrap();
     assert_eq!(parse(&answer).status, 200);
-    assert_eq!(idle.read(&mut [0; 1]).unwrap_or(0), 0);
     server.thread.join().unwrap().unwrap();
-    assert_eq!(calls.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn a_request_under_way_is_not_cut_off_to_make_room() {
+    let (journal, queries) = held_journal();
+    let limits = Limits { connections: 2, query: PATIENCE, ..Limits::default() };
+    let server = start_with(limits, queries);
+    let mut oldest = server.connect();
+    let request = b"GET /api/v1/events HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    oldest.write_all(request).unwrap();
+    journal.entered.recv().unwrap();
+    let hoard: Vec<TcpStream> = (0..50).map(|_| server.connect()).collect();
+    assert_eq!(server.get("/metrics").status, 200);
+    journal.release.send(()).unwrap();
+    let mut answer = Vec::new();
+    oldest.read_to_end(&mut answer).unwrap();
+    assert_eq!(parse(&answer).status, 200);
+    drop(hoard);
+    server.end();
 }
 
 #[test]

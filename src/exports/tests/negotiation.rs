@@ -26,20 +26,29 @@ fn the_format_is_what_the_client_likes_best() {
             Text,
         ),
         (
-            "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
+            "application/openmetrics-text;version=1.0.0,\
+             application/openmetrics-text;version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,\
+             */*;q=0.1",
             OpenMetrics,
         ),
         (
-            "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2",
+            "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,\
+             application/openmetrics-text;version=0.0.1;q=0.5,\
+             text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,text/plain;version=0.0.4;q=0.3,\
+             */*;q=0.2",
             OpenMetrics,
         ),
         (
-            "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited;q=0.6,application/openmetrics-text;version=1.0.0;escaping=underscores;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.2",
+            "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;\
+             encoding=delimited;q=0.6,\
+             application/openmetrics-text;version=1.0.0;escaping=underscores;q=0.5,\
+             text/plain;version=0.0.4;q=0.3,*/*;q=0.2",
             OpenMetrics,
         ),
         ("text/plain;version=0.0.4;q=1,*/*;q=0.1", Text),
         (
-            "text/plain;version=1.0.0;escaping=allow-utf-8;q=0.6,text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
+            "text/plain;version=1.0.0;escaping=allow-utf-8;q=0.6,text/plain;version=0.0.4;q=0.5,\
+             */*;q=0.1",
             Text,
         ),
         // curl, browsers, nothing.

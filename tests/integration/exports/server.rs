@@ -1,0 +1,202 @@
+//! A server over a made-up snapshot, and a client that sees every byte.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use jiff::Timestamp;
+use serde_json::Value;
+use tokio::sync::{mpsc, watch};
+use umawarden::exports::{
+    Limits, Page, PageRequest, Queries, QueryError, ReloadRequest, Served, bind, serve,
+};
+use umawarden::model::{Mode, Moment, Reading, RuleId, SeriesKey, Source};
+use umawarden::policy::status::{AlertStatus, RuleState, RuleStatus, SourceStatus, Status};
+
+/// Long enough for a busy machine; nothing waits for it unless a test fails.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A clock that stands still, 100 s after boot.
+pub fn uptime() -> Duration {
+    Duration::from_secs(100)
+}
+
+pub fn moment(uptime_seconds: u64) -> Moment {
+    Moment {
+        uptime: Duration::from_secs(uptime_seconds),
+        utc: Timestamp::from_second(1_795_000_000).unwrap(),
+    }
+}
+
+pub fn made_up_status() -> Status {
+    let series = [
+        (SeriesKey::new("uma_memory_free_bytes", &[]), Reading::Value(4096.0)),
+        (SeriesKey::new("made_up", &[("text", "<b>\"\\\n")]), Reading::Value(f64::INFINITY)),
+        (SeriesKey::new("gone", &[]), Reading::Failed),
+        (SeriesKey::new("never", &[]), Reading::Unsupported),
+    ];
+    let (series, values): (Vec<_>, Vec<_>) = series.into_iter().unzip();
+    let alert = AlertStatus {
+        labels: vec![("alertname".into(), "Low".into())],
+        annotations: vec![("summary".into(), "<script>alert(1)</script>".to_owned())],
+        state: RuleState::Firing,
+        active_since: moment(40),
+        value: f64::INFINITY,
+    };
+    let rule = |alert_name: &str, state, unknown: &[&str], alerts| RuleStatus {
+        rule: RuleId { group: "memory".into(), alert: alert_name.into() },
+        file: "shipped:memory.yaml".to_owned(),
+        expr: "uma_memory_free_bytes < 1 and \"<i>\" == \"\"".into(),
+        mode: Mode::Observe,
+        state,
+        unknown: unknown.iter().map(|text| (*text).to_owned()).collect(),
+        alerts,
+        remedy: None,
+    };
+    Status {
+        at: moment(99),
+        started: moment(10),
+        mode: Mode::Observe,
+        series: series.into(),
+        values,
+        sources: Arc::new([SourceStatus {
+            source: Source::Meminfo,
+            up: true,
+            detail: Some("a <remark>".into()),
+            took: Duration::from_micros(12),
+        }]),
+        rules: Arc::new([
+            rule("Low", RuleState::Firing, &[], vec![alert]),
+            rule("Blind", RuleState::Unknown, &["gone: failed"], Vec::new()),
+        ]),
+    }
+}
+
+/// A server in threads of its own.
+pub struct Server {
+    pub address: SocketAddr,
+    pub status: Arc<ArcSwap<Status>>,
+    pub stop: watch::Sender<bool>,
+    pub reloads: mpsc::Receiver<ReloadRequest>,
+    pub thread: JoinHandle<std::io::Result<()>>,
+}
+
+pub fn start() -> Server {
+    start_with(Limits::default(), no_queries())
+}
+
+pub fn no_queries() -> Queries {
+    let down = |_| Err(QueryError::Unavailable("disk full".to_owned()));
+    Queries { events: Box::new(down), decisions: Box::new(down) }
+}
+
+pub fn start_with(limits: Limits, queries: Queries) -> Server {
+    let listeners = bind(&[SocketAddr::from((Ipv4Addr::LOCALHOST, 0))]).unwrap();
+    let address = listeners[0].local_addr().unwrap();
+    let status = Arc::new(ArcSwap::from_pointee(made_up_status()));
+    let (reload, reloads) = mpsc::channel(4);
+    let (stop, stopped) = watch::channel(false);
+    let served = Arc::new(Served {
+        status: Arc::clone(&status),
+        telemetry_path: "/metrics".to_owned(),
+        queries,
+        reload,
+        uptime,
+        limits,
+    });
+    let thread = std::thread::spawn(move || {
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        let runtime = runtime.worker_threads(2).enable_all().build().unwrap();
+        runtime.block_on(serve(listeners, served, stopped))
+    });
+    Server { address, status, stop, reloads, thread }
+}
+
+/// A response as it came over the wire.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u16,
+    pub headers: BTreeMap<String, String>,
+    pub body: Vec<u8>,
+}
+
+impl Answer {
+    pub fn text(&self) -> &str {
+        std::str::from_utf8(&self.body).unwrap()
+    }
+
+    pub fn json(&self) -> Value {
+        assert_eq!(self.headers["content-type"], "application/json");
+        serde_json::from_slice(&self.body).unwrap()
+    }
+}
+
+impl Server {
+    pub fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        stream
+    }
+
+    /// Sends these bytes and reads whatever comes until the server closes.
+    pub fn raw(&self, request: &[u8]) -> Vec<u8> {
+        let mut stream = self.connect();
+        // The server may answer and close before it has read everything.
+        let _ = stream.write_all(request);
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        answer
+    }
+
+    pub fn ask(&self, method: &str, target: &str, headers: &[&str]) -> Answer {
+        let mut request = format!("{method} {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n");
+        headers.iter().for_each(|header| request.push_str(&format!("{header}\r\n")));
+        request.push_str("\r\n");
+        parse(&self.raw(request.as_bytes()))
+    }
+
+    pub fn get(&self, target: &str) -> Answer {
+        self.ask("GET", target, &[])
+    }
+
+    pub fn end(self) {
+        self.stop.send(true).unwrap();
+        self.thread.join().unwrap().unwrap();
+    }
+}
+
+pub fn parse(bytes: &[u8]) -> Answer {
+    let head_end = bytes.windows(4).position(|four| four == b"\r\n\r\n");
+    let head_end = head_end.unwrap_or_else(|| panic!("{:?}", String::from_utf8_lossy(bytes)));
+    let mut lines = std::str::from_utf8(&bytes[..head_end]).unwrap().split("\r\n");
+    let status = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
+    let headers = lines
+        .map(|line| line.split_once(": ").unwrap())
+        .map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned()))
+        .collect();
+    Answer { status, headers, body: bytes[head_end + 4..].to_vec() }
+}
+
+/// A journal that answers a query for events only when it is told to.
+pub struct HeldJournal {
+    pub entered: std::sync::mpsc::Receiver<()>,
+    pub release: std::sync::mpsc::Sender<()>,
+}
+
+pub fn held_journal() -> (HeldJournal, Queries) {
+    let (enter, entered) = std::sync::mpsc::channel();
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let released = std::sync::Mutex::new(released);
+    let events = move |_: PageRequest| {
+        enter.send(()).unwrap();
+        let _ = released.lock().unwrap().recv();
+        Ok(Page::default())
+    };
+    let queries = Queries { events: Box::new(events), decisions: no_queries().decisions };
+    (HeldJournal { entered, release }, queries)
+}
