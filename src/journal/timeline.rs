@@ -53,18 +53,19 @@ impl TimelineItem {
     pub const KINDS: [&'static str; 4] = ["decision", "outcome", "alert", "note"];
 }
 
-/// The columns that all parts of the union share.
-const TABLES: [(&str, &str, &str); 5] = [
-    ("event", "id, utc_ms, boot_id, json, NULL", "kernel_events"),
-    ("decision", "id, utc_ms, NULL, json, NULL", "decisions"),
+/// The parts of the timeline, in the order of cause and effect for what happened within one
+/// millisecond: kind, columns, table.
+const PARTS: [(&str, &str, &str); 5] = [
+    ("event", "id, utc_ms, boot_id AS beside, json, NULL AS assessment", "kernel_events"),
+    ("alert", "id, utc_ms, NULL AS beside, json, NULL AS assessment", "alerts"),
+    ("decision", "id, utc_ms, NULL AS beside, json, NULL AS assessment", "decisions"),
     (
         "outcome",
-        "o.decision, o.utc_ms, d.json, o.json, a.json",
+        "o.decision AS id, o.utc_ms, d.json AS beside, o.json, a.json AS assessment",
         "outcomes o LEFT JOIN decisions d ON d.id = o.decision
          LEFT JOIN assessments a ON a.decision = o.decision",
     ),
-    ("alert", "id, utc_ms, NULL, json, NULL", "alerts"),
-    ("note", "id, utc_ms, NULL, json, NULL", "notes"),
+    ("note", "id, utc_ms, NULL AS beside, json, NULL AS assessment", "notes"),
 ];
 
 impl JournalReader {
@@ -95,7 +96,7 @@ impl TimelineQuery {
     fn sql(&self) -> Option<(String, Vec<Value>)> {
         let mut parts = Vec::new();
         let mut values = Vec::new();
-        for (rank, (kind, columns, table)) in TABLES.iter().enumerate() {
+        for (rank, (kind, columns, table)) in PARTS.iter().enumerate() {
             let Some(filter) = self.filter(kind) else { continue };
             parts.push(format!("SELECT {rank} AS rank, {columns} FROM {table}{}", filter.clause()));
             values.extend(filter.values);
@@ -103,11 +104,9 @@ impl TimelineQuery {
         if parts.is_empty() {
             return None;
         }
-        let united = format!(
-            "WITH entries (rank, id, utc_ms, beside, json, assessment) AS ({}) \
-             SELECT * FROM entries",
-            parts.join(" UNION ALL ")
-        );
+        // Sorted as a whole, so that SQLite merges the tables' time indices and holds no more than
+        // a row of each.
+        let united = parts.join(" UNION ALL ");
         let sql = match self.limit {
             None => format!("{united} ORDER BY utc_ms, rank, id"),
             Some(limit) => {
@@ -159,7 +158,7 @@ fn item(row: &Row<'_>) -> rusqlite::Result<TimelineItem> {
     let json: String = row.get("json")?;
     let (beside, assessment): (Option<String>, Option<String>) =
         (row.get("beside")?, row.get("assessment")?);
-    let item = match TABLES.get(rank as usize).map(|(kind, ..)| *kind) {
+    let item = match PARTS.get(rank as usize).map(|(kind, ..)| *kind) {
         Some("event") => from_json(&json).map(|event| {
             TimelineItem::Event(StoredEvent { id, boot_id: beside.unwrap_or_default(), event })
         }),

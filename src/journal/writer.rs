@@ -164,7 +164,7 @@ impl Writer {
             Ok(()) => self.note_up(),
             Err(failure) => self.note_down(failure.text()),
         }
-        self.look_at_file();
+        self.health.set_size(file::size_bytes(&self.dir).unwrap_or(0));
     }
 
     fn open(&mut self) -> Result<(), Failure> {
