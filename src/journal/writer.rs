@@ -35,6 +35,7 @@ pub(super) struct Writer {
     latest_ms: i64,
     /// The same when the last upkeep began: one entry with a wrong time deletes nothing.
     latest_at_upkeep_ms: Option<i64>,
+    /// Where this upkeep counts age from.
     age_from_ms: Option<i64>,
 }
 
@@ -142,10 +143,9 @@ impl Writer {
             result = self.write_once(batch);
         }
         match result {
-            Ok(()) => self.note_up(),
+            Ok(()) | Err(Failure::Refused(_)) => self.note_up(),
             // A connection that has seen the disk fail is not trusted to know what is on it.
             Err(Failure::Later(_) | Failure::Damaged(_)) => self.connection = None,
-            Err(Failure::Refused(_)) => {}
         }
         result
     }
