@@ -101,16 +101,19 @@ pub fn execute(arguments: &HistoryArguments) -> anyhow::Result<Exit> {
 }
 
 fn explain(error: ReadError) -> anyhow::Error {
-    let advice = match &error {
-        ReadError::Missing(_) => {
-            "give the daemon's directory with --storage.path (under systemd mostly \
+    match &error {
+        ReadError::Missing(_) => anyhow::anyhow!(
+            "{error}: give the daemon's directory with --storage.path (under systemd mostly \
              /var/lib/umawarden), or start `umawarden run` to begin a journal"
+        ),
+        ReadError::NotAJournal(_) => {
+            anyhow::anyhow!("{error}: give the daemon's directory with --storage.path")
         }
-        ReadError::NotAJournal(_) => "give the daemon's directory with --storage.path",
-        ReadError::Newer(_) => return error.into(),
-        ReadError::Failed { .. } => "may this user read it? is the disk in order?",
-    };
-    anyhow::anyhow!("{:#}: {advice}", anyhow::Error::new(error))
+        ReadError::Newer(_) => error.into(),
+        ReadError::Failed { source, .. } => anyhow::anyhow!(
+            "{error}: {source} (may this user read the file and its directory? is the disk sound?)"
+        ),
+    }
 }
 
 /// systemd gives several state directories with colons between; the journal is in the first.

@@ -312,9 +312,14 @@ impl Filter {
 
     fn compare(&mut self, column: &str, how: &str, value: Option<i64>) {
         if let Some(value) = value {
-            self.conditions.push(format!("{column} {how} ?"));
-            self.values.push(Value::Integer(value));
+            self.require(format!("{column} {how} ?"), [Value::Integer(value)]);
         }
+    }
+
+    /// Adds a condition with its values.
+    pub(super) fn require<const N: usize>(&mut self, condition: String, values: [Value; N]) {
+        self.conditions.push(condition);
+        self.values.extend(values);
     }
 
     pub(super) fn any_of(&mut self, column: &str, words: &[String]) {
@@ -327,8 +332,7 @@ impl Filter {
     }
 
     pub(super) fn rule(&mut self, rule: &str, alert: &str, name: &str) {
-        self.conditions.push(format!("? IN ({rule}, {alert})"));
-        self.values.push(Value::Text(name.to_owned()));
+        self.require(format!("? IN ({rule}, {alert})"), [Value::Text(name.to_owned())]);
     }
 
     /// ` WHERE …`, or nothing.

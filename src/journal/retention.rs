@@ -12,7 +12,7 @@ pub struct Retention {
     /// Older entries are deleted. Counted back from the newest entry.
     pub max_age: Duration,
     /// Above this size of the database, in bytes, the oldest entries are deleted. The write-ahead
-    /// log, at most about 1 MiB, comes on top. An empty database has about 100 KiB.
+    /// log, at most about 1 MiB, comes on top. An empty database has about 72 KiB.
     pub max_bytes: u64,
 }
 
@@ -112,7 +112,8 @@ fn delete_oldest(
     Ok(deleted)
 }
 
-/// Takes free pages off the file's end, forgets old boots, and lets the file shrink on disk.
+/// Takes free pages off the file's end and lets it shrink on disk. Forgets old boots, and what
+/// came of decisions that were never stored, on the way.
 fn give_back(connection: &Connection) -> rusqlite::Result<()> {
     connection.execute(
         &format!(
@@ -121,6 +122,12 @@ fn give_back(connection: &Connection) -> rusqlite::Result<()> {
         ),
         [],
     )?;
+    for table in ["outcomes", "assessments"] {
+        connection.execute(
+            &format!("DELETE FROM {table} WHERE decision < (SELECT min(id) FROM decisions)"),
+            [],
+        )?;
+    }
     // One page a row: it goes on only while it is asked for the next one.
     connection
         .prepare(&format!("PRAGMA incremental_vacuum({STEP_PAGES})"))?

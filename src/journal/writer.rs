@@ -35,6 +35,7 @@ pub(super) struct Writer {
     latest_ms: i64,
     /// The same when the last upkeep began: one entry with a wrong time deletes nothing.
     latest_at_upkeep_ms: Option<i64>,
+    /// Where this upkeep counts age from.
     age_from_ms: Option<i64>,
 }
 
@@ -142,10 +143,9 @@ impl Writer {
             result = self.write_once(batch);
         }
         match result {
-            Ok(()) => self.note_up(),
+            Ok(()) | Err(Failure::Refused(_)) => self.note_up(),
             // A connection that has seen the disk fail is not trusted to know what is on it.
             Err(Failure::Later(_) | Failure::Damaged(_)) => self.connection = None,
-            Err(Failure::Refused(_)) => {}
         }
         result
     }
@@ -164,7 +164,7 @@ impl Writer {
             Ok(()) => self.note_up(),
             Err(failure) => self.note_down(failure.text()),
         }
-        self.look_at_file();
+        self.health.set_size(file::size_bytes(&self.dir).unwrap_or(0));
     }
 
     fn open(&mut self) -> Result<(), Failure> {

@@ -159,6 +159,42 @@ fn the_timeline_mixes_everything_in_the_order_of_time() {
 }
 
 #[test]
+fn a_long_timeline_has_every_entry_once_even_at_one_and_the_same_instant() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = Journal::open(dir.path(), KEEP_ALL);
+    let now = |seq| Event { utc: Some(moment(7).utc), ..event(seq) };
+    journal.record(&log((0..700).map(now).collect(), 700));
+    for id in 0..700 {
+        let text = id.to_string();
+        journal.record(&Entry::Note(Note { at: moment(7), text }));
+        journal.record(&Entry::Outcome(Outcome { ended: moment(7), ..outcome(id) }));
+    }
+    journal.close(PATIENCE).unwrap();
+    let reader = JournalReader::open(dir.path()).unwrap();
+    let read = |limit| {
+        let mut items = Vec::new();
+        let query = TimelineQuery { limit, ..Default::default() };
+        let collect = |_, item| {
+            items.push(match item {
+                TimelineItem::Event(stored) => ("event", stored.event.seq.unwrap()),
+                TimelineItem::Outcome { outcome, .. } => ("outcome", outcome.decision.0),
+                TimelineItem::Note(note) => ("note", note.text.parse().unwrap()),
+                other => panic!("{other:?}"),
+            });
+            true
+        };
+        reader.timeline(&query, collect).unwrap();
+        items
+    };
+    let each_of = |kind| (0..700).map(move |number| (kind, number));
+    let all = Vec::from_iter(each_of("event").chain(each_of("outcome")).chain(each_of("note")));
+    assert!(read(None) == all);
+    for limit in [0, 1, 255, 256, 257, 1_000, 2_099, 2_100, 9_999] {
+        assert!(read(Some(limit)) == all[all.len().saturating_sub(limit)..], "{limit}");
+    }
+}
+
+#[test]
 fn rows_of_unknown_meaning_are_counted_and_skipped() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path(), KEEP_ALL);

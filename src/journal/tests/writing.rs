@@ -124,6 +124,38 @@ fn another_decision_of_the_same_number_is_refused_and_takes_nothing_with_it() {
 }
 
 #[test]
+fn an_entry_that_cannot_be_stored_does_not_keep_the_journal_down() {
+    let dir = tempfile::tempdir().unwrap();
+    let obstacle = dir.path().join("state");
+    std::fs::write(&obstacle, "").unwrap();
+    let journal = Journal::open(&obstacle, KEEP_ALL);
+    let impossible = Decision { id: DecisionId(u64::MAX), ..decision(2) };
+    journal.intent(&impossible, PATIENCE).unwrap_err();
+    std::fs::remove_file(&obstacle).unwrap();
+    settle(&journal);
+    assert_eq!((value(&journal, 0), value(&journal, 2)), (1.0, 1.0));
+}
+
+#[test]
+fn one_entry_with_a_time_far_ahead_makes_nothing_old() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = Journal::open(dir.path(), KEEP_ALL);
+    for round in 0..2 {
+        for number in 0..1_000 {
+            let ahead = round == 1 && number == 999;
+            journal.record(&Entry::Note(note(if ahead { 10_000_000_000 } else { number })));
+        }
+        settle(&journal);
+    }
+    // Old entries are looked for in these steps.
+    (0..20).for_each(|_| settle(&journal));
+    journal.close(PATIENCE).unwrap();
+    let page = JournalReader::open(dir.path()).unwrap();
+    let page = page.notes(super::super::Order::OldestFirst, 9_999).unwrap();
+    assert_eq!(page.rows.len(), 2_000);
+}
+
+#[test]
 fn a_place_alone_is_stored_at_the_end() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path(), KEEP_ALL);
