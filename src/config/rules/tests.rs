@@ -90,7 +90,7 @@ fn a_whole_rule_is_read() {
     let drop_caches = Action::DropCaches { what: CacheKind::PageCache, sync: false };
     assert_eq!(remedy.steps, [drop_caches, Action::CompactMemory]);
     assert_eq!(remedy.cooldown, Duration::from_secs(5));
-    assert_eq!(remedy.at_most, Some(AtMost { times: 20, per: Duration::from_hours(1) }));
+    assert_eq!(remedy.at_most, Some(AtMost { times: 20, per: Duration::from_secs(3_600) }));
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn what_is_not_said_about_a_remedy_is_bounded_all_the_same() {
     let remedy = remedy("");
     assert!(remedy.aim.is_none());
     assert_eq!(remedy.cooldown, Duration::from_secs(30));
-    assert_eq!(remedy.at_most, Some(AtMost { times: 20, per: Duration::from_hours(1) }));
+    assert_eq!(remedy.at_most, Some(AtMost { times: 20, per: Duration::from_secs(3_600) }));
 }
 
 #[test]
