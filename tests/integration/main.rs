@@ -1,4 +1,5 @@
 //! The one integration binary: the program from outside.
 
 mod config;
+mod promql_oracle;
 mod rules_check;

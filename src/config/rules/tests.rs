@@ -238,6 +238,18 @@ fn what_prometheus_has_and_this_has_not_is_said_clearly() {
 }
 
 #[test]
+fn a_past_that_would_not_fit_into_memory_is_refused() {
+    let past = |range: &str| {
+        rule_text("").replace(
+            "uma_memory_free_bytes <",
+            &format!("rate(uma_memory_oom_kills_total[{range}]) <"),
+        )
+    };
+    assert_eq!(rules(&past("1h")).groups.len(), 1);
+    assert!(one_mistake(&past("61m")).message.contains("more than 1h of the past"));
+}
+
+#[test]
 fn all_mistakes_of_a_file_are_told_at_once() {
     let text = rule_text("for: soon\nlabels: {1a: x, alertname: y}\nremedy: {aim: 1}\nmode: no")
         + "  - expr: uma_memory_free_bytes\n  - just text\n- rules: 5\n";

@@ -33,8 +33,6 @@ pub(super) enum Function {
     Exp,
     /// `floor`
     Floor,
-    /// `histogram_quantile`
-    HistogramQuantile,
     /// `idelta`
     Idelta,
     /// `increase`
@@ -120,7 +118,7 @@ const fn signature(
 }
 
 /// Every function, in the order of [`Function`].
-pub(super) static FUNCTIONS: [Signature; 43] = [
+pub(super) static FUNCTIONS: [Signature; 42] = [
     signature(Function::Abs, "abs", &[Vector], Vector),
     signature(Function::Absent, "absent", &[Vector], Vector),
     signature(Function::AbsentOverTime, "absent_over_time", &[Range], Vector),
@@ -135,7 +133,6 @@ pub(super) static FUNCTIONS: [Signature; 43] = [
     signature(Function::Deriv, "deriv", &[Range], Vector),
     signature(Function::Exp, "exp", &[Vector], Vector),
     signature(Function::Floor, "floor", &[Vector], Vector),
-    signature(Function::HistogramQuantile, "histogram_quantile", &[Scalar, Vector], Vector),
     signature(Function::Idelta, "idelta", &[Range], Vector),
     signature(Function::Increase, "increase", &[Range], Vector),
     signature(Function::Irate, "irate", &[Range], Vector),
@@ -185,7 +182,7 @@ pub(super) static REFUSED: [(&str, &str); 8] = [
 const NATIVE: &str = "there are no native histograms here: use the _sum and _count series";
 
 /// The rest of Prometheus' functions, which are not built either.
-pub(super) static UNBUILT: [&str; 36] = [
+pub(super) static UNBUILT: [&str; 37] = [
     "acos",
     "acosh",
     "asin",
@@ -199,6 +196,7 @@ pub(super) static UNBUILT: [&str; 36] = [
     "day_of_year",
     "days_in_month",
     "deg",
+    "histogram_quantile",
     "hour",
     "info",
     "mad_over_time",

@@ -1,6 +1,7 @@
 //! The subset of PromQL that rules speak.
 
 mod check;
+mod eval;
 mod functions;
 mod lexer;
 mod literal;
@@ -131,11 +132,21 @@ impl Expr {
     /// The metrics it reads, in the order of their names, each with how much past it needs, in
     /// milliseconds.
     pub fn reads(&self) -> Vec<(Arc<str>, i64)> {
-        Vec::new()
+        let mut reads = Vec::new();
+        self.root.collect_reads(&mut reads);
+        reads.sort();
+        reads.dedup_by(|next, kept| {
+            let same = next.0 == kept.0;
+            if same {
+                kept.1 = kept.1.max(next.1);
+            }
+            same
+        });
+        reads
     }
 
     /// Evaluates it. An error is one of data, such as a many-to-many match.
-    pub fn evaluate(&self, _store: &SeriesStore, _at: EvalTime) -> Result<Evaluated, String> {
-        Ok(Evaluated::Known(Value::Vector(Vec::new())))
+    pub fn evaluate(&self, store: &SeriesStore, at: EvalTime) -> Result<Evaluated, String> {
+        eval::evaluate(&self.root, store, at)
     }
 }

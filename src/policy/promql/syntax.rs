@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::functions::Function;
 use super::matcher::Matcher;
+use crate::policy::store::LOOKBACK_MS;
 
 /// One node of the tree.
 #[derive(Clone, Debug)]
@@ -351,6 +352,22 @@ impl Node {
                 aggregate.parameter.iter().chain([&aggregate.operand]).collect()
             }
             Kind::Call { arguments, .. } => arguments.iter().collect(),
+        }
+    }
+
+    /// The metrics below it, each with how much past it needs, in milliseconds.
+    pub(super) fn collect_reads(&self, reads: &mut Vec<(Arc<str>, i64)>) {
+        match &self.kind {
+            Kind::Selector(selector) if selector.offset_ms > 0 => {
+                let reach_ms = selector.offset_ms.saturating_add(LOOKBACK_MS);
+                reads.push((selector.name.clone(), reach_ms));
+            }
+            Kind::Selector(selector) => reads.push((selector.name.clone(), 0)),
+            Kind::Range { selector, range_ms } => {
+                let reach_ms = range_ms.saturating_add(selector.offset_ms.max(0));
+                reads.push((selector.name.clone(), reach_ms));
+            }
+            _ => self.children().into_iter().for_each(|child| child.collect_reads(reads)),
         }
     }
 }

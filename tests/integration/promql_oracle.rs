@@ -1,0 +1,473 @@
+//! Our PromQL against Prometheus' own: promtool must agree with every result to the last digit.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::Command;
+
+use umawarden::model::{Reading, SeriesKey};
+use umawarden::policy::promql::{self, EvalTime, Evaluated, Sample, Value};
+use umawarden::policy::store::{SeriesStore, stale_marker};
+
+const EXPRESSIONS: usize = 1500;
+const EXPRESSIONS_A_FILE: usize = 500;
+const STEP_MS: i64 = 15_000;
+const STEPS: i64 = 60;
+
+/// A small generator of numbers that is the same everywhere (splitmix64).
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        usize::try_from((mixed ^ (mixed >> 31)) % sides as u64).unwrap_or(0)
+    }
+
+    fn pick<'c>(&mut self, choices: &[&'c str]) -> &'c str {
+        choices[self.roll(choices.len())]
+    }
+
+    fn chance(&mut self, percent: usize) -> bool {
+        self.roll(100) < percent
+    }
+}
+
+/// One series: a key and what is scraped at each step.
+struct Scraped {
+    key: SeriesKey,
+    values: Vec<Option<f64>>,
+}
+
+fn series(dice: &mut Dice) -> Vec<Scraped> {
+    let mut all = Vec::new();
+    for (name, is_counter) in [("uma_a", false), ("uma_b", false), ("uma_c_total", true)] {
+        for zone in ["dma", "normal", "movable"] {
+            for node in ["0", "1"] {
+                let key = SeriesKey::new(name, &[("zone", zone), ("node", node)]);
+                all.push(Scraped { key, values: values(dice, is_counter) });
+            }
+        }
+    }
+    for name in ["uma_d", "uma_e_total"] {
+        let key = SeriesKey::new(name, &[]);
+        all.push(Scraped { key, values: values(dice, name == "uma_e_total") });
+    }
+    let key = SeriesKey::new("uma_f", &[("zone", "dma")]);
+    all.push(Scraped { key, values: values(dice, false) });
+    all
+}
+
+fn values(dice: &mut Dice, is_counter: bool) -> Vec<Option<f64>> {
+    let scale = [1.0, 0.1, 1e9, 1e-3][dice.roll(4)];
+    let mut level = dice.roll(1000) as f64;
+    (0..STEPS)
+        .map(|_| {
+            if dice.chance(6) {
+                return None;
+            }
+            if dice.chance(4) {
+                return Some(stale_marker());
+            }
+            let step = dice.roll(1000) as f64;
+            level = match is_counter {
+                true if dice.chance(5) => step / 10.0,
+                true if dice.chance(20) => level,
+                true => level + step,
+                false => step - 300.0,
+            };
+            Some(level * scale)
+        })
+        .collect()
+}
+
+fn store_until(series: &[Scraped], until_ms: i64) -> SeriesStore {
+    let mut store = SeriesStore::default();
+    for scraped in series {
+        let id = store.intern(&scraped.key);
+        store.retain(&scraped.key.name, i64::MAX);
+        for (at_ms, value) in (0..).step_by(STEP_MS as usize).zip(&scraped.values) {
+            if let Some(value) = value.filter(|_| at_ms <= until_ms) {
+                store.append(id, at_ms, Reading::Value(value));
+            }
+        }
+    }
+    store
+}
+
+struct Grammar<'d>(&'d mut Dice);
+
+impl Grammar<'_> {
+    fn vector(&mut self, depth: usize) -> String {
+        if depth == 0 {
+            return self.selector();
+        }
+        match self.0.roll(17) {
+            0..=1 => self.selector(),
+            2..=4 => self.over_time(),
+            5 => self.over_vector(depth),
+            6..=7 => self.aggregate(depth),
+            8..=9 => {
+                let op = self.0.pick(&["+", "-", "*", "/", "%", "^"]);
+                format!("{} {op} {}", self.vector(depth - 1), self.scalar(depth - 1))
+            }
+            10 => {
+                let op = self.0.pick(&["+", "-", "*", "/", "%"]);
+                format!("({} {op} {})", self.scalar(depth - 1), self.vector(depth - 1))
+            }
+            11 => {
+                let op = self.comparison();
+                format!("{} {op} {}", self.vector(depth - 1), self.scalar(depth - 1))
+            }
+            12..=13 => self.matched(depth),
+            14 => {
+                let op = self.0.pick(&["and", "or", "unless", "AND", "Or"]);
+                let matching =
+                    self.0.pick(&["", "on(zone)", "ignoring(node)", "on()", "on (zone, node)"]);
+                format!("{} {op} {matching} {}", self.vector(depth - 1), self.vector(depth - 1))
+            }
+            15 => format!("(-{})", self.vector(depth - 1)),
+            _ => format!("({})", self.vector(depth - 1)),
+        }
+    }
+
+    fn scalar(&mut self, depth: usize) -> String {
+        if depth == 0 || self.0.chance(60) {
+            return self.number();
+        }
+        match self.0.roll(5) {
+            0 => format!("scalar({})", self.vector(depth - 1)),
+            1 => "time()".to_owned(),
+            2 => format!("-{}", self.number()),
+            3 => {
+                let op = self.0.pick(&["+", "-", "*", "/", "%", "^"]);
+                format!("({} {op} {})", self.scalar(depth - 1), self.scalar(depth - 1))
+            }
+            _ => {
+                let op = self.0.pick(&["==", "!=", "<", "<=", ">", ">="]);
+                format!("({} {op} bool {})", self.scalar(depth - 1), self.scalar(depth - 1))
+            }
+        }
+    }
+
+    fn number(&mut self) -> String {
+        self.0
+            .pick(&[
+                "0", "1", "2", "3.5", "1e3", "0x1F", "100", "Inf", "1_000", "0.1", "5m", "1024",
+                "010", ".5", "300", "2e-3",
+            ])
+            .to_owned()
+    }
+
+    fn comparison(&mut self) -> &'static str {
+        self.0.pick(&["==", "!=", "<", "<=", ">", ">=", "> bool", "<= bool", "== BOOL"])
+    }
+
+    fn name(&mut self) -> &'static str {
+        self.0.pick(&["uma_a", "uma_b", "uma_c_total", "uma_d", "uma_e_total", "uma_f"])
+    }
+
+    fn plain_selector(&mut self) -> String {
+        let matchers = self.0.pick(&[
+            "",
+            "",
+            "",
+            "{}",
+            "{node=\"0\"}",
+            "{zone!=\"dma\"}",
+            "{zone=~\"d.*|normal\"}",
+            "{zone!~'mov.+', node=\"1\",}",
+            "{zone=~\"m\"}",
+            "{none=\"\"}",
+            "{node=~`[0-9]`}",
+            "{zone=\"none\"}",
+            "{none!=\"x\", zone=~\"\\\\w+\"}",
+        ]);
+        format!("{}{matchers}", self.name())
+    }
+
+    fn offset(&mut self) -> &'static str {
+        self.0.pick(&["", "", "", "", "", " offset 1m", " OFFSET 37s", " offset -30s"])
+    }
+
+    fn selector(&mut self) -> String {
+        self.plain_selector() + self.offset()
+    }
+
+    fn range(&mut self) -> String {
+        let selector = self.plain_selector();
+        let range = self.0.pick(&["1m", "5m", "2m30s", "90s", "37s", "10m", "300", "1m15s500ms"]);
+        format!("{selector}[{range}]{}", self.offset())
+    }
+
+    fn over_time(&mut self) -> String {
+        let range = self.range();
+        match self.0.roll(22) {
+            0 => format!("predict_linear({range}, {})", self.number()),
+            1 => format!("quantile_over_time(0.{}, {range})", self.0.roll(10)),
+            2 => format!("absent_over_time({range})"),
+            function => {
+                let functions = [
+                    "rate",
+                    "increase",
+                    "delta",
+                    "deriv",
+                    "irate",
+                    "idelta",
+                    "avg_over_time",
+                    "min_over_time",
+                    "max_over_time",
+                    "sum_over_time",
+                    "count_over_time",
+                    "last_over_time",
+                    "present_over_time",
+                    "stddev_over_time",
+                    "stdvar_over_time",
+                    "changes",
+                    "resets",
+                    "rate",
+                    "increase",
+                ];
+                format!("{}({range})", functions[function - 3])
+            }
+        }
+    }
+
+    fn over_vector(&mut self, depth: usize) -> String {
+        let vector = self.vector(depth - 1);
+        match self.0.roll(16) {
+            0 => format!("clamp({vector}, {}, {})", self.number(), self.number()),
+            1 => format!("clamp_min({vector}, {})", self.scalar(1)),
+            2 => format!("clamp_max({vector}, {})", self.scalar(1)),
+            3 => format!("round({vector}, {})", self.0.pick(&["5", "0.1", "0.5", "1e3"])),
+            4 => format!("round({vector})"),
+            5 => format!("absent({vector})"),
+            6 => format!("vector({})", self.scalar(depth - 1)),
+            7 => format!("timestamp({vector})"),
+            8 => format!("label_replace({vector}, \"new\", \"$1-x\", \"zone\", \"(d.*|n.*)\")"),
+            9 => format!("label_join({vector}, \"new\", \"/\", \"zone\", \"node\")"),
+            10 => format!("absent({})", self.plain_selector()),
+            11 => format!("sort_desc({vector})"),
+            function => {
+                format!("{}({vector})", ["abs", "ceil", "floor", "sgn"][function - 12])
+            }
+        }
+    }
+
+    fn aggregate(&mut self, depth: usize) -> String {
+        let vector = self.vector(depth - 1);
+        let grouping = self.0.pick(&[
+            "",
+            "by (zone)",
+            "without (node)",
+            "by (node, zone)",
+            "without()",
+            "by ()",
+            "BY (none)",
+            "by (__name__)",
+        ]);
+        let (op, argument) = match self.0.roll(13) {
+            0 => ("quantile", format!("0.{}, {vector}", self.0.roll(10))),
+            1 => ("topk", format!("{}, {vector}", self.0.roll(5))),
+            2 => ("bottomk", format!("{}, {vector}", self.0.roll(5))),
+            op => {
+                let ops = [
+                    "sum", "min", "max", "avg", "count", "group", "stddev", "stdvar", "sum", "avg",
+                ];
+                (ops[op - 3], vector)
+            }
+        };
+        match self.0.chance(50) {
+            true => format!("{op} {grouping} ({argument})"),
+            false => format!("{op}({argument}) {grouping}"),
+        }
+    }
+
+    fn matched(&mut self, depth: usize) -> String {
+        let op = match self.0.chance(60) {
+            true => self.0.pick(&["+", "-", "*", "/", "%"]),
+            false => self.comparison(),
+        };
+        let matching = self.0.pick(&[
+            "",
+            "",
+            "",
+            "on(zone, node)",
+            "ignoring(none)",
+            "on(zone)",
+            "on(zone) group_left",
+            "ignoring(node) group_left(none)",
+            "on() group_right(zone)",
+            "ignoring(node, zone) group_left",
+        ]);
+        format!("{} {op} {matching} {}", self.vector(depth - 1), self.vector(depth - 1))
+    }
+}
+
+/// An expression with what we make of it.
+struct Case {
+    text: String,
+    at_ms: i64,
+    outcome: Result<Vec<Sample>, String>,
+}
+
+fn cases(series: &[Scraped], dice: &mut Dice) -> Vec<Case> {
+    let instants = [60_000, 307_000, 450_000, 600_000, 761_000, 885_000];
+    let stores = instants.map(|at_ms| store_until(series, at_ms));
+    let mut cases = Vec::new();
+    while cases.len() < EXPRESSIONS {
+        let depth = dice.roll(4);
+        let text = match dice.chance(92) {
+            true => Grammar(dice).vector(depth),
+            false => Grammar(dice).scalar(depth),
+        };
+        let Ok(expr) = promql::parse(&text) else { continue };
+        let place = dice.roll(instants.len());
+        let at_ms = instants[place];
+        let at = EvalTime { timeline_ms: at_ms, utc_ms: at_ms };
+        let outcome = expr.evaluate(&stores[place], at).map(|evaluated| match evaluated {
+            Evaluated::Known(Value::Vector(samples)) => samples,
+            Evaluated::Known(Value::Scalar(value)) => {
+                vec![Sample { name: None, labels: [].into(), value }]
+            }
+            Evaluated::Unknown(reasons) => panic!("{text}: unknown, {reasons:?}"),
+        });
+        cases.push(Case { text, at_ms, outcome });
+    }
+    cases
+}
+
+/// The series and expectations in the format of promtool's unit tests.
+fn test_file(series: &[Scraped], cases: &[&Case]) -> String {
+    let mut out = "rule_files: []\nevaluation_interval: 1s\ntests:\n- interval: 15s\n".to_owned();
+    out.push_str("  input_series:\n");
+    for scraped in series {
+        let values: Vec<String> = scraped.values.iter().map(|value| scrape(*value)).collect();
+        let _ = writeln!(out, "  - series: '{}'\n    values: '{}'", scraped.key, values.join(" "));
+    }
+    out.push_str("  promql_expr_test:\n");
+    for case in cases {
+        let text = serde_json::to_string(&case.text).unwrap();
+        let _ = writeln!(out, "  - expr: {text}\n    eval_time: {}s", case.at_ms / 1000);
+        let samples = case.outcome.as_deref().unwrap_or_default();
+        let _ = writeln!(out, "    exp_samples:{}", if samples.is_empty() { " []" } else { "" });
+        for sample in samples {
+            let labels: Vec<String> =
+                sample.labels.iter().map(|(name, value)| format!("{name}={value:?}")).collect();
+            let name = sample.name.as_deref().unwrap_or_default();
+            let value = number(sample.value);
+            let _ = writeln!(
+                out,
+                "    - labels: '{name}{{{}}}'\n      value: {value}",
+                labels.join(",")
+            );
+        }
+    }
+    out
+}
+
+fn scrape(value: Option<f64>) -> String {
+    match value {
+        None => "_".to_owned(),
+        Some(value) if value.to_bits() == stale_marker().to_bits() => "stale".to_owned(),
+        Some(value) => format!("{value:?}"),
+    }
+}
+
+fn number(value: f64) -> String {
+    match value {
+        f64::INFINITY => ".inf".to_owned(),
+        f64::NEG_INFINITY => "-.inf".to_owned(),
+        value => format!("{value:?}"),
+    }
+}
+
+fn promtool() -> Option<String> {
+    let promtool = std::env::var("UMAWARDEN_PROMTOOL").ok();
+    if promtool.is_none() {
+        println!("skipped: set UMAWARDEN_PROMTOOL to the promtool of Prometheus 3");
+    }
+    promtool
+}
+
+fn run(promtool: &str, folder: &Path, name: &str, content: &str) -> Result<(), String> {
+    let path = folder.join(name);
+    std::fs::write(&path, content).unwrap();
+    let output = Command::new(promtool).args(["test", "rules"]).arg(&path).output().unwrap();
+    let report = format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    if output.status.success() { Ok(()) } else { Err(report) }
+}
+
+/// promtool compares NaN with itself as different, so such results cannot be stated.
+fn is_statable(samples: &[Sample]) -> bool {
+    samples.iter().all(|sample| !sample.value.is_nan())
+}
+
+#[test]
+fn promtool_agrees_with_every_result_to_the_last_digit() {
+    let Some(promtool) = promtool() else { return };
+    let mut dice = Dice(20_261_121);
+    let series = series(&mut dice);
+    let cases = cases(&series, &mut dice);
+    let folder = tempfile::tempdir().unwrap();
+    let stated: Vec<&Case> =
+        cases.iter().filter(|case| case.outcome.as_deref().is_ok_and(is_statable)).collect();
+    assert!(stated.len() >= 1000, "only {} expressions can be compared", stated.len());
+    let with_result =
+        stated.iter().filter(|case| case.outcome.as_ref().is_ok_and(|all| !all.is_empty()));
+    assert!(with_result.count() >= 600, "too few expressions yield anything");
+    let mut reports = String::new();
+    for (batch, cases) in stated.chunks(EXPRESSIONS_A_FILE).enumerate() {
+        let content = test_file(&series, cases);
+        if let Err(report) = run(&promtool, folder.path(), &format!("{batch}.yaml"), &content) {
+            reports.push_str(&report);
+        }
+    }
+    let failures = reports.matches("expr: ").count();
+    let shown: String = reports.chars().take(6000).collect();
+    assert!(reports.is_empty(), "promtool differs in {failures} cases:\n{shown}");
+}
+
+#[test]
+fn promtool_refuses_to_evaluate_what_we_refuse() {
+    let Some(promtool) = promtool() else { return };
+    let mut dice = Dice(7);
+    let series = series(&mut dice);
+    let cases = cases(&series, &mut dice);
+    let refused: Vec<&Case> = cases.iter().filter(|case| case.outcome.is_err()).take(25).collect();
+    assert!(refused.len() >= 10, "too few expressions are refused");
+    let folder = tempfile::tempdir().unwrap();
+    for case in refused {
+        let report = run(&promtool, folder.path(), "refused.yaml", &test_file(&series, &[case]));
+        let report = report.expect_err(&case.text);
+        assert!(report.contains("err:"), "{}: {:?}\n{report}", case.text, case.outcome);
+    }
+}
+
+#[test]
+fn another_parser_accepts_and_refuses_the_same_texts() {
+    let mut dice = Dice(3);
+    for _ in 0..3000 {
+        let mut text = Grammar(&mut dice).vector(3);
+        // Half of the texts get a flaw, which both or neither must mind.
+        if dice.chance(50) {
+            let at = dice.roll(text.len());
+            if dice.chance(50) {
+                text.remove(at);
+            } else {
+                text.insert_str(
+                    at,
+                    dice.pick(&["(", ")", ",", " by ", " 1 ", " or ", "-", "{", "]"]),
+                );
+            }
+        }
+        let ours = promql::parse(&text);
+        let theirs = promql_parser::parser::parse(&text);
+        assert_eq!(ours.is_ok(), theirs.is_ok(), "{text}\nours: {ours:?}\ntheirs: {theirs:?}");
+    }
+}
