@@ -153,3 +153,22 @@ fn remedy_is_all_that_prometheus_would_have_to_learn() {
         assert!(output.status.success(), "{}: {told}", file.display());
     }
 }
+
+/// Prometheus itself says what the shipped rules make of an idle PC, a model's load, a dip.
+#[test]
+fn the_shipped_rules_fire_when_they_should_and_only_then() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for file in yaml_files("rules") {
+        let rules = without_remedies(&fs::read_to_string(&file).expect("read"));
+        fs::write(folder.path().join(file.file_name().expect("a name")), rules).expect("written");
+    }
+    let scenarios = include_str!("../fixtures/rules/scenarios.yaml");
+    fs::write(folder.path().join("scenarios.yaml"), scenarios).expect("written");
+    let output = std::process::Command::new("promtool")
+        .current_dir(folder.path())
+        .args(["test", "rules", "scenarios.yaml"])
+        .output()
+        .expect("promtool runs; it is in the Debian package prometheus");
+    let told = String::from_utf8_lossy(&output.stderr).into_owned() + &text(&output);
+    assert!(output.status.success(), "{told}");
+}

@@ -98,7 +98,7 @@ fn mistakes_and_unreadable_files_are_told_apart() {
     write(&bad, "groups: [{nmae: g}]").expect("written");
     let rules = |paths: &[PathBuf]| RunFlags { rules: paths.to_vec(), ..RunFlags::default() };
     let environment = Environment::default();
-    let error = load(&rules(&[bad.clone()]), &environment).expect_err("mistakes");
+    let error = load(&rules(std::slice::from_ref(&bad)), &environment).expect_err("mistakes");
     assert!(matches!(&error, LoadError::Rules(mistakes) if mistakes.0.len() == 2), "{error}");
     let error = load(&rules(&["/none".into(), bad]), &environment).expect_err("unreadable");
     assert!(matches!(error, LoadError::Unreadable(_)), "{error}");

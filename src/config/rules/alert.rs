@@ -28,7 +28,7 @@ const KEYS: [&str; 9] = [
 ];
 
 /// At ten readings a second, an hour of one series takes half a mebibyte.
-const LONGEST_PAST: Duration = Duration::from_hours(1);
+const LONGEST_PAST: Duration = Duration::from_secs(3_600);
 
 /// Templates by name, in name order.
 pub(super) type Templates = Vec<(Arc<str>, Template)>;

@@ -16,12 +16,12 @@ const DEFAULT_COOLDOWN: Duration = Duration::from_secs(30);
 
 /// Three or four evictions carried a whole load of a model where it was measured; what needs more
 /// than five such loads an hour is not cured by this remedy, but costs everybody else's cache.
-const DEFAULT_AT_MOST: AtMost = AtMost { times: 20, per: Duration::from_hours(1) };
+const DEFAULT_AT_MOST: AtMost = AtMost { times: 20, per: Duration::from_secs(3_600) };
 
 /// Bounds what must be remembered of past acts.
 const MOST_TIMES: u32 = 1_000;
-const LONGEST_PER: Duration = Duration::from_hours(30 * 24);
-const LONGEST_COOLDOWN: Duration = Duration::from_hours(24);
+const LONGEST_PER: Duration = Duration::from_secs(30 * 86_400);
+const LONGEST_COOLDOWN: Duration = Duration::from_secs(86_400);
 const MOST_STEPS: usize = 16;
 
 const KEYS: [&str; 4] = ["aim", "steps", "cooldown", "at_most"];

@@ -90,7 +90,7 @@ fn a_whole_rule_is_read() {
     let drop_caches = Action::DropCaches { what: CacheKind::PageCache, sync: false };
     assert_eq!(remedy.steps, [drop_caches, Action::CompactMemory]);
     assert_eq!(remedy.cooldown, Duration::from_secs(5));
-    assert_eq!(remedy.at_most, Some(AtMost { times: 20, per: Duration::from_hours(1) }));
+    assert_eq!(remedy.at_most, Some(AtMost { times: 20, per: Duration::from_secs(3_600) }));
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn what_is_not_said_about_a_remedy_is_bounded_all_the_same() {
     let remedy = remedy("");
     assert!(remedy.aim.is_none());
     assert_eq!(remedy.cooldown, Duration::from_secs(30));
-    assert_eq!(remedy.at_most, Some(AtMost { times: 20, per: Duration::from_hours(1) }));
+    assert_eq!(remedy.at_most, Some(AtMost { times: 20, per: Duration::from_secs(3_600) }));
 }
 
 #[test]
@@ -235,6 +235,18 @@ fn what_prometheus_has_and_this_has_not_is_said_clearly() {
         let mistake = one_mistake(text);
         assert!(mistake.message.contains(message) && mistake.hint.is_some(), "{mistake}");
     }
+}
+
+#[test]
+fn a_past_that_would_not_fit_into_memory_is_refused() {
+    let past = |range: &str| {
+        rule_text("").replace(
+            "uma_memory_free_bytes <",
+            &format!("rate(uma_memory_oom_kills_total[{range}]) <"),
+        )
+    };
+    assert_eq!(rules(&past("1h")).groups.len(), 1);
+    assert!(one_mistake(&past("61m")).message.contains("more than 1h of the past"));
 }
 
 #[test]

@@ -9,7 +9,7 @@ use crate::config::measure::{duration_within, size_bytes};
 pub const DEFAULT_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Of the journal.
-pub const DEFAULT_RETENTION_TIME: Duration = Duration::from_hours(30 * 24);
+pub const DEFAULT_RETENTION_TIME: Duration = Duration::from_secs(30 * 86_400);
 
 /// Of the journal.
 pub const DEFAULT_RETENTION_SIZE_BYTES: u64 = 256 << 20;
@@ -17,8 +17,8 @@ pub const DEFAULT_RETENTION_SIZE_BYTES: u64 = 256 << 20;
 /// Below this, reading `/proc` takes a visible share of a core.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(10);
 
-const LONGEST_EVALUATION: Duration = Duration::from_hours(1);
-const LONGEST_RETENTION: Duration = Duration::from_hours(3_650 * 24);
+const LONGEST_EVALUATION: Duration = Duration::from_secs(3_600);
+const LONGEST_RETENTION: Duration = Duration::from_secs(3_650 * 86_400);
 
 /// Less than this holds no journal worth its name.
 const SMALLEST_JOURNAL_BYTES: u64 = 1 << 20;

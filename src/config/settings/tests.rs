@@ -62,7 +62,7 @@ fn everything_has_a_default() {
         },
         storage: Storage {
             path: "data".into(),
-            retention_time: Duration::from_hours(720),
+            retention_time: Duration::from_secs(30 * 86_400),
             retention_size_bytes: 256 << 20,
         },
         log: Log { level: LogLevel::Info, format: LogFormat::Text },
@@ -85,7 +85,7 @@ fn the_file_is_taken_with_its_paths_counted_from_its_folder() {
     assert_eq!(settings.web.listen.len(), 2);
     assert_eq!(settings.web.telemetry_path, "/m");
     assert_eq!(settings.storage.path, Path::new("/etc/umawarden/journal"));
-    assert_eq!(settings.storage.retention_time, Duration::from_hours(168));
+    assert_eq!(settings.storage.retention_time, Duration::from_secs(7 * 86_400));
     assert_eq!(settings.storage.retention_size_bytes, 64 << 20);
     assert_eq!(settings.log, Log { level: LogLevel::Debug, format: LogFormat::Json });
 }
@@ -117,7 +117,7 @@ fn flags_win_over_the_file() {
     assert_eq!(listen, ["127.0.0.1:0", "[::1]:9942"]);
     assert_eq!(settings.web.telemetry_path, "/n");
     assert_eq!(settings.storage.path, Path::new("here"));
-    assert_eq!(settings.storage.retention_time, Duration::from_hours(24));
+    assert_eq!(settings.storage.retention_time, Duration::from_secs(86_400));
     assert_eq!(settings.storage.retention_size_bytes, 1 << 30);
     let paths = SystemPaths { procfs: "p".into(), sysfs: "s".into(), kmsg: "k".into() };
     assert_eq!(settings.path, paths);
