@@ -1,7 +1,7 @@
 //! The metrics as text.
 //!
 //! prometheus-client writes OpenMetrics. Text 0.0.4 differs in what the collector hands it (names
-//! with their suffix, `info` as a gauge) and in two words that [`Exposition`] puts right.
+//! with their suffix, `info` as a gauge) and in what [`Exposition`] puts right.
 
 use std::fmt;
 use std::io::{self, Write as _};
@@ -69,8 +69,8 @@ struct Exposition {
 }
 
 impl Exposition {
-    /// The encoder writes infinities as `inf`, and knows no `untyped`. A value ends its line, for
-    /// nothing here has timestamps or exemplars.
+    /// The encoder writes infinities as `inf`, a negative whole counter as `-1.0`, and knows no
+    /// `untyped`. A value ends its line, for nothing here has timestamps or exemplars.
     fn end_line(&mut self) {
         let line = &self.text[self.line_start..];
         if line.starts_with("# TYPE ") {
@@ -82,6 +82,8 @@ impl Exposition {
                 self.replace_end("inf", "+Inf");
             } else if line.ends_with(" -inf") {
                 self.replace_end("-inf", "-Inf");
+            } else if line.ends_with(".0") {
+                self.replace_end(".0", "");
             }
         }
         self.text.push('\n');

@@ -120,6 +120,14 @@ fn values_are_short_and_whole_numbers_are_written_out() {
 }
 
 #[test]
+fn even_a_counter_gone_wrong_is_written_as_it_is() {
+    let series = [(SeriesKey::new("events_total", &[("a", ".0")]), Reading::Value(-7.0))];
+    for format in [Format::Text, Format::OpenMetrics] {
+        assert!(written(&series, format).contains("events_total{a=\".0\"} -7\n"));
+    }
+}
+
+#[test]
 fn a_series_that_cannot_be_written_does_not_spoil_the_others() {
     let unwritable = [
         SeriesKey::new("", &[]),
@@ -213,6 +221,7 @@ fn any_value() -> impl Strategy<Value = f64> {
     prop_oneof![
         any::<f64>(),
         any::<i64>().prop_map(|whole| whole as f64),
+        any::<i32>().prop_map(f64::from),
         (0_u32..1000).prop_map(f64::from),
         Just(f64::NAN),
         Just(-0.0),
