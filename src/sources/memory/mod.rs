@@ -8,7 +8,7 @@
 //! | `sys/vm/*`, NUMA nodes' `meminfo` | once a second |
 //! | what has never been there | every five seconds |
 //!
-//! The cost of `vmstat` and `zoneinfo` grows with the number of CPUs. Each is cheap while reading it
+//! The cost of `vmstat` and `zoneinfo` grows with the number of CPUs. Each is cheap while reading
 //! takes less than a thousandth of a CPU; beyond that it is read less often, down to once a second.
 
 mod feed;
