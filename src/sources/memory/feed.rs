@@ -10,9 +10,8 @@ use crate::model::{Observation, Reading, Readings, Schema, SeriesKey, Source};
 /// Monotonic time, read by whoever owns the clock.
 pub type Clock<'a> = &'a dyn Fn() -> Duration;
 
-/// A file whose reading costs more than a thousandth of the time between two readings is read less
-/// often, but at least this often: a machine with many CPUs has long files.
-const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// The pause between two readings, as a multiple of what one costs, where that cost grows with the
+/// number of CPUs.
 const PAUSE_PER_COST: u32 = 1000;
 
 /// How often to look for a file that has never been there.
@@ -24,6 +23,9 @@ pub(super) trait Reader {
     const SOURCE: Source;
     /// The least time between two readings.
     const PAUSE: Duration = Duration::ZERO;
+    /// Up to what time between two readings a costly file may be read less often. Others are read
+    /// on time whatever they cost: a machine in trouble is slow.
+    const PAUSE_MAX: Duration = Self::PAUSE;
     /// Whether the series are known beforehand. If so, one that had a value and has none now is
     /// taken as failed rather than unsupported.
     const FIXED: bool = true;
@@ -95,14 +97,15 @@ pub(super) struct Feed<R> {
     /// Which series have had a value.
     seen: Vec<bool>,
     due: Duration,
-    took_before: Duration,
+    /// What reading costs where nothing else holds it up: the least of late.
+    cost: Duration,
 }
 
 impl<R: Reader> Feed<R> {
     pub(super) fn new(reader: R) -> Self {
         let schema = Arc::new(Schema { series: reader.series() });
         let seen = vec![false; schema.series.len()];
-        Self { reader, schema, seen, due: Duration::ZERO, took_before: Duration::ZERO }
+        Self { reader, schema, seen, due: Duration::ZERO, cost: Duration::ZERO }
     }
 
     /// Reads if it is time to.
@@ -149,13 +152,11 @@ impl<R: Reader> Feed<R> {
         }
     }
 
-    /// A single slow reading, as when this thread was not scheduled, does not count as costly.
     fn pace(&mut self, begun: Duration, took: Duration, absent: bool) {
-        let cost = took.min(self.took_before);
-        self.took_before = took;
+        self.cost = took.min(self.cost + self.cost / 8 + Duration::from_micros(1));
         let pause = match absent {
             true => ABSENT_PAUSE,
-            false => cost.saturating_mul(PAUSE_PER_COST).min(PAUSE_MAX).max(R::PAUSE),
+            false => self.cost.saturating_mul(PAUSE_PER_COST).min(R::PAUSE_MAX).max(R::PAUSE),
         };
         // A caller that comes every 100 ms comes a little early at times.
         self.due = begun.saturating_add(pause - pause / 20);

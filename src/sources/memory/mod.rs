@@ -3,13 +3,13 @@
 //!
 //! | file | read |
 //! |---|---|
-//! | `meminfo`, `vmstat`, `buddyinfo`, `pressure/*`, `zoneinfo` | at every call, while cheap |
+//! | `meminfo`, `buddyinfo`, `pressure/*` | at every call |
+//! | `vmstat`, `zoneinfo` | at every call while cheap |
 //! | `sys/vm/*`, NUMA nodes' `meminfo` | once a second |
 //! | what has never been there | every five seconds |
 //!
-//! A file is cheap while reading it takes less than a thousandth of the time between two readings;
-//! beyond that it is read less often, down to once a second. That happens to `zoneinfo` on machines
-//! with many CPUs.
+//! The cost of `vmstat` and `zoneinfo` grows with the number of CPUs. Each is cheap while reading
+//! takes less than a thousandth of a CPU; beyond that it is read less often, down to once a second.
 
 mod feed;
 mod file;

@@ -327,24 +327,41 @@ fn settings_and_nodes_are_read_once_a_second_and_the_rest_at_every_call() {
 }
 
 #[test]
-fn costly_files_are_read_less_often_but_every_second() {
+fn long_files_that_stay_costly_are_read_less_often_but_every_second() {
     let mut node = Node::like("gb10-4k", 4096);
-    node.tick.set(Duration::from_micros(300));
-    assert_eq!(node.read_due().len(), 7);
-    node.wait(Duration::from_millis(100));
-    assert_eq!(node.read_due().len(), 5, "one slow reading may be chance");
-    node.wait(Duration::from_millis(100));
-    assert_eq!(node.read_due().len(), 0);
-    node.wait(Duration::from_millis(200));
-    assert_eq!(node.read_due().len(), 5);
-    node.tick.set(Duration::from_millis(50));
-    node.wait(Duration::from_secs(1));
-    node.read_due();
-    node.wait(Duration::from_secs(1));
-    node.read_due();
-    node.wait(Duration::from_secs(1));
-    assert_eq!(node.read_due().len(), 7);
-    assert_eq!(node.read_all().len(), 7, "asked for all, it reads all");
+    let mut counts_in_100_calls = |cost| {
+        node.tick.set(cost);
+        let begun = node.now.get();
+        let mut counts = BTreeMap::new();
+        for _ in 0..100 {
+            node.wait(Duration::from_millis(100));
+            for source in node.read_due().into_keys() {
+                *counts.entry(source).or_insert(0) += 1;
+            }
+        }
+        let seconds = (node.now.get() - begun).as_secs();
+        (counts[&Source::Meminfo], counts[&Source::Zoneinfo], seconds)
+    };
+    let (meminfo, zoneinfo, _) = counts_in_100_calls(Duration::from_micros(50));
+    assert_eq!((meminfo, zoneinfo), (100, 100));
+    let (meminfo, zoneinfo, _) = counts_in_100_calls(Duration::from_micros(300));
+    assert_eq!(meminfo, 100);
+    assert!((33..60).contains(&zoneinfo), "{zoneinfo}");
+    counts_in_100_calls(Duration::from_millis(20));
+    let (meminfo, zoneinfo, seconds) = counts_in_100_calls(Duration::from_millis(20));
+    assert_eq!(meminfo, 100);
+    assert!((seconds / 2..seconds + seconds / 5).contains(&zoneinfo), "{zoneinfo} in {seconds} s");
+    assert_eq!(node.read_all().len(), SOURCES.len(), "asked for all, it reads all");
+}
+
+#[test]
+fn a_single_slow_reading_delays_nothing() {
+    let mut node = Node::like("gb10-4k", 4096);
+    for took_us in [20, 20, 20, 20, 900_000, 20, 20] {
+        node.tick.set(Duration::from_micros(took_us));
+        node.wait(Duration::from_millis(100));
+        assert!(node.read_due().contains_key(&Source::Zoneinfo));
+    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! `/proc/vmstat`.
 
 use std::path::Path;
+use std::time::Duration;
 
 use super::feed::{Reader, Report};
 use super::file::KeptFile;
@@ -73,6 +74,7 @@ impl VmstatReader {
 
 impl Reader for VmstatReader {
     const SOURCE: Source = Source::Vmstat;
+    const PAUSE_MAX: Duration = Duration::from_secs(1);
 
     fn series(&self) -> Vec<SeriesKey> {
         SERIES.iter().map(|(name, labels, _)| SeriesKey::new(name, labels)).collect()

@@ -1,6 +1,7 @@
 //! `/proc/zoneinfo` and `/proc/buddyinfo`: what the page allocator has left, and where.
 
 use std::path::Path;
+use std::time::Duration;
 
 use super::feed::{Reader, Report};
 use super::file::KeptFile;
@@ -69,6 +70,7 @@ impl ZoneinfoReader {
 
 impl Reader for ZoneinfoReader {
     const SOURCE: Source = Source::Zoneinfo;
+    const PAUSE_MAX: Duration = Duration::from_secs(1);
     const FIXED: bool = false;
 
     fn series(&self) -> Vec<SeriesKey> {
