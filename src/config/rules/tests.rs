@@ -184,6 +184,10 @@ fn steps_that_cannot_be_done_are_refused() {
         ("drop_caches: [all]", "must be a mapping"),
         ("compact_memory: {hard: true}", "takes no settings"),
         ("compact_memory", "must be a mapping"),
+        ("{}", "an empty step"),
+        ("[]", "a step must be a mapping"),
+        ("", "a step must be a mapping"),
+        ("{[a]: b}", "a key must be text"),
         ("notify: {}", "needs a message"),
         ("notify: hello", "needs a message"),
         ("notify: {message: }", "needs a message"),
@@ -259,11 +263,14 @@ fn all_mistakes_of_a_file_are_told_at_once() {
 
 proptest! {
     #[test]
-    fn no_text_makes_the_reader_panic(
+    fn no_text_makes_the_reader_panic_or_lose_a_rule(
         key in "(alert|expr|for|labels|annotations|remedy|mode|record|[a-z]{1,8})",
         value in "(\\{|\\[|'|\"|[a-z0-9{}:, $|]){0,20}",
     ) {
         let text = rule_text(&format!("{key}: {value}"));
-        let _ = parse_rules(&[SourceText::new("f", text)], INTERVAL);
+        if let Ok(set) = parse_rules(&[SourceText::new("f", text)], INTERVAL) {
+            prop_assert_eq!(set.groups.len(), 1);
+            prop_assert_eq!(set.groups[0].rules.len(), 1);
+        }
     }
 }
