@@ -188,7 +188,7 @@ impl Grammar<'_> {
     }
 
     fn offset(&mut self) -> &'static str {
-        self.0.pick(&["", "", "", "", "", " offset 1m", " OFFSET 37s", " offset -30s"])
+        self.0.pick(&["", "", "", "", "", " offset 1m", " OFFSET 37s", " offset 2m"])
     }
 
     fn selector(&mut self) -> String {
@@ -453,7 +453,8 @@ fn promtool_refuses_to_evaluate_what_we_refuse() {
 fn another_parser_accepts_and_refuses_the_same_texts() {
     let mut dice = Dice(3);
     for _ in 0..3000 {
-        let mut text = Grammar(&mut dice).vector(3);
+        // That parser follows an older Prometheus, without underscores in numbers.
+        let mut text = Grammar(&mut dice).vector(3).replace("1_000", "1000");
         // Half of the texts get a flaw, which both or neither must mind.
         if dice.chance(50) {
             let at = dice.roll(text.len());
@@ -468,6 +469,14 @@ fn another_parser_accepts_and_refuses_the_same_texts() {
         }
         let ours = promql::parse(&text);
         let theirs = promql_parser::parser::parse(&text);
-        assert_eq!(ours.is_ok(), theirs.is_ok(), "{text}\nours: {ours:?}\ntheirs: {theirs:?}");
+        let is_beyond_the_subset = ours.as_ref().is_err_and(|error| {
+            error.message.ends_with("not supported in rules here")
+                || error.message.starts_with("a negative offset")
+                // Prometheus finds this only when it evaluates.
+                || error.message.starts_with("invalid regular expression in label_replace")
+        });
+        if !is_beyond_the_subset {
+            assert_eq!(ours.is_ok(), theirs.is_ok(), "{text}\nours: {ours:?}\ntheirs: {theirs:?}");
+        }
     }
 }

@@ -232,8 +232,9 @@ pub(super) const METRICS: &[Metric] = &[
         Source::Meminfo,
         "uma_memory_unaccounted_bytes",
         &[],
-        "Memory that no counter of the kernel names, such as a driver's: MemTotal less free, \
-         cached, anonymous, slab, stacks, page tables, per-CPU, vmalloc, huge pages and zswap.",
+        "Memory that no counter of the kernel names, such as a driver's: MemTotal less free (lists \
+         of the CPUs included), cached, anonymous, slab, stacks, page tables, per-CPU, vmalloc, \
+         huge pages and zswap.",
     ),
     Metric::gauge(
         Source::Meminfo,

@@ -158,8 +158,14 @@ fn replaced(rest: &str, in_class: bool) -> Option<(usize, &'static str)> {
     {
         return Some((written.len(), replacement));
     }
+    if !in_class && rest.starts_with(r"\b") {
+        return Some((2, r"(?-u:\b)"));
+    }
+    if !in_class && rest.starts_with('{') && !is_repetition(rest) {
+        return Some((1, r"\{"));
+    }
     if !in_class {
-        return rest.starts_with(r"\b").then_some((2, r"(?-u:\b)"));
+        return None;
     }
     if rest.starts_with('[') && !rest.starts_with("[:") {
         return Some((1, r"\["));
@@ -172,4 +178,11 @@ fn replaced(rest: &str, in_class: bool) -> Option<(usize, &'static str)> {
         .iter()
         .find(|(written, _)| rest.starts_with(written))
         .map(|(written, replacement)| (written.len(), *replacement))
+}
+
+/// Whether braces hold `3`, `3,` or `3,5`; otherwise Go takes them as they are.
+fn is_repetition(rest: &str) -> bool {
+    let Some((inside, _)) = rest[1..].split_once('}') else { return false };
+    let (least, most) = inside.split_once(',').unwrap_or((inside, ""));
+    !least.is_empty() && least.bytes().chain(most.bytes()).all(|byte| byte.is_ascii_digit())
 }

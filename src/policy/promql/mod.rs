@@ -1,6 +1,7 @@
 //! The subset of PromQL that rules speak.
 
 mod check;
+mod display;
 mod eval;
 mod functions;
 mod lexer;
@@ -111,6 +112,13 @@ pub trait KnownSeries {
     fn labels(&self, name: &str) -> Option<Vec<&str>>;
     /// All metric names, for did-you-mean.
     fn names(&self) -> Vec<&str>;
+}
+
+impl std::fmt::Display for Expr {
+    /// In one line; it parses to the same expression.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.root.fmt(f)
+    }
 }
 
 /// Reads a quoted string with Go's escapes.

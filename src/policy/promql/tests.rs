@@ -1,4 +1,5 @@
 use super::*;
+use crate::model::{Reading, SeriesKey};
 
 struct Known;
 
@@ -110,5 +111,208 @@ fn hostile_lengths_and_depths_end_in_an_error() {
         "\"\\".repeat(2000),
     ] {
         assert!(parse(&text).is_err(), "{} bytes were accepted", text.len());
+    }
+}
+
+const NOW: EvalTime = EvalTime { timeline_ms: 600_000, utc_ms: 1_700_000_600_000 };
+
+fn store(readings: &[(&str, &[(&str, &str)], Reading<f64>)]) -> SeriesStore {
+    let mut store = SeriesStore::default();
+    for (name, labels, reading) in readings {
+        let id = store.intern(&SeriesKey::new(name, labels));
+        store.append(id, NOW.timeline_ms, *reading);
+    }
+    store
+}
+
+fn evaluated(text: &str, store: &SeriesStore) -> Evaluated {
+    parse(text).expect(text).evaluate(store, NOW).expect(text)
+}
+
+fn unknown(reasons: &[&str]) -> Evaluated {
+    Evaluated::Unknown(reasons.iter().map(|reason| (*reason).to_owned()).collect())
+}
+
+#[test]
+fn a_failed_reading_makes_everything_unknown() {
+    let store = store(&[
+        ("uma_a", &[("zone", "dma")], Reading::Failed),
+        ("uma_a", &[("zone", "normal")], Reading::Value(1.0)),
+        ("uma_b", &[], Reading::Value(1.0)),
+    ]);
+    let reason = "uma_a{zone=\"dma\"}: reading failed";
+    for text in
+        ["uma_a", "absent(uma_a)", "uma_b or uma_a", "rate(uma_a[1m]) > 1", "uma_b and on() uma_a"]
+    {
+        assert_eq!(evaluated(text, &store), unknown(&[reason]), "{text}");
+    }
+    let others = evaluated("uma_a{zone=\"normal\"} + on() uma_b", &store);
+    assert!(matches!(others, Evaluated::Known(Value::Vector(samples)) if samples[0].value == 2.0));
+}
+
+#[test]
+fn an_unsupported_reading_is_unknown_unless_the_rule_can_do_without() {
+    let store = store(&[
+        ("uma_a", &[], Reading::Unsupported),
+        ("uma_b", &[], Reading::Value(1.0)),
+        ("uma_c", &[], Reading::Unsupported),
+    ]);
+    let missing = "uma_a: not available on this machine";
+    for text in [
+        "uma_a > 1",
+        "sum(uma_a)",
+        "rate(uma_a[1m])",
+        "uma_b unless uma_a",
+        "uma_a + absent(uma_a)",
+    ] {
+        assert_eq!(evaluated(text, &store), unknown(&[missing]), "{text}");
+    }
+    for text in
+        ["absent(uma_a)", "absent_over_time(uma_a[1m])", "uma_a or uma_b", "uma_b > 5 or uma_a > 1"]
+    {
+        assert!(matches!(evaluated(text, &store), Evaluated::Known(_)), "{text}");
+    }
+    let both = unknown(&[missing, "uma_c: not available on this machine"]);
+    assert_eq!(evaluated("uma_a or uma_c", &store), both);
+}
+
+#[test]
+fn a_series_that_was_never_read_is_unknown() {
+    let mut store = SeriesStore::default();
+    store.intern(&SeriesKey::new("uma_a", &[]));
+    assert_eq!(evaluated("uma_a", &store), unknown(&["uma_a: not read yet"]));
+}
+
+#[test]
+fn time_is_the_wall_clock_and_windows_are_the_time_line() {
+    let store = store(&[("uma_a", &[], Reading::Value(1.0))]);
+    assert_eq!(evaluated("time()", &store), Evaluated::Known(Value::Scalar(1_700_000_600.0)));
+    let age = evaluated("time() - timestamp(uma_a)", &store);
+    assert!(matches!(age, Evaluated::Known(Value::Vector(samples)) if samples[0].value == 0.0));
+}
+
+#[test]
+fn reads_names_each_metric_once_with_its_longest_reach() {
+    let expr = parse("rate(uma_b[5m] offset 1m) + rate(uma_b[1m]) > uma_a + uma_c offset 1m");
+    let reads: Vec<(String, i64)> = expr
+        .expect("it parses")
+        .reads()
+        .into_iter()
+        .map(|(name, reach_ms)| (name.to_string(), reach_ms))
+        .collect();
+    let expected = [("uma_a", 0), ("uma_b", 360_000), ("uma_c", 360_000)];
+    assert_eq!(reads, expected.map(|(name, reach_ms)| (name.to_owned(), reach_ms)));
+}
+
+#[test]
+fn duplicate_label_sets_are_an_error_of_the_data() {
+    let store = store(&[
+        ("uma_a", &[], Reading::Value(1.0)),
+        ("uma_b", &[], Reading::Value(2.0)),
+        ("uma_c", &[("zone", "dma")], Reading::Value(2.0)),
+        ("uma_c", &[("zone", "normal")], Reading::Value(2.0)),
+    ]);
+    let error = |text: &str| parse(text).expect(text).evaluate(&store, NOW).expect_err(text);
+    assert_eq!(
+        error("label_replace(uma_c, \"zone\", \"any\", \"\", \"\")"),
+        "vector cannot contain metrics with the same labelset"
+    );
+    assert!(
+        error("uma_a + on() uma_c").starts_with("found duplicate series for the match group {}")
+    );
+    assert!(error("uma_c + on() uma_a").starts_with("multiple matches for labels: many-to-one"));
+}
+
+#[test]
+fn patterns_match_whole_values_in_gos_dialect() {
+    for (pattern, value, expected) in [
+        ("a", "ab", false),
+        ("a|b", "b", true),
+        (".*", "a\nb", true),
+        (r"\d", "\u{663}", false),
+        (r"\d+", "12", true),
+        (r"[\w-]+", "a-1", true),
+        ("[[:alpha:]]+", "ab", true),
+        ("x{", "x{", true),
+        ("x{2}", "xx", true),
+        ("[a&&b]", "&", true),
+        ("", "", true),
+    ] {
+        assert_eq!(
+            matcher::compile(pattern).expect(pattern).is_match(value),
+            expected,
+            "{pattern}"
+        );
+    }
+    for pattern in ["(", "a{1000}{1000}", "*"] {
+        assert!(matcher::compile(pattern).is_err(), "{pattern}");
+    }
+}
+
+#[test]
+fn literals_follow_go() {
+    for (text, expected) in [
+        ("010", Some(8.0)),
+        ("08", Some(8.0)),
+        ("0x1F", Some(31.0)),
+        ("1_000", Some(1000.0)),
+        ("1e3", Some(1000.0)),
+        (".5", Some(0.5)),
+        ("1.", Some(1.0)),
+        ("1__0", None),
+        ("_1", None),
+        ("1_", None),
+        ("1e400", None),
+        ("0x", None),
+        ("1e", None),
+        ("0b1", None),
+    ] {
+        assert_eq!(literal::number(text), expected, "{text}");
+    }
+    for (text, expected) in [
+        ("1h30m", Some(5_400_000)),
+        ("1m500ms", Some(60_500)),
+        ("1y", Some(31_536_000_000)),
+        ("30m1h", None),
+        ("1h1h", None),
+        ("1", None),
+        ("1.5h", None),
+        ("300y", None),
+        ("", None),
+    ] {
+        assert_eq!(literal::duration_ms(text), expected, "{text}");
+    }
+}
+
+proptest::proptest! {
+    #[test]
+    fn any_text_is_parsed_or_refused(text in ".{0,80}") {
+        if let Err(error) = parse(&text) {
+            proptest::prop_assert!(text.get(error.span.clone()).is_some(), "{:?}", error);
+        }
+    }
+
+    #[test]
+    fn any_words_are_parsed_or_refused_and_print_as_they_were_read(
+        words in proptest::collection::vec(
+            proptest::sample::select(vec![
+                "uma_a", "{", "}", "zone", "=~", "=", "\"d.*\"", "'\\\\'", ",", "(", ")", "[", "]", "5m", "1",
+                "-", "+", "^", "*", "==", "bool", "on", "ignoring", "group_left", "by", "sum",
+                "topk", "rate", "offset", "or", "and", "unless", "abs", "1e3", "Inf", "NaN", "#x\n", ":", "@",
+            ]),
+            0..24,
+        )
+    ) {
+        let text = words.join(" ");
+        match parse(&text) {
+            Err(error) => proptest::prop_assert!(text.get(error.span.clone()).is_some()),
+            Ok(expr) => {
+                let printed = expr.to_string();
+                let again = parse(&printed).map(|expr| expr.to_string());
+                proptest::prop_assert_eq!(Ok(printed), again);
+                let evaluated = expr.evaluate(&SeriesStore::default(), NOW);
+                proptest::prop_assert!(evaluated.is_ok());
+            }
+        }
     }
 }

@@ -61,14 +61,15 @@ fn binary(node: &Node, binary: &Binary) -> Result<(), ExprError> {
         }
     }
     let symbol = binary.op.symbol();
-    let error = |message: String| Err(ExprError::new(node.span.clone(), message));
     if binary.op.is_set() && types.contains(&ValueType::Scalar) {
         let message = format!("set operator \"{symbol}\" not allowed in binary scalar expression");
         return Err(ExprError::new(node.span.clone(), message)
             .with_hint("vector(…) makes a vector of a number"));
     }
-    if binary.matching.written && types != [ValueType::Vector; 2] {
-        return error("vector matching only allowed between instant vectors".to_owned());
+    // Prometheus takes `on ()` there, since it names no label.
+    if !binary.matching.labels.is_empty() && types != [ValueType::Vector; 2] {
+        let message = "vector matching only allowed between instant vectors";
+        return Err(ExprError::new(node.span.clone(), message));
     }
     if binary.op.is_comparison() && !binary.returns_bool && types == [ValueType::Scalar; 2] {
         let message = "comparisons between scalars must use BOOL modifier".to_owned();

@@ -149,14 +149,16 @@ impl Parser<'_> {
         Ok(ms)
     }
 
-    /// Reads the duration after `offset`, which may have a sign.
+    /// Reads the duration after `offset`.
     fn offset(&mut self) -> Result<i64, ExprError> {
-        let negative = self.take_sign("-");
-        if !negative {
-            self.take_sign("+");
+        if self.at_sign("-") {
+            let message = "a negative offset looks into the future, which is not there yet";
+            return Err(
+                ExprError::new(self.span(), message).with_hint("predict_linear(…) extends a trend")
+            );
         }
-        let ms = self.duration("a duration such as 5m after offset")?;
-        Ok(if negative { -ms } else { ms })
+        self.take_sign("+");
+        self.duration("a duration such as 5m after offset")
     }
 
     /// Reads a duration, or a number of seconds, in milliseconds.

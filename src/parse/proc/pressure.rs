@@ -1,0 +1,88 @@
+//! `/proc/pressure/*`.
+
+use super::Unreadable;
+use super::text::{lines, number, reading, words};
+use crate::model::Reading;
+
+/// How long some, or all, tasks waited for a resource.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Stall {
+    /// Share of the last 10 seconds, 0 to 1.
+    pub avg10: Reading<f64>,
+    /// Share of the last minute.
+    pub avg60: Reading<f64>,
+    /// Share of the last five minutes.
+    pub avg300: Reading<f64>,
+    /// In all, in microseconds.
+    pub total_us: Reading<u64>,
+}
+
+const ABSENT: Stall = Stall {
+    avg10: Reading::Unsupported,
+    avg60: Reading::Unsupported,
+    avg300: Reading::Unsupported,
+    total_us: Reading::Unsupported,
+};
+
+/// What one file of `/proc/pressure` said.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pressure {
+    /// At least one task waited.
+    pub some: Stall,
+    /// All tasks waited; not there for `cpu` before Linux 5.13.
+    pub full: Stall,
+}
+
+impl Pressure {
+    /// Parses the whole file.
+    pub fn parse(text: &[u8]) -> Result<Self, Unreadable> {
+        let mut pressure = Self { some: ABSENT, full: ABSENT };
+        let mut known = false;
+        for line in lines(text) {
+            let mut words = words(line.text);
+            match words.next() {
+                Some(b"some") => pressure.some = stall(words, line.whole),
+                Some(b"full") => pressure.full = stall(words, line.whole),
+                _ => continue,
+            }
+            known = true;
+        }
+        match (known, text.is_empty()) {
+            (true, _) => Ok(pressure),
+            (false, true) => Err(Unreadable::Empty),
+            (false, false) => Err(Unreadable::Unrecognized),
+        }
+    }
+}
+
+fn stall<'a>(words: impl Iterator<Item = &'a [u8]>, whole: bool) -> Stall {
+    let mut stall = ABSENT;
+    let mut words = words.peekable();
+    while let Some(word) = words.next() {
+        let whole = whole || words.peek().is_some();
+        if let Some(value) = word.strip_prefix(b"avg10=") {
+            stall.avg10 = ratio(value, whole);
+        } else if let Some(value) = word.strip_prefix(b"avg60=") {
+            stall.avg60 = ratio(value, whole);
+        } else if let Some(value) = word.strip_prefix(b"avg300=") {
+            stall.avg300 = ratio(value, whole);
+        } else if let Some(value) = word.strip_prefix(b"total=") {
+            stall.total_us = reading(Some(value), whole);
+        }
+    }
+    stall
+}
+
+/// A percentage with two decimals, such as `7.25`, as a ratio.
+fn ratio(percent: &[u8], whole: bool) -> Reading<f64> {
+    let hundredths = || {
+        let point = percent.iter().position(|&byte| byte == b'.')?;
+        let (units, decimals) = (&percent[..point], &percent[point + 1..]);
+        let value = number(units)?.checked_mul(100)?.checked_add(number(decimals)?)?;
+        (decimals.len() == 2 && value <= 10_000).then_some(value)
+    };
+    match hundredths() {
+        Some(value) if whole => Reading::Value(value as f64 / 10_000.0),
+        _ => Reading::Failed,
+    }
+}

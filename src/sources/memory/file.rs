@@ -1,0 +1,131 @@
+//! Files that are read over and over, into buffers that stay.
+
+use std::fmt;
+use std::fs::File;
+use std::io::ErrorKind;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::model::Reading;
+
+/// To begin with; a buffer grows until the file fits.
+const BUFFER_BYTES: usize = 1 << 10;
+
+/// No file of the kernel's comes near this.
+const BUFFER_BYTES_MAX: usize = 4 << 20;
+
+/// `f_type` of procfs and sysfs, from the kernel's `magic.h`.
+const KERNEL_FILESYSTEMS: [u64; 2] = [0x9fa0, 0x6265_6572];
+
+/// Why there is nothing to parse.
+#[derive(Debug)]
+pub(super) enum Fault {
+    /// It is not there and has not been.
+    Absent(String),
+    /// It should be there.
+    Failed(String),
+}
+
+impl Fault {
+    /// What to tell in place of a value.
+    pub(super) fn reading<T>(&self) -> Reading<T> {
+        match self {
+            Self::Absent(_) => Reading::Unsupported,
+            Self::Failed(_) => Reading::Failed,
+        }
+    }
+}
+
+/// A file that is kept open and read from its start each time. One that the kernel makes up is
+/// opened once; any other is opened each time, since it may have been replaced.
+#[derive(Debug)]
+pub(super) struct KeptFile {
+    path: PathBuf,
+    kept: Option<File>,
+    read_before: bool,
+    buffer: Vec<u8>,
+}
+
+impl KeptFile {
+    pub(super) fn new(path: PathBuf) -> Self {
+        Self { path, kept: None, read_before: false, buffer: Vec::new() }
+    }
+
+    /// The whole content now.
+    pub(super) fn read(&mut self) -> Result<&[u8], Fault> {
+        match self.read_whole() {
+            Ok(length) => {
+                self.read_before = true;
+                Ok(&self.buffer[..length])
+            }
+            Err(error) => {
+                self.kept = None;
+                Err(self.fault(&error))
+            }
+        }
+    }
+
+    /// A fault of this file, with its path.
+    pub(super) fn failed(&self, why: impl fmt::Display) -> Fault {
+        Fault::Failed(format!("{}: {why}", self.path.display()))
+    }
+
+    fn fault(&self, error: &std::io::Error) -> Fault {
+        let path = self.path.display();
+        match (error.kind(), self.read_before) {
+            (ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::Unsupported, false) => {
+                Fault::Absent(format!("{path} is not there"))
+            }
+            (ErrorKind::NotFound | ErrorKind::NotADirectory, true) => {
+                Fault::Failed(format!("{path} has vanished"))
+            }
+            (ErrorKind::PermissionDenied, _) => {
+                Fault::Failed(format!("{path} may not be read by this user: {error}"))
+            }
+            _ => Fault::Failed(format!("cannot read {path}: {error}")),
+        }
+    }
+
+    fn read_whole(&mut self) -> std::io::Result<usize> {
+        if self.buffer.is_empty() {
+            self.buffer.resize(BUFFER_BYTES, 0);
+        }
+        if let Some(file) = &self.kept {
+            // A kept file of a device that went away and came back answers with an error for ever.
+            if let Ok(length) = read_to_end(file, &mut self.buffer) {
+                return Ok(length);
+            }
+        }
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let file = File::from(rustix::fs::open(&self.path, flags, Mode::empty())?);
+        let length = read_to_end(&file, &mut self.buffer)?;
+        self.kept = is_of_the_kernel(&file)?.then_some(file);
+        Ok(length)
+    }
+}
+
+fn is_of_the_kernel(file: &File) -> Result<bool, Errno> {
+    let kind = rustix::fs::fstatfs(file)?.f_type;
+    Ok(KERNEL_FILESYSTEMS.iter().any(|&magic| u64::try_from(kind) == Ok(magic)))
+}
+
+fn read_to_end(file: &File, buffer: &mut Vec<u8>) -> std::io::Result<usize> {
+    let mut length = 0;
+    loop {
+        if length == buffer.len() {
+            if length >= BUFFER_BYTES_MAX {
+                return Err(std::io::Error::other(format!("more than {BUFFER_BYTES_MAX} bytes")));
+            }
+            buffer.resize(2 * length, 0);
+        }
+        match file.read_at(&mut buffer[length..], length as u64) {
+            Ok(0) => return Ok(length),
+            Ok(count) => length += count,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}

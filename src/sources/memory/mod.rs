@@ -1,0 +1,92 @@
+//! Memory as the kernel tells it, several times a second: files kept open, read into buffers that
+//! stay.
+//!
+//! | file | read |
+//! |---|---|
+//! | `meminfo`, `vmstat`, `buddyinfo`, `pressure/*`, `zoneinfo` | at every call, while cheap |
+//! | `sys/vm/*`, NUMA nodes' `meminfo` | once a second |
+//! | what has never been there | every five seconds |
+//!
+//! A file is cheap while reading it takes less than a thousandth of the time between two readings;
+//! beyond that it is read less often, down to once a second. That happens to `zoneinfo` on machines
+//! with many CPUs.
+
+mod feed;
+mod file;
+mod meminfo;
+mod numa;
+mod pressure;
+mod sysctl;
+#[cfg(test)]
+mod tests;
+mod vmstat;
+mod zones;
+
+use std::path::Path;
+
+use self::feed::Feed;
+use self::meminfo::MeminfoReader;
+use self::numa::NumaReader;
+use self::pressure::PressureReader;
+use self::sysctl::SysctlReader;
+use self::vmstat::VmstatReader;
+use self::zones::{BuddyinfoReader, ZoneinfoReader};
+use crate::model::Observation;
+
+pub use self::feed::Clock;
+
+/// Everything that procfs and sysfs tell about memory.
+#[derive(Debug)]
+pub struct MemorySource {
+    sysctl: Feed<SysctlReader>,
+    numa: Feed<NumaReader>,
+    vmstat: Feed<VmstatReader>,
+    buddyinfo: Feed<BuddyinfoReader>,
+    pressure: Feed<PressureReader>,
+    zoneinfo: Feed<ZoneinfoReader>,
+    meminfo: Feed<MeminfoReader>,
+}
+
+impl MemorySource {
+    /// Takes the files below these roots, usually `/proc` and `/sys`. Nothing is opened yet, so
+    /// this cannot fail.
+    pub fn open(procfs: &Path, sysfs: &Path) -> Self {
+        Self::with_page_size(procfs, sysfs, procfs::page_size())
+    }
+
+    /// The same for files of a machine whose page size, in bytes, differs from this one's.
+    pub fn with_page_size(procfs: &Path, sysfs: &Path, page_size: u64) -> Self {
+        Self {
+            sysctl: Feed::new(SysctlReader::new(procfs)),
+            numa: Feed::new(NumaReader::new(sysfs)),
+            vmstat: Feed::new(VmstatReader::new(procfs)),
+            buddyinfo: Feed::new(BuddyinfoReader::new(procfs, page_size)),
+            pressure: Feed::new(PressureReader::new(procfs)),
+            zoneinfo: Feed::new(ZoneinfoReader::new(procfs, page_size)),
+            meminfo: Feed::new(MeminfoReader::new(procfs)),
+        }
+    }
+
+    /// Reads what is due, and adds one `Observation::Readings` for each source that was read. Times
+    /// are taken from `clock`, which must not run backwards.
+    pub fn read(&mut self, clock: Clock, out: &mut Vec<Observation>) {
+        self.run(clock, false, out);
+    }
+
+    /// Reads everything, due or not: for a measurement before or after an action.
+    pub fn read_all(&mut self, clock: Clock, out: &mut Vec<Observation>) {
+        self.run(clock, true, out);
+    }
+
+    fn run(&mut self, clock: Clock, always: bool, out: &mut Vec<Observation>) {
+        self.sysctl.run(clock, always, out);
+        self.numa.run(clock, always, out);
+        self.vmstat.run(clock, always, out);
+        self.buddyinfo.run(clock, always, out);
+        self.pressure.run(clock, always, out);
+        self.zoneinfo.run(clock, always, out);
+        self.meminfo.reader.low_watermark = self.zoneinfo.reader.low_watermark;
+        self.meminfo.reader.per_cpu_lists = self.zoneinfo.reader.per_cpu_lists;
+        self.meminfo.run(clock, always, out);
+    }
+}

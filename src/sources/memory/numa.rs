@@ -1,0 +1,128 @@
+//! `/sys/devices/system/node/node*/meminfo`.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::feed::{Reader, Report};
+use super::file::{Fault, KeptFile};
+use crate::model::{SeriesKey, Source};
+use crate::parse::proc::node::{NodeField as Field, NodeMeminfo};
+
+const KINDS: &[(&str, Field)] = &[
+    ("total", Field::MemTotal),
+    ("free", Field::MemFree),
+    ("used", Field::MemUsed),
+    ("file", Field::FilePages),
+    ("anonymous", Field::AnonPages),
+    ("shmem", Field::Shmem),
+    ("mapped", Field::Mapped),
+    ("dirty", Field::Dirty),
+    ("unevictable", Field::Unevictable),
+    ("slab_reclaimable", Field::SReclaimable),
+    ("slab_unreclaimable", Field::SUnreclaim),
+];
+
+/// The folder is listed at every so manieth reading, and after a node could not be read.
+const READINGS_PER_SCAN: u32 = 10;
+
+/// The kernel's own bound on arm64 and x86-64.
+const NODES_MAX: usize = 1024;
+
+#[derive(Debug)]
+struct Node {
+    number: u32,
+    /// Whether the last scan found it.
+    present: bool,
+    file: KeptFile,
+}
+
+#[derive(Debug)]
+pub(super) struct NumaReader {
+    folder: PathBuf,
+    /// Every node seen so far; one that goes away keeps its series, without a value.
+    nodes: Vec<Node>,
+    readings_until_scan: u32,
+}
+
+impl NumaReader {
+    pub(super) fn new(sysfs: &Path) -> Self {
+        let folder = sysfs.join("devices/system/node");
+        Self { folder, nodes: Vec::new(), readings_until_scan: 0 }
+    }
+
+    /// Looks which nodes there are. A kernel without NUMA has none, which is no fault.
+    fn scan(&mut self, report: &mut Report) {
+        let entries = match std::fs::read_dir(&self.folder) {
+            Ok(entries) => entries,
+            Err(error) => {
+                if error.kind() != std::io::ErrorKind::NotFound || !self.nodes.is_empty() {
+                    report.fail(format!("cannot list {}: {error}", self.folder.display()));
+                }
+                return;
+            }
+        };
+        let mut numbers: Vec<u32> = entries
+            .filter_map(|entry| {
+                entry.ok()?.file_name().to_str()?.strip_prefix("node")?.parse().ok()
+            })
+            .collect();
+        numbers.sort_unstable();
+        for node in &mut self.nodes {
+            node.present = numbers.contains(&node.number);
+        }
+        for number in numbers {
+            let is_known = self.nodes.iter().any(|node| node.number == number);
+            if !is_known && self.nodes.len() < NODES_MAX {
+                let file = KeptFile::new(self.folder.join(format!("node{number}/meminfo")));
+                self.nodes.push(Node { number, present: true, file });
+                report.series_changed();
+            }
+        }
+    }
+}
+
+impl Reader for NumaReader {
+    const SOURCE: Source = Source::Numa;
+    const PAUSE: Duration = Duration::from_secs(1);
+    const FIXED: bool = false;
+
+    fn series(&self) -> Vec<SeriesKey> {
+        let mut series = Vec::new();
+        for node in &self.nodes {
+            let node = node.number.to_string();
+            series.extend(KINDS.iter().map(|(kind, _)| {
+                SeriesKey::new("uma_numa_memory_bytes", &[("kind", kind), ("node", &node)])
+            }));
+        }
+        series
+    }
+
+    fn read(&mut self, report: &mut Report) {
+        if self.readings_until_scan == 0 {
+            self.readings_until_scan = READINGS_PER_SCAN;
+            self.scan(report);
+        }
+        self.readings_until_scan -= 1;
+        for node in &mut self.nodes {
+            if !node.present {
+                report.miss(KINDS.len(), &Fault::Absent(String::new()));
+                continue;
+            }
+            let parsed = match node.file.read() {
+                Ok(text) => NodeMeminfo::parse(text).map_err(|error| node.file.failed(error)),
+                Err(fault) => Err(fault),
+            };
+            match parsed {
+                Ok(meminfo) => {
+                    for (_, field) in KINDS {
+                        report.push_whole(meminfo.get(*field));
+                    }
+                }
+                Err(fault) => {
+                    self.readings_until_scan = 0;
+                    report.miss(KINDS.len(), &fault);
+                }
+            }
+        }
+    }
+}
