@@ -121,6 +121,21 @@ fn the_shipped_rules_are_fine() {
 }
 
 #[test]
+fn on_a_machine_that_shows_nothing_the_shipped_rules_are_quiet() {
+    use crate::policy::promql::{EvalTime, Evaluated, Value};
+    let store = crate::policy::store::SeriesStore::default();
+    let now = EvalTime { timeline_ms: 600_000, utc_ms: 1_700_000_000_000 };
+    let set = parse_rules(&shipped_rules(), INTERVAL).unwrap_or_else(|error| panic!("{error}"));
+    for rule in set.groups.iter().flat_map(|group| &group.rules) {
+        let aim = rule.remedy.as_ref().and_then(|remedy| remedy.aim.as_ref());
+        for query in std::iter::once(&rule.expr).chain(aim) {
+            let nothing = Ok(Evaluated::Known(Value::Vector(Vec::new())));
+            assert_eq!(query.expr.evaluate(&store, now), nothing, "{}", rule.id);
+        }
+    }
+}
+
+#[test]
 fn an_empty_file_holds_no_groups() {
     for text in ["", "groups:\n", "groups: []\n"] {
         assert!(rules(text).groups.is_empty(), "{text:?}");
