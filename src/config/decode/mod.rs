@@ -51,6 +51,11 @@ impl<'s> Findings<'s> {
         Noted(None)
     }
 
+    /// Whether nothing is wrong so far.
+    pub fn is_empty(&self) -> bool {
+        self.mistakes.is_empty()
+    }
+
     /// All of them, in file order.
     pub fn into_mistakes(mut self) -> Vec<Mistake> {
         self.mistakes.sort_by_key(|mistake| (mistake.line, mistake.column));

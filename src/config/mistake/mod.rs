@@ -27,6 +27,13 @@ impl SourceText {
         Self { name: name.into(), text: text.into() }
     }
 
+    /// Line and column, both from 1, of a byte of the text.
+    pub fn place(&self, at: usize) -> (usize, usize) {
+        let before = &self.text[..floor_char_boundary(&self.text, at)];
+        let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
+        (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
+    }
+
     /// The mistake at that byte range of the text.
     pub fn mistake(&self, span: Range<usize>, message: impl Into<String>) -> Mistake {
         let start = floor_char_boundary(&self.text, span.start);
@@ -34,10 +41,11 @@ impl SourceText {
         let line_end =
             self.text[start..].find(['\n', '\r']).map_or(self.text.len(), |length| start + length);
         let end = floor_char_boundary(&self.text, span.end.clamp(start, line_end.max(start)));
+        let (line, column) = self.place(start);
         Mistake {
             file: Arc::clone(&self.name),
-            line: self.text[..start].matches('\n').count() + 1,
-            column: self.text[line_start..start].chars().count() + 1,
+            line,
+            column,
             message: message.into(),
             hint: None,
             source_line: self.text[line_start..line_end].to_owned(),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{place_within, remedy};
+use super::remedy;
 use crate::config::catalogue::Catalogue;
 use crate::config::decode::{self, Findings, Table};
 use crate::config::measure::{is_label_name, written};
@@ -131,7 +131,7 @@ pub(super) fn query(node: &Node, what: &str, findings: &mut Findings<'_>) -> Opt
         }
         Ok(expr) => Some(Query { text: Arc::from(text.trim()), expr }),
         Err(error) => {
-            let place = place_within(node, findings.source(), error.span);
+            let place = node.place_of(findings.source(), error.span);
             let noted = findings.add(place, format!("{what}: {}", error.message));
             if let Some(hint) = error.hint {
                 noted.hint(hint);
@@ -192,7 +192,7 @@ pub(super) fn template(node: &Node, what: &str, findings: &mut Findings<'_>) -> 
     match Template::parse(text) {
         Ok(template) => Some(template),
         Err(error) => {
-            let place = place_within(node, findings.source(), error.span);
+            let place = node.place_of(findings.source(), error.span);
             findings.add(place, format!("{what}: {}", error.message));
             None
         }

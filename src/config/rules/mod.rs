@@ -4,7 +4,6 @@
 //! `STEPS` there.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,14 +43,14 @@ pub fn parse_rules(
     if mistakes.is_empty() { Ok(RuleSet { groups }) } else { Err(Mistakes(mistakes)) }
 }
 
-struct Reader {
+struct Reader<'f> {
     evaluation_interval: Duration,
-    /// Group names so far, each with the place of its first use.
-    names: BTreeMap<String, String>,
+    /// Group names so far, each with the file and the byte of its first use.
+    names: BTreeMap<String, (&'f SourceText, usize)>,
 }
 
-impl Reader {
-    fn file(&mut self, root: &Node, findings: &mut Findings<'_>) -> Vec<RuleGroup> {
+impl<'f> Reader<'f> {
+    fn file(&mut self, root: &Node, findings: &mut Findings<'f>) -> Vec<RuleGroup> {
         if matches!(root.content, Content::Null) {
             return Vec::new();
         }
@@ -60,10 +59,21 @@ impl Reader {
         };
         let Some(groups) = table.get("groups") else { return Vec::new() };
         let Some(groups) = decode::list(groups, "groups", findings) else { return Vec::new() };
-        groups.iter().filter_map(|group| self.group(group, findings)).collect()
+        let mut read = Vec::with_capacity(groups.len());
+        for node in groups {
+            match self.group(node, findings) {
+                Some(group) => read.push(group),
+                // A rule that is left out in silence is worse than a message that says little.
+                None if findings.is_empty() => {
+                    findings.add(node.span.clone(), "this group cannot be read");
+                }
+                None => {}
+            }
+        }
+        read
     }
 
-    fn group(&mut self, node: &Node, findings: &mut Findings<'_>) -> Option<RuleGroup> {
+    fn group(&mut self, node: &Node, findings: &mut Findings<'f>) -> Option<RuleGroup> {
         let table = Table::read(node, "a group", &GROUP_KEYS, findings)?;
         refuse_unsupported(&table, findings);
         let name = self.group_name(&table, findings);
@@ -89,21 +99,21 @@ impl Reader {
         Some(RuleGroup { name: group, file, interval: interval?, rules })
     }
 
-    fn group_name(&mut self, table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Arc<str>> {
+    fn group_name(&mut self, table: &Table<'_>, findings: &mut Findings<'f>) -> Option<Arc<str>> {
         let Some(node) = table.get("name") else {
             findings.add(table.place(), "a group needs a name").hint("add name: …");
             return None;
         };
         let name = decode::value(node, "name", name, findings)?;
-        let mistake = findings.source().mistake(node.span.clone(), "");
-        let place = format!("{}:{}:{}", mistake.file, mistake.line, mistake.column);
-        if let Some(first) = self.names.get(&name) {
+        if let Some((first, at)) = self.names.get(&name) {
+            let (line, column) = first.place(*at);
+            let first = format!("{}:{line}:{column}", first.name);
             findings
                 .add(node.span.clone(), format!("group \"{name}\" exists already, at {first}"))
                 .hint("give it another name: groups must be unique over all files");
             return None;
         }
-        self.names.insert(name.clone(), place);
+        self.names.insert(name.clone(), (findings.source(), node.span.start));
         Some(Arc::from(name))
     }
 }
@@ -127,17 +137,17 @@ fn check_unique(
 ) {
     let Some(node) = table.get("alert") else { return };
     let Some(name) = node.text() else { return };
-    let line = findings.source().mistake(node.span.clone(), "").line;
     if let Some(first) = seen.get(name) {
+        let (line, _) = findings.source().place(*first);
         findings
             .add(
                 node.span.clone(),
-                format!("this group has an alert \"{name}\" already, on line {first}"),
+                format!("this group has an alert \"{name}\" already, on line {line}"),
             )
             .hint("give it another name: decisions and metrics are told apart by group and alert");
         return;
     }
-    seen.insert(name.to_owned(), line);
+    seen.insert(name.to_owned(), node.span.start);
 }
 
 /// What Prometheus has and this program does not, with the reason.
@@ -148,9 +158,4 @@ fn refuse_unsupported(table: &Table<'_>, findings: &mut Findings<'_>) {
     };
     refuse("limit", "remove it: a node has few series, and every decision has a budget of its own");
     refuse("query_offset", "remove it: readings are never late here");
-}
-
-/// Where an expression's or a template's mistake stands in the file.
-fn place_within(node: &Node, source: &SourceText, span: Range<usize>) -> Range<usize> {
-    node.place_of(source, span)
 }

@@ -117,6 +117,10 @@ fn step(node: &Node, findings: &mut Findings<'_>) -> Option<Action> {
             .add(pairs[1].1.span.clone(), "two steps in one list entry")
             .hint("begin each step with a dash of its own");
     }
+    if is_empty(node) {
+        let known = format!("known steps: {}", STEPS.join(", "));
+        findings.add(node.span.clone(), "an empty step").hint(known);
+    }
     let &(name, key, value) = pairs.first()?;
     match name {
         "drop_caches" => drop_caches(value, findings),

@@ -121,6 +121,21 @@ fn the_shipped_rules_are_fine() {
 }
 
 #[test]
+fn on_a_machine_that_shows_nothing_the_shipped_rules_are_quiet() {
+    use crate::policy::promql::{EvalTime, Evaluated, Value};
+    let store = crate::policy::store::SeriesStore::default();
+    let now = EvalTime { timeline_ms: 600_000, utc_ms: 1_700_000_000_000 };
+    let set = parse_rules(&shipped_rules(), INTERVAL).unwrap_or_else(|error| panic!("{error}"));
+    for rule in set.groups.iter().flat_map(|group| &group.rules) {
+        let aim = rule.remedy.as_ref().and_then(|remedy| remedy.aim.as_ref());
+        for query in std::iter::once(&rule.expr).chain(aim) {
+            let nothing = Ok(Evaluated::Known(Value::Vector(Vec::new())));
+            assert_eq!(query.expr.evaluate(&store, now), nothing, "{}", rule.id);
+        }
+    }
+}
+
+#[test]
 fn an_empty_file_holds_no_groups() {
     for text in ["", "groups:\n", "groups: []\n"] {
         assert!(rules(text).groups.is_empty(), "{text:?}");
@@ -184,6 +199,10 @@ fn steps_that_cannot_be_done_are_refused() {
         ("drop_caches: [all]", "must be a mapping"),
         ("compact_memory: {hard: true}", "takes no settings"),
         ("compact_memory", "must be a mapping"),
+        ("{}", "an empty step"),
+        ("[]", "a step must be a mapping"),
+        ("", "a step must be a mapping"),
+        ("{[a]: b}", "a key must be text"),
         ("notify: {}", "needs a message"),
         ("notify: hello", "needs a message"),
         ("notify: {message: }", "needs a message"),
@@ -259,11 +278,14 @@ fn all_mistakes_of_a_file_are_told_at_once() {
 
 proptest! {
     #[test]
-    fn no_text_makes_the_reader_panic(
+    fn no_text_makes_the_reader_panic_or_lose_a_rule(
         key in "(alert|expr|for|labels|annotations|remedy|mode|record|[a-z]{1,8})",
         value in "(\\{|\\[|'|\"|[a-z0-9{}:, $|]){0,20}",
     ) {
         let text = rule_text(&format!("{key}: {value}"));
-        let _ = parse_rules(&[SourceText::new("f", text)], INTERVAL);
+        if let Ok(set) = parse_rules(&[SourceText::new("f", text)], INTERVAL) {
+            prop_assert_eq!(set.groups.len(), 1);
+            prop_assert_eq!(set.groups[0].rules.len(), 1);
+        }
     }
 }

@@ -189,7 +189,7 @@ impl Builder<'_> {
 
     fn place(&mut self, node: Arc<Node>) -> Result<(), Mistake> {
         if node.values > MAX_VALUES {
-            let message = format!("holds more than {MAX_VALUES} values once aliases are followed");
+            let message = format!("more than {MAX_VALUES} values, each alias counted in full");
             return Err(self.source.mistake(node.span.clone(), message));
         }
         match self.open.last_mut() {

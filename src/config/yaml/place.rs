@@ -6,9 +6,6 @@ use std::str::CharIndices;
 
 use serde_saphyr::granit_parser::ScalarStyle;
 
-/// Looked at of a run of blanks; in longer ones only the other characters' places are exact.
-const LONGEST_RUN: usize = 256;
-
 /// Where the byte range `within` of `text` stands in `written`, the scalar as it stands in the file
 /// (quotes included, a block's header not).
 ///
@@ -20,7 +17,8 @@ pub(super) fn map(
     text: &str,
     within: Range<usize>,
 ) -> Option<Range<usize>> {
-    let mut source = Units { chars: written.char_indices().peekable(), written, style };
+    let chars = written.char_indices().peekable();
+    let mut source = Units { chars, written, style, run_end: 0, run_breaks: false };
     source.skip_opening()?;
     let mut start = None;
     let mut end = source.at();
@@ -44,6 +42,9 @@ struct Units<'w> {
     chars: Peekable<CharIndices<'w>>,
     written: &'w str,
     style: ScalarStyle,
+    /// Where the run of blanks ends that was looked at last, and whether it breaks the line.
+    run_end: usize,
+    run_breaks: bool,
 }
 
 impl Units<'_> {
@@ -104,9 +105,16 @@ impl Units<'_> {
         Some(start..self.at())
     }
 
+    /// Looks ahead once for each run, so that a long one costs its length and not its square.
     fn run_breaks_line(&mut self) -> bool {
-        let mut run = self.rest().chars().take(LONGEST_RUN).take_while(|c| c.is_whitespace());
-        run.any(|c| c == '\n' || c == '\r')
+        let at = self.at();
+        if at >= self.run_end {
+            let rest = &self.written[at..];
+            let run = &rest[..rest.len() - rest.trim_start().len()];
+            self.run_end = at + run.len();
+            self.run_breaks = run.contains(['\n', '\r']);
+        }
+        self.run_breaks
     }
 
     fn skip_blanks(&mut self) {
