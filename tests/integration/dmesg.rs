@@ -3,6 +3,8 @@
 //! Each `tests/fixtures/kernel/NAME.log` has what must be said of it in `NAME.json`.
 //! `UPDATE_GOLDEN=1 cargo test dmesg` writes those anew; read the difference before you commit it.
 
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 

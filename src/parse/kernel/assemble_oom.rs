@@ -20,7 +20,7 @@ impl EventAssembler {
             OomLine::Invoked { comm } => self.invoked(comm, line, out),
             OomLine::Summary => self.summary(line, out),
             OomLine::Killed(killed) => self.killed(killed, line, out),
-            OomLine::KilledUnfinished(killed) => self.killed_unfinished(killed, line, out),
+            OomLine::KilledUnfinished(_) => self.killed_unfinished(line, out),
             OomLine::Intention { pid, comm, memcg } => self.intention(pid, comm, memcg, line, out),
             OomLine::AlreadyExiting { pid } => {
                 let found = self.traces.iter_mut().rev().find(|trace| trace.chose(pid));
@@ -308,6 +308,9 @@ impl EventAssembler {
     fn killed(&mut self, killed: Killed<'_>, line: &KernelLine<'_>, out: &mut Vec<Event>) {
         self.finish_broken_kill(out);
         if self.is_repeated(&killed, line.text) {
+            for trace in self.traces.iter_mut().filter(|trace| trace.chose(killed.pid)) {
+                trace.killed = true;
+            }
             return;
         }
         let best = self.best_for_kill(&killed, line);
@@ -357,16 +360,8 @@ impl EventAssembler {
     }
 
     /// A kill whose line is cut: its figures may follow in the next record.
-    fn killed_unfinished(
-        &mut self,
-        killed: Killed<'_>,
-        line: &KernelLine<'_>,
-        out: &mut Vec<Event>,
-    ) {
+    fn killed_unfinished(&mut self, line: &KernelLine<'_>, out: &mut Vec<Event>) {
         self.finish_broken_kill(out);
-        if self.is_repeated(&killed, line.text) {
-            return;
-        }
         self.broken_kill = Some(BrokenMessage::new(line, self.now, None));
     }
 

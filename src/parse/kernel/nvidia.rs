@@ -25,11 +25,17 @@ pub(super) fn parse(text: &str) -> Option<Nvidia> {
     let message = text.strip_prefix("NVRM: ")?;
     let (gpu, message) = gpu_prefix(message);
     if let Some(rest) = message.strip_prefix("Xid (") {
-        return Some(xid(rest).unwrap_or(Nvidia::Other));
+        let cut = !rest.contains("): ");
+        let other = if cut { Nvidia::Unfinished(None) } else { Nvidia::Other };
+        return Some(xid(rest).unwrap_or(other));
     }
     let Some((function, rest)) = identifier(message) else { return Some(Nvidia::Other) };
     if is_check(function) {
         return Some(check(function, gpu, rest));
+    }
+    let begins = |check: &&str| format!("{check}NoLog").starts_with(function);
+    if rest.is_empty() && CHECKS.iter().any(begins) {
+        return Some(Nvidia::Unfinished(None));
     }
     Some(allocation(function, rest))
 }
@@ -48,11 +54,11 @@ fn is_uvm_fatal(text: &str) -> bool {
     text.starts_with(FATAL) || named.is_some_and(|text| text.starts_with(FATAL))
 }
 
+const CHECKS: [&str; 4] =
+    ["nvCheckFailed", "nvCheckOkFailed", "nvAssertFailed", "nvAssertOkFailed"];
+
 fn is_check(function: &str) -> bool {
-    matches!(
-        function.strip_suffix("NoLog").unwrap_or(function),
-        "nvCheckFailed" | "nvCheckOkFailed" | "nvAssertFailed" | "nvAssertOkFailed"
-    )
+    CHECKS.contains(&function.strip_suffix("NoLog").unwrap_or(function))
 }
 
 /// `: Check failed: Out of memory [NV_ERR_NO_MEMORY] (0x00000051) returned from …`.

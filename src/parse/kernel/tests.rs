@@ -135,7 +135,8 @@ fn doubling_every_line_changes_nothing() {
     let doubled = events(&twice);
     let kinds = |events: &[Event]| events.iter().map(|e| e.kind.clone()).collect::<Vec<_>>();
     assert_eq!(kinds(&doubled), kinds(&once));
-    let again: Vec<&str> = refs(&lines).into_iter().chain(refs(&lines)).collect();
+    let noise = vec!["usb 1-1: new device"; 3_000];
+    let again = [refs(&lines), noise, refs(&lines)].concat();
     assert_eq!(kills(&events(&again)), [(42, "b".to_owned())]);
 }
 
@@ -153,6 +154,23 @@ fn the_summary_may_be_broken_at_any_byte() {
         // With `uid=0` cut off the line still reads as whole only from its second part on.
         assert_eq!(memcg.as_deref(), Some("/limit42/sub"), "broken at {head:?}");
     }
+}
+
+#[test]
+fn a_line_of_the_driver_may_be_broken_at_any_byte() {
+    let whole = "NVRM: nvCheckOkFailedNoLog: Check failed: Out of memory [NV_ERR_NO_MEMORY] \
+                 (0x00000051) returned from memdescAlloc(a, b ? c : d->e) @ mem_desc.c:1359";
+    let expected = events(&[whole]);
+    assert_eq!(expected.len(), 1);
+    for at in "NVRM: n".len()..whole.len() - 4 {
+        let (head, tail) = whole.split_at(at);
+        let with_prefix = format!("NVRM: {tail}");
+        for tail in [tail, &with_prefix] {
+            let broken = events(&[head, tail]);
+            assert_eq!(broken, expected, "broken at {head:?}");
+        }
+    }
+    assert_eq!(events(&["NVRM: nvCheckOkFailedNoLog: Check failed: "]), []);
 }
 
 #[test]
