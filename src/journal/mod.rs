@@ -1,1 +1,277 @@
-//! Events, decisions and outcomes on disk.
+//! What is kept on disk: kernel events, decisions, outcomes, and how far the kernel log was read.
+//!
+//! One thread writes, in SQLite with a write-ahead log, and nobody waits for it unless he asks to:
+//! a disk that is full, slow, read-only or gone stops neither watching nor exporting. Everything
+//! that waits for the disk is bounded.
+//!
+//! To keep a new kind of thing: a variant of [`Entry`] and of `entry::Record`, a table in a new
+//! `format_N.sql` (listed in `file::FORMATS`; old files are brought to it at the next start), an
+//! arm in `rows::insert`, a name in `retention::TABLES`, and a query in `reader`.
+
+mod entry;
+mod file;
+mod queue;
+mod reader;
+mod retention;
+mod rows;
+mod timeline;
+mod writer;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+pub use entry::{AlertChange, Entry, Note};
+pub use file::FILE_NAME;
+pub use reader::{
+    DecisionQuery, DecisionRecord, EventQuery, JournalReader, Order, Page, ReadError, StoredEvent,
+    StoredNote,
+};
+pub use retention::Retention;
+pub use timeline::{TimelineItem, TimelineQuery};
+
+use entry::Record;
+use queue::{Question, Queue};
+use writer::Writer;
+
+use crate::model::{Decision, DecisionId, Reading, Readings, Schema, SeriesKey, Source};
+
+/// Why the journal did not do what was asked.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum JournalError {
+    /// It cannot be written now; it is tried again in the background.
+    #[error("the journal is down: {0}")]
+    Down(Arc<str>),
+    /// It is up, but a question could not be answered from it.
+    #[error("the journal cannot be read: {0}")]
+    Unreadable(Arc<str>),
+    /// The disk has not answered in time.
+    #[error("the journal has not answered within {0:?}")]
+    TimedOut(Duration),
+    /// The entry can never be stored.
+    #[error("the journal refuses the entry: {0}")]
+    Refused(Arc<str>),
+    /// The journal has ended, or the entry had to make room for newer ones.
+    #[error("the journal has dropped the request")]
+    Dropped,
+}
+
+/// Where to go on reading the kernel log of this boot.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ResumePoint {
+    /// The first record to read.
+    pub resume_seq: u64,
+    /// Records from there on whose event is stored already and must not be told again.
+    pub known: BTreeSet<u64>,
+}
+
+/// The journal, for the daemon. There is at most one in a directory, over all processes.
+#[derive(Debug)]
+pub struct Journal {
+    queue: Arc<Queue>,
+    health: Arc<Health>,
+    ended: Receiver<()>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// How it goes, for those who must not wait for the writer.
+#[derive(Debug)]
+struct Health {
+    up: AtomicBool,
+    size_bytes: AtomicU64,
+    write_errors: AtomicU64,
+    reason: Mutex<Arc<str>>,
+}
+
+impl Journal {
+    /// Opens or makes the journal in that directory. It never fails and never waits: a journal
+    /// that cannot be opened is down, says why in [`Self::readings`], and is tried again.
+    pub fn open(dir: &Path, retention: Retention) -> Self {
+        let queue = Arc::new(Queue::default());
+        let health = Arc::new(Health::new("it is being opened"));
+        let writer =
+            Writer::new(dir.to_owned(), retention, Arc::clone(&queue), Arc::clone(&health));
+        let (tell_end, ended) = sync_channel(1);
+        let thread = std::thread::Builder::new().name("journal".to_owned()).spawn(move || {
+            writer.run();
+            // Fails only where nobody waits for the end.
+            tell_end.try_send(()).unwrap_or_default();
+        });
+        let thread = match thread {
+            Ok(thread) => Some(thread),
+            Err(error) => {
+                health.set_down(&format!("its thread cannot be started: {error}"));
+                None
+            }
+        };
+        Self { queue, health, ended, thread }
+    }
+
+    /// Keeps that, soon: within about 10 ms on a healthy disk. Never waits. While the disk cannot
+    /// be written, up to 4,096 entries or 2 MiB wait, and then the oldest are dropped and counted.
+    pub fn record(&self, entry: &Entry) {
+        match Record::new(entry) {
+            Ok(record) => self.queue.push(record, None),
+            Err(error) => {
+                tracing::error!(%error, "an entry cannot be written as JSON and is dropped");
+                self.queue.count_dropped(1);
+            }
+        }
+    }
+
+    /// Keeps a decision, and returns when it will survive a power cut: to be called right before
+    /// acting. After an error the decision may still be stored later.
+    pub fn intent(&self, decision: &Decision, deadline: Duration) -> Result<(), JournalError> {
+        let record = Record::decision(decision)
+            .map_err(|error| JournalError::Refused(error.to_string().into()))?;
+        self.await_answer(deadline, |to| self.queue.push(record, Some(to)))
+    }
+
+    /// Where reading that boot's kernel log must go on; `None` if nothing of it was read before.
+    pub fn resume_point(
+        &self,
+        boot_id: &str,
+        deadline: Duration,
+    ) -> Result<Option<ResumePoint>, JournalError> {
+        let question = |to| self.queue.ask(Question::ResumePoint(Arc::from(boot_id), to));
+        self.await_answer(deadline, question)
+    }
+
+    /// The boot whose kernel log was read last, if any: another one than now means a reboot.
+    pub fn last_boot_id(&self, deadline: Duration) -> Result<Option<String>, JournalError> {
+        self.await_answer(deadline, |to| self.queue.ask(Question::LastBoot(to)))
+    }
+
+    /// The first number for new decisions: one above the last one stored. While the journal
+    /// cannot tell, it is made of the time, far above any counted number, so that the decisions'
+    /// numbers stay unique when the journal comes back.
+    pub fn next_decision_id(&self, now: Timestamp, deadline: Duration) -> DecisionId {
+        match self.await_answer(deadline, |to| self.queue.ask(Question::LastDecision(to))) {
+            Ok(last) => DecisionId(last.saturating_add(1)),
+            Err(error) => {
+                let number = u64::try_from(now.as_millisecond()).unwrap_or(0).max(1);
+                tracing::warn!(%error, number, "decisions are numbered from the time");
+                DecisionId(number)
+            }
+        }
+    }
+
+    /// How the journal fares. Touches no disk.
+    pub fn readings(&self) -> Readings {
+        static SCHEMA: LazyLock<Arc<Schema>> = LazyLock::new(|| {
+            let names = [
+                "uma_journal_up",
+                "uma_journal_size_bytes",
+                "uma_journal_dropped_entries_total",
+                "uma_journal_write_errors_total",
+            ];
+            let series = names.iter().map(|name| SeriesKey::new(name, &[])).collect();
+            Arc::new(Schema { series })
+        });
+        let up = self.health.is_up();
+        Readings {
+            source: Source::Journal,
+            schema: Arc::clone(&SCHEMA),
+            values: vec![
+                Reading::Value(f64::from(u8::from(up))),
+                number(self.health.size_bytes.load(Ordering::Relaxed)),
+                number(self.queue.dropped()),
+                number(self.health.write_errors.load(Ordering::Relaxed)),
+            ],
+            took: Duration::ZERO,
+            error: (!up).then(|| self.health.reason()),
+        }
+    }
+
+    /// Writes what waits, closes the file, and lets the next one have the directory. An error
+    /// means that the disk did not answer in time, or that entries could not be written.
+    pub fn close(mut self, deadline: Duration) -> Result<(), JournalError> {
+        self.queue.close();
+        let Some(thread) = self.thread.take() else {
+            return Err(JournalError::Down(self.health.reason()));
+        };
+        match self.ended.recv_timeout(deadline) {
+            Err(RecvTimeoutError::Timeout) => return Err(JournalError::TimedOut(deadline)),
+            Ok(()) | Err(RecvTimeoutError::Disconnected) => {}
+        }
+        if thread.join().is_err() || self.queue.len() > 0 {
+            return Err(JournalError::Dropped);
+        }
+        Ok(())
+    }
+
+    fn await_answer<T>(
+        &self,
+        deadline: Duration,
+        ask: impl FnOnce(std::sync::mpsc::SyncSender<Result<T, JournalError>>),
+    ) -> Result<T, JournalError> {
+        if self.thread.is_none() {
+            return Err(JournalError::Down(self.health.reason()));
+        }
+        let (to, answer) = sync_channel(1);
+        ask(to);
+        match answer.recv_timeout(deadline) {
+            Ok(answer) => answer,
+            Err(RecvTimeoutError::Timeout) => Err(JournalError::TimedOut(deadline)),
+            Err(RecvTimeoutError::Disconnected) => Err(JournalError::Dropped),
+        }
+    }
+}
+
+impl Drop for Journal {
+    /// Lets the writer finish by itself; [`Journal::close`] waits for it.
+    fn drop(&mut self) {
+        self.queue.close();
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a series' value is an f64 everywhere")]
+fn number(value: u64) -> Reading<f64> {
+    Reading::Value(value as f64)
+}
+
+impl Health {
+    fn new(reason: &str) -> Self {
+        Self {
+            up: AtomicBool::new(false),
+            size_bytes: AtomicU64::new(0),
+            write_errors: AtomicU64::new(0),
+            reason: Mutex::new(Arc::from(reason)),
+        }
+    }
+
+    fn is_up(&self) -> bool {
+        self.up.load(Ordering::Acquire)
+    }
+
+    fn set_up(&self) {
+        self.up.store(true, Ordering::Release);
+    }
+
+    fn set_down(&self, reason: &str) {
+        *self.reason.lock().unwrap_or_else(PoisonError::into_inner) = Arc::from(reason);
+        self.up.store(false, Ordering::Release);
+    }
+
+    /// Why it is down; meaningless while it is up.
+    fn reason(&self) -> Arc<str> {
+        Arc::clone(&self.reason.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn count_write_error(&self) {
+        self.write_errors.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn set_size(&self, bytes: u64) {
+        self.size_bytes.store(bytes, Ordering::Relaxed);
+    }
+}

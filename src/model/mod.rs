@@ -16,5 +16,5 @@ pub use decision::{
 pub use event::{Event, KernelEvent, KillerDaemon, OomConstraint, Pool, Recovery};
 pub use moment::Moment;
 pub use observation::{KernelRecord, Observation, Readings, Source};
-pub use reading::Reading;
+pub use reading::{Reading, as_number};
 pub use series::{METRICS, Metric, MetricKind, Schema, SeriesKey, metric};

@@ -48,3 +48,64 @@ impl<T> From<Option<T>> for Reading<T> {
         value.map_or(Self::Unsupported, Self::Value)
     }
 }
+
+/// JSON has no NaN and no infinity, and people should not have to unwrap a value: a reading as a
+/// number where it is one, else as `"NaN"`, `"+Inf"`, `"-Inf"`, `"unsupported"` or `"failed"`.
+/// For `#[serde(with = "…")]`.
+pub mod as_number {
+    use serde::de::{Error, Unexpected, Visitor};
+    use serde::{Deserializer, Serializer};
+
+    use super::Reading;
+
+    /// Writes it.
+    pub fn serialize<S: Serializer>(reading: &Reading<f64>, to: S) -> Result<S::Ok, S::Error> {
+        match reading {
+            Reading::Value(value) if value.is_finite() => to.serialize_f64(*value),
+            Reading::Value(value) if value.is_nan() => to.serialize_str("NaN"),
+            Reading::Value(value) if *value > 0.0 => to.serialize_str("+Inf"),
+            Reading::Value(_) => to.serialize_str("-Inf"),
+            Reading::Unsupported => to.serialize_str("unsupported"),
+            Reading::Failed => to.serialize_str("failed"),
+        }
+    }
+
+    /// Reads it back.
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Reading<f64>, D::Error> {
+        from.deserialize_any(NumberOrWord)
+    }
+
+    struct NumberOrWord;
+
+    #[expect(clippy::cast_precision_loss, reason = "a series' value is an f64 everywhere")]
+    impl Visitor<'_> for NumberOrWord {
+        type Value = Reading<f64>;
+
+        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("a number, \"NaN\", \"+Inf\", \"-Inf\", \"unsupported\" or \"failed\"")
+        }
+
+        fn visit_f64<E: Error>(self, value: f64) -> Result<Self::Value, E> {
+            Ok(Reading::Value(value))
+        }
+
+        fn visit_u64<E: Error>(self, value: u64) -> Result<Self::Value, E> {
+            Ok(Reading::Value(value as f64))
+        }
+
+        fn visit_i64<E: Error>(self, value: i64) -> Result<Self::Value, E> {
+            Ok(Reading::Value(value as f64))
+        }
+
+        fn visit_str<E: Error>(self, word: &str) -> Result<Self::Value, E> {
+            match word {
+                "NaN" => Ok(Reading::Value(f64::NAN)),
+                "+Inf" => Ok(Reading::Value(f64::INFINITY)),
+                "-Inf" => Ok(Reading::Value(f64::NEG_INFINITY)),
+                "unsupported" => Ok(Reading::Unsupported),
+                "failed" => Ok(Reading::Failed),
+                _ => Err(E::invalid_value(Unexpected::Str(word), &self)),
+            }
+        }
+    }
+}

@@ -1,1 +1,3 @@
 //! The one integration binary: the program from outside.
+
+mod journal;

@@ -1,0 +1,178 @@
+//! What the journal is given, and the rows that become of it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::{
+    Assessment, Decision, Event, Moment, Outcome, Reading, RuleId, Verdict, as_number,
+};
+
+/// One thing to keep.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Entry {
+    /// What some records of the kernel log meant, and how far the log has been read. Both are
+    /// stored in one transaction.
+    KernelLog {
+        /// The boot that the sequence numbers belong to.
+        boot_id: Arc<str>,
+        /// May be empty: then only the place moves, and reaches the disk within a second.
+        events: Vec<Event>,
+        /// Where reading must begin after a restart: the first record whose event, if it has one,
+        /// is not certainly stored.
+        resume_seq: u64,
+    },
+    /// A decision.
+    Decision(Decision),
+    /// How an action ended.
+    Outcome(Outcome),
+    /// Whether it helped.
+    Assessment(Assessment),
+    /// An alert changed its state.
+    Alert(AlertChange),
+    /// A remark about the daemon itself.
+    Note(Note),
+}
+
+/// An alert's change of state.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AlertChange {
+    /// When.
+    pub at: Moment,
+    /// The rule.
+    pub rule: RuleId,
+    /// The alert's labels.
+    pub labels: BTreeMap<String, String>,
+    /// Name of the state before.
+    pub from: String,
+    /// Name of the state after.
+    pub to: String,
+    /// The expression's value.
+    #[serde(with = "as_number")]
+    pub value: Reading<f64>,
+}
+
+/// A remark about the daemon itself: start, stop, reload, a reboot seen.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Note {
+    /// When.
+    pub at: Moment,
+    /// The remark.
+    pub text: String,
+}
+
+/// Rows ready to be inserted: serialized by whoever records, so that their size is known exactly
+/// and the writer has nothing to do but write.
+#[derive(Debug)]
+pub(super) enum Record {
+    KernelLog { boot_id: Arc<str>, events: Vec<EventRow>, resume_seq: u64 },
+    Decision { id: u64, utc_ms: i64, rule: RuleId, verdict: Verdict, json: String },
+    Outcome { decision: u64, utc_ms: i64, json: String },
+    Assessment { decision: u64, utc_ms: i64, json: String },
+    Alert { utc_ms: i64, rule: RuleId, json: String },
+    Note { utc_ms: i64, json: String },
+}
+
+#[derive(Debug)]
+pub(super) struct EventRow {
+    pub(super) seq: Option<u64>,
+    pub(super) utc_ms: Option<i64>,
+    pub(super) kind: &'static str,
+    pub(super) json: String,
+}
+
+impl Record {
+    pub(super) fn new(entry: &Entry) -> Result<Self, serde_json::Error> {
+        Ok(match entry {
+            Entry::KernelLog { boot_id, events, resume_seq } => Self::KernelLog {
+                boot_id: Arc::clone(boot_id),
+                events: events.iter().map(EventRow::new).collect::<Result<_, _>>()?,
+                resume_seq: *resume_seq,
+            },
+            Entry::Decision(decision) => Self::decision(decision)?,
+            Entry::Outcome(outcome) => Self::Outcome {
+                decision: outcome.decision.0,
+                utc_ms: outcome.ended.utc_ms(),
+                json: serde_json::to_string(outcome)?,
+            },
+            Entry::Assessment(assessment) => Self::Assessment {
+                decision: assessment.decision.0,
+                utc_ms: assessment.at.utc_ms(),
+                json: serde_json::to_string(assessment)?,
+            },
+            Entry::Alert(change) => Self::Alert {
+                utc_ms: change.at.utc_ms(),
+                rule: change.rule.clone(),
+                json: serde_json::to_string(change)?,
+            },
+            Entry::Note(note) => {
+                Self::Note { utc_ms: note.at.utc_ms(), json: serde_json::to_string(note)? }
+            }
+        })
+    }
+
+    pub(super) fn decision(decision: &Decision) -> Result<Self, serde_json::Error> {
+        Ok(Self::Decision {
+            id: decision.id.0,
+            utc_ms: decision.at.utc_ms(),
+            rule: decision.rule.clone(),
+            verdict: decision.verdict,
+            json: serde_json::to_string(decision)?,
+        })
+    }
+
+    /// Roughly the memory that it takes, in bytes.
+    pub(super) fn bytes(&self) -> usize {
+        let text = match self {
+            Self::KernelLog { events, .. } => {
+                events.iter().map(|row| size_of::<EventRow>() + row.json.capacity()).sum()
+            }
+            Self::Decision { json, .. }
+            | Self::Outcome { json, .. }
+            | Self::Assessment { json, .. }
+            | Self::Alert { json, .. }
+            | Self::Note { json, .. } => json.capacity(),
+        };
+        size_of::<Self>() + text
+    }
+
+    /// How many things would be lost with it.
+    pub(super) fn rows(&self) -> u64 {
+        match self {
+            Self::KernelLog { events, .. } => events.len() as u64,
+            _ => 1,
+        }
+    }
+
+    /// Whether it only tells how far the kernel log has been read, which can wait: reading a few
+    /// records again after a crash does no harm.
+    pub(super) fn is_place_only(&self) -> bool {
+        self.rows() == 0
+    }
+
+    /// Takes in a later place of the same boot instead of queueing it.
+    pub(super) fn absorb(&mut self, later: &Self) -> bool {
+        match (self, later) {
+            (
+                Self::KernelLog { boot_id, resume_seq, .. },
+                Self::KernelLog { boot_id: later_boot, events, resume_seq: later_seq },
+            ) if events.is_empty() && boot_id == later_boot => {
+                *resume_seq = *later_seq;
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+impl EventRow {
+    fn new(event: &Event) -> Result<Self, serde_json::Error> {
+        Ok(Self {
+            seq: event.seq,
+            utc_ms: event.utc.map(|utc| utc.as_millisecond()),
+            kind: event.kind.kind(),
+            json: serde_json::to_string(event)?,
+        })
+    }
+}

@@ -1,0 +1,261 @@
+//! The directory and the file: who may write, what format, and what to do with a damaged one.
+
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::io::{Read, Seek, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
+
+/// Name of the database within the storage path.
+pub const FILE_NAME: &str = "journal.sqlite3";
+const LOCK_NAME: &str = "journal.lock";
+/// "umaw": tells our files from other programs' databases.
+pub(super) const APPLICATION_ID: i64 = 0x756d_6177;
+/// A disk that damages one journal after another must not fill up with them.
+const MOST_SET_ASIDE: u32 = 8;
+
+/// One script for each format, from nothing to the newest.
+pub(super) const FORMATS: &[&str] = &[include_str!("format_1.sql")];
+
+/// Why a step on the database failed, by what can be done about it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Failure {
+    /// Perhaps it works later: a disk that is read-only or broken, a locked file.
+    Later(String),
+    /// It works when there is room again; what is open stays sound.
+    Full(String),
+    /// The file's content is broken.
+    Damaged(String),
+    /// These rows cannot be stored, ever.
+    Refused(String),
+}
+
+impl Failure {
+    pub(super) fn new(doing: &str, error: &rusqlite::Error) -> Self {
+        let text = format!("{doing}: {error}");
+        match error.sqlite_error_code() {
+            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => Self::Damaged(text),
+            Some(ErrorCode::ConstraintViolation | ErrorCode::TooBig | ErrorCode::TypeMismatch) => {
+                Self::Refused(text)
+            }
+            Some(ErrorCode::DiskFull) => Self::Full(text),
+            _ => Self::Later(text),
+        }
+    }
+
+    pub(super) fn text(&self) -> &str {
+        match self {
+            Self::Later(text) | Self::Full(text) | Self::Damaged(text) | Self::Refused(text) => {
+                text
+            }
+        }
+    }
+}
+
+/// The right to write in a directory; ends with the process at the latest.
+#[derive(Debug)]
+pub(super) struct DirectoryLock {
+    _file: File,
+}
+
+impl DirectoryLock {
+    /// Makes the directory if it is missing, and locks it.
+    pub(super) fn take(dir: &Path) -> Result<Self, Failure> {
+        DirBuilder::new().recursive(true).mode(0o750).create(dir).map_err(|error| {
+            Failure::Later(format!("making the directory {}: {error}", dir.display()))
+        })?;
+        let path = dir.join(LOCK_NAME);
+        let failed = |doing: &str, error: std::io::Error| {
+            Failure::Later(format!("{doing} {}: {error}", path.display()))
+        };
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&path)
+            .map_err(|error| failed("opening", error))?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(held_by_another(&mut file, dir)),
+            Err(TryLockError::Error(error)) => return Err(failed("locking", error)),
+        }
+        // Only for people who find the lock held: the lock itself holds without it.
+        let told = file
+            .set_len(0)
+            .and_then(|()| file.rewind())
+            .and_then(|()| writeln!(file, "{}", std::process::id()));
+        if let Err(error) = told {
+            tracing::debug!(path = %path.display(), %error, "cannot write the process id");
+        }
+        Ok(Self { _file: file })
+    }
+}
+
+fn held_by_another(file: &mut File, dir: &Path) -> Failure {
+    let mut text = String::new();
+    let read = file.take(32).read_to_string(&mut text);
+    let holder = match (read, text.trim().parse::<u32>()) {
+        (Ok(_), Ok(pid)) => format!("process {pid}"),
+        _ => "another process".to_owned(),
+    };
+    Failure::Later(format!(
+        "the journal in {} is held by {holder}: stop it, or give this one another --storage.path",
+        dir.display()
+    ))
+}
+
+/// Opens the database for writing, makes it if it is missing, brings it to the newest format.
+pub(super) fn open(dir: &Path) -> Result<Connection, Failure> {
+    let path = dir.join(FILE_NAME);
+    let doing = format!("opening {}", path.display());
+    let failed = |error: rusqlite::Error| Failure::new(&doing, &error);
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
+        | OpenFlags::SQLITE_OPEN_CREATE
+        | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let mut connection = Connection::open_with_flags(&path, flags).map_err(failed)?;
+    // Long enough for a reader that recovers the log, short enough for a stop within a second.
+    connection.busy_timeout(Duration::from_millis(100)).map_err(failed)?;
+    // Before anything else is written: it cannot be switched on afterwards.
+    connection.execute_batch("PRAGMA auto_vacuum = INCREMENTAL").map_err(failed)?;
+    refuse_foreign(&connection, &path)?;
+    set_up(&connection, &path).map_err(failed)?;
+    bring_to_format(&mut connection, &path, FORMATS)?;
+    // A read-only or full disk shows only at the first write.
+    connection
+        .execute_batch(
+            "INSERT INTO meta (key, value) VALUES ('times_opened', 1)
+             ON CONFLICT (key) DO UPDATE SET value = value + 1",
+        )
+        .map_err(failed)?;
+    Ok(connection)
+}
+
+fn set_up(connection: &Connection, path: &Path) -> rusqlite::Result<()> {
+    let mode: String =
+        connection.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0))?;
+    if mode != "wal" {
+        tracing::warn!(
+            path = %path.display(), mode,
+            "this file system cannot do write-ahead logging: the journal works, only slower"
+        );
+    }
+    connection.execute_batch(
+        "PRAGMA synchronous = FULL;
+         PRAGMA cache_size = -256;
+         PRAGMA mmap_size = 0;
+         PRAGMA wal_autocheckpoint = 256;
+         PRAGMA journal_size_limit = 1048576;
+         PRAGMA trusted_schema = OFF;
+         PRAGMA cell_size_check = ON",
+    )
+}
+
+/// A database of somebody else's must not be written to, nor taken for a damaged journal.
+fn refuse_foreign(connection: &Connection, path: &Path) -> Result<(), Failure> {
+    let failed =
+        |error: rusqlite::Error| Failure::new(&format!("reading {}", path.display()), &error);
+    let application: i64 = connection
+        .query_row("SELECT application_id FROM pragma_application_id", [], |row| row.get(0))
+        .map_err(failed)?;
+    let tables: i64 = connection
+        .query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))
+        .map_err(failed)?;
+    if application == APPLICATION_ID || (application == 0 && tables == 0) {
+        return Ok(());
+    }
+    Err(Failure::Later(format!(
+        "{} is another program's database: move it away, or choose another --storage.path",
+        path.display()
+    )))
+}
+
+/// Runs the scripts that this file has not seen yet, all or none.
+pub(super) fn bring_to_format(
+    connection: &mut Connection,
+    path: &Path,
+    formats: &[&str],
+) -> Result<(), Failure> {
+    let failed = |error: rusqlite::Error| {
+        Failure::new(&format!("bringing {} to the newest format", path.display()), &error)
+    };
+    let found: i64 = connection
+        .query_row("SELECT user_version FROM pragma_user_version", [], |row| row.get(0))
+        .map_err(failed)?;
+    if is_newer(found, formats) {
+        return Err(Failure::Later(newer_format(path, found, formats)));
+    }
+    let found = usize::try_from(found).unwrap_or(0);
+    if found == formats.len() {
+        return Ok(());
+    }
+    let transaction =
+        connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
+    for script in formats.iter().skip(found) {
+        transaction.execute_batch(script).map_err(failed)?;
+    }
+    transaction
+        .execute_batch(&format!(
+            "PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {0};
+             INSERT INTO meta (key, value) VALUES ('format', {0})
+             ON CONFLICT (key) DO UPDATE SET value = excluded.value;
+             INSERT INTO meta (key, value) VALUES ('format_written_by', 'umawarden {1}')
+             ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+            formats.len(),
+            env!("CARGO_PKG_VERSION"),
+        ))
+        .map_err(failed)?;
+    transaction.commit().map_err(failed)?;
+    // So that the database can be told for what it is even where its log cannot be read.
+    connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())).map_err(failed)
+}
+
+/// Whether that format number is none of ours. A negative one is nobody's.
+pub(super) fn is_newer(found: i64, formats: &[&str]) -> bool {
+    usize::try_from(found).map_or(true, |found| found > formats.len())
+}
+
+pub(super) fn newer_format(path: &Path, found: i64, formats: &[&str]) -> String {
+    format!(
+        "{} has format {found}, and this umawarden knows only up to {}: use the newer umawarden \
+         that wrote it, or move the file away",
+        path.display(),
+        formats.len()
+    )
+}
+
+/// Renames a damaged database and what belongs to it. Says the new name.
+pub(super) fn set_aside(dir: &Path) -> Result<PathBuf, Failure> {
+    let path = dir.join(FILE_NAME);
+    let with_suffix =
+        |number: u32, part: &str| dir.join(format!("{FILE_NAME}.damaged-{number}{part}"));
+    let Some(number) =
+        (1..=MOST_SET_ASIDE).find(|number| with_suffix(*number, "").symlink_metadata().is_err())
+    else {
+        return Err(Failure::Later(format!(
+            "{} is damaged, and {MOST_SET_ASIDE} damaged journals stand beside it already: check \
+             the disk, then move them away",
+            path.display()
+        )));
+    };
+    // The log first: without its database it would be taken for the next one's.
+    for part in ["-wal", "-shm", ""] {
+        let from = dir.join(format!("{FILE_NAME}{part}"));
+        match std::fs::rename(&from, with_suffix(number, part)) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                let text = format!("setting the damaged {} aside: {error}", from.display());
+                return Err(Failure::Later(text));
+            }
+            _ => {}
+        }
+    }
+    Ok(with_suffix(number, ""))
+}
+
+/// Size of the database and its log, in bytes; `None` where there is no database.
+pub(super) fn size_bytes(dir: &Path) -> Option<u64> {
+    let size = |part| std::fs::metadata(dir.join(format!("{FILE_NAME}{part}"))).map(|m| m.len());
+    Some(size("").ok()? + size("-wal").unwrap_or(0))
+}

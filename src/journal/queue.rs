@@ -1,0 +1,205 @@
+//! The bounded queue between those who record and the one who writes.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::entry::Record;
+use super::{JournalError, ResumePoint};
+
+/// Most entries that wait to be written.
+pub(super) const MOST_ENTRIES: usize = 4_096;
+/// Most memory that they take. The whole daemon means to live in 12 MiB.
+pub(super) const MOST_BYTES: usize = 2 << 20;
+/// Most that go into one transaction.
+const BATCH_ENTRIES: usize = 512;
+const BATCH_BYTES: usize = 512 << 10;
+/// How long a mere place in the kernel log may wait for company.
+const PLACE_WAITS: Duration = Duration::from_secs(1);
+
+/// Where the answer to an intent goes.
+pub(super) type Receipt = SyncSender<Result<(), JournalError>>;
+
+/// An entry that waits.
+#[derive(Debug)]
+pub(super) struct Queued {
+    pub(super) record: Record,
+    pub(super) receipt: Option<Receipt>,
+    bytes: usize,
+}
+
+/// A question that only the writer can answer.
+#[derive(Debug)]
+pub(super) enum Question {
+    ResumePoint(Arc<str>, SyncSender<Result<Option<ResumePoint>, JournalError>>),
+    LastDecision(SyncSender<Result<u64, JournalError>>),
+    LastBoot(SyncSender<Result<Option<String>, JournalError>>),
+}
+
+/// What the writer is to do next. Everything may be empty: then the time it asked for is up.
+#[derive(Debug, Default)]
+pub(super) struct Work {
+    pub(super) batch: Vec<Queued>,
+    pub(super) questions: Vec<Question>,
+    pub(super) closing: bool,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    inside: Mutex<Inside>,
+    wake: Condvar,
+    dropped: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Inside {
+    waiting: VecDeque<Queued>,
+    /// Bytes of `waiting`.
+    bytes: usize,
+    /// How many of `waiting` are more than a place.
+    pressing: usize,
+    /// How many of `waiting` have somebody waiting for them.
+    awaited: usize,
+    /// Entries and bytes that the writer has in hand; they count towards the bounds.
+    in_hand: (usize, usize),
+    questions: Vec<Question>,
+    closing: bool,
+}
+
+impl Queue {
+    fn lock(&self) -> MutexGuard<'_, Inside> {
+        // Nothing under this lock can panic half-way, so what a poisoned lock guards is whole.
+        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds an entry, at the oldest ones' cost if need be.
+    pub(super) fn push(&self, record: Record, receipt: Option<Receipt>) {
+        let mut inside = self.lock();
+        if let Some(last) = inside.waiting.back_mut()
+            && receipt.is_none()
+            && last.record.absorb(&record)
+        {
+            return;
+        }
+        let bytes = record.bytes();
+        // A writer that waits with a place in hand need not be told of one more.
+        let tell = inside.waiting.is_empty() || !record.is_place_only();
+        inside.add(Queued { record, receipt, bytes }, false);
+        self.count_dropped(inside.make_room());
+        drop(inside);
+        if tell {
+            self.wake.notify_one();
+        }
+    }
+
+    /// Asks the writer something.
+    pub(super) fn ask(&self, question: Question) {
+        self.lock().questions.push(question);
+        self.wake.notify_one();
+    }
+
+    /// Tells the writer to write what there is and end.
+    pub(super) fn close(&self) {
+        self.lock().closing = true;
+        self.wake.notify_one();
+    }
+
+    /// Waits until there is something to do, at most `patience`. With `eager` unset (the last
+    /// attempt failed) only somebody's waiting for an answer, or the end, cuts the wait short.
+    pub(super) fn wait(&self, patience: Duration, eager: bool) -> Work {
+        let idle =
+            |inside: &mut Inside| !inside.is_awaited() && (!eager || inside.waiting.is_empty());
+        let (mut inside, _) = self
+            .wake
+            .wait_timeout_while(self.lock(), patience, idle)
+            .unwrap_or_else(PoisonError::into_inner);
+        if eager && !patience.is_zero() && !inside.waiting.is_empty() {
+            let only_place = |inside: &mut Inside| !inside.is_awaited() && inside.pressing == 0;
+            (inside, _) = self
+                .wake
+                .wait_timeout_while(inside, PLACE_WAITS, only_place)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        inside.take()
+    }
+
+    /// The batch in hand is dealt with: what is given back goes to the front again.
+    pub(super) fn settle(&self, unwritten: Vec<Queued>) {
+        let mut inside = self.lock();
+        inside.in_hand = (0, 0);
+        for queued in unwritten.into_iter().rev() {
+            inside.add(queued, true);
+        }
+        self.count_dropped(inside.make_room());
+    }
+
+    /// Counts what could not be kept.
+    pub(super) fn count_dropped(&self, rows: u64) {
+        self.dropped.fetch_add(rows, Ordering::Relaxed);
+    }
+
+    /// How many entries have been lost.
+    pub(super) fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+
+    /// How many entries wait, those in hand included.
+    pub(super) fn len(&self) -> usize {
+        let inside = self.lock();
+        inside.waiting.len() + inside.in_hand.0
+    }
+}
+
+impl Inside {
+    fn is_awaited(&self) -> bool {
+        self.closing || self.awaited > 0 || !self.questions.is_empty()
+    }
+
+    fn add(&mut self, queued: Queued, in_front: bool) {
+        self.bytes += queued.bytes;
+        self.pressing += usize::from(!queued.record.is_place_only());
+        self.awaited += usize::from(queued.receipt.is_some());
+        if in_front {
+            self.waiting.push_front(queued);
+        } else {
+            self.waiting.push_back(queued);
+        }
+    }
+
+    fn remove_oldest(&mut self) -> Option<Queued> {
+        let queued = self.waiting.pop_front()?;
+        self.bytes -= queued.bytes;
+        self.pressing -= usize::from(!queued.record.is_place_only());
+        self.awaited -= usize::from(queued.receipt.is_some());
+        Some(queued)
+    }
+
+    /// Drops the oldest until the bounds are kept, though never the newest. Says how many rows
+    /// were lost.
+    fn make_room(&mut self) -> u64 {
+        let mut lost = 0;
+        while self.waiting.len() > 1
+            && (self.waiting.len() + self.in_hand.0 > MOST_ENTRIES
+                || self.bytes + self.in_hand.1 > MOST_BYTES)
+        {
+            let Some(oldest) = self.remove_oldest() else { break };
+            lost += oldest.record.rows();
+        }
+        lost
+    }
+
+    fn take(&mut self) -> Work {
+        let mut batch = Vec::new();
+        let mut bytes = 0;
+        while batch.len() < BATCH_ENTRIES && bytes < BATCH_BYTES {
+            let Some(queued) = self.remove_oldest() else { break };
+            bytes += queued.bytes;
+            batch.push(queued);
+        }
+        self.in_hand = (batch.len(), bytes);
+        Work { batch, questions: std::mem::take(&mut self.questions), closing: self.closing }
+    }
+}

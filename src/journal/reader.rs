@@ -1,0 +1,376 @@
+//! Reading the journal, also while a daemon writes it, and without one.
+
+use std::fmt::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use rusqlite::types::Value;
+use rusqlite::{Connection, ErrorCode, OpenFlags, Row, params_from_iter};
+
+use super::Note;
+use super::file::{APPLICATION_ID, FILE_NAME, FORMATS, is_newer, newer_format};
+use super::timeline::from_json;
+use crate::model::{Assessment, Decision, Event, Outcome};
+
+/// Why the journal cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// There is no such file.
+    #[error("there is no journal at {}", .0.display())]
+    Missing(PathBuf),
+    /// The file is not a journal.
+    #[error("{} is not a journal of umawarden", .0.display())]
+    NotAJournal(PathBuf),
+    /// A newer program wrote it.
+    #[error("{0}")]
+    Newer(String),
+    /// Reading failed.
+    #[error("reading the journal {}", path.display())]
+    Failed {
+        /// The database.
+        path: PathBuf,
+        /// How.
+        source: rusqlite::Error,
+    },
+}
+
+/// Which end comes first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Order {
+    /// The latest entry first; pages go back in time.
+    #[default]
+    NewestFirst,
+    /// The earliest entry first; pages go forward.
+    OldestFirst,
+}
+
+/// Rows in the asked order, and where to go on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Page<T> {
+    /// At most as many as asked for.
+    pub rows: Vec<T>,
+    /// Give it as `before_id` (newest first) or `after_id` (oldest first) for the next page;
+    /// `None` at the end.
+    pub next: Option<i64>,
+    /// Rows left out since this program does not understand them.
+    pub unreadable: usize,
+}
+
+/// Which kernel events.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EventQuery {
+    /// Only those with a greater number.
+    pub after_id: Option<i64>,
+    /// Only those with a smaller number.
+    pub before_id: Option<i64>,
+    /// Only those from then on.
+    pub since: Option<Timestamp>,
+    /// Only those before then.
+    pub until: Option<Timestamp>,
+    /// Only these kinds; empty: all.
+    pub kinds: Vec<String>,
+    /// Which end comes first.
+    pub order: Order,
+    /// At most so many.
+    pub limit: usize,
+}
+
+/// Which decisions.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DecisionQuery {
+    /// Only those with a greater number.
+    pub after_id: Option<i64>,
+    /// Only those with a smaller number.
+    pub before_id: Option<i64>,
+    /// Only those from then on.
+    pub since: Option<Timestamp>,
+    /// Only those before then.
+    pub until: Option<Timestamp>,
+    /// Only this rule's: `group/alert`, or the alert's name alone.
+    pub rule: Option<String>,
+    /// Only `act` or only `hold`.
+    pub verdict: Option<String>,
+    /// Which end comes first.
+    pub order: Order,
+    /// At most so many.
+    pub limit: usize,
+}
+
+/// A kernel event in the journal.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StoredEvent {
+    /// Its number in the journal.
+    pub id: i64,
+    /// The boot that it belongs to.
+    pub boot_id: String,
+    /// The event.
+    pub event: Event,
+}
+
+/// A note in the journal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredNote {
+    /// Its number in the journal.
+    pub id: i64,
+    /// The note.
+    pub note: Note,
+}
+
+/// A decision and what came of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DecisionRecord {
+    /// The decision.
+    pub decision: Decision,
+    /// How the action ended, if it was one and has ended.
+    pub outcome: Option<Outcome>,
+    /// What it changed, once that was measured.
+    pub assessment: Option<Assessment>,
+}
+
+/// A read-only view of a journal. Cheap to open; holds no lock between queries.
+#[derive(Debug)]
+pub struct JournalReader {
+    pub(super) connection: Connection,
+    path: PathBuf,
+    without_log: bool,
+}
+
+impl JournalReader {
+    /// Opens the journal in that directory.
+    pub fn open(dir: &Path) -> Result<Self, ReadError> {
+        let path = std::path::absolute(dir.join(FILE_NAME)).unwrap_or_else(|_| dir.join(FILE_NAME));
+        if let Err(error) = path.metadata()
+            && error.kind() == std::io::ErrorKind::NotFound
+        {
+            return Err(ReadError::Missing(path));
+        }
+        let log = path.with_file_name(format!("{FILE_NAME}-wal"));
+        let log_holds_some = || log.metadata().is_ok_and(|metadata| metadata.len() > 0);
+        match Self::open_as(&path, "mode=ro") {
+            // Reading beside a log needs one more file, which cannot be made in a read-only
+            // directory or on a full disk. A database without a log is complete in itself.
+            Err(ReadError::Failed { source, .. }) if is_read_only(&source) || !log_holds_some() => {
+                let mut reader = Self::open_as(&path, "mode=ro&immutable=1")?;
+                reader.without_log = log_holds_some();
+                Ok(reader)
+            }
+            opened => opened,
+        }
+    }
+
+    fn open_as(path: &Path, parameters: &str) -> Result<Self, ReadError> {
+        let failed = |source: rusqlite::Error| match source.sqlite_error_code() {
+            Some(ErrorCode::NotADatabase) => ReadError::NotAJournal(path.to_owned()),
+            _ => ReadError::Failed { path: path.to_owned(), source },
+        };
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY
+            | OpenFlags::SQLITE_OPEN_URI
+            | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection =
+            Connection::open_with_flags(uri(path, parameters), flags).map_err(failed)?;
+        connection.busy_timeout(Duration::from_secs(2)).map_err(failed)?;
+        connection
+            .execute_batch(
+                "PRAGMA query_only = ON; PRAGMA cache_size = -256; PRAGMA mmap_size = 0;
+                 PRAGMA trusted_schema = OFF",
+            )
+            .map_err(failed)?;
+        let pragmas = "SELECT application_id, user_version
+            FROM pragma_application_id, pragma_user_version";
+        let (application, format): (i64, i64) = connection
+            .query_row(pragmas, [], |row| Ok((row.get(0)?, row.get(1)?)))
+            .map_err(failed)?;
+        if application != APPLICATION_ID {
+            return Err(ReadError::NotAJournal(path.to_owned()));
+        }
+        if is_newer(format, FORMATS) {
+            return Err(ReadError::Newer(newer_format(path, format, FORMATS)));
+        }
+        Ok(Self { connection, path: path.to_owned(), without_log: false })
+    }
+
+    /// Whether the newest entries may be missing, since the directory is read-only and the last
+    /// writer did not close the journal.
+    pub fn may_lack_newest(&self) -> bool {
+        self.without_log
+    }
+
+    /// Kernel events.
+    pub fn events(&self, query: &EventQuery) -> Result<Page<StoredEvent>, ReadError> {
+        let mut filter = Filter::default();
+        filter.ids("id", query.after_id, query.before_id);
+        filter.times("utc_ms", query.since, query.until);
+        filter.any_of("kind", &query.kinds);
+        let sql = filter.sql("SELECT id, boot_id, json FROM kernel_events", "id", query.order);
+        self.page(&sql, filter, query.limit, |row| {
+            let (id, boot_id, json): (i64, String, String) =
+                (row.get(0)?, row.get(1)?, row.get(2)?);
+            let event = from_json(&json);
+            Ok((id, event.map(|event| StoredEvent { id, boot_id, event })))
+        })
+    }
+
+    /// Decisions, each with what came of it.
+    pub fn decisions(&self, query: &DecisionQuery) -> Result<Page<DecisionRecord>, ReadError> {
+        let mut filter = Filter::default();
+        filter.ids("d.id", query.after_id, query.before_id);
+        filter.times("d.utc_ms", query.since, query.until);
+        if let Some(rule) = &query.rule {
+            filter.rule("d.rule", "d.alert", rule);
+        }
+        if let Some(verdict) = &query.verdict {
+            filter.any_of("d.verdict", std::slice::from_ref(verdict));
+        }
+        let select = "SELECT d.id, d.json, o.json, a.json FROM decisions d
+            LEFT JOIN outcomes o ON o.decision = d.id
+            LEFT JOIN assessments a ON a.decision = d.id";
+        let sql = filter.sql(select, "d.id", query.order);
+        self.page(&sql, filter, query.limit, |row| {
+            let decision: String = row.get(1)?;
+            let (outcome, assessment): (Option<String>, Option<String>) =
+                (row.get(2)?, row.get(3)?);
+            let record = from_json(&decision).map(|decision| DecisionRecord {
+                decision,
+                outcome: outcome.and_then(|json| from_json(&json)),
+                assessment: assessment.and_then(|json| from_json(&json)),
+            });
+            Ok((row.get(0)?, record))
+        })
+    }
+
+    /// Notes: start, stop, reload, reboots.
+    pub fn notes(&self, order: Order, limit: usize) -> Result<Page<StoredNote>, ReadError> {
+        let filter = Filter::default();
+        let sql = filter.sql("SELECT id, json FROM notes", "id", order);
+        self.page(&sql, filter, limit, |row| {
+            let (id, json): (i64, String) = (row.get(0)?, row.get(1)?);
+            let note = from_json(&json);
+            Ok((id, note.map(|note| StoredNote { id, note })))
+        })
+    }
+
+    fn page<T>(
+        &self,
+        sql: &str,
+        filter: Filter,
+        limit: usize,
+        convert: impl Fn(&Row<'_>) -> rusqlite::Result<(i64, Option<T>)>,
+    ) -> Result<Page<T>, ReadError> {
+        let read = || -> rusqlite::Result<Page<T>> {
+            let mut page = Page { rows: Vec::new(), next: None, unreadable: 0 };
+            let mut values = filter.values;
+            // One more than asked for tells whether there is a next page.
+            values.push(Value::Integer(i64::try_from(limit).unwrap_or(i64::MAX).saturating_add(1)));
+            let mut select = self.connection.prepare_cached(sql)?;
+            let mut rows = select.query(params_from_iter(values))?;
+            let mut last = None;
+            while let Some(row) = rows.next()? {
+                if page.rows.len() + page.unreadable == limit {
+                    page.next = last;
+                    break;
+                }
+                let (id, converted) = convert(row)?;
+                last = Some(id);
+                match converted {
+                    Some(converted) => page.rows.push(converted),
+                    None => page.unreadable += 1,
+                }
+            }
+            Ok(page)
+        };
+        read().map_err(|error| self.failed(error))
+    }
+
+    pub(super) fn failed(&self, source: rusqlite::Error) -> ReadError {
+        ReadError::Failed { path: self.path.clone(), source }
+    }
+}
+
+/// Conditions of a query, and the values that stand for its question marks, in their order.
+#[derive(Debug, Default)]
+pub(super) struct Filter {
+    conditions: Vec<String>,
+    pub(super) values: Vec<Value>,
+}
+
+impl Filter {
+    fn ids(&mut self, column: &str, after: Option<i64>, before: Option<i64>) {
+        self.compare(column, ">", after);
+        self.compare(column, "<", before);
+    }
+
+    pub(super) fn times(
+        &mut self,
+        column: &str,
+        since: Option<Timestamp>,
+        until: Option<Timestamp>,
+    ) {
+        self.compare(column, ">=", since.map(Timestamp::as_millisecond));
+        self.compare(column, "<", until.map(Timestamp::as_millisecond));
+    }
+
+    fn compare(&mut self, column: &str, how: &str, value: Option<i64>) {
+        if let Some(value) = value {
+            self.require(format!("{column} {how} ?"), [Value::Integer(value)]);
+        }
+    }
+
+    /// Adds a condition with its values.
+    pub(super) fn require<const N: usize>(&mut self, condition: String, values: [Value; N]) {
+        self.conditions.push(condition);
+        self.values.extend(values);
+    }
+
+    pub(super) fn any_of(&mut self, column: &str, words: &[String]) {
+        if words.is_empty() {
+            return;
+        }
+        let marks = vec!["?"; words.len()].join(", ");
+        self.conditions.push(format!("{column} IN ({marks})"));
+        self.values.extend(words.iter().cloned().map(Value::Text));
+    }
+
+    pub(super) fn rule(&mut self, rule: &str, alert: &str, name: &str) {
+        self.require(format!("? IN ({rule}, {alert})"), [Value::Text(name.to_owned())]);
+    }
+
+    /// ` WHERE …`, or nothing.
+    pub(super) fn clause(&self) -> String {
+        if self.conditions.is_empty() {
+            String::new()
+        } else {
+            format!(" WHERE {}", self.conditions.join(" AND "))
+        }
+    }
+
+    fn sql(&self, select: &str, by: &str, order: Order) -> String {
+        let direction = match order {
+            Order::NewestFirst => "DESC",
+            Order::OldestFirst => "ASC",
+        };
+        format!("{select}{} ORDER BY {by} {direction} LIMIT ?", self.clause())
+    }
+}
+
+fn is_read_only(error: &rusqlite::Error) -> bool {
+    matches!(
+        error.sqlite_error_code(),
+        Some(ErrorCode::CannotOpen | ErrorCode::PermissionDenied | ErrorCode::ReadOnly)
+    )
+}
+
+/// A path may hold anything; a URI may not.
+fn uri(path: &Path, parameters: &str) -> String {
+    let mut uri = String::from("file:");
+    for byte in path.as_os_str().as_bytes() {
+        if byte.is_ascii_alphanumeric() || b"/-_.~".contains(byte) {
+            uri.push(char::from(*byte));
+        } else {
+            // Writing to a String cannot fail.
+            write!(uri, "%{byte:02x}").unwrap_or_default();
+        }
+    }
+    format!("{uri}?{parameters}")
+}

@@ -1,0 +1,143 @@
+//! Deleting the oldest, in small steps.
+
+use std::time::Duration;
+
+use rusqlite::{Connection, TransactionBehavior};
+
+use super::file::Failure;
+
+/// How much is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retention {
+    /// Older entries are deleted. Counted back from the newest entry.
+    pub max_age: Duration,
+    /// Above this size of the database, in bytes, the oldest entries are deleted. The write-ahead
+    /// log, at most about 1 MiB, comes on top. An empty database has about 72 KiB.
+    pub max_bytes: u64,
+}
+
+/// Rows that one step deletes from one table.
+const STEP_ROWS: u32 = 256;
+/// Pages that one step gives back to the file system.
+const STEP_PAGES: u32 = 256;
+/// Boots whose place in the kernel log is remembered.
+const BOOTS: u32 = 64;
+/// Tables with a time; the decisions' outcomes and assessments go with them.
+const TABLES: [&str; 4] = ["kernel_events", "decisions", "alerts", "notes"];
+
+/// Does one step. Says whether there is more to do. `age_from_ms` is the instant from which age
+/// is counted, in milliseconds since 1970; `None` leaves age alone.
+pub(super) fn step(
+    connection: &mut Connection,
+    retention: Retention,
+    age_from_ms: Option<i64>,
+) -> Result<bool, Failure> {
+    let failed = |error: rusqlite::Error| Failure::new("deleting old entries", &error);
+    if let Some(from) = age_from_ms {
+        let age = i64::try_from(retention.max_age.as_millis()).unwrap_or(i64::MAX);
+        let cutoff = from.saturating_sub(age);
+        for table in TABLES {
+            if delete_oldest(connection, table, cutoff).map_err(failed)? > 0 {
+                return Ok(true);
+            }
+        }
+    }
+    let pages = Pages::read(connection).map_err(failed)?;
+    if pages.used_bytes() > retention.max_bytes
+        && let Some(table) = table_with_oldest(connection).map_err(failed)?
+        && delete_oldest(connection, table, i64::MAX).map_err(failed)? > 0
+    {
+        return Ok(true);
+    }
+    if pages.free == 0 {
+        return Ok(false);
+    }
+    give_back(connection).map_err(failed)?;
+    Ok(pages.free > i64::from(STEP_PAGES))
+}
+
+struct Pages {
+    count: i64,
+    free: i64,
+    bytes: i64,
+}
+
+impl Pages {
+    fn read(connection: &Connection) -> rusqlite::Result<Self> {
+        connection.query_row(
+            "SELECT page_count, freelist_count, page_size
+             FROM pragma_page_count, pragma_freelist_count, pragma_page_size",
+            [],
+            |row| Ok(Self { count: row.get(0)?, free: row.get(1)?, bytes: row.get(2)? }),
+        )
+    }
+
+    fn used_bytes(&self) -> u64 {
+        u64::try_from((self.count - self.free).saturating_mul(self.bytes)).unwrap_or(0)
+    }
+}
+
+fn table_with_oldest(connection: &Connection) -> rusqlite::Result<Option<&'static str>> {
+    let mut oldest: Option<(i64, &'static str)> = None;
+    for table in TABLES {
+        let first: Option<i64> =
+            connection
+                .query_row(&format!("SELECT min(utc_ms) FROM {table}"), [], |row| row.get(0))?;
+        if let Some(first) = first
+            && oldest.is_none_or(|(least, _)| first < least)
+        {
+            oldest = Some((first, table));
+        }
+    }
+    Ok(oldest.map(|(_, table)| table))
+}
+
+fn delete_oldest(
+    connection: &mut Connection,
+    table: &str,
+    before_ms: i64,
+) -> rusqlite::Result<usize> {
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let chosen =
+        format!("SELECT id FROM {table} WHERE utc_ms < ?1 ORDER BY utc_ms, id LIMIT {STEP_ROWS}");
+    if table == "decisions" {
+        for belonging in ["outcomes", "assessments"] {
+            let sql = format!("DELETE FROM {belonging} WHERE decision IN ({chosen})");
+            transaction.execute(&sql, [before_ms])?;
+        }
+    }
+    let deleted =
+        transaction.execute(&format!("DELETE FROM {table} WHERE id IN ({chosen})"), [before_ms])?;
+    transaction.commit()?;
+    Ok(deleted)
+}
+
+/// Takes free pages off the file's end and lets it shrink on disk. Forgets old boots, and what
+/// came of decisions that were never stored, on the way.
+fn give_back(connection: &Connection) -> rusqlite::Result<()> {
+    connection.execute(
+        &format!(
+            "DELETE FROM kernel_log_cursor WHERE id <=
+             (SELECT id FROM kernel_log_cursor ORDER BY id DESC LIMIT 1 OFFSET {BOOTS})"
+        ),
+        [],
+    )?;
+    for table in ["outcomes", "assessments"] {
+        connection.execute(
+            &format!("DELETE FROM {table} WHERE decision < (SELECT min(id) FROM decisions)"),
+            [],
+        )?;
+    }
+    // One page a row: it goes on only while it is asked for the next one.
+    connection
+        .prepare(&format!("PRAGMA incremental_vacuum({STEP_PAGES})"))?
+        .query([])
+        .and_then(|mut rows| while_some(&mut rows))?;
+    // A reader in the way only means that the file shrinks later.
+    connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
+}
+
+fn while_some(rows: &mut rusqlite::Rows<'_>) -> rusqlite::Result<()> {
+    while rows.next()?.is_some() {}
+    Ok(())
+}

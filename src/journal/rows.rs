@@ -1,0 +1,200 @@
+//! Entries into rows, and the few questions that a starting daemon has.
+
+use std::collections::BTreeSet;
+
+use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
+
+use super::ResumePoint;
+use super::entry::{EventRow, Record};
+use super::file::Failure;
+
+/// Writes all of them in one transaction. `latest_ms` is the time of the newest entry so far, in
+/// milliseconds since 1970: events without a time of their own get it.
+pub(super) fn write<'a>(
+    connection: &mut Connection,
+    records: impl Iterator<Item = &'a Record>,
+    latest_ms: &mut i64,
+) -> Result<(), Failure> {
+    let failed = |error: rusqlite::Error| Failure::new("writing to the journal", &error);
+    let transaction =
+        connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
+    let mut latest = *latest_ms;
+    for record in records {
+        insert(&transaction, record, &mut latest)?;
+    }
+    transaction.commit().map_err(failed)?;
+    *latest_ms = latest;
+    Ok(())
+}
+
+fn insert(
+    transaction: &Transaction<'_>,
+    record: &Record,
+    latest_ms: &mut i64,
+) -> Result<(), Failure> {
+    let failed = |error: rusqlite::Error| Failure::new("writing to the journal", &error);
+    match record {
+        Record::KernelLog { boot_id, events, resume_seq } => {
+            for event in events {
+                *latest_ms = event.utc_ms.unwrap_or(*latest_ms);
+                insert_event(transaction, boot_id, event, *latest_ms).map_err(failed)?;
+            }
+            move_cursor(transaction, boot_id, *resume_seq).map_err(failed)
+        }
+        Record::Decision { utc_ms, .. } => {
+            *latest_ms = *utc_ms;
+            insert_decision(transaction, record)
+        }
+        Record::Outcome { decision, utc_ms, json } => {
+            *latest_ms = *utc_ms;
+            let sql = "INSERT INTO outcomes (decision, utc_ms, json) VALUES (?1, ?2, ?3)
+                ON CONFLICT (decision) DO UPDATE SET utc_ms = ?2, json = ?3";
+            execute(transaction, sql, params![row_id(*decision)?, utc_ms, json]).map_err(failed)
+        }
+        Record::Assessment { decision, utc_ms, json } => {
+            *latest_ms = *utc_ms;
+            let sql = "INSERT INTO assessments (decision, utc_ms, json) VALUES (?1, ?2, ?3)
+                ON CONFLICT (decision) DO UPDATE SET utc_ms = ?2, json = ?3";
+            execute(transaction, sql, params![row_id(*decision)?, utc_ms, json]).map_err(failed)
+        }
+        Record::Alert { utc_ms, rule, json } => {
+            *latest_ms = *utc_ms;
+            let sql = "INSERT INTO alerts (utc_ms, rule, alert, json) VALUES (?1, ?2, ?3, ?4)";
+            execute(transaction, sql, params![utc_ms, rule.to_string(), rule.alert, json])
+                .map_err(failed)
+        }
+        Record::Note { utc_ms, json } => {
+            *latest_ms = *utc_ms;
+            let sql = "INSERT INTO notes (utc_ms, json) VALUES (?1, ?2)";
+            execute(transaction, sql, params![utc_ms, json]).map_err(failed)
+        }
+    }
+}
+
+fn insert_event(
+    transaction: &Transaction<'_>,
+    boot_id: &str,
+    event: &EventRow,
+    utc_ms: i64,
+) -> rusqlite::Result<()> {
+    execute(
+        transaction,
+        "INSERT INTO kernel_events (boot_id, seq, utc_ms, kind, json) VALUES (?1, ?2, ?3, ?4, ?5)
+         ON CONFLICT (boot_id, seq) DO NOTHING",
+        params![boot_id, event.seq.map(u64::cast_signed), utc_ms, event.kind, event.json],
+    )
+}
+
+fn move_cursor(
+    transaction: &Transaction<'_>,
+    boot_id: &str,
+    resume_seq: u64,
+) -> rusqlite::Result<()> {
+    // Not an upsert: that would use up a number at every move.
+    let moved = transaction
+        .prepare_cached("UPDATE kernel_log_cursor SET resume_seq = ?2 WHERE boot_id = ?1")?
+        .execute(params![boot_id, resume_seq.cast_signed()])?;
+    if moved > 0 {
+        return Ok(());
+    }
+    execute(
+        transaction,
+        "INSERT INTO kernel_log_cursor (boot_id, resume_seq) VALUES (?1, ?2)",
+        params![boot_id, resume_seq.cast_signed()],
+    )
+}
+
+fn insert_decision(transaction: &Transaction<'_>, record: &Record) -> Result<(), Failure> {
+    let failed = |error: rusqlite::Error| Failure::new("writing to the journal", &error);
+    let Record::Decision { id, utc_ms, rule, verdict, json } = record else { return Ok(()) };
+    let row = row_id(*id)?;
+    let known: Option<String> = transaction
+        .prepare_cached("SELECT json FROM decisions WHERE id = ?1")
+        .and_then(|mut select| select.query_row([row], |row| row.get(0)).optional())
+        .map_err(failed)?;
+    match known {
+        // An intent that was told to have failed, and was written later all the same.
+        Some(known) if known == *json => return Ok(()),
+        Some(_) => {
+            let text = format!("decision {id} is in the journal already, and is another one");
+            return Err(Failure::Refused(text));
+        }
+        None => {}
+    }
+    execute(
+        transaction,
+        "INSERT INTO decisions (id, utc_ms, rule, alert, verdict, json)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+        params![row, utc_ms, rule.to_string(), rule.alert, verdict.name(), json],
+    )
+    .and_then(|()| {
+        execute(
+            transaction,
+            "INSERT INTO meta (key, value) VALUES ('last_decision', ?1)
+             ON CONFLICT (key) DO UPDATE SET value = max(value, ?1)",
+            params![row],
+        )
+    })
+    .map_err(failed)
+}
+
+fn execute(
+    transaction: &Transaction<'_>,
+    sql: &str,
+    values: impl rusqlite::Params,
+) -> rusqlite::Result<()> {
+    transaction.prepare_cached(sql)?.execute(values).map(|_| ())
+}
+
+fn row_id(decision: u64) -> Result<i64, Failure> {
+    i64::try_from(decision)
+        .map_err(|_| Failure::Refused(format!("decision number {decision} is too large")))
+}
+
+/// The number of the newest decision ever stored; 0 if there was none.
+pub(super) fn last_decision(connection: &Connection) -> Result<u64, Failure> {
+    connection
+        .query_row("SELECT value FROM meta WHERE key = 'last_decision'", [], |row| {
+            row.get(0).map(i64::cast_unsigned)
+        })
+        .optional()
+        .map(Option::unwrap_or_default)
+        .map_err(|error| Failure::new("reading the last decision's number", &error))
+}
+
+/// The boot whose records were stored last.
+pub(super) fn last_boot(connection: &Connection) -> Result<Option<String>, Failure> {
+    let sql = "SELECT boot_id FROM kernel_log_cursor ORDER BY id DESC LIMIT 1";
+    connection
+        .query_row(sql, [], |row| row.get(0))
+        .optional()
+        .map_err(|error| Failure::new("reading the last boot", &error))
+}
+
+/// Where reading that boot's log must go on.
+pub(super) fn resume_point(
+    connection: &Connection,
+    boot_id: &str,
+) -> Result<Option<ResumePoint>, Failure> {
+    let failed =
+        |error: rusqlite::Error| Failure::new("reading the place in the kernel log", &error);
+    let sql = "SELECT resume_seq FROM kernel_log_cursor WHERE boot_id = ?1";
+    let place: Option<i64> =
+        connection.query_row(sql, [boot_id], |row| row.get(0)).optional().map_err(failed)?;
+    let Some(place) = place else { return Ok(None) };
+    // SQLite has no unsigned numbers: those above its largest stand below zero.
+    let sql = if place >= 0 {
+        "SELECT seq FROM kernel_events WHERE boot_id = ?1 AND (seq >= ?2 OR seq < 0)"
+    } else {
+        "SELECT seq FROM kernel_events WHERE boot_id = ?1 AND seq >= ?2 AND seq < 0"
+    };
+    let known: BTreeSet<u64> = connection
+        .prepare(sql)
+        .and_then(|mut select| {
+            select
+                .query_map(params![boot_id, place], |row| row.get(0).map(i64::cast_unsigned))?
+                .collect()
+        })
+        .map_err(failed)?;
+    Ok(Some(ResumePoint { resume_seq: place.cast_unsigned(), known }))
+}

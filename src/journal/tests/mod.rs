@@ -1,0 +1,113 @@
+//! Behaviour of the journal on real files; `tests/integration/journal.rs` has what needs a
+//! process of its own, or a disk of its own.
+
+mod reading;
+mod round_trip;
+mod writing;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::{AlertChange, Entry, Journal, Note, Retention};
+use crate::model::{
+    Action, Assessment, CacheKind, Decision, DecisionId, Event, Evidence, HoldReason, KernelEvent,
+    Mode, Moment, Outcome, OutcomeResult, Pool, Reading, RuleId, Verdict,
+};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+const BOOT: &str = "8b1a9953-c461-4129-9f2c-0d1b6f1b6c35";
+const KEEP_ALL: Retention =
+    Retention { max_age: Duration::from_secs(30 * 86_400), max_bytes: 256 << 20 };
+
+fn moment(seconds: i64) -> Moment {
+    Moment {
+        uptime: Duration::from_secs(seconds.unsigned_abs()),
+        utc: Timestamp::from_second(1_700_000_000 + seconds).unwrap(),
+    }
+}
+
+fn event(seq: u64) -> Event {
+    Event {
+        utc: Some(moment(seq.min(1 << 30).cast_signed()).utc),
+        seq: Some(seq),
+        kind: KernelEvent::NvNoMemory {
+            function: "nvCheckOkFailedNoLog".to_owned(),
+            gpu: None,
+            pool: Pool::Any,
+            location: Some("mem_desc.c:1359".to_owned()),
+        },
+    }
+}
+
+fn log(events: Vec<Event>, resume_seq: u64) -> Entry {
+    Entry::KernelLog { boot_id: Arc::from(BOOT), events, resume_seq }
+}
+
+fn rule(alert: &str) -> RuleId {
+    RuleId { group: Arc::from("memory"), alert: Arc::from(alert) }
+}
+
+fn evidence(gib: f64) -> Vec<Evidence> {
+    let value = Reading::Value(gib * f64::from(1 << 30));
+    vec![Evidence { series: "uma_memory_free_bytes".to_owned(), value }]
+}
+
+fn decision(id: u64) -> Decision {
+    Decision {
+        id: DecisionId(id),
+        at: moment(id.cast_signed()),
+        rule: rule("PageCacheEatsReserve"),
+        mode: Mode::Observe,
+        verdict: if id.is_multiple_of(2) {
+            Verdict::Act
+        } else {
+            Verdict::Hold(HoldReason::Budget)
+        },
+        step: 0,
+        action: Action::DropCaches { what: CacheKind::PageCache, sync: false },
+        because: evidence(1.2),
+    }
+}
+
+fn outcome(id: u64) -> Outcome {
+    Outcome {
+        decision: DecisionId(id),
+        action: "drop_caches".to_owned(),
+        result: OutcomeResult::Done,
+        ended: moment(id.cast_signed()),
+        took: Duration::from_millis(410),
+    }
+}
+
+fn assessment(id: u64) -> Assessment {
+    Assessment {
+        decision: DecisionId(id),
+        at: moment(id.cast_signed()),
+        aim_met: Some(true),
+        before: evidence(1.2),
+        after: evidence(6.5),
+    }
+}
+
+fn alert(seconds: i64) -> AlertChange {
+    AlertChange {
+        at: moment(seconds),
+        rule: rule("PageCacheEatsReserve"),
+        labels: BTreeMap::from([("severity".to_owned(), "warning".to_owned())]),
+        from: "pending".to_owned(),
+        to: "firing".to_owned(),
+        value: Reading::Value(f64::INFINITY),
+    }
+}
+
+fn note(seconds: i64) -> Note {
+    Note { at: moment(seconds), text: "start".to_owned() }
+}
+
+/// Waits until everything recorded before has been tried.
+fn settle(journal: &Journal) {
+    journal.last_boot_id(PATIENCE).unwrap();
+}

@@ -1,0 +1,209 @@
+//! The stored JSON gives back what was stored.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::model::{KillerDaemon, OomConstraint, Recovery, as_number};
+
+fn number() -> impl Strategy<Value = Reading<f64>> {
+    prop_oneof![
+        any::<f64>().prop_map(Reading::Value),
+        Just(Reading::Value(f64::NAN)),
+        Just(Reading::Value(f64::INFINITY)),
+        Just(Reading::Unsupported),
+        Just(Reading::Failed),
+    ]
+}
+
+fn instant() -> impl Strategy<Value = Moment> {
+    (any::<u64>(), any::<u32>(), timestamp()).prop_map(|(seconds, nanoseconds, utc)| Moment {
+        uptime: Duration::new(seconds, nanoseconds % 1_000_000_000),
+        utc,
+    })
+}
+
+fn timestamp() -> impl Strategy<Value = Timestamp> {
+    (-62_000_000_000_i64..253_000_000_000, 0..1_000_000_000_i32)
+        .prop_map(|(second, nanosecond)| Timestamp::new(second, nanosecond.abs()).unwrap())
+}
+
+fn text() -> impl Strategy<Value = String> {
+    prop_oneof![any::<String>(), "kind|seq|utc|null|verdict|\\PC{0,15}"]
+}
+
+fn words() -> impl Strategy<Value = Option<String>> {
+    proptest::option::of(text())
+}
+
+fn driver_event() -> impl Strategy<Value = KernelEvent> {
+    let pool = prop_oneof![Just(Pool::Any), Just(Pool::System), Just(Pool::Vram)];
+    let recovery = proptest::option::of(prop_oneof![
+        Just(Recovery::None),
+        Just(Recovery::NodeReboot),
+        Just(Recovery::DrainAndReset)
+    ]);
+    prop_oneof![
+        (text(), any::<Option<u32>>(), pool, words()).prop_map(
+            |(function, gpu, pool, location)| {
+                KernelEvent::NvNoMemory { function, gpu, pool, location }
+            }
+        ),
+        (text(), any::<u64>())
+            .prop_map(|(function, bytes)| KernelEvent::NvAllocFailed { function, bytes }),
+        (any::<u32>(), text(), any::<[Option<u32>; 3]>(), words(), recovery).prop_map(
+            |(xid, pci, [gpu_instance, compute_instance, pid], process, recovery)| {
+                KernelEvent::Xid {
+                    xid,
+                    pci,
+                    gpu_instance,
+                    compute_instance,
+                    pid,
+                    process,
+                    recovery,
+                }
+            }
+        ),
+        Just(KernelEvent::UvmFatal),
+    ]
+}
+
+fn kill() -> impl Strategy<Value = KernelEvent> {
+    let constraint = proptest::option::of(prop_oneof![
+        Just(OomConstraint::None),
+        Just(OomConstraint::Memcg),
+        Just(OomConstraint::MemoryPolicy)
+    ]);
+    let daemon = prop_oneof![Just(KillerDaemon::SystemdOomd), Just(KillerDaemon::Earlyoom)];
+    prop_oneof![
+        (any::<u32>(), text(), constraint, [words(), words(), words(), words()]).prop_map(
+            |(pid, comm, constraint, [memcg, oom_memcg, trigger_comm, container])| {
+                KernelEvent::OomKill {
+                    pid,
+                    comm,
+                    constraint,
+                    memcg,
+                    oom_memcg,
+                    trigger_comm,
+                    anon_rss_bytes: Some(u64::from(pid) << 32),
+                    driver: pid.is_multiple_of(2),
+                    container,
+                }
+            }
+        ),
+        (daemon, any::<Option<u32>>(), words(), words()).prop_map(|(by, pid, comm, memcg)| {
+            KernelEvent::UserspaceKill { by, pid, comm, memcg }
+        }),
+        Just(KernelEvent::OomNoVictim),
+    ]
+}
+
+fn kernel_event() -> impl Strategy<Value = KernelEvent> {
+    prop_oneof![
+        driver_event(),
+        kill(),
+        (any::<u32>(), text()).prop_map(|(pid, comm)| KernelEvent::OomReaped { pid, comm }),
+        (any::<u32>(), text()).prop_map(|(pid, comm)| KernelEvent::OomUnreapable { pid, comm }),
+        (any::<u32>(), text())
+            .prop_map(|(order, comm)| KernelEvent::PageAllocFailure { comm, order }),
+        (any::<u32>(), text(), any::<u64>(), any::<Option<u32>>(), words()).prop_map(
+            |(pid, comm, seconds, owner_pid, owner_comm)| KernelEvent::HungTask {
+                pid,
+                comm,
+                seconds,
+                owner_pid,
+                owner_comm
+            }
+        ),
+    ]
+}
+
+fn verdict() -> impl Strategy<Value = Verdict> {
+    prop_oneof![
+        Just(Verdict::Act),
+        (0..HoldReason::ALL.len()).prop_map(|which| Verdict::Hold(HoldReason::ALL[which]))
+    ]
+}
+
+fn any_action() -> impl Strategy<Value = Action> {
+    prop_oneof![
+        any::<bool>().prop_map(|sync| Action::DropCaches { what: CacheKind::All, sync }),
+        Just(Action::CompactMemory),
+        text().prop_map(|message| Action::Notify { message })
+    ]
+}
+
+fn some_evidence() -> impl Strategy<Value = Vec<Evidence>> {
+    let one = (text(), number()).prop_map(|(series, value)| Evidence { series, value });
+    proptest::collection::vec(one, 0..3)
+}
+
+/// NaN is not equal to itself, so what is compared is the text.
+fn assert_round_trip<T: serde::Serialize + serde::de::DeserializeOwned>(value: &T) {
+    let json = serde_json::to_string(value).unwrap();
+    let back: T = serde_json::from_str(&json).unwrap_or_else(|error| panic!("{json}: {error}"));
+    assert_eq!(serde_json::to_string(&back).unwrap(), json);
+}
+
+proptest! {
+    #[test]
+    fn events_survive_json(utc in proptest::option::of(timestamp()), seq: Option<u64>,
+                           kind in kernel_event()) {
+        let event = Event { utc, seq, kind };
+        let json = serde_json::to_string(&event).unwrap();
+        let back: Event = serde_json::from_str(&json).unwrap();
+        prop_assert_eq!(back, event);
+    }
+
+    #[test]
+    fn decisions_survive_json(id: u64, at in instant(), verdict in verdict(), step: usize,
+                              action in any_action(), group in text(), because in some_evidence()) {
+        let rule = RuleId { group: group.into(), alert: "alert".into() };
+        let id = DecisionId(id);
+        let decision = Decision {
+            id, at, rule, mode: Mode::Enforce, verdict, step, action, because
+        };
+        assert_round_trip(&decision);
+    }
+
+    #[test]
+    fn what_came_of_decisions_survives_json(id: u64, at in instant(), detail in text(),
+                                            aim_met: Option<bool>, before in some_evidence()) {
+        let decision = DecisionId(id);
+        for result in [
+            OutcomeResult::Done, OutcomeResult::Skipped, OutcomeResult::TimedOut,
+            OutcomeResult::Failed(detail.clone()),
+        ] {
+            let (action, took) = (detail.clone(), at.uptime);
+            assert_round_trip(&Outcome { decision, action, result, ended: at, took });
+        }
+        let after = before.clone();
+        assert_round_trip(&Assessment { decision, at, aim_met, before, after });
+    }
+
+    #[test]
+    fn alerts_and_notes_survive_json(at in instant(), name in text(), value in number()) {
+        let labels = BTreeMap::from([(name.clone(), name.clone())]);
+        let (from, to) = (name.clone(), name.clone());
+        assert_round_trip(&AlertChange { at, rule: rule(&name), labels, from, to, value });
+        assert_round_trip(&Note { at, text: name });
+    }
+}
+
+#[test]
+fn a_reading_is_a_number_or_says_why_not() {
+    #[derive(serde::Serialize, serde::Deserialize, PartialEq, Debug)]
+    struct One(#[serde(with = "as_number")] Reading<f64>);
+    for (reading, json) in [
+        (Reading::Value(1.5), "1.5"),
+        (Reading::Value(f64::INFINITY), "\"+Inf\""),
+        (Reading::Value(f64::NEG_INFINITY), "\"-Inf\""),
+        (Reading::Unsupported, "\"unsupported\""),
+        (Reading::Failed, "\"failed\""),
+    ] {
+        assert_eq!(serde_json::to_string(&One(reading)).unwrap(), json);
+        assert_eq!(serde_json::from_str::<One>(json).unwrap(), One(reading));
+    }
+    assert_eq!(serde_json::to_string(&One(Reading::Value(f64::NAN))).unwrap(), "\"NaN\"");
+    assert_eq!(serde_json::from_str::<One>("7").unwrap(), One(Reading::Value(7.0)));
+    assert!(serde_json::from_str::<One>("\"rubbish\"").is_err());
+}

@@ -1,0 +1,248 @@
+//! Everything in the journal in the order of time, for people.
+
+use std::cmp::Ordering;
+
+use jiff::Timestamp;
+use rusqlite::types::Value;
+use rusqlite::{OptionalExtension, Row, params_from_iter};
+use serde::de::DeserializeOwned;
+
+use super::reader::{Filter, JournalReader, ReadError, StoredEvent};
+use super::{AlertChange, Note};
+use crate::model::{Assessment, Decision, KernelEvent, Outcome};
+
+/// Which entries.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TimelineQuery {
+    /// Only those from then on.
+    pub since: Option<Timestamp>,
+    /// Only those before then.
+    pub until: Option<Timestamp>,
+    /// Only these kinds: of kernel events, and [`TimelineItem::KINDS`]; empty: all.
+    pub kinds: Vec<String>,
+    /// Only what this rule did: `group/alert`, or the alert's name alone.
+    pub rule: Option<String>,
+    /// Only the newest of them; `None`: all.
+    pub limit: Option<usize>,
+}
+
+/// One entry.
+#[derive(Clone, Debug, PartialEq)]
+pub enum TimelineItem {
+    /// A kernel event.
+    Event(StoredEvent),
+    /// A decision.
+    Decision(Decision),
+    /// The end of an action, and what it changed if that was measured.
+    Outcome {
+        /// How it ended.
+        outcome: Outcome,
+        /// The decision that it belongs to, unless that is gone.
+        decision: Option<Decision>,
+        /// What it changed.
+        assessment: Option<Assessment>,
+    },
+    /// An alert changed its state.
+    Alert(AlertChange),
+    /// A note.
+    Note(Note),
+    /// A row that this program does not understand.
+    Unreadable,
+}
+
+impl TimelineItem {
+    /// The kinds beside those of kernel events.
+    pub const KINDS: [&'static str; 4] = ["decision", "outcome", "alert", "note"];
+}
+
+/// The parts of the timeline, in the order of cause and effect for what happened within one
+/// millisecond: kind, columns, table.
+const PARTS: [(&str, &str, &str); 5] = [
+    ("event", "id, utc_ms, boot_id AS beside, json, NULL AS assessment", "kernel_events"),
+    ("alert", "id, utc_ms, NULL AS beside, json, NULL AS assessment", "alerts"),
+    ("decision", "id, utc_ms, NULL AS beside, json, NULL AS assessment", "decisions"),
+    (
+        "outcome",
+        "o.decision AS id, o.utc_ms, d.json AS beside, o.json, a.json AS assessment",
+        "outcomes o LEFT JOIN decisions d ON d.id = o.decision
+         LEFT JOIN assessments a ON a.decision = o.decision",
+    ),
+    ("note", "id, utc_ms, NULL AS beside, json, NULL AS assessment", "notes"),
+];
+
+/// Rows that are held at a time. While a pager waits for its reader no row of the database is held,
+/// since that would keep the daemon's log from being cut.
+const CHUNK: usize = 256;
+
+/// The place of an entry in the order of time.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    utc_ms: i64,
+    rank: usize,
+    id: i64,
+}
+
+impl JournalReader {
+    /// Calls `each` with the time of an entry and the entry, the oldest first, until it says no.
+    pub fn timeline(
+        &self,
+        query: &TimelineQuery,
+        mut each: impl FnMut(Timestamp, TimelineItem) -> bool,
+    ) -> Result<(), ReadError> {
+        let failed = |error| self.failed(error);
+        let mut left = query.limit.unwrap_or(usize::MAX);
+        let mut after = match query.limit {
+            Some(limit) => self.place_before_newest(query, limit).map_err(failed)?,
+            None => None,
+        };
+        while left > 0 {
+            let chunk = self.chunk(query, after, left.min(CHUNK)).map_err(failed)?;
+            after = match chunk.last() {
+                Some((place, _)) => Some(*place),
+                None => break,
+            };
+            left -= chunk.len();
+            for (place, item) in chunk {
+                let time = Timestamp::from_millisecond(place.utc_ms).unwrap_or_default();
+                if !each(time, item) {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn chunk(
+        &self,
+        query: &TimelineQuery,
+        after: Option<Place>,
+        limit: usize,
+    ) -> rusqlite::Result<Vec<(Place, TimelineItem)>> {
+        let Some((sql, mut values)) = query.sql(after) else { return Ok(Vec::new()) };
+        values.push(integer(limit));
+        self.connection
+            .prepare(&format!("{sql} ORDER BY utc_ms, rank, id LIMIT ?"))?
+            .query_map(params_from_iter(values), |row| Ok((Place::read(row)?, item(row)?)))?
+            .collect()
+    }
+
+    /// The last entry that is not among the newest so many, if there are more than those.
+    fn place_before_newest(
+        &self,
+        query: &TimelineQuery,
+        count: usize,
+    ) -> rusqlite::Result<Option<Place>> {
+        let Some((sql, mut values)) = query.sql(None) else { return Ok(None) };
+        values.push(integer(count));
+        self.connection
+            .prepare(&format!("{sql} ORDER BY utc_ms DESC, rank DESC, id DESC LIMIT 1 OFFSET ?"))?
+            .query_row(params_from_iter(values), Place::read)
+            .optional()
+    }
+}
+
+impl Place {
+    fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
+        let rank: u32 = row.get("rank")?;
+        Ok(Self { utc_ms: row.get("utc_ms")?, rank: rank as usize, id: row.get("id")? })
+    }
+
+    /// Leaves out of that part what stands up to this place.
+    fn go_on(self, filter: &mut Filter, part: &str, rank: usize) {
+        let (time, id) = time_and_id(part);
+        let utc_ms = Value::Integer(self.utc_ms);
+        match rank.cmp(&self.rank) {
+            Ordering::Less => filter.require(format!("{time} > ?"), [utc_ms]),
+            Ordering::Greater => filter.require(format!("{time} >= ?"), [utc_ms]),
+            Ordering::Equal => {
+                let id_value = Value::Integer(self.id);
+                filter.require(format!("({time}, {id}) > (?, ?)"), [utc_ms, id_value]);
+            }
+        }
+    }
+}
+
+fn integer(value: usize) -> Value {
+    Value::Integer(i64::try_from(value).unwrap_or(i64::MAX))
+}
+
+impl TimelineQuery {
+    /// Everything that matches beyond that place, unsorted; `None` if nothing can match. Sorting
+    /// must be appended to the whole: then SQLite merges the tables' time indices, and reads no
+    /// more rows than it returns.
+    fn sql(&self, after: Option<Place>) -> Option<(String, Vec<Value>)> {
+        let mut parts = Vec::new();
+        let mut values = Vec::new();
+        for (rank, (kind, columns, table)) in PARTS.iter().enumerate() {
+            let Some(mut filter) = self.filter(kind) else { continue };
+            if let Some(place) = after {
+                place.go_on(&mut filter, kind, rank);
+            }
+            parts.push(format!("SELECT {rank} AS rank, {columns} FROM {table}{}", filter.clause()));
+            values.extend(filter.values);
+        }
+        (!parts.is_empty()).then(|| (parts.join(" UNION ALL "), values))
+    }
+
+    /// The conditions on one part; `None` if it is not asked for.
+    fn filter(&self, part: &str) -> Option<Filter> {
+        let mut filter = Filter::default();
+        filter.times(time_and_id(part).0, self.since, self.until);
+        let of_rule = |filter: &mut Filter, rule: &str, alert: &str| {
+            if let Some(name) = &self.rule {
+                filter.rule(rule, alert, name);
+            }
+        };
+        match part {
+            "event" => {
+                let kinds: Vec<String> = self
+                    .kinds
+                    .iter()
+                    .filter(|kind| KernelEvent::KINDS.contains(&kind.as_str()))
+                    .cloned()
+                    .collect();
+                if self.rule.is_some() || (kinds.is_empty() && !self.kinds.is_empty()) {
+                    return None;
+                }
+                filter.any_of("kind", &kinds);
+                return Some(filter);
+            }
+            "note" if self.rule.is_some() => return None,
+            "note" => {}
+            "outcome" => of_rule(&mut filter, "d.rule", "d.alert"),
+            _ => of_rule(&mut filter, "rule", "alert"),
+        }
+        (self.kinds.is_empty() || self.kinds.iter().any(|kind| kind == part)).then_some(filter)
+    }
+}
+
+fn time_and_id(part: &str) -> (&'static str, &'static str) {
+    if part == "outcome" { ("o.utc_ms", "o.decision") } else { ("utc_ms", "id") }
+}
+
+fn item(row: &Row<'_>) -> rusqlite::Result<TimelineItem> {
+    let (rank, id): (u32, i64) = (row.get("rank")?, row.get("id")?);
+    let json: String = row.get("json")?;
+    let (beside, assessment): (Option<String>, Option<String>) =
+        (row.get("beside")?, row.get("assessment")?);
+    let item = match PARTS.get(rank as usize).map(|(kind, ..)| *kind) {
+        Some("event") => from_json(&json).map(|event| {
+            TimelineItem::Event(StoredEvent { id, boot_id: beside.unwrap_or_default(), event })
+        }),
+        Some("decision") => from_json(&json).map(TimelineItem::Decision),
+        Some("outcome") => from_json(&json).map(|outcome| TimelineItem::Outcome {
+            outcome,
+            decision: beside.and_then(|json| from_json(&json)),
+            assessment: assessment.and_then(|json| from_json(&json)),
+        }),
+        Some("alert") => from_json(&json).map(TimelineItem::Alert),
+        Some("note") => from_json(&json).map(TimelineItem::Note),
+        _ => None,
+    };
+    Ok(item.unwrap_or(TimelineItem::Unreadable))
+}
+
+/// `None` for what a newer or older program wrote in words that this one does not know.
+pub(super) fn from_json<T: DeserializeOwned>(json: &str) -> Option<T> {
+    serde_json::from_str(json).ok()
+}

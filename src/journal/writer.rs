@@ -1,0 +1,318 @@
+//! The one thread that touches the disk.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
+use std::time::Duration;
+
+use rusqlite::Connection;
+
+use super::file::{self, DirectoryLock, Failure};
+use super::queue::{Question, Queue, Queued, Work};
+use super::retention::{self, Retention};
+use super::{Health, JournalError, rows};
+
+/// First and longest pause between attempts while the journal is down.
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// Time without entries after which old ones are looked for.
+const QUIET: Duration = Duration::from_secs(60);
+/// Entries after which old ones are looked for at the latest.
+const UPKEEP_ENTRIES: usize = 1_000;
+
+/// See the module.
+pub(super) struct Writer {
+    dir: PathBuf,
+    retention: Retention,
+    queue: Arc<Queue>,
+    health: Arc<Health>,
+    lock: Option<DirectoryLock>,
+    connection: Option<Connection>,
+    pause: Duration,
+    since_upkeep: usize,
+    in_upkeep: bool,
+    /// Time of the entry written last, in milliseconds since 1970.
+    latest_ms: i64,
+    /// The same when the last upkeep began: one entry with a wrong time deletes nothing.
+    latest_at_upkeep_ms: Option<i64>,
+    /// Where this upkeep counts age from.
+    age_from_ms: Option<i64>,
+}
+
+impl Writer {
+    pub(super) fn new(
+        dir: PathBuf,
+        retention: Retention,
+        queue: Arc<Queue>,
+        health: Arc<Health>,
+    ) -> Self {
+        Self {
+            dir,
+            retention,
+            queue,
+            health,
+            lock: None,
+            connection: None,
+            pause: FIRST_PAUSE,
+            since_upkeep: 0,
+            in_upkeep: false,
+            latest_ms: 0,
+            latest_at_upkeep_ms: None,
+            age_from_ms: None,
+        }
+    }
+
+    /// Writes until it is told to end.
+    pub(super) fn run(mut self) {
+        self.open_or_note();
+        loop {
+            let up = self.health.is_up();
+            let Work { batch, questions, closing } = self.queue.wait(self.patience(up), up);
+            let quiet = batch.is_empty() && questions.is_empty();
+            if !batch.is_empty() {
+                self.since_upkeep += batch.len();
+                let unwritten = self.write(batch);
+                self.queue.settle(unwritten);
+            } else if self.connection.is_none() {
+                self.open_or_note();
+            }
+            for question in questions {
+                self.answer(question);
+            }
+            if closing && (self.queue.len() == 0 || !self.health.is_up()) {
+                break;
+            }
+            self.upkeep(quiet);
+            self.look_at_file();
+        }
+        self.end();
+    }
+
+    fn patience(&self, up: bool) -> Duration {
+        match (up, self.in_upkeep) {
+            (true, true) => Duration::ZERO,
+            (true, false) => QUIET,
+            (false, _) => self.pause,
+        }
+    }
+
+    /// Writes a batch, and says what could not be written yet.
+    fn write(&mut self, mut batch: Vec<Queued>) -> Vec<Queued> {
+        let failure = match self.try_write(&batch) {
+            Ok(()) => {
+                batch.iter_mut().for_each(|queued| answer_intent(queued, Ok(())));
+                return Vec::new();
+            }
+            Err(Failure::Refused(_)) if batch.len() > 1 => return self.write_singly(batch),
+            Err(Failure::Refused(text)) => {
+                self.health.count_write_error();
+                for queued in &mut batch {
+                    tracing::error!(reason = text, "an entry cannot be journalled and is dropped");
+                    self.queue.count_dropped(queued.record.rows());
+                    answer_intent(queued, Err(JournalError::Refused(text.as_str().into())));
+                }
+                return Vec::new();
+            }
+            Err(failure) => failure,
+        };
+        self.health.count_write_error();
+        self.note_down(failure.text());
+        for queued in &mut batch {
+            answer_intent(queued, Err(JournalError::Down(self.health.reason())));
+        }
+        batch
+    }
+
+    fn write_singly(&mut self, batch: Vec<Queued>) -> Vec<Queued> {
+        let mut unwritten = Vec::new();
+        for queued in batch {
+            if unwritten.is_empty() {
+                unwritten.extend(self.write(vec![queued]));
+            } else {
+                unwritten.push(queued);
+            }
+        }
+        unwritten
+    }
+
+    /// One attempt, or two where the first one finds the file damaged.
+    fn try_write(&mut self, batch: &[Queued]) -> Result<(), Failure> {
+        let mut result = self.write_once(batch);
+        if let Err(Failure::Damaged(text)) = &result {
+            self.replace_damaged(text)?;
+            result = self.write_once(batch);
+        }
+        match result {
+            Ok(()) | Err(Failure::Refused(_)) => self.note_up(),
+            // A connection that has seen the disk fail is not trusted to know what is on it.
+            Err(Failure::Later(_) | Failure::Damaged(_)) => self.connection = None,
+            // Closing would take the log away from readers, who could not make a new one now.
+            Err(Failure::Full(_)) => {}
+        }
+        result
+    }
+
+    fn write_once(&mut self, batch: &[Queued]) -> Result<(), Failure> {
+        if self.connection.is_none() {
+            self.open()?;
+        }
+        let Some(connection) = &mut self.connection else { return Ok(()) };
+        let records = batch.iter().map(|queued| &queued.record);
+        rows::write(connection, records, &mut self.latest_ms)
+    }
+
+    fn open_or_note(&mut self) {
+        match self.open() {
+            Ok(()) => self.note_up(),
+            Err(failure) => self.note_down(failure.text()),
+        }
+        self.health.set_size(file::size_bytes(&self.dir).unwrap_or(0));
+    }
+
+    fn open(&mut self) -> Result<(), Failure> {
+        if self.lock.is_none() {
+            self.lock = Some(DirectoryLock::take(&self.dir)?);
+        }
+        match file::open(&self.dir) {
+            Err(Failure::Damaged(text)) => self.replace_damaged(&text),
+            opened => {
+                self.connection = Some(opened?);
+                Ok(())
+            }
+        }
+    }
+
+    /// Measures the file; one that was deleted under our hands is begun anew.
+    fn look_at_file(&mut self) {
+        match file::size_bytes(&self.dir) {
+            Some(bytes) => self.health.set_size(bytes),
+            None => {
+                self.health.set_size(0);
+                if self.connection.take().is_some() {
+                    tracing::warn!(dir = %self.dir.display(), "the journal was deleted");
+                    self.lock = None;
+                    self.open_or_note();
+                }
+            }
+        }
+    }
+
+    /// Begins a new file beside the damaged one.
+    fn replace_damaged(&mut self, text: &str) -> Result<(), Failure> {
+        self.connection = None;
+        let kept = file::set_aside(&self.dir)?;
+        tracing::error!(
+            reason = text, kept_as = %kept.display(),
+            "the journal is damaged: it is set aside and a new one begun"
+        );
+        self.connection = Some(file::open(&self.dir)?);
+        Ok(())
+    }
+
+    fn note_up(&mut self) {
+        self.pause = FIRST_PAUSE;
+        if !self.health.is_up() {
+            tracing::info!(dir = %self.dir.display(), "the journal is up");
+            self.health.set_up();
+        }
+    }
+
+    fn note_down(&mut self, reason: &str) {
+        if self.health.is_up() || *self.health.reason() != *reason {
+            tracing::error!(reason, "the journal is down; watching goes on, and it is tried again");
+        }
+        self.pause =
+            if self.health.is_up() { FIRST_PAUSE } else { (self.pause * 2).min(LONGEST_PAUSE) };
+        self.health.set_down(reason);
+    }
+
+    fn answer(&self, question: Question) {
+        let down = || JournalError::Down(self.health.reason());
+        let told = |failure: Failure| JournalError::Unreadable(failure.text().into());
+        let connection = self.connection.as_ref();
+        match question {
+            Question::ResumePoint(boot_id, to) => reply(
+                &to,
+                connection
+                    .ok_or_else(down)
+                    .and_then(|open| rows::resume_point(open, &boot_id).map_err(told)),
+            ),
+            Question::LastDecision(to) => reply(
+                &to,
+                connection
+                    .ok_or_else(down)
+                    .and_then(|open| rows::last_decision(open).map_err(told)),
+            ),
+            Question::LastBoot(to) => reply(
+                &to,
+                connection.ok_or_else(down).and_then(|open| rows::last_boot(open).map_err(told)),
+            ),
+        }
+    }
+
+    /// One step of deleting what is too old or too much, when it is time.
+    fn upkeep(&mut self, quiet: bool) {
+        if !self.in_upkeep {
+            if self.since_upkeep < if quiet { 1 } else { UPKEEP_ENTRIES } {
+                return;
+            }
+            self.since_upkeep = 0;
+            self.in_upkeep = true;
+            self.age_from_ms = self.latest_at_upkeep_ms.map(|then| then.min(self.latest_ms));
+            self.latest_at_upkeep_ms = Some(self.latest_ms);
+        }
+        let Some(connection) = &mut self.connection else {
+            self.in_upkeep = false;
+            return;
+        };
+        match retention::step(connection, self.retention, self.age_from_ms) {
+            Ok(more) => self.in_upkeep = more,
+            Err(failure) => {
+                self.in_upkeep = false;
+                self.health.count_write_error();
+                tracing::warn!(reason = failure.text(), "cannot delete old entries now");
+                if let Failure::Damaged(text) = &failure
+                    && let Err(failure) = self.replace_damaged(text)
+                {
+                    self.note_down(failure.text());
+                }
+            }
+        }
+    }
+
+    fn end(&mut self) {
+        let unwritten = self.queue.len();
+        if unwritten > 0 {
+            tracing::error!(unwritten, "the journal ends with entries that could not be written");
+        }
+        if let Some(connection) = self.connection.take() {
+            let checkpoint = "PRAGMA wal_checkpoint(TRUNCATE)";
+            let ended = connection
+                .query_row(checkpoint, [], |_| Ok(()))
+                .and_then(|()| connection.close().map_err(|(_, error)| error));
+            if let Err(error) = ended {
+                tracing::warn!(%error, "the journal is whole, but could not be closed tidily");
+            }
+        }
+        self.lock = None;
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.health.set_down("the journal is closed");
+    }
+}
+
+fn answer_intent(queued: &mut Queued, answer: Result<(), JournalError>) {
+    if let Some(receipt) = queued.receipt.take() {
+        reply(&receipt, answer);
+    }
+}
+
+/// Whoever asked may have stopped waiting.
+fn reply<T>(to: &SyncSender<T>, answer: T) {
+    if to.try_send(answer).is_err() {
+        tracing::debug!("nobody waits for the journal's answer any more");
+    }
+}
