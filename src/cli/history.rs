@@ -1,12 +1,464 @@
 //! `umawarden history`.
 
+use std::borrow::Cow;
+use std::fmt::Write as _;
+use std::io::{BufWriter, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::builder::PossibleValuesParser;
+use jiff::Timestamp;
+use jiff::civil::DateTime;
+use jiff::tz::TimeZone;
+use serde::Serialize;
+
 use super::Exit;
+use crate::journal::{AlertChange, JournalReader, ReadError, TimelineItem, TimelineQuery};
+use crate::model::{
+    Assessment, Decision, Evidence, KernelEvent, Mode, Outcome, OutcomeResult, Reading, RuleId,
+    Verdict,
+};
 
 /// Arguments of `umawarden history`.
 #[derive(Debug, clap::Args)]
-pub struct HistoryArguments {}
+#[command(after_help = AFTER_HELP)]
+pub struct HistoryArguments {
+    /// Directory of the journal.
+    #[arg(
+        long = "storage.path",
+        value_name = "DIR",
+        env = "STATE_DIRECTORY",
+        default_value = "data"
+    )]
+    storage_path: PathBuf,
+    /// One JSON object a line.
+    #[arg(long)]
+    json: bool,
+    /// Only what happened from then on: 2h (ago), 2026-11-21, 2026-11-21T10:00 (UTC), or RFC 3339.
+    #[arg(long, value_name = "TIME", value_parser = instant)]
+    since: Option<Timestamp>,
+    /// Only what happened before then.
+    #[arg(long, value_name = "TIME", value_parser = instant)]
+    until: Option<Timestamp>,
+    /// Only these kinds; may be repeated or given with commas.
+    #[arg(long, value_name = "KIND", value_delimiter = ',', value_parser = kinds(),
+          hide_possible_values = true)]
+    kind: Vec<String>,
+    /// Only what this rule did: the alert's name, or group/alert.
+    #[arg(long, value_name = "RULE")]
+    rule: Option<String>,
+    /// Only the newest N entries; 0 for all.
+    #[arg(long, value_name = "N", default_value_t = 1_000)]
+    limit: usize,
+}
+
+const AFTER_HELP: &str = "\
+Kinds: decision, outcome, alert, note; and of kernel events nv_no_memory, nv_alloc_failed, xid,
+uvm_fatal, oom_kill, oom_no_victim, oom_reaped, oom_unreapable, page_alloc_failure, hung_task,
+userspace_kill.
+
+It only reads, and may be used while the daemon runs. Times are UTC, the oldest entry comes first.
+With --json, kernel events have the keys of `umawarden dmesg --json`, and boot_id and time.
+
+Exit codes: 0 fine, also when there is nothing to show; 2 there is no readable journal.
+
+  umawarden history --since 2h
+  umawarden history --kind oom_kill,xid --json | jq .comm
+  umawarden history --rule PageCacheEatsReserve";
 
 /// Runs the command.
-pub fn execute(_arguments: &HistoryArguments) -> anyhow::Result<Exit> {
-    anyhow::bail!("not built yet")
+pub fn execute(arguments: &HistoryArguments) -> anyhow::Result<Exit> {
+    let dir = first_directory(&arguments.storage_path);
+    let reader = JournalReader::open(&dir).map_err(explain)?;
+    if reader.may_lack_newest() {
+        eprintln!(
+            "umawarden: {} is read-only and the journal was not closed: its newest entries may be \
+             missing here; copy the directory to a writable place to see them",
+            dir.display()
+        );
+    }
+    let limit = (arguments.limit > 0).then_some(arguments.limit);
+    let query = TimelineQuery {
+        since: arguments.since,
+        until: arguments.until,
+        kinds: arguments.kind.clone(),
+        rule: arguments.rule.clone(),
+        limit,
+    };
+    let shown = match show(&reader, &query, arguments.json)? {
+        Shown::All(count) => count,
+        Shown::ReaderLeft => return Ok(Exit::Fine),
+    };
+    if shown == 0 {
+        let all = TimelineQuery { limit, ..TimelineQuery::default() };
+        let which = if query == all { "" } else { " that matches" };
+        eprintln!("The journal in {} holds nothing{which} yet.", dir.display());
+    } else if Some(shown) == limit {
+        eprintln!("These are the newest {shown} entries; --limit 0 shows all.");
+    }
+    Ok(Exit::Fine)
+}
+
+fn explain(error: ReadError) -> anyhow::Error {
+    match &error {
+        ReadError::Missing(_) => anyhow::anyhow!(
+            "{error}: give the daemon's directory with --storage.path (under systemd mostly \
+             /var/lib/umawarden), or start `umawarden run` to begin a journal"
+        ),
+        ReadError::NotAJournal(_) => {
+            anyhow::anyhow!("{error}: give the daemon's directory with --storage.path")
+        }
+        ReadError::Newer(_) => error.into(),
+        ReadError::Failed { source, .. } => anyhow::anyhow!(
+            "{error}: {source} (may this user read the file and its directory? is the disk sound?)"
+        ),
+    }
+}
+
+/// systemd gives several state directories with colons between; the journal is in the first.
+fn first_directory(path: &Path) -> Cow<'_, Path> {
+    if path.exists() {
+        return Cow::Borrowed(path);
+    }
+    match path.to_str().and_then(|text| text.split_once(':')) {
+        Some((first, _)) => Cow::Owned(PathBuf::from(first)),
+        None => Cow::Borrowed(path),
+    }
+}
+
+fn kinds() -> PossibleValuesParser {
+    PossibleValuesParser::new(TimelineItem::KINDS.into_iter().chain(KernelEvent::KINDS))
+}
+
+fn instant(text: &str) -> Result<Timestamp, String> {
+    if let Ok(ago) = humantime::parse_duration(text) {
+        return Timestamp::now().checked_sub(ago).map_err(|error| error.to_string());
+    }
+    if let Ok(timestamp) = text.parse::<Timestamp>() {
+        return Ok(timestamp);
+    }
+    text.parse::<DateTime>()
+        .and_then(|civil| civil.to_zoned(TimeZone::UTC))
+        .map(|zoned| zoned.timestamp())
+        .map_err(|_| "expected 2h, 2026-11-21, 2026-11-21T10:00 or 2026-11-21T10:00:00Z".to_owned())
+}
+
+enum Shown {
+    All(usize),
+    /// Whoever read our output (`head`, say) has seen enough.
+    ReaderLeft,
+}
+
+fn show(reader: &JournalReader, query: &TimelineQuery, json: bool) -> anyhow::Result<Shown> {
+    let mut output = BufWriter::new(std::io::stdout().lock());
+    let mut count = 0;
+    let mut unreadable = 0;
+    let mut written = Ok(());
+    reader
+        .timeline(query, |time, item| {
+            count += 1;
+            if item == TimelineItem::Unreadable {
+                unreadable += 1;
+                return true;
+            }
+            written = if json {
+                write_json(&mut output, time, &item)
+            } else {
+                writeln!(output, "{}", Line { time, item: &item })
+            };
+            written.is_ok()
+        })
+        .map_err(explain)?;
+    match written.and_then(|()| output.flush()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(Shown::ReaderLeft),
+        written => written.context("writing the history")?,
+    }
+    if unreadable > 0 {
+        eprintln!(
+            "umawarden: {unreadable} entries were written by another version of umawarden and \
+             cannot be shown"
+        );
+    }
+    Ok(Shown::All(count))
+}
+
+/// One line of `--json`.
+#[derive(Serialize)]
+struct Object<'a, T> {
+    time: Timestamp,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    boot_id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kind: Option<&'static str>,
+    #[serde(flatten)]
+    entry: &'a T,
+}
+
+#[derive(Serialize)]
+struct OutcomeObject<'a> {
+    rule: Option<&'a RuleId>,
+    #[serde(flatten)]
+    outcome: &'a Outcome,
+    assessment: Option<&'a Assessment>,
+}
+
+fn write_json(to: &mut impl Write, time: Timestamp, item: &TimelineItem) -> std::io::Result<()> {
+    fn object<T: Serialize>(
+        to: &mut impl Write,
+        time: Timestamp,
+        kind: &'static str,
+        entry: &T,
+    ) -> std::io::Result<()> {
+        Ok(serde_json::to_writer(to, &Object { time, boot_id: None, kind: Some(kind), entry })?)
+    }
+    match item {
+        TimelineItem::Event(stored) => {
+            let (boot_id, entry) = (Some(stored.boot_id.as_str()), &stored.event);
+            serde_json::to_writer(&mut *to, &Object { time, boot_id, kind: None, entry })?;
+        }
+        TimelineItem::Decision(decision) => object(to, time, "decision", decision)?,
+        TimelineItem::Outcome { outcome, decision, assessment } => {
+            let rule = decision.as_ref().map(|decision| &decision.rule);
+            let assessment = assessment.as_ref();
+            object(to, time, "outcome", &OutcomeObject { rule, outcome, assessment })?;
+        }
+        TimelineItem::Alert(change) => object(to, time, "alert", change)?,
+        TimelineItem::Note(note) => object(to, time, "note", note)?,
+        TimelineItem::Unreadable => return Ok(()),
+    }
+    writeln!(to)
+}
+
+/// One line for people.
+struct Line<'a> {
+    time: Timestamp,
+    item: &'a TimelineItem,
+}
+
+impl std::fmt::Display for Line<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (kind, text) = match self.item {
+            TimelineItem::Event(stored) => {
+                (stored.event.kind.kind(), event_text(&stored.event.kind))
+            }
+            TimelineItem::Decision(decision) => ("decision", decision_text(decision)),
+            TimelineItem::Outcome { outcome, decision, assessment } => {
+                ("outcome", outcome_text(outcome, decision.as_ref(), assessment.as_ref()))
+            }
+            TimelineItem::Alert(change) => ("alert", alert_text(change)),
+            TimelineItem::Note(note) => ("note", note.text.clone()),
+            TimelineItem::Unreadable => ("unreadable", String::new()),
+        };
+        write!(f, "{:.3}  {kind:<18}  {}", self.time, printable(&text))
+    }
+}
+
+fn event_text(event: &KernelEvent) -> String {
+    let or = |text: &Option<String>| text.clone().unwrap_or_else(|| "?".to_owned());
+    match event {
+        KernelEvent::NvNoMemory { function, gpu, pool, location } => {
+            let gpu = gpu.map_or(String::new(), |gpu| format!("GPU {gpu}, "));
+            format!("{gpu}{function} at {}, pool {}", or(location), word(pool))
+        }
+        KernelEvent::NvAllocFailed { function, bytes } => format!("{function}, {bytes} bytes"),
+        KernelEvent::Xid { xid, pci, pid, process, recovery, .. } => {
+            let mut text = format!("Xid {xid} on {pci}");
+            if let Some(pid) = pid {
+                append(&mut text, format_args!(", pid {pid}"));
+            }
+            if let Some(process) = process {
+                append(&mut text, format_args!(" ({process})"));
+            }
+            if let Some(recovery) = recovery {
+                append(&mut text, format_args!(", needs {}", word(recovery)));
+            }
+            text
+        }
+        KernelEvent::UvmFatal => "the UVM driver needs a reboot".to_owned(),
+        KernelEvent::OomKill { pid, comm, memcg, anon_rss_bytes, driver, .. } => {
+            let mut text = format!("pid {pid} ({comm})");
+            if let Some(memcg) = memcg {
+                append(&mut text, format_args!(" in {memcg}"));
+            }
+            if let Some(bytes) = anon_rss_bytes {
+                append(&mut text, format_args!(", anonymous {}", size(*bytes as f64)));
+            }
+            if *driver {
+                text.push_str(", for the NVIDIA driver");
+            }
+            text
+        }
+        KernelEvent::OomNoVictim => "memory ran out and nothing could be killed".to_owned(),
+        KernelEvent::OomReaped { pid, comm } | KernelEvent::OomUnreapable { pid, comm } => {
+            format!("pid {pid} ({comm})")
+        }
+        KernelEvent::PageAllocFailure { comm, order } => format!("{comm}, order {order}"),
+        KernelEvent::HungTask { pid, comm, seconds, owner_pid, owner_comm } => {
+            let mut text = format!("pid {pid} ({comm}) for more than {seconds} s");
+            if let Some(owner) = owner_pid {
+                append(&mut text, format_args!(", lock held by {owner} ({})", or(owner_comm)));
+            }
+            text
+        }
+        KernelEvent::UserspaceKill { by, pid, comm, memcg } => {
+            let victim = pid.map_or_else(|| or(memcg), |pid| format!("pid {pid} ({})", or(comm)));
+            format!("{} killed {victim}", word(by))
+        }
+    }
+}
+
+fn decision_text(decision: &Decision) -> String {
+    let what = match (decision.verdict, decision.mode) {
+        (Verdict::Act, Mode::Enforce) => format!("{}", decision.action),
+        (Verdict::Act, Mode::Observe) => format!("would {}", decision.action),
+        (Verdict::Hold(reason), _) => format!("holds {} ({})", decision.action, reason.name()),
+    };
+    let because: Vec<String> = decision.because.iter().map(evidence_text).collect();
+    let because =
+        if because.is_empty() { String::new() } else { format!(", as {}", because.join(", ")) };
+    format!("#{} {}: {what}{because}", decision.id, decision.rule)
+}
+
+fn outcome_text(
+    outcome: &Outcome,
+    decision: Option<&Decision>,
+    assessment: Option<&Assessment>,
+) -> String {
+    let mut text = format!("#{}", outcome.decision);
+    if let Some(decision) = decision {
+        append(&mut text, format_args!(" {}", decision.rule));
+    }
+    let took = humantime::format_duration(Duration::from_millis(
+        u64::try_from(outcome.took.as_millis()).unwrap_or(u64::MAX),
+    ));
+    let action = &outcome.action;
+    match &outcome.result {
+        OutcomeResult::Done => append(&mut text, format_args!(": {action} done in {took}")),
+        OutcomeResult::Skipped => append(&mut text, format_args!(": {action} skipped (observe)")),
+        OutcomeResult::Failed(why) => append(&mut text, format_args!(": {action} failed: {why}")),
+        OutcomeResult::TimedOut => append(&mut text, format_args!(": {action} not over in {took}")),
+    }
+    let Some(assessment) = assessment else { return text };
+    for after in &assessment.after {
+        let before = assessment.before.iter().find(|before| before.series == after.series);
+        let before = before.map_or("?".to_owned(), value_text);
+        append(&mut text, format_args!("; {} {before} → {}", after.series, value_text(after)));
+    }
+    text.push_str(match assessment.aim_met {
+        Some(true) => "; aim met",
+        Some(false) => "; aim missed",
+        None => "; whether the aim is met cannot be told",
+    });
+    text
+}
+
+fn alert_text(change: &AlertChange) -> String {
+    let mut text = format!("{}: {} → {}", change.rule, change.from, change.to);
+    if let Reading::Value(value) = change.value {
+        append(&mut text, format_args!(", value {value}"));
+    }
+    for (name, value) in &change.labels {
+        append(&mut text, format_args!(" {name}={value:?}"));
+    }
+    text
+}
+
+fn evidence_text(evidence: &Evidence) -> String {
+    format!("{} = {}", evidence.series, value_text(evidence))
+}
+
+fn value_text(evidence: &Evidence) -> String {
+    let name = evidence.series.split('{').next().unwrap_or_default();
+    match evidence.value {
+        Reading::Value(bytes) if name.ends_with("_bytes") => size(bytes),
+        Reading::Value(value) => format!("{value}"),
+        Reading::Unsupported => "unsupported".to_owned(),
+        Reading::Failed => "unknown".to_owned(),
+    }
+}
+
+/// Bytes for people: `1.2 GiB`.
+fn size(bytes: f64) -> String {
+    let mut value = bytes;
+    for unit in ["B", "KiB", "MiB", "GiB"] {
+        if value.abs() < 1024.0 || !value.is_finite() {
+            let digits = usize::from(unit != "B");
+            return format!("{value:.digits$} {unit}");
+        }
+        value /= 1024.0;
+    }
+    format!("{value:.1} TiB")
+}
+
+/// An enum's name as in JSON.
+fn word(value: &impl Serialize) -> String {
+    match serde_json::to_value(value) {
+        Ok(serde_json::Value::String(word)) => word,
+        _ => "?".to_owned(),
+    }
+}
+
+fn append(text: &mut String, more: std::fmt::Arguments<'_>) {
+    // Writing to a String cannot fail.
+    text.write_fmt(more).unwrap_or_default();
+}
+
+/// Names in kernel logs are chosen by processes: no escape sequence or change of direction of
+/// theirs may reach a terminal.
+fn printable(text: &str) -> Cow<'_, str> {
+    let odd = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    if !text.contains(odd) {
+        return Cow::Borrowed(text);
+    }
+    let mut printable = String::with_capacity(text.len() + 8);
+    for c in text.chars() {
+        if odd(c) {
+            printable.extend(c.escape_default());
+        } else {
+            printable.push(c);
+        }
+    }
+    Cow::Owned(printable)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_ago_dates_or_instants() {
+        let ago = Timestamp::now().as_second() - instant("2h").unwrap().as_second();
+        assert!((7_200..7_300).contains(&ago), "{ago}");
+        for text in
+            ["2026-11-21", "2026-11-21T00:00", "2026-11-21 00:00:00", "2026-11-21T00:00:00Z"]
+        {
+            assert_eq!(instant(text).unwrap().as_second(), 1_795_219_200, "{text}");
+        }
+        assert!(instant("yesterday").unwrap_err().contains("2h"));
+    }
+
+    #[test]
+    fn sizes_are_for_people() {
+        for (bytes, text) in [
+            (0.0, "0 B"),
+            (1023.0, "1023 B"),
+            (1536.0, "1.5 KiB"),
+            (6.5 * 1024.0 * 1024.0 * 1024.0, "6.5 GiB"),
+            (-2048.0, "-2.0 KiB"),
+            (f64::INFINITY, "inf B"),
+            (1e15, "909.5 TiB"),
+        ] {
+            assert_eq!(size(bytes), text);
+        }
+    }
+
+    #[test]
+    fn a_process_name_cannot_drive_the_terminal() {
+        assert_eq!(printable("a\u{1b}[2Jb\u{202e}c\nd"), "a\\u{1b}[2Jb\\u{202e}c\\nd");
+        assert_eq!(printable("VLLM::EngineCor → ü"), "VLLM::EngineCor → ü");
+    }
 }

@@ -1,3 +1,4 @@
 //! The one integration binary: the program from outside.
 
+mod history;
 mod journal;

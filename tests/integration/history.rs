@@ -1,0 +1,214 @@
+//! `umawarden history` from outside.
+
+#![expect(clippy::unwrap_used, reason = "a test that panics has failed, and says where")]
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use assert_cmd::Command;
+use jiff::Timestamp;
+use serde_json::Value;
+use umawarden::journal::{Entry, Journal, Note, Retention};
+use umawarden::model::{
+    Action, Assessment, CacheKind, Decision, DecisionId, Event, Evidence, HoldReason, KernelEvent,
+    Mode, Moment, OomConstraint, Outcome, OutcomeResult, Reading, RuleId, Verdict,
+};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+const RETENTION: Retention =
+    Retention { max_age: Duration::from_secs(30 * 86_400), max_bytes: 256 << 20 };
+
+fn at(second: i64) -> Moment {
+    let utc = Timestamp::from_millisecond(1_795_219_200_000 + second * 1_000 + 123).unwrap();
+    Moment { uptime: Duration::from_secs(second.unsigned_abs()), utc }
+}
+
+fn evidence(gib: f64) -> Vec<Evidence> {
+    let value = Reading::Value(gib * f64::from(1 << 30));
+    vec![Evidence { series: "uma_memory_free_bytes".to_owned(), value }]
+}
+
+fn oom_kill() -> Event {
+    let kind = KernelEvent::OomKill {
+        pid: 4242,
+        comm: "VLLM::Eng\u{1b}[2J".to_owned(),
+        constraint: Some(OomConstraint::Memcg),
+        memcg: Some("/docker/abc".to_owned()),
+        oom_memcg: None,
+        trigger_comm: None,
+        anon_rss_bytes: Some(3 << 29),
+        driver: false,
+        container: None,
+    };
+    Event { utc: Some(at(1).utc), seq: Some(77), kind }
+}
+
+/// A kill, a decision that would act with what came of it, one that holds, and a note.
+fn fill(dir: &Path) -> Journal {
+    let journal = Journal::open(dir, RETENTION);
+    journal.record(&Entry::Note(Note { at: at(0), text: "start".to_owned() }));
+    let (boot_id, events) = (Arc::from("boot"), vec![oom_kill()]);
+    journal.record(&Entry::KernelLog { boot_id, events, resume_seq: 78 });
+    let act = Decision {
+        id: DecisionId(1),
+        at: at(2),
+        rule: RuleId { group: "memory".into(), alert: "PageCacheEatsReserve".into() },
+        mode: Mode::Observe,
+        verdict: Verdict::Act,
+        step: 0,
+        action: Action::DropCaches { what: CacheKind::PageCache, sync: false },
+        because: evidence(1.2),
+    };
+    let verdict = Verdict::Hold(HoldReason::Cooldown);
+    let hold = Decision { id: DecisionId(2), at: at(4), verdict, ..act.clone() };
+    journal.record(&Entry::Decision(act));
+    journal.record(&Entry::Outcome(Outcome {
+        decision: DecisionId(1),
+        action: "drop_caches".to_owned(),
+        result: OutcomeResult::Done,
+        ended: at(3),
+        took: Duration::from_micros(410_600),
+    }));
+    journal.record(&Entry::Assessment(Assessment {
+        decision: DecisionId(1),
+        at: at(3),
+        aim_met: Some(true),
+        before: evidence(1.2),
+        after: evidence(6.5),
+    }));
+    journal.record(&Entry::Decision(hold));
+    journal.next_decision_id(at(0).utc, PATIENCE);
+    journal
+}
+
+fn history(dir: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::cargo_bin("umawarden").unwrap();
+    command.env_remove("STATE_DIRECTORY").arg("history");
+    command.arg("--storage.path").arg(dir).args(arguments);
+    command
+}
+
+fn lines(dir: &Path, arguments: &[&str]) -> Vec<String> {
+    let output = history(dir, arguments).assert().code(0).get_output().stdout.clone();
+    String::from_utf8(output).unwrap().lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn the_table_is_in_the_order_of_time_also_while_a_daemon_writes() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = fill(dir.path());
+    let expected = [
+        "2026-11-21T00:00:00.123Z  note                start",
+        "2026-11-21T00:00:01.123Z  oom_kill            pid 4242 (VLLM::Eng\\u{1b}[2J) in \
+         /docker/abc, anonymous 1.5 GiB",
+        "2026-11-21T00:00:02.123Z  decision            #1 memory/PageCacheEatsReserve: would \
+         drop_caches pagecache, as uma_memory_free_bytes = 1.2 GiB",
+        "2026-11-21T00:00:03.123Z  outcome             #1 memory/PageCacheEatsReserve: \
+         drop_caches done in 410ms; uma_memory_free_bytes 1.2 GiB → 6.5 GiB; aim met",
+        "2026-11-21T00:00:04.123Z  decision            #2 memory/PageCacheEatsReserve: holds \
+         drop_caches pagecache (cooldown), as uma_memory_free_bytes = 1.2 GiB",
+    ];
+    assert_eq!(lines(dir.path(), &[]), expected);
+    journal.close(PATIENCE).unwrap();
+    assert_eq!(lines(dir.path(), &[]), expected);
+}
+
+#[test]
+fn json_lines_tell_events_as_dmesg_does_and_the_rest_by_kind() {
+    let dir = tempfile::tempdir().unwrap();
+    fill(dir.path()).close(PATIENCE).unwrap();
+    let objects: Vec<Value> = lines(dir.path(), &["--json"])
+        .iter()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let kinds: Vec<&str> = objects.iter().map(|object| object["kind"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["note", "oom_kill", "decision", "outcome", "decision"]);
+    assert!(objects.iter().all(|object| object["time"].is_string()));
+
+    let mut event = objects[1].as_object().unwrap().clone();
+    assert_eq!(event.remove("boot_id").unwrap(), "boot");
+    assert_eq!(event.remove("time").unwrap(), "2026-11-21T00:00:01.123Z");
+    assert_eq!(Value::Object(event), serde_json::to_value(oom_kill()).unwrap());
+
+    assert_eq!(objects[2]["verdict"], "act");
+    assert_eq!(objects[2]["because"][0]["series"], "uma_memory_free_bytes");
+    assert_eq!(objects[3]["rule"]["alert"], "PageCacheEatsReserve");
+    assert_eq!(objects[3]["assessment"]["aim_met"], true);
+    assert_eq!(objects[4]["reason"], "cooldown");
+}
+
+#[test]
+fn time_kind_rule_and_limit_choose() {
+    let dir = tempfile::tempdir().unwrap();
+    fill(dir.path()).close(PATIENCE).unwrap();
+    let count = |arguments: &[&str]| lines(dir.path(), arguments).len();
+    assert_eq!(count(&["--kind", "oom_kill,note"]), 2);
+    assert_eq!(count(&["--kind", "decision"]), 2);
+    assert_eq!(count(&["--rule", "PageCacheEatsReserve"]), 3);
+    assert_eq!(count(&["--rule", "Other"]), 0);
+    assert_eq!(count(&["--since", "2026-11-21T00:00:02Z", "--until", "2026-11-21T00:00:04Z"]), 2);
+    assert_eq!(lines(dir.path(), &["--limit", "1"]), lines(dir.path(), &[])[4..]);
+    assert_eq!(count(&["--limit", "0"]), 5);
+}
+
+#[test]
+fn a_missing_journal_is_unusable_and_an_empty_one_is_fine() {
+    let dir = tempfile::tempdir().unwrap();
+    let missing = history(dir.path(), &[]).assert().code(2);
+    let text = String::from_utf8(missing.get_output().stderr.clone()).unwrap();
+    assert!(text.contains("there is no journal at") && text.contains("--storage.path"), "{text}");
+    Journal::open(dir.path(), RETENTION).close(PATIENCE).unwrap();
+    let empty = history(dir.path(), &["--json"]).assert().code(0);
+    assert!(empty.get_output().stdout.is_empty());
+    let text = String::from_utf8(empty.get_output().stderr.clone()).unwrap();
+    assert!(text.contains("holds nothing yet"), "{text}");
+}
+
+#[test]
+fn bad_arguments_are_unusable_and_say_what_is_possible() {
+    let dir = tempfile::tempdir().unwrap();
+    for (arguments, hint) in [
+        (["--since", "yesterday"], "2026-11-21"),
+        (["--kind", "oom_kil"], "oom_kill"),
+        (["--limit", "many"], "--limit"),
+    ] {
+        let output = history(dir.path(), &arguments).assert().code(2);
+        let text = String::from_utf8(output.get_output().stderr.clone()).unwrap();
+        assert!(text.contains(hint), "{text}");
+    }
+}
+
+#[test]
+fn systemds_state_directory_is_the_default_and_the_first_of_several_counts() {
+    let dir = tempfile::tempdir().unwrap();
+    fill(dir.path()).close(PATIENCE).unwrap();
+    let mut command = Command::cargo_bin("umawarden").unwrap();
+    let several = format!("{}:/nowhere", dir.path().display());
+    let output = command.arg("history").env("STATE_DIRECTORY", several).assert().code(0);
+    assert_eq!(output.get_output().stdout.iter().filter(|byte| **byte == b'\n').count(), 5);
+}
+
+#[test]
+fn a_reader_that_leaves_early_is_no_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = Journal::open(dir.path(), RETENTION);
+    for second in 0..5_000 {
+        journal.record(&Entry::Note(Note { at: at(second), text: "x".repeat(100) }));
+        if second % 1_000 == 0 {
+            journal.next_decision_id(at(0).utc, PATIENCE);
+        }
+    }
+    journal.close(PATIENCE).unwrap();
+    let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin!("umawarden"))
+        .args(["history", "--limit", "0", "--storage.path"])
+        .arg(dir.path())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+}
