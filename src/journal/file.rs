@@ -22,8 +22,10 @@ pub(super) const FORMATS: &[&str] = &[include_str!("format_1.sql")];
 /// Why a step on the database failed, by what can be done about it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Failure {
-    /// Perhaps it works later: disk full, read-only, locked, input/output errors.
+    /// Perhaps it works later: a disk that is read-only or broken, a locked file.
     Later(String),
+    /// It works when there is room again; what is open stays sound.
+    Full(String),
     /// The file's content is broken.
     Damaged(String),
     /// These rows cannot be stored, ever.
@@ -38,13 +40,16 @@ impl Failure {
             Some(ErrorCode::ConstraintViolation | ErrorCode::TooBig | ErrorCode::TypeMismatch) => {
                 Self::Refused(text)
             }
+            Some(ErrorCode::DiskFull) => Self::Full(text),
             _ => Self::Later(text),
         }
     }
 
     pub(super) fn text(&self) -> &str {
         match self {
-            Self::Later(text) | Self::Damaged(text) | Self::Refused(text) => text,
+            Self::Later(text) | Self::Full(text) | Self::Damaged(text) | Self::Refused(text) => {
+                text
+            }
         }
     }
 }

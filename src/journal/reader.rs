@@ -147,12 +147,13 @@ impl JournalReader {
             return Err(ReadError::Missing(path));
         }
         let log = path.with_file_name(format!("{FILE_NAME}-wal"));
+        let log_holds_some = || log.metadata().is_ok_and(|metadata| metadata.len() > 0);
         match Self::open_as(&path, "mode=ro") {
-            // The write-ahead log needs a file beside the database, which a read-only directory
-            // cannot get. A database that was closed well is complete without.
-            Err(ReadError::Failed { source, .. }) if is_for_want_of_a_log(&source) => {
+            // Reading beside a log needs one more file, which cannot be made in a read-only
+            // directory or on a full disk. A database without a log is complete in itself.
+            Err(ReadError::Failed { source, .. }) if is_read_only(&source) || !log_holds_some() => {
                 let mut reader = Self::open_as(&path, "mode=ro&immutable=1")?;
-                reader.without_log = log.metadata().is_ok_and(|metadata| metadata.len() > 0);
+                reader.without_log = log_holds_some();
                 Ok(reader)
             }
             opened => opened,
@@ -353,7 +354,7 @@ impl Filter {
     }
 }
 
-fn is_for_want_of_a_log(error: &rusqlite::Error) -> bool {
+fn is_read_only(error: &rusqlite::Error) -> bool {
     matches!(
         error.sqlite_error_code(),
         Some(ErrorCode::CannotOpen | ErrorCode::PermissionDenied | ErrorCode::ReadOnly)

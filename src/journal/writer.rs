@@ -146,6 +146,8 @@ impl Writer {
             Ok(()) | Err(Failure::Refused(_)) => self.note_up(),
             // A connection that has seen the disk fail is not trusted to know what is on it.
             Err(Failure::Later(_) | Failure::Damaged(_)) => self.connection = None,
+            // Closing would take the log away from readers, who could not make a new one now.
+            Err(Failure::Full(_)) => {}
         }
         result
     }
