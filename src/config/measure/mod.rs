@@ -187,10 +187,3 @@ pub fn telemetry_path(text: &str) -> Result<String, String> {
     }
     Ok(text.to_owned())
 }
-
-/// Whether Prometheus would take it as a label name.
-pub fn is_label_name(text: &str) -> bool {
-    let mut bytes = text.bytes();
-    bytes.next().is_some_and(|first| first.is_ascii_alphabetic() || first == b'_')
-        && bytes.all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
-}

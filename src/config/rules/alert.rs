@@ -7,11 +7,11 @@ use std::time::Duration;
 use super::remedy;
 use crate::config::catalogue::Catalogue;
 use crate::config::decode::{self, Findings, Table};
-use crate::config::measure::{is_label_name, written};
+use crate::config::measure::written;
 use crate::config::settings::MODES;
 use crate::config::yaml::{Content, Node};
 use crate::model::RuleId;
-use crate::policy::promql::{self, Expr};
+use crate::policy::promql::{self, Expr, is_label_name};
 use crate::policy::rule::{Query, Rule};
 use crate::policy::template::Template;
 

@@ -17,7 +17,7 @@ mod typing;
 use std::ops::Range;
 use std::sync::Arc;
 
-pub(super) use self::parser::is_label_name;
+pub use self::parser::is_label_name;
 pub use self::suggest::did_you_mean;
 use self::syntax::Node;
 use super::store::SeriesStore;

@@ -315,7 +315,7 @@ fn describe(token: &Token, written: &str) -> String {
 }
 
 /// Whether it can be written without quotes as a label name.
-pub(in crate::policy) fn is_label_name(text: &str) -> bool {
+pub fn is_label_name(text: &str) -> bool {
     !text.starts_with(|first: char| first.is_ascii_digit())
         && !text.is_empty()
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
