@@ -348,7 +348,7 @@ fn test_file(series: &[Scraped], cases: &[&Case]) -> String {
     }
     out.push_str("  promql_expr_test:\n");
     for case in cases {
-        let text = serde_json::to_string(&case.text).unwrap();
+        let text = serde_json::to_string(&case.text).expect("a string");
         let _ = writeln!(out, "  - expr: {text}\n    eval_time: {}s", case.at_ms / 1000);
         let samples = case.outcome.as_deref().unwrap_or_default();
         let _ = writeln!(out, "    exp_samples:{}", if samples.is_empty() { " []" } else { "" });
@@ -393,8 +393,12 @@ fn promtool() -> Option<String> {
 
 fn run(promtool: &str, folder: &Path, name: &str, content: &str) -> Result<(), String> {
     let path = folder.join(name);
-    std::fs::write(&path, content).unwrap();
-    let output = Command::new(promtool).args(["test", "rules"]).arg(&path).output().unwrap();
+    std::fs::write(&path, content).expect("the test file is written");
+    let output = Command::new(promtool)
+        .args(["test", "rules"])
+        .arg(&path)
+        .output()
+        .expect("promtool starts");
     let report = format!(
         "{}{}",
         String::from_utf8_lossy(&output.stdout),
@@ -469,6 +473,11 @@ fn another_parser_accepts_and_refuses_the_same_texts() {
         }
         let ours = promql::parse(&text);
         let theirs = promql_parser::parser::parse(&text);
+        if let Ok(expr) = &ours {
+            let printed = expr.to_string();
+            let again = promql::parse(&printed).map(|expr| expr.to_string());
+            assert_eq!(again, Ok(printed), "{text}");
+        }
         let is_beyond_the_subset = ours.as_ref().is_err_and(|error| {
             error.message.ends_with("not supported in rules here")
                 || error.message.starts_with("a negative offset")

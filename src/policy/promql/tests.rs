@@ -116,7 +116,9 @@ fn hostile_lengths_and_depths_end_in_an_error() {
 
 const NOW: EvalTime = EvalTime { timeline_ms: 600_000, utc_ms: 1_700_000_600_000 };
 
-fn store(readings: &[(&str, &[(&str, &str)], Reading<f64>)]) -> SeriesStore {
+type Labelled<'l> = (&'l str, &'l [(&'l str, &'l str)], Reading<f64>);
+
+fn store(readings: &[Labelled<'_>]) -> SeriesStore {
     let mut store = SeriesStore::default();
     for (name, labels, reading) in readings {
         let id = store.intern(&SeriesKey::new(name, labels));

@@ -2,7 +2,7 @@
 
 use super::ExprError;
 use super::functions::{Function, Signature};
-use super::parser::{expect_type, is_label_name};
+use super::parser::is_label_name;
 use super::syntax::{Aggregate, Binary, Kind, Node, ValueType};
 
 /// Checks the operands of one node; those of its parts have been checked before.
@@ -156,4 +156,29 @@ pub(super) fn text(arguments: &[Node], position: usize) -> Option<(&str, &Node)>
         Kind::Text(text) => Some((text, node)),
         _ => None,
     }
+}
+
+/// Makes sure that a value has the type that its place takes.
+fn expect_type(node: &Node, expected: ValueType, context: &str) -> Result<(), ExprError> {
+    let found = node.value_type();
+    if found == expected {
+        return Ok(());
+    }
+    let message =
+        format!("expected type {} in {context}, got {}", expected.documented(), found.documented());
+    let error = ExprError::new(node.span.clone(), message);
+    Err(match (expected, found) {
+        (ValueType::Range, ValueType::Vector) => match node.bare().kind {
+            Kind::Selector(_) => error.with_hint("add a range such as [1m]"),
+            _ => error.with_hint("a range such as [1m] stands right after a metric"),
+        },
+        (ValueType::Vector, ValueType::Range) => {
+            error.with_hint("leave the range out, or take a function over it such as rate(…)")
+        }
+        (ValueType::Vector, ValueType::Scalar) => error.with_hint("vector(…) makes a vector of it"),
+        (ValueType::Scalar, ValueType::Vector) => {
+            error.with_hint("scalar(…) takes the value of a single series")
+        }
+        _ => error,
+    })
 }

@@ -16,6 +16,9 @@ const REFUSED_AGGREGATIONS: [(&str, &str); 3] = [
     ("limit_ratio", "use topk"),
 ];
 
+/// Whether `without` was written rather than `by`, and the labels.
+type Grouping = (bool, Vec<Arc<str>>);
+
 impl Parser<'_> {
     /// Reads `sum by (label) (expr)` or `sum(expr) by (label)`, if an aggregation stands here.
     pub(super) fn aggregate(&mut self, called: bool) -> Result<Option<Node>, ExprError> {
@@ -49,7 +52,7 @@ impl Parser<'_> {
         word.eq_ignore_ascii_case("by") || word.eq_ignore_ascii_case("without")
     }
 
-    fn grouping(&mut self) -> Result<Option<(bool, Vec<Arc<str>>)>, ExprError> {
+    fn grouping(&mut self) -> Result<Option<Grouping>, ExprError> {
         let without = self.at_keyword("without");
         if !without && !self.at_keyword("by") {
             return Ok(None);

@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use super::ExprError;
 use super::lexer::{self, Token};
-use super::syntax::{Binary, BinaryOp, Group, Kind, Matching, Node, ValueType};
+use super::syntax::{Binary, BinaryOp, Group, Kind, Matching, Node};
 use super::typing;
 
 /// The longest expression, in bytes.
@@ -319,33 +319,4 @@ pub fn is_label_name(text: &str) -> bool {
     !text.starts_with(|first: char| first.is_ascii_digit())
         && !text.is_empty()
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
-}
-
-/// Makes sure that every value has a type that its place takes.
-pub(super) fn expect_type(
-    node: &Node,
-    expected: ValueType,
-    context: &str,
-) -> Result<(), ExprError> {
-    let found = node.value_type();
-    if found == expected {
-        return Ok(());
-    }
-    let message =
-        format!("expected type {} in {context}, got {}", expected.documented(), found.documented());
-    let error = ExprError::new(node.span.clone(), message);
-    Err(match (expected, found) {
-        (ValueType::Range, ValueType::Vector) => match node.bare().kind {
-            Kind::Selector(_) => error.with_hint("add a range such as [1m]"),
-            _ => error.with_hint("a range such as [1m] stands right after a metric"),
-        },
-        (ValueType::Vector, ValueType::Range) => {
-            error.with_hint("leave the range out, or take a function over it such as rate(…)")
-        }
-        (ValueType::Vector, ValueType::Scalar) => error.with_hint("vector(…) makes a vector of it"),
-        (ValueType::Scalar, ValueType::Vector) => {
-            error.with_hint("scalar(…) takes the value of a single series")
-        }
-        _ => error,
-    })
 }
