@@ -356,4 +356,63 @@ proptest! {
         seqs.dedup();
         prop_assert_eq!(seqs.len(), events.len());
     }
+
+    #[test]
+    fn damaged_logs_give_at_most_one_event_a_record_and_leave_nothing_held(
+        damage in proptest::collection::vec((any::<prop::sample::Index>(), 0u8..5, 0usize..200), 0..25),
+        callers: bool,
+    ) {
+        let mut lines: Vec<String> = [
+            include_str!("../../../tests/fixtures/kernel/oom-global-driver.log"),
+            include_str!("../../../tests/fixtures/kernel/oom-interleaved-lost-split.log"),
+            include_str!("../../../tests/fixtures/kernel/oom-group.log"),
+            include_str!("../../../tests/fixtures/kernel/oom-4.x.log"),
+            include_str!("../../../tests/fixtures/kernel/nvrm.log"),
+            include_str!("../../../tests/fixtures/kernel/xid.log"),
+            include_str!("../../../tests/fixtures/kernel/hung-tasks.log"),
+        ]
+        .iter()
+        .flat_map(|log| log.lines())
+        .filter_map(|line| Some(line.split_once("] ")?.1.to_owned()))
+        .collect();
+        for (place, kind, extent) in damage {
+            let at = place.index(lines.len());
+            let other = (at + extent) % lines.len();
+            let line = lines[at].clone();
+            let cut = line.floor_boundary(extent);
+            match kind {
+                0 => drop(lines.remove(at)),
+                1 => lines.insert(at, line),
+                2 => lines.swap(at, other),
+                3 => lines[at].truncate(cut),
+                _ => {
+                    lines[at].truncate(cut);
+                    lines.insert(at + 1, line[cut..].to_owned());
+                }
+            }
+        }
+        let mut assembler = EventAssembler::new();
+        let mut out = Vec::new();
+        for (number, text) in lines.iter().enumerate() {
+            let caller = callers.then_some(if number % 3 == 0 { "T1" } else { "T2" });
+            assembler.feed(&line(number as u64, caller, text), &mut out);
+        }
+        assembler.finish(&mut out);
+        prop_assert_eq!((assembler.pending_since_seq(), assembler.next_deadline()), (None, None));
+        let mut seqs: Vec<_> = out.iter().map(|event| event.seq).collect();
+        seqs.sort();
+        seqs.dedup();
+        prop_assert_eq!(seqs.len(), out.len());
+    }
+}
+
+/// `str::floor_char_boundary`, which is newer than the oldest compiler that this crate supports.
+trait FloorBoundary {
+    fn floor_boundary(&self, at: usize) -> usize;
+}
+
+impl FloorBoundary for String {
+    fn floor_boundary(&self, at: usize) -> usize {
+        (0..=at.min(self.len())).rev().find(|at| self.is_char_boundary(*at)).unwrap_or(0)
+    }
 }
