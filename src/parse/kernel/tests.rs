@@ -151,7 +151,6 @@ fn the_summary_may_be_broken_at_any_byte() {
         let events = events(&broken);
         assert_eq!(kills(&events), [(42, "b".to_owned())], "broken at {head:?}");
         let KernelEvent::OomKill { memcg, .. } = &events[0].kind else { panic!() };
-        // With `uid=0` cut off the line still reads as whole only from its second part on.
         assert_eq!(memcg.as_deref(), Some("/limit42/sub"), "broken at {head:?}");
     }
 }
@@ -244,6 +243,32 @@ fn a_flood_of_beginnings_is_held_in_bounded_memory() {
     }
     assembler.finish(&mut out);
     assert_eq!(kills(&out).len(), 2_000);
+}
+
+#[test]
+fn stacks_of_other_tasks_between_its_lines_are_not_the_traces() {
+    let lines = trace("a", "b", 42);
+    let noise = [
+        "INFO: task z:9 blocked for more than 120 seconds.",
+        "task:z state:D stack:0 pid:9",
+        "Call Trace:",
+        " os_acquire_rwlock_read+0x1/0x2 [nvidia]",
+        "z: page allocation failure: order:4, mode:0xcc0(GFP_KERNEL)",
+        "CPU: 3 PID: 9 Comm: z Not tainted",
+        " nv_alloc_pages+0x1/0x2 [nvidia]",
+        "WARNING: CPU: 2 PID: 8 at mm/x.c:1 x+0x1/0x2",
+    ];
+    let driver = |events: &[Event]| {
+        events.iter().find_map(|event| match event.kind {
+            KernelEvent::OomKill { driver, .. } => Some(driver),
+            _ => None,
+        })
+    };
+    let mut with = refs(&lines);
+    with.splice(1..1, noise);
+    assert_eq!(driver(&events(&with)), Some(true));
+    with.retain(|line| *line != lines[5]);
+    assert_eq!(driver(&events(&with)), Some(false));
 }
 
 #[test]
