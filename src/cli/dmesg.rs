@@ -1,10 +1,11 @@
 //! `umawarden dmesg`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::Context;
 use jiff::Timestamp;
@@ -20,6 +21,8 @@ use crate::parse::kernel::EventAssembler;
 const LONGEST_LINE: usize = 64 * 1024;
 /// The largest record that `/dev/kmsg` gives.
 const RECORD_BYTES: usize = 8 * 1024;
+/// So many records are remembered by number, to know those that a log holds twice.
+const MOST_REMEMBERED: usize = 64 * 1024;
 
 /// Arguments of `umawarden dmesg`.
 #[derive(Debug, clap::Args)]
@@ -193,6 +196,8 @@ struct Report<W: Write> {
     assembler: EventAssembler,
     events: Vec<Event>,
     messages: u64,
+    /// Number and time of the records that were read.
+    seen: BTreeSet<(u64, Option<Duration>)>,
     /// By number of the message that dates the event.
     waiting: BTreeMap<u64, Waiting>,
     /// Stamps of the messages that events may still be dated by.
@@ -210,6 +215,7 @@ impl<W: Write> Report<W> {
             assembler: EventAssembler::new(),
             events: Vec::new(),
             messages: 0,
+            seen: BTreeSet::new(),
             waiting: BTreeMap::new(),
             stamps: BTreeMap::new(),
             counts: BTreeMap::new(),
@@ -223,6 +229,14 @@ impl<W: Write> Report<W> {
 
     fn message(&mut self, message: &Message) -> anyhow::Result<()> {
         self.messages += 1;
+        if let Some(seq) = message.seq {
+            if !self.seen.insert((seq, message.position)) {
+                return Ok(());
+            }
+            if self.seen.len() > MOST_REMEMBERED {
+                self.seen.pop_first();
+            }
+        }
         let mut line = message.kernel_line();
         line.seq = Some(self.messages);
         let stamp = Message {

@@ -108,6 +108,15 @@ fn all_lists_records_of_user_space_marked_and_in_order() {
 }
 
 #[test]
+fn a_record_that_a_log_holds_twice_is_told_once() {
+    let record = "3,7,1000,-;NVRM: Xid (PCI:000f:01:00): 31, pid=5, name=x\n";
+    let other = record.replace("3,7,", "3,8,");
+    let log = format!("{record}{other}{record}");
+    let output = dmesg().args(["--json", "-"]).write_stdin(log).output().unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap().lines().count(), 2);
+}
+
+#[test]
 fn a_log_that_cannot_be_read_is_named_and_exits_2() {
     let missing = dmesg().arg("/nonexistent/log").output().unwrap();
     assert_eq!(missing.status.code(), Some(2));

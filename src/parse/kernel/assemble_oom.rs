@@ -71,7 +71,7 @@ impl EventAssembler {
         trace.invoked = true;
         trace.trigger_comm = Some(comm.to_owned());
         self.traces_begun += 1;
-        self.other_stack = false;
+        self.other_stack = None;
         self.push_trace(trace, out);
     }
 
@@ -112,15 +112,17 @@ impl EventAssembler {
         if let Some((pid, comm)) = oom::stack_header(line.text) {
             self.stack_header(pid, comm, line);
         } else if begins_other_stack(line.text) {
-            self.begin_other_stack(line);
+            if !line.text.starts_with("task:") {
+                self.other_stack = Some(None);
+            }
+            self.mute(line);
         } else {
             self.note(line, |trace| trace.body(line.text));
         }
     }
 
-    /// What follows is a stack of something else.
-    pub(super) fn begin_other_stack(&mut self, line: &KernelLine<'_>) {
-        self.other_stack = true;
+    /// The frames that follow are of something else.
+    pub(super) fn mute(&mut self, line: &KernelLine<'_>) {
         match self.target(line) {
             Some(at) if line.caller.is_some() => {
                 if let Some(trace) = self.traces.get_mut(at) {
@@ -132,10 +134,9 @@ impl EventAssembler {
     }
 
     fn stack_header(&mut self, pid: u32, comm: &str, line: &KernelLine<'_>) {
-        if std::mem::take(&mut self.other_stack) {
-            if line.caller.is_none() {
-                self.current = None;
-            }
+        if self.other_stack.as_ref().is_some_and(|whose| whose.as_deref() == Some(comm)) {
+            self.other_stack = None;
+            self.mute(line);
             return;
         }
         let now = self.now;
@@ -150,6 +151,10 @@ impl EventAssembler {
             trace.body_lines = trace.body_lines.saturating_add(1);
             trace.muted = false;
             self.current = Some(trace.opened.line);
+            return;
+        }
+        if self.other_stack.take().is_some() {
+            self.mute(line);
             return;
         }
         // Perhaps a trace whose first line was lost; its frames will tell.

@@ -121,8 +121,8 @@ pub struct EventAssembler {
     traces: Vec<Trace>,
     /// The trace that lines without a caller belong to: its `opened.line`.
     current: Option<u64>,
-    /// The next stack is not an OOM trace's.
-    other_stack: bool,
+    /// A stack that is no OOM trace's is about to come; whose, where known.
+    other_stack: Option<Option<String>>,
     traces_begun: u64,
     /// `Killed process` lines that were cut before their figures.
     broken_kill: Option<BrokenMessage>,
@@ -167,7 +167,8 @@ impl EventAssembler {
         } else if let Some(message) = oom::parse(line.text) {
             self.feed_oom(message, line, out);
         } else if let Some((comm, order)) = tasks::page_allocation_failure(line.text) {
-            self.begin_other_stack(line);
+            self.other_stack = Some(Some(comm.to_owned()));
+            self.mute(line);
             let kind = KernelEvent::PageAllocFailure { comm: comm.to_owned(), order };
             out.push(Anchor::of(line).event(kind));
         } else if line.text.starts_with("INFO: task ") {
@@ -218,7 +219,7 @@ impl EventAssembler {
     }
 
     fn feed_task(&mut self, line: &KernelLine<'_>, out: &mut Vec<Event>) {
-        self.begin_other_stack(line);
+        self.mute(line);
         let about = self.hung.iter().rev().find_map(|held| {
             tasks::lock(line.text, &held.comm, held.pid).map(|lock| (held.anchor, held.at, lock))
         });

@@ -69,8 +69,12 @@ pub(super) fn page_allocation_failure(text: &str) -> Option<(&str, u32)> {
     let (comm, rest) = text.split_once(": page allocation failure")?;
     let rest = rest.strip_prefix(": ").or_else(|| rest.strip_prefix(". "))?;
     let (order, rest) = number(rest.strip_prefix("order:")?)?;
-    let (_, rest) = hex(rest.strip_prefix(", mode:")?)?;
-    let ended = rest.is_empty() || rest.starts_with(['(', ',', ' ']);
+    let ended = match rest.strip_prefix(", mode:") {
+        Some(mode) => {
+            hex(mode).is_some_and(|(_, rest)| rest.is_empty() || rest.starts_with(['(', ',', ' ']))
+        }
+        None => rest.trim_end().is_empty(),
+    };
     (ended && fits_comm(comm) && !is_other_program(comm))
         .then_some((comm, u32::try_from(order).ok()?))
 }

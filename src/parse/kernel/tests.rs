@@ -151,7 +151,6 @@ fn the_summary_may_be_broken_at_any_byte() {
         let events = events(&broken);
         assert_eq!(kills(&events), [(42, "b".to_owned())], "broken at {head:?}");
         let KernelEvent::OomKill { memcg, .. } = &events[0].kind else { panic!() };
-        // With `uid=0` cut off the line still reads as whole only from its second part on.
         assert_eq!(memcg.as_deref(), Some("/limit42/sub"), "broken at {head:?}");
     }
 }
@@ -244,6 +243,32 @@ fn a_flood_of_beginnings_is_held_in_bounded_memory() {
     }
     assembler.finish(&mut out);
     assert_eq!(kills(&out).len(), 2_000);
+}
+
+#[test]
+fn stacks_of_other_tasks_between_its_lines_are_not_the_traces() {
+    let lines = trace("a", "b", 42);
+    let noise = [
+        "INFO: task z:9 blocked for more than 120 seconds.",
+        "task:z state:D stack:0 pid:9",
+        "Call Trace:",
+        " os_acquire_rwlock_read+0x1/0x2 [nvidia]",
+        "z: page allocation failure: order:4, mode:0xcc0(GFP_KERNEL)",
+        "CPU: 3 PID: 9 Comm: z Not tainted",
+        " nv_alloc_pages+0x1/0x2 [nvidia]",
+        "WARNING: CPU: 2 PID: 8 at mm/x.c:1 x+0x1/0x2",
+    ];
+    let driver = |events: &[Event]| {
+        events.iter().find_map(|event| match event.kind {
+            KernelEvent::OomKill { driver, .. } => Some(driver),
+            _ => None,
+        })
+    };
+    let mut with = refs(&lines);
+    with.splice(1..1, noise);
+    assert_eq!(driver(&events(&with)), Some(true));
+    with.retain(|line| *line != lines[5]);
+    assert_eq!(driver(&events(&with)), Some(false));
 }
 
 #[test]
@@ -355,5 +380,64 @@ proptest! {
         seqs.sort();
         seqs.dedup();
         prop_assert_eq!(seqs.len(), events.len());
+    }
+
+    #[test]
+    fn damaged_logs_give_at_most_one_event_a_record_and_leave_nothing_held(
+        damage in proptest::collection::vec((any::<prop::sample::Index>(), 0u8..5, 0usize..200), 0..25),
+        callers: bool,
+    ) {
+        let mut lines: Vec<String> = [
+            include_str!("../../../tests/fixtures/kernel/oom-global-driver.log"),
+            include_str!("../../../tests/fixtures/kernel/oom-interleaved-lost-split.log"),
+            include_str!("../../../tests/fixtures/kernel/oom-group.log"),
+            include_str!("../../../tests/fixtures/kernel/oom-4.x.log"),
+            include_str!("../../../tests/fixtures/kernel/nvrm.log"),
+            include_str!("../../../tests/fixtures/kernel/xid.log"),
+            include_str!("../../../tests/fixtures/kernel/hung-tasks.log"),
+        ]
+        .iter()
+        .flat_map(|log| log.lines())
+        .filter_map(|line| Some(line.split_once("] ")?.1.to_owned()))
+        .collect();
+        for (place, kind, extent) in damage {
+            let at = place.index(lines.len());
+            let other = (at + extent) % lines.len();
+            let line = lines[at].clone();
+            let cut = line.floor_boundary(extent);
+            match kind {
+                0 => drop(lines.remove(at)),
+                1 => lines.insert(at, line),
+                2 => lines.swap(at, other),
+                3 => lines[at].truncate(cut),
+                _ => {
+                    lines[at].truncate(cut);
+                    lines.insert(at + 1, line[cut..].to_owned());
+                }
+            }
+        }
+        let mut assembler = EventAssembler::new();
+        let mut out = Vec::new();
+        for (number, text) in lines.iter().enumerate() {
+            let caller = callers.then_some(if number % 3 == 0 { "T1" } else { "T2" });
+            assembler.feed(&line(number as u64, caller, text), &mut out);
+        }
+        assembler.finish(&mut out);
+        prop_assert_eq!((assembler.pending_since_seq(), assembler.next_deadline()), (None, None));
+        let mut seqs: Vec<_> = out.iter().map(|event| event.seq).collect();
+        seqs.sort();
+        seqs.dedup();
+        prop_assert_eq!(seqs.len(), out.len());
+    }
+}
+
+/// `str::floor_char_boundary`, which is newer than the oldest compiler that this crate supports.
+trait FloorBoundary {
+    fn floor_boundary(&self, at: usize) -> usize;
+}
+
+impl FloorBoundary for String {
+    fn floor_boundary(&self, at: usize) -> usize {
+        (0..=at.min(self.len())).rev().find(|at| self.is_char_boundary(*at)).unwrap_or(0)
     }
 }
