@@ -318,3 +318,33 @@ proptest::proptest! {
         }
     }
 }
+
+#[test]
+fn the_bounds_leave_room_for_real_rules() {
+    let deep = format!("{}uma_a{}", "(".repeat(60), ")".repeat(60));
+    let long = (0..100).map(|_| "uma_a").collect::<Vec<_>>().join(" + ");
+    for text in [deep, long] {
+        assert!(parse(&text).is_ok(), "{text}");
+    }
+}
+
+#[test]
+fn matching_on_the_name_treats_it_as_a_label() {
+    let store = store(&[("uma_a", &[("zone", "dma")], Reading::Value(3.0))]);
+    for (text, name, labels, value) in [
+        ("1 + on() uma_a", None, 1, 4.0),
+        ("sum by (__name__) (uma_a)", Some("uma_a"), 0, 3.0),
+        ("uma_a + on(__name__) uma_a", None, 0, 6.0),
+        ("uma_a == on(__name__) uma_a", Some("uma_a"), 0, 3.0),
+        ("uma_a == ignoring(zone) uma_a", Some("uma_a"), 0, 3.0),
+    ] {
+        let Evaluated::Known(Value::Vector(samples)) = evaluated(text, &store) else {
+            panic!("{text} is not a vector");
+        };
+        let found: Vec<_> = samples
+            .iter()
+            .map(|sample| (sample.name.as_deref(), sample.labels.len(), sample.value))
+            .collect();
+        assert_eq!(found, [(name, labels, value)], "{text}");
+    }
+}
