@@ -50,6 +50,25 @@ fn an_unknown_series_gets_the_closest_name() {
 }
 
 #[test]
+fn labels_to_group_and_match_by_must_exist() {
+    for text in [
+        "sum by (stat) (uma_memory_page_cache_bytes)",
+        "uma_memory_page_cache_bytes + on(stat) uma_memory_page_cache_bytes",
+    ] {
+        let message = "no series here has the label \"stat\"";
+        refused_with(text, text, message, Some("did you mean \"state\"?"));
+    }
+    for text in [
+        "sum by (state, __name__) (uma_memory_page_cache_bytes)",
+        "sum by (x) (label_replace(uma_memory_free_bytes, \"x\", \"1\", \"\", \"\"))",
+        "uma_memory_free_bytes and on() uma_memory_page_cache_bytes",
+        "uma_memory_free_bytes * ignoring(state) group_right uma_memory_page_cache_bytes",
+    ] {
+        assert_eq!(parse(text).expect(text).check(&Known), Ok(()), "{text}");
+    }
+}
+
+#[test]
 fn a_type_error_says_what_is_missing() {
     refused_with(
         "rate(uma_memory_free_bytes) > 1",
