@@ -1,16 +1,64 @@
 //! Checks a tree against the series that this build exports.
 
-use super::matcher::MatchOp;
+use std::sync::Arc;
+
+use super::functions::Function;
+use super::matcher::{MatchOp, NAME_LABEL};
 use super::suggest::did_you_mean;
 use super::syntax::{Kind, Node, Selector};
-use super::{ExprError, KnownSeries};
+use super::{ExprError, KnownSeries, typing};
 
 /// Finds the first metric or matched label that does not exist.
 pub(super) fn node(node: &Node, known: &dyn KnownSeries) -> Result<(), ExprError> {
     match &node.kind {
         Kind::Selector(inner) | Kind::Range { selector: inner, .. } => selector(inner, known),
-        _ => node.children().into_iter().try_for_each(|child| self::node(child, known)),
+        _ => {
+            node.children().into_iter().try_for_each(|child| self::node(child, known))?;
+            grouping(node, known)
+        }
     }
+}
+
+/// Finds labels to group or match by that nothing below has.
+fn grouping(node: &Node, known: &dyn KnownSeries) -> Result<(), ExprError> {
+    let written: Vec<&Arc<str>> = match &node.kind {
+        Kind::Aggregate(aggregate) => aggregate.grouping.iter().collect(),
+        Kind::Binary(binary) => {
+            let include = binary.matching.group.iter().flat_map(|group| &group.include);
+            binary.matching.labels.iter().chain(include).collect()
+        }
+        _ => return Ok(()),
+    };
+    let mut labels = vec![NAME_LABEL.to_owned()];
+    if !written.is_empty() {
+        collect_labels(node, known, &mut labels);
+    }
+    let Some(label) =
+        written.into_iter().find(|label| !labels.iter().any(|known| known.as_str() == &***label))
+    else {
+        return Ok(());
+    };
+    let error =
+        ExprError::new(node.span.clone(), format!("no series here has the label \"{label}\""));
+    Err(match did_you_mean(label, labels.iter().skip(1).map(String::as_str)) {
+        Some(hint) => error.with_hint(hint),
+        None => error.with_hint("group and match by labels that the series have"),
+    })
+}
+
+/// The labels that elements may have: those of the series, and those that functions make.
+fn collect_labels(node: &Node, known: &dyn KnownSeries, labels: &mut Vec<String>) {
+    match &node.kind {
+        Kind::Selector(selector) | Kind::Range { selector, .. } => {
+            let found = known.labels(&selector.name).unwrap_or_default();
+            labels.extend(found.into_iter().map(str::to_owned));
+        }
+        Kind::Call { function: Function::LabelReplace | Function::LabelJoin, arguments } => {
+            labels.extend(typing::text(arguments, 1).map(|(label, _)| label.to_owned()));
+        }
+        _ => {}
+    }
+    node.children().into_iter().for_each(|child| collect_labels(child, known, labels));
 }
 
 fn selector(selector: &Selector, known: &dyn KnownSeries) -> Result<(), ExprError> {

@@ -50,6 +50,25 @@ fn an_unknown_series_gets_the_closest_name() {
 }
 
 #[test]
+fn labels_to_group_and_match_by_must_exist() {
+    for text in [
+        "sum by (stat) (uma_memory_page_cache_bytes)",
+        "uma_memory_page_cache_bytes + on(stat) uma_memory_page_cache_bytes",
+    ] {
+        let message = "no series here has the label \"stat\"";
+        refused_with(text, text, message, Some("did you mean \"state\"?"));
+    }
+    for text in [
+        "sum by (state, __name__) (uma_memory_page_cache_bytes)",
+        "sum by (x) (label_replace(uma_memory_free_bytes, \"x\", \"1\", \"\", \"\"))",
+        "uma_memory_free_bytes and on() uma_memory_page_cache_bytes",
+        "uma_memory_free_bytes * ignoring(state) group_right uma_memory_page_cache_bytes",
+    ] {
+        assert_eq!(parse(text).expect(text).check(&Known), Ok(()), "{text}");
+    }
+}
+
+#[test]
 fn a_type_error_says_what_is_missing() {
     refused_with(
         "rate(uma_memory_free_bytes) > 1",
@@ -316,5 +335,35 @@ proptest::proptest! {
                 proptest::prop_assert!(evaluated.is_ok());
             }
         }
+    }
+}
+
+#[test]
+fn the_bounds_leave_room_for_real_rules() {
+    let deep = format!("{}uma_a{}", "(".repeat(60), ")".repeat(60));
+    let long = (0..100).map(|_| "uma_a").collect::<Vec<_>>().join(" + ");
+    for text in [deep, long] {
+        assert!(parse(&text).is_ok(), "{text}");
+    }
+}
+
+#[test]
+fn matching_on_the_name_treats_it_as_a_label() {
+    let store = store(&[("uma_a", &[("zone", "dma")], Reading::Value(3.0))]);
+    for (text, name, labels, value) in [
+        ("1 + on() uma_a", None, 1, 4.0),
+        ("sum by (__name__) (uma_a)", Some("uma_a"), 0, 3.0),
+        ("uma_a + on(__name__) uma_a", None, 0, 6.0),
+        ("uma_a == on(__name__) uma_a", Some("uma_a"), 0, 3.0),
+        ("uma_a == ignoring(zone) uma_a", Some("uma_a"), 0, 3.0),
+    ] {
+        let Evaluated::Known(Value::Vector(samples)) = evaluated(text, &store) else {
+            panic!("{text} is not a vector");
+        };
+        let found: Vec<_> = samples
+            .iter()
+            .map(|sample| (sample.name.as_deref(), sample.labels.len(), sample.value))
+            .collect();
+        assert_eq!(found, [(name, labels, value)], "{text}");
     }
 }
