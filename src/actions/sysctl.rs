@@ -26,8 +26,8 @@ pub(super) fn write(procfs: &Path, name: &str, value: &'static str) -> Result<()
 }
 
 /// What to do about it. The kernel compares the writer's effective uid with 0 of the initial user
-/// namespace and asks for no capability (`test_perm` in fs/proc/proc_sysctl.c), so CAP_SYS_ADMIN and
-/// CAP_DAC_OVERRIDE are of no use, and none is needed.
+/// namespace and asks for no capability (`test_perm` in fs/proc/proc_sysctl.c), so CAP_SYS_ADMIN
+/// and CAP_DAC_OVERRIDE are of no use, and none is needed.
 fn remedy(error: &io::Error) -> &'static str {
     match Errno::from_io_error(error) {
         Some(Errno::ACCESS | Errno::PERM) => {

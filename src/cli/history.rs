@@ -14,10 +14,10 @@ use jiff::tz::TimeZone;
 use serde::Serialize;
 
 use super::Exit;
-use crate::journal::{AlertChange, JournalReader, ReadError, TimelineItem, TimelineQuery};
+use crate::journal::{JournalReader, ReadError, TimelineItem, TimelineQuery};
 use crate::model::{
-    Assessment, Decision, Evidence, KernelEvent, Mode, Outcome, OutcomeResult, Reading, RuleId,
-    Verdict,
+    AlertChange, Assessment, Decision, Evidence, KernelEvent, Mode, Outcome, OutcomeResult,
+    Reading, RuleId, Verdict,
 };
 
 /// Arguments of `umawarden history`.
@@ -354,7 +354,7 @@ fn outcome_text(
 }
 
 fn alert_text(change: &AlertChange) -> String {
-    let mut text = format!("{}: {} → {}", change.rule, change.from, change.to);
+    let mut text = format!("{}: {} → {}", change.rule, change.from.name(), change.to.name());
     if let Reading::Value(value) = change.value {
         append(&mut text, format_args!(", value {value}"));
     }
@@ -408,8 +408,11 @@ fn append(text: &mut String, more: std::fmt::Arguments<'_>) {
 /// theirs may reach a terminal.
 fn printable(text: &str) -> Cow<'_, str> {
     let odd = |c: char| {
-        c.is_control()
-            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+        let changes_direction = matches!(
+            c,
+            '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+        );
+        c.is_control() || changes_direction
     };
     if !text.contains(odd) {
         return Cow::Borrowed(text);

@@ -63,7 +63,7 @@ pub async fn serve(
         let room = connections.make_room();
         tokio::select! {
             biased;
-            _ = shutdown.wait_for(|stop| *stop) => break,
+            () = told_to_end(&mut shutdown) => break,
             _ = connections.tasks.join_next(), if !connections.tasks.is_empty() => {}
             accepted = accept(&listeners), if room => match accepted {
                 Ok(stream) => {
@@ -85,6 +85,12 @@ pub async fn serve(
     drop(listeners);
     connections.drain().await;
     Ok(())
+}
+
+/// Waits until `shutdown` turns true, or nobody can turn it true any more.
+async fn told_to_end(shutdown: &mut watch::Receiver<bool>) {
+    // The guard that comes back must not live across another await.
+    let _told_or_orphaned = shutdown.wait_for(|stop| *stop).await.is_ok();
 }
 
 /// The next connection on any of the listeners.

@@ -1,13 +1,10 @@
 //! What the journal is given, and the rows that become of it.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::{
-    Assessment, Decision, Event, Moment, Outcome, Reading, RuleId, Verdict, as_number,
-};
+use crate::model::{AlertChange, Assessment, Decision, Event, Moment, Outcome, RuleId, Verdict};
 
 /// One thing to keep.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,24 +30,6 @@ pub enum Entry {
     Alert(AlertChange),
     /// A remark about the daemon itself.
     Note(Note),
-}
-
-/// An alert's change of state.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct AlertChange {
-    /// When.
-    pub at: Moment,
-    /// The rule.
-    pub rule: RuleId,
-    /// The alert's labels.
-    pub labels: BTreeMap<String, String>,
-    /// Name of the state before.
-    pub from: String,
-    /// Name of the state after.
-    pub to: String,
-    /// The expression's value.
-    #[serde(with = "as_number")]
-    pub value: Reading<f64>,
 }
 
 /// A remark about the daemon itself: start, stop, reload, a reboot seen.

@@ -30,7 +30,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-pub use entry::{AlertChange, Entry, Note};
+pub use entry::{Entry, Note};
 pub use file::FILE_NAME;
 pub use reader::{
     DecisionQuery, DecisionRecord, EventQuery, JournalReader, Order, Page, ReadError, StoredEvent,
@@ -79,8 +79,9 @@ pub struct ResumePoint {
 pub struct Journal {
     queue: Arc<Queue>,
     health: Arc<Health>,
-    ended: Receiver<()>,
-    thread: Option<JoinHandle<()>>,
+    ended: Mutex<Receiver<()>>,
+    started: bool,
+    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 /// How it goes, for those who must not wait for the writer.
@@ -113,7 +114,8 @@ impl Journal {
                 None
             }
         };
-        Self { queue, health, ended, thread }
+        let started = thread.is_some();
+        Self { queue, health, ended: Mutex::new(ended), started, thread: Mutex::new(thread) }
     }
 
     /// Keeps that, soon: within about 10 ms on a healthy disk. Never waits. While the disk cannot
@@ -194,12 +196,14 @@ impl Journal {
 
     /// Writes what waits, closes the file, and lets the next one have the directory. An error
     /// means that the disk did not answer in time, or that entries could not be written.
-    pub fn close(mut self, deadline: Duration) -> Result<(), JournalError> {
+    pub fn close(&self, deadline: Duration) -> Result<(), JournalError> {
         self.queue.close();
-        let Some(thread) = self.thread.take() else {
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(thread) = thread else {
             return Err(JournalError::Down(self.health.reason()));
         };
-        match self.ended.recv_timeout(deadline) {
+        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        match ended.recv_timeout(deadline) {
             Err(RecvTimeoutError::Timeout) => return Err(JournalError::TimedOut(deadline)),
             Ok(()) | Err(RecvTimeoutError::Disconnected) => {}
         }
@@ -214,7 +218,7 @@ impl Journal {
         deadline: Duration,
         ask: impl FnOnce(std::sync::mpsc::SyncSender<Result<T, JournalError>>),
     ) -> Result<T, JournalError> {
-        if self.thread.is_none() {
+        if !self.started {
             return Err(JournalError::Down(self.health.reason()));
         }
         let (to, answer) = sync_channel(1);

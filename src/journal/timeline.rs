@@ -7,9 +7,9 @@ use rusqlite::types::Value;
 use rusqlite::{OptionalExtension, Row, params_from_iter};
 use serde::de::DeserializeOwned;
 
+use super::Note;
 use super::reader::{Filter, JournalReader, ReadError, StoredEvent};
-use super::{AlertChange, Note};
-use crate::model::{Assessment, Decision, KernelEvent, Outcome};
+use crate::model::{AlertChange, Assessment, Decision, KernelEvent, Outcome};
 
 /// Which entries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -2,6 +2,7 @@
 //!
 //! Nothing here does anything: no files, no clock, no threads, and no imports from the crate.
 
+mod alert;
 mod decision;
 mod event;
 mod moment;
@@ -9,6 +10,7 @@ mod observation;
 mod reading;
 mod series;
 
+pub use alert::{AlertChange, AlertState};
 pub use decision::{
     Action, Assessment, CacheKind, Decision, DecisionId, Evidence, HoldReason, Mode, Outcome,
     OutcomeResult, RuleId, Verdict,

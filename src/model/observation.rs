@@ -32,8 +32,8 @@ pub enum Source {
     Process,
     /// The journal on disk.
     Journal,
-    /// The policy's own counters and rule states.
-    Policy,
+    /// This program: its counters, decisions and rule states.
+    Daemon,
 }
 
 impl Source {
@@ -49,7 +49,7 @@ impl Source {
         Self::KernelLog,
         Self::Process,
         Self::Journal,
-        Self::Policy,
+        Self::Daemon,
     ];
 
     /// The name in labels, logs and JSON.
@@ -65,7 +65,7 @@ impl Source {
             Self::KernelLog => "kernel_log",
             Self::Process => "process",
             Self::Journal => "journal",
-            Self::Policy => "policy",
+            Self::Daemon => "daemon",
         }
     }
 }
@@ -81,6 +81,9 @@ pub struct KernelRecord {
     pub level: u8,
     /// The kernel's own clock, in microseconds since boot. It drifts from `CLOCK_MONOTONIC`.
     pub usec: u64,
+    /// The task (`T123`) or CPU (`C1`) that printed it, where the kernel says so
+    /// (CONFIG_PRINTK_CALLER).
+    pub caller: Option<String>,
     /// Wall time: of arrival for a live record, from a fresh clock offset for an old one.
     pub utc: Timestamp,
     /// The message; bytes outside printable ASCII stand as `\xNN`, as the kernel wrote them.

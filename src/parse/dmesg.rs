@@ -100,8 +100,8 @@ impl LogText {
         Self::default()
     }
 
-    /// Takes in one line, without its newline. Gives the message before it, which is now known to be
-    /// whole.
+    /// Takes in one line, without its newline. Gives the message before it, which is now known to
+    /// be whole.
     pub fn feed(&mut self, bytes: &[u8]) -> Option<Message> {
         self.lines += 1;
         let bytes = bytes.get(..LONGEST_LINE).unwrap_or(bytes);

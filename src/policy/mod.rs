@@ -1,7 +1,277 @@
 //! Observations in, decisions out. Pure: no files, no clock, no threads.
+//!
+//! [`Policy::step`] is the whole interface: the daemon, a dry run, a replay and the tests differ
+//! only in who makes the observations and in what happens to the decisions.
 
+mod alert;
+mod counters;
+mod evidence;
+mod group;
 pub mod promql;
+mod remedy;
 pub mod rule;
+mod sources;
 pub mod status;
 pub mod store;
 pub mod template;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::model::{
+    AlertChange, Assessment, Decision, DecisionId, Event, KernelRecord, Mode, Moment, Observation,
+    Outcome, RuleId,
+};
+use crate::parse::kernel::{EventAssembler, KernelLine};
+use counters::Counters;
+use group::Group;
+use rule::RuleSet;
+use sources::SourceTable;
+use status::Status;
+use store::SeriesStore;
+
+/// What one step brought.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Step {
+    /// What the kernel log told.
+    pub events: Vec<Event>,
+    /// Alerts that became pending, began to fire, or ended.
+    pub alerts: Vec<AlertChange>,
+    /// What to do, and what not to do and why.
+    pub decisions: Vec<Decision>,
+    /// What earlier actions have changed.
+    pub assessments: Vec<Assessment>,
+    /// Rules that can no longer be judged, and those that can again.
+    pub doubts: Vec<Doubt>,
+}
+
+/// Whether a rule can be judged has changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Doubt {
+    /// Which rule.
+    pub rule: RuleId,
+    /// Which readings are missing, and why; empty when it can be judged again.
+    pub reasons: Vec<String>,
+}
+
+/// The state from which decisions follow: readings, kernel events, rules.
+#[derive(Debug)]
+pub struct Policy {
+    started: Moment,
+    mode: Mode,
+    store: SeriesStore,
+    sources: SourceTable,
+    kernel_log: EventAssembler,
+    /// Kernel events that an earlier run of this program has counted, by sequence number.
+    already_counted: BTreeSet<u64>,
+    counters: Counters,
+    groups: Vec<Group>,
+    next_decision: u64,
+    /// The decision whose action is under way, and since when; one at a time on a node.
+    in_flight: Option<(DecisionId, Duration)>,
+    rule_statuses: Arc<[status::RuleStatus]>,
+    series: Arc<[crate::model::SeriesKey]>,
+}
+
+/// What a rule's evaluation may read and change, beside the rule itself.
+struct Surroundings<'a> {
+    at: Moment,
+    mode: Mode,
+    store: &'a SeriesStore,
+    /// When memory was last measured, on the uptime clock.
+    measured: Option<Duration>,
+    in_flight: &'a mut Option<(DecisionId, Duration)>,
+    next_decision: &'a mut u64,
+    counters: &'a mut Counters,
+    step: &'a mut Step,
+}
+
+impl Policy {
+    /// A policy that has seen nothing yet. `next_decision` continues the journal's numbering.
+    pub fn new(started: Moment, mode: Mode, rules: &RuleSet, next_decision: DecisionId) -> Self {
+        let mut store = SeriesStore::default();
+        let counters = Counters::new(&mut store);
+        let mut policy = Self {
+            started,
+            mode,
+            store,
+            sources: SourceTable::default(),
+            kernel_log: EventAssembler::new(),
+            already_counted: BTreeSet::new(),
+            counters,
+            groups: Vec::new(),
+            next_decision: next_decision.0,
+            in_flight: None,
+            rule_statuses: Arc::new([]),
+            series: Arc::new([]),
+        };
+        policy.replace_rules(started, mode, rules);
+        policy
+    }
+
+    /// Takes other rules, and returns the alerts that end with the old ones. What is known of a
+    /// rule that stays the same is kept; budgets and cooldowns are kept by name even where the rule
+    /// has changed, so that a reload resets no guard rail.
+    pub fn replace_rules(&mut self, at: Moment, mode: Mode, rules: &RuleSet) -> Vec<AlertChange> {
+        self.mode = mode;
+        let mut old = std::mem::take(&mut self.groups);
+        for group in &rules.groups {
+            for (name, range_ms) in group.rules.iter().flat_map(evidence::reads) {
+                self.store.retain(&name, range_ms);
+            }
+            let group = Group::new(group, at, &mut old, &mut self.store, &mut self.counters);
+            self.groups.push(group);
+        }
+        let mut ended = Vec::new();
+        for group in &mut old {
+            group.end(at, &self.groups, &mut self.counters, &mut ended);
+        }
+        self.counters.set_mode(mode, &mut self.store);
+        self.refresh_rule_statuses();
+        ended
+    }
+
+    /// Takes in what was seen since the last step and returns what to do about it.
+    ///
+    /// Nothing is published or judged before memory has been measured once: what the kernel log
+    /// held at a first start is where the counters begin, and not a burst.
+    pub fn step(&mut self, at: Moment, seen: &[Observation]) -> Step {
+        let mut step = Step::default();
+        for observation in seen {
+            self.observe(at, observation, &mut step);
+        }
+        self.kernel_log.tick(at.uptime, &mut step.events);
+        if !self.already_counted.is_empty() {
+            let known = &self.already_counted;
+            step.events.retain(|event| event.seq.is_none_or(|seq| !known.contains(&seq)));
+        }
+        for event in &step.events {
+            self.counters.count_event(&event.kind);
+        }
+        if self.sources.memory_measured().is_none() {
+            return step;
+        }
+        self.counters.publish(at, &mut self.store);
+        self.in_flight.take_if(|(_, since)| remedy::outcome_is_lost(*since, at.uptime));
+        let evaluated = self.evaluate(at, &mut step);
+        for decision in &step.decisions {
+            self.counters.count_decision(decision, &mut self.store);
+        }
+        if evaluated {
+            self.refresh_rule_statuses();
+            for group in &self.groups {
+                group.publish(&mut self.counters);
+            }
+            self.counters.publish(at, &mut self.store);
+        }
+        step
+    }
+
+    /// Events of these kernel-log records have been counted by an earlier run: records are read
+    /// again after a restart where a trace was unfinished.
+    pub fn resume_kernel_log(&mut self, already_counted: BTreeSet<u64>) {
+        self.already_counted = already_counted;
+    }
+
+    /// How long the caller may wait before the next step without missing a deadline.
+    pub fn next_step_in(&self, now: Duration) -> Duration {
+        let groups = self.groups.iter().map(Group::due);
+        let next = groups.chain(self.kernel_log.next_deadline()).min();
+        next.map_or(Duration::MAX, |due| due.saturating_sub(now))
+    }
+
+    /// The first kernel-log record that must be read again after a restart, so that an unfinished
+    /// trace is seen whole. `None`: nothing is unfinished.
+    pub fn kernel_log_pending_since(&self) -> Option<u64> {
+        self.kernel_log.pending_since_seq()
+    }
+
+    /// A read-only picture for exports.
+    pub fn status(&mut self, at: Moment) -> Status {
+        let keys = self.store.keys();
+        if self.series.len() != keys.len() {
+            self.series = keys.into();
+        }
+        Status {
+            at,
+            started: self.started,
+            mode: self.mode,
+            series: Arc::clone(&self.series),
+            values: self.store.readings().collect(),
+            sources: self.sources.statuses(),
+            rules: Arc::clone(&self.rule_statuses),
+        }
+    }
+
+    fn observe(&mut self, at: Moment, observation: &Observation, step: &mut Step) {
+        match observation {
+            Observation::KernelRecord(record) => self.observe_record(at, record, step),
+            Observation::KernelRecordsLost(lost) => self.counters.count_lost_records(*lost),
+            Observation::KernelRecordMalformed => self.counters.count_malformed_record(),
+            Observation::Readings(readings) => {
+                self.sources.take(at, readings, &mut self.store);
+            }
+            Observation::Outcome(outcome) => self.observe_outcome(outcome),
+        }
+    }
+
+    fn observe_record(&mut self, at: Moment, record: &KernelRecord, step: &mut Step) {
+        let from_kernel = record.facility == 0;
+        self.counters.count_record(from_kernel);
+        // A record of the backlog is as old as its wall time says.
+        let age = Duration::try_from(at.utc.duration_since(record.utc)).unwrap_or_default();
+        let line = KernelLine {
+            seq: Some(record.seq),
+            utc: Some(record.utc),
+            uptime: Some(at.uptime.saturating_sub(age)),
+            from_kernel,
+            identifier: None,
+            caller: record.caller.as_deref(),
+            text: &record.text,
+        };
+        self.kernel_log.feed(&line, &mut step.events);
+    }
+
+    fn observe_outcome(&mut self, outcome: &Outcome) {
+        self.counters.count_outcome(outcome, &mut self.store);
+        self.in_flight.take_if(|(decision, _)| *decision == outcome.decision);
+        for group in &mut self.groups {
+            group.observe_outcome(outcome);
+        }
+    }
+
+    /// Evaluates the groups that are due; returns whether any was.
+    fn evaluate(&mut self, at: Moment, step: &mut Step) -> bool {
+        let mut surroundings = Surroundings {
+            at,
+            mode: self.mode,
+            store: &self.store,
+            measured: self.sources.memory_measured(),
+            in_flight: &mut self.in_flight,
+            next_decision: &mut self.next_decision,
+            counters: &mut self.counters,
+            step,
+        };
+        let mut evaluated = false;
+        for group in &mut self.groups {
+            if group.due() <= at.uptime {
+                group.evaluate(&mut surroundings);
+                evaluated = true;
+            }
+        }
+        evaluated
+    }
+
+    fn refresh_rule_statuses(&mut self) {
+        let mode = self.mode;
+        if self.groups.iter().any(Group::changed)
+            || self.rule_statuses.len() != self.groups.iter().map(Group::rules).sum::<usize>()
+        {
+            self.rule_statuses =
+                self.groups.iter_mut().flat_map(|group| group.statuses(mode)).collect();
+        }
+    }
+}

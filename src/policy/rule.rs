@@ -29,7 +29,7 @@ pub struct RuleGroup {
 }
 
 /// One alert, and perhaps its remedy.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Rule {
     /// Group and alert name; unique.
     pub id: RuleId,
@@ -58,8 +58,17 @@ pub struct Query {
     pub expr: Expr,
 }
 
+impl PartialEq for Query {
+    /// The text says all.
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
+impl Eq for Query {}
+
 /// Steps that are tried in order until the aim is met.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Remedy {
     /// Met when it yields anything. Without one, the aim is that `expr` yields nothing.
     pub aim: Option<Query>,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::model::{Mode, Moment, Reading, RuleId, SeriesKey, Source};
+use crate::model::{AlertState, Mode, Moment, Reading, RuleId, SeriesKey, Source};
 
 /// What exports may see.
 #[derive(Clone, Debug)]
@@ -98,7 +98,7 @@ pub struct AlertStatus {
     /// Annotations after templating.
     pub annotations: Vec<(Arc<str>, String)>,
     /// Pending or firing.
-    pub state: RuleState,
+    pub state: AlertState,
     /// Since when the condition has held.
     pub active_since: Moment,
     /// The expression's value.

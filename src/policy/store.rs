@@ -132,6 +132,11 @@ impl SeriesStore {
         self.latest_read(id).unwrap_or(Reading::Failed)
     }
 
+    /// The latest reading of every series, in the order of their ids.
+    pub fn readings(&self) -> impl Iterator<Item = Reading<f64>> {
+        self.series.iter().map(|series| series.latest.unwrap_or(Reading::Failed))
+    }
+
     /// How often a series beyond the bounds was asked for.
     pub fn refused(&self) -> u64 {
         self.refused

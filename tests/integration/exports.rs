@@ -84,7 +84,7 @@ fn it_is_ready_once_the_node_has_been_sampled() {
     assert_eq!(server.get("/-/ready").status, 200);
     let own = |source| SourceStatus { source, up: true, detail: None, took: Duration::ZERO };
     let blind = SourceStatus { up: false, ..own(Source::Meminfo) };
-    let sources = Arc::new([own(Source::Policy), own(Source::Process), blind]);
+    let sources = Arc::new([own(Source::Daemon), own(Source::Process), blind]);
     server.status.store(Arc::new(Status { sources, ..made_up_status() }));
     assert_eq!(server.get("/-/ready").status, 503);
     server.end();

@@ -1,11 +1,15 @@
 //! The one integration binary: the program from outside.
+#![expect(clippy::unwrap_used, reason = "a test ends where anything is not as it should be")]
 
 mod actions;
 mod config;
+mod daemon;
 mod dmesg;
 mod exports;
 mod history;
 mod journal;
 mod kernel_log_source;
+mod layers;
 mod promql_oracle;
+mod real;
 mod rules_check;

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::config::measure::{duration_within, size_bytes};
 
-/// Of sampling and of evaluation: memory has collapsed by 20 GiB within 1.5 s, and ten looks at that
-/// are enough to tell a trend from a dip.
+/// Of sampling and of evaluation: memory has collapsed by 20 GiB within 1.5 s, and ten looks at
+/// that are enough to tell a trend from a dip.
 pub const DEFAULT_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Of the journal.

@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::{AlertChange, Entry, Journal, Note, Retention};
+use super::{Entry, Journal, Note, Retention};
 use crate::model::{
-    Action, Assessment, CacheKind, Decision, DecisionId, Event, Evidence, HoldReason, KernelEvent,
-    Mode, Moment, Outcome, OutcomeResult, Pool, Reading, RuleId, Verdict,
+    Action, AlertChange, AlertState, Assessment, CacheKind, Decision, DecisionId, Event, Evidence,
+    HoldReason, KernelEvent, Mode, Moment, Outcome, OutcomeResult, Pool, Reading, RuleId, Verdict,
 };
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -96,10 +96,11 @@ fn alert(seconds: i64) -> AlertChange {
     AlertChange {
         at: moment(seconds),
         rule: rule("PageCacheEatsReserve"),
-        labels: BTreeMap::from([("severity".to_owned(), "warning".to_owned())]),
-        from: "pending".to_owned(),
-        to: "firing".to_owned(),
+        labels: BTreeMap::from([("severity".into(), "warning".into())]),
+        from: AlertState::Pending,
+        to: AlertState::Firing,
         value: Reading::Value(f64::INFINITY),
+        annotations: BTreeMap::from([("summary".into(), "full".to_owned())]),
     }
 }
 

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::model::{KillerDaemon, OomConstraint, Recovery, as_number};
+use crate::model::{AlertChange, AlertState, KillerDaemon, OomConstraint, Recovery, as_number};
 
 fn number() -> impl Strategy<Value = Reading<f64>> {
     prop_oneof![
@@ -182,9 +182,12 @@ proptest! {
 
     #[test]
     fn alerts_and_notes_survive_json(at in instant(), name in text(), value in number()) {
-        let labels = BTreeMap::from([(name.clone(), name.clone())]);
-        let (from, to) = (name.clone(), name.clone());
-        assert_round_trip(&AlertChange { at, rule: rule(&name), labels, from, to, value });
+        let labels = BTreeMap::from([(name.as_str().into(), name.as_str().into())]);
+        let annotations = BTreeMap::from([(name.as_str().into(), name.clone())]);
+        let (from, to) = (AlertState::Inactive, AlertState::Firing);
+        let rule = rule(&name);
+        let change = AlertChange { at, rule, labels, from, to, value, annotations };
+        assert_round_trip(&change);
         assert_round_trip(&Note { at, text: name });
     }
 }

@@ -214,8 +214,9 @@ impl EventAssembler {
         }
     }
 
-    /// The open trace that an `oom-kill:` line fits best. Of equals the latest, unless an earlier one
-    /// was heard of since: the kernel runs one trace at a time, so the earlier one has lost its end.
+    /// The open trace that an `oom-kill:` line fits best. Of equals the latest, unless an earlier
+    /// one was heard of since: the kernel runs one trace at a time, so the earlier one has lost its
+    /// end.
     fn best_for_summary(&self, summary: Option<&Summary>, line: &KernelLine<'_>) -> Option<usize> {
         let fitting: Vec<(usize, i32)> = self
             .traces

@@ -58,8 +58,8 @@ pub struct KernelLine<'a> {
     pub seq: Option<u64>,
     /// Wall time, where known.
     pub utc: Option<Timestamp>,
-    /// Position on any clock that does not jump, for telling silence: the record's own time, or that
-    /// of its arrival. Must be the clock that [`EventAssembler::tick`] is told.
+    /// Position on any clock that does not jump, for telling silence: the record's own time, or
+    /// that of its arrival. Must be the clock that [`EventAssembler::tick`] is told.
     pub uptime: Option<Duration>,
     /// Facility 0, or the identifier `kernel` in journal text. Other lines give no kernel event.
     pub from_kernel: bool,
@@ -336,7 +336,8 @@ impl EventAssembler {
         traces.chain(rest).flatten().min()
     }
 
-    /// Decides what has been silent for long. `at_deadline` includes the very instant of a deadline.
+    /// Decides what has been silent for long. `at_deadline` includes the very instant of a
+    /// deadline.
     fn expire(&mut self, at_deadline: bool, out: &mut Vec<Event>) {
         let now = self.now;
         let late = Duration::from_nanos(u64::from(at_deadline));

@@ -1,7 +1,7 @@
 //! The lines of the OOM killer, each by itself.
 //!
-//! Formats: `mm/oom_kill.c` and `mm/memcontrol.c` of Linux 3.10 to 6.18. A `comm` may hold anything,
-//! so lines are read from their ends, where only numbers stand.
+//! Formats: `mm/oom_kill.c` and `mm/memcontrol.c` of Linux 3.10 to 6.18. A `comm` may hold
+//! anything, so lines are read from their ends, where only numbers stand.
 
 use crate::model::OomConstraint;
 
@@ -209,8 +209,8 @@ pub(super) fn continues_summary(partial: &str, text: &str) -> bool {
         || summary(&format!("{partial}{text}")).is_some()
 }
 
-/// The container's id, where the cgroup's path names one: Docker, containerd, CRI-O and Podman, under
-/// systemd or plain cgroups.
+/// The container's id, where the cgroup's path names one: Docker, containerd, CRI-O and Podman,
+/// under systemd or plain cgroups.
 pub(super) fn container(memcg: &str) -> Option<String> {
     let segments: Vec<&str> = memcg.split('/').collect();
     segments.iter().enumerate().rev().find_map(|(position, segment)| {

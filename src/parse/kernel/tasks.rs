@@ -33,8 +33,8 @@ pub(super) enum Lock<'a> {
     Unknown,
 }
 
-/// Reads the line about the lock, if it is about that waiter; knowing its name already is what makes
-/// a hostile one harmless.
+/// Reads the line about the lock, if it is about that waiter; knowing its name already is what
+/// makes a hostile one harmless.
 pub(super) fn lock<'a>(text: &'a str, comm: &str, waiter: u32) -> Option<Lock<'a>> {
     let rest = text.strip_prefix("INFO: task ")?.strip_prefix(comm)?.strip_prefix(':')?;
     let (pid, rest) = pid(rest)?;

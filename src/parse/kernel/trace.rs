@@ -173,13 +173,10 @@ impl Trace {
         if self.group.is_some() && !killed.global {
             return Some(500 + same_caller);
         }
+        // Of many kills in a row the kernel prints only some traces (`oom_kill_process: N callbacks
+        // suppressed`): the next kill is not this trace's, and nothing is known of it.
         if self.killed {
-            let memcg = self.memcg_hint == Some(true)
-                || self
-                    .summary
-                    .as_ref()
-                    .is_some_and(|(summary, _)| summary.constraint == Some(OomConstraint::Memcg));
-            return (memcg && killed.memcg).then_some(10 + same_caller);
+            return None;
         }
         if self.intention.is_some() {
             // The victim may be a child of the process that was chosen.

@@ -19,8 +19,8 @@ use std::sync::Arc;
 
 pub use self::parser::is_label_name;
 pub use self::suggest::did_you_mean;
-use self::syntax::Node;
-use super::store::SeriesStore;
+use self::syntax::{Kind, Node};
+use super::store::{SeriesId, SeriesStore};
 
 /// A parsed and type-checked expression.
 #[derive(Clone, Debug)]
@@ -156,5 +156,22 @@ impl Expr {
     /// Evaluates it. An error is one of data, such as a many-to-many match.
     pub fn evaluate(&self, store: &SeriesStore, at: EvalTime) -> Result<Evaluated, String> {
         eval::evaluate(&self.root, store, at)
+    }
+
+    /// The series of the store that it names: the values that its result comes from.
+    pub fn series(&self, store: &SeriesStore) -> Vec<SeriesId> {
+        let mut ids = Vec::new();
+        let mut nodes = vec![&self.root];
+        while let Some(node) = nodes.pop() {
+            match &node.kind {
+                Kind::Selector(selector) | Kind::Range { selector, .. } => {
+                    eval::collect_series(selector, store, &mut ids);
+                }
+                _ => nodes.extend(node.children()),
+            }
+        }
+        ids.sort_unstable();
+        ids.dedup();
+        ids
     }
 }

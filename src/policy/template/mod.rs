@@ -19,7 +19,7 @@ pub use self::go_float::go_float;
 const MAX_RENDERED: usize = 16 * 1024;
 
 /// A parsed template.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Template {
     parts: Vec<Part>,
 }
@@ -41,25 +41,25 @@ impl std::fmt::Display for TemplateError {
 
 impl std::error::Error for TemplateError {}
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 enum Part {
     Text(String),
     Action(Pipe),
 }
 
 /// Commands joined by `|`; the value of each is the last argument of the next.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 struct Pipe {
     commands: Vec<Command>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 enum Command {
     Operand(Operand),
     Call(Function, Vec<Operand>),
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 enum Operand {
     Value,
     Label(Arc<str>),

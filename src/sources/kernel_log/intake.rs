@@ -104,7 +104,7 @@ impl Intake {
 
     fn place(&mut self, record: Record<'_>, clock: &ReadClock, out: &mut Vec<Observation>) {
         let seq = record.seq;
-        let next = self.next_seq.replace(seq + 1);
+        let next = self.next_seq.replace(seq.saturating_add(1));
         if self.resuming_from.is_some_and(|wanted| seq < wanted)
             || self.resuming_after_usec.is_some_and(|usec| record.usec <= usec)
         {
@@ -122,6 +122,7 @@ impl Intake {
             facility: record.facility,
             level: record.level,
             usec: record.usec,
+            caller: record.caller.map(str::to_owned),
             utc,
             text: record.text.into_owned(),
             dictionary: record.dictionary,

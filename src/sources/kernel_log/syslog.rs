@@ -121,6 +121,7 @@ impl Content {
             facility: self.facility,
             level: self.level,
             usec: self.usec,
+            caller: None,
             utc: time_of(self.usec, clock),
             text: self.text,
             dictionary: String::new(),

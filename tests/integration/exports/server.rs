@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, watch};
 use umawarden::exports::{
     Limits, Page, PageRequest, Queries, QueryError, ReloadRequest, Served, bind, serve,
 };
-use umawarden::model::{Mode, Moment, Reading, RuleId, SeriesKey, Source};
+use umawarden::model::{AlertState, Mode, Moment, Reading, RuleId, SeriesKey, Source};
 use umawarden::policy::status::{AlertStatus, RuleState, RuleStatus, SourceStatus, Status};
 
 /// Long enough for a busy machine; nothing waits for it unless a test fails.
@@ -43,7 +43,7 @@ pub fn made_up_status() -> Status {
     let alert = AlertStatus {
         labels: vec![("alertname".into(), "Low".into())],
         annotations: vec![("summary".into(), "<script>alert(1)</script>".to_owned())],
-        state: RuleState::Firing,
+        state: AlertState::Firing,
         active_since: moment(40),
         value: f64::INFINITY,
     };

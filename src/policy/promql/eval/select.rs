@@ -4,7 +4,7 @@ use super::super::Sample;
 use super::super::syntax::Selector;
 use super::{Evaluator, Missing};
 use crate::model::{Reading, SeriesKey};
-use crate::policy::store::{SeriesId, Window};
+use crate::policy::store::{SeriesId, SeriesStore, Window};
 
 impl<'s> Evaluator<'s> {
     /// The latest sample of each series that the selector matches.
@@ -59,7 +59,7 @@ impl<'s> Evaluator<'s> {
     fn matching(
         &mut self,
         selector: &Selector,
-        mut visit: impl FnMut(&'s crate::policy::store::SeriesStore, SeriesId, &'s SeriesKey),
+        mut visit: impl FnMut(&'s SeriesStore, SeriesId, &'s SeriesKey),
     ) {
         let store = self.store;
         let mut failed: Option<(&SeriesKey, &str)> = None;
@@ -89,6 +89,20 @@ impl<'s> Evaluator<'s> {
             self.missing.push(Missing { unsupported: true, reason });
         }
     }
+}
+
+/// Adds the ids of the series that a selector matches.
+pub(in crate::policy::promql) fn collect_series(
+    selector: &Selector,
+    store: &SeriesStore,
+    ids: &mut Vec<SeriesId>,
+) {
+    let matching = store
+        .named(&selector.name)
+        .iter()
+        .copied()
+        .filter(|id| store.key(*id).is_some_and(|key| matches(selector, key)));
+    ids.extend(matching);
 }
 
 fn sample(key: &SeriesKey, value: f64) -> Sample {

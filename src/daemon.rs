@@ -1,1 +1,0 @@
-//! The one loop, the only reader of the clock.

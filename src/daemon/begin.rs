@@ -1,0 +1,179 @@
+//! Puts the daemon together.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::time::Duration;
+
+use anyhow::Context;
+use arc_swap::ArcSwap;
+use tokio::sync::mpsc;
+
+use super::own::OwnReadings;
+use super::service::{Loader, Service, summary};
+use super::wake::Wake;
+use super::{Cursor, Daemon, clock, preflight, queries};
+use crate::actions::{ActionWorker, DEFAULT_TIME_LIMIT, Live, WorkerSetup};
+use crate::config::measure::{ListenAddress, ListenHost};
+use crate::config::reader::Loaded;
+use crate::config::settings::Settings;
+use crate::exports::{self, Limits, Served};
+use crate::journal::{Entry, Journal, Note, ResumePoint, Retention};
+use crate::model::{Moment, Outcome};
+use crate::policy::Policy;
+use crate::sources::kernel_log::{KernelLogSource, ResumeFrom};
+use crate::sources::memory::MemorySource;
+use crate::sources::process::ProcessSource;
+
+/// How long an action waits for its intent to be on disk before it is given up.
+const INTENT_TAKES: Duration = Duration::from_secs(5);
+
+/// How long the start waits for what the journal knows.
+const JOURNAL_TAKES: Duration = Duration::from_secs(5);
+
+/// The kernel log whose sequence numbers are the kernel's own.
+const KERNEL_RING: &str = "/dev/kmsg";
+
+/// Opens everything; the backlog of the kernel log is not read yet.
+pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
+    let settings = loaded.settings.clone();
+    let listeners = exports::bind(&resolve(&settings.web.listen)?)?;
+    let wake = Wake::new().context("cannot make the loop's wake-up (eventfd)")?;
+    let started = clock::now();
+    tell_what_is_missing(&loaded);
+    let journal = Arc::new(open_journal(&settings));
+    let boot_id = read_boot_id(&settings, started);
+    let resume = resume_point(&journal, &boot_id);
+    let next_decision = journal.next_decision_id(started.utc, JOURNAL_TAKES);
+    let mut policy = Policy::new(started, settings.mode, &loaded.rules, next_decision);
+    let resume_from = resume.as_ref().map(|point| ResumeFrom { seq: point.resume_seq });
+    let cursor = Cursor { next_seq: resume_from.map(|from| from.seq), ..Cursor::default() };
+    policy.resume_kernel_log(resume.map(|point| point.known).unwrap_or_default());
+    let kernel_log = KernelLogSource::open(&settings.path.kmsg, resume_from);
+    let status = Arc::new(ArcSwap::from_pointee(policy.status(started)));
+    let (outcome_sender, outcomes) = channel();
+    let worker = start_worker(&settings, &journal, &wake, outcome_sender)?;
+    let (reload, reloads) = mpsc::channel(4);
+    for address in listeners.iter().filter_map(|listener| listener.local_addr().ok()) {
+        tracing::info!("listening on http://{address}/");
+    }
+    let served = Served {
+        status: Arc::clone(&status),
+        telemetry_path: settings.web.telemetry_path.clone(),
+        queries: queries::queries(&settings.storage.path),
+        reload,
+        uptime: clock::uptime,
+        limits: Limits::default(),
+    };
+    let service = Service::start(listeners, served, reloads, loader, wake.clone())?;
+    let text = format!("started: {}", summary(&loaded));
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        storage = %settings.storage.path.display(),
+        "{text}"
+    );
+    journal.record(&Entry::Note(Note { at: started, text }));
+    Ok(Daemon {
+        memory: MemorySource::open(&settings.path.procfs, &settings.path.sysfs),
+        process: ProcessSource::default(),
+        settings,
+        policy,
+        kernel_log,
+        journal,
+        worker,
+        outcomes,
+        service,
+        status,
+        wake,
+        own: OwnReadings::new(started),
+        boot_id,
+        cursor,
+        next_sample: started.uptime,
+        next_slow: started.uptime,
+        seen: Vec::new(),
+    })
+}
+
+fn resolve(addresses: &[ListenAddress]) -> anyhow::Result<Vec<SocketAddr>> {
+    let mut resolved = Vec::new();
+    for address in addresses {
+        match &address.host {
+            ListenHost::Name(name) => {
+                let found = (name.as_str(), address.port).to_socket_addrs();
+                resolved.extend(found.with_context(|| {
+                    format!("cannot listen on {name}:{}: the name is not known", address.port)
+                })?);
+            }
+            // The first of the candidates stands for all of them where there is IPv6.
+            ListenHost::All | ListenHost::Address(_) => {
+                resolved.extend(address.candidates().first());
+            }
+        }
+    }
+    Ok(resolved)
+}
+
+fn open_journal(settings: &Settings) -> Journal {
+    let retention = Retention {
+        max_age: settings.storage.retention_time,
+        max_bytes: settings.storage.retention_size_bytes,
+    };
+    Journal::open(&settings.storage.path, retention)
+}
+
+fn resume_point(journal: &Journal, boot_id: &str) -> Option<ResumePoint> {
+    journal.resume_point(boot_id, JOURNAL_TAKES).unwrap_or_else(|error| {
+        tracing::warn!("how far the kernel log was read is not known: {error}");
+        None
+    })
+}
+
+fn start_worker(
+    settings: &Settings,
+    journal: &Arc<Journal>,
+    wake: &Wake,
+    outcomes: Sender<Outcome>,
+) -> anyhow::Result<ActionWorker> {
+    let (journal, wake) = (Arc::clone(journal), wake.clone());
+    ActionWorker::start(WorkerSetup {
+        executor: Box::new(Live { procfs: settings.path.procfs.clone() }),
+        intent: Box::new(move |decision| {
+            journal.intent(decision, INTENT_TAKES).map_err(|error| error.to_string())
+        }),
+        outcomes,
+        wake: Box::new(move || wake.notify()),
+        clock: clock::now,
+        time_limit: DEFAULT_TIME_LIMIT,
+    })
+    .context("cannot start the thread that acts")
+}
+
+fn tell_what_is_missing(loaded: &Loaded) {
+    for remark in &loaded.remarks {
+        tracing::warn!("{remark}");
+    }
+    for missing in preflight::missing(&loaded.settings, &loaded.rules) {
+        tracing::warn!(remedy = missing.remedy, "not available: {}", missing.what);
+    }
+}
+
+/// The name of this boot's kernel log. Another file than the kernel's own ring counts its records
+/// for itself, so its position is kept apart. A boot without an id cannot be told from the next
+/// one, so nothing is resumed in it.
+fn read_boot_id(settings: &Settings, started: Moment) -> Arc<str> {
+    let file = settings.path.procfs.join("sys/kernel/random/boot_id");
+    let boot_id = match std::fs::read_to_string(&file) {
+        Ok(text) if !text.trim().is_empty() => text.trim().to_owned(),
+        Ok(_) | Err(_) => {
+            let file = file.display();
+            tracing::warn!("no boot id in {file}: a restart may count kernel events again");
+            format!("unknown-{}", started.utc_ms())
+        }
+    };
+    let kmsg = &settings.path.kmsg;
+    if kmsg == Path::new(KERNEL_RING) {
+        return boot_id.into();
+    }
+    format!("{boot_id}:{}", kmsg.display()).into()
+}

@@ -1,0 +1,309 @@
+//! The one loop: sources are read, the policy is stepped, what it says is written down and done.
+//!
+//! It runs on the main thread, sleeps in poll(2) over the kernel log and a wake-up eventfd, and
+//! waits for neither disk nor network: the journal, the actions and the HTTP server have threads of
+//! their own.
+
+mod begin;
+mod clock;
+mod own;
+mod preflight;
+mod queries;
+mod report;
+mod service;
+mod wake;
+
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::actions::ActionWorker;
+use crate::config::reader::Loaded;
+use crate::config::settings::Settings;
+use crate::journal::{Entry, Journal, Note};
+use crate::model::{Decision, Moment, Observation, Outcome, OutcomeResult, Verdict};
+use crate::policy::status::Status;
+use crate::policy::{Policy, Step};
+use crate::sources::kernel_log::{KernelLogSource, ReadClock, ReadEnd};
+use crate::sources::memory::MemorySource;
+use crate::sources::process::ProcessSource;
+use own::OwnReadings;
+use service::{Command, Service};
+use wake::Wake;
+
+pub use service::Loader;
+
+/// Records taken in at once; more wait for the next turn of the loop.
+const RECORDS_A_TURN: usize = 1024;
+
+/// How often this process, the journal and the loop itself are measured.
+const SLOW_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How often the kernel-log position is journalled while no event carries it along.
+const CURSOR_INTERVAL: Duration = Duration::from_secs(10);
+
+/// The bound on closing everything down.
+const CLOSING_TAKES: Duration = Duration::from_millis(700);
+
+/// Everything that the loop owns.
+struct Daemon {
+    settings: Settings,
+    policy: Policy,
+    memory: MemorySource,
+    process: ProcessSource,
+    kernel_log: KernelLogSource,
+    journal: Arc<Journal>,
+    worker: ActionWorker,
+    outcomes: Receiver<Outcome>,
+    service: Service,
+    status: Arc<ArcSwap<Status>>,
+    wake: Wake,
+    own: OwnReadings,
+    boot_id: Arc<str>,
+    cursor: Cursor,
+    next_sample: Duration,
+    next_slow: Duration,
+    seen: Vec<Observation>,
+}
+
+/// How far the kernel log has been read, and how far that is journalled.
+#[derive(Debug, Default)]
+struct Cursor {
+    next_seq: Option<u64>,
+    journalled: Option<u64>,
+    journal_due: Duration,
+}
+
+/// Watches, decides, acts and exports until it is told to end.
+///
+/// # Errors
+///
+/// Only what makes running pointless: an address that cannot be listened on, or a process that is
+/// out of file descriptors or threads. Everything else is exported and survived.
+pub fn run(loaded: Loaded, loader: Loader) -> anyhow::Result<()> {
+    let mut daemon = begin::begin(loaded, loader)?;
+    daemon.take_backlog();
+    daemon.service.ready();
+    loop {
+        daemon.wait();
+        if daemon.obey() {
+            break;
+        }
+        daemon.turn();
+    }
+    daemon.close();
+    Ok(())
+}
+
+impl Daemon {
+    /// Where an earlier run has left off in this boot, its counters resume before the records since
+    /// then are read; at a first start what the log holds already is where the counters begin.
+    fn take_backlog(&mut self) {
+        let resumes = self.cursor.next_seq.is_some();
+        if resumes {
+            self.sample(clock::now());
+            self.step(clock::now());
+        }
+        while self.read_kernel_log() == ReadEnd::More {
+            self.step(clock::now());
+        }
+        self.step(clock::now());
+        self.sample(clock::now());
+        self.step(clock::now());
+    }
+
+    /// Sleeps until there is something to do.
+    fn wait(&self) {
+        let now = clock::uptime();
+        let sample_in = self.next_sample.saturating_sub(now);
+        let timeout = sample_in.min(self.policy.next_step_in(now));
+        let timeout = Timespec {
+            tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(timeout.subsec_nanos()),
+        };
+        let mut watched =
+            [PollFd::new(&self.wake, PollFlags::IN), PollFd::new(&self.wake, PollFlags::IN)];
+        let mut count = 1;
+        if let Some(fd) = self.kernel_log.poll_fd() {
+            watched[1] = PollFd::from_borrowed_fd(fd, PollFlags::IN);
+            count = 2;
+        }
+        // An interrupted wait is a short one.
+        let _interrupted = poll(&mut watched[..count], Some(&timeout));
+    }
+
+    /// Does what other threads have asked for. Returns true when the loop shall end.
+    fn obey(&mut self) -> bool {
+        self.wake.drain();
+        while let Some(command) = self.service.command() {
+            match command {
+                Command::End { signal } => {
+                    tracing::info!(signal, "ending");
+                    return true;
+                }
+                Command::Reload { loaded, reply } => {
+                    let answer = self.reload(loaded);
+                    // Whoever asked may have gone.
+                    let _gone = reply.send(answer);
+                }
+            }
+        }
+        false
+    }
+
+    fn turn(&mut self) {
+        while let Ok(outcome) = self.outcomes.try_recv() {
+            self.journal.record(&Entry::Outcome(outcome.clone()));
+            report::outcome(&outcome);
+            self.seen.push(Observation::Outcome(outcome));
+        }
+        let more = self.read_kernel_log() == ReadEnd::More;
+        let now = clock::now();
+        if now.uptime >= self.next_sample {
+            self.sample(now);
+            self.schedule_next_sample(now.uptime);
+        }
+        self.step(now);
+        if more {
+            self.wake.notify();
+        }
+    }
+
+    fn read_kernel_log(&mut self) -> ReadEnd {
+        let clock = ReadClock { at: clock::now(), monotonic: clock::monotonic() };
+        let from = self.seen.len();
+        let end = self.kernel_log.read(clock, &mut self.seen, RECORDS_A_TURN);
+        let last = self.seen[from..].iter().rev().find_map(|seen| match seen {
+            Observation::KernelRecord(record) => Some(record.seq),
+            _ => None,
+        });
+        if let Some(last) = last {
+            self.cursor.next_seq = Some(last.saturating_add(1));
+        }
+        end
+    }
+
+    fn sample(&mut self, now: Moment) {
+        self.memory.read(&clock::uptime, &mut self.seen);
+        if now.uptime >= self.next_slow {
+            self.next_slow = now.uptime + SLOW_INTERVAL;
+            self.process.read(&clock::uptime, &mut self.seen);
+            self.seen.push(Observation::Readings(self.journal.readings()));
+            self.seen.push(Observation::Readings(self.own.kernel_log(&self.kernel_log)));
+            self.seen.push(Observation::Readings(self.own.readings()));
+        }
+    }
+
+    fn schedule_next_sample(&mut self, now: Duration) {
+        let interval = self.settings.sampling_interval;
+        self.next_sample += interval;
+        if self.next_sample <= now {
+            let missed = (now - self.next_sample).as_nanos() / interval.as_nanos().max(1) + 1;
+            self.own.count_missed_samples(u64::try_from(missed).unwrap_or(u64::MAX));
+            self.next_sample = now + interval;
+        }
+    }
+
+    /// Steps the policy with all that has been seen, writes down what it says and has it done.
+    fn step(&mut self, now: Moment) {
+        let began = clock::uptime();
+        let step = self.policy.step(now, &self.seen);
+        self.own.set_step_duration(clock::uptime().saturating_sub(began));
+        self.seen.clear();
+        self.status.store(Arc::new(self.policy.status(now)));
+        self.write_down(now, step);
+    }
+
+    fn write_down(&mut self, now: Moment, step: Step) {
+        report::step(&step);
+        self.write_down_kernel_log(now.uptime, step.events);
+        for change in step.alerts {
+            self.journal.record(&Entry::Alert(change));
+        }
+        for assessment in step.assessments {
+            self.journal.record(&Entry::Assessment(assessment));
+        }
+        for decision in step.decisions {
+            self.journal.record(&Entry::Decision(decision.clone()));
+            if decision.verdict == Verdict::Act {
+                self.have_done(now, decision);
+            }
+        }
+    }
+
+    fn write_down_kernel_log(&mut self, now: Duration, events: Vec<crate::model::Event>) {
+        let Some(next_seq) = self.cursor.next_seq else { return };
+        let resume_seq = self.policy.kernel_log_pending_since().unwrap_or(next_seq).min(next_seq);
+        let moved = self.cursor.journalled != Some(resume_seq);
+        if events.is_empty() && !(moved && now >= self.cursor.journal_due) {
+            return;
+        }
+        self.cursor.journalled = Some(resume_seq);
+        self.cursor.journal_due = now + CURSOR_INTERVAL;
+        let boot_id = Arc::clone(&self.boot_id);
+        self.journal.record(&Entry::KernelLog { boot_id, events, resume_seq });
+    }
+
+    fn have_done(&mut self, now: Moment, decision: Decision) {
+        let (id, action) = (decision.id, decision.action.name());
+        if let Err(error) = self.worker.submit(decision) {
+            let outcome = Outcome {
+                decision: id,
+                action: action.to_owned(),
+                result: OutcomeResult::Failed(error.to_string()),
+                ended: now,
+                took: Duration::ZERO,
+            };
+            self.journal.record(&Entry::Outcome(outcome.clone()));
+            report::outcome(&outcome);
+            self.seen.push(Observation::Outcome(outcome));
+        }
+    }
+
+    fn note(&self, at: Moment, text: String) {
+        self.journal.record(&Entry::Note(Note { at, text }));
+    }
+
+    fn reload(&mut self, loaded: Result<Box<Loaded>, String>) -> Result<String, String> {
+        let now = clock::now();
+        let loaded = loaded.inspect_err(|error| {
+            self.own.set_reload(false, now);
+            tracing::error!("reload failed, the rules in use stay: {error}");
+        })?;
+        let ended = self.policy.replace_rules(now, loaded.settings.mode, &loaded.rules);
+        for change in ended {
+            self.journal.record(&Entry::Alert(change));
+        }
+        self.own.set_reload(true, now);
+        for remark in &loaded.remarks {
+            tracing::warn!("{remark}");
+        }
+        let summary = service::summary(&loaded);
+        tracing::info!("reloaded: {summary}");
+        self.note(now, format!("reloaded: {summary}"));
+        Ok(summary)
+    }
+
+    /// Ends everything within [`CLOSING_TAKES`]; what hangs is left behind.
+    fn close(mut self) {
+        let began = clock::uptime();
+        let left = || CLOSING_TAKES.saturating_sub(clock::uptime().saturating_sub(began));
+        let now = clock::now();
+        self.service.stopping();
+        self.cursor.journal_due = Duration::ZERO;
+        self.write_down_kernel_log(now.uptime, Vec::new());
+        self.note(now, "stopped".to_owned());
+        self.worker.shutdown();
+        while let Ok(outcome) = self.outcomes.try_recv() {
+            self.journal.record(&Entry::Outcome(outcome));
+        }
+        if let Err(error) = self.journal.close(left()) {
+            tracing::error!("the journal did not end well: {error}");
+        }
+        self.service.close(left());
+        tracing::info!("ended");
+    }
+}

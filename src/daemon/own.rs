@@ -1,0 +1,87 @@
+//! What the loop says of itself.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::model::{Moment, Reading, Readings, Schema, SeriesKey, Source};
+use crate::sources::kernel_log::{KernelLogSource, Reader};
+
+/// The loop's own series.
+#[derive(Debug)]
+pub(super) struct OwnReadings {
+    schema: Arc<Schema>,
+    kernel_log_schema: Arc<Schema>,
+    missed_samples: u64,
+    step_duration: Duration,
+    reload_succeeded: bool,
+    reload_success: Moment,
+}
+
+impl OwnReadings {
+    pub(super) fn new(started: Moment) -> Self {
+        let series = vec![
+            SeriesKey::new("uma_build_info", &[("version", env!("CARGO_PKG_VERSION"))]),
+            SeriesKey::new("uma_samples_missed_total", &[]),
+            SeriesKey::new("uma_rule_evaluation_duration_seconds", &[]),
+            SeriesKey::new("uma_config_last_reload_successful", &[]),
+            SeriesKey::new("uma_config_last_reload_success_timestamp_seconds", &[]),
+        ];
+        let readers = Reader::ALL
+            .map(|reader| SeriesKey::new("uma_kernel_log_reader", &[("reader", reader.name())]));
+        Self {
+            schema: Arc::new(Schema { series }),
+            kernel_log_schema: Arc::new(Schema { series: readers.to_vec() }),
+            missed_samples: 0,
+            step_duration: Duration::ZERO,
+            reload_succeeded: true,
+            reload_success: started,
+        }
+    }
+
+    pub(super) fn count_missed_samples(&mut self, missed: u64) {
+        self.missed_samples = self.missed_samples.saturating_add(missed);
+    }
+
+    pub(super) fn set_step_duration(&mut self, took: Duration) {
+        self.step_duration = took;
+    }
+
+    pub(super) fn set_reload(&mut self, succeeded: bool, at: Moment) {
+        self.reload_succeeded = succeeded;
+        if succeeded {
+            self.reload_success = at;
+        }
+    }
+
+    /// Which reader follows the kernel log, and whether any does.
+    pub(super) fn kernel_log(&self, source: &KernelLogSource) -> Readings {
+        let current = source.reader();
+        let values = Reader::ALL.map(|reader| Reading::Value(f64::from(reader == current)));
+        let down = current == Reader::None;
+        Readings {
+            source: Source::KernelLog,
+            schema: Arc::clone(&self.kernel_log_schema),
+            values: values.to_vec(),
+            took: Duration::ZERO,
+            error: source.reason().filter(|_| down).map(Arc::clone),
+        }
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "exact up to 2^53")]
+    pub(super) fn readings(&self) -> Readings {
+        let values = [
+            1.0,
+            self.missed_samples as f64,
+            self.step_duration.as_secs_f64(),
+            f64::from(self.reload_succeeded),
+            self.reload_success.utc_ms() as f64 / 1000.0,
+        ];
+        Readings {
+            source: Source::Daemon,
+            schema: Arc::clone(&self.schema),
+            values: values.map(Reading::Value).to_vec(),
+            took: Duration::ZERO,
+            error: None,
+        }
+    }
+}

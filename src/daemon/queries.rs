@@ -1,0 +1,92 @@
+//! How the HTTP server reads the journal.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::exports::{Page, PageRequest, Queries, QueryError, Start};
+use crate::journal::{DecisionQuery, EventQuery, JournalReader, Order, ReadError};
+
+/// Queries of the journal in that folder. Each opens it anew: it may come, go or be replaced.
+pub(super) fn queries(folder: &Path) -> Queries {
+    let (events_of, decisions_of) = (folder.to_owned(), folder.to_owned());
+    Queries {
+        events: Box::new(move |request| events(&events_of, request)),
+        decisions: Box::new(move |request| decisions(&decisions_of, request)),
+    }
+}
+
+fn events(folder: &Path, request: PageRequest) -> Result<Page, QueryError> {
+    let (order, before_id, after_id) = place(request.start);
+    let query = EventQuery {
+        after_id,
+        before_id,
+        since: request.since,
+        until: request.until,
+        kinds: request.kind.into_iter().collect(),
+        order,
+        limit: request.limit,
+    };
+    let page = open(folder)?.events(&query).map_err(failed)?;
+    let items = page.rows.into_iter().map(|row| {
+        let mut item = json(&row.event)?;
+        insert(&mut item, "id", row.id.into());
+        insert(&mut item, "boot_id", row.boot_id.into());
+        Ok(item)
+    });
+    Ok(Page { items: items.collect::<Result<_, _>>()?, more: page.next.is_some() })
+}
+
+fn decisions(folder: &Path, request: PageRequest) -> Result<Page, QueryError> {
+    let (order, before_id, after_id) = place(request.start);
+    let query = DecisionQuery {
+        after_id,
+        before_id,
+        since: request.since,
+        until: request.until,
+        rule: request.rule,
+        verdict: None,
+        order,
+        limit: request.limit,
+    };
+    let page = open(folder)?.decisions(&query).map_err(failed)?;
+    let items = page.rows.into_iter().map(|row| {
+        let mut item = json(&row.decision)?;
+        insert(&mut item, "outcome", json(&row.outcome)?);
+        insert(&mut item, "assessment", json(&row.assessment)?);
+        Ok(item)
+    });
+    Ok(Page { items: items.collect::<Result<_, _>>()?, more: page.next.is_some() })
+}
+
+fn place(start: Start) -> (Order, Option<i64>, Option<i64>) {
+    let id = |id: u64| Some(i64::try_from(id).unwrap_or(i64::MAX));
+    match start {
+        Start::Newest => (Order::NewestFirst, None, None),
+        Start::Before(before) => (Order::NewestFirst, id(before), None),
+        Start::After(after) => (Order::OldestFirst, None, id(after)),
+    }
+}
+
+fn open(folder: &Path) -> Result<JournalReader, QueryError> {
+    JournalReader::open(folder).map_err(|error| match error {
+        ReadError::Missing(_) | ReadError::Failed { .. } => {
+            QueryError::Unavailable(error.to_string())
+        }
+        ReadError::NotAJournal(_) | ReadError::Newer(_) => failed(error),
+    })
+}
+
+fn failed(error: ReadError) -> QueryError {
+    QueryError::Failed(format!("{:#}", anyhow::Error::new(error)))
+}
+
+fn json(value: &impl serde::Serialize) -> Result<Value, QueryError> {
+    serde_json::to_value(value).map_err(|error| QueryError::Failed(error.to_string()))
+}
+
+fn insert(item: &mut Value, key: &str, value: Value) {
+    if let Value::Object(fields) = item {
+        fields.insert(key.to_owned(), value);
+    }
+}

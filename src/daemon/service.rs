@@ -1,0 +1,167 @@
+//! What runs beside the loop: signals, the HTTP server, reloads, systemd's notifications.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use anyhow::Context;
+use tokio::runtime::Runtime;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::wake::Wake;
+use crate::config::reader::Loaded;
+use crate::exports::{ReloadRequest, Served};
+
+/// One line on what was loaded, for people.
+pub(super) fn summary(loaded: &Loaded) -> String {
+    let groups = &loaded.rules.groups;
+    let rules: usize = groups.iter().map(|group| group.rules.len()).sum();
+    let mode = loaded.settings.mode.name();
+    format!("{rules} rules in {} groups, mode {mode}", groups.len())
+}
+
+/// Reads the configuration again; an error is its whole text for people.
+pub type Loader = Arc<dyn Fn() -> Result<Loaded, String> + Send + Sync>;
+
+/// What other threads ask of the loop.
+#[derive(Debug)]
+pub(super) enum Command {
+    /// End in good order.
+    End {
+        /// Why.
+        signal: &'static str,
+    },
+    /// Use these rules from now on, or tell that they cannot be used.
+    Reload {
+        /// What was read.
+        loaded: Result<Box<Loaded>, String>,
+        /// Who asked.
+        reply: oneshot::Sender<Result<String, String>>,
+    },
+}
+
+/// The threads beside the loop.
+pub(super) struct Service {
+    runtime: Runtime,
+    commands: Receiver<Command>,
+    shutdown: watch::Sender<bool>,
+}
+
+/// Sends commands to the loop.
+#[derive(Clone)]
+struct Desk {
+    commands: Sender<Command>,
+    wake: Wake,
+    loader: Loader,
+}
+
+impl Service {
+    /// Starts them. The listeners are bound already, so that a bad address is told before anything
+    /// else happens.
+    pub(super) fn start(
+        listeners: Vec<std::net::TcpListener>,
+        served: Served,
+        reloads: mpsc::Receiver<ReloadRequest>,
+        loader: Loader,
+        wake: Wake,
+    ) -> anyhow::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .max_blocking_threads(4)
+            .thread_name("http")
+            .enable_all()
+            .build()
+            .context("cannot start the threads of the HTTP server")?;
+        let (commands, received) = channel();
+        let (shutdown, stopped) = watch::channel(false);
+        let desk = Desk { commands, wake, loader };
+        {
+            let _in_runtime = runtime.enter();
+            desk.clone().follow_signals().context("cannot install signal handlers")?;
+        }
+        runtime.spawn(desk.follow_reloads(reloads));
+        runtime.spawn(async move {
+            if let Err(error) = crate::exports::serve(listeners, Arc::new(served), stopped).await {
+                tracing::error!("the HTTP server has ended: {error}");
+            }
+        });
+        Ok(Self { runtime, commands: received, shutdown })
+    }
+
+    /// The next command, if there is one.
+    pub(super) fn command(&self) -> Option<Command> {
+        self.commands.try_recv().ok()
+    }
+
+    /// Tells systemd that it watches now.
+    pub(super) fn ready(&self) {
+        notify_systemd(&[sd_notify::NotifyState::Ready]);
+    }
+
+    /// Tells systemd and the HTTP server that it ends.
+    pub(super) fn stopping(&self) {
+        notify_systemd(&[sd_notify::NotifyState::Stopping]);
+        // Nobody listens any more if the server has failed.
+        let _gone = self.shutdown.send(true);
+    }
+
+    /// Gives open connections the rest of the time.
+    pub(super) fn close(self, deadline: Duration) {
+        self.runtime.shutdown_timeout(deadline);
+    }
+}
+
+fn notify_systemd(states: &[sd_notify::NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(states) {
+        tracing::debug!("systemd was not notified: {error}");
+    }
+}
+
+impl Desk {
+    fn follow_signals(self) -> std::io::Result<()> {
+        let mut hangup = signal(SignalKind::hangup())?;
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        tokio::spawn(async move {
+            loop {
+                let name = tokio::select! {
+                    _ = hangup.recv() => {
+                        let _logged_by_the_loop = self.reload().await;
+                        continue;
+                    }
+                    _ = terminate.recv() => "SIGTERM",
+                    _ = interrupt.recv() => "SIGINT",
+                };
+                self.send(Command::End { signal: name });
+            }
+        });
+        Ok(())
+    }
+
+    async fn follow_reloads(self, mut reloads: mpsc::Receiver<ReloadRequest>) {
+        while let Some(request) = reloads.recv().await {
+            let answer = self.reload().await;
+            // Whoever asked may have gone.
+            let _gone = request.answer.send(answer);
+        }
+    }
+
+    /// Files are read here, away from the loop; the loop only takes what has been read.
+    async fn reload(&self) -> Result<String, String> {
+        let loader = Arc::clone(&self.loader);
+        let loaded = tokio::task::spawn_blocking(move || loader())
+            .await
+            .unwrap_or_else(|error| Err(format!("reading the configuration failed: {error}")))
+            .map(Box::new);
+        let (reply, answer) = oneshot::channel();
+        self.send(Command::Reload { loaded, reply });
+        answer.await.unwrap_or_else(|_| Err("umawarden is ending".to_owned()))
+    }
+
+    fn send(&self, command: Command) {
+        // The loop has ended if nobody receives.
+        let _ended = self.commands.send(command);
+        self.wake.notify();
+    }
+}

@@ -1,0 +1,51 @@
+//! Alerts and their life cycle, as in Prometheus.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Moment, Reading, RuleId, as_number};
+
+/// Where an alert stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AlertState {
+    /// Its condition does not hold.
+    Inactive,
+    /// Its condition holds, but not for long enough yet.
+    Pending,
+    /// Its condition has held for long enough.
+    Firing,
+}
+
+impl AlertState {
+    /// The name in logs, JSON and the page.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Inactive => "inactive",
+            Self::Pending => "pending",
+            Self::Firing => "firing",
+        }
+    }
+}
+
+/// An alert went from one state to another.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AlertChange {
+    /// When.
+    pub at: Moment,
+    /// Whose alert.
+    pub rule: RuleId,
+    /// Which of the rule's alerts: labels after templating.
+    pub labels: BTreeMap<Arc<str>, Arc<str>>,
+    /// The state before.
+    pub from: AlertState,
+    /// The state now.
+    pub to: AlertState,
+    /// The expression's last value.
+    #[serde(with = "as_number")]
+    pub value: Reading<f64>,
+    /// Annotations after templating, for people.
+    pub annotations: BTreeMap<Arc<str>, String>,
+}

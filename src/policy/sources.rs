@@ -1,0 +1,95 @@
+//! How the sources fare, and where their values go in the store.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::status::SourceStatus;
+use super::store::{SeriesId, SeriesStore};
+use crate::model::{Moment, Reading, Readings, Schema, SeriesKey, Source};
+
+/// What is known of each source that has reported.
+#[derive(Debug, Default)]
+pub(super) struct SourceTable {
+    rows: BTreeMap<Source, Row>,
+    statuses: Arc<[SourceStatus]>,
+    memory_measured: Option<Duration>,
+}
+
+#[derive(Debug)]
+struct Row {
+    schema: Arc<Schema>,
+    ids: Vec<SeriesId>,
+    up: SeriesId,
+    duration: SeriesId,
+    status: SourceStatus,
+}
+
+impl SourceTable {
+    /// Files one run of a source.
+    pub(super) fn take(&mut self, at: Moment, readings: &Readings, store: &mut SeriesStore) {
+        let row = self.rows.entry(readings.source).or_insert_with(|| Row::new(readings, store));
+        if !Arc::ptr_eq(&row.schema, &readings.schema) {
+            row.change_schema(at, readings, store);
+        }
+        let at_ms = at.timeline_ms();
+        for (id, value) in row.ids.iter().zip(&readings.values) {
+            store.append(*id, at_ms, *value);
+        }
+        let up = readings.error.is_none();
+        store.append(row.up, at_ms, Reading::Value(f64::from(up)));
+        store.append(row.duration, at_ms, Reading::Value(readings.took.as_secs_f64()));
+        row.status.up = up;
+        row.status.took = readings.took;
+        row.status.detail.clone_from(&readings.error);
+        if readings.source == Source::Meminfo {
+            self.memory_measured = Some(at.uptime);
+        }
+    }
+
+    /// When memory was last measured, on the uptime clock.
+    pub(super) fn memory_measured(&self) -> Option<Duration> {
+        self.memory_measured
+    }
+
+    /// A row for each source that has reported, in the order of [`Source::ALL`].
+    pub(super) fn statuses(&mut self) -> Arc<[SourceStatus]> {
+        let current = self.rows.values().map(|row| &row.status);
+        if !current.eq(self.statuses.iter()) {
+            self.statuses = self.rows.values().map(|row| row.status.clone()).collect();
+        }
+        Arc::clone(&self.statuses)
+    }
+}
+
+impl Row {
+    fn new(readings: &Readings, store: &mut SeriesStore) -> Self {
+        let label = [("source", readings.source.name())];
+        Self {
+            schema: Arc::clone(&readings.schema),
+            ids: intern_all(&readings.schema, store),
+            up: store.intern(&SeriesKey::new("uma_source_up", &label)),
+            duration: store.intern(&SeriesKey::new("uma_source_duration_seconds", &label)),
+            status: SourceStatus {
+                source: readings.source,
+                up: false,
+                detail: None,
+                took: Duration::ZERO,
+            },
+        }
+    }
+
+    /// Series that are no longer in the schema end.
+    fn change_schema(&mut self, at: Moment, readings: &Readings, store: &mut SeriesStore) {
+        let ids = intern_all(&readings.schema, store);
+        for gone in self.ids.iter().filter(|id| !ids.contains(id)) {
+            store.append(*gone, at.timeline_ms(), Reading::Unsupported);
+        }
+        self.ids = ids;
+        self.schema = Arc::clone(&readings.schema);
+    }
+}
+
+fn intern_all(schema: &Schema, store: &mut SeriesStore) -> Vec<SeriesId> {
+    schema.series.iter().map(|key| store.intern(key)).collect()
+}

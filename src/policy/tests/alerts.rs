@@ -1,0 +1,119 @@
+use super::*;
+use crate::model::AlertState;
+
+const LOW: &str = "
+groups:
+- name: g
+  interval: 100ms
+  rules:
+  - alert: Low
+    expr: uma_memory_free_bytes < 10
+    for: 300ms
+    keep_firing_for: 500ms
+    labels: {severity: warning}
+    annotations: {summary: '{{ $value }} left'}
+";
+
+#[test]
+fn an_alert_fires_when_its_condition_has_held_for_long_enough() {
+    let mut world = World::new(LOW, Mode::Observe);
+    world.run(Duration::from_secs(1));
+    assert_eq!(world.state(0), RuleState::Inactive);
+    world.free = Reading::Value(5.0);
+    let pending = world.tick();
+    assert_eq!(pending.alerts[0].to, AlertState::Pending);
+    world.run(Duration::from_millis(200));
+    assert_eq!(world.state(0), RuleState::Pending);
+    let firing = world.tick();
+    let change = &firing.alerts[0];
+    assert_eq!((change.from, change.to), (AlertState::Pending, AlertState::Firing));
+    assert_eq!(&*change.labels["alertname"], "Low");
+    assert_eq!(&*change.labels["severity"], "warning");
+    assert_eq!(change.annotations["summary"], "5 left");
+}
+
+#[test]
+fn a_dip_shorter_than_for_never_fires() {
+    let mut world = World::new(LOW, Mode::Observe);
+    for _ in 0..20 {
+        world.free = Reading::Value(5.0);
+        world.run(Duration::from_millis(300));
+        world.free = Reading::Value(50.0);
+        let steps = world.run(Duration::from_millis(100));
+        assert!(steps.iter().flat_map(|step| &step.alerts).all(|a| a.to != AlertState::Firing));
+    }
+}
+
+#[test]
+fn a_firing_alert_keeps_firing_for_a_while_and_then_ends() {
+    let mut world = World::new(LOW, Mode::Observe);
+    world.free = Reading::Value(5.0);
+    world.run(Duration::from_millis(500));
+    world.free = Reading::Value(50.0);
+    world.run(Duration::from_millis(500));
+    assert_eq!(world.state(0), RuleState::Firing);
+    world.run(Duration::from_millis(100));
+    assert_eq!(world.state(0), RuleState::Inactive);
+}
+
+#[test]
+fn a_failing_source_neither_advances_nor_resolves_and_says_so() {
+    let mut world = World::new(LOW, Mode::Observe);
+    world.free = Reading::Value(5.0);
+    world.run(Duration::from_millis(200));
+    assert_eq!(world.state(0), RuleState::Pending);
+    world.free = Reading::Failed;
+    let steps = world.run(Duration::from_secs(5));
+    assert_eq!(world.state(0), RuleState::Unknown);
+    assert!(steps.iter().all(|step| step.alerts.is_empty()));
+    let doubts: Vec<_> = steps.iter().flat_map(|step| &step.doubts).collect();
+    assert_eq!(doubts.len(), 1, "said once, and not at every evaluation");
+    assert!(doubts[0].reasons[0].contains(FREE), "{doubts:?}");
+
+    world.free = Reading::Value(5.0);
+    let back = world.tick();
+    assert!(back.doubts[0].reasons.is_empty());
+    assert_eq!(world.state(0), RuleState::Pending, "the five seconds do not count");
+    world.run(Duration::from_millis(200));
+    assert_eq!(world.state(0), RuleState::Firing);
+    world.free = Reading::Failed;
+    let steps = world.run(Duration::from_secs(5));
+    assert!(steps.iter().all(|step| step.alerts.is_empty()), "still firing");
+}
+
+#[test]
+fn rule_states_are_series_that_start_at_zero() {
+    let mut world = World::new(LOW, Mode::Observe);
+    world.tick();
+    let state =
+        |state: &str| format!("uma_rule_state{{group=\"g\",rule=\"Low\",state=\"{state}\"}}");
+    assert_eq!(world.value(&state("inactive")), Some(1.0));
+    assert_eq!(world.value(&state("firing")), Some(0.0));
+    world.free = Reading::Value(5.0);
+    world.run(Duration::from_secs(1));
+    assert_eq!(world.value(&state("inactive")), Some(0.0));
+    assert_eq!(world.value(&state("firing")), Some(1.0));
+}
+
+#[test]
+fn a_reload_keeps_the_alerts_of_rules_that_stay_and_ends_those_of_others() {
+    let mut world = World::new(LOW, Mode::Observe);
+    world.free = Reading::Value(5.0);
+    world.run(Duration::from_secs(1));
+    let ended = world.policy.replace_rules(world.at, Mode::Observe, &rules(LOW));
+    assert!(ended.is_empty());
+    assert_eq!(world.state(0), RuleState::Firing);
+
+    let changed = LOW.replace("< 10", "< 9");
+    let ended = world.policy.replace_rules(world.at, Mode::Observe, &rules(&changed));
+    assert_eq!(ended.len(), 1);
+    assert_eq!((ended[0].from, ended[0].to), (AlertState::Firing, AlertState::Inactive));
+    world.tick();
+    assert_eq!(world.state(0), RuleState::Pending);
+
+    let ended = world.policy.replace_rules(world.at, Mode::Observe, &rules("groups: []"));
+    assert_eq!(ended.len(), 1);
+    world.tick();
+    let gone = "uma_rule_state{group=\"g\",rule=\"Low\",state=\"firing\"}";
+    assert_eq!(world.value(gone), None);
+}

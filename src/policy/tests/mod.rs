@@ -1,0 +1,114 @@
+//! The policy by scenarios: observations in, decisions out, on a clock of the test's own.
+
+mod alerts;
+mod kernel_log;
+mod remedies;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::status::RuleState;
+use super::{Policy, Step};
+use crate::config::mistake::SourceText;
+use crate::config::rules::parse_rules;
+use crate::model::{
+    Action, Decision, DecisionId, KernelRecord, Mode, Moment, Observation, Outcome, OutcomeResult,
+    Reading, Readings, Schema, SeriesKey, Source, Verdict,
+};
+use crate::policy::rule::RuleSet;
+
+const FREE: &str = "uma_memory_free_bytes";
+const INTERVAL: Duration = Duration::from_millis(100);
+
+fn rules(yaml: &str) -> RuleSet {
+    let source = SourceText::new("test.yaml", yaml);
+    parse_rules(&[source], INTERVAL).unwrap_or_else(|mistakes| panic!("{mistakes}"))
+}
+
+/// A policy, its clock and a node with one signal: free memory.
+struct World {
+    policy: Policy,
+    at: Moment,
+    schema: Arc<Schema>,
+    free: Reading<f64>,
+    seen: Vec<Observation>,
+}
+
+impl World {
+    fn new(yaml: &str, mode: Mode) -> Self {
+        let at = Moment { uptime: Duration::from_secs(1000), utc: Timestamp::UNIX_EPOCH };
+        let key = SeriesKey::new(FREE, &[]);
+        Self {
+            policy: Policy::new(at, mode, &rules(yaml), DecisionId(1)),
+            at,
+            schema: Arc::new(Schema { series: vec![key] }),
+            free: Reading::Value(100.0),
+            seen: Vec::new(),
+        }
+    }
+
+    /// Lets one interval pass, with one reading of memory and whatever else was seen.
+    fn tick(&mut self) -> Step {
+        self.at.uptime += INTERVAL;
+        self.at.utc += INTERVAL;
+        let mut seen = std::mem::take(&mut self.seen);
+        seen.push(Observation::Readings(Readings {
+            source: Source::Meminfo,
+            schema: Arc::clone(&self.schema),
+            values: vec![self.free],
+            took: Duration::ZERO,
+            error: None,
+        }));
+        self.policy.step(self.at, &seen)
+    }
+
+    /// Lets time pass and gathers what it brings.
+    fn run(&mut self, time: Duration) -> Vec<Step> {
+        let ticks = time.as_millis() / INTERVAL.as_millis();
+        (0..ticks).map(|_| self.tick()).collect()
+    }
+
+    fn report(&mut self, decision: &Decision, result: OutcomeResult) {
+        self.seen.push(Observation::Outcome(Outcome {
+            decision: decision.id,
+            action: decision.action.name().to_owned(),
+            result,
+            ended: self.at,
+            took: Duration::ZERO,
+        }));
+    }
+
+    fn state(&mut self, rule: usize) -> RuleState {
+        self.policy.status(self.at).rules[rule].state
+    }
+
+    fn value(&mut self, series: &str) -> Option<f64> {
+        let status = self.policy.status(self.at);
+        let position = status.series.iter().position(|key| key.to_string() == series)?;
+        status.values[position].value()
+    }
+}
+
+fn decisions(steps: &[Step]) -> Vec<&Decision> {
+    steps.iter().flat_map(|step| &step.decisions).collect()
+}
+
+fn acts(steps: &[Step]) -> Vec<&Action> {
+    let acts = decisions(steps).into_iter().filter(|decision| decision.verdict == Verdict::Act);
+    acts.map(|decision| &decision.action).collect()
+}
+
+fn record(seq: u64, facility: u16, text: &str) -> Observation {
+    Observation::KernelRecord(KernelRecord {
+        seq,
+        facility,
+        level: 4,
+        usec: seq,
+        caller: None,
+        utc: Timestamp::UNIX_EPOCH,
+        text: text.to_owned(),
+        dictionary: String::new(),
+    })
+}

@@ -1,0 +1,242 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::model::{CacheKind, HoldReason};
+
+const LADDER: &str = "
+groups:
+- name: g
+  interval: 100ms
+  rules:
+  - alert: Low
+    expr: uma_memory_free_bytes < 10
+    remedy:
+      aim: uma_memory_free_bytes > 20
+      steps:
+      - drop_caches: {what: pagecache}
+      - compact_memory: {}
+      cooldown: 5s
+      at_most: {times: 3, per: 1h}
+";
+
+const DROP: Action = Action::DropCaches { what: CacheKind::PageCache, sync: false };
+
+fn holds(steps: &[Step]) -> Vec<HoldReason> {
+    let verdicts = decisions(steps).into_iter().map(|decision| decision.verdict);
+    let holds = verdicts.filter_map(|verdict| match verdict {
+        Verdict::Hold(reason) => Some(reason),
+        Verdict::Act => None,
+    });
+    holds.collect()
+}
+
+#[test]
+fn an_act_names_its_rule_mode_step_and_the_values_that_led_to_it() {
+    let mut world = World::new(LADDER, Mode::Enforce);
+    world.free = Reading::Value(5.0);
+    let step = world.tick();
+    let [decision] = step.decisions.as_slice() else { panic!("{step:#?}") };
+    assert_eq!(decision.rule.to_string(), "g/Low");
+    assert_eq!(decision.mode, Mode::Enforce);
+    assert_eq!(decision.verdict, Verdict::Act);
+    assert_eq!((decision.step, &decision.action), (0, &DROP));
+    assert_eq!(decision.because[0].series, FREE);
+    assert_eq!(decision.because[0].value, Reading::Value(5.0));
+}
+
+#[test]
+fn the_next_step_comes_only_if_the_aim_is_missed_after_measuring_again() {
+    let mut world = World::new(LADDER, Mode::Enforce);
+    world.free = Reading::Value(5.0);
+    let first = world.tick();
+    assert!(world.tick().decisions.is_empty(), "one action at a time");
+    world.report(&first.decisions[0], OutcomeResult::Done);
+    let measured_before_the_end = world.policy.step(world.at, &std::mem::take(&mut world.seen));
+    assert!(measured_before_the_end.assessments.is_empty(), "needs a reading from after it");
+    world.free = Reading::Value(15.0);
+    let second = world.tick();
+    let assessment = &second.assessments[0];
+    assert_eq!(assessment.aim_met, Some(false));
+    assert_eq!(assessment.before[0].value, Reading::Value(5.0));
+    assert_eq!(assessment.after[0].value, Reading::Value(15.0));
+    assert!(second.decisions.is_empty(), "15 is no longer under 10");
+
+    world.free = Reading::Value(5.0);
+    let rest = world.run(Duration::from_secs(4));
+    assert_eq!(holds(&rest), [HoldReason::Cooldown]);
+}
+
+#[test]
+fn a_ladder_goes_on_to_its_last_step_and_says_that_it_is_exhausted() {
+    let mut world = World::new(LADDER, Mode::Enforce);
+    world.free = Reading::Value(5.0);
+    let first = world.tick();
+    world.report(&first.decisions[0], OutcomeResult::Failed("EROFS".to_owned()));
+    let second = world.tick();
+    assert_eq!(acts(std::slice::from_ref(&second)), [&Action::CompactMemory]);
+    let decision = second.decisions.iter().find(|d| d.verdict == Verdict::Act).unwrap();
+    world.report(decision, OutcomeResult::Done);
+    let third = world.tick();
+    assert_eq!(third.assessments[0].aim_met, Some(false));
+    assert_eq!(holds(&[third]), [HoldReason::StepsExhausted, HoldReason::Cooldown]);
+}
+
+#[test]
+fn an_aim_that_is_met_ends_the_round() {
+    let mut world = World::new(LADDER, Mode::Enforce);
+    world.free = Reading::Value(5.0);
+    let first = world.tick();
+    world.report(&first.decisions[0], OutcomeResult::Done);
+    world.free = Reading::Value(50.0);
+    let steps = world.run(Duration::from_secs(10));
+    assert_eq!(steps[0].assessments[0].aim_met, Some(true));
+    assert!(acts(&steps).is_empty());
+}
+
+#[test]
+fn observe_mode_decides_the_same_and_goes_no_further_than_the_first_step() {
+    let mut world = World::new(LADDER, Mode::Observe);
+    world.free = Reading::Value(5.0);
+    let first = world.tick();
+    assert_eq!(first.decisions[0].mode, Mode::Observe);
+    world.report(&first.decisions[0], OutcomeResult::Skipped);
+    let steps = world.run(Duration::from_secs(4));
+    assert!(acts(&steps).is_empty());
+    assert!(steps.iter().all(|step| step.assessments.is_empty()), "nothing was done");
+    assert_eq!(holds(&steps), [HoldReason::Cooldown]);
+    let steps = world.run(Duration::from_secs(2));
+    assert_eq!(acts(&steps), [&DROP], "it would try again after the cooldown");
+}
+
+#[test]
+fn a_rules_own_mode_wins_over_the_nodes() {
+    let own = LADDER.replace("    remedy:", "    mode: enforce\n    remedy:");
+    let mut world = World::new(&own, Mode::Observe);
+    world.free = Reading::Value(5.0);
+    assert_eq!(world.tick().decisions[0].mode, Mode::Enforce);
+}
+
+#[test]
+fn a_failing_source_holds_the_remedy_of_a_firing_rule() {
+    let mut world = World::new(LADDER, Mode::Enforce);
+    world.free = Reading::Value(5.0);
+    let first = world.tick();
+    world.report(&first.decisions[0], OutcomeResult::Done);
+    world.free = Reading::Failed;
+    let steps = world.run(Duration::from_secs(60));
+    assert!(acts(&steps).is_empty());
+    assert!(holds(&steps).contains(&HoldReason::Unknown), "{:?}", holds(&steps));
+    let unjudged = steps.iter().flat_map(|step| &step.assessments).next().unwrap();
+    assert_eq!(unjudged.aim_met, None, "told as not known, and not as missed");
+}
+
+#[test]
+fn two_rules_do_not_act_at_once() {
+    let second = "
+  - alert: Lower
+    expr: uma_memory_free_bytes < 8
+    remedy:
+      steps:
+      - compact_memory: {}
+";
+    let mut world = World::new(&format!("{}{}", LADDER.trim_end(), second), Mode::Enforce);
+    world.free = Reading::Value(5.0);
+    let step = world.tick();
+    assert_eq!(acts(std::slice::from_ref(&step)), [&DROP]);
+    assert_eq!(holds(std::slice::from_ref(&step)), [HoldReason::Busy]);
+    let first = step.decisions.iter().find(|d| d.verdict == Verdict::Act).unwrap();
+    world.report(first, OutcomeResult::Done);
+    world.free = Reading::Value(7.0);
+    let steps = world.run(Duration::from_millis(300));
+    assert_eq!(acts(&steps).len(), 1, "one after the other");
+}
+
+#[test]
+fn an_outcome_that_never_comes_does_not_block_for_ever() {
+    let mut world = World::new(LADDER, Mode::Enforce);
+    world.free = Reading::Value(5.0);
+    world.tick();
+    let steps = world.run(Duration::from_secs(16 * 60));
+    assert!(!acts(&steps).is_empty());
+}
+
+#[test]
+fn a_reload_resets_neither_cooldown_nor_budget() {
+    let mut world = World::new(LADDER, Mode::Enforce);
+    world.free = Reading::Value(5.0);
+    let first = world.tick();
+    world.report(&first.decisions[0], OutcomeResult::Done);
+    world.free = Reading::Value(50.0);
+    world.tick();
+    world.free = Reading::Value(5.0);
+    let changed = rules(&LADDER.replace("< 10", "< 11").replace("times: 3", "times: 1"));
+    world.policy.replace_rules(world.at, Mode::Enforce, &changed);
+    let steps = world.run(Duration::from_secs(60));
+    assert!(acts(&steps).is_empty());
+    assert_eq!(holds(&steps), [HoldReason::Cooldown, HoldReason::Budget]);
+}
+
+#[test]
+fn a_notice_waits_for_nobody() {
+    let second = "
+  - alert: Tell
+    expr: uma_memory_free_bytes < 8
+    remedy:
+      steps:
+      - notify: {message: '{{ $value }} left'}
+      cooldown: 1h
+";
+    let mut world = World::new(&format!("{}{}", LADDER.trim_end(), second), Mode::Enforce);
+    world.free = Reading::Value(5.0);
+    let step = world.tick();
+    let acts = acts(std::slice::from_ref(&step));
+    assert_eq!(acts.len(), 2, "{acts:?}");
+}
+
+fn outcome() -> impl Strategy<Value = Option<OutcomeResult>> {
+    prop_oneof![
+        4 => Just(Some(OutcomeResult::Done)),
+        2 => Just(Some(OutcomeResult::Skipped)),
+        1 => Just(Some(OutcomeResult::Failed("no".to_owned()))),
+        1 => Just(Some(OutcomeResult::TimedOut)),
+        1 => Just(None),
+    ]
+}
+
+fn reading() -> impl Strategy<Value = Reading<f64>> {
+    prop_oneof![
+        6 => (0.0..40.0f64).prop_map(Reading::Value),
+        1 => Just(Reading::Failed),
+        1 => Just(Reading::Unsupported),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn never_more_acts_than_the_budget_in_any_window(
+        course in prop::collection::vec((reading(), outcome(), 1u32..300), 40),
+    ) {
+        let mut world = World::new(LADDER, Mode::Enforce);
+        let mut acts: Vec<Duration> = Vec::new();
+        for (free, outcome, ticks) in course {
+            world.free = free;
+            for _ in 0..ticks {
+                let step = world.tick();
+                prop_assert!(step.decisions.iter().all(|d| free == Reading::Failed
+                    || free == Reading::Unsupported || d.because[0].value == free));
+                for decision in step.decisions.iter().filter(|d| d.verdict == Verdict::Act) {
+                    prop_assert!(free.value().is_some(), "acted without evidence");
+                    acts.push(world.at.uptime);
+                    if let Some(result) = outcome.clone() {
+                        world.report(decision, result);
+                    }
+                }
+            }
+        }
+        for window in acts.windows(4) {
+            prop_assert!(window[3] - window[0] >= Duration::from_secs(3600), "{window:?}");
+        }
+    }
+}

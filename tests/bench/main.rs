@@ -1,0 +1,46 @@
+//! What the daemon costs, beside its peers, on this machine, in one run.
+//!
+//! `cargo bench --bench daemon` as root takes about four minutes; `-- --minutes 60` samples for an
+//! hour first. Without node_exporter (Debian: prometheus-node-exporter) its rows are left out. The
+//! numbers of a noisy machine are noisy: compare the rows of one run.
+#![expect(clippy::unwrap_used, reason = "a measurement ends where anything fails")]
+
+mod kernel_log;
+mod processes;
+mod rules;
+mod scrape;
+
+use std::time::Duration;
+
+/// How long the idle daemon is watched unless `--minutes` says otherwise.
+const IDLE: Duration = Duration::from_secs(60);
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().collect();
+    // `cargo test --benches` passes no --bench: there is nothing to test here.
+    if !arguments.iter().any(|argument| argument == "--bench") {
+        return;
+    }
+    let minutes = arguments.iter().position(|argument| argument == "--minutes");
+    let minutes = minutes.and_then(|position| arguments.get(position + 1)?.parse().ok());
+    let idle = minutes.map_or(IDLE, |minutes: u64| Duration::from_secs(60 * minutes));
+
+    println!("{}", processes::machine());
+    rules::measure();
+    kernel_log::measure();
+    scrape::measure();
+    scrape::measure_idle(idle);
+}
+
+/// Prints one row: what, unit, minimum, median, 99th percentile, maximum.
+fn row(what: &str, unit: &str, mut values: Vec<f64>) {
+    values.sort_by(f64::total_cmp);
+    let at = |share: f64| values[((values.len() - 1) as f64 * share).round() as usize];
+    println!(
+        "{what:<58} {unit:>6}  min {:>8.3}  median {:>8.3}  p99 {:>8.3}  max {:>8.3}",
+        at(0.0),
+        at(0.5),
+        at(0.99),
+        at(1.0)
+    );
+}

@@ -1,0 +1,76 @@
+//! Processor time of a scrape, idle cost and memory, beside node_exporter.
+
+use std::time::{Duration, Instant};
+
+use super::processes::{Program, get};
+use super::row;
+
+const ROUNDS: usize = 15;
+const SCRAPES: usize = 40;
+
+/// What Prometheus 3 sends.
+const HEADERS: &str = "Accept: application/openmetrics-text;version=1.0.0;q=0.6,\
+    text/plain;version=0.0.4;q=0.3,*/*;q=0.1\r\nAccept-Encoding: gzip\r\n";
+
+/// Without the sampling that goes on meanwhile: umawarden samples ten times a second whether it is
+/// scraped or not, node_exporter only when scraped.
+pub fn measure() {
+    let storage = tempfile::tempdir().unwrap();
+    let ours = Program::umawarden(storage.path(), 19_942, &[]);
+    let theirs = Program::start(
+        "prometheus-node-exporter",
+        &[
+            "--web.listen-address=127.0.0.1:19100",
+            "--collector.disable-defaults",
+            "--collector.meminfo",
+            "--collector.vmstat",
+            "--collector.pressure",
+            "--web.disable-exporter-metrics",
+        ],
+        "127.0.0.1:19100",
+    );
+    std::thread::sleep(Duration::from_secs(2));
+    let idle = idle_share(&ours, Duration::from_secs(5));
+    let (mut ours_ms, mut theirs_ms) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        ours_ms.push(scrape_ms(&ours, idle));
+        theirs_ms.extend(theirs.as_ref().map(|theirs| scrape_ms(theirs, 0.0)));
+    }
+    row("CPU of a scrape, umawarden", "ms", ours_ms);
+    if theirs.is_some() {
+        row("CPU of a scrape, node_exporter (memory collectors only)", "ms", theirs_ms);
+    }
+}
+
+fn scrape_ms(program: &Program, idle: f64) -> f64 {
+    let mut stream = program.connect();
+    let (cpu, began) = (program.cpu_seconds(), Instant::now());
+    for _ in 0..SCRAPES {
+        get(&mut stream, "/metrics", HEADERS);
+    }
+    let used = program.cpu_seconds() - cpu - idle * began.elapsed().as_secs_f64();
+    used.max(0.0) * 1000.0 / SCRAPES as f64
+}
+
+/// Processor time as a share of one core.
+fn idle_share(program: &Program, time: Duration) -> f64 {
+    let (cpu, began) = (program.cpu_seconds(), Instant::now());
+    std::thread::sleep(time);
+    (program.cpu_seconds() - cpu) / began.elapsed().as_secs_f64()
+}
+
+/// What it costs when nothing happens but sampling ten times a second and a scrape every 15 s.
+pub fn measure_idle(time: Duration) {
+    let storage = tempfile::tempdir().unwrap();
+    let ours = Program::umawarden(storage.path(), 19_943, &[]);
+    std::thread::sleep(Duration::from_secs(3));
+    let slices = time.as_secs().div_ceil(15).max(1);
+    let (mut share, mut resident) = (Vec::new(), Vec::new());
+    for _ in 0..slices {
+        share.push(idle_share(&ours, Duration::from_secs(15)) * 100.0);
+        resident.push(ours.resident_mib());
+        get(&mut ours.connect(), "/metrics", HEADERS);
+    }
+    row("idle, sampling every 100 ms: share of one core", "%", share);
+    row(&format!("resident memory over {} s of sampling", time.as_secs()), "MiB", resident);
+}

@@ -1,0 +1,181 @@
+//! The program as a running daemon, for tests.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// The binary under test: `UMAWARDEN_BINARY`, else the one that cargo built for the tests.
+pub fn binary() -> PathBuf {
+    std::env::var_os("UMAWARDEN_BINARY")
+        .map_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_umawarden")), PathBuf::from)
+}
+
+/// A running `umawarden run` on a port of its own; killed when dropped.
+pub struct Daemon {
+    child: Child,
+    log: Arc<Mutex<String>>,
+    address: String,
+    client: reqwest::blocking::Client,
+}
+
+impl Daemon {
+    /// Starts it with its journal in `storage` and waits until it is ready.
+    pub fn start(storage: &Path, arguments: &[&str]) -> Self {
+        let daemon = Self::spawn(storage, arguments);
+        daemon.wait_until("ready", |daemon| daemon.get("/-/ready").0 == 200);
+        daemon
+    }
+
+    /// Starts it, and waits only until it listens.
+    pub fn spawn(storage: &Path, arguments: &[&str]) -> Self {
+        let mut child = Command::new(binary())
+            .args(["run", "--web.listen-address", "127.0.0.1:0", "--storage.path"])
+            .arg(storage)
+            .args(arguments)
+            .env("NO_COLOR", "1")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let log = Arc::new(Mutex::new(String::new()));
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        let kept = Arc::clone(&log);
+        std::thread::spawn(move || {
+            for line in stderr.lines().map_while(Result::ok) {
+                let mut kept = kept.lock().unwrap();
+                kept.push_str(&line);
+                kept.push('\n');
+            }
+        });
+        let client = reqwest::blocking::Client::builder()
+            .timeout(Duration::from_secs(10))
+            .no_proxy()
+            .build()
+            .unwrap();
+        let mut daemon = Self { child, log, address: String::new(), client };
+        daemon.address = daemon.wait_for_log("listening on http://", |line| {
+            let rest = line.split("listening on http://").nth(1)?;
+            Some(rest.split_whitespace().next()?.trim_end_matches('/').to_owned())
+        });
+        daemon
+    }
+
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    pub fn log(&self) -> String {
+        self.log.lock().unwrap().clone()
+    }
+
+    fn wait_for_log<T>(&self, what: &str, find: impl Fn(&str) -> Option<T>) -> T {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            if let Some(found) = self.log().lines().find_map(&find) {
+                return found;
+            }
+            assert!(Instant::now() < deadline, "no {what:?} in the log:\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Status and body of a GET.
+    pub fn get(&self, path: &str) -> (u16, String) {
+        let url = format!("http://{}{path}", self.address);
+        match self.client.get(url).send() {
+            Ok(response) => (response.status().as_u16(), response.text().unwrap_or_default()),
+            Err(error) => (0, error.to_string()),
+        }
+    }
+
+    /// Status and body of a POST.
+    pub fn post(&self, path: &str) -> (u16, String) {
+        let url = format!("http://{}{path}", self.address);
+        let response = self.client.post(url).send().unwrap();
+        (response.status().as_u16(), response.text().unwrap_or_default())
+    }
+
+    /// Every sample of `/metrics`, by its name and labels as they stand there.
+    pub fn metrics(&self) -> BTreeMap<String, f64> {
+        let (status, body) = self.get("/metrics");
+        assert_eq!(status, 200, "{body}");
+        body.lines()
+            .filter(|line| !line.starts_with('#'))
+            .filter_map(|line| {
+                let (series, value) = line.rsplit_once(' ')?;
+                Some((series.to_owned(), value.parse().ok()?))
+            })
+            .collect()
+    }
+
+    /// One sample, which must be there.
+    pub fn metric(&self, series: &str) -> f64 {
+        let metrics = self.metrics();
+        *metrics.get(series).unwrap_or_else(|| panic!("no {series} in {metrics:#?}"))
+    }
+
+    /// Waits for something to become true; 20 seconds are for ever.
+    pub fn wait_until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !holds(self) {
+            assert!(Instant::now() < deadline, "not {what} in 20 s; log:\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// kill -9.
+    pub fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// SIGTERM; returns how long it took to end, and its log.
+    pub fn terminate(mut self) -> (Duration, String) {
+        let began = Instant::now();
+        let pid = i32::try_from(self.child.id()).unwrap();
+        let pid = rustix::process::Pid::from_raw(pid).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        let status = self.child.wait().unwrap();
+        assert!(status.success(), "{status}:\n{}", self.log());
+        (began.elapsed(), self.log())
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _already_dead = self.child.kill();
+        let _already_reaped = self.child.wait();
+    }
+}
+
+/// Runs `umawarden history --json` on a journal and returns its objects.
+pub fn history(storage: &Path) -> Vec<serde_json::Value> {
+    let output = Command::new(binary())
+        .args(["history", "--json", "--limit", "1000000", "--storage.path"])
+        .arg(storage)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// The objects of one kind.
+pub fn of_kind<'a>(
+    history: &'a [serde_json::Value],
+    kind: &'a str,
+) -> impl Iterator<Item = &'a serde_json::Value> {
+    history.iter().filter(move |entry| entry["kind"] == kind)
+}
+
+/// A field of the real `/proc/meminfo`, in bytes.
+pub fn meminfo_bytes(field: &str) -> f64 {
+    let text = fs::read_to_string("/proc/meminfo").unwrap();
+    let line = text.lines().find(|line| line.starts_with(&format!("{field}:"))).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<f64>().unwrap() * 1024.0
+}

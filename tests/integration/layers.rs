@@ -1,0 +1,173 @@
+//! Who may import whom, and what the pure modules may not touch, held as data.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A module, the modules that it may import, and whether it is pure.
+const LAYERS: &[(&str, &[&str], bool)] = &[
+    ("model", &[], true),
+    ("parse", &["model"], true),
+    ("policy", &["model", "parse"], true),
+    ("config", &["model", "policy"], false),
+    ("journal", &["model"], false),
+    ("sources", &["model", "parse"], false),
+    ("actions", &["model", "parse"], false),
+    ("exports", &["model", "policy::status"], false),
+    ("daemon", &["model", "policy", "config", "journal", "sources", "actions", "exports"], false),
+    (
+        "cli",
+        &[
+            "model", "parse", "policy", "config", "journal", "sources", "actions", "exports",
+            "daemon",
+        ],
+        false,
+    ),
+];
+
+/// What a pure module must not name.
+const IMPURE: &[&str] = &[
+    "std::fs",
+    "std::net",
+    "std::process",
+    "std::thread",
+    "std::env",
+    "tokio::",
+    "tracing::",
+    "rustix::",
+    "SystemTime",
+    "Instant",
+    "Timestamp::now",
+    "println!",
+    "eprintln!",
+    " rand::",
+];
+
+/// Only the daemon reads the clock.
+const CLOCKS: &[&str] = &["Instant::now", "SystemTime::now", "Timestamp::now", "clock_gettime"];
+
+/// The files that may still name a clock, each with the reason.
+const CLOCK_READERS: &[(&str, &str)] =
+    &[("src/daemon/", "the loop's own clock"), ("src/cli/", "a command is an edge of its own")];
+
+fn rust_files(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let entries = fs::read_dir(folder).unwrap();
+    for path in entries.map(|entry| entry.unwrap().path()) {
+        if path.is_dir() {
+            found.extend(rust_files(&path));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
+}
+
+fn is_test(path: &Path) -> bool {
+    path.components().any(|part| part.as_os_str() == "tests")
+        || path.file_name().is_some_and(|name| name.to_string_lossy().ends_with("tests.rs"))
+}
+
+/// Every line of code outside tests, comments left out, as (file, line number, text).
+fn code(module: &str) -> Vec<(PathBuf, usize, String)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let file = root.join(format!("{module}.rs"));
+    let folder = root.join(module);
+    let mut files = if folder.is_dir() { rust_files(&folder) } else { Vec::new() };
+    if file.is_file() {
+        files.push(file);
+    }
+    assert!(!files.is_empty(), "module {module} has no files: the table is out of date");
+    let mut lines = Vec::new();
+    for path in files.into_iter().filter(|path| !is_test(path)) {
+        for (number, line) in fs::read_to_string(&path).unwrap().lines().enumerate() {
+            if !line.trim_start().starts_with("//") {
+                lines.push((path.clone(), number + 1, line.to_owned()));
+            }
+        }
+    }
+    lines
+}
+
+fn imports_of(line: &str) -> impl Iterator<Item = &str> {
+    line.match_indices("crate::").map(|(at, _)| &line[at + "crate::".len()..])
+}
+
+#[test]
+fn modules_import_only_what_the_table_allows() {
+    let mut wrong = Vec::new();
+    for (module, allowed, _) in LAYERS {
+        for (path, number, line) in code(module) {
+            for import in imports_of(&line) {
+                let own = import.starts_with(module);
+                if !own && !allowed.iter().any(|other| import.starts_with(other)) {
+                    wrong.push(format!("{}:{number}: {module} imports {import}", path.display()));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn pure_modules_touch_nothing() {
+    let mut wrong = Vec::new();
+    for (module, _, _) in LAYERS.iter().filter(|(_, _, pure)| *pure) {
+        for (path, number, line) in code(module) {
+            for name in IMPURE.iter().filter(|name| line.contains(**name)) {
+                wrong.push(format!("{}:{number}: {module} names {name}", path.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn only_the_daemon_reads_the_clock() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut wrong = Vec::new();
+    for (module, _, _) in LAYERS {
+        for (path, number, line) in code(module) {
+            let relative = path.strip_prefix(root).unwrap().display().to_string();
+            if CLOCK_READERS.iter().any(|(allowed, _)| relative.starts_with(allowed)) {
+                continue;
+            }
+            for name in CLOCKS.iter().filter(|name| line.contains(**name)) {
+                wrong.push(format!("{relative}:{number}: {name}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn every_module_stands_in_the_table() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/lib.rs");
+    let text = fs::read_to_string(root).unwrap();
+    let modules = text.lines().filter_map(|line| line.trim().strip_prefix("pub mod "));
+    for module in modules.map(|rest| rest.trim_end_matches(';')) {
+        assert!(LAYERS.iter().any(|(name, _, _)| *name == module), "{module} is not in LAYERS");
+    }
+}
+
+#[test]
+fn files_and_lines_are_short() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut wrong = Vec::new();
+    for path in rust_files(&root.join("src")).into_iter().chain(rust_files(&root.join("tests"))) {
+        if path.components().any(|part| part.as_os_str() == "target") {
+            continue;
+        }
+        let text = fs::read_to_string(&path).unwrap();
+        if text.lines().count() > 600 {
+            wrong.push(format!("{}: more than 600 lines", path.display()));
+        }
+        // Recorded text stands in tests as it was.
+        for (number, line) in text.lines().enumerate().filter(|_| !is_test(&path)) {
+            if line.chars().count() > 100 {
+                wrong.push(format!("{}:{}: more than 100 columns", path.display(), number + 1));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+}

@@ -1,0 +1,40 @@
+//! A flood of the kernel log loses nothing uncounted.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+
+use super::{LimitedCgroup, Sysctl, enabled};
+use crate::daemon::Daemon;
+
+const RECORDS: u32 = 20_000;
+
+#[test]
+fn real_flood_of_20_000_records_is_seen_or_counted_as_lost() {
+    if !enabled() {
+        return;
+    }
+    let storage = tempfile::tempdir().unwrap();
+    let cgroup = LimitedCgroup::new("flood", 30 << 20);
+    let daemon = Daemon::start(storage.path(), &[]);
+    let _flooding = Sysctl::set("/proc/sys/kernel/printk_devkmsg", "on");
+    let total = |daemon: &Daemon| {
+        let metrics = daemon.metrics();
+        metrics["uma_kernel_log_records_total"] + metrics["uma_kernel_log_lost_records_total"]
+    };
+    let before = total(&daemon);
+    let mut kmsg = OpenOptions::new().write(true).open("/dev/kmsg").unwrap();
+    for number in 0..RECORDS {
+        kmsg.write_all(format!("<14>umawarden flood {number}").as_bytes()).unwrap();
+    }
+    daemon.wait_until("through the flood", |daemon| total(daemon) - before >= f64::from(RECORDS));
+    let metrics = daemon.metrics();
+    println!("lost of {RECORDS}: {}", metrics["uma_kernel_log_lost_records_total"]);
+    let kills = "uma_kernel_events_total{event=\"oom_kill\"}";
+    let pid = cgroup.oom_kill();
+    daemon.wait_until("told of the kill", |daemon| daemon.metric(kills) > metrics[kills]);
+    let (_, events) = daemon.get("/api/v1/events?kind=oom_kill");
+    assert!(events.contains(&format!("\"pid\":{pid}")), "{events}");
+    // The kernel's own records come on top of those that were written; nothing else does.
+    let extra = total(&daemon) - before - f64::from(RECORDS);
+    assert!((0.0..200.0).contains(&extra), "{extra} records too many");
+}

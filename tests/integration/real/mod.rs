@@ -1,0 +1,105 @@
+//! What is shown on the real kernel, with real Docker and Prometheus. Runs as root, one test at a
+//! time, when `UMAWARDEN_REAL` is set; the test command sets it.
+
+mod docker;
+mod flood;
+mod kill_nine;
+mod oom;
+mod page_cache;
+mod prometheus;
+mod shutdown;
+mod starvation;
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+/// Whether these tests shall run; says so if not.
+fn enabled() -> bool {
+    let enabled = std::env::var_os("UMAWARDEN_REAL").is_some();
+    if !enabled {
+        eprintln!("skipped: touches the real kernel; the test command tests/run runs it");
+    }
+    enabled
+}
+
+/// A memory cgroup with a limit, on cgroup v1 or v2; removed when dropped.
+struct LimitedCgroup {
+    folder: PathBuf,
+}
+
+impl LimitedCgroup {
+    fn new(name: &str, limit_bytes: u64) -> Self {
+        let v1 = Path::new("/sys/fs/cgroup/memory");
+        let root = if v1.is_dir() { v1 } else { Path::new("/sys/fs/cgroup") };
+        let folder = root.join(format!("umawarden-{name}-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let limit = if v1.is_dir() { "memory.limit_in_bytes" } else { "memory.max" };
+        fs::write(folder.join(limit), limit_bytes.to_string()).unwrap();
+        Self { folder }
+    }
+
+    /// The path that the kernel prints.
+    fn path(&self) -> String {
+        format!("/{}", self.folder.file_name().unwrap().to_string_lossy())
+    }
+
+    /// Starts a command inside.
+    fn spawn(&self, program: &str, arguments: &[&str]) -> Child {
+        let procs = self.folder.join("cgroup.procs");
+        let script = format!("echo $$ >{} && exec \"$0\" \"$@\"", procs.display());
+        Command::new("/bin/sh")
+            .arg0("sh")
+            .args(["-c", &script, program])
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap()
+    }
+
+    /// Has a process killed by the limit and returns its pid.
+    fn oom_kill(&self) -> u32 {
+        let mut child = self.spawn("tail", &["/dev/zero"]);
+        let pid = child.id();
+        let status = child.wait().unwrap();
+        assert!(!status.success(), "the limit did not kill it");
+        pid
+    }
+}
+
+impl Drop for LimitedCgroup {
+    fn drop(&mut self) {
+        // A process that is still being torn down keeps the folder busy for a moment.
+        for _ in 0..100 {
+            if fs::remove_dir(&self.folder).is_ok() {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+    }
+}
+
+/// A sysctl set to a value, put back when dropped.
+struct Sysctl {
+    file: PathBuf,
+    before: String,
+}
+
+impl Sysctl {
+    fn set(file: &str, value: &str) -> Self {
+        let file = PathBuf::from(file);
+        let before = fs::read_to_string(&file).unwrap();
+        // Some of these files take a value only with its newline.
+        fs::write(&file, format!("{value}\n")).unwrap();
+        Self { file, before }
+    }
+}
+
+impl Drop for Sysctl {
+    fn drop(&mut self) {
+        fs::write(&self.file, &self.before).unwrap();
+    }
+}

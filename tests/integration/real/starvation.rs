@@ -1,0 +1,71 @@
+//! A machine with 200 MiB left is still watched.
+
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::enabled;
+use crate::daemon::{Daemon, meminfo_bytes};
+
+const LEFT_BYTES: f64 = 200.0 * 1024.0 * 1024.0;
+
+/// Takes memory until little is left, and gives it back when dropped. It is the first that the
+/// kernel would kill.
+struct Glutton(Child);
+
+impl Glutton {
+    fn start(bytes: u64) -> Self {
+        let program = "
+import mmap, sys, time
+open('/proc/self/oom_score_adj', 'w').write('1000')
+memory = mmap.mmap(-1, int(sys.argv[1]), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+for page in range(0, len(memory), 4096):
+    memory[page] = 1
+print('full', flush=True)
+time.sleep(600)
+";
+        let child = Command::new("python3")
+            .args(["-c", program, &bytes.to_string()])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        Self(child)
+    }
+
+    fn is_alive(&mut self) -> bool {
+        self.0.try_wait().unwrap().is_none()
+    }
+}
+
+impl Drop for Glutton {
+    fn drop(&mut self) {
+        let _already_dead = self.0.kill();
+        let _already_reaped = self.0.wait();
+    }
+}
+
+#[test]
+fn real_starvation_does_not_stop_sampling() {
+    if !enabled() {
+        return;
+    }
+    let storage = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(storage.path(), &[]);
+    let available = meminfo_bytes("MemAvailable");
+    let mut glutton = Glutton::start((available - LEFT_BYTES) as u64);
+    let deadline = Instant::now() + Duration::from_secs(120);
+    while meminfo_bytes("MemAvailable") > LEFT_BYTES * 1.5 && glutton.is_alive() {
+        assert!(Instant::now() < deadline, "memory does not fill");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(glutton.is_alive(), "it was killed before memory was full");
+    let missed = "uma_samples_missed_total";
+    let (before, began) = (daemon.metric(missed), Instant::now());
+    while began.elapsed() < Duration::from_secs(5) {
+        let seen = daemon.metric("uma_memory_available_bytes");
+        assert!(seen < LEFT_BYTES * 3.0, "an old reading: {seen}");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    let missed = daemon.metric(missed) - before;
+    println!("missed {missed} of 50 samples with {LEFT_BYTES} bytes left");
+    assert!(missed <= 5.0, "{missed} of 50 samples were missed");
+}
