@@ -24,7 +24,8 @@ fn real_flood_of_20_000_records_is_seen_or_counted_as_lost() {
     let before = total(&daemon);
     let mut kmsg = OpenOptions::new().write(true).open("/dev/kmsg").unwrap();
     for number in 0..RECORDS {
-        kmsg.write_all(format!("<14>umawarden flood {number}").as_bytes()).unwrap();
+        // Without the newline the kernel keeps the last record back, since it may go on.
+        kmsg.write_all(format!("<14>umawarden flood {number}\n").as_bytes()).unwrap();
     }
     daemon.wait_until("through the flood", |daemon| total(daemon) - before >= f64::from(RECORDS));
     let metrics = daemon.metrics();
