@@ -5,6 +5,7 @@ mod actions;
 mod config;
 mod daemon;
 mod dmesg;
+mod documents;
 mod exports;
 mod history;
 mod journal;
