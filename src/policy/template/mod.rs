@@ -104,11 +104,11 @@ struct Context<'c> {
 impl Template {
     /// Parses `{{ $value | humanize1024 }}B free` and the like.
     pub fn parse(text: &str) -> Result<Self, TemplateError> {
-        Ok(Self { text: Arc::from(text), parts: scan::parts(text)? })
+        Ok(Self { text: text.into(), parts: scan::parts(text)? })
     }
 
-    /// As written.
-    pub fn text(&self) -> &str {
+    /// The text that it was parsed from.
+    pub fn as_written(&self) -> &Arc<str> {
         &self.text
     }
 
