@@ -32,15 +32,15 @@ impl EventAssembler {
             OomLine::Reaped { pid, comm } => self.reaped(pid, comm, true, line, out),
             OomLine::Unreapable { pid, comm } => self.reaped(pid, comm, false, line, out),
             OomLine::NoVictim => out.push(Anchor::of(line).event(KernelEvent::OomNoVictim)),
-            OomLine::Group { memcg } => self.note(line, |trace| {
+            OomLine::Group { memcg } => self.note_own(line, |trace| {
                 trace.group = Some(memcg.to_owned());
             }),
-            OomLine::Limit { memcg, oom_memcg } => self.note(line, |trace| {
+            OomLine::Limit { memcg, oom_memcg } => self.note_own(line, |trace| {
                 trace.memcg = Some(memcg.to_owned());
                 trace.oom_memcg = Some(oom_memcg.to_owned());
                 trace.memcg_hint = Some(true);
             }),
-            OomLine::Stats { oom_memcg } => self.note(line, |trace| {
+            OomLine::Stats { oom_memcg } => self.note_own(line, |trace| {
                 trace.oom_memcg = Some(oom_memcg.to_owned());
                 trace.memcg_hint = Some(true);
             }),
@@ -98,7 +98,21 @@ impl EventAssembler {
     }
 
     fn note(&mut self, line: &KernelLine<'_>, change: impl FnOnce(&mut Trace)) {
-        let Some(at) = self.target(line) else { return };
+        if let Some(at) = self.target(line) {
+            self.change(at, change);
+        }
+    }
+
+    /// As [`Self::note`], for a line that only a trace has: after another task's stack it is the
+    /// latest trace's.
+    fn note_own(&mut self, line: &KernelLine<'_>, change: impl FnOnce(&mut Trace)) {
+        let latest = || self.traces.iter().rposition(|trace| trace.admits(line.caller));
+        if let Some(at) = self.target(line).or_else(latest) {
+            self.change(at, change);
+        }
+    }
+
+    fn change(&mut self, at: usize, change: impl FnOnce(&mut Trace)) {
         let now = self.now;
         if let Some(trace) = self.traces.get_mut(at) {
             trace.last = now;

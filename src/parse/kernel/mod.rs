@@ -162,7 +162,9 @@ impl EventAssembler {
         {
             return;
         }
-        if let Some(message) = nvidia::parse(line.text) {
+        // A process may be called `NVRM: x`, so what the driver does not say may be another's line.
+        let driver = nvidia::parse(line.text);
+        if let Some(message) = driver.filter(|message| *message != Nvidia::Other) {
             self.feed_nvidia(message, line, out);
         } else if let Some(message) = oom::parse(line.text) {
             self.feed_oom(message, line, out);
@@ -173,7 +175,7 @@ impl EventAssembler {
             out.push(Anchor::of(line).event(kind));
         } else if line.text.starts_with("INFO: task ") {
             self.feed_task(line, out);
-        } else {
+        } else if !line.text.starts_with("NVRM") {
             self.feed_body(line);
         }
     }
