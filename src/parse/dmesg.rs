@@ -91,6 +91,9 @@ pub struct LogText {
     monotonic: Monotonic,
     clock: Clock,
     json: json::DmesgJson,
+    pretty: json::PrettyJson,
+    /// What stands before every line of a log that was quoted or indented.
+    margin: String,
     held: Option<Message>,
 }
 
@@ -112,31 +115,69 @@ impl LogText {
             bytes
         };
         let bytes = without_colours(bytes);
-        let text = kmsg::printable(&bytes);
-        if let Some(found) = self.json.feed(&text) {
+        let bytes = self.without_margin(&bytes);
+        let text = kmsg::printable(bytes);
+        if let Some(found) = self.feed_json(&text) {
             return found.and_then(|message| self.replace(message));
         }
-        if text.trim_start().starts_with('{')
-            && let Some(message) = json::journal(&text)
+        if text.starts_with('{')
+            && let Some(printed) = json::container(&text)
         {
-            self.form = Form::Stamped;
-            return self.replace(message);
+            return self.feed_text(&printed);
         }
-        if let Ok(record) = kmsg::parse_record(&bytes) {
+        if let Ok(record) = kmsg::parse_record(bytes) {
             self.form = Form::Kmsg;
             let message = from_record(&record);
             return self.replace(message);
         }
-        if is_journal_notice(&text) {
+        self.feed_text(&text)
+    }
+
+    fn feed_text(&mut self, text: &str) -> Option<Message> {
+        if is_journal_notice(text) {
             return self.held.take();
         }
-        match self.stamped(&text) {
+        match self.stamped(text) {
             Some(message) => {
                 self.form = Form::Stamped;
                 self.replace(message)
             }
-            None => self.unstamped(&text),
+            None => self.unstamped(text),
         }
+    }
+
+    /// `None` where the line is no JSON of a log; else the message that it ends, if any.
+    fn feed_json(&mut self, text: &str) -> Option<Option<Message>> {
+        if let Some(found) = self.json.feed(text) {
+            self.pretty.forget();
+            return Some(found);
+        }
+        if let Some(found) = self.pretty.feed(text) {
+            self.form = if found.is_some() { Form::Stamped } else { self.form };
+            return Some(found);
+        }
+        // `data: {…}` is -o json-sse, and a record separator before it -o json-seq.
+        let entry = text.strip_prefix("data: ").or_else(|| text.strip_prefix("\\x1e"));
+        let entry = entry.unwrap_or(text).trim_start();
+        let message = entry.starts_with('{').then(|| json::journal(entry))??;
+        self.form = Form::Stamped;
+        Some(Some(message))
+    }
+
+    /// The line without what was put before all of them when the log was quoted or indented. Only
+    /// the first stamp of a log tells that: later it would be the text of another message.
+    fn without_margin<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
+        if self.form == Form::Bare && self.margin.is_empty() {
+            let width = bytes.iter().take_while(|byte| matches!(byte, b' ' | b'\t' | b'>')).count();
+            let (margin, rest) = bytes.split_at(width);
+            let text = kmsg::printable(rest);
+            let stamped = kmsg::parse_record(rest).is_ok()
+                || stamp::parse(facility(&text).1, &mut Clock::default()).is_some();
+            if stamped && let Ok(margin) = std::str::from_utf8(margin) {
+                margin.clone_into(&mut self.margin);
+            }
+        }
+        bytes.strip_prefix(self.margin.as_bytes()).unwrap_or(bytes)
     }
 
     /// The last message.
@@ -173,6 +214,12 @@ impl LogText {
 
     fn stamped(&mut self, text: &str) -> Option<Message> {
         let (facility, rest) = facility(text);
+        if facility.is_some()
+            && let Some(message) = rest.strip_prefix("1 ").and_then(|rest| self.rfc5424(rest))
+        {
+            let from_kernel = message.from_kernel && facility == Some(0);
+            return Some(Message { facility, from_kernel, ..message });
+        }
         let Some((stamp, rest)) = stamp::parse(rest, &mut self.clock) else {
             facility?;
             return Some(Message {
@@ -192,6 +239,12 @@ impl LogText {
             ..Message::default()
         };
         if journal {
+            // A container's log has its own stamp before those of what was run in it.
+            if let Some(inner) = printed_in_container(rest)
+                && let Some(inner) = self.stamped(inner)
+            {
+                return Some(Message { utc: inner.utc.or(utc), ..inner });
+            }
             self.journal(&mut message, rest);
             return Some(message);
         }
@@ -204,6 +257,27 @@ impl LogText {
             message.text = rest.to_owned();
         }
         Some(message)
+    }
+
+    /// `2026-11-21T02:31:07+00:00 host app procid msgid [data] text`, after the version.
+    fn rfc5424(&mut self, text: &str) -> Option<Message> {
+        let (stamp, rest) = stamp::parse(text, &mut self.clock)?;
+        let mut words = rest.trim_start().splitn(5, ' ');
+        let (_host, app) = (words.next()?, words.next()?);
+        let (_procid, _msgid, rest) = (words.next()?, words.next()?, words.next()?);
+        let text = match rest.strip_prefix('-') {
+            Some(text) => text,
+            None => rest.strip_prefix('[')?.split_once(']')?.1,
+        };
+        Some(Message {
+            utc: stamp.utc,
+            position: Some(stamp.position),
+            stamp: stamp.printed,
+            from_kernel: app == "kernel",
+            identifier: Some(app.to_owned()),
+            text: text.strip_prefix(' ').unwrap_or(text).to_owned(),
+            ..Message::default()
+        })
     }
 
     /// Whether `host kernel: text` follows, in a log that has looked like that from its start.
@@ -269,6 +343,13 @@ fn identifier(text: &str) -> Option<(&str, bool, &str)> {
         _ if head.is_empty() || head.contains(' ') => None,
         _ => Some((head, false, rest)),
     }
+}
+
+/// `[   12.345678] text` right after a container log's stamp, with CRI's `stdout F ` between.
+fn printed_in_container(rest: &str) -> Option<&str> {
+    let rest =
+        rest.strip_prefix("stdout F ").or_else(|| rest.strip_prefix("stderr F ")).unwrap_or(rest);
+    rest.starts_with('[').then_some(rest)
 }
 
 /// `[ T123]` or `[C1]`, perhaps after a space.

@@ -8,6 +8,7 @@ mod dmesg;
 mod exports;
 mod history;
 mod journal;
+mod kernel_events;
 mod kernel_log_source;
 mod layers;
 mod promql_oracle;

@@ -76,9 +76,8 @@ fn sending(text: &str) -> Option<(u32, &str)> {
 
 fn killing(text: &str) -> Option<(u32, &str)> {
     let rest = text.strip_prefix("Low memory! ").unwrap_or(text);
-    let rest = rest
-        .strip_prefix("Killing process ")
-        .or_else(|| rest.strip_prefix("killing process "))?;
+    let rest =
+        rest.strip_prefix("Killing process ").or_else(|| rest.strip_prefix("killing process "))?;
     if let Some(quoted) = rest.strip_prefix('\'') {
         let (name, rest) = quoted.rsplit_once("' with signal ")?;
         let (victim, _) = pid(rest.split_once(", pid: ")?.1)?;
