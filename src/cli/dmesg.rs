@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -113,10 +114,8 @@ fn read_lines<W: Write>(
         }
         anyhow::bail!("{name} is {what}: give it as `{reader} {name} | umawarden dmesg -`");
     }
-    // Its messages may hold whole entries, so it cannot be read line by line.
-    let head = input.fill_buf().with_context(cannot_read)?;
-    if head.starts_with(b"__CURSOR=") || head.starts_with(b"__REALTIME_TIMESTAMP=") {
-        anyhow::bail!("{name} is in the journal's export form: write it with `-o json` instead");
+    if let Some(form) = journal_fields(input.fill_buf().with_context(cannot_read)?) {
+        anyhow::bail!("{name} is in the journal's {form} form: write it with `-o json` instead");
     }
     let mut log = LogText::new();
     let mut line = Vec::new();
@@ -160,6 +159,17 @@ fn no_text(head: &[u8]) -> Option<(&'static str, &'static str)> {
     let (magic, what, reader) = FORMS.iter().find(|(magic, _, _)| head.starts_with(magic))?;
     let chance = magic == b"BZh" && head.get(4..10) != Some(b"1AY&SY");
     (!chance).then_some((what, reader))
+}
+
+/// A form of the journal with a field a line. A message may hold what looks like further fields, so
+/// it cannot be read line by line.
+fn journal_fields(head: &[u8]) -> Option<&'static str> {
+    if head.starts_with(b"__CURSOR=") || head.starts_with(b"__REALTIME_TIMESTAMP=") {
+        return Some("export");
+    }
+    let mut lines = head.split(|byte| *byte == b'\n').filter(|line| !line.starts_with(b"-- "));
+    let first = lines.next()?;
+    first.windows(4).any(|four| four == b" [s=").then_some("verbose")
 }
 
 fn skip_line(input: &mut impl BufRead) -> io::Result<()> {
@@ -229,8 +239,8 @@ struct Report<W: Write> {
     assembler: EventAssembler,
     events: Vec<Event>,
     messages: u64,
-    /// Number and time of the records that were read.
-    seen: BTreeSet<(u64, Option<Duration>)>,
+    /// Time and identity of the records that were read.
+    seen: BTreeSet<(Option<Duration>, u64)>,
     /// By number of the message that dates the event.
     waiting: BTreeMap<u64, Waiting>,
     /// Stamps of the messages that events may still be dated by.
@@ -262,8 +272,8 @@ impl<W: Write> Report<W> {
 
     fn message(&mut self, message: &Message) -> anyhow::Result<()> {
         self.messages += 1;
-        if let Some(seq) = message.seq {
-            if !self.seen.insert((seq, message.position)) {
+        if let Some(identity) = identity(message) {
+            if !self.seen.insert((message.position, identity)) {
                 return Ok(());
             }
             if self.seen.len() > MOST_REMEMBERED {
@@ -362,6 +372,19 @@ impl<W: Write> Report<W> {
         }
         Ok(())
     }
+}
+
+/// What two copies of one record have in common, in a log that holds parts of itself twice: the
+/// number, or the text under a stamp to the microsecond.
+fn identity(message: &Message) -> Option<u64> {
+    if message.seq.is_some() {
+        return message.seq;
+    }
+    message.exact.then(|| {
+        let mut hasher = DefaultHasher::new();
+        (&message.stamp, &message.identifier, &message.caller, &message.text).hash(&mut hasher);
+        hasher.finish()
+    })
 }
 
 fn messages(count: u64) -> String {

@@ -33,6 +33,8 @@ pub struct Message {
     pub stamp: String,
     /// Position in time, on whatever clock the text has.
     pub position: Option<Duration>,
+    /// The position is the record's own, to the microsecond.
+    pub exact: bool,
     /// The kernel wrote it, as far as can be seen.
     pub from_kernel: bool,
     /// Syslog facility, where visible.
@@ -233,6 +235,7 @@ impl LogText {
         let mut message = Message {
             utc,
             position: Some(position),
+            exact: boot_clock && is_exact(&printed),
             stamp: printed,
             facility,
             from_kernel: facility.is_none_or(|facility| facility == 0),
@@ -311,6 +314,7 @@ impl LogText {
             Some((false, rest)) => rest.trim_start(),
             _ => rest,
         };
+        let rest = without_priority(rest);
         let Some((name, has_pid, text)) = identifier(rest) else {
             message.from_kernel = false;
             message.text = rest.to_owned();
@@ -327,9 +331,15 @@ impl LogText {
             let (caller, rest) = caller(rest);
             message.caller = caller.map(str::to_owned);
             message.position = Some(inner);
+            message.exact = true;
             message.text = rest.strip_prefix(' ').unwrap_or(rest).to_owned();
         }
     }
+}
+
+/// Whether a stamp has its microseconds.
+fn is_exact(stamp: &str) -> bool {
+    stamp.split_once('.').is_some_and(|(_, fraction)| fraction.len() >= 6)
 }
 
 /// `name[123]: text` or `name: text`.
@@ -343,6 +353,15 @@ fn identifier(text: &str) -> Option<(&str, bool, &str)> {
         _ if head.is_empty() || head.contains(' ') => None,
         _ => Some((head, false, rest)),
     }
+}
+
+/// The text without the `kern.warn ` that some syslog daemons write before the identifier.
+fn without_priority(text: &str) -> &str {
+    let after = text.split_once(' ').and_then(|(word, rest)| {
+        let (name, level) = word.split_once('.')?;
+        (FACILITIES.contains(&name) && LEVELS.contains(&level)).then_some(rest)
+    });
+    after.unwrap_or(text)
 }
 
 /// `[   12.345678] text` right after a container log's stamp, with CRI's `stdout F ` between.
@@ -368,6 +387,12 @@ fn caller(text: &str) -> (Option<&str>, &str) {
     }
 }
 
+const FACILITIES: [&str; 12] = [
+    "kern", "user", "mail", "daemon", "auth", "syslog", "lpr", "news", "uucp", "cron", "authpriv",
+    "ftp",
+];
+const LEVELS: [&str; 8] = ["emerg", "alert", "crit", "err", "warn", "notice", "info", "debug"];
+
 /// `<6>` or `kern  :info  : ` before the stamp.
 fn facility(text: &str) -> (Option<u16>, &str) {
     if let Some((priority, rest)) = text.strip_prefix('<').and_then(|rest| rest.split_once('>'))
@@ -376,17 +401,12 @@ fn facility(text: &str) -> (Option<u16>, &str) {
     {
         return (Some(priority >> 3), rest);
     }
-    const NAMES: [&str; 12] = [
-        "kern", "user", "mail", "daemon", "auth", "syslog", "lpr", "news", "uucp", "cron",
-        "authpriv", "ftp",
-    ];
-    const LEVELS: [&str; 8] = ["emerg", "alert", "crit", "err", "warn", "notice", "info", "debug"];
     let mut parts = text.splitn(3, ':');
     let (Some(name), Some(level), Some(rest)) = (parts.next(), parts.next(), parts.next()) else {
         return (None, text);
     };
     let (name, level) = (name.trim_end(), level.trim_end());
-    let number = NAMES.iter().position(|known| *known == name).or_else(|| {
+    let number = FACILITIES.iter().position(|known| *known == name).or_else(|| {
         let local: usize = name.strip_prefix("local")?.parse().ok()?;
         (local < 8).then_some(16 + local)
     });

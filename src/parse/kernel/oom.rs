@@ -172,11 +172,12 @@ pub(super) fn summary(text: &str) -> Option<Summary> {
         .find(|at| rest.get(at + 6..).is_some_and(fits_comm))
         .or_else(|| rest.rfind(",task="))?;
     let (head, comm) = (rest.get(..at)?, rest.get(at + 6..)?);
-    let (head, memcg) = match head.split_once(",task_memcg=") {
-        Some((head, memcg)) => (head, Some(memcg.to_owned())),
+    // The slash is what a cpuset's name, which stands before them, cannot hold.
+    let (head, memcg) = match head.split_once(",task_memcg=/") {
+        Some((head, memcg)) => (head, Some(format!("/{memcg}"))),
         None => (head, None),
     };
-    let oom_memcg = head.split_once(",oom_memcg=").map(|(_, path)| path.to_owned());
+    let oom_memcg = head.split_once(",oom_memcg=/").map(|(_, path)| format!("/{path}"));
     Some(Summary { constraint: constraint(head), oom_memcg, memcg, comm: comm.to_owned(), pid })
 }
 
