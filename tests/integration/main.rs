@@ -9,6 +9,7 @@ mod documents;
 mod exports;
 mod history;
 mod journal;
+mod kernel_events;
 mod kernel_log_source;
 mod layers;
 mod promql_oracle;
