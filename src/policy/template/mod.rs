@@ -117,6 +117,9 @@ impl Template {
         let context = Context { labels, value };
         let mut out = String::new();
         for part in &self.parts {
+            if out.len() > MAX_RENDERED {
+                break;
+            }
             match part {
                 Part::Text(text) => out.push_str(text),
                 Part::Action(pipe) => match pipe.value(&context) {
