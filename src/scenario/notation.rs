@@ -36,7 +36,8 @@ pub struct Sequence {
 struct Run {
     /// `None` where nothing is sampled.
     first: Option<Reading<f64>>,
-    step: f64,
+    /// Not the same as a step of 0, to which -0 is lost.
+    step: Option<f64>,
     times: u64,
 }
 
@@ -69,10 +70,10 @@ impl Sequence {
             cursor.done = 0;
         }
         let run = self.runs.get(cursor.run)?;
-        cursor.current = match (cursor.done, cursor.current) {
-            (0, _) => run.first,
-            (_, Some(Reading::Value(value))) => Some(Reading::Value(value + run.step)),
-            (_, current) => current,
+        cursor.current = match (cursor.done, cursor.current, run.step) {
+            (0, ..) => run.first,
+            (_, Some(Reading::Value(value)), Some(step)) => Some(Reading::Value(value + step)),
+            (_, current, _) => current,
         };
         cursor.done += 1;
         cursor.current
@@ -115,13 +116,14 @@ fn run(item: &str, at: usize) -> Result<Option<Run>, NotationError> {
             Some(times) => repetitions(times, at + item.len() - times.len())?,
             None => break,
         };
-        return Ok((times > 0).then_some(Run { first, step: 0.0, times }));
+        return Ok((times > 0).then_some(Run { first, step: None, times }));
     }
     let wrong = || NotationError::new(whole.clone(), format!("\"{item}\" is no value: {ITEMS}"));
     let (first, mut rest) = signed_number(item).ok_or_else(wrong)?;
-    let mut step = 0.0;
+    let mut step = None;
     if rest.starts_with(['+', '-']) {
-        (step, rest) = signed_number(rest).ok_or_else(wrong)?;
+        let (number, after) = signed_number(rest).ok_or_else(wrong)?;
+        (step, rest) = (Some(number), after);
         if !rest.starts_with('x') {
             let message = format!("\"{item}\" does not say how often: write {item}x5");
             return Err(NotationError::new(whole, message));
