@@ -92,7 +92,22 @@ struct Surroundings<'a> {
 impl Policy {
     /// A policy that has seen nothing yet. `next_decision` continues the journal's numbering.
     pub fn new(started: Moment, mode: Mode, rules: &RuleSet, next_decision: DecisionId) -> Self {
-        let mut store = SeriesStore::default();
+        Self::over(SeriesStore::default(), started, mode, rules, next_decision)
+    }
+
+    /// A policy for a declared world: its rules see the series of [`Observation::Sample`], and none
+    /// that the policy makes itself.
+    pub fn rehearsing(started: Moment, mode: Mode, rules: &RuleSet) -> Self {
+        Self::over(SeriesStore::closed(), started, mode, rules, DecisionId(1))
+    }
+
+    fn over(
+        mut store: SeriesStore,
+        started: Moment,
+        mode: Mode,
+        rules: &RuleSet,
+        next_decision: DecisionId,
+    ) -> Self {
         let counters = Counters::new(&mut store);
         let mut policy = Self {
             started,
@@ -203,6 +218,12 @@ impl Policy {
         self.kernel_log.pending_since_seq()
     }
 
+    /// What an expression yields now, over all that has been seen.
+    pub fn ask(&self, query: &rule::Query, at: Moment) -> Result<promql::Evaluated, String> {
+        let at = promql::EvalTime { timeline_ms: at.timeline_ms(), utc_ms: at.utc_ms() };
+        query.expr.evaluate(&self.store, at)
+    }
+
     /// A read-only picture for exports.
     pub fn status(&mut self, at: Moment) -> Status {
         let keys = self.store.keys();
@@ -227,6 +248,10 @@ impl Policy {
             Observation::KernelRecordMalformed => self.counters.count_malformed_record(),
             Observation::Readings(readings) => {
                 self.sources.take(at, readings, &mut self.store);
+            }
+            Observation::Sample { series, value } => {
+                let id = self.store.declare(series);
+                self.store.append(id, at.timeline_ms(), *value);
             }
             Observation::Outcome(outcome) => self.observe_outcome(outcome),
         }

@@ -15,3 +15,4 @@ mod layers;
 mod promql_oracle;
 mod real;
 mod rules_check;
+mod rules_test;
