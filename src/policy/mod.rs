@@ -203,12 +203,11 @@ impl Policy {
         self.already_counted = already_counted;
     }
 
-    /// How long the caller may wait before the next step without missing a deadline.
+    /// How long the caller may wait before the next step without keeping back an unfinished trace.
+    /// Rules need no deadline of their own: those that are due are judged with the next sample,
+    /// since nothing new is known before.
     pub fn next_step_in(&self, now: Duration) -> Duration {
-        // Nothing is judged before memory has been measured, however long that has been due.
-        let judged = self.sources.memory_measured().is_some();
-        let groups = self.groups.iter().filter(|_| judged).map(Group::due);
-        let next = groups.chain(self.kernel_log.next_deadline()).min();
+        let next = self.kernel_log.next_deadline();
         next.map_or(Duration::MAX, |due| due.saturating_sub(now))
     }
 

@@ -1,4 +1,5 @@
-//! What remedies are expected to decide, and what their actions come to: our own part of the format.
+//! What remedies are expected to decide, and what their actions come to: our own part of the
+//! format.
 
 use std::collections::BTreeSet;
 use std::ops::Range;

@@ -12,8 +12,8 @@ use crate::policy::promql::did_you_mean;
 #[cfg(test)]
 mod tests;
 
-/// After so many mistakes a file is read no further: nobody reads more, and showing one costs a walk
-/// through the file.
+/// After so many mistakes a file is read no further: nobody reads more, and showing one costs a
+/// walk through the file.
 const MOST_SHOWN: usize = 100;
 
 /// What was found wrong in one file so far.

@@ -154,13 +154,3 @@ fn a_storm_in_the_kernel_log_does_not_make_its_rules_unknown() {
     }
     assert_eq!(world.state(0), RuleState::Firing);
 }
-
-#[test]
-fn nothing_is_due_before_memory_has_been_measured() {
-    let mut world = World::new(BURST, Mode::Observe);
-    world.at.uptime += Duration::from_secs(5);
-    world.policy.step(world.at, &[]);
-    assert!(world.policy.next_step_in(world.at.uptime) > Duration::ZERO);
-    world.tick();
-    assert_eq!(world.policy.next_step_in(world.at.uptime), INTERVAL);
-}
