@@ -180,13 +180,39 @@ pub(super) fn summary(text: &str) -> Option<Summary> {
         .find(|at| rest.get(at + 6..).is_some_and(fits_comm))
         .or_else(|| rest.rfind(",task="))?;
     let (head, comm) = (rest.get(..at)?, rest.get(at + 6..)?);
+    let Cgroups { constraint, oom_memcg, memcg } = cgroups(head);
+    Some(Summary { constraint, oom_memcg, memcg, comm: comm.to_owned(), pid })
+}
+
+/// What the `oom-kill:` line says before it names the victim.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Cgroups {
+    pub constraint: Option<OomConstraint>,
+    pub oom_memcg: Option<String>,
+    pub memcg: Option<String>,
+}
+
+fn cgroups(head: &str) -> Cgroups {
     // The slash is what a cpuset's name, which stands before them, cannot hold.
     let (head, memcg) = match head.split_once(",task_memcg=/") {
         Some((head, memcg)) => (head, Some(format!("/{memcg}"))),
         None => (head, None),
     };
     let oom_memcg = head.split_once(",oom_memcg=/").map(|(_, path)| format!("/{path}"));
-    Some(Summary { constraint: constraint(head), oom_memcg, memcg, comm: comm.to_owned(), pid })
+    Cgroups { constraint: constraint(head), oom_memcg, memcg }
+}
+
+/// What is whole of a line whose end is missing: the kernel cuts it at 1 KiB, and it holds two
+/// paths.
+pub(super) fn cut_summary(text: &str) -> Cgroups {
+    let head = text.strip_prefix("oom-kill:constraint=").unwrap_or_default();
+    if let Some(end) = head.rfind(",task=") {
+        return cgroups(head.get(..end).unwrap_or_default());
+    }
+    if let Some(end) = head.rfind(",task_memcg=/") {
+        return cgroups(head.get(..end).unwrap_or_default());
+    }
+    Cgroups { constraint: constraint(head), ..Cgroups::default() }
 }
 
 fn constraint(text: &str) -> Option<OomConstraint> {
