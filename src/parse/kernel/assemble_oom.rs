@@ -421,6 +421,13 @@ impl EventAssembler {
                 self.feed_oom(message, line, out);
                 true
             }
+            Some(OomLine::CgroupUnfinished) if !other && joined.ends_with(oom::LIMIT) => {
+                self.broken_cgroup = Some(BrokenMessage {
+                    text: joined,
+                    ..BrokenMessage::new(line, self.now, None)
+                });
+                true
+            }
             _ => false,
         }
     }

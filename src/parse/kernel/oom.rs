@@ -32,7 +32,7 @@ pub(super) enum OomLine<'a> {
     Group { memcg: &'a str },
     /// Before 4.19: the victim's cgroup, and the one whose limit was hit.
     Limit { memcg: &'a str, oom_memcg: &'a str },
-    /// One of the two above, which the kernel prints in pieces, without its end.
+    /// One of the two above without its end: the kernel prints them in pieces.
     CgroupUnfinished,
     /// The cgroup whose limit was hit.
     Stats { oom_memcg: &'a str },
@@ -51,7 +51,7 @@ pub(super) struct Killed<'a> {
 }
 
 const GROUP: &str = " are going to be killed due to memory.oom.group set";
-const LIMIT: &str = " killed as a result of limit of ";
+pub(super) const LIMIT: &str = " killed as a result of limit of ";
 
 /// Reads a line; `None` where it is none of these.
 pub(super) fn parse(text: &str) -> Option<OomLine<'_>> {
