@@ -140,8 +140,8 @@ impl EventAssembler {
         }
     }
 
-    /// The next stack is not a trace's. Until it begins, frames are the trace's own, unless the same
-    /// task prints both.
+    /// The next stack is not a trace's. Until it begins, frames are the trace's own, unless the
+    /// same task prints both.
     pub(super) fn expect_other_stack(&mut self, whose: Option<&str>, line: &KernelLine<'_>) {
         self.other_stack = Some(whose.map(str::to_owned));
         if line.caller.is_some() {

@@ -170,6 +170,22 @@ fn a_line_of_the_driver_may_be_broken_at_any_byte() {
         }
     }
     assert_eq!(events(&["NVRM: nvCheckOkFailedNoLog: Check failed: "]), []);
+    for whole in [
+        "NVRM: Xid (PCI:000f:01:00): 79, GPU has fallen off the bus.",
+        "NVRM: Xid (PCI:000f:01:00): 154, GPU recovery action changed from 0x0 (None) to 0x2 (x)",
+        "NVRM: _iovaspaceCreate: failed to allocate 0x176028 bytes for IOVA mapping metadata",
+        "NVRM: report: uvm encountered global fatal error 0x60, requiring os reboot to recover.",
+    ] {
+        let kinds = |lines: &[&str]| -> Vec<KernelEvent> {
+            events(lines).into_iter().map(|event| event.kind).collect()
+        };
+        let expected = kinds(&[whole]);
+        assert_eq!(expected.len(), 1, "{whole}");
+        for at in 1..whole.len() {
+            let (head, tail) = whole.split_at(at);
+            assert_eq!(kinds(&[head, tail]), expected, "broken at {head:?}");
+        }
+    }
 }
 
 #[test]
