@@ -136,7 +136,11 @@ impl EventAssembler {
             }
             self.mute(line);
         } else {
-            self.note(line, |trace| trace.body(line.text));
+            // Nothing but the kill follows the choice; other messages do not put off its deadline.
+            let chosen = self.target(line).and_then(|at| self.traces.get(at));
+            if !chosen.is_some_and(Trace::has_choice) {
+                self.note(line, |trace| trace.body(line.text));
+            }
         }
     }
 

@@ -98,7 +98,7 @@ impl Trace {
             || self.intention.as_ref().is_some_and(|(chosen, _, _)| *chosen == pid)
     }
 
-    fn has_choice(&self) -> bool {
+    pub(super) fn has_choice(&self) -> bool {
         self.summary.is_some() || self.intention.is_some()
     }
 
@@ -110,7 +110,6 @@ impl Trace {
         } else if text.starts_with("memory: usage ") {
             self.memcg_hint = Some(true);
         } else if !self.muted
-            && !self.has_choice()
             && let Some(frame) = oom::frame(text)
         {
             self.frame(frame);
