@@ -13,3 +13,4 @@ mod layers;
 mod promql_oracle;
 mod real;
 mod rules_check;
+mod run;
