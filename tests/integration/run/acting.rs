@@ -28,8 +28,6 @@ fn the_next_step_is_taken_where_the_aim_is_missed_and_all_of_it_is_kept() {
     daemon.wait_until("through", |daemon| one(daemon, "compact_memory", "done"));
     assert!(one(&daemon, "drop_caches", "done"));
     assert_eq!((&*read(&node, "drop_caches"), &*read(&node, "compact_memory")), ("1", "1"));
-    let exhausted =
-        "uma_decisions_total{rule=\"Always\",verdict=\"hold\",reason=\"steps_exhausted\"}";
     daemon.wait_until("exhausted", |daemon| {
         daemon.metrics().iter().any(|(series, value)| {
             *value == 1.0 && series.contains("steps_exhausted") && series.contains("Always")
