@@ -361,7 +361,43 @@ fn all_mistakes_of_a_file_are_told_at_once() {
     assert_eq!(lines, [6, 7, 7, 8, 8, 9, 10, 11, 12, 12]);
 }
 
+/// A shipped file with a few characters replaced, and its end cut off.
+fn damaged() -> impl Strategy<Value = String> {
+    let texts: Vec<String> = shipped_rules().into_iter().map(|source| source.text).collect();
+    let character = prop_oneof![
+        any::<char>(),
+        prop::sample::select(b"{}[]:'\"-&*|>!\n #".to_vec()).prop_map(char::from)
+    ];
+    let edits = prop::collection::vec((any::<prop::sample::Index>(), character), 1..6);
+    (prop::sample::select(texts), edits, any::<prop::sample::Index>(), any::<bool>()).prop_map(
+        |(text, edits, end, cut)| {
+            let mut text: Vec<char> = text.chars().collect();
+            for (at, character) in edits {
+                let at = at.index(text.len());
+                text[at] = character;
+            }
+            if cut {
+                text.truncate(end.index(text.len()));
+            }
+            text.into_iter().collect()
+        },
+    )
+}
+
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    #[test]
+    fn a_damaged_file_is_read_or_refused_at_a_place_of_it(text in damaged()) {
+        if let Err(mistakes) = parse_rules(&[SourceText::new("f", text.as_str())], INTERVAL) {
+            prop_assert!((1..=100).contains(&mistakes.0.len()));
+            for mistake in mistakes.0 {
+                prop_assert!((1..=text.matches('\n').count() + 1).contains(&mistake.line));
+                prop_assert!(mistake.to_string().chars().all(|c| c == '\n' || !c.is_control()));
+            }
+        }
+    }
+
     #[test]
     fn no_text_makes_the_reader_panic_or_lose_a_rule(
         key in "(alert|expr|for|labels|annotations|remedy|mode|record|[a-z]{1,8})",

@@ -114,6 +114,41 @@ fn replacing_follows_go() {
 
 proptest::proptest! {
     #[test]
+    fn printed_numbers_read_back_the_same(value: f64) {
+        let read = functions::parse_float(&go_float(value)).expect("a number");
+        proptest::prop_assert_eq!(go_float(read), go_float(value));
+        let parsed = rendered(&format!("{{{{ printf \"%v\" {} }}}}", go_float(value).trim_start_matches('+')), 0.0);
+        proptest::prop_assert_eq!(parsed, go_float(value));
+    }
+
+    #[test]
+    fn any_format_of_anything_is_printed(
+        format in "(%[-+ 0#]{0,3}[0-9]{0,5}(\\.[0-9]{0,5})?[a-zA-Z%]|[ -~]){0,6}",
+        value: f64,
+    ) {
+        let quoted = format.replace('\\', "\\\\").replace('"', "\\\"");
+        let text = rendered(&format!("{{{{ printf \"{quoted}\" $value $labels.zone }}}}"), value);
+        proptest::prop_assert!(text.len() <= 6 * 700, "{}", text.len());
+    }
+
+    #[test]
+    fn any_pipe_ends(
+        functions in proptest::collection::vec(
+            proptest::sample::select(vec![
+                "humanize", "humanize1024", "humanizeDuration", "humanizePercentage", "title",
+                "humanizeTimestamp", "print", "toUpper", "reReplaceAll \".\" \"$0$0\"",
+                "printf \"%9s|%q\" $labels.zone",
+            ]),
+            0..40,
+        ),
+        value: f64,
+    ) {
+        let pipe: String = functions.iter().map(|function| format!(" | {function}")).collect();
+        let text = rendered(&format!("{{{{ $value{pipe} }}}}"), value);
+        proptest::prop_assert!(text.len() <= MAX_RENDERED);
+    }
+
+    #[test]
     fn any_text_is_parsed_or_refused(text in "[{} $a-z|\"`().%0-9\\\\-]{0,60}", value: f64) {
         if let Ok(template) = Template::parse(&text) {
             template.render(&[], value);
