@@ -88,6 +88,9 @@ impl Noted<'_> {
     }
 }
 
+/// What [`wrong_kind`] calls the kind that has keys.
+pub const MAPPING: &str = "a mapping of keys and values";
+
 /// Keys that belong elsewhere or have another name here, and what to do about them.
 pub type Advice = (&'static [&'static str], &'static str);
 
@@ -117,6 +120,11 @@ impl<'n> Table<'n> {
         advice: &[Advice],
         findings: &mut Findings<'_>,
     ) -> Option<Self> {
+        if !matches!(node.content, Content::Map(_)) {
+            wrong_kind(node, what, MAPPING, findings)
+                .hint(format!("its keys: {}", known.join(", ")));
+            return None;
+        }
         let entries = pairs(node, what, findings)?;
         for (key, at, _) in entries.iter().filter(|(key, ..)| !known.contains(key)) {
             if findings.is_full() {
@@ -157,7 +165,7 @@ pub fn pairs<'n>(
     findings: &mut Findings<'_>,
 ) -> Option<Vec<(&'n str, &'n Node, &'n Node)>> {
     let Content::Map(written) = &node.content else {
-        wrong_kind(node, what, "a mapping of keys and values", findings);
+        wrong_kind(node, what, MAPPING, findings);
         return None;
     };
     let mut entries: Vec<(&str, &Node, &Node)> = Vec::with_capacity(written.len());

@@ -156,6 +156,11 @@ pub(super) fn templates(
     findings: &mut Findings<'_>,
 ) -> Option<Templates> {
     let Some(node) = node else { return Some(Vec::new()) };
+    if node.text().is_some() {
+        decode::wrong_kind(node, what, decode::MAPPING, findings)
+            .hint(format!("write {what}: {{name: value}}"));
+        return None;
+    }
     let mut templates: BTreeMap<Arc<str>, Template> = BTreeMap::new();
     let mut fine = true;
     for (name, key, value) in decode::pairs(node, what, findings)? {

@@ -31,7 +31,7 @@ const STEPS: [&str; 3] = Action::NAMES;
 /// Reads a remedy; every part is read even if another is wrong.
 pub(super) fn read(node: &Node, findings: &mut Findings<'_>) -> Option<Remedy> {
     if !matches!(node.content, Content::Map(_)) {
-        decode::wrong_kind(node, "a remedy", "a mapping of keys and values", findings)
+        decode::wrong_kind(node, "a remedy", decode::MAPPING, findings)
             .hint("write remedy: {steps: [{drop_caches: {}}, {compact_memory: {}}]}");
         return None;
     }
@@ -69,7 +69,7 @@ fn aim(node: &Node, findings: &mut Findings<'_>) -> Option<Query> {
 
 fn at_most(node: &Node, findings: &mut Findings<'_>) -> Option<AtMost> {
     if node.text().is_some() {
-        decode::wrong_kind(node, "at_most", "a mapping of keys and values", findings)
+        decode::wrong_kind(node, "at_most", decode::MAPPING, findings)
             .hint("write at_most: {times: 20, per: 1h}");
         return None;
     }

@@ -186,6 +186,21 @@ fn all_mistakes_of_a_configuration_file_are_told_at_once() {
     }
 }
 
+#[test]
+fn what_people_are_likely_to_write_is_answered_with_what_to_write() {
+    for (text, hint) in [
+        ("rules: a.yaml", "write rule_files: [rules.yaml]"),
+        ("groups: []", "this is a rule file: name it under rule_files"),
+        ("listen_address: ':1'", "it belongs to web"),
+        ("log: debug", "its keys: level, format"),
+        ("storage: {retention: 15d}", "its keys: time, size"),
+        ("log: {level: loud}", "write one of: error, warn, info, debug, trace"),
+    ] {
+        let mistakes = parse_settings(&SourceText::new("f", text)).expect_err(text).0;
+        assert_eq!(mistakes[0].hint.as_deref(), Some(hint), "{text}");
+    }
+}
+
 /// [`EVERYTHING`] with a few characters replaced, and its end cut off.
 fn damaged() -> impl Strategy<Value = String> {
     let edits = prop::collection::vec((any::<prop::sample::Index>(), any::<char>()), 0..8);
