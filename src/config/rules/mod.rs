@@ -23,6 +23,9 @@ mod tests;
 /// Each takes tens of kibibytes for as long as the rules are loaded.
 const MOST_PATTERNS: usize = 1_000;
 
+/// With it, `group/alert` can still be asked for over HTTP.
+const LONGEST_NAME: usize = 255;
+
 const FILE_KEYS: [&str; 1] = ["groups"];
 
 const GROUP_KEYS: [&str; 6] = ["name", "interval", "limit", "query_offset", "labels", "rules"];
@@ -180,6 +183,9 @@ fn other_shape(root: &Node) -> Option<(Range<usize>, &'static str)> {
 fn name(text: &str) -> Result<String, String> {
     if text.trim().is_empty() {
         return Err("a name cannot be empty".to_owned());
+    }
+    if text.len() > LONGEST_NAME {
+        return Err(format!("a name has at most {LONGEST_NAME} bytes"));
     }
     if text.chars().any(char::is_control) {
         return Err("a name cannot contain control characters".to_owned());

@@ -283,6 +283,18 @@ fn patterns_of_all_rules_together_are_bounded() {
 }
 
 #[test]
+fn names_become_labels_and_are_bounded() {
+    let named = |name: &str| rule_text("").replace("alert: A", &format!("alert: {name:?}"));
+    assert_eq!(rules(&named(&"a".repeat(255))).groups.len(), 1);
+    for (name, part) in
+        [(&*"a".repeat(256), "at most 255 bytes"), (" ", "empty"), ("a\nb", "control characters")]
+    {
+        let mistake = one_mistake(&named(name));
+        assert!(mistake.message.contains(part) && mistake.line == 4, "{mistake}");
+    }
+}
+
+#[test]
 fn an_aim_must_be_something_that_can_be_missed() {
     let aimed =
         |aim: &str| rule_text(&format!("remedy: {{steps: [compact_memory: {{}}], aim: '{aim}'}}"));

@@ -92,8 +92,12 @@ fn texts_cannot_be_made_to_grow_without_bound() {
         rendered(&format!("{{{{ \"xy\" {pipe}}}}}"), 0.0)
     };
     assert_eq!(doubled(3), "xy".repeat(8));
-    let refusal = "<error expanding template: a text becomes longer than 16384 bytes>";
+    let refusal = "<error expanding template: reReplaceAll takes a text of at most 2048 bytes>";
     assert_eq!(doubled(60), refusal);
+    let multiplied = format!("reReplaceAll \"x\" \"{}\" \"xxxxxxxxxx\"", "$0".repeat(900));
+    let refusal = "<error expanding template: a text becomes longer than 16384 bytes>";
+    assert_eq!(rendered(&format!("{{{{ {multiplied} }}}}"), 0.0).len(), 9_000);
+    assert_eq!(rendered(&format!("{{{{ print ({multiplied}) ({multiplied}) }}}}"), 0.0), refusal);
     let filled = "%256s".repeat(700);
     assert_eq!(rendered(&format!("{{{{ printf \"{filled}\" }}}}"), 0.0).len(), 12 * 700);
     assert!(rendered(&"{{ printf \"%256s\" \"\" }}".repeat(150), 0.0).len() <= MAX_RENDERED);
