@@ -122,8 +122,13 @@ impl std::fmt::Display for Expr {
     }
 }
 
+/// Reads a number as PromQL writes it, without a sign.
+pub fn number(text: &str) -> Option<f64> {
+    literal::number(text)
+}
+
 /// Reads a quoted string with Go's escapes.
-pub(super) fn unquote(quoted: &str) -> Result<String, String> {
+pub fn unquote(quoted: &str) -> Result<String, String> {
     literal::unquote(quoted).map_err(|(_, message)| message)
 }
 
