@@ -102,7 +102,37 @@ fn wall_time_is_known_only_with_its_zone() {
     assert_eq!(utc("Sat 2026-11-21 02:31:07 CET host kernel: x"), None);
 }
 
+/// A log of JSON, as dmesg or journalctl writes it, with a few characters replaced and one line
+/// left out.
+fn damaged_json() -> impl Strategy<Value = String> {
+    let forms = [
+        include_str!("../../../tests/fixtures/kernel/real-6.18-memcg-json.log"),
+        "{\"__REALTIME_TIMESTAMP\":\"1795312800250000\",\"_TRANSPORT\":\"kernel\",\"PRIORITY\":\"3\",\
+         \"SYSLOG_IDENTIFIER\":\"kernel\",\"MESSAGE\":[79,79,77]}\n\
+         {\"MESSAGE\":\"x\",\"SYSLOG_FACILITY\":\"0\",\"__MONOTONIC_TIMESTAMP\":\"12\"}\n",
+    ];
+    let first = forms.map(|text| text.lines().take(40).collect::<Vec<_>>());
+    let edits = prop::collection::vec((any::<prop::sample::Index>(), any::<char>()), 0..6);
+    (prop::sample::select(first.to_vec()), edits, any::<prop::sample::Index>()).prop_map(
+        |(mut lines, edits, left_out)| {
+            lines.remove(left_out.index(lines.len()));
+            let mut text: Vec<char> = lines.join("\n").chars().collect();
+            for (at, character) in edits {
+                let at = at.index(text.len());
+                text[at] = character;
+            }
+            text.into_iter().collect()
+        },
+    )
+}
+
 proptest! {
+    #[test]
+    fn damaged_json_is_survived(text in damaged_json()) {
+        let lines = text.split('\n').count() as u64;
+        prop_assert!(messages(text.as_bytes()).iter().all(|message| message.line <= lines));
+    }
+
     #[test]
     fn no_bytes_panic(
         bytes in proptest::collection::vec(any::<u8>(), 0..300),
