@@ -135,7 +135,7 @@ fn file(root: &Node, findings: &mut Findings<'_>) -> Option<TestFile> {
     let table = Table::read(root, "a test file", &FILE_KEYS, findings)?;
     let evaluation_interval = interval(&table, "evaluation_interval", DEFAULT_INTERVAL, findings);
     let rule_files = entries(&table, "rule_files", findings).and_then(|files| {
-        decode::each(files, |node| {
+        decode::each(files, findings, |node, findings| {
             let path = decode::text(node, "an entry of rule_files", findings)?;
             Some((path.to_owned(), node.span.clone()))
         })
@@ -148,7 +148,7 @@ fn file(root: &Node, findings: &mut Findings<'_>) -> Option<TestFile> {
     let for_tests = evaluation_interval.unwrap_or(DEFAULT_INTERVAL);
     let mut number = 0;
     let tests = entries(&table, "tests", findings).and_then(|tests| {
-        decode::each(tests, |node| {
+        decode::each(tests, findings, |node, findings| {
             number += 1;
             test(node, number, for_tests, findings)
         })
@@ -214,7 +214,7 @@ pub(super) fn eval_time(table: &Table<'_>, findings: &mut Findings<'_>) -> Optio
 fn group_order(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Vec<String>> {
     let mut seen = BTreeSet::new();
     let groups = entries(table, "group_eval_order", findings)?;
-    decode::each(groups, |node| {
+    decode::each(groups, findings, |node, findings| {
         let name = decode::text(node, "a group of group_eval_order", findings)?;
         if !seen.insert(name.to_owned()) {
             findings.add(node.span.clone(), format!("group \"{name}\" stands here twice"));
@@ -245,10 +245,12 @@ fn test(
     check_external(&table, findings);
     let interval = interval(&table, "interval", evaluation_interval, findings);
     let input = input_series(&table, "input_series", findings);
-    let alerts = entries(&table, "alert_rule_test", findings)
-        .and_then(|tests| decode::each(tests, |node| alert_test(node, findings)));
-    let exprs = entries(&table, "promql_expr_test", findings)
-        .and_then(|tests| decode::each(tests, |node| expr_test(node, findings)));
+    let alerts = entries(&table, "alert_rule_test", findings).and_then(|tests| {
+        decode::each(tests, findings, |node, findings| alert_test(node, findings))
+    });
+    let exprs = entries(&table, "promql_expr_test", findings).and_then(|tests| {
+        decode::each(tests, findings, |node, findings| expr_test(node, findings))
+    });
     let remedies = remedy::tests(&table, findings);
     let outcomes = remedy::outcomes(&table, findings);
     let test = Test {
@@ -300,7 +302,7 @@ pub(super) fn input_series(
 ) -> Option<Vec<InputSeries>> {
     let list = entries(table, key, findings)?;
     let what = format!("an entry of {key}");
-    decode::each(list, |node| {
+    decode::each(list, findings, |node, findings| {
         let table = Table::read(node, &what, &["series", "values"], findings)?;
         let series = required(&table, "series", &what, findings);
         let key = series.and_then(|node| series_key(node, findings));
@@ -378,7 +380,9 @@ fn alert_test(node: &Node, findings: &mut Findings<'_>) -> Option<AlertTest> {
     let name = required(&table, "alertname", what, findings);
     let alert = name.and_then(|node| decode::text(node, "alertname", findings));
     let expected = entries(&table, "exp_alerts", findings).and_then(|list| {
-        decode::each(list, |node| expected_alert(node, alert.unwrap_or_default(), findings))
+        decode::each(list, findings, |node, findings| {
+            expected_alert(node, alert.unwrap_or_default(), findings)
+        })
     });
     Some(AlertTest {
         span: table.place(),
@@ -411,8 +415,9 @@ fn expr_test(node: &Node, findings: &mut Findings<'_>) -> Option<ExprTest> {
     let table = Table::read(node, what, &["expr", "eval_time", "exp_samples"], findings)?;
     let at = eval_time(&table, findings);
     let expr = required(&table, "expr", what, findings).and_then(|node| expr(node, findings));
-    let expected = entries(&table, "exp_samples", findings)
-        .and_then(|list| decode::each(list, |node| expected_sample(node, findings)));
+    let expected = entries(&table, "exp_samples", findings).and_then(|list| {
+        decode::each(list, findings, |node, findings| expected_sample(node, findings))
+    });
     let (text, expr) = expr?;
     Some(ExprTest { span: table.place(), at: at?, text, expr, expected: expected? })
 }

@@ -77,11 +77,12 @@ impl ExpectedDecision {
 pub(super) fn tests(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Vec<RemedyTest>> {
     let mut last: Option<Duration> = None;
     let list = entries(table, "remedy_test", findings)?;
-    decode::each(list, |node| {
+    decode::each(list, findings, |node, findings| {
         let keys = ["eval_time", "exp_decisions"];
         let table = Table::read(node, "a remedy_test", &keys, findings)?;
-        let expected = entries(&table, "exp_decisions", findings)
-            .and_then(|list| decode::each(list, |node| expected(node, findings)));
+        let expected = entries(&table, "exp_decisions", findings).and_then(|list| {
+            decode::each(list, findings, |node, findings| expected(node, findings))
+        });
         required(&table, "eval_time", "a remedy_test", findings)?;
         let at = eval_time(&table, findings)?;
         if last.is_some_and(|last| at <= last) {
@@ -178,7 +179,7 @@ pub(super) fn outcomes(
     findings: &mut Findings<'_>,
 ) -> Option<Vec<DeclaredOutcome>> {
     let list = entries(table, "outcomes", findings)?;
-    decode::each(list, |node| outcome(node, findings))
+    decode::each(list, findings, |node, findings| outcome(node, findings))
 }
 
 fn outcome(node: &Node, findings: &mut Findings<'_>) -> Option<DeclaredOutcome> {

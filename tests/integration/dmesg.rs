@@ -140,5 +140,5 @@ fn people_are_told_what_it_means() {
     assert!(text.contains("no incident by themselves"), "{text}");
     let nothing = dmesg().arg("-").write_stdin("hello\n").output().unwrap();
     assert_eq!(nothing.status.code(), Some(0));
-    assert_eq!(String::from_utf8(nothing.stdout).unwrap(), "Nothing found in 1 messages.\n");
+    assert_eq!(String::from_utf8(nothing.stdout).unwrap(), "Nothing found in 1 message.\n");
 }

@@ -12,12 +12,15 @@ use super::decode::{self, Findings, Table};
 use super::mistake::{Mistakes, SourceText};
 use super::settings::limits;
 use super::yaml::{self, Content, Node};
-use crate::policy::rule::{RuleGroup, RuleSet};
+use crate::policy::rule::{Rule, RuleGroup, RuleSet};
 
 mod alert;
 mod remedy;
 #[cfg(test)]
 mod tests;
+
+/// Each takes tens of kibibytes for as long as the rules are loaded.
+const MOST_PATTERNS: usize = 1_000;
 
 const FILE_KEYS: [&str; 1] = ["groups"];
 
@@ -29,7 +32,7 @@ pub fn parse_rules(
     files: &[SourceText],
     evaluation_interval: Duration,
 ) -> Result<RuleSet, Mistakes> {
-    let mut reader = Reader { evaluation_interval, names: BTreeMap::new() };
+    let mut reader = Reader { evaluation_interval, names: BTreeMap::new(), patterns: 0 };
     let mut groups = Vec::new();
     let mut mistakes = Vec::new();
     for source in files {
@@ -47,6 +50,8 @@ struct Reader<'f> {
     evaluation_interval: Duration,
     /// Group names so far, each with the file and the byte of its first use.
     names: BTreeMap<String, (&'f SourceText, usize)>,
+    /// Regular expressions so far.
+    patterns: usize,
 }
 
 impl<'f> Reader<'f> {
@@ -59,18 +64,15 @@ impl<'f> Reader<'f> {
         };
         let Some(groups) = table.get("groups") else { return Vec::new() };
         let Some(groups) = decode::list(groups, "groups", findings) else { return Vec::new() };
-        let mut read = Vec::with_capacity(groups.len());
-        for node in groups {
-            match self.group(node, findings) {
-                Some(group) => read.push(group),
-                // A rule that is left out in silence is worse than a message that says little.
-                None if findings.is_empty() => {
-                    findings.add(node.span.clone(), "this group cannot be read");
-                }
-                None => {}
+        let read = decode::each(groups, findings, |node, findings| {
+            let group = self.group(node, findings);
+            // A rule that is left out in silence is worse than a message that says little.
+            if group.is_none() && findings.is_empty() {
+                findings.add(node.span.clone(), "this group cannot be read");
             }
-        }
-        read
+            group
+        });
+        read.unwrap_or_default()
     }
 
     fn group(&mut self, node: &Node, findings: &mut Findings<'f>) -> Option<RuleGroup> {
@@ -90,13 +92,36 @@ impl<'f> Reader<'f> {
             None => &[],
         };
         let mut alerts: BTreeMap<String, usize> = BTreeMap::new();
-        let rules = decode::each(entries, |entry| {
+        let rules = decode::each(entries, findings, |entry, findings| {
             let table = alert::table(entry, findings)?;
             check_unique(&table, &mut alerts, findings);
-            alert::read(&table, &context, findings)
+            let rule = alert::read(&table, &context, findings)?;
+            self.count_patterns(&rule, &table, findings)?;
+            Some(rule)
         })?;
         let file = PathBuf::from(&*findings.source().name);
         Some(RuleGroup { name: group, file, interval: interval?, rules })
+    }
+
+    fn count_patterns(
+        &mut self,
+        rule: &Rule,
+        table: &Table<'_>,
+        findings: &mut Findings<'f>,
+    ) -> Option<()> {
+        let aim = rule.remedy.as_ref().and_then(|remedy| remedy.aim.as_ref());
+        let in_aim = aim.map_or(0, |aim| aim.expr.patterns());
+        self.patterns += rule.expr.expr.patterns() + in_aim;
+        if self.patterns <= MOST_PATTERNS {
+            return Some(());
+        }
+        let message =
+            format!("more than {MOST_PATTERNS} regular expressions in all rules together");
+        let place = table.key("alert").map_or_else(|| table.place(), |key| key.span.clone());
+        findings
+            .add(place, message)
+            .hint("compare labels with = or !=, and join several patterns with |");
+        None
     }
 
     fn group_name(&mut self, table: &Table<'_>, findings: &mut Findings<'f>) -> Option<Arc<str>> {

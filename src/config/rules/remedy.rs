@@ -102,7 +102,7 @@ fn steps(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Vec<Action>> 
         let message = format!("a remedy has at most {MOST_STEPS} steps");
         findings.add(excess.span.clone(), message);
     }
-    decode::each(entries, |entry| step(entry, findings))
+    decode::each(entries, findings, step)
 }
 
 /// One step: a mapping with its name as the only key.

@@ -269,6 +269,29 @@ fn a_past_that_would_not_fit_into_memory_is_refused() {
 }
 
 #[test]
+fn patterns_of_all_rules_together_are_bounded() {
+    let matchers = vec!["state=~\"c|d\""; 25].join(",");
+    let expr = format!("'uma_memory_page_cache_bytes{{{matchers}}}'");
+    let alerts = |count: usize| {
+        let rule = |n| format!("  - {{alert: A{n}, expr: {expr}}}\n");
+        format!("groups:\n- name: g\n  rules:\n{}", (0..count).map(rule).collect::<String>())
+    };
+    assert_eq!(rules(&alerts(40)).groups[0].rules.len(), 40);
+    let mistake = one_mistake(&alerts(41));
+    assert_eq!(mistake.line, 44);
+    assert!(mistake.message.contains("more than 1000 regular expressions"), "{mistake}");
+}
+
+#[test]
+fn many_mistakes_end_the_reading() {
+    let rule = |n| format!("  - {{alert: A{n}, expr: uma_memory_fre_byts}}\n");
+    let rules: String = (0..5000).map(rule).collect();
+    let found = mistakes(&format!("groups:\n- name: g\n  rules:\n{rules}"));
+    assert_eq!((found.len(), found[99].line), (100, 103));
+    assert!(found[99].hint.as_ref().is_some_and(|hint| hint.contains("more than 100 mistakes")));
+}
+
+#[test]
 fn all_mistakes_of_a_file_are_told_at_once() {
     let text = rule_text("for: soon\nlabels: {1a: x, alertname: y}\nremedy: {aim: 1}\nmode: no")
         + "  - expr: uma_memory_free_bytes\n  - just text\n- rules: 5\n";

@@ -103,7 +103,7 @@ fn read_top(table: &Table<'_>, settings: &mut FileSettings, findings: &mut Findi
     }
     settings.rule_files = table.get("rule_files").and_then(|node| {
         let entries = list(node, "rule_files", findings)?;
-        each(entries, |entry| path(entry, "an entry of rule_files", findings))
+        each(entries, findings, |entry, findings| path(entry, "an entry of rule_files", findings))
     });
 }
 
@@ -155,7 +155,7 @@ fn listen(node: &Node, findings: &mut Findings<'_>) -> Option<Vec<ListenAddress>
             .add(node.span.clone(), "listen_address must name at least one address")
             .hint("remove it for the default, :9942");
     }
-    each(entries, |entry| value(entry, what, str::parse, findings))
+    each(entries, findings, |entry, findings| value(entry, what, str::parse, findings))
 }
 
 fn read_storage(table: &Table<'_>, settings: &mut FileSettings, findings: &mut Findings<'_>) {

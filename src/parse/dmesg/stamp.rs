@@ -151,14 +151,28 @@ fn full(text: &str) -> Option<(Stamp, &str)> {
 
 /// `Nov 21 02:31:07 host …`, perhaps with a fraction; the year is not told.
 fn syslog(text: &str) -> Option<(Stamp, &str)> {
-    let (month, rest) = text.split_at_checked(3)?;
-    let month = month_number(month)?;
-    let rest = rest.strip_prefix(' ')?.trim_start();
-    let (day, rest) = rest.split_once(' ')?;
+    let (word, rest) = text.split_once(' ')?;
+    let (day, rest) = rest.trim_start().split_once(' ')?;
     let (time, after) = rest.split_once(' ')?;
+    // In another language the month is not known, and what matters is that the stamp is taken off.
+    let month = month_number(word).or_else(|| (is_word(word) && is_named(after)).then_some(1))?;
     let at = civil(1972, month, day.parse().ok()?, time)?;
     let printed = text.get(..text.len() - after.len())?;
     Some((Stamp { journal: true, ..stamp(printed, at) }, after))
+}
+
+/// Whether a text may be the name of a month: `avril`, `févr.`, `8月`.
+fn is_word(text: &str) -> bool {
+    text.len() <= 64
+        && text.contains(char::is_alphabetic)
+        && text.chars().all(|letter| letter.is_alphanumeric() || letter == '.')
+}
+
+/// Whether `host name: ` or `name: ` stands here.
+fn is_named(text: &str) -> bool {
+    text.split_once(": ").is_some_and(|(head, _)| {
+        !head.is_empty() && head.bytes().filter(|byte| *byte == b' ').count() <= 1
+    })
 }
 
 /// `1795228267.123456 host …` (journalctl -o short-unix).

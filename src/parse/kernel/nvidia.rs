@@ -22,7 +22,11 @@ pub(super) fn parse(text: &str) -> Option<Nvidia> {
     if is_uvm_fatal(text) {
         return Some(Nvidia::Event(KernelEvent::UvmFatal));
     }
-    let message = text.strip_prefix("NVRM: ")?;
+    if !text.is_empty() && "NVRM: ".starts_with(text) {
+        return Some(Nvidia::Unfinished(None));
+    }
+    // Drivers of 2022 print no colon here.
+    let message = text.strip_prefix("NVRM: ").or_else(|| text.strip_prefix("NVRM "))?;
     let (gpu, message) = gpu_prefix(message);
     if let Some(rest) = message.strip_prefix("Xid (") {
         let cut = !rest.contains("): ");
@@ -133,16 +137,20 @@ fn pool(expression: &str, location: Option<&str>) -> Pool {
             .split(|character: char| !(character.is_ascii_alphanumeric() || character == '_'))
             .any(|word| word.starts_with(name))
     };
-    if ["pmaAllocatePages", "ctxBufPoolReserve", "NV01_MEMORY_LOCAL_USER"].into_iter().any(names)
-        || matches!(file, Some("pool_alloc.c" | "video_mem.c"))
-        || expression.contains("pool_alloc.c")
-    {
-        Pool::Vram
-    } else if names("NV01_MEMORY_SYSTEM")
+    // Before video memory: `isSystemMemory ? NV01_MEMORY_SYSTEM : NV01_MEMORY_LOCAL_USER` is what a
+    // unified machine prints, and it has only the first.
+    if names("NV01_MEMORY_SYSTEM")
         || file == Some("system_mem.c")
         || expression.contains("system_mem.c")
     {
         Pool::System
+    } else if ["pmaAllocatePages", "ctxBufPoolReserve", "NV01_MEMORY_LOCAL_USER"]
+        .into_iter()
+        .any(names)
+        || matches!(file, Some("pool_alloc.c" | "video_mem.c"))
+        || expression.contains("pool_alloc.c")
+    {
+        Pool::Vram
     } else {
         Pool::Any
     }

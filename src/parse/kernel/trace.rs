@@ -211,9 +211,11 @@ impl Trace {
         let memcg = if of_group { self.group.clone() } else { None }
             .or_else(|| summary.and_then(|summary| summary.memcg.clone()))
             .or_else(|| self.memcg.clone());
+        // Where the machine itself ran out, no cgroup's limit was hit, whatever else was printed.
+        let of_cgroup = matches!(constraint, Some(OomConstraint::Memcg) | None);
         let oom_memcg = summary
             .and_then(|summary| summary.oom_memcg.clone())
-            .or_else(|| self.oom_memcg.clone());
+            .or_else(|| self.oom_memcg.clone().filter(|_| of_cgroup));
         let container = memcg.as_deref().and_then(oom::container);
         KernelEvent::OomKill {
             pid,

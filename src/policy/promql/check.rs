@@ -53,7 +53,9 @@ fn collect_labels(node: &Node, known: &dyn KnownSeries, labels: &mut Vec<String>
             let found = known.labels(&selector.name).unwrap_or_default();
             labels.extend(found.into_iter().map(str::to_owned));
         }
-        Kind::Call { function: Function::LabelReplace | Function::LabelJoin, arguments } => {
+        Kind::Call {
+            function: Function::LabelReplace | Function::LabelJoin, arguments, ..
+        } => {
             labels.extend(typing::text(arguments, 1).map(|(label, _)| label.to_owned()));
         }
         _ => {}

@@ -26,6 +26,7 @@ use super::store::{SeriesId, SeriesStore};
 #[derive(Clone, Debug)]
 pub struct Expr {
     root: Node,
+    patterns: usize,
 }
 
 /// What is wrong with an expression, and where.
@@ -133,7 +134,8 @@ pub fn unquote(quoted: &str) -> Result<String, String> {
 
 /// Parses and type-checks. A text beyond the limits on length, nesting and operations is an error.
 pub fn parse(text: &str) -> Result<Expr, ExprError> {
-    Ok(Expr { root: parser::parse(text)? })
+    let (root, patterns) = parser::parse(text)?;
+    Ok(Expr { root, patterns })
 }
 
 impl Expr {
@@ -156,6 +158,11 @@ impl Expr {
             same
         });
         reads
+    }
+
+    /// How many regular expressions it holds.
+    pub fn patterns(&self) -> usize {
+        self.patterns
     }
 
     /// Evaluates it. An error is one of data, such as a many-to-many match.

@@ -3,6 +3,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use regex::Regex;
+
 use super::functions::Function;
 use super::matcher::Matcher;
 use crate::policy::store::LOOKBACK_MS;
@@ -51,6 +53,8 @@ pub(super) enum Kind {
         function: Function,
         /// Its arguments, checked.
         arguments: Vec<Node>,
+        /// The pattern of `label_replace`.
+        pattern: Option<Regex>,
     },
     /// `(expr)`.
     Parentheses(Box<Node>),

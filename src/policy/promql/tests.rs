@@ -338,6 +338,50 @@ proptest::proptest! {
     }
 }
 
+/// The expression wrapped by itself so many times, as `before` + expression + `after`.
+fn nested(times: usize, before: &str, innermost: &str, after: &str) -> String {
+    format!("{}{innermost}{}", before.repeat(times), after.repeat(times))
+}
+
+#[test]
+fn labels_cannot_be_made_to_grow_without_bound() {
+    let store = store(&[("uma_a", &[("zone", "dma")], Reading::Value(1.0))]);
+    for (before, after) in [
+        ("label_replace(", ",\"zone\",\"$0$0\",\"zone\",\".*\")"),
+        ("label_join(", ",\"zone\",\"\",\"zone\",\"zone\",\"zone\")"),
+    ] {
+        let few = nested(5, before, "uma_a", after);
+        assert!(matches!(evaluated(&few, &store), Evaluated::Known(_)), "{few}");
+        let error =
+            parse(&nested(30, before, "uma_a", after)).expect("valid").evaluate(&store, NOW);
+        let message = "the label \"zone\" would have more than 4096 bytes";
+        assert_eq!(error, Err(message.to_owned()));
+    }
+}
+
+#[test]
+fn patterns_are_bounded_in_number_and_size() {
+    let selector = |count, pattern: &str| {
+        let matcher = format!("zone=~\"{pattern}\"");
+        format!("uma_a{{{}}}", vec![matcher; count].join(","))
+    };
+    assert_eq!(parse(&selector(32, "(a*)*b|c?")).map(|expr| expr.patterns()), Ok(32));
+    let too_many = parse(&selector(33, "a")).expect_err("too many");
+    assert_eq!((too_many.span, &*too_many.message), (332..335, "more than 32 regular expressions"));
+    for pattern in [".{1000}{1000}", "((a{99}){99}){99}", &"(".repeat(1000), "\\\\pL{100}"] {
+        assert_eq!(refused(&selector(1, pattern)).0, format!("\"{pattern}\""));
+    }
+    let error = refused("label_replace(uma_a, \"a\", \"\", \"b\", \"(\")");
+    assert_eq!(error.0, "\"(\"");
+    assert!(error.1.starts_with("invalid regular expression in label_replace(): "), "{error:?}");
+}
+
+#[test]
+fn too_long_a_chain_is_shown_where_it_becomes_too_long() {
+    let error = parse(&format!("1{}", "+1".repeat(2000))).expect_err("too long");
+    assert_eq!(error.span, 256..257);
+}
+
 #[test]
 fn the_bounds_leave_room_for_real_rules() {
     let deep = format!("{}uma_a{}", "(".repeat(60), ")".repeat(60));

@@ -21,6 +21,7 @@ const MAX_RENDERED: usize = 16 * 1024;
 /// A parsed template.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Template {
+    text: Arc<str>,
     parts: Vec<Part>,
 }
 
@@ -103,7 +104,12 @@ struct Context<'c> {
 impl Template {
     /// Parses `{{ $value | humanize1024 }}B free` and the like.
     pub fn parse(text: &str) -> Result<Self, TemplateError> {
-        Ok(Self { parts: scan::parts(text)? })
+        Ok(Self { text: text.into(), parts: scan::parts(text)? })
+    }
+
+    /// The text that it was parsed from.
+    pub fn as_written(&self) -> &Arc<str> {
+        &self.text
     }
 
     /// Renders it for one alert. Like Prometheus, it shows a failing function in the text.
@@ -111,6 +117,9 @@ impl Template {
         let context = Context { labels, value };
         let mut out = String::new();
         for part in &self.parts {
+            if out.len() > MAX_RENDERED {
+                break;
+            }
             match part {
                 Part::Text(text) => out.push_str(text),
                 Part::Action(pipe) => match pipe.value(&context) {

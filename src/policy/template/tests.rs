@@ -85,6 +85,33 @@ fn what_is_not_supported_is_named_at_its_place() {
     }
 }
 
+#[test]
+fn texts_cannot_be_made_to_grow_without_bound() {
+    let doubled = |times| {
+        let pipe = "| reReplaceAll \"^.*$\" \"$0$0\" ".repeat(times);
+        rendered(&format!("{{{{ \"xy\" {pipe}}}}}"), 0.0)
+    };
+    assert_eq!(doubled(3), "xy".repeat(8));
+    let refusal = "<error expanding template: a text becomes longer than 16384 bytes>";
+    assert_eq!(doubled(60), refusal);
+    let filled = "%256s".repeat(700);
+    assert_eq!(rendered(&format!("{{{{ printf \"{filled}\" }}}}"), 0.0).len(), 12 * 700);
+    assert!(rendered(&"{{ printf \"%256s\" \"\" }}".repeat(150), 0.0).len() <= MAX_RENDERED);
+}
+
+#[test]
+fn replacing_follows_go() {
+    for (call, expected) in [
+        ("\"a b  c\" | reReplaceAll \" +\" \"-\"", "a-b-c"),
+        ("\"abc\" | reReplaceAll \"(b)(x)?\" \"<$1$2>\"", "a<b>c"),
+        ("\"abc\" | reReplaceAll \"\" \"-\"", "-a-b-c-"),
+        ("\"abc\" | reReplaceAll \"x\" \"-\"", "abc"),
+        ("\"\" | reReplaceAll \".\" \"-\"", ""),
+    ] {
+        assert_eq!(rendered(&format!("{{{{ {call} }}}}"), 0.0), expected, "{call}");
+    }
+}
+
 proptest::proptest! {
     #[test]
     fn any_text_is_parsed_or_refused(text in "[{} $a-z|\"`().%0-9\\\\-]{0,60}", value: f64) {

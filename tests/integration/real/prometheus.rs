@@ -34,10 +34,6 @@ fn real_promtool_check_metrics_has_no_findings() {
     assert!(said.is_empty(), "{}", String::from_utf8_lossy(&said));
 }
 
-fn percent_encoded(text: &str) -> String {
-    text.bytes().map(|byte| format!("%{byte:02X}")).collect()
-}
-
 struct Server(Child);
 
 impl Drop for Server {
@@ -47,55 +43,65 @@ impl Drop for Server {
     }
 }
 
-#[test]
-fn real_prometheus_scrapes_both_formats() {
-    if !enabled() {
-        return;
-    }
-    let storage = tempfile::tempdir().unwrap();
-    let daemon = Daemon::start(storage.path(), &[]);
-    let folder = tempfile::tempdir().unwrap();
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let config = folder.path().join("prometheus.yml");
-    fs::write(
-        &config,
-        format!(
+/// A Prometheus of our own that scrapes one target every second.
+struct Prometheus {
+    _server: Server,
+    url: String,
+    _folder: tempfile::TempDir,
+}
+
+impl Prometheus {
+    /// `scrape` goes into the scrape configuration, to ask for one format.
+    fn start(program: &str, target: &str, scrape: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = free.local_addr().unwrap().port();
+        drop(free);
+        let config = folder.path().join("prometheus.yml");
+        let text = format!(
             "global: {{scrape_interval: 1s, scrape_timeout: 1s}}\n\
              scrape_configs:\n\
-             - job_name: umawarden\n  static_configs: [{{targets: ['{}']}}]\n",
-            daemon.address()
-        ),
-    )
-    .unwrap();
-    // Prometheus itself asks for OpenMetrics first.
-    let server = Command::new("prometheus")
-        .arg(format!("--config.file={}", config.display()))
-        .arg(format!("--storage.tsdb.path={}", folder.path().join("tsdb").display()))
-        .arg(format!("--web.listen-address=127.0.0.1:{port}"))
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let _server = Server(server);
-    let query = |expr: &str| -> Vec<serde_json::Value> {
-        let client = reqwest::blocking::Client::builder().no_proxy().build().unwrap();
+             - job_name: umawarden\n  static_configs: [{{targets: ['{target}']}}]\n{scrape}"
+        );
+        fs::write(&config, text).unwrap();
+        let server = Command::new(program)
+            .arg(format!("--config.file={}", config.display()))
+            .arg(format!("--storage.tsdb.path={}", folder.path().join("tsdb").display()))
+            .arg(format!("--web.listen-address=127.0.0.1:{port}"))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
         let url = format!("http://127.0.0.1:{port}/api/v1/query");
-        let form = format!("query={}", percent_encoded(expr));
-        let request = client.post(url).body(form);
+        let prometheus = Self { _server: Server(server), url, _folder: folder };
+        prometheus.wait_for("up{job=\"umawarden\"} == 1");
+        prometheus
+    }
+
+    fn query(&self, expr: &str) -> Vec<serde_json::Value> {
+        let client = reqwest::blocking::Client::builder().no_proxy().build().unwrap();
+        let request = client.post(&self.url).body(format!("query={}", percent_encoded(expr)));
         let request = request.header("content-type", "application/x-www-form-urlencoded");
-        let Ok(answer) = request.send() else { return vec![] };
+        let Ok(answer) = request.send() else { return Vec::new() };
         let answer: serde_json::Value = answer.json().unwrap_or_default();
         answer["data"]["result"].as_array().cloned().unwrap_or_default()
-    };
-    let deadline = Instant::now() + Duration::from_secs(30);
-    loop {
-        let up = query("up{job=\"umawarden\"}");
-        if up.first().is_some_and(|sample| sample["value"][1] == "1") {
-            break;
-        }
-        assert!(Instant::now() < deadline, "Prometheus does not see it up: {up:?}");
-        std::thread::sleep(Duration::from_millis(200));
     }
+
+    fn wait_for(&self, expr: &str) {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while self.query(expr).is_empty() {
+            assert!(Instant::now() < deadline, "Prometheus never has {expr}");
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    }
+}
+
+fn percent_encoded(text: &str) -> String {
+    text.bytes().map(|byte| format!("%{byte:02X}")).collect()
+}
+
+/// Every sample of our own output stands in Prometheus, with the type that we told.
+fn assert_scraped(prometheus: &Prometheus, daemon: &Daemon) {
     for expr in [
         "uma_memory_free_bytes > 0",
         "uma_kernel_events_total{event=\"oom_kill\"} >= 0",
@@ -103,17 +109,60 @@ fn real_prometheus_scrapes_both_formats() {
         "uma_source_up{source=\"meminfo\"} == 1",
         "process_resident_memory_bytes > 0",
     ] {
-        assert_eq!(query(expr).len(), 1, "{expr}");
+        assert_eq!(prometheus.query(expr).len(), 1, "{expr}");
     }
-    // The text format, as older servers and promtool ask for it.
-    let client = reqwest::blocking::Client::builder().no_proxy().build().unwrap();
-    for (accept, wanted) in [
-        ("text/plain;version=0.0.4", "text/plain; version=0.0.4"),
-        ("application/openmetrics-text;version=1.0.0", "application/openmetrics-text"),
-    ] {
-        let url = format!("http://{}/metrics", daemon.address());
-        let answer = client.get(url).header("accept", accept).send().unwrap();
-        let kind = answer.headers()["content-type"].to_str().unwrap().to_owned();
-        assert!(kind.starts_with(wanted), "{accept} gave {kind}");
+    let scraped = prometheus.query("count({job=\"umawarden\",__name__=~\"uma_.*|process_.*\"})");
+    let scraped: f64 = scraped[0]["value"][1].as_str().unwrap().parse().unwrap();
+    let exported = daemon.metrics().len() as f64;
+    assert!((scraped - exported).abs() < f64::EPSILON, "{exported} exported, {scraped} scraped");
+}
+
+#[test]
+fn real_prometheus_of_the_distribution_scrapes_it() {
+    if !enabled() {
+        return;
+    }
+    let storage = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(storage.path(), &[]);
+    let prometheus = Prometheus::start("prometheus", daemon.address(), "");
+    assert_scraped(&prometheus, &daemon);
+}
+
+#[test]
+fn real_prometheus_3_scrapes_both_formats() {
+    if !enabled() {
+        return;
+    }
+    let program = std::env::var("UMAWARDEN_PROMETHEUS").unwrap_or_else(|_| "prometheus".to_owned());
+    let storage = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(storage.path(), &[]);
+    for protocol in ["OpenMetricsText1.0.0", "PrometheusText0.0.4"] {
+        let scrape = format!("  scrape_protocols: [{protocol}]\n");
+        let prometheus = Prometheus::start(&program, daemon.address(), &scrape);
+        assert_scraped(&prometheus, &daemon);
+    }
+}
+
+/// An expression can be pasted into Grafana and back: both sides see the same series.
+#[test]
+fn real_prometheus_3_understands_every_shipped_expression() {
+    if !enabled() {
+        return;
+    }
+    let program = std::env::var("UMAWARDEN_PROMETHEUS").unwrap_or_else(|_| "prometheus".to_owned());
+    let storage = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(storage.path(), &[]);
+    let prometheus = Prometheus::start(&program, daemon.address(), "");
+    let (_, rules) = daemon.get("/api/v1/rules");
+    let rules: serde_json::Value = serde_json::from_str(&rules).unwrap();
+    let groups = rules["data"]["groups"].as_array().unwrap();
+    let rules: Vec<_> =
+        groups.iter().flat_map(|group| group["rules"].as_array().unwrap()).collect();
+    assert!(rules.len() >= 10, "{rules:#?}");
+    for rule in rules {
+        let expr = rule["query"].as_str().unwrap();
+        // `or vector(1)` turns an empty answer into one sample, and leaves an error an error.
+        let answer = prometheus.query(&format!("count({expr}) or vector(1)"));
+        assert_eq!(answer.len(), 1, "{}: {expr}", rule["name"]);
     }
 }
