@@ -16,6 +16,8 @@ pub mod actions;
 
 pub mod journal;
 
+pub mod recording;
+
 pub mod exports;
 
 pub mod daemon;

@@ -9,6 +9,7 @@ mod clock;
 mod own;
 mod preflight;
 mod queries;
+mod recorder;
 mod report;
 mod service;
 mod wake;
@@ -62,6 +63,7 @@ struct Daemon {
     status: Arc<ArcSwap<Status>>,
     wake: Wake,
     own: OwnReadings,
+    recorder: recorder::Recorder,
     boot_id: Arc<str>,
     cursor: Cursor,
     next_sample: Duration,
@@ -212,7 +214,7 @@ impl Daemon {
         let began = clock::uptime();
         let step = self.policy.step(now, &self.seen);
         self.own.set_step_duration(clock::uptime().saturating_sub(began));
-        self.seen.clear();
+        self.recorder.step(now, &mut self.seen, &step);
         self.status.store(Arc::new(self.policy.status(now)));
         self.write_down(now, step);
     }
@@ -274,6 +276,7 @@ impl Daemon {
             tracing::error!("reload failed, the rules in use stay: {error}");
         })?;
         let ended = self.policy.replace_rules(now, loaded.settings.mode, &loaded.rules);
+        self.recorder.reload(now, &loaded, &ended);
         for change in ended {
             self.journal.record(&Entry::Alert(change));
         }
@@ -303,6 +306,7 @@ impl Daemon {
         if let Err(error) = self.journal.close(left()) {
             tracing::error!("the journal did not end well: {error}");
         }
+        self.recorder.close(left());
         self.service.close(left());
         tracing::info!("ended");
     }
