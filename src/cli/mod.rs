@@ -2,6 +2,7 @@
 
 pub mod dmesg;
 pub mod history;
+pub mod replay;
 pub mod rules;
 pub mod run;
 
@@ -33,6 +34,8 @@ pub enum Command {
     Rules(rules::RulesArguments),
     /// Show the events, decisions and outcomes in the journal.
     History(history::HistoryArguments),
+    /// Give a recording, or a kernel log, to the rules again and tell what they say.
+    Replay(replay::ReplayArguments),
 }
 
 /// How a command ended; becomes the exit code.
@@ -64,6 +67,7 @@ impl Arguments {
             Command::Dmesg(arguments) => dmesg::execute(&arguments),
             Command::Rules(arguments) => rules::execute(&arguments),
             Command::History(arguments) => history::execute(&arguments),
+            Command::Replay(arguments) => replay::execute(&arguments),
         }
     }
 }
