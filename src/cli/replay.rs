@@ -91,6 +91,8 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 pub(super) enum Found {
     /// An entry.
     Entry(Box<Entry>),
+    /// It is a log, with no recorded decisions.
+    Log,
     /// Something that whoever reads the answer should know. What follows is not all there was.
     Cut(String),
     /// Something that whoever reads the answer should know.
@@ -132,6 +134,10 @@ impl<W: Write> Session<W> {
     fn take(&mut self, found: Found) -> anyhow::Result<()> {
         let entry = match found {
             Found::Entry(entry) => entry,
+            Found::Log => {
+                self.comparison.set_log();
+                return Ok(());
+            }
             Found::Remark(text) => return self.show.remark(&text),
             Found::Cut(text) => {
                 self.replayer.cut();
@@ -177,8 +183,8 @@ impl<W: Write> Session<W> {
         if self.diff && !self.comparison.has_compared() {
             self.show.flush()?;
             anyhow::bail!(
-                "nothing could be compared: no part of it begins where the process started; \
-                 give --rules to compare two sets of rules over it"
+                "nothing could be compared: no part of it holds decisions from where a process \
+                 started; give --rules to compare two sets of rules over it"
             );
         }
         self.show.flush()

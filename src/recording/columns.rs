@@ -1,9 +1,9 @@
 //! The values of one schema from reading to reading: a bit for each that changed, and what it
 //! changed by.
 //!
-//! Nearly all values are whole numbers (bytes, counts) or millionths (seconds that the kernel counts
-//! in microseconds, percentages): a short difference to the value before. All others stand as they
-//! are. Every value comes back bit for bit.
+//! Nearly all values are whole numbers (bytes, counts) or millionths (seconds that the kernel
+//! counts in microseconds, percentages): a short difference to the value before. All others stand
+//! as they are. Every value comes back bit for bit.
 
 use super::wire::{Bytes, Malformed, put_number, unzigzag, zigzag};
 use crate::model::Reading;

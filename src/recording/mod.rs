@@ -1,14 +1,15 @@
 //! The flight recorder: everything that the policy is told, and what it said to that, in a bounded
 //! ring of files, so that a replay needs nothing else.
 //!
-//! A **segment** is one file: the eight bytes [`MAGIC`] and version, then blocks. A **block** is its
-//! two lengths, a CRC and deflated entries; it is written whole, so that what a crash leaves behind
-//! is whole blocks and at most one torn one. The first entry of a segment, [`Begin`], says what is
-//! needed to start from there. Readings are kept by column: for each series what it differs by from
-//! the reading before it in the same segment.
+//! A **segment** is one file: the eight bytes of [`MAGIC`] and version, then blocks. A **block** is
+//! its two lengths, a CRC and deflated entries; it is written whole, so that a crash leaves whole
+//! blocks and at most one torn one. The first entry of a segment, [`Begin`], says what is needed to
+//! start from there. Readings are kept by column: for each series what it differs by from the
+//! reading before it in the same segment.
 //!
-//! A [`Ring`] is a folder of segments of which the oldest give way; an incident is a segment cut out
-//! of it. Whoever reads takes segments as hostile: every length is bounded before it is believed.
+//! A [`Ring`] is a folder of segments of which the oldest give way; an incident is a segment cut
+//! out of it. Whoever reads takes segments as hostile: every length is bounded before it is
+//! believed.
 
 mod block;
 mod columns;

@@ -13,4 +13,5 @@ mod kernel_log_source;
 mod layers;
 mod promql_oracle;
 mod real;
+mod replay;
 mod rules_check;

@@ -28,6 +28,8 @@ pub(super) struct Comparison {
     same: u64,
     differences: u64,
     left_out: u64,
+    /// The source is a log, which holds no decisions and no rules.
+    of_log: bool,
 }
 
 impl Comparison {
@@ -44,7 +46,15 @@ impl Comparison {
     }
 
     fn of(what: What) -> Self {
-        Self { what, steps: 0, same: 0, differences: 0, left_out: 0 }
+        Self { what, steps: 0, same: 0, differences: 0, left_out: 0, of_log: false }
+    }
+
+    /// What is replayed is a log.
+    pub(super) fn set_log(&mut self) {
+        self.of_log = true;
+        if self.what == What::Recorded {
+            self.what = What::Nothing;
+        }
     }
 
     /// Compares one step; returns what only one side has.
@@ -91,6 +101,7 @@ impl Comparison {
     /// How people know that side.
     pub(super) fn name(&self, side: Side) -> &'static str {
         match (self.what, side) {
+            (What::Rules, Side::Before) if self.of_log => "shipped rules",
             (What::Rules, Side::Before) => "recorded rules",
             (What::Rules, Side::Now) => "given rules",
             (_, Side::Before) => "recorded",
@@ -102,6 +113,11 @@ impl Comparison {
     pub(super) fn verdict(&self) -> String {
         let differences = self.differences;
         let mut text = match self.what {
+            What::Nothing if self.of_log => {
+                return "A log holds no decisions to compare with, and nothing of what memory did: \
+                        rules that ask for that are unknown."
+                    .to_owned();
+            }
             What::Nothing => return "Not compared: other rules than the recorded ones.".to_owned(),
             _ if self.steps == 0 => {
                 return "Not compared with the recorded decisions: the process started before."

@@ -41,6 +41,7 @@ const RECORDS_A_STEP: usize = 1024;
 /// Reads a log.
 pub(super) fn read(input: impl BufRead, name: &str, sink: Sink<'_>) -> anyhow::Result<()> {
     let mut text = LogText::new();
+    sink(Found::Log)?;
     let mut told = Told::new(sink);
     each_line(input, name, |line| match text.feed(line) {
         Some(message) => told.message(message),
@@ -61,6 +62,7 @@ struct Told<'s> {
     records: u64,
     seen: Vec<Observation>,
     unknown: Vec<Readings>,
+    is_undated: bool,
 }
 
 impl<'s> Told<'s> {
@@ -73,6 +75,7 @@ impl<'s> Told<'s> {
             records: 0,
             seen: Vec::new(),
             unknown: unknown(),
+            is_undated: false,
         }
     }
 
@@ -85,6 +88,10 @@ impl<'s> Told<'s> {
             (self.sink)(Found::Remark(text))?;
         }
         let position = if self.at.is_some() { position.max(self.last_position) } else { position };
+        if message.utc.is_none() && !std::mem::replace(&mut self.is_undated, true) {
+            let text = "the log tells no wall time: shown as if the boot were the start of 1970";
+            (self.sink)(Found::Remark(text.to_owned()))?;
+        }
         let utc = message.utc.unwrap_or_else(|| after_epoch(position));
         let now = Moment { uptime: position.saturating_add(LEAD), utc };
         match self.at {
