@@ -18,6 +18,8 @@ pub mod actions;
 
 pub mod journal;
 
+pub mod recording;
+
 pub mod exports;
 
 pub mod daemon;

@@ -118,27 +118,38 @@ fn read_lines<W: Write>(
         anyhow::bail!("{name} is in the journal's {form} form: write it with `-o json` instead");
     }
     let mut log = LogText::new();
+    each_line(input, name, |line| match log.feed(line) {
+        Some(message) => report.message(&message),
+        None => Ok(()),
+    })?;
+    if let Some(message) = log.finish() {
+        report.message(&message)?;
+    }
+    Ok(())
+}
+
+/// Gives each line without its end; long ones are cut.
+pub(super) fn each_line(
+    mut input: impl BufRead,
+    name: &str,
+    mut take: impl FnMut(&[u8]) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let cannot_read = || format!("cannot read {name}");
     let mut line = Vec::new();
     loop {
         line.clear();
         let room = u64::try_from(LONGEST_LINE).unwrap_or(u64::MAX);
         let read = input.by_ref().take(room).read_until(b'\n', &mut line);
         if read.with_context(cannot_read)? == 0 {
-            break;
+            return Ok(());
         }
         if line.last() == Some(&b'\n') {
             line.pop();
         } else if line.len() >= LONGEST_LINE {
             skip_line(&mut input).with_context(cannot_read)?;
         }
-        if let Some(message) = log.feed(&line) {
-            report.message(&message)?;
-        }
+        take(&line)?;
     }
-    if let Some(message) = log.finish() {
-        report.message(&message)?;
-    }
-    Ok(())
 }
 
 /// What a file that begins like this is instead of a log's text, and what makes text of it. Read as

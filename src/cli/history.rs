@@ -254,7 +254,7 @@ impl std::fmt::Display for Line<'_> {
     }
 }
 
-fn event_text(event: &KernelEvent) -> String {
+pub(super) fn event_text(event: &KernelEvent) -> String {
     let or = |text: &Option<String>| text.clone().unwrap_or_else(|| "?".to_owned());
     match event {
         KernelEvent::NvNoMemory { function, gpu, pool, location } => {
@@ -308,7 +308,7 @@ fn event_text(event: &KernelEvent) -> String {
     }
 }
 
-fn decision_text(decision: &Decision) -> String {
+pub(super) fn decision_text(decision: &Decision) -> String {
     let what = match (decision.verdict, decision.mode) {
         (Verdict::Act, Mode::Enforce) => format!("{}", decision.action),
         (Verdict::Act, Mode::Observe) => format!("would {}", decision.action),
@@ -320,7 +320,7 @@ fn decision_text(decision: &Decision) -> String {
     format!("#{} {}: {what}{because}", decision.id, decision.rule)
 }
 
-fn outcome_text(
+pub(super) fn outcome_text(
     outcome: &Outcome,
     decision: Option<&Decision>,
     assessment: Option<&Assessment>,
@@ -353,7 +353,7 @@ fn outcome_text(
     text
 }
 
-fn alert_text(change: &AlertChange) -> String {
+pub(super) fn alert_text(change: &AlertChange) -> String {
     let mut text = format!("{}: {} → {}", change.rule, change.from.name(), change.to.name());
     if let Reading::Value(value) = change.value {
         append(&mut text, format_args!(", value {value}"));
@@ -368,7 +368,7 @@ fn evidence_text(evidence: &Evidence) -> String {
     format!("{} = {}", evidence.series, value_text(evidence))
 }
 
-fn value_text(evidence: &Evidence) -> String {
+pub(super) fn value_text(evidence: &Evidence) -> String {
     let name = evidence.series.split('{').next().unwrap_or_default();
     match evidence.value {
         Reading::Value(bytes) if name.ends_with("_bytes") => size(bytes),
@@ -406,7 +406,7 @@ fn append(text: &mut String, more: std::fmt::Arguments<'_>) {
 
 /// Names in kernel logs are chosen by processes: no escape sequence or change of direction of
 /// theirs may reach a terminal.
-fn printable(text: &str) -> Cow<'_, str> {
+pub(super) fn printable(text: &str) -> Cow<'_, str> {
     let odd = |c: char| {
         let changes_direction = matches!(
             c,

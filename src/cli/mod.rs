@@ -3,6 +3,7 @@
 pub mod dmesg;
 pub mod history;
 mod log;
+pub mod replay;
 pub mod rules;
 pub mod run;
 
@@ -34,6 +35,8 @@ pub enum Command {
     Rules(rules::RulesArguments),
     /// Show the events, decisions and outcomes in the journal.
     History(history::HistoryArguments),
+    /// Give a recording, or a kernel log, to the rules again and tell what they say.
+    Replay(replay::ReplayArguments),
 }
 
 /// How a command ended; becomes the exit code.
@@ -65,6 +68,7 @@ impl Arguments {
             Command::Dmesg(arguments) => dmesg::execute(&arguments),
             Command::Rules(arguments) => rules::execute(&arguments),
             Command::History(arguments) => history::execute(&arguments),
+            Command::Replay(arguments) => replay::execute(&arguments),
         }
     }
 }

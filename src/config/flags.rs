@@ -59,6 +59,14 @@ pub struct RunFlags {
           value_parser = limits::retention_size)]
     pub retention_size_bytes: Option<u64>,
 
+    /// How large the flight recorder's ring may grow; 0 turns it off [default: 64MiB].
+    ///
+    /// It lies in `recording` below the journal's folder and holds all that the rules were told,
+    /// for `umawarden replay`. When a rule fires, the minutes around that are kept in `incidents`,
+    /// which may grow as large again.
+    #[arg(long = "recording.size", value_name = "SIZE", value_parser = limits::recording_size)]
+    pub recording_size_bytes: Option<u64>,
+
     /// Where proc is mounted [default: /proc].
     #[arg(long = "path.procfs", value_name = "FOLDER")]
     pub procfs: Option<PathBuf>,

@@ -11,6 +11,7 @@ use arc_swap::ArcSwap;
 use tokio::sync::mpsc;
 
 use super::own::OwnReadings;
+use super::recorder::{self, Recorder};
 use super::report::Report;
 use super::service::{Loader, Service, summary};
 use super::wake::Wake;
@@ -53,6 +54,8 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     let mut policy = Policy::new(started, settings.mode, &loaded.rules, next_decision);
     let resume_from = resume.as_ref().map(|point| ResumeFrom { seq: point.resume_seq });
     let cursor = Cursor { next_seq: resume_from.map(|from| from.seq), ..Cursor::default() };
+    let begin = recorder::begin(&loaded, started, &boot_id, next_decision, resume.as_ref());
+    let recorder = Recorder::start(&settings, begin);
     policy.resume_kernel_log(resume.map(|point| point.known).unwrap_or_default());
     let kernel_log = KernelLogSource::open(&settings.path.kmsg, resume_from);
     let status = Arc::new(ArcSwap::from_pointee(policy.status(started)));
@@ -92,6 +95,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         wake,
         own: OwnReadings::new(started),
         report: Report::default(),
+        recorder,
         boot_id,
         cursor,
         next_sample: clock::monotonic(),

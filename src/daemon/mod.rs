@@ -10,6 +10,7 @@ mod gate;
 mod own;
 mod preflight;
 mod queries;
+mod recorder;
 mod report;
 mod service;
 mod wake;
@@ -69,6 +70,7 @@ struct Daemon {
     wake: Wake,
     own: OwnReadings,
     report: Report,
+    recorder: recorder::Recorder,
     boot_id: Arc<str>,
     cursor: Cursor,
     /// On the clock that stops in suspend: nobody misses the samples of that time.
@@ -237,7 +239,7 @@ impl Daemon {
         let began = clock::uptime();
         let step = self.policy.step(now, &self.seen);
         self.own.set_step_duration(clock::uptime().saturating_sub(began));
-        self.seen.clear();
+        self.recorder.step(now, &mut self.seen, &step);
         self.status.store(Arc::new(self.policy.status(now)));
         self.write_down(now, step);
     }
@@ -304,6 +306,7 @@ impl Daemon {
             tracing::error!("reload failed, the rules in use stay: {error}");
         })?;
         let ended = self.policy.replace_rules(now, loaded.settings.mode, &loaded.rules);
+        self.recorder.reload(now, &loaded, &ended);
         for change in ended {
             self.journal.record(&Entry::Alert(change));
         }
@@ -336,6 +339,7 @@ impl Daemon {
         if let Err(error) = self.journal.close(left()) {
             tracing::error!("the journal did not end well: {error}");
         }
+        self.recorder.close(left());
         self.service.close(left());
         tracing::info!("ended");
     }

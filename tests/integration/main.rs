@@ -14,6 +14,7 @@ mod kernel_log_source;
 mod layers;
 mod promql_oracle;
 mod real;
+mod replay;
 mod rules_check;
 mod rules_test;
 mod run;

@@ -29,6 +29,8 @@ pub struct Loaded {
     pub settings: Settings,
     /// The rules.
     pub rules: RuleSet,
+    /// The rules as written.
+    pub texts: Vec<SourceText>,
     /// Lines worth a warning in the log, such as a glob that matches nothing.
     pub remarks: Vec<String>,
 }
@@ -90,8 +92,9 @@ pub fn environment() -> Environment {
 /// Settings and rules from flags, files and the environment. Called again at each reload.
 pub fn load(flags: &RunFlags, environment: &Environment) -> Result<Loaded, LoadError> {
     let settings = load_settings(flags, environment)?;
-    let (rules, remarks) = load_rules(&settings.rules, settings.evaluation_interval)?;
-    Ok(Loaded { settings, rules, remarks })
+    let (texts, mut remarks) = read_rules(&settings.rules)?;
+    let rules = parse(&texts, settings.evaluation_interval, &mut remarks)?;
+    Ok(Loaded { settings, rules, texts, remarks })
 }
 
 /// The settings alone.
@@ -110,9 +113,15 @@ pub fn load_rules(
     source: &RuleSource,
     evaluation_interval: Duration,
 ) -> Result<(RuleSet, Vec<String>), LoadError> {
-    let mut remarks = Vec::new();
-    let texts = match source {
-        RuleSource::Shipped => shipped_rules(),
+    let (texts, mut remarks) = read_rules(source)?;
+    let rules = parse(&texts, evaluation_interval, &mut remarks)?;
+    Ok((rules, remarks))
+}
+
+/// The rules as written, and remarks on where they were looked for.
+fn read_rules(source: &RuleSource) -> Result<(Vec<SourceText>, Vec<String>), LoadError> {
+    match source {
+        RuleSource::Shipped => Ok((shipped_rules(), Vec::new())),
         RuleSource::Paths(paths) => {
             let mut found = find_rule_files(paths);
             let mut texts = Vec::new();
@@ -125,15 +134,21 @@ pub fn load_rules(
             if !found.unreadable.is_empty() {
                 return Err(LoadError::Unreadable(found.unreadable));
             }
-            remarks = found.remarks;
-            texts
+            Ok((texts, found.remarks))
         }
-    };
-    let rules = parse_rules(&texts, evaluation_interval).map_err(LoadError::Rules)?;
+    }
+}
+
+fn parse(
+    texts: &[SourceText],
+    evaluation_interval: Duration,
+    remarks: &mut Vec<String>,
+) -> Result<RuleSet, LoadError> {
+    let rules = parse_rules(texts, evaluation_interval).map_err(LoadError::Rules)?;
     if rules.groups.iter().all(|group| group.rules.is_empty()) {
         remarks.push("no rules are loaded: nothing will be decided".to_owned());
     }
-    Ok((rules, remarks))
+    Ok(rules)
 }
 
 /// A whole file of at most 1 MiB of UTF-8.

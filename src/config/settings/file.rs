@@ -37,6 +37,8 @@ pub struct FileSettings {
     pub retention_time: Option<Duration>,
     /// `storage.retention.size`, in bytes.
     pub retention_size_bytes: Option<u64>,
+    /// `recording.size`, in bytes.
+    pub recording_size_bytes: Option<u64>,
     /// `log.level`.
     pub log_level: Option<LogLevel>,
     /// `log.format`.
@@ -57,7 +59,7 @@ const LEVELS: [(&str, LogLevel); 5] = [
 
 const FORMATS: [(&str, LogFormat); 2] = [("text", LogFormat::Text), ("json", LogFormat::Json)];
 
-const KEYS: [&str; 8] = [
+const KEYS: [&str; 9] = [
     "mode",
     "rule_files",
     "sampling_interval",
@@ -65,6 +67,7 @@ const KEYS: [&str; 8] = [
     "path",
     "web",
     "storage",
+    "recording",
     "log",
 ];
 
@@ -89,6 +92,7 @@ pub fn parse_settings(source: &SourceText) -> Result<FileSettings, Mistakes> {
         read_path(&table, &mut settings, &mut findings);
         read_web(&table, &mut settings, &mut findings);
         read_storage(&table, &mut settings, &mut findings);
+        read_recording(&table, &mut settings, &mut findings);
         read_log(&table, &mut settings, &mut findings);
     }
     match findings.into_mistakes() {
@@ -177,6 +181,13 @@ fn read_storage(table: &Table<'_>, settings: &mut FileSettings, findings: &mut F
     settings.retention_size_bytes = table
         .get("size")
         .and_then(|node| value(node, "retention size", limits::retention_size, findings));
+}
+
+fn read_recording(table: &Table<'_>, settings: &mut FileSettings, findings: &mut Findings<'_>) {
+    let Some(table) = section(table, "recording", &["size"], findings) else { return };
+    settings.recording_size_bytes = table
+        .get("size")
+        .and_then(|node| value(node, "recording size", limits::recording_size, findings));
 }
 
 fn read_log(table: &Table<'_>, settings: &mut FileSettings, findings: &mut Findings<'_>) {

@@ -14,6 +14,9 @@ pub const DEFAULT_RETENTION_TIME: Duration = Duration::from_secs(30 * 86_400);
 /// Of the journal.
 pub const DEFAULT_RETENTION_SIZE_BYTES: u64 = 256 << 20;
 
+/// Of the flight recorder: hours at ten samples a second.
+pub const DEFAULT_RECORDING_SIZE_BYTES: u64 = 64 << 20;
+
 /// Below this, reading `/proc` takes a visible share of a core.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -22,6 +25,9 @@ const LONGEST_RETENTION: Duration = Duration::from_secs(3_650 * 86_400);
 
 /// Less than this holds no journal worth its name.
 const SMALLEST_JOURNAL_BYTES: u64 = 1 << 20;
+
+/// Less than this holds no incident.
+const SMALLEST_RECORDING_BYTES: u64 = 1 << 20;
 
 /// Time between two readings of memory.
 pub fn sampling(text: &str) -> Result<Duration, String> {
@@ -42,6 +48,17 @@ pub fn retention_time(text: &str) -> Result<Duration, String> {
 pub fn retention_size(text: &str) -> Result<u64, String> {
     match size_bytes(text)? {
         bytes if bytes < SMALLEST_JOURNAL_BYTES => Err(format!("{text} is less than 1MiB")),
+        bytes => Ok(bytes),
+    }
+}
+
+/// Size beyond which the oldest part of the recording is removed, in bytes; 0 is no recording.
+pub fn recording_size(text: &str) -> Result<u64, String> {
+    match size_bytes(text)? {
+        0 => Ok(0),
+        bytes if bytes < SMALLEST_RECORDING_BYTES => {
+            Err(format!("{text} is less than 1MiB; 0 is for no recording"))
+        }
         bytes => Ok(bytes),
     }
 }

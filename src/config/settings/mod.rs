@@ -34,6 +34,8 @@ pub struct Settings {
     pub web: Web,
     /// The journal.
     pub storage: Storage,
+    /// The flight recorder.
+    pub recording: Recording,
     /// The program's own log.
     pub log: Log,
 }
@@ -76,6 +78,13 @@ pub struct Storage {
     pub retention_time: Duration,
     /// The oldest entries are removed beyond that size.
     pub retention_size_bytes: u64,
+}
+
+/// The flight recorder, below the journal's folder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Recording {
+    /// The ring's size, and that of all incidents; 0 is no recording.
+    pub size_bytes: u64,
 }
 
 /// The program's own log.
@@ -183,6 +192,12 @@ impl Settings {
                     .retention_size_bytes
                     .or(file.retention_size_bytes)
                     .unwrap_or(limits::DEFAULT_RETENTION_SIZE_BYTES),
+            },
+            recording: Recording {
+                size_bytes: flags
+                    .recording_size_bytes
+                    .or(file.recording_size_bytes)
+                    .unwrap_or(limits::DEFAULT_RECORDING_SIZE_BYTES),
             },
             log: Log {
                 level: flags.log_level.or(file.log_level).unwrap_or_default(),

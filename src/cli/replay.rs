@@ -1,0 +1,207 @@
+//! `umawarden replay`.
+
+mod compare;
+mod log_text;
+mod replayer;
+mod show;
+mod source;
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use clap::Args;
+
+use self::compare::{Comparison, Side};
+pub use self::replayer::Replayer;
+use self::show::Show;
+use super::Exit;
+use crate::config::reader::load_rules;
+use crate::config::settings::RuleSource;
+use crate::config::settings::limits::DEFAULT_INTERVAL;
+use crate::recording::Entry;
+
+/// Arguments of `umawarden replay`.
+#[derive(Debug, Args)]
+#[command(after_help = AFTER_HELP)]
+pub struct ReplayArguments {
+    /// A recording: an incident file, a segment or a folder of segments; or a kernel log as text.
+    /// `-` is standard input.
+    pub file: PathBuf,
+
+    /// Rule file, folder of *.yaml, or glob, instead of the recorded rules; may be given again.
+    #[arg(long, value_name = "PATH")]
+    pub rules: Vec<PathBuf>,
+
+    /// One JSON object a line.
+    #[arg(long)]
+    pub json: bool,
+
+    /// Show only the decisions that differ: from the recorded ones, or, with --rules, between the
+    /// recorded rules and the given ones.
+    #[arg(long)]
+    pub diff: bool,
+}
+
+const AFTER_HELP: &str = "\
+`umawarden run` records what its rules are told into `recording` below its storage folder, and keeps
+the minutes around each rule that fires in `incidents`. A replay gives that to the same rules, or to
+others, and tells the events, alerts and decisions as they come, at the recorded times. Nothing is
+done. A kernel log as text (all that `umawarden dmesg` reads) is replayed under the shipped rules;
+what memory did is unknown in it, and so are rules that ask.
+
+The recorded world does not react: whatever is decided in a replay, what follows is what happened
+then, outcomes included.
+
+A replay gives exactly the recorded decisions from where the process started. A recording that
+begins later, as a ring or an incident does after some time, does not tell what the rules remembered
+then: cooldowns, budgets, alerts on their way. Its decisions are not compared with the recorded
+ones, and the first minutes are a warm-up.
+
+Exit codes: 0 fine, 1 --diff found differences, 2 the file cannot be used.
+
+  umawarden replay /var/lib/umawarden/incidents/20261121T040731Z-PageCacheEatsReserve.umarec
+  umawarden replay /var/lib/umawarden/recording --rules my.yaml --diff
+  journalctl -k -b -1 | umawarden replay -";
+
+/// Runs the command.
+///
+/// # Errors
+/// If the file cannot be read or used, or the answer cannot be written.
+pub fn execute(arguments: &ReplayArguments) -> anyhow::Result<Exit> {
+    let out = io::BufWriter::new(io::stdout().lock());
+    let mut session = Session::new(arguments, out)?;
+    let shown = source::read(&arguments.file, &mut |found| session.take(found));
+    match shown.and_then(|()| session.finish()) {
+        Err(error) if is_broken_pipe(&error) => Ok(session.exit()),
+        Err(error) => {
+            // What was found before stays of use.
+            let _gone = session.show.flush();
+            Err(error)
+        }
+        Ok(()) => Ok(session.exit()),
+    }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let io = error.downcast_ref::<io::Error>();
+    io.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
+
+/// What reading a source gives.
+pub(super) enum Found {
+    /// An entry.
+    Entry(Box<Entry>),
+    /// It is a log, with no recorded decisions.
+    Log,
+    /// Something that whoever reads the answer should know. What follows is not all there was.
+    Cut(String),
+    /// Something that whoever reads the answer should know.
+    Remark(String),
+}
+
+/// One replay, and a second one beside it where two sets of rules are compared.
+struct Session<W: Write> {
+    replayer: Replayer,
+    /// Under the recorded rules, where others are given.
+    reference: Option<Replayer>,
+    comparison: Comparison,
+    diff: bool,
+    show: Show<W>,
+}
+
+impl<W: Write> Session<W> {
+    fn new(arguments: &ReplayArguments, out: W) -> anyhow::Result<Self> {
+        let mut show = Show::new(out, arguments.json, arguments.diff);
+        let (replayer, reference) = if arguments.rules.is_empty() {
+            (Replayer::under_recorded_rules(), None)
+        } else {
+            let source = RuleSource::Paths(arguments.rules.clone());
+            let (rules, remarks) = load_rules(&source, DEFAULT_INTERVAL)?;
+            for remark in remarks {
+                show.remark(&remark)?;
+            }
+            let reference = arguments.diff.then(Replayer::under_recorded_rules);
+            (Replayer::under(rules), reference)
+        };
+        let comparison = match (&reference, arguments.rules.is_empty()) {
+            (Some(_), _) => Comparison::of_rules(),
+            (None, true) => Comparison::with_recorded(),
+            (None, false) => Comparison::none(),
+        };
+        Ok(Self { replayer, reference, comparison, diff: arguments.diff, show })
+    }
+
+    fn take(&mut self, found: Found) -> anyhow::Result<()> {
+        let entry = match found {
+            Found::Entry(entry) => entry,
+            Found::Log => {
+                self.comparison.set_log();
+                return Ok(());
+            }
+            Found::Remark(text) => return self.show.remark(&text),
+            Found::Cut(text) => {
+                self.replayer.cut();
+                if let Some(reference) = &mut self.reference {
+                    reference.cut();
+                }
+                return self.show.remark(&text);
+            }
+        };
+        let stepped = self.replayer.take(&entry)?;
+        let reference = match &mut self.reference {
+            Some(reference) => Some(reference.take(&entry)?),
+            None => None,
+        };
+        self.show.entry(&entry, &self.replayer, &stepped)?;
+        let Entry::Step(recorded) = &*entry else { return Ok(()) };
+        let differences = match &reference {
+            Some(reference) => {
+                self.comparison.step(&reference.step.decisions, &stepped.step.decisions)
+            }
+            None if self.replayer.is_whole() => {
+                self.comparison.step(&recorded.said.decisions, &stepped.step.decisions)
+            }
+            None => {
+                self.comparison.leave_out(recorded.said.decisions.len());
+                Vec::new()
+            }
+        };
+        if self.diff {
+            for (side, decision) in differences {
+                self.show.difference(recorded.at, side, self.comparison.name(side), decision)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self) -> anyhow::Result<()> {
+        anyhow::ensure!(
+            self.replayer.has_begun(),
+            "there is nothing to replay in it: it is empty or cut off at its start"
+        );
+        self.show.summary(&self.comparison)?;
+        if self.diff && !self.comparison.has_compared() {
+            self.show.flush()?;
+            anyhow::bail!(
+                "nothing could be compared: no part of it holds decisions from where a process \
+                 started; give --rules to compare two sets of rules over it"
+            );
+        }
+        self.show.flush()
+    }
+
+    fn exit(&self) -> Exit {
+        let differs = self.diff && self.comparison.differences() > 0;
+        if differs { Exit::Findings } else { Exit::Fine }
+    }
+}
+
+/// The side of a comparison that has a decision which the other one has not.
+impl Side {
+    fn sign(self) -> char {
+        match self {
+            Self::Before => '-',
+            Self::Now => '+',
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Decisions of two sides, step by step.
+
+use crate::model::Decision;
+
+/// One of the two sides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    /// What was recorded, or came under the recorded rules.
+    Before,
+    /// What comes now.
+    Now,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    Nothing,
+    /// With what was recorded: to the last value.
+    Recorded,
+    /// Two sets of rules: numbers and values may differ, what is done may not.
+    Rules,
+}
+
+/// What has been compared so far.
+#[derive(Debug)]
+pub(super) struct Comparison {
+    what: What,
+    steps: u64,
+    same: u64,
+    differences: u64,
+    left_out: u64,
+    /// The source is a log, which holds no decisions and no rules.
+    of_log: bool,
+}
+
+impl Comparison {
+    pub(super) fn with_recorded() -> Self {
+        Self::of(What::Recorded)
+    }
+
+    pub(super) fn of_rules() -> Self {
+        Self::of(What::Rules)
+    }
+
+    pub(super) fn none() -> Self {
+        Self::of(What::Nothing)
+    }
+
+    fn of(what: What) -> Self {
+        Self { what, steps: 0, same: 0, differences: 0, left_out: 0, of_log: false }
+    }
+
+    /// What is replayed is a log.
+    pub(super) fn set_log(&mut self) {
+        self.of_log = true;
+        if self.what == What::Recorded {
+            self.what = What::Nothing;
+        }
+    }
+
+    /// Compares one step; returns what only one side has.
+    pub(super) fn step<'d>(
+        &mut self,
+        before: &'d [Decision],
+        now: &'d [Decision],
+    ) -> Vec<(Side, &'d Decision)> {
+        if self.what == What::Nothing {
+            return Vec::new();
+        }
+        self.steps += 1;
+        let mut left: Vec<&Decision> = now.iter().collect();
+        let mut differences = Vec::new();
+        for decision in before {
+            match left.iter().position(|other| self.are_same(decision, other)) {
+                Some(position) => {
+                    left.remove(position);
+                    self.same += 1;
+                }
+                None => differences.push((Side::Before, decision)),
+            }
+        }
+        differences.extend(left.into_iter().map(|decision| (Side::Now, decision)));
+        self.differences += differences.len() as u64;
+        differences
+    }
+
+    /// Recorded decisions with which nothing can be compared.
+    pub(super) fn leave_out(&mut self, decisions: usize) {
+        if self.what == What::Recorded {
+            self.left_out += decisions as u64;
+        }
+    }
+
+    pub(super) fn differences(&self) -> u64 {
+        self.differences
+    }
+
+    pub(super) fn has_compared(&self) -> bool {
+        self.steps > 0
+    }
+
+    /// How people know that side.
+    pub(super) fn name(&self, side: Side) -> &'static str {
+        match (self.what, side) {
+            (What::Rules, Side::Before) if self.of_log => "shipped rules",
+            (What::Rules, Side::Before) => "recorded rules",
+            (What::Rules, Side::Now) => "given rules",
+            (_, Side::Before) => "recorded",
+            (_, Side::Now) => "replayed",
+        }
+    }
+
+    /// What came of it, in words.
+    pub(super) fn verdict(&self) -> String {
+        let differences = self.differences;
+        let mut text = match self.what {
+            What::Nothing if self.of_log => {
+                return "A log holds no decisions to compare with, and nothing of what memory did: \
+                        rules that ask for that are unknown."
+                    .to_owned();
+            }
+            What::Nothing => return "Not compared: other rules than the recorded ones.".to_owned(),
+            _ if self.steps == 0 => {
+                return "Not compared with the recorded decisions: the process started before."
+                    .to_owned();
+            }
+            What::Recorded if differences == 0 => {
+                format!("All {} recorded decisions came again exactly.", self.same)
+            }
+            What::Recorded => {
+                format!("{differences} decisions differ from the recorded ones.")
+            }
+            What::Rules if differences == 0 => {
+                format!("Both rules decide the same: {} decisions.", self.same)
+            }
+            What::Rules => format!("{differences} decisions differ, {} are the same.", self.same),
+        };
+        if self.left_out > 0 {
+            let left_out = self.left_out;
+            text += &format!(" {left_out} were not compared: it is not known what came before.");
+        }
+        text
+    }
+
+    fn are_same(&self, left: &Decision, right: &Decision) -> bool {
+        let acts_the_same = left.at == right.at
+            && left.rule == right.rule
+            && left.mode == right.mode
+            && left.verdict == right.verdict
+            && left.step == right.step
+            && left.action == right.action;
+        // As JSON, since a NaN does not equal itself.
+        let json = |decision: &Decision| serde_json::to_string(&decision.because).ok();
+        let same_reasons = || left.id == right.id && json(left) == json(right);
+        acts_the_same && (self.what == What::Rules || same_reasons())
+    }
+}

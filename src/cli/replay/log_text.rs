@@ -1,0 +1,229 @@
+//! A kernel log as text, told to the policy as if it were read while it was written.
+
+use std::collections::BTreeMap;
+use std::io::BufRead;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::Found;
+use super::source::Sink;
+use crate::cli::dmesg::each_line;
+use crate::config::settings::limits::DEFAULT_INTERVAL;
+use crate::config::shipped::shipped_rules;
+use crate::model::{
+    DecisionId, KernelRecord, METRICS, Mode, Moment, Observation, Reading, Readings, Schema,
+    SeriesKey, Source,
+};
+use crate::parse::dmesg::{LogText, Message};
+use crate::recording::{Begin, Entry, RecordedRules, RecordedStep, RuleText, Said};
+
+/// The clock starts so long before the first record, for its increase to be seen.
+const LEAD: Duration = Duration::from_secs(1);
+
+/// Where the log goes back by more than this, another boot begins.
+const NEW_BOOT: Duration = Duration::from_secs(10);
+
+/// Between records: until so long after the last one, a step each so often. Then time jumps.
+const PACES: [(Duration, Duration); 3] = [
+    (Duration::from_secs(10), DEFAULT_INTERVAL),
+    (Duration::from_secs(5 * 60), Duration::from_secs(1)),
+    (Duration::from_secs(60 * 60), Duration::from_secs(10)),
+];
+
+/// Lines without any time are taken to be so far apart.
+const UNTIMED: Duration = Duration::from_millis(1);
+
+/// Records that are told at once.
+const RECORDS_A_STEP: usize = 1024;
+
+/// Reads a log.
+pub(super) fn read(input: impl BufRead, name: &str, sink: Sink<'_>) -> anyhow::Result<()> {
+    let mut text = LogText::new();
+    sink(Found::Log)?;
+    let mut told = Told::new(sink);
+    each_line(input, name, |line| match text.feed(line) {
+        Some(message) => told.message(message),
+        None => Ok(()),
+    })?;
+    if let Some(message) = text.finish() {
+        told.message(message)?;
+    }
+    told.finish()
+}
+
+struct Told<'s> {
+    sink: Sink<'s>,
+    /// The present; `None` before the first record.
+    at: Option<Moment>,
+    last_position: Duration,
+    last_record: Duration,
+    records: u64,
+    seen: Vec<Observation>,
+    unknown: Vec<Readings>,
+    is_undated: bool,
+}
+
+impl<'s> Told<'s> {
+    fn new(sink: Sink<'s>) -> Self {
+        Self {
+            sink,
+            at: None,
+            last_position: Duration::ZERO,
+            last_record: Duration::ZERO,
+            records: 0,
+            seen: Vec::new(),
+            unknown: unknown(),
+            is_undated: false,
+        }
+    }
+
+    fn message(&mut self, message: Message) -> anyhow::Result<()> {
+        let position = message.position.unwrap_or(self.last_position + UNTIMED);
+        if self.at.is_some() && position + NEW_BOOT < self.last_position {
+            self.quiet_down()?;
+            self.at = None;
+            let text = "the log's clock goes back: another boot, begun anew".to_owned();
+            (self.sink)(Found::Remark(text))?;
+        }
+        let position = if self.at.is_some() { position.max(self.last_position) } else { position };
+        if message.utc.is_none() && !std::mem::replace(&mut self.is_undated, true) {
+            let text = "the log tells no wall time: shown as if the boot were the start of 1970";
+            (self.sink)(Found::Remark(text.to_owned()))?;
+        }
+        let utc = message.utc.unwrap_or_else(|| after_epoch(position));
+        let now = Moment { uptime: position.saturating_add(LEAD), utc };
+        match self.at {
+            None => self.begin(now)?,
+            Some(at) if now.uptime.saturating_sub(at.uptime) >= DEFAULT_INTERVAL => {
+                self.step(at)?;
+                self.pass_time(now.uptime)?;
+            }
+            Some(_) => {}
+        }
+        self.at = Some(now);
+        (self.last_position, self.last_record) = (position, now.uptime);
+        self.records += 1;
+        let record = record(self.records, now, message);
+        self.seen.push(Observation::KernelRecord(record));
+        if self.seen.len() >= RECORDS_A_STEP { self.step(now) } else { Ok(()) }
+    }
+
+    fn finish(&mut self) -> anyhow::Result<()> {
+        if self.at.is_none() {
+            anyhow::bail!("there is nothing to replay in it: it is empty");
+        }
+        self.quiet_down()
+    }
+
+    /// The log's last step, and what follows from silence.
+    fn quiet_down(&mut self) -> anyhow::Result<()> {
+        let Some(at) = self.at else { return Ok(()) };
+        self.step(at)?;
+        self.pass_time(at.uptime + PACES[1].0)
+    }
+
+    fn begin(&mut self, first: Moment) -> anyhow::Result<()> {
+        let utc = first.utc.checked_sub(SignedDuration::from_secs(1)).unwrap_or(first.utc);
+        let at = Moment { uptime: first.uptime.saturating_sub(LEAD), utc };
+        let file = |source: crate::config::mistake::SourceText| RuleText {
+            name: source.name.to_string(),
+            text: source.text,
+        };
+        let begin = Begin {
+            program: env!("CARGO_PKG_VERSION").to_owned(),
+            boot_id: "log".to_owned(),
+            started: at,
+            at,
+            segment: 0,
+            goes_on_from: None,
+            is_start: true,
+            next_decision: DecisionId(1),
+            already_counted: std::collections::BTreeSet::new(),
+            rules: RecordedRules {
+                mode: Mode::Observe,
+                evaluation_interval: DEFAULT_INTERVAL,
+                files: shipped_rules().into_iter().map(file).collect(),
+            },
+        };
+        (self.sink)(Found::Entry(Box::new(Entry::Begin(Box::new(begin)))))?;
+        self.step(at)
+    }
+
+    /// Steps through silence, up to but without `until`.
+    fn pass_time(&mut self, until: Duration) -> anyhow::Result<()> {
+        for (reach, pace) in PACES {
+            let end = until.min(self.last_record + reach);
+            while let Some(at) = self.at
+                && at.uptime + pace < end
+            {
+                let utc = SignedDuration::try_from(pace).ok();
+                let utc = utc.and_then(|pace| at.utc.checked_add(pace).ok()).unwrap_or(at.utc);
+                let next = Moment { uptime: at.uptime + pace, utc };
+                self.at = Some(next);
+                self.step(next)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, at: Moment) -> anyhow::Result<()> {
+        let mut seen = std::mem::take(&mut self.seen);
+        seen.extend(self.unknown.iter().cloned().map(Observation::Readings));
+        let step = RecordedStep { at, seen, said: Said::default() };
+        (self.sink)(Found::Entry(Box::new(Entry::Step(step))))
+    }
+}
+
+fn record(number: u64, at: Moment, message: Message) -> KernelRecord {
+    let text = match &message.identifier {
+        Some(identifier) if !message.from_kernel => format!("{identifier}: {}", message.text),
+        _ => message.text,
+    };
+    let facility = match message.facility {
+        _ if message.from_kernel => 0,
+        Some(facility) if facility != 0 => facility,
+        _ => 1,
+    };
+    KernelRecord {
+        seq: number,
+        facility,
+        level: 6,
+        usec: u64::try_from(at.uptime.as_micros()).unwrap_or(u64::MAX),
+        caller: message.caller,
+        utc: at.utc,
+        text,
+        dictionary: String::new(),
+    }
+}
+
+/// A log without wall time is shown as if the boot had been at the beginning of 1970.
+fn after_epoch(position: Duration) -> Timestamp {
+    let since = SignedDuration::try_from(position).ok();
+    since
+        .and_then(|since| Timestamp::UNIX_EPOCH.checked_add(since).ok())
+        .unwrap_or(Timestamp::UNIX_EPOCH)
+}
+
+/// What a kernel log does not tell: every series of the sources that measure.
+fn unknown() -> Vec<Readings> {
+    let mut series: BTreeMap<Source, Vec<SeriesKey>> = BTreeMap::new();
+    for metric in METRICS {
+        let measured = !matches!(
+            metric.source,
+            Source::KernelLog | Source::Process | Source::Journal | Source::Daemon
+        );
+        if measured {
+            series.entry(metric.source).or_default().push(SeriesKey::new(metric.name, &[]));
+        }
+    }
+    let readings = |(source, series): (Source, Vec<SeriesKey>)| Readings {
+        source,
+        values: vec![Reading::Failed; series.len()],
+        schema: Arc::new(Schema { series }),
+        took: Duration::ZERO,
+        error: None,
+    };
+    series.into_iter().map(readings).collect()
+}

@@ -1,0 +1,266 @@
+//! What a replay tells, as lines for people or for programs.
+
+use std::fmt::Write as _;
+use std::io::{self, Write};
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::compare::{Comparison, Side};
+use super::replayer::{Replayer, Stepped};
+use crate::cli::history::{
+    alert_text, decision_text, event_text, outcome_text, printable, value_text,
+};
+use crate::model::{Assessment, Decision, Moment, Observation};
+use crate::recording::Entry;
+
+/// Said under every replay.
+const LIMIT: &str = "The recorded world does not react: whatever is decided here, what follows is \
+                     what happened then.";
+
+/// Writes what comes.
+pub(super) struct Show<W: Write> {
+    out: W,
+    json: bool,
+    /// Only differences are shown, and what is said about the recording.
+    only_differences: bool,
+    counts: Counts,
+    first: Option<Moment>,
+    last: Option<Moment>,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct Counts {
+    steps: u64,
+    events: u64,
+    alerts: u64,
+    decisions: u64,
+}
+
+/// One line of `--json`.
+#[derive(Serialize)]
+struct Object<'a, T> {
+    time: Timestamp,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kind: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    side: Option<&'static str>,
+    #[serde(flatten)]
+    entry: &'a T,
+}
+
+#[derive(Serialize)]
+struct Remark<'a> {
+    kind: &'static str,
+    text: &'a str,
+}
+
+#[derive(Serialize)]
+struct Summary<'a> {
+    kind: &'static str,
+    #[serde(flatten)]
+    counts: &'a Counts,
+    from: Option<Timestamp>,
+    to: Option<Timestamp>,
+    compared: bool,
+    differences: u64,
+    verdict: &'a str,
+    limit: &'static str,
+}
+
+impl<W: Write> Show<W> {
+    pub(super) fn new(out: W, json: bool, only_differences: bool) -> Self {
+        let counts = Counts::default();
+        Self { out, json, only_differences, counts, first: None, last: None }
+    }
+
+    /// Something about the recording itself.
+    pub(super) fn remark(&mut self, text: &str) -> anyhow::Result<()> {
+        if self.json {
+            return self.object(&Remark { kind: "remark", text });
+        }
+        Ok(writeln!(self.out, "# {}", printable(text))?)
+    }
+
+    /// What came of an entry.
+    pub(super) fn entry(
+        &mut self,
+        entry: &Entry,
+        replayer: &Replayer,
+        stepped: &Stepped,
+    ) -> anyhow::Result<()> {
+        match entry {
+            Entry::Begin(begin) if stepped.is_new => {
+                let (program, boot) = (&begin.program, &begin.boot_id);
+                let started = begin.started.utc;
+                let how = if replayer.is_whole() {
+                    "from where it started".to_owned()
+                } else {
+                    format!(
+                        "begins later, at {:.3}: what its rules remembered is not known, the first \
+                         minutes are a warm-up, and decisions are not compared",
+                        begin.at.utc
+                    )
+                };
+                let text = format!("umawarden {program}, boot {boot}, started {started:.3}: {how}");
+                self.remark(&text)
+            }
+            Entry::Begin(_) => Ok(()),
+            Entry::Gap { steps } => self.remark(&match steps {
+                0 => "some steps are missing here: decisions are not compared from here".to_owned(),
+                steps => format!(
+                    "{steps} steps could not be recorded here: decisions are not compared from here"
+                ),
+            }),
+            Entry::Reload { at, .. } => {
+                self.note(*at)?;
+                for change in &stepped.ended {
+                    self.counts.alerts += 1;
+                    self.line(at.utc, Some("alert"), change, || alert_text(change))?;
+                }
+                Ok(())
+            }
+            Entry::Step(recorded) => self.step(recorded.at, &recorded.seen, stepped),
+        }
+    }
+
+    fn note(&mut self, at: Moment) -> anyhow::Result<()> {
+        if self.json {
+            return Ok(());
+        }
+        self.remark(&format!("{:.3}: the rules were replaced", at.utc))
+    }
+
+    fn step(&mut self, at: Moment, seen: &[Observation], stepped: &Stepped) -> anyhow::Result<()> {
+        self.counts.steps += 1;
+        self.first.get_or_insert(at);
+        self.last = Some(at);
+        for observation in seen {
+            if let Observation::Outcome(outcome) = observation {
+                self.line(at.utc, Some("outcome"), outcome, || outcome_text(outcome, None, None))?;
+            }
+        }
+        let step = &stepped.step;
+        for event in &step.events {
+            self.counts.events += 1;
+            let time = event.utc.unwrap_or(at.utc);
+            self.line_of(time, event.kind.kind(), None, event, || event_text(&event.kind))?;
+        }
+        for change in &step.alerts {
+            self.counts.alerts += 1;
+            self.line(at.utc, Some("alert"), change, || alert_text(change))?;
+        }
+        for assessment in &step.assessments {
+            let text = || assessment_text(assessment);
+            self.line(at.utc, Some("assessment"), assessment, text)?;
+        }
+        for decision in &step.decisions {
+            self.counts.decisions += 1;
+            self.line(at.utc, Some("decision"), decision, || decision_text(decision))?;
+        }
+        Ok(())
+    }
+
+    /// A decision that one side has and the other has not.
+    pub(super) fn difference(
+        &mut self,
+        at: Moment,
+        side: Side,
+        name: &'static str,
+        decision: &Decision,
+    ) -> anyhow::Result<()> {
+        if self.json {
+            let kind = Some("difference");
+            let object = Object { time: at.utc, kind, side: Some(name), entry: decision };
+            return self.object(&object);
+        }
+        let (sign, text) = (side.sign(), decision_text(decision));
+        writeln!(self.out, "{:.3}  {sign} {name:<16}  {}", at.utc, printable(&text))?;
+        Ok(())
+    }
+
+    /// The last lines.
+    pub(super) fn summary(&mut self, comparison: &Comparison) -> anyhow::Result<()> {
+        let verdict = comparison.verdict();
+        let (from, to) = (self.first.map(|at| at.utc), self.last.map(|at| at.utc));
+        if self.json {
+            let summary = Summary {
+                kind: "summary",
+                counts: &self.counts,
+                from,
+                to,
+                compared: comparison.has_compared(),
+                differences: comparison.differences(),
+                verdict: &verdict,
+                limit: LIMIT,
+            };
+            serde_json::to_writer(&mut self.out, &summary).map_err(io::Error::from)?;
+            return Ok(writeln!(self.out)?);
+        }
+        let Counts { steps, events, alerts, decisions } = self.counts;
+        let mut text = format!("\n{steps} steps");
+        if let (Some(from), Some(to)) = (from, to) {
+            // Writing to a String cannot fail.
+            write!(text, " from {from:.3} to {to:.3}").unwrap_or_default();
+        }
+        writeln!(
+            self.out,
+            "{text}: {events} events, {alerts} changes of alerts, {decisions} decisions.\n\
+             {verdict}\n{LIMIT}"
+        )?;
+        Ok(())
+    }
+
+    pub(super) fn flush(&mut self) -> anyhow::Result<()> {
+        Ok(self.out.flush()?)
+    }
+
+    fn line<T: Serialize>(
+        &mut self,
+        time: Timestamp,
+        kind: Option<&'static str>,
+        entry: &T,
+        text: impl FnOnce() -> String,
+    ) -> anyhow::Result<()> {
+        self.line_of(time, kind.unwrap_or_default(), kind, entry, text)
+    }
+
+    /// `kind` is left out of the JSON where the entry has one of its own.
+    fn line_of<T: Serialize>(
+        &mut self,
+        time: Timestamp,
+        name: &str,
+        kind: Option<&'static str>,
+        entry: &T,
+        text: impl FnOnce() -> String,
+    ) -> anyhow::Result<()> {
+        if self.only_differences {
+            return Ok(());
+        }
+        if self.json {
+            return self.object(&Object { time, kind, side: None, entry });
+        }
+        Ok(writeln!(self.out, "{time:.3}  {name:<18}  {}", printable(&text()))?)
+    }
+
+    fn object(&mut self, object: &impl Serialize) -> anyhow::Result<()> {
+        serde_json::to_writer(&mut self.out, object).map_err(io::Error::from)?;
+        Ok(writeln!(self.out)?)
+    }
+}
+
+fn assessment_text(assessment: &Assessment) -> String {
+    let mut text = format!("#{}: ", assessment.decision);
+    text.push_str(match assessment.aim_met {
+        Some(true) => "aim met",
+        Some(false) => "aim missed",
+        None => "whether the aim is met cannot be told",
+    });
+    for after in &assessment.after {
+        let before = assessment.before.iter().find(|before| before.series == after.series);
+        let before = before.map_or_else(|| "?".to_owned(), value_text);
+        // Writing to a String cannot fail.
+        write!(text, "; {} {before} → {}", after.series, value_text(after)).unwrap_or_default();
+    }
+    text
+}

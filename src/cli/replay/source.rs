@@ -1,0 +1,88 @@
+//! Files, folders and streams to entries.
+
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Read};
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+
+use super::{Found, log_text};
+use crate::recording::{MAGIC, OpenError, SegmentReader, segment_files};
+
+/// Takes what is found, one after the other.
+pub(super) type Sink<'s> = &'s mut dyn FnMut(Found) -> anyhow::Result<()>;
+
+/// Reads whatever stands there.
+pub(super) fn read(path: &Path, sink: Sink<'_>) -> anyhow::Result<()> {
+    if path.as_os_str() == "-" {
+        return read_stream(BufReader::new(io::stdin()), "standard input", sink);
+    }
+    let name = path.display().to_string();
+    let cannot_read = || format!("cannot read {name}");
+    let kind = fs::metadata(path).with_context(cannot_read)?.file_type();
+    if kind.is_dir() {
+        return read_folder(path, sink);
+    }
+    if kind.is_char_device() || kind.is_block_device() {
+        anyhow::bail!("{name} is a device: save what it holds, as by `dmesg > FILE`");
+    }
+    let file = File::open(path).with_context(cannot_read)?;
+    read_stream(BufReader::new(file), &name, sink)
+}
+
+fn read_folder(folder: &Path, sink: Sink<'_>) -> anyhow::Result<()> {
+    let mut files = segment_files(folder);
+    if files.is_empty() {
+        files = segment_files(&folder.join("recording"));
+    }
+    if files.is_empty() {
+        anyhow::bail!("{} holds no recording (*.umarec)", folder.display());
+    }
+    for path in &files {
+        read_segment_of_folder(path, sink)?;
+    }
+    Ok(())
+}
+
+/// A segment that is no use, or gone since, leaves a gap; the others may still be of use.
+fn read_segment_of_folder(path: &PathBuf, sink: Sink<'_>) -> anyhow::Result<()> {
+    let name = path.display().to_string();
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) => return sink(Found::Cut(format!("{name} cannot be read: {error}"))),
+    };
+    match SegmentReader::open(BufReader::new(file)) {
+        Ok(reader) => read_segment(reader, &name, sink),
+        Err(OpenError::NotARecording) => {
+            sink(Found::Cut(format!("{name} is not a recording, or cut off at its start")))
+        }
+        Err(error) => Err(anyhow::Error::new(error).context(format!("cannot use {name}"))),
+    }
+}
+
+fn read_stream(mut input: impl BufRead, name: &str, sink: Sink<'_>) -> anyhow::Result<()> {
+    let start = input.fill_buf().with_context(|| format!("cannot read {name}"))?;
+    if start.starts_with(&[0x1f, 0x8b]) {
+        anyhow::bail!("{name} is compressed: give it as `zcat {name} | umawarden replay -`");
+    }
+    if start.starts_with(&MAGIC) {
+        let reader = SegmentReader::open(input).with_context(|| format!("cannot use {name}"))?;
+        return read_segment(reader, name, sink);
+    }
+    log_text::read(input, name, sink)
+}
+
+fn read_segment<R: Read>(
+    mut reader: SegmentReader<R>,
+    name: &str,
+    sink: Sink<'_>,
+) -> anyhow::Result<()> {
+    while let Some(entry) = reader.next_entry().with_context(|| format!("cannot read {name}"))? {
+        sink(Found::Entry(Box::new(entry)))?;
+    }
+    match reader.torn() {
+        Some(torn) => sink(Found::Cut(format!("{name} is {torn}"))),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,230 @@
+//! Hands what the policy was told, and what it said, to a thread that records it.
+//!
+//! The loop only moves what it does not need any more into a queue; it neither waits nor wakes the
+//! thread, which looks by itself a few times a second.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, channel, sync_channel};
+use std::thread::Builder;
+use std::time::Duration;
+
+use crate::config::reader::Loaded;
+use crate::config::settings::Settings;
+use crate::journal::ResumePoint;
+use crate::model::{AlertChange, DecisionId, Moment, Observation};
+use crate::policy::Step;
+use crate::recording::{
+    Begin, Entry, IncidentLimits, Incidents, RecordedRules, RecordedStep, Ring, RuleText, Said,
+};
+
+/// Entries that may wait; half a minute at ten steps a second.
+const QUEUE_ENTRIES: usize = 1024;
+
+/// The bound on what waits, in bytes and roughly: a storm in the kernel log is no reason to take
+/// memory from a machine that has none left.
+const QUEUE_BYTES: usize = 16 << 20;
+
+/// How long the thread lets entries gather.
+const GATHERS: Duration = Duration::from_millis(200);
+
+/// The loop's end of the recorder.
+pub(super) struct Recorder {
+    /// `None`: nothing is recorded.
+    to: Option<SyncSender<(Entry, usize)>>,
+    waiting_bytes: Arc<AtomicUsize>,
+    /// Steps that found the queue full and that the recording does not know of yet.
+    dropped: u64,
+    ended: Receiver<()>,
+    thread: Option<std::thread::Thread>,
+}
+
+/// What whoever replays needs to start like this process.
+pub(super) fn begin(
+    loaded: &Loaded,
+    started: Moment,
+    boot_id: &str,
+    next_decision: DecisionId,
+    resume: Option<&ResumePoint>,
+) -> Begin {
+    Begin {
+        program: env!("CARGO_PKG_VERSION").to_owned(),
+        boot_id: boot_id.to_owned(),
+        started,
+        at: started,
+        segment: 0,
+        goes_on_from: None,
+        is_start: true,
+        next_decision,
+        already_counted: resume.map(|point| point.known.clone()).unwrap_or_default(),
+        rules: rules(loaded),
+    }
+}
+
+fn rules(loaded: &Loaded) -> RecordedRules {
+    let file = |source: &crate::config::mistake::SourceText| RuleText {
+        name: source.name.to_string(),
+        text: source.text.clone(),
+    };
+    RecordedRules {
+        mode: loaded.settings.mode,
+        evaluation_interval: loaded.settings.evaluation_interval,
+        files: loaded.texts.iter().map(file).collect(),
+    }
+}
+
+impl Recorder {
+    /// Starts the thread, unless recording is turned off.
+    pub(super) fn start(settings: &Settings, begin: Begin) -> Self {
+        let (to, entries) = sync_channel(QUEUE_ENTRIES);
+        let (end, ended) = channel();
+        let waiting_bytes = Arc::new(AtomicUsize::new(0));
+        let mut recorder = Self { to: None, waiting_bytes, dropped: 0, ended, thread: None };
+        let size = settings.recording.size_bytes;
+        if size == 0 {
+            return recorder;
+        }
+        let storage = &settings.storage.path;
+        let mut keeper = Keeper {
+            ring: Ring::new(&storage.join("recording"), size, begin),
+            incidents: Incidents::new(&storage.join("incidents"), IncidentLimits::within(size)),
+            incidents_fail: false,
+        };
+        let waiting = Arc::clone(&recorder.waiting_bytes);
+        let thread = Builder::new().name("recorder".to_owned()).spawn(move || {
+            keeper.follow(&entries, &waiting);
+            // The loop may have gone without waiting.
+            let _gone = end.send(());
+        });
+        match thread {
+            Ok(thread) => {
+                recorder.to = Some(to);
+                recorder.thread = Some(thread.thread().clone());
+            }
+            Err(error) => tracing::error!("nothing is recorded: no thread for it: {error}"),
+        }
+        recorder
+    }
+
+    /// Records a step; `seen` is empty afterwards.
+    pub(super) fn step(&mut self, at: Moment, seen: &mut Vec<Observation>, step: &Step) {
+        if self.to.is_none() {
+            seen.clear();
+            return;
+        }
+        let room = Vec::with_capacity(seen.len());
+        let seen = std::mem::replace(seen, room);
+        let bytes = weight(&seen) + 1024 * (step.events.len() + step.decisions.len());
+        let said = Said {
+            events: step.events.clone(),
+            alerts: step.alerts.clone(),
+            decisions: step.decisions.clone(),
+            assessments: step.assessments.clone(),
+        };
+        self.send(Entry::Step(RecordedStep { at, seen, said }), bytes);
+    }
+
+    /// Records that other rules are in force.
+    pub(super) fn reload(&mut self, at: Moment, loaded: &Loaded, ended: &[AlertChange]) {
+        let rules = rules(loaded);
+        let bytes = rules.files.iter().map(|file| file.text.len()).sum();
+        self.send(Entry::Reload { at, rules, ended: ended.to_vec() }, bytes);
+    }
+
+    /// Lets the thread write what waits; one that hangs on its disk is left behind.
+    pub(super) fn close(&mut self, deadline: Duration) {
+        if self.to.take().is_none() {
+            return;
+        }
+        if let Some(thread) = self.thread.take() {
+            thread.unpark();
+        }
+        if self.ended.recv_timeout(deadline).is_err() {
+            tracing::warn!("the end of the recording may be missing: its disk is slow");
+        }
+    }
+
+    fn send(&mut self, entry: Entry, bytes: usize) {
+        let Some(to) = &self.to else { return };
+        let waiting = self.waiting_bytes.load(Ordering::Relaxed);
+        if waiting.saturating_add(bytes) > QUEUE_BYTES && waiting > 0 {
+            return self.drop_one();
+        }
+        if self.dropped > 0 {
+            let gap = Entry::Gap { steps: self.dropped };
+            if to.try_send((gap, 0)).is_err() {
+                return self.drop_one();
+            }
+            tracing::warn!(steps = self.dropped, "the recorder was behind; not recorded");
+            self.dropped = 0;
+        }
+        self.waiting_bytes.fetch_add(bytes, Ordering::Relaxed);
+        if to.try_send((entry, bytes)).is_err() {
+            self.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            self.drop_one();
+        }
+    }
+
+    fn drop_one(&mut self) {
+        self.dropped += 1;
+        if let Some(thread) = &self.thread {
+            thread.unpark();
+        }
+    }
+}
+
+/// About how many bytes these take.
+fn weight(seen: &[Observation]) -> usize {
+    let one = |observation: &Observation| match observation {
+        Observation::KernelRecord(record) => 256 + record.text.len() + record.dictionary.len(),
+        Observation::Readings(readings) => 128 + readings.values.len() * 16,
+        _ => 256,
+    };
+    seen.iter().map(one).sum()
+}
+
+/// The thread's end.
+struct Keeper {
+    ring: Ring,
+    incidents: Incidents,
+    incidents_fail: bool,
+}
+
+impl Keeper {
+    fn follow(&mut self, entries: &Receiver<(Entry, usize)>, waiting: &AtomicUsize) {
+        loop {
+            match entries.try_recv() {
+                Ok((entry, bytes)) => {
+                    self.keep(&entry);
+                    waiting.fetch_sub(bytes, Ordering::Relaxed);
+                }
+                Err(TryRecvError::Empty) => std::thread::park_timeout(GATHERS),
+                Err(TryRecvError::Disconnected) => break,
+            }
+        }
+        if let Err(error) = self.ring.flush() {
+            tracing::warn!("{error}");
+        }
+        if let Err(error) = self.incidents.end() {
+            tracing::warn!("the incident that was being kept is cut: {error}");
+        }
+    }
+
+    fn keep(&mut self, entry: &Entry) {
+        if let Err(error) = self.ring.take(entry) {
+            tracing::warn!("{error}");
+        }
+        match self.incidents.follow(entry, &mut self.ring) {
+            Ok(None) => {}
+            Ok(Some(path)) => {
+                self.incidents_fail = false;
+                let path = path.display();
+                tracing::info!("the incident is kept for umawarden replay: {path}");
+            }
+            Err(error) if !std::mem::replace(&mut self.incidents_fail, true) => {
+                tracing::warn!("an incident cannot be kept: {error}");
+            }
+            Err(_) => {}
+        }
+    }
+}

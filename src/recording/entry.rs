@@ -1,0 +1,149 @@
+//! What stands in a recording.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::{
+    AlertChange, Assessment, Decision, DecisionId, Event, Mode, Moment, Observation,
+};
+
+/// One entry of a recording.
+#[derive(Clone, Debug)]
+pub enum Entry {
+    /// What is needed to start from here; the first entry of every segment, and nowhere else.
+    Begin(Box<Begin>),
+    /// One step of the policy.
+    Step(RecordedStep),
+    /// The rules were replaced.
+    Reload {
+        /// When.
+        at: Moment,
+        /// The mode and the rules from then on.
+        rules: RecordedRules,
+        /// The alerts that ended with the old rules.
+        ended: Vec<AlertChange>,
+    },
+    /// That many steps could not be written down: whoever replays does not know all any more.
+    Gap {
+        /// How many.
+        steps: u64,
+    },
+}
+
+/// Where a segment starts.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Begin {
+    /// The version of the program that recorded.
+    pub program: String,
+    /// The name of the boot's kernel log.
+    pub boot_id: String,
+    /// When the process started.
+    pub started: Moment,
+    /// The moment from which this segment goes on; `started` for the first one of a process.
+    pub at: Moment,
+    /// The segment's number within its ring.
+    pub segment: u64,
+    /// The number of the segment that this one goes on from without a gap. `None` in the first one
+    /// of a process and in incidents.
+    pub goes_on_from: Option<u64>,
+    /// Whether the process starts here: whoever replays from here knows all that the policy knew.
+    pub is_start: bool,
+    /// The number that the next decision gets.
+    pub next_decision: DecisionId,
+    /// Kernel-log records whose events an earlier process has counted.
+    pub already_counted: BTreeSet<u64>,
+    /// The mode and the rules in force.
+    pub rules: RecordedRules,
+}
+
+/// The rules in force, as they were written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecordedRules {
+    /// The mode.
+    pub mode: Mode,
+    /// The interval of groups that name none.
+    pub evaluation_interval: Duration,
+    /// All rule files.
+    pub files: Vec<RuleText>,
+}
+
+/// One rule file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RuleText {
+    /// Its path.
+    pub name: String,
+    /// What it says.
+    pub text: String,
+}
+
+/// What the policy was told at once, and what it said.
+#[derive(Clone, Debug)]
+pub struct RecordedStep {
+    /// When.
+    pub at: Moment,
+    /// What it was told.
+    pub seen: Vec<Observation>,
+    /// What it said.
+    pub said: Said,
+}
+
+/// What the policy said.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Said {
+    /// What the kernel log told.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub events: Vec<Event>,
+    /// Alerts that changed.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub alerts: Vec<AlertChange>,
+    /// What to do, and what not.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub decisions: Vec<Decision>,
+    /// What earlier actions have changed.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub assessments: Vec<Assessment>,
+}
+
+impl Said {
+    /// Whether there was nothing to say.
+    pub fn is_empty(&self) -> bool {
+        self.events.is_empty()
+            && self.alerts.is_empty()
+            && self.decisions.is_empty()
+            && self.assessments.is_empty()
+    }
+}
+
+impl Entry {
+    /// When it happened; a gap has no time of its own.
+    pub fn at(&self) -> Option<Moment> {
+        match self {
+            Self::Begin(begin) => Some(begin.at),
+            Self::Step(step) => Some(step.at),
+            Self::Reload { at, .. } => Some(*at),
+            Self::Gap { .. } => None,
+        }
+    }
+}
+
+impl Begin {
+    /// Moves on past an entry, so that a segment can start behind it.
+    pub fn pass(&mut self, entry: &Entry) {
+        match entry {
+            Entry::Begin(begin) => self.clone_from(begin),
+            Entry::Step(step) => {
+                self.at = step.at;
+                if let Some(last) = step.said.decisions.iter().map(|decision| decision.id).max() {
+                    self.next_decision = DecisionId(last.0.saturating_add(1));
+                }
+            }
+            Entry::Reload { at, rules, .. } => {
+                self.at = *at;
+                self.rules.clone_from(rules);
+            }
+            Entry::Gap { .. } => {}
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! Incidents: what came before and after a rule fired, kept out of the ring.
+
+use std::fs::{self, File};
+use std::io::{self, BufReader};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::FILE_ENDING;
+use super::entry::{Begin, Entry};
+use super::ring::{Ring, create, create_folder, remove, segment_files};
+use super::segment::{SegmentReader, SegmentWriter, Taken, write_block};
+use crate::model::{AlertState, Moment, RuleId};
+
+/// What incidents hold and how much of them is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IncidentLimits {
+    /// How much of the time before.
+    pub before: Duration,
+    /// How much of the time after.
+    pub after: Duration,
+    /// An incident begins with its process where that takes no more than this.
+    pub from_start_bytes: u64,
+    /// One file holds no more.
+    pub file_bytes: u64,
+    /// All files together hold no more.
+    pub total_bytes: u64,
+    /// The most files.
+    pub files: usize,
+}
+
+impl IncidentLimits {
+    /// As the daemon uses them, within that size.
+    pub fn within(total_bytes: u64) -> Self {
+        Self {
+            before: Duration::from_secs(5 * 60),
+            after: Duration::from_secs(2 * 60),
+            from_start_bytes: (total_bytes / 16).min(4 << 20),
+            file_bytes: (total_bytes / 4).min(16 << 20),
+            total_bytes,
+            files: 50,
+        }
+    }
+}
+
+/// Writes incident files into a folder.
+#[derive(Debug)]
+pub struct Incidents {
+    folder: PathBuf,
+    limits: IncidentLimits,
+    open: Option<Open>,
+}
+
+#[derive(Debug)]
+struct Open {
+    file: File,
+    writer: SegmentWriter,
+    bytes: u64,
+    until: Duration,
+}
+
+impl Incidents {
+    /// Incidents in that folder.
+    pub fn new(folder: &Path, limits: IncidentLimits) -> Self {
+        Self { folder: folder.to_owned(), limits, open: None }
+    }
+
+    /// Follows an entry that the ring has taken just now. Returns the file of an incident that
+    /// begins with it.
+    pub fn follow(&mut self, entry: &Entry, ring: &mut Ring) -> io::Result<Option<PathBuf>> {
+        let fired = match entry {
+            Entry::Step(step) => {
+                step.said.alerts.iter().find(|change| change.to == AlertState::Firing)
+            }
+            _ => None,
+        };
+        if self.open.is_some() {
+            if let (Some(open), Some(change)) = (&mut self.open, fired) {
+                open.until = change.at.uptime.saturating_add(self.limits.after);
+            }
+            self.write(entry)?;
+            return Ok(None);
+        }
+        let Some(change) = fired else { return Ok(None) };
+        // The ring tells its own failures; the incident only has to know.
+        let is_whole = ring.flush().is_ok() && ring.lost() == 0;
+        let path = self.begin(&change.rule, change.at, ring)?;
+        if !is_whole {
+            self.write(&Entry::Gap { steps: 0 })?;
+        }
+        Ok(Some(path))
+    }
+
+    /// Ends the incident that is being written, if any.
+    pub fn end(&mut self) -> io::Result<()> {
+        let Some(mut open) = self.open.take() else { return Ok(()) };
+        write_block(&mut open.writer, &mut open.file)?;
+        self.trim(0);
+        Ok(())
+    }
+
+    fn write(&mut self, entry: &Entry) -> io::Result<()> {
+        let Some(open) = &mut self.open else { return Ok(()) };
+        let ended = match entry.at() {
+            Some(at) if at.uptime > open.until => true,
+            _ => open.put(entry, self.limits.file_bytes).inspect_err(|_| self.open = None)?,
+        };
+        if ended { self.end() } else { Ok(()) }
+    }
+
+    fn begin(&mut self, rule: &RuleId, at: Moment, ring: &Ring) -> io::Result<PathBuf> {
+        create_folder(&self.folder)?;
+        self.trim(self.limits.file_bytes);
+        let segments = ring.own_segments();
+        let whole: u64 = segments.iter().map(|(_, bytes)| bytes).sum();
+        let from = if whole <= self.limits.from_start_bytes {
+            Duration::ZERO
+        } else {
+            at.uptime.saturating_sub(self.limits.before)
+        };
+        let (path, file) = self.create(rule, at)?;
+        let cut = Cut { from, until: at.uptime.saturating_add(self.limits.after), begun: None };
+        let cut = cut.copy(&segments, ring.here(), file, self.limits.file_bytes);
+        self.open = Some(cut.inspect_err(|_| remove(&path))?);
+        Ok(path)
+    }
+
+    fn create(&self, rule: &RuleId, at: Moment) -> io::Result<(PathBuf, File)> {
+        let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
+        let rule: String = rule.alert.chars().map(plain).take(64).collect();
+        let time = at.utc.strftime("%Y%m%dT%H%M%SZ");
+        for number in 1..100 {
+            let again = if number == 1 { String::new() } else { format!("-{number}") };
+            let path = self.folder.join(format!("{time}-{rule}{again}.{FILE_ENDING}"));
+            match create(&path) {
+                Ok(file) => return Ok((path, file)),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(io::ErrorKind::AlreadyExists.into())
+    }
+
+    /// Deletes the oldest incidents until so many more bytes, in one more file, fit.
+    fn trim(&self, more: u64) {
+        let mut files: Vec<(PathBuf, u64)> = segment_files(&self.folder)
+            .into_iter()
+            .map(|path| {
+                let bytes = fs::metadata(&path).map_or(0, |meta| meta.len());
+                (path, bytes)
+            })
+            .collect();
+        files.reverse();
+        let one_more = usize::from(more > 0);
+        let is_over = |files: &[(PathBuf, u64)]| {
+            let total: u64 = files.iter().map(|(_, bytes)| bytes).sum();
+            files.len() + one_more > self.limits.files || total + more > self.limits.total_bytes
+        };
+        while is_over(&files) {
+            let Some((path, _)) = files.pop() else { return };
+            remove(&path);
+        }
+    }
+}
+
+impl Open {
+    /// Takes in an entry. Returns true when the file is full.
+    fn put(&mut self, entry: &Entry, most: u64) -> io::Result<bool> {
+        if self.writer.take(entry) != Taken::Yes {
+            return Ok(true);
+        }
+        if self.writer.is_due() {
+            self.bytes += write_block(&mut self.writer, &mut self.file)?;
+        }
+        Ok(self.bytes >= most)
+    }
+}
+
+/// The part of a ring that goes into an incident.
+struct Cut {
+    from: Duration,
+    until: Duration,
+    begun: Option<Open>,
+}
+
+impl Cut {
+    fn copy(
+        mut self,
+        segments: &[(PathBuf, u64)],
+        here: &Begin,
+        file: File,
+        most: u64,
+    ) -> io::Result<Open> {
+        let mut file = Some(file);
+        let mut state: Option<Begin> = None;
+        for (path, _) in segments.get(self.first(segments)..).unwrap_or_default() {
+            let Ok(mut reader) = SegmentReader::open(BufReader::new(File::open(path)?)) else {
+                state = None;
+                continue;
+            };
+            while let Some(entry) = reader.next_entry()? {
+                if let Entry::Begin(begin) = &entry {
+                    self.follow_on(begin, state.as_ref(), most)?;
+                    state = Some((**begin).clone());
+                    continue;
+                }
+                let Some(known) = &mut state else { continue };
+                let reached = entry.at().is_some_and(|at| at.uptime >= self.from);
+                if self.begun.is_none()
+                    && reached
+                    && let Some(file) = file.take()
+                {
+                    self.begun = Some(Self::open(known, file, self.until)?);
+                }
+                if let Some(begun) = &mut self.begun {
+                    begun.put(&entry, most)?;
+                }
+                // The number stays that of the segment.
+                let segment = known.segment;
+                known.pass(&entry);
+                known.segment = segment;
+                known.is_start = false;
+            }
+            if reader.torn().is_some() {
+                state = None;
+            }
+        }
+        match (self.begun, file) {
+            (Some(begun), _) => Ok(begun),
+            // Nothing of this process is left on disk: the incident begins now.
+            (None, Some(file)) => Self::open(here, file, self.until),
+            (None, None) => Err(io::Error::other("the incident could not be begun")),
+        }
+    }
+
+    /// The first segment that is needed.
+    fn first(&self, segments: &[(PathBuf, u64)]) -> usize {
+        let begins_early = |(path, _): &(PathBuf, u64)| {
+            let reader = File::open(path).map(BufReader::new).map(SegmentReader::open);
+            let first = reader.ok().and_then(Result::ok).and_then(|mut r| r.next_entry().ok()?);
+            first.and_then(|entry| entry.at()).is_some_and(|at| at.uptime <= self.from)
+        };
+        segments.iter().rposition(begins_early).unwrap_or(0)
+    }
+
+    fn open(begin: &Begin, mut file: File, until: Duration) -> io::Result<Open> {
+        let mut begin = begin.clone();
+        begin.goes_on_from = None;
+        if !begin.is_start {
+            begin.already_counted.clear();
+        }
+        let (writer, head) = SegmentWriter::new(&begin)?;
+        io::Write::write_all(&mut file, &head)?;
+        Ok(Open { file, writer, bytes: head.len() as u64, until })
+    }
+
+    /// A segment that does not go on from the one before leaves a gap.
+    fn follow_on(&mut self, begin: &Begin, before: Option<&Begin>, most: u64) -> io::Result<()> {
+        let goes_on = before.is_some_and(|before| begin.goes_on_from == Some(before.segment));
+        match &mut self.begun {
+            Some(begun) if !goes_on => begun.put(&Entry::Gap { steps: 0 }, most).map(drop),
+            _ => Ok(()),
+        }
+    }
+}

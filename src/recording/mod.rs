@@ -1,0 +1,53 @@
+//! The flight recorder: everything that the policy is told, and what it said to that, in a bounded
+//! ring of files, so that a replay needs nothing else.
+//!
+//! A **segment** is one file: the eight bytes of [`MAGIC`] and version, then blocks. A **block** is
+//! its two lengths, a CRC and deflated entries; it is written whole, so that a crash leaves whole
+//! blocks and at most one torn one. The first entry of a segment, [`Begin`], says what is needed to
+//! start from there. Readings are kept by column: for each series what it differs by from the
+//! reading before it in the same segment.
+//!
+//! A [`Ring`] is a folder of segments of which the oldest give way; an incident is a segment cut
+//! out of it. Whoever reads takes segments as hostile: every length is bounded before it is
+//! believed.
+
+mod block;
+mod columns;
+mod decode;
+mod encode;
+mod entry;
+mod incident;
+mod ring;
+mod segment;
+#[cfg(test)]
+mod tests;
+mod wire;
+
+pub use entry::{Begin, Entry, RecordedRules, RecordedStep, RuleText, Said};
+pub use incident::{IncidentLimits, Incidents};
+pub use ring::{Ring, RingError, segment_files};
+pub use segment::{OpenError, SegmentReader, SegmentWriter, Taken, Torn};
+
+/// How a recording begins; the version follows as two bytes, little-endian.
+pub const MAGIC: [u8; 6] = *b"umarec";
+
+/// The version of the format that this build writes and reads.
+pub const VERSION: u16 = 1;
+
+/// The ending of a recording's file name.
+pub const FILE_ENDING: &str = "umarec";
+
+/// A block holds no more than this before it is deflated.
+const MAX_BLOCK_BYTES: usize = 16 << 20;
+
+/// Beyond this a block is written even though it is young.
+const BLOCK_BYTES: usize = 64 << 10;
+
+/// The most values and kernel records of one step.
+const MAX_VALUES_A_STEP: usize = 128 << 10;
+
+/// The most observations of one step.
+const MAX_OBSERVATIONS: usize = 64 << 10;
+
+/// The most series of all schemas of one segment together.
+const MAX_COLUMNS: usize = 64 << 10;

@@ -1,0 +1,314 @@
+//! A folder of segments that stays within its size.
+
+use std::collections::VecDeque;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::FILE_ENDING;
+use super::entry::{Begin, Entry};
+use super::segment::{SegmentWriter, Taken};
+
+/// The ring consists of about so many segments: the oldest one goes at once.
+const SEGMENTS: u64 = 16;
+
+const LARGEST_SEGMENT_BYTES: u64 = 8 << 20;
+
+/// A disk that has failed is tried again after this.
+const RETRY_AFTER: Duration = Duration::from_secs(30);
+
+/// Why entries were lost.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {step} {}: {error}; {lost} steps are lost, tried again in 30 s", .path.display())]
+pub struct RingError {
+    /// What failed.
+    pub step: &'static str,
+    /// On which file.
+    pub path: PathBuf,
+    /// How.
+    pub error: io::Error,
+    /// How many steps have not been written down.
+    pub lost: u64,
+}
+
+/// The ring of one process. What it is given is written at the latest with the entry that makes a
+/// block five seconds old.
+#[derive(Debug)]
+pub struct Ring {
+    folder: PathBuf,
+    max_bytes: u64,
+    segment_bytes: u64,
+    /// What a segment that began now would begin with.
+    here: Begin,
+    current: Option<Current>,
+    older: VecDeque<(PathBuf, u64)>,
+    next_number: u64,
+    /// The number of this process' first segment.
+    first_number: u64,
+    begun: bool,
+    /// Steps that are in no file, and of which no file tells yet.
+    lost: u64,
+    retry_at: Option<Duration>,
+}
+
+#[derive(Debug)]
+struct Current {
+    path: PathBuf,
+    file: File,
+    bytes: u64,
+    writer: SegmentWriter,
+    /// Steps in the block that is not written yet.
+    pending_steps: u64,
+}
+
+impl Ring {
+    /// A ring in that folder, of which `max_bytes` are never exceeded. Nothing is written before
+    /// the first entry.
+    pub fn new(folder: &Path, max_bytes: u64, begin: Begin) -> Self {
+        let older: VecDeque<(PathBuf, u64)> = segment_files(folder)
+            .into_iter()
+            .filter(|path| number_of(path).is_some())
+            .map(|path| {
+                let bytes = fs::metadata(&path).map_or(0, |meta| meta.len());
+                (path, bytes)
+            })
+            .collect();
+        let last = older.iter().filter_map(|(path, _)| number_of(path)).max();
+        let next_number = last.map_or(0, |last| last.saturating_add(1));
+        Self {
+            folder: folder.to_owned(),
+            max_bytes,
+            segment_bytes: (max_bytes / SEGMENTS).min(LARGEST_SEGMENT_BYTES),
+            here: begin,
+            current: None,
+            older,
+            next_number,
+            first_number: next_number,
+            begun: false,
+            lost: 0,
+            retry_at: None,
+        }
+    }
+
+    /// Takes in an entry. An error tells what was lost; the ring goes on nevertheless.
+    pub fn take(&mut self, entry: &Entry) -> Result<(), RingError> {
+        let taken = self.try_take(entry);
+        self.here.pass(entry);
+        self.here.is_start = false;
+        taken
+    }
+
+    /// Writes what is pending.
+    pub fn flush(&mut self) -> Result<(), RingError> {
+        self.write_pending()
+    }
+
+    /// What a segment that began now would begin with.
+    pub fn here(&self) -> &Begin {
+        &self.here
+    }
+
+    /// Steps that are in no file, and of which no file tells yet.
+    pub fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    /// This process' segments, the oldest first.
+    pub fn own_segments(&self) -> Vec<(PathBuf, u64)> {
+        let current = self.current.iter().map(|current| (current.path.clone(), current.bytes));
+        let all = self.older.iter().cloned().chain(current);
+        all.filter(|(path, _)| number_of(path).is_some_and(|number| number >= self.first_number))
+            .collect()
+    }
+
+    fn try_take(&mut self, entry: &Entry) -> Result<(), RingError> {
+        let at = entry.at().map_or(self.here.at.uptime, |at| at.uptime);
+        if self.retry_at.is_some_and(|retry_at| at < retry_at) {
+            self.lost += steps_of(entry);
+            return Ok(());
+        }
+        // A schema that has no room in this segment has in a fresh one.
+        for _ in 0..2 {
+            self.open_if_needed(at)?;
+            let Some(current) = &mut self.current else { return Ok(()) };
+            match current.writer.take(entry) {
+                Taken::Yes => {
+                    current.pending_steps += steps_of(entry);
+                    if current.writer.is_due() {
+                        self.write_pending()?;
+                    }
+                    return Ok(());
+                }
+                Taken::Full => self.end_segment()?,
+                Taken::TooLarge => break,
+            }
+        }
+        self.lost += steps_of(entry);
+        self.end_segment()
+    }
+
+    fn end_segment(&mut self) -> Result<(), RingError> {
+        self.write_pending()?;
+        if let Some(current) = self.current.take() {
+            self.older.push_back((current.path, current.bytes));
+        }
+        Ok(())
+    }
+
+    fn open_if_needed(&mut self, at: Duration) -> Result<(), RingError> {
+        if self.current.is_some() {
+            return Ok(());
+        }
+        self.retry_at = None;
+        let begin = self.next_begin();
+        let path = self.folder.join(format!("{:010}.{FILE_ENDING}", begin.segment));
+        let opened = self.open(&begin, &path);
+        match opened {
+            Ok((writer, file, bytes)) => {
+                let mut current = Current { path, file, bytes, writer, pending_steps: 0 };
+                if self.lost > 0 {
+                    current.writer.take(&Entry::Gap { steps: self.lost });
+                    self.lost = 0;
+                }
+                self.begun = true;
+                self.current = Some(current);
+                Ok(())
+            }
+            Err(error) => {
+                self.retry_at = Some(at + RETRY_AFTER);
+                self.lost += 1;
+                Err(RingError { step: "begin the recording", path, error, lost: self.lost })
+            }
+        }
+    }
+
+    fn next_begin(&mut self) -> Begin {
+        let number = self.next_number;
+        self.next_number += 1;
+        let is_start = !self.begun && self.here.is_start && self.lost == 0;
+        let last = self.older.back().and_then(|(path, _)| number_of(path));
+        let goes_on_from = last.filter(|last| self.begun && self.lost == 0 && last + 1 == number);
+        let mut begin = self.here.clone();
+        if !is_start {
+            begin.already_counted.clear();
+        }
+        begin.is_start = is_start;
+        begin.goes_on_from = goes_on_from;
+        begin.segment = number;
+        begin
+    }
+
+    fn open(&mut self, begin: &Begin, path: &Path) -> io::Result<(SegmentWriter, File, u64)> {
+        create_folder(&self.folder)?;
+        let (writer, head) = SegmentWriter::new(begin)?;
+        let bytes = head.len() as u64;
+        if !self.make_room(bytes) {
+            return Err(io::Error::other("the rules alone are larger than the recording may be"));
+        }
+        let mut file = create(path)?;
+        file.write_all(&head).inspect_err(|_| remove(path))?;
+        Ok((writer, file, bytes))
+    }
+
+    /// Deletes the oldest segments until so many more bytes fit.
+    fn make_room(&mut self, more: u64) -> bool {
+        let current = self.current.as_ref().map_or(0, |current| current.bytes);
+        let mut total: u64 = self.older.iter().map(|(_, bytes)| bytes).sum::<u64>() + current;
+        while total + more > self.max_bytes {
+            let Some((path, bytes)) = self.older.pop_front() else { return false };
+            remove(&path);
+            total -= bytes;
+        }
+        true
+    }
+
+    fn write_pending(&mut self) -> Result<(), RingError> {
+        let Some(current) = &mut self.current else { return Ok(()) };
+        let steps = std::mem::take(&mut current.pending_steps);
+        let (at, path) = (self.here.at.uptime, current.path.clone());
+        let written = match current.writer.block() {
+            Ok(None) => return Ok(()),
+            Ok(Some(block)) => self.write(&block),
+            Err(error) => Err(error),
+        };
+        match written {
+            Ok(()) => {
+                let is_full = self.current.as_ref().is_some_and(|c| c.bytes >= self.segment_bytes);
+                if is_full && let Some(current) = self.current.take() {
+                    self.older.push_back((current.path, current.bytes));
+                }
+                Ok(())
+            }
+            Err(error) => {
+                self.lost += steps;
+                self.retry_at = Some(at + RETRY_AFTER);
+                if let Some(current) = self.current.take() {
+                    self.older.push_back((current.path, current.bytes));
+                }
+                Err(RingError { step: "write", path, error, lost: self.lost })
+            }
+        }
+    }
+
+    fn write(&mut self, block: &[u8]) -> io::Result<()> {
+        let bytes = block.len() as u64;
+        if !self.make_room(bytes) {
+            return Err(io::Error::other("a block is larger than the recording may be"));
+        }
+        let Some(current) = &mut self.current else { return Ok(()) };
+        if let Err(error) = current.file.write_all(block) {
+            // Half a block would hide nothing, but takes room that is not accounted for.
+            let _left_torn = current.file.set_len(current.bytes);
+            return Err(error);
+        }
+        current.bytes += bytes;
+        Ok(())
+    }
+}
+
+fn steps_of(entry: &Entry) -> u64 {
+    match entry {
+        Entry::Step(_) | Entry::Reload { .. } => 1,
+        Entry::Gap { steps } => *steps,
+        Entry::Begin(_) => 0,
+    }
+}
+
+/// Kernel text may name what is nobody else's business.
+pub(super) fn create_folder(folder: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o750).create(folder)
+}
+
+/// A new file, never one that is there already.
+pub(super) fn create(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create_new(true).mode(0o640).open(path)
+}
+
+/// A file that cannot be removed is gone already or will be tried by its owner.
+pub(super) fn remove(path: &Path) {
+    let _gone = fs::remove_file(path);
+}
+
+fn number_of(path: &Path) -> Option<u64> {
+    let stem = path.file_stem()?.to_str()?;
+    let digits = stem.len() == 10 && stem.bytes().all(|byte| byte.is_ascii_digit());
+    if digits { stem.parse().ok() } else { None }
+}
+
+/// The recordings right in a folder, by name.
+pub fn segment_files(folder: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    let mut files: Vec<PathBuf> = entries
+        .filter_map(|entry| {
+            let entry = entry.ok()?;
+            let is_file = entry.file_type().ok()?.is_file();
+            let path = entry.path();
+            let fits = path.extension().is_some_and(|ending| ending == FILE_ENDING);
+            (is_file && fits).then_some(path)
+        })
+        .collect();
+    files.sort();
+    files
+}

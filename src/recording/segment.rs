@@ -1,0 +1,201 @@
+//! One file of a recording.
+
+use std::io::{self, Read, Write};
+use std::time::Duration;
+
+use super::block::{self, BlockError};
+use super::decode::Decoder;
+use super::encode::{Encoder, Refused};
+use super::entry::{Begin, Entry};
+use super::wire::Bytes;
+use super::{BLOCK_BYTES, MAGIC, MAX_BLOCK_BYTES, VERSION};
+
+/// What a crash may lose, beside what the kernel had not written.
+const BLOCK_AGE: Duration = Duration::from_secs(5);
+
+/// What a writer did with an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// It will be written.
+    Yes,
+    /// The segment has no room for another schema: a fresh one has.
+    Full,
+    /// It is beyond every bound.
+    TooLarge,
+}
+
+/// Gathers entries into blocks. Nothing is written anywhere: [`SegmentWriter::block`] gives the
+/// bytes that the file goes on with.
+#[derive(Debug)]
+pub struct SegmentWriter {
+    encoder: Encoder,
+    pending: Vec<u8>,
+    /// When the oldest pending entry happened.
+    since: Option<Duration>,
+    last: Option<Duration>,
+    urgent: bool,
+}
+
+impl SegmentWriter {
+    /// A segment that starts there, and the first bytes of its file.
+    pub fn new(begin: &Begin) -> io::Result<(Self, Vec<u8>)> {
+        let mut writer = Self {
+            encoder: Encoder::default(),
+            pending: Vec::new(),
+            since: None,
+            last: None,
+            urgent: false,
+        };
+        writer.take(&Entry::Begin(Box::new(begin.clone())));
+        let mut head = MAGIC.to_vec();
+        head.extend_from_slice(&VERSION.to_le_bytes());
+        head.extend(writer.block()?.unwrap_or_default());
+        Ok((writer, head))
+    }
+
+    /// Takes in an entry.
+    pub fn take(&mut self, entry: &Entry) -> Taken {
+        let before = self.pending.len();
+        match self.encoder.entry(entry, &mut self.pending) {
+            Ok(()) if self.pending.len() > MAX_BLOCK_BYTES => {
+                // What the encoder remembers now is not in the file: nothing may follow here.
+                self.pending.truncate(before);
+                return if before > 0 { Taken::Full } else { Taken::TooLarge };
+            }
+            Ok(()) => {}
+            Err(Refused::Full) => return Taken::Full,
+            Err(Refused::TooLarge) => return Taken::TooLarge,
+        }
+        if let Some(at) = entry.at() {
+            self.since.get_or_insert(at.uptime);
+            self.last = Some(at.uptime);
+        }
+        self.urgent |= match entry {
+            Entry::Step(step) => !step.said.is_empty(),
+            Entry::Begin(_) | Entry::Reload { .. } | Entry::Gap { .. } => true,
+        };
+        Taken::Yes
+    }
+
+    /// Whether the pending entries should go to the file now: they are many, old, or matter.
+    pub fn is_due(&self) -> bool {
+        let age = self.last.zip(self.since).map(|(last, since)| last.saturating_sub(since));
+        self.urgent || self.pending.len() >= BLOCK_BYTES || age.is_some_and(|age| age >= BLOCK_AGE)
+    }
+
+    /// The pending entries as bytes for the file; `None` where there are none.
+    pub fn block(&mut self) -> io::Result<Option<Vec<u8>>> {
+        self.since = None;
+        self.urgent = false;
+        if self.pending.is_empty() {
+            return Ok(None);
+        }
+        let block = block::deflate(&self.pending);
+        self.pending.clear();
+        block.map(Some)
+    }
+}
+
+/// Why a file is no recording that can be read.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// It does not begin like one.
+    #[error("it is not a recording")]
+    NotARecording,
+    /// It was written by a newer version.
+    #[error(
+        "its format {0} is newer than {VERSION}, which this build reads: use a newer umawarden"
+    )]
+    Newer(u16),
+    /// Reading failed.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// Where a recording ends too early, and why.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("cut at byte {byte}: {why}")]
+pub struct Torn {
+    /// The first byte that could not be used.
+    pub byte: u64,
+    /// What is wrong there.
+    pub why: String,
+}
+
+/// Reads a segment, block by block, in bounded memory.
+#[derive(Debug)]
+pub struct SegmentReader<R> {
+    from: R,
+    decoder: Decoder,
+    block: Vec<u8>,
+    used: usize,
+    /// Where the current block begins, and where it ends.
+    place: (u64, u64),
+    torn: Option<Torn>,
+}
+
+impl<R: Read> SegmentReader<R> {
+    /// Begins to read.
+    pub fn open(mut from: R) -> Result<Self, OpenError> {
+        let mut head = Vec::new();
+        let size = MAGIC.len() + 2;
+        from.by_ref().take(size as u64).read_to_end(&mut head)?;
+        let version = match head.strip_prefix(&MAGIC) {
+            Some([low, high]) => u16::from_le_bytes([*low, *high]),
+            _ => return Err(OpenError::NotARecording),
+        };
+        match version {
+            VERSION => {}
+            0 => return Err(OpenError::NotARecording),
+            newer => return Err(OpenError::Newer(newer)),
+        }
+        let place = (size as u64, size as u64);
+        let decoder = Decoder::default();
+        Ok(Self { from, decoder, block: Vec::new(), used: 0, place, torn: None })
+    }
+
+    /// The next entry; `None` at the end, which may come too early: see [`Self::torn`].
+    pub fn next_entry(&mut self) -> io::Result<Option<Entry>> {
+        if self.torn.is_some() {
+            return Ok(None);
+        }
+        while self.used >= self.block.len() {
+            match block::read(&mut self.from) {
+                Ok(Some((block, size))) => {
+                    (self.block, self.used) = (block, 0);
+                    self.place = (self.place.1, self.place.1 + size);
+                }
+                Ok(None) => return Ok(None),
+                Err(BlockError::Io(error)) => return Err(error),
+                Err(BlockError::Torn(why)) => {
+                    self.torn = Some(Torn { byte: self.place.1, why: why.to_owned() });
+                    return Ok(None);
+                }
+            }
+        }
+        let rest = self.block.get(self.used..).unwrap_or_default();
+        let mut bytes = Bytes(rest);
+        match self.decoder.entry(&mut bytes) {
+            Ok(entry) => {
+                self.used = self.block.len() - bytes.0.len();
+                Ok(Some(entry))
+            }
+            Err(error) => {
+                self.torn = Some(Torn { byte: self.place.0, why: error.to_string() });
+                Ok(None)
+            }
+        }
+    }
+
+    /// Where and why reading had to end early.
+    pub fn torn(&self) -> Option<&Torn> {
+        self.torn.as_ref()
+    }
+}
+
+/// Writes the pending entries of a segment to its file; returns the size of what was written.
+pub(super) fn write_block(segment: &mut SegmentWriter, to: &mut impl Write) -> io::Result<u64> {
+    let Some(block) = segment.block()? else { return Ok(0) };
+    to.write_all(&block)?;
+    Ok(block.len() as u64)
+}

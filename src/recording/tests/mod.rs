@@ -1,0 +1,87 @@
+//! The parts of the format, each by itself.
+
+use proptest::prelude::*;
+
+use super::columns::Columns;
+use super::decode::Decoder;
+use super::wire::{Bytes, put_number, put_signed};
+use crate::model::Reading;
+
+fn reading() -> impl Strategy<Value = Reading<f64>> {
+    prop_oneof![
+        any::<u64>().prop_map(|bits| Reading::Value(f64::from_bits(bits))),
+        any::<i64>().prop_map(|whole| Reading::Value(whole as f64)),
+        any::<i32>().prop_map(|millionths| Reading::Value(f64::from(millionths) / 1e6)),
+        Just(Reading::Value(-0.0)),
+        Just(Reading::Value(f64::INFINITY)),
+        Just(Reading::Failed),
+        Just(Reading::Unsupported),
+    ]
+}
+
+fn bits(values: &[Reading<f64>]) -> Vec<Reading<u64>> {
+    values.iter().map(|value| value.map(f64::to_bits)).collect()
+}
+
+proptest! {
+    #[test]
+    fn every_value_comes_back_bit_for_bit(
+        rows in prop::collection::vec(prop::collection::vec(reading(), 11), 1..20),
+    ) {
+        let (mut to, mut from, mut out) = (Columns::new(11), Columns::new(11), Vec::new());
+        for row in &rows {
+            to.encode(row, &mut out);
+        }
+        let mut bytes = Bytes(&out);
+        for row in &rows {
+            prop_assert_eq!(bits(&from.decode(&mut bytes).unwrap()), bits(row));
+        }
+        prop_assert!(bytes.0.is_empty());
+    }
+
+    #[test]
+    fn every_number_comes_back(number in any::<u64>(), signed in any::<i64>()) {
+        let mut out = Vec::new();
+        put_number(&mut out, number);
+        put_signed(&mut out, signed);
+        let mut bytes = Bytes(&out);
+        prop_assert_eq!(bytes.number(), Ok(number));
+        prop_assert_eq!(bytes.signed(), Ok(signed));
+    }
+
+    #[test]
+    fn hostile_entries_are_refused_without_a_panic(
+        kinds in prop::collection::vec((1..6_u8, prop::collection::vec(any::<u8>(), 0..40)), 1..20),
+    ) {
+        let bytes: Vec<u8> = kinds
+            .into_iter()
+            .flat_map(|(kind, bytes)| std::iter::once(kind).chain(bytes))
+            .collect();
+        let (mut decoder, mut bytes) = (Decoder::default(), Bytes(&bytes));
+        while !bytes.0.is_empty() && decoder.entry(&mut bytes).is_ok() {}
+    }
+}
+
+/// A step whose readings repeat one large schema at a byte or two each.
+#[test]
+fn a_short_step_cannot_ask_for_much_memory() {
+    let mut out = vec![super::encode::STEP];
+    put_signed(&mut out, 1);
+    put_signed(&mut out, 1);
+    put_number(&mut out, 60_000);
+    out.push(super::encode::READINGS);
+    put_number(&mut out, 0);
+    out.push(0);
+    put_number(&mut out, 8_000);
+    for _ in 0..8_000 {
+        out.extend([1, b'x', 0]);
+    }
+    out.extend([0, 0]);
+    out.resize(out.len() + 1_000, 0);
+    for _ in 1..60_000 {
+        out.extend([super::encode::READINGS, 0, 0, 0]);
+        out.resize(out.len() + 1_000, 0);
+    }
+    let refused = Decoder::default().entry(&mut Bytes(&out)).unwrap_err();
+    assert_eq!(refused.to_string(), "a step has too many values");
+}

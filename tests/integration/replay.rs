@@ -1,0 +1,327 @@
+//! What is recorded is replayed as it was: the same steps, from damaged files too.
+
+mod kept;
+mod program;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use proptest::prelude::*;
+use umawarden::cli::replay::Replayer;
+use umawarden::config::mistake::SourceText;
+use umawarden::config::rules::parse_rules;
+use umawarden::model::{
+    DecisionId, KernelRecord, Mode, Moment, Observation, Outcome, OutcomeResult, Reading, Readings,
+    Schema, SeriesKey, Source, Verdict,
+};
+use umawarden::policy::{Policy, Step};
+use umawarden::recording::{
+    Begin, Entry, RecordedRules, RecordedStep, RuleText, Said, SegmentReader, SegmentWriter, Taken,
+};
+
+const INTERVAL: Duration = Duration::from_millis(100);
+
+const RULES: &str = "
+groups:
+- name: memory
+  rules:
+  - alert: Low
+    expr: uma_memory_free_bytes < 50
+    for: 200ms
+    remedy:
+      aim: uma_memory_free_bytes > 70
+      steps:
+      - drop_caches: {what: pagecache}
+      - compact_memory: {}
+      cooldown: 1s
+      at_most: {times: 3, per: 1h}
+  - alert: Xid
+    expr: increase(uma_kernel_events_total{event=\"xid\"}[5s]) > 0
+    remedy: {steps: [{notify: {message: 'Xid, {{ $value }}'}}], cooldown: 2s}
+";
+
+fn moment(step: u64) -> Moment {
+    let since = INTERVAL * u32::try_from(step).unwrap();
+    let utc = Timestamp::from_second(1_795_000_000).unwrap();
+    Moment { uptime: Duration::from_secs(1000) + since, utc: utc + since }
+}
+
+fn begin() -> Begin {
+    Begin {
+        program: "test".to_owned(),
+        boot_id: "boot".to_owned(),
+        started: moment(0),
+        at: moment(0),
+        segment: 0,
+        goes_on_from: None,
+        is_start: true,
+        next_decision: DecisionId(7),
+        already_counted: BTreeSet::from([3]),
+        rules: RecordedRules {
+            mode: Mode::Enforce,
+            evaluation_interval: INTERVAL,
+            files: vec![RuleText { name: "rules.yaml".to_owned(), text: RULES.to_owned() }],
+        },
+    }
+}
+
+fn policy() -> Policy {
+    let begin = begin();
+    let text = SourceText::new("rules.yaml", RULES);
+    let rules = parse_rules(&[text], INTERVAL).unwrap_or_else(|mistakes| panic!("{mistakes}"));
+    let mut policy = Policy::new(begin.at, begin.rules.mode, &rules, begin.next_decision);
+    policy.resume_kernel_log(begin.already_counted);
+    policy
+}
+
+/// What happens between two steps, before it is given times and identities.
+#[derive(Clone, Debug)]
+enum Happens {
+    Free(Reading<f64>),
+    Fractions(Vec<Reading<f64>>, bool),
+    Xid(u32),
+    Text(String),
+    Lost(u64),
+    Malformed,
+    Outcome(bool),
+}
+
+fn reading() -> impl Strategy<Value = Reading<f64>> {
+    prop_oneof![
+        6 => (0..100_i32).prop_map(|value| Reading::Value(f64::from(value))),
+        2 => (0..10_000_i32).prop_map(|value| Reading::Value(f64::from(value) / 1e6)),
+        2 => any::<f64>().prop_map(Reading::Value),
+        1 => Just(Reading::Failed),
+        1 => Just(Reading::Unsupported),
+    ]
+}
+
+fn happens() -> impl Strategy<Value = Happens> {
+    prop_oneof![
+        8 => reading().prop_map(Happens::Free),
+        3 => (prop::collection::vec(reading(), 3), any::<bool>())
+            .prop_map(|(values, fail)| Happens::Fractions(values, fail)),
+        1 => (0..200_u32).prop_map(Happens::Xid),
+        1 => ".{0,40}".prop_map(Happens::Text),
+        1 => any::<u64>().prop_map(Happens::Lost),
+        1 => Just(Happens::Malformed),
+        3 => any::<bool>().prop_map(Happens::Outcome),
+    ]
+}
+
+fn observation(at: Moment, seq: u64, happens: Happens, last: Option<DecisionId>) -> Observation {
+    let readings = |source, names: &[&str], values, error: Option<&str>| {
+        // A schema of its own each time: what is the same must be found the same.
+        let series = names.iter().map(|name| SeriesKey::new(name, &[("a", "b")])).collect();
+        let series = if names.len() == 1 { vec![SeriesKey::new(names[0], &[])] } else { series };
+        Observation::Readings(Readings {
+            source,
+            schema: Arc::new(Schema { series }),
+            values,
+            took: Duration::from_nanos(seq),
+            error: error.map(Arc::from),
+        })
+    };
+    let record = |text: String| {
+        Observation::KernelRecord(KernelRecord {
+            seq,
+            facility: 0,
+            level: 4,
+            usec: seq,
+            caller: seq.is_multiple_of(2).then(|| "T1".to_owned()),
+            utc: at.utc - Duration::from_nanos(seq),
+            text,
+            dictionary: "A=b".to_owned(),
+        })
+    };
+    match happens {
+        Happens::Free(value) => {
+            readings(Source::Meminfo, &["uma_memory_free_bytes"], vec![value], None)
+        }
+        Happens::Fractions(values, fail) => {
+            readings(Source::Vmstat, &["x", "y", "z"], values, fail.then_some("it fails"))
+        }
+        Happens::Xid(xid) => record(format!("NVRM: Xid (PCI:000f:01:00): {xid}, pid=1, name=x, y")),
+        Happens::Text(text) => record(text),
+        Happens::Lost(lost) => Observation::KernelRecordsLost(lost),
+        Happens::Malformed => Observation::KernelRecordMalformed,
+        Happens::Outcome(done) => Observation::Outcome(Outcome {
+            decision: last.unwrap_or(DecisionId(0)),
+            action: "drop_caches".to_owned(),
+            result: if done { OutcomeResult::Done } else { OutcomeResult::Failed("x".to_owned()) },
+            ended: at,
+            took: Duration::from_millis(3),
+        }),
+    }
+}
+
+/// Runs a policy; gives what was to be recorded and what the policy said.
+fn lived(happenings: Vec<Vec<Happens>>) -> (Vec<Entry>, Vec<Step>) {
+    let (mut policy, mut last, mut seq) = (policy(), None, 0);
+    let (mut entries, mut steps) = (Vec::new(), Vec::new());
+    for (number, happenings) in happenings.into_iter().enumerate() {
+        let at = moment(number as u64);
+        let mut seen = Vec::new();
+        for happens in happenings {
+            seq += 1;
+            seen.push(observation(at, seq, happens, last));
+        }
+        let step = policy.step(at, &seen);
+        let acts = step.decisions.iter().filter(|decision| decision.verdict == Verdict::Act);
+        last = acts.map(|decision| decision.id).next_back().or(last);
+        let said = Said {
+            events: step.events.clone(),
+            alerts: step.alerts.clone(),
+            decisions: step.decisions.clone(),
+            assessments: step.assessments.clone(),
+        };
+        entries.push(Entry::Step(RecordedStep { at, seen, said }));
+        steps.push(step);
+    }
+    (entries, steps)
+}
+
+/// A file with a block for each `every` entries.
+fn file(entries: &[Entry], every: usize) -> Vec<u8> {
+    let (mut writer, mut bytes) = SegmentWriter::new(&begin()).unwrap();
+    for entries in entries.chunks(every) {
+        for entry in entries {
+            assert_eq!(writer.take(entry), Taken::Yes);
+        }
+        bytes.extend(writer.block().unwrap().unwrap_or_default());
+    }
+    bytes
+}
+
+/// What a file's entries make the policy say, and what they say that it said.
+fn replayed(bytes: &[u8]) -> (Vec<Step>, Vec<Said>, bool) {
+    let mut reader = SegmentReader::open(bytes).unwrap();
+    let mut replayer = Replayer::under_recorded_rules();
+    let (mut steps, mut said) = (Vec::new(), Vec::new());
+    while let Some(entry) = reader.next_entry().unwrap() {
+        let stepped = replayer.take(&entry).unwrap();
+        if let Entry::Step(recorded) = entry {
+            steps.push(stepped.step);
+            said.push(recorded.said);
+        }
+    }
+    (steps, said, reader.torn().is_some())
+}
+
+/// As text, since a NaN does not equal itself.
+fn text(steps: &[Step]) -> String {
+    format!("{steps:#?}")
+}
+
+fn falling_memory(steps: u32) -> Vec<Vec<Happens>> {
+    let free = |step: u32| {
+        let value = f64::from((step * 7) % 100);
+        let mut happenings = vec![Happens::Free(Reading::Value(value))];
+        if step.is_multiple_of(31) {
+            happenings.push(Happens::Xid(step));
+        }
+        if step.is_multiple_of(5) {
+            happenings.push(Happens::Outcome(true));
+        }
+        happenings
+    };
+    (0..steps)
+        .map(|step| if step < 20 { vec![Happens::Free(Reading::Value(1.0))] } else { free(step) })
+        .collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_replay_says_what_the_recorded_policy_said(
+        happenings in prop::collection::vec(prop::collection::vec(happens(), 0..5), 1..80),
+        every in 1..20_usize,
+    ) {
+        let (entries, steps) = lived(happenings);
+        let (again, said, torn) = replayed(&file(&entries, every));
+        prop_assert!(!torn);
+        prop_assert_eq!(text(&steps), text(&again));
+        for (step, said) in steps.iter().zip(&said) {
+            prop_assert_eq!(format!("{:?}", step.decisions), format!("{:?}", said.decisions));
+            prop_assert_eq!(format!("{:?}", step.alerts), format!("{:?}", said.alerts));
+            prop_assert_eq!(format!("{:?}", step.events), format!("{:?}", said.events));
+        }
+    }
+
+    #[test]
+    fn hostile_bytes_end_a_recording_and_nothing_else(
+        mut bytes in prop::collection::vec(any::<u8>(), 0..2000),
+        has_magic in any::<bool>(),
+    ) {
+        if has_magic {
+            bytes.splice(0..0, *b"umarec\x01\x00");
+        }
+        if let Ok(mut reader) = SegmentReader::open(&*bytes) {
+            while reader.next_entry().unwrap().is_some() {}
+        }
+    }
+
+    #[test]
+    fn damage_anywhere_is_noticed(at in any::<prop::sample::Index>(), flip in 1..=255_u8) {
+        let (entries, steps) = lived(falling_memory(60));
+        let mut bytes = file(&entries, 10);
+        let place = 8 + at.index(bytes.len() - 8);
+        bytes[place] ^= flip;
+        let mut reader = SegmentReader::open(&*bytes).unwrap();
+        let mut count = 0;
+        while let Some(entry) = reader.next_entry().unwrap() {
+            count += usize::from(matches!(entry, Entry::Step(_)));
+        }
+        prop_assert!(reader.torn().is_some());
+        prop_assert!(count < steps.len());
+    }
+}
+
+#[test]
+fn the_generated_node_makes_the_policy_decide() {
+    let (_, steps) = lived(falling_memory(200));
+    let verdicts: BTreeSet<&str> = steps
+        .iter()
+        .flat_map(|step| &step.decisions)
+        .map(|decision| decision.verdict.name())
+        .collect();
+    assert_eq!(verdicts, BTreeSet::from(["act", "hold"]), "the tests here would show nothing");
+}
+
+#[test]
+fn a_torn_tail_costs_at_most_the_last_block() {
+    let (entries, steps) = lived(falling_memory(60));
+    let whole = file(&entries, 10);
+    let head = file(&[], 1).len();
+    let ends: Vec<usize> = (0..=6).map(|blocks| file(&entries[..blocks * 10], 10).len()).collect();
+    for cut in head..whole.len() {
+        let (again, _, torn) = replayed(&whole[..cut]);
+        let blocks = ends.iter().filter(|end| **end <= cut).count() - 1;
+        assert_eq!(text(&again), text(&steps[..blocks * 10]), "cut at {cut}");
+        assert_eq!(torn, !ends.contains(&cut), "cut at {cut}");
+    }
+    for cut in 0..head {
+        // Not even the first entry is whole.
+        if let Ok(mut reader) = SegmentReader::open(&whole[..cut]) {
+            assert!(reader.next_entry().unwrap().is_none(), "cut at {cut}");
+        }
+    }
+}
+
+#[test]
+fn a_block_that_says_to_be_huge_is_not_believed() {
+    let mut bytes = b"umarec\x01\x00".to_vec();
+    bytes.extend([0xff; 12]);
+    let mut reader = SegmentReader::open(&*bytes).unwrap();
+    assert!(reader.next_entry().unwrap().is_none());
+    assert!(reader.torn().unwrap().why.contains("out of bounds"));
+}
+
+#[test]
+fn a_newer_format_is_refused_by_its_number() {
+    let error = SegmentReader::open(&b"umarec\x02\x00"[..]).err().unwrap();
+    assert!(error.to_string().contains("format 2 is newer than 1"), "{error}");
+}

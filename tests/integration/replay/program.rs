@@ -1,0 +1,187 @@
+//! `umawarden replay` and the daemon that recorded.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use umawarden::recording::{Ring, segment_files};
+
+use super::{RULES, begin, falling_memory, file, lived};
+use crate::daemon::{Daemon, binary, history, of_kind};
+
+fn replay(arguments: &[&str], file: &Path) -> Output {
+    Command::new(binary()).arg("replay").args(arguments).arg(file).output().unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+#[test]
+fn a_recording_over_many_segments_is_compared_from_the_process_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let (entries, steps) = lived(falling_memory(3000));
+    let mut ring = Ring::new(folder.path(), 1 << 20, begin());
+    for (number, entry) in entries.iter().enumerate() {
+        ring.take(entry).unwrap();
+        if number.is_multiple_of(7) {
+            ring.flush().unwrap();
+        }
+    }
+    ring.flush().unwrap();
+    let files = segment_files(folder.path());
+    assert!(files.len() > 1, "{files:?}");
+    let decisions: usize = steps.iter().map(|step| step.decisions.len()).sum();
+    let output = replay(&["--diff"], folder.path());
+    let text = stdout(&output);
+    assert_eq!(output.status.code(), Some(0), "{text}");
+    assert!(text.contains(&format!("All {decisions} recorded decisions came again")), "{text}");
+    assert!(text.contains("does not react"), "{text}");
+
+    // Without its start, what the rules remembered is not known, and that is said.
+    fs::remove_file(&files[0]).unwrap();
+    let output = replay(&["--diff"], folder.path());
+    let text = stdout(&output);
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert!(text.contains("warm-up") && text.contains("Not compared"), "{text}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("nothing could be compared"));
+}
+
+#[test]
+fn other_rules_are_compared_with_the_recorded_ones() {
+    let folder = tempfile::tempdir().unwrap();
+    let recording = folder.path().join("a.umarec");
+    let (entries, _) = lived(falling_memory(200));
+    fs::write(&recording, file(&entries, 10)).unwrap();
+    let same = folder.path().join("same.yaml");
+    fs::write(&same, RULES).unwrap();
+    let output = replay(&["--diff", "--rules", same.to_str().unwrap()], &recording);
+    assert_eq!(output.status.code(), Some(0), "{}", stdout(&output));
+    let other = folder.path().join("other.yaml");
+    fs::write(&other, RULES.replace("< 50", "< 20")).unwrap();
+    let output = replay(&["--diff", "--json", "--rules", other.to_str().unwrap()], &recording);
+    assert_eq!(output.status.code(), Some(1), "{}", stdout(&output));
+    let lines: Vec<serde_json::Value> =
+        stdout(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let sides: BTreeSet<&str> =
+        of_kind(&lines, "difference").map(|line| line["side"].as_str().unwrap()).collect();
+    assert!(sides.contains("recorded rules"), "{lines:?}");
+    let summary = lines.last().unwrap();
+    assert_eq!(summary["kind"], "summary");
+    assert_eq!(summary["differences"], of_kind(&lines, "difference").count());
+}
+
+#[test]
+fn a_kernel_log_is_replayed_at_its_own_times() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/kernel");
+    let output = replay(&["--json"], &root.join("oom-global-driver.log"));
+    assert_eq!(output.status.code(), Some(0));
+    let lines: Vec<serde_json::Value> =
+        stdout(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let found = |kind: &str| of_kind(&lines, kind).count();
+    assert_eq!((found("oom_kill"), found("oom_unreapable")), (1, 1), "{lines:#?}");
+    let decision = of_kind(&lines, "decision").next().unwrap();
+    assert_eq!(decision["rule"]["alert"], "OomKillWithoutRelief");
+    assert_eq!(decision["time"], "1970-01-01T00:01:42Z");
+    // A log has no decisions to differ from.
+    let output = replay(&["--diff"], &root.join("oom-global-driver.log"));
+    assert_eq!(output.status.code(), Some(2));
+}
+
+#[test]
+fn what_is_no_recording_is_refused_with_the_reason() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, bytes, reason) in [
+        ("empty", &b""[..], "it is empty"),
+        ("newer", b"umarec\x09\x00", "use a newer umawarden"),
+        ("start", b"umarec\x01\x00", "nothing to replay"),
+        ("packed", b"\x1f\x8b\x08", "zcat"),
+    ] {
+        let path = folder.path().join(name);
+        fs::write(&path, bytes).unwrap();
+        let output = replay(&[], &path);
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{name}: {error}");
+        assert!(error.contains(reason), "{name}: {error}");
+    }
+    let output = replay(&[], folder.path());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("holds no recording"));
+}
+
+/// A node of files: a GB10's procfs, and a pipe for its kernel log.
+fn node(folder: &Path) -> (PathBuf, PathBuf) {
+    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/proc/gb10-4k");
+    let copied = Command::new("cp").arg("-r").arg(from).arg(folder.join("node")).status().unwrap();
+    assert!(copied.success());
+    let kmsg = folder.join("kmsg");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &kmsg, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)
+        .unwrap();
+    (folder.join("node"), kmsg)
+}
+
+#[test]
+fn a_daemons_recording_gives_the_decisions_of_its_journal() {
+    let folder = tempfile::tempdir().unwrap();
+    let storage = folder.path().join("storage");
+    let (node, kmsg) = node(folder.path());
+    let rules = folder.path().join("rules.yaml");
+    let text = RULES.replace("< 50", "< 1e9").replace("> 70", "> 2e9");
+    fs::write(&rules, &text).unwrap();
+    let (procfs, sysfs) = (node.join("proc"), node.join("sys"));
+    let daemon = Daemon::start(
+        &storage,
+        &[
+            "--path.procfs",
+            procfs.to_str().unwrap(),
+            "--path.sysfs",
+            sysfs.to_str().unwrap(),
+            "--path.kmsg",
+            kmsg.to_str().unwrap(),
+            "--rules",
+            rules.to_str().unwrap(),
+        ],
+    );
+    let mut pipe = fs::OpenOptions::new().write(true).open(&kmsg).unwrap();
+    pipe.write_all(b"3,9,5,-;NVRM: Xid (PCI:000f:01:00): 31, pid=1, name=x, y\n").unwrap();
+    daemon.wait_until("the Xid is decided upon", |_| {
+        of_kind(&history(&storage), "decision").any(|d| d["rule"]["alert"] == "Xid")
+    });
+    let meminfo = fs::read_to_string(procfs.join("meminfo")).unwrap();
+    let low: String = meminfo
+        .lines()
+        .map(|line| if line.starts_with("MemFree:") { "MemFree: 1000 kB" } else { line })
+        .map(|line| format!("{line}\n"))
+        .collect();
+    fs::write(procfs.join("meminfo"), low).unwrap();
+    daemon.wait_until("low memory is decided upon", |_| {
+        of_kind(&history(&storage), "decision").any(|d| d["rule"]["alert"] == "Low")
+    });
+    fs::write(&rules, format!("{text}\n# another text\n")).unwrap();
+    assert_eq!(daemon.post("/-/reload").0, 200);
+    daemon.terminate();
+
+    let output = replay(&["--json"], &storage);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let lines: Vec<serde_json::Value> =
+        stdout(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let decisions = |lines: &[serde_json::Value]| {
+        let mut found: Vec<serde_json::Value> = of_kind(lines, "decision").cloned().collect();
+        found.iter_mut().for_each(|found| {
+            found.as_object_mut().unwrap().remove("time");
+        });
+        found.sort_by_key(|decision| decision["id"].as_u64());
+        found
+    };
+    let journalled = decisions(&history(&storage));
+    assert!(journalled.len() >= 2, "{journalled:#?}");
+    assert_eq!(decisions(&lines), journalled);
+    let output = replay(&["--diff"], &storage.join("recording"));
+    assert_eq!(output.status.code(), Some(0), "{}", stdout(&output));
+    let incidents = segment_files(&storage.join("incidents"));
+    assert!(!incidents.is_empty());
+    for incident in incidents {
+        assert_eq!(replay(&["--diff"], &incident).status.code(), Some(0), "{incident:?}");
+    }
+}
