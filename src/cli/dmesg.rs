@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -94,11 +94,13 @@ fn read<W: Write>(file: Option<&Path>, report: &mut Report<W>) -> anyhow::Result
     }
 }
 
-/// Whether standard input is a pipe or a file, rather than a terminal or /dev/null.
+/// Whether standard input is a pipe or a file, rather than a terminal, /dev/null, or the socket
+/// that sshd gives to `ssh node umawarden dmesg`, which would wait for the user's keyboard.
 fn is_piped() -> bool {
-    !io::stdin().is_terminal()
-        && rustix::fs::fstat(io::stdin())
-            .is_ok_and(|stat| !rustix::fs::FileType::from_raw_mode(stat.st_mode).is_char_device())
+    rustix::fs::fstat(io::stdin()).is_ok_and(|stat| {
+        let kind = rustix::fs::FileType::from_raw_mode(stat.st_mode);
+        kind.is_fifo() || kind.is_file()
+    })
 }
 
 /// Reads lines of any length in bounded memory.

@@ -80,6 +80,8 @@ enum Monotonic {
     #[default]
     Undecided,
     Dmesg,
+    /// journalctl --no-hostname.
+    JournalWithoutHost,
     Journal {
         host: String,
     },
@@ -289,6 +291,15 @@ impl LogText {
 
     /// Whether `host kernel: text` follows, in a log that has looked like that from its start.
     fn is_monotonic(&mut self, rest: &str) -> bool {
+        if self.monotonic == Monotonic::Undecided && rest.starts_with("kernel: ") {
+            self.monotonic = Monotonic::JournalWithoutHost;
+            return true;
+        }
+        if self.monotonic == Monotonic::JournalWithoutHost {
+            // Without a pid it may be the kernel's own text: `NVRM: …`.
+            return rest.starts_with("kernel: ")
+                || identifier(rest).is_some_and(|(_, has_pid, _)| has_pid);
+        }
         if let Monotonic::Journal { host } = &self.monotonic {
             return rest.strip_prefix(host.as_str()).is_some_and(|rest| rest.starts_with(' '));
         }

@@ -141,6 +141,19 @@ fn a_log_that_cannot_be_read_is_named_and_exits_2() {
 }
 
 #[test]
+fn the_socket_that_sshd_gives_is_not_taken_for_a_log() {
+    let (_, stdin) = std::os::unix::net::UnixStream::pair().unwrap();
+    let output = std::process::Command::new(assert_cmd::cargo::cargo_bin!("umawarden"))
+        .arg("dmesg")
+        .stdin(std::os::fd::OwnedFd::from(stdin))
+        .output()
+        .unwrap();
+    // The machine's own log is read, or may not be: that of the socket would be empty.
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(!text.contains(" 0 messages"), "{text}");
+}
+
+#[test]
 fn damage_at_the_start_of_a_log_makes_it_no_other_form() {
     let kill = "Out of memory: Killed process 4 (x) total-vm:1kB, anon-rss:2kB, file-rss:0kB\n";
     for start in [&b"\xff\xfe\n"[..], b"BZh\n", b"\0\0\n", b"{\n", b"\x1e\n"] {
