@@ -188,6 +188,14 @@ impl Policy {
         self.already_counted = already_counted;
     }
 
+    /// An earlier run has acted so long ago for these rules, oldest first: cooldowns and budgets
+    /// outlive a restart. Acts in another mode than the rule's present one do not count.
+    pub fn resume_acts(&mut self, at: Moment, acts: &[(RuleId, Mode, Duration)]) {
+        for group in &mut self.groups {
+            group.resume_acts(at, self.mode, acts);
+        }
+    }
+
     /// How long the caller may wait before the next step without missing a deadline.
     pub fn next_step_in(&self, now: Duration) -> Duration {
         // Nothing is judged before memory has been measured, however long that has been due.
