@@ -143,7 +143,9 @@ fn without_root_it_says_what_is_missing_and_goes_on_with_the_rest() {
     let folder = tempfile::tempdir().unwrap();
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let program = folder.path().join("umawarden");
-    fs::copy(binary(), &program).unwrap();
+    // Not by this process: another test may fork while the copy is open, and then it is "busy".
+    let copied = Command::new("cp").arg(binary()).arg(&program).status().unwrap();
+    assert!(copied.success());
     let run = |mode: &str| {
         let daemon = Daemon::from_command(
             Command::new(&program)
