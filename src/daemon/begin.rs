@@ -21,8 +21,10 @@ use crate::config::measure::{ListenAddress, ListenHost};
 use crate::config::reader::Loaded;
 use crate::config::settings::Settings;
 use crate::exports::{self, Limits, Served};
-use crate::journal::{Entry, Journal, Note, ResumePoint, Retention};
-use crate::model::{Moment, Outcome};
+use crate::journal::{
+    DecisionQuery, Entry, Journal, JournalReader, Note, Order, ReadError, ResumePoint, Retention,
+};
+use crate::model::{Mode, Moment, Outcome, RuleId, Verdict};
 use crate::policy::Policy;
 use crate::sources::kernel_log::{KernelLogSource, ResumeFrom};
 use crate::sources::memory::MemorySource;
@@ -33,6 +35,9 @@ const INTENT_TAKES: Duration = Duration::from_secs(5);
 
 /// How long the start waits for what the journal knows.
 const JOURNAL_TAKES: Duration = Duration::from_secs(5);
+
+/// Acts of earlier runs that are looked at; a rule may have 1000 in its window.
+const EARLIER_ACTS: usize = 4000;
 
 /// Below procfs: names this boot.
 const BOOT_ID: &str = "sys/kernel/random/boot_id";
@@ -52,6 +57,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     let resume = resume_point(&journal, &boot_id);
     let next_decision = journal.next_decision_id(started.utc, JOURNAL_TAKES);
     let mut policy = Policy::new(started, settings.mode, &loaded.rules, next_decision);
+    policy.resume_acts(started, &earlier_acts(&settings.storage.path, started));
     let resume_from = resume.as_ref().map(|point| ResumeFrom { seq: point.resume_seq });
     let cursor = Cursor { next_seq: resume_from.map(|from| from.seq), ..Cursor::default() };
     let begin = recorder::begin(&loaded, started, &boot_id, next_decision, resume.as_ref());
@@ -136,6 +142,30 @@ fn resume_point(journal: &Journal, boot_id: &str) -> Option<ResumePoint> {
         tracing::warn!("how far the kernel log was read is not known: {error}");
         None
     })
+}
+
+/// What earlier runs have done, for the guard rails; oldest first.
+fn earlier_acts(storage: &Path, started: Moment) -> Vec<(RuleId, Mode, Duration)> {
+    let query = DecisionQuery {
+        verdict: Some(Verdict::Act.name().to_owned()),
+        order: Order::NewestFirst,
+        limit: EARLIER_ACTS,
+        ..DecisionQuery::default()
+    };
+    let page = match JournalReader::open(storage).and_then(|reader| reader.decisions(&query)) {
+        Ok(page) => page,
+        Err(ReadError::Missing(_)) => return Vec::new(),
+        Err(error) => {
+            tracing::warn!("cooldowns and budgets begin anew, earlier acts are not known: {error}");
+            return Vec::new();
+        }
+    };
+    let acts = page.rows.into_iter().rev().map(|row| {
+        let decision = row.decision;
+        let ago = started.utc.duration_since(decision.at.utc);
+        (decision.rule, decision.mode, Duration::try_from(ago).unwrap_or_default())
+    });
+    acts.collect()
 }
 
 fn start_worker(

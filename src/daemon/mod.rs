@@ -244,8 +244,8 @@ impl Daemon {
         self.write_down(now, step);
     }
 
-    fn write_down(&mut self, now: Moment, step: Step) {
-        self.report.step(now.uptime, &step);
+    fn write_down(&mut self, now: Moment, mut step: Step) {
+        self.report.step(now.uptime, &mut step);
         self.write_down_kernel_log(now.uptime, step.events);
         for change in step.alerts {
             self.journal.record(&Entry::Alert(change));

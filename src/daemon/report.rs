@@ -16,9 +16,10 @@ pub(super) struct Report {
 }
 
 impl Report {
-    /// Logs what a step brought. Everything is counted and journalled; of what comes in storms,
-    /// only the beginning and samples are logged.
-    pub(super) fn step(&mut self, now: Duration, step: &Step) {
+    /// Logs what a step brought; of what comes in storms, only the beginning and samples. All of
+    /// it is counted and journalled, but for the changes of an alert that flaps: those that are not
+    /// logged are taken out, or they would push everything else out of the journal.
+    pub(super) fn step(&mut self, now: Duration, step: &mut Step) {
         for event in &step.events {
             let kind = event.kind.kind();
             if self.passes(now, kind.to_owned()) {
@@ -32,11 +33,13 @@ impl Report {
                 doubt(change);
             }
         }
-        for change in &step.alerts {
-            if self.passes(now, format!("alerts of rule {}", change.rule)) {
+        step.alerts.retain(|change| {
+            let passes = self.passes(now, format!("alerts of rule {}", change.rule));
+            if passes {
                 alert(change);
             }
-        }
+            passes
+        });
         for made in &step.decisions {
             // What is really done is told each time; its own guard rails bound it.
             let done = made.verdict == Verdict::Act && made.mode == Mode::Enforce;
@@ -50,11 +53,7 @@ impl Report {
     fn passes(&mut self, now: Duration, subject: String) -> bool {
         let withheld = self.gate.pass(subject.clone(), now);
         if let Some(lines @ 1..) = withheld {
-            tracing::warn!(
-                subject,
-                lines,
-                "too many to log all: umawarden history has those before the next line"
-            );
+            tracing::warn!(subject, lines, "not logged, since there were too many");
         }
         withheld.is_some()
     }

@@ -12,7 +12,7 @@ use super::status::{RuleState, RuleStatus};
 use super::store::SeriesStore;
 use super::template::Template;
 use super::{Doubt, Surroundings};
-use crate::model::{AlertChange, AlertState, Mode, Moment, Outcome, SeriesKey};
+use crate::model::{AlertChange, AlertState, Mode, Moment, Outcome, RuleId, SeriesKey};
 
 /// The rules of one group, and when they are evaluated next.
 #[derive(Debug)]
@@ -77,6 +77,21 @@ impl Group {
             let stays = new.iter().flat_map(|group| &group.rules).any(|rule| rule.rule.id == *id);
             if !stays {
                 running.cells.retire(counters);
+            }
+        }
+    }
+
+    pub(super) fn resume_acts(
+        &mut self,
+        at: Moment,
+        mode: Mode,
+        acts: &[(RuleId, Mode, Duration)],
+    ) {
+        for RunningRule { rule, course, .. } in &mut self.rules {
+            let Some(remedy) = &rule.remedy else { continue };
+            let mode = rule.mode.unwrap_or(mode);
+            for (_, _, ago) in acts.iter().filter(|act| act.0 == rule.id && act.1 == mode) {
+                course.resume_act(remedy, at.uptime, *ago);
             }
         }
     }

@@ -203,6 +203,14 @@ impl Policy {
         self.already_counted = already_counted;
     }
 
+    /// An earlier run has acted so long ago for these rules, oldest first: cooldowns and budgets
+    /// outlive a restart. Acts in another mode than the rule's present one do not count.
+    pub fn resume_acts(&mut self, at: Moment, acts: &[(RuleId, Mode, Duration)]) {
+        for group in &mut self.groups {
+            group.resume_acts(at, self.mode, acts);
+        }
+    }
+
     /// How long the caller may wait before the next step without keeping back an unfinished trace.
     /// Rules need no deadline of their own: those that are due are judged with the next sample,
     /// since nothing new is known before.

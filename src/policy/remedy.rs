@@ -136,6 +136,18 @@ impl Course {
         Self { phase, acts, summary: self.summary.clone(), ..Self::default() }
     }
 
+    /// Takes in an act of an earlier run, in this boot. They come oldest first.
+    pub(super) fn resume_act(&mut self, remedy: &Remedy, now: Duration, ago: Duration) {
+        let Some(acted) = now.checked_sub(ago) else { return };
+        if remedy.at_most.is_some_and(|at_most| ago < at_most.per) {
+            self.acts.push_back(acted);
+        }
+        let until = acted + remedy.cooldown;
+        if until > now {
+            self.phase = Phase::Cooling { until };
+        }
+    }
+
     /// Moves on by one evaluation of the rule.
     pub(super) fn advance(
         &mut self,

@@ -177,6 +177,29 @@ fn a_reload_resets_neither_cooldown_nor_budget() {
 }
 
 #[test]
+fn a_restart_resets_neither_cooldown_nor_budget() {
+    let acted = |mode, seconds: &[u64]| {
+        let rule = rules(LADDER).groups[0].rules[0].id.clone();
+        let acts = seconds.iter().map(|ago| (rule.clone(), mode, Duration::from_secs(*ago)));
+        let mut world = World::new(LADDER, Mode::Enforce);
+        world.policy.resume_acts(world.at, &acts.collect::<Vec<_>>());
+        world.free = Reading::Value(5.0);
+        let steps = world.run(Duration::from_secs(10));
+        (acts_of(&steps), holds(&steps))
+    };
+    assert_eq!(acted(Mode::Enforce, &[]), (1, vec![]));
+    assert_eq!(acted(Mode::Enforce, &[60]), (1, vec![]));
+    assert_eq!(acted(Mode::Enforce, &[2]), (1, vec![HoldReason::Cooldown]));
+    assert_eq!(acted(Mode::Enforce, &[900, 600, 60]), (0, vec![HoldReason::Budget]));
+    assert_eq!(acted(Mode::Observe, &[900, 600, 60, 2]), (1, vec![]), "nothing was done");
+    assert_eq!(acted(Mode::Enforce, &[9000, 8000, 7000]), (1, vec![]), "before this boot");
+}
+
+fn acts_of(steps: &[Step]) -> usize {
+    acts(steps).len()
+}
+
+#[test]
 fn a_notice_waits_for_nobody() {
     let second = "
   - alert: Tell

@@ -139,3 +139,26 @@ fn an_action_that_hangs_keeps_neither_notices_back_nor_the_end() {
     assert_eq!(results, ["done", "timed_out"], "{history:#?}");
     assert_eq!(of_kind(&history, "note").last().unwrap()["text"], "stopped");
 }
+
+#[test]
+fn a_restart_resets_no_guard_rail() {
+    let node = Node::new("gb10-4k");
+    node.write_rules(ALWAYS);
+    let daemon = node.start(&["--mode=enforce"]);
+    daemon.wait_until("through", |daemon| one(daemon, "compact_memory", "done"));
+    daemon.kill();
+    fs::write(node.drop_caches(), "").unwrap();
+    let daemon = node.start(&["--mode=enforce"]);
+    daemon.wait_until("held", |daemon| {
+        let held = "uma_decisions_total{rule=\"Always\",verdict=\"hold\",reason=\"cooldown\"}";
+        let mut metrics = daemon.metrics().into_iter();
+        metrics.any(|(series, value)| value > 0.0 && labels(&series) == labels(held))
+    });
+    assert!(!one(&daemon, "drop_caches", "done"));
+    assert_eq!(read(&node, "drop_caches"), "");
+}
+
+/// A series' parts in an order of their own.
+fn labels(series: &str) -> std::collections::BTreeSet<String> {
+    series.split(['{', '}', ',']).map(str::to_owned).collect()
+}

@@ -115,8 +115,8 @@ fn free_port() -> u16 {
         .port()
 }
 
-fn healthy(address: &str) -> bool {
-    let url = format!("http://{address}/-/healthy");
+fn ready(address: &str) -> bool {
+    let url = format!("http://{address}/-/ready");
     reqwest::blocking::get(url).is_ok_and(|answer| answer.status() == 200)
 }
 
@@ -126,11 +126,11 @@ fn it_listens_on_every_address_that_it_is_given_and_a_bare_port_is_both_protocol
     let (all, one) = (free_port(), free_port());
     let (everywhere, local) = (format!(":{all}"), format!("127.0.0.1:{one}"));
     let daemon = node.start(&["--web.listen-address", &everywhere, "--web.listen-address", &local]);
-    assert!(healthy(daemon.address()));
-    assert!(healthy(&local));
-    assert!(healthy(&format!("127.0.0.1:{all}")));
+    assert!(ready(daemon.address()));
+    assert!(ready(&local));
+    assert!(ready(&format!("127.0.0.1:{all}")));
     if TcpListener::bind("[::1]:0").is_ok() {
-        assert!(healthy(&format!("[::1]:{all}")));
+        assert!(ready(&format!("[::1]:{all}")));
     }
 }
 
@@ -143,7 +143,9 @@ fn without_root_it_says_what_is_missing_and_goes_on_with_the_rest() {
     let folder = tempfile::tempdir().unwrap();
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let program = folder.path().join("umawarden");
-    fs::copy(binary(), &program).unwrap();
+    // Not by this process: another test may fork while the copy is open, and then it is "busy".
+    let copied = Command::new("cp").arg(binary()).arg(&program).status().unwrap();
+    assert!(copied.success());
     let run = |mode: &str| {
         let daemon = Daemon::from_command(
             Command::new(&program)
@@ -218,18 +220,30 @@ fn systemd_is_told_when_it_watches_and_when_it_ends() {
     assert_eq!(told().trim(), "STOPPING=1");
 }
 
+/// Ends with the test, however that ends.
+struct Killed(std::process::Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _already_dead = self.0.kill();
+        let _already_reaped = self.0.wait();
+    }
+}
+
 /// A daemon whose standard error is that; on an address of its own.
-fn with_stderr(node: &Node, stderr: Stdio) -> (std::process::Child, String) {
+fn with_stderr(node: &Node, stderr: Stdio) -> (Killed, String) {
     let address = format!("127.0.0.1:{}", free_port());
     let child = Command::new(binary())
         .args(["run", "--web.listen-address", &address, "--storage.path"])
         .arg(node.storage())
         .args(node.arguments())
+        .stdout(Stdio::null())
         .stderr(stderr)
         .spawn()
+        .map(Killed)
         .unwrap();
     let deadline = std::time::Instant::now() + Duration::from_secs(20);
-    while !healthy(&address) {
+    while !ready(&address) {
         assert!(std::time::Instant::now() < deadline, "it does not answer");
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -240,17 +254,15 @@ fn with_stderr(node: &Node, stderr: Stdio) -> (std::process::Child, String) {
 fn a_log_that_cannot_be_written_does_not_end_it() {
     let node = Node::new("gb10-4k");
     let full = fs::File::options().write(true).open("/dev/full").unwrap();
-    let (mut child, address) = with_stderr(&node, full.into());
+    let (_child, address) = with_stderr(&node, full.into());
     let answer = reqwest::blocking::get(format!("http://{address}/metrics")).unwrap();
     assert!(answer.text().unwrap().contains("uma_memory_total_bytes"));
-    child.kill().unwrap();
-    child.wait().unwrap();
 }
 
 #[test]
 fn a_log_that_nobody_reads_does_not_stop_the_watching() {
     let node = Node::new("gb10-4k");
-    let (mut child, address) = with_stderr(&node, Stdio::piped());
+    let (_child, address) = with_stderr(&node, Stdio::piped());
     // Much more than fits in the pipe and in what waits for it.
     node.write_rules(&format!("groups:\n# {}\n- name: [\n", "long ".repeat(400)));
     let client = reqwest::blocking::Client::new();
@@ -258,7 +270,5 @@ fn a_log_that_nobody_reads_does_not_stop_the_watching() {
         let answer = client.post(format!("http://{address}/-/reload")).send().unwrap();
         assert_eq!(answer.status(), 500);
     }
-    assert!(healthy(&address));
-    child.kill().unwrap();
-    child.wait().unwrap();
+    assert!(ready(&address));
 }
