@@ -195,7 +195,11 @@ pub fn parse_metric(text: &str) -> Result<LabelMap, NotationError> {
     }
     scanner.skip_blanks();
     match scanner.rest() {
-        "" => Ok(labels),
+        // An empty label is as good as none.
+        "" => {
+            labels.retain(|_, value| !value.is_empty());
+            Ok(labels)
+        }
         _ => Err(scanner.unexpected("the end of the series")),
     }
 }

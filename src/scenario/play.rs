@@ -103,8 +103,7 @@ impl<'t> Play<'t> {
                 return self.failures;
             }
         }
-        // What is sampled after the last evaluation is not seen, as in promtool; outcomes that are
-        // due by then are.
+        // What is sampled after the last evaluation is not seen, as in promtool.
         self.look_until(Duration::MAX);
         self.failures
     }
@@ -132,9 +131,9 @@ impl<'t> Play<'t> {
             return true;
         }
         self.next_evaluation += self.file.evaluation_interval;
-        let status = self.policy.status(now);
-        let alerts = status.rules.iter().flat_map(|rule| &rule.alerts);
-        self.world.show_alerts(now, alerts);
+        if self.world.asks_for_alerts() {
+            self.world.show_alerts(now, &self.policy.status(now).rules);
+        }
         step.doubts.iter().all(|doubt| self.is_excusable(doubt, at))
     }
 

@@ -1,5 +1,4 @@
-//! What remedies are expected to decide, and what their actions come to: our own part of the
-//! format.
+//! What remedies are expected to decide, and what their actions come to: our part of the format.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -8,7 +7,7 @@ use std::time::Duration;
 use super::file::{InputSeries, entries, eval_time, input_series, required};
 use crate::config::decode::{self, Findings, Table};
 use crate::config::yaml::Node;
-use crate::model::{Action, Decision, HoldReason, OutcomeResult, Verdict};
+use crate::model::{Action, CacheKind, Decision, HoldReason, OutcomeResult, Verdict};
 use crate::policy::promql::did_you_mean;
 
 const EXPECTED_KEYS: [&str; 7] = ["at", "rule", "alert", "step", "action", "verdict", "reason"];
@@ -158,13 +157,19 @@ fn verdict(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<ExpectedVer
 /// An action's name, perhaps with what follows it in texts: `drop_caches all`.
 fn action(node: &Node, findings: &mut Findings<'_>) -> Option<String> {
     let text = decode::text(node, "action", findings)?;
-    let name = text.split(' ').next().unwrap_or_default();
-    if Action::NAMES.contains(&name) {
+    if text.starts_with("notify \"") {
         return Some(text.to_owned());
     }
-    let hint = did_you_mean(name, Action::NAMES)
-        .unwrap_or_else(|| format!("known actions: {}", Action::NAMES.join(", ")));
-    findings.add(node.span.clone(), format!("unknown action \"{name}\"")).hint(hint);
+    let drops = [CacheKind::PageCache, CacheKind::All]
+        .into_iter()
+        .flat_map(|what| [false, true].map(|sync| Action::DropCaches { what, sync }.to_string()));
+    let known: Vec<String> = Action::NAMES.map(str::to_owned).into_iter().chain(drops).collect();
+    if known.iter().any(|known| known == text) {
+        return Some(text.to_owned());
+    }
+    let hint = did_you_mean(text, known.iter().map(String::as_str))
+        .unwrap_or_else(|| format!("known actions: {}", known.join(", ")));
+    findings.add(node.span.clone(), format!("unknown action \"{text}\"")).hint(hint);
     None
 }
 

@@ -1,14 +1,13 @@
 //! The declared world: series that play themselves, and all that expressions may look at.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::file::{InputSeries, Test};
 use super::notation::{Cursor, Sequence};
 use crate::model::{Moment, Observation, Reading, SeriesKey};
 use crate::policy::promql::{EvalTime, Evaluated, Expr};
-use crate::policy::status::AlertStatus;
+use crate::policy::status::{AlertStatus, RuleStatus};
 use crate::policy::store::{SeriesStore, stale_marker};
 
 /// Series at play.
@@ -89,20 +88,22 @@ impl World {
         self.next += 1;
     }
 
+    /// Whether any expression asks for alerts.
+    pub(super) fn asks_for_alerts(&self) -> bool {
+        self.alerts.is_some()
+    }
+
     /// Shows alerts as Prometheus does, in the series `ALERTS` and `ALERTS_FOR_STATE`.
-    pub(super) fn show_alerts<'a>(
-        &mut self,
-        at: Moment,
-        alerts: impl Iterator<Item = &'a AlertStatus>,
-    ) {
+    pub(super) fn show_alerts(&mut self, at: Moment, rules: &[RuleStatus]) {
         let Some(shown) = &mut self.alerts else { return };
         let mut current = BTreeSet::new();
         let at_ms = at.timeline_ms();
-        for alert in alerts {
+        let alerts = rules.iter().flat_map(|rule| rule.alerts.iter().map(move |a| (rule, a)));
+        for (rule, alert) in alerts {
             let since = alert.active_since.utc.as_second() as f64;
             let state = Some(alert.state.name());
             for (name, state, value) in [(ALERTS, state, 1.0), (ALERTS_FOR_STATE, None, since)] {
-                let key = alert_key(name, &alert.labels, state);
+                let key = alert_key(name, rule, alert, state);
                 let id = self.store.intern(&key);
                 self.store.append(id, at_ms, Reading::Value(value));
                 current.insert(key);
@@ -122,10 +123,12 @@ impl World {
     }
 }
 
-fn alert_key(name: &str, labels: &[(Arc<str>, Arc<str>)], state: Option<&str>) -> SeriesKey {
-    let own = labels.iter().map(|(name, value)| (&**name, &**value));
-    let mut labels: Vec<(&str, &str)> =
-        own.filter(|(name, _)| state.is_none() || *name != "alertstate").collect();
+/// A label of the rule that renders to nothing stands there as written: so does Prometheus.
+fn alert_key(name: &str, rule: &RuleStatus, alert: &AlertStatus, state: Option<&str>) -> SeriesKey {
+    let written = rule.labels.iter().chain(&alert.labels);
+    let mut labels: BTreeMap<&str, &str> =
+        written.map(|(name, value)| (&**name, &**value)).collect();
     labels.extend(state.map(|state| ("alertstate", state)));
+    let labels: Vec<(&str, &str)> = labels.into_iter().collect();
     SeriesKey::new(name, &labels)
 }

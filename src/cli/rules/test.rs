@@ -57,7 +57,7 @@ A test file has the shape of promtool's own (`promtool test rules`), plus `remed
       then:                             # the world has changed: values from the next sample on
       - {series: uma_memory_free_bytes, values: 40e9x90}
     remedy_test:
-    - eval_time: 5s                     # all decisions since the entry before, or the start, in order
+    - eval_time: 5s                     # all decisions since the entry before, in order
       exp_decisions:                    # none: nothing is decided
       - {alert: PageCacheEatsReserve, step: 0, action: drop_caches, verdict: act}
       - {rule: memory/PageCacheEatsReserve, at: 4200ms, verdict: hold, reason: aim_met}

@@ -125,6 +125,7 @@ fn rules(dice: &mut Dice) -> (String, Vec<String>) {
                 "{zone: '{{ $labels.zone }}x'}",
                 "{v: '{{ $value }}'}",
                 "{zone: one, node: one, source: one}",
+                "{kept: '{{ $labels.none }}', alertstate: mine}",
                 "{}",
             ]);
             let notes = dice.pick(&[
