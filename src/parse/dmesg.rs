@@ -210,7 +210,11 @@ impl LogText {
             }
             Form::Bare | Form::Kmsg => {}
         }
-        let text = if self.form == Form::Bare { text.trim() } else { text };
+        let text = match self.form {
+            // Where somebody has cut the stamp and the host off, the identifier may be left.
+            Form::Bare => text.trim().strip_prefix("kernel: ").unwrap_or(text.trim()),
+            Form::Kmsg | Form::Stamped => text,
+        };
         self.replace(Message { from_kernel: true, text: text.to_owned(), ..Message::default() })
     }
 

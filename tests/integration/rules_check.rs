@@ -95,7 +95,7 @@ fn a_path_that_cannot_be_read_is_told_beside_the_mistakes() {
     let output = check(&["tests/fixtures/rules/none.yaml", "tests/fixtures/rules/broken/tab.yaml"]);
     assert_eq!(output.status.code(), Some(2));
     let text = text(&output);
-    assert!(text.contains("tests/fixtures/rules/broken/tab.yaml:2:"), "{text}");
+    assert!(text.contains("tests/fixtures/rules/broken/tab.yaml:3:"), "{text}");
     assert!(text.contains("none.yaml: there is no such file"), "{text}");
 }
 

@@ -12,7 +12,7 @@ use crate::policy::promql::did_you_mean;
 #[cfg(test)]
 mod tests;
 
-/// After so many mistakes a file is read no further: nobody reads more, and showing one costs a
+/// After so many mistakes a file is read no further: nobody wants more, and showing one costs a
 /// walk through the file.
 const MOST_SHOWN: usize = 100;
 
@@ -88,6 +88,12 @@ impl Noted<'_> {
     }
 }
 
+/// What [`wrong_kind`] calls the kind that has keys.
+pub const MAPPING: &str = "a mapping of keys and values";
+
+/// Keys that belong elsewhere or have another name here, and what to do about them.
+pub type Advice = (&'static [&'static str], &'static str);
+
 /// A mapping whose keys have been checked.
 pub struct Table<'n> {
     /// The mapping itself.
@@ -103,13 +109,32 @@ impl<'n> Table<'n> {
         known: &[&str],
         findings: &mut Findings<'_>,
     ) -> Option<Self> {
+        Self::read_advised(node, what, known, &[], findings)
+    }
+
+    /// The same with advice for keys that people are known to write there.
+    pub fn read_advised(
+        node: &'n Node,
+        what: &str,
+        known: &[&str],
+        advice: &[Advice],
+        findings: &mut Findings<'_>,
+    ) -> Option<Self> {
+        if !matches!(node.content, Content::Map(_)) {
+            wrong_kind(node, what, MAPPING, findings)
+                .hint(format!("its keys: {}", known.join(", ")));
+            return None;
+        }
         let entries = pairs(node, what, findings)?;
         for (key, at, _) in entries.iter().filter(|(key, ..)| !known.contains(key)) {
             if findings.is_full() {
                 findings.more = true;
                 break;
             }
-            let hint = did_you_mean(key, known.iter().copied())
+            let advised = advice.iter().find(|(keys, _)| keys.contains(key));
+            let hint = advised
+                .map(|(_, advice)| (*advice).to_owned())
+                .or_else(|| did_you_mean(key, known.iter().copied()))
                 .unwrap_or_else(|| format!("known keys: {}", known.join(", ")));
             findings.add(at.span.clone(), format!("unknown key \"{key}\" in {what}")).hint(hint);
         }
@@ -140,7 +165,7 @@ pub fn pairs<'n>(
     findings: &mut Findings<'_>,
 ) -> Option<Vec<(&'n str, &'n Node, &'n Node)>> {
     let Content::Map(written) = &node.content else {
-        wrong_kind(node, what, "a mapping of keys and values", findings);
+        wrong_kind(node, what, MAPPING, findings);
         return None;
     };
     let mut entries: Vec<(&str, &Node, &Node)> = Vec::with_capacity(written.len());
@@ -164,9 +189,14 @@ pub fn pairs<'n>(
 }
 
 /// Notes that a value is of the wrong kind.
-pub fn wrong_kind(node: &Node, what: &str, wanted: &str, findings: &mut Findings<'_>) {
+pub fn wrong_kind<'f>(
+    node: &Node,
+    what: &str,
+    wanted: &str,
+    findings: &'f mut Findings<'_>,
+) -> Noted<'f> {
     let message = format!("{what} must be {wanted}, but this is {}", node.kind());
-    findings.add(first_token(node), message);
+    findings.add(first_token(node), message)
 }
 
 /// A block collection is shown by its first part.

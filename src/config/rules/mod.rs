@@ -4,11 +4,12 @@
 //! `STEPS` there.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::decode::{self, Findings, Table};
+use super::decode::{self, Advice, Findings, Table};
 use super::mistake::{Mistakes, SourceText};
 use super::settings::limits;
 use super::yaml::{self, Content, Node};
@@ -22,9 +23,20 @@ mod tests;
 /// Each takes tens of kibibytes for as long as the rules are loaded.
 const MOST_PATTERNS: usize = 1_000;
 
+/// With it, `group/alert` can still be asked for over HTTP.
+const LONGEST_NAME: usize = 255;
+
 const FILE_KEYS: [&str; 1] = ["groups"];
 
 const GROUP_KEYS: [&str; 6] = ["name", "interval", "limit", "query_offset", "labels", "rules"];
+
+const GROUP_ADVICE: [Advice; 2] = [
+    (
+        &["alert", "expr", "for", "keep_firing_for", "annotations", "remedy", "mode"],
+        "it belongs to a rule: indent it as deep as the rule's other keys",
+    ),
+    (&["evaluation_interval"], "write interval: …"),
+];
 
 /// Reads all rule files together. Groups without an `interval` are evaluated every
 /// `evaluation_interval`. The error holds every mistake of every file.
@@ -59,6 +71,10 @@ impl<'f> Reader<'f> {
         if matches!(root.content, Content::Null) {
             return Vec::new();
         }
+        if let Some((place, hint)) = other_shape(root) {
+            findings.add(place, "this is not a rule file").hint(hint);
+            return Vec::new();
+        }
         let Some(table) = Table::read(root, "a rule file", &FILE_KEYS, findings) else {
             return Vec::new();
         };
@@ -76,7 +92,7 @@ impl<'f> Reader<'f> {
     }
 
     fn group(&mut self, node: &Node, findings: &mut Findings<'f>) -> Option<RuleGroup> {
-        let table = Table::read(node, "a group", &GROUP_KEYS, findings)?;
+        let table = Table::read_advised(node, "a group", &GROUP_KEYS, &GROUP_ADVICE, findings)?;
         refuse_unsupported(&table, findings);
         let name = self.group_name(&table, findings);
         let interval = match table.get("interval") {
@@ -143,10 +159,33 @@ impl<'f> Reader<'f> {
     }
 }
 
+/// Files of other shapes that people are likely to have, each with what to do.
+fn other_shape(root: &Node) -> Option<(Range<usize>, &'static str)> {
+    const SHAPE: &str = "write groups: [{name: …, rules: [{alert: …, expr: …}]}]";
+    let pairs = match &root.content {
+        Content::Map(pairs) => pairs,
+        Content::List(_) => return Some((root.span.start..root.span.start + 1, SHAPE)),
+        Content::Null | Content::Scalar(_) => return None,
+    };
+    let key = |name: &str| pairs.iter().map(|(key, _)| key).find(|key| key.text() == Some(name));
+    if key("groups").is_some() {
+        return None;
+    }
+    let resource = key("apiVersion").filter(|_| key("spec").is_some());
+    let hint = "this is a Kubernetes resource: what its spec holds is a rule file";
+    resource.map(|key| (key.span.clone(), hint)).or_else(|| {
+        let part = ["rules", "alert", "expr"].into_iter().find_map(key)?;
+        Some((part.span.clone(), SHAPE))
+    })
+}
+
 /// A group's or an alert's name: it becomes a label value and a part of log lines.
 fn name(text: &str) -> Result<String, String> {
     if text.trim().is_empty() {
         return Err("a name cannot be empty".to_owned());
+    }
+    if text.len() > LONGEST_NAME {
+        return Err(format!("a name has at most {LONGEST_NAME} bytes"));
     }
     if text.chars().any(char::is_control) {
         return Err("a name cannot contain control characters".to_owned());

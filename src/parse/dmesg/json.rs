@@ -92,10 +92,12 @@ impl PrettyJson {
             (line == "{").then(|| self.entry = Some(line.to_owned()))?;
             return Some(None);
         };
-        let member = line.starts_with(['"', '[', ']', ',']) || line.parse::<f64>().is_ok();
-        let element = line.strip_suffix(',').is_some_and(|line| line.parse::<f64>().is_ok());
+        let element = line.strip_suffix(',').unwrap_or(line);
+        let member = line.starts_with('"')
+            || matches!(element, "[" | "]")
+            || element.bytes().all(|byte| byte.is_ascii_digit());
         let ends = line == "}";
-        if !(member || element || ends) || entry.len() + line.len() > LONGEST_ENTRY {
+        if !(member || ends) || entry.len() + line.len() > LONGEST_ENTRY {
             // No entry, or one that was cut; what follows is something else.
             self.entry = None;
             return None;

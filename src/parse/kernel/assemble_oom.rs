@@ -136,7 +136,11 @@ impl EventAssembler {
             }
             self.mute(line);
         } else {
-            self.note(line, |trace| trace.body(line.text));
+            // Nothing but the kill follows the choice; other messages do not put off its deadline.
+            let chosen = self.target(line).and_then(|at| self.traces.get(at));
+            if !chosen.is_some_and(Trace::has_choice) {
+                self.note(line, |trace| trace.body(line.text));
+            }
         }
     }
 
@@ -419,6 +423,13 @@ impl EventAssembler {
             Some(message @ (OomLine::Group { .. } | OomLine::Limit { .. })) if !other => {
                 self.broken_cgroup = None;
                 self.feed_oom(message, line, out);
+                true
+            }
+            Some(OomLine::CgroupUnfinished) if !other && joined.ends_with(oom::LIMIT) => {
+                self.broken_cgroup = Some(BrokenMessage {
+                    text: joined,
+                    ..BrokenMessage::new(line, self.now, None)
+                });
                 true
             }
             _ => false,

@@ -31,8 +31,9 @@ use trace::{Anchor, Position, Trace};
 
 /// What is incomplete is held for this long after its last line.
 const SILENCE: Duration = Duration::from_secs(1);
-/// Nothing is held for longer than this, however busy the log.
-const LONGEST_HOLD: Duration = Duration::from_secs(10);
+/// Nothing is held for longer than this, however busy the log. A serial console prints a trace with
+/// a few thousand tasks at 10 KiB a second.
+const LONGEST_HOLD: Duration = Duration::from_secs(60);
 /// The same in lines, for logs without times: since the last line that belonged to it, and in all.
 const SILENT_LINES: u64 = 2_000;
 const LONGEST_HOLD_LINES: u64 = 20_000;

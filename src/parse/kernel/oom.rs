@@ -32,7 +32,7 @@ pub(super) enum OomLine<'a> {
     Group { memcg: &'a str },
     /// Before 4.19: the victim's cgroup, and the one whose limit was hit.
     Limit { memcg: &'a str, oom_memcg: &'a str },
-    /// One of the two above, which the kernel prints in pieces, without its end.
+    /// One of the two above without its end: the kernel prints them in pieces.
     CgroupUnfinished,
     /// The cgroup whose limit was hit.
     Stats { oom_memcg: &'a str },
@@ -51,7 +51,7 @@ pub(super) struct Killed<'a> {
 }
 
 const GROUP: &str = " are going to be killed due to memory.oom.group set";
-const LIMIT: &str = " killed as a result of limit of ";
+pub(super) const LIMIT: &str = " killed as a result of limit of ";
 
 /// Reads a line; `None` where it is none of these.
 pub(super) fn parse(text: &str) -> Option<OomLine<'_>> {
@@ -180,13 +180,39 @@ pub(super) fn summary(text: &str) -> Option<Summary> {
         .find(|at| rest.get(at + 6..).is_some_and(fits_comm))
         .or_else(|| rest.rfind(",task="))?;
     let (head, comm) = (rest.get(..at)?, rest.get(at + 6..)?);
+    let Cgroups { constraint, oom_memcg, memcg } = cgroups(head);
+    Some(Summary { constraint, oom_memcg, memcg, comm: comm.to_owned(), pid })
+}
+
+/// What the `oom-kill:` line says before it names the victim.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Cgroups {
+    pub constraint: Option<OomConstraint>,
+    pub oom_memcg: Option<String>,
+    pub memcg: Option<String>,
+}
+
+fn cgroups(head: &str) -> Cgroups {
     // The slash is what a cpuset's name, which stands before them, cannot hold.
     let (head, memcg) = match head.split_once(",task_memcg=/") {
         Some((head, memcg)) => (head, Some(format!("/{memcg}"))),
         None => (head, None),
     };
     let oom_memcg = head.split_once(",oom_memcg=/").map(|(_, path)| format!("/{path}"));
-    Some(Summary { constraint: constraint(head), oom_memcg, memcg, comm: comm.to_owned(), pid })
+    Cgroups { constraint: constraint(head), oom_memcg, memcg }
+}
+
+/// What is whole of a line whose end is missing: the kernel cuts it at 1 KiB, and it holds two
+/// paths.
+pub(super) fn cut_summary(text: &str) -> Cgroups {
+    let head = text.strip_prefix("oom-kill:constraint=").unwrap_or_default();
+    if let Some(end) = head.rfind(",task=") {
+        return cgroups(head.get(..end).unwrap_or_default());
+    }
+    if let Some(end) = head.rfind(",task_memcg=/") {
+        return cgroups(head.get(..end).unwrap_or_default());
+    }
+    Cgroups { constraint: constraint(head), ..Cgroups::default() }
 }
 
 fn constraint(text: &str) -> Option<OomConstraint> {

@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 pub use self::parser::is_label_name;
 pub use self::suggest::did_you_mean;
-use self::syntax::{Kind, Node};
+use self::syntax::{Kind, Node, ValueType};
 use super::store::{SeriesId, SeriesStore};
 
 /// A parsed and type-checked expression.
@@ -158,6 +158,20 @@ impl Expr {
             same
         });
         reads
+    }
+
+    /// Whether it may or may not hold: as a vector it may be empty by what it compares, as a number
+    /// it tells the truth of a comparison.
+    pub fn is_condition(&self) -> bool {
+        let is_number = self.root.value_type() == ValueType::Scalar;
+        let mut nodes = vec![&self.root];
+        while let Some(node) = nodes.pop() {
+            if node.may_filter() || (is_number && node.compares()) {
+                return true;
+            }
+            nodes.extend(node.children());
+        }
+        false
     }
 
     /// How many regular expressions it holds.

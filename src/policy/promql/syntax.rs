@@ -346,6 +346,23 @@ impl Node {
         node
     }
 
+    /// Whether it is a comparison.
+    pub(super) fn compares(&self) -> bool {
+        matches!(&self.kind, Kind::Binary(binary) if binary.op.is_comparison())
+    }
+
+    /// Whether it lets through only some of what it is given, by value or by presence.
+    pub(super) fn may_filter(&self) -> bool {
+        match &self.kind {
+            Kind::Binary(binary) if binary.op.is_set() => true,
+            Kind::Binary(binary) => self.compares() && !binary.returns_bool,
+            Kind::Call { function, .. } => {
+                matches!(function, Function::Absent | Function::AbsentOverTime)
+            }
+            _ => false,
+        }
+    }
+
     /// Its direct parts.
     pub(super) fn children(&self) -> Vec<&Self> {
         match &self.kind {

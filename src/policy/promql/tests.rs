@@ -314,6 +314,39 @@ proptest::proptest! {
     }
 
     #[test]
+    fn whatever_is_read_is_evaluated_alike_from_its_printed_form(
+        inner in proptest::sample::select(vec![
+            "uma_a", "uma_a{zone=\"dma\"}", "uma_a offset 1m", "vector(1)", "uma_b", "uma_c",
+            "rate(uma_a[1m])", "absent(uma_c)", "max_over_time(uma_a[30s])",
+        ]),
+        around in proptest::collection::vec(
+            proptest::sample::select(vec![
+                ("sum by (zone) (", ")"), ("-", ""), ("abs(", ")"), ("topk(1, ", ")"),
+                ("(", " > 1)"), ("(2 ^ ", ")"), ("(", " / on(zone) group_left() uma_a)"),
+                ("label_replace(", ", \"zone\", \"$1$1\", \"zone\", \"(.*)\")"),
+                ("(", " or uma_b)"), ("(uma_a unless on() ", ")"), ("vector(scalar(", "))"),
+                ("quantile(0.5, ", ")"), ("clamp(", ", 0, 1)"), ("count without (zone) (", ")"),
+                ("(", " == bool uma_a)"), ("sort_desc(", ")"), ("round(", ", 0.1)"),
+            ]),
+            0..8,
+        )
+    ) {
+        let store = store(&[
+            ("uma_a", &[("zone", "dma")], Reading::Value(f64::NAN)),
+            ("uma_a", &[("zone", "normal")], Reading::Value(1e300)),
+            ("uma_b", &[], Reading::Value(-1.5)),
+            ("uma_c", &[], Reading::Unsupported),
+        ]);
+        let text = around.iter().fold(inner.to_owned(), |text, (before, after)| {
+            format!("{before}{text}{after}")
+        });
+        let expr = parse(&text).expect(&text);
+        let again = parse(&expr.to_string()).expect("its printed form");
+        let evaluated = [&expr, &again].map(|expr| format!("{:?}", expr.evaluate(&store, NOW)));
+        proptest::prop_assert_eq!(&evaluated[0], &evaluated[1]);
+    }
+
+    #[test]
     fn any_words_are_parsed_or_refused_and_print_as_they_were_read(
         words in proptest::collection::vec(
             proptest::sample::select(vec![

@@ -7,6 +7,9 @@ use super::{Datum, MAX_RENDERED};
 /// Bound on the memory of one compiled regular expression, in bytes.
 const REGEX_SIZE: usize = 32 * 1024;
 
+/// The longest text in which a pattern is looked for: to find all matches may take its square.
+const MAX_SEARCHED: usize = 2048;
+
 /// A function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Function {
@@ -186,6 +189,9 @@ fn humanize_timestamp(seconds: f64) -> Result<String, String> {
 }
 
 fn replace_all(pattern: &str, replacement: &str, text: &str) -> Result<String, String> {
+    if text.len() > MAX_SEARCHED {
+        return Err(format!("reReplaceAll takes a text of at most {MAX_SEARCHED} bytes"));
+    }
     let regex = regex::RegexBuilder::new(pattern)
         .size_limit(REGEX_SIZE)
         .dfa_size_limit(REGEX_SIZE)

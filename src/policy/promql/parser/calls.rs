@@ -132,6 +132,10 @@ impl Parser<'_> {
 
     /// Reads `(label, …)`.
     pub(super) fn label_list(&mut self) -> Result<Vec<Arc<str>>, ExprError> {
+        if self.peek() == &Token::Word {
+            let hint = format!("write ({})", self.written());
+            return Err(self.unexpected("\"(\" before the labels").with_hint(hint));
+        }
         self.expect_sign("(", "before the labels")?;
         let mut labels: Vec<Arc<str>> = Vec::new();
         while !self.take_sign(")") {

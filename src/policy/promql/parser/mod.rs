@@ -110,7 +110,15 @@ impl<'t> Parser<'t> {
     fn unexpected(&self, expected: &str) -> ExprError {
         let span = self.span();
         if self.peek() == &Token::End {
-            return ExprError::new(span, format!("unexpected end of input, expected {expected}"));
+            let error =
+                ExprError::new(span, format!("unexpected end of input, expected {expected}"));
+            let before = self.next.checked_sub(1).and_then(|before| self.tokens.get(before));
+            return match before {
+                Some((Token::Sign("%"), _)) => {
+                    error.with_hint("% is the remainder of a division; 10 percent is 0.1")
+                }
+                _ => error,
+            };
         }
         let error = ExprError::new(
             span,
