@@ -200,11 +200,11 @@ impl<'t> Play<'t> {
             return None;
         }
         let outcomes = self.test.outcomes.iter().enumerate();
-        let fitting = outcomes
+        let mut fitting = outcomes
             .filter(|(_, outcome)| is_named(&decision.action, &outcome.action))
             .map(|(place, _)| place);
         let free = fitting.clone().find(|place| !self.taken.contains(place));
-        let place = free.or(fitting.last())?;
+        let place = free.or(fitting.next_back())?;
         self.taken.insert(place);
         Some(place)
     }

@@ -52,7 +52,7 @@ A test file has the shape of promtool's own (`promtool test rules`), plus `remed
     mode: enforce                       # the default here; or observe
     outcomes:                           # what acts come to; without: done, at once
     - action: drop_caches               # of the first drop_caches; the next entry is for
-      result: done                      #   the next act, the last stays. Or failed, skipped, timed_out
+      result: done                      #   the next, the last stays; failed, skipped, timed_out
       after: 200ms
       then:                             # the world has changed: values from the next sample on
       - {series: uma_memory_free_bytes, values: 40e9x90}
