@@ -1,6 +1,6 @@
 //! Lets a test's time pass and looks at what it brings.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -52,8 +52,8 @@ struct Play<'t> {
     next_evaluation: Duration,
     /// Actions under way: when each ends, and which declared outcome it has.
     acting: Vec<(Outcome, Option<usize>)>,
-    /// How often each declared outcome's action has been decided.
-    acts: BTreeMap<String, usize>,
+    /// Declared outcomes that an act has taken.
+    taken: BTreeSet<usize>,
     decisions: Vec<Decision>,
     /// How many of them earlier tests have seen.
     compared: usize,
@@ -86,7 +86,7 @@ impl<'t> Play<'t> {
             measured: Arc::new(Schema { series: Vec::new() }),
             next_evaluation: Duration::ZERO,
             acting: Vec::new(),
-            acts: BTreeMap::new(),
+            taken: BTreeSet::new(),
             decisions: Vec::new(),
             compared: 0,
             ahead,
@@ -193,21 +193,20 @@ impl<'t> Play<'t> {
         self.acting.push((outcome, declared));
     }
 
-    /// The declared outcome of an act: the first act of an action takes the first entry that names
-    /// it, the second the second, and the last entry stays. What is only told has none.
+    /// The declared outcome of an act: the first that names its action and that no act has taken
+    /// yet, else the last that names it. What is only told has none.
     fn declared(&mut self, decision: &Decision) -> Option<usize> {
         if decision.mode == Mode::Observe {
             return None;
         }
         let outcomes = self.test.outcomes.iter().enumerate();
-        let fitting: Vec<usize> = outcomes
+        let mut fitting = outcomes
             .filter(|(_, outcome)| is_named(&decision.action, &outcome.action))
-            .map(|(place, _)| place)
-            .collect();
-        let acts = self.acts.entry(decision.action.to_string()).or_default();
-        let place = fitting.get(*acts).or(fitting.last()).copied();
-        *acts += 1;
-        place
+            .map(|(place, _)| place);
+        let free = fitting.clone().find(|place| !self.taken.contains(place));
+        let place = free.or(fitting.next_back())?;
+        self.taken.insert(place);
+        Some(place)
     }
 
     fn end_actions(&mut self, at: Duration, seen: &mut Vec<Observation>) {

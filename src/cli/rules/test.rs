@@ -51,8 +51,8 @@ A test file has the shape of promtool's own (`promtool test rules`), plus `remed
         exp_annotations: {summary: ...}
     mode: enforce                       # the default here; or observe
     outcomes:                           # what acts come to; without: done, at once
-    - action: drop_caches               # the first drop_caches; a second entry for the second act;
-      result: done                      #   the last entry stays. Or failed, skipped, timed_out
+    - action: drop_caches               # of the first drop_caches; the next entry is for
+      result: done                      #   the next, the last stays; failed, skipped, timed_out
       after: 200ms
       then:                             # the world has changed: values from the next sample on
       - {series: uma_memory_free_bytes, values: 40e9x90}
