@@ -10,6 +10,8 @@ pub mod policy;
 
 pub mod config;
 
+pub mod scenario;
+
 pub mod sources;
 
 pub mod actions;

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -17,6 +18,7 @@ use crate::model::{Event, KernelEvent, Recovery};
 use crate::parse::dmesg::{LogText, Message};
 use crate::parse::kernel::EventAssembler;
 
+const STANDARD_INPUT: &str = "standard input";
 /// Longer lines are cut here while reading.
 const LONGEST_LINE: usize = 64 * 1024;
 /// The largest record that `/dev/kmsg` gives.
@@ -40,11 +42,15 @@ pub struct DmesgArguments {
 }
 
 const AFTER_HELP: &str = "\
-Reads what dmesg prints in any of its time formats (-T, -x, -r, -d, -e, --json, …), journalctl -k
-and the journal's other short formats and JSON, syslog files, raw /dev/kmsg, and bare lines.
-Only what the kernel wrote counts, and the kills that systemd-oomd and earlyoom log themselves.
+Reads what dmesg prints in any of its time formats (-T, -x, -r, -d, -e, --json, …), the journal's
+short formats and JSON, syslog files, raw /dev/kmsg, bare lines, and any of these indented, quoted
+or with a container log's stamps. Only what the kernel wrote counts, and the kills that systemd-oomd
+and earlyoom log themselves.
 
-Exit codes: 0 nothing was found, 1 something was found, 2 the log cannot be read.
+Exit codes, as a linter's: 0 the log was read and tells of nothing, 1 it tells of at least one event
+(recovered ones too; not the records that --all adds), 2 it cannot be read. So 1 is an answer, not a
+failure. Under `set -e`:
+  umawarden dmesg --json incident.log > events.json || [ $? -eq 1 ]
 
 Examples:
   umawarden dmesg
@@ -75,7 +81,7 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 fn read<W: Write>(file: Option<&Path>, report: &mut Report<W>) -> anyhow::Result<()> {
     match file {
         Some(path) if path.as_os_str() == "-" => {
-            read_lines(BufReader::new(io::stdin()), "standard input", report)
+            read_lines(BufReader::new(io::stdin()), STANDARD_INPUT, report)
         }
         Some(path) if path == Path::new("/dev/kmsg") => read_kmsg(report),
         Some(path) => {
@@ -84,7 +90,7 @@ fn read<W: Write>(file: Option<&Path>, report: &mut Report<W>) -> anyhow::Result
             read_lines(BufReader::new(file), &path.display().to_string(), report)
         }
         None if !is_piped() => read_kmsg(report),
-        None => read_lines(BufReader::new(io::stdin()), "standard input", report),
+        None => read_lines(BufReader::new(io::stdin()), STANDARD_INPUT, report),
     }
 }
 
@@ -102,8 +108,14 @@ fn read_lines<W: Write>(
     report: &mut Report<W>,
 ) -> anyhow::Result<()> {
     let cannot_read = || format!("cannot read {name}");
-    if input.fill_buf().with_context(cannot_read)?.starts_with(&[0x1f, 0x8b]) {
-        anyhow::bail!("{name} is compressed: give it as `zcat {name} | umawarden dmesg -`");
+    if let Some((what, reader)) = no_text(input.fill_buf().with_context(cannot_read)?) {
+        if name == STANDARD_INPUT {
+            anyhow::bail!("{name} is {what}: pipe it through `{reader}` first");
+        }
+        anyhow::bail!("{name} is {what}: give it as `{reader} {name} | umawarden dmesg -`");
+    }
+    if let Some(form) = journal_fields(input.fill_buf().with_context(cannot_read)?) {
+        anyhow::bail!("{name} is in the journal's {form} form: write it with `-o json` instead");
     }
     let mut log = LogText::new();
     each_line(input, name, |line| match log.feed(line) {
@@ -138,6 +150,37 @@ pub(super) fn each_line(
         }
         take(&line)?;
     }
+}
+
+/// What a file that begins like this is instead of a log's text, and what makes text of it. Read as
+/// text it would tell nothing, which would look like a log without findings.
+fn no_text(head: &[u8]) -> Option<(&'static str, &'static str)> {
+    const FORMS: [(&[u8], &str, &str); 6] = [
+        (b"\x1f\x8b", "compressed by gzip", "zcat"),
+        (b"\xfd7zXZ\0", "compressed by xz", "xzcat"),
+        (b"\x28\xb5\x2f\xfd", "compressed by zstd", "zstdcat"),
+        (b"\x04\x22\x4d\x18", "compressed by lz4", "lz4cat"),
+        (b"LPKSHHRH", "a binary journal", "journalctl --file"),
+        (b"BZh", "compressed by bzip2", "bzcat"),
+    ];
+    // PowerShell writes this when it redirects; mere bytes that are no UTF-8 are a damaged log.
+    if matches!(head, [0xff, 0xfe, _, 0, ..] | [0xfe, 0xff, 0, _, ..]) {
+        return Some(("UTF-16", "iconv -f UTF-16 -t UTF-8"));
+    }
+    let (magic, what, reader) = FORMS.iter().find(|(magic, _, _)| head.starts_with(magic))?;
+    let chance = magic == b"BZh" && head.get(4..10) != Some(b"1AY&SY");
+    (!chance).then_some((what, reader))
+}
+
+/// A form of the journal with a field a line. A message may hold what looks like further fields, so
+/// it cannot be read line by line.
+fn journal_fields(head: &[u8]) -> Option<&'static str> {
+    if head.starts_with(b"__CURSOR=") || head.starts_with(b"__REALTIME_TIMESTAMP=") {
+        return Some("export");
+    }
+    let mut lines = head.split(|byte| *byte == b'\n').filter(|line| !line.starts_with(b"-- "));
+    let first = lines.next()?;
+    first.windows(4).any(|four| four == b" [s=").then_some("verbose")
 }
 
 fn skip_line(input: &mut impl BufRead) -> io::Result<()> {
@@ -207,8 +250,8 @@ struct Report<W: Write> {
     assembler: EventAssembler,
     events: Vec<Event>,
     messages: u64,
-    /// Number and time of the records that were read.
-    seen: BTreeSet<(u64, Option<Duration>)>,
+    /// Time and identity of the records that were read.
+    seen: BTreeSet<(Option<Duration>, u64)>,
     /// By number of the message that dates the event.
     waiting: BTreeMap<u64, Waiting>,
     /// Stamps of the messages that events may still be dated by.
@@ -240,8 +283,8 @@ impl<W: Write> Report<W> {
 
     fn message(&mut self, message: &Message) -> anyhow::Result<()> {
         self.messages += 1;
-        if let Some(seq) = message.seq {
-            if !self.seen.insert((seq, message.position)) {
+        if let Some(identity) = identity(message) {
+            if !self.seen.insert((message.position, identity)) {
                 return Ok(());
             }
             if self.seen.len() > MOST_REMEMBERED {
@@ -331,15 +374,32 @@ impl<W: Write> Report<W> {
 
     fn summary(&mut self) -> anyhow::Result<()> {
         if self.counts.is_empty() {
-            writeln!(self.out, "Nothing found in {} messages.", self.messages)?;
+            writeln!(self.out, "Nothing found in {}.", messages(self.messages))?;
             return Ok(());
         }
-        writeln!(self.out, "\nIn {} messages:", self.messages)?;
+        writeln!(self.out, "\nIn {}:", messages(self.messages))?;
         for (kind, count) in &self.counts {
             writeln!(self.out, "{count:>8}  {kind:<18}  {}", meaning(kind))?;
         }
         Ok(())
     }
+}
+
+/// What two copies of one record have in common, in a log that holds parts of itself twice: the
+/// number, or the text under a stamp to the microsecond.
+fn identity(message: &Message) -> Option<u64> {
+    if message.seq.is_some() {
+        return message.seq;
+    }
+    message.exact.then(|| {
+        let mut hasher = DefaultHasher::new();
+        (&message.stamp, &message.identifier, &message.caller, &message.text).hash(&mut hasher);
+        hasher.finish()
+    })
+}
+
+fn messages(count: u64) -> String {
+    if count == 1 { "1 message".to_owned() } else { format!("{count} messages") }
 }
 
 /// A record that user space wrote, marked as such.

@@ -2,6 +2,7 @@
 
 pub mod dmesg;
 pub mod history;
+mod log;
 pub mod replay;
 pub mod rules;
 pub mod run;

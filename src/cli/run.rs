@@ -1,16 +1,12 @@
 //! `umawarden run`: the daemon.
 
-use std::io::IsTerminal;
 use std::sync::Arc;
 
 use clap::Args;
-use tracing_subscriber::filter::LevelFilter;
-use tracing_subscriber::fmt::SubscriberBuilder;
 
-use super::Exit;
+use super::{Exit, log};
 use crate::config::flags::RunFlags;
 use crate::config::reader::{environment, load};
-use crate::config::settings::{Log, LogFormat, LogLevel};
 use crate::daemon;
 
 /// Arguments of `umawarden run`.
@@ -41,29 +37,9 @@ pub fn execute(arguments: RunArguments) -> anyhow::Result<Exit> {
     let flags = arguments.flags;
     let environment = environment();
     let loaded = load(&flags, &environment)?;
-    begin_log(loaded.settings.log);
+    let log = log::begin(loaded.settings.log)?;
     let loader = Arc::new(move || load(&flags, &environment).map_err(|error| error.to_string()));
-    daemon::run(loaded, loader)?;
-    Ok(Exit::Fine)
-}
-
-/// The program's own log goes to standard error.
-fn begin_log(log: Log) {
-    let level = match log.level {
-        LogLevel::Error => LevelFilter::ERROR,
-        LogLevel::Warn => LevelFilter::WARN,
-        LogLevel::Info => LevelFilter::INFO,
-        LogLevel::Debug => LevelFilter::DEBUG,
-        LogLevel::Trace => LevelFilter::TRACE,
-    };
-    let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-    let builder = SubscriberBuilder::default()
-        .with_max_level(level)
-        .with_writer(std::io::stderr)
-        .with_ansi(colours)
-        .with_target(false);
-    match log.format {
-        LogFormat::Text => builder.init(),
-        LogFormat::Json => builder.json().flatten_event(true).init(),
-    }
+    let ended = daemon::run(loaded, loader);
+    log.end();
+    ended.map(|()| Exit::Fine)
 }

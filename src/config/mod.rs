@@ -4,7 +4,7 @@
 //! the YAML library.
 
 pub mod catalogue;
-mod decode;
+pub mod decode;
 pub mod flags;
 pub mod measure;
 pub mod mistake;

@@ -12,6 +12,7 @@ use tokio::sync::mpsc;
 
 use super::own::OwnReadings;
 use super::recorder::{self, Recorder};
+use super::report::Report;
 use super::service::{Loader, Service, summary};
 use super::wake::Wake;
 use super::{Cursor, Daemon, clock, preflight, queries};
@@ -32,6 +33,9 @@ const INTENT_TAKES: Duration = Duration::from_secs(5);
 
 /// How long the start waits for what the journal knows.
 const JOURNAL_TAKES: Duration = Duration::from_secs(5);
+
+/// Below procfs: names this boot.
+const BOOT_ID: &str = "sys/kernel/random/boot_id";
 
 /// The kernel log whose sequence numbers are the kernel's own.
 const KERNEL_RING: &str = "/dev/kmsg";
@@ -91,9 +95,10 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         wake,
         own: OwnReadings::new(started),
         recorder,
+        report: Report::default(),
         boot_id,
         cursor,
-        next_sample: started.uptime,
+        next_sample: clock::monotonic(),
         next_slow: started.uptime,
         seen: Vec::new(),
     })
@@ -153,12 +158,18 @@ fn start_worker(
     .context("cannot start the thread that acts")
 }
 
-fn tell_what_is_missing(loaded: &Loaded) {
+/// Warns of what will be missing with these settings and rules.
+pub(super) fn tell_what_is_missing(loaded: &Loaded) {
     for remark in &loaded.remarks {
         tracing::warn!("{remark}");
     }
     for missing in preflight::missing(&loaded.settings, &loaded.rules) {
-        tracing::warn!(remedy = missing.remedy, "not available: {}", missing.what);
+        let (what, remedy) = (missing.what, missing.remedy);
+        if missing.wanted_now {
+            tracing::warn!(remedy, "not available: {what}");
+        } else {
+            tracing::info!(remedy, "would not be available in enforce mode: {what}");
+        }
     }
 }
 
@@ -166,15 +177,16 @@ fn tell_what_is_missing(loaded: &Loaded) {
 /// for itself, so its position is kept apart. A boot without an id cannot be told from the next
 /// one, so nothing is resumed in it.
 fn read_boot_id(settings: &Settings, started: Moment) -> Arc<str> {
-    let file = settings.path.procfs.join("sys/kernel/random/boot_id");
-    let boot_id = match std::fs::read_to_string(&file) {
-        Ok(text) if !text.trim().is_empty() => text.trim().to_owned(),
-        Ok(_) | Err(_) => {
-            let file = file.display();
-            tracing::warn!("no boot id in {file}: a restart may count kernel events again");
-            format!("unknown-{}", started.utc_ms())
-        }
-    };
+    // A procfs of somebody else's making may lack it; this kernel's own is the same boot.
+    let found = [&*settings.path.procfs, Path::new("/proc")].into_iter().find_map(|procfs| {
+        let text = std::fs::read_to_string(procfs.join(BOOT_ID)).ok()?;
+        Some(text.trim().to_owned()).filter(|text| !text.is_empty())
+    });
+    let boot_id = found.unwrap_or_else(|| {
+        let procfs = settings.path.procfs.display();
+        tracing::warn!("no {BOOT_ID} in {procfs}: a restart may count kernel events again");
+        format!("unknown-{}", started.utc_ms())
+    });
     let kmsg = &settings.path.kmsg;
     if kmsg == Path::new(KERNEL_RING) {
         return boot_id.into();

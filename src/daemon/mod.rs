@@ -6,6 +6,7 @@
 
 mod begin;
 mod clock;
+mod gate;
 mod own;
 mod preflight;
 mod queries;
@@ -21,17 +22,18 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::actions::ActionWorker;
+use crate::actions::{ActionWorker, Executor, Live};
 use crate::config::reader::Loaded;
 use crate::config::settings::Settings;
 use crate::journal::{Entry, Journal, Note};
-use crate::model::{Decision, Moment, Observation, Outcome, OutcomeResult, Verdict};
+use crate::model::{Action, Decision, Mode, Moment, Observation, Outcome, OutcomeResult, Verdict};
 use crate::policy::status::Status;
 use crate::policy::{Policy, Step};
 use crate::sources::kernel_log::{KernelLogSource, ReadClock, ReadEnd};
 use crate::sources::memory::MemorySource;
 use crate::sources::process::ProcessSource;
 use own::OwnReadings;
+use report::Report;
 use service::{Command, Service};
 use wake::Wake;
 
@@ -46,8 +48,12 @@ const SLOW_INTERVAL: Duration = Duration::from_secs(1);
 /// How often the kernel-log position is journalled while no event carries it along.
 const CURSOR_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The bound on closing everything down.
-const CLOSING_TAKES: Duration = Duration::from_millis(700);
+/// Batches that the log may hold already when the program starts. The largest ring that a kernel
+/// can have holds fewer records; a pipe whose writer never stops must not delay the start for ever.
+const BACKLOG_TURNS: usize = 1024;
+
+/// The bound on closing everything down. An action under way gets most of it to end.
+const CLOSING_TAKES: Duration = Duration::from_millis(900);
 
 /// Everything that the loop owns.
 struct Daemon {
@@ -64,8 +70,10 @@ struct Daemon {
     wake: Wake,
     own: OwnReadings,
     recorder: recorder::Recorder,
+    report: Report,
     boot_id: Arc<str>,
     cursor: Cursor,
+    /// On the clock that stops in suspend: nobody misses the samples of that time.
     next_sample: Duration,
     next_slow: Duration,
     seen: Vec<Observation>,
@@ -87,14 +95,15 @@ struct Cursor {
 /// out of file descriptors or threads. Everything else is exported and survived.
 pub fn run(loaded: Loaded, loader: Loader) -> anyhow::Result<()> {
     let mut daemon = begin::begin(loaded, loader)?;
-    daemon.take_backlog();
-    daemon.service.ready();
-    loop {
-        daemon.wait();
-        if daemon.obey() {
-            break;
+    if !daemon.take_backlog() {
+        daemon.service.ready();
+        loop {
+            daemon.wait();
+            if daemon.obey() {
+                break;
+            }
+            daemon.turn();
         }
-        daemon.turn();
     }
     daemon.close();
     Ok(())
@@ -103,25 +112,33 @@ pub fn run(loaded: Loaded, loader: Loader) -> anyhow::Result<()> {
 impl Daemon {
     /// Where an earlier run has left off in this boot, its counters resume before the records since
     /// then are read; at a first start what the log holds already is where the counters begin.
-    fn take_backlog(&mut self) {
+    /// Returns true when the program shall end already.
+    fn take_backlog(&mut self) -> bool {
         let resumes = self.cursor.next_seq.is_some();
         if resumes {
             self.sample(clock::now());
             self.step(clock::now());
         }
-        while self.read_kernel_log() == ReadEnd::More {
+        for _ in 0..BACKLOG_TURNS {
+            let end = self.read_kernel_log();
             self.step(clock::now());
+            if self.obey() {
+                return true;
+            }
+            if end == ReadEnd::Drained {
+                break;
+            }
         }
-        self.step(clock::now());
         self.sample(clock::now());
         self.step(clock::now());
+        self.next_sample = clock::monotonic() + self.settings.sampling_interval;
+        false
     }
 
     /// Sleeps until there is something to do.
     fn wait(&self) {
-        let now = clock::uptime();
-        let sample_in = self.next_sample.saturating_sub(now);
-        let timeout = sample_in.min(self.policy.next_step_in(now));
+        let sample_in = self.next_sample.saturating_sub(clock::monotonic());
+        let timeout = sample_in.min(self.policy.next_step_in(clock::uptime()));
         let timeout = Timespec {
             tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(timeout.subsec_nanos()),
@@ -148,6 +165,9 @@ impl Daemon {
                 }
                 Command::Reload { loaded, reply } => {
                     let answer = self.reload(loaded);
+                    // Whoever asked sees what came of it.
+                    self.seen.push(Observation::Readings(self.own.readings()));
+                    self.step(clock::now());
                     // Whoever asked may have gone.
                     let _gone = reply.send(answer);
                 }
@@ -157,16 +177,21 @@ impl Daemon {
     }
 
     fn turn(&mut self) {
+        let mut acted = false;
         while let Ok(outcome) = self.outcomes.try_recv() {
-            self.journal.record(&Entry::Outcome(outcome.clone()));
-            report::outcome(&outcome);
-            self.seen.push(Observation::Outcome(outcome));
+            acted |= outcome.result != OutcomeResult::Skipped;
+            self.take_outcome(outcome);
         }
         let more = self.read_kernel_log() == ReadEnd::More;
         let now = clock::now();
-        if now.uptime >= self.next_sample {
+        if acted {
+            // The signals after an action: all of them, those too that are read less often.
+            self.memory.read_all(&clock::uptime, &mut self.seen);
+        }
+        let monotonic = clock::monotonic();
+        if monotonic >= self.next_sample {
             self.sample(now);
-            self.schedule_next_sample(now.uptime);
+            self.schedule_next_sample(monotonic);
         }
         self.step(now);
         if more {
@@ -220,7 +245,7 @@ impl Daemon {
     }
 
     fn write_down(&mut self, now: Moment, step: Step) {
-        report::step(&step);
+        self.report.step(now.uptime, &step);
         self.write_down_kernel_log(now.uptime, step.events);
         for change in step.alerts {
             self.journal.record(&Entry::Alert(change));
@@ -250,19 +275,24 @@ impl Daemon {
     }
 
     fn have_done(&mut self, now: Moment, decision: Decision) {
-        let (id, action) = (decision.id, decision.action.name());
-        if let Err(error) = self.worker.submit(decision) {
-            let outcome = Outcome {
-                decision: id,
-                action: action.to_owned(),
-                result: OutcomeResult::Failed(error.to_string()),
-                ended: now,
-                took: Duration::ZERO,
-            };
-            self.journal.record(&Entry::Outcome(outcome.clone()));
-            report::outcome(&outcome);
-            self.seen.push(Observation::Outcome(outcome));
-        }
+        let (id, action) = (decision.id, decision.action.name().to_owned());
+        let result = if is_notice(&decision) {
+            // A line in the log waits neither for the disk nor behind an action that hangs.
+            Live { procfs: self.settings.path.procfs.clone() }.execute(&decision)
+        } else {
+            match self.worker.submit(decision) {
+                Ok(()) => return,
+                Err(busy) => OutcomeResult::Failed(busy.to_string()),
+            }
+        };
+        let took = Duration::ZERO;
+        self.take_outcome(Outcome { decision: id, action, result, ended: now, took });
+    }
+
+    fn take_outcome(&mut self, outcome: Outcome) {
+        self.journal.record(&Entry::Outcome(outcome.clone()));
+        report::outcome(&outcome);
+        self.seen.push(Observation::Outcome(outcome));
     }
 
     fn note(&self, at: Moment, text: String) {
@@ -281,10 +311,12 @@ impl Daemon {
             self.journal.record(&Entry::Alert(change));
         }
         self.own.set_reload(true, now);
-        for remark in &loaded.remarks {
-            tracing::warn!("{remark}");
+        begin::tell_what_is_missing(&loaded);
+        let mut summary = service::summary(&loaded);
+        let waiting = service::needs_restart(&self.settings, &loaded.settings).join(", ");
+        if !waiting.is_empty() {
+            summary.push_str(&format!("; other settings need a restart: {waiting}"));
         }
-        let summary = service::summary(&loaded);
         tracing::info!("reloaded: {summary}");
         self.note(now, format!("reloaded: {summary}"));
         Ok(summary)
@@ -294,15 +326,16 @@ impl Daemon {
     fn close(mut self) {
         let began = clock::uptime();
         let left = || CLOSING_TAKES.saturating_sub(clock::uptime().saturating_sub(began));
-        let now = clock::now();
         self.service.stopping();
         self.cursor.journal_due = Duration::ZERO;
-        self.write_down_kernel_log(now.uptime, Vec::new());
-        self.note(now, "stopped".to_owned());
+        self.write_down_kernel_log(clock::uptime(), Vec::new());
         self.worker.shutdown();
         while let Ok(outcome) = self.outcomes.try_recv() {
-            self.journal.record(&Entry::Outcome(outcome));
+            self.journal.record(&Entry::Outcome(outcome.clone()));
+            report::outcome(&outcome);
         }
+        let stopped = Note { at: clock::now(), text: "stopped".to_owned() };
+        self.journal.record(&Entry::Note(stopped));
         if let Err(error) = self.journal.close(left()) {
             tracing::error!("the journal did not end well: {error}");
         }
@@ -310,4 +343,8 @@ impl Daemon {
         self.service.close(left());
         tracing::info!("ended");
     }
+}
+
+fn is_notice(decision: &Decision) -> bool {
+    decision.mode == Mode::Enforce && matches!(decision.action, Action::Notify { .. })
 }

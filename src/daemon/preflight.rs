@@ -1,8 +1,11 @@
 //! What this process will not be able to see or do, told at the start and not at the incident.
+//!
+//! The kernel log and the journal say for themselves what they lack.
 
 use std::path::Path;
 
 use rustix::fs::{Access, access};
+use rustix::io::Errno;
 
 use crate::config::settings::Settings;
 use crate::model::{Action, Mode};
@@ -14,7 +17,9 @@ pub(super) struct Missing {
     /// What cannot be done.
     pub(super) what: String,
     /// How to mend it.
-    pub(super) remedy: String,
+    pub(super) remedy: &'static str,
+    /// Whether it is wanted now; otherwise only once the mode is enforce.
+    pub(super) wanted_now: bool,
 }
 
 /// Looks at every file that actions write and at those that only some kernels have.
@@ -24,7 +29,8 @@ pub(super) fn missing(settings: &Settings, rules: &RuleSet) -> Vec<Missing> {
     if !procfs.join("pressure/memory").exists() {
         missing.push(Missing {
             what: "memory pressure (PSI): the kernel does not offer it".to_owned(),
-            remedy: "boot with psi=1".to_owned(),
+            remedy: "boot with psi=1",
+            wanted_now: true,
         });
     }
     for (action, file) in [
@@ -36,22 +42,21 @@ pub(super) fn missing(settings: &Settings, rules: &RuleSet) -> Vec<Missing> {
     missing
 }
 
-/// Only actions that some rule would really do are worth a warning.
+/// Only actions that some rule decides are worth a word.
 fn unwritable(action: &str, file: &Path, mode: Mode, rules: &RuleSet) -> Option<Missing> {
-    let enforced = rules.groups.iter().flat_map(|group| &group.rules).any(|rule| {
-        let uses = rule
-            .remedy
-            .as_ref()
-            .is_some_and(|remedy| remedy.steps.iter().any(|step| step.name() == action));
-        uses && rule.mode.unwrap_or(mode) == Mode::Enforce
+    let deciding = rules.groups.iter().flat_map(|group| &group.rules).filter(|rule| {
+        let remedy = rule.remedy.as_ref();
+        remedy.is_some_and(|remedy| remedy.steps.iter().any(|step| step.name() == action))
     });
-    if !enforced {
-        return None;
-    }
-    let error = access(file, Access::WRITE_OK).err()?;
+    let modes: Vec<Mode> = deciding.map(|rule| rule.mode.unwrap_or(mode)).collect();
+    let error = access(file, Access::WRITE_OK).err().filter(|_| !modes.is_empty())?;
     Some(Missing {
         what: format!("action {action}: {} cannot be written: {error}", file.display()),
-        remedy: "run as root of the host (no capability helps), with a writable /proc/sys"
-            .to_owned(),
+        remedy: match error {
+            Errno::ROFS => "run privileged, or mount the host's /proc and give --path.procfs",
+            Errno::NOENT => "a kernel that offers it, and --path.procfs where procfs is mounted",
+            _ => "run as uid 0 of the host: no capability stands in for it",
+        },
+        wanted_now: modes.contains(&Mode::Enforce),
     })
 }

@@ -1,45 +1,83 @@
 //! What the log says of events, decisions and outcomes.
 
+use std::time::Duration;
+
+use super::gate::Gate;
 use crate::model::{
-    AlertState, Assessment, Decision, Evidence, Mode, Outcome, OutcomeResult, Reading, Verdict,
+    AlertChange, AlertState, Assessment, Decision, Evidence, Mode, Outcome, OutcomeResult, Reading,
+    Verdict,
 };
-use crate::policy::Step;
+use crate::policy::{Doubt, Step};
 
-/// Bound on the events that one step logs one by one: a storm in the kernel log shall not become
-/// one in ours. All of them are counted and journalled.
-const EVENTS_LOGGED: usize = 16;
+/// Writes the log, and keeps storms out of it.
+#[derive(Debug, Default)]
+pub(super) struct Report {
+    gate: Gate,
+}
 
-/// Logs what a step brought.
-pub(super) fn step(step: &Step) {
-    for event in step.events.iter().take(EVENTS_LOGGED) {
-        let kind = event.kind.kind();
-        let seq = event.seq;
-        let detail = serde_json::to_string(&event.kind).unwrap_or_default();
-        tracing::warn!(kind, seq, detail, "kernel event");
-    }
-    if let Some(more) = step.events.len().checked_sub(EVENTS_LOGGED).filter(|more| *more > 0) {
-        tracing::warn!("{more} more kernel events: see umawarden history");
-    }
-    for doubt in &step.doubts {
-        if doubt.reasons.is_empty() {
-            tracing::info!(rule = %doubt.rule, "rule can be judged again");
-        } else {
-            let reasons = doubt.reasons.join("; ");
-            tracing::warn!(rule = %doubt.rule, reasons, "rule cannot be judged: unknown");
+impl Report {
+    /// Logs what a step brought. Everything is counted and journalled; of what comes in storms,
+    /// only the beginning and samples are logged.
+    pub(super) fn step(&mut self, now: Duration, step: &Step) {
+        for event in &step.events {
+            let kind = event.kind.kind();
+            if self.passes(now, kind.to_owned()) {
+                let seq = event.seq;
+                let detail = serde_json::to_string(&event.kind).unwrap_or_default();
+                tracing::warn!(kind, seq, detail, "kernel event");
+            }
         }
-    }
-    for change in &step.alerts {
-        let (from, to) = (change.from.name(), change.to.name());
-        let summary = change.annotations.get("summary").map_or("", String::as_str);
-        let value = change.value.value();
-        if change.to == AlertState::Firing {
-            tracing::warn!(rule = %change.rule, from, to, value, summary, "alert");
-        } else {
-            tracing::info!(rule = %change.rule, from, to, value, summary, "alert");
+        for change in &step.doubts {
+            if self.passes(now, format!("doubts about rule {}", change.rule)) {
+                doubt(change);
+            }
         }
+        for change in &step.alerts {
+            if self.passes(now, format!("alerts of rule {}", change.rule)) {
+                alert(change);
+            }
+        }
+        for made in &step.decisions {
+            // What is really done is told each time; its own guard rails bound it.
+            let done = made.verdict == Verdict::Act && made.mode == Mode::Enforce;
+            if done || self.passes(now, format!("decisions of rule {}", made.rule)) {
+                decision(made);
+            }
+        }
+        step.assessments.iter().for_each(assessment);
     }
-    step.decisions.iter().for_each(decision);
-    step.assessments.iter().for_each(assessment);
+
+    fn passes(&mut self, now: Duration, subject: String) -> bool {
+        let withheld = self.gate.pass(subject.clone(), now);
+        if let Some(lines @ 1..) = withheld {
+            tracing::warn!(
+                subject,
+                lines,
+                "too many to log all: umawarden history has those before the next line"
+            );
+        }
+        withheld.is_some()
+    }
+}
+
+fn doubt(doubt: &Doubt) {
+    if doubt.reasons.is_empty() {
+        tracing::info!(rule = %doubt.rule, "rule can be judged again");
+    } else {
+        let reasons = doubt.reasons.join("; ");
+        tracing::warn!(rule = %doubt.rule, reasons, "rule cannot be judged: unknown");
+    }
+}
+
+fn alert(change: &AlertChange) {
+    let (from, to) = (change.from.name(), change.to.name());
+    let summary = change.annotations.get("summary").map_or("", String::as_str);
+    let value = change.value.value();
+    if change.to == AlertState::Firing {
+        tracing::warn!(rule = %change.rule, from, to, value, summary, "alert");
+    } else {
+        tracing::info!(rule = %change.rule, from, to, value, summary, "alert");
+    }
 }
 
 fn decision(decision: &Decision) {

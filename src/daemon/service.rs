@@ -11,6 +11,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::wake::Wake;
 use crate::config::reader::Loaded;
+use crate::config::settings::Settings;
 use crate::exports::{ReloadRequest, Served};
 
 /// One line on what was loaded, for people.
@@ -19,6 +20,19 @@ pub(super) fn summary(loaded: &Loaded) -> String {
     let rules: usize = groups.iter().map(|group| group.rules.len()).sum();
     let mode = loaded.settings.mode.name();
     format!("{rules} rules in {} groups, mode {mode}", groups.len())
+}
+
+/// The settings that differ and that only a restart puts into force.
+pub(super) fn needs_restart(used: &Settings, read: &Settings) -> Vec<&'static str> {
+    let parts = [
+        ("sampling_interval", used.sampling_interval == read.sampling_interval),
+        ("path", used.path == read.path),
+        ("web", used.web == read.web),
+        ("storage", used.storage == read.storage),
+        ("recording", used.recording == read.recording),
+        ("log", used.log == read.log),
+    ];
+    parts.into_iter().filter(|(_, same)| !same).map(|(name, _)| name).collect()
 }
 
 /// Reads the configuration again; an error is its whole text for people.
@@ -78,9 +92,8 @@ impl Service {
         let desk = Desk { commands, wake, loader };
         {
             let _in_runtime = runtime.enter();
-            desk.clone().follow_signals().context("cannot install signal handlers")?;
+            desk.follow_signals(reloads).context("cannot install signal handlers")?;
         }
-        runtime.spawn(desk.follow_reloads(reloads));
         runtime.spawn(async move {
             if let Err(error) = crate::exports::serve(listeners, Arc::new(served), stopped).await {
                 tracing::error!("the HTTP server has ended: {error}");
@@ -119,32 +132,35 @@ fn notify_systemd(states: &[sd_notify::NotifyState<'_>]) {
 }
 
 impl Desk {
-    fn follow_signals(self) -> std::io::Result<()> {
+    /// Two tasks: a reload that hangs on its files must not keep the program from ending.
+    fn follow_signals(self, mut reloads: mpsc::Receiver<ReloadRequest>) -> std::io::Result<()> {
         let mut hangup = signal(SignalKind::hangup())?;
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
+        let desk = self.clone();
         tokio::spawn(async move {
             loop {
-                let name = tokio::select! {
-                    _ = hangup.recv() => {
-                        let _logged_by_the_loop = self.reload().await;
-                        continue;
-                    }
+                let signal = tokio::select! {
                     _ = terminate.recv() => "SIGTERM",
                     _ = interrupt.recv() => "SIGINT",
                 };
-                self.send(Command::End { signal: name });
+                desk.send(Command::End { signal });
+            }
+        });
+        tokio::spawn(async move {
+            loop {
+                tokio::select! {
+                    _ = hangup.recv() => {
+                        let _logged_by_the_loop = self.reload().await;
+                    }
+                    Some(request) = reloads.recv() => {
+                        // Whoever asked may have gone.
+                        let _gone = request.answer.send(self.reload().await);
+                    }
+                }
             }
         });
         Ok(())
-    }
-
-    async fn follow_reloads(self, mut reloads: mpsc::Receiver<ReloadRequest>) {
-        while let Some(request) = reloads.recv().await {
-            let answer = self.reload().await;
-            // Whoever asked may have gone.
-            let _gone = request.answer.send(answer);
-        }
     }
 
     /// Files are read here, away from the loop; the loop only takes what has been read.

@@ -70,6 +70,8 @@ pub(super) async fn rules(State(site): State<Site>) -> Response {
             json!({
                 "name": first.map(|rule| &rule.rule.group),
                 "file": first.map(|rule| &rule.file),
+                "interval": first.map(|rule| rule.interval.as_secs_f64()),
+                "limit": 0,
                 "rules": rules.collect::<Vec<_>>(),
                 "lastEvaluation": status.at.utc.to_string(),
             })
@@ -83,8 +85,10 @@ fn rule_as_prometheus(rule: &RuleStatus, status: &Status) -> Value {
         "state": rule.state.name(),
         "name": rule.rule.alert,
         "query": rule.expr,
-        "labels": {},
-        "annotations": {},
+        "duration": rule.hold_for.as_secs_f64(),
+        "keepFiringFor": rule.keep_firing_for.as_secs_f64(),
+        "labels": texts(&rule.labels),
+        "annotations": texts(&rule.annotations),
         "alerts": rule.alerts.iter().map(alert_json).collect::<Vec<_>>(),
         "health": if rule.state == RuleState::Unknown { "unknown" } else { "ok" },
         "lastEvaluation": status.at.utc.to_string(),
@@ -104,12 +108,15 @@ pub(super) async fn alerts(State(site): State<Site>) -> Response {
     success(&json!({ "alerts": alerts }))
 }
 
+fn texts<T: AsRef<str>>(pairs: &[(Arc<str>, T)]) -> Value {
+    let pairs = pairs.iter().map(|(name, text)| (name.to_string(), json!(text.as_ref())));
+    Value::Object(pairs.collect::<Map<_, _>>())
+}
+
 fn alert_json(alert: &AlertStatus) -> Value {
-    let labels = alert.labels.iter().map(|(name, value)| (name.to_string(), json!(value)));
-    let notes = alert.annotations.iter().map(|(name, text)| (name.to_string(), json!(text)));
     json!({
-        "labels": labels.collect::<Map<_, _>>(),
-        "annotations": notes.collect::<Map<_, _>>(),
+        "labels": texts(&alert.labels),
+        "annotations": texts(&alert.annotations),
         "state": alert.state.name(),
         "activeAt": alert.active_since.utc.to_string(),
         "value": number(alert.value),

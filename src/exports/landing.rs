@@ -11,7 +11,8 @@ use serde_json::Value;
 use super::api::read_journal;
 use super::routes::Site;
 use super::{Page, PageRequest, QueryError, Start, VERSION};
-use crate::policy::status::{RuleStatus, Status};
+use crate::model::Reading;
+use crate::policy::status::{RuleState, RuleStatus, Status};
 
 /// Decisions on the page.
 const DECISIONS: usize = 10;
@@ -28,7 +29,8 @@ body{font:15px/1.5 system-ui,sans-serif;max-width:64rem;margin:2rem auto;padding
 h1{font-size:1.5rem;margin:0}h2{font-size:1.1rem;margin:2rem 0 .5rem}\
 table{border-collapse:collapse;width:100%}\
 th,td{text-align:left;vertical-align:top;padding:.3rem .8rem .3rem 0;border-bottom:1px solid #8884}\
-td{overflow-wrap:anywhere}code{font:13px/1.4 ui-monospace,monospace}\
+td:last-child{overflow-wrap:anywhere}.number{text-align:right;font-variant-numeric:tabular-nums}\
+code{font:13px/1.4 ui-monospace,monospace}\
 nav a{margin-right:1rem}small{opacity:.75}\
 .firing,.down,.failed{color:light-dark(#b00020,#ff8a80);font-weight:600}\
 .pending,.unknown{color:light-dark(#8a5a00,#ffca66);font-weight:600}";
@@ -72,13 +74,44 @@ fn render(site: &Site, decided: &Result<Page, QueryError>) -> Result<String, fmt
         write!(html, "<a href=\"{path}\" title=\"{meaning}\">{path}</a> ")?;
     }
     html.push_str("</nav>");
-    rules(&mut html, &status)?;
+    memory(&mut html, &status)?;
     decisions(&mut html, decided)?;
+    rules(&mut html, &status)?;
     sources(&mut html, &status)?;
     html.push_str("</html>\n");
     Ok(html)
 }
 
+/// What people ask first: the series, and what it is called on the page.
+const MEMORY: [(&str, &str); 9] = [
+    ("uma_memory_total_bytes", "total"),
+    ("uma_memory_free_bytes", "free"),
+    ("uma_memory_available_bytes", "available, by the kernel's estimate"),
+    ("uma_memory_reserve_bytes", "reserve (min_free)"),
+    ("uma_memory_headroom_bytes", "free above the low watermark"),
+    ("uma_memory_page_cache_bytes{state=\"clean\"}", "page cache, clean"),
+    ("uma_memory_page_cache_bytes{state=\"dirty\"}", "page cache, dirty"),
+    ("uma_memory_page_cache_bytes{state=\"mapped\"}", "page cache, mapped"),
+    ("uma_memory_unaccounted_bytes", "unaccounted: what no counter names, a driver's for one"),
+];
+
+fn memory(html: &mut String, status: &Status) -> fmt::Result {
+    html.push_str("<h2>Memory</h2><table>");
+    for (series, meaning) in MEMORY {
+        let at = status.series.iter().position(|key| key.to_string() == series);
+        let reading = at.and_then(|at| status.values.get(at)).copied();
+        let text = match reading {
+            Some(Reading::Value(bytes)) => format!("{:.2} GiB", bytes / f64::from(1 << 30)),
+            Some(Reading::Failed) => "cannot be read".to_owned(),
+            Some(Reading::Unsupported) | None => "not known here".to_owned(),
+        };
+        write!(html, "<tr><td>{meaning}<td class=number>{text}</tr>")?;
+    }
+    html.push_str("</table>");
+    Ok(())
+}
+
+/// Those that want attention come first.
 fn rules(html: &mut String, status: &Status) -> fmt::Result {
     html.push_str("<h2>Rules</h2>");
     if status.rules.is_empty() {
@@ -86,7 +119,9 @@ fn rules(html: &mut String, status: &Status) -> fmt::Result {
         return Ok(());
     }
     html.push_str("<table><tr><th>Rule<th>State<th>Mode<th>Condition</tr>");
-    for rule in status.rules.iter() {
+    let mut rules: Vec<&RuleStatus> = status.rules.iter().collect();
+    rules.sort_by_key(|rule| rule.state == RuleState::Inactive);
+    for rule in rules {
         let state = rule.state.name();
         write!(
             html,

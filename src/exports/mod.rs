@@ -35,6 +35,20 @@ pub use listen::bind;
 pub use routes::check_telemetry_path;
 pub use server::serve;
 
+/// Reads a request's address and the headers that choose a form, as the routes do.
+#[cfg(fuzzing)]
+pub fn read_request(query: &str, accept: &[u8]) -> Result<PageRequest, String> {
+    let uri = format!("/api/v1/events?{query}").parse::<hyper::Uri>();
+    let mut headers = hyper::HeaderMap::new();
+    if let Ok(value) = hyper::header::HeaderValue::from_bytes(accept) {
+        headers.insert(hyper::header::ACCEPT, value.clone());
+        headers.insert(hyper::header::ACCEPT_ENCODING, value);
+    }
+    negotiation::format(&headers);
+    negotiation::accepts_gzip(&headers);
+    page_request::parse(&uri.map_err(|error| error.to_string())?, page_request::Filter::Rule)
+}
+
 /// This build's version, as in `uma_build_info`.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 

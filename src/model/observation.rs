@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{Outcome, Reading, Schema};
+use super::{Outcome, Reading, Schema, SeriesKey};
 
 /// Where an observation comes from; the `source` label of `uma_source_up`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -119,6 +119,13 @@ pub enum Observation {
     KernelRecordMalformed,
     /// A source has been read.
     Readings(Readings),
+    /// One value of one series, where the world is declared series by series: in rule tests.
+    Sample {
+        /// Which series.
+        series: SeriesKey,
+        /// Its value.
+        value: Reading<f64>,
+    },
     /// A decided action has ended.
     Outcome(Outcome),
 }

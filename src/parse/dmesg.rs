@@ -33,6 +33,8 @@ pub struct Message {
     pub stamp: String,
     /// Position in time, on whatever clock the text has.
     pub position: Option<Duration>,
+    /// The position is the record's own, to the microsecond.
+    pub exact: bool,
     /// The kernel wrote it, as far as can be seen.
     pub from_kernel: bool,
     /// Syslog facility, where visible.
@@ -91,6 +93,9 @@ pub struct LogText {
     monotonic: Monotonic,
     clock: Clock,
     json: json::DmesgJson,
+    pretty: json::PrettyJson,
+    /// What stands before every line of a log that was quoted or indented.
+    margin: String,
     held: Option<Message>,
 }
 
@@ -112,31 +117,69 @@ impl LogText {
             bytes
         };
         let bytes = without_colours(bytes);
-        let text = kmsg::printable(&bytes);
-        if let Some(found) = self.json.feed(&text) {
+        let bytes = self.without_margin(&bytes);
+        let text = kmsg::printable(bytes);
+        if let Some(found) = self.feed_json(&text) {
             return found.and_then(|message| self.replace(message));
         }
-        if text.trim_start().starts_with('{')
-            && let Some(message) = json::journal(&text)
+        if text.starts_with('{')
+            && let Some(printed) = json::container(&text)
         {
-            self.form = Form::Stamped;
-            return self.replace(message);
+            return self.feed_text(&printed);
         }
-        if let Ok(record) = kmsg::parse_record(&bytes) {
+        if let Ok(record) = kmsg::parse_record(bytes) {
             self.form = Form::Kmsg;
             let message = from_record(&record);
             return self.replace(message);
         }
-        if is_journal_notice(&text) {
+        self.feed_text(&text)
+    }
+
+    fn feed_text(&mut self, text: &str) -> Option<Message> {
+        if is_journal_notice(text) {
             return self.held.take();
         }
-        match self.stamped(&text) {
+        match self.stamped(text) {
             Some(message) => {
                 self.form = Form::Stamped;
                 self.replace(message)
             }
-            None => self.unstamped(&text),
+            None => self.unstamped(text),
         }
+    }
+
+    /// `None` where the line is no JSON of a log; else the message that it ends, if any.
+    fn feed_json(&mut self, text: &str) -> Option<Option<Message>> {
+        if let Some(found) = self.json.feed(text) {
+            self.pretty.forget();
+            return Some(found);
+        }
+        if let Some(found) = self.pretty.feed(text) {
+            self.form = if found.is_some() { Form::Stamped } else { self.form };
+            return Some(found);
+        }
+        // `data: {…}` is -o json-sse, and a record separator before it -o json-seq.
+        let entry = text.strip_prefix("data: ").or_else(|| text.strip_prefix("\\x1e"));
+        let entry = entry.unwrap_or(text).trim_start();
+        let message = entry.starts_with('{').then(|| json::journal(entry))??;
+        self.form = Form::Stamped;
+        Some(Some(message))
+    }
+
+    /// The line without what was put before all of them when the log was quoted or indented. Only
+    /// the first stamp of a log tells that: later it would be the text of another message.
+    fn without_margin<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
+        if self.form == Form::Bare && self.margin.is_empty() {
+            let width = bytes.iter().take_while(|byte| matches!(byte, b' ' | b'\t' | b'>')).count();
+            let (margin, rest) = bytes.split_at(width);
+            let text = kmsg::printable(rest);
+            let stamped = kmsg::parse_record(rest).is_ok()
+                || stamp::parse(facility(&text).1, &mut Clock::default()).is_some();
+            if stamped && let Ok(margin) = std::str::from_utf8(margin) {
+                margin.clone_into(&mut self.margin);
+            }
+        }
+        bytes.strip_prefix(self.margin.as_bytes()).unwrap_or(bytes)
     }
 
     /// The last message.
@@ -167,12 +210,22 @@ impl LogText {
             }
             Form::Bare | Form::Kmsg => {}
         }
-        let text = if self.form == Form::Bare { text.trim() } else { text };
+        let text = match self.form {
+            // Where somebody has cut the stamp and the host off, the identifier may be left.
+            Form::Bare => text.trim().strip_prefix("kernel: ").unwrap_or(text.trim()),
+            Form::Kmsg | Form::Stamped => text,
+        };
         self.replace(Message { from_kernel: true, text: text.to_owned(), ..Message::default() })
     }
 
     fn stamped(&mut self, text: &str) -> Option<Message> {
         let (facility, rest) = facility(text);
+        if facility.is_some()
+            && let Some(message) = rest.strip_prefix("1 ").and_then(|rest| self.rfc5424(rest))
+        {
+            let from_kernel = message.from_kernel && facility == Some(0);
+            return Some(Message { facility, from_kernel, ..message });
+        }
         let Some((stamp, rest)) = stamp::parse(rest, &mut self.clock) else {
             facility?;
             return Some(Message {
@@ -186,12 +239,19 @@ impl LogText {
         let mut message = Message {
             utc,
             position: Some(position),
+            exact: boot_clock && is_exact(&printed),
             stamp: printed,
             facility,
             from_kernel: facility.is_none_or(|facility| facility == 0),
             ..Message::default()
         };
         if journal {
+            // A container's log has its own stamp before those of what was run in it.
+            if let Some(inner) = printed_in_container(rest)
+                && let Some(inner) = self.stamped(inner)
+            {
+                return Some(Message { utc: inner.utc.or(utc), ..inner });
+            }
             self.journal(&mut message, rest);
             return Some(message);
         }
@@ -204,6 +264,27 @@ impl LogText {
             message.text = rest.to_owned();
         }
         Some(message)
+    }
+
+    /// `2026-11-21T02:31:07+00:00 host app procid msgid [data] text`, after the version.
+    fn rfc5424(&mut self, text: &str) -> Option<Message> {
+        let (stamp, rest) = stamp::parse(text, &mut self.clock)?;
+        let mut words = rest.trim_start().splitn(5, ' ');
+        let (_host, app) = (words.next()?, words.next()?);
+        let (_procid, _msgid, rest) = (words.next()?, words.next()?, words.next()?);
+        let text = match rest.strip_prefix('-') {
+            Some(text) => text,
+            None => rest.strip_prefix('[')?.split_once(']')?.1,
+        };
+        Some(Message {
+            utc: stamp.utc,
+            position: Some(stamp.position),
+            stamp: stamp.printed,
+            from_kernel: app == "kernel",
+            identifier: Some(app.to_owned()),
+            text: text.strip_prefix(' ').unwrap_or(text).to_owned(),
+            ..Message::default()
+        })
     }
 
     /// Whether `host kernel: text` follows, in a log that has looked like that from its start.
@@ -237,6 +318,7 @@ impl LogText {
             Some((false, rest)) => rest.trim_start(),
             _ => rest,
         };
+        let rest = without_priority(rest);
         let Some((name, has_pid, text)) = identifier(rest) else {
             message.from_kernel = false;
             message.text = rest.to_owned();
@@ -253,9 +335,15 @@ impl LogText {
             let (caller, rest) = caller(rest);
             message.caller = caller.map(str::to_owned);
             message.position = Some(inner);
+            message.exact = true;
             message.text = rest.strip_prefix(' ').unwrap_or(rest).to_owned();
         }
     }
+}
+
+/// Whether a stamp has its microseconds.
+fn is_exact(stamp: &str) -> bool {
+    stamp.split_once('.').is_some_and(|(_, fraction)| fraction.len() >= 6)
 }
 
 /// `name[123]: text` or `name: text`.
@@ -269,6 +357,22 @@ fn identifier(text: &str) -> Option<(&str, bool, &str)> {
         _ if head.is_empty() || head.contains(' ') => None,
         _ => Some((head, false, rest)),
     }
+}
+
+/// The text without the `kern.warn ` that some syslog daemons write before the identifier.
+fn without_priority(text: &str) -> &str {
+    let after = text.split_once(' ').and_then(|(word, rest)| {
+        let (name, level) = word.split_once('.')?;
+        (FACILITIES.contains(&name) && LEVELS.contains(&level)).then_some(rest)
+    });
+    after.unwrap_or(text)
+}
+
+/// `[   12.345678] text` right after a container log's stamp, with CRI's `stdout F ` between.
+fn printed_in_container(rest: &str) -> Option<&str> {
+    let rest =
+        rest.strip_prefix("stdout F ").or_else(|| rest.strip_prefix("stderr F ")).unwrap_or(rest);
+    rest.starts_with('[').then_some(rest)
 }
 
 /// `[ T123]` or `[C1]`, perhaps after a space.
@@ -287,6 +391,12 @@ fn caller(text: &str) -> (Option<&str>, &str) {
     }
 }
 
+const FACILITIES: [&str; 12] = [
+    "kern", "user", "mail", "daemon", "auth", "syslog", "lpr", "news", "uucp", "cron", "authpriv",
+    "ftp",
+];
+const LEVELS: [&str; 8] = ["emerg", "alert", "crit", "err", "warn", "notice", "info", "debug"];
+
 /// `<6>` or `kern  :info  : ` before the stamp.
 fn facility(text: &str) -> (Option<u16>, &str) {
     if let Some((priority, rest)) = text.strip_prefix('<').and_then(|rest| rest.split_once('>'))
@@ -295,17 +405,12 @@ fn facility(text: &str) -> (Option<u16>, &str) {
     {
         return (Some(priority >> 3), rest);
     }
-    const NAMES: [&str; 12] = [
-        "kern", "user", "mail", "daemon", "auth", "syslog", "lpr", "news", "uucp", "cron",
-        "authpriv", "ftp",
-    ];
-    const LEVELS: [&str; 8] = ["emerg", "alert", "crit", "err", "warn", "notice", "info", "debug"];
     let mut parts = text.splitn(3, ':');
     let (Some(name), Some(level), Some(rest)) = (parts.next(), parts.next(), parts.next()) else {
         return (None, text);
     };
     let (name, level) = (name.trim_end(), level.trim_end());
-    let number = NAMES.iter().position(|known| *known == name).or_else(|| {
+    let number = FACILITIES.iter().position(|known| *known == name).or_else(|| {
         let local: usize = name.strip_prefix("local")?.parse().ok()?;
         (local < 8).then_some(16 + local)
     });

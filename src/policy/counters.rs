@@ -142,6 +142,14 @@ impl Counters {
         }
     }
 
+    /// Shows every value to exports. Between samples the past is left alone: a storm in the kernel
+    /// log shall not fill the windows that rules look back through.
+    pub(super) fn show(&self, store: &mut SeriesStore) {
+        for (id, reading) in &self.cells {
+            store.show(*id, *reading);
+        }
+    }
+
     /// Writes every value into the store, for rules and exports to read.
     pub(super) fn publish(&self, at: Moment, store: &mut SeriesStore) {
         let at_ms = at.timeline_ms();

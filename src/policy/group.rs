@@ -10,6 +10,7 @@ use super::remedy::{Case, Condition, Course};
 use super::rule::{Rule, RuleGroup};
 use super::status::{RuleState, RuleStatus};
 use super::store::SeriesStore;
+use super::template::Template;
 use super::{Doubt, Surroundings};
 use crate::model::{AlertChange, AlertState, Mode, Moment, Outcome, SeriesKey};
 
@@ -126,8 +127,8 @@ impl Group {
 
     /// Takes the picture of each rule.
     pub(super) fn statuses(&mut self, mode: Mode) -> Vec<RuleStatus> {
-        let file = &self.file;
-        self.rules.iter_mut().map(|running| running.status(file, mode)).collect()
+        let (file, interval) = (&self.file, self.interval);
+        self.rules.iter_mut().map(|running| running.status(file, interval, mode)).collect()
     }
 }
 
@@ -242,12 +243,17 @@ impl RunningRule {
         }
     }
 
-    fn status(&mut self, file: &str, mode: Mode) -> RuleStatus {
+    fn status(&mut self, file: &str, interval: Duration, mode: Mode) -> RuleStatus {
         self.changed = false;
         RuleStatus {
             rule: self.rule.id.clone(),
             file: file.to_owned(),
+            interval,
             expr: Arc::clone(&self.rule.expr.text),
+            hold_for: self.rule.hold_for,
+            keep_firing_for: self.rule.keep_firing_for,
+            labels: as_written(&self.rule.labels),
+            annotations: as_written(&self.rule.annotations),
             mode: self.rule.mode.unwrap_or(mode),
             state: self.state(),
             unknown: self.unknown.clone(),
@@ -255,4 +261,10 @@ impl RunningRule {
             remedy: self.course.summary.clone(),
         }
     }
+}
+
+fn as_written(templates: &[(Arc<str>, Template)]) -> Vec<(Arc<str>, Arc<str>)> {
+    let written =
+        templates.iter().map(|(name, text)| (Arc::clone(name), Arc::clone(text.as_written())));
+    written.collect()
 }

@@ -92,7 +92,22 @@ struct Surroundings<'a> {
 impl Policy {
     /// A policy that has seen nothing yet. `next_decision` continues the journal's numbering.
     pub fn new(started: Moment, mode: Mode, rules: &RuleSet, next_decision: DecisionId) -> Self {
-        let mut store = SeriesStore::default();
+        Self::over(SeriesStore::default(), started, mode, rules, next_decision)
+    }
+
+    /// A policy for a declared world: its rules see the series of [`Observation::Sample`], and none
+    /// that the policy makes itself.
+    pub fn rehearsing(started: Moment, mode: Mode, rules: &RuleSet) -> Self {
+        Self::over(SeriesStore::closed(), started, mode, rules, DecisionId(1))
+    }
+
+    fn over(
+        mut store: SeriesStore,
+        started: Moment,
+        mode: Mode,
+        rules: &RuleSet,
+        next_decision: DecisionId,
+    ) -> Self {
         let counters = Counters::new(&mut store);
         let mut policy = Self {
             started,
@@ -140,10 +155,17 @@ impl Policy {
     /// held at a first start is where the counters begin, and not a burst.
     pub fn step(&mut self, at: Moment, seen: &[Observation]) -> Step {
         let mut step = Step::default();
+        let mut newest_record = None;
         for observation in seen {
-            self.observe(at, observation, &mut step);
+            if let Observation::KernelRecord(record) = observation {
+                newest_record = Some(self.observe_record(at, record, &mut step));
+            } else {
+                self.observe(at, observation);
+            }
         }
-        self.kernel_log.tick(at.uptime, &mut step.events);
+        // More records may wait to be read, so what is unfinished has been silent only until the
+        // last one; in a backlog that may be long ago.
+        self.kernel_log.tick(newest_record.unwrap_or(at.uptime), &mut step.events);
         if !self.already_counted.is_empty() {
             let known = &self.already_counted;
             step.events.retain(|event| event.seq.is_none_or(|seq| !known.contains(&seq)));
@@ -154,7 +176,12 @@ impl Policy {
         if self.sources.memory_measured().is_none() {
             return step;
         }
-        self.counters.publish(at, &mut self.store);
+        let sampled = seen.iter().any(|seen| matches!(seen, Observation::Readings(_)));
+        if sampled || self.groups.iter().any(|group| group.due() <= at.uptime) {
+            self.counters.publish(at, &mut self.store);
+        } else {
+            self.counters.show(&mut self.store);
+        }
         self.in_flight.take_if(|(_, since)| remedy::outcome_is_lost(*since, at.uptime));
         let evaluated = self.evaluate(at, &mut step);
         for decision in &step.decisions {
@@ -176,10 +203,11 @@ impl Policy {
         self.already_counted = already_counted;
     }
 
-    /// How long the caller may wait before the next step without missing a deadline.
+    /// How long the caller may wait before the next step without keeping back an unfinished trace.
+    /// Rules need no deadline of their own: those that are due are judged with the next sample,
+    /// since nothing new is known before.
     pub fn next_step_in(&self, now: Duration) -> Duration {
-        let groups = self.groups.iter().map(Group::due);
-        let next = groups.chain(self.kernel_log.next_deadline()).min();
+        let next = self.kernel_log.next_deadline();
         next.map_or(Duration::MAX, |due| due.saturating_sub(now))
     }
 
@@ -187,6 +215,12 @@ impl Policy {
     /// trace is seen whole. `None`: nothing is unfinished.
     pub fn kernel_log_pending_since(&self) -> Option<u64> {
         self.kernel_log.pending_since_seq()
+    }
+
+    /// What an expression yields now, over all that has been seen.
+    pub fn ask(&self, query: &rule::Query, at: Moment) -> Result<promql::Evaluated, String> {
+        let at = promql::EvalTime { timeline_ms: at.timeline_ms(), utc_ms: at.utc_ms() };
+        query.expr.evaluate(&self.store, at)
     }
 
     /// A read-only picture for exports.
@@ -206,33 +240,40 @@ impl Policy {
         }
     }
 
-    fn observe(&mut self, at: Moment, observation: &Observation, step: &mut Step) {
+    fn observe(&mut self, at: Moment, observation: &Observation) {
         match observation {
-            Observation::KernelRecord(record) => self.observe_record(at, record, step),
+            Observation::KernelRecord(_) => {}
             Observation::KernelRecordsLost(lost) => self.counters.count_lost_records(*lost),
             Observation::KernelRecordMalformed => self.counters.count_malformed_record(),
             Observation::Readings(readings) => {
                 self.sources.take(at, readings, &mut self.store);
             }
+            Observation::Sample { series, value } => {
+                let id = self.store.declare(series);
+                self.store.append(id, at.timeline_ms(), *value);
+            }
             Observation::Outcome(outcome) => self.observe_outcome(outcome),
         }
     }
 
-    fn observe_record(&mut self, at: Moment, record: &KernelRecord, step: &mut Step) {
+    /// Returns when the record was written, on the uptime clock.
+    fn observe_record(&mut self, at: Moment, record: &KernelRecord, step: &mut Step) -> Duration {
         let from_kernel = record.facility == 0;
         self.counters.count_record(from_kernel);
         // A record of the backlog is as old as its wall time says.
         let age = Duration::try_from(at.utc.duration_since(record.utc)).unwrap_or_default();
+        let written = at.uptime.saturating_sub(age);
         let line = KernelLine {
             seq: Some(record.seq),
             utc: Some(record.utc),
-            uptime: Some(at.uptime.saturating_sub(age)),
+            uptime: Some(written),
             from_kernel,
             identifier: None,
             caller: record.caller.as_deref(),
             text: &record.text,
         };
         self.kernel_log.feed(&line, &mut step.events);
+        written
     }
 
     fn observe_outcome(&mut self, outcome: &Outcome) {

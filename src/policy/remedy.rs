@@ -1,6 +1,6 @@
 //! A remedy's course: which step is next, what holds it back, and whether it has helped.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use super::Surroundings;
@@ -20,6 +20,9 @@ const OUTCOME_LOST_AFTER: Duration = Duration::from_secs(900);
 pub(super) fn outcome_is_lost(since: Duration, now: Duration) -> bool {
     now.saturating_sub(since) >= OUTCOME_LOST_AFTER
 }
+
+/// A rule that flaps says once in this time why it holds back.
+const HOLD_TOLD_AGAIN_AFTER: Duration = Duration::from_secs(60);
 
 /// An action whose effect cannot be measured for this long ends the round.
 const JUDGING_ENDS_AFTER: Duration = Duration::from_secs(30);
@@ -65,7 +68,10 @@ pub(super) struct Course {
     phase: Phase,
     /// When each act of the `at_most` window was decided, on the uptime clock.
     acts: VecDeque<Duration>,
+    /// Why it holds back in the present episode of its rule.
     last_hold: Option<(HoldReason, usize)>,
+    /// When each reason, at each step, was last told.
+    holds_told: BTreeMap<(HoldReason, usize), Duration>,
     /// The last decision, in words.
     pub(super) summary: Option<String>,
 }
@@ -88,6 +94,7 @@ impl Default for Course {
             phase: Phase::Ready { step: 0 },
             acts: VecDeque::new(),
             last_hold: None,
+            holds_told: BTreeMap::new(),
             summary: None,
         }
     }
@@ -126,7 +133,7 @@ impl Course {
             }
         };
         let acts = self.acts.clone();
-        Self { phase, acts, last_hold: None, summary: self.summary.clone() }
+        Self { phase, acts, summary: self.summary.clone(), ..Self::default() }
     }
 
     /// Moves on by one evaluation of the rule.
@@ -156,6 +163,10 @@ impl Course {
             Phase::Ready { step } => {
                 let verdict = self.verdict(case, step, condition, around);
                 self.decide(case, step, verdict, around);
+                // Whoever misses the aim later begins with the first step.
+                if step > 0 && verdict == Verdict::Hold(HoldReason::AimMet) {
+                    self.phase = Phase::Cooling { until: now + remedy.cooldown };
+                }
             }
             Phase::Cooling { .. } => {
                 self.hold(case, 0, HoldReason::Cooldown, around);
@@ -214,14 +225,11 @@ impl Course {
         if self.budget_is_spent(case.remedy, around.at.uptime) {
             return Verdict::Hold(HoldReason::Budget);
         }
-        if case.remedy.aim.is_some() {
-            match aim_met(case, around) {
-                Some(true) => return Verdict::Hold(HoldReason::AimMet),
-                Some(false) => {}
-                None => return Verdict::Hold(HoldReason::Unknown),
-            }
+        match aim_met(case, around) {
+            Some(true) => Verdict::Hold(HoldReason::AimMet),
+            Some(false) => Verdict::Act,
+            None => Verdict::Hold(HoldReason::Unknown),
         }
-        Verdict::Act
     }
 
     fn budget_is_spent(&mut self, remedy: &Remedy, now: Duration) -> bool {
@@ -250,6 +258,7 @@ impl Course {
                     *around.in_flight = Some((decision.id, around.at.uptime));
                 }
                 self.last_hold = None;
+                self.holds_told.clear();
                 self.phase = Phase::Acting {
                     decision: decision.id,
                     step,
@@ -261,7 +270,8 @@ impl Course {
         }
     }
 
-    /// A hold is a decision of its own when its reason changes, and not at every evaluation.
+    /// A hold is a decision of its own when its reason changes, and not at every evaluation, nor
+    /// each time that a flapping rule comes back to it.
     fn hold(
         &mut self,
         case: &Case<'_>,
@@ -269,10 +279,14 @@ impl Course {
         reason: HoldReason,
         around: &mut Surroundings<'_>,
     ) {
-        if self.last_hold == Some((reason, step)) {
+        let now = around.at.uptime;
+        let told = self.holds_told.get(&(reason, step));
+        let lately = told.is_some_and(|told| now.saturating_sub(*told) < HOLD_TOLD_AGAIN_AFTER);
+        let goes_on = self.last_hold.replace((reason, step)) == Some((reason, step));
+        if goes_on || lately {
             return;
         }
-        self.last_hold = Some((reason, step));
+        self.holds_told.insert((reason, step), now);
         if let Some(decision) = decision(case, step, Verdict::Hold(reason), around) {
             self.record(decision, around);
         }
@@ -318,15 +332,29 @@ fn decision(
 fn aim_met(case: &Case<'_>, around: &Surroundings<'_>) -> Option<bool> {
     match &case.remedy.aim {
         Some(aim) => yields_anything(aim, around),
-        None => yields_anything(&case.rule.expr, around).map(|holds| !holds),
+        None => holds(&case.rule.expr, around).map(|holds| !holds),
     }
 }
 
 fn yields_anything(query: &Query, around: &Surroundings<'_>) -> Option<bool> {
+    match evaluate(query, around)? {
+        Value::Vector(samples) => Some(!samples.is_empty()),
+        Value::Scalar(value) => Some(value != 0.0 && !value.is_nan()),
+    }
+}
+
+/// Whether a condition holds: every sample does, and so does a scalar, whatever its value.
+fn holds(query: &Query, around: &Surroundings<'_>) -> Option<bool> {
+    match evaluate(query, around)? {
+        Value::Vector(samples) => Some(!samples.is_empty()),
+        Value::Scalar(_) => Some(true),
+    }
+}
+
+fn evaluate(query: &Query, around: &Surroundings<'_>) -> Option<Value> {
     let at = EvalTime { timeline_ms: around.at.timeline_ms(), utc_ms: around.at.utc_ms() };
     match query.expr.evaluate(around.store, at) {
-        Ok(Evaluated::Known(Value::Vector(samples))) => Some(!samples.is_empty()),
-        Ok(Evaluated::Known(Value::Scalar(value))) => Some(value != 0.0 && !value.is_nan()),
+        Ok(Evaluated::Known(value)) => Some(value),
         Ok(Evaluated::Unknown(_)) | Err(_) => None,
     }
 }

@@ -76,8 +76,18 @@ pub struct RuleStatus {
     pub rule: RuleId,
     /// The file it came from.
     pub file: String,
+    /// How often its group is evaluated.
+    pub interval: Duration,
     /// Its expression, as written.
     pub expr: Arc<str>,
+    /// How long the condition must hold before the alert fires.
+    pub hold_for: Duration,
+    /// How long the alert keeps firing after the condition ended.
+    pub keep_firing_for: Duration,
+    /// Labels that it adds to its alerts', as written: templates.
+    pub labels: Vec<(Arc<str>, Arc<str>)>,
+    /// Texts for people, as written: templates.
+    pub annotations: Vec<(Arc<str>, Arc<str>)>,
     /// The mode in force for it.
     pub mode: Mode,
     /// Where it stands.

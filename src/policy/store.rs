@@ -58,6 +58,8 @@ pub struct SeriesStore {
     ids: HashMap<SeriesKey, SeriesId>,
     names: HashMap<Arc<str>, Name>,
     refused: u64,
+    /// Whether only [`SeriesStore::declare`] adds series.
+    is_closed: bool,
 }
 
 /// All series of one metric.
@@ -78,9 +80,20 @@ struct Series {
 }
 
 impl SeriesStore {
-    /// The id of that series, which is added if it is new. Beyond the bounds on series it is
-    /// [`SeriesId::REFUSED`].
+    /// A store that holds declared series alone: what anybody else writes is refused, and does not
+    /// count as refused.
+    pub fn closed() -> Self {
+        Self { is_closed: true, ..Self::default() }
+    }
+
+    /// The id of that series, which is added if it is new. Beyond the bounds on series, and in a
+    /// closed store, it is [`SeriesId::REFUSED`].
     pub fn intern(&mut self, key: &SeriesKey) -> SeriesId {
+        if self.is_closed { SeriesId::REFUSED } else { self.declare(key) }
+    }
+
+    /// The same, in a closed store too.
+    pub fn declare(&mut self, key: &SeriesKey) -> SeriesId {
         if let Some(id) = self.ids.get(key) {
             return *id;
         }
@@ -119,6 +132,13 @@ impl SeriesStore {
     pub fn append(&mut self, id: SeriesId, at_ms: i64, reading: Reading<f64>) {
         if let Some(series) = self.series.get_mut(id.0 as usize) {
             series.append(at_ms, reading);
+        }
+    }
+
+    /// Replaces the latest reading, for whoever looks at the present, and adds nothing to the past.
+    pub(super) fn show(&mut self, id: SeriesId, reading: Reading<f64>) {
+        if let Some(series) = self.series.get_mut(id.0 as usize) {
+            series.latest = Some(reading);
         }
     }
 

@@ -32,10 +32,17 @@ impl Daemon {
 
     /// Starts it, and waits only until it listens.
     pub fn spawn(storage: &Path, arguments: &[&str]) -> Self {
-        let mut child = Command::new(binary())
+        let mut command = Command::new(binary());
+        command
             .args(["run", "--web.listen-address", "127.0.0.1:0", "--storage.path"])
             .arg(storage)
-            .args(arguments)
+            .args(arguments);
+        Self::from_command(&mut command)
+    }
+
+    /// Starts that command, and waits only until it listens.
+    pub fn from_command(command: &mut Command) -> Self {
+        let mut child = command
             .env("NO_COLOR", "1")
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -60,7 +67,7 @@ impl Daemon {
         let mut daemon = Self { child, log, address: String::new(), client };
         daemon.address = daemon.wait_for_log("listening on http://", |line| {
             let rest = line.split("listening on http://").nth(1)?;
-            Some(rest.split_whitespace().next()?.trim_end_matches('/').to_owned())
+            Some(rest.split([' ', '/', '"']).next()?.to_owned())
         });
         daemon
     }
@@ -134,12 +141,16 @@ impl Daemon {
         self.child.wait().unwrap();
     }
 
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        let pid = i32::try_from(self.child.id()).unwrap();
+        let pid = rustix::process::Pid::from_raw(pid).unwrap();
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+
     /// SIGTERM; returns how long it took to end, and its log.
     pub fn terminate(mut self) -> (Duration, String) {
         let began = Instant::now();
-        let pid = i32::try_from(self.child.id()).unwrap();
-        let pid = rustix::process::Pid::from_raw(pid).unwrap();
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        self.signal(rustix::process::Signal::TERM);
         let status = self.child.wait().unwrap();
         assert!(status.success(), "{status}:\n{}", self.log());
         (began.elapsed(), self.log())

@@ -124,11 +124,45 @@ fn a_log_that_cannot_be_read_is_named_and_exits_2() {
     assert!(error.contains("/nonexistent/log"), "{error}");
     let folder = dmesg().arg("/tmp").output().unwrap();
     assert_eq!(folder.status.code(), Some(2));
-    let mut packed = vec![0x1f, 0x8b];
-    packed.extend([8; 40]);
-    let packed = dmesg().arg("-").write_stdin(packed).output().unwrap();
-    assert_eq!(packed.status.code(), Some(2));
-    assert!(String::from_utf8(packed.stderr).unwrap().contains("compressed"));
+    let cases: [(&[u8], &str); 6] = [
+        (b"\x1f\x8b\x08\x08\x08", "compressed by gzip: pipe it through `zcat` first"),
+        (b"BZh91AY&SY\x01", "bzcat"),
+        (b"\xff\xfe[\x00 \x00", "iconv"),
+        (b"LPKSHHRH\0\0", "journalctl --file"),
+        (b"__CURSOR=s=1\nMESSAGE=x\n", "-o json"),
+        (b"Sat 2026-11-21 02:31:07.123456 UTC [s=1;i=2]\n    MESSAGE=x\n", "-o json"),
+    ];
+    for (log, words) in cases {
+        let output = dmesg().arg("-").write_stdin(log).output().unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{words}: {error}");
+        assert!(error.contains(words), "{words}: {error}");
+    }
+}
+
+#[test]
+fn damage_at_the_start_of_a_log_makes_it_no_other_form() {
+    let kill = "Out of memory: Killed process 4 (x) total-vm:1kB, anon-rss:2kB, file-rss:0kB\n";
+    for start in [&b"\xff\xfe\n"[..], b"BZh\n", b"\0\0\n", b"{\n", b"\x1e\n"] {
+        let log = [start, kill.as_bytes()].concat();
+        let output = dmesg().args(["--json", "-"]).write_stdin(log).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{start:?}");
+        assert_eq!(String::from_utf8(output.stdout).unwrap().lines().count(), 1, "{start:?}");
+    }
+}
+
+#[test]
+fn copies_of_a_record_are_one_and_like_records_are_not() {
+    let said = |stamps: [&str; 3]| {
+        let log: String =
+            stamps.map(|stamp| format!("{stamp} NVRM: Xid (PCI:000f:01:00): 31, x\n")).concat();
+        let output = dmesg().args(["--json", "-"]).write_stdin(log).output().unwrap();
+        String::from_utf8(output.stdout).unwrap().lines().count()
+    };
+    assert_eq!(said(["[    1.000001]", "[    1.000002]", "[    1.000001]"]), 2);
+    assert_eq!(said(["Nov 21 02:31:07 host kernel:"; 3]), 3);
+    assert_eq!(said(["[Sat Nov 21 02:31:07 2026]"; 3]), 3);
+    assert_eq!(said([""; 3]), 3);
 }
 
 #[test]
@@ -140,5 +174,5 @@ fn people_are_told_what_it_means() {
     assert!(text.contains("no incident by themselves"), "{text}");
     let nothing = dmesg().arg("-").write_stdin("hello\n").output().unwrap();
     assert_eq!(nothing.status.code(), Some(0));
-    assert_eq!(String::from_utf8(nothing.stdout).unwrap(), "Nothing found in 1 messages.\n");
+    assert_eq!(String::from_utf8(nothing.stdout).unwrap(), "Nothing found in 1 message.\n");
 }

@@ -11,7 +11,6 @@ use umawarden::config::rules::parse_rules;
 use umawarden::config::shipped::shipped_rules;
 use umawarden::model::{METRICS, MetricKind, Source};
 use umawarden::policy::rule::{Remedy, Rule, RuleSet};
-use umawarden::policy::template::Template;
 
 fn assert_document(name: &str, wanted: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
@@ -70,11 +69,14 @@ fn remedy(remedy: &Remedy) -> String {
 }
 
 fn annotation<'a>(rule: &'a Rule, name: &str) -> Option<&'a str> {
-    rule.annotations.iter().find(|(own, _)| &**own == name).map(|(_, text)| text.text())
+    rule.annotations
+        .iter()
+        .find(|(own, _)| &**own == name)
+        .map(|(_, text)| text.as_written().as_ref())
 }
 
 fn label<'a>(rule: &'a Rule, name: &str) -> &'a str {
-    rule.labels.iter().find(|(own, _)| &**own == name).map_or("", |(_, text)| Template::text(text))
+    rule.labels.iter().find(|(own, _)| &**own == name).map_or("", |(_, text)| text.as_written())
 }
 
 #[test]

@@ -212,6 +212,7 @@ fn rules_and_alerts_have_the_shape_of_prometheus() {
     let rules = server.get("/api/v1/rules").json();
     let group = &rules["data"]["groups"][0];
     assert_eq!((&group["name"], &group["file"]), (&json!("memory"), &json!("shipped:memory.yaml")));
+    assert_eq!(group["interval"], 0.1);
     let [low, blind] = &group["rules"].as_array().unwrap()[..] else { panic!("{group}") };
     assert_eq!(
         (&low["type"], &low["state"], &low["health"]),
@@ -221,6 +222,9 @@ fn rules_and_alerts_have_the_shape_of_prometheus() {
         (&blind["health"], &blind["lastError"]),
         (&json!("unknown"), &json!("gone: failed"))
     );
+    assert_eq!((&low["duration"], &low["keepFiringFor"]), (&json!(0.3), &json!(2.0)));
+    assert_eq!(low["labels"], json!({"severity": "{{ \"warning\" }}"}));
+    assert_eq!(low["annotations"], json!({"summary": "{{ $value }} left"}));
     let alerts = server.get("/api/v1/alerts").json();
     assert_eq!(alerts["data"]["alerts"], low["alerts"]);
     assert_eq!(alerts["data"]["alerts"][0]["labels"], json!({"alertname": "Low"}));

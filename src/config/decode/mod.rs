@@ -1,6 +1,8 @@
 //! Trees into typed values, every mistake noted rather than the first one thrown.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::mistake::{Mistake, SourceText};
@@ -10,21 +12,23 @@ use crate::policy::promql::did_you_mean;
 #[cfg(test)]
 mod tests;
 
-/// Further mistakes in one file are counted only: nobody reads more, and showing one costs a walk
-/// through the file.
+/// After so many mistakes a file is read no further: nobody wants more, and showing one costs a
+/// walk through the file.
 const MOST_SHOWN: usize = 100;
 
 /// What was found wrong in one file so far.
 pub struct Findings<'s> {
     source: &'s SourceText,
     mistakes: Vec<Mistake>,
-    not_shown: usize,
+    /// Their places and messages: a value that several aliases use is wrong once.
+    known: BTreeSet<(usize, String)>,
+    more: bool,
 }
 
 impl<'s> Findings<'s> {
     /// None yet.
     pub fn new(source: &'s SourceText) -> Self {
-        Self { source, mistakes: Vec::new(), not_shown: 0 }
+        Self { source, mistakes: Vec::new(), known: BTreeSet::new(), more: false }
     }
 
     /// The file.
@@ -34,21 +38,17 @@ impl<'s> Findings<'s> {
 
     /// Notes a mistake at a place; to be completed with a hint.
     pub fn add(&mut self, span: Range<usize>, message: impl Into<String>) -> Noted<'_> {
-        if self.mistakes.len() == MOST_SHOWN {
-            self.not_shown += 1;
+        let message = message.into();
+        if self.known.contains(&(span.start, message.clone())) {
             return Noted(None);
         }
-        let mistake = self.source.mistake(span, message);
-        // A value that several aliases use is wrong once.
-        let same = |known: &Mistake| {
-            (known.line, known.column) == (mistake.line, mistake.column)
-                && known.message == mistake.message
-        };
-        if !self.mistakes.iter().any(same) {
-            self.mistakes.push(mistake);
-            return Noted(self.mistakes.last_mut());
+        if self.is_full() {
+            self.more = true;
+            return Noted(None);
         }
-        Noted(None)
+        self.known.insert((span.start, message.clone()));
+        self.mistakes.push(self.source.mistake(span, message));
+        Noted(self.mistakes.last_mut())
     }
 
     /// Whether nothing is wrong so far.
@@ -56,13 +56,21 @@ impl<'s> Findings<'s> {
         self.mistakes.is_empty()
     }
 
+    /// Whether there are so many that the rest need not be looked for.
+    pub fn is_full(&self) -> bool {
+        self.mistakes.len() >= MOST_SHOWN
+    }
+
     /// All of them, in file order.
     pub fn into_mistakes(mut self) -> Vec<Mistake> {
         self.mistakes.sort_by_key(|mistake| (mistake.line, mistake.column));
-        if let (Some(last), 1..) = (self.mistakes.last_mut(), self.not_shown) {
-            let more = format!("this file has {} more mistakes, not shown", self.not_shown);
-            last.hint =
-                Some(last.hint.take().map_or(more.clone(), |hint| format!("{hint}; {more}")));
+        if let (Some(last), true) = (self.mistakes.last_mut(), self.more) {
+            let more =
+                format!("this file has more than {MOST_SHOWN} mistakes; the rest are not shown");
+            last.hint = Some(match last.hint.take() {
+                Some(hint) => format!("{hint}; {more}"),
+                None => more,
+            });
         }
         self.mistakes
     }
@@ -80,6 +88,12 @@ impl Noted<'_> {
     }
 }
 
+/// What [`wrong_kind`] calls the kind that has keys.
+pub const MAPPING: &str = "a mapping of keys and values";
+
+/// Keys that belong elsewhere or have another name here, and what to do about them.
+pub type Advice = (&'static [&'static str], &'static str);
+
 /// A mapping whose keys have been checked.
 pub struct Table<'n> {
     /// The mapping itself.
@@ -95,9 +109,32 @@ impl<'n> Table<'n> {
         known: &[&str],
         findings: &mut Findings<'_>,
     ) -> Option<Self> {
+        Self::read_advised(node, what, known, &[], findings)
+    }
+
+    /// The same with advice for keys that people are known to write there.
+    pub fn read_advised(
+        node: &'n Node,
+        what: &str,
+        known: &[&str],
+        advice: &[Advice],
+        findings: &mut Findings<'_>,
+    ) -> Option<Self> {
+        if !matches!(node.content, Content::Map(_)) {
+            wrong_kind(node, what, MAPPING, findings)
+                .hint(format!("its keys: {}", known.join(", ")));
+            return None;
+        }
         let entries = pairs(node, what, findings)?;
         for (key, at, _) in entries.iter().filter(|(key, ..)| !known.contains(key)) {
-            let hint = did_you_mean(key, known.iter().copied())
+            if findings.is_full() {
+                findings.more = true;
+                break;
+            }
+            let advised = advice.iter().find(|(keys, _)| keys.contains(key));
+            let hint = advised
+                .map(|(_, advice)| (*advice).to_owned())
+                .or_else(|| did_you_mean(key, known.iter().copied()))
                 .unwrap_or_else(|| format!("known keys: {}", known.join(", ")));
             findings.add(at.span.clone(), format!("unknown key \"{key}\" in {what}")).hint(hint);
         }
@@ -128,11 +165,11 @@ pub fn pairs<'n>(
     findings: &mut Findings<'_>,
 ) -> Option<Vec<(&'n str, &'n Node, &'n Node)>> {
     let Content::Map(written) = &node.content else {
-        wrong_kind(node, what, "a mapping of keys and values", findings);
+        wrong_kind(node, what, MAPPING, findings);
         return None;
     };
     let mut entries: Vec<(&str, &Node, &Node)> = Vec::with_capacity(written.len());
-    let mut seen = std::collections::BTreeSet::new();
+    let mut seen = BTreeSet::new();
     for (key, value) in written {
         match key.text() {
             None => {
@@ -152,9 +189,14 @@ pub fn pairs<'n>(
 }
 
 /// Notes that a value is of the wrong kind.
-pub fn wrong_kind(node: &Node, what: &str, wanted: &str, findings: &mut Findings<'_>) {
+pub fn wrong_kind<'f>(
+    node: &Node,
+    what: &str,
+    wanted: &str,
+    findings: &'f mut Findings<'_>,
+) -> Noted<'f> {
     let message = format!("{what} must be {wanted}, but this is {}", node.kind());
-    findings.add(first_token(node), message);
+    findings.add(first_token(node), message)
 }
 
 /// A block collection is shown by its first part.
@@ -229,7 +271,7 @@ pub fn list<'n>(
     node: &'n Node,
     what: &str,
     findings: &mut Findings<'_>,
-) -> Option<&'n [std::sync::Arc<Node>]> {
+) -> Option<&'n [Arc<Node>]> {
     match &node.content {
         Content::List(entries) => Some(entries),
         Content::Null => Some(&[]),
@@ -241,10 +283,21 @@ pub fn list<'n>(
 }
 
 /// Reads every entry, so that each one's mistakes are found; `None` if any had one.
-pub fn each<T>(
-    entries: &[std::sync::Arc<Node>],
-    mut read: impl FnMut(&Node) -> Option<T>,
+pub fn each<'s, T>(
+    entries: &[Arc<Node>],
+    findings: &mut Findings<'s>,
+    mut read: impl FnMut(&Node, &mut Findings<'s>) -> Option<T>,
 ) -> Option<Vec<T>> {
-    let found: Vec<Option<T>> = entries.iter().map(|entry| read(entry)).collect();
-    found.into_iter().collect()
+    let mut found = Some(Vec::with_capacity(entries.len()));
+    for entry in entries {
+        if findings.is_full() {
+            findings.more = true;
+            return None;
+        }
+        match (read(entry, findings), &mut found) {
+            (Some(one), Some(found)) => found.push(one),
+            _ => found = None,
+        }
+    }
+    found
 }

@@ -12,6 +12,12 @@ mod tests;
 /// More characters of a source line than this are cut around the caret.
 const EXCERPT_CHARACTERS: usize = 96;
 
+/// More bytes than this of a source line before and after a mistake are not kept.
+const EXCERPT_BYTES: usize = 512;
+
+/// Longer messages are cut: they quote what was written.
+const MESSAGE_CHARACTERS: usize = 400;
+
 /// A file's text under the name that people know it by.
 #[derive(Clone, Debug)]
 pub struct SourceText {
@@ -38,19 +44,32 @@ impl SourceText {
     pub fn mistake(&self, span: Range<usize>, message: impl Into<String>) -> Mistake {
         let start = floor_char_boundary(&self.text, span.start);
         let line_start = self.text[..start].rfind('\n').map_or(0, |newline| newline + 1);
-        let line_end =
-            self.text[start..].find(['\n', '\r']).map_or(self.text.len(), |length| start + length);
-        let end = floor_char_boundary(&self.text, span.end.clamp(start, line_end.max(start)));
+        let from = floor_char_boundary(&self.text, start.saturating_sub(EXCERPT_BYTES));
+        let from = from.max(line_start);
+        let reach = floor_char_boundary(&self.text, start + EXCERPT_BYTES);
+        let line_end = self.text[start..reach].find(['\n', '\r']).map(|length| start + length);
+        let to = line_end.unwrap_or(reach);
+        let end = floor_char_boundary(&self.text, span.end.clamp(start, to.max(start)));
         let (line, column) = self.place(start);
         Mistake {
             file: Arc::clone(&self.name),
             line,
             column,
-            message: message.into(),
+            message: cut(message.into()),
             hint: None,
-            source_line: self.text[line_start..line_end].to_owned(),
+            source_line: self.text[from..to].to_owned(),
             width: self.text[start..end].chars().count().max(1),
+            cut_before: u32::try_from(self.text[line_start..from].chars().count())
+                .unwrap_or(u32::MAX),
+            cut_after: line_end.is_none() && reach < self.text.len(),
         }
+    }
+}
+
+fn cut(message: String) -> String {
+    match message.char_indices().nth(MESSAGE_CHARACTERS) {
+        Some((end, _)) => format!("{}…", &message[..end]),
+        None => message,
     }
 }
 
@@ -76,10 +95,14 @@ pub struct Mistake {
     /// What to do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
-    /// The line itself.
+    /// The line itself; of a very long one, what is around the mistake.
     pub source_line: String,
     /// How many characters of the line are meant.
     pub width: usize,
+    #[serde(skip)]
+    cut_before: u32,
+    #[serde(skip)]
+    cut_after: bool,
 }
 
 impl Mistake {
@@ -111,14 +134,14 @@ impl Mistake {
     /// The line, cut to what fits, and what stands below it: blanks and carets.
     fn excerpt(&self) -> (String, (String, String)) {
         let line: Vec<char> = printable(&self.source_line).chars().collect();
-        let at = self.column - 1;
+        let at = self.column - 1 - self.cut_before as usize;
         let mut from = 0;
         if line.len() > EXCERPT_CHARACTERS && at > EXCERPT_CHARACTERS / 2 {
             from = (at - EXCERPT_CHARACTERS / 2).min(line.len() - EXCERPT_CHARACTERS);
         }
         let to = line.len().min(from + EXCERPT_CHARACTERS);
-        let lead = if from > 0 { "…" } else { "" };
-        let tail = if to < line.len() { "…" } else { "" };
+        let lead = if from > 0 || self.cut_before > 0 { "…" } else { "" };
+        let tail = if to < line.len() || self.cut_after { "…" } else { "" };
         let shown: String = line[from..to].iter().collect();
         let blanks = " ".repeat(at - from + lead.chars().count());
         let carets = "^".repeat(self.width.min(to.saturating_sub(at).max(1)));

@@ -45,6 +45,19 @@ fn long_lines_are_cut_around_the_caret() {
     assert!(lines[2].chars().count() < 120);
 }
 
+#[test]
+fn of_an_endless_line_only_what_is_around_the_mistake_is_kept() {
+    let text = format!("{}HERE{}", "ä".repeat(500_000), "y".repeat(500_000));
+    let mistake = SourceText::new("f", text).mistake(1_000_000..1_000_004, "é".repeat(1000));
+    assert_eq!((mistake.column, mistake.width), (500_001, 4));
+    assert!(mistake.source_line.len() < 2000 && mistake.message.chars().count() < 500);
+    let rendered = mistake.to_string();
+    let lines: Vec<&str> = rendered.lines().collect();
+    let caret = lines[3].chars().position(|c| c == '^').expect("a caret");
+    assert_eq!(lines[2].chars().skip(caret).take(4).collect::<String>(), "HERE");
+    assert!(lines[2].contains(" …ä") && lines[2].ends_with("y…"), "{}", lines[2]);
+}
+
 proptest! {
     #[test]
     fn any_span_of_any_text_can_be_shown(

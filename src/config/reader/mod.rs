@@ -225,6 +225,12 @@ impl RuleFiles {
     }
 }
 
+/// Whether a file's name says that it tests rules: it may stand beside them, and holds none.
+pub fn is_test_file(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    name.ends_with("_test.yaml") || name.ends_with("_test.yml")
+}
+
 fn is_pattern(path: &Path) -> bool {
     path.to_str().is_some_and(|text| text.contains(['*', '?', '[']))
 }
@@ -238,7 +244,7 @@ fn in_folder(folder: &Path) -> Result<Vec<PathBuf>, Unreadable> {
         let hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
         let yaml =
             path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml");
-        if yaml && !hidden && path.is_file() {
+        if yaml && !hidden && !is_test_file(&path) && path.is_file() {
             files.push(path);
         }
     }
@@ -253,12 +259,13 @@ fn matching(pattern: &Path) -> Result<Vec<PathBuf>, Unreadable> {
         ..glob::MatchOptions::new()
     };
     let text = pattern.to_string_lossy();
+    let pattern_names_tests = text.contains("_test");
     let paths = glob::glob_with(&text, options)
         .map_err(|error| Unreadable::new(pattern, format!("not a glob: {error}")))?;
     let mut files = Vec::new();
     for path in paths {
         let path = path.map_err(|error| Unreadable::from_io(error.path(), error.error()))?;
-        if !path.is_dir() {
+        if !path.is_dir() && (!is_test_file(&path) || pattern_names_tests) {
             files.push(path);
         }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::remedy;
 use crate::config::catalogue::Catalogue;
-use crate::config::decode::{self, Findings, Table};
+use crate::config::decode::{self, Advice, Findings, Table};
 use crate::config::measure::written;
 use crate::config::settings::MODES;
 use crate::config::yaml::{Content, Node};
@@ -27,6 +27,14 @@ const KEYS: [&str; 9] = [
     "remedy",
 ];
 
+const ADVICE: [Advice; 5] = [
+    (&["name"], "write alert: …"),
+    (&["action", "actions", "do", "steps"], "write remedy: {steps: [{drop_caches: {}}]}"),
+    (&["aim", "cooldown", "at_most"], "it belongs to remedy"),
+    (&["summary", "description"], "it belongs to annotations"),
+    (&["severity"], "it belongs to labels"),
+];
+
 /// At ten readings a second, an hour of one series takes half a mebibyte.
 const LONGEST_PAST: Duration = Duration::from_secs(3_600);
 
@@ -41,7 +49,7 @@ pub(super) struct Group<'g> {
 
 /// The mapping of one rule.
 pub(super) fn table<'n>(node: &'n Node, findings: &mut Findings<'_>) -> Option<Table<'n>> {
-    let table = Table::read(node, "a rule", &KEYS, findings)?;
+    let table = Table::read_advised(node, "a rule", &KEYS, &ADVICE, findings)?;
     if let Some(record) = table.key("record") {
         findings.add(record.span.clone(), "recording rules are not supported").hint(
             "rules here read what this node measures and nothing is stored in between: \
@@ -148,6 +156,11 @@ pub(super) fn templates(
     findings: &mut Findings<'_>,
 ) -> Option<Templates> {
     let Some(node) = node else { return Some(Vec::new()) };
+    if node.text().is_some() {
+        decode::wrong_kind(node, what, decode::MAPPING, findings)
+            .hint(format!("write {what}: {{name: value}}"));
+        return None;
+    }
     let mut templates: BTreeMap<Arc<str>, Template> = BTreeMap::new();
     let mut fine = true;
     for (name, key, value) in decode::pairs(node, what, findings)? {

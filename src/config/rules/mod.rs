@@ -4,24 +4,39 @@
 //! `STEPS` there.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::decode::{self, Findings, Table};
+use super::decode::{self, Advice, Findings, Table};
 use super::mistake::{Mistakes, SourceText};
 use super::settings::limits;
 use super::yaml::{self, Content, Node};
-use crate::policy::rule::{RuleGroup, RuleSet};
+use crate::policy::rule::{Rule, RuleGroup, RuleSet};
 
 mod alert;
 mod remedy;
 #[cfg(test)]
 mod tests;
 
+/// Each takes tens of kibibytes for as long as the rules are loaded.
+const MOST_PATTERNS: usize = 1_000;
+
+/// With it, `group/alert` can still be asked for over HTTP.
+const LONGEST_NAME: usize = 255;
+
 const FILE_KEYS: [&str; 1] = ["groups"];
 
 const GROUP_KEYS: [&str; 6] = ["name", "interval", "limit", "query_offset", "labels", "rules"];
+
+const GROUP_ADVICE: [Advice; 2] = [
+    (
+        &["alert", "expr", "for", "keep_firing_for", "annotations", "remedy", "mode"],
+        "it belongs to a rule: indent it as deep as the rule's other keys",
+    ),
+    (&["evaluation_interval"], "write interval: …"),
+];
 
 /// Reads all rule files together. Groups without an `interval` are evaluated every
 /// `evaluation_interval`. The error holds every mistake of every file.
@@ -29,7 +44,7 @@ pub fn parse_rules(
     files: &[SourceText],
     evaluation_interval: Duration,
 ) -> Result<RuleSet, Mistakes> {
-    let mut reader = Reader { evaluation_interval, names: BTreeMap::new() };
+    let mut reader = Reader { evaluation_interval, names: BTreeMap::new(), patterns: 0 };
     let mut groups = Vec::new();
     let mut mistakes = Vec::new();
     for source in files {
@@ -47,6 +62,8 @@ struct Reader<'f> {
     evaluation_interval: Duration,
     /// Group names so far, each with the file and the byte of its first use.
     names: BTreeMap<String, (&'f SourceText, usize)>,
+    /// Regular expressions so far.
+    patterns: usize,
 }
 
 impl<'f> Reader<'f> {
@@ -54,27 +71,28 @@ impl<'f> Reader<'f> {
         if matches!(root.content, Content::Null) {
             return Vec::new();
         }
+        if let Some((place, hint)) = other_shape(root) {
+            findings.add(place, "this is not a rule file").hint(hint);
+            return Vec::new();
+        }
         let Some(table) = Table::read(root, "a rule file", &FILE_KEYS, findings) else {
             return Vec::new();
         };
         let Some(groups) = table.get("groups") else { return Vec::new() };
         let Some(groups) = decode::list(groups, "groups", findings) else { return Vec::new() };
-        let mut read = Vec::with_capacity(groups.len());
-        for node in groups {
-            match self.group(node, findings) {
-                Some(group) => read.push(group),
-                // A rule that is left out in silence is worse than a message that says little.
-                None if findings.is_empty() => {
-                    findings.add(node.span.clone(), "this group cannot be read");
-                }
-                None => {}
+        let read = decode::each(groups, findings, |node, findings| {
+            let group = self.group(node, findings);
+            // A rule that is left out in silence is worse than a message that says little.
+            if group.is_none() && findings.is_empty() {
+                findings.add(node.span.clone(), "this group cannot be read");
             }
-        }
-        read
+            group
+        });
+        read.unwrap_or_default()
     }
 
     fn group(&mut self, node: &Node, findings: &mut Findings<'f>) -> Option<RuleGroup> {
-        let table = Table::read(node, "a group", &GROUP_KEYS, findings)?;
+        let table = Table::read_advised(node, "a group", &GROUP_KEYS, &GROUP_ADVICE, findings)?;
         refuse_unsupported(&table, findings);
         let name = self.group_name(&table, findings);
         let interval = match table.get("interval") {
@@ -90,13 +108,36 @@ impl<'f> Reader<'f> {
             None => &[],
         };
         let mut alerts: BTreeMap<String, usize> = BTreeMap::new();
-        let rules = decode::each(entries, |entry| {
+        let rules = decode::each(entries, findings, |entry, findings| {
             let table = alert::table(entry, findings)?;
             check_unique(&table, &mut alerts, findings);
-            alert::read(&table, &context, findings)
+            let rule = alert::read(&table, &context, findings)?;
+            self.count_patterns(&rule, &table, findings)?;
+            Some(rule)
         })?;
         let file = PathBuf::from(&*findings.source().name);
         Some(RuleGroup { name: group, file, interval: interval?, rules })
+    }
+
+    fn count_patterns(
+        &mut self,
+        rule: &Rule,
+        table: &Table<'_>,
+        findings: &mut Findings<'f>,
+    ) -> Option<()> {
+        let aim = rule.remedy.as_ref().and_then(|remedy| remedy.aim.as_ref());
+        let in_aim = aim.map_or(0, |aim| aim.expr.patterns());
+        self.patterns += rule.expr.expr.patterns() + in_aim;
+        if self.patterns <= MOST_PATTERNS {
+            return Some(());
+        }
+        let message =
+            format!("more than {MOST_PATTERNS} regular expressions in all rules together");
+        let place = table.key("alert").map_or_else(|| table.place(), |key| key.span.clone());
+        findings
+            .add(place, message)
+            .hint("compare labels with = or !=, and join several patterns with |");
+        None
     }
 
     fn group_name(&mut self, table: &Table<'_>, findings: &mut Findings<'f>) -> Option<Arc<str>> {
@@ -118,10 +159,33 @@ impl<'f> Reader<'f> {
     }
 }
 
+/// Files of other shapes that people are likely to have, each with what to do.
+fn other_shape(root: &Node) -> Option<(Range<usize>, &'static str)> {
+    const SHAPE: &str = "write groups: [{name: …, rules: [{alert: …, expr: …}]}]";
+    let pairs = match &root.content {
+        Content::Map(pairs) => pairs,
+        Content::List(_) => return Some((root.span.start..root.span.start + 1, SHAPE)),
+        Content::Null | Content::Scalar(_) => return None,
+    };
+    let key = |name: &str| pairs.iter().map(|(key, _)| key).find(|key| key.text() == Some(name));
+    if key("groups").is_some() {
+        return None;
+    }
+    let resource = key("apiVersion").filter(|_| key("spec").is_some());
+    let hint = "this is a Kubernetes resource: what its spec holds is a rule file";
+    resource.map(|key| (key.span.clone(), hint)).or_else(|| {
+        let part = ["rules", "alert", "expr"].into_iter().find_map(key)?;
+        Some((part.span.clone(), SHAPE))
+    })
+}
+
 /// A group's or an alert's name: it becomes a label value and a part of log lines.
 fn name(text: &str) -> Result<String, String> {
     if text.trim().is_empty() {
         return Err("a name cannot be empty".to_owned());
+    }
+    if text.len() > LONGEST_NAME {
+        return Err(format!("a name has at most {LONGEST_NAME} bytes"));
     }
     if text.chars().any(char::is_control) {
         return Err("a name cannot contain control characters".to_owned());

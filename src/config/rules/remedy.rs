@@ -8,7 +8,7 @@ use crate::config::measure::duration_within;
 use crate::config::yaml::{Content, Node};
 use crate::model::{Action, CacheKind};
 use crate::policy::promql::did_you_mean;
-use crate::policy::rule::{AtMost, Remedy};
+use crate::policy::rule::{AtMost, Query, Remedy};
 
 /// A round of steps has been tried by then and its effect is over: a dip comes back within seconds,
 /// and a driver that gives memory back does so in 2 to 5 s.
@@ -30,9 +30,14 @@ const STEPS: [&str; 3] = Action::NAMES;
 
 /// Reads a remedy; every part is read even if another is wrong.
 pub(super) fn read(node: &Node, findings: &mut Findings<'_>) -> Option<Remedy> {
+    if !matches!(node.content, Content::Map(_)) {
+        decode::wrong_kind(node, "a remedy", decode::MAPPING, findings)
+            .hint("write remedy: {steps: [{drop_caches: {}}, {compact_memory: {}}]}");
+        return None;
+    }
     let table = Table::read(node, "a remedy", &KEYS, findings)?;
     let aim = match table.get("aim") {
-        Some(node) => query(node, "aim", findings).map(Some),
+        Some(node) => aim(node, findings).map(Some),
         None => Some(None),
     };
     let steps = steps(&table, findings);
@@ -50,7 +55,24 @@ pub(super) fn read(node: &Node, findings: &mut Findings<'_>) -> Option<Remedy> {
     Some(Remedy { aim: aim?, steps: steps?, cooldown: cooldown?, at_most: Some(at_most?) })
 }
 
+/// An aim is met when it yields anything: one that compares nothing would end every remedy at once.
+fn aim(node: &Node, findings: &mut Findings<'_>) -> Option<Query> {
+    let query = query(node, "aim", findings)?;
+    if query.expr.is_condition() {
+        return Some(query);
+    }
+    findings
+        .add(node.span.clone(), "aim is met whatever the values are: it compares nothing")
+        .hint("write what shall be true: uma_memory_free_bytes > 4 * 1024^3");
+    None
+}
+
 fn at_most(node: &Node, findings: &mut Findings<'_>) -> Option<AtMost> {
+    if node.text().is_some() {
+        decode::wrong_kind(node, "at_most", decode::MAPPING, findings)
+            .hint("write at_most: {times: 20, per: 1h}");
+        return None;
+    }
     let table = Table::read(node, "at_most", &["times", "per"], findings)?;
     let missing = |key: &str, findings: &mut Findings<'_>| {
         findings
@@ -88,6 +110,11 @@ fn times(text: &str) -> Result<u32, String> {
 fn steps(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Vec<Action>> {
     let node = table.get("steps");
     let entries = match node {
+        Some(node) if !matches!(node.content, Content::List(_)) => {
+            decode::wrong_kind(node, "steps", "a list", findings)
+                .hint("begin each step with a dash: - drop_caches: {}");
+            return None;
+        }
         Some(node) => decode::list(node, "steps", findings)?,
         None => &[],
     };
@@ -102,7 +129,7 @@ fn steps(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Vec<Action>> 
         let message = format!("a remedy has at most {MOST_STEPS} steps");
         findings.add(excess.span.clone(), message);
     }
-    decode::each(entries, |entry| step(entry, findings))
+    decode::each(entries, findings, step)
 }
 
 /// One step: a mapping with its name as the only key.

@@ -269,14 +269,147 @@ fn a_past_that_would_not_fit_into_memory_is_refused() {
 }
 
 #[test]
+fn patterns_of_all_rules_together_are_bounded() {
+    let matchers = vec!["state=~\"c|d\""; 25].join(",");
+    let expr = format!("'uma_memory_page_cache_bytes{{{matchers}}}'");
+    let alerts = |count: usize| {
+        let rule = |n| format!("  - {{alert: A{n}, expr: {expr}}}\n");
+        format!("groups:\n- name: g\n  rules:\n{}", (0..count).map(rule).collect::<String>())
+    };
+    assert_eq!(rules(&alerts(40)).groups[0].rules.len(), 40);
+    let mistake = one_mistake(&alerts(41));
+    assert_eq!(mistake.line, 44);
+    assert!(mistake.message.contains("more than 1000 regular expressions"), "{mistake}");
+}
+
+#[test]
+fn names_become_labels_and_are_bounded() {
+    let named = |name: &str| rule_text("").replace("alert: A", &format!("alert: {name:?}"));
+    assert_eq!(rules(&named(&"a".repeat(255))).groups.len(), 1);
+    for (name, part) in
+        [(&*"a".repeat(256), "at most 255 bytes"), (" ", "empty"), ("a\nb", "control characters")]
+    {
+        let mistake = one_mistake(&named(name));
+        assert!(mistake.message.contains(part) && mistake.line == 4, "{mistake}");
+    }
+}
+
+#[test]
+fn an_aim_must_be_something_that_can_be_missed() {
+    let aimed =
+        |aim: &str| rule_text(&format!("remedy: {{steps: [compact_memory: {{}}], aim: '{aim}'}}"));
+    for aim in [
+        "uma_memory_free_bytes > 1",
+        "(uma_memory_free_bytes > 1) + 1",
+        "absent(uma_memory_page_cache_bytes)",
+        "uma_memory_free_bytes unless uma_memory_total_bytes",
+        "scalar(uma_memory_free_bytes) > bool 1",
+    ] {
+        assert_eq!(rules(&aimed(aim)).groups.len(), 1, "{aim}");
+    }
+    for aim in ["1", "uma_memory_free_bytes", "uma_memory_free_bytes > bool 1", "vector(1)"] {
+        let mistake = one_mistake(&aimed(aim));
+        assert!(mistake.message.starts_with("aim is met whatever the values are"), "{mistake}");
+    }
+}
+
+#[test]
+fn what_people_are_likely_to_write_is_answered_with_what_to_write() {
+    for (text, part) in [
+        ("- alert: A\n  expr: 1\n".to_owned(), "write groups: ["),
+        ("rules: [{alert: A, expr: 1}]".to_owned(), "write groups: ["),
+        ("apiVersion: v1\nkind: PrometheusRule\nspec: {groups: []}".to_owned(), "Kubernetes"),
+        (rule_text("action: drop_caches"), "write remedy: {steps:"),
+        (rule_text("severity: warning"), "belongs to labels"),
+        (rule_text("summary: low"), "belongs to annotations"),
+        (rule_text("remedy: drop_caches"), "write remedy: {steps:"),
+        (rule_text("remedy: [drop_caches: {}]"), "write remedy: {steps:"),
+        (rule_text("remedy: {steps: drop_caches}"), "begin each step with a dash"),
+        (
+            rule_text("remedy: {steps: [notify: {message: a}], at_most: 3/h}"),
+            "{times: 20, per: 1h}",
+        ),
+        (rule_text("").replace("    expr", "  expr"), "indent it as deep"),
+        (rule_text("").replace("< 1", "< 2GiB"), "write 2 * 1024^3"),
+        (rule_text("").replace("< 1", "< 500MB"), "write 500e6, or 500 * 1024^2"),
+        (rule_text("").replace("< 1", "< 1.5k"), "write 1.5e3, or 1.5 * 1024^1"),
+        (rule_text("").replace("< 1", "> 10%"), "10 percent is 0.1"),
+        (
+            rule_text("").replace("uma_memory_free_bytes", "node_memory_MemFree_bytes"),
+            "uma_memory_free_bytes",
+        ),
+        (
+            rule_text("").replace("uma_memory_free_bytes", "node_memory_Cached_bytes"),
+            "uma_memory_cached_bytes",
+        ),
+        (rule_text("").replace("uma_memory_free_bytes", "up"), "see its /metrics"),
+        (
+            rule_text("")
+                .replace("uma_memory_free_bytes", "sum(uma_memory_page_cache_bytes) by state"),
+            "write (state)",
+        ),
+    ] {
+        let found = mistakes(&text);
+        let advised =
+            |mistake: &Mistake| mistake.hint.as_ref().is_some_and(|hint| hint.contains(part));
+        assert!(found.iter().any(advised), "{part}\n{found:#?}");
+    }
+}
+
+#[test]
+fn many_mistakes_end_the_reading() {
+    let rule = |n| format!("  - {{alert: A{n}, expr: uma_memory_fre_byts}}\n");
+    let rules: String = (0..5000).map(rule).collect();
+    let found = mistakes(&format!("groups:\n- name: g\n  rules:\n{rules}"));
+    assert_eq!((found.len(), found[99].line), (100, 103));
+    assert!(found[99].hint.as_ref().is_some_and(|hint| hint.contains("more than 100 mistakes")));
+}
+
+#[test]
 fn all_mistakes_of_a_file_are_told_at_once() {
     let text = rule_text("for: soon\nlabels: {1a: x, alertname: y}\nremedy: {aim: 1}\nmode: no")
         + "  - expr: uma_memory_free_bytes\n  - just text\n- rules: 5\n";
     let lines: Vec<usize> = mistakes(&text).iter().map(|mistake| mistake.line).collect();
-    assert_eq!(lines, [6, 7, 7, 8, 9, 10, 11, 12, 12]);
+    assert_eq!(lines, [6, 7, 7, 8, 8, 9, 10, 11, 12, 12]);
+}
+
+/// A shipped file with a few characters replaced, and its end cut off.
+fn damaged() -> impl Strategy<Value = String> {
+    let texts: Vec<String> = shipped_rules().into_iter().map(|source| source.text).collect();
+    let character = prop_oneof![
+        any::<char>(),
+        prop::sample::select(b"{}[]:'\"-&*|>!\n #".to_vec()).prop_map(char::from)
+    ];
+    let edits = prop::collection::vec((any::<prop::sample::Index>(), character), 1..6);
+    (prop::sample::select(texts), edits, any::<prop::sample::Index>(), any::<bool>()).prop_map(
+        |(text, edits, end, cut)| {
+            let mut text: Vec<char> = text.chars().collect();
+            for (at, character) in edits {
+                let at = at.index(text.len());
+                text[at] = character;
+            }
+            if cut {
+                text.truncate(end.index(text.len()));
+            }
+            text.into_iter().collect()
+        },
+    )
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    #[test]
+    fn a_damaged_file_is_read_or_refused_at_a_place_of_it(text in damaged()) {
+        if let Err(mistakes) = parse_rules(&[SourceText::new("f", text.as_str())], INTERVAL) {
+            prop_assert!((1..=100).contains(&mistakes.0.len()));
+            for mistake in mistakes.0 {
+                prop_assert!((1..=text.matches('\n').count() + 1).contains(&mistake.line));
+                prop_assert!(mistake.to_string().chars().all(|c| c == '\n' || !c.is_control()));
+            }
+        }
+    }
+
     #[test]
     fn no_text_makes_the_reader_panic_or_lose_a_rule(
         key in "(alert|expr|for|labels|annotations|remedy|mode|record|[a-z]{1,8})",

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::{LogFormat, LogLevel, limits};
-use crate::config::decode::{Findings, Table, choice, each, list, value};
+use crate::config::decode::{Advice, Findings, Table, choice, each, list, value};
 use crate::config::measure::{ListenAddress, telemetry_path};
 use crate::config::mistake::{Mistakes, SourceText};
 use crate::config::yaml::{self, Content, Node};
@@ -71,13 +71,22 @@ const KEYS: [&str; 9] = [
     "log",
 ];
 
+const ADVICE: [Advice; 5] = [
+    (&["rules"], "write rule_files: [rules.yaml]"),
+    (&["groups"], "this is a rule file: name it under rule_files"),
+    (&["listen_address", "telemetry_path"], "it belongs to web"),
+    (&["retention"], "it belongs to storage"),
+    (&["level", "format"], "it belongs to log"),
+];
+
 /// Reads a configuration file's text. An empty file is fine.
 pub fn parse_settings(source: &SourceText) -> Result<FileSettings, Mistakes> {
     let root = yaml::parse(source).map_err(|mistake| Mistakes(vec![mistake]))?;
     let mut findings = Findings::new(source);
     let mut settings = FileSettings::default();
     if !matches!(root.content, Content::Null)
-        && let Some(table) = Table::read(&root, "the configuration", &KEYS, &mut findings)
+        && let Some(table) =
+            Table::read_advised(&root, "the configuration", &KEYS, &ADVICE, &mut findings)
     {
         read_top(&table, &mut settings, &mut findings);
         read_path(&table, &mut settings, &mut findings);
@@ -107,7 +116,7 @@ fn read_top(table: &Table<'_>, settings: &mut FileSettings, findings: &mut Findi
     }
     settings.rule_files = table.get("rule_files").and_then(|node| {
         let entries = list(node, "rule_files", findings)?;
-        each(entries, |entry| path(entry, "an entry of rule_files", findings))
+        each(entries, findings, |entry, findings| path(entry, "an entry of rule_files", findings))
     });
 }
 
@@ -159,7 +168,7 @@ fn listen(node: &Node, findings: &mut Findings<'_>) -> Option<Vec<ListenAddress>
             .add(node.span.clone(), "listen_address must name at least one address")
             .hint("remove it for the default, :9942");
     }
-    each(entries, |entry| value(entry, what, str::parse, findings))
+    each(entries, findings, |entry, findings| value(entry, what, str::parse, findings))
 }
 
 fn read_storage(table: &Table<'_>, settings: &mut FileSettings, findings: &mut Findings<'_>) {

@@ -1,4 +1,5 @@
 use clap::Parser;
+use proptest::prelude::*;
 
 use super::*;
 use crate::config::measure::ListenHost;
@@ -187,5 +188,66 @@ fn all_mistakes_of_a_configuration_file_are_told_at_once() {
     assert_eq!(found.len(), begins.len(), "{found:#?}");
     for (found, begin) in found.iter().zip(begins) {
         assert!(found.starts_with(begin), "{found}\nshould begin with\n{begin}");
+    }
+}
+
+#[test]
+fn what_people_are_likely_to_write_is_answered_with_what_to_write() {
+    for (text, hint) in [
+        ("rules: a.yaml", "write rule_files: [rules.yaml]"),
+        ("groups: []", "this is a rule file: name it under rule_files"),
+        ("listen_address: ':1'", "it belongs to web"),
+        ("log: debug", "its keys: level, format"),
+        ("storage: {retention: 15d}", "its keys: time, size"),
+        ("log: {level: loud}", "write one of: error, warn, info, debug, trace"),
+    ] {
+        let mistakes = parse_settings(&SourceText::new("f", text)).expect_err(text).0;
+        assert_eq!(mistakes[0].hint.as_deref(), Some(hint), "{text}");
+    }
+}
+
+/// [`EVERYTHING`] with a few characters replaced, and its end cut off.
+fn damaged() -> impl Strategy<Value = String> {
+    let edits = prop::collection::vec((any::<prop::sample::Index>(), any::<char>()), 0..8);
+    (edits, any::<prop::sample::Index>(), any::<bool>()).prop_map(|(edits, end, cut)| {
+        let mut text: Vec<char> = EVERYTHING.chars().collect();
+        for (at, character) in edits {
+            let at = at.index(text.len());
+            text[at] = character;
+        }
+        if cut {
+            text.truncate(end.index(text.len()));
+        }
+        text.into_iter().collect()
+    })
+}
+
+proptest! {
+    #[test]
+    fn a_damaged_file_is_read_or_refused_at_a_place_of_it(text in damaged()) {
+        if let Err(mistakes) = parse_settings(&SourceText::new("f", text.as_str())) {
+            for mistake in mistakes.0 {
+                prop_assert!((1..=text.matches('\n').count() + 1).contains(&mistake.line));
+                prop_assert!(mistake.to_string().chars().all(|c| c == '\n' || !c.is_control()));
+            }
+        }
+    }
+
+    #[test]
+    fn any_value_of_any_setting_is_read_or_refused(
+        key in prop::sample::select(vec![
+            "mode", "rule_files", "sampling_interval", "path", "web", "storage", "log", "other",
+        ]),
+        value in "(\\{|\\[|'|\"|&a|\\*a|[a-z0-9{}:,/. ])(\\}|\\]|[ -~]){0,20}",
+    ) {
+        let _ = parse_settings(&SourceText::new("f", format!("{key}: {value}")));
+    }
+
+    #[test]
+    fn any_flags_are_taken_or_refused(
+        flag in "--(mode|rules|sampling-interval|web\\.[a-z-]{1,14}|storage\\.[a-z.]{1,16}|log\\.level)",
+        value in "(?s).{0,12}",
+    ) {
+        let _ = Command::try_parse_from(["run", &format!("{flag}={value}")]);
     }
 }

@@ -22,6 +22,10 @@ const MAX_DEPTH: usize = 32;
 /// More values than this, aliases followed, are no configuration.
 const MAX_VALUES: usize = 100_000;
 
+/// More text than this, aliases followed, is no configuration: reading it costs as much as if it
+/// were written out.
+const MAX_TEXT: usize = 4 << 20;
+
 /// A value and its place.
 #[derive(Debug)]
 pub struct Node {
@@ -29,8 +33,39 @@ pub struct Node {
     pub span: Range<usize>,
     /// What it is.
     pub content: Content,
-    /// How many values it holds, itself included, aliases followed.
+    size: Size,
+}
+
+/// What a value holds, itself included, aliases followed.
+#[derive(Clone, Copy, Debug)]
+struct Size {
     values: usize,
+    text_bytes: usize,
+}
+
+impl Size {
+    fn of(text: &str) -> Self {
+        Self { values: 1, text_bytes: text.len() }
+    }
+
+    fn excess(self) -> Option<String> {
+        match self {
+            Self { values, .. } if values > MAX_VALUES => {
+                Some(format!("more than {MAX_VALUES} values"))
+            }
+            Self { text_bytes, .. } if text_bytes > MAX_TEXT => {
+                Some(format!("more than {} MiB of text", MAX_TEXT >> 20))
+            }
+            _ => None,
+        }
+    }
+
+    fn with(self, other: Self) -> Self {
+        Self {
+            values: self.values.saturating_add(other.values),
+            text_bytes: self.text_bytes.saturating_add(other.text_bytes),
+        }
+    }
 }
 
 /// What a value is.
@@ -118,7 +153,7 @@ struct Open {
 
 impl Builder<'_> {
     fn null(span: Range<usize>) -> Arc<Node> {
-        Arc::new(Node { span, content: Content::Null, values: 1 })
+        Arc::new(Node { span, content: Content::Null, size: Size::of("") })
     }
 
     fn take(&mut self, event: Event<'_>, span: Range<usize>) -> Result<(), Mistake> {
@@ -132,8 +167,9 @@ impl Builder<'_> {
                 Err(mistake.hint("put it into a file of its own"))
             }
             Event::Scalar(text, style, anchor, _) => {
+                let size = Size::of(&text);
                 let content = scalar(text.into_owned(), style);
-                self.add(Node { span, content, values: 1 }, anchor)
+                self.add(Node { span, content, size }, anchor)
             }
             Event::SequenceStart(_, anchor, _) => self.open(span, anchor, false),
             Event::MappingStart(_, anchor, _) => self.open(span, anchor, true),
@@ -161,7 +197,7 @@ impl Builder<'_> {
     fn close(&mut self, end: usize) -> Result<(), Mistake> {
         let Some(Open { start, anchor, is_map, items }) = self.open.pop() else { return Ok(()) };
         let last = items.last().map_or(start, |item| item.span.end);
-        let values = items.iter().fold(1_usize, |sum, item| sum.saturating_add(item.values));
+        let size = items.iter().fold(Size::of(""), |size, item| size.with(item.size));
         let content = if is_map {
             let mut items = items.into_iter();
             let mut pairs = Vec::new();
@@ -176,7 +212,7 @@ impl Builder<'_> {
         let written = self.source.text.get(start..end).map_or("", str::trim_end);
         let flow = written.starts_with(['[', '{']);
         let end = if flow { end } else { last.max(start) };
-        self.add(Node { span: start..end, content, values }, anchor)
+        self.add(Node { span: start..end, content, size }, anchor)
     }
 
     fn add(&mut self, node: Node, anchor: usize) -> Result<(), Mistake> {
@@ -188,9 +224,10 @@ impl Builder<'_> {
     }
 
     fn place(&mut self, node: Arc<Node>) -> Result<(), Mistake> {
-        if node.values > MAX_VALUES {
-            let message = format!("more than {MAX_VALUES} values, each alias counted in full");
-            return Err(self.source.mistake(node.span.clone(), message));
+        if let Some(excess) = node.size.excess() {
+            let message = format!("{excess}, each alias counted in full");
+            let mistake = self.source.mistake(node.span.clone(), message);
+            return Err(mistake.hint("split it into several files"));
         }
         match self.open.last_mut() {
             Some(open) => open.items.push(node),
@@ -211,6 +248,14 @@ fn scalar(text: String, style: ScalarStyle) -> Content {
 
 fn scan_mistake(source: &SourceText, error: &ScanError) -> Mistake {
     let at = error.marker().byte_offset().unwrap_or(0);
+    if *error.kind() == ErrorKind::RecursionLimitExceeded {
+        return source.mistake(at..at, format!("nested more than {MAX_DEPTH} levels deep"));
+    }
+    let at = match is_about_a_tab(error.kind()) {
+        // The library's place is the end of what came before.
+        true => source.text[at..].find('\t').map_or(at, |behind| at + behind),
+        false => at,
+    };
     let mistake = source.mistake(at..at, format!("not valid YAML: {}", error.info()));
     // The library stumbles over what follows the braces.
     if mistake.source_line.contains("{{") {
@@ -222,12 +267,19 @@ fn scan_mistake(source: &SourceText, error: &ScanError) -> Mistake {
     }
 }
 
+fn is_about_a_tab(kind: &ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::TabInIndentation
+            | ErrorKind::TabInBlockIndentation
+            | ErrorKind::TabInPlainScalar
+            | ErrorKind::TabNotAllowed
+    )
+}
+
 fn scan_hint(kind: &ErrorKind) -> Option<&'static str> {
     match kind {
-        ErrorKind::TabInIndentation
-        | ErrorKind::TabInBlockIndentation
-        | ErrorKind::TabInPlainScalar
-        | ErrorKind::TabNotAllowed => Some("indent with spaces"),
+        kind if is_about_a_tab(kind) => Some("indent with spaces"),
         ErrorKind::UnknownAnchor => Some("an alias `*name` needs a `&name` before it"),
         ErrorKind::UnclosedQuotedScalar | ErrorKind::InvalidQuotedScalarIndent => {
             Some("close the quote that was opened before")

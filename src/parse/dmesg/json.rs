@@ -8,6 +8,9 @@ use serde_json::Value;
 use super::Message;
 use crate::parse::kmsg;
 
+/// Longer entries are not read.
+const LONGEST_ENTRY: usize = 256 * 1024;
+
 /// Reads the JSON of dmesg, which it prints a member a line.
 #[derive(Debug, Default)]
 pub(super) struct DmesgJson {
@@ -73,6 +76,48 @@ impl DmesgJson {
             _ => {}
         }
     }
+}
+
+/// `journalctl -o json-pretty`, which prints a member a line.
+#[derive(Debug, Default)]
+pub(super) struct PrettyJson {
+    entry: Option<String>,
+}
+
+impl PrettyJson {
+    /// `None` where the line is not of such an entry; else the message that it ends, if any.
+    pub(super) fn feed(&mut self, line: &str) -> Option<Option<Message>> {
+        let line = line.trim();
+        let Some(entry) = &mut self.entry else {
+            (line == "{").then(|| self.entry = Some(line.to_owned()))?;
+            return Some(None);
+        };
+        let element = line.strip_suffix(',').unwrap_or(line);
+        let member = line.starts_with('"')
+            || matches!(element, "[" | "]")
+            || element.bytes().all(|byte| byte.is_ascii_digit());
+        let ends = line == "}";
+        if !(member || ends) || entry.len() + line.len() > LONGEST_ENTRY {
+            // No entry, or one that was cut; what follows is something else.
+            self.entry = None;
+            return None;
+        }
+        entry.push_str(line);
+        Some(if ends { self.entry.take().and_then(|entry| journal(&entry)) } else { None })
+    }
+
+    /// The entry turns out to be another document's.
+    pub(super) fn forget(&mut self) {
+        self.entry = None;
+    }
+}
+
+/// One line of Docker's `json-file` logs: what the container printed.
+pub(super) fn container(line: &str) -> Option<String> {
+    let Ok(Value::Object(entry)) = serde_json::from_str(line) else { return None };
+    entry.get("stream")?.as_str()?;
+    let printed = text(entry.get("log")?)?;
+    Some(printed.strip_suffix("\\x0a").map(str::to_owned).unwrap_or(printed))
 }
 
 /// One entry of `journalctl -o json`.

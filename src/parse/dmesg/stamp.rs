@@ -89,17 +89,18 @@ fn seconds(text: &str) -> Option<Duration> {
 /// `Sat Nov 21 02:31:07 2026`, in some zone that is not told.
 fn ctime(text: &str) -> Option<Duration> {
     let mut words = text.split_ascii_whitespace();
-    weekday(words.next()?).then_some(())?;
+    is_word(words.next()?).then_some(())?;
     let (month, day, time) = (words.next()?, words.next()?, words.next()?);
     let year: i16 = words.next()?.parse().ok()?;
-    civil(year, month_number(month)?, day.parse().ok()?, time)
+    civil(year, any_month(month)?, day.parse().ok()?, time)
 }
 
 /// `Nov21 02:31`.
 fn minute(text: &str) -> Option<Duration> {
     let (date, time) = text.split_once(' ')?;
-    let (month, day) = date.split_at_checked(3)?;
-    civil(1972, month_number(month)?, day.trim().parse().ok()?, &format!("{}:00", time.trim()))
+    let month = date.trim_end_matches(|letter: char| letter.is_ascii_digit() || letter == ' ');
+    let day = date.get(month.len()..)?;
+    civil(1972, any_month(month)?, day.trim().parse().ok()?, &format!("{}:00", time.trim()))
 }
 
 fn civil(year: i16, month: i8, day: i8, time: &str) -> Option<Duration> {
@@ -111,8 +112,10 @@ fn position(at: Timestamp) -> Option<Duration> {
     Some(Duration::from_micros(u64::try_from(at.as_microsecond()).ok()?))
 }
 
-fn weekday(text: &str) -> bool {
-    ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"].contains(&text)
+/// A month, also in another language: which one is not known then, and what matters is that the
+/// stamp is taken off.
+fn any_month(text: &str) -> Option<i8> {
+    month_number(text).or_else(|| is_word(text).then_some(1))
 }
 
 fn month_number(text: &str) -> Option<i8> {
@@ -140,7 +143,7 @@ fn iso(text: &str) -> Option<(Stamp, &str)> {
 /// `Sat 2026-11-21 02:31:07 UTC host …` (journalctl -o short-full, with-unit).
 fn full(text: &str) -> Option<(Stamp, &str)> {
     let mut words = text.splitn(5, ' ');
-    weekday(words.next()?).then_some(())?;
+    is_word(words.next()?).then_some(())?;
     let (date, time, zone, rest) = (words.next()?, words.next()?, words.next()?, words.next()?);
     let at: DateTime = format!("{date}T{time}").parse().ok()?;
     let at = at.to_zoned(jiff::tz::TimeZone::UTC).ok()?.timestamp();
@@ -151,14 +154,27 @@ fn full(text: &str) -> Option<(Stamp, &str)> {
 
 /// `Nov 21 02:31:07 host …`, perhaps with a fraction; the year is not told.
 fn syslog(text: &str) -> Option<(Stamp, &str)> {
-    let (month, rest) = text.split_at_checked(3)?;
-    let month = month_number(month)?;
-    let rest = rest.strip_prefix(' ')?.trim_start();
-    let (day, rest) = rest.split_once(' ')?;
+    let (word, rest) = text.split_once(' ')?;
+    let (day, rest) = rest.trim_start().split_once(' ')?;
     let (time, after) = rest.split_once(' ')?;
+    let month = month_number(word).or_else(|| any_month(word).filter(|_| is_named(after)))?;
     let at = civil(1972, month, day.parse().ok()?, time)?;
     let printed = text.get(..text.len() - after.len())?;
     Some((Stamp { journal: true, ..stamp(printed, at) }, after))
+}
+
+/// Whether a text may be the name of a day or month: `lun.`, `avril`, `8月`.
+fn is_word(text: &str) -> bool {
+    text.len() <= 64
+        && text.contains(char::is_alphabetic)
+        && text.chars().all(|letter| letter.is_alphanumeric() || letter == '.')
+}
+
+/// Whether `host name: ` or `name: ` stands here.
+fn is_named(text: &str) -> bool {
+    text.split_once(": ").is_some_and(|(head, _)| {
+        !head.is_empty() && head.bytes().filter(|byte| *byte == b' ').count() <= 1
+    })
 }
 
 /// `1795228267.123456 host …` (journalctl -o short-unix).

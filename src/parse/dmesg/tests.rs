@@ -40,6 +40,20 @@ fn every_stamp_is_taken_off() {
         "Sat 2026-11-21 02:31:07 UTC host kernel: text: x",
         "1795228267.123456 host kernel: text: x",
         "[   12.345678] host kernel: text: x",
+        "[Пн сен 14 23:16:52 2026] text: x",
+        "[月  9月 14 23:16:52 2026] text: x",
+        "[сен14 23:16] text: x",
+        "8月 12 06:12:41 host kernel: text: x",
+        "avril 16 21:08:50 kernel: text: x",
+        "пн 2026-11-21 02:31:07 UTC host kernel: text: x",
+        "Nov 21 02:31:07 host kern.warn kernel: [   12.345678] text: x",
+        "<4>1 2026-11-21T02:31:07.123456+00:00 host kernel - - - text: x",
+        "2026-11-21T02:31:07.123456789Z [   12.345678] text: x",
+        "2026-11-21T02:31:07.123456789Z stdout F [   12.345678] text: x",
+        r#"{"log":"[   12.345678] text: x\n","stream":"stdout","time":"2026-11-21T02:31:07Z"}"#,
+        "    [   12.345678] text: x",
+        "> 6,339,5140900,-;text: x",
+        "kernel: text: x",
         "6,339,5140900,-,caller=T1;text: x",
         "\u{1b}[32m[   12.345678] \u{1b}[0mtext: x",
         "text: x",
@@ -88,7 +102,37 @@ fn wall_time_is_known_only_with_its_zone() {
     assert_eq!(utc("Sat 2026-11-21 02:31:07 CET host kernel: x"), None);
 }
 
+/// A log of JSON, as dmesg or journalctl writes it, with a few characters replaced and one line
+/// left out.
+fn damaged_json() -> impl Strategy<Value = String> {
+    let forms = [
+        include_str!("../../../tests/fixtures/kernel/real-6.18-memcg-json.log"),
+        "{\"__REALTIME_TIMESTAMP\":\"1795312800250000\",\"_TRANSPORT\":\"kernel\",\"PRIORITY\":\"3\",\
+         \"SYSLOG_IDENTIFIER\":\"kernel\",\"MESSAGE\":[79,79,77]}\n\
+         {\"MESSAGE\":\"x\",\"SYSLOG_FACILITY\":\"0\",\"__MONOTONIC_TIMESTAMP\":\"12\"}\n",
+    ];
+    let first = forms.map(|text| text.lines().take(40).collect::<Vec<_>>());
+    let edits = prop::collection::vec((any::<prop::sample::Index>(), any::<char>()), 0..6);
+    (prop::sample::select(first.to_vec()), edits, any::<prop::sample::Index>()).prop_map(
+        |(mut lines, edits, left_out)| {
+            lines.remove(left_out.index(lines.len()));
+            let mut text: Vec<char> = lines.join("\n").chars().collect();
+            for (at, character) in edits {
+                let at = at.index(text.len());
+                text[at] = character;
+            }
+            text.into_iter().collect()
+        },
+    )
+}
+
 proptest! {
+    #[test]
+    fn damaged_json_is_survived(text in damaged_json()) {
+        let lines = text.split('\n').count() as u64;
+        prop_assert!(messages(text.as_bytes()).iter().all(|message| message.line <= lines));
+    }
+
     #[test]
     fn no_bytes_panic(
         bytes in proptest::collection::vec(any::<u8>(), 0..300),
@@ -104,4 +148,30 @@ proptest! {
         let texts: Vec<String> = found.into_iter().map(|message| message.text).collect();
         prop_assert_eq!(texts, lines);
     }
+}
+
+#[test]
+fn a_quoted_logs_margin_is_told_by_its_first_stamp_only() {
+    let found = messages(b"> [   12.345678] a\n>  [   12.4] b\n[   12.5] c\n  [   12.6] d\n");
+    let texts: Vec<&str> = found.iter().map(|message| &*message.text).collect();
+    assert_eq!(texts, ["a\\x0a[   12.4] b", "c\\x0a[   12.6] d"]);
+}
+
+#[test]
+fn a_brace_that_begins_no_entry_swallows_nothing() {
+    let texts: Vec<String> =
+        messages(b"{\n[   12.345678] a\n{\n\"x\": 1,\n[   12.345679] b\n}\n[   12.4] c\n")
+            .into_iter()
+            .map(|message| message.text)
+            .collect();
+    assert!(["a", "b", "c"].iter().all(|text| texts.iter().any(|found| found.starts_with(text))));
+}
+
+#[test]
+fn exact_positions_are_told_from_coarse_ones() {
+    assert!(only("[   12.345678] x").exact);
+    assert!(only("Nov 21 02:31:07 host kernel: [   12.345678] x").exact);
+    assert!(!only("Nov 21 02:31:07 host kernel: x").exact);
+    assert!(!only("[    1.0] x").exact);
+    assert!(!only("[  +0.000012] x").exact);
 }

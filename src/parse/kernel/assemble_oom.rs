@@ -32,15 +32,18 @@ impl EventAssembler {
             OomLine::Reaped { pid, comm } => self.reaped(pid, comm, true, line, out),
             OomLine::Unreapable { pid, comm } => self.reaped(pid, comm, false, line, out),
             OomLine::NoVictim => out.push(Anchor::of(line).event(KernelEvent::OomNoVictim)),
-            OomLine::Group { memcg } => self.note(line, |trace| {
+            OomLine::Group { memcg } => self.note_own(line, |trace| {
                 trace.group = Some(memcg.to_owned());
             }),
-            OomLine::Limit { memcg, oom_memcg } => self.note(line, |trace| {
+            OomLine::Limit { memcg, oom_memcg } => self.note_own(line, |trace| {
                 trace.memcg = Some(memcg.to_owned());
                 trace.oom_memcg = Some(oom_memcg.to_owned());
                 trace.memcg_hint = Some(true);
             }),
-            OomLine::Stats { oom_memcg } => self.note(line, |trace| {
+            OomLine::CgroupUnfinished => {
+                self.broken_cgroup = Some(BrokenMessage::new(line, self.now, None));
+            }
+            OomLine::Stats { oom_memcg } => self.note_own(line, |trace| {
                 trace.oom_memcg = Some(oom_memcg.to_owned());
                 trace.memcg_hint = Some(true);
             }),
@@ -98,7 +101,21 @@ impl EventAssembler {
     }
 
     fn note(&mut self, line: &KernelLine<'_>, change: impl FnOnce(&mut Trace)) {
-        let Some(at) = self.target(line) else { return };
+        if let Some(at) = self.target(line) {
+            self.change(at, change);
+        }
+    }
+
+    /// As [`Self::note`], for a line that only a trace has: after another task's stack it is the
+    /// latest trace's.
+    fn note_own(&mut self, line: &KernelLine<'_>, change: impl FnOnce(&mut Trace)) {
+        let latest = || self.traces.iter().rposition(|trace| trace.admits(line.caller));
+        if let Some(at) = self.target(line).or_else(latest) {
+            self.change(at, change);
+        }
+    }
+
+    fn change(&mut self, at: usize, change: impl FnOnce(&mut Trace)) {
         let now = self.now;
         if let Some(trace) = self.traces.get_mut(at) {
             trace.last = now;
@@ -111,14 +128,36 @@ impl EventAssembler {
     pub(super) fn feed_body(&mut self, line: &KernelLine<'_>) {
         if let Some((pid, comm)) = oom::stack_header(line.text) {
             self.stack_header(pid, comm, line);
+        } else if self.is_other_stack(line) {
+            self.mute(line);
         } else if begins_other_stack(line.text) {
             if !line.text.starts_with("task:") {
                 self.other_stack = Some(None);
             }
             self.mute(line);
         } else {
-            self.note(line, |trace| trace.body(line.text));
+            // Nothing but the kill follows the choice; other messages do not put off its deadline.
+            let chosen = self.target(line).and_then(|at| self.traces.get(at));
+            if !chosen.is_some_and(Trace::has_choice) {
+                self.note(line, |trace| trace.body(line.text));
+            }
         }
+    }
+
+    /// The next stack is not a trace's. Until it begins, frames are the trace's own, unless the
+    /// same task prints both.
+    pub(super) fn expect_other_stack(&mut self, whose: Option<&str>, line: &KernelLine<'_>) {
+        self.other_stack = Some(whose.map(str::to_owned));
+        if line.caller.is_some() {
+            self.mute(line);
+        }
+    }
+
+    /// Whether the stack that was expected begins, without the line that says whose it is.
+    fn is_other_stack(&mut self, line: &KernelLine<'_>) -> bool {
+        line.caller.is_none()
+            && matches!(line.text.trim(), "Call Trace:" | "Call trace:")
+            && self.other_stack.take().is_some()
     }
 
     /// The frames that follow are of something else.
@@ -151,6 +190,7 @@ impl EventAssembler {
             trace.body_lines = trace.body_lines.saturating_add(1);
             trace.muted = false;
             self.current = Some(trace.opened.line);
+            self.other_stack = None;
             return;
         }
         if self.other_stack.take().is_some() {
@@ -363,6 +403,37 @@ impl EventAssembler {
             traces_begun: self.traces_begun,
         };
         remember(&mut self.killed, entry);
+    }
+
+    /// Whether the line is a further piece of a line about a trace's cgroup.
+    pub(super) fn join_broken_cgroup(
+        &mut self,
+        line: &KernelLine<'_>,
+        out: &mut Vec<Event>,
+    ) -> bool {
+        let Some(broken) = &self.broken_cgroup else { return false };
+        let close = self.now.line - broken.at.line <= super::BROKEN_MESSAGE_LINES;
+        if !close || broken.at.is_before(self.now.uptime, super::SILENCE) {
+            self.broken_cgroup = None;
+            return false;
+        }
+        let other = is_other_message(line.text) || broken.caller.as_deref() != line.caller;
+        let joined = format!("{}{}", broken.text, line.text);
+        match oom::parse(&joined) {
+            Some(message @ (OomLine::Group { .. } | OomLine::Limit { .. })) if !other => {
+                self.broken_cgroup = None;
+                self.feed_oom(message, line, out);
+                true
+            }
+            Some(OomLine::CgroupUnfinished) if !other && joined.ends_with(oom::LIMIT) => {
+                self.broken_cgroup = Some(BrokenMessage {
+                    text: joined,
+                    ..BrokenMessage::new(line, self.now, None)
+                });
+                true
+            }
+            _ => false,
+        }
     }
 
     /// A kill whose line is cut: its figures may follow in the next record.

@@ -24,7 +24,9 @@ pub(super) fn parse(identifier: &str, text: &str) -> Option<Killer> {
 
 /// Up to systemd 256 `Killed /path due to …`, then `Marked /path for killing due to …`.
 fn oomd(text: &str) -> Option<Killer> {
-    let old = text.strip_prefix("Killed ").and_then(|rest| rest.split_once(" due to "));
+    let old = text.strip_prefix("Killed ").and_then(|rest| {
+        rest.split_once(" due to memory ").or_else(|| rest.split_once(" due to "))
+    });
     let new = || text.strip_prefix("Marked ")?.split_once(" for killing");
     let (path, _) = old.or_else(new)?;
     path.starts_with('/').then_some(())?;
@@ -36,7 +38,8 @@ fn oomd(text: &str) -> Option<Killer> {
     }))
 }
 
-/// `sending SIGTERM to process 1234 uid 1000 "comm": …`, of old `Killing process 1234 (comm)`.
+/// `sending SIGTERM to process 1234 uid 1000 "comm": …`; before 1.3 `Killing process 1234 (comm)`,
+/// `Killing process 'comm' with signal 15, pid: 1234, …`, `killing process 1234 "comm" with …`.
 fn earlyoom(text: &str) -> Option<Killer> {
     if text.starts_with("kill failed: ") || text.starts_with("dryrun, not actually sending") {
         return Some(Killer::Failed);
@@ -73,8 +76,18 @@ fn sending(text: &str) -> Option<(u32, &str)> {
 
 fn killing(text: &str) -> Option<(u32, &str)> {
     let rest = text.strip_prefix("Low memory! ").unwrap_or(text);
-    let rest = rest.strip_prefix("Killing process ")?;
+    let rest =
+        rest.strip_prefix("Killing process ").or_else(|| rest.strip_prefix("killing process "))?;
+    if let Some(quoted) = rest.strip_prefix('\'') {
+        let (name, rest) = quoted.rsplit_once("' with signal ")?;
+        let (victim, _) = pid(rest.split_once(", pid: ")?.1)?;
+        return Some((victim, name));
+    }
     let (victim, name) = rest.split_once(' ')?;
+    let victim = whole_pid(victim)?;
+    if let Some(quoted) = name.strip_prefix('"') {
+        return Some((victim, quoted.rsplit_once("\" with signal ")?.0));
+    }
     let name = name.strip_prefix('(').and_then(|name| name.split_once(')')).map_or(name, |n| n.0);
-    Some((whole_pid(victim)?, name.trim()))
+    Some((victim, name.trim()))
 }

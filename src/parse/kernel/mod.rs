@@ -31,8 +31,9 @@ use trace::{Anchor, Position, Trace};
 
 /// What is incomplete is held for this long after its last line.
 const SILENCE: Duration = Duration::from_secs(1);
-/// Nothing is held for longer than this, however busy the log.
-const LONGEST_HOLD: Duration = Duration::from_secs(10);
+/// Nothing is held for longer than this, however busy the log. A serial console prints a trace with
+/// a few thousand tasks at 10 KiB a second.
+const LONGEST_HOLD: Duration = Duration::from_secs(60);
 /// The same in lines, for logs without times: since the last line that belonged to it, and in all.
 const SILENT_LINES: u64 = 2_000;
 const LONGEST_HOLD_LINES: u64 = 20_000;
@@ -126,6 +127,8 @@ pub struct EventAssembler {
     traces_begun: u64,
     /// `Killed process` lines that were cut before their figures.
     broken_kill: Option<BrokenMessage>,
+    /// A line about a trace's cgroup that was cut.
+    broken_cgroup: Option<BrokenMessage>,
     broken: Option<BrokenMessage>,
     hung: VecDeque<HeldHungTask>,
     killed: VecDeque<Remembered>,
@@ -158,22 +161,24 @@ impl EventAssembler {
     fn feed_kernel(&mut self, line: &KernelLine<'_>, out: &mut Vec<Event>) {
         if self.join_broken(line, out)
             || self.join_broken_kill(line, out)
+            || self.join_broken_cgroup(line, out)
             || self.join_summary(line)
         {
             return;
         }
-        if let Some(message) = nvidia::parse(line.text) {
+        // A process may be called `NVRM: x`, so what the driver does not say may be another's line.
+        let driver = nvidia::parse(line.text);
+        if let Some(message) = driver.filter(|message| *message != Nvidia::Other) {
             self.feed_nvidia(message, line, out);
         } else if let Some(message) = oom::parse(line.text) {
             self.feed_oom(message, line, out);
         } else if let Some((comm, order)) = tasks::page_allocation_failure(line.text) {
-            self.other_stack = Some(Some(comm.to_owned()));
-            self.mute(line);
+            self.expect_other_stack(Some(comm), line);
             let kind = KernelEvent::PageAllocFailure { comm: comm.to_owned(), order };
             out.push(Anchor::of(line).event(kind));
         } else if line.text.starts_with("INFO: task ") {
             self.feed_task(line, out);
-        } else {
+        } else if !line.text.starts_with("NVRM") {
             self.feed_body(line);
         }
     }
@@ -219,7 +224,7 @@ impl EventAssembler {
     }
 
     fn feed_task(&mut self, line: &KernelLine<'_>, out: &mut Vec<Event>) {
-        self.mute(line);
+        self.expect_other_stack(None, line);
         let about = self.hung.iter().rev().find_map(|held| {
             tasks::lock(line.text, &held.comm, held.pid).map(|lock| (held.anchor, held.at, lock))
         });
@@ -307,7 +312,7 @@ impl EventAssembler {
         }
         out.extend(self.hung.drain(..).map(|held| held.finish(None)));
         self.release_killer(out);
-        self.current = None;
+        (self.current, self.broken_cgroup) = (None, None);
     }
 
     /// The first record that must be read again after a restart to rebuild what is held.

@@ -19,22 +19,29 @@ pub(super) enum Nvidia {
 
 /// Reads a line of the driver; `None` where it is none.
 pub(super) fn parse(text: &str) -> Option<Nvidia> {
-    if is_uvm_fatal(text) {
-        return Some(Nvidia::Event(KernelEvent::UvmFatal));
+    if let Some(message) = uvm_fatal(text) {
+        return Some(message);
     }
-    let message = text.strip_prefix("NVRM: ")?;
+    if begins(text, "NVRM: ") {
+        return Some(Nvidia::Unfinished(None));
+    }
+    // Drivers of 2022 print no colon here.
+    let message = text.strip_prefix("NVRM: ").or_else(|| text.strip_prefix("NVRM "))?;
     let (gpu, message) = gpu_prefix(message);
     if let Some(rest) = message.strip_prefix("Xid (") {
-        let cut = !rest.contains("): ");
+        let cut = !rest.contains("): ") || rest.ends_with("): ");
         let other = if cut { Nvidia::Unfinished(None) } else { Nvidia::Other };
         return Some(xid(rest).unwrap_or(other));
+    }
+    if message.is_empty() || begins(message, "Xid (") {
+        return Some(Nvidia::Unfinished(None));
     }
     let Some((function, rest)) = identifier(message) else { return Some(Nvidia::Other) };
     if is_check(function) {
         return Some(check(function, gpu, rest));
     }
-    let begins = |check: &&str| format!("{check}NoLog").starts_with(function);
-    if rest.is_empty() && CHECKS.iter().any(begins) {
+    // Perhaps the name of a check, or of a function that could not allocate.
+    if rest.is_empty() {
         return Some(Nvidia::Unfinished(None));
     }
     Some(allocation(function, rest))
@@ -45,13 +52,25 @@ pub(super) fn continuation(text: &str) -> &str {
     text.strip_prefix("NVRM: ").unwrap_or(text)
 }
 
-fn is_uvm_fatal(text: &str) -> bool {
+/// Whether a text is the cut beginning of `whole`.
+fn begins(text: &str, whole: &str) -> bool {
+    !text.is_empty() && text.len() < whole.len() && whole.starts_with(text)
+}
+
+fn uvm_fatal(text: &str) -> Option<Nvidia> {
     const FATAL: &str = "uvm encountered global fatal error 0x";
-    let text =
-        text.strip_prefix("NVRM: ").or_else(|| text.strip_prefix("nvidia-uvm: ")).unwrap_or(text);
+    let (prefixed, text) =
+        match text.strip_prefix("NVRM: ").or_else(|| text.strip_prefix("nvidia-uvm: ")) {
+            Some(text) => (true, text),
+            None => (false, text),
+        };
     let (_, text) = gpu_prefix(text);
     let named = identifier(text).and_then(|(_, rest)| rest.strip_prefix(": "));
-    text.starts_with(FATAL) || named.is_some_and(|text| text.starts_with(FATAL))
+    if text.starts_with(FATAL) || named.is_some_and(|text| text.starts_with(FATAL)) {
+        return Some(Nvidia::Event(KernelEvent::UvmFatal));
+    }
+    let cut = prefixed && (begins(text, FATAL) || named.is_some_and(|text| begins(text, FATAL)));
+    cut.then_some(Nvidia::Unfinished(None))
 }
 
 const CHECKS: [&str; 4] =
@@ -133,16 +152,20 @@ fn pool(expression: &str, location: Option<&str>) -> Pool {
             .split(|character: char| !(character.is_ascii_alphanumeric() || character == '_'))
             .any(|word| word.starts_with(name))
     };
-    if ["pmaAllocatePages", "ctxBufPoolReserve", "NV01_MEMORY_LOCAL_USER"].into_iter().any(names)
-        || matches!(file, Some("pool_alloc.c" | "video_mem.c"))
-        || expression.contains("pool_alloc.c")
-    {
-        Pool::Vram
-    } else if names("NV01_MEMORY_SYSTEM")
+    // Before video memory: `isSystemMemory ? NV01_MEMORY_SYSTEM : NV01_MEMORY_LOCAL_USER` is what a
+    // unified machine prints, and it has only the first.
+    if names("NV01_MEMORY_SYSTEM")
         || file == Some("system_mem.c")
         || expression.contains("system_mem.c")
     {
         Pool::System
+    } else if ["pmaAllocatePages", "ctxBufPoolReserve", "NV01_MEMORY_LOCAL_USER"]
+        .into_iter()
+        .any(names)
+        || matches!(file, Some("pool_alloc.c" | "video_mem.c"))
+        || expression.contains("pool_alloc.c")
+    {
+        Pool::Vram
     } else {
         Pool::Any
     }
@@ -150,7 +173,13 @@ fn pool(expression: &str, location: Option<&str>) -> Pool {
 
 /// `: failed to allocate 0x176028 bytes for IOVA mapping metadata`.
 fn allocation(function: &str, rest: &str) -> Nvidia {
-    let Some(rest) = rest.strip_prefix(": failed to allocate ") else { return Nvidia::Other };
+    const FAILED: &str = ": failed to allocate ";
+    let Some(rest) = rest.strip_prefix(FAILED) else {
+        return if begins(rest, FAILED) { Nvidia::Unfinished(None) } else { Nvidia::Other };
+    };
+    if "0x".starts_with(rest) {
+        return Nvidia::Unfinished(None);
+    }
     let Some((bytes, rest)) = hex(rest).or_else(|| number(rest)) else { return Nvidia::Other };
     const WHAT: &str = " bytes for IOVA mapping metadata";
     if rest.trim_end().trim_end_matches('.') == WHAT {
@@ -197,7 +226,8 @@ fn xid(rest: &str) -> Option<Nvidia> {
         process,
         recovery,
     };
-    let cut = xid == 154 && recovery.is_none() && !message.trim_end().ends_with(')');
+    let told = message.contains(" to ") && message.trim_end().ends_with(')');
+    let cut = rest.is_empty() || (xid == 154 && recovery.is_none() && !told);
     Some(if cut { Nvidia::Unfinished(Some(event)) } else { Nvidia::Event(event) })
 }
 

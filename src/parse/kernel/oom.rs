@@ -32,6 +32,8 @@ pub(super) enum OomLine<'a> {
     Group { memcg: &'a str },
     /// Before 4.19: the victim's cgroup, and the one whose limit was hit.
     Limit { memcg: &'a str, oom_memcg: &'a str },
+    /// One of the two above without its end: the kernel prints them in pieces.
+    CgroupUnfinished,
     /// The cgroup whose limit was hit.
     Stats { oom_memcg: &'a str },
 }
@@ -48,6 +50,9 @@ pub(super) struct Killed<'a> {
     pub anon_rss_bytes: Option<u64>,
 }
 
+const GROUP: &str = " are going to be killed due to memory.oom.group set";
+pub(super) const LIMIT: &str = " killed as a result of limit of ";
+
 /// Reads a line; `None` where it is none of these.
 pub(super) fn parse(text: &str) -> Option<OomLine<'_>> {
     if text.starts_with("oom-kill:constraint=") {
@@ -57,12 +62,15 @@ pub(super) fn parse(text: &str) -> Option<OomLine<'_>> {
         return reaper(rest);
     }
     if let Some(rest) = text.strip_prefix("Tasks in ") {
-        let memcg = rest.strip_suffix(" are going to be killed due to memory.oom.group set")?;
-        return Some(OomLine::Group { memcg });
+        let memcg = rest.trim_end().strip_suffix(GROUP);
+        let unfinished = rest.starts_with('/').then_some(OomLine::CgroupUnfinished);
+        return memcg.map(|memcg| OomLine::Group { memcg }).or(unfinished);
     }
     if let Some(rest) = text.strip_prefix("Task in ") {
-        let (memcg, oom_memcg) = rest.split_once(" killed as a result of limit of ")?;
-        return Some(OomLine::Limit { memcg, oom_memcg: oom_memcg.trim_end() });
+        let limit = rest.split_once(LIMIT).map(|(memcg, oom)| (memcg, oom.trim_end()));
+        let whole = limit.filter(|(_, oom_memcg)| !oom_memcg.is_empty());
+        let unfinished = rest.starts_with('/').then_some(OomLine::CgroupUnfinished);
+        return whole.map(|(memcg, oom_memcg)| OomLine::Limit { memcg, oom_memcg }).or(unfinished);
     }
     if let Some(rest) = text.strip_prefix("Memory cgroup stats for ") {
         return Some(OomLine::Stats { oom_memcg: rest.split_once(':')?.0 });
@@ -172,12 +180,39 @@ pub(super) fn summary(text: &str) -> Option<Summary> {
         .find(|at| rest.get(at + 6..).is_some_and(fits_comm))
         .or_else(|| rest.rfind(",task="))?;
     let (head, comm) = (rest.get(..at)?, rest.get(at + 6..)?);
-    let (head, memcg) = match head.split_once(",task_memcg=") {
-        Some((head, memcg)) => (head, Some(memcg.to_owned())),
+    let Cgroups { constraint, oom_memcg, memcg } = cgroups(head);
+    Some(Summary { constraint, oom_memcg, memcg, comm: comm.to_owned(), pid })
+}
+
+/// What the `oom-kill:` line says before it names the victim.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Cgroups {
+    pub constraint: Option<OomConstraint>,
+    pub oom_memcg: Option<String>,
+    pub memcg: Option<String>,
+}
+
+fn cgroups(head: &str) -> Cgroups {
+    // The slash is what a cpuset's name, which stands before them, cannot hold.
+    let (head, memcg) = match head.split_once(",task_memcg=/") {
+        Some((head, memcg)) => (head, Some(format!("/{memcg}"))),
         None => (head, None),
     };
-    let oom_memcg = head.split_once(",oom_memcg=").map(|(_, path)| path.to_owned());
-    Some(Summary { constraint: constraint(head), oom_memcg, memcg, comm: comm.to_owned(), pid })
+    let oom_memcg = head.split_once(",oom_memcg=/").map(|(_, path)| format!("/{path}"));
+    Cgroups { constraint: constraint(head), oom_memcg, memcg }
+}
+
+/// What is whole of a line whose end is missing: the kernel cuts it at 1 KiB, and it holds two
+/// paths.
+pub(super) fn cut_summary(text: &str) -> Cgroups {
+    let head = text.strip_prefix("oom-kill:constraint=").unwrap_or_default();
+    if let Some(end) = head.rfind(",task=") {
+        return cgroups(head.get(..end).unwrap_or_default());
+    }
+    if let Some(end) = head.rfind(",task_memcg=/") {
+        return cgroups(head.get(..end).unwrap_or_default());
+    }
+    Cgroups { constraint: constraint(head), ..Cgroups::default() }
 }
 
 fn constraint(text: &str) -> Option<OomConstraint> {

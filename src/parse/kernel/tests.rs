@@ -170,6 +170,22 @@ fn a_line_of_the_driver_may_be_broken_at_any_byte() {
         }
     }
     assert_eq!(events(&["NVRM: nvCheckOkFailedNoLog: Check failed: "]), []);
+    for whole in [
+        "NVRM: Xid (PCI:000f:01:00): 79, GPU has fallen off the bus.",
+        "NVRM: Xid (PCI:000f:01:00): 154, GPU recovery action changed from 0x0 (None) to 0x2 (x)",
+        "NVRM: _iovaspaceCreate: failed to allocate 0x176028 bytes for IOVA mapping metadata",
+        "NVRM: report: uvm encountered global fatal error 0x60, requiring os reboot to recover.",
+    ] {
+        let kinds = |lines: &[&str]| -> Vec<KernelEvent> {
+            events(lines).into_iter().map(|event| event.kind).collect()
+        };
+        let expected = kinds(&[whole]);
+        assert_eq!(expected.len(), 1, "{whole}");
+        for at in 1..whole.len() {
+            let (head, tail) = whole.split_at(at);
+            assert_eq!(kinds(&[head, tail]), expected, "broken at {head:?}");
+        }
+    }
 }
 
 #[test]
@@ -191,6 +207,48 @@ fn what_is_incomplete_is_told_after_silence_and_not_before() {
     // The lost line was only late.
     assembler.feed(&line(1500, None, &lines[9]), &mut out);
     assert_eq!(out.len(), 1);
+}
+
+#[test]
+fn a_trace_that_a_slow_console_prints_for_long_is_whole() {
+    let lines = trace("a", "b", 42);
+    let mut assembler = EventAssembler::new();
+    let mut out = Vec::new();
+    let mut feed = |ms: u64, text: &str| {
+        let uptime = Some(Duration::from_millis(ms));
+        assembler.feed(&KernelLine { uptime, ..line(ms, None, text) }, &mut out);
+    };
+    for (number, text) in lines[..7].iter().enumerate() {
+        feed(number as u64, text);
+    }
+    for row in 0..400 {
+        feed(
+            100 + 100 * row,
+            "[   4242]     0  4242     8620      256    53248        0    0 tail",
+        );
+    }
+    for (number, text) in lines[7..].iter().enumerate() {
+        feed(40_200 + number as u64, text);
+    }
+    let KernelEvent::OomKill { trigger_comm, driver, .. } = &out[0].kind else {
+        panic!("no kill: {out:?}");
+    };
+    assert_eq!((trigger_comm.as_deref(), *driver), (Some("a"), true));
+}
+
+#[test]
+fn a_busy_log_does_not_put_off_a_kill_whose_line_was_lost() {
+    let lines = trace("a", "b", 42);
+    let mut assembler = EventAssembler::new();
+    let mut out = Vec::new();
+    for (number, text) in lines[..9].iter().enumerate() {
+        assembler.feed(&line(number as u64, None, text), &mut out);
+    }
+    for number in 9..1_200 {
+        assembler.feed(&line(number, None, "usb 1-1: new device"), &mut out);
+    }
+    assert_eq!(kills(&out), [(42, "b".to_owned())]);
+    assert_eq!(assembler.pending_since_seq(), None);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use crate::model::{Event, KernelEvent, OomConstraint};
 
 use super::KernelLine;
-use super::oom::{self, Frame, Killed, Summary};
+use super::oom::{self, Cgroups, Frame, Killed, Summary};
 
 /// The line that an event is dated and numbered by.
 #[derive(Clone, Copy, Debug, Default)]
@@ -98,7 +98,7 @@ impl Trace {
             || self.intention.as_ref().is_some_and(|(chosen, _, _)| *chosen == pid)
     }
 
-    fn has_choice(&self) -> bool {
+    pub(super) fn has_choice(&self) -> bool {
         self.summary.is_some() || self.intention.is_some()
     }
 
@@ -110,7 +110,6 @@ impl Trace {
         } else if text.starts_with("memory: usage ") {
             self.memcg_hint = Some(true);
         } else if !self.muted
-            && !self.has_choice()
             && let Some(frame) = oom::frame(text)
         {
             self.frame(frame);
@@ -202,18 +201,25 @@ impl Trace {
         let by_cgroup = line.is_some_and(|line| line.memcg)
             || self.memcg_hint == Some(true)
             || self.oom_memcg.is_some();
+        let cut = match (&self.summary, &self.partial) {
+            (None, Some((text, _))) => oom::cut_summary(text),
+            _ => Cgroups::default(),
+        };
         let constraint = match summary {
             Some(summary) => summary.constraint,
-            None if by_cgroup => Some(OomConstraint::Memcg),
-            None => None,
+            None => cut.constraint.or(by_cgroup.then_some(OomConstraint::Memcg)),
         };
         let of_group = !self.chose(pid) && self.group.is_some();
         let memcg = if of_group { self.group.clone() } else { None }
             .or_else(|| summary.and_then(|summary| summary.memcg.clone()))
+            .or(cut.memcg)
             .or_else(|| self.memcg.clone());
+        // Where the machine itself ran out, no cgroup's limit was hit, whatever else was printed.
+        let of_cgroup = matches!(constraint, Some(OomConstraint::Memcg) | None);
         let oom_memcg = summary
             .and_then(|summary| summary.oom_memcg.clone())
-            .or_else(|| self.oom_memcg.clone());
+            .or(cut.oom_memcg)
+            .or_else(|| self.oom_memcg.clone().filter(|_| of_cgroup));
         let container = memcg.as_deref().and_then(oom::container);
         KernelEvent::OomKill {
             pid,

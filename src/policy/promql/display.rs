@@ -28,7 +28,7 @@ impl Display for Node {
             }
             Kind::Binary(binary) => write_binary(f, binary),
             Kind::Aggregate(aggregate) => write_aggregate(f, aggregate),
-            Kind::Call { function, arguments } => {
+            Kind::Call { function, arguments, .. } => {
                 write!(f, "{}(", function.signature().name)?;
                 write_list(f, arguments)?;
                 f.write_char(')')

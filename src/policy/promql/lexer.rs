@@ -92,9 +92,28 @@ fn number(text: &str, at: usize) -> Result<(Token, usize), ExprError> {
         return Ok((Token::Duration(ms), end));
     }
     let message = format!("bad number or duration syntax: \"{written}\"");
+    if let Some(hint) = in_bytes(written) {
+        return Err(ExprError::new(at..end, message).with_hint(hint));
+    }
     let hint = "write numbers as 10, 1.5, 1e9 or 0x1f, and durations as 90s or 1h30m, from the \
                 longest unit to the shortest";
     Err(ExprError::new(at..end, message).with_hint(hint))
+}
+
+/// `2GiB` and the like, as PromQL writes it.
+fn in_bytes(written: &str) -> Option<String> {
+    let amount = written.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let unit = written[amount.len()..].to_ascii_lowercase();
+    amount.parse::<f64>().ok()?;
+    let power = 1 + "kmgt".find(unit.chars().next()?)?;
+    let hint = match &unit[1..] {
+        "i" | "ib" => format!("there are no units: write {amount} * 1024^{power}"),
+        "" | "b" => {
+            format!("there are no units: write {amount}e{}, or {amount} * 1024^{power}", 3 * power)
+        }
+        _ => return None,
+    };
+    Some(hint)
 }
 
 fn string(text: &str, at: usize, quote: char) -> Result<(Token, usize), ExprError> {

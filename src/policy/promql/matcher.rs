@@ -11,7 +11,7 @@ use super::ExprError;
 pub(super) const NAME_LABEL: &str = "__name__";
 
 /// Bound on the memory of one compiled regular expression, in bytes.
-const REGEX_SIZE: usize = 256 * 1024;
+const REGEX_SIZE: usize = 32 * 1024;
 
 /// How a matcher compares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -19,13 +19,14 @@ use std::sync::Arc;
 
 pub use self::parser::is_label_name;
 pub use self::suggest::did_you_mean;
-use self::syntax::{Kind, Node};
+use self::syntax::{Kind, Node, ValueType};
 use super::store::{SeriesId, SeriesStore};
 
 /// A parsed and type-checked expression.
 #[derive(Clone, Debug)]
 pub struct Expr {
     root: Node,
+    patterns: usize,
 }
 
 /// What is wrong with an expression, and where.
@@ -121,14 +122,20 @@ impl std::fmt::Display for Expr {
     }
 }
 
+/// Reads a number as PromQL writes it, without a sign.
+pub fn number(text: &str) -> Option<f64> {
+    literal::number(text)
+}
+
 /// Reads a quoted string with Go's escapes.
-pub(super) fn unquote(quoted: &str) -> Result<String, String> {
+pub fn unquote(quoted: &str) -> Result<String, String> {
     literal::unquote(quoted).map_err(|(_, message)| message)
 }
 
 /// Parses and type-checks. A text beyond the limits on length, nesting and operations is an error.
 pub fn parse(text: &str) -> Result<Expr, ExprError> {
-    Ok(Expr { root: parser::parse(text)? })
+    let (root, patterns) = parser::parse(text)?;
+    Ok(Expr { root, patterns })
 }
 
 impl Expr {
@@ -151,6 +158,25 @@ impl Expr {
             same
         });
         reads
+    }
+
+    /// Whether it may or may not hold: as a vector it may be empty by what it compares, as a number
+    /// it tells the truth of a comparison.
+    pub fn is_condition(&self) -> bool {
+        let is_number = self.root.value_type() == ValueType::Scalar;
+        let mut nodes = vec![&self.root];
+        while let Some(node) = nodes.pop() {
+            if node.may_filter() || (is_number && node.compares()) {
+                return true;
+            }
+            nodes.extend(node.children());
+        }
+        false
+    }
+
+    /// How many regular expressions it holds.
+    pub fn patterns(&self) -> usize {
+        self.patterns
     }
 
     /// Evaluates it. An error is one of data, such as a many-to-many match.

@@ -5,9 +5,11 @@ pub fn did_you_mean<'c>(
     written: &str,
     candidates: impl IntoIterator<Item = &'c str>,
 ) -> Option<String> {
-    let most = (written.chars().count() / 3).clamp(1, 4);
+    let length = written.chars().count();
+    let most = (length / 3).clamp(1, 4);
     candidates
         .into_iter()
+        .filter(|candidate| candidate.chars().count().abs_diff(length) <= most)
         .map(|candidate| (distance(written, candidate), candidate))
         .filter(|(distance, _)| *distance <= most)
         .min()

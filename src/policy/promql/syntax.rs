@@ -3,6 +3,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use regex::Regex;
+
 use super::functions::Function;
 use super::matcher::Matcher;
 use crate::policy::store::LOOKBACK_MS;
@@ -51,6 +53,8 @@ pub(super) enum Kind {
         function: Function,
         /// Its arguments, checked.
         arguments: Vec<Node>,
+        /// The pattern of `label_replace`.
+        pattern: Option<Regex>,
     },
     /// `(expr)`.
     Parentheses(Box<Node>),
@@ -340,6 +344,23 @@ impl Node {
             node = inner;
         }
         node
+    }
+
+    /// Whether it is a comparison.
+    pub(super) fn compares(&self) -> bool {
+        matches!(&self.kind, Kind::Binary(binary) if binary.op.is_comparison())
+    }
+
+    /// Whether it lets through only some of what it is given, by value or by presence.
+    pub(super) fn may_filter(&self) -> bool {
+        match &self.kind {
+            Kind::Binary(binary) if binary.op.is_set() => true,
+            Kind::Binary(binary) => self.compares() && !binary.returns_bool,
+            Kind::Call { function, .. } => {
+                matches!(function, Function::Absent | Function::AbsentOverTime)
+            }
+            _ => false,
+        }
     }
 
     /// Its direct parts.

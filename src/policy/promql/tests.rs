@@ -314,6 +314,39 @@ proptest::proptest! {
     }
 
     #[test]
+    fn whatever_is_read_is_evaluated_alike_from_its_printed_form(
+        inner in proptest::sample::select(vec![
+            "uma_a", "uma_a{zone=\"dma\"}", "uma_a offset 1m", "vector(1)", "uma_b", "uma_c",
+            "rate(uma_a[1m])", "absent(uma_c)", "max_over_time(uma_a[30s])",
+        ]),
+        around in proptest::collection::vec(
+            proptest::sample::select(vec![
+                ("sum by (zone) (", ")"), ("-", ""), ("abs(", ")"), ("topk(1, ", ")"),
+                ("(", " > 1)"), ("(2 ^ ", ")"), ("(", " / on(zone) group_left() uma_a)"),
+                ("label_replace(", ", \"zone\", \"$1$1\", \"zone\", \"(.*)\")"),
+                ("(", " or uma_b)"), ("(uma_a unless on() ", ")"), ("vector(scalar(", "))"),
+                ("quantile(0.5, ", ")"), ("clamp(", ", 0, 1)"), ("count without (zone) (", ")"),
+                ("(", " == bool uma_a)"), ("sort_desc(", ")"), ("round(", ", 0.1)"),
+            ]),
+            0..8,
+        )
+    ) {
+        let store = store(&[
+            ("uma_a", &[("zone", "dma")], Reading::Value(f64::NAN)),
+            ("uma_a", &[("zone", "normal")], Reading::Value(1e300)),
+            ("uma_b", &[], Reading::Value(-1.5)),
+            ("uma_c", &[], Reading::Unsupported),
+        ]);
+        let text = around.iter().fold(inner.to_owned(), |text, (before, after)| {
+            format!("{before}{text}{after}")
+        });
+        let expr = parse(&text).expect(&text);
+        let again = parse(&expr.to_string()).expect("its printed form");
+        let evaluated = [&expr, &again].map(|expr| format!("{:?}", expr.evaluate(&store, NOW)));
+        proptest::prop_assert_eq!(&evaluated[0], &evaluated[1]);
+    }
+
+    #[test]
     fn any_words_are_parsed_or_refused_and_print_as_they_were_read(
         words in proptest::collection::vec(
             proptest::sample::select(vec![
@@ -336,6 +369,50 @@ proptest::proptest! {
             }
         }
     }
+}
+
+/// The expression wrapped by itself so many times, as `before` + expression + `after`.
+fn nested(times: usize, before: &str, innermost: &str, after: &str) -> String {
+    format!("{}{innermost}{}", before.repeat(times), after.repeat(times))
+}
+
+#[test]
+fn labels_cannot_be_made_to_grow_without_bound() {
+    let store = store(&[("uma_a", &[("zone", "dma")], Reading::Value(1.0))]);
+    for (before, after) in [
+        ("label_replace(", ",\"zone\",\"$0$0\",\"zone\",\".*\")"),
+        ("label_join(", ",\"zone\",\"\",\"zone\",\"zone\",\"zone\")"),
+    ] {
+        let few = nested(5, before, "uma_a", after);
+        assert!(matches!(evaluated(&few, &store), Evaluated::Known(_)), "{few}");
+        let error =
+            parse(&nested(30, before, "uma_a", after)).expect("valid").evaluate(&store, NOW);
+        let message = "the label \"zone\" would have more than 4096 bytes";
+        assert_eq!(error, Err(message.to_owned()));
+    }
+}
+
+#[test]
+fn patterns_are_bounded_in_number_and_size() {
+    let selector = |count, pattern: &str| {
+        let matcher = format!("zone=~\"{pattern}\"");
+        format!("uma_a{{{}}}", vec![matcher; count].join(","))
+    };
+    assert_eq!(parse(&selector(32, "(a*)*b|c?")).map(|expr| expr.patterns()), Ok(32));
+    let too_many = parse(&selector(33, "a")).expect_err("too many");
+    assert_eq!((too_many.span, &*too_many.message), (332..335, "more than 32 regular expressions"));
+    for pattern in [".{1000}{1000}", "((a{99}){99}){99}", &"(".repeat(1000), "\\\\pL{100}"] {
+        assert_eq!(refused(&selector(1, pattern)).0, format!("\"{pattern}\""));
+    }
+    let error = refused("label_replace(uma_a, \"a\", \"\", \"b\", \"(\")");
+    assert_eq!(error.0, "\"(\"");
+    assert!(error.1.starts_with("invalid regular expression in label_replace(): "), "{error:?}");
+}
+
+#[test]
+fn too_long_a_chain_is_shown_where_it_becomes_too_long() {
+    let error = parse(&format!("1{}", "+1".repeat(2000))).expect_err("too long");
+    assert_eq!(error.span, 256..257);
 }
 
 #[test]

@@ -11,7 +11,7 @@ pub(super) fn node(node: &Node) -> Result<(), ExprError> {
         Kind::Unary { operand, .. } => unary(operand),
         Kind::Binary(inner) => binary(node, inner),
         Kind::Aggregate(inner) => aggregate(inner),
-        Kind::Call { function, arguments } => call(node, function.signature(), arguments),
+        Kind::Call { function, arguments, .. } => call(node, function.signature(), arguments),
         Kind::Number(_)
         | Kind::Text(_)
         | Kind::Selector(_)
@@ -121,20 +121,9 @@ fn argument_types(signature: &Signature, arguments: &[Node]) -> Result<(), ExprE
         }
     }
     match signature.function {
-        Function::LabelReplace => label_replace(arguments),
-        Function::LabelJoin => label_names(arguments, &[1]),
+        Function::LabelReplace | Function::LabelJoin => label_names(arguments, &[1]),
         _ => Ok(()),
     }
-}
-
-fn label_replace(arguments: &[Node]) -> Result<(), ExprError> {
-    if let Some((pattern, node)) = text(arguments, 4)
-        && let Err(reason) = super::matcher::compile(pattern)
-    {
-        let message = format!("invalid regular expression in label_replace(): {reason}");
-        return Err(ExprError::new(node.span.clone(), message));
-    }
-    label_names(arguments, &[1])
 }
 
 fn label_names(arguments: &[Node], positions: &[usize]) -> Result<(), ExprError> {

@@ -76,3 +76,16 @@ fn too_many_samples_cut_the_past_and_say_so() {
     assert!(store.is_cut(id, -1));
     assert!(!store.is_cut(id, 0));
 }
+
+#[test]
+fn a_closed_store_holds_declared_series_alone() {
+    let mut store = SeriesStore::closed();
+    let key = SeriesKey::new("uma_a", &[]);
+    let declared = store.declare(&key);
+    store.append(declared, 0, Reading::Value(1.0));
+    let foreign = store.intern(&key);
+    assert_eq!(foreign, SeriesId::REFUSED, "nobody else writes to it");
+    store.append(foreign, 0, Reading::Value(2.0));
+    assert_eq!(store.latest(declared), Reading::Value(1.0));
+    assert_eq!((store.keys().len(), store.refused()), (1, 0));
+}

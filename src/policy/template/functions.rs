@@ -1,8 +1,14 @@
 //! The functions of Prometheus' templates.
 
-use super::Datum;
 use super::format::printf;
 use super::go_float::{general, parse_go_float};
+use super::{Datum, MAX_RENDERED};
+
+/// Bound on the memory of one compiled regular expression, in bytes.
+const REGEX_SIZE: usize = 32 * 1024;
+
+/// The longest text in which a pattern is looked for: to find all matches may take its square.
+const MAX_SEARCHED: usize = 2048;
 
 /// A function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +68,7 @@ impl Function {
                 .and_then(Datum::number)
                 .ok_or_else(|| format!("can't convert {:?} to float", text(0)))
         };
-        Ok(Datum::Text(match self {
+        let text = match self {
             Self::Humanize => humanize(number()?),
             Self::Humanize1024 => humanize_1024(number()?),
             Self::HumanizeDuration => humanize_duration(number()?),
@@ -74,13 +80,23 @@ impl Function {
             Self::Title => title(&text(0)),
             Self::ToLower => text(0).to_lowercase(),
             Self::ToUpper => text(0).to_uppercase(),
-        }))
+        };
+        check_length(&text)?;
+        Ok(Datum::Text(text))
     }
 }
 
 /// Reads a number as Go does, `Inf` and `NaN` included.
 pub(super) fn parse_float(text: &str) -> Option<f64> {
     parse_go_float(text)
+}
+
+/// Each function of a pipe could otherwise multiply what the one before it gave.
+fn check_length(text: &str) -> Result<(), String> {
+    match text.len() {
+        ..=MAX_RENDERED => Ok(()),
+        _ => Err(format!("a text becomes longer than {MAX_RENDERED} bytes")),
+    }
 }
 
 /// Values that no prefix helps.
@@ -173,11 +189,25 @@ fn humanize_timestamp(seconds: f64) -> Result<String, String> {
 }
 
 fn replace_all(pattern: &str, replacement: &str, text: &str) -> Result<String, String> {
+    if text.len() > MAX_SEARCHED {
+        return Err(format!("reReplaceAll takes a text of at most {MAX_SEARCHED} bytes"));
+    }
     let regex = regex::RegexBuilder::new(pattern)
-        .size_limit(256 * 1024)
+        .size_limit(REGEX_SIZE)
+        .dfa_size_limit(REGEX_SIZE)
         .build()
         .map_err(|_| format!("bad regular expression {pattern:?}"))?;
-    Ok(regex.replace_all(text, replacement).into_owned())
+    let mut out = String::new();
+    let mut copied = 0;
+    for captures in regex.captures_iter(text) {
+        let Some(found) = captures.get(0) else { continue };
+        out.push_str(&text[copied..found.start()]);
+        captures.expand(replacement, &mut out);
+        check_length(&out)?;
+        copied = found.end();
+    }
+    out.push_str(&text[copied..]);
+    Ok(out)
 }
 
 /// Each word with a capital, as Go's `strings.Title`.

@@ -104,11 +104,11 @@ struct Context<'c> {
 impl Template {
     /// Parses `{{ $value | humanize1024 }}B free` and the like.
     pub fn parse(text: &str) -> Result<Self, TemplateError> {
-        Ok(Self { text: Arc::from(text), parts: scan::parts(text)? })
+        Ok(Self { text: text.into(), parts: scan::parts(text)? })
     }
 
-    /// As written.
-    pub fn text(&self) -> &str {
+    /// The text that it was parsed from.
+    pub fn as_written(&self) -> &Arc<str> {
         &self.text
     }
 
@@ -117,6 +117,9 @@ impl Template {
         let context = Context { labels, value };
         let mut out = String::new();
         for part in &self.parts {
+            if out.len() > MAX_RENDERED {
+                break;
+            }
             match part {
                 Part::Text(text) => out.push_str(text),
                 Part::Action(pipe) => match pipe.value(&context) {

@@ -85,7 +85,73 @@ fn what_is_not_supported_is_named_at_its_place() {
     }
 }
 
+#[test]
+fn texts_cannot_be_made_to_grow_without_bound() {
+    let doubled = |times| {
+        let pipe = "| reReplaceAll \"^.*$\" \"$0$0\" ".repeat(times);
+        rendered(&format!("{{{{ \"xy\" {pipe}}}}}"), 0.0)
+    };
+    assert_eq!(doubled(3), "xy".repeat(8));
+    let refusal = "<error expanding template: reReplaceAll takes a text of at most 2048 bytes>";
+    assert_eq!(doubled(60), refusal);
+    let multiplied = format!("reReplaceAll \"x\" \"{}\" \"xxxxxxxxxx\"", "$0".repeat(900));
+    let refusal = "<error expanding template: a text becomes longer than 16384 bytes>";
+    assert_eq!(rendered(&format!("{{{{ {multiplied} }}}}"), 0.0).len(), 9_000);
+    assert_eq!(rendered(&format!("{{{{ print ({multiplied}) ({multiplied}) }}}}"), 0.0), refusal);
+    let filled = "%256s".repeat(700);
+    assert_eq!(rendered(&format!("{{{{ printf \"{filled}\" }}}}"), 0.0).len(), 12 * 700);
+    assert!(rendered(&"{{ printf \"%256s\" \"\" }}".repeat(150), 0.0).len() <= MAX_RENDERED);
+}
+
+#[test]
+fn replacing_follows_go() {
+    for (call, expected) in [
+        ("\"a b  c\" | reReplaceAll \" +\" \"-\"", "a-b-c"),
+        ("\"abc\" | reReplaceAll \"(b)(x)?\" \"<$1$2>\"", "a<b>c"),
+        ("\"abc\" | reReplaceAll \"\" \"-\"", "-a-b-c-"),
+        ("\"abc\" | reReplaceAll \"x\" \"-\"", "abc"),
+        ("\"\" | reReplaceAll \".\" \"-\"", ""),
+    ] {
+        assert_eq!(rendered(&format!("{{{{ {call} }}}}"), 0.0), expected, "{call}");
+    }
+}
+
 proptest::proptest! {
+    #[test]
+    fn printed_numbers_read_back_the_same(value: f64) {
+        let read = functions::parse_float(&go_float(value)).expect("a number");
+        proptest::prop_assert_eq!(go_float(read), go_float(value));
+        let parsed = rendered(&format!("{{{{ printf \"%v\" {} }}}}", go_float(value).trim_start_matches('+')), 0.0);
+        proptest::prop_assert_eq!(parsed, go_float(value));
+    }
+
+    #[test]
+    fn any_format_of_anything_is_printed(
+        format in "(%[-+ 0#]{0,3}[0-9]{0,5}(\\.[0-9]{0,5})?[a-zA-Z%]|[ -~]){0,6}",
+        value: f64,
+    ) {
+        let quoted = format.replace('\\', "\\\\").replace('"', "\\\"");
+        let text = rendered(&format!("{{{{ printf \"{quoted}\" $value $labels.zone }}}}"), value);
+        proptest::prop_assert!(text.len() <= 6 * 700, "{}", text.len());
+    }
+
+    #[test]
+    fn any_pipe_ends(
+        functions in proptest::collection::vec(
+            proptest::sample::select(vec![
+                "humanize", "humanize1024", "humanizeDuration", "humanizePercentage", "title",
+                "humanizeTimestamp", "print", "toUpper", "reReplaceAll \".\" \"$0$0\"",
+                "printf \"%9s|%q\" $labels.zone",
+            ]),
+            0..40,
+        ),
+        value: f64,
+    ) {
+        let pipe: String = functions.iter().map(|function| format!(" | {function}")).collect();
+        let text = rendered(&format!("{{{{ $value{pipe} }}}}"), value);
+        proptest::prop_assert!(text.len() <= MAX_RENDERED);
+    }
+
     #[test]
     fn any_text_is_parsed_or_refused(text in "[{} $a-z|\"`().%0-9\\\\-]{0,60}", value: f64) {
         if let Ok(template) = Template::parse(&text) {

@@ -98,3 +98,59 @@ fn a_kill_is_told_at_its_last_line_and_an_unfinished_trace_keeps_the_position_ba
     assert_eq!(step.events.len(), 1, "{:?}", step.events);
     assert_eq!(step.events[0].kind.kind(), "oom_kill");
 }
+
+const INVOKED: &str =
+    "tail invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=0";
+const KILLED: &str = "Memory cgroup out of memory: Killed process 7204 (tail) total-vm:34480kB, \
+                      anon-rss:30000kB, file-rss:4kB, shmem-rss:0kB, UID:0 pgtables:96kB \
+                      oom_score_adj:0";
+
+#[test]
+fn a_trace_of_the_backlog_that_is_read_in_two_parts_stays_one() {
+    let mut world = World::new(BURST, Mode::Observe);
+    world.tick();
+    world.at.utc += Duration::from_secs(600);
+    // Both were written ten minutes ago; the second one waits behind a full batch.
+    let first = world.policy.step(world.at, &[record(10, 0, INVOKED)]);
+    assert!(first.events.is_empty(), "{:?}", first.events);
+    assert_eq!(world.policy.kernel_log_pending_since(), Some(10));
+    let second = world.policy.step(world.at, &[record(11, 0, KILLED)]);
+    let [event] = second.events.as_slice() else { panic!("{:?}", second.events) };
+    let json = serde_json::to_value(&event.kind).unwrap();
+    assert_eq!((&json["kind"], &json["trigger_comm"]), (&"oom_kill".into(), &"tail".into()));
+}
+
+#[test]
+fn an_old_trace_without_an_end_is_given_up_once_the_log_is_read() {
+    let mut world = World::new(BURST, Mode::Observe);
+    world.tick();
+    world.at.utc += Duration::from_secs(600);
+    world.policy.step(world.at, &[record(10, 0, INVOKED)]);
+    assert_eq!(world.policy.next_step_in(world.at.uptime), Duration::ZERO);
+    world.policy.step(world.at, &[]);
+    assert_eq!(world.policy.kernel_log_pending_since(), None);
+    assert!(world.policy.next_step_in(world.at.uptime) > Duration::ZERO);
+}
+
+#[test]
+fn a_storm_in_the_kernel_log_does_not_make_its_rules_unknown() {
+    let mut world = World::new(&BURST.replace("[1m]", "[5m]"), Mode::Observe);
+    world.tick();
+    let mut seq = 0;
+    // Every record is a step of its own, as where the loop is woken for each.
+    for _ in 0..600 {
+        for _ in 0..120 {
+            seq += 1;
+            world.at.uptime += Duration::from_micros(100);
+            world.at.utc += Duration::from_micros(100);
+            let mut record = record(seq, 0, XID);
+            if let Observation::KernelRecord(record) = &mut record {
+                record.utc = world.at.utc;
+            }
+            world.policy.step(world.at, &[record]);
+        }
+        assert_eq!(world.value(COUNT), Some(seq as f64), "seen at once by exports");
+        world.tick();
+    }
+    assert_eq!(world.state(0), RuleState::Firing);
+}

@@ -240,3 +240,83 @@ proptest! {
         }
     }
 }
+
+const NO_AIM: &str = "
+groups:
+- name: g
+  interval: 100ms
+  rules:
+  - alert: Low
+    expr: uma_memory_free_bytes < 10
+    keep_firing_for: 10m
+    remedy:
+      steps:
+      - drop_caches: {what: pagecache}
+      cooldown: 1s
+";
+
+#[test]
+fn an_alert_that_only_keeps_firing_is_no_reason_to_act() {
+    let mut world = World::new(NO_AIM, Mode::Enforce);
+    world.free = Reading::Value(5.0);
+    let first = world.tick();
+    world.report(&first.decisions[0], OutcomeResult::Done);
+    world.free = Reading::Value(50.0);
+    let steps = world.run(Duration::from_secs(60));
+    assert_eq!(world.state(0), RuleState::Firing);
+    assert!(acts(&steps).is_empty(), "the condition is over");
+    assert_eq!(holds(&steps), [HoldReason::Cooldown, HoldReason::AimMet]);
+}
+
+#[test]
+fn a_round_that_is_held_until_its_aim_is_met_begins_anew() {
+    let other = "
+  rules:
+  - alert: Lower
+    expr: uma_memory_free_bytes < 8
+    remedy:
+      steps:
+      - compact_memory: {}
+";
+    let ladder = LADDER.replace("    remedy:", "    keep_firing_for: 10m\n    remedy:");
+    let both = ladder.replace("\n  rules:\n", other);
+    let mut world = World::new(&both, Mode::Enforce);
+    world.free = Reading::Value(9.0);
+    let first = world.tick();
+    assert_eq!(acts(std::slice::from_ref(&first)), [&DROP]);
+    world.report(&first.decisions[0], OutcomeResult::Done);
+    world.free = Reading::Value(5.0);
+    let second = world.tick();
+    assert_eq!(acts(std::slice::from_ref(&second)), [&Action::CompactMemory], "the other rule's");
+    assert_eq!(holds(std::slice::from_ref(&second)), [HoldReason::Busy]);
+    let other = second.decisions.iter().find(|d| d.verdict == Verdict::Act).unwrap();
+    world.report(other, OutcomeResult::Done);
+    world.free = Reading::Value(50.0);
+    let steps = world.run(Duration::from_secs(1));
+    assert_eq!(holds(&steps), [HoldReason::AimMet, HoldReason::Cooldown]);
+    world.free = Reading::Value(9.0);
+    let steps = world.run(Duration::from_secs(6));
+    assert_eq!(acts(&steps), [&DROP], "the first step comes first");
+}
+
+#[test]
+fn a_flapping_rule_does_not_say_each_time_why_it_holds_back() {
+    let mut world = World::new(LADDER, Mode::Enforce);
+    world.free = Reading::Value(5.0);
+    let first = world.tick();
+    world.report(&first.decisions[0], OutcomeResult::Done);
+    let mut steps = Vec::new();
+    for _ in 0..3000 {
+        world.free = Reading::Value(50.0);
+        steps.push(world.tick());
+        world.free = Reading::Value(5.0);
+        let step = world.tick();
+        for act in step.decisions.iter().filter(|decision| decision.verdict == Verdict::Act) {
+            world.report(act, OutcomeResult::Done);
+        }
+        steps.push(step);
+    }
+    let told = decisions(&steps).len();
+    assert!(told < 40, "{told} decisions in ten minutes");
+    assert!(holds(&steps).contains(&HoldReason::Budget));
+}

@@ -23,6 +23,8 @@ use device::Device;
 use intake::Intake;
 pub use intake::SYSLOG_SEQ_BASE;
 use stream::Stream;
+#[cfg(fuzzing)]
+pub use stream::pieces;
 use syslog::Syslog;
 
 /// Time between tries to open a log that cannot be opened.

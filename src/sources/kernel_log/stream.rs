@@ -269,5 +269,29 @@ impl Lines {
     }
 }
 
+/// What comes out when `bytes` arrive in chunks of `chunk` bytes; `None` stands for an overlong
+/// line. With `close_between`, every chunk is followed by a silence.
+#[cfg(any(test, fuzzing))]
+pub fn pieces(bytes: &[u8], chunk: usize, close_between: bool) -> Vec<Option<Vec<u8>>> {
+    let mut lines = Lines::new();
+    let mut pieces = Vec::new();
+    for chunk in bytes.chunks(chunk) {
+        let space = lines.free_space();
+        space[..chunk.len()].copy_from_slice(chunk);
+        lines.filled(chunk.len());
+        while let Some(piece) = lines.next() {
+            pieces.push(match piece {
+                Piece::Record(raw) => Some(raw.to_owned()),
+                Piece::Overlong => None,
+            });
+        }
+        if close_between {
+            pieces.extend(lines.close().map(|raw| Some(raw.to_owned())));
+        }
+    }
+    pieces.extend(lines.close().map(|raw| Some(raw.to_owned())));
+    pieces
+}
+
 #[cfg(test)]
 mod tests;

@@ -1,4 +1,4 @@
-//! `RUSTC_BOOTSTRAP=1 cargo fuzz run --fuzz-dir tests/fuzz dmesg_text`
+//! A log as text, in any of the forms that people have it in.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

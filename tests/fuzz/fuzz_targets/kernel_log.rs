@@ -1,4 +1,4 @@
-//! `RUSTC_BOOTSTRAP=1 cargo fuzz run --fuzz-dir tests/fuzz kernel_log`
+//! Lines of the kernel log, each a record of its own.
 #![no_main]
 
 use std::collections::HashSet;

@@ -1,4 +1,4 @@
-//! `RUSTC_BOOTSTRAP=1 cargo fuzz run --fuzz-dir tests/fuzz kmsg_record`
+//! One raw record of `/dev/kmsg`.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

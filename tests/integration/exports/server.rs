@@ -50,7 +50,12 @@ pub fn made_up_status() -> Status {
     let rule = |alert_name: &str, state, unknown: &[&str], alerts| RuleStatus {
         rule: RuleId { group: "memory".into(), alert: alert_name.into() },
         file: "shipped:memory.yaml".to_owned(),
+        interval: Duration::from_millis(100),
         expr: "uma_memory_free_bytes < 1 and \"<i>\" == \"\"".into(),
+        hold_for: Duration::from_millis(300),
+        keep_firing_for: Duration::from_secs(2),
+        labels: vec![("severity".into(), "{{ \"warning\" }}".into())],
+        annotations: vec![("summary".into(), "{{ $value }} left".into())],
         mode: Mode::Observe,
         state,
         unknown: unknown.iter().map(|text| (*text).to_owned()).collect(),

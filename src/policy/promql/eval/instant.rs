@@ -44,7 +44,6 @@ impl Evaluator<'_> {
             }
             Function::Sort => Ok(sorted(samples, false)),
             Function::SortDesc => Ok(sorted(samples, true)),
-            Function::LabelReplace => super::relabel::replace(samples, arguments),
             Function::LabelJoin => super::relabel::join(samples, arguments),
             _ => match plain(function) {
                 Some(change) => mapped(samples, change),

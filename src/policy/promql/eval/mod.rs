@@ -69,7 +69,11 @@ impl Evaluator<'_> {
             },
             Kind::Binary(binary) => self.binary(binary)?,
             Kind::Aggregate(aggregate) => Value::Vector(self.aggregate(aggregate)?),
-            Kind::Call { function, arguments } => self.call(*function, arguments)?,
+            Kind::Call { arguments, pattern: Some(pattern), .. } => {
+                let samples = self.vector_argument(arguments, 0)?;
+                Value::Vector(relabel::replace(samples, arguments, pattern)?)
+            }
+            Kind::Call { function, arguments, .. } => self.call(*function, arguments)?,
             Kind::Text(_) | Kind::Range { .. } => {
                 return Err("a string or range has no value of its own".to_owned());
             }

@@ -2,21 +2,31 @@
 
 use std::sync::Arc;
 
+use regex::Regex;
+
 use super::super::Sample;
-use super::super::matcher::{self, NAME_LABEL};
+use super::super::matcher::NAME_LABEL;
 use super::super::syntax::Node;
 use super::super::typing;
 use super::{label, unique};
 
-pub(super) fn replace(mut samples: Vec<Sample>, arguments: &[Node]) -> Result<Vec<Sample>, String> {
+/// The longest value that a label may be given, in bytes: each of nested calls could otherwise
+/// multiply it.
+const MAX_VALUE: usize = 4096;
+
+pub(super) fn replace(
+    mut samples: Vec<Sample>,
+    arguments: &[Node],
+    pattern: &Regex,
+) -> Result<Vec<Sample>, String> {
     let text = |position| typing::text(arguments, position).map_or("", |(text, _)| text);
     let (target, replacement, source) = (text(1), text(2), text(3));
-    let regex = matcher::compile(text(4))?;
     for sample in &mut samples {
         let value = label(sample, source).to_owned();
-        if let Some(captures) = regex.captures(&value) {
+        if let Some(captures) = pattern.captures(&value) {
             let mut expanded = String::new();
             captures.expand(replacement, &mut expanded);
+            check_length(target, &expanded)?;
             set(sample, target, &expanded);
         }
     }
@@ -30,9 +40,17 @@ pub(super) fn join(mut samples: Vec<Sample>, arguments: &[Node]) -> Result<Vec<S
     for sample in &mut samples {
         let values: Vec<&str> = sources.iter().map(|source| label(sample, source)).collect();
         let joined = values.join(separator);
+        check_length(target, &joined)?;
         set(sample, target, &joined);
     }
     unique(samples)
+}
+
+fn check_length(name: &str, value: &str) -> Result<(), String> {
+    match value.len() {
+        ..=MAX_VALUE => Ok(()),
+        _ => Err(format!("the label \"{name}\" would have more than {MAX_VALUE} bytes")),
+    }
 }
 
 /// Sets a label, or removes it if the value is empty.

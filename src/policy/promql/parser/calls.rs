@@ -5,8 +5,10 @@ use std::sync::Arc;
 use super::super::ExprError;
 use super::super::functions::{FUNCTIONS, Function, REFUSED, UNBUILT};
 use super::super::lexer::Token;
+use super::super::matcher;
 use super::super::suggest::did_you_mean;
 use super::super::syntax::{Aggregate, AggregateOp, Kind, Node};
+use super::super::typing;
 use super::{Parser, is_label_name};
 
 /// Aggregations of Prometheus that are not built, each with what to do instead.
@@ -93,8 +95,18 @@ impl Parser<'_> {
         };
         self.advance();
         let arguments = self.arguments()?;
-        let kind = Kind::Call { function: signature.function, arguments };
-        self.node(span.start, kind)
+        let kind = Kind::Call { function: signature.function, arguments, pattern: None };
+        let mut node = self.node(span.start, kind)?;
+        if let Kind::Call { function: Function::LabelReplace, arguments, pattern } = &mut node.kind
+            && let Some((text, place)) = typing::text(arguments, 4)
+        {
+            self.count_pattern(place.span.clone())?;
+            *pattern = Some(matcher::compile(text).map_err(|reason| {
+                let message = format!("invalid regular expression in label_replace(): {reason}");
+                ExprError::new(place.span.clone(), message)
+            })?);
+        }
+        Ok(node)
     }
 
     fn arguments(&mut self) -> Result<Vec<Node>, ExprError> {
@@ -120,6 +132,10 @@ impl Parser<'_> {
 
     /// Reads `(label, …)`.
     pub(super) fn label_list(&mut self) -> Result<Vec<Arc<str>>, ExprError> {
+        if self.peek() == &Token::Word {
+            let hint = format!("write ({})", self.written());
+            return Err(self.unexpected("\"(\" before the labels").with_hint(hint));
+        }
         self.expect_sign("(", "before the labels")?;
         let mut labels: Vec<Arc<str>> = Vec::new();
         while !self.take_sign(")") {

@@ -18,16 +18,18 @@ const MAX_LENGTH: usize = 4096;
 const MAX_NESTING: usize = 128;
 /// The greatest height of the tree: a chain of operators adds one for each.
 const MAX_HEIGHT: usize = 128;
+/// The most regular expressions: each may take tens of kibibytes once compiled.
+const MAX_PATTERNS: usize = 32;
 
-/// Reads a whole expression.
-pub(super) fn parse(text: &str) -> Result<Node, ExprError> {
+/// Reads a whole expression; also tells how many regular expressions it holds.
+pub(super) fn parse(text: &str) -> Result<(Node, usize), ExprError> {
     if text.len() > MAX_LENGTH {
         let message =
             format!("the expression has {} bytes, more than the {MAX_LENGTH} allowed", text.len());
         return Err(ExprError::new(0..text.len(), message).with_hint("split it into two rules"));
     }
     let tokens = lexer::tokens(text)?;
-    let mut parser = Parser { text, tokens, next: 0, nesting: 0 };
+    let mut parser = Parser { text, tokens, next: 0, nesting: 0, patterns: 0 };
     if parser.peek() == &Token::End {
         return Err(ExprError::new(0..text.len(), "no expression found in input"));
     }
@@ -36,7 +38,7 @@ pub(super) fn parse(text: &str) -> Result<Node, ExprError> {
         return Err(parser.unexpected("an operator or the end"));
     }
     typing::result(&node)?;
-    Ok(node)
+    Ok((node, parser.patterns))
 }
 
 struct Parser<'t> {
@@ -44,6 +46,7 @@ struct Parser<'t> {
     tokens: Vec<(Token, Range<usize>)>,
     next: usize,
     nesting: usize,
+    patterns: usize,
 }
 
 impl<'t> Parser<'t> {
@@ -107,7 +110,15 @@ impl<'t> Parser<'t> {
     fn unexpected(&self, expected: &str) -> ExprError {
         let span = self.span();
         if self.peek() == &Token::End {
-            return ExprError::new(span, format!("unexpected end of input, expected {expected}"));
+            let error =
+                ExprError::new(span, format!("unexpected end of input, expected {expected}"));
+            let before = self.next.checked_sub(1).and_then(|before| self.tokens.get(before));
+            return match before {
+                Some((Token::Sign("%"), _)) => {
+                    error.with_hint("% is the remainder of a division; 10 percent is 0.1")
+                }
+                _ => error,
+            };
         }
         let error = ExprError::new(
             span,
@@ -128,10 +139,25 @@ impl<'t> Parser<'t> {
         node.height = 1 + node.children().iter().map(|child| child.height).max().unwrap_or(0);
         if node.height > MAX_HEIGHT {
             let message = format!("more than {MAX_HEIGHT} operations depend on each other");
-            return Err(ExprError::new(node.span, message).with_hint("split it into two rules"));
+            let span = match node.kind {
+                Kind::Binary(binary) => binary.right.span,
+                _ => node.span,
+            };
+            return Err(ExprError::new(span, message).with_hint("split it into two rules"));
         }
         typing::node(&node)?;
         Ok(node)
+    }
+
+    /// Notes a regular expression that is about to be compiled.
+    fn count_pattern(&mut self, span: Range<usize>) -> Result<(), ExprError> {
+        self.patterns += 1;
+        if self.patterns > MAX_PATTERNS {
+            let message = format!("more than {MAX_PATTERNS} regular expressions");
+            return Err(ExprError::new(span, message)
+                .with_hint("join several with |, or split it into two rules"));
+        }
+        Ok(())
     }
 
     /// Runs one step deeper, so that the stack is bounded.

@@ -108,6 +108,9 @@ impl Parser<'_> {
         };
         self.advance();
         if label != NAME_LABEL {
+            if matches!(op, MatchOp::Matches | MatchOp::NotMatches) {
+                self.count_pattern(value_span.clone())?;
+            }
             matchers.push(Matcher::new(label, op, &value, span, value_span)?);
             return Ok(());
         }

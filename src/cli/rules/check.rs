@@ -1,33 +1,19 @@
-//! `umawarden rules`.
+//! `umawarden rules check`.
 
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand};
+use clap::Args;
 use serde::Serialize;
 
-use super::Exit;
+use super::super::Exit;
+use super::{colours_wanted, count, finish};
 use crate::config::mistake::{Mistake, SourceText, Style};
 use crate::config::reader::{Unreadable, find_rule_files, read_text};
 use crate::config::rules::parse_rules;
 use crate::config::settings::limits::DEFAULT_INTERVAL;
 use crate::config::shipped::shipped_rules;
 use crate::policy::rule::{RuleGroup, RuleSet};
-
-/// Arguments of `umawarden rules`.
-#[derive(Debug, Args)]
-pub struct RulesArguments {
-    /// What to do with them.
-    #[command(subcommand)]
-    pub command: RulesCommand,
-}
-
-/// What can be done with rule files.
-#[derive(Debug, Subcommand)]
-pub enum RulesCommand {
-    /// Tell whether rule files are fine, and where they are not.
-    Check(CheckArguments),
-}
 
 /// Arguments of `umawarden rules check`.
 #[derive(Debug, Args)]
@@ -65,8 +51,7 @@ A rule file has the shape of Prometheus' own, plus `mode` and `remedy`:
 Exit codes: 0 all fine, 1 mistakes were found, 2 a path cannot be read.";
 
 /// Runs the command.
-pub fn execute(arguments: &RulesArguments) -> anyhow::Result<Exit> {
-    let RulesCommand::Check(arguments) = &arguments.command;
+pub(super) fn execute(arguments: &CheckArguments) -> anyhow::Result<Exit> {
     let checked = check(&arguments.paths);
     let mut out = io::stdout().lock();
     let style = if !arguments.json && colours_wanted(out.is_terminal()) {
@@ -79,17 +64,8 @@ pub fn execute(arguments: &RulesArguments) -> anyhow::Result<Exit> {
     } else {
         print_text(&checked, style, &mut out)
     };
-    match printed.and_then(|()| out.flush()) {
-        // Whoever reads has seen enough, as in `| head`.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
-        printed => printed?,
-    }
+    finish(printed, &mut out)?;
     Ok(checked.exit())
-}
-
-/// Colours are for terminals whose user has not declined them: <https://no-color.org>.
-fn colours_wanted(terminal: bool) -> bool {
-    terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
 /// What came of a check.
@@ -194,14 +170,6 @@ fn print_text(checked: &Checked, style: Style, out: &mut impl Write) -> io::Resu
         writeln!(out, "{red}{unreadable}{reset}")?;
     }
     Ok(())
-}
-
-fn count(number: usize, noun: &str) -> String {
-    match (number, noun.strip_suffix('y')) {
-        (1, _) => format!("1 {noun}"),
-        (_, Some(stem)) => format!("{number} {stem}ies"),
-        (_, None) => format!("{number} {noun}s"),
-    }
 }
 
 /// One line of `--json`.

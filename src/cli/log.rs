@@ -1,0 +1,179 @@
+//! The program's own log goes to standard error through a thread of its own: neither a full disk
+//! nor a closed pipe nor a reader that hangs may stop the watching.
+
+use std::io::{self, IsTerminal, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Duration;
+
+use anyhow::Context;
+use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::fmt::SubscriberBuilder;
+
+use crate::config::settings::{Log, LogFormat, LogLevel};
+
+/// Lines that wait while standard error takes none; more are lost, and counted.
+const MOST_LINES: usize = 512;
+
+/// How long the end waits for the last lines.
+const LAST_LINES_TAKE: Duration = Duration::from_millis(50);
+
+/// Says when the last line has been written.
+#[derive(Debug)]
+pub(super) struct LogThread {
+    lines: Lines,
+}
+
+#[derive(Debug)]
+enum Message {
+    Line(Vec<u8>),
+    End(SyncSender<()>),
+}
+
+/// Takes whole lines and never waits.
+#[derive(Clone, Debug)]
+struct Lines {
+    to: SyncSender<Message>,
+    lost: Arc<AtomicU64>,
+}
+
+/// Begins the log.
+pub(super) fn begin(log: Log) -> anyhow::Result<LogThread> {
+    let level = match log.level {
+        LogLevel::Error => LevelFilter::ERROR,
+        LogLevel::Warn => LevelFilter::WARN,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Debug => LevelFilter::DEBUG,
+        LogLevel::Trace => LevelFilter::TRACE,
+    };
+    let colours = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    let lines = Lines::start(io::stderr()).context("cannot start the thread of the log")?;
+    let to = lines.clone();
+    let builder = SubscriberBuilder::default()
+        .with_max_level(level)
+        .with_writer(move || to.clone())
+        .with_ansi(colours)
+        .with_target(false)
+        // They would go to where writing has just failed, and panic.
+        .log_internal_errors(false);
+    match log.format {
+        LogFormat::Text => builder.init(),
+        LogFormat::Json => builder.json().flatten_event(true).init(),
+    }
+    Ok(LogThread { lines })
+}
+
+impl LogThread {
+    /// Gives what has been logged a moment to be written.
+    pub(super) fn end(self) {
+        self.lines.flush(LAST_LINES_TAKE);
+    }
+}
+
+impl Lines {
+    fn start(out: impl Write + Send + 'static) -> io::Result<Self> {
+        let (to, messages) = sync_channel(MOST_LINES);
+        let lost = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&lost);
+        std::thread::Builder::new()
+            .name("log".to_owned())
+            .spawn(move || write_all(out, &messages, &counted))?;
+        Ok(Self { to, lost })
+    }
+
+    fn flush(&self, patience: Duration) {
+        let (tell, told) = sync_channel(1);
+        if self.to.try_send(Message::End(tell)).is_ok() {
+            // Lines that cannot be written in time are lost with the process.
+            let _late = told.recv_timeout(patience);
+        }
+    }
+}
+
+impl Write for Lines {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        if self.to.try_send(Message::Line(line.to_vec())).is_err() {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn write_all(mut out: impl Write, messages: &Receiver<Message>, lost: &AtomicU64) {
+    while let Ok(message) = messages.recv() {
+        match message {
+            Message::Line(line) => {
+                if out.write_all(&line).is_err() {
+                    lost.fetch_add(1, Ordering::Relaxed);
+                } else if lost.load(Ordering::Relaxed) > 0 {
+                    let lines = lost.swap(0, Ordering::Relaxed);
+                    tracing::warn!(lines, "log lines were lost: standard error took none");
+                }
+            }
+            // Whoever waited may have gone.
+            Message::End(tell) => drop(tell.try_send(())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Sender, channel};
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(20);
+
+    /// Says what it is asked to write, and fails or waits as told.
+    struct Out {
+        written: Sender<String>,
+        answers: Receiver<io::Result<()>>,
+    }
+
+    impl Write for Out {
+        fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+            self.answers.recv().map_err(io::Error::other)??;
+            let _nobody_looks = self.written.send(String::from_utf8_lossy(line).into_owned());
+            Ok(line.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn lines() -> (Lines, Sender<io::Result<()>>, Receiver<String>) {
+        let (written, read) = channel();
+        let (answer, answers) = channel();
+        (Lines::start(Out { written, answers }).unwrap(), answer, read)
+    }
+
+    #[test]
+    fn a_reader_that_hangs_stops_nobody_and_lines_beyond_the_bound_are_counted() {
+        let (mut lines, answer, written) = lines();
+        for number in 0..2 * MOST_LINES {
+            lines.write_all(format!("{number}\n").as_bytes()).unwrap();
+        }
+        let lost = usize::try_from(lines.lost.load(Ordering::Relaxed)).unwrap();
+        assert!((MOST_LINES - 1..=MOST_LINES).contains(&lost), "{lost}");
+        (0..=MOST_LINES).for_each(|_| answer.send(Ok(())).unwrap());
+        assert_eq!(written.recv_timeout(LONG).unwrap(), "0\n");
+        assert_eq!(written.recv_timeout(LONG).unwrap(), "1\n");
+    }
+
+    #[test]
+    fn a_full_disk_costs_the_line_and_nothing_else() {
+        let (mut lines, answer, written) = lines();
+        answer.send(Err(io::ErrorKind::StorageFull.into())).unwrap();
+        answer.send(Ok(())).unwrap();
+        lines.write_all(b"lost\n").unwrap();
+        lines.write_all(b"kept\n").unwrap();
+        assert_eq!(written.recv_timeout(LONG).unwrap(), "kept\n");
+        lines.flush(LONG);
+    }
+}

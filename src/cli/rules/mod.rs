@@ -1,0 +1,56 @@
+//! `umawarden rules`, a file per command.
+
+use std::io::{self, Write};
+
+use clap::{Args, Subcommand};
+
+use super::Exit;
+
+mod check;
+mod test;
+
+/// Arguments of `umawarden rules`.
+#[derive(Debug, Args)]
+pub struct RulesArguments {
+    /// What to do with them.
+    #[command(subcommand)]
+    pub command: RulesCommand,
+}
+
+/// What can be done with rule files.
+#[derive(Debug, Subcommand)]
+pub enum RulesCommand {
+    /// Tell whether rule files are fine, and where they are not.
+    Check(check::CheckArguments),
+    /// Play test files and tell where alerts, samples or decisions are not as expected.
+    Test(test::TestArguments),
+}
+
+/// Runs the command.
+pub fn execute(arguments: &RulesArguments) -> anyhow::Result<Exit> {
+    match &arguments.command {
+        RulesCommand::Check(arguments) => check::execute(arguments),
+        RulesCommand::Test(arguments) => test::execute(arguments),
+    }
+}
+
+/// Colours are for terminals whose user has not declined them: <https://no-color.org>.
+fn colours_wanted(terminal: bool) -> bool {
+    terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+/// Ends the output. Whoever reads may have seen enough, as in `| head`.
+fn finish(printed: io::Result<()>, out: &mut impl Write) -> io::Result<()> {
+    match printed.and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        printed => printed,
+    }
+}
+
+fn count(number: usize, noun: &str) -> String {
+    match (number, noun.strip_suffix('y')) {
+        (1, _) => format!("1 {noun}"),
+        (_, Some(stem)) => format!("{number} {stem}ies"),
+        (_, None) => format!("{number} {noun}s"),
+    }
+}

@@ -1,0 +1,439 @@
+//! `umawarden rules test`.
+
+use std::fs;
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use serde::Serialize;
+
+use super::super::Exit;
+use super::{colours_wanted, count, finish};
+use crate::config::measure::written;
+use crate::config::mistake::{Mistake, Mistakes, SourceText, Style};
+use crate::config::reader::{find_rule_files, is_test_file, read_text};
+use crate::config::rules::parse_rules;
+use crate::config::settings::limits::DEFAULT_INTERVAL;
+use crate::scenario::{Failure, Row, TestFile, TestReport, agree, parse_tests, play};
+
+/// Arguments of `umawarden rules test`.
+#[derive(Debug, Args)]
+#[command(after_help = TEST_HELP)]
+pub struct TestArguments {
+    /// Test files, or folders of *_test.yaml.
+    #[arg(value_name = "FILE", required = true)]
+    pub paths: Vec<PathBuf>,
+
+    /// One JSON object a line: each file, its tests, and what failed or is wrong.
+    #[arg(long)]
+    pub json: bool,
+}
+
+const TEST_HELP: &str = "\
+A test file has the shape of promtool's own (`promtool test rules`), plus `remedy_test`, `mode` and
+`outcomes`. Time is virtual, and passes through the very steps that the daemon takes:
+
+  rule_files: [memory.yaml]             # relative to this file; globs are taken
+  evaluation_interval: 100ms            # of every group; default 1m
+  tests:
+  - name: the cache eats the reserve
+    interval: 100ms                     # between samples; default evaluation_interval
+    input_series:
+    - {series: uma_memory_total_bytes, values: 128e9x100}         # 101 values
+    - {series: uma_memory_free_bytes, values: 9e9-1e9x6 2e9x90}   # 9e9, 8e9, ... 3e9, 2e9, ...
+    promql_expr_test:
+    - {expr: uma_memory_free_bytes < 3e9, eval_time: 1s, exp_samples: [...]}
+    alert_rule_test:
+    - eval_time: 1s
+      alertname: PageCacheEatsReserve
+      exp_alerts:                       # none: it must not fire
+      - exp_labels: {severity: warning}
+        exp_annotations: {summary: ...}
+    mode: enforce                       # the default here; or observe
+    outcomes:                           # what acts come to; without: done, at once
+    - action: drop_caches               # the first drop_caches; a second entry for the second act;
+      result: done                      #   the last entry stays. Or failed, skipped, timed_out
+      after: 200ms
+      then:                             # the world has changed: values from the next sample on
+      - {series: uma_memory_free_bytes, values: 40e9x90}
+    remedy_test:
+    - eval_time: 5s                     # all decisions since the entry before, in order
+      exp_decisions:                    # none: nothing is decided
+      - {alert: PageCacheEatsReserve, step: 0, action: drop_caches, verdict: act}
+      - {rule: memory/PageCacheEatsReserve, at: 4200ms, verdict: hold, reason: aim_met}
+
+In exp_decisions, what is not written is not compared; steps count from 0; an action is named as
+`drop_caches` or in full as `drop_caches all`; a reason is one of cooldown, budget, busy, aim_met,
+unknown, steps_exhausted. Values may also be `failed` and `unsupported` (`failedx5`: five times):
+readings without a value, which make rules unknown; `_` is no sample and `stale` ends a series.
+
+Rules see the declared series alone, so a test also declares what this program counts itself. A file
+without additions gets the verdict that promtool of Prometheus 3 gives it. Recording rules, native
+histograms and what rules cannot say are refused; external_labels and external_url have no effect,
+since no template here can refer to them.
+
+Exit codes: 0 all pass, 1 something differs, 2 a file is unusable.";
+
+/// Runs the command.
+pub(super) fn execute(arguments: &TestArguments) -> anyhow::Result<Exit> {
+    let mut out = io::stdout().lock();
+    let colours = !arguments.json && colours_wanted(out.is_terminal());
+    let style = if colours { Style::Coloured } else { Style::Plain };
+    let mut exit = Exit::Fine;
+    for path in test_files(&arguments.paths) {
+        let tested = path.map_or_else(Tested::unreadable, |path| Tested::new(&path));
+        exit = match (exit, tested.exit()) {
+            (Exit::Unusable, _) | (_, Exit::Unusable) => Exit::Unusable,
+            (Exit::Findings, _) | (_, Exit::Findings) => Exit::Findings,
+            (Exit::Fine, Exit::Fine) => Exit::Fine,
+        };
+        let printed = match arguments.json {
+            true => tested.print_json(&mut out),
+            false => tested.print_text(style, &mut out),
+        };
+        finish(printed, &mut out)?;
+    }
+    Ok(exit)
+}
+
+/// Files as given, and the test files right in a folder by name; an error is what cannot be looked
+/// at.
+fn test_files(paths: &[PathBuf]) -> Vec<Result<PathBuf, String>> {
+    let mut files = Vec::new();
+    for path in paths {
+        if !path.is_dir() {
+            files.push(Ok(path.clone()));
+            continue;
+        }
+        let entries = fs::read_dir(path).and_then(Iterator::collect::<io::Result<Vec<_>>>);
+        let mut found = match entries {
+            Ok(entries) => entries.into_iter().map(|entry| entry.path()).collect(),
+            Err(error) => {
+                files.push(Err(format!("cannot read {}: {error}", path.display())));
+                continue;
+            }
+        };
+        Vec::retain(&mut found, |path| is_test_file(path));
+        found.sort();
+        if found.is_empty() {
+            files.push(Err(format!("{} holds no *_test.yaml", path.display())));
+        }
+        files.extend(found.into_iter().map(Ok));
+    }
+    files
+}
+
+/// What came of one file.
+struct Tested {
+    source: Option<SourceText>,
+    reports: Vec<TestReport>,
+    remarks: Vec<Mistake>,
+    /// Why it is unusable.
+    mistakes: Vec<Mistake>,
+    unreadable: Vec<String>,
+}
+
+impl Tested {
+    fn unreadable(why: String) -> Self {
+        Self {
+            source: None,
+            reports: Vec::new(),
+            remarks: Vec::new(),
+            mistakes: Vec::new(),
+            unreadable: vec![why],
+        }
+    }
+
+    fn new(path: &Path) -> Self {
+        let source = match read_text(path) {
+            Ok(source) => source,
+            Err(error) => return Self::unreadable(error.to_string()),
+        };
+        let mut tested = Self {
+            source: None,
+            reports: Vec::new(),
+            remarks: Vec::new(),
+            mistakes: Vec::new(),
+            unreadable: Vec::new(),
+        };
+        match parse_tests(&source) {
+            Ok(file) => tested.test(path, &source, &file),
+            Err(Mistakes(mistakes)) => tested.mistakes = mistakes,
+        }
+        tested.source = Some(source);
+        tested
+    }
+
+    fn test(&mut self, path: &Path, source: &SourceText, file: &TestFile) {
+        let rule_files = self.read_rule_files(path, source, file);
+        if !self.mistakes.is_empty() || !self.unreadable.is_empty() {
+            return;
+        }
+        let rules = match parse_rules(&rule_files, DEFAULT_INTERVAL) {
+            Ok(rules) => rules,
+            Err(Mistakes(mistakes)) => return self.mistakes = mistakes,
+        };
+        match agree(source, file, &rules) {
+            Ok(remarks) => self.remarks.extend(remarks),
+            Err(Mistakes(mistakes)) => return self.mistakes = mistakes,
+        }
+        self.reports = file.tests.iter().map(|test| play(file, test, &rules)).collect();
+    }
+
+    fn read_rule_files(
+        &mut self,
+        path: &Path,
+        source: &SourceText,
+        file: &TestFile,
+    ) -> Vec<SourceText> {
+        let folder = path.parent().unwrap_or(Path::new(""));
+        let mut texts: Vec<SourceText> = Vec::new();
+        for (pattern, span) in &file.rule_files {
+            let found = find_rule_files(&[folder.join(pattern)]);
+            for unreadable in found.unreadable {
+                self.mistakes.push(source.mistake(span.clone(), unreadable.to_string()));
+            }
+            if !found.remarks.is_empty() {
+                let message = format!("{pattern} matches no file");
+                self.remarks.push(source.mistake(span.clone(), message));
+            }
+            for file in found.files {
+                match read_text(&file) {
+                    Ok(text) if texts.iter().any(|known| known.name == text.name) => {}
+                    Ok(text) => texts.push(text),
+                    Err(error) => {
+                        self.mistakes.push(source.mistake(span.clone(), error.to_string()));
+                    }
+                }
+            }
+        }
+        texts
+    }
+
+    fn exit(&self) -> Exit {
+        if !self.unreadable.is_empty() || !self.mistakes.is_empty() {
+            return Exit::Unusable;
+        }
+        if self.failed() > 0 { Exit::Findings } else { Exit::Fine }
+    }
+
+    fn failed(&self) -> usize {
+        self.reports.iter().filter(|report| !report.failures.is_empty()).count()
+    }
+
+    fn name(&self) -> &str {
+        self.source.as_ref().map_or("", |source| &source.name)
+    }
+
+    fn line(&self, at: usize) -> usize {
+        self.source.as_ref().map_or(0, |source| source.place(at).0)
+    }
+
+    fn print_text(&self, style: Style, out: &mut impl Write) -> io::Result<()> {
+        let paint = Paint(style);
+        for why in &self.unreadable {
+            writeln!(out, "{}", paint.red(why))?;
+        }
+        let Some(source) = &self.source else { return Ok(()) };
+        let name = &source.name;
+        let tests = count(self.reports.len(), "test");
+        let checks: usize = self.reports.iter().map(|report| report.checks).sum();
+        match (self.exit(), self.failed()) {
+            (Exit::Unusable, _) => {
+                let mistakes = count(self.mistakes.len(), "mistake");
+                writeln!(out, "{name}: {}, {mistakes}", paint.red("UNUSABLE"))?;
+            }
+            (_, 0) => {
+                let checks = count(checks, "check");
+                writeln!(out, "{name}: {}, {tests}, {checks}", paint.green("SUCCESS"))?;
+            }
+            (_, failed) => {
+                writeln!(out, "{name}: {}, {failed} of {tests}", paint.red("FAILED"))?;
+            }
+        }
+        for mistake in &self.mistakes {
+            write!(out, "\n{}", mistake.render(style))?;
+        }
+        for remark in &self.remarks {
+            write!(out, "\nremark: {}", remark.render(style))?;
+        }
+        for report in self.reports.iter().filter(|report| !report.failures.is_empty()) {
+            let line = self.line(report.span.start);
+            writeln!(out, "\n  {name}:{line}: {}", printable(&report.name))?;
+            for failure in &report.failures {
+                self.print_failure(failure, &paint, out)?;
+            }
+        }
+        if !self.mistakes.is_empty() || !self.remarks.is_empty() || self.failed() > 0 {
+            writeln!(out)?;
+        }
+        Ok(())
+    }
+
+    fn print_failure(
+        &self,
+        failure: &Failure,
+        paint: &Paint,
+        out: &mut impl Write,
+    ) -> io::Result<()> {
+        let subject = printable(&failure.subject);
+        let (check, at) = (failure.check.name(), written(failure.at));
+        let line = self.line(failure.span.start);
+        writeln!(out, "    line {line}: {check} {subject}, at {at}")?;
+        if let Some(message) = &failure.message {
+            writeln!(out, "      {}", paint.red(&printable(message)))?;
+        }
+        if failure.message.is_some() && failure.expected.is_empty() && failure.got.is_empty() {
+            return Ok(());
+        }
+        let widths = widths(failure.expected.iter().chain(&failure.got));
+        print_rows("expected", &failure.expected, &widths, paint, out)?;
+        print_rows("got", &failure.got, &widths, paint, out)
+    }
+
+    fn print_json(&self, out: &mut impl Write) -> io::Result<()> {
+        let mut lines = Vec::new();
+        if self.source.is_some() {
+            let (tests, failed) = (self.reports.len(), self.failed());
+            let ok = self.exit() == Exit::Fine;
+            lines.push(Line::File { file: self.name(), ok, tests, failed });
+        }
+        lines.extend(self.unreadable.iter().map(|why| Line::Unreadable { why }));
+        lines.extend(self.mistakes.iter().map(Line::Mistake));
+        lines.extend(self.remarks.iter().map(Line::Remark));
+        for report in &self.reports {
+            lines.push(Line::Test {
+                file: self.name(),
+                test: &report.name,
+                line: self.line(report.span.start),
+                ok: report.failures.is_empty(),
+                checks: report.checks,
+            });
+            lines.extend(report.failures.iter().map(|failure| Line::Failure {
+                file: self.name(),
+                test: &report.name,
+                line: self.line(failure.span.start),
+                check: failure.check.name(),
+                subject: &failure.subject,
+                at: written(failure.at),
+                message: failure.message.as_deref(),
+                expected: cells(&failure.expected),
+                got: cells(&failure.got),
+            }));
+        }
+        for line in lines {
+            serde_json::to_writer(&mut *out, &line)?;
+            writeln!(out)?;
+        }
+        Ok(())
+    }
+}
+
+fn cells(rows: &[Row]) -> Vec<&[String]> {
+    rows.iter().map(|row| row.cells.as_slice()).collect()
+}
+
+/// The width of each column, in characters.
+fn widths<'r>(rows: impl Iterator<Item = &'r Row>) -> Vec<usize> {
+    let mut widths = Vec::new();
+    for row in rows {
+        for (column, cell) in row.cells.iter().enumerate() {
+            if widths.len() <= column {
+                widths.push(0);
+            }
+            widths[column] = widths[column].max(printable(cell).chars().count());
+        }
+    }
+    widths
+}
+
+/// Rows in columns; those without a counterpart are marked.
+fn print_rows(
+    title: &str,
+    rows: &[Row],
+    widths: &[usize],
+    paint: &Paint,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    if rows.is_empty() {
+        return writeln!(out, "      {title:>8}   nothing");
+    }
+    for (position, row) in rows.iter().enumerate() {
+        let title = if position == 0 { title } else { "" };
+        let mark = if row.matched { ' ' } else { '!' };
+        let cells = row.cells.iter().zip(widths);
+        let line: Vec<String> =
+            cells.map(|(cell, width)| format!("{:<width$}", printable(cell))).collect();
+        let line = line.join("  ");
+        let line = format!("{mark} {}", line.trim_end());
+        let line = if row.matched { line } else { paint.red(&line) };
+        writeln!(out, "      {title:>8} {line}")?;
+    }
+    Ok(())
+}
+
+/// A test's texts must not steer the reader's terminal.
+fn printable(text: &str) -> String {
+    let harmless = |c: char| match c {
+        '\n' | '\t' => ' ',
+        '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}' => '\u{fffd}',
+        c if c.is_control() => '\u{fffd}',
+        c => c,
+    };
+    text.trim().chars().map(harmless).collect()
+}
+
+struct Paint(Style);
+
+impl Paint {
+    fn red(&self, text: &str) -> String {
+        self.with("\x1b[31m", text)
+    }
+
+    fn green(&self, text: &str) -> String {
+        self.with("\x1b[32m", text)
+    }
+
+    fn with(&self, colour: &str, text: &str) -> String {
+        match self.0 {
+            Style::Plain => text.to_owned(),
+            Style::Coloured => format!("{colour}{text}\x1b[0m"),
+        }
+    }
+}
+
+/// One line of `--json`.
+#[derive(Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+enum Line<'t> {
+    File {
+        file: &'t str,
+        ok: bool,
+        tests: usize,
+        failed: usize,
+    },
+    Test {
+        file: &'t str,
+        test: &'t str,
+        line: usize,
+        ok: bool,
+        checks: usize,
+    },
+    Failure {
+        file: &'t str,
+        test: &'t str,
+        line: usize,
+        check: &'t str,
+        subject: &'t str,
+        at: String,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        message: Option<&'t str>,
+        expected: Vec<&'t [String]>,
+        got: Vec<&'t [String]>,
+    },
+    Mistake(&'t Mistake),
+    Remark(&'t Mistake),
+    Unreadable {
+        why: &'t str,
+    },
+}

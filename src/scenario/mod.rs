@@ -1,0 +1,25 @@
+//! Rule tests: declared series in, expected alerts, samples and decisions compared.
+//!
+//! The format is that of `promtool test rules`, with `remedy_test`, `mode` and `outcomes` added.
+//! Time is virtual and passes through [`Policy::step`], as it does in the daemon.
+//!
+//! To add a kind of check: its keys and its reader in `file`, when it is looked at in `play`, what
+//! it says when it fails in `compare`.
+//!
+//! [`Policy::step`]: crate::policy::Policy::step
+
+mod agree;
+mod compare;
+mod file;
+mod notation;
+mod play;
+mod remedy;
+mod report;
+#[cfg(test)]
+mod tests;
+mod world;
+
+pub use agree::{Remark, agree};
+pub use file::{Test, TestFile, parse_tests};
+pub use play::play;
+pub use report::{Check, Failure, Row, TestReport};

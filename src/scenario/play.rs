@@ -1,0 +1,266 @@
+//! Lets a test's time pass and looks at what it brings.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::compare;
+use super::file::{Test, TestFile};
+use super::remedy::is_named;
+use super::report::{Check, Failure, TestReport};
+use super::world::World;
+use crate::model::{
+    Decision, Mode, Moment, Observation, Outcome, OutcomeResult, Readings, Schema, Source, Verdict,
+};
+use crate::policy::promql::Evaluated;
+use crate::policy::rule::{Rule, RuleSet};
+use crate::policy::{Doubt, Policy};
+
+/// Plays one test of a file with the rules that the file names.
+pub fn play(file: &TestFile, test: &Test, rules: &RuleSet) -> TestReport {
+    let rules = rehearsed(file, rules);
+    let mut failures = Play::new(file, test, &rules).run();
+    failures.sort_by_key(|failure| failure.span.start);
+    TestReport {
+        name: test.name.clone(),
+        span: test.span.clone(),
+        checks: test.alerts.len() + test.exprs.len() + test.remedies.len(),
+        failures,
+    }
+}
+
+/// Every group is evaluated at the file's interval, as promtool does, and in the file's order.
+fn rehearsed(file: &TestFile, rules: &RuleSet) -> RuleSet {
+    let mut rules = rules.clone();
+    let order = |name: &str| file.group_eval_order.iter().position(|group| group == name);
+    rules.groups.sort_by_key(|group| order(&group.name).unwrap_or(0));
+    for group in &mut rules.groups {
+        group.interval = file.evaluation_interval;
+    }
+    rules
+}
+
+struct Play<'t> {
+    file: &'t TestFile,
+    test: &'t Test,
+    rules: &'t RuleSet,
+    policy: Policy,
+    world: World,
+    measured: Arc<Schema>,
+    next_evaluation: Duration,
+    /// Actions under way: when each ends, and which declared outcome it has.
+    acting: Vec<(Outcome, Option<usize>)>,
+    /// How often each declared outcome's action has been decided.
+    acts: BTreeMap<String, usize>,
+    decisions: Vec<Decision>,
+    /// How many of them earlier tests have seen.
+    compared: usize,
+    /// What is still to be looked at, in the order of time; the latest first.
+    ahead: Vec<(Duration, Look)>,
+    failures: Vec<Failure>,
+}
+
+/// Something to look at, by its place in the test.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Look {
+    Alert(usize),
+    Remedy(usize),
+    Expr(usize),
+}
+
+impl<'t> Play<'t> {
+    fn new(file: &'t TestFile, test: &'t Test, rules: &'t RuleSet) -> Self {
+        let alerts = test.alerts.iter().enumerate().map(|(n, test)| (test.at, Look::Alert(n)));
+        let remedies = test.remedies.iter().enumerate().map(|(n, t)| (t.at, Look::Remedy(n)));
+        let exprs = test.exprs.iter().enumerate().map(|(n, test)| (test.at, Look::Expr(n)));
+        let mut ahead: Vec<(Duration, Look)> = alerts.chain(remedies).chain(exprs).collect();
+        ahead.sort_by(|one, other| other.cmp(one));
+        Self {
+            file,
+            test,
+            rules,
+            policy: Policy::rehearsing(moment(Duration::ZERO), test.mode, rules),
+            world: World::new(test),
+            measured: Arc::new(Schema { series: Vec::new() }),
+            next_evaluation: Duration::ZERO,
+            acting: Vec::new(),
+            acts: BTreeMap::new(),
+            decisions: Vec::new(),
+            compared: 0,
+            ahead,
+            failures: Vec::new(),
+        }
+    }
+
+    fn run(mut self) -> Vec<Failure> {
+        let end = self.test.end();
+        while self.next_evaluation <= end {
+            let at = self.next_instant();
+            self.look_until(at);
+            if !self.advance(at) {
+                return self.failures;
+            }
+        }
+        // What is sampled after the last evaluation is not seen, as in promtool.
+        self.look_until(Duration::MAX);
+        self.failures
+    }
+
+    fn next_instant(&self) -> Duration {
+        let outcomes = self.acting.iter().map(|(outcome, _)| outcome.ended.uptime).min();
+        [self.world.due(), outcomes].into_iter().flatten().fold(self.next_evaluation, Duration::min)
+    }
+
+    /// Lets everything happen that is due now. False: a rule cannot be evaluated.
+    fn advance(&mut self, at: Duration) -> bool {
+        let now = moment(at);
+        let mut seen = Vec::new();
+        if self.world.due() == Some(at) {
+            self.world.sample(now, &mut seen);
+        }
+        self.end_actions(at, &mut seen);
+        seen.push(self.measured());
+        let step = self.policy.step(now, &seen);
+        for decision in step.decisions {
+            self.begin_action(&decision);
+            self.decisions.push(decision);
+        }
+        if self.next_evaluation != at {
+            return true;
+        }
+        self.next_evaluation += self.file.evaluation_interval;
+        if self.world.asks_for_alerts() {
+            self.world.show_alerts(now, &self.policy.status(now).rules);
+        }
+        step.doubts.iter().all(|doubt| self.is_excusable(doubt, at))
+    }
+
+    /// Memory has been measured: without that, nothing is judged.
+    fn measured(&self) -> Observation {
+        Observation::Readings(Readings {
+            source: Source::Meminfo,
+            schema: Arc::clone(&self.measured),
+            values: Vec::new(),
+            took: Duration::ZERO,
+            error: None,
+        })
+    }
+
+    /// A rule may be unknown where the test lets readings fail; anything else ends the test.
+    fn is_excusable(&mut self, doubt: &Doubt, at: Duration) -> bool {
+        if doubt.reasons.is_empty() {
+            return true;
+        }
+        let mut rules = self.rules.groups.iter().flat_map(|group| &group.rules);
+        let rule = rules.find(|rule| rule.id == doubt.rule);
+        let is_unknown = |rule: &Rule| {
+            matches!(self.policy.ask(&rule.expr, moment(at)), Ok(Evaluated::Unknown(_)))
+        };
+        let is_error = !self.test.lets_readings_fail() || !rule.is_some_and(is_unknown);
+        if is_error {
+            self.failures.push(Failure {
+                check: Check::Evaluation,
+                span: self.test.span.clone(),
+                at,
+                subject: doubt.rule.to_string(),
+                message: Some(doubt.reasons.join("; ")),
+                expected: Vec::new(),
+                got: Vec::new(),
+            });
+        }
+        !is_error
+    }
+
+    fn begin_action(&mut self, decision: &Decision) {
+        if decision.verdict != Verdict::Act {
+            return;
+        }
+        let declared = self.declared(decision);
+        let (result, after) = match declared.and_then(|place| self.test.outcomes.get(place)) {
+            Some(outcome) => (outcome.result.clone(), outcome.after),
+            None if decision.mode == Mode::Observe => (OutcomeResult::Skipped, Duration::ZERO),
+            None => (OutcomeResult::Done, Duration::ZERO),
+        };
+        let outcome = Outcome {
+            decision: decision.id,
+            action: decision.action.name().to_owned(),
+            result,
+            ended: moment(decision.at.uptime.saturating_add(after)),
+            took: after,
+        };
+        self.acting.push((outcome, declared));
+    }
+
+    /// The declared outcome of an act: the first act of an action takes the first entry that names
+    /// it, the second the second, and the last entry stays. What is only told has none.
+    fn declared(&mut self, decision: &Decision) -> Option<usize> {
+        if decision.mode == Mode::Observe {
+            return None;
+        }
+        let outcomes = self.test.outcomes.iter().enumerate();
+        let fitting: Vec<usize> = outcomes
+            .filter(|(_, outcome)| is_named(&decision.action, &outcome.action))
+            .map(|(place, _)| place)
+            .collect();
+        let acts = self.acts.entry(decision.action.to_string()).or_default();
+        let place = fitting.get(*acts).or(fitting.last()).copied();
+        *acts += 1;
+        place
+    }
+
+    fn end_actions(&mut self, at: Duration, seen: &mut Vec<Observation>) {
+        let acting = std::mem::take(&mut self.acting);
+        for (outcome, declared) in acting {
+            if outcome.ended.uptime > at {
+                self.acting.push((outcome, declared));
+                continue;
+            }
+            seen.push(Observation::Outcome(outcome));
+            if let Some(declared) = declared.and_then(|place| self.test.outcomes.get(place)) {
+                self.world.replace(&declared.then);
+            }
+        }
+    }
+
+    /// Looks at everything whose time lies before the next instant.
+    fn look_until(&mut self, next: Duration) {
+        while let Some((at, look)) = self.ahead.pop_if(|(at, _)| *at < next) {
+            let failure = match look {
+                Look::Alert(place) => self.look_at_alerts(place, at),
+                Look::Remedy(place) => self.look_at_decisions(place),
+                Look::Expr(place) => self.look_at_samples(place, at),
+            };
+            self.failures.extend(failure);
+        }
+    }
+
+    fn look_at_alerts(&mut self, place: usize, at: Duration) -> Option<Failure> {
+        let test = self.test.alerts.get(place)?;
+        let status = self.policy.status(moment(at));
+        let rules = status.rules.iter().filter(|rule| *rule.rule.alert == *test.alert);
+        compare::alerts(test, rules.flat_map(|rule| &rule.alerts))
+    }
+
+    fn look_at_decisions(&mut self, place: usize) -> Option<Failure> {
+        let test = self.test.remedies.get(place)?;
+        let since = std::mem::replace(&mut self.compared, self.decisions.len());
+        compare::decisions(test, self.decisions.get(since..).unwrap_or_default())
+    }
+
+    fn look_at_samples(&mut self, place: usize, at: Duration) -> Option<Failure> {
+        let test = self.test.exprs.get(place)?;
+        match self.world.evaluate(&test.expr, at) {
+            Ok(Evaluated::Known(value)) => compare::samples(test, value, self.file.fuzzy_compare),
+            Ok(Evaluated::Unknown(reasons)) => Some(compare::unusable(test, reasons.join("; "))),
+            Err(error) => Some(compare::unusable(test, error)),
+        }
+    }
+}
+
+/// A test begins at boot, in 1970.
+fn moment(at: Duration) -> Moment {
+    let utc = Timestamp::UNIX_EPOCH.checked_add(at).unwrap_or(Timestamp::MAX);
+    Moment { uptime: at, utc }
+}

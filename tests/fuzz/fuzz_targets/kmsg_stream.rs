@@ -1,0 +1,21 @@
+//! Bytes from a file or FIFO: they give the same records however they arrive.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use umawarden::parse::kmsg::parse_record;
+use umawarden::sources::kernel_log::pieces;
+
+/// A record is never longer.
+const RECORD_BYTES: usize = 8192;
+
+fuzz_target!(|bytes: &[u8]| {
+    let Some((&chunk, bytes)) = bytes.split_first() else { return };
+    let whole = pieces(bytes, RECORD_BYTES, false);
+    // Long lines, of which a fuzzer makes few, come from repeating what it made.
+    let repeated = bytes.repeat(1 + usize::from(chunk) * 64 / bytes.len().max(1));
+    assert_eq!(pieces(bytes, 1 + usize::from(chunk), false), whole);
+    for piece in pieces(&repeated, 1 + usize::from(chunk) * 32, true).iter().flatten() {
+        assert!(piece.len() <= RECORD_BYTES + 1 && piece.ends_with(b"\n"));
+        let _ = parse_record(piece);
+    }
+});

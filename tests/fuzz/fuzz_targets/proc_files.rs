@@ -1,0 +1,42 @@
+//! Every parser of `/proc` and `/sys` files.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use umawarden::model::Reading;
+use umawarden::parse::proc::buddyinfo::Contiguous;
+use umawarden::parse::proc::derived::{headroom, page_cache, unaccounted};
+use umawarden::parse::proc::meminfo::{Meminfo, MeminfoField};
+use umawarden::parse::proc::node::NodeMeminfo;
+use umawarden::parse::proc::pressure::Pressure;
+use umawarden::parse::proc::single_number;
+use umawarden::parse::proc::vmstat::Vmstat;
+use umawarden::parse::proc::zoneinfo::Zoneinfo;
+
+fuzz_target!(|text: &[u8]| {
+    if let Ok(meminfo) = Meminfo::parse(text) {
+        let _ = unaccounted(&meminfo, Reading::Value(u64::MAX));
+        if let Reading::Value(cache) = page_cache(&meminfo) {
+            let get = |field| meminfo.get(field).value().unwrap_or(0);
+            let all = get(MeminfoField::Cached).saturating_add(get(MeminfoField::Buffers));
+            let all = all.saturating_sub(get(MeminfoField::Shmem));
+            assert_eq!(cache.clean + cache.dirty + cache.mapped, all);
+        }
+    }
+    let _ = Vmstat::parse(text);
+    let _ = NodeMeminfo::parse(text);
+    let _ = single_number(text);
+    if let Ok(pressure) = Pressure::parse(text) {
+        for stall in [pressure.some, pressure.full] {
+            for ratio in [stall.avg10, stall.avg60, stall.avg300] {
+                assert!(ratio.value().is_none_or(|ratio| (0.0..=1.0).contains(&ratio)));
+            }
+        }
+    }
+    for page_size in [4096, 65536] {
+        let _ = Contiguous::parse(text, page_size);
+    }
+    let mut zoneinfo = Zoneinfo::default();
+    let _ = zoneinfo.parse(text);
+    let _ = headroom(zoneinfo.sum(|zone| zone.free), zoneinfo.sum(|zone| zone.low));
+    assert!(zoneinfo.zones().all(|zone| !zone.name.as_str().is_empty()));
+});

@@ -1,0 +1,378 @@
+//! Generated test files get the same verdicts from promtool and from us.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::Command;
+
+use umawarden::config::mistake::SourceText;
+use umawarden::config::rules::parse_rules;
+use umawarden::policy::rule::RuleSet;
+use umawarden::scenario::{Check, TestReport, parse_tests, play};
+
+use super::{json_lines, promtool, rules_test};
+
+const WORLDS: usize = 130;
+const RIGHT_CHECKS: usize = 8;
+const WRONG_CHECKS: usize = 3;
+
+/// A small generator of numbers that is the same everywhere (splitmix64).
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        usize::try_from((mixed ^ (mixed >> 31)) % sides as u64).unwrap_or(0)
+    }
+
+    fn pick<'c>(&mut self, choices: &[&'c str]) -> &'c str {
+        choices[self.roll(choices.len())]
+    }
+
+    fn chance(&mut self, percent: usize) -> bool {
+        self.roll(100) < percent
+    }
+}
+
+const SERIES: [&str; 11] = [
+    "uma_memory_free_bytes",
+    "uma_memory_available_bytes",
+    "uma_zone_free_bytes{node=\"0\",zone=\"Normal\"}",
+    "uma_zone_free_bytes{node=\"0\",zone=\"DMA\"}",
+    "uma_zone_free_bytes{zone='Normal', node=`1`,}",
+    "uma_swap_out_pages_total",
+    "uma_kernel_events_total{event=\"xid\"}",
+    "uma_kernel_events_total{event=\"oom_kill\"}",
+    "uma_source_up{source=\"meminfo\"}",
+    "{\"uma_source_up\", source=\"numa\"}",
+    "node_foreign:ratio{job=\"x y\",empty=\"\"}",
+];
+
+fn values(dice: &mut Dice) -> String {
+    let mut items = Vec::new();
+    for _ in 0..dice.roll(7) {
+        let number = dice.pick(&[
+            "0", "1", "5", "9", "3.5", "-2", "+4", "1e1", ".5", "010", "1_0", "2e-1", "0.1", "-0",
+        ]);
+        let times = dice.roll(9);
+        items.push(match dice.roll(14) {
+            0..=2 => number.to_owned(),
+            3..=5 => format!("{number}x{times}"),
+            6..=8 => format!("{number}{}x{times}", dice.pick(&["+1", "+0.1", "+2.5", "+1e-1"])),
+            9..=10 => format!("{number}{}x{times}", dice.pick(&["-1", "-0.3", "-1e0"])),
+            11 => "_".to_owned(),
+            12 => format!("_x{times}"),
+            _ => dice.pick(&["stale", "Inf", "-Inf", "NaN", "inf+1x2"]).to_owned(),
+        });
+    }
+    items.join(dice.pick(&[" ", " ", "  "]))
+}
+
+fn expression(dice: &mut Dice) -> String {
+    let gauge = dice.pick(&[
+        "uma_memory_free_bytes",
+        "uma_memory_available_bytes",
+        "uma_zone_free_bytes",
+        "uma_source_up",
+        "uma_zone_free_bytes{zone=\"Normal\"}",
+    ]);
+    let counter = dice.pick(&["uma_swap_out_pages_total", "uma_kernel_events_total"]);
+    let (op, bound) = (dice.pick(&[">", "<", ">=", "==", "!="]), dice.pick(&["0", "1", "3", "5"]));
+    let range = dice.pick(&["1m", "2m", "45s", "5m"]);
+    match dice.roll(15) {
+        0..=4 => format!("{gauge} {op} {bound}"),
+        5 => format!("rate({counter}[{range}]) {op} 0"),
+        6 => format!("increase({counter}[{range}])"),
+        7 => format!("sum by (zone) (uma_zone_free_bytes) {op} {bound}"),
+        8 => format!("avg_over_time({gauge}[{range}]) {op} {bound}"),
+        9 => format!("absent(uma_source_up{{source=\"{}\"}})", dice.pick(&["numa", "sysctl"])),
+        10 => format!("{gauge} > on() group_left uma_swap_out_pages_total"),
+        11 => format!("{gauge} and on() {counter} {op} {bound}"),
+        12 => format!("count_over_time({gauge}[{range}]) {op} {bound}"),
+        13 => format!("vector(time()) / 60 {op} {bound}"),
+        _ => format!("{gauge} offset 30s {op} {bound}"),
+    }
+}
+
+/// Rules that our checks accept, and their names.
+fn rules(dice: &mut Dice) -> (String, Vec<String>) {
+    let mut out = "groups:\n".to_owned();
+    let mut names = Vec::new();
+    for group in 0..=dice.roll(2) {
+        let _ = writeln!(out, "- name: g{group}\n  interval: {}", dice.pick(&["10s", "1m", "7s"]));
+        if dice.chance(30) {
+            out.push_str("  labels: {team: a, kept: group}\n");
+        }
+        out.push_str("  rules:\n");
+        for rule in 0..=dice.roll(2) {
+            // The same name in two groups is one name to a test.
+            let name = if dice.chance(10) { "Same".to_owned() } else { format!("A{group}{rule}") };
+            if names.contains(&name) && out.rfind("- name:") < out.rfind("alert: Same") {
+                continue;
+            }
+            let _ = writeln!(out, "  - alert: {name}\n    expr: '{}'", expression(dice));
+            for key in ["for", "keep_firing_for"] {
+                if dice.chance(50) {
+                    let _ = writeln!(out, "    {key}: {}", dice.pick(&["15s", "1m", "90s", "0s"]));
+                }
+            }
+            let labels = dice.pick(&[
+                "{severity: page}",
+                "{kept: own, empty: ''}",
+                "{zone: '{{ $labels.zone }}x'}",
+                "{v: '{{ $value }}'}",
+                "{zone: one, node: one, source: one}",
+                "{kept: '{{ $labels.none }}', alertstate: mine}",
+                "{}",
+            ]);
+            let notes = dice.pick(&[
+                "{summary: '{{ $labels.zone }} {{ $value | humanize }}'}",
+                "{summary: 'at {{ printf \"%.3f\" $value }}', empty: ''}",
+                "{}",
+            ]);
+            let _ = writeln!(out, "    labels: {labels}\n    annotations: {notes}");
+            names.push(name);
+        }
+    }
+    (out, names)
+}
+
+/// One expectation.
+#[derive(Clone, Debug)]
+struct Stated {
+    /// The alert's name, or the expression.
+    subject: String,
+    is_alert: bool,
+    at: String,
+    /// As our report shows them: labels and annotations, or labels and value.
+    rows: Vec<[String; 2]>,
+}
+
+fn stated(dice: &mut Dice, names: &[String]) -> Stated {
+    let is_alert = dice.chance(55);
+    let subject = match is_alert {
+        true if dice.chance(4) => "NoSuchAlert".to_owned(),
+        true => names[dice.roll(names.len())].clone(),
+        false => match dice.roll(8) {
+            0 => "ALERTS".to_owned(),
+            1 => "ALERTS_FOR_STATE".to_owned(),
+            2 => "count by (alertstate) (count_over_time(ALERTS[3m]))".to_owned(),
+            3 => "node_foreign:ratio".to_owned(),
+            4 => "scalar(uma_memory_free_bytes) + time()".to_owned(),
+            _ => expression(dice),
+        },
+    };
+    let at =
+        dice.pick(&["0", "15s", "1m", "90s", "2m30s", "3m", "3m59s999ms", "4m10s", "6m", "8m"]);
+    Stated { subject, is_alert, at: at.to_owned(), rows: Vec::new() }
+}
+
+/// What a test file begins with, and what each of its tests begins with.
+struct World {
+    head: String,
+    body: String,
+    rules: RuleSet,
+    rules_text: String,
+    names: Vec<String>,
+}
+
+fn world(dice: &mut Dice, number: usize) -> World {
+    let (rules_text, names) = rules(dice);
+    let source = SourceText::new("rules.yaml", rules_text.clone());
+    let rules = parse_rules(&[source], std::time::Duration::from_secs(1));
+    let rules = rules.unwrap_or_else(|mistakes| panic!("{rules_text}\n{mistakes}"));
+    let mut head = format!("rule_files: [rules{number}.yaml]\n");
+    if dice.chance(80) {
+        let interval = dice.pick(&["15s", "30s", "1m", "20s", "7s500ms"]);
+        let _ = writeln!(head, "evaluation_interval: {interval}");
+    }
+    if dice.chance(20) {
+        head.push_str("group_eval_order: [g1, g0]\n");
+    }
+    head.push_str("tests:\n");
+    let mut body = String::new();
+    if dice.chance(80) {
+        let interval = dice.pick(&["10s", "15s", "1m", "7s", "33s"]);
+        let _ = writeln!(body, "  interval: {interval}");
+    }
+    body.push_str("  input_series:\n");
+    for series in SERIES {
+        if dice.chance(75) {
+            let series = serde_json::to_string(series).expect("a string");
+            let _ = writeln!(body, "  - series: {series}\n    values: '{}'", values(dice));
+        }
+    }
+    World { head, body, rules, rules_text, names }
+}
+
+impl World {
+    fn test(&self, name: &str, checks: &[Stated]) -> String {
+        let mut out = format!("- name: {name}\n{}", self.body);
+        // How much is sampled depends on the last time that anything is expected of.
+        let end = "  - {alertname: NoSuchAlert, eval_time: 8m10s}\n";
+        for (key, is_alert) in [("alert_rule_test", true), ("promql_expr_test", false)] {
+            let _ = write!(out, "  {key}:\n{}", if is_alert { end } else { "" });
+            for check in checks.iter().filter(|check| check.is_alert == is_alert) {
+                out.push_str(&check.written());
+            }
+        }
+        out
+    }
+
+    /// Lets us say what the right rows are; `None` where the rules cannot be evaluated.
+    fn ask(&self, check: &mut Stated) -> Option<()> {
+        let text = format!("{}{}", self.head, self.test("ask", std::slice::from_ref(check)));
+        let report = self.report(&text);
+        if let Some(failure) = report.failures.first() {
+            if failure.check == Check::Evaluation || failure.message.is_some() {
+                return None;
+            }
+            let row = |row: &umawarden::scenario::Row| [row.cells[0].clone(), row.cells[1].clone()];
+            check.rows = failure.got.iter().map(row).collect();
+        }
+        Some(())
+    }
+
+    fn report(&self, text: &str) -> TestReport {
+        let source = SourceText::new("test.yaml", text);
+        let file = parse_tests(&source).unwrap_or_else(|mistakes| panic!("{mistakes}"));
+        play(&file, &file.tests[0], &self.rules)
+    }
+}
+
+impl Stated {
+    fn written(&self) -> String {
+        let quoted = |text: &str| serde_json::to_string(text).expect("a string");
+        let subject = quoted(&self.subject);
+        let mut out = match self.is_alert {
+            true => format!("  - alertname: {subject}\n    exp_alerts:\n"),
+            false => format!("  - expr: {subject}\n    exp_samples:\n"),
+        };
+        for [labels, rest] in &self.rows {
+            match self.is_alert {
+                true => {
+                    let map = |braces: &str| braces.replace("=\"", ": \"");
+                    let (labels, notes) = (map(labels), map(rest));
+                    let _ = writeln!(out, "    - exp_labels: {labels}");
+                    let _ = writeln!(out, "      exp_annotations: {notes}");
+                }
+                false => {
+                    let value = yaml_number(rest.parse().expect("a number"));
+                    let _ = writeln!(out, "    - labels: {}\n      value: {value}", quoted(labels));
+                }
+            }
+        }
+        out + &format!("    eval_time: {}\n", self.at)
+    }
+
+    /// The same with one flaw.
+    fn flawed(&self, dice: &mut Dice) -> Self {
+        let mut flawed = self.clone();
+        let bogus = if self.is_alert { "{}" } else { "1" };
+        if flawed.rows.is_empty() {
+            flawed.rows.push(["{bogus=\"x\"}".to_owned(), bogus.to_owned()]);
+            return flawed;
+        }
+        let place = dice.roll(flawed.rows.len());
+        match dice.roll(4) {
+            0 => drop(flawed.rows.remove(place)),
+            1 => flawed.rows.push(["{bogus=\"x\"}".to_owned(), bogus.to_owned()]),
+            2 => flawed.rows[place][0] = flaw_in_labels(&flawed.rows[place][0]),
+            _ if self.is_alert => {
+                flawed.rows[place][1] = flaw_in_labels(&flawed.rows[place][1]);
+            }
+            _ => {
+                let value: f64 = flawed.rows[place][1].parse().expect("a number");
+                let other = if value.is_finite() { value.next_up() } else { 0.0 };
+                flawed.rows[place][1] = format!("{other:?}");
+            }
+        }
+        flawed
+    }
+}
+
+fn flaw_in_labels(labels: &str) -> String {
+    match labels.strip_suffix('}') {
+        Some(open) if open.ends_with('{') => format!("{open}bogus=\"x\"}}"),
+        Some(open) => format!("{open}, bogus=\"x\"}}"),
+        None => format!("{labels}{{bogus=\"x\"}}"),
+    }
+}
+
+fn yaml_number(value: f64) -> String {
+    match value {
+        f64::INFINITY => ".inf".to_owned(),
+        f64::NEG_INFINITY => "-.inf".to_owned(),
+        value if value.is_nan() => ".nan".to_owned(),
+        value => format!("{value:?}"),
+    }
+}
+
+/// Which tests of a file pass, by name.
+type Verdicts = BTreeMap<String, bool>;
+
+fn our_verdicts(file: &Path) -> Verdicts {
+    let output = rules_test(&["--json", file.to_str().expect("UTF-8")]);
+    let tests = json_lines(&output).into_iter().filter(|line| line["kind"] == "test");
+    tests
+        .map(|line| (line["test"].as_str().unwrap_or_default().to_owned(), line["ok"] == true))
+        .collect()
+}
+
+fn promtools_verdicts(promtool: &str, file: &Path) -> Verdicts {
+    let report = file.with_extension("xml");
+    let mut junit = std::ffi::OsString::from("--junit=");
+    junit.push(&report);
+    let output = Command::new(promtool).args(["test", "rules"]).arg(junit).arg(file).output();
+    let output = output.expect("promtool runs");
+    let xml = std::fs::read_to_string(&report).expect("promtool reports");
+    let mut verdicts = Verdicts::new();
+    for case in xml.split("<testcase ").skip(1) {
+        let name = case.split("name=\"").nth(1).and_then(|rest| rest.split('"').next());
+        let failed = case.contains("<failure") || case.contains("<error");
+        verdicts.insert(name.expect("a name").to_owned(), !failed);
+    }
+    assert!(!verdicts.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    verdicts
+}
+
+#[test]
+fn promtool_gives_every_generated_check_the_same_verdict() {
+    let Some(promtool) = promtool() else { return };
+    let mut dice = Dice(77);
+    let folder = tempfile::tempdir().expect("a folder");
+    let (mut checks, mut caught, mut passed, mut with_rows) = (0, 0, 0, 0);
+    for number in 0..WORLDS {
+        let world = world(&mut dice, number);
+        let mut right: Vec<Stated> =
+            (0..RIGHT_CHECKS).map(|_| stated(&mut dice, &world.names)).collect();
+        let can_be_told = right.iter_mut().all(|check| world.ask(check).is_some());
+        let mut text = format!("{}{}", world.head, world.test("right", &right));
+        for (place, check) in right.iter().take(WRONG_CHECKS).enumerate() {
+            text += &world.test(&format!("wrong{place}"), &[check.flawed(&mut dice)]);
+        }
+        let file = folder.path().join(format!("{number}.yaml"));
+        std::fs::write(folder.path().join(format!("rules{number}.yaml")), &world.rules_text)
+            .expect("written");
+        std::fs::write(&file, &text).expect("written");
+        let (ours, theirs) = (our_verdicts(&file), promtools_verdicts(&promtool, &file));
+        assert_eq!(ours, theirs, "ours, then promtool's\n{}\n{text}", world.rules_text);
+        let is_right = |name: &String| name == "right";
+        for (name, ok) in &ours {
+            assert!(!ok || is_right(name), "{name} is not caught\n{}\n{text}", world.rules_text);
+            caught += usize::from(!is_right(name));
+        }
+        // NaN equals nothing, so a right expectation of it fails too.
+        let has_nan = right.iter().any(|c| !c.is_alert && c.rows.iter().any(|row| row[1] == "NaN"));
+        assert_eq!(ours["right"], can_be_told && !has_nan, "{}\n{text}", world.rules_text);
+        passed += usize::from(ours["right"]);
+        checks += RIGHT_CHECKS + WRONG_CHECKS;
+        with_rows += right.iter().filter(|check| !check.rows.is_empty()).count();
+    }
+    assert!(checks >= 1000, "{checks} checks");
+    assert!(caught >= WORLDS * WRONG_CHECKS && passed >= WORLDS / 2, "{caught} {passed}");
+    assert!(with_rows >= WORLDS * 2, "only {with_rows} checks expect anything");
+}

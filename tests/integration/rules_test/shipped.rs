@@ -1,0 +1,133 @@
+//! The shipped rules' own tests: that they pass, and that they would notice.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use umawarden::config::mistake::SourceText;
+use umawarden::config::rules::parse_rules;
+use umawarden::config::shipped::shipped_rules;
+use umawarden::model::Action;
+use umawarden::policy::promql;
+use umawarden::policy::rule::{Query, Rule, RuleSet};
+use umawarden::scenario::{TestFile, agree, parse_tests, play};
+
+use super::{promtool, rules_test, text};
+
+fn source(path: &str) -> SourceText {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(path);
+    let text = fs::read_to_string(&path);
+    SourceText::new("test", text.unwrap_or_else(|error| panic!("{}: {error}", path.display())))
+}
+
+/// Each shipped rule file's rules and tests.
+fn shipped() -> Vec<(RuleSet, TestFile)> {
+    let files = shipped_rules().into_iter().map(|rules| {
+        let name = rules.name.replace("shipped:", "").replace(".yaml", "_test.yaml");
+        let tests = source(&format!("rules/{name}"));
+        let rules = parse_rules(&[rules], Duration::from_millis(100));
+        let rules = rules.unwrap_or_else(|mistakes| panic!("{mistakes}"));
+        let file = parse_tests(&tests).unwrap_or_else(|mistakes| panic!("{name}\n{mistakes}"));
+        let remarks = agree(&tests, &file, &rules).unwrap_or_else(|wrong| panic!("{wrong}"));
+        assert_eq!(remarks, [], "{name}");
+        (rules, file)
+    });
+    files.collect()
+}
+
+fn all_pass(file: &TestFile, rules: &RuleSet) -> bool {
+    file.tests.iter().all(|test| play(file, test, rules).failures.is_empty())
+}
+
+#[test]
+fn the_shipped_rules_pass_their_tests() {
+    let output = rules_test(&["rules"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+    assert_eq!(text(&output).matches("SUCCESS").count(), shipped_rules().len());
+}
+
+/// What may be wrong with a rule, and how to make it so.
+type Flaw<'f> = (&'f str, &'f dyn Fn(&mut Rule));
+
+/// A rule that never fires, always fires, or does something else must be noticed: a rule without
+/// tests would pass them all.
+#[test]
+fn every_shipped_rule_has_tests_that_notice_when_it_is_wrong() {
+    let query =
+        |text: &str| Query { text: Arc::from(text), expr: promql::parse(text).expect(text) };
+    let (never, always) = (query("vector(1) < 0"), query("vector(1) > 0"));
+    let flaws: [Flaw<'_>; 3] = [
+        ("never fires", &|rule| rule.expr = never.clone()),
+        ("always fires", &|rule| {
+            rule.expr = always.clone();
+            rule.hold_for = Duration::ZERO;
+        }),
+        ("does something else", &|rule| {
+            for step in rule.remedy.iter_mut().flat_map(|remedy| &mut remedy.steps) {
+                *step = match step {
+                    Action::CompactMemory => Action::Notify { message: "other".to_owned() },
+                    _ => Action::CompactMemory,
+                };
+            }
+        }),
+    ];
+    let mut unnoticed = Vec::new();
+    for (rules, file) in shipped() {
+        assert!(all_pass(&file, &rules));
+        let groups = rules.groups.iter().enumerate();
+        let places = groups.flat_map(|(group, g)| (0..g.rules.len()).map(move |at| (group, at)));
+        for ((group, at), (what, spoil)) in places.flat_map(|p| flaws.map(|flaw| (p, flaw))) {
+            let mut spoilt = rules.clone();
+            let rule = &mut spoilt.groups[group].rules[at];
+            spoil(rule);
+            assert_ne!(*rule, rules.groups[group].rules[at], "{what}");
+            let id = rule.id.clone();
+            if all_pass(&file, &spoilt) {
+                unnoticed.push(format!("{id} {what}"));
+            }
+        }
+    }
+    assert!(unnoticed.is_empty(), "no test fails if\n{}", unnoticed.join("\n"));
+}
+
+/// The file without what promtool does not know: our keys, and tests with readings that fail.
+fn for_promtool(text: &str) -> String {
+    let mut tests: Vec<String> = vec![String::new()];
+    let mut skipping = false;
+    for line in text.lines() {
+        if line.starts_with("- name:") {
+            tests.push(String::new());
+        }
+        let is_key = line.starts_with("  ") && line[2..].starts_with(|c: char| c.is_alphabetic());
+        if is_key || line.starts_with("- ") {
+            let ours = ["  remedy_test:", "  outcomes:", "  mode:"];
+            skipping = ours.iter().any(|key| line.starts_with(key));
+        }
+        if !skipping && let Some(test) = tests.last_mut() {
+            *test += &format!("{line}\n");
+        }
+    }
+    tests.retain(|test| !test.contains("failedx"));
+    tests.concat()
+}
+
+#[test]
+fn promtool_passes_the_shipped_rules_too() {
+    let Some(promtool) = promtool() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    for name in ["memory", "kernel"] {
+        let rules = source(&format!("rules/{name}.yaml")).text;
+        let rules = crate::rules_check::without_remedies(&rules);
+        fs::write(folder.path().join(format!("{name}.yaml")), rules).expect("written");
+        let tests = for_promtool(&source(&format!("rules/{name}_test.yaml")).text);
+        assert!(tests.matches("alertname:").count() > 20, "{tests}");
+        let path = folder.path().join(format!("{name}_test.yaml"));
+        fs::write(&path, tests).expect("written");
+        let output = Command::new(&promtool).args(["test", "rules"]).arg(&path).output();
+        let output = output.expect("promtool runs");
+        let told = String::from_utf8_lossy(&output.stderr).into_owned() + &text(&output);
+        assert!(output.status.success(), "{told}");
+    }
+}

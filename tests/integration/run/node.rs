@@ -1,0 +1,101 @@
+//! What it exports of recorded machines, and what it makes of files that fail.
+
+use std::fs;
+
+use super::{ALWAYS, Node, replace};
+
+const STATE: &str = "uma_rule_state{group=\"g\",rule=\"Low\",state=";
+
+/// Fixture, values that it must export, series that it must not.
+type Machine<'a> = (&'a str, &'a [(&'a str, f64)], &'a [&'a str]);
+
+#[test]
+fn recorded_machines_are_exported_with_their_own_values() {
+    let machines: [Machine<'_>; 3] = [
+        (
+            "gb10-4k",
+            &[
+                ("uma_memory_total_bytes", 129_945_600_000.0),
+                ("uma_memory_free_bytes", 4_294_967_296.0),
+                ("uma_memory_available_bytes", 34_359_738_368.0),
+                ("uma_source_up{source=\"pressure\"}", 1.0),
+            ],
+            &["uma_memory_nvmap_bytes"],
+        ),
+        (
+            "gh200",
+            &[
+                ("uma_numa_memory_bytes{kind=\"total\",node=\"1\"}", 103_079_215_104.0),
+                ("uma_numa_memory_bytes{kind=\"free\",node=\"1\"}", 98_304_000_000.0),
+            ],
+            &["uma_memory_nvmap_bytes"],
+        ),
+        (
+            "jetson",
+            &[
+                ("uma_memory_nvmap_bytes", 19_327_352_832.0),
+                ("uma_source_up{source=\"pressure\"}", 0.0),
+                ("uma_source_up{source=\"meminfo\"}", 1.0),
+            ],
+            &["uma_pressure_ratio{resource=\"memory\",share=\"full\",window=\"10s\"}"],
+        ),
+    ];
+    for (machine, values, absent) in machines {
+        let daemon = Node::new(machine).start(&[]);
+        let metrics = daemon.metrics();
+        for (series, value) in values {
+            assert_eq!(metrics.get(*series), Some(value), "{machine}: {series}");
+        }
+        let status = daemon.get("/api/v1/status").1;
+        let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+        let unsupported = status["data"]["unsupported"].as_array().unwrap();
+        for series in absent {
+            assert!(!metrics.contains_key(*series), "{machine}: {series}");
+            assert!(unsupported.iter().any(|known| known == series), "{machine}: {unsupported:?}");
+        }
+    }
+}
+
+#[test]
+fn a_rule_on_a_file_that_turns_to_garbage_is_unknown_until_it_is_back() {
+    let node = Node::new("gb10-4k");
+    node.write_rules(&ALWAYS.replace("Always", "Low").replace(">= 0", "< 1e9"));
+    let meminfo = fs::read_to_string(node.path("proc/meminfo")).unwrap();
+    let daemon = node.start(&[]);
+    let state = |state: &str| daemon.metrics().get(&format!("{STATE}\"{state}\"}}")).copied();
+    daemon.wait_until("judged", |_| state("inactive") == Some(1.0));
+    replace(&node.path("proc/meminfo"), "\u{0}\u{7f}garbage: -1 kB\nMemFree: many kB\n");
+    daemon.wait_until("unknown", |_| state("unknown") == Some(1.0));
+    assert_eq!(daemon.metric("uma_source_up{source=\"meminfo\"}"), 0.0);
+    assert!(!daemon.metrics().contains_key("uma_memory_free_bytes"));
+    assert_eq!(daemon.get("/-/healthy").0, 200);
+    fs::remove_file(node.path("proc/meminfo")).unwrap();
+    daemon.wait_until("told of it", |daemon| {
+        daemon.get("/api/v1/status").1.contains("meminfo has vanished")
+    });
+    assert_eq!(state("unknown"), Some(1.0));
+    replace(&node.path("proc/meminfo"), &meminfo);
+    daemon.wait_until("judged again", |_| state("inactive") == Some(1.0));
+    assert_eq!(daemon.metric("uma_source_up{source=\"meminfo\"}"), 1.0);
+    let (_, log) = daemon.terminate();
+    assert!(log.contains("rule cannot be judged") && log.contains("can be judged again"), "{log}");
+}
+
+#[test]
+fn rules_are_shown_as_prometheus_shows_them() {
+    let node = Node::new("gb10-4k");
+    node.write_rules(
+        &ALWAYS.replace("    labels:", "    for: 5m\n    keep_firing_for: 2s\n    labels:"),
+    );
+    let daemon = node.start(&[]);
+    let rules: serde_json::Value = serde_json::from_str(&daemon.get("/api/v1/rules").1).unwrap();
+    let group = &rules["data"]["groups"][0];
+    assert_eq!((&group["name"], group["interval"].as_f64()), (&"g".into(), Some(0.1)));
+    let rule = &group["rules"][0];
+    assert_eq!(
+        (rule["duration"].as_f64(), rule["keepFiringFor"].as_f64()),
+        (Some(300.0), Some(2.0))
+    );
+    assert_eq!(rule["labels"]["severity"], "warning");
+    assert_eq!((&rule["state"], &rule["type"]), (&"pending".into(), &"alerting".into()));
+}

@@ -1,0 +1,83 @@
+//! Rules and settings that change under way.
+
+use std::fs;
+
+use rustix::process::Signal;
+
+use super::{ALWAYS, Node, make_fifo};
+use crate::daemon::{history, of_kind};
+
+const SUCCESSFUL: &str = "uma_config_last_reload_successful";
+
+#[test]
+fn good_rules_are_taken_and_bad_ones_leave_those_in_use() {
+    let node = Node::new("gb10-4k");
+    node.write_rules(ALWAYS);
+    let daemon = node.start(&[]);
+    assert_eq!(daemon.get("/-/reload").0, 405);
+    assert_eq!(daemon.metric(SUCCESSFUL), 1.0);
+
+    node.write_rules(&ALWAYS.replace("free_bytes >= 0", "fre_bytes >= 0"));
+    let (status, said) = daemon.post("/-/reload");
+    assert_eq!(status, 500);
+    assert!(said.contains("rules.yaml:6:11") && said.contains("did you mean"), "{said}");
+    assert_eq!(daemon.metric(SUCCESSFUL), 0.0, "at once");
+    assert!(daemon.get("/api/v1/rules").1.contains("\"Always\""));
+
+    node.write_rules(&ALWAYS.replace("Always", "Other"));
+    let (status, said) = daemon.post("/-/reload");
+    assert_eq!((status, said.contains("1 rules in 1 groups")), (200, true), "{said}");
+    assert_eq!(daemon.metric(SUCCESSFUL), 1.0);
+    let rules = daemon.get("/api/v1/rules").1;
+    assert!(rules.contains("\"Other\"") && !rules.contains("\"Always\""), "{rules}");
+    let metrics = daemon.metrics();
+    assert!(
+        !metrics
+            .keys()
+            .any(|series| series.contains("uma_rule_state") && series.contains("rule=\"Always\"")),
+        "{metrics:#?}"
+    );
+    let (_, log) = daemon.terminate();
+    assert!(log.contains("the rules in use stay"), "{log}");
+    let history = history(&node.storage());
+    assert!(of_kind(&history, "note").any(|note| note["text"].to_string().contains("reloaded")));
+}
+
+#[test]
+fn a_hangup_reloads_as_well() {
+    let node = Node::new("gb10-4k");
+    let daemon = node.start(&[]);
+    node.write_rules("groups: 7\n");
+    daemon.signal(Signal::HUP);
+    daemon.wait_until("reloaded in vain", |daemon| daemon.metric(SUCCESSFUL) == 0.0);
+    node.write_rules(ALWAYS);
+    daemon.signal(Signal::HUP);
+    daemon.wait_until("reloaded", |daemon| daemon.metric(SUCCESSFUL) == 1.0);
+    assert!(daemon.get("/api/v1/rules").1.contains("\"Always\""));
+    let (_, log) = daemon.terminate();
+    assert!(log.contains("rules.yaml:1:9"), "{log}");
+}
+
+#[test]
+fn the_mode_is_taken_and_what_needs_a_restart_is_named() {
+    let node = Node::new("gb10-4k");
+    let config = node.path("umawarden.yaml");
+    fs::write(&config, "mode: observe\n").unwrap();
+    let daemon = node.start(&["--config.file", &config.display().to_string()]);
+    assert_eq!(daemon.metric("uma_mode{mode=\"enforce\"}"), 0.0);
+    fs::write(&config, "mode: enforce\nsampling_interval: 50ms\n").unwrap();
+    let (status, said) = daemon.post("/-/reload");
+    assert_eq!(status, 200, "{said}");
+    assert!(said.contains("need a restart: sampling_interval"), "{said}");
+    assert_eq!(daemon.metric("uma_mode{mode=\"enforce\"}"), 1.0);
+}
+
+#[test]
+fn a_reload_that_hangs_does_not_keep_it_from_ending() {
+    let node = Node::new("gb10-4k");
+    let daemon = node.start(&[]);
+    make_fifo(&node.path("rules.yaml"));
+    daemon.signal(Signal::HUP);
+    daemon.wait_until("still answering", |daemon| daemon.get("/-/healthy").0 == 200);
+    daemon.terminate();
+}

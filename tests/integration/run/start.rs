@@ -1,0 +1,264 @@
+//! Arguments, configuration, addresses, users, signals, logs.
+
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixDatagram;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use super::{ALWAYS, Node};
+use crate::daemon::{Daemon, binary};
+
+/// Runs it where it cannot start; returns what it says.
+fn refused(arguments: &[&str]) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let output = Command::new(binary())
+        .current_dir(folder.path())
+        .arg("run")
+        .args(arguments)
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
+    said
+}
+
+#[test]
+fn nothing_needs_to_be_configured() {
+    let node = Node::new("gb10-4k");
+    let kmsg = format!("--path.kmsg={}", node.path("kmsg").display());
+    let daemon = Daemon::from_command(
+        Command::new(binary()).current_dir(node.path("")).env_remove("STATE_DIRECTORY").args([
+            "run",
+            "--web.listen-address=127.0.0.1:0",
+            &kmsg,
+        ]),
+    );
+    daemon.wait_until("ready", |daemon| daemon.get("/-/ready").0 == 200);
+    assert_eq!(daemon.metric("uma_mode{mode=\"observe\"}"), 1.0);
+    assert_eq!(daemon.get("/-/healthy").0, 200);
+    daemon.wait_until("journalling", |_| node.path("data").is_dir());
+}
+
+#[test]
+fn flags_win_over_the_file_and_its_paths_count_from_its_folder() {
+    let node = Node::new("gb10-4k");
+    let config = node.path("umawarden.yaml");
+    let text = "mode: enforce\nrule_files: [rules.yaml]\n\
+                web: {telemetry_path: /file}\npath: {procfs: proc, sysfs: sys, kmsg: kmsg}\n\
+                storage: {path: kept}\n";
+    fs::write(&config, text).unwrap();
+    node.write_rules(&ALWAYS.replace("drop_caches: {what: pagecache}", "notify: {message: hello}"));
+    let config = config.display().to_string();
+    let daemon = Daemon::from_command(Command::new(binary()).current_dir("/").args([
+        "run",
+        "--web.listen-address=127.0.0.1:0",
+        "--config.file",
+        &config,
+        "--web.telemetry-path=/flag",
+    ]));
+    daemon.wait_until("ready", |daemon| daemon.get("/-/ready").0 == 200);
+    assert_eq!((daemon.get("/flag").0, daemon.get("/file").0), (200, 404));
+    assert!(daemon.get("/flag").1.contains("uma_mode{mode=\"enforce\"} 1"));
+    assert!(daemon.get("/flag").1.contains("uma_memory_total_bytes 129945600000"));
+    assert!(daemon.get("/api/v1/rules").1.contains("\"Always\""));
+    daemon.wait_until("journalling", |_| node.path("kept").is_dir());
+}
+
+#[test]
+fn what_cannot_be_used_ends_with_2_and_names_the_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        fs::write(&path, text).unwrap();
+        path.display().to_string()
+    };
+    let unknown_key = file("key.yaml", "mode: observe\nweb:\n  listen_adress: ':1'\n");
+    let bad_rule = file("rule.yaml", &ALWAYS.replace("free_bytes >= 0", "fre_bytes >= 0"));
+    for (arguments, named) in [
+        (&["--config.file", &*unknown_key][..], &["key.yaml:3", "listen_address"][..]),
+        (&["--config.file", "missing.yaml"], &["missing.yaml", "no such file"]),
+        (&["--rules", &bad_rule], &["rule.yaml:6:11", "did you mean \"uma_memory_free_bytes\""]),
+        (&["--rules", "missing.yaml"], &["missing.yaml"]),
+        (&["--mode", "act"], &["--mode", "observe, enforce"]),
+        (&["--no-such-flag"], &["--no-such-flag"]),
+        (&["--web.listen-address", "here:1:2"], &["--web.listen-address"]),
+        (&["--web.telemetry-path", "metrics"], &["--web.telemetry-path"]),
+        (&["--sampling-interval", "1h"], &["10ms to 1s"]),
+        (&["--storage.retention.size", "little"], &["--storage.retention.size"]),
+        (&["argument"], &["argument"]),
+    ] {
+        let said = refused(arguments);
+        for name in named {
+            assert!(said.contains(name), "{arguments:?}: {name:?} is not in {said}");
+        }
+    }
+}
+
+#[test]
+fn an_address_in_use_is_named_with_its_holder() {
+    let holder = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = holder.local_addr().unwrap().to_string();
+    let said = refused(&["--web.listen-address", &address]);
+    let pid = std::process::id().to_string();
+    assert!(said.contains(&address) && said.contains("listens there already"), "{said}");
+    assert!(said.contains(&pid), "{said}");
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("[::]:0")
+        .or_else(|_| TcpListener::bind("0.0.0.0:0"))
+        .and_then(|listener| listener.local_addr())
+        .unwrap()
+        .port()
+}
+
+fn healthy(address: &str) -> bool {
+    let url = format!("http://{address}/-/healthy");
+    reqwest::blocking::get(url).is_ok_and(|answer| answer.status() == 200)
+}
+
+#[test]
+fn it_listens_on_every_address_that_it_is_given_and_a_bare_port_is_both_protocols() {
+    let node = Node::new("gb10-4k");
+    let (all, one) = (free_port(), free_port());
+    let (everywhere, local) = (format!(":{all}"), format!("127.0.0.1:{one}"));
+    let daemon = node.start(&["--web.listen-address", &everywhere, "--web.listen-address", &local]);
+    assert!(healthy(daemon.address()));
+    assert!(healthy(&local));
+    assert!(healthy(&format!("127.0.0.1:{all}")));
+    if TcpListener::bind("[::1]:0").is_ok() {
+        assert!(healthy(&format!("[::1]:{all}")));
+    }
+}
+
+#[test]
+fn without_root_it_says_what_is_missing_and_goes_on_with_the_rest() {
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: only root can become somebody else");
+    }
+    // The build folder may be out of that user's reach.
+    let folder = tempfile::tempdir().unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let program = folder.path().join("umawarden");
+    fs::copy(binary(), &program).unwrap();
+    let run = |mode: &str| {
+        let daemon = Daemon::from_command(
+            Command::new(&program)
+                .current_dir(folder.path())
+                .args(["run", "--web.listen-address=127.0.0.1:0", "--mode", mode])
+                .uid(65534)
+                .gid(65534),
+        );
+        daemon.wait_until("ready", |daemon| daemon.get("/-/ready").0 == 200);
+        assert!(daemon.metric("uma_memory_total_bytes") > 0.0);
+        daemon.wait_until("sure that the journal is down", |daemon| {
+            daemon.metrics().get("uma_journal_up") == Some(&0.0)
+        });
+        daemon.terminate().1
+    };
+    let log = run("enforce");
+    for told in [
+        "not available: action drop_caches: /proc/sys/vm/drop_caches cannot be written",
+        "not available: action compact_memory",
+        "run as uid 0 of the host",
+        "the journal is down",
+    ] {
+        assert!(log.contains(told), "{told:?} is not in {log}");
+    }
+    let restricted = fs::read_to_string("/proc/sys/kernel/dmesg_restrict").unwrap();
+    if restricted.trim() == "1" {
+        assert!(log.contains("cannot open /dev/kmsg"), "{log}");
+        assert!(log.contains("CAP_SYSLOG"), "{log}");
+    }
+    let log = run("observe");
+    assert!(log.contains("would not be available in enforce mode: action drop_caches"), "{log}");
+}
+
+#[test]
+fn every_line_of_a_json_log_is_an_object() {
+    let node = Node::new("jetson");
+    node.write_rules(
+        &ALWAYS.replace("expr: ", "annotations: {summary: \"a\\\"\\nb\"}\n    expr: "),
+    );
+    fs::write(node.path("kmsg"), super::record(1, &format!("{}\\x0a\"", super::XID))).unwrap();
+    let daemon = node.start(&["--log.format=json", "--log.level=trace", "--mode=enforce"]);
+    fs::write(node.path("rules.yaml"), "groups: [\n").unwrap();
+    assert_eq!(daemon.post("/-/reload").0, 500);
+    let (_, log) = daemon.terminate();
+    for line in log.lines() {
+        let object: serde_json::Value = serde_json::from_str(line).expect(line);
+        assert!(object["message"].is_string() && object["level"].is_string(), "{line}");
+    }
+    assert!(log.contains("reload failed") && log.contains("kernel event"), "{log}");
+}
+
+#[test]
+fn systemd_is_told_when_it_watches_and_when_it_ends() {
+    let node = Node::new("gb10-4k");
+    let socket = UnixDatagram::bind(node.path("notify")).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let told = || {
+        let mut buffer = [0; 1024];
+        let length = socket.recv(&mut buffer).unwrap();
+        String::from_utf8_lossy(&buffer[..length]).into_owned()
+    };
+    let storage = node.storage().display().to_string();
+    let daemon = Daemon::from_command(
+        Command::new(binary())
+            .args(["run", "--web.listen-address=127.0.0.1:0", "--storage.path", &storage])
+            .args(node.arguments())
+            .env("NOTIFY_SOCKET", node.path("notify")),
+    );
+    assert_eq!(told().trim(), "READY=1");
+    assert_eq!(daemon.get("/-/ready").0, 200, "it is ready when it says so");
+    daemon.terminate();
+    assert_eq!(told().trim(), "STOPPING=1");
+}
+
+/// A daemon whose standard error is that; on an address of its own.
+fn with_stderr(node: &Node, stderr: Stdio) -> (std::process::Child, String) {
+    let address = format!("127.0.0.1:{}", free_port());
+    let child = Command::new(binary())
+        .args(["run", "--web.listen-address", &address, "--storage.path"])
+        .arg(node.storage())
+        .args(node.arguments())
+        .stderr(stderr)
+        .spawn()
+        .unwrap();
+    let deadline = std::time::Instant::now() + Duration::from_secs(20);
+    while !healthy(&address) {
+        assert!(std::time::Instant::now() < deadline, "it does not answer");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    (child, address)
+}
+
+#[test]
+fn a_log_that_cannot_be_written_does_not_end_it() {
+    let node = Node::new("gb10-4k");
+    let full = fs::File::options().write(true).open("/dev/full").unwrap();
+    let (mut child, address) = with_stderr(&node, full.into());
+    let answer = reqwest::blocking::get(format!("http://{address}/metrics")).unwrap();
+    assert!(answer.text().unwrap().contains("uma_memory_total_bytes"));
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn a_log_that_nobody_reads_does_not_stop_the_watching() {
+    let node = Node::new("gb10-4k");
+    let (mut child, address) = with_stderr(&node, Stdio::piped());
+    // Much more than fits in the pipe and in what waits for it.
+    node.write_rules(&format!("groups:\n# {}\n- name: [\n", "long ".repeat(400)));
+    let client = reqwest::blocking::Client::new();
+    for _ in 0..1000 {
+        let answer = client.post(format!("http://{address}/-/reload")).send().unwrap();
+        assert_eq!(answer.status(), 500);
+    }
+    assert!(healthy(&address));
+    child.kill().unwrap();
+    child.wait().unwrap();
+}

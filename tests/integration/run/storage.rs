@@ -1,0 +1,81 @@
+//! The journal's folder in all states of disrepair.
+
+use std::fs;
+use std::path::Path;
+
+use super::{ALWAYS, Node, outcomes};
+use crate::daemon::{Daemon, history, of_kind};
+
+#[test]
+fn without_a_journal_it_watches_and_exports_and_does_not_act() {
+    let node = Node::new("gb10-4k");
+    node.write_rules(ALWAYS);
+    fs::write(node.path("file"), "").unwrap();
+    for storage in [node.path("file"), "/proc/umawarden".into()] {
+        let daemon = node.start_with_storage(&storage, &["--mode=enforce"]);
+        daemon.wait_until("down", |daemon| daemon.metrics().get("uma_journal_up") == Some(&0.0));
+        assert_eq!(daemon.metric("uma_memory_total_bytes"), 129_945_600_000.0);
+        for action in ["drop_caches", "compact_memory"] {
+            daemon.wait_until("refused", |daemon| daemon.metric(&outcomes(action, "failed")) > 0.0);
+            assert_eq!(daemon.metric(&outcomes(action, "done")), 0.0);
+        }
+        assert_eq!(fs::read_to_string(node.drop_caches()).unwrap(), "");
+        let (status, _) = daemon.get("/api/v1/events");
+        assert!([500, 503].contains(&status), "{status}");
+        let (_, log) = daemon.terminate();
+        assert!(log.contains("intent could not be written"), "{log}");
+        assert!(log.contains("the journal is down"), "{log}");
+    }
+}
+
+#[test]
+fn a_folder_that_vanishes_is_made_anew() {
+    let node = Node::new("gb10-4k");
+    let daemon = node.start(&[]);
+    daemon.wait_until("up", |daemon| daemon.metrics().get("uma_journal_up") == Some(&1.0));
+    fs::remove_dir_all(node.storage()).unwrap();
+    daemon.wait_until("back", |daemon| {
+        daemon.post("/-/reload");
+        fs::read_dir(node.storage()).is_ok_and(|mut files| files.next().is_some())
+            && daemon.get("/api/v1/decisions").0 == 200
+    });
+    daemon.terminate();
+    assert!(of_kind(&history(&node.storage()), "note").count() > 0);
+}
+
+fn texts(storage: &Path) -> Vec<String> {
+    let history = history(storage);
+    of_kind(&history, "note").map(|note| note["text"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn history_can_be_read_while_it_runs() {
+    let node = Node::new("gb10-4k");
+    let daemon = node.start(&[]);
+    daemon.wait_until("noted", |_| {
+        node.storage().is_dir() && texts(&node.storage()).iter().any(|t| t.starts_with("started"))
+    });
+    daemon.terminate();
+    assert_eq!(texts(&node.storage()).last().unwrap(), "stopped");
+}
+
+fn is_up(daemon: &Daemon) -> bool {
+    daemon.metrics().get("uma_journal_up") == Some(&1.0)
+}
+
+#[test]
+fn of_two_daemons_on_one_folder_the_second_waits_for_it() {
+    let node = Node::new("gb10-4k");
+    let first = node.start(&[]);
+    first.wait_until("up", is_up);
+    let second = node.start(&[]);
+    second.wait_until("told of it", |daemon| daemon.log().contains("the journal is down"));
+    assert!(!is_up(&second));
+    assert!(second.metric("uma_memory_total_bytes") > 0.0);
+    first.terminate();
+    second.wait_until("up", is_up);
+    second.terminate();
+    let notes = texts(&node.storage());
+    assert_eq!(notes.iter().filter(|note| note.starts_with("started")).count(), 2, "{notes:?}");
+    assert_eq!(notes.iter().filter(|note| *note == "stopped").count(), 2, "{notes:?}");
+}
