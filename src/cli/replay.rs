@@ -15,9 +15,8 @@ use self::compare::{Comparison, Side};
 pub use self::replayer::Replayer;
 use self::show::Show;
 use super::Exit;
-use crate::config::reader::load_rules;
+use crate::config::reader::read_rules;
 use crate::config::settings::RuleSource;
-use crate::config::settings::limits::DEFAULT_INTERVAL;
 use crate::recording::Entry;
 
 /// Arguments of `umawarden replay`.
@@ -116,12 +115,12 @@ impl<W: Write> Session<W> {
             (Replayer::under_recorded_rules(), None)
         } else {
             let source = RuleSource::Paths(arguments.rules.clone());
-            let (rules, remarks) = load_rules(&source, DEFAULT_INTERVAL)?;
+            let (texts, remarks) = read_rules(&source)?;
             for remark in remarks {
                 show.remark(&remark)?;
             }
             let reference = arguments.diff.then(Replayer::under_recorded_rules);
-            (Replayer::under(rules), reference)
+            (Replayer::under(texts), reference)
         };
         let comparison = match (&reference, arguments.rules.is_empty()) {
             (Some(_), _) => Comparison::of_rules(),

@@ -29,6 +29,7 @@ pub(super) fn needs_restart(used: &Settings, read: &Settings) -> Vec<&'static st
         ("path", used.path == read.path),
         ("web", used.web == read.web),
         ("storage", used.storage == read.storage),
+        ("recording", used.recording == read.recording),
         ("log", used.log == read.log),
     ];
     parts.into_iter().filter(|(_, same)| !same).map(|(name, _)| name).collect()

@@ -8,7 +8,8 @@ use serde::de::DeserializeOwned;
 
 use super::columns::Columns;
 use super::encode::{
-    BEGIN, GAP, OUTCOME, READINGS, RECORD, RECORD_MALFORMED, RECORDS_LOST, RELOAD, STEP,
+    BEGIN, GAP, OUTCOME, READINGS, RECORD, RECORD_MALFORMED, RECORDS_LOST, RELOAD, SAMPLE,
+    SAMPLE_FAILED, SAMPLE_UNSUPPORTED, SAMPLE_VALUE, STEP,
 };
 use super::entry::{Entry, RecordedStep, Said};
 use super::wire::{Bytes, Malformed};
@@ -94,6 +95,7 @@ impl Decoder {
             RECORDS_LOST => Ok(Observation::KernelRecordsLost(from.number()?)),
             RECORD_MALFORMED => Ok(Observation::KernelRecordMalformed),
             READINGS => Ok(Observation::Readings(self.readings(from, room)?)),
+            SAMPLE => sample(from),
             OUTCOME => Ok(Observation::Outcome(json(from)?)),
             _ => Err(Malformed("an observation of an unknown kind")),
         }
@@ -154,15 +156,30 @@ fn schema(from: &mut Bytes<'_>, most: usize) -> Result<Schema, Malformed> {
     let count = from.count(most)?;
     let mut series = Vec::new();
     for _ in 0..count {
-        let name = from.text()?;
-        let labels = from.count(MAX_LABELS)?;
-        let mut pairs = Vec::new();
-        for _ in 0..labels {
-            pairs.push((from.text()?, from.text()?));
-        }
-        series.push(SeriesKey::new(name, &pairs));
+        series.push(key(from)?);
     }
     Ok(Schema { series })
+}
+
+fn key(from: &mut Bytes<'_>) -> Result<SeriesKey, Malformed> {
+    let name = from.text()?;
+    let labels = from.count(MAX_LABELS)?;
+    let mut pairs = Vec::new();
+    for _ in 0..labels {
+        pairs.push((from.text()?, from.text()?));
+    }
+    Ok(SeriesKey::new(name, &pairs))
+}
+
+fn sample(from: &mut Bytes<'_>) -> Result<Observation, Malformed> {
+    let series = key(from)?;
+    let value = match from.byte()? {
+        SAMPLE_UNSUPPORTED => Reading::Unsupported,
+        SAMPLE_FAILED => Reading::Failed,
+        SAMPLE_VALUE => Reading::Value(f64::from_bits(u64::from_le_bytes(from.array()?))),
+        _ => return Err(Malformed("a value of an unknown form")),
+    };
+    Ok(Observation::Sample { series, value })
 }
 
 fn json<T: DeserializeOwned>(from: &mut Bytes<'_>) -> Result<T, Malformed> {

@@ -6,7 +6,9 @@ use super::columns::Columns;
 use super::entry::{Begin, Entry, RecordedStep};
 use super::wire::{put_bytes, put_number, put_signed};
 use super::{MAX_COLUMNS, MAX_OBSERVATIONS, MAX_VALUES_A_STEP};
-use crate::model::{KernelRecord, Moment, Observation, Readings, Schema, Source};
+use crate::model::{
+    KernelRecord, Moment, Observation, Reading, Readings, Schema, SeriesKey, Source,
+};
 
 pub(super) const BEGIN: u8 = 1;
 pub(super) const STEP: u8 = 2;
@@ -18,6 +20,11 @@ pub(super) const RECORDS_LOST: u8 = 2;
 pub(super) const RECORD_MALFORMED: u8 = 3;
 pub(super) const READINGS: u8 = 4;
 pub(super) const OUTCOME: u8 = 5;
+pub(super) const SAMPLE: u8 = 6;
+
+pub(super) const SAMPLE_UNSUPPORTED: u8 = 0;
+pub(super) const SAMPLE_FAILED: u8 = 1;
+pub(super) const SAMPLE_VALUE: u8 = 2;
 
 /// What an encoder remembers over a segment.
 #[derive(Debug, Default)]
@@ -97,8 +104,6 @@ impl Encoder {
                         fresh += readings.values.len().max(1);
                     }
                 }
-                // Only worlds that rule tests declare have these, and nobody records them.
-                Observation::Sample { .. } => return Err(Refused::TooLarge),
                 _ => values += 1,
             }
         }
@@ -128,8 +133,18 @@ impl Encoder {
                 out.push(READINGS);
                 self.readings(readings, out);
             }
-            // Refused by `check`.
-            Observation::Sample { .. } => {}
+            Observation::Sample { series, value } => {
+                out.push(SAMPLE);
+                put_key(series, out);
+                match value {
+                    Reading::Unsupported => out.push(SAMPLE_UNSUPPORTED),
+                    Reading::Failed => out.push(SAMPLE_FAILED),
+                    Reading::Value(value) => {
+                        out.push(SAMPLE_VALUE);
+                        out.extend_from_slice(&value.to_bits().to_le_bytes());
+                    }
+                }
+            }
             Observation::Outcome(outcome) => {
                 out.push(OUTCOME);
                 put_json(outcome, out);
@@ -222,13 +237,15 @@ fn put_record(at: Moment, record: &KernelRecord, out: &mut Vec<u8>) {
 
 fn put_schema(schema: &Schema, out: &mut Vec<u8>) {
     put_number(out, schema.series.len() as u64);
-    for key in &schema.series {
-        put_bytes(out, key.name.as_bytes());
-        put_number(out, key.labels.len() as u64);
-        for (name, value) in key.labels.iter() {
-            put_bytes(out, name.as_bytes());
-            put_bytes(out, value.as_bytes());
-        }
+    schema.series.iter().for_each(|key| put_key(key, out));
+}
+
+fn put_key(key: &SeriesKey, out: &mut Vec<u8>) {
+    put_bytes(out, key.name.as_bytes());
+    put_number(out, key.labels.len() as u64);
+    for (name, value) in key.labels.iter() {
+        put_bytes(out, name.as_bytes());
+        put_bytes(out, value.as_bytes());
     }
 }
 

@@ -192,7 +192,8 @@ impl Cut {
     ) -> io::Result<Open> {
         let mut file = Some(file);
         let mut state: Option<Begin> = None;
-        for (path, _) in segments.get(self.first(segments)..).unwrap_or_default() {
+        let first = self.first(segments).max(newest(segments, most / 2));
+        for (path, _) in segments.get(first..).unwrap_or_default() {
             let Ok(mut reader) = SegmentReader::open(BufReader::new(File::open(path)?)) else {
                 state = None;
                 continue;
@@ -261,4 +262,19 @@ impl Cut {
             _ => Ok(()),
         }
     }
+}
+
+/// The first of the newest segments that together have no more than so many bytes, or of the last
+/// one alone: of a storm, its end matters most.
+fn newest(segments: &[(PathBuf, u64)], most: u64) -> usize {
+    let mut first = segments.len();
+    let mut total = 0;
+    for (position, (_, bytes)) in segments.iter().enumerate().rev() {
+        total += bytes;
+        if total > most && first < segments.len() {
+            break;
+        }
+        first = position;
+    }
+    first
 }

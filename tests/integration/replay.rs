@@ -84,6 +84,7 @@ enum Happens {
     Xid(u32),
     Text(String),
     Lost(u64),
+    Sample(Reading<f64>),
     Malformed,
     Outcome(bool),
 }
@@ -106,6 +107,7 @@ fn happens() -> impl Strategy<Value = Happens> {
         1 => (0..200_u32).prop_map(Happens::Xid),
         1 => ".{0,40}".prop_map(Happens::Text),
         1 => any::<u64>().prop_map(Happens::Lost),
+        1 => reading().prop_map(Happens::Sample),
         1 => Just(Happens::Malformed),
         3 => any::<bool>().prop_map(Happens::Outcome),
     ]
@@ -146,6 +148,9 @@ fn observation(at: Moment, seq: u64, happens: Happens, last: Option<DecisionId>)
         Happens::Xid(xid) => record(format!("NVRM: Xid (PCI:000f:01:00): {xid}, pid=1, name=x, y")),
         Happens::Text(text) => record(text),
         Happens::Lost(lost) => Observation::KernelRecordsLost(lost),
+        Happens::Sample(value) => {
+            Observation::Sample { series: SeriesKey::new("s", &[("a", "b")]), value }
+        }
         Happens::Malformed => Observation::KernelRecordMalformed,
         Happens::Outcome(done) => Observation::Outcome(Outcome {
             decision: last.unwrap_or(DecisionId(0)),

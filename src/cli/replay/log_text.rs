@@ -26,11 +26,18 @@ const LEAD: Duration = Duration::from_secs(1);
 const NEW_BOOT: Duration = Duration::from_secs(10);
 
 /// Between records: until so long after the last one, a step each so often. Then time jumps.
-const PACES: [(Duration, Duration); 3] = [
-    (Duration::from_secs(10), DEFAULT_INTERVAL),
-    (Duration::from_secs(5 * 60), Duration::from_secs(1)),
-    (Duration::from_secs(60 * 60), Duration::from_secs(10)),
+const PACES: [(Duration, Duration); 4] = [
+    (Duration::from_secs(2), DEFAULT_INTERVAL),
+    (Duration::from_secs(60), Duration::from_secs(1)),
+    (SILENCE, Duration::from_secs(10)),
+    (Duration::from_secs(60 * 60), Duration::from_secs(60)),
 ];
+
+/// So much silence follows the end of the log.
+const SILENCE: Duration = Duration::from_secs(5 * 60);
+
+/// Later times than this, thousands of years from any boot, are no times.
+const LATEST: Duration = Duration::from_secs(1 << 38);
 
 /// Lines without any time are taken to be so far apart.
 const UNTIMED: Duration = Duration::from_millis(1);
@@ -80,7 +87,7 @@ impl<'s> Told<'s> {
     }
 
     fn message(&mut self, message: Message) -> anyhow::Result<()> {
-        let position = message.position.unwrap_or(self.last_position + UNTIMED);
+        let position = message.position.unwrap_or(self.last_position + UNTIMED).min(LATEST);
         if self.at.is_some() && position + NEW_BOOT < self.last_position {
             self.quiet_down()?;
             self.at = None;
@@ -121,7 +128,7 @@ impl<'s> Told<'s> {
     fn quiet_down(&mut self) -> anyhow::Result<()> {
         let Some(at) = self.at else { return Ok(()) };
         self.step(at)?;
-        self.pass_time(at.uptime + PACES[1].0)
+        self.pass_time(at.uptime + SILENCE)
     }
 
     fn begin(&mut self, first: Moment) -> anyhow::Result<()> {

@@ -12,7 +12,7 @@ use crate::recording::{Begin, Entry, RecordedRules};
 /// Gives the entries of a recording to a [`Policy`].
 #[derive(Debug)]
 pub struct Replayer {
-    given: Option<RuleSet>,
+    given: Option<Vec<SourceText>>,
     state: Option<State>,
     is_cut: bool,
 }
@@ -42,14 +42,14 @@ impl Replayer {
     }
 
     /// Under these rules throughout.
-    pub fn under(rules: RuleSet) -> Self {
+    pub fn under(rules: Vec<SourceText>) -> Self {
         Self { given: Some(rules), state: None, is_cut: false }
     }
 
     /// Takes the next entry.
     ///
     /// # Errors
-    /// If the recorded rules cannot be used by this build.
+    /// If the rules have mistakes, or this build cannot use the recorded ones.
     pub fn take(&mut self, entry: &Entry) -> anyhow::Result<Stepped> {
         let mut stepped = Stepped::default();
         match entry {
@@ -117,15 +117,16 @@ impl Replayer {
     }
 
     fn rules(&self, recorded: &RecordedRules) -> anyhow::Result<RuleSet> {
+        let interval = recorded.evaluation_interval;
         if let Some(given) = &self.given {
-            return Ok(given.clone());
+            return parse_rules(given, interval).context("the given rules have mistakes");
         }
         let texts: Vec<SourceText> = recorded
             .files
             .iter()
             .map(|file| SourceText::new(file.name.as_str(), file.text.as_str()))
             .collect();
-        parse_rules(&texts, recorded.evaluation_interval)
+        parse_rules(&texts, interval)
             .context("this build cannot use the recorded rules; give others by --rules")
     }
 }

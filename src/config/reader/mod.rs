@@ -119,7 +119,7 @@ pub fn load_rules(
 }
 
 /// The rules as written, and remarks on where they were looked for.
-fn read_rules(source: &RuleSource) -> Result<(Vec<SourceText>, Vec<String>), LoadError> {
+pub fn read_rules(source: &RuleSource) -> Result<(Vec<SourceText>, Vec<String>), LoadError> {
     match source {
         RuleSource::Shipped => Ok((shipped_rules(), Vec::new())),
         RuleSource::Paths(paths) => {

@@ -126,3 +126,61 @@ fn a_disk_that_fails_loses_steps_and_says_so() {
     let second = reader.next_entry().unwrap().unwrap();
     assert!(matches!(second, Entry::Gap { steps: 100 }), "{second:?}");
 }
+
+#[test]
+fn of_a_storm_an_incident_keeps_the_end_within_its_size() {
+    let folder = tempfile::tempdir().unwrap();
+    let limits = IncidentLimits { file_bytes: 256 << 10, ..IncidentLimits::within(2 << 20) };
+    let mut ring = Ring::new(&folder.path().join("recording"), 1 << 20, begin());
+    let mut incidents = Incidents::new(&folder.path().join("incidents"), limits);
+    for step in 0..2000 {
+        ring.take(&noise(step)).unwrap();
+    }
+    let (entries, steps) = lived(vec![vec![Happens::Free(Reading::Value(1.0))]; 2010]);
+    let mut change = steps.into_iter().flat_map(|step| step.alerts).last().unwrap();
+    change.at = moment(2009);
+    let Some(Entry::Step(mut fired)) = entries.into_iter().last() else { panic!("no step") };
+    fired.said.alerts = vec![change];
+    let fired = Entry::Step(fired);
+    ring.take(&fired).unwrap();
+    let path = incidents.follow(&fired, &mut ring).unwrap().unwrap();
+    for step in 2010..5000 {
+        ring.take(&noise(step)).unwrap();
+        incidents.follow(&noise(step), &mut ring).unwrap();
+    }
+    incidents.end().unwrap();
+    let bytes = fs::read(&path).unwrap();
+    assert!(bytes.len() < 400 << 10, "{}", bytes.len());
+    let mut reader = SegmentReader::open(&*bytes).unwrap();
+    let mut times = Vec::new();
+    while let Some(entry) = reader.next_entry().unwrap() {
+        times.extend(entry.at());
+    }
+    let position = times.iter().position(|at| *at == moment(2009)).unwrap();
+    assert!(position > 10 && position + 10 < times.len(), "{position} of {}", times.len());
+}
+
+#[test]
+fn processes_after_each_other_share_the_ring_and_each_is_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    for process in 0..3 {
+        let mut ring = Ring::new(folder.path(), 1 << 20, begin());
+        for step in 0..40 {
+            ring.take(&noise(step)).unwrap();
+        }
+        ring.flush().unwrap();
+        // kill -9: the last block is torn.
+        let files = segment_files(folder.path());
+        assert_eq!(files.len(), process + 1);
+        let last = files.last().unwrap();
+        let bytes = fs::read(last).unwrap();
+        fs::write(last, &bytes[..bytes.len() - 3]).unwrap();
+        assert_eq!(ring.own_segments().len(), 1);
+    }
+    for path in segment_files(folder.path()) {
+        let bytes = fs::read(path).unwrap();
+        let mut reader = SegmentReader::open(&*bytes).unwrap();
+        let first = reader.next_entry().unwrap().unwrap();
+        assert!(matches!(first, Entry::Begin(begin) if begin.is_start));
+    }
+}

@@ -91,6 +91,36 @@ fn a_kernel_log_is_replayed_at_its_own_times() {
 }
 
 #[test]
+fn odd_times_and_bytes_in_a_log_do_no_harm() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("odd.log");
+    let xid = "NVRM: Xid (PCI:000f:01:00): 31, pid=1, name=x, y";
+    let mut text =
+        format!("[99999999999999999.9] {xid}\n[    1.0] {xid}\n[    0.5] {xid}\n").into_bytes();
+    text.extend(b"\xff\xfe\x00 [x] <999999>\n\n6,18446744073709551615,18446744073709551615,-;");
+    text.extend(format!("{xid}\n[184467440737095516.1] {xid}\n{xid}\n").into_bytes());
+    fs::write(&log, text).unwrap();
+    let output = replay(&["--json"], &log);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let lines: Vec<serde_json::Value> =
+        stdout(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(of_kind(&lines, "xid").count() >= 4, "{lines:#?}");
+}
+
+#[test]
+fn mistakes_in_given_rules_are_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let recording = folder.path().join("a.umarec");
+    fs::write(&recording, file(&lived(falling_memory(20)).0, 10)).unwrap();
+    let rules = folder.path().join("bad.yaml");
+    fs::write(&rules, RULES.replace("for: 200ms", "for: soon")).unwrap();
+    let output = replay(&["--rules", rules.to_str().unwrap()], &recording);
+    assert_eq!(output.status.code(), Some(2));
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(error.contains("bad.yaml:7:10"), "{error}");
+}
+
+#[test]
 fn what_is_no_recording_is_refused_with_the_reason() {
     let folder = tempfile::tempdir().unwrap();
     for (name, bytes, reason) in [
