@@ -57,10 +57,12 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     let resume = resume_point(&journal, &boot_id);
     let next_decision = journal.next_decision_id(started.utc, JOURNAL_TAKES);
     let mut policy = Policy::new(started, settings.mode, &loaded.rules, next_decision);
-    policy.resume_acts(started, &earlier_acts(&settings.storage.path, started));
+    let earlier_acts = earlier_acts(&settings.storage.path, started);
+    policy.resume_acts(started, &earlier_acts);
     let resume_from = resume.as_ref().map(|point| ResumeFrom { seq: point.resume_seq });
     let cursor = Cursor { next_seq: resume_from.map(|from| from.seq), ..Cursor::default() };
-    let begin = recorder::begin(&loaded, started, &boot_id, next_decision, resume.as_ref());
+    let mut begin = recorder::begin(&loaded, started, &boot_id, next_decision, resume.as_ref());
+    begin.earlier_acts = earlier_acts;
     let recorder = Recorder::start(&settings, begin);
     policy.resume_kernel_log(resume.map(|point| point.known).unwrap_or_default());
     let kernel_log = KernelLogSource::open(&settings.path.kmsg, resume_from);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::model::{
-    AlertChange, Assessment, Decision, DecisionId, Event, Mode, Moment, Observation,
+    AlertChange, Assessment, Decision, DecisionId, Event, Mode, Moment, Observation, RuleId,
 };
 
 /// One entry of a recording.
@@ -52,6 +52,10 @@ pub struct Begin {
     pub is_start: bool,
     /// The number that the next decision gets.
     pub next_decision: DecisionId,
+    /// Acts of an earlier process, oldest first, each with its age at the start: cooldowns and
+    /// budgets count them.
+    #[serde(default)]
+    pub earlier_acts: Vec<(RuleId, Mode, Duration)>,
     /// Kernel-log records whose events an earlier process has counted.
     pub already_counted: BTreeSet<u64>,
     /// The mode and the rules in force.

@@ -14,7 +14,7 @@ use umawarden::config::mistake::SourceText;
 use umawarden::config::rules::parse_rules;
 use umawarden::model::{
     DecisionId, KernelRecord, Mode, Moment, Observation, Outcome, OutcomeResult, Reading, Readings,
-    Schema, SeriesKey, Source, Verdict,
+    RuleId, Schema, SeriesKey, Source, Verdict,
 };
 use umawarden::policy::{Policy, Step};
 use umawarden::recording::{
@@ -58,6 +58,11 @@ fn begin() -> Begin {
         goes_on_from: None,
         is_start: true,
         next_decision: DecisionId(7),
+        earlier_acts: vec![(
+            RuleId { group: "memory".into(), alert: "Low".into() },
+            Mode::Enforce,
+            Duration::from_millis(500),
+        )],
         already_counted: BTreeSet::from([3]),
         rules: RecordedRules {
             mode: Mode::Enforce,
@@ -73,6 +78,7 @@ fn policy() -> Policy {
     let rules = parse_rules(&[text], INTERVAL).unwrap_or_else(|mistakes| panic!("{mistakes}"));
     let mut policy = Policy::new(begin.at, begin.rules.mode, &rules, begin.next_decision);
     policy.resume_kernel_log(begin.already_counted);
+    policy.resume_acts(begin.started, &begin.earlier_acts);
     policy
 }
 
