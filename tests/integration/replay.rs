@@ -1,5 +1,6 @@
 //! What is recorded is replayed as it was: the same steps, from damaged files too.
 
+mod incidents;
 mod kept;
 mod program;
 
