@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::model::{
-    AlertChange, Assessment, Decision, DecisionId, Event, Mode, Moment, Observation,
+    AlertChange, Assessment, Decision, DecisionId, Event, Mode, Moment, Observation, RuleId,
 };
 
 /// One entry of a recording.
@@ -54,6 +54,10 @@ pub struct Begin {
     pub next_decision: DecisionId,
     /// Kernel-log records whose events an earlier process has counted.
     pub already_counted: BTreeSet<u64>,
+    /// What earlier processes did, for budgets that hold over restarts: whose rule, in which mode,
+    /// and when on the uptime clock.
+    #[serde(default)]
+    pub earlier_acts: Vec<(RuleId, Mode, Duration)>,
     /// The mode and the rules in force.
     pub rules: RecordedRules,
 }

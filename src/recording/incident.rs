@@ -248,6 +248,7 @@ impl Cut {
         begin.goes_on_from = None;
         if !begin.is_start {
             begin.already_counted.clear();
+            begin.earlier_acts.clear();
         }
         let (writer, head) = SegmentWriter::new(&begin)?;
         io::Write::write_all(&mut file, &head)?;

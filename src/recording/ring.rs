@@ -193,6 +193,7 @@ impl Ring {
         let mut begin = self.here.clone();
         if !is_start {
             begin.already_counted.clear();
+            begin.earlier_acts.clear();
         }
         begin.is_start = is_start;
         begin.goes_on_from = goes_on_from;

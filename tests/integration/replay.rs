@@ -60,6 +60,7 @@ fn begin() -> Begin {
         is_start: true,
         next_decision: DecisionId(7),
         already_counted: BTreeSet::from([3]),
+        earlier_acts: Vec::new(),
         rules: RecordedRules {
             mode: Mode::Enforce,
             evaluation_interval: INTERVAL,
