@@ -55,7 +55,7 @@ pub struct Begin {
     /// Kernel-log records whose events an earlier process has counted.
     pub already_counted: BTreeSet<u64>,
     /// What earlier processes did, for budgets that hold over restarts: whose rule, in which mode,
-    /// and when on the uptime clock.
+    /// and how long before the start.
     #[serde(default)]
     pub earlier_acts: Vec<(RuleId, Mode, Duration)>,
     /// The mode and the rules in force.
