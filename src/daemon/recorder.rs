@@ -58,6 +58,7 @@ pub(super) fn begin(
         next_decision,
         earlier_acts: Vec::new(),
         already_counted: resume.map(|point| point.known.clone()).unwrap_or_default(),
+        earlier_acts: Vec::new(),
         rules: rules(loaded),
     }
 }

@@ -58,6 +58,10 @@ pub struct Begin {
     pub earlier_acts: Vec<(RuleId, Mode, Duration)>,
     /// Kernel-log records whose events an earlier process has counted.
     pub already_counted: BTreeSet<u64>,
+    /// What earlier processes did, for budgets that hold over restarts: whose rule, in which mode,
+    /// and how long before the start.
+    #[serde(default)]
+    pub earlier_acts: Vec<(RuleId, Mode, Duration)>,
     /// The mode and the rules in force.
     pub rules: RecordedRules,
 }

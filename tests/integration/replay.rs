@@ -1,5 +1,6 @@
 //! What is recorded is replayed as it was: the same steps, from damaged files too.
 
+mod incidents;
 mod kept;
 mod program;
 
@@ -64,6 +65,7 @@ fn begin() -> Begin {
             Duration::from_millis(500),
         )],
         already_counted: BTreeSet::from([3]),
+        earlier_acts: Vec::new(),
         rules: RecordedRules {
             mode: Mode::Enforce,
             evaluation_interval: INTERVAL,

@@ -149,6 +149,7 @@ impl<'s> Told<'s> {
             next_decision: DecisionId(1),
             earlier_acts: Vec::new(),
             already_counted: std::collections::BTreeSet::new(),
+            earlier_acts: Vec::new(),
             rules: RecordedRules {
                 mode: Mode::Observe,
                 evaluation_interval: DEFAULT_INTERVAL,
