@@ -56,7 +56,6 @@ pub(super) fn begin(
         goes_on_from: None,
         is_start: true,
         next_decision,
-        earlier_acts: Vec::new(),
         already_counted: resume.map(|point| point.known.clone()).unwrap_or_default(),
         earlier_acts: Vec::new(),
         rules: rules(loaded),

@@ -52,10 +52,6 @@ pub struct Begin {
     pub is_start: bool,
     /// The number that the next decision gets.
     pub next_decision: DecisionId,
-    /// Acts of an earlier process, oldest first, each with its age at the start: cooldowns and
-    /// budgets count them.
-    #[serde(default)]
-    pub earlier_acts: Vec<(RuleId, Mode, Duration)>,
     /// Kernel-log records whose events an earlier process has counted.
     pub already_counted: BTreeSet<u64>,
     /// What earlier processes did, for budgets that hold over restarts: whose rule, in which mode,

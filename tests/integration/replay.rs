@@ -65,7 +65,6 @@ fn begin() -> Begin {
             Duration::from_millis(500),
         )],
         already_counted: BTreeSet::from([3]),
-        earlier_acts: Vec::new(),
         rules: RecordedRules {
             mode: Mode::Enforce,
             evaluation_interval: INTERVAL,

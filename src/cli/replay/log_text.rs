@@ -147,7 +147,6 @@ impl<'s> Told<'s> {
             goes_on_from: None,
             is_start: true,
             next_decision: DecisionId(1),
-            earlier_acts: Vec::new(),
             already_counted: std::collections::BTreeSet::new(),
             earlier_acts: Vec::new(),
             rules: RecordedRules {
