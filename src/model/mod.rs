@@ -7,6 +7,7 @@ mod decision;
 mod event;
 mod moment;
 mod observation;
+mod operator;
 mod reading;
 mod series;
 
@@ -18,5 +19,6 @@ pub use decision::{
 pub use event::{Event, KernelEvent, KillerDaemon, OomConstraint, Pool, Recovery};
 pub use moment::Moment;
 pub use observation::{KernelRecord, Observation, Readings, Source};
+pub use operator::{OperatorCommand, OperatorOrder, Pause, RuleSelector};
 pub use reading::{Reading, as_number};
 pub use series::{METRICS, Metric, MetricKind, Schema, SeriesKey, metric};

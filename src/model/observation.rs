@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{Outcome, Reading, Schema, SeriesKey};
+use super::{OperatorCommand, Outcome, Pause, Reading, Schema, SeriesKey};
 
 /// Where an observation comes from; the `source` label of `uma_source_up`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -128,4 +128,8 @@ pub enum Observation {
     },
     /// A decided action has ended.
     Outcome(Outcome),
+    /// A person has given an order.
+    Operator(OperatorCommand),
+    /// The panic switch: `Some` from now on, or `None` again.
+    Pause(Option<Pause>),
 }

@@ -261,6 +261,7 @@ impl Policy {
                 self.store.append(id, at.timeline_ms(), *value);
             }
             Observation::Outcome(outcome) => self.observe_outcome(outcome),
+            Observation::Operator(_) | Observation::Pause(_) => {}
         }
     }
 

@@ -21,6 +21,8 @@ pub(super) const RECORD_MALFORMED: u8 = 3;
 pub(super) const READINGS: u8 = 4;
 pub(super) const OUTCOME: u8 = 5;
 pub(super) const SAMPLE: u8 = 6;
+pub(super) const OPERATOR: u8 = 7;
+pub(super) const PAUSE: u8 = 8;
 
 pub(super) const SAMPLE_UNSUPPORTED: u8 = 0;
 pub(super) const SAMPLE_FAILED: u8 = 1;
@@ -148,6 +150,14 @@ impl Encoder {
             Observation::Outcome(outcome) => {
                 out.push(OUTCOME);
                 put_json(outcome, out);
+            }
+            Observation::Operator(command) => {
+                out.push(OPERATOR);
+                put_json(command, out);
+            }
+            Observation::Pause(pause) => {
+                out.push(PAUSE);
+                put_json(pause, out);
             }
         }
     }

@@ -1,0 +1,88 @@
+//! What people tell the program: approvals, silences, a pause, a breaker reset.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::{DecisionId, Moment, RuleId};
+
+/// One word from a person, as the policy is told it and the journal keeps it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OperatorCommand {
+    /// When it was given.
+    pub at: Moment,
+    /// Who gave it.
+    pub author: String,
+    /// Why; may be empty.
+    pub comment: String,
+    /// What is asked for.
+    #[serde(flatten)]
+    pub order: OperatorOrder,
+}
+
+/// What a person asks for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "order", rename_all = "snake_case")]
+pub enum OperatorOrder {
+    /// The remedies of these rules hold until then; their alerts go on.
+    Silence {
+        /// Its number, unique within the journal.
+        id: u64,
+        /// Which rules.
+        rules: RuleSelector,
+        /// When it ends by itself.
+        until: Timestamp,
+    },
+    /// A silence ends now.
+    EndSilence {
+        /// Its number.
+        id: u64,
+    },
+    /// A remedy that was held for want of approval may act once.
+    Approve {
+        /// The decision that was held.
+        decision: DecisionId,
+        /// When the approval lapses if it was not used.
+        until: Timestamp,
+    },
+    /// A remedy that missed its aim too often may try again.
+    ResetBreaker {
+        /// Whose remedy.
+        rules: RuleSelector,
+    },
+}
+
+/// Which rules a person means.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RuleSelector {
+    /// All of them.
+    All,
+    /// Those of this alert name, in every group.
+    Alert(Arc<str>),
+    /// This one.
+    Rule(RuleId),
+}
+
+impl RuleSelector {
+    /// Whether it means that rule.
+    pub fn selects(&self, rule: &RuleId) -> bool {
+        match self {
+            Self::All => true,
+            Self::Alert(alert) => *alert == rule.alert,
+            Self::Rule(selected) => selected == rule,
+        }
+    }
+}
+
+/// That nothing is to be done, and on whose word.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pause {
+    /// Who paused, or what stands in the way of telling.
+    pub author: String,
+    /// Why; may be empty.
+    pub comment: String,
+    /// Since when, where that is known.
+    pub since: Option<Timestamp>,
+}
