@@ -16,7 +16,7 @@ use super::{Entry, Journal, Note, Retention};
 use crate::model::{
     Action, AlertChange, AlertState, Assessment, CacheKind, Decision, DecisionId, Event, Evidence,
     HoldReason, KernelEvent, Mode, Moment, OperatorCommand, OperatorOrder, Outcome, OutcomeResult,
-    Pool, Reading, RuleId, RuleSelector, Verdict,
+    Pool, Reading, RuleId, RuleSelector, Target, Verdict,
 };
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -70,6 +70,8 @@ fn decision(id: u64) -> Decision {
         },
         step: 0,
         action: Action::DropCaches { what: CacheKind::PageCache, sync: false },
+        target: Target::Node,
+        approved: None,
         because: evidence(1.2),
     }
 }
