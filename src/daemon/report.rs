@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::gate::Gate;
 use crate::model::{
-    AlertChange, AlertState, Assessment, Decision, Evidence, Mode, Outcome, OutcomeResult, Reading,
-    Verdict,
+    AlertChange, AlertState, Assessment, Decision, Evidence, Mode, OperatorCommand, Outcome,
+    OutcomeResult, Reading, Verdict,
 };
 use crate::policy::{Doubt, Step};
 
@@ -92,6 +92,13 @@ fn decision(decision: &Decision) {
         }
         (Verdict::Act, Mode::Enforce) => tracing::warn!(%id, %rule, %action, because, "act"),
     }
+}
+
+/// Logs what a person ordered.
+pub(super) fn order(command: &OperatorCommand) {
+    let order = command.order.name();
+    let detail = serde_json::to_string(&command.order).unwrap_or_default();
+    tracing::warn!(order, author = command.author, comment = command.comment, detail, "order");
 }
 
 /// Logs how an action ended.
