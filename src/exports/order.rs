@@ -236,9 +236,12 @@ fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Unreadable> {
     if !body.trim_ascii_start().starts_with(b"{") {
         return Err(Unreadable::Syntax("the body must be a JSON object".to_owned()));
     }
-    serde_json::from_slice::<IgnoredAny>(body)
-        .map_err(|error| Unreadable::Syntax(format!("the body is not JSON: {error}")))?;
-    let mut json = serde_json::Deserializer::from_slice(body);
+    let no_json = |error: &dyn std::fmt::Display| {
+        Unreadable::Syntax(format!("the body is not JSON: {error}"))
+    };
+    let body = std::str::from_utf8(body).map_err(|error| no_json(&error))?;
+    serde_json::from_str::<IgnoredAny>(body).map_err(|error| no_json(&error))?;
+    let mut json = serde_json::Deserializer::from_str(body);
     serde_path_to_error::deserialize(&mut json).map_err(|error| {
         let path = error.path().to_string();
         match (error.into_inner(), path.as_str()) {

@@ -171,13 +171,14 @@ mod tests {
         client.ask("GET", "/api/v1/pause", None)
     }
 
-    fn answered(bytes: &'static [u8]) -> Result<Reply, ClientError> {
+    fn answered(text: &str) -> Result<Reply, ClientError> {
+        let bytes = text.as_bytes().to_vec();
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("s");
         let listener = UnixListener::bind(&socket).unwrap();
         let answering = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
-            let _gone = stream.write_all(bytes);
+            let _gone = stream.write_all(&bytes);
             stream
         });
         let reply = ask(&socket);
@@ -208,20 +209,20 @@ mod tests {
 
     #[test]
     fn what_is_answered_is_read_and_what_is_no_answer_is_told() {
-        let reply = answered(
-            b"HTTP/1.1 409 Conflict\r\nContent-Length: 30\r\n\r\n{\"error\": \"no\", \"warnings\": []}",
-        );
-        // One byte short of its announced length is what it is: no JSON.
-        let problem = reply.unwrap().problem;
-        assert!(problem.contains("409"), "{problem}");
-        let reply = answered(
-            b"HTTP/1.1 200 OK\r\nContent-Length: 34\r\n\r\n{\"data\": [1], \"warnings\": [\"a\", 5]}",
-        )
-        .unwrap();
+        let (head, body) = ("HTTP/1.1 409 Conflict\r\nContent-Length", "{\"error\": \"no\"}");
+        let reply = answered(&format!("{head}: {}\r\n\r\n{body}", body.len())).unwrap();
+        assert_eq!((reply.status, &*reply.problem), (409, "no"));
+        let cut = &body[..body.len() - 1];
+        let reply = answered(&format!("{head}: {}\r\n\r\n{cut}", cut.len())).unwrap();
+        assert!(reply.problem.contains("the daemon answered 409: {"), "{reply:?}");
+        let body = "{\"data\": [1], \"warnings\": [\"a\", 5]}";
+        let reply =
+            answered(&format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len()));
+        let reply = reply.unwrap();
         assert_eq!((reply.status, reply.data), (200, serde_json::json!([1])));
         assert_eq!(reply.warnings, ["a"]);
-        for bytes in [b"SSH-2.0-OpenSSH\r\n\r\n".as_slice(), b"\0\0\0\0\0\r\n\r\n", b""] {
-            assert!(answered(bytes).is_err());
+        for text in ["SSH-2.0-OpenSSH\r\n\r\n", "\0\0\0\0\0\r\n\r\n", ""] {
+            assert!(answered(text).is_err());
         }
     }
 }

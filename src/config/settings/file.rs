@@ -69,7 +69,7 @@ const LEVELS: [(&str, LogLevel); 5] = [
 
 const FORMATS: [(&str, LogFormat); 2] = [("text", LogFormat::Text), ("json", LogFormat::Json)];
 
-const KEYS: [&str; 10] = [
+const KEYS: [&str; 11] = [
     "mode",
     "rule_files",
     "sampling_interval",
