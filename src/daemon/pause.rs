@@ -178,3 +178,83 @@ impl Executor for Heeding {
         self.live.execute(decision)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::model::{Action, DecisionId, Moment, RuleId};
+
+    fn decision(mode: Mode) -> Decision {
+        Decision {
+            id: DecisionId(1),
+            at: Moment { uptime: Duration::ZERO, utc: jiff::Timestamp::UNIX_EPOCH },
+            rule: RuleId { group: "g".into(), alert: "a".into() },
+            mode,
+            verdict: Verdict::Act,
+            step: 0,
+            action: Action::CompactMemory,
+            target: crate::model::Target::Node,
+            approved: None,
+            because: Vec::new(),
+        }
+    }
+
+    fn switch(folder: &Path) -> Arc<PauseSwitch> {
+        let file = PauseFile::new(&folder.join("paused"));
+        Arc::new(PauseSwitch { file, ordered: Mutex::new(None) })
+    }
+
+    fn pause() -> Pause {
+        Pause { author: "alice".to_owned(), comment: String::new(), since: None }
+    }
+
+    #[test]
+    fn what_was_decided_before_a_pause_is_not_done_after_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let written = folder.path().join("sys/vm/compact_memory");
+        fs::create_dir_all(written.parent().unwrap()).unwrap();
+        fs::write(&written, "").unwrap();
+        let live = Live { procfs: folder.path().to_owned() };
+        let mut heeding = Heeding { live, switch: switch(folder.path()) };
+        heeding.switch.pause(pause()).unwrap();
+        let refused = OutcomeResult::Failed("not done: paused by alice".to_owned());
+        assert_eq!(heeding.execute(&decision(Mode::Enforce)), refused);
+        assert_eq!(heeding.execute(&decision(Mode::Observe)), OutcomeResult::Skipped);
+        assert_eq!(fs::read_to_string(&written).unwrap(), "");
+        assert_eq!(heeding.switch.resume(), Ok(true));
+        assert_eq!(heeding.execute(&decision(Mode::Enforce)), OutcomeResult::Done);
+        assert_eq!(fs::read_to_string(&written).unwrap(), "1");
+    }
+
+    #[test]
+    fn where_the_file_cannot_be_written_the_word_counts() {
+        let folder = tempfile::tempdir().unwrap();
+        let switch = switch(&folder.path().join("missing"));
+        assert!(switch.pause(pause()).unwrap_err().contains("cannot be written"));
+        assert_eq!(switch.read(), Some(pause()));
+        assert_eq!(switch.resume(), Ok(true));
+        assert_eq!(switch.read(), None);
+        assert_eq!(switch.resume(), Ok(false));
+    }
+
+    #[test]
+    fn the_watch_tells_each_change_once_and_that_nothing_holds_is_no_news_at_first() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("paused");
+        let watch = PauseWatch::start(&file, Wake::new().unwrap()).unwrap();
+        assert_eq!(watch.news(), None);
+        watch.switch().pause(pause()).unwrap();
+        watch.look();
+        let told = watch.news().unwrap().unwrap();
+        assert_eq!(told.author, "alice");
+        watch.look();
+        assert_eq!(watch.news(), None);
+        let again = PauseWatch::start(&file, Wake::new().unwrap()).unwrap();
+        assert_eq!(again.news(), Some(Some(told)), "it is paused from the start");
+        fs::remove_file(&file).unwrap();
+        watch.look();
+        assert_eq!(watch.news(), Some(None));
+    }
+}

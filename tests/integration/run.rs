@@ -3,6 +3,7 @@
 mod acting;
 mod kernel_log;
 mod node;
+mod operator;
 mod reload;
 mod start;
 mod storage;
