@@ -20,7 +20,7 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
@@ -72,6 +72,8 @@ pub struct ResumePoint {
     pub resume_seq: u64,
     /// Records from there on whose event is stored already and must not be told again.
     pub known: BTreeSet<u64>,
+    /// When an event of each kind last happened in this boot.
+    pub last_events: BTreeMap<String, Timestamp>,
 }
 
 /// The journal, for the daemon. There is at most one in a directory, over all processes.

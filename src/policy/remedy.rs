@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use super::Surroundings;
-use super::evidence::evidence;
+use super::evidence;
 use super::promql::{EvalTime, Evaluated, Labels, Value};
 use super::rule::{Query, Remedy, Rule};
 use super::template::Template;
@@ -206,8 +206,8 @@ impl Course {
             decision,
             at: around.at,
             aim_met,
+            after: evidence::again(before, case.rule, around.store),
             before: std::mem::take(before),
-            after: evidence(case.rule, around.store),
         });
         let next = step + 1;
         self.phase = match aim_met {
@@ -335,7 +335,7 @@ fn decision(
         verdict,
         step,
         action,
-        because: evidence(case.rule, around.store),
+        because: evidence::evidence(case.rule, around.at, around.store),
     })
 }
 

@@ -4,7 +4,7 @@ mod incidents;
 mod kept;
 mod program;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -65,6 +65,7 @@ fn begin() -> Begin {
             Duration::from_millis(500),
         )],
         already_counted: BTreeSet::from([3]),
+        last_events: BTreeMap::from([("uvm_fatal".to_owned(), moment(0).utc)]),
         rules: RecordedRules {
             mode: Mode::Enforce,
             evaluation_interval: INTERVAL,
@@ -79,6 +80,7 @@ fn policy() -> Policy {
     let rules = parse_rules(&[text], INTERVAL).unwrap_or_else(|mistakes| panic!("{mistakes}"));
     let mut policy = Policy::new(begin.at, begin.rules.mode, &rules, begin.next_decision);
     policy.resume_kernel_log(begin.already_counted);
+    policy.resume_events(&begin.last_events);
     policy.resume_acts(begin.started, &begin.earlier_acts);
     policy
 }

@@ -112,6 +112,7 @@ impl Replayer {
         let rules = self.rules(&begin.rules)?;
         let mut policy = Policy::new(begin.at, begin.rules.mode, &rules, begin.next_decision);
         policy.resume_kernel_log(begin.already_counted.clone());
+        policy.resume_events(&begin.last_events);
         policy.resume_acts(begin.started, &begin.earlier_acts);
         self.state = Some(State { policy, begin: begin.clone(), is_whole: begin.is_start });
         Ok(Stepped { is_new: true, ..Stepped::default() })

@@ -43,7 +43,11 @@ fn a_restart_goes_on_where_the_last_one_stopped() {
     journal.record(&log(vec![event(5), event(9)], 7));
     journal.close(PATIENCE).unwrap();
     let journal = Journal::open(dir.path(), KEEP_ALL);
-    let expected = ResumePoint { resume_seq: 7, known: BTreeSet::from([9]) };
+    let expected = ResumePoint {
+        resume_seq: 7,
+        known: BTreeSet::from([9]),
+        last_events: BTreeMap::from([("nv_no_memory".to_owned(), moment(9).utc)]),
+    };
     assert_eq!(journal.resume_point(BOOT, PATIENCE), Ok(Some(expected)));
     assert_eq!(journal.resume_point("another boot", PATIENCE), Ok(None));
     assert_eq!(journal.last_boot_id(PATIENCE), Ok(Some(BOOT.to_owned())));
