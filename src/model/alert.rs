@@ -43,8 +43,8 @@ pub struct AlertChange {
     pub from: AlertState,
     /// The state now.
     pub to: AlertState,
-    /// The expression's value; `Unsupported`, and not in JSON, where it yields none any more: at the
-    /// change to inactive.
+    /// The expression's value; `Unsupported`, and not in JSON, where it yields none any more: at
+    /// the change to inactive.
     #[serde(with = "as_number", default = "no_value", skip_serializing_if = "is_no_value")]
     pub value: Reading<f64>,
     /// Annotations after templating, for people.

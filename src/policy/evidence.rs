@@ -42,8 +42,8 @@ pub(super) fn evidence(rule: &Rule, at: Moment, store: &SeriesStore) -> Vec<Evid
     ids.into_iter().take(MOST_SERIES).filter_map(|id| present(id, store)).collect()
 }
 
-/// The present value of the series that are named already: what an action has changed is told by the
-/// same ones.
+/// The present value of the series that are named already: what an action has changed is told by
+/// the same ones.
 pub(super) fn again(before: &[Evidence], rule: &Rule, store: &SeriesStore) -> Vec<Evidence> {
     let mut ids: Vec<SeriesId> =
         exprs(rule).flat_map(|expr| expr.selected(store)).flatten().collect();

@@ -220,8 +220,8 @@ impl Policy {
         self.already_counted = already_counted;
     }
 
-    /// Earlier runs in this boot have seen these kinds of events, each last then: what holds until a
-    /// reboot outlives a restart.
+    /// Earlier runs in this boot have seen these kinds of events, each last then: what holds until
+    /// a reboot outlives a restart.
     pub fn resume_events(&mut self, last: &BTreeMap<String, Timestamp>) {
         for (kind, utc) in last {
             self.counters.note_event(kind, *utc);

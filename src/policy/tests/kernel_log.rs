@@ -254,7 +254,8 @@ fn what_happened_long_before_a_restart_is_counted_and_is_no_increase() {
     }
 }
 
-const FATAL: &str = "NVRM: uvm encountered global fatal error 0x60, requiring os reboot to recover.";
+const FATAL: &str =
+    "NVRM: uvm encountered global fatal error 0x60, requiring os reboot to recover.";
 const UNTIL_REBOOT: &str = "
 groups:
 - name: g

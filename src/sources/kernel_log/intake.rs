@@ -109,7 +109,10 @@ impl Intake {
     /// Takes one record with its continuation lines.
     pub(super) fn take(&mut self, raw: &[u8], clock: &ReadClock, out: &mut Vec<Observation>) {
         match parse_record(raw) {
-            Ok(record) if record.seq < SYSLOG_SEQ_BASE => self.place(record, clock, out),
+            // So that the number after it is none of ours either.
+            Ok(record) if record.seq.saturating_add(1) < SYSLOG_SEQ_BASE => {
+                self.place(record, clock, out)
+            }
             _ => self.malformed(out),
         }
     }
