@@ -1,6 +1,7 @@
 //! Behaviour of the journal on real files; `tests/integration/journal.rs` has what needs a
 //! process of its own, or a disk of its own.
 
+mod past;
 mod reading;
 mod round_trip;
 mod writing;
