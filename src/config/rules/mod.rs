@@ -16,9 +16,12 @@ use super::yaml::{self, Content, Node};
 use crate::policy::rule::{Rule, RuleGroup, RuleSet};
 
 mod alert;
+mod examine;
 mod remedy;
 #[cfg(test)]
 mod tests;
+
+pub use self::examine::{Examined, examine};
 
 /// Each takes tens of kibibytes for as long as the rules are loaded.
 const MOST_PATTERNS: usize = 1_000;

@@ -1,5 +1,6 @@
 //! The subset of PromQL that rules speak.
 
+mod analysis;
 mod check;
 mod display;
 mod eval;
@@ -17,6 +18,7 @@ mod typing;
 use std::ops::Range;
 use std::sync::Arc;
 
+pub use self::analysis::{Effort, Facts, Never};
 pub use self::parser::is_label_name;
 pub use self::suggest::did_you_mean;
 use self::syntax::{Kind, Node, ValueType};
@@ -113,6 +115,14 @@ pub trait KnownSeries {
     fn labels(&self, name: &str) -> Option<Vec<&str>>;
     /// All metric names, for did-you-mean.
     fn names(&self) -> Vec<&str>;
+    /// All values that a label of a metric may have; `None` where that is not known beforehand.
+    fn values(&self, _name: &str, _label: &str) -> Option<&[&str]> {
+        None
+    }
+    /// The least and the greatest value that a metric may have.
+    fn bounds(&self, _name: &str) -> Option<(f64, f64)> {
+        None
+    }
 }
 
 impl std::fmt::Display for Expr {
@@ -142,6 +152,21 @@ impl Expr {
     /// Finds series and label names that this build does not export.
     pub fn check(&self, known: &dyn KnownSeries) -> Result<(), ExprError> {
         check::node(&self.root, known)
+    }
+
+    /// Parts that can never yield anything, whatever the values are.
+    pub fn never(&self, known: &dyn KnownSeries) -> Vec<Never> {
+        analysis::never(&self.root, known)
+    }
+
+    /// Values in matchers that no series has, beside others that some have.
+    pub fn idle_values(&self, known: &dyn KnownSeries) -> Vec<ExprError> {
+        analysis::idle_values(&self.root, known)
+    }
+
+    /// What can be proven of this expression together with others.
+    pub fn facts(&self, known: &dyn KnownSeries) -> Facts {
+        Facts::of(&self.root, known)
     }
 
     /// The metrics it reads, in the order of their names, each with how much past it needs, in
