@@ -39,7 +39,11 @@ impl Display for Node {
 }
 
 fn write_number(f: &mut Formatter<'_>, number: f64) -> Result {
-    if number.is_infinite() { f.write_str("Inf") } else { write!(f, "{number:?}") }
+    match number.abs() {
+        f64::INFINITY => f.write_str("Inf"),
+        0.0 | 1e-3..1e15 => write!(f, "{number}"),
+        _ => write!(f, "{number:?}"),
+    }
 }
 
 fn write_text(f: &mut Formatter<'_>, text: &str) -> Result {

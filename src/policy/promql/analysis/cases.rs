@@ -267,12 +267,7 @@ impl<'k> Looker<'k> {
         if !dead {
             let message = format!("no element of the left side has a partner here: {why}");
             let error = ExprError::new(binary.right.span.clone(), message);
-            let hint = match binary.matching.written {
-                true => "match by labels that both sides have with equal values",
-                false => "write on() to match whatever the labels are, or on(label)",
-            };
-            let operator = binary.op.symbol();
-            self.dead.push(error.with_hint(format!("{hint}, right after {operator}")));
+            self.dead.push(error.with_hint(partner_hint(binary, &left, &right)));
         }
         false
     }
@@ -325,6 +320,20 @@ impl<'k> Looker<'k> {
         }
         *cases = possible;
     }
+}
+
+/// How elements of the two sides could find each other.
+fn partner_hint(binary: &Binary, left: &Shape, right: &Shape) -> String {
+    let operator = binary.op.symbol();
+    let on = match (left.single, right.single) {
+        _ if binary.matching.written => {
+            return "match by labels that both sides have with equal values".to_owned();
+        }
+        (false, true) if !binary.op.is_set() => "on() group_left",
+        (true, false) if !binary.op.is_set() => "on() group_right",
+        _ => "on()",
+    };
+    format!("{operator} {on} matches whatever the labels are")
 }
 
 fn product(left: &[Case], right: &[Case]) -> Vec<Case> {
