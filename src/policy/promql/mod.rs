@@ -9,6 +9,7 @@ mod lexer;
 mod literal;
 mod matcher;
 mod parser;
+mod rewrite;
 mod suggest;
 mod syntax;
 #[cfg(test)]
@@ -126,7 +127,8 @@ pub trait KnownSeries {
 }
 
 impl std::fmt::Display for Expr {
-    /// In one line; it parses to the same expression.
+    /// In one line, or with `{:#}` each outer `and`, `or` and `unless` in a line of its own. It
+    /// parses to the same expression.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.root.fmt(f)
     }
@@ -162,6 +164,37 @@ impl Expr {
     /// Values in matchers that no series has, beside others that some have.
     pub fn idle_values(&self, known: &dyn KnownSeries) -> Vec<ExprError> {
         analysis::idle_values(&self.root, known)
+    }
+
+    /// The same condition for series as Prometheus has them, with the labels of a target, of which
+    /// these tell targets apart; `None` where nothing changes. An error is of a part that cannot be
+    /// told apart.
+    pub fn by(
+        &self,
+        labels: &[Arc<str>],
+        known: &dyn KnownSeries,
+    ) -> Result<Option<Self>, ExprError> {
+        let rewritten = rewrite::by(&self.root, labels, known)?;
+        Ok(rewritten.map(|root| Self { root, patterns: self.patterns }))
+    }
+
+    /// The same with ranges of at least that length; `None` where nothing changes.
+    pub fn widened(&self, least_ms: i64) -> Option<Self> {
+        let root = rewrite::widened(&self.root, least_ms)?;
+        Some(Self { root, patterns: self.patterns })
+    }
+
+    /// The shortest range in it.
+    pub fn shortest_range_ms(&self) -> Option<i64> {
+        let mut shortest = None;
+        let mut nodes = vec![&self.root];
+        while let Some(node) = nodes.pop() {
+            if let Kind::Range { range_ms, .. } = &node.kind {
+                shortest = Some(shortest.map_or(*range_ms, |least: i64| least.min(*range_ms)));
+            }
+            nodes.extend(node.children());
+        }
+        shortest
     }
 
     /// What can be proven of this expression together with others.

@@ -22,6 +22,7 @@ use super::syntax::{Kind, Node, Selector, ValueType};
 use super::{ExprError, KnownSeries};
 use cases::{Case, Looker};
 use order::{Atom, Order};
+pub(super) use shape::shape;
 use term::{Fuel, Scope, Term};
 
 /// Elements of a second expression count from here.

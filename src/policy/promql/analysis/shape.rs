@@ -86,7 +86,7 @@ impl Possible {
 
 /// The labels of a vector's elements.
 #[derive(Clone, Debug)]
-pub(super) struct Shape {
+pub(in crate::policy::promql) struct Shape {
     /// All others are absent.
     labels: BTreeMap<Arc<str>, Possible>,
     /// Whether there is at most one element at any time.
@@ -101,6 +101,11 @@ impl Shape {
     /// What a label can be.
     pub(super) fn of(&self, label: &str) -> Possible {
         self.labels.get(label).cloned().unwrap_or_else(Possible::absent)
+    }
+
+    /// The labels that elements may have.
+    pub(in crate::policy::promql) fn names(&self) -> Vec<Arc<str>> {
+        self.labels.keys().cloned().collect()
     }
 
     /// A label that no value can satisfy.
@@ -132,7 +137,7 @@ impl Shape {
 
 /// The shape of a vector; of a number, that of a single element without labels. `None` where a
 /// metric is not known.
-pub(super) fn shape(node: &Node, known: &dyn KnownSeries) -> Option<Shape> {
+pub(in crate::policy::promql) fn shape(node: &Node, known: &dyn KnownSeries) -> Option<Shape> {
     match &node.kind {
         Kind::Number(_) | Kind::Text(_) => Some(Shape::single()),
         Kind::Selector(inner) | Kind::Range { selector: inner, .. } => selector(inner, known),
