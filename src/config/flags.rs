@@ -20,6 +20,8 @@ pub struct RunFlags {
     pub config_file: Option<PathBuf>,
 
     /// Whether remedies are carried out [default: observe].
+    ///
+    /// With this flag, `mode` in the configuration file counts for nothing, at a reload either.
     #[arg(long, value_name = "MODE", value_enum)]
     pub mode: Option<ModeFlag>,
 
@@ -76,6 +78,8 @@ pub struct RunFlags {
     pub sysfs: Option<PathBuf>,
 
     /// The kernel log: a device, or a file or pipe of such records [default: /dev/kmsg].
+    ///
+    /// Only /dev/kmsg has a substitute, the syslog(2) ring, where it cannot be opened.
     #[arg(long = "path.kmsg", value_name = "FILE")]
     pub kmsg: Option<PathBuf>,
 

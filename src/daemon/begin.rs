@@ -66,7 +66,12 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     let begin = recorder::begin(&loaded, started, &boot_id, next_decision, resume.as_ref());
     let recorder = Recorder::start(&settings, begin);
     policy.resume_kernel_log(resume.map(|point| point.known).unwrap_or_default());
-    let kernel_log = KernelLogSource::open(&settings.path.kmsg, resume_from);
+    // Another log than the kernel's own is not to be replaced by the kernel's.
+    let open_log = match settings.path.kmsg == Path::new(KERNEL_RING) {
+        true => KernelLogSource::open_or_syslog,
+        false => KernelLogSource::open,
+    };
+    let kernel_log = open_log(&settings.path.kmsg, resume_from);
     let status = Arc::new(ArcSwap::from_pointee(policy.status(started)));
     let (outcome_sender, outcomes) = channel();
     let worker = start_worker(&settings, &journal, &wake, outcome_sender)?;
