@@ -75,7 +75,12 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         policy.resume_kernel_log(point.known);
         policy.resume_events(&point.last_events);
     }
-    let kernel_log = KernelLogSource::open(&settings.path.kmsg, resume_from);
+    // Another log than the kernel's own is not to be replaced by the kernel's.
+    let open_log = match settings.path.kmsg == Path::new(KERNEL_RING) {
+        true => KernelLogSource::open_or_syslog,
+        false => KernelLogSource::open,
+    };
+    let kernel_log = open_log(&settings.path.kmsg, resume_from);
     let status = Arc::new(ArcSwap::from_pointee(policy.status(started)));
     let (outcome_sender, outcomes) = channel();
     let worker = start_worker(&settings, &journal, &pause, &wake, outcome_sender)?;
