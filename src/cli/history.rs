@@ -345,12 +345,21 @@ pub(super) fn outcome_text(
         let before = before.map_or("?".to_owned(), value_text);
         append(&mut text, format_args!("; {} {before} → {}", after.series, value_text(after)));
     }
-    text.push_str(match assessment.aim_met {
-        Some(true) => "; aim met",
-        Some(false) => "; aim missed",
-        None => "; whether the aim is met cannot be told",
-    });
+    text.push_str("; ");
+    text.push_str(aim_text(assessment));
     text
+}
+
+/// Without an aim of its own, a remedy aims at the end of its rule's condition.
+pub(super) fn aim_text(assessment: &Assessment) -> &'static str {
+    match (assessment.aim_met, assessment.has_aim) {
+        (Some(true), true) => "aim met",
+        (Some(false), true) => "aim missed",
+        (None, true) => "whether the aim is met cannot be told",
+        (Some(true), false) => "the rule's condition has ended",
+        (Some(false), false) => "the rule's condition still holds",
+        (None, false) => "whether the rule's condition still holds cannot be told",
+    }
 }
 
 pub(super) fn alert_text(change: &AlertChange) -> String {

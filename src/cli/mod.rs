@@ -3,9 +3,11 @@
 pub mod dmesg;
 pub mod history;
 mod log;
+mod log_input;
 pub mod replay;
 pub mod rules;
 pub mod run;
+mod words;
 
 use clap::{Parser, Subcommand};
 

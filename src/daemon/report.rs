@@ -108,13 +108,23 @@ pub(super) fn outcome(outcome: &Outcome) {
 }
 
 fn assessment(assessment: &Assessment) {
-    let aim = match assessment.aim_met {
-        Some(true) => "met",
-        Some(false) => "missed",
-        None => "unknown",
-    };
-    let (before, after) = (list(&assessment.before), list(&assessment.after));
-    tracing::info!(id = %assessment.decision, aim, before, after, "measured");
+    let (id, before, after) =
+        (assessment.decision, list(&assessment.before), list(&assessment.after));
+    if assessment.has_aim {
+        let aim = match assessment.aim_met {
+            Some(true) => "met",
+            Some(false) => "missed",
+            None => "unknown",
+        };
+        tracing::info!(%id, aim, before, after, "measured");
+    } else {
+        let condition = match assessment.aim_met {
+            Some(true) => "ended",
+            Some(false) => "holds",
+            None => "unknown",
+        };
+        tracing::info!(%id, condition, before, after, "measured");
+    }
 }
 
 fn list(evidence: &[Evidence]) -> String {

@@ -206,6 +206,7 @@ impl Course {
             decision,
             at: around.at,
             aim_met,
+            has_aim: case.remedy.aim.is_some(),
             before: std::mem::take(before),
             after: evidence(case.rule, around.store),
         });

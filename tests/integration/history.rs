@@ -74,6 +74,7 @@ fn fill(dir: &Path) -> Journal {
         decision: DecisionId(1),
         at: at(3),
         aim_met: Some(true),
+        has_aim: true,
         before: evidence(1.2),
         after: evidence(6.5),
     }));

@@ -9,8 +9,9 @@ use serde::Serialize;
 use super::compare::{Comparison, Side};
 use super::replayer::{Replayer, Stepped};
 use crate::cli::history::{
-    alert_text, decision_text, event_text, outcome_text, printable, value_text,
+    aim_text, alert_text, decision_text, event_text, outcome_text, printable, value_text,
 };
+use crate::cli::words::count;
 use crate::model::{Assessment, Decision, Moment, Observation};
 use crate::recording::Entry;
 
@@ -64,6 +65,8 @@ struct Summary<'a> {
     to: Option<Timestamp>,
     compared: bool,
     differences: u64,
+    /// Part of it is damaged or missing.
+    cut: bool,
     verdict: &'a str,
     limit: &'static str,
 }
@@ -109,7 +112,8 @@ impl<W: Write> Show<W> {
             Entry::Gap { steps } => self.remark(&match steps {
                 0 => "some steps are missing here: decisions are not compared from here".to_owned(),
                 steps => format!(
-                    "{steps} steps could not be recorded here: decisions are not compared from here"
+                    "{} could not be recorded here: decisions are not compared from here",
+                    count(*steps, "step")
                 ),
             }),
             Entry::Reload { at, .. } => {
@@ -180,7 +184,7 @@ impl<W: Write> Show<W> {
     }
 
     /// The last lines.
-    pub(super) fn summary(&mut self, comparison: &Comparison) -> anyhow::Result<()> {
+    pub(super) fn summary(&mut self, comparison: &Comparison, is_cut: bool) -> anyhow::Result<()> {
         let verdict = comparison.verdict();
         let (from, to) = (self.first.map(|at| at.utc), self.last.map(|at| at.utc));
         if self.json {
@@ -191,6 +195,7 @@ impl<W: Write> Show<W> {
                 to,
                 compared: comparison.has_compared(),
                 differences: comparison.differences(),
+                cut: is_cut,
                 verdict: &verdict,
                 limit: LIMIT,
             };
@@ -198,17 +203,26 @@ impl<W: Write> Show<W> {
             return Ok(writeln!(self.out)?);
         }
         let Counts { steps, events, alerts, decisions } = self.counts;
-        let mut text = format!("\n{steps} steps");
+        let mut text = format!("\n{}", count(steps, "step"));
         if let (Some(from), Some(to)) = (from, to) {
             // Writing to a String cannot fail.
             write!(text, " from {from:.3} to {to:.3}").unwrap_or_default();
         }
         writeln!(
             self.out,
-            "{text}: {events} events, {alerts} changes of alerts, {decisions} decisions.\n\
-             {verdict}\n{LIMIT}"
+            "{text}: {}, {} in alerts, {}.\n{verdict}\n{LIMIT}",
+            count(events, "event"),
+            count(alerts, "change"),
+            count(decisions, "decision"),
         )?;
+        if is_cut {
+            writeln!(self.out, "Part of the recording is damaged or missing: see above.")?;
+        }
         Ok(())
+    }
+
+    pub(super) fn has_events(&self) -> bool {
+        self.counts.events > 0
     }
 
     pub(super) fn flush(&mut self) -> anyhow::Result<()> {
@@ -251,11 +265,7 @@ impl<W: Write> Show<W> {
 
 fn assessment_text(assessment: &Assessment) -> String {
     let mut text = format!("#{}: ", assessment.decision);
-    text.push_str(match assessment.aim_met {
-        Some(true) => "aim met",
-        Some(false) => "aim missed",
-        None => "whether the aim is met cannot be told",
-    });
+    text.push_str(aim_text(assessment));
     for after in &assessment.after {
         let before = assessment.before.iter().find(|before| before.series == after.series);
         let before = before.map_or_else(|| "?".to_owned(), value_text);
