@@ -16,8 +16,7 @@ use serde::Serialize;
 
 use super::Exit;
 use super::log_input::{LogInput, ReadAs, STANDARD_INPUT, not_a_log, utc_from, written};
-use super::words::count;
-use crate::model::{Event, KernelEvent, Recovery};
+use crate::model::{Event, KernelEvent, Recovery, counted};
 use crate::parse::dmesg::{LogText, Message};
 use crate::parse::kernel::EventAssembler;
 
@@ -42,20 +41,35 @@ pub struct DmesgArguments {
 }
 
 const AFTER_HELP: &str = "\
-Reads what dmesg prints in any of its time formats (-T, -x, -r, -d, -e, --json, …), the journal's
-short formats and JSON, syslog files, raw /dev/kmsg, bare lines, and any of these indented, quoted
-or with a container log's stamps. Only what the kernel wrote counts, and the kills that systemd-oomd
-and earlyoom log themselves.
+Reads what dmesg prints in any of its time formats (-T, -x, -r, -d, -e, --json, …; JSON also as jq
+lays it out), the journal's short formats and JSON, syslog files, raw /dev/kmsg, bare lines, and any
+of these indented, quoted or with a container log's stamps. Only what the kernel wrote counts, and
+the kills that systemd-oomd and earlyoom log themselves.
+
+A kill is told once, however many lines report it, and as soon as one line proves it: the kernel
+writes at most ten OOM traces in five seconds, and of further kills only `Killed process …`, so that
+line counts alone, and so does an `oom-kill:` line whose end was lost. What only other lines would
+tell (cgroup, trigger, driver) is null then.
+
+With --json: `utc` where the log tells the time with its zone. Times without a zone (dmesg -T,
+journalctl, syslog) are taken for this machine's (TZ), and `utc_from` says \"local_time\"; where the
+year is missing too, the last one is taken that is not after the file was written (for standard
+input: after now), and `utc_from` says \"local_time_without_year\". So read other machines' logs
+with their zone: TZ=America/New_York umawarden dmesg kern.log. `uptime_seconds` is the kernel's own
+clock, where the log has it. utc is null where only that is known, and for dmesg -e and names of
+months that are not English.
 
 Exit codes, as a linter's: 0 the log was read and tells of nothing, 1 it tells of at least one event
-(recovered ones too; not the records that --all adds), 2 it cannot be read. So 1 is an answer, not a
-failure. Under `set -e`:
+(recovered ones too; not the records that --all adds), 2 it cannot be read, or is no log. So 1 is an
+answer, not a failure. Under `set -e`:
   umawarden dmesg --json incident.log > events.json || [ $? -eq 1 ]
 
 Examples:
-  umawarden dmesg
-  journalctl -k -b -1 | umawarden dmesg -
-  umawarden dmesg --json incident.log | jq -r .kind | sort | uniq -c";
+  umawarden dmesg                                       this machine, now (as root)
+  journalctl -k -b -1 | umawarden dmesg -               the boot before this one
+  umawarden dmesg --json incident.log | jq -r .kind | sort | uniq -c
+  umawarden dmesg --json kern.log | jq -c 'select(.kind == \"oom_kill\") | [.utc, .comm, .memcg]'
+  zcat /var/log/kern.log.2.gz | umawarden dmesg -";
 
 /// Runs the command.
 ///
@@ -291,10 +305,10 @@ impl<W: Write> Report<W> {
 
     fn summary(&mut self) -> anyhow::Result<()> {
         if self.counts.is_empty() {
-            writeln!(self.out, "Nothing found in {}.", count(self.messages, "message"))?;
+            writeln!(self.out, "Nothing found in {}.", counted(self.messages, "message"))?;
             return Ok(());
         }
-        writeln!(self.out, "\nIn {}:", count(self.messages, "message"))?;
+        writeln!(self.out, "\nIn {}:", counted(self.messages, "message"))?;
         for (kind, count) in &self.counts {
             writeln!(self.out, "{count:>8}  {kind:<18}  {}", meaning(kind))?;
         }

@@ -2,12 +2,12 @@
 
 pub mod dmesg;
 pub mod history;
+mod json_time;
 mod log;
 mod log_input;
 pub mod replay;
 pub mod rules;
 pub mod run;
-mod words;
 
 use clap::{Parser, Subcommand};
 

@@ -1,8 +1,10 @@
 //! What the log says of events, decisions and outcomes.
 
+use std::path::Path;
 use std::time::Duration;
 
 use super::gate::Gate;
+use crate::journal::JournalError;
 use crate::model::{
     AlertChange, AlertState, Assessment, Decision, Evidence, Mode, Outcome, OutcomeResult, Reading,
     Verdict,
@@ -92,6 +94,21 @@ fn decision(decision: &Decision) {
         }
         (Verdict::Act, Mode::Enforce) => tracing::warn!(%id, %rule, %action, because, "act"),
     }
+}
+
+/// Says what it means that the journal could not be closed, and what to do.
+pub(super) fn journal_lacks_newest(dir: &Path, error: &JournalError) {
+    let reason = match error {
+        JournalError::Dropped => "they could not be written".to_owned(),
+        error => error.to_string(),
+    };
+    tracing::error!(
+        reason,
+        "the journal lacks its newest entries: `umawarden history` will not show them, this log \
+         has them; the kernel log is read again from where the journal ends. Look at the space, \
+         the permissions and the health of the disk of {}",
+        dir.display()
+    );
 }
 
 /// Logs how an action ended.

@@ -10,6 +10,7 @@ mod observation;
 mod operator;
 mod reading;
 mod series;
+mod wording;
 
 pub use alert::{AlertChange, AlertState};
 pub use decision::{
@@ -22,3 +23,4 @@ pub use observation::{KernelRecord, Observation, Readings, Source};
 pub use operator::{OperatorCommand, OperatorOrder, Pause, RuleSelector};
 pub use reading::{Reading, as_number};
 pub use series::{METRICS, Metric, MetricKind, Schema, SeriesKey, metric};
+pub use wording::counted;

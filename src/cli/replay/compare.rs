@@ -1,7 +1,6 @@
 //! Decisions of two sides, step by step.
 
-use crate::cli::words::count;
-use crate::model::Decision;
+use crate::model::{Decision, counted};
 
 /// One of the two sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,12 +130,12 @@ impl Comparison {
             },
             What::Recorded => format!("{}.", differ(differences, " from what was recorded")),
             What::Rules if differences == 0 => {
-                format!("Both rules decide the same: {}.", count(self.same, "decision"))
+                format!("Both rules decide the same: {}.", counted(self.same, "decision"))
             }
             What::Rules => format!("{}; the same: {}.", differ(differences, ""), self.same),
         };
         if self.left_out > 0 {
-            let left_out = count(self.left_out, "recorded decision");
+            let left_out = counted(self.left_out, "recorded decision");
             text += &format!(" Not compared: {left_out}, as it is not known what came before.");
         }
         text
@@ -158,5 +157,5 @@ impl Comparison {
 
 fn differ(decisions: u64, from: &str) -> String {
     let verb = if decisions == 1 { "differs" } else { "differ" };
-    format!("{} {verb}{from}", count(decisions, "decision"))
+    format!("{} {verb}{from}", counted(decisions, "decision"))
 }

@@ -11,8 +11,8 @@ use super::replayer::{Replayer, Stepped};
 use crate::cli::history::{
     aim_text, alert_text, decision_text, event_text, outcome_text, printable, value_text,
 };
-use crate::cli::words::count;
-use crate::model::{Assessment, Decision, Moment, Observation};
+use crate::cli::json_time::{Object, OutcomeObject};
+use crate::model::{Assessment, Decision, Event, Moment, Observation, counted};
 use crate::recording::Entry;
 
 /// Said under every replay.
@@ -36,18 +36,6 @@ struct Counts {
     events: u64,
     alerts: u64,
     decisions: u64,
-}
-
-/// One line of `--json`.
-#[derive(Serialize)]
-struct Object<'a, T> {
-    time: Timestamp,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    kind: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    side: Option<&'static str>,
-    #[serde(flatten)]
-    entry: &'a T,
 }
 
 #[derive(Serialize)]
@@ -113,14 +101,14 @@ impl<W: Write> Show<W> {
                 0 => "some steps are missing here: decisions are not compared from here".to_owned(),
                 steps => format!(
                     "{} could not be recorded here: decisions are not compared from here",
-                    count(*steps, "step")
+                    counted(*steps, "step")
                 ),
             }),
             Entry::Reload { at, .. } => {
                 self.note(*at)?;
                 for change in &stepped.ended {
                     self.counts.alerts += 1;
-                    self.line(at.utc, Some("alert"), change, || alert_text(change))?;
+                    self.line(*at, "alert", change, || alert_text(change))?;
                 }
                 Ok(())
             }
@@ -141,26 +129,26 @@ impl<W: Write> Show<W> {
         self.last = Some(at);
         for observation in seen {
             if let Observation::Outcome(outcome) = observation {
-                self.line(at.utc, Some("outcome"), outcome, || outcome_text(outcome, None, None))?;
+                let object = OutcomeObject::new(None, outcome, None);
+                self.line(at, "outcome", &object, || outcome_text(outcome, None, None))?;
             }
         }
         let step = &stepped.step;
         for event in &step.events {
             self.counts.events += 1;
-            let time = event.utc.unwrap_or(at.utc);
-            self.line_of(time, event.kind.kind(), None, event, || event_text(&event.kind))?;
+            self.event(at, event)?;
         }
         for change in &step.alerts {
             self.counts.alerts += 1;
-            self.line(at.utc, Some("alert"), change, || alert_text(change))?;
+            self.line(at, "alert", change, || alert_text(change))?;
         }
         for assessment in &step.assessments {
             let text = || assessment_text(assessment);
-            self.line(at.utc, Some("assessment"), assessment, text)?;
+            self.line(at, "assessment", assessment, text)?;
         }
         for decision in &step.decisions {
             self.counts.decisions += 1;
-            self.line(at.utc, Some("decision"), decision, || decision_text(decision))?;
+            self.line(at, "decision", decision, || decision_text(decision))?;
         }
         Ok(())
     }
@@ -174,8 +162,7 @@ impl<W: Write> Show<W> {
         decision: &Decision,
     ) -> anyhow::Result<()> {
         if self.json {
-            let kind = Some("difference");
-            let object = Object { time: at.utc, kind, side: Some(name), entry: decision };
+            let object = Object::new(at.utc, decision).of_kind("difference").at(at).of_side(name);
             return self.object(&object);
         }
         let (sign, text) = (side.sign(), decision_text(decision));
@@ -203,7 +190,7 @@ impl<W: Write> Show<W> {
             return Ok(writeln!(self.out)?);
         }
         let Counts { steps, events, alerts, decisions } = self.counts;
-        let mut text = format!("\n{}", count(steps, "step"));
+        let mut text = format!("\n{}", counted(steps, "step"));
         if let (Some(from), Some(to)) = (from, to) {
             // Writing to a String cannot fail.
             write!(text, " from {from:.3} to {to:.3}").unwrap_or_default();
@@ -211,9 +198,9 @@ impl<W: Write> Show<W> {
         writeln!(
             self.out,
             "{text}: {}, {} in alerts, {}.\n{verdict}\n{LIMIT}",
-            count(events, "event"),
-            count(alerts, "change"),
-            count(decisions, "decision"),
+            counted(events, "event"),
+            counted(alerts, "change"),
+            counted(decisions, "decision"),
         )?;
         if is_cut {
             writeln!(self.out, "Part of the recording is damaged or missing: see above.")?;
@@ -231,20 +218,8 @@ impl<W: Write> Show<W> {
 
     fn line<T: Serialize>(
         &mut self,
-        time: Timestamp,
-        kind: Option<&'static str>,
-        entry: &T,
-        text: impl FnOnce() -> String,
-    ) -> anyhow::Result<()> {
-        self.line_of(time, kind.unwrap_or_default(), kind, entry, text)
-    }
-
-    /// `kind` is left out of the JSON where the entry has one of its own.
-    fn line_of<T: Serialize>(
-        &mut self,
-        time: Timestamp,
-        name: &str,
-        kind: Option<&'static str>,
+        at: Moment,
+        kind: &'static str,
         entry: &T,
         text: impl FnOnce() -> String,
     ) -> anyhow::Result<()> {
@@ -252,9 +227,25 @@ impl<W: Write> Show<W> {
             return Ok(());
         }
         if self.json {
-            return self.object(&Object { time, kind, side: None, entry });
+            return self.object(&Object::new(at.utc, entry).of_kind(kind).at(at));
         }
-        Ok(writeln!(self.out, "{time:.3}  {name:<18}  {}", printable(&text()))?)
+        self.text(at.utc, kind, &text())
+    }
+
+    /// An event says its kind itself, and its time may be another one.
+    fn event(&mut self, at: Moment, event: &Event) -> anyhow::Result<()> {
+        if self.only_differences {
+            return Ok(());
+        }
+        let time = event.utc.unwrap_or(at.utc);
+        if self.json {
+            return self.object(&Object::new(time, event));
+        }
+        self.text(time, event.kind.kind(), &event_text(&event.kind))
+    }
+
+    fn text(&mut self, time: Timestamp, kind: &str, text: &str) -> anyhow::Result<()> {
+        Ok(writeln!(self.out, "{time:.3}  {kind:<18}  {}", printable(text))?)
     }
 
     fn object(&mut self, object: &impl Serialize) -> anyhow::Result<()> {

@@ -125,7 +125,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_taken_in_bounded_memory(bytes in prop::collection::vec(any::<u8>(), 0..500)) {
+        fn any_bytes_are_taken_in_bounded_memory(
+            bytes in prop::collection::vec(any::<u8>(), 0..500),
+        ) {
             let mut records = JsonRecords::new();
             for byte in bytes.iter().cycle().take(200_000) {
                 if let Some(record) = records.push(*byte) {
