@@ -263,20 +263,21 @@ def slow_leak_through_pipes(node):
 
 @incident("A cgroup's processes go to swap, 2.5 GiB of them, while little is available: swap hides "
           "that memory has run out.",
-          must_act=["memory/SwapHidesExhaustion"], may_act=[RUNS_OUT])
+          must_act=["memory/SwapHidesExhaustion"], may_act=[RUNS_OUT, CACHE_EATS_RESERVE])
 def swap_storm(node):
     begin_with_empty_page_cache(node)
     with open("/sys/block/zram0/disksize", "w") as file:
         file.write(str(4 * GIB))
 
-    def reset():
+    def remove_swap():
+        # What is left in it has to find room first.
+        node.wait_until(lambda: subprocess.run(["swapoff", "/dev/zram0"]).returncode == 0)
         with open("/sys/block/zram0/reset", "w") as file:
             file.write("1")
 
-    node.undo.callback(reset)
     node.run("mkswap", "/dev/zram0")
     node.run("swapon", "/dev/zram0")
-    node.undo.callback(node.run, "swapoff", "/dev/zram0")
+    node.undo.callback(remove_swap)
     procs = node.memory_cgroup(256 * MIB)
 
     def swap():
@@ -286,26 +287,31 @@ def swap_storm(node):
         for at in range(0, 3 * GIB, 8 * MIB):
             for page in range(at, at + 8 * MIB, PAGE):
                 memory[page:page + 8] = page.to_bytes(8, "little")
-            time.sleep(0.04)
+            time.sleep(0.03)
         signal.pause()
 
+    node.fork(hold(22 * GIB, 4 * GIB, huge=True, until_available=2800 * MIB))
+    node.wait_until(lambda: meminfo("MemAvailable") < 2900 * MIB)
     node.start()
-    node.fork(hold(22 * GIB, 4 * GIB, huge=True, until_available=2700 * MIB))
     node.fork(swap)
-    node.wait(30)
+    node.wait_until(lambda: meminfo("SwapTotal") - meminfo("SwapFree") > 2400 * MIB)
+    node.wait(2)
 
 
 @incident("Memory falls fast to an eighth and comes back, as when CUDA graphs are captured. That is "
           "no incident.")
 def harmless_dip(node):
     begin_with_empty_page_cache(node)
+    engine = node.fork(hold(22 * GIB, 12 * GIB, huge=True, until_available=7 * GIB))
+    node.wait_until(lambda: meminfo("MemAvailable") < 7 * GIB + 100 * MIB)
     node.start()
     for _ in range(2):
-        node.fork(hold(22 * GIB, 12 * GIB, huge=True, until_available=2600 * MIB))
+        graphs = node.fork(hold(6 * GIB, 12 * GIB, huge=True, until_available=2600 * MIB))
         node.wait_until(lambda: meminfo("MemAvailable") < 2700 * MIB)
         node.wait(0.8)
-        node.release()
+        node.release(graphs)
         node.wait(4)
+    node.release(engine)
 
 
 @incident("An engine starts on an empty machine and takes half of it at once: there is enough left.")
@@ -406,8 +412,8 @@ def oom_storm_with_lost_records(node):
     node.wait(6)
 
 
-@incident("meminfo cannot be read for ten seconds, while the page cache floods: what would act is "
-          "unknown, holds, and that is told; then it acts.",
+@incident("meminfo cannot be read for ten seconds, while the page cache floods: what would act does "
+          "not, since it is unknown, and that is told; then it acts.",
           must_act=["umawarden/SourceDown", CACHE_EATS_RESERVE], may_act=[RECLAIM_STORM])
 def a_source_fails(node):
     begin_with_empty_page_cache(node)
