@@ -15,6 +15,7 @@ use serde::Serialize;
 
 use super::Exit;
 use super::json_time::{Object, OutcomeObject};
+use super::order_text::order_text;
 use crate::journal::{FILE_NAME, JournalReader, ReadError, TimelineItem, TimelineQuery};
 use crate::model::{
     AlertChange, Assessment, Decision, Evidence, KernelEvent, Mode, Moment, Outcome, OutcomeResult,
@@ -55,7 +56,7 @@ pub struct HistoryArguments {
 }
 
 const AFTER_HELP: &str = "\
-Kinds: decision, outcome, alert, note; and of kernel events nv_no_memory, nv_alloc_failed, xid,
+Kinds: decision, outcome, alert, note, operator (what people ordered); and of kernel events nv_no_memory, nv_alloc_failed, xid,
 uvm_fatal, oom_kill, oom_no_victim, oom_reaped, oom_unreapable, page_alloc_failure, hung_task,
 userspace_kill.
 
@@ -230,6 +231,7 @@ fn write_json(to: &mut impl Write, time: Timestamp, item: &TimelineItem) -> std:
         }
         TimelineItem::Alert(change) => object(to, time, ("alert", change.at), change)?,
         TimelineItem::Note(note) => object(to, time, ("note", note.at), note)?,
+        TimelineItem::Operator(command) => object(to, time, ("operator", command.at), command)?,
         TimelineItem::Unreadable => return Ok(()),
     }
     writeln!(to)
@@ -253,6 +255,7 @@ impl std::fmt::Display for Line<'_> {
             }
             TimelineItem::Alert(change) => ("alert", alert_text(change)),
             TimelineItem::Note(note) => ("note", note.text.clone()),
+            TimelineItem::Operator(command) => ("operator", order_text(command)),
             TimelineItem::Unreadable => ("unreadable", String::new()),
         };
         write!(f, "{:.3}  {kind:<18}  {}", self.time, printable(&text))

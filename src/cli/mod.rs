@@ -5,6 +5,7 @@ pub mod history;
 mod json_time;
 mod log;
 mod log_input;
+mod order_text;
 pub mod replay;
 pub mod rules;
 pub mod run;

@@ -55,7 +55,11 @@ pub fn parse_rules(
         }
         mistakes.extend(findings.into_mistakes());
     }
-    if mistakes.is_empty() { Ok(RuleSet { groups }) } else { Err(Mistakes(mistakes)) }
+    if mistakes.is_empty() {
+        Ok(RuleSet { groups, ..RuleSet::default() })
+    } else {
+        Err(Mistakes(mistakes))
+    }
 }
 
 struct Reader<'f> {

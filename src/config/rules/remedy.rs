@@ -7,6 +7,7 @@ use crate::config::decode::{self, Findings, Table};
 use crate::config::measure::duration_within;
 use crate::config::yaml::{Content, Node};
 use crate::model::{Action, CacheKind};
+use crate::policy::guard::RemedyRails;
 use crate::policy::promql::did_you_mean;
 use crate::policy::rule::{AtMost, Query, Remedy};
 
@@ -52,7 +53,13 @@ pub(super) fn read(node: &Node, findings: &mut Findings<'_>) -> Option<Remedy> {
         Some(node) => at_most(node, findings),
         None => Some(DEFAULT_AT_MOST),
     };
-    Some(Remedy { aim: aim?, steps: steps?, cooldown: cooldown?, at_most: Some(at_most?) })
+    Some(Remedy {
+        aim: aim?,
+        steps: steps?,
+        cooldown: cooldown?,
+        at_most: Some(at_most?),
+        rails: RemedyRails::default(),
+    })
 }
 
 /// An aim is met when it yields anything: one that compares nothing would end every remedy at once.
