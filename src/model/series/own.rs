@@ -74,7 +74,8 @@ pub(super) const METRICS: &[Metric] = &[
         "uma_kernel_log_lost_records_total",
         &[],
         "Numbers missing between kernel-log records: overwritten in the kernel's ring before they \
-         could be read; the syslog ring does not tell. In a file or FIFO: not in it, or damaged there.",
+         could be read, which the syslog ring does not tell. In a file or FIFO: not in it, or \
+         damaged there.",
     ),
     Metric::counter(
         Source::KernelLog,
