@@ -244,7 +244,11 @@ impl Daemon {
     fn read_kernel_log(&mut self) -> ReadEnd {
         let clock = ReadClock { at: clock::now(), monotonic: clock::monotonic() };
         let from = self.seen.len();
+        let reader = self.kernel_log.reader();
         let end = self.kernel_log.read(clock, &mut self.seen, RECORDS_A_TURN);
+        if self.kernel_log.reader() != reader {
+            self.seen.push(Observation::Readings(self.own.kernel_log(&self.kernel_log)));
+        }
         let last = self.seen[from..].iter().rev().find_map(|seen| match seen {
             Observation::KernelRecord(record) => Some(record.seq),
             _ => None,
@@ -282,6 +286,7 @@ impl Daemon {
         let began = clock::uptime();
         let mut step = self.policy.step(now, &self.seen);
         self.own.set_step_duration(clock::uptime().saturating_sub(began));
+        self.report.sources(now.uptime, &self.seen);
         self.recorder.step(now, &mut self.seen, &step);
         self.status.store(Arc::new(self.policy.status(now)));
         let answers = std::mem::take(&mut step.answers);
@@ -290,7 +295,7 @@ impl Daemon {
     }
 
     fn write_down(&mut self, now: Moment, mut step: Step) {
-        self.report.step(now.uptime, &mut step);
+        self.report.step(now, &mut step);
         self.write_down_kernel_log(now.uptime, step.events);
         for change in step.alerts {
             self.journal.record(&Entry::Alert(change));
@@ -382,7 +387,7 @@ impl Daemon {
         let stopped = Note { at: clock::now(), text: "stopped".to_owned() };
         self.journal.record(&Entry::Note(stopped));
         if let Err(error) = self.journal.close(left()) {
-            tracing::error!("the journal did not end well: {error}");
+            report::journal_lacks_newest(&self.settings.storage.path, &error);
         }
         self.recorder.close(left());
         self.service.close(left());
