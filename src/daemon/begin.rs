@@ -156,7 +156,10 @@ fn start_worker(
 ) -> anyhow::Result<ActionWorker> {
     let (journal, wake) = (Arc::clone(journal), wake.clone());
     ActionWorker::start(WorkerSetup {
-        executor: Box::new(Live { procfs: settings.path.procfs.clone() }),
+        executor: Box::new(Live {
+            procfs: settings.path.procfs.clone(),
+            sysfs: settings.path.sysfs.clone(),
+        }),
         intent: Box::new(move |decision| {
             journal.intent(decision, INTENT_TAKES).map_err(|error| error.to_string())
         }),
