@@ -3,6 +3,7 @@
 pub mod dmesg;
 pub mod history;
 mod log;
+mod order_text;
 pub mod replay;
 pub mod rules;
 pub mod run;

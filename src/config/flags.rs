@@ -76,6 +76,14 @@ pub struct RunFlags {
     pub sysfs: Option<PathBuf>,
 
     /// The kernel log: a device, or a file or pipe of such records [default: /dev/kmsg].
+    ///
+    /// Where it is not /dev/kmsg, its position and its events are kept under a name of their own:
+    /// the `boot_id` of events is the boot's id, a colon and this path. A restart goes on behind
+    /// the last number that was handled, so within a boot numbers should only grow, as the
+    /// kernel's do. A file that ends below it is read anew; a pipe's writer who counts anew is
+    /// believed once what he writes cannot be a repetition any more, and what was dropped until
+    /// then is counted as lost. The journal takes an event whose number it knows for one that it
+    /// has.
     #[arg(long = "path.kmsg", value_name = "FILE")]
     pub kmsg: Option<PathBuf>,
 

@@ -65,7 +65,10 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     let cursor = Cursor { next_seq: resume_from.map(|from| from.seq), ..Cursor::default() };
     let begin = recorder::begin(&loaded, started, &boot_id, next_decision, resume.as_ref());
     let recorder = Recorder::start(&settings, begin);
-    policy.resume_kernel_log(resume.map(|point| point.known).unwrap_or_default());
+    if let Some(point) = resume {
+        policy.resume_kernel_log(point.known);
+        policy.resume_events(&point.last_events);
+    }
     let kernel_log = KernelLogSource::open(&settings.path.kmsg, resume_from);
     let status = Arc::new(ArcSwap::from_pointee(policy.status(started)));
     let (outcome_sender, outcomes) = channel();
@@ -143,7 +146,9 @@ fn open_journal(settings: &Settings) -> Journal {
 
 fn resume_point(journal: &Journal, boot_id: &str) -> Option<ResumePoint> {
     journal.resume_point(boot_id, JOURNAL_TAKES).unwrap_or_else(|error| {
-        tracing::warn!("how far the kernel log was read is not known: {error}");
+        tracing::warn!(
+            "how far the kernel log of this boot was read, and what it told, is not known: {error}"
+        );
         None
     })
 }

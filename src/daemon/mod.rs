@@ -205,7 +205,11 @@ impl Daemon {
     fn read_kernel_log(&mut self) -> ReadEnd {
         let clock = ReadClock { at: clock::now(), monotonic: clock::monotonic() };
         let from = self.seen.len();
+        let reader = self.kernel_log.reader();
         let end = self.kernel_log.read(clock, &mut self.seen, RECORDS_A_TURN);
+        if self.kernel_log.reader() != reader {
+            self.seen.push(Observation::Readings(self.own.kernel_log(&self.kernel_log)));
+        }
         let last = self.seen[from..].iter().rev().find_map(|seen| match seen {
             Observation::KernelRecord(record) => Some(record.seq),
             _ => None,
@@ -242,13 +246,14 @@ impl Daemon {
         let began = clock::uptime();
         let step = self.policy.step(now, &self.seen);
         self.own.set_step_duration(clock::uptime().saturating_sub(began));
+        self.report.sources(now.uptime, &self.seen);
         self.recorder.step(now, &mut self.seen, &step);
         self.status.store(Arc::new(self.policy.status(now)));
         self.write_down(now, step);
     }
 
     fn write_down(&mut self, now: Moment, mut step: Step) {
-        self.report.step(now.uptime, &mut step);
+        self.report.step(now, &mut step);
         self.write_down_kernel_log(now.uptime, step.events);
         for change in step.alerts {
             self.journal.record(&Entry::Alert(change));

@@ -53,6 +53,18 @@ pub enum OperatorOrder {
     },
 }
 
+impl OperatorOrder {
+    /// The name in JSON.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Silence { .. } => "silence",
+            Self::EndSilence { .. } => "end_silence",
+            Self::Approve { .. } => "approve",
+            Self::ResetBreaker { .. } => "reset_breaker",
+        }
+    }
+}
+
 /// Which rules a person means.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
