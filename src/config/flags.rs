@@ -45,6 +45,19 @@ pub struct RunFlags {
     #[arg(long = "web.telemetry-path", value_name = "PATH", value_parser = telemetry_path)]
     pub telemetry_path: Option<String>,
 
+    /// Unix socket for orders: silences, approvals, pauses [default: control.sock beside the
+    /// journal].
+    ///
+    /// Only its owner, and so root, may open it (mode 0600); orders are answered nowhere else.
+    #[arg(long = "web.control-socket", value_name = "FILE")]
+    pub control_socket: Option<PathBuf>,
+
+    /// While this file exists, nothing is done [default: paused beside the journal].
+    ///
+    /// `umawarden pause` makes it, `umawarden resume` removes it; `touch` and `rm` do as well.
+    #[arg(long = "pause-file", value_name = "FILE")]
+    pub pause_file: Option<PathBuf>,
+
     /// Folder of the journal [default: the state directory that systemd gives, else ./data].
     #[arg(long = "storage.path", value_name = "FOLDER")]
     pub storage_path: Option<PathBuf>,

@@ -9,7 +9,7 @@ use tracing::field::debug;
 use super::gate::Gate;
 use crate::model::{
     AlertChange, AlertState, Assessment, Decision, Event, Evidence, Mode, Moment, Observation,
-    Outcome, OutcomeResult, Reading, Source, Verdict,
+    OperatorCommand, Outcome, OutcomeResult, Reading, Source, Verdict,
 };
 use crate::policy::{Doubt, Step, old_by};
 
@@ -137,6 +137,13 @@ fn decision(decision: &Decision) {
         }
         (Verdict::Act, Mode::Enforce) => tracing::warn!(%id, %rule, %action, because, "act"),
     }
+}
+
+/// Logs what a person ordered.
+pub(super) fn order(command: &OperatorCommand) {
+    let order = command.order.name();
+    let detail = serde_json::to_string(&command.order).unwrap_or_default();
+    tracing::warn!(order, author = command.author, comment = command.comment, detail, "order");
 }
 
 /// Logs how an action ended.
