@@ -218,6 +218,35 @@ impl HoldReason {
     }
 }
 
+impl HoldReason {
+    /// What it says, for people.
+    pub fn meaning(self) -> &'static str {
+        match self {
+            Self::Cooldown => "the remedy's last round ended less than its cooldown ago",
+            Self::Budget => "the remedy's at_most is used up",
+            Self::Busy => "another action is under way: one at a time on a node",
+            Self::AimMet => "the aim is met already",
+            Self::Unknown => {
+                "whether the rule or its aim holds cannot be told: a source is failing"
+            }
+            Self::StepsExhausted => "every step has been tried and the aim is still missed",
+            Self::Paused => "a person has paused the program, or that cannot be told",
+            Self::JournalUnreadable => {
+                "what earlier runs did is not known: the journal cannot be read, or was lost so \
+                 lately that it would matter"
+            }
+            Self::Silenced => "a person has silenced the rule",
+            Self::Inhibited => "a rule of inhibited_by fires, or cannot be judged",
+            Self::Maintenance => "no window of only_in is open, or one of never_in is",
+            Self::BreakerOpen => "the remedy has missed its aim too often in a row (breaker)",
+            Self::NoTarget => "the alert names no target, or nothing that could be one",
+            Self::Protected => "the target is protected, or it cannot be told whether it is",
+            Self::GlobalBudget => "guard_rails.budget of all remedies together is used up",
+            Self::Approval => "a person must approve (require_approval), and has not",
+        }
+    }
+}
+
 /// Act, or hold and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "verdict", content = "reason", rename_all = "snake_case")]
