@@ -157,7 +157,7 @@ fn verdict(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<ExpectedVer
 /// An action's name, perhaps with what follows it in texts: `drop_caches all`.
 fn action(node: &Node, findings: &mut Findings<'_>) -> Option<String> {
     let text = decode::text(node, "action", findings)?;
-    if text.starts_with("notify \"") {
+    if text.starts_with("notify \"") || text.starts_with("reclaim ") {
         return Some(text.to_owned());
     }
     let drops = [CacheKind::PageCache, CacheKind::All]

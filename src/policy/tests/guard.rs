@@ -418,6 +418,43 @@ fn every_way_to_end_costs_an_act() {
     }
 }
 
+const RECLAIM: &str = "
+groups:
+- name: g
+  interval: 100ms
+  rules:
+  - alert: Low
+    expr: uma_memory_free_bytes < 10
+    labels: {cgroup: CGROUP, container: prod}
+    remedy:
+      steps: [{reclaim: {cgroup: '{{ $labels.cgroup }}', bytes: 1GiB}}]
+      require_approval: true
+";
+
+#[test]
+fn a_target_is_what_the_alert_names_if_it_can_be_one_and_is_not_protected() {
+    let protect = |pattern: &str| crate::policy::guard::Protected {
+        units: vec![crate::policy::guard::Glob::try_from(pattern.to_owned()).unwrap()],
+        ..Default::default()
+    };
+    for (cgroup, pattern, expected) in [
+        ("/system.slice/a.service", "b*", HoldReason::Approval),
+        ("/system.slice/a.service", "a*", HoldReason::Protected),
+        ("/system.slice", "a*", HoldReason::Protected),
+        ("/system.slice/../a.service", "b*", HoldReason::NoTarget),
+        ("''", "b*", HoldReason::NoTarget),
+        ("a.service", "b*", HoldReason::NoTarget),
+    ] {
+        let yaml = RECLAIM.replace("CGROUP", cgroup);
+        let mut world = short(&yaml, Mode::Enforce);
+        replace_rails(&mut world, &yaml, |rails| rails.protect = protect(pattern));
+        let step = world.tick();
+        assert_eq!(holds(std::slice::from_ref(&step)), [expected], "{cgroup} {pattern}");
+        let target = Target::Cgroup { path: Arc::from(cgroup.trim_matches('\'')) };
+        assert_eq!(step.decisions[0].target, target);
+    }
+}
+
 /// What the journal would tell of an act after a restart.
 fn remembered(act: &Decision) -> PastAct {
     PastAct {
