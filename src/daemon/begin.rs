@@ -75,12 +75,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         policy.resume_kernel_log(point.known);
         policy.resume_events(&point.last_events);
     }
-    // Another log than the kernel's own is not to be replaced by the kernel's.
-    let open_log = match settings.path.kmsg == Path::new(KERNEL_RING) {
-        true => KernelLogSource::open_or_syslog,
-        false => KernelLogSource::open,
-    };
-    let kernel_log = open_log(&settings.path.kmsg, resume_from);
+    let kernel_log = open_kernel_log(&settings.path.kmsg, resume_from);
     let status = Arc::new(ArcSwap::from_pointee(policy.status(started)));
     let (outcome_sender, outcomes) = channel();
     let worker = start_worker(&settings, &journal, &pause, &wake, outcome_sender)?;
@@ -121,6 +116,14 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         past,
         pause,
     })
+}
+
+/// Another log than the kernel's own is not to be replaced by the kernel's.
+fn open_kernel_log(kmsg: &Path, resume_from: Option<ResumeFrom>) -> KernelLogSource {
+    match kmsg == Path::new(KERNEL_RING) {
+        true => KernelLogSource::open_or_syslog(kmsg, resume_from),
+        false => KernelLogSource::open(kmsg, resume_from),
+    }
 }
 
 /// Starts to serve what there is to see, and to take orders.
