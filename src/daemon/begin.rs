@@ -172,6 +172,15 @@ fn resolve(addresses: &[ListenAddress]) -> anyhow::Result<Vec<SocketAddr>> {
     Ok(resolved)
 }
 
+/// Another log than the kernel's own is not to be replaced by the kernel's.
+fn open_kernel_log(path: &Path, resume_from: Option<ResumeFrom>) -> KernelLogSource {
+    if path == Path::new(KERNEL_RING) {
+        KernelLogSource::open_or_syslog(path, resume_from)
+    } else {
+        KernelLogSource::open(path, resume_from)
+    }
+}
+
 fn open_journal(settings: &Settings) -> Journal {
     let retention = Retention {
         max_age: settings.storage.retention_time,

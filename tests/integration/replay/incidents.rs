@@ -54,6 +54,13 @@ fn line(first: Moment, decision: &Decision) -> String {
     format!("+{seconds}.{millis:03}s {rule} {} step {step} {verdict} {action}", mode.name())
 }
 
+/// Decisions without what they name as evidence: which series that is may change from version to
+/// version, and a recording stays.
+fn bare(decisions: Vec<Decision>) -> Vec<Decision> {
+    let bare = |decision| Decision { because: Vec::new(), ..decision };
+    decisions.into_iter().map(bare).collect()
+}
+
 /// Replays the recordings of a folder, one after the other; what comes must be what came.
 fn replay(folder: &Path) -> Seen {
     let mut replayer = Replayer::under_recorded_rules();
@@ -66,7 +73,12 @@ fn replay(folder: &Path) -> Seen {
             let stepped = replayer.take(&entry).unwrap();
             let Entry::Step(recorded) = entry else { continue };
             assert!(replayer.is_whole(), "{} does not begin at a start", path.display());
-            assert_eq!(stepped.step.decisions, recorded.said.decisions, "{}", path.display());
+            assert_eq!(
+                bare(stepped.step.decisions.clone()),
+                bare(recorded.said.decisions),
+                "{}",
+                path.display()
+            );
             assert_eq!(stepped.step.events, recorded.said.events, "{}", path.display());
             steps.push((recorded.at, stepped.step));
         }
