@@ -118,14 +118,6 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     })
 }
 
-/// Another log than the kernel's own is not to be replaced by the kernel's.
-fn open_kernel_log(kmsg: &Path, resume_from: Option<ResumeFrom>) -> KernelLogSource {
-    match kmsg == Path::new(KERNEL_RING) {
-        true => KernelLogSource::open_or_syslog(kmsg, resume_from),
-        false => KernelLogSource::open(kmsg, resume_from),
-    }
-}
-
 /// Starts to serve what there is to see, and to take orders.
 fn start_service(
     settings: &Settings,
