@@ -66,7 +66,8 @@ of the user that runs the daemon, mostly root). The oldest entry comes first.
 Times, of --since and --until too, are UTC. With --json each line has `time`, RFC 3339 with
 milliseconds, and, but for kernel events, `uptime_seconds`, the same instant since the boot; an
 outcome has `took_seconds`. (`at`, `ended` and `took` say the same to the nanosecond.) Kernel events
-have the keys of `umawarden dmesg --json`, where `utc` is the record's own time, and boot_id.
+have the keys of `umawarden dmesg --json`, where `utc` is the record's own time, and boot_id; under
+--path.kmsg=FILE that is the boot's id, a colon and FILE.
 
 Exit codes: 0 fine, also when there is nothing to show; 2 there is no readable journal.
 
@@ -342,6 +343,9 @@ pub(super) fn outcome_text(
     ));
     let action = &outcome.action;
     match &outcome.result {
+        OutcomeResult::Done if outcome.took.as_millis() == 0 => {
+            append(&mut text, format_args!(": {action} done"));
+        }
         OutcomeResult::Done => append(&mut text, format_args!(": {action} done in {took}")),
         OutcomeResult::Skipped => append(&mut text, format_args!(": {action} skipped (observe)")),
         OutcomeResult::Failed(why) => append(&mut text, format_args!(": {action} failed: {why}")),

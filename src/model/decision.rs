@@ -21,7 +21,7 @@ pub enum Mode {
 
 impl Mode {
     /// The name in configuration, logs and JSON.
-    pub fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Observe => "observe",
             Self::Enforce => "enforce",
@@ -183,7 +183,7 @@ impl HoldReason {
     ];
 
     /// The `reason` label.
-    pub fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Cooldown => "cooldown",
             Self::Budget => "budget",
