@@ -113,7 +113,7 @@ impl<R: BufRead> LogInput<R> {
     }
 }
 
-/// The zone in which this machine tells its time: UTC where nothing is set, as the C library has it.
+/// The zone in which this machine tells its time: UTC where none is set, as for the C library.
 fn own_zone() -> Option<TimeZone> {
     match TimeZone::try_system() {
         Ok(zone) => Some(zone),

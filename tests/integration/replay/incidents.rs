@@ -74,11 +74,20 @@ fn each_step(folder: &Path, mut replayer: Replayer, mut take: impl FnMut(Moment,
     }
 }
 
+/// Which values are named for a decision may get better from version to version; what is decided,
+/// and when, may not change.
+fn without_evidence(decisions: &[Decision]) -> Vec<Decision> {
+    let mut decisions = decisions.to_vec();
+    decisions.iter_mut().for_each(|decision| decision.because.clear());
+    decisions
+}
+
 /// What comes must be what came.
 fn replay(folder: &Path) -> Seen {
     let mut steps: Vec<(Moment, Step)> = Vec::new();
     each_step(folder, Replayer::under_recorded_rules(), |at, step, said| {
-        assert_eq!(step.decisions, said.decisions, "{}", folder.display());
+        let decided = without_evidence(&step.decisions);
+        assert_eq!(decided, without_evidence(&said.decisions), "{}", folder.display());
         assert_eq!(step.events, said.events, "{}", folder.display());
         steps.push((at, step));
     });
