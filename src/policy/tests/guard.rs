@@ -89,6 +89,15 @@ fn a_pause_holds_everything_and_says_so_until_it_ends() {
 }
 
 #[test]
+fn a_pause_shows_also_where_there_are_no_rules() {
+    let mut world = World::new("groups: []", Mode::Observe);
+    let pause = Pause { author: String::new(), comment: String::new(), since: None };
+    world.seen.push(Observation::Pause(Some(pause)));
+    world.tick();
+    assert_eq!(world.value("uma_paused"), Some(1.0));
+}
+
+#[test]
 fn until_the_past_is_known_nothing_is_done() {
     let mut world = short(LOW, Mode::Enforce);
     world.policy.await_past();
