@@ -409,6 +409,45 @@ fn a_rule_that_is_taken_out_and_put_back_begins_with_no_fresh_budget() {
 }
 
 #[test]
+fn a_rule_that_is_taken_out_in_the_middle_of_a_round_rests_when_it_is_back() {
+    let yaml = LOW
+        .replace("[{drop_caches: {}}]", "[{drop_caches: {}}, {compact_memory: {}}]")
+        .replace("cooldown: 1s", "cooldown: 1m");
+    let mut world = short(&yaml, Mode::Enforce);
+    let step = world.tick();
+    world.report(&step.decisions[0], OutcomeResult::Done);
+    world.policy.replace_rules(world.at, Mode::Enforce, &rules("groups: []"));
+    world.tick();
+    world.policy.replace_rules(world.at, Mode::Enforce, &rules(&yaml));
+    let steps = run_in_vain(&mut world, seconds(50));
+    assert_eq!((acts(&steps).len(), holds(&steps)), (0, vec![HoldReason::Cooldown]));
+}
+
+#[test]
+fn a_reset_by_a_person_outlives_a_restart_and_forgives_only_what_was_before_it() {
+    let yaml = with("breaker: {misses: 2, reset_after: 0s}");
+    let held_after = |reset_ago: u64| {
+        let mut world = short(&yaml, Mode::Enforce);
+        let rule = RuleId { group: Arc::from("g"), alert: Arc::from("Low") };
+        let missed = |ago: u64| PastAct {
+            aim_met: Some(false),
+            utc: world.at.utc - seconds(ago),
+            ..past_act(&rule, Mode::Enforce, world.at, ago)
+        };
+        let reset = OperatorOrder::ResetBreaker { rules: RuleSelector::Rule(rule.clone()) };
+        let Observation::Operator(mut command) = order(&world, reset) else { unreachable!() };
+        command.at.utc = world.at.utc - seconds(reset_ago);
+        let acts = vec![missed(300), missed(200)];
+        let past = Past { acts, commands: vec![command], ..Past::default() };
+        world.policy.resume(world.at, &past);
+        holds(&[world.tick()])
+    };
+    assert_eq!(held_after(100), []);
+    assert_eq!(held_after(250), [], "one miss is left");
+    assert_eq!(held_after(400), [HoldReason::BreakerOpen]);
+}
+
+#[test]
 fn every_way_to_end_costs_an_act() {
     for result in
         [OutcomeResult::Done, OutcomeResult::Failed("no".to_owned()), OutcomeResult::TimedOut]
