@@ -20,6 +20,8 @@ pub struct RunFlags {
     pub config_file: Option<PathBuf>,
 
     /// Whether remedies are carried out [default: observe].
+    ///
+    /// With this flag, `mode` in the configuration file counts for nothing, at a reload either.
     #[arg(long, value_name = "MODE", value_enum)]
     pub mode: Option<ModeFlag>,
 
@@ -88,7 +90,10 @@ pub struct RunFlags {
     #[arg(long = "path.sysfs", value_name = "FOLDER")]
     pub sysfs: Option<PathBuf>,
 
-    /// The kernel log: a device, or a file or pipe of such records [default: /dev/kmsg].
+    /// The kernel log: a device, or a file or FIFO of lines as /dev/kmsg gives them,
+    /// `prio,seq,usec,flags;text` [default: /dev/kmsg].
+    ///
+    /// Only /dev/kmsg has a substitute, the syslog(2) ring, where it cannot be opened.
     ///
     /// Where it is not /dev/kmsg, its position and its events are kept under a name of their own:
     /// the `boot_id` of events is the boot's id, a colon and this path. A restart goes on behind

@@ -75,7 +75,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         policy.resume_kernel_log(point.known);
         policy.resume_events(&point.last_events);
     }
-    let kernel_log = KernelLogSource::open(&settings.path.kmsg, resume_from);
+    let kernel_log = open_kernel_log(&settings.path.kmsg, resume_from);
     let status = Arc::new(ArcSwap::from_pointee(policy.status(started)));
     let (outcome_sender, outcomes) = channel();
     let worker = start_worker(&settings, &journal, &pause, &wake, outcome_sender)?;
@@ -162,6 +162,15 @@ fn resolve(addresses: &[ListenAddress]) -> anyhow::Result<Vec<SocketAddr>> {
         }
     }
     Ok(resolved)
+}
+
+/// Another log than the kernel's own is not to be replaced by the kernel's.
+fn open_kernel_log(path: &Path, resume_from: Option<ResumeFrom>) -> KernelLogSource {
+    if path == Path::new(KERNEL_RING) {
+        KernelLogSource::open_or_syslog(path, resume_from)
+    } else {
+        KernelLogSource::open(path, resume_from)
+    }
 }
 
 fn open_journal(settings: &Settings) -> Journal {

@@ -53,7 +53,7 @@ impl Source {
     ];
 
     /// The name in labels, logs and JSON.
-    pub fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Meminfo => "meminfo",
             Self::Vmstat => "vmstat",

@@ -222,13 +222,14 @@ fn old_records_get_about_the_time_at_which_they_were_written() {
 }
 
 #[test]
-fn without_dev_kmsg_the_syslog_ring_is_read() {
+fn without_dev_kmsg_the_syslog_ring_is_read_where_it_stands_for_the_same_log() {
     let Some(_flooding) = Flooding::allowed() else { return };
     let path = "/nonexistent/kmsg";
     let mark = mark("syslog");
     let mut writer = writer();
     (0..3).for_each(|number| say(&mut writer, &format!("<30>{mark} {number}\n")));
-    let mut source = KernelLogSource::open(Path::new(path), None);
+    assert_eq!(KernelLogSource::open(Path::new(path), None).reader(), Reader::None);
+    let mut source = KernelLogSource::open_or_syslog(Path::new(path), None);
     assert_eq!(source.reader(), Reader::Syslog);
     let reason = source.reason().unwrap().to_string();
     assert!(reason.contains(path) && reason.contains("syslog(2)"), "{reason}");

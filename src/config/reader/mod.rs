@@ -9,7 +9,9 @@ use std::time::Duration;
 use super::flags::RunFlags;
 use super::mistake::{Mistakes, SourceText};
 use super::rules::{parse_rules, parse_rules_under};
-use super::settings::{Environment, FileSettings, RuleSource, Settings, parse_settings};
+use super::settings::{
+    Environment, FileSettings, RuleSource, Settings, SystemPaths, parse_settings,
+};
 use super::shipped::shipped_rules;
 use crate::policy::rule::RuleSet;
 
@@ -69,14 +71,17 @@ impl Unreadable {
     }
 
     fn from_io(path: &Path, error: &io::Error) -> Self {
-        let why = match error.kind() {
-            io::ErrorKind::NotFound => "there is no such file".to_owned(),
-            io::ErrorKind::PermissionDenied => {
-                "permission denied; make it readable for this user".to_owned()
-            }
-            _ => error.to_string(),
-        };
-        Self::new(path, why)
+        Self::new(path, error_in_words(error))
+    }
+}
+
+fn error_in_words(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::NotFound => "there is no such file".to_owned(),
+        io::ErrorKind::PermissionDenied => {
+            "permission denied; make it readable for this user".to_owned()
+        }
+        _ => error.to_string(),
     }
 }
 
@@ -110,6 +115,33 @@ pub fn load_settings(flags: &RunFlags, environment: &Environment) -> Result<Sett
     let file = parse_settings(&source).map_err(LoadError::Settings)?;
     let folder = path.parent().unwrap_or(Path::new(""));
     Ok(Settings::merge(flags, file, folder, environment))
+}
+
+/// Whether what was named instead of the kernel's own places is there at all: a slip in a path
+/// would otherwise look like a node without memory, or without a kernel log.
+pub fn check_paths(paths: &SystemPaths) -> Result<(), LoadError> {
+    let folder = |key: &str, path: &Path, usual: &str| {
+        let wrong = match fs::metadata(path) {
+            Ok(meta) if meta.is_dir() => return None,
+            Ok(_) => "it is no folder".to_owned(),
+            Err(error) => error_in_words(&error),
+        };
+        let why = format!("{wrong}; --path.{key} (path: {{{key}: …}}) is where {usual} is mounted");
+        Some(Unreadable::new(path, why)).filter(|_| path != Path::new(usual))
+    };
+    let kmsg = || {
+        let path = &paths.kmsg;
+        let wrong = match fs::metadata(path) {
+            Ok(meta) if !meta.is_dir() => return None,
+            Ok(_) => "it is a folder".to_owned(),
+            Err(error) => error_in_words(&error),
+        };
+        let why = format!("{wrong}; --path.kmsg (path: {{kmsg: …}}) is a device, a file or a pipe");
+        Some(Unreadable::new(path, why)).filter(|_| path != Path::new("/dev/kmsg"))
+    };
+    let wrong = [folder("procfs", &paths.procfs, "/proc"), folder("sysfs", &paths.sysfs, "/sys")];
+    let wrong: Vec<Unreadable> = wrong.into_iter().chain([kmsg()]).flatten().collect();
+    if wrong.is_empty() { Ok(()) } else { Err(LoadError::Unreadable(wrong)) }
 }
 
 /// The rules alone, and remarks on where they were looked for.

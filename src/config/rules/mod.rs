@@ -19,10 +19,15 @@ use crate::policy::rule::{Rule, RuleGroup, RuleSet};
 use rails::{Kind, NameUse};
 
 mod alert;
+mod examine;
+mod export;
 mod rails;
 mod remedy;
 #[cfg(test)]
 mod tests;
+
+pub use self::examine::{Examined, examine};
+pub use self::export::{ExportOptions, prometheus_rules};
 
 /// Each takes tens of kibibytes for as long as the rules are loaded.
 const MOST_PATTERNS: usize = 1_000;

@@ -243,6 +243,14 @@ fn what_can_never_be_a_kernel_log_is_told_and_not_replaced() {
 }
 
 #[test]
+fn another_log_than_the_kernels_own_has_no_substitute() {
+    let (_folder, path) = scratch();
+    let source = KernelLogSource::open(&path, None);
+    assert_eq!(source.reader(), Reader::None);
+    assert!(source.reason().is_some_and(|reason| reason.contains("cannot open")));
+}
+
+#[test]
 fn a_source_that_is_down_tries_again() {
     let (_folder, path) = scratch();
     fs::create_dir(&path).unwrap();
