@@ -13,7 +13,7 @@ use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 use serde::Serialize;
 
-use super::Exit;
+use super::{Exit, last_boot};
 use crate::journal::{JournalReader, ReadError, TimelineItem, TimelineQuery};
 use crate::model::{
     AlertChange, Assessment, Decision, Evidence, KernelEvent, Mode, Outcome, OutcomeResult,
@@ -51,25 +51,37 @@ pub struct HistoryArguments {
     /// Only the newest N entries; 0 for all.
     #[arg(long, value_name = "N", default_value_t = 1_000)]
     limit: usize,
+    #[command(flatten)]
+    last_boot: last_boot::LastBootArguments,
 }
 
 const AFTER_HELP: &str = "\
 Kinds: decision, outcome, alert, note; and of kernel events nv_no_memory, nv_alloc_failed, xid,
 uvm_fatal, oom_kill, oom_no_victim, oom_reaped, oom_unreapable, page_alloc_failure, hung_task,
-userspace_kill.
+userspace_kill, unclean_boot.
 
 It only reads, and may be used while the daemon runs. Times are UTC, the oldest entry comes first.
 With --json, kernel events have the keys of `umawarden dmesg --json`, and boot_id and time.
+
+
+After a crash, --last-boot shows the last seconds of the boot before this one from the black box,
+and says whether that boot ended in order: it did if umawarden was stopped and the next boot began
+within 15 minutes; it did not if the records just stop. Where umawarden was stopped long before,
+that is not known.
 
 Exit codes: 0 fine, also when there is nothing to show; 2 there is no readable journal.
 
   umawarden history --since 2h
   umawarden history --kind oom_kill,xid --json | jq .comm
-  umawarden history --rule PageCacheEatsReserve";
+  umawarden history --rule PageCacheEatsReserve
+  umawarden history --last-boot";
 
 /// Runs the command.
 pub fn execute(arguments: &HistoryArguments) -> anyhow::Result<Exit> {
     let dir = first_directory(&arguments.storage_path);
+    if arguments.last_boot.is_asked() {
+        return last_boot::execute(&arguments.last_boot, &dir, arguments.json);
+    }
     let reader = JournalReader::open(&dir).map_err(explain)?;
     if reader.may_lack_newest() {
         eprintln!(
@@ -305,6 +317,7 @@ pub(super) fn event_text(event: &KernelEvent) -> String {
             let victim = pid.map_or_else(|| or(memcg), |pid| format!("pid {pid} ({})", or(comm)));
             format!("{} killed {victim}", word(by))
         }
+        KernelEvent::UncleanBoot { .. } => last_boot::event_text(event),
     }
 }
 
@@ -379,7 +392,7 @@ pub(super) fn value_text(evidence: &Evidence) -> String {
 }
 
 /// Bytes for people: `1.2 GiB`.
-fn size(bytes: f64) -> String {
+pub(super) fn size(bytes: f64) -> String {
     let mut value = bytes;
     for unit in ["B", "KiB", "MiB", "GiB"] {
         if value.abs() < 1024.0 || !value.is_finite() {
@@ -399,7 +412,7 @@ fn word(value: &impl Serialize) -> String {
     }
 }
 
-fn append(text: &mut String, more: std::fmt::Arguments<'_>) {
+pub(super) fn append(text: &mut String, more: std::fmt::Arguments<'_>) {
     // Writing to a String cannot fail.
     text.write_fmt(more).unwrap_or_default();
 }

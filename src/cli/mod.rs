@@ -2,6 +2,7 @@
 
 pub mod dmesg;
 pub mod history;
+mod last_boot;
 mod log;
 pub mod replay;
 pub mod rules;

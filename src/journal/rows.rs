@@ -41,6 +41,10 @@ fn insert(
             }
             move_cursor(transaction, boot_id, *resume_seq).map_err(failed)
         }
+        Record::Event { boot_id, event } => {
+            *latest_ms = event.utc_ms.unwrap_or(*latest_ms);
+            insert_event_once(transaction, boot_id, event, *latest_ms).map_err(failed)
+        }
         Record::Decision { utc_ms, .. } => {
             *latest_ms = *utc_ms;
             insert_decision(transaction, record)
@@ -82,6 +86,22 @@ fn insert_event(
         "INSERT INTO kernel_events (boot_id, seq, utc_ms, kind, json) VALUES (?1, ?2, ?3, ?4, ?5)
          ON CONFLICT (boot_id, seq) DO NOTHING",
         params![boot_id, event.seq.map(u64::cast_signed), utc_ms, event.kind, event.json],
+    )
+}
+
+/// It has no number by which the table could know it again.
+fn insert_event_once(
+    transaction: &Transaction<'_>,
+    boot_id: &str,
+    event: &EventRow,
+    utc_ms: i64,
+) -> rusqlite::Result<()> {
+    execute(
+        transaction,
+        "INSERT INTO kernel_events (boot_id, seq, utc_ms, kind, json)
+         SELECT ?1, NULL, ?2, ?3, ?4 WHERE NOT EXISTS (
+           SELECT 1 FROM kernel_events WHERE boot_id = ?1 AND seq IS NULL AND kind = ?3)",
+        params![boot_id, utc_ms, event.kind, event.json],
     )
 }
 

@@ -36,7 +36,7 @@ use store::SeriesStore;
 /// What one step brought.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Step {
-    /// What the kernel log told.
+    /// What the kernel log told, and the black box.
     pub events: Vec<Event>,
     /// Alerts that became pending, began to fire, or ended.
     pub alerts: Vec<AlertChange>,
@@ -157,10 +157,12 @@ impl Policy {
         let mut step = Step::default();
         let mut newest_record = None;
         for observation in seen {
-            if let Observation::KernelRecord(record) = observation {
-                newest_record = Some(self.observe_record(at, record, &mut step));
-            } else {
-                self.observe(at, observation);
+            match observation {
+                Observation::KernelRecord(record) => {
+                    newest_record = Some(self.observe_record(at, record, &mut step));
+                }
+                Observation::Event(event) => step.events.push(event.clone()),
+                other => self.observe(at, other),
             }
         }
         // More records may wait to be read, so what is unfinished has been silent only until the
@@ -250,7 +252,7 @@ impl Policy {
 
     fn observe(&mut self, at: Moment, observation: &Observation) {
         match observation {
-            Observation::KernelRecord(_) => {}
+            Observation::KernelRecord(_) | Observation::Event(_) => {}
             Observation::KernelRecordsLost(lost) => self.counters.count_lost_records(*lost),
             Observation::KernelRecordMalformed => self.counters.count_malformed_record(),
             Observation::Readings(readings) => {

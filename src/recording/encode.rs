@@ -23,6 +23,7 @@ pub(super) const OUTCOME: u8 = 5;
 pub(super) const SAMPLE: u8 = 6;
 pub(super) const OPERATOR: u8 = 7;
 pub(super) const PAUSE: u8 = 8;
+pub(super) const EVENT: u8 = 9;
 
 pub(super) const SAMPLE_UNSUPPORTED: u8 = 0;
 pub(super) const SAMPLE_FAILED: u8 = 1;
@@ -154,6 +155,10 @@ impl Encoder {
             Observation::Operator(command) => {
                 out.push(OPERATOR);
                 put_json(command, out);
+            }
+            Observation::Event(event) => {
+                out.push(EVENT);
+                put_json(event, out);
             }
             Observation::Pause(pause) => {
                 out.push(PAUSE);

@@ -70,7 +70,7 @@ pub(super) const METRICS: &[Metric] = &[
         Source::KernelLog,
         "uma_kernel_events_total",
         &["event"],
-        "Events recognised in the kernel log.",
+        "Events recognised in the kernel log; unclean_boot is told by the black box.",
     ),
     Metric::gauge(
         Source::Daemon,
