@@ -17,14 +17,17 @@ use crate::journal::black_box::{
 };
 use crate::model::{KernelEvent, Moment, Reading, as_number};
 
+/// What the black box has not.
+const OF_THE_JOURNAL: [&str; 5] = ["since", "until", "kind", "rule", "limit"];
+
 /// Arguments that ask the black box.
 #[derive(Debug, clap::Args)]
 pub struct LastBootArguments {
     /// The last seconds of the boot before this one, from the black box.
-    #[arg(long, conflicts_with_all = ["boot", "since", "until", "kind", "rule", "limit"])]
+    #[arg(long, conflicts_with = "boot", conflicts_with_all = OF_THE_JOURNAL)]
     last_boot: bool,
     /// The same of the boot whose id begins so.
-    #[arg(long, value_name = "ID", conflicts_with_all = ["since", "until", "kind", "rule", "limit"])]
+    #[arg(long, value_name = "ID", conflicts_with_all = OF_THE_JOURNAL)]
     boot: Option<String>,
     /// How many seconds of it; 0 for all that are left.
     #[arg(long, value_name = "N", default_value_t = 60)]

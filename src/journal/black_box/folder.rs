@@ -347,7 +347,8 @@ fn open_ring(path: &Path, header: &Header, lock: File) -> Result<Ring<DiskFile>,
     let mut disk = DiskFile { file, path: path.to_owned(), _lock: lock };
     // The page cache would need memory when there is none.
     if let Err(error) = disk.set_direct(true) {
-        tracing::debug!(%error, path = %path.display(), "the black box writes through the page cache");
+        let path = path.display();
+        tracing::debug!(%error, %path, "the black box is written through the page cache");
     }
     Ok(Ring::on(disk, header.records, next, page))
 }
