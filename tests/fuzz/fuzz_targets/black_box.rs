@@ -9,10 +9,12 @@ use umawarden::journal::black_box::{PAGE_BYTES, RECORD_BYTES, Record, Recovered,
 fn with_checksums(bytes: &[u8]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     let Some((header, rest)) = bytes.split_at_mut_checked(PAGE_BYTES) else { return bytes };
-    header[8..12].copy_from_slice(&crc32fast::hash(&header[12..]).to_le_bytes());
+    let crc = crc32fast::hash(&header[12..]);
+    header[8..12].copy_from_slice(&crc.to_le_bytes());
     for record in rest.chunks_exact_mut(RECORD_BYTES) {
         if record.iter().any(|byte| *byte != 0) {
-            record[..4].copy_from_slice(&crc32fast::hash(&record[4..]).to_le_bytes());
+            let crc = crc32fast::hash(&record[4..]);
+            record[..4].copy_from_slice(&crc.to_le_bytes());
         }
     }
     bytes
