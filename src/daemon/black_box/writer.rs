@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::mm::{MlockAllFlags, mlockall};
+use rustix::process::{Resource, getrlimit};
+use rustix::thread::{CapabilitySet, capabilities};
 
 use super::picture::{Picture, last_event};
 use super::shared::Shared;
@@ -118,7 +120,7 @@ impl Writer {
     fn try_open(&self) -> Result<(Ring<DiskFile>, Vec<String>), BlackBoxError> {
         let now = clock::now();
         let folder = Folder::read(&self.storage)?;
-        let last_boot = folder.last_boot(self.boot_id, now)?;
+        let last_boot = folder.last_boot(self.boot_id, now);
         // A disk that can only be read still tells how the boot before ended.
         self.shared.last_boot.get_or_init(|| last_boot.clone());
         folder.open(self.boot_id, now, self.records, last_boot.as_ref())
@@ -192,15 +194,27 @@ impl Writer {
     /// read in for it, so it costs no memory now. Later mappings are left out: with a limit on
     /// locked memory they would fail.
     fn lock_memory(&self) {
-        match mlockall(MlockAllFlags::CURRENT | MlockAllFlags::ONFAULT) {
+        let locked = match limit_on_locked_memory() {
+            Some(bytes) => Err(format!("RLIMIT_MEMLOCK is {bytes} bytes")),
+            None => mlockall(MlockAllFlags::CURRENT | MlockAllFlags::ONFAULT)
+                .map_err(|error| error.to_string()),
+        };
+        match locked {
             Ok(()) => self.shared.set_locked(),
             Err(error) => tracing::info!(
-                remedy =
-                    "give CAP_IPC_LOCK, or raise RLIMIT_MEMLOCK (systemd: LimitMEMLOCK=infinity)",
+                remedy = "give CAP_IPC_LOCK or RLIMIT_MEMLOCK=infinity (systemd: LimitMEMLOCK)",
                 "not locked in memory, so that it may stand still when memory is short: {error}"
             ),
         }
     }
+}
+
+/// The limit that holds for this process. It counts whole mappings, most of which are never used;
+/// and a stack that may not grow any more ends the process.
+fn limit_on_locked_memory() -> Option<u64> {
+    let capable = capabilities(None)
+        .is_ok_and(|capabilities| capabilities.effective.contains(CapabilitySet::IPC_LOCK));
+    if capable { None } else { getrlimit(Resource::Memlock).current }
 }
 
 #[expect(clippy::cast_precision_loss, reason = "exact up to 2^53 bytes")]

@@ -1,7 +1,7 @@
 //! The files of the last boots in their folder.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
-use std::io::{self, ErrorKind, Seek as _, SeekFrom, Write as _};
+use std::io::{self, ErrorKind, Write as _};
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -43,8 +43,19 @@ pub struct Folder {
     path: PathBuf,
     /// The oldest first.
     files: Vec<(PathBuf, Header)>,
-    unusable: Vec<(PathBuf, Unusable)>,
+    unusable: Vec<(PathBuf, Why)>,
     next_number: u64,
+}
+
+/// Why a file is left out.
+#[derive(Debug, thiserror::Error)]
+pub enum Why {
+    /// It is no black box of this version.
+    #[error(transparent)]
+    Format(Unusable),
+    /// Its first page cannot be read.
+    #[error("it cannot be read: {0}")]
+    Unreadable(io::Error),
 }
 
 /// How the boot before this one ended, as far as is known.
@@ -96,10 +107,10 @@ impl Folder {
         }
         numbered.sort();
         for (_, file) in numbered {
-            let header = open_to_read(&file).and_then(|mut opened| read_header(&mut opened));
-            match header.map_err(failed("read", &file))? {
-                Ok(header) => folder.files.push((file, header)),
-                Err(unusable) => folder.unusable.push((file, unusable)),
+            match open_to_read(&file).and_then(|opened| read_header(&opened)) {
+                Ok(Ok(header)) => folder.files.push((file, header)),
+                Ok(Err(unusable)) => folder.unusable.push((file, Why::Format(unusable))),
+                Err(error) => folder.unusable.push((file, Why::Unreadable(error))),
             }
         }
         Ok(folder)
@@ -133,34 +144,27 @@ impl Folder {
     }
 
     /// What bears such a file's name and cannot be read.
-    pub fn unusable(&self) -> &[(PathBuf, Unusable)] {
+    pub fn unusable(&self) -> &[(PathBuf, Why)] {
         &self.unusable
     }
 
     /// How the boot before `boot_id` ended. `now` is within that boot.
-    pub fn last_boot(
-        &self,
-        boot_id: BootId,
-        now: Moment,
-    ) -> Result<Option<LastBoot>, BlackBoxError> {
-        let Some((newest, header)) = self.files.last() else { return Ok(None) };
+    pub fn last_boot(&self, boot_id: BootId, now: Moment) -> Option<LastBoot> {
+        let (newest, header) = self.files.last()?;
         if header.boot_id != boot_id {
-            let last = newest_record(newest, header)?;
+            let last = newest_record(newest, header);
             let (previous, unclean) = judge(header.boot_id, boot_id, last.as_ref(), now);
             let unclean_boots = header.unclean_boots.saturating_add(u32::from(unclean));
             let path = Some(newest.clone());
-            return Ok(Some(LastBoot { previous, unclean_boots, last, told: false, path }));
+            return Some(LastBoot { previous, unclean_boots, last, told: false, path });
         }
-        let Some(previous) = header.previous else { return Ok(None) };
-        let told = newest_record(newest, header)?.is_some_and(|record| record.told);
+        let previous = header.previous?;
+        let told = newest_record(newest, header).is_some_and(|record| record.told);
         let before = self.files.iter().rev().find(|(_, file)| file.boot_id == previous.boot_id);
-        let last = match before {
-            Some((path, header)) => newest_record(path, header)?,
-            None => None,
-        };
+        let last = before.and_then(|(path, header)| newest_record(path, header));
         let path = before.map(|(path, _)| path.clone());
         let unclean_boots = header.unclean_boots;
-        Ok(Some(LastBoot { previous, unclean_boots, last, told, path }))
+        Some(LastBoot { previous, unclean_boots, last, told, path })
     }
 
     /// Opens the file of this boot, or makes it with room for so many records, and lets go of the
@@ -178,10 +182,14 @@ impl Folder {
             .create(&self.path)
             .map_err(failed("make the folder", &self.path))?;
         let lock = self.lock()?;
-        let remarks = self.set_aside();
+        let mut remarks = self.set_aside();
         let known = self.files.last().filter(|(_, header)| header.boot_id == boot_id);
-        let (path, header) = match known {
-            Some((path, header)) => (path.clone(), *header),
+        let known = known.and_then(|(path, header)| {
+            let opened = Opened::read(path, header);
+            opened.map_err(|error| remarks.push(format!("{error}; another file is made"))).ok()
+        });
+        let opened = match known {
+            Some(opened) => opened,
             None => {
                 let records = records.next_multiple_of(RECORDS_A_PAGE);
                 let header = Header {
@@ -191,11 +199,11 @@ impl Folder {
                     unclean_boots: last_boot.map_or(0, |last| last.unclean_boots),
                     previous: last_boot.map(|last| last.previous),
                 };
-                (self.make(&header)?, header)
+                Opened::read(&self.make(&header)?, &header)?
             }
         };
         self.let_go_of_oldest();
-        Ok((open_ring(&path, &header, lock)?, remarks))
+        Ok((opened.into_ring(lock), remarks))
     }
 
     /// Only one process writes in a folder.
@@ -216,7 +224,7 @@ impl Folder {
         for (path, unusable) in std::mem::take(&mut self.unusable) {
             let name = path.display();
             // Whoever goes back to the newer version finds its file again.
-            if let Unusable::Version(_) = unusable {
+            if !matches!(unusable, Why::Format(Unusable::Foreign)) {
                 remarks.push(format!("{name} is left alone: {unusable}"));
                 continue;
             }
@@ -261,10 +269,10 @@ impl Folder {
 
 /// Reads a whole file.
 pub fn recover(path: &Path) -> Result<Recovered, BlackBoxError> {
-    let file = open_to_read(path).map_err(failed("read", path))?;
-    let recovered = Recovered::read(io::BufReader::with_capacity(16 * PAGE_BYTES, file));
-    let unusable = |unusable: Unusable| failed("read", path)(io::Error::other(unusable));
-    recovered.map_err(failed("read", path))?.map_err(unusable)
+    let recovered = open_to_read(path).and_then(|file| {
+        Recovered::read(&file).and_then(|recovered| recovered.map_err(io::Error::other))
+    });
+    recovered.map_err(failed("read", path))
 }
 
 /// A name can be that of a pipe, which would keep whoever opens it waiting.
@@ -280,19 +288,17 @@ fn number_of(path: &Path) -> Option<u64> {
     all_digits.then(|| digits.parse().ok()).flatten()
 }
 
-fn newest_record(path: &Path, header: &Header) -> Result<Option<Record>, BlackBoxError> {
+/// `None` too where nothing can be read: an old file is no reason not to begin a new one.
+fn newest_record(path: &Path, header: &Header) -> Option<Record> {
+    let file = open_to_read(path)
+        .inspect_err(|error| tracing::warn!("black box: cannot read {}: {error}", path.display()));
     let mut newest: Option<Record> = None;
-    let records = open_to_read(path).and_then(|mut file| {
-        // Whatever stands there now, it is behind the header that was read.
-        file.seek(SeekFrom::Start(PAGE_BYTES as u64))?;
-        scan(header, file, |record| {
-            if newest.is_none_or(|newest| newest.sequence < record.sequence) {
-                newest = Some(*record);
-            }
-        })
+    scan(header, &file.ok()?, |record| {
+        if newest.is_none_or(|newest| newest.sequence < record.sequence) {
+            newest = Some(*record);
+        }
     });
-    records.map_err(failed("read", path))?;
-    Ok(newest)
+    newest
 }
 
 /// How a boot ended after which `now` is in another one; and whether that was no order.
@@ -330,27 +336,47 @@ fn fill(path: &Path, header: &Header) -> io::Result<()> {
     file.sync_all()
 }
 
-fn open_ring(path: &Path, header: &Header, lock: File) -> Result<Ring<DiskFile>, BlackBoxError> {
-    let next = newest_record(path, header)?.map_or(0, |record| record.sequence.saturating_add(1));
-    let open = failed("open", path);
-    let flags = i32::try_from(OFlags::DSYNC.bits()).unwrap_or(0);
-    let file =
-        OpenOptions::new().read(true).write(true).custom_flags(flags).open(path).map_err(&open)?;
-    let mut page = Box::new(Page([0; PAGE_BYTES]));
-    let offset = page_offset(next % u64::from(header.records));
-    match file.read_exact_at(&mut page.0, offset) {
-        Ok(()) => {}
-        // Cut: the file grows again with what is written.
-        Err(error) if error.kind() == ErrorKind::UnexpectedEof => page.0.fill(0),
-        Err(error) => return Err(open(error)),
+/// A file that is ready to be written.
+struct Opened {
+    file: File,
+    path: PathBuf,
+    records: u32,
+    next: u64,
+    page: Box<Page>,
+}
+
+impl Opened {
+    fn read(path: &Path, header: &Header) -> Result<Self, BlackBoxError> {
+        let open = failed("open", path);
+        let flags = i32::try_from(OFlags::DSYNC.bits()).unwrap_or(0);
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(flags)
+            .open(path)
+            .map_err(&open)?;
+        let newest = newest_record(path, header);
+        let next = newest.map_or(0, |record| record.sequence.saturating_add(1));
+        let mut page = Box::new(Page([0; PAGE_BYTES]));
+        let offset = page_offset(next % u64::from(header.records));
+        match file.read_exact_at(&mut page.0, offset) {
+            Ok(()) => {}
+            // Cut: the file grows again with what is written.
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => page.0.fill(0),
+            Err(error) => return Err(open(error)),
+        }
+        Ok(Self { file, path: path.to_owned(), records: header.records, next, page })
     }
-    let mut disk = DiskFile { file, path: path.to_owned(), _lock: lock };
-    // The page cache would need memory when there is none.
-    if let Err(error) = disk.set_direct(true) {
-        let path = path.display();
-        tracing::debug!(%error, %path, "the black box is written through the page cache");
+
+    fn into_ring(self, lock: File) -> Ring<DiskFile> {
+        let mut disk = DiskFile { file: self.file, path: self.path, _lock: lock };
+        // The page cache would need memory when there is none.
+        if let Err(error) = disk.set_direct(true) {
+            let path = disk.path.display();
+            tracing::debug!(%error, %path, "the black box is written through the page cache");
+        }
+        Ring::on(disk, self.records, self.next, self.page)
     }
-    Ok(Ring::on(disk, header.records, next, page))
 }
 
 impl DiskFile {

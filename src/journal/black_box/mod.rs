@@ -16,7 +16,7 @@ mod scan;
 mod tests;
 mod text;
 
-pub use folder::{BlackBoxError, DiskFile, Folder, LastBoot, recover};
+pub use folder::{BlackBoxError, DiskFile, Folder, LastBoot, Why, recover};
 pub use header::{EndOfBoot, Header, MOST_RECORDS, PAGE_BYTES, Previous, Unusable};
 pub use record::{BootId, LastEvent, RECORD_BYTES, Record, RuleCounts, Signal, Slot};
 pub use ring::{Disk, Page, Ring};

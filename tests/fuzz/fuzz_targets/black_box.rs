@@ -22,7 +22,7 @@ fn with_checksums(bytes: &[u8]) -> Vec<u8> {
 
 fuzz_target!(|bytes: &[u8]| {
     for bytes in [bytes.to_vec(), with_checksums(bytes)] {
-        let Ok(found) = Recovered::read(&*bytes).expect("memory can be read") else { continue };
+        let Ok(found) = Recovered::of_bytes(&bytes) else { continue };
         assert!(found.records.is_sorted_by(|left, right| left.sequence < right.sequence));
         for record in &found.records {
             let mut again = [0; RECORD_BYTES];

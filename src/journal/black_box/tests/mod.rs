@@ -2,13 +2,13 @@
 
 mod files;
 
-use std::io::Cursor;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use proptest::prelude::*;
 
 use super::header::RECORDS_A_PAGE;
+use super::scan::Pages;
 use super::*;
 use crate::model::{Moment, Reading};
 
@@ -96,7 +96,7 @@ fn file(header: &Header, written: u64) -> Vec<u8> {
 }
 
 fn recovered(bytes: &[u8]) -> Recovered {
-    Recovered::read(Cursor::new(bytes)).unwrap().unwrap()
+    Recovered::of_bytes(bytes).unwrap()
 }
 
 fn sequences(recovered: &Recovered) -> Vec<u64> {
@@ -165,11 +165,33 @@ fn a_torn_a_flipped_and_a_misplaced_record_are_left_out_alone() {
     assert_eq!(sequences(&cut), [0, 1, 2, 3, 4, 5, 6, 7]);
 }
 
+/// A disk on which these pages cannot be read.
+struct Failing<'a>(&'a [u8], std::ops::Range<u32>);
+
+impl Pages for Failing<'_> {
+    fn page(&self, number: u32, into: &mut [u8; PAGE_BYTES]) -> std::io::Result<()> {
+        if self.1.contains(&number) {
+            return Err(std::io::Error::from_raw_os_error(5));
+        }
+        self.0.page(number, into)
+    }
+}
+
+#[test]
+fn a_page_that_cannot_be_read_costs_its_own_records_and_a_dead_disk_is_left_alone() {
+    let whole = file(&header(160), 160);
+    let one = Recovered::read(&Failing(&whole, 2..3)).unwrap().unwrap();
+    assert_eq!((one.records.len(), one.damaged), (152, 8));
+    let dead = Recovered::read(&Failing(&whole, 1..99)).unwrap().unwrap();
+    assert_eq!((dead.records.len(), dead.damaged), (0, 64), "after eight pages it is given up");
+    assert!(Recovered::read(&Failing(&whole, 0..1)).is_err());
+}
+
 #[test]
 fn what_is_no_black_box_is_told_from_a_newer_one() {
     let mut bytes = file(&header(8), 1);
     bytes[6] = 2;
-    let read = |bytes: &[u8]| Recovered::read(Cursor::new(bytes)).unwrap();
+    let read = Recovered::of_bytes;
     assert_eq!(read(&bytes), Err(Unusable::Version(2)));
     bytes[6] = 1;
     bytes[100] ^= 1;
@@ -267,7 +289,7 @@ proptest! {
             let crc = crc32fast::hash(&bytes[12..PAGE_BYTES]);
             bytes[8..12].copy_from_slice(&crc.to_le_bytes());
         }
-        if let Ok(found) = Recovered::read(Cursor::new(&bytes)).unwrap() {
+        if let Ok(found) = Recovered::of_bytes(&bytes) {
             prop_assert!(found.records.is_sorted_by(|a, b| a.sequence < b.sequence));
         }
     }
