@@ -24,7 +24,7 @@ pub struct Recovered {
 
 /// What can be asked for a page.
 pub(super) trait Pages {
-    /// Reads the page of that number; an `UnexpectedEof` where there is none, or none that is whole.
+    /// Reads the page of that number; an `UnexpectedEof` where there is none, or only a part.
     fn page(&self, number: u32, into: &mut [u8; PAGE_BYTES]) -> io::Result<()>;
 }
 
