@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{Event, OperatorCommand, Outcome, Pause, Reading, Schema, SeriesKey};
+use super::{Event, OperatorCommand, Outcome, Past, Pause, Reading, Schema, SeriesKey};
 
 /// Where an observation comes from; the `source` label of `uma_source_up`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -56,7 +56,7 @@ impl Source {
     ];
 
     /// The name in labels, logs and JSON.
-    pub fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Meminfo => "meminfo",
             Self::Vmstat => "vmstat",
@@ -138,4 +138,6 @@ pub enum Observation {
     Event(Event),
     /// The panic switch: `Some` from now on, or `None` again.
     Pause(Option<Pause>),
+    /// What the journal knows of earlier runs.
+    Past(Box<Past>),
 }

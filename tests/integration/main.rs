@@ -16,5 +16,6 @@ mod promql_oracle;
 mod real;
 mod replay;
 mod rules_check;
+mod rules_export;
 mod rules_test;
 mod run;

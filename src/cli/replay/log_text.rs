@@ -148,11 +148,14 @@ impl<'s> Told<'s> {
             is_start: true,
             next_decision: DecisionId(1),
             already_counted: std::collections::BTreeSet::new(),
+            last_events: BTreeMap::new(),
             earlier_acts: Vec::new(),
+            awaits_past: false,
             rules: RecordedRules {
                 mode: Mode::Observe,
                 evaluation_interval: DEFAULT_INTERVAL,
                 files: shipped_rules().into_iter().map(file).collect(),
+                guard_rails: serde_json::Value::Null,
             },
         };
         (self.sink)(Found::Entry(Box::new(Entry::Begin(Box::new(begin)))))?;

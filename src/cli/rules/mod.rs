@@ -7,6 +7,7 @@ use clap::{Args, Subcommand};
 use super::Exit;
 
 mod check;
+mod export;
 mod test;
 
 /// Arguments of `umawarden rules`.
@@ -24,6 +25,8 @@ pub enum RulesCommand {
     Check(check::CheckArguments),
     /// Play test files and tell where alerts, samples or decisions are not as expected.
     Test(test::TestArguments),
+    /// Write the alerts of rules as a rule file for Prometheus.
+    Export(export::ExportArguments),
 }
 
 /// Runs the command.
@@ -31,6 +34,7 @@ pub fn execute(arguments: &RulesArguments) -> anyhow::Result<Exit> {
     match &arguments.command {
         RulesCommand::Check(arguments) => check::execute(arguments),
         RulesCommand::Test(arguments) => test::execute(arguments),
+        RulesCommand::Export(arguments) => export::execute(arguments),
     }
 }
 
