@@ -227,7 +227,11 @@ fn unknown() -> Vec<Readings> {
     for metric in METRICS {
         let measured = !matches!(
             metric.source,
-            Source::KernelLog | Source::Process | Source::Journal | Source::Daemon
+            Source::KernelLog
+                | Source::Process
+                | Source::Journal
+                | Source::Daemon
+                | Source::BlackBox
         );
         if measured {
             series.entry(metric.source).or_default().push(SeriesKey::new(metric.name, &[]));
