@@ -17,7 +17,10 @@ pub(super) enum ReclaimError {
     #[error("{0:?} names no control group: it must begin with / and must not lead out")]
     NotAGroup(String),
     /// No hierarchy has the memory controller.
-    #[error("no memory controller below {}: mount the host's /sys and give --path.sysfs", .0.display())]
+    #[error(
+        "no memory controller below {}: mount the host's /sys and give --path.sysfs",
+        .0.display()
+    )]
     NoController(PathBuf),
     /// The file could not be opened or written.
     #[error("{doing} {} failed: {error}: {}", path.display(), remedy(error))]

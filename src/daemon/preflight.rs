@@ -59,7 +59,8 @@ fn unwritable(action: &str, file: &Path, mode: Mode, rules: &RuleSet) -> Option<
         what: format!("action {action}: {} cannot be written: {error}", file.display()),
         remedy: match error {
             Errno::ROFS => {
-                "run privileged, or mount the host's /proc and /sys and give --path.procfs, --path.sysfs"
+                "run privileged, or mount the host's /proc and /sys and give --path.procfs and \
+                 --path.sysfs"
             }
             Errno::NOENT => {
                 "a kernel that offers it, and --path.procfs and --path.sysfs where they are mounted"

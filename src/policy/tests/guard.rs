@@ -89,6 +89,15 @@ fn a_pause_holds_everything_and_says_so_until_it_ends() {
 }
 
 #[test]
+fn a_pause_shows_also_where_there_are_no_rules() {
+    let mut world = World::new("groups: []", Mode::Observe);
+    let pause = Pause { author: String::new(), comment: String::new(), since: None };
+    world.seen.push(Observation::Pause(Some(pause)));
+    world.tick();
+    assert_eq!(world.value("uma_paused"), Some(1.0));
+}
+
+#[test]
 fn until_the_past_is_known_nothing_is_done() {
     let mut world = short(LOW, Mode::Enforce);
     world.policy.await_past();
@@ -397,6 +406,45 @@ fn a_rule_that_is_taken_out_and_put_back_begins_with_no_fresh_budget() {
     world.run(seconds(1));
     world.policy.replace_rules(world.at, Mode::Enforce, &rules(&yaml));
     assert!(acts(&run_in_vain(&mut world, seconds(30))).is_empty());
+}
+
+#[test]
+fn a_rule_that_is_taken_out_in_the_middle_of_a_round_rests_when_it_is_back() {
+    let yaml = LOW
+        .replace("[{drop_caches: {}}]", "[{drop_caches: {}}, {compact_memory: {}}]")
+        .replace("cooldown: 1s", "cooldown: 1m");
+    let mut world = short(&yaml, Mode::Enforce);
+    let step = world.tick();
+    world.report(&step.decisions[0], OutcomeResult::Done);
+    world.policy.replace_rules(world.at, Mode::Enforce, &rules("groups: []"));
+    world.tick();
+    world.policy.replace_rules(world.at, Mode::Enforce, &rules(&yaml));
+    let steps = run_in_vain(&mut world, seconds(50));
+    assert_eq!((acts(&steps).len(), holds(&steps)), (0, vec![HoldReason::Cooldown]));
+}
+
+#[test]
+fn a_reset_by_a_person_outlives_a_restart_and_forgives_only_what_was_before_it() {
+    let yaml = with("breaker: {misses: 2, reset_after: 0s}");
+    let held_after = |reset_ago: u64| {
+        let mut world = short(&yaml, Mode::Enforce);
+        let rule = RuleId { group: Arc::from("g"), alert: Arc::from("Low") };
+        let missed = |ago: u64| PastAct {
+            aim_met: Some(false),
+            utc: world.at.utc - seconds(ago),
+            ..past_act(&rule, Mode::Enforce, world.at, ago)
+        };
+        let reset = OperatorOrder::ResetBreaker { rules: RuleSelector::Rule(rule.clone()) };
+        let Observation::Operator(mut command) = order(&world, reset) else { unreachable!() };
+        command.at.utc = world.at.utc - seconds(reset_ago);
+        let acts = vec![missed(300), missed(200)];
+        let past = Past { acts, commands: vec![command], ..Past::default() };
+        world.policy.resume(world.at, &past);
+        holds(&[world.tick()])
+    };
+    assert_eq!(held_after(100), []);
+    assert_eq!(held_after(250), [], "one miss is left");
+    assert_eq!(held_after(400), [HoldReason::BreakerOpen]);
 }
 
 #[test]
