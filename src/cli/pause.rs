@@ -124,7 +124,8 @@ pub fn pause(arguments: &PauseArguments) -> anyhow::Result<Exit> {
             }
         }
         Err(error) => eprintln!(
-            "umawarden: a daemon that uses {} does nothing from now on; none has confirmed it: {error}",
+            "umawarden: a daemon that uses {} does nothing from now on; none has confirmed it: \
+             {error}",
             file.path().display()
         ),
     }
