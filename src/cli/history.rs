@@ -60,7 +60,8 @@ uvm_fatal, oom_kill, oom_no_victim, oom_reaped, oom_unreapable, page_alloc_failu
 userspace_kill.
 
 It only reads, and may be used while the daemon runs. Times are UTC, the oldest entry comes first.
-With --json, kernel events have the keys of `umawarden dmesg --json`, and boot_id and time.
+With --json, kernel events have the keys of `umawarden dmesg --json`, and boot_id and time. Under
+--path.kmsg=FILE the boot_id is the boot's id, a colon and FILE.
 
 Exit codes: 0 fine, also when there is nothing to show; 2 there is no readable journal.
 
@@ -337,6 +338,9 @@ pub(super) fn outcome_text(
     ));
     let action = &outcome.action;
     match &outcome.result {
+        OutcomeResult::Done if outcome.took.as_millis() == 0 => {
+            append(&mut text, format_args!(": {action} done"));
+        }
         OutcomeResult::Done => append(&mut text, format_args!(": {action} done in {took}")),
         OutcomeResult::Skipped => append(&mut text, format_args!(": {action} skipped (observe)")),
         OutcomeResult::Failed(why) => append(&mut text, format_args!(": {action} failed: {why}")),

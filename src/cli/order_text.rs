@@ -23,6 +23,14 @@ pub(super) fn order_text(command: &OperatorCommand) -> String {
     format!("{what}, by {}{comment}", command.author)
 }
 
+/// What the daemon says of an order that it carried out.
+pub(super) fn told_order(data: &serde_json::Value) -> String {
+    match serde_json::from_value::<OperatorCommand>(data.clone()) {
+        Ok(command) => order_text(&command),
+        Err(_) => data.to_string(),
+    }
+}
+
 /// Which rules, in words.
 pub(super) fn selector_text(rules: &RuleSelector) -> String {
     match rules {

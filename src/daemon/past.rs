@@ -42,7 +42,7 @@ pub(super) struct Search {
 /// Where the past arrives, once.
 #[derive(Debug)]
 pub(super) struct Awaited {
-    from: Receiver<Past>,
+    from: Receiver<Option<Past>>,
 }
 
 impl Search {
@@ -53,7 +53,8 @@ impl Search {
             .name("past".to_owned())
             .spawn(move || self.run(&to, &wake))
             .context("cannot start the thread that reads what earlier runs did")?;
-        let found = from.recv_timeout(START_WAITS).ok().map(observation);
+        // The first attempt tells; where it fails, watching begins without waiting for the next.
+        let found = from.recv_timeout(START_WAITS).ok().flatten().map(observation);
         if found.is_none() {
             tracing::error!(
                 "what earlier runs did is not known yet: nothing but watching is done until the \
@@ -63,13 +64,13 @@ impl Search {
         Ok((Awaited { from }, found))
     }
 
-    fn run(&self, to: &Sender<Past>, wake: &Wake) {
+    fn run(&self, to: &Sender<Option<Past>>, wake: &Wake) {
         let mut pause = FIRST_PAUSE;
         loop {
             match self.read() {
                 Ok(past) => {
                     // The loop may have ended.
-                    if to.send(past).is_ok() {
+                    if to.send(Some(past)).is_ok() {
                         wake.notify();
                     }
                     return;
@@ -77,6 +78,9 @@ impl Search {
                 Err(error) => {
                     let again_in = pause;
                     tracing::warn!(?again_in, "what earlier runs did cannot be read: {error:#}");
+                    if to.send(None).is_err() {
+                        return;
+                    }
                 }
             }
             std::thread::sleep(pause);
@@ -96,7 +100,7 @@ impl Search {
         Ok(Past {
             acts: past_acts(now, first_of_boot, acts),
             asked: asked.into_iter().map(asked_for).collect(),
-            commands: Vec::new(),
+            commands: self.journal.operator_memory(now.utc, WRITER_TAKES)?.commands,
             lost_before_ms: reader.lost_before()?.map(|lost| lost_before_ms(now, lost)),
         })
     }
@@ -105,7 +109,7 @@ impl Search {
 impl Awaited {
     /// The past, where it has come now.
     pub(super) fn take(&self) -> Option<Observation> {
-        self.from.try_recv().ok().map(observation)
+        self.from.try_iter().flatten().next().map(observation)
     }
 }
 

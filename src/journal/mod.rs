@@ -21,7 +21,7 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
@@ -76,6 +76,8 @@ pub struct ResumePoint {
     pub resume_seq: u64,
     /// Records from there on whose event is stored already and must not be told again.
     pub known: BTreeSet<u64>,
+    /// When an event of each kind last happened in this boot.
+    pub last_events: BTreeMap<String, Timestamp>,
 }
 
 /// What people have ordered and is not over.

@@ -136,6 +136,11 @@ fn give_back(connection: &Connection) -> rusqlite::Result<()> {
         ),
         [],
     )?;
+    connection.execute(
+        "DELETE FROM last_kernel_events
+         WHERE boot_id NOT IN (SELECT boot_id FROM kernel_log_cursor)",
+        [],
+    )?;
     for table in ["outcomes", "assessments"] {
         connection.execute(
             &format!("DELETE FROM {table} WHERE decision < (SELECT min(id) FROM decisions)"),

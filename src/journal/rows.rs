@@ -1,7 +1,8 @@
 //! Entries into rows, and the few questions that a starting daemon has.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
+use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 
 use super::entry::{EventRow, OperatorRow, Record};
@@ -134,6 +135,12 @@ fn insert_event(
         "INSERT INTO kernel_events (boot_id, seq, utc_ms, kind, json) VALUES (?1, ?2, ?3, ?4, ?5)
          ON CONFLICT (boot_id, seq) DO NOTHING",
         params![boot_id, event.seq.map(u64::cast_signed), utc_ms, event.kind, event.json],
+    )?;
+    execute(
+        transaction,
+        "INSERT INTO last_kernel_events (boot_id, kind, utc_ms) VALUES (?1, ?2, ?3)
+         ON CONFLICT (boot_id, kind) DO UPDATE SET utc_ms = max(utc_ms, ?3)",
+        params![boot_id, event.kind, utc_ms],
     )
 }
 
@@ -318,5 +325,21 @@ pub(super) fn resume_point(
                 .collect()
         })
         .map_err(failed)?;
-    Ok(Some(ResumePoint { resume_seq: place.cast_unsigned(), known }))
+    let last_events = last_events(connection, boot_id).map_err(failed)?;
+    Ok(Some(ResumePoint { resume_seq: place.cast_unsigned(), known, last_events }))
+}
+
+fn last_events(
+    connection: &Connection,
+    boot_id: &str,
+) -> rusqlite::Result<BTreeMap<String, Timestamp>> {
+    let sql = "SELECT kind, utc_ms FROM last_kernel_events WHERE boot_id = ?1";
+    let mut select = connection.prepare(sql)?;
+    let rows = select.query_map([boot_id], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let mut last = BTreeMap::new();
+    for row in rows {
+        let (kind, utc_ms): (String, i64) = row?;
+        last.extend(Timestamp::from_millisecond(utc_ms).ok().map(|utc| (kind, utc)));
+    }
+    Ok(last)
 }

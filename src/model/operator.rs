@@ -88,6 +88,15 @@ impl RuleSelector {
     }
 }
 
+/// Who somebody is, in words: the name that they give, and what the kernel knows of them.
+pub fn author(name: Option<&str>, user: Option<&str>, uid: u32) -> String {
+    match (name, user) {
+        (Some(name), Some(user)) if name != user => format!("{name} ({user}, uid {uid})"),
+        (Some(name), _) | (None, Some(name)) => format!("{name} (uid {uid})"),
+        (None, None) => format!("uid {uid}"),
+    }
+}
+
 /// That nothing is to be done, and on whose word.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pause {

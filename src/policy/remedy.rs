@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::Surroundings;
-use super::evidence::evidence;
+use super::evidence;
 use super::guard::{Guard, Intent, Wish, outcome_is_lost};
 use super::promql::{EvalTime, Evaluated, Labels, Value};
 use super::rule::{Query, Remedy, Rule};
@@ -208,8 +208,8 @@ impl Course {
             decision,
             at: around.at,
             aim_met,
+            after: evidence::again(before, case.rule, around.store),
             before: std::mem::take(before),
-            after: evidence(case.rule, around.store),
         });
         around.guard.assessed(&case.rule.id, case.mode, aim_met);
         let next = step + 1;
@@ -353,7 +353,7 @@ fn decision(
         target: action.target(),
         action,
         approved: ruling.approved,
-        because: evidence(case.rule, around.store),
+        because: evidence::evidence(case.rule, around.at, around.store),
     })
 }
 

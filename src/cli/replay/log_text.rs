@@ -148,6 +148,7 @@ impl<'s> Told<'s> {
             is_start: true,
             next_decision: DecisionId(1),
             already_counted: std::collections::BTreeSet::new(),
+            last_events: BTreeMap::new(),
             earlier_acts: Vec::new(),
             awaits_past: false,
             rules: RecordedRules {

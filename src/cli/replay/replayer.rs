@@ -112,6 +112,7 @@ impl Replayer {
         let rules = self.rules(&begin.rules)?;
         let mut policy = Policy::new(begin.at, begin.rules.mode, &rules, begin.next_decision);
         policy.resume_kernel_log(begin.already_counted.clone());
+        policy.resume_events(&begin.last_events);
         policy.resume(begin.started, &begin.past());
         if begin.awaits_past {
             policy.await_past();

@@ -2,6 +2,7 @@
 //! process of its own, or a disk of its own.
 
 mod orders;
+mod past;
 mod reading;
 mod round_trip;
 mod writing;

@@ -73,7 +73,7 @@ pub(super) const METRICS: &[Metric] = &[
         Source::KernelLog,
         "uma_kernel_log_lost_records_total",
         &[],
-        "Kernel-log records overwritten before they could be read.",
+        "Kernel-log records overwritten before they could be read; the syslog ring does not tell.",
     ),
     Metric::counter(
         Source::KernelLog,
@@ -91,7 +91,8 @@ pub(super) const METRICS: &[Metric] = &[
         Source::KernelLog,
         "uma_kernel_log_reader",
         &["reader"],
-        "1 for the way in which the kernel log is read: kmsg, syslog, file or none.",
+        "1 for the way in which the kernel log is read: kmsg, syslog (the ring of syslog(2)), file \
+         (a file or FIFO), or none: nothing reads it, and what it feeds is missing.",
     )
     .closed(&[("reader", &["kmsg", "syslog", "file", "none"])])
     .flag(),
@@ -100,6 +101,14 @@ pub(super) const METRICS: &[Metric] = &[
         "uma_kernel_events_total",
         &["event"],
         "Events recognised in the kernel log.",
+    )
+    .closed(&[("event", &KernelEvent::KINDS)]),
+    Metric::gauge(
+        Source::KernelLog,
+        "uma_kernel_event_last_timestamp_seconds",
+        &["event"],
+        "When the last such event of this boot happened, in seconds since 1970; 0 if none is known \
+         of. Restarts of this program do not reset it, a reboot does.",
     )
     .closed(&[("event", &KernelEvent::KINDS)]),
     Metric::gauge(

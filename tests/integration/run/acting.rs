@@ -134,6 +134,8 @@ fn an_action_that_hangs_keeps_neither_notices_back_nor_the_end() {
     assert_eq!(daemon.get("/-/healthy").0, 200);
     let (_, log) = daemon.terminate();
     assert!(log.contains("4GiB are free"), "{log}");
+    let done = log.lines().find(|line| line.contains("action=\"notify\"")).unwrap();
+    assert!(done.contains("done") && !done.contains("took"), "it takes no time: {done}");
     let history = history(&node.storage());
     let results: Vec<_> = of_kind(&history, "outcome").map(|o| o["result"].clone()).collect();
     assert_eq!(results, ["done", "timed_out"], "{history:#?}");
