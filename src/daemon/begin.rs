@@ -75,12 +75,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         policy.resume_kernel_log(point.known);
         policy.resume_events(&point.last_events);
     }
-    // Another log than the kernel's own is not to be replaced by the kernel's.
-    let open_log = match settings.path.kmsg == Path::new(KERNEL_RING) {
-        true => KernelLogSource::open_or_syslog,
-        false => KernelLogSource::open,
-    };
-    let kernel_log = open_log(&settings.path.kmsg, resume_from);
+    let kernel_log = open_kernel_log(&settings.path.kmsg, resume_from);
     let status = Arc::new(ArcSwap::from_pointee(policy.status(started)));
     let (outcome_sender, outcomes) = channel();
     let worker = start_worker(&settings, &journal, &pause, &wake, outcome_sender)?;
@@ -148,6 +143,14 @@ fn start_service(
     };
     let requests = Requests { reloads, orders, taker };
     Service::start(listeners, served, requests, loader, wake.clone())
+}
+
+/// Another log than the kernel's own is not to be replaced by the kernel's.
+fn open_kernel_log(path: &Path, resume: Option<ResumeFrom>) -> KernelLogSource {
+    match path == Path::new(KERNEL_RING) {
+        true => KernelLogSource::open_or_syslog(path, resume),
+        false => KernelLogSource::open(path, resume),
+    }
 }
 
 fn resolve(addresses: &[ListenAddress]) -> anyhow::Result<Vec<SocketAddr>> {

@@ -118,10 +118,12 @@ fn promtool_takes_what_is_exported() {
     for (name, options) in [("odd.yaml", ExportOptions::default()), ("odd-by.yaml", adapted)] {
         fs::write(folder.path().join(name), prometheus_rules(&odd(), &options)).expect("written");
     }
+    let shipped = parse_rules(&shipped_rules(), Duration::ZERO).expect("fine");
+    let shipped: usize = shipped.groups.iter().map(|group| group.rules.len()).sum();
     for promtool in promtools() {
         for (name, rules) in [
-            ("shipped.yaml", 17),
-            ("as-is.yaml", 17),
+            ("shipped.yaml", shipped),
+            ("as-is.yaml", shipped),
             ("good.yaml", 4),
             ("odd.yaml", 2),
             ("odd-by.yaml", 2),
