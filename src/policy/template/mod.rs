@@ -101,6 +101,11 @@ struct Context<'c> {
     value: f64,
 }
 
+/// The functions that templates may call.
+pub fn function_names() -> impl Iterator<Item = &'static str> {
+    functions::NAMES.iter().map(|(name, _)| *name)
+}
+
 impl Template {
     /// Parses `{{ $value | humanize1024 }}B free` and the like.
     pub fn parse(text: &str) -> Result<Self, TemplateError> {
