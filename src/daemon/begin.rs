@@ -145,14 +145,6 @@ fn start_service(
     Service::start(listeners, served, requests, loader, wake.clone())
 }
 
-/// Another log than the kernel's own is not to be replaced by the kernel's.
-fn open_kernel_log(path: &Path, resume: Option<ResumeFrom>) -> KernelLogSource {
-    match path == Path::new(KERNEL_RING) {
-        true => KernelLogSource::open_or_syslog(path, resume),
-        false => KernelLogSource::open(path, resume),
-    }
-}
-
 fn resolve(addresses: &[ListenAddress]) -> anyhow::Result<Vec<SocketAddr>> {
     let mut resolved = Vec::new();
     for address in addresses {
@@ -170,6 +162,15 @@ fn resolve(addresses: &[ListenAddress]) -> anyhow::Result<Vec<SocketAddr>> {
         }
     }
     Ok(resolved)
+}
+
+/// Another log than the kernel's own is not to be replaced by the kernel's.
+fn open_kernel_log(path: &Path, resume_from: Option<ResumeFrom>) -> KernelLogSource {
+    if path == Path::new(KERNEL_RING) {
+        KernelLogSource::open_or_syslog(path, resume_from)
+    } else {
+        KernelLogSource::open(path, resume_from)
+    }
 }
 
 fn open_journal(settings: &Settings) -> Journal {

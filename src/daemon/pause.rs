@@ -72,8 +72,8 @@ pub(super) struct PauseWatch {
 }
 
 impl PauseWatch {
-    /// Starts the thread, and waits for its first look. Where that does not come in time, nothing is
-    /// done until it does.
+    /// Starts the thread, and waits for its first look. Where that does not come in time, nothing
+    /// is done until it does.
     ///
     /// # Errors
     /// The thread cannot be started.

@@ -118,8 +118,7 @@ fn promtool_takes_what_is_exported() {
     for (name, options) in [("odd.yaml", ExportOptions::default()), ("odd-by.yaml", adapted)] {
         fs::write(folder.path().join(name), prometheus_rules(&odd(), &options)).expect("written");
     }
-    let shipped = parse_rules(&shipped_rules(), Duration::ZERO).expect("fine");
-    let shipped: usize = shipped.groups.iter().map(|group| group.rules.len()).sum();
+    let shipped = exported(&[]).matches("- alert: ").count();
     for promtool in promtools() {
         for (name, rules) in [
             ("shipped.yaml", shipped),
