@@ -98,7 +98,8 @@ pub struct RunFlags {
     #[arg(long = "path.sysfs", value_name = "FOLDER")]
     pub sysfs: Option<PathBuf>,
 
-    /// The kernel log: a device, or a file or pipe of such records [default: /dev/kmsg].
+    /// The kernel log: a device, or a file or FIFO of lines as /dev/kmsg gives them,
+    /// `prio,seq,usec,flags;text` [default: /dev/kmsg].
     ///
     /// Only /dev/kmsg has a substitute, the syslog(2) ring, where it cannot be opened.
     ///

@@ -397,7 +397,7 @@ impl Daemon {
         let stopped = Note { at: clock::now(), text: "stopped".to_owned() };
         self.journal.record(&Entry::Note(stopped));
         if let Err(error) = self.journal.close(left()) {
-            tracing::error!("the journal did not end well: {error}");
+            report::journal_lacks_newest(&self.settings.storage.path, &error);
         }
         self.recorder.close(left());
         self.black_box.close(left());

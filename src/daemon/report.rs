@@ -1,12 +1,14 @@
 //! What the log says of events, decisions and outcomes.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tracing::field::debug;
 
 use super::gate::Gate;
+use crate::journal::JournalError;
 use crate::model::{
     AlertChange, AlertState, Assessment, Decision, Event, Evidence, Mode, Moment, Observation,
     OperatorCommand, Outcome, OutcomeResult, Reading, Source, Verdict,
@@ -146,6 +148,21 @@ pub(super) fn order(command: &OperatorCommand) {
     tracing::warn!(order, author = command.author, comment = command.comment, detail, "order");
 }
 
+/// Says what it means that the journal could not be closed, and what to do.
+pub(super) fn journal_lacks_newest(dir: &Path, error: &JournalError) {
+    let reason = match error {
+        JournalError::Dropped => "they could not be written".to_owned(),
+        error => error.to_string(),
+    };
+    tracing::error!(
+        reason,
+        "the journal lacks its newest entries: `umawarden history` will not show them, this log \
+         has them; the kernel log is read again from where the journal ends. Look at the space, \
+         the permissions and the health of the disk of {}",
+        dir.display()
+    );
+}
+
 /// Logs how an action ended.
 pub(super) fn outcome(outcome: &Outcome) {
     let (id, action, took) = (outcome.decision, outcome.action.as_str(), outcome.took);
@@ -164,13 +181,23 @@ pub(super) fn outcome(outcome: &Outcome) {
 }
 
 fn assessment(assessment: &Assessment) {
-    let aim = match assessment.aim_met {
-        Some(true) => "met",
-        Some(false) => "missed",
-        None => "unknown",
-    };
-    let (before, after) = (list(&assessment.before), list(&assessment.after));
-    tracing::info!(id = %assessment.decision, aim, before, after, "measured");
+    let (id, before, after) =
+        (assessment.decision, list(&assessment.before), list(&assessment.after));
+    if assessment.has_aim {
+        let aim = match assessment.aim_met {
+            Some(true) => "met",
+            Some(false) => "missed",
+            None => "unknown",
+        };
+        tracing::info!(%id, aim, before, after, "measured");
+    } else {
+        let condition = match assessment.aim_met {
+            Some(true) => "ended",
+            Some(false) => "holds",
+            None => "unknown",
+        };
+        tracing::info!(%id, condition, before, after, "measured");
+    }
 }
 
 fn list(evidence: &[Evidence]) -> String {

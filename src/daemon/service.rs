@@ -14,14 +14,15 @@ use super::wake::Wake;
 use crate::config::reader::Loaded;
 use crate::config::settings::Settings;
 use crate::exports::{OrderRequest, ReloadRequest, Served};
-use crate::model::OperatorCommand;
+use crate::model::{OperatorCommand, counted};
 
 /// One line on what was loaded, for people.
 pub(super) fn summary(loaded: &Loaded) -> String {
     let groups = &loaded.rules.groups;
     let rules: usize = groups.iter().map(|group| group.rules.len()).sum();
-    let mode = loaded.settings.mode.name();
-    format!("{rules} rules in {} groups, mode {mode}", groups.len())
+    let rules = counted(rules as u64, "rule");
+    let groups = counted(groups.len() as u64, "group");
+    format!("{rules} in {groups}, mode {}", loaded.settings.mode.name())
 }
 
 /// The settings that differ and that only a restart puts into force.

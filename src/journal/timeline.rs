@@ -67,7 +67,7 @@ const PARTS: [(&str, &str, &str); 6] = [
     ("decision", "id, utc_ms, NULL AS beside, json, NULL AS assessment", "decisions"),
     (
         "outcome",
-        "o.decision AS id, o.utc_ms, d.json AS beside, o.json, a.json AS assessment",
+        "o.decision AS id, o.utc_ms AS utc_ms, d.json AS beside, o.json, a.json AS assessment",
         "outcomes o LEFT JOIN decisions d ON d.id = o.decision
          LEFT JOIN assessments a ON a.decision = o.decision",
     ),

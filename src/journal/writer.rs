@@ -240,7 +240,11 @@ impl Writer {
 
     fn note_down(&mut self, reason: &str) {
         if self.health.is_up() || *self.health.reason() != *reason {
-            tracing::error!(reason, "the journal is down; watching goes on, and it is tried again");
+            tracing::error!(
+                reason,
+                "the journal is down: watching goes on and it is tried again; until it is up \
+                 nothing will be acted on, but for notices, since no intent can be written"
+            );
         }
         self.pause =
             if self.health.is_up() { FIRST_PAUSE } else { (self.pause * 2).min(LONGEST_PAUSE) };

@@ -324,8 +324,16 @@ pub struct Assessment {
     pub at: Moment,
     /// Whether the aim is met; `None` where that cannot be told.
     pub aim_met: Option<bool>,
+    /// Whether the rule names an aim; without one, `aim_met` says whether its condition has ended.
+    #[serde(default = "yes")]
+    pub has_aim: bool,
     /// The signals right before the action.
     pub before: Vec<Evidence>,
     /// The same signals after it.
     pub after: Vec<Evidence>,
+}
+
+/// What entries of the time before that field are taken to say.
+fn yes() -> bool {
+    true
 }

@@ -116,6 +116,12 @@ pub enum KernelEvent {
     /// The UVM driver gave up until the next boot.
     UvmFatal,
     /// The kernel's OOM killer killed a process.
+    ///
+    /// A trace has up to a hundred lines, and any of them may be missing: lost, cut, or left out by
+    /// the kernel, which writes ten traces in five seconds and of further kills only the last line.
+    /// So one `Killed process` line is a kill, and so is an `oom-kill:` line that names its victim
+    /// and is followed by no such line; what the missing lines would tell is `None`. The lines of
+    /// one trace are one kill.
     OomKill {
         /// Victim.
         pid: u32,

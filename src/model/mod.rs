@@ -12,6 +12,7 @@ mod past;
 mod reading;
 mod series;
 mod target;
+mod wording;
 
 pub use alert::{AlertChange, AlertState};
 pub use decision::{
@@ -26,3 +27,4 @@ pub use past::{Asked, Past, PastAct};
 pub use reading::{Reading, as_number};
 pub use series::{METRICS, Metric, MetricKind, Schema, SeriesKey, metric};
 pub use target::Target;
+pub use wording::counted;

@@ -209,6 +209,7 @@ impl Course {
             at: around.at,
             aim_met,
             after: evidence::again(before, case.rule, around.store),
+            has_aim: case.remedy.aim.is_some(),
             before: std::mem::take(before),
         });
         around.guard.assessed(&case.rule.id, case.mode, aim_met);

@@ -107,6 +107,7 @@ fn assessment(id: u64) -> Assessment {
         decision: DecisionId(id),
         at: moment(id.cast_signed()),
         aim_met: Some(true),
+        has_aim: true,
         before: evidence(1.2),
         after: evidence(6.5),
     }

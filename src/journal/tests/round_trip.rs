@@ -169,7 +169,8 @@ proptest! {
 
     #[test]
     fn what_came_of_decisions_survives_json(id: u64, at in instant(), detail in text(),
-                                            aim_met: Option<bool>, before in some_evidence()) {
+                                            aim_met: Option<bool>, has_aim: bool,
+                                            before in some_evidence()) {
         let decision = DecisionId(id);
         for result in [
             OutcomeResult::Done, OutcomeResult::Skipped, OutcomeResult::TimedOut,
@@ -179,7 +180,7 @@ proptest! {
             assert_round_trip(&Outcome { decision, action, result, ended: at, took });
         }
         let after = before.clone();
-        assert_round_trip(&Assessment { decision, at, aim_met, before, after });
+        assert_round_trip(&Assessment { decision, at, aim_met, has_aim, before, after });
     }
 
     #[test]

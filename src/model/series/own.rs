@@ -73,13 +73,15 @@ pub(super) const METRICS: &[Metric] = &[
         Source::KernelLog,
         "uma_kernel_log_lost_records_total",
         &[],
-        "Kernel-log records overwritten before they could be read; the syslog ring does not tell.",
+        "Numbers missing between kernel-log records: overwritten in the kernel's ring before they \
+         could be read, which the syslog ring does not tell. In a file or FIFO: not in it, or \
+         damaged there.",
     ),
     Metric::counter(
         Source::KernelLog,
         "uma_kernel_log_malformed_records_total",
         &[],
-        "Kernel-log records skipped since they could not be parsed.",
+        "Kernel-log lines skipped since they are no record (`prio,seq,usec,flags;text`).",
     ),
     Metric::counter(
         Source::KernelLog,

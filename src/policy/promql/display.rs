@@ -109,7 +109,7 @@ fn write_offset(f: &mut Formatter<'_>, selector: &Selector) -> Result {
 fn write_binary(f: &mut Formatter<'_>, binary: &Binary) -> Result {
     let breaks = f.alternate() && binary.op.is_set();
     match breaks {
-        true => write!(f, "{:#}\n", binary.left)?,
+        true => writeln!(f, "{:#}", binary.left)?,
         false => write!(f, "{} ", binary.left)?,
     }
     write!(f, "{} ", binary.op.symbol())?;

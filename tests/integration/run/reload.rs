@@ -26,7 +26,7 @@ fn good_rules_are_taken_and_bad_ones_leave_those_in_use() {
 
     node.write_rules(&ALWAYS.replace("Always", "Other"));
     let (status, said) = daemon.post("/-/reload");
-    assert_eq!((status, said.contains("1 rules in 1 groups")), (200, true), "{said}");
+    assert_eq!((status, said.contains("1 rule in 1 group")), (200, true), "{said}");
     assert_eq!(daemon.metric(SUCCESSFUL), 1.0);
     let rules = daemon.get("/api/v1/rules").1;
     assert!(rules.contains("\"Other\"") && !rules.contains("\"Always\""), "{rules}");
