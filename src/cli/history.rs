@@ -82,9 +82,9 @@ Examples:
   umawarden history --since 2h                        what happened in the last two hours
   umawarden history --since 2026-11-21T03:00 --until 2026-11-21T04:00
   umawarden history --rule PageCacheEatsReserve       what one rule saw, decided and did
+  umawarden history --last-boot                       the last seconds before a crash
   umawarden history --kind oom_kill,xid --json | jq -r '[.time, .comm] | @tsv'
-  umawarden history --kind decision --limit 0 --json | jq -r .reason | sort | uniq -c
-  umawarden history --last-boot                       the seconds before a crash";
+  umawarden history --kind decision --limit 0 --json | jq -r .reason | sort | uniq -c";
 
 /// Runs the command.
 pub fn execute(arguments: &HistoryArguments) -> anyhow::Result<Exit> {

@@ -64,8 +64,8 @@ pub struct ResumeArguments {
 const AFTER_HELP: &str = "\
 While it is paused, umawarden watches, alerts and decides, and does nothing. The switch is a file,
 `paused` beside the journal: it works while the daemon is down or hangs, and outlives restarts and
-reboots. `touch` and `rm` do as well. The daemon looks ten times a second, and once more right before
-anything is done; an action that is under way is not stopped.
+reboots. `touch` and `rm` do as well. The daemon looks ten times a second, and once more right
+before anything is done; an action that is under way is not stopped.
 
 Exit codes: 0 done, also where it was paused already; of `pause status`: paused; 1 it is not paused;
 2 the file cannot be written or removed, or the daemon does not obey.

@@ -78,8 +78,8 @@ const AFTER_HELP: &str = "\
 While a silence is in force, the remedies of its rules hold; their alerts go on, and what would have
 been done is journalled. It outlives restarts and reboots, and ends by itself.
 
-Exit codes: 0 done; 1 refused: there is no such rule or silence, or it has ended already; 2 no daemon
-answers, or this user may not give orders.
+Exit codes: 0 done; 1 refused: there is no such rule or silence, or it has ended already; 2 no
+daemon answers, or this user may not give orders.
 
   umawarden silence PageCacheEatsReserve --for 2h --comment 'loading by hand'
   umawarden silence --all --until 2026-11-22T06:00

@@ -217,7 +217,7 @@ fn start_worker(
     let (journal, wake) = (Arc::clone(journal), wake.clone());
     ActionWorker::start(WorkerSetup {
         executor: Box::new(Heeding {
-            live: Live { procfs: settings.path.procfs.clone() },
+            live: Live { procfs: settings.path.procfs.clone(), sysfs: settings.path.sysfs.clone() },
             switch: pause.switch(),
         }),
         intent: Box::new(move |decision| {

@@ -337,7 +337,8 @@ impl Daemon {
         let (id, action) = (decision.id, decision.action.name().to_owned());
         let result = if is_notice(&decision) {
             // A line in the log waits neither for the disk nor behind an action that hangs.
-            Live { procfs: self.settings.path.procfs.clone() }.execute(&decision)
+            let path = &self.settings.path;
+            Live { procfs: path.procfs.clone(), sysfs: path.sysfs.clone() }.execute(&decision)
         } else {
             match self.worker.submit(decision) {
                 Ok(()) => return,

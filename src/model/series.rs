@@ -34,7 +34,8 @@ pub struct Metric {
     pub kind: MetricKind,
     /// Which source feeds it.
     pub source: Source,
-    /// Label names, sorted; every series has all of them, but for those whose closed values have "".
+    /// Label names, sorted; every series has all of them, but for those whose closed values have
+    /// "".
     pub labels: &'static [&'static str],
     /// Labels that only ever have these values; those of the others are open.
     pub closed: &'static [ClosedLabel],

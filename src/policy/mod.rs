@@ -213,13 +213,14 @@ impl Policy {
         if self.sources.memory_measured().is_none() {
             return step;
         }
+        self.guard.advance(at);
+        self.counters.set_guard(&self.guard, self.mode, at);
         let sampled = seen.iter().any(|seen| matches!(seen, Observation::Readings(_)));
         if sampled || self.groups.iter().any(|group| group.due() <= at.uptime) {
             self.counters.publish(at, &mut self.store);
         } else {
             self.counters.show(&mut self.store);
         }
-        self.guard.advance(at);
         let evaluated = self.evaluate(at, &mut step);
         for decision in &step.decisions {
             self.counters.count_decision(decision, &mut self.store);

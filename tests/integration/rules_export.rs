@@ -118,10 +118,11 @@ fn promtool_takes_what_is_exported() {
     for (name, options) in [("odd.yaml", ExportOptions::default()), ("odd-by.yaml", adapted)] {
         fs::write(folder.path().join(name), prometheus_rules(&odd(), &options)).expect("written");
     }
+    let shipped = exported(&[]).matches("- alert: ").count();
     for promtool in promtools() {
         for (name, rules) in [
-            ("shipped.yaml", 17),
-            ("as-is.yaml", 17),
+            ("shipped.yaml", shipped),
+            ("as-is.yaml", shipped),
             ("good.yaml", 4),
             ("odd.yaml", 2),
             ("odd-by.yaml", 2),

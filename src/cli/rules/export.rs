@@ -31,8 +31,9 @@ pub struct ExportArguments {
 
     /// Labels by which Prometheus tells nodes apart; with commas or again.
     ///
-    /// Series that Prometheus has scraped carry labels of their target. These here are added to every
-    /// on(…) and to every sum(…) and its kin, so that each node is judged by its own series alone.
+    /// Series that Prometheus has scraped carry labels of their target. These here are added to
+    /// every on(…) and to every sum(…) and its kin, so that each node is judged by its own series
+    /// alone.
     #[arg(long, value_name = "LABEL", value_delimiter = ',', value_parser = label,
           default_value = "instance", conflicts_with = "as_is")]
     pub by: Vec<Arc<str>>,

@@ -117,8 +117,8 @@ pub fn load_settings(flags: &RunFlags, environment: &Environment) -> Result<Sett
     Ok(Settings::merge(flags, file, folder, environment))
 }
 
-/// Whether what was named instead of the kernel's own places is there at all: a slip in a path would
-/// otherwise look like a node without memory, or without a kernel log.
+/// Whether what was named instead of the kernel's own places is there at all: a slip in a path
+/// would otherwise look like a node without memory, or without a kernel log.
 pub fn check_paths(paths: &SystemPaths) -> Result<(), LoadError> {
     let folder = |key: &str, path: &Path, usual: &str| {
         let wrong = match fs::metadata(path) {

@@ -152,8 +152,8 @@ fn header(rules: &RuleSet, options: &ExportOptions) -> String {
         push(&mut out, format_args!("#   {}\n", quoted(&file)));
     }
     out.push_str(
-        "# Change them there and export them again. Left out: remedy and mode. Where a source fails,\n\
-         # umawarden says \"unknown\"; Prometheus sees nothing and resolves.\n",
+        "# Change them there and export them again. Left out: remedy and mode. Where a source\n\
+         # fails, umawarden says \"unknown\"; Prometheus sees nothing and resolves.\n",
     );
     match options.by.as_slice() {
         [] => out.push_str(
@@ -168,8 +168,8 @@ fn header(rules: &RuleSet, options: &ExportOptions) -> String {
         push(
             &mut out,
             format_args!(
-                "# For a scrape every {interval}: no group is evaluated more often, no range is below \
-                 {range}.\n"
+                "# For a scrape every {interval}: no group is evaluated more often, no range is \
+                 below {range}.\n"
             ),
         );
     } else if let Some(shortest) = shortest_range(rules) {

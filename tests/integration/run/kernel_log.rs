@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::Write as _;
+use std::os::unix::net::UnixListener;
 
 use super::{ALWAYS, Node, XID, XIDS, make_fifo, record};
 use crate::daemon::{Daemon, history, of_kind};
@@ -151,15 +152,15 @@ fn what_no_reader_can_tell_is_missing_and_not_0() {
     let node = Node::new("gb10-4k");
     node.write_rules(ON_XID);
     fs::remove_file(node.path("kmsg")).unwrap();
-    // Neither a log, nor a reason to read the syslog ring of this machine instead.
-    fs::create_dir(node.path("kmsg")).unwrap();
+    // Nobody can open a socket's file, and it is no reason to read the syslog ring instead.
+    let _socket = UnixListener::bind(node.path("kmsg")).unwrap();
     let daemon = node.start(&[]);
     assert_eq!(daemon.metric("uma_kernel_log_reader{reader=\"none\"}"), 1.0);
     assert_eq!(daemon.metric("uma_source_up{source=\"kernel_log\"}"), 0.0);
     assert_eq!(fed(&daemon), []);
     daemon.wait_until("unknown", |daemon| rule_state(daemon).0 == "unknown");
     let reason = rule_state(&daemon).1;
-    assert!(reason.contains("is a directory: give --path.kmsg"), "{reason}");
+    assert!(reason.contains("is neither a device, a file nor a FIFO"), "{reason}");
 }
 
 #[test]
