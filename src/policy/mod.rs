@@ -53,7 +53,7 @@ pub fn old_by(utc: Timestamp, now: Moment) -> Option<Duration> {
 /// What one step brought.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Step {
-    /// What the kernel log told.
+    /// What the kernel log told, and the black box.
     pub events: Vec<Event>,
     /// Alerts that became pending, began to fire, or ended.
     pub alerts: Vec<AlertChange>,
@@ -303,6 +303,7 @@ impl Policy {
     fn observe(&mut self, at: Moment, observation: &Observation, step: &mut Step) {
         match observation {
             Observation::KernelRecord(_) => {}
+            Observation::Event(event) => step.events.push(event.clone()),
             Observation::KernelRecordsLost(lost) => self.counters.count_lost_records(*lost),
             Observation::KernelRecordMalformed => self.counters.count_malformed_record(),
             Observation::Readings(readings) => {

@@ -155,6 +155,8 @@ impl<'s> Told<'s> {
             last_events: BTreeMap::new(),
             earlier_acts: Vec::new(),
             awaits_past: false,
+            orders: Vec::new(),
+            pause: None,
             rules: RecordedRules {
                 mode: Mode::Observe,
                 evaluation_interval: DEFAULT_INTERVAL,
@@ -227,7 +229,11 @@ fn unknown() -> Vec<Readings> {
     for metric in METRICS {
         let measured = !matches!(
             metric.source,
-            Source::KernelLog | Source::Process | Source::Journal | Source::Daemon
+            Source::KernelLog
+                | Source::Process
+                | Source::Journal
+                | Source::Daemon
+                | Source::BlackBox
         );
         if measured {
             series.entry(metric.source).or_default().push(SeriesKey::new(metric.name, &[]));
