@@ -398,6 +398,7 @@ fn meaning(kind: &str) -> &'static str {
         "page_alloc_failure" => "no free block of that size; often fragmentation",
         "hung_task" => "a task waits in state D; the owner of its lock is whom to look at",
         "userspace_kill" => "a daemon in user space killed for memory",
+        "unclean_boot" => "the boot before did not end in order",
         _ => "",
     }
 }
@@ -453,6 +454,9 @@ fn describe(event: &KernelEvent) -> String {
             let comm = comm.as_deref().map(|comm| format!(" ({comm})")).unwrap_or_default();
             let memcg = memcg.as_deref().map(|path| format!(" {path}")).unwrap_or_default();
             format!("killed{pid}{comm}{memcg}")
+        }
+        KernelEvent::UncleanBoot { ended_boot_id, .. } => {
+            format!("boot {ended_boot_id} did not end in order")
         }
     }
 }

@@ -13,9 +13,9 @@ use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 use serde::Serialize;
 
-use super::Exit;
 use super::json_time::{Object, OutcomeObject};
 use super::order_text::order_text;
+use super::{Exit, last_boot};
 use crate::journal::{FILE_NAME, JournalReader, ReadError, TimelineItem, TimelineQuery};
 use crate::model::{
     AlertChange, Assessment, Decision, Evidence, KernelEvent, Mode, Moment, Outcome, OutcomeResult,
@@ -54,12 +54,14 @@ pub struct HistoryArguments {
     /// Only the newest N entries; 0 for all.
     #[arg(long, value_name = "N", default_value_t = 1_000)]
     limit: usize,
+    #[command(flatten)]
+    last_boot: last_boot::LastBootArguments,
 }
 
 const AFTER_HELP: &str = "\
 Kinds: decision, outcome, alert, note, operator (what people ordered); and of kernel events
 nv_no_memory, nv_alloc_failed, xid, uvm_fatal, oom_kill, oom_no_victim, oom_reaped, oom_unreapable,
-page_alloc_failure, hung_task, userspace_kill.
+page_alloc_failure, hung_task, userspace_kill, unclean_boot.
 
 It only reads, and may be used while the daemon runs, by whoever may read its directory (mode 0750,
 of the user that runs the daemon, mostly root). The oldest entry comes first.
@@ -70,12 +72,19 @@ outcome has `took_seconds`. (`at`, `ended` and `took` say the same to the nanose
 have the keys of `umawarden dmesg --json`, where `utc` is the record's own time, and boot_id; under
 --path.kmsg=FILE that is the boot's id, a colon and FILE.
 
+
+After a crash, --last-boot shows the last seconds of the boot before this one from the black box,
+and says whether that boot ended in order: it did if umawarden was stopped and the next boot began
+within 15 minutes; it did not if the records just stop. Where umawarden was stopped long before,
+that is not known.
+
 Exit codes: 0 fine, also when there is nothing to show; 2 there is no readable journal.
 
 Examples:
   umawarden history --since 2h                        what happened in the last two hours
   umawarden history --since 2026-11-21T03:00 --until 2026-11-21T04:00
   umawarden history --rule PageCacheEatsReserve       what one rule saw, decided and did
+  umawarden history --last-boot                       the last seconds before a crash
   umawarden history --kind oom_kill,xid --json | jq -r '[.time, .comm] | @tsv'
   umawarden history --kind decision --limit 0 --json | jq -r .reason | sort | uniq -c";
 
@@ -83,6 +92,9 @@ Examples:
 pub fn execute(arguments: &HistoryArguments) -> anyhow::Result<Exit> {
     let dir = first_directory(&arguments.storage_path);
     may_be_read(&dir)?;
+    if arguments.last_boot.is_asked() {
+        return last_boot::execute(&arguments.last_boot, &dir, arguments.json);
+    }
     let reader = JournalReader::open(&dir).map_err(explain)?;
     if reader.may_lack_newest() {
         eprintln!(
@@ -334,6 +346,7 @@ pub(super) fn event_text(event: &KernelEvent) -> String {
             let victim = pid.map_or_else(|| or(memcg), |pid| format!("pid {pid} ({})", or(comm)));
             format!("{} killed {victim}", word(by))
         }
+        KernelEvent::UncleanBoot { .. } => last_boot::event_text(event),
     }
 }
 
@@ -420,7 +433,7 @@ pub(super) fn value_text(evidence: &Evidence) -> String {
 }
 
 /// Bytes for people: `1.2 GiB`.
-fn size(bytes: f64) -> String {
+pub(super) fn size(bytes: f64) -> String {
     let mut value = bytes;
     for unit in ["B", "KiB", "MiB", "GiB"] {
         if value.abs() < 1024.0 || !value.is_finite() {
@@ -440,7 +453,7 @@ fn word(value: &impl Serialize) -> String {
     }
 }
 
-fn append(text: &mut String, more: std::fmt::Arguments<'_>) {
+pub(super) fn append(text: &mut String, more: std::fmt::Arguments<'_>) {
     // Writing to a String cannot fail.
     text.write_fmt(more).unwrap_or_default();
 }

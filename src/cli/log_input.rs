@@ -26,7 +26,8 @@ pub(super) struct LogInput<R> {
     name: String,
     /// Nothing in it is newer, but for clocks that differ.
     newest: Timestamp,
-    zone: TimeZone,
+    /// `None` where this machine's is set to what it does not know.
+    zone: Option<TimeZone>,
 }
 
 /// What had been read.
@@ -57,7 +58,7 @@ impl<R: BufRead> LogInput<R> {
     pub(super) fn new(input: R, name: &str, newest: Option<SystemTime>) -> Self {
         let newest = newest.and_then(|time| Timestamp::try_from(time).ok());
         let newest = newest.unwrap_or_else(Timestamp::now);
-        Self { input, name: name.to_owned(), newest, zone: TimeZone::system() }
+        Self { input, name: name.to_owned(), newest, zone: own_zone() }
     }
 
     /// Gives each message, its wall time made out where that is possible.
@@ -70,9 +71,9 @@ impl<R: BufRead> LogInput<R> {
         let Self { input, name, newest, zone } = self;
         let mut take = |mut message: Message| {
             if message.utc.is_none()
-                && let Some(local) = &message.local
+                && let (Some(local), Some(zone)) = (&message.local, &zone)
             {
-                message.utc = local.resolve(&zone, newest);
+                message.utc = local.resolve(zone, newest);
             }
             take(message)
         };
@@ -109,6 +110,18 @@ impl<R: BufRead> LogInput<R> {
             );
         }
         Ok(())
+    }
+}
+
+/// The zone in which this machine tells its time: UTC where none is set, as for the C library.
+fn own_zone() -> Option<TimeZone> {
+    match TimeZone::try_system() {
+        Ok(zone) => Some(zone),
+        Err(_) if std::env::var_os("TZ").is_none_or(|zone| zone.is_empty()) => Some(TimeZone::UTC),
+        Err(error) => {
+            eprintln!("umawarden: times without a zone cannot be told in UTC: TZ: {error}");
+            None
+        }
     }
 }
 

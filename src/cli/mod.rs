@@ -6,6 +6,7 @@ mod control;
 pub mod dmesg;
 pub mod history;
 mod json_time;
+mod last_boot;
 mod log;
 mod log_input;
 mod order_text;

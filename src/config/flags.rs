@@ -82,6 +82,14 @@ pub struct RunFlags {
     #[arg(long = "recording.size", value_name = "SIZE", value_parser = limits::recording_size)]
     pub recording_size_bytes: Option<u64>,
 
+    /// How far the black box reaches back, 1m to 1d; 0 turns it off [default: 1h].
+    ///
+    /// It lies in `black-box` below the journal's folder: a record of 512 bytes a second, for
+    /// `umawarden history --last-boot`, of this boot and the four before. Another length is used
+    /// from the next boot on.
+    #[arg(long = "recording.black-box", value_name = "DURATION", value_parser = limits::black_box)]
+    pub recording_black_box: Option<Duration>,
+
     /// Where proc is mounted [default: /proc].
     #[arg(long = "path.procfs", value_name = "FOLDER")]
     pub procfs: Option<PathBuf>,

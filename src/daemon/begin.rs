@@ -10,6 +10,7 @@ use anyhow::Context;
 use arc_swap::ArcSwap;
 use tokio::sync::mpsc;
 
+use super::black_box::BlackBox;
 use super::orders::Orders;
 use super::own::OwnReadings;
 use super::past::Search;
@@ -54,7 +55,8 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     let started = clock::now();
     tell_what_is_missing(&loaded);
     let journal = Arc::new(open_journal(&settings));
-    let boot_id = read_boot_id(&settings, started);
+    let boot = find_boot_id(&settings);
+    let boot_id = name_kernel_log(&settings, boot.as_deref(), started);
     let resume = resume_point(&journal, &boot_id);
     let next_decision = journal.next_decision_id(started.utc, JOURNAL_TAKES);
     let mut policy = Policy::new(started, settings.mode, &loaded.rules, next_decision);
@@ -93,6 +95,8 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         "{text}"
     );
     journal.record(&Entry::Note(Note { at: started, text }));
+    // Last: a start that fails leaves no record that nobody closes.
+    let black_box = BlackBox::start(&settings, boot.as_deref(), Arc::clone(&status));
     Ok(Daemon {
         memory: MemorySource::open(&settings.path.procfs, &settings.path.sysfs),
         process: ProcessSource::default(),
@@ -108,6 +112,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         own: OwnReadings::new(started),
         report: Report::default(),
         recorder,
+        black_box,
         boot_id,
         cursor,
         next_sample: clock::monotonic(),
@@ -116,6 +121,14 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         past,
         pause,
     })
+}
+
+/// Another log than the kernel's own is not to be replaced by the kernel's.
+fn open_kernel_log(kmsg: &Path, resume_from: Option<ResumeFrom>) -> KernelLogSource {
+    match kmsg == Path::new(KERNEL_RING) {
+        true => KernelLogSource::open_or_syslog(kmsg, resume_from),
+        false => KernelLogSource::open(kmsg, resume_from),
+    }
 }
 
 /// Starts to serve what there is to see, and to take orders.
@@ -164,15 +177,6 @@ fn resolve(addresses: &[ListenAddress]) -> anyhow::Result<Vec<SocketAddr>> {
     Ok(resolved)
 }
 
-/// Another log than the kernel's own is not to be replaced by the kernel's.
-fn open_kernel_log(path: &Path, resume_from: Option<ResumeFrom>) -> KernelLogSource {
-    if path == Path::new(KERNEL_RING) {
-        KernelLogSource::open_or_syslog(path, resume_from)
-    } else {
-        KernelLogSource::open(path, resume_from)
-    }
-}
-
 fn open_journal(settings: &Settings) -> Journal {
     let retention = Retention {
         max_age: settings.storage.retention_time,
@@ -209,7 +213,7 @@ fn start_worker(
     let (journal, wake) = (Arc::clone(journal), wake.clone());
     ActionWorker::start(WorkerSetup {
         executor: Box::new(Heeding {
-            live: Live { procfs: settings.path.procfs.clone() },
+            live: Live { procfs: settings.path.procfs.clone(), sysfs: settings.path.sysfs.clone() },
             switch: pause.switch(),
         }),
         intent: Box::new(move |decision| {
@@ -238,16 +242,20 @@ pub(super) fn tell_what_is_missing(loaded: &Loaded) {
     }
 }
 
+/// The name that the kernel gave this boot.
+fn find_boot_id(settings: &Settings) -> Option<String> {
+    // A procfs of somebody else's making may lack it; this kernel's own is the same boot.
+    [&*settings.path.procfs, Path::new("/proc")].into_iter().find_map(|procfs| {
+        let text = std::fs::read_to_string(procfs.join(BOOT_ID)).ok()?;
+        Some(text.trim().to_owned()).filter(|text| !text.is_empty())
+    })
+}
+
 /// The name of this boot's kernel log. Another file than the kernel's own ring counts its records
 /// for itself, so its position is kept apart. A boot without an id cannot be told from the next
 /// one, so nothing is resumed in it.
-fn read_boot_id(settings: &Settings, started: Moment) -> Arc<str> {
-    // A procfs of somebody else's making may lack it; this kernel's own is the same boot.
-    let found = [&*settings.path.procfs, Path::new("/proc")].into_iter().find_map(|procfs| {
-        let text = std::fs::read_to_string(procfs.join(BOOT_ID)).ok()?;
-        Some(text.trim().to_owned()).filter(|text| !text.is_empty())
-    });
-    let boot_id = found.unwrap_or_else(|| {
+fn name_kernel_log(settings: &Settings, boot: Option<&str>, started: Moment) -> Arc<str> {
+    let boot_id = boot.map(str::to_owned).unwrap_or_else(|| {
         let procfs = settings.path.procfs.display();
         tracing::warn!("no {BOOT_ID} in {procfs}: a restart may count kernel events again");
         format!("unknown-{}", started.utc_ms())

@@ -5,6 +5,7 @@
 //! their own.
 
 mod begin;
+mod black_box;
 mod clock;
 mod gate;
 mod orders;
@@ -30,7 +31,8 @@ use crate::config::reader::Loaded;
 use crate::config::settings::Settings;
 use crate::journal::{Entry, Journal, Note};
 use crate::model::{
-    Action, Decision, Mode, Moment, Observation, OperatorCommand, Outcome, OutcomeResult, Verdict,
+    Action, Decision, Event, KernelEvent, Mode, Moment, Observation, OperatorCommand, Outcome,
+    OutcomeResult, Verdict,
 };
 use crate::policy::status::Status;
 use crate::policy::{Answer, Policy, Step};
@@ -77,6 +79,7 @@ struct Daemon {
     own: OwnReadings,
     report: Report,
     recorder: recorder::Recorder,
+    black_box: black_box::BlackBox,
     boot_id: Arc<str>,
     cursor: Cursor,
     /// On the clock that stops in suspend: nobody misses the samples of that time.
@@ -267,6 +270,7 @@ impl Daemon {
             self.seen.push(Observation::Readings(self.journal.readings()));
             self.seen.push(Observation::Readings(self.own.kernel_log(&self.kernel_log)));
             self.seen.push(Observation::Readings(self.own.readings()));
+            self.black_box.observe(now, &mut self.seen);
         }
     }
 
@@ -296,6 +300,11 @@ impl Daemon {
 
     fn write_down(&mut self, now: Moment, mut step: Step) {
         self.report.step(now, &mut step);
+        self.black_box.note(&step.events);
+        let boots = step.events.extract_if(.., |event| is_of_a_boot(event));
+        for event in boots {
+            self.journal.record(&Entry::Event { boot_id: Arc::clone(&self.boot_id), event });
+        }
         self.write_down_kernel_log(now.uptime, step.events);
         for change in step.alerts {
             self.journal.record(&Entry::Alert(change));
@@ -311,7 +320,7 @@ impl Daemon {
         }
     }
 
-    fn write_down_kernel_log(&mut self, now: Duration, events: Vec<crate::model::Event>) {
+    fn write_down_kernel_log(&mut self, now: Duration, events: Vec<Event>) {
         let Some(next_seq) = self.cursor.next_seq else { return };
         let resume_seq = self.policy.kernel_log_pending_since().unwrap_or(next_seq).min(next_seq);
         let moved = self.cursor.journalled != Some(resume_seq);
@@ -328,7 +337,8 @@ impl Daemon {
         let (id, action) = (decision.id, decision.action.name().to_owned());
         let result = if is_notice(&decision) {
             // A line in the log waits neither for the disk nor behind an action that hangs.
-            Live { procfs: self.settings.path.procfs.clone() }.execute(&decision)
+            let path = &self.settings.path;
+            Live { procfs: path.procfs.clone(), sysfs: path.sysfs.clone() }.execute(&decision)
         } else {
             match self.worker.submit(decision) {
                 Ok(()) => return,
@@ -377,6 +387,7 @@ impl Daemon {
         let began = clock::uptime();
         let left = || CLOSING_TAKES.saturating_sub(clock::uptime().saturating_sub(began));
         self.service.stopping();
+        self.black_box.end();
         self.cursor.journal_due = Duration::ZERO;
         self.write_down_kernel_log(clock::uptime(), Vec::new());
         self.worker.shutdown();
@@ -390,9 +401,15 @@ impl Daemon {
             report::journal_lacks_newest(&self.settings.storage.path, &error);
         }
         self.recorder.close(left());
+        self.black_box.close(left());
         self.service.close(left());
         tracing::info!("ended");
     }
+}
+
+/// The kernel log's events are kept together with how far it was read, others by themselves.
+fn is_of_a_boot(event: &Event) -> bool {
+    matches!(event.kind, KernelEvent::UncleanBoot { .. })
 }
 
 fn is_notice(decision: &Decision) -> bool {

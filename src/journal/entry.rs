@@ -23,6 +23,13 @@ pub enum Entry {
         /// is not certainly stored.
         resume_seq: u64,
     },
+    /// An event that the kernel log did not tell. Of one kind there is one in a boot.
+    Event {
+        /// The boot in which it was told.
+        boot_id: Arc<str>,
+        /// What.
+        event: Event,
+    },
     /// A decision.
     Decision(Decision),
     /// How an action ended.
@@ -51,6 +58,7 @@ pub struct Note {
 #[derive(Debug)]
 pub(super) enum Record {
     KernelLog { boot_id: Arc<str>, events: Vec<EventRow>, resume_seq: u64 },
+    Event { boot_id: Arc<str>, event: EventRow },
     Decision { id: u64, utc_ms: i64, rule: RuleId, verdict: Verdict, json: String },
     Outcome { decision: u64, utc_ms: i64, json: String },
     Assessment { decision: u64, utc_ms: i64, json: String },
@@ -129,6 +137,9 @@ impl Record {
                 events: events.iter().map(EventRow::new).collect::<Result<_, _>>()?,
                 resume_seq: *resume_seq,
             },
+            Entry::Event { boot_id, event } => {
+                Self::Event { boot_id: Arc::clone(boot_id), event: EventRow::new(event)? }
+            }
             Entry::Decision(decision) => Self::decision(decision)?,
             Entry::Outcome(outcome) => Self::Outcome {
                 decision: outcome.decision.0,
@@ -172,6 +183,7 @@ impl Record {
             Self::KernelLog { events, .. } => {
                 events.iter().map(|row| size_of::<EventRow>() + row.json.capacity()).sum()
             }
+            Self::Event { event, .. } => event.json.capacity(),
             Self::Decision { json, .. }
             | Self::Outcome { json, .. }
             | Self::Assessment { json, .. }

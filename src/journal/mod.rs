@@ -8,6 +8,7 @@
 //! `format_N.sql` (listed in `file::FORMATS`; old files are brought to it at the next start), an
 //! arm in `rows::insert`, a name in `retention::TABLES`, and a query in `reader`.
 
+pub mod black_box;
 mod entry;
 mod file;
 mod past;

@@ -43,6 +43,10 @@ fn insert(
             }
             move_cursor(transaction, boot_id, *resume_seq).map_err(failed)
         }
+        Record::Event { boot_id, event } => {
+            *latest_ms = event.utc_ms.unwrap_or(*latest_ms);
+            insert_event_once(transaction, boot_id, event, *latest_ms).map_err(failed)
+        }
         Record::Decision { utc_ms, .. } => {
             *latest_ms = *utc_ms;
             insert_decision(transaction, record)
@@ -141,6 +145,29 @@ fn insert_event(
         "INSERT INTO last_kernel_events (boot_id, kind, utc_ms) VALUES (?1, ?2, ?3)
          ON CONFLICT (boot_id, kind) DO UPDATE SET utc_ms = max(utc_ms, ?3)",
         params![boot_id, event.kind, utc_ms],
+    )
+}
+
+/// It has no number by which the table could know it again; there is one of its kind in a boot.
+fn insert_event_once(
+    transaction: &Transaction<'_>,
+    boot_id: &str,
+    event: &EventRow,
+    utc_ms: i64,
+) -> rusqlite::Result<()> {
+    let first = transaction
+        .prepare_cached(
+            "INSERT INTO last_kernel_events (boot_id, kind, utc_ms) VALUES (?1, ?2, ?3)
+             ON CONFLICT (boot_id, kind) DO NOTHING",
+        )?
+        .execute(params![boot_id, event.kind, utc_ms])?;
+    if first == 0 {
+        return Ok(());
+    }
+    execute(
+        transaction,
+        "INSERT INTO kernel_events (boot_id, seq, utc_ms, kind, json) VALUES (?1, NULL, ?2, ?3, ?4)",
+        params![boot_id, utc_ms, event.kind, event.json],
     )
 }
 

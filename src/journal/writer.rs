@@ -243,7 +243,7 @@ impl Writer {
             tracing::error!(
                 reason,
                 "the journal is down: watching goes on and it is tried again; until it is up \
-                 nothing will be acted on, but for notices, since no intent can be written"
+                 nothing will be acted on, since an act is written down before it is done"
             );
         }
         self.pause =

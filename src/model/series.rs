@@ -1,5 +1,6 @@
 //! The one table of all series: what is exported, documented, and known to rules.
 
+mod black_box;
 mod kernel;
 mod memory;
 mod own;
@@ -148,9 +149,15 @@ pub struct Schema {
 }
 
 /// Every metric that this build exports: a table for each area, joined.
-pub static METRICS: &[Metric] = &join::<
-    { memory::METRICS.len() + kernel::METRICS.len() + own::METRICS.len() },
->(&[memory::METRICS, kernel::METRICS, own::METRICS]);
+pub static METRICS: &[Metric] =
+    &join::<
+        {
+            memory::METRICS.len()
+                + kernel::METRICS.len()
+                + own::METRICS.len()
+                + black_box::METRICS.len()
+        },
+    >(&[memory::METRICS, kernel::METRICS, own::METRICS, black_box::METRICS]);
 
 const fn join<const COUNT: usize>(areas: &[&[Metric]]) -> [Metric; COUNT] {
     let mut joined = [areas[0][0]; COUNT];

@@ -53,7 +53,7 @@ pub fn old_by(utc: Timestamp, now: Moment) -> Option<Duration> {
 /// What one step brought.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Step {
-    /// What the kernel log told.
+    /// What the kernel log told, and the black box.
     pub events: Vec<Event>,
     /// Alerts that became pending, began to fire, or ended.
     pub alerts: Vec<AlertChange>,
@@ -213,13 +213,14 @@ impl Policy {
         if self.sources.memory_measured().is_none() {
             return step;
         }
+        self.guard.advance(at);
+        self.counters.set_guard(&self.guard, self.mode, at);
         let sampled = seen.iter().any(|seen| matches!(seen, Observation::Readings(_)));
         if sampled || self.groups.iter().any(|group| group.due() <= at.uptime) {
             self.counters.publish(at, &mut self.store);
         } else {
             self.counters.show(&mut self.store);
         }
-        self.guard.advance(at);
         let evaluated = self.evaluate(at, &mut step);
         for decision in &step.decisions {
             self.counters.count_decision(decision, &mut self.store);
@@ -302,6 +303,7 @@ impl Policy {
     fn observe(&mut self, at: Moment, observation: &Observation, step: &mut Step) {
         match observation {
             Observation::KernelRecord(_) => {}
+            Observation::Event(event) => step.events.push(event.clone()),
             Observation::KernelRecordsLost(lost) => self.counters.count_lost_records(*lost),
             Observation::KernelRecordMalformed => self.counters.count_malformed_record(),
             Observation::Readings(readings) => {

@@ -34,12 +34,17 @@ pub(super) struct Case<'a> {
 }
 
 impl Case<'_> {
-    /// The action with its text filled in.
+    /// The action with its texts filled in.
     fn told(&self, action: &Action) -> Action {
         match (action, self.alert) {
             (Action::Notify { message }, Some((labels, value))) => {
                 let rendered = Template::parse(message).map(|text| text.render(labels, value));
                 Action::Notify { message: rendered.unwrap_or_else(|_| message.clone()) }
+            }
+            (Action::Reclaim { cgroup, bytes }, Some((labels, value))) => {
+                let rendered = Template::parse(cgroup).map(|text| text.render(labels, value));
+                let cgroup = rendered.unwrap_or_else(|_| cgroup.clone());
+                Action::Reclaim { cgroup, bytes: *bytes }
             }
             _ => action.clone(),
         }

@@ -40,6 +40,8 @@ class Incident:
     mode: str = "observe"
     must_act: list = field(default_factory=list)
     may_act: list = field(default_factory=list)
+    # What must have been the case at some time, or the recording is not of what it says.
+    shows: list = field(default_factory=list)
 
 
 def incident(what, **more):
@@ -93,28 +95,23 @@ class Checkpoint:
             self.read()
 
 
-def take(total, per_second, huge=False, until_available=0):
-    """Takes memory of its own at a pace, a step every 20 ms."""
-    memory = mmap.mmap(-1, total, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    memory.madvise(mmap.MADV_HUGEPAGE if huge else mmap.MADV_NOHUGEPAGE)
-    step = max(PAGE, per_second // 50 // PAGE * PAGE)
-    began, taken = time.monotonic(), 0
-    while taken < total and meminfo("MemAvailable") > until_available:
-        end = min(taken + step, total)
-        memory[taken:end:PAGE] = b"x" * len(range(taken, end, PAGE))
-        taken = end
-        ahead = taken / per_second - (time.monotonic() - began)
-        time.sleep(max(0, ahead))
-    return memory
-
-
-def hold(*arguments, **more):
-    """What a forked process does: takes memory and keeps it."""
+def hold(total, per_second, huge=False, until_available=0):
+    """What a forked process does: takes memory at a pace, a step every 20 ms, and keeps it. Where
+    no more than so much may be left, it waits, and takes more when others give some back."""
 
     def work():
-        memory = take(*arguments, **more)
+        memory = mmap.mmap(-1, total, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        memory.madvise(mmap.MADV_HUGEPAGE if huge else mmap.MADV_NOHUGEPAGE)
+        step = max(PAGE, per_second // 50 // PAGE * PAGE)
+        due, taken = time.monotonic(), 0
+        while taken < total:
+            due = max(due + 0.02, time.monotonic() - 0.5)
+            time.sleep(max(0, due - time.monotonic()))
+            if meminfo("MemAvailable") > until_available:
+                end = min(taken + step, total)
+                memory[taken:end:PAGE] = b"x" * len(range(taken, end, PAGE))
+                taken = end
         signal.pause()
-        memory.close()
 
     return work
 
@@ -134,7 +131,8 @@ def kill_in(procs, program="tail", *arguments):
 
 
 @incident("A process asks for more than its memory cgroup of 32 MiB may have; the kernel kills it.",
-          must_act=[OOM_KILL])
+          must_act=[OOM_KILL],
+          shows=['uma_kernel_events_total{event="oom_kill"} > 0'])
 def cgroup_oom(node):
     procs = node.memory_cgroup(32 * MIB)
     node.start()
@@ -142,7 +140,8 @@ def cgroup_oom(node):
     node.wait(5)
 
 
-@incident("User space writes twenty lines into /dev/kmsg that look like Xid 79; they are nobody's.")
+@incident("User space writes twenty lines into /dev/kmsg that look like Xid 79; they are nobody's.",
+          shows=['uma_kernel_log_userspace_records_total >= 20'])
 def quoted_by_user_space(node):
     node.start()
     with open("/dev/kmsg", "w") as kmsg:
@@ -155,7 +154,8 @@ def quoted_by_user_space(node):
 
 @incident("A checkpoint is read with read(2) until the page cache has filled memory, while 150 MiB "
           "a second are taken for good: the cache is dropped, once, and that is enough.",
-          mode="enforce", must_act=[CACHE_EATS_RESERVE])
+          mode="enforce", must_act=[CACHE_EATS_RESERVE],
+          shows=['uma_memory_page_cache_bytes{state="clean"} > on() uma_memory_total_bytes / 2'])
 def page_cache_flood_by_read(node):
     begin_with_empty_page_cache(node)
     checkpoint = Checkpoint(node)
@@ -170,7 +170,8 @@ def page_cache_flood_by_read(node):
 
 @incident("The same in observe mode: nothing is dropped, so the rule would act again and again, and "
           "its cooldown holds it.",
-          must_act=[CACHE_EATS_RESERVE], may_act=[RECLAIM_STORM])
+          must_act=[CACHE_EATS_RESERVE], may_act=[RECLAIM_STORM],
+          shows=['uma_memory_page_cache_bytes{state="clean"} > on() uma_memory_total_bytes / 2'])
 def page_cache_flood_observed(node):
     begin_with_empty_page_cache(node)
     checkpoint = Checkpoint(node)
@@ -184,7 +185,8 @@ def page_cache_flood_observed(node):
 @incident("A checkpoint stays mapped while 2 MiB pages are asked for as a driver asks: allocations "
           "scan for pages themselves, and dropping the cache does not help, for it is mapped.",
           mode="enforce", must_act=[RECLAIM_STORM],
-          may_act=[CACHE_EATS_RESERVE, FRAGMENTED, "memory/MemoryPressureFull", RUNS_OUT])
+          may_act=[CACHE_EATS_RESERVE, FRAGMENTED, "memory/MemoryPressureFull", RUNS_OUT],
+          shows=['uma_memory_page_cache_bytes{state="mapped"} > on() uma_memory_total_bytes / 2'])
 def page_cache_flood_by_mmap(node):
     begin_with_empty_page_cache(node)
     checkpoint = Checkpoint(node)
@@ -205,19 +207,22 @@ def page_cache_flood_by_mmap(node):
     node.wait(4)
 
 
-@incident("A download fills the page cache; nobody asks for memory, so that is as it should be.")
+@incident("A download fills the page cache within seconds until a sixteenth is free; nobody asks for "
+          "memory, so that is as it should be.",
+          shows=['uma_memory_page_cache_bytes{state="clean"} > on() uma_memory_total_bytes * 0.85',
+                 'uma_memory_free_bytes < uma_memory_total_bytes / 16'])
 def download_fills_the_cache(node):
     begin_with_empty_page_cache(node)
     checkpoint = Checkpoint(node)
     node.start()
-    checkpoint.read_until(400 * MIB)
-    checkpoint.read_for(8)
-    node.wait(2)
+    checkpoint.read_until(meminfo("MemTotal") // 17)
+    node.wait(6)
 
 
 @incident("Memory is free in single pages between pages that are held: hardly any of it in blocks "
           "of 2 MiB. Compaction brings them together.",
-          mode="enforce", must_act=[FRAGMENTED])
+          mode="enforce", must_act=[FRAGMENTED],
+          shows=['sum(uma_memory_contiguous_bytes{block="2MiB"}) < uma_memory_free_bytes / 8'])
 def fragmentation(node):
     begin_with_empty_page_cache(node)
     checkpoint = Checkpoint(node)
@@ -242,7 +247,8 @@ def fragmentation(node):
 
 @incident("A process fills pipes, 60 MiB a second: memory that no counter of the kernel names, as a "
           "driver's leak would be.",
-          must_act=["memory/UnaccountedMemoryGrows"])
+          must_act=["memory/UnaccountedMemoryGrows"],
+          shows=['uma_memory_unaccounted_bytes > 1.5 * 1024^3'])
 def slow_leak_through_pipes(node):
     def fill_pipes():
         most = 8192
@@ -263,7 +269,8 @@ def slow_leak_through_pipes(node):
 
 @incident("A cgroup's processes go to swap, 2.5 GiB of them, while little is available: swap hides "
           "that memory has run out.",
-          must_act=["memory/SwapHidesExhaustion"], may_act=[RUNS_OUT, CACHE_EATS_RESERVE])
+          must_act=["memory/SwapHidesExhaustion"], may_act=[RUNS_OUT, CACHE_EATS_RESERVE],
+          shows=['uma_swap_total_bytes - uma_swap_free_bytes > 2 * 1024^3'])
 def swap_storm(node):
     begin_with_empty_page_cache(node)
     with open("/sys/block/zram0/disksize", "w") as file:
@@ -299,7 +306,9 @@ def swap_storm(node):
 
 
 @incident("Memory falls fast to an eighth and comes back, as when CUDA graphs are captured. That is "
-          "no incident.")
+          "no incident.",
+          shows=['uma_memory_available_bytes < uma_memory_total_bytes / 8',
+                 'uma_memory_available_bytes > uma_memory_total_bytes / 4'])
 def harmless_dip(node):
     begin_with_empty_page_cache(node)
     engine = node.fork(hold(22 * GIB, 12 * GIB, huge=True, until_available=7 * GIB))
@@ -314,7 +323,8 @@ def harmless_dip(node):
     node.release(engine)
 
 
-@incident("An engine starts on an empty machine and takes half of it at once: there is enough left.")
+@incident("An engine starts on an empty machine and takes half of it at once: there is enough left.",
+          shows=['uma_memory_available_bytes < uma_memory_total_bytes * 0.6'])
 def large_start(node):
     begin_with_empty_page_cache(node)
     node.start()
@@ -326,7 +336,8 @@ def large_start(node):
 
 @incident("A process takes all there is, 240 MiB a second, from a machine full of cache: what is "
           "available, cache included, will be gone in ten seconds.",
-          must_act=[RUNS_OUT], may_act=[CACHE_EATS_RESERVE, RECLAIM_STORM])
+          must_act=[RUNS_OUT], may_act=[CACHE_EATS_RESERVE, RECLAIM_STORM],
+          shows=['uma_memory_available_bytes < uma_memory_total_bytes / 10'])
 def memory_runs_out(node):
     begin_with_empty_page_cache(node)
     checkpoint = Checkpoint(node)
@@ -343,7 +354,8 @@ def memory_runs_out(node):
 
 
 @incident("The driver logs a thousand failed tries in twenty seconds and recovers from all of them; "
-          "there is plenty of memory.")
+          "there is plenty of memory.",
+          shows=['uma_kernel_events_total{event="nv_no_memory"} >= 1000'])
 def thousand_harmless_nv_err_no_memory(node):
     begin_with_empty_page_cache(node)
     node.start()
@@ -356,7 +368,8 @@ def thousand_harmless_nv_err_no_memory(node):
 
 @incident("The driver fails ten allocations a second while page cache has filled memory: caches are "
           "dropped, the driver's pools too, and then there is memory.",
-          mode="enforce", must_act=["kernel/DriverOutOfMemory"], may_act=[CACHE_EATS_RESERVE])
+          mode="enforce", must_act=["kernel/DriverOutOfMemory"], may_act=[CACHE_EATS_RESERVE],
+          shows=['uma_memory_free_bytes < uma_memory_total_bytes / 16'])
 def nv_err_no_memory_in_earnest(node):
     begin_with_empty_page_cache(node)
     checkpoint = Checkpoint(node)
@@ -372,7 +385,8 @@ def nv_err_no_memory_in_earnest(node):
 
 
 @incident("A task waits in state D for a frozen file system, and the kernel says so.",
-          must_act=["kernel/HungTask"])
+          must_act=["kernel/HungTask"],
+          shows=['uma_kernel_events_total{event="hung_task"} > 0'])
 def hung_task(node):
     image, mounted = (os.path.join(node.folder, name) for name in ("image", "mounted"))
     with open(image, "wb") as file:
@@ -395,7 +409,9 @@ def hung_task(node):
 
 @incident("Forty processes are killed at their cgroup's limit faster than the log can be read: traces "
           "are rate-limited, records are lost, and the kernel's own counter still tells.",
-          must_act=[OOM_KILL, "kernel/KernelLogRecordsLost"])
+          must_act=[OOM_KILL, "kernel/KernelLogRecordsLost"],
+          shows=['uma_kernel_log_lost_records_total > 0',
+                 'increase(uma_memory_oom_kills_total[10s]) >= 40'])
 def oom_storm_with_lost_records(node):
     procs = node.memory_cgroup(16 * MIB)
     node.start()
@@ -414,7 +430,8 @@ def oom_storm_with_lost_records(node):
 
 @incident("meminfo cannot be read for ten seconds, while the page cache floods: what would act does "
           "not, since it is unknown, and that is told; then it acts.",
-          must_act=["umawarden/SourceDown", CACHE_EATS_RESERVE], may_act=[RECLAIM_STORM])
+          must_act=["umawarden/SourceDown", CACHE_EATS_RESERVE], may_act=[RECLAIM_STORM],
+          shows=['uma_source_up{source="meminfo"} == 0'])
 def a_source_fails(node):
     begin_with_empty_page_cache(node)
     checkpoint = Checkpoint(node)
@@ -453,7 +470,8 @@ def a_source_fails(node):
 
 @incident("The daemon is killed in the middle of a flood and started again: it holds for the "
           "cooldown of what it did before, then acts again.",
-          must_act=[CACHE_EATS_RESERVE], may_act=[RECLAIM_STORM])
+          must_act=[CACHE_EATS_RESERVE], may_act=[RECLAIM_STORM],
+          shows=['uma_memory_page_cache_bytes{state="clean"} > on() uma_memory_total_bytes / 2'])
 def restart_in_the_middle(node):
     begin_with_empty_page_cache(node)
     checkpoint = Checkpoint(node)

@@ -2,6 +2,7 @@
 
 mod incidents;
 mod kept;
+mod orders;
 mod program;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,8 +15,8 @@ use umawarden::cli::replay::Replayer;
 use umawarden::config::mistake::SourceText;
 use umawarden::config::rules::parse_rules;
 use umawarden::model::{
-    DecisionId, KernelRecord, Mode, Moment, Observation, Outcome, OutcomeResult, Reading, Readings,
-    RuleId, Schema, SeriesKey, Source, Verdict,
+    DecisionId, Event, KernelEvent, KernelRecord, Mode, Moment, Observation, Outcome,
+    OutcomeResult, Reading, Readings, RuleId, Schema, SeriesKey, Source, Verdict,
 };
 use umawarden::policy::{Policy, Step};
 use umawarden::recording::{
@@ -39,7 +40,7 @@ groups:
       cooldown: 1s
       at_most: {times: 3, per: 1h}
   - alert: Xid
-    expr: increase(uma_kernel_events_total{event=\"xid\"}[5s]) > 0
+    expr: sum(increase(uma_kernel_events_total{event=~\"xid|unclean_boot\"}[5s])) > 0
     remedy: {steps: [{notify: {message: 'Xid, {{ $value }}'}}], cooldown: 2s}
 ";
 
@@ -65,6 +66,8 @@ fn begin() -> Begin {
             Duration::from_millis(500),
         )],
         awaits_past: false,
+        orders: Vec::new(),
+        pause: None,
         already_counted: BTreeSet::from([3]),
         last_events: BTreeMap::from([("uvm_fatal".to_owned(), moment(0).utc)]),
         rules: RecordedRules {
@@ -93,6 +96,7 @@ enum Happens {
     Free(Reading<f64>),
     Fractions(Vec<Reading<f64>>, bool),
     Xid(u32),
+    UncleanBoot(f64),
     Text(String),
     Lost(u64),
     Sample(Reading<f64>),
@@ -116,6 +120,7 @@ fn happens() -> impl Strategy<Value = Happens> {
         3 => (prop::collection::vec(reading(), 3), any::<bool>())
             .prop_map(|(values, fail)| Happens::Fractions(values, fail)),
         1 => (0..200_u32).prop_map(Happens::Xid),
+        1 => (-1e12..1e12).prop_map(Happens::UncleanBoot),
         1 => ".{0,40}".prop_map(Happens::Text),
         1 => any::<u64>().prop_map(Happens::Lost),
         1 => reading().prop_map(Happens::Sample),
@@ -157,6 +162,7 @@ fn observation(at: Moment, seq: u64, happens: Happens, last: Option<DecisionId>)
             readings(Source::Vmstat, &["x", "y", "z"], values, fail.then_some("it fails"))
         }
         Happens::Xid(xid) => record(format!("NVRM: Xid (PCI:000f:01:00): {xid}, pid=1, name=x, y")),
+        Happens::UncleanBoot(value) => Observation::Event(unclean_boot(at, value)),
         Happens::Text(text) => record(text),
         Happens::Lost(lost) => Observation::KernelRecordsLost(lost),
         Happens::Sample(value) => {
@@ -171,6 +177,22 @@ fn observation(at: Moment, seq: u64, happens: Happens, last: Option<DecisionId>)
             took: Duration::from_millis(3),
         }),
     }
+}
+
+fn unclean_boot(at: Moment, value: f64) -> Event {
+    let kind = KernelEvent::UncleanBoot {
+        ended_boot_id: "before".to_owned(),
+        last_record: Some(at.utc),
+        gap_seconds: Some(value),
+        memory_free_bytes: None,
+        memory_available_bytes: Some(value / 3.0),
+        memory_unaccounted_bytes: None,
+        memory_pressure_full: None,
+        loop_age_seconds: Some(0.1),
+        last_event: Some("xid".to_owned()),
+        firing: vec!["Low".to_owned()],
+    };
+    Event { kind, utc: Some(at.utc), seq: None }
 }
 
 /// Runs a policy; gives what was to be recorded and what the policy said.

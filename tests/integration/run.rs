@@ -1,8 +1,10 @@
 //! `umawarden run` from outside, on fixture trees and kernel logs of the tests' own.
 
 mod acting;
+mod black_box;
 mod kernel_log;
 mod node;
+mod operator;
 mod reload;
 mod start;
 mod storage;

@@ -10,6 +10,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::Found;
 use super::source::Sink;
 use crate::cli::log_input::{LogInput, ReadAs, utc_from};
+use crate::config::guard_rails::default_guard_rails;
 use crate::config::settings::limits::DEFAULT_INTERVAL;
 use crate::config::shipped::shipped_rules;
 use crate::model::{
@@ -154,11 +155,13 @@ impl<'s> Told<'s> {
             last_events: BTreeMap::new(),
             earlier_acts: Vec::new(),
             awaits_past: false,
+            orders: Vec::new(),
+            pause: None,
             rules: RecordedRules {
                 mode: Mode::Observe,
                 evaluation_interval: DEFAULT_INTERVAL,
                 files: shipped_rules().into_iter().map(file).collect(),
-                guard_rails: serde_json::Value::Null,
+                guard_rails: serde_json::to_value(default_guard_rails()).unwrap_or_default(),
             },
         };
         (self.sink)(Found::Entry(Box::new(Entry::Begin(Box::new(begin)))))?;
@@ -226,7 +229,11 @@ fn unknown() -> Vec<Readings> {
     for metric in METRICS {
         let measured = !matches!(
             metric.source,
-            Source::KernelLog | Source::Process | Source::Journal | Source::Daemon
+            Source::KernelLog
+                | Source::Process
+                | Source::Journal
+                | Source::Daemon
+                | Source::BlackBox
         );
         if measured {
             series.entry(metric.source).or_default().push(SeriesKey::new(metric.name, &[]));

@@ -4,7 +4,8 @@ use anyhow::Context;
 
 use crate::config::mistake::SourceText;
 use crate::config::rules::parse_rules;
-use crate::model::AlertChange;
+use crate::model::{AlertChange, Observation};
+use crate::policy::guard::GuardRails;
 use crate::policy::rule::RuleSet;
 use crate::policy::{Policy, Step};
 use crate::recording::{Begin, Entry, RecordedRules};
@@ -117,6 +118,9 @@ impl Replayer {
         if begin.awaits_past {
             policy.await_past();
         }
+        if begin.pause.is_some() {
+            policy.step(begin.at, &[Observation::Pause(begin.pause.clone())]);
+        }
         self.state = Some(State { policy, begin: begin.clone(), is_whole: begin.is_start });
         Ok(Stepped { is_new: true, ..Stepped::default() })
     }
@@ -134,10 +138,12 @@ impl Replayer {
             parse_rules(&texts, interval)
                 .context("this build cannot use the recorded rules; give others by --rules")?
         };
-        if !recorded.guard_rails.is_null() {
-            rules.guard_rails = serde_json::from_value(recorded.guard_rails.clone())
-                .context("this build cannot use the recorded guard rails")?;
-        }
+        // Recordings of before there were any say nothing of them.
+        rules.guard_rails = match &recorded.guard_rails {
+            serde_json::Value::Null => GuardRails::default(),
+            written => serde_json::from_value(written.clone())
+                .context("this build cannot use the recorded guard rails")?,
+        };
         Ok(rules)
     }
 }

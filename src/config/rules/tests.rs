@@ -483,3 +483,32 @@ fn what_a_remedys_guard_rails_name_must_exist() {
     let source = SourceText::new("rules.yaml", GUARDED.replace("OWN", "only_in: [any]"));
     assert!(parse_rules(&[source], Duration::from_secs(1)).is_ok(), "without a configuration");
 }
+
+#[test]
+fn what_is_reclaimed_and_from_where_is_read() {
+    let rule = |step: &str| {
+        let text = GUARDED.replace("OWN", "").replace("compact_memory: {}", step);
+        parse_rules(&[SourceText::new("rules.yaml", text)], INTERVAL)
+    };
+    for cgroup in ["/", "/a.slice/b.service", "{{ $labels.cgroup }}"] {
+        let rules = rule(&format!("reclaim: {{cgroup: '{cgroup}', bytes: 2GiB}}")).unwrap();
+        let steps = &rules.groups[0].rules[0].remedy.as_ref().unwrap().steps;
+        let wanted = Action::Reclaim { cgroup: cgroup.to_owned(), bytes: 2 << 30 };
+        assert_eq!(*steps, [wanted]);
+    }
+    for (step, told) in [
+        ("reclaim: {}", "reclaim needs cgroup and bytes"),
+        ("reclaim: {cgroup: /a}", "reclaim needs bytes"),
+        ("reclaim: {bytes: 1GiB}", "reclaim needs cgroup"),
+        ("reclaim: {cgroup: /a, bytes: 1KiB}", "less than 1MiB"),
+        ("reclaim: {cgroup: /a, bytes: all}", "not a size"),
+        ("reclaim: {cgroup: a, bytes: 1GiB}", "no control group"),
+        ("reclaim: {cgroup: /a/../b, bytes: 1GiB}", "no control group"),
+        ("reclaim: {cgroup: /sys/fs/cgroup/a, bytes: 1GiB}", "hierarchy's root: /a"),
+        ("reclaim: {cgroup: '{{ $label }}', bytes: 1GiB}", "cgroup: "),
+        ("reclaim: {cgroup: /a, bytes: 1GiB, swap: 1}", "unknown key \"swap\""),
+    ] {
+        let mistakes = rule(step).expect_err(step).to_string();
+        assert!(mistakes.contains(told), "{step}\n{mistakes}");
+    }
+}

@@ -45,6 +45,8 @@ pub struct FileSettings {
     pub retention_size_bytes: Option<u64>,
     /// `recording.size`, in bytes.
     pub recording_size_bytes: Option<u64>,
+    /// `recording.black_box`.
+    pub recording_black_box: Option<Duration>,
     /// `log.level`.
     pub log_level: Option<LogLevel>,
     /// `log.format`.
@@ -83,11 +85,12 @@ const KEYS: [&str; 11] = [
     "guard_rails",
 ];
 
-const ADVICE: [Advice; 6] = [
+const ADVICE: [Advice; 7] = [
     (&["rules"], "write rule_files: [rules.yaml]"),
     (&["groups"], "this is a rule file: name it under rule_files"),
     (&["listen_address", "telemetry_path", "control_socket"], "it belongs to web"),
     (&["retention"], "it belongs to storage"),
+    (&["black_box"], "it belongs to recording"),
     (&["level", "format"], "it belongs to log"),
     (&guard_rails::KEYS, "it belongs to guard_rails"),
 ];
@@ -207,10 +210,15 @@ fn read_storage(table: &Table<'_>, settings: &mut FileSettings, findings: &mut F
 }
 
 fn read_recording(table: &Table<'_>, settings: &mut FileSettings, findings: &mut Findings<'_>) {
-    let Some(table) = section(table, "recording", &["size"], findings) else { return };
+    let Some(table) = section(table, "recording", &["size", "black_box"], findings) else {
+        return;
+    };
     settings.recording_size_bytes = table
         .get("size")
         .and_then(|node| value(node, "recording size", limits::recording_size, findings));
+    settings.recording_black_box = table
+        .get("black_box")
+        .and_then(|node| value(node, "black_box", limits::black_box, findings));
 }
 
 fn read_log(table: &Table<'_>, settings: &mut FileSettings, findings: &mut Findings<'_>) {

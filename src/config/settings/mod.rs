@@ -95,6 +95,8 @@ pub struct Storage {
 pub struct Recording {
     /// The ring's size, and that of all incidents; 0 is no recording.
     pub size_bytes: u64,
+    /// How far the black box reaches back; 0 is no black box.
+    pub black_box: Duration,
 }
 
 /// The program's own log.
@@ -218,6 +220,10 @@ impl Settings {
                     .recording_size_bytes
                     .or(file.recording_size_bytes)
                     .unwrap_or(limits::DEFAULT_RECORDING_SIZE_BYTES),
+                black_box: flags
+                    .recording_black_box
+                    .or(file.recording_black_box)
+                    .unwrap_or(limits::DEFAULT_BLACK_BOX),
             },
             log: Log {
                 level: flags.log_level.or(file.log_level).unwrap_or_default(),

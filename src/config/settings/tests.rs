@@ -42,7 +42,7 @@ pause_file: hold
 storage:
   path: journal
   retention: {time: 7d, size: 64MiB}
-recording: {size: 0}
+recording: {size: 0, black_box: 0}
 log: {level: debug, format: json}
 "#;
 
@@ -70,7 +70,7 @@ fn everything_has_a_default() {
             retention_size_bytes: 256 << 20,
         },
         pause_file: "data/paused".into(),
-        recording: Recording { size_bytes: 64 << 20 },
+        recording: Recording { size_bytes: 64 << 20, black_box: Duration::from_secs(3_600) },
         log: Log { level: LogLevel::Info, format: LogFormat::Text },
         guard_rails: default_guard_rails(),
         named_alerts: Vec::new(),
@@ -116,6 +116,7 @@ fn flags_win_over_the_file() {
         "--storage.retention.time=1d",
         "--storage.retention.size=1GiB",
         "--recording.size=2MiB",
+        "--recording.black-box=5m",
         "--path.procfs=p",
         "--path.sysfs=s",
         "--path.kmsg=k",
@@ -134,7 +135,8 @@ fn flags_win_over_the_file() {
     assert_eq!(settings.storage.path, Path::new("here"));
     assert_eq!(settings.storage.retention_time, Duration::from_secs(86_400));
     assert_eq!(settings.storage.retention_size_bytes, 1 << 30);
-    assert_eq!(settings.recording.size_bytes, 2 << 20);
+    let recording = Recording { size_bytes: 2 << 20, black_box: Duration::from_secs(300) };
+    assert_eq!(settings.recording, recording);
     let paths = SystemPaths { procfs: "p".into(), sysfs: "s".into(), kmsg: "k".into() };
     assert_eq!(settings.path, paths);
     assert_eq!(settings.log, Log { level: LogLevel::Warn, format: LogFormat::Text });
@@ -182,6 +184,7 @@ fn bad_flags_are_refused_with_the_reason() {
         ("--storage.retention.time=0", "out of bounds"),
         ("--storage.retention.size=1KiB", "less than 1MiB"),
         ("--recording.size=1KiB", "0 is for no recording"),
+        ("--recording.black-box=5s", "from 1m to 1d; 0 is for no black box"),
         ("--mode=force", "enforce"),
         ("--log.level=loud", "possible values"),
         ("--sampling-intervall=1s", "--sampling-interval"),

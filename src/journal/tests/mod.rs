@@ -45,6 +45,21 @@ fn event(seq: u64) -> Event {
     }
 }
 
+fn unclean_boot() -> KernelEvent {
+    KernelEvent::UncleanBoot {
+        ended_boot_id: "before".to_owned(),
+        last_record: Some(moment(0).utc),
+        gap_seconds: Some(12.5),
+        memory_free_bytes: Some(1e9),
+        memory_available_bytes: None,
+        memory_unaccounted_bytes: None,
+        memory_pressure_full: Some(0.97),
+        loop_age_seconds: None,
+        last_event: Some("hung_task".to_owned()),
+        firing: vec!["HungTask".to_owned()],
+    }
+}
+
 fn log(events: Vec<Event>, resume_seq: u64) -> Entry {
     Entry::KernelLog { boot_id: Arc::from(BOOT), events, resume_seq }
 }

@@ -101,6 +101,7 @@ fn kernel_event() -> impl Strategy<Value = KernelEvent> {
     prop_oneof![
         driver_event(),
         kill(),
+        Just(unclean_boot()),
         (any::<u32>(), text()).prop_map(|(pid, comm)| KernelEvent::OomReaped { pid, comm }),
         (any::<u32>(), text()).prop_map(|(pid, comm)| KernelEvent::OomUnreapable { pid, comm }),
         (any::<u32>(), text())

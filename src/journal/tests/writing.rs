@@ -81,6 +81,31 @@ fn events_without_a_number_are_all_kept() {
 }
 
 #[test]
+fn of_what_the_log_does_not_tell_there_is_one_of_a_kind_in_a_boot() {
+    let dir = tempfile::tempdir().unwrap();
+    let told = |boot: &str, seconds: i64| Entry::Event {
+        boot_id: Arc::from(boot),
+        event: Event { utc: Some(moment(seconds).utc), seq: None, kind: unclean_boot() },
+    };
+    let journal = Journal::open(dir.path(), KEEP_ALL);
+    journal.record(&log(vec![event(1)], 2));
+    journal.record(&told(BOOT, 1));
+    journal.close(PATIENCE).unwrap();
+    let journal = Journal::open(dir.path(), KEEP_ALL);
+    journal.record(&told(BOOT, 5));
+    journal.record(&told("another", 9));
+    assert_eq!(journal.resume_point(BOOT, PATIENCE).unwrap().unwrap().resume_seq, 2);
+    journal.close(PATIENCE).unwrap();
+    let query = super::super::EventQuery { limit: 9, ..Default::default() };
+    let page = JournalReader::open(dir.path()).unwrap().events(&query).unwrap();
+    let utc = |row: &super::super::StoredEvent| row.event.utc.unwrap();
+    let found: Vec<_> =
+        page.rows.iter().filter(|row| row.event.kind == unclean_boot()).map(utc).collect();
+    assert_eq!(page.rows.len(), 3);
+    assert_eq!(found, [moment(9).utc, moment(1).utc], "the newest first");
+}
+
+#[test]
 fn decisions_are_numbered_on_after_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let now = moment(0).utc;

@@ -102,7 +102,7 @@ pub(super) const METRICS: &[Metric] = &[
         Source::KernelLog,
         "uma_kernel_events_total",
         &["event"],
-        "Events recognised in the kernel log.",
+        "Events recognised in the kernel log; unclean_boot is told by the black box.",
     )
     .closed(&[("event", &KernelEvent::KINDS)]),
     Metric::gauge(

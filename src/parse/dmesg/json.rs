@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use serde_json::{Map, Value};
 
 use super::Message;
+use super::stamp::{self, Clock};
 use crate::parse::kmsg;
 
 /// Longer entries are not read.
@@ -77,17 +78,33 @@ fn member(message: &mut Message, key: &str, value: &Value) {
             message.facility = message.facility.or(facility);
         }
         "fac" => message.facility = Some(u16::from(value.as_str() != Some("kern"))),
-        "time" => {
-            message.position =
-                value.as_f64().and_then(|time| Duration::try_from_secs_f64(time).ok());
-            message.boot_clock = message.position;
-            message.stamp = value.to_string();
-        }
+        "time" => time(message, value),
         "caller" => message.caller = value.as_str().map(|text| text.trim().to_owned()),
         "msg" => message.text = text(value).unwrap_or_default(),
         _ => {}
     }
     message.from_kernel = message.facility.unwrap_or(0) == 0;
+}
+
+/// Seconds since the boot, or where dmesg was told so, the same as text or a date.
+fn time(message: &mut Message, value: &Value) {
+    let Some(text) = value.as_str() else {
+        message.position = value.as_f64().and_then(|time| Duration::try_from_secs_f64(time).ok());
+        message.boot_clock = message.position;
+        message.stamp = value.to_string();
+        return;
+    };
+    let text = text.trim();
+    message.stamp = text.to_owned();
+    let bare = text.trim_start_matches('[').trim_end_matches(']');
+    for line in [format!("{bare} "), format!("[{bare}] ")] {
+        if let Some((stamp, _)) = stamp::parse(&line, &mut Clock::default()) {
+            message.position = Some(stamp.position);
+            message.boot_clock = stamp.boot_clock.then_some(stamp.position);
+            (message.utc, message.local) = (stamp.utc, stamp.local);
+            return;
+        }
+    }
 }
 
 /// One record of dmesg in one piece.

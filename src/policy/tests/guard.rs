@@ -89,6 +89,15 @@ fn a_pause_holds_everything_and_says_so_until_it_ends() {
 }
 
 #[test]
+fn a_pause_shows_also_where_there_are_no_rules() {
+    let mut world = World::new("groups: []", Mode::Observe);
+    let pause = Pause { author: String::new(), comment: String::new(), since: None };
+    world.seen.push(Observation::Pause(Some(pause)));
+    world.tick();
+    assert_eq!(world.value("uma_paused"), Some(1.0));
+}
+
+#[test]
 fn until_the_past_is_known_nothing_is_done() {
     let mut world = short(LOW, Mode::Enforce);
     world.policy.await_past();
@@ -400,6 +409,45 @@ fn a_rule_that_is_taken_out_and_put_back_begins_with_no_fresh_budget() {
 }
 
 #[test]
+fn a_rule_that_is_taken_out_in_the_middle_of_a_round_rests_when_it_is_back() {
+    let yaml = LOW
+        .replace("[{drop_caches: {}}]", "[{drop_caches: {}}, {compact_memory: {}}]")
+        .replace("cooldown: 1s", "cooldown: 1m");
+    let mut world = short(&yaml, Mode::Enforce);
+    let step = world.tick();
+    world.report(&step.decisions[0], OutcomeResult::Done);
+    world.policy.replace_rules(world.at, Mode::Enforce, &rules("groups: []"));
+    world.tick();
+    world.policy.replace_rules(world.at, Mode::Enforce, &rules(&yaml));
+    let steps = run_in_vain(&mut world, seconds(50));
+    assert_eq!((acts(&steps).len(), holds(&steps)), (0, vec![HoldReason::Cooldown]));
+}
+
+#[test]
+fn a_reset_by_a_person_outlives_a_restart_and_forgives_only_what_was_before_it() {
+    let yaml = with("breaker: {misses: 2, reset_after: 0s}");
+    let held_after = |reset_ago: u64| {
+        let mut world = short(&yaml, Mode::Enforce);
+        let rule = RuleId { group: Arc::from("g"), alert: Arc::from("Low") };
+        let missed = |ago: u64| PastAct {
+            aim_met: Some(false),
+            utc: world.at.utc - seconds(ago),
+            ..past_act(&rule, Mode::Enforce, world.at, ago)
+        };
+        let reset = OperatorOrder::ResetBreaker { rules: RuleSelector::Rule(rule.clone()) };
+        let Observation::Operator(mut command) = order(&world, reset) else { unreachable!() };
+        command.at.utc = world.at.utc - seconds(reset_ago);
+        let acts = vec![missed(300), missed(200)];
+        let past = Past { acts, commands: vec![command], ..Past::default() };
+        world.policy.resume(world.at, &past);
+        holds(&[world.tick()])
+    };
+    assert_eq!(held_after(100), []);
+    assert_eq!(held_after(250), [], "one miss is left");
+    assert_eq!(held_after(400), [HoldReason::BreakerOpen]);
+}
+
+#[test]
 fn every_way_to_end_costs_an_act() {
     for result in
         [OutcomeResult::Done, OutcomeResult::Failed("no".to_owned()), OutcomeResult::TimedOut]
@@ -415,6 +463,43 @@ fn every_way_to_end_costs_an_act() {
             }
         }
         assert_eq!(count, 2, "{result:?}");
+    }
+}
+
+const RECLAIM: &str = "
+groups:
+- name: g
+  interval: 100ms
+  rules:
+  - alert: Low
+    expr: uma_memory_free_bytes < 10
+    labels: {cgroup: CGROUP, container: prod}
+    remedy:
+      steps: [{reclaim: {cgroup: '{{ $labels.cgroup }}', bytes: 1GiB}}]
+      require_approval: true
+";
+
+#[test]
+fn a_target_is_what_the_alert_names_if_it_can_be_one_and_is_not_protected() {
+    let protect = |pattern: &str| crate::policy::guard::Protected {
+        units: vec![crate::policy::guard::Glob::try_from(pattern.to_owned()).unwrap()],
+        ..Default::default()
+    };
+    for (cgroup, pattern, expected) in [
+        ("/system.slice/a.service", "b*", HoldReason::Approval),
+        ("/system.slice/a.service", "a*", HoldReason::Protected),
+        ("/system.slice", "a*", HoldReason::Protected),
+        ("/system.slice/../a.service", "b*", HoldReason::NoTarget),
+        ("''", "b*", HoldReason::NoTarget),
+        ("a.service", "b*", HoldReason::NoTarget),
+    ] {
+        let yaml = RECLAIM.replace("CGROUP", cgroup);
+        let mut world = short(&yaml, Mode::Enforce);
+        replace_rails(&mut world, &yaml, |rails| rails.protect = protect(pattern));
+        let step = world.tick();
+        assert_eq!(holds(std::slice::from_ref(&step)), [expected], "{cgroup} {pattern}");
+        let target = Target::Cgroup { path: Arc::from(cgroup.trim_matches('\'')) };
+        assert_eq!(step.decisions[0].target, target);
     }
 }
 

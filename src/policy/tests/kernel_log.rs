@@ -27,6 +27,29 @@ fn a_kernel_record_becomes_an_event_and_is_counted() {
 }
 
 #[test]
+fn what_the_black_box_found_is_an_event_like_those_of_the_log() {
+    let mut world = World::new(&BURST.replace("xid", "unclean_boot"), Mode::Observe);
+    world.tick();
+    let kind = KernelEvent::UncleanBoot {
+        ended_boot_id: "before".to_owned(),
+        last_record: None,
+        gap_seconds: None,
+        memory_free_bytes: None,
+        memory_available_bytes: None,
+        memory_unaccounted_bytes: None,
+        memory_pressure_full: None,
+        loop_age_seconds: None,
+        last_event: None,
+        firing: Vec::new(),
+    };
+    let event = Event { kind, utc: Some(world.at.utc), seq: None };
+    world.seen.push(Observation::Event(event.clone()));
+    assert_eq!(world.tick().events, [event]);
+    assert_eq!(world.value(&COUNT.replace("xid", "unclean_boot")), Some(1.0));
+    assert_eq!(world.state(0), RuleState::Firing);
+}
+
+#[test]
 fn what_user_space_wrote_is_counted_as_a_record_and_never_as_an_event() {
     let mut world = World::new(BURST, Mode::Observe);
     world.tick();

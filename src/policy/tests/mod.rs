@@ -15,8 +15,8 @@ use super::{Policy, Step};
 use crate::config::mistake::SourceText;
 use crate::config::rules::parse_rules;
 use crate::model::{
-    Action, Decision, DecisionId, KernelRecord, Mode, Moment, Observation, Outcome, OutcomeResult,
-    PastAct, Reading, Readings, RuleId, Schema, SeriesKey, Source, Verdict,
+    Action, Decision, DecisionId, Event, KernelEvent, KernelRecord, Mode, Moment, Observation,
+    Outcome, OutcomeResult, PastAct, Reading, Readings, RuleId, Schema, SeriesKey, Source, Verdict,
 };
 use crate::policy::rule::RuleSet;
 

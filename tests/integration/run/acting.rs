@@ -160,6 +160,27 @@ fn a_restart_resets_no_guard_rail() {
     assert_eq!(read(&node, "drop_caches"), "");
 }
 
+#[test]
+fn a_reboot_resets_no_budget() {
+    let node = Node::new("gb10-4k");
+    let once = ALWAYS.replace("cooldown: 1h", "cooldown: 1s\n      at_most: {times: 2, per: 30d}");
+    node.write_rules(&once);
+    let boot_id = node.path("proc/sys/kernel/random/boot_id");
+    fs::create_dir_all(boot_id.parent().unwrap()).unwrap();
+    fs::write(&boot_id, "the first\n").unwrap();
+    let daemon = node.start(&["--mode=enforce"]);
+    daemon.wait_until("through", |daemon| one(daemon, "compact_memory", "done"));
+    daemon.kill();
+    fs::write(node.drop_caches(), "").unwrap();
+    fs::write(&boot_id, "the second\n").unwrap();
+    let daemon = node.start(&["--mode=enforce"]);
+    daemon.wait_until("held", |daemon| {
+        let mut metrics = daemon.metrics().into_iter();
+        metrics.any(|(series, count)| series.contains("reason=\"budget\"") && count > 0.0)
+    });
+    assert_eq!(read(&node, "drop_caches"), "");
+}
+
 /// A series' parts in an order of their own.
 fn labels(series: &str) -> std::collections::BTreeSet<String> {
     series.split(['{', '}', ',']).map(str::to_owned).collect()
