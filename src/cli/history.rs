@@ -72,7 +72,6 @@ outcome has `took_seconds`. (`at`, `ended` and `took` say the same to the nanose
 have the keys of `umawarden dmesg --json`, where `utc` is the record's own time, and boot_id; under
 --path.kmsg=FILE that is the boot's id, a colon and FILE.
 
-
 After a crash, --last-boot shows the last seconds of the boot before this one from the black box,
 and says whether that boot ended in order: it did if umawarden was stopped and the next boot began
 within 15 minutes; it did not if the records just stop. Where umawarden was stopped long before,

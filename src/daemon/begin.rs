@@ -88,13 +88,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         last_silence: last_silence(&journal, started),
     };
     let service = start_service(&settings, listeners, loader, &wake, taker)?;
-    let text = format!("started: {}", summary(&loaded));
-    tracing::info!(
-        version = env!("CARGO_PKG_VERSION"),
-        storage = %settings.storage.path.display(),
-        "{text}"
-    );
-    journal.record(&Entry::Note(Note { at: started, text }));
+    tell_start(&loaded, &journal, started);
     // Last: a start that fails leaves no record that nobody closes.
     let black_box = BlackBox::start(&settings, boot.as_deref(), Arc::clone(&status));
     Ok(Daemon {
@@ -121,6 +115,16 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         past,
         pause,
     })
+}
+
+fn tell_start(loaded: &Loaded, journal: &Journal, started: Moment) {
+    let text = format!("started: {}", summary(loaded));
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        storage = %loaded.settings.storage.path.display(),
+        "{text}"
+    );
+    journal.record(&Entry::Note(Note { at: started, text }));
 }
 
 /// Another log than the kernel's own is not to be replaced by the kernel's.
