@@ -204,6 +204,11 @@ impl Expr {
         Facts::of(&self.root, known)
     }
 
+    /// The labels that what it yields may have; `None` where that cannot be told.
+    pub fn labels(&self, known: &dyn KnownSeries) -> Option<Vec<Arc<str>>> {
+        analysis::labels(&self.root, known)
+    }
+
     /// The metrics it reads, in the order of their names, each with how much past it needs, in
     /// milliseconds.
     pub fn reads(&self) -> Vec<(Arc<str>, i64)> {
