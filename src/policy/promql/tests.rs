@@ -97,7 +97,9 @@ fn what_is_not_built_is_refused_by_name() {
         ("max_over_time((uma_memory_free_bytes > 1)[5m:])", "subqueries"),
         ("uma_memory_free_bytes @ 1", "the @ modifier"),
         ("count_values(\"x\", uma_memory_free_bytes)", "count_values"),
+        ("limitk(1, uma_memory_free_bytes)", "limitk"),
         ("histogram_sum(uma_memory_free_bytes)", "function histogram_sum"),
+        ("sort_by_label(uma_memory_free_bytes, \"a\")", "function sort_by_label"),
         ("{__name__=~\"uma_.*\"}", "matching several metrics by name"),
     ] {
         let (_, message, hint) = refused(text);
@@ -422,6 +424,41 @@ fn the_bounds_leave_room_for_real_rules() {
     for text in [deep, long] {
         assert!(parse(&text).is_ok(), "{text}");
     }
+}
+
+#[test]
+fn a_quantile_is_found_within_its_bucket() {
+    let bucket = |le: &'static str| [("le", le), ("zone", "dma")];
+    let quantile = |q: &str, counts: &[(&'static str, f64)]| {
+        let labels: Vec<_> = counts.iter().map(|(le, _)| bucket(le)).collect();
+        let readings: Vec<Labelled<'_>> = counts
+            .iter()
+            .zip(&labels)
+            .map(|((_, count), labels)| ("uma_h_bucket", &labels[..], Reading::Value(*count)))
+            .collect();
+        let found = evaluated(&format!("histogram_quantile({q}, uma_h_bucket)"), &store(&readings));
+        match found {
+            Evaluated::Known(Value::Vector(samples)) if samples.is_empty() => None,
+            Evaluated::Known(Value::Vector(samples)) => {
+                assert_eq!((samples.len(), samples[0].labels.len()), (1, 1), "{samples:?}");
+                Some(samples[0].value)
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    let four: &[(&str, f64)] = &[("+Inf", 10.0), ("1", 4.0), ("2", 8.0), ("0.5", 0.0)];
+    assert_eq!(quantile("0.5", four), Some(1.25));
+    assert_eq!(quantile("0.9", four), Some(2.0), "the last bound that is a number");
+    assert_eq!(quantile("-1", four), Some(f64::NEG_INFINITY));
+    assert_eq!(quantile("2", four), Some(f64::INFINITY));
+    assert_eq!(quantile("0.5", &[("-1", 4.0), ("+Inf", 4.0)]), Some(-1.0));
+    assert_eq!(quantile("0.5", &[("1", 2.0), ("1.0", 2.0), ("+Inf", 4.0)]), Some(0.5));
+    assert_eq!(quantile("0.5", &[("1", 3.0), ("2", 1.0), ("+Inf", 4.0)]), Some(2.0 / 3.0));
+    assert_eq!(quantile("0.5", &[("NaN", 1.0), ("none", 1.0), ("1e999", 4.0)]), None);
+    for counts in [&[("1", 1.0), ("2", 4.0)][..], &[("+Inf", 4.0)], &[("1", 0.0), ("+Inf", 0.0)]] {
+        assert!(quantile("0.5", counts).is_some_and(f64::is_nan), "{counts:?}");
+    }
+    assert!(quantile("NaN", four).is_some_and(f64::is_nan));
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod aggregate;
 mod binary;
+mod histogram;
 mod instant;
 mod numbers;
 mod over_time;
