@@ -45,10 +45,21 @@ impl Program {
     /// Processor time used so far, in seconds, of all its threads. From schedstat, which counts
     /// nanoseconds.
     pub fn cpu_seconds(&self) -> f64 {
+        self.cpu_seconds_where(|_| true)
+    }
+
+    /// The same of the threads of that name.
+    pub fn cpu_seconds_of(&self, thread: &str) -> f64 {
+        self.cpu_seconds_where(|name| name == thread)
+    }
+
+    fn cpu_seconds_where(&self, counts: impl Fn(&str) -> bool) -> f64 {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
         let nanoseconds = tasks.flatten().filter_map(|task| {
+            let name = fs::read_to_string(task.path().join("comm")).ok()?;
             let text = fs::read_to_string(task.path().join("schedstat")).ok()?;
-            text.split(' ').next()?.parse::<f64>().ok()
+            let used = text.split(' ').next()?.parse::<f64>().ok()?;
+            counts(name.trim_end()).then_some(used)
         });
         nanoseconds.sum::<f64>() / 1e9
     }
