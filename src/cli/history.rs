@@ -117,7 +117,7 @@ fn explain(error: ReadError) -> anyhow::Error {
 }
 
 /// systemd gives several state directories with colons between; the journal is in the first.
-fn first_directory(path: &Path) -> Cow<'_, Path> {
+pub(super) fn first_directory(path: &Path) -> Cow<'_, Path> {
     if path.exists() {
         return Cow::Borrowed(path);
     }
@@ -131,7 +131,7 @@ fn kinds() -> PossibleValuesParser {
     PossibleValuesParser::new(TimelineItem::KINDS.into_iter().chain(KernelEvent::KINDS))
 }
 
-fn instant(text: &str) -> Result<Timestamp, String> {
+pub(super) fn instant(text: &str) -> Result<Timestamp, String> {
     if let Ok(ago) = humantime::parse_duration(text) {
         return Timestamp::now().checked_sub(ago).map_err(|error| error.to_string());
     }
@@ -379,7 +379,7 @@ pub(super) fn value_text(evidence: &Evidence) -> String {
 }
 
 /// Bytes for people: `1.2 GiB`.
-fn size(bytes: f64) -> String {
+pub(super) fn size(bytes: f64) -> String {
     let mut value = bytes;
     for unit in ["B", "KiB", "MiB", "GiB"] {
         if value.abs() < 1024.0 || !value.is_finite() {

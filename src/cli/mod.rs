@@ -1,6 +1,7 @@
 //! A file per command, and what they share: the arguments' frame and the exit codes.
 
 pub mod dmesg;
+pub mod explain;
 pub mod history;
 mod log;
 pub mod replay;
@@ -35,6 +36,8 @@ pub enum Command {
     Rules(rules::RulesArguments),
     /// Show the events, decisions and outcomes in the journal.
     History(history::HistoryArguments),
+    /// Say why a rule did, or did not, act.
+    Explain(explain::ExplainArguments),
     /// Give a recording, or a kernel log, to the rules again and tell what they say.
     Replay(replay::ReplayArguments),
 }
@@ -68,6 +71,7 @@ impl Arguments {
             Command::Dmesg(arguments) => dmesg::execute(&arguments),
             Command::Rules(arguments) => rules::execute(&arguments),
             Command::History(arguments) => history::execute(&arguments),
+            Command::Explain(arguments) => explain::execute(&arguments),
             Command::Replay(arguments) => replay::execute(&arguments),
         }
     }

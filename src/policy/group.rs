@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::alert::Alerts;
 use super::counters::{Cell, Counters};
 use super::promql::{EvalTime, Evaluated, Sample, Value};
-use super::remedy::{Case, Condition, Course};
+use super::remedy::{Case, Condition, Course, Stand};
 use super::rule::{Rule, RuleGroup};
 use super::status::{RuleState, RuleStatus};
 use super::store::SeriesStore;
@@ -133,6 +133,12 @@ impl Group {
                 counters.set(cell, f64::from(*state == current));
             }
         }
+    }
+
+    /// The rule of that name, and where its remedy stands.
+    pub(super) fn stand(&self, rule: &RuleId) -> Option<(&Rule, Stand)> {
+        let running = self.rules.iter().find(|running| running.rule.id == *rule)?;
+        Some((&running.rule, running.course.stand()))
     }
 
     /// Whether any rule's picture may differ from the one that was taken last.

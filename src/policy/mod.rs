@@ -6,6 +6,7 @@
 mod alert;
 mod counters;
 mod evidence;
+pub mod explain;
 mod group;
 pub mod promql;
 mod remedy;

@@ -88,6 +88,21 @@ enum Phase {
     Cooling { until: Duration },
 }
 
+/// Where a remedy is in its course, for explanations.
+#[derive(Clone, Debug)]
+pub(super) struct Stand {
+    /// The step that is next, or under way.
+    pub(super) step: usize,
+    /// The decision whose action is under way, or whose effect is still to be measured.
+    pub(super) under_way: Option<DecisionId>,
+    /// Until when it rests, on the uptime clock.
+    pub(super) rests_until: Option<Duration>,
+    /// When each act was decided that may still count, on the uptime clock.
+    pub(super) acts: Vec<Duration>,
+    /// Why it holds back in the present episode of its rule.
+    pub(super) holds: Option<HoldReason>,
+}
+
 impl Default for Course {
     fn default() -> Self {
         Self {
@@ -121,6 +136,20 @@ impl Course {
                 }
             }
         };
+    }
+
+    /// Where it stands.
+    pub(super) fn stand(&self) -> Stand {
+        let (step, under_way, rests_until) = match &self.phase {
+            Phase::Ready { step } => (*step, None, None),
+            Phase::Acting { decision, step, .. } | Phase::Judging { decision, step, .. } => {
+                (*step, Some(*decision), None)
+            }
+            Phase::Cooling { until } => (0, None, Some(*until)),
+        };
+        let holds = self.last_hold.map(|(reason, _)| reason);
+        let acts = self.acts.iter().copied().collect();
+        Stand { step, under_way, rests_until, acts, holds }
     }
 
     /// What a course with other steps keeps: cooldown and budget.

@@ -1,10 +1,12 @@
 //! The policy, told again what it was told.
 
+use std::time::Duration;
+
 use anyhow::Context;
 
 use crate::config::mistake::SourceText;
 use crate::config::rules::parse_rules;
-use crate::model::AlertChange;
+use crate::model::{AlertChange, Mode, Moment, RuleId};
 use crate::policy::rule::RuleSet;
 use crate::policy::{Policy, Step};
 use crate::recording::{Begin, Entry, RecordedRules};
@@ -69,6 +71,18 @@ impl Replayer {
             }
         }
         Ok(stepped)
+    }
+
+    /// An earlier run, or what is not in the recording, has acted so long before `at`.
+    pub fn resume_acts(&mut self, at: Moment, acts: &[(RuleId, Mode, Duration)]) {
+        if let Some(state) = &mut self.state {
+            state.policy.resume_acts(at, acts);
+        }
+    }
+
+    /// The policy, once there was anything to begin with.
+    pub fn policy(&self) -> Option<&Policy> {
+        self.state.as_ref().map(|state| &state.policy)
     }
 
     /// Something is missing before the next entry.

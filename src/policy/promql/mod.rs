@@ -12,6 +12,7 @@ mod suggest;
 mod syntax;
 #[cfg(test)]
 mod tests;
+mod trace;
 mod typing;
 
 use std::ops::Range;
@@ -20,6 +21,7 @@ use std::sync::Arc;
 pub use self::parser::is_label_name;
 pub use self::suggest::did_you_mean;
 use self::syntax::{Kind, Node, ValueType};
+pub use self::trace::{Relation, Traced, TracedRange, TracedValue};
 use super::store::{SeriesId, SeriesStore};
 
 /// A parsed and type-checked expression.

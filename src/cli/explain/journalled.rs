@@ -1,0 +1,203 @@
+//! What the journal tells: what was decided, and the present values of then.
+
+use std::path::Path;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::{Answer, DECISIONS, Since, Truth};
+use crate::config::reader::load_rules;
+use crate::config::settings::{RuleSource, limits};
+use crate::journal::{
+    DecisionQuery, DecisionRecord, JournalReader, Order, ReadError, TimelineItem, TimelineQuery,
+};
+use crate::model::{
+    AlertChange, AlertState, Evidence, HoldReason, Mode, Observation, RuleId, Verdict,
+};
+use crate::policy::Policy;
+use crate::policy::promql::{self, TracedValue};
+use crate::policy::rule::RuleSet;
+use crate::policy::status::RuleState;
+
+/// Acts that are looked at for cooldowns and budgets; a rule may have 1000 in its window.
+const ACTS: usize = 4000;
+
+/// Alert changes that are looked through for the last one.
+const CHANGES: usize = 1;
+
+/// A decision names no more series than this.
+const MOST_EVIDENCE: usize = 24;
+
+/// The journal, or why there is none.
+pub(super) struct Journalled(Result<JournalReader, Option<ReadError>>);
+
+/// The rules to explain what only the journal tells of.
+pub(super) fn rules(source: &RuleSource) -> anyhow::Result<RuleSet> {
+    let (rules, _remarks) = load_rules(source, limits::DEFAULT_INTERVAL)?;
+    Ok(rules)
+}
+
+impl Journalled {
+    /// None is wanted.
+    pub(super) fn none() -> Self {
+        Self(Err(None))
+    }
+
+    pub(super) fn open(dir: &Path) -> Self {
+        Self(JournalReader::open(dir).map_err(Some))
+    }
+
+    /// Why nothing of it is in the answer.
+    pub(super) fn remark(&self) -> Option<String> {
+        match &self.0 {
+            Ok(_) | Err(None) | Err(Some(ReadError::Missing(_))) => None,
+            Err(Some(error)) => Some(format!("the journal is left out: {error}")),
+        }
+    }
+
+    /// What was done before then, oldest first, each with how long before. What cannot be read is
+    /// left out.
+    pub(super) fn acts_before(&self, at: Timestamp) -> Vec<(RuleId, Mode, Duration)> {
+        let query = DecisionQuery {
+            verdict: Some(Verdict::Act.name().to_owned()),
+            until: Some(at),
+            limit: ACTS,
+            ..DecisionQuery::default()
+        };
+        let rows = self.rows(&query).into_iter().rev().map(|row| {
+            let ago = at.duration_since(row.decision.at.utc);
+            (row.decision.rule, row.decision.mode, Duration::try_from(ago).unwrap_or_default())
+        });
+        rows.collect()
+    }
+
+    /// The rule's newest decisions up to then, the newest last, as it knows them now.
+    pub(super) fn decisions(
+        &self,
+        rule: &RuleId,
+        until: Timestamp,
+        most: usize,
+    ) -> Vec<DecisionRecord> {
+        let query = DecisionQuery {
+            rule: Some(rule.to_string()),
+            // Up to and including that millisecond.
+            until: until.checked_add(Duration::from_millis(1)).ok(),
+            order: Order::NewestFirst,
+            limit: most,
+            ..DecisionQuery::default()
+        };
+        let mut rows = self.rows(&query);
+        rows.reverse();
+        rows
+    }
+
+    fn rows(&self, query: &DecisionQuery) -> Vec<DecisionRecord> {
+        let page = self.0.as_ref().ok().and_then(|reader| reader.decisions(query).ok());
+        page.map(|page| page.rows).unwrap_or_default()
+    }
+
+    /// The last time that an alert of the rule changed, up to then.
+    pub(super) fn last_change(&self, rule: &RuleId, until: Timestamp) -> Option<AlertChange> {
+        let query = TimelineQuery {
+            until: until.checked_add(Duration::from_millis(1)).ok(),
+            kinds: vec!["alert".to_owned()],
+            rule: Some(rule.to_string()),
+            limit: Some(CHANGES),
+            ..TimelineQuery::default()
+        };
+        let mut last = None;
+        let reader = self.0.as_ref().ok()?;
+        let read = reader.timeline(&query, |_, item| {
+            if let TimelineItem::Alert(change) = item {
+                last = Some(change);
+            }
+            true
+        });
+        read.ok().and(last)
+    }
+
+    /// An error where nothing can be known at all.
+    pub(super) fn readable(&self, has_recording: bool) -> anyhow::Result<()> {
+        let recording = if has_recording {
+            "nothing is recorded of that time"
+        } else {
+            "there is no recording"
+        };
+        match &self.0 {
+            Ok(_) => Ok(()),
+            Err(None) => anyhow::bail!("nothing is known: {recording}"),
+            Err(Some(error)) => anyhow::bail!(
+                "nothing is known: {recording}, and {error}; give the daemon's directory with \
+                 --storage.path (under systemd mostly /var/lib/umawarden)"
+            ),
+        }
+    }
+
+    /// What the rule's last decision up to then tells. `begins` says why there is no more.
+    pub(super) fn explain(
+        &self,
+        rules: &RuleSet,
+        rule: &RuleId,
+        until: Timestamp,
+        begins: &str,
+    ) -> anyhow::Result<Answer> {
+        let may_lack = self.0.as_ref().is_ok_and(JournalReader::may_lack_newest);
+        let decisions = self.decisions(rule, until, DECISIONS);
+        let Some(last) = decisions.last().map(|record| &record.decision) else {
+            anyhow::bail!(
+                "nothing is known of {rule} at {until:.3}: {begins}, and the journal holds no \
+                 decision of it up to then"
+            );
+        };
+        let at = last.at;
+        let mut policy = Policy::rehearsing(at, last.mode, rules);
+        policy.resume_acts(at, &self.acts_before(at.utc));
+        // Nothing is judged by it: that has been done, and the journal tells what came of it.
+        let seen: Vec<Observation> = last.because.iter().filter_map(sample).collect();
+        policy.step(at, &seen);
+        let is_cut = last.because.len() >= MOST_EVIDENCE;
+        let mut explanation = policy
+            .explain(rule, at, false)
+            .ok_or_else(|| anyhow::anyhow!("rule {rule} cannot be judged"))?;
+        let changed = self.last_change(rule, at.utc);
+        let status = &mut explanation.rule;
+        status.mode = last.mode;
+        // Whatever decides fires, or did when that could last be told.
+        status.state = match changed.as_ref().map(|change| change.to) {
+            _ if last.verdict == Verdict::Hold(HoldReason::Unknown) => RuleState::Unknown,
+            Some(AlertState::Inactive) => RuleState::Inactive,
+            Some(AlertState::Pending) => RuleState::Pending,
+            Some(AlertState::Firing) | None => RuleState::Firing,
+        };
+        if let (RuleState::Unknown, TracedValue::Unknown(reasons)) =
+            (status.state, &explanation.condition.value)
+        {
+            status.unknown.clone_from(reasons);
+        }
+        let mut remarks = vec![format!(
+            "{begins}: this is of {:.3}, when the rule decided last, and its text is that of now",
+            at.utc
+        )];
+        if is_cut {
+            let most = format!("the journal keeps the first {MOST_EVIDENCE} series of a decision");
+            remarks.push(format!("{most}: others are missing here"));
+        }
+        if may_lack {
+            remarks
+                .push("the journal was not closed: its newest entries may be missing".to_owned());
+        }
+        Ok(Answer {
+            at: at.utc,
+            truth: Truth::Journal,
+            explanation,
+            since: changed.map(|change| Since::AtLeast(change.at.utc)),
+            decisions,
+            remarks,
+        })
+    }
+}
+
+fn sample(evidence: &Evidence) -> Option<Observation> {
+    let series = promql::parse(&evidence.series).ok()?.as_series()?;
+    Some(Observation::Sample { series, value: evidence.value })
+}
