@@ -19,9 +19,10 @@ use super::Exit;
 use super::history::first_directory;
 use crate::config::settings::RuleSource;
 use crate::journal::DecisionRecord;
-use crate::model::RuleId;
+use crate::model::{Mode, RuleId};
 use crate::policy::explain::Explanation;
 use crate::policy::promql::did_you_mean;
+use crate::policy::rule::RuleSet;
 
 /// Arguments of `umawarden explain`.
 #[derive(Debug, Args)]
@@ -216,6 +217,12 @@ fn from_journal(
         },
     );
     journal.explain(&rules, &rule, until, &begins)
+}
+
+/// The rules that the daemon's recording knows of last, and the node's mode then.
+pub(super) fn rules_recorded_last(dir: &Path) -> anyhow::Result<Option<(RuleSet, Mode)>> {
+    let Some((_, recorded)) = recorded::kept(dir) else { return Ok(None) };
+    Ok(Some((recorded::parsed(&recorded)?, recorded.mode)))
 }
 
 /// The rule that is meant.

@@ -70,7 +70,7 @@ Exit codes: 0 fine, also when there is nothing to show; 2 there is no readable j
 /// Runs the command.
 pub fn execute(arguments: &HistoryArguments) -> anyhow::Result<Exit> {
     let dir = first_directory(&arguments.storage_path);
-    let reader = JournalReader::open(&dir).map_err(explain)?;
+    let reader = JournalReader::open(&dir).map_err(no_journal)?;
     if reader.may_lack_newest() {
         eprintln!(
             "umawarden: {} is read-only and the journal was not closed: its newest entries may be \
@@ -100,7 +100,7 @@ pub fn execute(arguments: &HistoryArguments) -> anyhow::Result<Exit> {
     Ok(Exit::Fine)
 }
 
-fn explain(error: ReadError) -> anyhow::Error {
+pub(super) fn no_journal(error: ReadError) -> anyhow::Error {
     match &error {
         ReadError::Missing(_) => anyhow::anyhow!(
             "{error}: give the daemon's directory with --storage.path (under systemd mostly \
@@ -169,7 +169,7 @@ fn show(reader: &JournalReader, query: &TimelineQuery, json: bool) -> anyhow::Re
             };
             written.is_ok()
         })
-        .map_err(explain)?;
+        .map_err(no_journal)?;
     match written.and_then(|()| output.flush()) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(Shown::ReaderLeft),
         written => written.context("writing the history")?,
@@ -368,11 +368,15 @@ fn evidence_text(evidence: &Evidence) -> String {
     format!("{} = {}", evidence.series, value_text(evidence))
 }
 
+/// A number of that series: bytes as sizes.
+pub(super) fn number_text(series: &str, value: f64) -> String {
+    let name = series.split('{').next().unwrap_or_default();
+    if name.ends_with("_bytes") { size(value) } else { format!("{value}") }
+}
+
 pub(super) fn value_text(evidence: &Evidence) -> String {
-    let name = evidence.series.split('{').next().unwrap_or_default();
     match evidence.value {
-        Reading::Value(bytes) if name.ends_with("_bytes") => size(bytes),
-        Reading::Value(value) => format!("{value}"),
+        Reading::Value(value) => number_text(&evidence.series, value),
         Reading::Unsupported => "unsupported".to_owned(),
         Reading::Failed => "unknown".to_owned(),
     }

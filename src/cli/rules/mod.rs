@@ -7,6 +7,7 @@ use clap::{Args, Subcommand};
 use super::Exit;
 
 mod check;
+mod report;
 mod test;
 
 /// Arguments of `umawarden rules`.
@@ -24,6 +25,8 @@ pub enum RulesCommand {
     Check(check::CheckArguments),
     /// Play test files and tell where alerts, samples or decisions are not as expected.
     Test(test::TestArguments),
+    /// Tell how often each rule fired, acted, would have acted or held back, by the journal.
+    Report(report::ReportArguments),
 }
 
 /// Runs the command.
@@ -31,6 +34,7 @@ pub fn execute(arguments: &RulesArguments) -> anyhow::Result<Exit> {
     match &arguments.command {
         RulesCommand::Check(arguments) => check::execute(arguments),
         RulesCommand::Test(arguments) => test::execute(arguments),
+        RulesCommand::Report(arguments) => report::execute(arguments),
     }
 }
 

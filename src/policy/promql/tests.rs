@@ -427,6 +427,64 @@ fn the_bounds_leave_room_for_real_rules() {
 }
 
 #[test]
+fn an_expression_taken_apart_tells_what_it_lacks() {
+    let store = store(&[
+        ("uma_a_bytes", &[], Reading::Value(1.0)),
+        ("uma_b", &[("zone", "dma")], Reading::Value(2.0)),
+        ("uma_c", &[], Reading::Failed),
+    ]);
+    let culprits = |text: &str| {
+        let traced = parse(text).expect(text).trace(text, &store, NOW, true);
+        traced.culprits().iter().map(|part| part.text.clone()).collect::<Vec<_>>()
+    };
+    for (text, expected) in [
+        ("uma_a_bytes > 0", &[][..]),
+        ("uma_a_bytes > 5", &["uma_a_bytes > 5"]),
+        ("uma_a_bytes > 0 and on() (uma_b > 5)", &["uma_b > 5"]),
+        (
+            "uma_a_bytes > 5 and on() (uma_b > 5 or uma_b > 6)",
+            &["uma_a_bytes > 5", "uma_b > 5", "uma_b > 6"],
+        ),
+        ("uma_a_bytes and uma_b", &["uma_a_bytes and uma_b"]),
+        ("sum(uma_b > 5) > 1", &["uma_b > 5"]),
+        ("uma_a_bytes unless on() uma_b", &["uma_a_bytes unless on() uma_b"]),
+        ("uma_a_bytes / on() (uma_b > 5)", &["uma_a_bytes / on() (uma_b > 5)"]),
+        ("uma_c > 5", &[]),
+    ] {
+        assert_eq!(culprits(text), expected, "{text}");
+    }
+}
+
+#[test]
+fn parts_are_as_written_and_know_whether_they_are_bytes() {
+    let store = store(&[("uma_a_bytes", &[], Reading::Value(1.0))]);
+    let text = "2 * uma_a_bytes\n  > (-5)\n  and count(uma_a_bytes)\n  or rate(uma_a_bytes[1m])";
+    let traced = parse(text).expect(text).trace(text, &store, NOW, false);
+    let mut parts = vec![&traced];
+    let mut found = Vec::new();
+    while let Some(part) = parts.pop() {
+        found.push((part.text.as_str(), part.is_bytes));
+        parts.extend(part.parts.iter().rev());
+    }
+    assert_eq!(
+        found,
+        [
+            ("2 * uma_a_bytes > (-5) and count(uma_a_bytes) or rate(uma_a_bytes[1m])", true),
+            ("2 * uma_a_bytes > (-5) and count(uma_a_bytes)", true),
+            ("2 * uma_a_bytes > (-5)", true),
+            ("2 * uma_a_bytes", true),
+            ("uma_a_bytes", true),
+            ("count(uma_a_bytes)", false),
+            ("uma_a_bytes", true),
+            ("rate(uma_a_bytes[1m])", false),
+            ("uma_a_bytes[1m]", true),
+        ]
+    );
+    let unknown = |part: &Traced| matches!(part.value, TracedValue::Unknown(_));
+    assert!(unknown(&traced) && unknown(&traced.parts[1]) && !unknown(&traced.parts[0]));
+}
+
+#[test]
 fn a_quantile_is_found_within_its_bucket() {
     let bucket = |le: &'static str| [("le", le), ("zone", "dma")];
     let quantile = |q: &str, counts: &[(&'static str, f64)]| {
