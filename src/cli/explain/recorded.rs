@@ -276,7 +276,8 @@ impl Recorded {
         }
     }
 
-    /// Whether it tells of that time, and not only of one long before. Of the latest it always does.
+    /// Whether it tells of that time, and not only of one long before. Of the latest it always
+    /// does.
     fn covers(&self, at: Option<Timestamp>) -> bool {
         let Some(last) = self.last else { return false };
         let is_close = |at: Timestamp| at.duration_since(last.utc) <= STALE_AFTER;

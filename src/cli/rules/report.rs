@@ -58,8 +58,8 @@ pub struct ReportArguments {
 const AFTER_HELP: &str = "\
 For each rule: how often its alerts fired, how often it acted or, in observe mode, would have acted,
 how often it held back and why, and the values of the series that it reads when it (would have)
-acted. In observe mode nothing is done, so what ended within a minute nevertheless ended by itself: a
-rule of which that is most seldom has something to do. Those that would have acted come first.
+acted. In observe mode nothing is done: what ended within a minute nevertheless ended by itself, and
+where that is most, there is little to remedy. Those that would have acted come first.
 
 Of an alert that flaps the journal keeps samples only: it has fired at least so often.
 
