@@ -193,7 +193,7 @@ impl Policy {
             for group in &self.groups {
                 group.publish(&mut self.counters);
             }
-            self.counters.publish(at, &mut self.store);
+            self.counters.publish_changed(at, &mut self.store);
         }
         step
     }

@@ -65,7 +65,8 @@ impl<'s> Evaluator<'s> {
         let mut failed: Option<(&SeriesKey, &str)> = None;
         let mut unsupported: Option<&SeriesKey> = None;
         let mut has_value = false;
-        for id in store.named(&selector.name) {
+        let (ids, overflowed) = store.named(&selector.name);
+        for id in ids {
             let Some(key) = store.key(*id) else { continue };
             if !matches(selector, key) {
                 continue;
@@ -78,7 +79,7 @@ impl<'s> Evaluator<'s> {
             }
             visit(store, *id, key);
         }
-        if store.overflowed(&selector.name) {
+        if overflowed {
             let reason = format!("{}: more series than are kept", selector.name);
             self.missing.push(Missing { unsupported: false, reason });
         }
@@ -99,6 +100,7 @@ pub(in crate::policy::promql) fn collect_series(
 ) {
     let matching = store
         .named(&selector.name)
+        .0
         .iter()
         .copied()
         .filter(|id| store.key(*id).is_some_and(|key| matches(selector, key)));
