@@ -3,24 +3,23 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
 use jiff::Timestamp;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
+use serde::Serialize;
 
 use super::Exit;
-use crate::model::{Event, KernelEvent, Recovery};
+use super::log_input::{LogInput, ReadAs, STANDARD_INPUT, not_a_log, utc_from, written};
+use crate::model::{Event, KernelEvent, Recovery, counted};
 use crate::parse::dmesg::{LogText, Message};
 use crate::parse::kernel::EventAssembler;
 
-const STANDARD_INPUT: &str = "standard input";
-/// Longer lines are cut here while reading.
-const LONGEST_LINE: usize = 64 * 1024;
 /// The largest record that `/dev/kmsg` gives.
 const RECORD_BYTES: usize = 8 * 1024;
 /// So many records are remembered by number, to know those that a log holds twice.
@@ -42,20 +41,35 @@ pub struct DmesgArguments {
 }
 
 const AFTER_HELP: &str = "\
-Reads what dmesg prints in any of its time formats (-T, -x, -r, -d, -e, --json, …), the journal's
-short formats and JSON, syslog files, raw /dev/kmsg, bare lines, and any of these indented, quoted
-or with a container log's stamps. Only what the kernel wrote counts, and the kills that systemd-oomd
-and earlyoom log themselves.
+Reads what dmesg prints in any of its time formats (-T, -x, -r, -d, -e, --json, …; JSON also as jq
+lays it out), the journal's short formats and JSON, syslog files, raw /dev/kmsg, bare lines, and any
+of these indented, quoted or with a container log's stamps. Only what the kernel wrote counts, and
+the kills that systemd-oomd and earlyoom log themselves.
+
+A kill is told once, however many lines report it, and as soon as one line proves it: the kernel
+writes at most ten OOM traces in five seconds, and of further kills only `Killed process …`, so that
+line counts alone, and so does an `oom-kill:` line whose end was lost. What only other lines would
+tell (cgroup, trigger, driver) is null then.
+
+With --json: `utc` where the log tells the time with its zone. Times without a zone (dmesg -T,
+journalctl, syslog) are taken for this machine's (TZ), and `utc_from` says \"local_time\"; where the
+year is missing too, the last one is taken that is not after the file was written (for standard
+input: after now), and `utc_from` says \"local_time_without_year\". So read other machines' logs
+with their zone: TZ=America/New_York umawarden dmesg kern.log. `uptime_seconds` is the kernel's own
+clock, where the log has it. utc is null where only that is known, and for dmesg -e and names of
+months that are not English.
 
 Exit codes, as a linter's: 0 the log was read and tells of nothing, 1 it tells of at least one event
-(recovered ones too; not the records that --all adds), 2 it cannot be read. So 1 is an answer, not a
-failure. Under `set -e`:
+(recovered ones too; not the records that --all adds), 2 it cannot be read, or is no log. So 1 is an
+answer, not a failure. Under `set -e`:
   umawarden dmesg --json incident.log > events.json || [ $? -eq 1 ]
 
 Examples:
-  umawarden dmesg
-  journalctl -k -b -1 | umawarden dmesg -
-  umawarden dmesg --json incident.log | jq -r .kind | sort | uniq -c";
+  umawarden dmesg                                       this machine, now (as root)
+  journalctl -k -b -1 | umawarden dmesg -               the boot before this one
+  umawarden dmesg --json incident.log | jq -r .kind | sort | uniq -c
+  umawarden dmesg --json kern.log | jq -c 'select(.kind == \"oom_kill\") | [.utc, .comm, .memcg]'
+  zcat /var/log/kern.log.2.gz | umawarden dmesg -";
 
 /// Runs the command.
 ///
@@ -81,16 +95,16 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 fn read<W: Write>(file: Option<&Path>, report: &mut Report<W>) -> anyhow::Result<()> {
     match file {
         Some(path) if path.as_os_str() == "-" => {
-            read_lines(BufReader::new(io::stdin()), STANDARD_INPUT, report)
+            read_log(BufReader::new(io::stdin()), STANDARD_INPUT, None, report)
         }
         Some(path) if path == Path::new("/dev/kmsg") => read_kmsg(report),
         Some(path) => {
             let file =
                 File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
-            read_lines(BufReader::new(file), &path.display().to_string(), report)
+            read_log(BufReader::new(file), &path.display().to_string(), written(path), report)
         }
         None if !is_piped() => read_kmsg(report),
-        None => read_lines(BufReader::new(io::stdin()), STANDARD_INPUT, report),
+        None => read_log(BufReader::new(io::stdin()), STANDARD_INPUT, None, report),
     }
 }
 
@@ -103,101 +117,17 @@ fn is_piped() -> bool {
     })
 }
 
-/// Reads lines of any length in bounded memory.
-fn read_lines<W: Write>(
-    mut input: impl BufRead,
+fn read_log<W: Write>(
+    input: impl BufRead,
     name: &str,
+    newest: Option<SystemTime>,
     report: &mut Report<W>,
 ) -> anyhow::Result<()> {
-    let cannot_read = || format!("cannot read {name}");
-    if let Some((what, reader)) = no_text(input.fill_buf().with_context(cannot_read)?) {
-        if name == STANDARD_INPUT {
-            anyhow::bail!("{name} is {what}: pipe it through `{reader}` first");
-        }
-        anyhow::bail!("{name} is {what}: give it as `{reader} {name} | umawarden dmesg -`");
-    }
-    if let Some(form) = journal_fields(input.fill_buf().with_context(cannot_read)?) {
-        anyhow::bail!("{name} is in the journal's {form} form: write it with `-o json` instead");
-    }
-    let mut log = LogText::new();
-    each_line(input, name, |line| match log.feed(line) {
-        Some(message) => report.message(&message),
-        None => Ok(()),
-    })?;
-    if let Some(message) = log.finish() {
-        report.message(&message)?;
-    }
+    let log = LogInput::new(input, name, newest);
+    let read_as = log.read("umawarden dmesg", &mut |message| report.message(&message))?;
+    report.end()?;
+    anyhow::ensure!(read_as == ReadAs::Text || report.found(), not_a_log(name));
     Ok(())
-}
-
-/// Gives each line without its end; long ones are cut.
-pub(super) fn each_line(
-    mut input: impl BufRead,
-    name: &str,
-    mut take: impl FnMut(&[u8]) -> anyhow::Result<()>,
-) -> anyhow::Result<()> {
-    let cannot_read = || format!("cannot read {name}");
-    let mut line = Vec::new();
-    loop {
-        line.clear();
-        let room = u64::try_from(LONGEST_LINE).unwrap_or(u64::MAX);
-        let read = input.by_ref().take(room).read_until(b'\n', &mut line);
-        if read.with_context(cannot_read)? == 0 {
-            return Ok(());
-        }
-        if line.last() == Some(&b'\n') {
-            line.pop();
-        } else if line.len() >= LONGEST_LINE {
-            skip_line(&mut input).with_context(cannot_read)?;
-        }
-        take(&line)?;
-    }
-}
-
-/// What a file that begins like this is instead of a log's text, and what makes text of it. Read as
-/// text it would tell nothing, which would look like a log without findings.
-fn no_text(head: &[u8]) -> Option<(&'static str, &'static str)> {
-    const FORMS: [(&[u8], &str, &str); 6] = [
-        (b"\x1f\x8b", "compressed by gzip", "zcat"),
-        (b"\xfd7zXZ\0", "compressed by xz", "xzcat"),
-        (b"\x28\xb5\x2f\xfd", "compressed by zstd", "zstdcat"),
-        (b"\x04\x22\x4d\x18", "compressed by lz4", "lz4cat"),
-        (b"LPKSHHRH", "a binary journal", "journalctl --file"),
-        (b"BZh", "compressed by bzip2", "bzcat"),
-    ];
-    // PowerShell writes this when it redirects; mere bytes that are no UTF-8 are a damaged log.
-    if matches!(head, [0xff, 0xfe, _, 0, ..] | [0xfe, 0xff, 0, _, ..]) {
-        return Some(("UTF-16", "iconv -f UTF-16 -t UTF-8"));
-    }
-    let (magic, what, reader) = FORMS.iter().find(|(magic, _, _)| head.starts_with(magic))?;
-    let chance = magic == b"BZh" && head.get(4..10) != Some(b"1AY&SY");
-    (!chance).then_some((what, reader))
-}
-
-/// A form of the journal with a field a line. A message may hold what looks like further fields, so
-/// it cannot be read line by line.
-fn journal_fields(head: &[u8]) -> Option<&'static str> {
-    if head.starts_with(b"__CURSOR=") || head.starts_with(b"__REALTIME_TIMESTAMP=") {
-        return Some("export");
-    }
-    let mut lines = head.split(|byte| *byte == b'\n').filter(|line| !line.starts_with(b"-- "));
-    let first = lines.next()?;
-    first.windows(4).any(|four| four == b" [s=").then_some("verbose")
-}
-
-fn skip_line(input: &mut impl BufRead) -> io::Result<()> {
-    loop {
-        let buffer = input.fill_buf()?;
-        if buffer.is_empty() {
-            return Ok(());
-        }
-        let end = buffer.iter().position(|byte| *byte == b'\n');
-        let used = end.map_or(buffer.len(), |end| end + 1);
-        input.consume(used);
-        if end.is_some() {
-            return Ok(());
-        }
-    }
 }
 
 /// Reads what `/dev/kmsg` holds now.
@@ -295,13 +225,7 @@ impl<W: Write> Report<W> {
         }
         let mut line = message.kernel_line();
         line.seq = Some(self.messages);
-        let stamp = Message {
-            line: message.line,
-            seq: message.seq,
-            stamp: message.stamp.clone(),
-            ..Message::default()
-        };
-        self.stamps.insert(self.messages, stamp);
+        self.stamps.insert(self.messages, Message { text: String::new(), ..message.clone() });
         self.assembler.feed(&line, &mut self.events);
         if !message.from_kernel && self.all {
             self.waiting.insert(self.messages, user_record(message));
@@ -320,7 +244,7 @@ impl<W: Write> Report<W> {
             let stamp = message.map(|message| message.stamp.clone()).unwrap_or_default();
             let row = Waiting {
                 kind: Some(event.kind.kind()),
-                json: serde_json::to_string(&event)?,
+                json: serde_json::to_string(&Object::of(&event, message))?,
                 time: event.utc.map_or(stamp, |utc| format!("{utc:.3}")),
                 what: describe(&event.kind),
             };
@@ -363,10 +287,15 @@ impl<W: Write> Report<W> {
         Ok(())
     }
 
-    fn finish(&mut self) -> anyhow::Result<()> {
+    /// Nothing more will come.
+    fn end(&mut self) -> anyhow::Result<()> {
         self.assembler.finish(&mut self.events);
         self.collect()?;
-        self.release()?;
+        self.release()
+    }
+
+    fn finish(&mut self) -> anyhow::Result<()> {
+        self.end()?;
         if !self.json {
             self.summary()?;
         }
@@ -376,10 +305,10 @@ impl<W: Write> Report<W> {
 
     fn summary(&mut self) -> anyhow::Result<()> {
         if self.counts.is_empty() {
-            writeln!(self.out, "Nothing found in {}.", messages(self.messages))?;
+            writeln!(self.out, "Nothing found in {}.", counted(self.messages, "message"))?;
             return Ok(());
         }
-        writeln!(self.out, "\nIn {}:", messages(self.messages))?;
+        writeln!(self.out, "\nIn {}:", counted(self.messages, "message"))?;
         for (kind, count) in &self.counts {
             writeln!(self.out, "{count:>8}  {kind:<18}  {}", meaning(kind))?;
         }
@@ -400,13 +329,36 @@ fn identity(message: &Message) -> Option<u64> {
     })
 }
 
-fn messages(count: u64) -> String {
-    if count == 1 { "1 message".to_owned() } else { format!("{count} messages") }
+/// One line of `--json`: the event, and of its message what the schema of events has no place for.
+#[derive(Serialize)]
+struct Object<'a> {
+    #[serde(flatten)]
+    event: &'a Event,
+    /// Where the log has the wall time without its zone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    utc_from: Option<&'static str>,
+    /// The kernel's own clock, where the log has that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    uptime_seconds: Option<f64>,
+}
+
+impl<'a> Object<'a> {
+    fn of(event: &'a Event, message: Option<&Message>) -> Self {
+        Self {
+            event,
+            utc_from: message.and_then(utc_from),
+            uptime_seconds: message.and_then(uptime_seconds),
+        }
+    }
+}
+
+fn uptime_seconds(message: &Message) -> Option<f64> {
+    message.boot_clock.map(|since| since.as_secs_f64())
 }
 
 /// A record that user space wrote, marked as such.
 fn user_record(message: &Message) -> Waiting {
-    let record = serde_json::json!({
+    let mut record = serde_json::json!({
         "kind": "user_record",
         "facility": message.facility,
         "identifier": message.identifier,
@@ -414,6 +366,12 @@ fn user_record(message: &Message) -> Waiting {
         "utc": message.utc,
         "seq": message.seq,
     });
+    if let Some(from) = utc_from(message) {
+        record["utc_from"] = from.into();
+    }
+    if let Some(seconds) = uptime_seconds(message) {
+        record["uptime_seconds"] = seconds.into();
+    }
     let who = message.identifier.as_deref().unwrap_or("user space");
     Waiting {
         kind: None,
@@ -440,6 +398,7 @@ fn meaning(kind: &str) -> &'static str {
         "page_alloc_failure" => "no free block of that size; often fragmentation",
         "hung_task" => "a task waits in state D; the owner of its lock is whom to look at",
         "userspace_kill" => "a daemon in user space killed for memory",
+        "unclean_boot" => "the boot before did not end in order",
         _ => "",
     }
 }
@@ -495,6 +454,9 @@ fn describe(event: &KernelEvent) -> String {
             let comm = comm.as_deref().map(|comm| format!(" ({comm})")).unwrap_or_default();
             let memcg = memcg.as_deref().map(|path| format!(" {path}")).unwrap_or_default();
             format!("killed{pid}{comm}{memcg}")
+        }
+        KernelEvent::UncleanBoot { ended_boot_id, .. } => {
+            format!("boot {ended_boot_id} did not end in order")
         }
     }
 }

@@ -13,11 +13,13 @@ use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 use serde::Serialize;
 
-use super::Exit;
-use crate::journal::{JournalReader, ReadError, TimelineItem, TimelineQuery};
+use super::json_time::{Object, OutcomeObject};
+use super::order_text::order_text;
+use super::{Exit, last_boot};
+use crate::journal::{FILE_NAME, JournalReader, ReadError, TimelineItem, TimelineQuery};
 use crate::model::{
-    AlertChange, Assessment, Decision, Evidence, KernelEvent, Mode, Outcome, OutcomeResult,
-    Reading, RuleId, Verdict,
+    AlertChange, Assessment, Decision, Evidence, KernelEvent, Mode, Moment, Outcome, OutcomeResult,
+    Reading, Verdict, counted,
 };
 
 /// Arguments of `umawarden history`.
@@ -51,25 +53,47 @@ pub struct HistoryArguments {
     /// Only the newest N entries; 0 for all.
     #[arg(long, value_name = "N", default_value_t = 1_000)]
     limit: usize,
+    #[command(flatten)]
+    last_boot: last_boot::LastBootArguments,
 }
 
 const AFTER_HELP: &str = "\
-Kinds: decision, outcome, alert, note; and of kernel events nv_no_memory, nv_alloc_failed, xid,
-uvm_fatal, oom_kill, oom_no_victim, oom_reaped, oom_unreapable, page_alloc_failure, hung_task,
-userspace_kill.
+Kinds: decision, outcome, alert, note, operator (what people ordered); and of kernel events
+nv_no_memory, nv_alloc_failed, xid, uvm_fatal, oom_kill, oom_no_victim, oom_reaped, oom_unreapable,
+page_alloc_failure, hung_task, userspace_kill, unclean_boot.
 
-It only reads, and may be used while the daemon runs. Times are UTC, the oldest entry comes first.
-With --json, kernel events have the keys of `umawarden dmesg --json`, and boot_id and time.
+It only reads, and may be used while the daemon runs, by whoever may read its directory (mode 0750,
+of the user that runs the daemon, mostly root). The oldest entry comes first.
+
+Times, of --since and --until too, are UTC. With --json each line has `time`, RFC 3339 with
+milliseconds, and, but for kernel events, `uptime_seconds`, the same instant since the boot; an
+outcome has `took_seconds`. (`at`, `ended` and `took` say the same to the nanosecond.) Kernel events
+have the keys of `umawarden dmesg --json`, where `utc` is the record's own time, and boot_id; under
+--path.kmsg=FILE that is the boot's id, a colon and FILE.
+
+
+After a crash, --last-boot shows the last seconds of the boot before this one from the black box,
+and says whether that boot ended in order: it did if umawarden was stopped and the next boot began
+within 15 minutes; it did not if the records just stop. Where umawarden was stopped long before,
+that is not known.
 
 Exit codes: 0 fine, also when there is nothing to show; 2 there is no readable journal.
 
-  umawarden history --since 2h
-  umawarden history --kind oom_kill,xid --json | jq .comm
-  umawarden history --rule PageCacheEatsReserve";
+Examples:
+  umawarden history --since 2h                        what happened in the last two hours
+  umawarden history --since 2026-11-21T03:00 --until 2026-11-21T04:00
+  umawarden history --rule PageCacheEatsReserve       what one rule saw, decided and did
+  umawarden history --last-boot                       the last seconds before a crash
+  umawarden history --kind oom_kill,xid --json | jq -r '[.time, .comm] | @tsv'
+  umawarden history --kind decision --limit 0 --json | jq -r .reason | sort | uniq -c";
 
 /// Runs the command.
 pub fn execute(arguments: &HistoryArguments) -> anyhow::Result<Exit> {
     let dir = first_directory(&arguments.storage_path);
+    may_be_read(&dir)?;
+    if arguments.last_boot.is_asked() {
+        return last_boot::execute(&arguments.last_boot, &dir, arguments.json);
+    }
     let reader = JournalReader::open(&dir).map_err(no_journal)?;
     if reader.may_lack_newest() {
         eprintln!(
@@ -95,9 +119,24 @@ pub fn execute(arguments: &HistoryArguments) -> anyhow::Result<Exit> {
         let which = if query == all { "" } else { " that matches" };
         eprintln!("The journal in {} holds nothing{which} yet.", dir.display());
     } else if Some(shown) == limit {
-        eprintln!("These are the newest {shown} entries; --limit 0 shows all.");
+        let newest = if shown == 1 { "entry".to_owned() } else { format!("{shown} entries") };
+        eprintln!("Shown: the newest {newest}; --limit 0 shows all.");
     }
     Ok(Exit::Fine)
+}
+
+/// SQLite says of what may not be read only that it cannot be opened.
+fn may_be_read(dir: &Path) -> anyhow::Result<()> {
+    let path = dir.join(FILE_NAME);
+    let Err(error) = std::fs::File::open(&path) else { return Ok(()) };
+    if error.kind() != ErrorKind::PermissionDenied {
+        return Ok(());
+    }
+    anyhow::bail!(
+        "cannot read {}: {error}; the daemon makes its directory for its own user and group (mode \
+         0750), so use sudo, or join the directory's group",
+        path.display()
+    )
 }
 
 pub(super) fn no_journal(error: ReadError) -> anyhow::Error {
@@ -176,55 +215,36 @@ fn show(reader: &JournalReader, query: &TimelineQuery, json: bool) -> anyhow::Re
     }
     if unreadable > 0 {
         eprintln!(
-            "umawarden: {unreadable} entries were written by another version of umawarden and \
-             cannot be shown"
+            "umawarden: not shown: {} of another version of umawarden's",
+            counted(unreadable, "line")
         );
     }
     Ok(Shown::All(count))
-}
-
-/// One line of `--json`.
-#[derive(Serialize)]
-struct Object<'a, T> {
-    time: Timestamp,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    boot_id: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    kind: Option<&'static str>,
-    #[serde(flatten)]
-    entry: &'a T,
-}
-
-#[derive(Serialize)]
-struct OutcomeObject<'a> {
-    rule: Option<&'a RuleId>,
-    #[serde(flatten)]
-    outcome: &'a Outcome,
-    assessment: Option<&'a Assessment>,
 }
 
 fn write_json(to: &mut impl Write, time: Timestamp, item: &TimelineItem) -> std::io::Result<()> {
     fn object<T: Serialize>(
         to: &mut impl Write,
         time: Timestamp,
-        kind: &'static str,
+        (kind, at): (&'static str, Moment),
         entry: &T,
     ) -> std::io::Result<()> {
-        Ok(serde_json::to_writer(to, &Object { time, boot_id: None, kind: Some(kind), entry })?)
+        Ok(serde_json::to_writer(to, &Object::new(time, entry).of_kind(kind).at(at))?)
     }
     match item {
         TimelineItem::Event(stored) => {
-            let (boot_id, entry) = (Some(stored.boot_id.as_str()), &stored.event);
-            serde_json::to_writer(&mut *to, &Object { time, boot_id, kind: None, entry })?;
+            let object = Object::new(time, &stored.event).in_boot(&stored.boot_id);
+            serde_json::to_writer(&mut *to, &object)?;
         }
-        TimelineItem::Decision(decision) => object(to, time, "decision", decision)?,
+        TimelineItem::Decision(decision) => object(to, time, ("decision", decision.at), decision)?,
         TimelineItem::Outcome { outcome, decision, assessment } => {
             let rule = decision.as_ref().map(|decision| &decision.rule);
-            let assessment = assessment.as_ref();
-            object(to, time, "outcome", &OutcomeObject { rule, outcome, assessment })?;
+            let entry = OutcomeObject::new(rule, outcome, assessment.as_ref());
+            object(to, time, ("outcome", outcome.ended), &entry)?;
         }
-        TimelineItem::Alert(change) => object(to, time, "alert", change)?,
-        TimelineItem::Note(note) => object(to, time, "note", note)?,
+        TimelineItem::Alert(change) => object(to, time, ("alert", change.at), change)?,
+        TimelineItem::Note(note) => object(to, time, ("note", note.at), note)?,
+        TimelineItem::Operator(command) => object(to, time, ("operator", command.at), command)?,
         TimelineItem::Unreadable => return Ok(()),
     }
     writeln!(to)
@@ -248,6 +268,7 @@ impl std::fmt::Display for Line<'_> {
             }
             TimelineItem::Alert(change) => ("alert", alert_text(change)),
             TimelineItem::Note(note) => ("note", note.text.clone()),
+            TimelineItem::Operator(command) => ("operator", order_text(command)),
             TimelineItem::Unreadable => ("unreadable", String::new()),
         };
         write!(f, "{:.3}  {kind:<18}  {}", self.time, printable(&text))
@@ -305,6 +326,7 @@ pub(super) fn event_text(event: &KernelEvent) -> String {
             let victim = pid.map_or_else(|| or(memcg), |pid| format!("pid {pid} ({})", or(comm)));
             format!("{} killed {victim}", word(by))
         }
+        KernelEvent::UncleanBoot { .. } => last_boot::event_text(event),
     }
 }
 
@@ -334,6 +356,9 @@ pub(super) fn outcome_text(
     ));
     let action = &outcome.action;
     match &outcome.result {
+        OutcomeResult::Done if outcome.took.as_millis() == 0 => {
+            append(&mut text, format_args!(": {action} done"));
+        }
         OutcomeResult::Done => append(&mut text, format_args!(": {action} done in {took}")),
         OutcomeResult::Skipped => append(&mut text, format_args!(": {action} skipped (observe)")),
         OutcomeResult::Failed(why) => append(&mut text, format_args!(": {action} failed: {why}")),
@@ -345,12 +370,21 @@ pub(super) fn outcome_text(
         let before = before.map_or("?".to_owned(), value_text);
         append(&mut text, format_args!("; {} {before} → {}", after.series, value_text(after)));
     }
-    text.push_str(match assessment.aim_met {
-        Some(true) => "; aim met",
-        Some(false) => "; aim missed",
-        None => "; whether the aim is met cannot be told",
-    });
+    text.push_str("; ");
+    text.push_str(aim_text(assessment));
     text
+}
+
+/// Without an aim of its own, a remedy aims at the end of its rule's condition.
+pub(super) fn aim_text(assessment: &Assessment) -> &'static str {
+    match (assessment.aim_met, assessment.has_aim) {
+        (Some(true), true) => "aim met",
+        (Some(false), true) => "aim missed",
+        (None, true) => "whether the aim is met cannot be told",
+        (Some(true), false) => "the rule's condition has ended",
+        (Some(false), false) => "the rule's condition still holds",
+        (None, false) => "whether the rule's condition still holds cannot be told",
+    }
 }
 
 pub(super) fn alert_text(change: &AlertChange) -> String {
@@ -403,7 +437,7 @@ fn word(value: &impl Serialize) -> String {
     }
 }
 
-fn append(text: &mut String, more: std::fmt::Arguments<'_>) {
+pub(super) fn append(text: &mut String, more: std::fmt::Arguments<'_>) {
     // Writing to a String cannot fail.
     text.write_fmt(more).unwrap_or_default();
 }

@@ -1,12 +1,21 @@
 //! A file per command, and what they share: the arguments' frame and the exit codes.
 
+pub mod approve;
+pub mod breaker;
+mod control;
 pub mod dmesg;
 pub mod explain;
 pub mod history;
+mod json_time;
+mod last_boot;
 mod log;
+mod log_input;
+mod order_text;
+pub mod pause;
 pub mod replay;
 pub mod rules;
 pub mod run;
+pub mod silence;
 
 use clap::{Parser, Subcommand};
 
@@ -38,6 +47,16 @@ pub enum Command {
     History(history::HistoryArguments),
     /// Say why a rule did, or did not, act.
     Explain(explain::ExplainArguments),
+    /// Keep rules from acting for a while; their alerts go on.
+    Silence(silence::SilenceArguments),
+    /// Approve of something that waits for it.
+    Approve(approve::ApproveArguments),
+    /// Show remedies that keep missing their aim, and let them try again.
+    Breaker(breaker::BreakerArguments),
+    /// Do nothing at all, until `umawarden resume`. Works without the daemon.
+    Pause(pause::PauseArguments),
+    /// End a pause.
+    Resume(pause::ResumeArguments),
     /// Give a recording, or a kernel log, to the rules again and tell what they say.
     Replay(replay::ReplayArguments),
 }
@@ -72,6 +91,11 @@ impl Arguments {
             Command::Rules(arguments) => rules::execute(&arguments),
             Command::History(arguments) => history::execute(&arguments),
             Command::Explain(arguments) => explain::execute(&arguments),
+            Command::Silence(arguments) => silence::execute(&arguments),
+            Command::Approve(arguments) => approve::execute(&arguments),
+            Command::Breaker(arguments) => breaker::execute(&arguments),
+            Command::Pause(arguments) => pause::pause(&arguments),
+            Command::Resume(arguments) => pause::resume(&arguments),
             Command::Replay(arguments) => replay::execute(&arguments),
         }
     }

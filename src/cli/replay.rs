@@ -15,6 +15,7 @@ use self::compare::{Comparison, Side};
 pub use self::replayer::Replayer;
 use self::show::Show;
 use super::Exit;
+use super::log_input::not_a_log;
 use crate::config::reader::read_rules;
 use crate::config::settings::RuleSource;
 use crate::recording::Entry;
@@ -56,11 +57,18 @@ begins later, as a ring or an incident does after some time, does not tell what 
 then: cooldowns, budgets, alerts on their way. Its decisions are not compared with the recorded
 ones, and the first minutes are a warm-up.
 
-Exit codes: 0 fine, 1 --diff found differences, 2 the file cannot be used.
+Exit codes: 0 fine; 1 --diff found differences, or part of the recording is damaged or missing (as
+after a power cut: what is whole is shown, and a line that begins with # says what is not); 2 the
+file cannot be used: it is neither a recording nor a kernel log, or --diff has nothing to compare.
 
+Examples:
   umawarden replay /var/lib/umawarden/incidents/20261121T040731Z-PageCacheEatsReserve.umarec
-  umawarden replay /var/lib/umawarden/recording --rules my.yaml --diff
-  journalctl -k -b -1 | umawarden replay -";
+                                           what was seen, decided and done, line by line
+  umawarden replay INCIDENT --diff         does this version still decide the same?
+  umawarden replay /var/lib/umawarden --rules my.yaml --diff
+                                           what would my rules have done differently all week?
+  umawarden replay INCIDENT --json | jq -r 'select(.kind == \"decision\") | .rule.alert'
+  journalctl -k -b -1 | umawarden replay - what would they have said to the last boot's log?";
 
 /// Runs the command.
 ///
@@ -96,6 +104,8 @@ pub(super) enum Found {
     Cut(String),
     /// Something that whoever reads the answer should know.
     Remark(String),
+    /// What bears this name was read as a log, and is hardly a text.
+    Bytes(String),
 }
 
 /// One replay, and a second one beside it where two sets of rules are compared.
@@ -105,6 +115,10 @@ struct Session<W: Write> {
     reference: Option<Replayer>,
     comparison: Comparison,
     diff: bool,
+    /// Part of the recording is damaged or missing.
+    is_cut: bool,
+    /// Given as a log, and hardly a text.
+    bytes: Option<String>,
     show: Show<W>,
 }
 
@@ -127,7 +141,8 @@ impl<W: Write> Session<W> {
             (None, true) => Comparison::with_recorded(),
             (None, false) => Comparison::none(),
         };
-        Ok(Self { replayer, reference, comparison, diff: arguments.diff, show })
+        let (diff, is_cut, bytes) = (arguments.diff, false, None);
+        Ok(Self { replayer, reference, comparison, diff, is_cut, bytes, show })
     }
 
     fn take(&mut self, found: Found) -> anyhow::Result<()> {
@@ -138,7 +153,12 @@ impl<W: Write> Session<W> {
                 return Ok(());
             }
             Found::Remark(text) => return self.show.remark(&text),
+            Found::Bytes(name) => {
+                self.bytes = Some(name);
+                return Ok(());
+            }
             Found::Cut(text) => {
+                self.is_cut = true;
                 self.replayer.cut();
                 if let Some(reference) = &mut self.reference {
                     reference.cut();
@@ -178,7 +198,10 @@ impl<W: Write> Session<W> {
             self.replayer.has_begun(),
             "there is nothing to replay in it: it is empty or cut off at its start"
         );
-        self.show.summary(&self.comparison)?;
+        if let Some(name) = self.bytes.as_deref().filter(|_| !self.show.has_events()) {
+            return Err(not_a_log(name));
+        }
+        self.show.summary(&self.comparison, self.is_cut)?;
         if self.diff && !self.comparison.has_compared() {
             self.show.flush()?;
             anyhow::bail!(
@@ -191,7 +214,7 @@ impl<W: Write> Session<W> {
 
     fn exit(&self) -> Exit {
         let differs = self.diff && self.comparison.differences() > 0;
-        if differs { Exit::Findings } else { Exit::Fine }
+        if differs || self.is_cut { Exit::Findings } else { Exit::Fine }
     }
 }
 

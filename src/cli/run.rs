@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::{Exit, log};
 use crate::config::flags::RunFlags;
-use crate::config::reader::{environment, load};
+use crate::config::reader::{check_paths, environment, load};
 use crate::daemon;
 
 /// Arguments of `umawarden run`.
@@ -37,6 +37,7 @@ pub fn execute(arguments: RunArguments) -> anyhow::Result<Exit> {
     let flags = arguments.flags;
     let environment = environment();
     let loaded = load(&flags, &environment)?;
+    check_paths(&loaded.settings.path)?;
     let log = log::begin(loaded.settings.log)?;
     let loader = Arc::new(move || load(&flags, &environment).map_err(|error| error.to_string()));
     let ended = daemon::run(loaded, loader);

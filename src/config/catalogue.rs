@@ -15,4 +15,12 @@ impl KnownSeries for Catalogue {
     fn names(&self) -> Vec<&str> {
         METRICS.iter().map(|metric| metric.name).collect()
     }
+
+    fn values(&self, name: &str, label: &str) -> Option<&[&str]> {
+        metric(name)?.values(label)
+    }
+
+    fn bounds(&self, name: &str) -> Option<(f64, f64)> {
+        metric(name).map(|metric| (metric.least, metric.most))
+    }
 }

@@ -20,6 +20,8 @@ pub struct RunFlags {
     pub config_file: Option<PathBuf>,
 
     /// Whether remedies are carried out [default: observe].
+    ///
+    /// With this flag, `mode` in the configuration file counts for nothing, at a reload either.
     #[arg(long, value_name = "MODE", value_enum)]
     pub mode: Option<ModeFlag>,
 
@@ -45,6 +47,19 @@ pub struct RunFlags {
     #[arg(long = "web.telemetry-path", value_name = "PATH", value_parser = telemetry_path)]
     pub telemetry_path: Option<String>,
 
+    /// Unix socket for orders: silences, approvals, pauses [default: control.sock beside the
+    /// journal].
+    ///
+    /// Only its owner, and so root, may open it (mode 0600); orders are answered nowhere else.
+    #[arg(long = "web.control-socket", value_name = "FILE")]
+    pub control_socket: Option<PathBuf>,
+
+    /// While this file exists, nothing is done [default: paused beside the journal].
+    ///
+    /// `umawarden pause` makes it, `umawarden resume` removes it; `touch` and `rm` do as well.
+    #[arg(long = "pause-file", value_name = "FILE")]
+    pub pause_file: Option<PathBuf>,
+
     /// Folder of the journal [default: the state directory that systemd gives, else ./data].
     #[arg(long = "storage.path", value_name = "FOLDER")]
     pub storage_path: Option<PathBuf>,
@@ -67,6 +82,14 @@ pub struct RunFlags {
     #[arg(long = "recording.size", value_name = "SIZE", value_parser = limits::recording_size)]
     pub recording_size_bytes: Option<u64>,
 
+    /// How far the black box reaches back, 1m to 1d; 0 turns it off [default: 1h].
+    ///
+    /// It lies in `black-box` below the journal's folder: a record of 512 bytes a second, for
+    /// `umawarden history --last-boot`, of this boot and the four before. Another length is used
+    /// from the next boot on.
+    #[arg(long = "recording.black-box", value_name = "DURATION", value_parser = limits::black_box)]
+    pub recording_black_box: Option<Duration>,
+
     /// Where proc is mounted [default: /proc].
     #[arg(long = "path.procfs", value_name = "FOLDER")]
     pub procfs: Option<PathBuf>,
@@ -75,7 +98,18 @@ pub struct RunFlags {
     #[arg(long = "path.sysfs", value_name = "FOLDER")]
     pub sysfs: Option<PathBuf>,
 
-    /// The kernel log: a device, or a file or pipe of such records [default: /dev/kmsg].
+    /// The kernel log: a device, or a file or FIFO of lines as /dev/kmsg gives them,
+    /// `prio,seq,usec,flags;text` [default: /dev/kmsg].
+    ///
+    /// Only /dev/kmsg has a substitute, the syslog(2) ring, where it cannot be opened.
+    ///
+    /// Where it is not /dev/kmsg, its position and its events are kept under a name of their own:
+    /// the `boot_id` of events is the boot's id, a colon and this path. A restart goes on behind
+    /// the last number that was handled, so within a boot numbers should only grow, as the
+    /// kernel's do. A file that ends below it is read anew; a pipe's writer who counts anew is
+    /// believed once what he writes cannot be a repetition any more, and what was dropped until
+    /// then is counted as lost. The journal takes an event whose number it knows for one that it
+    /// has.
     #[arg(long = "path.kmsg", value_name = "FILE")]
     pub kmsg: Option<PathBuf>,
 

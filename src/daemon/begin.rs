@@ -1,6 +1,6 @@
 //! Puts the daemon together.
 
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
@@ -10,10 +10,14 @@ use anyhow::Context;
 use arc_swap::ArcSwap;
 use tokio::sync::mpsc;
 
+use super::black_box::BlackBox;
+use super::orders::Orders;
 use super::own::OwnReadings;
+use super::past::Search;
+use super::pause::{Heeding, PauseWatch};
 use super::recorder::{self, Recorder};
 use super::report::Report;
-use super::service::{Loader, Service, summary};
+use super::service::{Loader, Requests, Service, summary};
 use super::wake::Wake;
 use super::{Cursor, Daemon, clock, preflight, queries};
 use crate::actions::{ActionWorker, DEFAULT_TIME_LIMIT, Live, WorkerSetup};
@@ -21,10 +25,8 @@ use crate::config::measure::{ListenAddress, ListenHost};
 use crate::config::reader::Loaded;
 use crate::config::settings::Settings;
 use crate::exports::{self, Limits, Served};
-use crate::journal::{
-    DecisionQuery, Entry, Journal, JournalReader, Note, Order, ReadError, ResumePoint, Retention,
-};
-use crate::model::{Mode, Moment, Outcome, RuleId, Verdict};
+use crate::journal::{Entry, Journal, Note, ResumePoint, Retention};
+use crate::model::{Moment, Outcome};
 use crate::policy::Policy;
 use crate::sources::kernel_log::{KernelLogSource, ResumeFrom};
 use crate::sources::memory::MemorySource;
@@ -36,8 +38,8 @@ const INTENT_TAKES: Duration = Duration::from_secs(5);
 /// How long the start waits for what the journal knows.
 const JOURNAL_TAKES: Duration = Duration::from_secs(5);
 
-/// Acts of earlier runs that are looked at; a rule may have 1000 in its window.
-const EARLIER_ACTS: usize = 4000;
+/// Orders that may wait for the one that is carried out.
+const ORDERS: usize = 16;
 
 /// Below procfs: names this boot.
 const BOOT_ID: &str = "sys/kernel/random/boot_id";
@@ -53,35 +55,39 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     let started = clock::now();
     tell_what_is_missing(&loaded);
     let journal = Arc::new(open_journal(&settings));
-    let boot_id = read_boot_id(&settings, started);
+    let boot = find_boot_id(&settings);
+    let boot_id = name_kernel_log(&settings, boot.as_deref(), started);
     let resume = resume_point(&journal, &boot_id);
     let next_decision = journal.next_decision_id(started.utc, JOURNAL_TAKES);
     let mut policy = Policy::new(started, settings.mode, &loaded.rules, next_decision);
-    let earlier_acts = earlier_acts(&settings.storage.path, started);
-    policy.resume_acts(started, &earlier_acts);
+    policy.await_past();
+    let search = Search {
+        storage: settings.storage.path.clone(),
+        journal: Arc::clone(&journal),
+        boot_id: Arc::clone(&boot_id),
+        next_decision,
+    };
+    let (past, found) = search.start(wake.clone())?;
+    let pause = PauseWatch::start(&settings.pause_file, wake.clone())?;
     let resume_from = resume.as_ref().map(|point| ResumeFrom { seq: point.resume_seq });
     let cursor = Cursor { next_seq: resume_from.map(|from| from.seq), ..Cursor::default() };
-    let mut begin = recorder::begin(&loaded, started, &boot_id, next_decision, resume.as_ref());
-    begin.earlier_acts = earlier_acts;
+    let begin = recorder::begin(&loaded, started, &boot_id, next_decision, resume.as_ref());
     let recorder = Recorder::start(&settings, begin);
-    policy.resume_kernel_log(resume.map(|point| point.known).unwrap_or_default());
-    let kernel_log = KernelLogSource::open(&settings.path.kmsg, resume_from);
+    if let Some(point) = resume {
+        policy.resume_kernel_log(point.known);
+        policy.resume_events(&point.last_events);
+    }
+    let kernel_log = open_kernel_log(&settings.path.kmsg, resume_from);
     let status = Arc::new(ArcSwap::from_pointee(policy.status(started)));
     let (outcome_sender, outcomes) = channel();
-    let worker = start_worker(&settings, &journal, &wake, outcome_sender)?;
-    let (reload, reloads) = mpsc::channel(4);
-    for address in listeners.iter().filter_map(|listener| listener.local_addr().ok()) {
-        tracing::info!("listening on http://{address}/");
-    }
-    let served = Served {
+    let worker = start_worker(&settings, &journal, &pause, &wake, outcome_sender)?;
+    let taker = Orders {
+        journal: Arc::clone(&journal),
         status: Arc::clone(&status),
-        telemetry_path: settings.web.telemetry_path.clone(),
-        queries: queries::queries(&settings.storage.path),
-        reload,
-        uptime: clock::uptime,
-        limits: Limits::default(),
+        pause: pause.clone(),
+        last_silence: last_silence(&journal, started),
     };
-    let service = Service::start(listeners, served, reloads, loader, wake.clone())?;
+    let service = start_service(&settings, listeners, loader, &wake, taker)?;
     let text = format!("started: {}", summary(&loaded));
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
@@ -89,6 +95,8 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         "{text}"
     );
     journal.record(&Entry::Note(Note { at: started, text }));
+    // Last: a start that fails leaves no record that nobody closes.
+    let black_box = BlackBox::start(&settings, boot.as_deref(), Arc::clone(&status));
     Ok(Daemon {
         memory: MemorySource::open(&settings.path.procfs, &settings.path.sysfs),
         process: ProcessSource::default(),
@@ -104,12 +112,50 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         own: OwnReadings::new(started),
         report: Report::default(),
         recorder,
+        black_box,
         boot_id,
         cursor,
         next_sample: clock::monotonic(),
         next_slow: started.uptime,
-        seen: Vec::new(),
+        seen: found.into_iter().collect(),
+        past,
+        pause,
     })
+}
+
+/// Another log than the kernel's own is not to be replaced by the kernel's.
+fn open_kernel_log(kmsg: &Path, resume_from: Option<ResumeFrom>) -> KernelLogSource {
+    match kmsg == Path::new(KERNEL_RING) {
+        true => KernelLogSource::open_or_syslog(kmsg, resume_from),
+        false => KernelLogSource::open(kmsg, resume_from),
+    }
+}
+
+/// Starts to serve what there is to see, and to take orders.
+fn start_service(
+    settings: &Settings,
+    listeners: Vec<TcpListener>,
+    loader: Loader,
+    wake: &Wake,
+    taker: Orders,
+) -> anyhow::Result<Service> {
+    let (reload, reloads) = mpsc::channel(4);
+    let (order, orders) = mpsc::channel(ORDERS);
+    for address in listeners.iter().filter_map(|listener| listener.local_addr().ok()) {
+        tracing::info!("listening on http://{address}/");
+    }
+    let served = Served {
+        status: Arc::clone(&taker.status),
+        telemetry_path: settings.web.telemetry_path.clone(),
+        queries: queries::queries(&settings.storage.path),
+        reload,
+        control_socket: settings.web.control_socket.clone(),
+        orders: order,
+        uptime: clock::uptime,
+        limits: Limits::default(),
+    };
+    let requests = Requests { reloads, orders, taker };
+    Service::start(listeners, served, requests, loader, wake.clone())
 }
 
 fn resolve(addresses: &[ListenAddress]) -> anyhow::Result<Vec<SocketAddr>> {
@@ -141,44 +187,35 @@ fn open_journal(settings: &Settings) -> Journal {
 
 fn resume_point(journal: &Journal, boot_id: &str) -> Option<ResumePoint> {
     journal.resume_point(boot_id, JOURNAL_TAKES).unwrap_or_else(|error| {
-        tracing::warn!("how far the kernel log was read is not known: {error}");
+        tracing::warn!(
+            "how far the kernel log of this boot was read, and what it told, is not known: {error}"
+        );
         None
     })
 }
 
-/// What earlier runs have done, for the guard rails; oldest first.
-fn earlier_acts(storage: &Path, started: Moment) -> Vec<(RuleId, Mode, Duration)> {
-    let query = DecisionQuery {
-        verdict: Some(Verdict::Act.name().to_owned()),
-        order: Order::NewestFirst,
-        limit: EARLIER_ACTS,
-        ..DecisionQuery::default()
-    };
-    let page = match JournalReader::open(storage).and_then(|reader| reader.decisions(&query)) {
-        Ok(page) => page,
-        Err(ReadError::Missing(_)) => return Vec::new(),
-        Err(error) => {
-            tracing::warn!("cooldowns and budgets begin anew, earlier acts are not known: {error}");
-            return Vec::new();
-        }
-    };
-    let acts = page.rows.into_iter().rev().map(|row| {
-        let decision = row.decision;
-        let ago = started.utc.duration_since(decision.at.utc);
-        (decision.rule, decision.mode, Duration::try_from(ago).unwrap_or_default())
-    });
-    acts.collect()
+/// The number of the latest silence, so that none is given twice; the time where the journal cannot
+/// tell.
+fn last_silence(journal: &Journal, started: Moment) -> u64 {
+    match journal.operator_memory(started.utc, JOURNAL_TAKES) {
+        Ok(memory) => memory.last_silence,
+        Err(_) => u64::try_from(started.utc_ms()).unwrap_or(0),
+    }
 }
 
 fn start_worker(
     settings: &Settings,
     journal: &Arc<Journal>,
+    pause: &PauseWatch,
     wake: &Wake,
     outcomes: Sender<Outcome>,
 ) -> anyhow::Result<ActionWorker> {
     let (journal, wake) = (Arc::clone(journal), wake.clone());
     ActionWorker::start(WorkerSetup {
-        executor: Box::new(Live { procfs: settings.path.procfs.clone() }),
+        executor: Box::new(Heeding {
+            live: Live { procfs: settings.path.procfs.clone(), sysfs: settings.path.sysfs.clone() },
+            switch: pause.switch(),
+        }),
         intent: Box::new(move |decision| {
             journal.intent(decision, INTENT_TAKES).map_err(|error| error.to_string())
         }),
@@ -205,16 +242,20 @@ pub(super) fn tell_what_is_missing(loaded: &Loaded) {
     }
 }
 
+/// The name that the kernel gave this boot.
+fn find_boot_id(settings: &Settings) -> Option<String> {
+    // A procfs of somebody else's making may lack it; this kernel's own is the same boot.
+    [&*settings.path.procfs, Path::new("/proc")].into_iter().find_map(|procfs| {
+        let text = std::fs::read_to_string(procfs.join(BOOT_ID)).ok()?;
+        Some(text.trim().to_owned()).filter(|text| !text.is_empty())
+    })
+}
+
 /// The name of this boot's kernel log. Another file than the kernel's own ring counts its records
 /// for itself, so its position is kept apart. A boot without an id cannot be told from the next
 /// one, so nothing is resumed in it.
-fn read_boot_id(settings: &Settings, started: Moment) -> Arc<str> {
-    // A procfs of somebody else's making may lack it; this kernel's own is the same boot.
-    let found = [&*settings.path.procfs, Path::new("/proc")].into_iter().find_map(|procfs| {
-        let text = std::fs::read_to_string(procfs.join(BOOT_ID)).ok()?;
-        Some(text.trim().to_owned()).filter(|text| !text.is_empty())
-    });
-    let boot_id = found.unwrap_or_else(|| {
+fn name_kernel_log(settings: &Settings, boot: Option<&str>, started: Moment) -> Arc<str> {
+    let boot_id = boot.map(str::to_owned).unwrap_or_else(|| {
         let procfs = settings.path.procfs.display();
         tracing::warn!("no {BOOT_ID} in {procfs}: a restart may count kernel events again");
         format!("unknown-{}", started.utc_ms())

@@ -5,9 +5,13 @@
 //! their own.
 
 mod begin;
+mod black_box;
 mod clock;
 mod gate;
+mod orders;
 mod own;
+mod past;
+mod pause;
 mod preflight;
 mod queries;
 mod recorder;
@@ -26,9 +30,12 @@ use crate::actions::{ActionWorker, Executor, Live};
 use crate::config::reader::Loaded;
 use crate::config::settings::Settings;
 use crate::journal::{Entry, Journal, Note};
-use crate::model::{Action, Decision, Mode, Moment, Observation, Outcome, OutcomeResult, Verdict};
+use crate::model::{
+    Action, Decision, Event, KernelEvent, Mode, Moment, Observation, OperatorCommand, Outcome,
+    OutcomeResult, Verdict,
+};
 use crate::policy::status::Status;
-use crate::policy::{Policy, Step};
+use crate::policy::{Answer, Policy, Step};
 use crate::sources::kernel_log::{KernelLogSource, ReadClock, ReadEnd};
 use crate::sources::memory::MemorySource;
 use crate::sources::process::ProcessSource;
@@ -37,6 +44,7 @@ use report::Report;
 use service::{Command, Service};
 use wake::Wake;
 
+pub use orders::user_name;
 pub use service::Loader;
 
 /// Records taken in at once; more wait for the next turn of the loop.
@@ -71,12 +79,15 @@ struct Daemon {
     own: OwnReadings,
     report: Report,
     recorder: recorder::Recorder,
+    black_box: black_box::BlackBox,
     boot_id: Arc<str>,
     cursor: Cursor,
     /// On the clock that stops in suspend: nobody misses the samples of that time.
     next_sample: Duration,
     next_slow: Duration,
     seen: Vec<Observation>,
+    past: past::Awaited,
+    pause: pause::PauseWatch,
 }
 
 /// How far the kernel log has been read, and how far that is journalled.
@@ -114,6 +125,7 @@ impl Daemon {
     /// then are read; at a first start what the log holds already is where the counters begin.
     /// Returns true when the program shall end already.
     fn take_backlog(&mut self) -> bool {
+        self.look_at_pause();
         let resumes = self.cursor.next_seq.is_some();
         if resumes {
             self.sample(clock::now());
@@ -163,6 +175,15 @@ impl Daemon {
                     tracing::info!(signal, "ending");
                     return true;
                 }
+                Command::Obey { command, reply } => {
+                    // Whoever asked may have gone.
+                    let _gone = reply.send(self.carry_out(*command));
+                }
+                Command::Look { reply } => {
+                    self.look_at_pause();
+                    self.step(clock::now());
+                    let _gone = reply.send(());
+                }
                 Command::Reload { loaded, reply } => {
                     let answer = self.reload(loaded);
                     // Whoever asked sees what came of it.
@@ -176,12 +197,36 @@ impl Daemon {
         false
     }
 
+    /// Tells the policy what a person ordered; an error says why that changes nothing.
+    fn carry_out(&mut self, command: OperatorCommand) -> Result<(), String> {
+        report::order(&command);
+        self.seen.push(Observation::Operator(command.clone()));
+        let answers = self.step(clock::now());
+        let answer = answers.into_iter().find(|answer| answer.command == command);
+        answer.and_then(|answer| answer.refused).map_or(Ok(()), Err)
+    }
+
+    fn look_at_pause(&mut self) {
+        let Some(pause) = self.pause.news() else { return };
+        let at = clock::now();
+        let text = match &pause {
+            Some(pause) if pause.comment.is_empty() => format!("paused by {}", pause.author),
+            Some(pause) => format!("paused by {}: {}", pause.author, pause.comment),
+            None => "no longer paused".to_owned(),
+        };
+        tracing::warn!("{text}");
+        self.note(at, text);
+        self.seen.push(Observation::Pause(pause));
+    }
+
     fn turn(&mut self) {
         let mut acted = false;
+        self.look_at_pause();
         while let Ok(outcome) = self.outcomes.try_recv() {
             acted |= outcome.result != OutcomeResult::Skipped;
             self.take_outcome(outcome);
         }
+        self.seen.extend(self.past.take());
         let more = self.read_kernel_log() == ReadEnd::More;
         let now = clock::now();
         if acted {
@@ -202,7 +247,11 @@ impl Daemon {
     fn read_kernel_log(&mut self) -> ReadEnd {
         let clock = ReadClock { at: clock::now(), monotonic: clock::monotonic() };
         let from = self.seen.len();
+        let reader = self.kernel_log.reader();
         let end = self.kernel_log.read(clock, &mut self.seen, RECORDS_A_TURN);
+        if self.kernel_log.reader() != reader {
+            self.seen.push(Observation::Readings(self.own.kernel_log(&self.kernel_log)));
+        }
         let last = self.seen[from..].iter().rev().find_map(|seen| match seen {
             Observation::KernelRecord(record) => Some(record.seq),
             _ => None,
@@ -221,6 +270,7 @@ impl Daemon {
             self.seen.push(Observation::Readings(self.journal.readings()));
             self.seen.push(Observation::Readings(self.own.kernel_log(&self.kernel_log)));
             self.see_own();
+            self.black_box.observe(now, &mut self.seen);
         }
     }
 
@@ -241,17 +291,26 @@ impl Daemon {
     }
 
     /// Steps the policy with all that has been seen, writes down what it says and has it done.
-    fn step(&mut self, now: Moment) {
+    /// Returns what came of what people ordered.
+    fn step(&mut self, now: Moment) -> Vec<Answer> {
         let began = clock::uptime();
-        let step = self.policy.step(now, &self.seen);
+        let mut step = self.policy.step(now, &self.seen);
         self.own.set_step_duration(clock::uptime().saturating_sub(began));
+        self.report.sources(now.uptime, &self.seen);
         self.recorder.step(now, &mut self.seen, &step);
         self.status.store(Arc::new(self.policy.status(now)));
+        let answers = std::mem::take(&mut step.answers);
         self.write_down(now, step);
+        answers
     }
 
     fn write_down(&mut self, now: Moment, mut step: Step) {
-        self.report.step(now.uptime, &mut step);
+        self.report.step(now, &mut step);
+        self.black_box.note(&step.events);
+        let boots = step.events.extract_if(.., |event| is_of_a_boot(event));
+        for event in boots {
+            self.journal.record(&Entry::Event { boot_id: Arc::clone(&self.boot_id), event });
+        }
         self.write_down_kernel_log(now.uptime, step.events);
         for change in step.alerts {
             self.journal.record(&Entry::Alert(change));
@@ -267,7 +326,7 @@ impl Daemon {
         }
     }
 
-    fn write_down_kernel_log(&mut self, now: Duration, events: Vec<crate::model::Event>) {
+    fn write_down_kernel_log(&mut self, now: Duration, events: Vec<Event>) {
         let Some(next_seq) = self.cursor.next_seq else { return };
         let resume_seq = self.policy.kernel_log_pending_since().unwrap_or(next_seq).min(next_seq);
         let moved = self.cursor.journalled != Some(resume_seq);
@@ -284,7 +343,8 @@ impl Daemon {
         let (id, action) = (decision.id, decision.action.name().to_owned());
         let result = if is_notice(&decision) {
             // A line in the log waits neither for the disk nor behind an action that hangs.
-            Live { procfs: self.settings.path.procfs.clone() }.execute(&decision)
+            let path = &self.settings.path;
+            Live { procfs: path.procfs.clone(), sysfs: path.sysfs.clone() }.execute(&decision)
         } else {
             match self.worker.submit(decision) {
                 Ok(()) => return,
@@ -333,6 +393,7 @@ impl Daemon {
         let began = clock::uptime();
         let left = || CLOSING_TAKES.saturating_sub(clock::uptime().saturating_sub(began));
         self.service.stopping();
+        self.black_box.end();
         self.cursor.journal_due = Duration::ZERO;
         self.write_down_kernel_log(clock::uptime(), Vec::new());
         self.worker.shutdown();
@@ -343,12 +404,18 @@ impl Daemon {
         let stopped = Note { at: clock::now(), text: "stopped".to_owned() };
         self.journal.record(&Entry::Note(stopped));
         if let Err(error) = self.journal.close(left()) {
-            tracing::error!("the journal did not end well: {error}");
+            report::journal_lacks_newest(&self.settings.storage.path, &error);
         }
         self.recorder.close(left());
+        self.black_box.close(left());
         self.service.close(left());
         tracing::info!("ended");
     }
+}
+
+/// The kernel log's events are kept together with how far it was read, others by themselves.
+fn is_of_a_boot(event: &Event) -> bool {
+    matches!(event.kind, KernelEvent::UncleanBoot { .. })
 }
 
 fn is_notice(decision: &Decision) -> bool {

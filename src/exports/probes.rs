@@ -34,7 +34,10 @@ pub(super) async fn ready(State(site): State<Site>) -> Response {
 /// Whether any source that watches the node, rather than umawarden itself, has answered.
 fn has_sample(status: &Status) -> bool {
     status.sources.iter().any(|source| {
-        let own = matches!(source.source, Source::Process | Source::Journal | Source::Daemon);
+        let own = matches!(
+            source.source,
+            Source::Process | Source::Journal | Source::Daemon | Source::BlackBox
+        );
         source.up && !own
     })
 }

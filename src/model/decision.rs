@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Moment, Reading};
+use super::{Moment, Reading, Target};
 
 /// Whether remedies are done or only told.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
     /// Decide, journal, count and log what would be done; touch nothing.
@@ -21,7 +21,7 @@ pub enum Mode {
 
 impl Mode {
     /// The name in configuration, logs and JSON.
-    pub fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Observe => "observe",
             Self::Enforce => "enforce",
@@ -77,6 +77,13 @@ pub enum Action {
     },
     /// Write to `vm.compact_memory`.
     CompactMemory,
+    /// Take memory back from a control group.
+    Reclaim {
+        /// Its path below the root of its hierarchy; in a rule file perhaps a template.
+        cgroup: String,
+        /// How much.
+        bytes: u64,
+    },
     /// A line in the log and in the journal.
     Notify {
         /// The line.
@@ -90,12 +97,26 @@ impl Action {
         match self {
             Self::DropCaches { .. } => "drop_caches",
             Self::CompactMemory => "compact_memory",
+            Self::Reclaim { .. } => "reclaim",
             Self::Notify { .. } => "notify",
         }
     }
 
+    /// Whether it only tells people, and touches nothing.
+    pub fn is_notice(&self) -> bool {
+        matches!(self, Self::Notify { .. })
+    }
+
+    /// What it works on, whether or not there is such a thing.
+    pub fn target(&self) -> Target {
+        match self {
+            Self::Reclaim { cgroup, .. } => Target::Cgroup { path: Arc::from(cgroup.as_str()) },
+            Self::DropCaches { .. } | Self::CompactMemory | Self::Notify { .. } => Target::Node,
+        }
+    }
+
     /// All names, for series that start at 0.
-    pub const NAMES: [&'static str; 3] = ["drop_caches", "compact_memory", "notify"];
+    pub const NAMES: [&'static str; 4] = ["drop_caches", "compact_memory", "reclaim", "notify"];
 }
 
 impl fmt::Display for Action {
@@ -109,6 +130,7 @@ impl fmt::Display for Action {
                 write!(f, "drop_caches {what}{}", if *sync { " after sync" } else { "" })
             }
             Self::CompactMemory => f.write_str("compact_memory"),
+            Self::Reclaim { cgroup, bytes } => write!(f, "reclaim {bytes} bytes from {cgroup}"),
             Self::Notify { message } => write!(f, "notify {message:?}"),
         }
     }
@@ -130,21 +152,51 @@ pub enum HoldReason {
     Unknown,
     /// Every step has been tried and the aim is still missed.
     StepsExhausted,
+    /// A person has paused the program.
+    Paused,
+    /// What was done before this process started is not known: the journal cannot be read.
+    JournalUnreadable,
+    /// A person has silenced this rule.
+    Silenced,
+    /// A rule that inhibits this one fires, or cannot be judged.
+    Inhibited,
+    /// A maintenance window forbids it now.
+    Maintenance,
+    /// This remedy has missed its aim too often.
+    BreakerOpen,
+    /// The alert names no target, or nothing that could be one.
+    NoTarget,
+    /// The target is protected, or it cannot be told whether it is.
+    Protected,
+    /// The budget of all actions together is used up.
+    GlobalBudget,
+    /// A person must approve it, and has not.
+    Approval,
 }
 
 impl HoldReason {
     /// All reasons.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 16] = [
         Self::Cooldown,
         Self::Budget,
         Self::Busy,
         Self::AimMet,
         Self::Unknown,
         Self::StepsExhausted,
+        Self::Paused,
+        Self::JournalUnreadable,
+        Self::Silenced,
+        Self::Inhibited,
+        Self::Maintenance,
+        Self::BreakerOpen,
+        Self::NoTarget,
+        Self::Protected,
+        Self::GlobalBudget,
+        Self::Approval,
     ];
 
     /// The `reason` label.
-    pub fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Cooldown => "cooldown",
             Self::Budget => "budget",
@@ -152,6 +204,45 @@ impl HoldReason {
             Self::AimMet => "aim_met",
             Self::Unknown => "unknown",
             Self::StepsExhausted => "steps_exhausted",
+            Self::Paused => "paused",
+            Self::JournalUnreadable => "journal_unreadable",
+            Self::Silenced => "silenced",
+            Self::Inhibited => "inhibited",
+            Self::Maintenance => "maintenance",
+            Self::BreakerOpen => "breaker_open",
+            Self::NoTarget => "no_target",
+            Self::Protected => "protected",
+            Self::GlobalBudget => "global_budget",
+            Self::Approval => "approval",
+        }
+    }
+}
+
+impl HoldReason {
+    /// What it says, for people.
+    pub fn meaning(self) -> &'static str {
+        match self {
+            Self::Cooldown => "the remedy's last round ended less than its cooldown ago",
+            Self::Budget => "the remedy's at_most is used up",
+            Self::Busy => "another action is under way: one at a time on a node",
+            Self::AimMet => "the aim is met already",
+            Self::Unknown => {
+                "whether the rule or its aim holds cannot be told: a source is failing"
+            }
+            Self::StepsExhausted => "every step has been tried and the aim is still missed",
+            Self::Paused => "a person has paused the program, or that cannot be told",
+            Self::JournalUnreadable => {
+                "what earlier runs did is not known: the journal cannot be read, or was lost so \
+                 lately that it would matter"
+            }
+            Self::Silenced => "a person has silenced the rule",
+            Self::Inhibited => "a rule of inhibited_by fires, or cannot be judged",
+            Self::Maintenance => "no window of only_in is open, or one of never_in is",
+            Self::BreakerOpen => "the remedy has missed its aim too often in a row (breaker)",
+            Self::NoTarget => "the alert names no target, or nothing that could be one",
+            Self::Protected => "the target is protected, or it cannot be told whether it is",
+            Self::GlobalBudget => "guard_rails.budget of all remedies together is used up",
+            Self::Approval => "a person must approve (require_approval), and has not",
         }
     }
 }
@@ -212,6 +303,12 @@ pub struct Decision {
     pub step: usize,
     /// The step itself.
     pub action: Action,
+    /// What it works on.
+    #[serde(default)]
+    pub target: Target,
+    /// The decision, held for want of it, whose approval this act uses up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approved: Option<DecisionId>,
     /// The values that led to it.
     pub because: Vec<Evidence>,
 }
@@ -270,8 +367,16 @@ pub struct Assessment {
     pub at: Moment,
     /// Whether the aim is met; `None` where that cannot be told.
     pub aim_met: Option<bool>,
+    /// Whether the rule names an aim; without one, `aim_met` says whether its condition has ended.
+    #[serde(default = "yes")]
+    pub has_aim: bool,
     /// The signals right before the action.
     pub before: Vec<Evidence>,
     /// The same signals after it.
     pub after: Vec<Evidence>,
+}
+
+/// What entries of the time before that field are taken to say.
+fn yes() -> bool {
+    true
 }

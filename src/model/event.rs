@@ -1,4 +1,4 @@
-//! What the kernel log said happened, typed.
+//! What happened: what the kernel log said, typed, and what the black box found.
 //!
 //! The JSON form (`kind` and the fields below) is public: `umawarden dmesg --json`,
 //! `umawarden history --json` and `/api/v1/events` speak it.
@@ -116,6 +116,12 @@ pub enum KernelEvent {
     /// The UVM driver gave up until the next boot.
     UvmFatal,
     /// The kernel's OOM killer killed a process.
+    ///
+    /// A trace has up to a hundred lines, and any of them may be missing: lost, cut, or left out by
+    /// the kernel, which writes ten traces in five seconds and of further kills only the last line.
+    /// So one `Killed process` line is a kill, and so is an `oom-kill:` line that names its victim
+    /// and is followed by no such line; what the missing lines would tell is `None`. The lines of
+    /// one trace are one kill.
     OomKill {
         /// Victim.
         pid: u32,
@@ -184,11 +190,35 @@ pub enum KernelEvent {
         /// The victim's cgroup, where it is one.
         memcg: Option<String>,
     },
+    /// The boot before this one did not end in order. The black box tells it, at the first start
+    /// after that; what was, is that boot's last record.
+    UncleanBoot {
+        /// Which boot.
+        ended_boot_id: String,
+        /// When its last record was written.
+        last_record: Option<Timestamp>,
+        /// From then until this boot began, as the wall clock says.
+        gap_seconds: Option<f64>,
+        /// `MemFree`.
+        memory_free_bytes: Option<f64>,
+        /// `MemAvailable`.
+        memory_available_bytes: Option<f64>,
+        /// What no counter of the kernel names.
+        memory_unaccounted_bytes: Option<f64>,
+        /// Share of the last 10 s in which all tasks waited for memory.
+        memory_pressure_full: Option<f64>,
+        /// How old the loop's last picture was: the loop stood still if it is more than a second.
+        loop_age_seconds: Option<f64>,
+        /// The last kernel event.
+        last_event: Option<String>,
+        /// The rules that fired.
+        firing: Vec<String>,
+    },
 }
 
 impl KernelEvent {
     /// The `event` label values, and JSON kinds, of all events.
-    pub const KINDS: [&'static str; 11] = [
+    pub const KINDS: [&'static str; 12] = [
         "nv_no_memory",
         "nv_alloc_failed",
         "xid",
@@ -200,6 +230,7 @@ impl KernelEvent {
         "page_alloc_failure",
         "hung_task",
         "userspace_kill",
+        "unclean_boot",
     ];
 
     /// This event's kind, one of [`Self::KINDS`].
@@ -216,6 +247,7 @@ impl KernelEvent {
             Self::PageAllocFailure { .. } => "page_alloc_failure",
             Self::HungTask { .. } => "hung_task",
             Self::UserspaceKill { .. } => "userspace_kill",
+            Self::UncleanBoot { .. } => "unclean_boot",
         }
     }
 }

@@ -8,8 +8,11 @@ mod event;
 mod moment;
 mod observation;
 mod operator;
+mod past;
 mod reading;
 mod series;
+mod target;
+mod wording;
 
 pub use alert::{AlertChange, AlertState};
 pub use decision::{
@@ -19,6 +22,9 @@ pub use decision::{
 pub use event::{Event, KernelEvent, KillerDaemon, OomConstraint, Pool, Recovery};
 pub use moment::Moment;
 pub use observation::{KernelRecord, Observation, Readings, Source};
-pub use operator::{OperatorCommand, OperatorOrder, Pause, RuleSelector};
+pub use operator::{OperatorCommand, OperatorOrder, Pause, RuleSelector, author};
+pub use past::{Asked, Past, PastAct};
 pub use reading::{Reading, as_number};
 pub use series::{METRICS, Metric, MetricKind, Schema, SeriesKey, metric};
+pub use target::Target;
+pub use wording::counted;

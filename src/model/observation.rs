@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{OperatorCommand, Outcome, Pause, Reading, Schema, SeriesKey};
+use super::{Event, OperatorCommand, Outcome, Past, Pause, Reading, Schema, SeriesKey};
 
 /// Where an observation comes from; the `source` label of `uma_source_up`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -34,11 +34,13 @@ pub enum Source {
     Journal,
     /// This program: its counters, decisions and rule states.
     Daemon,
+    /// The black box on disk, and what it knows of the boot before.
+    BlackBox,
 }
 
 impl Source {
     /// All sources, in the order in which they are listed to people.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Meminfo,
         Self::Vmstat,
         Self::Zoneinfo,
@@ -50,10 +52,11 @@ impl Source {
         Self::Process,
         Self::Journal,
         Self::Daemon,
+        Self::BlackBox,
     ];
 
     /// The name in labels, logs and JSON.
-    pub fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Meminfo => "meminfo",
             Self::Vmstat => "vmstat",
@@ -66,6 +69,7 @@ impl Source {
             Self::Process => "process",
             Self::Journal => "journal",
             Self::Daemon => "daemon",
+            Self::BlackBox => "black_box",
         }
     }
 }
@@ -130,6 +134,10 @@ pub enum Observation {
     Outcome(Outcome),
     /// A person has given an order.
     Operator(OperatorCommand),
+    /// Something happened that the kernel log does not tell.
+    Event(Event),
     /// The panic switch: `Some` from now on, or `None` again.
     Pause(Option<Pause>),
+    /// What the journal knows of earlier runs.
+    Past(Box<Past>),
 }

@@ -1,5 +1,6 @@
 //! The one table of all series: what is exported, documented, and known to rules.
 
+mod black_box;
 mod kernel;
 mod memory;
 mod own;
@@ -21,6 +22,9 @@ pub enum MetricKind {
     Info,
 }
 
+/// A label and all values that it may have.
+pub type ClosedLabel = (&'static str, &'static [&'static str]);
+
 /// One metric: its name, meaning and labels.
 #[derive(Clone, Copy, Debug)]
 pub struct Metric {
@@ -30,20 +34,28 @@ pub struct Metric {
     pub kind: MetricKind,
     /// Which source feeds it.
     pub source: Source,
-    /// Label names, sorted.
+    /// Label names, sorted; every series has all of them, but for those whose closed values have
+    /// "".
     pub labels: &'static [&'static str],
+    /// Labels that only ever have these values; those of the others are open.
+    pub closed: &'static [ClosedLabel],
+    /// No value is less.
+    pub least: f64,
+    /// No value is greater.
+    pub most: f64,
     /// One sentence for people: what it says and where it comes from.
     pub help: &'static str,
 }
 
 impl Metric {
+    /// Never below 0, unless [`Metric::signed`].
     const fn gauge(
         source: Source,
         name: &'static str,
         labels: &'static [&'static str],
         help: &'static str,
     ) -> Self {
-        Self { name, kind: MetricKind::Gauge, source, labels, help }
+        Self::new(MetricKind::Gauge, source, name, labels, help)
     }
 
     const fn counter(
@@ -52,7 +64,38 @@ impl Metric {
         labels: &'static [&'static str],
         help: &'static str,
     ) -> Self {
-        Self { name, kind: MetricKind::Counter, source, labels, help }
+        Self::new(MetricKind::Counter, source, name, labels, help)
+    }
+
+    /// With open labels and no value below 0.
+    pub const fn new(
+        kind: MetricKind,
+        source: Source,
+        name: &'static str,
+        labels: &'static [&'static str],
+        help: &'static str,
+    ) -> Self {
+        Self { name, kind, source, labels, closed: &[], least: 0.0, most: f64::INFINITY, help }
+    }
+
+    /// With all the values that some labels may have.
+    const fn closed(self, closed: &'static [ClosedLabel]) -> Self {
+        Self { closed, ..self }
+    }
+
+    /// May be below 0.
+    const fn signed(self) -> Self {
+        Self { least: f64::NEG_INFINITY, ..self }
+    }
+
+    /// Either 0 or 1.
+    const fn flag(self) -> Self {
+        Self { most: 1.0, ..self }
+    }
+
+    /// All values that a label may have; `None` where that is not known beforehand.
+    pub fn values(&self, label: &str) -> Option<&'static [&'static str]> {
+        self.closed.iter().find(|(name, _)| *name == label).map(|(_, values)| *values)
     }
 }
 
@@ -106,9 +149,15 @@ pub struct Schema {
 }
 
 /// Every metric that this build exports: a table for each area, joined.
-pub static METRICS: &[Metric] = &join::<
-    { memory::METRICS.len() + kernel::METRICS.len() + own::METRICS.len() },
->(&[memory::METRICS, kernel::METRICS, own::METRICS]);
+pub static METRICS: &[Metric] =
+    &join::<
+        {
+            memory::METRICS.len()
+                + kernel::METRICS.len()
+                + own::METRICS.len()
+                + black_box::METRICS.len()
+        },
+    >(&[memory::METRICS, kernel::METRICS, own::METRICS, black_box::METRICS]);
 
 const fn join<const COUNT: usize>(areas: &[&[Metric]]) -> [Metric; COUNT] {
     let mut joined = [areas[0][0]; COUNT];

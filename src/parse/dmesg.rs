@@ -2,6 +2,8 @@
 //! bare lines. The form is told line by line, so that a file may mix them.
 
 mod json;
+mod local;
+mod records;
 mod stamp;
 
 #[cfg(test)]
@@ -14,6 +16,9 @@ use jiff::Timestamp;
 
 use super::kernel::KernelLine;
 use super::kmsg;
+
+pub use local::LocalTime;
+pub use records::{JsonRecords, begins_with_records};
 
 use stamp::{Clock, Stamp};
 
@@ -29,6 +34,10 @@ pub struct Message {
     pub seq: Option<u64>,
     /// Wall time, where the text tells it with its zone.
     pub utc: Option<Timestamp>,
+    /// Wall time without a zone that is the same everywhere, where the text has that instead.
+    pub local: Option<LocalTime>,
+    /// The kernel's own clock, which begins at the boot and stops in suspend.
+    pub boot_clock: Option<Duration>,
     /// The time as the text has it, for people.
     pub stamp: String,
     /// Position in time, on whatever clock the text has.
@@ -152,6 +161,9 @@ impl LogText {
 
     /// `None` where the line is no JSON of a log; else the message that it ends, if any.
     fn feed_json(&mut self, text: &str) -> Option<Option<Message>> {
+        if json::is_bracket(text) && !self.json.is_inside() {
+            return Some(None);
+        }
         if let Some(found) = self.json.feed(text) {
             self.pretty.forget();
             return Some(found);
@@ -163,7 +175,7 @@ impl LogText {
         // `data: {…}` is -o json-sse, and a record separator before it -o json-seq.
         let entry = text.strip_prefix("data: ").or_else(|| text.strip_prefix("\\x1e"));
         let entry = entry.unwrap_or(text).trim_start();
-        let message = entry.starts_with('{').then(|| json::journal(entry))??;
+        let message = entry.starts_with('{').then(|| json::record(entry))??;
         self.form = Form::Stamped;
         Some(Some(message))
     }
@@ -182,6 +194,11 @@ impl LogText {
             }
         }
         bytes.strip_prefix(self.margin.as_bytes()).unwrap_or(bytes)
+    }
+
+    /// Whether any line so far bore a stamp as kernel logs have them.
+    pub fn has_stamps(&self) -> bool {
+        self.form != Form::Bare
     }
 
     /// The last message.
@@ -237,9 +254,11 @@ impl LogText {
                 ..Message::default()
             });
         };
-        let Stamp { utc, position, printed, journal, boot_clock } = stamp;
+        let Stamp { utc, local, position, printed, journal, boot_clock } = stamp;
         let mut message = Message {
             utc,
+            local,
+            boot_clock: boot_clock.then_some(position),
             position: Some(position),
             exact: boot_clock && is_exact(&printed),
             stamp: printed,
@@ -252,7 +271,7 @@ impl LogText {
             if let Some(inner) = printed_in_container(rest)
                 && let Some(inner) = self.stamped(inner)
             {
-                return Some(Message { utc: inner.utc.or(utc), ..inner });
+                return Some(Message { utc: inner.utc.or(utc), local: None, ..inner });
             }
             self.journal(&mut message, rest);
             return Some(message);
@@ -280,6 +299,7 @@ impl LogText {
         };
         Some(Message {
             utc: stamp.utc,
+            local: stamp.local,
             position: Some(stamp.position),
             stamp: stamp.printed,
             from_kernel: app == "kernel",
@@ -346,6 +366,7 @@ impl LogText {
             let (caller, rest) = caller(rest);
             message.caller = caller.map(str::to_owned);
             message.position = Some(inner);
+            message.boot_clock = Some(inner);
             message.exact = true;
             message.text = rest.strip_prefix(' ').unwrap_or(rest).to_owned();
         }
@@ -436,6 +457,7 @@ fn from_record(record: &kmsg::Record<'_>) -> Message {
     Message {
         seq: Some(record.seq),
         position: Some(position),
+        boot_clock: Some(position),
         stamp: format!("{:.6}", position.as_secs_f64()),
         from_kernel: record.facility == 0,
         facility: Some(record.facility),

@@ -2,6 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use jiff::Timestamp;
+
+use super::guard::Guard;
 use super::store::{SeriesId, SeriesStore};
 use crate::model::{
     Action, Decision, HoldReason, KernelEvent, Mode, Moment, Outcome, OutcomeResult, Reading,
@@ -9,7 +12,7 @@ use crate::model::{
 };
 
 /// A place in [`Counters`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Cell(usize);
 
 /// Every own series with its current value. Counters start at 0, so that a first event is an
@@ -26,6 +29,23 @@ pub(super) struct Counters {
     records_malformed: Cell,
     records_userspace: Cell,
     events: [Cell; KernelEvent::KINDS.len()],
+    last_events: [Cell; KernelEvent::KINDS.len()],
+    /// How many of `cells`, the first ones, the kernel log feeds.
+    of_kernel_log: usize,
+    /// Whether anything reads the kernel log. If not, nobody knows what it would have counted.
+    kernel_log_is_read: bool,
+    /// What was counted in this step and happened earlier, by its instant on the time line.
+    late: Vec<(Cell, i64)>,
+    guard: GuardCells,
+}
+
+/// The series that tell what holds all remedies back.
+#[derive(Clone, Copy, Debug)]
+struct GuardCells {
+    paused: Cell,
+    restored: Cell,
+    silences: Cell,
+    budget_left: Cell,
 }
 
 impl Counters {
@@ -40,6 +60,16 @@ impl Counters {
             records_malformed: Cell(0),
             records_userspace: Cell(0),
             events: [Cell(0); KernelEvent::KINDS.len()],
+            last_events: [Cell(0); KernelEvent::KINDS.len()],
+            of_kernel_log: 0,
+            kernel_log_is_read: true,
+            late: Vec::new(),
+            guard: GuardCells {
+                paused: Cell(0),
+                restored: Cell(0),
+                silences: Cell(0),
+                budget_left: Cell(0),
+            },
         };
         counters.records = counters.plain(store, "uma_kernel_log_records_total");
         counters.records_lost = counters.plain(store, "uma_kernel_log_lost_records_total");
@@ -50,7 +80,16 @@ impl Counters {
         for (position, kind) in KernelEvent::KINDS.iter().enumerate() {
             let key = SeriesKey::new("uma_kernel_events_total", &[("event", kind)]);
             counters.events[position] = counters.cell(store, &key);
+            let key = SeriesKey::new("uma_kernel_event_last_timestamp_seconds", &[("event", kind)]);
+            counters.last_events[position] = counters.cell(store, &key);
         }
+        counters.of_kernel_log = counters.cells.len();
+        counters.guard = GuardCells {
+            paused: counters.plain(store, "uma_paused"),
+            restored: counters.plain(store, "uma_guard_rails_restored"),
+            silences: counters.plain(store, "uma_silences"),
+            budget_left: counters.plain(store, "uma_action_budget_left"),
+        };
         for action in Action::NAMES {
             for outcome in OutcomeResult::NAMES {
                 counters.cell(store, &outcome_key(action, outcome));
@@ -106,13 +145,31 @@ impl Counters {
         }
     }
 
-    pub(super) fn count_record(&mut self, from_kernel: bool) {
-        self.add(self.records, 1.0);
-        if !from_kernel {
-            self.add(self.records_userspace, 1.0);
+    /// Whether anything reads the kernel log from now on. When it is read again, the counters begin
+    /// before what comes now.
+    pub(super) fn set_kernel_log_is_read(
+        &mut self,
+        is_read: bool,
+        at: Moment,
+        store: &mut SeriesStore,
+    ) {
+        let was_read = std::mem::replace(&mut self.kernel_log_is_read, is_read);
+        if is_read && !was_read {
+            for (id, reading) in &self.cells[..self.of_kernel_log] {
+                store.append(*id, at.timeline_ms() - 1, *reading);
+            }
         }
     }
 
+    /// Counts a record; `late_ms` is its instant if rules shall not take it for news.
+    pub(super) fn count_record(&mut self, from_kernel: bool, late_ms: Option<i64>) {
+        self.count(self.records, late_ms);
+        if !from_kernel {
+            self.count(self.records_userspace, late_ms);
+        }
+    }
+
+    /// That records were lost is known only now, so it is always news.
     #[expect(clippy::cast_precision_loss, reason = "exact up to 2^53 lost records")]
     pub(super) fn count_lost_records(&mut self, lost: u64) {
         self.add(self.records_lost, lost as f64);
@@ -122,10 +179,39 @@ impl Counters {
         self.add(self.records_malformed, 1.0);
     }
 
-    pub(super) fn count_event(&mut self, event: &KernelEvent) {
-        let kind = event.kind();
-        if let Some(position) = KernelEvent::KINDS.iter().position(|known| *known == kind) {
-            self.add(self.events[position], 1.0);
+    /// Counts an event that happened at `utc`; `late_ms` is its instant if rules shall not take it
+    /// for news.
+    pub(super) fn count_event(&mut self, kind: &str, utc: Timestamp, late_ms: Option<i64>) {
+        if let Some(position) = place_of(kind) {
+            self.count(self.events[position], late_ms);
+            self.note_event(kind, utc);
+        }
+    }
+
+    /// An event of that kind has happened then; an earlier run may have counted it.
+    pub(super) fn note_event(&mut self, kind: &str, utc: Timestamp) {
+        let Some(position) = place_of(kind) else { return };
+        let cell = self.last_events[position];
+        let seconds = utc.as_millisecond() as f64 / 1000.0;
+        if let Some((_, Reading::Value(last))) = self.cells.get_mut(cell.0) {
+            *last = last.max(seconds);
+        }
+    }
+
+    fn count(&mut self, cell: Cell, late_ms: Option<i64>) {
+        self.add(cell, 1.0);
+        self.late.extend(late_ms.map(|late_ms| (cell, late_ms)));
+    }
+
+    /// Puts what was counted late where it happened, so that it is no increase now.
+    pub(super) fn settle_late(&mut self, store: &mut SeriesStore) {
+        let mut late = std::mem::take(&mut self.late);
+        late.sort_unstable();
+        for of_cell in late.chunk_by(|one, other| one.0 == other.0) {
+            let since_ms: Vec<i64> = of_cell.iter().map(|(_, since_ms)| *since_ms).collect();
+            if let Some((id, _)) = of_cell.first().and_then(|(cell, _)| self.cells.get(cell.0)) {
+                store.raise(*id, &since_ms);
+            }
         }
     }
 
@@ -137,6 +223,18 @@ impl Counters {
     pub(super) fn count_outcome(&mut self, outcome: &Outcome, store: &mut SeriesStore) {
         let cell = self.cell(store, &outcome_key(&outcome.action, outcome.result.name()));
         self.add(cell, 1.0);
+    }
+
+    /// What holds all remedies back.
+    #[expect(clippy::cast_precision_loss, reason = "at most a thousand silences")]
+    pub(super) fn set_guard(&mut self, guard: &Guard, mode: Mode, at: Moment) {
+        let cells = self.guard;
+        self.set(cells.paused, f64::from(guard.is_paused()));
+        self.set(cells.restored, f64::from(guard.is_restored()));
+        self.set(cells.silences, guard.silences() as f64);
+        let left = guard.budget_left(mode, at.timeline_ms());
+        let left = left.map_or(Reading::Unsupported, |left| Reading::Value(f64::from(left)));
+        self.write(cells.budget_left, left);
     }
 
     pub(super) fn set_mode(&mut self, mode: Mode, store: &mut SeriesStore) {
@@ -158,16 +256,16 @@ impl Counters {
     /// Shows every value to exports. Between samples the past is left alone: a storm in the kernel
     /// log shall not fill the windows that rules look back through.
     pub(super) fn show(&self, store: &mut SeriesStore) {
-        for (id, reading) in &self.cells {
-            store.show(*id, *reading);
+        for (id, reading) in self.readings() {
+            store.show(id, reading);
         }
     }
 
     /// Writes every value into the store, for rules and exports to read.
     pub(super) fn publish(&mut self, at: Moment, store: &mut SeriesStore) {
         let at_ms = at.timeline_ms();
-        for (id, reading) in &self.cells {
-            store.append(*id, at_ms, *reading);
+        for (id, reading) in self.readings() {
+            store.append(id, at_ms, reading);
         }
         self.changed.clear();
         self.is_changed.fill(false);
@@ -176,15 +274,32 @@ impl Counters {
     /// The same at the same instant again, after some have changed.
     pub(super) fn publish_changed(&mut self, at: Moment, store: &mut SeriesStore) {
         let at_ms = at.timeline_ms();
-        for cell in self.changed.drain(..) {
-            if let (Some((id, reading)), Some(is_changed)) =
-                (self.cells.get(cell.0), self.is_changed.get_mut(cell.0))
-            {
-                store.append(*id, at_ms, *reading);
+        let changed = std::mem::take(&mut self.changed);
+        for cell in &changed {
+            if let Some((id, reading)) = self.reading(cell.0) {
+                store.append(id, at_ms, reading);
+            }
+            if let Some(is_changed) = self.is_changed.get_mut(cell.0) {
                 *is_changed = false;
             }
         }
+        self.changed = changed;
+        self.changed.clear();
     }
+
+    fn readings(&self) -> impl Iterator<Item = (SeriesId, Reading<f64>)> {
+        (0..self.cells.len()).filter_map(|place| self.reading(place))
+    }
+
+    fn reading(&self, place: usize) -> Option<(SeriesId, Reading<f64>)> {
+        let (id, reading) = self.cells.get(place)?;
+        let is_unknown = !self.kernel_log_is_read && place < self.of_kernel_log;
+        Some((*id, if is_unknown { Reading::Failed } else { *reading }))
+    }
+}
+
+fn place_of(kind: &str) -> Option<usize> {
+    KernelEvent::KINDS.iter().position(|known| *known == kind)
 }
 
 fn decision_key(rule: &RuleId, verdict: Verdict) -> SeriesKey {

@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Policy;
+use super::guard::{Guard, Intent};
 use super::promql::{EvalTime, Traced, TracedValue, Value};
-use super::remedy::Stand;
-use super::rule::{Query, Remedy, Rule};
+use super::remedy::{Case, Stand};
+use super::rule::Query;
 use super::status::{RuleState, RuleStatus};
 use crate::model::{Action, DecisionId, HoldReason, Moment, RuleId};
 
@@ -57,28 +58,24 @@ impl Policy {
     /// What is known of a rule, as of the last step. Without a past, what looks back is unknown.
     pub fn explain(&self, rule: &RuleId, at: Moment, has_past: bool) -> Option<Explanation> {
         let status = self.rule_statuses.iter().find(|status| status.rule == *rule)?;
-        let (rule, stand) = self.groups.iter().find_map(|group| group.stand(rule))?;
+        let mut groups = self.groups.iter();
+        let (rule, stand, alert) = groups.find_map(|group| group.stand(rule, self.mode))?;
         let eval_at = EvalTime { timeline_ms: at.timeline_ms(), utc_ms: at.utc_ms() };
         let trace = |query: &Query| query.expr.trace(&query.text, &self.store, eval_at, has_past);
         let condition = trace(&rule.expr);
         let remedy = rule.remedy.as_ref().map(|remedy| {
             let aim = remedy.aim.as_ref().map(&trace);
-            let known = Known {
-                rule,
-                remedy,
-                status,
-                stand: &stand,
-                aim_met: aim_met(aim.as_ref(), &condition),
-                in_flight: self.in_flight,
-                now: at.uptime,
-            };
+            let aim_met = aim_met(aim.as_ref(), &condition);
+            let case = Case { rule, remedy, mode: status.mode, alert };
+            let known = Known { status, stand: &stand, case: &case, aim_met };
+            let rails = HoldReason::ALL.map(|reason| known.rail(reason, &self.guard, at));
             RemedyExplanation {
-                aim_met: known.aim_met,
+                aim,
+                aim_met,
                 steps: remedy.steps.clone(),
                 step: stand.step,
                 under_way: stand.under_way,
-                rails: HoldReason::ALL.map(|reason| known.rail(reason)).to_vec(),
-                aim,
+                rails: rails.into_iter().flatten().collect(),
             }
         });
         Some(Explanation { rule: status.clone(), condition, remedy })
@@ -100,32 +97,18 @@ fn aim_met(aim: Option<&Traced>, condition: &Traced) -> Option<bool> {
     })
 }
 
-/// What the rails of one remedy are told from.
+/// What is known of one remedy beside its guard rails.
 struct Known<'a> {
-    rule: &'a Rule,
-    remedy: &'a Remedy,
     status: &'a RuleStatus,
     stand: &'a Stand,
+    case: &'a Case<'a>,
     aim_met: Option<bool>,
-    in_flight: Option<(DecisionId, Duration)>,
-    now: Duration,
 }
 
 impl Known<'_> {
-    fn rail(&self, reason: HoldReason) -> Rail {
+    fn rail(&self, reason: HoldReason, guard: &Guard, at: Moment) -> Option<Rail> {
         let rail = |holds, detail: String| Rail { reason, holds, left: None, used: None, detail };
-        match reason {
-            HoldReason::Cooldown => self.cooldown(),
-            HoldReason::Budget => self.budget(),
-            HoldReason::Busy => match self.in_flight {
-                Some((decision, since)) => {
-                    let since = self.now.saturating_sub(since);
-                    let detail =
-                        format!("the action of #{decision} is under way for {}", time(since));
-                    rail(true, detail)
-                }
-                None => rail(false, "no action is under way".to_owned()),
-            },
+        Some(match reason {
             HoldReason::AimMet => rail(
                 self.aim_met == Some(true),
                 match self.aim_met {
@@ -143,55 +126,29 @@ impl Known<'_> {
                 };
                 rail(rule_is_unknown || self.aim_met.is_none(), detail)
             }
-            _ => rail(self.stand.holds == Some(reason), self.last_word(reason)),
-        }
-    }
-
-    /// Of a reason that only the last decision tells of.
-    fn last_word(&self, reason: HoldReason) -> String {
-        let (step, steps) = (self.stand.step, &self.remedy.steps);
-        match (reason, steps.get(step)) {
-            (HoldReason::StepsExhausted, Some(next)) => {
-                format!("step {} of {} is next: {next}", step + 1, steps.len())
+            HoldReason::StepsExhausted => {
+                let (step, steps) = (self.stand.step, &self.case.remedy.steps);
+                let next = steps.get(step).map(ToString::to_string).unwrap_or_default();
+                let detail = format!("step {} of {} is next: {next}", step + 1, steps.len());
+                rail(self.stand.holds == Some(reason), detail)
             }
-            _ if self.stand.holds == Some(reason) => "it is why it holds back".to_owned(),
-            _ => "it is not why it held back last".to_owned(),
-        }
-    }
-
-    fn cooldown(&self) -> Rail {
-        let cooldown = self.remedy.cooldown;
-        let left = self.stand.rests_until.and_then(|until| until.checked_sub(self.now));
-        let left = left.filter(|left| !left.is_zero());
-        let detail = match left {
-            Some(left) => format!("rests for {} more, of {}", time(left), time(cooldown)),
-            None => format!("it rests for {} after a round, and does not now", time(cooldown)),
-        };
-        Rail { reason: HoldReason::Cooldown, holds: left.is_some(), left, used: None, detail }
-    }
-
-    fn budget(&self) -> Rail {
-        let reason = HoldReason::Budget;
-        let Some(at_most) = self.remedy.at_most else {
-            let detail = format!("{} has no at_most", self.rule.id);
-            return Rail { reason, holds: false, left: None, used: None, detail };
-        };
-        let acts = &self.stand.acts;
-        let spent = acts.iter().filter(|act| self.now.saturating_sub(**act) < at_most.per);
-        let (used, most) = (spent.clone().count() as u64, u64::from(at_most.times));
-        let holds = used >= most;
-        let oldest = spent.min().filter(|_| holds);
-        let left = oldest.map(|act| (*act + at_most.per).saturating_sub(self.now));
-        let mut detail = format!("{used} of {most} used in the last {}", time(at_most.per));
-        if let Some(left) = left {
-            detail.push_str(&format!(", the next in {}", time(left)));
-        }
-        Rail { reason, holds, left, used: Some((used, most)), detail }
+            _ => {
+                let step = self.stand.step;
+                let action = self.case.told(self.case.remedy.steps.get(step)?);
+                let target = action.target();
+                let intent = Intent {
+                    wish: self.case.wish(step, &action, &target),
+                    remedy: self.case.remedy,
+                    labels: self.case.alert.map(|(labels, _)| labels),
+                };
+                guard.rail(reason, &intent, at)?
+            }
+        })
     }
 }
 
 /// For people: in milliseconds at the finest.
-fn time(time: Duration) -> String {
+pub(super) fn time_text(time: Duration) -> String {
     let milliseconds = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     humantime::format_duration(Duration::from_millis(milliseconds)).to_string()
 }

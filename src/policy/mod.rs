@@ -8,6 +8,7 @@ mod counters;
 mod evidence;
 pub mod explain;
 mod group;
+pub mod guard;
 pub mod promql;
 mod remedy;
 pub mod rule;
@@ -18,26 +19,42 @@ pub mod template;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
+
 use crate::model::{
     AlertChange, Assessment, Decision, DecisionId, Event, KernelRecord, Mode, Moment, Observation,
-    Outcome, RuleId,
+    OperatorCommand, Outcome, Past, RuleId, Source,
 };
 use crate::parse::kernel::{EventAssembler, KernelLine};
 use counters::Counters;
 use group::Group;
+use guard::Guard;
 use rule::RuleSet;
 use sources::SourceTable;
 use status::Status;
 use store::SeriesStore;
 
+/// What the kernel log told longer ago than this is old when it is read: it is counted where it
+/// happened, and no rule takes it for news. A restart takes a supervisor from a tenth of a second
+/// to half a minute, and rules for events look back about as long: what happens meanwhile is still
+/// worth acting on, and a minute leaves room for both. After that nobody is helped by dropping
+/// caches for an allocation that failed then.
+const OLD_AFTER: Duration = Duration::from_secs(60);
+
+/// How long ago that was, if it is old at `now`.
+pub fn old_by(utc: Timestamp, now: Moment) -> Option<Duration> {
+    let age = Duration::try_from(now.utc.duration_since(utc)).ok()?;
+    (age > OLD_AFTER).then_some(age)
+}
+
 /// What one step brought.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Step {
-    /// What the kernel log told.
+    /// What the kernel log told, and the black box.
     pub events: Vec<Event>,
     /// Alerts that became pending, began to fire, or ended.
     pub alerts: Vec<AlertChange>,
@@ -47,6 +64,17 @@ pub struct Step {
     pub assessments: Vec<Assessment>,
     /// Rules that can no longer be judged, and those that can again.
     pub doubts: Vec<Doubt>,
+    /// What came of what people ordered, in their order.
+    pub answers: Vec<Answer>,
+}
+
+/// What came of what a person has ordered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// The order.
+    pub command: OperatorCommand,
+    /// Why nothing has changed; `None`: it was done.
+    pub refused: Option<String>,
 }
 
 /// Whether a rule can be judged has changed.
@@ -71,8 +99,7 @@ pub struct Policy {
     counters: Counters,
     groups: Vec<Group>,
     next_decision: u64,
-    /// The decision whose action is under way, and since when; one at a time on a node.
-    in_flight: Option<(DecisionId, Duration)>,
+    guard: Guard,
     rule_statuses: Arc<[status::RuleStatus]>,
     series: Arc<[crate::model::SeriesKey]>,
 }
@@ -84,7 +111,7 @@ struct Surroundings<'a> {
     store: &'a SeriesStore,
     /// When memory was last measured, on the uptime clock.
     measured: Option<Duration>,
-    in_flight: &'a mut Option<(DecisionId, Duration)>,
+    guard: &'a mut Guard,
     next_decision: &'a mut u64,
     counters: &'a mut Counters,
     step: &'a mut Step,
@@ -120,7 +147,7 @@ impl Policy {
             counters,
             groups: Vec::new(),
             next_decision: next_decision.0,
-            in_flight: None,
+            guard: Guard::default(),
             rule_statuses: Arc::new([]),
             series: Arc::new([]),
         };
@@ -133,17 +160,25 @@ impl Policy {
     /// has changed, so that a reload resets no guard rail.
     pub fn replace_rules(&mut self, at: Moment, mode: Mode, rules: &RuleSet) -> Vec<AlertChange> {
         self.mode = mode;
+        self.guard.replace_rules(rules);
         let mut old = std::mem::take(&mut self.groups);
         for group in &rules.groups {
             for (name, range_ms) in group.rules.iter().flat_map(evidence::reads) {
                 self.store.retain(&name, range_ms);
             }
-            let group = Group::new(group, at, &mut old, &mut self.store, &mut self.counters);
+            let group = Group::new(
+                group,
+                at,
+                &mut old,
+                &mut self.store,
+                &mut self.counters,
+                &mut self.guard,
+            );
             self.groups.push(group);
         }
         let mut ended = Vec::new();
         for group in &mut old {
-            group.end(at, &self.groups, &mut self.counters, &mut ended);
+            group.end(at, &self.groups, &mut self.counters, &mut self.guard, &mut ended);
         }
         self.counters.set_mode(mode, &mut self.store);
         self.refresh_rule_statuses();
@@ -161,7 +196,7 @@ impl Policy {
             if let Observation::KernelRecord(record) = observation {
                 newest_record = Some(self.observe_record(at, record, &mut step));
             } else {
-                self.observe(at, observation);
+                self.observe(at, observation, &mut step);
             }
         }
         // More records may wait to be read, so what is unfinished has been silent only until the
@@ -172,18 +207,21 @@ impl Policy {
             step.events.retain(|event| event.seq.is_none_or(|seq| !known.contains(&seq)));
         }
         for event in &step.events {
-            self.counters.count_event(&event.kind);
+            let utc = event.utc.unwrap_or(at.utc);
+            self.counters.count_event(event.kind.kind(), utc, late_ms(utc, at));
         }
+        self.counters.settle_late(&mut self.store);
         if self.sources.memory_measured().is_none() {
             return step;
         }
+        self.guard.advance(at);
+        self.counters.set_guard(&self.guard, self.mode, at);
         let sampled = seen.iter().any(|seen| matches!(seen, Observation::Readings(_)));
         if sampled || self.groups.iter().any(|group| group.due() <= at.uptime) {
             self.counters.publish(at, &mut self.store);
         } else {
             self.counters.show(&mut self.store);
         }
-        self.in_flight.take_if(|(_, since)| remedy::outcome_is_lost(*since, at.uptime));
         let evaluated = self.evaluate(at, &mut step);
         for decision in &step.decisions {
             self.counters.count_decision(decision, &mut self.store);
@@ -191,8 +229,9 @@ impl Policy {
         if evaluated {
             self.refresh_rule_statuses();
             for group in &self.groups {
-                group.publish(&mut self.counters);
+                group.publish(at, self.mode, &self.guard, &mut self.counters);
             }
+            self.counters.set_guard(&self.guard, self.mode, at);
             self.counters.publish_changed(at, &mut self.store);
         }
         step
@@ -204,11 +243,23 @@ impl Policy {
         self.already_counted = already_counted;
     }
 
-    /// An earlier run has acted so long ago for these rules, oldest first: cooldowns and budgets
-    /// outlive a restart. Acts in another mode than the rule's present one do not count.
-    pub fn resume_acts(&mut self, at: Moment, acts: &[(RuleId, Mode, Duration)]) {
-        for group in &mut self.groups {
-            group.resume_acts(at, self.mode, acts);
+    /// Nothing is done until the policy is told what earlier runs did, by [`Observation::Past`].
+    /// Whoever does not call this begins without a past.
+    pub fn await_past(&mut self) {
+        self.guard.await_past();
+    }
+
+    /// Takes in what earlier runs did and were told, as [`Observation::Past`] does in a step:
+    /// cooldowns, budgets, breakers, silences and approvals outlive restarts and reboots.
+    pub fn resume(&mut self, at: Moment, past: &Past) {
+        self.guard.restore(past, at);
+    }
+
+    /// Earlier runs in this boot have seen these kinds of events, each last then: what holds until
+    /// a reboot outlives a restart.
+    pub fn resume_events(&mut self, last: &BTreeMap<String, Timestamp>) {
+        for (kind, utc) in last {
+            self.counters.note_event(kind, *utc);
         }
     }
 
@@ -246,15 +297,21 @@ impl Policy {
             values: self.store.readings().collect(),
             sources: self.sources.statuses(),
             rules: Arc::clone(&self.rule_statuses),
+            guard: self.guard.status(),
         }
     }
 
-    fn observe(&mut self, at: Moment, observation: &Observation) {
+    fn observe(&mut self, at: Moment, observation: &Observation, step: &mut Step) {
         match observation {
             Observation::KernelRecord(_) => {}
+            Observation::Event(event) => step.events.push(event.clone()),
             Observation::KernelRecordsLost(lost) => self.counters.count_lost_records(*lost),
             Observation::KernelRecordMalformed => self.counters.count_malformed_record(),
             Observation::Readings(readings) => {
+                if readings.source == Source::KernelLog {
+                    let is_read = readings.error.is_none();
+                    self.counters.set_kernel_log_is_read(is_read, at, &mut self.store);
+                }
                 self.sources.take(at, readings, &mut self.store);
             }
             Observation::Sample { series, value } => {
@@ -262,14 +319,17 @@ impl Policy {
                 self.store.append(id, at.timeline_ms(), *value);
             }
             Observation::Outcome(outcome) => self.observe_outcome(outcome),
-            Observation::Operator(_) | Observation::Pause(_) => {}
+            Observation::Operator(command) => step.answers.push(self.guard.obey(command, at)),
+            Observation::Pause(pause) => self.guard.set_pause(pause.clone()),
+            Observation::Past(past) => self.guard.restore(past, at),
         }
     }
 
     /// Returns when the record was written, on the uptime clock.
     fn observe_record(&mut self, at: Moment, record: &KernelRecord, step: &mut Step) -> Duration {
         let from_kernel = record.facility == 0;
-        self.counters.count_record(from_kernel);
+        self.counters.set_kernel_log_is_read(true, at, &mut self.store);
+        self.counters.count_record(from_kernel, late_ms(record.utc, at));
         // A record of the backlog is as old as its wall time says.
         let age = Duration::try_from(at.utc.duration_since(record.utc)).unwrap_or_default();
         let written = at.uptime.saturating_sub(age);
@@ -288,9 +348,9 @@ impl Policy {
 
     fn observe_outcome(&mut self, outcome: &Outcome) {
         self.counters.count_outcome(outcome, &mut self.store);
-        self.in_flight.take_if(|(decision, _)| *decision == outcome.decision);
+        self.guard.observe_outcome(outcome);
         for group in &mut self.groups {
-            group.observe_outcome(outcome);
+            group.observe_outcome(outcome, &mut self.guard);
         }
     }
 
@@ -301,19 +361,26 @@ impl Policy {
             mode: self.mode,
             store: &self.store,
             measured: self.sources.memory_measured(),
-            in_flight: &mut self.in_flight,
+            guard: &mut self.guard,
             next_decision: &mut self.next_decision,
             counters: &mut self.counters,
             step,
         };
-        let mut evaluated = false;
-        for group in &mut self.groups {
-            if group.due() <= at.uptime {
-                group.evaluate(&mut surroundings);
-                evaluated = true;
-            }
+        // All alerts first: a remedy may depend on where other rules stand.
+        let mut is_due = false;
+        for group in self.groups.iter_mut().filter(|group| group.due() <= at.uptime) {
+            group.judge(&mut surroundings);
+            is_due = true;
         }
-        evaluated
+        if !is_due {
+            return false;
+        }
+        surroundings.guard.tell_inhibitors(self.groups.iter().flat_map(Group::states));
+        for group in self.groups.iter_mut().filter(|group| group.due() <= at.uptime) {
+            group.remedy(&mut surroundings);
+            group.evaluated(at.uptime);
+        }
+        true
     }
 
     fn refresh_rule_statuses(&mut self) {
@@ -325,4 +392,10 @@ impl Policy {
                 self.groups.iter_mut().flat_map(|group| group.statuses(mode)).collect();
         }
     }
+}
+
+/// Where on the time line that was, if it is old.
+fn late_ms(utc: Timestamp, at: Moment) -> Option<i64> {
+    let age = i64::try_from(old_by(utc, at)?.as_millis()).unwrap_or(i64::MAX);
+    Some(at.timeline_ms().saturating_sub(age))
 }

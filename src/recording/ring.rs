@@ -10,6 +10,7 @@ use std::time::Duration;
 use super::FILE_ENDING;
 use super::entry::{Begin, Entry};
 use super::segment::{SegmentWriter, Taken};
+use crate::model::counted;
 
 /// The ring consists of about so many segments: the oldest one goes at once.
 const SEGMENTS: u64 = 16;
@@ -21,7 +22,11 @@ const RETRY_AFTER: Duration = Duration::from_secs(30);
 
 /// Why entries were lost.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot {step} {}: {error}; {lost} steps are lost, tried again in 30 s", .path.display())]
+#[error(
+    "cannot {step} {}: {error}; lost: {}; tried again in 30 s",
+    .path.display(),
+    counted(*.lost, "step")
+)]
 pub struct RingError {
     /// What failed.
     pub step: &'static str,
@@ -219,6 +224,7 @@ impl Ring {
         if !is_start {
             begin.already_counted.clear();
             begin.earlier_acts.clear();
+            begin.awaits_past = false;
         }
         begin.is_start = is_start;
         begin.goes_on_from = goes_on_from;

@@ -45,21 +45,23 @@ impl Program {
     /// Processor time used so far, in seconds, of all its threads. From schedstat, which counts
     /// nanoseconds.
     pub fn cpu_seconds(&self) -> f64 {
-        self.cpu_seconds_where(|_| true)
+        self.cpu_seconds_of(|_| true)
     }
 
-    /// The same of the threads of that name.
-    pub fn cpu_seconds_of(&self, thread: &str) -> f64 {
-        self.cpu_seconds_where(|name| name == thread)
+    /// The same of the threads of that name alone.
+    pub fn cpu_seconds_of_thread(&self, name: &str) -> f64 {
+        self.cpu_seconds_of(|thread| thread == name)
     }
 
-    fn cpu_seconds_where(&self, counts: impl Fn(&str) -> bool) -> f64 {
+    fn cpu_seconds_of(&self, counts: impl Fn(&str) -> bool) -> f64 {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
         let nanoseconds = tasks.flatten().filter_map(|task| {
             let name = fs::read_to_string(task.path().join("comm")).ok()?;
             let text = fs::read_to_string(task.path().join("schedstat")).ok()?;
-            let used = text.split(' ').next()?.parse::<f64>().ok()?;
-            counts(name.trim_end()).then_some(used)
+            if !counts(name.trim_end()) {
+                return Some(0.0);
+            }
+            text.split(' ').next()?.parse::<f64>().ok()
         });
         nanoseconds.sum::<f64>() / 1e9
     }

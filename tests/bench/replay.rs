@@ -3,7 +3,7 @@
 //! A minute of this machine is measured and then repeated: every value again, counters from where
 //! the repetition before has left them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
@@ -179,10 +179,13 @@ fn begin(at: Moment, interval: Duration) -> Begin {
         is_start: true,
         next_decision: DecisionId(1),
         already_counted: BTreeSet::new(),
+        last_events: BTreeMap::new(),
+        awaits_past: false,
         earlier_acts: Vec::new(),
         rules: RecordedRules {
             mode: Mode::Observe,
             evaluation_interval: interval,
+            guard_rails: serde_json::Value::Null,
             files: shipped_rules().into_iter().map(text).collect(),
         },
     }

@@ -6,6 +6,7 @@
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use assert_cmd::Command;
@@ -24,12 +25,28 @@ fn fixtures() -> Vec<PathBuf> {
 
 fn dmesg() -> Command {
     let mut command = Command::new(assert_cmd::cargo::cargo_bin!("umawarden"));
-    command.arg("dmesg");
+    command.arg("dmesg").env("TZ", "UTC0");
     command
 }
 
+/// The log as a file that was written last at `written`, which tells its year.
+fn dated(log: &[u8], written: &str) -> tempfile::NamedTempFile {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(log).unwrap();
+    let written: jiff::Timestamp = written.parse().unwrap();
+    file.as_file().set_modified(written.into()).unwrap();
+    file
+}
+
+fn objects(command: &mut Command) -> Vec<serde_json::Value> {
+    let output = command.output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
 fn json_of(log: &Path) -> String {
-    let output = dmesg().arg("--json").arg(log).output().unwrap();
+    let copy = dated(&fs::read(log).unwrap(), "2026-11-21T12:00:00Z");
+    let output = dmesg().arg("--json").arg(copy.path()).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
     let found = !output.stdout.is_empty();
     assert_eq!(output.status.code(), Some(i32::from(found)), "{}", log.display());
@@ -60,7 +77,9 @@ fn one_log_says_the_same_in_every_form_that_dmesg_prints() {
             .lines()
             .map(|line| {
                 let mut event: serde_json::Value = serde_json::from_str(line).unwrap();
-                event.as_object_mut().unwrap().shift_remove("utc");
+                for time in ["utc", "utc_from", "uptime_seconds"] {
+                    event.as_object_mut().unwrap().shift_remove(time);
+                }
                 event
             })
             .collect()
@@ -188,4 +207,105 @@ fn people_are_told_what_it_means() {
     let nothing = dmesg().arg("-").write_stdin("hello\n").output().unwrap();
     assert_eq!(nothing.status.code(), Some(0));
     assert_eq!(String::from_utf8(nothing.stdout).unwrap(), "Nothing found in 1 message.\n");
+}
+
+/// The document that dmesg prints, as jq writes it in one form or another.
+fn forms_of(document: &serde_json::Value) -> Vec<(&'static str, String)> {
+    let records = document["dmesg"].as_array().unwrap();
+    let lines = |between: &str| {
+        let lines: Vec<String> = records.iter().map(ToString::to_string).collect();
+        lines.join(between)
+    };
+    let pretty: Vec<String> =
+        records.iter().map(|record| serde_json::to_string_pretty(record).unwrap()).collect();
+    vec![
+        ("jq -c '.dmesg[]'", lines("\n")),
+        ("jq '.dmesg[]'", pretty.join("\n")),
+        ("jq -c .", document.to_string()),
+        ("jq .", serde_json::to_string_pretty(document).unwrap()),
+        ("jq -c .dmesg", document["dmesg"].to_string()),
+        ("jq .dmesg", serde_json::to_string_pretty(&document["dmesg"]).unwrap()),
+        ("a line each, in an object", format!("{{\"dmesg\": [\n{}\n]}}\n", lines(",\n"))),
+        ("a line each, in an array", format!("[\n{}\n]\n", lines(",\n"))),
+    ]
+}
+
+#[test]
+fn dmesgs_json_says_the_same_however_it_is_laid_out() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/kernel");
+    let printed = fs::read_to_string(folder.join("real-6.18-memcg-json.log")).unwrap();
+    let said = json_of(&folder.join("real-6.18-memcg-json.log"));
+    let document: serde_json::Value = serde_json::from_str(&printed).unwrap();
+    assert!(document.to_string().len() > 30_000, "too short to show anything");
+    for (form, text) in forms_of(&document) {
+        let output = dmesg().args(["--json", "-"]).write_stdin(text).output().unwrap();
+        assert_eq!(String::from_utf8(output.stdout).unwrap(), said, "{form}");
+    }
+    let count = document["dmesg"].as_array().unwrap().len();
+    let quiet = serde_json::json!({"dmesg": vec![serde_json::json!({"pri": 6, "time": 1.0,
+        "msg": "hello"}); count]});
+    for (form, text) in forms_of(&quiet) {
+        let output = dmesg().arg("-").write_stdin(text).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(text, format!("Nothing found in {count} messages.\n"), "{form}");
+    }
+}
+
+const XID: &str = "NVRM: Xid (PCI:000f:01:00): 31, pid=5, name=x";
+
+#[test]
+fn wall_times_are_made_out_and_it_is_said_how() {
+    for (line, utc, utc_from, uptime) in [
+        ("[Sat Nov 21 02:31:07 2026] ", Some("2026-11-21T01:31:07Z"), Some("local_time"), None),
+        (
+            "Nov 20 02:31:07.5 host kernel: ",
+            Some("2026-11-20T01:31:07.5Z"),
+            Some("local_time_without_year"),
+            None,
+        ),
+        (
+            "Dec 31 02:31:07 host kernel: [   12.345678] ",
+            Some("2025-12-31T01:31:07Z"),
+            Some("local_time_without_year"),
+            Some(12.345_678),
+        ),
+        (
+            "Sat 2026-11-21 02:31:07 CET host kernel: ",
+            Some("2026-11-21T01:31:07Z"),
+            Some("local_time"),
+            None,
+        ),
+        ("Sat 2026-11-21 02:31:07 EST host kernel: ", None, None, None),
+        ("2026-11-21T02:31:07,5+02:00 ", Some("2026-11-21T00:31:07.5Z"), None, None),
+        ("[   12.345678] ", None, None, Some(12.345_678)),
+        ("[   12.345678] host kernel: ", None, None, Some(12.345_678)),
+        ("3,7,5000,-;", None, None, Some(0.005)),
+        ("[Nov21 02:31] ", None, None, None),
+        ("[Ср янв 21 02:31:07 2026] ", None, None, None),
+        ("", None, None, None),
+    ] {
+        let log = dated(format!("{line}{XID}\n").as_bytes(), "2026-11-21T12:00:00Z");
+        let zone = "CET-1CEST,M3.5.0,M10.5.0/3";
+        let found = objects(dmesg().arg("--json").arg(log.path()).env("TZ", zone));
+        let [event] = &*found else { panic!("{line}: {found:#?}") };
+        assert_eq!(event["utc"].as_str(), utc, "{line}");
+        assert_eq!(event.get("utc_from").and_then(|from| from.as_str()), utc_from, "{line}");
+        assert_eq!(event.get("uptime_seconds").and_then(|s| s.as_f64()), uptime, "{line}");
+    }
+}
+
+#[test]
+fn bytes_that_are_no_log_are_not_called_a_log_without_findings() {
+    let random: Vec<u8> =
+        (0..50_000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    let elf = fs::read("/bin/true").unwrap();
+    for command in ["dmesg", "replay"] {
+        for bytes in [&random, &elf] {
+            let mut program = Command::new(assert_cmd::cargo::cargo_bin!("umawarden"));
+            let output = program.args([command, "-"]).write_stdin(bytes.clone()).output().unwrap();
+            let error = String::from_utf8(output.stderr).unwrap();
+            assert_eq!(output.status.code(), Some(2), "{command}: {error}");
+            assert!(error.contains("standard input is no kernel log"), "{command}: {error}");
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! `umawarden explain` from outside.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,9 +67,12 @@ fn begin(mode: Mode) -> Begin {
         next_decision: DecisionId(1),
         earlier_acts: Vec::new(),
         already_counted: BTreeSet::new(),
+        last_events: BTreeMap::new(),
+        awaits_past: false,
         rules: RecordedRules {
             mode,
             evaluation_interval: INTERVAL,
+            guard_rails: serde_json::Value::Null,
             files: vec![RuleText { name: "rules.yaml".to_owned(), text: RULES.to_owned() }],
         },
     }

@@ -12,7 +12,7 @@ use serde_json::Value;
 use umawarden::journal::{Entry, Journal, Note, Retention};
 use umawarden::model::{
     Action, Assessment, CacheKind, Decision, DecisionId, Event, Evidence, HoldReason, KernelEvent,
-    Mode, Moment, OomConstraint, Outcome, OutcomeResult, Reading, RuleId, Verdict,
+    Mode, Moment, OomConstraint, Outcome, OutcomeResult, Reading, RuleId, Target, Verdict,
 };
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -58,6 +58,8 @@ fn fill(dir: &Path) -> Journal {
         verdict: Verdict::Act,
         step: 0,
         action: Action::DropCaches { what: CacheKind::PageCache, sync: false },
+        target: Target::Node,
+        approved: None,
         because: evidence(1.2),
     };
     let verdict = Verdict::Hold(HoldReason::Cooldown);
@@ -74,6 +76,7 @@ fn fill(dir: &Path) -> Journal {
         decision: DecisionId(1),
         at: at(3),
         aim_met: Some(true),
+        has_aim: true,
         before: evidence(1.2),
         after: evidence(6.5),
     }));
@@ -126,6 +129,13 @@ fn json_lines_tell_events_as_dmesg_does_and_the_rest_by_kind() {
     assert_eq!(kinds, ["note", "oom_kill", "decision", "outcome", "decision"]);
     assert!(objects.iter().all(|object| object["time"].is_string()));
 
+    for (object, uptime) in objects.iter().zip([Some(0.0), None, Some(2.0), Some(3.0), Some(4.0)]) {
+        let time = object["time"].as_str().unwrap();
+        assert_eq!((time.len(), &time[19..20], &time[23..]), (24, ".", "Z"), "{time}");
+        assert_eq!(object.get("uptime_seconds").and_then(Value::as_f64), uptime, "{object}");
+    }
+    assert_eq!(objects[3]["took_seconds"], 0.410_6);
+
     let mut event = objects[1].as_object().unwrap().clone();
     assert_eq!(event.remove("boot_id").unwrap(), "boot");
     assert_eq!(event.remove("time").unwrap(), "2026-11-21T00:00:01.123Z");
@@ -163,6 +173,57 @@ fn a_missing_journal_is_unusable_and_an_empty_one_is_fine() {
     assert!(empty.get_output().stdout.is_empty());
     let text = String::from_utf8(empty.get_output().stderr.clone()).unwrap();
     assert!(text.contains("holds nothing yet"), "{text}");
+}
+
+#[test]
+fn a_remedy_without_an_aim_misses_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = fill(dir.path());
+    for (aim_met, has_aim) in [(Some(false), true), (Some(false), false), (Some(true), false)] {
+        journal.record(&Entry::Assessment(Assessment {
+            decision: DecisionId(1),
+            at: at(3),
+            aim_met,
+            has_aim,
+            before: Vec::new(),
+            after: Vec::new(),
+        }));
+        journal.next_decision_id(at(0).utc, PATIENCE);
+        let said = &lines(dir.path(), &["--kind", "outcome"])[0];
+        let expected = match (aim_met, has_aim) {
+            (_, true) => "; aim missed",
+            (Some(true), _) => "; the rule's condition has ended",
+            _ => "; the rule's condition still holds",
+        };
+        assert!(said.ends_with(expected), "{said}");
+    }
+}
+
+#[test]
+fn a_journal_that_may_not_be_read_is_told_with_what_to_do() {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
+
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    fill(dir.path()).close(PATIENCE).unwrap();
+    let program = dir.path().join("umawarden");
+    std::fs::copy(assert_cmd::cargo::cargo_bin!("umawarden"), &program).unwrap();
+    let storage = dir.path().join("storage");
+    let set_mode = |path: &Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    set_mode(dir.path(), 0o755);
+    fill(&storage).close(PATIENCE).unwrap();
+    assert_eq!(storage.metadata().unwrap().permissions().mode() & 0o777, 0o750);
+    let mut command = std::process::Command::new(program);
+    command.env_remove("STATE_DIRECTORY").args(["history", "--storage.path"]).arg(&storage);
+    let output = command.uid(65_534).gid(65_534).output().unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{error}");
+    assert!(error.contains("Permission denied") && error.contains("sudo"), "{error}");
 }
 
 #[test]

@@ -17,6 +17,7 @@ mod promql_oracle;
 mod real;
 mod replay;
 mod rules_check;
+mod rules_export;
 mod rules_report;
 mod rules_test;
 mod run;

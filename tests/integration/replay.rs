@@ -4,7 +4,7 @@ mod incidents;
 mod kept;
 mod program;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,8 +14,8 @@ use umawarden::cli::replay::Replayer;
 use umawarden::config::mistake::SourceText;
 use umawarden::config::rules::parse_rules;
 use umawarden::model::{
-    DecisionId, KernelRecord, Mode, Moment, Observation, Outcome, OutcomeResult, Reading, Readings,
-    RuleId, Schema, SeriesKey, Source, Verdict,
+    DecisionId, Event, KernelEvent, KernelRecord, Mode, Moment, Observation, Outcome,
+    OutcomeResult, Reading, Readings, RuleId, Schema, SeriesKey, Source, Verdict,
 };
 use umawarden::policy::{Policy, Step};
 use umawarden::recording::{
@@ -39,7 +39,7 @@ groups:
       cooldown: 1s
       at_most: {times: 3, per: 1h}
   - alert: Xid
-    expr: increase(uma_kernel_events_total{event=\"xid\"}[5s]) > 0
+    expr: sum(increase(uma_kernel_events_total{event=~\"xid|unclean_boot\"}[5s])) > 0
     remedy: {steps: [{notify: {message: 'Xid, {{ $value }}'}}], cooldown: 2s}
 ";
 
@@ -64,11 +64,14 @@ fn begin() -> Begin {
             Mode::Enforce,
             Duration::from_millis(500),
         )],
+        awaits_past: false,
         already_counted: BTreeSet::from([3]),
+        last_events: BTreeMap::from([("uvm_fatal".to_owned(), moment(0).utc)]),
         rules: RecordedRules {
             mode: Mode::Enforce,
             evaluation_interval: INTERVAL,
             files: vec![RuleText { name: "rules.yaml".to_owned(), text: RULES.to_owned() }],
+            guard_rails: serde_json::Value::Null,
         },
     }
 }
@@ -78,8 +81,9 @@ fn policy() -> Policy {
     let text = SourceText::new("rules.yaml", RULES);
     let rules = parse_rules(&[text], INTERVAL).unwrap_or_else(|mistakes| panic!("{mistakes}"));
     let mut policy = Policy::new(begin.at, begin.rules.mode, &rules, begin.next_decision);
+    policy.resume(begin.started, &begin.past());
     policy.resume_kernel_log(begin.already_counted);
-    policy.resume_acts(begin.started, &begin.earlier_acts);
+    policy.resume_events(&begin.last_events);
     policy
 }
 
@@ -89,6 +93,7 @@ enum Happens {
     Free(Reading<f64>),
     Fractions(Vec<Reading<f64>>, bool),
     Xid(u32),
+    UncleanBoot(f64),
     Text(String),
     Lost(u64),
     Sample(Reading<f64>),
@@ -112,6 +117,7 @@ fn happens() -> impl Strategy<Value = Happens> {
         3 => (prop::collection::vec(reading(), 3), any::<bool>())
             .prop_map(|(values, fail)| Happens::Fractions(values, fail)),
         1 => (0..200_u32).prop_map(Happens::Xid),
+        1 => (-1e12..1e12).prop_map(Happens::UncleanBoot),
         1 => ".{0,40}".prop_map(Happens::Text),
         1 => any::<u64>().prop_map(Happens::Lost),
         1 => reading().prop_map(Happens::Sample),
@@ -153,6 +159,7 @@ fn observation(at: Moment, seq: u64, happens: Happens, last: Option<DecisionId>)
             readings(Source::Vmstat, &["x", "y", "z"], values, fail.then_some("it fails"))
         }
         Happens::Xid(xid) => record(format!("NVRM: Xid (PCI:000f:01:00): {xid}, pid=1, name=x, y")),
+        Happens::UncleanBoot(value) => Observation::Event(unclean_boot(at, value)),
         Happens::Text(text) => record(text),
         Happens::Lost(lost) => Observation::KernelRecordsLost(lost),
         Happens::Sample(value) => {
@@ -167,6 +174,22 @@ fn observation(at: Moment, seq: u64, happens: Happens, last: Option<DecisionId>)
             took: Duration::from_millis(3),
         }),
     }
+}
+
+fn unclean_boot(at: Moment, value: f64) -> Event {
+    let kind = KernelEvent::UncleanBoot {
+        ended_boot_id: "before".to_owned(),
+        last_record: Some(at.utc),
+        gap_seconds: Some(value),
+        memory_free_bytes: None,
+        memory_available_bytes: Some(value / 3.0),
+        memory_unaccounted_bytes: None,
+        memory_pressure_full: None,
+        loop_age_seconds: Some(0.1),
+        last_event: Some("xid".to_owned()),
+        firing: vec!["Low".to_owned()],
+    };
+    Event { kind, utc: Some(at.utc), seq: None }
 }
 
 /// Runs a policy; gives what was to be recorded and what the policy said.
@@ -336,4 +359,26 @@ fn a_block_that_says_to_be_huge_is_not_believed() {
 fn a_newer_format_is_refused_by_its_number() {
     let error = SegmentReader::open(&b"umarec\x02\x00"[..]).err().unwrap();
     assert!(error.to_string().contains("format 2 is newer than 1"), "{error}");
+}
+
+#[test]
+fn a_replay_knows_what_had_happened_in_this_boot_before_the_start() {
+    let rule = "groups: [{name: g, rules: [{alert: Fatal, expr: \
+                'uma_kernel_event_last_timestamp_seconds{event=\"uvm_fatal\"} > 0'}]}]";
+    let firing = |begin: Begin| {
+        let mut replayer = Replayer::under(vec![SourceText::new("rules.yaml", rule)]);
+        replayer.take(&Entry::Begin(Box::new(begin))).unwrap();
+        let measured = Observation::Readings(Readings {
+            source: Source::Meminfo,
+            schema: Arc::new(Schema { series: Vec::new() }),
+            values: Vec::new(),
+            took: Duration::ZERO,
+            error: None,
+        });
+        let (at, said) = (moment(1), Said::default());
+        let step = RecordedStep { at, seen: vec![measured], said };
+        replayer.take(&Entry::Step(step)).unwrap().step.alerts.len()
+    };
+    assert_eq!(firing(begin()), 2, "pending, and firing");
+    assert_eq!(firing(Begin { last_events: BTreeMap::new(), ..begin() }), 0);
 }

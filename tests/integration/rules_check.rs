@@ -59,6 +59,43 @@ fn every_broken_file_is_told_with_place_caret_and_advice() {
 }
 
 #[test]
+fn what_loads_and_cannot_be_meant_is_told_with_place_caret_and_advice() {
+    for file in yaml_files("tests/fixtures/rules/findings") {
+        let output = check(&[file.to_str().expect("UTF-8")]);
+        assert_golden(&file.with_extension("txt"), &text(&output));
+        assert_eq!(output.status.code(), Some(1), "{}", file.display());
+    }
+}
+
+#[test]
+fn rules_of_several_files_are_compared_with_each_other() {
+    let rule = |name: &str, expr: &str, aim: &str| {
+        format!(
+            "groups:\n- name: {name}\n  rules:\n  - alert: A\n    expr: {expr}\n    remedy:\n      \
+             aim: {aim}\n      steps: [{{compact_memory: {{}}}}]\n"
+        )
+    };
+    let folder = tempfile::tempdir().expect("a folder");
+    let one = rule("one", "uma_memory_free_bytes < 5e9", "uma_memory_free_bytes > 9e9");
+    let two = rule("two", "uma_memory_free_bytes > 8e9", "uma_memory_free_bytes < 4e9");
+    fs::write(folder.path().join("1.yaml"), one).expect("written");
+    fs::write(folder.path().join("2.yaml"), two).expect("written");
+    let output = check(&[folder.path().to_str().expect("UTF-8")]);
+    assert_eq!(output.status.code(), Some(1));
+    let text = text(&output);
+    assert!(text.contains("1.yaml: OK") && text.contains("2.yaml: 1 finding"), "{text}");
+    assert!(text.contains("this rule and one/A (") && text.contains("1.yaml:4) fight"), "{text}");
+}
+
+#[test]
+fn where_nothing_was_checked_nothing_is_fine() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let output = check(&[folder.path().to_str().expect("UTF-8")]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output).contains("holds no rule files"), "{}", text(&output));
+}
+
+#[test]
 fn every_good_file_is_fine() {
     for file in yaml_files("tests/fixtures/rules/good") {
         let output = check(&[file.to_str().expect("UTF-8")]);
@@ -108,6 +145,10 @@ fn json_has_one_object_a_line() {
     assert_eq!((&found[1]["line"], &found[1]["column"]), (&Value::from(5), &Value::from(13)));
     assert!(found[1]["message"].as_str().is_some_and(|m| m.contains("already, on line 4")));
     assert_eq!(found.len(), 3);
+
+    let found = objects(&check(&["--json", "tests/fixtures/rules/findings/no-groups.yaml"]));
+    assert_eq!((&found[0]["ok"], &found[1]["kind"]), (&Value::from(false), &"finding".into()));
+    assert!(found[1]["hint"].is_string() && found[1]["line"] == 1);
 
     let found =
         objects(&check(&["--json", "tests/fixtures/rules/good/page-cache.yaml", "nowhere"]));

@@ -1,6 +1,7 @@
 //! `umawarden run` from outside, on fixture trees and kernel logs of the tests' own.
 
 mod acting;
+mod black_box;
 mod kernel_log;
 mod node;
 mod reload;

@@ -3,27 +3,30 @@
 use std::path::Path;
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use super::{Answer, DECISIONS, Since, Truth};
 use crate::config::reader::load_rules;
 use crate::config::settings::{RuleSource, limits};
 use crate::journal::{
-    DecisionQuery, DecisionRecord, JournalReader, Order, ReadError, TimelineItem, TimelineQuery,
+    DecisionQuery, DecisionRecord, JournalReader, Order, ReadError, StoredAct, TimelineItem,
+    TimelineQuery,
 };
 use crate::model::{
-    AlertChange, AlertState, Evidence, HoldReason, Mode, Observation, RuleId, Verdict,
+    AlertChange, AlertState, DecisionId, Evidence, HoldReason, Moment, Observation, Past, PastAct,
+    RuleId, Verdict,
 };
 use crate::policy::Policy;
+use crate::policy::guard::{PastMoment, on_this_boots_clock};
 use crate::policy::promql::{self, TracedValue};
 use crate::policy::rule::RuleSet;
 use crate::policy::status::RuleState;
 
-/// Acts that are looked at for cooldowns and budgets; a rule may have 1000 in its window.
-const ACTS: usize = 4000;
-
 /// Alert changes that are looked through for the last one.
 const CHANGES: usize = 1;
+
+/// Within a boot the wall clock is set by no more than this.
+const CLOCKS_DRIFT: SignedDuration = SignedDuration::from_secs(300);
 
 /// A decision names no more series than this.
 const MOST_EVIDENCE: usize = 24;
@@ -55,20 +58,27 @@ impl Journalled {
         }
     }
 
-    /// What was done before then, oldest first, each with how long before. What cannot be read is
-    /// left out.
-    pub(super) fn acts_before(&self, at: Timestamp) -> Vec<(RuleId, Mode, Duration)> {
-        let query = DecisionQuery {
-            verdict: Some(Verdict::Act.name().to_owned()),
-            until: Some(at),
-            limit: ACTS,
-            ..DecisionQuery::default()
-        };
-        let rows = self.rows(&query).into_iter().rev().map(|row| {
-            let ago = at.duration_since(row.decision.at.utc);
-            (row.decision.rule, row.decision.mode, Duration::try_from(ago).unwrap_or_default())
+    /// What was done before that decision, for the guard rails. What cannot be read is left out.
+    pub(super) fn past(&self, at: Moment, before: DecisionId) -> Past {
+        let acts = self.0.as_ref().ok().and_then(|reader| reader.acts_before(before).ok());
+        let acts = acts.unwrap_or_default();
+        let moment =
+            |act: &StoredAct| PastMoment { at: act.at, is_this_boot: is_same_boot(act.at, at) };
+        let moments: Vec<PastMoment> = acts.iter().map(moment).collect();
+        let uptimes = on_this_boots_clock(at, &moments);
+        let acts = acts.into_iter().zip(uptimes).map(|(act, uptime_ms)| PastAct {
+            id: act.id,
+            rule: act.rule,
+            mode: act.mode,
+            step: act.step,
+            is_notice: act.is_notice,
+            uptime_ms,
+            utc: act.at.utc,
+            has_ended: act.has_ended,
+            aim_met: act.aim_met,
+            approved: act.approved,
         });
-        rows.collect()
+        Past { acts: acts.collect(), ..Past::default() }
     }
 
     /// The rule's newest decisions up to then, the newest last, as it knows them now.
@@ -151,7 +161,7 @@ impl Journalled {
         };
         let at = last.at;
         let mut policy = Policy::rehearsing(at, last.mode, rules);
-        policy.resume_acts(at, &self.acts_before(at.utc));
+        policy.resume(at, &self.past(at, last.id));
         // Nothing is judged by it: that has been done, and the journal tells what came of it.
         let seen: Vec<Observation> = last.because.iter().filter_map(sample).collect();
         policy.step(at, &seen);
@@ -200,4 +210,12 @@ impl Journalled {
 fn sample(evidence: &Evidence) -> Option<Observation> {
     let series = promql::parse(&evidence.series).ok()?.as_series()?;
     Some(Observation::Sample { series, value: evidence.value })
+}
+
+/// Whether both clocks agree on how long it is between the two.
+fn is_same_boot(before: Moment, after: Moment) -> bool {
+    let Some(uptime) = after.uptime.checked_sub(before.uptime) else { return false };
+    let utc = after.utc.duration_since(before.utc);
+    let uptime = SignedDuration::try_from(uptime).unwrap_or(SignedDuration::MAX);
+    utc.saturating_sub(uptime).abs() < CLOCKS_DRIFT
 }

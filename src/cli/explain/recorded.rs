@@ -210,8 +210,8 @@ fn follow(
             }
             recorded.take(&entry)?;
             if matches!(entry, Entry::Begin(_)) && place == 0 && !first.begin.is_start {
-                let acts = journal.acts_before(first.begin.at.utc);
-                recorded.replayer.resume_acts(first.begin.at, &acts);
+                let past = journal.past(first.begin.at, first.begin.next_decision);
+                recorded.replayer.resume(first.begin.at, &past);
             }
         }
         // The newest block of the last one may be on its way to the disk.

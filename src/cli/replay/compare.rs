@@ -1,6 +1,6 @@
 //! Decisions of two sides, step by step.
 
-use crate::model::Decision;
+use crate::model::{Decision, counted};
 
 /// One of the two sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,20 +123,20 @@ impl Comparison {
                 return "Not compared with the recorded decisions: the process started before."
                     .to_owned();
             }
-            What::Recorded if differences == 0 => {
-                format!("All {} recorded decisions came again exactly.", self.same)
-            }
-            What::Recorded => {
-                format!("{differences} decisions differ from the recorded ones.")
-            }
+            What::Recorded if differences == 0 => match self.same {
+                0 => "No decision was recorded, and none came.".to_owned(),
+                1 => "The one recorded decision came again exactly.".to_owned(),
+                same => format!("All {same} recorded decisions came again exactly."),
+            },
+            What::Recorded => format!("{}.", differ(differences, " from what was recorded")),
             What::Rules if differences == 0 => {
-                format!("Both rules decide the same: {} decisions.", self.same)
+                format!("Both rules decide the same: {}.", counted(self.same, "decision"))
             }
-            What::Rules => format!("{differences} decisions differ, {} are the same.", self.same),
+            What::Rules => format!("{}; the same: {}.", differ(differences, ""), self.same),
         };
         if self.left_out > 0 {
-            let left_out = self.left_out;
-            text += &format!(" {left_out} were not compared: it is not known what came before.");
+            let left_out = counted(self.left_out, "recorded decision");
+            text += &format!(" Not compared: {left_out}, as it is not known what came before.");
         }
         text
     }
@@ -153,4 +153,9 @@ impl Comparison {
         let same_reasons = || left.id == right.id && json(left) == json(right);
         acts_the_same && (self.what == What::Rules || same_reasons())
     }
+}
+
+fn differ(decisions: u64, from: &str) -> String {
+    let verb = if decisions == 1 { "differs" } else { "differ" };
+    format!("{} {verb}{from}", counted(decisions, "decision"))
 }

@@ -9,14 +9,15 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::Found;
 use super::source::Sink;
-use crate::cli::dmesg::each_line;
+use crate::cli::log_input::{LogInput, ReadAs, utc_from};
+use crate::config::guard_rails::default_guard_rails;
 use crate::config::settings::limits::DEFAULT_INTERVAL;
 use crate::config::shipped::shipped_rules;
 use crate::model::{
     DecisionId, KernelRecord, METRICS, Mode, Moment, Observation, Reading, Readings, Schema,
     SeriesKey, Source,
 };
-use crate::parse::dmesg::{LogText, Message};
+use crate::parse::dmesg::Message;
 use crate::recording::{Begin, Entry, RecordedRules, RecordedStep, RuleText, Said};
 
 /// The clock starts so long before the first record, for its increase to be seen.
@@ -46,18 +47,15 @@ const UNTIMED: Duration = Duration::from_millis(1);
 const RECORDS_A_STEP: usize = 1024;
 
 /// Reads a log.
-pub(super) fn read(input: impl BufRead, name: &str, sink: Sink<'_>) -> anyhow::Result<()> {
-    let mut text = LogText::new();
+pub(super) fn read<R: BufRead>(log: LogInput<R>, name: &str, sink: Sink<'_>) -> anyhow::Result<()> {
     sink(Found::Log)?;
     let mut told = Told::new(sink);
-    each_line(input, name, |line| match text.feed(line) {
-        Some(message) => told.message(message),
-        None => Ok(()),
-    })?;
-    if let Some(message) = text.finish() {
-        told.message(message)?;
+    let read_as = log.read("umawarden replay", &mut |message| told.message(message))?;
+    told.finish()?;
+    match read_as {
+        ReadAs::Text => Ok(()),
+        ReadAs::Bytes => sink(Found::Bytes(name.to_owned())),
     }
-    told.finish()
 }
 
 struct Told<'s> {
@@ -70,6 +68,7 @@ struct Told<'s> {
     seen: Vec<Observation>,
     unknown: Vec<Readings>,
     is_undated: bool,
+    is_of_local_time: bool,
 }
 
 impl<'s> Told<'s> {
@@ -83,6 +82,7 @@ impl<'s> Told<'s> {
             seen: Vec::new(),
             unknown: unknown(),
             is_undated: false,
+            is_of_local_time: false,
         }
     }
 
@@ -97,6 +97,10 @@ impl<'s> Told<'s> {
         let position = if self.at.is_some() { position.max(self.last_position) } else { position };
         if message.utc.is_none() && !std::mem::replace(&mut self.is_undated, true) {
             let text = "the log tells no wall time: shown as if the boot were the start of 1970";
+            (self.sink)(Found::Remark(text.to_owned()))?;
+        }
+        if utc_from(&message).is_some() && !std::mem::replace(&mut self.is_of_local_time, true) {
+            let text = "the log tells its times without a zone: taken for those of this machine";
             (self.sink)(Found::Remark(text.to_owned()))?;
         }
         let utc = message.utc.unwrap_or_else(|| after_epoch(position));
@@ -148,11 +152,14 @@ impl<'s> Told<'s> {
             is_start: true,
             next_decision: DecisionId(1),
             already_counted: std::collections::BTreeSet::new(),
+            last_events: BTreeMap::new(),
             earlier_acts: Vec::new(),
+            awaits_past: false,
             rules: RecordedRules {
                 mode: Mode::Observe,
                 evaluation_interval: DEFAULT_INTERVAL,
                 files: shipped_rules().into_iter().map(file).collect(),
+                guard_rails: serde_json::to_value(default_guard_rails()).unwrap_or_default(),
             },
         };
         (self.sink)(Found::Entry(Box::new(Entry::Begin(Box::new(begin)))))?;
@@ -220,7 +227,11 @@ fn unknown() -> Vec<Readings> {
     for metric in METRICS {
         let measured = !matches!(
             metric.source,
-            Source::KernelLog | Source::Process | Source::Journal | Source::Daemon
+            Source::KernelLog
+                | Source::Process
+                | Source::Journal
+                | Source::Daemon
+                | Source::BlackBox
         );
         if measured {
             series.entry(metric.source).or_default().push(SeriesKey::new(metric.name, &[]));

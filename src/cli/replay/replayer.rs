@@ -1,12 +1,11 @@
 //! The policy, told again what it was told.
 
-use std::time::Duration;
-
 use anyhow::Context;
 
 use crate::config::mistake::SourceText;
 use crate::config::rules::parse_rules;
-use crate::model::{AlertChange, Mode, Moment, RuleId};
+use crate::model::{AlertChange, Moment, Past};
+use crate::policy::guard::GuardRails;
 use crate::policy::rule::RuleSet;
 use crate::policy::{Policy, Step};
 use crate::recording::{Begin, Entry, RecordedRules};
@@ -73,10 +72,10 @@ impl Replayer {
         Ok(stepped)
     }
 
-    /// An earlier run, or what is not in the recording, has acted so long before `at`.
-    pub fn resume_acts(&mut self, at: Moment, acts: &[(RuleId, Mode, Duration)]) {
+    /// Tells what was done before `at` and is not in the recording.
+    pub fn resume(&mut self, at: Moment, past: &Past) {
         if let Some(state) = &mut self.state {
-            state.policy.resume_acts(at, acts);
+            state.policy.resume(at, past);
         }
     }
 
@@ -126,22 +125,34 @@ impl Replayer {
         let rules = self.rules(&begin.rules)?;
         let mut policy = Policy::new(begin.at, begin.rules.mode, &rules, begin.next_decision);
         policy.resume_kernel_log(begin.already_counted.clone());
-        policy.resume_acts(begin.started, &begin.earlier_acts);
+        policy.resume_events(&begin.last_events);
+        policy.resume(begin.started, &begin.past());
+        if begin.awaits_past {
+            policy.await_past();
+        }
         self.state = Some(State { policy, begin: begin.clone(), is_whole: begin.is_start });
         Ok(Stepped { is_new: true, ..Stepped::default() })
     }
 
     fn rules(&self, recorded: &RecordedRules) -> anyhow::Result<RuleSet> {
         let interval = recorded.evaluation_interval;
-        if let Some(given) = &self.given {
-            return parse_rules(given, interval).context("the given rules have mistakes");
-        }
-        let texts: Vec<SourceText> = recorded
-            .files
-            .iter()
-            .map(|file| SourceText::new(file.name.as_str(), file.text.as_str()))
-            .collect();
-        parse_rules(&texts, interval)
-            .context("this build cannot use the recorded rules; give others by --rules")
+        let mut rules = if let Some(given) = &self.given {
+            parse_rules(given, interval).context("the given rules have mistakes")?
+        } else {
+            let texts: Vec<SourceText> = recorded
+                .files
+                .iter()
+                .map(|file| SourceText::new(file.name.as_str(), file.text.as_str()))
+                .collect();
+            parse_rules(&texts, interval)
+                .context("this build cannot use the recorded rules; give others by --rules")?
+        };
+        // Recordings of before there were any say nothing of them.
+        rules.guard_rails = match &recorded.guard_rails {
+            serde_json::Value::Null => GuardRails::default(),
+            written => serde_json::from_value(written.clone())
+                .context("this build cannot use the recorded guard rails")?,
+        };
+        Ok(rules)
     }
 }

@@ -9,9 +9,10 @@ use serde::Serialize;
 use super::compare::{Comparison, Side};
 use super::replayer::{Replayer, Stepped};
 use crate::cli::history::{
-    alert_text, decision_text, event_text, outcome_text, printable, value_text,
+    aim_text, alert_text, decision_text, event_text, outcome_text, printable, value_text,
 };
-use crate::model::{Assessment, Decision, Moment, Observation};
+use crate::cli::json_time::{Object, OutcomeObject};
+use crate::model::{Assessment, Decision, Event, Moment, Observation, counted};
 use crate::recording::Entry;
 
 /// Said under every replay.
@@ -37,18 +38,6 @@ struct Counts {
     decisions: u64,
 }
 
-/// One line of `--json`.
-#[derive(Serialize)]
-struct Object<'a, T> {
-    time: Timestamp,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    kind: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    side: Option<&'static str>,
-    #[serde(flatten)]
-    entry: &'a T,
-}
-
 #[derive(Serialize)]
 struct Remark<'a> {
     kind: &'static str,
@@ -64,6 +53,8 @@ struct Summary<'a> {
     to: Option<Timestamp>,
     compared: bool,
     differences: u64,
+    /// Part of it is damaged or missing.
+    cut: bool,
     verdict: &'a str,
     limit: &'static str,
 }
@@ -109,14 +100,15 @@ impl<W: Write> Show<W> {
             Entry::Gap { steps } => self.remark(&match steps {
                 0 => "some steps are missing here: decisions are not compared from here".to_owned(),
                 steps => format!(
-                    "{steps} steps could not be recorded here: decisions are not compared from here"
+                    "{} could not be recorded here: decisions are not compared from here",
+                    counted(*steps, "step")
                 ),
             }),
             Entry::Reload { at, .. } => {
                 self.note(*at)?;
                 for change in &stepped.ended {
                     self.counts.alerts += 1;
-                    self.line(at.utc, Some("alert"), change, || alert_text(change))?;
+                    self.line(*at, "alert", change, || alert_text(change))?;
                 }
                 Ok(())
             }
@@ -137,26 +129,26 @@ impl<W: Write> Show<W> {
         self.last = Some(at);
         for observation in seen {
             if let Observation::Outcome(outcome) = observation {
-                self.line(at.utc, Some("outcome"), outcome, || outcome_text(outcome, None, None))?;
+                let object = OutcomeObject::new(None, outcome, None);
+                self.line(at, "outcome", &object, || outcome_text(outcome, None, None))?;
             }
         }
         let step = &stepped.step;
         for event in &step.events {
             self.counts.events += 1;
-            let time = event.utc.unwrap_or(at.utc);
-            self.line_of(time, event.kind.kind(), None, event, || event_text(&event.kind))?;
+            self.event(at, event)?;
         }
         for change in &step.alerts {
             self.counts.alerts += 1;
-            self.line(at.utc, Some("alert"), change, || alert_text(change))?;
+            self.line(at, "alert", change, || alert_text(change))?;
         }
         for assessment in &step.assessments {
             let text = || assessment_text(assessment);
-            self.line(at.utc, Some("assessment"), assessment, text)?;
+            self.line(at, "assessment", assessment, text)?;
         }
         for decision in &step.decisions {
             self.counts.decisions += 1;
-            self.line(at.utc, Some("decision"), decision, || decision_text(decision))?;
+            self.line(at, "decision", decision, || decision_text(decision))?;
         }
         Ok(())
     }
@@ -170,8 +162,7 @@ impl<W: Write> Show<W> {
         decision: &Decision,
     ) -> anyhow::Result<()> {
         if self.json {
-            let kind = Some("difference");
-            let object = Object { time: at.utc, kind, side: Some(name), entry: decision };
+            let object = Object::new(at.utc, decision).of_kind("difference").at(at).of_side(name);
             return self.object(&object);
         }
         let (sign, text) = (side.sign(), decision_text(decision));
@@ -180,7 +171,7 @@ impl<W: Write> Show<W> {
     }
 
     /// The last lines.
-    pub(super) fn summary(&mut self, comparison: &Comparison) -> anyhow::Result<()> {
+    pub(super) fn summary(&mut self, comparison: &Comparison, is_cut: bool) -> anyhow::Result<()> {
         let verdict = comparison.verdict();
         let (from, to) = (self.first.map(|at| at.utc), self.last.map(|at| at.utc));
         if self.json {
@@ -191,6 +182,7 @@ impl<W: Write> Show<W> {
                 to,
                 compared: comparison.has_compared(),
                 differences: comparison.differences(),
+                cut: is_cut,
                 verdict: &verdict,
                 limit: LIMIT,
             };
@@ -198,17 +190,26 @@ impl<W: Write> Show<W> {
             return Ok(writeln!(self.out)?);
         }
         let Counts { steps, events, alerts, decisions } = self.counts;
-        let mut text = format!("\n{steps} steps");
+        let mut text = format!("\n{}", counted(steps, "step"));
         if let (Some(from), Some(to)) = (from, to) {
             // Writing to a String cannot fail.
             write!(text, " from {from:.3} to {to:.3}").unwrap_or_default();
         }
         writeln!(
             self.out,
-            "{text}: {events} events, {alerts} changes of alerts, {decisions} decisions.\n\
-             {verdict}\n{LIMIT}"
+            "{text}: {}, {} in alerts, {}.\n{verdict}\n{LIMIT}",
+            counted(events, "event"),
+            counted(alerts, "change"),
+            counted(decisions, "decision"),
         )?;
+        if is_cut {
+            writeln!(self.out, "Part of the recording is damaged or missing: see above.")?;
+        }
         Ok(())
+    }
+
+    pub(super) fn has_events(&self) -> bool {
+        self.counts.events > 0
     }
 
     pub(super) fn flush(&mut self) -> anyhow::Result<()> {
@@ -217,20 +218,8 @@ impl<W: Write> Show<W> {
 
     fn line<T: Serialize>(
         &mut self,
-        time: Timestamp,
-        kind: Option<&'static str>,
-        entry: &T,
-        text: impl FnOnce() -> String,
-    ) -> anyhow::Result<()> {
-        self.line_of(time, kind.unwrap_or_default(), kind, entry, text)
-    }
-
-    /// `kind` is left out of the JSON where the entry has one of its own.
-    fn line_of<T: Serialize>(
-        &mut self,
-        time: Timestamp,
-        name: &str,
-        kind: Option<&'static str>,
+        at: Moment,
+        kind: &'static str,
         entry: &T,
         text: impl FnOnce() -> String,
     ) -> anyhow::Result<()> {
@@ -238,9 +227,25 @@ impl<W: Write> Show<W> {
             return Ok(());
         }
         if self.json {
-            return self.object(&Object { time, kind, side: None, entry });
+            return self.object(&Object::new(at.utc, entry).of_kind(kind).at(at));
         }
-        Ok(writeln!(self.out, "{time:.3}  {name:<18}  {}", printable(&text()))?)
+        self.text(at.utc, kind, &text())
+    }
+
+    /// An event says its kind itself, and its time may be another one.
+    fn event(&mut self, at: Moment, event: &Event) -> anyhow::Result<()> {
+        if self.only_differences {
+            return Ok(());
+        }
+        let time = event.utc.unwrap_or(at.utc);
+        if self.json {
+            return self.object(&Object::new(time, event));
+        }
+        self.text(time, event.kind.kind(), &event_text(&event.kind))
+    }
+
+    fn text(&mut self, time: Timestamp, kind: &str, text: &str) -> anyhow::Result<()> {
+        Ok(writeln!(self.out, "{time:.3}  {kind:<18}  {}", printable(text))?)
     }
 
     fn object(&mut self, object: &impl Serialize) -> anyhow::Result<()> {
@@ -251,11 +256,7 @@ impl<W: Write> Show<W> {
 
 fn assessment_text(assessment: &Assessment) -> String {
     let mut text = format!("#{}: ", assessment.decision);
-    text.push_str(match assessment.aim_met {
-        Some(true) => "aim met",
-        Some(false) => "aim missed",
-        None => "whether the aim is met cannot be told",
-    });
+    text.push_str(aim_text(assessment));
     for after in &assessment.after {
         let before = assessment.before.iter().find(|before| before.series == after.series);
         let before = before.map_or_else(|| "?".to_owned(), value_text);

@@ -4,10 +4,12 @@ use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use anyhow::Context;
 
 use super::{Found, log_text};
+use crate::cli::log_input::{LogInput, STANDARD_INPUT, written};
 use crate::recording::{MAGIC, OpenError, SegmentReader, segment_files};
 
 /// Takes what is found, one after the other.
@@ -16,7 +18,7 @@ pub(super) type Sink<'s> = &'s mut dyn FnMut(Found) -> anyhow::Result<()>;
 /// Reads whatever stands there.
 pub(super) fn read(path: &Path, sink: Sink<'_>) -> anyhow::Result<()> {
     if path.as_os_str() == "-" {
-        return read_stream(BufReader::new(io::stdin()), "standard input", sink);
+        return read_stream(BufReader::new(io::stdin()), STANDARD_INPUT, None, sink);
     }
     let name = path.display().to_string();
     let cannot_read = || format!("cannot read {name}");
@@ -28,7 +30,7 @@ pub(super) fn read(path: &Path, sink: Sink<'_>) -> anyhow::Result<()> {
         anyhow::bail!("{name} is a device: save what it holds, as by `dmesg > FILE`");
     }
     let file = File::open(path).with_context(cannot_read)?;
-    read_stream(BufReader::new(file), &name, sink)
+    read_stream(BufReader::new(file), &name, written(path), sink)
 }
 
 fn read_folder(folder: &Path, sink: Sink<'_>) -> anyhow::Result<()> {
@@ -61,16 +63,18 @@ fn read_segment_of_folder(path: &PathBuf, sink: Sink<'_>) -> anyhow::Result<()> 
     }
 }
 
-fn read_stream(mut input: impl BufRead, name: &str, sink: Sink<'_>) -> anyhow::Result<()> {
+fn read_stream(
+    mut input: impl BufRead,
+    name: &str,
+    newest: Option<SystemTime>,
+    sink: Sink<'_>,
+) -> anyhow::Result<()> {
     let start = input.fill_buf().with_context(|| format!("cannot read {name}"))?;
-    if start.starts_with(&[0x1f, 0x8b]) {
-        anyhow::bail!("{name} is compressed: give it as `zcat {name} | umawarden replay -`");
-    }
     if start.starts_with(&MAGIC) {
         let reader = SegmentReader::open(input).with_context(|| format!("cannot use {name}"))?;
         return read_segment(reader, name, sink);
     }
-    log_text::read(input, name, sink)
+    log_text::read(LogInput::new(input, name, newest), name, sink)
 }
 
 fn read_segment<R: Read>(

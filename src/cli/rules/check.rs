@@ -10,7 +10,7 @@ use super::super::Exit;
 use super::{colours_wanted, count, finish};
 use crate::config::mistake::{Mistake, SourceText, Style};
 use crate::config::reader::{Unreadable, find_rule_files, read_text};
-use crate::config::rules::parse_rules;
+use crate::config::rules::{Examined, examine, parse_rules};
 use crate::config::settings::limits::DEFAULT_INTERVAL;
 use crate::config::shipped::shipped_rules;
 use crate::policy::rule::{RuleGroup, RuleSet};
@@ -25,7 +25,7 @@ pub struct CheckArguments {
     #[arg(value_name = "PATH")]
     pub paths: Vec<PathBuf>,
 
-    /// One JSON object a line: each file, then each mistake.
+    /// One JSON object a line: each file, then each mistake or finding.
     #[arg(long)]
     pub json: bool,
 }
@@ -45,10 +45,15 @@ A rule file has the shape of Prometheus' own, plus `mode` and `remedy`:
         - drop_caches: {what: pagecache}  # or all; sync: true writes dirty pages back before
         - compact_memory: {}
         - notify: {message: \"{{ $value | humanize1024 }}B free\"}
-        cooldown: 30s
-        at_most: {times: 20, per: 1h}
+        cooldown: 30s                     # rest after a round of steps
+        at_most: {times: 20, per: 1h}     # acts: each step that is taken counts
 
-Exit codes: 0 all fine, 1 mistakes were found, 2 a path cannot be read.";
+Where nothing is miswritten, it also tells what cannot be meant, as far as it can be proven from the
+rules and from what this build exports: expressions that can never hold, an aim that is met whenever
+the rule fires, rules that fight over the same or repeat each other, label values that no series
+has, a file without rules. Such rules load and run; mistakes keep `umawarden run` from starting.
+
+Exit codes: 0 all fine, 1 mistakes or findings, 2 a path cannot be read.";
 
 /// Runs the command.
 pub(super) fn execute(arguments: &CheckArguments) -> anyhow::Result<Exit> {
@@ -72,6 +77,8 @@ pub(super) fn execute(arguments: &CheckArguments) -> anyhow::Result<Exit> {
 struct Checked {
     files: Vec<FileReport>,
     mistakes: Vec<Mistake>,
+    /// What loads and yet cannot be meant.
+    findings: Vec<Mistake>,
     unreadable: Vec<Unreadable>,
     remarks: Vec<String>,
 }
@@ -91,7 +98,8 @@ struct FileReport {
 
 impl Checked {
     fn exit(&self) -> Exit {
-        match (self.unreadable.is_empty(), self.mistakes.is_empty()) {
+        let fine = !self.files.is_empty() && self.files.iter().all(|file| file.ok);
+        match (self.unreadable.is_empty(), fine) {
             (false, _) => Exit::Unusable,
             (true, false) => Exit::Findings,
             (true, true) => Exit::Fine,
@@ -109,26 +117,40 @@ fn check(paths: &[PathBuf]) -> Checked {
         }
     }
     let parsed = parse_rules(&texts, DEFAULT_INTERVAL);
-    let files = texts.iter().map(|text| FileReport::new(text, &parsed)).collect();
-    let mistakes = parsed.err().map_or_else(Vec::new, |mistakes| mistakes.0);
-    Checked { files, mistakes, unreadable: found.unreadable, remarks: found.remarks }
+    let examined =
+        parsed.as_ref().map_or_else(|_| Examined::default(), |rules| examine(&texts, rules));
+    if examined.is_partial {
+        found.remarks.push("so many rules that not each was compared with each other".to_owned());
+    }
+    let (rules, mistakes) = match parsed {
+        Ok(rules) => (Some(rules), Vec::new()),
+        Err(mistakes) => (None, mistakes.0),
+    };
+    let told = || mistakes.iter().chain(&examined.findings);
+    let files = texts.iter().map(|text| {
+        let ok = !told().any(|told| told.file == text.name);
+        FileReport::new(text, ok, rules.as_ref())
+    });
+    Checked {
+        files: files.collect(),
+        mistakes,
+        findings: examined.findings,
+        unreadable: found.unreadable,
+        remarks: found.remarks,
+    }
 }
 
 impl FileReport {
-    fn new(text: &SourceText, parsed: &Result<RuleSet, crate::config::mistake::Mistakes>) -> Self {
+    fn new(text: &SourceText, ok: bool, rules: Option<&RuleSet>) -> Self {
         let file = text.name.to_string();
-        let bad = parsed
-            .as_ref()
-            .err()
-            .is_some_and(|mistakes| mistakes.0.iter().any(|m| m.file == text.name));
-        let Ok(rules) = parsed else {
-            return Self { file, ok: !bad, groups: None, rules: None, remedies: None };
+        let Some(rules) = rules else {
+            return Self { file, ok, groups: None, rules: None, remedies: None };
         };
         let of_file = |group: &&RuleGroup| group.file.as_os_str() == file.as_str();
         let groups: Vec<&RuleGroup> = rules.groups.iter().filter(of_file).collect();
         let rules = groups.iter().flat_map(|group| &group.rules);
         Self {
-            ok: true,
+            ok,
             groups: Some(groups.len()),
             rules: Some(rules.clone().count()),
             remedies: Some(rules.filter(|rule| rule.remedy.is_some()).count()),
@@ -143,7 +165,10 @@ fn print_text(checked: &Checked, style: Style, out: &mut impl Write) -> io::Resu
         Style::Coloured => ("\x1b[32m", "\x1b[31m", "\x1b[0m"),
     };
     for report in &checked.files {
-        let of_file = || checked.mistakes.iter().filter(|m| *m.file == *report.file);
+        let of_file = |told: &[Mistake]| -> Vec<Mistake> {
+            told.iter().filter(|told| *told.file == *report.file).cloned().collect()
+        };
+        let (mistakes, findings) = (of_file(&checked.mistakes), of_file(&checked.findings));
         match (report.ok, report.groups, report.rules, report.remedies) {
             (true, Some(groups), Some(rules), Some(remedies)) => {
                 let (groups, rules) = (count(groups, "group"), count(rules, "rule"));
@@ -152,12 +177,15 @@ fn print_text(checked: &Checked, style: Style, out: &mut impl Write) -> io::Resu
             }
             (true, ..) => writeln!(out, "{}: {green}OK{reset}", report.file)?,
             (false, ..) => {
-                let mistakes = count(of_file().count(), "mistake");
-                writeln!(out, "{}: {red}{mistakes}{reset}", report.file)?;
+                let told = match findings.len() {
+                    0 => count(mistakes.len(), "mistake"),
+                    found => count(found, "finding"),
+                };
+                writeln!(out, "{}: {red}{told}{reset}", report.file)?;
             }
         }
-        for mistake in of_file() {
-            write!(out, "\n{}", mistake.render(style))?;
+        for told in mistakes.iter().chain(&findings) {
+            write!(out, "\n{}", told.render(style))?;
         }
         if !report.ok {
             writeln!(out)?;
@@ -178,17 +206,19 @@ fn print_text(checked: &Checked, style: Style, out: &mut impl Write) -> io::Resu
 enum Line<'c> {
     File(&'c FileReport),
     Mistake(&'c Mistake),
+    Finding(&'c Mistake),
     Unreadable { path: String, why: &'c str },
 }
 
 fn print_json(checked: &Checked, out: &mut impl Write) -> io::Result<()> {
     let files = checked.files.iter().map(Line::File);
     let mistakes = checked.mistakes.iter().map(Line::Mistake);
+    let findings = checked.findings.iter().map(Line::Finding);
     let unreadable = checked.unreadable.iter().map(|unreadable| Line::Unreadable {
         path: unreadable.path.display().to_string(),
         why: &unreadable.why,
     });
-    for line in files.chain(mistakes).chain(unreadable) {
+    for line in files.chain(mistakes).chain(findings).chain(unreadable) {
         serde_json::to_writer(&mut *out, &line)?;
         writeln!(out)?;
     }

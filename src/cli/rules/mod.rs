@@ -7,6 +7,7 @@ use clap::{Args, Subcommand};
 use super::Exit;
 
 mod check;
+mod export;
 mod report;
 mod test;
 
@@ -25,6 +26,8 @@ pub enum RulesCommand {
     Check(check::CheckArguments),
     /// Play test files and tell where alerts, samples or decisions are not as expected.
     Test(test::TestArguments),
+    /// Write the alerts of rules as a rule file for Prometheus.
+    Export(export::ExportArguments),
     /// Tell how often each rule fired, acted, would have acted or held back, by the journal.
     Report(report::ReportArguments),
 }
@@ -34,6 +37,7 @@ pub fn execute(arguments: &RulesArguments) -> anyhow::Result<Exit> {
     match &arguments.command {
         RulesCommand::Check(arguments) => check::execute(arguments),
         RulesCommand::Test(arguments) => test::execute(arguments),
+        RulesCommand::Export(arguments) => export::execute(arguments),
         RulesCommand::Report(arguments) => report::execute(arguments),
     }
 }

@@ -216,7 +216,10 @@ impl Report {
                 self.of(&decision.rule).outcome(outcome, aim);
             }
             TimelineItem::Unreadable => self.unreadable += 1,
-            TimelineItem::Outcome { .. } | TimelineItem::Event(_) | TimelineItem::Note(_) => {}
+            TimelineItem::Outcome { .. }
+            | TimelineItem::Event(_)
+            | TimelineItem::Operator(_)
+            | TimelineItem::Note(_) => {}
         }
     }
 

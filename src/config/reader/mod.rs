@@ -8,8 +8,10 @@ use std::time::Duration;
 
 use super::flags::RunFlags;
 use super::mistake::{Mistakes, SourceText};
-use super::rules::parse_rules;
-use super::settings::{Environment, FileSettings, RuleSource, Settings, parse_settings};
+use super::rules::{parse_rules, parse_rules_under};
+use super::settings::{
+    Environment, FileSettings, RuleSource, Settings, SystemPaths, parse_settings,
+};
 use super::shipped::shipped_rules;
 use crate::policy::rule::RuleSet;
 
@@ -69,14 +71,17 @@ impl Unreadable {
     }
 
     fn from_io(path: &Path, error: &io::Error) -> Self {
-        let why = match error.kind() {
-            io::ErrorKind::NotFound => "there is no such file".to_owned(),
-            io::ErrorKind::PermissionDenied => {
-                "permission denied; make it readable for this user".to_owned()
-            }
-            _ => error.to_string(),
-        };
-        Self::new(path, why)
+        Self::new(path, error_in_words(error))
+    }
+}
+
+fn error_in_words(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::NotFound => "there is no such file".to_owned(),
+        io::ErrorKind::PermissionDenied => {
+            "permission denied; make it readable for this user".to_owned()
+        }
+        _ => error.to_string(),
     }
 }
 
@@ -93,7 +98,11 @@ pub fn environment() -> Environment {
 pub fn load(flags: &RunFlags, environment: &Environment) -> Result<Loaded, LoadError> {
     let settings = load_settings(flags, environment)?;
     let (texts, mut remarks) = read_rules(&settings.rules)?;
-    let rules = parse(&texts, settings.evaluation_interval, &mut remarks)?;
+    let under = settings.guard_rails.clone();
+    let rules =
+        parse_rules_under(&texts, settings.evaluation_interval, under).map_err(LoadError::Rules)?;
+    check_named_alerts(&settings, &rules)?;
+    remark_on(&rules, &mut remarks);
     Ok(Loaded { settings, rules, texts, remarks })
 }
 
@@ -108,13 +117,41 @@ pub fn load_settings(flags: &RunFlags, environment: &Environment) -> Result<Sett
     Ok(Settings::merge(flags, file, folder, environment))
 }
 
+/// Whether what was named instead of the kernel's own places is there at all: a slip in a path
+/// would otherwise look like a node without memory, or without a kernel log.
+pub fn check_paths(paths: &SystemPaths) -> Result<(), LoadError> {
+    let folder = |key: &str, path: &Path, usual: &str| {
+        let wrong = match fs::metadata(path) {
+            Ok(meta) if meta.is_dir() => return None,
+            Ok(_) => "it is no folder".to_owned(),
+            Err(error) => error_in_words(&error),
+        };
+        let why = format!("{wrong}; --path.{key} (path: {{{key}: …}}) is where {usual} is mounted");
+        Some(Unreadable::new(path, why)).filter(|_| path != Path::new(usual))
+    };
+    let kmsg = || {
+        let path = &paths.kmsg;
+        let wrong = match fs::metadata(path) {
+            Ok(meta) if !meta.is_dir() => return None,
+            Ok(_) => "it is a folder".to_owned(),
+            Err(error) => error_in_words(&error),
+        };
+        let why = format!("{wrong}; --path.kmsg (path: {{kmsg: …}}) is a device, a file or a pipe");
+        Some(Unreadable::new(path, why)).filter(|_| path != Path::new("/dev/kmsg"))
+    };
+    let wrong = [folder("procfs", &paths.procfs, "/proc"), folder("sysfs", &paths.sysfs, "/sys")];
+    let wrong: Vec<Unreadable> = wrong.into_iter().chain([kmsg()]).flatten().collect();
+    if wrong.is_empty() { Ok(()) } else { Err(LoadError::Unreadable(wrong)) }
+}
+
 /// The rules alone, and remarks on where they were looked for.
 pub fn load_rules(
     source: &RuleSource,
     evaluation_interval: Duration,
 ) -> Result<(RuleSet, Vec<String>), LoadError> {
     let (texts, mut remarks) = read_rules(source)?;
-    let rules = parse(&texts, evaluation_interval, &mut remarks)?;
+    let rules = parse_rules(&texts, evaluation_interval).map_err(LoadError::Rules)?;
+    remark_on(&rules, &mut remarks);
     Ok((rules, remarks))
 }
 
@@ -139,16 +176,19 @@ pub fn read_rules(source: &RuleSource) -> Result<(Vec<SourceText>, Vec<String>),
     }
 }
 
-fn parse(
-    texts: &[SourceText],
-    evaluation_interval: Duration,
-    remarks: &mut Vec<String>,
-) -> Result<RuleSet, LoadError> {
-    let rules = parse_rules(texts, evaluation_interval).map_err(LoadError::Rules)?;
+/// The configuration may name only alerts that there are.
+fn check_named_alerts(settings: &Settings, rules: &RuleSet) -> Result<(), LoadError> {
+    let all = rules.groups.iter().flat_map(|group| &group.rules);
+    let alerts = all.map(|rule| &*rule.id.alert);
+    let unknown = settings.named_alerts.iter().filter_map(|named| named.check(alerts.clone()));
+    let unknown: Vec<_> = unknown.collect();
+    if unknown.is_empty() { Ok(()) } else { Err(LoadError::Settings(Mistakes(unknown))) }
+}
+
+fn remark_on(rules: &RuleSet, remarks: &mut Vec<String>) {
     if rules.groups.iter().all(|group| group.rules.is_empty()) {
         remarks.push("no rules are loaded: nothing will be decided".to_owned());
     }
-    Ok(rules)
 }
 
 /// A whole file of at most 1 MiB of UTF-8.

@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use super::{LogFormat, LogLevel, limits};
 use crate::config::decode::{Advice, Findings, Table, choice, each, list, value};
+use crate::config::guard_rails::{self, NamedAlert};
 use crate::config::measure::{ListenAddress, telemetry_path};
 use crate::config::mistake::{Mistakes, SourceText};
 use crate::config::yaml::{self, Content, Node};
 use crate::model::Mode;
+use crate::policy::guard::GuardRails;
 
 /// What a configuration file says; `None` is for the default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,6 +33,10 @@ pub struct FileSettings {
     pub listen: Option<Vec<ListenAddress>>,
     /// `web.telemetry_path`.
     pub telemetry_path: Option<String>,
+    /// `web.control_socket`.
+    pub control_socket: Option<PathBuf>,
+    /// `pause_file`.
+    pub pause_file: Option<PathBuf>,
     /// `storage.path`.
     pub storage_path: Option<PathBuf>,
     /// `storage.retention.time`.
@@ -39,10 +45,16 @@ pub struct FileSettings {
     pub retention_size_bytes: Option<u64>,
     /// `recording.size`, in bytes.
     pub recording_size_bytes: Option<u64>,
+    /// `recording.black_box`.
+    pub recording_black_box: Option<Duration>,
     /// `log.level`.
     pub log_level: Option<LogLevel>,
     /// `log.format`.
     pub log_format: Option<LogFormat>,
+    /// `guard_rails`.
+    pub guard_rails: Option<GuardRails>,
+    /// The alerts that `guard_rails` names.
+    pub named_alerts: Vec<NamedAlert>,
 }
 
 /// The modes by name.
@@ -59,7 +71,7 @@ const LEVELS: [(&str, LogLevel); 5] = [
 
 const FORMATS: [(&str, LogFormat); 2] = [("text", LogFormat::Text), ("json", LogFormat::Json)];
 
-const KEYS: [&str; 9] = [
+const KEYS: [&str; 11] = [
     "mode",
     "rule_files",
     "sampling_interval",
@@ -67,16 +79,20 @@ const KEYS: [&str; 9] = [
     "path",
     "web",
     "storage",
+    "pause_file",
     "recording",
     "log",
+    "guard_rails",
 ];
 
-const ADVICE: [Advice; 5] = [
+const ADVICE: [Advice; 7] = [
     (&["rules"], "write rule_files: [rules.yaml]"),
     (&["groups"], "this is a rule file: name it under rule_files"),
-    (&["listen_address", "telemetry_path"], "it belongs to web"),
+    (&["listen_address", "telemetry_path", "control_socket"], "it belongs to web"),
     (&["retention"], "it belongs to storage"),
+    (&["black_box"], "it belongs to recording"),
     (&["level", "format"], "it belongs to log"),
+    (&guard_rails::KEYS, "it belongs to guard_rails"),
 ];
 
 /// Reads a configuration file's text. An empty file is fine.
@@ -94,6 +110,12 @@ pub fn parse_settings(source: &SourceText) -> Result<FileSettings, Mistakes> {
         read_storage(&table, &mut settings, &mut findings);
         read_recording(&table, &mut settings, &mut findings);
         read_log(&table, &mut settings, &mut findings);
+        if let Some(node) = table.get("guard_rails")
+            && let Some((rails, alerts)) = guard_rails::read(node, &mut findings)
+        {
+            settings.guard_rails = Some(rails);
+            settings.named_alerts = alerts;
+        }
     }
     match findings.into_mistakes() {
         mistakes if mistakes.is_empty() => Ok(settings),
@@ -114,6 +136,8 @@ fn read_top(table: &Table<'_>, settings: &mut FileSettings, findings: &mut Findi
             .add(key.span.clone(), "rule_files is empty")
             .hint("remove it for the shipped rules, or write rule_files: [] for none");
     }
+    settings.pause_file =
+        table.get("pause_file").and_then(|node| path(node, "pause_file", findings));
     settings.rule_files = table.get("rule_files").and_then(|node| {
         let entries = list(node, "rule_files", findings)?;
         each(entries, findings, |entry, findings| path(entry, "an entry of rule_files", findings))
@@ -148,12 +172,14 @@ fn read_path(table: &Table<'_>, settings: &mut FileSettings, findings: &mut Find
 }
 
 fn read_web(table: &Table<'_>, settings: &mut FileSettings, findings: &mut Findings<'_>) {
-    let keys = ["listen_address", "telemetry_path"];
+    let keys = ["listen_address", "telemetry_path", "control_socket"];
     let Some(table) = section(table, "web", &keys, findings) else { return };
     settings.listen = table.get("listen_address").and_then(|node| listen(node, findings));
     settings.telemetry_path = table
         .get("telemetry_path")
         .and_then(|node| value(node, "telemetry_path", telemetry_path, findings));
+    settings.control_socket =
+        table.get("control_socket").and_then(|node| path(node, "control_socket", findings));
 }
 
 /// One address, or a list of them.
@@ -184,10 +210,15 @@ fn read_storage(table: &Table<'_>, settings: &mut FileSettings, findings: &mut F
 }
 
 fn read_recording(table: &Table<'_>, settings: &mut FileSettings, findings: &mut Findings<'_>) {
-    let Some(table) = section(table, "recording", &["size"], findings) else { return };
+    let Some(table) = section(table, "recording", &["size", "black_box"], findings) else {
+        return;
+    };
     settings.recording_size_bytes = table
         .get("size")
         .and_then(|node| value(node, "recording size", limits::recording_size, findings));
+    settings.recording_black_box = table
+        .get("black_box")
+        .and_then(|node| value(node, "black_box", limits::black_box, findings));
 }
 
 fn read_log(table: &Table<'_>, settings: &mut FileSettings, findings: &mut Findings<'_>) {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::config::measure::{duration_within, size_bytes};
+use crate::config::measure::{duration, duration_within, size_bytes};
 
 /// Of sampling and of evaluation: memory has collapsed by 20 GiB within 1.5 s, and ten looks at
 /// that are enough to tell a trend from a dip.
@@ -17,6 +17,9 @@ pub const DEFAULT_RETENTION_SIZE_BYTES: u64 = 256 << 20;
 /// Of the flight recorder: hours at ten samples a second.
 pub const DEFAULT_RECORDING_SIZE_BYTES: u64 = 64 << 20;
 
+/// Of the black box: what led to a wedge, in less than 2 MiB.
+pub const DEFAULT_BLACK_BOX: Duration = Duration::from_secs(3_600);
+
 /// Below this, reading `/proc` takes a visible share of a core.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -25,6 +28,10 @@ const LONGEST_RETENTION: Duration = Duration::from_secs(3_650 * 86_400);
 
 /// Less than this holds no journal worth its name.
 const SMALLEST_JOURNAL_BYTES: u64 = 1 << 20;
+
+/// Less than this shows no wedge coming, more belongs in the flight recorder.
+const SHORTEST_BLACK_BOX: Duration = Duration::from_secs(60);
+const LONGEST_BLACK_BOX: Duration = Duration::from_secs(86_400);
 
 /// Less than this holds no incident.
 const SMALLEST_RECORDING_BYTES: u64 = 1 << 20;
@@ -60,5 +67,14 @@ pub fn recording_size(text: &str) -> Result<u64, String> {
             Err(format!("{text} is less than 1MiB; 0 is for no recording"))
         }
         bytes => Ok(bytes),
+    }
+}
+
+/// How far the black box reaches back; 0 is no black box.
+pub fn black_box(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        Duration::ZERO => Ok(Duration::ZERO),
+        _ => duration_within(text, SHORTEST_BLACK_BOX, LONGEST_BLACK_BOX)
+            .map_err(|error| format!("{error}; 0 is for no black box")),
     }
 }

@@ -6,8 +6,10 @@ use std::time::Duration;
 use clap::ValueEnum;
 
 use super::flags::RunFlags;
+use super::guard_rails::{NamedAlert, default_guard_rails};
 use super::measure::ListenAddress;
 use crate::model::Mode;
+use crate::policy::guard::GuardRails;
 
 mod file;
 pub mod limits;
@@ -34,10 +36,16 @@ pub struct Settings {
     pub web: Web,
     /// The journal.
     pub storage: Storage,
+    /// While it exists, nothing is done.
+    pub pause_file: PathBuf,
     /// The flight recorder.
     pub recording: Recording,
     /// The program's own log.
     pub log: Log,
+    /// What holds all remedies back.
+    pub guard_rails: GuardRails,
+    /// The alerts that the guard rails name; each must be one of a rule.
+    pub named_alerts: Vec<NamedAlert>,
 }
 
 /// Where rules come from.
@@ -67,6 +75,8 @@ pub struct Web {
     pub listen: Vec<ListenAddress>,
     /// Begins with `/`; never one of the other routes.
     pub telemetry_path: String,
+    /// The unix socket for those who may give orders.
+    pub control_socket: PathBuf,
 }
 
 /// The journal.
@@ -85,6 +95,8 @@ pub struct Storage {
 pub struct Recording {
     /// The ring's size, and that of all incidents; 0 is no recording.
     pub size_bytes: u64,
+    /// How far the black box reaches back; 0 is no black box.
+    pub black_box: Duration,
 }
 
 /// The program's own log.
@@ -164,6 +176,14 @@ impl Settings {
         };
         let default_storage =
             environment.state_directory.clone().unwrap_or_else(|| PathBuf::from("data"));
+        let storage_path = flags
+            .storage_path
+            .clone()
+            .or(file.storage_path.map(in_folder))
+            .unwrap_or(default_storage);
+        let in_storage = |flag: &Option<PathBuf>, file: Option<PathBuf>, name: &str| {
+            flag.clone().or(file.map(in_folder)).unwrap_or_else(|| storage_path.join(name))
+        };
         Self {
             mode: flags.mode.map(Mode::from).or(file.mode).unwrap_or_default(),
             rules,
@@ -177,13 +197,15 @@ impl Settings {
                 sysfs: path(&flags.sysfs, file.sysfs, "/sys"),
                 kmsg: path(&flags.kmsg, file.kmsg, "/dev/kmsg"),
             },
-            web: merge_web(flags, file.listen, file.telemetry_path),
+            web: merge_web(
+                flags,
+                file.listen,
+                file.telemetry_path,
+                in_storage(&flags.control_socket, file.control_socket, "control.sock"),
+            ),
+            pause_file: in_storage(&flags.pause_file, file.pause_file, "paused"),
             storage: Storage {
-                path: flags
-                    .storage_path
-                    .clone()
-                    .or(file.storage_path.map(in_folder))
-                    .unwrap_or(default_storage),
+                path: storage_path,
                 retention_time: flags
                     .retention_time
                     .or(file.retention_time)
@@ -198,11 +220,17 @@ impl Settings {
                     .recording_size_bytes
                     .or(file.recording_size_bytes)
                     .unwrap_or(limits::DEFAULT_RECORDING_SIZE_BYTES),
+                black_box: flags
+                    .recording_black_box
+                    .or(file.recording_black_box)
+                    .unwrap_or(limits::DEFAULT_BLACK_BOX),
             },
             log: Log {
                 level: flags.log_level.or(file.log_level).unwrap_or_default(),
                 format: flags.log_format.or(file.log_format).unwrap_or_default(),
             },
+            guard_rails: file.guard_rails.unwrap_or_else(default_guard_rails),
+            named_alerts: file.named_alerts,
         }
     }
 }
@@ -211,6 +239,7 @@ fn merge_web(
     flags: &RunFlags,
     listen: Option<Vec<ListenAddress>>,
     telemetry_path: Option<String>,
+    control_socket: PathBuf,
 ) -> Web {
     let everywhere = ListenAddress { host: super::measure::ListenHost::All, port: 9942 };
     let listen = match &flags.listen_address {
@@ -218,5 +247,6 @@ fn merge_web(
         flags => flags.clone(),
     };
     let telemetry_path = flags.telemetry_path.clone().or(telemetry_path);
-    Web { listen, telemetry_path: telemetry_path.unwrap_or_else(|| "/metrics".to_owned()) }
+    let telemetry_path = telemetry_path.unwrap_or_else(|| "/metrics".to_owned());
+    Web { listen, telemetry_path, control_socket }
 }

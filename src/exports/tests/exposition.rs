@@ -13,7 +13,7 @@ use super::status;
 use crate::model::{METRICS, Metric, MetricKind, Reading, SeriesKey, Source};
 
 const fn metric(name: &'static str, kind: MetricKind, help: &'static str) -> Metric {
-    Metric { name, kind, source: Source::Daemon, labels: &[], help }
+    Metric::new(kind, Source::Daemon, name, &[], help)
 }
 
 static KINDS: &[Metric] = &[

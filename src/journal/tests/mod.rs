@@ -1,6 +1,8 @@
 //! Behaviour of the journal on real files; `tests/integration/journal.rs` has what needs a
 //! process of its own, or a disk of its own.
 
+mod orders;
+mod past;
 mod reading;
 mod round_trip;
 mod writing;
@@ -14,7 +16,8 @@ use jiff::Timestamp;
 use super::{Entry, Journal, Note, Retention};
 use crate::model::{
     Action, AlertChange, AlertState, Assessment, CacheKind, Decision, DecisionId, Event, Evidence,
-    HoldReason, KernelEvent, Mode, Moment, Outcome, OutcomeResult, Pool, Reading, RuleId, Verdict,
+    HoldReason, KernelEvent, Mode, Moment, OperatorCommand, OperatorOrder, Outcome, OutcomeResult,
+    Pool, Reading, RuleId, RuleSelector, Target, Verdict,
 };
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -39,6 +42,21 @@ fn event(seq: u64) -> Event {
             pool: Pool::Any,
             location: Some("mem_desc.c:1359".to_owned()),
         },
+    }
+}
+
+fn unclean_boot() -> KernelEvent {
+    KernelEvent::UncleanBoot {
+        ended_boot_id: "before".to_owned(),
+        last_record: Some(moment(0).utc),
+        gap_seconds: Some(12.5),
+        memory_free_bytes: Some(1e9),
+        memory_available_bytes: None,
+        memory_unaccounted_bytes: None,
+        memory_pressure_full: Some(0.97),
+        loop_age_seconds: None,
+        last_event: Some("hung_task".to_owned()),
+        firing: vec!["HungTask".to_owned()],
     }
 }
 
@@ -68,6 +86,8 @@ fn decision(id: u64) -> Decision {
         },
         step: 0,
         action: Action::DropCaches { what: CacheKind::PageCache, sync: false },
+        target: Target::Node,
+        approved: None,
         because: evidence(1.2),
     }
 }
@@ -87,6 +107,7 @@ fn assessment(id: u64) -> Assessment {
         decision: DecisionId(id),
         at: moment(id.cast_signed()),
         aim_met: Some(true),
+        has_aim: true,
         before: evidence(1.2),
         after: evidence(6.5),
     }
@@ -106,6 +127,21 @@ fn alert(seconds: i64) -> AlertChange {
 
 fn note(seconds: i64) -> Note {
     Note { at: moment(seconds), text: "start".to_owned() }
+}
+
+fn order(seconds: i64, order: OperatorOrder) -> OperatorCommand {
+    OperatorCommand {
+        at: moment(seconds),
+        author: "root (uid 0)".to_owned(),
+        comment: "a load".to_owned(),
+        order,
+    }
+}
+
+/// A silence of every rule, for so long.
+fn silence(seconds: i64, id: u64, lasts: i64) -> OperatorCommand {
+    let until = moment(seconds + lasts).utc;
+    order(seconds, OperatorOrder::Silence { id, rules: RuleSelector::All, until })
 }
 
 /// Waits until everything recorded before has been tried.

@@ -101,6 +101,7 @@ fn kernel_event() -> impl Strategy<Value = KernelEvent> {
     prop_oneof![
         driver_event(),
         kill(),
+        Just(unclean_boot()),
         (any::<u32>(), text()).prop_map(|(pid, comm)| KernelEvent::OomReaped { pid, comm }),
         (any::<u32>(), text()).prop_map(|(pid, comm)| KernelEvent::OomUnreapable { pid, comm }),
         (any::<u32>(), text())
@@ -160,14 +161,16 @@ proptest! {
         let rule = RuleId { group: group.into(), alert: "alert".into() };
         let id = DecisionId(id);
         let decision = Decision {
-            id, at, rule, mode: Mode::Enforce, verdict, step, action, because
+            id, at, rule, mode: Mode::Enforce, verdict, step, target: action.target(), action,
+            approved: (step % 2 == 1).then_some(DecisionId(3)), because
         };
         assert_round_trip(&decision);
     }
 
     #[test]
     fn what_came_of_decisions_survives_json(id: u64, at in instant(), detail in text(),
-                                            aim_met: Option<bool>, before in some_evidence()) {
+                                            aim_met: Option<bool>, has_aim: bool,
+                                            before in some_evidence()) {
         let decision = DecisionId(id);
         for result in [
             OutcomeResult::Done, OutcomeResult::Skipped, OutcomeResult::TimedOut,
@@ -177,7 +180,7 @@ proptest! {
             assert_round_trip(&Outcome { decision, action, result, ended: at, took });
         }
         let after = before.clone();
-        assert_round_trip(&Assessment { decision, at, aim_met, before, after });
+        assert_round_trip(&Assessment { decision, at, aim_met, has_aim, before, after });
     }
 
     #[test]

@@ -1,7 +1,41 @@
 //! What the kernel's allocator, its zones, nodes and settings tell.
 
 use super::super::Source;
-use super::Metric;
+use super::{ClosedLabel, Metric};
+
+const RESOURCE: ClosedLabel = ("resource", &["cpu", "io", "memory"]);
+const SHARE: ClosedLabel = ("share", &["some", "full"]);
+
+const NUMA_KINDS: &[&str] = &[
+    "total",
+    "free",
+    "used",
+    "file",
+    "anonymous",
+    "shmem",
+    "mapped",
+    "dirty",
+    "unevictable",
+    "slab_reclaimable",
+    "slab_unreclaimable",
+];
+
+const SETTINGS: &[&str] = &[
+    "vm.min_free_kbytes",
+    "vm.admin_reserve_kbytes",
+    "vm.compaction_proactiveness",
+    "vm.dirty_background_bytes",
+    "vm.dirty_background_ratio",
+    "vm.dirty_bytes",
+    "vm.dirty_ratio",
+    "vm.overcommit_memory",
+    "vm.swappiness",
+    "vm.user_reserve_kbytes",
+    "vm.vfs_cache_pressure",
+    "vm.watermark_boost_factor",
+    "vm.watermark_scale_factor",
+    "vm.zone_reclaim_mode",
+];
 
 /// This area's metrics.
 pub(super) const METRICS: &[Metric] = &[
@@ -11,13 +45,15 @@ pub(super) const METRICS: &[Metric] = &[
         &["reclaimer"],
         "Pages looked at to be taken back (/proc/vmstat pgscan_direct, pgscan_kswapd, \
          pgscan_khugepaged); direct means that an allocation waited.",
-    ),
+    )
+    .closed(&[("reclaimer", &["direct", "kswapd", "khugepaged"])]),
     Metric::counter(
         Source::Vmstat,
         "uma_memory_reclaim_stolen_pages_total",
         &["reclaimer"],
         "Pages taken back (/proc/vmstat pgsteal_direct, pgsteal_kswapd, pgsteal_khugepaged).",
-    ),
+    )
+    .closed(&[("reclaimer", &["direct", "kswapd", "khugepaged"])]),
     Metric::counter(
         Source::Vmstat,
         "uma_memory_reclaim_throttled_total",
@@ -30,7 +66,8 @@ pub(super) const METRICS: &[Metric] = &[
         "uma_memory_allocation_stalls_total",
         &["zone"],
         "Allocations that had to reclaim memory themselves (/proc/vmstat allocstall_*).",
-    ),
+    )
+    .closed(&[("zone", &["dma", "dma32", "normal", "movable", "device"])]),
     Metric::counter(
         Source::Vmstat,
         "uma_memory_kswapd_runs_total",
@@ -43,7 +80,8 @@ pub(super) const METRICS: &[Metric] = &[
         &["watermark"],
         "Times that free memory fell below the watermark again right after kswapd had reached it \
          (/proc/vmstat kswapd_low_wmark_hit_quickly, kswapd_high_wmark_hit_quickly).",
-    ),
+    )
+    .closed(&[("watermark", &["low", "high"])]),
     Metric::counter(
         Source::Vmstat,
         "uma_memory_compaction_stalls_total",
@@ -74,7 +112,8 @@ pub(super) const METRICS: &[Metric] = &[
         &["kind"],
         "Pages read back soon after they were taken (/proc/vmstat workingset_refault_anon, \
          workingset_refault_file).",
-    ),
+    )
+    .closed(&[("kind", &["anonymous", "file"])]),
     Metric::counter(
         Source::Vmstat,
         "uma_memory_page_faults_total",
@@ -98,7 +137,8 @@ pub(super) const METRICS: &[Metric] = &[
         "uma_memory_cache_drops_total",
         &["what"],
         "Writes to drop_caches by anybody (/proc/vmstat drop_pagecache, drop_slab).",
-    ),
+    )
+    .closed(&[("what", &["pagecache", "slab"])]),
     Metric::counter(
         Source::Vmstat,
         "uma_memory_pinned_pages_total",
@@ -116,7 +156,8 @@ pub(super) const METRICS: &[Metric] = &[
         "uma_memory_huge_page_faults_total",
         &["outcome"],
         "Huge pages wanted at a page fault (/proc/vmstat thp_fault_alloc, thp_fault_fallback).",
-    ),
+    )
+    .closed(&[("outcome", &["allocated", "fell_back"])]),
     Metric::counter(
         Source::Vmstat,
         "uma_swap_in_pages_total",
@@ -134,7 +175,8 @@ pub(super) const METRICS: &[Metric] = &[
         "uma_memory_watermark_bytes",
         &["watermark"],
         "Sum of the zones' watermarks, a boost in force included (/proc/zoneinfo min, low, high).",
-    ),
+    )
+    .closed(&[("watermark", &["min", "low", "high"])]),
     Metric::gauge(
         Source::Zoneinfo,
         "uma_memory_watermark_boost_bytes",
@@ -159,7 +201,8 @@ pub(super) const METRICS: &[Metric] = &[
         "uma_zone_watermark_bytes",
         &["node", "watermark", "zone"],
         "Watermarks of a zone, a boost in force included (/proc/zoneinfo min, low, high, promo).",
-    ),
+    )
+    .closed(&[("watermark", &["min", "low", "high", "promo"])]),
     Metric::gauge(
         Source::Zoneinfo,
         "uma_zone_managed_bytes",
@@ -184,20 +227,23 @@ pub(super) const METRICS: &[Metric] = &[
         &["block"],
         "Free memory in blocks of at least that size (/proc/buddyinfo); absent where the \
          allocator keeps no blocks so large.",
-    ),
+    )
+    .closed(&[("block", &["2MiB", "32MiB"])]),
     Metric::counter(
         Source::Pressure,
         "uma_pressure_stalled_seconds_total",
         &["resource", "share"],
         "Time in which some or all tasks waited for a resource (/proc/pressure/* total).",
-    ),
+    )
+    .closed(&[RESOURCE, SHARE]),
     Metric::gauge(
         Source::Pressure,
         "uma_pressure_ratio",
         &["resource", "share", "window"],
         "Share of the window in which some or all tasks waited (/proc/pressure/* avg10, avg60, \
          avg300).",
-    ),
+    )
+    .closed(&[RESOURCE, SHARE, ("window", &["10s", "60s", "300s"])]),
     Metric::gauge(
         Source::Numa,
         "uma_numa_memory_bytes",
@@ -205,7 +251,8 @@ pub(super) const METRICS: &[Metric] = &[
         "Memory of a NUMA node; a Grace Hopper GPU is one (/sys/devices/system/node/node*/meminfo \
          MemTotal, MemFree, MemUsed, FilePages, AnonPages, Shmem, Mapped, Dirty, Unevictable, \
          SReclaimable, SUnreclaim).",
-    ),
+    )
+    .closed(&[("kind", NUMA_KINDS)]),
     Metric::gauge(
         Source::Sysctl,
         "uma_memory_reserve_bytes",
@@ -217,5 +264,6 @@ pub(super) const METRICS: &[Metric] = &[
         "uma_sysctl",
         &["name"],
         "A setting, in its own unit (/proc/sys/vm/*).",
-    ),
+    )
+    .closed(&[("name", SETTINGS)]),
 ];

@@ -42,7 +42,11 @@ pub(super) const METRICS: &[Metric] = &[
         &["list"],
         "Memory on each reclaim list (/proc/meminfo Active(anon), Inactive(anon), Active(file), \
          Inactive(file)).",
-    ),
+    )
+    .closed(&[(
+        "list",
+        &["active_anonymous", "inactive_anonymous", "active_file", "inactive_file"],
+    )]),
     Metric::gauge(
         Source::Meminfo,
         "uma_memory_unevictable_bytes",
@@ -97,7 +101,8 @@ pub(super) const METRICS: &[Metric] = &[
         "uma_memory_slab_bytes",
         &["state"],
         "Kernel objects (/proc/meminfo SReclaimable, SUnreclaim).",
-    ),
+    )
+    .closed(&[("state", &["reclaimable", "unreclaimable"])]),
     Metric::gauge(
         Source::Meminfo,
         "uma_memory_kernel_stack_bytes",
@@ -164,7 +169,8 @@ pub(super) const METRICS: &[Metric] = &[
         "uma_memory_transparent_huge_bytes",
         &["kind"],
         "Transparent huge pages (/proc/meminfo AnonHugePages, ShmemHugePages, FileHugePages).",
-    ),
+    )
+    .closed(&[("kind", &["anonymous", "shmem", "file"])]),
     Metric::gauge(
         Source::Meminfo,
         "uma_memory_cma_total_bytes",
@@ -195,7 +201,8 @@ pub(super) const METRICS: &[Metric] = &[
         "uma_huge_pages",
         &["state"],
         "Huge pages of the default size (/proc/meminfo HugePages_Total, _Free, _Rsvd, _Surp).",
-    ),
+    )
+    .closed(&[("state", &["total", "free", "reserved", "surplus"])]),
     Metric::gauge(
         Source::Meminfo,
         "uma_memory_huge_page_size_bytes",
@@ -227,7 +234,8 @@ pub(super) const METRICS: &[Metric] = &[
         "Page cache without shmem, split: dirty = Dirty + Writeback, mapped = Mapped (shmem \
          included), clean = the rest, the least that drop_caches can take; the three add up to \
          Cached + Buffers - Shmem.",
-    ),
+    )
+    .closed(&[("state", &["clean", "dirty", "mapped"])]),
     Metric::gauge(
         Source::Meminfo,
         "uma_memory_unaccounted_bytes",
@@ -235,12 +243,14 @@ pub(super) const METRICS: &[Metric] = &[
         "Memory that no counter of the kernel names, such as a driver's: MemTotal less free (lists \
          of the CPUs included), cached, anonymous, slab, stacks, page tables, per-CPU, vmalloc, \
          huge pages and zswap.",
-    ),
+    )
+    .signed(),
     Metric::gauge(
         Source::Meminfo,
         "uma_memory_headroom_bytes",
         &[],
         "Free memory above the sum of the zones' low watermarks; below 0 the kernel is reclaiming \
          (MemFree, /proc/zoneinfo low).",
-    ),
+    )
+    .signed(),
 ];

@@ -1,35 +1,62 @@
 //! What this program tells about itself.
 
-use super::super::Source;
+use super::super::{Action, HoldReason, KernelEvent, Mode, OutcomeResult, Source};
 use super::{Metric, MetricKind};
+
+const SOURCES: [&str; Source::ALL.len()] = {
+    let mut names = [""; Source::ALL.len()];
+    let mut next = 0;
+    while next < names.len() {
+        names[next] = Source::ALL[next].name();
+        next += 1;
+    }
+    names
+};
+
+/// Whoever acts has no reason to hold.
+const REASONS: [&str; HoldReason::ALL.len() + 1] = {
+    let mut names = [""; HoldReason::ALL.len() + 1];
+    let mut next = 0;
+    while next < HoldReason::ALL.len() {
+        names[next + 1] = HoldReason::ALL[next].name();
+        next += 1;
+    }
+    names
+};
 
 /// This area's metrics.
 pub(super) const METRICS: &[Metric] = &[
-    Metric {
-        name: "uma_build_info",
-        kind: MetricKind::Info,
-        source: Source::Daemon,
-        labels: &["revision", "version"],
-        help: "Which build this is.",
-    },
+    Metric::new(
+        MetricKind::Info,
+        Source::Daemon,
+        "uma_build_info",
+        &["version"],
+        "Which build this is.",
+    )
+    .flag(),
     Metric::gauge(
         Source::Daemon,
         "uma_mode",
         &["mode"],
         "1 for the mode in force: observe tells, enforce acts.",
-    ),
+    )
+    .closed(&[("mode", &[Mode::Observe.name(), Mode::Enforce.name()])])
+    .flag(),
     Metric::gauge(
         Source::Daemon,
         "uma_source_up",
         &["source"],
         "1 if the source answered when it was last read.",
-    ),
+    )
+    .closed(&[("source", &SOURCES)])
+    .flag(),
     Metric::gauge(
         Source::Daemon,
         "uma_source_duration_seconds",
         &["source"],
         "How long the last read of the source took.",
-    ),
+    )
+    .closed(&[("source", &SOURCES)]),
     Metric::counter(
         Source::Daemon,
         "uma_samples_missed_total",
@@ -46,13 +73,15 @@ pub(super) const METRICS: &[Metric] = &[
         Source::KernelLog,
         "uma_kernel_log_lost_records_total",
         &[],
-        "Kernel-log records overwritten before they could be read.",
+        "Numbers missing between kernel-log records: overwritten in the kernel's ring before they \
+         could be read, which the syslog ring does not tell. In a file or FIFO: not in it, or \
+         damaged there.",
     ),
     Metric::counter(
         Source::KernelLog,
         "uma_kernel_log_malformed_records_total",
         &[],
-        "Kernel-log records skipped since they could not be parsed.",
+        "Kernel-log lines skipped since they are no record (`prio,seq,usec,flags;text`).",
     ),
     Metric::counter(
         Source::KernelLog,
@@ -64,20 +93,34 @@ pub(super) const METRICS: &[Metric] = &[
         Source::KernelLog,
         "uma_kernel_log_reader",
         &["reader"],
-        "1 for the way in which the kernel log is read: kmsg, syslog or file.",
-    ),
+        "1 for the way in which the kernel log is read: kmsg, syslog (the ring of syslog(2)), file \
+         (a file or FIFO), or none: nothing reads it, and what it feeds is missing.",
+    )
+    .closed(&[("reader", &["kmsg", "syslog", "file", "none"])])
+    .flag(),
     Metric::counter(
         Source::KernelLog,
         "uma_kernel_events_total",
         &["event"],
-        "Events recognised in the kernel log.",
-    ),
+        "Events recognised in the kernel log; unclean_boot is told by the black box.",
+    )
+    .closed(&[("event", &KernelEvent::KINDS)]),
+    Metric::gauge(
+        Source::KernelLog,
+        "uma_kernel_event_last_timestamp_seconds",
+        &["event"],
+        "When the last such event of this boot happened, in seconds since 1970; 0 if none is known \
+         of. Restarts of this program do not reset it, a reboot does.",
+    )
+    .closed(&[("event", &KernelEvent::KINDS)]),
     Metric::gauge(
         Source::Daemon,
         "uma_rule_state",
         &["group", "rule", "state"],
         "1 for the state the rule is in: inactive, pending, firing or unknown.",
-    ),
+    )
+    .closed(&[("state", &["inactive", "pending", "firing", "unknown"])])
+    .flag(),
     Metric::gauge(
         Source::Daemon,
         "uma_rule_evaluation_duration_seconds",
@@ -87,7 +130,7 @@ pub(super) const METRICS: &[Metric] = &[
     Metric::counter(
         Source::Daemon,
         "uma_rule_evaluation_failures_total",
-        &["rule"],
+        &["group", "rule"],
         "Evaluations that ended in an error, such as a many-to-many match.",
     ),
     Metric::counter(
@@ -95,26 +138,66 @@ pub(super) const METRICS: &[Metric] = &[
         "uma_decisions_total",
         &["reason", "rule", "verdict"],
         "Decisions to act or to hold, and why held.",
-    ),
+    )
+    .closed(&[("reason", &REASONS), ("verdict", &["act", "hold"])]),
     Metric::counter(
         Source::Daemon,
         "uma_actions_total",
         &["action", "outcome"],
         "Actions by how they ended; skipped means that observe mode only told.",
+    )
+    .closed(&[("action", &Action::NAMES), ("outcome", &OutcomeResult::NAMES)]),
+    Metric::gauge(
+        Source::Daemon,
+        "uma_paused",
+        &[],
+        "1 while nothing is done, since a person has paused the program or that cannot be told.",
+    ),
+    Metric::gauge(
+        Source::Daemon,
+        "uma_guard_rails_restored",
+        &[],
+        "1 once it is known from the journal what earlier runs did; until then nothing is done.",
+    ),
+    Metric::gauge(
+        Source::Daemon,
+        "uma_silences",
+        &[],
+        "Silences in force; each holds back the remedies of some rules.",
+    ),
+    Metric::gauge(
+        Source::Daemon,
+        "uma_action_budget_left",
+        &[],
+        "Actions that guard_rails.budget still allows now, of all remedies, in the mode in force.",
+    ),
+    Metric::gauge(
+        Source::Daemon,
+        "uma_remedy_breaker_open",
+        &["group", "rule"],
+        "1 while the remedy is stopped, since it has missed its aim too often in a row.",
+    ),
+    Metric::gauge(
+        Source::Daemon,
+        "uma_remedy_approval_pending",
+        &["group", "rule"],
+        "1 while the remedy waits for a person to approve of an act.",
     ),
     Metric::gauge(
         Source::Daemon,
         "uma_config_last_reload_successful",
         &[],
         "1 if the last reload of configuration and rules was taken over.",
-    ),
+    )
+    .flag(),
     Metric::gauge(
         Source::Daemon,
         "uma_config_last_reload_success_timestamp_seconds",
         &[],
         "When configuration and rules were last taken over, in seconds since 1970.",
     ),
-    Metric::gauge(Source::Journal, "uma_journal_up", &[], "1 if the journal can be written."),
+    Metric::gauge(Source::Journal, "uma_journal_up", &[], "1 if the journal can be written.")
+        .flag(),
     Metric::gauge(Source::Journal, "uma_journal_size_bytes", &[], "Size of the journal on disk."),
     Metric::counter(
         Source::Journal,

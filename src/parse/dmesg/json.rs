@@ -1,11 +1,12 @@
-//! `dmesg --json` and `journalctl -o json`.
+//! `dmesg --json` and `journalctl -o json`, a member a line or an entry a line.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::Message;
+use super::stamp::{self, Clock};
 use crate::parse::kmsg;
 
 /// Longer entries are not read.
@@ -15,14 +16,24 @@ const LONGEST_ENTRY: usize = 256 * 1024;
 #[derive(Debug, Default)]
 pub(super) struct DmesgJson {
     inside: bool,
+    /// The array is closed, and the object around it not yet.
+    closing: bool,
     message: Message,
     has_text: bool,
 }
 
 impl DmesgJson {
+    /// Whether the document has begun.
+    pub(super) fn is_inside(&self) -> bool {
+        self.inside
+    }
+
     /// `None` where the line is not of such a document; else the message that it ends, if any.
     pub(super) fn feed(&mut self, line: &str) -> Option<Option<Message>> {
         let line = line.trim();
+        if std::mem::take(&mut self.closing) && line == "}" {
+            return Some(None);
+        }
         if !self.inside {
             if line.starts_with("\"dmesg\": [") {
                 self.inside = true;
@@ -35,7 +46,7 @@ impl DmesgJson {
             return Some(std::mem::take(&mut self.has_text).then_some(message));
         }
         if line == "]" {
-            self.inside = false;
+            (self.inside, self.closing) = (false, true);
             return Some(None);
         }
         if line == "{" || line.is_empty() {
@@ -54,28 +65,56 @@ impl DmesgJson {
     }
 
     fn member(&mut self, key: &str, value: &Value) {
-        match key {
-            "pri" => {
-                let facility = value.as_u64().and_then(|pri| u16::try_from(pri >> 3).ok());
-                self.message.facility = self.message.facility.or(facility);
-            }
-            "fac" => {
-                self.message.facility = Some(u16::from(value.as_str() != Some("kern")));
-            }
-            "time" => {
-                self.message.position =
-                    value.as_f64().and_then(|time| Duration::try_from_secs_f64(time).ok());
-                self.message.stamp = value.to_string();
-            }
-            "caller" => self.message.caller = value.as_str().map(|text| text.trim().to_owned()),
-            "msg" => {
-                self.message.text = text(value).unwrap_or_default();
-                self.message.from_kernel = self.message.facility.unwrap_or(0) == 0;
-                self.has_text = true;
-            }
-            _ => {}
+        self.has_text |= key == "msg";
+        member(&mut self.message, key, value);
+    }
+}
+
+/// One member of a record of dmesg.
+fn member(message: &mut Message, key: &str, value: &Value) {
+    match key {
+        "pri" => {
+            let facility = value.as_u64().and_then(|pri| u16::try_from(pri >> 3).ok());
+            message.facility = message.facility.or(facility);
+        }
+        "fac" => message.facility = Some(u16::from(value.as_str() != Some("kern"))),
+        "time" => time(message, value),
+        "caller" => message.caller = value.as_str().map(|text| text.trim().to_owned()),
+        "msg" => message.text = text(value).unwrap_or_default(),
+        _ => {}
+    }
+    message.from_kernel = message.facility.unwrap_or(0) == 0;
+}
+
+/// Seconds since the boot, or where dmesg was told so, the same as text or a date.
+fn time(message: &mut Message, value: &Value) {
+    let Some(text) = value.as_str() else {
+        message.position = value.as_f64().and_then(|time| Duration::try_from_secs_f64(time).ok());
+        message.boot_clock = message.position;
+        message.stamp = value.to_string();
+        return;
+    };
+    let text = text.trim();
+    message.stamp = text.to_owned();
+    let bare = text.trim_start_matches('[').trim_end_matches(']');
+    for line in [format!("{bare} "), format!("[{bare}] ")] {
+        if let Some((stamp, _)) = stamp::parse(&line, &mut Clock::default()) {
+            message.position = Some(stamp.position);
+            message.boot_clock = stamp.boot_clock.then_some(stamp.position);
+            (message.utc, message.local) = (stamp.utc, stamp.local);
+            return;
         }
     }
+}
+
+/// One record of dmesg in one piece.
+fn dmesg(entry: &Map<String, Value>) -> Option<Message> {
+    entry.get("msg")?;
+    let mut message = Message::default();
+    for (key, value) in entry {
+        member(&mut message, key, value);
+    }
+    Some(message)
 }
 
 /// `journalctl -o json-pretty`, which prints a member a line.
@@ -96,20 +135,27 @@ impl PrettyJson {
         let member = line.starts_with('"')
             || matches!(element, "[" | "]")
             || element.bytes().all(|byte| byte.is_ascii_digit());
-        let ends = line == "}";
+        let ends = element == "}";
         if !(member || ends) || entry.len() + line.len() > LONGEST_ENTRY {
             // No entry, or one that was cut; what follows is something else.
             self.entry = None;
             return None;
         }
-        entry.push_str(line);
-        Some(if ends { self.entry.take().and_then(|entry| journal(&entry)) } else { None })
+        entry.push_str(if ends { element } else { line });
+        Some(if ends { self.entry.take().and_then(|entry| record(&entry)) } else { None })
     }
 
     /// The entry turns out to be another document's.
     pub(super) fn forget(&mut self) {
         self.entry = None;
     }
+}
+
+/// What stands around records that have a line each.
+pub(super) fn is_bracket(line: &str) -> bool {
+    let bare: String =
+        line.chars().filter(|letter| !letter.is_ascii_whitespace()).take(16).collect();
+    matches!(&*bare, "[" | "]" | "]}" | "{\"dmesg\":[" | "{\"dmesg\":[]}")
 }
 
 /// One line of Docker's `json-file` logs: what the container printed.
@@ -120,9 +166,15 @@ pub(super) fn container(line: &str) -> Option<String> {
     Some(printed.strip_suffix("\\x0a").map(str::to_owned).unwrap_or(printed))
 }
 
-/// One entry of `journalctl -o json`.
-pub(super) fn journal(line: &str) -> Option<Message> {
+/// One record of `dmesg --json` or one entry of `journalctl -o json`, perhaps with the comma that
+/// parts it from the next one.
+pub(super) fn record(line: &str) -> Option<Message> {
+    let line = line.strip_suffix(',').unwrap_or(line);
     let Ok(Value::Object(entry)) = serde_json::from_str(line) else { return None };
+    journal(&entry).or_else(|| dmesg(&entry))
+}
+
+fn journal(entry: &Map<String, Value>) -> Option<Message> {
     let text = text(entry.get("MESSAGE")?)?;
     let field = |name: &str| entry.get(name).and_then(Value::as_str);
     let micros = |name: &str| field(name).and_then(|text| text.parse::<u64>().ok());
@@ -135,12 +187,11 @@ pub(super) fn journal(line: &str) -> Option<Message> {
     let from_kernel = identifier.as_deref() == Some("kernel")
         && field("_TRANSPORT").is_none_or(|transport| transport == "kernel")
         && facility.is_none_or(|facility: u16| facility == 0);
+    let boot_clock = micros("_SOURCE_MONOTONIC_TIMESTAMP").or(micros("__MONOTONIC_TIMESTAMP"));
     Some(Message {
         utc,
-        position: micros("_SOURCE_MONOTONIC_TIMESTAMP")
-            .or(micros("__MONOTONIC_TIMESTAMP"))
-            .or(realtime)
-            .map(Duration::from_micros),
+        boot_clock: boot_clock.map(Duration::from_micros),
+        position: boot_clock.or(realtime).map(Duration::from_micros),
         stamp: utc.map(|utc| utc.to_string()).unwrap_or_default(),
         from_kernel,
         facility,

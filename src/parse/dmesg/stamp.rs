@@ -4,11 +4,18 @@ use std::time::Duration;
 
 use jiff::{Timestamp, civil::DateTime};
 
+use super::LocalTime;
+
+/// Stands for a year that is not told: it has all days.
+const LEAP_YEAR: i16 = 1972;
+
 /// A line's stamp.
 #[derive(Debug)]
 pub(super) struct Stamp {
     /// Wall time, where the zone is known.
     pub utc: Option<Timestamp>,
+    /// Wall time, where the zone is not.
+    pub local: Option<LocalTime>,
     /// Position on the text's own clock.
     pub position: Duration,
     /// As printed.
@@ -35,7 +42,7 @@ pub(super) fn parse<'a>(text: &'a str, clock: &mut Clock) -> Option<(Stamp, &'a 
 
 fn stamp(printed: &str, position: Duration) -> Stamp {
     let printed = printed.trim().to_owned();
-    Stamp { utc: None, position, printed, journal: false, boot_clock: false }
+    Stamp { utc: None, local: None, position, printed, journal: false, boot_clock: false }
 }
 
 /// `[   12.345678] text`: the kernel's own stamp.
@@ -67,12 +74,15 @@ fn bracketed<'a>(text: &'a str, clock: &mut Clock) -> Option<(Stamp, &'a str)> {
         clock.position = clock.position.saturating_add(step);
         return Some((stamp(inner, clock.position), rest));
     }
-    if let Some(position) = ctime(when).or_else(|| minute(when)) {
-        // A relative stamp goes on from here.
-        clock.position = clock.position.max(position);
-        return Some((stamp(when, position), rest));
-    }
-    None
+    let (at, local) = match ctime(when) {
+        Some((at, month_is_known)) => (at, month_is_known.then_some(LocalTime::dated(at))),
+        // To the minute, and no message tells how far into it it is.
+        None => (minute(when)?, None),
+    };
+    let position = position_of(at)?;
+    // A relative stamp goes on from here.
+    clock.position = clock.position.max(position);
+    Some((Stamp { local, ..stamp(when, position) }, rest))
 }
 
 /// `12.345678`, in seconds.
@@ -86,25 +96,31 @@ fn seconds(text: &str) -> Option<Duration> {
     Some(Duration::new(whole.parse().ok()?, nanos))
 }
 
-/// `Sat Nov 21 02:31:07 2026`, in some zone that is not told.
-fn ctime(text: &str) -> Option<Duration> {
+/// `Sat Nov 21 02:31:07 2026`, in some zone that is not told; whether the month is known.
+fn ctime(text: &str) -> Option<(DateTime, bool)> {
     let mut words = text.split_ascii_whitespace();
     is_word(words.next()?).then_some(())?;
     let (month, day, time) = (words.next()?, words.next()?, words.next()?);
     let year: i16 = words.next()?.parse().ok()?;
-    civil(year, any_month(month)?, day.parse().ok()?, time)
+    let at = civil(year, any_month(month)?, day.parse().ok()?, time)?;
+    Some((at, month_number(month).is_some()))
 }
 
 /// `Nov21 02:31`.
-fn minute(text: &str) -> Option<Duration> {
+fn minute(text: &str) -> Option<DateTime> {
     let (date, time) = text.split_once(' ')?;
     let month = date.trim_end_matches(|letter: char| letter.is_ascii_digit() || letter == ' ');
     let day = date.get(month.len()..)?;
-    civil(1972, any_month(month)?, day.trim().parse().ok()?, &format!("{}:00", time.trim()))
+    let (month, day) = (any_month(month)?, day.trim().parse().ok()?);
+    civil(LEAP_YEAR, month, day, &format!("{}:00", time.trim()))
 }
 
-fn civil(year: i16, month: i8, day: i8, time: &str) -> Option<Duration> {
-    let at: DateTime = format!("{year:04}-{month:02}-{day:02}T{time}").parse().ok()?;
+fn civil(year: i16, month: i8, day: i8, time: &str) -> Option<DateTime> {
+    format!("{year:04}-{month:02}-{day:02}T{time}").parse().ok()
+}
+
+/// The position of a time of any zone, as if it were UTC.
+fn position_of(at: DateTime) -> Option<Duration> {
     position(at.to_zoned(jiff::tz::TimeZone::UTC).ok()?.timestamp())
 }
 
@@ -145,11 +161,13 @@ fn full(text: &str) -> Option<(Stamp, &str)> {
     let mut words = text.splitn(5, ' ');
     is_word(words.next()?).then_some(())?;
     let (date, time, zone, rest) = (words.next()?, words.next()?, words.next()?, words.next()?);
-    let at: DateTime = format!("{date}T{time}").parse().ok()?;
-    let at = at.to_zoned(jiff::tz::TimeZone::UTC).ok()?.timestamp();
-    let utc = (zone == "UTC").then_some(at);
+    let civil: DateTime = format!("{date}T{time}").parse().ok()?;
+    let at = civil.to_zoned(jiff::tz::TimeZone::UTC).ok()?.timestamp();
+    let is_utc = zone == "UTC";
+    let local = (!is_utc).then(|| LocalTime::of_zone(civil, zone));
     let printed = format!("{date} {time} {zone}");
-    Some((Stamp { utc, journal: true, ..stamp(&printed, position(at)?) }, rest))
+    let stamp = stamp(&printed, position(at)?);
+    Some((Stamp { utc: is_utc.then_some(at), local, journal: true, ..stamp }, rest))
 }
 
 /// `Nov 21 02:31:07 host …`, perhaps with a fraction; the year is not told.
@@ -157,10 +175,12 @@ fn syslog(text: &str) -> Option<(Stamp, &str)> {
     let (word, rest) = text.split_once(' ')?;
     let (day, rest) = rest.trim_start().split_once(' ')?;
     let (time, after) = rest.split_once(' ')?;
-    let month = month_number(word).or_else(|| any_month(word).filter(|_| is_named(after)))?;
-    let at = civil(1972, month, day.parse().ok()?, time)?;
+    let known = month_number(word);
+    let month = known.or_else(|| any_month(word).filter(|_| is_named(after)))?;
+    let at = civil(LEAP_YEAR, month, day.parse().ok()?, time)?;
+    let local = known.map(|_| LocalTime::without_year(at));
     let printed = text.get(..text.len() - after.len())?;
-    Some((Stamp { journal: true, ..stamp(printed, at) }, after))
+    Some((Stamp { local, journal: true, ..stamp(printed, position_of(at)?) }, after))
 }
 
 /// Whether a text may be the name of a day or month: `lun.`, `avril`, `8月`.

@@ -64,6 +64,22 @@ fn every_stamp_is_taken_off() {
 }
 
 #[test]
+fn times_in_json_may_be_texts() {
+    let time = |time: &str| {
+        let message = only(&format!("{{\"pri\":6,\"time\":{time},\"msg\":\"x\"}}"));
+        assert_eq!(&*message.text, "x", "{time}");
+        (message.boot_clock, message.utc.is_some(), message.local.is_some())
+    };
+    let since = Some(Duration::from_micros(12_345_678));
+    assert_eq!(time("12.345678"), (since, false, false));
+    assert_eq!(time("\"[   12.345678]\""), (since, false, false));
+    assert_eq!(time("\"Sat Nov 21 02:31:07 2026\""), (None, false, true));
+    assert_eq!(time("\"2026-11-21T02:31:07,123456+00:00\""), (None, true, false));
+    assert_eq!(time("\"soon\""), (None, false, false));
+    assert_eq!(time("null"), (None, false, false));
+}
+
+#[test]
 fn callers_are_read() {
     assert_eq!(only("[   12.345678][ T123] x").caller.as_deref(), Some("T123"));
     assert_eq!(only("6,339,5140900,-,caller=C1;x").caller.as_deref(), Some("C1"));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::functions::Function;
-use super::matcher::{MatchOp, NAME_LABEL};
+use super::matcher::{MatchOp, Matcher, NAME_LABEL};
 use super::suggest::did_you_mean;
 use super::syntax::{Kind, Node, Selector};
 use super::{ExprError, KnownSeries, typing};
@@ -93,6 +93,7 @@ fn selector(selector: &Selector, known: &dyn KnownSeries) -> Result<(), ExprErro
     for matcher in &selector.matchers {
         let label = &*matcher.label;
         if labels.contains(&label) {
+            satisfiable(selector, matcher, known)?;
             continue;
         }
         // A label that never is there equals "", which Prometheus allows to ask for.
@@ -108,4 +109,40 @@ fn selector(selector: &Selector, known: &dyn KnownSeries) -> Result<(), ExprErro
         });
     }
     Ok(())
+}
+
+/// Where all values of a label are known, one of them must pass.
+fn satisfiable(
+    selector: &Selector,
+    matcher: &Matcher,
+    known: &dyn KnownSeries,
+) -> Result<(), ExprError> {
+    let (name, label) = (&*selector.name, &*matcher.label);
+    let Some(values) = known.values(name, label) else { return Ok(()) };
+    let of_label: Vec<_> =
+        selector.matchers.iter().filter(|other| *other.label == *label).collect();
+    if values.iter().any(|value| of_label.iter().all(|matcher| matcher.passes(value))) {
+        return Ok(());
+    }
+    // Of several that exclude each other, the last is told.
+    let alone = !values.iter().any(|value| matcher.passes(value));
+    if !alone && of_label.last().is_none_or(|last| !std::ptr::eq(*last, matcher)) {
+        return Ok(());
+    }
+    let written = format!("{label}{}\"{}\"", matcher.op.symbol(), matcher.value);
+    let message = match alone {
+        true => format!("no series \"{name}\" has {written}"),
+        false => format!("no series \"{name}\" has {written} and what stands before it"),
+    };
+    let error = ExprError::new(matcher.value_span.clone(), message);
+    Err(error.with_hint(values_hint(label, &matcher.value, values)))
+}
+
+/// The value that was meant, or all that there are.
+pub(super) fn values_hint(label: &str, written: &str, values: &[&str]) -> String {
+    let there_are = || values.iter().copied().filter(|value| !value.is_empty());
+    did_you_mean(written, there_are()).unwrap_or_else(|| {
+        let values: Vec<&str> = there_are().collect();
+        format!("values of {label}: {}", values.join(", "))
+    })
 }

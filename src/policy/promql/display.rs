@@ -39,7 +39,11 @@ impl Display for Node {
 }
 
 fn write_number(f: &mut Formatter<'_>, number: f64) -> Result {
-    if number.is_infinite() { f.write_str("Inf") } else { write!(f, "{number:?}") }
+    match number.abs() {
+        f64::INFINITY => f.write_str("Inf"),
+        0.0 | 1e-3..1e15 => write!(f, "{number}"),
+        _ => write!(f, "{number:?}"),
+    }
 }
 
 fn write_text(f: &mut Formatter<'_>, text: &str) -> Result {
@@ -103,12 +107,20 @@ fn write_offset(f: &mut Formatter<'_>, selector: &Selector) -> Result {
 }
 
 fn write_binary(f: &mut Formatter<'_>, binary: &Binary) -> Result {
-    write!(f, "{} {} ", binary.left, binary.op.symbol())?;
+    let breaks = f.alternate() && binary.op.is_set();
+    match breaks {
+        true => writeln!(f, "{:#}", binary.left)?,
+        false => write!(f, "{} ", binary.left)?,
+    }
+    write!(f, "{} ", binary.op.symbol())?;
     if binary.returns_bool {
         f.write_str("bool ")?;
     }
     write_matching(f, &binary.matching)?;
-    write!(f, "{}", binary.right)
+    match breaks {
+        true => write!(f, "{:#}", binary.right),
+        false => write!(f, "{}", binary.right),
+    }
 }
 
 fn write_matching(f: &mut Formatter<'_>, matching: &Matching) -> Result {

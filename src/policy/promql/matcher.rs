@@ -56,6 +56,8 @@ pub(super) struct Matcher {
     pub value: Arc<str>,
     /// Where the label's name stands.
     pub span: Range<usize>,
+    /// Where the value stands.
+    pub value_span: Range<usize>,
     regex: Option<Regex>,
 }
 
@@ -71,11 +73,11 @@ impl Matcher {
         let regex = match op {
             MatchOp::Equal | MatchOp::NotEqual => None,
             MatchOp::Matches | MatchOp::NotMatches => Some(compile(value).map_err(|reason| {
-                ExprError::new(value_span, format!("bad regular expression: {reason}"))
+                ExprError::new(value_span.clone(), format!("bad regular expression: {reason}"))
                     .with_hint("the syntax is RE2's, and the whole label value must match")
             })?),
         };
-        Ok(Self { label: label.into(), op, value: value.into(), span, regex })
+        Ok(Self { label: label.into(), op, value: value.into(), span, value_span, regex })
     }
 
     /// Whether a label of that value passes; a missing label counts as empty.

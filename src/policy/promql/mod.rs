@@ -1,5 +1,6 @@
 //! The subset of PromQL that rules speak.
 
+mod analysis;
 mod check;
 mod display;
 mod eval;
@@ -8,6 +9,7 @@ mod lexer;
 mod literal;
 mod matcher;
 mod parser;
+mod rewrite;
 mod suggest;
 mod syntax;
 #[cfg(test)]
@@ -18,6 +20,7 @@ mod typing;
 use std::ops::Range;
 use std::sync::Arc;
 
+pub use self::analysis::{Effort, Facts, Never};
 pub use self::parser::is_label_name;
 pub use self::suggest::did_you_mean;
 use self::syntax::{Kind, Node, ValueType};
@@ -115,10 +118,19 @@ pub trait KnownSeries {
     fn labels(&self, name: &str) -> Option<Vec<&str>>;
     /// All metric names, for did-you-mean.
     fn names(&self) -> Vec<&str>;
+    /// All values that a label of a metric may have; `None` where that is not known beforehand.
+    fn values(&self, _name: &str, _label: &str) -> Option<&[&str]> {
+        None
+    }
+    /// The least and the greatest value that a metric may have.
+    fn bounds(&self, _name: &str) -> Option<(f64, f64)> {
+        None
+    }
 }
 
 impl std::fmt::Display for Expr {
-    /// In one line; it parses to the same expression.
+    /// In one line, or with `{:#}` each outer `and`, `or` and `unless` in a line of its own. It
+    /// parses to the same expression.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.root.fmt(f)
     }
@@ -144,6 +156,52 @@ impl Expr {
     /// Finds series and label names that this build does not export.
     pub fn check(&self, known: &dyn KnownSeries) -> Result<(), ExprError> {
         check::node(&self.root, known)
+    }
+
+    /// Parts that can never yield anything, whatever the values are.
+    pub fn never(&self, known: &dyn KnownSeries) -> Vec<Never> {
+        analysis::never(&self.root, known)
+    }
+
+    /// Values in matchers that no series has, beside others that some have.
+    pub fn idle_values(&self, known: &dyn KnownSeries) -> Vec<ExprError> {
+        analysis::idle_values(&self.root, known)
+    }
+
+    /// The same condition for series as Prometheus has them, with the labels of a target, of which
+    /// these tell targets apart; `None` where nothing changes. An error is of a part that cannot be
+    /// told apart.
+    pub fn by(
+        &self,
+        labels: &[Arc<str>],
+        known: &dyn KnownSeries,
+    ) -> Result<Option<Self>, ExprError> {
+        let rewritten = rewrite::by(&self.root, labels, known)?;
+        Ok(rewritten.map(|root| Self { root, patterns: self.patterns }))
+    }
+
+    /// The same with ranges of at least that length; `None` where nothing changes.
+    pub fn widened(&self, least_ms: i64) -> Option<Self> {
+        let root = rewrite::widened(&self.root, least_ms)?;
+        Some(Self { root, patterns: self.patterns })
+    }
+
+    /// The shortest range in it.
+    pub fn shortest_range_ms(&self) -> Option<i64> {
+        let mut shortest = None;
+        let mut nodes = vec![&self.root];
+        while let Some(node) = nodes.pop() {
+            if let Kind::Range { range_ms, .. } = &node.kind {
+                shortest = Some(shortest.map_or(*range_ms, |least: i64| least.min(*range_ms)));
+            }
+            nodes.extend(node.children());
+        }
+        shortest
+    }
+
+    /// What can be proven of this expression together with others.
+    pub fn facts(&self, known: &dyn KnownSeries) -> Facts {
+        Facts::of(&self.root, known)
     }
 
     /// The metrics it reads, in the order of their names, each with how much past it needs, in
@@ -186,20 +244,18 @@ impl Expr {
         eval::evaluate(&self.root, store, at)
     }
 
-    /// The series of the store that it names: the values that its result comes from.
-    pub fn series(&self, store: &SeriesStore) -> Vec<SeriesId> {
-        let mut ids = Vec::new();
+    /// The series of the store that each of its selectors matches.
+    pub fn selected(&self, store: &SeriesStore) -> Vec<Vec<SeriesId>> {
+        let mut selected = Vec::new();
         let mut nodes = vec![&self.root];
         while let Some(node) = nodes.pop() {
             match &node.kind {
                 Kind::Selector(selector) | Kind::Range { selector, .. } => {
-                    eval::collect_series(selector, store, &mut ids);
+                    selected.push(eval::matching_series(selector, store));
                 }
                 _ => nodes.extend(node.children()),
             }
         }
-        ids.sort_unstable();
-        ids.dedup();
-        ids
+        selected
     }
 }

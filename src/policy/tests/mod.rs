@@ -1,6 +1,7 @@
 //! The policy by scenarios: observations in, decisions out, on a clock of the test's own.
 
 mod alerts;
+mod guard;
 mod kernel_log;
 mod remedies;
 
@@ -14,8 +15,8 @@ use super::{Policy, Step};
 use crate::config::mistake::SourceText;
 use crate::config::rules::parse_rules;
 use crate::model::{
-    Action, Decision, DecisionId, KernelRecord, Mode, Moment, Observation, Outcome, OutcomeResult,
-    Reading, Readings, Schema, SeriesKey, Source, Verdict,
+    Action, Decision, DecisionId, Event, KernelEvent, KernelRecord, Mode, Moment, Observation,
+    Outcome, OutcomeResult, PastAct, Reading, Readings, RuleId, Schema, SeriesKey, Source, Verdict,
 };
 use crate::policy::rule::RuleSet;
 
@@ -88,6 +89,22 @@ impl World {
         let status = self.policy.status(self.at);
         let position = status.series.iter().position(|key| key.to_string() == series)?;
         status.values[position].value()
+    }
+}
+
+/// An act of an earlier run that has ended and met its aim, so many seconds ago.
+fn past_act(rule: &RuleId, mode: Mode, now: Moment, ago: u64) -> PastAct {
+    PastAct {
+        id: DecisionId(0),
+        rule: rule.clone(),
+        mode,
+        step: 0,
+        is_notice: false,
+        uptime_ms: now.timeline_ms() - 1000 * ago.cast_signed(),
+        utc: now.utc,
+        has_ended: true,
+        aim_met: Some(true),
+        approved: None,
     }
 }
 

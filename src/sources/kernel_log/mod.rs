@@ -91,6 +91,8 @@ pub enum ReadEnd {
 #[derive(Debug)]
 pub struct KernelLogSource {
     path: PathBuf,
+    /// Whether the syslog(2) ring stands in for it.
+    falls_back: bool,
     intake: Intake,
     input: Input,
     /// Why the reader is not the best one, or why there is none.
@@ -110,12 +112,23 @@ enum Input {
 
 impl KernelLogSource {
     /// Opens the log at `path` (`/dev/kmsg`, a regular file or a FIFO), from the start or from
-    /// `resume`. Never fails: where `path` cannot be opened, the syslog(2) ring is read; where that
-    /// is denied too, the source is down and tries again every ten seconds. A path that can never
-    /// be a kernel log (a directory, another device) leaves it down, without a fallback.
+    /// `resume`. Never fails: where `path` cannot be opened, the source is down and tries again
+    /// every ten seconds.
     pub fn open(path: &Path, resume: Option<ResumeFrom>) -> Self {
+        Self::begin(path, resume, false)
+    }
+
+    /// The same for this kernel's own log: where `path` cannot be opened, the syslog(2) ring is
+    /// read. A path that can never be a kernel log (a directory, another device) leaves the source
+    /// down even so.
+    pub fn open_or_syslog(path: &Path, resume: Option<ResumeFrom>) -> Self {
+        Self::begin(path, resume, true)
+    }
+
+    fn begin(path: &Path, resume: Option<ResumeFrom>, falls_back: bool) -> Self {
         let mut source = Self {
             path: path.to_owned(),
+            falls_back,
             intake: Intake::new(resume),
             input: Input::Down,
             reason: None,
@@ -202,6 +215,7 @@ impl KernelLogSource {
                 self.reason = None;
             }
             Err(OpenError::NotALog(reason)) => self.reason = Some(reason.into()),
+            Err(OpenError::Denied(denied)) if !self.falls_back => self.reason = Some(denied.into()),
             Err(OpenError::Denied(denied)) => match Syslog::start(self.intake.resume_point()) {
                 Ok(syslog) => {
                     self.input = Input::Syslog(syslog);

@@ -19,6 +19,7 @@ mod pressure;
 mod sysctl;
 #[cfg(test)]
 mod tests;
+mod vitals;
 mod vmstat;
 mod zones;
 
@@ -34,6 +35,7 @@ use self::zones::{BuddyinfoReader, ZoneinfoReader};
 use crate::model::Observation;
 
 pub use self::feed::Clock;
+pub use self::vitals::{VitalSource, Vitals};
 
 /// Everything that procfs and sysfs tell about memory.
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use umawarden::parse::dmesg::LogText;
+use umawarden::parse::dmesg::{JsonRecords, LogText};
 use umawarden::parse::kernel::EventAssembler;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -18,6 +18,10 @@ fuzz_target!(|bytes: &[u8]| {
         assembler.feed(&message.kernel_line(), &mut events);
     }
     assembler.finish(&mut events);
+    let mut records = JsonRecords::new();
+    let parts: Vec<Vec<u8>> = bytes.iter().filter_map(|byte| records.push(*byte)).collect();
+    let rest = records.finish().map_or(0, |rest| rest.len());
+    assert!(parts.iter().map(Vec::len).sum::<usize>() + rest <= bytes.len());
     for event in events {
         assert!(serde_json::to_string(&event).is_ok());
     }

@@ -1,6 +1,7 @@
 //! What is shown on the real kernel, with real Docker and Prometheus. Runs as root, one test at a
 //! time, when `UMAWARDEN_REAL` is set; the test command sets it.
 
+mod black_box;
 mod docker;
 mod flood;
 mod kill_nine;
@@ -79,27 +80,5 @@ impl Drop for LimitedCgroup {
             }
             std::thread::sleep(std::time::Duration::from_millis(10));
         }
-    }
-}
-
-/// A sysctl set to a value, put back when dropped.
-struct Sysctl {
-    file: PathBuf,
-    before: String,
-}
-
-impl Sysctl {
-    fn set(file: &str, value: &str) -> Self {
-        let file = PathBuf::from(file);
-        let before = fs::read_to_string(&file).unwrap();
-        // Some of these files take a value only with its newline.
-        fs::write(&file, format!("{value}\n")).unwrap();
-        Self { file, before }
-    }
-}
-
-impl Drop for Sysctl {
-    fn drop(&mut self) {
-        fs::write(&self.file, &self.before).unwrap();
     }
 }

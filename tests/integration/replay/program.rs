@@ -84,7 +84,7 @@ fn a_kernel_log_is_replayed_at_its_own_times() {
     assert_eq!((found("oom_kill"), found("oom_unreapable")), (1, 1), "{lines:#?}");
     let decision = of_kind(&lines, "decision").next().unwrap();
     assert_eq!(decision["rule"]["alert"], "OomKillWithoutRelief");
-    assert_eq!(decision["time"], "1970-01-01T00:01:42Z");
+    assert_eq!(decision["time"], "1970-01-01T00:01:42.000Z");
     // A log has no decisions to differ from.
     let output = replay(&["--diff"], &root.join("oom-global-driver.log"));
     assert_eq!(output.status.code(), Some(2));
@@ -128,6 +128,7 @@ fn what_is_no_recording_is_refused_with_the_reason() {
         ("newer", b"umarec\x09\x00", "use a newer umawarden"),
         ("start", b"umarec\x01\x00", "nothing to replay"),
         ("packed", b"\x1f\x8b\x08", "zcat"),
+        ("packed-xz", b"\xfd7zXZ\0", "xzcat"),
     ] {
         let path = folder.path().join(name);
         fs::write(&path, bytes).unwrap();
@@ -213,5 +214,27 @@ fn a_daemons_recording_gives_the_decisions_of_its_journal() {
     assert!(!incidents.is_empty());
     for incident in incidents {
         assert_eq!(replay(&["--diff"], &incident).status.code(), Some(0), "{incident:?}");
+    }
+}
+
+#[test]
+fn a_recording_that_is_cut_is_shown_up_to_there_and_exits_1() {
+    let folder = tempfile::tempdir().unwrap();
+    let recording = folder.path().join("a.umarec");
+    let bytes = file(&lived(falling_memory(200)).0, 10);
+    fs::write(&recording, &bytes).unwrap();
+    assert_eq!(replay(&[], &recording).status.code(), Some(0));
+    fs::write(&recording, &bytes[..bytes.len() - 3]).unwrap();
+    for arguments in [&[][..], &["--diff"], &["--json"]] {
+        let output = replay(arguments, &recording);
+        let text = stdout(&output);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {text}");
+        if arguments == ["--json"] {
+            let summary: serde_json::Value =
+                serde_json::from_str(text.lines().last().unwrap()).unwrap();
+            assert_eq!(summary["cut"], true);
+        } else {
+            assert!(text.contains("Part of the recording is damaged or missing"), "{text}");
+        }
     }
 }

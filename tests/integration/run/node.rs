@@ -79,6 +79,13 @@ fn a_rule_on_a_file_that_turns_to_garbage_is_unknown_until_it_is_back() {
     assert_eq!(daemon.metric("uma_source_up{source=\"meminfo\"}"), 1.0);
     let (_, log) = daemon.terminate();
     assert!(log.contains("rule cannot be judged") && log.contains("can be judged again"), "{log}");
+    let of_meminfo = |line: &&str| line.contains("source=\"meminfo\"");
+    let told: Vec<&str> = log.lines().filter(of_meminfo).collect();
+    let [garbage, vanished, back] = told[..] else { panic!("once each: {log}") };
+    assert!(garbage.contains("WARN") && garbage.contains("source cannot be read"), "{garbage}");
+    let path = node.path("proc/meminfo").display().to_string();
+    assert!(vanished.contains("WARN") && vanished.contains(&format!("{path} has vanished")));
+    assert!(back.contains("INFO") && back.contains("source can be read again"), "{back}");
 }
 
 #[test]
@@ -98,4 +105,39 @@ fn rules_are_shown_as_prometheus_shows_them() {
     );
     assert_eq!(rule["labels"]["severity"], "warning");
     assert_eq!((&rule["state"], &rule["type"]), (&"pending".into(), &"alerting".into()));
+}
+
+/// A series as it is written: its name and labels.
+fn parts(series: &str) -> (&str, Vec<(&str, &str)>) {
+    let (name, rest) = series.split_once('{').unwrap_or((series, ""));
+    let pairs = rest.trim_end_matches('}').split("\",").filter(|pair| !pair.is_empty());
+    let pairs = pairs.filter_map(|pair| pair.split_once("=\""));
+    (name, pairs.map(|(label, value)| (label, value.trim_end_matches('"'))).collect())
+}
+
+#[test]
+fn what_is_exported_has_the_labels_and_values_that_rules_are_checked_against() {
+    for machine in ["gb10-4k", "gb10-64k", "gh200", "jetson", "x86-64-linux-6.18"] {
+        let node = Node::new(machine);
+        node.write_rules(ALWAYS);
+        let daemon = node.start(&[]);
+        daemon.wait_until("decided", |daemon| daemon.log().contains("would act"));
+        let metrics = daemon.metrics();
+        assert!(metrics.len() > 100, "{machine}: {}", metrics.len());
+        for (series, value) in &metrics {
+            let (name, labels) = parts(series);
+            let metric = umawarden::model::metric(name).unwrap_or_else(|| panic!("{series}"));
+            assert!((metric.least..=metric.most).contains(value), "{machine}: {series} {value}");
+            for (label, value) in &labels {
+                assert!(metric.labels.contains(label), "{machine}: {series}");
+                let closed = metric.values(label);
+                assert!(closed.is_none_or(|values| values.contains(value)), "{machine}: {series}");
+            }
+            for label in metric.labels {
+                let may_lack = metric.values(label).is_some_and(|values| values.contains(&""));
+                let is_there = labels.iter().any(|(own, _)| own == label);
+                assert!(is_there || may_lack, "{machine}: {series} lacks {label}");
+            }
+        }
+    }
 }

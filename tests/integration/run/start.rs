@@ -76,6 +76,7 @@ fn what_cannot_be_used_ends_with_2_and_names_the_place() {
         path.display().to_string()
     };
     let unknown_key = file("key.yaml", "mode: observe\nweb:\n  listen_adress: ':1'\n");
+    let wrong_path = file("path.yaml", "path: {procfs: nowhere/proc}\n");
     let bad_rule = file("rule.yaml", &ALWAYS.replace("free_bytes >= 0", "fre_bytes >= 0"));
     for (arguments, named) in [
         (&["--config.file", &*unknown_key][..], &["key.yaml:3", "listen_address"][..]),
@@ -88,6 +89,11 @@ fn what_cannot_be_used_ends_with_2_and_names_the_place() {
         (&["--web.telemetry-path", "metrics"], &["--web.telemetry-path"]),
         (&["--sampling-interval", "1h"], &["10ms to 1s"]),
         (&["--storage.retention.size", "little"], &["--storage.retention.size"]),
+        (&["--path.procfs", "nowhere"], &["cannot read nowhere", "no such file", "--path.procfs"]),
+        (&["--path.sysfs", "/etc/passwd"], &["/etc/passwd", "no folder", "--path.sysfs"]),
+        (&["--path.kmsg", "/nowhere/kmsg"], &["/nowhere/kmsg", "no such file", "--path.kmsg"]),
+        (&["--path.kmsg", "/tmp"], &["/tmp", "it is a folder", "--path.kmsg"]),
+        (&["--config.file", &*wrong_path], &["nowhere/proc", "path: {procfs: …}"]),
         (&["argument"], &["argument"]),
     ] {
         let said = refused(arguments);

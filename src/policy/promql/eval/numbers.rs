@@ -3,7 +3,7 @@
 use super::super::syntax::BinaryOp;
 
 /// The value of an arithmetic operator.
-pub(super) fn arithmetic(op: BinaryOp, left: f64, right: f64) -> f64 {
+pub(in crate::policy::promql) fn arithmetic(op: BinaryOp, left: f64, right: f64) -> f64 {
     match op {
         BinaryOp::Add => left + right,
         BinaryOp::Subtract => left - right,
@@ -17,7 +17,7 @@ pub(super) fn arithmetic(op: BinaryOp, left: f64, right: f64) -> f64 {
 }
 
 /// Whether a comparison holds.
-pub(super) fn compares(op: BinaryOp, left: f64, right: f64) -> bool {
+pub(in crate::policy::promql) fn compares(op: BinaryOp, left: f64, right: f64) -> bool {
     match op {
         BinaryOp::Equal => left == right,
         BinaryOp::NotEqual => left != right,

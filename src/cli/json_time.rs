@@ -1,0 +1,80 @@
+//! Entries as JSON lines: how times and durations stand in `history --json` and `replay --json`.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::{Serialize, Serializer};
+
+use crate::model::{Assessment, Moment, Outcome, RuleId};
+
+/// One line.
+#[derive(Debug, Serialize)]
+pub(super) struct Object<'a, T> {
+    #[serde(serialize_with = "milliseconds")]
+    time: Timestamp,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    uptime_seconds: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    boot_id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kind: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    side: Option<&'static str>,
+    #[serde(flatten)]
+    entry: &'a T,
+}
+
+impl<'a, T> Object<'a, T> {
+    pub(super) fn new(time: Timestamp, entry: &'a T) -> Self {
+        Self { time, uptime_seconds: None, boot_id: None, kind: None, side: None, entry }
+    }
+
+    /// For entries that do not say their kind themselves.
+    pub(super) fn of_kind(self, kind: &'static str) -> Self {
+        Self { kind: Some(kind), ..self }
+    }
+
+    /// The time, on the clock since the boot.
+    pub(super) fn at(self, at: Moment) -> Self {
+        Self { uptime_seconds: Some(at.uptime.as_secs_f64()), ..self }
+    }
+
+    pub(super) fn in_boot(self, boot_id: &'a str) -> Self {
+        Self { boot_id: Some(boot_id), ..self }
+    }
+
+    /// Which side of a comparison has it.
+    pub(super) fn of_side(self, side: &'static str) -> Self {
+        Self { side: Some(side), ..self }
+    }
+}
+
+/// An outcome, and what the journal knows about it.
+#[derive(Debug, Serialize)]
+pub(super) struct OutcomeObject<'a> {
+    rule: Option<&'a RuleId>,
+    #[serde(flatten)]
+    outcome: &'a Outcome,
+    #[serde(serialize_with = "seconds")]
+    took_seconds: Duration,
+    assessment: Option<&'a Assessment>,
+}
+
+impl<'a> OutcomeObject<'a> {
+    pub(super) fn new(
+        rule: Option<&'a RuleId>,
+        outcome: &'a Outcome,
+        assessment: Option<&'a Assessment>,
+    ) -> Self {
+        Self { rule, outcome, took_seconds: outcome.took, assessment }
+    }
+}
+
+/// RFC 3339 in UTC, always with three digits, so that the order of texts is that of times.
+pub(super) fn milliseconds<S: Serializer>(time: &Timestamp, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(&format_args!("{time:.3}"))
+}
+
+fn seconds<S: Serializer>(duration: &Duration, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_f64(duration.as_secs_f64())
+}

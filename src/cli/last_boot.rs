@@ -1,0 +1,371 @@
+//! `umawarden history --last-boot`: what the black box holds.
+
+use std::io::{BufWriter, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context;
+use jiff::Timestamp;
+use rustix::time::{ClockId, clock_gettime};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use super::Exit;
+use super::history::{append, printable, size};
+use crate::journal::black_box::{
+    BootId, EndOfBoot, Folder, Header, LastEvent, Previous, Record, Recovered, Signal, recover,
+};
+use crate::model::{KernelEvent, Moment, Reading, as_number};
+
+/// What the black box has not.
+const OF_THE_JOURNAL: [&str; 5] = ["since", "until", "kind", "rule", "limit"];
+
+/// Arguments that ask the black box.
+#[derive(Debug, clap::Args)]
+pub struct LastBootArguments {
+    /// The last seconds of the boot before this one, from the black box.
+    #[arg(long, conflicts_with = "boot", conflicts_with_all = OF_THE_JOURNAL)]
+    last_boot: bool,
+    /// The same of the boot whose id begins so.
+    #[arg(long, value_name = "ID", conflicts_with_all = OF_THE_JOURNAL)]
+    boot: Option<String>,
+    /// How many seconds of it; 0 for all that are left.
+    #[arg(long, value_name = "N", default_value_t = 60)]
+    seconds: usize,
+    /// Where proc is mounted: it says which boot this is.
+    #[arg(long = "path.procfs", value_name = "FOLDER", default_value = "/proc")]
+    procfs: PathBuf,
+}
+
+impl LastBootArguments {
+    /// Whether the black box is asked, and not the journal.
+    pub(super) fn is_asked(&self) -> bool {
+        self.last_boot || self.boot.is_some()
+    }
+}
+
+/// Shows a boot.
+pub(super) fn execute(
+    arguments: &LastBootArguments,
+    storage: &Path,
+    json: bool,
+) -> anyhow::Result<Exit> {
+    let folder = Folder::read(storage)?;
+    let place = folder.path().display();
+    anyhow::ensure!(
+        folder.path().is_dir(),
+        "there is no black box at {place}: give the daemon's directory with --storage.path (under \
+         systemd mostly /var/lib/umawarden); it begins with `umawarden run`, unless \
+         recording.black_box is 0"
+    );
+    for (path, why) in folder.unusable() {
+        eprintln!("umawarden: {} is left out: {why}", path.display());
+    }
+    let current = current_boot(&arguments.procfs);
+    let Some(index) = choose(&folder, arguments.boot.as_deref(), current)? else {
+        eprintln!("The black box in {place} knows of no boot before this one yet.");
+        return Ok(Exit::Fine);
+    };
+    let (path, header) = &folder.files()[index];
+    let recovered = recover(path)?;
+    let last = recovered.records.last();
+    let running = header.boot_id == current && !current.is_empty();
+    let end = (!running).then(|| folder.end_of(index, current, last, now()));
+    let shown = Shown { header, end, recovered: &recovered, seconds: arguments.seconds };
+    let mut output = BufWriter::new(std::io::stdout().lock());
+    let written = if json { shown.as_json(&mut output) } else { shown.as_table(&mut output) };
+    match written.and_then(|()| output.flush()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
+        written => written.context("writing the last seconds")?,
+    }
+    Ok(Exit::Fine)
+}
+
+fn now() -> Moment {
+    let uptime = clock_gettime(ClockId::Boottime);
+    let seconds = u64::try_from(uptime.tv_sec).unwrap_or(0);
+    Moment { uptime: Duration::from_secs(seconds), utc: Timestamp::now() }
+}
+
+/// Empty where the kernel does not tell; then every boot counts as one before.
+fn current_boot(procfs: &Path) -> BootId {
+    let id = std::fs::read_to_string(procfs.join("sys/kernel/random/boot_id"));
+    BootId::new(id.unwrap_or_default().trim())
+}
+
+fn choose(folder: &Folder, asked: Option<&str>, current: BootId) -> anyhow::Result<Option<usize>> {
+    let files = folder.files();
+    let Some(asked) = asked else {
+        let ended =
+            |(_, header): &(PathBuf, Header)| header.boot_id != current || current.is_empty();
+        return Ok(files.iter().rposition(ended));
+    };
+    let begins = |(_, header): &(PathBuf, Header)| header.boot_id.as_str().starts_with(asked);
+    if let Some(index) = files.iter().rposition(begins) {
+        return Ok(Some(index));
+    }
+    let known: Vec<&str> = files.iter().map(|(_, header)| header.boot_id.as_str()).collect();
+    anyhow::bail!(
+        "the black box in {} knows no boot {asked:?}; it has {}",
+        folder.path().display(),
+        if known.is_empty() { "none".to_owned() } else { known.join(", ") }
+    )
+}
+
+struct Shown<'a> {
+    header: &'a Header,
+    /// `None`: the boot goes on.
+    end: Option<Previous>,
+    recovered: &'a Recovered,
+    seconds: usize,
+}
+
+impl Shown<'_> {
+    /// The records within the last so many seconds.
+    fn records(&self) -> &[Record] {
+        let records = &self.recovered.records;
+        let (Some(last), 1..) = (records.last(), self.seconds) else { return records };
+        let reach = Duration::from_secs(self.seconds as u64);
+        let Some(from) = last.at.uptime.checked_sub(reach) else { return records };
+        &records[records.partition_point(|record| record.at.uptime <= from)..]
+    }
+
+    fn as_table(&self, to: &mut impl Write) -> std::io::Result<()> {
+        writeln!(to, "{}", self.headline())?;
+        if self.recovered.damaged > 0 {
+            writeln!(to, "{} damaged records are left out.", self.recovered.damaged)?;
+        }
+        let records = self.records();
+        let Some(last) = records.last() else { return Ok(()) };
+        writeln!(
+            to,
+            "\n{:>9} {:>10} {:>10} {:>10} {:>10} {:>11} {:>9} {:>9} {:>9}  remarks",
+            "second",
+            "free",
+            "available",
+            "reserve",
+            "cache",
+            "unaccounted",
+            "mem some",
+            "mem full",
+            "io full"
+        )?;
+        let mut before: Option<&Record> = None;
+        for record in records {
+            let line = row(record, before, last);
+            writeln!(to, "{}", line.trim_end())?;
+            before = Some(record);
+        }
+        Ok(())
+    }
+
+    fn headline(&self) -> String {
+        let boot = printable(self.header.boot_id.as_str());
+        let Some(last) = self.recovered.records.last() else {
+            return format!("Boot {boot}: no record of it is left.");
+        };
+        let Some(end) = &self.end else {
+            return format!("Boot {boot} is this one, and goes on.");
+        };
+        let at = last.at.utc;
+        let gap = match end.gap_ms {
+            Some(gap) if gap >= 0 => format!("{} before the next boot began", span(gap)),
+            Some(gap) => format!(
+                "{} after the next boot began, as the wall clock says, which was set in between",
+                span(gap)
+            ),
+            None => "and when the next boot began is not known".to_owned(),
+        };
+        match end.end {
+            EndOfBoot::Clean => {
+                format!("Boot {boot} ended in order: umawarden was stopped at {at}, {gap}.")
+            }
+            EndOfBoot::Unclean => format!(
+                "Boot {boot} did not end in order: its last record is of {at}, {gap}. (Where \
+                 umawarden itself was killed before that, only this is known.)"
+            ),
+            EndOfBoot::Unknown => format!(
+                "How boot {boot} ended is not known: its last record is of {at}{}, {gap}, and \
+                 nothing was recorded after that.",
+                if last.closed { ", when umawarden was stopped in order" } else { "" }
+            ),
+        }
+    }
+
+    fn as_json(&self, to: &mut impl Write) -> std::io::Result<()> {
+        let last = self.recovered.records.last();
+        let mut object = Map::new();
+        object.insert("kind".to_owned(), json!("boot"));
+        object.insert("boot_id".to_owned(), json!(self.header.boot_id.as_str()));
+        let end = self.end.map_or("running", |end| end.end.name());
+        object.insert("end".to_owned(), json!(end));
+        object.insert("last_record".to_owned(), json!(last.map(|record| record.at.utc)));
+        let gap = self.end.and_then(|end| end.gap_ms);
+        object.insert("gap_seconds".to_owned(), json!(gap.map(|ms| ms as f64 / 1000.0)));
+        object.insert("records".to_owned(), json!(self.recovered.records.len()));
+        object.insert("damaged_records".to_owned(), json!(self.recovered.damaged));
+        serde_json::to_writer(&mut *to, &object)?;
+        writeln!(to)?;
+        for record in self.records() {
+            serde_json::to_writer(&mut *to, &second(record, last.unwrap_or(record)))?;
+            writeln!(to)?;
+        }
+        Ok(())
+    }
+}
+
+/// Seconds to the last record; on the clock that does not jump.
+fn before_end(record: &Record, last: &Record) -> f64 {
+    let before = last.at.uptime.saturating_sub(record.at.uptime).as_millis();
+    // Not -0, and no more digits than there are.
+    if before == 0 { 0.0 } else { before as f64 / -1000.0 }
+}
+
+fn row(record: &Record, before: Option<&Record>, last: &Record) -> String {
+    let bytes = |signal| match record.get(signal) {
+        Reading::Value(bytes) => size(bytes),
+        absent => word(absent).to_owned(),
+    };
+    let share = |signal| match record.get(signal) {
+        Reading::Value(ratio) => format!("{:.1} %", ratio * 100.0),
+        absent => word(absent).to_owned(),
+    };
+    format!(
+        "{:>7.1} s {:>10} {:>10} {:>10} {:>10} {:>11} {:>9} {:>9} {:>9}  {}",
+        before_end(record, last),
+        bytes(Signal::Free),
+        bytes(Signal::Available),
+        bytes(Signal::Reserve),
+        bytes(Signal::PageCache),
+        bytes(Signal::Unaccounted),
+        share(Signal::MemorySome),
+        share(Signal::MemoryFull),
+        share(Signal::IoFull),
+        printable(&remarks(record, before)),
+    )
+}
+
+fn word(absent: Reading<f64>) -> &'static str {
+    if absent == Reading::Failed { "failed" } else { "-" }
+}
+
+/// What is worth a word in a second.
+fn remarks(record: &Record, before: Option<&Record>) -> String {
+    let mut remarks = Vec::new();
+    if record.missed > 0 {
+        remarks.push(format!("{} s before this without a record", record.missed));
+    }
+    if let Some(age) = record.loop_age.filter(|age| *age >= Duration::from_secs(2)) {
+        remarks.push(format!("the loop stood still for {:.1} s", age.as_secs_f64()));
+    }
+    if let Some(took) = record.write_took.filter(|took| *took >= Duration::from_millis(500)) {
+        remarks.push(format!("the disk took {:.1} s before", took.as_secs_f64()));
+    }
+    let news = record
+        .last_event
+        .filter(|event| before.is_none_or(|before| before.last_event.as_ref() != Some(event)));
+    if let Some(event) = news {
+        let mut text = event.kind.as_str().to_owned();
+        if !event.detail.is_empty() {
+            append(&mut text, format_args!(" ({})", event.detail.as_str()));
+        }
+        remarks.push(text);
+    }
+    if record.rules.firing > 0 {
+        remarks.push(format!("firing: {}", record.firing.as_str()));
+    }
+    if record.rules.unknown > 0 {
+        remarks.push(format!("{} rules unknown", record.rules.unknown));
+    }
+    if record.closed {
+        remarks.push("umawarden was stopped in order".to_owned());
+    }
+    remarks.join("; ")
+}
+
+#[derive(Serialize)]
+struct Number(#[serde(with = "as_number")] Reading<f64>);
+
+fn second(record: &Record, last: &Record) -> Value {
+    let seconds = |duration: Option<Duration>| duration.map(|duration| duration.as_secs_f64());
+    let firing: Vec<&str> = record.firing.as_str().split_whitespace().collect();
+    let mut object = json!({
+        "time": record.at.utc,
+        "kind": "second",
+        "seconds_to_end": before_end(record, last),
+        "uptime_seconds": record.at.uptime.as_secs_f64(),
+        "sequence": record.sequence,
+        "closed": record.closed,
+        "loop_age_seconds": seconds(record.loop_age),
+        "write_seconds": seconds(record.write_took),
+        "missed_seconds": record.missed,
+    });
+    if let Value::Object(object) = &mut object {
+        for signal in Signal::ALL {
+            object.insert(signal.name().to_owned(), json!(Number(record.get(*signal))));
+        }
+        object.insert("rules_firing".to_owned(), json!(record.rules.firing));
+        object.insert("rules_pending".to_owned(), json!(record.rules.pending));
+        object.insert("rules_unknown".to_owned(), json!(record.rules.unknown));
+        object.insert("firing".to_owned(), json!(firing));
+        object.insert("last_event".to_owned(), json!(record.last_event.map(event_object)));
+    }
+    object
+}
+
+fn event_object(event: LastEvent) -> Value {
+    json!({
+        "kind": event.kind.as_str(),
+        "time": event.utc,
+        "seq": event.seq,
+        "detail": event.detail.as_str(),
+    })
+}
+
+/// Milliseconds for people: `13m 20s`.
+fn span(ms: i64) -> String {
+    let seconds = ms.unsigned_abs() / 1000;
+    humantime::format_duration(Duration::from_secs(seconds)).to_string()
+}
+
+/// The event in one line.
+pub(super) fn event_text(event: &KernelEvent) -> String {
+    let KernelEvent::UncleanBoot {
+        ended_boot_id,
+        last_record,
+        gap_seconds,
+        memory_free_bytes,
+        memory_available_bytes,
+        memory_unaccounted_bytes,
+        last_event,
+        firing,
+        ..
+    } = event
+    else {
+        return String::new();
+    };
+    let mut text = format!("boot {ended_boot_id} did not end in order");
+    if let Some(last) = last_record {
+        append(&mut text, format_args!(", last seen at {last}"));
+    }
+    if let Some(gap) = gap_seconds.filter(|gap| *gap >= 0.0) {
+        let gap = span((gap * 1000.0) as i64);
+        append(&mut text, format_args!(", {gap} before this one began"));
+    }
+    for (name, bytes) in [
+        ("free", memory_free_bytes),
+        ("available", memory_available_bytes),
+        ("unaccounted", memory_unaccounted_bytes),
+    ] {
+        if let Some(bytes) = bytes {
+            append(&mut text, format_args!("; {name} {}", size(*bytes)));
+        }
+    }
+    if let Some(last) = last_event {
+        append(&mut text, format_args!("; last event {last}"));
+    }
+    if !firing.is_empty() {
+        append(&mut text, format_args!("; firing {}", firing.join(", ")));
+    }
+    text
+}

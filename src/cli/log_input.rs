@@ -1,0 +1,284 @@
+//! Kernel logs as files and streams: lines of any length, JSON of one line, wall times without a
+//! zone or a year, and bytes that are no log at all.
+
+use std::io::{self, BufRead, Read};
+use std::path::Path;
+use std::time::SystemTime;
+
+use anyhow::Context;
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+
+use crate::parse::dmesg::{JsonRecords, LogText, Message, begins_with_records};
+
+pub(super) const STANDARD_INPUT: &str = "standard input";
+
+/// Longer lines are cut here while reading.
+const LONGEST_LINE: usize = 64 * 1024;
+
+/// Of a text at most one byte in so many is none of a text.
+const ODD_BYTE_IN: u64 = 10;
+
+/// A log that is about to be read.
+pub(super) struct LogInput<R> {
+    input: R,
+    /// How people know it.
+    name: String,
+    /// Nothing in it is newer, but for clocks that differ.
+    newest: Timestamp,
+    /// `None` where this machine's is set to what it does not know.
+    zone: Option<TimeZone>,
+}
+
+/// What had been read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ReadAs {
+    /// A log, or at least a text.
+    Text,
+    /// No line with a log's stamp, and much that is no text.
+    Bytes,
+}
+
+/// How a wall time was made out that the log does not tell with its zone.
+pub(super) fn utc_from(message: &Message) -> Option<&'static str> {
+    let local = message.local.as_ref().filter(|_| message.utc.is_some())?;
+    Some(if local.year_is_known() { "local_time" } else { "local_time_without_year" })
+}
+
+/// Why bytes that gave nothing are not taken for a log without findings.
+pub(super) fn not_a_log(name: &str) -> anyhow::Error {
+    anyhow::anyhow!(
+        "{name} is no kernel log: no line of it has a stamp and much of it is no text; give what \
+         `dmesg` or `journalctl -k` prints, or a recording"
+    )
+}
+
+impl<R: BufRead> LogInput<R> {
+    /// A log of which nothing is newer than `newest`; now, where that is not known.
+    pub(super) fn new(input: R, name: &str, newest: Option<SystemTime>) -> Self {
+        let newest = newest.and_then(|time| Timestamp::try_from(time).ok());
+        let newest = newest.unwrap_or_else(Timestamp::now);
+        Self { input, name: name.to_owned(), newest, zone: own_zone() }
+    }
+
+    /// Gives each message, its wall time made out where that is possible.
+    pub(super) fn read(
+        mut self,
+        reader_of_text: &str,
+        take: &mut dyn FnMut(Message) -> anyhow::Result<()>,
+    ) -> anyhow::Result<ReadAs> {
+        self.refuse_other_forms(reader_of_text)?;
+        let Self { input, name, newest, zone } = self;
+        let mut take = |mut message: Message| {
+            if message.utc.is_none()
+                && let (Some(local), Some(zone)) = (&message.local, &zone)
+            {
+                message.utc = local.resolve(zone, newest);
+            }
+            take(message)
+        };
+        let mut log = LogText::new();
+        let (mut bytes, mut odd) = (0, 0);
+        each_line(input, &name, |line| {
+            bytes += line.len() as u64;
+            odd += odd_bytes(line);
+            match log.feed(line) {
+                Some(message) => take(message),
+                None => Ok(()),
+            }
+        })?;
+        let is_log = log.has_stamps();
+        if let Some(message) = log.finish() {
+            take(message)?;
+        }
+        let is_text = odd.saturating_mul(ODD_BYTE_IN) <= bytes;
+        Ok(if is_log || is_text { ReadAs::Text } else { ReadAs::Bytes })
+    }
+
+    fn refuse_other_forms(&mut self, reader_of_text: &str) -> anyhow::Result<()> {
+        let name = &self.name;
+        let head = self.input.fill_buf().with_context(|| format!("cannot read {name}"))?;
+        if let Some((what, reader)) = no_text(head) {
+            if name == STANDARD_INPUT {
+                anyhow::bail!("{name} is {what}: pipe it through `{reader}` first");
+            }
+            anyhow::bail!("{name} is {what}: give it as `{reader} {name} | {reader_of_text} -`");
+        }
+        if let Some(form) = journal_fields(head) {
+            anyhow::bail!(
+                "{name} is in the journal's {form} form: write it with `-o json` instead"
+            );
+        }
+        Ok(())
+    }
+}
+
+/// The zone in which this machine tells its time: UTC where none is set, as for the C library.
+fn own_zone() -> Option<TimeZone> {
+    match TimeZone::try_system() {
+        Ok(zone) => Some(zone),
+        Err(_) if std::env::var_os("TZ").is_none_or(|zone| zone.is_empty()) => Some(TimeZone::UTC),
+        Err(error) => {
+            eprintln!("umawarden: times without a zone cannot be told in UTC: TZ: {error}");
+            None
+        }
+    }
+}
+
+/// When a file was written last, which is after all that it tells.
+pub(super) fn written(path: &Path) -> Option<SystemTime> {
+    let metadata = path.metadata().ok().filter(std::fs::Metadata::is_file)?;
+    metadata.modified().ok()
+}
+
+/// Bytes that stand in no text.
+fn odd_bytes(line: &[u8]) -> u64 {
+    let odd = |byte: &u8| matches!(byte, 0..=8 | 0x0b | 0x0e..=0x1a | 0x1c..=0x1f | 0x7f);
+    let mut count = 0;
+    for chunk in line.utf8_chunks() {
+        let controls = chunk.valid().as_bytes().iter().filter(|byte| odd(byte)).count();
+        count += (controls + chunk.invalid().len()) as u64;
+    }
+    count
+}
+
+/// Gives each line without its end, or each record of a JSON document on one line; long ones are
+/// cut. In bounded memory.
+fn each_line(
+    mut input: impl BufRead,
+    name: &str,
+    mut take: impl FnMut(&[u8]) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let cannot_read = || format!("cannot read {name}");
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let room = u64::try_from(LONGEST_LINE).unwrap_or(u64::MAX);
+        let read = input.by_ref().take(room).read_until(b'\n', &mut line);
+        if read.with_context(cannot_read)? == 0 {
+            return Ok(());
+        }
+        let is_whole = line.last() == Some(&b'\n');
+        if begins_with_records(&line) {
+            let mut records = JsonRecords::new();
+            let mut rest = Rest { input: &mut input, is_over: is_whole };
+            while !line.is_empty() {
+                for record in line.drain(..).filter_map(|byte| records.push(byte)) {
+                    take(&record)?;
+                }
+                rest.read(&mut line).with_context(cannot_read)?;
+            }
+            records.finish().map_or(Ok(()), |record| take(&record))?;
+            continue;
+        }
+        if is_whole {
+            line.pop();
+        } else if line.len() >= LONGEST_LINE {
+            skip_line(&mut input).with_context(cannot_read)?;
+        }
+        take(&line)?;
+    }
+}
+
+/// What is left of a line.
+struct Rest<'i, R> {
+    input: &'i mut R,
+    is_over: bool,
+}
+
+impl<R: BufRead> Rest<'_, R> {
+    /// The next piece; nothing at the line's end.
+    fn read(&mut self, line: &mut Vec<u8>) -> io::Result<()> {
+        if !self.is_over {
+            let room = u64::try_from(LONGEST_LINE).unwrap_or(u64::MAX);
+            let read = self.input.by_ref().take(room).read_until(b'\n', line)?;
+            self.is_over = read == 0 || line.last() == Some(&b'\n');
+        }
+        Ok(())
+    }
+}
+
+/// What a file that begins like this is instead of a log's text, and what makes text of it. Read as
+/// text it would tell nothing, which would look like a log without findings.
+fn no_text(head: &[u8]) -> Option<(&'static str, &'static str)> {
+    const FORMS: [(&[u8], &str, &str); 6] = [
+        (b"\x1f\x8b", "compressed by gzip", "zcat"),
+        (b"\xfd7zXZ\0", "compressed by xz", "xzcat"),
+        (b"\x28\xb5\x2f\xfd", "compressed by zstd", "zstdcat"),
+        (b"\x04\x22\x4d\x18", "compressed by lz4", "lz4cat"),
+        (b"LPKSHHRH", "a binary journal", "journalctl --file"),
+        (b"BZh", "compressed by bzip2", "bzcat"),
+    ];
+    // PowerShell writes this when it redirects; mere bytes that are no UTF-8 are a damaged log.
+    if matches!(head, [0xff, 0xfe, _, 0, ..] | [0xfe, 0xff, 0, _, ..]) {
+        return Some(("UTF-16", "iconv -f UTF-16 -t UTF-8"));
+    }
+    let (magic, what, reader) = FORMS.iter().find(|(magic, _, _)| head.starts_with(magic))?;
+    let chance = magic == b"BZh" && head.get(4..10) != Some(b"1AY&SY");
+    (!chance).then_some((what, reader))
+}
+
+/// A form of the journal with a field a line. A message may hold what looks like further fields, so
+/// it cannot be read line by line.
+fn journal_fields(head: &[u8]) -> Option<&'static str> {
+    if head.starts_with(b"__CURSOR=") || head.starts_with(b"__REALTIME_TIMESTAMP=") {
+        return Some("export");
+    }
+    let mut lines = head.split(|byte| *byte == b'\n').filter(|line| !line.starts_with(b"-- "));
+    let first = lines.next()?;
+    first.windows(4).any(|four| four == b" [s=").then_some("verbose")
+}
+
+fn skip_line(input: &mut impl BufRead) -> io::Result<()> {
+    loop {
+        let buffer = input.fill_buf()?;
+        if buffer.is_empty() {
+            return Ok(());
+        }
+        let end = buffer.iter().position(|byte| *byte == b'\n');
+        let used = end.map_or(buffer.len(), |end| end + 1);
+        input.consume(used);
+        if end.is_some() {
+            return Ok(());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(text: &[u8]) -> Vec<Vec<u8>> {
+        let mut found = Vec::new();
+        each_line(text, "x", |line| {
+            found.push(line.to_vec());
+            Ok(())
+        })
+        .unwrap();
+        found
+    }
+
+    #[test]
+    fn a_document_on_one_line_of_any_length_is_taken_apart() {
+        let record = format!("{{\"msg\":\"{}\"}}", "x".repeat(1000));
+        let text = format!("a\n[{}]\nb\n", vec![record.as_str(); 500].join(","));
+        let found = lines(text.as_bytes());
+        assert_eq!(found.len(), 502);
+        assert!(found[1..501].iter().all(|line| line == record.as_bytes()));
+        assert_eq!((&*found[0], &*found[501]), (&b"a"[..], &b"b"[..]));
+    }
+
+    #[test]
+    fn other_long_lines_are_cut_and_the_next_is_whole() {
+        let text = [vec![b'x'; 3 * LONGEST_LINE], b"\nnext".to_vec()].concat();
+        let found = lines(&text);
+        assert_eq!(found.len(), 2);
+        assert_eq!((found[0].len(), &*found[1]), (LONGEST_LINE, &b"next"[..]));
+    }
+
+    #[test]
+    fn text_of_any_language_is_text() {
+        assert_eq!(odd_bytes("[Пн сен 14] 月 ü\t\u{1b}[32m\r".as_bytes()), 0);
+        assert_eq!(odd_bytes(b"\0\x01a\xff\xfe\x7f"), 5);
+    }
+}

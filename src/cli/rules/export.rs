@@ -1,0 +1,108 @@
+//! `umawarden rules export`.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Args;
+
+use super::super::Exit;
+use super::finish;
+use crate::config::measure::duration_within;
+use crate::config::reader::load_rules;
+use crate::config::rules::{ExportOptions, prometheus_rules};
+use crate::config::settings::RuleSource;
+use crate::policy::promql::is_label_name;
+
+/// Arguments of `umawarden rules export`.
+#[derive(Debug, Args)]
+#[command(after_help = EXPORT_HELP)]
+pub struct ExportArguments {
+    /// Rule files, folders of *.yaml, or globs; none for the shipped rules.
+    #[arg(value_name = "PATH")]
+    pub paths: Vec<PathBuf>,
+
+    /// Where to write [default: standard output].
+    #[arg(long, short, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+
+    /// Labels by which Prometheus tells nodes apart; with commas or again.
+    ///
+    /// Series that Prometheus has scraped carry labels of their target. These here are added to
+    /// every on(…) and to every sum(…) and its kin, so that each node is judged by its own series
+    /// alone.
+    #[arg(long, value_name = "LABEL", value_delimiter = ',', value_parser = label,
+          default_value = "instance", conflicts_with = "as_is")]
+    pub by: Vec<Arc<str>>,
+
+    /// How often Prometheus scrapes the nodes.
+    ///
+    /// Groups are evaluated no more often than that, and shorter ranges become four times that: one
+    /// that holds a single scrape yields nothing.
+    #[arg(long, value_name = "DURATION", value_parser = scrape_interval,
+          default_value = "15s", conflicts_with = "as_is")]
+    pub scrape_interval: Duration,
+
+    /// Leave expressions and intervals as they are written.
+    #[arg(long)]
+    pub as_is: bool,
+}
+
+const EXPORT_HELP: &str = "\
+Writes the alerts of rules, without `mode` and `remedy`, as a file for `rule_files:` of Prometheus
+2.42 or later: the same groups, conditions, `for`, `keep_firing_for`, labels and annotations.
+
+umawarden looks ten times a second at one node; a Prometheus looks at many, every so often. So
+expressions are told to keep nodes apart (--by), and intervals and ranges are made long enough for
+its scrapes (--scrape-interval); a group that names no interval is left to Prometheus' own. What is
+over within seconds, Prometheus misses. --as-is leaves all that out.
+
+  umawarden rules export --output umawarden-alerts.yaml
+  umawarden rules export my-rules/ --by instance,cluster --scrape-interval 5s
+
+Exit codes: 0 written, 2 rules or the output cannot be used.";
+
+fn label(text: &str) -> Result<Arc<str>, String> {
+    match is_label_name(text) && text != "__name__" {
+        true => Ok(text.into()),
+        false => Err("not a label: letters, digits and _, not beginning with a digit".to_owned()),
+    }
+}
+
+fn scrape_interval(text: &str) -> Result<Duration, String> {
+    duration_within(text, Duration::from_millis(10), Duration::from_secs(3_600))
+}
+
+/// Runs the command.
+pub(super) fn execute(arguments: &ExportArguments) -> anyhow::Result<Exit> {
+    let source = match arguments.paths.as_slice() {
+        [] => RuleSource::Shipped,
+        paths => RuleSource::Paths(paths.to_vec()),
+    };
+    // Groups without an interval of their own keep none.
+    let (rules, remarks) = load_rules(&source, Duration::ZERO)?;
+    for remark in remarks {
+        eprintln!("umawarden: {remark}");
+    }
+    let options = match arguments.as_is {
+        true => ExportOptions::default(),
+        false => ExportOptions {
+            by: arguments.by.clone(),
+            scrape_interval: Some(arguments.scrape_interval),
+        },
+    };
+    let text = prometheus_rules(&rules, &options);
+    match &arguments.output {
+        Some(file) => {
+            fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))?;
+        }
+        None => {
+            let mut out = io::stdout().lock();
+            finish(out.write_all(text.as_bytes()), &mut out)?;
+        }
+    }
+    Ok(Exit::Fine)
+}

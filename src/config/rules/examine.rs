@@ -1,0 +1,241 @@
+//! What is no mistake in writing and yet cannot be meant: rules that never fire, remedies that
+//! never act, rules that undo each other's work.
+//!
+//! Only what can be proven is told, whatever the values on a node are.
+
+use std::sync::Arc;
+
+use crate::config::catalogue::Catalogue;
+use crate::config::decode::Findings;
+use crate::config::mistake::{Mistake, SourceText};
+use crate::config::yaml::{self, Content, Node};
+use crate::model::{Action, Mode};
+use crate::policy::promql::{Effort, ExprError, Facts};
+use crate::policy::rule::{Query, Remedy, Rule, RuleSet};
+
+/// What was found in rules that can be loaded.
+#[derive(Debug, Default)]
+pub struct Examined {
+    /// Each at its place, file by file.
+    pub findings: Vec<Mistake>,
+    /// Whether there were so many rules that not each could be compared with each.
+    pub is_partial: bool,
+}
+
+/// Examines rules that were read from these files without a mistake.
+pub fn examine(files: &[SourceText], rules: &RuleSet) -> Examined {
+    let mut groups = rules.groups.iter();
+    let mut all_findings: Vec<Findings<'_>> = Vec::new();
+    let mut acting: Vec<Acting<'_>> = Vec::new();
+    for source in files {
+        let mut findings = Findings::new(source);
+        let mut written = Vec::new();
+        if let Ok(root) = yaml::parse(source) {
+            for (node, group) in entries(&root, "groups").iter().zip(groups.by_ref()) {
+                written.extend(entries(node, "rules").iter().cloned().zip(&group.rules));
+            }
+        }
+        if written.is_empty() {
+            findings
+                .add(0..0, "there are no rules in this file")
+                .hint("write groups: [{name: …, rules: [{alert: …, expr: …}]}], or leave it out");
+        }
+        for (node, rule) in written {
+            let placed = Placed { rule, node };
+            let facts = one_rule(&placed, &mut findings);
+            acting.extend(Acting::of(placed, facts, all_findings.len()));
+        }
+        all_findings.push(findings);
+    }
+    let is_partial = !together(&acting, &mut all_findings);
+    let findings = all_findings.into_iter().flat_map(Findings::into_mistakes).collect();
+    Examined { findings, is_partial }
+}
+
+/// The entries of the list under a key.
+fn entries<'n>(node: &'n Node, key: &str) -> &'n [Arc<Node>] {
+    match value(node, key).map(|node| &node.content) {
+        Some(Content::List(entries)) => entries,
+        _ => &[],
+    }
+}
+
+fn value<'n>(node: &'n Node, key: &str) -> Option<&'n Arc<Node>> {
+    let Content::Map(pairs) = &node.content else { return None };
+    pairs.iter().find(|(name, _)| name.text() == Some(key)).map(|(_, value)| value)
+}
+
+/// A rule and where it is written.
+struct Placed<'r> {
+    rule: &'r Rule,
+    node: Arc<Node>,
+}
+
+impl Placed<'_> {
+    fn expr(&self) -> &Node {
+        value(&self.node, "expr").unwrap_or(&self.node)
+    }
+
+    fn aim(&self) -> &Node {
+        let remedy = value(&self.node, "remedy").unwrap_or(&self.node);
+        value(remedy, "aim").unwrap_or(remedy)
+    }
+
+    fn alert(&self) -> &Node {
+        value(&self.node, "alert").unwrap_or(&self.node)
+    }
+}
+
+/// What follows from a rule's two expressions.
+struct RuleFacts {
+    expr: Facts,
+    aim: Option<Facts>,
+}
+
+fn aim_of(rule: &Rule) -> Option<&Query> {
+    rule.remedy.as_ref().and_then(|remedy| remedy.aim.as_ref())
+}
+
+/// Finds what is wrong with one rule alone.
+fn one_rule(placed: &Placed<'_>, findings: &mut Findings<'_>) -> RuleFacts {
+    let rule = placed.rule;
+    query("expr", &rule.expr, placed.expr(), "this rule never fires", findings);
+    let expr = rule.expr.expr.facts(&Catalogue);
+    let aim = aim_of(rule).map(|aim| {
+        query("aim", aim, placed.aim(), "it is never met", findings);
+        aim.expr.facts(&Catalogue)
+    });
+    let met = aim
+        .as_ref()
+        .is_some_and(|aim| expr.is_possible() && expr.implies(aim, &mut Effort::default()));
+    if met {
+        let when = match rule.keep_firing_for.is_zero() {
+            true => "never acts",
+            false => "acts at most while keep_firing_for lasts",
+        };
+        let message = format!("this aim is met whenever expr holds: the remedy {when}");
+        findings
+            .add(placed.aim().span.clone(), message)
+            .hint("aim at what expr does not say yet, or remove aim: then it is that expr ends");
+    }
+    RuleFacts { expr, aim }
+}
+
+/// Finds what one expression can never yield, and values in it that no series has.
+fn query(what: &str, query: &Query, node: &Node, consequence: &str, findings: &mut Findings<'_>) {
+    let mut add = |error: ExprError, message: String| {
+        let place = node.place_of(findings.source(), error.span);
+        let noted = findings.add(place, message);
+        if let Some(hint) = error.hint {
+            noted.hint(hint);
+        }
+    };
+    let never = query.expr.never(&Catalogue);
+    let last = never.len();
+    for (number, never) in (1..).zip(never) {
+        let message = match never.whole && number == last {
+            true => format!("{what}: {}: {consequence}", never.why.message),
+            false => format!("{what}: {}", never.why.message),
+        };
+        add(never.why, message);
+    }
+    for idle in query.expr.idle_values(&Catalogue) {
+        let message = format!("{what}: {}", idle.message);
+        add(idle, message);
+    }
+}
+
+/// A rule whose remedy touches the node.
+struct Acting<'r> {
+    placed: Placed<'r>,
+    remedy: &'r Remedy,
+    facts: RuleFacts,
+    /// Its file, by number.
+    file: usize,
+}
+
+impl<'r> Acting<'r> {
+    /// Whoever only watches or tells fights with nobody.
+    fn of(placed: Placed<'r>, facts: RuleFacts, file: usize) -> Option<Self> {
+        let remedy = placed.rule.remedy.as_ref()?;
+        let acts = remedy.steps.iter().any(touches) && placed.rule.mode != Some(Mode::Observe);
+        acts.then_some(Self { placed, remedy, facts, file })
+    }
+
+    /// What both do to the node.
+    fn shared(&self, other: &Self) -> Option<&'r Action> {
+        let theirs = |own: &&Action| {
+            touches(own) && other.remedy.steps.iter().any(|step| step.name() == own.name())
+        };
+        self.remedy.steps.iter().find(theirs)
+    }
+
+    /// The same in every detail.
+    fn repeated(&self, other: &Self) -> Option<&'r Action> {
+        let mut own = self.remedy.steps.iter().filter(|step| touches(step));
+        own.find(|step| other.remedy.steps.contains(step))
+    }
+}
+
+fn touches(action: &Action) -> bool {
+    !matches!(action, Action::Notify { .. })
+}
+
+/// Finds rules that undo or repeat each other's work; false where there were too many to look at.
+fn together(acting: &[Acting<'_>], findings: &mut [Findings<'_>]) -> bool {
+    let mut effort = Effort::default();
+    for (position, later) in acting.iter().enumerate() {
+        for earlier in &acting[..position] {
+            if effort.is_spent() {
+                return false;
+            }
+            if earlier.facts.expr.is_possible() && later.facts.expr.is_possible() {
+                pair(earlier, later, &mut effort, findings);
+            }
+        }
+    }
+    true
+}
+
+fn pair(
+    earlier: &Acting<'_>,
+    later: &Acting<'_>,
+    effort: &mut Effort,
+    findings: &mut [Findings<'_>],
+) {
+    let Some(action) = later.shared(earlier) else { return };
+    let (line, _) = findings[earlier.file].source().place(earlier.placed.alert().span.start);
+    let file = &findings[earlier.file].source().name;
+    let other = format!("{} ({file}:{line})", earlier.placed.rule.id);
+    let findings = &mut findings[later.file];
+    if let (Some(aim), Some(other_aim)) = (&later.facts.aim, &earlier.facts.aim)
+        && let Some(why) = fight([&later.facts.expr, &earlier.facts.expr], [aim, other_aim], effort)
+    {
+        let message = format!("this rule and {other} fight, both with {}: {why}", action.name());
+        findings
+            .add(later.placed.aim().span.clone(), message)
+            .hint("let one of them act alone, or give both aims that can be met together");
+        return;
+    }
+    let Some(action) = later.repeated(earlier) else { return };
+    let same = later.facts.expr.implies(&earlier.facts.expr, effort)
+        && earlier.facts.expr.implies(&later.facts.expr, effort);
+    if same {
+        let message = format!("this rule and {other} hold at the same times, and both {action}");
+        findings
+            .add(later.placed.alert().span.clone(), message)
+            .hint("keep one of them: neither's cooldown and at_most bound the other's acts");
+    }
+}
+
+/// Why two rules' aims cannot be pursued together.
+fn fight(exprs: [&Facts; 2], aims: [&Facts; 2], effort: &mut Effort) -> Option<&'static str> {
+    if !aims.iter().all(|aim| aim.is_possible()) {
+        return None;
+    }
+    if aims[0].implies(exprs[1], effort) && aims[1].implies(exprs[0], effort) {
+        return Some("whenever the aim of one is met, the other's expr holds");
+    }
+    let apart = aims[0].excludes(aims[1], effort) && !exprs[0].excludes(exprs[1], effort);
+    apart.then_some("their aims can never both be met")
+}

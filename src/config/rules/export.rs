@@ -1,0 +1,189 @@
+//! Rules as Prometheus reads them: alerts without what only this program does.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::config::catalogue::Catalogue;
+use crate::config::measure::written;
+use crate::policy::promql::Expr;
+use crate::policy::rule::{Rule, RuleGroup, RuleSet};
+use crate::policy::template::Template;
+
+/// A range should hold so many scrapes, so that one that is missed does no harm.
+const SCRAPES_IN_A_RANGE: u32 = 4;
+
+/// What is adapted for the Prometheus that will read the rules.
+#[derive(Clone, Debug, Default)]
+pub struct ExportOptions {
+    /// Labels by which Prometheus tells nodes apart; none leaves expressions as they are.
+    pub by: Vec<Arc<str>>,
+    /// How often Prometheus scrapes; `None` leaves intervals and ranges as they are.
+    pub scrape_interval: Option<Duration>,
+}
+
+/// The rules as a file of alerting rules. An `interval` of zero is left to Prometheus.
+pub fn prometheus_rules(rules: &RuleSet, options: &ExportOptions) -> String {
+    let mut out = header(rules, options);
+    out.push_str(if rules.groups.is_empty() { "groups: []\n" } else { "groups:\n" });
+    for group in &rules.groups {
+        write_group(group, options, &mut out);
+    }
+    out
+}
+
+/// Writing to a string cannot fail.
+fn push(out: &mut String, text: std::fmt::Arguments<'_>) {
+    let _written = out.write_fmt(text);
+}
+
+fn write_group(group: &RuleGroup, options: &ExportOptions, out: &mut String) {
+    push(out, format_args!("- name: {}\n", quoted(&group.name)));
+    let least = options.scrape_interval.unwrap_or_default();
+    if !group.interval.is_zero() {
+        push(out, format_args!("  interval: {}\n", written(group.interval.max(least))));
+    }
+    out.push_str(if group.rules.is_empty() { "  rules: []\n" } else { "  rules:\n" });
+    for rule in &group.rules {
+        write_rule(rule, options, out);
+    }
+}
+
+fn write_rule(rule: &Rule, options: &ExportOptions, out: &mut String) {
+    let (expr, remark) = adapted(rule, options);
+    if let Some(remark) = remark {
+        push(out, format_args!("  # {remark}\n"));
+    }
+    push(out, format_args!("  - alert: {}\n", quoted(&rule.id.alert)));
+    write_expr(expr.as_deref().unwrap_or(&rule.expr.text), out);
+    for (key, duration) in [("for", rule.hold_for), ("keep_firing_for", rule.keep_firing_for)] {
+        if !duration.is_zero() {
+            push(out, format_args!("    {key}: {}\n", written(duration)));
+        }
+    }
+    write_templates("labels", &rule.labels, out);
+    write_templates("annotations", &rule.annotations, out);
+}
+
+fn write_templates(key: &str, templates: &[(Arc<str>, Template)], out: &mut String) {
+    if templates.is_empty() {
+        return;
+    }
+    push(out, format_args!("    {key}:\n"));
+    for (name, template) in templates {
+        push(out, format_args!("      {}: {}\n", quoted(name), quoted(template.as_written())));
+    }
+}
+
+/// The expression as it must be written there, if not as it is, and what cannot be adapted.
+fn adapted(rule: &Rule, options: &ExportOptions) -> (Option<String>, Option<String>) {
+    let own = &rule.expr.expr;
+    let (separated, remark) = match options.by.as_slice() {
+        [] => (None, None),
+        labels => match own.by(labels, &Catalogue) {
+            Ok(separated) => (separated, None),
+            Err(error) => (None, Some(format!("Not told apart by node: {}.", error.message))),
+        },
+    };
+    let expr = separated.as_ref().unwrap_or(own);
+    let widened = options.scrape_interval.and_then(|interval| {
+        expr.widened((interval * SCRAPES_IN_A_RANGE).as_millis().try_into().unwrap_or(i64::MAX))
+    });
+    (widened.or(separated).map(|expr| format!("{expr:#}")), remark)
+}
+
+/// Several lines stay several lines.
+fn write_expr(expr: &str, out: &mut String) {
+    let is_plain = |line: &str| !line.is_empty() && !line.chars().any(needs_escape);
+    let lines: Vec<&str> = expr.lines().map(str::trim_end).collect();
+    let is_block = lines.len() > 1
+        && !expr.contains('\r')
+        && lines.iter().all(|line| is_plain(line))
+        && !lines[0].starts_with(' ');
+    if !is_block {
+        push(out, format_args!("    expr: {}\n", quoted(expr)));
+        return;
+    }
+    out.push_str("    expr: |-\n");
+    for line in lines {
+        push(out, format_args!("      {line}\n"));
+    }
+}
+
+/// What YAML does not take as it is, or a reader could be deceived by.
+fn needs_escape(c: char) -> bool {
+    let is_printable = matches!(c, ' '..='~' | '\u{a1}'..='\u{2027}' | '\u{2030}'..='\u{205f}')
+        || matches!(c, '\u{2070}'..='\u{d7ff}' | '\u{f900}'..='\u{fdff}' | '\u{fe10}'..='\u{fefe}')
+        || matches!(c, '\u{10000}'..='\u{dffff}');
+    !is_printable
+}
+
+/// A text in double quotes, as YAML reads them.
+fn quoted(text: &str) -> String {
+    let mut out = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => push(&mut out, format_args!("\\{c}")),
+            '\n' => out.push_str("\\n"),
+            '\t' => out.push_str("\\t"),
+            c if !needs_escape(c) => out.push(c),
+            c => match u32::from(c) {
+                code @ ..=0xff => push(&mut out, format_args!("\\x{code:02x}")),
+                code @ ..=0xffff => push(&mut out, format_args!("\\u{code:04x}")),
+                code => push(&mut out, format_args!("\\U{code:08x}")),
+            },
+        }
+    }
+    out.push('"');
+    out
+}
+
+/// Says how the file was made and what it takes to read it.
+fn header(rules: &RuleSet, options: &ExportOptions) -> String {
+    let version = env!("CARGO_PKG_VERSION");
+    let mut out = format!(
+        "# Alerting rules for Prometheus 2.42 or later, made by `umawarden rules export`\n\
+         # (version {version}) from\n"
+    );
+    let mut files: Vec<String> =
+        rules.groups.iter().map(|group| group.file.display().to_string()).collect();
+    files.dedup();
+    for file in files {
+        push(&mut out, format_args!("#   {}\n", quoted(&file)));
+    }
+    out.push_str(
+        "# Change them there and export them again. Left out: remedy and mode. Where a source\n\
+         # fails, umawarden says \"unknown\"; Prometheus sees nothing and resolves.\n",
+    );
+    match options.by.as_slice() {
+        [] => out.push_str(
+            "# Expressions are as written: for series without any label of a scraped target.\n",
+        ),
+        labels => {
+            push(&mut out, format_args!("# Nodes are told apart by {}.\n", labels.join(", ")))
+        }
+    }
+    if let Some(interval) = options.scrape_interval {
+        let (interval, range) = (written(interval), written(interval * SCRAPES_IN_A_RANGE));
+        push(
+            &mut out,
+            format_args!(
+                "# For a scrape every {interval}: no group is evaluated more often, no range is \
+                 below {range}.\n"
+            ),
+        );
+    } else if let Some(shortest) = shortest_range(rules) {
+        let (range, scrape) = (written(shortest), written(shortest / SCRAPES_IN_A_RANGE));
+        push(
+            &mut out,
+            format_args!("# The shortest range is {range}: scrape every {scrape} or more often.\n"),
+        );
+    }
+    out
+}
+
+fn shortest_range(rules: &RuleSet) -> Option<Duration> {
+    let exprs = rules.groups.iter().flat_map(|group| &group.rules).map(|rule| &rule.expr.expr);
+    let shortest_ms = exprs.filter_map(Expr::shortest_range_ms).min()?;
+    u64::try_from(shortest_ms).ok().map(Duration::from_millis)
+}

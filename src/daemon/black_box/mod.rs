@@ -1,0 +1,174 @@
+//! The black box: a thread that writes down each second on disk, whatever the loop does.
+//!
+//! It reads the values that matter most for itself, and takes the rest from the loop's last
+//! [`Status`], which the loop swaps in and never waits for. Its memory is locked, its files stay
+//! open, and a second costs no allocation; so it goes on where a process that needs a page does
+//! not. A disk that hangs keeps only this thread.
+
+mod picture;
+mod shared;
+#[cfg(test)]
+mod tests;
+mod writer;
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::thread::Builder;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+
+use super::clock;
+use crate::config::settings::Settings;
+use crate::journal::black_box::{BootId, EndOfBoot, LastBoot, Record, Signal};
+use crate::model::{Event, KernelEvent, Moment, Observation, Reading};
+use crate::policy::status::Status;
+use shared::Shared;
+use writer::Writer;
+
+/// The loop's end of the black box.
+pub(super) struct BlackBox {
+    /// `None`: it is turned off.
+    shared: Option<Arc<Shared>>,
+    thread: Option<std::thread::Thread>,
+    ended: Receiver<()>,
+    telling: Telling,
+}
+
+/// How far the loop is with telling how the boot before has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Telling {
+    /// It is not known yet.
+    Waiting,
+    /// The counter stands where it was before.
+    Counting,
+    /// The event has been told in this very second.
+    Saying,
+    /// There is nothing more to tell.
+    Told,
+}
+
+impl BlackBox {
+    /// Starts the thread, unless it is turned off. Nothing is waited for.
+    pub(super) fn start(
+        settings: &Settings,
+        boot_id: Option<&str>,
+        status: Arc<ArcSwap<Status>>,
+    ) -> Self {
+        let (end, ended) = channel();
+        let mut black_box = Self { shared: None, thread: None, ended, telling: Telling::Waiting };
+        let seconds = settings.recording.black_box.as_secs();
+        let records = u32::try_from(seconds).unwrap_or(u32::MAX);
+        if records == 0 {
+            return black_box;
+        }
+        let shared = Arc::new(Shared::new(status, clock::monotonic()));
+        let boot_id = boot_id.map(BootId::new).unwrap_or_default();
+        let mut writer = Writer::new(settings, boot_id, records, Arc::clone(&shared));
+        let thread = Builder::new().name("black-box".to_owned()).spawn(move || {
+            writer.run();
+            // The loop may have gone without waiting.
+            let _gone = end.send(());
+        });
+        match thread {
+            Ok(thread) => black_box.thread = Some(thread.thread().clone()),
+            Err(error) => {
+                tracing::error!("there is no black box: no thread for it: {error}");
+                shared.fail(format!("its thread cannot be started: {error}"));
+            }
+        }
+        black_box.shared = Some(shared);
+        black_box
+    }
+
+    /// Lets the next record know the newest event.
+    pub(super) fn note(&self, events: &[Event]) {
+        let told_by_kernel =
+            |event: &&Event| !matches!(event.kind, KernelEvent::UncleanBoot { .. });
+        if let (Some(shared), Some(event)) =
+            (&self.shared, events.iter().rev().find(told_by_kernel))
+        {
+            shared.last_event.store(Some(Arc::new(event.clone())));
+        }
+    }
+
+    /// How it fares, and once in a boot how the one before has ended. Called once a second.
+    pub(super) fn observe(&mut self, at: Moment, seen: &mut Vec<Observation>) {
+        let Some(shared) = &self.shared else { return };
+        let found = shared.last_boot.get().map(Option::as_ref);
+        let mut unclean_boots = found.flatten().map_or(0, |last| last.unclean_boots);
+        let news =
+            found.flatten().filter(|last| last.previous.end == EndOfBoot::Unclean && !last.told);
+        self.telling = match (self.telling, found, news) {
+            (Telling::Waiting, None, _) => Telling::Waiting,
+            // What is counted has to be seen before it grows: an increase needs two values.
+            (Telling::Waiting, Some(_), Some(_)) => {
+                unclean_boots = unclean_boots.saturating_sub(1);
+                Telling::Counting
+            }
+            (Telling::Counting, _, Some(last)) => {
+                seen.push(Observation::Event(event(last, at)));
+                Telling::Saying
+            }
+            // By now the journal has it, or is down.
+            _ => {
+                shared.set_told();
+                Telling::Told
+            }
+        };
+        let found = found.map(|last| (last, unclean_boots));
+        seen.push(Observation::Readings(shared.readings(clock::monotonic(), found)));
+    }
+
+    /// The program ends in order: a record says so.
+    pub(super) fn end(&self) {
+        if let Some(shared) = &self.shared {
+            shared.end();
+        }
+        if let Some(thread) = &self.thread {
+            thread.unpark();
+        }
+    }
+
+    /// Waits for that record; a thread that hangs on its disk is left behind.
+    pub(super) fn close(&self, deadline: Duration) {
+        if self.thread.is_some() && self.ended.recv_timeout(deadline).is_err() {
+            tracing::warn!(
+                "the black box' last record may be missing, since its disk is slow: the next boot \
+                 may take this one for one that did not end in order"
+            );
+        }
+    }
+}
+
+fn event(last_boot: &LastBoot, at: Moment) -> Event {
+    let last = last_boot.last.as_ref();
+    let value = |signal: Signal| last.and_then(|record| record.get(signal).value());
+    let firing = |record: &Record| -> Vec<String> {
+        record.firing.as_str().split_whitespace().map(str::to_owned).collect()
+    };
+    let kind = KernelEvent::UncleanBoot {
+        ended_boot_id: last_boot.previous.boot_id.as_str().to_owned(),
+        last_record: last.map(|record| record.at.utc),
+        gap_seconds: last_boot.previous.gap_ms.map(seconds),
+        memory_free_bytes: value(Signal::Free),
+        memory_available_bytes: value(Signal::Available),
+        memory_unaccounted_bytes: value(Signal::Unaccounted),
+        memory_pressure_full: value(Signal::MemoryFull),
+        loop_age_seconds: last.and_then(|record| record.loop_age).map(|age| age.as_secs_f64()),
+        last_event: last
+            .and_then(|record| record.last_event)
+            .map(|event| event.kind.as_str().to_owned()),
+        firing: last.map(firing).unwrap_or_default(),
+    };
+    Event { kind, utc: Some(at.utc), seq: None }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "exact up to 2^53 milliseconds")]
+fn seconds(ms: i64) -> f64 {
+    ms as f64 / 1000.0
+}
+
+fn flag(on: bool) -> Reading<f64> {
+    Reading::Value(f64::from(on))
+}

@@ -1,0 +1,115 @@
+//! From the loop's last picture, and from an event, to a record.
+
+use std::fmt::{self, Write as _};
+use std::sync::Arc;
+
+use crate::journal::black_box::{LastEvent, Record, ShortText, Signal};
+use crate::model::{Event, KernelEvent, Reading, SeriesKey};
+use crate::policy::status::{RuleState, Status};
+
+type Wanted = (Signal, &'static str, &'static [(&'static str, &'static str)]);
+
+const WANTED: [Wanted; 8] = [
+    (Signal::Reserve, "uma_memory_reserve_bytes", &[]),
+    (Signal::LowWatermark, "uma_memory_watermark_bytes", &[("watermark", "low")]),
+    (Signal::Contiguous, "uma_memory_contiguous_bytes", &[("block", "2MiB")]),
+    (Signal::PerCpuLists, "uma_memory_per_cpu_lists_bytes", &[]),
+    (Signal::DirectScans, "uma_memory_reclaim_scanned_pages_total", &[("reclaimer", "direct")]),
+    (Signal::MajorFaults, "uma_memory_major_page_faults_total", &[]),
+    (Signal::SwapOut, "uma_swap_out_pages_total", &[]),
+    (Signal::OomKills, "uma_memory_oom_kills_total", &[]),
+];
+
+/// Knows where in a picture the wanted values stand.
+pub(super) struct Picture {
+    series: Arc<[SeriesKey]>,
+    places: [Option<usize>; WANTED.len()],
+}
+
+impl Picture {
+    pub(super) fn new() -> Self {
+        Self { series: Arc::new([]), places: [None; WANTED.len()] }
+    }
+
+    /// Takes over what the loop knew.
+    pub(super) fn copy(&mut self, status: &Status, to: &mut Record) {
+        if !Arc::ptr_eq(&self.series, &status.series) {
+            self.find(&status.series);
+        }
+        to.loop_age = Some(to.at.uptime.saturating_sub(status.at.uptime));
+        for ((signal, ..), place) in WANTED.iter().zip(self.places) {
+            let value = place.and_then(|place| status.values.get(place).copied());
+            to.set(*signal, value.unwrap_or(Reading::Unsupported));
+        }
+        for rule in status.rules.iter() {
+            let count = match rule.state {
+                RuleState::Inactive => continue,
+                RuleState::Pending => &mut to.rules.pending,
+                RuleState::Firing => &mut to.rules.firing,
+                RuleState::Unknown => &mut to.rules.unknown,
+            };
+            *count = count.saturating_add(1);
+            if rule.state == RuleState::Firing {
+                let blank = if to.firing.is_empty() { "" } else { " " };
+                to.firing.push(blank);
+                to.firing.push(&rule.rule.alert);
+            }
+        }
+    }
+
+    fn find(&mut self, series: &Arc<[SeriesKey]>) {
+        self.series = Arc::clone(series);
+        for ((_, name, labels), place) in WANTED.iter().zip(&mut self.places) {
+            *place = series.iter().position(|key| {
+                let labels_there = key.labels.iter().map(|(name, value)| (&**name, &**value));
+                *key.name == **name && labels_there.eq(labels.iter().copied())
+            });
+        }
+    }
+}
+
+/// What fits of an event.
+pub(super) fn last_event(event: &Event) -> LastEvent {
+    let mut detail = ShortText::default();
+    // A short text takes what fits and never fails.
+    let _cut = write!(detail, "{}", Detail(&event.kind));
+    let kind = ShortText::new(event.kind.kind());
+    LastEvent { utc: event.utc, seq: event.seq, kind, detail }
+}
+
+struct Detail<'a>(&'a KernelEvent);
+
+impl fmt::Display for Detail<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            KernelEvent::NvNoMemory { function, location, .. } => {
+                f.write_str(location.as_deref().unwrap_or(function))
+            }
+            KernelEvent::NvAllocFailed { function, bytes } => {
+                write!(f, "{function}, {bytes} bytes")
+            }
+            KernelEvent::Xid { xid, pci, process, .. } => {
+                write!(f, "Xid {xid} on {pci}, {}", process.as_deref().unwrap_or("nobody named"))
+            }
+            KernelEvent::OomKill { pid, comm, .. }
+            | KernelEvent::OomReaped { pid, comm }
+            | KernelEvent::OomUnreapable { pid, comm } => write!(f, "pid {pid} ({comm})"),
+            KernelEvent::PageAllocFailure { comm, order } => write!(f, "{comm}, order {order}"),
+            KernelEvent::HungTask { pid, comm, seconds, owner_pid, owner_comm } => {
+                write!(f, "pid {pid} ({comm}) for {seconds} s")?;
+                match (owner_pid, owner_comm) {
+                    (Some(pid), Some(comm)) => write!(f, ", lock held by {pid} ({comm})"),
+                    _ => Ok(()),
+                }
+            }
+            KernelEvent::UserspaceKill { pid, comm, memcg, .. } => match (pid, comm, memcg) {
+                (Some(pid), Some(comm), _) => write!(f, "pid {pid} ({comm})"),
+                (_, _, Some(memcg)) => f.write_str(memcg),
+                _ => Ok(()),
+            },
+            KernelEvent::UvmFatal | KernelEvent::OomNoVictim | KernelEvent::UncleanBoot { .. } => {
+                Ok(())
+            }
+        }
+    }
+}

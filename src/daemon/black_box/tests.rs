@@ -1,0 +1,261 @@
+//! Behaviour of the thread and of the loop's end, without a disk, or with one that hangs.
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+
+use super::*;
+use crate::config::flags::RunFlags;
+use crate::config::settings::{Environment, FileSettings};
+use crate::journal::black_box::{Disk, Page, Previous, Ring, ShortText, Slot};
+use crate::model::{Mode, OomConstraint, RuleId, Source};
+use crate::policy::Policy;
+use crate::policy::rule::RuleSet;
+use crate::policy::status::{RuleState, RuleStatus};
+
+fn settings(storage: &std::path::Path) -> Settings {
+    let flags = RunFlags {
+        storage_path: Some(storage.to_owned()),
+        procfs: Some(storage.to_owned()),
+        ..RunFlags::default()
+    };
+    Settings::merge(&flags, FileSettings::default(), storage, &Environment::default())
+}
+
+fn status(at: Moment) -> Status {
+    Policy::new(at, Mode::Observe, &RuleSet::default(), crate::model::DecisionId(1)).status(at)
+}
+
+/// A disk that takes a page when it is told to.
+struct Slow {
+    asked: Sender<Page>,
+    allowed: Receiver<std::io::Result<()>>,
+}
+
+impl Disk for Slow {
+    fn put(&mut self, _offset: u64, page: &Page) -> std::io::Result<()> {
+        self.asked.send(page.clone()).unwrap();
+        self.allowed.recv().unwrap()
+    }
+}
+
+/// A writer in a thread of its own, which makes so many records.
+struct Bench {
+    shared: Arc<Shared>,
+    asked: Receiver<Page>,
+    allow: Sender<std::io::Result<()>>,
+    thread: JoinHandle<()>,
+    _folder: tempfile::TempDir,
+}
+
+fn bench(records: usize) -> Bench {
+    let folder = tempfile::tempdir().unwrap();
+    let picture = Arc::new(ArcSwap::from_pointee(status(clock::now())));
+    let shared = Arc::new(Shared::new(picture, clock::monotonic()));
+    let boot_id = BootId::new("boot");
+    let mut writer = Writer::new(&settings(folder.path()), boot_id, 8, Arc::clone(&shared));
+    let ((asked, pages), (allow, allowed)) = (channel(), channel());
+    let page = Box::new(Page([0; 4096]));
+    let mut ring = Ring::on(Slow { asked, allowed }, 8, 0, page);
+    let thread = std::thread::spawn(move || {
+        for _ in 0..records {
+            writer.second(&mut ring, false);
+        }
+    });
+    Bench { shared, asked: pages, allow, thread, _folder: folder }
+}
+
+fn record(page: &Page, place: usize) -> Record {
+    match Record::decode(&page.0.as_chunks().0[place]) {
+        Slot::Whole(record) => record,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn oom_kill(pid: u32) -> Event {
+    let kind = KernelEvent::OomKill {
+        pid,
+        comm: "VLLM::EngineCor".to_owned(),
+        constraint: Some(OomConstraint::None),
+        memcg: None,
+        oom_memcg: None,
+        trigger_comm: None,
+        anon_rss_bytes: None,
+        driver: true,
+        container: None,
+    };
+    Event { kind, utc: None, seq: Some(u64::from(pid)) }
+}
+
+#[test]
+fn a_disk_that_hangs_holds_up_nobody_and_afterwards_the_newest_picture_counts() {
+    let Bench { shared, asked, allow, thread, _folder } = bench(2);
+    asked.recv().unwrap();
+    // It hangs from here on; the loop goes on as if nothing were.
+    let (end, ended) = channel();
+    let mut black_box = BlackBox {
+        shared: Some(Arc::clone(&shared)),
+        thread: None,
+        ended,
+        telling: Telling::Waiting,
+    };
+    let mut seen = Vec::new();
+    for pid in 1..=1_000 {
+        let mut picture = status(clock::now());
+        picture.at = Moment { uptime: Duration::from_secs(u64::from(pid)), ..picture.at };
+        shared.status.store(Arc::new(picture));
+        black_box.note(&[oom_kill(pid)]);
+        black_box.observe(clock::now(), &mut seen);
+        seen.clear();
+    }
+    let later = clock::monotonic() + Duration::from_secs(37);
+    let error = shared.readings(later, None).error.expect("it is told");
+    assert!(error.starts_with("the disk has not taken a record for "), "{error}");
+    black_box.end();
+    black_box.close(Duration::from_millis(1));
+    drop(end);
+
+    allow.send(Ok(())).unwrap();
+    let page = asked.recv().unwrap();
+    let second = record(&page, 1);
+    let last = second.last_event.unwrap();
+    assert_eq!((last.seq, last.kind.as_str()), (Some(1_000), "oom_kill"));
+    assert_eq!(last.detail.as_str(), "pid 1000 (VLLM::EngineCor)");
+    let uptime = second.at.uptime.saturating_sub(Duration::from_secs(1_000));
+    let age = second.loop_age.unwrap();
+    assert!(age.abs_diff(uptime) < Duration::from_millis(2), "{age:?}, not {uptime:?}");
+    allow.send(Ok(())).unwrap();
+    thread.join().unwrap();
+    assert_eq!(shared.readings(clock::monotonic(), None).error, None);
+}
+
+#[test]
+fn a_record_that_could_not_be_written_goes_with_the_next_one() {
+    let Bench { shared, asked, allow, thread, _folder } = bench(2);
+    asked.recv().unwrap();
+    allow.send(Err(std::io::Error::from_raw_os_error(28))).unwrap();
+    let page = asked.recv().unwrap();
+    let readings = shared.readings(clock::monotonic(), None);
+    assert!(readings.error.as_deref().is_some_and(|why| why.contains("No space")), "{readings:?}");
+    assert_eq!((record(&page, 0).sequence, record(&page, 1).sequence), (0, 1));
+    allow.send(Ok(())).unwrap();
+    thread.join().unwrap();
+    let readings = shared.readings(clock::monotonic(), None);
+    assert_eq!(readings.error, None);
+    let value = |name: &str| {
+        let position = readings.schema.series.iter().position(|key| *key.name == *name).unwrap();
+        readings.values[position]
+    };
+    assert_eq!(value("uma_black_box_write_errors_total"), Reading::Value(1.0));
+    assert_eq!(value("uma_black_box_records_total"), Reading::Value(1.0));
+}
+
+#[test]
+fn every_second_tells_the_rules_and_values_of_the_loop_and_its_own() {
+    let Bench { shared, asked, allow, thread, _folder } = bench(2);
+    asked.recv().unwrap();
+    let now = clock::now();
+    let mut picture = status(now);
+    let key = crate::model::SeriesKey::new("uma_memory_reserve_bytes", &[]);
+    (picture.series, picture.values) = (Arc::new([key]), vec![Reading::Value(7.0)]);
+    let rule = |alert: &str, state| RuleStatus {
+        rule: RuleId { group: "g".into(), alert: alert.into() },
+        file: String::new(),
+        interval: Duration::ZERO,
+        expr: "".into(),
+        hold_for: Duration::ZERO,
+        keep_firing_for: Duration::ZERO,
+        labels: Vec::new(),
+        annotations: Vec::new(),
+        mode: Mode::Observe,
+        state,
+        unknown: Vec::new(),
+        alerts: Vec::new(),
+        remedy: None,
+    };
+    picture.rules = Arc::new([
+        rule("A", RuleState::Firing),
+        rule("B", RuleState::Inactive),
+        rule("C", RuleState::Firing),
+        rule("D", RuleState::Unknown),
+    ]);
+    shared.status.store(Arc::new(picture));
+    // The folder stands in for /proc.
+    std::fs::write(_folder.path().join("meminfo"), "MemTotal: 9 kB\nMemFree: 5 kB\n").unwrap();
+    allow.send(Ok(())).unwrap();
+    let second = record(&asked.recv().unwrap(), 1);
+    assert_eq!(second.get(Signal::Reserve), Reading::Value(7.0));
+    assert_eq!(second.get(Signal::LowWatermark), Reading::Unsupported);
+    assert_eq!((second.rules.firing, second.rules.pending, second.rules.unknown), (2, 0, 1));
+    assert_eq!(second.firing, ShortText::new("A C"));
+    allow.send(Ok(())).unwrap();
+    thread.join().unwrap();
+}
+
+fn last_boot(end: EndOfBoot, told: bool) -> LastBoot {
+    let mut last = Record::new(BootId::new("before"), clock::now());
+    last.set(Signal::Free, Reading::Value(1e9));
+    last.firing = ShortText::new("A C");
+    let previous = Previous { boot_id: BootId::new("before"), end, gap_ms: Some(90_000) };
+    LastBoot { previous, unclean_boots: 3, last: Some(last), told, path: None }
+}
+
+/// What the loop tells second by second: whether an event, and the counter.
+type Told = Vec<(bool, Option<f64>)>;
+
+/// Also the event, and whether it is marked as told.
+fn told_of(last_boot: Option<LastBoot>) -> (Told, Option<Event>, bool) {
+    let picture = Arc::new(ArcSwap::from_pointee(status(clock::now())));
+    let shared = Arc::new(Shared::new(picture, clock::monotonic()));
+    let mut black_box = BlackBox {
+        shared: Some(Arc::clone(&shared)),
+        thread: None,
+        ended: channel().1,
+        telling: Telling::Waiting,
+    };
+    let (mut told, mut event) = (Vec::new(), None);
+    for second in 0..5 {
+        if second == 1 {
+            shared.last_boot.set(last_boot.clone()).unwrap();
+        }
+        let mut seen = Vec::new();
+        black_box.observe(clock::now(), &mut seen);
+        let mut has_event = false;
+        let mut counter = None;
+        for observation in seen {
+            match observation {
+                Observation::Event(found) => (event, has_event) = (Some(found), true),
+                Observation::Readings(readings) => {
+                    assert_eq!(readings.source, Source::BlackBox);
+                    let at = readings.schema.series.iter();
+                    let at = at.clone().position(|key| &*key.name == "uma_unclean_boots_total");
+                    counter = readings.values[at.unwrap()].value();
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        told.push((has_event, counter));
+    }
+    (told, event, shared.told())
+}
+
+#[test]
+fn an_unclean_boot_is_told_once_and_seen_to_grow() {
+    let (told, event, marked) = told_of(Some(last_boot(EndOfBoot::Unclean, false)));
+    let counts = [(false, None), (false, Some(2.0)), (true, Some(3.0)), (false, Some(3.0))];
+    assert_eq!(told[..4], counts);
+    assert!(marked);
+    let Some(Event { kind: KernelEvent::UncleanBoot { memory_free_bytes, firing, .. }, .. }) =
+        event
+    else {
+        panic!("{event:?}")
+    };
+    assert_eq!((memory_free_bytes, firing), (Some(1e9), vec!["A".to_owned(), "C".to_owned()]));
+
+    let told_before = told_of(Some(last_boot(EndOfBoot::Unclean, true)));
+    assert_eq!(told_before.0[1..3], [(false, Some(3.0)), (false, Some(3.0))]);
+    for end in [EndOfBoot::Clean, EndOfBoot::Unknown] {
+        let (told, event, marked) = told_of(Some(last_boot(end, false)));
+        assert_eq!((told[1], event, marked), ((false, Some(3.0)), None, true));
+    }
+    assert_eq!(told_of(None).0[1], (false, Some(0.0)), "a first boot");
+}

@@ -1,0 +1,238 @@
+//! The black box' thread.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::mm::{MlockAllFlags, mlockall};
+use rustix::process::{Resource, getrlimit};
+use rustix::thread::{CapabilitySet, capabilities};
+
+use super::picture::{Picture, last_event};
+use super::shared::Shared;
+use crate::config::settings::Settings;
+use crate::daemon::clock;
+use crate::journal::black_box::{
+    BlackBoxError, BootId, Disk, DiskFile, Folder, Record, Ring, Signal,
+};
+use crate::model::{Moment, Reading};
+use crate::sources::memory::{VitalSource, Vitals};
+
+/// Between two records.
+const PACE: Duration = Duration::from_secs(1);
+
+/// How long a folder that cannot be used is left alone.
+const RETRY_AFTER: Duration = Duration::from_secs(10);
+
+/// After so many records it is looked whether the file is still there, and after so many failures
+/// in a row it is opened anew: another disk may be mounted there now.
+const LOOKED_AFTER: u32 = 60;
+
+pub(super) struct Writer {
+    storage: PathBuf,
+    boot_id: BootId,
+    records: u32,
+    shared: Arc<Shared>,
+    vitals: VitalSource,
+    picture: Picture,
+    /// When the last record was made, on the monotonic clock.
+    last: Option<Duration>,
+    write_took: Option<Duration>,
+    /// Records, or failures, since the file was looked at.
+    since_look: u32,
+}
+
+impl Writer {
+    pub(super) fn new(
+        settings: &Settings,
+        boot_id: BootId,
+        records: u32,
+        shared: Arc<Shared>,
+    ) -> Self {
+        Self {
+            storage: settings.storage.path.clone(),
+            boot_id,
+            records,
+            shared,
+            vitals: VitalSource::new(&settings.path.procfs),
+            picture: Picture::new(),
+            last: None,
+            write_took: None,
+            since_look: 0,
+        }
+    }
+
+    /// Writes a record a second until the program ends, and one that says so.
+    pub(super) fn run(&mut self) {
+        let mut ring = None;
+        let mut retry_at = Duration::ZERO;
+        let mut due = clock::monotonic();
+        let mut locked = false;
+        loop {
+            let ending = self.shared.ending();
+            if ring.is_none() && (clock::monotonic() >= retry_at || ending) {
+                ring = self.open();
+                retry_at = clock::monotonic() + RETRY_AFTER;
+            }
+            if let Some(open) = &mut ring {
+                self.second(open, ending);
+                if !std::mem::replace(&mut locked, true) {
+                    // Now that all that a record needs has been used once.
+                    self.lock_memory();
+                }
+                if self.must_reopen(open) {
+                    (ring, retry_at) = (None, Duration::ZERO);
+                }
+            }
+            if ending {
+                return;
+            }
+            due = (due + PACE).max(clock::monotonic());
+            self.sleep_until(due);
+        }
+    }
+
+    fn sleep_until(&self, due: Duration) {
+        while !self.shared.ending() {
+            match due.saturating_sub(clock::monotonic()) {
+                Duration::ZERO => return,
+                left => std::thread::park_timeout(left),
+            }
+        }
+    }
+
+    fn open(&mut self) -> Option<Ring<DiskFile>> {
+        self.since_look = 0;
+        match self.try_open() {
+            Ok((ring, remarks)) => {
+                for remark in remarks {
+                    tracing::warn!("black box: {remark}");
+                }
+                Some(ring)
+            }
+            Err(error) => {
+                self.failed(&error.to_string());
+                None
+            }
+        }
+    }
+
+    fn try_open(&self) -> Result<(Ring<DiskFile>, Vec<String>), BlackBoxError> {
+        let now = clock::now();
+        let folder = Folder::read(&self.storage)?;
+        let last_boot = folder.last_boot(self.boot_id, now);
+        // A disk that can only be read still tells how the boot before ended.
+        self.shared.last_boot.get_or_init(|| last_boot.clone());
+        folder.open(self.boot_id, now, self.records, last_boot.as_ref())
+    }
+
+    /// Makes a record of this second and writes it.
+    pub(super) fn second<D: Disk>(&mut self, ring: &mut Ring<D>, closed: bool) {
+        let began = clock::monotonic();
+        let mut record = self.record(clock::now());
+        record.closed = closed;
+        record.missed = self.missed(began);
+        match ring.write(&mut record) {
+            Ok(()) => {
+                let ended = clock::monotonic();
+                let took = ended.saturating_sub(began);
+                self.write_took = Some(took);
+                if self.shared.is_failing() {
+                    self.since_look = 0;
+                    tracing::info!("the black box is written again");
+                }
+                self.shared.written(ended, took);
+            }
+            Err(error) => self.failed(&format!("a record cannot be written: {error}")),
+        }
+        self.since_look += 1;
+    }
+
+    fn record(&mut self, at: Moment) -> Record {
+        let mut record = Record::new(self.boot_id, at);
+        record.told = self.shared.told();
+        record.write_took = self.write_took;
+        // The picture is let go of before the disk is waited for.
+        self.picture.copy(&self.shared.status.load(), &mut record);
+        let per_cpu_lists = record.get(Signal::PerCpuLists).map(|bytes| bytes as u64);
+        copy_vitals(&self.vitals.read(per_cpu_lists), &mut record);
+        record.last_event = self.shared.last_event.load().as_deref().map(last_event);
+        record
+    }
+
+    /// Whole seconds since the last record that have none.
+    fn missed(&mut self, now: Duration) -> u32 {
+        let since = self.last.replace(now).map_or(PACE, |last| now.saturating_sub(last));
+        // Half a second of delay is none yet.
+        let seconds = (since + PACE / 2).as_secs().saturating_sub(1);
+        let missed = u32::try_from(seconds).unwrap_or(u32::MAX);
+        self.shared.count_missed(missed);
+        missed
+    }
+
+    fn must_reopen(&mut self, ring: &Ring<DiskFile>) -> bool {
+        if self.since_look < LOOKED_AFTER {
+            return false;
+        }
+        self.since_look = 0;
+        let is_there = ring.disk().is_there();
+        if !is_there {
+            let path = ring.disk().path().display();
+            tracing::warn!("the black box {path} has been removed; another one is made");
+        }
+        self.shared.is_failing() || !is_there
+    }
+
+    fn failed(&self, why: &str) {
+        if self.shared.fail(why.to_owned()) {
+            tracing::warn!("black box: {why}; it is tried again");
+        }
+    }
+
+    /// Pages that are in use now, and those of the same mappings that will be, stay: what a record
+    /// needs is not taken away when memory is short, and neither is what the loop needs. Nothing is
+    /// read in for it, so it costs no memory now. Later mappings are left out: with a limit on
+    /// locked memory they would fail.
+    fn lock_memory(&self) {
+        let locked = match limit_on_locked_memory() {
+            Some(bytes) => Err(format!("RLIMIT_MEMLOCK is {bytes} bytes")),
+            None => mlockall(MlockAllFlags::CURRENT | MlockAllFlags::ONFAULT)
+                .map_err(|error| error.to_string()),
+        };
+        match locked {
+            Ok(()) => self.shared.set_locked(),
+            Err(error) => tracing::info!(
+                remedy = "give CAP_IPC_LOCK or RLIMIT_MEMLOCK=infinity (systemd: LimitMEMLOCK)",
+                "not locked in memory, so that it may stand still when memory is short: {error}"
+            ),
+        }
+    }
+}
+
+/// The limit that holds for this process. It counts whole mappings, most of which are never used;
+/// and a stack that may not grow any more ends the process.
+fn limit_on_locked_memory() -> Option<u64> {
+    let capable = capabilities(None)
+        .is_ok_and(|capabilities| capabilities.effective.contains(CapabilitySet::IPC_LOCK));
+    if capable { None } else { getrlimit(Resource::Memlock).current }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "exact up to 2^53 bytes")]
+fn copy_vitals(vitals: &Vitals, to: &mut Record) {
+    let whole = |reading: Reading<u64>| reading.map(|bytes| bytes as f64);
+    to.set(Signal::Total, whole(vitals.total));
+    to.set(Signal::Free, whole(vitals.free));
+    to.set(Signal::Available, whole(vitals.available));
+    to.set(Signal::PageCache, whole(vitals.page_cache));
+    to.set(Signal::Dirty, whole(vitals.dirty));
+    to.set(Signal::Anonymous, whole(vitals.anonymous));
+    to.set(Signal::Shmem, whole(vitals.shmem));
+    to.set(Signal::Slab, whole(vitals.slab));
+    to.set(Signal::Unevictable, whole(vitals.unevictable));
+    to.set(Signal::SwapFree, whole(vitals.swap_free));
+    to.set(Signal::Unaccounted, vitals.unaccounted.map(|bytes| bytes as f64));
+    to.set(Signal::MemorySome, vitals.memory_some);
+    to.set(Signal::MemoryFull, vitals.memory_full);
+    to.set(Signal::IoFull, vitals.io_full);
+    to.set(Signal::CpuSome, vitals.cpu_some);
+}

@@ -1,0 +1,411 @@
+//! The files of the last boots in their folder.
+
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::io::{self, ErrorKind, Write as _};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FallocateFlags, OFlags, fallocate, fcntl_getfl, fcntl_setfl};
+use rustix::io::Errno;
+
+use super::header::{EndOfBoot, Header, PAGE_BYTES, Previous, RECORDS_A_PAGE, Unusable};
+use super::record::{BootId, Record};
+use super::ring::{Disk, Page, Ring, page_offset};
+use super::scan::{Recovered, read_header, scan};
+use crate::model::Moment;
+
+/// Below `storage.path`.
+const FOLDER: &str = "black-box";
+
+const FILE_ENDING: &str = "umabox";
+
+/// What is no black box gets this behind its name, and is left alone from then on.
+const ASIDE_ENDING: &str = "foreign";
+
+/// Files that are kept, that of this boot included.
+const BOOTS_KEPT: usize = 5;
+
+/// What did not go well.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {step} {}: {error}", .path.display())]
+pub struct BlackBoxError {
+    /// What failed.
+    pub step: &'static str,
+    /// On which file.
+    pub path: PathBuf,
+    /// How.
+    pub error: io::Error,
+}
+
+/// What a folder holds.
+#[derive(Debug, Default)]
+pub struct Folder {
+    path: PathBuf,
+    /// The oldest first.
+    files: Vec<(PathBuf, Header)>,
+    unusable: Vec<(PathBuf, Why)>,
+    next_number: u64,
+}
+
+/// Why a file is left out.
+#[derive(Debug, thiserror::Error)]
+pub enum Why {
+    /// It is no black box of this version.
+    #[error(transparent)]
+    Format(Unusable),
+    /// Its first page cannot be read.
+    #[error("it cannot be read: {0}")]
+    Unreadable(io::Error),
+}
+
+/// How the boot before this one ended, as far as is known.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LastBoot {
+    /// Which boot, how it ended, and when the next one began.
+    pub previous: Previous,
+    /// Boots that did not end in order, as far as is known, this one included.
+    pub unclean_boots: u32,
+    /// Its last record, if any is left.
+    pub last: Option<Record>,
+    /// Whether this boot has told of it already.
+    pub told: bool,
+    /// Its file, if that is left.
+    pub path: Option<PathBuf>,
+}
+
+/// The file of this boot.
+#[derive(Debug)]
+pub struct DiskFile {
+    file: File,
+    path: PathBuf,
+    /// Held as long as this process writes in the folder.
+    _lock: File,
+}
+
+fn failed<'a>(step: &'static str, path: &'a Path) -> impl Fn(io::Error) -> BlackBoxError + use<'a> {
+    move |error| BlackBoxError { step, path: path.to_owned(), error }
+}
+
+impl Folder {
+    /// Reads the first page of each file below that `storage.path`. Nothing is changed.
+    pub fn read(storage: &Path) -> Result<Self, BlackBoxError> {
+        let path = storage.join(FOLDER);
+        let mut folder = Self { path: path.clone(), ..Self::default() };
+        let entries = match fs::read_dir(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(folder),
+            entries => entries.map_err(failed("read the folder", &path))?,
+        };
+        let mut numbered = Vec::new();
+        for entry in entries {
+            let file = entry.map_err(failed("read the folder", &path))?.path();
+            if let Some(number) = number_of(&file) {
+                folder.next_number = folder.next_number.max(number.saturating_add(1));
+                if file.extension().is_some_and(|ending| ending == FILE_ENDING) {
+                    numbered.push((number, file));
+                }
+            }
+        }
+        numbered.sort();
+        for (_, file) in numbered {
+            match open_to_read(&file).and_then(|opened| read_header(&opened)) {
+                Ok(Ok(header)) => folder.files.push((file, header)),
+                Ok(Err(unusable)) => folder.unusable.push((file, Why::Format(unusable))),
+                Err(error) => folder.unusable.push((file, Why::Unreadable(error))),
+            }
+        }
+        Ok(folder)
+    }
+
+    /// Where it is, or would be.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// How the boot of a file ended, whose last record is `last`. `now` is within `current`, which
+    /// is another boot.
+    pub fn end_of(
+        &self,
+        index: usize,
+        current: BootId,
+        last: Option<&Record>,
+        now: Moment,
+    ) -> Previous {
+        let boot_id = self.files[index].1.boot_id;
+        let next = self.files.get(index + 1).and_then(|(_, header)| header.previous);
+        match next.filter(|previous| previous.boot_id == boot_id) {
+            Some(previous) => previous,
+            None => judge(boot_id, current, last, now).0,
+        }
+    }
+
+    /// The files, the oldest first.
+    pub fn files(&self) -> &[(PathBuf, Header)] {
+        &self.files
+    }
+
+    /// What bears such a file's name and cannot be read.
+    pub fn unusable(&self) -> &[(PathBuf, Why)] {
+        &self.unusable
+    }
+
+    /// How the boot before `boot_id` ended. `now` is within that boot.
+    pub fn last_boot(&self, boot_id: BootId, now: Moment) -> Option<LastBoot> {
+        let (newest, header) = self.files.last()?;
+        if header.boot_id != boot_id {
+            let last = newest_record(newest, header);
+            let (previous, unclean) = judge(header.boot_id, boot_id, last.as_ref(), now);
+            let unclean_boots = header.unclean_boots.saturating_add(u32::from(unclean));
+            let path = Some(newest.clone());
+            return Some(LastBoot { previous, unclean_boots, last, told: false, path });
+        }
+        let previous = header.previous?;
+        let told = newest_record(newest, header).is_some_and(|record| record.told);
+        let before = self.files.iter().rev().find(|(_, file)| file.boot_id == previous.boot_id);
+        let last = before.and_then(|(path, header)| newest_record(path, header));
+        let path = before.map(|(path, _)| path.clone());
+        let unclean_boots = header.unclean_boots;
+        Some(LastBoot { previous, unclean_boots, last, told, path })
+    }
+
+    /// Opens the file of this boot, or makes it with room for so many records, and lets go of the
+    /// oldest. What bears such a name and is no black box is set aside; a remark for each.
+    pub fn open(
+        mut self,
+        boot_id: BootId,
+        now: Moment,
+        records: u32,
+        last_boot: Option<&LastBoot>,
+    ) -> Result<(Ring<DiskFile>, Vec<String>), BlackBoxError> {
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o750)
+            .create(&self.path)
+            .map_err(failed("make the folder", &self.path))?;
+        let lock = self.lock()?;
+        let mut remarks = self.set_aside();
+        let known = self.files.last().filter(|(_, header)| header.boot_id == boot_id);
+        let known = known.and_then(|(path, header)| {
+            let opened = Opened::read(path, header);
+            opened.map_err(|error| remarks.push(format!("{error}; another file is made"))).ok()
+        });
+        let opened = match known {
+            Some(opened) => opened,
+            None => {
+                let records = records.next_multiple_of(RECORDS_A_PAGE);
+                let header = Header {
+                    boot_id,
+                    records,
+                    created: now,
+                    unclean_boots: last_boot.map_or(0, |last| last.unclean_boots),
+                    previous: last_boot.map(|last| last.previous),
+                };
+                Opened::read(&self.make(&header)?, &header)?
+            }
+        };
+        self.let_go_of_oldest();
+        Ok((opened.into_ring(lock), remarks))
+    }
+
+    /// Only one process writes in a folder.
+    fn lock(&self) -> Result<File, BlackBoxError> {
+        let lock = failed("lock the folder", &self.path);
+        let folder = File::open(&self.path).map_err(&lock)?;
+        match folder.try_lock() {
+            Ok(()) => Ok(folder),
+            Err(TryLockError::Error(error)) => Err(lock(error)),
+            Err(TryLockError::WouldBlock) => {
+                Err(lock(io::Error::other("another umawarden records there")))
+            }
+        }
+    }
+
+    fn set_aside(&mut self) -> Vec<String> {
+        let mut remarks = Vec::new();
+        for (path, unusable) in std::mem::take(&mut self.unusable) {
+            let name = path.display();
+            // Whoever goes back to the newer version finds its file again.
+            if !matches!(unusable, Why::Format(Unusable::Foreign)) {
+                remarks.push(format!("{name} is left alone: {unusable}"));
+                continue;
+            }
+            let mut aside = path.clone().into_os_string();
+            aside.push(".");
+            aside.push(ASIDE_ENDING);
+            match fs::rename(&path, &aside) {
+                Ok(()) => remarks.push(format!(
+                    "{name} is set aside as {}: {unusable}",
+                    Path::new(&aside).display()
+                )),
+                Err(error) => {
+                    remarks.push(format!("{name} cannot be set aside ({error}): {unusable}"));
+                }
+            }
+        }
+        remarks
+    }
+
+    /// A file that was made half is never taken for one: it gets its name last.
+    fn make(&mut self, header: &Header) -> Result<PathBuf, BlackBoxError> {
+        let path = self.path.join(format!("{:08}.{FILE_ENDING}", self.next_number));
+        let new = path.with_extension("new");
+        if let Err(error) = fill(&new, header).and_then(|()| fs::rename(&new, &path)) {
+            let _perhaps_never_made = fs::remove_file(&new);
+            return Err(failed("make", &path)(error));
+        }
+        let synced = File::open(&self.path).and_then(|folder| folder.sync_all());
+        synced.map_err(failed("sync the folder", &self.path))?;
+        self.files.push((path.clone(), *header));
+        Ok(path)
+    }
+
+    fn let_go_of_oldest(&mut self) {
+        let too_many = self.files.len().saturating_sub(BOOTS_KEPT);
+        for (path, _) in self.files.drain(..too_many) {
+            // It is tried again at the next start.
+            let _still_there = fs::remove_file(path);
+        }
+    }
+}
+
+/// Reads a whole file.
+pub fn recover(path: &Path) -> Result<Recovered, BlackBoxError> {
+    let recovered = open_to_read(path).and_then(|file| {
+        Recovered::read(&file).and_then(|recovered| recovered.map_err(io::Error::other))
+    });
+    recovered.map_err(failed("read", path))
+}
+
+/// A name can be that of a pipe, which would keep whoever opens it waiting.
+fn open_to_read(path: &Path) -> io::Result<File> {
+    let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or(0);
+    OpenOptions::new().read(true).custom_flags(flags).open(path)
+}
+
+fn number_of(path: &Path) -> Option<u64> {
+    let name = path.file_name()?.to_str()?;
+    let digits = name.split('.').next()?;
+    let all_digits = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    all_digits.then(|| digits.parse().ok()).flatten()
+}
+
+/// `None` too where nothing can be read: an old file is no reason not to begin a new one.
+fn newest_record(path: &Path, header: &Header) -> Option<Record> {
+    let file = open_to_read(path)
+        .inspect_err(|error| tracing::warn!("black box: cannot read {}: {error}", path.display()));
+    let mut newest: Option<Record> = None;
+    scan(header, &file.ok()?, |record| {
+        if newest.is_none_or(|newest| newest.sequence < record.sequence) {
+            newest = Some(*record);
+        }
+    });
+    newest
+}
+
+/// How a boot ended after which `now` is in another one; and whether that was no order.
+fn judge(boot_id: BootId, current: BootId, last: Option<&Record>, now: Moment) -> (Previous, bool) {
+    let began_ms = now.utc_ms().saturating_sub(i64::try_from(now.uptime.as_millis()).unwrap_or(0));
+    let gap_ms = last.map(|last| began_ms.saturating_sub(last.at.utc_ms()));
+    // Without a name, this may be the same boot still.
+    let nameless = boot_id.is_empty() || current.is_empty();
+    let end = match last {
+        Some(last) if !nameless => EndOfBoot::judge(last.closed, gap_ms),
+        _ => EndOfBoot::Unknown,
+    };
+    (Previous { boot_id, end, gap_ms }, end == EndOfBoot::Unclean)
+}
+
+/// Every block is written, so that a record never needs one to be found for it: no space, and with
+/// it no memory for the file system's own bookkeeping.
+fn fill(path: &Path, header: &Header) -> io::Result<()> {
+    let mut file =
+        OpenOptions::new().write(true).create(true).truncate(true).mode(0o640).open(path)?;
+    let pages = 1 + header.records / RECORDS_A_PAGE;
+    let bytes = u64::from(pages) * PAGE_BYTES as u64;
+    match fallocate(&file, FallocateFlags::empty(), 0, bytes) {
+        // Not every file system can; writing does the same, only less well ordered.
+        Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let mut page = [0; PAGE_BYTES];
+    header.encode(&mut page);
+    file.write_all(&page)?;
+    page.fill(0);
+    for _ in 1..pages {
+        file.write_all(&page)?;
+    }
+    file.sync_all()
+}
+
+/// A file that is ready to be written.
+struct Opened {
+    file: File,
+    path: PathBuf,
+    records: u32,
+    next: u64,
+    page: Box<Page>,
+}
+
+impl Opened {
+    fn read(path: &Path, header: &Header) -> Result<Self, BlackBoxError> {
+        let open = failed("open", path);
+        let flags = i32::try_from(OFlags::DSYNC.bits()).unwrap_or(0);
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(flags)
+            .open(path)
+            .map_err(&open)?;
+        let newest = newest_record(path, header);
+        let next = newest.map_or(0, |record| record.sequence.saturating_add(1));
+        let mut page = Box::new(Page([0; PAGE_BYTES]));
+        let offset = page_offset(next % u64::from(header.records));
+        match file.read_exact_at(&mut page.0, offset) {
+            Ok(()) => {}
+            // Cut: the file grows again with what is written.
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => page.0.fill(0),
+            Err(error) => return Err(open(error)),
+        }
+        Ok(Self { file, path: path.to_owned(), records: header.records, next, page })
+    }
+
+    fn into_ring(self, lock: File) -> Ring<DiskFile> {
+        let mut disk = DiskFile { file: self.file, path: self.path, _lock: lock };
+        // The page cache would need memory when there is none.
+        if let Err(error) = disk.set_direct(true) {
+            let path = disk.path.display();
+            tracing::debug!(%error, %path, "the black box is written through the page cache");
+        }
+        Ring::on(disk, self.records, self.next, self.page)
+    }
+}
+
+impl DiskFile {
+    /// Whether the file still is where it was made.
+    pub fn is_there(&self) -> bool {
+        self.file.metadata().is_ok_and(|meta| meta.nlink() > 0)
+    }
+
+    /// Where it was made.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn set_direct(&mut self, direct: bool) -> io::Result<()> {
+        let mut flags = fcntl_getfl(&self.file)?;
+        flags.set(OFlags::DIRECT, direct);
+        Ok(fcntl_setfl(&self.file, flags)?)
+    }
+}
+
+impl Disk for DiskFile {
+    fn put(&mut self, offset: u64, page: &Page) -> io::Result<()> {
+        match self.file.write_all_at(&page.0, offset) {
+            // A file system that takes the flag and not the page, or a disk of larger blocks.
+            Err(error) if error.kind() == ErrorKind::InvalidInput => {
+                self.set_direct(false)?;
+                self.file.write_all_at(&page.0, offset)
+            }
+            written => written,
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! The first page of a file: whose seconds these are, and what was known of the boot before.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::record::{BootId, RECORD_BYTES, put, put_text, take, take_text, whole_ms};
+use crate::model::Moment;
+
+/// How a black box' file begins; the version follows as two bytes, little-endian.
+pub const MAGIC: [u8; 6] = *b"umabox";
+
+/// The version of the format that this build writes and reads.
+pub const VERSION: u16 = 1;
+
+/// What is written at once: a page holds eight records, and every block device takes whole pages.
+pub const PAGE_BYTES: usize = 4096;
+
+/// Records of a page.
+pub const RECORDS_A_PAGE: u32 = (PAGE_BYTES / RECORD_BYTES) as u32;
+
+/// A day. A header that says more is not believed.
+pub const MOST_RECORDS: u32 = 86_400;
+
+/// A boot that ended in order has the next one begin so soon after the program's end. Servers need
+/// up to ten minutes before their kernel starts.
+const CLEAN_WITHIN: Duration = Duration::from_secs(15 * 60);
+
+/// So far may two readings of the wall clock contradict each other.
+const CLOCKS_DIFFER: Duration = Duration::from_secs(60);
+
+const VERSION_AT: usize = 6;
+const CRC: usize = 8;
+const RECORD_SIZE: usize = 12;
+const RECORDS: usize = 16;
+const PAGE_SIZE: usize = 20;
+const CREATED_UTC_MS: usize = 24;
+const CREATED_UPTIME_MS: usize = 32;
+const UNCLEAN_BOOTS: usize = 40;
+const PREVIOUS_END: usize = 44;
+const BOOT_ID_LENGTH: usize = 45;
+const PREVIOUS_ID_LENGTH: usize = 46;
+const BOOT_ID: usize = 48;
+const PREVIOUS_GAP_MS: usize = 88;
+const PREVIOUS_ID: usize = 96;
+
+const NO_GAP: i64 = i64::MIN;
+
+/// How a boot ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndOfBoot {
+    /// The program was ended in order, and the next boot began soon after that.
+    Clean,
+    /// The records stop without the program having been ended.
+    Unclean,
+    /// The program was ended in order long before the next boot, or the clocks contradict each
+    /// other: what happened after that is not known.
+    Unknown,
+}
+
+impl EndOfBoot {
+    /// In JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Clean => "clean",
+            Self::Unclean => "unclean",
+            Self::Unknown => "unknown",
+        }
+    }
+
+    /// From what the last record of a boot says, and the time from it to the next boot, in
+    /// milliseconds.
+    pub fn judge(closed: bool, gap_ms: Option<i64>) -> Self {
+        let at_least = -i64::try_from(CLOCKS_DIFFER.as_millis()).unwrap_or(i64::MAX);
+        let at_most = i64::try_from(CLEAN_WITHIN.as_millis()).unwrap_or(i64::MAX);
+        match gap_ms {
+            _ if !closed => Self::Unclean,
+            Some(gap) if (at_least..=at_most).contains(&gap) => Self::Clean,
+            _ => Self::Unknown,
+        }
+    }
+}
+
+/// What is known of the boot before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Previous {
+    /// Which.
+    pub boot_id: BootId,
+    /// How it ended.
+    pub end: EndOfBoot,
+    /// Time from its last record to the beginning of the next boot, in milliseconds. Negative where
+    /// the wall clock was set back.
+    pub gap_ms: Option<i64>,
+}
+
+/// Whose seconds the file holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// The boot.
+    pub boot_id: BootId,
+    /// How many records there is room for; a multiple of [`RECORDS_A_PAGE`].
+    pub records: u32,
+    /// When the file was made.
+    pub created: Moment,
+    /// Boots up to then that did not end in order, as far as is known.
+    pub unclean_boots: u32,
+    /// The boot before, if one is known.
+    pub previous: Option<Previous>,
+}
+
+/// Why a file is not used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unusable {
+    /// It is something else, or its first page is damaged.
+    #[error("it is no black box of umawarden's, or its first page is damaged")]
+    Foreign,
+    /// A newer program wrote it.
+    #[error("it has version {0} of the format; this program reads version {VERSION}")]
+    Version(u16),
+}
+
+impl Header {
+    /// Writes it down.
+    pub fn encode(&self, out: &mut [u8; PAGE_BYTES]) {
+        out.fill(0);
+        put(out, 0, MAGIC);
+        put(out, VERSION_AT, VERSION.to_le_bytes());
+        put(out, RECORD_SIZE, (RECORD_BYTES as u32).to_le_bytes());
+        put(out, RECORDS, self.records.to_le_bytes());
+        put(out, PAGE_SIZE, (PAGE_BYTES as u32).to_le_bytes());
+        put(out, CREATED_UTC_MS, self.created.utc_ms().to_le_bytes());
+        put(out, CREATED_UPTIME_MS, whole_ms(self.created.uptime).to_le_bytes());
+        put(out, UNCLEAN_BOOTS, self.unclean_boots.to_le_bytes());
+        put_text(out, BOOT_ID_LENGTH, BOOT_ID, &self.boot_id);
+        let mut gap_ms = NO_GAP;
+        if let Some(previous) = &self.previous {
+            let end = match previous.end {
+                EndOfBoot::Clean => 1,
+                EndOfBoot::Unclean => 2,
+                EndOfBoot::Unknown => 3,
+            };
+            put(out, PREVIOUS_END, [end]);
+            put_text(out, PREVIOUS_ID_LENGTH, PREVIOUS_ID, &previous.boot_id);
+            gap_ms = previous.gap_ms.unwrap_or(NO_GAP);
+        }
+        put(out, PREVIOUS_GAP_MS, gap_ms.to_le_bytes());
+        let crc = crc32fast::hash(&out[RECORD_SIZE..]);
+        put(out, CRC, crc.to_le_bytes());
+    }
+
+    /// Reads it back.
+    pub fn decode(page: &[u8; PAGE_BYTES]) -> Result<Self, Unusable> {
+        if page[..MAGIC.len()] != MAGIC {
+            return Err(Unusable::Foreign);
+        }
+        match u16::from_le_bytes(take(page, VERSION_AT)) {
+            VERSION => {}
+            version => return Err(Unusable::Version(version)),
+        }
+        if crc32fast::hash(&page[RECORD_SIZE..]) != u32::from_le_bytes(take(page, CRC)) {
+            return Err(Unusable::Foreign);
+        }
+        read(page).ok_or(Unusable::Foreign)
+    }
+}
+
+fn read(page: &[u8; PAGE_BYTES]) -> Option<Header> {
+    let number = |place| u32::from_le_bytes(take(page, place));
+    let sizes = (number(RECORD_SIZE) as usize, number(PAGE_SIZE) as usize);
+    let records = number(RECORDS);
+    let sound = sizes == (RECORD_BYTES, PAGE_BYTES)
+        && (1..=MOST_RECORDS).contains(&records)
+        && records.is_multiple_of(RECORDS_A_PAGE);
+    if !sound {
+        return None;
+    }
+    let end = match page[PREVIOUS_END] {
+        0 => None,
+        1 => Some(EndOfBoot::Clean),
+        2 => Some(EndOfBoot::Unclean),
+        _ => Some(EndOfBoot::Unknown),
+    };
+    let gap_ms = i64::from_le_bytes(take(page, PREVIOUS_GAP_MS));
+    let gap_ms = (gap_ms != NO_GAP).then_some(gap_ms);
+    let previous_id = take_text(page, PREVIOUS_ID_LENGTH, PREVIOUS_ID)?;
+    let utc_ms = i64::from_le_bytes(take(page, CREATED_UTC_MS));
+    let uptime = Duration::from_millis(u64::from_le_bytes(take(page, CREATED_UPTIME_MS)));
+    Some(Header {
+        boot_id: take_text(page, BOOT_ID_LENGTH, BOOT_ID)?,
+        records,
+        created: Moment { uptime, utc: Timestamp::from_millisecond(utc_ms).ok()? },
+        unclean_boots: number(UNCLEAN_BOOTS),
+        previous: end.map(|end| Previous { boot_id: previous_id, end, gap_ms }),
+    })
+}

@@ -1,0 +1,62 @@
+//! Writing one record after the other over the oldest ones.
+
+use std::io;
+
+use super::header::{PAGE_BYTES, RECORDS_A_PAGE};
+use super::record::{RECORD_BYTES, Record};
+
+/// A page where the disk can take it from directly.
+#[derive(Clone, Debug)]
+#[repr(C, align(4096))]
+pub struct Page(pub [u8; PAGE_BYTES]);
+
+/// Where pages go.
+pub trait Disk {
+    /// Returns when the page will survive a power cut.
+    fn put(&mut self, offset: u64, page: &Page) -> io::Result<()>;
+}
+
+/// A ring of records. Writing allocates nothing: there is one page, in which the present record and
+/// those right before it stand.
+#[derive(Debug)]
+pub struct Ring<D> {
+    disk: D,
+    records: u32,
+    next: u64,
+    page: Box<Page>,
+}
+
+impl<D: Disk> Ring<D> {
+    /// A ring of so many records whose next record gets that number. `page` is what stands on disk
+    /// where that goes.
+    pub fn on(disk: D, records: u32, next: u64, page: Box<Page>) -> Self {
+        Self { disk, records, next, page }
+    }
+
+    /// Numbers the record and writes it. After an error the next one may take it along.
+    pub fn write(&mut self, record: &mut Record) -> io::Result<()> {
+        record.sequence = self.next;
+        self.next += 1;
+        let slot = record.sequence % u64::from(self.records);
+        let place = (slot % u64::from(RECORDS_A_PAGE)) as usize;
+        if place == 0 {
+            // The seven oldest records of the ring go a few seconds early, so that nothing has to
+            // be read.
+            self.page.0.fill(0);
+        }
+        if let Some(bytes) = self.page.0.as_chunks_mut::<RECORD_BYTES>().0.get_mut(place) {
+            record.encode(bytes);
+        }
+        self.disk.put(page_offset(slot), &self.page)
+    }
+
+    /// Where it is written.
+    pub fn disk(&self) -> &D {
+        &self.disk
+    }
+}
+
+/// Where the page of a slot stands in the file, behind the header's.
+pub(super) fn page_offset(slot: u64) -> u64 {
+    (1 + slot / u64::from(RECORDS_A_PAGE)) * PAGE_BYTES as u64
+}

@@ -1,0 +1,112 @@
+//! Reading a file back, whole, torn, or on a disk that is failing.
+
+use std::fs::File;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::FileExt;
+
+use super::header::{Header, PAGE_BYTES, RECORDS_A_PAGE, Unusable};
+use super::record::{RECORD_BYTES, Record, Slot};
+
+/// A disk on which so many pages cannot be read is asked for no more: each may take it half a
+/// minute.
+const FAILED_PAGES_MAX: u32 = 8;
+
+/// What a file still holds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Recovered {
+    /// Whose seconds these are.
+    pub header: Header,
+    /// The oldest first.
+    pub records: Vec<Record>,
+    /// Records that were torn, have been damaged since, or cannot be read.
+    pub damaged: u32,
+}
+
+/// What can be asked for a page.
+pub(super) trait Pages {
+    /// Reads the page of that number; an `UnexpectedEof` where there is none, or only a part.
+    fn page(&self, number: u32, into: &mut [u8; PAGE_BYTES]) -> io::Result<()>;
+}
+
+impl Pages for File {
+    fn page(&self, number: u32, into: &mut [u8; PAGE_BYTES]) -> io::Result<()> {
+        self.read_exact_at(into, u64::from(number) * PAGE_BYTES as u64)
+    }
+}
+
+impl Pages for [u8] {
+    fn page(&self, number: u32, into: &mut [u8; PAGE_BYTES]) -> io::Result<()> {
+        let page = self.as_chunks().0.get(number as usize);
+        *into = *page.ok_or(ErrorKind::UnexpectedEof)?;
+        Ok(())
+    }
+}
+
+impl Recovered {
+    /// Reads a file's bytes. What is damaged is left out.
+    pub fn of_bytes(bytes: &[u8]) -> Result<Self, Unusable> {
+        Self::read(bytes).unwrap_or(Err(Unusable::Foreign))
+    }
+
+    /// Fails only where not even the first page can be read.
+    pub(super) fn read<P: Pages + ?Sized>(from: &P) -> io::Result<Result<Self, Unusable>> {
+        let header = match read_header(from)? {
+            Ok(header) => header,
+            Err(unusable) => return Ok(Err(unusable)),
+        };
+        let mut records = Vec::new();
+        let damaged = scan(&header, from, |record| records.push(*record));
+        records.sort_by_key(|record: &Record| record.sequence);
+        Ok(Ok(Self { header, records, damaged }))
+    }
+}
+
+/// The first page.
+pub(super) fn read_header<P: Pages + ?Sized>(from: &P) -> io::Result<Result<Header, Unusable>> {
+    let mut page = [0; PAGE_BYTES];
+    match from.page(0, &mut page) {
+        Ok(()) => Ok(Header::decode(&page)),
+        Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(Err(Unusable::Foreign)),
+        Err(error) => Err(error),
+    }
+}
+
+/// Shows each record behind the header, in no order; returns how many are damaged. A file that ends
+/// too soon has been cut: what is left of it counts.
+pub(super) fn scan<P: Pages + ?Sized>(
+    header: &Header,
+    from: &P,
+    mut each: impl FnMut(&Record),
+) -> u32 {
+    let mut page = [0; PAGE_BYTES];
+    let (mut damaged, mut failed) = (0, 0);
+    for number in 0..header.records / RECORDS_A_PAGE {
+        match from.page(1 + number, &mut page) {
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => break,
+            Err(_) => {
+                damaged += RECORDS_A_PAGE;
+                failed += 1;
+                if failed == FAILED_PAGES_MAX {
+                    break;
+                }
+                continue;
+            }
+        }
+        let (records, _) = page.as_chunks::<RECORD_BYTES>();
+        for (slot, bytes) in (number * RECORDS_A_PAGE..).zip(records) {
+            match Record::decode(bytes) {
+                Slot::Empty => {}
+                Slot::Whole(record) if belongs(header, slot, &record) => each(&record),
+                Slot::Whole(_) | Slot::Damaged => damaged += 1,
+            }
+        }
+    }
+    damaged
+}
+
+/// Whether a record is where it was written, by this boot: a disk may return an old block.
+fn belongs(header: &Header, slot: u32, record: &Record) -> bool {
+    record.boot_id == header.boot_id
+        && record.sequence % u64::from(header.records) == u64::from(slot)
+}

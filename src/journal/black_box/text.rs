@@ -1,0 +1,66 @@
+//! Text of a bounded length, without an allocation.
+
+use std::fmt;
+
+/// At most `N` bytes of UTF-8; `N` is below 256. What does not fit is cut.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct ShortText<const N: usize> {
+    length: u8,
+    bytes: [u8; N],
+}
+
+impl<const N: usize> ShortText<N> {
+    /// As much of that text as fits.
+    pub fn new(text: &str) -> Self {
+        let mut short = Self::default();
+        short.push(text);
+        short
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        // Only whole characters are ever appended.
+        std::str::from_utf8(&self.bytes[..usize::from(self.length)]).unwrap_or_default()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// Appends as much as fits; whether that was all.
+    pub fn push(&mut self, text: &str) -> bool {
+        let begin = usize::from(self.length);
+        let mut room = N.min(usize::from(u8::MAX)) - begin;
+        if text.len() > room {
+            while !text.is_char_boundary(room) {
+                room -= 1;
+            }
+        } else {
+            room = text.len();
+        }
+        self.bytes[begin..begin + room].copy_from_slice(&text.as_bytes()[..room]);
+        self.length = u8::try_from(begin + room).unwrap_or(u8::MAX);
+        room == text.len()
+    }
+}
+
+impl<const N: usize> Default for ShortText<N> {
+    fn default() -> Self {
+        Self { length: 0, bytes: [0; N] }
+    }
+}
+
+impl<const N: usize> fmt::Debug for ShortText<N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.as_str().fmt(f)
+    }
+}
+
+impl<const N: usize> fmt::Write for ShortText<N> {
+    /// Never fails: what does not fit is cut.
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.push(text);
+        Ok(())
+    }
+}

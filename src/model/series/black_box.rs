@@ -1,0 +1,70 @@
+//! The black box, and what it knows of the boot before.
+
+use super::super::Source;
+use super::Metric;
+
+/// This area's metrics.
+pub(super) const METRICS: &[Metric] = &[
+    Metric::counter(
+        Source::BlackBox,
+        "uma_black_box_records_total",
+        &[],
+        "Records written to the black box, one a second.",
+    ),
+    Metric::counter(
+        Source::BlackBox,
+        "uma_black_box_missed_records_total",
+        &[],
+        "Seconds without a record, since the disk or the machine was too slow.",
+    ),
+    Metric::counter(
+        Source::BlackBox,
+        "uma_black_box_write_errors_total",
+        &[],
+        "Tries to open the black box or to write a record that failed.",
+    ),
+    Metric::gauge(
+        Source::BlackBox,
+        "uma_black_box_write_duration_seconds",
+        &[],
+        "How long the last record took until it was on disk.",
+    ),
+    Metric::gauge(
+        Source::BlackBox,
+        "uma_black_box_locked_in_memory",
+        &[],
+        "1 if this program's memory is locked, so that it goes on when memory is short.",
+    ),
+    Metric::counter(
+        Source::BlackBox,
+        "uma_unclean_boots_total",
+        &[],
+        "Boots of this node that did not end in order, as far as the black box knows; it goes on \
+         over restarts and reboots.",
+    ),
+    Metric::gauge(
+        Source::BlackBox,
+        "uma_last_boot_clean",
+        &[],
+        "1 if the boot before this one ended in order, 0 if its records just stop; absent where \
+         that is not known.",
+    ),
+    Metric::gauge(
+        Source::BlackBox,
+        "uma_last_boot_last_record_timestamp_seconds",
+        &[],
+        "When the black box' last record of the boot before was written, in seconds since 1970.",
+    ),
+    Metric::gauge(
+        Source::BlackBox,
+        "uma_last_boot_memory_bytes",
+        &["kind"],
+        "Memory in that record.",
+    ),
+    Metric::gauge(
+        Source::BlackBox,
+        "uma_last_boot_pressure_ratio",
+        &["resource", "share"],
+        "Share of the 10 s before that record in which some or all tasks waited for a resource.",
+    ),
+];

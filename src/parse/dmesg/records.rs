@@ -1,0 +1,139 @@
+//! Takes a JSON document on one line apart into its records, as `dmesg --json | jq -c` and
+//! `jq -sc` write it: such a line is as long as the log.
+
+/// A longer record is given in parts, none of which is a record then.
+const LONGEST_RECORD: usize = 64 * 1024;
+
+/// Whether a text begins with an array of records, perhaps as the member `dmesg` of an object, with
+/// its first record on the same line.
+pub fn begins_with_records(head: &[u8]) -> bool {
+    let rest = after(head, b"{")
+        .and_then(|rest| after(rest, b"\"dmesg\""))
+        .and_then(|rest| after(rest, b":"))
+        .unwrap_or(head);
+    after(rest, b"[")
+        .and_then(|rest| after(rest, b"{"))
+        .is_some_and(|rest| after(rest, b"\"").is_some())
+}
+
+/// What follows a token on the same line.
+fn after<'a>(text: &'a [u8], token: &[u8]) -> Option<&'a [u8]> {
+    let blank = text.iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
+    text.get(blank..)?.strip_prefix(token)
+}
+
+/// Finds the records of such a line, byte by byte, in bounded memory.
+#[derive(Debug, Default)]
+pub struct JsonRecords {
+    record: Vec<u8>,
+    /// Braces and brackets that are open within the record; 0 between records.
+    depth: usize,
+    in_string: bool,
+    escaped: bool,
+    in_array: bool,
+}
+
+impl JsonRecords {
+    /// Before the first byte.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes the next byte; gives the record that it ends.
+    pub fn push(&mut self, byte: u8) -> Option<Vec<u8>> {
+        if self.depth == 0 {
+            self.in_array |= byte == b'[';
+            if !(self.in_array && byte == b'{') {
+                return None;
+            }
+        }
+        self.record.push(byte);
+        if self.in_string {
+            if self.escaped {
+                self.escaped = false;
+            } else {
+                self.escaped = byte == b'\\';
+                self.in_string = byte != b'"';
+            }
+        } else {
+            match byte {
+                b'"' => self.in_string = true,
+                b'{' | b'[' => self.depth += 1,
+                b'}' | b']' => self.depth -= 1,
+                _ => {}
+            }
+        }
+        let is_over = self.depth == 0 || self.record.len() >= LONGEST_RECORD;
+        is_over.then(|| std::mem::take(&mut self.record))
+    }
+
+    /// What was begun when the line ended.
+    pub fn finish(self) -> Option<Vec<u8>> {
+        (!self.record.is_empty()).then_some(self.record)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn records(text: &[u8]) -> Vec<String> {
+        let mut records = JsonRecords::new();
+        let mut found: Vec<Vec<u8>> = text.iter().filter_map(|byte| records.push(*byte)).collect();
+        found.extend(records.finish());
+        found.into_iter().map(|record| String::from_utf8(record).unwrap()).collect()
+    }
+
+    #[test]
+    fn records_are_told_from_what_they_quote() {
+        let first = r#"{"msg":"a } ] \" { b \\"}"#;
+        let second = r#"{"msg":"c","list":[{"x":1},[2]]}"#;
+        for text in [
+            format!(r#"{{"dmesg":[{first},{second}]}}"#),
+            format!("[{first}, {second}]"),
+            format!(r#" {{ "dmesg" : [ {first} , {second} ] }}"#),
+        ] {
+            assert!(begins_with_records(text.as_bytes()), "{text}");
+            assert_eq!(records(text.as_bytes()), [first, second], "{text}");
+        }
+    }
+
+    #[test]
+    fn a_record_that_is_cut_is_given_as_it_is() {
+        assert_eq!(records(br#"[{"a":1},{"b":"#), [r#"{"a":1}"#, r#"{"b":"#]);
+    }
+
+    #[test]
+    fn other_lines_begin_with_no_records() {
+        for text in [
+            "[   12.345678] {",
+            "[Sat Nov",
+            "{",
+            "[",
+            "{\"dmesg\": [",
+            "{\"pri\":6}",
+            "[{",
+            "[]",
+            "[\n{\"a\":1}",
+            "",
+        ] {
+            assert!(!begins_with_records(text.as_bytes()), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_taken_in_bounded_memory(
+            bytes in prop::collection::vec(any::<u8>(), 0..500),
+        ) {
+            let mut records = JsonRecords::new();
+            for byte in bytes.iter().cycle().take(200_000) {
+                if let Some(record) = records.push(*byte) {
+                    prop_assert!(record.len() <= LONGEST_RECORD);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,407 @@
+//! The conditions under which an expression yields something, as alternatives of comparisons.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use super::super::functions::Function;
+use super::super::syntax::{Aggregate, AggregateOp, Binary, BinaryOp, Kind, Node, ValueType};
+use super::super::{ExprError, KnownSeries};
+use super::bounds::{bounds, constant};
+use super::key::key;
+use super::order::{Atom, Order, Relation};
+use super::shape::{Shape, mismatch, shape, surely_match};
+use super::term::{Fuel, Leaf, Scope, Term};
+
+/// More alternatives than these are not told apart.
+const MOST_CASES: usize = 24;
+/// More comparisons than these in one alternative are not looked at.
+const MOST_ATOMS: usize = 24;
+/// How much looking at one expression may cost, in comparisons of terms.
+const FUEL: u32 = 100_000;
+/// Longer expressions are cut in messages.
+const LONGEST_TEXT: usize = 120;
+
+/// What holds whenever the expression yields an element.
+#[derive(Clone, Debug)]
+pub(super) struct Case {
+    /// Comparisons.
+    pub(super) atoms: Vec<Atom>,
+    /// Vectors that have an element, and which.
+    pub(super) present: BTreeSet<(Rc<str>, Scope)>,
+    /// Whether it is also enough for the expression to yield an element.
+    pub(super) complete: bool,
+}
+
+impl Case {
+    fn always() -> Self {
+        Self { atoms: Vec::new(), present: BTreeSet::new(), complete: true }
+    }
+
+    fn unknown() -> Self {
+        Self { complete: false, ..Self::always() }
+    }
+
+    /// What follows where both hold.
+    pub(super) fn with(&self, other: &Self) -> Self {
+        let mut both = self.clone();
+        both.atoms.extend(other.atoms.iter().cloned());
+        both.present.extend(other.present.iter().cloned());
+        both.complete &= other.complete;
+        if both.atoms.len() > MOST_ATOMS {
+            both.atoms.truncate(MOST_ATOMS);
+            both.complete = false;
+        }
+        both
+    }
+
+    /// Whether its comparisons cannot hold at once.
+    pub(super) fn is_contradictory(&self, fuel: &mut Fuel) -> bool {
+        contradict(&self.atoms.iter().collect::<Vec<_>>(), fuel)
+    }
+}
+
+/// Whether comparisons cannot hold at once.
+pub(super) fn contradict(atoms: &[&Atom], fuel: &mut Fuel) -> bool {
+    Order::of(atoms, std::iter::empty(), fuel).is_contradictory(atoms)
+}
+
+/// What is known of one part of an expression.
+pub(super) struct Look {
+    /// Alternatives; none where it never yields anything.
+    pub(super) cases: Vec<Case>,
+    /// The value that it yields.
+    term: Term,
+}
+
+/// Looks at one expression, or at several that are looked at together.
+pub(super) struct Looker<'k> {
+    known: &'k dyn KnownSeries,
+    pub(super) fuel: Fuel,
+    scopes: u32,
+    /// Parts that never yield anything.
+    pub(super) dead: Vec<ExprError>,
+}
+
+impl<'k> Looker<'k> {
+    /// Scopes begin at `scopes`, so that elements of two expressions are not taken for the same.
+    pub(super) fn new(known: &'k dyn KnownSeries, scopes: u32) -> Self {
+        Self { known, fuel: Fuel(FUEL), scopes, dead: Vec::new() }
+    }
+
+    pub(super) fn fresh(&mut self) -> Scope {
+        self.scopes += 1;
+        Some(self.scopes)
+    }
+
+    /// Looks at what stands below a node, for the element of that scope.
+    pub(super) fn look(&mut self, node: &Node, scope: Scope) -> Look {
+        if let Some(number) = constant(node) {
+            return Look { cases: vec![Case::always()], term: Term::Number(number) };
+        }
+        match &node.kind {
+            Kind::Parentheses(inner) => self.look(inner, scope),
+            Kind::Unary { negative, operand } => {
+                let Look { cases, term } = self.look(operand, scope);
+                let minus = || Term::combined(BinaryOp::Subtract, Term::Number(0.0), term.clone());
+                Look { cases, term: if *negative { minus() } else { term } }
+            }
+            Kind::Binary(binary) => self.binary(node, binary, scope),
+            Kind::Aggregate(aggregate) => self.aggregate(node, aggregate, scope),
+            Kind::Call { function, arguments, .. } => self.call(node, *function, arguments, scope),
+            Kind::Number(_) | Kind::Text(_) | Kind::Selector(_) | Kind::Range { .. } => {
+                self.series(node, scope)
+            }
+        }
+    }
+
+    fn shape(&self, node: &Node) -> Option<Shape> {
+        shape(node, self.known)
+    }
+
+    /// A value that is not looked into.
+    fn leaf(&self, node: &Node, scope: Scope) -> Leaf {
+        let single = self.shape(node).is_some_and(|shape| shape.single);
+        let scope = if single { None } else { scope };
+        Leaf { key: key(node).into(), scope, bounds: bounds(node, self.known) }
+    }
+
+    /// Series, or a function over their past.
+    fn series(&mut self, node: &Node, scope: Scope) -> Look {
+        let leaf = self.leaf(node, scope);
+        let present = BTreeSet::from([(Rc::clone(&leaf.key), leaf.scope)]);
+        let mut cases = vec![Case { present, ..Case::always() }];
+        let shape = self.shape(node);
+        if let Some(label) = shape.as_ref().and_then(Shape::impossible) {
+            let message = format!("no series has what is asked of the label {label}");
+            self.dead.push(ExprError::new(node.span.clone(), message));
+            cases.clear();
+        }
+        Look { cases, term: Term::Leaf(leaf) }
+    }
+
+    fn call(&mut self, node: &Node, function: Function, arguments: &[Node], scope: Scope) -> Look {
+        let leaf = Term::Leaf(self.leaf(node, scope));
+        let operand = |arguments: &[Node]| {
+            let of_type = |wanted: ValueType| {
+                arguments.iter().position(|argument| argument.value_type() == wanted)
+            };
+            (of_type(ValueType::Vector), of_type(ValueType::Range))
+        };
+        match (function, operand(arguments)) {
+            (Function::Absent | Function::AbsentOverTime, _) => {
+                Look { cases: vec![Case::unknown()], term: leaf }
+            }
+            (Function::Scalar | Function::Time, _) => {
+                Look { cases: vec![Case::always()], term: leaf }
+            }
+            (Function::Vector, _) => match arguments.first().map(|inner| self.look(inner, scope)) {
+                Some(Look { term, .. }) => Look { cases: vec![Case::always()], term },
+                None => Look { cases: vec![Case::unknown()], term: leaf },
+            },
+            (_, (Some(vector), _)) => {
+                let relabels = matches!(function, Function::LabelReplace | Function::LabelJoin);
+                let below = if relabels { self.fresh() } else { scope };
+                let mut cases = self.look(&arguments[vector], below).cases;
+                if matches!(function, Function::Clamp) || relabels {
+                    cases.iter_mut().for_each(|case| case.complete = false);
+                }
+                // Two elements may have the same labels once names can be changed.
+                let term = if relabels { Term::Leaf(self.leaf(node, below)) } else { leaf };
+                Look { cases, term }
+            }
+            (_, (None, Some(range))) => {
+                let is_dead = self.series(&arguments[range], scope).cases.is_empty();
+                let Look { mut cases, term } = self.series(node, scope);
+                if is_dead {
+                    cases.clear();
+                }
+                Look { cases, term }
+            }
+            _ => Look { cases: vec![Case::unknown()], term: leaf },
+        }
+    }
+
+    fn aggregate(&mut self, node: &Node, aggregate: &Aggregate, scope: Scope) -> Look {
+        let keeps = matches!(aggregate.op, AggregateOp::Topk | AggregateOp::Bottomk);
+        let below = if keeps { scope } else { self.fresh() };
+        let mut cases = self.look(&aggregate.operand, below).cases;
+        if keeps {
+            cases.iter_mut().for_each(|case| case.complete = false);
+        }
+        Look { cases, term: Term::Leaf(self.leaf(node, scope)) }
+    }
+
+    fn binary(&mut self, node: &Node, binary: &Binary, scope: Scope) -> Look {
+        match binary.op {
+            BinaryOp::Or => {
+                let mut cases = self.look(&binary.left, scope).cases;
+                cases.extend(self.look(&binary.right, scope).cases);
+                if cases.len() > MOST_CASES {
+                    cases = vec![Case::unknown()];
+                }
+                // Two elements of one label set may come from its two sides.
+                let scope = self.fresh();
+                Look { cases, term: Term::Leaf(self.leaf(node, scope)) }
+            }
+            BinaryOp::Unless => {
+                let mut left = self.look(&binary.left, scope);
+                let right = self.fresh();
+                self.look(&binary.right, right);
+                left.cases.iter_mut().for_each(|case| case.complete = false);
+                left
+            }
+            _ => self.pairs(node, binary, scope),
+        }
+    }
+
+    /// `and`, comparisons and arithmetic: an element of each side is needed.
+    fn pairs(&mut self, node: &Node, binary: &Binary, scope: Scope) -> Look {
+        let is_vector = |node: &Node| node.value_type() == ValueType::Vector;
+        let both_vectors = is_vector(&binary.left) && is_vector(&binary.right);
+        let [left_scope, right_scope] = match both_vectors {
+            true => self.scopes(binary, scope),
+            false => [scope; 2],
+        };
+        let left = self.look(&binary.left, left_scope);
+        let right = self.look(&binary.right, right_scope);
+        let dead = left.cases.is_empty() || right.cases.is_empty();
+        let meet = !both_vectors || self.meet(binary, dead);
+        let complete = !both_vectors || self.surely_meet(binary);
+        let term = self.pair_term(node, binary, &left.term, &right.term, scope);
+        if dead || !meet {
+            return Look { cases: Vec::new(), term };
+        }
+        let mut cases = product(&left.cases, &right.cases);
+        cases.iter_mut().for_each(|case| case.complete &= complete);
+        if let Some(atom) = comparison(node, binary, &left.term, &right.term) {
+            for case in &mut cases {
+                let holds = Case { atoms: vec![atom.clone()], ..Case::always() };
+                *case = case.with(&holds);
+            }
+        }
+        self.drop_contradictions(node, binary, &mut cases);
+        Look { cases, term }
+    }
+
+    /// Which elements of the two sides make the element of that scope.
+    fn scopes(&mut self, binary: &Binary, scope: Scope) -> [Scope; 2] {
+        let matching = &binary.matching;
+        if !matching.written {
+            return [scope; 2];
+        }
+        match &matching.group {
+            Some(group) if group.include.is_empty() && group.left => [scope, self.fresh()],
+            Some(group) if group.include.is_empty() => [self.fresh(), scope],
+            None if binary.op == BinaryOp::And => [scope, self.fresh()],
+            _ => [self.fresh(), self.fresh()],
+        }
+    }
+
+    /// Whether elements of the two sides can find each other.
+    fn meet(&mut self, binary: &Binary, dead: bool) -> bool {
+        let (Some(left), Some(right)) = (self.shape(&binary.left), self.shape(&binary.right))
+        else {
+            return true;
+        };
+        let Some(why) = mismatch(&left, &right, &binary.matching) else { return true };
+        if !dead {
+            let message = format!("no element of the left side has a partner here: {why}");
+            let error = ExprError::new(binary.right.span.clone(), message);
+            self.dead.push(error.with_hint(partner_hint(binary, &left, &right)));
+        }
+        false
+    }
+
+    fn surely_meet(&self, binary: &Binary) -> bool {
+        let (Some(left), Some(right)) = (self.shape(&binary.left), self.shape(&binary.right))
+        else {
+            return false;
+        };
+        if surely_match(&left, &right, &binary.matching) {
+            return true;
+        }
+        let matching = &binary.matching;
+        // Elements of one scope have the same labels.
+        let same_labels = !matching.written && !left.single && !right.single;
+        let any_will_do = matching.on && matching.labels.is_empty() && binary.op.is_set();
+        same_labels || any_will_do
+    }
+
+    fn pair_term(
+        &mut self,
+        node: &Node,
+        binary: &Binary,
+        left: &Term,
+        right: &Term,
+        scope: Scope,
+    ) -> Term {
+        let is_vector = |node: &Node| node.value_type() == ValueType::Vector;
+        match binary.op {
+            BinaryOp::And => left.clone(),
+            op if op.is_comparison() && !binary.returns_bool => match is_vector(&binary.left) {
+                true => left.clone(),
+                false => right.clone(),
+            },
+            op @ (BinaryOp::Add | BinaryOp::Subtract | BinaryOp::Multiply | BinaryOp::Divide) => {
+                Term::combined(op, left.clone(), right.clone())
+            }
+            _ => Term::Leaf(self.leaf(node, scope)),
+        }
+    }
+
+    /// Leaves out what cannot be; where nothing stays, tells why.
+    fn drop_contradictions(&mut self, node: &Node, binary: &Binary, cases: &mut Vec<Case>) {
+        let fuel = &mut self.fuel;
+        let possible: Vec<Case> =
+            cases.iter().filter(|case| !case.is_contradictory(fuel)).cloned().collect();
+        if let (true, Some(case)) = (possible.is_empty(), cases.first()) {
+            let place = if binary.op.is_set() { &binary.right.span } else { &node.span };
+            self.dead.push(why(case, place.clone(), fuel));
+        }
+        *cases = possible;
+    }
+}
+
+/// How elements of the two sides could find each other.
+fn partner_hint(binary: &Binary, left: &Shape, right: &Shape) -> String {
+    let operator = binary.op.symbol();
+    let on = match (left.single, right.single) {
+        _ if binary.matching.written => {
+            return "match by labels that both sides have with equal values".to_owned();
+        }
+        (false, true) if !binary.op.is_set() => "on() group_left",
+        (true, false) if !binary.op.is_set() => "on() group_right",
+        _ => "on()",
+    };
+    format!("{operator} {on} matches whatever the labels are")
+}
+
+fn product(left: &[Case], right: &[Case]) -> Vec<Case> {
+    if left.len() * right.len() > MOST_CASES {
+        return vec![Case::unknown()];
+    }
+    left.iter().flat_map(|one| right.iter().map(|other| one.with(other))).collect()
+}
+
+fn comparison(node: &Node, binary: &Binary, left: &Term, right: &Term) -> Option<Atom> {
+    let (left, right) = (left.clone(), right.clone());
+    let (left, relation, right) = match binary.op {
+        _ if binary.returns_bool => return None,
+        BinaryOp::Less => (left, Relation::Less, right),
+        BinaryOp::LessOrEqual => (left, Relation::AtMost, right),
+        BinaryOp::Greater => (right, Relation::Less, left),
+        BinaryOp::GreaterOrEqual => (right, Relation::AtMost, left),
+        BinaryOp::Equal => (left, Relation::Equal, right),
+        BinaryOp::NotEqual => (left, Relation::NotEqual, right),
+        _ => return None,
+    };
+    Some(Atom { left, relation, right, text: told(node).into() })
+}
+
+/// An expression for messages.
+fn told(node: &Node) -> String {
+    let text = node.to_string();
+    match text.char_indices().nth(LONGEST_TEXT) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
+}
+
+/// Which comparisons cannot hold: one alone, two together, or all of them.
+fn why(case: &Case, place: std::ops::Range<usize>, fuel: &mut Fuel) -> ExprError {
+    for atom in &case.atoms {
+        if contradict(&[atom], fuel) {
+            let error = ExprError::new(place, format!("`{}` can never hold", atom.text));
+            return match limits(atom) {
+                Some(hint) => error.with_hint(hint),
+                None => error,
+            };
+        }
+    }
+    for (position, one) in case.atoms.iter().enumerate() {
+        for other in &case.atoms[position + 1..] {
+            if contradict(&[one, other], fuel) {
+                let message = format!("`{}` and `{}` can never both hold", one.text, other.text);
+                return ExprError::new(place, message).with_hint("write or, or other bounds");
+            }
+        }
+    }
+    ExprError::new(place, "these comparisons can never hold together")
+}
+
+/// What values there are, where a comparison asks for others.
+fn limits(atom: &Atom) -> Option<String> {
+    let mut leaves = Vec::new();
+    atom.left.leaves(&mut leaves);
+    atom.right.leaves(&mut leaves);
+    let [leaf] = leaves.as_slice() else { return None };
+    let name = &leaf.key;
+    let (least, most) = (leaf.bounds.least, leaf.bounds.most);
+    Some(match (least.is_finite(), most.is_finite()) {
+        (true, true) if least == most => format!("{name} is always {least}"),
+        (true, true) => format!("{name} is from {least} to {most}"),
+        (true, false) => format!("{name} is never below {least}"),
+        (false, true) => format!("{name} is never above {most}"),
+        (false, false) => return None,
+    })
+}

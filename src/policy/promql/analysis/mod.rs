@@ -1,0 +1,212 @@
+//! What can be proven of expressions without any values: that they never yield anything, that one
+//! follows from another, that two exclude each other.
+//!
+//! Everything here is one-sided: what is told holds for every value that this build can export;
+//! where that cannot be shown, nothing is told. The order of values is followed through sums,
+//! differences, products and quotients as floating-point numbers round them.
+
+mod bounds;
+mod cases;
+mod key;
+mod order;
+mod shape;
+mod term;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+
+use super::check::values_hint;
+use super::matcher::{MatchOp, Matcher};
+use super::syntax::{Kind, Node, Selector, ValueType};
+use super::{ExprError, KnownSeries};
+use cases::{Case, Looker};
+use order::{Atom, Order};
+pub(super) use shape::shape;
+use term::{Fuel, Scope, Term};
+
+/// Elements of a second expression count from here.
+const OTHER_SCOPES: u32 = 1 << 16;
+/// More ways to take the elements of one expression for those of another are not tried.
+const MOST_WAYS: usize = 64;
+/// How much comparing two expressions may cost, in comparisons of terms.
+const FUEL: u32 = 20_000;
+
+/// A part of an expression that never yields anything.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Never {
+    /// Where, why, and what to do.
+    pub why: ExprError,
+    /// Whether the whole expression never yields anything then.
+    pub whole: bool,
+}
+
+/// Parts that never yield anything, in the order in which they are evaluated.
+pub(super) fn never(root: &Node, known: &dyn KnownSeries) -> Vec<Never> {
+    let mut looker = Looker::new(known, 0);
+    let scope = looker.fresh();
+    let whole = looker.look(root, scope).cases.is_empty();
+    looker.dead.into_iter().map(|why| Never { why, whole }).collect()
+}
+
+/// How much comparing expressions with each other may still cost: there may be many of them.
+#[derive(Debug)]
+pub struct Effort {
+    left: u32,
+}
+
+impl Default for Effort {
+    fn default() -> Self {
+        Self { left: 20_000_000 }
+    }
+}
+
+impl Effort {
+    /// Whether it is used up: from then on nothing is proven any more.
+    pub fn is_spent(&self) -> bool {
+        self.left == 0
+    }
+
+    /// What one comparison may cost is taken from it, as far as it was needed.
+    fn spend<T>(&mut self, compare: impl FnOnce(&mut Fuel) -> T) -> T {
+        let given = FUEL.min(self.left);
+        let mut fuel = Fuel(given);
+        let found = compare(&mut fuel);
+        self.left -= (given - fuel.0).max(1).min(self.left);
+        found
+    }
+}
+
+/// What can be proven of an expression together with others.
+#[derive(Clone, Debug)]
+pub struct Facts {
+    cases: Vec<Case>,
+}
+
+impl Facts {
+    pub(super) fn of(root: &Node, known: &dyn KnownSeries) -> Self {
+        let mut looker = Looker::new(known, 0);
+        let scope = looker.fresh();
+        let mut cases = looker.look(root, scope).cases;
+        if root.value_type() == ValueType::Scalar {
+            // What a number says lies in its value: it is always there.
+            cases.iter_mut().for_each(|case| case.complete = false);
+        }
+        Self { cases }
+    }
+
+    /// Whether it can yield anything at all, for all that is known.
+    pub fn is_possible(&self) -> bool {
+        !self.cases.is_empty()
+    }
+
+    /// Whether the other expression yields something whenever this one does.
+    pub fn implies(&self, other: &Self, effort: &mut Effort) -> bool {
+        effort.spend(|fuel| {
+            self.cases.iter().all(|given| {
+                let wanted = other.cases.iter().filter(|wanted| wanted.complete);
+                wanted.into_iter().any(|wanted| follows(given, wanted, fuel))
+            })
+        })
+    }
+
+    /// Whether this and the other expression never yield something at the same time.
+    pub fn excludes(&self, other: &Self, effort: &mut Effort) -> bool {
+        let apart = |case: &Case| moved(case, &|scope| scope.map(|scope| scope + OTHER_SCOPES));
+        let others: Vec<Case> = other.cases.iter().map(apart).collect();
+        effort.spend(|fuel| {
+            self.cases
+                .iter()
+                .all(|one| others.iter().all(|other| one.with(other).is_contradictory(fuel)))
+        })
+    }
+}
+
+/// The same case of other elements.
+fn moved(case: &Case, to: &dyn Fn(Scope) -> Scope) -> Case {
+    let atoms = case.atoms.iter().map(|atom| Atom {
+        left: atom.left.moved(to),
+        right: atom.right.moved(to),
+        ..atom.clone()
+    });
+    Case {
+        atoms: atoms.collect(),
+        present: case.present.iter().map(|(key, scope)| (key.clone(), to(*scope))).collect(),
+        complete: case.complete,
+    }
+}
+
+fn scopes(case: &Case) -> Vec<u32> {
+    let mut leaves = Vec::new();
+    for atom in &case.atoms {
+        atom.left.leaves(&mut leaves);
+        atom.right.leaves(&mut leaves);
+    }
+    let compared = leaves.iter().filter_map(|leaf| leaf.scope);
+    let present = case.present.iter().filter_map(|(_, scope)| *scope);
+    compared.chain(present).collect::<BTreeSet<u32>>().into_iter().collect()
+}
+
+/// Whether what is wanted holds wherever what is given does, for some choice of elements.
+fn follows(given: &Case, wanted: &Case, fuel: &mut Fuel) -> bool {
+    let (there, needed) = (scopes(given), scopes(wanted));
+    let ways = u32::try_from(needed.len()).ok().and_then(|count| there.len().checked_pow(count));
+    let Some(ways) = ways.filter(|ways| *ways <= MOST_WAYS) else { return false };
+    (0..ways).any(|way| {
+        let chosen = |scope: Scope| {
+            let place = needed.iter().position(|needed| Some(*needed) == scope)?;
+            let mut rest = way;
+            (0..place).for_each(|_| rest /= there.len());
+            there.get(rest % there.len().max(1)).copied()
+        };
+        let wanted = moved(wanted, &chosen);
+        wanted.present.is_subset(&given.present) && all_follow(given, &wanted.atoms, fuel)
+    })
+}
+
+fn all_follow(given: &Case, wanted: &[Atom], fuel: &mut Fuel) -> bool {
+    let facts: Vec<&Atom> = given.atoms.iter().collect();
+    let sides = |atom: &'_ Atom| -> [Term; 2] { [atom.left.clone(), atom.right.clone()] };
+    let terms: Vec<Term> = wanted.iter().flat_map(sides).collect();
+    let order = Order::of(&facts, terms.iter(), fuel);
+    wanted.iter().all(|atom| order.proves(atom))
+}
+
+/// Values in matchers that no series has, in selectors that nevertheless match some.
+pub(super) fn idle_values(root: &Node, known: &dyn KnownSeries) -> Vec<ExprError> {
+    let mut found = Vec::new();
+    let mut nodes = vec![root];
+    while let Some(node) = nodes.pop() {
+        match &node.kind {
+            Kind::Selector(selector) | Kind::Range { selector, .. } => {
+                let matchers = selector.matchers.iter();
+                found.extend(matchers.filter_map(|matcher| idle_value(selector, matcher, known)));
+            }
+            _ => nodes.extend(node.children()),
+        }
+    }
+    found.sort_by_key(|error| error.span.start);
+    found
+}
+
+fn idle_value(
+    selector: &Selector,
+    matcher: &Matcher,
+    known: &dyn KnownSeries,
+) -> Option<ExprError> {
+    let (name, label) = (&*selector.name, &*matcher.label);
+    let values = known.values(name, label)?;
+    let alternatives: Vec<&str> = match matcher.op {
+        MatchOp::Equal => return None,
+        MatchOp::NotEqual => vec![&matcher.value],
+        MatchOp::Matches | MatchOp::NotMatches => {
+            let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '|');
+            matcher.value.chars().all(is_plain).then(|| matcher.value.split('|').collect())?
+        }
+    };
+    let idle =
+        alternatives.into_iter().find(|value| !value.is_empty() && !values.contains(value))?;
+    let message = format!("no series \"{name}\" has {label}=\"{idle}\": it makes no difference");
+    let error = ExprError::new(matcher.value_span.clone(), message);
+    Some(error.with_hint(values_hint(label, idle, values)))
+}

@@ -1,0 +1,177 @@
+//! What follows from comparisons that hold at once.
+
+use super::term::{Fuel, Leaf, Term};
+
+/// How two values compare.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Relation {
+    /// `<`
+    Less,
+    /// `<=`
+    AtMost,
+    /// `==`
+    Equal,
+    /// `!=`, which holds for NaN too.
+    NotEqual,
+}
+
+/// A comparison that holds.
+#[derive(Clone, Debug)]
+pub(super) struct Atom {
+    /// The left value.
+    pub(super) left: Term,
+    /// How it compares.
+    pub(super) relation: Relation,
+    /// The right value.
+    pub(super) right: Term,
+    /// As written.
+    pub(super) text: std::rc::Rc<str>,
+}
+
+/// What is known of the order of two values, weakest first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+enum Known {
+    #[default]
+    Nothing,
+    AtMost,
+    Less,
+}
+
+/// The order of values that follows from some comparisons.
+pub(super) struct Order<'t> {
+    terms: Vec<&'t Term>,
+    known: Vec<Vec<Known>>,
+}
+
+impl<'t> Order<'t> {
+    /// What follows from these comparisons, also for further terms. Terms that may be NaN, for all
+    /// that is known, are left out: nothing follows for them.
+    pub(super) fn of(
+        atoms: &[&'t Atom],
+        further: impl Iterator<Item = &'t Term>,
+        fuel: &mut Fuel,
+    ) -> Self {
+        let ordered = |atom: &&&'t Atom| atom.relation != Relation::NotEqual;
+        let mut terms: Vec<&Term> = Vec::new();
+        for atom in atoms.iter().filter(ordered) {
+            for term in [&atom.left, &atom.right] {
+                if !terms.contains(&term) {
+                    terms.push(term);
+                }
+            }
+        }
+        let numbers = leaves_of(&terms);
+        let unordered = atoms.iter().filter(|atom| !ordered(atom));
+        for term in unordered.flat_map(|atom| [&atom.left, &atom.right]).chain(further) {
+            if !terms.contains(&term) && is_a_number(term, &numbers) {
+                terms.push(term);
+            }
+        }
+        let mut order = Self { known: vec![vec![Known::Nothing; terms.len()]; terms.len()], terms };
+        order.compare_all(fuel);
+        for atom in atoms {
+            order.take(atom);
+        }
+        order.close(fuel);
+        order
+    }
+
+    fn compare_all(&mut self, fuel: &mut Fuel) {
+        for (row, left) in self.terms.iter().enumerate() {
+            for (column, right) in self.terms.iter().enumerate() {
+                self.known[row][column] = match left.stays_below(right) {
+                    true => Known::Less,
+                    false if left.never_exceeds(right, fuel) => Known::AtMost,
+                    false => Known::Nothing,
+                };
+            }
+        }
+    }
+
+    fn take(&mut self, atom: &Atom) {
+        let (Some(left), Some(right)) = (self.place(&atom.left), self.place(&atom.right)) else {
+            return;
+        };
+        let mut know = |row: usize, column: usize, known: Known| {
+            let place = &mut self.known[row][column];
+            *place = known.max(*place);
+        };
+        match atom.relation {
+            Relation::Less => know(left, right, Known::Less),
+            Relation::AtMost => know(left, right, Known::AtMost),
+            Relation::Equal => {
+                know(left, right, Known::AtMost);
+                know(right, left, Known::AtMost);
+            }
+            Relation::NotEqual => {}
+        }
+    }
+
+    fn close(&mut self, fuel: &mut Fuel) {
+        let count = self.terms.len();
+        if !fuel.burn(count.pow(3) / 8) {
+            return;
+        }
+        for between in 0..count {
+            for row in 0..count {
+                for column in 0..count {
+                    let (first, second) = (self.known[row][between], self.known[between][column]);
+                    if first != Known::Nothing && second != Known::Nothing {
+                        let place = &mut self.known[row][column];
+                        *place = first.max(second).max(*place);
+                    }
+                }
+            }
+        }
+    }
+
+    fn place(&self, term: &Term) -> Option<usize> {
+        self.terms.iter().position(|known| *known == term)
+    }
+
+    fn between(&self, left: &Term, right: &Term) -> Known {
+        match (self.place(left), self.place(right)) {
+            (Some(left), Some(right)) => self.known[left][right],
+            _ => Known::Nothing,
+        }
+    }
+
+    /// Whether the comparisons cannot hold at once.
+    pub(super) fn is_contradictory(&self, atoms: &[&Atom]) -> bool {
+        let less_than_itself = (0..self.terms.len()).any(|at| self.known[at][at] == Known::Less);
+        let unequal = atoms.iter().filter(|atom| atom.relation == Relation::NotEqual);
+        less_than_itself
+            || unequal.into_iter().any(|atom| {
+                self.between(&atom.left, &atom.right) == Known::AtMost
+                    && self.between(&atom.right, &atom.left) == Known::AtMost
+            })
+    }
+
+    /// Whether a comparison holds as well.
+    pub(super) fn proves(&self, atom: &Atom) -> bool {
+        let there = self.between(&atom.left, &atom.right);
+        let back = self.between(&atom.right, &atom.left);
+        match atom.relation {
+            Relation::Less => there == Known::Less,
+            Relation::AtMost => there != Known::Nothing,
+            Relation::Equal => there != Known::Nothing && back != Known::Nothing,
+            Relation::NotEqual => there == Known::Less || back == Known::Less,
+        }
+    }
+}
+
+/// Leaves of values that are compared by order and so are not NaN; what they are made of by adding
+/// and scaling is not either.
+fn leaves_of<'t>(terms: &[&'t Term]) -> Vec<&'t Leaf> {
+    let mut leaves = Vec::new();
+    terms.iter().for_each(|term| term.leaves(&mut leaves));
+    leaves
+}
+
+fn is_a_number(term: &Term, numbers: &[&Leaf]) -> bool {
+    match term {
+        Term::Number(number) => !number.is_nan(),
+        Term::Leaf(leaf) => leaf.bounds.is_finite() || numbers.contains(&leaf),
+        Term::Combined(..) => term.bounds().is_finite(),
+    }
+}

@@ -1,0 +1,147 @@
+//! The black box on real disks: one that loses its power, one that hangs, one that is full.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::enabled;
+use crate::daemon::{Daemon, binary};
+
+const RECORDS: &str = "uma_black_box_records_total";
+const UP: &str = "uma_source_up{source=\"black_box\"}";
+
+fn succeed(program: &str, arguments: &[&str]) {
+    let status = Command::new(program).args(arguments).status().unwrap();
+    assert!(status.success(), "{program} {arguments:?}: {status}");
+}
+
+/// A mounted disk; thawed and unmounted when dropped.
+struct Mounted(PathBuf);
+
+impl Mounted {
+    /// A file system in a file of its own.
+    fn image(image: &Path, place: &Path) -> Self {
+        std::fs::create_dir_all(place).unwrap();
+        succeed("mount", &["-o", "loop", text(image), text(place)]);
+        Self(place.to_owned())
+    }
+
+    /// One in memory, of that size.
+    fn memory(place: &Path, size: &str) -> Self {
+        std::fs::create_dir_all(place).unwrap();
+        succeed("mount", &["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs", text(place)]);
+        Self(place.to_owned())
+    }
+
+    fn freeze(&self) {
+        succeed("fsfreeze", &["--freeze", text(&self.0)]);
+    }
+
+    fn thaw(&self) {
+        succeed("fsfreeze", &["--unfreeze", text(&self.0)]);
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let place = text(&self.0);
+        let _never_frozen = Command::new("fsfreeze")
+            .args(["--unfreeze", place])
+            .stderr(std::process::Stdio::null())
+            .status();
+        // A process that was killed may hold it for a moment.
+        for _ in 0..50 {
+            if Command::new("umount").arg(place).status().is_ok_and(|status| status.success()) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// What the boot after that would see.
+fn last_boot(storage: &Path) -> Vec<Value> {
+    let output = Command::new(binary())
+        .args(["history", "--last-boot", "--json", "--path.procfs=/nowhere", "--storage.path"])
+        .arg(storage)
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    said.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn real_black_box_is_on_disk_when_the_power_goes_and_a_hung_disk_stops_only_it() {
+    if !enabled() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("disk");
+    std::fs::File::create(&image).unwrap().set_len(64 << 20).unwrap();
+    succeed("mkfs.ext4", &["-q", text(&image)]);
+    let disk = Mounted::image(&image, &folder.path().join("mounted"));
+    let daemon = Daemon::start(&disk.0, &[]);
+    daemon.wait_until("recording", |daemon| {
+        daemon.metrics().get(RECORDS).is_some_and(|records| *records >= 4.0)
+    });
+
+    // Nothing is synced: what is not on disk by now is lost.
+    let cut_at = jiff::Timestamp::now();
+    let cut = folder.path().join("cut");
+    std::fs::copy(&image, &cut).unwrap();
+    let after = Mounted::image(&cut, &folder.path().join("after"));
+    let lines = last_boot(&after.0);
+    let last: jiff::Timestamp = lines[0]["last_record"].as_str().unwrap().parse().unwrap();
+    let lost = cut_at.duration_since(last);
+    println!("{} records survived; the last one was {lost:#} old", lines.len() - 1);
+    assert!(lines.len() >= 5, "{lines:#?}");
+    assert!(lost.as_secs_f64() < 2.0, "{lost:#}");
+
+    let missed = daemon.metric("uma_samples_missed_total");
+    let stalls = daemon.metric("uma_black_box_missed_records_total");
+    disk.freeze();
+    let frozen = Instant::now();
+    daemon.wait_until("telling that its disk hangs", |daemon| daemon.metric(UP) == 0.0);
+    println!("told after {:.1} s", frozen.elapsed().as_secs_f64());
+    let status = daemon.get("/api/v1/status").1;
+    assert!(status.contains("the disk has not taken a record for"), "{status}");
+    assert_eq!(daemon.get("/-/healthy").0, 200);
+    let late = daemon.metric("uma_samples_missed_total") - missed;
+    assert!(late <= 2.0, "{late} samples were late while the disk hung");
+    disk.thaw();
+    daemon.wait_until("recording again", |daemon| daemon.metric(UP) == 1.0);
+    assert!(daemon.metric("uma_black_box_missed_records_total") >= stalls + 3.0);
+    daemon.terminate();
+}
+
+#[test]
+fn real_black_box_survives_a_full_and_a_read_only_disk() {
+    if !enabled() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let disk = Mounted::memory(&folder.path().join("memory"), "1M");
+    let daemon = Daemon::start(&disk.0, &["--recording.size=0"]);
+    daemon.wait_until("told", |daemon| daemon.metrics().get(UP) == Some(&0.0));
+    assert!(daemon.get("/api/v1/status").1.contains("No space left on device"));
+    // Tried again by itself, on a file system that has no way past the page cache perhaps.
+    succeed("mount", &["-o", "remount,size=64M", text(&disk.0)]);
+    daemon.wait_until("recording", |daemon| daemon.metrics().get(UP) == Some(&1.0));
+    daemon.wait_until("recording on", |daemon| daemon.metric(RECORDS) >= 2.0);
+    daemon.kill();
+
+    succeed("mount", &["-o", "remount,ro", text(&disk.0)]);
+    assert_eq!(last_boot(&disk.0)[0]["end"], "unknown", "without a boot id nothing is claimed");
+    let daemon = Daemon::start(&disk.0, &["--recording.size=0"]);
+    daemon.wait_until("told", |daemon| daemon.metrics().get(UP) == Some(&0.0));
+    let status = daemon.get("/api/v1/status").1;
+    assert!(status.contains("Read-only file system"), "{status}");
+    daemon.terminate();
+}

@@ -1,0 +1,223 @@
+//! `umawarden rules export`: what Prometheus makes of our rules.
+
+use std::fs;
+use std::path::Path;
+use std::process::Output;
+use std::sync::Arc;
+use std::time::Duration;
+
+use assert_cmd::Command;
+use umawarden::config::mistake::SourceText;
+use umawarden::config::rules::{ExportOptions, parse_rules, prometheus_rules};
+use umawarden::config::shipped::shipped_rules;
+use umawarden::policy::rule::{Rule, RuleSet};
+
+fn export(arguments: &[&str]) -> Output {
+    Command::cargo_bin("umawarden")
+        .expect("the binary")
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .args(["rules", "export"])
+        .args(arguments)
+        .output()
+        .expect("it runs")
+}
+
+fn exported(arguments: &[&str]) -> String {
+    let output = export(arguments);
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{arguments:?}: {told}");
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+/// Debian's promtool, of Prometheus 2, and that of Prometheus 3 where there is one.
+fn promtools() -> impl Iterator<Item = String> {
+    std::iter::once("promtool".to_owned()).chain(std::env::var("UMAWARDEN_PROMTOOL"))
+}
+
+fn run_promtool(promtool: &str, folder: &Path, arguments: [&str; 3]) -> (bool, String) {
+    let output = std::process::Command::new(promtool)
+        .current_dir(folder)
+        .args(arguments)
+        .output()
+        .expect("promtool runs; it is in the Debian package prometheus");
+    let told = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8_lossy(&told).into_owned())
+}
+
+/// Every odd thing that a rule file can hold.
+const ODD: &str = r#"
+groups:
+- name: "odd: # \"group\" \\ é \u2028"
+  labels: {team: "a b", kept: group}
+  rules:
+  - alert: "{odd} 'alert' \u202e \U0001F600"
+    expr: |
+      # as it was meant
+      uma_memory_free_bytes
+        < 5e9   
+        and on() uma_source_up{source="meminfo"} == 1
+
+      or absent(uma_source_up)
+    labels: {kept: own, empty: "", severity: 'it''s'}
+    annotations: {summary: "{{ $value | humanize }}\n\tsecond line", yes: "no", number: "1e3\x07\x85"}
+    mode: enforce
+    remedy: {steps: [{compact_memory: {}}]}
+  - alert: Tab
+    expr: "sum(rate(uma_swap_out_pages_total[10s]))\t> 5"
+    for: 90s
+    keep_firing_for: 1d
+- name: none
+  interval: 2s
+  rules: []
+"#;
+
+fn odd() -> RuleSet {
+    let source = SourceText::new("odd \n file.yaml", ODD);
+    parse_rules(&[source], Duration::ZERO).unwrap_or_else(|mistakes| panic!("{mistakes}"))
+}
+
+fn without_what_is_ours(rules: RuleSet) -> Vec<(Arc<str>, Duration, Vec<Rule>)> {
+    let rule = |rule: Rule| Rule { mode: None, remedy: None, ..rule };
+    let groups = rules.groups.into_iter().map(|group| {
+        (group.name, group.interval, group.rules.into_iter().map(rule).collect::<Vec<Rule>>())
+    });
+    groups.collect()
+}
+
+#[test]
+fn as_is_it_is_the_same_rules() {
+    let shipped = parse_rules(&shipped_rules(), Duration::ZERO).expect("fine");
+    for rules in [shipped, odd()] {
+        let text = prometheus_rules(&rules, &ExportOptions::default());
+        let again = parse_rules(&[SourceText::new("export", text.clone())], Duration::ZERO);
+        let again = again.unwrap_or_else(|mistakes| panic!("{mistakes}\n{text}"));
+        let (again, rules) = (without_what_is_ours(again), without_what_is_ours(rules));
+        let lines = |text: &str| text.lines().map(str::trim_end).collect::<Vec<_>>().join("\n");
+        for (ours, theirs) in rules.iter().zip(&again) {
+            for (ours, theirs) in ours.2.iter().zip(&theirs.2) {
+                assert_eq!(lines(&ours.expr.text), lines(&theirs.expr.text));
+                let theirs = Rule { expr: ours.expr.clone(), ..theirs.clone() };
+                assert_eq!(*ours, theirs, "{text}");
+            }
+            assert_eq!((&ours.0, ours.1, ours.2.len()), (&theirs.0, theirs.1, theirs.2.len()));
+        }
+    }
+}
+
+#[test]
+fn promtool_takes_what_is_exported() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let adapted = ExportOptions {
+        by: vec!["instance".into(), "cluster".into()],
+        scrape_interval: Some(Duration::from_secs(5)),
+    };
+    fs::write(folder.path().join("shipped.yaml"), exported(&[])).expect("written");
+    fs::write(folder.path().join("as-is.yaml"), exported(&["--as-is"])).expect("written");
+    fs::write(folder.path().join("good.yaml"), exported(&["tests/fixtures/rules/good"]))
+        .expect("written");
+    for (name, options) in [("odd.yaml", ExportOptions::default()), ("odd-by.yaml", adapted)] {
+        fs::write(folder.path().join(name), prometheus_rules(&odd(), &options)).expect("written");
+    }
+    let shipped = exported(&[]).matches("- alert: ").count();
+    for promtool in promtools() {
+        for (name, rules) in [
+            ("shipped.yaml", shipped),
+            ("as-is.yaml", shipped),
+            ("good.yaml", 4),
+            ("odd.yaml", 2),
+            ("odd-by.yaml", 2),
+        ] {
+            let (fine, told) = run_promtool(&promtool, folder.path(), ["check", "rules", name]);
+            assert!(fine && told.contains(&format!("{rules} rules found")), "{name}: {told}");
+        }
+    }
+}
+
+/// Two nodes as Prometheus scrapes them every 15 s: one in small pieces, one that writes slowly.
+const TWO_NODES: &str = r#"
+rule_files: [RULES]
+evaluation_interval: 15s
+tests:
+- interval: 15s
+  input_series:
+  - {series: 'uma_memory_total_bytes{instance="a",job="n"}', values: '100+0x40'}
+  - {series: 'uma_memory_total_bytes{instance="b",job="n"}', values: '100+0x40'}
+  - {series: 'uma_zone_free_bytes{instance="a",job="n",node="0",zone="Normal"}', values: '20+0x40'}
+  - {series: 'uma_zone_free_bytes{instance="b",job="n",node="0",zone="Normal"}', values: '20+0x40'}
+  - {series: 'uma_memory_contiguous_bytes{instance="a",job="n",block="2MiB"}', values: '1+0x40'}
+  - {series: 'uma_memory_contiguous_bytes{instance="b",job="n",block="2MiB"}', values: '19+0x40'}
+  - {series: 'uma_memory_page_cache_bytes{instance="a",job="n",state="dirty"}', values: '1+0x40'}
+  - {series: 'uma_memory_page_cache_bytes{instance="b",job="n",state="dirty"}', values: '50+0x40'}
+  - {series: 'uma_kernel_events_total{instance="a",job="n",event="xid"}', values: '0x30 1x10'}
+  - {series: 'uma_kernel_events_total{instance="b",job="n",event="xid"}', values: '0+0x40'}
+  promql_expr_test:
+  - expr: count by (alertname, instance) (ALERTS{alertstate="firing"})
+    eval_time: 8m
+    exp_samples:
+    - {labels: '{alertname="DirtyPageCacheHigh", instance="b"}', value: 1}
+    - {labels: '{alertname="MemoryFragmented", instance="a"}', value: 1}
+    - {labels: '{alertname="XidReported", instance="a"}', value: 1}
+"#;
+
+#[test]
+fn of_several_nodes_each_is_judged_by_its_own_series() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for (name, rules) in [("by.yaml", exported(&[])), ("as-is.yaml", exported(&["--as-is"]))] {
+        fs::write(folder.path().join(name), rules).expect("written");
+        let test = TWO_NODES.replace("RULES", name);
+        fs::write(folder.path().join(format!("{name}.test")), test).expect("written");
+    }
+    for promtool in promtools() {
+        let test = |name: &str| run_promtool(&promtool, folder.path(), ["test", "rules", name]);
+        let (fine, told) = test("by.yaml.test");
+        assert!(fine, "{told}");
+        // As they are, they are not for Prometheus' eyes: that is what the rest is for.
+        assert!(!test("as-is.yaml.test").0);
+    }
+}
+
+/// On one node without labels of a target, Prometheus says the same of the rules as they are.
+#[test]
+fn exported_as_is_the_shipped_rules_fire_when_they_should() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for name in ["memory.yaml", "kernel.yaml"] {
+        let rules = exported(&["--as-is", &format!("rules/{name}")]);
+        fs::write(folder.path().join(name), rules).expect("written");
+    }
+    let scenarios = include_str!("../fixtures/rules/scenarios.yaml");
+    fs::write(folder.path().join("scenarios.yaml"), scenarios).expect("written");
+    let arguments = ["test", "rules", "scenarios.yaml"];
+    let (fine, told) = run_promtool("promtool", folder.path(), arguments);
+    assert!(fine, "{told}");
+}
+
+#[test]
+fn what_cannot_be_told_apart_is_said_beside_the_rule() {
+    let options = ExportOptions { by: vec!["instance".into()], scrape_interval: None };
+    let text = prometheus_rules(&odd(), &options);
+    assert!(text.contains("  # Not told apart by node: absent(…) is one for all nodes"), "{text}");
+    assert!(text.contains("sum by (instance) (rate(uma_swap_out_pages_total[10s])) > 5"), "{text}");
+    assert!(!text.contains("mode:") && !text.contains("remedy:"), "{text}");
+}
+
+#[test]
+fn it_goes_to_a_file_or_says_why_not() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("alerts.yaml").display().to_string();
+    assert_eq!(exported(&["--output", &file, "rules/kernel.yaml"]), "");
+    let text = fs::read_to_string(&file).expect("there");
+    assert!(text.starts_with("# Alerting rules") && text.contains("rules/kernel.yaml"), "{text}");
+    for (arguments, told) in [
+        (["--output", "/nowhere/alerts.yaml"].as_slice(), "cannot write /nowhere/alerts.yaml"),
+        (&["tests/fixtures/rules/broken/tab.yaml"], "tab.yaml:3:"),
+        (&["nowhere.yaml"], "there is no such file"),
+        (&["--by", "a b"], "not a label"),
+        (&["--scrape-interval", "1y"], "out of bounds"),
+    ] {
+        let output = export(arguments);
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(told), "{arguments:?}: {stderr}");
+        assert!(output.stdout.is_empty());
+    }
+}
