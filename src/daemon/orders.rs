@@ -17,10 +17,17 @@ use super::service::{Command, Desk};
 use crate::exports::{LONGEST, Lasts, OrderDone, OrderRefused, OrderRequest, RuleChoice, Wish};
 use crate::journal::Journal;
 use crate::model::{DecisionId, OperatorCommand, OperatorOrder, Pause, RuleSelector, author};
-use crate::policy::status::{GuardStatus, RuleStatus, Status};
+use crate::policy::status::{RuleStatus, Status};
 
 /// How long an order waits to be on disk.
 const KEEPING_TAKES: Duration = Duration::from_secs(5);
+
+/// How long a silence waits for its number, and a pause for its file.
+const NUMBERING_TAKES: Duration = Duration::from_secs(2);
+const WRITING_TAKES: Duration = Duration::from_secs(3);
+
+/// For a thread to be had.
+const SLACK: Duration = Duration::from_secs(1);
 
 /// How long it is waited for the name of a user: it may be asked for over the network.
 const NAMING_TAKES: Duration = Duration::from_secs(1);
@@ -60,62 +67,106 @@ impl Orders {
             let user = tokio::time::timeout(NAMING_TAKES, spawn_blocking(move || user_name(uid)));
             let user = user.await.ok().and_then(Result::ok).flatten();
             let author = author(name.as_deref(), user.as_deref(), uid);
-            let answered = self.carry_out(&desk, wish, author, comment).await;
-            // Whoever asked may have gone.
+            // A pause waits for no disk, and so for no order before it.
+            let pausing = Pausing {
+                watch: self.pause.clone(),
+                status: Arc::clone(&self.status),
+                desk: desk.clone(),
+            };
+            let order = match wish {
+                Wish::Pause => {
+                    tokio::spawn(async move {
+                        // Whoever asked may have gone.
+                        let _gone = answer.send(pausing.pause(author, comment).await);
+                    });
+                    continue;
+                }
+                Wish::Resume => {
+                    tokio::spawn(async move {
+                        let _gone = answer.send(pausing.resume(&author).await);
+                    });
+                    continue;
+                }
+                Wish::Silence { rules, lasts } => self.silence(rules, lasts).await,
+                Wish::EndSilence { id } => self.end_silence(id),
+                Wish::Approve { decision, lasts } => self.approve(decision, lasts),
+                Wish::ResetBreaker { rules } => self.reset_breaker(rules),
+            };
+            let answered = match order {
+                Ok(order) => {
+                    let at = clock::now();
+                    let command = OperatorCommand { at, author, comment, order };
+                    self.keep_and_obey(&desk, command).await
+                }
+                Err(refused) => Err(refused),
+            };
             let _gone = answer.send(answered);
         }
     }
 
-    async fn carry_out(
+    async fn silence(
         &mut self,
-        desk: &Desk,
-        wish: Wish,
-        author: String,
-        comment: String,
-    ) -> Answered {
+        rules: RuleChoice,
+        lasts: Lasts,
+    ) -> Result<OperatorOrder, OrderRefused> {
         let status = self.status.load_full();
-        let now = clock::now();
-        let order = match wish {
-            Wish::Pause => return self.pause(desk, &status.guard, author, comment).await,
-            Wish::Resume => return self.resume(desk, &status.guard, &author).await,
-            Wish::Silence { rules, lasts } => {
-                if status.guard.silences.len() >= MOST_SILENCES {
-                    let text = format!("{MOST_SILENCES} silences are in force: end some first");
-                    return Err(OrderRefused::Conflict(text));
-                }
-                let rules = choose(rules, &status.rules)?;
-                let until = end(lasts, now.utc)?;
-                OperatorOrder::Silence { id: self.next_silence(now.utc).await, rules, until }
-            }
-            Wish::EndSilence { id } => {
-                self.check_silence(&status.guard, id)?;
-                OperatorOrder::EndSilence { id }
-            }
-            Wish::Approve { decision, lasts } => {
-                check_approval(&status.guard, decision)?;
-                let until = end(lasts.unwrap_or(Lasts::For(APPROVAL_LASTS)), now.utc)?;
-                OperatorOrder::Approve { decision, until }
-            }
-            Wish::ResetBreaker { rules } => {
-                let rules = choose(rules, &status.rules)?;
-                let is_one = status.guard.breakers.iter().any(|one| rules.selects(&one.rule));
-                if !is_one {
-                    let text = "its remedy has not missed its aim: there is nothing to reset";
-                    return Err(OrderRefused::Conflict(text.to_owned()));
-                }
-                OperatorOrder::ResetBreaker { rules }
-            }
+        if status.guard.silences.len() >= MOST_SILENCES {
+            let text = format!("{MOST_SILENCES} silences are in force: end some first");
+            return Err(OrderRefused::Conflict(text));
+        }
+        let rules = choose(rules, &status.rules)?;
+        let now = clock::now().utc;
+        let until = end(lasts, now)?;
+        Ok(OperatorOrder::Silence { id: self.next_silence(now).await, rules, until })
+    }
+
+    fn end_silence(&self, id: u64) -> Result<OperatorOrder, OrderRefused> {
+        let silences = &self.status.load().guard.silences;
+        if silences.iter().any(|silence| silence.id == id) {
+            return Ok(OperatorOrder::EndSilence { id });
+        }
+        if (1..=self.last_silence).contains(&id) {
+            return Err(OrderRefused::Conflict(format!("silence {id} is not in force any more")));
+        }
+        let ids = silences.iter().map(|silence| silence.id.to_string());
+        Err(OrderRefused::NotFound(format!("there is no silence {id}{}", there_are(ids))))
+    }
+
+    fn approve(
+        &self,
+        decision: DecisionId,
+        lasts: Option<Lasts>,
+    ) -> Result<OperatorOrder, OrderRefused> {
+        let approvals = &self.status.load().guard.approvals;
+        let Some(asked) = approvals.iter().find(|one| one.asked.decision == decision) else {
+            let ids = approvals.iter().map(|one| one.asked.decision.to_string());
+            let text = format!("decision {decision} does not wait for approval{}", there_are(ids));
+            return Err(OrderRefused::NotFound(text));
         };
-        self.keep_and_obey(desk, OperatorCommand { at: now, author, comment, order }).await
+        if let Some(given_by) = &asked.given_by {
+            let text = format!("decision {decision} was approved already, by {given_by}");
+            return Err(OrderRefused::Conflict(text));
+        }
+        let until = end(lasts.unwrap_or(Lasts::For(APPROVAL_LASTS)), clock::now().utc)?;
+        Ok(OperatorOrder::Approve { decision, until })
+    }
+
+    fn reset_breaker(&self, rules: RuleChoice) -> Result<OperatorOrder, OrderRefused> {
+        let status = self.status.load_full();
+        let rules = choose(rules, &status.rules)?;
+        if status.guard.breakers.iter().any(|one| rules.selects(&one.rule)) {
+            return Ok(OperatorOrder::ResetBreaker { rules });
+        }
+        let text = "its remedy has not missed its aim: there is nothing to reset";
+        Err(OrderRefused::Conflict(text.to_owned()))
     }
 
     async fn keep_and_obey(&self, desk: &Desk, command: OperatorCommand) -> Answered {
         let (journal, kept) = (Arc::clone(&self.journal), command.clone());
-        let kept = spawn_blocking(move || journal.keep_order(&kept, KEEPING_TAKES)).await;
-        let kept = match kept {
-            Ok(kept) => kept.map_err(|error| error.to_string()),
-            Err(failure) => Err(failure.to_string()),
-        };
+        let kept = within(KEEPING_TAKES + SLACK, move || {
+            journal.keep_order(&kept, KEEPING_TAKES).map_err(|error| error.to_string())
+        })
+        .await;
         let mut remarks = Vec::new();
         if let Err(error) = kept {
             if matches!(command.order, OperatorOrder::Approve { .. }) {
@@ -136,40 +187,64 @@ impl Orders {
         }
     }
 
-    async fn pause(
-        &self,
-        desk: &Desk,
-        guard: &GuardStatus,
-        author: String,
-        comment: String,
-    ) -> Answered {
-        if let Some(pause) = &guard.pause {
+    /// Above every number that was ever given: of the journal's, where it can tell, else made of
+    /// the time.
+    async fn next_silence(&mut self, now: Timestamp) -> u64 {
+        let journal = Arc::clone(&self.journal);
+        let memory = within(NUMBERING_TAKES + SLACK, move || {
+            journal.operator_memory(now, NUMBERING_TAKES).map_err(|error| error.to_string())
+        });
+        let last = match memory.await {
+            Ok(memory) => memory.last_silence,
+            Err(_) => u64::try_from(now.as_millisecond()).unwrap_or(0),
+        };
+        self.last_silence = self.last_silence.max(last).saturating_add(1);
+        self.last_silence
+    }
+}
+
+/// Pauses, and resumes.
+struct Pausing {
+    watch: PauseWatch,
+    status: Arc<ArcSwap<Status>>,
+    desk: Desk,
+}
+
+impl Pausing {
+    async fn pause(&self, author: String, comment: String) -> Answered {
+        if let Some(pause) = &self.status.load().guard.pause {
             let remarks = vec![format!("it was paused already, by {}: that stands", pause.author)];
             return Ok(OrderDone { data: json!({ "paused": true, "pause": pause }), remarks });
         }
         let pause = Pause { author, comment, since: Some(clock::now().utc) };
         let data = json!({ "paused": true, "pause": pause });
-        let switch = self.pause.switch();
+        // The loop finds this with its next sample; the file must be there even if it never does.
+        self.watch.order(pause.clone());
+        let switch = self.watch.switch();
         let mut remarks = Vec::new();
-        match spawn_blocking(move || switch.pause(pause)).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => remarks.push(format!(
-                "it holds for as long as umawarden runs, and does not survive a restart: {error}"
-            )),
-            Err(failure) => return Err(OrderRefused::Failed(failure.to_string())),
+        if let Err(error) = within(WRITING_TAKES, move || switch.write(&pause)).await {
+            remarks.push(format!(
+                "it holds for as long as umawarden runs, and may not survive a restart: {error}"
+            ));
         }
-        self.look(desk).await?;
+        self.look().await?;
         Ok(OrderDone { data, remarks })
     }
 
-    async fn resume(&self, desk: &Desk, guard: &GuardStatus, author: &str) -> Answered {
-        let switch = self.pause.switch();
-        let was_paused = match spawn_blocking(move || switch.resume()).await {
-            Ok(resumed) => resumed.map_err(OrderRefused::Failed)?,
-            Err(failure) => return Err(OrderRefused::Failed(failure.to_string())),
-        };
-        self.look(desk).await?;
-        if !was_paused && guard.pause.is_none() {
+    async fn resume(&self, author: &str) -> Answered {
+        let was_held = self.status.load().guard.pause.is_some();
+        let switch = self.watch.switch();
+        let resumed = within(WRITING_TAKES, move || switch.resume()).await;
+        let was_paused = resumed.map_err(OrderRefused::Failed)?;
+        let watch = self.watch.clone();
+        within(WRITING_TAKES, move || {
+            watch.look();
+            Ok(())
+        })
+        .await
+        .map_err(OrderRefused::Failed)?;
+        self.look().await?;
+        if !was_paused && !was_held {
             return Err(OrderRefused::Conflict("it is not paused".to_owned()));
         }
         tracing::warn!(author, "resume was ordered");
@@ -181,58 +256,28 @@ impl Orders {
         Ok(OrderDone { data: json!({ "paused": still.is_some(), "pause": still }), remarks })
     }
 
-    /// Has the pause looked at and brought to the policy.
-    async fn look(&self, desk: &Desk) -> Result<(), OrderRefused> {
-        let watch = self.pause.clone();
-        let looked = spawn_blocking(move || watch.look()).await;
-        looked.map_err(|failure| OrderRefused::Failed(failure.to_string()))?;
+    /// Has the loop bring what is known of the pause to the policy.
+    async fn look(&self) -> Result<(), OrderRefused> {
         let (reply, seen) = oneshot::channel();
-        desk.send(Command::Look { reply });
+        self.desk.send(Command::Look { reply });
         seen.await.map_err(|_| ending())
     }
+}
 
-    /// Above every number that was ever given: of the journal's, where it can tell, else made of
-    /// the time.
-    async fn next_silence(&mut self, now: Timestamp) -> u64 {
-        let journal = Arc::clone(&self.journal);
-        let memory = spawn_blocking(move || journal.operator_memory(now, KEEPING_TAKES)).await;
-        let last = match memory {
-            Ok(Ok(memory)) => memory.last_silence,
-            _ => u64::try_from(now.as_millisecond()).unwrap_or(0),
-        };
-        self.last_silence = self.last_silence.max(last).saturating_add(1);
-        self.last_silence
-    }
-
-    fn check_silence(&self, guard: &GuardStatus, id: u64) -> Result<(), OrderRefused> {
-        if guard.silences.iter().any(|silence| silence.id == id) {
-            return Ok(());
-        }
-        if (1..=self.last_silence).contains(&id) {
-            return Err(OrderRefused::Conflict(format!("silence {id} is not in force any more")));
-        }
-        let ids = guard.silences.iter().map(|silence| silence.id.to_string());
-        Err(OrderRefused::NotFound(format!("there is no silence {id}{}", there_are(ids))))
+/// Runs that on a thread of its own, which may hang for all that whoever gave the order cares.
+async fn within<T: Send + 'static>(
+    patience: Duration,
+    work: impl FnOnce() -> Result<T, String> + Send + 'static,
+) -> Result<T, String> {
+    match tokio::time::timeout(patience, spawn_blocking(work)).await {
+        Ok(Ok(done)) => done,
+        Ok(Err(failure)) => Err(failure.to_string()),
+        Err(_) => Err(format!("the disk has not answered within {} s", patience.as_secs())),
     }
 }
 
 fn ending() -> OrderRefused {
     OrderRefused::Failed("umawarden is ending".to_owned())
-}
-
-fn check_approval(guard: &GuardStatus, decision: DecisionId) -> Result<(), OrderRefused> {
-    let Some(asked) = guard.approvals.iter().find(|one| one.asked.decision == decision) else {
-        let ids = guard.approvals.iter().map(|one| one.asked.decision.to_string());
-        let text = format!("decision {decision} does not wait for approval{}", there_are(ids));
-        return Err(OrderRefused::NotFound(text));
-    };
-    match &asked.given_by {
-        Some(given_by) => {
-            let text = format!("decision {decision} was approved already, by {given_by}");
-            Err(OrderRefused::Conflict(text))
-        }
-        None => Ok(()),
-    }
 }
 
 /// The first of what there is, for whoever asked for something else.

@@ -19,7 +19,7 @@ const INTERVAL: Duration = Duration::from_millis(100);
 /// How long the start, and an order, wait for a look at it.
 const LOOK_TAKES: Duration = Duration::from_secs(2);
 
-/// The switch: the file, and what was ordered while the file could not be written.
+/// The switch: the file, and what was ordered and is not in the file.
 #[derive(Debug)]
 pub(super) struct PauseSwitch {
     file: PauseFile,
@@ -33,16 +33,17 @@ impl PauseSwitch {
 
     /// Whether nothing may be done, at this very moment. Asks the disk.
     pub(super) fn read(&self) -> Option<Pause> {
-        self.file.read().or_else(|| self.ordered().clone())
+        let ordered = self.ordered().clone();
+        ordered.or_else(|| self.file.read())
     }
 
-    /// Pauses. Where the file cannot be written, the pause holds for as long as this process runs,
-    /// and the error says why.
-    pub(super) fn pause(&self, pause: Pause) -> Result<(), String> {
-        self.file.write(&pause).map_err(|error| {
-            *self.ordered() = Some(pause);
+    /// Makes an ordered pause one that outlives this process.
+    pub(super) fn write(&self, pause: &Pause) -> Result<(), String> {
+        self.file.write(pause).map_err(|error| {
             format!("{} cannot be written: {error}", self.file.path().display())
-        })
+        })?;
+        *self.ordered() = None;
+        Ok(())
     }
 
     /// Ends the pause; whether there was one.
@@ -106,6 +107,13 @@ impl PauseWatch {
         Arc::clone(&self.switch)
     }
 
+    /// Pauses at once, whatever the disk does, until [`PauseSwitch::write`] has made a file of it.
+    pub(super) fn order(&self, pause: Pause) {
+        *self.switch.ordered() = Some(pause.clone());
+        *self.found.lock().unwrap_or_else(PoisonError::into_inner) =
+            Found { pause: Some(pause), is_news: true };
+    }
+
     /// Has the thread look now, and waits for it, a while.
     pub(super) fn look(&self) {
         let (to, looked) = channel();
@@ -146,11 +154,12 @@ impl Watcher {
     fn look(&mut self) {
         let look = self.switch.file.look();
         let stamp = look.stamp();
-        if stamp.is_some() && stamp == self.stamp {
+        let ordered = self.switch.ordered().clone();
+        if ordered.is_none() && stamp.is_some() && stamp == self.stamp {
             return;
         }
-        self.stamp = stamp;
-        let pause = self.switch.file.tell(&look).or_else(|| self.switch.ordered().clone());
+        self.stamp = stamp.filter(|_| ordered.is_none());
+        let pause = ordered.or_else(|| self.switch.file.tell(&look));
         let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         if found.pause != pause {
             *found = Found { pause, is_news: true };
@@ -176,5 +185,109 @@ impl Executor for Heeding {
             return OutcomeResult::Failed(format!("not done: paused by {}", pause.author));
         }
         self.live.execute(decision)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::model::{Action, DecisionId, Moment, RuleId};
+
+    fn decision(mode: Mode) -> Decision {
+        Decision {
+            id: DecisionId(1),
+            at: Moment { uptime: Duration::ZERO, utc: jiff::Timestamp::UNIX_EPOCH },
+            rule: RuleId { group: "g".into(), alert: "a".into() },
+            mode,
+            verdict: Verdict::Act,
+            step: 0,
+            action: Action::CompactMemory,
+            target: crate::model::Target::Node,
+            approved: None,
+            because: Vec::new(),
+        }
+    }
+
+    fn switch(folder: &Path) -> Arc<PauseSwitch> {
+        let file = PauseFile::new(&folder.join("paused"));
+        Arc::new(PauseSwitch { file, ordered: Mutex::new(None) })
+    }
+
+    fn pause() -> Pause {
+        Pause { author: "alice".to_owned(), comment: String::new(), since: None }
+    }
+
+    #[test]
+    fn what_was_decided_before_a_pause_is_not_done_after_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let written = folder.path().join("sys/vm/compact_memory");
+        fs::create_dir_all(written.parent().unwrap()).unwrap();
+        fs::write(&written, "").unwrap();
+        let live = Live { procfs: folder.path().to_owned(), sysfs: folder.path().join("sysfs") };
+        let mut heeding = Heeding { live, switch: switch(folder.path()) };
+        heeding.switch.write(&pause()).unwrap();
+        let refused = OutcomeResult::Failed("not done: paused by alice".to_owned());
+        assert_eq!(heeding.execute(&decision(Mode::Enforce)), refused);
+        assert_eq!(heeding.execute(&decision(Mode::Observe)), OutcomeResult::Skipped);
+        assert_eq!(fs::read_to_string(&written).unwrap(), "");
+        assert_eq!(heeding.switch.resume(), Ok(true));
+        assert_eq!(heeding.execute(&decision(Mode::Enforce)), OutcomeResult::Done);
+        assert_eq!(fs::read_to_string(&written).unwrap(), "1");
+    }
+
+    #[test]
+    fn where_the_file_cannot_be_written_the_word_counts() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("missing/paused");
+        let watch = PauseWatch::start(&file, Wake::new().unwrap()).unwrap();
+        watch.order(pause());
+        assert_eq!(watch.news(), Some(Some(pause())));
+        let switch = watch.switch();
+        assert!(switch.write(&pause()).unwrap_err().contains("cannot be written"));
+        watch.look();
+        assert_eq!((switch.read(), watch.news()), (Some(pause()), None));
+        assert_eq!(switch.resume(), Ok(true));
+        watch.look();
+        assert_eq!((switch.read(), watch.news()), (None, Some(None)));
+        assert_eq!(switch.resume(), Ok(false));
+    }
+
+    #[test]
+    fn a_pause_that_becomes_a_file_is_the_same_pause() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("paused");
+        let watch = PauseWatch::start(&file, Wake::new().unwrap()).unwrap();
+        let since = Some(jiff::Timestamp::from_second(1_795_219_200).unwrap());
+        let pause = Pause { since, ..pause() };
+        watch.order(pause.clone());
+        watch.look();
+        assert_eq!(watch.news(), Some(Some(pause.clone())));
+        watch.switch().write(&pause).unwrap();
+        watch.look();
+        assert_eq!((watch.news(), watch.switch().read()), (None, Some(pause)));
+        fs::remove_file(&file).unwrap();
+        watch.look();
+        assert_eq!(watch.news(), Some(None));
+    }
+
+    #[test]
+    fn the_watch_tells_each_change_once_and_that_nothing_holds_is_no_news_at_first() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("paused");
+        let watch = PauseWatch::start(&file, Wake::new().unwrap()).unwrap();
+        assert_eq!(watch.news(), None);
+        watch.switch().write(&pause()).unwrap();
+        watch.look();
+        let told = watch.news().unwrap().unwrap();
+        assert_eq!(told.author, "alice");
+        watch.look();
+        assert_eq!(watch.news(), None);
+        let again = PauseWatch::start(&file, Wake::new().unwrap()).unwrap();
+        assert_eq!(again.news(), Some(Some(told)), "it is paused from the start");
+        fs::remove_file(&file).unwrap();
+        watch.look();
+        assert_eq!(watch.news(), Some(None));
     }
 }

@@ -86,6 +86,8 @@ pub(super) fn begin(
         last_events: resume.map(|point| point.last_events.clone()).unwrap_or_default(),
         earlier_acts: Vec::new(),
         awaits_past: true,
+        orders: Vec::new(),
+        pause: None,
         rules: rules(loaded),
     }
 }

@@ -16,6 +16,9 @@ use crate::config::settings::Settings;
 use crate::exports::{OrderRequest, ReloadRequest, Served};
 use crate::model::{OperatorCommand, counted};
 
+/// Threads for what may hang on a disk: queries, and then orders all the same.
+const BLOCKING_THREADS: usize = 12;
+
 /// One line on what was loaded, for people.
 pub(super) fn summary(loaded: &Loaded) -> String {
     let groups = &loaded.rules.groups;
@@ -107,7 +110,7 @@ impl Service {
         let Requests { reloads, orders, taker } = requests;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
-            .max_blocking_threads(4)
+            .max_blocking_threads(BLOCKING_THREADS)
             .thread_name("http")
             .enable_all()
             .build()

@@ -58,6 +58,17 @@ pub fn read_request(query: &str, accept: &[u8]) -> Result<PageRequest, String> {
     page_request::parse(&uri.map_err(|error| error.to_string())?, page_request::Filter::Rule)
 }
 
+/// Reads the body of a silence, or of an approval, as the control socket does.
+#[cfg(fuzzing)]
+pub fn read_order(is_silence: bool, body: &[u8]) -> Option<(Wish, Option<String>, String)> {
+    let read = if is_silence {
+        order::silence(body)
+    } else {
+        order::approval(crate::model::DecisionId(1), body)
+    };
+    read.ok().map(|(wish, words)| (wish, words.name, words.comment))
+}
+
 /// This build's version, as in `uma_build_info`.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 

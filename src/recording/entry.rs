@@ -7,8 +7,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::model::{
-    AlertChange, Assessment, Decision, DecisionId, Event, Mode, Moment, Observation, Past, PastAct,
-    RuleId,
+    AlertChange, Assessment, Decision, DecisionId, Event, Mode, Moment, Observation,
+    OperatorCommand, OperatorOrder, Past, PastAct, Pause, RuleId,
 };
 
 /// One entry of a recording.
@@ -66,6 +66,13 @@ pub struct Begin {
     /// Whether nothing is done before an observation has told what earlier processes did.
     #[serde(default)]
     pub awaits_past: bool,
+    /// Silences and approvals that were in force here. Where the process starts here they stand
+    /// among the observations instead.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub orders: Vec<OperatorCommand>,
+    /// On whose word nothing was done here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pause: Option<Pause>,
     /// The mode and the rules in force.
     pub rules: RecordedRules,
 }
@@ -161,7 +168,32 @@ impl Begin {
                 approved: None,
             }
         });
-        Past { acts: acts.collect(), ..Past::default() }
+        let (acts, commands) = (acts.collect(), self.orders.clone());
+        Past { acts, commands, ..Past::default() }
+    }
+
+    fn pass_order(&mut self, seen: &Observation) {
+        match seen {
+            Observation::Pause(pause) => self.pause.clone_from(pause),
+            Observation::Past(past) => self.orders.splice(..0, past.commands.clone()).for_each(drop),
+            Observation::Operator(command) => match &command.order {
+                OperatorOrder::EndSilence { id } => self.orders.retain(|earlier| {
+                    !matches!(earlier.order, OperatorOrder::Silence { id: ended, .. } if ended == *id)
+                }),
+                OperatorOrder::Silence { .. } | OperatorOrder::Approve { .. } => {
+                    self.orders.push(command.clone());
+                }
+                OperatorOrder::ResetBreaker { .. } => {}
+            },
+            _ => return,
+        }
+        let now = self.at.utc;
+        self.orders.retain(|command| match &command.order {
+            OperatorOrder::Silence { until, .. } | OperatorOrder::Approve { until, .. } => {
+                *until > now
+            }
+            OperatorOrder::EndSilence { .. } | OperatorOrder::ResetBreaker { .. } => false,
+        });
     }
 
     /// Moves on past an entry, so that a segment can start behind it.
@@ -170,6 +202,7 @@ impl Begin {
             Entry::Begin(begin) => self.clone_from(begin),
             Entry::Step(step) => {
                 self.at = step.at;
+                step.seen.iter().for_each(|seen| self.pass_order(seen));
                 for event in &step.said.events {
                     let utc = event.utc.unwrap_or(step.at.utc);
                     let last = self.last_events.entry(event.kind.kind().to_owned());

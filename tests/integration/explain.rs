@@ -69,10 +69,12 @@ fn begin(mode: Mode) -> Begin {
         already_counted: BTreeSet::new(),
         last_events: BTreeMap::new(),
         awaits_past: false,
+        orders: Vec::new(),
+        pause: None,
         rules: RecordedRules {
             mode,
             evaluation_interval: INTERVAL,
-            guard_rails: serde_json::Value::Null,
+            guard_rails: Value::Null,
             files: vec![RuleText { name: "rules.yaml".to_owned(), text: RULES.to_owned() }],
         },
     }
@@ -295,8 +297,8 @@ fn the_table_shows_each_part_beside_its_value() {
         "state       firing since 2026-11-18T11:06:42.300Z, mode observe",
         "aim         missed",
         "  1 drop_caches pagecache  ← under way, #3",
-        "  holds  busy             the action of #3 is under way for 0s",
-        "  holds  mode             observe: what would be done is only told",
+        "  holds  busy                the action of #3 is under way for 0s",
+        "  holds  mode                observe: what would be done is only told",
     ];
     for row in rows {
         let row = row.trim_start_matches("  and");

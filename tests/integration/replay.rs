@@ -2,6 +2,7 @@
 
 mod incidents;
 mod kept;
+mod orders;
 mod program;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -65,6 +66,8 @@ fn begin() -> Begin {
             Duration::from_millis(500),
         )],
         awaits_past: false,
+        orders: Vec::new(),
+        pause: None,
         already_counted: BTreeSet::from([3]),
         last_events: BTreeMap::from([("uvm_fatal".to_owned(), moment(0).utc)]),
         rules: RecordedRules {

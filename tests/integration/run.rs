@@ -4,6 +4,7 @@ mod acting;
 mod black_box;
 mod kernel_log;
 mod node;
+mod operator;
 mod reload;
 mod start;
 mod storage;

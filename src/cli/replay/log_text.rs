@@ -155,6 +155,8 @@ impl<'s> Told<'s> {
             last_events: BTreeMap::new(),
             earlier_acts: Vec::new(),
             awaits_past: false,
+            orders: Vec::new(),
+            pause: None,
             rules: RecordedRules {
                 mode: Mode::Observe,
                 evaluation_interval: DEFAULT_INTERVAL,

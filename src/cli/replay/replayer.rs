@@ -4,7 +4,7 @@ use anyhow::Context;
 
 use crate::config::mistake::SourceText;
 use crate::config::rules::parse_rules;
-use crate::model::{AlertChange, Moment, Past};
+use crate::model::{AlertChange, Moment, Observation, Past};
 use crate::policy::guard::GuardRails;
 use crate::policy::rule::RuleSet;
 use crate::policy::{Policy, Step};
@@ -129,6 +129,9 @@ impl Replayer {
         policy.resume(begin.started, &begin.past());
         if begin.awaits_past {
             policy.await_past();
+        }
+        if begin.pause.is_some() {
+            policy.step(begin.at, &[Observation::Pause(begin.pause.clone())]);
         }
         self.state = Some(State { policy, begin: begin.clone(), is_whole: begin.is_start });
         Ok(Stepped { is_new: true, ..Stepped::default() })

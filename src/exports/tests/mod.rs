@@ -2,6 +2,7 @@ mod exposition;
 mod listen;
 mod negotiation;
 mod openmetrics;
+mod order;
 mod page_request;
 
 use std::sync::Arc;

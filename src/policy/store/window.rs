@@ -13,8 +13,8 @@ pub struct Window<'s> {
 }
 
 impl<'s> Window<'s> {
-    /// The points after `after_ms`, up to and including `to_ms`. `never_falls` promises that none of
-    /// them is below the one before it, or ends the series.
+    /// The points after `after_ms`, up to and including `to_ms`. `never_falls` promises that none
+    /// of them is below the one before it, or ends the series.
     pub(super) fn new(
         points: &'s VecDeque<Point>,
         after_ms: i64,
@@ -30,7 +30,7 @@ impl<'s> Window<'s> {
         Self { older: within(older), newer: within(newer), never_falls }
     }
 
-    /// How many samples there are, where it is certain that none of them is below the one before it.
+    /// How many samples there are, where it is certain that none is below the one before it.
     pub fn count_if_never_falling(self) -> Option<usize> {
         self.never_falls.then_some(self.older.len() + self.newer.len())
     }

@@ -1,0 +1,85 @@
+use proptest::prelude::*;
+
+use crate::exports::LONGEST;
+use crate::exports::order::{Lasts, RuleChoice, Unreadable, Wish, approval, plain_words, silence};
+use crate::model::{DecisionId, RuleSelector};
+
+/// What no order may carry on to a terminal, a page or the journal.
+fn is_harmless(text: &str, most_chars: usize) -> bool {
+    !text.contains(char::is_control) && text.chars().count() <= most_chars
+}
+
+fn names(rules: &RuleChoice) -> Vec<String> {
+    match rules {
+        RuleChoice::Named(name) => vec![name.clone()],
+        RuleChoice::Selected(RuleSelector::All) => Vec::new(),
+        RuleChoice::Selected(RuleSelector::Alert(alert)) => vec![alert.to_string()],
+        RuleChoice::Selected(RuleSelector::Rule(rule)) => {
+            vec![rule.group.to_string(), rule.alert.to_string()]
+        }
+    }
+}
+
+/// What holds of every order that is accepted.
+fn check(body: &[u8]) -> Result<(), TestCaseError> {
+    let lasts_long_enough = |lasts: Lasts| match lasts {
+        Lasts::For(duration) => !duration.is_zero() && duration <= LONGEST,
+        Lasts::Until(_) => true,
+    };
+    match silence(body) {
+        Ok((Wish::Silence { rules, lasts }, words)) => {
+            prop_assert!(names(&rules).iter().all(|name| is_harmless(name, 512)));
+            prop_assert!(names(&rules).iter().all(|name| !name.is_empty()));
+            prop_assert!(lasts_long_enough(lasts));
+            prop_assert!(is_harmless(&words.comment, 1024));
+            prop_assert!(words.name.is_none_or(|name| !name.is_empty() && is_harmless(&name, 128)));
+        }
+        Ok((other, _)) => prop_assert!(false, "{other:?}"),
+        Err(Unreadable::Syntax(text) | Unreadable::Content(text)) => {
+            prop_assert!(!text.is_empty() && text.len() < 8 * 1024, "{text}");
+        }
+    }
+    if let Ok((Wish::Approve { lasts: Some(lasts), .. }, _)) = approval(DecisionId(1), body) {
+        prop_assert!(lasts_long_enough(lasts));
+    }
+    if let Ok(words) = plain_words(body) {
+        prop_assert!(is_harmless(&words.comment, 1024));
+    }
+    Ok(())
+}
+
+#[test]
+fn a_body_may_be_left_out_where_nothing_must_be_said() {
+    for body in [b"".as_slice(), b" \n", b"{}", b" { } "] {
+        assert_eq!(plain_words(body), Ok(super::super::order::Words::default()));
+        let (wish, _) = approval(DecisionId(7), body).unwrap();
+        assert_eq!(wish, Wish::Approve { decision: DecisionId(7), lasts: None });
+        assert!(matches!(silence(body), Err(Unreadable::Content(_))));
+    }
+}
+
+proptest! {
+    #[test]
+    fn whatever_is_sent_an_order_is_harmless_or_refused(
+        body in prop_oneof![
+            prop::collection::vec(any::<u8>(), 0..300),
+            "[{\\[\":,a-z0-9\\\\ ]{0,300}".prop_map(String::into_bytes),
+        ],
+    ) {
+        check(&body)?;
+    }
+
+    #[test]
+    fn whatever_stands_in_a_field_an_order_is_harmless_or_refused(
+        key in "(rule|rules|duration|until|author|comment|decision|x)",
+        value in "(\"all\"|null|-1|1e999|\\[\\]|\\{\"alert\": ?\"[^\"\\\\]{0,9}\"\\}|\"[^\"\\\\]{0,40}\")",
+        more in "(, ?\"[a-z]{1,9}\": ?\"[0-9a-zA-Z:. -]{0,30}\"){0,4}",
+        repeat in 1_usize..40,
+    ) {
+        let value = value.replacen("\"\"", &format!("\"{}\"", "ü".repeat(repeat * 40)), 1);
+        let body = format!("{{\"{key}\": {value}{more}, \"duration\": \"1h\"}}");
+        check(body.as_bytes())?;
+        let body = format!("{{\"rule\": \"a/b\", \"{key}\": {value}{more}}}");
+        check(body.as_bytes())?;
+    }
+}

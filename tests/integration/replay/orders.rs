@@ -1,0 +1,84 @@
+//! What people ordered, where a recording begins after it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use umawarden::cli::replay::Replayer;
+use umawarden::config::mistake::SourceText;
+use umawarden::model::{
+    DecisionId, HoldReason, Moment, Observation, OperatorCommand, OperatorOrder, Past, Pause,
+    Reading, Readings, RuleSelector, Schema, SeriesKey, Source, Verdict,
+};
+use umawarden::recording::{Begin, Entry, RecordedStep, Said};
+
+use super::{begin, moment};
+
+const RULE: &str = "groups: [{name: g, rules: [{alert: Always, mode: enforce, \
+    expr: uma_memory_free_bytes >= 0, \
+    remedy: {aim: uma_memory_free_bytes < 0, steps: [compact_memory: {}], cooldown: 1ms}}]}]";
+
+fn step(number: u64, seen: Vec<Observation>) -> Entry {
+    Entry::Step(RecordedStep { at: moment(number), seen, said: Said::default() })
+}
+
+fn order(at: Moment, order: OperatorOrder) -> OperatorCommand {
+    OperatorCommand { at, author: "root (uid 0)".to_owned(), comment: String::new(), order }
+}
+
+fn silence(id: u64, until: Timestamp) -> OperatorCommand {
+    order(moment(0), OperatorOrder::Silence { id, rules: RuleSelector::All, until })
+}
+
+fn approval(until: Timestamp) -> OperatorCommand {
+    order(moment(0), OperatorOrder::Approve { decision: DecisionId(5), until })
+}
+
+/// Why the rule holds in the first step of a recording that begins so.
+fn first_verdict(begin: Begin) -> Verdict {
+    let mut replayer = Replayer::under(vec![SourceText::new("rules.yaml", RULE)]);
+    replayer.take(&Entry::Begin(Box::new(begin))).unwrap();
+    let measured = Observation::Readings(Readings {
+        source: Source::Meminfo,
+        schema: Arc::new(Schema { series: vec![SeriesKey::new("uma_memory_free_bytes", &[])] }),
+        values: vec![Reading::Value(1.0)],
+        took: Duration::ZERO,
+        error: None,
+    });
+    let stepped = replayer.take(&step(1, vec![measured])).unwrap();
+    stepped.step.decisions[0].verdict
+}
+
+#[test]
+fn a_segment_that_starts_later_knows_what_is_in_force() {
+    let (soon, late) = (moment(5).utc, moment(10_000).utc);
+    let mut here = begin();
+    here.pass(&step(1, vec![Observation::Operator(silence(2, late))]));
+    let commands = vec![silence(1, late), approval(late)];
+    let past = Past { commands, ..Past::default() };
+    here.pass(&step(2, vec![Observation::Past(Box::new(past))]));
+    here.pass(&step(3, vec![Observation::Operator(silence(3, soon))]));
+    assert_eq!(here.orders.len(), 4);
+    let pause = Pause { author: "a".to_owned(), comment: String::new(), since: None };
+    here.pass(&step(4, vec![Observation::Pause(Some(pause.clone()))]));
+    let end = order(moment(6), OperatorOrder::EndSilence { id: 1 });
+    let rules = RuleSelector::All;
+    let reset = order(moment(6), OperatorOrder::ResetBreaker { rules });
+    here.pass(&step(6, vec![Observation::Operator(end), Observation::Operator(reset)]));
+    assert_eq!(here.orders, [approval(late), silence(2, late)]);
+    assert_eq!(here.pause, Some(pause));
+    here.pass(&step(7, vec![Observation::Pause(None)]));
+    assert_eq!(here.pause, None);
+}
+
+#[test]
+fn a_replay_from_there_holds_as_it_was_held() {
+    let late = moment(10_000).utc;
+    let middle = Begin { is_start: false, earlier_acts: Vec::new(), ..begin() };
+    assert_eq!(first_verdict(middle.clone()), Verdict::Act);
+    let silenced = Begin { orders: vec![silence(1, late)], ..middle.clone() };
+    assert_eq!(first_verdict(silenced), Verdict::Hold(HoldReason::Silenced));
+    let pause = Some(Pause { author: "a".to_owned(), comment: String::new(), since: None });
+    let paused = Begin { pause, ..middle };
+    assert_eq!(first_verdict(paused), Verdict::Hold(HoldReason::Paused));
+}

@@ -1,0 +1,369 @@
+//! What people order, from their command to what is done on the node, and over the daemon's death.
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use super::{ALWAYS, Node, outcomes};
+use crate::daemon::{Daemon, binary, history, of_kind};
+
+/// How a command ended.
+#[derive(Debug)]
+struct Ended {
+    code: i32,
+    said: String,
+    complained: String,
+}
+
+fn umawarden_as(mut command: Command, storage: &Path, arguments: &[&str]) -> Ended {
+    let output = command
+        .args(arguments)
+        .arg("--storage.path")
+        .arg(storage)
+        .env_remove("STATE_DIRECTORY")
+        .env_remove("SUDO_USER")
+        .output()
+        .unwrap();
+    Ended {
+        code: output.status.code().unwrap(),
+        said: String::from_utf8(output.stdout).unwrap(),
+        complained: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+impl Node {
+    fn order(&self, arguments: &[&str]) -> Ended {
+        umawarden_as(Command::new(binary()), &self.storage(), arguments)
+    }
+
+    /// An order that must succeed; its JSON.
+    fn ordered(&self, arguments: &[&str]) -> Value {
+        let ended = self.order(&[arguments, &["--json"]].concat());
+        assert_eq!(ended.code, 0, "{ended:?}");
+        serde_json::from_str(&ended.said).unwrap_or(Value::Null)
+    }
+
+    fn compacted(&self) -> bool {
+        fs::read_to_string(self.path("proc/sys/vm/compact_memory")).unwrap() == "1"
+    }
+
+    fn guard(&self, daemon: &Daemon) -> Value {
+        let (status, body) = daemon.get("/api/v1/status");
+        assert_eq!(status, 200, "{body}");
+        let answer: Value = serde_json::from_str(&body).unwrap();
+        answer["data"]["guard"].clone()
+    }
+}
+
+/// Fires once there is little memory free, and then compacts.
+const LOW: &str = "
+groups:
+- name: g
+  rules:
+  - alert: Low
+    expr: uma_memory_free_bytes < 5e9
+    labels: {severity: warning}
+    remedy:
+      aim: uma_memory_free_bytes > 1e12
+      steps:
+      - compact_memory: {}
+      cooldown: 1h
+";
+
+/// A node with much memory free.
+fn calm_node(rules: &str) -> Node {
+    let node = Node::new("gb10-4k");
+    node.write_rules(rules);
+    node.set_meminfo("MemFree", 8 << 20);
+    node
+}
+
+fn held(daemon: &Daemon, reason: &str) -> bool {
+    let reason = format!("reason=\"{reason}\"");
+    let mut metrics = daemon.metrics().into_iter();
+    metrics.any(|(series, value)| {
+        value > 0.0 && series.starts_with("uma_decisions_total") && series.contains(&reason)
+    })
+}
+
+fn orders_in_history(node: &Node) -> Vec<Value> {
+    let history = history(&node.storage());
+    of_kind(&history, "operator").map(|entry| entry["order"].clone()).collect()
+}
+
+#[test]
+fn a_silence_outlives_a_kill_and_ends_when_somebody_says_so() {
+    let node = calm_node(LOW);
+    let daemon = node.start(&["--mode=enforce"]);
+    let words = ["--comment", "loading <by> hand", "--author", "Alice"];
+    let made = node.ordered(&[&["silence", "Low", "--for", "2h"], &words[..]].concat());
+    assert_eq!(made["id"], 1);
+    assert_eq!(made["comment"], "loading <by> hand");
+    let author = made["author"].as_str().unwrap();
+    let uid = rustix::process::getuid().as_raw();
+    assert!(author.starts_with("Alice (") && author.contains(&format!("uid {uid}")), "{author}");
+    daemon.kill();
+
+    let daemon = node.start(&["--mode=enforce"]);
+    let guard = node.guard(&daemon);
+    assert_eq!(guard["silences"][0]["comment"], "loading <by> hand", "{guard:#}");
+    node.set_meminfo("MemFree", 4 << 20);
+    daemon.wait_until("held", |daemon| held(daemon, "silenced"));
+    assert!(!node.compacted());
+    assert!(daemon.get("/").1.contains("loading &lt;by&gt; hand"));
+    let listed = node.order(&["silence", "list"]);
+    assert!(listed.said.contains("Low") && listed.said.contains("Alice"), "{listed:?}");
+
+    node.ordered(&["silence", "end", "1"]);
+    daemon.wait_until("done", |_| node.compacted());
+    let again = node.order(&["silence", "end", "1"]);
+    assert!(again.code == 1 && again.complained.contains("not in force"), "{again:?}");
+    let unknown = node.order(&["silence", "end", "99"]);
+    assert!(unknown.code == 1 && unknown.complained.contains("no silence 99"), "{unknown:?}");
+    assert_eq!(node.order(&["silence", "list"]).said, "");
+    daemon.terminate();
+    assert_eq!(orders_in_history(&node), ["silence", "end_silence"]);
+    let daemon = node.start(&[]);
+    assert_eq!(node.guard(&daemon)["silences"], serde_json::json!([]), "what ended stays ended");
+    assert_eq!(node.ordered(&["silence", "--all", "--for", "1h"])["id"], 2);
+}
+
+#[test]
+fn what_waits_for_approval_is_done_once_after_it() {
+    let node = Node::new("gb10-4k");
+    let asking = "remedy:\n      require_approval: {expires: 1h}";
+    let rules = ALWAYS.replace("remedy:", asking);
+    node.write_rules(&rules.replace("      - compact_memory: {}\n", ""));
+    let daemon = node.start(&["--mode=enforce"]);
+    daemon.wait_until("asking", |daemon| held(daemon, "approval"));
+    let waiting = node.ordered(&["approve", "list"]);
+    assert_eq!(waiting["rule"]["alert"], "Always", "{waiting:#}");
+    assert!(daemon.get("/").1.contains("Waiting for approval"));
+    let asked = waiting["decision"].to_string();
+    let other = node.order(&["approve", "987654"]);
+    assert!(other.code == 1 && other.complained.contains(&asked), "{other:?}");
+    assert_eq!(fs::read_to_string(node.drop_caches()).unwrap(), "");
+    daemon.kill();
+
+    // The question outlives the daemon.
+    let daemon = node.start(&["--mode=enforce"]);
+    assert_eq!(node.ordered(&["approve", "list"])["decision"].to_string(), asked);
+    let approved = node.ordered(&["approve", &asked, "--comment", "go"]);
+    assert_eq!(approved["order"], "approve");
+    let done = outcomes("drop_caches", "done");
+    daemon.wait_until("done", |daemon| daemon.metric(&done) == 1.0);
+    assert_eq!(fs::read_to_string(node.drop_caches()).unwrap(), "1");
+    let again = node.order(&["approve", &asked]);
+    assert_eq!(again.code, 1, "it is used up: {again:?}");
+    daemon.kill();
+    fs::write(node.drop_caches(), "").unwrap();
+
+    // And so is what it was used for.
+    let daemon = node.start(&["--mode=enforce"]);
+    daemon.wait_until("held", |daemon| held(daemon, "cooldown"));
+    assert_eq!(fs::read_to_string(node.drop_caches()).unwrap(), "");
+    daemon.terminate();
+    let history = history(&node.storage());
+    let acts: Vec<_> = of_kind(&history, "decision").filter(|d| d["verdict"] == "act").collect();
+    assert_eq!(acts.len(), 1, "{history:#?}");
+    assert_eq!(acts[0]["approved"].to_string(), asked);
+    assert_eq!(orders_in_history(&node), ["approve"]);
+}
+
+#[test]
+fn a_pause_made_without_the_daemon_holds_from_its_first_step_on() {
+    let node = Node::new("gb10-4k");
+    node.write_rules(ALWAYS);
+    let missing = node.order(&["pause"]);
+    assert!(missing.code == 2 && missing.complained.contains("--storage.path"), "{missing:?}");
+    fs::create_dir(node.storage()).unwrap();
+    let paused = node.order(&["pause", "--comment", "firmware"]);
+    assert!(paused.code == 0 && paused.said.contains("paused by"), "{paused:?}");
+    assert!(paused.complained.contains("no daemon"), "{paused:?}");
+    assert_eq!(node.order(&["pause"]).code, 0, "it is paused all the same");
+    assert_eq!(node.order(&["pause", "status"]).code, 0);
+    let daemon = node.start(&["--mode=enforce"]);
+    daemon.wait_until("held", |daemon| held(daemon, "paused"));
+    assert_eq!(node.guard(&daemon)["pause"]["comment"], "firmware");
+    assert_eq!(fs::read_to_string(node.drop_caches()).unwrap(), "");
+    assert!(daemon.get("/").1.contains("Paused by"));
+    daemon.kill();
+    let daemon = node.start(&["--mode=enforce"]);
+    assert_eq!(node.guard(&daemon)["pause"]["comment"], "firmware", "it outlives a restart");
+    let resumed = node.order(&["resume"]);
+    assert!(resumed.code == 0 && resumed.said == "no longer paused\n", "{resumed:?}");
+    let done = outcomes("drop_caches", "done");
+    daemon.wait_until("done", |daemon| daemon.metric(&done) == 1.0);
+    let idle = node.order(&["resume"]);
+    assert!(idle.code == 1 && idle.complained.contains("not paused"), "{idle:?}");
+    assert_eq!(node.order(&["pause", "status"]).code, 1);
+    daemon.terminate();
+    let history = history(&node.storage());
+    let notes: Vec<_> = of_kind(&history, "note").map(|note| note["text"].to_string()).collect();
+    assert!(notes.iter().any(|note| note.contains("firmware")), "{notes:?}");
+    assert!(notes.iter().any(|note| note.contains("no longer paused")), "{notes:?}");
+}
+
+#[test]
+fn any_file_of_that_name_pauses_a_running_daemon_and_its_end_resumes_it() {
+    let node = calm_node(LOW);
+    let daemon = node.start(&["--mode=enforce"]);
+    let file = node.storage().join("paused");
+    fs::write(&file, "").unwrap();
+    daemon.wait_until("paused", |daemon| node.guard(daemon)["pause"].is_object());
+    node.set_meminfo("MemFree", 4 << 20);
+    daemon.wait_until("held", |daemon| held(daemon, "paused"));
+    assert!(!node.compacted());
+    fs::remove_file(&file).unwrap();
+    daemon.wait_until("done", |_| node.compacted());
+}
+
+#[test]
+fn a_daemon_that_hangs_is_paused_all_the_same() {
+    let node = Node::new("gb10-4k");
+    let daemon = node.start(&[]);
+    daemon.signal(Signal::STOP);
+    let paused = node.order(&["pause"]);
+    daemon.signal(Signal::CONT);
+    assert!(paused.code == 0 && paused.complained.contains("has not answered"), "{paused:?}");
+    assert!(node.storage().join("paused").exists());
+    daemon.wait_until("paused", |daemon| node.guard(daemon)["pause"].is_object());
+}
+
+#[test]
+fn a_pause_that_cannot_be_written_is_said_to_the_daemon() {
+    let node = calm_node(LOW);
+    let elsewhere = node.path("missing/paused").display().to_string();
+    let pause_file = format!("--pause-file={elsewhere}");
+    let daemon = node.start(&["--mode=enforce", &pause_file]);
+    let paused = node.order(&["pause", &pause_file]);
+    assert!(
+        paused.code == 0 && paused.complained.contains("ends when the daemon does"),
+        "{paused:?}"
+    );
+    node.set_meminfo("MemFree", 4 << 20);
+    daemon.wait_until("held", |daemon| held(daemon, "paused"));
+    // Whoever does not know of the other file still gets the daemon to hold, and to go on.
+    assert_eq!(node.order(&["resume"]).code, 0);
+    daemon.wait_until("done", |_| node.compacted());
+    let paused = node.order(&["pause"]);
+    assert_eq!(paused.code, 0, "{paused:?}");
+    assert!(node.guard(&daemon)["pause"].is_object());
+}
+
+#[test]
+fn a_stopped_remedy_is_let_try_again() {
+    let node = Node::new("gb10-4k");
+    let rules = ALWAYS.replace("cooldown: 1h", "cooldown: 10ms\n      breaker: {misses: 2}");
+    node.write_rules(&rules.replace("      - compact_memory: {}\n", ""));
+    let daemon = node.start(&["--mode=enforce"]);
+    daemon.wait_until("stopped", |daemon| held(daemon, "breaker_open"));
+    let stopped = node.ordered(&["breaker", "list"]);
+    assert_eq!((&stopped["rule"]["alert"], &stopped["is_open"]), (&"Always".into(), &true.into()));
+    assert!(daemon.get("/").1.contains("Stopped remedies"));
+    let done = daemon.metric(&outcomes("drop_caches", "done"));
+    let unknown = node.order(&["breaker", "reset", "g/Alway"]);
+    assert!(unknown.code == 1 && unknown.complained.contains("g/Always"), "{unknown:?}");
+    assert_eq!(node.ordered(&["breaker", "reset", "g/Always"])["order"], "reset_breaker");
+    daemon
+        .wait_until("done again", |daemon| daemon.metric(&outcomes("drop_caches", "done")) > done);
+}
+
+#[test]
+fn without_the_journal_a_silence_holds_and_nothing_can_be_approved() {
+    let node = Node::new("gb10-4k");
+    let asking = "remedy:\n      require_approval: true";
+    node.write_rules(&ALWAYS.replace("remedy:", asking));
+    let daemon = node.start(&["--mode=enforce"]);
+    daemon.wait_until("asking", |daemon| held(daemon, "approval"));
+    let asked = node.ordered(&["approve", "list"])["decision"].to_string();
+    let journal = rusqlite::Connection::open(node.storage().join("journal.sqlite3")).unwrap();
+    journal.execute_batch("BEGIN IMMEDIATE").unwrap();
+
+    let silenced = node.order(&["silence", "Always", "--for", "1h"]);
+    assert!(silenced.code == 0, "{silenced:?}");
+    assert!(silenced.complained.contains("may not survive a restart"), "{silenced:?}");
+    assert_eq!(node.guard(&daemon)["silences"][0]["rules"]["alert"], "Always");
+    let refused = node.order(&["approve", &asked]);
+    assert!(refused.code == 2 && refused.complained.contains("nothing is approved"), "{refused:?}");
+    assert_eq!(node.guard(&daemon)["approvals"][0]["given_by"], Value::Null);
+
+    journal.execute_batch("ROLLBACK").unwrap();
+    daemon.wait_until("up", |daemon| daemon.metrics().get("uma_journal_up") == Some(&1.0));
+    daemon.terminate();
+    assert_eq!(orders_in_history(&node), ["silence"]);
+}
+
+#[test]
+fn a_replay_knows_what_was_ordered() {
+    let node = calm_node(LOW);
+    let daemon = node.start(&["--mode=enforce"]);
+    node.ordered(&["silence", "Low", "--for", "1h"]);
+    node.set_meminfo("MemFree", 4 << 20);
+    daemon.wait_until("held", |daemon| held(daemon, "silenced"));
+    node.ordered(&["pause"]);
+    node.ordered(&["silence", "end", "1"]);
+    daemon.wait_until("held", |daemon| held(daemon, "paused"));
+    node.ordered(&["resume"]);
+    daemon.wait_until("done", |_| node.compacted());
+    daemon.terminate();
+    let replayed = Command::new(binary())
+        .args(["replay", "--diff"])
+        .arg(node.storage().join("recording"))
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&replayed.stdout);
+    assert_eq!(replayed.status.code(), Some(0), "{said}");
+}
+
+#[test]
+fn without_a_daemon_or_the_right_to_order_the_commands_say_what_to_do() {
+    let node = Node::new("gb10-4k");
+    for arguments in [
+        ["silence", "Low", "--for=1h"].as_slice(),
+        &["silence", "list"],
+        &["approve", "1"],
+        &["breaker", "reset", "Low"],
+    ] {
+        let ended = node.order(arguments);
+        assert_eq!(ended.code, 2, "{ended:?}");
+        assert!(ended.complained.contains("umawarden run"), "{ended:?}");
+    }
+    for arguments in [
+        ["silence"].as_slice(),
+        &["silence", "Low"],
+        &["silence", "Low", "--all", "--for=1h"],
+        &["silence", "Low", "--for=soon"],
+        &["silence", "Low", "--for=1h", "--until=2030-01-01T00:00"],
+        &["approve", "first"],
+        &["breaker"],
+    ] {
+        assert_eq!(node.order(arguments).code, 2, "{arguments:?}");
+    }
+    let daemon = node.start(&[]);
+    for arguments in [
+        ["silence", "Low", "--for=1h"].as_slice(),
+        &["silence", "--all", "--until=2020-01-01T00:00"],
+    ] {
+        let ended = node.order(arguments);
+        assert_eq!(ended.code, 1, "{ended:?}");
+    }
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: only root can become somebody else");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("umawarden");
+    assert!(Command::new("cp").arg(binary()).arg(&program).status().unwrap().success());
+    assert!(
+        Command::new("chmod").args(["-R", "a+rx"]).arg(folder.path()).status().unwrap().success()
+    );
+    let mut nobody = Command::new(&program);
+    nobody.uid(65534).gid(65534);
+    let ended = umawarden_as(nobody, &node.storage(), &["silence", "--all", "--for=1h"]);
+    assert!(ended.code == 2 && ended.complained.contains("sudo"), "{ended:?}");
+    assert_eq!(node.guard(&daemon)["silences"], serde_json::json!([]));
+}
