@@ -6,6 +6,7 @@
 mod alert;
 mod counters;
 mod evidence;
+pub mod explain;
 mod group;
 pub mod guard;
 pub mod promql;
@@ -231,7 +232,7 @@ impl Policy {
                 group.publish(at, self.mode, &self.guard, &mut self.counters);
             }
             self.counters.set_guard(&self.guard, self.mode, at);
-            self.counters.publish(at, &mut self.store);
+            self.counters.publish_changed(at, &mut self.store);
         }
         step
     }
