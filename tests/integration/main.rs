@@ -18,3 +18,4 @@ mod replay;
 mod rules_check;
 mod rules_test;
 mod run;
+mod simulation;

@@ -1,0 +1,130 @@
+//! One life of the program: the policy, what it has seen since the last step, its recording.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use umawarden::config::mistake::SourceText;
+use umawarden::config::rules::parse_rules;
+use umawarden::model::{Event, Mode, Moment, Observation};
+use umawarden::policy::rule::RuleSet;
+use umawarden::policy::{Policy, Step};
+use umawarden::recording::{Begin, RecordedRules, RuleText};
+
+use super::checker::Violation;
+use super::journal::Kept;
+use super::recorded::Recording;
+
+/// How often the kernel-log position is journalled while no event carries it along.
+const CURSOR_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Rules in force, as text and as read.
+#[derive(Clone)]
+pub struct Loaded {
+    pub mode: Mode,
+    pub rules: RuleSet,
+    recorded: RecordedRules,
+}
+
+impl Loaded {
+    pub fn new(mode: Mode, files: &[(&str, String)]) -> Self {
+        let evaluation_interval = Duration::from_millis(100);
+        let texts: Vec<_> =
+            files.iter().map(|(name, text)| SourceText::new(*name, text.as_str())).collect();
+        let rules = parse_rules(&texts, evaluation_interval)
+            .unwrap_or_else(|mistakes| panic!("the simulation's own rules: {mistakes}"));
+        let files = files.iter().map(|(name, text)| {
+            let (name, text) = ((*name).to_owned(), text.clone());
+            RuleText { name, text }
+        });
+        let recorded = RecordedRules { mode, evaluation_interval, files: files.collect() };
+        Self { mode, rules, recorded }
+    }
+}
+
+pub struct Process {
+    pub policy: Policy,
+    pub seen: Vec<Observation>,
+    pub loaded: Loaded,
+    /// The next kernel-log record to read.
+    pub next_seq: u64,
+    pub resumes: bool,
+    recording: Recording,
+    journalled: Option<u64>,
+    journal_due: Duration,
+}
+
+impl Process {
+    /// Starts as the daemon does, with what the journal has kept.
+    pub fn start(kept: &Kept, boot: &Arc<str>, started: Moment, loaded: Loaded) -> Self {
+        let next_decision = kept.next_decision();
+        let mut policy = Policy::new(started, loaded.mode, &loaded.rules, next_decision);
+        let earlier_acts = kept.earlier_acts(started);
+        policy.resume_acts(started, &earlier_acts);
+        let resume = kept.resume_point(boot);
+        let known = resume.as_ref().map(|(_, known)| known.clone()).unwrap_or_default();
+        policy.resume_kernel_log(known.clone());
+        let recording = Recording::new(&Begin {
+            program: "simulation".to_owned(),
+            boot_id: boot.to_string(),
+            started,
+            at: started,
+            segment: 0,
+            goes_on_from: None,
+            is_start: true,
+            next_decision,
+            already_counted: known,
+            earlier_acts,
+            rules: loaded.recorded.clone(),
+        });
+        Self {
+            policy,
+            seen: Vec::new(),
+            loaded,
+            next_seq: resume.as_ref().map_or(0, |(seq, _)| *seq),
+            resumes: resume.is_some(),
+            recording,
+            journalled: None,
+            journal_due: Duration::ZERO,
+        }
+    }
+
+    /// Steps the policy with all that was seen; returns both.
+    pub fn step(&mut self, at: Moment) -> (Vec<Observation>, Step) {
+        let seen = std::mem::take(&mut self.seen);
+        let step = self.policy.step(at, &seen);
+        self.recording.step(at, seen.clone(), &step);
+        (seen, step)
+    }
+
+    pub fn reload(&mut self, at: Moment, loaded: Loaded) -> Vec<umawarden::model::AlertChange> {
+        let ended = self.policy.replace_rules(at, loaded.mode, &loaded.rules);
+        self.recording.reload(at, loaded.recorded.clone(), &ended);
+        self.loaded = loaded;
+        ended
+    }
+
+    /// How far the kernel log has been read, where that is to be journalled now.
+    pub fn cursor(&mut self, now: Duration, events: &[Event], at_once: bool) -> Option<u64> {
+        let pending = self.policy.kernel_log_pending_since();
+        let resume_seq = pending.unwrap_or(self.next_seq).min(self.next_seq);
+        let moved = self.journalled != Some(resume_seq);
+        if events.is_empty() && !(moved && (at_once || now >= self.journal_due)) {
+            return None;
+        }
+        self.journalled = Some(resume_seq);
+        self.journal_due = now + CURSOR_INTERVAL;
+        Some(resume_seq)
+    }
+
+    /// What it was told is told again to another.
+    pub fn replay(self) -> Result<(), Violation> {
+        self.recording.replay()
+    }
+}
+
+/// Records whose events stand in the journal twice.
+pub fn repeated(events: impl Iterator<Item = (Arc<str>, u64)>) -> Vec<(Arc<str>, u64)> {
+    let mut known = BTreeSet::new();
+    events.filter(|event| !known.insert(event.clone())).collect()
+}
