@@ -137,6 +137,7 @@ impl Checker {
         rules: &RuleSet,
         ended: &[AlertChange],
     ) -> Result<(), Violation> {
+        let at = clock.at.uptime;
         for change in ended {
             self.change(clock, change)?;
         }
@@ -145,7 +146,11 @@ impl Checker {
         for mut watched in watched(rules) {
             let interval = watched.interval;
             if let Some(known) = old.remove(&watched.rule.id) {
-                watched.course = known.course;
+                // The round of a rule that has changed is over; its rest is not.
+                watched.course = match known.course {
+                    Course::Acting { .. } | Course::Ended { .. } => Course::Skipped { at },
+                    course => course,
+                };
                 watched.cooldown = known.cooldown.min(watched.cooldown);
                 if known.rule == watched.rule {
                     watched = Watched { interval, ..known };
