@@ -6,6 +6,7 @@
 pub mod catalogue;
 pub mod decode;
 pub mod flags;
+pub mod guard_rails;
 pub mod measure;
 pub mod mistake;
 pub mod reader;

@@ -11,6 +11,7 @@ use arc_swap::ArcSwap;
 use tokio::sync::mpsc;
 
 use super::own::OwnReadings;
+use super::past::Search;
 use super::recorder::{self, Recorder};
 use super::report::Report;
 use super::service::{Loader, Service, summary};
@@ -21,10 +22,8 @@ use crate::config::measure::{ListenAddress, ListenHost};
 use crate::config::reader::Loaded;
 use crate::config::settings::Settings;
 use crate::exports::{self, Limits, Served};
-use crate::journal::{
-    DecisionQuery, Entry, Journal, JournalReader, Note, Order, ReadError, ResumePoint, Retention,
-};
-use crate::model::{Mode, Moment, Outcome, RuleId, Verdict};
+use crate::journal::{Entry, Journal, Note, ResumePoint, Retention};
+use crate::model::{Moment, Outcome};
 use crate::policy::Policy;
 use crate::sources::kernel_log::{KernelLogSource, ResumeFrom};
 use crate::sources::memory::MemorySource;
@@ -35,9 +34,6 @@ const INTENT_TAKES: Duration = Duration::from_secs(5);
 
 /// How long the start waits for what the journal knows.
 const JOURNAL_TAKES: Duration = Duration::from_secs(5);
-
-/// Acts of earlier runs that are looked at; a rule may have 1000 in its window.
-const EARLIER_ACTS: usize = 4000;
 
 /// Below procfs: names this boot.
 const BOOT_ID: &str = "sys/kernel/random/boot_id";
@@ -57,12 +53,17 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     let resume = resume_point(&journal, &boot_id);
     let next_decision = journal.next_decision_id(started.utc, JOURNAL_TAKES);
     let mut policy = Policy::new(started, settings.mode, &loaded.rules, next_decision);
-    let earlier_acts = earlier_acts(&settings.storage.path, started);
-    policy.resume_acts(started, &earlier_acts);
+    policy.await_past();
+    let search = Search {
+        storage: settings.storage.path.clone(),
+        journal: Arc::clone(&journal),
+        boot_id: Arc::clone(&boot_id),
+        next_decision,
+    };
+    let (past, found) = search.start(wake.clone())?;
     let resume_from = resume.as_ref().map(|point| ResumeFrom { seq: point.resume_seq });
     let cursor = Cursor { next_seq: resume_from.map(|from| from.seq), ..Cursor::default() };
-    let mut begin = recorder::begin(&loaded, started, &boot_id, next_decision, resume.as_ref());
-    begin.earlier_acts = earlier_acts;
+    let begin = recorder::begin(&loaded, started, &boot_id, next_decision, resume.as_ref());
     let recorder = Recorder::start(&settings, begin);
     policy.resume_kernel_log(resume.map(|point| point.known).unwrap_or_default());
     let kernel_log = KernelLogSource::open(&settings.path.kmsg, resume_from);
@@ -108,7 +109,8 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         cursor,
         next_sample: clock::monotonic(),
         next_slow: started.uptime,
-        seen: Vec::new(),
+        seen: found.into_iter().collect(),
+        past,
     })
 }
 
@@ -144,30 +146,6 @@ fn resume_point(journal: &Journal, boot_id: &str) -> Option<ResumePoint> {
         tracing::warn!("how far the kernel log was read is not known: {error}");
         None
     })
-}
-
-/// What earlier runs have done, for the guard rails; oldest first.
-fn earlier_acts(storage: &Path, started: Moment) -> Vec<(RuleId, Mode, Duration)> {
-    let query = DecisionQuery {
-        verdict: Some(Verdict::Act.name().to_owned()),
-        order: Order::NewestFirst,
-        limit: EARLIER_ACTS,
-        ..DecisionQuery::default()
-    };
-    let page = match JournalReader::open(storage).and_then(|reader| reader.decisions(&query)) {
-        Ok(page) => page,
-        Err(ReadError::Missing(_)) => return Vec::new(),
-        Err(error) => {
-            tracing::warn!("cooldowns and budgets begin anew, earlier acts are not known: {error}");
-            return Vec::new();
-        }
-    };
-    let acts = page.rows.into_iter().rev().map(|row| {
-        let decision = row.decision;
-        let ago = started.utc.duration_since(decision.at.utc);
-        (decision.rule, decision.mode, Duration::try_from(ago).unwrap_or_default())
-    });
-    acts.collect()
 }
 
 fn start_worker(

@@ -8,6 +8,7 @@ mod begin;
 mod clock;
 mod gate;
 mod own;
+mod past;
 mod preflight;
 mod queries;
 mod recorder;
@@ -77,6 +78,7 @@ struct Daemon {
     next_sample: Duration,
     next_slow: Duration,
     seen: Vec<Observation>,
+    past: past::Awaited,
 }
 
 /// How far the kernel log has been read, and how far that is journalled.
@@ -182,6 +184,7 @@ impl Daemon {
             acted |= outcome.result != OutcomeResult::Skipped;
             self.take_outcome(outcome);
         }
+        self.seen.extend(self.past.take());
         let more = self.read_kernel_log() == ReadEnd::More;
         let now = clock::now();
         if acted {

@@ -58,6 +58,7 @@ pub(super) fn begin(
         next_decision,
         already_counted: resume.map(|point| point.known.clone()).unwrap_or_default(),
         earlier_acts: Vec::new(),
+        awaits_past: true,
         rules: rules(loaded),
     }
 }
@@ -71,6 +72,8 @@ fn rules(loaded: &Loaded) -> RecordedRules {
         mode: loaded.settings.mode,
         evaluation_interval: loaded.settings.evaluation_interval,
         files: loaded.texts.iter().map(file).collect(),
+        // No map in it has keys that are not text, so this cannot fail.
+        guard_rails: serde_json::to_value(&loaded.rules.guard_rails).unwrap_or_default(),
     }
 }
 

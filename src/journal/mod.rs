@@ -10,6 +10,7 @@
 
 mod entry;
 mod file;
+mod past;
 mod queue;
 mod reader;
 mod retention;
@@ -32,6 +33,7 @@ use jiff::Timestamp;
 
 pub use entry::{Entry, Note};
 pub use file::FILE_NAME;
+pub use past::StoredAct;
 pub use reader::{
     DecisionQuery, DecisionRecord, EventQuery, JournalReader, Order, Page, ReadError, StoredEvent,
     StoredNote,
@@ -165,6 +167,18 @@ impl Journal {
                 DecisionId(number)
             }
         }
+    }
+
+    /// The first decision of that boot: `next` where nothing was decided in it before. From there
+    /// on, the uptime clock is this boot's.
+    pub fn first_decision_of_boot(
+        &self,
+        boot_id: &str,
+        next: DecisionId,
+        deadline: Duration,
+    ) -> Result<DecisionId, JournalError> {
+        let question = |to| self.queue.ask(Question::FirstOfBoot(Arc::from(boot_id), next.0, to));
+        self.await_answer(deadline, question).map(DecisionId)
     }
 
     /// How the journal fares. Touches no disk.

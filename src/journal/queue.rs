@@ -36,6 +36,7 @@ pub(super) enum Question {
     ResumePoint(Arc<str>, SyncSender<Result<Option<ResumePoint>, JournalError>>),
     LastDecision(SyncSender<Result<u64, JournalError>>),
     LastBoot(SyncSender<Result<Option<String>, JournalError>>),
+    FirstOfBoot(Arc<str>, u64, SyncSender<Result<u64, JournalError>>),
 }
 
 /// What the writer is to do next. Everything may be empty: then the time it asked for is up.

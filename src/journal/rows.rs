@@ -171,6 +171,36 @@ pub(super) fn last_boot(connection: &Connection) -> Result<Option<String>, Failu
         .map_err(|error| Failure::new("reading the last boot", &error))
 }
 
+/// The first decision of a boot, which is `next` where this boot is new.
+pub(super) fn first_of_boot(
+    connection: &Connection,
+    boot_id: &str,
+    next: u64,
+) -> Result<u64, Failure> {
+    let failed = |error: rusqlite::Error| {
+        Failure::new("reading and writing the boot's first decision", &error)
+    };
+    let sql = "SELECT f.value FROM meta b, meta f
+        WHERE b.key = 'boot_id' AND b.value = ?1 AND f.key = 'boot_first_decision'";
+    let known: Option<i64> =
+        connection.query_row(sql, [boot_id], |row| row.get(0)).optional().map_err(failed)?;
+    if let Some(known) = known {
+        return Ok(known.cast_unsigned().min(next));
+    }
+    let sql = "INSERT INTO meta (key, value) VALUES ('boot_id', ?1), ('boot_first_decision', ?2)
+        ON CONFLICT (key) DO UPDATE SET value = excluded.value";
+    connection.execute(sql, params![boot_id, row_id(next)?]).map_err(failed)?;
+    Ok(next)
+}
+
+/// Remembers that what was journalled before now is lost.
+pub(super) fn note_loss(connection: &Connection) -> Result<(), Failure> {
+    let sql = "INSERT INTO meta (key, value) VALUES ('lost_before_utc_ms', unixepoch() * 1000)
+        ON CONFLICT (key) DO UPDATE SET value = excluded.value";
+    let noted = connection.execute(sql, []);
+    noted.map(drop).map_err(|error| Failure::new("noting that a journal was lost", &error))
+}
+
 /// Where reading that boot's log must go on.
 pub(super) fn resume_point(
     connection: &Connection,

@@ -205,7 +205,9 @@ impl Writer {
             reason = text, kept_as = %kept.display(),
             "the journal is damaged: it is set aside and a new one begun"
         );
-        self.connection = Some(file::open(&self.dir)?);
+        let connection = file::open(&self.dir)?;
+        rows::note_loss(&connection)?;
+        self.connection = Some(connection);
         Ok(())
     }
 
@@ -246,6 +248,12 @@ impl Writer {
             Question::LastBoot(to) => reply(
                 &to,
                 connection.ok_or_else(down).and_then(|open| rows::last_boot(open).map_err(told)),
+            ),
+            Question::FirstOfBoot(boot_id, next, to) => reply(
+                &to,
+                connection
+                    .ok_or_else(down)
+                    .and_then(|open| rows::first_of_boot(open, &boot_id, next).map_err(told)),
             ),
         }
     }

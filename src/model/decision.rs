@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Moment, Reading};
+use super::{Moment, Reading, Target};
 
 /// Whether remedies are done or only told.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
     /// Decide, journal, count and log what would be done; touch nothing.
@@ -94,6 +94,18 @@ impl Action {
         }
     }
 
+    /// Whether it only tells people, and touches nothing.
+    pub fn is_notice(&self) -> bool {
+        matches!(self, Self::Notify { .. })
+    }
+
+    /// What it works on.
+    pub fn target(&self) -> Target {
+        match self {
+            Self::DropCaches { .. } | Self::CompactMemory | Self::Notify { .. } => Target::Node,
+        }
+    }
+
     /// All names, for series that start at 0.
     pub const NAMES: [&'static str; 3] = ["drop_caches", "compact_memory", "notify"];
 }
@@ -130,17 +142,44 @@ pub enum HoldReason {
     Unknown,
     /// Every step has been tried and the aim is still missed.
     StepsExhausted,
+    /// A person has paused the program.
+    Paused,
+    /// What was done before this process started is not known: the journal cannot be read.
+    JournalUnreadable,
+    /// A person has silenced this rule.
+    Silenced,
+    /// A rule that inhibits this one fires, or cannot be judged.
+    Inhibited,
+    /// A maintenance window forbids it now.
+    Maintenance,
+    /// This remedy has missed its aim too often.
+    BreakerOpen,
+    /// The target is protected, or it cannot be told whether it is.
+    Protected,
+    /// The budget of all actions together is used up.
+    GlobalBudget,
+    /// A person must approve it, and has not.
+    Approval,
 }
 
 impl HoldReason {
     /// All reasons.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 15] = [
         Self::Cooldown,
         Self::Budget,
         Self::Busy,
         Self::AimMet,
         Self::Unknown,
         Self::StepsExhausted,
+        Self::Paused,
+        Self::JournalUnreadable,
+        Self::Silenced,
+        Self::Inhibited,
+        Self::Maintenance,
+        Self::BreakerOpen,
+        Self::Protected,
+        Self::GlobalBudget,
+        Self::Approval,
     ];
 
     /// The `reason` label.
@@ -152,6 +191,15 @@ impl HoldReason {
             Self::AimMet => "aim_met",
             Self::Unknown => "unknown",
             Self::StepsExhausted => "steps_exhausted",
+            Self::Paused => "paused",
+            Self::JournalUnreadable => "journal_unreadable",
+            Self::Silenced => "silenced",
+            Self::Inhibited => "inhibited",
+            Self::Maintenance => "maintenance",
+            Self::BreakerOpen => "breaker_open",
+            Self::Protected => "protected",
+            Self::GlobalBudget => "global_budget",
+            Self::Approval => "approval",
         }
     }
 }
@@ -212,6 +260,12 @@ pub struct Decision {
     pub step: usize,
     /// The step itself.
     pub action: Action,
+    /// What it works on.
+    #[serde(default)]
+    pub target: Target,
+    /// The decision, held for want of it, whose approval this act uses up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approved: Option<DecisionId>,
     /// The values that led to it.
     pub because: Vec<Evidence>,
 }

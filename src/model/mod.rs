@@ -8,8 +8,10 @@ mod event;
 mod moment;
 mod observation;
 mod operator;
+mod past;
 mod reading;
 mod series;
+mod target;
 
 pub use alert::{AlertChange, AlertState};
 pub use decision::{
@@ -20,5 +22,7 @@ pub use event::{Event, KernelEvent, KillerDaemon, OomConstraint, Pool, Recovery}
 pub use moment::Moment;
 pub use observation::{KernelRecord, Observation, Readings, Source};
 pub use operator::{OperatorCommand, OperatorOrder, Pause, RuleSelector};
+pub use past::{Asked, Past, PastAct};
 pub use reading::{Reading, as_number};
 pub use series::{METRICS, Metric, MetricKind, Schema, SeriesKey, metric};
+pub use target::Target;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{OperatorCommand, Outcome, Pause, Reading, Schema, SeriesKey};
+use super::{OperatorCommand, Outcome, Past, Pause, Reading, Schema, SeriesKey};
 
 /// Where an observation comes from; the `source` label of `uma_source_up`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -132,4 +132,6 @@ pub enum Observation {
     Operator(OperatorCommand),
     /// The panic switch: `Some` from now on, or `None` again.
     Pause(Option<Pause>),
+    /// What the journal knows of earlier runs.
+    Past(Box<Past>),
 }

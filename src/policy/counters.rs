@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::guard::Guard;
 use super::store::{SeriesId, SeriesStore};
 use crate::model::{
     Action, Decision, HoldReason, KernelEvent, Mode, Moment, Outcome, OutcomeResult, Reading,
@@ -23,6 +24,16 @@ pub(super) struct Counters {
     records_malformed: Cell,
     records_userspace: Cell,
     events: [Cell; KernelEvent::KINDS.len()],
+    guard: GuardCells,
+}
+
+/// The series that tell what holds all remedies back.
+#[derive(Clone, Copy, Debug)]
+struct GuardCells {
+    paused: Cell,
+    restored: Cell,
+    silences: Cell,
+    budget_left: Cell,
 }
 
 impl Counters {
@@ -35,6 +46,18 @@ impl Counters {
             records_malformed: Cell(0),
             records_userspace: Cell(0),
             events: [Cell(0); KernelEvent::KINDS.len()],
+            guard: GuardCells {
+                paused: Cell(0),
+                restored: Cell(0),
+                silences: Cell(0),
+                budget_left: Cell(0),
+            },
+        };
+        counters.guard = GuardCells {
+            paused: counters.plain(store, "uma_paused"),
+            restored: counters.plain(store, "uma_guard_rails_restored"),
+            silences: counters.plain(store, "uma_silences"),
+            budget_left: counters.plain(store, "uma_action_budget_left"),
         };
         counters.records = counters.plain(store, "uma_kernel_log_records_total");
         counters.records_lost = counters.plain(store, "uma_kernel_log_lost_records_total");
@@ -124,6 +147,18 @@ impl Counters {
     pub(super) fn count_outcome(&mut self, outcome: &Outcome, store: &mut SeriesStore) {
         let cell = self.cell(store, &outcome_key(&outcome.action, outcome.result.name()));
         self.add(cell, 1.0);
+    }
+
+    /// What holds all remedies back.
+    #[expect(clippy::cast_precision_loss, reason = "at most a thousand silences")]
+    pub(super) fn set_guard(&mut self, guard: &Guard, mode: Mode, at: Moment) {
+        let cells = self.guard;
+        self.set(cells.paused, f64::from(guard.is_paused()));
+        self.set(cells.restored, f64::from(guard.is_restored()));
+        self.set(cells.silences, guard.silences() as f64);
+        let left = guard.budget_left(mode, at.timeline_ms());
+        let left = left.map_or(Reading::Unsupported, |left| Reading::Value(f64::from(left)));
+        self.write(cells.budget_left, left);
     }
 
     pub(super) fn set_mode(&mut self, mode: Mode, store: &mut SeriesStore) {

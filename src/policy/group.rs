@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::alert::Alerts;
 use super::counters::{Cell, Counters};
+use super::guard::{ByMode, Guard};
 use super::promql::{EvalTime, Evaluated, Sample, Value};
 use super::remedy::{Case, Condition, Course};
 use super::rule::{Rule, RuleGroup};
@@ -12,7 +13,7 @@ use super::status::{RuleState, RuleStatus};
 use super::store::SeriesStore;
 use super::template::Template;
 use super::{Doubt, Surroundings};
-use crate::model::{AlertChange, AlertState, Mode, Moment, Outcome, RuleId, SeriesKey};
+use crate::model::{AlertChange, AlertState, Mode, Moment, Outcome, SeriesKey};
 
 /// The rules of one group, and when they are evaluated next.
 #[derive(Debug)]
@@ -28,7 +29,7 @@ pub(super) struct Group {
 struct RunningRule {
     rule: Rule,
     alerts: Alerts,
-    course: Course,
+    courses: ByMode<Course>,
     unknown: Vec<String>,
     evaluated: Option<Duration>,
     cells: Cells,
@@ -40,6 +41,8 @@ struct RunningRule {
 struct Cells {
     states: [Cell; RuleState::ALL.len()],
     failures: Cell,
+    /// For a rule with a remedy: whether its breaker is open, whether it waits for approval.
+    guard: Option<[Cell; 2]>,
 }
 
 impl Group {
@@ -50,10 +53,11 @@ impl Group {
         old: &mut [Self],
         store: &mut SeriesStore,
         counters: &mut Counters,
+        guard: &mut Guard,
     ) -> Self {
         let rules = group.rules.iter().map(|rule| {
             let cells = Cells::new(rule, store, counters);
-            RunningRule::succeeding(old, rule, cells, at)
+            RunningRule::succeeding(old, rule, cells, at, guard)
         });
         Self {
             file: group.file.display().to_string(),
@@ -69,6 +73,7 @@ impl Group {
         at: Moment,
         new: &[Self],
         counters: &mut Counters,
+        guard: &mut Guard,
         changes: &mut Vec<AlertChange>,
     ) {
         for running in &mut self.rules {
@@ -76,22 +81,8 @@ impl Group {
             let id = &running.rule.id;
             let stays = new.iter().flat_map(|group| &group.rules).any(|rule| rule.rule.id == *id);
             if !stays {
+                running.break_off(at, guard);
                 running.cells.retire(counters);
-            }
-        }
-    }
-
-    pub(super) fn resume_acts(
-        &mut self,
-        at: Moment,
-        mode: Mode,
-        acts: &[(RuleId, Mode, Duration)],
-    ) {
-        for RunningRule { rule, course, .. } in &mut self.rules {
-            let Some(remedy) = &rule.remedy else { continue };
-            let mode = rule.mode.unwrap_or(mode);
-            for (_, _, ago) in acts.iter().filter(|act| act.0 == rule.id && act.1 == mode) {
-                course.resume_act(remedy, at.uptime, *ago);
             }
         }
     }
@@ -106,28 +97,50 @@ impl Group {
         self.rules.len()
     }
 
-    /// Evaluates every rule and lets its remedy move on.
-    pub(super) fn evaluate(&mut self, around: &mut Surroundings<'_>) {
-        for running in &mut self.rules {
-            running.evaluate(around);
-        }
+    /// Evaluates every rule's condition.
+    pub(super) fn judge(&mut self, around: &mut Surroundings<'_>) {
+        self.rules.iter_mut().for_each(|running| running.evaluate(around));
+    }
+
+    /// Lets every remedy move on, once all conditions have been judged.
+    pub(super) fn remedy(&mut self, around: &mut Surroundings<'_>) {
+        self.rules.iter_mut().for_each(|running| running.remedy(around));
+    }
+
+    /// Sets when it is evaluated next.
+    pub(super) fn evaluated(&mut self, now: Duration) {
         self.due += self.interval;
-        if self.due <= around.at.uptime {
-            self.due = around.at.uptime + self.interval;
+        if self.due <= now {
+            self.due = now + self.interval;
         }
     }
 
-    pub(super) fn observe_outcome(&mut self, outcome: &Outcome) {
-        for running in &mut self.rules {
-            if let Some(remedy) = &running.rule.remedy {
-                running.course.observe_outcome(remedy, outcome);
+    /// Where each rule stands, by its alert's name.
+    pub(super) fn states(&self) -> impl Iterator<Item = (&str, RuleState)> {
+        self.rules.iter().map(|running| {
+            let is_judged = running.evaluated.is_some();
+            let state = if is_judged { running.state() } else { RuleState::Unknown };
+            (&*running.rule.id.alert, state)
+        })
+    }
+
+    pub(super) fn observe_outcome(&mut self, outcome: &Outcome, guard: &mut Guard) {
+        for RunningRule { rule, courses, .. } in &mut self.rules {
+            for mode in [Mode::Observe, Mode::Enforce] {
+                courses.of_mut(mode).observe_outcome(rule, mode, outcome, guard);
             }
         }
     }
 
     /// Writes where each rule stands.
-    pub(super) fn publish(&self, counters: &mut Counters) {
+    pub(super) fn publish(&self, at: Moment, mode: Mode, guard: &Guard, counters: &mut Counters) {
         for running in &self.rules {
+            if let Some(cells) = running.cells.guard {
+                let mode = running.rule.mode.unwrap_or(mode);
+                let (open, pending) = guard.signs(&running.rule, mode, at.timeline_ms());
+                counters.set(cells[0], f64::from(open));
+                counters.set(cells[1], f64::from(pending));
+            }
             let current = running.state();
             for (state, cell) in RuleState::ALL.iter().zip(running.cells.states) {
                 counters.set(cell, f64::from(*state == current));
@@ -155,14 +168,16 @@ impl Cells {
             counters.cell(store, &SeriesKey::new("uma_rule_state", &labels))
         });
         let failures = SeriesKey::new("uma_rule_evaluation_failures_total", &labels);
-        if rule.remedy.is_some() {
+        let guard = rule.remedy.is_some().then(|| {
             counters.begin_decisions(&rule.id, store);
-        }
-        Self { states, failures: counters.cell(store, &failures) }
+            ["uma_remedy_breaker_open", "uma_remedy_approval_pending"]
+                .map(|name| counters.cell(store, &SeriesKey::new(name, &labels)))
+        });
+        Self { states, failures: counters.cell(store, &failures), guard }
     }
 
     fn retire(&self, counters: &mut Counters) {
-        for cell in self.states.iter().chain([&self.failures]) {
+        for cell in self.states.iter().chain([&self.failures]).chain(self.guard.iter().flatten()) {
             counters.retire(*cell);
         }
     }
@@ -171,8 +186,14 @@ impl Cells {
 impl RunningRule {
     /// A rule that stays the same is taken over whole; one that has changed begins anew, but for
     /// its guard rails.
-    fn succeeding(old: &mut [Group], rule: &Rule, cells: Cells, at: Moment) -> Self {
-        let mut course = Course::default();
+    fn succeeding(
+        old: &mut [Group],
+        rule: &Rule,
+        cells: Cells,
+        at: Moment,
+        guard: &mut Guard,
+    ) -> Self {
+        let mut courses = ByMode::default();
         for group in old {
             let known = group.rules.iter().position(|known| known.rule.id == rule.id);
             let Some(position) = known else { continue };
@@ -180,14 +201,14 @@ impl RunningRule {
                 let known = group.rules.swap_remove(position);
                 return Self { cells, changed: true, ..known };
             }
-            if let Some(remedy) = &rule.remedy {
-                course = group.rules[position].course.carried_over(at.uptime, remedy);
-            }
+            let known = &mut group.rules[position];
+            known.break_off(at, guard);
+            courses = std::mem::take(&mut known.courses);
         }
         Self {
             rule: rule.clone(),
             alerts: Alerts::default(),
-            course,
+            courses,
             unknown: Vec::new(),
             evaluated: None,
             cells,
@@ -212,6 +233,9 @@ impl RunningRule {
             around.step.doubts.push(doubt);
             self.unknown = unknown;
         }
+    }
+
+    fn remedy(&mut self, around: &mut Surroundings<'_>) {
         let Some(remedy) = &self.rule.remedy else { return };
         let condition = match (self.alerts.state(), self.unknown.is_empty()) {
             (AlertState::Firing, true) => Condition::Firing,
@@ -219,9 +243,24 @@ impl RunningRule {
             (AlertState::Inactive | AlertState::Pending, _) => Condition::Quiet,
         };
         let decisions = around.step.decisions.len();
-        let case = Case { rule: &self.rule, remedy, alert: self.alerts.firing() };
-        self.course.advance(&case, condition, around);
+        let in_force = self.rule.mode.unwrap_or(around.mode);
+        for mode in [Mode::Observe, Mode::Enforce] {
+            let case = Case { rule: &self.rule, remedy, mode, alert: self.alerts.firing() };
+            let course = self.courses.of_mut(mode);
+            if mode == in_force {
+                course.advance(&case, condition, around);
+            } else {
+                course.wind_up(&case, around);
+            }
+        }
         self.changed |= around.step.decisions.len() != decisions;
+    }
+
+    /// Ends what its remedy has begun.
+    fn break_off(&mut self, at: Moment, guard: &mut Guard) {
+        for mode in [Mode::Observe, Mode::Enforce] {
+            self.courses.of_mut(mode).break_off(&self.rule, mode, at, guard);
+        }
     }
 
     /// Evaluates the condition and moves the alerts on; an error says why that cannot be told.
@@ -260,6 +299,7 @@ impl RunningRule {
 
     fn status(&mut self, file: &str, interval: Duration, mode: Mode) -> RuleStatus {
         self.changed = false;
+        let in_force = self.rule.mode.unwrap_or(mode);
         RuleStatus {
             rule: self.rule.id.clone(),
             file: file.to_owned(),
@@ -269,11 +309,11 @@ impl RunningRule {
             keep_firing_for: self.rule.keep_firing_for,
             labels: as_written(&self.rule.labels),
             annotations: as_written(&self.rule.annotations),
-            mode: self.rule.mode.unwrap_or(mode),
+            mode: in_force,
             state: self.state(),
             unknown: self.unknown.clone(),
             alerts: self.alerts.statuses(),
-            remedy: self.course.summary.clone(),
+            remedy: self.courses.of(in_force).summary.clone(),
         }
     }
 }

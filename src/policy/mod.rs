@@ -7,6 +7,7 @@ mod alert;
 mod counters;
 mod evidence;
 mod group;
+pub mod guard;
 pub mod promql;
 mod remedy;
 pub mod rule;
@@ -23,11 +24,12 @@ use std::time::Duration;
 
 use crate::model::{
     AlertChange, Assessment, Decision, DecisionId, Event, KernelRecord, Mode, Moment, Observation,
-    Outcome, RuleId,
+    OperatorCommand, Outcome, Past, RuleId,
 };
 use crate::parse::kernel::{EventAssembler, KernelLine};
 use counters::Counters;
 use group::Group;
+use guard::Guard;
 use rule::RuleSet;
 use sources::SourceTable;
 use status::Status;
@@ -46,6 +48,17 @@ pub struct Step {
     pub assessments: Vec<Assessment>,
     /// Rules that can no longer be judged, and those that can again.
     pub doubts: Vec<Doubt>,
+    /// What came of what people ordered, in their order.
+    pub answers: Vec<Answer>,
+}
+
+/// What came of what a person has ordered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// The order.
+    pub command: OperatorCommand,
+    /// Why nothing has changed; `None`: it was done.
+    pub refused: Option<String>,
 }
 
 /// Whether a rule can be judged has changed.
@@ -70,8 +83,7 @@ pub struct Policy {
     counters: Counters,
     groups: Vec<Group>,
     next_decision: u64,
-    /// The decision whose action is under way, and since when; one at a time on a node.
-    in_flight: Option<(DecisionId, Duration)>,
+    guard: Guard,
     rule_statuses: Arc<[status::RuleStatus]>,
     series: Arc<[crate::model::SeriesKey]>,
 }
@@ -83,7 +95,7 @@ struct Surroundings<'a> {
     store: &'a SeriesStore,
     /// When memory was last measured, on the uptime clock.
     measured: Option<Duration>,
-    in_flight: &'a mut Option<(DecisionId, Duration)>,
+    guard: &'a mut Guard,
     next_decision: &'a mut u64,
     counters: &'a mut Counters,
     step: &'a mut Step,
@@ -119,7 +131,7 @@ impl Policy {
             counters,
             groups: Vec::new(),
             next_decision: next_decision.0,
-            in_flight: None,
+            guard: Guard::default(),
             rule_statuses: Arc::new([]),
             series: Arc::new([]),
         };
@@ -132,17 +144,25 @@ impl Policy {
     /// has changed, so that a reload resets no guard rail.
     pub fn replace_rules(&mut self, at: Moment, mode: Mode, rules: &RuleSet) -> Vec<AlertChange> {
         self.mode = mode;
+        self.guard.replace_rules(rules);
         let mut old = std::mem::take(&mut self.groups);
         for group in &rules.groups {
             for (name, range_ms) in group.rules.iter().flat_map(evidence::reads) {
                 self.store.retain(&name, range_ms);
             }
-            let group = Group::new(group, at, &mut old, &mut self.store, &mut self.counters);
+            let group = Group::new(
+                group,
+                at,
+                &mut old,
+                &mut self.store,
+                &mut self.counters,
+                &mut self.guard,
+            );
             self.groups.push(group);
         }
         let mut ended = Vec::new();
         for group in &mut old {
-            group.end(at, &self.groups, &mut self.counters, &mut ended);
+            group.end(at, &self.groups, &mut self.counters, &mut self.guard, &mut ended);
         }
         self.counters.set_mode(mode, &mut self.store);
         self.refresh_rule_statuses();
@@ -160,7 +180,7 @@ impl Policy {
             if let Observation::KernelRecord(record) = observation {
                 newest_record = Some(self.observe_record(at, record, &mut step));
             } else {
-                self.observe(at, observation);
+                self.observe(at, observation, &mut step);
             }
         }
         // More records may wait to be read, so what is unfinished has been silent only until the
@@ -182,7 +202,7 @@ impl Policy {
         } else {
             self.counters.show(&mut self.store);
         }
-        self.in_flight.take_if(|(_, since)| remedy::outcome_is_lost(*since, at.uptime));
+        self.guard.advance(at);
         let evaluated = self.evaluate(at, &mut step);
         for decision in &step.decisions {
             self.counters.count_decision(decision, &mut self.store);
@@ -190,8 +210,9 @@ impl Policy {
         if evaluated {
             self.refresh_rule_statuses();
             for group in &self.groups {
-                group.publish(&mut self.counters);
+                group.publish(at, self.mode, &self.guard, &mut self.counters);
             }
+            self.counters.set_guard(&self.guard, self.mode, at);
             self.counters.publish(at, &mut self.store);
         }
         step
@@ -203,12 +224,16 @@ impl Policy {
         self.already_counted = already_counted;
     }
 
-    /// An earlier run has acted so long ago for these rules, oldest first: cooldowns and budgets
-    /// outlive a restart. Acts in another mode than the rule's present one do not count.
-    pub fn resume_acts(&mut self, at: Moment, acts: &[(RuleId, Mode, Duration)]) {
-        for group in &mut self.groups {
-            group.resume_acts(at, self.mode, acts);
-        }
+    /// Nothing is done until the policy is told what earlier runs did, by [`Observation::Past`].
+    /// Whoever does not call this begins without a past.
+    pub fn await_past(&mut self) {
+        self.guard.await_past();
+    }
+
+    /// Takes in what earlier runs did and were told, as [`Observation::Past`] does in a step:
+    /// cooldowns, budgets, breakers, silences and approvals outlive restarts and reboots.
+    pub fn resume(&mut self, at: Moment, past: &Past) {
+        self.guard.restore(past, at);
     }
 
     /// How long the caller may wait before the next step without keeping back an unfinished trace.
@@ -245,10 +270,11 @@ impl Policy {
             values: self.store.readings().collect(),
             sources: self.sources.statuses(),
             rules: Arc::clone(&self.rule_statuses),
+            guard: self.guard.status(),
         }
     }
 
-    fn observe(&mut self, at: Moment, observation: &Observation) {
+    fn observe(&mut self, at: Moment, observation: &Observation, step: &mut Step) {
         match observation {
             Observation::KernelRecord(_) => {}
             Observation::KernelRecordsLost(lost) => self.counters.count_lost_records(*lost),
@@ -261,7 +287,9 @@ impl Policy {
                 self.store.append(id, at.timeline_ms(), *value);
             }
             Observation::Outcome(outcome) => self.observe_outcome(outcome),
-            Observation::Operator(_) | Observation::Pause(_) => {}
+            Observation::Operator(command) => step.answers.push(self.guard.obey(command, at)),
+            Observation::Pause(pause) => self.guard.set_pause(pause.clone()),
+            Observation::Past(past) => self.guard.restore(past, at),
         }
     }
 
@@ -287,9 +315,9 @@ impl Policy {
 
     fn observe_outcome(&mut self, outcome: &Outcome) {
         self.counters.count_outcome(outcome, &mut self.store);
-        self.in_flight.take_if(|(decision, _)| *decision == outcome.decision);
+        self.guard.observe_outcome(outcome);
         for group in &mut self.groups {
-            group.observe_outcome(outcome);
+            group.observe_outcome(outcome, &mut self.guard);
         }
     }
 
@@ -300,19 +328,26 @@ impl Policy {
             mode: self.mode,
             store: &self.store,
             measured: self.sources.memory_measured(),
-            in_flight: &mut self.in_flight,
+            guard: &mut self.guard,
             next_decision: &mut self.next_decision,
             counters: &mut self.counters,
             step,
         };
-        let mut evaluated = false;
-        for group in &mut self.groups {
-            if group.due() <= at.uptime {
-                group.evaluate(&mut surroundings);
-                evaluated = true;
-            }
+        // All alerts first: a remedy may depend on where other rules stand.
+        let mut is_due = false;
+        for group in self.groups.iter_mut().filter(|group| group.due() <= at.uptime) {
+            group.judge(&mut surroundings);
+            is_due = true;
         }
-        evaluated
+        if !is_due {
+            return false;
+        }
+        surroundings.guard.tell_inhibitors(self.groups.iter().flat_map(Group::states));
+        for group in self.groups.iter_mut().filter(|group| group.due() <= at.uptime) {
+            group.remedy(&mut surroundings);
+            group.evaluated(at.uptime);
+        }
+        true
     }
 
     fn refresh_rule_statuses(&mut self) {

@@ -1,25 +1,18 @@
 //! A remedy's course: which step is next, what holds it back, and whether it has helped.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::Surroundings;
 use super::evidence::evidence;
+use super::guard::{Guard, Intent, Wish, outcome_is_lost};
 use super::promql::{EvalTime, Evaluated, Labels, Value};
 use super::rule::{Query, Remedy, Rule};
 use super::template::Template;
 use crate::model::{
-    Action, Assessment, Decision, DecisionId, Evidence, HoldReason, Outcome, OutcomeResult, Verdict,
+    Action, Assessment, Decision, DecisionId, Evidence, HoldReason, Mode, Moment, Outcome,
+    OutcomeResult, Target, Verdict,
 };
-
-/// After this an action whose outcome has not come is taken for lost. Executors bound their actions
-/// far below it; it only keeps a lost message from holding a remedy for ever.
-const OUTCOME_LOST_AFTER: Duration = Duration::from_secs(900);
-
-/// Whether the outcome of an action decided at `since` will not come any more.
-pub(super) fn outcome_is_lost(since: Duration, now: Duration) -> bool {
-    now.saturating_sub(since) >= OUTCOME_LOST_AFTER
-}
 
 /// A rule that flaps says once in this time why it holds back.
 const HOLD_TOLD_AGAIN_AFTER: Duration = Duration::from_secs(60);
@@ -34,6 +27,8 @@ pub(super) struct Case<'a> {
     pub(super) rule: &'a Rule,
     /// Its remedy.
     pub(super) remedy: &'a Remedy,
+    /// The mode that this course belongs to.
+    pub(super) mode: Mode,
     /// Labels and value of the alert that fires, for texts.
     pub(super) alert: Option<(&'a Labels, f64)>,
 }
@@ -49,6 +44,10 @@ impl Case<'_> {
             _ => action.clone(),
         }
     }
+
+    fn wish<'w>(&'w self, step: usize, action: &'w Action, target: &'w Target) -> Wish<'w> {
+        Wish { rule: &self.rule.id, mode: self.mode, step, action, target }
+    }
 }
 
 /// Whether the rule that a remedy belongs to fires.
@@ -62,12 +61,10 @@ pub(super) enum Condition {
     Unknown,
 }
 
-/// Where one remedy is in its course.
-#[derive(Clone, Debug)]
+/// Where one remedy is in its course, in one mode.
+#[derive(Clone, Debug, Default)]
 pub(super) struct Course {
     phase: Phase,
-    /// When each act of the `at_most` window was decided, on the uptime clock.
-    acts: VecDeque<Duration>,
     /// Why it holds back in the present episode of its rule.
     last_hold: Option<(HoldReason, usize)>,
     /// When each reason, at each step, was last told.
@@ -84,25 +81,37 @@ enum Phase {
     Acting { decision: DecisionId, step: usize, before: Vec<Evidence>, since: Duration },
     /// The action has ended; the signals have not been measured since.
     Judging { decision: DecisionId, step: usize, before: Vec<Evidence>, ended: Duration },
-    /// Resting after a round.
-    Cooling { until: Duration },
 }
 
-impl Default for Course {
+impl Default for Phase {
     fn default() -> Self {
-        Self {
-            phase: Phase::Ready { step: 0 },
-            acts: VecDeque::new(),
-            last_hold: None,
-            holds_told: BTreeMap::new(),
-            summary: None,
-        }
+        Self::Ready { step: 0 }
+    }
+}
+
+/// What is to be done, and on whose word.
+#[derive(Clone, Copy, Debug)]
+struct Ruling {
+    verdict: Verdict,
+    /// The decision whose approval is used.
+    approved: Option<DecisionId>,
+}
+
+impl From<HoldReason> for Ruling {
+    fn from(reason: HoldReason) -> Self {
+        Self { verdict: Verdict::Hold(reason), approved: None }
     }
 }
 
 impl Course {
     /// Takes the report on this remedy's action, if it is that.
-    pub(super) fn observe_outcome(&mut self, remedy: &Remedy, outcome: &Outcome) {
+    pub(super) fn observe_outcome(
+        &mut self,
+        rule: &Rule,
+        mode: Mode,
+        outcome: &Outcome,
+        guard: &mut Guard,
+    ) {
         let Phase::Acting { decision, step, before, .. } = &mut self.phase else { return };
         if *decision != outcome.decision {
             return;
@@ -110,7 +119,8 @@ impl Course {
         self.phase = match outcome.result {
             // Nothing was touched, so there is no effect to measure and no reason for a next step.
             OutcomeResult::Skipped => {
-                Phase::Cooling { until: outcome.ended.uptime + remedy.cooldown }
+                guard.round_ended(&rule.id, mode, outcome.ended.timeline_ms());
+                Phase::default()
             }
             OutcomeResult::Done | OutcomeResult::Failed(_) | OutcomeResult::TimedOut => {
                 Phase::Judging {
@@ -123,29 +133,12 @@ impl Course {
         };
     }
 
-    /// What a course with other steps keeps: cooldown and budget.
-    pub(super) fn carried_over(&self, now: Duration, remedy: &Remedy) -> Self {
-        let phase = match &self.phase {
-            Phase::Cooling { until } => Phase::Cooling { until: *until },
-            Phase::Ready { step: 0 } => Phase::Ready { step: 0 },
-            Phase::Ready { .. } | Phase::Acting { .. } | Phase::Judging { .. } => {
-                Phase::Cooling { until: now + remedy.cooldown }
-            }
-        };
-        let acts = self.acts.clone();
-        Self { phase, acts, summary: self.summary.clone(), ..Self::default() }
-    }
-
-    /// Takes in an act of an earlier run, in this boot. They come oldest first.
-    pub(super) fn resume_act(&mut self, remedy: &Remedy, now: Duration, ago: Duration) {
-        let Some(acted) = now.checked_sub(ago) else { return };
-        if remedy.at_most.is_some_and(|at_most| ago < at_most.per) {
-            self.acts.push_back(acted);
+    /// Ends the round, if there is one: its rule changes or goes.
+    pub(super) fn break_off(&mut self, rule: &Rule, mode: Mode, at: Moment, guard: &mut Guard) {
+        if !matches!(self.phase, Phase::Ready { step: 0 }) {
+            guard.round_ended(&rule.id, mode, at.timeline_ms());
         }
-        let until = acted + remedy.cooldown;
-        if until > now {
-            self.phase = Phase::Cooling { until };
-        }
+        *self = Self { summary: self.summary.take(), ..Self::default() };
     }
 
     /// Moves on by one evaluation of the rule.
@@ -155,45 +148,54 @@ impl Course {
         condition: Condition,
         around: &mut Surroundings<'_>,
     ) {
-        let remedy = case.remedy;
-        let now = around.at.uptime;
-        if matches!(self.phase, Phase::Acting { since, .. } if outcome_is_lost(since, now)) {
-            self.phase = Phase::Cooling { until: now + remedy.cooldown };
-        }
-        self.judge(case, around);
-        if matches!(self.phase, Phase::Cooling { until } if until <= now) {
-            self.phase = Phase::Ready { step: 0 };
-        }
+        self.settle(case, around);
         if condition == Condition::Quiet {
             self.last_hold = None;
-            if matches!(self.phase, Phase::Ready { step } if step > 0) {
-                self.phase = Phase::Cooling { until: now + remedy.cooldown };
-            }
+            self.end_begun_round(case, around);
             return;
         }
-        match self.phase {
-            Phase::Ready { step } => {
-                let verdict = self.verdict(case, step, condition, around);
-                self.decide(case, step, verdict, around);
-                // Whoever misses the aim later begins with the first step.
-                if step > 0 && verdict == Verdict::Hold(HoldReason::AimMet) {
-                    self.phase = Phase::Cooling { until: now + remedy.cooldown };
-                }
-            }
-            Phase::Cooling { .. } => {
-                self.hold(case, 0, HoldReason::Cooldown, around);
-            }
-            // The act that is under way is this rule's answer.
-            Phase::Acting { .. } | Phase::Judging { .. } => {}
+        // An act that is under way is this rule's answer.
+        let Phase::Ready { step } = self.phase else { return };
+        let ruling = rule_on(case, step, condition, around);
+        self.decide(case, step, ruling, around);
+        // Whoever misses the aim later begins with the first step.
+        if step > 0 && ruling.verdict == Verdict::Hold(HoldReason::AimMet) {
+            around.guard.assessed(&case.rule.id, case.mode, Some(true));
+            self.end_begun_round(case, around);
         }
+    }
+
+    /// Lets what was begun come to its end while the rule is in the other mode.
+    pub(super) fn wind_up(&mut self, case: &Case<'_>, around: &mut Surroundings<'_>) {
+        self.settle(case, around);
+        self.end_begun_round(case, around);
+    }
+
+    fn settle(&mut self, case: &Case<'_>, around: &mut Surroundings<'_>) {
+        let now = around.at.uptime;
+        if matches!(self.phase, Phase::Acting { since, .. } if outcome_is_lost(since, now)) {
+            around.guard.lost(&case.rule.id, case.mode);
+            self.end_round(case, around);
+        }
+        self.judge(case, around);
+    }
+
+    fn end_begun_round(&mut self, case: &Case<'_>, around: &mut Surroundings<'_>) {
+        if matches!(self.phase, Phase::Ready { step } if step > 0) {
+            self.end_round(case, around);
+        }
+    }
+
+    fn end_round(&mut self, case: &Case<'_>, around: &mut Surroundings<'_>) {
+        around.guard.round_ended(&case.rule.id, case.mode, around.at.timeline_ms());
+        self.phase = Phase::default();
     }
 
     /// Measures what the ended action has changed, once there are readings from after it.
     fn judge(&mut self, case: &Case<'_>, around: &mut Surroundings<'_>) {
         let Phase::Judging { decision, step, before, ended } = &mut self.phase else { return };
         let (decision, step, ended) = (*decision, *step, *ended);
-        let now = around.at.uptime;
-        let out_of_time = now.saturating_sub(ended) >= JUDGING_ENDS_AFTER;
+        let out_of_time = around.at.uptime.saturating_sub(ended) >= JUDGING_ENDS_AFTER;
         let measured = around.measured.is_some_and(|measured| measured > ended);
         if !measured && !out_of_time {
             return;
@@ -209,66 +211,30 @@ impl Course {
             before: std::mem::take(before),
             after: evidence(case.rule, around.store),
         });
+        around.guard.assessed(&case.rule.id, case.mode, aim_met);
         let next = step + 1;
-        self.phase = match aim_met {
-            Some(false) if next < case.remedy.steps.len() => Phase::Ready { step: next },
-            _ => Phase::Cooling { until: now + case.remedy.cooldown },
-        };
-        let was_measurable = !matches!(case.remedy.steps.get(step), Some(Action::Notify { .. }));
-        if aim_met == Some(false) && next >= case.remedy.steps.len() && was_measurable {
+        if aim_met == Some(false) && next < case.remedy.steps.len() {
+            self.phase = Phase::Ready { step: next };
+            return;
+        }
+        self.end_round(case, around);
+        let was_measurable = !case.remedy.steps.get(step).is_some_and(Action::is_notice);
+        if aim_met == Some(false) && was_measurable {
             self.hold(case, step, HoldReason::StepsExhausted, around);
         }
-    }
-
-    fn verdict(
-        &mut self,
-        case: &Case<'_>,
-        step: usize,
-        condition: Condition,
-        around: &Surroundings<'_>,
-    ) -> Verdict {
-        let is_notice = matches!(case.remedy.steps.get(step), Some(Action::Notify { .. }));
-        if condition == Condition::Unknown {
-            return Verdict::Hold(HoldReason::Unknown);
-        }
-        if around.in_flight.is_some() && !is_notice {
-            return Verdict::Hold(HoldReason::Busy);
-        }
-        if self.budget_is_spent(case.remedy, around.at.uptime) {
-            return Verdict::Hold(HoldReason::Budget);
-        }
-        match aim_met(case, around) {
-            Some(true) => Verdict::Hold(HoldReason::AimMet),
-            Some(false) => Verdict::Act,
-            None => Verdict::Hold(HoldReason::Unknown),
-        }
-    }
-
-    fn budget_is_spent(&mut self, remedy: &Remedy, now: Duration) -> bool {
-        let Some(at_most) = remedy.at_most else { return false };
-        while self.acts.front().is_some_and(|act| now.saturating_sub(*act) >= at_most.per) {
-            self.acts.pop_front();
-        }
-        self.acts.len() >= at_most.times as usize
     }
 
     fn decide(
         &mut self,
         case: &Case<'_>,
         step: usize,
-        verdict: Verdict,
+        ruling: Ruling,
         around: &mut Surroundings<'_>,
     ) {
-        match verdict {
+        match ruling.verdict {
             Verdict::Hold(reason) => self.hold(case, step, reason, around),
             Verdict::Act => {
-                let Some(decision) = decision(case, step, verdict, around) else { return };
-                if case.remedy.at_most.is_some() {
-                    self.acts.push_back(around.at.uptime);
-                }
-                if !matches!(decision.action, Action::Notify { .. }) {
-                    *around.in_flight = Some((decision.id, around.at.uptime));
-                }
+                let Some(decision) = decision(case, step, ruling, around) else { return };
                 self.last_hold = None;
                 self.holds_told.clear();
                 self.phase = Phase::Acting {
@@ -277,13 +243,13 @@ impl Course {
                     before: decision.because.clone(),
                     since: around.at.uptime,
                 };
-                self.record(decision, around);
+                self.record(case, decision, around);
             }
         }
     }
 
     /// A hold is a decision of its own when its reason changes, and not at every evaluation, nor
-    /// each time that a flapping rule comes back to it.
+    /// each time that a flapping rule comes back to it. An open question to people is asked once.
     fn hold(
         &mut self,
         case: &Case<'_>,
@@ -292,19 +258,29 @@ impl Course {
         around: &mut Surroundings<'_>,
     ) {
         let now = around.at.uptime;
-        let told = self.holds_told.get(&(reason, step));
-        let lately = told.is_some_and(|told| now.saturating_sub(*told) < HOLD_TOLD_AGAIN_AFTER);
         let goes_on = self.last_hold.replace((reason, step)) == Some((reason, step));
-        if goes_on || lately {
+        let is_told = if reason == HoldReason::Approval {
+            let action = case.remedy.steps.get(step).map(|action| case.told(action));
+            action.is_none_or(|action| {
+                let target = action.target();
+                !around.guard.must_ask(&case.wish(step, &action, &target), around.at)
+            })
+        } else {
+            let told = self.holds_told.get(&(reason, step));
+            let lately = told.is_some_and(|told| now.saturating_sub(*told) < HOLD_TOLD_AGAIN_AFTER);
+            goes_on || lately
+        };
+        if is_told {
             return;
         }
         self.holds_told.insert((reason, step), now);
-        if let Some(decision) = decision(case, step, Verdict::Hold(reason), around) {
-            self.record(decision, around);
+        if let Some(decision) = decision(case, step, reason.into(), around) {
+            self.record(case, decision, around);
         }
     }
 
-    fn record(&mut self, decision: Decision, around: &mut Surroundings<'_>) {
+    fn record(&mut self, case: &Case<'_>, decision: Decision, around: &mut Surroundings<'_>) {
+        around.guard.decided(&decision, case.remedy);
         let reason = decision.verdict.reason();
         let reason = if reason.is_empty() { String::new() } else { format!(": {reason}") };
         self.summary = Some(format!(
@@ -318,10 +294,50 @@ impl Course {
     }
 }
 
+/// What is to be done at a step while the rule fires.
+fn rule_on(
+    case: &Case<'_>,
+    step: usize,
+    condition: Condition,
+    around: &Surroundings<'_>,
+) -> Ruling {
+    // A notice is filled in only when it is told: nothing depends on its text.
+    let written = case.remedy.steps.get(step);
+    let Some(action) = written.map(|action| match action {
+        Action::Notify { .. } => action.clone(),
+        _ => case.told(action),
+    }) else {
+        return HoldReason::StepsExhausted.into();
+    };
+    let target = action.target();
+    let intent = Intent {
+        wish: case.wish(step, &action, &target),
+        remedy: case.remedy,
+        labels: case.alert.map(|(labels, _)| labels),
+    };
+    if let Some(reason) = around.guard.hold(&intent, around.at) {
+        return reason.into();
+    }
+    if condition == Condition::Unknown {
+        return HoldReason::Unknown.into();
+    }
+    if let Some(reason) = around.guard.hold_act(&intent, around.at) {
+        return reason.into();
+    }
+    match aim_met(case, around) {
+        Some(true) => HoldReason::AimMet.into(),
+        None => HoldReason::Unknown.into(),
+        Some(false) => match around.guard.approval(&intent, around.at) {
+            Ok(approved) => Ruling { verdict: Verdict::Act, approved },
+            Err(reason) => reason.into(),
+        },
+    }
+}
+
 fn decision(
     case: &Case<'_>,
     step: usize,
-    verdict: Verdict,
+    ruling: Ruling,
     around: &mut Surroundings<'_>,
 ) -> Option<Decision> {
     let action = case.told(case.remedy.steps.get(step)?);
@@ -331,10 +347,12 @@ fn decision(
         id,
         at: around.at,
         rule: case.rule.id.clone(),
-        mode: case.rule.mode.unwrap_or(around.mode),
-        verdict,
+        mode: case.mode,
+        verdict: ruling.verdict,
         step,
+        target: action.target(),
         action,
+        approved: ruling.approved,
         because: evidence(case.rule, around.store),
     })
 }

@@ -4,6 +4,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
+use super::guard::{GuardRails, RemedyRails};
 use super::promql::Expr;
 use super::template::Template;
 use crate::model::{Action, Mode, RuleId};
@@ -13,6 +16,8 @@ use crate::model::{Action, Mode, RuleId};
 pub struct RuleSet {
     /// Groups in the order of their files.
     pub groups: Vec<RuleGroup>,
+    /// What holds all remedies back.
+    pub guard_rails: GuardRails,
 }
 
 /// Rules that are evaluated together, at one interval.
@@ -78,10 +83,12 @@ pub struct Remedy {
     pub cooldown: Duration,
     /// Bound on the number of acts.
     pub at_most: Option<AtMost>,
+    /// What else holds it back.
+    pub rails: RemedyRails,
 }
 
 /// No more than `times` acts in any window of length `per`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AtMost {
     /// Acts.
     pub times: u32,

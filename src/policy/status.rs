@@ -3,9 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use serde::Serialize;
 
-use crate::model::{AlertState, Mode, Moment, Reading, RuleId, SeriesKey, Source};
+use crate::model::{
+    AlertState, Asked, Mode, Moment, Pause, Reading, RuleId, RuleSelector, SeriesKey, Source,
+};
 
 /// What exports may see.
 #[derive(Clone, Debug)]
@@ -24,6 +27,76 @@ pub struct Status {
     pub sources: Arc<[SourceStatus]>,
     /// Every rule; the same `Arc` while nothing changes.
     pub rules: Arc<[RuleStatus]>,
+    /// What holds remedies back; the same `Arc` while nothing changes.
+    pub guard: Arc<GuardStatus>,
+}
+
+/// What holds remedies back beyond time and budgets.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct GuardStatus {
+    /// On whose word nothing is done.
+    pub pause: Option<Pause>,
+    /// Whether it is known what earlier runs did; until then nothing is done.
+    pub is_restored: bool,
+    /// In force.
+    pub silences: Vec<SilenceStatus>,
+    /// Asked for, and given but not used yet.
+    pub approvals: Vec<ApprovalStatus>,
+    /// Remedies that have missed their aim since they last met it.
+    pub breakers: Vec<BreakerStatus>,
+    /// All that are configured.
+    pub windows: Vec<WindowStatus>,
+}
+
+/// A silence in force.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SilenceStatus {
+    /// Its number.
+    pub id: u64,
+    /// Which rules' remedies it holds back.
+    pub rules: RuleSelector,
+    /// When it ends by itself.
+    pub until: Timestamp,
+    /// When it was made.
+    pub since: Timestamp,
+    /// Who made it.
+    pub author: String,
+    /// Why; may be empty.
+    pub comment: String,
+}
+
+/// An approval that a remedy has asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ApprovalStatus {
+    /// What is asked for; its decision's number is what a person approves.
+    #[serde(flatten)]
+    pub asked: Asked,
+    /// When the question lapses, or the approval that was given.
+    pub lapses: Timestamp,
+    /// Who has given it, if anybody has: it is used at the next chance.
+    pub given_by: Option<String>,
+}
+
+/// A remedy that has missed its aim.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct BreakerStatus {
+    /// Whose.
+    pub rule: RuleId,
+    /// In which mode.
+    pub mode: Mode,
+    /// Rounds since the aim was last met.
+    pub misses: u32,
+    /// Whether the remedy is stopped for it.
+    pub is_open: bool,
+}
+
+/// A maintenance window.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct WindowStatus {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Whether it is open.
+    pub is_open: bool,
 }
 
 /// How a source fared at its last run.

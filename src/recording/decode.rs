@@ -8,8 +8,8 @@ use serde::de::DeserializeOwned;
 
 use super::columns::Columns;
 use super::encode::{
-    BEGIN, GAP, OPERATOR, OUTCOME, PAUSE, READINGS, RECORD, RECORD_MALFORMED, RECORDS_LOST, RELOAD,
-    SAMPLE, SAMPLE_FAILED, SAMPLE_UNSUPPORTED, SAMPLE_VALUE, STEP,
+    BEGIN, GAP, OPERATOR, OUTCOME, PAST, PAUSE, READINGS, RECORD, RECORD_MALFORMED, RECORDS_LOST,
+    RELOAD, SAMPLE, SAMPLE_FAILED, SAMPLE_UNSUPPORTED, SAMPLE_VALUE, STEP,
 };
 use super::entry::{Entry, RecordedStep, Said};
 use super::wire::{Bytes, Malformed};
@@ -99,6 +99,7 @@ impl Decoder {
             OUTCOME => Ok(Observation::Outcome(json(from)?)),
             OPERATOR => Ok(Observation::Operator(json(from)?)),
             PAUSE => Ok(Observation::Pause(json(from)?)),
+            PAST => Ok(Observation::Past(Box::new(json(from)?))),
             _ => Err(Malformed("an observation of an unknown kind")),
         }
     }

@@ -23,6 +23,7 @@ pub(super) const OUTCOME: u8 = 5;
 pub(super) const SAMPLE: u8 = 6;
 pub(super) const OPERATOR: u8 = 7;
 pub(super) const PAUSE: u8 = 8;
+pub(super) const PAST: u8 = 9;
 
 pub(super) const SAMPLE_UNSUPPORTED: u8 = 0;
 pub(super) const SAMPLE_FAILED: u8 = 1;
@@ -158,6 +159,10 @@ impl Encoder {
             Observation::Pause(pause) => {
                 out.push(PAUSE);
                 put_json(pause, out);
+            }
+            Observation::Past(past) => {
+                out.push(PAST);
+                put_json(past, out);
             }
         }
     }

@@ -6,7 +6,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::model::{
-    AlertChange, Assessment, Decision, DecisionId, Event, Mode, Moment, Observation, RuleId,
+    AlertChange, Assessment, Decision, DecisionId, Event, Mode, Moment, Observation, Past, PastAct,
+    RuleId,
 };
 
 /// One entry of a recording.
@@ -54,10 +55,13 @@ pub struct Begin {
     pub next_decision: DecisionId,
     /// Kernel-log records whose events an earlier process has counted.
     pub already_counted: BTreeSet<u64>,
-    /// What earlier processes did, for budgets that hold over restarts: whose rule, in which mode,
-    /// and how long before the start.
-    #[serde(default)]
+    /// As older programs recorded what earlier processes did: whose rule, in which mode, and how
+    /// long before the start.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub earlier_acts: Vec<(RuleId, Mode, Duration)>,
+    /// Whether nothing is done before an observation has told what earlier processes did.
+    #[serde(default)]
+    pub awaits_past: bool,
     /// The mode and the rules in force.
     pub rules: RecordedRules,
 }
@@ -71,6 +75,9 @@ pub struct RecordedRules {
     pub evaluation_interval: Duration,
     /// All rule files.
     pub files: Vec<RuleText>,
+    /// The guard rails of the configuration, as the policy writes them.
+    #[serde(default, skip_serializing_if = "serde_json::Value::is_null")]
+    pub guard_rails: serde_json::Value,
 }
 
 /// One rule file.
@@ -133,6 +140,26 @@ impl Entry {
 }
 
 impl Begin {
+    /// What earlier processes did, where it stands here and not among the observations.
+    pub fn past(&self) -> Past {
+        let acts = self.earlier_acts.iter().map(|(rule, mode, ago)| {
+            let ago_ms = i64::try_from(ago.as_millis()).unwrap_or(i64::MAX);
+            PastAct {
+                id: DecisionId(0),
+                rule: rule.clone(),
+                mode: *mode,
+                step: 0,
+                is_notice: true,
+                uptime_ms: self.started.timeline_ms().saturating_sub(ago_ms),
+                utc: self.started.utc,
+                has_ended: true,
+                aim_met: None,
+                approved: None,
+            }
+        });
+        Past { acts: acts.collect(), ..Past::default() }
+    }
+
     /// Moves on past an entry, so that a segment can start behind it.
     pub fn pass(&mut self, entry: &Entry) {
         match entry {

@@ -249,6 +249,7 @@ impl Cut {
         if !begin.is_start {
             begin.already_counted.clear();
             begin.earlier_acts.clear();
+            begin.awaits_past = false;
         }
         let (writer, head) = SegmentWriter::new(&begin)?;
         io::Write::write_all(&mut file, &head)?;

@@ -194,6 +194,7 @@ impl Ring {
         if !is_start {
             begin.already_counted.clear();
             begin.earlier_acts.clear();
+            begin.awaits_past = false;
         }
         begin.is_start = is_start;
         begin.goes_on_from = goes_on_from;

@@ -29,11 +29,26 @@ pub fn agree(
     let rules: Vec<&Rule> = rules.groups.iter().flat_map(|group| &group.rules).collect();
     for test in &file.tests {
         decisions(test, &rules, &mut mistakes);
+        guard(test, &rules, &mut mistakes);
         alerts(test, &rules, &mut remarks);
         series(test, &mut remarks);
     }
     let mistakes = mistakes.into_mistakes();
     if mistakes.is_empty() { Ok(remarks.into_mistakes()) } else { Err(Mistakes(mistakes)) }
+}
+
+/// Whoever is meant by an order must exist.
+fn guard(test: &Test, rules: &[&Rule], mistakes: &mut Findings<'_>) {
+    let alerts = rules.iter().map(|rule| &*rule.id.alert);
+    for (name, span) in test.guard.orders.iter().filter_map(|order| order.rule.as_ref()) {
+        if rules.iter().any(|rule| *name == *rule.id.alert || *name == rule.id.to_string()) {
+            continue;
+        }
+        no_such_rule(name, span.clone(), rules, mistakes);
+    }
+    for unknown in test.guard.alerts.iter().filter_map(|named| named.check(alerts.clone())) {
+        mistakes.adopt(unknown);
+    }
 }
 
 fn decisions(test: &Test, rules: &[&Rule], mistakes: &mut Findings<'_>) {

@@ -5,6 +5,9 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
+
+use super::guard::{self, GuardTest};
 use super::notation::{self, LabelMap, NAME_LABEL, NotationError, Sequence};
 use super::remedy::{self, DeclaredOutcome, RemedyTest};
 use crate::config::decode::{self, Findings, Table};
@@ -17,7 +20,7 @@ use crate::policy::promql::{self, Expr};
 const FILE_KEYS: [&str; 5] =
     ["rule_files", "evaluation_interval", "group_eval_order", "fuzzy_compare", "tests"];
 
-const TEST_KEYS: [&str; 10] = [
+const TEST_KEYS: [&str; 12] = [
     "name",
     "interval",
     "input_series",
@@ -28,6 +31,8 @@ const TEST_KEYS: [&str; 10] = [
     "remedy_test",
     "mode",
     "outcomes",
+    "guard_rails",
+    "start_timestamp",
 ];
 
 const DEFAULT_INTERVAL: Duration = Duration::from_secs(60);
@@ -63,6 +68,9 @@ pub struct Test {
     pub(super) exprs: Vec<ExprTest>,
     pub(super) remedies: Vec<RemedyTest>,
     pub(super) outcomes: Vec<DeclaredOutcome>,
+    pub(super) guard: GuardTest,
+    /// The wall clock at the beginning.
+    pub(super) start: Timestamp,
 }
 
 /// A declared series.
@@ -253,6 +261,8 @@ fn test(
     });
     let remedies = remedy::tests(&table, findings);
     let outcomes = remedy::outcomes(&table, findings);
+    let guard = guard::guard(&table, findings);
+    let start = guard::start(&table, findings);
     let test = Test {
         name: name?,
         span: table.place(),
@@ -263,6 +273,8 @@ fn test(
         exprs: exprs?,
         remedies: remedies?,
         outcomes: outcomes?,
+        guard: guard?,
+        start: start?,
     };
     check_length(&test, evaluation_interval, findings);
     Some(test)

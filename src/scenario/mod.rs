@@ -1,6 +1,7 @@
 //! Rule tests: declared series in, expected alerts, samples and decisions compared.
 //!
-//! The format is that of `promtool test rules`, with `remedy_test`, `mode` and `outcomes` added.
+//! The format is that of `promtool test rules`, with `remedy_test`, `mode`, `outcomes` and
+//! `guard_rails` added.
 //! Time is virtual and passes through [`Policy::step`], as it does in the daemon.
 //!
 //! To add a kind of check: its keys and its reader in `file`, when it is looked at in `play`, what
@@ -11,6 +12,7 @@
 mod agree;
 mod compare;
 mod file;
+mod guard;
 mod notation;
 mod play;
 mod remedy;

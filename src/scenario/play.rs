@@ -8,6 +8,7 @@ use jiff::Timestamp;
 
 use super::compare;
 use super::file::{Test, TestFile};
+use super::guard::What;
 use super::remedy::is_named;
 use super::report::{Check, Failure, TestReport};
 use super::world::World;
@@ -20,7 +21,7 @@ use crate::policy::{Doubt, Policy};
 
 /// Plays one test of a file with the rules that the file names.
 pub fn play(file: &TestFile, test: &Test, rules: &RuleSet) -> TestReport {
-    let rules = rehearsed(file, rules);
+    let rules = rehearsed(file, test, rules);
     let mut failures = Play::new(file, test, &rules).run();
     failures.sort_by_key(|failure| failure.span.start);
     TestReport {
@@ -32,8 +33,11 @@ pub fn play(file: &TestFile, test: &Test, rules: &RuleSet) -> TestReport {
 }
 
 /// Every group is evaluated at the file's interval, as promtool does, and in the file's order.
-fn rehearsed(file: &TestFile, rules: &RuleSet) -> RuleSet {
+fn rehearsed(file: &TestFile, test: &Test, rules: &RuleSet) -> RuleSet {
     let mut rules = rules.clone();
+    if let Some(rails) = &test.guard.rails {
+        rules.guard_rails.clone_from(rails);
+    }
     let order = |name: &str| file.group_eval_order.iter().position(|group| group == name);
     rules.groups.sort_by_key(|group| order(&group.name).unwrap_or(0));
     for group in &mut rules.groups {
@@ -59,6 +63,8 @@ struct Play<'t> {
     compared: usize,
     /// What is still to be looked at, in the order of time; the latest first.
     ahead: Vec<(Duration, Look)>,
+    /// How many of the test's orders have been given.
+    ordered: usize,
     failures: Vec<Failure>,
 }
 
@@ -77,11 +83,16 @@ impl<'t> Play<'t> {
         let exprs = test.exprs.iter().enumerate().map(|(n, test)| (test.at, Look::Expr(n)));
         let mut ahead: Vec<(Duration, Look)> = alerts.chain(remedies).chain(exprs).collect();
         ahead.sort_by(|one, other| other.cmp(one));
+        let start = moment(test, Duration::ZERO);
+        let mut policy = Policy::rehearsing(start, test.mode, rules);
+        if test.guard.orders.iter().any(|order| order.what == What::ReadJournal) {
+            policy.await_past();
+        }
         Self {
             file,
             test,
             rules,
-            policy: Policy::rehearsing(moment(Duration::ZERO), test.mode, rules),
+            policy,
             world: World::new(test),
             measured: Arc::new(Schema { series: Vec::new() }),
             next_evaluation: Duration::ZERO,
@@ -90,6 +101,7 @@ impl<'t> Play<'t> {
             decisions: Vec::new(),
             compared: 0,
             ahead,
+            ordered: 0,
             failures: Vec::new(),
         }
     }
@@ -110,17 +122,22 @@ impl<'t> Play<'t> {
 
     fn next_instant(&self) -> Duration {
         let outcomes = self.acting.iter().map(|(outcome, _)| outcome.ended.uptime).min();
-        [self.world.due(), outcomes].into_iter().flatten().fold(self.next_evaluation, Duration::min)
+        let order = self.test.guard.orders.get(self.ordered).map(|order| order.at);
+        [self.world.due(), outcomes, order]
+            .into_iter()
+            .flatten()
+            .fold(self.next_evaluation, Duration::min)
     }
 
     /// Lets everything happen that is due now. False: a rule cannot be evaluated.
     fn advance(&mut self, at: Duration) -> bool {
-        let now = moment(at);
+        let now = moment(self.test, at);
         let mut seen = Vec::new();
         if self.world.due() == Some(at) {
             self.world.sample(now, &mut seen);
         }
         self.end_actions(at, &mut seen);
+        self.give_orders(now, &mut seen);
         seen.push(self.measured());
         let step = self.policy.step(now, &seen);
         for decision in step.decisions {
@@ -135,6 +152,15 @@ impl<'t> Play<'t> {
             self.world.show_alerts(now, &self.policy.status(now).rules);
         }
         step.doubts.iter().all(|doubt| self.is_excusable(doubt, at))
+    }
+
+    /// Says what people say now.
+    fn give_orders(&mut self, now: Moment, seen: &mut Vec<Observation>) {
+        let orders = &self.test.guard.orders;
+        while let Some(order) = orders.get(self.ordered).filter(|order| order.at <= now.uptime) {
+            seen.extend(order.observation(self.ordered, now, &self.decisions));
+            self.ordered += 1;
+        }
     }
 
     /// Memory has been measured: without that, nothing is judged.
@@ -156,7 +182,7 @@ impl<'t> Play<'t> {
         let mut rules = self.rules.groups.iter().flat_map(|group| &group.rules);
         let rule = rules.find(|rule| rule.id == doubt.rule);
         let is_unknown = |rule: &Rule| {
-            matches!(self.policy.ask(&rule.expr, moment(at)), Ok(Evaluated::Unknown(_)))
+            matches!(self.policy.ask(&rule.expr, moment(self.test, at)), Ok(Evaluated::Unknown(_)))
         };
         let is_error = !self.test.lets_readings_fail() || !rule.is_some_and(is_unknown);
         if is_error {
@@ -187,7 +213,7 @@ impl<'t> Play<'t> {
             decision: decision.id,
             action: decision.action.name().to_owned(),
             result,
-            ended: moment(decision.at.uptime.saturating_add(after)),
+            ended: moment(self.test, decision.at.uptime.saturating_add(after)),
             took: after,
         };
         self.acting.push((outcome, declared));
@@ -237,7 +263,7 @@ impl<'t> Play<'t> {
 
     fn look_at_alerts(&mut self, place: usize, at: Duration) -> Option<Failure> {
         let test = self.test.alerts.get(place)?;
-        let status = self.policy.status(moment(at));
+        let status = self.policy.status(moment(self.test, at));
         let rules = status.rules.iter().filter(|rule| *rule.rule.alert == *test.alert);
         compare::alerts(test, rules.flat_map(|rule| &rule.alerts))
     }
@@ -258,8 +284,8 @@ impl<'t> Play<'t> {
     }
 }
 
-/// A test begins at boot, in 1970.
-fn moment(at: Duration) -> Moment {
-    let utc = Timestamp::UNIX_EPOCH.checked_add(at).unwrap_or(Timestamp::MAX);
+/// A test begins at boot, in 1970 unless it says otherwise.
+fn moment(test: &Test, at: Duration) -> Moment {
+    let utc = test.start.checked_add(at).unwrap_or(Timestamp::MAX);
     Moment { uptime: at, utc }
 }

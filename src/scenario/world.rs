@@ -18,6 +18,8 @@ pub(super) struct World {
     /// The next sample's number.
     next: u64,
     store: SeriesStore,
+    /// The wall clock at the beginning, in milliseconds since 1970.
+    start_ms: i64,
     /// Alerts as series, where anything asks for them.
     alerts: Option<BTreeSet<SeriesKey>>,
 }
@@ -46,6 +48,7 @@ impl World {
             series: Vec::new(),
             interval: test.interval,
             next: 0,
+            start_ms: test.start.as_millisecond(),
             store,
             alerts: asks_for_alerts.then(BTreeSet::new),
         };
@@ -119,7 +122,10 @@ impl World {
     /// What an expression yields over all that has been sampled.
     pub(super) fn evaluate(&self, expr: &Expr, at: Duration) -> Result<Evaluated, String> {
         let ms = i64::try_from(at.as_millis()).unwrap_or(i64::MAX);
-        expr.evaluate(&self.store, EvalTime { timeline_ms: ms, utc_ms: ms })
+        expr.evaluate(
+            &self.store,
+            EvalTime { timeline_ms: ms, utc_ms: self.start_ms.saturating_add(ms) },
+        )
     }
 }
 

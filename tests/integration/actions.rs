@@ -13,7 +13,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use umawarden::actions::{Executor as _, Live};
 use umawarden::model::{
-    Action, CacheKind, Decision, DecisionId, Mode, Moment, OutcomeResult, RuleId, Verdict,
+    Action, CacheKind, Decision, DecisionId, Mode, Moment, OutcomeResult, RuleId, Target, Verdict,
 };
 
 const ASKED_BY: &str = "UMAWARDEN_TEST_PROCFS";
@@ -27,6 +27,8 @@ fn decision(action: Action) -> Decision {
         verdict: Verdict::Act,
         step: 0,
         action,
+        target: Target::Node,
+        approved: None,
         because: Vec::new(),
     }
 }

@@ -12,7 +12,7 @@ use serde_json::Value;
 use umawarden::journal::{Entry, Journal, Note, Retention};
 use umawarden::model::{
     Action, Assessment, CacheKind, Decision, DecisionId, Event, Evidence, HoldReason, KernelEvent,
-    Mode, Moment, OomConstraint, Outcome, OutcomeResult, Reading, RuleId, Verdict,
+    Mode, Moment, OomConstraint, Outcome, OutcomeResult, Reading, RuleId, Target, Verdict,
 };
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -58,6 +58,8 @@ fn fill(dir: &Path) -> Journal {
         verdict: Verdict::Act,
         step: 0,
         action: Action::DropCaches { what: CacheKind::PageCache, sync: false },
+        target: Target::Node,
+        approved: None,
         because: evidence(1.2),
     };
     let verdict = Verdict::Hold(HoldReason::Cooldown);

@@ -13,7 +13,8 @@ use umawarden::journal::{
     DecisionQuery, Entry, EventQuery, Journal, JournalReader, Note, Order, Retention,
 };
 use umawarden::model::{
-    Action, Decision, DecisionId, Event, KernelEvent, Mode, Moment, Reading, RuleId, Verdict,
+    Action, Decision, DecisionId, Event, KernelEvent, Mode, Moment, Reading, RuleId, Target,
+    Verdict,
 };
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -39,6 +40,8 @@ fn decision(id: DecisionId) -> Decision {
         verdict: Verdict::Act,
         step: 0,
         action: Action::CompactMemory,
+        target: Target::Node,
+        approved: None,
         because: Vec::new(),
     }
 }

@@ -16,6 +16,7 @@ const LAYERS: &[(&str, &[&str], bool)] = &[
             "policy",
             "config::catalogue",
             "config::decode",
+            "config::guard_rails",
             "config::measure",
             "config::mistake",
             "config::rules",

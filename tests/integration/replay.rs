@@ -64,11 +64,13 @@ fn begin() -> Begin {
             Mode::Enforce,
             Duration::from_millis(500),
         )],
+        awaits_past: false,
         already_counted: BTreeSet::from([3]),
         rules: RecordedRules {
             mode: Mode::Enforce,
             evaluation_interval: INTERVAL,
             files: vec![RuleText { name: "rules.yaml".to_owned(), text: RULES.to_owned() }],
+            guard_rails: serde_json::Value::Null,
         },
     }
 }
@@ -78,8 +80,8 @@ fn policy() -> Policy {
     let text = SourceText::new("rules.yaml", RULES);
     let rules = parse_rules(&[text], INTERVAL).unwrap_or_else(|mistakes| panic!("{mistakes}"));
     let mut policy = Policy::new(begin.at, begin.rules.mode, &rules, begin.next_decision);
+    policy.resume(begin.started, &begin.past());
     policy.resume_kernel_log(begin.already_counted);
-    policy.resume_acts(begin.started, &begin.earlier_acts);
     policy
 }
 

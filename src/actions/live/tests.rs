@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::actions::DryRun;
-use crate::model::{CacheKind, DecisionId, HoldReason, Moment, RuleId};
+use crate::model::{CacheKind, DecisionId, HoldReason, Moment, RuleId, Target};
 
 const DROP: Action = Action::DropCaches { what: CacheKind::PageCache, sync: false };
 const DROP_ALL: Action = Action::DropCaches { what: CacheKind::All, sync: true };
@@ -23,6 +23,8 @@ fn decision(action: Action) -> Decision {
         verdict: Verdict::Act,
         step: 0,
         action,
+        target: Target::Node,
+        approved: None,
         because: Vec::new(),
     }
 }

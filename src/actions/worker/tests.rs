@@ -4,7 +4,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use jiff::Timestamp;
 
 use super::*;
-use crate::model::{Action, DecisionId, HoldReason, RuleId};
+use crate::model::{Action, DecisionId, HoldReason, RuleId, Target};
 
 /// Generous: reached only if the worker is broken.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -24,6 +24,8 @@ fn decision(id: u64) -> Decision {
         verdict: Verdict::Act,
         step: 0,
         action: Action::CompactMemory,
+        target: Target::Node,
+        approved: None,
         because: Vec::new(),
     }
 }

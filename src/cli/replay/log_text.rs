@@ -149,10 +149,12 @@ impl<'s> Told<'s> {
             next_decision: DecisionId(1),
             already_counted: std::collections::BTreeSet::new(),
             earlier_acts: Vec::new(),
+            awaits_past: false,
             rules: RecordedRules {
                 mode: Mode::Observe,
                 evaluation_interval: DEFAULT_INTERVAL,
                 files: shipped_rules().into_iter().map(file).collect(),
+                guard_rails: serde_json::Value::Null,
             },
         };
         (self.sink)(Found::Entry(Box::new(Entry::Begin(Box::new(begin)))))?;

@@ -112,22 +112,31 @@ impl Replayer {
         let rules = self.rules(&begin.rules)?;
         let mut policy = Policy::new(begin.at, begin.rules.mode, &rules, begin.next_decision);
         policy.resume_kernel_log(begin.already_counted.clone());
-        policy.resume_acts(begin.started, &begin.earlier_acts);
+        policy.resume(begin.started, &begin.past());
+        if begin.awaits_past {
+            policy.await_past();
+        }
         self.state = Some(State { policy, begin: begin.clone(), is_whole: begin.is_start });
         Ok(Stepped { is_new: true, ..Stepped::default() })
     }
 
     fn rules(&self, recorded: &RecordedRules) -> anyhow::Result<RuleSet> {
         let interval = recorded.evaluation_interval;
-        if let Some(given) = &self.given {
-            return parse_rules(given, interval).context("the given rules have mistakes");
+        let mut rules = if let Some(given) = &self.given {
+            parse_rules(given, interval).context("the given rules have mistakes")?
+        } else {
+            let texts: Vec<SourceText> = recorded
+                .files
+                .iter()
+                .map(|file| SourceText::new(file.name.as_str(), file.text.as_str()))
+                .collect();
+            parse_rules(&texts, interval)
+                .context("this build cannot use the recorded rules; give others by --rules")?
+        };
+        if !recorded.guard_rails.is_null() {
+            rules.guard_rails = serde_json::from_value(recorded.guard_rails.clone())
+                .context("this build cannot use the recorded guard rails")?;
         }
-        let texts: Vec<SourceText> = recorded
-            .files
-            .iter()
-            .map(|file| SourceText::new(file.name.as_str(), file.text.as_str()))
-            .collect();
-        parse_rules(&texts, interval)
-            .context("this build cannot use the recorded rules; give others by --rules")
+        Ok(rules)
     }
 }

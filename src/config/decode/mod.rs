@@ -51,6 +51,15 @@ impl<'s> Findings<'s> {
         Noted(self.mistakes.last_mut())
     }
 
+    /// Takes a mistake that was prepared before.
+    pub fn adopt(&mut self, mistake: Mistake) {
+        if self.is_full() {
+            self.more = true;
+        } else {
+            self.mistakes.push(mistake);
+        }
+    }
+
     /// Whether nothing is wrong so far.
     pub fn is_empty(&self) -> bool {
         self.mistakes.is_empty()

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::flags::RunFlags;
 use super::mistake::{Mistakes, SourceText};
-use super::rules::parse_rules;
+use super::rules::{parse_rules, parse_rules_under};
 use super::settings::{Environment, FileSettings, RuleSource, Settings, parse_settings};
 use super::shipped::shipped_rules;
 use crate::policy::rule::RuleSet;
@@ -93,7 +93,11 @@ pub fn environment() -> Environment {
 pub fn load(flags: &RunFlags, environment: &Environment) -> Result<Loaded, LoadError> {
     let settings = load_settings(flags, environment)?;
     let (texts, mut remarks) = read_rules(&settings.rules)?;
-    let rules = parse(&texts, settings.evaluation_interval, &mut remarks)?;
+    let under = settings.guard_rails.clone();
+    let rules =
+        parse_rules_under(&texts, settings.evaluation_interval, under).map_err(LoadError::Rules)?;
+    check_named_alerts(&settings, &rules)?;
+    remark_on(&rules, &mut remarks);
     Ok(Loaded { settings, rules, texts, remarks })
 }
 
@@ -114,7 +118,8 @@ pub fn load_rules(
     evaluation_interval: Duration,
 ) -> Result<(RuleSet, Vec<String>), LoadError> {
     let (texts, mut remarks) = read_rules(source)?;
-    let rules = parse(&texts, evaluation_interval, &mut remarks)?;
+    let rules = parse_rules(&texts, evaluation_interval).map_err(LoadError::Rules)?;
+    remark_on(&rules, &mut remarks);
     Ok((rules, remarks))
 }
 
@@ -139,16 +144,19 @@ pub fn read_rules(source: &RuleSource) -> Result<(Vec<SourceText>, Vec<String>),
     }
 }
 
-fn parse(
-    texts: &[SourceText],
-    evaluation_interval: Duration,
-    remarks: &mut Vec<String>,
-) -> Result<RuleSet, LoadError> {
-    let rules = parse_rules(texts, evaluation_interval).map_err(LoadError::Rules)?;
+/// The configuration may name only alerts that there are.
+fn check_named_alerts(settings: &Settings, rules: &RuleSet) -> Result<(), LoadError> {
+    let all = rules.groups.iter().flat_map(|group| &group.rules);
+    let alerts = all.map(|rule| &*rule.id.alert);
+    let unknown = settings.named_alerts.iter().filter_map(|named| named.check(alerts.clone()));
+    let unknown: Vec<_> = unknown.collect();
+    if unknown.is_empty() { Ok(()) } else { Err(LoadError::Settings(Mistakes(unknown))) }
+}
+
+fn remark_on(rules: &RuleSet, remarks: &mut Vec<String>) {
     if rules.groups.iter().all(|group| group.rules.is_empty()) {
         remarks.push("no rules are loaded: nothing will be decided".to_owned());
     }
-    Ok(rules)
 }
 
 /// A whole file of at most 1 MiB of UTF-8.

@@ -30,7 +30,19 @@ const KEYS: [&str; 9] = [
 const ADVICE: [Advice; 5] = [
     (&["name"], "write alert: …"),
     (&["action", "actions", "do", "steps"], "write remedy: {steps: [{drop_caches: {}}]}"),
-    (&["aim", "cooldown", "at_most"], "it belongs to remedy"),
+    (
+        &[
+            "aim",
+            "cooldown",
+            "at_most",
+            "only_in",
+            "never_in",
+            "inhibited_by",
+            "require_approval",
+            "breaker",
+        ],
+        "it belongs to remedy",
+    ),
     (&["summary", "description"], "it belongs to annotations"),
     (&["severity"], "it belongs to labels"),
 ];

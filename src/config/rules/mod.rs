@@ -10,18 +10,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::decode::{self, Advice, Findings, Table};
-use super::mistake::{Mistakes, SourceText};
+use super::guard_rails::{NamedAlert, default_guard_rails, unknown_window};
+use super::mistake::{Mistake, Mistakes, SourceText};
 use super::settings::limits;
 use super::yaml::{self, Content, Node};
+use crate::policy::guard::{GuardRails, MaintenanceWindow};
 use crate::policy::rule::{Rule, RuleGroup, RuleSet};
+use rails::{Kind, NameUse};
 
 mod alert;
+mod rails;
 mod remedy;
 #[cfg(test)]
 mod tests;
 
 /// Each takes tens of kibibytes for as long as the rules are loaded.
 const MOST_PATTERNS: usize = 1_000;
+
+/// Nobody wants to read more of them at once.
+const MOST_UNKNOWN_NAMES: usize = 100;
 
 /// With it, `group/alert` can still be asked for over HTTP.
 const LONGEST_NAME: usize = 255;
@@ -39,12 +46,34 @@ const GROUP_ADVICE: [Advice; 2] = [
 ];
 
 /// Reads all rule files together. Groups without an `interval` are evaluated every
-/// `evaluation_interval`. The error holds every mistake of every file.
+/// `evaluation_interval`. The error holds every mistake of every file. Maintenance windows are not
+/// looked up, since nothing is known of a configuration.
 pub fn parse_rules(
     files: &[SourceText],
     evaluation_interval: Duration,
 ) -> Result<RuleSet, Mistakes> {
-    let mut reader = Reader { evaluation_interval, names: BTreeMap::new(), patterns: 0 };
+    read_all(files, evaluation_interval, None)
+        .map(|groups| RuleSet { groups, guard_rails: default_guard_rails() })
+}
+
+/// The same under the guard rails of a configuration, whose maintenance windows rules may name.
+pub fn parse_rules_under(
+    files: &[SourceText],
+    evaluation_interval: Duration,
+    guard_rails: GuardRails,
+) -> Result<RuleSet, Mistakes> {
+    let windows = &guard_rails.maintenance_windows;
+    let groups = read_all(files, evaluation_interval, Some(windows))?;
+    Ok(RuleSet { groups, guard_rails })
+}
+
+fn read_all(
+    files: &[SourceText],
+    evaluation_interval: Duration,
+    windows: Option<&[MaintenanceWindow]>,
+) -> Result<Vec<RuleGroup>, Mistakes> {
+    let mut reader =
+        Reader { evaluation_interval, names: BTreeMap::new(), patterns: 0, uses: Vec::new() };
     let mut groups = Vec::new();
     let mut mistakes = Vec::new();
     for source in files {
@@ -55,7 +84,12 @@ pub fn parse_rules(
         }
         mistakes.extend(findings.into_mistakes());
     }
-    if mistakes.is_empty() { Ok(RuleSet { groups }) } else { Err(Mistakes(mistakes)) }
+    // A group that could not be read hides its alerts.
+    if mistakes.is_empty() {
+        let unknown = reader.uses.iter().filter_map(|used| used.mistake(&groups, windows));
+        mistakes.extend(unknown.take(MOST_UNKNOWN_NAMES));
+    }
+    if mistakes.is_empty() { Ok(groups) } else { Err(Mistakes(mistakes)) }
 }
 
 struct Reader<'f> {
@@ -64,6 +98,38 @@ struct Reader<'f> {
     names: BTreeMap<String, (&'f SourceText, usize)>,
     /// Regular expressions so far.
     patterns: usize,
+    /// Names of alerts and windows in remedies so far.
+    uses: Vec<Use<'f>>,
+}
+
+/// A name in a remedy.
+struct Use<'f> {
+    source: &'f SourceText,
+    alert: Arc<str>,
+    used: NameUse,
+}
+
+impl Use<'_> {
+    /// What is wrong with it, if anything is.
+    fn mistake(
+        &self,
+        groups: &[RuleGroup],
+        windows: Option<&[MaintenanceWindow]>,
+    ) -> Option<Mistake> {
+        let NameUse { kind, name, span } = &self.used;
+        if *kind == Kind::Window {
+            let (message, hint) = unknown_window(name, windows?)?;
+            return Some(self.source.mistake(span.clone(), message).hint(hint));
+        }
+        if *name == self.alert {
+            let mistake = self.source.mistake(span.clone(), "a rule cannot inhibit itself");
+            return Some(mistake.hint("name the alerts of other rules"));
+        }
+        let message = format!("no rule has the alert \"{name}\"");
+        let unknown = self.source.mistake(span.clone(), message);
+        let alerts = groups.iter().flat_map(|group| &group.rules).map(|rule| &*rule.id.alert);
+        NamedAlert { alert: Arc::clone(name), unknown }.check(alerts)
+    }
 }
 
 impl<'f> Reader<'f> {
@@ -112,6 +178,9 @@ impl<'f> Reader<'f> {
             let table = alert::table(entry, findings)?;
             check_unique(&table, &mut alerts, findings);
             let rule = alert::read(&table, &context, findings)?;
+            let (source, alert) = (findings.source(), &rule.id.alert);
+            let used = rails::uses(&table).into_iter();
+            self.uses.extend(used.map(|used| Use { source, alert: Arc::clone(alert), used }));
             self.count_patterns(&rule, &table, findings)?;
             Some(rule)
         })?;

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use super::alert::{query, template};
+use super::rails;
 use crate::config::decode::{self, Findings, Table};
+use crate::config::guard_rails::at_most;
 use crate::config::measure::duration_within;
 use crate::config::yaml::{Content, Node};
 use crate::model::{Action, CacheKind};
@@ -18,13 +20,20 @@ const DEFAULT_COOLDOWN: Duration = Duration::from_secs(30);
 /// than five such loads an hour is not cured by this remedy, but costs everybody else's cache.
 const DEFAULT_AT_MOST: AtMost = AtMost { times: 20, per: Duration::from_secs(3_600) };
 
-/// Bounds what must be remembered of past acts.
-const MOST_TIMES: u32 = 1_000;
-const LONGEST_PER: Duration = Duration::from_secs(30 * 86_400);
 const LONGEST_COOLDOWN: Duration = Duration::from_secs(86_400);
 const MOST_STEPS: usize = 16;
 
-const KEYS: [&str; 4] = ["aim", "steps", "cooldown", "at_most"];
+const KEYS: [&str; 9] = [
+    "aim",
+    "steps",
+    "cooldown",
+    "at_most",
+    "only_in",
+    "never_in",
+    "inhibited_by",
+    "require_approval",
+    "breaker",
+];
 
 const STEPS: [&str; 3] = Action::NAMES;
 
@@ -49,10 +58,17 @@ pub(super) fn read(node: &Node, findings: &mut Findings<'_>) -> Option<Remedy> {
         None => Some(DEFAULT_COOLDOWN),
     };
     let at_most = match table.get("at_most") {
-        Some(node) => at_most(node, findings),
+        Some(node) => at_most(node, "at_most", "at_most: {times: 20, per: 1h}", findings),
         None => Some(DEFAULT_AT_MOST),
     };
-    Some(Remedy { aim: aim?, steps: steps?, cooldown: cooldown?, at_most: Some(at_most?) })
+    let rails = rails::read(&table, findings);
+    Some(Remedy {
+        aim: aim?,
+        steps: steps?,
+        cooldown: cooldown?,
+        at_most: Some(at_most?),
+        rails: rails?,
+    })
 }
 
 /// An aim is met when it yields anything: one that compares nothing would end every remedy at once.
@@ -65,46 +81,6 @@ fn aim(node: &Node, findings: &mut Findings<'_>) -> Option<Query> {
         .add(node.span.clone(), "aim is met whatever the values are: it compares nothing")
         .hint("write what shall be true: uma_memory_free_bytes > 4 * 1024^3");
     None
-}
-
-fn at_most(node: &Node, findings: &mut Findings<'_>) -> Option<AtMost> {
-    if node.text().is_some() {
-        decode::wrong_kind(node, "at_most", decode::MAPPING, findings)
-            .hint("write at_most: {times: 20, per: 1h}");
-        return None;
-    }
-    let table = Table::read(node, "at_most", &["times", "per"], findings)?;
-    let missing = |key: &str, findings: &mut Findings<'_>| {
-        findings
-            .add(table.place(), format!("at_most needs {key}"))
-            .hint("write at_most: {times: 20, per: 1h}");
-    };
-    let times = match table.get("times") {
-        Some(node) => decode::value(node, "times", times, findings),
-        None => {
-            missing("times", findings);
-            None
-        }
-    };
-    let per = match table.get("per") {
-        Some(node) => {
-            let read = |text: &str| duration_within(text, Duration::from_millis(1), LONGEST_PER);
-            decode::value(node, "per", read, findings)
-        }
-        None => {
-            missing("per", findings);
-            None
-        }
-    };
-    Some(AtMost { times: times?, per: per? })
-}
-
-fn times(text: &str) -> Result<u32, String> {
-    match text.parse() {
-        Ok(0) => Err("0 would never act; use mode: observe for that".to_owned()),
-        Ok(times) if times <= MOST_TIMES => Ok(times),
-        _ => Err(format!("\"{text}\" is not a whole number from 1 to {MOST_TIMES}")),
-    }
 }
 
 fn steps(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Vec<Action>> {

@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use super::{LogFormat, LogLevel, limits};
 use crate::config::decode::{Advice, Findings, Table, choice, each, list, value};
+use crate::config::guard_rails::{self, NamedAlert};
 use crate::config::measure::{ListenAddress, telemetry_path};
 use crate::config::mistake::{Mistakes, SourceText};
 use crate::config::yaml::{self, Content, Node};
 use crate::model::Mode;
+use crate::policy::guard::GuardRails;
 
 /// What a configuration file says; `None` is for the default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -43,6 +45,10 @@ pub struct FileSettings {
     pub log_level: Option<LogLevel>,
     /// `log.format`.
     pub log_format: Option<LogFormat>,
+    /// `guard_rails`.
+    pub guard_rails: Option<GuardRails>,
+    /// The alerts that `guard_rails` names.
+    pub named_alerts: Vec<NamedAlert>,
 }
 
 /// The modes by name.
@@ -59,7 +65,7 @@ const LEVELS: [(&str, LogLevel); 5] = [
 
 const FORMATS: [(&str, LogFormat); 2] = [("text", LogFormat::Text), ("json", LogFormat::Json)];
 
-const KEYS: [&str; 9] = [
+const KEYS: [&str; 10] = [
     "mode",
     "rule_files",
     "sampling_interval",
@@ -69,14 +75,16 @@ const KEYS: [&str; 9] = [
     "storage",
     "recording",
     "log",
+    "guard_rails",
 ];
 
-const ADVICE: [Advice; 5] = [
+const ADVICE: [Advice; 6] = [
     (&["rules"], "write rule_files: [rules.yaml]"),
     (&["groups"], "this is a rule file: name it under rule_files"),
     (&["listen_address", "telemetry_path"], "it belongs to web"),
     (&["retention"], "it belongs to storage"),
     (&["level", "format"], "it belongs to log"),
+    (&guard_rails::KEYS, "it belongs to guard_rails"),
 ];
 
 /// Reads a configuration file's text. An empty file is fine.
@@ -94,6 +102,12 @@ pub fn parse_settings(source: &SourceText) -> Result<FileSettings, Mistakes> {
         read_storage(&table, &mut settings, &mut findings);
         read_recording(&table, &mut settings, &mut findings);
         read_log(&table, &mut settings, &mut findings);
+        if let Some(node) = table.get("guard_rails")
+            && let Some((rails, alerts)) = guard_rails::read(node, &mut findings)
+        {
+            settings.guard_rails = Some(rails);
+            settings.named_alerts = alerts;
+        }
     }
     match findings.into_mistakes() {
         mistakes if mistakes.is_empty() => Ok(settings),

@@ -6,8 +6,10 @@ use std::time::Duration;
 use clap::ValueEnum;
 
 use super::flags::RunFlags;
+use super::guard_rails::{NamedAlert, default_guard_rails};
 use super::measure::ListenAddress;
 use crate::model::Mode;
+use crate::policy::guard::GuardRails;
 
 mod file;
 pub mod limits;
@@ -38,6 +40,10 @@ pub struct Settings {
     pub recording: Recording,
     /// The program's own log.
     pub log: Log,
+    /// What holds all remedies back.
+    pub guard_rails: GuardRails,
+    /// The alerts that the guard rails name; each must be one of a rule.
+    pub named_alerts: Vec<NamedAlert>,
 }
 
 /// Where rules come from.
@@ -203,6 +209,8 @@ impl Settings {
                 level: flags.log_level.or(file.log_level).unwrap_or_default(),
                 format: flags.log_format.or(file.log_format).unwrap_or_default(),
             },
+            guard_rails: file.guard_rails.unwrap_or_else(default_guard_rails),
+            named_alerts: file.named_alerts,
         }
     }
 }

@@ -69,6 +69,8 @@ fn everything_has_a_default() {
         },
         recording: Recording { size_bytes: 64 << 20 },
         log: Log { level: LogLevel::Info, format: LogFormat::Text },
+        guard_rails: default_guard_rails(),
+        named_alerts: Vec::new(),
     };
     assert_eq!(settings, expected);
 }

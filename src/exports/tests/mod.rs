@@ -24,5 +24,6 @@ fn status(series: Vec<(SeriesKey, Reading<f64>)>) -> Arc<Status> {
         values,
         sources: Arc::new([]),
         rules: Arc::new([]),
+        guard: Arc::default(),
     })
 }

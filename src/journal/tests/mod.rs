@@ -14,7 +14,8 @@ use jiff::Timestamp;
 use super::{Entry, Journal, Note, Retention};
 use crate::model::{
     Action, AlertChange, AlertState, Assessment, CacheKind, Decision, DecisionId, Event, Evidence,
-    HoldReason, KernelEvent, Mode, Moment, Outcome, OutcomeResult, Pool, Reading, RuleId, Verdict,
+    HoldReason, KernelEvent, Mode, Moment, Outcome, OutcomeResult, Pool, Reading, RuleId, Target,
+    Verdict,
 };
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -68,6 +69,8 @@ fn decision(id: u64) -> Decision {
         },
         step: 0,
         action: Action::DropCaches { what: CacheKind::PageCache, sync: false },
+        target: Target::Node,
+        approved: None,
         because: evidence(1.2),
     }
 }

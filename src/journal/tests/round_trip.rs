@@ -160,7 +160,8 @@ proptest! {
         let rule = RuleId { group: group.into(), alert: "alert".into() };
         let id = DecisionId(id);
         let decision = Decision {
-            id, at, rule, mode: Mode::Enforce, verdict, step, action, because
+            id, at, rule, mode: Mode::Enforce, verdict, step, target: action.target(), action,
+            approved: (step % 2 == 1).then_some(DecisionId(3)), because
         };
         assert_round_trip(&decision);
     }

@@ -104,6 +104,42 @@ pub(super) const METRICS: &[Metric] = &[
     ),
     Metric::gauge(
         Source::Daemon,
+        "uma_paused",
+        &[],
+        "1 while nothing is done, since a person has paused the program or that cannot be told.",
+    ),
+    Metric::gauge(
+        Source::Daemon,
+        "uma_guard_rails_restored",
+        &[],
+        "1 once it is known from the journal what earlier runs did; until then nothing is done.",
+    ),
+    Metric::gauge(
+        Source::Daemon,
+        "uma_silences",
+        &[],
+        "Silences in force; each holds back the remedies of some rules.",
+    ),
+    Metric::gauge(
+        Source::Daemon,
+        "uma_action_budget_left",
+        &[],
+        "Actions that guard_rails.budget still allows now, of all remedies, in the mode in force.",
+    ),
+    Metric::gauge(
+        Source::Daemon,
+        "uma_remedy_breaker_open",
+        &["group", "rule"],
+        "1 while the remedy is stopped, since it has missed its aim too often in a row.",
+    ),
+    Metric::gauge(
+        Source::Daemon,
+        "uma_remedy_approval_pending",
+        &["group", "rule"],
+        "1 while the remedy waits for a person to approve of an act.",
+    ),
+    Metric::gauge(
+        Source::Daemon,
         "uma_config_last_reload_successful",
         &[],
         "1 if the last reload of configuration and rules was taken over.",

@@ -15,7 +15,7 @@ use crate::config::mistake::SourceText;
 use crate::config::rules::parse_rules;
 use crate::model::{
     Action, Decision, DecisionId, KernelRecord, Mode, Moment, Observation, Outcome, OutcomeResult,
-    Reading, Readings, Schema, SeriesKey, Source, Verdict,
+    PastAct, Reading, Readings, RuleId, Schema, SeriesKey, Source, Verdict,
 };
 use crate::policy::rule::RuleSet;
 
@@ -88,6 +88,22 @@ impl World {
         let status = self.policy.status(self.at);
         let position = status.series.iter().position(|key| key.to_string() == series)?;
         status.values[position].value()
+    }
+}
+
+/// An act of an earlier run that has ended and met its aim, so many seconds ago.
+fn past_act(rule: &RuleId, mode: Mode, now: Moment, ago: u64) -> PastAct {
+    PastAct {
+        id: DecisionId(0),
+        rule: rule.clone(),
+        mode,
+        step: 0,
+        is_notice: false,
+        uptime_ms: now.timeline_ms() - 1000 * ago.cast_signed(),
+        utc: now.utc,
+        has_ended: true,
+        aim_met: Some(true),
+        approved: None,
     }
 }
 

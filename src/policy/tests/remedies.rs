@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::model::{CacheKind, HoldReason};
+use crate::model::{CacheKind, HoldReason, Past};
 
 const LADDER: &str = "
 groups:
@@ -180,9 +180,10 @@ fn a_reload_resets_neither_cooldown_nor_budget() {
 fn a_restart_resets_neither_cooldown_nor_budget() {
     let acted = |mode, seconds: &[u64]| {
         let rule = rules(LADDER).groups[0].rules[0].id.clone();
-        let acts = seconds.iter().map(|ago| (rule.clone(), mode, Duration::from_secs(*ago)));
         let mut world = World::new(LADDER, Mode::Enforce);
-        world.policy.resume_acts(world.at, &acts.collect::<Vec<_>>());
+        let acts = seconds.iter().map(|ago| past_act(&rule, mode, world.at, *ago));
+        let past = Past { acts: acts.collect(), ..Past::default() };
+        world.policy.resume(world.at, &past);
         world.free = Reading::Value(5.0);
         let steps = world.run(Duration::from_secs(10));
         (acts_of(&steps), holds(&steps))
@@ -192,7 +193,7 @@ fn a_restart_resets_neither_cooldown_nor_budget() {
     assert_eq!(acted(Mode::Enforce, &[2]), (1, vec![HoldReason::Cooldown]));
     assert_eq!(acted(Mode::Enforce, &[900, 600, 60]), (0, vec![HoldReason::Budget]));
     assert_eq!(acted(Mode::Observe, &[900, 600, 60, 2]), (1, vec![]), "nothing was done");
-    assert_eq!(acted(Mode::Enforce, &[9000, 8000, 7000]), (1, vec![]), "before this boot");
+    assert_eq!(acted(Mode::Enforce, &[9000, 8000, 7000]), (1, vec![]), "long before this boot");
 }
 
 fn acts_of(steps: &[Step]) -> usize {

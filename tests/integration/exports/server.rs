@@ -78,6 +78,7 @@ pub fn made_up_status() -> Status {
             rule("Low", RuleState::Firing, &[], vec![alert]),
             rule("Blind", RuleState::Unknown, &["gone: failed"], Vec::new()),
         ]),
+        guard: Arc::default(),
     }
 }
 

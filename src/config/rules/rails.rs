@@ -1,0 +1,90 @@
+//! A remedy's own guard rails, beside its cooldown and its `at_most`.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::config::decode::{self, Findings, Table};
+use crate::config::guard_rails::{breaker, named, names};
+use crate::config::measure::duration_within;
+use crate::config::yaml::{Content, Node};
+use crate::policy::guard::{DEFAULT_APPROVAL_EXPIRES, LONGEST_APPROVAL_EXPIRES, RemedyRails};
+
+/// Less than this is no time for a person.
+const SHORTEST_APPROVAL_EXPIRES: Duration = Duration::from_secs(10);
+
+/// Reads them from the remedy's mapping.
+pub(super) fn read(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<RemedyRails> {
+    let approval = match table.get("require_approval") {
+        Some(node) => approval(node, findings),
+        None => Some(None),
+    };
+    let breaker = match table.get("breaker") {
+        Some(node) => breaker(node, findings).map(Some),
+        None => Some(None),
+    };
+    let only_in = names(table, "only_in", findings);
+    let never_in = names(table, "never_in", findings);
+    let inhibited_by = names(table, "inhibited_by", findings);
+    // A list that allows nothing is more likely a slip than a wish.
+    if let (Some(key), Some([])) = (table.key("only_in"), only_in.as_deref()) {
+        findings.add(key.span.clone(), "only_in names no window").hint("remove it");
+        return None;
+    }
+    Some(RemedyRails {
+        approval: approval?,
+        breaker: breaker?,
+        only_in: only_in?,
+        never_in: never_in?,
+        inhibited_by: inhibited_by?,
+    })
+}
+
+fn approval(node: &Node, findings: &mut Findings<'_>) -> Option<Option<Duration>> {
+    if !matches!(node.content, Content::Map(_)) {
+        if node.text().is_none() {
+            decode::wrong_kind(node, "require_approval", "true or a mapping", findings)
+                .hint("write require_approval: {expires: 10m}");
+            return None;
+        }
+        let wanted = decode::boolean(node, "require_approval", findings)?;
+        return Some(wanted.then_some(DEFAULT_APPROVAL_EXPIRES));
+    }
+    let table = Table::read(node, "require_approval", &["expires"], findings)?;
+    let Some(node) = table.get("expires") else { return Some(Some(DEFAULT_APPROVAL_EXPIRES)) };
+    let read =
+        |text: &str| duration_within(text, SHORTEST_APPROVAL_EXPIRES, LONGEST_APPROVAL_EXPIRES);
+    decode::value(node, "expires", read, findings).map(Some)
+}
+
+/// What a name in a remedy refers to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Window,
+    Alert,
+}
+
+/// A name in a remedy, to be looked up when everything has been read.
+#[derive(Clone, Debug)]
+pub(super) struct NameUse {
+    pub(super) kind: Kind,
+    pub(super) name: Arc<str>,
+    pub(super) span: Range<usize>,
+}
+
+/// The names that a rule's remedy uses.
+pub(super) fn uses(rule: &Table<'_>) -> Vec<NameUse> {
+    let Some(Content::Map(pairs)) = rule.get("remedy").map(|remedy| &remedy.content) else {
+        return Vec::new();
+    };
+    let used = pairs.iter().flat_map(|(key, value)| {
+        let kind = match key.text() {
+            Some("only_in" | "never_in") => Kind::Window,
+            Some("inhibited_by") => Kind::Alert,
+            _ => return Vec::new(),
+        };
+        let one = |(name, node): (Arc<str>, &Node)| NameUse { kind, name, span: node.span.clone() };
+        named(value).into_iter().map(one).collect()
+    });
+    used.collect()
+}

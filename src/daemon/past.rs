@@ -1,0 +1,156 @@
+//! Brings what the journal knows of earlier runs to the policy, as soon as it can be read.
+//!
+//! A thread of its own reads: the loop waits for no disk, and until the past is known everything
+//! but watching holds.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use anyhow::Context;
+use jiff::{Timestamp, ToSpan};
+
+use super::clock;
+use super::wake::Wake;
+use crate::journal::{Journal, JournalReader, StoredAct};
+use crate::model::{Asked, Decision, DecisionId, Moment, Observation, Past, PastAct};
+use crate::policy::guard::{LONGEST_APPROVAL_EXPIRES, PastMoment, on_this_boots_clock};
+
+/// How long the start waits for the past, so that the first decisions know it.
+const START_WAITS: Duration = Duration::from_secs(5);
+
+/// How long one attempt waits for the journal's writer.
+const WRITER_TAKES: Duration = Duration::from_secs(5);
+
+/// First and longest pause between attempts.
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+/// What is needed to look for the past.
+pub(super) struct Search {
+    /// The journal's folder.
+    pub(super) storage: PathBuf,
+    /// The journal.
+    pub(super) journal: Arc<Journal>,
+    /// This boot.
+    pub(super) boot_id: Arc<str>,
+    /// The first number of this process' decisions.
+    pub(super) next_decision: DecisionId,
+}
+
+/// Where the past arrives, once.
+#[derive(Debug)]
+pub(super) struct Awaited {
+    from: Receiver<Option<Past>>,
+}
+
+impl Search {
+    /// Starts looking, and waits a little for what is found.
+    pub(super) fn start(self, wake: Wake) -> anyhow::Result<(Awaited, Option<Observation>)> {
+        let (to, from) = channel();
+        std::thread::Builder::new()
+            .name("past".to_owned())
+            .spawn(move || self.run(&to, &wake))
+            .context("cannot start the thread that reads what earlier runs did")?;
+        // The first attempt tells; where it fails, watching begins without waiting for the next.
+        let found = from.recv_timeout(START_WAITS).ok().flatten().map(observation);
+        if found.is_none() {
+            tracing::error!(
+                "what earlier runs did is not known yet: nothing but watching is done until the \
+                 journal can be read"
+            );
+        }
+        Ok((Awaited { from }, found))
+    }
+
+    fn run(&self, to: &Sender<Option<Past>>, wake: &Wake) {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            match self.read() {
+                Ok(past) => {
+                    // The loop may have ended.
+                    if to.send(Some(past)).is_ok() {
+                        wake.notify();
+                    }
+                    return;
+                }
+                Err(error) => {
+                    let again_in = pause;
+                    tracing::warn!(?again_in, "what earlier runs did cannot be read: {error:#}");
+                    if to.send(None).is_err() {
+                        return;
+                    }
+                }
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    fn read(&self) -> anyhow::Result<Past> {
+        let first_of_boot =
+            self.journal.first_decision_of_boot(&self.boot_id, self.next_decision, WRITER_TAKES)?;
+        let reader = JournalReader::open(&self.storage)?;
+        let now = clock::now();
+        let acts = reader.acts_before(self.next_decision)?;
+        let reach = i64::try_from(LONGEST_APPROVAL_EXPIRES.as_secs()).unwrap_or(i64::MAX);
+        let since = now.utc.checked_sub(reach.seconds()).unwrap_or(Timestamp::MIN);
+        let asked = reader.asked_for_approval(since, self.next_decision)?;
+        Ok(Past {
+            acts: past_acts(now, first_of_boot, acts),
+            asked: asked.into_iter().map(asked_for).collect(),
+            commands: Vec::new(),
+            lost_before_ms: reader.lost_before()?.map(|lost| lost_before_ms(now, lost)),
+        })
+    }
+}
+
+impl Awaited {
+    /// The past, where it has come now.
+    pub(super) fn take(&self) -> Option<Observation> {
+        self.from.try_iter().flatten().next().map(observation)
+    }
+}
+
+fn observation(past: Past) -> Observation {
+    tracing::info!(acts = past.acts.len(), "what earlier runs did is known");
+    Observation::Past(Box::new(past))
+}
+
+fn past_acts(now: Moment, first_of_boot: DecisionId, acts: Vec<StoredAct>) -> Vec<PastAct> {
+    let moment = |act: &StoredAct| PastMoment { at: act.at, is_this_boot: act.id >= first_of_boot };
+    let moments: Vec<PastMoment> = acts.iter().map(moment).collect();
+    let uptimes = on_this_boots_clock(now, &moments);
+    let acts = acts.into_iter().zip(uptimes).map(|(act, uptime_ms)| PastAct {
+        id: act.id,
+        rule: act.rule,
+        mode: act.mode,
+        step: act.step,
+        is_notice: act.is_notice,
+        uptime_ms,
+        utc: act.at.utc,
+        has_ended: act.has_ended,
+        aim_met: act.aim_met,
+        approved: act.approved,
+    });
+    acts.collect()
+}
+
+fn asked_for(decision: Decision) -> Asked {
+    Asked {
+        decision: decision.id,
+        rule: decision.rule,
+        mode: decision.mode,
+        step: decision.step,
+        action: decision.action,
+        target: decision.target,
+        since: decision.at.utc,
+    }
+}
+
+/// In whichever boot that was: where the wall clock cannot tell, it was just now.
+fn lost_before_ms(now: Moment, lost: Timestamp) -> i64 {
+    let ago_ms = now.utc.as_millisecond().saturating_sub(lost.as_millisecond());
+    now.timeline_ms().saturating_sub(ago_ms.max(0))
+}

@@ -1,0 +1,168 @@
+//! What guard rails need to know of earlier runs.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use rusqlite::{OptionalExtension, Row, params};
+use serde::Deserialize;
+
+use super::reader::{JournalReader, ReadError};
+use super::timeline::from_json;
+use crate::model::{
+    Assessment, Decision, DecisionId, HoldReason, Mode, Moment, Outcome, OutcomeResult, RuleId,
+    Verdict,
+};
+
+/// An act of an earlier run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredAct {
+    /// The decision's number.
+    pub id: DecisionId,
+    /// Which rule made it.
+    pub rule: RuleId,
+    /// In which mode.
+    pub mode: Mode,
+    /// Position in the remedy's steps, from 0.
+    pub step: usize,
+    /// Whether it was only a notice.
+    pub is_notice: bool,
+    /// When.
+    pub at: Moment,
+    /// Whether its end was reported.
+    pub has_ended: bool,
+    /// Whether its aim was met; `None` where that was not measured.
+    pub aim_met: Option<bool>,
+    /// The decision whose approval it used up.
+    pub approved: Option<DecisionId>,
+}
+
+/// As much of a decision as guard rails need; an action that this program does not know is one all
+/// the same.
+#[derive(Deserialize)]
+struct WrittenAct {
+    at: Moment,
+    rule: RuleId,
+    mode: Mode,
+    #[serde(default)]
+    step: usize,
+    #[serde(default)]
+    action: serde_json::Value,
+    #[serde(default)]
+    approved: Option<DecisionId>,
+}
+
+/// Within one mode no more acts than these are looked at, the newest.
+const MOST_ACTS: usize = 10_000;
+
+/// Nor more than these of one rule: no limit reaches further.
+const MOST_ACTS_A_RULE: usize = 1_000;
+
+/// Questions that may still be open.
+const MOST_ASKED: i64 = 1_000;
+
+impl JournalReader {
+    /// The newest acts decided before that one, oldest first.
+    pub fn acts_before(&self, before: DecisionId) -> Result<Vec<StoredAct>, ReadError> {
+        let sql = "SELECT d.id, d.utc_ms, d.rule, d.alert, d.json, o.json, a.json FROM decisions d
+            LEFT JOIN outcomes o ON o.decision = d.id
+            LEFT JOIN assessments a ON a.decision = d.id
+            WHERE d.verdict = 'act' AND d.id < ? ORDER BY d.id DESC";
+        let read = || -> rusqlite::Result<Vec<StoredAct>> {
+            let mut kept = Vec::new();
+            let mut of_mode: BTreeMap<Mode, usize> = BTreeMap::new();
+            let mut of_rule: BTreeMap<(RuleId, Mode), usize> = BTreeMap::new();
+            let mut select = self.connection.prepare(sql)?;
+            let mut rows = select.query(params![row_id(before)])?;
+            while let Some(row) = rows.next()? {
+                let act = stored_act(row)?;
+                let in_mode = of_mode.entry(act.mode).or_default();
+                let in_rule = of_rule.entry((act.rule.clone(), act.mode)).or_default();
+                *in_rule += 1;
+                if *in_rule <= MOST_ACTS_A_RULE && *in_mode < MOST_ACTS {
+                    *in_mode += 1;
+                    kept.push(act);
+                }
+                if of_mode.values().all(|count| *count >= MOST_ACTS) && of_mode.len() == 2 {
+                    break;
+                }
+            }
+            kept.reverse();
+            Ok(kept)
+        };
+        read().map_err(|error| self.failed(error))
+    }
+
+    /// Decisions from then on that were held for want of approval, oldest first.
+    pub fn asked_for_approval(
+        &self,
+        since: Timestamp,
+        before: DecisionId,
+    ) -> Result<Vec<Decision>, ReadError> {
+        let sql = "SELECT json FROM decisions WHERE verdict = 'hold' AND utc_ms >= ? AND id < ?
+            AND json_extract(json, '$.reason') = 'approval' ORDER BY id DESC LIMIT ?";
+        let read = || -> rusqlite::Result<Vec<String>> {
+            let since = since.as_millisecond();
+            self.connection
+                .prepare(sql)?
+                .query_map(params![since, row_id(before), MOST_ASKED], |row| row.get(0))?
+                .collect()
+        };
+        let rows = read().map_err(|error| self.failed(error))?;
+        let wants_approval =
+            |decision: &Decision| decision.verdict == Verdict::Hold(HoldReason::Approval);
+        let read = rows.iter().rev().filter_map(|json| from_json(json));
+        Ok(read.filter(wants_approval).collect())
+    }
+
+    /// When a damaged journal was replaced by this one, if that ever was; what it held is lost.
+    pub fn lost_before(&self) -> Result<Option<Timestamp>, ReadError> {
+        let sql = "SELECT value FROM meta WHERE key = 'lost_before_utc_ms'";
+        let read = self.connection.query_row(sql, [], |row| row.get::<_, i64>(0)).optional();
+        let read = read.map_err(|error| self.failed(error))?;
+        Ok(read.map(|ms| Timestamp::from_millisecond(ms).unwrap_or(Timestamp::MAX)))
+    }
+}
+
+fn row_id(decision: DecisionId) -> i64 {
+    i64::try_from(decision.0).unwrap_or(i64::MAX)
+}
+
+/// A row that cannot be understood is an act all the same, and a real one.
+fn stored_act(row: &Row<'_>) -> rusqlite::Result<StoredAct> {
+    let (id, utc_ms): (i64, i64) = (row.get(0)?, row.get(1)?);
+    let (rule, alert): (String, String) = (row.get(2)?, row.get(3)?);
+    let json: String = row.get(4)?;
+    let (outcome, assessment): (Option<String>, Option<String>) = (row.get(5)?, row.get(6)?);
+    let outcome: Option<Outcome> = outcome.and_then(|json| from_json(&json));
+    let assessment: Option<Assessment> = assessment.and_then(|json| from_json(&json));
+    let written = from_json(&json).unwrap_or_else(|| WrittenAct {
+        at: Moment {
+            uptime: std::time::Duration::MAX,
+            utc: Timestamp::from_millisecond(utc_ms).unwrap_or(Timestamp::MAX),
+        },
+        rule: RuleId {
+            group: Arc::from(rule.strip_suffix(&format!("/{alert}")).unwrap_or_default()),
+            alert: Arc::from(alert),
+        },
+        mode: Mode::Enforce,
+        step: 0,
+        action: serde_json::Value::Null,
+        approved: None,
+    });
+    let has_ended = outcome.is_some_and(|outcome| {
+        // An action that had not ended in time may have taken the machine with it.
+        outcome.result != OutcomeResult::TimedOut
+    }) || assessment.is_some();
+    Ok(StoredAct {
+        id: DecisionId(id.cast_unsigned()),
+        is_notice: written.action.get("notify").is_some(),
+        rule: written.rule,
+        mode: written.mode,
+        step: written.step,
+        at: written.at,
+        has_ended,
+        aim_met: assessment.and_then(|assessment| assessment.aim_met),
+        approved: written.approved,
+    })
+}

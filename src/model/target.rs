@@ -1,0 +1,29 @@
+//! What an action works on.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+/// What an action works on, as exactly as the executor needs it: it verifies, and never chooses.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Target {
+    /// The whole machine.
+    #[default]
+    Node,
+    /// One control group and what is below it.
+    Cgroup {
+        /// Below the root of the hierarchy: `/system.slice/vllm.service`.
+        path: Arc<str>,
+    },
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Node => f.write_str("node"),
+            Self::Cgroup { path } => write!(f, "cgroup {path}"),
+        }
+    }
+}

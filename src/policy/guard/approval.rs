@@ -1,0 +1,136 @@
+//! A person must say yes, once for each act.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::model::{Action, Asked, DecisionId, Mode, Moment, RuleId, Target};
+use crate::policy::status::ApprovalStatus;
+
+/// More open questions of one rule are not asked.
+const MOST_ASKED_A_RULE: usize = 16;
+
+/// What would be done.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::policy) struct Wish<'a> {
+    pub(in crate::policy) rule: &'a RuleId,
+    pub(in crate::policy) mode: Mode,
+    pub(in crate::policy) step: usize,
+    pub(in crate::policy) action: &'a Action,
+    pub(in crate::policy) target: &'a Target,
+}
+
+impl Wish<'_> {
+    fn is(&self, asked: &Asked) -> bool {
+        asked.rule == *self.rule
+            && asked.mode == self.mode
+            && asked.step == self.step
+            && asked.action == *self.action
+            && asked.target == *self.target
+    }
+}
+
+/// What has been asked for, and what has been approved and not yet used.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Approvals(Vec<Request>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Request {
+    asked: Asked,
+    lapses: Lapse,
+    given_by: Option<String>,
+}
+
+/// An end that neither clock may pass: one set back must not lengthen an approval.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Lapse {
+    utc: Timestamp,
+    uptime: Duration,
+}
+
+impl Lapse {
+    fn new(at: Moment, utc: Timestamp) -> Self {
+        let left = Duration::try_from(utc.duration_since(at.utc)).unwrap_or_default();
+        Self { utc, uptime: at.uptime.saturating_add(left) }
+    }
+
+    fn is_past(self, at: Moment) -> bool {
+        self.utc <= at.utc || self.uptime <= at.uptime
+    }
+}
+
+impl Approvals {
+    /// The decision whose approval covers that now.
+    pub(super) fn given(&self, wish: &Wish<'_>, at: Moment) -> Option<DecisionId> {
+        let mut given = self.0.iter().filter(|request| request.given_by.is_some());
+        let found = given.find(|request| wish.is(&request.asked) && !request.lapses.is_past(at));
+        found.map(|request| request.asked.decision)
+    }
+
+    /// Whether a new question must be put to people.
+    pub(super) fn must_ask(&self, wish: &Wish<'_>, at: Moment) -> bool {
+        let open = self.0.iter().filter(|request| !request.lapses.is_past(at));
+        let of_rule = open.filter(|request| request.asked.rule == *wish.rule);
+        of_rule.clone().count() < MOST_ASKED_A_RULE
+            && !of_rule.clone().any(|request| wish.is(&request.asked))
+    }
+
+    /// Remembers a question.
+    pub(super) fn ask(&mut self, asked: Asked, expires: Duration, at: Moment) {
+        let ends = asked.since.saturating_add(expires).unwrap_or(Timestamp::MAX);
+        let lapses = Lapse::new(at, ends);
+        self.0.retain(|request| request.asked.decision != asked.decision);
+        if !lapses.is_past(at) {
+            self.0.push(Request { asked, lapses, given_by: None });
+        }
+    }
+
+    /// Takes a person's yes; an error says why nothing comes of it.
+    pub(super) fn approve(
+        &mut self,
+        decision: DecisionId,
+        until: Timestamp,
+        author: &str,
+        at: Moment,
+    ) -> Result<(), String> {
+        self.expire(at);
+        let known = self.0.iter_mut().find(|request| request.asked.decision == decision);
+        let Some(request) = known else {
+            return Err(format!(
+                "decision {decision} awaits no approval: it is another one, was used or has lapsed"
+            ));
+        };
+        let lapses = Lapse::new(at, until);
+        if lapses.is_past(at) {
+            return Err(format!("the approval would have lapsed at {until} already"));
+        }
+        request.lapses = lapses;
+        request.given_by = Some(author.to_owned());
+        Ok(())
+    }
+
+    /// The approval of that decision is used up.
+    pub(super) fn use_up(&mut self, decision: DecisionId) {
+        self.0.retain(|request| request.asked.decision != decision);
+    }
+
+    /// Forgets what has lapsed.
+    pub(super) fn expire(&mut self, at: Moment) {
+        self.0.retain(|request| !request.lapses.is_past(at));
+    }
+
+    /// How many of a rule's questions wait for an answer.
+    pub(super) fn pending(&self, rule: &RuleId) -> usize {
+        let of_rule = self.0.iter().filter(|request| request.asked.rule == *rule);
+        of_rule.filter(|request| request.given_by.is_none()).count()
+    }
+
+    pub(super) fn statuses(&self) -> Vec<ApprovalStatus> {
+        let status = |request: &Request| ApprovalStatus {
+            asked: request.asked.clone(),
+            lapses: request.lapses.utc,
+            given_by: request.given_by.clone(),
+        };
+        self.0.iter().map(status).collect()
+    }
+}

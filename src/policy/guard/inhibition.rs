@@ -1,0 +1,35 @@
+//! Other rules that keep a remedy from acting while they fire.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::policy::status::RuleState;
+
+/// Where the rules that inhibit others stand, by their alert's name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(in crate::policy) struct Inhibitors(BTreeMap<Arc<str>, bool>);
+
+impl Inhibitors {
+    /// Those that are named anywhere; what is not told of them, is not known.
+    pub(super) fn named<'a>(names: impl Iterator<Item = &'a Arc<str>>) -> Self {
+        Self(names.map(|name| (Arc::clone(name), true)).collect())
+    }
+
+    /// Begins a round of [`Self::tell`].
+    pub(in crate::policy) fn begin(&mut self) {
+        self.0.values_mut().for_each(|inhibits| *inhibits = false);
+    }
+
+    /// Where a rule of that name stands. In several groups, any of them inhibits; one that cannot
+    /// be judged may well fire.
+    pub(in crate::policy) fn tell(&mut self, alert: &str, state: RuleState) {
+        if let Some(inhibits) = self.0.get_mut(alert) {
+            *inhibits |= matches!(state, RuleState::Firing | RuleState::Unknown);
+        }
+    }
+
+    /// Whether any of those names inhibits.
+    pub(super) fn inhibit(&self, names: &[Arc<str>]) -> bool {
+        names.iter().any(|name| self.0.get(name).copied().unwrap_or(true))
+    }
+}

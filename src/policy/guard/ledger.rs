@@ -1,0 +1,113 @@
+//! What each remedy has done, in each mode; it outlives rules, reloads and restarts.
+
+use std::collections::BTreeMap;
+
+use super::breaker::Misses;
+use super::budget::Acts;
+use crate::model::{Mode, RuleId};
+
+/// More rules than this are not remembered beyond those that are loaded.
+const MOST_REMEMBERED: usize = 10_000;
+
+/// One for each mode: what is only told must not use up what may be done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::policy) struct ByMode<T> {
+    observe: T,
+    enforce: T,
+}
+
+impl<T> ByMode<T> {
+    pub(in crate::policy) fn of(&self, mode: Mode) -> &T {
+        match mode {
+            Mode::Observe => &self.observe,
+            Mode::Enforce => &self.enforce,
+        }
+    }
+
+    pub(in crate::policy) fn of_mut(&mut self, mode: Mode) -> &mut T {
+        match mode {
+            Mode::Observe => &mut self.observe,
+            Mode::Enforce => &mut self.enforce,
+        }
+    }
+}
+
+/// What one remedy has done in one mode.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(in crate::policy) struct Account {
+    pub(super) acts: Acts,
+    pub(super) misses: Misses,
+    /// When its last round ended, on the uptime clock in milliseconds.
+    pub(super) rests_since_ms: Option<i64>,
+    round: Round,
+}
+
+/// What is known of the round under way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Round {
+    /// Something else than a notice was done.
+    has_acted: bool,
+    /// The last word on the aim; `None` where nothing was measured.
+    aim_met: Option<bool>,
+    /// An act was lost with the process that began it.
+    is_cut_off: bool,
+}
+
+impl Account {
+    /// An act is decided. However it ends, it is one.
+    pub(super) fn act(&mut self, at_ms: i64, is_notice: bool) {
+        self.acts.add(at_ms);
+        self.round.has_acted |= !is_notice;
+        self.round.aim_met = None;
+    }
+
+    /// What the last act came to.
+    pub(super) fn assess(&mut self, aim_met: Option<bool>) {
+        self.round.aim_met = aim_met;
+    }
+
+    /// The outcome of the last act will not come any more.
+    pub(super) fn cut_off(&mut self) {
+        self.round.is_cut_off = true;
+    }
+
+    /// A round has ended: the remedy rests.
+    pub(super) fn end_round(&mut self, at_ms: i64) {
+        let round = std::mem::take(&mut self.round);
+        self.rests_since_ms = Some(self.rests_since_ms.map_or(at_ms, |since| since.max(at_ms)));
+        match round.aim_met {
+            Some(true) => self.misses.clear(),
+            Some(false) if round.has_acted => self.misses.miss(at_ms),
+            None if round.has_acted && round.is_cut_off => self.misses.miss(at_ms),
+            Some(false) | None => {}
+        }
+    }
+}
+
+/// All accounts, by rule.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(in crate::policy) struct Ledger(BTreeMap<RuleId, ByMode<Account>>);
+
+impl Ledger {
+    pub(super) fn account(&self, rule: &RuleId, mode: Mode) -> Option<&Account> {
+        self.0.get(rule).map(|modes| modes.of(mode))
+    }
+
+    pub(super) fn account_mut(&mut self, rule: &RuleId, mode: Mode) -> &mut Account {
+        if !self.0.contains_key(rule) {
+            self.0.insert(rule.clone(), ByMode::default());
+        }
+        self.0.entry(rule.clone()).or_default().of_mut(mode)
+    }
+
+    pub(super) fn rules(&self) -> impl Iterator<Item = &RuleId> {
+        self.0.keys()
+    }
+
+    /// Forgets rules that are not loaded, where there are very many.
+    pub(super) fn retain_loaded(&mut self, is_loaded: impl Fn(&RuleId) -> bool) {
+        if self.0.len() > MOST_REMEMBERED {
+            self.0.retain(|rule, _| is_loaded(rule));
+        }
+    }
+}

@@ -1,0 +1,429 @@
+//! Guard rails: what holds a remedy back although its rule fires. All are pure functions of state
+//! and time, and all are asked in one place, [`Guard::hold`].
+//!
+//! To add one: a file here, a [`HoldReason`] with its name, a line in [`Guard::hold`], what it can
+//! be told in [`GuardRails`] or [`RemedyRails`] with a reader in `config::guard_rails`, and a test
+//! beside the others. What it counts lives in [`ledger`], so that it outlives reloads and restarts.
+
+mod approval;
+mod breaker;
+mod budget;
+mod exclusion;
+mod inhibition;
+mod ledger;
+mod maintenance;
+mod protection;
+mod restore;
+mod silence;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+pub use breaker::BreakerLimit;
+pub use budget::MOST_TIMES;
+pub use maintenance::{DAY_MINUTES, MaintenanceWindow, WrittenWindow, time_zone};
+pub use protection::{Glob, Protected};
+pub use restore::{PastMoment, on_this_boots_clock};
+pub use silence::MOST_SILENCES;
+
+pub(super) use approval::Wish;
+pub(super) use exclusion::outcome_is_lost;
+pub(super) use ledger::ByMode;
+
+use super::Answer;
+use super::promql::Labels;
+use super::rule::{AtMost, Remedy, Rule, RuleSet};
+use super::status::{BreakerStatus, GuardStatus, RuleState, WindowStatus};
+use crate::model::{
+    Asked, Decision, DecisionId, HoldReason, Mode, Moment, OperatorCommand, OperatorOrder, Outcome,
+    Pause, RuleId, Verdict,
+};
+use approval::Approvals;
+use budget::Acts;
+use exclusion::UnderWay;
+use inhibition::Inhibitors;
+use ledger::Ledger;
+use silence::Silences;
+
+/// The guard rails of the configuration; those of a single remedy are [`RemedyRails`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuardRails {
+    /// Bound on all actions together; notices are none.
+    #[serde(default)]
+    pub budget: Option<AtMost>,
+    /// For remedies that have none of their own.
+    #[serde(default)]
+    pub breaker: Option<BreakerLimit>,
+    /// What no action may touch.
+    #[serde(default)]
+    pub protect: Protected,
+    /// By name.
+    #[serde(default)]
+    pub maintenance_windows: Vec<MaintenanceWindow>,
+    /// Windows in which nothing is done.
+    #[serde(default)]
+    pub never_in: Vec<Arc<str>>,
+    /// Alerts while which nothing is done, but for remedies of those alerts themselves.
+    #[serde(default)]
+    pub inhibited_by: Vec<Arc<str>>,
+}
+
+/// The guard rails of one remedy, beside its cooldown and its `at_most`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RemedyRails {
+    /// How long a person has to approve of an act; `None`: nobody is asked.
+    pub approval: Option<Duration>,
+    /// Instead of the general one.
+    pub breaker: Option<BreakerLimit>,
+    /// Only while one of these windows is open, if any is named.
+    pub only_in: Vec<Arc<str>>,
+    /// Not while one of these windows is open.
+    pub never_in: Vec<Arc<str>>,
+    /// Not while one of these alerts fires.
+    pub inhibited_by: Vec<Arc<str>>,
+}
+
+/// How long a person has to approve where the remedy does not say.
+pub const DEFAULT_APPROVAL_EXPIRES: Duration = Duration::from_secs(3_600);
+
+/// The longest that a question to people stays open.
+pub const LONGEST_APPROVAL_EXPIRES: Duration = Duration::from_secs(7 * 86_400);
+
+/// An act that a remedy would make now.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Intent<'a> {
+    pub(super) wish: Wish<'a>,
+    pub(super) remedy: &'a Remedy,
+    /// Of the alert that fires.
+    pub(super) labels: Option<&'a Labels>,
+}
+
+/// The state of all guard rails.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Guard {
+    rails: GuardRails,
+    /// Of every remedy that is loaded.
+    remedies: BTreeMap<RuleId, RemedyRails>,
+    pause: Option<Pause>,
+    awaits_past: bool,
+    lost_before_ms: Option<i64>,
+    ledger: Ledger,
+    spent: ByMode<Acts>,
+    under_way: UnderWay,
+    silences: Silences,
+    approvals: Approvals,
+    inhibitors: Inhibitors,
+    /// For each window whether it is open, and the second of which that is true.
+    open: (Option<i64>, Vec<bool>),
+    now_ms: i64,
+    status: Option<Arc<GuardStatus>>,
+}
+
+impl Guard {
+    /// Takes the guard rails of these rules; what was counted stays.
+    pub(super) fn replace_rules(&mut self, rules: &RuleSet) {
+        self.rails = rules.guard_rails.clone();
+        let all = rules.groups.iter().flat_map(|group| &group.rules);
+        let with_remedy = all.filter_map(|rule| rule.remedy.as_ref().map(|own| (rule, own)));
+        self.remedies =
+            with_remedy.map(|(rule, remedy)| (rule.id.clone(), remedy.rails.clone())).collect();
+        let own = self.remedies.values().flat_map(|rails| &rails.inhibited_by);
+        self.inhibitors = Inhibitors::named(own.chain(&self.rails.inhibited_by));
+        self.ledger.retain_loaded(|known| self.remedies.contains_key(known));
+        self.open = (None, Vec::new());
+        self.status = None;
+    }
+
+    /// Nothing is done until [`Self::restore`].
+    pub(super) fn await_past(&mut self) {
+        self.awaits_past = true;
+        self.status = None;
+    }
+
+    /// Brings everything to `at`: what has lapsed is forgotten.
+    pub(super) fn advance(&mut self, at: Moment) {
+        self.under_way.give_up(at.uptime);
+        let second = at.utc.as_second();
+        if self.open.0 == Some(second) {
+            return;
+        }
+        let windows = &self.rails.maintenance_windows;
+        let open: Vec<bool> = windows.iter().map(|window| window.is_open(at.utc)).collect();
+        self.silences.expire(at.utc);
+        self.approvals.expire(at);
+        self.open = (Some(second), open);
+        self.now_ms = at.timeline_ms();
+        self.status = None;
+    }
+
+    /// Where the rules that inhibit others stand.
+    pub(super) fn tell_inhibitors<'a>(
+        &mut self,
+        states: impl Iterator<Item = (&'a str, RuleState)>,
+    ) {
+        self.inhibitors.begin();
+        states.for_each(|(alert, state)| self.inhibitors.tell(alert, state));
+    }
+
+    pub(super) fn set_pause(&mut self, pause: Option<Pause>) {
+        self.pause = pause;
+        self.status = None;
+    }
+
+    pub(super) fn observe_outcome(&mut self, outcome: &Outcome) {
+        self.under_way.end(outcome.decision);
+    }
+
+    /// Does what a person has ordered, and says why nothing comes of it where that is so.
+    pub(super) fn obey(&mut self, command: &OperatorCommand, at: Moment) -> Answer {
+        self.status = None;
+        let refused = match &command.order {
+            OperatorOrder::Silence { .. } | OperatorOrder::EndSilence { .. } => {
+                self.silences.obey(command, at.utc)
+            }
+            OperatorOrder::Approve { decision, until } => {
+                self.approvals.approve(*decision, *until, &command.author, at)
+            }
+            OperatorOrder::ResetBreaker { rules } => {
+                let stopped: Vec<RuleId> = self.ledger.rules().cloned().collect();
+                let mut any = false;
+                for rule in stopped.iter().filter(|rule| rules.selects(rule)) {
+                    for mode in [Mode::Observe, Mode::Enforce] {
+                        let misses = &mut self.ledger.account_mut(rule, mode).misses;
+                        any |= misses.in_a_row() > 0;
+                        misses.clear();
+                    }
+                }
+                let none = || "no remedy that it names has missed its aim".to_owned();
+                if any { Ok(()) } else { Err(none()) }
+            }
+        };
+        Answer { command: command.clone(), refused: refused.err() }
+    }
+
+    /// Why that must not be done now, the aim and a person's approval left aside; the first reason
+    /// in the order from what a person ordered to what is only a matter of time.
+    pub(super) fn hold(&self, intent: &Intent<'_>, at: Moment) -> Option<HoldReason> {
+        let Intent { wish, remedy, .. } = *intent;
+        let now_ms = at.timeline_ms();
+        let account = self.ledger.account(wish.rule, wish.mode);
+        let rests = |account: &ledger::Account| {
+            wish.step == 0
+                && account.rests_since_ms.is_some_and(|since| {
+                    now_ms.saturating_sub(since) < milliseconds(remedy.cooldown)
+                })
+        };
+        let holds = [
+            (self.pause.is_some(), HoldReason::Paused),
+            (self.is_past_unknown(remedy, now_ms), HoldReason::JournalUnreadable),
+            (self.silences.silence(wish.rule, at.utc), HoldReason::Silenced),
+            (self.is_inhibited(intent), HoldReason::Inhibited),
+            (self.is_out_of_hours(remedy), HoldReason::Maintenance),
+            (self.breaker_is_open(wish.rule, wish.mode, remedy, now_ms), HoldReason::BreakerOpen),
+            (account.is_some_and(rests), HoldReason::Cooldown),
+        ];
+        holds.into_iter().find(|(holds, _)| *holds).map(|(_, reason)| reason)
+    }
+
+    /// Why that must not be done now although its rule certainly fires.
+    pub(super) fn hold_act(&self, intent: &Intent<'_>, at: Moment) -> Option<HoldReason> {
+        let Intent { wish, remedy, labels } = *intent;
+        let now_ms = at.timeline_ms();
+        let is_notice = wish.action.is_notice();
+        let none: Labels = Arc::new([]);
+        let protects = || self.rails.protect.protects(wish.target, labels.unwrap_or(&none));
+        if !is_notice && protects() {
+            return Some(HoldReason::Protected);
+        }
+        if !is_notice && self.under_way.exclude(wish.mode) {
+            return Some(HoldReason::Busy);
+        }
+        let account = self.ledger.account(wish.rule, wish.mode);
+        let spends = |limit| account.is_some_and(|own| own.acts.has_spent(limit, now_ms));
+        if remedy.at_most.is_some_and(spends) {
+            return Some(HoldReason::Budget);
+        }
+        let all = self.spent.of(wish.mode);
+        if !is_notice && self.rails.budget.is_some_and(|limit| all.has_spent(limit, now_ms)) {
+            return Some(HoldReason::GlobalBudget);
+        }
+        None
+    }
+
+    /// The approval that covers that, where one is needed: `Ok(None)` where none is.
+    pub(super) fn approval(
+        &self,
+        intent: &Intent<'_>,
+        at: Moment,
+    ) -> Result<Option<DecisionId>, HoldReason> {
+        if intent.remedy.rails.approval.is_none() || intent.wish.action.is_notice() {
+            return Ok(None);
+        }
+        self.approvals.given(&intent.wish, at).map(Some).ok_or(HoldReason::Approval)
+    }
+
+    /// Whether people must be asked to approve of that, since they have not been.
+    pub(super) fn must_ask(&self, wish: &Wish<'_>, at: Moment) -> bool {
+        self.approvals.must_ask(wish, at)
+    }
+
+    /// A decision has been made.
+    pub(super) fn decided(&mut self, decision: &Decision, remedy: &Remedy) {
+        let at = decision.at;
+        match (decision.verdict, remedy.rails.approval) {
+            (Verdict::Act, _) => {
+                let is_notice = decision.action.is_notice();
+                let account = self.ledger.account_mut(&decision.rule, decision.mode);
+                account.act(at.timeline_ms(), is_notice);
+                if !is_notice {
+                    let (id, target) = (decision.id, decision.target.clone());
+                    self.spent.of_mut(decision.mode).add(at.timeline_ms());
+                    self.under_way.begin(id, decision.mode, target, at.uptime);
+                }
+                if let Some(approved) = decision.approved {
+                    self.approvals.use_up(approved);
+                }
+                self.status = None;
+            }
+            (Verdict::Hold(HoldReason::Approval), Some(expires)) => {
+                let asked = Asked {
+                    decision: decision.id,
+                    rule: decision.rule.clone(),
+                    mode: decision.mode,
+                    step: decision.step,
+                    action: decision.action.clone(),
+                    target: decision.target.clone(),
+                    since: at.utc,
+                };
+                self.approvals.ask(asked, expires, at);
+                self.status = None;
+            }
+            (Verdict::Hold(_), _) => {}
+        }
+    }
+
+    /// The aim was measured after an act, or looked at again.
+    pub(super) fn assessed(&mut self, rule: &RuleId, mode: Mode, aim_met: Option<bool>) {
+        self.ledger.account_mut(rule, mode).assess(aim_met);
+    }
+
+    /// The outcome of an act will not come.
+    pub(super) fn lost(&mut self, rule: &RuleId, mode: Mode) {
+        self.ledger.account_mut(rule, mode).cut_off();
+    }
+
+    /// A round of steps has ended.
+    pub(super) fn round_ended(&mut self, rule: &RuleId, mode: Mode, at_ms: i64) {
+        self.ledger.account_mut(rule, mode).end_round(at_ms);
+        self.status = None;
+    }
+
+    fn is_past_unknown(&self, remedy: &Remedy, now_ms: i64) -> bool {
+        let own = remedy.at_most.map_or(Duration::ZERO, |limit| limit.per);
+        let all = self.rails.budget.map_or(Duration::ZERO, |limit| limit.per);
+        let reaches_back = milliseconds(own.max(all).max(remedy.cooldown));
+        let lost = |before: i64| now_ms.saturating_sub(before) < reaches_back;
+        self.awaits_past || self.lost_before_ms.is_some_and(lost)
+    }
+
+    fn is_inhibited(&self, intent: &Intent<'_>) -> bool {
+        let own = &intent.remedy.rails.inhibited_by;
+        // What tells of the trouble may do something about it.
+        let is_inhibitor = self.rails.inhibited_by.contains(&intent.wish.rule.alert);
+        self.inhibitors.inhibit(own)
+            || !is_inhibitor && self.inhibitors.inhibit(&self.rails.inhibited_by)
+    }
+
+    fn is_out_of_hours(&self, remedy: &Remedy) -> bool {
+        let rails = &remedy.rails;
+        let forbids = |name: &Arc<str>| self.is_open(name).unwrap_or(true);
+        let allows = |name: &Arc<str>| self.is_open(name).unwrap_or(false);
+        self.rails.never_in.iter().chain(&rails.never_in).any(forbids)
+            || !rails.only_in.is_empty() && !rails.only_in.iter().any(allows)
+    }
+
+    fn is_open(&self, name: &str) -> Option<bool> {
+        let windows = &self.rails.maintenance_windows;
+        let place = windows.iter().position(|window| **window.name() == *name)?;
+        self.open.1.get(place).copied()
+    }
+
+    fn breaker(&self, remedy: &Remedy) -> Option<BreakerLimit> {
+        remedy.rails.breaker.or(self.rails.breaker)
+    }
+
+    fn breaker_is_open(&self, rule: &RuleId, mode: Mode, remedy: &Remedy, now_ms: i64) -> bool {
+        let account = self.ledger.account(rule, mode);
+        let stopped = |limit| account.is_some_and(|own| own.misses.is_open(limit, now_ms));
+        self.breaker(remedy).is_some_and(stopped)
+    }
+
+    /// What the series of one rule tell: whether its breaker is open, and whether it waits for an
+    /// approval.
+    pub(super) fn signs(&self, rule: &Rule, mode: Mode, now_ms: i64) -> (bool, bool) {
+        let open = |remedy: &Remedy| self.breaker_is_open(&rule.id, mode, remedy, now_ms);
+        (rule.remedy.as_ref().is_some_and(open), self.approvals.pending(&rule.id) > 0)
+    }
+
+    pub(super) fn is_paused(&self) -> bool {
+        self.pause.is_some()
+    }
+
+    pub(super) fn is_restored(&self) -> bool {
+        !self.awaits_past
+    }
+
+    pub(super) fn silences(&self) -> usize {
+        self.silences.all().len()
+    }
+
+    /// How many more actions all remedies together may do now, where that is bounded.
+    pub(super) fn budget_left(&self, mode: Mode, now_ms: i64) -> Option<u32> {
+        self.rails.budget.map(|limit| self.spent.of(mode).left(limit, now_ms))
+    }
+
+    /// A picture for exports; the same `Arc` while nothing changes.
+    pub(super) fn status(&mut self) -> Arc<GuardStatus> {
+        let status = self.status.take().unwrap_or_else(|| Arc::new(self.picture()));
+        self.status = Some(Arc::clone(&status));
+        status
+    }
+
+    fn picture(&self) -> GuardStatus {
+        let windows = self.rails.maintenance_windows.iter().zip(&self.open.1);
+        let mut breakers = Vec::new();
+        for rule in self.ledger.rules() {
+            for mode in [Mode::Observe, Mode::Enforce] {
+                let known = self.ledger.account(rule, mode).map(|account| account.misses);
+                let Some(misses) = known.filter(|misses| misses.in_a_row() > 0) else { continue };
+                let own = self.remedies.get(rule).and_then(|rails| rails.breaker);
+                let limit = own.or(self.rails.breaker);
+                breakers.push(BreakerStatus {
+                    rule: rule.clone(),
+                    mode,
+                    misses: misses.in_a_row(),
+                    is_open: limit.is_some_and(|limit| misses.is_open(limit, self.now_ms)),
+                });
+            }
+        }
+        GuardStatus {
+            pause: self.pause.clone(),
+            is_restored: !self.awaits_past,
+            silences: self.silences.all().to_vec(),
+            approvals: self.approvals.statuses(),
+            breakers,
+            windows: windows
+                .map(|(window, open)| WindowStatus { name: window.name().clone(), is_open: *open })
+                .collect(),
+        }
+    }
+}
+
+fn milliseconds(time: Duration) -> i64 {
+    i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,137 @@
+//! What no action may touch.
+
+use std::fmt;
+use std::sync::Arc;
+
+use glob::Pattern;
+use serde::{Deserialize, Serialize};
+
+use crate::model::Target;
+use crate::policy::promql::Labels;
+
+/// A pattern with `*`, `?` and `[…]`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Glob(Pattern);
+
+impl Glob {
+    /// Whether it matches the whole text.
+    pub fn matches(&self, text: &str) -> bool {
+        self.0.matches(text)
+    }
+}
+
+impl TryFrom<String> for Glob {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        if text.is_empty() {
+            return Err("an empty pattern protects nothing".to_owned());
+        }
+        Pattern::new(&text).map(Self).map_err(|error| format!("\"{text}\" is no pattern: {error}"))
+    }
+}
+
+impl From<Glob> for String {
+    fn from(glob: Glob) -> Self {
+        glob.0.as_str().to_owned()
+    }
+}
+
+impl fmt::Display for Glob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0.as_str())
+    }
+}
+
+/// What is protected. The node itself is not a thing that could be.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Protected {
+    /// Names of processes.
+    #[serde(default)]
+    pub processes: Vec<Glob>,
+    /// Names of systemd units.
+    #[serde(default)]
+    pub units: Vec<Glob>,
+    /// Names and ids of containers.
+    #[serde(default)]
+    pub containers: Vec<Glob>,
+    /// Labels of the alert that names the target.
+    #[serde(default)]
+    pub labels: Vec<(Arc<str>, Glob)>,
+}
+
+/// Labels by which alerts name what they are about.
+const PROCESS_LABELS: [&str; 2] = ["process", "comm"];
+const UNIT_LABELS: [&str; 1] = ["unit"];
+const CONTAINER_LABELS: [&str; 2] = ["container", "container_name"];
+
+/// What is known of a target. `None`: nothing, so that it may be anything.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Traits {
+    processes: Option<Vec<String>>,
+    units: Option<Vec<String>>,
+    containers: Option<Vec<String>>,
+}
+
+impl Protected {
+    /// Whether a target must not be touched: it is protected, or it cannot be told that it is not.
+    pub fn protects(&self, target: &Target, labels: &Labels) -> bool {
+        let Target::Cgroup { path } = target else { return false };
+        let traits = Traits::of_cgroup(path, labels);
+        let by_label = self.labels.iter().any(|(name, glob)| {
+            labels.iter().any(|(known, value)| known == name && glob.matches(value))
+        });
+        by_label
+            || may_match(&self.processes, traits.processes.as_deref())
+            || may_match(&self.units, traits.units.as_deref())
+            || may_match(&self.containers, traits.containers.as_deref())
+    }
+}
+
+fn may_match(globs: &[Glob], names: Option<&[String]>) -> bool {
+    match names {
+        None => !globs.is_empty(),
+        Some(names) => globs.iter().any(|glob| names.iter().any(|name| glob.matches(name))),
+    }
+}
+
+impl Traits {
+    /// A service or a container stands for itself; what lies above them holds others, of which
+    /// nothing is known.
+    fn of_cgroup(path: &str, labels: &Labels) -> Self {
+        let labelled = |names: &[&str]| -> Vec<String> {
+            let named = labels.iter().filter(|(name, _)| names.contains(&&**name));
+            named.map(|(_, value)| value.to_string()).collect()
+        };
+        let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
+        let units: Vec<&str> = parts.iter().copied().filter(|part| is_unit(part)).collect();
+        let container = parts.iter().rev().find_map(|part| container_id(part));
+        let is_inside_one =
+            container.is_some() || parts.iter().any(|part| part.ends_with(".service"));
+        let processes = labelled(&PROCESS_LABELS);
+        let mut all_units = labelled(&UNIT_LABELS);
+        all_units.extend(units.iter().map(|unit| (*unit).to_owned()));
+        let mut containers = labelled(&CONTAINER_LABELS);
+        // A container's name is not in its path: without a label it may be any.
+        let named = !containers.is_empty();
+        containers.extend(container.map(str::to_owned));
+        Self {
+            processes: (!processes.is_empty()).then_some(processes),
+            units: is_inside_one.then_some(all_units),
+            containers: (is_inside_one && (container.is_none() || named)).then_some(containers),
+        }
+    }
+}
+
+fn is_unit(part: &str) -> bool {
+    [".service", ".scope", ".slice"].iter().any(|suffix| part.ends_with(suffix))
+}
+
+/// The id in `docker-ID.scope`, `cri-containerd-ID.scope`, or a folder that is one.
+fn container_id(part: &str) -> Option<&str> {
+    let name = part.strip_suffix(".scope").unwrap_or(part);
+    let id = name.rsplit('-').next().unwrap_or(name);
+    let is_id = id.len() == 64 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_id.then_some(id)
+}

@@ -1,0 +1,106 @@
+//! What earlier runs did, brought back: a restart and a reboot reset nothing.
+
+use std::collections::BTreeMap;
+
+use super::{DEFAULT_APPROVAL_EXPIRES, Guard};
+use crate::model::{Mode, Moment, OperatorCommand, OperatorOrder, Past, PastAct, RuleId};
+
+/// Wall clocks before this (2025) were not set: this program is younger.
+const CLOCK_NOT_SET_BEFORE_MS: i64 = 1_735_689_600_000;
+
+/// When something happened, by the clocks of then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PastMoment {
+    /// Both clocks.
+    pub at: Moment,
+    /// Whether it was in this boot, so that the uptime clock still tells.
+    pub is_this_boot: bool,
+}
+
+/// When things happened on this boot's uptime clock, in milliseconds, given in the order in which
+/// they did. In this boot that clock tells. Before it only the wall clock can: where it was not
+/// set, was set back in between, or is behind now, the thing is taken to have happened as late as
+/// it can have, right before this boot.
+pub fn on_this_boots_clock(now: Moment, moments: &[PastMoment]) -> Vec<i64> {
+    let mut latest = i64::MIN;
+    let mut told = Vec::with_capacity(moments.len());
+    for PastMoment { at, is_this_boot } in moments {
+        let (utc_ms, now_ms) = (at.utc_ms(), now.utc_ms());
+        let lies_ahead = utc_ms > now_ms;
+        let is_trusted = !lies_ahead && utc_ms >= latest && utc_ms >= CLOCK_NOT_SET_BEFORE_MS;
+        if !lies_ahead {
+            latest = latest.max(utc_ms);
+        }
+        told.push(if *is_this_boot {
+            at.timeline_ms().min(now.timeline_ms())
+        } else if is_trusted {
+            now.timeline_ms().saturating_sub(now_ms.saturating_sub(utc_ms)).min(0)
+        } else {
+            0
+        });
+    }
+    told
+}
+
+impl Guard {
+    /// Takes in what earlier runs did and were told; from now on remedies may act.
+    pub(in crate::policy) fn restore(&mut self, past: &Past, at: Moment) {
+        self.awaits_past = false;
+        self.lost_before_ms = past.lost_before_ms.or(self.lost_before_ms);
+        let is_reset = |order: &OperatorOrder| matches!(order, OperatorOrder::ResetBreaker { .. });
+        let (resets, orders): (Vec<_>, Vec<_>) =
+            past.commands.iter().partition(|command| is_reset(&command.order));
+        for (act, ends_round) in past.acts.iter().zip(round_ends(&past.acts)) {
+            self.restore_act(act, ends_round, &resets);
+        }
+        for asked in &past.asked {
+            if past.acts.iter().any(|act| act.approved == Some(asked.decision)) {
+                continue;
+            }
+            let expires = self.remedies.get(&asked.rule).and_then(|rails| rails.approval);
+            self.approvals.ask(asked.clone(), expires.unwrap_or(DEFAULT_APPROVAL_EXPIRES), at);
+        }
+        for order in orders {
+            // What has ended since is no news to anybody.
+            drop(self.obey(order, at));
+        }
+        self.status = None;
+    }
+
+    fn restore_act(&mut self, act: &PastAct, ends_round: bool, resets: &[&OperatorCommand]) {
+        if !act.is_notice {
+            self.spent.of_mut(act.mode).add(act.uptime_ms);
+        }
+        let account = self.ledger.account_mut(&act.rule, act.mode);
+        account.act(act.uptime_ms, act.is_notice);
+        account.assess(act.aim_met);
+        if !act.has_ended {
+            account.cut_off();
+        }
+        if !ends_round {
+            return;
+        }
+        account.end_round(act.uptime_ms);
+        let is_reset = resets.iter().any(|reset| match &reset.order {
+            OperatorOrder::ResetBreaker { rules } => {
+                rules.selects(&act.rule) && reset.at.utc >= act.utc
+            }
+            _ => false,
+        });
+        if is_reset {
+            account.misses.clear();
+        }
+    }
+}
+
+/// Whether each act was the last of its round: the next one of its rule is not the next step.
+fn round_ends(acts: &[PastAct]) -> Vec<bool> {
+    let mut next_steps: BTreeMap<(&RuleId, Mode), usize> = BTreeMap::new();
+    let backwards = acts.iter().rev().map(|act| {
+        let next = next_steps.insert((&act.rule, act.mode), act.step);
+        next != Some(act.step + 1)
+    });
+    let mut ends: Vec<bool> = backwards.collect();
+    ends.reverse();
+    ends
+}

@@ -1,0 +1,3 @@
+//! Each rail by itself: pure functions of state and time.
+
+mod budget;
