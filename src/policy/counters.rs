@@ -18,6 +18,10 @@ pub(super) struct Cell(usize);
 #[derive(Debug)]
 pub(super) struct Counters {
     cells: Vec<(SeriesId, Reading<f64>)>,
+    /// So many of the first cells tell of the kernel log.
+    of_kernel_log: usize,
+    /// The kernel log cannot be read: what it would have told is not known.
+    is_blind: bool,
     places: BTreeMap<SeriesKey, Cell>,
     records: Cell,
     records_lost: Cell,
@@ -40,6 +44,8 @@ impl Counters {
     pub(super) fn new(store: &mut SeriesStore) -> Self {
         let mut counters = Self {
             cells: Vec::new(),
+            of_kernel_log: 0,
+            is_blind: false,
             places: BTreeMap::new(),
             records: Cell(0),
             records_lost: Cell(0),
@@ -69,6 +75,7 @@ impl Counters {
             let key = SeriesKey::new("uma_kernel_events_total", &[("event", kind)]);
             counters.events[position] = counters.cell(store, &key);
         }
+        counters.of_kernel_log = counters.cells.len();
         for action in Action::NAMES {
             for outcome in OutcomeResult::NAMES {
                 counters.cell(store, &outcome_key(action, outcome));
@@ -114,6 +121,11 @@ impl Counters {
         if let Some((_, current)) = self.cells.get_mut(cell.0) {
             *current = reading;
         }
+    }
+
+    /// Whether the kernel log can be read.
+    pub(super) fn set_kernel_log(&mut self, is_up: bool) {
+        self.is_blind = !is_up;
     }
 
     pub(super) fn count_record(&mut self, from_kernel: bool) {
@@ -180,17 +192,25 @@ impl Counters {
     /// Shows every value to exports. Between samples the past is left alone: a storm in the kernel
     /// log shall not fill the windows that rules look back through.
     pub(super) fn show(&self, store: &mut SeriesStore) {
-        for (id, reading) in &self.cells {
-            store.show(*id, *reading);
+        for (id, reading) in self.told() {
+            store.show(id, reading);
         }
     }
 
     /// Writes every value into the store, for rules and exports to read.
     pub(super) fn publish(&self, at: Moment, store: &mut SeriesStore) {
         let at_ms = at.timeline_ms();
-        for (id, reading) in &self.cells {
-            store.append(*id, at_ms, *reading);
+        for (id, reading) in self.told() {
+            store.append(id, at_ms, reading);
         }
+    }
+
+    /// Every value; a count that may have missed something is none.
+    fn told(&self) -> impl Iterator<Item = (SeriesId, Reading<f64>)> {
+        let missed = if self.is_blind { self.of_kernel_log } else { 0 };
+        self.cells.iter().enumerate().map(move |(position, (id, reading))| {
+            (*id, if position < missed { Reading::Failed } else { *reading })
+        })
     }
 }
 

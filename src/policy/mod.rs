@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use crate::model::{
     AlertChange, Assessment, Decision, DecisionId, Event, KernelRecord, Mode, Moment, Observation,
-    OperatorCommand, Outcome, Past, RuleId,
+    OperatorCommand, Outcome, Past, RuleId, Source,
 };
 use crate::parse::kernel::{EventAssembler, KernelLine};
 use counters::Counters;
@@ -34,6 +34,10 @@ use rule::RuleSet;
 use sources::SourceTable;
 use status::Status;
 use store::SeriesStore;
+
+/// Rules are judged with readings that are no older. Sampling never pauses for so long, but the
+/// machine may: after a suspend the first thing seen may be a line of the kernel log.
+const MEASURED_WITHIN: Duration = Duration::from_secs(2);
 
 /// What one step brought.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -203,7 +207,7 @@ impl Policy {
             self.counters.show(&mut self.store);
         }
         self.guard.advance(at);
-        let evaluated = self.evaluate(at, &mut step);
+        let evaluated = self.has_measured(at) && self.evaluate(at, &mut step);
         for decision in &step.decisions {
             self.counters.count_decision(decision, &mut self.store);
         }
@@ -281,6 +285,9 @@ impl Policy {
             Observation::KernelRecordMalformed => self.counters.count_malformed_record(),
             Observation::Readings(readings) => {
                 self.sources.take(at, readings, &mut self.store);
+                if readings.source == Source::KernelLog {
+                    self.counters.set_kernel_log(readings.error.is_none());
+                }
             }
             Observation::Sample { series, value } => {
                 let id = self.store.declare(series);
@@ -319,6 +326,12 @@ impl Policy {
         for group in &mut self.groups {
             group.observe_outcome(outcome, &mut self.guard);
         }
+    }
+
+    /// Whether what is known of memory is of now.
+    fn has_measured(&self, at: Moment) -> bool {
+        let measured = self.sources.memory_measured();
+        measured.is_some_and(|measured| at.uptime.saturating_sub(measured) <= MEASURED_WITHIN)
     }
 
     /// Evaluates the groups that are due; returns whether any was.

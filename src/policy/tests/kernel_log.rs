@@ -154,3 +154,31 @@ fn a_storm_in_the_kernel_log_does_not_make_its_rules_unknown() {
     }
     assert_eq!(world.state(0), RuleState::Firing);
 }
+
+fn kernel_log(error: Option<&str>) -> Observation {
+    Observation::Readings(Readings {
+        source: Source::KernelLog,
+        schema: Arc::new(Schema { series: Vec::new() }),
+        values: Vec::new(),
+        took: Duration::ZERO,
+        error: error.map(Arc::from),
+    })
+}
+
+#[test]
+fn what_a_log_that_cannot_be_read_would_tell_is_unknown_and_no_alert_ends_by_it() {
+    let mut world = World::new(BURST, Mode::Observe);
+    world.tick();
+    world.seen.push(record(1, 0, XID));
+    world.tick();
+    assert_eq!(world.state(0), RuleState::Firing);
+    world.seen.push(kernel_log(Some("no such file")));
+    let steps = world.run(Duration::from_secs(120));
+    assert!(steps.iter().all(|step| step.alerts.is_empty()), "the window has passed unseen");
+    assert_eq!(world.state(0), RuleState::Unknown);
+    assert_eq!(world.value(COUNT), None);
+    world.seen.push(kernel_log(None));
+    world.run(Duration::from_secs(1));
+    assert_eq!(world.value(COUNT), Some(1.0));
+    assert_eq!(world.state(0), RuleState::Inactive);
+}

@@ -28,9 +28,13 @@ pub enum Kind {
     Burst,
     /// The journal's disk fails for a while.
     JournalDown,
+    /// A person approves, silences, or lets a stopped remedy try again.
+    Order,
+    /// A person pauses everything, or lets it go on.
+    Pause,
 }
 
-pub const KINDS: [Kind; 11] = [
+pub const KINDS: [Kind; 13] = [
     Kind::Fault,
     Kind::AllFault,
     Kind::ClockJump,
@@ -42,6 +46,8 @@ pub const KINDS: [Kind; 11] = [
     Kind::Reload,
     Kind::Burst,
     Kind::JournalDown,
+    Kind::Order,
+    Kind::Pause,
 ];
 
 impl Kind {
@@ -52,10 +58,11 @@ impl Kind {
     /// Beats from one to the next, on average.
     fn every(self) -> u32 {
         match self {
+            Self::Order => 20,
             Self::Fault => 60,
             Self::Reload | Self::Burst => 200,
             Self::AllFault | Self::ClockJump | Self::Suspend | Self::Restart | Self::Kill => 300,
-            Self::Reboot | Self::PowerCut | Self::JournalDown => 800,
+            Self::Reboot | Self::PowerCut | Self::JournalDown | Self::Pause => 800,
         }
     }
 }

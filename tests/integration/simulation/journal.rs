@@ -1,14 +1,16 @@
 //! What of a simulated process outlives it, and how much of that a crash leaves.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
 use umawarden::journal::Entry;
 use umawarden::model::{
-    AlertChange, Assessment, Decision, DecisionId, Mode, Moment, Outcome, RuleId, Verdict,
+    AlertChange, Asked, Assessment, Decision, DecisionId, HoldReason, Moment, OperatorCommand,
+    Outcome, OutcomeResult, Past, PastAct, Verdict,
 };
+use umawarden::policy::guard::{PastMoment, on_this_boots_clock};
 
 use super::chance::Chance;
 
@@ -21,10 +23,43 @@ pub struct Kept {
     /// So many entries are on disk, come what may.
     safe: usize,
     down_until: Duration,
+    commands: Vec<OperatorCommand>,
+    first_of_boot: Option<(Arc<str>, DecisionId)>,
+    ends: BTreeMap<DecisionId, OutcomeResult>,
+    judged: BTreeMap<DecisionId, Option<bool>>,
+}
+
+/// What a crash has taken.
+#[derive(Default)]
+pub struct Lost {
+    pub decisions: BTreeSet<DecisionId>,
+    /// Acts of which nobody knows any more whether they met their aim.
+    pub judgements: BTreeSet<DecisionId>,
+}
+
+fn asked_for(decision: &Decision) -> Asked {
+    Asked {
+        decision: decision.id,
+        rule: decision.rule.clone(),
+        mode: decision.mode,
+        step: decision.step,
+        action: decision.action.clone(),
+        target: decision.target.clone(),
+        since: decision.at.utc,
+    }
 }
 
 impl Kept {
     pub fn record(&mut self, now: Duration, entry: Entry) {
+        match &entry {
+            Entry::Outcome(outcome) => {
+                self.ends.insert(outcome.decision, outcome.result.clone());
+            }
+            Entry::Assessment(judged) => {
+                self.judged.insert(judged.decision, judged.aim_met);
+            }
+            _ => {}
+        }
         self.entries.push((now, entry));
     }
 
@@ -45,8 +80,8 @@ impl Kept {
         self.is_up(now)
     }
 
-    /// Loses what was not on disk yet; returns the decisions that nobody will remember.
-    pub fn crash(&mut self, now: Duration, chance: &mut Chance) -> BTreeSet<DecisionId> {
+    /// Loses what was not on disk yet.
+    pub fn crash(&mut self, now: Duration, chance: &mut Chance) -> Lost {
         if self.is_up(now) {
             let old = now.saturating_sub(WRITTEN_WITHIN);
             let written = self.entries.partition_point(|(at, _)| *at <= old);
@@ -54,26 +89,93 @@ impl Kept {
         }
         let left = chance.whole(self.safe as u64..=self.entries.len() as u64) as usize;
         let left = if self.is_up(now) { left } else { self.safe };
-        let lost = self.entries.drain(left..).filter_map(|(_, entry)| match entry {
-            Entry::Decision(decision) => Some(decision.id),
-            _ => None,
-        });
-        lost.collect()
+        let mut lost = Lost::default();
+        for (_, entry) in self.entries.drain(left..) {
+            match entry {
+                Entry::Decision(decision) => {
+                    lost.decisions.insert(decision.id);
+                }
+                Entry::Outcome(outcome) => {
+                    self.ends.remove(&outcome.decision);
+                }
+                Entry::Assessment(judged) => {
+                    self.judged.remove(&judged.decision);
+                    lost.judgements.insert(judged.decision);
+                }
+                _ => {}
+            }
+        }
+        lost
     }
 
-    pub fn next_decision(&self) -> DecisionId {
+    /// As the daemon asks for it: where the journal cannot tell, from the time.
+    pub fn next_decision(&self, now: Duration, at: Moment) -> DecisionId {
+        if !self.is_up(now) {
+            return DecisionId(u64::try_from(at.utc_ms()).unwrap_or(0).max(1));
+        }
         let last = self.decisions().map(|decision| decision.id.0).max();
         DecisionId(last.unwrap_or(0) + 1)
     }
 
-    pub fn earlier_acts(&self, started: Moment) -> Vec<(RuleId, Mode, Duration)> {
-        let acts = self.decisions().filter(|decision| decision.verdict == Verdict::Act);
-        let acts = acts.map(|decision| {
-            let ago = started.utc.duration_since(decision.at.utc);
-            let ago = Duration::try_from(ago).unwrap_or_default();
-            (decision.rule.clone(), decision.mode, ago)
-        });
-        acts.collect()
+    /// What a person has ordered is on disk before it is obeyed.
+    pub fn order(&mut self, command: OperatorCommand) {
+        self.commands.push(command);
+    }
+
+    /// How many orders have been given.
+    pub fn orders(&self) -> usize {
+        self.commands.len()
+    }
+
+    /// What guard rails need to know of earlier runs; `None` while the disk fails.
+    pub fn past(
+        &mut self,
+        now: Duration,
+        at: Moment,
+        boot: &Arc<str>,
+        (before, commands): (DecisionId, usize),
+    ) -> Option<Past> {
+        if !self.is_up(now) {
+            return None;
+        }
+        let (known, first_of_boot) = self.first_of_boot.get_or_insert((Arc::clone(boot), before));
+        if known != boot {
+            (*known, *first_of_boot) = (Arc::clone(boot), before);
+        }
+        let first_of_boot = (*first_of_boot).min(before);
+        let earlier = || self.decisions().filter(|decision| decision.id < before);
+        let acts: Vec<_> = earlier().filter(|decision| decision.verdict == Verdict::Act).collect();
+        let moment =
+            |act: &&Decision| PastMoment { at: act.at, is_this_boot: act.id >= first_of_boot };
+        let moments: Vec<_> = acts.iter().map(moment).collect();
+        let acts = acts.iter().zip(on_this_boots_clock(at, &moments));
+        let asked = earlier()
+            .filter(|decision| decision.verdict == Verdict::Hold(HoldReason::Approval))
+            .map(asked_for);
+        Some(Past {
+            acts: acts.map(|(act, uptime_ms)| self.past_act(act, uptime_ms)).collect(),
+            asked: asked.collect(),
+            commands: self.commands[..commands].to_vec(),
+            lost_before_ms: None,
+        })
+    }
+
+    fn past_act(&self, act: &Decision, uptime_ms: i64) -> PastAct {
+        let outcome = self.ends.get(&act.id);
+        let aim_met = self.judged.get(&act.id);
+        PastAct {
+            id: act.id,
+            rule: act.rule.clone(),
+            mode: act.mode,
+            step: act.step,
+            is_notice: act.action.is_notice(),
+            uptime_ms,
+            utc: act.at.utc,
+            has_ended: outcome.is_some_and(|result| *result != OutcomeResult::TimedOut)
+                || aim_met.is_some(),
+            aim_met: aim_met.copied().flatten(),
+            approved: act.approved,
+        }
     }
 
     /// Where to go on in this boot's kernel log, and the records from there on whose events are
@@ -91,50 +193,24 @@ impl Kept {
         Some((resume, seqs.filter(|seq| *seq >= resume).collect()))
     }
 
-    /// Boot and record of every kernel event.
-    pub fn event_seqs(&self) -> impl Iterator<Item = (Arc<str>, u64)> {
-        self.entries.iter().flat_map(|(_, entry)| {
-            let (boot, events) = match entry {
-                Entry::KernelLog { boot_id, events, .. } => (Arc::clone(boot_id), &**events),
-                _ => (Arc::from(""), &[][..]),
-            };
-            let seqs = events.iter().filter_map(|event| event.seq);
-            seqs.map(move |seq| (Arc::clone(&boot), seq))
-        })
+    /// The records of every kernel event of a boot.
+    pub fn event_seqs(&self, boot: &Arc<str>) -> BTreeSet<u64> {
+        let of_boot = self.entries.iter().filter_map(|(_, entry)| match entry {
+            Entry::KernelLog { boot_id, events, .. } if boot_id == boot => Some(events),
+            _ => None,
+        });
+        of_boot.flatten().filter_map(|event| event.seq).collect()
     }
 
     /// The last entries, short enough to look at.
     pub fn end(&self, entries: usize) -> Vec<String> {
-        let last = &self.entries[self.entries.len().saturating_sub(entries)..];
-        let told = last.iter().map(|(_, entry)| match entry {
-            Entry::KernelLog { events, resume_seq, .. } => {
-                let kinds: BTreeSet<_> = events.iter().map(|event| event.kind.kind()).collect();
-                format!("kernel log up to {resume_seq}: {} of {kinds:?}", events.len())
-            }
-            Entry::Decision(Decision { id, at, rule, mode, verdict, step, action, because }) => {
-                let because = because.iter().map(|evidence| {
-                    format!("{} {:?}", evidence.series, evidence.value)
-                });
-                let because = Vec::from_iter(because).join(", ");
-                format!(
-                    "{:?} decision {id} {rule} {mode:?} {verdict:?} step {step} {action}: {because}",
-                    at.uptime
-                )
-            }
-            Entry::Outcome(outcome) => {
-                let Outcome { decision, result, ended, .. } = outcome;
-                format!("{:?} outcome of {decision}: {result:?}", ended.uptime)
-            }
-            Entry::Assessment(Assessment { decision, at, aim_met, .. }) => {
-                format!("{:?} judged {decision}: aim met {aim_met:?}", at.uptime)
-            }
-            Entry::Alert(AlertChange { at, rule, labels, from, to, value, .. }) => {
-                let labels: Vec<_> = labels.values().collect();
-                format!("{:?} alert {rule} {labels:?}: {from:?} to {to:?}, {value:?}", at.uptime)
-            }
-            Entry::Note(note) => format!("{:?} {}", note.at.uptime, note.text),
+        let told = self.entries.iter().rev().filter_map(|(_, entry)| match entry {
+            Entry::KernelLog { .. } => None,
+            entry => Some(short(entry)),
         });
-        told.collect()
+        let mut told: Vec<String> = told.take(entries).collect();
+        told.reverse();
+        told
     }
 
     /// Every entry as JSON, a line each.
@@ -162,5 +238,34 @@ impl Kept {
             Entry::Decision(decision) => Some(decision),
             _ => None,
         })
+    }
+}
+
+/// Short enough to look at.
+fn short(entry: &Entry) -> String {
+    match entry {
+        Entry::KernelLog { resume_seq, .. } => format!("kernel log up to {resume_seq}"),
+        Entry::Decision(decision) => {
+            let Decision { id, at, rule, mode, verdict, step, action, because, .. } = decision;
+            let because =
+                because.iter().map(|evidence| format!("{} {:?}", evidence.series, evidence.value));
+            let because = Vec::from_iter(because).join(", ");
+            format!(
+                "{:?} decision {id} {rule} {mode:?} {verdict:?} step {step} {action}: {because}",
+                at.uptime
+            )
+        }
+        Entry::Outcome(outcome) => {
+            let Outcome { decision, result, ended, .. } = outcome;
+            format!("{:?} outcome of {decision}: {result:?}", ended.uptime)
+        }
+        Entry::Assessment(Assessment { decision, at, aim_met, .. }) => {
+            format!("{:?} judged {decision}: aim met {aim_met:?}", at.uptime)
+        }
+        Entry::Alert(AlertChange { at, rule, labels, from, to, value, .. }) => {
+            let labels: Vec<_> = labels.values().collect();
+            format!("{:?} alert {rule} {labels:?}: {from:?} to {to:?}, {value:?}", at.uptime)
+        }
+        Entry::Note(note) => format!("{:?} {}", note.at.uptime, note.text),
     }
 }

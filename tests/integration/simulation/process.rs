@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use umawarden::config::mistake::SourceText;
-use umawarden::config::rules::parse_rules;
-use umawarden::model::{Event, Mode, Moment, Observation};
+use umawarden::config::rules::parse_rules_under;
+use umawarden::model::{DecisionId, Event, Mode, Moment, Observation};
+use umawarden::policy::guard::GuardRails;
 use umawarden::policy::rule::RuleSet;
 use umawarden::policy::{Policy, Step};
 use umawarden::recording::{Begin, RecordedRules, RuleText};
@@ -27,17 +28,19 @@ pub struct Loaded {
 }
 
 impl Loaded {
-    pub fn new(mode: Mode, files: &[(&str, String)]) -> Self {
+    pub fn new(mode: Mode, files: &[(&str, String)], rails: GuardRails) -> Self {
         let evaluation_interval = Duration::from_millis(100);
         let texts: Vec<_> =
             files.iter().map(|(name, text)| SourceText::new(*name, text.as_str())).collect();
-        let rules = parse_rules(&texts, evaluation_interval)
+        let guard_rails = serde_json::to_value(&rails).unwrap();
+        let rules = parse_rules_under(&texts, evaluation_interval, rails)
             .unwrap_or_else(|mistakes| panic!("the simulation's own rules: {mistakes}"));
         let files = files.iter().map(|(name, text)| {
             let (name, text) = ((*name).to_owned(), text.clone());
             RuleText { name, text }
         });
-        let recorded = RecordedRules { mode, evaluation_interval, files: files.collect() };
+        let files = files.collect();
+        let recorded = RecordedRules { mode, evaluation_interval, files, guard_rails };
         Self { mode, rules, recorded }
     }
 }
@@ -46,9 +49,15 @@ pub struct Process {
     pub policy: Policy,
     pub seen: Vec<Observation>,
     pub loaded: Loaded,
+    /// Its first decision, and the first order that it was given.
+    pub before: (DecisionId, usize),
+    /// It has not been told yet what earlier runs did.
+    pub awaits_past: bool,
     /// The next kernel-log record to read.
     pub next_seq: u64,
     pub resumes: bool,
+    /// Records whose events were told, by earlier processes too as far as the journal can be read.
+    pub told: BTreeSet<u64>,
     recording: Recording,
     journalled: Option<u64>,
     journal_due: Duration,
@@ -56,12 +65,17 @@ pub struct Process {
 
 impl Process {
     /// Starts as the daemon does, with what the journal has kept.
-    pub fn start(kept: &Kept, boot: &Arc<str>, started: Moment, loaded: Loaded) -> Self {
-        let next_decision = kept.next_decision();
+    pub fn start(
+        kept: &Kept,
+        now: Duration,
+        boot: &Arc<str>,
+        started: Moment,
+        loaded: Loaded,
+    ) -> Self {
+        let next_decision = kept.next_decision(now, started);
         let mut policy = Policy::new(started, loaded.mode, &loaded.rules, next_decision);
-        let earlier_acts = kept.earlier_acts(started);
-        policy.resume_acts(started, &earlier_acts);
-        let resume = kept.resume_point(boot);
+        policy.await_past();
+        let resume = kept.resume_point(boot).filter(|_| kept.is_up(now));
         let known = resume.as_ref().map(|(_, known)| known.clone()).unwrap_or_default();
         policy.resume_kernel_log(known.clone());
         let recording = Recording::new(&Begin {
@@ -74,15 +88,19 @@ impl Process {
             is_start: true,
             next_decision,
             already_counted: known,
-            earlier_acts,
+            earlier_acts: Vec::new(),
+            awaits_past: true,
             rules: loaded.recorded.clone(),
         });
         Self {
             policy,
             seen: Vec::new(),
             loaded,
+            before: (next_decision, kept.orders()),
+            awaits_past: true,
             next_seq: resume.as_ref().map_or(0, |(seq, _)| *seq),
             resumes: resume.is_some(),
+            told: if kept.is_up(now) { kept.event_seqs(boot) } else { BTreeSet::new() },
             recording,
             journalled: None,
             journal_due: Duration::ZERO,
@@ -121,10 +139,4 @@ impl Process {
     pub fn replay(self) -> Result<(), Violation> {
         self.recording.replay()
     }
-}
-
-/// Records whose events stand in the journal twice.
-pub fn repeated(events: impl Iterator<Item = (Arc<str>, u64)>) -> Vec<(Arc<str>, u64)> {
-    let mut known = BTreeSet::new();
-    events.filter(|event| !known.insert(event.clone())).collect()
 }

@@ -1,15 +1,22 @@
 //! Random rule files, and random changes to them.
 
 use std::fmt::Write;
+use std::sync::Arc;
 use std::time::Duration;
 
+use umawarden::policy::guard::GuardRails;
+
 use super::chance::Chance;
+use super::rails;
 
 /// Rules as a person would have written them.
 #[derive(Clone)]
 pub struct RuleBook {
     rules: Vec<Written>,
     intervals: Vec<Duration>,
+    rails: GuardRails,
+    /// Alerts while which nothing is done.
+    inhibitors: Vec<String>,
 }
 
 #[derive(Clone)]
@@ -28,6 +35,8 @@ struct WrittenRemedy {
     cooldown: Duration,
     times: u64,
     per: Duration,
+    rails: Vec<String>,
+    inhibited_by: Option<String>,
 }
 
 const GROUPS: usize = 3;
@@ -44,7 +53,8 @@ pub struct Author<'a> {
 impl RuleBook {
     pub fn random(author: &mut Author<'_>) -> Self {
         let intervals = (0..GROUPS).map(|_| author.beats(&[1, 1, 2, 5])).collect();
-        let mut book = Self { rules: Vec::new(), intervals };
+        let (rails, inhibitors) = author.rails();
+        let mut book = Self { rules: Vec::new(), intervals, rails, inhibitors };
         for number in 0..NAMES {
             if author.chance.once_in(4) {
                 continue;
@@ -63,7 +73,7 @@ impl RuleBook {
         let mut book = self.clone();
         for _ in 0..author.chance.whole(0..=4) {
             let at = author.chance.whole(0..=book.rules.len() as u64 - 1) as usize;
-            match author.chance.whole(0..=5) {
+            match author.chance.whole(0..=6) {
                 0 if book.rules.len() > 1 => {
                     book.rules.remove(at);
                 }
@@ -81,6 +91,7 @@ impl RuleBook {
                         (remedy.times, remedy.per) = author.limit();
                     }
                 }
+                5 => (book.rails, book.inhibitors) = author.rails(),
                 _ => book.rules.rotate_left(at),
             }
         }
@@ -94,6 +105,17 @@ impl RuleBook {
         book
     }
 
+    /// The guard rails of the configuration.
+    pub fn guard_rails(&self) -> GuardRails {
+        let known = self.inhibitors.iter().filter(|name| self.has(name));
+        let inhibited_by = known.map(|name| Arc::from(name.as_str())).collect();
+        GuardRails { inhibited_by, ..self.rails.clone() }
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.rules.iter().any(|rule| rule.name == name)
+    }
+
     pub fn text(&self) -> String {
         let mut text = "groups:\n".to_owned();
         for (group, interval) in self.intervals.iter().enumerate() {
@@ -103,7 +125,7 @@ impl RuleBook {
             }
             writeln!(text, "- name: g{group}\n  interval: {}\n  rules:", spell(*interval)).unwrap();
             for rule in self.rules.iter().filter(of_group) {
-                rule.write(&mut text);
+                rule.write(self, &mut text);
             }
         }
         if self.rules.is_empty() { "groups: []\n".to_owned() } else { text }
@@ -124,7 +146,7 @@ fn spell(duration: Duration) -> String {
 }
 
 impl Written {
-    fn write(&self, text: &mut String) {
+    fn write(&self, book: &RuleBook, text: &mut String) {
         writeln!(text, "  - alert: {}\n    expr: {}", self.name, self.expr).unwrap();
         for line in &self.lines {
             writeln!(text, "    {line}").unwrap();
@@ -141,6 +163,13 @@ impl Written {
         let (times, per) = (remedy.times, spell(remedy.per));
         writeln!(text, "      cooldown: {}", spell(remedy.cooldown)).unwrap();
         writeln!(text, "      at_most: {{times: {times}, per: {per}}}").unwrap();
+        for line in &remedy.rails {
+            writeln!(text, "      {line}").unwrap();
+        }
+        let inhibitor = remedy.inhibited_by.as_ref().filter(|name| book.has(name));
+        if let Some(inhibitor) = inhibitor.filter(|name| **name != self.name) {
+            writeln!(text, "      inhibited_by: [{inhibitor}]").unwrap();
+        }
     }
 }
 
@@ -198,7 +227,34 @@ impl Author<'_> {
         let aim = self.chance.once_in(2).then(|| format!("'{}'", self.aim()));
         let cooldown = self.beats(&[0, 1, 5, 30, 120]);
         let (times, per) = self.limit();
-        Some(WrittenRemedy { aim, steps, cooldown, times, per })
+        let (rails, inhibited_by) = self.own_rails();
+        Some(WrittenRemedy { aim, steps, cooldown, times, per, rails, inhibited_by })
+    }
+
+    fn own_rails(&mut self) -> (Vec<String>, Option<String>) {
+        let mut rails = Vec::new();
+        if self.chance.once_in(4) {
+            let expires = self.beats(&[20, 200]).max(Duration::from_secs(10));
+            let expires = expires.min(Duration::from_secs(7 * 86_400));
+            rails.push(format!("require_approval: {{expires: {}}}", spell(expires)));
+        }
+        if self.chance.once_in(4) {
+            let misses = self.chance.whole(0..=3);
+            let after = spell(self.beats(&[0, 30, 300]));
+            rails.push(format!("breaker: {{misses: {misses}, reset_after: {after}}}"));
+        }
+        match self.chance.whole(0..=9) {
+            0 => rails.push(format!("only_in: [{}]", self.chance.one_of(&rails::WINDOWS))),
+            1 => rails.push(format!("never_in: [{}]", self.chance.one_of(&rails::WINDOWS))),
+            _ => {}
+        }
+        let inhibited_by = self.chance.once_in(5).then(|| name(self.chance.whole(0..=NAMES - 1)));
+        (rails, inhibited_by)
+    }
+
+    fn rails(&mut self) -> (GuardRails, Vec<String>) {
+        let inhibitor = self.chance.once_in(6).then(|| name(self.chance.whole(0..=NAMES - 1)));
+        (rails::random(self.chance, self.beat), Vec::from_iter(inhibitor))
     }
 
     fn limit(&mut self) -> (u64, Duration) {

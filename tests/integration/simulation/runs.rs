@@ -29,7 +29,7 @@ fn shortest(plan: &Plan, ended: Ended) -> String {
     for name in kinds.chain(rule_book::names()) {
         let mut less = plan.clone();
         less.without.insert(name);
-        less.samples = ended.samples * 2 + 100;
+        less.samples = plan.samples.min(ended.samples * 2 + 100);
         let again = run(&less);
         let same = |ended: &Ended| ended.violation.as_ref().map(|found| found.invariant);
         if same(&again) == same(&ended) {

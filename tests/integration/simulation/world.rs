@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
+use umawarden::config::guard_rails::default_guard_rails;
 use umawarden::journal::{Entry, Note};
 use umawarden::model::{
-    Action, Decision, Mode, Moment, Observation, Outcome, OutcomeResult, Verdict,
+    Action, Decision, Event, Mode, Moment, Observation, Outcome, OutcomeResult, Verdict,
 };
 
 use super::chance::Chance;
@@ -16,7 +17,8 @@ use super::disturbance::{Calendar, Kind};
 use super::executor::Executor;
 use super::journal::Kept;
 use super::machine::{Build, Machine};
-use super::process::{Loaded, Process, repeated};
+use super::orders::People;
+use super::process::{Loaded, Process};
 use super::readings::{FAULTS, Files, SOURCES};
 use super::rule_book::{Author, RuleBook};
 
@@ -54,6 +56,7 @@ pub struct World {
     checker: Checker,
     calendar: Calendar,
     book: Option<RuleBook>,
+    people: People,
     mode: Mode,
     /// Acts so far, for the summary.
     pub acts: usize,
@@ -108,6 +111,7 @@ impl World {
             checker: Checker::default(),
             calendar: Calendar::new(plan.seed, beat, |name| without.contains(name)),
             book,
+            people: People::default(),
             mode,
             plan,
             acts: 0,
@@ -137,11 +141,6 @@ impl World {
     }
 
     fn finish(&mut self) -> Result<(), Violation> {
-        let twice = repeated(self.kept.event_seqs());
-        if !twice.is_empty() {
-            let what = format!("{twice:?}");
-            return Err(Violation { invariant: "no kernel event counts twice", what });
-        }
         self.process.take().map_or(Ok(()), Process::replay)
     }
 
@@ -188,14 +187,15 @@ impl World {
         match &self.book {
             Some(book) => {
                 let book = book.without(|name| self.plan.without.contains(name));
-                Loaded::new(self.mode, &[("simulated.yaml", book.text())])
+                let rails = book.guard_rails();
+                Loaded::new(self.mode, &[("simulated.yaml", book.text())], rails)
             }
             None => {
                 let file = |name, text: &str| (name, text.to_owned());
                 let kernel = include_str!("../../../rules/kernel.yaml");
                 let memory = include_str!("../../../rules/memory.yaml");
                 let files = [file("kernel.yaml", kernel), file("memory.yaml", memory)];
-                Loaded::new(self.mode, &files)
+                Loaded::new(self.mode, &files, default_guard_rails())
             }
         }
     }
@@ -203,11 +203,16 @@ impl World {
     /// The program starts, and goes through the kernel log as it found it.
     fn start(&mut self) -> Result<(), Violation> {
         let at = self.at();
-        let process = Process::start(&self.kept, &self.boot_id(), at, self.load());
+        let boot_id = self.boot_id();
+        let mut process = Process::start(&self.kept, self.now, &boot_id, at, self.load());
         let loaded = &process.loaded;
-        self.checker.begin(loaded.mode, &loaded.rules, self.kept.next_decision());
+        self.checker.begin(loaded.mode, &loaded.rules);
         let resumes = process.resumes;
+        if let Some(pause) = &self.people.pause {
+            process.seen.push(Observation::Pause(Some(pause.clone())));
+        }
         self.process = Some(process);
+        self.tell_past();
         self.kept.record(self.now, Entry::Note(Note { at, text: "started".to_owned() }));
         self.next_sample = self.now;
         if resumes {
@@ -230,6 +235,7 @@ impl World {
             acted |= ended.outcome.result != OutcomeResult::Skipped;
             self.take_outcome(ended.outcome);
         }
+        self.tell_past();
         let more = self.read_kernel_log();
         if self.next_sample <= self.now {
             self.next_sample = self.now + self.sampling;
@@ -239,6 +245,19 @@ impl World {
         }
         self.step()?;
         if more { self.turn() } else { Ok(()) }
+    }
+
+    /// Tells the policy what earlier runs did, as soon as the journal can be read.
+    fn tell_past(&mut self) {
+        let (at, boot_id) = (self.at(), self.boot_id());
+        let Some(process) = self.process.as_mut().filter(|process| process.awaits_past) else {
+            return;
+        };
+        let found = self.kept.past(self.now, at, &boot_id, process.before);
+        if let Some(past) = found {
+            process.awaits_past = false;
+            process.seen.push(Observation::Past(Box::new(past)));
+        }
     }
 
     fn sample(&mut self) {
@@ -268,7 +287,11 @@ impl World {
             let events = step.events.clone();
             self.kept.record(self.now, Entry::KernelLog { boot_id, events, resume_seq });
         }
+        for answer in step.answers.iter().filter(|answer| answer.refused.is_none()) {
+            self.kept.order(answer.command.clone());
+        }
         let checked = self.checker.step(&clock, &seen, &step);
+        let checked = checked.and_then(|()| told_once(process, &step.events));
         for change in step.alerts {
             self.kept.record(self.now, Entry::Alert(change));
         }
@@ -277,6 +300,7 @@ impl World {
         }
         for decision in step.decisions {
             self.decisions += 1;
+            self.people.read(&decision);
             self.kept.record(self.now, Entry::Decision(decision.clone()));
             if decision.verdict == Verdict::Act {
                 self.have_done(decision);
@@ -306,8 +330,10 @@ impl World {
 
     fn disturb(&mut self) -> Result<(), Violation> {
         let beat = self.machine.build.beat;
-        while let Some((kind, chance)) = self.calendar.take(self.now) {
-            let uptime = self.now - self.booted;
+        loop {
+            let at = self.at();
+            let Some((kind, chance)) = self.calendar.take(self.now) else { return Ok(()) };
+            let uptime = at.uptime;
             match kind {
                 Kind::Fault => {
                     let (source, fault) = (*chance.one_of(&SOURCES), *chance.one_of(&FAULTS));
@@ -340,6 +366,17 @@ impl World {
                         self.reboot(&mut fate);
                     }
                 }
+                Kind::Order => {
+                    let Some(process) = &mut self.process else { continue };
+                    let order = self.people.order(chance, at, beat, &process.loaded.rules);
+                    process.seen.push(Observation::Operator(order));
+                }
+                Kind::Pause => {
+                    let pause = self.people.switch(at);
+                    if let Some(process) = &mut self.process {
+                        process.seen.push(Observation::Pause(pause));
+                    }
+                }
                 Kind::Reload => {
                     let mut pen = Chance::new(chance.whole(0..=u64::MAX), "pen");
                     self.rewrite(&mut pen);
@@ -347,7 +384,6 @@ impl World {
                 }
             }
         }
-        Ok(())
     }
 
     fn stop(&mut self, crashes: bool, chance: &mut Chance) -> Result<(), Violation> {
@@ -355,7 +391,7 @@ impl World {
         let at = self.at();
         if crashes {
             let forgotten = self.kept.crash(self.now, chance);
-            self.checker.forget(&forgotten);
+            self.checker.forget(&forgotten.decisions, &forgotten.judgements);
         } else {
             if let Some(resume_seq) = process.cursor(at.uptime, &[], true) {
                 let (boot_id, events) = (self.boot_id(), Vec::new());
@@ -364,7 +400,7 @@ impl World {
             self.kept.record(self.now, Entry::Note(Note { at, text: "stopped".to_owned() }));
             if !self.kept.flush(self.now) {
                 let forgotten = self.kept.crash(self.now, chance);
-                self.checker.forget(&forgotten);
+                self.checker.forget(&forgotten.decisions, &forgotten.judgements);
             }
         }
         self.executor.die();
@@ -402,6 +438,17 @@ impl World {
         }
         self.step()
     }
+}
+
+/// Each record of the kernel log counts once, over restarts too.
+fn told_once(process: &mut Process, events: &[Event]) -> Result<(), Violation> {
+    let seqs = events.iter().filter_map(|event| event.seq);
+    let twice: Vec<u64> = seqs.filter(|seq| !process.told.insert(*seq)).collect();
+    if twice.is_empty() {
+        return Ok(());
+    }
+    let what = format!("records {twice:?}");
+    Err(Violation { invariant: "no kernel event counts twice", what })
 }
 
 fn clock_jump(chance: &mut Chance, wall: SignedDuration) -> SignedDuration {

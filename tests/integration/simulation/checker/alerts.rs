@@ -62,19 +62,25 @@ impl Checker {
     /// A rule that fires has acted and is waiting for what comes of it, or has said why not.
     pub(super) fn every_firing_rule_has_answered(&self, clock: &Clock) -> Result<(), Violation> {
         for (id, watched) in &self.rules {
-            let (Some(since), Some(_)) = (watched.firing_since, &watched.rule.remedy) else {
+            let (Some(since), Some(remedy)) = (watched.firing_since, &watched.rule.remedy) else {
                 continue;
             };
-            let is_awaited = match watched.course {
+            let mode = watched.rule.mode.unwrap_or(self.mode);
+            let is_awaited = match watched.course(mode) {
                 Course::Acting { since, .. } => {
-                    clock.at.uptime - since < LOST_AFTER + watched.interval + watched.interval
+                    clock.at.uptime - since < LOST_AFTER + watched.patience()
                 }
                 Course::Ended { .. } => true,
                 Course::Idle | Course::Judged { .. } | Course::Skipped { .. } => false,
             };
             let earliest = since.saturating_sub(HELD_BEFORE);
             let has_said = watched.decided.is_some_and(|decided| decided >= earliest);
-            if !is_awaited && !has_said {
+            let has_asked = remedy.rails.approval.is_some_and(|expires| {
+                self.people.are_asked(clock, id, mode, expires + watched.patience())
+            });
+            let ago = watched.switched.map(|at| clock.at.uptime - at);
+            let has_switched = ago.is_some_and(|ago| ago < watched.patience());
+            if !is_awaited && !has_said && !has_asked && !has_switched {
                 let what = format!("{id} fires since {since:?}, last word {:?}", watched.decided);
                 return broken("every firing rule acts or says why not", what);
             }

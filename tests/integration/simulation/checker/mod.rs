@@ -3,6 +3,8 @@
 
 mod acts;
 mod alerts;
+mod orders;
+mod rails;
 mod reads;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,15 +16,20 @@ use umawarden::model::{
     Observation, Outcome, OutcomeResult, Reading, RuleId, Source, Verdict,
 };
 use umawarden::policy::Step;
+use umawarden::policy::guard::GuardRails;
 use umawarden::policy::rule::{Rule, RuleSet};
 
 use self::acts::Acted;
+use self::orders::People;
 
 /// An outcome that has not come after this will not come.
 const LOST_AFTER: Duration = Duration::from_secs(900);
 
 /// A rule that holds back may have said so this long before it began to fire again.
 const HELD_BEFORE: Duration = Duration::from_secs(60);
+
+/// A rule is evaluated a little after it is due, with the next sample.
+const LATE: Duration = Duration::from_secs(2);
 
 /// Something that must never be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,11 +57,14 @@ pub struct Checker {
     mode: Mode,
     rules: BTreeMap<RuleId, Watched>,
     acts: Vec<Acted>,
-    last_id: Option<DecisionId>,
-    /// The action that is under way, and since when.
-    flight: Option<(DecisionId, Duration)>,
+    ids: BTreeSet<DecisionId>,
+    /// In each mode the action that is under way, and since when.
+    flights: BTreeMap<Mode, (DecisionId, Duration)>,
     /// Sources of which nothing could be read the last time.
     failed: BTreeSet<Source>,
+    rails: GuardRails,
+    knows_past: bool,
+    people: People,
 }
 
 type Labels = BTreeMap<Arc<str>, Arc<str>>;
@@ -69,7 +79,10 @@ struct Watched {
     is_unknown: bool,
     firing_since: Option<Duration>,
     decided: Option<Duration>,
-    course: Course,
+    /// Its mode has changed then.
+    switched: Option<Duration>,
+    /// One for each mode.
+    courses: [(Course, Mode); 2],
     /// The least that `cooldown` was since the last act.
     cooldown: Duration,
 }
@@ -93,9 +106,24 @@ impl Watched {
             is_unknown: false,
             firing_since: None,
             decided: None,
-            course: Course::Idle,
+            switched: None,
+            courses: [Mode::Observe, Mode::Enforce].map(|mode| (Course::Idle, mode)),
             cooldown: cooldown(rule),
         }
+    }
+
+    /// How long it takes until it is evaluated.
+    fn patience(&self) -> Duration {
+        self.interval * 2 + LATE
+    }
+
+    fn course(&self, mode: Mode) -> Course {
+        let [(observing, _), (enforcing, _)] = self.courses;
+        if mode == Mode::Observe { observing } else { enforcing }
+    }
+
+    fn set_course(&mut self, mode: Mode, course: Course) {
+        self.courses[usize::from(mode == Mode::Enforce)].0 = course;
     }
 
     fn is_firing(&self) -> bool {
@@ -115,17 +143,25 @@ fn cooldown(rule: &Rule) -> Duration {
 }
 
 impl Checker {
-    /// Nobody will remember these decisions: they have done nothing that counts.
-    pub fn forget(&mut self, forgotten: &BTreeSet<DecisionId>) {
-        self.acts.retain(|act| !forgotten.contains(&act.id));
+    /// Nobody will remember these decisions, nor what those acts came to: they have done nothing
+    /// that counts.
+    pub fn forget(&mut self, decisions: &BTreeSet<DecisionId>, judgements: &BTreeSet<DecisionId>) {
+        self.acts.retain(|act| !decisions.contains(&act.id));
+        self.ids.retain(|id| !decisions.contains(id));
+        for act in self.acts.iter_mut().filter(|act| judgements.contains(&act.id)) {
+            act.aim_met = None;
+        }
+        self.people.forget(decisions);
     }
 
-    /// A process starts; its first decision has that number.
-    pub fn begin(&mut self, mode: Mode, rules: &RuleSet, first: DecisionId) {
+    /// A process starts.
+    pub fn begin(&mut self, mode: Mode, rules: &RuleSet) {
         self.mode = mode;
-        self.last_id = first.0.checked_sub(1).map(DecisionId);
-        self.flight = None;
+        self.flights.clear();
         self.failed.clear();
+        self.rails = rules.guard_rails.clone();
+        self.knows_past = false;
+        self.people.pause(false);
         self.rules = watched(rules).map(|rule| (rule.rule.id.clone(), rule)).collect();
     }
 
@@ -141,23 +177,23 @@ impl Checker {
         for change in ended {
             self.change(clock, change)?;
         }
-        self.mode = mode;
+        let before = std::mem::replace(&mut self.mode, mode);
+        self.rails = rules.guard_rails.clone();
         let mut old = std::mem::take(&mut self.rules);
         for mut watched in watched(rules) {
             let interval = watched.interval;
             if let Some(known) = old.remove(&watched.rule.id) {
                 // The round of a rule that has changed is over; its rest is not.
-                watched.course = match known.course {
-                    Course::Acting { .. } | Course::Ended { .. } => Course::Skipped { at },
-                    course => course,
-                };
+                watched.courses = known.courses.map(|(course, mode)| match course {
+                    Course::Acting { .. } | Course::Ended { .. } => (Course::Skipped { at }, mode),
+                    course => (course, mode),
+                });
                 watched.cooldown = known.cooldown.min(watched.cooldown);
                 if known.rule == watched.rule {
-                    watched = Watched { interval, ..known };
+                    let switched = watched.rule.mode.is_none() && before != mode;
+                    let switched = if switched { Some(at) } else { known.switched };
+                    watched = Watched { interval, switched, ..known };
                 }
-            }
-            if watched.rule.remedy.is_none() {
-                watched.course = Course::Idle;
             }
             self.rules.insert(watched.rule.id.clone(), watched);
         }
@@ -171,7 +207,10 @@ impl Checker {
         seen: &[Observation],
         said: &Step,
     ) -> Result<(), Violation> {
-        seen.iter().for_each(|seen| self.see(seen));
+        for seen in seen {
+            self.see(clock, seen);
+        }
+        self.people.answered(clock, &said.answers);
         for doubt in &said.doubts {
             match self.rules.get_mut(&doubt.rule) {
                 Some(watched) => watched.is_unknown = !doubt.reasons.is_empty(),
@@ -192,7 +231,7 @@ impl Checker {
         self.every_firing_rule_has_answered(clock)
     }
 
-    fn see(&mut self, seen: &Observation) {
+    fn see(&mut self, clock: &Clock, seen: &Observation) {
         match seen {
             Observation::Readings(readings) => {
                 let has_failed = readings.values.iter().all(|value| *value == Reading::Failed);
@@ -203,17 +242,24 @@ impl Checker {
                 }
             }
             Observation::Outcome(outcome) => self.hear(outcome),
+            Observation::Past(_) => {
+                self.knows_past = true;
+                self.acts.iter_mut().for_each(|act| act.date(clock));
+            }
+            Observation::Pause(pause) => self.people.pause(pause.is_some()),
+            Observation::Operator(command) => self.reset_breakers(command, clock),
             _ => {}
         }
     }
 
     fn hear(&mut self, outcome: &Outcome) {
-        self.flight.take_if(|(id, _)| *id == outcome.decision);
-        for watched in self.rules.values_mut() {
-            if let Course::Acting { id, step, .. } = watched.course
+        self.flights.retain(|_, (id, _)| *id != outcome.decision);
+        let courses = self.rules.values_mut().flat_map(|watched| &mut watched.courses);
+        for (course, _) in courses {
+            if let Course::Acting { id, step, .. } = *course
                 && id == outcome.decision
             {
-                watched.course = match outcome.result {
+                *course = match outcome.result {
                     OutcomeResult::Skipped => Course::Skipped { at: outcome.ended.uptime },
                     _ => Course::Ended { id, step },
                 };
@@ -222,11 +268,9 @@ impl Checker {
     }
 
     fn decide(&mut self, clock: &Clock, decision: &Decision) -> Result<(), Violation> {
-        if self.last_id.is_some_and(|last| decision.id <= last) {
-            let what = format!("{} after {:?}", decision.id, self.last_id);
-            return broken("decisions are numbered upwards", what);
+        if !self.ids.insert(decision.id) {
+            return broken("no number is given twice", format!("{decision:?}"));
         }
-        self.last_id = Some(decision.id);
         if decision.at != clock.at {
             return broken("decisions are made now", format!("{decision:?}"));
         }
@@ -244,23 +288,43 @@ impl Checker {
     }
 
     /// A reason that is given must be one.
-    fn hold(&self, reason: HoldReason, decision: &Decision) -> Result<(), Violation> {
+    fn hold(&mut self, reason: HoldReason, decision: &Decision) -> Result<(), Violation> {
         let has_acted = || self.acts.iter().any(|act| act.rule == decision.rule);
         let is_true = match reason {
-            HoldReason::Busy => self.flight.is_some(),
+            HoldReason::Busy => self.flights.contains_key(&decision.mode),
             HoldReason::Cooldown | HoldReason::Budget | HoldReason::StepsExhausted => has_acted(),
+            HoldReason::GlobalBudget => self.acts.iter().any(|act| !act.is_notice),
+            HoldReason::BreakerOpen => has_acted(),
+            HoldReason::Paused => self.people.have_paused(),
+            HoldReason::JournalUnreadable => !self.knows_past,
+            HoldReason::Approval => {
+                self.people.asked(decision);
+                true
+            }
             _ => true,
         };
+        if reason == HoldReason::AimMet && decision.step > 0 {
+            let same = |act: &&mut Acted| act.rule == decision.rule && act.mode == decision.mode;
+            if let Some(last) = self.acts.iter_mut().rev().find(same) {
+                last.aim_met = Some(true);
+            }
+        }
         if is_true { Ok(()) } else { broken("a hold names its reason", format!("{decision:?}")) }
     }
 
     fn assess(&mut self, clock: &Clock, assessment: &Assessment) -> Result<(), Violation> {
         let at = clock.at.uptime;
-        for watched in self.rules.values_mut() {
-            if let Course::Ended { id, step } = watched.course
+        let aim_met = assessment.aim_met;
+        let acts = self.acts.iter_mut().rev();
+        for act in acts.filter(|act| act.id == assessment.decision) {
+            act.aim_met = aim_met;
+        }
+        let courses = self.rules.values_mut().flat_map(|watched| &mut watched.courses);
+        for (course, _) in courses {
+            if let Course::Ended { id, step } = *course
                 && id == assessment.decision
             {
-                watched.course = Course::Judged { step, aim_met: assessment.aim_met, at };
+                *course = Course::Judged { step, aim_met, at };
                 return Ok(());
             }
         }
