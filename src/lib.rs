@@ -20,6 +20,8 @@ pub mod journal;
 
 pub mod recording;
 
+pub mod pause;
+
 pub mod exports;
 
 pub mod daemon;

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::{Executor, compact_memory, drop_caches, notify};
+use super::{Executor, compact_memory, drop_caches, notify, reclaim};
 use crate::model::{Action, Decision, Mode, OutcomeResult, Verdict};
 
 /// Acts on this machine.
@@ -10,6 +10,8 @@ use crate::model::{Action, Decision, Mode, OutcomeResult, Verdict};
 pub struct Live {
     /// Where procfs is mounted; `/proc` but for tests and containers.
     pub procfs: PathBuf,
+    /// Where sysfs is mounted; `/sys` but for tests and containers.
+    pub sysfs: PathBuf,
 }
 
 impl Executor for Live {
@@ -18,9 +20,17 @@ impl Executor for Live {
         if decision.mode != Mode::Enforce || decision.verdict != Verdict::Act {
             return OutcomeResult::Skipped;
         }
+        let told = |error: &dyn std::fmt::Display| error.to_string();
         let done = match &decision.action {
-            Action::DropCaches { what, sync } => drop_caches::perform(&self.procfs, *what, *sync),
-            Action::CompactMemory => compact_memory::perform(&self.procfs),
+            Action::DropCaches { what, sync } => {
+                drop_caches::perform(&self.procfs, *what, *sync).map_err(|error| told(&error))
+            }
+            Action::CompactMemory => {
+                compact_memory::perform(&self.procfs).map_err(|error| told(&error))
+            }
+            Action::Reclaim { cgroup, bytes } => {
+                reclaim::perform(&self.sysfs, cgroup, *bytes).map_err(|error| told(&error))
+            }
             Action::Notify { message } => {
                 notify::perform(decision, message);
                 Ok(())
@@ -28,7 +38,7 @@ impl Executor for Live {
         };
         match done {
             Ok(()) => OutcomeResult::Done,
-            Err(error) => OutcomeResult::Failed(error.to_string()),
+            Err(error) => OutcomeResult::Failed(error),
         }
     }
 }

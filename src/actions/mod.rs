@@ -8,6 +8,7 @@ mod drop_caches;
 mod dry_run;
 mod live;
 mod notify;
+mod reclaim;
 mod sysctl;
 mod worker;
 

@@ -14,6 +14,7 @@ use jiff::tz::TimeZone;
 use serde::Serialize;
 
 use super::Exit;
+use super::order_text::order_text;
 use crate::journal::{JournalReader, ReadError, TimelineItem, TimelineQuery};
 use crate::model::{
     AlertChange, Assessment, Decision, Evidence, KernelEvent, Mode, Outcome, OutcomeResult,
@@ -54,12 +55,13 @@ pub struct HistoryArguments {
 }
 
 const AFTER_HELP: &str = "\
-Kinds: decision, outcome, alert, note; and of kernel events nv_no_memory, nv_alloc_failed, xid,
+Kinds: decision, outcome, alert, note, operator (what people ordered); and of kernel events nv_no_memory, nv_alloc_failed, xid,
 uvm_fatal, oom_kill, oom_no_victim, oom_reaped, oom_unreapable, page_alloc_failure, hung_task,
 userspace_kill.
 
 It only reads, and may be used while the daemon runs. Times are UTC, the oldest entry comes first.
-With --json, kernel events have the keys of `umawarden dmesg --json`, and boot_id and time.
+With --json, kernel events have the keys of `umawarden dmesg --json`, and boot_id and time. Under
+--path.kmsg=FILE the boot_id is the boot's id, a colon and FILE.
 
 Exit codes: 0 fine, also when there is nothing to show; 2 there is no readable journal.
 
@@ -225,6 +227,7 @@ fn write_json(to: &mut impl Write, time: Timestamp, item: &TimelineItem) -> std:
         }
         TimelineItem::Alert(change) => object(to, time, "alert", change)?,
         TimelineItem::Note(note) => object(to, time, "note", note)?,
+        TimelineItem::Operator(command) => object(to, time, "operator", command)?,
         TimelineItem::Unreadable => return Ok(()),
     }
     writeln!(to)
@@ -248,6 +251,7 @@ impl std::fmt::Display for Line<'_> {
             }
             TimelineItem::Alert(change) => ("alert", alert_text(change)),
             TimelineItem::Note(note) => ("note", note.text.clone()),
+            TimelineItem::Operator(command) => ("operator", order_text(command)),
             TimelineItem::Unreadable => ("unreadable", String::new()),
         };
         write!(f, "{:.3}  {kind:<18}  {}", self.time, printable(&text))
@@ -334,6 +338,9 @@ pub(super) fn outcome_text(
     ));
     let action = &outcome.action;
     match &outcome.result {
+        OutcomeResult::Done if outcome.took.as_millis() == 0 => {
+            append(&mut text, format_args!(": {action} done"));
+        }
         OutcomeResult::Done => append(&mut text, format_args!(": {action} done in {took}")),
         OutcomeResult::Skipped => append(&mut text, format_args!(": {action} skipped (observe)")),
         OutcomeResult::Failed(why) => append(&mut text, format_args!(": {action} failed: {why}")),

@@ -1,11 +1,17 @@
 //! A file per command, and what they share: the arguments' frame and the exit codes.
 
+pub mod approve;
+pub mod breaker;
+mod control;
 pub mod dmesg;
 pub mod history;
 mod log;
+mod order_text;
+pub mod pause;
 pub mod replay;
 pub mod rules;
 pub mod run;
+pub mod silence;
 
 use clap::{Parser, Subcommand};
 
@@ -35,6 +41,16 @@ pub enum Command {
     Rules(rules::RulesArguments),
     /// Show the events, decisions and outcomes in the journal.
     History(history::HistoryArguments),
+    /// Keep rules from acting for a while; their alerts go on.
+    Silence(silence::SilenceArguments),
+    /// Approve of something that waits for it.
+    Approve(approve::ApproveArguments),
+    /// Show remedies that keep missing their aim, and let them try again.
+    Breaker(breaker::BreakerArguments),
+    /// Do nothing at all, until `umawarden resume`. Works without the daemon.
+    Pause(pause::PauseArguments),
+    /// End a pause.
+    Resume(pause::ResumeArguments),
     /// Give a recording, or a kernel log, to the rules again and tell what they say.
     Replay(replay::ReplayArguments),
 }
@@ -68,6 +84,11 @@ impl Arguments {
             Command::Dmesg(arguments) => dmesg::execute(&arguments),
             Command::Rules(arguments) => rules::execute(&arguments),
             Command::History(arguments) => history::execute(&arguments),
+            Command::Silence(arguments) => silence::execute(&arguments),
+            Command::Approve(arguments) => approve::execute(&arguments),
+            Command::Breaker(arguments) => breaker::execute(&arguments),
+            Command::Pause(arguments) => pause::pause(&arguments),
+            Command::Resume(arguments) => pause::resume(&arguments),
             Command::Replay(arguments) => replay::execute(&arguments),
         }
     }

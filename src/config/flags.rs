@@ -45,6 +45,19 @@ pub struct RunFlags {
     #[arg(long = "web.telemetry-path", value_name = "PATH", value_parser = telemetry_path)]
     pub telemetry_path: Option<String>,
 
+    /// Unix socket for orders: silences, approvals, pauses [default: control.sock beside the
+    /// journal].
+    ///
+    /// Only its owner, and so root, may open it (mode 0600); orders are answered nowhere else.
+    #[arg(long = "web.control-socket", value_name = "FILE")]
+    pub control_socket: Option<PathBuf>,
+
+    /// While this file exists, nothing is done [default: paused beside the journal].
+    ///
+    /// `umawarden pause` makes it, `umawarden resume` removes it; `touch` and `rm` do as well.
+    #[arg(long = "pause-file", value_name = "FILE")]
+    pub pause_file: Option<PathBuf>,
+
     /// Folder of the journal [default: the state directory that systemd gives, else ./data].
     #[arg(long = "storage.path", value_name = "FOLDER")]
     pub storage_path: Option<PathBuf>,
@@ -76,6 +89,14 @@ pub struct RunFlags {
     pub sysfs: Option<PathBuf>,
 
     /// The kernel log: a device, or a file or pipe of such records [default: /dev/kmsg].
+    ///
+    /// Where it is not /dev/kmsg, its position and its events are kept under a name of their own:
+    /// the `boot_id` of events is the boot's id, a colon and this path. A restart goes on behind
+    /// the last number that was handled, so within a boot numbers should only grow, as the
+    /// kernel's do. A file that ends below it is read anew; a pipe's writer who counts anew is
+    /// believed once what he writes cannot be a repetition any more, and what was dropped until
+    /// then is counted as lost. The journal takes an event whose number it knows for one that it
+    /// has.
     #[arg(long = "path.kmsg", value_name = "FILE")]
     pub kmsg: Option<PathBuf>,
 

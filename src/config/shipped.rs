@@ -7,5 +7,6 @@ pub fn shipped_rules() -> Vec<SourceText> {
     vec![
         SourceText::new("shipped:memory.yaml", include_str!("../../rules/memory.yaml")),
         SourceText::new("shipped:kernel.yaml", include_str!("../../rules/kernel.yaml")),
+        SourceText::new("shipped:guard.yaml", include_str!("../../rules/guard.yaml")),
     ]
 }

@@ -1,6 +1,6 @@
 //! Puts the daemon together.
 
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
@@ -10,11 +10,13 @@ use anyhow::Context;
 use arc_swap::ArcSwap;
 use tokio::sync::mpsc;
 
+use super::orders::Orders;
 use super::own::OwnReadings;
 use super::past::Search;
+use super::pause::{Heeding, PauseWatch};
 use super::recorder::{self, Recorder};
 use super::report::Report;
-use super::service::{Loader, Service, summary};
+use super::service::{Loader, Requests, Service, summary};
 use super::wake::Wake;
 use super::{Cursor, Daemon, clock, preflight, queries};
 use crate::actions::{ActionWorker, DEFAULT_TIME_LIMIT, Live, WorkerSetup};
@@ -34,6 +36,9 @@ const INTENT_TAKES: Duration = Duration::from_secs(5);
 
 /// How long the start waits for what the journal knows.
 const JOURNAL_TAKES: Duration = Duration::from_secs(5);
+
+/// Orders that may wait for the one that is carried out.
+const ORDERS: usize = 16;
 
 /// Below procfs: names this boot.
 const BOOT_ID: &str = "sys/kernel/random/boot_id";
@@ -61,28 +66,26 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         next_decision,
     };
     let (past, found) = search.start(wake.clone())?;
+    let pause = PauseWatch::start(&settings.pause_file, wake.clone())?;
     let resume_from = resume.as_ref().map(|point| ResumeFrom { seq: point.resume_seq });
     let cursor = Cursor { next_seq: resume_from.map(|from| from.seq), ..Cursor::default() };
     let begin = recorder::begin(&loaded, started, &boot_id, next_decision, resume.as_ref());
     let recorder = Recorder::start(&settings, begin);
-    policy.resume_kernel_log(resume.map(|point| point.known).unwrap_or_default());
+    if let Some(point) = resume {
+        policy.resume_kernel_log(point.known);
+        policy.resume_events(&point.last_events);
+    }
     let kernel_log = KernelLogSource::open(&settings.path.kmsg, resume_from);
     let status = Arc::new(ArcSwap::from_pointee(policy.status(started)));
     let (outcome_sender, outcomes) = channel();
-    let worker = start_worker(&settings, &journal, &wake, outcome_sender)?;
-    let (reload, reloads) = mpsc::channel(4);
-    for address in listeners.iter().filter_map(|listener| listener.local_addr().ok()) {
-        tracing::info!("listening on http://{address}/");
-    }
-    let served = Served {
+    let worker = start_worker(&settings, &journal, &pause, &wake, outcome_sender)?;
+    let taker = Orders {
+        journal: Arc::clone(&journal),
         status: Arc::clone(&status),
-        telemetry_path: settings.web.telemetry_path.clone(),
-        queries: queries::queries(&settings.storage.path),
-        reload,
-        uptime: clock::uptime,
-        limits: Limits::default(),
+        pause: pause.clone(),
+        last_silence: last_silence(&journal, started),
     };
-    let service = Service::start(listeners, served, reloads, loader, wake.clone())?;
+    let service = start_service(&settings, listeners, loader, &wake, taker)?;
     let text = format!("started: {}", summary(&loaded));
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
@@ -111,7 +114,35 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         next_slow: started.uptime,
         seen: found.into_iter().collect(),
         past,
+        pause,
     })
+}
+
+/// Starts to serve what there is to see, and to take orders.
+fn start_service(
+    settings: &Settings,
+    listeners: Vec<TcpListener>,
+    loader: Loader,
+    wake: &Wake,
+    taker: Orders,
+) -> anyhow::Result<Service> {
+    let (reload, reloads) = mpsc::channel(4);
+    let (order, orders) = mpsc::channel(ORDERS);
+    for address in listeners.iter().filter_map(|listener| listener.local_addr().ok()) {
+        tracing::info!("listening on http://{address}/");
+    }
+    let served = Served {
+        status: Arc::clone(&taker.status),
+        telemetry_path: settings.web.telemetry_path.clone(),
+        queries: queries::queries(&settings.storage.path),
+        reload,
+        control_socket: settings.web.control_socket.clone(),
+        orders: order,
+        uptime: clock::uptime,
+        limits: Limits::default(),
+    };
+    let requests = Requests { reloads, orders, taker };
+    Service::start(listeners, served, requests, loader, wake.clone())
 }
 
 fn resolve(addresses: &[ListenAddress]) -> anyhow::Result<Vec<SocketAddr>> {
@@ -143,20 +174,35 @@ fn open_journal(settings: &Settings) -> Journal {
 
 fn resume_point(journal: &Journal, boot_id: &str) -> Option<ResumePoint> {
     journal.resume_point(boot_id, JOURNAL_TAKES).unwrap_or_else(|error| {
-        tracing::warn!("how far the kernel log was read is not known: {error}");
+        tracing::warn!(
+            "how far the kernel log of this boot was read, and what it told, is not known: {error}"
+        );
         None
     })
+}
+
+/// The number of the latest silence, so that none is given twice; the time where the journal cannot
+/// tell.
+fn last_silence(journal: &Journal, started: Moment) -> u64 {
+    match journal.operator_memory(started.utc, JOURNAL_TAKES) {
+        Ok(memory) => memory.last_silence,
+        Err(_) => u64::try_from(started.utc_ms()).unwrap_or(0),
+    }
 }
 
 fn start_worker(
     settings: &Settings,
     journal: &Arc<Journal>,
+    pause: &PauseWatch,
     wake: &Wake,
     outcomes: Sender<Outcome>,
 ) -> anyhow::Result<ActionWorker> {
     let (journal, wake) = (Arc::clone(journal), wake.clone());
     ActionWorker::start(WorkerSetup {
-        executor: Box::new(Live { procfs: settings.path.procfs.clone() }),
+        executor: Box::new(Heeding {
+            live: Live { procfs: settings.path.procfs.clone(), sysfs: settings.path.sysfs.clone() },
+            switch: pause.switch(),
+        }),
         intent: Box::new(move |decision| {
             journal.intent(decision, INTENT_TAKES).map_err(|error| error.to_string())
         }),

@@ -7,8 +7,10 @@
 mod begin;
 mod clock;
 mod gate;
+mod orders;
 mod own;
 mod past;
+mod pause;
 mod preflight;
 mod queries;
 mod recorder;
@@ -27,9 +29,11 @@ use crate::actions::{ActionWorker, Executor, Live};
 use crate::config::reader::Loaded;
 use crate::config::settings::Settings;
 use crate::journal::{Entry, Journal, Note};
-use crate::model::{Action, Decision, Mode, Moment, Observation, Outcome, OutcomeResult, Verdict};
+use crate::model::{
+    Action, Decision, Mode, Moment, Observation, OperatorCommand, Outcome, OutcomeResult, Verdict,
+};
 use crate::policy::status::Status;
-use crate::policy::{Policy, Step};
+use crate::policy::{Answer, Policy, Step};
 use crate::sources::kernel_log::{KernelLogSource, ReadClock, ReadEnd};
 use crate::sources::memory::MemorySource;
 use crate::sources::process::ProcessSource;
@@ -38,6 +42,7 @@ use report::Report;
 use service::{Command, Service};
 use wake::Wake;
 
+pub use orders::user_name;
 pub use service::Loader;
 
 /// Records taken in at once; more wait for the next turn of the loop.
@@ -79,6 +84,7 @@ struct Daemon {
     next_slow: Duration,
     seen: Vec<Observation>,
     past: past::Awaited,
+    pause: pause::PauseWatch,
 }
 
 /// How far the kernel log has been read, and how far that is journalled.
@@ -116,6 +122,7 @@ impl Daemon {
     /// then are read; at a first start what the log holds already is where the counters begin.
     /// Returns true when the program shall end already.
     fn take_backlog(&mut self) -> bool {
+        self.look_at_pause();
         let resumes = self.cursor.next_seq.is_some();
         if resumes {
             self.sample(clock::now());
@@ -165,6 +172,15 @@ impl Daemon {
                     tracing::info!(signal, "ending");
                     return true;
                 }
+                Command::Obey { command, reply } => {
+                    // Whoever asked may have gone.
+                    let _gone = reply.send(self.carry_out(*command));
+                }
+                Command::Look { reply } => {
+                    self.look_at_pause();
+                    self.step(clock::now());
+                    let _gone = reply.send(());
+                }
                 Command::Reload { loaded, reply } => {
                     let answer = self.reload(loaded);
                     // Whoever asked sees what came of it.
@@ -178,8 +194,31 @@ impl Daemon {
         false
     }
 
+    /// Tells the policy what a person ordered; an error says why that changes nothing.
+    fn carry_out(&mut self, command: OperatorCommand) -> Result<(), String> {
+        report::order(&command);
+        self.seen.push(Observation::Operator(command.clone()));
+        let answers = self.step(clock::now());
+        let answer = answers.into_iter().find(|answer| answer.command == command);
+        answer.and_then(|answer| answer.refused).map_or(Ok(()), Err)
+    }
+
+    fn look_at_pause(&mut self) {
+        let Some(pause) = self.pause.news() else { return };
+        let at = clock::now();
+        let text = match &pause {
+            Some(pause) if pause.comment.is_empty() => format!("paused by {}", pause.author),
+            Some(pause) => format!("paused by {}: {}", pause.author, pause.comment),
+            None => "no longer paused".to_owned(),
+        };
+        tracing::warn!("{text}");
+        self.note(at, text);
+        self.seen.push(Observation::Pause(pause));
+    }
+
     fn turn(&mut self) {
         let mut acted = false;
+        self.look_at_pause();
         while let Ok(outcome) = self.outcomes.try_recv() {
             acted |= outcome.result != OutcomeResult::Skipped;
             self.take_outcome(outcome);
@@ -205,7 +244,11 @@ impl Daemon {
     fn read_kernel_log(&mut self) -> ReadEnd {
         let clock = ReadClock { at: clock::now(), monotonic: clock::monotonic() };
         let from = self.seen.len();
+        let reader = self.kernel_log.reader();
         let end = self.kernel_log.read(clock, &mut self.seen, RECORDS_A_TURN);
+        if self.kernel_log.reader() != reader {
+            self.seen.push(Observation::Readings(self.own.kernel_log(&self.kernel_log)));
+        }
         let last = self.seen[from..].iter().rev().find_map(|seen| match seen {
             Observation::KernelRecord(record) => Some(record.seq),
             _ => None,
@@ -238,17 +281,21 @@ impl Daemon {
     }
 
     /// Steps the policy with all that has been seen, writes down what it says and has it done.
-    fn step(&mut self, now: Moment) {
+    /// Returns what came of what people ordered.
+    fn step(&mut self, now: Moment) -> Vec<Answer> {
         let began = clock::uptime();
-        let step = self.policy.step(now, &self.seen);
+        let mut step = self.policy.step(now, &self.seen);
         self.own.set_step_duration(clock::uptime().saturating_sub(began));
+        self.report.sources(now.uptime, &self.seen);
         self.recorder.step(now, &mut self.seen, &step);
         self.status.store(Arc::new(self.policy.status(now)));
+        let answers = std::mem::take(&mut step.answers);
         self.write_down(now, step);
+        answers
     }
 
     fn write_down(&mut self, now: Moment, mut step: Step) {
-        self.report.step(now.uptime, &mut step);
+        self.report.step(now, &mut step);
         self.write_down_kernel_log(now.uptime, step.events);
         for change in step.alerts {
             self.journal.record(&Entry::Alert(change));
@@ -281,7 +328,8 @@ impl Daemon {
         let (id, action) = (decision.id, decision.action.name().to_owned());
         let result = if is_notice(&decision) {
             // A line in the log waits neither for the disk nor behind an action that hangs.
-            Live { procfs: self.settings.path.procfs.clone() }.execute(&decision)
+            let path = &self.settings.path;
+            Live { procfs: path.procfs.clone(), sysfs: path.sysfs.clone() }.execute(&decision)
         } else {
             match self.worker.submit(decision) {
                 Ok(()) => return,

@@ -100,7 +100,7 @@ impl Search {
         Ok(Past {
             acts: past_acts(now, first_of_boot, acts),
             asked: asked.into_iter().map(asked_for).collect(),
-            commands: Vec::new(),
+            commands: self.journal.operator_memory(now.utc, WRITER_TAKES)?.commands,
             lost_before_ms: reader.lost_before()?.map(|lost| lost_before_ms(now, lost)),
         })
     }

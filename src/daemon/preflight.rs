@@ -8,7 +8,7 @@ use rustix::fs::{Access, access};
 use rustix::io::Errno;
 
 use crate::config::settings::Settings;
-use crate::model::{Action, Mode};
+use crate::model::Mode;
 use crate::policy::rule::RuleSet;
 
 /// One thing that will be missing, and what would mend it.
@@ -34,11 +34,16 @@ pub(super) fn missing(settings: &Settings, rules: &RuleSet) -> Vec<Missing> {
         });
     }
     for (action, file) in [
-        (Action::NAMES[0], procfs.join("sys/vm/drop_caches")),
-        (Action::NAMES[1], procfs.join("sys/vm/compact_memory")),
+        ("drop_caches", procfs.join("sys/vm/drop_caches")),
+        ("compact_memory", procfs.join("sys/vm/compact_memory")),
     ] {
         missing.extend(unwritable(action, &file, settings.mode, rules));
     }
+    // Every control group has one; where it can be written, so can the files beside it.
+    let root = settings.path.sysfs.join("fs/cgroup");
+    let is_v2 = root.join("cgroup.controllers").exists();
+    let of_root = root.join(if is_v2 { "cgroup.procs" } else { "memory/cgroup.procs" });
+    missing.extend(unwritable("reclaim", &of_root, settings.mode, rules));
     missing
 }
 
@@ -53,8 +58,13 @@ fn unwritable(action: &str, file: &Path, mode: Mode, rules: &RuleSet) -> Option<
     Some(Missing {
         what: format!("action {action}: {} cannot be written: {error}", file.display()),
         remedy: match error {
-            Errno::ROFS => "run privileged, or mount the host's /proc and give --path.procfs",
-            Errno::NOENT => "a kernel that offers it, and --path.procfs where procfs is mounted",
+            Errno::ROFS => {
+                "run privileged, or mount the host's /proc and /sys and give --path.procfs and \
+                 --path.sysfs"
+            }
+            Errno::NOENT => {
+                "a kernel that offers it, and --path.procfs and --path.sysfs where they are mounted"
+            }
             _ => "run as uid 0 of the host: no capability stands in for it",
         },
         wanted_now: modes.contains(&Mode::Enforce),

@@ -5,14 +5,15 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::exports::{Page, PageRequest, Queries, QueryError, Start};
-use crate::journal::{DecisionQuery, EventQuery, JournalReader, Order, ReadError};
+use crate::journal::{DecisionQuery, EventQuery, JournalReader, Order, OrderQuery, ReadError};
 
 /// Queries of the journal in that folder. Each opens it anew: it may come, go or be replaced.
 pub(super) fn queries(folder: &Path) -> Queries {
-    let (events_of, decisions_of) = (folder.to_owned(), folder.to_owned());
+    let [events_of, decisions_of, orders_of] = [(); 3].map(|()| folder.to_owned());
     Queries {
         events: Box::new(move |request| events(&events_of, request)),
         decisions: Box::new(move |request| decisions(&decisions_of, request)),
+        orders: Box::new(move |request| orders(&orders_of, request)),
     }
 }
 
@@ -56,6 +57,25 @@ fn decisions(folder: &Path, request: PageRequest) -> Result<Page, QueryError> {
         insert(&mut item, "assessment", json(&row.assessment)?);
         Ok(item)
     });
+    Ok(Page { items: items.collect::<Result<_, _>>()?, more: page.next.is_some() })
+}
+
+fn orders(folder: &Path, request: PageRequest) -> Result<Page, QueryError> {
+    let (order, before_id, after_id) = place(request.start);
+    let query = OrderQuery {
+        after_id,
+        before_id,
+        since: request.since,
+        until: request.until,
+        order,
+        limit: request.limit,
+    };
+    let page = open(folder)?.orders(&query).map_err(failed)?;
+    // A silence has a number of its own, under the name that the journal's would have.
+    let items = page
+        .rows
+        .into_iter()
+        .map(|row| Ok(serde_json::json!({ "id": row.id, "order": json(&row.command)? })));
     Ok(Page { items: items.collect::<Result<_, _>>()?, more: page.next.is_some() })
 }
 

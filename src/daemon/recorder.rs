@@ -57,6 +57,7 @@ pub(super) fn begin(
         is_start: true,
         next_decision,
         already_counted: resume.map(|point| point.known.clone()).unwrap_or_default(),
+        last_events: resume.map(|point| point.last_events.clone()).unwrap_or_default(),
         earlier_acts: Vec::new(),
         awaits_past: true,
         rules: rules(loaded),

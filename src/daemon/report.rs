@@ -1,31 +1,35 @@
 //! What the log says of events, decisions and outcomes.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
+
+use tracing::field::debug;
 
 use super::gate::Gate;
 use crate::model::{
-    AlertChange, AlertState, Assessment, Decision, Evidence, Mode, Outcome, OutcomeResult, Reading,
-    Verdict,
+    AlertChange, AlertState, Assessment, Decision, Event, Evidence, Mode, Moment, Observation,
+    OperatorCommand, Outcome, OutcomeResult, Reading, Source, Verdict,
 };
-use crate::policy::{Doubt, Step};
+use crate::policy::{Doubt, Step, old_by};
 
 /// Writes the log, and keeps storms out of it.
 #[derive(Debug, Default)]
 pub(super) struct Report {
     gate: Gate,
+    /// Why each source that is down is, as the log has told.
+    down: BTreeMap<Source, Arc<str>>,
 }
 
 impl Report {
     /// Logs what a step brought; of what comes in storms, only the beginning and samples. All of
     /// it is counted and journalled, but for the changes of an alert that flaps: those that are not
     /// logged are taken out, or they would push everything else out of the journal.
-    pub(super) fn step(&mut self, now: Duration, step: &mut Step) {
-        for event in &step.events {
-            let kind = event.kind.kind();
-            if self.passes(now, kind.to_owned()) {
-                let seq = event.seq;
-                let detail = serde_json::to_string(&event.kind).unwrap_or_default();
-                tracing::warn!(kind, seq, detail, "kernel event");
+    pub(super) fn step(&mut self, at: Moment, step: &mut Step) {
+        let now = at.uptime;
+        for seen in &step.events {
+            if self.passes(now, seen.kind.kind().to_owned()) {
+                event(seen, at);
             }
         }
         for change in &step.doubts {
@@ -50,12 +54,53 @@ impl Report {
         step.assessments.iter().for_each(assessment);
     }
 
+    /// Logs which sources cannot be read any more, and which can again. The kernel log and the
+    /// journal tell it themselves, and more of it.
+    pub(super) fn sources(&mut self, now: Duration, seen: &[Observation]) {
+        for observation in seen {
+            let Observation::Readings(readings) = observation else { continue };
+            let source = readings.source;
+            if matches!(source, Source::KernelLog | Source::Journal)
+                || self.down.get(&source) == readings.error.as_ref()
+            {
+                continue;
+            }
+            let name = source.name();
+            let passes = self.passes(now, format!("source {name}"));
+            match &readings.error {
+                None => {
+                    self.down.remove(&source);
+                    if passes {
+                        tracing::info!(source = name, "source can be read again");
+                    }
+                }
+                Some(reason) => {
+                    self.down.insert(source, Arc::clone(reason));
+                    if passes {
+                        tracing::warn!(source = name, %reason, "source cannot be read");
+                    }
+                }
+            }
+        }
+    }
+
     fn passes(&mut self, now: Duration, subject: String) -> bool {
         let withheld = self.gate.pass(subject.clone(), now);
         if let Some(lines @ 1..) = withheld {
             tracing::warn!(subject, lines, "not logged, since there were too many");
         }
         withheld.is_some()
+    }
+}
+
+/// A record that has been in the kernel log for a while is no news, and its line must not look like
+/// it: the log's own time is the one at which it was read.
+fn event(event: &Event, now: Moment) {
+    let (kind, seq) = (event.kind.kind(), event.seq);
+    let detail = serde_json::to_string(&event.kind).unwrap_or_default();
+    match event.utc.filter(|utc| old_by(*utc, now).is_some()) {
+        None => tracing::warn!(kind, seq, detail, "kernel event"),
+        Some(happened) => tracing::info!(kind, seq, detail, %happened, "old kernel event"),
     }
 }
 
@@ -94,11 +139,22 @@ fn decision(decision: &Decision) {
     }
 }
 
+/// Logs what a person ordered.
+pub(super) fn order(command: &OperatorCommand) {
+    let order = command.order.name();
+    let detail = serde_json::to_string(&command.order).unwrap_or_default();
+    tracing::warn!(order, author = command.author, comment = command.comment, detail, "order");
+}
+
 /// Logs how an action ended.
 pub(super) fn outcome(outcome: &Outcome) {
     let (id, action, took) = (outcome.decision, outcome.action.as_str(), outcome.took);
     match &outcome.result {
-        OutcomeResult::Done => tracing::info!(%id, action, ?took, "done"),
+        OutcomeResult::Done => {
+            // What is done at once takes no time worth telling.
+            let took = (!took.is_zero()).then(|| debug(took));
+            tracing::info!(%id, action, took, "done");
+        }
         OutcomeResult::Skipped => tracing::debug!(%id, action, "not done: observe mode"),
         OutcomeResult::Failed(error) => tracing::error!(%id, action, error, "failed"),
         OutcomeResult::TimedOut => {

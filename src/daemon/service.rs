@@ -9,10 +9,12 @@ use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot, watch};
 
+use super::orders::Orders;
 use super::wake::Wake;
 use crate::config::reader::Loaded;
 use crate::config::settings::Settings;
-use crate::exports::{ReloadRequest, Served};
+use crate::exports::{OrderRequest, ReloadRequest, Served};
+use crate::model::OperatorCommand;
 
 /// One line on what was loaded, for people.
 pub(super) fn summary(loaded: &Loaded) -> String {
@@ -29,6 +31,7 @@ pub(super) fn needs_restart(used: &Settings, read: &Settings) -> Vec<&'static st
         ("path", used.path == read.path),
         ("web", used.web == read.web),
         ("storage", used.storage == read.storage),
+        ("pause_file", used.pause_file == read.pause_file),
         ("recording", used.recording == read.recording),
         ("log", used.log == read.log),
     ];
@@ -46,6 +49,18 @@ pub(super) enum Command {
         /// Why.
         signal: &'static str,
     },
+    /// Do what a person ordered; it is kept already.
+    Obey {
+        /// The order.
+        command: Box<OperatorCommand>,
+        /// Who asked; an error says why nothing has changed.
+        reply: oneshot::Sender<Result<(), String>>,
+    },
+    /// Bring what is known of the pause to the policy.
+    Look {
+        /// Who asked.
+        reply: oneshot::Sender<()>,
+    },
     /// Use these rules from now on, or tell that they cannot be used.
     Reload {
         /// What was read.
@@ -62,9 +77,17 @@ pub(super) struct Service {
     shutdown: watch::Sender<bool>,
 }
 
+/// What comes in by HTTP for the loop.
+pub(super) struct Requests {
+    pub(super) reloads: mpsc::Receiver<ReloadRequest>,
+    pub(super) orders: mpsc::Receiver<OrderRequest>,
+    /// Who carries out the orders.
+    pub(super) taker: Orders,
+}
+
 /// Sends commands to the loop.
 #[derive(Clone)]
-struct Desk {
+pub(super) struct Desk {
     commands: Sender<Command>,
     wake: Wake,
     loader: Loader,
@@ -76,10 +99,11 @@ impl Service {
     pub(super) fn start(
         listeners: Vec<std::net::TcpListener>,
         served: Served,
-        reloads: mpsc::Receiver<ReloadRequest>,
+        requests: Requests,
         loader: Loader,
         wake: Wake,
     ) -> anyhow::Result<Self> {
+        let Requests { reloads, orders, taker } = requests;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .max_blocking_threads(4)
@@ -92,8 +116,9 @@ impl Service {
         let desk = Desk { commands, wake, loader };
         {
             let _in_runtime = runtime.enter();
-            desk.follow_signals(reloads).context("cannot install signal handlers")?;
+            desk.clone().follow_signals(reloads).context("cannot install signal handlers")?;
         }
+        runtime.spawn(taker.take(desk, orders));
         runtime.spawn(async move {
             if let Err(error) = crate::exports::serve(listeners, Arc::new(served), stopped).await {
                 tracing::error!("the HTTP server has ended: {error}");
@@ -175,7 +200,8 @@ impl Desk {
         answer.await.unwrap_or_else(|_| Err("umawarden is ending".to_owned()))
     }
 
-    fn send(&self, command: Command) {
+    /// Sends one, and wakes the loop.
+    pub(super) fn send(&self, command: Command) {
         // The loop has ended if nobody receives.
         let _ended = self.commands.send(command);
         self.wake.notify();

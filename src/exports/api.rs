@@ -35,6 +35,7 @@ pub(super) async fn status(State(site): State<Site>) -> Response {
             "took_seconds": source.took.as_secs_f64(),
         })).collect::<Vec<_>>(),
         "rules": status.rules.iter().map(rule_in_status).collect::<Vec<_>>(),
+        "guard": status.guard.as_ref(),
     }))
 }
 
@@ -142,6 +143,11 @@ pub(super) async fn decisions(State(site): State<Site>, uri: Uri) -> Response {
     list(&site, &uri, Filter::Rule, "decisions", |queries| &queries.decisions).await
 }
 
+/// What people ordered, from the journal.
+pub(super) async fn orders(State(site): State<Site>, uri: Uri) -> Response {
+    list(&site, &uri, Filter::None, "orders", |queries| &queries.orders).await
+}
+
 async fn list(
     site: &Site,
     uri: &Uri,
@@ -191,14 +197,17 @@ pub(super) async fn read_journal(
     }
 }
 
-fn success(data: &Value) -> Response {
+/// An answer in the envelope.
+pub(super) fn success(data: &Value) -> Response {
     answer(StatusCode::OK, &json!({ "status": "success", "data": data }))
 }
 
-fn error(status: StatusCode, kind: &str, problem: &str) -> Response {
+/// A refusal in the envelope.
+pub(super) fn error(status: StatusCode, kind: &str, problem: &str) -> Response {
     answer(status, &json!({ "status": "error", "errorType": kind, "error": problem }))
 }
 
-fn answer(status: StatusCode, body: &Value) -> Response {
+/// Any JSON.
+pub(super) fn answer(status: StatusCode, body: &Value) -> Response {
     (status, [(header::CONTENT_TYPE, "application/json")], body.to_string()).into_response()
 }

@@ -9,6 +9,7 @@ use hyper::{StatusCode, header};
 use serde_json::Value;
 
 use super::api::read_journal;
+use super::held_back;
 use super::routes::Site;
 use super::{Page, PageRequest, QueryError, Start, VERSION};
 use crate::model::Reading;
@@ -74,6 +75,7 @@ fn render(site: &Site, decided: &Result<Page, QueryError>) -> Result<String, fmt
         write!(html, "<a href=\"{path}\" title=\"{meaning}\">{path}</a> ")?;
     }
     html.push_str("</nav>");
+    held_back::page(&mut html, &status)?;
     memory(&mut html, &status)?;
     decisions(&mut html, decided)?;
     rules(&mut html, &status)?;
@@ -214,7 +216,7 @@ fn plain(value: &Value) -> String {
 }
 
 /// Text that means nothing to a browser.
-struct Escaped<'a>(&'a str);
+pub(super) struct Escaped<'a>(pub(super) &'a str);
 
 impl fmt::Display for Escaped<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -8,10 +8,14 @@
 //! it.
 
 mod api;
+mod control;
 mod exposition;
+mod held_back;
 mod landing;
 mod listen;
 mod negotiation;
+mod order;
+mod orders;
 mod page_request;
 mod probes;
 mod routes;
@@ -22,6 +26,7 @@ mod stall;
 mod tests;
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,7 +36,11 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::policy::status::Status;
 
+pub use control::address as control_address;
 pub use listen::bind;
+pub use order::{
+    LONGEST, Lasts, OrderDone, OrderRefused, OrderRequest, OrderSender, RuleChoice, Wish,
+};
 pub use routes::check_telemetry_path;
 pub use server::serve;
 
@@ -63,6 +72,10 @@ pub struct Served {
     pub queries: Queries,
     /// Where `POST /-/reload` is sent.
     pub reload: ReloadSender,
+    /// Where orders are taken.
+    pub control_socket: PathBuf,
+    /// Where they are sent.
+    pub orders: OrderSender,
     /// The clock of [`crate::model::Moment::uptime`].
     pub uptime: fn() -> Duration,
     /// What clients may take.
@@ -84,6 +97,8 @@ pub struct Limits {
     pub query: Duration,
     /// For one reload.
     pub reload: Duration,
+    /// For one order.
+    pub order: Duration,
     /// How old the snapshot may be while the node still counts as watched.
     pub snapshot_age: Duration,
 }
@@ -96,6 +111,7 @@ impl Default for Limits {
             response: Duration::from_secs(30),
             query: Duration::from_secs(5),
             reload: Duration::from_secs(30),
+            order: Duration::from_secs(15),
             snapshot_age: Duration::from_secs(10),
         }
     }
@@ -120,6 +136,8 @@ pub struct Queries {
     pub events: Query,
     /// Decisions with their outcomes, one JSON object each.
     pub decisions: Query,
+    /// What people ordered, one JSON object each.
+    pub orders: Query,
 }
 
 impl fmt::Debug for Queries {

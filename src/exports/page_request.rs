@@ -21,13 +21,16 @@ pub(super) enum Filter {
     Kind,
     /// `rule`, for decisions.
     Rule,
+    /// Nothing else.
+    None,
 }
 
 impl Filter {
     fn name(self) -> &'static str {
         match self {
-            Self::Kind => "kind",
-            Self::Rule => "rule",
+            Self::Kind => ", kind",
+            Self::Rule => ", rule",
+            Self::None => "",
         }
     }
 }
@@ -97,7 +100,7 @@ fn set(request: &mut PageRequest, filter: Filter, name: &str, value: &str) -> Re
         _ => {
             let known = filter.name();
             return Err(format!(
-                "unknown parameter {name:?}; there are limit, after, before, since, until, {known}"
+                "unknown parameter {name:?}; there are limit, after, before, since, until{known}"
             ));
         }
     }

@@ -9,18 +9,18 @@ use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{delete, get, post};
 use hyper::header::{self, HeaderValue};
 use hyper::{HeaderMap, StatusCode};
 use tokio::sync::{Mutex, Semaphore};
 
 use super::negotiation::{self, Format};
-use super::{Served, api, exposition, landing, probes};
+use super::{Served, api, exposition, landing, orders, probes};
 
 /// Longer request targets are nobody's.
 const MAX_URI_BYTES: usize = 4096;
-/// No request needs a body.
-const MAX_BODY_BYTES: u64 = 16 * 1024;
+/// No order is longer, and nothing else needs a body.
+pub(super) const MAX_BODY_BYTES: u64 = 16 * 1024;
 /// Scrapes that are written at once; others wait, so that they cannot take every thread.
 const SCRAPES: usize = 2;
 /// For a scrape's turn.
@@ -29,7 +29,7 @@ const SCRAPE_WAIT: Duration = Duration::from_secs(5);
 const QUERIES: usize = 4;
 
 /// Fixed paths, apart from the telemetry path.
-const PATHS: [(&str, &str); 9] = [
+const PATHS: [(&str, &str); 14] = [
     ("/", "overview"),
     ("/-/healthy", "200 while this node is watched"),
     ("/-/ready", "200 once something has been sampled"),
@@ -39,6 +39,11 @@ const PATHS: [(&str, &str); 9] = [
     ("/api/v1/alerts", "alerts as in Prometheus' API (JSON)"),
     ("/api/v1/events", "kernel events from the journal (JSON)"),
     ("/api/v1/decisions", "decisions and outcomes from the journal (JSON)"),
+    ("/api/v1/orders", "what people ordered, from the journal (JSON)"),
+    ("/api/v1/silences", "silences in force (JSON)"),
+    ("/api/v1/approvals", "decisions that wait for approval (JSON)"),
+    ("/api/v1/breakers", "remedies that missed their aim (JSON)"),
+    ("/api/v1/pause", "whether nothing is done now (JSON)"),
 ];
 
 /// What every handler can reach.
@@ -94,7 +99,8 @@ pub(super) fn router(served: Arc<Served>) -> Result<Router, String> {
         .route("/api/v1/rules", get(api::rules))
         .route("/api/v1/alerts", get(api::alerts))
         .route("/api/v1/events", get(api::events))
-        .route("/api/v1/decisions", get(api::decisions));
+        .route("/api/v1/decisions", get(api::decisions))
+        .merge(order_routes());
     if served.telemetry_path != "/" {
         router = router.route("/", get(landing::page));
     }
@@ -105,13 +111,30 @@ pub(super) fn router(served: Arc<Served>) -> Result<Router, String> {
         .with_state(site))
 }
 
+/// Those that a person acts by; handlers that act see to it that nobody else does.
+fn order_routes() -> Router<Site> {
+    Router::new()
+        .route("/api/v1/orders", get(api::orders))
+        .route("/api/v1/silences", get(orders::silences).post(orders::make_silence))
+        .route("/api/v1/silences/{id}", delete(orders::end_silence))
+        .route("/api/v1/approvals", get(orders::approvals))
+        .route("/api/v1/approvals/{decision}", post(orders::approve))
+        .route("/api/v1/breakers", get(orders::breakers))
+        .route("/api/v1/breakers/{rule}/reset", post(orders::reset_breaker))
+        .route(
+            "/api/v1/pause",
+            get(orders::pause).post(orders::begin_pause).delete(orders::end_pause),
+        )
+}
+
 /// Refuses what is too large, and adds the headers that every response carries.
 async fn for_all(request: Request, next: Next) -> Response {
     let uri_bytes = request.uri().path_and_query().map_or(0, |target| target.as_str().len());
     let mut response = if uri_bytes > MAX_URI_BYTES {
         plain(StatusCode::URI_TOO_LONG, "the request's address is too long\n")
     } else if body_bytes(request.headers()) > MAX_BODY_BYTES {
-        let mut refusal = plain(StatusCode::PAYLOAD_TOO_LARGE, "no request here needs a body\n");
+        let mut refusal =
+            plain(StatusCode::PAYLOAD_TOO_LARGE, "no request here needs so long a body\n");
         refusal.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         refusal
     } else {
@@ -124,7 +147,7 @@ async fn for_all(request: Request, next: Next) -> Response {
     response
 }
 
-/// As announced; chunked bodies announce nothing, and are never read.
+/// As announced; chunked bodies announce nothing, and are read up to the same bound.
 fn body_bytes(headers: &HeaderMap) -> u64 {
     let length = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
     length.and_then(|text| text.parse().ok()).unwrap_or(0)

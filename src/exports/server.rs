@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::io;
 use std::net::TcpListener as StdListener;
+use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,11 +19,14 @@ use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tracing::{debug, warn};
 
+use super::control::{ControlSocket, SocketFile};
+use super::order::Caller;
 use super::stall::{Activity, Stall};
 use super::{Limits, Served, routes};
 
@@ -37,15 +41,23 @@ const LAST_REQUESTS: Duration = Duration::from_millis(100);
 /// At the end: for responses that are under way.
 const LAST_RESPONSES: Duration = Duration::from_millis(600);
 
+/// How often it is looked whether the control socket can still be found.
+const CONTROL_LOOKED_AT: Duration = Duration::from_secs(2);
+/// Between attempts to make a control socket.
+const CONTROL_PAUSE: Duration = Duration::from_secs(2);
+
 /// Serves until `shutdown` turns true (or its sender is gone), then ends within a second: open
 /// requests are answered, idle connections closed.
+///
+/// The control socket has connections of its own, so that whoever floods the network keeps no
+/// operator out. Where it cannot be made, that is told and tried again.
 ///
 /// # Errors
 /// The telemetry path is unusable, or a listener cannot be handed to the runtime.
 pub async fn serve(
     listeners: Vec<StdListener>,
     served: Arc<Served>,
-    mut shutdown: watch::Receiver<bool>,
+    shutdown: watch::Receiver<bool>,
 ) -> io::Result<()> {
     let listeners = listeners
         .into_iter()
@@ -55,20 +67,92 @@ pub async fn serve(
         })
         .collect::<io::Result<Vec<_>>>()?;
     let limits = served.limits;
+    let control = served.control_socket.clone();
     let router = routes::router(served)
         .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
-    let mut connections = Connections::new(router, limits);
+    let mut ending = shutdown.clone();
+    let network = Listeners::Network(listeners);
+    let on_network =
+        serve_on(network, Connections::new(router.clone(), limits), told_to_end(&mut ending));
+    tokio::join!(on_network, serve_control(control, router, limits, shutdown));
+    Ok(())
+}
+
+/// Keeps the control socket open: makes it anew where it, or its folder, is removed.
+async fn serve_control(
+    path: PathBuf,
+    router: Router,
+    limits: Limits,
+    mut shutdown: watch::Receiver<bool>,
+) {
+    let mut told = String::new();
+    let mut ended = false;
+    while !ended {
+        let wanted = path.clone();
+        // The file system may hang; this thread must not.
+        let opened = tokio::task::spawn_blocking(move || ControlSocket::open(&wanted)).await;
+        let opened = opened.unwrap_or_else(|failure| Err(io::Error::other(failure)));
+        let listening = opened.and_then(|opened| {
+            UnixListener::from_std(opened.listener).map(|listener| (listener, opened.file))
+        });
+        match listening {
+            Ok((listener, file)) => {
+                told.clear();
+                tracing::info!("orders are taken on {}", path.display());
+                let connections = Connections::new(router.clone(), limits);
+                let lost_or_told = async {
+                    tokio::select! {
+                        () = told_to_end(&mut shutdown) => {}
+                        () = lost(&file) => {
+                            warn!("the control socket {} is gone; making it anew", path.display());
+                        }
+                    }
+                };
+                serve_on(Listeners::Control(listener), connections, lost_or_told).await;
+                let _ended = tokio::task::spawn_blocking(move || file.remove()).await;
+            }
+            Err(error) => {
+                let text = error.to_string();
+                if text != told {
+                    warn!("no orders can be taken, and this is tried again: {text}");
+                    told = text;
+                }
+            }
+        }
+        tokio::select! {
+            biased;
+            () = told_to_end(&mut shutdown) => ended = true,
+            () = tokio::time::sleep(CONTROL_PAUSE) => {}
+        }
+    }
+}
+
+/// Waits until the file no longer leads to the socket.
+async fn lost(file: &SocketFile) {
+    loop {
+        tokio::time::sleep(CONTROL_LOOKED_AT).await;
+        let looked_at = file.clone();
+        let is_there = tokio::task::spawn_blocking(move || looked_at.is_there()).await;
+        if matches!(is_there, Ok(false)) {
+            return;
+        }
+    }
+}
+
+/// Accepts until `end` is over.
+async fn serve_on(listeners: Listeners, mut connections: Connections, end: impl Future) {
     let mut refusing = false;
+    let mut end = pin!(end);
     loop {
         let room = connections.make_room();
         tokio::select! {
             biased;
-            () = told_to_end(&mut shutdown) => break,
+            _ = end.as_mut() => break,
             _ = connections.tasks.join_next(), if !connections.tasks.is_empty() => {}
-            accepted = accept(&listeners), if room => match accepted {
-                Ok(stream) => {
+            accepted = listeners.accept(), if room => match accepted {
+                Ok(accepted) => {
                     refusing = false;
-                    connections.open(stream);
+                    connections.accept(accepted);
                 }
                 Err(error) if concerns_one_client(&error) => debug!(%error, "accept"),
                 Err(error) => {
@@ -84,7 +168,6 @@ pub async fn serve(
     }
     drop(listeners);
     connections.drain().await;
-    Ok(())
 }
 
 /// Waits until `shutdown` turns true, or nobody can turn it true any more.
@@ -93,16 +176,38 @@ async fn told_to_end(shutdown: &mut watch::Receiver<bool>) {
     let _told_or_orphaned = shutdown.wait_for(|stop| *stop).await.is_ok();
 }
 
-/// The next connection on any of the listeners.
-async fn accept(listeners: &[TcpListener]) -> io::Result<TcpStream> {
-    std::future::poll_fn(|cx| {
-        let mut accepted = listeners.iter().map(|listener| listener.poll_accept(cx));
-        match accepted.find(Poll::is_ready) {
-            Some(Poll::Ready(accepted)) => Poll::Ready(accepted.map(|(stream, _)| stream)),
-            Some(Poll::Pending) | None => Poll::Pending,
+/// Where connections come in.
+enum Listeners {
+    Network(Vec<TcpListener>),
+    Control(UnixListener),
+}
+
+enum Accepted {
+    Network(TcpStream),
+    Control(UnixStream),
+}
+
+impl Listeners {
+    /// The next connection.
+    async fn accept(&self) -> io::Result<Accepted> {
+        match self {
+            Self::Network(listeners) => {
+                std::future::poll_fn(|cx| {
+                    let mut accepted = listeners.iter().map(|listener| listener.poll_accept(cx));
+                    match accepted.find(Poll::is_ready) {
+                        Some(Poll::Ready(accepted)) => {
+                            Poll::Ready(accepted.map(|(stream, _)| Accepted::Network(stream)))
+                        }
+                        Some(Poll::Pending) | None => Poll::Pending,
+                    }
+                })
+                .await
+            }
+            Self::Control(listener) => {
+                listener.accept().await.map(|(stream, _)| Accepted::Control(stream))
+            }
         }
-    })
-    .await
+    }
 }
 
 /// The client went away between its SYN and our accept.
@@ -161,11 +266,26 @@ impl Connections {
         self.tasks.len() < self.limits.connections.saturating_add(SPARE_CONNECTIONS)
     }
 
-    fn open(&mut self, stream: TcpStream) {
-        // Responses are written in one go, so nothing is gained by waiting for more.
-        if let Err(error) = stream.set_nodelay(true) {
-            debug!(%error, "set_nodelay");
+    fn accept(&mut self, accepted: Accepted) {
+        match accepted {
+            Accepted::Network(stream) => {
+                // Responses are written in one go, so nothing is gained by waiting for more.
+                if let Err(error) = stream.set_nodelay(true) {
+                    debug!(%error, "set_nodelay");
+                }
+                self.open(stream, Caller::Network);
+            }
+            Accepted::Control(stream) => match stream.peer_cred() {
+                Ok(peer) => self.open(stream, Caller::Operator { uid: peer.uid() }),
+                Err(error) => debug!(%error, "peer_cred"),
+            },
         }
+    }
+
+    fn open<S>(&mut self, stream: S, caller: Caller)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
         let handle = Arc::new(Handle::default());
         let id = self.opened;
         self.opened += 1;
@@ -173,7 +293,7 @@ impl Connections {
         self.open.lock().unwrap_or_else(PoisonError::into_inner).insert(id, Arc::clone(&handle));
         let io =
             TokioIo::new(Stall::new(stream, self.limits.response, Arc::clone(&handle.activity)));
-        let answers = answers(self.router.clone(), Arc::clone(&handle.activity));
+        let answers = answers(self.router.clone(), caller, Arc::clone(&handle.activity));
         let connection = self.graceful.watch(self.http.serve_connection(io, answers));
         self.tasks.spawn(async move {
             let _guard = guard;
@@ -216,9 +336,10 @@ impl Drop for Registered {
     }
 }
 
-/// The routes, with a note of whether a request is being answered.
+/// The routes, told who asks, with a note of whether a request is being answered.
 fn answers(
     router: Router,
+    caller: Caller,
     activity: Arc<Activity>,
 ) -> impl Service<
     Request<Incoming>,
@@ -227,7 +348,8 @@ fn answers(
     Future: Send + 'static,
 > + Send {
     let router = TowerToHyperService::new(router);
-    service_fn(move |request| {
+    service_fn(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(caller);
         let answering = Answering::new(Arc::clone(&activity));
         let response = router.call(request);
         async move {

@@ -8,7 +8,6 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::time::Sleep;
 
 /// What the server knows about a connection from outside.
@@ -27,16 +26,16 @@ impl Activity {
     }
 }
 
-/// A TCP stream whose responses have a deadline.
-pub(super) struct Stall {
-    stream: TcpStream,
+/// A stream whose responses have a deadline.
+pub(super) struct Stall<S> {
+    stream: S,
     limit: Duration,
     deadline: Option<Pin<Box<Sleep>>>,
     activity: Arc<Activity>,
 }
 
-impl Stall {
-    pub(super) fn new(stream: TcpStream, limit: Duration, activity: Arc<Activity>) -> Self {
+impl<S> Stall<S> {
+    pub(super) fn new(stream: S, limit: Duration, activity: Arc<Activity>) -> Self {
         Self { stream, limit, deadline: None, activity }
     }
 
@@ -59,7 +58,7 @@ impl Stall {
     }
 }
 
-impl AsyncRead for Stall {
+impl<S: AsyncRead + Unpin> AsyncRead for Stall<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -69,7 +68,7 @@ impl AsyncRead for Stall {
     }
 }
 
-impl AsyncWrite for Stall {
+impl<S: AsyncWrite + Unpin> AsyncWrite for Stall<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::{AlertChange, Assessment, Decision, Event, Moment, Outcome, RuleId, Verdict};
+use crate::model::{
+    AlertChange, Assessment, Decision, Event, Moment, OperatorCommand, OperatorOrder, Outcome,
+    RuleId, RuleSelector, Verdict,
+};
 
 /// One thing to keep.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,6 +33,8 @@ pub enum Entry {
     Alert(AlertChange),
     /// A remark about the daemon itself.
     Note(Note),
+    /// What a person ordered.
+    Operator(OperatorCommand),
 }
 
 /// A remark about the daemon itself: start, stop, reload, a reboot seen.
@@ -51,6 +56,7 @@ pub(super) enum Record {
     Assessment { decision: u64, utc_ms: i64, json: String },
     Alert { utc_ms: i64, rule: RuleId, json: String },
     Note { utc_ms: i64, json: String },
+    Operator(OperatorRow),
 }
 
 #[derive(Debug)]
@@ -59,6 +65,60 @@ pub(super) struct EventRow {
     pub(super) utc_ms: Option<i64>,
     pub(super) kind: &'static str,
     pub(super) json: String,
+}
+
+/// See `format_2.sql`.
+#[derive(Debug)]
+pub(super) struct OperatorRow {
+    pub(super) utc_ms: i64,
+    pub(super) word: &'static str,
+    pub(super) silence: Option<u64>,
+    pub(super) decision: Option<u64>,
+    pub(super) rule: Option<String>,
+    pub(super) alert: Option<String>,
+    pub(super) until_ms: i64,
+    pub(super) json: String,
+}
+
+impl OperatorRow {
+    fn new(command: &OperatorCommand) -> Result<Self, serde_json::Error> {
+        let utc_ms = command.at.utc_ms();
+        let mut row = Self {
+            utc_ms,
+            word: command.order.name(),
+            silence: None,
+            decision: None,
+            rule: None,
+            alert: None,
+            until_ms: utc_ms,
+            json: serde_json::to_string(command)?,
+        };
+        match &command.order {
+            OperatorOrder::Silence { id, rules, until } => {
+                row.silence = Some(*id);
+                row.until_ms = until.as_millisecond();
+                row.select(rules);
+            }
+            OperatorOrder::EndSilence { id } => row.silence = Some(*id),
+            OperatorOrder::Approve { decision, until } => {
+                row.decision = Some(decision.0);
+                row.until_ms = until.as_millisecond();
+            }
+            OperatorOrder::ResetBreaker { rules } => row.select(rules),
+        }
+        Ok(row)
+    }
+
+    fn select(&mut self, rules: &RuleSelector) {
+        match rules {
+            RuleSelector::All => {}
+            RuleSelector::Alert(alert) => self.alert = Some(alert.to_string()),
+            RuleSelector::Rule(rule) => {
+                self.rule = Some(rule.to_string());
+                self.alert = Some(rule.alert.to_string());
+            }
+        }
+    }
 }
 
 impl Record {
@@ -88,6 +148,7 @@ impl Record {
             Entry::Note(note) => {
                 Self::Note { utc_ms: note.at.utc_ms(), json: serde_json::to_string(note)? }
             }
+            Entry::Operator(command) => Self::operator(command)?,
         })
     }
 
@@ -101,6 +162,10 @@ impl Record {
         })
     }
 
+    pub(super) fn operator(command: &OperatorCommand) -> Result<Self, serde_json::Error> {
+        Ok(Self::Operator(OperatorRow::new(command)?))
+    }
+
     /// Roughly the memory that it takes, in bytes.
     pub(super) fn bytes(&self) -> usize {
         let text = match self {
@@ -111,7 +176,8 @@ impl Record {
             | Self::Outcome { json, .. }
             | Self::Assessment { json, .. }
             | Self::Alert { json, .. }
-            | Self::Note { json, .. } => json.capacity(),
+            | Self::Note { json, .. }
+            | Self::Operator(OperatorRow { json, .. }) => json.capacity(),
         };
         size_of::<Self>() + text
     }
@@ -128,6 +194,12 @@ impl Record {
     /// records again after a crash does no harm.
     pub(super) fn is_place_only(&self) -> bool {
         self.rows() == 0
+    }
+
+    /// Whether it is worse kept late than not at all: whoever gave an approval that was not kept in
+    /// time has been told that nothing will be done.
+    pub(super) fn is_nothing_if_late(&self) -> bool {
+        matches!(self, Self::Operator(row) if row.decision.is_some())
     }
 
     /// Takes in a later place of the same boot instead of queueing it.

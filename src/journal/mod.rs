@@ -21,7 +21,7 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
@@ -35,8 +35,8 @@ pub use entry::{Entry, Note};
 pub use file::FILE_NAME;
 pub use past::StoredAct;
 pub use reader::{
-    DecisionQuery, DecisionRecord, EventQuery, JournalReader, Order, Page, ReadError, StoredEvent,
-    StoredNote,
+    DecisionQuery, DecisionRecord, EventQuery, JournalReader, Order, OrderQuery, Page, ReadError,
+    StoredEvent, StoredNote, StoredOrder,
 };
 pub use retention::Retention;
 pub use timeline::{TimelineItem, TimelineQuery};
@@ -45,7 +45,9 @@ use entry::Record;
 use queue::{Question, Queue};
 use writer::Writer;
 
-use crate::model::{Decision, DecisionId, Reading, Readings, Schema, SeriesKey, Source};
+use crate::model::{
+    Decision, DecisionId, OperatorCommand, Reading, Readings, Schema, SeriesKey, Source,
+};
 
 /// Why the journal did not do what was asked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -74,6 +76,18 @@ pub struct ResumePoint {
     pub resume_seq: u64,
     /// Records from there on whose event is stored already and must not be told again.
     pub known: BTreeSet<u64>,
+    /// When an event of each kind last happened in this boot.
+    pub last_events: BTreeMap<String, Timestamp>,
+}
+
+/// What people have ordered and is not over.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OperatorMemory {
+    /// Silences that have not ended, approvals that have not lapsed, and breaker resets, in the
+    /// order in which they were given.
+    pub commands: Vec<OperatorCommand>,
+    /// The number of the latest silence ever; 0 if there was none.
+    pub last_silence: u64,
 }
 
 /// The journal, for the daemon. There is at most one in a directory, over all processes.
@@ -138,6 +152,28 @@ impl Journal {
         let record = Record::decision(decision)
             .map_err(|error| JournalError::Refused(error.to_string().into()))?;
         self.await_answer(deadline, |to| self.queue.push(record, Some(to)))
+    }
+
+    /// Keeps an order, and returns when it will survive a power cut. After an error an approval is
+    /// not stored later; other orders may be.
+    pub fn keep_order(
+        &self,
+        command: &OperatorCommand,
+        deadline: Duration,
+    ) -> Result<(), JournalError> {
+        let record = Record::operator(command)
+            .map_err(|error| JournalError::Refused(error.to_string().into()))?;
+        self.await_answer(deadline, |to| self.queue.push(record, Some(to)))
+    }
+
+    /// What people have ordered that is in force then.
+    pub fn operator_memory(
+        &self,
+        now: Timestamp,
+        deadline: Duration,
+    ) -> Result<OperatorMemory, JournalError> {
+        let now_ms = now.as_millisecond();
+        self.await_answer(deadline, |to| self.queue.ask(Question::Operator(now_ms, to)))
     }
 
     /// Where reading that boot's kernel log must go on; `None` if nothing of it was read before.

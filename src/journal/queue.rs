@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::entry::Record;
-use super::{JournalError, ResumePoint};
+use super::{JournalError, OperatorMemory, ResumePoint};
 
 /// Most entries that wait to be written.
 pub(super) const MOST_ENTRIES: usize = 4_096;
@@ -36,6 +36,7 @@ pub(super) enum Question {
     ResumePoint(Arc<str>, SyncSender<Result<Option<ResumePoint>, JournalError>>),
     LastDecision(SyncSender<Result<u64, JournalError>>),
     LastBoot(SyncSender<Result<Option<String>, JournalError>>),
+    Operator(i64, SyncSender<Result<OperatorMemory, JournalError>>),
     FirstOfBoot(Arc<str>, u64, SyncSender<Result<u64, JournalError>>),
 }
 

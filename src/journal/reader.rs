@@ -10,9 +10,9 @@ use rusqlite::types::Value;
 use rusqlite::{Connection, ErrorCode, OpenFlags, Row, params_from_iter};
 
 use super::Note;
-use super::file::{APPLICATION_ID, FILE_NAME, FORMATS, is_newer, newer_format};
+use super::file::{APPLICATION_ID, FILE_NAME, FORMATS, WITH_OPERATOR, is_newer, newer_format};
 use super::timeline::from_json;
-use crate::model::{Assessment, Decision, Event, Outcome};
+use crate::model::{Assessment, Decision, Event, OperatorCommand, Outcome};
 
 /// Why the journal cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -98,6 +98,32 @@ pub struct DecisionQuery {
     pub limit: usize,
 }
 
+/// Which orders of people.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OrderQuery {
+    /// Only those with a greater number.
+    pub after_id: Option<i64>,
+    /// Only those with a smaller number.
+    pub before_id: Option<i64>,
+    /// Only those from then on.
+    pub since: Option<Timestamp>,
+    /// Only those before then.
+    pub until: Option<Timestamp>,
+    /// Which end comes first.
+    pub order: Order,
+    /// At most so many.
+    pub limit: usize,
+}
+
+/// An order of a person in the journal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredOrder {
+    /// Its number in the journal.
+    pub id: i64,
+    /// The order.
+    pub command: OperatorCommand,
+}
+
 /// A kernel event in the journal.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoredEvent {
@@ -135,6 +161,7 @@ pub struct JournalReader {
     pub(super) connection: Connection,
     path: PathBuf,
     without_log: bool,
+    pub(super) format: i64,
 }
 
 impl JournalReader {
@@ -188,7 +215,7 @@ impl JournalReader {
         if is_newer(format, FORMATS) {
             return Err(ReadError::Newer(newer_format(path, format, FORMATS)));
         }
-        Ok(Self { connection, path: path.to_owned(), without_log: false })
+        Ok(Self { connection, path: path.to_owned(), without_log: false, format })
     }
 
     /// Whether the newest entries may be missing, since the directory is read-only and the last
@@ -248,6 +275,22 @@ impl JournalReader {
             let (id, json): (i64, String) = (row.get(0)?, row.get(1)?);
             let note = from_json(&json);
             Ok((id, note.map(|note| StoredNote { id, note })))
+        })
+    }
+
+    /// What people ordered.
+    pub fn orders(&self, query: &OrderQuery) -> Result<Page<StoredOrder>, ReadError> {
+        if self.format < WITH_OPERATOR {
+            return Ok(Page { rows: Vec::new(), next: None, unreadable: 0 });
+        }
+        let mut filter = Filter::default();
+        filter.ids("id", query.after_id, query.before_id);
+        filter.times("utc_ms", query.since, query.until);
+        let sql = filter.sql("SELECT id, json FROM operator_commands", "id", query.order);
+        self.page(&sql, filter, query.limit, |row| {
+            let (id, json): (i64, String) = (row.get(0)?, row.get(1)?);
+            let command = from_json(&json);
+            Ok((id, command.map(|command| StoredOrder { id, command })))
         })
     }
 
@@ -334,6 +377,16 @@ impl Filter {
 
     pub(super) fn rule(&mut self, rule: &str, alert: &str, name: &str) {
         self.require(format!("? IN ({rule}, {alert})"), [Value::Text(name.to_owned())]);
+    }
+
+    /// Only orders that concern that rule: by its name, by all of them, by one of its decisions.
+    pub(super) fn concerns_rule(&mut self, name: &str) {
+        let alert = name.rsplit_once('/').map_or(name, |(_, alert)| alert);
+        let names_rule = "? IN (rule, alert) OR (rule IS NULL AND alert = ?)";
+        let all = "word IN ('silence', 'reset_breaker') AND rule IS NULL AND alert IS NULL";
+        let decided = "decision IN (SELECT id FROM decisions WHERE ? IN (rule, alert))";
+        let values = [name, alert, name].map(|text| Value::Text(text.to_owned()));
+        self.require(format!("({names_rule} OR ({all}) OR {decided})"), values);
     }
 
     /// ` WHERE …`, or nothing.

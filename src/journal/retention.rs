@@ -23,7 +23,15 @@ const STEP_PAGES: u32 = 256;
 /// Boots whose place in the kernel log is remembered.
 const BOOTS: u32 = 64;
 /// Tables with a time; the decisions' outcomes and assessments go with them.
-const TABLES: [&str; 4] = ["kernel_events", "decisions", "alerts", "notes"];
+const TABLES: [&str; 5] = ["kernel_events", "decisions", "alerts", "notes", "operator_commands"];
+
+/// Which rows of a table may go, for a WHERE: what a person ordered stays while it is in force.
+fn may_go(table: &str, now_ms: i64) -> String {
+    match table {
+        "operator_commands" => format!("until_ms <= {now_ms}"),
+        _ => "TRUE".to_owned(),
+    }
+}
 
 /// Does one step. Says whether there is more to do. `age_from_ms` is the instant from which age
 /// is counted, in milliseconds since 1970; `None` leaves age alone.
@@ -33,19 +41,20 @@ pub(super) fn step(
     age_from_ms: Option<i64>,
 ) -> Result<bool, Failure> {
     let failed = |error: rusqlite::Error| Failure::new("deleting old entries", &error);
+    let now_ms = age_from_ms.unwrap_or(0);
     if let Some(from) = age_from_ms {
         let age = i64::try_from(retention.max_age.as_millis()).unwrap_or(i64::MAX);
         let cutoff = from.saturating_sub(age);
         for table in TABLES {
-            if delete_oldest(connection, table, cutoff).map_err(failed)? > 0 {
+            if delete_oldest(connection, table, cutoff, now_ms).map_err(failed)? > 0 {
                 return Ok(true);
             }
         }
     }
     let pages = Pages::read(connection).map_err(failed)?;
     if pages.used_bytes() > retention.max_bytes
-        && let Some(table) = table_with_oldest(connection).map_err(failed)?
-        && delete_oldest(connection, table, i64::MAX).map_err(failed)? > 0
+        && let Some(table) = table_with_oldest(connection, now_ms).map_err(failed)?
+        && delete_oldest(connection, table, i64::MAX, now_ms).map_err(failed)? > 0
     {
         return Ok(true);
     }
@@ -77,12 +86,14 @@ impl Pages {
     }
 }
 
-fn table_with_oldest(connection: &Connection) -> rusqlite::Result<Option<&'static str>> {
+fn table_with_oldest(
+    connection: &Connection,
+    now_ms: i64,
+) -> rusqlite::Result<Option<&'static str>> {
     let mut oldest: Option<(i64, &'static str)> = None;
     for table in TABLES {
-        let first: Option<i64> =
-            connection
-                .query_row(&format!("SELECT min(utc_ms) FROM {table}"), [], |row| row.get(0))?;
+        let sql = format!("SELECT min(utc_ms) FROM {table} WHERE {}", may_go(table, now_ms));
+        let first: Option<i64> = connection.query_row(&sql, [], |row| row.get(0))?;
         if let Some(first) = first
             && oldest.is_none_or(|(least, _)| first < least)
         {
@@ -96,10 +107,13 @@ fn delete_oldest(
     connection: &mut Connection,
     table: &str,
     before_ms: i64,
+    now_ms: i64,
 ) -> rusqlite::Result<usize> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    let chosen =
-        format!("SELECT id FROM {table} WHERE utc_ms < ?1 ORDER BY utc_ms, id LIMIT {STEP_ROWS}");
+    let chosen = format!(
+        "SELECT id FROM {table} WHERE utc_ms < ?1 AND {} ORDER BY utc_ms, id LIMIT {STEP_ROWS}",
+        may_go(table, now_ms)
+    );
     if table == "decisions" {
         for belonging in ["outcomes", "assessments"] {
             let sql = format!("DELETE FROM {belonging} WHERE decision IN ({chosen})");
@@ -120,6 +134,11 @@ fn give_back(connection: &Connection) -> rusqlite::Result<()> {
             "DELETE FROM kernel_log_cursor WHERE id <=
              (SELECT id FROM kernel_log_cursor ORDER BY id DESC LIMIT 1 OFFSET {BOOTS})"
         ),
+        [],
+    )?;
+    connection.execute(
+        "DELETE FROM last_kernel_events
+         WHERE boot_id NOT IN (SELECT boot_id FROM kernel_log_cursor)",
         [],
     )?;
     for table in ["outcomes", "assessments"] {

@@ -1,12 +1,14 @@
 //! Entries into rows, and the few questions that a starting daemon has.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
+use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 
-use super::ResumePoint;
-use super::entry::{EventRow, Record};
+use super::entry::{EventRow, OperatorRow, Record};
 use super::file::Failure;
+use super::timeline::from_json;
+use super::{OperatorMemory, ResumePoint};
 
 /// Writes all of them in one transaction. `latest_ms` is the time of the newest entry so far, in
 /// milliseconds since 1970: events without a time of their own get it.
@@ -68,7 +70,58 @@ fn insert(
             let sql = "INSERT INTO notes (utc_ms, json) VALUES (?1, ?2)";
             execute(transaction, sql, params![utc_ms, json]).map_err(failed)
         }
+        Record::Operator(row) => {
+            *latest_ms = row.utc_ms;
+            insert_operator(transaction, row)
+        }
     }
+}
+
+fn insert_operator(transaction: &Transaction<'_>, row: &OperatorRow) -> Result<(), Failure> {
+    let failed = |error: rusqlite::Error| Failure::new("writing to the journal", &error);
+    let silence = row.silence.map(row_id).transpose()?;
+    let decision = row.decision.map(row_id).transpose()?;
+    execute(
+        transaction,
+        "INSERT INTO operator_commands
+         (utc_ms, word, silence, decision, rule, alert, until_ms, json)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+        params![
+            row.utc_ms,
+            row.word,
+            silence,
+            decision,
+            row.rule,
+            row.alert,
+            row.until_ms,
+            row.json
+        ],
+    )
+    .map_err(failed)?;
+    let sql = match row.word {
+        "silence" => {
+            "INSERT INTO meta (key, value) VALUES ('last_silence', ?1)
+             ON CONFLICT (key) DO UPDATE SET value = max(value, ?1)"
+        }
+        "end_silence" => {
+            "UPDATE operator_commands SET until_ms = 0 WHERE word = 'silence' AND silence = ?1"
+        }
+        _ => return Ok(()),
+    };
+    execute(transaction, sql, params![silence]).map_err(failed)
+}
+
+/// Takes a command back of which nobody learnt that it was written: whoever gave it has been told
+/// that it was not.
+pub(super) fn take_back(connection: &Connection, row: &OperatorRow) -> Result<(), Failure> {
+    let failed = |error: rusqlite::Error| Failure::new("taking a command back", &error);
+    let sql = "DELETE FROM operator_commands WHERE id =
+        (SELECT max(id) FROM operator_commands WHERE utc_ms = ?1 AND json = ?2)";
+    connection
+        .prepare_cached(sql)
+        .and_then(|mut delete| delete.execute(params![row.utc_ms, row.json]))
+        .map_err(failed)?;
+    Ok(())
 }
 
 fn insert_event(
@@ -82,6 +135,12 @@ fn insert_event(
         "INSERT INTO kernel_events (boot_id, seq, utc_ms, kind, json) VALUES (?1, ?2, ?3, ?4, ?5)
          ON CONFLICT (boot_id, seq) DO NOTHING",
         params![boot_id, event.seq.map(u64::cast_signed), utc_ms, event.kind, event.json],
+    )?;
+    execute(
+        transaction,
+        "INSERT INTO last_kernel_events (boot_id, kind, utc_ms) VALUES (?1, ?2, ?3)
+         ON CONFLICT (boot_id, kind) DO UPDATE SET utc_ms = max(utc_ms, ?3)",
+        params![boot_id, event.kind, utc_ms],
     )
 }
 
@@ -147,8 +206,48 @@ fn execute(
 }
 
 fn row_id(decision: u64) -> Result<i64, Failure> {
-    i64::try_from(decision)
-        .map_err(|_| Failure::Refused(format!("decision number {decision} is too large")))
+    i64::try_from(decision).map_err(|_| Failure::Refused(format!("number {decision} is too large")))
+}
+
+/// More breaker resets than these are of no use to anybody.
+const MOST_RESETS: u32 = 1000;
+
+/// What is in force of what people ordered, the oldest first.
+pub(super) fn operator_memory(
+    connection: &Connection,
+    now_ms: i64,
+) -> Result<OperatorMemory, Failure> {
+    let failed = |error: rusqlite::Error| Failure::new("reading what people ordered", &error);
+    let sql = format!(
+        "SELECT id, json FROM operator_commands
+         WHERE word IN ('silence', 'approve') AND until_ms > ?1
+         UNION ALL
+         SELECT id, json FROM
+         (SELECT id, json FROM operator_commands WHERE word = 'reset_breaker'
+          ORDER BY id DESC LIMIT {MOST_RESETS})
+         ORDER BY id"
+    );
+    let rows: Vec<String> = connection
+        .prepare(&sql)
+        .and_then(|mut select| select.query_map([now_ms], |row| row.get(1))?.collect())
+        .map_err(failed)?;
+    // An order that this program does not understand may forbid anything.
+    let commands = rows
+        .iter()
+        .map(|json| {
+            from_json(json).ok_or_else(|| {
+                Failure::Later(format!("an order in the journal is not understood: {json}"))
+            })
+        })
+        .collect::<Result<Vec<_>, _>>()?;
+    let last_silence = connection
+        .query_row("SELECT value FROM meta WHERE key = 'last_silence'", [], |row| {
+            row.get(0).map(i64::cast_unsigned)
+        })
+        .optional()
+        .map_err(failed)?
+        .unwrap_or_default();
+    Ok(OperatorMemory { commands, last_silence })
 }
 
 /// The number of the newest decision ever stored; 0 if there was none.
@@ -226,5 +325,21 @@ pub(super) fn resume_point(
                 .collect()
         })
         .map_err(failed)?;
-    Ok(Some(ResumePoint { resume_seq: place.cast_unsigned(), known }))
+    let last_events = last_events(connection, boot_id).map_err(failed)?;
+    Ok(Some(ResumePoint { resume_seq: place.cast_unsigned(), known, last_events }))
+}
+
+fn last_events(
+    connection: &Connection,
+    boot_id: &str,
+) -> rusqlite::Result<BTreeMap<String, Timestamp>> {
+    let sql = "SELECT kind, utc_ms FROM last_kernel_events WHERE boot_id = ?1";
+    let mut select = connection.prepare(sql)?;
+    let rows = select.query_map([boot_id], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let mut last = BTreeMap::new();
+    for row in rows {
+        let (kind, utc_ms): (String, i64) = row?;
+        last.extend(Timestamp::from_millisecond(utc_ms).ok().map(|utc| (kind, utc)));
+    }
+    Ok(last)
 }

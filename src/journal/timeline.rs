@@ -8,8 +8,9 @@ use rusqlite::{OptionalExtension, Row, params_from_iter};
 use serde::de::DeserializeOwned;
 
 use super::Note;
+use super::file::WITH_OPERATOR;
 use super::reader::{Filter, JournalReader, ReadError, StoredEvent};
-use crate::model::{AlertChange, Assessment, Decision, KernelEvent, Outcome};
+use crate::model::{AlertChange, Assessment, Decision, KernelEvent, OperatorCommand, Outcome};
 
 /// Which entries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -46,19 +47,22 @@ pub enum TimelineItem {
     Alert(AlertChange),
     /// A note.
     Note(Note),
+    /// What a person ordered.
+    Operator(OperatorCommand),
     /// A row that this program does not understand.
     Unreadable,
 }
 
 impl TimelineItem {
     /// The kinds beside those of kernel events.
-    pub const KINDS: [&'static str; 4] = ["decision", "outcome", "alert", "note"];
+    pub const KINDS: [&'static str; 5] = ["decision", "outcome", "alert", "note", "operator"];
 }
 
 /// The parts of the timeline, in the order of cause and effect for what happened within one
 /// millisecond: kind, columns, table.
-const PARTS: [(&str, &str, &str); 5] = [
+const PARTS: [(&str, &str, &str); 6] = [
     ("event", "id, utc_ms, boot_id AS beside, json, NULL AS assessment", "kernel_events"),
+    ("operator", "id, utc_ms, NULL AS beside, json, NULL AS assessment", "operator_commands"),
     ("alert", "id, utc_ms, NULL AS beside, json, NULL AS assessment", "alerts"),
     ("decision", "id, utc_ms, NULL AS beside, json, NULL AS assessment", "decisions"),
     (
@@ -118,7 +122,7 @@ impl JournalReader {
         after: Option<Place>,
         limit: usize,
     ) -> rusqlite::Result<Vec<(Place, TimelineItem)>> {
-        let Some((sql, mut values)) = query.sql(after) else { return Ok(Vec::new()) };
+        let Some((sql, mut values)) = query.sql(after, self.format) else { return Ok(Vec::new()) };
         values.push(integer(limit));
         self.connection
             .prepare(&format!("{sql} ORDER BY utc_ms, rank, id LIMIT ?"))?
@@ -132,7 +136,7 @@ impl JournalReader {
         query: &TimelineQuery,
         count: usize,
     ) -> rusqlite::Result<Option<Place>> {
-        let Some((sql, mut values)) = query.sql(None) else { return Ok(None) };
+        let Some((sql, mut values)) = query.sql(None, self.format) else { return Ok(None) };
         values.push(integer(count));
         self.connection
             .prepare(&format!("{sql} ORDER BY utc_ms DESC, rank DESC, id DESC LIMIT 1 OFFSET ?"))?
@@ -170,11 +174,12 @@ impl TimelineQuery {
     /// Everything that matches beyond that place, unsorted; `None` if nothing can match. Sorting
     /// must be appended to the whole: then SQLite merges the tables' time indices, and reads no
     /// more rows than it returns.
-    fn sql(&self, after: Option<Place>) -> Option<(String, Vec<Value>)> {
+    fn sql(&self, after: Option<Place>, format: i64) -> Option<(String, Vec<Value>)> {
         let mut parts = Vec::new();
         let mut values = Vec::new();
         for (rank, (kind, columns, table)) in PARTS.iter().enumerate() {
-            let Some(mut filter) = self.filter(kind) else { continue };
+            let is_there = *kind != "operator" || format >= WITH_OPERATOR;
+            let Some(mut filter) = self.filter(kind).filter(|_| is_there) else { continue };
             if let Some(place) = after {
                 place.go_on(&mut filter, kind, rank);
             }
@@ -209,6 +214,11 @@ impl TimelineQuery {
             }
             "note" if self.rule.is_some() => return None,
             "note" => {}
+            "operator" => {
+                if let Some(name) = &self.rule {
+                    filter.concerns_rule(name);
+                }
+            }
             "outcome" => of_rule(&mut filter, "d.rule", "d.alert"),
             _ => of_rule(&mut filter, "rule", "alert"),
         }
@@ -236,6 +246,7 @@ fn item(row: &Row<'_>) -> rusqlite::Result<TimelineItem> {
             assessment: assessment.and_then(|json| from_json(&json)),
         }),
         Some("alert") => from_json(&json).map(TimelineItem::Alert),
+        Some("operator") => from_json(&json).map(TimelineItem::Operator),
         Some("note") => from_json(&json).map(TimelineItem::Note),
         _ => None,
     };

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 
+use super::entry::Record;
 use super::file::{self, DirectoryLock, Failure};
 use super::queue::{Question, Queue, Queued, Work};
 use super::retention::{self, Retention};
@@ -100,7 +101,7 @@ impl Writer {
     fn write(&mut self, mut batch: Vec<Queued>) -> Vec<Queued> {
         let failure = match self.try_write(&batch) {
             Ok(()) => {
-                batch.iter_mut().for_each(|queued| answer_intent(queued, Ok(())));
+                batch.iter_mut().for_each(|queued| self.confirm(queued));
                 return Vec::new();
             }
             Err(Failure::Refused(_)) if batch.len() > 1 => return self.write_singly(batch),
@@ -120,7 +121,25 @@ impl Writer {
         for queued in &mut batch {
             answer_intent(queued, Err(JournalError::Down(self.health.reason())));
         }
+        batch.retain(|queued| !queued.record.is_nothing_if_late());
         batch
+    }
+
+    fn confirm(&mut self, queued: &mut Queued) {
+        let heard = answer_intent(queued, Ok(()));
+        let (Record::Operator(row), Some(connection)) = (&queued.record, &self.connection) else {
+            return;
+        };
+        if heard || !queued.record.is_nothing_if_late() {
+            return;
+        }
+        match rows::take_back(connection, row) {
+            Ok(()) => tracing::warn!("an approval came too late to the disk, and is taken back"),
+            Err(failure) => {
+                let reason = failure.text();
+                tracing::error!(reason, "an approval that came too late is in the journal");
+            }
+        }
     }
 
     fn write_singly(&mut self, batch: Vec<Queued>) -> Vec<Queued> {
@@ -249,13 +268,19 @@ impl Writer {
                 &to,
                 connection.ok_or_else(down).and_then(|open| rows::last_boot(open).map_err(told)),
             ),
+            Question::Operator(now_ms, to) => reply(
+                &to,
+                connection
+                    .ok_or_else(down)
+                    .and_then(|open| rows::operator_memory(open, now_ms).map_err(told)),
+            ),
             Question::FirstOfBoot(boot_id, next, to) => reply(
                 &to,
                 connection
                     .ok_or_else(down)
                     .and_then(|open| rows::first_of_boot(open, &boot_id, next).map_err(told)),
             ),
-        }
+        };
     }
 
     /// One step of deleting what is too old or too much, when it is time.
@@ -312,15 +337,16 @@ impl Drop for Writer {
     }
 }
 
-fn answer_intent(queued: &mut Queued, answer: Result<(), JournalError>) {
-    if let Some(receipt) = queued.receipt.take() {
-        reply(&receipt, answer);
-    }
+/// Returns whether somebody has the answer.
+fn answer_intent(queued: &mut Queued, answer: Result<(), JournalError>) -> bool {
+    queued.receipt.take().is_some_and(|receipt| reply(&receipt, answer))
 }
 
 /// Whoever asked may have stopped waiting.
-fn reply<T>(to: &SyncSender<T>, answer: T) {
-    if to.try_send(answer).is_err() {
+fn reply<T>(to: &SyncSender<T>, answer: T) -> bool {
+    let heard = to.try_send(answer).is_ok();
+    if !heard {
         tracing::debug!("nobody waits for the journal's answer any more");
     }
+    heard
 }

@@ -43,9 +43,18 @@ pub struct AlertChange {
     pub from: AlertState,
     /// The state now.
     pub to: AlertState,
-    /// The expression's last value.
-    #[serde(with = "as_number")]
+    /// The expression's value; `Unsupported`, and not in JSON, where it yields none any more: at
+    /// the change to inactive.
+    #[serde(with = "as_number", default = "no_value", skip_serializing_if = "is_no_value")]
     pub value: Reading<f64>,
     /// Annotations after templating, for people.
     pub annotations: BTreeMap<Arc<str>, String>,
+}
+
+fn no_value() -> Reading<f64> {
+    Reading::Unsupported
+}
+
+fn is_no_value(value: &Reading<f64>) -> bool {
+    *value == Reading::Unsupported
 }

@@ -77,6 +77,13 @@ pub enum Action {
     },
     /// Write to `vm.compact_memory`.
     CompactMemory,
+    /// Take memory back from a control group.
+    Reclaim {
+        /// Its path below the root of its hierarchy; in a rule file perhaps a template.
+        cgroup: String,
+        /// How much.
+        bytes: u64,
+    },
     /// A line in the log and in the journal.
     Notify {
         /// The line.
@@ -90,6 +97,7 @@ impl Action {
         match self {
             Self::DropCaches { .. } => "drop_caches",
             Self::CompactMemory => "compact_memory",
+            Self::Reclaim { .. } => "reclaim",
             Self::Notify { .. } => "notify",
         }
     }
@@ -99,15 +107,16 @@ impl Action {
         matches!(self, Self::Notify { .. })
     }
 
-    /// What it works on.
+    /// What it works on, whether or not there is such a thing.
     pub fn target(&self) -> Target {
         match self {
+            Self::Reclaim { cgroup, .. } => Target::Cgroup { path: Arc::from(cgroup.as_str()) },
             Self::DropCaches { .. } | Self::CompactMemory | Self::Notify { .. } => Target::Node,
         }
     }
 
     /// All names, for series that start at 0.
-    pub const NAMES: [&'static str; 3] = ["drop_caches", "compact_memory", "notify"];
+    pub const NAMES: [&'static str; 4] = ["drop_caches", "compact_memory", "reclaim", "notify"];
 }
 
 impl fmt::Display for Action {
@@ -121,6 +130,7 @@ impl fmt::Display for Action {
                 write!(f, "drop_caches {what}{}", if *sync { " after sync" } else { "" })
             }
             Self::CompactMemory => f.write_str("compact_memory"),
+            Self::Reclaim { cgroup, bytes } => write!(f, "reclaim {bytes} bytes from {cgroup}"),
             Self::Notify { message } => write!(f, "notify {message:?}"),
         }
     }
@@ -154,6 +164,8 @@ pub enum HoldReason {
     Maintenance,
     /// This remedy has missed its aim too often.
     BreakerOpen,
+    /// The alert names no target, or nothing that could be one.
+    NoTarget,
     /// The target is protected, or it cannot be told whether it is.
     Protected,
     /// The budget of all actions together is used up.
@@ -164,7 +176,7 @@ pub enum HoldReason {
 
 impl HoldReason {
     /// All reasons.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Cooldown,
         Self::Budget,
         Self::Busy,
@@ -177,6 +189,7 @@ impl HoldReason {
         Self::Inhibited,
         Self::Maintenance,
         Self::BreakerOpen,
+        Self::NoTarget,
         Self::Protected,
         Self::GlobalBudget,
         Self::Approval,
@@ -197,9 +210,39 @@ impl HoldReason {
             Self::Inhibited => "inhibited",
             Self::Maintenance => "maintenance",
             Self::BreakerOpen => "breaker_open",
+            Self::NoTarget => "no_target",
             Self::Protected => "protected",
             Self::GlobalBudget => "global_budget",
             Self::Approval => "approval",
+        }
+    }
+}
+
+impl HoldReason {
+    /// What it says, for people.
+    pub fn meaning(self) -> &'static str {
+        match self {
+            Self::Cooldown => "the remedy's last round ended less than its cooldown ago",
+            Self::Budget => "the remedy's at_most is used up",
+            Self::Busy => "another action is under way: one at a time on a node",
+            Self::AimMet => "the aim is met already",
+            Self::Unknown => {
+                "whether the rule or its aim holds cannot be told: a source is failing"
+            }
+            Self::StepsExhausted => "every step has been tried and the aim is still missed",
+            Self::Paused => "a person has paused the program, or that cannot be told",
+            Self::JournalUnreadable => {
+                "what earlier runs did is not known: the journal cannot be read, or was lost so \
+                 lately that it would matter"
+            }
+            Self::Silenced => "a person has silenced the rule",
+            Self::Inhibited => "a rule of inhibited_by fires, or cannot be judged",
+            Self::Maintenance => "no window of only_in is open, or one of never_in is",
+            Self::BreakerOpen => "the remedy has missed its aim too often in a row (breaker)",
+            Self::NoTarget => "the alert names no target, or nothing that could be one",
+            Self::Protected => "the target is protected, or it cannot be told whether it is",
+            Self::GlobalBudget => "guard_rails.budget of all remedies together is used up",
+            Self::Approval => "a person must approve (require_approval), and has not",
         }
     }
 }

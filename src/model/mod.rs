@@ -21,7 +21,7 @@ pub use decision::{
 pub use event::{Event, KernelEvent, KillerDaemon, OomConstraint, Pool, Recovery};
 pub use moment::Moment;
 pub use observation::{KernelRecord, Observation, Readings, Source};
-pub use operator::{OperatorCommand, OperatorOrder, Pause, RuleSelector};
+pub use operator::{OperatorCommand, OperatorOrder, Pause, RuleSelector, author};
 pub use past::{Asked, Past, PastAct};
 pub use reading::{Reading, as_number};
 pub use series::{METRICS, Metric, MetricKind, Schema, SeriesKey, metric};

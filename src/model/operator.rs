@@ -53,6 +53,18 @@ pub enum OperatorOrder {
     },
 }
 
+impl OperatorOrder {
+    /// The name in JSON.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Silence { .. } => "silence",
+            Self::EndSilence { .. } => "end_silence",
+            Self::Approve { .. } => "approve",
+            Self::ResetBreaker { .. } => "reset_breaker",
+        }
+    }
+}
+
 /// Which rules a person means.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -73,6 +85,15 @@ impl RuleSelector {
             Self::Alert(alert) => *alert == rule.alert,
             Self::Rule(selected) => selected == rule,
         }
+    }
+}
+
+/// Who somebody is, in words: the name that they give, and what the kernel knows of them.
+pub fn author(name: Option<&str>, user: Option<&str>, uid: u32) -> String {
+    match (name, user) {
+        (Some(name), Some(user)) if name != user => format!("{name} ({user}, uid {uid})"),
+        (Some(name), _) | (None, Some(name)) => format!("{name} (uid {uid})"),
+        (None, None) => format!("uid {uid}"),
     }
 }
 

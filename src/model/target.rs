@@ -5,6 +5,9 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+/// PATH_MAX.
+const LONGEST_PATH: usize = 4096;
+
 /// What an action works on, as exactly as the executor needs it: it verifies, and never chooses.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
@@ -17,6 +20,18 @@ pub enum Target {
         /// Below the root of the hierarchy: `/system.slice/vllm.service`.
         path: Arc<str>,
     },
+}
+
+impl Target {
+    /// Whether a text can be a control group's path: from the root of its hierarchy, and never out
+    /// of it.
+    pub fn is_cgroup_path(path: &str) -> bool {
+        let Some(below) = path.strip_prefix('/') else { return false };
+        let is_name = |part: &str| !matches!(part, "" | "." | "..");
+        path.len() <= LONGEST_PATH
+            && !path.chars().any(char::is_control)
+            && (below.is_empty() || below.split('/').all(is_name))
+    }
 }
 
 impl fmt::Display for Target {

@@ -170,7 +170,11 @@ impl Alert {
             from,
             to: self.state,
             at,
-            value: Reading::Value(self.value),
+            // The expression yields no value for an alert that has ended; the last one is history.
+            value: match self.state {
+                AlertState::Inactive => Reading::Unsupported,
+                AlertState::Pending | AlertState::Firing => Reading::Value(self.value),
+            },
             annotations: self.annotations.iter().cloned().collect(),
         }
     }

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use jiff::Timestamp;
+
 use super::guard::Guard;
 use super::store::{SeriesId, SeriesStore};
 use crate::model::{
@@ -10,7 +12,7 @@ use crate::model::{
 };
 
 /// A place in [`Counters`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Cell(usize);
 
 /// Every own series with its current value. Counters start at 0, so that a first event is an
@@ -18,16 +20,19 @@ pub(super) struct Cell(usize);
 #[derive(Debug)]
 pub(super) struct Counters {
     cells: Vec<(SeriesId, Reading<f64>)>,
-    /// So many of the first cells tell of the kernel log.
-    of_kernel_log: usize,
-    /// The kernel log cannot be read: what it would have told is not known.
-    is_blind: bool,
     places: BTreeMap<SeriesKey, Cell>,
     records: Cell,
     records_lost: Cell,
     records_malformed: Cell,
     records_userspace: Cell,
     events: [Cell; KernelEvent::KINDS.len()],
+    last_events: [Cell; KernelEvent::KINDS.len()],
+    /// How many of `cells`, the first ones, the kernel log feeds.
+    of_kernel_log: usize,
+    /// Whether anything reads the kernel log. If not, nobody knows what it would have counted.
+    kernel_log_is_read: bool,
+    /// What was counted in this step and happened earlier, by its instant on the time line.
+    late: Vec<(Cell, i64)>,
     guard: GuardCells,
 }
 
@@ -44,26 +49,22 @@ impl Counters {
     pub(super) fn new(store: &mut SeriesStore) -> Self {
         let mut counters = Self {
             cells: Vec::new(),
-            of_kernel_log: 0,
-            is_blind: false,
             places: BTreeMap::new(),
             records: Cell(0),
             records_lost: Cell(0),
             records_malformed: Cell(0),
             records_userspace: Cell(0),
             events: [Cell(0); KernelEvent::KINDS.len()],
+            last_events: [Cell(0); KernelEvent::KINDS.len()],
+            of_kernel_log: 0,
+            kernel_log_is_read: true,
+            late: Vec::new(),
             guard: GuardCells {
                 paused: Cell(0),
                 restored: Cell(0),
                 silences: Cell(0),
                 budget_left: Cell(0),
             },
-        };
-        counters.guard = GuardCells {
-            paused: counters.plain(store, "uma_paused"),
-            restored: counters.plain(store, "uma_guard_rails_restored"),
-            silences: counters.plain(store, "uma_silences"),
-            budget_left: counters.plain(store, "uma_action_budget_left"),
         };
         counters.records = counters.plain(store, "uma_kernel_log_records_total");
         counters.records_lost = counters.plain(store, "uma_kernel_log_lost_records_total");
@@ -74,8 +75,16 @@ impl Counters {
         for (position, kind) in KernelEvent::KINDS.iter().enumerate() {
             let key = SeriesKey::new("uma_kernel_events_total", &[("event", kind)]);
             counters.events[position] = counters.cell(store, &key);
+            let key = SeriesKey::new("uma_kernel_event_last_timestamp_seconds", &[("event", kind)]);
+            counters.last_events[position] = counters.cell(store, &key);
         }
         counters.of_kernel_log = counters.cells.len();
+        counters.guard = GuardCells {
+            paused: counters.plain(store, "uma_paused"),
+            restored: counters.plain(store, "uma_guard_rails_restored"),
+            silences: counters.plain(store, "uma_silences"),
+            budget_left: counters.plain(store, "uma_action_budget_left"),
+        };
         for action in Action::NAMES {
             for outcome in OutcomeResult::NAMES {
                 counters.cell(store, &outcome_key(action, outcome));
@@ -123,18 +132,31 @@ impl Counters {
         }
     }
 
-    /// Whether the kernel log can be read.
-    pub(super) fn set_kernel_log(&mut self, is_up: bool) {
-        self.is_blind = !is_up;
-    }
-
-    pub(super) fn count_record(&mut self, from_kernel: bool) {
-        self.add(self.records, 1.0);
-        if !from_kernel {
-            self.add(self.records_userspace, 1.0);
+    /// Whether anything reads the kernel log from now on. When it is read again, the counters begin
+    /// before what comes now.
+    pub(super) fn set_kernel_log_is_read(
+        &mut self,
+        is_read: bool,
+        at: Moment,
+        store: &mut SeriesStore,
+    ) {
+        let was_read = std::mem::replace(&mut self.kernel_log_is_read, is_read);
+        if is_read && !was_read {
+            for (id, reading) in &self.cells[..self.of_kernel_log] {
+                store.append(*id, at.timeline_ms() - 1, *reading);
+            }
         }
     }
 
+    /// Counts a record; `late_ms` is its instant if rules shall not take it for news.
+    pub(super) fn count_record(&mut self, from_kernel: bool, late_ms: Option<i64>) {
+        self.count(self.records, late_ms);
+        if !from_kernel {
+            self.count(self.records_userspace, late_ms);
+        }
+    }
+
+    /// That records were lost is known only now, so it is always news.
     #[expect(clippy::cast_precision_loss, reason = "exact up to 2^53 lost records")]
     pub(super) fn count_lost_records(&mut self, lost: u64) {
         self.add(self.records_lost, lost as f64);
@@ -144,10 +166,39 @@ impl Counters {
         self.add(self.records_malformed, 1.0);
     }
 
-    pub(super) fn count_event(&mut self, event: &KernelEvent) {
-        let kind = event.kind();
-        if let Some(position) = KernelEvent::KINDS.iter().position(|known| *known == kind) {
-            self.add(self.events[position], 1.0);
+    /// Counts an event that happened at `utc`; `late_ms` is its instant if rules shall not take it
+    /// for news.
+    pub(super) fn count_event(&mut self, kind: &str, utc: Timestamp, late_ms: Option<i64>) {
+        if let Some(position) = place_of(kind) {
+            self.count(self.events[position], late_ms);
+            self.note_event(kind, utc);
+        }
+    }
+
+    /// An event of that kind has happened then; an earlier run may have counted it.
+    pub(super) fn note_event(&mut self, kind: &str, utc: Timestamp) {
+        let Some(position) = place_of(kind) else { return };
+        let cell = self.last_events[position];
+        let seconds = utc.as_millisecond() as f64 / 1000.0;
+        if let Some((_, Reading::Value(last))) = self.cells.get_mut(cell.0) {
+            *last = last.max(seconds);
+        }
+    }
+
+    fn count(&mut self, cell: Cell, late_ms: Option<i64>) {
+        self.add(cell, 1.0);
+        self.late.extend(late_ms.map(|late_ms| (cell, late_ms)));
+    }
+
+    /// Puts what was counted late where it happened, so that it is no increase now.
+    pub(super) fn settle_late(&mut self, store: &mut SeriesStore) {
+        let mut late = std::mem::take(&mut self.late);
+        late.sort_unstable();
+        for of_cell in late.chunk_by(|one, other| one.0 == other.0) {
+            let since_ms: Vec<i64> = of_cell.iter().map(|(_, since_ms)| *since_ms).collect();
+            if let Some((id, _)) = of_cell.first().and_then(|(cell, _)| self.cells.get(cell.0)) {
+                store.raise(*id, &since_ms);
+            }
         }
     }
 
@@ -192,7 +243,7 @@ impl Counters {
     /// Shows every value to exports. Between samples the past is left alone: a storm in the kernel
     /// log shall not fill the windows that rules look back through.
     pub(super) fn show(&self, store: &mut SeriesStore) {
-        for (id, reading) in self.told() {
+        for (id, reading) in self.readings() {
             store.show(id, reading);
         }
     }
@@ -200,18 +251,21 @@ impl Counters {
     /// Writes every value into the store, for rules and exports to read.
     pub(super) fn publish(&self, at: Moment, store: &mut SeriesStore) {
         let at_ms = at.timeline_ms();
-        for (id, reading) in self.told() {
+        for (id, reading) in self.readings() {
             store.append(id, at_ms, reading);
         }
     }
 
-    /// Every value; a count that may have missed something is none.
-    fn told(&self) -> impl Iterator<Item = (SeriesId, Reading<f64>)> {
-        let missed = if self.is_blind { self.of_kernel_log } else { 0 };
-        self.cells.iter().enumerate().map(move |(position, (id, reading))| {
-            (*id, if position < missed { Reading::Failed } else { *reading })
+    fn readings(&self) -> impl Iterator<Item = (SeriesId, Reading<f64>)> {
+        let unknown = if self.kernel_log_is_read { 0 } else { self.of_kernel_log };
+        self.cells.iter().enumerate().map(move |(place, (id, reading))| {
+            (*id, if place < unknown { Reading::Failed } else { *reading })
         })
     }
+}
+
+fn place_of(kind: &str) -> Option<usize> {
+    KernelEvent::KINDS.iter().position(|known| *known == kind)
 }
 
 fn decision_key(rule: &RuleId, verdict: Verdict) -> SeriesKey {

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use super::promql::{EvalTime, Evaluated, Expr, Labels, Sample, Value};
 use super::rule::Rule;
-use super::store::SeriesStore;
-use crate::model::Evidence;
+use super::store::{SeriesId, SeriesStore};
+use crate::model::{Evidence, Moment, Reading};
 
 /// Bound on what one decision names.
 const MOST_SERIES: usize = 24;
@@ -18,20 +19,65 @@ pub(super) fn reads(rule: &Rule) -> Vec<(Arc<str>, i64)> {
     reads
 }
 
-/// The present value of every series that the rule's expression and aim name.
-pub(super) fn evidence(rule: &Rule, store: &SeriesStore) -> Vec<Evidence> {
-    let mut ids = rule.expr.expr.series(store);
-    if let Some(aim) = rule.remedy.as_ref().and_then(|remedy| remedy.aim.as_ref()) {
-        ids.extend(aim.expr.series(store));
-    }
+/// The present value of the series that the rule's expression and aim name. Where the expression
+/// yields samples, a selector stands for those of its series that they can have come from: which
+/// have the same value of each label that both bear. Where it cannot be told, what is missing comes
+/// first.
+pub(super) fn evidence(rule: &Rule, at: Moment, store: &SeriesStore) -> Vec<Evidence> {
+    let at = EvalTime { timeline_ms: at.timeline_ms(), utc_ms: at.utc_ms() };
+    let result = rule.expr.expr.evaluate(store, at);
+    let samples = match &result {
+        Ok(Evaluated::Known(Value::Vector(samples))) => samples.as_slice(),
+        Ok(Evaluated::Known(Value::Scalar(_)) | Evaluated::Unknown(_)) | Err(_) => &[],
+    };
+    let mut ids: Vec<SeriesId> = exprs(rule)
+        .flat_map(|expr| expr.selected(store))
+        .flat_map(|selected| led_to(selected, samples, store))
+        .collect();
     ids.sort_unstable();
     ids.dedup();
-    let keys = store.keys();
-    ids.into_iter()
-        .take(MOST_SERIES)
-        .filter_map(|id| {
-            let key = keys.get(id.0 as usize)?;
-            Some(Evidence { series: key.to_string(), value: store.latest(id) })
-        })
-        .collect()
+    if matches!(result, Ok(Evaluated::Unknown(_))) {
+        ids.sort_by_key(|id| matches!(store.latest(*id), Reading::Value(_)));
+    }
+    ids.into_iter().take(MOST_SERIES).filter_map(|id| present(id, store)).collect()
+}
+
+/// The present value of the series that are named already: what an action has changed is told by
+/// the same ones.
+pub(super) fn again(before: &[Evidence], rule: &Rule, store: &SeriesStore) -> Vec<Evidence> {
+    let mut ids: Vec<SeriesId> =
+        exprs(rule).flat_map(|expr| expr.selected(store)).flatten().collect();
+    ids.sort_unstable();
+    ids.dedup();
+    let now: Vec<Evidence> = ids.into_iter().filter_map(|id| present(id, store)).collect();
+    let same = |before: &Evidence| now.iter().find(|now| now.series == before.series).cloned();
+    before.iter().filter_map(same).collect()
+}
+
+fn exprs(rule: &Rule) -> impl Iterator<Item = &Expr> {
+    let aim = rule.remedy.as_ref().and_then(|remedy| remedy.aim.as_ref());
+    [Some(&rule.expr), aim].into_iter().flatten().map(|query| &query.expr)
+}
+
+/// Those of a selector's series that the samples can have come from; all, if none can.
+fn led_to(selected: Vec<SeriesId>, samples: &[Sample], store: &SeriesStore) -> Vec<SeriesId> {
+    let agrees = |id: &SeriesId| {
+        let key = store.key(*id);
+        key.is_some_and(|key| samples.iter().any(|sample| agree(&key.labels, &sample.labels)))
+    };
+    let led: Vec<SeriesId> = selected.iter().copied().filter(agrees).collect();
+    if led.is_empty() { selected } else { led }
+}
+
+/// Whether no label that both bear differs.
+fn agree(one: &Labels, other: &Labels) -> bool {
+    let differs = |name: &str, value: &str| {
+        other.iter().any(|(known, other)| **known == *name && **other != *value)
+    };
+    !one.iter().any(|(name, value)| differs(name, value))
+}
+
+fn present(id: SeriesId, store: &SeriesStore) -> Option<Evidence> {
+    let series = store.key(id)?.to_string();
+    Some(Evidence { series, value: store.latest(id) })
 }

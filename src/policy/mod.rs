@@ -18,9 +18,11 @@ pub mod template;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
+
+use jiff::Timestamp;
 
 use crate::model::{
     AlertChange, Assessment, Decision, DecisionId, Event, KernelRecord, Mode, Moment, Observation,
@@ -34,6 +36,19 @@ use rule::RuleSet;
 use sources::SourceTable;
 use status::Status;
 use store::SeriesStore;
+
+/// What the kernel log told longer ago than this is old when it is read: it is counted where it
+/// happened, and no rule takes it for news. A restart takes a supervisor from a tenth of a second
+/// to half a minute, and rules for events look back about as long: what happens meanwhile is still
+/// worth acting on, and a minute leaves room for both. After that nobody is helped by dropping
+/// caches for an allocation that failed then.
+const OLD_AFTER: Duration = Duration::from_secs(60);
+
+/// How long ago that was, if it is old at `now`.
+pub fn old_by(utc: Timestamp, now: Moment) -> Option<Duration> {
+    let age = Duration::try_from(now.utc.duration_since(utc)).ok()?;
+    (age > OLD_AFTER).then_some(age)
+}
 
 /// Rules are judged with readings that are no older. Sampling never pauses for so long, but the
 /// machine may: after a suspend the first thing seen may be a line of the kernel log.
@@ -195,18 +210,21 @@ impl Policy {
             step.events.retain(|event| event.seq.is_none_or(|seq| !known.contains(&seq)));
         }
         for event in &step.events {
-            self.counters.count_event(&event.kind);
+            let utc = event.utc.unwrap_or(at.utc);
+            self.counters.count_event(event.kind.kind(), utc, late_ms(utc, at));
         }
+        self.counters.settle_late(&mut self.store);
         if self.sources.memory_measured().is_none() {
             return step;
         }
+        self.guard.advance(at);
+        self.counters.set_guard(&self.guard, self.mode, at);
         let sampled = seen.iter().any(|seen| matches!(seen, Observation::Readings(_)));
         if sampled || self.groups.iter().any(|group| group.due() <= at.uptime) {
             self.counters.publish(at, &mut self.store);
         } else {
             self.counters.show(&mut self.store);
         }
-        self.guard.advance(at);
         let evaluated = self.has_measured(at) && self.evaluate(at, &mut step);
         for decision in &step.decisions {
             self.counters.count_decision(decision, &mut self.store);
@@ -238,6 +256,14 @@ impl Policy {
     /// cooldowns, budgets, breakers, silences and approvals outlive restarts and reboots.
     pub fn resume(&mut self, at: Moment, past: &Past) {
         self.guard.restore(past, at);
+    }
+
+    /// Earlier runs in this boot have seen these kinds of events, each last then: what holds until
+    /// a reboot outlives a restart.
+    pub fn resume_events(&mut self, last: &BTreeMap<String, Timestamp>) {
+        for (kind, utc) in last {
+            self.counters.note_event(kind, *utc);
+        }
     }
 
     /// How long the caller may wait before the next step without keeping back an unfinished trace.
@@ -284,10 +310,11 @@ impl Policy {
             Observation::KernelRecordsLost(lost) => self.counters.count_lost_records(*lost),
             Observation::KernelRecordMalformed => self.counters.count_malformed_record(),
             Observation::Readings(readings) => {
-                self.sources.take(at, readings, &mut self.store);
                 if readings.source == Source::KernelLog {
-                    self.counters.set_kernel_log(readings.error.is_none());
+                    let is_read = readings.error.is_none();
+                    self.counters.set_kernel_log_is_read(is_read, at, &mut self.store);
                 }
+                self.sources.take(at, readings, &mut self.store);
             }
             Observation::Sample { series, value } => {
                 let id = self.store.declare(series);
@@ -303,7 +330,8 @@ impl Policy {
     /// Returns when the record was written, on the uptime clock.
     fn observe_record(&mut self, at: Moment, record: &KernelRecord, step: &mut Step) -> Duration {
         let from_kernel = record.facility == 0;
-        self.counters.count_record(from_kernel);
+        self.counters.set_kernel_log_is_read(true, at, &mut self.store);
+        self.counters.count_record(from_kernel, late_ms(record.utc, at));
         // A record of the backlog is as old as its wall time says.
         let age = Duration::try_from(at.utc.duration_since(record.utc)).unwrap_or_default();
         let written = at.uptime.saturating_sub(age);
@@ -372,4 +400,10 @@ impl Policy {
                 self.groups.iter_mut().flat_map(|group| group.statuses(mode)).collect();
         }
     }
+}
+
+/// Where on the time line that was, if it is old.
+fn late_ms(utc: Timestamp, at: Moment) -> Option<i64> {
+    let age = i64::try_from(old_by(utc, at)?.as_millis()).unwrap_or(i64::MAX);
+    Some(at.timeline_ms().saturating_sub(age))
 }

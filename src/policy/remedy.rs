@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::Surroundings;
-use super::evidence::evidence;
+use super::evidence;
 use super::guard::{Guard, Intent, Wish, outcome_is_lost};
 use super::promql::{EvalTime, Evaluated, Labels, Value};
 use super::rule::{Query, Remedy, Rule};
@@ -34,12 +34,17 @@ pub(super) struct Case<'a> {
 }
 
 impl Case<'_> {
-    /// The action with its text filled in.
+    /// The action with its texts filled in.
     fn told(&self, action: &Action) -> Action {
         match (action, self.alert) {
             (Action::Notify { message }, Some((labels, value))) => {
                 let rendered = Template::parse(message).map(|text| text.render(labels, value));
                 Action::Notify { message: rendered.unwrap_or_else(|_| message.clone()) }
+            }
+            (Action::Reclaim { cgroup, bytes }, Some((labels, value))) => {
+                let rendered = Template::parse(cgroup).map(|text| text.render(labels, value));
+                let cgroup = rendered.unwrap_or_else(|_| cgroup.clone());
+                Action::Reclaim { cgroup, bytes: *bytes }
             }
             _ => action.clone(),
         }
@@ -208,8 +213,8 @@ impl Course {
             decision,
             at: around.at,
             aim_met,
+            after: evidence::again(before, case.rule, around.store),
             before: std::mem::take(before),
-            after: evidence(case.rule, around.store),
         });
         around.guard.assessed(&case.rule.id, case.mode, aim_met);
         let next = step + 1;
@@ -353,7 +358,7 @@ fn decision(
         target: action.target(),
         action,
         approved: ruling.approved,
-        because: evidence(case.rule, around.store),
+        because: evidence::evidence(case.rule, around.at, around.store),
     })
 }
 

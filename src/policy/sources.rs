@@ -36,6 +36,7 @@ impl SourceTable {
         for (id, value) in row.ids.iter().zip(&readings.values) {
             store.append(*id, at_ms, *value);
         }
+        store.set_fault(readings.source, readings.error.as_ref());
         let up = readings.error.is_none();
         store.append(row.up, at_ms, Reading::Value(f64::from(up)));
         store.append(row.duration, at_ms, Reading::Value(readings.took.as_secs_f64()));

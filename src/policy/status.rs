@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::model::{
     AlertState, Asked, Mode, Moment, Pause, Reading, RuleId, RuleSelector, SeriesKey, Source,
@@ -49,7 +49,7 @@ pub struct GuardStatus {
 }
 
 /// A silence in force.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SilenceStatus {
     /// Its number.
     pub id: u64,
@@ -66,7 +66,7 @@ pub struct SilenceStatus {
 }
 
 /// An approval that a remedy has asked for.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ApprovalStatus {
     /// What is asked for; its decision's number is what a person approves.
     #[serde(flatten)]
@@ -78,7 +78,7 @@ pub struct ApprovalStatus {
 }
 
 /// A remedy that has missed its aim.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BreakerStatus {
     /// Whose.
     pub rule: RuleId,

@@ -4,11 +4,11 @@
 mod tests;
 mod window;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 pub use self::window::Window;
-use crate::model::{Reading, SeriesKey};
+use crate::model::{Reading, SeriesKey, Source, metric};
 
 /// How far back an instant selector looks for a sample, in milliseconds.
 pub const LOOKBACK_MS: i64 = 5 * 60 * 1000;
@@ -58,6 +58,8 @@ pub struct SeriesStore {
     ids: HashMap<SeriesKey, SeriesId>,
     names: HashMap<Arc<str>, Name>,
     refused: u64,
+    /// Why each source that is down is.
+    faults: BTreeMap<Source, Arc<str>>,
     /// Whether only [`SeriesStore::declare`] adds series.
     is_closed: bool,
 }
@@ -142,6 +144,17 @@ impl SeriesStore {
         }
     }
 
+    /// Counts later what happened earlier: each sample grows by as many of the instants `since_ms`,
+    /// which are sorted, as lie at or before it. So what is older than every sample is no increase.
+    pub(super) fn raise(&mut self, id: SeriesId, since_ms: &[i64]) {
+        if let Some(series) = self.series.get_mut(id.0 as usize) {
+            for point in series.points.iter_mut().filter(|point| !is_stale(point.value)) {
+                let happened = since_ms.partition_point(|since_ms| *since_ms <= point.at_ms);
+                point.value += happened as f64;
+            }
+        }
+    }
+
     /// All series, in the order of their ids.
     pub fn keys(&self) -> &[SeriesKey] {
         &self.keys
@@ -160,6 +173,20 @@ impl SeriesStore {
     /// How often a series beyond the bounds was asked for.
     pub fn refused(&self) -> u64 {
         self.refused
+    }
+
+    /// Keeps why a source is down, or that it is not.
+    pub(super) fn set_fault(&mut self, source: Source, fault: Option<&Arc<str>>) {
+        match fault {
+            None => _ = self.faults.remove(&source),
+            Some(fault) if self.faults.get(&source) == Some(fault) => {}
+            Some(fault) => _ = self.faults.insert(source, Arc::clone(fault)),
+        }
+    }
+
+    /// Why the source that feeds a metric is down, if it is.
+    pub(super) fn fault(&self, name: &str) -> Option<&str> {
+        self.faults.get(&metric(name)?.source).map(|fault| &**fault)
     }
 
     /// The latest reading, or `None` before the first one.

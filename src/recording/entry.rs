@@ -1,8 +1,9 @@
 //! What stands in a recording.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::model::{
@@ -55,6 +56,9 @@ pub struct Begin {
     pub next_decision: DecisionId,
     /// Kernel-log records whose events an earlier process has counted.
     pub already_counted: BTreeSet<u64>,
+    /// When an event of each kind last happened in this boot.
+    #[serde(default)]
+    pub last_events: BTreeMap<String, Timestamp>,
     /// As older programs recorded what earlier processes did: whose rule, in which mode, and how
     /// long before the start.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -166,6 +170,11 @@ impl Begin {
             Entry::Begin(begin) => self.clone_from(begin),
             Entry::Step(step) => {
                 self.at = step.at;
+                for event in &step.said.events {
+                    let utc = event.utc.unwrap_or(step.at.utc);
+                    let last = self.last_events.entry(event.kind.kind().to_owned());
+                    last.and_modify(|last| *last = utc.max(*last)).or_insert(utc);
+                }
                 if let Some(last) = step.said.decisions.iter().map(|decision| decision.id).max() {
                     self.next_decision = DecisionId(last.0.saturating_add(1));
                 }

@@ -159,6 +159,7 @@ fn expected_cells(expected: &ExpectedDecision) -> Vec<String> {
         expected.rule.clone(),
         expected.step.map_or_else(open, |step| step.to_string()),
         expected.action.clone().unwrap_or_else(open),
+        expected.target.clone().unwrap_or_else(open),
         verdict.to_owned(),
         reason,
     ]
@@ -170,6 +171,7 @@ fn decision_cells(decision: &Decision) -> Vec<String> {
         decision.rule.to_string(),
         decision.step.to_string(),
         decision.action.to_string(),
+        decision.target.to_string(),
         decision.verdict.name().to_owned(),
         decision.verdict.reason().to_owned(),
     ]

@@ -12,8 +12,8 @@ use crate::config::decode::{self, Findings, Table};
 use crate::config::guard_rails::{KEYS, NamedAlert, read_table};
 use crate::config::yaml::Node;
 use crate::model::{
-    Decision, DecisionId, HoldReason, Moment, Observation, OperatorCommand, OperatorOrder, Past,
-    Pause, RuleId, RuleSelector, Verdict,
+    Decision, DecisionId, HoldReason, Moment, Observation, OperatorCommand, OperatorOrder, Pause,
+    RuleId, RuleSelector, Verdict,
 };
 use crate::policy::guard::GuardRails;
 
@@ -200,7 +200,7 @@ impl Order {
                 return Some(Observation::Pause(Some(pause)));
             }
             What::Resume => return Some(Observation::Pause(None)),
-            What::ReadJournal => return Some(Observation::Past(Box::new(Past::default()))),
+            What::ReadJournal => return Some(Observation::Past(Box::default())),
             What::Silence { until } => OperatorOrder::Silence {
                 id: u64::try_from(number).unwrap_or(u64::MAX),
                 rules: self.selector(),

@@ -7,10 +7,11 @@ use std::time::Duration;
 use super::file::{InputSeries, entries, eval_time, input_series, required};
 use crate::config::decode::{self, Findings, Table};
 use crate::config::yaml::Node;
-use crate::model::{Action, CacheKind, Decision, HoldReason, OutcomeResult, Verdict};
+use crate::model::{Action, CacheKind, Decision, HoldReason, OutcomeResult, Target, Verdict};
 use crate::policy::promql::did_you_mean;
 
-const EXPECTED_KEYS: [&str; 7] = ["at", "rule", "alert", "step", "action", "verdict", "reason"];
+const EXPECTED_KEYS: [&str; 8] =
+    ["at", "rule", "alert", "step", "action", "target", "verdict", "reason"];
 
 /// The decisions between the test before, or the start, and this time.
 #[derive(Debug)]
@@ -29,6 +30,8 @@ pub(super) struct ExpectedDecision {
     pub at: Option<Duration>,
     pub step: Option<usize>,
     pub action: Option<String>,
+    /// `node`, or `cgroup /path`.
+    pub target: Option<String>,
     /// `None`: held for whatever reason.
     pub verdict: ExpectedVerdict,
 }
@@ -70,6 +73,7 @@ impl ExpectedDecision {
             && self.at.is_none_or(|at| at == decision.at.uptime)
             && self.step.is_none_or(|step| step == decision.step)
             && self.action.as_deref().is_none_or(|name| is_named(&decision.action, name))
+            && self.target.as_deref().is_none_or(|target| target == decision.target.to_string())
     }
 }
 
@@ -119,6 +123,10 @@ fn expected(node: &Node, findings: &mut Findings<'_>) -> Option<ExpectedDecision
         Some(node) => action(node, findings).map(Some),
         None => Some(None),
     };
+    let target = match table.get("target") {
+        Some(node) => decode::value(node, "target", target, findings).map(Some),
+        None => Some(None),
+    };
     let verdict = verdict(&table, findings);
     Some(ExpectedDecision {
         rule: name?.to_owned(),
@@ -126,8 +134,15 @@ fn expected(node: &Node, findings: &mut Findings<'_>) -> Option<ExpectedDecision
         at: at?,
         step: step?,
         action: action?,
+        target: target?,
         verdict: verdict?,
     })
+}
+
+fn target(text: &str) -> Result<String, String> {
+    let is_target = text == Target::Node.to_string() || text.starts_with("cgroup ");
+    let wrong = || format!("\"{text}\" is no target; write node, or cgroup /its/path");
+    is_target.then(|| text.to_owned()).ok_or_else(wrong)
 }
 
 fn step(text: &str) -> Result<usize, String> {
@@ -157,7 +172,7 @@ fn verdict(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<ExpectedVer
 /// An action's name, perhaps with what follows it in texts: `drop_caches all`.
 fn action(node: &Node, findings: &mut Findings<'_>) -> Option<String> {
     let text = decode::text(node, "action", findings)?;
-    if text.starts_with("notify \"") {
+    if text.starts_with("notify \"") || text.starts_with("reclaim ") {
         return Some(text.to_owned());
     }
     let drops = [CacheKind::PageCache, CacheKind::All]

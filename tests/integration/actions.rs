@@ -38,7 +38,7 @@ fn drop_page_cache(sync: bool) -> Decision {
 }
 
 fn live() -> Live {
-    Live { procfs: "/proc".into() }
+    Live { procfs: "/proc".into(), sysfs: "/sys".into() }
 }
 
 fn may_act() -> bool {
@@ -88,11 +88,61 @@ fn compaction_is_done_by_the_kernel() {
     assert_eq!(live().execute(&decision(Action::CompactMemory)), OutcomeResult::Done);
 }
 
+/// A control group of its own, on cgroup v1 or v2; removed when dropped.
+struct Group(std::path::PathBuf);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _left_behind = fs::remove_dir(&self.0);
+    }
+}
+
+#[test]
+fn reclaiming_takes_back_what_a_group_has_cached() {
+    const FILE_BYTES: u64 = 128 << 20;
+    let v2 = std::path::Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
+    let root = if v2 { "/sys/fs/cgroup" } else { "/sys/fs/cgroup/memory" };
+    let name = format!("umawarden-test-{}", std::process::id());
+    let group = Group(std::path::Path::new(root).join(&name));
+    if let Err(error) = fs::create_dir(&group.0) {
+        eprintln!("skipped: needs root and a writable {root}: {error}");
+        return;
+    }
+    let in_use = group.0.join(if v2 { "memory.current" } else { "memory.usage_in_bytes" });
+    if !in_use.exists() {
+        eprintln!("skipped: {root} has no memory controller for its children");
+        return;
+    }
+    // A shell that joins the group and writes a file, whose cache is then the group's.
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let script = format!(
+        "echo $$ > {}/cgroup.procs && head -c {FILE_BYTES} /dev/zero > {}/file && sync",
+        group.0.display(),
+        folder.path().display()
+    );
+    assert!(Command::new("sh").args(["-c", &script]).status().unwrap().success());
+    let used = || -> u64 { fs::read_to_string(&in_use).unwrap().trim().parse().unwrap() };
+    let before = used();
+    assert!(before > FILE_BYTES / 2, "the cache is not the group's: {before}");
+    let reclaim = |cgroup: String| {
+        let action = Action::Reclaim { cgroup, bytes: FILE_BYTES / 2 };
+        live().execute(&Decision { target: action.target(), ..decision(action) })
+    };
+    assert_eq!(reclaim(format!("/{name}")), OutcomeResult::Done);
+    let after = used();
+    assert!(after < before - FILE_BYTES / 4, "{before} before, {after} after");
+    let gone = reclaim(format!("/{name}/none"));
+    assert!(matches!(&gone, OutcomeResult::Failed(text) if text.contains("has gone")), "{gone:?}");
+}
+
 /// Not a test of its own: the one below runs it as another user.
 #[test]
 fn as_asked_by_another_test() {
     let Ok(procfs) = std::env::var(ASKED_BY) else { return };
-    println!("{:?}", Live { procfs: procfs.into() }.execute(&drop_page_cache(false)));
+    println!(
+        "{:?}",
+        Live { procfs: procfs.into(), sysfs: "/sys".into() }.execute(&drop_page_cache(false))
+    );
 }
 
 fn as_nobody(procfs: &str) -> String {

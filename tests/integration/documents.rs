@@ -9,7 +9,7 @@ use std::time::Duration;
 use umawarden::config::measure::written;
 use umawarden::config::rules::parse_rules;
 use umawarden::config::shipped::shipped_rules;
-use umawarden::model::{METRICS, MetricKind, Source};
+use umawarden::model::{HoldReason, METRICS, MetricKind, Source};
 use umawarden::policy::rule::{Remedy, Rule, RuleSet};
 
 fn assert_document(name: &str, wanted: &str) {
@@ -51,6 +51,14 @@ fn metrics_md_lists_every_series() {
             writeln!(text, "| `{}{labels}` | {kind} | {} |", metric.name, cell(metric.help))
                 .unwrap();
         }
+    }
+    text.push_str(
+        "\n## Why a remedy holds back\n\nThe `reason` of `uma_decisions_total`, of `umawarden \
+         history` and of `remedy_test`; the first that holds is told.\n\n| reason | meaning \
+         |\n|---|---|\n",
+    );
+    for reason in HoldReason::ALL {
+        writeln!(text, "| `{}` | {} |", reason.name(), cell(reason.meaning())).unwrap();
     }
     assert_document("METRICS.md", &text);
 }

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "whatever a test's helper cannot do fails the test")]
 
+mod orders;
 mod server;
 
 use std::io::{Read, Write};
@@ -242,7 +243,7 @@ fn the_journal_is_paged_as_asked() {
         let item = json!({"id": 7, "limit": request.limit, "start": start, "rule": request.rule});
         Ok(Page { items: vec![item], more: true })
     };
-    let queries = Queries { events: Box::new(echo), decisions: Box::new(echo) };
+    let queries = Queries { events: Box::new(echo), decisions: Box::new(echo), ..no_queries() };
     let server = start_with(Limits::default(), queries);
     let page = server.get("/api/v1/events?limit=5&before=8").json();
     assert_eq!(page["data"]["more"], true);
@@ -280,7 +281,7 @@ fn a_journal_that_is_down_slow_or_broken_takes_nothing_else_with_it() {
     server.end();
 
     let broken = Box::new(|_| panic!("a bug in the journal"));
-    let queries = Queries { events: no_queries().events, decisions: broken };
+    let queries = Queries { decisions: broken, ..no_queries() };
     let server = start_with(Limits::default(), queries);
     assert_eq!(server.get("/api/v1/decisions").status, 500);
     assert!(server.get("/").text().contains("reading the journal failed"));
@@ -300,7 +301,8 @@ fn the_page_escapes_what_others_chose_and_loads_nothing() {
         });
         Ok(Page { items: vec![item, json!(null), json!({"rule": 5})], more: false })
     };
-    let queries = Queries { events: Box::new(decided), decisions: Box::new(decided) };
+    let queries =
+        Queries { events: Box::new(decided), decisions: Box::new(decided), ..no_queries() };
     let server = start_with(Limits::default(), queries);
     let page = server.get("/");
     assert_eq!(page.headers["content-type"], "text/html; charset=utf-8");
@@ -329,7 +331,7 @@ fn a_client_that_dawdles_over_its_request_is_cut_off() {
 #[test]
 fn a_client_that_does_not_take_its_response_is_cut_off() {
     let large = |_: PageRequest| Ok(Page { items: vec![json!("x".repeat(64 << 20))], more: false });
-    let queries = Queries { events: Box::new(large), decisions: Box::new(large) };
+    let queries = Queries { events: Box::new(large), decisions: Box::new(large), ..no_queries() };
     let limits =
         Limits { response: Duration::from_millis(100), query: PATIENCE, ..Limits::default() };
     let server = start_with(limits, queries);

@@ -4,7 +4,7 @@ mod incidents;
 mod kept;
 mod program;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -66,6 +66,7 @@ fn begin() -> Begin {
         )],
         awaits_past: false,
         already_counted: BTreeSet::from([3]),
+        last_events: BTreeMap::from([("uvm_fatal".to_owned(), moment(0).utc)]),
         rules: RecordedRules {
             mode: Mode::Enforce,
             evaluation_interval: INTERVAL,
@@ -82,6 +83,7 @@ fn policy() -> Policy {
     let mut policy = Policy::new(begin.at, begin.rules.mode, &rules, begin.next_decision);
     policy.resume(begin.started, &begin.past());
     policy.resume_kernel_log(begin.already_counted);
+    policy.resume_events(&begin.last_events);
     policy
 }
 
@@ -338,4 +340,26 @@ fn a_block_that_says_to_be_huge_is_not_believed() {
 fn a_newer_format_is_refused_by_its_number() {
     let error = SegmentReader::open(&b"umarec\x02\x00"[..]).err().unwrap();
     assert!(error.to_string().contains("format 2 is newer than 1"), "{error}");
+}
+
+#[test]
+fn a_replay_knows_what_had_happened_in_this_boot_before_the_start() {
+    let rule = "groups: [{name: g, rules: [{alert: Fatal, expr: \
+                'uma_kernel_event_last_timestamp_seconds{event=\"uvm_fatal\"} > 0'}]}]";
+    let firing = |begin: Begin| {
+        let mut replayer = Replayer::under(vec![SourceText::new("rules.yaml", rule)]);
+        replayer.take(&Entry::Begin(Box::new(begin))).unwrap();
+        let measured = Observation::Readings(Readings {
+            source: Source::Meminfo,
+            schema: Arc::new(Schema { series: Vec::new() }),
+            values: Vec::new(),
+            took: Duration::ZERO,
+            error: None,
+        });
+        let (at, said) = (moment(1), Said::default());
+        let step = RecordedStep { at, seen: vec![measured], said };
+        replayer.take(&Entry::Step(step)).unwrap().step.alerts.len()
+    };
+    assert_eq!(firing(begin()), 2, "pending, and firing");
+    assert_eq!(firing(Begin { last_events: BTreeMap::new(), ..begin() }), 0);
 }

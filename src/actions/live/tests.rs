@@ -38,7 +38,7 @@ fn procfs() -> TempDir {
 }
 
 fn live(procfs: &Path) -> Live {
-    Live { procfs: procfs.to_owned() }
+    Live { procfs: procfs.to_owned(), sysfs: procfs.join("no sysfs") }
 }
 
 fn written(procfs: &Path, name: &str) -> String {

@@ -10,6 +10,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::Found;
 use super::source::Sink;
 use crate::cli::dmesg::each_line;
+use crate::config::guard_rails::default_guard_rails;
 use crate::config::settings::limits::DEFAULT_INTERVAL;
 use crate::config::shipped::shipped_rules;
 use crate::model::{
@@ -148,13 +149,14 @@ impl<'s> Told<'s> {
             is_start: true,
             next_decision: DecisionId(1),
             already_counted: std::collections::BTreeSet::new(),
+            last_events: BTreeMap::new(),
             earlier_acts: Vec::new(),
             awaits_past: false,
             rules: RecordedRules {
                 mode: Mode::Observe,
                 evaluation_interval: DEFAULT_INTERVAL,
                 files: shipped_rules().into_iter().map(file).collect(),
-                guard_rails: serde_json::Value::Null,
+                guard_rails: serde_json::to_value(default_guard_rails()).unwrap_or_default(),
             },
         };
         (self.sink)(Found::Entry(Box::new(Entry::Begin(Box::new(begin)))))?;

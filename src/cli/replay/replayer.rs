@@ -5,6 +5,7 @@ use anyhow::Context;
 use crate::config::mistake::SourceText;
 use crate::config::rules::parse_rules;
 use crate::model::AlertChange;
+use crate::policy::guard::GuardRails;
 use crate::policy::rule::RuleSet;
 use crate::policy::{Policy, Step};
 use crate::recording::{Begin, Entry, RecordedRules};
@@ -112,6 +113,7 @@ impl Replayer {
         let rules = self.rules(&begin.rules)?;
         let mut policy = Policy::new(begin.at, begin.rules.mode, &rules, begin.next_decision);
         policy.resume_kernel_log(begin.already_counted.clone());
+        policy.resume_events(&begin.last_events);
         policy.resume(begin.started, &begin.past());
         if begin.awaits_past {
             policy.await_past();
@@ -133,10 +135,12 @@ impl Replayer {
             parse_rules(&texts, interval)
                 .context("this build cannot use the recorded rules; give others by --rules")?
         };
-        if !recorded.guard_rails.is_null() {
-            rules.guard_rails = serde_json::from_value(recorded.guard_rails.clone())
-                .context("this build cannot use the recorded guard rails")?;
-        }
+        // Recordings of before there were any say nothing of them.
+        rules.guard_rails = match &recorded.guard_rails {
+            serde_json::Value::Null => GuardRails::default(),
+            written => serde_json::from_value(written.clone())
+                .context("this build cannot use the recorded guard rails")?,
+        };
         Ok(rules)
     }
 }

@@ -6,9 +6,9 @@ use super::alert::{query, template};
 use super::rails;
 use crate::config::decode::{self, Findings, Table};
 use crate::config::guard_rails::at_most;
-use crate::config::measure::duration_within;
+use crate::config::measure::{duration_within, size_bytes};
 use crate::config::yaml::{Content, Node};
-use crate::model::{Action, CacheKind};
+use crate::model::{Action, CacheKind, Target};
 use crate::policy::promql::did_you_mean;
 use crate::policy::rule::{AtMost, Query, Remedy};
 
@@ -23,6 +23,9 @@ const DEFAULT_AT_MOST: AtMost = AtMost { times: 20, per: Duration::from_secs(3_6
 const LONGEST_COOLDOWN: Duration = Duration::from_secs(86_400);
 const MOST_STEPS: usize = 16;
 
+/// Less than this is not worth an action.
+const LEAST_RECLAIM_BYTES: u64 = 1 << 20;
+
 const KEYS: [&str; 9] = [
     "aim",
     "steps",
@@ -35,7 +38,7 @@ const KEYS: [&str; 9] = [
     "breaker",
 ];
 
-const STEPS: [&str; 3] = Action::NAMES;
+const STEPS: [&str; 4] = Action::NAMES;
 
 /// Reads a remedy; every part is read even if another is wrong.
 pub(super) fn read(node: &Node, findings: &mut Findings<'_>) -> Option<Remedy> {
@@ -128,6 +131,7 @@ fn step(node: &Node, findings: &mut Findings<'_>) -> Option<Action> {
     match name {
         "drop_caches" => drop_caches(value, findings),
         "compact_memory" => compact_memory(value, findings),
+        "reclaim" => reclaim(value, findings),
         "notify" => notify(value, findings),
         _ => {
             unknown_or_bare(key, name, findings);
@@ -200,6 +204,55 @@ fn compact_memory(node: &Node, findings: &mut Findings<'_>) -> Option<Action> {
         return None;
     }
     Some(Action::CompactMemory)
+}
+
+fn reclaim(node: &Node, findings: &mut Findings<'_>) -> Option<Action> {
+    const EXAMPLE: &str = "write reclaim: {cgroup: /system.slice/backup.service, bytes: 2GiB}";
+    let missing = |what: &str, place, findings: &mut Findings<'_>| {
+        findings.add(place, format!("reclaim needs {what}")).hint(EXAMPLE);
+    };
+    if is_empty(node) || node.text().is_some() {
+        missing("cgroup and bytes", node.span.clone(), findings);
+        return None;
+    }
+    let table = Table::read(node, "reclaim", &["cgroup", "bytes"], findings)?;
+    let cgroup = match table.get("cgroup") {
+        Some(node) => cgroup(node, findings),
+        None => {
+            missing("cgroup", table.place(), findings);
+            None
+        }
+    };
+    let bytes = match table.get("bytes") {
+        Some(node) => {
+            let read = |text: &str| match size_bytes(text)? {
+                bytes if bytes < LEAST_RECLAIM_BYTES => Err(format!("{text} is less than 1MiB")),
+                bytes => Ok(bytes),
+            };
+            decode::value(node, "bytes", read, findings)
+        }
+        None => {
+            missing("bytes", table.place(), findings);
+            None
+        }
+    };
+    Some(Action::Reclaim { cgroup: cgroup?, bytes: bytes? })
+}
+
+/// A path, or a template that gives one from the alert's labels.
+fn cgroup(node: &Node, findings: &mut Findings<'_>) -> Option<String> {
+    template(node, "cgroup", findings)?;
+    let text = node.text()?;
+    if text.contains("{{") {
+        return Some(text.to_owned());
+    }
+    let hint = match text.strip_prefix("/sys/fs/cgroup") {
+        Some(below) => format!("write what stands below the hierarchy's root: {below}"),
+        None if Target::is_cgroup_path(text) => return Some(text.to_owned()),
+        None => "it begins with / and leads nowhere else: /system.slice/backup.service".to_owned(),
+    };
+    findings.add(node.span.clone(), format!("cgroup: \"{text}\" is no control group")).hint(hint);
+    None
 }
 
 fn notify(node: &Node, findings: &mut Findings<'_>) -> Option<Action> {

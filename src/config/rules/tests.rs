@@ -112,7 +112,7 @@ fn what_is_not_said_about_a_remedy_is_bounded_all_the_same() {
 fn the_shipped_rules_are_fine() {
     let set = parse_rules(&shipped_rules(), INTERVAL).unwrap_or_else(|error| panic!("{error}"));
     let names: Vec<&str> = set.groups.iter().map(|group| &*group.name).collect();
-    assert_eq!(names, ["memory", "kernel", "umawarden"]);
+    assert_eq!(names, ["memory", "kernel", "umawarden", "guard"]);
     for rule in set.groups.iter().flat_map(|group| &group.rules) {
         assert!(rule.annotations.iter().any(|(name, _)| &**name == "summary"), "{}", rule.id);
         assert!(rule.labels.iter().any(|(name, _)| &**name == "severity"), "{}", rule.id);
@@ -420,5 +420,95 @@ proptest! {
             prop_assert_eq!(set.groups.len(), 1);
             prop_assert_eq!(set.groups[0].rules.len(), 1);
         }
+    }
+}
+
+const GUARDED: &str = "
+groups:
+- name: g
+  rules:
+  - alert: Low
+    expr: uma_memory_free_bytes < 1
+    remedy:
+      steps: [{compact_memory: {}}]
+      OWN
+  - alert: Backup
+    expr: uma_memory_free_bytes < 2
+";
+
+fn guarded(own: &str) -> Result<RuleSet, Mistakes> {
+    let windows = "guard_rails: {maintenance_windows: [{name: nights}]}";
+    let file = crate::config::settings::parse_settings(&SourceText::new("c.yaml", windows));
+    let rails = file.unwrap().guard_rails.unwrap();
+    let source = SourceText::new("rules.yaml", GUARDED.replace("OWN", own));
+    parse_rules_under(&[source], Duration::from_secs(1), rails)
+}
+
+#[test]
+fn a_remedys_own_guard_rails_are_read() {
+    let own = "only_in: [nights]\n      never_in: nights\n      inhibited_by: [Backup]\n      \
+               require_approval: {expires: 10m}\n      breaker: {misses: 2}";
+    let rules = guarded(own).unwrap_or_else(|mistakes| panic!("{mistakes}"));
+    let rails = &rules.groups[0].rules[0].remedy.as_ref().unwrap().rails;
+    assert_eq!(rails.only_in, [Arc::from("nights")]);
+    assert_eq!(rails.never_in, [Arc::from("nights")]);
+    assert_eq!(rails.inhibited_by, [Arc::from("Backup")]);
+    assert_eq!(rails.approval, Some(Duration::from_secs(600)));
+    assert_eq!(rails.breaker.map(|breaker| breaker.misses), Some(2));
+    assert_eq!(rules.guard_rails.maintenance_windows.len(), 1);
+    let expires = |own| guarded(own).unwrap().groups[0].rules[0].remedy.clone().unwrap().rails;
+    assert_eq!(expires("require_approval: true").approval, Some(Duration::from_secs(3_600)));
+    assert_eq!(expires("require_approval: false").approval, None);
+}
+
+#[test]
+fn what_a_remedys_guard_rails_name_must_exist() {
+    for (own, told, hint) in [
+        ("only_in: [nigths]", "no maintenance window", "did you mean \"nights\"?"),
+        ("never_in: [days]", "no maintenance window", "guard_rails.maintenance_windows"),
+        ("only_in: []", "only_in names no window", "remove it"),
+        ("inhibited_by: [Bakcup]", "no rule has the alert \"Bakcup\"", "\"Backup\"?"),
+        ("inhibited_by: [Low]", "cannot inhibit itself", "other rules"),
+        ("inhibited_by: [{a: b}]", "must be text", ""),
+        ("require_approval: maybe", "neither true nor false", ""),
+        ("require_approval: {expires: 1s}", "expires", ""),
+        ("require_approval: {expire: 1m}", "unknown key \"expire\"", "\"expires\"?"),
+        ("breaker: {misses: many}", "\"many\" is not a whole number", ""),
+        ("only_within: [nights]", "unknown key \"only_within\"", ""),
+    ] {
+        let mistakes = guarded(own).expect_err(own).to_string();
+        assert!(mistakes.contains(told) && mistakes.contains(hint), "{own}\n{mistakes}");
+        assert!(mistakes.contains("rules.yaml:"), "{mistakes}");
+    }
+    let source = SourceText::new("rules.yaml", GUARDED.replace("OWN", "only_in: [any]"));
+    assert!(parse_rules(&[source], Duration::from_secs(1)).is_ok(), "without a configuration");
+}
+
+#[test]
+fn what_is_reclaimed_and_from_where_is_read() {
+    let rule = |step: &str| {
+        let text = GUARDED.replace("OWN", "").replace("compact_memory: {}", step);
+        parse_rules(&[SourceText::new("rules.yaml", text)], INTERVAL)
+    };
+    for cgroup in ["/", "/a.slice/b.service", "{{ $labels.cgroup }}"] {
+        let rules = rule(&format!("reclaim: {{cgroup: '{cgroup}', bytes: 2GiB}}")).unwrap();
+        let steps = &rules.groups[0].rules[0].remedy.as_ref().unwrap().steps;
+        let wanted = Action::Reclaim { cgroup: cgroup.to_owned(), bytes: 2 << 30 };
+        assert_eq!(*steps, [wanted]);
+    }
+    for (step, told) in [
+        ("reclaim: {}", "reclaim needs cgroup and bytes"),
+        ("reclaim: {cgroup: /a}", "reclaim needs bytes"),
+        ("reclaim: {bytes: 1GiB}", "reclaim needs cgroup"),
+        ("reclaim: {cgroup: /a, bytes: 1KiB}", "less than 1MiB"),
+        ("reclaim: {cgroup: /a, bytes: all}", "not a size"),
+        ("reclaim: {cgroup: a, bytes: 1GiB}", "no control group"),
+        ("reclaim: {cgroup: /a/../b, bytes: 1GiB}", "no control group"),
+        ("reclaim: {cgroup: /sys/fs/cgroup/a, bytes: 1GiB}", "hierarchy's root: /a"),
+        ("reclaim: {cgroup: '{{ $label }}', bytes: 1GiB}", "cgroup: "),
+        ("reclaim: {cgroup: /a, bytes: 1GiB, swap: 1}", "unknown key \"swap\""),
+    ] {
+        let mistakes = rule(step).expect_err(step).to_string();
+        assert!(mistakes.contains(told), "{step}\n{mistakes}");
     }
 }

@@ -33,6 +33,10 @@ pub struct FileSettings {
     pub listen: Option<Vec<ListenAddress>>,
     /// `web.telemetry_path`.
     pub telemetry_path: Option<String>,
+    /// `web.control_socket`.
+    pub control_socket: Option<PathBuf>,
+    /// `pause_file`.
+    pub pause_file: Option<PathBuf>,
     /// `storage.path`.
     pub storage_path: Option<PathBuf>,
     /// `storage.retention.time`.
@@ -65,7 +69,7 @@ const LEVELS: [(&str, LogLevel); 5] = [
 
 const FORMATS: [(&str, LogFormat); 2] = [("text", LogFormat::Text), ("json", LogFormat::Json)];
 
-const KEYS: [&str; 10] = [
+const KEYS: [&str; 11] = [
     "mode",
     "rule_files",
     "sampling_interval",
@@ -73,6 +77,7 @@ const KEYS: [&str; 10] = [
     "path",
     "web",
     "storage",
+    "pause_file",
     "recording",
     "log",
     "guard_rails",
@@ -81,7 +86,7 @@ const KEYS: [&str; 10] = [
 const ADVICE: [Advice; 6] = [
     (&["rules"], "write rule_files: [rules.yaml]"),
     (&["groups"], "this is a rule file: name it under rule_files"),
-    (&["listen_address", "telemetry_path"], "it belongs to web"),
+    (&["listen_address", "telemetry_path", "control_socket"], "it belongs to web"),
     (&["retention"], "it belongs to storage"),
     (&["level", "format"], "it belongs to log"),
     (&guard_rails::KEYS, "it belongs to guard_rails"),
@@ -128,6 +133,8 @@ fn read_top(table: &Table<'_>, settings: &mut FileSettings, findings: &mut Findi
             .add(key.span.clone(), "rule_files is empty")
             .hint("remove it for the shipped rules, or write rule_files: [] for none");
     }
+    settings.pause_file =
+        table.get("pause_file").and_then(|node| path(node, "pause_file", findings));
     settings.rule_files = table.get("rule_files").and_then(|node| {
         let entries = list(node, "rule_files", findings)?;
         each(entries, findings, |entry, findings| path(entry, "an entry of rule_files", findings))
@@ -162,12 +169,14 @@ fn read_path(table: &Table<'_>, settings: &mut FileSettings, findings: &mut Find
 }
 
 fn read_web(table: &Table<'_>, settings: &mut FileSettings, findings: &mut Findings<'_>) {
-    let keys = ["listen_address", "telemetry_path"];
+    let keys = ["listen_address", "telemetry_path", "control_socket"];
     let Some(table) = section(table, "web", &keys, findings) else { return };
     settings.listen = table.get("listen_address").and_then(|node| listen(node, findings));
     settings.telemetry_path = table
         .get("telemetry_path")
         .and_then(|node| value(node, "telemetry_path", telemetry_path, findings));
+    settings.control_socket =
+        table.get("control_socket").and_then(|node| path(node, "control_socket", findings));
 }
 
 /// One address, or a list of them.

@@ -36,6 +36,8 @@ pub struct Settings {
     pub web: Web,
     /// The journal.
     pub storage: Storage,
+    /// While it exists, nothing is done.
+    pub pause_file: PathBuf,
     /// The flight recorder.
     pub recording: Recording,
     /// The program's own log.
@@ -73,6 +75,8 @@ pub struct Web {
     pub listen: Vec<ListenAddress>,
     /// Begins with `/`; never one of the other routes.
     pub telemetry_path: String,
+    /// The unix socket for those who may give orders.
+    pub control_socket: PathBuf,
 }
 
 /// The journal.
@@ -170,6 +174,14 @@ impl Settings {
         };
         let default_storage =
             environment.state_directory.clone().unwrap_or_else(|| PathBuf::from("data"));
+        let storage_path = flags
+            .storage_path
+            .clone()
+            .or(file.storage_path.map(in_folder))
+            .unwrap_or(default_storage);
+        let in_storage = |flag: &Option<PathBuf>, file: Option<PathBuf>, name: &str| {
+            flag.clone().or(file.map(in_folder)).unwrap_or_else(|| storage_path.join(name))
+        };
         Self {
             mode: flags.mode.map(Mode::from).or(file.mode).unwrap_or_default(),
             rules,
@@ -183,13 +195,15 @@ impl Settings {
                 sysfs: path(&flags.sysfs, file.sysfs, "/sys"),
                 kmsg: path(&flags.kmsg, file.kmsg, "/dev/kmsg"),
             },
-            web: merge_web(flags, file.listen, file.telemetry_path),
+            web: merge_web(
+                flags,
+                file.listen,
+                file.telemetry_path,
+                in_storage(&flags.control_socket, file.control_socket, "control.sock"),
+            ),
+            pause_file: in_storage(&flags.pause_file, file.pause_file, "paused"),
             storage: Storage {
-                path: flags
-                    .storage_path
-                    .clone()
-                    .or(file.storage_path.map(in_folder))
-                    .unwrap_or(default_storage),
+                path: storage_path,
                 retention_time: flags
                     .retention_time
                     .or(file.retention_time)
@@ -219,6 +233,7 @@ fn merge_web(
     flags: &RunFlags,
     listen: Option<Vec<ListenAddress>>,
     telemetry_path: Option<String>,
+    control_socket: PathBuf,
 ) -> Web {
     let everywhere = ListenAddress { host: super::measure::ListenHost::All, port: 9942 };
     let listen = match &flags.listen_address {
@@ -226,5 +241,6 @@ fn merge_web(
         flags => flags.clone(),
     };
     let telemetry_path = flags.telemetry_path.clone().or(telemetry_path);
-    Web { listen, telemetry_path: telemetry_path.unwrap_or_else(|| "/metrics".to_owned()) }
+    let telemetry_path = telemetry_path.unwrap_or_else(|| "/metrics".to_owned());
+    Web { listen, telemetry_path, control_socket }
 }

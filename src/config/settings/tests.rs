@@ -37,7 +37,8 @@ rule_files: [rules/*.yaml, /srv/more.yaml]
 sampling_interval: 50ms
 evaluation_interval: 1s
 path: {procfs: /host/proc, sysfs: /host/sys, kmsg: kmsg.txt}
-web: {listen_address: ["127.0.0.1:1", ":2"], telemetry_path: /m}
+web: {listen_address: ["127.0.0.1:1", ":2"], telemetry_path: /m, control_socket: c.sock}
+pause_file: hold
 storage:
   path: journal
   retention: {time: 7d, size: 64MiB}
@@ -61,12 +62,14 @@ fn everything_has_a_default() {
         web: Web {
             listen: vec![ListenAddress { host: ListenHost::All, port: 9942 }],
             telemetry_path: "/metrics".to_owned(),
+            control_socket: "data/control.sock".into(),
         },
         storage: Storage {
             path: "data".into(),
             retention_time: Duration::from_secs(30 * 86_400),
             retention_size_bytes: 256 << 20,
         },
+        pause_file: "data/paused".into(),
         recording: Recording { size_bytes: 64 << 20 },
         log: Log { level: LogLevel::Info, format: LogFormat::Text },
         guard_rails: default_guard_rails(),
@@ -89,6 +92,8 @@ fn the_file_is_taken_with_its_paths_counted_from_its_folder() {
     assert_eq!(settings.path.kmsg, Path::new("/etc/umawarden/kmsg.txt"));
     assert_eq!(settings.web.listen.len(), 2);
     assert_eq!(settings.web.telemetry_path, "/m");
+    assert_eq!(settings.web.control_socket, Path::new("/etc/umawarden/c.sock"));
+    assert_eq!(settings.pause_file, Path::new("/etc/umawarden/hold"));
     assert_eq!(settings.storage.path, Path::new("/etc/umawarden/journal"));
     assert_eq!(settings.storage.retention_time, Duration::from_secs(7 * 86_400));
     assert_eq!(settings.storage.retention_size_bytes, 64 << 20);
@@ -105,6 +110,8 @@ fn flags_win_over_the_file() {
         "--web.listen-address=127.0.0.1:0",
         "--web.listen-address=[::1]:9942",
         "--web.telemetry-path=/n",
+        "--web.control-socket=d.sock",
+        "--pause-file=stop",
         "--storage.path=here",
         "--storage.retention.time=1d",
         "--storage.retention.size=1GiB",
@@ -122,6 +129,8 @@ fn flags_win_over_the_file() {
     let listen: Vec<String> = settings.web.listen.iter().map(ToString::to_string).collect();
     assert_eq!(listen, ["127.0.0.1:0", "[::1]:9942"]);
     assert_eq!(settings.web.telemetry_path, "/n");
+    assert_eq!(settings.web.control_socket, Path::new("d.sock"));
+    assert_eq!(settings.pause_file, Path::new("stop"));
     assert_eq!(settings.storage.path, Path::new("here"));
     assert_eq!(settings.storage.retention_time, Duration::from_secs(86_400));
     assert_eq!(settings.storage.retention_size_bytes, 1 << 30);
@@ -140,6 +149,19 @@ fn the_state_directory_is_where_the_journal_goes_unless_told_otherwise() {
     };
     assert_eq!(path(&[]), Path::new("/var/lib/umawarden"));
     assert_eq!(path(&["--storage.path=x"]), Path::new("x"));
+}
+
+#[test]
+fn socket_and_pause_file_lie_beside_the_journal_wherever_that_is() {
+    for (arguments, text, folder) in [
+        (vec!["--storage.path=x"], "storage: {path: y}", "x"),
+        (vec![], "storage: {path: y}", "/etc/umawarden/y"),
+        (vec![], "", "data"),
+    ] {
+        let settings = merged(&arguments, text);
+        assert_eq!(settings.web.control_socket, Path::new(folder).join("control.sock"));
+        assert_eq!(settings.pause_file, Path::new(folder).join("paused"));
+    }
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! Behaviour of the journal on real files; `tests/integration/journal.rs` has what needs a
 //! process of its own, or a disk of its own.
 
+mod orders;
+mod past;
 mod reading;
 mod round_trip;
 mod writing;
@@ -14,8 +16,8 @@ use jiff::Timestamp;
 use super::{Entry, Journal, Note, Retention};
 use crate::model::{
     Action, AlertChange, AlertState, Assessment, CacheKind, Decision, DecisionId, Event, Evidence,
-    HoldReason, KernelEvent, Mode, Moment, Outcome, OutcomeResult, Pool, Reading, RuleId, Target,
-    Verdict,
+    HoldReason, KernelEvent, Mode, Moment, OperatorCommand, OperatorOrder, Outcome, OutcomeResult,
+    Pool, Reading, RuleId, RuleSelector, Target, Verdict,
 };
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -109,6 +111,21 @@ fn alert(seconds: i64) -> AlertChange {
 
 fn note(seconds: i64) -> Note {
     Note { at: moment(seconds), text: "start".to_owned() }
+}
+
+fn order(seconds: i64, order: OperatorOrder) -> OperatorCommand {
+    OperatorCommand {
+        at: moment(seconds),
+        author: "root (uid 0)".to_owned(),
+        comment: "a load".to_owned(),
+        order,
+    }
+}
+
+/// A silence of every rule, for so long.
+fn silence(seconds: i64, id: u64, lasts: i64) -> OperatorCommand {
+    let until = moment(seconds + lasts).utc;
+    order(seconds, OperatorOrder::Silence { id, rules: RuleSelector::All, until })
 }
 
 /// Waits until everything recorded before has been tried.

@@ -112,6 +112,7 @@ fn the_timeline_mixes_everything_in_the_order_of_time() {
     journal.record(&log(vec![event(20), event(40)], 41));
     journal.record(&Entry::Alert(alert(25)));
     journal.record(&Entry::Note(note(10)));
+    journal.record(&Entry::Operator(silence(22, 1, 3_600)));
     journal.close(PATIENCE).unwrap();
     let reader = JournalReader::open(dir.path()).unwrap();
     let read = |query: TimelineQuery| {
@@ -131,6 +132,7 @@ fn the_timeline_mixes_everything_in_the_order_of_time() {
                     }
                     TimelineItem::Alert(_) => "alert",
                     TimelineItem::Note(_) => "note",
+                    TimelineItem::Operator(_) => "operator",
                     TimelineItem::Unreadable => "unreadable",
                 };
                 items.push((time.as_second() - 1_700_000_000, kind));
@@ -142,20 +144,21 @@ fn the_timeline_mixes_everything_in_the_order_of_time() {
     let all = [
         (10, "note"),
         (20, "event"),
+        (22, "operator"),
         (25, "alert"),
         (30, "decision"),
         (30, "outcome"),
         (40, "event"),
     ];
     assert_eq!(read(TimelineQuery::default()), all);
-    assert_eq!(read(TimelineQuery { limit: Some(2), ..Default::default() }), all[4..]);
+    assert_eq!(read(TimelineQuery { limit: Some(2), ..Default::default() }), all[5..]);
     let kinds = vec!["decision".to_owned(), "nv_no_memory".to_owned()];
     let chosen = read(TimelineQuery { kinds, ..Default::default() });
-    assert_eq!(chosen, [all[1], all[3], all[5]]);
+    assert_eq!(chosen, [all[1], all[4], all[6]]);
     let rule = Some("PageCacheEatsReserve".to_owned());
-    assert_eq!(read(TimelineQuery { rule, ..Default::default() }), all[2..5]);
+    assert_eq!(read(TimelineQuery { rule, ..Default::default() }), all[2..6]);
     let since = Some(moment(30).utc);
-    assert_eq!(read(TimelineQuery { since, ..Default::default() }), all[3..]);
+    assert_eq!(read(TimelineQuery { since, ..Default::default() }), all[4..]);
 }
 
 #[test]

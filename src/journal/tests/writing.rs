@@ -43,7 +43,11 @@ fn a_restart_goes_on_where_the_last_one_stopped() {
     journal.record(&log(vec![event(5), event(9)], 7));
     journal.close(PATIENCE).unwrap();
     let journal = Journal::open(dir.path(), KEEP_ALL);
-    let expected = ResumePoint { resume_seq: 7, known: BTreeSet::from([9]) };
+    let expected = ResumePoint {
+        resume_seq: 7,
+        known: BTreeSet::from([9]),
+        last_events: BTreeMap::from([("nv_no_memory".to_owned(), moment(9).utc)]),
+    };
     assert_eq!(journal.resume_point(BOOT, PATIENCE), Ok(Some(expected)));
     assert_eq!(journal.resume_point("another boot", PATIENCE), Ok(None));
     assert_eq!(journal.last_boot_id(PATIENCE), Ok(Some(BOOT.to_owned())));
@@ -358,6 +362,56 @@ fn too_large_a_journal_loses_its_oldest_entries_and_shrinks_on_disk() {
     assert_eq!(left.last(), Some(&8_000));
     assert_eq!(left, Vec::from_iter(8_001 - left.len() as u64..=8_000), "the oldest went");
     assert!(left.len() > 300, "{}", left.len());
+}
+
+#[test]
+fn what_last_happened_in_a_boot_is_known_when_its_events_are_gone() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = Journal::open(dir.path(), KEEP_ALL);
+    let fatal = |seq: u64| Event { kind: KernelEvent::UvmFatal, ..event(seq) };
+    journal.record(&log(vec![fatal(100), event(90), event(70), event(80)], 101));
+    let other = Event { utc: Some(moment(5_000).utc), ..fatal(1) };
+    journal.record(&Entry::KernelLog {
+        boot_id: "other".into(),
+        events: vec![other],
+        resume_seq: 2,
+    });
+    journal.close(PATIENCE).unwrap();
+    let mut connection = file::open(dir.path()).unwrap();
+    let retention = Retention { max_age: Duration::from_secs(500), ..KEEP_ALL };
+    let from = Some(moment(9_000).utc_ms());
+    while super::super::retention::step(&mut connection, retention, from).unwrap() {}
+    drop(connection);
+    assert!(events_in(dir.path()).is_empty());
+    let journal = Journal::open(dir.path(), KEEP_ALL);
+    let resume = journal.resume_point(BOOT, PATIENCE).unwrap().unwrap();
+    let expected = [("nv_no_memory", 90), ("uvm_fatal", 100)];
+    let expected = expected.map(|(kind, seconds)| (kind.to_owned(), moment(seconds).utc));
+    assert_eq!(resume.last_events, expected.into());
+    journal.close(PATIENCE).unwrap();
+}
+
+#[test]
+fn a_journal_of_the_first_format_tells_what_last_happened() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(FILE_NAME);
+    let mut connection = Connection::open(&path).unwrap();
+    file::bring_to_format(&mut connection, &path, &file::FORMATS[..1]).unwrap();
+    for (seq, kind) in [(1, "xid"), (2, "xid"), (3, "uvm_fatal")] {
+        let sql = "INSERT INTO kernel_events (boot_id, seq, utc_ms, kind, json)
+            VALUES (?1, ?2, ?2 * 1000, ?3, '{}')";
+        connection.execute(sql, rusqlite::params![BOOT, seq, kind]).unwrap();
+    }
+    let sql = "INSERT INTO kernel_log_cursor (boot_id, resume_seq) VALUES (?1, 4)";
+    connection.execute(sql, [BOOT]).unwrap();
+    drop(connection);
+    let journal = Journal::open(dir.path(), KEEP_ALL);
+    let resume = journal.resume_point(BOOT, PATIENCE).unwrap().unwrap();
+    let expected = [("xid", 2), ("uvm_fatal", 3)];
+    let at = |seconds| Timestamp::from_second(seconds).unwrap();
+    let expected = expected.map(|(kind, seconds)| (kind.to_owned(), at(seconds)));
+    assert_eq!(resume.last_events, expected.into());
+    journal.close(PATIENCE).unwrap();
 }
 
 #[test]

@@ -46,7 +46,7 @@ pub(super) const METRICS: &[Metric] = &[
         Source::KernelLog,
         "uma_kernel_log_lost_records_total",
         &[],
-        "Kernel-log records overwritten before they could be read.",
+        "Kernel-log records overwritten before they could be read; the syslog ring does not tell.",
     ),
     Metric::counter(
         Source::KernelLog,
@@ -64,13 +64,21 @@ pub(super) const METRICS: &[Metric] = &[
         Source::KernelLog,
         "uma_kernel_log_reader",
         &["reader"],
-        "1 for the way in which the kernel log is read: kmsg, syslog or file.",
+        "1 for the way in which the kernel log is read: kmsg, syslog (the ring of syslog(2)), file \
+         (a file or FIFO), or none: nothing reads it, and what it feeds is missing.",
     ),
     Metric::counter(
         Source::KernelLog,
         "uma_kernel_events_total",
         &["event"],
         "Events recognised in the kernel log.",
+    ),
+    Metric::gauge(
+        Source::KernelLog,
+        "uma_kernel_event_last_timestamp_seconds",
+        &["event"],
+        "When the last such event of this boot happened, in seconds since 1970; 0 if none is known \
+         of. Restarts of this program do not reset it, a reboot does.",
     ),
     Metric::gauge(
         Source::Daemon,

@@ -41,7 +41,7 @@ use super::rule::{AtMost, Remedy, Rule, RuleSet};
 use super::status::{BreakerStatus, GuardStatus, RuleState, WindowStatus};
 use crate::model::{
     Asked, Decision, DecisionId, HoldReason, Mode, Moment, OperatorCommand, OperatorOrder, Outcome,
-    Pause, RuleId, Verdict,
+    Pause, RuleId, Target, Verdict,
 };
 use approval::Approvals;
 use budget::Acts;
@@ -236,6 +236,9 @@ impl Guard {
         let now_ms = at.timeline_ms();
         let is_notice = wish.action.is_notice();
         let none: Labels = Arc::new([]);
+        if matches!(wish.target, Target::Cgroup { path } if !Target::is_cgroup_path(path)) {
+            return Some(HoldReason::NoTarget);
+        }
         let protects = || self.rails.protect.protects(wish.target, labels.unwrap_or(&none));
         if !is_notice && protects() {
             return Some(HoldReason::Protected);

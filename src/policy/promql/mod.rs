@@ -184,20 +184,18 @@ impl Expr {
         eval::evaluate(&self.root, store, at)
     }
 
-    /// The series of the store that it names: the values that its result comes from.
-    pub fn series(&self, store: &SeriesStore) -> Vec<SeriesId> {
-        let mut ids = Vec::new();
+    /// The series of the store that each of its selectors matches.
+    pub fn selected(&self, store: &SeriesStore) -> Vec<Vec<SeriesId>> {
+        let mut selected = Vec::new();
         let mut nodes = vec![&self.root];
         while let Some(node) = nodes.pop() {
             match &node.kind {
                 Kind::Selector(selector) | Kind::Range { selector, .. } => {
-                    eval::collect_series(selector, store, &mut ids);
+                    selected.push(eval::matching_series(selector, store));
                 }
                 _ => nodes.extend(node.children()),
             }
         }
-        ids.sort_unstable();
-        ids.dedup();
-        ids
+        selected
     }
 }

@@ -89,3 +89,23 @@ fn a_closed_store_holds_declared_series_alone() {
     assert_eq!(store.latest(declared), Reading::Value(1.0));
     assert_eq!((store.keys().len(), store.refused()), (1, 0));
 }
+
+#[test]
+fn what_is_counted_late_raises_the_samples_since_and_nothing_else() {
+    let mut store = SeriesStore::default();
+    let id = store.intern(&key(0));
+    store.retain("uma_test", 10_000);
+    for (at_ms, reading) in [
+        (1000, Reading::Value(1.0)),
+        (2000, Reading::Value(1.0)),
+        (3000, Reading::Failed),
+        (4000, Reading::Value(2.0)),
+    ] {
+        store.append(id, at_ms, reading);
+    }
+    store.raise(id, &[500, 1500, 2000, 3500, 9000]);
+    store.raise(SeriesId::REFUSED, &[500]);
+    let values: Vec<f64> = store.window(id, 0, 5000).points().map(|point| point.value).collect();
+    assert_eq!(values, [2.0, 4.0, 6.0]);
+    assert_eq!(store.at(id, 3000), None, "an end stays one");
+}

@@ -117,3 +117,30 @@ fn a_reload_keeps_the_alerts_of_rules_that_stay_and_ends_those_of_others() {
     let gone = "uma_rule_state{group=\"g\",rule=\"Low\",state=\"firing\"}";
     assert_eq!(world.value(gone), None);
 }
+
+#[test]
+fn an_alert_that_ends_has_no_value_since_its_expression_yields_none() {
+    let mut world = World::new(LOW, Mode::Observe);
+    world.free = Reading::Value(5.0);
+    let mut changes: Vec<_> = world.run(Duration::from_secs(1));
+    world.free = Reading::Value(50.0);
+    changes.extend(world.run(Duration::from_secs(1)));
+    let changes: Vec<_> = changes.iter().flat_map(|step| &step.alerts).collect();
+    let values: Vec<_> = changes.iter().map(|change| (change.to, change.value)).collect();
+    assert_eq!(
+        values,
+        [
+            (AlertState::Pending, Reading::Value(5.0)),
+            (AlertState::Firing, Reading::Value(5.0)),
+            (AlertState::Inactive, Reading::Unsupported),
+        ]
+    );
+    let json = serde_json::to_value(changes[2]).unwrap();
+    assert_eq!(json.get("value"), None, "{json}");
+    assert_eq!(&serde_json::from_value::<crate::model::AlertChange>(json).unwrap(), changes[2]);
+
+    world.free = Reading::Value(5.0);
+    world.run(Duration::from_secs(1));
+    let ended = world.policy.replace_rules(world.at, Mode::Observe, &rules("groups: []"));
+    assert_eq!(ended[0].value, Reading::Unsupported, "its rule is gone");
+}

@@ -155,30 +155,141 @@ fn a_storm_in_the_kernel_log_does_not_make_its_rules_unknown() {
     assert_eq!(world.state(0), RuleState::Firing);
 }
 
-fn kernel_log(error: Option<&str>) -> Observation {
+/// What the kernel log's reader says of itself.
+fn reader(error: Option<&str>) -> Observation {
+    let key = SeriesKey::new("uma_kernel_log_reader", &[("reader", "none")]);
     Observation::Readings(Readings {
         source: Source::KernelLog,
-        schema: Arc::new(Schema { series: Vec::new() }),
-        values: Vec::new(),
+        schema: Arc::new(Schema { series: vec![key] }),
+        values: vec![Reading::Value(f64::from(error.is_some()))],
         took: Duration::ZERO,
         error: error.map(Arc::from),
     })
 }
 
+/// A record that was written so long before now.
+fn aged(world: &World, seq: u64, age: Duration) -> Observation {
+    let mut record = record(seq, 0, XID);
+    if let Observation::KernelRecord(record) = &mut record {
+        record.utc = world.at.utc + INTERVAL - age;
+    }
+    record
+}
+
+const FED: [&str; 6] = [
+    COUNT,
+    "uma_kernel_event_last_timestamp_seconds{event=\"xid\"}",
+    "uma_kernel_log_records_total",
+    "uma_kernel_log_lost_records_total",
+    "uma_kernel_log_malformed_records_total",
+    "uma_kernel_log_userspace_records_total",
+];
+
 #[test]
-fn what_a_log_that_cannot_be_read_would_tell_is_unknown_and_no_alert_ends_by_it() {
+fn without_a_reader_what_the_log_feeds_is_missing_and_its_rules_are_unknown() {
     let mut world = World::new(BURST, Mode::Observe);
-    world.tick();
-    world.seen.push(record(1, 0, XID));
-    world.tick();
-    assert_eq!(world.state(0), RuleState::Firing);
-    world.seen.push(kernel_log(Some("no such file")));
-    let steps = world.run(Duration::from_secs(120));
-    assert!(steps.iter().all(|step| step.alerts.is_empty()), "the window has passed unseen");
+    world.seen.push(reader(Some("cannot open /dev/kmsg: Permission denied")));
+    let step = world.tick();
+    assert_eq!(FED.map(|series| world.value(series)), [None; 6]);
+    assert_eq!(world.value("uma_kernel_log_reader{reader=\"none\"}"), Some(1.0));
     assert_eq!(world.state(0), RuleState::Unknown);
-    assert_eq!(world.value(COUNT), None);
-    world.seen.push(kernel_log(None));
-    world.run(Duration::from_secs(1));
-    assert_eq!(world.value(COUNT), Some(1.0));
+    let reason = step.doubts[0].reasons.join("; ");
+    assert!(reason.contains("xid") && reason.contains("cannot open /dev/kmsg"), "{reason}");
+}
+
+#[test]
+fn a_reader_that_comes_back_goes_on_counting_where_the_last_one_ended() {
+    let mut world = World::new(BURST, Mode::Observe);
+    world.seen.extend([reader(None), record(1, 0, XID)]);
+    world.tick();
+    let before = FED.map(|series| world.value(series));
+    assert_eq!(before[0], Some(1.0));
+    world.seen.push(reader(Some("reading failed")));
+    let steps = world.run(Duration::from_secs(600));
+    assert_eq!(FED.map(|series| world.value(series)), [None; 6]);
+    assert_eq!(world.state(0), RuleState::Unknown);
+    assert!(steps.iter().all(|step| step.alerts.is_empty()), "nothing resolves meanwhile");
+
+    world.seen.push(reader(None));
+    let step = world.tick();
+    assert_eq!(FED.map(|series| world.value(series)), before);
     assert_eq!(world.state(0), RuleState::Inactive);
+    assert!(step.doubts[0].reasons.is_empty());
+}
+
+#[test]
+fn of_what_happened_without_a_reader_only_the_last_minute_is_news() {
+    for (age, state) in [(10, RuleState::Firing), (120, RuleState::Inactive)] {
+        let mut world = World::new(BURST, Mode::Observe);
+        world.tick();
+        world.seen.push(reader(Some("reading failed")));
+        world.run(Duration::from_secs(600));
+        // The record is there before its reader is heard of.
+        let old = aged(&world, 9, Duration::from_secs(age));
+        world.seen.extend([old, reader(None)]);
+        let step = world.tick();
+        assert_eq!(step.events.len(), 1);
+        assert_eq!(world.value(COUNT), Some(1.0));
+        assert_eq!(world.state(0), state, "{age} s ago");
+    }
+}
+
+#[test]
+fn what_happened_long_before_a_restart_is_counted_and_is_no_increase() {
+    for (age, state) in [(59, RuleState::Firing), (61, RuleState::Inactive)] {
+        let mut world = World::new(BURST, Mode::Observe);
+        world.tick();
+        let backlog: Vec<_> =
+            (1..=50).map(|seq| aged(&world, seq, Duration::from_secs(age))).collect();
+        world.seen.extend(backlog);
+        let step = world.tick();
+        assert_eq!(step.events.len(), 50, "all of them are told");
+        world.run(Duration::from_secs(1));
+        assert_eq!(world.value(COUNT), Some(50.0));
+        assert_eq!(world.value("uma_kernel_log_records_total"), Some(50.0));
+        assert_eq!(world.state(0), state, "{age} s ago");
+        world.seen.push(aged(&world, 51, Duration::ZERO));
+        world.tick();
+        assert_eq!(world.state(0), RuleState::Firing, "what comes then is news");
+    }
+}
+
+const FATAL: &str =
+    "NVRM: uvm encountered global fatal error 0x60, requiring os reboot to recover.";
+const UNTIL_REBOOT: &str = "
+groups:
+- name: g
+  interval: 100ms
+  rules:
+  - alert: Fatal
+    expr: uma_kernel_event_last_timestamp_seconds{event=\"uvm_fatal\"} > 0
+";
+
+#[test]
+fn what_holds_until_a_reboot_is_known_by_when_it_last_happened() {
+    let mut world = World::new(UNTIL_REBOOT, Mode::Observe);
+    world.tick();
+    assert_eq!(world.state(0), RuleState::Inactive);
+    let series = "uma_kernel_event_last_timestamp_seconds{event=\"uvm_fatal\"}";
+    assert_eq!(world.value(series), Some(0.0));
+    world.at.utc += Duration::from_secs(1000);
+    for (seq, seconds) in [(1, 500), (2, 400)] {
+        let mut fatal = record(seq, 0, FATAL);
+        if let Observation::KernelRecord(record) = &mut fatal {
+            record.utc = Timestamp::from_second(seconds).unwrap();
+        }
+        world.seen.push(fatal);
+    }
+    world.tick();
+    assert_eq!(world.value(series), Some(500.0), "the last one, whatever the order");
+    assert_eq!(world.state(0), RuleState::Firing);
+
+    let mut restarted = World::new(UNTIL_REBOOT, Mode::Observe);
+    let last = ("uvm_fatal".to_owned(), Timestamp::from_second(500).unwrap());
+    let unknown = ("of_a_newer_program".to_owned(), Timestamp::MAX);
+    restarted.policy.resume_events(&[last, unknown].into());
+    restarted.tick();
+    assert_eq!(restarted.value(series), Some(500.0));
+    assert_eq!(restarted.value("uma_kernel_events_total{event=\"uvm_fatal\"}"), Some(0.0));
+    assert_eq!(restarted.state(0), RuleState::Firing);
 }

@@ -345,6 +345,88 @@ fn a_flapping_rule_does_not_say_each_time_why_it_holds_back() {
     assert!(holds(&steps).contains(&HoldReason::Budget));
 }
 
+const OF_ONE: &str = "
+groups:
+- name: g
+  interval: 100ms
+  rules:
+  - alert: Down
+    expr: uma_source_up == 0
+    remedy:
+      aim: absent(uma_source_up == 0) and on() uma_mode >= 0
+      steps: [drop_caches: {what: pagecache}]
+  - alert: Sum
+    expr: sum(uma_source_up) < 3 and on() uma_mode{mode=\"observe\"} >= 0
+    remedy:
+      steps: [compact_memory: {}]
+";
+
+fn named(evidence: &[crate::model::Evidence]) -> Vec<&str> {
+    evidence.iter().map(|evidence| evidence.series.as_str()).collect()
+}
+
+#[test]
+fn a_decision_names_the_series_that_led_to_it_and_is_measured_by_the_same() {
+    let mut world = World::new(OF_ONE, Mode::Enforce);
+    let source = |source: Source, error: Option<&str>| {
+        Observation::Readings(Readings {
+            source,
+            schema: Arc::new(Schema { series: Vec::new() }),
+            values: Vec::new(),
+            took: Duration::ZERO,
+            error: error.map(Arc::from),
+        })
+    };
+    world.seen.extend([source(Source::Numa, None), source(Source::Pressure, Some("gone"))]);
+    let step = world.tick();
+    let [down, sum] = step.decisions.as_slice() else { panic!("{step:#?}") };
+    let pressure = "uma_source_up{source=\"pressure\"}";
+    let modes = ["uma_mode{mode=\"observe\"}", "uma_mode{mode=\"enforce\"}"];
+    let because = named(&down.because);
+    assert_eq!(
+        because.iter().filter(|series| !modes.contains(series)).collect::<Vec<_>>(),
+        [&pressure]
+    );
+    let because = named(&sum.because);
+    assert_eq!(because.iter().filter(|series| series.starts_with("uma_source_up")).count(), 3);
+    assert!(because.contains(&modes[0]) && !because.contains(&modes[1]), "{because:?}");
+
+    world.report(down, OutcomeResult::Done);
+    world.seen.push(source(Source::Pressure, None));
+    let measured = world.run(Duration::from_millis(200));
+    let assessment = measured.iter().find_map(|step| step.assessments.first()).unwrap();
+    assert_eq!(assessment.aim_met, Some(true));
+    assert_eq!(named(&assessment.before), named(&assessment.after));
+    let value = |evidence: &[crate::model::Evidence]| {
+        evidence.iter().find(|evidence| evidence.series == pressure).map(|found| found.value)
+    };
+    assert_eq!(value(&assessment.before), Some(Reading::Value(0.0)));
+    assert_eq!(value(&assessment.after), Some(Reading::Value(1.0)));
+}
+
+#[test]
+fn where_it_cannot_be_told_what_is_missing_comes_first() {
+    let rule = "
+groups:
+- name: g
+  interval: 100ms
+  rules:
+  - alert: Low
+    expr: uma_mode{mode=\"enforce\"} == 1 and on() uma_memory_free_bytes < 10
+    remedy:
+      steps: [drop_caches: {what: pagecache}]
+";
+    let mut world = World::new(rule, Mode::Enforce);
+    world.free = Reading::Value(5.0);
+    let act = world.tick();
+    world.report(&act.decisions[0], OutcomeResult::Skipped);
+    world.free = Reading::Failed;
+    let steps = world.run(Duration::from_secs(600));
+    let unknown = Verdict::Hold(HoldReason::Unknown);
+    let hold = *decisions(&steps).iter().find(|hold| hold.verdict == unknown).unwrap();
+    assert_eq!((hold.because[0].series.as_str(), hold.because[0].value), (FREE, Reading::Failed));
+}
+
 #[test]
 fn nothing_is_judged_by_readings_from_before_a_suspend() {
     let mut world = World::new(

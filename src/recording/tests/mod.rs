@@ -1,11 +1,15 @@
 //! The parts of the format, each by itself.
 
+use std::time::Duration;
+
+use jiff::Timestamp;
 use proptest::prelude::*;
 
 use super::columns::Columns;
 use super::decode::Decoder;
 use super::wire::{Bytes, put_number, put_signed};
-use crate::model::Reading;
+use super::{Begin, Entry, RecordedStep, Said};
+use crate::model::{Event, KernelEvent, Moment, Reading};
 
 fn reading() -> impl Strategy<Value = Reading<f64>> {
     prop_oneof![
@@ -84,4 +88,24 @@ fn a_short_step_cannot_ask_for_much_memory() {
     }
     let refused = Decoder::default().entry(&mut Bytes(&out)).unwrap_err();
     assert_eq!(refused.to_string(), "a step has too many values");
+}
+
+#[test]
+fn a_segment_that_starts_later_knows_when_each_kind_of_event_last_happened() {
+    let begin = r#"{"program": "", "boot_id": "", "started": AT, "at": AT, "segment": 0,
+        "goes_on_from": null, "is_start": true, "next_decision": 1, "already_counted": [],
+        "rules": {"mode": "observe", "evaluation_interval": {"secs": 1, "nanos": 0}, "files": []}}"#;
+    let at = r#"{"uptime": {"secs": 1, "nanos": 0}, "utc": "1970-01-01T00:00:00Z"}"#;
+    let mut begin: Begin = serde_json::from_str(&begin.replace("AT", at)).unwrap();
+    assert!(begin.last_events.is_empty(), "as in a recording from before it was kept");
+    let time = |seconds| Timestamp::from_second(seconds).unwrap();
+    for seconds in [50, 90, 70] {
+        let event = Event { kind: KernelEvent::UvmFatal, utc: Some(time(seconds)), seq: Some(1) };
+        begin.pass(&Entry::Step(RecordedStep {
+            at: Moment { uptime: Duration::from_secs(2), utc: time(100) },
+            seen: Vec::new(),
+            said: Said { events: vec![event], ..Said::default() },
+        }));
+    }
+    assert_eq!(begin.last_events, [("uvm_fatal".to_owned(), time(90))].into());
 }

@@ -104,7 +104,8 @@ impl Stream {
         }
     }
 
-    /// At the end of a regular file: has it been truncated or replaced? If so, starts over in it.
+    /// At the end of a regular file: has it been truncated or replaced, also before we came? If so,
+    /// starts over in it.
     fn follow(&mut self, intake: &mut Intake, out: &mut Vec<Observation>) -> Result<bool, String> {
         let Origin::File { path, identity: known, offset } = &mut self.origin else {
             return Ok(false);
@@ -118,7 +119,7 @@ impl Stream {
             }
             self.file = open_file(path, false).map_err(failed)?;
             *known = identity(&self.file.metadata().map_err(failed)?);
-        } else if self.file.metadata().map_err(failed)?.len() < *offset {
+        } else if intake.is_another_log() || self.file.metadata().map_err(failed)?.len() < *offset {
             self.file.seek(SeekFrom::Start(0)).map_err(failed)?;
         } else {
             return Ok(false);

@@ -128,6 +128,69 @@ fn resuming_drops_what_was_handled_and_counts_what_is_gone() {
     }
 }
 
+fn read_at(source: &mut KernelLogSource, seconds: u64) -> Vec<String> {
+    let mut later = clock();
+    later.at.uptime += Duration::from_secs(seconds);
+    let mut out = Vec::new();
+    while source.read(later, &mut out, 3) == ReadEnd::More {}
+    short(&out)
+}
+
+#[test]
+fn a_file_that_ends_before_the_place_to_resume_from_is_another_one_and_read_anew() {
+    let (_folder, path) = scratch();
+    fs::write(&path, "6,1,0,-;a\n6,2,0,-;b\n").unwrap();
+    for (seq, expected) in [(3, &[][..]), (4, &["1:a", "2:b"]), (1000, &["1:a", "2:b"])] {
+        let mut source = KernelLogSource::open(&path, Some(ResumeFrom { seq }));
+        assert_eq!(short(&read_all(&mut source)), expected, "{seq}");
+        append(&path, "6,1,0,-;new\n");
+        assert_eq!(short(&read_all(&mut source)), ["1:new"], "what is added is new");
+        fs::write(&path, "6,1,0,-;a\n6,2,0,-;b\n").unwrap();
+    }
+}
+
+#[test]
+fn who_sends_the_ring_into_a_fifo_again_is_not_counted_again() {
+    let (_folder, path) = fifo();
+    let mut source = KernelLogSource::open(&path, Some(ResumeFrom { seq: 7 }));
+    assert!(read_at(&mut source, 100).is_empty());
+    for (seconds, records, expected) in [
+        (200, "6,3,0,-;c\n6,4,0,-;d\n", &[][..]),
+        (201, "6,5,0,-;e\n", &[]),
+        (202, "6,6,0,-;f\n6,7,0,-;g\n6,9,0,-;i\n", &["7:g", "lost 1", "9:i"]),
+    ] {
+        append(&path, records);
+        assert_eq!(read_at(&mut source, seconds), expected, "{seconds}");
+    }
+}
+
+#[test]
+fn who_counts_anew_in_a_fifo_is_believed_once_he_cannot_be_repeating() {
+    for step in [1, 6] {
+        let (_folder, path) = fifo();
+        let mut source = KernelLogSource::open(&path, Some(ResumeFrom { seq: 1_000_000 }));
+        let mut seen = Vec::new();
+        for seq in 0..100 {
+            append(&path, &format!("6,{seq},0,-;x\n"));
+            seen.extend(read_at(&mut source, seq * step));
+        }
+        let dropped: usize = if step == 1 { 60 } else { 1 };
+        assert_eq!(seen[..2], [format!("lost {dropped}"), format!("{dropped}:x")]);
+        assert_eq!(seen.len(), 1 + 100 - dropped, "and nothing is lost after that");
+    }
+}
+
+#[test]
+fn a_number_that_no_kernel_reaches_so_soon_does_not_blind_the_next_run() {
+    let (_folder, path) = fifo();
+    let hostile = SYSLOG_SEQ_BASE - 2;
+    let mut source = KernelLogSource::open(&path, Some(ResumeFrom { seq: hostile + 1 }));
+    append(&path, "6,5,0,-;a\n");
+    assert!(read_at(&mut source, 0).is_empty());
+    append(&path, "6,6,0,-;b\n");
+    assert_eq!(read_at(&mut source, 30), ["lost 1", "6:b"]);
+}
+
 #[test]
 fn a_cursor_of_the_syslog_ring_resumes_by_time() {
     let (_folder, path) = scratch();
@@ -140,7 +203,7 @@ fn a_cursor_of_the_syslog_ring_resumes_by_time() {
 #[test]
 fn a_number_that_no_kernel_reaches_is_malformed() {
     let (_folder, path) = scratch();
-    fs::write(&path, format!("6,{SYSLOG_SEQ_BASE},0,-;a\n6,1,0,-;b\n")).unwrap();
+    fs::write(&path, format!("6,{},0,-;a\n6,1,0,-;b\n", SYSLOG_SEQ_BASE - 1)).unwrap();
     let mut source = KernelLogSource::open(&path, None);
     assert_eq!(short(&read_all(&mut source)), ["malformed", "1:b"]);
 }

@@ -67,5 +67,5 @@ fuzz_target!(|text: &str| {
     if let Ok(Evaluated::Known(Value::Vector(samples))) = value {
         samples.iter().for_each(check_sample);
     }
-    expr.series(&STORE);
+    expr.selected(&STORE);
 });

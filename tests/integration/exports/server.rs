@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -12,7 +14,8 @@ use jiff::Timestamp;
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 use umawarden::exports::{
-    Limits, Page, PageRequest, Queries, QueryError, ReloadRequest, Served, bind, serve,
+    Limits, OrderRequest, Page, PageRequest, Queries, QueryError, ReloadRequest, Served, bind,
+    serve,
 };
 use umawarden::model::{AlertState, Mode, Moment, Reading, RuleId, SeriesKey, Source};
 use umawarden::policy::status::{AlertStatus, RuleState, RuleStatus, SourceStatus, Status};
@@ -88,6 +91,10 @@ pub struct Server {
     pub status: Arc<ArcSwap<Status>>,
     pub stop: watch::Sender<bool>,
     pub reloads: mpsc::Receiver<ReloadRequest>,
+    pub orders: mpsc::Receiver<OrderRequest>,
+    pub control_socket: PathBuf,
+    /// Where the control socket is.
+    pub folder: tempfile::TempDir,
     pub thread: JoinHandle<std::io::Result<()>>,
 }
 
@@ -97,7 +104,7 @@ pub fn start() -> Server {
 
 pub fn no_queries() -> Queries {
     let down = |_| Err(QueryError::Unavailable("disk full".to_owned()));
-    Queries { events: Box::new(down), decisions: Box::new(down) }
+    Queries { events: Box::new(down), decisions: Box::new(down), orders: Box::new(down) }
 }
 
 pub fn start_with(limits: Limits, queries: Queries) -> Server {
@@ -105,12 +112,17 @@ pub fn start_with(limits: Limits, queries: Queries) -> Server {
     let address = listeners[0].local_addr().unwrap();
     let status = Arc::new(ArcSwap::from_pointee(made_up_status()));
     let (reload, reloads) = mpsc::channel(4);
+    let (order, orders) = mpsc::channel(4);
+    let folder = tempfile::tempdir().unwrap();
+    let control_socket = folder.path().join("control.sock");
     let (stop, stopped) = watch::channel(false);
     let served = Arc::new(Served {
         status: Arc::clone(&status),
         telemetry_path: "/metrics".to_owned(),
         queries,
         reload,
+        control_socket: control_socket.clone(),
+        orders: order,
         uptime,
         limits,
     });
@@ -119,7 +131,7 @@ pub fn start_with(limits: Limits, queries: Queries) -> Server {
         let runtime = runtime.worker_threads(2).enable_all().build().unwrap();
         runtime.block_on(serve(listeners, served, stopped))
     });
-    Server { address, status, stop, reloads, thread }
+    Server { address, status, stop, reloads, orders, control_socket, folder, thread }
 }
 
 /// A response as it came over the wire.
@@ -159,6 +171,33 @@ impl Server {
         answer
     }
 
+    /// The same by the control socket.
+    pub fn raw_order(&self, request: &[u8]) -> Vec<u8> {
+        let mut stream = self.operator();
+        let _ = stream.write_all(request);
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        answer
+    }
+
+    /// A connection to the control socket, which is made a little after the start.
+    pub fn operator(&self) -> UnixStream {
+        let deadline = std::time::Instant::now() + PATIENCE;
+        loop {
+            if let Ok(stream) = UnixStream::connect(&self.control_socket) {
+                stream.set_read_timeout(Some(PATIENCE)).unwrap();
+                return stream;
+            }
+            assert!(std::time::Instant::now() < deadline, "no control socket");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Sends an order by the control socket, and reads the answer.
+    pub fn order(&self, method: &str, target: &str, body: &str) -> Answer {
+        parse(&self.raw_order(&order_request(method, target, body)))
+    }
+
     pub fn ask(&self, method: &str, target: &str, headers: &[&str]) -> Answer {
         let mut request = format!("{method} {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n");
         headers.iter().for_each(|header| request.push_str(&format!("{header}\r\n")));
@@ -174,6 +213,15 @@ impl Server {
         self.stop.send(true).unwrap();
         self.thread.join().unwrap().unwrap();
     }
+}
+
+pub fn order_request(method: &str, target: &str, body: &str) -> Vec<u8> {
+    let length = body.len();
+    format!(
+        "{method} {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n\
+         {body}"
+    )
+    .into_bytes()
 }
 
 pub fn parse(bytes: &[u8]) -> Answer {
@@ -203,6 +251,6 @@ pub fn held_journal() -> (HeldJournal, Queries) {
         let _ = released.lock().unwrap().recv();
         Ok(Page::default())
     };
-    let queries = Queries { events: Box::new(events), decisions: no_queries().decisions };
+    let queries = Queries { events: Box::new(events), ..no_queries() };
     (HeldJournal { entered, release }, queries)
 }

@@ -81,25 +81,3 @@ impl Drop for LimitedCgroup {
         }
     }
 }
-
-/// A sysctl set to a value, put back when dropped.
-struct Sysctl {
-    file: PathBuf,
-    before: String,
-}
-
-impl Sysctl {
-    fn set(file: &str, value: &str) -> Self {
-        let file = PathBuf::from(file);
-        let before = fs::read_to_string(&file).unwrap();
-        // Some of these files take a value only with its newline.
-        fs::write(&file, format!("{value}\n")).unwrap();
-        Self { file, before }
-    }
-}
-
-impl Drop for Sysctl {
-    fn drop(&mut self) {
-        fs::write(&self.file, &self.before).unwrap();
-    }
-}

@@ -82,7 +82,12 @@ fn every_shipped_rule_has_tests_that_notice_when_it_is_wrong() {
             let mut spoilt = rules.clone();
             let rule = &mut spoilt.groups[group].rules[at];
             spoil(rule);
-            assert_ne!(*rule, rules.groups[group].rules[at], "{what}");
+            // A rule without a remedy does nothing that could be something else.
+            if rule.remedy.is_some() || what != "does something else" {
+                assert_ne!(*rule, rules.groups[group].rules[at], "{what}");
+            } else {
+                continue;
+            }
             let id = rule.id.clone();
             if all_pass(&file, &spoilt) {
                 unnoticed.push(format!("{id} {what}"));
@@ -102,7 +107,13 @@ fn for_promtool(text: &str) -> String {
         }
         let is_key = line.starts_with("  ") && line[2..].starts_with(|c: char| c.is_alphabetic());
         if is_key || line.starts_with("- ") {
-            let ours = ["  remedy_test:", "  outcomes:", "  mode:"];
+            let ours = [
+                "  remedy_test:",
+                "  outcomes:",
+                "  mode:",
+                "  guard_rails:",
+                "  start_timestamp:",
+            ];
             skipping = ours.iter().any(|key| line.starts_with(key));
         }
         if !skipping && let Some(test) = tests.last_mut() {

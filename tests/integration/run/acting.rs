@@ -134,6 +134,8 @@ fn an_action_that_hangs_keeps_neither_notices_back_nor_the_end() {
     assert_eq!(daemon.get("/-/healthy").0, 200);
     let (_, log) = daemon.terminate();
     assert!(log.contains("4GiB are free"), "{log}");
+    let done = log.lines().find(|line| line.contains("action=\"notify\"")).unwrap();
+    assert!(done.contains("done") && !done.contains("took"), "it takes no time: {done}");
     let history = history(&node.storage());
     let results: Vec<_> = of_kind(&history, "outcome").map(|o| o["result"].clone()).collect();
     assert_eq!(results, ["done", "timed_out"], "{history:#?}");
@@ -155,6 +157,27 @@ fn a_restart_resets_no_guard_rail() {
         metrics.any(|(series, value)| value > 0.0 && labels(&series) == labels(held))
     });
     assert!(!one(&daemon, "drop_caches", "done"));
+    assert_eq!(read(&node, "drop_caches"), "");
+}
+
+#[test]
+fn a_reboot_resets_no_budget() {
+    let node = Node::new("gb10-4k");
+    let once = ALWAYS.replace("cooldown: 1h", "cooldown: 1s\n      at_most: {times: 2, per: 30d}");
+    node.write_rules(&once);
+    let boot_id = node.path("proc/sys/kernel/random/boot_id");
+    fs::create_dir_all(boot_id.parent().unwrap()).unwrap();
+    fs::write(&boot_id, "the first\n").unwrap();
+    let daemon = node.start(&["--mode=enforce"]);
+    daemon.wait_until("through", |daemon| one(daemon, "compact_memory", "done"));
+    daemon.kill();
+    fs::write(node.drop_caches(), "").unwrap();
+    fs::write(&boot_id, "the second\n").unwrap();
+    let daemon = node.start(&["--mode=enforce"]);
+    daemon.wait_until("held", |daemon| {
+        let mut metrics = daemon.metrics().into_iter();
+        metrics.any(|(series, count)| series.contains("reason=\"budget\"") && count > 0.0)
+    });
     assert_eq!(read(&node, "drop_caches"), "");
 }
 

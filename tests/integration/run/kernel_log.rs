@@ -122,3 +122,109 @@ fn a_log_that_is_begun_anew_is_read_from_its_start() {
     fs::write(node.path("kmsg"), record(9, XID)).unwrap();
     daemon.wait_until("read", |daemon| daemon.metric(XIDS) == 4.0);
 }
+
+/// The values of what the kernel log feeds.
+fn fed(daemon: &Daemon) -> Vec<(String, f64)> {
+    let is_fed = |series: &str| {
+        series.starts_with("uma_kernel_event") || series.starts_with("uma_kernel_log_records")
+    };
+    daemon.metrics().into_iter().filter(|(series, _)| is_fed(series)).collect()
+}
+
+fn rule_state(daemon: &Daemon) -> (String, String) {
+    let body: serde_json::Value = serde_json::from_str(&daemon.get("/api/v1/status").1).unwrap();
+    let rule = &body["data"]["rules"][0];
+    (rule["state"].as_str().unwrap().to_owned(), rule["unknown"].to_string())
+}
+
+const ON_XID: &str = "
+groups:
+- name: g
+  interval: 100ms
+  rules:
+  - alert: Xid
+    expr: increase(uma_kernel_events_total{event=\"xid\"}[1m]) > 0
+";
+
+#[test]
+fn what_no_reader_can_tell_is_missing_and_not_0() {
+    let node = Node::new("gb10-4k");
+    node.write_rules(ON_XID);
+    fs::remove_file(node.path("kmsg")).unwrap();
+    // Neither a log, nor a reason to read the syslog ring of this machine instead.
+    fs::create_dir(node.path("kmsg")).unwrap();
+    let daemon = node.start(&[]);
+    assert_eq!(daemon.metric("uma_kernel_log_reader{reader=\"none\"}"), 1.0);
+    assert_eq!(daemon.metric("uma_source_up{source=\"kernel_log\"}"), 0.0);
+    assert_eq!(fed(&daemon), []);
+    daemon.wait_until("unknown", |daemon| rule_state(daemon).0 == "unknown");
+    let reason = rule_state(&daemon).1;
+    assert!(reason.contains("is a directory: give --path.kmsg"), "{reason}");
+}
+
+#[test]
+fn a_log_that_vanishes_takes_what_it_feeds_along_and_brings_it_back() {
+    let node = Node::new("gb10-4k");
+    node.write_rules(ON_XID);
+    let daemon = node.start(&[]);
+    append(&node, &record(1, XID));
+    daemon.wait_until("seen", |daemon| rule_state(daemon).0 == "firing");
+    let before = fed(&daemon);
+    assert!(before.contains(&(XIDS.to_owned(), 1.0)), "{before:?}");
+    fs::rename(node.path("kmsg"), node.path("kept")).unwrap();
+    fs::create_dir(node.path("kmsg")).unwrap();
+    daemon.wait_until("missing", |daemon| fed(daemon).is_empty());
+    daemon.wait_until("unknown", |daemon| rule_state(daemon).0 == "unknown");
+    fs::remove_dir(node.path("kmsg")).unwrap();
+    fs::rename(node.path("kept"), node.path("kmsg")).unwrap();
+    daemon.wait_until("back", |daemon| fed(daemon) == before);
+    daemon.wait_until("judged", |daemon| rule_state(daemon).0 == "firing");
+}
+
+#[test]
+fn what_holds_until_a_reboot_is_known_after_a_restart() {
+    let node = Node::new("gb10-4k");
+    node.write_rules(
+        "groups: [{name: g, rules: [{alert: Fatal, expr: \
+         'uma_kernel_event_last_timestamp_seconds{event=\"uvm_fatal\"} > 0'}]}]",
+    );
+    let daemon = node.start(&[]);
+    let fatal = "uma_kernel_event_last_timestamp_seconds{event=\"uvm_fatal\"}";
+    assert_eq!(daemon.metric(fatal), 0.0);
+    append(
+        &node,
+        &record(
+            1,
+            "NVRM: uvm encountered global fatal error 0x60, requiring os reboot to recover.",
+        ),
+    );
+    daemon.wait_until("seen", |daemon| rule_state(daemon).0 == "firing");
+    daemon.wait_until("journalled", |daemon| events(daemon).len() == 1);
+    let then = daemon.metric(fatal);
+    daemon.kill();
+    let daemon = node.start(&[]);
+    assert_eq!(daemon.metric(fatal), then);
+    assert_eq!(daemon.metric("uma_kernel_events_total{event=\"uvm_fatal\"}"), 0.0);
+    daemon.wait_until("firing", |daemon| rule_state(daemon).0 == "firing");
+}
+
+#[test]
+fn lines_of_the_log_tell_old_events_from_new_ones() {
+    let node = Node::new("gb10-4k");
+    fs::write(node.path("not a folder"), "").unwrap();
+    append(&node, &record(1, XID));
+    // Without a journal they come again at every start.
+    for _ in 0..2 {
+        let daemon = node.start_with_storage(&node.path("not a folder"), &[]);
+        append(&node, &record(2, XID));
+        daemon
+            .wait_until("seen", |daemon| daemon.log().contains("kernel event kind=\"xid\" seq=2"));
+        let (_, log) = daemon.terminate();
+        let told: Vec<&str> = log.lines().filter(|line| line.contains("kernel event")).collect();
+        let [old, new] = told[..] else { panic!("{log}") };
+        assert!(old.contains("INFO") && old.contains("old kernel event") && old.contains("seq=1"));
+        assert!(old.contains("happened="), "{old}");
+        assert!(new.contains("WARN") && !new.contains("old") && !new.contains("happened"), "{new}");
+        fs::write(node.path("kmsg"), record(1, XID)).unwrap();
+    }
+}

@@ -4,7 +4,7 @@ use std::fs;
 
 use rustix::process::Signal;
 
-use super::{ALWAYS, Node, make_fifo};
+use super::{ALWAYS, Node, make_fifo, outcomes};
 use crate::daemon::{history, of_kind};
 
 const SUCCESSFUL: &str = "uma_config_last_reload_successful";
@@ -80,4 +80,30 @@ fn a_reload_that_hangs_does_not_keep_it_from_ending() {
     daemon.signal(Signal::HUP);
     daemon.wait_until("still answering", |daemon| daemon.get("/-/healthy").0 == 200);
     daemon.terminate();
+}
+
+#[test]
+fn guard_rails_are_taken_and_mistakes_in_them_are_told() {
+    let node = Node::new("gb10-4k");
+    node.write_rules(ALWAYS);
+    let config = node.path("umawarden.yaml");
+    let windows = "maintenance_windows: [{name: always}]";
+    let write = |rails: &str| {
+        fs::write(&config, format!("mode: enforce\nguard_rails: {{{rails}}}\n")).unwrap();
+    };
+    write(&format!("{windows}, never_in: [always]"));
+    let daemon = node.start(&["--config.file", &config.display().to_string()]);
+    let held = |daemon: &crate::daemon::Daemon| {
+        let mut metrics = daemon.metrics().into_iter();
+        metrics.any(|(series, count)| series.contains("reason=\"maintenance\"") && count > 0.0)
+    };
+    daemon.wait_until("held", held);
+    assert_eq!(daemon.metric(&outcomes("drop_caches", "done")), 0.0);
+    write(&format!("{windows}, inhibited_by: [Alway]"));
+    let (status, said) = daemon.post("/-/reload");
+    assert_ne!(status, 200);
+    assert!(said.contains("no rule has the alert") && said.contains("\"Always\"?"), "{said}");
+    write("");
+    assert_eq!(daemon.post("/-/reload").0, 200);
+    daemon.wait_until("done", |daemon| daemon.metric(&outcomes("drop_caches", "done")) > 0.0);
 }

@@ -15,17 +15,43 @@ fn without_a_journal_it_watches_and_exports_and_does_not_act() {
         let daemon = node.start_with_storage(&storage, &["--mode=enforce"]);
         daemon.wait_until("down", |daemon| daemon.metrics().get("uma_journal_up") == Some(&0.0));
         assert_eq!(daemon.metric("uma_memory_total_bytes"), 129_945_600_000.0);
-        for action in ["drop_caches", "compact_memory"] {
-            daemon.wait_until("refused", |daemon| daemon.metric(&outcomes(action, "failed")) > 0.0);
-            assert_eq!(daemon.metric(&outcomes(action, "done")), 0.0);
+        daemon.wait_until("held", |daemon| holds(daemon, "journal_unreadable") > 0.0);
+        assert_eq!(daemon.metric("uma_guard_rails_restored"), 0.0);
+        for outcome in ["done", "failed", "skipped"] {
+            assert_eq!(daemon.metric(&outcomes("drop_caches", outcome)), 0.0, "{outcome}");
         }
         assert_eq!(fs::read_to_string(node.drop_caches()).unwrap(), "");
         let (status, _) = daemon.get("/api/v1/events");
         assert!([500, 503].contains(&status), "{status}");
         let (_, log) = daemon.terminate();
-        assert!(log.contains("intent could not be written"), "{log}");
+        assert!(log.contains("what earlier runs did cannot be read"), "{log}");
         assert!(log.contains("the journal is down"), "{log}");
     }
+}
+
+#[test]
+fn a_journal_that_can_be_read_later_lets_remedies_act_from_then_on() {
+    let node = Node::new("gb10-4k");
+    node.write_rules(ALWAYS);
+    let storage = node.path("file");
+    fs::write(&storage, "").unwrap();
+    let daemon = node.start_with_storage(&storage, &["--mode=enforce"]);
+    daemon.wait_until("held", |daemon| holds(daemon, "journal_unreadable") > 0.0);
+    fs::remove_file(&storage).unwrap();
+    daemon.wait_until("done", |daemon| daemon.metric(&outcomes("drop_caches", "done")) > 0.0);
+    assert_eq!(daemon.metric("uma_guard_rails_restored"), 1.0);
+    daemon.terminate();
+    assert_eq!(fs::read_to_string(node.drop_caches()).unwrap(), "1");
+}
+
+/// How often the rule was held for that reason.
+fn holds(daemon: &Daemon, reason: &str) -> f64 {
+    let metrics = daemon.metrics().into_iter();
+    let wanted = format!("reason=\"{reason}\"");
+    let held = metrics.filter(|(series, _)| {
+        series.starts_with("uma_decisions_total") && series.contains(&wanted)
+    });
+    held.map(|(_, value)| value).sum()
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use umawarden::journal::Entry;
 use umawarden::model::{
     AlertChange, Asked, Assessment, Decision, DecisionId, HoldReason, Moment, OperatorCommand,
@@ -118,8 +119,10 @@ impl Kept {
     }
 
     /// What a person has ordered is on disk before it is obeyed.
-    pub fn order(&mut self, command: OperatorCommand) {
-        self.commands.push(command);
+    pub fn order(&mut self, now: Duration, command: OperatorCommand) {
+        self.commands.push(command.clone());
+        self.record(now, Entry::Operator(command));
+        self.safe = self.entries.len();
     }
 
     /// How many orders have been given.
@@ -193,6 +196,19 @@ impl Kept {
         Some((resume, seqs.filter(|seq| *seq >= resume).collect()))
     }
 
+    /// When an event of each kind last happened in a boot.
+    pub fn last_events(&self, boot: &Arc<str>) -> BTreeMap<String, Timestamp> {
+        let mut last = BTreeMap::new();
+        for (_, entry) in &self.entries {
+            let Entry::KernelLog { boot_id, events, .. } = entry else { continue };
+            for event in events.iter().filter(|_| boot_id == boot) {
+                let known = last.entry(event.kind.kind().to_owned()).or_insert(Timestamp::MIN);
+                *known = event.utc.unwrap_or(Timestamp::MIN).max(*known);
+            }
+        }
+        last
+    }
+
     /// The records of every kernel event of a boot.
     pub fn event_seqs(&self, boot: &Arc<str>) -> BTreeSet<u64> {
         let of_boot = self.entries.iter().filter_map(|(_, entry)| match entry {
@@ -227,6 +243,7 @@ impl Kept {
                 Entry::Assessment(assessment) => ("judged", serde_json::to_string(assessment)),
                 Entry::Alert(change) => ("alert", serde_json::to_string(change)),
                 Entry::Note(note) => ("note", serde_json::to_string(note)),
+                Entry::Operator(command) => ("order", serde_json::to_string(command)),
             };
             writeln!(text, "{kind} {}", json.unwrap()).unwrap();
         }
@@ -245,6 +262,7 @@ impl Kept {
 fn short(entry: &Entry) -> String {
     match entry {
         Entry::KernelLog { resume_seq, .. } => format!("kernel log up to {resume_seq}"),
+        Entry::Operator(command) => format!("{:?} order {:?}", command.at.uptime, command.order),
         Entry::Decision(decision) => {
             let Decision { id, at, rule, mode, verdict, step, action, because, .. } = decision;
             let because =

@@ -291,6 +291,7 @@ impl Machine {
                 }
                 self.clean *= self.chance.between(0.05, 0.6);
             }
+            Action::Reclaim { bytes, .. } => self.clean = (self.clean - *bytes as f64).max(0.0),
             Action::CompactMemory => self.pieces *= self.chance.between(0.05, 0.9),
             Action::Notify { .. } => {}
         }

@@ -4,6 +4,7 @@
 //! how to run it again: `UMAWARDEN_SIMULATION_SEED`, with `UMAWARDEN_SIMULATION_WITHOUT` naming
 //! what is not needed to make it fail, separated by commas.
 
+mod broken;
 mod chance;
 mod checker;
 mod disturbance;

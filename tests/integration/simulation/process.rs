@@ -78,6 +78,9 @@ impl Process {
         let resume = kept.resume_point(boot).filter(|_| kept.is_up(now));
         let known = resume.as_ref().map(|(_, known)| known.clone()).unwrap_or_default();
         policy.resume_kernel_log(known.clone());
+        let is_known = resume.is_some();
+        let last_events = if is_known { kept.last_events(boot) } else { Default::default() };
+        policy.resume_events(&last_events);
         let recording = Recording::new(&Begin {
             program: "simulation".to_owned(),
             boot_id: boot.to_string(),
@@ -88,6 +91,7 @@ impl Process {
             is_start: true,
             next_decision,
             already_counted: known,
+            last_events,
             earlier_acts: Vec::new(),
             awaits_past: true,
             rules: loaded.recorded.clone(),

@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use umawarden::policy::guard::{BreakerLimit, GuardRails, MaintenanceWindow, WrittenWindow};
+use umawarden::policy::guard::{
+    BreakerLimit, Glob, GuardRails, MaintenanceWindow, Protected, WrittenWindow,
+};
 use umawarden::policy::rule::AtMost;
 
 use super::chance::Chance;
@@ -28,8 +30,20 @@ pub fn random(chance: &mut Chance, beat: Duration) -> GuardRails {
         breaker,
         maintenance_windows: WINDOWS.map(|name| window(chance, name)).to_vec(),
         never_in,
+        protect: protect(chance),
         ..GuardRails::default()
     }
+}
+
+fn protect(chance: &mut Chance) -> Protected {
+    let glob = |text: &str| Glob::try_from(text.to_owned()).unwrap();
+    let units = match chance.whole(0..=3) {
+        0 => vec![glob("database.service")],
+        1 => vec![glob("*.service")],
+        _ => Vec::new(),
+    };
+    let processes = if chance.once_in(6) { vec![glob("postgres")] } else { Vec::new() };
+    Protected { units, processes, ..Protected::default() }
 }
 
 fn window(chance: &mut Chance, name: &str) -> MaintenanceWindow {

@@ -173,7 +173,9 @@ impl Written {
     }
 }
 
-const STEPS: [&str; 6] = [
+const STEPS: [&str; 8] = [
+    "reclaim: {cgroup: /system.slice/backup.service, bytes: 1GiB}",
+    "reclaim: {cgroup: /system.slice/database.service, bytes: 2GiB}",
     "drop_caches: {what: pagecache}",
     "drop_caches: {what: all}",
     "drop_caches: {what: all, sync: true}",

@@ -288,7 +288,7 @@ impl World {
             self.kept.record(self.now, Entry::KernelLog { boot_id, events, resume_seq });
         }
         for answer in step.answers.iter().filter(|answer| answer.refused.is_none()) {
-            self.kept.order(answer.command.clone());
+            self.kept.order(self.now, answer.command.clone());
         }
         let checked = self.checker.step(&clock, &seen, &step);
         let checked = checked.and_then(|()| told_once(process, &step.events));

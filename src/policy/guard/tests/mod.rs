@@ -1,3 +1,8 @@
 //! Each rail by itself: pure functions of state and time.
 
+mod breaker;
 mod budget;
+mod maintenance;
+mod people;
+mod protection;
+mod restore;

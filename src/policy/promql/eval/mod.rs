@@ -21,7 +21,7 @@ const MAX_ELEMENTS: usize = 20_000;
 
 const SAME_LABELSET: &str = "vector cannot contain metrics with the same labelset";
 
-pub(super) use select::collect_series;
+pub(super) use select::matching_series;
 
 /// Evaluates a whole expression.
 pub(super) fn evaluate(

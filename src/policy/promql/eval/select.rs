@@ -83,7 +83,11 @@ impl<'s> Evaluator<'s> {
             self.missing.push(Missing { unsupported: false, reason });
         }
         if let Some((key, why)) = failed {
-            self.missing.push(Missing { unsupported: false, reason: format!("{key}: {why}") });
+            let reason = match store.fault(&key.name) {
+                Some(fault) => format!("{key}: {why}: {fault}"),
+                None => format!("{key}: {why}"),
+            };
+            self.missing.push(Missing { unsupported: false, reason });
         } else if let Some(key) = unsupported.filter(|_| !has_value) {
             let reason = format!("{key}: not available on this machine");
             self.missing.push(Missing { unsupported: true, reason });
@@ -91,18 +95,13 @@ impl<'s> Evaluator<'s> {
     }
 }
 
-/// Adds the ids of the series that a selector matches.
-pub(in crate::policy::promql) fn collect_series(
+/// The series that a selector matches.
+pub(in crate::policy::promql) fn matching_series(
     selector: &Selector,
     store: &SeriesStore,
-    ids: &mut Vec<SeriesId>,
-) {
-    let matching = store
-        .named(&selector.name)
-        .iter()
-        .copied()
-        .filter(|id| store.key(*id).is_some_and(|key| matches(selector, key)));
-    ids.extend(matching);
+) -> Vec<SeriesId> {
+    let is_matching = |id: &SeriesId| store.key(*id).is_some_and(|key| matches(selector, key));
+    store.named(&selector.name).iter().copied().filter(is_matching).collect()
 }
 
 fn sample(key: &SeriesKey, value: f64) -> Sample {

@@ -1,0 +1,228 @@
+//! HTTP over the control socket.
+
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Bytes;
+use hyper::{Request, header};
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use tokio::net::UnixStream;
+
+use crate::exports::control_address;
+
+/// How long an order may take; the daemon itself gives up before.
+const ANSWER_TAKES: Duration = Duration::from_secs(20);
+
+/// A longer answer is none of the daemon's.
+const MOST_BYTES: usize = 4 << 20;
+
+/// The daemon behind a control socket.
+#[derive(Clone, Debug)]
+pub(crate) struct Client {
+    socket: PathBuf,
+    patience: Duration,
+}
+
+/// What it said.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Reply {
+    pub(crate) status: u16,
+    /// What came of it, where that is something.
+    pub(crate) data: Value,
+    /// What is wrong, where something is.
+    pub(crate) problem: String,
+    pub(crate) warnings: Vec<String>,
+}
+
+/// Why it said nothing.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ClientError {
+    /// Nobody listens.
+    #[error(
+        "no daemon takes orders at {}: start `umawarden run`, or name the folder of the one that \
+         runs with --storage.path (under systemd mostly /var/lib/umawarden)",
+        .0.display()
+    )]
+    Absent(PathBuf),
+    /// Only its owner may open the socket.
+    #[error(
+        "this user may not give orders: {} is its owner's alone; try it with sudo",
+        .0.display()
+    )]
+    Forbidden(PathBuf),
+    /// It has not answered.
+    #[error(
+        "the daemon at {} has not answered within {} s: it hangs; `umawarden pause` works all the \
+         same",
+        .0.display(), .1.as_secs()
+    )]
+    Silent(PathBuf, Duration),
+    /// Somebody else listens there.
+    #[error("{} belongs to user {}, who is neither root nor you: not trusted", .0.display(), .1)]
+    Stranger(PathBuf, u32),
+    /// Anything else.
+    #[error("asking the daemon at {} failed: {}", .0.display(), .1)]
+    Failed(PathBuf, String),
+}
+
+impl Client {
+    /// The daemon behind that socket.
+    pub(crate) fn new(socket: &Path) -> Self {
+        Self { socket: socket.to_owned(), patience: ANSWER_TAKES }
+    }
+
+    /// The same, waited for no longer than that.
+    pub(crate) fn with_patience(self, patience: Duration) -> Self {
+        Self { patience, ..self }
+    }
+
+    /// Asks, and waits for the answer.
+    ///
+    /// # Errors
+    /// There is no answer; says what to do.
+    pub(crate) fn ask(
+        &self,
+        method: &str,
+        target: &str,
+        body: Option<&Value>,
+    ) -> Result<Reply, ClientError> {
+        let failed =
+            |error: &dyn std::fmt::Display| ClientError::Failed(self.path(), error.to_string());
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|error| failed(&error))?;
+        let body = body.map(Value::to_string).unwrap_or_default();
+        let request = Request::builder()
+            .method(method)
+            .uri(target)
+            .header(header::HOST, "umawarden")
+            .header(header::CONTENT_TYPE, "application/json")
+            .header(header::CONTENT_LENGTH, body.len())
+            .body(Full::new(Bytes::from(body)))
+            .map_err(|error| failed(&error))?;
+        let answer = runtime
+            .block_on(async { tokio::time::timeout(self.patience, self.exchange(request)).await });
+        runtime.shutdown_background();
+        answer.unwrap_or_else(|_| Err(ClientError::Silent(self.path(), self.patience)))
+    }
+
+    fn path(&self) -> PathBuf {
+        self.socket.clone()
+    }
+
+    async fn exchange(&self, request: Request<Full<Bytes>>) -> Result<Reply, ClientError> {
+        let failed =
+            |error: &dyn std::fmt::Display| ClientError::Failed(self.path(), error.to_string());
+        control_address(&self.socket).map_err(|error| failed(&error))?;
+        let stream =
+            UnixStream::connect(&self.socket).await.map_err(|error| match error.kind() {
+                ErrorKind::NotFound | ErrorKind::ConnectionRefused | ErrorKind::NotADirectory => {
+                    ClientError::Absent(self.path())
+                }
+                ErrorKind::PermissionDenied => ClientError::Forbidden(self.path()),
+                _ => failed(&error),
+            })?;
+        let listener = stream.peer_cred().map_err(|error| failed(&error))?.uid();
+        if ![0, rustix::process::getuid().as_raw()].contains(&listener) {
+            return Err(ClientError::Stranger(self.path(), listener));
+        }
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+            .await
+            .map_err(|error| failed(&error))?;
+        let connection = tokio::spawn(connection);
+        let response = sender.send_request(request).await.map_err(|error| failed(&error))?;
+        let status = response.status().as_u16();
+        let bytes = Limited::new(response.into_body(), MOST_BYTES)
+            .collect()
+            .await
+            .map_err(|error| failed(&error))?
+            .to_bytes();
+        connection.abort();
+        Ok(read(status, &bytes))
+    }
+}
+
+fn read(status: u16, bytes: &[u8]) -> Reply {
+    let Ok(mut answer) = serde_json::from_slice::<Value>(bytes) else {
+        let text = String::from_utf8_lossy(bytes);
+        let problem = format!("the daemon answered {status}: {}", text.trim());
+        return Reply { status, data: Value::Null, problem, warnings: Vec::new() };
+    };
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let warnings = answer["warnings"].as_array();
+    let warnings = warnings.map_or_else(Vec::new, |all| all.iter().filter_map(text).collect());
+    let problem = text(&answer["error"]).unwrap_or_else(|| format!("the daemon answered {status}"));
+    Reply { status, data: answer["data"].take(), problem, warnings }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    fn ask(socket: &Path) -> Result<Reply, ClientError> {
+        let client = Client::new(socket).with_patience(Duration::from_millis(500));
+        client.ask("GET", "/api/v1/pause", None)
+    }
+
+    fn answered(text: &str) -> Result<Reply, ClientError> {
+        let bytes = text.as_bytes().to_vec();
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("s");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let answering = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let _gone = stream.write_all(&bytes);
+            stream
+        });
+        let reply = ask(&socket);
+        drop(answering.join().unwrap());
+        reply
+    }
+
+    #[test]
+    fn nobody_there_is_told_with_what_to_do() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("s");
+        assert!(matches!(ask(&socket), Err(ClientError::Absent(_))));
+        drop(UnixListener::bind(&socket).unwrap());
+        let error = ask(&socket).unwrap_err();
+        assert!(error.to_string().contains("start `umawarden run`"), "{error}");
+        let error = ask(&folder.path().join("x".repeat(200))).unwrap_err().to_string();
+        assert!(error.contains("at most 107"), "{error}");
+    }
+
+    #[test]
+    fn whoever_does_not_answer_is_given_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("s");
+        let _listener = UnixListener::bind(&socket).unwrap();
+        let error = ask(&socket).unwrap_err();
+        assert!(matches!(error, ClientError::Silent(..)), "{error}");
+    }
+
+    #[test]
+    fn what_is_answered_is_read_and_what_is_no_answer_is_told() {
+        let (head, body) = ("HTTP/1.1 409 Conflict\r\nContent-Length", "{\"error\": \"no\"}");
+        let reply = answered(&format!("{head}: {}\r\n\r\n{body}", body.len())).unwrap();
+        assert_eq!((reply.status, &*reply.problem), (409, "no"));
+        let cut = &body[..body.len() - 1];
+        let reply = answered(&format!("{head}: {}\r\n\r\n{cut}", cut.len())).unwrap();
+        assert!(reply.problem.contains("the daemon answered 409: {"), "{reply:?}");
+        let body = "{\"data\": [1], \"warnings\": [\"a\", 5]}";
+        let reply =
+            answered(&format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len()));
+        let reply = reply.unwrap();
+        assert_eq!((reply.status, reply.data), (200, serde_json::json!([1])));
+        assert_eq!(reply.warnings, ["a"]);
+        for text in ["SSH-2.0-OpenSSH\r\n\r\n", "\0\0\0\0\0\r\n\r\n", ""] {
+            assert!(answered(text).is_err());
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! `umawarden pause` and `umawarden resume`.
+
+use std::io::ErrorKind;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::{Args, Subcommand};
+use jiff::Timestamp;
+use serde_json::json;
+
+use super::Exit;
+use super::control::{Client, ClientError, PlaceArguments, Reply, WordsArguments};
+use super::history::printable;
+use crate::daemon::user_name;
+use crate::model::{Pause, author};
+use crate::pause::PauseFile;
+
+/// How long the daemon may take to say that it has seen the file; it looks ten times a second.
+const DAEMON_TAKES: Duration = Duration::from_secs(3);
+const LOOKS: u32 = 20;
+const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
+
+/// Arguments of `umawarden pause`.
+#[derive(Debug, Args)]
+#[command(after_help = AFTER_HELP, args_conflicts_with_subcommands = true)]
+pub struct PauseArguments {
+    /// What else to do.
+    #[command(subcommand)]
+    what: Option<PauseCommand>,
+
+    /// Why and who.
+    #[command(flatten)]
+    words: WordsArguments,
+
+    /// Where the daemon is.
+    #[command(flatten)]
+    place: PlaceArguments,
+}
+
+/// What else there is about a pause.
+#[derive(Debug, Subcommand)]
+enum PauseCommand {
+    /// Tell whether it is paused.
+    Status {
+        /// Where the daemon is.
+        #[command(flatten)]
+        place: PlaceArguments,
+    },
+}
+
+/// Arguments of `umawarden resume`.
+#[derive(Debug, Args)]
+#[command(after_help = AFTER_HELP)]
+pub struct ResumeArguments {
+    /// Why and who.
+    #[command(flatten)]
+    words: WordsArguments,
+
+    /// Where the daemon is.
+    #[command(flatten)]
+    place: PlaceArguments,
+}
+
+const AFTER_HELP: &str = "\
+While it is paused, umawarden watches, alerts and decides, and does nothing. The switch is a file,
+`paused` beside the journal: it works while the daemon is down or hangs, and outlives restarts and
+reboots. `touch` and `rm` do as well. The daemon looks ten times a second, and once more right before
+anything is done; an action that is under way is not stopped.
+
+Exit codes: 0 done, also where it was paused already; of `pause status`: paused; 1 it is not paused;
+2 the file cannot be written or removed, or the daemon does not obey.
+
+  umawarden pause --comment 'firmware update'
+  umawarden pause status
+  umawarden resume";
+
+/// Pauses, or tells about it.
+///
+/// # Errors
+/// The file cannot be written, and no daemon takes the order either.
+pub fn pause(arguments: &PauseArguments) -> anyhow::Result<Exit> {
+    if let Some(PauseCommand::Status { place }) = &arguments.what {
+        return status(place);
+    }
+    let found = arguments.place.place()?;
+    let file = PauseFile::new(&found.pause_file);
+    let client = Client::new(&found.socket).with_patience(DAEMON_TAKES);
+    if let Some(pause) = file.read() {
+        say(&arguments.place, &file, Some(&pause), "paused already");
+        return Ok(Exit::Fine);
+    }
+    let uid = rustix::process::getuid().as_raw();
+    let name = arguments.words.name();
+    let pause = Pause {
+        author: author(name.as_deref(), user_name(uid).as_deref(), uid),
+        comment: arguments.words.comment.clone(),
+        since: Some(Timestamp::now()),
+    };
+    let written = file.write(&pause);
+    let order =
+        || ask_paused(client.ask("POST", "/api/v1/pause", Some(&arguments.words.json().into())));
+    if let Err(error) = written {
+        // What cannot be written may yet be said.
+        let text = format!("writing {} failed: {error}{}", file.path().display(), advice(&error));
+        return match order() {
+            Ok(true) => {
+                eprintln!("umawarden: {text}: the pause ends when the daemon does");
+                say(&arguments.place, &file, Some(&pause), "paused");
+                Ok(Exit::Fine)
+            }
+            _ => anyhow::bail!("not paused: {text}"),
+        };
+    }
+    match wait_until(&client, true) {
+        Ok(true) => {}
+        // It watches another file.
+        Ok(false) => {
+            if !order().is_ok_and(|paused| paused) {
+                anyhow::bail!(
+                    "{} is there, but the daemon at {} goes on: is that its --pause-file?",
+                    file.path().display(),
+                    found.socket.display()
+                );
+            }
+        }
+        Err(error) => eprintln!(
+            "umawarden: whoever runs with {} holds; none was asked: {error}",
+            file.path().display()
+        ),
+    }
+    say(&arguments.place, &file, Some(&pause), "paused");
+    Ok(Exit::Fine)
+}
+
+/// Ends a pause.
+///
+/// # Errors
+/// The file cannot be removed, or the daemon is still paused.
+pub fn resume(arguments: &ResumeArguments) -> anyhow::Result<Exit> {
+    let found = arguments.place.place()?;
+    let file = PauseFile::new(&found.pause_file);
+    let client = Client::new(&found.socket).with_patience(DAEMON_TAKES);
+    let removed = file.remove().map_err(|error| {
+        let advice = advice(&error);
+        anyhow::anyhow!("still paused: removing {} failed: {error}{advice}", file.path().display())
+    })?;
+    let mut resumed = removed;
+    match wait_until(&client, false) {
+        Ok(true) => {}
+        // It was paused by word, or watches another file.
+        Ok(false) => {
+            let body = arguments.words.json().into();
+            let paused = ask_paused(client.ask("DELETE", "/api/v1/pause", Some(&body)))?;
+            anyhow::ensure!(!paused, "the daemon at {} is still paused", found.socket.display());
+            resumed = true;
+        }
+        Err(ClientError::Absent(_)) => {}
+        Err(error) => eprintln!("umawarden: the daemon was not asked: {error}"),
+    }
+    if !resumed {
+        eprintln!("umawarden: it is not paused: there is no {}", file.path().display());
+        return Ok(Exit::Findings);
+    }
+    say(&arguments.place, &file, None, "no longer paused");
+    Ok(Exit::Fine)
+}
+
+fn status(place: &PlaceArguments) -> anyhow::Result<Exit> {
+    let found = place.place()?;
+    let file = PauseFile::new(&found.pause_file);
+    let client = Client::new(&found.socket).with_patience(DAEMON_TAKES);
+    let by_daemon = client.ask("GET", "/api/v1/pause", None).ok();
+    let by_daemon = by_daemon.and_then(|reply| {
+        serde_json::from_value::<Option<Pause>>(reply.data.get("pause")?.clone()).ok()?
+    });
+    match file.read().or(by_daemon) {
+        Some(pause) => {
+            say(place, &file, Some(&pause), "paused");
+            Ok(Exit::Fine)
+        }
+        None => {
+            say(place, &file, None, "not paused");
+            Ok(Exit::Findings)
+        }
+    }
+}
+
+/// Whether the daemon is paused, as it answers.
+fn ask_paused(reply: Result<Reply, ClientError>) -> anyhow::Result<bool> {
+    let reply = reply?;
+    anyhow::ensure!(reply.status == 200, "{}", printable(&reply.problem));
+    for warning in &reply.warnings {
+        eprintln!("umawarden: {}", printable(warning));
+    }
+    reply.data["paused"].as_bool().context("the daemon's answer is not understood")
+}
+
+/// Whether the daemon comes to be paused, or not paused, soon.
+fn wait_until(client: &Client, wanted: bool) -> Result<bool, ClientError> {
+    for _ in 0..LOOKS {
+        let reply = client.ask("GET", "/api/v1/pause", None)?;
+        if reply.data["paused"].as_bool() == Some(wanted) {
+            return Ok(true);
+        }
+        std::thread::sleep(BETWEEN_LOOKS);
+    }
+    Ok(false)
+}
+
+fn advice(error: &std::io::Error) -> &'static str {
+    match error.kind() {
+        ErrorKind::NotFound => {
+            " (give the daemon's folder with --storage.path; under systemd mostly \
+             /var/lib/umawarden)"
+        }
+        ErrorKind::PermissionDenied => " (try it with sudo)",
+        _ => "",
+    }
+}
+
+fn say(place: &PlaceArguments, file: &PauseFile, pause: Option<&Pause>, what: &str) {
+    if place.json {
+        let json = json!({ "paused": pause.is_some(), "pause": pause, "file": file.path() });
+        println!("{json}");
+        return;
+    }
+    let mut line = what.to_owned();
+    if let Some(pause) = pause {
+        line.push_str(&format!(" by {}", pause.author));
+        if let Some(since) = pause.since {
+            line.push_str(&format!(" since {since:.0}"));
+        }
+        if !pause.comment.is_empty() {
+            line.push_str(&format!(": {}", pause.comment));
+        }
+    }
+    println!("{}", printable(&line));
+}

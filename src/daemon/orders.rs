@@ -1,0 +1,290 @@
+//! Carries out what people order: judged, kept in the journal, told to the policy, answered. One
+//! order at a time, away from the loop.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use jiff::Timestamp;
+use serde_json::json;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::spawn_blocking;
+
+use super::clock;
+use super::pause::PauseWatch;
+use super::service::{Command, Desk};
+use crate::exports::{LONGEST, Lasts, OrderDone, OrderRefused, OrderRequest, RuleChoice, Wish};
+use crate::journal::Journal;
+use crate::model::{DecisionId, OperatorCommand, OperatorOrder, Pause, RuleSelector, author};
+use crate::policy::status::{GuardStatus, RuleStatus, Status};
+
+/// How long an order waits to be on disk.
+const KEEPING_TAKES: Duration = Duration::from_secs(5);
+
+/// How long it is waited for the name of a user: it may be asked for over the network.
+const NAMING_TAKES: Duration = Duration::from_secs(1);
+
+/// More silences at once are nobody's intention.
+const MOST_SILENCES: usize = 256;
+
+/// How long an approval may be used where nothing else is said.
+const APPROVAL_LASTS: Duration = Duration::from_secs(600);
+
+/// Names that are told where one is not known.
+const MOST_NAMES_TOLD: usize = 12;
+
+type Answered = Result<OrderDone, OrderRefused>;
+
+/// Whoever carries out orders.
+pub(super) struct Orders {
+    pub(super) journal: Arc<Journal>,
+    pub(super) status: Arc<ArcSwap<Status>>,
+    pub(super) pause: PauseWatch,
+    /// Numbers of silences up to this one are taken.
+    pub(super) last_silence: u64,
+}
+
+/// The user's name, where the system knows one.
+pub fn user_name(uid: u32) -> Option<String> {
+    let user = uzers::get_user_by_uid(uid)?;
+    let name: String = user.name().to_string_lossy().chars().filter(|c| !c.is_control()).collect();
+    Some(name).filter(|name| !name.is_empty())
+}
+
+impl Orders {
+    /// Takes orders until nobody can give any more.
+    pub(super) async fn take(mut self, desk: Desk, mut requests: mpsc::Receiver<OrderRequest>) {
+        while let Some(request) = requests.recv().await {
+            let OrderRequest { wish, uid, name, comment, answer } = request;
+            let user = tokio::time::timeout(NAMING_TAKES, spawn_blocking(move || user_name(uid)));
+            let user = user.await.ok().and_then(Result::ok).flatten();
+            let author = author(name.as_deref(), user.as_deref(), uid);
+            let answered = self.carry_out(&desk, wish, author, comment).await;
+            // Whoever asked may have gone.
+            let _gone = answer.send(answered);
+        }
+    }
+
+    async fn carry_out(
+        &mut self,
+        desk: &Desk,
+        wish: Wish,
+        author: String,
+        comment: String,
+    ) -> Answered {
+        let status = self.status.load_full();
+        let now = clock::now();
+        let order = match wish {
+            Wish::Pause => return self.pause(desk, &status.guard, author, comment).await,
+            Wish::Resume => return self.resume(desk, &status.guard, &author).await,
+            Wish::Silence { rules, lasts } => {
+                if status.guard.silences.len() >= MOST_SILENCES {
+                    let text = format!("{MOST_SILENCES} silences are in force: end some first");
+                    return Err(OrderRefused::Conflict(text));
+                }
+                let rules = choose(rules, &status.rules)?;
+                let until = end(lasts, now.utc)?;
+                OperatorOrder::Silence { id: self.next_silence(now.utc).await, rules, until }
+            }
+            Wish::EndSilence { id } => {
+                self.check_silence(&status.guard, id)?;
+                OperatorOrder::EndSilence { id }
+            }
+            Wish::Approve { decision, lasts } => {
+                check_approval(&status.guard, decision)?;
+                let until = end(lasts.unwrap_or(Lasts::For(APPROVAL_LASTS)), now.utc)?;
+                OperatorOrder::Approve { decision, until }
+            }
+            Wish::ResetBreaker { rules } => {
+                let rules = choose(rules, &status.rules)?;
+                let is_one = status.guard.breakers.iter().any(|one| rules.selects(&one.rule));
+                if !is_one {
+                    let text = "its remedy has not missed its aim: there is nothing to reset";
+                    return Err(OrderRefused::Conflict(text.to_owned()));
+                }
+                OperatorOrder::ResetBreaker { rules }
+            }
+        };
+        self.keep_and_obey(desk, OperatorCommand { at: now, author, comment, order }).await
+    }
+
+    async fn keep_and_obey(&self, desk: &Desk, command: OperatorCommand) -> Answered {
+        let (journal, kept) = (Arc::clone(&self.journal), command.clone());
+        let kept = spawn_blocking(move || journal.keep_order(&kept, KEEPING_TAKES)).await;
+        let kept = match kept {
+            Ok(kept) => kept.map_err(|error| error.to_string()),
+            Err(failure) => Err(failure.to_string()),
+        };
+        let mut remarks = Vec::new();
+        if let Err(error) = kept {
+            if matches!(command.order, OperatorOrder::Approve { .. }) {
+                let text = format!("nothing is approved, since it could not be kept: {error}");
+                return Err(OrderRefused::Failed(text));
+            }
+            remarks.push(format!(
+                "it holds for as long as umawarden runs, and may not survive a restart: {error}"
+            ));
+        }
+        let data = serde_json::to_value(&command).unwrap_or_default();
+        let (reply, obeyed) = oneshot::channel();
+        desk.send(Command::Obey { command: Box::new(command), reply });
+        match obeyed.await {
+            Ok(Ok(())) => Ok(OrderDone { data, remarks }),
+            Ok(Err(refused)) => Err(OrderRefused::Conflict(refused)),
+            Err(_) => Err(ending()),
+        }
+    }
+
+    async fn pause(
+        &self,
+        desk: &Desk,
+        guard: &GuardStatus,
+        author: String,
+        comment: String,
+    ) -> Answered {
+        if let Some(pause) = &guard.pause {
+            let remarks = vec![format!("it was paused already, by {}: that stands", pause.author)];
+            return Ok(OrderDone { data: json!({ "paused": true, "pause": pause }), remarks });
+        }
+        let pause = Pause { author, comment, since: Some(clock::now().utc) };
+        let data = json!({ "paused": true, "pause": pause });
+        let switch = self.pause.switch();
+        let mut remarks = Vec::new();
+        match spawn_blocking(move || switch.pause(pause)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => remarks.push(format!(
+                "it holds for as long as umawarden runs, and does not survive a restart: {error}"
+            )),
+            Err(failure) => return Err(OrderRefused::Failed(failure.to_string())),
+        }
+        self.look(desk).await?;
+        Ok(OrderDone { data, remarks })
+    }
+
+    async fn resume(&self, desk: &Desk, guard: &GuardStatus, author: &str) -> Answered {
+        let switch = self.pause.switch();
+        let was_paused = match spawn_blocking(move || switch.resume()).await {
+            Ok(resumed) => resumed.map_err(OrderRefused::Failed)?,
+            Err(failure) => return Err(OrderRefused::Failed(failure.to_string())),
+        };
+        self.look(desk).await?;
+        if !was_paused && guard.pause.is_none() {
+            return Err(OrderRefused::Conflict("it is not paused".to_owned()));
+        }
+        tracing::warn!(author, "resume was ordered");
+        let still = self.status.load().guard.pause.clone();
+        let mut remarks = Vec::new();
+        if let Some(pause) = &still {
+            remarks.push(format!("it is still paused, by {}: {}", pause.author, pause.comment));
+        }
+        Ok(OrderDone { data: json!({ "paused": still.is_some(), "pause": still }), remarks })
+    }
+
+    /// Has the pause looked at and brought to the policy.
+    async fn look(&self, desk: &Desk) -> Result<(), OrderRefused> {
+        let watch = self.pause.clone();
+        let looked = spawn_blocking(move || watch.look()).await;
+        looked.map_err(|failure| OrderRefused::Failed(failure.to_string()))?;
+        let (reply, seen) = oneshot::channel();
+        desk.send(Command::Look { reply });
+        seen.await.map_err(|_| ending())
+    }
+
+    /// Above every number that was ever given: of the journal's, where it can tell, else made of
+    /// the time.
+    async fn next_silence(&mut self, now: Timestamp) -> u64 {
+        let journal = Arc::clone(&self.journal);
+        let memory = spawn_blocking(move || journal.operator_memory(now, KEEPING_TAKES)).await;
+        let last = match memory {
+            Ok(Ok(memory)) => memory.last_silence,
+            _ => u64::try_from(now.as_millisecond()).unwrap_or(0),
+        };
+        self.last_silence = self.last_silence.max(last).saturating_add(1);
+        self.last_silence
+    }
+
+    fn check_silence(&self, guard: &GuardStatus, id: u64) -> Result<(), OrderRefused> {
+        if guard.silences.iter().any(|silence| silence.id == id) {
+            return Ok(());
+        }
+        if (1..=self.last_silence).contains(&id) {
+            return Err(OrderRefused::Conflict(format!("silence {id} is not in force any more")));
+        }
+        let ids = guard.silences.iter().map(|silence| silence.id.to_string());
+        Err(OrderRefused::NotFound(format!("there is no silence {id}{}", there_are(ids))))
+    }
+}
+
+fn ending() -> OrderRefused {
+    OrderRefused::Failed("umawarden is ending".to_owned())
+}
+
+fn check_approval(guard: &GuardStatus, decision: DecisionId) -> Result<(), OrderRefused> {
+    let Some(asked) = guard.approvals.iter().find(|one| one.asked.decision == decision) else {
+        let ids = guard.approvals.iter().map(|one| one.asked.decision.to_string());
+        let text = format!("decision {decision} does not wait for approval{}", there_are(ids));
+        return Err(OrderRefused::NotFound(text));
+    };
+    match &asked.given_by {
+        Some(given_by) => {
+            let text = format!("decision {decision} was approved already, by {given_by}");
+            Err(OrderRefused::Conflict(text))
+        }
+        None => Ok(()),
+    }
+}
+
+/// The first of what there is, for whoever asked for something else.
+fn there_are(names: impl ExactSizeIterator<Item = String>) -> String {
+    let more = names.len().saturating_sub(MOST_NAMES_TOLD);
+    let told: Vec<String> = names.take(MOST_NAMES_TOLD).collect();
+    if told.is_empty() {
+        return "; there are none".to_owned();
+    }
+    let mut text = format!("; there are {}", told.join(", "));
+    if more > 0 {
+        // Writing to a String cannot fail.
+        write!(text, " and {more} more").unwrap_or_default();
+    }
+    text
+}
+
+/// The rules that are meant; only rules that are loaded can be.
+fn choose(choice: RuleChoice, rules: &[RuleStatus]) -> Result<RuleSelector, OrderRefused> {
+    let ids = || rules.iter().map(|rule| &rule.rule);
+    let selector = match choice {
+        RuleChoice::Selected(selector) => selector,
+        RuleChoice::Named(name) => match ids().find(|rule| rule.to_string() == name) {
+            Some(rule) => RuleSelector::Rule(rule.clone()),
+            None => RuleSelector::Alert(name.into()),
+        },
+    };
+    if selector == RuleSelector::All || ids().any(|rule| selector.selects(rule)) {
+        return Ok(selector);
+    }
+    let name = match &selector {
+        RuleSelector::All => String::new(),
+        RuleSelector::Alert(alert) => alert.to_string(),
+        RuleSelector::Rule(rule) => rule.to_string(),
+    };
+    let names = rules.iter().map(|rule| rule.rule.to_string());
+    Err(OrderRefused::NotFound(format!("there is no rule {name:?}{}", there_are(names))))
+}
+
+fn end(lasts: Lasts, now: Timestamp) -> Result<Timestamp, OrderRefused> {
+    let unusable = |text: &str| Err(OrderRefused::Unusable(text.to_owned()));
+    let furthest = now.checked_add(LONGEST).unwrap_or(Timestamp::MAX);
+    match lasts {
+        Lasts::For(duration) => {
+            now.checked_add(duration).or_else(|_| unusable("duration: it reaches too far"))
+        }
+        Lasts::Until(until) if until <= now => {
+            unusable(&format!("until: {until} is over; it is {now:.0} now"))
+        }
+        Lasts::Until(until) if until > furthest => {
+            unusable("until: it must be within the next 366 days")
+        }
+        Lasts::Until(until) => Ok(until),
+    }
+}

@@ -1,0 +1,105 @@
+//! What holds remedies back by somebody's word, on the page for people.
+
+use std::fmt::{self, Write as _};
+
+use jiff::Timestamp;
+
+use super::landing::Escaped;
+use crate::model::RuleSelector;
+use crate::policy::status::{GuardStatus, Status};
+
+/// Nothing where nothing is out of the ordinary.
+pub(super) fn page(html: &mut String, status: &Status) -> fmt::Result {
+    let guard = status.guard.as_ref();
+    if let Some(pause) = &guard.pause {
+        write!(
+            html,
+            "<p class=firing>Paused by {}{}: nothing is done. {} <small>umawarden resume ends \
+             it.</small></p>",
+            Escaped(&pause.author),
+            pause.since.map(|since| format!(" since {}", time(since))).unwrap_or_default(),
+            Escaped(&pause.comment),
+        )?;
+    }
+    if !guard.is_restored {
+        html.push_str(
+            "<p class=firing>What earlier runs did is not known, since the journal cannot be \
+             read: nothing is done.</p>",
+        );
+    }
+    approvals(html, guard)?;
+    silences(html, guard)?;
+    breakers(html, guard)
+}
+
+fn approvals(html: &mut String, guard: &GuardStatus) -> fmt::Result {
+    if guard.approvals.is_empty() {
+        return Ok(());
+    }
+    html.push_str(
+        "<h2>Waiting for approval</h2><table>\
+         <tr><th>Decision<th>Rule<th>Action<th>Lapses<th>Approved by</tr>",
+    );
+    for approval in &guard.approvals {
+        let asked = &approval.asked;
+        write!(
+            html,
+            "<tr><td><code>umawarden approve {}</code><td>{}<td>{}<td>{}<td>{}</tr>",
+            asked.decision,
+            Escaped(&asked.rule.to_string()),
+            Escaped(&asked.action.to_string()),
+            time(approval.lapses),
+            Escaped(approval.given_by.as_deref().unwrap_or("nobody yet")),
+        )?;
+    }
+    html.push_str("</table>");
+    Ok(())
+}
+
+fn silences(html: &mut String, guard: &GuardStatus) -> fmt::Result {
+    if guard.silences.is_empty() {
+        return Ok(());
+    }
+    html.push_str("<h2>Silences</h2><table><tr><th>Number<th>Rules<th>Until<th>By<th>Why</tr>");
+    for silence in &guard.silences {
+        let rules = match &silence.rules {
+            RuleSelector::All => "all".to_owned(),
+            RuleSelector::Alert(alert) => alert.to_string(),
+            RuleSelector::Rule(rule) => rule.to_string(),
+        };
+        write!(
+            html,
+            "<tr><td>{}<td>{}<td>{}<td>{}<td>{}</tr>",
+            silence.id,
+            Escaped(&rules),
+            time(silence.until),
+            Escaped(&silence.author),
+            Escaped(&silence.comment),
+        )?;
+    }
+    html.push_str("</table>");
+    Ok(())
+}
+
+fn breakers(html: &mut String, guard: &GuardStatus) -> fmt::Result {
+    let mut open = guard.breakers.iter().filter(|breaker| breaker.is_open).peekable();
+    if open.peek().is_none() {
+        return Ok(());
+    }
+    html.push_str("<h2>Stopped remedies</h2><table><tr><th>Rule<th>Mode<th>Missed its aim</tr>");
+    for breaker in open {
+        write!(
+            html,
+            "<tr><td class=firing>{}<td>{}<td>{} times</tr>",
+            Escaped(&breaker.rule.to_string()),
+            breaker.mode.name(),
+            breaker.misses,
+        )?;
+    }
+    html.push_str("</table>");
+    Ok(())
+}
+
+fn time(at: Timestamp) -> String {
+    at.strftime("%F %T UTC").to_string()
+}

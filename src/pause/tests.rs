@@ -1,0 +1,115 @@
+//! Everything that may have the file's name.
+
+use std::os::unix::fs::{PermissionsExt, symlink};
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn switch() -> (tempfile::TempDir, PauseFile) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = PauseFile::new(&folder.path().join("paused"));
+    (folder, file)
+}
+
+fn pause() -> Pause {
+    Pause {
+        author: "alice (uid 0)".to_owned(),
+        comment: "a \"firmware\" update\n".to_owned(),
+        since: Some(Timestamp::from_second(1_795_219_200).unwrap()),
+    }
+}
+
+#[test]
+fn what_is_written_is_read_and_is_gone_when_it_is_removed() {
+    let (folder, file) = switch();
+    assert_eq!(file.read(), None);
+    file.write(&pause()).unwrap();
+    assert_eq!(file.read(), Some(pause()));
+    let mode = fs::metadata(file.path()).unwrap().permissions().mode();
+    assert_eq!(mode & 0o7777, 0o644, "{mode:o}");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing else is left");
+    let again = Pause { comment: String::new(), ..pause() };
+    file.write(&again).unwrap();
+    assert_eq!(file.read(), Some(again));
+    assert!(file.remove().unwrap());
+    assert_eq!(file.read(), None);
+    assert!(!file.remove().unwrap(), "there was nothing to remove");
+}
+
+#[test]
+fn whatever_has_the_name_is_a_pause() {
+    let make: [fn(&Path); 6] = [
+        |path| fs::write(path, "").unwrap(),
+        |path| fs::write(path, "hands off!").unwrap(),
+        |path| fs::write(path, vec![0xff; 1 << 20]).unwrap(),
+        |path| fs::create_dir(path).unwrap(),
+        |path| symlink("/nowhere/at/all", path).unwrap(),
+        |path| {
+            let made = std::process::Command::new("mkfifo").arg(path).status().unwrap();
+            assert!(made.success());
+        },
+    ];
+    for (number, make) in make.into_iter().enumerate() {
+        let (_folder, file) = switch();
+        make(file.path());
+        let pause = file.read().unwrap_or_else(|| panic!("number {number} is no pause"));
+        assert!(pause.author.contains("uid"), "{pause:?}");
+        assert!(pause.since.is_some(), "{pause:?}");
+    }
+}
+
+#[test]
+fn what_cannot_be_looked_at_is_a_pause_and_what_cannot_exist_is_none() {
+    let (folder, _) = switch();
+    let around = folder.path().join("loop");
+    symlink(&around, &around).unwrap();
+    let pause = PauseFile::new(&around.join("paused")).read().unwrap();
+    assert!(pause.comment.contains("cannot be told"), "{pause:?}");
+    let long = PauseFile::new(&folder.path().join("x".repeat(300)));
+    assert!(matches!(long.look(), Look::Doubtful(_)));
+
+    fs::write(folder.path().join("file"), "").unwrap();
+    for absent in ["missing/paused", "file/paused"] {
+        assert_eq!(PauseFile::new(&folder.path().join(absent)).read(), None, "{absent}");
+    }
+}
+
+#[test]
+fn a_change_shows_without_reading() {
+    let (_folder, file) = switch();
+    assert_eq!(file.look().stamp(), None);
+    file.write(&pause()).unwrap();
+    let first = file.look().stamp();
+    assert!(first.is_some());
+    assert_eq!(file.look().stamp(), first);
+    file.write(&Pause { comment: "another".to_owned(), ..pause() }).unwrap();
+    assert_ne!(file.look().stamp(), first);
+}
+
+#[test]
+fn without_its_folder_it_cannot_be_made_and_says_so() {
+    let (folder, _) = switch();
+    let file = PauseFile::new(&folder.path().join("missing/paused"));
+    assert_eq!(file.write(&pause()).unwrap_err().kind(), ErrorKind::NotFound);
+    assert!(!file.remove().unwrap());
+}
+
+proptest! {
+    #[test]
+    fn no_content_keeps_it_from_being_a_pause_or_makes_it_long(
+        content in prop_oneof![
+            prop::collection::vec(any::<u8>(), 0..200),
+            "\\{\"author\": ?\".{0,40}\", ?\"since\": ?[0-9\"a-zT:-]{0,30}\\}".prop_map(String::into_bytes),
+            "[\\[{]{0,200}".prop_map(String::into_bytes),
+        ],
+        repeat in 1_usize..100,
+    ) {
+        let (_folder, file) = switch();
+        fs::write(file.path(), content.repeat(repeat)).unwrap();
+        let pause = file.read().unwrap();
+        prop_assert!(!pause.author.is_empty());
+        prop_assert!(pause.author.chars().count() <= MOST_CHARS.max(4200));
+        prop_assert!(pause.comment.chars().count() <= MOST_CHARS);
+    }
+}

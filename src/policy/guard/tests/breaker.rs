@@ -1,0 +1,73 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::model::{Mode, RuleId};
+use crate::policy::guard::breaker::{BreakerLimit, Misses};
+use crate::policy::guard::ledger::Ledger;
+
+const LIMIT: BreakerLimit =
+    BreakerLimit { misses: 3, reset_after: Some(Duration::from_secs(3_600)) };
+
+#[test]
+fn it_opens_at_the_last_miss_and_lets_one_round_through_when_its_time_has_passed() {
+    let mut misses = Misses::default();
+    misses.miss(1_000);
+    misses.miss(2_000);
+    assert!(!misses.is_open(LIMIT, 2_000));
+    misses.miss(3_000);
+    assert!(misses.is_open(LIMIT, 3_000));
+    assert!(misses.is_open(LIMIT, 3_602_999));
+    assert!(!misses.is_open(LIMIT, 3_603_000), "half open");
+    misses.miss(3_700_000);
+    assert!(misses.is_open(LIMIT, 3_700_001), "one more miss closes it again");
+    misses.clear();
+    assert!(!misses.is_open(LIMIT, 3_700_002));
+}
+
+#[test]
+fn without_a_time_it_stays_open_and_without_a_number_it_never_opens() {
+    let mut misses = Misses::default();
+    (0..5).for_each(|at| misses.miss(at));
+    assert!(misses.is_open(BreakerLimit { reset_after: None, ..LIMIT }, i64::MAX));
+    assert!(!misses.is_open(BreakerLimit { misses: 0, reset_after: None }, 5));
+}
+
+fn rule() -> RuleId {
+    RuleId { group: Arc::from("g"), alert: Arc::from("Low") }
+}
+
+fn in_a_row(ledger: &Ledger, mode: Mode) -> u32 {
+    ledger.account(&rule(), mode).map_or(0, |account| account.misses.in_a_row())
+}
+
+#[test]
+fn a_round_misses_if_its_last_word_is_a_miss_after_a_real_action() {
+    let mut ledger = Ledger::default();
+    let mut round = |is_notice: bool, aims: &[Option<bool>], is_cut_off: bool| {
+        let account = ledger.account_mut(&rule(), Mode::Enforce);
+        for aim_met in aims {
+            account.act(0, is_notice);
+            account.assess(*aim_met);
+        }
+        if is_cut_off {
+            account.cut_off();
+        }
+        account.end_round(1);
+        in_a_row(&ledger, Mode::Enforce)
+    };
+    assert_eq!(round(false, &[Some(false), Some(false)], false), 1, "one round is one miss");
+    assert_eq!(round(true, &[Some(false)], false), 1, "a notice cannot meet an aim");
+    assert_eq!(round(false, &[None], false), 1, "what cannot be told is neither");
+    assert_eq!(round(false, &[None], true), 2, "an act that never ended has not helped");
+    assert_eq!(round(false, &[Some(false), Some(true)], false), 0);
+}
+
+#[test]
+fn each_mode_counts_its_own() {
+    let mut ledger = Ledger::default();
+    let account = ledger.account_mut(&rule(), Mode::Observe);
+    account.act(0, false);
+    account.assess(Some(false));
+    account.end_round(0);
+    assert_eq!((in_a_row(&ledger, Mode::Observe), in_a_row(&ledger, Mode::Enforce)), (1, 0));
+}

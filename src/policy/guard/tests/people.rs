@@ -1,0 +1,149 @@
+//! Silences and approvals.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::model::{
+    Action, Asked, DecisionId, Mode, Moment, OperatorCommand, OperatorOrder, RuleId, RuleSelector,
+    Target,
+};
+use crate::policy::guard::approval::{Approvals, Wish};
+use crate::policy::guard::silence::Silences;
+
+fn at(second: i64) -> Moment {
+    Moment { uptime: Duration::from_secs(second.cast_unsigned()), utc: utc(second) }
+}
+
+fn utc(second: i64) -> Timestamp {
+    Timestamp::from_second(1_800_000_000 + second).unwrap()
+}
+
+fn rule(alert: &str) -> RuleId {
+    RuleId { group: Arc::from("g"), alert: Arc::from(alert) }
+}
+
+fn command(order: OperatorOrder) -> OperatorCommand {
+    OperatorCommand { at: at(0), author: "ada".to_owned(), comment: String::new(), order }
+}
+
+fn silence(id: u64, rules: RuleSelector, until: i64) -> OperatorCommand {
+    command(OperatorOrder::Silence { id, rules, until: utc(until) })
+}
+
+#[test]
+fn a_silence_holds_its_rules_until_it_ends() {
+    let mut silences = Silences::default();
+    silences.obey(&silence(1, RuleSelector::Alert(Arc::from("Low")), 60), utc(0)).unwrap();
+    assert!(silences.silence(&rule("Low"), utc(59)));
+    assert!(!silences.silence(&rule("Low"), utc(60)));
+    assert!(!silences.silence(&rule("High"), utc(0)));
+    silences.obey(&silence(2, RuleSelector::All, 60), utc(0)).unwrap();
+    assert!(silences.silence(&rule("High"), utc(0)));
+    silences.obey(&command(OperatorOrder::EndSilence { id: 2 }), utc(1)).unwrap();
+    assert!(!silences.silence(&rule("High"), utc(1)));
+    assert!(silences.silence(&rule("Low"), utc(1)), "the other one goes on");
+}
+
+#[test]
+fn a_silence_that_is_over_or_unknown_is_refused_in_words() {
+    let mut silences = Silences::default();
+    let over = silences.obey(&silence(1, RuleSelector::All, 60), utc(60)).unwrap_err();
+    assert!(over.contains("ended"), "{over}");
+    let unknown = silences.obey(&command(OperatorOrder::EndSilence { id: 9 }), utc(0));
+    assert!(unknown.unwrap_err().contains('9'));
+    assert_eq!(silences, Silences::default());
+}
+
+const DROP: Action = Action::CompactMemory;
+
+fn wish<'a>(rule: &'a RuleId, step: usize, action: &'a Action) -> Wish<'a> {
+    Wish { rule, mode: Mode::Enforce, step, action, target: &Target::Node }
+}
+
+fn asked(decision: u64, rule: &RuleId) -> Asked {
+    Asked {
+        decision: DecisionId(decision),
+        rule: rule.clone(),
+        mode: Mode::Enforce,
+        step: 0,
+        action: DROP,
+        target: Target::Node,
+        since: utc(0),
+    }
+}
+
+fn asking(rule: &RuleId) -> Approvals {
+    let mut approvals = Approvals::default();
+    approvals.ask(asked(7, rule), Duration::from_secs(600), at(0));
+    approvals
+}
+
+fn approve(approvals: &mut Approvals, decision: u64, until: i64, now: i64) -> Result<(), String> {
+    approvals.approve(DecisionId(decision), utc(until), "ada", at(now))
+}
+
+#[test]
+fn an_approval_is_for_one_act_of_that_rule_and_step() {
+    let low = rule("Low");
+    let mut approvals = asking(&low);
+    assert_eq!(approvals.given(&wish(&low, 0, &DROP), at(1)), None, "nobody has said yes");
+    approve(&mut approvals, 7, 300, 10).unwrap();
+    let given = Some(DecisionId(7));
+    assert_eq!(approvals.given(&wish(&low, 0, &DROP), at(11)), given);
+    assert_eq!(approvals.given(&wish(&low, 1, &DROP), at(11)), None, "another step");
+    assert_eq!(approvals.given(&wish(&rule("High"), 0, &DROP), at(11)), None, "another rule");
+    let other = Action::Notify { message: String::new() };
+    assert_eq!(approvals.given(&wish(&low, 0, &other), at(11)), None, "another action");
+    approvals.use_up(DecisionId(7));
+    assert_eq!(approvals.given(&wish(&low, 0, &DROP), at(12)), None, "it is used up");
+    assert!(approve(&mut approvals, 7, 300, 13).unwrap_err().contains("decision 7"));
+}
+
+#[test]
+fn an_approval_lapses_by_either_clock() {
+    let low = rule("Low");
+    let mut approvals = asking(&low);
+    approve(&mut approvals, 7, 300, 10).unwrap();
+    let given = |now| approvals.given(&wish(&low, 0, &DROP), now);
+    assert!(given(at(299)).is_some());
+    assert!(given(at(300)).is_none());
+    let set_back = Moment { uptime: Duration::from_secs(300), utc: utc(20) };
+    assert!(given(set_back).is_none(), "a clock that was set back lengthens nothing");
+}
+
+#[test]
+fn an_approval_that_comes_too_late_does_nothing_and_says_so() {
+    let low = rule("Low");
+    let mut approvals = asking(&low);
+    assert!(approve(&mut approvals, 7, 900, 600).unwrap_err().contains("lapsed"));
+    let mut approvals = asking(&low);
+    assert!(approve(&mut approvals, 7, 20, 20).unwrap_err().contains("lapsed"));
+    assert!(approvals.given(&wish(&low, 0, &DROP), at(21)).is_none());
+}
+
+#[test]
+fn a_question_is_open_once_and_put_again_when_it_has_lapsed() {
+    let low = rule("Low");
+    let approvals = asking(&low);
+    assert!(!approvals.must_ask(&wish(&low, 0, &DROP), at(599)));
+    assert!(approvals.must_ask(&wish(&low, 0, &DROP), at(600)));
+    assert!(approvals.must_ask(&wish(&low, 1, &DROP), at(1)));
+}
+
+#[test]
+fn a_remedy_whose_actions_differ_each_time_asks_boundedly_often() {
+    let low = rule("Low");
+    let mut approvals = Approvals::default();
+    let mut questions = 0;
+    for number in 0..1000 {
+        let action = Action::Notify { message: number.to_string() };
+        if approvals.must_ask(&wish(&low, 0, &action), at(1)) {
+            questions += 1;
+            let asked = Asked { action, ..asked(number, &low) };
+            approvals.ask(asked, Duration::from_secs(600), at(1));
+        }
+    }
+    assert_eq!(questions, 16);
+}

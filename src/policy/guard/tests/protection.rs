@@ -1,0 +1,72 @@
+use std::sync::Arc;
+
+use crate::model::Target;
+use crate::policy::guard::{Glob, Protected};
+use crate::policy::promql::Labels;
+
+fn globs(texts: &[&str]) -> Vec<Glob> {
+    texts.iter().map(|text| Glob::try_from((*text).to_owned()).unwrap()).collect()
+}
+
+fn labels(pairs: &[(&str, &str)]) -> Labels {
+    pairs.iter().map(|(name, value)| (Arc::from(*name), Arc::from(*value))).collect()
+}
+
+fn protects(protected: &Protected, path: &str, alert: &[(&str, &str)]) -> bool {
+    protected.protects(&Target::Cgroup { path: Arc::from(path) }, &labels(alert))
+}
+
+const CONTAINER: &str = "/system.slice/\
+    docker-0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef.scope";
+
+#[test]
+fn a_unit_is_known_by_its_place_and_by_the_alerts_label() {
+    let own = Protected { units: globs(&["vllm*.service"]), ..Protected::default() };
+    assert!(protects(&own, "/system.slice/vllm-7b.service", &[]));
+    assert!(protects(&own, "/system.slice/vllm-7b.service/sub", &[]), "and all below it");
+    assert!(!protects(&own, "/system.slice/backup.service", &[]));
+    assert!(protects(&own, "/system.slice/backup.service", &[("unit", "vllm.service")]));
+}
+
+#[test]
+fn what_lies_above_a_unit_may_hold_it() {
+    let own = Protected { units: globs(&["vllm*.service"]), ..Protected::default() };
+    for path in ["/", "/system.slice", "/user.slice/user-1000.slice"] {
+        assert!(protects(&own, path, &[]), "{path}");
+        assert!(!protects(&Protected::default(), path, &[]), "{path}");
+    }
+}
+
+#[test]
+fn a_container_is_known_by_its_id_and_only_by_a_label_by_its_name() {
+    let by_id = Protected { containers: globs(&["0123456789ab*"]), ..Protected::default() };
+    assert!(protects(&by_id, CONTAINER, &[("container", "other")]));
+    let by_name = Protected { containers: globs(&["prod-*"]), ..Protected::default() };
+    assert!(protects(&by_name, CONTAINER, &[("container", "prod-7b")]));
+    assert!(!protects(&by_name, CONTAINER, &[("container", "test")]));
+    assert!(protects(&by_name, CONTAINER, &[]), "it may be any");
+    assert!(!protects(&by_name, "/system.slice/backup.service", &[]), "no container");
+}
+
+#[test]
+fn processes_are_known_only_where_the_alert_names_them() {
+    let own = Protected { processes: globs(&["python3", "vllm?"]), ..Protected::default() };
+    let path = "/system.slice/a.service";
+    assert!(protects(&own, path, &[]), "doubt means hold");
+    assert!(protects(&own, path, &[("comm", "vllm1")]));
+    assert!(!protects(&own, path, &[("process", "backup")]));
+}
+
+#[test]
+fn labels_protect_whatever_the_target_is_and_the_node_is_never_protected() {
+    let own = Protected {
+        labels: vec![(Arc::from("tenant"), globs(&["gold-*"]).remove(0))],
+        units: globs(&["*"]),
+        ..Protected::default()
+    };
+    let gold = [("tenant", "gold-1")];
+    let only_labels = Protected { units: Vec::new(), ..own.clone() };
+    assert!(protects(&only_labels, "/a", &gold));
+    assert!(!protects(&only_labels, "/a", &[("tenant", "silver")]));
+    assert!(!own.protects(&Target::Node, &labels(&gold)));
+}

@@ -1,0 +1,70 @@
+use std::time::Duration;
+
+use jiff::Timestamp;
+use proptest::prelude::*;
+
+use crate::model::Moment;
+use crate::policy::guard::{PastMoment, on_this_boots_clock};
+
+const NOW_SECOND: i64 = 1_800_000_000;
+
+fn now() -> Moment {
+    Moment { uptime: Duration::from_secs(100), utc: Timestamp::from_second(NOW_SECOND).unwrap() }
+}
+
+/// So many seconds before now by the wall clock.
+fn moment(ago: i64, uptime: u64, is_this_boot: bool) -> PastMoment {
+    let utc = Timestamp::from_second(NOW_SECOND - ago).unwrap();
+    PastMoment { at: Moment { uptime: Duration::from_secs(uptime), utc }, is_this_boot }
+}
+
+fn seconds(moments: &[PastMoment]) -> Vec<i64> {
+    on_this_boots_clock(now(), moments).iter().map(|ms| ms / 1000).collect()
+}
+
+#[test]
+fn within_a_boot_the_uptime_clock_tells_whatever_the_wall_clock_does() {
+    assert_eq!(seconds(&[moment(-5_000, 40, true), moment(70_000, 90, true)]), [40, 90]);
+}
+
+#[test]
+fn before_this_boot_the_wall_clock_tells() {
+    assert_eq!(seconds(&[moment(3_600, 7_000, false)]), [100 - 3_600]);
+}
+
+#[test]
+fn nothing_of_an_earlier_boot_is_younger_than_this_boot() {
+    assert_eq!(seconds(&[moment(30, 7_000, false)]), [0]);
+}
+
+#[test]
+fn a_clock_that_is_behind_makes_the_past_as_young_as_it_can_be() {
+    assert_eq!(seconds(&[moment(-50, 7_000, false), moment(-1, 7_001, false)]), [0, 0]);
+}
+
+#[test]
+fn a_clock_that_was_not_set_then_tells_nothing() {
+    let not_set = moment(NOW_SECOND - 60, 60, false);
+    let set_back = [moment(600, 1, false), moment(9_000, 2, false)];
+    assert_eq!(seconds(&[not_set]), [0]);
+    assert_eq!(seconds(&set_back), [100 - 600, 0]);
+}
+
+proptest! {
+    #[test]
+    fn nothing_is_ever_taken_for_older_than_the_clocks_can_show(
+        moments in prop::collection::vec((-10_000i64..1_000_000, 0u64..200, any::<bool>()), 1..20),
+    ) {
+        let moments: Vec<PastMoment> = moments
+            .into_iter()
+            .map(|(ago, uptime, this)| moment(ago, uptime, this))
+            .collect();
+        for (told, known) in on_this_boots_clock(now(), &moments).iter().zip(&moments) {
+            let by_wall_clock = 100_000 - (now().utc_ms() - known.at.utc_ms());
+            prop_assert!(*told <= 100_000, "nothing lies ahead");
+            if !known.is_this_boot {
+                prop_assert!(*told <= 0 && *told >= by_wall_clock.min(0));
+            }
+        }
+    }
+}

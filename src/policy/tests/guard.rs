@@ -1,0 +1,555 @@
+//! Guard rails from outside: what is told to the policy, and what it then does not do.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::config::guard_rails::default_guard_rails;
+use crate::model::{HoldReason, OperatorCommand, OperatorOrder, Past, Pause, RuleSelector, Target};
+use crate::policy::guard::{GuardRails, MaintenanceWindow, WrittenWindow};
+use crate::policy::rule::AtMost;
+
+const LOW: &str = "
+groups:
+- name: g
+  interval: 100ms
+  rules:
+  - alert: Low
+    expr: uma_memory_free_bytes < 10
+    remedy:
+      steps: [{drop_caches: {}}]
+      cooldown: 1s
+      at_most: {times: 1000, per: 30d}
+";
+
+fn with(own: &str) -> String {
+    format!("{}\n      {own}\n", LOW.trim_end())
+}
+
+/// A world whose memory is short.
+fn short(yaml: &str, mode: Mode) -> World {
+    let mut world = World::new(yaml, mode);
+    world.free = Reading::Value(5.0);
+    world
+}
+
+fn replace_rails(world: &mut World, yaml: &str, change: impl FnOnce(&mut GuardRails)) {
+    let mut rules = rules(yaml);
+    rules.guard_rails = default_guard_rails();
+    change(&mut rules.guard_rails);
+    world.policy.replace_rules(world.at, Mode::Enforce, &rules);
+}
+
+fn order(world: &World, order: OperatorOrder) -> Observation {
+    let (author, comment) = ("ada".to_owned(), String::new());
+    Observation::Operator(OperatorCommand { at: world.at, author, comment, order })
+}
+
+fn holds(steps: &[Step]) -> Vec<HoldReason> {
+    let verdicts = decisions(steps).into_iter().map(|decision| decision.verdict);
+    let reason = |verdict| match verdict {
+        Verdict::Hold(reason) => Some(reason),
+        Verdict::Act => None,
+    };
+    verdicts.filter_map(reason).collect()
+}
+
+/// Lets time pass while every action ends at once and changes nothing.
+fn run_in_vain(world: &mut World, time: Duration) -> Vec<Step> {
+    let ticks = time.as_millis() / INTERVAL.as_millis();
+    let mut steps = Vec::new();
+    for _ in 0..ticks {
+        let step = world.tick();
+        for act in step.decisions.iter().filter(|decision| decision.verdict == Verdict::Act) {
+            let skipped = act.mode == Mode::Observe;
+            let result = if skipped { OutcomeResult::Skipped } else { OutcomeResult::Done };
+            world.report(act, result);
+        }
+        steps.push(step);
+    }
+    steps
+}
+
+fn seconds(count: u64) -> Duration {
+    Duration::from_secs(count)
+}
+
+#[test]
+fn a_pause_holds_everything_and_says_so_until_it_ends() {
+    let mut world = short(LOW, Mode::Enforce);
+    let pause = Pause { author: "ada".to_owned(), comment: String::new(), since: None };
+    world.seen.push(Observation::Pause(Some(pause.clone())));
+    let steps = run_in_vain(&mut world, seconds(5));
+    assert_eq!((acts(&steps).len(), holds(&steps)), (0, vec![HoldReason::Paused]));
+    assert_eq!(world.state(0), RuleState::Firing, "alerts go on");
+    assert_eq!(world.value("uma_paused"), Some(1.0));
+    assert_eq!(world.policy.status(world.at).guard.pause, Some(pause));
+    world.seen.push(Observation::Pause(None));
+    assert_eq!(acts(&[world.tick()]).len(), 1);
+    assert_eq!(world.value("uma_paused"), Some(0.0));
+}
+
+#[test]
+fn a_pause_shows_also_where_there_are_no_rules() {
+    let mut world = World::new("groups: []", Mode::Observe);
+    let pause = Pause { author: String::new(), comment: String::new(), since: None };
+    world.seen.push(Observation::Pause(Some(pause)));
+    world.tick();
+    assert_eq!(world.value("uma_paused"), Some(1.0));
+}
+
+#[test]
+fn until_the_past_is_known_nothing_is_done() {
+    let mut world = short(LOW, Mode::Enforce);
+    world.policy.await_past();
+    let steps = run_in_vain(&mut world, seconds(5));
+    assert_eq!((acts(&steps).len(), holds(&steps)), (0, vec![HoldReason::JournalUnreadable]));
+    assert_eq!(world.value("uma_guard_rails_restored"), Some(0.0));
+    world.seen.push(Observation::Past(Box::default()));
+    assert_eq!(acts(&[world.tick()]).len(), 1);
+    assert_eq!(world.value("uma_guard_rails_restored"), Some(1.0));
+}
+
+#[test]
+fn a_past_that_is_lost_holds_as_long_as_it_could_matter() {
+    let budget = LOW.replace("at_most: {times: 1000, per: 30d}", "at_most: {times: 3, per: 2h}");
+    let mut world = short(&budget, Mode::Enforce);
+    let lost_before_ms = Some(world.at.timeline_ms() - 7_190_000);
+    world.policy.resume(world.at, &Past { lost_before_ms, ..Past::default() });
+    let steps = run_in_vain(&mut world, seconds(9));
+    assert_eq!((acts(&steps).len(), holds(&steps)), (0, vec![HoldReason::JournalUnreadable]));
+    assert!(!acts(&run_in_vain(&mut world, seconds(2))).is_empty());
+}
+
+#[test]
+fn a_silence_holds_the_remedy_and_not_the_alert_and_ends_by_the_wall_clock() {
+    let mut world = short(LOW, Mode::Enforce);
+    let until = world.at.utc + seconds(60);
+    let silence = OperatorOrder::Silence { id: 4, rules: RuleSelector::All, until };
+    world.seen.push(order(&world, silence));
+    let steps = run_in_vain(&mut world, seconds(59));
+    assert_eq!((acts(&steps).len(), holds(&steps)), (0, vec![HoldReason::Silenced]));
+    assert_eq!(world.value("uma_silences"), Some(1.0));
+    assert_eq!(world.policy.status(world.at).guard.silences[0].author, "ada");
+    assert!(!acts(&run_in_vain(&mut world, seconds(2))).is_empty());
+    assert_eq!(world.value("uma_silences"), Some(0.0));
+}
+
+const INHIBITED: &str = "
+groups:
+- name: first
+  interval: 100ms
+  rules:
+  - alert: Low
+    expr: uma_memory_free_bytes < 10
+    remedy:
+      steps: [{drop_caches: {}}]
+      inhibited_by: [Backup]
+- name: second
+  interval: 100ms
+  rules:
+  - alert: Backup
+    expr: uma_memory_available_bytes > 0
+";
+
+fn show(world: &mut World, name: &str, value: Reading<f64>) {
+    let series = SeriesKey::new(name, &[]);
+    world.seen.push(Observation::Sample { series, value });
+}
+
+#[test]
+fn a_rule_that_fires_or_is_unknown_inhibits_those_that_name_it_also_in_the_same_step() {
+    for (inhibitor, holds_back) in
+        [(Reading::Value(1.0), true), (Reading::Failed, true), (Reading::Value(0.0), false)]
+    {
+        let mut world = short(INHIBITED, Mode::Enforce);
+        show(&mut world, "uma_memory_available_bytes", inhibitor);
+        let step = world.tick();
+        let expected = if holds_back { vec![HoldReason::Inhibited] } else { vec![] };
+        assert_eq!(holds(std::slice::from_ref(&step)), expected, "{inhibitor:?}");
+        assert_eq!(acts(&[step]).is_empty(), holds_back, "{inhibitor:?}");
+    }
+}
+
+#[test]
+fn an_alert_that_inhibits_everything_leaves_its_own_remedy_alone() {
+    let both = INHIBITED.replace("      inhibited_by: [Backup]\n", "")
+        + "    remedy:\n      steps: [{compact_memory: {}}]\n";
+    let mut world = short(&both, Mode::Enforce);
+    replace_rails(&mut world, &both, |rails| rails.inhibited_by = vec![Arc::from("Backup")]);
+    show(&mut world, "uma_memory_available_bytes", Reading::Value(1.0));
+    let step = world.tick();
+    assert_eq!(holds(std::slice::from_ref(&step)), [HoldReason::Inhibited]);
+    assert_eq!(acts(&[step]), [&Action::CompactMemory]);
+}
+
+fn window(name: &str, from: u16, to: u16) -> MaintenanceWindow {
+    let written = WrittenWindow {
+        name: Arc::from(name),
+        days: Default::default(),
+        from,
+        to,
+        time_zone: "UTC".to_owned(),
+    };
+    MaintenanceWindow::try_from(written).unwrap()
+}
+
+#[test]
+fn a_window_allows_or_forbids_and_one_that_is_not_known_does_both_to_the_safe_side() {
+    // The world begins at midnight.
+    for (own, window_of, expected) in [
+        ("only_in: [w]", window("w", 0, 60), true),
+        ("only_in: [w]", window("w", 60, 120), false),
+        ("never_in: [w]", window("w", 0, 60), false),
+        ("never_in: [w]", window("w", 60, 120), true),
+        ("only_in: [w]", window("other", 0, 60), false),
+        ("never_in: [w]", window("other", 60, 120), false),
+    ] {
+        let yaml = with(own);
+        let mut world = short(&yaml, Mode::Enforce);
+        replace_rails(&mut world, &yaml, |rails| {
+            rails.maintenance_windows = vec![window_of.clone()];
+        });
+        let step = world.tick();
+        let maintenance = if expected { vec![] } else { vec![HoldReason::Maintenance] };
+        assert_eq!(holds(&[step]), maintenance, "{own} {window_of:?}");
+    }
+}
+
+#[test]
+fn everything_can_be_kept_out_of_a_window() {
+    let mut world = short(LOW, Mode::Enforce);
+    replace_rails(&mut world, LOW, |rails| {
+        rails.maintenance_windows = vec![window("day", 0, 1)];
+        rails.never_in = vec![Arc::from("day")];
+    });
+    let steps = run_in_vain(&mut world, seconds(59));
+    assert_eq!((acts(&steps).len(), holds(&steps)), (0, vec![HoldReason::Maintenance]));
+    assert!(world.policy.status(world.at).guard.windows[0].is_open);
+    assert!(!acts(&run_in_vain(&mut world, seconds(2))).is_empty());
+}
+
+#[test]
+fn three_rounds_in_vain_stop_a_remedy_until_its_time_or_a_person_says_so() {
+    let yaml = with("breaker: {misses: 3, reset_after: 10m}");
+    let mut world = short(&yaml, Mode::Enforce);
+    let open = "uma_remedy_breaker_open{group=\"g\",rule=\"Low\"}";
+    let steps = run_in_vain(&mut world, seconds(60));
+    assert_eq!(acts(&steps).len(), 3);
+    assert_eq!(holds(&steps).last(), Some(&HoldReason::BreakerOpen));
+    assert_eq!(world.value(open), Some(1.0));
+    let breaker = world.policy.status(world.at).guard.breakers[0].clone();
+    assert!(breaker.is_open && breaker.misses == 3, "{breaker:?}");
+
+    let steps = run_in_vain(&mut world, seconds(600));
+    assert_eq!(acts(&steps).len(), 1, "one try after ten minutes");
+    assert_eq!(world.value(open), Some(1.0));
+
+    let rules = RuleSelector::Alert(Arc::from("Low"));
+    world.seen.push(order(&world, OperatorOrder::ResetBreaker { rules: rules.clone() }));
+    let step = world.tick();
+    assert_eq!(step.answers[0].refused, None);
+    assert_eq!(acts(std::slice::from_ref(&step)).len(), 1, "a person said so");
+    world.report(&step.decisions[0], OutcomeResult::Done);
+    let steps = run_in_vain(&mut world, seconds(60));
+    assert_eq!(acts(&steps).len(), 2, "and it has three tries again");
+}
+
+#[test]
+fn an_aim_that_is_met_forgives_the_misses_before() {
+    let yaml = with("breaker: {misses: 2, reset_after: 0s}");
+    let mut world = short(&yaml, Mode::Enforce);
+    for round in 0..4 {
+        for left in [5.0, 50.0] {
+            world.free = Reading::Value(5.0);
+            let steps = world.run(Duration::from_millis(1500));
+            let act = decisions(&steps).into_iter().find(|made| made.verdict == Verdict::Act);
+            let act = act.unwrap_or_else(|| panic!("stopped in round {round}: {steps:?}"));
+            world.report(act, OutcomeResult::Done);
+            world.free = Reading::Value(left);
+            world.tick();
+        }
+    }
+}
+
+fn approval_of(steps: &[Step]) -> Option<DecisionId> {
+    let held = decisions(steps).into_iter().rev();
+    let mut held = held.filter(|made| made.verdict == Verdict::Hold(HoldReason::Approval));
+    held.next().map(|decision| decision.id)
+}
+
+#[test]
+fn an_act_that_needs_approval_is_asked_for_once_and_done_once() {
+    let yaml = with("require_approval: {expires: 10m}");
+    let mut world = short(&yaml, Mode::Enforce);
+    let pending = "uma_remedy_approval_pending{group=\"g\",rule=\"Low\"}";
+    let steps = run_in_vain(&mut world, seconds(300));
+    assert_eq!((acts(&steps).len(), holds(&steps)), (0, vec![HoldReason::Approval]));
+    assert_eq!(world.value(pending), Some(1.0));
+    let decision = approval_of(&steps).unwrap();
+    let until = world.at.utc + seconds(60);
+    world.seen.push(order(&world, OperatorOrder::Approve { decision, until }));
+    let step = world.tick();
+    assert_eq!(step.answers[0].refused, None);
+    assert_eq!(step.decisions[0].approved, Some(decision));
+    let act = step.decisions[0].clone();
+    assert_eq!((act.verdict, act.target), (Verdict::Act, Target::Node));
+    assert_eq!(world.value(pending), Some(0.0));
+    world.report(&step.decisions[0], OutcomeResult::Done);
+    let steps = run_in_vain(&mut world, seconds(30));
+    assert_eq!(acts(&steps).len(), 0, "used up");
+    assert_ne!(approval_of(&steps), None, "asked for again");
+    world.seen.push(order(&world, OperatorOrder::Approve { decision, until }));
+    let step = world.tick();
+    assert!(step.answers[0].refused.is_some(), "{:?}", step.answers);
+    assert!(acts(&[step]).is_empty());
+}
+
+#[test]
+fn an_approval_that_was_given_before_a_restart_is_used_once_after_it() {
+    let yaml = with("require_approval: true");
+    let mut world = short(&yaml, Mode::Enforce);
+    let steps = run_in_vain(&mut world, seconds(2));
+    let held = decisions(&steps)[0].clone();
+    let asked = crate::model::Asked {
+        decision: held.id,
+        rule: held.rule.clone(),
+        mode: held.mode,
+        step: held.step,
+        action: held.action.clone(),
+        target: held.target.clone(),
+        since: held.at.utc,
+    };
+    let approve = OperatorOrder::Approve { decision: held.id, until: world.at.utc + seconds(600) };
+    let Observation::Operator(command) = order(&world, approve) else { unreachable!() };
+    let mut past = Past { asked: vec![asked], commands: vec![command], ..Past::default() };
+    let restarted = |past: &Past| {
+        let mut world = short(&yaml, Mode::Enforce);
+        world.at.utc += seconds(10);
+        world.policy.resume(world.at, past);
+        world.tick()
+    };
+    assert_eq!(restarted(&past).decisions[0].approved, Some(held.id));
+    past.acts
+        .push(PastAct { approved: Some(held.id), ..past_act(&held.rule, held.mode, world.at, 60) });
+    assert!(acts(&[restarted(&past)]).is_empty(), "used before the restart");
+}
+
+#[test]
+fn notices_need_no_approval_and_cost_nothing_of_the_budget_of_all() {
+    let yaml = with("require_approval: true").replace("drop_caches: {}", "notify: {message: m}");
+    let mut world = short(&yaml, Mode::Enforce);
+    replace_rails(&mut world, &yaml, |rails| {
+        rails.budget = Some(AtMost { times: 1, per: seconds(3600) });
+    });
+    let steps = run_in_vain(&mut world, seconds(10));
+    assert!(acts(&steps).len() > 3);
+    assert_eq!(world.value("uma_action_budget_left"), Some(1.0));
+}
+
+const TWO: &str = "
+groups:
+- name: g
+  interval: 100ms
+  rules:
+  - alert: One
+    expr: uma_memory_free_bytes < 10
+    remedy: {steps: [{drop_caches: {}}], cooldown: 1s, breaker: {misses: 0}}
+  - alert: Other
+    expr: uma_memory_free_bytes < 10
+    remedy: {steps: [{compact_memory: {}}], cooldown: 1s, breaker: {misses: 0}}
+";
+
+#[test]
+fn all_remedies_share_one_budget() {
+    let mut world = short(TWO, Mode::Enforce);
+    replace_rails(&mut world, TWO, |rails| {
+        rails.budget = Some(AtMost { times: 5, per: seconds(3600) });
+    });
+    let steps = run_in_vain(&mut world, seconds(60));
+    assert_eq!(acts(&steps).len(), 5);
+    assert!(holds(&steps).contains(&HoldReason::GlobalBudget));
+    assert_eq!(world.value("uma_action_budget_left"), Some(0.0));
+}
+
+#[test]
+fn what_was_only_told_uses_up_nothing_of_what_may_be_done() {
+    let yaml = LOW.replace("times: 1000, per: 30d", "times: 3, per: 1h");
+    let mut world = short(&yaml, Mode::Observe);
+    let steps = run_in_vain(&mut world, seconds(30));
+    assert_eq!((acts(&steps).len(), holds(&steps).last()), (3, Some(&HoldReason::Budget)));
+    world.policy.replace_rules(world.at, Mode::Enforce, &rules(&yaml));
+    let steps = run_in_vain(&mut world, seconds(30));
+    assert_eq!(acts(&steps).len(), 3, "its own budget, whole");
+    world.policy.replace_rules(world.at, Mode::Observe, &rules(&yaml));
+    assert!(acts(&run_in_vain(&mut world, seconds(30))).is_empty(), "the old one is spent");
+    world.policy.replace_rules(world.at, Mode::Enforce, &rules(&yaml));
+    assert!(acts(&run_in_vain(&mut world, seconds(30))).is_empty(), "and so is this one");
+}
+
+#[test]
+fn an_action_under_way_is_measured_although_the_mode_has_changed() {
+    let mut world = short(LOW, Mode::Enforce);
+    let step = world.tick();
+    world.policy.replace_rules(world.at, Mode::Observe, &rules(LOW));
+    world.report(&step.decisions[0], OutcomeResult::Done);
+    let steps = world.run(seconds(1));
+    let assessed = steps.iter().flat_map(|step| &step.assessments).count();
+    assert_eq!(assessed, 1);
+}
+
+#[test]
+fn a_rule_that_is_taken_out_and_put_back_begins_with_no_fresh_budget() {
+    let yaml = LOW.replace("times: 1000, per: 30d", "times: 2, per: 1h");
+    let mut world = short(&yaml, Mode::Enforce);
+    assert_eq!(acts(&run_in_vain(&mut world, seconds(30))).len(), 2);
+    world.policy.replace_rules(world.at, Mode::Enforce, &rules("groups: []"));
+    world.run(seconds(1));
+    world.policy.replace_rules(world.at, Mode::Enforce, &rules(&yaml));
+    assert!(acts(&run_in_vain(&mut world, seconds(30))).is_empty());
+}
+
+#[test]
+fn every_way_to_end_costs_an_act() {
+    for result in
+        [OutcomeResult::Done, OutcomeResult::Failed("no".to_owned()), OutcomeResult::TimedOut]
+    {
+        let yaml = LOW.replace("times: 1000, per: 30d", "times: 2, per: 1h");
+        let mut world = short(&yaml, Mode::Enforce);
+        let mut count = 0;
+        for _ in 0..300 {
+            let step = world.tick();
+            for act in step.decisions.iter().filter(|made| made.verdict == Verdict::Act) {
+                world.report(act, result.clone());
+                count += 1;
+            }
+        }
+        assert_eq!(count, 2, "{result:?}");
+    }
+}
+
+const RECLAIM: &str = "
+groups:
+- name: g
+  interval: 100ms
+  rules:
+  - alert: Low
+    expr: uma_memory_free_bytes < 10
+    labels: {cgroup: CGROUP, container: prod}
+    remedy:
+      steps: [{reclaim: {cgroup: '{{ $labels.cgroup }}', bytes: 1GiB}}]
+      require_approval: true
+";
+
+#[test]
+fn a_target_is_what_the_alert_names_if_it_can_be_one_and_is_not_protected() {
+    let protect = |pattern: &str| crate::policy::guard::Protected {
+        units: vec![crate::policy::guard::Glob::try_from(pattern.to_owned()).unwrap()],
+        ..Default::default()
+    };
+    for (cgroup, pattern, expected) in [
+        ("/system.slice/a.service", "b*", HoldReason::Approval),
+        ("/system.slice/a.service", "a*", HoldReason::Protected),
+        ("/system.slice", "a*", HoldReason::Protected),
+        ("/system.slice/../a.service", "b*", HoldReason::NoTarget),
+        ("''", "b*", HoldReason::NoTarget),
+        ("a.service", "b*", HoldReason::NoTarget),
+    ] {
+        let yaml = RECLAIM.replace("CGROUP", cgroup);
+        let mut world = short(&yaml, Mode::Enforce);
+        replace_rails(&mut world, &yaml, |rails| rails.protect = protect(pattern));
+        let step = world.tick();
+        assert_eq!(holds(std::slice::from_ref(&step)), [expected], "{cgroup} {pattern}");
+        let target = Target::Cgroup { path: Arc::from(cgroup.trim_matches('\'')) };
+        assert_eq!(step.decisions[0].target, target);
+    }
+}
+
+/// What the journal would tell of an act after a restart.
+fn remembered(act: &Decision) -> PastAct {
+    PastAct {
+        id: act.id,
+        rule: act.rule.clone(),
+        mode: act.mode,
+        step: act.step,
+        is_notice: act.action.is_notice(),
+        uptime_ms: act.at.timeline_ms(),
+        utc: act.at.utc,
+        has_ended: true,
+        aim_met: Some(false),
+        approved: act.approved,
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(16))]
+
+    #[test]
+    fn over_restarts_and_reloads_no_limit_is_passed_in_any_window(
+        course in prop::collection::vec((0u8..6, 1u32..100), 30),
+    ) {
+        let yaml = TWO.replace("cooldown: 1s", "cooldown: 1s, at_most: {times: 3, per: 1m}");
+        let mut all = rules(&yaml);
+        all.guard_rails.budget = Some(AtMost { times: 4, per: seconds(90) });
+        let mut world = short(&yaml, Mode::Enforce);
+        world.policy = Policy::new(world.at, Mode::Enforce, &all, DecisionId(1));
+        let mut done: Vec<Decision> = Vec::new();
+        for (event, ticks) in course {
+            match event {
+                0 => {
+                    let acts = done.iter().map(remembered).collect();
+                    world.policy = Policy::new(world.at, Mode::Enforce, &all, DecisionId(1));
+                    world.policy.resume(world.at, &Past { acts, ..Past::default() });
+                }
+                1 => drop(world.policy.replace_rules(world.at, Mode::Enforce, &all)),
+                2 => drop(world.policy.replace_rules(world.at, Mode::Observe, &all)),
+                _ => {}
+            }
+            for step in run_in_vain(&mut world, INTERVAL * ticks) {
+                let real = step.decisions.into_iter().filter(|made| {
+                    made.verdict == Verdict::Act && made.mode == Mode::Enforce
+                });
+                done.extend(real);
+            }
+        }
+        let at = |acts: Vec<&Decision>| -> Vec<Duration> {
+            acts.into_iter().map(|act| act.at.uptime).collect()
+        };
+        for window in at(done.iter().collect()).windows(5) {
+            prop_assert!(window[4] - window[0] >= seconds(90), "all: {window:?}");
+        }
+        for alert in ["One", "Other"] {
+            let own = at(done.iter().filter(|act| &*act.rule.alert == alert).collect());
+            for window in own.windows(4) {
+                prop_assert!(window[3] - window[0] >= seconds(60), "{alert}: {window:?}");
+            }
+            for pair in own.windows(2) {
+                prop_assert!(pair[1] - pair[0] >= seconds(1), "{alert} rests: {pair:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_breaker_is_as_open_after_a_restart_as_before(
+        ends in prop::collection::vec(any::<bool>(), 1..12),
+    ) {
+        let yaml = with("breaker: {misses: 3, reset_after: 0s}");
+        let mut world = short(&yaml, Mode::Enforce);
+        let mut past = Past::default();
+        for helps in ends {
+            let step = world.run(Duration::from_millis(1500));
+            let Some(act) = decisions(&step).into_iter().find(|d| d.verdict == Verdict::Act)
+            else { continue };
+            past.acts.push(PastAct { aim_met: Some(helps), ..remembered(act) });
+            let act = act.clone();
+            world.report(&act, OutcomeResult::Done);
+            world.free = Reading::Value(if helps { 50.0 } else { 5.0 });
+            world.run(Duration::from_millis(300));
+            world.free = Reading::Value(5.0);
+        }
+        let before = world.policy.status(world.at).guard.breakers.clone();
+        let mut restarted = short(&yaml, Mode::Enforce);
+        restarted.at = world.at;
+        restarted.policy.resume(world.at, &past);
+        prop_assert_eq!(&restarted.policy.status(world.at).guard.breakers, &before);
+    }
+}

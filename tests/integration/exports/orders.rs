@@ -1,0 +1,341 @@
+//! Orders: read over the control socket, refused everywhere else.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use umawarden::exports::{Lasts, Limits, OrderDone, OrderRefused, OrderRequest, RuleChoice, Wish};
+use umawarden::model::{DecisionId, Pause, RuleId, RuleSelector};
+use umawarden::policy::status::{GuardStatus, Status};
+
+use super::server::{
+    Answer, PATIENCE, Server, made_up_status, no_queries, order_request, parse, start, start_with,
+};
+
+/// Everything that acts.
+const ORDERS: [(&str, &str, &str); 6] = [
+    ("POST", "/api/v1/silences", r#"{"rule": "Low", "duration": "1h"}"#),
+    ("DELETE", "/api/v1/silences/1", ""),
+    ("POST", "/api/v1/approvals/1", ""),
+    ("POST", "/api/v1/breakers/memory%2FLow/reset", ""),
+    ("POST", "/api/v1/pause", ""),
+    ("DELETE", "/api/v1/pause", ""),
+];
+
+/// Sends an order; what the daemon is asked, and what comes of an answer.
+fn ordered(
+    server: &mut Server,
+    (method, target, body): (&str, &str, &str),
+    answer: Result<OrderDone, OrderRefused>,
+) -> (OrderRequest, Answer) {
+    let mut stream = server.operator();
+    stream.write_all(&order_request(method, target, body)).unwrap();
+    let mut request = server.orders.blocking_recv().unwrap();
+    let (closed, _) = tokio::sync::oneshot::channel();
+    std::mem::replace(&mut request.answer, closed).send(answer).unwrap();
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).unwrap();
+    (request, parse(&bytes))
+}
+
+#[test]
+fn nobody_on_the_network_may_order_anything_and_everybody_may_look() {
+    let mut server = start();
+    for (method, target, body) in ORDERS {
+        for body in [body, "", "not JSON", &"x".repeat(10_000)] {
+            let answer = parse(&server.raw(&order_request(method, target, body)));
+            assert_eq!(answer.status, 403, "{method} {target}");
+            let refusal = answer.json();
+            assert_eq!(refusal["errorType"], "forbidden");
+            let text = refusal["error"].as_str().unwrap();
+            let socket = server.control_socket.display().to_string();
+            assert!(text.contains("umawarden command") && text.contains(&socket), "{text}");
+        }
+    }
+    for path in ["silences", "approvals", "breakers", "pause"] {
+        assert_eq!(server.get(&format!("/api/v1/{path}")).status, 200, "{path}");
+    }
+    assert!(server.orders.try_recv().is_err(), "nothing came through");
+    server.end();
+}
+
+#[test]
+fn orders_come_in_by_the_control_socket_with_the_user_that_the_kernel_knows() {
+    let mut server = start();
+    let uid = rustix::process::getuid().as_raw();
+    let lasts = Lasts::For(Duration::from_secs(5400));
+    let until = "2027-01-01T00:00:00Z".parse().unwrap();
+    let low = RuleId { group: "memory".into(), alert: "Low".into() };
+    let named = |name: &str| RuleChoice::Named(name.to_owned());
+    let rule = RuleChoice::Selected(RuleSelector::Rule(low));
+    for ((method, target, body), wish) in [
+        (
+            ("POST", "/api/v1/silences", r#"{"rule": "Low", "duration": "1h 30m"}"#),
+            Wish::Silence { rules: named("Low"), lasts },
+        ),
+        (
+            ("POST", "/api/v1/silences", r#"{"rules": "all", "until": "2027-01-01T00:00:00Z"}"#),
+            Wish::Silence {
+                rules: RuleChoice::Selected(RuleSelector::All),
+                lasts: Lasts::Until(until),
+            },
+        ),
+        (
+            (
+                "POST",
+                "/api/v1/silences",
+                r#" {"rules": {"rule": {"group": "memory", "alert": "Low"}}, "duration": "90m"}"#,
+            ),
+            Wish::Silence { rules: rule, lasts },
+        ),
+        (
+            ("DELETE", "/api/v1/silences/18446744073709551615", ""),
+            Wish::EndSilence { id: u64::MAX },
+        ),
+        (
+            ("POST", "/api/v1/approvals/7", ""),
+            Wish::Approve { decision: DecisionId(7), lasts: None },
+        ),
+        (
+            ("POST", "/api/v1/approvals/7", r#"{"duration": "90m"}"#),
+            Wish::Approve { decision: DecisionId(7), lasts: Some(lasts) },
+        ),
+        (
+            ("POST", "/api/v1/breakers/memory%2FLow/reset", "{}"),
+            Wish::ResetBreaker { rules: named("memory/Low") },
+        ),
+        (("POST", "/api/v1/pause", "{}"), Wish::Pause),
+        (("DELETE", "/api/v1/pause", ""), Wish::Resume),
+    ] {
+        let done = OrderDone { data: json!({"id": 5}), remarks: vec!["mind this".to_owned()] };
+        let (request, answer) = ordered(&mut server, (method, target, body), Ok(done));
+        assert_eq!((request.wish, request.uid), (wish, uid), "{method} {target} {body}");
+        assert_eq!((request.name, &*request.comment), (None, ""));
+        assert_eq!(answer.status, 200);
+        let expected = json!({"status": "success", "data": {"id": 5}, "warnings": ["mind this"]});
+        assert_eq!(answer.json(), expected);
+    }
+    let words = r#"{"author": " Alice ", "comment": "a \"load\" – ü"}"#;
+    let (request, _) =
+        ordered(&mut server, ("POST", "/api/v1/pause", words), Ok(OrderDone::default()));
+    assert_eq!(request.name.as_deref(), Some("Alice"));
+    assert_eq!(request.comment, "a \"load\" – ü");
+    server.end();
+}
+
+#[test]
+fn what_comes_of_an_order_is_told_by_the_status() {
+    let mut server = start();
+    for (refused, status, kind) in [
+        (OrderRefused::NotFound("no such".to_owned()), 404, "not_found"),
+        (OrderRefused::Conflict("already".to_owned()), 409, "conflict"),
+        (OrderRefused::Unusable("until: is over".to_owned()), 422, "bad_data"),
+        (OrderRefused::Failed("disk full".to_owned()), 503, "unavailable"),
+    ] {
+        let text = refused.to_string();
+        let (_, answer) = ordered(&mut server, ORDERS[4], Err(refused));
+        assert_eq!(answer.status, status);
+        let answer = answer.json();
+        assert_eq!((&answer["errorType"], &answer["error"]), (&json!(kind), &json!(text)));
+    }
+    server.end();
+}
+
+#[test]
+fn a_body_that_makes_no_sense_is_refused_with_the_field_that_is_wrong() {
+    let mut server = start();
+    let long = format!(r#"{{"rule": "Low", "duration": "1h", "comment": "{}"}}"#, "x".repeat(1025));
+    let silences = [
+        ("", 422, "rule"),
+        ("[]", 400, "object"),
+        ("\"all\"", 400, "object"),
+        ("{", 400, "JSON"),
+        (r#"{"rule": "Low", "duration": "1h"} x"#, 400, "JSON"),
+        (r#"{"rule": "Low", "duration": "1h", "x": 1}"#, 422, "unknown field `x`"),
+        (r#"{"rule": "Low", "rule": "High", "duration": "1h"}"#, 422, "duplicate field `rule`"),
+        (r#"{"rule": "Low"}"#, 422, "duration"),
+        (r#"{"duration": "1h"}"#, 422, "rule"),
+        (r#"{"rule": "Low", "rules": "all", "duration": "1h"}"#, 422, "rule"),
+        (r#"{"rules": "any", "duration": "1h"}"#, 422, "rules"),
+        (r#"{"rules": {"alert": ""}, "duration": "1h"}"#, 422, "rules.alert"),
+        (r#"{"rules": {"alert": "a", "rule": 1}, "duration": "1h"}"#, 422, "rules"),
+        (r#"{"rules": {"rule": {"group": "g"}}, "duration": "1h"}"#, 422, "alert"),
+        (
+            r#"{"rules": {"rule": {"group": "g", "alert": "a", "b": 1}}, "duration": "1h"}"#,
+            422,
+            "rules.rule.b",
+        ),
+        (r#"{"rule": 5, "duration": "1h"}"#, 422, "rule: invalid type"),
+        (r#"{"rule": "a\u0007", "duration": "1h"}"#, 422, "rule"),
+        (r#"{"rule": "Low", "duration": "soon"}"#, 422, "duration"),
+        (r#"{"rule": "Low", "duration": 3600}"#, 422, "duration"),
+        (r#"{"rule": "Low", "duration": "0s"}"#, 422, "duration"),
+        (r#"{"rule": "Low", "duration": "-1h"}"#, 422, "duration"),
+        (r#"{"rule": "Low", "duration": "99999999999y"}"#, 422, "duration"),
+        (r#"{"rule": "Low", "duration": "367d"}"#, 422, "duration"),
+        (r#"{"rule": "Low", "until": "tomorrow"}"#, 422, "until"),
+        (r#"{"rule": "Low", "until": "2027-01-01T00:00:00Z", "duration": "1h"}"#, 422, "duration"),
+        (r#"{"rule": "Low", "duration": "1h", "author": "a\nb"}"#, 422, "author"),
+        (r#"{"rule": "Low", "duration": "1h", "comment": "a\u001b[2J"}"#, 422, "comment"),
+        (&long, 422, "comment"),
+        ("{\"rule\": \"\u{fffd}", 400, "JSON"),
+    ];
+    for (body, status, named) in silences {
+        let answer = server.order("POST", "/api/v1/silences", body);
+        assert_eq!(answer.status, status, "{body}: {}", answer.text());
+        let refusal = answer.json();
+        assert_eq!(refusal["errorType"], "bad_data");
+        assert!(refusal["error"].as_str().unwrap().contains(named), "{body}: {refusal}");
+    }
+    let not_utf8 = [order_request("POST", "/api/v1/pause", "{\"comment\": \"xx\"}")].concat();
+    let not_utf8 = String::from_utf8(not_utf8).unwrap().replace("xx", "\u{80}").into_bytes();
+    let not_utf8: Vec<u8> = not_utf8.into_iter().filter(|byte| *byte != 0xc2).collect();
+    let mut padded = not_utf8;
+    padded.extend(b" ");
+    assert_eq!(parse(&server.raw_order(&padded)).status, 400);
+    for (method, target, status) in [
+        ("DELETE", "/api/v1/silences/x", 404),
+        ("DELETE", "/api/v1/silences/-1", 404),
+        ("DELETE", "/api/v1/silences/18446744073709551616", 404),
+        ("POST", "/api/v1/approvals/%00", 404),
+        ("POST", "/api/v1/breakers/a%0Ab/reset", 422),
+        ("POST", "/api/v1/breakers/%ff/reset", 400),
+        ("PUT", "/api/v1/pause", 405),
+        ("GET", "/api/v1/silences/1", 405),
+        ("POST", "/api/v1/silences/1", 405),
+        ("POST", "/api/v1/nope", 404),
+    ] {
+        assert_eq!(server.order(method, target, "").status, status, "{method} {target}");
+    }
+    assert!(server.orders.try_recv().is_err(), "nothing came through");
+    server.end();
+}
+
+#[test]
+fn a_body_that_is_too_long_or_too_slow_is_given_up() {
+    let limits = Limits { request_header: Duration::from_millis(300), ..Limits::default() };
+    let mut server = start_with(limits, no_queries());
+    let long = format!("{{\"comment\": \"{}\"}}", "x".repeat(20 << 10));
+    assert_eq!(server.order("POST", "/api/v1/pause", &long).status, 413);
+    let head = "POST /api/v1/pause HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let chunk = format!("1000\r\n{}\r\n", "x".repeat(0x1000)).repeat(8);
+    assert_eq!(parse(&server.raw_order(format!("{head}{chunk}").as_bytes())).status, 413);
+    let nested = "[".repeat(15 << 10);
+    let nested = format!("{{\"comment\": {nested}");
+    assert!([400, 422].contains(&server.order("POST", "/api/v1/pause", &nested).status));
+    assert_eq!(parse(&server.raw_order(format!("{head}5\r\n{{").as_bytes())).status, 408);
+    assert!(server.orders.try_recv().is_err(), "nothing came through");
+    server.end();
+}
+
+#[test]
+fn a_daemon_that_does_not_answer_is_told_and_too_many_orders_are_refused() {
+    let limits = Limits { order: Duration::from_millis(200), ..Limits::default() };
+    let server = start_with(limits, no_queries());
+    let hanging: Vec<UnixStream> = (0..4)
+        .map(|_| {
+            let mut stream = server.operator();
+            stream.write_all(&order_request("POST", "/api/v1/pause", "")).unwrap();
+            stream
+        })
+        .collect();
+    for mut stream in hanging {
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes).unwrap();
+        let answer = parse(&bytes);
+        assert_eq!(answer.status, 504);
+        assert!(answer.json()["error"].as_str().unwrap().contains("umawarden pause"));
+    }
+    // The four are still in the way.
+    let answer = server.order("POST", "/api/v1/pause", "");
+    assert_eq!(answer.status, 503);
+    assert!(answer.json()["error"].as_str().unwrap().contains("too many orders"));
+    let Server { orders, .. } = server;
+    drop(orders);
+}
+
+#[test]
+fn whoever_floods_the_network_keeps_no_operator_out() {
+    let limits = Limits { connections: 4, ..Limits::default() };
+    let mut server = start_with(limits, no_queries());
+    let mut hoard: Vec<TcpStream> = (0..100).map(|_| server.connect()).collect();
+    for stream in &mut hoard {
+        let _cut_off = stream.write_all(b"GET /metrics HTTP/1.1\r\n");
+    }
+    let (_, answer) = ordered(&mut server, ORDERS[4], Ok(OrderDone::default()));
+    assert_eq!(answer.status, 200);
+    drop(hoard);
+    server.end();
+}
+
+#[test]
+fn the_socket_is_its_owners_made_anew_where_it_is_removed_and_gone_at_the_end() {
+    let server = start();
+    drop(server.operator());
+    let path = server.control_socket.clone();
+    let mode = fs::metadata(&path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o7777, 0o600);
+    fs::remove_file(&path).unwrap();
+    drop(server.operator());
+    assert_eq!(server.order("GET", "/metrics", "").status, 200, "it serves all the rest as well");
+    let Server { stop, thread, folder, .. } = server;
+    stop.send(true).unwrap();
+    thread.join().unwrap().unwrap();
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_socket_that_cannot_be_made_keeps_nothing_else_from_being_served() {
+    let server = start();
+    drop(server.operator());
+    fs::remove_file(&server.control_socket).unwrap();
+    fs::create_dir(&server.control_socket).unwrap();
+    assert_eq!(server.get("/metrics").status, 200);
+    fs::remove_dir(&server.control_socket).unwrap();
+    drop(server.operator());
+    server.end();
+}
+
+#[test]
+fn shutdown_answers_an_order_under_way_and_does_not_wait_for_an_idle_operator() {
+    let mut server = start();
+    let idle = server.operator();
+    let mut open = server.operator();
+    open.write_all(&order_request("POST", "/api/v1/pause", "")).unwrap();
+    let request = server.orders.blocking_recv().unwrap();
+    let began = Instant::now();
+    server.stop.send(true).unwrap();
+    request.answer.send(Ok(OrderDone::default())).unwrap();
+    let mut bytes = Vec::new();
+    open.read_to_end(&mut bytes).unwrap();
+    assert_eq!(parse(&bytes).status, 200);
+    server.thread.join().unwrap().unwrap();
+    assert!(began.elapsed() < PATIENCE);
+    drop(idle);
+}
+
+#[test]
+fn a_pause_is_told_to_everybody_who_looks() {
+    let server = start();
+    let pause = Pause {
+        author: "<b>alice</b> (uid 0)".to_owned(),
+        comment: "hands <off>".to_owned(),
+        since: Some("2026-11-21T00:00:00Z".parse().unwrap()),
+    };
+    let told = json!({"paused": false, "pause": null});
+    assert_eq!(server.get("/api/v1/pause").json()["data"], told);
+    let guard = Arc::new(GuardStatus { pause: Some(pause.clone()), ..GuardStatus::default() });
+    server.status.store(Arc::new(Status { guard, ..made_up_status() }));
+    let told = json!({"paused": true, "pause": pause});
+    assert_eq!(server.get("/api/v1/pause").json()["data"], told);
+    assert_eq!(server.get("/api/v1/status").json()["data"]["guard"]["pause"], told["pause"]);
+    let page = server.get("/");
+    assert!(page.text().contains("hands &lt;off&gt;"), "{}", page.text());
+    assert!(page.text().contains("&lt;b&gt;alice"), "{}", page.text());
+    server.end();
+}
