@@ -7,8 +7,8 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use umawarden::model::{
     Action, AlertChange, AlertState, Assessment, Decision, DecisionId, Evidence, HoldReason, Mode,
-    Moment, Observation, OperatorCommand, OperatorOrder, Outcome, OutcomeResult, Past, Pause,
-    Reading, Readings, RuleId, RuleSelector, Schema, SeriesKey, Source, Verdict,
+    Moment, Observation, OperatorCommand, OperatorOrder, Outcome, OutcomeResult, Pause, Reading,
+    Readings, RuleId, RuleSelector, Schema, SeriesKey, Source, Verdict,
 };
 use umawarden::policy::guard::{
     BreakerLimit, Glob, GuardRails, MaintenanceWindow, Protected, WrittenWindow,
@@ -90,7 +90,7 @@ impl Story {
     /// A process starts, knows the past, and all rules but one fire.
     fn start(&mut self) {
         self.checker.begin(Mode::Enforce, &self.loaded.rules);
-        self.seen.push(Observation::Past(Box::new(Past::default())));
+        self.seen.push(Observation::Past(Box::default()));
         for alert in ["Full", "Other", "Asking"] {
             self.change(alert, AlertState::Inactive, AlertState::Pending);
         }
