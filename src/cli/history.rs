@@ -21,6 +21,7 @@ use crate::model::{
     AlertChange, Assessment, Decision, Evidence, KernelEvent, Mode, Moment, Outcome, OutcomeResult,
     Reading, Verdict, counted,
 };
+use crate::policy::promql::did_you_mean;
 
 /// Arguments of `umawarden history`.
 #[derive(Debug, clap::Args)]
@@ -71,7 +72,6 @@ outcome has `took_seconds`. (`at`, `ended` and `took` say the same to the nanose
 have the keys of `umawarden dmesg --json`, where `utc` is the record's own time, and boot_id; under
 --path.kmsg=FILE that is the boot's id, a colon and FILE.
 
-
 After a crash, --last-boot shows the last seconds of the boot before this one from the black box,
 and says whether that boot ended in order: it did if umawarden was stopped and the next boot began
 within 15 minutes; it did not if the records just stop. Where umawarden was stopped long before,
@@ -94,7 +94,7 @@ pub fn execute(arguments: &HistoryArguments) -> anyhow::Result<Exit> {
     if arguments.last_boot.is_asked() {
         return last_boot::execute(&arguments.last_boot, &dir, arguments.json);
     }
-    let reader = JournalReader::open(&dir).map_err(explain)?;
+    let reader = JournalReader::open(&dir).map_err(no_journal)?;
     if reader.may_lack_newest() {
         eprintln!(
             "umawarden: {} is read-only and the journal was not closed: its newest entries may be \
@@ -118,11 +118,30 @@ pub fn execute(arguments: &HistoryArguments) -> anyhow::Result<Exit> {
         let all = TimelineQuery { limit, ..TimelineQuery::default() };
         let which = if query == all { "" } else { " that matches" };
         eprintln!("The journal in {} holds nothing{which} yet.", dir.display());
+        if let Some(rule) = &arguments.rule {
+            tell_if_unknown(&reader, rule)?;
+        }
     } else if Some(shown) == limit {
         let newest = if shown == 1 { "entry".to_owned() } else { format!("{shown} entries") };
         eprintln!("Shown: the newest {newest}; --limit 0 shows all.");
     }
     Ok(Exit::Fine)
+}
+
+/// A slip in a rule's name looks like a quiet rule otherwise.
+fn tell_if_unknown(reader: &JournalReader, rule: &str) -> anyhow::Result<()> {
+    let known = reader.rules().map_err(explain)?;
+    let alert_of = |id: &'_ str| id.split_once('/').map_or(0, |(group, _)| group.len() + 1);
+    let names = || known.iter().flat_map(|id| [id.as_str(), &id[alert_of(id)..]]);
+    if names().any(|name| name == rule) {
+        return Ok(());
+    }
+    let hint = did_you_mean(rule, names()).unwrap_or_else(|| match known.is_empty() {
+        true => "no rule has alerted or decided yet".to_owned(),
+        false => format!("rules in it: {}", known.join(", ")),
+    });
+    eprintln!("No rule \"{rule}\" has alerted or decided in it: {hint}");
+    Ok(())
 }
 
 /// SQLite says of what may not be read only that it cannot be opened.
@@ -139,7 +158,7 @@ fn may_be_read(dir: &Path) -> anyhow::Result<()> {
     )
 }
 
-fn explain(error: ReadError) -> anyhow::Error {
+pub(super) fn no_journal(error: ReadError) -> anyhow::Error {
     match &error {
         ReadError::Missing(_) => anyhow::anyhow!(
             "{error}: give the daemon's directory with --storage.path (under systemd mostly \
@@ -156,7 +175,7 @@ fn explain(error: ReadError) -> anyhow::Error {
 }
 
 /// systemd gives several state directories with colons between; the journal is in the first.
-fn first_directory(path: &Path) -> Cow<'_, Path> {
+pub(super) fn first_directory(path: &Path) -> Cow<'_, Path> {
     if path.exists() {
         return Cow::Borrowed(path);
     }
@@ -170,7 +189,7 @@ fn kinds() -> PossibleValuesParser {
     PossibleValuesParser::new(TimelineItem::KINDS.into_iter().chain(KernelEvent::KINDS))
 }
 
-fn instant(text: &str) -> Result<Timestamp, String> {
+pub(super) fn instant(text: &str) -> Result<Timestamp, String> {
     if let Ok(ago) = humantime::parse_duration(text) {
         return Timestamp::now().checked_sub(ago).map_err(|error| error.to_string());
     }
@@ -208,7 +227,7 @@ fn show(reader: &JournalReader, query: &TimelineQuery, json: bool) -> anyhow::Re
             };
             written.is_ok()
         })
-        .map_err(explain)?;
+        .map_err(no_journal)?;
     match written.and_then(|()| output.flush()) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(Shown::ReaderLeft),
         written => written.context("writing the history")?,
@@ -402,11 +421,15 @@ fn evidence_text(evidence: &Evidence) -> String {
     format!("{} = {}", evidence.series, value_text(evidence))
 }
 
+/// A number of that series: bytes as sizes.
+pub(super) fn number_text(series: &str, value: f64) -> String {
+    let name = series.split('{').next().unwrap_or_default();
+    if name.ends_with("_bytes") { size(value) } else { format!("{value}") }
+}
+
 pub(super) fn value_text(evidence: &Evidence) -> String {
-    let name = evidence.series.split('{').next().unwrap_or_default();
     match evidence.value {
-        Reading::Value(bytes) if name.ends_with("_bytes") => size(bytes),
-        Reading::Value(value) => format!("{value}"),
+        Reading::Value(value) => number_text(&evidence.series, value),
         Reading::Unsupported => "unsupported".to_owned(),
         Reading::Failed => "unknown".to_owned(),
     }

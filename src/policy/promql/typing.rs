@@ -2,8 +2,8 @@
 
 use super::ExprError;
 use super::functions::{Function, Signature};
-use super::parser::is_label_name;
 use super::syntax::{Aggregate, Binary, Kind, Node, ValueType};
+use super::vocabulary::usage;
 
 /// Checks the operands of one node; those of its parts have been checked before.
 pub(super) fn node(node: &Node) -> Result<(), ExprError> {
@@ -98,18 +98,7 @@ fn call(node: &Node, signature: &Signature, arguments: &[Node]) -> Result<(), Ex
         _ => return argument_types(signature, arguments),
     };
     let message = format!("{bound} argument(s) in call to \"{name}\", got {found}");
-    Err(ExprError::new(node.span.clone(), message).with_hint(usage(signature)))
-}
-
-fn usage(signature: &Signature) -> String {
-    let word = |kind: &ValueType| match kind {
-        ValueType::Scalar => "number",
-        ValueType::Text => "\"text\"",
-        ValueType::Vector => "vector",
-        ValueType::Range => "metric[5m]",
-    };
-    let words: Vec<&str> = signature.arguments.iter().map(word).collect();
-    format!("write {}({})", signature.name, words.join(", "))
+    Err(ExprError::new(node.span.clone(), message).with_hint(format!("write {}", usage(signature))))
 }
 
 fn argument_types(signature: &Signature, arguments: &[Node]) -> Result<(), ExprError> {
@@ -121,21 +110,20 @@ fn argument_types(signature: &Signature, arguments: &[Node]) -> Result<(), ExprE
         }
     }
     match signature.function {
-        Function::LabelReplace | Function::LabelJoin => label_names(arguments, &[1]),
+        Function::LabelReplace | Function::LabelJoin => target_label(arguments),
         _ => Ok(()),
     }
 }
 
-fn label_names(arguments: &[Node], positions: &[usize]) -> Result<(), ExprError> {
-    for position in positions {
-        if let Some((name, node)) = text(arguments, *position)
-            && !is_label_name(name)
-        {
-            let message = format!("invalid destination label name: \"{name}\"");
-            return Err(ExprError::new(node.span.clone(), message));
+/// A label may have any name but an empty one.
+fn target_label(arguments: &[Node]) -> Result<(), ExprError> {
+    match text(arguments, 1) {
+        Some(("", node)) => {
+            let message = "invalid destination label name: \"\"";
+            Err(ExprError::new(node.span.clone(), message))
         }
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 /// The string argument at a position.
