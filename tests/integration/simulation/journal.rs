@@ -238,6 +238,10 @@ impl Kept {
                     write!(text, "{boot_id} {resume_seq} ").unwrap();
                     ("events", serde_json::to_string(events))
                 }
+                Entry::Event { boot_id, event } => {
+                    write!(text, "{boot_id} ").unwrap();
+                    ("event", serde_json::to_string(event))
+                }
                 Entry::Decision(decision) => ("decision", serde_json::to_string(decision)),
                 Entry::Outcome(outcome) => ("outcome", serde_json::to_string(outcome)),
                 Entry::Assessment(assessment) => ("judged", serde_json::to_string(assessment)),
@@ -262,6 +266,7 @@ impl Kept {
 fn short(entry: &Entry) -> String {
     match entry {
         Entry::KernelLog { resume_seq, .. } => format!("kernel log up to {resume_seq}"),
+        Entry::Event { event, .. } => format!("{:?}", event.kind),
         Entry::Operator(command) => format!("{:?} order {:?}", command.at.uptime, command.order),
         Entry::Decision(decision) => {
             let Decision { id, at, rule, mode, verdict, step, action, because, .. } = decision;
