@@ -135,6 +135,13 @@ fn open_kernel_log(kmsg: &Path, resume_from: Option<ResumeFrom>) -> KernelLogSou
     }
 }
 
+fn tell_start(loaded: &Loaded, journal: &Journal, started: Moment) {
+    let text = format!("started: {}", summary(loaded));
+    let storage = loaded.settings.storage.path.display();
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), %storage, "{text}");
+    journal.record(&Entry::Note(Note { at: started, text }));
+}
+
 /// Starts to serve what there is to see, and to take orders.
 fn start_service(
     settings: &Settings,

@@ -14,6 +14,7 @@ mod suggest;
 mod syntax;
 #[cfg(test)]
 mod tests;
+mod trace;
 mod typing;
 mod vocabulary;
 
@@ -24,6 +25,7 @@ pub use self::analysis::{Effort, Facts, Never};
 pub use self::parser::is_label_name;
 pub use self::suggest::did_you_mean;
 use self::syntax::{Kind, Node, ValueType};
+pub use self::trace::{Relation, Traced, TracedRange, TracedValue};
 pub use self::vocabulary::{Vocabulary, vocabulary};
 use super::store::{SeriesId, SeriesStore};
 
