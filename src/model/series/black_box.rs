@@ -34,7 +34,8 @@ pub(super) const METRICS: &[Metric] = &[
         "uma_black_box_locked_in_memory",
         &[],
         "1 if this program's memory is locked, so that it goes on when memory is short.",
-    ),
+    )
+    .flag(),
     Metric::counter(
         Source::BlackBox,
         "uma_unclean_boots_total",
@@ -48,7 +49,8 @@ pub(super) const METRICS: &[Metric] = &[
         &[],
         "1 if the boot before this one ended in order, 0 if its records just stop; absent where \
          that is not known.",
-    ),
+    )
+    .flag(),
     Metric::gauge(
         Source::BlackBox,
         "uma_last_boot_last_record_timestamp_seconds",
@@ -60,11 +62,14 @@ pub(super) const METRICS: &[Metric] = &[
         "uma_last_boot_memory_bytes",
         &["kind"],
         "Memory in that record.",
-    ),
+    )
+    .closed(&[("kind", &["total", "free", "available", "page_cache", "unaccounted"])])
+    .signed(),
     Metric::gauge(
         Source::BlackBox,
         "uma_last_boot_pressure_ratio",
         &["resource", "share"],
         "Share of the 10 s before that record in which some or all tasks waited for a resource.",
-    ),
+    )
+    .closed(&[("resource", &["io", "memory"]), ("share", &["some", "full"])]),
 ];
