@@ -182,6 +182,7 @@ impl Story {
         self.step.assessments.push(Assessment {
             decision,
             at,
+            has_aim: true,
             aim_met,
             before: Vec::new(),
             after: Vec::new(),
