@@ -238,14 +238,11 @@ impl Kept {
                     write!(text, "{boot_id} {resume_seq} ").unwrap();
                     ("events", serde_json::to_string(events))
                 }
-                Entry::Event { boot_id, event } => {
-                    write!(text, "{boot_id} ").unwrap();
-                    ("event", serde_json::to_string(event))
-                }
                 Entry::Decision(decision) => ("decision", serde_json::to_string(decision)),
                 Entry::Outcome(outcome) => ("outcome", serde_json::to_string(outcome)),
                 Entry::Assessment(assessment) => ("judged", serde_json::to_string(assessment)),
                 Entry::Alert(change) => ("alert", serde_json::to_string(change)),
+                Entry::Event { event, .. } => ("event", serde_json::to_string(event)),
                 Entry::Note(note) => ("note", serde_json::to_string(note)),
                 Entry::Operator(command) => ("order", serde_json::to_string(command)),
             };
@@ -266,7 +263,7 @@ impl Kept {
 fn short(entry: &Entry) -> String {
     match entry {
         Entry::KernelLog { resume_seq, .. } => format!("kernel log up to {resume_seq}"),
-        Entry::Event { event, .. } => format!("{:?}", event.kind),
+        Entry::Event { event, .. } => format!("event {event:?}"),
         Entry::Operator(command) => format!("{:?} order {:?}", command.at.uptime, command.order),
         Entry::Decision(decision) => {
             let Decision { id, at, rule, mode, verdict, step, action, because, .. } = decision;

@@ -94,8 +94,8 @@ impl Process {
             last_events,
             earlier_acts: Vec::new(),
             awaits_past: true,
-            orders: Vec::new(),
-            pause: None,
+            orders: Default::default(),
+            pause: Default::default(),
             rules: loaded.recorded.clone(),
         });
         Self {
