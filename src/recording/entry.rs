@@ -175,7 +175,9 @@ impl Begin {
     fn pass_order(&mut self, seen: &Observation) {
         match seen {
             Observation::Pause(pause) => self.pause.clone_from(pause),
-            Observation::Past(past) => self.orders.splice(..0, past.commands.clone()).for_each(drop),
+            Observation::Past(past) => {
+                self.orders.splice(..0, past.commands.clone());
+            }
             Observation::Operator(command) => match &command.order {
                 OperatorOrder::EndSilence { id } => self.orders.retain(|earlier| {
                     !matches!(earlier.order, OperatorOrder::Silence { id: ended, .. } if ended == *id)

@@ -155,11 +155,15 @@ struct Acting<'r> {
 }
 
 impl<'r> Acting<'r> {
-    /// Whoever only watches or tells fights with nobody.
+    /// Whoever only watches or tells fights with nobody, and of rules that give way to windows or
+    /// to each other nothing can be told.
     fn of(placed: Placed<'r>, facts: RuleFacts, file: usize) -> Option<Self> {
         let remedy = placed.rule.remedy.as_ref()?;
         let acts = remedy.steps.iter().any(touches) && placed.rule.mode != Some(Mode::Observe);
-        acts.then_some(Self { placed, remedy, facts, file })
+        let rails = &remedy.rails;
+        let gives_way = [&rails.only_in, &rails.never_in, &rails.inhibited_by];
+        let always = gives_way.iter().all(|names| names.is_empty());
+        (acts && always).then_some(Self { placed, remedy, facts, file })
     }
 
     /// What both do to the node.

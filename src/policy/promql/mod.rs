@@ -15,6 +15,7 @@ mod syntax;
 #[cfg(test)]
 mod tests;
 mod typing;
+mod vocabulary;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -23,6 +24,7 @@ pub use self::analysis::{Effort, Facts, Never};
 pub use self::parser::is_label_name;
 pub use self::suggest::did_you_mean;
 use self::syntax::{Kind, Node, ValueType};
+pub use self::vocabulary::{Vocabulary, vocabulary};
 use super::store::{SeriesId, SeriesStore};
 
 /// A parsed and type-checked expression.
