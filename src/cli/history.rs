@@ -94,7 +94,7 @@ pub fn execute(arguments: &HistoryArguments) -> anyhow::Result<Exit> {
     if arguments.last_boot.is_asked() {
         return last_boot::execute(&arguments.last_boot, &dir, arguments.json);
     }
-    let reader = JournalReader::open(&dir).map_err(explain)?;
+    let reader = JournalReader::open(&dir).map_err(no_journal)?;
     if reader.may_lack_newest() {
         eprintln!(
             "umawarden: {} is read-only and the journal was not closed: its newest entries may be \
@@ -158,7 +158,7 @@ fn may_be_read(dir: &Path) -> anyhow::Result<()> {
     )
 }
 
-fn explain(error: ReadError) -> anyhow::Error {
+pub(super) fn no_journal(error: ReadError) -> anyhow::Error {
     match &error {
         ReadError::Missing(_) => anyhow::anyhow!(
             "{error}: give the daemon's directory with --storage.path (under systemd mostly \
@@ -175,7 +175,7 @@ fn explain(error: ReadError) -> anyhow::Error {
 }
 
 /// systemd gives several state directories with colons between; the journal is in the first.
-fn first_directory(path: &Path) -> Cow<'_, Path> {
+pub(super) fn first_directory(path: &Path) -> Cow<'_, Path> {
     if path.exists() {
         return Cow::Borrowed(path);
     }
@@ -189,7 +189,7 @@ fn kinds() -> PossibleValuesParser {
     PossibleValuesParser::new(TimelineItem::KINDS.into_iter().chain(KernelEvent::KINDS))
 }
 
-fn instant(text: &str) -> Result<Timestamp, String> {
+pub(super) fn instant(text: &str) -> Result<Timestamp, String> {
     if let Ok(ago) = humantime::parse_duration(text) {
         return Timestamp::now().checked_sub(ago).map_err(|error| error.to_string());
     }
@@ -227,7 +227,7 @@ fn show(reader: &JournalReader, query: &TimelineQuery, json: bool) -> anyhow::Re
             };
             written.is_ok()
         })
-        .map_err(explain)?;
+        .map_err(no_journal)?;
     match written.and_then(|()| output.flush()) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(Shown::ReaderLeft),
         written => written.context("writing the history")?,
@@ -421,11 +421,15 @@ fn evidence_text(evidence: &Evidence) -> String {
     format!("{} = {}", evidence.series, value_text(evidence))
 }
 
+/// A number of that series: bytes as sizes.
+pub(super) fn number_text(series: &str, value: f64) -> String {
+    let name = series.split('{').next().unwrap_or_default();
+    if name.ends_with("_bytes") { size(value) } else { format!("{value}") }
+}
+
 pub(super) fn value_text(evidence: &Evidence) -> String {
-    let name = evidence.series.split('{').next().unwrap_or_default();
     match evidence.value {
-        Reading::Value(bytes) if name.ends_with("_bytes") => size(bytes),
-        Reading::Value(value) => format!("{value}"),
+        Reading::Value(value) => number_text(&evidence.series, value),
         Reading::Unsupported => "unsupported".to_owned(),
         Reading::Failed => "unknown".to_owned(),
     }

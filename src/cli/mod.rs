@@ -4,6 +4,7 @@ pub mod approve;
 pub mod breaker;
 mod control;
 pub mod dmesg;
+pub mod explain;
 pub mod history;
 mod json_time;
 mod last_boot;
@@ -44,6 +45,8 @@ pub enum Command {
     Rules(rules::RulesArguments),
     /// Show the events, decisions and outcomes in the journal.
     History(history::HistoryArguments),
+    /// Say why a rule did, or did not, act.
+    Explain(explain::ExplainArguments),
     /// Keep rules from acting for a while; their alerts go on.
     Silence(silence::SilenceArguments),
     /// Approve of something that waits for it.
@@ -87,6 +90,7 @@ impl Arguments {
             Command::Dmesg(arguments) => dmesg::execute(&arguments),
             Command::Rules(arguments) => rules::execute(&arguments),
             Command::History(arguments) => history::execute(&arguments),
+            Command::Explain(arguments) => explain::execute(&arguments),
             Command::Silence(arguments) => silence::execute(&arguments),
             Command::Approve(arguments) => approve::execute(&arguments),
             Command::Breaker(arguments) => breaker::execute(&arguments),

@@ -88,7 +88,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         last_silence: last_silence(&journal, started),
     };
     let service = start_service(&settings, listeners, loader, &wake, taker)?;
-    tell_of_the_start(&loaded, &journal, started);
+    tell_start(&loaded, &journal, started);
     // Last: a start that fails leaves no record that nobody closes.
     let black_box = BlackBox::start(&settings, boot.as_deref(), Arc::clone(&status));
     Ok(Daemon {
@@ -117,12 +117,29 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     })
 }
 
+fn tell_start(loaded: &Loaded, journal: &Journal, started: Moment) {
+    let text = format!("started: {}", summary(loaded));
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        storage = %loaded.settings.storage.path.display(),
+        "{text}"
+    );
+    journal.record(&Entry::Note(Note { at: started, text }));
+}
+
 /// Another log than the kernel's own is not to be replaced by the kernel's.
 fn open_kernel_log(kmsg: &Path, resume_from: Option<ResumeFrom>) -> KernelLogSource {
     match kmsg == Path::new(KERNEL_RING) {
         true => KernelLogSource::open_or_syslog(kmsg, resume_from),
         false => KernelLogSource::open(kmsg, resume_from),
     }
+}
+
+fn tell_start(loaded: &Loaded, journal: &Journal, started: Moment) {
+    let text = format!("started: {}", summary(loaded));
+    let storage = loaded.settings.storage.path.display();
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), %storage, "{text}");
+    journal.record(&Entry::Note(Note { at: started, text }));
 }
 
 /// Starts to serve what there is to see, and to take orders.
@@ -177,16 +194,6 @@ fn open_journal(settings: &Settings) -> Journal {
         max_bytes: settings.storage.retention_size_bytes,
     };
     Journal::open(&settings.storage.path, retention)
-}
-
-fn tell_of_the_start(loaded: &Loaded, journal: &Journal, started: Moment) {
-    let text = format!("started: {}", summary(loaded));
-    tracing::info!(
-        version = env!("CARGO_PKG_VERSION"),
-        storage = %loaded.settings.storage.path.display(),
-        "{text}"
-    );
-    journal.record(&Entry::Note(Note { at: started, text }));
 }
 
 fn resume_point(journal: &Journal, boot_id: &str) -> Option<ResumePoint> {

@@ -187,7 +187,7 @@ impl Daemon {
                 Command::Reload { loaded, reply } => {
                     let answer = self.reload(loaded);
                     // Whoever asked sees what came of it.
-                    self.seen.push(Observation::Readings(self.own.readings()));
+                    self.see_own();
                     self.step(clock::now());
                     // Whoever asked may have gone.
                     let _gone = reply.send(answer);
@@ -207,12 +207,15 @@ impl Daemon {
     }
 
     fn look_at_pause(&mut self) {
-        let Some(pause) = self.pause.news() else { return };
+        let Some(pause::News { pause, resumed_by }) = self.pause.news() else { return };
         let at = clock::now();
         let text = match &pause {
             Some(pause) if pause.comment.is_empty() => format!("paused by {}", pause.author),
             Some(pause) => format!("paused by {}: {}", pause.author, pause.comment),
-            None => "no longer paused".to_owned(),
+            None => match resumed_by {
+                Some(author) => format!("no longer paused, by {author}"),
+                None => "no longer paused".to_owned(),
+            },
         };
         tracing::warn!("{text}");
         self.note(at, text);
@@ -269,9 +272,15 @@ impl Daemon {
             self.process.read(&clock::uptime, &mut self.seen);
             self.seen.push(Observation::Readings(self.journal.readings()));
             self.seen.push(Observation::Readings(self.own.kernel_log(&self.kernel_log)));
-            self.seen.push(Observation::Readings(self.own.readings()));
+            self.see_own();
             self.black_box.observe(now, &mut self.seen);
         }
+    }
+
+    /// What the loop and the recorder say of themselves.
+    fn see_own(&mut self) {
+        let readings = self.own.readings(self.recorder.tally());
+        self.seen.push(Observation::Readings(readings));
     }
 
     fn schedule_next_sample(&mut self, now: Duration) {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::recorder::Tally;
 use crate::model::{Moment, Reading, Readings, Schema, SeriesKey, Source};
 use crate::sources::kernel_log::{KernelLogSource, Reader};
 
@@ -25,6 +26,10 @@ impl OwnReadings {
             SeriesKey::new("uma_rule_evaluation_duration_seconds", &[]),
             SeriesKey::new("uma_config_last_reload_successful", &[]),
             SeriesKey::new("uma_config_last_reload_success_timestamp_seconds", &[]),
+            SeriesKey::new("uma_recorder_dropped_steps_total", &[]),
+            SeriesKey::new("uma_recorder_written_bytes_total", &[]),
+            SeriesKey::new("uma_recorder_write_errors_total", &[]),
+            SeriesKey::new("uma_recorder_incidents_total", &[]),
         ];
         let readers = Reader::ALL
             .map(|reader| SeriesKey::new("uma_kernel_log_reader", &[("reader", reader.name())]));
@@ -68,18 +73,23 @@ impl OwnReadings {
     }
 
     #[expect(clippy::cast_precision_loss, reason = "exact up to 2^53")]
-    pub(super) fn readings(&self) -> Readings {
-        let values = [
+    pub(super) fn readings(&self, recorder: Option<&Tally>) -> Readings {
+        let own = [
             1.0,
             self.missed_samples as f64,
             self.step_duration.as_secs_f64(),
             f64::from(self.reload_succeeded),
             self.reload_success.utc_ms() as f64 / 1000.0,
         ];
+        let recorded = match recorder.map(Tally::values) {
+            Some(values) => values.map(|value| Reading::Value(value as f64)),
+            None => [Reading::Unsupported; 4],
+        };
+        let values = own.map(Reading::Value).into_iter().chain(recorded);
         Readings {
             source: Source::Daemon,
             schema: Arc::clone(&self.schema),
-            values: values.map(Reading::Value).to_vec(),
+            values: values.collect(),
             took: Duration::ZERO,
             error: None,
         }

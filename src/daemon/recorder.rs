@@ -4,7 +4,7 @@
 //! thread, which looks by itself a few times a second.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, channel, sync_channel};
 use std::thread::Builder;
 use std::time::Duration;
@@ -37,6 +37,32 @@ pub(super) struct Recorder {
     dropped: u64,
     ended: Receiver<()>,
     thread: Option<std::thread::Thread>,
+    tally: Arc<Tally>,
+}
+
+/// What the recorder has done so far.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    /// Steps that found the queue full.
+    dropped_steps: AtomicU64,
+    /// Steps that the thread could not write.
+    lost_steps: AtomicU64,
+    written_bytes: AtomicU64,
+    write_errors: AtomicU64,
+    incidents: AtomicU64,
+}
+
+impl Tally {
+    /// Dropped steps, written bytes, write errors, incidents.
+    pub(super) fn values(&self) -> [u64; 4] {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        [
+            read(&self.dropped_steps).saturating_add(read(&self.lost_steps)),
+            read(&self.written_bytes),
+            read(&self.write_errors),
+            read(&self.incidents),
+        ]
+    }
 }
 
 /// What whoever replays needs to start like this process.
@@ -86,7 +112,8 @@ impl Recorder {
         let (to, entries) = sync_channel(QUEUE_ENTRIES);
         let (end, ended) = channel();
         let waiting_bytes = Arc::new(AtomicUsize::new(0));
-        let mut recorder = Self { to: None, waiting_bytes, dropped: 0, ended, thread: None };
+        let tally = Arc::new(Tally::default());
+        let mut recorder = Self { to: None, waiting_bytes, dropped: 0, ended, thread: None, tally };
         let size = settings.recording.size_bytes;
         if size == 0 {
             return recorder;
@@ -96,6 +123,8 @@ impl Recorder {
             ring: Ring::new(&storage.join("recording"), size, begin),
             incidents: Incidents::new(&storage.join("incidents"), IncidentLimits::within(size)),
             incidents_fail: false,
+            incident_errors: 0,
+            tally: Arc::clone(&recorder.tally),
         };
         let waiting = Arc::clone(&recorder.waiting_bytes);
         let thread = Builder::new().name("recorder".to_owned()).spawn(move || {
@@ -111,6 +140,11 @@ impl Recorder {
             Err(error) => tracing::error!("nothing is recorded: no thread for it: {error}"),
         }
         recorder
+    }
+
+    /// What it has done so far; `None` where nothing is recorded.
+    pub(super) fn tally(&self) -> Option<&Tally> {
+        self.to.as_ref().map(|_| &*self.tally)
     }
 
     /// Records a step; `seen` is empty afterwards.
@@ -174,6 +208,7 @@ impl Recorder {
 
     fn drop_one(&mut self) {
         self.dropped += 1;
+        self.tally.dropped_steps.fetch_add(1, Ordering::Relaxed);
         if let Some(thread) = &self.thread {
             thread.unpark();
         }
@@ -195,6 +230,8 @@ struct Keeper {
     ring: Ring,
     incidents: Incidents,
     incidents_fail: bool,
+    incident_errors: u64,
+    tally: Arc<Tally>,
 }
 
 impl Keeper {
@@ -203,6 +240,7 @@ impl Keeper {
             match entries.try_recv() {
                 Ok((entry, bytes)) => {
                     self.keep(&entry);
+                    self.count();
                     waiting.fetch_sub(bytes, Ordering::Relaxed);
                 }
                 Err(TryRecvError::Empty) => std::thread::park_timeout(GATHERS),
@@ -228,10 +266,22 @@ impl Keeper {
                 let path = path.display();
                 tracing::info!("the incident is kept for umawarden replay: {path}");
             }
-            Err(error) if !std::mem::replace(&mut self.incidents_fail, true) => {
-                tracing::warn!("an incident cannot be kept: {error}");
+            Err(error) => {
+                self.incident_errors += 1;
+                if !std::mem::replace(&mut self.incidents_fail, true) {
+                    tracing::warn!("an incident cannot be kept: {error}");
+                }
             }
-            Err(_) => {}
         }
+    }
+
+    fn count(&self) {
+        let (ring, tally) = (self.ring.tally(), &self.tally);
+        let written = ring.written_bytes + self.incidents.written_bytes();
+        tally.written_bytes.store(written, Ordering::Relaxed);
+        tally.lost_steps.store(ring.lost_steps, Ordering::Relaxed);
+        let errors = ring.write_errors + self.incident_errors;
+        tally.write_errors.store(errors, Ordering::Relaxed);
+        tally.incidents.store(self.incidents.begun(), Ordering::Relaxed);
     }
 }

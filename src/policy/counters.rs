@@ -20,6 +20,9 @@ pub(super) struct Cell(usize);
 #[derive(Debug)]
 pub(super) struct Counters {
     cells: Vec<(SeriesId, Reading<f64>)>,
+    /// Cells that have changed since the store was told last, each once.
+    changed: Vec<Cell>,
+    is_changed: Vec<bool>,
     places: BTreeMap<SeriesKey, Cell>,
     records: Cell,
     records_lost: Cell,
@@ -49,6 +52,8 @@ impl Counters {
     pub(super) fn new(store: &mut SeriesStore) -> Self {
         let mut counters = Self {
             cells: Vec::new(),
+            changed: Vec::new(),
+            is_changed: Vec::new(),
             places: BTreeMap::new(),
             records: Cell(0),
             records_lost: Cell(0),
@@ -96,13 +101,15 @@ impl Counters {
     /// The cell of that series, which starts at 0 if it is new or had been retired.
     pub(super) fn cell(&mut self, store: &mut SeriesStore, key: &SeriesKey) -> Cell {
         if let Some(cell) = self.places.get(key).copied() {
-            if let Some((_, reading @ Reading::Unsupported)) = self.cells.get_mut(cell.0) {
-                *reading = Reading::Value(0.0);
+            if matches!(self.cells.get(cell.0), Some((_, Reading::Unsupported))) {
+                self.write(cell, Reading::Value(0.0));
             }
             return cell;
         }
         let cell = Cell(self.cells.len());
         self.cells.push((store.intern(key), Reading::Value(0.0)));
+        self.is_changed.push(true);
+        self.changed.push(cell);
         self.places.insert(key.clone(), cell);
         cell
     }
@@ -112,9 +119,8 @@ impl Counters {
     }
 
     pub(super) fn add(&mut self, cell: Cell, amount: f64) {
-        if let Some((_, reading)) = self.cells.get_mut(cell.0) {
-            *reading = Reading::Value(reading.value().unwrap_or(0.0) + amount);
-        }
+        let Some((_, reading)) = self.cells.get(cell.0) else { return };
+        self.write(cell, Reading::Value(reading.value().unwrap_or(0.0) + amount));
     }
 
     pub(super) fn set(&mut self, cell: Cell, value: f64) {
@@ -127,8 +133,15 @@ impl Counters {
     }
 
     fn write(&mut self, cell: Cell, reading: Reading<f64>) {
-        if let Some((_, current)) = self.cells.get_mut(cell.0) {
-            *current = reading;
+        let Some((_, current)) = self.cells.get_mut(cell.0) else { return };
+        if *current == reading {
+            return;
+        }
+        *current = reading;
+        if let Some(is_changed) = self.is_changed.get_mut(cell.0)
+            && !std::mem::replace(is_changed, true)
+        {
+            self.changed.push(cell);
         }
     }
 
@@ -249,18 +262,39 @@ impl Counters {
     }
 
     /// Writes every value into the store, for rules and exports to read.
-    pub(super) fn publish(&self, at: Moment, store: &mut SeriesStore) {
+    pub(super) fn publish(&mut self, at: Moment, store: &mut SeriesStore) {
         let at_ms = at.timeline_ms();
         for (id, reading) in self.readings() {
             store.append(id, at_ms, reading);
         }
+        self.changed.clear();
+        self.is_changed.fill(false);
+    }
+
+    /// The same at the same instant again, after some have changed.
+    pub(super) fn publish_changed(&mut self, at: Moment, store: &mut SeriesStore) {
+        let at_ms = at.timeline_ms();
+        let changed = std::mem::take(&mut self.changed);
+        for cell in &changed {
+            if let Some((id, reading)) = self.reading(cell.0) {
+                store.append(id, at_ms, reading);
+            }
+            if let Some(is_changed) = self.is_changed.get_mut(cell.0) {
+                *is_changed = false;
+            }
+        }
+        self.changed = changed;
+        self.changed.clear();
     }
 
     fn readings(&self) -> impl Iterator<Item = (SeriesId, Reading<f64>)> {
-        let unknown = if self.kernel_log_is_read { 0 } else { self.of_kernel_log };
-        self.cells.iter().enumerate().map(move |(place, (id, reading))| {
-            (*id, if place < unknown { Reading::Failed } else { *reading })
-        })
+        (0..self.cells.len()).filter_map(|place| self.reading(place))
+    }
+
+    fn reading(&self, place: usize) -> Option<(SeriesId, Reading<f64>)> {
+        let (id, reading) = self.cells.get(place)?;
+        let is_unknown = !self.kernel_log_is_read && place < self.of_kernel_log;
+        Some((*id, if is_unknown { Reading::Failed } else { *reading }))
     }
 }
 

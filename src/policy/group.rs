@@ -6,14 +6,14 @@ use std::time::Duration;
 use super::alert::Alerts;
 use super::counters::{Cell, Counters};
 use super::guard::{ByMode, Guard};
-use super::promql::{EvalTime, Evaluated, Sample, Value};
-use super::remedy::{Case, Condition, Course};
+use super::promql::{EvalTime, Evaluated, Labels, Sample, Value};
+use super::remedy::{Case, Condition, Course, Stand};
 use super::rule::{Rule, RuleGroup};
 use super::status::{RuleState, RuleStatus};
 use super::store::SeriesStore;
 use super::template::Template;
 use super::{Doubt, Surroundings};
-use crate::model::{AlertChange, AlertState, Mode, Moment, Outcome, SeriesKey};
+use crate::model::{AlertChange, AlertState, Mode, Moment, Outcome, RuleId, SeriesKey};
 
 /// The rules of one group, and when they are evaluated next.
 #[derive(Debug)]
@@ -44,6 +44,9 @@ struct Cells {
     /// For a rule with a remedy: whether its breaker is open, whether it waits for approval.
     guard: Option<[Cell; 2]>,
 }
+
+/// A rule, where its remedy stands, and labels and value of its alert if that fires.
+type Standing<'a> = (&'a Rule, Stand, Option<(&'a Labels, f64)>);
 
 impl Group {
     /// Takes over what `old` groups know of the same rules.
@@ -146,6 +149,15 @@ impl Group {
                 counters.set(cell, f64::from(*state == current));
             }
         }
+    }
+
+    /// The rule of that name with where its remedy stands, and labels and value of its alert if
+    /// that fires.
+    pub(super) fn stand(&self, rule: &RuleId, mode: Mode) -> Option<Standing<'_>> {
+        let running = self.rules.iter().find(|running| running.rule.id == *rule)?;
+        let mode = running.rule.mode.unwrap_or(mode);
+        let stand = running.courses.of(mode).stand();
+        Some((&running.rule, stand, running.alerts.firing()))
     }
 
     /// Whether any rule's picture may differ from the one that was taken last.

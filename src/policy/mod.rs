@@ -6,6 +6,7 @@
 mod alert;
 mod counters;
 mod evidence;
+pub mod explain;
 mod group;
 pub mod guard;
 pub mod promql;
@@ -49,6 +50,10 @@ pub fn old_by(utc: Timestamp, now: Moment) -> Option<Duration> {
     let age = Duration::try_from(now.utc.duration_since(utc)).ok()?;
     (age > OLD_AFTER).then_some(age)
 }
+
+/// Rules are judged with readings that are no older. Sampling never pauses for so long, but the
+/// machine may: after a suspend the first thing seen may be a line of the kernel log.
+const MEASURED_WITHIN: Duration = Duration::from_secs(2);
 
 /// What one step brought.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -221,7 +226,7 @@ impl Policy {
         } else {
             self.counters.show(&mut self.store);
         }
-        let evaluated = self.evaluate(at, &mut step);
+        let evaluated = self.has_measured(at) && self.evaluate(at, &mut step);
         for decision in &step.decisions {
             self.counters.count_decision(decision, &mut self.store);
         }
@@ -231,7 +236,7 @@ impl Policy {
                 group.publish(at, self.mode, &self.guard, &mut self.counters);
             }
             self.counters.set_guard(&self.guard, self.mode, at);
-            self.counters.publish(at, &mut self.store);
+            self.counters.publish_changed(at, &mut self.store);
         }
         step
     }
@@ -351,6 +356,12 @@ impl Policy {
         for group in &mut self.groups {
             group.observe_outcome(outcome, &mut self.guard);
         }
+    }
+
+    /// Whether what is known of memory is of now.
+    fn has_measured(&self, at: Moment) -> bool {
+        let measured = self.sources.memory_measured();
+        measured.is_some_and(|measured| at.uptime.saturating_sub(measured) <= MEASURED_WITHIN)
     }
 
     /// Evaluates the groups that are due; returns whether any was.

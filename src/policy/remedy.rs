@@ -35,7 +35,7 @@ pub(super) struct Case<'a> {
 
 impl Case<'_> {
     /// The action with its texts filled in.
-    fn told(&self, action: &Action) -> Action {
+    pub(super) fn told(&self, action: &Action) -> Action {
         match (action, self.alert) {
             (Action::Notify { message }, Some((labels, value))) => {
                 let rendered = Template::parse(message).map(|text| text.render(labels, value));
@@ -50,7 +50,12 @@ impl Case<'_> {
         }
     }
 
-    fn wish<'w>(&'w self, step: usize, action: &'w Action, target: &'w Target) -> Wish<'w> {
+    pub(super) fn wish<'w>(
+        &'w self,
+        step: usize,
+        action: &'w Action,
+        target: &'w Target,
+    ) -> Wish<'w> {
         Wish { rule: &self.rule.id, mode: self.mode, step, action, target }
     }
 }
@@ -86,6 +91,17 @@ enum Phase {
     Acting { decision: DecisionId, step: usize, before: Vec<Evidence>, since: Duration },
     /// The action has ended; the signals have not been measured since.
     Judging { decision: DecisionId, step: usize, before: Vec<Evidence>, ended: Duration },
+}
+
+/// Where a remedy is in its course, for explanations.
+#[derive(Clone, Debug)]
+pub(super) struct Stand {
+    /// The step that is next, or under way.
+    pub(super) step: usize,
+    /// The decision whose action is under way, or whose effect is still to be measured.
+    pub(super) under_way: Option<DecisionId>,
+    /// Why it holds back in the present episode of its rule.
+    pub(super) holds: Option<HoldReason>,
 }
 
 impl Default for Phase {
@@ -136,6 +152,18 @@ impl Course {
                 }
             }
         };
+    }
+
+    /// Where it stands.
+    pub(super) fn stand(&self) -> Stand {
+        let (step, under_way) = match &self.phase {
+            Phase::Ready { step } => (*step, None),
+            Phase::Acting { decision, step, .. } | Phase::Judging { decision, step, .. } => {
+                (*step, Some(*decision))
+            }
+        };
+        let holds = self.last_hold.map(|(reason, _)| reason);
+        Stand { step, under_way, holds }
     }
 
     /// Ends the round, if there is one: its rule changes or goes.

@@ -79,6 +79,8 @@ struct Series {
     points: VecDeque<Point>,
     /// The instant of the newest point that gave way to the bound on samples.
     cut_at_ms: Option<i64>,
+    /// The instant of the newest point that is below the one before it, or ends the series.
+    fell_at_ms: Option<i64>,
 }
 
 impl SeriesStore {
@@ -194,14 +196,9 @@ impl SeriesStore {
         self.series.get(id.0 as usize)?.latest
     }
 
-    /// The series of a metric, in the order of their ids.
-    pub(super) fn named(&self, name: &str) -> &[SeriesId] {
-        self.names.get(name).map_or(&[], |name| &name.ids)
-    }
-
-    /// Whether some series of that metric were refused.
-    pub(super) fn overflowed(&self, name: &str) -> bool {
-        self.names.get(name).is_some_and(|name| name.overflowed)
+    /// The series of a metric, in the order of their ids, and whether some more were refused.
+    pub(super) fn named(&self, name: &str) -> (&[SeriesId], bool) {
+        self.names.get(name).map_or((&[], false), |name| (&name.ids, name.overflowed))
     }
 
     /// A series' key.
@@ -226,7 +223,10 @@ impl SeriesStore {
     /// The points of a series after `after_ms`, up to and including `to_ms`.
     pub(super) fn window(&self, id: SeriesId, after_ms: i64, to_ms: i64) -> Window<'_> {
         match self.series.get(id.0 as usize) {
-            Some(series) => Window::new(&series.points, after_ms, to_ms),
+            Some(series) => {
+                let never_falls = series.fell_at_ms.is_none_or(|fell| fell <= after_ms);
+                Window::new(&series.points, after_ms, to_ms, never_falls)
+            }
             None => Window::default(),
         }
     }
@@ -240,21 +240,31 @@ impl SeriesStore {
 
 impl Series {
     fn append(&mut self, at_ms: i64, reading: Reading<f64>) {
-        let last = self.points.back_mut();
-        if last.as_ref().is_some_and(|last| last.at_ms > at_ms) {
-            return;
-        }
-        self.latest = Some(reading);
         let value = match reading {
             Reading::Value(value) => value,
             Reading::Unsupported | Reading::Failed => stale_marker(),
         };
-        match last {
-            Some(last) if last.at_ms == at_ms => last.value = value,
-            // One marker is enough, and an absent series then costs nothing.
-            Some(last) if is_stale(last.value) && is_stale(value) => {}
-            None if is_stale(value) => {}
-            _ => self.points.push_back(Point { at_ms, value }),
+        let has_one = self.points.len() == 1;
+        let Some(last) = self.points.back_mut() else {
+            self.latest = Some(reading);
+            if !is_stale(value) {
+                self.points.push_back(Point { at_ms, value });
+            }
+            return;
+        };
+        if last.at_ms > at_ms {
+            return;
+        }
+        self.latest = Some(reading);
+        let replaces = last.at_ms == at_ms;
+        let falls = value < last.value || is_stale(value);
+        if falls || replaces && last.value.is_nan() {
+            self.fell_at_ms = Some(at_ms);
+        }
+        if replaces || has_one && self.retain_ms == 0 {
+            *last = Point { at_ms, value };
+        } else if !(is_stale(last.value) && is_stale(value)) {
+            self.points.push_back(Point { at_ms, value });
         }
         self.trim(at_ms);
     }

@@ -2,9 +2,8 @@
 
 use std::io::{self, Read, Write};
 
-use flate2::Compression;
-use flate2::read::DeflateDecoder;
 use flate2::write::DeflateEncoder;
+use flate2::{Compression, Decompress, FlushDecompress, Status};
 
 use super::MAX_BLOCK_BYTES;
 
@@ -49,8 +48,32 @@ fn crc(deflated: [u8; 4], length: [u8; 4], body: &[u8]) -> u32 {
     hasher.finalize()
 }
 
+/// What inflates one block after the other.
+#[derive(Debug)]
+pub(super) struct Inflater(Decompress);
+
+impl Default for Inflater {
+    fn default() -> Self {
+        Self(Decompress::new(false))
+    }
+}
+
+impl Inflater {
+    /// The bytes that were deflated, if they are exactly so many.
+    fn inflate(&mut self, body: &[u8], size: usize) -> Option<Vec<u8>> {
+        self.0.reset(false);
+        // One more than allowed, so that more can be told from enough.
+        let mut bytes = Vec::with_capacity(size + 1);
+        let status = self.0.decompress_vec(body, &mut bytes, FlushDecompress::Finish).ok()?;
+        (status == Status::StreamEnd && bytes.len() == size).then_some(bytes)
+    }
+}
+
 /// Reads the next block; `None` at the end. The second value is the block's size in the file.
-pub(super) fn read(from: &mut impl Read) -> Result<Option<(Vec<u8>, u64)>, BlockError> {
+pub(super) fn read(
+    from: &mut impl Read,
+    inflater: &mut Inflater,
+) -> Result<Option<(Vec<u8>, u64)>, BlockError> {
     let mut head = Vec::with_capacity(HEAD_BYTES);
     from.take(HEAD_BYTES as u64).read_to_end(&mut head)?;
     if head.is_empty() {
@@ -72,10 +95,8 @@ pub(super) fn read(from: &mut impl Read) -> Result<Option<(Vec<u8>, u64)>, Block
     if crc(deflated, length, &body) != u32::from_le_bytes(word(8)) {
         return Err(BlockError::Torn("the checksum of a block is wrong"));
     }
-    let mut bytes = Vec::new();
-    let inflated = DeflateDecoder::new(&*body).take(u64::from(size) + 1).read_to_end(&mut bytes);
-    if inflated.is_err() || bytes.len() != size as usize {
+    let Some(bytes) = inflater.inflate(&body, size as usize) else {
         return Err(BlockError::Torn("a block does not hold what it says"));
-    }
+    };
     Ok(Some((bytes, (HEAD_BYTES + body.len()) as u64)))
 }

@@ -48,6 +48,9 @@ pub struct Incidents {
     folder: PathBuf,
     limits: IncidentLimits,
     open: Option<Open>,
+    begun: u64,
+    /// Bytes in the incidents before the open one.
+    written_bytes: u64,
 }
 
 #[derive(Debug)]
@@ -61,7 +64,7 @@ struct Open {
 impl Incidents {
     /// Incidents in that folder.
     pub fn new(folder: &Path, limits: IncidentLimits) -> Self {
-        Self { folder: folder.to_owned(), limits, open: None }
+        Self { folder: folder.to_owned(), limits, open: None, begun: 0, written_bytes: 0 }
     }
 
     /// Follows an entry that the ring has taken just now. Returns the file of an incident that
@@ -90,10 +93,21 @@ impl Incidents {
         Ok(Some(path))
     }
 
+    /// How many incidents have begun.
+    pub fn begun(&self) -> u64 {
+        self.begun
+    }
+
+    /// Bytes that went to their files.
+    pub fn written_bytes(&self) -> u64 {
+        self.written_bytes + self.open.as_ref().map_or(0, |open| open.bytes)
+    }
+
     /// Ends the incident that is being written, if any.
     pub fn end(&mut self) -> io::Result<()> {
         let Some(mut open) = self.open.take() else { return Ok(()) };
-        write_block(&mut open.writer, &mut open.file)?;
+        self.written_bytes += open.bytes;
+        self.written_bytes += write_block(&mut open.writer, &mut open.file)?;
         self.trim(0);
         Ok(())
     }
@@ -102,7 +116,14 @@ impl Incidents {
         let Some(open) = &mut self.open else { return Ok(()) };
         let ended = match entry.at() {
             Some(at) if at.uptime > open.until => true,
-            _ => open.put(entry, self.limits.file_bytes).inspect_err(|_| self.open = None)?,
+            _ => match open.put(entry, self.limits.file_bytes) {
+                Ok(is_full) => is_full,
+                Err(error) => {
+                    self.written_bytes += open.bytes;
+                    self.open = None;
+                    return Err(error);
+                }
+            },
         };
         if ended { self.end() } else { Ok(()) }
     }
@@ -121,6 +142,7 @@ impl Incidents {
         let cut = Cut { from, until: at.uptime.saturating_add(self.limits.after), begun: None };
         let cut = cut.copy(&segments, ring.here(), file, self.limits.file_bytes);
         self.open = Some(cut.inspect_err(|_| remove(&path))?);
+        self.begun += 1;
         Ok(path)
     }
 

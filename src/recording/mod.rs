@@ -25,7 +25,7 @@ mod wire;
 
 pub use entry::{Begin, Entry, RecordedRules, RecordedStep, RuleText, Said};
 pub use incident::{IncidentLimits, Incidents};
-pub use ring::{Ring, RingError, segment_files};
+pub use ring::{Ring, RingError, RingTally, segment_files};
 pub use segment::{OpenError, SegmentReader, SegmentWriter, Taken, Torn};
 
 /// How a recording begins; the version follows as two bytes, little-endian.

@@ -55,7 +55,19 @@ pub struct Ring {
     begun: bool,
     /// Steps that are in no file, and of which no file tells yet.
     lost: u64,
+    tally: RingTally,
     retry_at: Option<Duration>,
+}
+
+/// What a ring has done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RingTally {
+    /// Bytes that went to its files.
+    pub written_bytes: u64,
+    /// Steps given to it that are in no file.
+    pub lost_steps: u64,
+    /// How often its folder or a file failed.
+    pub write_errors: u64,
 }
 
 #[derive(Debug)]
@@ -64,8 +76,8 @@ struct Current {
     file: File,
     bytes: u64,
     writer: SegmentWriter,
-    /// Steps in the block that is not written yet.
-    pending_steps: u64,
+    /// Steps that a loss of the block which is not written yet would lose: those in it.
+    pending: Lost,
 }
 
 impl Ring {
@@ -93,6 +105,7 @@ impl Ring {
             first_number: next_number,
             begun: false,
             lost: 0,
+            tally: RingTally::default(),
             retry_at: None,
         }
     }
@@ -120,6 +133,11 @@ impl Ring {
         self.lost
     }
 
+    /// What it has done so far.
+    pub fn tally(&self) -> RingTally {
+        self.tally
+    }
+
     /// This process' segments, the oldest first.
     pub fn own_segments(&self) -> Vec<(PathBuf, u64)> {
         let current = self.current.iter().map(|current| (current.path.clone(), current.bytes));
@@ -131,7 +149,7 @@ impl Ring {
     fn try_take(&mut self, entry: &Entry) -> Result<(), RingError> {
         let at = entry.at().map_or(self.here.at.uptime, |at| at.uptime);
         if self.retry_at.is_some_and(|retry_at| at < retry_at) {
-            self.lost += steps_of(entry);
+            self.lose(Lost::with(entry));
             return Ok(());
         }
         // A schema that has no room in this segment has in a fresh one.
@@ -140,7 +158,7 @@ impl Ring {
             let Some(current) = &mut self.current else { return Ok(()) };
             match current.writer.take(entry) {
                 Taken::Yes => {
-                    current.pending_steps += steps_of(entry);
+                    current.pending.add(Lost::with(entry));
                     if current.writer.is_due() {
                         self.write_pending()?;
                     }
@@ -150,8 +168,13 @@ impl Ring {
                 Taken::TooLarge => break,
             }
         }
-        self.lost += steps_of(entry);
+        self.lose(Lost::with(entry));
         self.end_segment()
+    }
+
+    fn lose(&mut self, lost: Lost) {
+        self.lost += lost.steps;
+        self.tally.lost_steps += lost.fresh;
     }
 
     fn end_segment(&mut self) -> Result<(), RingError> {
@@ -172,18 +195,20 @@ impl Ring {
         let opened = self.open(&begin, &path);
         match opened {
             Ok((writer, file, bytes)) => {
-                let mut current = Current { path, file, bytes, writer, pending_steps: 0 };
+                let mut current = Current { path, file, bytes, writer, pending: Lost::default() };
                 if self.lost > 0 {
                     current.writer.take(&Entry::Gap { steps: self.lost });
                     self.lost = 0;
                 }
                 self.begun = true;
                 self.current = Some(current);
+                self.tally.written_bytes += bytes;
                 Ok(())
             }
             Err(error) => {
                 self.retry_at = Some(at + RETRY_AFTER);
-                self.lost += 1;
+                self.tally.write_errors += 1;
+                self.lose(Lost { steps: 1, fresh: 1 });
                 Err(RingError { step: "begin the recording", path, error, lost: self.lost })
             }
         }
@@ -233,7 +258,7 @@ impl Ring {
 
     fn write_pending(&mut self) -> Result<(), RingError> {
         let Some(current) = &mut self.current else { return Ok(()) };
-        let steps = std::mem::take(&mut current.pending_steps);
+        let pending = std::mem::take(&mut current.pending);
         let (at, path) = (self.here.at.uptime, current.path.clone());
         let written = match current.writer.block() {
             Ok(None) => return Ok(()),
@@ -249,7 +274,8 @@ impl Ring {
                 Ok(())
             }
             Err(error) => {
-                self.lost += steps;
+                self.tally.write_errors += 1;
+                self.lose(pending);
                 self.retry_at = Some(at + RETRY_AFTER);
                 if let Some(current) = self.current.take() {
                     self.older.push_back((current.path, current.bytes));
@@ -271,15 +297,32 @@ impl Ring {
             return Err(error);
         }
         current.bytes += bytes;
+        self.tally.written_bytes += bytes;
         Ok(())
     }
 }
 
-fn steps_of(entry: &Entry) -> u64 {
-    match entry {
-        Entry::Step(_) | Entry::Reload { .. } => 1,
-        Entry::Gap { steps } => *steps,
-        Entry::Begin(_) => 0,
+/// Steps that go with entries.
+#[derive(Clone, Copy, Debug, Default)]
+struct Lost {
+    /// All of them, those too that a gap only tells of.
+    steps: u64,
+    /// Those that were not lost before.
+    fresh: u64,
+}
+
+impl Lost {
+    fn with(entry: &Entry) -> Self {
+        match entry {
+            Entry::Step(_) | Entry::Reload { .. } => Self { steps: 1, fresh: 1 },
+            Entry::Gap { steps } => Self { steps: *steps, fresh: 0 },
+            Entry::Begin(_) => Self::default(),
+        }
+    }
+
+    fn add(&mut self, more: Self) {
+        self.steps += more.steps;
+        self.fresh += more.fresh;
     }
 }
 

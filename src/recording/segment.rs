@@ -3,7 +3,7 @@
 use std::io::{self, Read, Write};
 use std::time::Duration;
 
-use super::block::{self, BlockError};
+use super::block::{self, BlockError, Inflater};
 use super::decode::Decoder;
 use super::encode::{Encoder, Refused};
 use super::entry::{Begin, Entry};
@@ -126,6 +126,7 @@ pub struct Torn {
 #[derive(Debug)]
 pub struct SegmentReader<R> {
     from: R,
+    inflater: Inflater,
     decoder: Decoder,
     block: Vec<u8>,
     used: usize,
@@ -150,8 +151,15 @@ impl<R: Read> SegmentReader<R> {
             newer => return Err(OpenError::Newer(newer)),
         }
         let place = (size as u64, size as u64);
-        let decoder = Decoder::default();
-        Ok(Self { from, decoder, block: Vec::new(), used: 0, place, torn: None })
+        Ok(Self {
+            from,
+            inflater: Inflater::default(),
+            decoder: Decoder::default(),
+            block: Vec::new(),
+            used: 0,
+            place,
+            torn: None,
+        })
     }
 
     /// The next entry; `None` at the end, which may come too early: see [`Self::torn`].
@@ -160,7 +168,7 @@ impl<R: Read> SegmentReader<R> {
             return Ok(None);
         }
         while self.used >= self.block.len() {
-            match block::read(&mut self.from) {
+            match block::read(&mut self.from, &mut self.inflater) {
                 Ok(Some((block, size))) => {
                     (self.block, self.used) = (block, 0);
                     self.place = (self.place.1, self.place.1 + size);

@@ -7,6 +7,7 @@
 
 mod kernel_log;
 mod processes;
+mod replay;
 mod rules;
 mod scrape;
 
@@ -27,6 +28,7 @@ fn main() {
 
     println!("{}", processes::machine());
     rules::measure();
+    replay::measure();
     kernel_log::measure();
     scrape::measure();
     scrape::measure_idle(idle);

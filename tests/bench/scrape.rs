@@ -65,16 +65,21 @@ pub fn measure_idle(time: Duration) {
     let ours = Program::umawarden(storage.path(), 19_943, &[]);
     std::thread::sleep(Duration::from_secs(3));
     let slices = time.as_secs().div_ceil(15).max(1);
-    let (mut share, mut resident, mut black_box) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut share, mut resident) = (Vec::new(), Vec::new());
+    let (mut recorder, mut black_box) = (Vec::new(), Vec::new());
     for _ in 0..slices {
         let (cpu, began) = (ours.cpu_seconds_of_thread("black-box"), Instant::now());
+        let recorded = ours.cpu_seconds_of_thread("recorder");
         share.push(idle_share(&ours, Duration::from_secs(15)) * 100.0);
+        let recorded = ours.cpu_seconds_of_thread("recorder") - recorded;
+        recorder.push(recorded / began.elapsed().as_secs_f64() * 100.0);
         resident.push(ours.resident_mib());
         let used = ours.cpu_seconds_of_thread("black-box") - cpu;
         black_box.push(used / began.elapsed().as_secs_f64() * 100.0);
         get(&mut ours.connect(), "/metrics", HEADERS);
     }
     row("idle, sampling every 100 ms: share of one core", "%", share);
+    row("of that, the flight recorder", "%", recorder);
     row("of that, the black box: a record a second", "%", black_box);
     row(&format!("resident memory over {} s of sampling", time.as_secs()), "MiB", resident);
 }

@@ -79,6 +79,13 @@ fn remedy(remedy: &Remedy) -> String {
         write!(text, ", {} times in {}", at_most.times, written(at_most.per)).unwrap();
     }
     text.push('\n');
+    if let Some(breaker) = remedy.rails.breaker {
+        let until = breaker.reset_after.map_or_else(
+            || "until a person says so".to_owned(),
+            |after| format!("for {}", written(after)),
+        );
+        writeln!(text, "- stopped {until} by {} misses in a row", breaker.misses).unwrap();
+    }
     text
 }
 

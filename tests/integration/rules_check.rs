@@ -214,3 +214,44 @@ fn the_shipped_rules_fire_when_they_should_and_only_then() {
     let told = String::from_utf8_lossy(&output.stderr).into_owned() + &text(&output);
     assert!(output.status.success(), "{told}");
 }
+
+/// Within a second, or within many where the machine is busy: the bound here only ends a hang.
+#[test]
+fn hostile_rule_files_end_in_an_error() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("hostile.yaml");
+    let rule =
+        |expr: &str| format!("groups:\n- name: g\n  rules:\n  - alert: A\n    expr: '{expr}'\n");
+    let metric = "uma_memory_free_bytes";
+    let cases = [
+        rule(&"(".repeat(60_000)),
+        rule(&format!("{}1{}", "(".repeat(30_000), ")".repeat(30_000))),
+        rule(&format!("{metric}{}", " + 1".repeat(20_000))),
+        rule(&format!("{metric} > 1{}", format!(" or {metric} > 1").repeat(20_000))),
+        rule(&format!("{}{metric}", "abs(".repeat(15_000))),
+        rule(&format!("{metric}{}", "[5m:".repeat(15_000))),
+        rule(&format!("{metric}{{{}}}", "a=~\"(a*)*b\",".repeat(300))),
+        rule(&"-".repeat(60_000)),
+        rule(&"\"".repeat(60_001)),
+        "[".repeat(60_000),
+        "{a: ".repeat(15_000),
+        format!("groups:\n- name: g\n  rules: {}", "[{alert: A, expr: ".repeat(4_000)),
+        format!("a: &a [{}]\n", "*a, ".repeat(15_000)),
+        "groups:\n- name: g\n  rules:\n  - alert: '{{ '\n    expr: \"".to_owned()
+            + &"(".repeat(60_000),
+    ];
+    for case in cases {
+        fs::write(&path, &case).expect("written");
+        let output = Command::cargo_bin("umawarden")
+            .expect("the binary")
+            .args(["rules", "check"])
+            .arg(&path)
+            .timeout(std::time::Duration::from_secs(30))
+            .output()
+            .expect("it runs");
+        let start: String = case.chars().take(90).collect();
+        assert_eq!(output.status.code(), Some(1), "{start}");
+        // What is shown of a file of one long line is a part of it.
+        assert!(output.stdout.len() < 8 << 10, "{start}: {} bytes are said", output.stdout.len());
+    }
+}

@@ -4,7 +4,7 @@ use anyhow::Context;
 
 use crate::config::mistake::SourceText;
 use crate::config::rules::parse_rules;
-use crate::model::{AlertChange, Observation};
+use crate::model::{AlertChange, Moment, Observation, Past};
 use crate::policy::guard::GuardRails;
 use crate::policy::rule::RuleSet;
 use crate::policy::{Policy, Step};
@@ -70,6 +70,18 @@ impl Replayer {
             }
         }
         Ok(stepped)
+    }
+
+    /// Tells what was done before `at` and is not in the recording.
+    pub fn resume(&mut self, at: Moment, past: &Past) {
+        if let Some(state) = &mut self.state {
+            state.policy.resume(at, past);
+        }
+    }
+
+    /// The policy, once there was anything to begin with.
+    pub fn policy(&self) -> Option<&Policy> {
+        self.state.as_ref().map(|state| &state.policy)
     }
 
     /// Something is missing before the next entry.

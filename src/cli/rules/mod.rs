@@ -8,6 +8,7 @@ use super::Exit;
 
 mod check;
 mod export;
+mod report;
 mod test;
 
 /// Arguments of `umawarden rules`.
@@ -27,6 +28,8 @@ pub enum RulesCommand {
     Test(test::TestArguments),
     /// Write the alerts of rules as a rule file for Prometheus.
     Export(export::ExportArguments),
+    /// Tell how often each rule fired, acted, would have acted or held back, by the journal.
+    Report(report::ReportArguments),
 }
 
 /// Runs the command.
@@ -35,6 +38,7 @@ pub fn execute(arguments: &RulesArguments) -> anyhow::Result<Exit> {
         RulesCommand::Check(arguments) => check::execute(arguments),
         RulesCommand::Test(arguments) => test::execute(arguments),
         RulesCommand::Export(arguments) => export::execute(arguments),
+        RulesCommand::Report(arguments) => report::execute(arguments),
     }
 }
 

@@ -216,6 +216,30 @@ pub(super) const METRICS: &[Metric] = &[
         "Failed writes to the journal.",
     ),
     Metric::counter(
+        Source::Daemon,
+        "uma_recorder_dropped_steps_total",
+        &[],
+        "Steps missing in the recording: its thread was behind, or its disk failed.",
+    ),
+    Metric::counter(
+        Source::Daemon,
+        "uma_recorder_written_bytes_total",
+        &[],
+        "Bytes that the flight recorder wrote, those of incident files included.",
+    ),
+    Metric::counter(
+        Source::Daemon,
+        "uma_recorder_write_errors_total",
+        &[],
+        "Failed writes to the recording and to incident files.",
+    ),
+    Metric::counter(
+        Source::Daemon,
+        "uma_recorder_incidents_total",
+        &[],
+        "Incident files that were begun.",
+    ),
+    Metric::counter(
         Source::Process,
         "process_cpu_seconds_total",
         &[],

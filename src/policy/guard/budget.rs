@@ -34,4 +34,14 @@ impl Acts {
         let spent = newest.take_while(|act| now_ms.saturating_sub(**act) < per_ms).count();
         limit.times.saturating_sub(u32::try_from(spent).unwrap_or(u32::MAX))
     }
+
+    /// How long until one more is allowed, where none is now.
+    pub(super) fn free_in_ms(&self, limit: AtMost, now_ms: i64) -> Option<i64> {
+        if self.left(limit, now_ms) > 0 {
+            return None;
+        }
+        let per_ms = i64::try_from(limit.per.as_millis()).unwrap_or(i64::MAX);
+        let oldest = self.0.iter().rev().nth((limit.times as usize).checked_sub(1)?)?;
+        Some(oldest.saturating_add(per_ms).saturating_sub(now_ms))
+    }
 }

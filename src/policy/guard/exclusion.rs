@@ -35,4 +35,10 @@ impl UnderWay {
     pub(super) fn exclude(&self, mode: Mode) -> bool {
         self.0.iter().any(|(_, under_way, ..)| *under_way == mode)
     }
+
+    /// The first action of that mode, and since when it is under way.
+    pub(super) fn first(&self, mode: Mode) -> Option<(DecisionId, Duration)> {
+        let mut own = self.0.iter().filter(|(_, under_way, ..)| *under_way == mode);
+        own.next().map(|(id, .., since)| (*id, *since))
+    }
 }

@@ -13,6 +13,7 @@ mod inhibition;
 mod ledger;
 mod maintenance;
 mod protection;
+mod rails;
 mod restore;
 mod silence;
 #[cfg(test)]

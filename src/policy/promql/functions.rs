@@ -33,6 +33,8 @@ pub(super) enum Function {
     Exp,
     /// `floor`
     Floor,
+    /// `histogram_quantile`
+    HistogramQuantile,
     /// `idelta`
     Idelta,
     /// `increase`
@@ -118,7 +120,7 @@ const fn signature(
 }
 
 /// Every function, in the order of [`Function`].
-pub(super) static FUNCTIONS: [Signature; 42] = [
+pub(super) static FUNCTIONS: [Signature; 43] = [
     signature(Function::Abs, "abs", &[Vector], Vector),
     signature(Function::Absent, "absent", &[Vector], Vector),
     signature(Function::AbsentOverTime, "absent_over_time", &[Range], Vector),
@@ -133,6 +135,7 @@ pub(super) static FUNCTIONS: [Signature; 42] = [
     signature(Function::Deriv, "deriv", &[Range], Vector),
     signature(Function::Exp, "exp", &[Vector], Vector),
     signature(Function::Floor, "floor", &[Vector], Vector),
+    signature(Function::HistogramQuantile, "histogram_quantile", &[Scalar, Vector], Vector),
     signature(Function::Idelta, "idelta", &[Range], Vector),
     signature(Function::Increase, "increase", &[Range], Vector),
     signature(Function::Irate, "irate", &[Range], Vector),
@@ -168,7 +171,7 @@ pub(super) static FUNCTIONS: [Signature; 42] = [
 ];
 
 /// Functions of Prometheus that are not built, each with what to do instead.
-pub(super) static REFUSED: [(&str, &str); 8] = [
+pub(super) static REFUSED: [(&str, &str); 10] = [
     ("histogram_avg", NATIVE),
     ("histogram_count", NATIVE),
     ("histogram_sum", NATIVE),
@@ -177,12 +180,16 @@ pub(super) static REFUSED: [(&str, &str); 8] = [
     ("histogram_stdvar", NATIVE),
     ("double_exponential_smoothing", "use avg_over_time or deriv"),
     ("holt_winters", "use avg_over_time or deriv"),
+    ("sort_by_label", UNORDERED),
+    ("sort_by_label_desc", UNORDERED),
 ];
+
+const UNORDERED: &str = "it is experimental in Prometheus, and alerts have no order: leave it out";
 
 const NATIVE: &str = "there are no native histograms here: use the _sum and _count series";
 
 /// The rest of Prometheus' functions, which are not built either.
-pub(super) static UNBUILT: [&str; 37] = [
+pub(super) static UNBUILT: [&str; 34] = [
     "acos",
     "acosh",
     "asin",
@@ -196,7 +203,6 @@ pub(super) static UNBUILT: [&str; 37] = [
     "day_of_year",
     "days_in_month",
     "deg",
-    "histogram_quantile",
     "hour",
     "info",
     "mad_over_time",
@@ -206,8 +212,6 @@ pub(super) static UNBUILT: [&str; 37] = [
     "rad",
     "sin",
     "sinh",
-    "sort_by_label",
-    "sort_by_label_desc",
     "tan",
     "tanh",
     "year",

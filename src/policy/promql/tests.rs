@@ -97,7 +97,9 @@ fn what_is_not_built_is_refused_by_name() {
         ("max_over_time((uma_memory_free_bytes > 1)[5m:])", "subqueries"),
         ("uma_memory_free_bytes @ 1", "the @ modifier"),
         ("count_values(\"x\", uma_memory_free_bytes)", "count_values"),
+        ("limitk(1, uma_memory_free_bytes)", "limitk"),
         ("histogram_sum(uma_memory_free_bytes)", "function histogram_sum"),
+        ("sort_by_label(uma_memory_free_bytes, \"a\")", "function sort_by_label"),
         ("{__name__=~\"uma_.*\"}", "matching several metrics by name"),
     ] {
         let (_, message, hint) = refused(text);
@@ -422,6 +424,99 @@ fn the_bounds_leave_room_for_real_rules() {
     for text in [deep, long] {
         assert!(parse(&text).is_ok(), "{text}");
     }
+}
+
+#[test]
+fn an_expression_taken_apart_tells_what_it_lacks() {
+    let store = store(&[
+        ("uma_a_bytes", &[], Reading::Value(1.0)),
+        ("uma_b", &[("zone", "dma")], Reading::Value(2.0)),
+        ("uma_c", &[], Reading::Failed),
+    ]);
+    let culprits = |text: &str| {
+        let traced = parse(text).expect(text).trace(text, &store, NOW, true);
+        traced.culprits().iter().map(|part| part.text.clone()).collect::<Vec<_>>()
+    };
+    for (text, expected) in [
+        ("uma_a_bytes > 0", &[][..]),
+        ("uma_a_bytes > 5", &["uma_a_bytes > 5"]),
+        ("uma_a_bytes > 0 and on() (uma_b > 5)", &["uma_b > 5"]),
+        (
+            "uma_a_bytes > 5 and on() (uma_b > 5 or uma_b > 6)",
+            &["uma_a_bytes > 5", "uma_b > 5", "uma_b > 6"],
+        ),
+        ("uma_a_bytes and uma_b", &["uma_a_bytes and uma_b"]),
+        ("sum(uma_b > 5) > 1", &["uma_b > 5"]),
+        ("uma_a_bytes unless on() uma_b", &["uma_a_bytes unless on() uma_b"]),
+        ("uma_a_bytes / on() (uma_b > 5)", &["uma_a_bytes / on() (uma_b > 5)"]),
+        ("uma_c > 5", &[]),
+    ] {
+        assert_eq!(culprits(text), expected, "{text}");
+    }
+}
+
+#[test]
+fn parts_are_as_written_and_know_whether_they_are_bytes() {
+    let store = store(&[("uma_a_bytes", &[], Reading::Value(1.0))]);
+    let text = "2 * uma_a_bytes\n  > (-5)\n  and count(uma_a_bytes)\n  or rate(uma_a_bytes[1m])";
+    let traced = parse(text).expect(text).trace(text, &store, NOW, false);
+    let mut parts = vec![&traced];
+    let mut found = Vec::new();
+    while let Some(part) = parts.pop() {
+        found.push((part.text.as_str(), part.is_bytes));
+        parts.extend(part.parts.iter().rev());
+    }
+    assert_eq!(
+        found,
+        [
+            ("2 * uma_a_bytes > (-5) and count(uma_a_bytes) or rate(uma_a_bytes[1m])", true),
+            ("2 * uma_a_bytes > (-5) and count(uma_a_bytes)", true),
+            ("2 * uma_a_bytes > (-5)", true),
+            ("2 * uma_a_bytes", true),
+            ("uma_a_bytes", true),
+            ("count(uma_a_bytes)", false),
+            ("uma_a_bytes", true),
+            ("rate(uma_a_bytes[1m])", false),
+            ("uma_a_bytes[1m]", true),
+        ]
+    );
+    let unknown = |part: &Traced| matches!(part.value, TracedValue::Unknown(_));
+    assert!(unknown(&traced) && unknown(&traced.parts[1]) && !unknown(&traced.parts[0]));
+}
+
+#[test]
+fn a_quantile_is_found_within_its_bucket() {
+    let bucket = |le: &'static str| [("le", le), ("zone", "dma")];
+    let quantile = |q: &str, counts: &[(&'static str, f64)]| {
+        let labels: Vec<_> = counts.iter().map(|(le, _)| bucket(le)).collect();
+        let readings: Vec<Labelled<'_>> = counts
+            .iter()
+            .zip(&labels)
+            .map(|((_, count), labels)| ("uma_h_bucket", &labels[..], Reading::Value(*count)))
+            .collect();
+        let found = evaluated(&format!("histogram_quantile({q}, uma_h_bucket)"), &store(&readings));
+        match found {
+            Evaluated::Known(Value::Vector(samples)) if samples.is_empty() => None,
+            Evaluated::Known(Value::Vector(samples)) => {
+                assert_eq!((samples.len(), samples[0].labels.len()), (1, 1), "{samples:?}");
+                Some(samples[0].value)
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    let four: &[(&str, f64)] = &[("+Inf", 10.0), ("1", 4.0), ("2", 8.0), ("0.5", 0.0)];
+    assert_eq!(quantile("0.5", four), Some(1.25));
+    assert_eq!(quantile("0.9", four), Some(2.0), "the last bound that is a number");
+    assert_eq!(quantile("-1", four), Some(f64::NEG_INFINITY));
+    assert_eq!(quantile("2", four), Some(f64::INFINITY));
+    assert_eq!(quantile("0.5", &[("-1", 4.0), ("+Inf", 4.0)]), Some(-1.0));
+    assert_eq!(quantile("0.5", &[("1", 2.0), ("1.0", 2.0), ("+Inf", 4.0)]), Some(0.5));
+    assert_eq!(quantile("0.5", &[("1", 3.0), ("2", 1.0), ("+Inf", 4.0)]), Some(2.0 / 3.0));
+    assert_eq!(quantile("0.5", &[("NaN", 1.0), ("none", 1.0), ("1e999", 4.0)]), None);
+    for counts in [&[("1", 1.0), ("2", 4.0)][..], &[("+Inf", 4.0)], &[("1", 0.0), ("+Inf", 0.0)]] {
+        assert!(quantile("0.5", counts).is_some_and(f64::is_nan), "{counts:?}");
+    }
+    assert!(quantile("NaN", four).is_some_and(f64::is_nan));
 }
 
 #[test]

@@ -2,7 +2,6 @@
 
 use super::ExprError;
 use super::functions::{Function, Signature};
-use super::parser::is_label_name;
 use super::syntax::{Aggregate, Binary, Kind, Node, ValueType};
 use super::vocabulary::usage;
 
@@ -111,21 +110,20 @@ fn argument_types(signature: &Signature, arguments: &[Node]) -> Result<(), ExprE
         }
     }
     match signature.function {
-        Function::LabelReplace | Function::LabelJoin => label_names(arguments, &[1]),
+        Function::LabelReplace | Function::LabelJoin => target_label(arguments),
         _ => Ok(()),
     }
 }
 
-fn label_names(arguments: &[Node], positions: &[usize]) -> Result<(), ExprError> {
-    for position in positions {
-        if let Some((name, node)) = text(arguments, *position)
-            && !is_label_name(name)
-        {
-            let message = format!("invalid destination label name: \"{name}\"");
-            return Err(ExprError::new(node.span.clone(), message));
+/// A label may have any name but an empty one.
+fn target_label(arguments: &[Node]) -> Result<(), ExprError> {
+    match text(arguments, 1) {
+        Some(("", node)) => {
+            let message = "invalid destination label name: \"\"";
+            Err(ExprError::new(node.span.clone(), message))
         }
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 /// The string argument at a position.

@@ -61,7 +61,7 @@ fn series_beyond_the_bound_are_refused_and_counted() {
     }
     assert_eq!(store.refused(), 5);
     assert_eq!(store.keys().len(), MAX_SERIES_PER_NAME);
-    assert!(store.overflowed("uma_test"));
+    assert!(store.named("uma_test").1);
 }
 
 #[test]

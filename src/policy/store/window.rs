@@ -9,18 +9,30 @@ use super::{Point, is_stale};
 pub struct Window<'s> {
     older: &'s [Point],
     newer: &'s [Point],
+    never_falls: bool,
 }
 
 impl<'s> Window<'s> {
-    /// The points after `after_ms`, up to and including `to_ms`.
-    pub(super) fn new(points: &'s VecDeque<Point>, after_ms: i64, to_ms: i64) -> Self {
+    /// The points after `after_ms`, up to and including `to_ms`. `never_falls` promises that none
+    /// of them is below the one before it, or ends the series.
+    pub(super) fn new(
+        points: &'s VecDeque<Point>,
+        after_ms: i64,
+        to_ms: i64,
+        never_falls: bool,
+    ) -> Self {
         let (older, newer) = points.as_slices();
         let within = |points: &'s [Point]| {
             let start = points.partition_point(|point| point.at_ms <= after_ms);
             let end = points.partition_point(|point| point.at_ms <= to_ms);
             points.get(start..end).unwrap_or(&[])
         };
-        Self { older: within(older), newer: within(newer) }
+        Self { older: within(older), newer: within(newer), never_falls }
+    }
+
+    /// How many samples there are, where it is certain that none is below the one before it.
+    pub fn count_if_never_falling(self) -> Option<usize> {
+        self.never_falls.then_some(self.older.len() + self.newer.len())
     }
 
     /// The samples, from the oldest to the newest.

@@ -46,6 +46,9 @@ fn the_ring_never_exceeds_its_size_and_keeps_the_newest() {
     let files = segment_files(folder.path());
     assert!(files.len() > 5 && !files[0].ends_with("0000000000.umarec"), "{files:?}");
     assert!(folder_bytes(folder.path()) > size / 2);
+    let tally = ring.tally();
+    assert!(tally.written_bytes > size, "{tally:?}");
+    assert_eq!((tally.lost_steps, tally.write_errors), (0, 0));
     let last = fs::read(files.last().unwrap()).unwrap();
     let mut reader = SegmentReader::open(&*last).unwrap();
     let mut newest = None;
@@ -88,6 +91,8 @@ fn an_incident_holds_what_came_before_and_after() {
     }
     incidents.end().unwrap();
     assert_eq!(begun.len(), 4, "{begun:?}");
+    assert_eq!(incidents.begun(), 4);
+    assert!(incidents.written_bytes() > folder_bytes(&incidents_folder), "two are deleted");
     assert!(begun[0].ends_with("20261118T110650Z-Low.umarec"), "{begun:?}");
     assert_eq!(segment_files(&incidents_folder), begun[2..], "the oldest are deleted");
     let bytes = fs::read(&begun[2]).unwrap();
@@ -114,11 +119,15 @@ fn a_disk_that_fails_loses_steps_and_says_so() {
     for step in 1..100 {
         ring.take(&noise(step)).unwrap();
     }
+    let tally = ring.tally();
+    assert_eq!((tally.lost_steps, tally.write_errors, tally.written_bytes), (100, 1, 0));
     fs::remove_file(&place).unwrap();
     for step in 400..500 {
         ring.take(&noise(step)).unwrap();
     }
     ring.flush().unwrap();
+    let tally = ring.tally();
+    assert_eq!((tally.lost_steps, tally.written_bytes), (100, folder_bytes(&place)));
     let bytes = fs::read(&segment_files(&place)[0]).unwrap();
     let mut reader = SegmentReader::open(&*bytes).unwrap();
     let first = reader.next_entry().unwrap().unwrap();

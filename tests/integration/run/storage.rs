@@ -108,3 +108,27 @@ fn of_two_daemons_on_one_folder_the_second_waits_for_it() {
     assert_eq!(notes.iter().filter(|note| note.starts_with("started")).count(), 2, "{notes:?}");
     assert_eq!(notes.iter().filter(|note| *note == "stopped").count(), 2, "{notes:?}");
 }
+
+#[test]
+fn what_the_recorder_does_is_exported() {
+    let node = Node::new("gb10-4k");
+    node.write_rules(ALWAYS);
+    let daemon = node.start(&[]);
+    daemon.wait_until("an incident", |daemon| {
+        daemon.metric("uma_recorder_incidents_total") == 1.0
+            && daemon.metric("uma_recorder_written_bytes_total") > 0.0
+    });
+    assert_eq!(daemon.metric("uma_recorder_dropped_steps_total"), 0.0);
+    daemon.terminate();
+    fs::remove_dir_all(node.path("data/recording")).unwrap();
+    fs::write(node.path("data/recording"), "a file where the folder should be").unwrap();
+    let daemon = node.start(&[]);
+    daemon.wait_until("lost steps", |daemon| {
+        daemon.metric("uma_recorder_dropped_steps_total") > 0.0
+            && daemon.metric("uma_recorder_write_errors_total") > 0.0
+    });
+    daemon.terminate();
+    let daemon = node.start(&["--recording.size=0"]);
+    assert!(!daemon.metrics().contains_key("uma_recorder_written_bytes_total"));
+    daemon.terminate();
+}

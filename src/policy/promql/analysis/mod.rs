@@ -15,6 +15,7 @@ mod term;
 mod tests;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use super::check::values_hint;
 use super::matcher::{MatchOp, Matcher};
@@ -77,6 +78,11 @@ impl Effort {
         self.left -= (given - fuel.0).max(LEAST).min(self.left);
         found
     }
+}
+
+/// The labels that what an expression yields may have.
+pub(super) fn labels(root: &Node, known: &dyn KnownSeries) -> Option<Vec<Arc<str>>> {
+    shape(root, known).map(|shape| shape.names())
 }
 
 /// What can be proven of an expression together with others.

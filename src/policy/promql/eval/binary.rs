@@ -73,6 +73,9 @@ fn with_scalar(
 
 fn vectors(binary: &Binary, left: Vec<Sample>, right: Vec<Sample>) -> Result<Vec<Sample>, String> {
     let matching = &binary.matching;
+    if let ([one], [other]) = (left.as_slice(), right.as_slice()) {
+        return Ok(of_one_each(binary, one, other));
+    }
     match binary.op {
         BinaryOp::And | BinaryOp::Unless => {
             let found: HashSet<Signature<'_>> =
@@ -93,6 +96,29 @@ fn vectors(binary: &Binary, left: Vec<Sample>, right: Vec<Sample>) -> Result<Vec
             unique(left.iter().cloned().chain(added).collect())
         }
         _ => matched(binary, &left, &right),
+    }
+}
+
+/// What most rules come to: nothing has to be looked up.
+fn of_one_each(binary: &Binary, left: &Sample, right: &Sample) -> Vec<Sample> {
+    let matching = &binary.matching;
+    let fit = Signature { sample: left, matching } == Signature { sample: right, matching };
+    match binary.op {
+        BinaryOp::And | BinaryOp::Unless => {
+            let is_kept = fit == (binary.op == BinaryOp::And);
+            is_kept.then(|| left.clone()).into_iter().collect()
+        }
+        BinaryOp::Or => {
+            let added = (!fit).then(|| right.clone());
+            [left.clone()].into_iter().chain(added).collect()
+        }
+        _ if !fit => Vec::new(),
+        _ => {
+            let swapped = matching.group.as_ref().is_some_and(|group| !group.left);
+            let (many, one) = if swapped { (right, left) } else { (left, right) };
+            let value = element(binary, left.value, right.value);
+            value.map(|value| result(binary, many, one, value)).into_iter().collect()
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use super::super::Sample;
 use super::super::functions::Function;
 use super::super::syntax::{Kind, Node};
 use super::over_time::absent;
-use super::{Evaluator, mapped};
+use super::{Evaluator, histogram, mapped};
 
 impl Evaluator<'_> {
     pub(super) fn over_instant(
@@ -15,6 +15,10 @@ impl Evaluator<'_> {
         match function {
             Function::Absent => return self.absent(arguments),
             Function::Timestamp => return self.timestamp(arguments),
+            Function::HistogramQuantile => {
+                let q = self.scalar_argument(arguments, 0)?;
+                return histogram::quantile(q, self.vector_argument(arguments, 1)?);
+            }
             Function::Vector => {
                 let value = self.scalar_argument(arguments, 0)?;
                 return Ok(vec![Sample { name: None, labels: [].into(), value }]);

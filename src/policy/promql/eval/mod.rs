@@ -2,6 +2,7 @@
 
 mod aggregate;
 mod binary;
+mod histogram;
 mod instant;
 mod numbers;
 mod over_time;
@@ -12,9 +13,10 @@ mod sums;
 use std::collections::HashSet;
 
 use super::functions::Function;
-use super::syntax::{Kind, Node};
-use super::{EvalTime, Evaluated, Labels, Sample, Value};
-use crate::policy::store::SeriesStore;
+use super::syntax::{Kind, Node, Selector};
+use super::{EvalTime, Evaluated, Labels, Sample, TracedRange, Value};
+use crate::model::SeriesKey;
+use crate::policy::store::{SeriesStore, Window};
 
 /// The most elements that a vector may have.
 const MAX_ELEMENTS: usize = 20_000;
@@ -42,6 +44,32 @@ pub(super) fn evaluate(
         }
     }
     Ok(Evaluated::Unknown(reasons))
+}
+
+/// The samples in a range, series by series, or why they cannot be told.
+pub(super) fn windows(
+    selector: &Selector,
+    range_ms: i64,
+    store: &SeriesStore,
+    at: EvalTime,
+) -> Result<Vec<TracedRange>, Vec<String>> {
+    let mut evaluator = Evaluator { store, at, missing: Vec::new() };
+    let windows = evaluator.windows(selector, range_ms);
+    if !evaluator.missing.is_empty() {
+        return Err(evaluator.missing.into_iter().map(|missing| missing.reason).collect());
+    }
+    let range = |(key, window): (&SeriesKey, Window<'_>)| {
+        let values = || window.points().map(|point| point.value);
+        TracedRange {
+            labels: key.labels.clone(),
+            count: values().count(),
+            first: values().next().unwrap_or_default(),
+            last: values().next_back().unwrap_or_default(),
+            least: if values().count() > 0 { sums::least(values()) } else { 0.0 },
+            greatest: if values().count() > 0 { sums::greatest(values()) } else { 0.0 },
+        }
+    };
+    Ok(windows.into_iter().map(range).collect())
 }
 
 struct Evaluator<'s> {

@@ -130,13 +130,18 @@ fn extrapolated(window: Window<'_>, range: &Range, is_counter: bool, is_rate: bo
     let last = window.points().next_back()?;
     let mut difference = last.value - first.value;
     let mut spaces = 0.0;
-    let mut before = first.value;
-    for point in window.points().skip(1) {
-        if is_counter && point.value < before {
-            difference += before;
+    match window.count_if_never_falling() {
+        Some(count) => spaces = (count - 1) as f64,
+        None => {
+            let mut before = first.value;
+            for point in window.points().skip(1) {
+                if is_counter && point.value < before {
+                    difference += before;
+                }
+                before = point.value;
+                spaces += 1.0;
+            }
         }
-        before = point.value;
-        spaces += 1.0;
     }
     if spaces == 0.0 {
         return None;

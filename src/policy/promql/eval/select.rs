@@ -65,7 +65,8 @@ impl<'s> Evaluator<'s> {
         let mut failed: Option<(&SeriesKey, &str)> = None;
         let mut unsupported: Option<&SeriesKey> = None;
         let mut has_value = false;
-        for id in store.named(&selector.name) {
+        let (ids, overflowed) = store.named(&selector.name);
+        for id in ids {
             let Some(key) = store.key(*id) else { continue };
             if !matches(selector, key) {
                 continue;
@@ -78,7 +79,7 @@ impl<'s> Evaluator<'s> {
             }
             visit(store, *id, key);
         }
-        if store.overflowed(&selector.name) {
+        if overflowed {
             let reason = format!("{}: more series than are kept", selector.name);
             self.missing.push(Missing { unsupported: false, reason });
         }
@@ -101,7 +102,7 @@ pub(in crate::policy::promql) fn matching_series(
     store: &SeriesStore,
 ) -> Vec<SeriesId> {
     let is_matching = |id: &SeriesId| store.key(*id).is_some_and(|key| matches(selector, key));
-    store.named(&selector.name).iter().copied().filter(is_matching).collect()
+    store.named(&selector.name).0.iter().copied().filter(is_matching).collect()
 }
 
 fn sample(key: &SeriesKey, value: f64) -> Sample {

@@ -1,0 +1,255 @@
+//! `umawarden explain`.
+
+mod journalled;
+mod recorded;
+mod sentence;
+mod show;
+mod time;
+
+use std::borrow::Cow;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use jiff::{SignedDuration, Timestamp};
+
+use self::journalled::Journalled;
+use self::recorded::Recorded;
+use super::Exit;
+use super::history::first_directory;
+use crate::config::settings::RuleSource;
+use crate::journal::DecisionRecord;
+use crate::model::{Mode, RuleId};
+use crate::policy::explain::Explanation;
+use crate::policy::promql::did_you_mean;
+use crate::policy::rule::RuleSet;
+
+/// Arguments of `umawarden explain`.
+#[derive(Debug, Args)]
+#[command(after_help = AFTER_HELP)]
+pub struct ExplainArguments {
+    /// The alert's name, or group/alert.
+    pub rule: String,
+
+    /// As of then instead of the latest that is known: -10m (ago), 2026-11-21T10:00:00Z, 10:00 (the
+    /// last time it was that, UTC), or seconds since 1970.
+    #[arg(long, value_name = "TIME", value_parser = time::instant, allow_hyphen_values = true)]
+    pub at: Option<Timestamp>,
+
+    /// Directory of the journal and the recording.
+    #[arg(
+        long = "storage.path",
+        value_name = "DIR",
+        env = "STATE_DIRECTORY",
+        default_value = "data"
+    )]
+    pub storage_path: PathBuf,
+
+    /// A recording elsewhere, such as an incident file of another machine, instead of those below
+    /// the directory.
+    #[arg(long, value_name = "FILE")]
+    pub recording: Option<PathBuf>,
+
+    /// Rules for what only the journal tells of, where the recording does not reach: a rule file,
+    /// folder of *.yaml, or glob. Unless given, those that were recorded last, or else those inside
+    /// the binary; may be given again.
+    #[arg(long, value_name = "PATH")]
+    pub rules: Vec<PathBuf>,
+
+    /// One JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+const AFTER_HELP: &str = "\
+Why a rule did, or did not, act: what each part of its condition and of its aim yielded, where the
+rule stood and since when, what each guard rail said, and what it decided last. It only reads, and
+may be used while the daemon runs; the recording is up to five seconds behind.
+
+Values come from the flight recorder: what it holds is given to the policy again, up to that time.
+Where it begins later than the process, what was decided before comes from the journal. Where
+nothing is recorded, the journal tells what was decided and the present values of then; what looks
+back (ranges, offset) is unknown in it, and the rules' text is that of now.
+
+Exit codes: 0 explained, 2 nothing is known of that rule or of that time.
+
+  umawarden explain PageCacheEatsReserve
+  umawarden explain MemoryRunsOutSoon --at -10m
+  umawarden explain Low --recording 20261121T040731Z-Low.umarec --json | jq .sentence";
+
+/// A recording this far behind its time tells of another time.
+const STALE_AFTER: SignedDuration = SignedDuration::from_secs(10);
+
+/// Decisions that are shown.
+const DECISIONS: usize = 5;
+
+/// All that is known.
+struct Answer {
+    /// The instant that it is of.
+    at: Timestamp,
+    /// Where it comes from.
+    truth: Truth,
+    explanation: Explanation,
+    /// Since when the rule stands where it does.
+    since: Option<Since>,
+    /// The newest last.
+    decisions: Vec<DecisionRecord>,
+    /// What cannot be known, and what else whoever reads should.
+    remarks: Vec<String>,
+}
+
+/// Where an answer comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Truth {
+    /// The flight recorder; `whole`: from where the process started.
+    Recording { whole: bool, name: String },
+    /// The journal alone.
+    Journal,
+}
+
+/// Since when a rule stands where it does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Since {
+    /// Since then.
+    Exactly(Timestamp),
+    /// Since then or earlier.
+    AtLeast(Timestamp),
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// If nothing is known of the rule or of the time, or the answer cannot be written.
+pub fn execute(arguments: &ExplainArguments) -> anyhow::Result<Exit> {
+    let answer = answer(arguments)?;
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    let written = if arguments.json {
+        show::json(&answer, &mut out)
+    } else {
+        show::text(&answer, Timestamp::now(), &mut out)
+    };
+    match written.and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(Exit::Fine),
+        written => Ok(written.map(|()| Exit::Fine)?),
+    }
+}
+
+fn answer(arguments: &ExplainArguments) -> anyhow::Result<Answer> {
+    let dir = first_directory(&arguments.storage_path);
+    let journal = match &arguments.recording {
+        // It may be of another machine.
+        Some(_) => Journalled::none(),
+        None => Journalled::open(&dir),
+    };
+    let found = match &arguments.recording {
+        Some(path) => recorded::of_file(path, arguments.at, &journal)?,
+        None => recorded::of_storage(&dir, arguments.at, &journal)?,
+    };
+    match found {
+        Some(recorded) => from_recording(arguments, recorded, &journal),
+        None => {
+            from_journal(arguments, &dir, &journal).map_err(|error| match arguments.recording {
+                Some(_) => anyhow::anyhow!("the recording holds nothing of that time"),
+                None => error,
+            })
+        }
+    }
+}
+
+fn from_recording(
+    arguments: &ExplainArguments,
+    recorded: Recorded,
+    journal: &Journalled,
+) -> anyhow::Result<Answer> {
+    let rules = recorded.rules();
+    let rule = resolve(&arguments.rule, rules.iter().map(|status| &status.rule), "were in force")?;
+    let explanation = recorded
+        .explain(&rule)
+        .ok_or_else(|| anyhow::anyhow!("rule {rule} has not been evaluated yet then"))?;
+    let mut remarks = recorded.remarks(arguments.at, Timestamp::now());
+    let mut decisions = journal.decisions(&rule, recorded.at(), DECISIONS);
+    if decisions.is_empty() {
+        decisions = recorded.decisions(&rule, DECISIONS);
+        remarks.extend(journal.remark());
+    }
+    let state = explanation.rule.state.name();
+    let before = || {
+        let changed = journal.last_change(&rule, recorded.begin())?;
+        (changed.to.name() == state).then_some(Since::Exactly(changed.at.utc))
+    };
+    let since = recorded.since(&rule).or_else(before);
+    let since = since.unwrap_or(Since::AtLeast(recorded.begin()));
+    Ok(Answer {
+        at: recorded.at(),
+        truth: Truth::Recording { whole: recorded.is_whole(), name: recorded.name().to_owned() },
+        explanation,
+        since: Some(since),
+        decisions,
+        remarks,
+    })
+}
+
+fn from_journal(
+    arguments: &ExplainArguments,
+    dir: &Path,
+    journal: &Journalled,
+) -> anyhow::Result<Answer> {
+    let until = arguments.at.unwrap_or_else(Timestamp::now);
+    let kept = recorded::kept(dir);
+    journal.readable(kept.is_some())?;
+    let (rules, where_from) = match (arguments.rules.as_slice(), &kept) {
+        ([], Some((_, recorded))) => (recorded::parsed(recorded)?, "were recorded last"),
+        ([], None) => {
+            let rules = journalled::rules(&RuleSource::Shipped)?;
+            (rules, "are inside the binary, since none are recorded; name others by --rules")
+        }
+        (paths, _) => {
+            let rules = journalled::rules(&RuleSource::Paths(paths.to_vec()))?;
+            (rules, "are in the given files")
+        }
+    };
+    let ids = rules.groups.iter().flat_map(|group| &group.rules).map(|rule| &rule.id);
+    let rule = resolve(&arguments.rule, ids, where_from)?;
+    let begins = kept.map_or_else(
+        || "there is no recording".to_owned(),
+        |(begin, _)| {
+            format!("nothing is recorded of that time, the recording begins at {begin:.3}")
+        },
+    );
+    journal.explain(&rules, &rule, until, &begins)
+}
+
+/// The rules that the daemon's recording knows of last, and the node's mode then.
+pub(super) fn rules_recorded_last(dir: &Path) -> anyhow::Result<Option<(RuleSet, Mode)>> {
+    let Some((_, recorded)) = recorded::kept(dir) else { return Ok(None) };
+    Ok(Some((recorded::parsed(&recorded)?, recorded.mode)))
+}
+
+/// The rule that is meant.
+fn resolve<'r>(
+    name: &str,
+    rules: impl Iterator<Item = &'r RuleId>,
+    where_from: &str,
+) -> anyhow::Result<RuleId> {
+    let all: Vec<&RuleId> = rules.collect();
+    let is_meant = |rule: &&&RuleId| *rule.alert == *name || rule.to_string() == name;
+    let meant: Vec<&&RuleId> = all.iter().filter(is_meant).collect();
+    match meant.as_slice() {
+        [only] => return Ok((**only).clone()),
+        [] => {}
+        several => {
+            let names: Vec<String> = several.iter().map(ToString::to_string).collect();
+            anyhow::bail!("{name} is several rules: say {}", names.join(" or "));
+        }
+    }
+    let alerts = all.iter().map(|rule| &*rule.alert);
+    let full: Vec<String> = all.iter().map(ToString::to_string).collect();
+    let hint = did_you_mean(name, alerts.clone())
+        .or_else(|| did_you_mean(name, full.iter().map(String::as_str)));
+    let hint = match hint {
+        Some(hint) => Cow::Owned(hint),
+        None if all.is_empty() => Cow::Borrowed("there are none"),
+        None => Cow::Owned(format!("there are {}", alerts.collect::<Vec<_>>().join(", "))),
+    };
+    anyhow::bail!("no rule \"{name}\" among those that {where_from} ({hint})")
+}

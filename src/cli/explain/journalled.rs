@@ -1,0 +1,221 @@
+//! What the journal tells: what was decided, and the present values of then.
+
+use std::path::Path;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::{Answer, DECISIONS, Since, Truth};
+use crate::config::reader::load_rules;
+use crate::config::settings::{RuleSource, limits};
+use crate::journal::{
+    DecisionQuery, DecisionRecord, JournalReader, Order, ReadError, StoredAct, TimelineItem,
+    TimelineQuery,
+};
+use crate::model::{
+    AlertChange, AlertState, DecisionId, Evidence, HoldReason, Moment, Observation, Past, PastAct,
+    RuleId, Verdict,
+};
+use crate::policy::Policy;
+use crate::policy::guard::{PastMoment, on_this_boots_clock};
+use crate::policy::promql::{self, TracedValue};
+use crate::policy::rule::RuleSet;
+use crate::policy::status::RuleState;
+
+/// Alert changes that are looked through for the last one.
+const CHANGES: usize = 1;
+
+/// Within a boot the wall clock is set by no more than this.
+const CLOCKS_DRIFT: SignedDuration = SignedDuration::from_secs(300);
+
+/// A decision names no more series than this.
+const MOST_EVIDENCE: usize = 24;
+
+/// The journal, or why there is none.
+pub(super) struct Journalled(Result<JournalReader, Option<ReadError>>);
+
+/// The rules to explain what only the journal tells of.
+pub(super) fn rules(source: &RuleSource) -> anyhow::Result<RuleSet> {
+    let (rules, _remarks) = load_rules(source, limits::DEFAULT_INTERVAL)?;
+    Ok(rules)
+}
+
+impl Journalled {
+    /// None is wanted.
+    pub(super) fn none() -> Self {
+        Self(Err(None))
+    }
+
+    pub(super) fn open(dir: &Path) -> Self {
+        Self(JournalReader::open(dir).map_err(Some))
+    }
+
+    /// Why nothing of it is in the answer.
+    pub(super) fn remark(&self) -> Option<String> {
+        match &self.0 {
+            Ok(_) | Err(None) | Err(Some(ReadError::Missing(_))) => None,
+            Err(Some(error)) => Some(format!("the journal is left out: {error}")),
+        }
+    }
+
+    /// What was done before that decision, for the guard rails. What cannot be read is left out.
+    pub(super) fn past(&self, at: Moment, before: DecisionId) -> Past {
+        let acts = self.0.as_ref().ok().and_then(|reader| reader.acts_before(before).ok());
+        let acts = acts.unwrap_or_default();
+        let moment =
+            |act: &StoredAct| PastMoment { at: act.at, is_this_boot: is_same_boot(act.at, at) };
+        let moments: Vec<PastMoment> = acts.iter().map(moment).collect();
+        let uptimes = on_this_boots_clock(at, &moments);
+        let acts = acts.into_iter().zip(uptimes).map(|(act, uptime_ms)| PastAct {
+            id: act.id,
+            rule: act.rule,
+            mode: act.mode,
+            step: act.step,
+            is_notice: act.is_notice,
+            uptime_ms,
+            utc: act.at.utc,
+            has_ended: act.has_ended,
+            aim_met: act.aim_met,
+            approved: act.approved,
+        });
+        Past { acts: acts.collect(), ..Past::default() }
+    }
+
+    /// The rule's newest decisions up to then, the newest last, as it knows them now.
+    pub(super) fn decisions(
+        &self,
+        rule: &RuleId,
+        until: Timestamp,
+        most: usize,
+    ) -> Vec<DecisionRecord> {
+        let query = DecisionQuery {
+            rule: Some(rule.to_string()),
+            // Up to and including that millisecond.
+            until: until.checked_add(Duration::from_millis(1)).ok(),
+            order: Order::NewestFirst,
+            limit: most,
+            ..DecisionQuery::default()
+        };
+        let mut rows = self.rows(&query);
+        rows.reverse();
+        rows
+    }
+
+    fn rows(&self, query: &DecisionQuery) -> Vec<DecisionRecord> {
+        let page = self.0.as_ref().ok().and_then(|reader| reader.decisions(query).ok());
+        page.map(|page| page.rows).unwrap_or_default()
+    }
+
+    /// The last time that an alert of the rule changed, up to then.
+    pub(super) fn last_change(&self, rule: &RuleId, until: Timestamp) -> Option<AlertChange> {
+        let query = TimelineQuery {
+            until: until.checked_add(Duration::from_millis(1)).ok(),
+            kinds: vec!["alert".to_owned()],
+            rule: Some(rule.to_string()),
+            limit: Some(CHANGES),
+            ..TimelineQuery::default()
+        };
+        let mut last = None;
+        let reader = self.0.as_ref().ok()?;
+        let read = reader.timeline(&query, |_, item| {
+            if let TimelineItem::Alert(change) = item {
+                last = Some(change);
+            }
+            true
+        });
+        read.ok().and(last)
+    }
+
+    /// An error where nothing can be known at all.
+    pub(super) fn readable(&self, has_recording: bool) -> anyhow::Result<()> {
+        let recording = if has_recording {
+            "nothing is recorded of that time"
+        } else {
+            "there is no recording"
+        };
+        match &self.0 {
+            Ok(_) => Ok(()),
+            Err(None) => anyhow::bail!("nothing is known: {recording}"),
+            Err(Some(error)) => anyhow::bail!(
+                "nothing is known: {recording}, and {error}; give the daemon's directory with \
+                 --storage.path (under systemd mostly /var/lib/umawarden)"
+            ),
+        }
+    }
+
+    /// What the rule's last decision up to then tells. `begins` says why there is no more.
+    pub(super) fn explain(
+        &self,
+        rules: &RuleSet,
+        rule: &RuleId,
+        until: Timestamp,
+        begins: &str,
+    ) -> anyhow::Result<Answer> {
+        let may_lack = self.0.as_ref().is_ok_and(JournalReader::may_lack_newest);
+        let decisions = self.decisions(rule, until, DECISIONS);
+        let Some(last) = decisions.last().map(|record| &record.decision) else {
+            anyhow::bail!(
+                "nothing is known of {rule} at {until:.3}: {begins}, and the journal holds no \
+                 decision of it up to then"
+            );
+        };
+        let at = last.at;
+        let mut policy = Policy::rehearsing(at, last.mode, rules);
+        policy.resume(at, &self.past(at, last.id));
+        // Nothing is judged by it: that has been done, and the journal tells what came of it.
+        let seen: Vec<Observation> = last.because.iter().filter_map(sample).collect();
+        policy.step(at, &seen);
+        let is_cut = last.because.len() >= MOST_EVIDENCE;
+        let mut explanation = policy
+            .explain(rule, at, false)
+            .ok_or_else(|| anyhow::anyhow!("rule {rule} cannot be judged"))?;
+        let changed = self.last_change(rule, at.utc);
+        let status = &mut explanation.rule;
+        status.mode = last.mode;
+        // Whatever decides fires, or did when that could last be told.
+        status.state = match changed.as_ref().map(|change| change.to) {
+            _ if last.verdict == Verdict::Hold(HoldReason::Unknown) => RuleState::Unknown,
+            Some(AlertState::Inactive) => RuleState::Inactive,
+            Some(AlertState::Pending) => RuleState::Pending,
+            Some(AlertState::Firing) | None => RuleState::Firing,
+        };
+        if let (RuleState::Unknown, TracedValue::Unknown(reasons)) =
+            (status.state, &explanation.condition.value)
+        {
+            status.unknown.clone_from(reasons);
+        }
+        let mut remarks = vec![format!(
+            "{begins}: this is of {:.3}, when the rule decided last, and its text is that of now",
+            at.utc
+        )];
+        if is_cut {
+            let most = format!("the journal keeps the first {MOST_EVIDENCE} series of a decision");
+            remarks.push(format!("{most}: others are missing here"));
+        }
+        if may_lack {
+            remarks
+                .push("the journal was not closed: its newest entries may be missing".to_owned());
+        }
+        Ok(Answer {
+            at: at.utc,
+            truth: Truth::Journal,
+            explanation,
+            since: changed.map(|change| Since::AtLeast(change.at.utc)),
+            decisions,
+            remarks,
+        })
+    }
+}
+
+fn sample(evidence: &Evidence) -> Option<Observation> {
+    let series = promql::parse(&evidence.series).ok()?.as_series()?;
+    Some(Observation::Sample { series, value: evidence.value })
+}
+
+/// Whether both clocks agree on how long it is between the two.
+fn is_same_boot(before: Moment, after: Moment) -> bool {
+    let Some(uptime) = after.uptime.checked_sub(before.uptime) else { return false };
+    let utc = after.utc.duration_since(before.utc);
+    let uptime = SignedDuration::try_from(uptime).unwrap_or(SignedDuration::MAX);
+    utc.saturating_sub(uptime).abs() < CLOCKS_DRIFT
+}

@@ -1,0 +1,349 @@
+//! What the flight recorder tells: it is given to the policy again, up to the time that is asked
+//! for.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::{self, File};
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use jiff::{SignedDuration, Timestamp};
+
+use super::journalled::Journalled;
+use super::{STALE_AFTER, Since};
+use crate::cli::replay::Replayer;
+use crate::config::mistake::{Mistakes, SourceText};
+use crate::config::rules::parse_rules;
+use crate::journal::DecisionRecord;
+use crate::model::{Moment, Observation, RuleId};
+use crate::policy::Policy;
+use crate::policy::explain::Explanation;
+use crate::policy::rule::{Rule, RuleSet};
+use crate::policy::status::RuleStatus;
+use crate::recording::{
+    Begin, Entry, RecordedRules, RecordedStep, RuleText, SegmentReader, segment_files,
+};
+
+/// A process is followed from its start where its segments together have no more bytes.
+const FROM_START_BYTES: u64 = 4 << 20;
+
+/// Otherwise from so long before what the rules look back on.
+const WARM_UP: Duration = Duration::from_secs(60);
+
+/// Nothing looks back further than this: the store keeps no more samples at ten a second.
+const LONGEST_REACH: Duration = Duration::from_secs(7200);
+
+/// Decisions of all rules that are remembered.
+const DECISIONS: usize = 10_000;
+
+/// A state that begins so shortly after a replay may have begun before.
+const AT_BEGIN: SignedDuration = SignedDuration::from_secs(1);
+
+/// One file, by how it begins.
+struct Piece {
+    path: PathBuf,
+    begin: Begin,
+    bytes: u64,
+}
+
+/// The policy as it was then.
+pub(super) struct Recorded {
+    replayer: Replayer,
+    name: String,
+    begin: Timestamp,
+    last: Option<Moment>,
+    /// Whether there is more after the time that was asked for.
+    goes_on: bool,
+    /// When each rule changed its state last.
+    changes: BTreeMap<RuleId, Moment>,
+    decisions: VecDeque<DecisionRecord>,
+    gaps: Vec<String>,
+}
+
+/// What that file, or folder of segments, tells of then.
+pub(super) fn of_file(
+    path: &Path,
+    at: Option<Timestamp>,
+    journal: &Journalled,
+) -> anyhow::Result<Option<Recorded>> {
+    let name = path.display().to_string();
+    let meta = fs::metadata(path).with_context(|| format!("cannot read {name}"))?;
+    let files = if meta.is_dir() { segment_files(path) } else { vec![path.to_owned()] };
+    anyhow::ensure!(!files.is_empty(), "{name} holds no recording (*.umarec)");
+    let pieces = pieces(&files);
+    anyhow::ensure!(!pieces.is_empty(), "{name} is not a recording that this build can read");
+    let Some(chain) = chain(&pieces, at) else {
+        let begins = pieces[0].begin.at.utc;
+        anyhow::bail!("{name} begins later, at {begins:.3}");
+    };
+    follow(chain, name, at, journal).map(|recorded| recorded.filter(|r| r.last.is_some()))
+}
+
+/// What the daemon's own ring tells of then, or else an incident file that covers the time.
+pub(super) fn of_storage(
+    dir: &Path,
+    at: Option<Timestamp>,
+    journal: &Journalled,
+) -> anyhow::Result<Option<Recorded>> {
+    let folder = dir.join("recording");
+    let ring = pieces(&segment_files(&folder));
+    if let Some(chain) = chain(&ring, at) {
+        let found = follow(chain, folder.display().to_string(), at, journal)?;
+        if let Some(found) = found.filter(|found| found.covers(at)) {
+            return Ok(Some(found));
+        }
+    }
+    let incidents = pieces(&segment_files(&dir.join("incidents")));
+    for piece in incidents.chunks(1).rev() {
+        if at.is_some_and(|at| piece[0].begin.at.utc > at) {
+            continue;
+        }
+        let name = piece[0].path.display().to_string();
+        let found = follow(piece, name, at, journal)?;
+        if let Some(found) = found.filter(|found| found.covers(at)) {
+            return Ok(Some(found));
+        }
+    }
+    Ok(None)
+}
+
+/// Where the daemon's own recording begins, and the rules that it knows of last.
+pub(super) fn kept(dir: &Path) -> Option<(Timestamp, RecordedRules)> {
+    let ring = pieces(&segment_files(&dir.join("recording")));
+    let begin = ring.first()?.begin.at.utc;
+    Some((begin, ring.last()?.begin.rules.clone()))
+}
+
+/// The rules as they were recorded.
+pub(super) fn parsed(rules: &RecordedRules) -> Result<RuleSet, Mistakes> {
+    let text = |file: &RuleText| SourceText::new(file.name.as_str(), file.text.as_str());
+    let texts: Vec<SourceText> = rules.files.iter().map(text).collect();
+    parse_rules(&texts, rules.evaluation_interval)
+}
+
+/// Those that can be read, in their order.
+fn pieces(files: &[PathBuf]) -> Vec<Piece> {
+    let piece = |path: &PathBuf| {
+        let bytes = fs::metadata(path).ok()?.len();
+        let mut reader = SegmentReader::open(BufReader::new(File::open(path).ok()?)).ok()?;
+        match reader.next_entry().ok()?? {
+            Entry::Begin(begin) => Some(Piece { path: path.clone(), begin: *begin, bytes }),
+            _ => None,
+        }
+    };
+    files.iter().filter_map(piece).collect()
+}
+
+/// The files to follow, of one process: all of them up to then where that is not much, otherwise
+/// from before what the rules look back on.
+fn chain(pieces: &[Piece], at: Option<Timestamp>) -> Option<&[Piece]> {
+    let is_before = |piece: &Piece| at.is_none_or(|at| piece.begin.at.utc <= at);
+    let last = pieces.iter().rposition(is_before)?;
+    let goes_on = |place: usize| {
+        let (piece, before) = (&pieces[place].begin, &pieces[place - 1].begin);
+        !piece.is_start
+            && piece.goes_on_from == Some(before.segment)
+            && piece.started == before.started
+            && piece.boot_id == before.boot_id
+    };
+    let mut first = last;
+    while first > 0 && goes_on(first) {
+        first -= 1;
+    }
+    let whole = pieces.get(first..=last)?;
+    let bytes: u64 = whole.iter().map(|piece| piece.bytes).sum();
+    if bytes <= FROM_START_BYTES {
+        return Some(whole);
+    }
+    let at = at.unwrap_or(pieces[last].begin.at.utc);
+    let needed = at.checked_sub(reach(&pieces[last].begin) + WARM_UP).unwrap_or(at);
+    let from = whole.iter().rposition(|piece| piece.begin.at.utc <= needed).unwrap_or(0);
+    whole.get(from..)
+}
+
+/// How far back what the rules say then depends on the past.
+fn reach(begin: &Begin) -> Duration {
+    let Ok(rules) = parsed(&begin.rules) else { return LONGEST_REACH };
+    let of_rule = |rule: &Rule| {
+        let aim = rule.remedy.as_ref().and_then(|remedy| remedy.aim.as_ref());
+        let reads = [Some(&rule.expr), aim].into_iter().flatten();
+        let longest = reads.flat_map(|query| query.expr.reads()).map(|(_, reach_ms)| reach_ms);
+        let longest = u64::try_from(longest.max().unwrap_or(0)).unwrap_or(0);
+        Duration::from_millis(longest) + rule.hold_for + rule.keep_firing_for
+    };
+    let rules = rules.groups.iter().flat_map(|group| &group.rules);
+    rules.map(of_rule).max().unwrap_or_default().min(LONGEST_REACH)
+}
+
+/// Gives these files to the policy, up to then.
+fn follow(
+    chain: &[Piece],
+    name: String,
+    at: Option<Timestamp>,
+    journal: &Journalled,
+) -> anyhow::Result<Option<Recorded>> {
+    let Some(first) = chain.first() else { return Ok(None) };
+    let mut recorded = Recorded {
+        replayer: Replayer::under_recorded_rules(),
+        name,
+        begin: first.begin.at.utc,
+        last: None,
+        goes_on: false,
+        changes: BTreeMap::new(),
+        decisions: VecDeque::new(),
+        gaps: Vec::new(),
+    };
+    for (place, piece) in chain.iter().enumerate() {
+        let Ok(file) = File::open(&piece.path) else {
+            recorded.gap(format!("{} is gone meanwhile", piece.path.display()));
+            continue;
+        };
+        let mut reader = SegmentReader::open(BufReader::new(file))
+            .with_context(|| format!("cannot use {}", piece.path.display()))?;
+        while let Some(entry) = reader.next_entry()? {
+            let time = entry.at().map(|at| at.utc);
+            if at.zip(time).is_some_and(|(at, time)| time > at) {
+                recorded.goes_on = true;
+                return Ok(Some(recorded));
+            }
+            recorded.take(&entry)?;
+            if matches!(entry, Entry::Begin(_)) && place == 0 && !first.begin.is_start {
+                let past = journal.past(first.begin.at, first.begin.next_decision);
+                recorded.replayer.resume(first.begin.at, &past);
+            }
+        }
+        // The newest block of the last one may be on its way to the disk.
+        if let Some(torn) = reader.torn().filter(|_| place + 1 < chain.len()) {
+            recorded.gap(format!("{} is {torn}", piece.path.display()));
+        }
+    }
+    Ok(Some(recorded))
+}
+
+impl Recorded {
+    fn take(&mut self, entry: &Entry) -> anyhow::Result<()> {
+        let stepped = self.replayer.take(entry)?;
+        match entry {
+            Entry::Gap { .. } => self.gap("some steps could not be recorded".to_owned()),
+            Entry::Reload { at, .. } => {
+                let ended = stepped.ended.iter().map(|change| (change.rule.clone(), *at));
+                self.changes.extend(ended);
+            }
+            Entry::Step(step) => {
+                self.last = Some(step.at);
+                let alerts = stepped.step.alerts.iter().map(|change| &change.rule);
+                let doubts = stepped.step.doubts.iter().map(|doubt| &doubt.rule);
+                for rule in alerts.chain(doubts) {
+                    self.changes.insert(rule.clone(), step.at);
+                }
+                self.remember(step);
+            }
+            Entry::Begin(_) => {}
+        }
+        Ok(())
+    }
+
+    /// What was decided then, and what came of it.
+    fn remember(&mut self, step: &RecordedStep) {
+        for observation in &step.seen {
+            let Observation::Outcome(outcome) = observation else { continue };
+            let of = |record: &&mut DecisionRecord| record.decision.id == outcome.decision;
+            if let Some(record) = self.decisions.iter_mut().rev().find(of) {
+                record.outcome = Some(outcome.clone());
+            }
+        }
+        for assessment in &step.said.assessments {
+            let of = |record: &&mut DecisionRecord| record.decision.id == assessment.decision;
+            if let Some(record) = self.decisions.iter_mut().rev().find(of) {
+                record.assessment = Some(assessment.clone());
+            }
+        }
+        for decision in &step.said.decisions {
+            let decision = decision.clone();
+            self.decisions.push_back(DecisionRecord { decision, outcome: None, assessment: None });
+            if self.decisions.len() > DECISIONS {
+                self.decisions.pop_front();
+            }
+        }
+    }
+
+    fn gap(&mut self, what: String) {
+        self.replayer.cut();
+        if !self.gaps.contains(&what) {
+            self.gaps.push(what);
+        }
+    }
+
+    /// Whether it tells of that time, and not only of one long before. Of the latest it always
+    /// does.
+    fn covers(&self, at: Option<Timestamp>) -> bool {
+        let Some(last) = self.last else { return false };
+        let is_close = |at: Timestamp| at.duration_since(last.utc) <= STALE_AFTER;
+        self.goes_on || at.is_none_or(is_close)
+    }
+
+    pub(super) fn rules(&self) -> Arc<[RuleStatus]> {
+        self.replayer.policy().map(Policy::rules).unwrap_or_default()
+    }
+
+    pub(super) fn explain(&self, rule: &RuleId) -> Option<Explanation> {
+        self.replayer.policy()?.explain(rule, self.last?, true)
+    }
+
+    /// The instant that it tells of.
+    pub(super) fn at(&self) -> Timestamp {
+        self.last.map_or(self.begin, |last| last.utc)
+    }
+
+    /// Where following it began.
+    pub(super) fn begin(&self) -> Timestamp {
+        self.begin
+    }
+
+    pub(super) fn is_whole(&self) -> bool {
+        self.replayer.is_whole()
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Since when the rule stands where it does, where that is known.
+    pub(super) fn since(&self, rule: &RuleId) -> Option<Since> {
+        let changed = self.changes.get(rule)?.utc;
+        let status = self.rules().iter().find(|status| status.rule == *rule).cloned()?;
+        let began = status.alerts.iter().map(|alert| alert.active_since.utc).min();
+        let began = began.unwrap_or(changed);
+        let may_be_older = !self.is_whole() && began.duration_since(self.begin) < AT_BEGIN;
+        (!may_be_older).then_some(Since::Exactly(changed))
+    }
+
+    /// The rule's newest decisions, the newest last.
+    pub(super) fn decisions(&self, rule: &RuleId, most: usize) -> Vec<DecisionRecord> {
+        let own = self.decisions.iter().filter(|record| record.decision.rule == *rule);
+        let mut own: Vec<DecisionRecord> = own.rev().take(most).cloned().collect();
+        own.reverse();
+        own
+    }
+
+    /// What whoever reads the answer should know of where it comes from.
+    pub(super) fn remarks(&self, asked: Option<Timestamp>, now: Timestamp) -> Vec<String> {
+        let mut remarks = self.gaps.clone();
+        if !self.is_whole() {
+            remarks.push(format!(
+                "it is followed from {:.3}, not from where the process started: what the rule \
+                 remembered then is known only as far as the journal tells",
+                self.begin
+            ));
+        }
+        let ends = self.at();
+        if !self.goes_on && asked.unwrap_or(now).duration_since(ends) > STALE_AFTER {
+            remarks.push(format!(
+                "the recording ends at {ends:.3}, and this is of then: is `umawarden run` running?"
+            ));
+        }
+        remarks
+    }
+}

@@ -1,0 +1,164 @@
+//! Why, in one sentence.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::show::{short, value};
+use super::{Answer, Truth};
+use crate::journal::DecisionRecord;
+use crate::model::{HoldReason, Mode, OutcomeResult, Verdict};
+use crate::policy::explain::RemedyExplanation;
+use crate::policy::promql::{Relation, Traced};
+use crate::policy::status::{RuleState, RuleStatus};
+
+/// An act this long ago is still what the rule did, although its condition has ended since.
+const JUST_NOW: Duration = Duration::from_secs(10);
+
+/// How many parts of a condition are named as the reason.
+const MOST_PARTS: usize = 3;
+
+/// Why the rule acted, or did not.
+pub(super) fn sentence(answer: &Answer) -> String {
+    let explanation = &answer.explanation;
+    let rule = &explanation.rule;
+    let last = answer.decisions.last();
+    if let (Some(record), Truth::Journal) = (last, &answer.truth) {
+        return decided(record, explanation.remedy.as_ref());
+    }
+    match rule.state {
+        RuleState::Inactive => match last.filter(|record| is_recent(record, answer.at)) {
+            Some(record) => {
+                let decided = decided(record, explanation.remedy.as_ref());
+                format!("{decided} Its condition does not hold any more.")
+            }
+            None => format!("It did not act because {}.", ended(&explanation.condition)),
+        },
+        RuleState::Pending => format!("It did not act because {}.", waits(rule, answer.at)),
+        RuleState::Unknown => format!(
+            "It did not act because its condition cannot be told: {}.",
+            rule.unknown.join("; ")
+        ),
+        RuleState::Firing => match (&explanation.remedy, last) {
+            (None, _) => "It fires, and did not act because it has no remedy.".to_owned(),
+            (Some(remedy), Some(record)) => decided(record, Some(remedy)),
+            (Some(remedy), None) => format!("It did not act because {}.", held(remedy, None)),
+        },
+    }
+}
+
+fn is_recent(record: &DecisionRecord, at: Timestamp) -> bool {
+    let ago = at.duration_since(record.decision.at.utc);
+    record.decision.verdict == Verdict::Act
+        && Duration::try_from(ago).is_ok_and(|ago| ago <= JUST_NOW)
+}
+
+/// Why a condition does not hold.
+fn ended(condition: &Traced) -> String {
+    let culprits = condition.culprits();
+    let mut reasons: Vec<String> = culprits.iter().take(MOST_PARTS).map(|part| why(part)).collect();
+    if culprits.len() > MOST_PARTS {
+        reasons.push(format!("{} more are not met either", culprits.len() - MOST_PARTS));
+    }
+    match reasons.is_empty() {
+        true => "its condition did not hold when it was judged last".to_owned(),
+        false => format!("its condition does not hold: {}", reasons.join("; ")),
+    }
+}
+
+fn why(part: &Traced) -> String {
+    let text = short(&part.text);
+    match (part.relation, part.parts.as_slice()) {
+        (Relation::Compares, [left, right]) => {
+            format!("`{text}` is false, {} against {}", value(left), value(right))
+        }
+        (Relation::Compares, [left]) => format!("`{text}` is false, it is {}", value(left)),
+        (Relation::And, _) => format!("the two sides of `{text}` have no labels in common"),
+        (Relation::Unless, _) => format!("`{text}` leaves nothing over"),
+        _ => format!("`{text}` yields nothing"),
+    }
+}
+
+fn waits(rule: &RuleStatus, at: Timestamp) -> String {
+    let since = rule.alerts.iter().map(|alert| alert.active_since.utc).min();
+    let held = since.and_then(|since| Duration::try_from(at.duration_since(since)).ok());
+    let held = held.map_or_else(|| "a while".to_owned(), whole_milliseconds);
+    let asked = whole_milliseconds(rule.hold_for);
+    format!("its condition has held for {held} only, and must for {asked}")
+}
+
+fn whole_milliseconds(time: Duration) -> String {
+    let milliseconds = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    humantime::format_duration(Duration::from_millis(milliseconds)).to_string()
+}
+
+/// What a decision came to.
+fn decided(record: &DecisionRecord, remedy: Option<&RemedyExplanation>) -> String {
+    let decision = &record.decision;
+    let (action, at) = (&decision.action, decision.at.utc);
+    match (decision.verdict, decision.mode) {
+        (Verdict::Hold(reason), _) => {
+            format!("It did not act because {}.", held_for(reason, remedy))
+        }
+        (Verdict::Act, Mode::Observe) => {
+            format!("It would have acted ({action}, at {at:.3}) but mode is observe.")
+        }
+        (Verdict::Act, Mode::Enforce) => {
+            format!("It acted ({action}, at {at:.3}), and {}.", came_to(record))
+        }
+    }
+}
+
+fn came_to(record: &DecisionRecord) -> String {
+    let aim = record.assessment.as_ref().map(|assessment| assessment.aim_met);
+    match (record.outcome.as_ref().map(|outcome| &outcome.result), aim) {
+        (None, _) => "its outcome is not known".to_owned(),
+        (Some(OutcomeResult::Failed(why)), _) => format!("that failed: {why}"),
+        (Some(OutcomeResult::TimedOut), _) => "that did not end in time".to_owned(),
+        (Some(OutcomeResult::Skipped), _) => "nothing was done".to_owned(),
+        (Some(OutcomeResult::Done), Some(Some(true))) => "the aim was met".to_owned(),
+        (Some(OutcomeResult::Done), Some(Some(false))) => "the aim was missed".to_owned(),
+        (Some(OutcomeResult::Done), Some(None)) => {
+            "whether the aim was met could not be told".to_owned()
+        }
+        (Some(OutcomeResult::Done), None) => "its effect is not measured yet".to_owned(),
+    }
+}
+
+fn held_for(reason: HoldReason, remedy: Option<&RemedyExplanation>) -> String {
+    remedy.map_or_else(|| said(reason, ""), |remedy| held(remedy, Some(reason)))
+}
+
+/// The reason of the last decision, or else what holds it back now.
+fn held(remedy: &RemedyExplanation, reason: Option<HoldReason>) -> String {
+    let rail = match reason {
+        Some(reason) => remedy.rails.iter().find(|rail| rail.reason == reason),
+        None => remedy.rails.iter().find(|rail| rail.holds),
+    };
+    match (rail, reason) {
+        (Some(rail), _) if rail.holds => said(rail.reason, &rail.detail),
+        // It has ended between the decision and now.
+        (_, Some(reason)) => said(reason, ""),
+        _ => "it has not been asked since it fires".to_owned(),
+    }
+}
+
+/// `detail` is empty where only the past is known.
+fn said(reason: HoldReason, detail: &str) -> String {
+    if reason == HoldReason::StepsExhausted {
+        return "every step has been tried and the aim is still missed".to_owned();
+    }
+    match (reason, detail) {
+        (HoldReason::AimMet, _) => "its aim is met already".to_owned(),
+        (HoldReason::Cooldown, "") => "it was resting after its last round".to_owned(),
+        (HoldReason::Cooldown, detail) => format!("it {detail} (cooldown)"),
+        (HoldReason::Budget, "") => "its budget was used up".to_owned(),
+        (HoldReason::Budget, detail) => format!("its budget is used up: {detail}"),
+        (HoldReason::Busy, "") => "another action was under way".to_owned(),
+        (HoldReason::Busy, detail) => detail.to_owned(),
+        (HoldReason::Unknown, "") => "whether it should could not be told".to_owned(),
+        (HoldReason::Unknown, detail) => format!("that cannot be told: {detail}"),
+        (reason, "") => format!("{} held it back", reason.name()),
+        (reason, detail) => format!("{} holds it back: {detail}", reason.name()),
+    }
+}

@@ -1,0 +1,323 @@
+//! The answer, for people and for programs.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use jiff::Timestamp;
+use serde_json::{Value as Json, json};
+
+use super::sentence::sentence;
+use super::{Answer, Since, Truth};
+use crate::cli::history::{decision_text, outcome_text, printable, size};
+use crate::model::{Mode, Reading, as_number};
+use crate::policy::explain::Rail;
+use crate::policy::promql::{Labels, Relation, Sample, Traced, TracedRange, TracedValue, Value};
+
+/// Longer texts of parts are cut in the table; `--json` has them whole.
+const TEXT_WIDTH: usize = 64;
+
+/// Elements of a vector that are shown.
+const MOST_ELEMENTS: usize = 4;
+
+/// Writes the answer for people.
+pub(super) fn text(answer: &Answer, now: Timestamp, out: &mut impl Write) -> io::Result<()> {
+    let rule = &answer.explanation.rule;
+    let every = humantime::format_duration(rule.interval);
+    writeln!(out, "{} of {}, judged every {every}", rule.rule, printable(&rule.file))?;
+    let ago = now.duration_since(answer.at).round(jiff::Unit::Second).unwrap_or_default();
+    let source = match &answer.truth {
+        Truth::Recording { name, .. } => format!("from the recording {name}"),
+        Truth::Journal => "from the journal".to_owned(),
+    };
+    writeln!(out, "{:.3}, {ago:#} ago, {}\n", answer.at, printable(&source))?;
+    writeln!(out, "{}\n", printable(&sentence(answer)))?;
+    let since = match answer.since {
+        None => String::new(),
+        Some(Since::Exactly(since)) => format!(" since {since:.3}"),
+        Some(Since::AtLeast(since)) => format!(" since {since:.3} or before"),
+    };
+    writeln!(out, "state       {}{since}, mode {}", rule.state.name(), rule.mode.name())?;
+    for alert in &rule.alerts {
+        let (state, since) = (alert.state.name(), alert.active_since.utc);
+        let labels: Vec<String> =
+            alert.labels.iter().map(|(name, value)| format!("{name}={value:?}")).collect();
+        let line = format!("  {state}, holds since {since:.3}  {{{}}}", labels.join(", "));
+        writeln!(out, "{}", printable(&line))?;
+    }
+    writeln!(out, "\ncondition")?;
+    tree(&answer.explanation.condition, out)?;
+    remedy(answer, out)?;
+    decisions(answer, out)?;
+    for remark in &answer.remarks {
+        writeln!(out, "# {}", printable(remark))?;
+    }
+    Ok(())
+}
+
+fn remedy(answer: &Answer, out: &mut impl Write) -> io::Result<()> {
+    let Some(remedy) = &answer.explanation.remedy else {
+        return writeln!(out, "\nremedy      none");
+    };
+    let met = match remedy.aim_met {
+        Some(true) => "met",
+        Some(false) => "missed",
+        None => "cannot be told",
+    };
+    match &remedy.aim {
+        Some(aim) => {
+            writeln!(out, "\naim         {met}")?;
+            tree(aim, out)?;
+        }
+        None => writeln!(out, "\naim         {met}: that the condition ends")?,
+    }
+    writeln!(out, "\nsteps")?;
+    for (place, step) in remedy.steps.iter().enumerate() {
+        let note = match remedy.under_way {
+            _ if place != remedy.step => String::new(),
+            Some(decision) => format!("  ← under way, #{decision}"),
+            None => "  ← next".to_owned(),
+        };
+        writeln!(out, "  {} {}{note}", place + 1, printable(&step.to_string()))?;
+    }
+    writeln!(out, "\nguard rails")?;
+    let width = remedy.rails.iter().map(|rail| rail.reason.name().len()).max().unwrap_or(0);
+    for rail in &remedy.rails {
+        let (holds, name) = (if rail.holds { "holds" } else { "free " }, rail.reason.name());
+        writeln!(out, "  {holds}  {name:<width$}  {}", printable(&rail.detail))?;
+    }
+    let mode = answer.explanation.rule.mode;
+    let holds = if mode == Mode::Observe { "holds" } else { "free " };
+    let what = match mode {
+        Mode::Observe => "observe: what would be done is only told",
+        Mode::Enforce => "enforce",
+    };
+    writeln!(out, "  {holds}  {:<width$}  {what}", "mode")
+}
+
+fn decisions(answer: &Answer, out: &mut impl Write) -> io::Result<()> {
+    if answer.decisions.is_empty() {
+        writeln!(out, "\nlast decisions  none is known")?;
+        return writeln!(out);
+    }
+    writeln!(out, "\nlast decisions")?;
+    for record in &answer.decisions {
+        let at = record.decision.at.utc;
+        writeln!(out, "  {at:.3}  {}", printable(&decision_text(&record.decision)))?;
+        if let Some(outcome) = &record.outcome {
+            let text = outcome_text(outcome, None, record.assessment.as_ref());
+            writeln!(out, "  {:.3}  {}", outcome.ended.utc, printable(&text))?;
+        }
+    }
+    writeln!(out)
+}
+
+/// The parts, each below what it is part of, and their values in a column.
+fn tree(root: &Traced, out: &mut impl Write) -> io::Result<()> {
+    let mut lines = Vec::new();
+    collect(root, 1, &mut lines);
+    let width = lines.iter().map(|(text, _)| text.chars().count()).max().unwrap_or(0);
+    for (text, values) in lines {
+        let mut left = text;
+        for value in values {
+            writeln!(out, "{left:<width$}  {}", printable(&value))?;
+            left.clear();
+        }
+    }
+    Ok(())
+}
+
+fn collect(part: &Traced, depth: usize, lines: &mut Vec<(String, Vec<String>)>) {
+    let text = printable(&label(part)).into_owned();
+    lines.push((format!("{}{text}", "  ".repeat(depth)), values(part)));
+    for part in &part.parts {
+        collect(part, depth + 1, lines);
+    }
+}
+
+/// What stands for a part in the table: where both sides are below it, its operator is enough.
+fn label(part: &Traced) -> Cow<'_, str> {
+    let is_long = part.text.chars().count() > TEXT_WIDTH;
+    match part.relation {
+        Relation::And if is_long => Cow::Borrowed("and"),
+        Relation::Or if is_long => Cow::Borrowed("or"),
+        Relation::Unless if is_long => Cow::Borrowed("unless"),
+        _ => Cow::Owned(short(&part.text)),
+    }
+}
+
+/// At most so long that the values still fit beside it.
+pub(super) fn short(text: &str) -> String {
+    if text.chars().count() <= TEXT_WIDTH {
+        return text.to_owned();
+    }
+    let start: String = text.chars().take(TEXT_WIDTH - 1).collect();
+    format!("{start}…")
+}
+
+/// A part's value in a few words.
+pub(super) fn value(part: &Traced) -> String {
+    values(part).join(", ")
+}
+
+fn values(part: &Traced) -> Vec<String> {
+    let shown = |number: f64| number_text(number, part.is_bytes);
+    match &part.value {
+        TracedValue::Known(Value::Scalar(number)) => vec![shown(*number)],
+        TracedValue::Known(Value::Vector(samples)) => match samples.as_slice() {
+            [] => vec!["nothing".to_owned()],
+            samples => several(samples, |sample| {
+                format!("{}{}", shown(sample.value), braces(&sample.labels))
+            }),
+        },
+        TracedValue::Range(ranges) => match ranges.as_slice() {
+            [] => vec!["no such series".to_owned()],
+            ranges => several(ranges, |range| range_text(range, &shown)),
+        },
+        TracedValue::Unknown(reasons) => vec![format!("unknown: {}", reasons.join("; "))],
+        TracedValue::Failed(error) => vec![format!("error: {error}")],
+    }
+}
+
+fn several<T>(all: &[T], one: impl Fn(&T) -> String) -> Vec<String> {
+    let mut shown: Vec<String> = all.iter().take(MOST_ELEMENTS).map(one).collect();
+    if all.len() > MOST_ELEMENTS {
+        shown.push(format!("and {} more", all.len() - MOST_ELEMENTS));
+    }
+    shown
+}
+
+fn range_text(range: &TracedRange, shown: &impl Fn(f64) -> String) -> String {
+    let labels = braces(&range.labels);
+    match range.count {
+        0 => format!("no samples{labels}"),
+        1 => format!("1 sample, {}{labels}", shown(range.last)),
+        count => format!(
+            "{count} samples from {} to {}, least {}, greatest {}{labels}",
+            shown(range.first),
+            shown(range.last),
+            shown(range.least),
+            shown(range.greatest)
+        ),
+    }
+}
+
+fn number_text(number: f64, is_bytes: bool) -> String {
+    if is_bytes && number.is_finite() { size(number) } else { number.to_string() }
+}
+
+fn braces(labels: &Labels) -> String {
+    if labels.is_empty() {
+        return String::new();
+    }
+    let labels: Vec<String> =
+        labels.iter().map(|(name, value)| format!("{name}={value:?}")).collect();
+    format!("  {{{}}}", labels.join(","))
+}
+
+/// Writes the answer as one object.
+pub(super) fn json(answer: &Answer, out: &mut impl Write) -> io::Result<()> {
+    let explanation = &answer.explanation;
+    let (source, whole, name) = match &answer.truth {
+        Truth::Recording { whole, name } => ("recording", *whole, Some(name)),
+        Truth::Journal => ("journal", false, None),
+    };
+    let (since, exact) = match answer.since {
+        None => (None, false),
+        Some(Since::Exactly(since)) => (Some(since), true),
+        Some(Since::AtLeast(since)) => (Some(since), false),
+    };
+    let remedy = explanation.remedy.as_ref().map(|remedy| {
+        json!({
+            "aim_met": remedy.aim_met,
+            "aim": remedy.aim.as_ref().map(part_json),
+            "steps": remedy.steps,
+            "step": remedy.step,
+            "under_way": remedy.under_way,
+            "guard_rails": remedy.rails.iter().map(rail_json).collect::<Vec<_>>(),
+        })
+    });
+    let decisions = answer.decisions.iter().map(|record| {
+        json!({
+            "decision": record.decision,
+            "outcome": record.outcome,
+            "assessment": record.assessment,
+        })
+    });
+    let object = json!({
+        "rule": explanation.rule.rule.to_string(),
+        "time": answer.at,
+        "source": source,
+        "recording": name,
+        "from_process_start": whole,
+        "sentence": sentence(answer),
+        "state": explanation.rule.state,
+        "since": since,
+        "since_is_exact": exact,
+        "mode": explanation.rule.mode,
+        "unknown": explanation.rule.unknown,
+        "alerts": explanation.rule.alerts,
+        "condition": part_json(&explanation.condition),
+        "remedy": remedy,
+        "decisions": decisions.collect::<Vec<_>>(),
+        "remarks": answer.remarks,
+    });
+    serde_json::to_writer(&mut *out, &object)?;
+    writeln!(out)
+}
+
+fn rail_json(rail: &Rail) -> Json {
+    let used = rail.used.map(|(used, _)| used);
+    json!({
+        "reason": rail.reason,
+        "holds": rail.holds,
+        "left_seconds": rail.left.map(|left| left.as_secs_f64()),
+        "used": used,
+        "at_most": rail.used.map(|(_, most)| most),
+        "detail": rail.detail,
+    })
+}
+
+fn part_json(part: &Traced) -> Json {
+    let (key, value) = match &part.value {
+        TracedValue::Known(Value::Scalar(number)) => ("scalar", number_json(*number)),
+        TracedValue::Known(Value::Vector(samples)) => {
+            ("vector", samples.iter().map(sample_json).collect())
+        }
+        TracedValue::Range(ranges) => ("range", ranges.iter().map(range_json).collect()),
+        TracedValue::Unknown(reasons) => ("unknown", json!(reasons)),
+        TracedValue::Failed(error) => ("error", json!(error)),
+    };
+    let parts: Vec<Json> = part.parts.iter().map(part_json).collect();
+    json!({ "expr": part.text, key: value, "parts": parts })
+}
+
+fn sample_json(sample: &Sample) -> Json {
+    json!({
+        "name": sample.name,
+        "labels": labels_json(&sample.labels),
+        "value": number_json(sample.value),
+    })
+}
+
+fn range_json(range: &TracedRange) -> Json {
+    json!({
+        "labels": labels_json(&range.labels),
+        "count": range.count,
+        "first": number_json(range.first),
+        "last": number_json(range.last),
+        "least": number_json(range.least),
+        "greatest": number_json(range.greatest),
+    })
+}
+
+fn labels_json(labels: &Labels) -> Json {
+    let map: BTreeMap<&str, &str> =
+        labels.iter().map(|(name, value)| (&**name, &**value)).collect();
+    json!(map)
+}
+
+/// As everywhere in JSON here.
+fn number_json(number: f64) -> Json {
+    as_number::serialize(&Reading::Value(number), serde_json::value::Serializer).unwrap_or_default()
+}

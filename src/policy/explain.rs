@@ -1,0 +1,154 @@
+//! Why a rule does what it does: all that its decisions follow from, at one instant.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Policy;
+use super::guard::{Guard, Intent};
+use super::promql::{EvalTime, Traced, TracedValue, Value};
+use super::remedy::{Case, Stand};
+use super::rule::Query;
+use super::status::{RuleState, RuleStatus};
+use crate::model::{Action, DecisionId, HoldReason, Moment, RuleId};
+
+/// What is known of one rule.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Explanation {
+    /// Where it stands.
+    pub rule: RuleStatus,
+    /// Its condition, taken apart.
+    pub condition: Traced,
+    /// Its remedy, if it has one.
+    pub remedy: Option<RemedyExplanation>,
+}
+
+/// What is known of a rule's remedy.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RemedyExplanation {
+    /// Its aim, taken apart; without one it aims at the end of the condition.
+    pub aim: Option<Traced>,
+    /// Whether the aim is met; `None` where that cannot be told.
+    pub aim_met: Option<bool>,
+    /// What is tried in turn.
+    pub steps: Vec<Action>,
+    /// Which of them is next, or under way.
+    pub step: usize,
+    /// The decision whose action is under way, or whose effect is still to be measured.
+    pub under_way: Option<DecisionId>,
+    /// One for each reason to hold back.
+    pub rails: Vec<Rail>,
+}
+
+/// One reason to hold back, and whether it does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rail {
+    /// Which.
+    pub reason: HoldReason,
+    /// Whether it holds the remedy back now, or would if the rule fired.
+    pub holds: bool,
+    /// How much longer, where time alone ends it.
+    pub left: Option<Duration>,
+    /// How much of a bound is used up, and the bound.
+    pub used: Option<(u64, u64)>,
+    /// The same in words.
+    pub detail: String,
+}
+
+impl Policy {
+    /// What is known of a rule, as of the last step. Without a past, what looks back is unknown.
+    pub fn explain(&self, rule: &RuleId, at: Moment, has_past: bool) -> Option<Explanation> {
+        let status = self.rule_statuses.iter().find(|status| status.rule == *rule)?;
+        let mut groups = self.groups.iter();
+        let (rule, stand, alert) = groups.find_map(|group| group.stand(rule, self.mode))?;
+        let eval_at = EvalTime { timeline_ms: at.timeline_ms(), utc_ms: at.utc_ms() };
+        let trace = |query: &Query| query.expr.trace(&query.text, &self.store, eval_at, has_past);
+        let condition = trace(&rule.expr);
+        let remedy = rule.remedy.as_ref().map(|remedy| {
+            let aim = remedy.aim.as_ref().map(&trace);
+            let aim_met = aim_met(aim.as_ref(), &condition);
+            let case = Case { rule, remedy, mode: status.mode, alert };
+            let known = Known { status, stand: &stand, case: &case, aim_met };
+            let rails = HoldReason::ALL.map(|reason| known.rail(reason, &self.guard, at));
+            RemedyExplanation {
+                aim,
+                aim_met,
+                steps: remedy.steps.clone(),
+                step: stand.step,
+                under_way: stand.under_way,
+                rails: rails.into_iter().flatten().collect(),
+            }
+        });
+        Some(Explanation { rule: status.clone(), condition, remedy })
+    }
+
+    /// The rules in force.
+    pub fn rules(&self) -> Arc<[RuleStatus]> {
+        Arc::clone(&self.rule_statuses)
+    }
+}
+
+fn aim_met(aim: Option<&Traced>, condition: &Traced) -> Option<bool> {
+    let TracedValue::Known(value) = &aim.unwrap_or(condition).value else { return None };
+    Some(match (aim, value) {
+        (Some(_), Value::Vector(samples)) => !samples.is_empty(),
+        (Some(_), Value::Scalar(value)) => *value != 0.0 && !value.is_nan(),
+        (None, Value::Vector(samples)) => samples.is_empty(),
+        (None, Value::Scalar(_)) => false,
+    })
+}
+
+/// What is known of one remedy beside its guard rails.
+struct Known<'a> {
+    status: &'a RuleStatus,
+    stand: &'a Stand,
+    case: &'a Case<'a>,
+    aim_met: Option<bool>,
+}
+
+impl Known<'_> {
+    fn rail(&self, reason: HoldReason, guard: &Guard, at: Moment) -> Option<Rail> {
+        let rail = |holds, detail: String| Rail { reason, holds, left: None, used: None, detail };
+        Some(match reason {
+            HoldReason::AimMet => rail(
+                self.aim_met == Some(true),
+                match self.aim_met {
+                    Some(true) => "the aim is met".to_owned(),
+                    Some(false) => "the aim is missed".to_owned(),
+                    None => "whether the aim is met cannot be told".to_owned(),
+                },
+            ),
+            HoldReason::Unknown => {
+                let rule_is_unknown = self.status.state == RuleState::Unknown;
+                let detail = match (rule_is_unknown, self.aim_met) {
+                    (true, _) => self.status.unknown.join("; "),
+                    (false, None) => "whether the aim is met cannot be told".to_owned(),
+                    (false, Some(_)) => "condition and aim can be told".to_owned(),
+                };
+                rail(rule_is_unknown || self.aim_met.is_none(), detail)
+            }
+            HoldReason::StepsExhausted => {
+                let (step, steps) = (self.stand.step, &self.case.remedy.steps);
+                let next = steps.get(step).map(ToString::to_string).unwrap_or_default();
+                let detail = format!("step {} of {} is next: {next}", step + 1, steps.len());
+                rail(self.stand.holds == Some(reason), detail)
+            }
+            _ => {
+                let step = self.stand.step;
+                let action = self.case.told(self.case.remedy.steps.get(step)?);
+                let target = action.target();
+                let intent = Intent {
+                    wish: self.case.wish(step, &action, &target),
+                    remedy: self.case.remedy,
+                    labels: self.case.alert.map(|(labels, _)| labels),
+                };
+                guard.rail(reason, &intent, at)?
+            }
+        })
+    }
+}
+
+/// For people: in milliseconds at the finest.
+pub(super) fn time_text(time: Duration) -> String {
+    let milliseconds = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    humantime::format_duration(Duration::from_millis(milliseconds)).to_string()
+}

@@ -1,0 +1,153 @@
+//! What each guard rail says of a remedy, in words.
+
+use super::{Guard, Intent, milliseconds};
+use crate::model::{HoldReason, Moment, Target};
+use crate::policy::explain::{Rail, time_text};
+use crate::policy::promql::Labels;
+use crate::policy::rule::AtMost;
+
+impl Guard {
+    /// What that rail says of an act that a remedy would make now; `None` where the reason is not
+    /// one of these rails.
+    pub(in crate::policy) fn rail(
+        &self,
+        reason: HoldReason,
+        intent: &Intent<'_>,
+        at: Moment,
+    ) -> Option<Rail> {
+        let now_ms = at.timeline_ms();
+        let (wish, remedy) = (&intent.wish, intent.remedy);
+        let is_notice = wish.action.is_notice();
+        let (holds, detail) = match reason {
+            HoldReason::Cooldown => return Some(self.cooldown(intent, now_ms)),
+            HoldReason::Budget => {
+                let account = self.ledger.account(wish.rule, wish.mode);
+                let acts = account.map(|account| &account.acts);
+                return Some(budget(reason, acts, remedy.at_most, now_ms));
+            }
+            HoldReason::GlobalBudget if is_notice => (false, "notices do not count".to_owned()),
+            HoldReason::GlobalBudget => {
+                let acts = self.spent.of(wish.mode);
+                return Some(budget(reason, Some(acts), self.rails.budget, now_ms));
+            }
+            HoldReason::Paused => match &self.pause {
+                Some(pause) => (true, format!("paused by {}: {}", pause.author, pause.comment)),
+                None => (false, "nobody has paused the program".to_owned()),
+            },
+            HoldReason::JournalUnreadable => {
+                let holds = self.is_past_unknown(remedy, now_ms);
+                let word = if holds { "not known" } else { "known" };
+                (holds, format!("what earlier runs did is {word}"))
+            }
+            HoldReason::Silenced => self.silenced(intent, at),
+            HoldReason::Inhibited => self.inhibited(intent),
+            HoldReason::Maintenance => {
+                let holds = self.is_out_of_hours(remedy);
+                let word = if holds { "forbids" } else { "forbids nothing" };
+                (holds, format!("the calendar {word} now"))
+            }
+            HoldReason::BreakerOpen => self.broken(intent, now_ms),
+            HoldReason::Protected => {
+                let none = Labels::from([]);
+                let labels = intent.labels.unwrap_or(&none);
+                let holds = !is_notice && self.rails.protect.protects(wish.target, labels);
+                let word = if holds { "protected" } else { "not protected" };
+                (holds, format!("{} is {word}", wish.target))
+            }
+            HoldReason::NoTarget => {
+                let holds = matches!(wish.target, Target::Cgroup { path }
+                    if !Target::is_cgroup_path(path));
+                (holds, format!("it works on {}", wish.target))
+            }
+            HoldReason::Busy => match self.under_way.first(wish.mode) {
+                Some((decision, since)) if !is_notice => {
+                    let since = time_text(at.uptime.saturating_sub(since));
+                    (true, format!("the action of #{decision} is under way for {since}"))
+                }
+                _ => (false, "no action is under way".to_owned()),
+            },
+            HoldReason::Approval => match self.approval(intent, at) {
+                Ok(None) => (false, "nobody has to approve".to_owned()),
+                Ok(Some(decision)) => (false, format!("#{decision} is approved")),
+                Err(_) => (true, "a person must approve, and has not".to_owned()),
+            },
+            HoldReason::AimMet | HoldReason::Unknown | HoldReason::StepsExhausted => return None,
+        };
+        Some(Rail { reason, holds, left: None, used: None, detail })
+    }
+
+    fn cooldown(&self, intent: &Intent<'_>, now_ms: i64) -> Rail {
+        let cooldown = intent.remedy.cooldown;
+        let account = self.ledger.account(intent.wish.rule, intent.wish.mode);
+        let since_ms = account.and_then(|account| account.rests_since_ms);
+        let left_ms = since_ms
+            .map_or(0, |since| milliseconds(cooldown).saturating_sub(now_ms.saturating_sub(since)));
+        let left = (left_ms > 0 && intent.wish.step == 0).then(|| duration(left_ms));
+        let whole = time_text(cooldown);
+        let detail = match left {
+            Some(left) => format!("rests for {} more, of {whole}", time_text(left)),
+            None => format!("it rests for {whole} after a round, and does not now"),
+        };
+        Rail { reason: HoldReason::Cooldown, holds: left.is_some(), left, used: None, detail }
+    }
+
+    fn silenced(&self, intent: &Intent<'_>, at: Moment) -> (bool, String) {
+        let selects = |rules: &crate::model::RuleSelector| rules.selects(intent.wish.rule);
+        let mut silences = self.silences.all().iter();
+        match silences.find(|silence| silence.until > at.utc && selects(&silence.rules)) {
+            Some(silence) => {
+                let (id, author, until) = (silence.id, &silence.author, silence.until);
+                (true, format!("silence {id} of {author} until {until:.0}: {}", silence.comment))
+            }
+            None => (false, "no silence is in force for it".to_owned()),
+        }
+    }
+
+    fn inhibited(&self, intent: &Intent<'_>) -> (bool, String) {
+        let own = intent.remedy.rails.inhibited_by.iter();
+        let names: Vec<&str> = own.chain(&self.rails.inhibited_by).map(|name| &**name).collect();
+        let names = names.join(", ");
+        match self.is_inhibited(intent) {
+            true => (true, format!("one of {names} fires, or cannot be judged")),
+            false if names.is_empty() => (false, "no alert inhibits it".to_owned()),
+            false => (false, format!("none of {names} fires")),
+        }
+    }
+
+    fn broken(&self, intent: &Intent<'_>, now_ms: i64) -> (bool, String) {
+        let wish = &intent.wish;
+        let Some(limit) = self.breaker(intent.remedy).filter(|limit| limit.misses > 0) else {
+            return (false, "it has no breaker".to_owned());
+        };
+        let account = self.ledger.account(wish.rule, wish.mode);
+        let misses = account.map_or(0, |account| account.misses.in_a_row());
+        let detail = format!("the aim was missed {misses} times in a row, of {}", limit.misses);
+        (self.breaker_is_open(wish.rule, wish.mode, intent.remedy, now_ms), detail)
+    }
+}
+
+fn duration(milliseconds: i64) -> std::time::Duration {
+    std::time::Duration::from_millis(milliseconds.max(0).unsigned_abs())
+}
+
+fn budget(
+    reason: HoldReason,
+    acts: Option<&super::budget::Acts>,
+    limit: Option<AtMost>,
+    now_ms: i64,
+) -> Rail {
+    let Some(limit) = limit else {
+        let detail = "there is no bound".to_owned();
+        return Rail { reason, holds: false, left: None, used: None, detail };
+    };
+    let allowed = acts.map_or(limit.times, |acts| acts.left(limit, now_ms));
+    let used = limit.times.saturating_sub(allowed);
+    let free_in = acts.and_then(|acts| acts.free_in_ms(limit, now_ms)).map(duration);
+    let per = time_text(limit.per);
+    let mut detail = format!("{used} of {} used in the last {per}", limit.times);
+    if let Some(free_in) = free_in {
+        detail.push_str(&format!(", the next in {}", time_text(free_in)));
+    }
+    let used = Some((u64::from(used), u64::from(limit.times)));
+    Rail { reason, holds: allowed == 0, left: free_in, used, detail }
+}

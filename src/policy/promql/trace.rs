@@ -1,0 +1,253 @@
+//! An expression taken apart: the value of each of its parts at one instant.
+
+use super::eval;
+use super::functions::Function;
+use super::matcher::MatchOp;
+use super::syntax::{AggregateOp, BinaryOp, Kind, Node, ValueType};
+use super::{EvalTime, Evaluated, Expr, Labels, Value};
+use crate::model::SeriesKey;
+use crate::policy::store::SeriesStore;
+
+/// Said of parts that look back where nothing of the past is there.
+const NO_PAST: &str = "only present values are kept, and this looks back";
+
+/// A part of an expression, with its value.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Traced {
+    /// As written, in one line.
+    pub text: String,
+    /// What it does with its parts.
+    pub relation: Relation,
+    /// Whether its numbers are bytes.
+    pub is_bytes: bool,
+    /// What it yields.
+    pub value: TracedValue,
+    /// What it is made of; numbers as written are left out.
+    pub parts: Vec<Self>,
+}
+
+/// How a part's value follows from what it is made of, as far as that tells why it yields nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Relation {
+    /// Both must yield something.
+    And,
+    /// Either may.
+    Or,
+    /// The second takes away from the first.
+    Unless,
+    /// What is true of it stays.
+    Compares,
+    /// It yields what its parts yield, in another form.
+    Other,
+}
+
+/// The value of a part.
+#[derive(Clone, Debug, PartialEq)]
+pub enum TracedValue {
+    /// A number or an instant vector.
+    Known(Value),
+    /// The samples of each series in a range.
+    Range(Vec<TracedRange>),
+    /// It cannot be told, for these reasons.
+    Unknown(Vec<String>),
+    /// It cannot be computed from this data.
+    Failed(String),
+}
+
+/// The samples of one series in a range.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TracedRange {
+    /// The series' labels.
+    pub labels: Labels,
+    /// How many there are; the rest is 0 where there is none.
+    pub count: usize,
+    /// The oldest.
+    pub first: f64,
+    /// The newest.
+    pub last: f64,
+    /// The least.
+    pub least: f64,
+    /// The greatest.
+    pub greatest: f64,
+}
+
+impl TracedValue {
+    /// Whether it certainly yields nothing.
+    pub fn is_nothing(&self) -> bool {
+        matches!(self, Self::Known(Value::Vector(samples)) if samples.is_empty())
+    }
+}
+
+impl Traced {
+    /// The parts that are the reason for a value of nothing: of an `and` what it lacks, of an `or`
+    /// everything.
+    pub fn culprits(&self) -> Vec<&Self> {
+        if !self.value.is_nothing() {
+            return Vec::new();
+        }
+        let empty: Vec<&Self> = self.parts.iter().filter(|part| part.value.is_nothing()).collect();
+        match self.relation {
+            Relation::And | Relation::Or if !empty.is_empty() => {
+                empty.into_iter().flat_map(Self::culprits).collect()
+            }
+            Relation::Unless | Relation::Compares | Relation::Other => match empty.as_slice() {
+                [only] if self.parts.first() == Some(*only) => only.culprits(),
+                _ => vec![self],
+            },
+            Relation::And | Relation::Or => vec![self],
+        }
+    }
+}
+
+impl Expr {
+    /// Takes it apart. `text` is what it was parsed from. Without a past, parts that look back are
+    /// unknown.
+    pub fn trace(&self, text: &str, store: &SeriesStore, at: EvalTime, has_past: bool) -> Traced {
+        Tracer { text, store, at, has_past }.trace(self.root.bare())
+    }
+
+    /// The series that this is, if it is nothing else.
+    pub fn as_series(&self) -> Option<SeriesKey> {
+        let Kind::Selector(selector) = &self.root.bare().kind else { return None };
+        let is_label = |op| op == MatchOp::Equal;
+        if selector.offset_ms != 0 || !selector.matchers.iter().all(|label| is_label(label.op)) {
+            return None;
+        }
+        let labels: Vec<(&str, &str)> =
+            selector.matchers.iter().map(|label| (&*label.label, &*label.value)).collect();
+        Some(SeriesKey::new(&selector.name, &labels))
+    }
+}
+
+struct Tracer<'t> {
+    text: &'t str,
+    store: &'t SeriesStore,
+    at: EvalTime,
+    has_past: bool,
+}
+
+impl Tracer<'_> {
+    fn trace(&self, node: &Node) -> Traced {
+        let parts = node.children().into_iter().map(Node::bare).filter(|part| !is_literal(part));
+        Traced {
+            text: one_line(self.text.get(node.span.clone()).unwrap_or_default()),
+            relation: relation(node),
+            is_bytes: is_bytes(node),
+            value: self.value(node),
+            parts: parts.map(|part| self.trace(part)).collect(),
+        }
+    }
+
+    fn value(&self, node: &Node) -> TracedValue {
+        if !self.has_past && looks_back(node) {
+            return TracedValue::Unknown(vec![NO_PAST.to_owned()]);
+        }
+        if let Kind::Range { selector, range_ms } = &node.kind {
+            return match eval::windows(selector, *range_ms, self.store, self.at) {
+                Ok(ranges) => TracedValue::Range(ranges),
+                Err(reasons) => TracedValue::Unknown(reasons),
+            };
+        }
+        match eval::evaluate(node, self.store, self.at) {
+            Ok(Evaluated::Known(value)) => TracedValue::Known(value),
+            Ok(Evaluated::Unknown(reasons)) => TracedValue::Unknown(reasons),
+            Err(error) => TracedValue::Failed(error),
+        }
+    }
+}
+
+fn is_literal(node: &Node) -> bool {
+    match &node.kind {
+        Kind::Number(_) | Kind::Text(_) => true,
+        Kind::Unary { operand, .. } => is_literal(operand.bare()),
+        Kind::Binary(binary) => is_literal(binary.left.bare()) && is_literal(binary.right.bare()),
+        _ => false,
+    }
+}
+
+fn looks_back(node: &Node) -> bool {
+    match &node.kind {
+        Kind::Range { .. } => true,
+        Kind::Selector(selector) => selector.offset_ms != 0,
+        _ => node.children().into_iter().any(looks_back),
+    }
+}
+
+fn relation(node: &Node) -> Relation {
+    match &node.kind {
+        Kind::Binary(binary) => match binary.op {
+            BinaryOp::And => Relation::And,
+            BinaryOp::Or => Relation::Or,
+            BinaryOp::Unless => Relation::Unless,
+            op if op.is_comparison() && !binary.returns_bool => Relation::Compares,
+            _ => Relation::Other,
+        },
+        _ => Relation::Other,
+    }
+}
+
+/// Whether a part's numbers are bytes, as far as names and operators tell.
+fn is_bytes(node: &Node) -> bool {
+    match &node.kind {
+        Kind::Selector(selector) | Kind::Range { selector, .. } => {
+            selector.name.ends_with("_bytes")
+        }
+        Kind::Unary { operand, .. } => is_bytes(operand),
+        Kind::Parentheses(inner) => is_bytes(inner),
+        Kind::Binary(binary) => {
+            let sides = [&binary.left, &binary.right].map(is_bytes);
+            match binary.op {
+                BinaryOp::Add | BinaryOp::Subtract => sides[0] || sides[1],
+                BinaryOp::Multiply => sides[0] != sides[1],
+                BinaryOp::Divide | BinaryOp::Remainder => sides[0] && !sides[1],
+                BinaryOp::Power | BinaryOp::Atan2 => false,
+                op if op.is_comparison() && binary.returns_bool => false,
+                op if op.is_comparison() && binary.left.value_type() == ValueType::Scalar => {
+                    sides[1]
+                }
+                _ => sides[0],
+            }
+        }
+        Kind::Aggregate(aggregate) => {
+            !matches!(aggregate.op, AggregateOp::Count | AggregateOp::Group | AggregateOp::Stdvar)
+                && is_bytes(&aggregate.operand)
+        }
+        Kind::Call { function, arguments, .. } => {
+            keeps_unit(*function) && arguments.iter().any(is_bytes)
+        }
+        Kind::Number(_) | Kind::Text(_) => false,
+    }
+}
+
+fn keeps_unit(function: Function) -> bool {
+    !matches!(
+        function,
+        Function::Absent
+            | Function::AbsentOverTime
+            | Function::Changes
+            | Function::CountOverTime
+            | Function::Deriv
+            | Function::Exp
+            | Function::HistogramQuantile
+            | Function::Irate
+            | Function::Ln
+            | Function::Log10
+            | Function::Log2
+            | Function::PresentOverTime
+            | Function::Rate
+            | Function::Resets
+            | Function::Sgn
+            | Function::Sqrt
+            | Function::StdvarOverTime
+            | Function::Time
+            | Function::Timestamp
+    )
+}
+
+/// Without the line breaks and the space between them, unless some of it stands in quotes.
+fn one_line(text: &str) -> String {
+    if !text.contains('\n') || text.contains('#') {
+        return text.replace('\n', " ");
+    }
+    text.lines().map(str::trim).collect::<Vec<_>>().join(" ")
+}

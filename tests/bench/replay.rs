@@ -1,0 +1,199 @@
+//! How much a recording takes, and how fast it is replayed.
+//!
+//! A minute of this machine is measured and then repeated: every value again, counters from where
+//! the repetition before has left them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::BufReader;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use umawarden::cli::replay::Replayer;
+use umawarden::config::shipped::shipped_rules;
+use umawarden::model::{DecisionId, MetricKind, Mode, Moment, Observation, Readings, metric};
+use umawarden::recording::{
+    Begin, Entry, RecordedRules, RecordedStep, Ring, RuleText, Said, SegmentReader, segment_files,
+};
+use umawarden::sources::memory::MemorySource;
+use umawarden::sources::process::ProcessSource;
+
+use super::row;
+
+/// What the flight recorder keeps unless told otherwise.
+const DEFAULT_RING: f64 = 64.0 * 1024.0 * 1024.0;
+
+/// Real time that is measured.
+const MEASURED: Duration = Duration::from_secs(60);
+
+/// Recorded time that is replayed.
+const REPLAYED: Duration = Duration::from_secs(2 * 3600);
+
+const ROUNDS: usize = 3;
+
+/// Beyond what is written.
+const ENDLESS: u64 = 1 << 40;
+
+/// What was measured, at equal distances.
+struct Minute {
+    interval: Duration,
+    steps: Vec<Vec<Observation>>,
+}
+
+/// At the default interval and at one a second.
+pub fn measure() {
+    let minute = Minute::measure(Duration::from_millis(100));
+    for every in [1, 10] {
+        let thinned = minute.thinned(every);
+        measure_at(&thinned);
+    }
+}
+
+fn measure_at(minute: &Minute) {
+    let folder = tempfile::tempdir().unwrap();
+    let bytes = minute.record(folder.path(), REPLAYED);
+    let interval = minute.interval;
+    let hours = REPLAYED.as_secs_f64() / 3600.0;
+    let a_day = bytes as f64 / hours * 24.0;
+    row(&format!("recording, a day at {interval:?}"), "MiB", vec![a_day / 1024.0 / 1024.0]);
+    row(&format!("default ring at {interval:?}"), "days", vec![DEFAULT_RING / a_day]);
+    let steps = REPLAYED.as_secs_f64() / interval.as_secs_f64();
+    let (mut read, mut replayed, mut month) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        read.push(timed(|| follow(folder.path(), None)) / steps * 1e6);
+        let took = timed(|| follow(folder.path(), Some(Replayer::under_recorded_rules())));
+        replayed.push(took / steps * 1e6);
+        month.push(took / hours * 24.0 * 30.0);
+    }
+    row(&format!("replay at {interval:?}, a step only read"), "us", read);
+    row(&format!("replay at {interval:?}, a step, shipped rules"), "us", replayed);
+    row(&format!("replay of 30 days at {interval:?} would take"), "s", month);
+}
+
+/// Processor time, in seconds: other programs may want the core too.
+fn timed(work: impl FnOnce()) -> f64 {
+    let used = || -> f64 {
+        let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+        text.split(' ').next().unwrap().parse().unwrap()
+    };
+    let before = used();
+    work();
+    (used() - before) / 1e9
+}
+
+fn follow(folder: &Path, mut replayer: Option<Replayer>) {
+    for path in segment_files(folder) {
+        let file = BufReader::new(File::open(path).unwrap());
+        let mut reader = SegmentReader::open(file).unwrap();
+        while let Some(entry) = reader.next_entry().unwrap() {
+            if let Some(replayer) = &mut replayer {
+                replayer.take(&entry).unwrap();
+            }
+        }
+    }
+}
+
+impl Minute {
+    fn measure(interval: Duration) -> Self {
+        let mut memory = MemorySource::open(Path::new("/proc"), Path::new("/sys"));
+        let process = ProcessSource::default();
+        let began = Instant::now();
+        let clock = move || began.elapsed();
+        let mut steps = Vec::new();
+        let mut next = Duration::ZERO;
+        while next < MEASURED {
+            std::thread::sleep(next.saturating_sub(began.elapsed()));
+            let mut seen = Vec::new();
+            memory.read(&clock, &mut seen);
+            if next.subsec_nanos() == 0 {
+                process.read(&clock, &mut seen);
+            }
+            steps.push(seen);
+            next += interval;
+        }
+        Self { interval, steps }
+    }
+
+    /// Every so manieth step.
+    fn thinned(&self, every: usize) -> Self {
+        let steps = self.steps.iter().step_by(every).cloned().collect();
+        Self { interval: self.interval * u32::try_from(every).unwrap(), steps }
+    }
+
+    /// Writes so much time into a folder; returns how many bytes that takes.
+    fn record(&self, folder: &Path, time: Duration) -> u64 {
+        let mut at = Moment { uptime: Duration::from_secs(1000), utc: Timestamp::UNIX_EPOCH };
+        let mut ring = Ring::new(folder, ENDLESS, begin(at, self.interval));
+        let end = at.uptime + time;
+        let mut repetition = 0.0;
+        while at.uptime < end {
+            for (seen, first) in self.steps.iter().zip(std::iter::repeat(&self.steps)) {
+                at.uptime += self.interval;
+                at.utc += self.interval;
+                let seen = seen.iter().map(|seen| again(seen, first, repetition)).collect();
+                let step = RecordedStep { at, seen, said: Said::default() };
+                ring.take(&Entry::Step(step)).unwrap();
+            }
+            repetition += 1.0;
+        }
+        ring.flush().unwrap();
+        ring.tally().written_bytes
+    }
+}
+
+/// The same observation so many minutes later.
+fn again(seen: &Observation, minute: &[Vec<Observation>], repetition: f64) -> Observation {
+    let Observation::Readings(readings) = seen else { return seen.clone() };
+    let of = |seen: &Observation| match seen {
+        Observation::Readings(other) if other.source == readings.source => Some(other.clone()),
+        _ => None,
+    };
+    let first = minute.iter().flatten().find_map(of);
+    let last = minute.iter().rev().flatten().find_map(of);
+    let mut again = readings.clone();
+    if let (Some(first), Some(last)) = (first, last) {
+        move_counters(&mut again, &first, &last, repetition);
+    }
+    Observation::Readings(again)
+}
+
+fn move_counters(readings: &mut Readings, first: &Readings, last: &Readings, repetition: f64) {
+    let keys = readings.schema.series.iter();
+    let ends = first.values.iter().zip(&last.values);
+    for ((value, key), (first, last)) in readings.values.iter_mut().zip(keys).zip(ends) {
+        let is_counter = metric(&key.name).is_some_and(|m| m.kind == MetricKind::Counter);
+        if let (true, Some(first), Some(last)) = (is_counter, first.value(), last.value()) {
+            *value = value.map(|value| value + repetition * (last - first));
+        }
+    }
+}
+
+fn begin(at: Moment, interval: Duration) -> Begin {
+    let text = |file: umawarden::config::mistake::SourceText| RuleText {
+        name: file.name.to_string(),
+        text: file.text.replace("interval: 100ms", &format!("interval: {interval:?}")),
+    };
+    Begin {
+        program: "bench".to_owned(),
+        boot_id: "bench".to_owned(),
+        started: at,
+        at,
+        segment: 0,
+        goes_on_from: None,
+        is_start: true,
+        next_decision: DecisionId(1),
+        already_counted: BTreeSet::new(),
+        last_events: BTreeMap::new(),
+        awaits_past: false,
+        orders: Vec::new(),
+        pause: None,
+        earlier_acts: Vec::new(),
+        rules: RecordedRules {
+            mode: Mode::Observe,
+            evaluation_interval: interval,
+            guard_rails: serde_json::Value::Null,
+            files: shipped_rules().into_iter().map(text).collect(),
+        },
+    }
+}
