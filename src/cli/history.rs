@@ -130,7 +130,7 @@ pub fn execute(arguments: &HistoryArguments) -> anyhow::Result<Exit> {
 
 /// A slip in a rule's name looks like a quiet rule otherwise.
 fn tell_if_unknown(reader: &JournalReader, rule: &str) -> anyhow::Result<()> {
-    let known = reader.rules().map_err(explain)?;
+    let known = reader.rules().map_err(no_journal)?;
     let alert_of = |id: &'_ str| id.split_once('/').map_or(0, |(group, _)| group.len() + 1);
     let names = || known.iter().flat_map(|id| [id.as_str(), &id[alert_of(id)..]]);
     if names().any(|name| name == rule) {

@@ -117,16 +117,6 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     })
 }
 
-fn tell_start(loaded: &Loaded, journal: &Journal, started: Moment) {
-    let text = format!("started: {}", summary(loaded));
-    tracing::info!(
-        version = env!("CARGO_PKG_VERSION"),
-        storage = %loaded.settings.storage.path.display(),
-        "{text}"
-    );
-    journal.record(&Entry::Note(Note { at: started, text }));
-}
-
 /// Another log than the kernel's own is not to be replaced by the kernel's.
 fn open_kernel_log(kmsg: &Path, resume_from: Option<ResumeFrom>) -> KernelLogSource {
     match kmsg == Path::new(KERNEL_RING) {
