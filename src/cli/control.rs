@@ -84,7 +84,9 @@ impl PlaceArguments {
             flags.storage_path = Some(USUAL_FOLDER.into());
             settings = load_settings(&flags, &environment)?;
         }
-        Ok(Place { socket: settings.web.control_socket, pause_file: settings.pause_file })
+        // The socket's stays as short as it is: a unix socket's address has room for little.
+        let pause_file = std::path::absolute(&settings.pause_file).unwrap_or(settings.pause_file);
+        Ok(Place { socket: settings.web.control_socket, pause_file })
     }
 
     /// The daemon there.

@@ -21,6 +21,7 @@ use crate::model::{
     AlertChange, Assessment, Decision, Evidence, KernelEvent, Mode, Moment, Outcome, OutcomeResult,
     Reading, Verdict, counted,
 };
+use crate::policy::promql::did_you_mean;
 
 /// Arguments of `umawarden history`.
 #[derive(Debug, clap::Args)]
@@ -71,7 +72,6 @@ outcome has `took_seconds`. (`at`, `ended` and `took` say the same to the nanose
 have the keys of `umawarden dmesg --json`, where `utc` is the record's own time, and boot_id; under
 --path.kmsg=FILE that is the boot's id, a colon and FILE.
 
-
 After a crash, --last-boot shows the last seconds of the boot before this one from the black box,
 and says whether that boot ended in order: it did if umawarden was stopped and the next boot began
 within 15 minutes; it did not if the records just stop. Where umawarden was stopped long before,
@@ -118,11 +118,30 @@ pub fn execute(arguments: &HistoryArguments) -> anyhow::Result<Exit> {
         let all = TimelineQuery { limit, ..TimelineQuery::default() };
         let which = if query == all { "" } else { " that matches" };
         eprintln!("The journal in {} holds nothing{which} yet.", dir.display());
+        if let Some(rule) = &arguments.rule {
+            tell_if_unknown(&reader, rule)?;
+        }
     } else if Some(shown) == limit {
         let newest = if shown == 1 { "entry".to_owned() } else { format!("{shown} entries") };
         eprintln!("Shown: the newest {newest}; --limit 0 shows all.");
     }
     Ok(Exit::Fine)
+}
+
+/// A slip in a rule's name looks like a quiet rule otherwise.
+fn tell_if_unknown(reader: &JournalReader, rule: &str) -> anyhow::Result<()> {
+    let known = reader.rules().map_err(no_journal)?;
+    let alert_of = |id: &'_ str| id.split_once('/').map_or(0, |(group, _)| group.len() + 1);
+    let names = || known.iter().flat_map(|id| [id.as_str(), &id[alert_of(id)..]]);
+    if names().any(|name| name == rule) {
+        return Ok(());
+    }
+    let hint = did_you_mean(rule, names()).unwrap_or_else(|| match known.is_empty() {
+        true => "no rule has alerted or decided yet".to_owned(),
+        false => format!("rules in it: {}", known.join(", ")),
+    });
+    eprintln!("No rule \"{rule}\" has alerted or decided in it: {hint}");
+    Ok(())
 }
 
 /// SQLite says of what may not be read only that it cannot be opened.

@@ -167,7 +167,7 @@ impl Shown<'_> {
         let Some(end) = &self.end else {
             return format!("Boot {boot} is this one, and goes on.");
         };
-        let at = last.at.utc;
+        let at = time(last.at.utc);
         let gap = match end.gap_ms {
             Some(gap) if gap >= 0 => format!("{} before the next boot began", span(gap)),
             Some(gap) => format!(
@@ -199,7 +199,7 @@ impl Shown<'_> {
         object.insert("boot_id".to_owned(), json!(self.header.boot_id.as_str()));
         let end = self.end.map_or("running", |end| end.end.name());
         object.insert("end".to_owned(), json!(end));
-        object.insert("last_record".to_owned(), json!(last.map(|record| record.at.utc)));
+        object.insert("last_record".to_owned(), json!(last.map(|record| time(record.at.utc))));
         let gap = self.end.and_then(|end| end.gap_ms);
         object.insert("gap_seconds".to_owned(), json!(gap.map(|ms| ms as f64 / 1000.0)));
         object.insert("records".to_owned(), json!(self.recovered.records.len()));
@@ -290,7 +290,7 @@ fn second(record: &Record, last: &Record) -> Value {
     let seconds = |duration: Option<Duration>| duration.map(|duration| duration.as_secs_f64());
     let firing: Vec<&str> = record.firing.as_str().split_whitespace().collect();
     let mut object = json!({
-        "time": record.at.utc,
+        "time": time(record.at.utc),
         "kind": "second",
         "seconds_to_end": before_end(record, last),
         "uptime_seconds": record.at.uptime.as_secs_f64(),
@@ -316,10 +316,15 @@ fn second(record: &Record, last: &Record) -> Value {
 fn event_object(event: LastEvent) -> Value {
     json!({
         "kind": event.kind.as_str(),
-        "time": event.utc,
+        "time": event.utc.map(time),
         "seq": event.seq,
         "detail": event.detail.as_str(),
     })
+}
+
+/// With milliseconds, as everywhere.
+fn time(utc: Timestamp) -> String {
+    format!("{utc:.3}")
 }
 
 /// Milliseconds for people: `13m 20s`.
@@ -346,7 +351,7 @@ pub(super) fn event_text(event: &KernelEvent) -> String {
     };
     let mut text = format!("boot {ended_boot_id} did not end in order");
     if let Some(last) = last_record {
-        append(&mut text, format_args!(", last seen at {last}"));
+        append(&mut text, format_args!(", last seen at {}", time(*last)));
     }
     if let Some(gap) = gap_seconds.filter(|gap| *gap >= 0.0) {
         let gap = span((gap * 1000.0) as i64);

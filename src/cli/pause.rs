@@ -124,7 +124,7 @@ pub fn pause(arguments: &PauseArguments) -> anyhow::Result<Exit> {
             }
         }
         Err(error) => eprintln!(
-            "umawarden: whoever runs with {} holds; none was asked: {error}",
+            "umawarden: a daemon that uses {} does nothing from now on; none has confirmed it: {error}",
             file.path().display()
         ),
     }
@@ -140,22 +140,25 @@ pub fn resume(arguments: &ResumeArguments) -> anyhow::Result<Exit> {
     let found = arguments.place.place()?;
     let file = PauseFile::new(&found.pause_file);
     let client = Client::new(&found.socket).with_patience(DAEMON_TAKES);
-    let removed = file.remove().map_err(|error| {
+    // The daemon first: it writes down who ended the pause.
+    let body = arguments.words.json().into();
+    let asked = client.ask("DELETE", "/api/v1/pause", Some(&body));
+    let mut resumed = matches!(&asked, Ok(reply) if reply.status == 200);
+    match &asked {
+        Ok(_) | Err(ClientError::Absent(_)) => {}
+        Err(error) => eprintln!("umawarden: the daemon was not asked: {error}"),
+    }
+    resumed |= file.remove().map_err(|error| {
         let advice = advice(&error);
         anyhow::anyhow!("still paused: removing {} failed: {error}{advice}", file.path().display())
     })?;
-    let mut resumed = removed;
-    match wait_until(&client, false) {
-        Ok(true) => {}
-        // It was paused by word, or watches another file.
-        Ok(false) => {
-            let body = arguments.words.json().into();
-            let paused = ask_paused(client.ask("DELETE", "/api/v1/pause", Some(&body)))?;
-            anyhow::ensure!(!paused, "the daemon at {} is still paused", found.socket.display());
-            resumed = true;
-        }
-        Err(ClientError::Absent(_)) => {}
-        Err(error) => eprintln!("umawarden: the daemon was not asked: {error}"),
+    if asked.is_ok() && !wait_until(&client, false)? {
+        let problem = asked.map(|reply| reply.problem).unwrap_or_default();
+        anyhow::bail!(
+            "the daemon at {} is still paused: {}",
+            found.socket.display(),
+            printable(&problem)
+        );
     }
     if !resumed {
         eprintln!("umawarden: it is not paused: there is no {}", file.path().display());

@@ -88,13 +88,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         last_silence: last_silence(&journal, started),
     };
     let service = start_service(&settings, listeners, loader, &wake, taker)?;
-    let text = format!("started: {}", summary(&loaded));
-    tracing::info!(
-        version = env!("CARGO_PKG_VERSION"),
-        storage = %settings.storage.path.display(),
-        "{text}"
-    );
-    journal.record(&Entry::Note(Note { at: started, text }));
+    tell_start(&loaded, &journal, started);
     // Last: a start that fails leaves no record that nobody closes.
     let black_box = BlackBox::start(&settings, boot.as_deref(), Arc::clone(&status));
     Ok(Daemon {
@@ -129,6 +123,13 @@ fn open_kernel_log(kmsg: &Path, resume_from: Option<ResumeFrom>) -> KernelLogSou
         true => KernelLogSource::open_or_syslog(kmsg, resume_from),
         false => KernelLogSource::open(kmsg, resume_from),
     }
+}
+
+fn tell_start(loaded: &Loaded, journal: &Journal, started: Moment) {
+    let text = format!("started: {}", summary(loaded));
+    let storage = loaded.settings.storage.path.display();
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), %storage, "{text}");
+    journal.record(&Entry::Note(Note { at: started, text }));
 }
 
 /// Starts to serve what there is to see, and to take orders.

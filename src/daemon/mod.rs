@@ -207,12 +207,15 @@ impl Daemon {
     }
 
     fn look_at_pause(&mut self) {
-        let Some(pause) = self.pause.news() else { return };
+        let Some(pause::News { pause, resumed_by }) = self.pause.news() else { return };
         let at = clock::now();
         let text = match &pause {
             Some(pause) if pause.comment.is_empty() => format!("paused by {}", pause.author),
             Some(pause) => format!("paused by {}: {}", pause.author, pause.comment),
-            None => "no longer paused".to_owned(),
+            None => match resumed_by {
+                Some(author) => format!("no longer paused, by {author}"),
+                None => "no longer paused".to_owned(),
+            },
         };
         tracing::warn!("{text}");
         self.note(at, text);

@@ -233,6 +233,7 @@ impl Pausing {
 
     async fn resume(&self, author: &str) -> Answered {
         let was_held = self.status.load().guard.pause.is_some();
+        self.watch.set_resumed_by(author);
         let switch = self.watch.switch();
         let resumed = within(WRITING_TAKES, move || switch.resume()).await;
         let was_paused = resumed.map_err(OrderRefused::Failed)?;
@@ -247,7 +248,6 @@ impl Pausing {
         if !was_paused && !was_held {
             return Err(OrderRefused::Conflict("it is not paused".to_owned()));
         }
-        tracing::warn!(author, "resume was ordered");
         let still = self.status.load().guard.pause.clone();
         let mut remarks = Vec::new();
         if let Some(pause) = &still {

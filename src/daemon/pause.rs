@@ -62,6 +62,22 @@ struct Found {
     pause: Option<Pause>,
     /// The loop has not taken it yet.
     is_news: bool,
+    /// Who ordered that a pause should end.
+    resumed_by: Option<String>,
+}
+
+impl Found {
+    fn new(pause: Option<Pause>) -> Self {
+        Self { pause, is_news: true, resumed_by: None }
+    }
+}
+
+/// What is new of the pause.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct News {
+    pub(super) pause: Option<Pause>,
+    /// On whose word it has ended, where somebody gave one.
+    pub(super) resumed_by: Option<String>,
 }
 
 /// Follows the switch.
@@ -86,7 +102,7 @@ impl PauseWatch {
             comment: format!("looking for {} takes too long", switch.file.path().display()),
             since: None,
         };
-        let found = Arc::new(Mutex::new(Found { pause: Some(doubt), is_news: true }));
+        let found = Arc::new(Mutex::new(Found::new(Some(doubt))));
         let (pokes, poked) = channel();
         let watch = Self { switch: Arc::clone(&switch), found: Arc::clone(&found), pokes };
         let watcher = Watcher { switch, found, wake, stamp: None };
@@ -96,7 +112,7 @@ impl PauseWatch {
             .context("cannot start the thread that watches for a pause")?;
         watch.look();
         // That nothing holds it is no news at a start.
-        let mut found = watch.found.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut found = watch.found();
         found.is_news = found.pause.is_some();
         drop(found);
         Ok(watch)
@@ -110,8 +126,16 @@ impl PauseWatch {
     /// Pauses at once, whatever the disk does, until [`PauseSwitch::write`] has made a file of it.
     pub(super) fn order(&self, pause: Pause) {
         *self.switch.ordered() = Some(pause.clone());
-        *self.found.lock().unwrap_or_else(PoisonError::into_inner) =
-            Found { pause: Some(pause), is_news: true };
+        *self.found() = Found::new(Some(pause));
+    }
+
+    /// Remembers who ordered that the pause should end.
+    pub(super) fn set_resumed_by(&self, author: &str) {
+        self.found().resumed_by = Some(author.to_owned());
+    }
+
+    fn found(&self) -> MutexGuard<'_, Found> {
+        self.found.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Has the thread look now, and waits for it, a while.
@@ -123,9 +147,14 @@ impl PauseWatch {
     }
 
     /// What has changed since the last call.
-    pub(super) fn news(&self) -> Option<Option<Pause>> {
-        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
-        std::mem::take(&mut found.is_news).then(|| found.pause.clone())
+    pub(super) fn news(&self) -> Option<News> {
+        let mut found = self.found();
+        if !std::mem::take(&mut found.is_news) {
+            return None;
+        }
+        let pause = found.pause.clone();
+        let resumed_by = found.resumed_by.take().filter(|_| pause.is_none());
+        Some(News { pause, resumed_by })
     }
 }
 
@@ -162,7 +191,7 @@ impl Watcher {
         let pause = ordered.or_else(|| self.switch.file.tell(&look));
         let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         if found.pause != pause {
-            *found = Found { pause, is_news: true };
+            *found = Found { resumed_by: found.resumed_by.take(), ..Found::new(pause) };
             drop(found);
             self.wake.notify();
         }
@@ -215,6 +244,10 @@ mod tests {
         Arc::new(PauseSwitch { file, ordered: Mutex::new(None) })
     }
 
+    fn news(watch: &PauseWatch) -> Option<Option<Pause>> {
+        watch.news().map(|news| news.pause)
+    }
+
     fn pause() -> Pause {
         Pause { author: "alice".to_owned(), comment: String::new(), since: None }
     }
@@ -243,14 +276,14 @@ mod tests {
         let file = folder.path().join("missing/paused");
         let watch = PauseWatch::start(&file, Wake::new().unwrap()).unwrap();
         watch.order(pause());
-        assert_eq!(watch.news(), Some(Some(pause())));
+        assert_eq!(news(&watch), Some(Some(pause())));
         let switch = watch.switch();
         assert!(switch.write(&pause()).unwrap_err().contains("cannot be written"));
         watch.look();
-        assert_eq!((switch.read(), watch.news()), (Some(pause()), None));
+        assert_eq!((switch.read(), news(&watch)), (Some(pause()), None));
         assert_eq!(switch.resume(), Ok(true));
         watch.look();
-        assert_eq!((switch.read(), watch.news()), (None, Some(None)));
+        assert_eq!((switch.read(), news(&watch)), (None, Some(None)));
         assert_eq!(switch.resume(), Ok(false));
     }
 
@@ -263,13 +296,32 @@ mod tests {
         let pause = Pause { since, ..pause() };
         watch.order(pause.clone());
         watch.look();
-        assert_eq!(watch.news(), Some(Some(pause.clone())));
+        assert_eq!(news(&watch), Some(Some(pause.clone())));
         watch.switch().write(&pause).unwrap();
         watch.look();
-        assert_eq!((watch.news(), watch.switch().read()), (None, Some(pause)));
+        assert_eq!((news(&watch), watch.switch().read()), (None, Some(pause)));
         fs::remove_file(&file).unwrap();
         watch.look();
-        assert_eq!(watch.news(), Some(None));
+        assert_eq!(news(&watch), Some(None));
+    }
+
+    #[test]
+    fn who_ended_a_pause_is_told_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let watch = PauseWatch::start(&folder.path().join("paused"), Wake::new().unwrap()).unwrap();
+        let end = |author: Option<&str>| {
+            watch.switch().write(&pause()).unwrap();
+            watch.look();
+            assert!(watch.news().unwrap().pause.is_some());
+            if let Some(author) = author {
+                watch.set_resumed_by(author);
+            }
+            assert_eq!(watch.switch().resume(), Ok(true));
+            watch.look();
+            watch.news().unwrap().resumed_by
+        };
+        assert_eq!(end(Some("bob")).as_deref(), Some("bob"));
+        assert_eq!(end(None), None);
     }
 
     #[test]
@@ -277,17 +329,17 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("paused");
         let watch = PauseWatch::start(&file, Wake::new().unwrap()).unwrap();
-        assert_eq!(watch.news(), None);
+        assert_eq!(news(&watch), None);
         watch.switch().write(&pause()).unwrap();
         watch.look();
-        let told = watch.news().unwrap().unwrap();
+        let told = news(&watch).unwrap().unwrap();
         assert_eq!(told.author, "alice");
         watch.look();
-        assert_eq!(watch.news(), None);
+        assert_eq!(news(&watch), None);
         let again = PauseWatch::start(&file, Wake::new().unwrap()).unwrap();
-        assert_eq!(again.news(), Some(Some(told)), "it is paused from the start");
+        assert_eq!(news(&again), Some(Some(told)), "it is paused from the start");
         fs::remove_file(&file).unwrap();
         watch.look();
-        assert_eq!(watch.news(), Some(None));
+        assert_eq!(news(&watch), Some(None));
     }
 }

@@ -12,6 +12,7 @@ use super::page_request::{self, Filter};
 use super::routes::Site;
 use super::{Page, PageRequest, Queries, Query, QueryError, VERSION};
 use crate::model::Reading;
+use crate::policy::promql::did_you_mean;
 use crate::policy::status::{AlertStatus, RuleState, RuleStatus, Status};
 
 /// Version, mode, sources, rules with their alerts, and which series have no value.
@@ -159,13 +160,44 @@ async fn list(
         Ok(request) => request,
         Err(problem) => return error(StatusCode::BAD_REQUEST, "bad_data", &problem),
     };
+    let rule = request.rule.clone();
     match read_journal(site, which, request, site.served.limits.query).await {
+        Ok(page) if page.items.is_empty() => match unknown_rule(site, which, rule).await {
+            Some(problem) => error(StatusCode::BAD_REQUEST, "bad_data", &problem),
+            None => success(&json!({ name: page.items, "more": page.more })),
+        },
         Ok(page) => success(&json!({ name: page.items, "more": page.more })),
         Err(problem @ QueryError::Unavailable(_)) => {
             error(StatusCode::SERVICE_UNAVAILABLE, "unavailable", &problem.to_string())
         }
         Err(problem) => error(StatusCode::INTERNAL_SERVER_ERROR, "internal", &problem.to_string()),
     }
+}
+
+/// Why there can be nothing of a rule: it is neither loaded nor in the journal. A slip in its name
+/// would look like a quiet rule otherwise.
+async fn unknown_rule(
+    site: &Site,
+    which: fn(&Queries) -> &Query,
+    rule: Option<String>,
+) -> Option<String> {
+    let rule = rule?;
+    let status = site.served.status.load_full();
+    let names: Vec<String> = status
+        .rules
+        .iter()
+        .flat_map(|loaded| [loaded.rule.to_string(), loaded.rule.alert.to_string()])
+        .collect();
+    if names.contains(&rule) {
+        return None;
+    }
+    let ever = PageRequest { rule: Some(rule.clone()), ..PageRequest::newest(1) };
+    let page = read_journal(site, which, ever, site.served.limits.query).await.ok()?;
+    page.items.is_empty().then(|| {
+        let hint = did_you_mean(&rule, names.iter().map(String::as_str));
+        let hint = hint.unwrap_or_else(|| "/api/v1/rules lists those that are loaded".to_owned());
+        format!("parameter \"rule\": {rule:?} is neither loaded nor in the journal: {hint}")
+    })
 }
 
 /// Asks the journal on a thread of its own. A query that misses its deadline keeps its place among

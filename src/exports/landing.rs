@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::api::read_journal;
 use super::held_back;
 use super::routes::Site;
-use super::{Page, PageRequest, QueryError, Start, VERSION};
+use super::{Page, PageRequest, QueryError, VERSION};
 use crate::model::Reading;
 use crate::policy::status::{RuleState, RuleStatus, Status};
 
@@ -38,14 +38,7 @@ nav a{margin-right:1rem}small{opacity:.75}\
 
 /// The page itself.
 pub(super) async fn page(State(site): State<Site>) -> Response {
-    let request = PageRequest {
-        limit: DECISIONS,
-        start: Start::Newest,
-        since: None,
-        until: None,
-        kind: None,
-        rule: None,
-    };
+    let request = PageRequest::newest(DECISIONS);
     let decided = read_journal(&site, |queries| &queries.decisions, request, JOURNAL_WAIT).await;
     let headers = [
         (header::CONTENT_TYPE, "text/html; charset=utf-8"),

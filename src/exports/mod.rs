@@ -174,6 +174,13 @@ pub struct PageRequest {
     pub rule: Option<String>,
 }
 
+impl PageRequest {
+    /// The newest entries.
+    pub fn newest(limit: usize) -> Self {
+        Self { limit, start: Start::Newest, since: None, until: None, kind: None, rule: None }
+    }
+}
+
 /// Where a page begins, and in which order it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {

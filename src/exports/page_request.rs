@@ -42,14 +42,7 @@ impl Filter {
 pub(super) fn parse(uri: &Uri, filter: Filter) -> Result<PageRequest, String> {
     let Query(pairs) = Query::<Vec<(String, String)>>::try_from_uri(uri)
         .map_err(|error| format!("the query cannot be read: {error}"))?;
-    let mut request = PageRequest {
-        limit: DEFAULT_LIMIT,
-        start: Start::Newest,
-        since: None,
-        until: None,
-        kind: None,
-        rule: None,
-    };
+    let mut request = PageRequest::newest(DEFAULT_LIMIT);
     let mut seen: Vec<&str> = Vec::new();
     for (name, value) in &pairs {
         if seen.contains(&name.as_str()) {

@@ -11,7 +11,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use hyper::header::{self, HeaderValue};
-use hyper::{HeaderMap, StatusCode};
+use hyper::{HeaderMap, StatusCode, Uri};
 use tokio::sync::{Mutex, Semaphore};
 
 use super::negotiation::{self, Format};
@@ -184,8 +184,13 @@ fn exposition(site: &Site, format: Format, gzip: bool) -> io::Result<Bytes> {
 }
 
 /// For whoever asks for a page that there is not.
-async fn not_found(State(site): State<Site>) -> Response {
-    let mut text = "404 page not found. There are:\n".to_owned();
+async fn not_found(State(site): State<Site>, uri: Uri) -> Response {
+    let mut text = "404 page not found. ".to_owned();
+    let bare = uri.path().trim_end_matches('/');
+    if let Some((path, _)) = site.paths().find(|(path, _)| *path == bare) {
+        text.push_str(&format!("Without a slash at its end it is: {path}\n"));
+    }
+    text.push_str(&format!("The metrics are at {}. There are:\n", site.served.telemetry_path));
     for (path, meaning) in site.paths() {
         text.push_str(&format!("  {path}  {meaning}\n"));
     }

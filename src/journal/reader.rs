@@ -239,6 +239,16 @@ impl JournalReader {
         })
     }
 
+    /// Every rule that has decided or alerted, as `group/alert`; at most a thousand.
+    pub fn rules(&self) -> Result<Vec<String>, ReadError> {
+        let sql = "SELECT rule FROM decisions UNION SELECT rule FROM alerts ORDER BY 1 LIMIT 1000";
+        let read = || -> rusqlite::Result<Vec<String>> {
+            let mut select = self.connection.prepare_cached(sql)?;
+            select.query_map([], |row| row.get(0))?.collect()
+        };
+        read().map_err(|error| self.failed(error))
+    }
+
     /// Decisions, each with what came of it.
     pub fn decisions(&self, query: &DecisionQuery) -> Result<Page<DecisionRecord>, ReadError> {
         let mut filter = Filter::default();

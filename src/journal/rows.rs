@@ -166,7 +166,7 @@ fn insert_event_once(
     }
     execute(
         transaction,
-        "INSERT INTO kernel_events (boot_id, seq, utc_ms, kind, json) VALUES (?1, NULL, ?2, ?3, ?4)",
+        "INSERT INTO kernel_events (boot_id, utc_ms, kind, json) VALUES (?1, ?2, ?3, ?4)",
         params![boot_id, utc_ms, event.kind, event.json],
     )
 }

@@ -175,23 +175,23 @@ impl Begin {
     fn pass_order(&mut self, seen: &Observation) {
         match seen {
             Observation::Pause(pause) => self.pause.clone_from(pause),
-            Observation::Past(past) => self.orders.splice(..0, past.commands.clone()).for_each(drop),
-            Observation::Operator(command) => match &command.order {
-                OperatorOrder::EndSilence { id } => self.orders.retain(|earlier| {
-                    !matches!(earlier.order, OperatorOrder::Silence { id: ended, .. } if ended == *id)
-                }),
-                OperatorOrder::Silence { .. } | OperatorOrder::Approve { .. } => {
-                    self.orders.push(command.clone());
-                }
-                OperatorOrder::ResetBreaker { .. } => {}
-            },
+            Observation::Past(past) => {
+                let later = std::mem::replace(&mut self.orders, past.commands.clone());
+                self.orders.extend(later);
+            }
+            Observation::Operator(command) => self.orders.push(command.clone()),
             _ => return,
         }
         let now = self.at.utc;
-        self.orders.retain(|command| match &command.order {
-            OperatorOrder::Silence { until, .. } | OperatorOrder::Approve { until, .. } => {
-                *until > now
+        let mut ended = BTreeSet::new();
+        for command in &self.orders {
+            if let OperatorOrder::EndSilence { id } = command.order {
+                ended.insert(id);
             }
+        }
+        self.orders.retain(|command| match &command.order {
+            OperatorOrder::Silence { id, until, .. } => *until > now && !ended.contains(id),
+            OperatorOrder::Approve { until, .. } => *until > now,
             OperatorOrder::EndSilence { .. } | OperatorOrder::ResetBreaker { .. } => false,
         });
     }

@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// The binary under test: `UMAWARDEN_BINARY`, else the one that cargo built for the tests.
@@ -18,6 +19,7 @@ pub fn binary() -> PathBuf {
 pub struct Daemon {
     child: Child,
     log: Arc<Mutex<String>>,
+    log_reader: Option<JoinHandle<()>>,
     address: String,
     client: reqwest::blocking::Client,
 }
@@ -52,7 +54,7 @@ impl Daemon {
         let log = Arc::new(Mutex::new(String::new()));
         let stderr = BufReader::new(child.stderr.take().unwrap());
         let kept = Arc::clone(&log);
-        std::thread::spawn(move || {
+        let log_reader = std::thread::spawn(move || {
             for line in stderr.lines().map_while(Result::ok) {
                 let mut kept = kept.lock().unwrap();
                 kept.push_str(&line);
@@ -64,7 +66,8 @@ impl Daemon {
             .no_proxy()
             .build()
             .unwrap();
-        let mut daemon = Self { child, log, address: String::new(), client };
+        let mut daemon =
+            Self { child, log, log_reader: Some(log_reader), address: String::new(), client };
         daemon.address = daemon.wait_for_log("listening on http://", |line| {
             let rest = line.split("listening on http://").nth(1)?;
             Some(rest.split([' ', '/', '"']).next()?.to_owned())
@@ -152,8 +155,13 @@ impl Daemon {
         let began = Instant::now();
         self.signal(rustix::process::Signal::TERM);
         let status = self.child.wait().unwrap();
+        let took = began.elapsed();
+        // Its last lines may still be in the pipe.
+        if let Some(reader) = self.log_reader.take() {
+            reader.join().unwrap();
+        }
         assert!(status.success(), "{status}:\n{}", self.log());
-        (began.elapsed(), self.log())
+        (took, self.log())
     }
 }
 

@@ -10,7 +10,9 @@ use umawarden::config::measure::written;
 use umawarden::config::rules::parse_rules;
 use umawarden::config::shipped::shipped_rules;
 use umawarden::model::{HoldReason, METRICS, MetricKind, Source};
+use umawarden::policy::promql::{parse, vocabulary};
 use umawarden::policy::rule::{Remedy, Rule, RuleSet};
+use umawarden::policy::template::function_names;
 
 fn assert_document(name: &str, wanted: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
@@ -48,8 +50,12 @@ fn metrics_md_lists_every_series() {
             };
             let labels = metric.labels.join(", ");
             let labels = if labels.is_empty() { labels } else { format!("{{{labels}}}") };
-            writeln!(text, "| `{}{labels}` | {kind} | {} |", metric.name, cell(metric.help))
-                .unwrap();
+            let mut meaning = cell(metric.help);
+            for (label, values) in metric.closed {
+                let values = values.iter().filter(|value| !value.is_empty());
+                write!(meaning, " *{label}*: {}.", code_list(values)).unwrap();
+            }
+            writeln!(text, "| `{}{labels}` | {kind} | {meaning} |", metric.name).unwrap();
         }
     }
     text.push_str(
@@ -73,6 +79,13 @@ fn remedy(remedy: &Remedy) -> String {
         write!(text, ", {} times in {}", at_most.times, written(at_most.per)).unwrap();
     }
     text.push('\n');
+    if let Some(breaker) = remedy.rails.breaker {
+        let until = breaker.reset_after.map_or_else(
+            || "until a person says so".to_owned(),
+            |after| format!("for {}", written(after)),
+        );
+        writeln!(text, "- stopped {until} by {} misses in a row", breaker.misses).unwrap();
+    }
     text
 }
 
@@ -112,5 +125,91 @@ fn rules_md_lists_every_shipped_rule() {
         }
         write!(text, "\n```promql\n{}\n```\n", rule.expr.text.trim()).unwrap();
     }
+    text.push_str(&writing_rules());
     assert_document("RULES.md", &text);
+}
+
+fn code_list(words: impl IntoIterator<Item = impl AsRef<str>>) -> String {
+    words.into_iter().map(|word| format!("`{}`", word.as_ref())).collect::<Vec<_>>().join(", ")
+}
+
+/// What a rule may say, from the tables that rule files are read by.
+fn writing_rules() -> String {
+    let words = vocabulary();
+    let mut text = String::from(
+        "\n# Writing rules\n\nA rule file has the shape of Prometheus' own; `remedy` and `mode` are \
+         added. `umawarden rules check` tells what is miswritten, and what can be written and yet \
+         cannot be meant; `umawarden rules test` plays promtool's unit tests; `umawarden rules \
+         export` writes the alerts for a Prometheus. Their `--help` shows examples.\n\n\
+         ## Expressions\n\nPromQL as Prometheus 3 evaluates it, over the series of this node alone \
+         ([METRICS.md](METRICS.md)), which carry no labels but their own: no `instance`, no `job`. \
+         A series, a label or a value of a label that this build does not export is refused. A \
+         range reaches back an hour at most.\n\n| | |\n|---|---|\n",
+    );
+    let operators: Vec<String> = words.operators.iter().map(code_list).collect();
+    writeln!(
+        text,
+        "| selectors | `metric{{label=\"value\"}}` with `=`, `!=`, `=~`, `!~`; `metric[5m]`; `offset` |"
+    )
+    .unwrap();
+    writeln!(text, "| operators, the weakest first | {} |", cell(&operators.join(" – "))).unwrap();
+    text.push_str(
+        "| matching | `on(…)`, `ignoring(…)`, `group_left(…)`, `group_right(…)`, `bool` |\n",
+    );
+    let aggregations = code_list(&words.aggregations);
+    writeln!(text, "| aggregations, with `by` or `without` | {aggregations} |").unwrap();
+    writeln!(text, "| functions | {} |", code_list(&words.functions)).unwrap();
+    let names = |has_hint: bool| {
+        let refused = words.refused.iter().filter(move |(_, hint)| hint.is_some() == has_hint);
+        code_list(refused.map(|(name, _)| *name))
+    };
+    writeln!(
+        text,
+        "| not here, and what to do is told | {}, `@`, subqueries `metric[5m:1m]`, selectors \
+         without a name |",
+        names(true)
+    )
+    .unwrap();
+    writeln!(text, "| not here | {} |", names(false)).unwrap();
+    let functions = code_list(function_names());
+    write!(
+        text,
+        "\nTexts of labels, annotations and messages are templates with `$value`, `$labels.name`, \
+         pipes and the functions {functions}; control structures and queries are refused. Recording \
+         rules, `limit` and `query_offset` are refused, since nothing is stored between evaluations.\n"
+    )
+    .unwrap();
+    text.push_str(
+        "\n## Remedies\n\n- While a rule fires, the steps of its remedy are tried in order; the next \
+         one comes only if the aim was measured after the one before and was missed.\n- `aim`: met \
+         when it yields anything. Without one, the aim is that `expr` ends.\n- `cooldown` is the rest \
+         after a *round*: from its last step, whether the aim was met or the steps ran out, to the \
+         next first step. Default 30s.\n- `at_most` counts *acts*: each step that is decided is one, \
+         so a round of three steps takes three of `times` in any window of length `per`. Default 20 \
+         in 1h.\n- `mode: enforce` or `observe` is this rule's own, whatever the node's is. The \
+         node's is `--mode`, else `mode` of the configuration file; a reload reads the file's again, \
+         and the flag still wins.\n",
+    );
+    text
+}
+
+#[test]
+fn every_word_that_is_listed_is_taken_or_refused_as_listed() {
+    let words = vocabulary();
+    for usage in words.functions.iter().chain(&words.aggregations) {
+        let example = usage.replace("metric[5m]", "uma_swap_in_pages_total[5m]");
+        let example = example.replace("vector)", "uma_memory_free_bytes)");
+        let example = example.replace("(vector,", "(uma_memory_free_bytes,");
+        let example = example.replace("number", "1").replace("\"text\"", "\"a\"");
+        let fine = parse(&example);
+        assert!(fine.is_ok(), "{example}: {:?}", fine.err());
+    }
+    for (name, hint) in words.refused {
+        let error = parse(&format!("{name}(uma_memory_free_bytes)")).unwrap_err();
+        assert!(error.message.contains("not supported in rules here"), "{name}: {error}");
+        assert_eq!(error.hint.as_deref(), hint, "{name}");
+    }
+    for operator in words.operators.into_iter().flatten() {
+        assert!(parse(&format!("uma_memory_free_bytes {operator} uma_swap_free_bytes")).is_ok());
+    }
 }

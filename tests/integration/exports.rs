@@ -163,6 +163,41 @@ fn other_methods_and_paths_are_refused_helpfully() {
 }
 
 #[test]
+fn a_slash_too_many_is_told() {
+    let server = start();
+    let told = server.get("/metrics/");
+    assert!(told.text().contains("Without a slash at its end it is: /metrics\n"));
+    let told = server.get("/nope");
+    assert!(told.text().starts_with("404 page not found. The metrics are at /metrics."));
+    server.end();
+}
+
+#[test]
+fn a_rule_that_is_neither_loaded_nor_in_the_journal_is_not_a_quiet_one() {
+    let decisions = |request: PageRequest| {
+        let is_old = request.rule.as_deref() == Some("memory/Gone") && request.since.is_none();
+        let items = if is_old { vec![json!({"id": 1})] } else { Vec::new() };
+        Ok(Page { items, more: false })
+    };
+    let queries = Queries { decisions: Box::new(decisions), ..no_queries() };
+    let server = start_with(Limits::default(), queries);
+    let rules = server.get("/api/v1/rules").json();
+    let known = rules["data"]["groups"][0]["rules"][0]["name"].as_str().unwrap().to_owned();
+    for quiet in [known.clone(), format!("memory/{known}"), "memory/Gone&since=5".to_owned()] {
+        let answer = server.get(&format!("/api/v1/decisions?rule={quiet}"));
+        assert_eq!(answer.status, 200, "{quiet}");
+        assert_eq!(answer.json()["data"]["decisions"], json!([]));
+    }
+    let slip = format!("{known}x");
+    let answer = server.get(&format!("/api/v1/decisions?rule={slip}"));
+    assert_eq!(answer.status, 400);
+    let problem = answer.json()["error"].as_str().unwrap().to_owned();
+    assert!(problem.contains(&format!("did you mean \"{known}\"?")), "{problem}");
+    assert_eq!(server.get("/api/v1/decisions?rule=quite+another").status, 400);
+    server.end();
+}
+
+#[test]
 fn every_path_that_is_listed_leads_somewhere() {
     let server = start();
     let listed = server.get("/nope");

@@ -176,6 +176,25 @@ fn a_missing_journal_is_unusable_and_an_empty_one_is_fine() {
 }
 
 #[test]
+fn a_rule_that_never_decided_is_told_from_one_that_is_quiet() {
+    let dir = tempfile::tempdir().unwrap();
+    fill(dir.path()).close(PATIENCE).unwrap();
+    let told = |rule: &str, more: &[&str]| {
+        let asked = history(dir.path(), &[&["--rule", rule], more].concat()).assert().code(0);
+        String::from_utf8(asked.get_output().stderr.clone()).unwrap()
+    };
+    let slip = told("PageCacheEatReserve", &[]);
+    assert!(slip.contains("did you mean \"PageCacheEatsReserve\"?"), "{slip}");
+    let other = told("Other", &[]);
+    assert!(other.contains("rules in it: memory/PageCacheEatsReserve"), "{other}");
+    for rule in ["PageCacheEatsReserve", "memory/PageCacheEatsReserve"] {
+        let quiet = told(rule, &["--until", "2001-01-01"]);
+        assert!(quiet.contains("holds nothing that matches") && !quiet.contains("No rule"));
+        assert_eq!(told(rule, &[]), "");
+    }
+}
+
+#[test]
 fn a_remedy_without_an_aim_misses_none() {
     let dir = tempfile::tempdir().unwrap();
     let journal = fill(dir.path());

@@ -29,7 +29,7 @@ const LAYERS: &[(&str, &[&str], bool)] = &[
     ("pause", &["model"], false),
     ("sources", &["model", "parse"], false),
     ("actions", &["model", "parse"], false),
-    ("exports", &["model", "policy::status"], false),
+    ("exports", &["model", "policy::promql::did_you_mean", "policy::status"], false),
     (
         "daemon",
         &[

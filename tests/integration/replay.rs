@@ -12,11 +12,13 @@ use std::time::Duration;
 use jiff::Timestamp;
 use proptest::prelude::*;
 use umawarden::cli::replay::Replayer;
+use umawarden::config::guard_rails::default_guard_rails;
 use umawarden::config::mistake::SourceText;
 use umawarden::config::rules::parse_rules;
 use umawarden::model::{
-    DecisionId, Event, KernelEvent, KernelRecord, Mode, Moment, Observation, Outcome,
-    OutcomeResult, Reading, Readings, RuleId, Schema, SeriesKey, Source, Verdict,
+    DecisionId, Event, KernelEvent, KernelRecord, Mode, Moment, Observation, OperatorCommand,
+    OperatorOrder, Outcome, OutcomeResult, Past, PastAct, Pause, Reading, Readings, RuleId,
+    RuleSelector, Schema, SeriesKey, Source, Verdict,
 };
 use umawarden::policy::{Policy, Step};
 use umawarden::recording::{
@@ -41,7 +43,11 @@ groups:
       at_most: {times: 3, per: 1h}
   - alert: Xid
     expr: sum(increase(uma_kernel_events_total{event=~\"xid|unclean_boot\"}[5s])) > 0
-    remedy: {steps: [{notify: {message: 'Xid, {{ $value }}'}}], cooldown: 2s}
+    remedy:
+      steps: [{notify: {message: 'Xid, {{ $value }}'}}, {compact_memory: {}}]
+      cooldown: 2s
+      require_approval: {expires: 10s}
+      breaker: {misses: 2, reset_after: 5s}
 ";
 
 fn moment(step: u64) -> Moment {
@@ -74,7 +80,7 @@ fn begin() -> Begin {
             mode: Mode::Enforce,
             evaluation_interval: INTERVAL,
             files: vec![RuleText { name: "rules.yaml".to_owned(), text: RULES.to_owned() }],
-            guard_rails: serde_json::Value::Null,
+            guard_rails: serde_json::to_value(default_guard_rails()).unwrap(),
         },
     }
 }
@@ -102,6 +108,9 @@ enum Happens {
     Sample(Reading<f64>),
     Malformed,
     Outcome(bool),
+    Pause(bool),
+    Order(OperatorOrder),
+    Past(Vec<(bool, i64)>),
 }
 
 fn reading() -> impl Strategy<Value = Reading<f64>> {
@@ -126,7 +135,45 @@ fn happens() -> impl Strategy<Value = Happens> {
         1 => reading().prop_map(Happens::Sample),
         1 => Just(Happens::Malformed),
         3 => any::<bool>().prop_map(Happens::Outcome),
+        1 => any::<bool>().prop_map(Happens::Pause),
+        1 => order().prop_map(Happens::Order),
+        1 => prop::collection::vec((any::<bool>(), any::<i64>()), 0..4).prop_map(Happens::Past),
     ]
+}
+
+fn order() -> impl Strategy<Value = OperatorOrder> {
+    let until = (0..100_u64).prop_map(|second| moment(0).utc + Duration::from_secs(second));
+    let rules = prop_oneof![
+        Just(RuleSelector::All),
+        Just(RuleSelector::Alert("Low".into())),
+        Just(RuleSelector::Rule(RuleId { group: "memory".into(), alert: "Low".into() })),
+    ];
+    prop_oneof![
+        (0..4_u64, rules.clone(), until.clone())
+            .prop_map(|(id, rules, until)| OperatorOrder::Silence { id, rules, until }),
+        (0..4_u64).prop_map(|id| OperatorOrder::EndSilence { id }),
+        (0..40_u64, until).prop_map(|(decision, until)| OperatorOrder::Approve {
+            decision: DecisionId(decision),
+            until,
+        }),
+        rules.prop_map(|rules| OperatorOrder::ResetBreaker { rules }),
+    ]
+}
+
+fn past(at: Moment, acts: &[(bool, i64)]) -> Past {
+    let act = |(place, (helped, uptime_ms)): (usize, &(bool, i64))| PastAct {
+        id: DecisionId(place as u64),
+        rule: RuleId { group: "memory".into(), alert: "Low".into() },
+        mode: Mode::Enforce,
+        step: place % 2,
+        is_notice: false,
+        uptime_ms: *uptime_ms,
+        utc: at.utc,
+        has_ended: *helped,
+        aim_met: Some(*helped),
+        approved: None,
+    };
+    Past { acts: acts.iter().enumerate().map(act).collect(), ..Past::default() }
 }
 
 fn observation(at: Moment, seq: u64, happens: Happens, last: Option<DecisionId>) -> Observation {
@@ -169,6 +216,18 @@ fn observation(at: Moment, seq: u64, happens: Happens, last: Option<DecisionId>)
             Observation::Sample { series: SeriesKey::new("s", &[("a", "b")]), value }
         }
         Happens::Malformed => Observation::KernelRecordMalformed,
+        Happens::Pause(pause) => Observation::Pause(pause.then(|| Pause {
+            author: "ada".to_owned(),
+            comment: String::new(),
+            since: Some(at.utc),
+        })),
+        Happens::Order(order) => Observation::Operator(OperatorCommand {
+            at,
+            author: "ada".to_owned(),
+            comment: String::new(),
+            order,
+        }),
+        Happens::Past(acts) => Observation::Past(Box::new(past(at, &acts))),
         Happens::Outcome(done) => Observation::Outcome(Outcome {
             decision: last.unwrap_or(DecisionId(0)),
             action: "drop_caches".to_owned(),

@@ -50,8 +50,9 @@ A rule file has the shape of Prometheus' own, plus `mode` and `remedy`:
 
 Where nothing is miswritten, it also tells what cannot be meant, as far as it can be proven from the
 rules and from what this build exports: expressions that can never hold, an aim that is met whenever
-the rule fires, rules that fight over the same or repeat each other, label values that no series
-has, a file without rules. Such rules load and run; mistakes keep `umawarden run` from starting.
+the rule fires, rules that fight over the same or repeat each other, labels and values of labels
+that are never there, a file without rules. Such rules load and run; mistakes keep `umawarden run`
+from starting.
 
 Exit codes: 0 all fine, 1 mistakes or findings, 2 a path cannot be read.";
 

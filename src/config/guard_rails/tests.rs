@@ -1,5 +1,7 @@
 use std::time::Duration;
 
+use proptest::prelude::*;
+
 use super::*;
 use crate::config::mistake::{Mistakes, SourceText};
 use crate::config::settings::parse_settings;
@@ -81,6 +83,31 @@ fn every_mistake_is_told_with_what_was_meant() {
     ] {
         let mistakes = read(yaml).expect_err(yaml);
         assert!(mistakes.contains(told) && mistakes.contains(hint), "{yaml}\n{mistakes}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_text_is_read_or_refused(
+        key in prop::sample::select(KEYS.to_vec()),
+        text in "[-\\[\\]{}:,a-z0-9*'\" \n]{0,60}",
+    ) {
+        // What matters is that it ends, and without a panic.
+        drop(read(&format!("  {key}: {text}\n")));
+    }
+
+    #[test]
+    fn any_window_is_read_or_refused(
+        from in "[0-9:]{0,6}",
+        to in "[0-9:]{0,6}",
+        day in "[a-z-]{0,9}",
+        zone in "[A-Za-z/_]{0,20}",
+    ) {
+        let yaml = format!(
+            "  maintenance_windows:\n  - {{name: a, days: ['{day}'], from: '{from}', to: '{to}', \
+             time_zone: '{zone}'}}\n"
+        );
+        drop(read(&yaml));
     }
 }
 

@@ -214,11 +214,13 @@ pub(super) fn template(node: &Node, what: &str, findings: &mut Findings<'_>) -> 
             return None;
         }
     };
-    match Template::parse(text) {
+    match Template::parse_all(text) {
         Ok(template) => Some(template),
-        Err(error) => {
-            let place = node.place_of(findings.source(), error.span);
-            findings.add(place, format!("{what}: {}", error.message));
+        Err(errors) => {
+            for error in errors {
+                let place = node.place_of(findings.source(), error.span);
+                findings.add(place, format!("{what}: {}", error.message));
+            }
             None
         }
     }

@@ -10,8 +10,12 @@ use crate::config::decode::Findings;
 use crate::config::mistake::{Mistake, SourceText};
 use crate::config::yaml::{self, Content, Node};
 use crate::model::{Action, Mode};
-use crate::policy::promql::{Effort, ExprError, Facts};
+use crate::policy::promql::{Effort, ExprError, Facts, did_you_mean};
 use crate::policy::rule::{Query, Remedy, Rule, RuleSet};
+use crate::policy::template::Template;
+
+/// A text that is for Prometheus too may name them; here they are empty.
+const LABELS_OF_TARGETS: [&str; 2] = ["instance", "job"];
 
 /// What was found in rules that can be loaded.
 #[derive(Debug, Default)]
@@ -100,6 +104,7 @@ fn aim_of(rule: &Rule) -> Option<&Query> {
 fn one_rule(placed: &Placed<'_>, findings: &mut Findings<'_>) -> RuleFacts {
     let rule = placed.rule;
     query("expr", &rule.expr, placed.expr(), "this rule never fires", findings);
+    texts(placed, findings);
     let expr = rule.expr.expr.facts(&Catalogue);
     let aim = aim_of(rule).map(|aim| {
         query("aim", aim, placed.aim(), "it is never met", findings);
@@ -119,6 +124,40 @@ fn one_rule(placed: &Placed<'_>, findings: &mut Findings<'_>) -> RuleFacts {
             .hint("aim at what expr does not say yet, or remove aim: then it is that expr ends");
     }
     RuleFacts { expr, aim }
+}
+
+/// Finds labels in texts that nothing which the rule yields has.
+fn texts(placed: &Placed<'_>, findings: &mut Findings<'_>) {
+    let rule = placed.rule;
+    let Some(labels) = rule.expr.expr.labels(&Catalogue) else { return };
+    let mut check = |what: &str, node: Option<&Arc<Node>>, template: &Template| {
+        // A label of the group has no node in the rule.
+        let Some(node) = node else { return };
+        let is_there = |used: &str| labels.iter().any(|label| **label == *used);
+        let mut used = template.labels().into_iter();
+        let wrong = used.find(|used| !is_there(used) && !LABELS_OF_TARGETS.contains(used));
+        let Some(used) = wrong else { return };
+        let message = format!("{what}: $labels.{used} is always empty: expr yields no such label");
+        let known = labels.iter().map(|label| &**label);
+        let hint = did_you_mean(used, known).unwrap_or_else(|| match labels.is_empty() {
+            true => "expr yields no labels".to_owned(),
+            false => format!("labels that expr yields: {}", labels.join(", ")),
+        });
+        findings.add(node.span.clone(), message).hint(hint);
+    };
+    for (key, templates) in [("labels", &rule.labels), ("annotations", &rule.annotations)] {
+        for (name, template) in templates {
+            let node = value(&placed.node, key).and_then(|node| value(node, name));
+            check(&format!("{key}.{name}"), node, template);
+        }
+    }
+    let steps = value(&placed.node, "remedy").map_or(&[][..], |node| entries(node, "steps"));
+    for node in steps {
+        let message = value(node, "notify").and_then(|node| value(node, "message"));
+        if let Some(Ok(template)) = message.and_then(|node| node.text()).map(Template::parse) {
+            check("message", message, &template);
+        }
+    }
 }
 
 /// Finds what one expression can never yield, and values in it that no series has.
@@ -155,11 +194,15 @@ struct Acting<'r> {
 }
 
 impl<'r> Acting<'r> {
-    /// Whoever only watches or tells fights with nobody.
+    /// Whoever only watches or tells fights with nobody, and of rules that give way to windows or
+    /// to each other nothing can be told.
     fn of(placed: Placed<'r>, facts: RuleFacts, file: usize) -> Option<Self> {
         let remedy = placed.rule.remedy.as_ref()?;
         let acts = remedy.steps.iter().any(touches) && placed.rule.mode != Some(Mode::Observe);
-        acts.then_some(Self { placed, remedy, facts, file })
+        let rails = &remedy.rails;
+        let gives_way = [&rails.only_in, &rails.never_in, &rails.inhibited_by];
+        let always = gives_way.iter().all(|names| names.is_empty());
+        (acts && always).then_some(Self { placed, remedy, facts, file })
     }
 
     /// What both do to the node.

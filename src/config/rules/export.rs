@@ -95,10 +95,11 @@ fn adapted(rule: &Rule, options: &ExportOptions) -> (Option<String>, Option<Stri
 /// Several lines stay several lines.
 fn write_expr(expr: &str, out: &mut String) {
     let is_plain = |line: &str| !line.is_empty() && !line.chars().any(needs_escape);
-    let lines: Vec<&str> = expr.lines().map(str::trim_end).collect();
+    // A string in backticks may hold the end of a line.
+    let lines: Vec<&str> = expr.lines().collect();
     let is_block = lines.len() > 1
         && !expr.contains('\r')
-        && lines.iter().all(|line| is_plain(line))
+        && lines.iter().all(|line| is_plain(line) && !line.ends_with(' '))
         && !lines[0].starts_with(' ');
     if !is_block {
         push(out, format_args!("    expr: {}\n", quoted(expr)));

@@ -129,6 +129,7 @@ fn any_action() -> impl Strategy<Value = Action> {
     prop_oneof![
         any::<bool>().prop_map(|sync| Action::DropCaches { what: CacheKind::All, sync }),
         Just(Action::CompactMemory),
+        (text(), any::<u64>()).prop_map(|(cgroup, bytes)| Action::Reclaim { cgroup, bytes }),
         text().prop_map(|message| Action::Notify { message })
     ]
 }

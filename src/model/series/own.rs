@@ -152,13 +152,15 @@ pub(super) const METRICS: &[Metric] = &[
         "uma_paused",
         &[],
         "1 while nothing is done, since a person has paused the program or that cannot be told.",
-    ),
+    )
+    .flag(),
     Metric::gauge(
         Source::Daemon,
         "uma_guard_rails_restored",
         &[],
         "1 once it is known from the journal what earlier runs did; until then nothing is done.",
-    ),
+    )
+    .flag(),
     Metric::gauge(
         Source::Daemon,
         "uma_silences",
@@ -176,13 +178,15 @@ pub(super) const METRICS: &[Metric] = &[
         "uma_remedy_breaker_open",
         &["group", "rule"],
         "1 while the remedy is stopped, since it has missed its aim too often in a row.",
-    ),
+    )
+    .flag(),
     Metric::gauge(
         Source::Daemon,
         "uma_remedy_approval_pending",
         &["group", "rule"],
         "1 while the remedy waits for a person to approve of an act.",
-    ),
+    )
+    .flag(),
     Metric::gauge(
         Source::Daemon,
         "uma_config_last_reload_successful",

@@ -16,6 +16,7 @@ mod syntax;
 mod tests;
 mod trace;
 mod typing;
+mod vocabulary;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -25,6 +26,7 @@ pub use self::parser::is_label_name;
 pub use self::suggest::did_you_mean;
 use self::syntax::{Kind, Node, ValueType};
 pub use self::trace::{Relation, Traced, TracedRange, TracedValue};
+pub use self::vocabulary::{Vocabulary, vocabulary};
 use super::store::{SeriesId, SeriesStore};
 
 /// A parsed and type-checked expression.
@@ -202,6 +204,11 @@ impl Expr {
     /// What can be proven of this expression together with others.
     pub fn facts(&self, known: &dyn KnownSeries) -> Facts {
         Facts::of(&self.root, known)
+    }
+
+    /// The labels that what it yields may have; `None` where that cannot be told.
+    pub fn labels(&self, known: &dyn KnownSeries) -> Option<Vec<Arc<str>>> {
+        analysis::labels(&self.root, known)
     }
 
     /// The metrics it reads, in the order of their names, each with how much past it needs, in

@@ -3,6 +3,7 @@
 use super::ExprError;
 use super::functions::{Function, Signature};
 use super::syntax::{Aggregate, Binary, Kind, Node, ValueType};
+use super::vocabulary::usage;
 
 /// Checks the operands of one node; those of its parts have been checked before.
 pub(super) fn node(node: &Node) -> Result<(), ExprError> {
@@ -97,18 +98,7 @@ fn call(node: &Node, signature: &Signature, arguments: &[Node]) -> Result<(), Ex
         _ => return argument_types(signature, arguments),
     };
     let message = format!("{bound} argument(s) in call to \"{name}\", got {found}");
-    Err(ExprError::new(node.span.clone(), message).with_hint(usage(signature)))
-}
-
-fn usage(signature: &Signature) -> String {
-    let word = |kind: &ValueType| match kind {
-        ValueType::Scalar => "number",
-        ValueType::Text => "\"text\"",
-        ValueType::Vector => "vector",
-        ValueType::Range => "metric[5m]",
-    };
-    let words: Vec<&str> = signature.arguments.iter().map(word).collect();
-    format!("write {}({})", signature.name, words.join(", "))
+    Err(ExprError::new(node.span.clone(), message).with_hint(format!("write {}", usage(signature))))
 }
 
 fn argument_types(signature: &Signature, arguments: &[Node]) -> Result<(), ExprError> {

@@ -101,9 +101,22 @@ struct Context<'c> {
     value: f64,
 }
 
+/// The functions that templates may call.
+pub fn function_names() -> impl Iterator<Item = &'static str> {
+    functions::NAMES.iter().map(|(name, _)| *name)
+}
+
 impl Template {
     /// Parses `{{ $value | humanize1024 }}B free` and the like.
     pub fn parse(text: &str) -> Result<Self, TemplateError> {
+        Self::parse_all(text).map_err(|errors| {
+            let nothing = || TemplateError { span: 0..text.len(), message: "bad template".into() };
+            errors.into_iter().next().unwrap_or_else(nothing)
+        })
+    }
+
+    /// The same; the error holds everything that is wrong, in the order of the text.
+    pub fn parse_all(text: &str) -> Result<Self, Vec<TemplateError>> {
         Ok(Self { text: text.into(), parts: scan::parts(text)? })
     }
 

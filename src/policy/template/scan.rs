@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::functions::{Function, NAMES};
 use super::{Command, Operand, Part, Pipe, TemplateError};
+use crate::policy::promql::did_you_mean;
 
 /// The longest template, in bytes.
 const MAX_LENGTH: usize = 4096;
@@ -12,32 +13,35 @@ const MAX_NESTING: usize = 16;
 
 const HINT: &str = "an action looks like {{ $value | humanize }} or {{ $labels.name }}";
 
-/// Splits a template into texts and actions.
-pub(super) fn parts(text: &str) -> Result<Vec<Part>, TemplateError> {
+/// Splits a template into texts and actions; the error holds what is wrong in each action.
+pub(super) fn parts(text: &str) -> Result<Vec<Part>, Vec<TemplateError>> {
     if text.len() > MAX_LENGTH {
         let message = format!("the template has more than {MAX_LENGTH} bytes");
-        return Err(TemplateError { span: 0..text.len(), message });
+        return Err(vec![TemplateError { span: 0..text.len(), message }]);
     }
     let mut parts = Vec::new();
+    let mut errors = Vec::new();
     let mut at = 0;
     let mut trim_next = false;
     while let Some(open) = text[at..].find("{{").map(|open| at + open) {
         let trims_before = text[open + 2..].starts_with("- ");
         let inside = open + 2 + usize::from(trims_before);
         push_text(&mut parts, &text[at..open], trim_next, trims_before);
-        let close = action_end(text, inside).ok_or_else(|| TemplateError {
-            span: open..text.len(),
-            message: "unclosed action: \"}}\" is missing".to_owned(),
-        })?;
+        let Some(close) = action_end(text, inside) else {
+            let message = "unclosed action: \"}}\" is missing".to_owned();
+            errors.push(TemplateError { span: open..text.len(), message });
+            return Err(errors);
+        };
         trim_next = text[inside..close].ends_with(" -");
         let end = close - usize::from(trim_next);
-        if let Some(pipe) = action(text, inside..end)? {
-            parts.push(Part::Action(pipe));
+        match action(text, inside..end) {
+            Ok(pipe) => parts.extend(pipe.map(Part::Action)),
+            Err(wrong) => errors.extend(wrong),
         }
         at = close + 2;
     }
     push_text(&mut parts, &text[at..], trim_next, false);
-    Ok(parts)
+    if errors.is_empty() { Ok(parts) } else { Err(errors) }
 }
 
 fn push_text(parts: &mut Vec<Part>, mut text: &str, trim_start: bool, trim_end: bool) {
@@ -92,22 +96,42 @@ struct Scanner {
 }
 
 /// Reads what stands between the braces; a comment yields nothing.
-fn action(text: &str, span: Range<usize>) -> Result<Option<Pipe>, TemplateError> {
+fn action(text: &str, span: Range<usize>) -> Result<Option<Pipe>, Vec<TemplateError>> {
     let inside = text[span.clone()].trim();
     if inside.starts_with("/*") && inside.ends_with("*/") && inside.len() >= 4 {
         return Ok(None);
     }
-    let tokens = tokens(text, span.clone())?;
-    let mut scanner = Scanner { tokens, next: 0, end: span.end, nesting: 0 };
-    if scanner.tokens.is_empty() {
+    let tokens = tokens(text, span.clone()).map_err(|error| vec![error])?;
+    if tokens.is_empty() {
         let message = format!("missing value for command: {HINT}");
-        return Err(TemplateError { span, message });
+        return Err(vec![TemplateError { span, message }]);
     }
-    let pipe = scanner.pipe()?;
+    let unknown = unknown_words(&tokens);
+    if !unknown.is_empty() {
+        return Err(unknown);
+    }
+    let mut scanner = Scanner { tokens, next: 0, end: span.end, nesting: 0 };
+    let pipe = scanner.pipe().map_err(|error| vec![error])?;
     match scanner.peek() {
         None => Ok(Some(pipe)),
-        Some(_) => Err(scanner.error("unexpected \")\"".to_owned())),
+        Some(_) => Err(vec![scanner.error("unexpected \")\"".to_owned())]),
     }
+}
+
+/// Words that are neither functions nor variables; of a control structure, its first word.
+fn unknown_words(tokens: &[(Token, Range<usize>)]) -> Vec<TemplateError> {
+    let words = tokens.iter().filter_map(|(token, span)| match token {
+        Token::Word(word) if Function::named(word).is_none() => {
+            let message = reference(word).err()?;
+            Some((CONTROL.contains(&word.as_str()), TemplateError { span: span.clone(), message }))
+        }
+        _ => None,
+    });
+    let mut words: Vec<(bool, TemplateError)> = words.collect();
+    if words.first().is_some_and(|(is_control, _)| *is_control) {
+        words.truncate(1);
+    }
+    words.into_iter().map(|(_, error)| error).collect()
 }
 
 fn tokens(text: &str, span: Range<usize>) -> Result<Vec<(Token, Range<usize>)>, TemplateError> {
@@ -234,7 +258,7 @@ impl Scanner {
         let operand = match token {
             Token::Number(number) => Operand::Number(number),
             Token::Text(text) => Operand::Text(text.into()),
-            Token::Word(word) => self.reference(&word)?,
+            Token::Word(word) => reference(&word).map_err(|message| self.error(message))?,
             Token::Open => return self.parentheses(),
             Token::Pipe => return Err(self.error("missing value before \"|\"".to_owned())),
             Token::Close => return Err(self.error("unexpected \")\"".to_owned())),
@@ -257,33 +281,32 @@ impl Scanner {
         self.nesting -= 1;
         Ok(Operand::Pipe(pipe))
     }
+}
 
-    /// Reads `$value`, `$labels.name`, `.Value`, `.Labels.name`.
-    fn reference(&self, word: &str) -> Result<Operand, TemplateError> {
-        match word {
-            "$value" | ".Value" | "$.Value" => return Ok(Operand::Value),
-            "$labels" | ".Labels" | "$.Labels" => return Ok(Operand::Labels),
-            _ => {}
+/// Reads `$value`, `$labels.name`, `.Value`, `.Labels.name`.
+fn reference(word: &str) -> Result<Operand, String> {
+    match word {
+        "$value" | ".Value" | "$.Value" => return Ok(Operand::Value),
+        "$labels" | ".Labels" | "$.Labels" => return Ok(Operand::Labels),
+        _ => {}
+    }
+    let label =
+        ["$labels.", ".Labels.", "$.Labels."].iter().find_map(|prefix| word.strip_prefix(prefix));
+    match label {
+        Some(label) if crate::policy::promql::is_label_name(label) => {
+            Ok(Operand::Label(label.into()))
         }
-        let label = ["$labels.", ".Labels.", "$.Labels."]
-            .iter()
-            .find_map(|prefix| word.strip_prefix(prefix));
-        if let Some(label) = label {
-            let is_label = crate::policy::promql::is_label_name(label);
-            return match is_label {
-                true => Ok(Operand::Label(label.into())),
-                false => Err(self.error(format!("\"{label}\" is not a label name"))),
-            };
-        }
-        Err(self.error(refusal(word)))
+        Some(label) => Err(format!("\"{label}\" is not a label name")),
+        None => Err(refusal(word)),
     }
 }
 
+const CONTROL: [&str; 11] = [
+    "if", "else", "end", "range", "with", "define", "template", "block", "break", "continue",
+    "query",
+];
+
 fn refusal(word: &str) -> String {
-    const CONTROL: [&str; 11] = [
-        "if", "else", "end", "range", "with", "define", "template", "block", "break", "continue",
-        "query",
-    ];
     const REFUSED: [&str; 25] = [
         "first",
         "label",
@@ -318,9 +341,12 @@ fn refusal(word: &str) -> String {
         return format!("{word} is not supported in rules here: there are no external labels");
     }
     if word.starts_with(['$', '.']) {
-        return format!("unknown variable \"{word}\": there are $value and $labels.name");
+        let end = word[1..].find('.').map_or(word.len(), |end| end + 1);
+        let meant = did_you_mean(&word[..end], ["$value", "$labels", ".Value", ".Labels"]);
+        let hint = meant.unwrap_or_else(|| "there are $value and $labels.name".to_owned());
+        return format!("unknown variable \"{word}\": {hint}");
     }
-    match crate::policy::promql::did_you_mean(word, NAMES.iter().map(|(name, _)| *name)) {
+    match did_you_mean(word, NAMES.iter().map(|(name, _)| *name)) {
         Some(hint) => format!("function \"{word}\" not defined: {hint}"),
         None => format!("function \"{word}\" not defined: {HINT}"),
     }

@@ -159,3 +159,26 @@ proptest::proptest! {
         }
     }
 }
+
+#[test]
+fn every_mistake_is_told_with_what_was_meant() {
+    let told = |text: &str| {
+        let errors = Template::parse_all(text).expect_err(text);
+        errors
+            .into_iter()
+            .map(|error| format!("{}: {}", &text[error.span], error.message))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        told("{{ $valu | humanze }} of {{ $labls.node }} in {{ .Label.zone }}"),
+        [
+            "$valu: unknown variable \"$valu\": did you mean \"$value\"?",
+            "humanze: function \"humanze\" not defined: did you mean \"humanize\"?",
+            "$labls.node: unknown variable \"$labls.node\": did you mean \"$labels\"?",
+            ".Label.zone: unknown variable \".Label.zone\": did you mean \".Labels\"?",
+        ]
+    );
+    assert_eq!(told("{{ if gt $value 5 }}much{{ end }}").len(), 2);
+    assert_eq!(told("{{ $x }} {{ $value | ").len(), 2);
+    assert!(told("{{ $somethingelse }}")[0].contains("there are $value and $labels.name"));
+}

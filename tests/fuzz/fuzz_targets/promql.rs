@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use libfuzzer_sys::fuzz_target;
 use umawarden::config::catalogue::Catalogue;
 use umawarden::model::{METRICS, MetricKind, Reading, SeriesKey};
-use umawarden::policy::promql::{self, EvalTime, Evaluated, Sample, Value};
+use umawarden::policy::promql::{self, Effort, EvalTime, Evaluated, Sample, Value};
 use umawarden::policy::store::SeriesStore;
 
 const NOW: EvalTime = EvalTime { timeline_ms: 60_000, utc_ms: 1_795_312_800_000 };
@@ -52,6 +52,12 @@ fuzz_target!(|text: &str| {
         assert!(text.get(error.span.clone()).is_some(), "{error:?}");
     }
     let printed = expr.to_string();
+    for never in expr.never(&Catalogue) {
+        assert!(text.get(never.why.span.clone()).is_some(), "{never:?}");
+    }
+    let (facts, mut effort) = (expr.facts(&Catalogue), Effort::default());
+    facts.implies(&facts, &mut effort);
+    facts.excludes(&facts, &mut effort);
     // Printing may lengthen, and so pass the bound on length.
     let again = match promql::parse(&printed) {
         Ok(again) => again,
@@ -61,6 +67,8 @@ fuzz_target!(|text: &str| {
         }
     };
     assert_eq!(again.to_string(), printed, "{text:?}");
+    let in_lines = promql::parse(&format!("{expr:#}")).map(|again| again.to_string());
+    assert_eq!(in_lines.as_ref(), Ok(&printed), "{text:?}");
     assert_eq!(again.reads(), expr.reads(), "{text:?}");
     let value = expr.evaluate(&STORE, NOW);
     assert_eq!(format!("{value:?}"), format!("{:?}", again.evaluate(&STORE, NOW)), "{text:?}");

@@ -4,20 +4,37 @@
 use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
-use umawarden::config::mistake::SourceText;
-use umawarden::config::rules::parse_rules;
+use umawarden::config::mistake::{Mistake, SourceText};
+use umawarden::config::rules::{ExportOptions, examine, parse_rules, prometheus_rules};
 
-fuzz_target!(|text: &str| {
-    let lines = text.lines().count().max(1) + 1;
-    let Err(mistakes) = parse_rules(&[SourceText::new("f", text)], Duration::from_millis(100))
-    else {
-        return;
-    };
-    assert!((1..=100).contains(&mistakes.0.len()));
-    for mistake in &mistakes.0 {
+const INTERVAL: Duration = Duration::from_millis(100);
+
+fn check(mistakes: &[Mistake], lines: usize) {
+    for mistake in mistakes {
         assert!((1..=lines).contains(&mistake.line), "{mistake:?}");
         assert!(mistake.column >= 1 && mistake.width >= 1, "{mistake:?}");
         assert!(!mistake.message.is_empty(), "{mistake:?}");
     }
-    assert!(mistakes.to_string().chars().all(|c| c == '\n' || !c.is_control()));
+}
+
+fuzz_target!(|text: &str| {
+    let lines = text.lines().count().max(1) + 1;
+    let sources = [SourceText::new("f", text)];
+    match parse_rules(&sources, INTERVAL) {
+        Ok(rules) => {
+            check(&examine(&sources, &rules).findings, lines);
+            let exported = prometheus_rules(&rules, &ExportOptions::default());
+            let again = parse_rules(&[SourceText::new("export", exported)], INTERVAL);
+            let again = again.unwrap_or_else(|mistakes| panic!("{mistakes}"));
+            assert_eq!(again.groups.len(), rules.groups.len());
+            let by = vec!["instance".into()];
+            let adapted = ExportOptions { by, scrape_interval: Some(Duration::from_secs(15)) };
+            prometheus_rules(&rules, &adapted);
+        }
+        Err(mistakes) => {
+            assert!((1..=100).contains(&mistakes.0.len()));
+            check(&mistakes.0, lines);
+            assert!(mistakes.to_string().chars().all(|c| c == '\n' || !c.is_control()));
+        }
+    }
 });

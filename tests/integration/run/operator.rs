@@ -205,7 +205,7 @@ fn a_pause_made_without_the_daemon_holds_from_its_first_step_on() {
     let history = history(&node.storage());
     let notes: Vec<_> = of_kind(&history, "note").map(|note| note["text"].to_string()).collect();
     assert!(notes.iter().any(|note| note.contains("firmware")), "{notes:?}");
-    assert!(notes.iter().any(|note| note.contains("no longer paused")), "{notes:?}");
+    assert!(notes.iter().any(|note| note.contains("no longer paused, by")), "{notes:?}");
 }
 
 #[test]

@@ -15,6 +15,7 @@ mod term;
 mod tests;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use super::check::values_hint;
 use super::matcher::{MatchOp, Matcher};
@@ -31,6 +32,8 @@ const OTHER_SCOPES: u32 = 1 << 16;
 const MOST_WAYS: usize = 64;
 /// How much comparing two expressions may cost, in comparisons of terms.
 const FUEL: u32 = 20_000;
+/// What comparing two expressions costs at least.
+const LEAST: u32 = 20;
 
 /// A part of an expression that never yields anything.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,7 +60,7 @@ pub struct Effort {
 
 impl Default for Effort {
     fn default() -> Self {
-        Self { left: 20_000_000 }
+        Self { left: 3_000_000 }
     }
 }
 
@@ -72,9 +75,14 @@ impl Effort {
         let given = FUEL.min(self.left);
         let mut fuel = Fuel(given);
         let found = compare(&mut fuel);
-        self.left -= (given - fuel.0).max(1).min(self.left);
+        self.left -= (given - fuel.0).max(LEAST).min(self.left);
         found
     }
+}
+
+/// The labels that what an expression yields may have.
+pub(super) fn labels(root: &Node, known: &dyn KnownSeries) -> Option<Vec<Arc<str>>> {
+    shape(root, known).map(|shape| shape.names())
 }
 
 /// What can be proven of an expression together with others.

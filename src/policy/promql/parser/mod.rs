@@ -7,6 +7,8 @@ mod selectors;
 
 use std::ops::Range;
 
+pub(super) use calls::REFUSED_AGGREGATIONS;
+
 use super::ExprError;
 use super::lexer::{self, Token};
 use super::syntax::{Binary, BinaryOp, Group, Kind, Matching, Node};
