@@ -51,6 +51,10 @@ pub fn old_by(utc: Timestamp, now: Moment) -> Option<Duration> {
     (age > OLD_AFTER).then_some(age)
 }
 
+/// Rules are judged with readings that are no older. Sampling never pauses for so long, but the
+/// machine may: after a suspend the first thing seen may be a line of the kernel log.
+const MEASURED_WITHIN: Duration = Duration::from_secs(2);
+
 /// What one step brought.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Step {
@@ -222,7 +226,7 @@ impl Policy {
         } else {
             self.counters.show(&mut self.store);
         }
-        let evaluated = self.evaluate(at, &mut step);
+        let evaluated = self.has_measured(at) && self.evaluate(at, &mut step);
         for decision in &step.decisions {
             self.counters.count_decision(decision, &mut self.store);
         }
@@ -352,6 +356,12 @@ impl Policy {
         for group in &mut self.groups {
             group.observe_outcome(outcome, &mut self.guard);
         }
+    }
+
+    /// Whether what is known of memory is of now.
+    fn has_measured(&self, at: Moment) -> bool {
+        let measured = self.sources.memory_measured();
+        measured.is_some_and(|measured| at.uptime.saturating_sub(measured) <= MEASURED_WITHIN)
     }
 
     /// Evaluates the groups that are due; returns whether any was.

@@ -21,3 +21,4 @@ mod rules_export;
 mod rules_report;
 mod rules_test;
 mod run;
+mod simulation;

@@ -426,3 +426,32 @@ groups:
     let hold = *decisions(&steps).iter().find(|hold| hold.verdict == unknown).unwrap();
     assert_eq!((hold.because[0].series.as_str(), hold.because[0].value), (FREE, Reading::Failed));
 }
+
+#[test]
+fn nothing_is_judged_by_readings_from_before_a_suspend() {
+    let mut world = World::new(
+        "
+groups:
+- name: g
+  interval: 100ms
+  rules:
+  - alert: Full
+    expr: uma_memory_free_bytes < 200
+    remedy:
+      aim: uma_memory_free_bytes > 50
+      steps: [drop_caches: {}]
+      cooldown: 0s
+",
+        Mode::Enforce,
+    );
+    world.run(Duration::from_secs(1));
+    let asleep = Duration::from_secs(3_600);
+    world.at.uptime += asleep;
+    world.at.utc += asleep;
+    // The machine says first that it is awake; memory is read some milliseconds later.
+    let step = world.policy.step(world.at, &[record(7, 0, "PM: suspend exit")]);
+    assert_eq!(step.decisions, Vec::new());
+    assert_eq!(step.alerts, Vec::new());
+    let steps = world.run(Duration::from_secs(1));
+    assert!(acts(&steps).is_empty(), "the aim was met all the time");
+}

@@ -1,0 +1,512 @@
+//! The checker against journals of decisions that must never be: each one breaks one rail.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use umawarden::model::{
+    Action, AlertChange, AlertState, Assessment, Decision, DecisionId, Evidence, HoldReason, Mode,
+    Moment, Observation, OperatorCommand, OperatorOrder, Outcome, OutcomeResult, Pause, Reading,
+    Readings, RuleId, RuleSelector, Schema, SeriesKey, Source, Verdict,
+};
+use umawarden::policy::guard::{
+    BreakerLimit, Glob, GuardRails, MaintenanceWindow, Protected, WrittenWindow,
+};
+use umawarden::policy::rule::AtMost;
+use umawarden::policy::{Answer, Doubt, Step};
+
+use super::checker::{Checker, Clock, Violation};
+use super::process::Loaded;
+
+const RULES: &str = "
+groups:
+- name: g
+  interval: 1s
+  rules:
+  - alert: Full
+    expr: uma_memory_free_bytes < 100
+    for: 1s
+    remedy:
+      aim: uma_memory_free_bytes > 50
+      steps:
+      - drop_caches: {}
+      - compact_memory: {}
+      - reclaim: {cgroup: /system.slice/database.service, bytes: 1GiB}
+      cooldown: 10s
+      at_most: {times: 3, per: 1h}
+  - alert: Other
+    expr: uma_memory_free_bytes < 100
+    remedy:
+      steps: [drop_caches: {}]
+      cooldown: 0s
+      at_most: {times: 100, per: 1h}
+  - alert: Asking
+    expr: uma_memory_free_bytes < 100
+    remedy:
+      steps: [drop_caches: {}]
+      cooldown: 0s
+      require_approval: true
+      inhibited_by: [Never]
+  - alert: Never
+    expr: uma_memory_free_bytes < 0
+";
+
+/// A checker and what is needed to tell it a story.
+struct Story {
+    checker: Checker,
+    clock: Clock,
+    loaded: Loaded,
+    next: u64,
+    seen: Vec<Observation>,
+    step: Step,
+}
+
+fn rule(alert: &str) -> RuleId {
+    RuleId { group: Arc::from("g"), alert: Arc::from(alert) }
+}
+
+fn pages() -> Action {
+    Action::DropCaches { what: umawarden::model::CacheKind::PageCache, sync: false }
+}
+
+impl Story {
+    fn new(rails: GuardRails) -> Self {
+        let utc = Timestamp::from_second(1_790_000_000).unwrap();
+        let at = Moment { uptime: Duration::from_secs(5_000), utc };
+        let loaded = Loaded::new(Mode::Enforce, &[("r.yaml", RULES.to_owned())], rails);
+        let mut story = Self {
+            checker: Checker::default(),
+            clock: Clock { now: Duration::from_secs(9_000), boot: 1, at },
+            loaded,
+            next: 1,
+            seen: Vec::new(),
+            step: Step::default(),
+        };
+        story.start();
+        story
+    }
+
+    /// A process starts, knows the past, and all rules but one fire.
+    fn start(&mut self) {
+        self.checker.begin(Mode::Enforce, &self.loaded.rules);
+        self.seen.push(Observation::Past(Box::default()));
+        for alert in ["Full", "Other", "Asking"] {
+            self.change(alert, AlertState::Inactive, AlertState::Pending);
+        }
+        self.tell().unwrap();
+        self.pass(1);
+        for alert in ["Full", "Other", "Asking"] {
+            self.change(alert, AlertState::Pending, AlertState::Firing);
+            self.hold(alert, HoldReason::Unknown);
+        }
+        self.tell().unwrap();
+        self.pass(1);
+    }
+
+    fn pass(&mut self, seconds: u64) {
+        let time = Duration::from_secs(seconds);
+        self.clock.now += time;
+        self.clock.at.uptime += time;
+        self.clock.at.utc += time;
+    }
+
+    fn reboot(&mut self) {
+        self.clock.boot += 1;
+        self.clock.at.uptime = Duration::from_secs(20);
+        self.pass(10);
+    }
+
+    fn change(&mut self, alert: &str, from: AlertState, to: AlertState) {
+        self.step.alerts.push(AlertChange {
+            at: self.clock.at,
+            rule: rule(alert),
+            labels: [(Arc::from("alertname"), Arc::from(alert))].into(),
+            from,
+            to,
+            value: Reading::Value(40.0),
+            annotations: [].into(),
+        });
+    }
+
+    fn decide(&mut self, alert: &str, verdict: Verdict, step: usize) -> &mut Decision {
+        let mut actions = vec![pages(), Action::CompactMemory];
+        let cgroup = "/system.slice/database.service".to_owned();
+        actions.push(Action::Reclaim { cgroup, bytes: 1 << 30 });
+        let action = actions.swap_remove(step);
+        let evidence =
+            Evidence { series: "uma_memory_free_bytes".to_owned(), value: Reading::Value(40.0) };
+        let id = DecisionId(self.next);
+        self.next += 1;
+        self.step.decisions.push(Decision {
+            id,
+            at: self.clock.at,
+            rule: rule(alert),
+            mode: Mode::Enforce,
+            verdict,
+            step,
+            target: action.target(),
+            action,
+            approved: None,
+            because: vec![evidence],
+        });
+        self.step.decisions.last_mut().unwrap()
+    }
+
+    fn act(&mut self, alert: &str, step: usize) -> &mut Decision {
+        self.decide(alert, Verdict::Act, step)
+    }
+
+    fn hold(&mut self, alert: &str, reason: HoldReason) -> DecisionId {
+        self.decide(alert, Verdict::Hold(reason), 0).id
+    }
+
+    /// The checker hears all that was said since.
+    fn tell(&mut self) -> Result<(), Violation> {
+        let (seen, step) = (std::mem::take(&mut self.seen), std::mem::take(&mut self.step));
+        self.checker.step(&self.clock, &seen, &step)
+    }
+
+    /// The last act ends, and has met its aim or not.
+    fn end(&mut self, aim_met: bool) {
+        let decision = DecisionId(self.next - 1);
+        self.pass(1);
+        self.seen.push(Observation::Outcome(Outcome {
+            decision,
+            action: "drop_caches".to_owned(),
+            result: OutcomeResult::Done,
+            ended: self.clock.at,
+            took: Duration::ZERO,
+        }));
+        let (at, aim_met) = (self.clock.at, Some(aim_met));
+        self.step.assessments.push(Assessment {
+            decision,
+            at,
+            aim_met,
+            before: Vec::new(),
+            after: Vec::new(),
+        });
+        self.tell().unwrap();
+    }
+
+    fn order(&mut self, order: OperatorOrder) {
+        let (author, comment) = ("a".to_owned(), String::new());
+        let command = OperatorCommand { at: self.clock.at, author, comment, order };
+        self.seen.push(Observation::Operator(command.clone()));
+        self.step.answers.push(Answer { command, refused: None });
+    }
+
+    fn until(&self) -> Timestamp {
+        self.clock.at.utc + SignedDuration::from_secs(100)
+    }
+
+    #[track_caller]
+    fn breaks(&mut self, invariant: &str) {
+        let found = self.tell().expect_err("the checker has seen nothing");
+        assert_eq!(found.invariant, invariant, "{}", found.what);
+    }
+}
+
+fn story() -> Story {
+    Story::new(GuardRails::default())
+}
+
+#[test]
+fn a_round_as_it_should_be_breaks_nothing() {
+    let mut story = story();
+    story.act("Full", 0);
+    story.tell().unwrap();
+    story.end(false);
+    story.act("Full", 1);
+    story.tell().unwrap();
+    story.end(true);
+    story.pass(10);
+    story.act("Full", 0);
+    story.tell().unwrap();
+}
+
+#[test]
+fn one_act_more_than_the_budget_is_seen_over_restarts_and_reboots() {
+    for between in [
+        |_: &mut Story| {},
+        Story::start,
+        |story: &mut Story| {
+            story.reboot();
+            story.start();
+        },
+    ] {
+        let mut story = story();
+        for _ in 0..3 {
+            story.act("Full", 0);
+            story.tell().unwrap();
+            story.end(true);
+            story.pass(60);
+        }
+        between(&mut story);
+        story.act("Full", 0);
+        story.breaks("never more than at_most in any window");
+    }
+}
+
+#[test]
+fn an_act_after_the_budgets_window_breaks_nothing_and_one_a_second_before_does() {
+    for (seconds, is_fine) in [(3_600, true), (3_599, false)] {
+        let mut story = story();
+        for _ in 0..2 {
+            story.act("Full", 0);
+            story.tell().unwrap();
+            story.end(true);
+            story.pass(10);
+        }
+        story.act("Full", 0);
+        story.tell().unwrap();
+        story.end(true);
+        story.pass(seconds - 1 - 22);
+        story.act("Full", 0);
+        assert_eq!(story.tell().is_ok(), is_fine, "{seconds}");
+    }
+}
+
+#[test]
+fn the_budget_of_all_remedies_together_is_counted() {
+    let budget = Some(AtMost { times: 1, per: Duration::from_secs(100) });
+    let mut story = Story::new(GuardRails { budget, ..GuardRails::default() });
+    story.act("Full", 0);
+    story.tell().unwrap();
+    story.end(true);
+    story.act("Other", 0);
+    story.breaks("never more than the budget of all in any window");
+}
+
+#[test]
+fn an_act_within_the_cooldown_is_seen_after_a_restart_too() {
+    for between in [|_: &mut Story| {}, Story::start] {
+        let mut story = story();
+        story.act("Full", 0);
+        story.tell().unwrap();
+        story.end(true);
+        story.pass(5);
+        between(&mut story);
+        story.act("Full", 0);
+        story.breaks("a remedy rests between rounds");
+    }
+}
+
+#[test]
+fn two_actions_at_once_are_seen() {
+    let mut story = story();
+    story.act("Full", 0);
+    story.act("Other", 0);
+    story.breaks("never two actions at once");
+}
+
+#[test]
+fn an_act_before_the_outcome_of_the_last_is_seen() {
+    let mut story = story();
+    story.act("Full", 0);
+    story.tell().unwrap();
+    story.pass(60);
+    story.act("Full", 1);
+    story.breaks("each outcome is awaited");
+}
+
+#[test]
+fn a_next_step_after_a_met_aim_is_seen() {
+    let mut story = story();
+    story.act("Full", 0);
+    story.tell().unwrap();
+    story.end(true);
+    story.act("Full", 1);
+    story.breaks("a next step follows a missed aim");
+}
+
+#[test]
+fn an_act_without_evidence_is_seen() {
+    let mut story = story();
+    story.act("Full", 0).because.clear();
+    story.breaks("nothing is done without evidence");
+}
+
+#[test]
+fn an_act_of_a_rule_that_does_not_fire_is_seen() {
+    let mut story = story();
+    story.change("Full", AlertState::Firing, AlertState::Inactive);
+    story.act("Full", 0);
+    story.breaks("nothing is done without evidence");
+}
+
+#[test]
+fn an_act_in_another_mode_is_seen() {
+    let mut story = story();
+    story.act("Full", 0).mode = Mode::Observe;
+    story.breaks("the mode is obeyed");
+}
+
+#[test]
+fn an_act_whose_aim_is_met_is_seen() {
+    let mut story = story();
+    story.act("Full", 0).because[0].value = Reading::Value(60.0);
+    story.breaks("what has met its aim is left alone");
+}
+
+#[test]
+fn an_action_that_no_step_names_is_seen() {
+    let mut story = story();
+    story.act("Full", 0).action = Action::CompactMemory;
+    story.breaks("a decision is a step of its remedy");
+}
+
+#[test]
+fn an_action_on_what_is_protected_is_seen() {
+    let units = vec![Glob::try_from("data*.service".to_owned()).unwrap()];
+    let protect = Protected { units, ..Protected::default() };
+    let mut story = Story::new(GuardRails { protect, ..GuardRails::default() });
+    for step in 0..2 {
+        story.act("Full", step);
+        story.tell().unwrap();
+        story.end(false);
+    }
+    story.act("Full", 2);
+    story.breaks("what is protected is left alone");
+}
+
+#[test]
+fn an_act_while_its_source_has_failed_is_seen() {
+    let mut story = story();
+    let schema = Schema { series: vec![SeriesKey::new("uma_memory_free_bytes", &[])] };
+    story.seen.push(Observation::Readings(Readings {
+        source: Source::Meminfo,
+        schema: Arc::new(schema),
+        values: vec![Reading::Failed],
+        took: Duration::ZERO,
+        error: Some(Arc::from("gone")),
+    }));
+    story.act("Full", 0);
+    story.breaks("what is unknown neither advances nor resolves");
+}
+
+#[test]
+fn an_alert_that_ends_while_its_rule_is_unknown_is_seen() {
+    let mut story = story();
+    story.step.doubts.push(Doubt { rule: rule("Full"), reasons: vec!["blind".to_owned()] });
+    story.change("Full", AlertState::Firing, AlertState::Inactive);
+    story.breaks("what is unknown neither advances nor resolves");
+}
+
+#[test]
+fn an_alert_that_fires_too_early_is_seen() {
+    let mut story = story();
+    story.change("Full", AlertState::Firing, AlertState::Inactive);
+    story.tell().unwrap();
+    story.change("Full", AlertState::Inactive, AlertState::Pending);
+    story.change("Full", AlertState::Pending, AlertState::Firing);
+    story.breaks("a condition must hold for a while");
+}
+
+#[test]
+fn a_firing_rule_without_a_word_is_seen() {
+    let mut story = story();
+    story.change("Full", AlertState::Firing, AlertState::Inactive);
+    story.tell().unwrap();
+    story.pass(100);
+    story.change("Full", AlertState::Inactive, AlertState::Pending);
+    story.tell().unwrap();
+    story.pass(1);
+    story.change("Full", AlertState::Pending, AlertState::Firing);
+    story.breaks("every firing rule acts or says why not");
+}
+
+#[test]
+fn an_act_while_paused_silenced_or_not_yet_restored_is_seen() {
+    let mut paused = story();
+    let (author, comment) = ("a".to_owned(), String::new());
+    paused.seen.push(Observation::Pause(Some(Pause { author, comment, since: None })));
+    paused.act("Full", 0);
+    paused.breaks("nothing is done while paused");
+
+    let mut silenced = story();
+    let until = silenced.until();
+    silenced.order(OperatorOrder::Silence { id: 1, rules: RuleSelector::All, until });
+    silenced.tell().unwrap();
+    silenced.start();
+    silenced.act("Full", 0);
+    silenced.breaks("nothing is done while silenced");
+
+    let mut unrestored = story();
+    unrestored.checker.begin(Mode::Enforce, &unrestored.loaded.rules);
+    unrestored.change("Other", AlertState::Inactive, AlertState::Pending);
+    unrestored.change("Other", AlertState::Pending, AlertState::Firing);
+    unrestored.act("Other", 0);
+    unrestored.breaks("nothing is done before the past is known");
+}
+
+#[test]
+fn an_approval_that_was_not_given_or_was_used_is_seen() {
+    let mut story = story();
+    let asked = story.hold("Asking", HoldReason::Approval);
+    story.tell().unwrap();
+    story.act("Asking", 0).approved = Some(asked);
+    story.breaks("nothing is done without a yes to that");
+
+    let mut story = self::story();
+    let asked = story.hold("Asking", HoldReason::Approval);
+    story.tell().unwrap();
+    let until = story.until();
+    story.order(OperatorOrder::Approve { decision: asked, until });
+    story.act("Asking", 0).approved = Some(asked);
+    story.tell().unwrap();
+    story.end(true);
+    story.act("Asking", 0).approved = Some(asked);
+    story.breaks("an approval is used once");
+
+    let mut story = self::story();
+    story.act("Asking", 0);
+    story.breaks("nothing is done unasked");
+}
+
+#[test]
+fn an_act_against_a_window_an_inhibitor_or_a_breaker_is_seen() {
+    let always = WrittenWindow {
+        name: Arc::from("always"),
+        days: BTreeSet::new(),
+        from: 0,
+        to: 0,
+        time_zone: "UTC".to_owned(),
+    };
+    let mut closed = Story::new(GuardRails {
+        maintenance_windows: vec![MaintenanceWindow::try_from(always).unwrap()],
+        never_in: vec![Arc::from("always")],
+        ..GuardRails::default()
+    });
+    closed.act("Full", 0);
+    closed.breaks("maintenance windows are kept");
+
+    let mut inhibited = story();
+    inhibited.step.doubts.push(Doubt { rule: rule("Never"), reasons: vec!["blind".to_owned()] });
+    inhibited.act("Asking", 0);
+    inhibited.breaks("what is inhibited is left alone");
+
+    let breaker = Some(BreakerLimit { misses: 2, reset_after: None });
+    let mut stopped = Story::new(GuardRails { breaker, ..GuardRails::default() });
+    for _ in 0..2 {
+        stopped.act("Other", 0);
+        stopped.tell().unwrap();
+        stopped.end(false);
+    }
+    stopped.act("Other", 0);
+    stopped.breaks("what does not help is stopped");
+}
+
+#[test]
+fn a_number_that_is_given_twice_and_a_hold_without_its_reason_are_seen() {
+    let mut story = story();
+    story.next -= 1;
+    story.hold("Full", HoldReason::Unknown);
+    story.breaks("no number is given twice");
+
+    for reason in [HoldReason::Busy, HoldReason::Cooldown, HoldReason::Paused] {
+        let mut story = self::story();
+        story.hold("Full", reason);
+        story.breaks("a hold names its reason");
+    }
+}

@@ -1,0 +1,214 @@
+//! What must hold whenever something is done.
+
+use std::time::Duration;
+
+use umawarden::model::{Action, Decision, DecisionId, Mode, Moment, RuleId};
+use umawarden::policy::rule::{Query, Remedy};
+
+use super::{Checker, Clock, Course, LOST_AFTER, Violation, Watched, broken, reads};
+
+/// Something that was done.
+pub struct Acted {
+    pub id: DecisionId,
+    pub rule: RuleId,
+    pub mode: Mode,
+    pub step: usize,
+    pub is_notice: bool,
+    pub aim_met: Option<bool>,
+    /// A person has let the remedy try again since.
+    pub is_forgiven: bool,
+    now: Duration,
+    boot: u32,
+    at: Moment,
+    /// How long ago it was, and when on the uptime clock that was found.
+    dated: Option<(Duration, Duration)>,
+}
+
+impl Acted {
+    /// How long ago: exactly within a boot, and as it was dated over a reboot.
+    pub fn ago(&self, clock: &Clock) -> Duration {
+        if self.boot == clock.boot {
+            return clock.at.uptime.saturating_sub(self.at.uptime);
+        }
+        let (ago, since) = self.dated.unwrap_or_default();
+        ago + clock.at.uptime.saturating_sub(since)
+    }
+
+    /// A process looks back over a reboot. Nobody can know better than the wall clock says then, so
+    /// whatever it says is as good as the truth.
+    pub fn date(&mut self, clock: &Clock) {
+        let told = clock.at.utc.duration_since(self.at.utc);
+        let told = Duration::try_from(told).unwrap_or_default();
+        self.dated = Some((told.max(clock.now - self.now), clock.at.uptime));
+    }
+}
+
+impl Checker {
+    pub(super) fn act(&mut self, clock: &Clock, decision: &Decision) -> Result<(), Violation> {
+        self.known_enough(&decision.rule, clock)?;
+        let Some(watched) = self.rules.get(&decision.rule) else { return Ok(()) };
+        let Some(remedy) = &watched.rule.remedy else {
+            return broken("only a remedy acts", format!("{decision:?}"));
+        };
+        if decision.because.is_empty() || !watched.is_firing() {
+            return broken("nothing is done without evidence", format!("{decision:?}"));
+        }
+        if decision.mode != watched.rule.mode.unwrap_or(self.mode) {
+            return broken("the mode is obeyed", format!("{decision:?}"));
+        }
+        if !is_step(remedy, decision) {
+            return broken("a decision is a step of its remedy", format!("{decision:?}"));
+        }
+        if let Some(aim) = &remedy.aim {
+            if is_met(aim, decision) {
+                return broken("what has met its aim is left alone", format!("{decision:?}"));
+            }
+            if let Some(source) = reads::sources(aim).intersection(&self.failed).next() {
+                let what = format!("its aim needs {source:?}: {decision:?}");
+                return broken("nothing is done in the dark", what);
+            }
+        }
+        self.within_limits(clock, decision, remedy)?;
+        course_allows(clock, decision, watched)?;
+        self.rested(clock, decision, watched)?;
+        self.rails_allow(clock, decision, watched, remedy)?;
+        let needs_approval = remedy.rails.approval.is_some();
+        self.people.allow(clock, decision, needs_approval)?;
+        self.fly(clock, decision)?;
+        self.remember(clock, decision);
+        Ok(())
+    }
+
+    fn within_limits(
+        &self,
+        clock: &Clock,
+        decision: &Decision,
+        remedy: &Remedy,
+    ) -> Result<(), Violation> {
+        if let Some(at_most) = remedy.at_most {
+            let lately = self.acts_of(decision).filter(|act| act.ago(clock) < at_most.per);
+            let ids: Vec<_> = lately.map(|act| (act.id.0, act.ago(clock))).collect();
+            if ids.len() >= at_most.times as usize {
+                let what = format!("{at_most:?} after {ids:?}: {decision:?}");
+                return broken("never more than at_most in any window", what);
+            }
+        }
+        let Some(budget) = self.rails.budget.filter(|_| !decision.action.is_notice()) else {
+            return Ok(());
+        };
+        let counts = |act: &&Acted| act.mode == decision.mode && !act.is_notice;
+        let all = self.acts.iter().filter(counts);
+        let ids: Vec<_> =
+            all.filter(|act| act.ago(clock) < budget.per).map(|act| act.id.0).collect();
+        if ids.len() >= budget.times as usize {
+            let what = format!("{budget:?} after {ids:?}: {decision:?}");
+            return broken("never more than the budget of all in any window", what);
+        }
+        Ok(())
+    }
+
+    fn rested(
+        &self,
+        clock: &Clock,
+        decision: &Decision,
+        watched: &Watched,
+    ) -> Result<(), Violation> {
+        if decision.step > 0 {
+            return Ok(());
+        }
+        let since_act = self.acts_of(decision).map(|act| act.ago(clock)).min();
+        let since_round = match watched.course(decision.mode) {
+            Course::Judged { at, .. } | Course::Skipped { at } => {
+                Some(clock.at.uptime.saturating_sub(at))
+            }
+            _ => None,
+        };
+        for ago in [since_act, since_round].into_iter().flatten() {
+            if ago < watched.cooldown {
+                let what = format!("{ago:?} < {:?}: {decision:?}", watched.cooldown);
+                return broken("a remedy rests between rounds", what);
+            }
+        }
+        Ok(())
+    }
+
+    fn fly(&mut self, clock: &Clock, decision: &Decision) -> Result<(), Violation> {
+        if decision.action.is_notice() {
+            return Ok(());
+        }
+        let now = clock.at.uptime;
+        if let Some((id, since)) = self.flights.get(&decision.mode)
+            && now.saturating_sub(*since) < LOST_AFTER
+        {
+            let what = format!("{id} is under way since {since:?}: {decision:?}");
+            return broken("never two actions at once", what);
+        }
+        self.flights.insert(decision.mode, (decision.id, now));
+        Ok(())
+    }
+
+    fn remember(&mut self, clock: &Clock, decision: &Decision) {
+        self.acts.push(Acted {
+            id: decision.id,
+            rule: decision.rule.clone(),
+            mode: decision.mode,
+            step: decision.step,
+            is_notice: decision.action.is_notice(),
+            aim_met: None,
+            is_forgiven: false,
+            now: clock.now,
+            boot: clock.boot,
+            at: clock.at,
+            dated: None,
+        });
+        if let Some(watched) = self.rules.get_mut(&decision.rule) {
+            let (id, step, since) = (decision.id, decision.step, clock.at.uptime);
+            watched.set_course(decision.mode, Course::Acting { id, step, since });
+            watched.cooldown = super::cooldown(&watched.rule);
+        }
+    }
+
+    /// What the same rule did in the same mode.
+    pub(super) fn acts_of(&self, decision: &Decision) -> impl Iterator<Item = &Acted> {
+        let same = |act: &&Acted| act.rule == decision.rule && act.mode == decision.mode;
+        self.acts.iter().filter(same)
+    }
+}
+
+/// After each act its outcome is awaited, and a next step follows only what has missed its aim.
+fn course_allows(clock: &Clock, decision: &Decision, watched: &Watched) -> Result<(), Violation> {
+    let now = clock.at.uptime;
+    let course = watched.course(decision.mode);
+    match course {
+        Course::Acting { since, .. } if now.saturating_sub(since) < LOST_AFTER => {
+            return broken("each outcome is awaited", format!("{decision:?}"));
+        }
+        Course::Ended { .. } => return broken("each act is judged", format!("{decision:?}")),
+        _ => {}
+    }
+    let missed = match course {
+        Course::Judged { step, aim_met: Some(false), .. } => Some(step + 1),
+        _ => None,
+    };
+    if decision.step > 0 && missed != Some(decision.step) {
+        let what = format!("{course:?}: {decision:?}");
+        return broken("a next step follows a missed aim", what);
+    }
+    Ok(())
+}
+
+fn is_step(remedy: &Remedy, decision: &Decision) -> bool {
+    match (remedy.steps.get(decision.step), &decision.action) {
+        (Some(Action::Notify { .. }), Action::Notify { .. }) => true,
+        (Some(step), action) => step == action,
+        (None, _) => false,
+    }
+}
+
+/// Whether an aim of the form `series > number` is met by the evidence itself.
+fn is_met(aim: &Query, decision: &Decision) -> bool {
+    let Some((series, number)) = aim.text.split_once(" > ") else { return false };
+    let Ok(number) = number.parse::<f64>() else { return false };
+    let evidence = decision.because.iter().find(|evidence| evidence.series == series);
+    evidence.and_then(|evidence| evidence.value.value()).is_some_and(|value| value > number)
+}

@@ -1,0 +1,90 @@
+//! What must hold of alerts, and of rules that cannot be judged.
+
+use umawarden::model::{AlertChange, AlertState, RuleId, Source};
+
+use super::{Checker, Clock, Course, HELD_BEFORE, LOST_AFTER, Violation, broken};
+
+impl Checker {
+    /// A rule about which nothing is known neither advances nor resolves.
+    pub(super) fn known_enough(&self, rule: &RuleId, clock: &Clock) -> Result<(), Violation> {
+        let Some(watched) = self.rules.get(rule) else { return Ok(()) };
+        let failed: Vec<&Source> = watched.reads.intersection(&self.failed).collect();
+        if watched.is_unknown || !failed.is_empty() {
+            let what = format!("{rule} at {:?}, which reads {failed:?}", clock.at.uptime);
+            return broken("what is unknown neither advances nor resolves", what);
+        }
+        Ok(())
+    }
+
+    /// An alert goes from state to state as it may.
+    pub(super) fn change(&mut self, clock: &Clock, change: &AlertChange) -> Result<(), Violation> {
+        const INVARIANT: &str = "alerts go from inactive to pending to firing";
+        let Some(watched) = self.rules.get_mut(&change.rule) else {
+            return broken("only loaded rules speak", change.rule.to_string());
+        };
+        let now = clock.at.uptime;
+        let known = watched.alerts.get(&change.labels).copied();
+        let (from, since) = known.unwrap_or((AlertState::Inactive, now));
+        if change.from != from {
+            return broken(INVARIANT, format!("it was {from:?}: {change:?}"));
+        }
+        match (change.from, change.to) {
+            (AlertState::Inactive, AlertState::Pending) => {
+                watched.alerts.insert(change.labels.clone(), (AlertState::Pending, now));
+            }
+            (AlertState::Pending, AlertState::Firing) => {
+                if now.saturating_sub(since) < watched.rule.hold_for {
+                    return broken("a condition must hold for a while", format!("{change:?}"));
+                }
+                watched.alerts.insert(change.labels.clone(), (AlertState::Firing, now));
+            }
+            (AlertState::Inactive, AlertState::Firing) if watched.rule.hold_for.is_zero() => {
+                watched.alerts.insert(change.labels.clone(), (AlertState::Firing, now));
+            }
+            (AlertState::Pending | AlertState::Firing, AlertState::Inactive) => {
+                watched.alerts.remove(&change.labels);
+            }
+            _ => return broken(INVARIANT, format!("{change:?}")),
+        }
+        Ok(())
+    }
+
+    pub(super) fn note_firing(&mut self, clock: &Clock) {
+        for watched in self.rules.values_mut() {
+            if !watched.is_firing() {
+                watched.firing_since = None;
+            } else if watched.firing_since.is_none() {
+                watched.firing_since = Some(clock.at.uptime);
+            }
+        }
+    }
+
+    /// A rule that fires has acted and is waiting for what comes of it, or has said why not.
+    pub(super) fn every_firing_rule_has_answered(&self, clock: &Clock) -> Result<(), Violation> {
+        for (id, watched) in &self.rules {
+            let (Some(since), Some(remedy)) = (watched.firing_since, &watched.rule.remedy) else {
+                continue;
+            };
+            let mode = watched.rule.mode.unwrap_or(self.mode);
+            let is_awaited = match watched.course(mode) {
+                Course::Acting { since, .. } => {
+                    clock.at.uptime - since < LOST_AFTER + watched.patience()
+                }
+                Course::Ended { .. } => true,
+                Course::Idle | Course::Judged { .. } | Course::Skipped { .. } => false,
+            };
+            let earliest = since.saturating_sub(HELD_BEFORE);
+            let has_said = watched.decided.is_some_and(|decided| decided >= earliest);
+            let has_asked = remedy.rails.approval.is_some_and(|expires| {
+                self.people.are_asked(clock, id, mode, expires + watched.patience())
+            });
+            let ago = watched.switched.map(|at| clock.at.uptime - at);
+            let has_switched = ago.is_some_and(|ago| ago < watched.patience());
+            if !is_awaited && !has_said && !has_asked && !has_switched {
+                let what = format!("{id} fires since {since:?}, last word {:?}", watched.decided);
+                return broken("every firing rule acts or says why not", what);
+            }
+        }
+        Ok(())
+    }
+}

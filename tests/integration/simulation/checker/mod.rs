@@ -1,0 +1,333 @@
+//! What must hold whatever happens, told from the outside: what the policy saw and said, and the
+//! rules as they were read. It shares no code with what it checks.
+
+mod acts;
+mod alerts;
+mod orders;
+mod rails;
+mod reads;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use umawarden::model::{
+    AlertChange, AlertState, Assessment, Decision, DecisionId, HoldReason, Mode, Moment,
+    Observation, Outcome, OutcomeResult, Reading, RuleId, Source, Verdict,
+};
+use umawarden::policy::Step;
+use umawarden::policy::guard::GuardRails;
+use umawarden::policy::rule::{Rule, RuleSet};
+
+use self::acts::Acted;
+use self::orders::People;
+
+/// An outcome that has not come after this will not come.
+const LOST_AFTER: Duration = Duration::from_secs(900);
+
+/// A rule that holds back may have said so this long before it began to fire again.
+const HELD_BEFORE: Duration = Duration::from_secs(60);
+
+/// A rule is evaluated a little after it is due, with the next sample.
+const LATE: Duration = Duration::from_secs(2);
+
+/// Something that must never be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    pub invariant: &'static str,
+    pub what: String,
+}
+
+fn broken<T>(invariant: &'static str, what: String) -> Result<T, Violation> {
+    Err(Violation { invariant, what })
+}
+
+/// What time it is, by every clock there is.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    /// Since the run began; what no process can know.
+    pub now: Duration,
+    /// Which boot it is.
+    pub boot: u32,
+    pub at: Moment,
+}
+
+#[derive(Default)]
+pub struct Checker {
+    mode: Mode,
+    rules: BTreeMap<RuleId, Watched>,
+    acts: Vec<Acted>,
+    ids: BTreeSet<DecisionId>,
+    /// In each mode the action that is under way, and since when.
+    flights: BTreeMap<Mode, (DecisionId, Duration)>,
+    /// Sources of which nothing could be read the last time.
+    failed: BTreeSet<Source>,
+    rails: GuardRails,
+    knows_past: bool,
+    people: People,
+}
+
+type Labels = BTreeMap<Arc<str>, Arc<str>>;
+
+/// What is known of a rule in this life of the process.
+struct Watched {
+    rule: Rule,
+    /// Time between its evaluations.
+    interval: Duration,
+    reads: BTreeSet<Source>,
+    alerts: BTreeMap<Labels, (AlertState, Duration)>,
+    is_unknown: bool,
+    firing_since: Option<Duration>,
+    decided: Option<Duration>,
+    /// Its mode has changed then.
+    switched: Option<Duration>,
+    /// One for each mode.
+    courses: [(Course, Mode); 2],
+    /// The least that `cooldown` was since the last act.
+    cooldown: Duration,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Course {
+    Idle,
+    Acting { id: DecisionId, step: usize, since: Duration },
+    Ended { id: DecisionId, step: usize },
+    Judged { step: usize, aim_met: Option<bool>, at: Duration },
+    Skipped { at: Duration },
+}
+
+impl Watched {
+    fn new(rule: &Rule, interval: Duration) -> Self {
+        Self {
+            rule: rule.clone(),
+            interval,
+            reads: reads::sources(&rule.expr),
+            alerts: BTreeMap::new(),
+            is_unknown: false,
+            firing_since: None,
+            decided: None,
+            switched: None,
+            courses: [Mode::Observe, Mode::Enforce].map(|mode| (Course::Idle, mode)),
+            cooldown: cooldown(rule),
+        }
+    }
+
+    /// How long it takes until it is evaluated.
+    fn patience(&self) -> Duration {
+        self.interval * 2 + LATE
+    }
+
+    fn course(&self, mode: Mode) -> Course {
+        let [(observing, _), (enforcing, _)] = self.courses;
+        if mode == Mode::Observe { observing } else { enforcing }
+    }
+
+    fn set_course(&mut self, mode: Mode, course: Course) {
+        self.courses[usize::from(mode == Mode::Enforce)].0 = course;
+    }
+
+    fn is_firing(&self) -> bool {
+        self.alerts.values().any(|(state, _)| *state == AlertState::Firing)
+    }
+}
+
+fn watched(rules: &RuleSet) -> impl Iterator<Item = Watched> {
+    rules
+        .groups
+        .iter()
+        .flat_map(|group| group.rules.iter().map(|rule| Watched::new(rule, group.interval)))
+}
+
+fn cooldown(rule: &Rule) -> Duration {
+    rule.remedy.as_ref().map_or(Duration::ZERO, |remedy| remedy.cooldown)
+}
+
+impl Checker {
+    /// Nobody will remember these decisions, nor what those acts came to: they have done nothing
+    /// that counts.
+    pub fn forget(&mut self, decisions: &BTreeSet<DecisionId>, judgements: &BTreeSet<DecisionId>) {
+        self.acts.retain(|act| !decisions.contains(&act.id));
+        self.ids.retain(|id| !decisions.contains(id));
+        for act in self.acts.iter_mut().filter(|act| judgements.contains(&act.id)) {
+            act.aim_met = None;
+        }
+        self.people.forget(decisions);
+    }
+
+    /// A process starts.
+    pub fn begin(&mut self, mode: Mode, rules: &RuleSet) {
+        self.mode = mode;
+        self.flights.clear();
+        self.failed.clear();
+        self.rails = rules.guard_rails.clone();
+        self.knows_past = false;
+        self.people.pause(false);
+        self.rules = watched(rules).map(|rule| (rule.rule.id.clone(), rule)).collect();
+    }
+
+    /// Other rules are in force, and these alerts have ended with the old ones.
+    pub fn reload(
+        &mut self,
+        clock: &Clock,
+        mode: Mode,
+        rules: &RuleSet,
+        ended: &[AlertChange],
+    ) -> Result<(), Violation> {
+        let at = clock.at.uptime;
+        for change in ended {
+            self.change(clock, change)?;
+        }
+        let before = std::mem::replace(&mut self.mode, mode);
+        self.rails = rules.guard_rails.clone();
+        let mut old = std::mem::take(&mut self.rules);
+        for mut watched in watched(rules) {
+            let interval = watched.interval;
+            if let Some(known) = old.remove(&watched.rule.id) {
+                // The round of a rule that has changed is over; its rest is not.
+                watched.courses = known.courses.map(|(course, mode)| match course {
+                    Course::Acting { .. } | Course::Ended { .. } => (Course::Skipped { at }, mode),
+                    course => (course, mode),
+                });
+                watched.cooldown = known.cooldown.min(watched.cooldown);
+                if known.rule == watched.rule {
+                    let switched = watched.rule.mode.is_none() && before != mode;
+                    let switched = if switched { Some(at) } else { known.switched };
+                    watched = Watched { interval, switched, ..known };
+                }
+            }
+            self.rules.insert(watched.rule.id.clone(), watched);
+        }
+        Ok(())
+    }
+
+    /// The policy was told that and has said this.
+    pub fn step(
+        &mut self,
+        clock: &Clock,
+        seen: &[Observation],
+        said: &Step,
+    ) -> Result<(), Violation> {
+        for seen in seen {
+            self.see(clock, seen);
+        }
+        self.people.answered(clock, &said.answers);
+        for doubt in &said.doubts {
+            match self.rules.get_mut(&doubt.rule) {
+                Some(watched) => watched.is_unknown = !doubt.reasons.is_empty(),
+                None => return broken("only loaded rules speak", doubt.rule.to_string()),
+            }
+        }
+        for change in &said.alerts {
+            self.known_enough(&change.rule, clock)?;
+            self.change(clock, change)?;
+        }
+        self.note_firing(clock);
+        for assessment in &said.assessments {
+            self.assess(clock, assessment)?;
+        }
+        for decision in &said.decisions {
+            self.decide(clock, decision)?;
+        }
+        self.every_firing_rule_has_answered(clock)
+    }
+
+    fn see(&mut self, clock: &Clock, seen: &Observation) {
+        match seen {
+            Observation::Readings(readings) => {
+                let has_failed = readings.values.iter().all(|value| *value == Reading::Failed);
+                if has_failed && !readings.values.is_empty() {
+                    self.failed.insert(readings.source);
+                } else {
+                    self.failed.remove(&readings.source);
+                }
+            }
+            Observation::Outcome(outcome) => self.hear(outcome),
+            Observation::Past(_) => {
+                self.knows_past = true;
+                self.acts.iter_mut().for_each(|act| act.date(clock));
+            }
+            Observation::Pause(pause) => self.people.pause(pause.is_some()),
+            Observation::Operator(command) => self.reset_breakers(command, clock),
+            _ => {}
+        }
+    }
+
+    fn hear(&mut self, outcome: &Outcome) {
+        self.flights.retain(|_, (id, _)| *id != outcome.decision);
+        let courses = self.rules.values_mut().flat_map(|watched| &mut watched.courses);
+        for (course, _) in courses {
+            if let Course::Acting { id, step, .. } = *course
+                && id == outcome.decision
+            {
+                *course = match outcome.result {
+                    OutcomeResult::Skipped => Course::Skipped { at: outcome.ended.uptime },
+                    _ => Course::Ended { id, step },
+                };
+            }
+        }
+    }
+
+    fn decide(&mut self, clock: &Clock, decision: &Decision) -> Result<(), Violation> {
+        if !self.ids.insert(decision.id) {
+            return broken("no number is given twice", format!("{decision:?}"));
+        }
+        if decision.at != clock.at {
+            return broken("decisions are made now", format!("{decision:?}"));
+        }
+        if !self.rules.contains_key(&decision.rule) {
+            return broken("only loaded rules speak", decision.rule.to_string());
+        }
+        match decision.verdict {
+            Verdict::Act => self.act(clock, decision)?,
+            Verdict::Hold(reason) => self.hold(reason, decision)?,
+        }
+        if let Some(watched) = self.rules.get_mut(&decision.rule) {
+            watched.decided = Some(clock.at.uptime);
+        }
+        Ok(())
+    }
+
+    /// A reason that is given must be one.
+    fn hold(&mut self, reason: HoldReason, decision: &Decision) -> Result<(), Violation> {
+        let has_acted = || self.acts.iter().any(|act| act.rule == decision.rule);
+        let is_true = match reason {
+            HoldReason::Busy => self.flights.contains_key(&decision.mode),
+            HoldReason::Cooldown | HoldReason::Budget | HoldReason::StepsExhausted => has_acted(),
+            HoldReason::GlobalBudget => self.acts.iter().any(|act| !act.is_notice),
+            HoldReason::BreakerOpen => has_acted(),
+            HoldReason::Paused => self.people.have_paused(),
+            HoldReason::JournalUnreadable => !self.knows_past,
+            HoldReason::Approval => {
+                self.people.asked(decision);
+                true
+            }
+            _ => true,
+        };
+        if reason == HoldReason::AimMet && decision.step > 0 {
+            let same = |act: &&mut Acted| act.rule == decision.rule && act.mode == decision.mode;
+            if let Some(last) = self.acts.iter_mut().rev().find(same) {
+                last.aim_met = Some(true);
+            }
+        }
+        if is_true { Ok(()) } else { broken("a hold names its reason", format!("{decision:?}")) }
+    }
+
+    fn assess(&mut self, clock: &Clock, assessment: &Assessment) -> Result<(), Violation> {
+        let at = clock.at.uptime;
+        let aim_met = assessment.aim_met;
+        let acts = self.acts.iter_mut().rev();
+        for act in acts.filter(|act| act.id == assessment.decision) {
+            act.aim_met = aim_met;
+        }
+        let courses = self.rules.values_mut().flat_map(|watched| &mut watched.courses);
+        for (course, _) in courses {
+            if let Course::Ended { id, step } = *course
+                && id == assessment.decision
+            {
+                *course = Course::Judged { step, aim_met, at };
+                return Ok(());
+            }
+        }
+        broken("only what has ended is judged, once", format!("{assessment:?}"))
+    }
+}

@@ -1,0 +1,289 @@
+//! What of a simulated process outlives it, and how much of that a crash leaves.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use umawarden::journal::Entry;
+use umawarden::model::{
+    AlertChange, Asked, Assessment, Decision, DecisionId, HoldReason, Moment, OperatorCommand,
+    Outcome, OutcomeResult, Past, PastAct, Verdict,
+};
+use umawarden::policy::guard::{PastMoment, on_this_boots_clock};
+
+use super::chance::Chance;
+
+/// What has been written but is not on disk may be so old.
+const WRITTEN_WITHIN: Duration = Duration::from_secs(1);
+
+#[derive(Default)]
+pub struct Kept {
+    entries: Vec<(Duration, Entry)>,
+    /// So many entries are on disk, come what may.
+    safe: usize,
+    down_until: Duration,
+    commands: Vec<OperatorCommand>,
+    first_of_boot: Option<(Arc<str>, DecisionId)>,
+    ends: BTreeMap<DecisionId, OutcomeResult>,
+    judged: BTreeMap<DecisionId, Option<bool>>,
+}
+
+/// What a crash has taken.
+#[derive(Default)]
+pub struct Lost {
+    pub decisions: BTreeSet<DecisionId>,
+    /// Acts of which nobody knows any more whether they met their aim.
+    pub judgements: BTreeSet<DecisionId>,
+}
+
+fn asked_for(decision: &Decision) -> Asked {
+    Asked {
+        decision: decision.id,
+        rule: decision.rule.clone(),
+        mode: decision.mode,
+        step: decision.step,
+        action: decision.action.clone(),
+        target: decision.target.clone(),
+        since: decision.at.utc,
+    }
+}
+
+impl Kept {
+    pub fn record(&mut self, now: Duration, entry: Entry) {
+        match &entry {
+            Entry::Outcome(outcome) => {
+                self.ends.insert(outcome.decision, outcome.result.clone());
+            }
+            Entry::Assessment(judged) => {
+                self.judged.insert(judged.decision, judged.aim_met);
+            }
+            _ => {}
+        }
+        self.entries.push((now, entry));
+    }
+
+    /// The disk fails until then.
+    pub fn fail(&mut self, until: Duration) {
+        self.down_until = until;
+    }
+
+    pub fn is_up(&self, now: Duration) -> bool {
+        self.down_until <= now
+    }
+
+    /// All that was recorded so far is on disk when this returns true.
+    pub fn flush(&mut self, now: Duration) -> bool {
+        if self.is_up(now) {
+            self.safe = self.entries.len();
+        }
+        self.is_up(now)
+    }
+
+    /// Loses what was not on disk yet.
+    pub fn crash(&mut self, now: Duration, chance: &mut Chance) -> Lost {
+        if self.is_up(now) {
+            let old = now.saturating_sub(WRITTEN_WITHIN);
+            let written = self.entries.partition_point(|(at, _)| *at <= old);
+            self.safe = self.safe.max(written);
+        }
+        let left = chance.whole(self.safe as u64..=self.entries.len() as u64) as usize;
+        let left = if self.is_up(now) { left } else { self.safe };
+        let mut lost = Lost::default();
+        for (_, entry) in self.entries.drain(left..) {
+            match entry {
+                Entry::Decision(decision) => {
+                    lost.decisions.insert(decision.id);
+                }
+                Entry::Outcome(outcome) => {
+                    self.ends.remove(&outcome.decision);
+                }
+                Entry::Assessment(judged) => {
+                    self.judged.remove(&judged.decision);
+                    lost.judgements.insert(judged.decision);
+                }
+                _ => {}
+            }
+        }
+        lost
+    }
+
+    /// As the daemon asks for it: where the journal cannot tell, from the time.
+    pub fn next_decision(&self, now: Duration, at: Moment) -> DecisionId {
+        if !self.is_up(now) {
+            return DecisionId(u64::try_from(at.utc_ms()).unwrap_or(0).max(1));
+        }
+        let last = self.decisions().map(|decision| decision.id.0).max();
+        DecisionId(last.unwrap_or(0) + 1)
+    }
+
+    /// What a person has ordered is on disk before it is obeyed.
+    pub fn order(&mut self, now: Duration, command: OperatorCommand) {
+        self.commands.push(command.clone());
+        self.record(now, Entry::Operator(command));
+        self.safe = self.entries.len();
+    }
+
+    /// How many orders have been given.
+    pub fn orders(&self) -> usize {
+        self.commands.len()
+    }
+
+    /// What guard rails need to know of earlier runs; `None` while the disk fails.
+    pub fn past(
+        &mut self,
+        now: Duration,
+        at: Moment,
+        boot: &Arc<str>,
+        (before, commands): (DecisionId, usize),
+    ) -> Option<Past> {
+        if !self.is_up(now) {
+            return None;
+        }
+        let (known, first_of_boot) = self.first_of_boot.get_or_insert((Arc::clone(boot), before));
+        if known != boot {
+            (*known, *first_of_boot) = (Arc::clone(boot), before);
+        }
+        let first_of_boot = (*first_of_boot).min(before);
+        let earlier = || self.decisions().filter(|decision| decision.id < before);
+        let acts: Vec<_> = earlier().filter(|decision| decision.verdict == Verdict::Act).collect();
+        let moment =
+            |act: &&Decision| PastMoment { at: act.at, is_this_boot: act.id >= first_of_boot };
+        let moments: Vec<_> = acts.iter().map(moment).collect();
+        let acts = acts.iter().zip(on_this_boots_clock(at, &moments));
+        let asked = earlier()
+            .filter(|decision| decision.verdict == Verdict::Hold(HoldReason::Approval))
+            .map(asked_for);
+        Some(Past {
+            acts: acts.map(|(act, uptime_ms)| self.past_act(act, uptime_ms)).collect(),
+            asked: asked.collect(),
+            commands: self.commands[..commands].to_vec(),
+            lost_before_ms: None,
+        })
+    }
+
+    fn past_act(&self, act: &Decision, uptime_ms: i64) -> PastAct {
+        let outcome = self.ends.get(&act.id);
+        let aim_met = self.judged.get(&act.id);
+        PastAct {
+            id: act.id,
+            rule: act.rule.clone(),
+            mode: act.mode,
+            step: act.step,
+            is_notice: act.action.is_notice(),
+            uptime_ms,
+            utc: act.at.utc,
+            has_ended: outcome.is_some_and(|result| *result != OutcomeResult::TimedOut)
+                || aim_met.is_some(),
+            aim_met: aim_met.copied().flatten(),
+            approved: act.approved,
+        }
+    }
+
+    /// Where to go on in this boot's kernel log, and the records from there on whose events are
+    /// known.
+    pub fn resume_point(&self, boot: &Arc<str>) -> Option<(u64, BTreeSet<u64>)> {
+        let of_boot = self.entries.iter().filter_map(|(_, entry)| match entry {
+            Entry::KernelLog { boot_id, events, resume_seq } if boot_id == boot => {
+                Some((events, *resume_seq))
+            }
+            _ => None,
+        });
+        let (all, resume): (Vec<_>, Vec<_>) = of_boot.unzip();
+        let resume = *resume.last()?;
+        let seqs = all.into_iter().flatten().filter_map(|event| event.seq);
+        Some((resume, seqs.filter(|seq| *seq >= resume).collect()))
+    }
+
+    /// When an event of each kind last happened in a boot.
+    pub fn last_events(&self, boot: &Arc<str>) -> BTreeMap<String, Timestamp> {
+        let mut last = BTreeMap::new();
+        for (_, entry) in &self.entries {
+            let Entry::KernelLog { boot_id, events, .. } = entry else { continue };
+            for event in events.iter().filter(|_| boot_id == boot) {
+                let known = last.entry(event.kind.kind().to_owned()).or_insert(Timestamp::MIN);
+                *known = event.utc.unwrap_or(Timestamp::MIN).max(*known);
+            }
+        }
+        last
+    }
+
+    /// The records of every kernel event of a boot.
+    pub fn event_seqs(&self, boot: &Arc<str>) -> BTreeSet<u64> {
+        let of_boot = self.entries.iter().filter_map(|(_, entry)| match entry {
+            Entry::KernelLog { boot_id, events, .. } if boot_id == boot => Some(events),
+            _ => None,
+        });
+        of_boot.flatten().filter_map(|event| event.seq).collect()
+    }
+
+    /// The last entries, short enough to look at.
+    pub fn end(&self, entries: usize) -> Vec<String> {
+        let told = self.entries.iter().rev().filter_map(|(_, entry)| match entry {
+            Entry::KernelLog { .. } => None,
+            entry => Some(short(entry)),
+        });
+        let mut told: Vec<String> = told.take(entries).collect();
+        told.reverse();
+        told
+    }
+
+    /// Every entry as JSON, a line each.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        for (_, entry) in &self.entries {
+            let (kind, json) = match entry {
+                Entry::KernelLog { boot_id, events, resume_seq } => {
+                    write!(text, "{boot_id} {resume_seq} ").unwrap();
+                    ("events", serde_json::to_string(events))
+                }
+                Entry::Decision(decision) => ("decision", serde_json::to_string(decision)),
+                Entry::Outcome(outcome) => ("outcome", serde_json::to_string(outcome)),
+                Entry::Assessment(assessment) => ("judged", serde_json::to_string(assessment)),
+                Entry::Alert(change) => ("alert", serde_json::to_string(change)),
+                Entry::Note(note) => ("note", serde_json::to_string(note)),
+                Entry::Operator(command) => ("order", serde_json::to_string(command)),
+            };
+            writeln!(text, "{kind} {}", json.unwrap()).unwrap();
+        }
+        text
+    }
+
+    fn decisions(&self) -> impl Iterator<Item = &Decision> {
+        self.entries.iter().filter_map(|(_, entry)| match entry {
+            Entry::Decision(decision) => Some(decision),
+            _ => None,
+        })
+    }
+}
+
+/// Short enough to look at.
+fn short(entry: &Entry) -> String {
+    match entry {
+        Entry::KernelLog { resume_seq, .. } => format!("kernel log up to {resume_seq}"),
+        Entry::Operator(command) => format!("{:?} order {:?}", command.at.uptime, command.order),
+        Entry::Decision(decision) => {
+            let Decision { id, at, rule, mode, verdict, step, action, because, .. } = decision;
+            let because =
+                because.iter().map(|evidence| format!("{} {:?}", evidence.series, evidence.value));
+            let because = Vec::from_iter(because).join(", ");
+            format!(
+                "{:?} decision {id} {rule} {mode:?} {verdict:?} step {step} {action}: {because}",
+                at.uptime
+            )
+        }
+        Entry::Outcome(outcome) => {
+            let Outcome { decision, result, ended, .. } = outcome;
+            format!("{:?} outcome of {decision}: {result:?}", ended.uptime)
+        }
+        Entry::Assessment(Assessment { decision, at, aim_met, .. }) => {
+            format!("{:?} judged {decision}: aim met {aim_met:?}", at.uptime)
+        }
+        Entry::Alert(AlertChange { at, rule, labels, from, to, value, .. }) => {
+            let labels: Vec<_> = labels.values().collect();
+            format!("{:?} alert {rule} {labels:?}: {from:?} to {to:?}, {value:?}", at.uptime)
+        }
+        Entry::Note(note) => format!("{:?} {}", note.at.uptime, note.text),
+    }
+}

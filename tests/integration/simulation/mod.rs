@@ -1,0 +1,22 @@
+//! Simulated machines under virtual time: whatever happens, what must hold holds.
+//!
+//! `UMAWARDEN_SIMULATION_HOURS` simulates so many hours with fresh seeds. A run that fails prints
+//! how to run it again: `UMAWARDEN_SIMULATION_SEED`, with `UMAWARDEN_SIMULATION_WITHOUT` naming
+//! what is not needed to make it fail, separated by commas.
+
+mod broken;
+mod chance;
+mod checker;
+mod disturbance;
+mod executor;
+mod journal;
+mod kernel_ring;
+mod machine;
+mod orders;
+mod process;
+mod rails;
+mod readings;
+mod recorded;
+mod rule_book;
+mod runs;
+mod world;

@@ -1,0 +1,85 @@
+//! What people order, with and without sense.
+
+use jiff::{SignedDuration, Timestamp};
+use umawarden::model::{
+    Decision, DecisionId, HoldReason, Moment, OperatorCommand, OperatorOrder, Pause, RuleId,
+    RuleSelector, Verdict,
+};
+use umawarden::policy::rule::RuleSet;
+
+use super::chance::Chance;
+
+/// People, as far as they watch what the program asks and says.
+#[derive(Default)]
+pub struct People {
+    asked: Vec<DecisionId>,
+    silences: u64,
+    pub pause: Option<Pause>,
+}
+
+impl People {
+    /// They read what the program says.
+    pub fn read(&mut self, decision: &Decision) {
+        if decision.verdict == Verdict::Hold(HoldReason::Approval) {
+            self.asked.push(decision.id);
+        }
+    }
+
+    pub fn order(
+        &mut self,
+        chance: &mut Chance,
+        at: Moment,
+        beat: std::time::Duration,
+        rules: &RuleSet,
+    ) -> OperatorCommand {
+        let until = later(at.utc, chance.until(beat * 40));
+        let order = match chance.whole(0..=9) {
+            0 | 1 => {
+                self.silences += 1;
+                let rules = select(chance, rules);
+                OperatorOrder::Silence { id: self.silences, rules, until }
+            }
+            2 => OperatorOrder::EndSilence { id: chance.whole(0..=self.silences) },
+            3 | 4 => OperatorOrder::ResetBreaker { rules: select(chance, rules) },
+            _ => OperatorOrder::Approve { decision: self.one_asked(chance), until },
+        };
+        let author = "simulated".to_owned();
+        OperatorCommand { at, author, comment: String::new(), order }
+    }
+
+    /// Mostly the last question, sometimes an older one, sometimes none.
+    fn one_asked(&self, chance: &mut Chance) -> DecisionId {
+        match self.asked.last() {
+            Some(last) if !chance.once_in(4) => *last,
+            Some(_) if !chance.once_in(3) => *chance.one_of(&self.asked),
+            _ => DecisionId(chance.whole(0..=500)),
+        }
+    }
+
+    /// The panic switch is turned.
+    pub fn switch(&mut self, at: Moment) -> Option<Pause> {
+        self.pause = match self.pause.take() {
+            Some(_) => None,
+            None => Some(Pause {
+                author: "simulated".to_owned(),
+                comment: String::new(),
+                since: Some(at.utc),
+            }),
+        };
+        self.pause.clone()
+    }
+}
+
+fn later(utc: Timestamp, time: std::time::Duration) -> Timestamp {
+    utc + SignedDuration::try_from(time).unwrap()
+}
+
+fn select(chance: &mut Chance, rules: &RuleSet) -> RuleSelector {
+    let ids: Vec<&RuleId> =
+        rules.groups.iter().flat_map(|group| &group.rules).map(|rule| &rule.id).collect();
+    match (ids.is_empty(), chance.whole(0..=3)) {
+        (true, _) | (_, 0) => RuleSelector::All,
+        (_, 1) => RuleSelector::Alert(chance.one_of(&ids).alert.clone()),
+        _ => RuleSelector::Rule((*chance.one_of(&ids)).clone()),
+    }
+}

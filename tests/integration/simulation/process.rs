@@ -1,0 +1,146 @@
+//! One life of the program: the policy, what it has seen since the last step, its recording.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use umawarden::config::mistake::SourceText;
+use umawarden::config::rules::parse_rules_under;
+use umawarden::model::{DecisionId, Event, Mode, Moment, Observation};
+use umawarden::policy::guard::GuardRails;
+use umawarden::policy::rule::RuleSet;
+use umawarden::policy::{Policy, Step};
+use umawarden::recording::{Begin, RecordedRules, RuleText};
+
+use super::checker::Violation;
+use super::journal::Kept;
+use super::recorded::Recording;
+
+/// How often the kernel-log position is journalled while no event carries it along.
+const CURSOR_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Rules in force, as text and as read.
+#[derive(Clone)]
+pub struct Loaded {
+    pub mode: Mode,
+    pub rules: RuleSet,
+    recorded: RecordedRules,
+}
+
+impl Loaded {
+    pub fn new(mode: Mode, files: &[(&str, String)], rails: GuardRails) -> Self {
+        let evaluation_interval = Duration::from_millis(100);
+        let texts: Vec<_> =
+            files.iter().map(|(name, text)| SourceText::new(*name, text.as_str())).collect();
+        let guard_rails = serde_json::to_value(&rails).unwrap();
+        let rules = parse_rules_under(&texts, evaluation_interval, rails)
+            .unwrap_or_else(|mistakes| panic!("the simulation's own rules: {mistakes}"));
+        let files = files.iter().map(|(name, text)| {
+            let (name, text) = ((*name).to_owned(), text.clone());
+            RuleText { name, text }
+        });
+        let files = files.collect();
+        let recorded = RecordedRules { mode, evaluation_interval, files, guard_rails };
+        Self { mode, rules, recorded }
+    }
+}
+
+pub struct Process {
+    pub policy: Policy,
+    pub seen: Vec<Observation>,
+    pub loaded: Loaded,
+    /// Its first decision, and the first order that it was given.
+    pub before: (DecisionId, usize),
+    /// It has not been told yet what earlier runs did.
+    pub awaits_past: bool,
+    /// The next kernel-log record to read.
+    pub next_seq: u64,
+    pub resumes: bool,
+    /// Records whose events were told, by earlier processes too as far as the journal can be read.
+    pub told: BTreeSet<u64>,
+    recording: Recording,
+    journalled: Option<u64>,
+    journal_due: Duration,
+}
+
+impl Process {
+    /// Starts as the daemon does, with what the journal has kept.
+    pub fn start(
+        kept: &Kept,
+        now: Duration,
+        boot: &Arc<str>,
+        started: Moment,
+        loaded: Loaded,
+    ) -> Self {
+        let next_decision = kept.next_decision(now, started);
+        let mut policy = Policy::new(started, loaded.mode, &loaded.rules, next_decision);
+        policy.await_past();
+        let resume = kept.resume_point(boot).filter(|_| kept.is_up(now));
+        let known = resume.as_ref().map(|(_, known)| known.clone()).unwrap_or_default();
+        policy.resume_kernel_log(known.clone());
+        let is_known = resume.is_some();
+        let last_events = if is_known { kept.last_events(boot) } else { Default::default() };
+        policy.resume_events(&last_events);
+        let recording = Recording::new(&Begin {
+            program: "simulation".to_owned(),
+            boot_id: boot.to_string(),
+            started,
+            at: started,
+            segment: 0,
+            goes_on_from: None,
+            is_start: true,
+            next_decision,
+            already_counted: known,
+            last_events,
+            earlier_acts: Vec::new(),
+            awaits_past: true,
+            rules: loaded.recorded.clone(),
+        });
+        Self {
+            policy,
+            seen: Vec::new(),
+            loaded,
+            before: (next_decision, kept.orders()),
+            awaits_past: true,
+            next_seq: resume.as_ref().map_or(0, |(seq, _)| *seq),
+            resumes: resume.is_some(),
+            told: if kept.is_up(now) { kept.event_seqs(boot) } else { BTreeSet::new() },
+            recording,
+            journalled: None,
+            journal_due: Duration::ZERO,
+        }
+    }
+
+    /// Steps the policy with all that was seen; returns both.
+    pub fn step(&mut self, at: Moment) -> (Vec<Observation>, Step) {
+        let seen = std::mem::take(&mut self.seen);
+        let step = self.policy.step(at, &seen);
+        self.recording.step(at, seen.clone(), &step);
+        (seen, step)
+    }
+
+    pub fn reload(&mut self, at: Moment, loaded: Loaded) -> Vec<umawarden::model::AlertChange> {
+        let ended = self.policy.replace_rules(at, loaded.mode, &loaded.rules);
+        self.recording.reload(at, loaded.recorded.clone(), &ended);
+        self.loaded = loaded;
+        ended
+    }
+
+    /// How far the kernel log has been read, where that is to be journalled now.
+    pub fn cursor(&mut self, now: Duration, events: &[Event], at_once: bool) -> Option<u64> {
+        let pending = self.policy.kernel_log_pending_since();
+        let resume_seq = pending.unwrap_or(self.next_seq).min(self.next_seq);
+        let moved = self.journalled != Some(resume_seq);
+        if events.is_empty() && !(moved && (at_once || now >= self.journal_due)) {
+            return None;
+        }
+        self.journalled = Some(resume_seq);
+        self.journal_due = now + CURSOR_INTERVAL;
+        Some(resume_seq)
+    }
+
+    /// What it was told is told again to another.
+    pub fn replay(self) -> Result<(), Violation> {
+        self.recording.replay()
+    }
+}

@@ -1,0 +1,121 @@
+//! The runs themselves, and how a failing one is told.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use super::disturbance::KINDS;
+use super::rule_book;
+use super::world::{Ended, Plan, World};
+
+/// Runs of the ordinary test, and how long they are.
+const ORDINARY_RUNS: u64 = 24;
+const ORDINARY_SAMPLES: u32 = 1_500;
+
+/// How long the runs of a long test are.
+const LONG_SAMPLES: u32 = 6_000;
+
+/// A long test goes on to find other failures, and tells so many.
+const MOST_FAILURES: usize = 5;
+
+fn run(plan: &Plan) -> Ended {
+    World::new(plan.clone()).run()
+}
+
+/// Leaves out whatever the failure does not need, and tells how to see it again.
+fn shortest(plan: &Plan, ended: Ended) -> String {
+    let mut plan = plan.clone();
+    let mut ended = ended;
+    let kinds = KINDS.iter().map(|kind| kind.name());
+    for name in kinds.chain(rule_book::names()) {
+        let mut less = plan.clone();
+        less.without.insert(name);
+        less.samples = plan.samples.min(ended.samples * 2 + 100);
+        let again = run(&less);
+        let same = |ended: &Ended| ended.violation.as_ref().map(|found| found.invariant);
+        if same(&again) == same(&ended) {
+            (plan, ended) = (less, again);
+        }
+    }
+    let violation = ended.violation.map(|found| format!("{}\n{}", found.invariant, found.what));
+    let last = ended.end.join("\n");
+    let without = Vec::from_iter(plan.without).join(",");
+    format!(
+        "after {:?}: {}\n\nthe journal's end:\n{last}\n\nrun it again: UMAWARDEN_SIMULATION_SEED={} \
+         UMAWARDEN_SIMULATION_WITHOUT={without} cargo test --test integration simulation",
+        ended.simulated,
+        violation.unwrap_or_default(),
+        plan.seed,
+    )
+}
+
+fn given(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+fn given_number(name: &str) -> Option<u64> {
+    given(name).map(|value| value.parse().unwrap_or_else(|error| panic!("{name}: {error}")))
+}
+
+fn plan(seed: u64, samples: u32) -> Plan {
+    let without = given("UMAWARDEN_SIMULATION_WITHOUT").unwrap_or_default();
+    let without: BTreeSet<String> =
+        without.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect();
+    Plan { seed, without, samples }
+}
+
+#[test]
+fn simulated_machines_keep_every_invariant() {
+    if given("UMAWARDEN_SIMULATION_HOURS").is_some() {
+        return;
+    }
+    let one = given_number("UMAWARDEN_SIMULATION_SEED");
+    let seeds = one.map_or(1..ORDINARY_RUNS + 1, |seed| seed..seed + 1);
+    let samples = if one.is_some() { LONG_SAMPLES } else { ORDINARY_SAMPLES };
+    let mut acts = 0;
+    for seed in seeds {
+        let plan = plan(seed, samples);
+        let ended = run(&plan);
+        acts += ended.acts;
+        assert!(ended.violation.is_none(), "{}", shortest(&plan, ended));
+    }
+    assert!(acts > 100 || one.is_some(), "nothing happens in the simulation: {acts} acts");
+}
+
+#[test]
+fn the_same_seed_gives_the_same_journal() {
+    for seed in 1..=4 {
+        let plan = plan(seed, ORDINARY_SAMPLES);
+        let (one, other) = (run(&plan).journal, run(&plan).journal);
+        assert!(one.len() > 1_000, "nothing happens in the simulation");
+        assert!(one == other, "seed {seed}");
+    }
+}
+
+#[test]
+fn simulated_hours_keep_every_invariant() {
+    let Some(hours) = given_number("UMAWARDEN_SIMULATION_HOURS") else { return };
+    let wanted = Duration::from_secs(hours * 3_600);
+    let mut seed = given_number("UMAWARDEN_SIMULATION_SEED").unwrap_or(1_000);
+    let (began, mut simulated, mut acts, mut decisions) = (Instant::now(), Duration::ZERO, 0, 0);
+    let mut failures = Vec::new();
+    while simulated < wanted {
+        let plan = plan(seed, LONG_SAMPLES);
+        let ended = run(&plan);
+        (acts, decisions) = (acts + ended.acts, decisions + ended.decisions);
+        simulated += ended.simulated;
+        if let Some(found) = &ended.violation {
+            println!("seed {seed} after {:?}: {}", ended.simulated, found.invariant);
+            if failures.len() < MOST_FAILURES {
+                failures.push(shortest(&plan, ended));
+            }
+        }
+        seed += 1;
+    }
+    let took = began.elapsed();
+    let hours = simulated.as_secs_f64() / 3_600.0;
+    println!(
+        "{hours:.0} hours simulated in {took:.1?}, {:.0} a minute: {decisions} decisions, {acts} acts",
+        hours * 60.0 / took.as_secs_f64()
+    );
+    assert!(failures.is_empty(), "\n{}", failures.join("\n\n"));
+}

@@ -1,0 +1,458 @@
+//! A machine, the program on it and everything that happens to both, under virtual time.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use umawarden::config::guard_rails::default_guard_rails;
+use umawarden::journal::{Entry, Note};
+use umawarden::model::{
+    Action, Decision, Event, Mode, Moment, Observation, Outcome, OutcomeResult, Verdict,
+};
+
+use super::chance::Chance;
+use super::checker::{Checker, Clock, Violation};
+use super::disturbance::{Calendar, Kind};
+use super::executor::Executor;
+use super::journal::Kept;
+use super::machine::{Build, Machine};
+use super::orders::People;
+use super::process::{Loaded, Process};
+use super::readings::{FAULTS, Files, SOURCES};
+use super::rule_book::{Author, RuleBook};
+
+/// Kernel-log records that the daemon takes in at once.
+const RECORDS_A_TURN: usize = 1024;
+
+/// How much of the journal a failure shows.
+const LAST_ENTRIES: usize = 40;
+
+/// How fast a run goes and what it watches.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub seed: u64,
+    /// Names of disturbances and rules that are left out.
+    pub without: BTreeSet<String>,
+    /// How long it lasts, in samples.
+    pub samples: u32,
+}
+
+pub struct World {
+    plan: Plan,
+    now: Duration,
+    booted: Duration,
+    boot: u32,
+    /// How far the wall clock is off.
+    wall: SignedDuration,
+    sampling: Duration,
+    next_sample: Duration,
+    machine: Machine,
+    files: Files,
+    executor: Executor,
+    kept: Kept,
+    process: Option<Process>,
+    starts_at: Duration,
+    checker: Checker,
+    calendar: Calendar,
+    book: Option<RuleBook>,
+    people: People,
+    mode: Mode,
+    /// Acts so far, for the summary.
+    pub acts: usize,
+    pub decisions: usize,
+}
+
+/// What a run came to.
+pub struct Ended {
+    pub journal: String,
+    /// The rules in force at the end, and the journal's last entries.
+    pub end: Vec<String>,
+    pub simulated: Duration,
+    pub samples: u32,
+    pub acts: usize,
+    pub decisions: usize,
+    pub violation: Option<Violation>,
+}
+
+impl World {
+    pub fn new(plan: Plan) -> Self {
+        let mut chance = Chance::new(plan.seed, "world");
+        let is_shipped = chance.once_in(5);
+        let millis = Duration::from_millis;
+        let sampling = match is_shipped {
+            true => millis(*chance.one_of(&[100, 200, 1_000])),
+            false => millis(*chance.one_of(&[100, 1_000, 5_000, 15_000, 30_000, 60_000])),
+        };
+        let beat = if is_shipped { Duration::from_secs(1) } else { sampling };
+        let gib = *chance.one_of(&[8.0, 24.0, 121.0, 480.0]);
+        let total = gib * f64::from(1 << 30);
+        let swap = if chance.once_in(2) { total / 4.0 } else { 0.0 };
+        let build = Build { total: total.floor(), swap: swap.floor(), beat };
+        let machine = Machine::new(build, Chance::new(plan.seed, "machine"));
+        let files = Files::new(&machine, Chance::new(plan.seed, "files"));
+        let book = (!is_shipped)
+            .then(|| RuleBook::random(&mut Author { chance: &mut chance, beat, total }));
+        let mode = if chance.once_in(4) { Mode::Observe } else { Mode::Enforce };
+        let without = plan.without.clone();
+        Self {
+            now: Duration::ZERO,
+            booted: Duration::ZERO,
+            boot: 1,
+            wall: SignedDuration::ZERO,
+            sampling,
+            next_sample: Duration::ZERO,
+            machine,
+            files,
+            executor: Executor::new(Chance::new(plan.seed, "executor")),
+            kept: Kept::default(),
+            process: None,
+            starts_at: Duration::ZERO,
+            checker: Checker::default(),
+            calendar: Calendar::new(plan.seed, beat, |name| without.contains(name)),
+            book,
+            people: People::default(),
+            mode,
+            plan,
+            acts: 0,
+            decisions: 0,
+        }
+    }
+
+    /// Runs to the end, or to the first thing that must never be.
+    pub fn run(mut self) -> Ended {
+        let until = self.sampling * self.plan.samples;
+        let mut violation = None;
+        while self.now < until && violation.is_none() {
+            violation = self.go_on().err();
+        }
+        let violation = violation.or_else(|| self.finish().err());
+        let mut end = self.book.as_ref().map(RuleBook::text).into_iter().collect::<Vec<_>>();
+        end.extend(self.kept.end(LAST_ENTRIES));
+        Ended {
+            journal: self.kept.text(),
+            end,
+            simulated: self.now,
+            samples: (self.now.as_nanos() / self.sampling.as_nanos()) as u32,
+            acts: self.acts,
+            decisions: self.decisions,
+            violation,
+        }
+    }
+
+    fn finish(&mut self) -> Result<(), Violation> {
+        self.process.take().map_or(Ok(()), Process::replay)
+    }
+
+    fn at(&self) -> Moment {
+        let uptime = self.now - self.booted;
+        let first = Timestamp::from_second(1_790_000_000).unwrap();
+        let utc = first + SignedDuration::try_from(self.now).unwrap();
+        Moment { uptime, utc: utc.saturating_add(self.wall).unwrap() }
+    }
+
+    fn clock(&self) -> Clock {
+        Clock { now: self.now, boot: self.boot, at: self.at() }
+    }
+
+    fn boot_id(&self) -> Arc<str> {
+        format!("boot-{}", self.boot).into()
+    }
+
+    /// To the next instant at which something happens.
+    fn go_on(&mut self) -> Result<(), Violation> {
+        let uptime = self.at().uptime;
+        let own = match &self.process {
+            Some(process) => {
+                let due = self.now.saturating_add(process.policy.next_step_in(uptime));
+                due.min(self.next_sample).min(self.executor.next().unwrap_or(Duration::MAX))
+            }
+            None => self.starts_at,
+        };
+        let next = own.min(self.calendar.next().unwrap_or(Duration::MAX));
+        let next = next.max(self.now + Duration::from_millis(1));
+        let passed = next - self.now;
+        self.now = next;
+        self.machine.pass(passed, uptime + passed);
+        self.disturb()?;
+        if self.process.is_none() && self.starts_at <= self.now {
+            self.start()?;
+        } else if self.process.is_some() {
+            self.turn()?;
+        }
+        Ok(())
+    }
+
+    fn load(&self) -> Loaded {
+        match &self.book {
+            Some(book) => {
+                let book = book.without(|name| self.plan.without.contains(name));
+                let rails = book.guard_rails();
+                Loaded::new(self.mode, &[("simulated.yaml", book.text())], rails)
+            }
+            None => {
+                let file = |name, text: &str| (name, text.to_owned());
+                let kernel = include_str!("../../../rules/kernel.yaml");
+                let memory = include_str!("../../../rules/memory.yaml");
+                let files = [file("kernel.yaml", kernel), file("memory.yaml", memory)];
+                Loaded::new(self.mode, &files, default_guard_rails())
+            }
+        }
+    }
+
+    /// The program starts, and goes through the kernel log as it found it.
+    fn start(&mut self) -> Result<(), Violation> {
+        let at = self.at();
+        let boot_id = self.boot_id();
+        let mut process = Process::start(&self.kept, self.now, &boot_id, at, self.load());
+        let loaded = &process.loaded;
+        self.checker.begin(loaded.mode, &loaded.rules);
+        let resumes = process.resumes;
+        if let Some(pause) = &self.people.pause {
+            process.seen.push(Observation::Pause(Some(pause.clone())));
+        }
+        self.process = Some(process);
+        self.tell_past();
+        self.kept.record(self.now, Entry::Note(Note { at, text: "started".to_owned() }));
+        self.next_sample = self.now;
+        if resumes {
+            self.sample();
+            self.step()?;
+        }
+        while self.read_kernel_log() {
+            self.step()?;
+        }
+        self.turn()
+    }
+
+    /// One turn of the daemon's loop.
+    fn turn(&mut self) -> Result<(), Violation> {
+        let mut acted = false;
+        for ended in self.executor.ended(self.now, self.at()) {
+            if let Some(action) = &ended.done {
+                self.machine.apply(action);
+            }
+            acted |= ended.outcome.result != OutcomeResult::Skipped;
+            self.take_outcome(ended.outcome);
+        }
+        self.tell_past();
+        let more = self.read_kernel_log();
+        if self.next_sample <= self.now {
+            self.next_sample = self.now + self.sampling;
+            self.sample();
+        } else if acted {
+            self.sample();
+        }
+        self.step()?;
+        if more { self.turn() } else { Ok(()) }
+    }
+
+    /// Tells the policy what earlier runs did, as soon as the journal can be read.
+    fn tell_past(&mut self) {
+        let (at, boot_id) = (self.at(), self.boot_id());
+        let Some(process) = self.process.as_mut().filter(|process| process.awaits_past) else {
+            return;
+        };
+        let found = self.kept.past(self.now, at, &boot_id, process.before);
+        if let Some(past) = found {
+            process.awaits_past = false;
+            process.seen.push(Observation::Past(Box::new(past)));
+        }
+    }
+
+    fn sample(&mut self) {
+        let Some(process) = &mut self.process else { return };
+        let journal_is_up = self.kept.is_up(self.now);
+        self.files.read(&self.machine, journal_is_up, self.now, &mut process.seen);
+    }
+
+    /// Returns whether more records wait to be read.
+    fn read_kernel_log(&mut self) -> bool {
+        let at = self.at();
+        let Some(process) = &mut self.process else { return false };
+        if !self.files.has_kernel_log() {
+            return false;
+        }
+        let log = &self.machine.log;
+        process.next_seq = log.read(process.next_seq, at, RECORDS_A_TURN, &mut process.seen);
+        process.next_seq < log.next_seq()
+    }
+
+    fn step(&mut self) -> Result<(), Violation> {
+        let clock = self.clock();
+        let boot_id = self.boot_id();
+        let Some(process) = &mut self.process else { return Ok(()) };
+        let (seen, step) = process.step(clock.at);
+        if let Some(resume_seq) = process.cursor(clock.at.uptime, &step.events, false) {
+            let events = step.events.clone();
+            self.kept.record(self.now, Entry::KernelLog { boot_id, events, resume_seq });
+        }
+        for answer in step.answers.iter().filter(|answer| answer.refused.is_none()) {
+            self.kept.order(self.now, answer.command.clone());
+        }
+        let checked = self.checker.step(&clock, &seen, &step);
+        let checked = checked.and_then(|()| told_once(process, &step.events));
+        for change in step.alerts {
+            self.kept.record(self.now, Entry::Alert(change));
+        }
+        for assessment in step.assessments {
+            self.kept.record(self.now, Entry::Assessment(assessment));
+        }
+        for decision in step.decisions {
+            self.decisions += 1;
+            self.people.read(&decision);
+            self.kept.record(self.now, Entry::Decision(decision.clone()));
+            if decision.verdict == Verdict::Act {
+                self.have_done(decision);
+            }
+        }
+        checked
+    }
+
+    fn have_done(&mut self, decision: Decision) {
+        self.acts += 1;
+        let touches =
+            decision.mode == Mode::Enforce && !matches!(decision.action, Action::Notify { .. });
+        let intent_is_kept = !touches || self.kept.flush(self.now);
+        let (id, action) = (decision.id, decision.action.name().to_owned());
+        if let Some(result) = self.executor.submit(self.now, decision, intent_is_kept) {
+            let (ended, took) = (self.at(), Duration::ZERO);
+            self.take_outcome(Outcome { decision: id, action, result, ended, took });
+        }
+    }
+
+    fn take_outcome(&mut self, outcome: Outcome) {
+        self.kept.record(self.now, Entry::Outcome(outcome.clone()));
+        if let Some(process) = &mut self.process {
+            process.seen.push(Observation::Outcome(outcome));
+        }
+    }
+
+    fn disturb(&mut self) -> Result<(), Violation> {
+        let beat = self.machine.build.beat;
+        loop {
+            let at = self.at();
+            let Some((kind, chance)) = self.calendar.take(self.now) else { return Ok(()) };
+            let uptime = at.uptime;
+            match kind {
+                Kind::Fault => {
+                    let (source, fault) = (*chance.one_of(&SOURCES), *chance.one_of(&FAULTS));
+                    let until = self.now + chance.until(beat * 15);
+                    self.files.fail(source, fault, until);
+                }
+                Kind::AllFault => {
+                    let (fault, until) = (FAULTS[0], self.now + chance.until(beat * 30));
+                    SOURCES.iter().for_each(|source| self.files.fail(*source, fault, until));
+                }
+                Kind::ClockJump => self.wall = clock_jump(chance, self.wall),
+                Kind::Suspend => {
+                    let time = chance.span(Duration::ZERO, beat * 600);
+                    self.now += time;
+                    self.executor.sleep(time);
+                    self.next_sample += time;
+                }
+                Kind::Burst => self.machine.burst(uptime),
+                Kind::JournalDown => {
+                    let until = self.now + chance.until(beat * 60);
+                    self.kept.fail(until);
+                }
+                Kind::Restart | Kind::Kill | Kind::Reboot | Kind::PowerCut => {
+                    let away = chance.until(beat * 3);
+                    let crashes = matches!(kind, Kind::Kill | Kind::PowerCut);
+                    let mut fate = Chance::new(chance.whole(0..=u64::MAX), "fate");
+                    self.stop(crashes, &mut fate)?;
+                    self.starts_at = self.now + away;
+                    if matches!(kind, Kind::Reboot | Kind::PowerCut) {
+                        self.reboot(&mut fate);
+                    }
+                }
+                Kind::Order => {
+                    let Some(process) = &mut self.process else { continue };
+                    let order = self.people.order(chance, at, beat, &process.loaded.rules);
+                    process.seen.push(Observation::Operator(order));
+                }
+                Kind::Pause => {
+                    let pause = self.people.switch(at);
+                    if let Some(process) = &mut self.process {
+                        process.seen.push(Observation::Pause(pause));
+                    }
+                }
+                Kind::Reload => {
+                    let mut pen = Chance::new(chance.whole(0..=u64::MAX), "pen");
+                    self.rewrite(&mut pen);
+                    self.reload()?;
+                }
+            }
+        }
+    }
+
+    fn stop(&mut self, crashes: bool, chance: &mut Chance) -> Result<(), Violation> {
+        let Some(mut process) = self.process.take() else { return Ok(()) };
+        let at = self.at();
+        if crashes {
+            let forgotten = self.kept.crash(self.now, chance);
+            self.checker.forget(&forgotten.decisions, &forgotten.judgements);
+        } else {
+            if let Some(resume_seq) = process.cursor(at.uptime, &[], true) {
+                let (boot_id, events) = (self.boot_id(), Vec::new());
+                self.kept.record(self.now, Entry::KernelLog { boot_id, events, resume_seq });
+            }
+            self.kept.record(self.now, Entry::Note(Note { at, text: "stopped".to_owned() }));
+            if !self.kept.flush(self.now) {
+                let forgotten = self.kept.crash(self.now, chance);
+                self.checker.forget(&forgotten.decisions, &forgotten.judgements);
+            }
+        }
+        self.executor.die();
+        process.replay()
+    }
+
+    fn reboot(&mut self, chance: &mut Chance) {
+        self.now += Duration::from_secs(chance.whole(10..=300));
+        self.booted = self.now;
+        self.boot += 1;
+        self.starts_at = self.starts_at.max(self.now);
+        self.machine.boot();
+        if chance.once_in(4) {
+            self.wall = clock_jump(chance, self.wall);
+        }
+    }
+
+    fn rewrite(&mut self, chance: &mut Chance) {
+        let Build { beat, total, .. } = self.machine.build;
+        if chance.once_in(3) {
+            self.mode = if self.mode == Mode::Observe { Mode::Enforce } else { Mode::Observe };
+        }
+        let mut author = Author { chance, beat, total };
+        self.book = self.book.as_ref().map(|book| book.changed(&mut author));
+    }
+
+    fn reload(&mut self) -> Result<(), Violation> {
+        let (clock, loaded) = (self.clock(), self.load());
+        let Some(process) = &mut self.process else { return Ok(()) };
+        let ended = process.reload(clock.at, loaded);
+        let loaded = &process.loaded;
+        self.checker.reload(&clock, loaded.mode, &loaded.rules, &ended)?;
+        for change in ended {
+            self.kept.record(self.now, Entry::Alert(change));
+        }
+        self.step()
+    }
+}
+
+/// Each record of the kernel log counts once, over restarts too.
+fn told_once(process: &mut Process, events: &[Event]) -> Result<(), Violation> {
+    let seqs = events.iter().filter_map(|event| event.seq);
+    let twice: Vec<u64> = seqs.filter(|seq| !process.told.insert(*seq)).collect();
+    if twice.is_empty() {
+        return Ok(());
+    }
+    let what = format!("records {twice:?}");
+    Err(Violation { invariant: "no kernel event counts twice", what })
+}
+
+fn clock_jump(chance: &mut Chance, wall: SignedDuration) -> SignedDuration {
+    let seconds = *chance.one_of(&[-86_400 * 400, -3_600, -30, -1, 1, 30, 3_600, 86_400 * 400]);
+    let back = chance.once_in(3);
+    if back { SignedDuration::ZERO } else { wall + SignedDuration::from_secs(seconds) }
+}
