@@ -34,6 +34,12 @@ fn main() {
     scrape::measure_idle(idle);
 }
 
+/// What this thread has used: other programs may want the core too.
+fn processor_time() -> Duration {
+    let used = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(used.tv_sec.unsigned_abs(), used.tv_nsec.unsigned_abs() as u32)
+}
+
 /// Prints one row: what, unit, minimum, median, 99th percentile, maximum.
 fn row(what: &str, unit: &str, mut values: Vec<f64>) {
     values.sort_by(f64::total_cmp);

@@ -19,7 +19,7 @@ use umawarden::recording::{
 use umawarden::sources::memory::MemorySource;
 use umawarden::sources::process::ProcessSource;
 
-use super::row;
+use super::{processor_time, row};
 
 /// What the flight recorder keeps unless told otherwise.
 const DEFAULT_RING: f64 = 64.0 * 1024.0 * 1024.0;
@@ -71,15 +71,10 @@ fn measure_at(minute: &Minute) {
     row(&format!("replay of 30 days at {interval:?} would take"), "s", month);
 }
 
-/// Processor time, in seconds: other programs may want the core too.
 fn timed(work: impl FnOnce()) -> f64 {
-    let used = || -> f64 {
-        let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
-        text.split(' ').next().unwrap().parse().unwrap()
-    };
-    let before = used();
+    let began = processor_time();
     work();
-    (used() - before) / 1e9
+    (processor_time() - began).as_secs_f64()
 }
 
 fn follow(folder: &Path, mut replayer: Option<Replayer>) {

@@ -10,7 +10,7 @@ use umawarden::model::{DecisionId, Mode, Moment, Observation};
 use umawarden::policy::Policy;
 use umawarden::sources::memory::MemorySource;
 
-use super::row;
+use super::{processor_time, row};
 
 const RULES: usize = 200;
 const STEPS: u32 = 3_000;
@@ -47,12 +47,12 @@ pub fn measure() {
         let mut seen: Vec<Observation> = Vec::new();
         memory.read(&clock, &mut seen);
         at.uptime += INTERVAL;
-        let began = Instant::now();
+        let began = processor_time();
         policy.step(at, &seen);
         // The first minute fills the windows.
         if step > 600 {
-            milliseconds.push(began.elapsed().as_secs_f64() * 1000.0);
+            milliseconds.push((processor_time() - began).as_secs_f64() * 1000.0);
         }
     }
-    row("200 rules, one evaluation", "ms", milliseconds);
+    row("200 rules, one step, processor time", "ms", milliseconds);
 }
