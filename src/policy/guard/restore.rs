@@ -83,7 +83,7 @@ impl Guard {
         account.end_round(act.uptime_ms);
         let is_reset = resets.iter().any(|reset| match &reset.order {
             OperatorOrder::ResetBreaker { rules } => {
-                rules.selects(&act.rule) && reset.at.utc >= act.utc
+                rules.selects(&act.rule) && comes_after(reset.at, act)
             }
             _ => false,
         });
@@ -91,6 +91,13 @@ impl Guard {
             account.misses.clear();
         }
     }
+}
+
+/// Whether a reset was ordered after an act, by both clocks: the wall clock may have been set back in
+/// between, and in doubt the breaker stays open. An act of an earlier boot stands before this boot's
+/// beginning, and so before any uptime.
+fn comes_after(reset: Moment, act: &PastAct) -> bool {
+    reset.utc >= act.utc && reset.timeline_ms() >= act.uptime_ms
 }
 
 /// Whether each act was the last of its round: the next one of its rule is not the next step.

@@ -97,7 +97,7 @@ fn a_rule_that_is_taken_out_in_the_middle_of_a_round_rests_when_it_is_back() {
 #[test]
 fn a_reset_by_a_person_outlives_a_restart_and_forgives_only_what_was_before_it() {
     let yaml = with("breaker: {misses: 2, reset_after: 0s}");
-    let held_after = |reset_ago: u64| {
+    let held_after = |reset_ago: u64, clock_was_ahead: u64| {
         let mut world = short(&yaml, Mode::Enforce);
         let rule = RuleId { group: Arc::from("g"), alert: Arc::from("Low") };
         let missed = |ago: u64| PastAct {
@@ -107,15 +107,17 @@ fn a_reset_by_a_person_outlives_a_restart_and_forgives_only_what_was_before_it()
         };
         let reset = OperatorOrder::ResetBreaker { rules: RuleSelector::Rule(rule.clone()) };
         let Observation::Operator(mut command) = order(&world, reset) else { unreachable!() };
-        command.at.utc = world.at.utc - seconds(reset_ago);
+        command.at.utc = world.at.utc - seconds(reset_ago) + seconds(clock_was_ahead);
+        command.at.uptime = world.at.uptime.saturating_sub(seconds(reset_ago));
         let acts = vec![missed(300), missed(200)];
         let past = Past { acts, commands: vec![command], ..Past::default() };
         world.policy.resume(world.at, &past);
         holds(&[world.tick()])
     };
-    assert_eq!(held_after(100), []);
-    assert_eq!(held_after(250), [], "one miss is left");
-    assert_eq!(held_after(400), [HoldReason::BreakerOpen]);
+    assert_eq!(held_after(100, 0), []);
+    assert_eq!(held_after(250, 0), [], "one miss is left");
+    assert_eq!(held_after(400, 0), [HoldReason::BreakerOpen]);
+    assert_eq!(held_after(400, 3_600), [HoldReason::BreakerOpen], "the clock was set back since");
 }
 
 #[test]
