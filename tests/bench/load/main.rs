@@ -1,0 +1,85 @@
+//! A checkpoint loads beside a full page cache: what each policy makes of it, on this machine.
+//!
+//! `cargo bench --bench load -- --directory DIR` as root, with as much room in DIR as the machine has
+//! memory. A simulated engine reads the checkpoint while it takes "weights" and then a "KV cache" as
+//! 2 MiB pages from the kernel's hugetlb pool, which asks for them as the NVIDIA driver does:
+//! unmovable, with direct reclaim, without the OOM killer. Policies take turns (A B C A B C), so that a
+//! noisy machine is noisy for all. `-- --help` lists the options.
+#![expect(clippy::unwrap_used, reason = "a measurement ends where anything fails")]
+
+mod bystander;
+mod checkpoint;
+mod engine;
+mod measure;
+mod options;
+mod policy;
+mod pool;
+mod table;
+
+use std::process::ExitCode;
+
+use checkpoint::Checkpoint;
+use measure::Watch;
+use options::Options;
+use pool::Pool;
+use table::{Run, Table};
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.first().map(String::as_str) {
+        Some("engine") => return engine::run(&arguments[1..]),
+        Some("bystander") => return bystander::run(&arguments[1..]),
+        _ => {}
+    }
+    // `cargo test --benches` passes no --bench: there is nothing to test here.
+    if !arguments.iter().any(|argument| argument == "--bench") {
+        return ExitCode::SUCCESS;
+    }
+    let options = match Options::parse(&arguments) {
+        Ok(Some(options)) => options,
+        Ok(None) => return ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            return ExitCode::from(2);
+        }
+    };
+    measure_all(&options);
+    ExitCode::SUCCESS
+}
+
+fn measure_all(options: &Options) {
+    let pool = Pool::take_over().unwrap();
+    let checkpoint = Checkpoint::prepare(&options.directory, options.checkpoint_bytes).unwrap();
+    let idle = bystander::files(&options.directory, options.bystander_bytes).unwrap();
+    println!("{}", measure::machine());
+    println!(
+        "checkpoint {:.1} GiB in {} shards, weights {:.1} GiB, KV cache {:.1} GiB",
+        gib(checkpoint.bytes()),
+        checkpoint.shards().len(),
+        gib(options.weights_bytes),
+        gib(options.cache_bytes)
+    );
+    for loader in &options.loaders {
+        let mut table = Table::new(*loader);
+        for round in 0..options.runs {
+            for policy in &options.policies {
+                eprintln!("{loader}, {policy}, run {} of {}", round + 1, options.runs);
+                measure::settle(&pool);
+                let bystander = bystander::start(&idle);
+                let policy_in_force = policy::start(*policy, &checkpoint);
+                let watch = Watch::start();
+                let load = engine::start(*loader, options, &checkpoint);
+                let seen = watch.end();
+                let faults = bystander.end();
+                let policy_cpu = policy_in_force.end();
+                table.add(*policy, Run { load, seen, bystander_faults: faults, policy_cpu });
+            }
+        }
+        println!("{table}");
+    }
+}
+
+/// Bytes in GiB.
+fn gib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 30)
+}

@@ -1,0 +1,158 @@
+//! What is measured.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use crate::measure::memory_total_bytes;
+
+const HELP: &str = "\
+cargo bench --bench load -- [OPTIONS]      (as root)
+
+  --directory DIR      where the checkpoint is made and kept [default: target/checkpoint]
+  --loader NAME        mmap-kept, mmap-each or read; may be repeated [default: all three]
+  --policy NAME        none, drop-loop, drop-loop-readahead, earlyoom or umawarden; may be repeated
+                       [default: all that are installed]
+  --runs N             of each policy with each loader [default: 3]
+  --checkpoint GIB     size of the checkpoint [default: the size of memory]
+  --weights GIB        taken while it loads [default: half of memory]
+  --cache GIB          taken at the end [default: a fifth of memory]
+";
+
+/// How the simulated engine reads its checkpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loader {
+    /// Every shard stays mapped to the end.
+    MmapKept,
+    /// One shard is mapped at a time.
+    MmapEach,
+    /// `read()` into a buffer.
+    Read,
+}
+
+impl Loader {
+    pub const ALL: [Self; 3] = [Self::MmapKept, Self::MmapEach, Self::Read];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::MmapKept => "mmap-kept",
+            Self::MmapEach => "mmap-each",
+            Self::Read => "read",
+        }
+    }
+}
+
+impl fmt::Display for Loader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Who keeps pages free meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// The kernel alone.
+    None,
+    /// `echo 3 > drop_caches` ten times a second.
+    DropLoop,
+    /// The same, with 8 KiB of readahead on the checkpoint's device.
+    DropLoopReadahead,
+    /// earlyoom with its defaults.
+    Earlyoom,
+    /// `umawarden run --mode enforce`.
+    Umawarden,
+}
+
+impl Policy {
+    pub const ALL: [Self; 5] =
+        [Self::None, Self::DropLoop, Self::DropLoopReadahead, Self::Earlyoom, Self::Umawarden];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::DropLoop => "drop-loop",
+            Self::DropLoopReadahead => "drop-loop-readahead",
+            Self::Earlyoom => "earlyoom",
+            Self::Umawarden => "umawarden",
+        }
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What is measured, and with which sizes.
+#[derive(Debug)]
+pub struct Options {
+    pub directory: PathBuf,
+    pub loaders: Vec<Loader>,
+    pub policies: Vec<Policy>,
+    pub runs: usize,
+    pub checkpoint_bytes: u64,
+    pub weights_bytes: u64,
+    pub cache_bytes: u64,
+    /// What the bystander keeps using.
+    pub bystander_bytes: u64,
+}
+
+impl Options {
+    /// `None` after the help text has been shown.
+    pub fn parse(arguments: &[String]) -> Result<Option<Self>, String> {
+        let total = memory_total_bytes();
+        let mut options = Self {
+            directory: PathBuf::from("target/checkpoint"),
+            loaders: Vec::new(),
+            policies: Vec::new(),
+            runs: 3,
+            checkpoint_bytes: total,
+            weights_bytes: total / 2,
+            cache_bytes: total / 5,
+            bystander_bytes: total / 24,
+        };
+        let mut arguments = arguments.iter().filter(|argument| *argument != "--bench");
+        while let Some(option) = arguments.next() {
+            if option == "--help" {
+                print!("{HELP}");
+                return Ok(None);
+            }
+            let value =
+                arguments.next().ok_or_else(|| format!("{option} wants a value\n{HELP}"))?;
+            match option.as_str() {
+                "--directory" => options.directory = PathBuf::from(value),
+                "--loader" => options.loaders.push(named(value, &Loader::ALL, Loader::name)?),
+                "--policy" => options.policies.push(named(value, &Policy::ALL, Policy::name)?),
+                "--runs" => options.runs = number(option, value)? as usize,
+                "--checkpoint" => options.checkpoint_bytes = bytes(option, value)?,
+                "--weights" => options.weights_bytes = bytes(option, value)?,
+                "--cache" => options.cache_bytes = bytes(option, value)?,
+                _ => return Err(format!("unknown option {option}\n{HELP}")),
+            }
+        }
+        if options.loaders.is_empty() {
+            options.loaders = Loader::ALL.to_vec();
+        }
+        if options.policies.is_empty() {
+            options.policies = Policy::ALL.to_vec();
+        }
+        Ok(Some(options))
+    }
+}
+
+fn named<T: Copy>(value: &str, all: &[T], name: fn(T) -> &'static str) -> Result<T, String> {
+    let found = all.iter().copied().find(|known| name(*known) == value);
+    found.ok_or_else(|| {
+        let names: Vec<_> = all.iter().map(|known| name(*known)).collect();
+        format!("{value} is none of {}", names.join(", "))
+    })
+}
+
+fn number(option: &str, value: &str) -> Result<f64, String> {
+    let number = value.parse::<f64>().ok().filter(|number| number.is_finite() && *number >= 0.0);
+    number.ok_or_else(|| format!("{option} wants a number, not {value}"))
+}
+
+fn bytes(option: &str, value: &str) -> Result<u64, String> {
+    Ok((number(option, value)? * f64::from(1 << 30)) as u64)
+}

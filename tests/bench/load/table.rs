@@ -1,0 +1,83 @@
+//! What came of it, side by side.
+
+use std::fmt;
+
+use crate::engine::Load;
+use crate::gib;
+use crate::measure::Seen;
+use crate::options::{Loader, Policy};
+
+/// One load under one policy.
+#[derive(Clone, Copy, Debug)]
+pub struct Run {
+    pub load: Load,
+    pub seen: Seen,
+    pub bystander_faults: u64,
+    pub policy_cpu: f64,
+}
+
+/// All runs of one loader.
+#[derive(Debug)]
+pub struct Table {
+    loader: Loader,
+    runs: Vec<(Policy, Run)>,
+}
+
+impl Table {
+    pub fn new(loader: Loader) -> Self {
+        Self { loader, runs: Vec::new() }
+    }
+
+    pub fn add(&mut self, policy: Policy, run: Run) {
+        self.runs.push((policy, run));
+    }
+
+    fn of(&self, policy: Policy) -> impl Iterator<Item = &Run> {
+        self.runs.iter().filter(move |(of, _)| *of == policy).map(|(_, run)| run)
+    }
+}
+
+type Row = (&'static str, fn(&Run) -> f64, usize);
+
+const ROWS: [Row; 10] = [
+    ("load s", |run| run.load.seconds, 1),
+    ("weights GiB", |run| gib(run.load.weights_bytes), 1),
+    ("KV GiB", |run| gib(run.load.cache_bytes), 1),
+    ("direct scans", |run| run.seen.direct_reclaim_scans as f64, 0),
+    ("alloc stalls", |run| run.seen.allocation_stalls as f64, 0),
+    ("lowest free GiB", |run| gib(run.seen.lowest_free_bytes), 2),
+    ("major faults", |run| run.seen.major_faults as f64, 0),
+    ("engine's own", |run| run.load.major_faults as f64, 0),
+    ("bystander's", |run| run.bystander_faults as f64, 0),
+    ("policy CPU s", |run| run.policy_cpu, 2),
+];
+
+impl fmt::Display for Table {
+    /// A column for each policy: lowest, median and highest of its runs.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "\n{} (lowest/median/highest)", self.loader)?;
+        let present = |policy: &Policy| self.runs.iter().any(|(of, _)| of == policy);
+        let policies: Vec<Policy> = Policy::ALL.into_iter().filter(present).collect();
+        write!(f, "{:<18}", "")?;
+        policies.iter().try_for_each(|policy| write!(f, " {:>20}", policy.name()))?;
+        writeln!(f)?;
+        for (name, value, digits) in ROWS {
+            write!(f, "{name:<18}")?;
+            for policy in &policies {
+                let mut values: Vec<f64> = self.of(*policy).map(value).collect();
+                values.sort_by(f64::total_cmp);
+                let [lowest, median, highest] =
+                    [0, values.len() / 2, values.len() - 1].map(|place| values[place]);
+                let text = format!("{lowest:.digits$}/{median:.digits$}/{highest:.digits$}");
+                write!(f, " {text:>20}")?;
+            }
+            writeln!(f)?;
+        }
+        write!(f, "{:<18}", "killed of runs")?;
+        for policy in policies {
+            let killed = self.of(policy).filter(|run| run.load.killed).count();
+            write!(f, " {:>20}", format!("{killed} of {}", self.of(policy).count()))?;
+        }
+        writeln!(f)
+    }
+}
