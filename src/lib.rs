@@ -22,6 +22,8 @@ pub mod recording;
 
 pub mod pause;
 
+pub mod sys;
+
 pub mod exports;
 
 pub mod daemon;

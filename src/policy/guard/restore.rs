@@ -93,9 +93,9 @@ impl Guard {
     }
 }
 
-/// Whether a reset was ordered after an act, by both clocks: the wall clock may have been set back in
-/// between, and in doubt the breaker stays open. An act of an earlier boot stands before this boot's
-/// beginning, and so before any uptime.
+/// Whether a reset was ordered after an act, by both clocks: the wall clock may have been set back
+/// in between, and in doubt the breaker stays open. An act of an earlier boot stands before this
+/// boot's beginning, and so before any uptime.
 fn comes_after(reset: Moment, act: &PastAct) -> bool {
     reset.utc >= act.utc && reset.timeline_ms() >= act.uptime_ms
 }
