@@ -124,7 +124,8 @@ impl Checker {
             _ => None,
         };
         for ago in [since_act, since_round].into_iter().flatten() {
-            if ago < watched.cooldown {
+            // The policy counts in whole milliseconds.
+            if ago + Duration::from_millis(1) < watched.cooldown {
                 let what = format!("{ago:?} < {:?}: {decision:?}", watched.cooldown);
                 return broken("a remedy rests between rounds", what);
             }
