@@ -6,8 +6,9 @@ use std::io;
 use procfs::process::{MMPermissions, MMapPath, Process};
 use rustix::mm::{Advice, madvise};
 
-/// Takes all code out of this process's resident memory. What is used comes back from the page cache
-/// when it is next run; what only a start needs does not. Afterwards locking memory locks little.
+/// Takes all code out of this process's resident memory. What is used comes back from the page
+/// cache when it is next run; what only a start needs does not. Afterwards locking memory locks
+/// little.
 ///
 /// # Errors
 ///

@@ -65,7 +65,6 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         storage: settings.storage.path.clone(),
         journal: Arc::clone(&journal),
         boot_id: Arc::clone(&boot_id),
-        next_decision,
     };
     let (past, found) = search.start(wake.clone())?;
     let pause = PauseWatch::start(&settings.pause_file, wake.clone())?;

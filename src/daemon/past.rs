@@ -14,7 +14,7 @@ use jiff::{Timestamp, ToSpan};
 use super::clock;
 use super::wake::Wake;
 use crate::journal::{Journal, JournalReader, StoredAct};
-use crate::model::{Asked, Decision, DecisionId, Moment, Observation, Past, PastAct};
+use crate::model::{Asked, Decision, Moment, Observation, Past, PastAct};
 use crate::policy::guard::{LONGEST_APPROVAL_EXPIRES, PastMoment, on_this_boots_clock};
 
 /// How long the start waits for the past, so that the first decisions know it.
@@ -35,8 +35,6 @@ pub(super) struct Search {
     pub(super) journal: Arc<Journal>,
     /// This boot.
     pub(super) boot_id: Arc<str>,
-    /// The first number of this process' decisions.
-    pub(super) next_decision: DecisionId,
 }
 
 /// Where the past arrives, once.
@@ -89,16 +87,15 @@ impl Search {
     }
 
     fn read(&self) -> anyhow::Result<Past> {
-        let first_of_boot =
-            self.journal.first_decision_of_boot(&self.boot_id, self.next_decision, WRITER_TAKES)?;
+        let begins_after = self.journal.boot_begins_after(&self.boot_id, WRITER_TAKES)?;
         let reader = JournalReader::open(&self.storage)?;
         let now = clock::now();
-        let acts = reader.acts_before(self.next_decision)?;
+        let acts = reader.acts(None)?;
         let reach = i64::try_from(LONGEST_APPROVAL_EXPIRES.as_secs()).unwrap_or(i64::MAX);
         let since = now.utc.checked_sub(reach.seconds()).unwrap_or(Timestamp::MIN);
-        let asked = reader.asked_for_approval(since, self.next_decision)?;
+        let asked = reader.asked_for_approval(since)?;
         Ok(Past {
-            acts: past_acts(now, first_of_boot, acts),
+            acts: past_acts(now, begins_after, acts),
             asked: asked.into_iter().map(asked_for).collect(),
             commands: self.journal.operator_memory(now.utc, WRITER_TAKES)?.commands,
             lost_before_ms: reader.lost_before()?.map(|lost| lost_before_ms(now, lost)),
@@ -118,23 +115,12 @@ fn observation(past: Past) -> Observation {
     Observation::Past(Box::new(past))
 }
 
-fn past_acts(now: Moment, first_of_boot: DecisionId, acts: Vec<StoredAct>) -> Vec<PastAct> {
-    let moment = |act: &StoredAct| PastMoment { at: act.at, is_this_boot: act.id >= first_of_boot };
+fn past_acts(now: Moment, begins_after: i64, acts: Vec<StoredAct>) -> Vec<PastAct> {
+    let moment =
+        |act: &StoredAct| PastMoment { at: act.at, is_this_boot: act.place > begins_after };
     let moments: Vec<PastMoment> = acts.iter().map(moment).collect();
     let uptimes = on_this_boots_clock(now, &moments);
-    let acts = acts.into_iter().zip(uptimes).map(|(act, uptime_ms)| PastAct {
-        id: act.id,
-        rule: act.rule,
-        mode: act.mode,
-        step: act.step,
-        is_notice: act.is_notice,
-        uptime_ms,
-        utc: act.at.utc,
-        has_ended: act.has_ended,
-        aim_met: act.aim_met,
-        approved: act.approved,
-    });
-    acts.collect()
+    acts.into_iter().zip(uptimes).map(|(act, uptime)| act.on_uptime_clock(uptime)).collect()
 }
 
 fn asked_for(decision: Decision) -> Asked {

@@ -84,8 +84,8 @@ pub struct ResumePoint {
 /// What people have ordered and is not over.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OperatorMemory {
-    /// Silences that have not ended, approvals that have not lapsed, and breaker resets, in the
-    /// order in which they were given.
+    /// Silences that have not ended and approvals that have not lapsed, in the order in which they
+    /// were given. Breaker resets stand with the acts, see [`JournalReader::acts`].
     pub commands: Vec<OperatorCommand>,
     /// The number of the latest silence ever; 0 if there was none.
     pub last_silence: u64,
@@ -206,16 +206,15 @@ impl Journal {
         }
     }
 
-    /// The first decision of that boot: `next` where nothing was decided in it before. From there
-    /// on, the uptime clock is this boot's.
-    pub fn first_decision_of_boot(
+    /// The place behind which the acts of that boot stand, see [`StoredAct::place`]; from there on
+    /// the uptime clock is this boot's. To be asked before the first act of every process.
+    pub fn boot_begins_after(
         &self,
         boot_id: &str,
-        next: DecisionId,
         deadline: Duration,
-    ) -> Result<DecisionId, JournalError> {
-        let question = |to| self.queue.ask(Question::FirstOfBoot(Arc::from(boot_id), next.0, to));
-        self.await_answer(deadline, question).map(DecisionId)
+    ) -> Result<i64, JournalError> {
+        let question = |to| self.queue.ask(Question::BootBeginsAfter(Arc::from(boot_id), to));
+        self.await_answer(deadline, question)
     }
 
     /// How the journal fares. Touches no disk.

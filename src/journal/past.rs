@@ -7,11 +7,12 @@ use jiff::Timestamp;
 use rusqlite::{OptionalExtension, Row, params};
 use serde::Deserialize;
 
+use super::file::WITH_PLACES;
 use super::reader::{JournalReader, ReadError};
 use super::timeline::from_json;
 use crate::model::{
-    Assessment, Decision, DecisionId, HoldReason, Mode, Moment, Outcome, OutcomeResult, RuleId,
-    Verdict,
+    Assessment, Decision, DecisionId, HoldReason, Mode, Moment, OperatorCommand, OperatorOrder,
+    Outcome, OutcomeResult, PastAct, RuleId, RuleSelector, Verdict,
 };
 
 /// An act of an earlier run.
@@ -35,6 +36,35 @@ pub struct StoredAct {
     pub aim_met: Option<bool>,
     /// The decision whose approval it used up.
     pub approved: Option<DecisionId>,
+    /// Where it stands in the order in which things were stored, whatever the clocks said.
+    pub place: i64,
+    /// Whether a person has reset its rule's breaker after it was stored and judged.
+    pub is_forgiven: bool,
+}
+
+impl StoredAct {
+    /// The act on this boot's uptime clock, for the guard rails.
+    pub fn on_uptime_clock(self, uptime_ms: i64) -> PastAct {
+        PastAct {
+            id: self.id,
+            rule: self.rule,
+            mode: self.mode,
+            step: self.step,
+            is_notice: self.is_notice,
+            uptime_ms,
+            utc: self.at.utc,
+            has_ended: self.has_ended,
+            aim_met: self.aim_met,
+            approved: self.approved,
+            is_forgiven: self.is_forgiven,
+        }
+    }
+}
+
+/// A breaker reset by a person.
+struct Reset {
+    place: i64,
+    rules: RuleSelector,
 }
 
 /// As much of a decision as guard rails need; an action that this program does not know is one all
@@ -61,21 +91,34 @@ const MOST_ACTS_A_RULE: usize = 1_000;
 /// Questions that may still be open.
 const MOST_ASKED: i64 = 1_000;
 
+/// More breaker resets than these are of no use to anybody.
+const MOST_RESETS: i64 = 1_000;
+
 impl JournalReader {
-    /// The newest acts decided before that one, oldest first.
-    pub fn acts_before(&self, before: DecisionId) -> Result<Vec<StoredAct>, ReadError> {
-        let sql = "SELECT d.id, d.utc_ms, d.rule, d.alert, d.json, o.json, a.json FROM decisions d
-            LEFT JOIN outcomes o ON o.decision = d.id
-            LEFT JOIN assessments a ON a.decision = d.id
-            WHERE d.verdict = 'act' AND d.id < ? ORDER BY d.id DESC";
+    /// The newest acts, in the order in which they were stored; with a number, only those stored
+    /// before the decision of that number.
+    pub fn acts(&self, before: Option<DecisionId>) -> Result<Vec<StoredAct>, ReadError> {
+        let has_places = self.format >= WITH_PLACES;
+        let (place, judged) = if has_places { ("d.place", "a.place") } else { ("d.id", "NULL") };
+        let sql = format!(
+            "SELECT d.id, d.utc_ms, d.rule, d.alert, d.json, o.json, a.json,
+                 {place} AS act_place, coalesce({judged}, 0) AS judged_place
+             FROM decisions d
+             LEFT JOIN outcomes o ON o.decision = d.id
+             LEFT JOIN assessments a ON a.decision = d.id
+             WHERE d.verdict = 'act' AND (?1 IS NULL OR coalesce(
+                 {place} < (SELECT {place} FROM decisions d WHERE d.id = ?1), d.id < ?1))
+             ORDER BY {place} DESC"
+        );
         let read = || -> rusqlite::Result<Vec<StoredAct>> {
+            let resets = if has_places { self.resets()? } else { Vec::new() };
             let mut kept = Vec::new();
             let mut of_mode: BTreeMap<Mode, usize> = BTreeMap::new();
             let mut of_rule: BTreeMap<(RuleId, Mode), usize> = BTreeMap::new();
-            let mut select = self.connection.prepare(sql)?;
-            let mut rows = select.query(params![row_id(before)])?;
+            let mut select = self.connection.prepare(&sql)?;
+            let mut rows = select.query([before.map(row_id)])?;
             while let Some(row) = rows.next()? {
-                let act = stored_act(row)?;
+                let act = stored_act(row, &resets)?;
                 let in_mode = of_mode.entry(act.mode).or_default();
                 let in_rule = of_rule.entry((act.rule.clone(), act.mode)).or_default();
                 *in_rule += 1;
@@ -93,19 +136,34 @@ impl JournalReader {
         read().map_err(|error| self.failed(error))
     }
 
+    /// The newest breaker resets. One that is not understood resets nothing.
+    fn resets(&self) -> rusqlite::Result<Vec<Reset>> {
+        let sql = "SELECT place, json FROM operator_commands WHERE word = 'reset_breaker'
+            ORDER BY place DESC LIMIT ?";
+        let mut select = self.connection.prepare(sql)?;
+        let rows = select.query_map([MOST_RESETS], |row| {
+            Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?))
+        })?;
+        let mut resets = Vec::new();
+        for row in rows {
+            let (place, json) = row?;
+            let command: Option<OperatorCommand> = from_json(&json);
+            if let Some(OperatorOrder::ResetBreaker { rules }) = command.map(|one| one.order) {
+                resets.push(Reset { place, rules });
+            }
+        }
+        Ok(resets)
+    }
+
     /// Decisions from then on that were held for want of approval, oldest first.
-    pub fn asked_for_approval(
-        &self,
-        since: Timestamp,
-        before: DecisionId,
-    ) -> Result<Vec<Decision>, ReadError> {
-        let sql = "SELECT json FROM decisions WHERE verdict = 'hold' AND utc_ms >= ? AND id < ?
-            AND json_extract(json, '$.reason') = 'approval' ORDER BY id DESC LIMIT ?";
+    pub fn asked_for_approval(&self, since: Timestamp) -> Result<Vec<Decision>, ReadError> {
+        let sql = "SELECT json FROM decisions WHERE verdict = 'hold' AND utc_ms >= ?
+            AND json_extract(json, '$.reason') = 'approval' ORDER BY place DESC LIMIT ?";
         let read = || -> rusqlite::Result<Vec<String>> {
             let since = since.as_millisecond();
             self.connection
                 .prepare(sql)?
-                .query_map(params![since, row_id(before), MOST_ASKED], |row| row.get(0))?
+                .query_map(params![since, MOST_ASKED], |row| row.get(0))?
                 .collect()
         };
         let rows = read().map_err(|error| self.failed(error))?;
@@ -129,11 +187,12 @@ fn row_id(decision: DecisionId) -> i64 {
 }
 
 /// A row that cannot be understood is an act all the same, and a real one.
-fn stored_act(row: &Row<'_>) -> rusqlite::Result<StoredAct> {
+fn stored_act(row: &Row<'_>, resets: &[Reset]) -> rusqlite::Result<StoredAct> {
     let (id, utc_ms): (i64, i64) = (row.get(0)?, row.get(1)?);
     let (rule, alert): (String, String) = (row.get(2)?, row.get(3)?);
     let json: String = row.get(4)?;
     let (outcome, assessment): (Option<String>, Option<String>) = (row.get(5)?, row.get(6)?);
+    let (place, judged_place): (i64, i64) = (row.get(7)?, row.get(8)?);
     let outcome: Option<Outcome> = outcome.and_then(|json| from_json(&json));
     let assessment: Option<Assessment> = assessment.and_then(|json| from_json(&json));
     let written = from_json(&json).unwrap_or_else(|| WrittenAct {
@@ -154,7 +213,11 @@ fn stored_act(row: &Row<'_>) -> rusqlite::Result<StoredAct> {
         // An action that had not ended in time may have taken the machine with it.
         outcome.result != OutcomeResult::TimedOut
     }) || assessment.is_some();
+    let forgives =
+        |reset: &Reset| reset.place > place.max(judged_place) && reset.rules.selects(&written.rule);
     Ok(StoredAct {
+        place,
+        is_forgiven: resets.iter().any(forgives),
         id: DecisionId(id.cast_unsigned()),
         is_notice: written.action.get("notify").is_some(),
         rule: written.rule,

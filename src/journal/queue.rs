@@ -37,7 +37,7 @@ pub(super) enum Question {
     LastDecision(SyncSender<Result<u64, JournalError>>),
     LastBoot(SyncSender<Result<Option<String>, JournalError>>),
     Operator(i64, SyncSender<Result<OperatorMemory, JournalError>>),
-    FirstOfBoot(Arc<str>, u64, SyncSender<Result<u64, JournalError>>),
+    BootBeginsAfter(Arc<str>, SyncSender<Result<i64, JournalError>>),
 }
 
 /// What the writer is to do next. Everything may be empty: then the time it asked for is up.

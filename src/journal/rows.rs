@@ -59,9 +59,12 @@ fn insert(
         }
         Record::Assessment { decision, utc_ms, json } => {
             *latest_ms = *utc_ms;
-            let sql = "INSERT INTO assessments (decision, utc_ms, json) VALUES (?1, ?2, ?3)
-                ON CONFLICT (decision) DO UPDATE SET utc_ms = ?2, json = ?3";
-            execute(transaction, sql, params![row_id(*decision)?, utc_ms, json]).map_err(failed)
+            let place = next_place(transaction).map_err(failed)?;
+            let sql = "INSERT INTO assessments (decision, utc_ms, json, place)
+                VALUES (?1, ?2, ?3, ?4)
+                ON CONFLICT (decision) DO UPDATE SET utc_ms = ?2, json = ?3, place = ?4";
+            let values = params![row_id(*decision)?, utc_ms, json, place];
+            execute(transaction, sql, values).map_err(failed)
         }
         Record::Alert { utc_ms, rule, json } => {
             *latest_ms = *utc_ms;
@@ -85,11 +88,12 @@ fn insert_operator(transaction: &Transaction<'_>, row: &OperatorRow) -> Result<(
     let failed = |error: rusqlite::Error| Failure::new("writing to the journal", &error);
     let silence = row.silence.map(row_id).transpose()?;
     let decision = row.decision.map(row_id).transpose()?;
+    let place = next_place(transaction).map_err(failed)?;
     execute(
         transaction,
         "INSERT INTO operator_commands
-         (utc_ms, word, silence, decision, rule, alert, until_ms, json)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+         (utc_ms, word, silence, decision, rule, alert, until_ms, json, place)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
         params![
             row.utc_ms,
             row.word,
@@ -98,7 +102,8 @@ fn insert_operator(transaction: &Transaction<'_>, row: &OperatorRow) -> Result<(
             row.rule,
             row.alert,
             row.until_ms,
-            row.json
+            row.json,
+            place
         ],
     )
     .map_err(failed)?;
@@ -207,11 +212,12 @@ fn insert_decision(transaction: &Transaction<'_>, record: &Record) -> Result<(),
         }
         None => {}
     }
+    let place = next_place(transaction).map_err(failed)?;
     execute(
         transaction,
-        "INSERT INTO decisions (id, utc_ms, rule, alert, verdict, json)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
-        params![row, utc_ms, rule.to_string(), rule.alert, verdict.name(), json],
+        "INSERT INTO decisions (id, utc_ms, rule, alert, verdict, json, place)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+        params![row, utc_ms, rule.to_string(), rule.alert, verdict.name(), json, place],
     )
     .and_then(|()| {
         execute(
@@ -222,6 +228,13 @@ fn insert_decision(transaction: &Transaction<'_>, record: &Record) -> Result<(),
         )
     })
     .map_err(failed)
+}
+
+/// See `format_4.sql`.
+fn next_place(transaction: &Transaction<'_>) -> rusqlite::Result<i64> {
+    let sql = "INSERT INTO meta (key, value) VALUES ('last_place', 1)
+        ON CONFLICT (key) DO UPDATE SET value = value + 1 RETURNING value";
+    transaction.prepare_cached(sql)?.query_row([], |row| row.get(0))
 }
 
 fn execute(
@@ -236,27 +249,17 @@ fn row_id(decision: u64) -> Result<i64, Failure> {
     i64::try_from(decision).map_err(|_| Failure::Refused(format!("number {decision} is too large")))
 }
 
-/// More breaker resets than these are of no use to anybody.
-const MOST_RESETS: u32 = 1000;
-
 /// What is in force of what people ordered, the oldest first.
 pub(super) fn operator_memory(
     connection: &Connection,
     now_ms: i64,
 ) -> Result<OperatorMemory, Failure> {
     let failed = |error: rusqlite::Error| Failure::new("reading what people ordered", &error);
-    let sql = format!(
-        "SELECT id, json FROM operator_commands
-         WHERE word IN ('silence', 'approve') AND until_ms > ?1
-         UNION ALL
-         SELECT id, json FROM
-         (SELECT id, json FROM operator_commands WHERE word = 'reset_breaker'
-          ORDER BY id DESC LIMIT {MOST_RESETS})
-         ORDER BY id"
-    );
+    let sql = "SELECT json FROM operator_commands
+        WHERE word IN ('silence', 'approve') AND until_ms > ?1 ORDER BY id";
     let rows: Vec<String> = connection
-        .prepare(&sql)
-        .and_then(|mut select| select.query_map([now_ms], |row| row.get(1))?.collect())
+        .prepare(sql)
+        .and_then(|mut select| select.query_map([now_ms], |row| row.get(0))?.collect())
         .map_err(failed)?;
     // An order that this program does not understand may forbid anything.
     let commands = rows
@@ -297,26 +300,24 @@ pub(super) fn last_boot(connection: &Connection) -> Result<Option<String>, Failu
         .map_err(|error| Failure::new("reading the last boot", &error))
 }
 
-/// The first decision of a boot, which is `next` where this boot is new.
-pub(super) fn first_of_boot(
-    connection: &Connection,
-    boot_id: &str,
-    next: u64,
-) -> Result<u64, Failure> {
-    let failed = |error: rusqlite::Error| {
-        Failure::new("reading and writing the boot's first decision", &error)
-    };
-    let sql = "SELECT f.value FROM meta b, meta f
-        WHERE b.key = 'boot_id' AND b.value = ?1 AND f.key = 'boot_first_decision'";
-    let known: Option<i64> =
-        connection.query_row(sql, [boot_id], |row| row.get(0)).optional().map_err(failed)?;
-    if let Some(known) = known {
-        return Ok(known.cast_unsigned().min(next));
+/// The place behind which a boot's acts stand: all that there is now, where this boot is new.
+pub(super) fn boot_begins_after(connection: &Connection, boot_id: &str) -> Result<i64, Failure> {
+    let failed =
+        |error: rusqlite::Error| Failure::new("reading and writing where the boot begins", &error);
+    let sql = "SELECT p.value FROM meta b, meta p
+        WHERE b.key = 'boot_id' AND b.value = ?1 AND p.key = 'boot_begins_after'";
+    let known = connection.query_row(sql, [boot_id], |row| row.get(0)).optional();
+    if let Some(known) = known.map_err(failed)? {
+        return Ok(known);
     }
-    let sql = "INSERT INTO meta (key, value) VALUES ('boot_id', ?1), ('boot_first_decision', ?2)
+    let sql = "SELECT value FROM meta WHERE key = 'last_place'";
+    let last: Option<i64> =
+        connection.query_row(sql, [], |row| row.get(0)).optional().map_err(failed)?;
+    let last = last.unwrap_or_default();
+    let sql = "INSERT INTO meta (key, value) VALUES ('boot_id', ?1), ('boot_begins_after', ?2)
         ON CONFLICT (key) DO UPDATE SET value = excluded.value";
-    connection.execute(sql, params![boot_id, row_id(next)?]).map_err(failed)?;
-    Ok(next)
+    connection.execute(sql, params![boot_id, last]).map_err(failed)?;
+    Ok(last)
 }
 
 /// Remembers that what was journalled before now is lost.

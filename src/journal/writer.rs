@@ -278,11 +278,11 @@ impl Writer {
                     .ok_or_else(down)
                     .and_then(|open| rows::operator_memory(open, now_ms).map_err(told)),
             ),
-            Question::FirstOfBoot(boot_id, next, to) => reply(
+            Question::BootBeginsAfter(boot_id, to) => reply(
                 &to,
                 connection
                     .ok_or_else(down)
-                    .and_then(|open| rows::first_of_boot(open, &boot_id, next).map_err(told)),
+                    .and_then(|open| rows::boot_begins_after(open, &boot_id).map_err(told)),
             ),
         };
     }

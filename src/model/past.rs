@@ -13,7 +13,7 @@ pub struct Past {
     /// Approvals that were asked for and may still be given.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub asked: Vec<Asked>,
-    /// What people have told the program; oldest first.
+    /// Silences and approvals that were in force; oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub commands: Vec<OperatorCommand>,
     /// Everything before this time on the uptime clock, in milliseconds, is lost: a journal that
@@ -47,6 +47,9 @@ pub struct PastAct {
     /// The decision whose approval it used up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approved: Option<DecisionId>,
+    /// Whether a person has reset its rule's breaker since.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_forgiven: bool,
 }
 
 /// An approval that a remedy has asked for.

@@ -166,6 +166,7 @@ impl Begin {
                 has_ended: true,
                 aim_met: None,
                 approved: None,
+                is_forgiven: false,
             }
         });
         let (acts, commands) = (acts.collect(), self.orders.clone());

@@ -13,8 +13,8 @@ use crate::journal::{
     TimelineQuery,
 };
 use crate::model::{
-    AlertChange, AlertState, DecisionId, Evidence, HoldReason, Moment, Observation, Past, PastAct,
-    RuleId, Verdict,
+    AlertChange, AlertState, DecisionId, Evidence, HoldReason, Moment, Observation, Past, RuleId,
+    Verdict,
 };
 use crate::policy::Policy;
 use crate::policy::guard::{PastMoment, on_this_boots_clock};
@@ -60,24 +60,13 @@ impl Journalled {
 
     /// What was done before that decision, for the guard rails. What cannot be read is left out.
     pub(super) fn past(&self, at: Moment, before: DecisionId) -> Past {
-        let acts = self.0.as_ref().ok().and_then(|reader| reader.acts_before(before).ok());
+        let acts = self.0.as_ref().ok().and_then(|reader| reader.acts(Some(before)).ok());
         let acts = acts.unwrap_or_default();
         let moment =
             |act: &StoredAct| PastMoment { at: act.at, is_this_boot: is_same_boot(act.at, at) };
         let moments: Vec<PastMoment> = acts.iter().map(moment).collect();
         let uptimes = on_this_boots_clock(at, &moments);
-        let acts = acts.into_iter().zip(uptimes).map(|(act, uptime_ms)| PastAct {
-            id: act.id,
-            rule: act.rule,
-            mode: act.mode,
-            step: act.step,
-            is_notice: act.is_notice,
-            uptime_ms,
-            utc: act.at.utc,
-            has_ended: act.has_ended,
-            aim_met: act.aim_met,
-            approved: act.approved,
-        });
+        let acts = acts.into_iter().zip(uptimes).map(|(act, uptime)| act.on_uptime_clock(uptime));
         Past { acts: acts.collect(), ..Past::default() }
     }
 

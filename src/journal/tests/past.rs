@@ -1,17 +1,18 @@
 //! What guard rails are told of earlier runs.
 
-use rusqlite::Connection;
+use rusqlite::{Connection, params};
 
-use super::super::{FILE_NAME, JournalReader};
+use super::super::{FILE_NAME, JournalReader, StoredAct, file};
 use super::*;
+use crate::model::{OperatorOrder, RuleSelector};
 
 fn act(id: u64, mode: Mode) -> Decision {
     Decision { mode, verdict: Verdict::Act, ..decision(id) }
 }
 
-fn acts_before(dir: &std::path::Path, before: u64) -> Vec<(u64, Mode, bool, Option<bool>)> {
+fn acts(dir: &std::path::Path, before: Option<u64>) -> Vec<(u64, Mode, bool, Option<bool>)> {
     let reader = JournalReader::open(dir).unwrap();
-    let acts = reader.acts_before(DecisionId(before)).unwrap();
+    let acts = reader.acts(before.map(DecisionId)).unwrap();
     acts.iter().map(|act| (act.id.0, act.mode, act.has_ended, act.aim_met)).collect()
 }
 
@@ -31,10 +32,10 @@ fn acts_come_with_what_became_of_them_oldest_first_and_holds_do_not() {
     journal.close(PATIENCE).unwrap();
     let enforce = Mode::Enforce;
     assert_eq!(
-        acts_before(dir.path(), 8),
+        acts(dir.path(), Some(8)),
         [(2, enforce, true, Some(true)), (4, enforce, false, None), (6, enforce, false, None)]
     );
-    assert_eq!(acts_before(dir.path(), 9).len(), 4);
+    assert_eq!(acts(dir.path(), None).len(), 4);
 }
 
 #[test]
@@ -50,7 +51,7 @@ fn an_act_in_words_of_another_version_is_an_act_all_the_same() {
     file.execute(&format!("{unknown_action} WHERE id = 4"), []).unwrap();
     file.execute("UPDATE decisions SET json = '{}' WHERE id = 2", []).unwrap();
     let reader = JournalReader::open(dir.path()).unwrap();
-    let acts = reader.acts_before(DecisionId(9)).unwrap();
+    let acts = reader.acts(None).unwrap();
     assert_eq!(acts.len(), 2);
     assert_eq!((acts[0].mode, &acts[0].rule), (Mode::Enforce, &decision(2).rule));
     assert_eq!((acts[1].mode, acts[1].is_notice), (Mode::Observe, false));
@@ -66,7 +67,7 @@ fn of_one_rule_no_more_acts_are_told_than_any_limit_counts() {
     }
     journal.close(PATIENCE).unwrap();
     let reader = JournalReader::open(dir.path()).unwrap();
-    let acts = reader.acts_before(DecisionId(1_500)).unwrap();
+    let acts = reader.acts(None).unwrap();
     let of = |alert: &str| acts.iter().filter(|act| &*act.rule.alert == alert).count();
     assert_eq!((of("Seldom"), of("Often")), (150, 1_000));
     assert_eq!(acts.last().map(|act| act.id.0), Some(1_499), "the newest are kept");
@@ -84,23 +85,84 @@ fn questions_to_people_are_told_with_their_action() {
     }
     journal.close(PATIENCE).unwrap();
     let reader = JournalReader::open(dir.path()).unwrap();
-    let asked = reader.asked_for_approval(moment(50).utc, DecisionId(200)).unwrap();
+    let asked = reader.asked_for_approval(moment(50).utc).unwrap();
     assert_eq!(asked, [held(100, HoldReason::Approval)]);
 }
 
 #[test]
-fn the_first_decision_of_a_boot_is_remembered_until_the_next_boot() {
+fn what_a_boot_has_done_is_told_from_what_was_before_it_whatever_the_numbers_are() {
     let dir = tempfile::tempdir().unwrap();
-    let first = |boot: &str, next: u64| {
+    // A process, which is told where its boot begins before it acts.
+    let run = |boot: &str, id: u64| {
         let journal = Journal::open(dir.path(), KEEP_ALL);
-        let first = journal.first_decision_of_boot(boot, DecisionId(next), PATIENCE).unwrap();
+        let begins_after = journal.boot_begins_after(boot, PATIENCE).unwrap();
+        journal.record(&Entry::Decision(act(id, Mode::Enforce)));
         journal.close(PATIENCE).unwrap();
-        first.0
+        let acts = JournalReader::open(dir.path()).unwrap().acts(None).unwrap();
+        let of_boot = acts.iter().filter(|act| act.place > begins_after);
+        of_boot.map(|act| act.id.0).collect::<Vec<_>>()
     };
-    assert_eq!(first("one", 10), 10);
-    assert_eq!(first("one", 25), 10);
-    assert_eq!(first("two", 40), 40);
-    assert_eq!(first("two", 41), 40);
+    assert_eq!(run("one", 10), [10]);
+    // Numbers made of the time, with a clock that is set back in between.
+    assert_eq!(run("one", 9_000_000), [10, 9_000_000]);
+    assert_eq!(run("one", 8_000_000), [10, 9_000_000, 8_000_000]);
+    assert_eq!(run("two", 7_000_000), [7_000_000]);
+    assert_eq!(run("two", 9_000_001), [7_000_000, 9_000_001]);
+    let before = |id| acts(dir.path(), Some(id)).iter().map(|act| act.0).collect::<Vec<_>>();
+    assert_eq!(before(8_000_000), [10, 9_000_000]);
+    assert_eq!(before(8_000_001), [10, 8_000_000, 7_000_000], "a number that was never given");
+}
+
+#[test]
+fn a_reset_forgives_what_was_judged_before_it_whatever_the_clocks_say() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = Journal::open(dir.path(), KEEP_ALL);
+    for id in [2, 4, 6] {
+        journal.record(&Entry::Decision(act(id, Mode::Enforce)));
+    }
+    let other = Decision { rule: rule("Other"), ..act(5, Mode::Enforce) };
+    journal.record(&Entry::Decision(other));
+    journal.record(&Entry::Assessment(assessment(2)));
+    let rules = RuleSelector::Rule(decision(2).rule);
+    // By the wall clock long before and long after everything.
+    journal.keep_order(&order(-9_000, OperatorOrder::ResetBreaker { rules }), PATIENCE).unwrap();
+    journal.record(&Entry::Assessment(assessment(4)));
+    let late = Decision { at: moment(-20_000), ..act(1, Mode::Enforce) };
+    journal.record(&Entry::Decision(late));
+    journal.close(PATIENCE).unwrap();
+    let acts = JournalReader::open(dir.path()).unwrap().acts(None).unwrap();
+    let forgiven: Vec<_> = acts.iter().map(|act| (act.id.0, act.is_forgiven)).collect();
+    assert_eq!(forgiven, [(2, true), (4, false), (6, true), (5, false), (1, false)]);
+}
+
+#[test]
+fn an_older_journal_keeps_its_order_and_where_its_boot_began() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(FILE_NAME);
+    let mut connection = Connection::open(&path).unwrap();
+    file::bring_to_format(&mut connection, &path, &file::FORMATS[..3]).unwrap();
+    for id in [3_i64, 5, 900] {
+        let (rule, json) =
+            (rule("Old"), serde_json::to_string(&act(id.cast_unsigned(), Mode::Enforce)).unwrap());
+        let sql = "INSERT INTO decisions (id, utc_ms, rule, alert, verdict, json)
+            VALUES (?, 0, ?, ?, 'act', ?)";
+        connection.execute(sql, params![id, rule.to_string(), rule.alert, json]).unwrap();
+    }
+    let meta = "INSERT INTO meta (key, value)
+        VALUES ('boot_id', 'this'), ('boot_first_decision', 5), ('last_decision', 900)";
+    connection.execute(meta, []).unwrap();
+    drop(connection);
+    let ids = |acts: Vec<StoredAct>| acts.iter().map(|act| act.id.0).collect::<Vec<_>>();
+    let read = |before| JournalReader::open(dir.path()).unwrap().acts(before).unwrap();
+    assert_eq!(ids(read(None)), [3, 5, 900], "before it is brought to this format");
+    assert_eq!(ids(read(Some(DecisionId(900)))), [3, 5]);
+    let journal = Journal::open(dir.path(), KEEP_ALL);
+    let begins_after = journal.boot_begins_after("this", PATIENCE).unwrap();
+    journal.record(&Entry::Decision(act(7, Mode::Enforce)));
+    journal.close(PATIENCE).unwrap();
+    assert_eq!(ids(read(None)), [3, 5, 900, 7]);
+    let of_boot = read(None).into_iter().filter(|act| act.place > begins_after).collect();
+    assert_eq!(ids(of_boot), [5, 900, 7]);
 }
 
 #[test]

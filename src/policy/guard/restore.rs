@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{DEFAULT_APPROVAL_EXPIRES, Guard};
-use crate::model::{Mode, Moment, OperatorCommand, OperatorOrder, Past, PastAct, RuleId};
+use crate::model::{Mode, Moment, OperatorOrder, Past, PastAct, RuleId};
 
 /// Wall clocks before this (2025) were not set: this program is younger.
 const CLOCK_NOT_SET_BEFORE_MS: i64 = 1_735_689_600_000;
@@ -47,11 +47,8 @@ impl Guard {
     pub(in crate::policy) fn restore(&mut self, past: &Past, at: Moment) {
         self.awaits_past = false;
         self.lost_before_ms = past.lost_before_ms.or(self.lost_before_ms);
-        let is_reset = |order: &OperatorOrder| matches!(order, OperatorOrder::ResetBreaker { .. });
-        let (resets, orders): (Vec<_>, Vec<_>) =
-            past.commands.iter().partition(|command| is_reset(&command.order));
         for (act, ends_round) in past.acts.iter().zip(round_ends(&past.acts)) {
-            self.restore_act(act, ends_round, &resets);
+            self.restore_act(act, ends_round);
         }
         for asked in &past.asked {
             if past.acts.iter().any(|act| act.approved == Some(asked.decision)) {
@@ -60,14 +57,16 @@ impl Guard {
             let expires = self.remedies.get(&asked.rule).and_then(|rails| rails.approval);
             self.approvals.ask(asked.clone(), expires.unwrap_or(DEFAULT_APPROVAL_EXPIRES), at);
         }
-        for order in orders {
+        // Which breakers were reset stands with the acts: there it is known what came after what.
+        let is_reset = |order: &OperatorOrder| matches!(order, OperatorOrder::ResetBreaker { .. });
+        for command in past.commands.iter().filter(|command| !is_reset(&command.order)) {
             // What has ended since is no news to anybody.
-            drop(self.obey(order, at));
+            drop(self.obey(command, at));
         }
         self.status = None;
     }
 
-    fn restore_act(&mut self, act: &PastAct, ends_round: bool, resets: &[&OperatorCommand]) {
+    fn restore_act(&mut self, act: &PastAct, ends_round: bool) {
         if !act.is_notice {
             self.spent.of_mut(act.mode).add(act.uptime_ms);
         }
@@ -81,23 +80,10 @@ impl Guard {
             return;
         }
         account.end_round(act.uptime_ms);
-        let is_reset = resets.iter().any(|reset| match &reset.order {
-            OperatorOrder::ResetBreaker { rules } => {
-                rules.selects(&act.rule) && comes_after(reset.at, act)
-            }
-            _ => false,
-        });
-        if is_reset {
+        if act.is_forgiven {
             account.misses.clear();
         }
     }
-}
-
-/// Whether a reset was ordered after an act, by both clocks: the wall clock may have been set back
-/// in between, and in doubt the breaker stays open. An act of an earlier boot stands before this
-/// boot's beginning, and so before any uptime.
-fn comes_after(reset: Moment, act: &PastAct) -> bool {
-    reset.utc >= act.utc && reset.timeline_ms() >= act.uptime_ms
 }
 
 /// Whether each act was the last of its round: the next one of its rule is not the next step.

@@ -105,6 +105,7 @@ fn past_act(rule: &RuleId, mode: Mode, now: Moment, ago: u64) -> PastAct {
         has_ended: true,
         aim_met: Some(true),
         approved: None,
+        is_forgiven: false,
     }
 }
 

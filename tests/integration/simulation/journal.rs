@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use umawarden::journal::Entry;
 use umawarden::model::{
     AlertChange, Asked, Assessment, Decision, DecisionId, HoldReason, Moment, OperatorCommand,
-    Outcome, OutcomeResult, Past, PastAct, Verdict,
+    OperatorOrder, Outcome, OutcomeResult, Past, PastAct, Verdict,
 };
 use umawarden::policy::guard::{PastMoment, on_this_boots_clock};
 
@@ -25,7 +25,8 @@ pub struct Kept {
     safe: usize,
     down_until: Duration,
     commands: Vec<OperatorCommand>,
-    first_of_boot: Option<(Arc<str>, DecisionId)>,
+    /// Where the entries of the newest boot begin.
+    boot_begins_at: Option<(Arc<str>, usize)>,
     ends: BTreeMap<DecisionId, OutcomeResult>,
     judged: BTreeMap<DecisionId, Option<bool>>,
 }
@@ -90,6 +91,9 @@ impl Kept {
         }
         let left = chance.whole(self.safe as u64..=self.entries.len() as u64) as usize;
         let left = if self.is_up(now) { left } else { self.safe };
+        if let Some((_, begins_at)) = &mut self.boot_begins_at {
+            *begins_at = left.min(*begins_at);
+        }
         let mut lost = Lost::default();
         for (_, entry) in self.entries.drain(left..) {
             match entry {
@@ -130,40 +134,66 @@ impl Kept {
         self.commands.len()
     }
 
-    /// What guard rails need to know of earlier runs; `None` while the disk fails.
+    /// What guard rails need to know of earlier runs; `None` while the disk fails. `commands`: how
+    /// many orders had been given when the process started.
     pub fn past(
         &mut self,
         now: Duration,
         at: Moment,
         boot: &Arc<str>,
-        (before, commands): (DecisionId, usize),
+        commands: usize,
     ) -> Option<Past> {
         if !self.is_up(now) {
             return None;
         }
-        let (known, first_of_boot) = self.first_of_boot.get_or_insert((Arc::clone(boot), before));
+        let place = self.entries.len();
+        let (known, begins_at) = self.boot_begins_at.get_or_insert((Arc::clone(boot), place));
         if known != boot {
-            (*known, *first_of_boot) = (Arc::clone(boot), before);
+            (*known, *begins_at) = (Arc::clone(boot), place);
         }
-        let first_of_boot = (*first_of_boot).min(before);
-        let earlier = || self.decisions().filter(|decision| decision.id < before);
-        let acts: Vec<_> = earlier().filter(|decision| decision.verdict == Verdict::Act).collect();
-        let moment =
-            |act: &&Decision| PastMoment { at: act.at, is_this_boot: act.id >= first_of_boot };
+        let begins_at = *begins_at;
+        let acts: Vec<_> = self.acts().collect();
+        let moment = |(place, act): &(usize, &Decision)| PastMoment {
+            at: act.at,
+            is_this_boot: *place >= begins_at,
+        };
         let moments: Vec<_> = acts.iter().map(moment).collect();
         let acts = acts.iter().zip(on_this_boots_clock(at, &moments));
-        let asked = earlier()
+        let asked = self
+            .decisions()
             .filter(|decision| decision.verdict == Verdict::Hold(HoldReason::Approval))
             .map(asked_for);
         Some(Past {
-            acts: acts.map(|(act, uptime_ms)| self.past_act(act, uptime_ms)).collect(),
+            acts: acts.map(|((place, act), ms)| self.past_act(*place, act, ms)).collect(),
             asked: asked.collect(),
             commands: self.commands[..commands].to_vec(),
             lost_before_ms: None,
         })
     }
 
-    fn past_act(&self, act: &Decision, uptime_ms: i64) -> PastAct {
+    /// With their places.
+    fn acts(&self) -> impl Iterator<Item = (usize, &Decision)> {
+        self.entries.iter().enumerate().filter_map(|(place, (_, entry))| match entry {
+            Entry::Decision(decision) if decision.verdict == Verdict::Act => {
+                Some((place, decision))
+            }
+            _ => None,
+        })
+    }
+
+    /// Whether its breaker was reset after it was made and judged.
+    fn is_forgiven(&self, place: usize, act: &Decision) -> bool {
+        self.entries[place..].iter().rev().find_map(|(_, entry)| match entry {
+            Entry::Assessment(judged) if judged.decision == act.id => Some(false),
+            Entry::Operator(command) => match &command.order {
+                OperatorOrder::ResetBreaker { rules } => rules.selects(&act.rule).then_some(true),
+                _ => None,
+            },
+            _ => None,
+        }) == Some(true)
+    }
+
+    fn past_act(&self, place: usize, act: &Decision, uptime_ms: i64) -> PastAct {
         let outcome = self.ends.get(&act.id);
         let aim_met = self.judged.get(&act.id);
         PastAct {
@@ -178,6 +208,7 @@ impl Kept {
                 || aim_met.is_some(),
             aim_met: aim_met.copied().flatten(),
             approved: act.approved,
+            is_forgiven: self.is_forgiven(place, act),
         }
     }
 

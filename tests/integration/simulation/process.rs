@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use umawarden::config::mistake::SourceText;
 use umawarden::config::rules::parse_rules_under;
-use umawarden::model::{DecisionId, Event, Mode, Moment, Observation};
+use umawarden::model::{Event, Mode, Moment, Observation};
 use umawarden::policy::guard::GuardRails;
 use umawarden::policy::rule::RuleSet;
 use umawarden::policy::{Policy, Step};
@@ -49,8 +49,8 @@ pub struct Process {
     pub policy: Policy,
     pub seen: Vec<Observation>,
     pub loaded: Loaded,
-    /// Its first decision, and the first order that it was given.
-    pub before: (DecisionId, usize),
+    /// How many orders were given before it started.
+    pub orders_before: usize,
     /// It has not been told yet what earlier runs did.
     pub awaits_past: bool,
     /// The next kernel-log record to read.
@@ -102,7 +102,7 @@ impl Process {
             policy,
             seen: Vec::new(),
             loaded,
-            before: (next_decision, kept.orders()),
+            orders_before: kept.orders(),
             awaits_past: true,
             next_seq: resume.as_ref().map_or(0, |(seq, _)| *seq),
             resumes: resume.is_some(),

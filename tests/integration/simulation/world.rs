@@ -253,7 +253,7 @@ impl World {
         let Some(process) = self.process.as_mut().filter(|process| process.awaits_past) else {
             return;
         };
-        let found = self.kept.past(self.now, at, &boot_id, process.before);
+        let found = self.kept.past(self.now, at, &boot_id, process.orders_before);
         if let Some(past) = found {
             process.awaits_past = false;
             process.seen.push(Observation::Past(Box::new(past)));
