@@ -255,8 +255,12 @@ pub(super) fn operator_memory(
     now_ms: i64,
 ) -> Result<OperatorMemory, Failure> {
     let failed = |error: rusqlite::Error| Failure::new("reading what people ordered", &error);
-    let sql = "SELECT json FROM operator_commands
-        WHERE word IN ('silence', 'approve') AND until_ms > ?1 ORDER BY id";
+    // Of several approvals of one decision the last one counts, even where it has lapsed.
+    let sql = "SELECT json FROM operator_commands AS given
+        WHERE until_ms > ?1 AND (word = 'silence' OR word = 'approve' AND NOT EXISTS (
+            SELECT 1 FROM operator_commands AS later WHERE later.word = 'approve'
+            AND later.decision = given.decision AND later.id > given.id))
+        ORDER BY id";
     let rows: Vec<String> = connection
         .prepare(sql)
         .and_then(|mut select| select.query_map([now_ms], |row| row.get(0))?.collect())

@@ -198,8 +198,11 @@ impl Course {
         }
     }
 
-    /// Lets what was begun come to its end while the rule is in the other mode.
+    /// Lets what was begun come to its end while the rule is in the other mode. Back in this one it
+    /// tells anew why it holds.
     pub(super) fn wind_up(&mut self, case: &Case<'_>, around: &mut Surroundings<'_>) {
+        self.last_hold = None;
+        self.holds_told.clear();
         self.settle(case, around);
         self.end_begun_round(case, around);
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{DEFAULT_APPROVAL_EXPIRES, Guard};
-use crate::model::{Mode, Moment, OperatorOrder, Past, PastAct, RuleId};
+use crate::model::{Mode, Moment, OperatorCommand, OperatorOrder, Past, PastAct, RuleId};
 
 /// Wall clocks before this (2025) were not set: this program is younger.
 const CLOCK_NOT_SET_BEFORE_MS: i64 = 1_735_689_600_000;
@@ -57,9 +57,7 @@ impl Guard {
             let expires = self.remedies.get(&asked.rule).and_then(|rails| rails.approval);
             self.approvals.ask(asked.clone(), expires.unwrap_or(DEFAULT_APPROVAL_EXPIRES), at);
         }
-        // Which breakers were reset stands with the acts: there it is known what came after what.
-        let is_reset = |order: &OperatorOrder| matches!(order, OperatorOrder::ResetBreaker { .. });
-        for command in past.commands.iter().filter(|command| !is_reset(&command.order)) {
+        for command in standing(&past.commands) {
             // What has ended since is no news to anybody.
             drop(self.obey(command, at));
         }
@@ -84,6 +82,24 @@ impl Guard {
             account.misses.clear();
         }
     }
+}
+
+/// The orders that still count. A later approval of the same decision has taken the place of an
+/// earlier one, even where the later one has lapsed. Which breakers were reset stands with the
+/// acts: there it is known what came after what.
+fn standing(commands: &[OperatorCommand]) -> impl Iterator<Item = &OperatorCommand> {
+    let approved = |command: &OperatorCommand| match command.order {
+        OperatorOrder::Approve { decision, .. } => Some(decision),
+        _ => None,
+    };
+    commands.iter().enumerate().filter_map(move |(place, command)| match command.order {
+        OperatorOrder::ResetBreaker { .. } => None,
+        OperatorOrder::Approve { decision, .. } => {
+            let mut later = commands[place + 1..].iter().filter_map(approved);
+            (!later.any(|later| later == decision)).then_some(command)
+        }
+        _ => Some(command),
+    })
 }
 
 /// Whether each act was the last of its round: the next one of its rule is not the next step.

@@ -109,6 +109,19 @@ fn observe_mode_decides_the_same_and_goes_no_further_than_the_first_step() {
 }
 
 #[test]
+fn back_in_a_mode_it_tells_anew_why_it_holds() {
+    let mut world = World::new(LADDER, Mode::Enforce);
+    world.free = Reading::Value(5.0);
+    let first = world.tick();
+    world.report(&first.decisions[0], OutcomeResult::Skipped);
+    assert_eq!(holds(&world.run(Duration::from_secs(1))), [HoldReason::Cooldown]);
+    world.policy.replace_rules(world.at, Mode::Observe, &rules(LADDER));
+    world.run(Duration::from_secs(1));
+    world.policy.replace_rules(world.at, Mode::Enforce, &rules(LADDER));
+    assert_eq!(holds(&world.run(Duration::from_secs(1))), [HoldReason::Cooldown]);
+}
+
+#[test]
 fn a_rules_own_mode_wins_over_the_nodes() {
     let own = LADDER.replace("    remedy:", "    mode: enforce\n    remedy:");
     let mut world = World::new(&own, Mode::Observe);

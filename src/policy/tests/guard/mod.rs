@@ -329,6 +329,11 @@ fn an_approval_that_was_given_before_a_restart_is_used_once_after_it() {
         world.tick()
     };
     assert_eq!(restarted(&past).decisions[0].approved, Some(held.id));
+    let shorter = OperatorOrder::Approve { decision: held.id, until: world.at.utc + seconds(5) };
+    let Observation::Operator(shorter) = order(&world, shorter) else { unreachable!() };
+    let commands = vec![past.commands[0].clone(), shorter];
+    let lapsed = Past { commands, ..past.clone() };
+    assert!(acts(&[restarted(&lapsed)]).is_empty(), "the later approval counts, and has lapsed");
     past.acts
         .push(PastAct { approved: Some(held.id), ..past_act(&held.rule, held.mode, world.at, 60) });
     assert!(acts(&[restarted(&past)]).is_empty(), "used before the restart");

@@ -2,7 +2,7 @@
 
 use umawarden::model::{AlertChange, AlertState, RuleId, Source};
 
-use super::{Checker, Clock, Course, HELD_BEFORE, LOST_AFTER, Violation, broken};
+use super::{Checker, Clock, Course, HELD_BEFORE, LATE, LOST_AFTER, Violation, broken};
 
 impl Checker {
     /// A rule about which nothing is known neither advances nor resolves.
@@ -59,29 +59,45 @@ impl Checker {
         }
     }
 
-    /// A rule that fires has acted and is waiting for what comes of it, or has said why not.
-    pub(super) fn every_firing_rule_has_answered(&self, clock: &Clock) -> Result<(), Violation> {
-        for (id, watched) in &self.rules {
+    /// A rule that fires has acted and is waiting for what comes of it, or has said why not, or
+    /// does so when it is evaluated next.
+    pub(super) fn every_firing_rule_has_answered(
+        &mut self,
+        clock: &Clock,
+    ) -> Result<(), Violation> {
+        let now = clock.at.uptime;
+        let pause = now.saturating_sub(std::mem::replace(&mut self.stepped, now));
+        for (id, watched) in &mut self.rules {
             let (Some(since), Some(remedy)) = (watched.firing_since, &watched.rule.remedy) else {
+                watched.silent_since = None;
                 continue;
             };
             let mode = watched.rule.mode.unwrap_or(self.mode);
             let is_awaited = match watched.course(mode) {
-                Course::Acting { since, .. } => {
-                    clock.at.uptime - since < LOST_AFTER + watched.patience()
-                }
+                Course::Acting { since, .. } => now - since < LOST_AFTER,
                 Course::Ended { .. } => true,
                 Course::Idle | Course::Judged { .. } | Course::Skipped { .. } => false,
             };
             let earliest = since.saturating_sub(HELD_BEFORE);
             let has_said = watched.decided.is_some_and(|decided| decided >= earliest);
-            let has_asked = remedy.rails.approval.is_some_and(|expires| {
-                self.people.are_asked(clock, id, mode, expires + watched.patience())
-            });
-            let ago = watched.switched.map(|at| clock.at.uptime - at);
-            let has_switched = ago.is_some_and(|ago| ago < watched.patience());
-            if !is_awaited && !has_said && !has_asked && !has_switched {
-                let what = format!("{id} fires since {since:?}, last word {:?}", watched.decided);
+            let has_asked = remedy
+                .rails
+                .approval
+                .is_some_and(|expires| self.people.are_asked(clock, id, mode, expires));
+            if is_awaited || has_said || has_asked {
+                watched.silent_since = None;
+                continue;
+            }
+            // After a suspend nothing can have been said yet.
+            if pause > watched.interval + LATE {
+                watched.silent_since = None;
+            }
+            let silent_since = *watched.silent_since.get_or_insert(now);
+            if now - silent_since >= watched.patience() {
+                let what = format!(
+                    "{id} fires since {since:?}, last word {:?}, in {mode:?} {:?}",
+                    watched.decided, watched.courses
+                );
                 return broken("every firing rule acts or says why not", what);
             }
         }

@@ -64,6 +64,8 @@ pub struct Checker {
     failed: BTreeSet<Source>,
     rails: GuardRails,
     knows_past: bool,
+    /// When the last step was.
+    stepped: Duration,
     people: People,
 }
 
@@ -79,8 +81,8 @@ struct Watched {
     is_unknown: bool,
     firing_since: Option<Duration>,
     decided: Option<Duration>,
-    /// Its mode has changed then.
-    switched: Option<Duration>,
+    /// It owes an answer since then.
+    silent_since: Option<Duration>,
     /// One for each mode.
     courses: [(Course, Mode); 2],
     /// The least that `cooldown` was since the last act.
@@ -106,7 +108,7 @@ impl Watched {
             is_unknown: false,
             firing_since: None,
             decided: None,
-            switched: None,
+            silent_since: None,
             courses: [Mode::Observe, Mode::Enforce].map(|mode| (Course::Idle, mode)),
             cooldown: cooldown(rule),
         }
@@ -177,7 +179,7 @@ impl Checker {
         for change in ended {
             self.change(clock, change)?;
         }
-        let before = std::mem::replace(&mut self.mode, mode);
+        self.mode = mode;
         self.rails = rules.guard_rails.clone();
         let mut old = std::mem::take(&mut self.rules);
         for mut watched in watched(rules) {
@@ -190,9 +192,7 @@ impl Checker {
                 });
                 watched.cooldown = known.cooldown.min(watched.cooldown);
                 if known.rule == watched.rule {
-                    let switched = watched.rule.mode.is_none() && before != mode;
-                    let switched = if switched { Some(at) } else { known.switched };
-                    watched = Watched { interval, switched, ..known };
+                    watched = Watched { interval, ..known };
                 }
             }
             self.rules.insert(watched.rule.id.clone(), watched);
