@@ -1,7 +1,8 @@
 //! What the daemon costs, beside its peers, on this machine, in one run.
 //!
-//! `cargo bench --bench daemon` as root takes about four minutes; `-- --minutes 60` samples for an
-//! hour first. Without node_exporter (Debian: prometheus-node-exporter) its rows are left out. The
+//! `cargo bench --bench daemon` as root takes about ten minutes; `-- --minutes 60` watches the idle
+//! daemon for an hour; `-- scrape idle` measures only that: the parts are `rules`, `replay`,
+//! `kernel_log`, `scrape` and `idle`. Without node_exporter (Debian: prometheus-node-exporter) its rows are left out. The
 //! numbers of a noisy machine are noisy: compare the rows of one run.
 #![expect(clippy::unwrap_used, reason = "a measurement ends where anything fails")]
 
@@ -26,12 +27,19 @@ fn main() {
     let minutes = minutes.and_then(|position| arguments.get(position + 1)?.parse().ok());
     let idle = minutes.map_or(IDLE, |minutes: u64| Duration::from_secs(60 * minutes));
 
+    let parts: [(&str, &dyn Fn()); 5] = [
+        ("rules", &rules::measure),
+        ("replay", &replay::measure),
+        ("kernel_log", &kernel_log::measure),
+        ("scrape", &scrape::measure),
+        ("idle", &|| scrape::measure_idle(idle)),
+    ];
+    let is_named = |name: &str| arguments.iter().any(|argument| argument == name);
+    let all = !parts.iter().any(|(name, _)| is_named(name));
     println!("{}", processes::machine());
-    rules::measure();
-    replay::measure();
-    kernel_log::measure();
-    scrape::measure();
-    scrape::measure_idle(idle);
+    for (_, measure) in parts.iter().filter(|(name, _)| all || is_named(name)) {
+        measure();
+    }
 }
 
 /// What this thread has used: other programs may want the core too.

@@ -16,6 +16,7 @@ pub struct Program {
 impl Program {
     /// Starts a server and waits until it answers on `address`.
     pub fn start(program: &str, arguments: &[&str], address: &str) -> Option<Self> {
+        assert!(TcpStream::connect(address).is_err(), "another program listens on {address}");
         let child = Command::new(program)
             .args(arguments)
             .stdin(Stdio::null())
