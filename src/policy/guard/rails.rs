@@ -66,6 +66,20 @@ impl Guard {
                 }
                 _ => (false, "no action is under way".to_owned()),
             },
+            HoldReason::SettingHeld | HoldReason::InForce
+                if wish.action.for_at_most().is_none() =>
+            {
+                return None;
+            }
+            HoldReason::SettingHeld => match self.settings.holder(wish) {
+                Some(held) => (self.settings.hold(wish) == Some(reason), held),
+                None => (false, "no other remedy holds what it would set".to_owned()),
+            },
+            HoldReason::InForce => {
+                let holds = self.settings.hold(wish) == Some(reason);
+                let word = if holds { "in force, or was for its time" } else { "not in force" };
+                (holds, format!("what it would set is {word}"))
+            }
             HoldReason::Approval => match self.approval(intent, at) {
                 Ok(None) => (false, "nobody has to approve".to_owned()),
                 Ok(Some(decision)) => (false, format!("#{decision} is approved")),
