@@ -13,7 +13,7 @@ use super::setting::Setting;
 pub(super) enum DeviceError {
     /// No such device.
     #[error("there is no block device {name} in {}: {error}: `lsblk` lists them", folder.display())]
-    NoDevice {
+    UnknownDevice {
         /// As it was written.
         name: String,
         /// Where it was looked for.
@@ -25,7 +25,7 @@ pub(super) enum DeviceError {
     #[error(
         "looking at {path} failed: {error}: does it exist here, outside of the engine's container?"
     )]
-    NoPath {
+    UnreadablePath {
         /// As it was written.
         path: String,
         /// How that failed.
@@ -64,7 +64,7 @@ pub(super) fn resolve(
 fn of_name(sysfs: &Path, name: &str) -> Result<Setting, DeviceError> {
     let folder = sysfs.join("class/block");
     let failed =
-        |error| DeviceError::NoDevice { name: name.to_owned(), folder: folder.clone(), error };
+        |error| DeviceError::UnknownDevice { name: name.to_owned(), folder: folder.clone(), error };
     // A name comes from a rule file, which has checked it; it is a name for all that.
     if name.contains('/') || name == ".." {
         return Err(failed(io::Error::from(io::ErrorKind::InvalidInput)));
@@ -73,7 +73,7 @@ fn of_name(sysfs: &Path, name: &str) -> Result<Setting, DeviceError> {
 }
 
 fn of_path(sysfs: &Path, path: &str) -> Result<Setting, DeviceError> {
-    let failed = |error: rustix::io::Errno| DeviceError::NoPath {
+    let failed = |error: rustix::io::Errno| DeviceError::UnreadablePath {
         path: path.to_owned(),
         error: error.into(),
     };

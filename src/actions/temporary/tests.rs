@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use tempfile::TempDir;
 
 use super::*;
-use crate::model::{Mode, RuleId, Target, UndoReason, Verdict};
+use crate::model::{Mode, RuleId, UndoReason, Verdict};
 
 fn now() -> Moment {
     Moment { uptime: Duration::from_secs(60), utc: Timestamp::UNIX_EPOCH }

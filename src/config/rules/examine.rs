@@ -283,8 +283,8 @@ fn pair(
             || earlier.facts.expr.implies(&later.facts.expr, effort);
         if always {
             let message = format!(
-                "this rule and {other} both change {setting}, and whenever one holds, the other \
-                 does: {own} and {theirs}"
+                "this rule and {other} both change {setting}, and one of them never holds \
+                 without the other: {own} and {theirs}"
             );
             findings
                 .add(later.placed.alert().span.clone(), message)
