@@ -89,8 +89,8 @@ impl Sysctl {
         }
     }
 
-    /// The setting in bytes that stands in for it: one of the two is in force, and writing one makes
-    /// the other 0.
+    /// The setting in bytes that stands in for it: one of the two is in force, and writing one
+    /// makes the other 0.
     pub const fn in_bytes(self) -> Option<&'static str> {
         match self {
             Self::DirtyRatio => Some("vm/dirty_bytes"),

@@ -302,8 +302,8 @@ impl TemporarySettings {
         result
     }
 
-    /// Where the log cannot be told that it is undone, the next start finds the old value and leaves
-    /// it alone.
+    /// Where the log cannot be told that it is undone, the next start finds the old value and
+    /// leaves it alone.
     fn close(&mut self, number: u64, result: Option<UndoResult>, found: Option<String>) {
         let at = (self.clock)().utc;
         let Some(log) = &mut self.log else { return };

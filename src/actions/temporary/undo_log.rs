@@ -30,7 +30,11 @@ const MOST_BYTES: u64 = 64 << 20;
 #[derive(Debug, thiserror::Error)]
 pub(super) enum UndoLogError {
     /// A step of opening, reading or writing has failed.
-    #[error("{doing} the undo log {} failed: {error}: look at the disk, its space and the permissions of its folder", path.display())]
+    #[error(
+        "{doing} the undo log {} failed: {error}: look at the disk, its space and the permissions \
+         of its folder",
+        path.display()
+    )]
     Failed {
         /// Which step.
         doing: &'static str,
@@ -40,10 +44,18 @@ pub(super) enum UndoLogError {
         error: io::Error,
     },
     /// Another process has it open.
-    #[error("the undo log {} is in use by another umawarden: end that, or give this one a --storage.path of its own", .0.display())]
+    #[error(
+        "the undo log {} is in use by another umawarden: end that, or give this one a \
+         --storage.path of its own",
+        .0.display()
+    )]
     InUse(PathBuf),
     /// It does not begin as ours do.
-    #[error("{} is no undo log that this version can read: put the settings back that it names, then move it away", .0.display())]
+    #[error(
+        "{} is no undo log that this version can read: put the settings back that it names, then \
+         move it away",
+        .0.display()
+    )]
     Foreign(PathBuf),
 }
 
