@@ -22,3 +22,4 @@ mod rules_report;
 mod rules_test;
 mod run;
 mod simulation;
+mod tune;
