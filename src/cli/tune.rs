@@ -72,10 +72,10 @@ waiting; that memory is no longer counted as available, and vLLM refuses to star
 available than its --gpu-memory-utilization of all memory: tune warns where a value would bring that
 about.
 
---apply sets what does not fit, now; --persist writes it down for each boot (systemd-sysctl reads it),
-together with what fits; both together do both. A file that somebody else has written, or changed, is
-replaced only with --force. While a remedy of the daemon has changed a setting for a while, that value
-is compared; if --apply changes it, the daemon leaves it alone.
+--apply sets what does not fit, now; --persist writes it down for each boot (systemd-sysctl reads
+it), together with what fits; both together do both. A file that somebody else has written, or
+changed, is replaced only with --force. While a remedy of the daemon has changed a setting for a
+while, that value is compared and written down; if --apply changes it, the daemon leaves it alone.
 
 Exit codes: 0 fine, or set; 1 with --check: something does not fit; 2 not readable, or not written.
 

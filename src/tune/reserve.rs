@@ -46,8 +46,8 @@ impl Reserve {
         self.min_free_kib.saturating_mul(1024)
     }
 
-    /// What the kernel leaves out when it reckons `MemAvailable` (`si_mem_available`): everything up
-    /// to the high watermark, and of the page cache as much as the low watermark, or half of it.
+    /// What the kernel leaves out when it reckons `MemAvailable` (`si_mem_available`): what lies
+    /// below the high watermark, and of the page cache as much as the low watermark, or half of it.
     fn left_out_bytes(self, memory: &Memory) -> u64 {
         let step = self.step_bytes(memory.total_bytes);
         let (low, high) = (self.min_free_bytes() + step, self.min_free_bytes() + 2 * step);

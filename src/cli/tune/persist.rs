@@ -153,8 +153,8 @@ pub(super) fn overruled_by(path: &Path, rows: &[Row<'_>]) -> Vec<String> {
 fn set_in(text: &str, name: &str) -> Option<String> {
     let lines = text.lines().map(str::trim).filter(|line| !line.starts_with(['#', ';']));
     let settings = lines.filter_map(|line| line.trim_start_matches('-').split_once('='));
-    let own = settings.filter(|(key, _)| key.trim().replace('/', ".") == name);
-    own.last().map(|(_, value)| value.trim().to_owned())
+    let mut own = settings.filter(|(key, _)| key.trim().replace('/', ".") == name);
+    own.next_back().map(|(_, value)| value.trim().to_owned())
 }
 
 #[cfg(test)]

@@ -31,7 +31,7 @@ pub(super) fn table(compared: &Comparison<'_>, done: &Done) {
         printable(model),
         gib(node.memory_bytes)
     );
-    println!("  {:<28} {:>12} {:>12}  {}", "setting", "now", "profile", "known by, why");
+    println!("  {:<28} {:>12} {:>12}  known by, why", "setting", "now", "profile");
     for row in rows {
         let mark = if row.fits() { ' ' } else { '!' };
         let (name, value) = (row.advice.name.name(), row.advice.value);
