@@ -160,6 +160,14 @@ impl Group {
         Some((&running.rule, stand, running.alerts.firing()))
     }
 
+    /// Whether the rule of that name, if it is here, fires in that mode.
+    pub(super) fn fires(&self, rule: &RuleId, mode: Mode, in_force: Mode) -> Option<bool> {
+        let running = self.rules.iter().find(|running| running.rule.id == *rule)?;
+        let is_of_mode = running.rule.mode.unwrap_or(in_force) == mode;
+        let has_remedy = running.rule.remedy.is_some();
+        (is_of_mode && has_remedy).then(|| running.alerts.state() == AlertState::Firing)
+    }
+
     /// Whether any rule's picture may differ from the one that was taken last.
     pub(super) fn changed(&self) -> bool {
         self.rules.iter().any(|running| running.changed)
