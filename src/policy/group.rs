@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::alert::Alerts;
 use super::counters::{Cell, Counters};
 use super::guard::{ByMode, Guard};
-use super::promql::{EvalTime, Evaluated, Labels, Sample, Value};
+use super::promql::{EvalTime, Evaluated, Labels, Sample, Value, Watch};
 use super::remedy::{Case, Condition, Course, Stand};
 use super::rule::{Rule, RuleGroup};
 use super::status::{RuleState, RuleStatus};
@@ -28,6 +28,7 @@ pub(super) struct Group {
 #[derive(Debug)]
 struct RunningRule {
     rule: Rule,
+    watch: Watch,
     alerts: Alerts,
     courses: ByMode<Course>,
     unknown: Vec<String>,
@@ -219,6 +220,7 @@ impl RunningRule {
         }
         Self {
             rule: rule.clone(),
+            watch: Watch::default(),
             alerts: Alerts::default(),
             courses,
             unknown: Vec::new(),
@@ -278,7 +280,7 @@ impl RunningRule {
     /// Evaluates the condition and moves the alerts on; an error says why that cannot be told.
     fn judge(&mut self, around: &mut Surroundings<'_>) -> Result<(), Vec<String>> {
         let at = EvalTime { timeline_ms: around.at.timeline_ms(), utc_ms: around.at.utc_ms() };
-        let evaluated = self.rule.expr.expr.evaluate(around.store, at);
+        let evaluated = self.watch.evaluate(&self.rule.expr.expr, around.store, at);
         let samples = match evaluated {
             Ok(Evaluated::Known(Value::Vector(samples))) => samples,
             Ok(Evaluated::Known(Value::Scalar(value))) => {
