@@ -1,11 +1,14 @@
 //! The policy's own series: what it has counted, decided, and where its rules stand.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
 use super::guard::Guard;
-use super::store::{Revisions, SeriesId, SeriesStore};
+use super::store::{Batch, SeriesId, SeriesStore};
 use crate::model::{
     Action, Decision, HoldReason, KernelEvent, Mode, Moment, Outcome, OutcomeResult, Reading,
     RuleId, SeriesKey, Verdict,
@@ -23,9 +26,7 @@ pub(super) struct Counters {
     /// Cells that have changed since the store was told last, each once.
     changed: Vec<Cell>,
     is_changed: Vec<bool>,
-    /// Cells whose series must be written even if they have not changed, and the state of the store
-    /// in which that is so.
-    restless: (Option<Revisions>, Vec<Cell>),
+    batch: Batch,
     places: BTreeMap<SeriesKey, Cell>,
     records: Cell,
     records_lost: Cell,
@@ -57,7 +58,7 @@ impl Counters {
             cells: Vec::new(),
             changed: Vec::new(),
             is_changed: Vec::new(),
-            restless: (None, Vec::new()),
+            batch: Batch::new(store),
             places: BTreeMap::new(),
             records: Cell(0),
             records_lost: Cell(0),
@@ -168,7 +169,7 @@ impl Counters {
         (0..self.of_kernel_log).for_each(|place| self.mark(Cell(place)));
         if is_read {
             for (id, reading) in &self.cells[..self.of_kernel_log] {
-                store.append_staying(*id, at.timeline_ms() - 1, *reading);
+                self.batch.append(store, *id, at.timeline_ms() - 1, *reading);
             }
         }
     }
@@ -268,8 +269,11 @@ impl Counters {
     /// Shows every value to exports. Between samples the past is left alone: a storm in the kernel
     /// log shall not fill the windows that rules look back through.
     pub(super) fn show(&mut self, store: &mut SeriesStore) {
-        self.find_restless(store);
-        for (id, reading) in self.readings(self.changed.iter().chain(&self.restless.1)) {
+        let ids = self.cells.iter().map(|(id, _)| *id);
+        self.batch.find_restless(store, ids);
+        let restless = self.batch.restless().iter().copied();
+        let places = restless.chain(self.changed.iter().map(|cell| cell.0));
+        for (id, reading) in places.filter_map(|place| self.reading(place)) {
             store.show(id, reading);
         }
     }
@@ -278,46 +282,29 @@ impl Counters {
     /// while the others stay.
     pub(super) fn publish(&mut self, at: Moment, store: &mut SeriesStore) {
         self.publish_changed(at, store);
-        self.find_restless(store);
         let at_ms = at.timeline_ms();
-        for (id, reading) in self.readings(&self.restless.1) {
-            store.append_staying(id, at_ms, reading);
+        let ids = self.cells.iter().map(|(id, _)| *id);
+        self.batch.find_restless(store, ids);
+        let restless = self.batch.restless().iter();
+        for (id, reading) in restless.filter_map(|place| self.reading(*place)) {
+            self.batch.append(store, id, at_ms, reading);
         }
-        store.stay(at_ms);
+        self.batch.stay(store, at_ms);
     }
 
     /// The same at the same instant again, after some have changed.
     pub(super) fn publish_changed(&mut self, at: Moment, store: &mut SeriesStore) {
         let at_ms = at.timeline_ms();
-        for (id, reading) in self.readings(&self.changed) {
-            store.append_staying(id, at_ms, reading);
+        for (id, reading) in self.changed.iter().filter_map(|cell| self.reading(cell.0)) {
+            self.batch.append(store, id, at_ms, reading);
         }
-        // Where time goes back, the store has ignored that.
-        if store.stayed_ms().is_none_or(|stayed_ms| stayed_ms <= at_ms) {
+        if !self.batch.is_past(store, at_ms) {
             for cell in self.changed.drain(..) {
                 if let Some(is_changed) = self.is_changed.get_mut(cell.0) {
                     *is_changed = false;
                 }
             }
         }
-    }
-
-    fn find_restless(&mut self, store: &SeriesStore) {
-        let now = store.revisions();
-        let known = self.restless.0.replace(now);
-        let is_known = |known: Revisions| (known.series, known.stays) == (now.series, now.stays);
-        if !known.is_some_and(is_known) {
-            let cells = self.cells.iter().enumerate();
-            let restless = cells.filter(|(_, (id, _))| !store.stays(*id));
-            self.restless.1 = restless.map(|(place, _)| Cell(place)).collect();
-        }
-    }
-
-    fn readings<'c>(
-        &self,
-        cells: impl IntoIterator<Item = &'c Cell>,
-    ) -> impl Iterator<Item = (SeriesId, Reading<f64>)> {
-        cells.into_iter().filter_map(|cell| self.reading(cell.0))
     }
 
     fn reading(&self, place: usize) -> Option<(SeriesId, Reading<f64>)> {

@@ -1,5 +1,6 @@
 //! Series and their recent past.
 
+mod batch;
 mod past;
 #[cfg(test)]
 mod tests;
@@ -9,6 +10,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::mem::discriminant;
 use std::sync::Arc;
 
+pub(super) use self::batch::Batch;
 use self::past::Past;
 pub use self::window::Window;
 use crate::model::{Reading, SeriesKey, Source, metric};
@@ -67,8 +69,8 @@ pub struct SeriesStore {
     faults: BTreeMap<Source, Arc<str>>,
     /// Whether only [`SeriesStore::declare`] adds series.
     is_closed: bool,
-    /// Until when the series that stay stay as they are.
-    stayed_ms: Option<i64>,
+    /// Until when the series of each keeper stay as they are.
+    stayed_ms: Vec<Option<i64>>,
     revisions: Revisions,
 }
 
@@ -80,9 +82,13 @@ pub(super) struct Revisions {
     /// Grows when a series has a value and had none, or the other way round, and when another
     /// reason is why not.
     pub(super) kinds: u64,
-    /// Grows when a series does not stay any more, unless whoever let it stay has written it.
-    pub(super) stays: u64,
+    /// Grows when a series has lost its keeper, or can have none any more.
+    pub(super) kept: u64,
 }
+
+/// A place among those who let series stay as they are; at most one lets a series stay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Keeper(u8);
 
 /// All series of one metric.
 #[derive(Debug, Default)]
@@ -97,8 +103,8 @@ struct Name {
 struct Present {
     latest: Option<Reading<f64>>,
     newest: Option<Point>,
-    /// Whether it stays as it is until [`SeriesStore::stayed_ms`].
-    stays: bool,
+    /// Who lets it stay as it is.
+    keeper: Option<Keeper>,
     /// Whether older points than the newest one are kept.
     has_past: bool,
 }
@@ -152,8 +158,8 @@ impl SeriesStore {
             let Some(past) = self.pasts.get_mut(place) else { continue };
             past.retain_ms = entry.retain_ms;
             if past.retain_ms > 0 && !std::mem::replace(&mut present.has_past, true) {
-                self.revisions.stays += u64::from(present.stays);
-                present.settle(self.stayed_ms);
+                self.revisions.kept += 1;
+                present.settle(&self.stayed_ms);
                 past.begin(present.newest);
             }
         }
@@ -163,36 +169,24 @@ impl SeriesStore {
     /// one at the same instant replaces the first; one from before the last is ignored.
     pub fn append(&mut self, id: SeriesId, at_ms: i64, reading: Reading<f64>) {
         let Some(present) = self.presents.get_mut(id.0 as usize) else { return };
-        if present.stays {
-            present.settle(self.stayed_ms);
-            self.revisions.stays += 1;
+        if present.keeper.is_some() {
+            present.settle(&self.stayed_ms);
+            self.revisions.kept += 1;
         }
         self.add(id, at_ms, reading);
     }
 
-    /// The same, and from now on the series stays as it is at each [`Self::stay`], as if the
-    /// reading were added again. Not so where a past is kept: [`Self::stays`] tells.
-    pub(super) fn append_staying(&mut self, id: SeriesId, at_ms: i64, reading: Reading<f64>) {
+    /// The same, and from then on the series stays as it is, as if its keeper added the reading
+    /// again and again. Not so where a past is kept.
+    fn append_kept(&mut self, keeper: Keeper, id: SeriesId, at_ms: i64, reading: Reading<f64>) {
         let Some(present) = self.presents.get_mut(id.0 as usize) else { return };
-        present.settle(self.stayed_ms);
-        present.stays = !present.has_past;
+        let is_taken = present.keeper.is_some_and(|other| other != keeper);
+        self.revisions.kept += u64::from(is_taken);
+        present.settle(&self.stayed_ms);
+        // What comes from before its keeper's last word is not of now.
+        let is_of_now = keeper.stayed_ms(&self.stayed_ms).is_none_or(|stayed| stayed <= at_ms);
+        present.keeper = Some(keeper).filter(|_| is_of_now && !present.has_past);
         self.add(id, at_ms, reading);
-    }
-
-    /// Adds to every series that stays its latest reading again.
-    pub(super) fn stay(&mut self, at_ms: i64) {
-        self.stayed_ms = self.stayed_ms.max(Some(at_ms));
-    }
-
-    /// When [`Self::stay`] was called last.
-    pub(super) fn stayed_ms(&self) -> Option<i64> {
-        self.stayed_ms
-    }
-
-    /// Whether [`Self::stay`] goes for that series. There is nothing to do for one that was
-    /// refused.
-    pub(super) fn stays(&self, id: SeriesId) -> bool {
-        self.presents.get(id.0 as usize).is_none_or(|present| present.stays)
     }
 
     /// Which state of the store this is.
@@ -232,7 +226,7 @@ impl SeriesStore {
     pub(super) fn raise(&mut self, id: SeriesId, since_ms: &[i64]) {
         let place = id.0 as usize;
         let Some(present) = self.presents.get_mut(place) else { return };
-        present.settle(self.stayed_ms);
+        present.settle(&self.stayed_ms);
         if let Some(newest) = &mut present.newest {
             newest.raise(since_ms);
         }
@@ -293,7 +287,7 @@ impl SeriesStore {
     /// The newest point of a series at or before an instant, within the lookback and not ended.
     pub(super) fn at(&self, id: SeriesId, at_ms: i64) -> Option<Point> {
         let place = id.0 as usize;
-        let mut newest = self.presents.get(place)?.newest(self.stayed_ms)?;
+        let mut newest = self.presents.get(place)?.newest(&self.stayed_ms)?;
         if newest.at_ms > at_ms {
             newest = self.pasts.get(place)?.at(at_ms)?;
         }
@@ -306,7 +300,7 @@ impl SeriesStore {
         let place = id.0 as usize;
         match (self.presents.get(place), self.pasts.get(place)) {
             (Some(present), Some(past)) if present.has_past => past.window(after_ms, to_ms),
-            (Some(present), _) => Window::of_one(present.newest(self.stayed_ms), after_ms, to_ms),
+            (Some(present), _) => Window::of_one(present.newest(&self.stayed_ms), after_ms, to_ms),
             (None, _) => Window::default(),
         }
     }
@@ -330,18 +324,18 @@ impl SeriesStore {
 }
 
 impl Present {
-    /// The newest point, which of a series that stays is of `stayed_ms`.
+    /// The newest point, which of a series that stays is as new as its keeper says.
     #[inline]
-    fn newest(&self, stayed_ms: Option<i64>) -> Option<Point> {
+    fn newest(&self, stayed_ms: &[Option<i64>]) -> Option<Point> {
         let newest = self.newest?;
-        let stayed_ms = stayed_ms.filter(|stayed_ms| self.stays && *stayed_ms > newest.at_ms);
-        Some(Point { at_ms: stayed_ms.unwrap_or(newest.at_ms), ..newest })
+        let stayed_ms = self.keeper.and_then(|keeper| keeper.stayed_ms(stayed_ms));
+        Some(Point { at_ms: newest.at_ms.max(stayed_ms.unwrap_or(newest.at_ms)), ..newest })
     }
 
     /// From now on it does not stay.
-    fn settle(&mut self, stayed_ms: Option<i64>) {
+    fn settle(&mut self, stayed_ms: &[Option<i64>]) {
         self.newest = self.newest(stayed_ms);
-        self.stays = false;
+        self.keeper = None;
     }
 
     /// Takes the latest reading; returns whether it is of another kind.

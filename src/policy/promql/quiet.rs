@@ -3,6 +3,9 @@
 //! Nearly every rule is quiet nearly all the time. A [`Watch`] proves that where it can, and
 //! evaluates the expression where it cannot.
 
+#[cfg(test)]
+mod tests;
+
 use super::eval::{Range, apply, compares, matching_series, reduced, scalars};
 use super::functions::Function;
 use super::syntax::{Aggregate, AggregateOp, Binary, BinaryOp, Kind, Node, Selector};
