@@ -233,7 +233,7 @@ impl Policy {
         }
         if evaluated {
             self.refresh_rule_statuses();
-            for group in &self.groups {
+            for group in &mut self.groups {
                 group.publish(at, self.mode, &self.guard, &mut self.counters);
             }
             self.counters.set_guard(&self.guard, self.mode, at);
