@@ -7,7 +7,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 use anyhow::Context;
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use tokio::sync::mpsc;
 
 use super::black_box::BlackBox;
@@ -27,7 +27,7 @@ use crate::actions::{
 use crate::config::measure::{ListenAddress, ListenHost};
 use crate::config::reader::Loaded;
 use crate::config::settings::Settings;
-use crate::exports::{self, Limits, Served};
+use crate::exports::{self, Limits, ReloadFailure, Served};
 use crate::journal::{Entry, Journal, Note, ResumePoint, Retention};
 use crate::model::{Moment, Outcome};
 use crate::policy::Policy;
@@ -92,7 +92,9 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         pause: pause.clone(),
         last_silence: last_silence(&journal, started),
     };
-    let service = start_service(&settings, listeners, loader, &wake, taker)?;
+    let reload_failure = Arc::default();
+    let failure = Arc::clone(&reload_failure);
+    let service = start_service(&settings, listeners, loader, &wake, taker, failure)?;
     tell_start(&loaded, &journal, started);
     // Before the black box locks what is resident. Where it does not work, only memory is wasted.
     crate::sys::give_freed_memory_back();
@@ -110,6 +112,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         outcomes,
         service,
         status,
+        reload_failure,
         wake,
         own: OwnReadings::new(started, tally),
         report: Report::default(),
@@ -147,6 +150,7 @@ fn start_service(
     loader: Loader,
     wake: &Wake,
     taker: Orders,
+    reload_failure: Arc<ArcSwapOption<ReloadFailure>>,
 ) -> anyhow::Result<Service> {
     let (reload, reloads) = mpsc::channel(4);
     let (order, orders) = mpsc::channel(ORDERS);
@@ -160,6 +164,7 @@ fn start_service(
         reload,
         control_socket: settings.web.control_socket.clone(),
         orders: order,
+        reload_failure,
         uptime: clock::uptime,
         limits: Limits::default(),
     };
