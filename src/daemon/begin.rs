@@ -17,6 +17,7 @@ use super::past::Search;
 use super::pause::{Heeding, PauseWatch};
 use super::recorder::{self, Recorder};
 use super::report::Report;
+use super::sampling::Sampling;
 use super::service::{Loader, Requests, Service, summary};
 use super::wake::Wake;
 use super::{Cursor, Daemon, clock, preflight, queries};
@@ -88,6 +89,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     };
     let service = start_service(&settings, listeners, loader, &wake, taker)?;
     tell_start(&loaded, &journal, started);
+    let sampling = Sampling::new(settings.sampling_interval, &settings.path.procfs);
     // Before the black box locks what is resident. Where it does not work, only memory is wasted.
     drop(crate::sys::forget_code());
     // Last: a start that fails leaves no record that nobody closes.
@@ -104,13 +106,13 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         service,
         status,
         wake,
-        own: OwnReadings::new(started),
+        own: OwnReadings::new(started, sampling.interval()),
         report: Report::default(),
         recorder,
         black_box,
         boot_id,
         cursor,
-        next_sample: clock::monotonic(),
+        sampling,
         next_slow: started.uptime,
         seen: found.into_iter().collect(),
         past,

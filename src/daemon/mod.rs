@@ -16,9 +16,11 @@ mod preflight;
 mod queries;
 mod recorder;
 mod report;
+mod sampling;
 mod service;
 mod wake;
 
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
@@ -41,6 +43,7 @@ use crate::sources::memory::MemorySource;
 use crate::sources::process::ProcessSource;
 use own::OwnReadings;
 use report::Report;
+use sampling::{Sampling, Taken};
 use service::{Command, Service};
 use wake::Wake;
 
@@ -82,8 +85,7 @@ struct Daemon {
     black_box: black_box::BlackBox,
     boot_id: Arc<str>,
     cursor: Cursor,
-    /// On the clock that stops in suspend: nobody misses the samples of that time.
-    next_sample: Duration,
+    sampling: Sampling,
     next_slow: Duration,
     seen: Vec<Observation>,
     past: past::Awaited,
@@ -143,27 +145,29 @@ impl Daemon {
         }
         self.sample(clock::now());
         self.step(clock::now());
-        self.next_sample = clock::monotonic() + self.settings.sampling_interval;
+        self.sampling.begin();
         false
     }
 
     /// Sleeps until there is something to do.
-    fn wait(&self) {
-        let sample_in = self.next_sample.saturating_sub(clock::monotonic());
-        let timeout = sample_in.min(self.policy.next_step_in(clock::uptime()));
+    fn wait(&mut self) {
+        let timeout = self.sampling.due_in().min(self.policy.next_step_in(clock::uptime()));
         let timeout = Timespec {
             tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(timeout.subsec_nanos()),
         };
-        let mut watched =
-            [PollFd::new(&self.wake, PollFlags::IN), PollFd::new(&self.wake, PollFlags::IN)];
-        let mut count = 1;
-        if let Some(fd) = self.kernel_log.poll_fd() {
-            watched[1] = PollFd::from_borrowed_fd(fd, PollFlags::IN);
-            count = 2;
-        }
+        // What is not there is watched no better than the wake-up, which is watched anyway.
+        let wake = self.wake.as_fd();
+        let kernel_log = self.kernel_log.poll_fd().unwrap_or(wake);
+        let alarm = self.sampling.alarm().unwrap_or(wake);
+        let mut watched = [
+            PollFd::from_borrowed_fd(wake, PollFlags::IN),
+            PollFd::from_borrowed_fd(kernel_log, PollFlags::IN),
+            PollFd::from_borrowed_fd(alarm, PollFlags::PRI),
+        ];
         // An interrupted wait is a short one.
-        let _interrupted = poll(&mut watched[..count], Some(&timeout));
+        let _interrupted = poll(&mut watched, Some(&timeout));
+        self.sampling.hear(watched[2].revents());
     }
 
     /// Does what other threads have asked for. Returns true when the loop shall end.
@@ -236,12 +240,21 @@ impl Daemon {
             // The signals after an action: all of them, those too that are read less often.
             self.memory.read_all(&clock::uptime, &mut self.seen);
         }
-        let monotonic = clock::monotonic();
-        if monotonic >= self.next_sample {
+        let at = Taken { monotonic: clock::monotonic(), uptime: now.uptime };
+        let is_due = self.sampling.is_due(at);
+        if is_due {
             self.sample(now);
-            self.schedule_next_sample(monotonic);
         }
         self.step(now);
+        if is_due {
+            let missed = self.sampling.taken(at, &self.policy);
+            self.own.count_missed_samples(missed);
+        } else {
+            self.sampling.reconsider(at, &self.policy);
+        }
+        if self.own.set_sampling_interval(self.sampling.interval()) {
+            self.see_own();
+        }
         if more {
             self.wake.notify();
         }
@@ -283,22 +296,15 @@ impl Daemon {
         self.seen.push(Observation::Readings(readings));
     }
 
-    fn schedule_next_sample(&mut self, now: Duration) {
-        let interval = self.settings.sampling_interval;
-        self.next_sample += interval;
-        if self.next_sample <= now {
-            let missed = (now - self.next_sample).as_nanos() / interval.as_nanos().max(1) + 1;
-            self.own.count_missed_samples(u64::try_from(missed).unwrap_or(u64::MAX));
-            self.next_sample = now + interval;
-        }
-    }
-
     /// Steps the policy with all that has been seen, writes down what it says and has it done.
     /// Returns what came of what people ordered.
     fn step(&mut self, now: Moment) -> Vec<Answer> {
         let began = clock::uptime();
         let mut step = self.policy.step(now, &self.seen);
         self.own.set_step_duration(clock::uptime().saturating_sub(began));
+        if !step.events.is_empty() {
+            self.sampling.stirred(now.uptime);
+        }
         self.report.sources(now.uptime, &self.seen);
         self.recorder.step(now, &mut self.seen, &step);
         self.status.store(Arc::new(self.policy.status(now)));

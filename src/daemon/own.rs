@@ -13,16 +13,18 @@ pub(super) struct OwnReadings {
     schema: Arc<Schema>,
     kernel_log_schema: Arc<Schema>,
     missed_samples: u64,
+    sampling_interval: Duration,
     step_duration: Duration,
     reload_succeeded: bool,
     reload_success: Moment,
 }
 
 impl OwnReadings {
-    pub(super) fn new(started: Moment) -> Self {
+    pub(super) fn new(started: Moment, sampling_interval: Duration) -> Self {
         let series = vec![
             SeriesKey::new("uma_build_info", &[("version", env!("CARGO_PKG_VERSION"))]),
             SeriesKey::new("uma_samples_missed_total", &[]),
+            SeriesKey::new("uma_sampling_interval_seconds", &[]),
             SeriesKey::new("uma_rule_evaluation_duration_seconds", &[]),
             SeriesKey::new("uma_config_last_reload_successful", &[]),
             SeriesKey::new("uma_config_last_reload_success_timestamp_seconds", &[]),
@@ -37,6 +39,7 @@ impl OwnReadings {
             schema: Arc::new(Schema { series }),
             kernel_log_schema: Arc::new(Schema { series: readers.to_vec() }),
             missed_samples: 0,
+            sampling_interval,
             step_duration: Duration::ZERO,
             reload_succeeded: true,
             reload_success: started,
@@ -45,6 +48,11 @@ impl OwnReadings {
 
     pub(super) fn count_missed_samples(&mut self, missed: u64) {
         self.missed_samples = self.missed_samples.saturating_add(missed);
+    }
+
+    /// Returns whether that is another one.
+    pub(super) fn set_sampling_interval(&mut self, interval: Duration) -> bool {
+        std::mem::replace(&mut self.sampling_interval, interval) != interval
     }
 
     pub(super) fn set_step_duration(&mut self, took: Duration) {
@@ -77,6 +85,7 @@ impl OwnReadings {
         let own = [
             1.0,
             self.missed_samples as f64,
+            self.sampling_interval.as_secs_f64(),
             self.step_duration.as_secs_f64(),
             f64::from(self.reload_succeeded),
             self.reload_success.utc_ms() as f64 / 1000.0,

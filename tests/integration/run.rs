@@ -6,6 +6,7 @@ mod kernel_log;
 mod node;
 mod operator;
 mod reload;
+mod sampling;
 mod start;
 mod storage;
 

@@ -63,6 +63,13 @@ pub(super) const METRICS: &[Metric] = &[
         &[],
         "Sampling times that passed before the sample could be taken.",
     ),
+    Metric::gauge(
+        Source::Daemon,
+        "uma_sampling_interval_seconds",
+        &[],
+        "How long after the last reading of memory the next one is due; it follows what memory does \
+         unless sampling_interval is fixed.",
+    ),
     Metric::counter(
         Source::KernelLog,
         "uma_kernel_log_records_total",

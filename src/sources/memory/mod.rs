@@ -3,13 +3,15 @@
 //!
 //! | file | read |
 //! |---|---|
-//! | `meminfo`, `buddyinfo`, `pressure/*` | at every call |
+//! | `meminfo` | at every call |
+//! | `buddyinfo`, `pressure/*` | at every call while cheap, and ten times a second |
 //! | `vmstat`, `zoneinfo` | at every call while cheap |
 //! | `sys/vm/*`, NUMA nodes' `meminfo` | once a second |
 //! | what has never been there | every five seconds |
 //!
-//! The cost of `vmstat` and `zoneinfo` grows with the number of CPUs. Each is cheap while reading
-//! takes less than a thousandth of a CPU; beyond that it is read less often, down to once a second.
+//! Each is cheap while reading takes less than a thousandth of a CPU. The cost of `vmstat` and
+//! `zoneinfo` grows with the number of CPUs: beyond that they are read less often, down to once a
+//! second.
 
 mod feed;
 mod file;
@@ -19,6 +21,7 @@ mod pressure;
 mod sysctl;
 #[cfg(test)]
 mod tests;
+mod trigger;
 mod vitals;
 mod vmstat;
 mod zones;
@@ -35,6 +38,7 @@ use self::zones::{BuddyinfoReader, ZoneinfoReader};
 use crate::model::Observation;
 
 pub use self::feed::Clock;
+pub use self::trigger::{NoTrigger, PressureTrigger};
 pub use self::vitals::{VitalSource, Vitals};
 
 /// Everything that procfs and sysfs tell about memory.
