@@ -62,8 +62,8 @@ impl Sampling {
         self.auto.as_ref()?.trigger.as_ref().map(AsFd::as_fd)
     }
 
-    /// What poll(2) says of the alarm: that tasks wait for memory, so that it is measured at once; or
-    /// that there is no alarm any more.
+    /// What poll(2) says of the alarm: that tasks wait for memory, so that it is measured at once;
+    /// or that there is no alarm any more.
     pub(super) fn hear(&mut self, told: PollFlags) {
         let Some(Auto { pace, trigger: trigger @ Some(_) }) = &mut self.auto else { return };
         if told.intersects(PollFlags::ERR | PollFlags::NVAL) {

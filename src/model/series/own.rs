@@ -67,8 +67,8 @@ pub(super) const METRICS: &[Metric] = &[
         Source::Daemon,
         "uma_sampling_interval_seconds",
         &[],
-        "How long after the last reading of memory the next one is due; it follows what memory does \
-         unless sampling_interval is fixed.",
+        "How long after the last reading of memory the next one is due; it follows what memory \
+         does unless sampling_interval is fixed.",
     ),
     Metric::counter(
         Source::KernelLog,
