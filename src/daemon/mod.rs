@@ -14,6 +14,7 @@ mod past;
 mod pause;
 mod preflight;
 mod queries;
+mod reaction;
 mod recorder;
 mod report;
 mod sampling;
@@ -111,11 +112,11 @@ pub fn run(loaded: Loaded, loader: Loader) -> anyhow::Result<()> {
     if !daemon.take_backlog() {
         daemon.service.ready();
         loop {
-            daemon.wait();
+            let woke = daemon.wait();
             if daemon.obey() {
                 break;
             }
-            daemon.turn();
+            daemon.turn(woke);
         }
     }
     daemon.close();
@@ -149,8 +150,8 @@ impl Daemon {
         false
     }
 
-    /// Sleeps until there is something to do.
-    fn wait(&mut self) {
+    /// Sleeps until there is something to do, and returns when that was.
+    fn wait(&mut self) -> Duration {
         let timeout = self.sampling.due_in().min(self.policy.next_step_in(clock::uptime()));
         let timeout = Timespec {
             tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
@@ -167,7 +168,9 @@ impl Daemon {
         ];
         // An interrupted wait is a short one.
         let _interrupted = poll(&mut watched, Some(&timeout));
-        self.sampling.hear(watched[2].revents());
+        let told = watched[2].revents();
+        self.sampling.hear(told);
+        clock::monotonic()
     }
 
     /// Does what other threads have asked for. Returns true when the loop shall end.
@@ -226,7 +229,7 @@ impl Daemon {
         self.seen.push(Observation::Pause(pause));
     }
 
-    fn turn(&mut self) {
+    fn turn(&mut self, woke: Duration) {
         let mut acted = false;
         self.look_at_pause();
         while let Ok(outcome) = self.outcomes.try_recv() {
@@ -242,10 +245,15 @@ impl Daemon {
         }
         let at = Taken { monotonic: clock::monotonic(), uptime: now.uptime };
         let is_due = self.sampling.is_due(at);
+        let since = if is_due { self.sampling.due().min(woke) } else { woke };
         if is_due {
             self.sample(now);
         }
+        let has_news = !self.seen.is_empty();
         self.step(now);
+        if has_news {
+            self.own.count_reaction(clock::monotonic().saturating_sub(since));
+        }
         if is_due {
             let missed = self.sampling.taken(at, &self.policy);
             self.own.count_missed_samples(missed);

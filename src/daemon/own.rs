@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::reaction::{self, Reactions};
 use super::recorder::Tally;
 use crate::model::{Moment, Reading, Readings, Schema, SeriesKey, Source};
 use crate::sources::kernel_log::{KernelLogSource, Reader};
@@ -15,13 +16,14 @@ pub(super) struct OwnReadings {
     missed_samples: u64,
     sampling_interval: Duration,
     step_duration: Duration,
+    reactions: Reactions,
     reload_succeeded: bool,
     reload_success: Moment,
 }
 
 impl OwnReadings {
     pub(super) fn new(started: Moment, sampling_interval: Duration) -> Self {
-        let series = vec![
+        let mut series = vec![
             SeriesKey::new("uma_build_info", &[("version", env!("CARGO_PKG_VERSION"))]),
             SeriesKey::new("uma_samples_missed_total", &[]),
             SeriesKey::new("uma_sampling_interval_seconds", &[]),
@@ -33,6 +35,7 @@ impl OwnReadings {
             SeriesKey::new("uma_recorder_write_errors_total", &[]),
             SeriesKey::new("uma_recorder_incidents_total", &[]),
         ];
+        series.extend(Reactions::series());
         let readers = Reader::ALL
             .map(|reader| SeriesKey::new("uma_kernel_log_reader", &[("reader", reader.name())]));
         Self {
@@ -41,6 +44,7 @@ impl OwnReadings {
             missed_samples: 0,
             sampling_interval,
             step_duration: Duration::ZERO,
+            reactions: Reactions::default(),
             reload_succeeded: true,
             reload_success: started,
         }
@@ -57,6 +61,11 @@ impl OwnReadings {
 
     pub(super) fn set_step_duration(&mut self, took: Duration) {
         self.step_duration = took;
+    }
+
+    /// Something was done that long after there was something to do.
+    pub(super) fn count_reaction(&mut self, took: Duration) {
+        self.reactions.count(took);
     }
 
     pub(super) fn set_reload(&mut self, succeeded: bool, at: Moment) {
@@ -94,11 +103,14 @@ impl OwnReadings {
             Some(values) => values.map(|value| Reading::Value(value as f64)),
             None => [Reading::Unsupported; 4],
         };
-        let values = own.map(Reading::Value).into_iter().chain(recorded);
+        let mut values = Vec::with_capacity(own.len() + recorded.len() + reaction::SERIES);
+        values.extend(own.map(Reading::Value));
+        values.extend(recorded);
+        values.extend(self.reactions.values());
         Readings {
             source: Source::Daemon,
             schema: Arc::clone(&self.schema),
-            values: values.collect(),
+            values,
             took: Duration::ZERO,
             error: None,
         }

@@ -87,6 +87,11 @@ impl Sampling {
         self.due.saturating_sub(clock::monotonic())
     }
 
+    /// When the next sample is due.
+    pub(super) fn due(&self) -> Duration {
+        self.due
+    }
+
     /// Whether a sample is due.
     pub(super) fn is_due(&self, at: Taken) -> bool {
         at.monotonic >= self.due

@@ -34,6 +34,12 @@ fn it_stays_the_same_where_that_is_configured() {
     let free = 1024.0 * 1024.0 * 1024.0;
     daemon.wait_until("seen", |daemon| daemon.metric("uma_memory_free_bytes") == free);
     assert_eq!(daemon.metric(INTERVAL), 0.05);
+    let reactions = |part: &str| daemon.metric(&format!("uma_loop_reaction_seconds_{part}"));
+    daemon.wait_until("reactions counted", |_| reactions("count") > 10.0);
+    let metrics = daemon.metrics();
+    let part = |part: &str| metrics[&format!("uma_loop_reaction_seconds_{part}")];
+    assert_eq!(part("bucket{le=\"+Inf\"}"), part("count"));
+    assert!(part("sum") > 0.0);
     daemon.terminate();
 }
 
