@@ -23,10 +23,12 @@ impl Executor for Live {
         let told = |error: &dyn std::fmt::Display| error.to_string();
         let done = match &decision.action {
             Action::DropCaches { what, sync } => {
-                drop_caches::perform(&self.procfs, *what, *sync).map_err(|error| told(&error))
+                drop_caches::perform(&mut drop_caches::file(&self.procfs), *what, *sync)
+                    .map_err(|error| told(&error))
             }
             Action::CompactMemory => {
-                compact_memory::perform(&self.procfs).map_err(|error| told(&error))
+                compact_memory::perform(&mut compact_memory::file(&self.procfs))
+                    .map_err(|error| told(&error))
             }
             Action::Reclaim { cgroup, bytes } => {
                 reclaim::perform(&self.sysfs, cgroup, *bytes).map_err(|error| told(&error))

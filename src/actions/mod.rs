@@ -8,12 +8,14 @@ mod drop_caches;
 mod dry_run;
 mod live;
 mod notify;
+mod ready;
 mod reclaim;
 mod sysctl;
 mod worker;
 
 pub use dry_run::DryRun;
 pub use live::Live;
+pub use ready::Ready;
 pub use worker::{ActionWorker, Busy, DEFAULT_TIME_LIMIT, Intent, WorkerSetup};
 
 use crate::model::{Decision, OutcomeResult};

@@ -20,14 +20,14 @@ use super::report::Report;
 use super::sampling::Sampling;
 use super::service::{Loader, Requests, Service, summary};
 use super::wake::Wake;
-use super::{Cursor, Daemon, clock, preflight, queries};
-use crate::actions::{ActionWorker, DEFAULT_TIME_LIMIT, Live, WorkerSetup};
+use super::{Cursor, Daemon, clock, preflight, queries, standing};
+use crate::actions::{ActionWorker, DEFAULT_TIME_LIMIT, Live, Ready, WorkerSetup};
 use crate::config::measure::{ListenAddress, ListenHost};
 use crate::config::reader::Loaded;
 use crate::config::settings::Settings;
 use crate::exports::{self, Limits, Served};
 use crate::journal::{Entry, Journal, Note, ResumePoint, Retention};
-use crate::model::{Moment, Outcome};
+use crate::model::{Mode, Moment, Outcome};
 use crate::policy::Policy;
 use crate::sources::kernel_log::{KernelLogSource, ResumeFrom};
 use crate::sources::memory::MemorySource;
@@ -79,8 +79,6 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     }
     let kernel_log = open_kernel_log(&settings.path.kmsg, resume_from);
     let status = Arc::new(ArcSwap::from_pointee(policy.status(started)));
-    let (outcome_sender, outcomes) = channel();
-    let worker = start_worker(&settings, &journal, &pause, &wake, outcome_sender)?;
     let taker = Orders {
         journal: Arc::clone(&journal),
         status: Arc::clone(&status),
@@ -90,10 +88,14 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     let service = start_service(&settings, listeners, loader, &wake, taker)?;
     tell_start(&loaded, &journal, started);
     let sampling = Sampling::new(settings.sampling_interval, &settings.path.procfs);
-    // Before the black box locks what is resident. Where it does not work, only memory is wasted.
+    // Before what is resident is locked. Where it does not work, only memory is wasted.
     drop(crate::sys::forget_code());
+    // The threads that follow are raised as this one is; those before are not.
+    let standing = standing::take();
+    let (outcome_sender, outcomes) = channel();
+    let worker = start_worker(&loaded, &journal, &pause, &wake, outcome_sender)?;
     // Last: a start that fails leaves no record that nobody closes.
-    let black_box = BlackBox::start(&settings, boot.as_deref(), Arc::clone(&status));
+    let black_box = BlackBox::start(&settings, boot.as_deref(), Arc::clone(&status), standing);
     Ok(Daemon {
         memory: MemorySource::open(&settings.path.procfs, &settings.path.sysfs),
         process: ProcessSource::default(),
@@ -208,18 +210,21 @@ fn last_silence(journal: &Journal, started: Moment) -> u64 {
 }
 
 fn start_worker(
-    settings: &Settings,
+    loaded: &Loaded,
     journal: &Arc<Journal>,
     pause: &PauseWatch,
     wake: &Wake,
     outcomes: Sender<Outcome>,
 ) -> anyhow::Result<ActionWorker> {
     let (journal, wake) = (Arc::clone(journal), wake.clone());
+    let path = &loaded.settings.path;
+    let mut live = Ready::new(Live { procfs: path.procfs.clone(), sysfs: path.sysfs.clone() });
+    let modes = loaded.rules.groups.iter().flat_map(|group| &group.rules).map(|rule| rule.mode);
+    if modes.flatten().chain([loaded.settings.mode]).any(|mode| mode == Mode::Enforce) {
+        live.open();
+    }
     ActionWorker::start(WorkerSetup {
-        executor: Box::new(Heeding {
-            live: Live { procfs: settings.path.procfs.clone(), sysfs: settings.path.sysfs.clone() },
-            switch: pause.switch(),
-        }),
+        executor: Box::new(Heeding { live, switch: pause.switch() }),
         intent: Box::new(move |decision| {
             journal.intent(decision, INTENT_TAKES).map_err(|error| error.to_string())
         }),

@@ -19,6 +19,7 @@ mod recorder;
 mod report;
 mod sampling;
 mod service;
+mod standing;
 mod wake;
 
 use std::os::fd::AsFd;

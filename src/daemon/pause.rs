@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::Context;
 
 use super::wake::Wake;
-use crate::actions::{Executor, Live};
+use crate::actions::{Executor, Ready};
 use crate::model::{Decision, Mode, OutcomeResult, Pause, Verdict};
 use crate::pause::{PauseFile, Stamp};
 
@@ -201,7 +201,7 @@ impl Watcher {
 /// Acts, unless it is paused by the time that it comes to it.
 #[derive(Debug)]
 pub(super) struct Heeding {
-    pub(super) live: Live,
+    pub(super) live: Ready,
     pub(super) switch: Arc<PauseSwitch>,
 }
 
@@ -222,6 +222,7 @@ mod tests {
     use std::fs;
 
     use super::*;
+    use crate::actions::Live;
     use crate::model::{Action, DecisionId, Moment, RuleId};
 
     fn decision(mode: Mode) -> Decision {
@@ -259,6 +260,7 @@ mod tests {
         fs::create_dir_all(written.parent().unwrap()).unwrap();
         fs::write(&written, "").unwrap();
         let live = Live { procfs: folder.path().to_owned(), sysfs: folder.path().join("sysfs") };
+        let live = Ready::new(live);
         let mut heeding = Heeding { live, switch: switch(folder.path()) };
         heeding.switch.write(&pause()).unwrap();
         let refused = OutcomeResult::Failed("not done: paused by alice".to_owned());

@@ -249,7 +249,8 @@ impl Snapshot {
     }
 }
 
-/// The encoder adds up the buckets itself, so it is told by how much each is more than the one below.
+/// The encoder adds up the buckets itself, so it is told by how much each is more than the one
+/// below.
 fn encode_histogram(lines: &mut MetricEncoder, family: &[Sample<'_>]) -> fmt::Result {
     let part = |suffix: &str| {
         let part = family.iter().find(|sample| sample.key.name.ends_with(suffix));

@@ -7,6 +7,7 @@ mod node;
 mod operator;
 mod reload;
 mod sampling;
+mod standing;
 mod start;
 mod storage;
 

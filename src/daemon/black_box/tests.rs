@@ -50,7 +50,7 @@ struct Bench {
 fn bench(records: usize) -> Bench {
     let folder = tempfile::tempdir().unwrap();
     let picture = Arc::new(ArcSwap::from_pointee(status(clock::now())));
-    let shared = Arc::new(Shared::new(picture, clock::monotonic()));
+    let shared = Arc::new(Shared::new(picture, clock::monotonic(), false));
     let boot_id = BootId::new("boot");
     let mut writer = Writer::new(&settings(folder.path()), boot_id, 8, Arc::clone(&shared));
     let ((asked, pages), (allow, allowed)) = (channel(), channel());
@@ -205,7 +205,7 @@ type Told = Vec<(bool, Option<f64>)>;
 /// Also the event, and whether it is marked as told.
 fn told_of(last_boot: Option<LastBoot>) -> (Told, Option<Event>, bool) {
     let picture = Arc::new(ArcSwap::from_pointee(status(clock::now())));
-    let shared = Arc::new(Shared::new(picture, clock::monotonic()));
+    let shared = Arc::new(Shared::new(picture, clock::monotonic(), false));
     let mut black_box = BlackBox {
         shared: Some(Arc::clone(&shared)),
         thread: None,
