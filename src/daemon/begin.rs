@@ -79,6 +79,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     }
     let kernel_log = open_kernel_log(&settings.path.kmsg, resume_from);
     let status = Arc::new(ArcSwap::from_pointee(policy.status(started)));
+    let spare_status = Arc::new(policy.status(started));
     let taker = Orders {
         journal: Arc::clone(&journal),
         status: Arc::clone(&status),
@@ -107,6 +108,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         outcomes,
         service,
         status,
+        spare_status,
         wake,
         own: OwnReadings::new(started, sampling.interval()),
         report: Report::default(),

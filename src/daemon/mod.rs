@@ -80,6 +80,7 @@ struct Daemon {
     outcomes: Receiver<Outcome>,
     service: Service,
     status: Arc<ArcSwap<Status>>,
+    spare_status: Arc<Status>,
     wake: Wake,
     own: OwnReadings,
     report: Report,
@@ -316,10 +317,22 @@ impl Daemon {
         }
         self.report.sources(now.uptime, &self.seen);
         self.recorder.step(now, &mut self.seen, &step);
-        self.status.store(Arc::new(self.policy.status(now)));
+        self.memory.recycle(&mut self.seen);
+        self.publish(now);
         let answers = std::mem::take(&mut step.answers);
         self.write_down(now, step);
         answers
+    }
+
+    /// Lets everybody see where things stand. Of two pictures one is public, and the other is drawn
+    /// anew unless somebody still looks at it.
+    fn publish(&mut self, now: Moment) {
+        match Arc::get_mut(&mut self.spare_status) {
+            Some(old) => self.policy.draw(now, old),
+            None => self.spare_status = Arc::new(self.policy.status(now)),
+        }
+        let new = Arc::clone(&self.spare_status);
+        self.spare_status = self.status.swap(new);
     }
 
     fn write_down(&mut self, now: Moment, mut step: Step) {

@@ -320,20 +320,33 @@ impl Policy {
 
     /// A read-only picture for exports.
     pub fn status(&mut self, at: Moment) -> Status {
-        let keys = self.store.keys();
-        if self.series.len() != keys.len() {
-            self.series = keys.into();
-        }
-        Status {
+        let mut status = Status {
             at,
             started: self.started,
             mode: self.mode,
             series: Arc::clone(&self.series),
-            values: self.store.readings().collect(),
-            sources: self.sources.statuses(),
+            values: Vec::new(),
+            sources: Arc::new([]),
             rules: Arc::clone(&self.rule_statuses),
             guard: self.guard.status(),
+        };
+        self.draw(at, &mut status);
+        status
+    }
+
+    /// The same over an old picture, whose room is used again.
+    pub fn draw(&mut self, at: Moment, status: &mut Status) {
+        let keys = self.store.keys();
+        if self.series.len() != keys.len() {
+            self.series = keys.into();
         }
+        (status.at, status.started, status.mode) = (at, self.started, self.mode);
+        status.series.clone_from(&self.series);
+        status.values.clear();
+        status.values.extend(self.store.readings());
+        self.sources.draw(&mut status.sources);
+        status.rules.clone_from(&self.rule_statuses);
+        status.guard = self.guard.status();
     }
 
     fn observe(&mut self, at: Moment, observation: &Observation, step: &mut Step) {
