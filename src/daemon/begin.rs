@@ -19,8 +19,9 @@ use super::recorder::{self, Recorder};
 use super::report::Report;
 use super::sampling::Sampling;
 use super::service::{Loader, Requests, Service, summary};
+use super::standing::{self, Standing};
 use super::wake::Wake;
-use super::{Cursor, Daemon, clock, preflight, queries, standing};
+use super::{Cursor, Daemon, clock, preflight, queries};
 use crate::actions::{ActionWorker, DEFAULT_TIME_LIMIT, Live, Ready, WorkerSetup};
 use crate::config::measure::{ListenAddress, ListenHost};
 use crate::config::reader::Loaded;
@@ -50,6 +51,7 @@ const KERNEL_RING: &str = "/dev/kmsg";
 
 /// Opens everything; the backlog of the kernel log is not read yet.
 pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
+    crate::sys::share_freed_memory();
     let settings = loaded.settings.clone();
     let listeners = exports::bind(&resolve(&settings.web.listen)?)?;
     let wake = Wake::new().context("cannot make the loop's wake-up (eventfd)")?;
@@ -89,10 +91,8 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     let service = start_service(&settings, listeners, loader, &wake, taker)?;
     tell_start(&loaded, &journal, started);
     let sampling = Sampling::new(settings.sampling_interval, &settings.path.procfs);
-    // Before what is resident is locked. Where it does not work, only memory is wasted.
-    drop(crate::sys::forget_code());
     // The threads that follow are raised as this one is; those before are not.
-    let standing = standing::take();
+    let standing = settle_in();
     let (outcome_sender, outcomes) = channel();
     let worker = start_worker(&loaded, &journal, &pause, &wake, outcome_sender)?;
     // Last: a start that fails leaves no record that nobody closes.
@@ -122,6 +122,14 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         past,
         pause,
     })
+}
+
+/// Makes the process small, and then locks what it is.
+fn settle_in() -> Standing {
+    crate::sys::give_freed_memory_back();
+    // Where it does not work, only memory is wasted.
+    drop(crate::sys::forget_code());
+    standing::take()
 }
 
 /// Another log than the kernel's own is not to be replaced by the kernel's.
