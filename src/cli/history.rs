@@ -380,6 +380,9 @@ pub(super) fn outcome_text(
         }
         OutcomeResult::Done => append(&mut text, format_args!(": {action} done in {took}")),
         OutcomeResult::Skipped => append(&mut text, format_args!(": {action} skipped (observe)")),
+        OutcomeResult::NotDone(why) => {
+            append(&mut text, format_args!(": {action} not done: {why}"));
+        }
         OutcomeResult::Failed(why) => append(&mut text, format_args!(": {action} failed: {why}")),
         OutcomeResult::TimedOut => append(&mut text, format_args!(": {action} not over in {took}")),
     }

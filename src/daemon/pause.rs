@@ -211,7 +211,7 @@ impl Executor for Heeding {
             && decision.verdict == Verdict::Act
             && let Some(pause) = self.switch.read()
         {
-            return OutcomeResult::Failed(format!("not done: paused by {}", pause.author));
+            return OutcomeResult::NotDone(format!("paused by {}", pause.author));
         }
         self.live.execute(decision)
     }
@@ -261,7 +261,7 @@ mod tests {
         let live = Live { procfs: folder.path().to_owned(), sysfs: folder.path().join("sysfs") };
         let mut heeding = Heeding { live, switch: switch(folder.path()) };
         heeding.switch.write(&pause()).unwrap();
-        let refused = OutcomeResult::Failed("not done: paused by alice".to_owned());
+        let refused = OutcomeResult::NotDone("paused by alice".to_owned());
         assert_eq!(heeding.execute(&decision(Mode::Enforce)), refused);
         assert_eq!(heeding.execute(&decision(Mode::Observe)), OutcomeResult::Skipped);
         assert_eq!(fs::read_to_string(&written).unwrap(), "");

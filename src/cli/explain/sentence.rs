@@ -103,9 +103,17 @@ fn decided(record: &DecisionRecord, remedy: Option<&RemedyExplanation>) -> Strin
         (Verdict::Act, Mode::Observe) => {
             format!("It would have acted ({action}, at {at:.3}) but mode is observe.")
         }
-        (Verdict::Act, Mode::Enforce) => {
-            format!("It acted ({action}, at {at:.3}), and {}.", came_to(record))
-        }
+        (Verdict::Act, Mode::Enforce) => match not_done(record) {
+            Some(why) => format!("It was to act ({action}, at {at:.3}), and did not: {why}."),
+            None => format!("It acted ({action}, at {at:.3}), and {}.", came_to(record)),
+        },
+    }
+}
+
+fn not_done(record: &DecisionRecord) -> Option<&str> {
+    match &record.outcome.as_ref()?.result {
+        OutcomeResult::NotDone(why) => Some(why),
+        _ => None,
     }
 }
 
@@ -115,7 +123,9 @@ fn came_to(record: &DecisionRecord) -> String {
         (None, _) => "its outcome is not known".to_owned(),
         (Some(OutcomeResult::Failed(why)), _) => format!("that failed: {why}"),
         (Some(OutcomeResult::TimedOut), _) => "that did not end in time".to_owned(),
-        (Some(OutcomeResult::Skipped), _) => "nothing was done".to_owned(),
+        (Some(OutcomeResult::Skipped | OutcomeResult::NotDone(_)), _) => {
+            "nothing was done".to_owned()
+        }
         (Some(OutcomeResult::Done), Some(Some(true))) => "the aim was met".to_owned(),
         (Some(OutcomeResult::Done), Some(Some(false))) => "the aim was missed".to_owned(),
         (Some(OutcomeResult::Done), Some(None)) => {

@@ -132,6 +132,8 @@ struct Tally {
     would_act: u64,
     acted: u64,
     held: BTreeMap<HoldReason, u64>,
+    /// Of those that were decided, so many were not begun.
+    not_done: u64,
     failed: u64,
     aim: Aim,
     /// How often it would have acted and all ended soon nevertheless.
@@ -314,6 +316,7 @@ struct Line<'a> {
     ended_by_itself: u64,
     not_yet_told: usize,
     acted: u64,
+    not_done: u64,
     failed: u64,
     aim: Aim,
     held: BTreeMap<&'static str, u64>,
@@ -387,6 +390,10 @@ impl Tally {
         let has_failed =
             matches!(outcome.result, OutcomeResult::Failed(_) | OutcomeResult::TimedOut);
         self.failed += u64::from(has_failed);
+        if matches!(outcome.result, OutcomeResult::NotDone(_)) {
+            self.not_done += 1;
+            self.acted = self.acted.saturating_sub(1);
+        }
         match aim {
             Some(Some(true)) => self.aim.met += 1,
             Some(Some(false)) => self.aim.missed += 1,
@@ -476,6 +483,9 @@ impl Tally {
                 self.failed
             ));
         }
+        if self.not_done > 0 {
+            notes.push(format!("was to act {} times more, and nothing was begun", self.not_done));
+        }
         match self.not_yet_told(until) {
             0 => {}
             open => notes.push(format!("of {open} it is not known yet whether it ends by itself")),
@@ -495,6 +505,7 @@ impl Tally {
             ended_by_itself: self.by_itself,
             not_yet_told: self.not_yet_told(until),
             acted: self.acted,
+            not_done: self.not_done,
             failed: self.failed,
             aim: self.aim,
             held: self.held.iter().map(|(reason, times)| (reason.name(), *times)).collect(),
