@@ -12,6 +12,7 @@ mod past;
 mod reading;
 mod series;
 mod target;
+mod time_text;
 mod wording;
 
 pub use alert::{AlertChange, AlertState};
@@ -27,4 +28,5 @@ pub use past::{Asked, Past, PastAct};
 pub use reading::{Reading, as_number};
 pub use series::{METRICS, Metric, MetricKind, Schema, SeriesKey, metric};
 pub use target::Target;
-pub use wording::counted;
+pub use time_text::{duration, duration_text, end, instant};
+pub use wording::{because, counted};

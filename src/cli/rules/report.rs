@@ -12,7 +12,8 @@ use serde::Serialize;
 use super::{count, finish};
 use crate::cli::Exit;
 use crate::cli::explain::rules_recorded_last;
-use crate::cli::history::{first_directory, instant, no_journal, number_text, printable};
+use crate::cli::history::{no_journal, number_text, past, printable};
+use crate::cli::storage::{StorageArguments, may_be_read};
 use crate::config::reader::load_rules;
 use crate::config::settings::{RuleSource, limits};
 use crate::journal::{JournalReader, TimelineItem, TimelineQuery};
@@ -32,18 +33,15 @@ const MOST_SERIES: usize = 8;
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct ReportArguments {
-    /// From then on: 7d (ago), 2026-11-21, 2026-11-21T10:00 (UTC), or RFC 3339.
-    #[arg(long, value_name = "TIME", default_value = "7d", value_parser = instant)]
+    /// From then on: 7d or -7d (ago), 2026-11-21, 2026-11-21T10:00 (UTC), RFC 3339, 10:00 (the last
+    /// time it was that, UTC), or seconds since 1970.
+    #[arg(long, value_name = "TIME", default_value = "7d", value_parser = past,
+          allow_hyphen_values = true)]
     since: Timestamp,
 
-    /// Directory of the journal.
-    #[arg(
-        long = "storage.path",
-        value_name = "DIR",
-        env = "STATE_DIRECTORY",
-        default_value = "data"
-    )]
-    storage_path: PathBuf,
+    /// Where the journal is.
+    #[command(flatten)]
+    storage: StorageArguments,
 
     /// The rules that might have fired: a rule file, folder of *.yaml, or glob. Unless given, those
     /// that were recorded last, or else those inside the binary; may be given again.
@@ -72,7 +70,8 @@ Exit codes: 0 fine, also when nothing has fired; 2 there is no readable journal,
 
 /// Runs the command.
 pub(super) fn execute(arguments: &ReportArguments) -> anyhow::Result<Exit> {
-    let dir = first_directory(&arguments.storage_path);
+    let dir = arguments.storage.folder()?;
+    may_be_read(&dir)?;
     let reader = JournalReader::open(&dir).map_err(no_journal)?;
     let (rules, mode, origin) = rules(arguments, &dir)?;
     let mut report = Report::new(arguments.since, Timestamp::now(), &rules, mode, origin);

@@ -392,12 +392,22 @@ fn without_a_daemon_or_the_right_to_order_the_commands_say_what_to_do() {
         assert_eq!(node.order(arguments).code, 2, "{arguments:?}");
     }
     let daemon = node.start(&[]);
+    let unknown = node.order(&["silence", "Low", "--for=1h"]);
+    assert!(unknown.code == 1 && unknown.complained.contains("no rule \"Low\""), "{unknown:?}");
+    let unknown = node.order(&["approve", "7"]);
+    assert!(unknown.code == 1 && unknown.complained.contains("that do: none"), "{unknown:?}");
     for arguments in [
-        ["silence", "Low", "--for=1h"].as_slice(),
-        &["silence", "--all", "--until=2020-01-01T00:00"],
+        ["silence", "--all", "--until=2020-01-01T00:00"].as_slice(),
+        &["silence", "--all", "--for=0s"],
+        &["silence", "--all", "--for=900d"],
+        &["silence", "--all", "--for=1M"],
+        &["silence", "--all", "--for=1.5h"],
+        &["silence", "--all", "--for=2hours"],
+        &["approve", "7", "--for=0s"],
+        &["approve", "7", "--for=900d"],
     ] {
         let ended = node.order(arguments);
-        assert_eq!(ended.code, 1, "{ended:?}");
+        assert_eq!(ended.code, 2, "{arguments:?}: {ended:?}");
     }
     if !rustix::process::geteuid().is_root() {
         return eprintln!("skipped: only root can become somebody else");
@@ -407,6 +417,54 @@ fn without_a_daemon_or_the_right_to_order_the_commands_say_what_to_do() {
         umawarden_as(stranger.command(), &node.storage(), &["silence", "--all", "--for=1h"]);
     assert!(ended.code == 2 && ended.complained.contains("sudo"), "{ended:?}");
     assert_eq!(node.guard(&daemon)["silences"], serde_json::json!([]));
+    let help = node.order(&["silence", "--help"]).said;
+    assert!(help.contains("<--for <DURATION>|--until <TIME>>"), "{help}");
+}
+
+#[test]
+fn whoever_may_not_read_the_folder_is_told_so_by_every_command() {
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: only root can become somebody else");
+    }
+    let node = Node::new("gb10-4k");
+    node.start(&[]).terminate();
+    fs::set_permissions(node.storage(), fs::Permissions::from_mode(0o750)).unwrap();
+    let stranger = Stranger::new();
+    for arguments in [
+        ["history"].as_slice(),
+        &["history", "--last-boot"],
+        &["explain", "PageCacheEatsReserve"],
+        &["rules", "report"],
+    ] {
+        let ended = umawarden_as(stranger.command(), &node.storage(), arguments);
+        assert!(ended.code == 2 && ended.complained.contains("sudo"), "{arguments:?}: {ended:?}");
+    }
+    let output = stranger.command().arg("replay").arg(node.storage()).output().unwrap();
+    let complained = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(2) && complained.contains("sudo"), "{complained}");
+}
+
+#[test]
+fn every_command_finds_the_daemons_folder_by_its_configuration_file() {
+    let node = calm_node(LOW);
+    let daemon = node.start(&[]);
+    let file = node.path("umawarden.yaml");
+    let path = serde_json::to_string(&node.storage()).unwrap();
+    fs::write(&file, format!("storage: {{path: {path}}}\n")).unwrap();
+    daemon.wait_until("sampled", |daemon| daemon.metric("uma_paused") == 0.0);
+    let elsewhere = tempfile::tempdir().unwrap();
+    for arguments in [
+        ["history"].as_slice(),
+        &["explain", "Low"],
+        &["rules", "report"],
+        &["silence", "list"],
+        &["breaker", "list"],
+    ] {
+        let mut command = Command::new(binary());
+        command.args(arguments).arg("--config.file").arg(&file).current_dir(elsewhere.path());
+        let output = command.env("STATE_DIRECTORY", "/nowhere").output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {output:?}");
+    }
 }
 
 #[test]
