@@ -20,7 +20,10 @@ use super::report::Report;
 use super::service::{Loader, Requests, Service, summary};
 use super::wake::Wake;
 use super::{Cursor, Daemon, clock, preflight, queries};
-use crate::actions::{ActionWorker, DEFAULT_TIME_LIMIT, Live, WorkerSetup};
+use crate::actions::{
+    Acting, ActionWorker, DEFAULT_TIME_LIMIT, Live, SettingsTally, TemporarySettings,
+    TemporarySetup, WorkerSetup,
+};
 use crate::config::measure::{ListenAddress, ListenHost};
 use crate::config::reader::Loaded;
 use crate::config::settings::Settings;
@@ -80,7 +83,9 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     let kernel_log = open_kernel_log(&settings.path.kmsg, resume_from);
     let status = Arc::new(ArcSwap::from_pointee(policy.status(started)));
     let (outcome_sender, outcomes) = channel();
-    let worker = start_worker(&settings, &journal, &pause, &wake, outcome_sender)?;
+    let tally = Arc::new(SettingsTally::default());
+    let temporary = temporary_settings(&settings, &journal, boot.clone(), &tally);
+    let worker = start_worker(&settings, &journal, &pause, &wake, outcome_sender, temporary)?;
     let taker = Orders {
         journal: Arc::clone(&journal),
         status: Arc::clone(&status),
@@ -109,7 +114,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         status,
         reload_failure,
         wake,
-        own: OwnReadings::new(started),
+        own: OwnReadings::new(started, tally),
         report: Report::default(),
         recorder,
         black_box,
@@ -218,11 +223,14 @@ fn start_worker(
     pause: &PauseWatch,
     wake: &Wake,
     outcomes: Sender<Outcome>,
+    temporary: TemporarySettings,
 ) -> anyhow::Result<ActionWorker> {
     let (journal, wake) = (Arc::clone(journal), wake.clone());
+    let (procfs, sysfs) = (settings.path.procfs.clone(), settings.path.sysfs.clone());
+    let live = Live { procfs, sysfs };
     ActionWorker::start(WorkerSetup {
         executor: Box::new(Heeding {
-            live: Live { procfs: settings.path.procfs.clone(), sysfs: settings.path.sysfs.clone() },
+            executor: Acting { live, temporary },
             switch: pause.switch(),
         }),
         intent: Box::new(move |decision| {
@@ -234,6 +242,28 @@ fn start_worker(
         time_limit: DEFAULT_TIME_LIMIT,
     })
     .context("cannot start the thread that acts")
+}
+
+/// What is done for a while, and undone; the undo log is opened where it may hang.
+fn temporary_settings(
+    settings: &Settings,
+    journal: &Arc<Journal>,
+    boot_id: Option<String>,
+    tally: &Arc<SettingsTally>,
+) -> TemporarySettings {
+    let journal = Arc::clone(journal);
+    TemporarySettings::new(TemporarySetup {
+        procfs: settings.path.procfs.clone(),
+        sysfs: settings.path.sysfs.clone(),
+        storage: settings.storage.path.clone(),
+        boot_id,
+        clock: clock::now,
+        tell: Box::new(move |text| {
+            tracing::warn!("{text}");
+            journal.record(&Entry::Note(Note { at: clock::now(), text }));
+        }),
+        tally: Arc::clone(tally),
+    })
 }
 
 /// Warns of what will be missing with these settings and rules.

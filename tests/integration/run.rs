@@ -8,6 +8,7 @@ mod operator;
 mod reload;
 mod start;
 mod storage;
+mod temporary;
 
 use std::fs;
 use std::path::{Path, PathBuf};

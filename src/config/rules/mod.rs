@@ -1,7 +1,7 @@
 //! Rule files: Prometheus' own shape, plus `mode` and `remedy`.
 //!
-//! To add a step: a variant of [`crate::model::Action`], a reader in `remedy.rs`, and its name in
-//! `STEPS` there.
+//! To add a step: a variant of [`crate::model::Action`], a reader in `remedy.rs` (in `temporary.rs`
+//! if it is undone later), and its name in `STEPS` there.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -23,6 +23,7 @@ mod examine;
 mod export;
 mod rails;
 mod remedy;
+mod temporary;
 #[cfg(test)]
 mod tests;
 
