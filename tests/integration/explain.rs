@@ -341,7 +341,7 @@ fn of_a_time_when_nothing_ran_it_tells_how_it_stood_at_the_end() {
     let (then, ended) = (at(24 + 4_000), at(23));
     let json = node.json(&["Low", "--at", &then]);
     assert_eq!((&json["source"], &json["state"]), (&"recording".into(), &"firing".into()));
-    let time: jiff::Timestamp = json["time"].as_str().unwrap().parse().unwrap();
+    let time: Timestamp = json["time"].as_str().unwrap().parse().unwrap();
     assert_eq!(time.to_string(), ended);
     let remarks = json["remarks"].to_string();
     assert!(remarks.contains("did not run, or did not record"), "{remarks}");
