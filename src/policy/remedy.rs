@@ -166,6 +166,13 @@ impl Course {
         };
     }
 
+    /// Whether nothing of it is left to do or to forget while its rule is quiet.
+    pub(super) fn is_at_rest(&self) -> bool {
+        matches!(self.phase, Phase::Ready { step: 0 })
+            && self.last_hold.is_none()
+            && self.holds_told.is_empty()
+    }
+
     /// Where it stands.
     pub(super) fn stand(&self) -> Stand {
         let (step, under_way) = match &self.phase {

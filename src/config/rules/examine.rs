@@ -157,6 +157,10 @@ fn texts(placed: &Placed<'_>, findings: &mut Findings<'_>) {
         if let Some(Ok(template)) = message.and_then(|node| node.text()).map(Template::parse) {
             check("message", message, &template);
         }
+        let cgroup = value(node, "reclaim").and_then(|node| value(node, "cgroup"));
+        if let Some(Ok(template)) = cgroup.and_then(|node| node.text()).map(Template::parse) {
+            check("cgroup", cgroup, &template);
+        }
     }
 }
 

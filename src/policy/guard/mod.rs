@@ -162,7 +162,10 @@ impl Guard {
         self.approvals.expire(at);
         self.open = (Some(second), open);
         self.now_ms = at.timeline_ms();
-        self.status = None;
+        // The clock alone seldom changes anything.
+        if self.status.as_ref().is_some_and(|status| **status != self.picture()) {
+            self.status = None;
+        }
     }
 
     /// Where the rules that inhibit others stand.
@@ -170,6 +173,9 @@ impl Guard {
         &mut self,
         states: impl Iterator<Item = (&'a str, RuleState)>,
     ) {
+        if self.inhibitors.is_empty() {
+            return;
+        }
         self.inhibitors.begin();
         states.for_each(|(alert, state)| self.inhibitors.tell(alert, state));
     }
@@ -398,16 +404,16 @@ impl Guard {
     }
 
     fn breaker_is_open(&self, rule: &RuleId, mode: Mode, remedy: &Remedy, now_ms: i64) -> bool {
+        let Some(limit) = self.breaker(remedy) else { return false };
         let account = self.ledger.account(rule, mode);
-        let stopped = |limit| account.is_some_and(|own| own.misses.is_open(limit, now_ms));
-        self.breaker(remedy).is_some_and(stopped)
+        account.is_some_and(|own| own.misses.is_open(limit, now_ms))
     }
 
     /// What the series of one rule tell: whether its breaker is open, and whether it waits for an
     /// approval.
-    pub(super) fn signs(&self, rule: &Rule, mode: Mode, now_ms: i64) -> (bool, bool) {
+    pub(super) fn signs(&self, rule: &Rule, mode: Mode, now_ms: i64) -> [bool; 2] {
         let open = |remedy: &Remedy| self.breaker_is_open(&rule.id, mode, remedy, now_ms);
-        (rule.remedy.as_ref().is_some_and(open), self.approvals.pending(&rule.id) > 0)
+        [rule.remedy.as_ref().is_some_and(open), self.approvals.pending(&rule.id) > 0]
     }
 
     pub(super) fn is_paused(&self) -> bool {
