@@ -7,7 +7,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 use anyhow::Context;
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use tokio::sync::mpsc;
 
 use super::black_box::BlackBox;
@@ -17,16 +17,21 @@ use super::past::Search;
 use super::pause::{Heeding, PauseWatch};
 use super::recorder::{self, Recorder};
 use super::report::Report;
+use super::sampling::Sampling;
 use super::service::{Loader, Requests, Service, summary};
+use super::standing::{self, Standing};
 use super::wake::Wake;
 use super::{Cursor, Daemon, clock, preflight, queries};
-use crate::actions::{ActionWorker, DEFAULT_TIME_LIMIT, Live, WorkerSetup};
+use crate::actions::{
+    Acting, ActionWorker, DEFAULT_TIME_LIMIT, Live, Ready, SettingsTally, TemporarySettings,
+    TemporarySetup, WorkerSetup,
+};
 use crate::config::measure::{ListenAddress, ListenHost};
 use crate::config::reader::Loaded;
 use crate::config::settings::Settings;
-use crate::exports::{self, Limits, Served};
+use crate::exports::{self, Limits, ReloadFailure, Served};
 use crate::journal::{Entry, Journal, Note, ResumePoint, Retention};
-use crate::model::{Moment, Outcome};
+use crate::model::{Mode, Moment, Outcome};
 use crate::policy::Policy;
 use crate::sources::kernel_log::{KernelLogSource, ResumeFrom};
 use crate::sources::memory::MemorySource;
@@ -79,21 +84,26 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     }
     let kernel_log = open_kernel_log(&settings.path.kmsg, resume_from);
     let status = Arc::new(ArcSwap::from_pointee(policy.status(started)));
-    let (outcome_sender, outcomes) = channel();
-    let worker = start_worker(&settings, &journal, &pause, &wake, outcome_sender)?;
+    let spare_status = Arc::new(policy.status(started));
+    let tally = Arc::new(SettingsTally::default());
+    let temporary = temporary_settings(&settings, &journal, boot.clone(), &tally);
     let taker = Orders {
         journal: Arc::clone(&journal),
         status: Arc::clone(&status),
         pause: pause.clone(),
         last_silence: last_silence(&journal, started),
     };
-    let service = start_service(&settings, listeners, loader, &wake, taker)?;
+    let reload_failure = Arc::default();
+    let failure = Arc::clone(&reload_failure);
+    let service = start_service(&settings, listeners, loader, &wake, taker, failure)?;
     tell_start(&loaded, &journal, started);
-    // Before the black box locks what is resident. Where it does not work, only memory is wasted.
-    crate::sys::give_freed_memory_back();
-    drop(crate::sys::forget_code());
+    let sampling = Sampling::new(settings.sampling_interval, &settings.path.procfs);
+    // The threads that follow are raised as this one is; those before are not.
+    let standing = settle_in();
+    let (outcome_sender, outcomes) = channel();
+    let worker = start_worker(&loaded, &journal, &pause, &wake, outcome_sender, temporary)?;
     // Last: a start that fails leaves no record that nobody closes.
-    let black_box = BlackBox::start(&settings, boot.as_deref(), Arc::clone(&status));
+    let black_box = BlackBox::start(&settings, boot.as_deref(), Arc::clone(&status), standing);
     Ok(Daemon {
         memory: MemorySource::open(&settings.path.procfs, &settings.path.sysfs),
         process: ProcessSource::default(),
@@ -105,19 +115,29 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         outcomes,
         service,
         status,
+        reload_failure,
+        spare_status,
         wake,
-        own: OwnReadings::new(started),
+        own: OwnReadings::new(started, sampling.interval(), tally),
         report: Report::default(),
         recorder,
         black_box,
         boot_id,
         cursor,
-        next_sample: clock::monotonic(),
+        sampling,
         next_slow: started.uptime,
         seen: found.into_iter().collect(),
         past,
         pause,
     })
+}
+
+/// Makes the process small, and then locks what it is.
+fn settle_in() -> Standing {
+    crate::sys::give_freed_memory_back();
+    // Where it does not work, only memory is wasted.
+    drop(crate::sys::forget_code());
+    standing::take()
 }
 
 /// Another log than the kernel's own is not to be replaced by the kernel's.
@@ -142,6 +162,7 @@ fn start_service(
     loader: Loader,
     wake: &Wake,
     taker: Orders,
+    reload_failure: Arc<ArcSwapOption<ReloadFailure>>,
 ) -> anyhow::Result<Service> {
     let (reload, reloads) = mpsc::channel(4);
     let (order, orders) = mpsc::channel(ORDERS);
@@ -155,6 +176,7 @@ fn start_service(
         reload,
         control_socket: settings.web.control_socket.clone(),
         orders: order,
+        reload_failure,
         uptime: clock::uptime,
         limits: Limits::default(),
     };
@@ -208,16 +230,23 @@ fn last_silence(journal: &Journal, started: Moment) -> u64 {
 }
 
 fn start_worker(
-    settings: &Settings,
+    loaded: &Loaded,
     journal: &Arc<Journal>,
     pause: &PauseWatch,
     wake: &Wake,
     outcomes: Sender<Outcome>,
+    temporary: TemporarySettings,
 ) -> anyhow::Result<ActionWorker> {
     let (journal, wake) = (Arc::clone(journal), wake.clone());
+    let path = &loaded.settings.path;
+    let mut live = Ready::new(Live { procfs: path.procfs.clone(), sysfs: path.sysfs.clone() });
+    let modes = loaded.rules.groups.iter().flat_map(|group| &group.rules).map(|rule| rule.mode);
+    if modes.flatten().chain([loaded.settings.mode]).any(|mode| mode == Mode::Enforce) {
+        live.open();
+    }
     ActionWorker::start(WorkerSetup {
         executor: Box::new(Heeding {
-            live: Live { procfs: settings.path.procfs.clone(), sysfs: settings.path.sysfs.clone() },
+            executor: Acting { live, temporary },
             switch: pause.switch(),
         }),
         intent: Box::new(move |decision| {
@@ -229,6 +258,28 @@ fn start_worker(
         time_limit: DEFAULT_TIME_LIMIT,
     })
     .context("cannot start the thread that acts")
+}
+
+/// What is done for a while, and undone; the undo log is opened where it may hang.
+fn temporary_settings(
+    settings: &Settings,
+    journal: &Arc<Journal>,
+    boot_id: Option<String>,
+    tally: &Arc<SettingsTally>,
+) -> TemporarySettings {
+    let journal = Arc::clone(journal);
+    TemporarySettings::new(TemporarySetup {
+        procfs: settings.path.procfs.clone(),
+        sysfs: settings.path.sysfs.clone(),
+        storage: settings.storage.path.clone(),
+        boot_id,
+        clock: clock::now,
+        tell: Box::new(move |text| {
+            tracing::warn!("{text}");
+            journal.record(&Entry::Note(Note { at: clock::now(), text }));
+        }),
+        tally: Arc::clone(tally),
+    })
 }
 
 /// Warns of what will be missing with these settings and rules.

@@ -11,6 +11,7 @@ mod operator;
 mod past;
 mod reading;
 mod series;
+mod sysctl;
 mod target;
 mod time_text;
 mod wording;
@@ -18,7 +19,7 @@ mod wording;
 pub use alert::{AlertChange, AlertState};
 pub use decision::{
     Action, Assessment, CacheKind, Decision, DecisionId, Evidence, HoldReason, Mode, Outcome,
-    OutcomeResult, RuleId, Verdict,
+    OutcomeResult, RuleId, UndoReason, Verdict,
 };
 pub use event::{Event, KernelEvent, KillerDaemon, OomConstraint, Pool, Recovery};
 pub use moment::Moment;
@@ -27,6 +28,7 @@ pub use operator::{OperatorCommand, OperatorOrder, Pause, RuleSelector, author};
 pub use past::{Asked, Past, PastAct};
 pub use reading::{Reading, as_number};
 pub use series::{METRICS, Metric, MetricKind, Schema, SeriesKey, metric};
+pub use sysctl::{READ_AHEAD, SETTING_NAMES, Sysctl, UndoResult};
 pub use target::Target;
 pub use time_text::{duration, duration_text, end, instant};
 pub use wording::{because, counted};

@@ -20,6 +20,9 @@ pub enum MetricKind {
     Counter,
     /// Always 1; the labels are the message.
     Info,
+    /// One of the series of a histogram, all of which only grow: `…_bucket`, how many were no more
+    /// than `le`, which is its only label; `…_sum` and `…_count`, which have none.
+    Histogram,
 }
 
 /// A label and all values that it may have.
@@ -30,7 +33,7 @@ pub type ClosedLabel = (&'static str, &'static [&'static str]);
 pub struct Metric {
     /// The full sample name, `_total` included.
     pub name: &'static str,
-    /// Gauge, counter or info.
+    /// Gauge, counter, info or part of a histogram.
     pub kind: MetricKind,
     /// Which source feeds it.
     pub source: Source,
@@ -86,6 +89,11 @@ impl Metric {
     /// May be below 0.
     const fn signed(self) -> Self {
         Self { least: f64::NEG_INFINITY, ..self }
+    }
+
+    /// A share of a whole, from 0 to 1.
+    const fn share(self) -> Self {
+        Self { most: 1.0, ..self }
     }
 
     /// Either 0 or 1.

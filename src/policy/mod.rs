@@ -9,6 +9,7 @@ mod evidence;
 pub mod explain;
 mod group;
 pub mod guard;
+pub mod pace;
 pub mod promql;
 mod remedy;
 pub mod rule;
@@ -26,13 +27,14 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::model::{
-    AlertChange, Assessment, Decision, DecisionId, Event, KernelRecord, Mode, Moment, Observation,
-    OperatorCommand, Outcome, Past, RuleId, Source,
+    Action, AlertChange, Assessment, Decision, DecisionId, Event, KernelRecord, Mode, Moment,
+    Observation, OperatorCommand, Outcome, Past, RuleId, Source, Verdict,
 };
 use crate::parse::kernel::{EventAssembler, KernelLine};
 use counters::Counters;
 use group::Group;
 use guard::Guard;
+use pace::Memory;
 use rule::RuleSet;
 use sources::SourceTable;
 use status::Status;
@@ -102,6 +104,8 @@ pub struct Policy {
     already_counted: BTreeSet<u64>,
     counters: Counters,
     groups: Vec<Group>,
+    /// The shortest range over which a rule looks back.
+    shortest_range: Duration,
     next_decision: u64,
     guard: Guard,
     rule_statuses: Arc<[status::RuleStatus]>,
@@ -150,6 +154,7 @@ impl Policy {
             already_counted: BTreeSet::new(),
             counters,
             groups: Vec::new(),
+            shortest_range: Duration::MAX,
             next_decision: next_decision.0,
             guard: Guard::default(),
             rule_statuses: Arc::new([]),
@@ -166,9 +171,13 @@ impl Policy {
         self.mode = mode;
         self.guard.replace_rules(rules);
         let mut old = std::mem::take(&mut self.groups);
+        self.shortest_range = Duration::MAX;
         for group in &rules.groups {
             for (name, range_ms) in group.rules.iter().flat_map(evidence::reads) {
                 self.store.retain(&name, range_ms);
+                let range_ms = u64::try_from(range_ms).ok().filter(|range_ms| *range_ms > 0);
+                let range = range_ms.map_or(Duration::MAX, Duration::from_millis);
+                self.shortest_range = self.shortest_range.min(range);
             }
             let group = Group::new(
                 group,
@@ -227,12 +236,13 @@ impl Policy {
             self.counters.show(&mut self.store);
         }
         let evaluated = self.has_measured(at) && self.evaluate(at, &mut step);
+        self.undo(at, &mut step);
         for decision in &step.decisions {
             self.counters.count_decision(decision, &mut self.store);
         }
         if evaluated {
             self.refresh_rule_statuses();
-            for group in &self.groups {
+            for group in &mut self.groups {
                 group.publish(at, self.mode, &self.guard, &mut self.counters);
             }
             self.counters.set_guard(&self.guard, self.mode, at);
@@ -269,10 +279,32 @@ impl Policy {
 
     /// How long the caller may wait before the next step without keeping back an unfinished trace.
     /// Rules need no deadline of their own: those that are due are judged with the next sample,
-    /// since nothing new is known before.
+    /// since nothing new is known before; see [`Policy::needs_samples_every`].
     pub fn next_step_in(&self, now: Duration) -> Duration {
         let next = self.kernel_log.next_deadline();
         next.map_or(Duration::MAX, |due| due.saturating_sub(now))
+    }
+
+    /// How often rules need memory measured: as often as its group says where one is pending or
+    /// firing, and so that the shortest range holds the two samples without which it is empty.
+    pub fn needs_samples_every(&self) -> Duration {
+        let active = self.groups.iter().filter(|group| group.is_active()).map(Group::interval);
+        active.min().unwrap_or(Duration::MAX).min(self.shortest_range / 3)
+    }
+
+    /// What was last measured of memory; `None` if that is not known. A kernel that tells no
+    /// reserve keeps none.
+    pub fn memory(&self) -> Option<Memory> {
+        let latest = |name: &str| {
+            let id = self.store.named(name).0.first()?;
+            self.store.latest(*id).value()
+        };
+        Some(Memory {
+            total: latest("uma_memory_total_bytes")?,
+            free: latest("uma_memory_free_bytes")?,
+            available: latest("uma_memory_available_bytes")?,
+            reserve: latest("uma_memory_reserve_bytes").unwrap_or(0.0),
+        })
     }
 
     /// The first kernel-log record that must be read again after a restart, so that an unfinished
@@ -289,20 +321,33 @@ impl Policy {
 
     /// A read-only picture for exports.
     pub fn status(&mut self, at: Moment) -> Status {
-        let keys = self.store.keys();
-        if self.series.len() != keys.len() {
-            self.series = keys.into();
-        }
-        Status {
+        let mut status = Status {
             at,
             started: self.started,
             mode: self.mode,
             series: Arc::clone(&self.series),
-            values: self.store.readings().collect(),
-            sources: self.sources.statuses(),
+            values: Vec::new(),
+            sources: Arc::new([]),
             rules: Arc::clone(&self.rule_statuses),
             guard: self.guard.status(),
+        };
+        self.draw(at, &mut status);
+        status
+    }
+
+    /// The same over an old picture, whose room is used again.
+    pub fn draw(&mut self, at: Moment, status: &mut Status) {
+        let keys = self.store.keys();
+        if self.series.len() != keys.len() {
+            self.series = keys.into();
         }
+        (status.at, status.started, status.mode) = (at, self.started, self.mode);
+        status.series.clone_from(&self.series);
+        status.values.clear();
+        status.values.extend(self.store.readings());
+        self.sources.draw(&mut status.sources);
+        status.rules.clone_from(&self.rule_statuses);
+        status.guard = self.guard.status();
     }
 
     fn observe(&mut self, at: Moment, observation: &Observation, step: &mut Step) {
@@ -391,6 +436,30 @@ impl Policy {
             group.evaluated(at.uptime);
         }
         true
+    }
+
+    /// Ends the temporary settings whose alert or whose time is over.
+    fn undo(&mut self, at: Moment, step: &mut Step) {
+        let (groups, in_force) = (&self.groups, self.mode);
+        let fires =
+            |rule: &RuleId, mode| groups.iter().find_map(|group| group.fires(rule, mode, in_force));
+        for due in self.guard.due_undos(at, fires) {
+            let decision = Decision {
+                id: DecisionId(self.next_decision),
+                at,
+                rule: due.rule,
+                mode: due.mode,
+                verdict: Verdict::Act,
+                step: due.step,
+                action: Action::Undo { decision: due.decision, why: due.why },
+                target: due.target,
+                approved: None,
+                because: Vec::new(),
+            };
+            self.next_decision += 1;
+            self.guard.undoing(&decision);
+            step.decisions.push(decision);
+        }
     }
 
     fn refresh_rule_statuses(&mut self) {

@@ -23,3 +23,4 @@ mod rules_report;
 mod rules_test;
 mod run;
 mod simulation;
+mod tune;

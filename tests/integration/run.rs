@@ -6,8 +6,11 @@ mod kernel_log;
 mod node;
 mod operator;
 mod reload;
+mod sampling;
+mod standing;
 mod start;
 mod storage;
+mod temporary;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -27,7 +27,7 @@ pub struct Settings {
     /// Where rules come from.
     pub rules: RuleSource,
     /// Time between two readings of memory.
-    pub sampling_interval: Duration,
+    pub sampling_interval: SamplingInterval,
     /// Time between evaluations of groups that do not say.
     pub evaluation_interval: Duration,
     /// Where the kernel shows itself.
@@ -46,6 +46,16 @@ pub struct Settings {
     pub guard_rails: GuardRails,
     /// The alerts that the guard rails name; each must be one of a rule.
     pub named_alerts: Vec<NamedAlert>,
+}
+
+/// Time between two readings of memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SamplingInterval {
+    /// By what memory does.
+    #[default]
+    Auto,
+    /// Always the same.
+    Every(Duration),
 }
 
 /// Where rules come from.
@@ -190,7 +200,7 @@ impl Settings {
             sampling_interval: flags
                 .sampling_interval
                 .or(file.sampling_interval)
-                .unwrap_or(limits::DEFAULT_INTERVAL),
+                .unwrap_or_default(),
             evaluation_interval: file.evaluation_interval.unwrap_or(limits::DEFAULT_INTERVAL),
             path: SystemPaths {
                 procfs: path(&flags.procfs, file.procfs, "/proc"),

@@ -1,6 +1,8 @@
 //! What this program tells about itself.
 
-use super::super::{Action, HoldReason, KernelEvent, Mode, OutcomeResult, Source};
+use super::super::{
+    Action, HoldReason, KernelEvent, Mode, OutcomeResult, SETTING_NAMES, Source, UndoResult,
+};
 use super::{Metric, MetricKind};
 
 const SOURCES: [&str; Source::ALL.len()] = {
@@ -62,6 +64,35 @@ pub(super) const METRICS: &[Metric] = &[
         "uma_samples_missed_total",
         &[],
         "Sampling times that passed before the sample could be taken.",
+    ),
+    Metric::gauge(
+        Source::Daemon,
+        "uma_sampling_interval_seconds",
+        &[],
+        "How long after the last reading of memory the next one is due; it follows what memory \
+         does unless sampling_interval is fixed.",
+    ),
+    Metric::new(
+        MetricKind::Histogram,
+        Source::Daemon,
+        "uma_loop_reaction_seconds_bucket",
+        &["le"],
+        "How long the loop took from when a sample was due, or it was woken, until what it decided \
+         was handed over; how often it took no longer than le seconds.",
+    ),
+    Metric::new(
+        MetricKind::Histogram,
+        Source::Daemon,
+        "uma_loop_reaction_seconds_sum",
+        &[],
+        "All these times together.",
+    ),
+    Metric::new(
+        MetricKind::Histogram,
+        Source::Daemon,
+        "uma_loop_reaction_seconds_count",
+        &[],
+        "How often the loop had something to do.",
     ),
     Metric::counter(
         Source::KernelLog,
@@ -147,6 +178,23 @@ pub(super) const METRICS: &[Metric] = &[
         "Actions by how they ended; skipped: observe mode only told; not_done: nothing was begun.",
     )
     .closed(&[("action", &Action::NAMES), ("outcome", &OutcomeResult::NAMES)]),
+    Metric::gauge(
+        Source::Daemon,
+        "uma_temporary_settings",
+        &["setting"],
+        "1 while a remedy has changed the setting for a while; read_ahead_kb stands for all disks.",
+    )
+    .closed(&[("setting", &SETTING_NAMES)])
+    .flag(),
+    Metric::counter(
+        Source::Daemon,
+        "uma_temporary_settings_undone_total",
+        &["result", "setting"],
+        "Temporary settings by how their end went: restored, already_back (it had its value again \
+         before), left_alone (somebody else has changed it since, or it has gone), failed (tried \
+         again).",
+    )
+    .closed(&[("result", &UndoResult::NAMES), ("setting", &SETTING_NAMES)]),
     Metric::gauge(
         Source::Daemon,
         "uma_paused",
