@@ -41,10 +41,10 @@ struct Minute {
     steps: Vec<Vec<Observation>>,
 }
 
-/// At the default interval and at one a second.
+/// Ten a second, as the adaptive interval is in calm, and one a second.
 pub fn measure() {
-    let minute = Minute::measure(Duration::from_millis(100));
-    for every in [1, 10] {
+    let minute = Minute::measure(Duration::from_millis(50));
+    for every in [2, 5, 20] {
         let thinned = minute.thinned(every);
         measure_at(&thinned);
     }
