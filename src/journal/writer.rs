@@ -252,39 +252,33 @@ impl Writer {
     }
 
     fn answer(&self, question: Question) {
-        let down = || JournalError::Down(self.health.reason());
-        let told = |failure: Failure| JournalError::Unreadable(failure.text().into());
-        let connection = self.connection.as_ref();
         match question {
-            Question::ResumePoint(boot_id, to) => reply(
-                &to,
-                connection
-                    .ok_or_else(down)
-                    .and_then(|open| rows::resume_point(open, &boot_id).map_err(told)),
-            ),
-            Question::LastDecision(to) => reply(
-                &to,
-                connection
-                    .ok_or_else(down)
-                    .and_then(|open| rows::last_decision(open).map_err(told)),
-            ),
-            Question::LastBoot(to) => reply(
-                &to,
-                connection.ok_or_else(down).and_then(|open| rows::last_boot(open).map_err(told)),
-            ),
-            Question::Operator(now_ms, to) => reply(
-                &to,
-                connection
-                    .ok_or_else(down)
-                    .and_then(|open| rows::operator_memory(open, now_ms).map_err(told)),
-            ),
-            Question::BootBeginsAfter(boot_id, to) => reply(
-                &to,
-                connection
-                    .ok_or_else(down)
-                    .and_then(|open| rows::boot_begins_after(open, &boot_id).map_err(told)),
-            ),
+            Question::ResumePoint(boot_id, to) => {
+                self.answer_from(&to, |open| rows::resume_point(open, &boot_id));
+            }
+            Question::LastDecision(to) => self.answer_from(&to, rows::last_decision),
+            Question::LastBoot(to) => self.answer_from(&to, rows::last_boot),
+            Question::Operator(now_ms, to) => {
+                self.answer_from(&to, |open| rows::operator_memory(open, now_ms));
+            }
+            Question::BootBeginsAfter(boot_id, to) => {
+                self.answer_from(&to, |open| rows::boot_begins_after(open, &boot_id));
+            }
+        }
+    }
+
+    fn answer_from<T>(
+        &self,
+        to: &SyncSender<Result<T, JournalError>>,
+        read: impl FnOnce(&Connection) -> Result<T, Failure>,
+    ) {
+        let answer = match &self.connection {
+            Some(open) => {
+                read(open).map_err(|failure| JournalError::Unreadable(failure.text().into()))
+            }
+            None => Err(JournalError::Down(self.health.reason())),
         };
+        reply(to, answer);
     }
 
     /// One step of deleting what is too old or too much, when it is time.

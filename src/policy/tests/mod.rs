@@ -16,8 +16,9 @@ use super::{Policy, Step};
 use crate::config::mistake::SourceText;
 use crate::config::rules::parse_rules;
 use crate::model::{
-    Action, Decision, DecisionId, Event, KernelEvent, KernelRecord, Mode, Moment, Observation,
-    Outcome, OutcomeResult, PastAct, Reading, Readings, RuleId, Schema, SeriesKey, Source, Verdict,
+    Action, Decision, DecisionId, Event, HoldReason, KernelEvent, KernelRecord, Mode, Moment,
+    Observation, Outcome, OutcomeResult, PastAct, Reading, Readings, RuleId, Schema, SeriesKey,
+    Source, Verdict,
 };
 use crate::policy::rule::RuleSet;
 
@@ -93,6 +94,13 @@ impl World {
     }
 }
 
+/// A world whose memory is short.
+fn short(yaml: &str, mode: Mode) -> World {
+    let mut world = World::new(yaml, mode);
+    world.free = Reading::Value(5.0);
+    world
+}
+
 /// An act of an earlier run that has ended and met its aim, so many seconds ago.
 fn past_act(rule: &RuleId, mode: Mode, now: Moment, ago: u64) -> PastAct {
     PastAct {
@@ -117,6 +125,15 @@ fn decisions(steps: &[Step]) -> Vec<&Decision> {
 fn acts(steps: &[Step]) -> Vec<&Action> {
     let acts = decisions(steps).into_iter().filter(|decision| decision.verdict == Verdict::Act);
     acts.map(|decision| &decision.action).collect()
+}
+
+fn holds(steps: &[Step]) -> Vec<HoldReason> {
+    let verdicts = decisions(steps).into_iter().map(|decision| decision.verdict);
+    let holds = verdicts.filter_map(|verdict| match verdict {
+        Verdict::Hold(reason) => Some(reason),
+        Verdict::Act => None,
+    });
+    holds.collect()
 }
 
 fn record(seq: u64, facility: u16, text: &str) -> Observation {

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::model::{CacheKind, HoldReason, Past};
+use crate::model::{CacheKind, Past};
 
 const LADDER: &str = "
 groups:
@@ -20,15 +20,6 @@ groups:
 ";
 
 const DROP: Action = Action::DropCaches { what: CacheKind::PageCache, sync: false };
-
-fn holds(steps: &[Step]) -> Vec<HoldReason> {
-    let verdicts = decisions(steps).into_iter().map(|decision| decision.verdict);
-    let holds = verdicts.filter_map(|verdict| match verdict {
-        Verdict::Hold(reason) => Some(reason),
-        Verdict::Act => None,
-    });
-    holds.collect()
-}
 
 #[test]
 fn an_act_names_its_rule_mode_step_and_the_values_that_led_to_it() {

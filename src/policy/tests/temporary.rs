@@ -1,5 +1,5 @@
 use super::*;
-use crate::model::{HoldReason, Pause, Target, UndoReason};
+use crate::model::{Pause, Target, UndoReason};
 
 const RULES: &str = "
 groups:
@@ -22,12 +22,6 @@ const SECOND: &str = "
       steps: [{set_sysctl: {vm.swappiness: 0, vm.dirty_ratio: 5}}]
       cooldown: 0s
 ";
-
-fn short(yaml: &str, mode: Mode) -> World {
-    let mut world = World::new(yaml, mode);
-    world.free = Reading::Value(5.0);
-    world
-}
 
 /// Lets time pass while everything that is decided ends as `result` says.
 fn run(
@@ -59,15 +53,6 @@ fn undone(steps: &[Step]) -> Vec<(u64, UndoReason)> {
         _ => None,
     };
     acts(steps).into_iter().filter_map(undo).collect()
-}
-
-fn holds(steps: &[Step]) -> Vec<HoldReason> {
-    let verdicts = decisions(steps).into_iter().map(|decision| decision.verdict);
-    let reason = |verdict| match verdict {
-        Verdict::Hold(reason) => Some(reason),
-        Verdict::Act => None,
-    };
-    verdicts.filter_map(reason).collect()
 }
 
 const SECOND_LONG: Duration = Duration::from_secs(1);

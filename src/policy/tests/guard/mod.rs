@@ -4,7 +4,7 @@ mod limits;
 
 use super::*;
 use crate::config::guard_rails::default_guard_rails;
-use crate::model::{HoldReason, OperatorCommand, OperatorOrder, Past, Pause, RuleSelector, Target};
+use crate::model::{OperatorCommand, OperatorOrder, Past, Pause, RuleSelector, Target};
 use crate::policy::guard::{GuardRails, MaintenanceWindow, WrittenWindow};
 use crate::policy::rule::AtMost;
 
@@ -25,13 +25,6 @@ fn with(own: &str) -> String {
     format!("{}\n      {own}\n", LOW.trim_end())
 }
 
-/// A world whose memory is short.
-fn short(yaml: &str, mode: Mode) -> World {
-    let mut world = World::new(yaml, mode);
-    world.free = Reading::Value(5.0);
-    world
-}
-
 fn replace_rails(world: &mut World, yaml: &str, change: impl FnOnce(&mut GuardRails)) {
     let mut rules = rules(yaml);
     rules.guard_rails = default_guard_rails();
@@ -42,15 +35,6 @@ fn replace_rails(world: &mut World, yaml: &str, change: impl FnOnce(&mut GuardRa
 fn order(world: &World, order: OperatorOrder) -> Observation {
     let (author, comment) = ("ada".to_owned(), String::new());
     Observation::Operator(OperatorCommand { at: world.at, author, comment, order })
-}
-
-fn holds(steps: &[Step]) -> Vec<HoldReason> {
-    let verdicts = decisions(steps).into_iter().map(|decision| decision.verdict);
-    let reason = |verdict| match verdict {
-        Verdict::Hold(reason) => Some(reason),
-        Verdict::Act => None,
-    };
-    verdicts.filter_map(reason).collect()
 }
 
 /// Lets time pass while every action ends at once and changes nothing.
