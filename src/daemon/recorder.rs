@@ -80,21 +80,10 @@ pub(super) fn begin(
     resume: Option<&ResumePoint>,
 ) -> Begin {
     Begin {
-        program: env!("CARGO_PKG_VERSION").to_owned(),
-        boot_id: boot_id.to_owned(),
-        started,
-        at: started,
-        segment: 0,
-        goes_on_from: None,
-        is_start: true,
-        next_decision,
         already_counted: resume.map(|point| point.known.clone()).unwrap_or_default(),
         last_events: resume.map(|point| point.last_events.clone()).unwrap_or_default(),
-        earlier_acts: Vec::new(),
         awaits_past: true,
-        orders: Vec::new(),
-        pause: None,
-        rules: rules(loaded),
+        ..Begin::of_process(boot_id, started, next_decision, rules(loaded))
     }
 }
 

@@ -151,6 +151,32 @@ impl Entry {
 }
 
 impl Begin {
+    /// A process starts, of which nothing is known yet but this.
+    pub fn of_process(
+        boot_id: &str,
+        started: Moment,
+        next_decision: DecisionId,
+        rules: RecordedRules,
+    ) -> Self {
+        Self {
+            program: env!("CARGO_PKG_VERSION").to_owned(),
+            boot_id: boot_id.to_owned(),
+            started,
+            at: started,
+            segment: 0,
+            goes_on_from: None,
+            is_start: true,
+            next_decision,
+            already_counted: BTreeSet::new(),
+            last_events: BTreeMap::new(),
+            earlier_acts: Vec::new(),
+            awaits_past: false,
+            orders: Vec::new(),
+            pause: None,
+            rules,
+        }
+    }
+
     /// What earlier processes did, where it stands here and not among the observations.
     pub fn past(&self) -> Past {
         let acts = self.earlier_acts.iter().map(|(rule, mode, ago)| {

@@ -3,7 +3,6 @@
 //! A minute of this machine is measured and then repeated: every value again, counters from where
 //! the repetition before has left them.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
@@ -169,26 +168,11 @@ fn begin(at: Moment, interval: Duration) -> Begin {
         name: file.name.to_string(),
         text: file.text.replace("interval: 100ms", &format!("interval: {interval:?}")),
     };
-    Begin {
-        program: "bench".to_owned(),
-        boot_id: "bench".to_owned(),
-        started: at,
-        at,
-        segment: 0,
-        goes_on_from: None,
-        is_start: true,
-        next_decision: DecisionId(1),
-        already_counted: BTreeSet::new(),
-        last_events: BTreeMap::new(),
-        awaits_past: false,
-        orders: Vec::new(),
-        pause: None,
-        earlier_acts: Vec::new(),
-        rules: RecordedRules {
-            mode: Mode::Observe,
-            evaluation_interval: interval,
-            guard_rails: serde_json::Value::Null,
-            files: shipped_rules().into_iter().map(text).collect(),
-        },
-    }
+    let rules = RecordedRules {
+        mode: Mode::Observe,
+        evaluation_interval: interval,
+        guard_rails: serde_json::Value::Null,
+        files: shipped_rules().into_iter().map(text).collect(),
+    };
+    Begin::of_process("bench", at, DecisionId(1), rules)
 }

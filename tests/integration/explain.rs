@@ -1,6 +1,5 @@
 //! `umawarden explain` from outside.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,28 +55,13 @@ pub fn moment(step: u64) -> Moment {
 }
 
 fn begin(mode: Mode) -> Begin {
-    Begin {
-        program: "test".to_owned(),
-        boot_id: "boot".to_owned(),
-        started: moment(0),
-        at: moment(0),
-        segment: 0,
-        goes_on_from: None,
-        is_start: true,
-        next_decision: DecisionId(1),
-        earlier_acts: Vec::new(),
-        already_counted: BTreeSet::new(),
-        last_events: BTreeMap::new(),
-        awaits_past: false,
-        orders: Vec::new(),
-        pause: None,
-        rules: RecordedRules {
-            mode,
-            evaluation_interval: INTERVAL,
-            guard_rails: Value::Null,
-            files: vec![RuleText { name: "rules.yaml".to_owned(), text: RULES.to_owned() }],
-        },
-    }
+    let rules = RecordedRules {
+        mode,
+        evaluation_interval: INTERVAL,
+        guard_rails: Value::Null,
+        files: vec![RuleText { name: "rules.yaml".to_owned(), text: RULES.to_owned() }],
+    };
+    Begin::of_process("boot", moment(0), DecisionId(1), rules)
 }
 
 /// A daemon's storage: what it watched is recorded and journalled.

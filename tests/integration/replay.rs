@@ -57,31 +57,21 @@ fn moment(step: u64) -> Moment {
 }
 
 fn begin() -> Begin {
+    let rules = RecordedRules {
+        mode: Mode::Enforce,
+        evaluation_interval: INTERVAL,
+        files: vec![RuleText { name: "rules.yaml".to_owned(), text: RULES.to_owned() }],
+        guard_rails: serde_json::to_value(default_guard_rails()).unwrap(),
+    };
     Begin {
-        program: "test".to_owned(),
-        boot_id: "boot".to_owned(),
-        started: moment(0),
-        at: moment(0),
-        segment: 0,
-        goes_on_from: None,
-        is_start: true,
-        next_decision: DecisionId(7),
         earlier_acts: vec![(
             RuleId { group: "memory".into(), alert: "Low".into() },
             Mode::Enforce,
             Duration::from_millis(500),
         )],
-        awaits_past: false,
-        orders: Vec::new(),
-        pause: None,
         already_counted: BTreeSet::from([3]),
         last_events: BTreeMap::from([("uvm_fatal".to_owned(), moment(0).utc)]),
-        rules: RecordedRules {
-            mode: Mode::Enforce,
-            evaluation_interval: INTERVAL,
-            files: vec![RuleText { name: "rules.yaml".to_owned(), text: RULES.to_owned() }],
-            guard_rails: serde_json::to_value(default_guard_rails()).unwrap(),
-        },
+        ..Begin::of_process("boot", moment(0), DecisionId(7), rules)
     }
 }
 

@@ -142,28 +142,13 @@ impl<'s> Told<'s> {
             name: source.name.to_string(),
             text: source.text,
         };
-        let begin = Begin {
-            program: env!("CARGO_PKG_VERSION").to_owned(),
-            boot_id: "log".to_owned(),
-            started: at,
-            at,
-            segment: 0,
-            goes_on_from: None,
-            is_start: true,
-            next_decision: DecisionId(1),
-            already_counted: std::collections::BTreeSet::new(),
-            last_events: BTreeMap::new(),
-            earlier_acts: Vec::new(),
-            awaits_past: false,
-            orders: Vec::new(),
-            pause: None,
-            rules: RecordedRules {
-                mode: Mode::Observe,
-                evaluation_interval: DEFAULT_INTERVAL,
-                files: shipped_rules().into_iter().map(file).collect(),
-                guard_rails: serde_json::to_value(default_guard_rails()).unwrap_or_default(),
-            },
+        let rules = RecordedRules {
+            mode: Mode::Observe,
+            evaluation_interval: DEFAULT_INTERVAL,
+            files: shipped_rules().into_iter().map(file).collect(),
+            guard_rails: serde_json::to_value(default_guard_rails()).unwrap_or_default(),
         };
+        let begin = Begin::of_process("log", at, DecisionId(1), rules);
         (self.sink)(Found::Entry(Box::new(Entry::Begin(Box::new(begin)))))?;
         self.step(at)
     }

@@ -82,21 +82,10 @@ impl Process {
         let last_events = if is_known { kept.last_events(boot) } else { Default::default() };
         policy.resume_events(&last_events);
         let recording = Recording::new(&Begin {
-            program: "simulation".to_owned(),
-            boot_id: boot.to_string(),
-            started,
-            at: started,
-            segment: 0,
-            goes_on_from: None,
-            is_start: true,
-            next_decision,
             already_counted: known,
             last_events,
-            earlier_acts: Vec::new(),
             awaits_past: true,
-            orders: Default::default(),
-            pause: Default::default(),
-            rules: loaded.recorded.clone(),
+            ..Begin::of_process(boot, started, next_decision, loaded.recorded.clone())
         });
         Self {
             policy,
