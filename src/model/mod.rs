@@ -4,6 +4,7 @@
 
 mod alert;
 mod decision;
+mod engine;
 mod event;
 mod moment;
 mod observation;
@@ -19,6 +20,10 @@ pub use decision::{
     Action, Assessment, CacheKind, Decision, DecisionId, Evidence, HoldReason, Mode, Outcome,
     OutcomeResult, RuleId, Verdict,
 };
+pub use engine::{
+    EngineHealth, EngineKind, EnginePhase, EngineProcess, EngineReadings, EngineSeen, HealthAnswer,
+    ProcessId,
+};
 pub use event::{Event, KernelEvent, KillerDaemon, OomConstraint, Pool, Recovery};
 pub use moment::Moment;
 pub use observation::{KernelRecord, Observation, Readings, Source};
@@ -26,5 +31,5 @@ pub use operator::{OperatorCommand, OperatorOrder, Pause, RuleSelector, author};
 pub use past::{Asked, Past, PastAct};
 pub use reading::{Reading, as_number};
 pub use series::{METRICS, Metric, MetricKind, Schema, SeriesKey, metric};
-pub use target::Target;
+pub use target::{EngineTarget, Target};
 pub use wording::counted;

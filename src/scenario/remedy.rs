@@ -140,8 +140,11 @@ fn expected(node: &Node, findings: &mut Findings<'_>) -> Option<ExpectedDecision
 }
 
 fn target(text: &str) -> Result<String, String> {
-    let is_target = text == Target::Node.to_string() || text.starts_with("cgroup ");
-    let wrong = || format!("\"{text}\" is no target; write node, or cgroup /its/path");
+    let is_target = text == Target::Node.to_string()
+        || text.starts_with("cgroup ")
+        || text.starts_with("engine ");
+    let wrong =
+        || format!("\"{text}\" is no target; write node, cgroup /its/path, or engine its-name");
     is_target.then(|| text.to_owned()).ok_or_else(wrong)
 }
 
