@@ -1,6 +1,8 @@
 //! System calls that no library wraps safely: the only unsafe code.
 #![expect(unsafe_code, reason = "unmapping is unsafe in general, and not of code that is on disk")]
 
+pub mod page_cache;
+
 use std::io;
 
 use procfs::process::{MMPermissions, MMapPath, Process};

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::{Executor, compact_memory, drop_caches, notify, reclaim};
+use super::{Evictor, Executor, compact_memory, drop_caches, notify, reclaim};
 use crate::model::{Action, Decision, Mode, OutcomeResult, Verdict};
 
 /// Acts on this machine.
@@ -12,6 +12,8 @@ pub struct Live {
     pub procfs: PathBuf,
     /// Where sysfs is mounted; `/sys` but for tests and containers.
     pub sysfs: PathBuf,
+    /// Who follows loads.
+    pub evictor: Evictor,
 }
 
 impl Executor for Live {
@@ -31,6 +33,7 @@ impl Executor for Live {
             Action::Reclaim { cgroup, bytes } => {
                 reclaim::perform(&self.sysfs, cgroup, *bytes).map_err(|error| told(&error))
             }
+            Action::EvictCheckpoint { .. } => self.evictor.perform(&self.procfs, decision),
             Action::Notify { message } => {
                 notify::perform(decision, message);
                 Ok(())

@@ -6,6 +6,7 @@
 mod compact_memory;
 mod drop_caches;
 mod dry_run;
+mod evict;
 mod live;
 mod notify;
 mod reclaim;
@@ -13,6 +14,7 @@ mod sysctl;
 mod worker;
 
 pub use dry_run::DryRun;
+pub use evict::{EvictTally, Evictor};
 pub use live::Live;
 pub use worker::{ActionWorker, Busy, DEFAULT_TIME_LIMIT, Intent, WorkerSetup};
 

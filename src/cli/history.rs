@@ -383,6 +383,9 @@ pub(super) fn outcome_text(
         OutcomeResult::Failed(why) => append(&mut text, format_args!(": {action} failed: {why}")),
         OutcomeResult::TimedOut => append(&mut text, format_args!(": {action} not over in {took}")),
     }
+    if let Some(effect) = &outcome.effect {
+        append(&mut text, format_args!(": {effect}"));
+    }
     let Some(assessment) = assessment else { return text };
     for after in &assessment.after {
         let before = assessment.before.iter().find(|before| before.series == after.series);

@@ -11,6 +11,7 @@ use arc_swap::ArcSwap;
 use tokio::sync::mpsc;
 
 use super::black_box::BlackBox;
+use super::evicting::Evicting;
 use super::orders::Orders;
 use super::own::OwnReadings;
 use super::past::Search;
@@ -20,7 +21,7 @@ use super::report::Report;
 use super::service::{Loader, Requests, Service, summary};
 use super::wake::Wake;
 use super::{Cursor, Daemon, clock, preflight, queries};
-use crate::actions::{ActionWorker, DEFAULT_TIME_LIMIT, Live, WorkerSetup};
+use crate::actions::{ActionWorker, DEFAULT_TIME_LIMIT, WorkerSetup};
 use crate::config::measure::{ListenAddress, ListenHost};
 use crate::config::reader::Loaded;
 use crate::config::settings::Settings;
@@ -79,7 +80,8 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     let kernel_log = open_kernel_log(&settings.path.kmsg, resume_from);
     let status = Arc::new(ArcSwap::from_pointee(policy.status(started)));
     let (outcome_sender, outcomes) = channel();
-    let worker = start_worker(&settings, &journal, &pause, &wake, outcome_sender)?;
+    let evicting = Evicting::default();
+    let worker = start_worker(&settings, &journal, &pause, &wake, outcome_sender, &evicting)?;
     let taker = Orders {
         journal: Arc::clone(&journal),
         status: Arc::clone(&status),
@@ -105,6 +107,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         status,
         wake,
         own: OwnReadings::new(started),
+        evicting,
         report: Report::default(),
         recorder,
         black_box,
@@ -211,13 +214,11 @@ fn start_worker(
     pause: &PauseWatch,
     wake: &Wake,
     outcomes: Sender<Outcome>,
+    evicting: &Evicting,
 ) -> anyhow::Result<ActionWorker> {
     let (journal, wake) = (Arc::clone(journal), wake.clone());
     ActionWorker::start(WorkerSetup {
-        executor: Box::new(Heeding {
-            live: Live { procfs: settings.path.procfs.clone(), sysfs: settings.path.sysfs.clone() },
-            switch: pause.switch(),
-        }),
+        executor: Box::new(Heeding { live: evicting.live(settings), switch: pause.switch() }),
         intent: Box::new(move |decision| {
             journal.intent(decision, INTENT_TAKES).map_err(|error| error.to_string())
         }),

@@ -7,6 +7,7 @@
 mod begin;
 mod black_box;
 mod clock;
+mod evicting;
 mod gate;
 mod orders;
 mod own;
@@ -26,7 +27,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::actions::{ActionWorker, Executor, Live};
+use crate::actions::{ActionWorker, Executor};
 use crate::config::reader::Loaded;
 use crate::config::settings::Settings;
 use crate::journal::{Entry, Journal, Note};
@@ -77,6 +78,7 @@ struct Daemon {
     status: Arc<ArcSwap<Status>>,
     wake: Wake,
     own: OwnReadings,
+    evicting: evicting::Evicting,
     report: Report,
     recorder: recorder::Recorder,
     black_box: black_box::BlackBox,
@@ -219,6 +221,9 @@ impl Daemon {
         };
         tracing::warn!("{text}");
         self.note(at, text);
+        if pause.is_some() {
+            self.evicting.stop("the program is paused");
+        }
         self.seen.push(Observation::Pause(pause));
     }
 
@@ -273,6 +278,11 @@ impl Daemon {
             self.seen.push(Observation::Readings(self.journal.readings()));
             self.seen.push(Observation::Readings(self.own.kernel_log(&self.kernel_log)));
             self.see_own();
+            self.seen.push(Observation::Readings(self.evicting.readings()));
+            for text in self.evicting.notes() {
+                tracing::info!("{text}");
+                self.note(now, text);
+            }
             self.black_box.observe(now, &mut self.seen);
         }
     }
@@ -344,21 +354,22 @@ impl Daemon {
 
     fn have_done(&mut self, now: Moment, decision: Decision) {
         let (id, action) = (decision.id, decision.action.name().to_owned());
+        self.evicting.rehearse(&self.settings, &decision);
         let result = if is_notice(&decision) {
             // A line in the log waits neither for the disk nor behind an action that hangs.
-            let path = &self.settings.path;
-            Live { procfs: path.procfs.clone(), sysfs: path.sysfs.clone() }.execute(&decision)
+            self.evicting.live(&self.settings).execute(&decision)
         } else {
             match self.worker.submit(decision) {
                 Ok(()) => return,
                 Err(busy) => OutcomeResult::Failed(busy.to_string()),
             }
         };
-        let took = Duration::ZERO;
-        self.take_outcome(Outcome { decision: id, action, result, ended: now, took });
+        let (took, effect) = (Duration::ZERO, None);
+        self.take_outcome(Outcome { decision: id, action, result, ended: now, took, effect });
     }
 
-    fn take_outcome(&mut self, outcome: Outcome) {
+    fn take_outcome(&mut self, mut outcome: Outcome) {
+        outcome.effect = self.evicting.effect(outcome.decision);
         self.journal.record(&Entry::Outcome(outcome.clone()));
         report::outcome(&outcome);
         self.seen.push(Observation::Outcome(outcome));
@@ -396,6 +407,7 @@ impl Daemon {
         let began = clock::uptime();
         let left = || CLOSING_TAKES.saturating_sub(clock::uptime().saturating_sub(began));
         self.service.stopping();
+        self.evicting.stop("the program ends");
         self.black_box.end();
         self.cursor.journal_due = Duration::ZERO;
         self.write_down_kernel_log(clock::uptime(), Vec::new());
@@ -403,6 +415,10 @@ impl Daemon {
         while let Ok(outcome) = self.outcomes.try_recv() {
             self.journal.record(&Entry::Outcome(outcome.clone()));
             report::outcome(&outcome);
+        }
+        for text in self.evicting.notes() {
+            tracing::info!("{text}");
+            self.journal.record(&Entry::Note(Note { at: clock::now(), text }));
         }
         let stopped = Note { at: clock::now(), text: "stopped".to_owned() };
         self.journal.record(&Entry::Note(stopped));

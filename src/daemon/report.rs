@@ -170,7 +170,7 @@ pub(super) fn outcome(outcome: &Outcome) {
         OutcomeResult::Done => {
             // What is done at once takes no time worth telling.
             let took = (!took.is_zero()).then(|| debug(took));
-            tracing::info!(%id, action, took, "done");
+            tracing::info!(%id, action, took, effect = outcome.effect, "done");
         }
         OutcomeResult::Skipped => tracing::debug!(%id, action, "not done: observe mode"),
         OutcomeResult::Failed(error) => tracing::error!(%id, action, error, "failed"),

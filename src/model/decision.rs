@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Moment, Reading, Target};
+use super::{EngineTarget, Moment, Reading, Target};
 
 /// Whether remedies are done or only told.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -84,6 +84,16 @@ pub enum Action {
         /// How much.
         bytes: u64,
     },
+    /// Put what a loading engine has read of its model files out of memory, behind its readers,
+    /// until it no longer loads.
+    EvictCheckpoint {
+        /// Its name; in a rule file perhaps a template.
+        engine: String,
+        /// How much of what was read last stays.
+        behind_bytes: u64,
+        /// It ends after that time at the latest.
+        for_at_most: Duration,
+    },
     /// A line in the log and in the journal.
     Notify {
         /// The line.
@@ -98,6 +108,7 @@ impl Action {
             Self::DropCaches { .. } => "drop_caches",
             Self::CompactMemory => "compact_memory",
             Self::Reclaim { .. } => "reclaim",
+            Self::EvictCheckpoint { .. } => "evict_checkpoint",
             Self::Notify { .. } => "notify",
         }
     }
@@ -111,12 +122,17 @@ impl Action {
     pub fn target(&self) -> Target {
         match self {
             Self::Reclaim { cgroup, .. } => Target::Cgroup { path: Arc::from(cgroup.as_str()) },
+            Self::EvictCheckpoint { engine, .. } => Target::Engine(Box::new(EngineTarget {
+                name: Arc::from(engine.as_str()),
+                ..EngineTarget::default()
+            })),
             Self::DropCaches { .. } | Self::CompactMemory | Self::Notify { .. } => Target::Node,
         }
     }
 
     /// All names, for series that start at 0.
-    pub const NAMES: [&'static str; 4] = ["drop_caches", "compact_memory", "reclaim", "notify"];
+    pub const NAMES: [&'static str; 5] =
+        ["drop_caches", "compact_memory", "reclaim", "evict_checkpoint", "notify"];
 }
 
 impl fmt::Display for Action {
@@ -131,6 +147,11 @@ impl fmt::Display for Action {
             }
             Self::CompactMemory => f.write_str("compact_memory"),
             Self::Reclaim { cgroup, bytes } => write!(f, "reclaim {bytes} bytes from {cgroup}"),
+            Self::EvictCheckpoint { engine, behind_bytes, for_at_most } => write!(
+                f,
+                "evict_checkpoint of {engine}, keeping the last {behind_bytes} bytes, for at most \
+                 {for_at_most:?}"
+            ),
             Self::Notify { message } => write!(f, "notify {message:?}"),
         }
     }
@@ -356,6 +377,9 @@ pub struct Outcome {
     pub ended: Moment,
     /// How long it took.
     pub took: Duration,
+    /// What it has done, in words, where the action can tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub effect: Option<String>,
 }
 
 /// What an action changed, measured on the signals that the rule names.

@@ -29,7 +29,7 @@ const LAYERS: &[(&str, &[&str], bool)] = &[
     ("pause", &["model"], false),
     ("sys", &[], false),
     ("sources", &["model", "parse"], false),
-    ("actions", &["model", "parse"], false),
+    ("actions", &["model", "parse", "sys"], false),
     ("exports", &["model", "policy::promql::did_you_mean", "policy::status"], false),
     (
         "daemon",

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::alert::{query, template};
-use super::rails;
+use super::{evict, rails};
 use crate::config::decode::{self, Findings, Table};
 use crate::config::guard_rails::at_most;
 use crate::config::measure::{duration_within, size_bytes};
@@ -38,7 +38,7 @@ const KEYS: [&str; 9] = [
     "breaker",
 ];
 
-const STEPS: [&str; 4] = Action::NAMES;
+const STEPS: [&str; Action::NAMES.len()] = Action::NAMES;
 
 /// Reads a remedy; every part is read even if another is wrong.
 pub(super) fn read(node: &Node, findings: &mut Findings<'_>) -> Option<Remedy> {
@@ -132,6 +132,7 @@ fn step(node: &Node, findings: &mut Findings<'_>) -> Option<Action> {
         "drop_caches" => drop_caches(value, findings),
         "compact_memory" => compact_memory(value, findings),
         "reclaim" => reclaim(value, findings),
+        "evict_checkpoint" => evict::evict_checkpoint(value, findings),
         "notify" => notify(value, findings),
         _ => {
             unknown_or_bare(key, name, findings);
@@ -152,7 +153,7 @@ fn unknown_or_bare(node: &Node, name: &str, findings: &mut Findings<'_>) {
     findings.add(node.span.clone(), format!("unknown step \"{name}\"")).hint(hint);
 }
 
-fn is_empty(node: &Node) -> bool {
+pub(super) fn is_empty(node: &Node) -> bool {
     match &node.content {
         Content::Null => true,
         Content::Map(pairs) => pairs.is_empty(),

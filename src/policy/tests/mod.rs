@@ -78,6 +78,7 @@ impl World {
             result,
             ended: self.at,
             took: Duration::ZERO,
+            effect: None,
         }));
     }
 

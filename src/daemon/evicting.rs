@@ -1,0 +1,77 @@
+//! What puts model files out of memory while an engine loads, beside the loop.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::clock;
+use crate::actions::{Evictor, Live};
+use crate::config::settings::Settings;
+use crate::model::{
+    Action, Decision, DecisionId, Mode, Reading, Readings, Schema, SeriesKey, Source, Verdict,
+};
+
+/// The evictor, and what it tells of itself.
+#[derive(Debug)]
+pub(super) struct Evicting {
+    evictor: Evictor,
+    schema: Arc<Schema>,
+}
+
+impl Default for Evicting {
+    fn default() -> Self {
+        let action = [("action", "evict_checkpoint")];
+        let series = vec![
+            SeriesKey::new("uma_evicted_bytes_total", &action),
+            SeriesKey::new("uma_evicted_refaulted_bytes_total", &action),
+            SeriesKey::new("uma_evicting_loads", &[]),
+        ];
+        Self { evictor: Evictor::new(clock::uptime), schema: Arc::new(Schema { series }) }
+    }
+}
+
+impl Evicting {
+    /// Who acts on this machine.
+    pub(super) fn live(&self, settings: &Settings) -> Live {
+        Live {
+            procfs: settings.path.procfs.clone(),
+            sysfs: settings.path.sysfs.clone(),
+            evictor: self.evictor.clone(),
+        }
+    }
+
+    /// Has it found out what an act would put out, if it is one of observe mode.
+    pub(super) fn rehearse(&self, settings: &Settings, decision: &Decision) {
+        let would_act = decision.mode == Mode::Observe && decision.verdict == Verdict::Act;
+        if would_act && matches!(decision.action, Action::EvictCheckpoint { .. }) {
+            self.evictor.rehearse(&settings.path.procfs, decision);
+        }
+    }
+
+    /// What an act has done, in words.
+    pub(super) fn effect(&self, decision: DecisionId) -> Option<String> {
+        self.evictor.effect(decision)
+    }
+
+    /// Ends everything that goes on.
+    pub(super) fn stop(&self, why: &'static str) {
+        self.evictor.stop(why);
+    }
+
+    /// What people shall know since this was last asked.
+    pub(super) fn notes(&self) -> Vec<String> {
+        self.evictor.notes()
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "exact up to 2^53")]
+    pub(super) fn readings(&self) -> Readings {
+        let tally = self.evictor.tally();
+        let values = [tally.evicted_bytes, tally.refaulted_bytes, tally.active];
+        Readings {
+            source: Source::Daemon,
+            schema: Arc::clone(&self.schema),
+            values: values.map(|value| Reading::Value(value as f64)).to_vec(),
+            took: Duration::ZERO,
+            error: None,
+        }
+    }
+}
