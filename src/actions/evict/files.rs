@@ -204,3 +204,55 @@ impl fmt::Display for Printable<'_> {
         name.as_bytes().escape_ascii().fmt(f)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn root(path: &Path) -> OwnedFd {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        open(path, flags, Mode::empty()).unwrap()
+    }
+
+    #[test]
+    fn files_are_found_once_and_links_lead_nowhere_out_of_the_root() {
+        let folder = tempfile::tempdir().unwrap();
+        let inside = folder.path().join("root/models");
+        fs::create_dir_all(inside.join("blobs")).unwrap();
+        for outside in ["secret", "root/secret", "root/models/blobs/1", "root/models/a [x].gguf"] {
+            fs::write(folder.path().join(outside), outside).unwrap();
+        }
+        symlink("blobs/1", inside.join("one.safetensors")).unwrap();
+        symlink("one.safetensors", inside.join("again.safetensors")).unwrap();
+        symlink("../../secret", inside.join("out.safetensors")).unwrap();
+        symlink(folder.path().join("secret"), inside.join("absolute.safetensors")).unwrap();
+        fs::create_dir(inside.join("folder.safetensors")).unwrap();
+        let patterns = Patterns::new(&["/models/*.safetensors", "/models/a [x].gguf", "models/*"]);
+        let mut found = Finding::default();
+        patterns.open_below(&root(&folder.path().join("root")), &mut found);
+        let mut lengths: Vec<u64> = found.files.iter().map(|file| file.length().unwrap()).collect();
+        lengths.sort_unstable();
+        // `..` stops at the root, whose own secret is found; the one outside of it is not.
+        let expected = ["root/secret", "root/models/blobs/1", "root/models/a [x].gguf"];
+        assert_eq!(lengths, expected.map(|text| text.len() as u64));
+        assert!(found.refused.unwrap().ends_with("it is no regular file"));
+    }
+
+    #[test]
+    fn a_star_names_no_folder_and_two_name_any() {
+        let patterns = Patterns::new(&["/m/*.gguf", "/deep/**/x.bin", "relative/*"]);
+        for (path, is) in [
+            ("/m/a.gguf", true),
+            ("/m/b/a.gguf", false),
+            ("/deep/x.bin", true),
+            ("/deep/a/b/x.bin", true),
+            ("/m/*.gguf", true),
+            ("relative/a", false),
+        ] {
+            assert_eq!(patterns.name(Path::new(path)), is, "{path}");
+        }
+    }
+}

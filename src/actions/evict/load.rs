@@ -364,3 +364,7 @@ fn unable(error: &io::Error) -> String {
     };
     format!("mapped pages stay (process_madvise: {error}: {why})")
 }
+
+#[cfg(test)]
+#[path = "load_tests.rs"]
+mod tests;

@@ -211,3 +211,24 @@ fn drop_all(procfs: &Path, why: &LoadError) -> Result<String, String> {
         Err(error) => Err(format!("{why}; and instead {error}")),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn where_no_file_can_be_opened_all_clean_cache_is_dropped_once_and_that_is_said() {
+        let procfs = tempfile::tempdir().unwrap();
+        let why = LoadError::NoFile("model.safetensors: Permission denied".to_owned());
+        let error = drop_all(procfs.path(), &why).unwrap_err();
+        assert!(error.contains("Permission denied; and instead writing 1 to"), "{error}");
+        let file = procfs.path().join("sys/vm/drop_caches");
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(&file, "").unwrap();
+        let said = drop_all(procfs.path(), &why).unwrap();
+        assert!(said.ends_with("dropped all clean page cache once instead (drop_caches 1)"));
+        assert_eq!(fs::read_to_string(file).unwrap(), "1");
+    }
+}
