@@ -28,6 +28,7 @@ use crate::exports::{self, Limits, Served};
 use crate::journal::{Entry, Journal, Note, ResumePoint, Retention};
 use crate::model::{Moment, Outcome};
 use crate::policy::Policy;
+use crate::sources::engines::EngineWatch;
 use crate::sources::kernel_log::{KernelLogSource, ResumeFrom};
 use crate::sources::memory::MemorySource;
 use crate::sources::process::ProcessSource;
@@ -86,6 +87,9 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         pause: pause.clone(),
         last_silence: last_silence(&journal, started),
     };
+    let engines =
+        EngineWatch::start(settings.path.procfs.clone(), settings.engines.clone(), clock::uptime)
+            .context("cannot start the threads that watch inference engines")?;
     let service = start_service(&settings, listeners, loader, &wake, taker)?;
     tell_start(&loaded, &journal, started);
     // Before the black box locks what is resident. Where it does not work, only memory is wasted.
@@ -95,6 +99,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     Ok(Daemon {
         memory: MemorySource::open(&settings.path.procfs, &settings.path.sysfs),
         process: ProcessSource::default(),
+        engines,
         settings,
         policy,
         kernel_log,

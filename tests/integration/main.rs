@@ -6,6 +6,7 @@ mod config;
 mod daemon;
 mod dmesg;
 mod documents;
+mod engines;
 mod explain;
 mod exports;
 mod history;
