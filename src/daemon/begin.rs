@@ -50,6 +50,7 @@ const KERNEL_RING: &str = "/dev/kmsg";
 
 /// Opens everything; the backlog of the kernel log is not read yet.
 pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
+    crate::sys::share_freed_memory();
     let settings = loaded.settings.clone();
     let listeners = exports::bind(&resolve(&settings.web.listen)?)?;
     let wake = Wake::new().context("cannot make the loop's wake-up (eventfd)")?;
@@ -93,6 +94,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     let service = start_service(&settings, listeners, loader, &wake, taker)?;
     tell_start(&loaded, &journal, started);
     // Before the black box locks what is resident. Where it does not work, only memory is wasted.
+    crate::sys::give_freed_memory_back();
     drop(crate::sys::forget_code());
     // Last: a start that fails leaves no record that nobody closes.
     let black_box = BlackBox::start(&settings, boot.as_deref(), Arc::clone(&status));

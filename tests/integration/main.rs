@@ -4,6 +4,7 @@
 mod actions;
 mod config;
 mod daemon;
+mod dice;
 mod dmesg;
 mod documents;
 mod engines;
