@@ -7,8 +7,10 @@ use super::clock;
 use crate::actions::{Evictor, Live};
 use crate::config::settings::Settings;
 use crate::model::{
-    Action, Decision, DecisionId, Mode, Reading, Readings, Schema, SeriesKey, Source, Verdict,
+    Action, Decision, DecisionId, EnginePhase, EngineTarget, Mode, Reading, Readings, Schema,
+    SeriesKey, Source, Verdict,
 };
+use crate::policy::status::EngineStatus;
 
 /// The evictor, and what it tells of itself.
 #[derive(Debug)]
@@ -50,6 +52,18 @@ impl Evicting {
     /// What an act has done, in words.
     pub(super) fn effect(&self, decision: DecisionId) -> Option<String> {
         self.evictor.effect(decision)
+    }
+
+    /// Ends what follows an engine that is no longer on its way to be ready, or has another life.
+    pub(super) fn heed(&self, engines: &[EngineStatus]) {
+        self.evictor.heed(|target| {
+            let known = engines.iter().find(|known| {
+                let is_it = known.engine.name == target.name
+                    && target.processes.first() == Some(&known.engine.server);
+                is_it && matches!(known.phase, EnginePhase::Starting | EnginePhase::Loading)
+            });
+            known.map(|known| EngineTarget::from(&known.engine))
+        });
     }
 
     /// Ends everything that goes on.

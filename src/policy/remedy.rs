@@ -310,7 +310,7 @@ impl Course {
         let is_told = if reason == HoldReason::Approval {
             let action = case.remedy.steps.get(step).map(|action| case.told(action));
             action.is_none_or(|action| {
-                let target = action.target();
+                let target = target_of(&action, around);
                 !around.guard.must_ask(&case.wish(step, &action, &target), around.at)
             })
         } else {
@@ -342,6 +342,16 @@ impl Course {
     }
 }
 
+/// What an action works on. Whose model files are put out is known of an engine only while it
+/// loads: no other one may be touched.
+fn target_of(action: &Action, around: &Surroundings<'_>) -> Target {
+    let loading = match action {
+        Action::EvictCheckpoint { engine, .. } => around.engines.loading(engine),
+        _ => None,
+    };
+    loading.map_or_else(|| action.target(), |engine| Target::Engine(Box::new(engine)))
+}
+
 /// What is to be done at a step while the rule fires.
 fn rule_on(
     case: &Case<'_>,
@@ -357,7 +367,7 @@ fn rule_on(
     }) else {
         return HoldReason::StepsExhausted.into();
     };
-    let target = action.target();
+    let target = target_of(&action, around);
     let intent = Intent {
         wish: case.wish(step, &action, &target),
         remedy: case.remedy,
@@ -398,7 +408,7 @@ fn decision(
         mode: case.mode,
         verdict: ruling.verdict,
         step,
-        target: action.target(),
+        target: target_of(&action, around),
         action,
         approved: ruling.approved,
         because: evidence::evidence(case.rule, around.at, around.store),

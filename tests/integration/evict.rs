@@ -197,7 +197,7 @@ impl Bench {
 
     /// Ends what goes on, and says how it did.
     fn ready(&self) -> String {
-        self.live.evictor.heed(|_| false);
+        self.live.evictor.heed(|_| None);
         until("the end of the load", || self.live.evictor.tally().active == 0);
         self.live.evictor.notes().pop().unwrap()
     }
@@ -315,6 +315,27 @@ fn pages_that_another_process_maps_too_stay() {
     other.does("touch 0 48");
     bench.evict(vec![engine.id()]).unwrap();
     assert_eq!((cached(&model, 0, 48), cached(&model, 48, 96)), (48, 0));
+    bench.ready();
+}
+
+#[test]
+fn processes_and_files_that_an_engine_comes_to_are_followed_too() {
+    let Some(mut bench) = Bench::new() else { return };
+    let first = bench.file("model-1.safetensors", 32);
+    let later = bench.file("later.safetensors", 160);
+    let (mut engine, mut worker) = (Reader::start(), Reader::start());
+    engine.maps(&first);
+    engine.does("touch 0 32");
+    bench.evict(vec![engine.id()]).unwrap();
+    worker.maps(&later);
+    worker.does("touch 0 160");
+    let mut now = bench.target(vec![engine.id(), worker.id()]);
+    now.model_files.push(Arc::from(later.display().to_string()));
+    until("what the worker has read", || {
+        bench.live.evictor.heed(|_| Some(now.clone()));
+        cached(&later, 0, 96) == 0
+    });
+    assert_eq!(cached(&later, 96, 160), 64);
     bench.ready();
 }
 

@@ -98,7 +98,7 @@ pub(super) fn offset(chunk: usize) -> u64 {
 }
 
 /// Which files the engine's model files are.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Patterns {
     /// As written; a path may hold a glob's own characters and stand for itself.
     exact: BTreeSet<PathBuf>,

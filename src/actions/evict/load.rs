@@ -113,7 +113,26 @@ impl Load {
         Ok(load)
     }
 
-    fn find_files(&mut self) -> Result<(), LoadError> {
+    /// The engine has come to other processes or files. What it no longer has is no longer used.
+    pub(super) fn renew(&mut self, procfs: &Path, target: &EngineTarget) {
+        let is_held = |id| self.processes.iter().any(|held| held.id == id);
+        let new: Vec<Held> = target
+            .processes
+            .iter()
+            .filter(|id| !is_held(**id))
+            .filter_map(|id| Held::hold(procfs, *id).ok())
+            .collect();
+        let patterns = Patterns::new(&target.model_files);
+        if new.is_empty() && patterns == self.patterns {
+            return;
+        }
+        self.processes.extend(new);
+        self.patterns = patterns;
+        self.open_files();
+        self.discover();
+    }
+
+    fn open_files(&mut self) {
         for process in &self.processes {
             match process.root() {
                 Ok(root) => self.patterns.open_below(&root, &mut self.files),
@@ -123,6 +142,10 @@ impl Load {
                 }
             }
         }
+    }
+
+    fn find_files(&mut self) -> Result<(), LoadError> {
+        self.open_files();
         // What is mapped or open and has no name any more.
         drop(Holdings::look(&self.processes, &self.patterns, &mut self.files));
         self.files.files.sort_by(|one, other| one.path.cmp(&other.path));

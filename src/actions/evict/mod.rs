@@ -98,6 +98,8 @@ struct Shared {
 #[derive(Debug)]
 struct Control {
     target: EngineTarget,
+    /// What the engine is by now, until the thread has taken it.
+    now: Mutex<Option<EngineTarget>>,
     /// Why it shall end.
     stop: OnceLock<&'static str>,
     evicted_bytes: AtomicU64,
@@ -105,7 +107,8 @@ struct Control {
 
 impl Control {
     fn new(target: EngineTarget) -> Self {
-        Self { target, stop: OnceLock::new(), evicted_bytes: AtomicU64::new(0) }
+        let now = Mutex::default();
+        Self { target, now, stop: OnceLock::new(), evicted_bytes: AtomicU64::new(0) }
     }
 
     /// The engine's first process: another one is another life of it.
@@ -219,12 +222,16 @@ impl Evictor {
         sent
     }
 
-    /// Ends, between any two chunks, what follows an engine of which `goes_on` says that it no
-    /// longer loads. Never waits.
-    pub fn heed(&self, goes_on: impl Fn(&EngineTarget) -> bool) {
+    /// Tells what each engine that is followed is by now: the processes and files that it has come
+    /// to are followed too. What has no answer no longer loads, and is no longer followed, from the
+    /// next chunk on. Never waits.
+    pub fn heed(&self, now: impl Fn(&EngineTarget) -> Option<EngineTarget>) {
         for control in &*lock(&self.shared.controls) {
-            if !goes_on(&control.target) {
-                let _first_reason_counts = control.stop.set("the engine no longer loads");
+            match now(&control.target) {
+                Some(target) => *lock(&control.now) = Some(target),
+                None => {
+                    let _first_reason_counts = control.stop.set("the engine no longer loads");
+                }
             }
         }
     }

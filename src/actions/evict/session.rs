@@ -45,6 +45,7 @@ pub(super) struct Sessions {
 
 struct Session {
     load: Load,
+    procfs: PathBuf,
     control: Arc<Control>,
     ends_at: Duration,
     is_moving: bool,
@@ -98,7 +99,8 @@ impl Sessions {
             Err(error) => return Err(error.to_string()),
         };
         let ends_at = (shared.uptime)().saturating_add(order.lasts);
-        let mut session = Session { load, control, ends_at, is_moving: true, told: (0, 0) };
+        let procfs = procfs.to_owned();
+        let mut session = Session { load, procfs, control, ends_at, is_moving: true, told: (0, 0) };
         lock(&shared.controls).push(Arc::clone(&session.control));
         let ended = session.round(shared);
         let words = session.words(order.lasts);
@@ -127,6 +129,9 @@ impl Session {
     fn round(&mut self, shared: &Shared) -> Option<&'static str> {
         let control = Arc::clone(&self.control);
         let stops = || control.stop.get().is_some() || (shared.uptime)() >= self.ends_at;
+        if let Some(target) = lock(&self.control.now).take() {
+            self.load.renew(&self.procfs, &target);
+        }
         let mut told = self.told;
         let Round { is_moving, is_over } = if stops() {
             Round::default()
