@@ -5,6 +5,7 @@ mod evicting;
 mod guard;
 mod kernel_log;
 mod remedies;
+mod temporary;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -295,7 +295,10 @@ impl Machine {
             // Which engine reads what is not modelled.
             Action::EvictCheckpoint { .. } => {}
             Action::CompactMemory => self.pieces *= self.chance.between(0.05, 0.9),
-            Action::Notify { .. } => {}
+            Action::SetSysctl { .. }
+            | Action::ThrottleReadahead { .. }
+            | Action::Undo { .. }
+            | Action::Notify { .. } => {}
         }
     }
 }
