@@ -80,3 +80,46 @@ fn engine(node: &Node, findings: &mut Findings<'_>) -> Option<String> {
     }
     Some(text.to_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::mistake::SourceText;
+    use crate::config::rules::parse_rules;
+
+    #[test]
+    fn what_is_put_out_behind_which_engine_is_read() {
+        let rule = |step: &str| {
+            let text = format!(
+                "groups:\n- name: g\n  rules:\n  - alert: A\n    expr: uma_memory_free_bytes < 1\n    \
+                 labels: {{engine: a}}\n    remedy: {{steps: [{{{step}}}]}}\n"
+            );
+            parse_rules(&[SourceText::new("rules.yaml", text)], Duration::from_secs(1))
+        };
+        let of_alert = "{{ $labels.engine }}";
+        let seconds = Duration::from_secs;
+        for (step, engine, behind_bytes, for_at_most) in [
+            ("evict_checkpoint: {}", of_alert, 256 << 20, seconds(600)),
+            ("evict_checkpoint: {behind: 1GiB, for: 90s}", of_alert, 1 << 30, seconds(90)),
+            ("evict_checkpoint: {engine: deepseek}", "deepseek", 256 << 20, seconds(600)),
+        ] {
+            let rules = rule(step).unwrap();
+            let steps = &rules.groups[0].rules[0].remedy.as_ref().unwrap().steps;
+            let engine = engine.to_owned();
+            assert_eq!(*steps, [Action::EvictCheckpoint { engine, behind_bytes, for_at_most }]);
+        }
+        for (step, told) in [
+            ("evict_checkpoint: deepseek", "must be a mapping"),
+            ("evict_checkpoint: {behind: 1MiB}", "1MiB is less than 64MiB"),
+            ("evict_checkpoint: {behind: far}", "not a size"),
+            ("evict_checkpoint: {for: 0s}", "for"),
+            ("evict_checkpoint: {for: 2d}", "for"),
+            ("evict_checkpoint: {engine: ''}", "it has no name"),
+            ("evict_checkpoint: {engine: '{{ $label }}'}", "engine: "),
+            ("evict_checkpoint: {behin: 1GiB}", "unknown key \"behin\""),
+        ] {
+            let mistakes = rule(step).expect_err(step).to_string();
+            assert!(mistakes.contains(told), "{step}\n{mistakes}");
+        }
+    }
+}

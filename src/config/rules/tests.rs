@@ -514,39 +514,6 @@ fn what_is_reclaimed_and_from_where_is_read() {
 }
 
 #[test]
-fn what_is_put_out_behind_which_engine_is_read() {
-    let rule = |step: &str| {
-        let text = GUARDED.replace("OWN", "").replace("compact_memory: {}", step);
-        parse_rules(&[SourceText::new("rules.yaml", text)], INTERVAL)
-    };
-    let of_alert = "{{ $labels.engine }}";
-    let seconds = Duration::from_secs;
-    for (step, engine, behind_bytes, for_at_most) in [
-        ("evict_checkpoint: {}", of_alert, 256 << 20, seconds(600)),
-        ("evict_checkpoint: {behind: 1GiB, for: 90s}", of_alert, 1 << 30, seconds(90)),
-        ("evict_checkpoint: {engine: deepseek}", "deepseek", 256 << 20, seconds(600)),
-    ] {
-        let rules = rule(step).unwrap();
-        let steps = &rules.groups[0].rules[0].remedy.as_ref().unwrap().steps;
-        let engine = engine.to_owned();
-        assert_eq!(*steps, [Action::EvictCheckpoint { engine, behind_bytes, for_at_most }]);
-    }
-    for (step, told) in [
-        ("evict_checkpoint: deepseek", "must be a mapping"),
-        ("evict_checkpoint: {behind: 1MiB}", "1MiB is less than 64MiB"),
-        ("evict_checkpoint: {behind: far}", "not a size"),
-        ("evict_checkpoint: {for: 0s}", "for"),
-        ("evict_checkpoint: {for: 2d}", "for"),
-        ("evict_checkpoint: {engine: ''}", "it has no name"),
-        ("evict_checkpoint: {engine: '{{ $label }}'}", "engine: "),
-        ("evict_checkpoint: {behin: 1GiB}", "unknown key \"behin\""),
-    ] {
-        let mistakes = rule(step).expect_err(step).to_string();
-        assert!(mistakes.contains(told), "{step}\n{mistakes}");
-    }
-}
-
-#[test]
 fn what_is_set_for_a_while_is_read() {
     let text = "set_sysctl: {vm.swappiness: 10, vm.min_free_kbytes: 2097152, for: 20m}";
     let values = [(Sysctl::Swappiness, 10), (Sysctl::MinFreeKbytes, 2_097_152)].into();
