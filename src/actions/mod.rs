@@ -10,6 +10,7 @@ mod dry_run;
 mod evict;
 mod live;
 mod notify;
+mod ready;
 mod reclaim;
 mod sysctl;
 mod temporary;
@@ -18,6 +19,7 @@ mod worker;
 pub use dry_run::DryRun;
 pub use evict::{EvictTally, Evictor};
 pub use live::{Acting, Live};
+pub use ready::Ready;
 pub use temporary::{SettingsTally, TemporarySettings, TemporarySetup};
 pub use worker::{ActionWorker, Busy, DEFAULT_TIME_LIMIT, Intent, WorkerSetup};
 

@@ -18,19 +18,21 @@ use super::past::Search;
 use super::pause::{Heeding, PauseWatch};
 use super::recorder::{self, Recorder};
 use super::report::Report;
+use super::sampling::Sampling;
 use super::service::{Loader, Requests, Service, summary};
+use super::standing::{self, Standing};
 use super::wake::Wake;
 use super::{Cursor, Daemon, clock, preflight, queries};
 use crate::actions::{
-    Acting, ActionWorker, DEFAULT_TIME_LIMIT, SettingsTally, TemporarySettings, TemporarySetup,
-    WorkerSetup,
+    Acting, ActionWorker, DEFAULT_TIME_LIMIT, Ready, SettingsTally, TemporarySettings,
+    TemporarySetup, WorkerSetup,
 };
 use crate::config::measure::{ListenAddress, ListenHost};
 use crate::config::reader::Loaded;
 use crate::config::settings::Settings;
 use crate::exports::{self, Limits, ReloadFailure, Served};
 use crate::journal::{Entry, Journal, Note, ResumePoint, Retention};
-use crate::model::{Moment, Outcome};
+use crate::model::{Mode, Moment, Outcome};
 use crate::policy::Policy;
 use crate::sources::engines::EngineWatch;
 use crate::sources::kernel_log::{KernelLogSource, ResumeFrom};
@@ -84,12 +86,9 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     }
     let kernel_log = open_kernel_log(&settings.path.kmsg, resume_from);
     let status = Arc::new(ArcSwap::from_pointee(policy.status(started)));
-    let (outcome_sender, outcomes) = channel();
+    let spare_status = Arc::new(policy.status(started));
     let tally = Arc::new(SettingsTally::default());
     let temporary = temporary_settings(&settings, &journal, boot.clone(), &tally);
-    let evicting = Evicting::default();
-    let acting = Acting { live: evicting.live(&settings), temporary };
-    let worker = start_worker(&journal, &pause, &wake, outcome_sender, acting)?;
     let taker = Orders {
         journal: Arc::clone(&journal),
         status: Arc::clone(&status),
@@ -103,11 +102,15 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     let failure = Arc::clone(&reload_failure);
     let service = start_service(&settings, listeners, loader, &wake, taker, failure)?;
     tell_start(&loaded, &journal, started);
-    // Before the black box locks what is resident. Where it does not work, only memory is wasted.
-    crate::sys::give_freed_memory_back();
-    drop(crate::sys::forget_code());
+    let sampling = Sampling::new(settings.sampling_interval, &settings.path.procfs);
+    // The threads that follow are raised as this one is; those before are not.
+    let standing = settle_in();
+    let (outcome_sender, outcomes) = channel();
+    let evicting = Evicting::default();
+    let acting = Acting { live: ready(&loaded, &evicting), temporary };
+    let worker = start_worker(&journal, &pause, &wake, outcome_sender, acting)?;
     // Last: a start that fails leaves no record that nobody closes.
-    let black_box = BlackBox::start(&settings, boot.as_deref(), Arc::clone(&status));
+    let black_box = BlackBox::start(&settings, boot.as_deref(), Arc::clone(&status), standing);
     Ok(Daemon {
         memory: MemorySource::open(&settings.path.procfs, &settings.path.sysfs),
         process: ProcessSource::default(),
@@ -121,20 +124,29 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         service,
         status,
         reload_failure,
+        spare_status,
         wake,
-        own: OwnReadings::new(started, tally),
+        own: OwnReadings::new(started, sampling.interval(), tally),
         evicting,
         report: Report::default(),
         recorder,
         black_box,
         boot_id,
         cursor,
-        next_sample: clock::monotonic(),
+        sampling,
         next_slow: started.uptime,
         seen: found.into_iter().collect(),
         past,
         pause,
     })
+}
+
+/// Makes the process small, and then locks what it is.
+fn settle_in() -> Standing {
+    crate::sys::give_freed_memory_back();
+    // Where it does not work, only memory is wasted.
+    drop(crate::sys::forget_code());
+    standing::take()
 }
 
 /// Another log than the kernel's own is not to be replaced by the kernel's.
@@ -245,6 +257,16 @@ fn start_worker(
         time_limit: DEFAULT_TIME_LIMIT,
     })
     .context("cannot start the thread that acts")
+}
+
+/// Who acts on this machine, with its files open if it may come to that.
+fn ready(loaded: &Loaded, evicting: &Evicting) -> Ready {
+    let mut live = Ready::new(evicting.live(&loaded.settings));
+    let modes = loaded.rules.groups.iter().flat_map(|group| &group.rules).map(|rule| rule.mode);
+    if modes.flatten().chain([loaded.settings.mode]).any(|mode| mode == Mode::Enforce) {
+        live.open();
+    }
+    live
 }
 
 /// What is done for a while, and undone; the undo log is opened where it may hang.

@@ -211,7 +211,7 @@ pub(super) fn rehearsed(decision: DecisionId, words: Result<String, String>) -> 
 
 /// What is left where the files cannot be touched by name: everybody's clean cache, once.
 fn drop_all(procfs: &Path, why: &LoadError) -> Result<String, String> {
-    match drop_caches::perform(procfs, CacheKind::PageCache, false) {
+    match drop_caches::perform(&mut drop_caches::file(procfs), CacheKind::PageCache, false) {
         Ok(()) => Ok(format!("{why}; dropped all clean page cache once instead (drop_caches 1)")),
         Err(error) => Err(format!("{why}; and instead {error}")),
     }
