@@ -244,7 +244,7 @@ impl Daemon {
         let mut acted = false;
         self.look_at_pause();
         while let Ok(outcome) = self.outcomes.try_recv() {
-            acted |= outcome.result != OutcomeResult::Skipped;
+            acted |= outcome.result.is_begun();
             self.take_outcome(outcome);
         }
         self.seen.extend(self.past.take());
@@ -396,7 +396,7 @@ impl Daemon {
         } else {
             match self.worker.submit(decision) {
                 Ok(()) => return,
-                Err(busy) => OutcomeResult::Failed(busy.to_string()),
+                Err(busy) => OutcomeResult::NotDone(busy.to_string()),
             }
         };
         let (took, effect) = (Duration::ZERO, None);

@@ -162,7 +162,7 @@ impl Course {
         }
         self.phase = match outcome.result {
             // Nothing was touched, so there is no effect to measure and no reason for a next step.
-            OutcomeResult::Skipped => {
+            OutcomeResult::Skipped | OutcomeResult::NotDone(_) => {
                 guard.round_ended(&rule.id, mode, outcome.ended.timeline_ms());
                 Phase::default()
             }
@@ -302,8 +302,8 @@ impl Course {
         }
     }
 
-    /// A setting that was made for as long as the alert lasts does not end it: without an aim of its
-    /// own there is nothing to judge it by, and the next step follows.
+    /// A setting that was made for as long as the alert lasts does not end it: without an aim of
+    /// its own there is nothing to judge it by, and the next step follows.
     fn go_on(&mut self, case: &Case<'_>, step: usize, around: &mut Surroundings<'_>) {
         if step + 1 < case.remedy.steps.len() {
             self.phase = Phase::Ready { step: step + 1 };

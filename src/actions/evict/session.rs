@@ -12,7 +12,7 @@ use bytesize::ByteSize;
 use super::load::{Limits, Load, LoadError, Round};
 use super::{Control, EvictOrder, Shared, keep, lock};
 use crate::actions::drop_caches;
-use crate::model::{CacheKind, DecisionId};
+use crate::model::{CacheKind, DecisionId, duration_text};
 
 /// Between two rounds while something is read: at 4 GiB/s, 100 MiB come in.
 const WHILE_MOVING: Duration = Duration::from_millis(25);
@@ -173,7 +173,7 @@ impl Session {
             "{} put out; goes on behind the readers for {} at most, keeps the last {}; nothing to \
              undo{}",
             ByteSize(evicted).display().iec(),
-            humantime::format_duration(lasts),
+            duration_text(lasts),
             ByteSize(stand.keeps_bytes).display().iec(),
             limits(self.load.limits()),
         )
@@ -194,7 +194,7 @@ fn rehearse(procfs: &Path, order: &EvictOrder) -> Result<String, String> {
         "would put out {} of {} cached, and go on behind the readers for {} at most{}",
         ByteSize(stand.due_bytes).display().iec(),
         ByteSize(stand.cached_bytes).display().iec(),
-        humantime::format_duration(order.lasts),
+        duration_text(order.lasts),
         limits(load.limits()),
     ))
 }
