@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::{Executor, compact_memory, drop_caches, notify, reclaim};
+use super::{Executor, TemporarySettings, compact_memory, drop_caches, notify, reclaim};
 use crate::model::{Action, Decision, Mode, OutcomeResult, Verdict};
 
 /// Acts on this machine.
@@ -35,11 +35,44 @@ impl Executor for Live {
                 notify::perform(decision, message);
                 Ok(())
             }
+            // Nothing is touched that could not be put back.
+            Action::SetSysctl { .. } | Action::ThrottleReadahead { .. } | Action::Undo { .. } => {
+                Err("this executor has no undo log".to_owned())
+            }
         };
         match done {
             Ok(()) => OutcomeResult::Done,
             Err(error) => OutcomeResult::Failed(error),
         }
+    }
+}
+
+/// Acts on this machine, and puts back what was changed for a while.
+#[derive(Debug)]
+pub struct Acting {
+    /// Does what needs no undoing.
+    pub live: Live,
+    /// Does the rest.
+    pub temporary: TemporarySettings,
+}
+
+impl Executor for Acting {
+    fn begin(&mut self) {
+        self.temporary.begin();
+    }
+
+    fn execute(&mut self, decision: &Decision) -> OutcomeResult {
+        if decision.mode != Mode::Enforce || decision.verdict != Verdict::Act {
+            return OutcomeResult::Skipped;
+        }
+        match self.temporary.execute(decision) {
+            Some(result) => result,
+            None => self.live.execute(decision),
+        }
+    }
+
+    fn end(&mut self) {
+        self.temporary.end();
     }
 }
 

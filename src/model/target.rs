@@ -23,6 +23,11 @@ pub enum Target {
         /// Below the root of the hierarchy: `/system.slice/vllm.service`.
         path: Arc<str>,
     },
+    /// Settings of the kernel; two remedies never hold one of them together.
+    Settings {
+        /// `vm.swappiness`, `read_ahead_kb of nvme0n1`, `read_ahead_kb of /models`; sorted.
+        names: Vec<Arc<str>>,
+    },
     /// One inference engine.
     Engine(Box<EngineTarget>),
 }
@@ -69,6 +74,22 @@ impl From<&EngineSeen> for EngineTarget {
 }
 
 impl Target {
+    /// These settings, in order.
+    pub fn settings(names: impl IntoIterator<Item = String>) -> Self {
+        let mut names: Vec<Arc<str>> = names.into_iter().map(Arc::from).collect();
+        names.sort();
+        names.dedup();
+        Self::Settings { names }
+    }
+
+    /// A setting that both are, if there is one.
+    pub fn shared_setting<'t>(&'t self, other: &Self) -> Option<&'t str> {
+        let (Self::Settings { names }, Self::Settings { names: theirs }) = (self, other) else {
+            return None;
+        };
+        names.iter().find(|name| theirs.contains(name)).map(|name| &**name)
+    }
+
     /// Whether a text can be a control group's path: from the root of its hierarchy, and never out
     /// of it.
     pub fn is_cgroup_path(path: &str) -> bool {
@@ -86,6 +107,7 @@ impl fmt::Display for Target {
             Self::Node => f.write_str("node"),
             Self::Cgroup { path } => write!(f, "cgroup {path}"),
             Self::Engine(engine) => write!(f, "engine {}", engine.name),
+            Self::Settings { names } => write!(f, "settings {}", names.join(", ")),
         }
     }
 }

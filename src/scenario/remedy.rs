@@ -30,7 +30,7 @@ pub(super) struct ExpectedDecision {
     pub at: Option<Duration>,
     pub step: Option<usize>,
     pub action: Option<String>,
-    /// `node`, or `cgroup /path`.
+    /// `node`, `cgroup /path`, or `settings vm.swappiness, …`.
     pub target: Option<String>,
     /// `None`: held for whatever reason.
     pub verdict: ExpectedVerdict,
@@ -142,9 +142,14 @@ fn expected(node: &Node, findings: &mut Findings<'_>) -> Option<ExpectedDecision
 fn target(text: &str) -> Result<String, String> {
     let is_target = text == Target::Node.to_string()
         || text.starts_with("cgroup ")
+        || text.starts_with("settings ")
         || text.starts_with("engine ");
-    let wrong =
-        || format!("\"{text}\" is no target; write node, cgroup /its/path, or engine its-name");
+    let wrong = || {
+        format!(
+            "\"{text}\" is no target; write node, cgroup /its/path, settings vm.swappiness, or \
+             engine its-name"
+        )
+    };
     is_target.then(|| text.to_owned()).ok_or_else(wrong)
 }
 
@@ -175,7 +180,8 @@ fn verdict(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<ExpectedVer
 /// An action's name, perhaps with what follows it in texts: `drop_caches all`.
 fn action(node: &Node, findings: &mut Findings<'_>) -> Option<String> {
     let text = decode::text(node, "action", findings)?;
-    if text.starts_with("notify \"") || text.starts_with("reclaim ") {
+    let with_details = ["notify \"", "reclaim ", "set_sysctl ", "throttle_readahead ", "undo #"];
+    if with_details.iter().any(|beginning| text.starts_with(beginning)) {
         return Some(text.to_owned());
     }
     let drops = [CacheKind::PageCache, CacheKind::All]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::alert::{query, template};
-use super::rails;
+use super::{rails, temporary};
 use crate::config::decode::{self, Findings, Table};
 use crate::config::guard_rails::at_most;
 use crate::config::measure::{duration_within, size_bytes};
@@ -38,7 +38,9 @@ const KEYS: [&str; 9] = [
     "breaker",
 ];
 
-const STEPS: [&str; 4] = Action::NAMES;
+/// An undo is decided by the program itself.
+const STEPS: [&str; 6] =
+    ["drop_caches", "compact_memory", "reclaim", "set_sysctl", "throttle_readahead", "notify"];
 
 /// Reads a remedy; every part is read even if another is wrong.
 pub(super) fn read(node: &Node, findings: &mut Findings<'_>) -> Option<Remedy> {
@@ -108,7 +110,9 @@ fn steps(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Vec<Action>> 
         let message = format!("a remedy has at most {MOST_STEPS} steps");
         findings.add(excess.span.clone(), message);
     }
-    decode::each(entries, findings, step)
+    let steps = decode::each(entries, findings, step)?;
+    temporary::set_twice(&steps, entries, findings);
+    Some(steps)
 }
 
 /// One step: a mapping with its name as the only key.
@@ -132,6 +136,8 @@ fn step(node: &Node, findings: &mut Findings<'_>) -> Option<Action> {
         "drop_caches" => drop_caches(value, findings),
         "compact_memory" => compact_memory(value, findings),
         "reclaim" => reclaim(value, findings),
+        "set_sysctl" => temporary::set_sysctl(value, findings),
+        "throttle_readahead" => temporary::throttle_readahead(value, findings),
         "notify" => notify(value, findings),
         _ => {
             unknown_or_bare(key, name, findings);

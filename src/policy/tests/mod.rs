@@ -4,6 +4,7 @@ mod alerts;
 mod guard;
 mod kernel_log;
 mod remedies;
+mod temporary;
 
 use std::sync::Arc;
 use std::time::Duration;
