@@ -66,12 +66,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     let next_decision = journal.next_decision_id(started.utc, JOURNAL_TAKES);
     let mut policy = Policy::new(started, settings.mode, &loaded.rules, next_decision);
     policy.await_past();
-    let search = Search {
-        storage: settings.storage.path.clone(),
-        journal: Arc::clone(&journal),
-        boot_id: Arc::clone(&boot_id),
-    };
-    let (past, found) = search.start(wake.clone())?;
+    let (past, found) = search_past(&settings, &journal, &boot_id).start(wake.clone())?;
     let pause = PauseWatch::start(&settings.pause_file, wake.clone())?;
     let resume_from = resume.as_ref().map(|point| ResumeFrom { seq: point.resume_seq });
     let cursor = Cursor { next_seq: resume_from.map(|from| from.seq), ..Cursor::default() };
@@ -93,9 +88,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         pause: pause.clone(),
         last_silence: last_silence(&journal, started),
     };
-    let engines =
-        EngineWatch::start(settings.path.procfs.clone(), settings.engines.clone(), clock::uptime)
-            .context("cannot start the threads that watch inference engines")?;
+    let engines = watch_engines(&settings)?;
     let reload_failure = Arc::default();
     let failure = Arc::clone(&reload_failure);
     let service = start_service(&settings, listeners, loader, &wake, taker, failure)?;
@@ -131,6 +124,19 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         past,
         pause,
     })
+}
+
+fn search_past(settings: &Settings, journal: &Arc<Journal>, boot_id: &Arc<str>) -> Search {
+    Search {
+        storage: settings.storage.path.clone(),
+        journal: Arc::clone(journal),
+        boot_id: Arc::clone(boot_id),
+    }
+}
+
+fn watch_engines(settings: &Settings) -> anyhow::Result<EngineWatch> {
+    EngineWatch::start(settings.path.procfs.clone(), settings.engines.clone(), clock::uptime)
+        .context("cannot start the threads that watch inference engines")
 }
 
 /// Another log than the kernel's own is not to be replaced by the kernel's.
