@@ -17,11 +17,13 @@ use super::past::Search;
 use super::pause::{Heeding, PauseWatch};
 use super::recorder::{self, Recorder};
 use super::report::Report;
+use super::sampling::Sampling;
 use super::service::{Loader, Requests, Service, summary};
+use super::standing::{self, Standing};
 use super::wake::Wake;
 use super::{Cursor, Daemon, clock, preflight, queries};
 use crate::actions::{
-    Acting, ActionWorker, DEFAULT_TIME_LIMIT, Live, SettingsTally, TemporarySettings,
+    Acting, ActionWorker, DEFAULT_TIME_LIMIT, Live, Ready, SettingsTally, TemporarySettings,
     TemporarySetup, WorkerSetup,
 };
 use crate::config::measure::{ListenAddress, ListenHost};
@@ -29,7 +31,7 @@ use crate::config::reader::Loaded;
 use crate::config::settings::Settings;
 use crate::exports::{self, Limits, ReloadFailure, Served};
 use crate::journal::{Entry, Journal, Note, ResumePoint, Retention};
-use crate::model::{Moment, Outcome};
+use crate::model::{Mode, Moment, Outcome};
 use crate::policy::Policy;
 use crate::sources::engines::EngineWatch;
 use crate::sources::kernel_log::{KernelLogSource, ResumeFrom};
@@ -78,10 +80,9 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     }
     let kernel_log = open_kernel_log(&settings.path.kmsg, resume_from);
     let status = Arc::new(ArcSwap::from_pointee(policy.status(started)));
-    let (outcome_sender, outcomes) = channel();
+    let spare_status = Arc::new(policy.status(started));
     let tally = Arc::new(SettingsTally::default());
     let temporary = temporary_settings(&settings, &journal, boot.clone(), &tally);
-    let worker = start_worker(&settings, &journal, &pause, &wake, outcome_sender, temporary)?;
     let taker = Orders {
         journal: Arc::clone(&journal),
         status: Arc::clone(&status),
@@ -89,15 +90,16 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         last_silence: last_silence(&journal, started),
     };
     let engines = watch_engines(&settings)?;
-    let reload_failure = Arc::default();
-    let failure = Arc::clone(&reload_failure);
-    let service = start_service(&settings, listeners, loader, &wake, taker, failure)?;
+    let failure = Arc::default();
+    let service = start_service(&settings, listeners, loader, &wake, taker, Arc::clone(&failure))?;
     tell_start(&loaded, &journal, started);
-    // Before the black box locks what is resident. Where it does not work, only memory is wasted.
-    crate::sys::give_freed_memory_back();
-    drop(crate::sys::forget_code());
+    let sampling = Sampling::new(settings.sampling_interval, &settings.path.procfs);
+    // The threads that follow are raised as this one is; those before are not.
+    let standing = settle_in();
+    let (outcome_sender, outcomes) = channel();
+    let worker = start_worker(&loaded, &journal, &pause, &wake, outcome_sender, temporary)?;
     // Last: a start that fails leaves no record that nobody closes.
-    let black_box = BlackBox::start(&settings, boot.as_deref(), Arc::clone(&status));
+    let black_box = BlackBox::start(&settings, boot.as_deref(), Arc::clone(&status), standing);
     Ok(Daemon {
         memory: MemorySource::open(&settings.path.procfs, &settings.path.sysfs),
         process: ProcessSource::default(),
@@ -110,15 +112,16 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         outcomes,
         service,
         status,
-        reload_failure,
+        reload_failure: failure,
+        spare_status,
         wake,
-        own: OwnReadings::new(started, tally),
+        own: OwnReadings::new(started, sampling.interval(), tally),
         report: Report::default(),
         recorder,
         black_box,
         boot_id,
         cursor,
-        next_sample: clock::monotonic(),
+        sampling,
         next_slow: started.uptime,
         seen: found.into_iter().collect(),
         past,
@@ -137,6 +140,14 @@ fn search_past(settings: &Settings, journal: &Arc<Journal>, boot_id: &Arc<str>) 
 fn watch_engines(settings: &Settings) -> anyhow::Result<EngineWatch> {
     EngineWatch::start(settings.path.procfs.clone(), settings.engines.clone(), clock::uptime)
         .context("cannot start the threads that watch inference engines")
+}
+
+/// Makes the process small, and then locks what it is.
+fn settle_in() -> Standing {
+    crate::sys::give_freed_memory_back();
+    // Where it does not work, only memory is wasted.
+    drop(crate::sys::forget_code());
+    standing::take()
 }
 
 /// Another log than the kernel's own is not to be replaced by the kernel's.
@@ -229,7 +240,7 @@ fn last_silence(journal: &Journal, started: Moment) -> u64 {
 }
 
 fn start_worker(
-    settings: &Settings,
+    loaded: &Loaded,
     journal: &Arc<Journal>,
     pause: &PauseWatch,
     wake: &Wake,
@@ -237,8 +248,12 @@ fn start_worker(
     temporary: TemporarySettings,
 ) -> anyhow::Result<ActionWorker> {
     let (journal, wake) = (Arc::clone(journal), wake.clone());
-    let (procfs, sysfs) = (settings.path.procfs.clone(), settings.path.sysfs.clone());
-    let live = Live { procfs, sysfs };
+    let path = &loaded.settings.path;
+    let mut live = Ready::new(Live { procfs: path.procfs.clone(), sysfs: path.sysfs.clone() });
+    let modes = loaded.rules.groups.iter().flat_map(|group| &group.rules).map(|rule| rule.mode);
+    if modes.flatten().chain([loaded.settings.mode]).any(|mode| mode == Mode::Enforce) {
+        live.open();
+    }
     ActionWorker::start(WorkerSetup {
         executor: Box::new(Heeding {
             executor: Acting { live, temporary },

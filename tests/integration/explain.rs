@@ -229,7 +229,7 @@ fn each_state_has_its_own_reason() {
     node.live(2, gib(1.5));
     assert_eq!(
         node.sentence(&["Low"]),
-        "It did not act because it rests for 4s 800ms more, of 5s (cooldown)."
+        "It did not act because it rests for 4s800ms more, of 5s (cooldown)."
     );
     node.live(5, Reading::Failed);
     assert_eq!(
@@ -341,7 +341,7 @@ fn of_a_time_when_nothing_ran_it_tells_how_it_stood_at_the_end() {
     let (then, ended) = (at(24 + 4_000), at(23));
     let json = node.json(&["Low", "--at", &then]);
     assert_eq!((&json["source"], &json["state"]), (&"recording".into(), &"firing".into()));
-    let time: jiff::Timestamp = json["time"].as_str().unwrap().parse().unwrap();
+    let time: Timestamp = json["time"].as_str().unwrap().parse().unwrap();
     assert_eq!(time.to_string(), ended);
     let remarks = json["remarks"].to_string();
     assert!(remarks.contains("did not run, or did not record"), "{remarks}");
@@ -366,7 +366,7 @@ fn where_nothing_is_recorded_the_journal_tells_the_present_values_of_then() {
     assert_eq!((&json["source"], &json["state"]), (&"journal".into(), &"firing".into()));
     assert_eq!(
         json["sentence"],
-        "It did not act because it rests for 4s 900ms more, of 5s (cooldown)."
+        "It did not act because it rests for 4s900ms more, of 5s (cooldown)."
     );
     let parts = json["condition"]["parts"].as_array().unwrap();
     assert_eq!(parts[0]["vector"][0]["value"], 1.5 * f64::from(1 << 30));

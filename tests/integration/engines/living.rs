@@ -122,7 +122,7 @@ impl Follower {
                     self.told.push((to, reason));
                 }
             }
-            self.watch.set_loading(self.policy.is_any_engine_loading());
+            self.watch.set_loading(self.policy.is_any_engine_on_its_way());
             if let Some((phase, reason)) = self.told.last()
                 && *phase == wanted
             {
