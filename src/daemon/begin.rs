@@ -69,12 +69,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     let next_decision = journal.next_decision_id(started.utc, JOURNAL_TAKES);
     let mut policy = Policy::new(started, settings.mode, &loaded.rules, next_decision);
     policy.await_past();
-    let search = Search {
-        storage: settings.storage.path.clone(),
-        journal: Arc::clone(&journal),
-        boot_id: Arc::clone(&boot_id),
-    };
-    let (past, found) = search.start(wake.clone())?;
+    let (past, found) = search_past(&settings, &journal, &boot_id).start(wake.clone())?;
     let pause = PauseWatch::start(&settings.pause_file, wake.clone())?;
     let resume_from = resume.as_ref().map(|point| ResumeFrom { seq: point.resume_seq });
     let cursor = Cursor { next_seq: resume_from.map(|from| from.seq), ..Cursor::default() };
@@ -95,12 +90,9 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         pause: pause.clone(),
         last_silence: last_silence(&journal, started),
     };
-    let engines =
-        EngineWatch::start(settings.path.procfs.clone(), settings.engines.clone(), clock::uptime)
-            .context("cannot start the threads that watch inference engines")?;
-    let reload_failure = Arc::default();
-    let failure = Arc::clone(&reload_failure);
-    let service = start_service(&settings, listeners, loader, &wake, taker, failure)?;
+    let engines = watch_engines(&settings)?;
+    let failure = Arc::default();
+    let service = start_service(&settings, listeners, loader, &wake, taker, Arc::clone(&failure))?;
     tell_start(&loaded, &journal, started);
     let sampling = Sampling::new(settings.sampling_interval, &settings.path.procfs);
     // The threads that follow are raised as this one is; those before are not.
@@ -123,7 +115,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         outcomes,
         service,
         status,
-        reload_failure,
+        reload_failure: failure,
         spare_status,
         wake,
         own: OwnReadings::new(started, sampling.interval(), tally),
@@ -139,6 +131,19 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         past,
         pause,
     })
+}
+
+fn search_past(settings: &Settings, journal: &Arc<Journal>, boot_id: &Arc<str>) -> Search {
+    Search {
+        storage: settings.storage.path.clone(),
+        journal: Arc::clone(journal),
+        boot_id: Arc::clone(boot_id),
+    }
+}
+
+fn watch_engines(settings: &Settings) -> anyhow::Result<EngineWatch> {
+    EngineWatch::start(settings.path.procfs.clone(), settings.engines.clone(), clock::uptime)
+        .context("cannot start the threads that watch inference engines")
 }
 
 /// Makes the process small, and then locks what it is.
