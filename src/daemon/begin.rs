@@ -14,7 +14,7 @@ use super::black_box::BlackBox;
 use super::evicting::Evicting;
 use super::orders::Orders;
 use super::own::OwnReadings;
-use super::past::Search;
+use super::past::{Awaited, Search};
 use super::pause::{Heeding, PauseWatch};
 use super::recorder::{self, Recorder};
 use super::report::Report;
@@ -32,7 +32,7 @@ use crate::config::reader::Loaded;
 use crate::config::settings::Settings;
 use crate::exports::{self, Limits, ReloadFailure, Served};
 use crate::journal::{Entry, Journal, Note, ResumePoint, Retention};
-use crate::model::{Mode, Moment, Outcome};
+use crate::model::{Mode, Moment, Observation, Outcome};
 use crate::policy::Policy;
 use crate::sources::engines::EngineWatch;
 use crate::sources::kernel_log::{KernelLogSource, ResumeFrom};
@@ -69,16 +69,13 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     let next_decision = journal.next_decision_id(started.utc, JOURNAL_TAKES);
     let mut policy = Policy::new(started, settings.mode, &loaded.rules, next_decision);
     policy.await_past();
-    let (past, found) = search_past(&settings, &journal, &boot_id).start(wake.clone())?;
+    let (past, found) = search_past(&settings, &journal, &boot_id, &wake)?;
     let pause = PauseWatch::start(&settings.pause_file, wake.clone())?;
     let resume_from = resume.as_ref().map(|point| ResumeFrom { seq: point.resume_seq });
     let cursor = Cursor { next_seq: resume_from.map(|from| from.seq), ..Cursor::default() };
     let begin = recorder::begin(&loaded, started, &boot_id, next_decision, resume.as_ref());
     let recorder = Recorder::start(&settings, begin);
-    if let Some(point) = resume {
-        policy.resume_kernel_log(point.known);
-        policy.resume_events(&point.last_events);
-    }
+    go_on_from(resume, &mut policy);
     let kernel_log = open_kernel_log(&settings.path.kmsg, resume_from);
     let status = Arc::new(ArcSwap::from_pointee(policy.status(started)));
     let spare_status = Arc::new(policy.status(started));
@@ -133,17 +130,30 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     })
 }
 
-fn search_past(settings: &Settings, journal: &Arc<Journal>, boot_id: &Arc<str>) -> Search {
-    Search {
-        storage: settings.storage.path.clone(),
-        journal: Arc::clone(journal),
-        boot_id: Arc::clone(boot_id),
+fn go_on_from(resume: Option<ResumePoint>, policy: &mut Policy) {
+    if let Some(point) = resume {
+        policy.resume_kernel_log(point.known);
+        policy.resume_events(&point.last_events);
     }
 }
 
 fn watch_engines(settings: &Settings) -> anyhow::Result<EngineWatch> {
     EngineWatch::start(settings.path.procfs.clone(), settings.engines.clone(), clock::uptime)
         .context("cannot start the threads that watch inference engines")
+}
+
+fn search_past(
+    settings: &Settings,
+    journal: &Arc<Journal>,
+    boot_id: &Arc<str>,
+    wake: &Wake,
+) -> anyhow::Result<(Awaited, Option<Observation>)> {
+    let search = Search {
+        storage: settings.storage.path.clone(),
+        journal: Arc::clone(journal),
+        boot_id: Arc::clone(boot_id),
+    };
+    search.start(wake.clone())
 }
 
 /// Makes the process small, and then locks what it is.

@@ -1,14 +1,10 @@
 //! What puts model files out of memory while an engine loads, beside the loop.
 
-use std::sync::Arc;
-use std::time::Duration;
-
 use super::clock;
 use crate::actions::{Evictor, Live};
 use crate::config::settings::Settings;
 use crate::model::{
-    Action, Decision, DecisionId, EnginePhase, EngineTarget, Mode, Reading, Readings, Schema,
-    SeriesKey, Source, Verdict,
+    Action, Decision, DecisionId, EnginePhase, EngineTarget, Mode, Reading, SeriesKey, Verdict,
 };
 use crate::policy::status::EngineStatus;
 
@@ -16,18 +12,11 @@ use crate::policy::status::EngineStatus;
 #[derive(Debug)]
 pub(super) struct Evicting {
     evictor: Evictor,
-    schema: Arc<Schema>,
 }
 
 impl Default for Evicting {
     fn default() -> Self {
-        let action = [("action", "evict_checkpoint")];
-        let series = vec![
-            SeriesKey::new("uma_evicted_bytes_total", &action),
-            SeriesKey::new("uma_evicted_refaulted_bytes_total", &action),
-            SeriesKey::new("uma_evicting_loads", &[]),
-        ];
-        Self { evictor: Evictor::new(clock::uptime), schema: Arc::new(Schema { series }) }
+        Self { evictor: Evictor::new(clock::uptime) }
     }
 }
 
@@ -76,16 +65,21 @@ impl Evicting {
         self.evictor.notes()
     }
 
+    /// Its series.
+    pub(super) fn series() -> [SeriesKey; 3] {
+        let action = [("action", "evict_checkpoint")];
+        [
+            SeriesKey::new("uma_evicted_bytes_total", &action),
+            SeriesKey::new("uma_evicted_refaulted_bytes_total", &action),
+            SeriesKey::new("uma_evicting_loads", &[]),
+        ]
+    }
+
+    /// Their values.
     #[expect(clippy::cast_precision_loss, reason = "exact up to 2^53")]
-    pub(super) fn readings(&self) -> Readings {
+    pub(super) fn values(&self) -> [Reading<f64>; 3] {
         let tally = self.evictor.tally();
         let values = [tally.evicted_bytes, tally.refaulted_bytes, tally.active];
-        Readings {
-            source: Source::Daemon,
-            schema: Arc::clone(&self.schema),
-            values: values.map(|value| Reading::Value(value as f64)).to_vec(),
-            took: Duration::ZERO,
-            error: None,
-        }
+        values.map(|value| Reading::Value(value as f64))
     }
 }

@@ -306,7 +306,6 @@ impl Daemon {
             self.seen.push(Observation::Readings(self.journal.readings()));
             self.seen.push(Observation::Readings(self.own.kernel_log(&self.kernel_log)));
             self.see_own();
-            self.seen.push(Observation::Readings(self.evicting.readings()));
             for text in self.evicting.notes() {
                 tracing::info!("{text}");
                 self.note(now, text);
@@ -317,7 +316,7 @@ impl Daemon {
 
     /// What the loop and the recorder say of themselves.
     fn see_own(&mut self) {
-        let readings = self.own.readings(self.recorder.tally());
+        let readings = self.own.readings(self.recorder.tally(), &self.evicting);
         self.seen.push(Observation::Readings(readings));
     }
 

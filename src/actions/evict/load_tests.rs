@@ -27,7 +27,7 @@ fn file(folder: &Path, chunks: u64) -> PathBuf {
     let path = folder.join("model.safetensors");
     let mut file = File::create(&path).unwrap();
     let block = vec![1; 1 << 20];
-    (0..chunks * CHUNK_BYTES >> 20).for_each(|_| file.write_all(&block).unwrap());
+    (0..(chunks * CHUNK_BYTES) >> 20).for_each(|_| file.write_all(&block).unwrap());
     file.sync_all().unwrap();
     path
 }

@@ -91,8 +91,8 @@ mod tests {
     fn what_is_put_out_behind_which_engine_is_read() {
         let rule = |step: &str| {
             let text = format!(
-                "groups:\n- name: g\n  rules:\n  - alert: A\n    expr: uma_memory_free_bytes < 1\n    \
-                 labels: {{engine: a}}\n    remedy: {{steps: [{{{step}}}]}}\n"
+                "groups:\n- name: g\n  rules:\n  - alert: A\n    \
+                 expr: uma_memory_free_bytes < 1\n    labels: {{engine: a}}\n    remedy: {{steps: [{{{step}}}]}}\n"
             );
             parse_rules(&[SourceText::new("rules.yaml", text)], Duration::from_secs(1))
         };
