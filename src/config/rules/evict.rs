@@ -90,10 +90,9 @@ mod tests {
     #[test]
     fn what_is_put_out_behind_which_engine_is_read() {
         let rule = |step: &str| {
-            let text = format!(
-                "groups:\n- name: g\n  rules:\n  - alert: A\n    \
-                 expr: uma_memory_free_bytes < 1\n    labels: {{engine: a}}\n    remedy: {{steps: [{{{step}}}]}}\n"
-            );
+            let rule = "alert: A, expr: uma_memory_free_bytes < 1, labels: {engine: a}";
+            let remedy = format!("remedy: {{steps: [{{{step}}}]}}");
+            let text = format!("groups: [{{name: g, rules: [{{{rule}, {remedy}}}]}}]\n");
             parse_rules(&[SourceText::new("rules.yaml", text)], Duration::from_secs(1))
         };
         let of_alert = "{{ $labels.engine }}";
