@@ -5,6 +5,8 @@ mod heap;
 
 pub use heap::{give_freed_memory_back, share_freed_memory};
 
+pub mod page_cache;
+
 use std::io;
 
 use procfs::process::{MMPermissions, MMapPath, Process};

@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
-use super::{Executor, Ready, TemporarySettings, compact_memory, drop_caches, notify, reclaim};
+use super::{
+    Evictor, Executor, Ready, TemporarySettings, compact_memory, drop_caches, notify, reclaim,
+};
 use crate::model::{Action, Decision, Mode, OutcomeResult, Verdict};
 
 /// Acts on this machine.
@@ -12,6 +14,8 @@ pub struct Live {
     pub procfs: PathBuf,
     /// Where sysfs is mounted; `/sys` but for tests and containers.
     pub sysfs: PathBuf,
+    /// Who follows loads.
+    pub evictor: Evictor,
 }
 
 impl Executor for Live {
@@ -33,6 +37,7 @@ impl Executor for Live {
             Action::Reclaim { cgroup, bytes } => {
                 reclaim::perform(&self.sysfs, cgroup, *bytes).map_err(|error| told(&error))
             }
+            Action::EvictCheckpoint { .. } => self.evictor.perform(&self.procfs, decision),
             Action::Notify { message } => {
                 notify::perform(decision, message);
                 Ok(())

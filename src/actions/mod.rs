@@ -7,6 +7,7 @@
 mod compact_memory;
 mod drop_caches;
 mod dry_run;
+mod evict;
 mod live;
 mod notify;
 mod ready;
@@ -16,6 +17,7 @@ mod temporary;
 mod worker;
 
 pub use dry_run::DryRun;
+pub use evict::{EvictTally, Evictor};
 pub use live::{Acting, Live};
 pub use ready::Ready;
 pub use temporary::{SettingsTally, TemporarySettings, TemporarySetup};

@@ -372,7 +372,8 @@ impl Supervisor {
     fn report(&self, decision: &Decision, result: OutcomeResult, ended: Moment, took: Duration) {
         let action = decision.action.name().to_owned();
         // The loop may have gone; then nobody wants to know.
-        let _ = self.outcomes.send(Outcome { decision: decision.id, action, result, ended, took });
+        let (decision, effect) = (decision.id, None);
+        let _ = self.outcomes.send(Outcome { decision, action, result, ended, took, effect });
         (self.wake)();
     }
 }

@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::json_time::{Object, OutcomeObject};
 use super::order_text::order_text;
 use super::storage::{StorageArguments, may_be_read};
-use super::{Exit, last_boot};
+use super::{Exit, engines, last_boot};
 use crate::journal::{JournalReader, ReadError, TimelineItem, TimelineQuery};
 use crate::model::{
     AlertChange, Assessment, Decision, Evidence, KernelEvent, Mode, Moment, Outcome, OutcomeResult,
@@ -305,6 +305,9 @@ pub(super) fn event_text(event: &KernelEvent) -> String {
             format!("{} killed {victim}", word(by))
         }
         KernelEvent::UncleanBoot { .. } => last_boot::event_text(event),
+        KernelEvent::EnginePhase { .. } | KernelEvent::EngineStuck { .. } => {
+            engines::event_text(event)
+        }
     }
 }
 
@@ -342,6 +345,9 @@ pub(super) fn outcome_text(
         }
         OutcomeResult::Failed(why) => append(&mut text, format_args!(": {action} failed: {why}")),
         OutcomeResult::TimedOut => append(&mut text, format_args!(": {action} not over in {took}")),
+    }
+    if let Some(effect) = &outcome.effect {
+        append(&mut text, format_args!(": {effect}"));
     }
     let Some(assessment) = assessment else { return text };
     for after in &assessment.after {

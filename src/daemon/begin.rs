@@ -11,6 +11,7 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use tokio::sync::mpsc;
 
 use super::black_box::BlackBox;
+use super::evicting::Evicting;
 use super::orders::Orders;
 use super::own::OwnReadings;
 use super::past::{Awaited, Search};
@@ -23,7 +24,7 @@ use super::standing::{self, Standing};
 use super::wake::Wake;
 use super::{Cursor, Daemon, clock, preflight, queries};
 use crate::actions::{
-    Acting, ActionWorker, DEFAULT_TIME_LIMIT, Live, Ready, SettingsTally, TemporarySettings,
+    Acting, ActionWorker, DEFAULT_TIME_LIMIT, Ready, SettingsTally, TemporarySettings,
     TemporarySetup, WorkerSetup,
 };
 use crate::config::measure::{ListenAddress, ListenHost};
@@ -33,6 +34,7 @@ use crate::exports::{self, Limits, ReloadFailure, Served};
 use crate::journal::{Entry, Journal, Note, ResumePoint, Retention};
 use crate::model::{Mode, Moment, Observation, Outcome};
 use crate::policy::Policy;
+use crate::sources::engines::EngineWatch;
 use crate::sources::kernel_log::{KernelLogSource, ResumeFrom};
 use crate::sources::memory::MemorySource;
 use crate::sources::process::ProcessSource;
@@ -73,10 +75,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     let cursor = Cursor { next_seq: resume_from.map(|from| from.seq), ..Cursor::default() };
     let begin = recorder::begin(&loaded, started, &boot_id, next_decision, resume.as_ref());
     let recorder = Recorder::start(&settings, begin);
-    if let Some(point) = resume {
-        policy.resume_kernel_log(point.known);
-        policy.resume_events(&point.last_events);
-    }
+    go_on_from(resume, &mut policy);
     let kernel_log = open_kernel_log(&settings.path.kmsg, resume_from);
     let status = Arc::new(ArcSwap::from_pointee(policy.status(started)));
     let spare_status = Arc::new(policy.status(started));
@@ -88,20 +87,23 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         pause: pause.clone(),
         last_silence: last_silence(&journal, started),
     };
-    let reload_failure = Arc::default();
-    let failure = Arc::clone(&reload_failure);
-    let service = start_service(&settings, listeners, loader, &wake, taker, failure)?;
+    let engines = watch_engines(&settings)?;
+    let failure = Arc::default();
+    let service = start_service(&settings, listeners, loader, &wake, taker, Arc::clone(&failure))?;
     tell_start(&loaded, &journal, started);
     let sampling = Sampling::new(settings.sampling_interval, &settings.path.procfs);
     // The threads that follow are raised as this one is; those before are not.
     let standing = settle_in();
     let (outcome_sender, outcomes) = channel();
-    let worker = start_worker(&loaded, &journal, &pause, &wake, outcome_sender, temporary)?;
+    let evicting = Evicting::default();
+    let acting = Acting { live: ready(&loaded, &evicting), temporary };
+    let worker = start_worker(&journal, &pause, &wake, outcome_sender, acting)?;
     // Last: a start that fails leaves no record that nobody closes.
     let black_box = BlackBox::start(&settings, boot.as_deref(), Arc::clone(&status), standing);
     Ok(Daemon {
         memory: MemorySource::open(&settings.path.procfs, &settings.path.sysfs),
         process: ProcessSource::default(),
+        engines,
         settings,
         policy,
         kernel_log,
@@ -110,10 +112,11 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         outcomes,
         service,
         status,
-        reload_failure,
+        reload_failure: failure,
         spare_status,
         wake,
         own: OwnReadings::new(started, sampling.interval(), tally),
+        evicting,
         report: Report::default(),
         recorder,
         black_box,
@@ -125,6 +128,18 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         past,
         pause,
     })
+}
+
+fn go_on_from(resume: Option<ResumePoint>, policy: &mut Policy) {
+    if let Some(point) = resume {
+        policy.resume_kernel_log(point.known);
+        policy.resume_events(&point.last_events);
+    }
+}
+
+fn watch_engines(settings: &Settings) -> anyhow::Result<EngineWatch> {
+    EngineWatch::start(settings.path.procfs.clone(), settings.engines.clone(), clock::uptime)
+        .context("cannot start the threads that watch inference engines")
 }
 
 fn search_past(
@@ -239,25 +254,15 @@ fn last_silence(journal: &Journal, started: Moment) -> u64 {
 }
 
 fn start_worker(
-    loaded: &Loaded,
     journal: &Arc<Journal>,
     pause: &PauseWatch,
     wake: &Wake,
     outcomes: Sender<Outcome>,
-    temporary: TemporarySettings,
+    acting: Acting,
 ) -> anyhow::Result<ActionWorker> {
     let (journal, wake) = (Arc::clone(journal), wake.clone());
-    let path = &loaded.settings.path;
-    let mut live = Ready::new(Live { procfs: path.procfs.clone(), sysfs: path.sysfs.clone() });
-    let modes = loaded.rules.groups.iter().flat_map(|group| &group.rules).map(|rule| rule.mode);
-    if modes.flatten().chain([loaded.settings.mode]).any(|mode| mode == Mode::Enforce) {
-        live.open();
-    }
     ActionWorker::start(WorkerSetup {
-        executor: Box::new(Heeding {
-            executor: Acting { live, temporary },
-            switch: pause.switch(),
-        }),
+        executor: Box::new(Heeding { executor: acting, switch: pause.switch() }),
         intent: Box::new(move |decision| {
             journal.intent(decision, INTENT_TAKES).map_err(|error| error.to_string())
         }),
@@ -267,6 +272,16 @@ fn start_worker(
         time_limit: DEFAULT_TIME_LIMIT,
     })
     .context("cannot start the thread that acts")
+}
+
+/// Who acts on this machine, with its files open if it may come to that.
+fn ready(loaded: &Loaded, evicting: &Evicting) -> Ready {
+    let mut live = Ready::new(evicting.live(&loaded.settings));
+    let modes = loaded.rules.groups.iter().flat_map(|group| &group.rules).map(|rule| rule.mode);
+    if modes.flatten().chain([loaded.settings.mode]).any(|mode| mode == Mode::Enforce) {
+        live.open();
+    }
+    live
 }
 
 /// What is done for a while, and undone; the undo log is opened where it may hang.

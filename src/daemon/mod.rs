@@ -7,6 +7,7 @@
 mod begin;
 mod black_box;
 mod clock;
+mod evicting;
 mod gate;
 mod orders;
 mod own;
@@ -30,17 +31,18 @@ use std::time::Duration;
 use arc_swap::{ArcSwap, ArcSwapOption};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::actions::{ActionWorker, Executor, Live};
+use crate::actions::{ActionWorker, Executor};
 use crate::config::reader::Loaded;
 use crate::config::settings::Settings;
 use crate::exports::ReloadFailure;
 use crate::journal::{Entry, Journal, Note};
 use crate::model::{
-    Action, Decision, Event, KernelEvent, Mode, Moment, Observation, OperatorCommand, Outcome,
-    OutcomeResult, Verdict,
+    Action, Decision, Event, Mode, Moment, Observation, OperatorCommand, Outcome, OutcomeResult,
+    Verdict,
 };
 use crate::policy::status::Status;
 use crate::policy::{Answer, Policy, Step};
+use crate::sources::engines::EngineWatch;
 use crate::sources::kernel_log::{KernelLogSource, ReadClock, ReadEnd};
 use crate::sources::memory::MemorySource;
 use crate::sources::process::ProcessSource;
@@ -75,6 +77,7 @@ struct Daemon {
     policy: Policy,
     memory: MemorySource,
     process: ProcessSource,
+    engines: EngineWatch,
     kernel_log: KernelLogSource,
     journal: Arc<Journal>,
     worker: ActionWorker,
@@ -85,6 +88,7 @@ struct Daemon {
     spare_status: Arc<Status>,
     wake: Wake,
     own: OwnReadings,
+    evicting: evicting::Evicting,
     report: Report,
     recorder: recorder::Recorder,
     black_box: black_box::BlackBox,
@@ -230,6 +234,9 @@ impl Daemon {
         };
         tracing::warn!("{text}");
         self.note(at, text);
+        if pause.is_some() {
+            self.evicting.stop("the program is paused");
+        }
         self.seen.push(Observation::Pause(pause));
     }
 
@@ -243,6 +250,7 @@ impl Daemon {
         self.seen.extend(self.past.take());
         let more = self.read_kernel_log() == ReadEnd::More;
         let now = clock::now();
+        self.engines.take(now.uptime, &mut self.seen);
         if acted {
             // The signals after an action: all of them, those too that are read less often.
             self.memory.read_all(&clock::uptime, &mut self.seen);
@@ -298,13 +306,17 @@ impl Daemon {
             self.seen.push(Observation::Readings(self.journal.readings()));
             self.seen.push(Observation::Readings(self.own.kernel_log(&self.kernel_log)));
             self.see_own();
+            for text in self.evicting.notes() {
+                tracing::info!("{text}");
+                self.note(now, text);
+            }
             self.black_box.observe(now, &mut self.seen);
         }
     }
 
     /// What the loop and the recorder say of themselves.
     fn see_own(&mut self) {
-        let readings = self.own.readings(self.recorder.tally());
+        let readings = self.own.readings(self.recorder.tally(), &self.evicting);
         self.seen.push(Observation::Readings(readings));
     }
 
@@ -313,6 +325,11 @@ impl Daemon {
     fn step(&mut self, now: Moment) -> Vec<Answer> {
         let began = clock::uptime();
         let mut step = self.policy.step(now, &self.seen);
+        self.engines.set_loading(self.policy.is_any_engine_on_its_way());
+        self.evicting.heed(&self.policy.engines());
+        if self.policy.is_any_engine_loading() {
+            self.sampling.loads(now.uptime);
+        }
         self.own.set_step_duration(clock::uptime().saturating_sub(began));
         if !step.events.is_empty() {
             self.sampling.stirred(now.uptime);
@@ -374,21 +391,22 @@ impl Daemon {
 
     fn have_done(&mut self, now: Moment, decision: Decision) {
         let (id, action) = (decision.id, decision.action.name().to_owned());
+        self.evicting.rehearse(&self.settings, &decision);
         let result = if is_notice(&decision) {
             // A line in the log waits neither for the disk nor behind an action that hangs.
-            let path = &self.settings.path;
-            Live { procfs: path.procfs.clone(), sysfs: path.sysfs.clone() }.execute(&decision)
+            self.evicting.live(&self.settings).execute(&decision)
         } else {
             match self.worker.submit(decision) {
                 Ok(()) => return,
                 Err(busy) => OutcomeResult::NotDone(busy.to_string()),
             }
         };
-        let took = Duration::ZERO;
-        self.take_outcome(Outcome { decision: id, action, result, ended: now, took });
+        let (took, effect) = (Duration::ZERO, None);
+        self.take_outcome(Outcome { decision: id, action, result, ended: now, took, effect });
     }
 
-    fn take_outcome(&mut self, outcome: Outcome) {
+    fn take_outcome(&mut self, mut outcome: Outcome) {
+        outcome.effect = self.evicting.effect(outcome.decision);
         self.journal.record(&Entry::Outcome(outcome.clone()));
         report::outcome(&outcome);
         self.seen.push(Observation::Outcome(outcome));
@@ -408,6 +426,7 @@ impl Daemon {
         })?;
         let ended = self.policy.replace_rules(now, loaded.settings.mode, &loaded.rules);
         self.recorder.reload(now, &loaded, &ended);
+        self.engines.declare(loaded.settings.engines.clone());
         for change in ended {
             self.journal.record(&Entry::Alert(change));
         }
@@ -429,6 +448,7 @@ impl Daemon {
         let began = clock::uptime();
         let left = || CLOSING_TAKES.saturating_sub(clock::uptime().saturating_sub(began));
         self.service.stopping();
+        self.evicting.stop("the program ends");
         self.black_box.end();
         self.cursor.journal_due = Duration::ZERO;
         self.write_down_kernel_log(clock::uptime(), Vec::new());
@@ -436,6 +456,10 @@ impl Daemon {
         while let Ok(outcome) = self.outcomes.try_recv() {
             self.journal.record(&Entry::Outcome(outcome.clone()));
             report::outcome(&outcome);
+        }
+        for text in self.evicting.notes() {
+            tracing::info!("{text}");
+            self.journal.record(&Entry::Note(Note { at: clock::now(), text }));
         }
         let stopped = Note { at: clock::now(), text: "stopped".to_owned() };
         self.journal.record(&Entry::Note(stopped));
@@ -451,7 +475,7 @@ impl Daemon {
 
 /// The kernel log's events are kept together with how far it was read, others by themselves.
 fn is_of_a_boot(event: &Event) -> bool {
-    matches!(event.kind, KernelEvent::UncleanBoot { .. })
+    !event.kind.is_of_kernel_log()
 }
 
 fn is_notice(decision: &Decision) -> bool {

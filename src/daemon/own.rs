@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::evicting::Evicting;
 use super::reaction::Reactions;
 use super::recorder::Tally;
 use crate::actions::SettingsTally;
@@ -58,6 +59,7 @@ impl OwnReadings {
         ];
         series.extend(temporary_settings());
         series.extend(Reactions::series());
+        series.extend(Evicting::series());
         let readers = Reader::ALL
             .map(|reader| SeriesKey::new("uma_kernel_log_reader", &[("reader", reader.name())]));
         Self {
@@ -113,7 +115,7 @@ impl OwnReadings {
     }
 
     #[expect(clippy::cast_precision_loss, reason = "exact up to 2^53")]
-    pub(super) fn readings(&self, recorder: Option<&Tally>) -> Readings {
+    pub(super) fn readings(&self, recorder: Option<&Tally>, evicting: &Evicting) -> Readings {
         let own = [
             1.0,
             self.missed_samples as f64,
@@ -133,6 +135,7 @@ impl OwnReadings {
         values.extend(recorded);
         values.extend(in_force.into_iter().chain(undone).map(Reading::Value));
         values.extend(self.reactions.values());
+        values.extend(evicting.values());
         Readings {
             source: Source::Daemon,
             schema: Arc::clone(&self.schema),

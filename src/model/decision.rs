@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Moment, READ_AHEAD, Reading, Sysctl, Target};
+use super::{EngineTarget, Moment, READ_AHEAD, Reading, Sysctl, Target};
 
 /// Whether remedies are done or only told.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -85,6 +85,16 @@ pub enum Action {
         /// How much.
         bytes: u64,
     },
+    /// Put what a loading engine has read of its model files out of memory, behind its readers,
+    /// until it no longer loads.
+    EvictCheckpoint {
+        /// Its name; in a rule file perhaps a template.
+        engine: String,
+        /// How much of what was read last stays.
+        behind_bytes: u64,
+        /// It ends after that time at the latest.
+        for_at_most: Duration,
+    },
     /// Change settings of the kernel for a while.
     SetSysctl {
         /// What to set.
@@ -124,6 +134,7 @@ impl Action {
             Self::DropCaches { .. } => "drop_caches",
             Self::CompactMemory => "compact_memory",
             Self::Reclaim { .. } => "reclaim",
+            Self::EvictCheckpoint { .. } => "evict_checkpoint",
             Self::SetSysctl { .. } => "set_sysctl",
             Self::ThrottleReadahead { .. } => "throttle_readahead",
             Self::Undo { .. } => "undo",
@@ -163,6 +174,10 @@ impl Action {
                 Target::settings(places.map(|place| format!("{READ_AHEAD} of {place}")))
             }
             Self::Reclaim { cgroup, .. } => Target::Cgroup { path: Arc::from(cgroup.as_str()) },
+            Self::EvictCheckpoint { engine, .. } => Target::Engine(Box::new(EngineTarget {
+                name: Arc::from(engine.as_str()),
+                ..EngineTarget::default()
+            })),
             Self::DropCaches { .. }
             | Self::CompactMemory
             | Self::Undo { .. }
@@ -171,10 +186,11 @@ impl Action {
     }
 
     /// All names, for series that start at 0.
-    pub const NAMES: [&'static str; 7] = [
+    pub const NAMES: [&'static str; 8] = [
         "drop_caches",
         "compact_memory",
         "reclaim",
+        "evict_checkpoint",
         "set_sysctl",
         "throttle_readahead",
         "undo",
@@ -194,6 +210,11 @@ impl fmt::Display for Action {
             }
             Self::CompactMemory => f.write_str("compact_memory"),
             Self::Reclaim { cgroup, bytes } => write!(f, "reclaim {bytes} bytes from {cgroup}"),
+            Self::EvictCheckpoint { engine, behind_bytes, for_at_most } => write!(
+                f,
+                "evict_checkpoint of {engine}, keeping the last {behind_bytes} bytes, for at most \
+                 {for_at_most:?}"
+            ),
             Self::SetSysctl { values, for_at_most } => {
                 f.write_str("set_sysctl")?;
                 for (sysctl, value) in values {
@@ -481,6 +502,9 @@ pub struct Outcome {
     pub ended: Moment,
     /// How long it took.
     pub took: Duration,
+    /// What it has done, in words, where the action can tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub effect: Option<String>,
 }
 
 /// What an action changed, measured on the signals that the rule names.

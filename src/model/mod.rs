@@ -4,6 +4,7 @@
 
 mod alert;
 mod decision;
+mod engine;
 mod event;
 mod moment;
 mod observation;
@@ -21,6 +22,10 @@ pub use decision::{
     Action, Assessment, CacheKind, Decision, DecisionId, Evidence, HoldReason, Mode, Outcome,
     OutcomeResult, RuleId, UndoReason, Verdict,
 };
+pub use engine::{
+    DeclaredEngine, EngineHealth, EngineKind, EngineMatch, EnginePhase, EngineProcess,
+    EngineReadings, EngineSeen, HealthAnswer, ProcessId,
+};
 pub use event::{Event, KernelEvent, KillerDaemon, OomConstraint, Pool, Recovery};
 pub use moment::Moment;
 pub use observation::{KernelRecord, Observation, Readings, Source};
@@ -29,6 +34,6 @@ pub use past::{Asked, Past, PastAct};
 pub use reading::{Reading, as_number};
 pub use series::{METRICS, Metric, MetricKind, Schema, SeriesKey, metric};
 pub use sysctl::{READ_AHEAD, SETTING_NAMES, Sysctl, UndoResult};
-pub use target::Target;
+pub use target::{EngineTarget, Target};
 pub use time_text::{duration, duration_text, end, instant};
 pub use wording::{because, counted};

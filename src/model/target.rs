@@ -1,9 +1,12 @@
 //! What an action works on.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+
+use super::{EngineSeen, ProcessId};
 
 /// PATH_MAX.
 const LONGEST_PATH: usize = 4096;
@@ -25,9 +28,61 @@ pub enum Target {
         /// `vm.swappiness`, `read_ahead_kb of nvme0n1`, `read_ahead_kb of /models`; sorted.
         names: Vec<Arc<str>>,
     },
+    /// One inference engine.
+    Engine(Box<EngineTarget>),
+}
+
+/// An engine as it was when the decision was made. A process that is no longer the same one, or a
+/// file that none of the patterns names, is left alone.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct EngineTarget {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its processes, the one at their head first.
+    #[serde(default)]
+    pub processes: Vec<ProcessId>,
+    /// What those processes call themselves.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub comms: BTreeSet<Arc<str>>,
+    /// The model files that may be touched: absolute paths or globs, as the engine itself sees
+    /// them (in a container, below `/proc/PID/root`).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub model_files: Vec<Arc<str>>,
+    /// Its control group, below the root of its hierarchy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cgroup: Option<Arc<str>>,
+    /// The container that it runs in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<Arc<str>>,
+    /// The systemd unit that it runs in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unit: Option<Arc<str>>,
+}
+
+impl From<&EngineSeen> for EngineTarget {
+    fn from(seen: &EngineSeen) -> Self {
+        Self {
+            name: Arc::clone(&seen.name),
+            processes: seen.processes.iter().map(|process| process.id).collect(),
+            comms: seen.processes.iter().map(|process| Arc::clone(&process.comm)).collect(),
+            model_files: seen.model_files.clone(),
+            cgroup: seen.cgroup.clone(),
+            container: seen.container.clone(),
+            unit: seen.unit.clone(),
+        }
+    }
 }
 
 impl Target {
+    /// Whether there can be such a thing.
+    pub fn is_possible(&self) -> bool {
+        match self {
+            Self::Node | Self::Settings { .. } => true,
+            Self::Cgroup { path } => Self::is_cgroup_path(path),
+            Self::Engine(engine) => !engine.processes.is_empty(),
+        }
+    }
+
     /// These settings, in order.
     pub fn settings(names: impl IntoIterator<Item = String>) -> Self {
         let mut names: Vec<Arc<str>> = names.into_iter().map(Arc::from).collect();
@@ -60,6 +115,8 @@ impl fmt::Display for Target {
         match self {
             Self::Node => f.write_str("node"),
             Self::Cgroup { path } => write!(f, "cgroup {path}"),
+            Self::Engine(engine) if engine.name.is_empty() => f.write_str("no engine"),
+            Self::Engine(engine) => write!(f, "engine {}", engine.name),
             Self::Settings { names } => write!(f, "settings {}", names.join(", ")),
         }
     }

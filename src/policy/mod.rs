@@ -5,6 +5,7 @@
 
 mod alert;
 mod counters;
+mod engines;
 mod evidence;
 pub mod explain;
 mod group;
@@ -27,18 +28,19 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::model::{
-    Action, AlertChange, Assessment, Decision, DecisionId, Event, KernelRecord, Mode, Moment,
-    Observation, OperatorCommand, Outcome, Past, RuleId, Source, Verdict,
+    Action, AlertChange, Assessment, Decision, DecisionId, EngineReadings, Event, KernelRecord,
+    Mode, Moment, Observation, OperatorCommand, Outcome, Past, RuleId, SeriesKey, Source, Verdict,
 };
 use crate::parse::kernel::{EventAssembler, KernelLine};
 use counters::Counters;
+use engines::Engines;
 use group::Group;
 use guard::Guard;
 use pace::Memory;
 use rule::RuleSet;
 use sources::SourceTable;
 use status::Status;
-use store::SeriesStore;
+use store::{SeriesId, SeriesStore};
 
 /// What the kernel log told longer ago than this is old when it is read: it is counted where it
 /// happened, and no rule takes it for news. A restart takes a supervisor from a tenth of a second
@@ -104,12 +106,15 @@ pub struct Policy {
     already_counted: BTreeSet<u64>,
     counters: Counters,
     groups: Vec<Group>,
+    engines: Engines,
+    /// The series of the memory that no counter names.
+    unaccounted: SeriesId,
     /// The shortest range over which a rule looks back.
     shortest_range: Duration,
     next_decision: u64,
     guard: Guard,
     rule_statuses: Arc<[status::RuleStatus]>,
-    series: Arc<[crate::model::SeriesKey]>,
+    series: Arc<[SeriesKey]>,
 }
 
 /// What a rule's evaluation may read and change, beside the rule itself.
@@ -119,6 +124,7 @@ struct Surroundings<'a> {
     store: &'a SeriesStore,
     /// When memory was last measured, on the uptime clock.
     measured: Option<Duration>,
+    engines: &'a Engines,
     guard: &'a mut Guard,
     next_decision: &'a mut u64,
     counters: &'a mut Counters,
@@ -144,7 +150,9 @@ impl Policy {
         rules: &RuleSet,
         next_decision: DecisionId,
     ) -> Self {
-        let counters = Counters::new(&mut store);
+        let mut counters = Counters::new(&mut store);
+        let engines = Engines::new(&mut counters, &mut store);
+        let unaccounted = store.intern(&SeriesKey::new("uma_memory_unaccounted_bytes", &[]));
         let mut policy = Self {
             started,
             mode,
@@ -154,6 +162,8 @@ impl Policy {
             already_counted: BTreeSet::new(),
             counters,
             groups: Vec::new(),
+            engines,
+            unaccounted,
             shortest_range: Duration::MAX,
             next_decision: next_decision.0,
             guard: Guard::default(),
@@ -229,6 +239,7 @@ impl Policy {
         }
         self.guard.advance(at);
         self.counters.set_guard(&self.guard, self.mode, at);
+        self.engines.publish(at, &mut self.counters);
         let sampled = seen.iter().any(|seen| matches!(seen, Observation::Readings(_)));
         if sampled || self.groups.iter().any(|group| group.due() <= at.uptime) {
             self.counters.publish(at, &mut self.store);
@@ -330,6 +341,7 @@ impl Policy {
             sources: Arc::new([]),
             rules: Arc::clone(&self.rule_statuses),
             guard: self.guard.status(),
+            engines: self.engines.statuses(),
         };
         self.draw(at, &mut status);
         status
@@ -348,6 +360,7 @@ impl Policy {
         self.sources.draw(&mut status.sources);
         status.rules.clone_from(&self.rule_statuses);
         status.guard = self.guard.status();
+        status.engines = self.engines.statuses();
     }
 
     fn observe(&mut self, at: Moment, observation: &Observation, step: &mut Step) {
@@ -371,7 +384,37 @@ impl Policy {
             Observation::Operator(command) => step.answers.push(self.guard.obey(command, at)),
             Observation::Pause(pause) => self.guard.set_pause(pause.clone()),
             Observation::Past(past) => self.guard.restore(past, at),
+            Observation::Engines(readings) => self.look_at_engines(at, readings, step),
+            Observation::EngineHealth(health) => {
+                self.engines.hear(at, health, &mut step.events);
+            }
         }
+    }
+
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "bytes, never below 0"
+    )]
+    fn look_at_engines(&mut self, at: Moment, readings: &EngineReadings, step: &mut Step) {
+        let unaccounted = self.store.latest(self.unaccounted).value().map(|bytes| bytes as u64);
+        let world = (&mut self.counters, &mut self.store);
+        self.engines.look(at, readings, unaccounted, world, &mut step.events);
+    }
+
+    /// The inference engines, by name, those too that have gone lately.
+    pub fn engines(&mut self) -> Arc<[status::EngineStatus]> {
+        self.engines.statuses()
+    }
+
+    /// Whether an inference engine is on its way to be ready: it starts or loads.
+    pub fn is_any_engine_on_its_way(&self) -> bool {
+        self.engines.is_any_on_its_way()
+    }
+
+    /// Whether an inference engine takes a model in, and is not stuck.
+    pub fn is_any_engine_loading(&self) -> bool {
+        self.engines.is_any_loading()
     }
 
     /// Returns when the record was written, on the uptime clock.
@@ -416,6 +459,7 @@ impl Policy {
             mode: self.mode,
             store: &self.store,
             measured: self.sources.memory_measured(),
+            engines: &self.engines,
             guard: &mut self.guard,
             next_decision: &mut self.next_decision,
             counters: &mut self.counters,

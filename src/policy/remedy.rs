@@ -47,6 +47,17 @@ impl Case<'_> {
                 Action::Reclaim { cgroup, bytes: *bytes }
             }
             (
+                Action::EvictCheckpoint { engine, behind_bytes, for_at_most },
+                Some((labels, value)),
+            ) => {
+                let rendered = Template::parse(engine).map(|text| text.render(labels, value));
+                Action::EvictCheckpoint {
+                    engine: rendered.unwrap_or_else(|_| engine.clone()),
+                    behind_bytes: *behind_bytes,
+                    for_at_most: *for_at_most,
+                }
+            }
+            (
                 Action::ThrottleReadahead { kib, devices, of, for_at_most },
                 Some((labels, value)),
             ) => {
@@ -339,7 +350,7 @@ impl Course {
         let is_told = if reason == HoldReason::Approval {
             let action = case.remedy.steps.get(step).map(|action| case.told(action));
             action.is_none_or(|action| {
-                let target = action.target();
+                let target = target_of(&action, around);
                 !around.guard.must_ask(&case.wish(step, &action, &target), around.at)
             })
         } else {
@@ -371,6 +382,16 @@ impl Course {
     }
 }
 
+/// What an action works on. Whose model files are put out is known of an engine only while it
+/// loads: no other one may be touched.
+fn target_of(action: &Action, around: &Surroundings<'_>) -> Target {
+    let loading = match action {
+        Action::EvictCheckpoint { engine, .. } => around.engines.loading(engine),
+        _ => None,
+    };
+    loading.map_or_else(|| action.target(), |engine| Target::Engine(Box::new(engine)))
+}
+
 /// What is to be done at a step while the rule fires.
 fn rule_on(
     case: &Case<'_>,
@@ -386,7 +407,7 @@ fn rule_on(
     }) else {
         return HoldReason::StepsExhausted.into();
     };
-    let target = action.target();
+    let target = target_of(&action, around);
     let intent = Intent {
         wish: case.wish(step, &action, &target),
         remedy: case.remedy,
@@ -427,7 +448,7 @@ fn decision(
         mode: case.mode,
         verdict: ruling.verdict,
         step,
-        target: action.target(),
+        target: target_of(&action, around),
         action,
         approved: ruling.approved,
         because: evidence::evidence(case.rule, around.at, around.store),

@@ -215,6 +215,7 @@ impl<'t> Play<'t> {
             result,
             ended: moment(self.test, decision.at.uptime.saturating_add(after)),
             took: after,
+            effect: None,
         };
         self.acting.push((outcome, declared));
     }

@@ -142,9 +142,13 @@ fn expected(node: &Node, findings: &mut Findings<'_>) -> Option<ExpectedDecision
 fn target(text: &str) -> Result<String, String> {
     let is_target = text == Target::Node.to_string()
         || text.starts_with("cgroup ")
-        || text.starts_with("settings ");
+        || text.starts_with("settings ")
+        || text.starts_with("engine ");
     let wrong = || {
-        format!("\"{text}\" is no target; write node, cgroup /its/path, or settings vm.swappiness")
+        format!(
+            "\"{text}\" is no target; write node, cgroup /its/path, settings vm.swappiness, or \
+             engine its-name"
+        )
     };
     is_target.then(|| text.to_owned()).ok_or_else(wrong)
 }

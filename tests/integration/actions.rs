@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use umawarden::actions::{Executor as _, Live};
+use umawarden::actions::{Evictor, Executor as _, Live};
 use umawarden::model::{
     Action, CacheKind, Decision, DecisionId, Mode, Moment, OutcomeResult, RuleId, Target, Verdict,
 };
@@ -38,7 +38,8 @@ fn drop_page_cache(sync: bool) -> Decision {
 }
 
 fn live() -> Live {
-    Live { procfs: "/proc".into(), sysfs: "/sys".into() }
+    let evictor = Evictor::new(|| Duration::ZERO);
+    Live { procfs: "/proc".into(), sysfs: "/sys".into(), evictor }
 }
 
 fn may_act() -> bool {
@@ -139,10 +140,8 @@ fn reclaiming_takes_back_what_a_group_has_cached() {
 #[test]
 fn as_asked_by_another_test() {
     let Ok(procfs) = std::env::var(ASKED_BY) else { return };
-    println!(
-        "{:?}",
-        Live { procfs: procfs.into(), sysfs: "/sys".into() }.execute(&drop_page_cache(false))
-    );
+    let mut live = Live { procfs: procfs.into(), ..live() };
+    println!("{:?}", live.execute(&drop_page_cache(false)));
 }
 
 fn as_nobody(procfs: &str) -> String {

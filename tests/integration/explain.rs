@@ -135,6 +135,7 @@ impl Node {
                 result: if done { OutcomeResult::Done } else { OutcomeResult::Skipped },
                 ended: at,
                 took: Duration::ZERO,
+                effect: None,
             };
             self.journal.record(&JournalEntry::Outcome(outcome.clone()));
             self.outcomes.push(outcome);

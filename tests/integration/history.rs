@@ -71,6 +71,7 @@ fn fill(dir: &Path) -> Journal {
         result: OutcomeResult::Done,
         ended: at(3),
         took: Duration::from_micros(410_600),
+        effect: None,
     }));
     journal.record(&Entry::Assessment(Assessment {
         decision: DecisionId(1),

@@ -30,7 +30,7 @@ const LAYERS: &[(&str, &[&str], bool)] = &[
     ("sys", &[], false),
     ("tune", &["model"], true),
     ("sources", &["model", "parse"], false),
-    ("actions", &["model", "parse"], false),
+    ("actions", &["model", "parse", "sys"], false),
     ("exports", &["model", "policy::promql::did_you_mean", "policy::status"], false),
     (
         "daemon",

@@ -7,6 +7,8 @@ mod daemon;
 mod dice;
 mod dmesg;
 mod documents;
+mod engines;
+mod evict;
 mod explain;
 mod exports;
 mod history;

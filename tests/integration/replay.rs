@@ -225,6 +225,7 @@ fn observation(at: Moment, seq: u64, happens: Happens, last: Option<DecisionId>)
             result: if done { OutcomeResult::Done } else { OutcomeResult::Failed("x".to_owned()) },
             ended: at,
             took: Duration::from_millis(3),
+            effect: None,
         }),
     }
 }

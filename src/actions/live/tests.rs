@@ -38,7 +38,8 @@ fn procfs() -> TempDir {
 }
 
 fn live(procfs: &Path) -> Live {
-    Live { procfs: procfs.to_owned(), sysfs: procfs.join("no sysfs") }
+    let evictor = Evictor::new(|| Duration::ZERO);
+    Live { procfs: procfs.to_owned(), sysfs: procfs.join("no sysfs"), evictor }
 }
 
 fn written(procfs: &Path, name: &str) -> String {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::*;
+use crate::actions::Evictor;
 use crate::model::{CacheKind, DecisionId, Moment, RuleId, Target};
 
 const DROP: Action = Action::DropCaches { what: CacheKind::All, sync: false };
@@ -26,7 +27,8 @@ fn decision(mode: Mode, action: Action) -> Decision {
 }
 
 fn ready(procfs: &Path) -> Ready {
-    let live = Live { procfs: procfs.to_owned(), sysfs: procfs.join("no sysfs") };
+    let evictor = Evictor::new(|| Duration::ZERO);
+    let live = Live { procfs: procfs.to_owned(), sysfs: procfs.join("no sysfs"), evictor };
     let mut ready = Ready::new(live);
     ready.open();
     ready

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::alert::{query, template};
-use super::{rails, temporary};
+use super::{evict, rails, temporary};
 use crate::config::decode::{self, Findings, Table};
 use crate::config::guard_rails::at_most;
 use crate::config::measure::{duration_within, size_bytes};
@@ -39,8 +39,15 @@ const KEYS: [&str; 9] = [
 ];
 
 /// An undo is decided by the program itself.
-const STEPS: [&str; 6] =
-    ["drop_caches", "compact_memory", "reclaim", "set_sysctl", "throttle_readahead", "notify"];
+const STEPS: [&str; 7] = [
+    "drop_caches",
+    "compact_memory",
+    "reclaim",
+    "evict_checkpoint",
+    "set_sysctl",
+    "throttle_readahead",
+    "notify",
+];
 
 /// Reads a remedy; every part is read even if another is wrong.
 pub(super) fn read(node: &Node, findings: &mut Findings<'_>) -> Option<Remedy> {
@@ -136,6 +143,7 @@ fn step(node: &Node, findings: &mut Findings<'_>) -> Option<Action> {
         "drop_caches" => drop_caches(value, findings),
         "compact_memory" => compact_memory(value, findings),
         "reclaim" => reclaim(value, findings),
+        "evict_checkpoint" => evict::evict_checkpoint(value, findings),
         "set_sysctl" => temporary::set_sysctl(value, findings),
         "throttle_readahead" => temporary::throttle_readahead(value, findings),
         "notify" => notify(value, findings),
@@ -158,7 +166,7 @@ fn unknown_or_bare(node: &Node, name: &str, findings: &mut Findings<'_>) {
     findings.add(node.span.clone(), format!("unknown step \"{name}\"")).hint(hint);
 }
 
-fn is_empty(node: &Node) -> bool {
+pub(super) fn is_empty(node: &Node) -> bool {
     match &node.content {
         Content::Null => true,
         Content::Map(pairs) => pairs.is_empty(),

@@ -99,6 +99,7 @@ fn outcome(id: u64) -> Outcome {
         result: OutcomeResult::Done,
         ended: moment(id.cast_signed()),
         took: Duration::from_millis(410),
+        effect: None,
     }
 }
 

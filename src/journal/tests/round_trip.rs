@@ -132,6 +132,10 @@ fn any_action() -> impl Strategy<Value = Action> {
         any::<bool>().prop_map(|sync| Action::DropCaches { what: CacheKind::All, sync }),
         Just(Action::CompactMemory),
         (text(), any::<u64>()).prop_map(|(cgroup, bytes)| Action::Reclaim { cgroup, bytes }),
+        (text(), any::<u64>(), any::<u32>()).prop_map(|(engine, behind_bytes, seconds)| {
+            let for_at_most = Duration::from_secs(seconds.into());
+            Action::EvictCheckpoint { engine, behind_bytes, for_at_most }
+        }),
         text().prop_map(|message| Action::Notify { message }),
         (any::<u32>(), 0..Sysctl::ALL.len(), any::<u32>()).prop_map(|(value, which, seconds)| {
             let values = [(Sysctl::ALL[which], value), (Sysctl::Swappiness, 1)].into();
@@ -192,7 +196,10 @@ proptest! {
             OutcomeResult::Failed(detail.clone()), OutcomeResult::NotDone(detail.clone()),
         ] {
             let (action, took) = (detail.clone(), at.uptime);
-            assert_round_trip(&Outcome { decision, action, result, ended: at, took });
+            for effect in [None, Some(detail.clone())] {
+                let (action, result) = (action.clone(), result.clone());
+                assert_round_trip(&Outcome { decision, action, result, ended: at, took, effect });
+            }
         }
         let after = before.clone();
         assert_round_trip(&Assessment { decision, at, aim_met, has_aim, before, after });

@@ -178,6 +178,28 @@ pub(super) const METRICS: &[Metric] = &[
         "Actions by how they ended; skipped: observe mode only told; not_done: nothing was begun.",
     )
     .closed(&[("action", &Action::NAMES), ("outcome", &OutcomeResult::NAMES)]),
+    Metric::counter(
+        Source::Daemon,
+        "uma_evicted_bytes_total",
+        &["action"],
+        "Bytes of model files that evict_checkpoint has put out of memory behind an engine that \
+         loads, by cachestat(2) before and after.",
+    )
+    .closed(&[("action", &["evict_checkpoint"])]),
+    Metric::counter(
+        Source::Daemon,
+        "uma_evicted_refaulted_bytes_total",
+        &["action"],
+        "Of uma_evicted_bytes_total, the bytes that were read into memory again while the load was \
+         still followed.",
+    )
+    .closed(&[("action", &["evict_checkpoint"])]),
+    Metric::gauge(
+        Source::Daemon,
+        "uma_evicting_loads",
+        &[],
+        "Loads that evict_checkpoint follows now.",
+    ),
     Metric::gauge(
         Source::Daemon,
         "uma_temporary_settings",

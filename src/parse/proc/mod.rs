@@ -8,8 +8,10 @@
 
 pub mod buddyinfo;
 pub mod derived;
+pub mod maps;
 pub mod meminfo;
 pub mod node;
+pub mod pagemap;
 pub mod pressure;
 mod text;
 pub mod vmstat;
@@ -20,7 +22,7 @@ mod properties;
 #[cfg(test)]
 mod tests;
 
-pub use text::single_number;
+pub use text::{colon_number, single_number};
 
 /// Why nothing of a file could be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -4,12 +4,13 @@ use proptest::prelude::*;
 
 use super::buddyinfo::Contiguous;
 use super::derived::{page_cache, unaccounted};
+use super::maps::mappings;
 use super::meminfo::{Meminfo, MeminfoField};
 use super::node::NodeMeminfo;
 use super::pressure::Pressure;
-use super::single_number;
 use super::vmstat::{Vmstat, VmstatField};
 use super::zoneinfo::Zoneinfo;
+use super::{colon_number, single_number};
 use crate::model::Reading;
 
 const FIXTURES: [&[u8]; 7] = [
@@ -35,6 +36,11 @@ fn parse_with_all(text: &[u8]) {
     let _ = Vmstat::parse(text);
     let _ = NodeMeminfo::parse(text);
     let _ = single_number(text);
+    let _ = colon_number(text, b"pos");
+    for mapping in mappings(text) {
+        assert!(mapping.addresses.start < mapping.addresses.end && mapping.path[0] == b'/');
+        assert!(mapping.bytes().end > mapping.offset);
+    }
     if let Ok(pressure) = Pressure::parse(text) {
         for stall in [pressure.some, pressure.full] {
             for ratio in [stall.avg10, stall.avg60, stall.avg300] {
@@ -86,6 +92,9 @@ fn shaped() -> impl Strategy<Value = Vec<u8>> {
         Just("  pages free #\n"),
         Just("  low #\n"),
         Just("  count: #\n"),
+        Just("#-# r--p # #:# # /x (deleted)\n"),
+        Just("7f00-ff00 r--p # fe:00 # /x\n"),
+        Just("pos:\t#\n"),
         Just("some avg10=# avg60=# total=#\n"),
         Just("oom_kill #\n"),
     ];

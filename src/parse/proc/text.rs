@@ -75,6 +75,15 @@ pub fn single_number(text: &[u8]) -> Result<u64, Unreadable> {
     }
 }
 
+/// The number of the first line `key:` of a text such as `/proc/PID/fdinfo/N`; `None` where there
+/// is none, or where it may have been cut off.
+pub fn colon_number(text: &[u8], key: &[u8]) -> Option<u64> {
+    let line = lines(text)
+        .find(|line| line.text.strip_prefix(key).is_some_and(|rest| rest.first() == Some(&b':')))?;
+    let value = line.text.get(key.len() + 1..)?;
+    number(value.trim_ascii()).filter(|_| line.whole)
+}
+
 /// Adds readings up: `Failed` if one failed, `Unsupported` if there is none or all are, and
 /// `Failed` if only some are, since the sum would be too small.
 pub(super) fn sum(readings: impl Iterator<Item = Reading<u64>>) -> Reading<u64> {
@@ -124,3 +133,17 @@ macro_rules! fields {
     };
 }
 pub(super) use fields;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_the_whole_word_before_the_colon() {
+        let text = b"pos:\t4096\nflags:\t0100000\nPid:\t-1\nino:\t7";
+        assert_eq!(colon_number(text, b"pos"), Some(4096));
+        assert_eq!(colon_number(text, b"po"), None);
+        assert_eq!(colon_number(text, b"Pid"), None);
+        assert_eq!(colon_number(text, b"ino"), None, "it may have been cut off");
+    }
+}

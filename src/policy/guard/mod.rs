@@ -43,7 +43,7 @@ use super::rule::{AtMost, Remedy, Rule, RuleSet};
 use super::status::{BreakerStatus, GuardStatus, RuleState, WindowStatus};
 use crate::model::{
     Action, Asked, Decision, DecisionId, HoldReason, Mode, Moment, OperatorCommand, OperatorOrder,
-    Outcome, Pause, RuleId, Target, Verdict,
+    Outcome, Pause, RuleId, Verdict,
 };
 use approval::Approvals;
 use budget::Acts;
@@ -270,7 +270,7 @@ impl Guard {
         let now_ms = at.timeline_ms();
         let is_notice = wish.action.is_notice();
         let none: Labels = Arc::new([]);
-        if matches!(wish.target, Target::Cgroup { path } if !Target::is_cgroup_path(path)) {
+        if !wish.target.is_possible() {
             return Some(HoldReason::NoTarget);
         }
         if matches!(wish.action, Action::ThrottleReadahead { of, .. }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use glob::Pattern;
 use serde::{Deserialize, Serialize};
 
-use crate::model::Target;
+use crate::model::{EngineTarget, Target};
 use crate::policy::promql::Labels;
 
 /// A pattern with `*`, `?` and `[…]`.
@@ -77,8 +77,11 @@ struct Traits {
 impl Protected {
     /// Whether a target must not be touched: it is protected, or it cannot be told that it is not.
     pub fn protects(&self, target: &Target, labels: &Labels) -> bool {
-        let Target::Cgroup { path } = target else { return false };
-        let traits = Traits::of_cgroup(path, labels);
+        let traits = match target {
+            Target::Node | Target::Settings { .. } => return false,
+            Target::Cgroup { path } => Traits::of_cgroup(path, labels),
+            Target::Engine(engine) => Traits::of_engine(engine, labels),
+        };
         let by_label = self.labels.iter().any(|(name, glob)| {
             labels.iter().any(|(known, value)| known == name && glob.matches(value))
         });
@@ -100,19 +103,15 @@ impl Traits {
     /// A service or a container stands for itself; what lies above them holds others, of which
     /// nothing is known.
     fn of_cgroup(path: &str, labels: &Labels) -> Self {
-        let labelled = |names: &[&str]| -> Vec<String> {
-            let named = labels.iter().filter(|(name, _)| names.contains(&&**name));
-            named.map(|(_, value)| value.to_string()).collect()
-        };
         let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
         let units: Vec<&str> = parts.iter().copied().filter(|part| is_unit(part)).collect();
         let container = parts.iter().rev().find_map(|part| container_id(part));
         let is_inside_one =
             container.is_some() || parts.iter().any(|part| part.ends_with(".service"));
-        let processes = labelled(&PROCESS_LABELS);
-        let mut all_units = labelled(&UNIT_LABELS);
+        let processes = labelled(&PROCESS_LABELS, labels);
+        let mut all_units = labelled(&UNIT_LABELS, labels);
         all_units.extend(units.iter().map(|unit| (*unit).to_owned()));
-        let mut containers = labelled(&CONTAINER_LABELS);
+        let mut containers = labelled(&CONTAINER_LABELS, labels);
         // A container's name is not in its path: without a label it may be any.
         let named = !containers.is_empty();
         containers.extend(container.map(str::to_owned));
@@ -122,6 +121,30 @@ impl Traits {
             containers: (is_inside_one && (container.is_none() || named)).then_some(containers),
         }
     }
+
+    /// Which processes it has is known, and so is everything that they are in, unless their control
+    /// group could not be read.
+    fn of_engine(engine: &EngineTarget, labels: &Labels) -> Self {
+        let mut processes = labelled(&PROCESS_LABELS, labels);
+        processes.extend(engine.comms.iter().map(|comm| comm.to_string()));
+        processes.push(engine.name.to_string());
+        let Some(path) = engine.cgroup.as_deref() else {
+            return Self { processes: Some(processes), ..Self::default() };
+        };
+        let parts = path.split('/');
+        let mut units = labelled(&UNIT_LABELS, labels);
+        units.extend(parts.filter(|part| is_unit(part)).map(str::to_owned));
+        let mut containers = labelled(&CONTAINER_LABELS, labels);
+        let is_nameless = engine.container.is_some() && containers.is_empty();
+        containers.extend(engine.container.iter().map(|container| container.to_string()));
+        let containers = (!is_nameless).then_some(containers);
+        Self { processes: Some(processes), units: Some(units), containers }
+    }
+}
+
+fn labelled(names: &[&str], labels: &Labels) -> Vec<String> {
+    let named = labels.iter().filter(|(name, _)| names.contains(&&**name));
+    named.map(|(_, value)| value.to_string()).collect()
 }
 
 fn is_unit(part: &str) -> bool {

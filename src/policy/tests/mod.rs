@@ -1,6 +1,7 @@
 //! The policy by scenarios: observations in, decisions out, on a clock of the test's own.
 
 mod alerts;
+mod evicting;
 mod guard;
 mod kernel_log;
 mod remedies;
@@ -80,6 +81,7 @@ impl World {
             result,
             ended: self.at,
             took: Duration::ZERO,
+            effect: None,
         }));
     }
 

@@ -5,12 +5,14 @@ use libfuzzer_sys::fuzz_target;
 use umawarden::model::Reading;
 use umawarden::parse::proc::buddyinfo::Contiguous;
 use umawarden::parse::proc::derived::{headroom, page_cache, unaccounted};
+use umawarden::parse::proc::maps::mappings;
 use umawarden::parse::proc::meminfo::{Meminfo, MeminfoField};
 use umawarden::parse::proc::node::NodeMeminfo;
+use umawarden::parse::proc::pagemap::present_of_file;
 use umawarden::parse::proc::pressure::Pressure;
-use umawarden::parse::proc::single_number;
 use umawarden::parse::proc::vmstat::Vmstat;
 use umawarden::parse::proc::zoneinfo::Zoneinfo;
+use umawarden::parse::proc::{colon_number, single_number};
 
 fuzz_target!(|text: &[u8]| {
     if let Ok(meminfo) = Meminfo::parse(text) {
@@ -25,6 +27,18 @@ fuzz_target!(|text: &[u8]| {
     let _ = Vmstat::parse(text);
     let _ = NodeMeminfo::parse(text);
     let _ = single_number(text);
+    let _ = colon_number(text, b"pos");
+    for mapping in mappings(text) {
+        assert!(mapping.addresses.start < mapping.addresses.end && mapping.path[0] == b'/');
+        assert!(mapping.bytes().end > mapping.offset);
+    }
+    for from in [0, 0x7f00_0000_0000, u64::MAX - 8192] {
+        let mut end = 0;
+        for run in present_of_file(text, from, 4096) {
+            assert!(run.start >= end && run.start < run.end);
+            end = run.end;
+        }
+    }
     if let Ok(pressure) = Pressure::parse(text) {
         for stall in [pressure.some, pressure.full] {
             for ratio in [stall.avg10, stall.avg60, stall.avg300] {

@@ -177,6 +177,7 @@ impl Story {
             result: OutcomeResult::Done,
             ended: self.clock.at,
             took: Duration::ZERO,
+            effect: None,
         }));
         let (at, aim_met) = (self.clock.at, Some(aim_met));
         self.step.assessments.push(Assessment {

@@ -92,6 +92,7 @@ impl Executor {
                     result: due.result,
                     ended: moment,
                     took: due.took,
+                    effect: None,
                 },
             }
         };

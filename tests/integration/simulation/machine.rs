@@ -292,6 +292,8 @@ impl Machine {
                 self.clean *= self.chance.between(0.05, 0.6);
             }
             Action::Reclaim { bytes, .. } => self.clean = (self.clean - *bytes as f64).max(0.0),
+            // Which engine reads what is not modelled.
+            Action::EvictCheckpoint { .. } => {}
             Action::CompactMemory => self.pieces *= self.chance.between(0.05, 0.9),
             Action::SetSysctl { .. }
             | Action::ThrottleReadahead { .. }

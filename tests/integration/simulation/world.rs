@@ -314,8 +314,8 @@ impl World {
         let intent_is_kept = !touches || self.kept.flush(self.now);
         let (id, action) = (decision.id, decision.action.name().to_owned());
         if let Some(result) = self.executor.submit(self.now, decision, intent_is_kept) {
-            let (ended, took) = (self.at(), Duration::ZERO);
-            self.take_outcome(Outcome { decision: id, action, result, ended, took });
+            let (ended, took, effect) = (self.at(), Duration::ZERO, None);
+            self.take_outcome(Outcome { decision: id, action, result, ended, took, effect });
         }
     }
 

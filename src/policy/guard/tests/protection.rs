@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use crate::model::Target;
+use crate::model::{EngineTarget, Target};
 use crate::policy::guard::{Glob, Protected};
 use crate::policy::promql::Labels;
 
@@ -69,4 +69,31 @@ fn labels_protect_whatever_the_target_is_and_the_node_is_never_protected() {
     assert!(protects(&only_labels, "/a", &gold));
     assert!(!protects(&only_labels, "/a", &[("tenant", "silver")]));
     assert!(!own.protects(&Target::Node, &labels(&gold)));
+}
+
+#[test]
+fn an_engine_is_known_by_its_name_its_processes_and_what_they_are_in() {
+    let engine = EngineTarget {
+        name: Arc::from("prod-7b"),
+        comms: [Arc::from("VLLM::EngineCor"), Arc::from("vllm")].into(),
+        cgroup: Some(Arc::from("/system.slice/vllm-7b.service")),
+        ..EngineTarget::default()
+    };
+    let protects = |own: &Protected, engine: &EngineTarget| {
+        own.protects(&Target::Engine(Box::new(engine.clone())), &labels(&[]))
+    };
+    let by_comm = Protected { processes: globs(&["VLLM::*"]), ..Protected::default() };
+    let by_name = Protected { processes: globs(&["prod-*"]), ..Protected::default() };
+    let by_unit = Protected { units: globs(&["vllm*.service"]), ..Protected::default() };
+    let by_container = Protected { containers: globs(&["prod-*"]), ..Protected::default() };
+    for own in [&by_comm, &by_name, &by_unit] {
+        assert!(protects(own, &engine));
+    }
+    assert!(!protects(&by_container, &engine), "it is in none");
+    let other = EngineTarget { name: Arc::from("test"), comms: [].into(), ..engine.clone() };
+    assert!(!protects(&by_comm, &other) && !protects(&by_name, &other));
+    let lost = EngineTarget { cgroup: None, ..other };
+    assert!(protects(&by_unit, &lost) && protects(&by_container, &lost), "doubt means hold");
+    let inside = EngineTarget { container: Some(Arc::from("0123")), ..engine };
+    assert!(protects(&by_container, &inside), "its name is not known");
 }

@@ -1,0 +1,128 @@
+//! Which model files the engine maps and has open now.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use super::files::{Finding, Identity, ModelFile, Patterns};
+use super::process::{Held, Mapped, Opened};
+use super::uses::FileUse;
+
+/// What all processes of the engine have of its model files.
+#[derive(Debug, Default)]
+pub(super) struct Holdings {
+    mapped: Vec<(usize, Identity, Mapped)>,
+    opened: Vec<(usize, Opened)>,
+    /// Why a process does not show what it has.
+    pub(super) hidden: Option<String>,
+}
+
+impl Holdings {
+    /// Looks at all processes; files that the patterns name and that are new are taken on.
+    pub(super) fn look(processes: &[Held], patterns: &Patterns, files: &mut Finding) -> Self {
+        let mut found = Self::default();
+        for (number, held) in processes.iter().enumerate().filter(|(_, held)| held.lives()) {
+            let inodes: BTreeSet<u64> =
+                files.files.iter().map(|file| file.identity.inode).collect();
+            let is_wanted =
+                |inode: u64, path: &Path| inodes.contains(&inode) || patterns.name(path);
+            let looked = held.mapped(is_wanted).and_then(|mapped| {
+                found.take_mapped((number, held), mapped, patterns, files);
+                found.take_opened((number, held), held.open_files()?, patterns, files);
+                Ok(())
+            });
+            if let Err(error) = looked.map_err(|error| format!("process {}: {error}", held.id)) {
+                found.hidden.get_or_insert(error);
+            }
+        }
+        found
+    }
+
+    fn take_mapped(
+        &mut self,
+        (number, held): (usize, &Held),
+        mapped: Vec<Mapped>,
+        patterns: &Patterns,
+        files: &mut Finding,
+    ) {
+        for mapped in mapped {
+            let link = mapped.link();
+            let identity = match held.identity_of(&link) {
+                Ok(identity) => identity,
+                // Without the right to follow that link: by name and number.
+                Err(_) => match files.called(mapped.inode, &mapped.path) {
+                    Some(identity) => identity,
+                    None => continue,
+                },
+            };
+            if files.place_of(identity).is_none() {
+                if !patterns.name(&mapped.path) {
+                    continue;
+                }
+                let path = mapped.path.clone();
+                let opened = held.path_of(&link).and_then(|file| ModelFile::open(&file, path));
+                files.take(&mapped.path, opened);
+            }
+            self.mapped.push((number, identity, mapped));
+        }
+    }
+
+    fn take_opened(
+        &mut self,
+        (number, held): (usize, &Held),
+        opened: Vec<Opened>,
+        patterns: &Patterns,
+        files: &mut Finding,
+    ) {
+        for open in opened {
+            if files.place_of(open.identity).is_none() {
+                let name = open.path.as_os_str().as_bytes();
+                let name = name.strip_suffix(b" (deleted)").unwrap_or(name);
+                let path = Path::new(std::ffi::OsStr::from_bytes(name));
+                if !patterns.name(path) {
+                    continue;
+                }
+                let named = held.path_of(&format!("fd/{}", open.number));
+                let file = named.and_then(|file| ModelFile::open(&file, path.to_owned()));
+                // The number may stand for another file by now.
+                let is_same = |file: &ModelFile| file.identity == open.identity;
+                match file {
+                    Ok(file) if !is_same(&file) => continue,
+                    file => files.take(path, file),
+                }
+            }
+            self.opened.push((number, open));
+        }
+    }
+
+    /// Tells each file who has it now.
+    pub(super) fn tell(self, files: &Finding, uses: &mut [FileUse]) {
+        for used in &mut *uses {
+            used.mapped.clear();
+            used.opened.clear();
+        }
+        for (process, identity, mapped) in self.mapped {
+            if let Some(used) = files.place_of(identity).and_then(|place| uses.get_mut(place)) {
+                used.mapped.push((process, mapped));
+            }
+        }
+        for (process, opened) in self.opened {
+            let place = files.place_of(opened.identity);
+            if let Some(used) = place.and_then(|place| uses.get_mut(place)) {
+                used.opened.push((process, opened));
+            }
+        }
+        let is_used = |used: &FileUse| !used.mapped.is_empty() || !used.opened.is_empty();
+        let mut first_used: BTreeMap<Option<&Path>, &PathBuf> = BTreeMap::new();
+        let both = files.files.iter().zip(uses.iter());
+        for (file, _) in both.filter(|(_, used)| is_used(used)) {
+            let first = first_used.entry(file.path.parent()).or_insert(&file.path);
+            *first = (*first).min(&file.path);
+        }
+        for (file, used) in files.files.iter().zip(uses) {
+            used.was_used |= is_used(used);
+            let first = first_used.get(&file.path.parent());
+            used.lies_before |= first.is_some_and(|first| file.path < **first);
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! The model files: which they are, and holding them open.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use glob::{MatchOptions, Pattern};
+use rustix::fs::{
+    Advice, FileType, Mode, OFlags, ResolveFlags, Stat, fadvise, fstat, open, openat2,
+};
+use rustix::io::Errno;
+
+use super::ledger::CHUNK_BYTES;
+use crate::sys::page_cache::{self, CachedPages};
+
+/// More model files of one engine are not held open.
+pub(super) const MOST_FILES: usize = 4_096;
+
+/// A pattern's `*` names no folder.
+const MATCHING: MatchOptions = MatchOptions {
+    case_sensitive: true,
+    require_literal_separator: true,
+    require_literal_leading_dot: false,
+};
+
+/// Which file it is, whatever its names are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Identity {
+    device: u64,
+    pub(super) inode: u64,
+}
+
+impl From<&Stat> for Identity {
+    #[expect(clippy::useless_conversion, reason = "the fields' sizes differ by architecture")]
+    fn from(stat: &Stat) -> Self {
+        Self { device: stat.st_dev.into(), inode: stat.st_ino.into() }
+    }
+}
+
+/// A model file, open for reading.
+#[derive(Debug)]
+pub(super) struct ModelFile {
+    pub(super) identity: Identity,
+    /// As the engine sees it; for order and for people.
+    pub(super) path: PathBuf,
+    file: OwnedFd,
+}
+
+impl ModelFile {
+    /// Opens what a descriptor that only names a file leads to, if that is a regular file.
+    pub(super) fn open(named: &OwnedFd, path: PathBuf) -> io::Result<Self> {
+        let stat = fstat(named)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
+        }
+        let link = format!("/proc/self/fd/{}", named.as_raw_fd());
+        let file = open(link, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        Ok(Self { identity: Identity::from(&stat), path, file })
+    }
+
+    /// How long it is now.
+    pub(super) fn length(&self) -> io::Result<u64> {
+        Ok(u64::try_from(fstat(&self.file)?.st_size).unwrap_or(0))
+    }
+
+    /// What of a chunk is cached, in bytes.
+    pub(super) fn cached(&self, chunk: usize) -> io::Result<CachedPages> {
+        let pages = page_cache::cachestat(self.file.as_fd(), offset(chunk), CHUNK_BYTES)?;
+        let bytes = |pages: u64| pages.saturating_mul(procfs::page_size());
+        Ok(CachedPages {
+            cached: bytes(pages.cached),
+            dirty: bytes(pages.dirty),
+            writeback: bytes(pages.writeback),
+            evicted: bytes(pages.evicted),
+            recently_evicted: bytes(pages.recently_evicted),
+        })
+    }
+
+    /// Takes the clean pages of a chunk that nobody maps out of the cache.
+    pub(super) fn drop_unmapped(&self, chunk: usize) -> io::Result<()> {
+        let length = std::num::NonZeroU64::new(CHUNK_BYTES);
+        Ok(fadvise(&self.file, offset(chunk), length, Advice::DontNeed)?)
+    }
+
+    /// The same for the whole file.
+    pub(super) fn drop_all_unmapped(&self) -> io::Result<()> {
+        Ok(fadvise(&self.file, 0, None, Advice::DontNeed)?)
+    }
+}
+
+/// Where a chunk begins.
+pub(super) fn offset(chunk: usize) -> u64 {
+    CHUNK_BYTES.saturating_mul(u64::try_from(chunk).unwrap_or(u64::MAX))
+}
+
+/// Which files the engine's model files are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Patterns {
+    /// As written; a path may hold a glob's own characters and stand for itself.
+    exact: BTreeSet<PathBuf>,
+    globs: Vec<Pattern>,
+}
+
+impl Patterns {
+    /// From absolute paths and globs; what is neither is left out.
+    pub(super) fn new<T: AsRef<str>>(texts: &[T]) -> Self {
+        let absolute = texts.iter().map(AsRef::as_ref).filter(|text| text.starts_with('/'));
+        let globs = absolute.clone().filter(|text| text.contains(['*', '?', '[']));
+        Self {
+            globs: globs.filter_map(|text| Pattern::new(text).ok()).collect(),
+            exact: absolute.map(PathBuf::from).collect(),
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.exact.is_empty()
+    }
+
+    /// Whether a path is one of them.
+    pub(super) fn name(&self, path: &Path) -> bool {
+        self.exact.contains(path)
+            || self.globs.iter().any(|glob| glob.matches_path_with(path, MATCHING))
+    }
+
+    /// Opens all files below a root that they name. Links lead nowhere out of it.
+    pub(super) fn open_below(&self, root: &OwnedFd, found: &mut Finding) {
+        let prefix = format!("/proc/self/fd/{}", root.as_raw_fd());
+        for path in &self.exact {
+            self.try_open(root, path, found);
+        }
+        for glob in &self.globs {
+            let Ok(paths) = glob::glob_with(&format!("{prefix}{glob}"), MATCHING) else {
+                continue;
+            };
+            for path in paths.filter_map(Result::ok) {
+                if found.is_full() {
+                    return;
+                }
+                let Ok(below) = path.strip_prefix(&prefix) else { continue };
+                self.try_open(root, &Path::new("/").join(below), found);
+            }
+        }
+    }
+
+    fn try_open(&self, root: &OwnedFd, path: &Path, found: &mut Finding) {
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+        match openat2(root, path, flags, Mode::empty(), resolve) {
+            Ok(named) => found.take(path, ModelFile::open(&named, path.to_owned())),
+            Err(Errno::NOENT | Errno::NOTDIR) => {}
+            Err(error) => found.take(path, Err(error.into())),
+        }
+    }
+}
+
+/// Model files found so far, each once.
+#[derive(Debug, Default)]
+pub(super) struct Finding {
+    pub(super) files: Vec<ModelFile>,
+    /// Why some that are there cannot be opened: the first reason.
+    pub(super) refused: Option<String>,
+}
+
+impl Finding {
+    pub(super) fn is_full(&self) -> bool {
+        self.files.len() >= MOST_FILES
+    }
+
+    /// Whether a file is among them, and at which place.
+    pub(super) fn place_of(&self, identity: Identity) -> Option<usize> {
+        self.files.iter().position(|file| file.identity == identity)
+    }
+
+    /// Which one has this inode number, and the name that it was found by.
+    pub(super) fn called(&self, inode: u64, path: &Path) -> Option<Identity> {
+        let file = self.files.iter().find(|file| file.identity.inode == inode && file.path == path);
+        file.map(|file| file.identity)
+    }
+
+    /// Takes one on, or the reason why it cannot be opened.
+    pub(super) fn take(&mut self, path: &Path, opened: io::Result<ModelFile>) {
+        match opened {
+            Ok(file) if self.place_of(file.identity).is_none() && !self.is_full() => {
+                self.files.push(file);
+            }
+            Ok(_) => {}
+            Err(error) => {
+                self.refused.get_or_insert_with(|| format!("{}: {error}", Printable(path)));
+            }
+        }
+    }
+}
+
+/// A path for people.
+pub(super) struct Printable<'a>(pub(super) &'a Path);
+
+impl fmt::Display for Printable<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name: &OsStr = self.0.file_name().unwrap_or(self.0.as_os_str());
+        name.as_bytes().escape_ascii().fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn root(path: &Path) -> OwnedFd {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        open(path, flags, Mode::empty()).unwrap()
+    }
+
+    #[test]
+    fn files_are_found_once_and_links_lead_nowhere_out_of_the_root() {
+        let folder = tempfile::tempdir().unwrap();
+        let inside = folder.path().join("root/models");
+        fs::create_dir_all(inside.join("blobs")).unwrap();
+        for outside in ["secret", "root/secret", "root/models/blobs/1", "root/models/a [x].gguf"] {
+            fs::write(folder.path().join(outside), outside).unwrap();
+        }
+        symlink("blobs/1", inside.join("one.safetensors")).unwrap();
+        symlink("one.safetensors", inside.join("again.safetensors")).unwrap();
+        symlink("../../secret", inside.join("out.safetensors")).unwrap();
+        symlink(folder.path().join("secret"), inside.join("absolute.safetensors")).unwrap();
+        fs::create_dir(inside.join("folder.safetensors")).unwrap();
+        let patterns = Patterns::new(&["/models/*.safetensors", "/models/a [x].gguf", "models/*"]);
+        let mut found = Finding::default();
+        patterns.open_below(&root(&folder.path().join("root")), &mut found);
+        let mut lengths: Vec<u64> = found.files.iter().map(|file| file.length().unwrap()).collect();
+        lengths.sort_unstable();
+        // `..` stops at the root, whose own secret is found; the one outside of it is not.
+        let expected = ["root/secret", "root/models/blobs/1", "root/models/a [x].gguf"];
+        assert_eq!(lengths, expected.map(|text| text.len() as u64));
+        assert!(found.refused.unwrap().ends_with("it is no regular file"));
+    }
+
+    #[test]
+    fn a_star_names_no_folder_and_two_name_any() {
+        let patterns = Patterns::new(&["/m/*.gguf", "/deep/**/x.bin", "relative/*"]);
+        for (path, is) in [
+            ("/m/a.gguf", true),
+            ("/m/b/a.gguf", false),
+            ("/deep/x.bin", true),
+            ("/deep/a/b/x.bin", true),
+            ("/m/*.gguf", true),
+            ("relative/a", false),
+        ] {
+            assert_eq!(patterns.name(Path::new(path)), is, "{path}");
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! What has been read of the model files, in which order, and what of it may go.
+//!
+//! A file is looked at in chunks. Each chunk remembers how far all reading had come when the last
+//! of it was read; once the readers have gone on by the distance that is kept, it may go. That
+//! holds for any order of reading, and for any number of readers and files. What is cached and not
+//! read yet lies ahead, and stays.
+
+use std::collections::VecDeque;
+
+/// Bytes of a chunk.
+pub(super) const CHUNK_BYTES: u64 = 16 << 20;
+
+/// A chunk that did not change for so many looks is looked at in turn only.
+const HOT_LOOKS: u8 = 8;
+
+/// Chunks that are looked at first, at most.
+const MOST_HOT: usize = 512;
+
+/// Of what was put out, one part in this many may come back before the distance is doubled.
+const ONE_MAY_COME_BACK_IN: u64 = 4;
+
+/// Less than this coming back says nothing.
+const LEAST_TELLING_BYTES: u64 = 64 << 20;
+
+/// One chunk of one file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Place {
+    /// Which file, by its number in the ledger.
+    pub(super) file: usize,
+    /// Which chunk of it.
+    pub(super) chunk: usize,
+}
+
+/// What one look at a chunk has found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Look {
+    /// Bytes in memory.
+    pub(super) cached: u64,
+    /// Bytes in memory that have been read.
+    pub(super) read: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Chunk {
+    cached: u64,
+    read: u64,
+    /// How much had been read of everything when this last grew.
+    read_at: u64,
+    /// Put out, and not come back since.
+    out: u64,
+}
+
+#[derive(Debug)]
+struct HotChunk {
+    place: Place,
+    looks_left: u8,
+}
+
+/// The books of one load.
+#[derive(Debug)]
+pub(super) struct Ledger {
+    files: Vec<Vec<Chunk>>,
+    /// How much has been read of everything.
+    progress: u64,
+    /// How much of what was read last stays.
+    keep: u64,
+    hot: VecDeque<HotChunk>,
+    /// Where the looks in turn go on.
+    turn: Place,
+    evicted: u64,
+    refaulted: u64,
+    /// The same since the distance was last doubled.
+    evicted_lately: u64,
+    refaulted_lately: u64,
+}
+
+impl Ledger {
+    /// Books that keep the last `keep` bytes read.
+    pub(super) fn new(keep: u64) -> Self {
+        Self {
+            files: Vec::new(),
+            progress: 0,
+            keep,
+            hot: VecDeque::new(),
+            turn: Place { file: 0, chunk: 0 },
+            evicted: 0,
+            refaulted: 0,
+            evicted_lately: 0,
+            refaulted_lately: 0,
+        }
+    }
+
+    /// Takes on a file; the files have their numbers in this order.
+    pub(super) fn add_file(&mut self, length: u64) {
+        self.files.push(Vec::new());
+        self.resize(self.files.len() - 1, length);
+    }
+
+    /// A file has another length now.
+    pub(super) fn resize(&mut self, file: usize, length: u64) {
+        let chunks = usize::try_from(length.div_ceil(CHUNK_BYTES)).unwrap_or(usize::MAX);
+        if let Some(known) = self.files.get_mut(file) {
+            known.resize(chunks, Chunk::default());
+        }
+    }
+
+    /// All chunks of a file.
+    pub(super) fn chunks(&self, file: usize) -> impl Iterator<Item = Place> + use<> {
+        let count = self.files.get(file).map_or(0, Vec::len);
+        (0..count).map(move |chunk| Place { file, chunk })
+    }
+
+    /// The chunk behind one in the same file.
+    pub(super) fn next(&self, place: Place) -> Option<Place> {
+        let next = Place { chunk: place.chunk + 1, ..place };
+        self.chunk(next).map(|_| next)
+    }
+
+    fn chunk(&self, place: Place) -> Option<&Chunk> {
+        self.files.get(place.file)?.get(place.chunk)
+    }
+
+    fn chunk_mut(&mut self, place: Place) -> Option<&mut Chunk> {
+        self.files.get_mut(place.file)?.get_mut(place.chunk)
+    }
+
+    /// Writes down what a look has found. Returns whether more of the chunk has been read.
+    pub(super) fn observe(&mut self, place: Place, look: Look) -> bool {
+        let progress = self.progress;
+        let Some(chunk) = self.chunk_mut(place) else { return false };
+        let back = look.cached.saturating_sub(chunk.cached).min(chunk.out);
+        chunk.out -= back;
+        let read = look.read.min(look.cached);
+        let more = read.saturating_sub(chunk.read);
+        chunk.cached = look.cached;
+        chunk.read = read;
+        if more > 0 {
+            chunk.read_at = progress + more;
+            self.progress += more;
+            self.warm(place);
+        }
+        self.came_back(back);
+        more > 0
+    }
+
+    /// Writes down what putting a chunk out has left of it. What stays is tried again only when the
+    /// readers have gone on by the whole distance once more.
+    pub(super) fn put_out(&mut self, place: Place, before: u64, after: Look) -> u64 {
+        let progress = self.progress;
+        let Some(chunk) = self.chunk_mut(place) else { return 0 };
+        let gone = before.saturating_sub(after.cached);
+        *chunk = Chunk {
+            cached: after.cached,
+            read: after.read.min(after.cached),
+            read_at: progress,
+            out: chunk.out + gone,
+        };
+        self.evicted += gone;
+        self.evicted_lately += gone;
+        gone
+    }
+
+    fn came_back(&mut self, bytes: u64) {
+        self.refaulted += bytes;
+        self.refaulted_lately += bytes;
+        if self.refaulted_lately >= LEAST_TELLING_BYTES
+            && self.refaulted_lately > self.evicted_lately / ONE_MAY_COME_BACK_IN
+        {
+            self.keep = self.keep.saturating_mul(2);
+            (self.evicted_lately, self.refaulted_lately) = (0, 0);
+        }
+    }
+
+    /// The chunks that may go, those read longest ago first.
+    pub(super) fn due(&self) -> Vec<Place> {
+        let mut due: Vec<(u64, Place)> = Vec::new();
+        for (file, chunks) in self.files.iter().enumerate() {
+            for (number, chunk) in chunks.iter().enumerate() {
+                let behind = self.progress - chunk.read_at;
+                if chunk.read > 0 && behind >= self.keep {
+                    due.push((chunk.read_at, Place { file, chunk: number }));
+                }
+            }
+        }
+        due.sort_unstable();
+        due.into_iter().map(|(_, place)| place).collect()
+    }
+
+    /// How much of all files was in memory when it was last looked at.
+    pub(super) fn cached(&self) -> u64 {
+        self.files.iter().flatten().map(|chunk| chunk.cached).sum()
+    }
+
+    /// How much may go now.
+    pub(super) fn due_bytes(&self) -> u64 {
+        let due = self.due();
+        due.iter().filter_map(|place| self.chunk(*place)).map(|chunk| chunk.cached).sum()
+    }
+
+    /// The chunks that change these days, to be looked at each time. Who does not change any more
+    /// leaves.
+    pub(super) fn hot(&mut self) -> Vec<Place> {
+        self.hot.retain_mut(|hot| {
+            hot.looks_left = hot.looks_left.saturating_sub(1);
+            hot.looks_left > 0
+        });
+        self.hot.iter().map(|hot| hot.place).collect()
+    }
+
+    fn warm(&mut self, place: Place) {
+        match self.hot.iter_mut().find(|hot| hot.place == place) {
+            Some(hot) => hot.looks_left = HOT_LOOKS,
+            None => self.hot.push_back(HotChunk { place, looks_left: HOT_LOOKS }),
+        }
+        if self.hot.len() > MOST_HOT {
+            self.hot.pop_front();
+        }
+    }
+
+    /// The next chunks in turn, as many as `budget` allows: one that has been put out costs the
+    /// kernel the most to look at, one that never was in memory nothing worth telling.
+    pub(super) fn in_turn(&mut self, budget: u32) -> Vec<Place> {
+        let total: usize = self.files.iter().map(Vec::len).sum();
+        let (mut places, mut spent) = (Vec::new(), 0);
+        while spent < budget && places.len() < total {
+            let Some(chunk) = self.chunk(self.turn) else {
+                let next = self.turn.file + 1;
+                let file = if next < self.files.len() { next } else { 0 };
+                self.turn = Place { file, chunk: 0 };
+                continue;
+            };
+            spent += match (chunk.out, chunk.cached) {
+                (1.., _) => 16,
+                (0, 1..) => 4,
+                (0, 0) => 1,
+            };
+            places.push(self.turn);
+            self.turn.chunk += 1;
+        }
+        places
+    }
+
+    /// Bytes put out, and how many of them have come back.
+    pub(super) fn tally(&self) -> (u64, u64) {
+        (self.evicted, self.refaulted)
+    }
+
+    /// How much of what was read last stays.
+    pub(super) fn keep(&self) -> u64 {
+        self.keep
+    }
+}
+
+#[cfg(test)]
+#[path = "ledger_tests.rs"]
+mod tests;

@@ -1,0 +1,156 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const FULL: Look = Look { cached: CHUNK_BYTES, read: CHUNK_BYTES };
+const AHEAD: Look = Look { cached: CHUNK_BYTES, read: 0 };
+
+fn place(chunk: usize) -> Place {
+    Place { file: 0, chunk }
+}
+
+fn ledger(chunks: u64, keep_chunks: u64) -> Ledger {
+    let mut ledger = Ledger::new(keep_chunks * CHUNK_BYTES);
+    ledger.add_file(chunks * CHUNK_BYTES);
+    ledger
+}
+
+#[test]
+fn what_was_read_last_stays_in_whatever_order_it_was_read() {
+    let mut ledger = ledger(8, 2);
+    for chunk in [5, 0, 7, 2] {
+        assert!(ledger.observe(place(chunk), FULL));
+    }
+    assert_eq!(ledger.due(), [place(5), place(0)]);
+    assert_eq!(ledger.due_bytes(), 2 * CHUNK_BYTES);
+    assert_eq!(ledger.put_out(place(5), CHUNK_BYTES, Look::default()), CHUNK_BYTES);
+    assert_eq!(ledger.due(), [place(0)]);
+}
+
+#[test]
+fn what_lies_ahead_stays_however_much_it_is() {
+    let mut ledger = ledger(64, 1);
+    (2..64).for_each(|chunk| assert!(!ledger.observe(place(chunk), AHEAD)));
+    ledger.observe(place(0), FULL);
+    ledger.observe(place(1), Look { cached: CHUNK_BYTES, read: 4096 });
+    assert!(ledger.due().is_empty());
+    ledger.observe(place(1), FULL);
+    assert_eq!(ledger.due(), [place(0)]);
+}
+
+#[test]
+fn a_chunk_that_is_being_read_stays_while_it_grows() {
+    let mut ledger = ledger(3, 1);
+    let half = Look { cached: CHUNK_BYTES, read: CHUNK_BYTES / 2 };
+    ledger.observe(place(0), half);
+    ledger.observe(place(1), half);
+    ledger.observe(place(0), FULL);
+    ledger.observe(place(1), FULL);
+    assert!(ledger.due().is_empty());
+    ledger.observe(place(2), FULL);
+    assert_eq!(ledger.due(), [place(0), place(1)]);
+}
+
+#[test]
+fn what_could_not_go_is_not_tried_at_once_again() {
+    let mut ledger = ledger(4, 1);
+    ledger.observe(place(0), FULL);
+    ledger.observe(place(1), FULL);
+    let half = Look { cached: CHUNK_BYTES / 2, read: CHUNK_BYTES / 2 };
+    assert_eq!(ledger.put_out(place(0), CHUNK_BYTES, half), CHUNK_BYTES / 2);
+    assert!(!ledger.observe(place(0), half));
+    assert!(ledger.due().is_empty());
+    ledger.observe(place(2), FULL);
+    assert_eq!(ledger.due(), [place(0), place(1)]);
+}
+
+#[test]
+fn what_comes_back_is_counted_once_and_widens_the_distance() {
+    let mut ledger = ledger(64, 1);
+    for chunk in 0..9 {
+        ledger.observe(place(chunk), FULL);
+    }
+    for due in ledger.due() {
+        ledger.put_out(due, CHUNK_BYTES, Look::default());
+    }
+    assert_eq!(ledger.tally(), (8 * CHUNK_BYTES, 0));
+    for _ in 0..3 {
+        for chunk in 0..3 {
+            ledger.observe(place(chunk), FULL);
+        }
+    }
+    assert_eq!(ledger.tally(), (8 * CHUNK_BYTES, 3 * CHUNK_BYTES));
+    assert_eq!(ledger.keep(), CHUNK_BYTES, "48 MiB say nothing yet");
+    ledger.observe(place(3), FULL);
+    assert_eq!(ledger.keep(), 2 * CHUNK_BYTES);
+}
+
+#[test]
+fn a_sequential_reader_does_not_widen_the_distance() {
+    let mut ledger = ledger(256, 2);
+    for chunk in 0..256 {
+        ledger.observe(place(chunk), FULL);
+        for due in ledger.due() {
+            ledger.put_out(due, CHUNK_BYTES, Look::default());
+        }
+    }
+    assert_eq!(ledger.tally(), (254 * CHUNK_BYTES, 0));
+    assert_eq!(ledger.keep(), 2 * CHUNK_BYTES);
+}
+
+#[test]
+fn in_turn_every_chunk_is_looked_at() {
+    let mut ledger = Ledger::new(0);
+    for chunks in [3, 0, 5] {
+        ledger.add_file(chunks * CHUNK_BYTES);
+    }
+    let mut seen: Vec<Place> = (0..4).flat_map(|_| ledger.in_turn(2)).collect();
+    seen.sort_unstable();
+    seen.dedup();
+    assert_eq!(seen.len(), 8);
+    assert_eq!(ledger.in_turn(1_000).len(), 8, "none twice");
+    assert!(Ledger::new(0).in_turn(9).is_empty());
+}
+
+#[test]
+fn what_no_longer_changes_is_no_longer_looked_at_each_time() {
+    let mut ledger = ledger(2, 1);
+    ledger.observe(place(0), FULL);
+    assert_eq!(ledger.hot(), [place(0)]);
+    for _ in 0..HOT_LOOKS {
+        ledger.hot();
+    }
+    assert!(ledger.hot().is_empty());
+}
+
+proptest! {
+    #[test]
+    fn the_books_stay_true_whatever_is_seen(
+        looks in prop::collection::vec(
+            (0_usize..3, 0_usize..6, 0..=CHUNK_BYTES, 0..=CHUNK_BYTES, any::<bool>()), 0..200),
+        keep in 0..8 * CHUNK_BYTES,
+    ) {
+        let mut ledger = Ledger::new(keep);
+        for chunks in [4, 1] {
+            ledger.add_file(chunks * CHUNK_BYTES);
+        }
+        for (file, chunk, cached, read, puts_out) in looks {
+            let place = Place { file, chunk };
+            ledger.observe(place, Look { cached, read });
+            if puts_out && let Some(due) = ledger.due().first() {
+                let before = ledger.chunk(*due).unwrap().cached;
+                let after = Look { cached: before.min(cached), read };
+                ledger.put_out(*due, before, after);
+            }
+            let (evicted, refaulted) = ledger.tally();
+            prop_assert!(refaulted <= evicted);
+            prop_assert!(ledger.keep() >= keep);
+            let out: u64 = ledger.files.iter().flatten().map(|chunk| chunk.out).sum();
+            prop_assert_eq!(out, evicted - refaulted);
+            for due in ledger.due() {
+                let chunk = ledger.chunk(due).unwrap();
+                prop_assert!(ledger.progress - chunk.read_at >= ledger.keep());
+            }
+        }
+    }
+}

@@ -1,0 +1,393 @@
+//! One engine's load: what it reads is followed, and what lies behind is put out.
+
+use std::io;
+use std::path::Path;
+
+use rustix::io::Errno;
+
+use super::discover::Holdings;
+use super::files::{Finding, Patterns};
+use super::ledger::{Ledger, Look, Place};
+use super::process::{Held, HoldError};
+use super::uses::{FileUse, Reading};
+use crate::model::EngineTarget;
+
+/// Rounds from one look at what is mapped and open to the next.
+const DISCOVER_EVERY: u64 = 10;
+
+/// Rounds from one look at some of all chunks to the next.
+const IN_TURN_EVERY: u64 = 4;
+
+/// Rounds from one blind dropping to the next.
+const DROP_BLINDLY_EVERY: u64 = 20;
+
+/// What such a look may cost the kernel; see [`Ledger::in_turn`].
+const IN_TURN_BUDGET: u32 = 256;
+
+/// Why a load cannot be followed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum LoadError {
+    /// None of its processes can be worked on.
+    #[error("{0}")]
+    NoProcess(HoldError),
+    /// The target names no process, or no file.
+    #[error("the engine has no {0} that is known")]
+    Unknown(&'static str),
+    /// Its files cannot be opened: nothing can be done to them by name.
+    #[error("its model files cannot be opened: {0}")]
+    NoFile(String),
+}
+
+/// What stands in the way of doing all of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Limits {
+    /// Why it cannot be seen what is cached.
+    pub(super) sight: Option<String>,
+    /// Why mapped pages cannot be put out.
+    pub(super) page_out: Option<String>,
+}
+
+/// What a round has brought.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Round {
+    /// Whether anything is read or put out.
+    pub(super) is_moving: bool,
+    /// Whether all processes have ended.
+    pub(super) is_over: bool,
+}
+
+/// What of the model files is in memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Stand {
+    pub(super) due_bytes: u64,
+    pub(super) cached_bytes: u64,
+    pub(super) keeps_bytes: u64,
+}
+
+/// The load.
+#[derive(Debug)]
+pub(super) struct Load {
+    processes: Vec<Held>,
+    patterns: Patterns,
+    files: Finding,
+    uses: Vec<FileUse>,
+    ledger: Ledger,
+    limits: Limits,
+    rounds: u64,
+}
+
+impl Load {
+    /// Takes hold of the engine's processes and of its model files, and looks at all of them.
+    pub(super) fn begin(
+        procfs: &Path,
+        target: &EngineTarget,
+        behind_bytes: u64,
+    ) -> Result<Self, LoadError> {
+        let mut processes = Vec::new();
+        let mut refused = None;
+        for id in &target.processes {
+            match Held::hold(procfs, *id) {
+                Ok(held) => processes.push(held),
+                Err(error) => refused = Some(error),
+            }
+        }
+        if processes.is_empty() {
+            return Err(refused.map_or(LoadError::Unknown("process"), LoadError::NoProcess));
+        }
+        let patterns = Patterns::new(&target.model_files);
+        if patterns.is_empty() {
+            return Err(LoadError::Unknown("model file"));
+        }
+        let mut load = Self {
+            processes,
+            patterns,
+            files: Finding::default(),
+            uses: Vec::new(),
+            ledger: Ledger::new(behind_bytes),
+            limits: Limits::default(),
+            rounds: 0,
+        };
+        load.find_files()?;
+        load.discover();
+        load.look_at_all();
+        Ok(load)
+    }
+
+    /// The engine has come to other processes or files. What it no longer has is no longer used.
+    pub(super) fn renew(&mut self, procfs: &Path, target: &EngineTarget) {
+        let is_held = |id| self.processes.iter().any(|held| held.id == id);
+        let new: Vec<Held> = target
+            .processes
+            .iter()
+            .filter(|id| !is_held(**id))
+            .filter_map(|id| Held::hold(procfs, *id).ok())
+            .collect();
+        let patterns = Patterns::new(&target.model_files);
+        if new.is_empty() && patterns == self.patterns {
+            return;
+        }
+        self.processes.extend(new);
+        self.patterns = patterns;
+        self.open_files();
+        self.discover();
+    }
+
+    fn open_files(&mut self) {
+        for process in &self.processes {
+            match process.root() {
+                Ok(root) => self.patterns.open_below(&root, &mut self.files),
+                Err(error) => {
+                    let what = format!("the root of process {}: {error}", process.id);
+                    self.files.refused.get_or_insert(what);
+                }
+            }
+        }
+    }
+
+    fn find_files(&mut self) -> Result<(), LoadError> {
+        self.open_files();
+        // What is mapped or open and has no name any more.
+        drop(Holdings::look(&self.processes, &self.patterns, &mut self.files));
+        self.files.files.sort_by(|one, other| one.path.cmp(&other.path));
+        match &self.files.refused {
+            Some(why) if self.files.files.is_empty() => Err(LoadError::NoFile(why.clone())),
+            _ if self.files.files.is_empty() => Err(LoadError::Unknown("model file")),
+            _ => Ok(()),
+        }
+    }
+
+    /// One round. Between any two chunks `stops` is asked, and `told` what has been put out and
+    /// what of it has come back.
+    pub(super) fn round(
+        &mut self,
+        stops: &dyn Fn() -> bool,
+        told: &mut dyn FnMut((u64, u64)),
+    ) -> Round {
+        self.rounds += 1;
+        if !self.processes.iter().any(Held::lives) {
+            return Round { is_moving: false, is_over: true };
+        }
+        if self.rounds.is_multiple_of(DISCOVER_EVERY) {
+            self.discover();
+        }
+        self.follow_positions(false);
+        let read = self.look_around();
+        told(self.tally());
+        let gone = self.put_out_due(stops, told);
+        if self.limits.sight.is_some() && self.rounds % DROP_BLINDLY_EVERY == 1 {
+            self.drop_blindly();
+        }
+        Round { is_moving: read || gone > 0, is_over: false }
+    }
+
+    /// Where the readers of files that nobody maps are.
+    fn follow_positions(&mut self, is_first: bool) {
+        for used in self.uses.iter_mut().filter(|used| used.mapped.is_empty()) {
+            let positions = used.opened.iter().filter_map(|(process, opened)| {
+                self.processes.get(*process)?.position(opened.number).ok()
+            });
+            if let Some(position) = positions.max() {
+                used.moved_to(position, is_first);
+            }
+        }
+    }
+
+    fn look_at_all(&mut self) {
+        self.follow_positions(true);
+        for file in 0..self.files.files.len() {
+            for place in self.ledger.chunks(file) {
+                self.look(place);
+            }
+        }
+    }
+
+    /// Looks at what changes, at what follows it, and at some of the rest. Returns whether more has
+    /// been read.
+    fn look_around(&mut self) -> bool {
+        let mut more = false;
+        for place in self.ledger.hot() {
+            let mut at = Some(place);
+            while let Some(place) = at {
+                let grown = self.look(place);
+                more |= grown;
+                at = self.ledger.next(place).filter(|_| grown);
+            }
+        }
+        if self.rounds.is_multiple_of(IN_TURN_EVERY) {
+            for place in self.ledger.in_turn(IN_TURN_BUDGET) {
+                more |= self.look(place);
+            }
+        }
+        more
+    }
+
+    fn look(&mut self, place: Place) -> bool {
+        match self.measure(place) {
+            Some(look) => self.ledger.observe(place, look),
+            None => false,
+        }
+    }
+
+    /// What of a chunk is cached, and has been read. `None` where that cannot be told.
+    fn measure(&mut self, place: Place) -> Option<Look> {
+        let cached = match self.cached(place) {
+            Some(pages) => pages.cached,
+            None => {
+                let present = self.present(place);
+                return Some(Look { cached: present, read: present });
+            }
+        };
+        let read = match self.uses.get(place.file)?.reading() {
+            Reading::InPageTables if cached > 0 => self.present(place),
+            _ => self.uses.get_mut(place.file)?.read_of(place.chunk, cached),
+        };
+        Some(Look { cached, read })
+    }
+
+    fn cached(&mut self, place: Place) -> Option<crate::sys::page_cache::CachedPages> {
+        if self.limits.sight.is_some() {
+            return None;
+        }
+        let file = self.files.files.get(place.file)?;
+        file.cached(place.chunk).inspect_err(|error| self.limits.sight = Some(blind(error))).ok()
+    }
+
+    /// The most of a chunk that one process has in its page tables.
+    fn present(&self, place: Place) -> u64 {
+        let Some(used) = self.uses.get(place.file) else { return 0 };
+        let present = used.addresses(place.chunk).filter_map(|(process, _, addresses)| {
+            let runs = self.processes.get(process)?.present(addresses).ok()?;
+            Some((process, runs.iter().map(|run| run.end - run.start).sum::<u64>()))
+        });
+        let mut by_process = vec![0_u64; self.processes.len()];
+        for (process, bytes) in present {
+            by_process[process] += bytes;
+        }
+        by_process.into_iter().max().unwrap_or(0)
+    }
+
+    fn put_out_due(&mut self, stops: &dyn Fn() -> bool, told: &mut dyn FnMut((u64, u64))) -> u64 {
+        let mut gone = 0;
+        for place in self.ledger.due() {
+            if stops() {
+                break;
+            }
+            gone += self.put_out(place);
+            told(self.tally());
+        }
+        gone
+    }
+
+    /// Puts out what of a chunk is clean. Where some of it is dirty, all of it stays for now: even
+    /// to ask would have it written back.
+    fn put_out(&mut self, place: Place) -> u64 {
+        let Some(before) = self.measure(place) else { return 0 };
+        let pages = self.cached(place);
+        if pages.is_some_and(|pages| pages.dirty > 0 || pages.writeback > 0) {
+            return self.ledger.put_out(place, before.cached, before);
+        }
+        self.put_out_mapped(place);
+        // Without sight it may hold dirty pages, which the kernel would begin to write back.
+        let is_seen = pages.is_some();
+        if let Some(file) = self.files.files.get(place.file).filter(|_| is_seen) {
+            let _what_stays_is_measured = file.drop_unmapped(place.chunk);
+        }
+        let after = self.measure(place).unwrap_or_default();
+        self.ledger.put_out(place, before.cached, after)
+    }
+
+    fn put_out_mapped(&mut self, place: Place) {
+        let (Some(used), Some(file)) =
+            (self.uses.get(place.file), self.files.files.get(place.file))
+        else {
+            return;
+        };
+        let mut refused = None;
+        for (process, mapped, addresses) in used.addresses(place.chunk) {
+            let Some(held) = self.processes.get(process) else { continue };
+            if !held.still_maps(mapped, file.identity) {
+                continue;
+            }
+            let Ok(runs) = held.present(addresses) else { continue };
+            if let Err(error) = held.page_out(&runs) {
+                refused = Some(error);
+            }
+        }
+        match refused {
+            Some(error) if Errno::from_io_error(&error) != Some(Errno::SRCH) => {
+                self.limits.page_out = Some(unable(&error));
+            }
+            _ => {}
+        }
+    }
+
+    /// What can be dropped without knowing what is cached: all that is used and not mapped.
+    fn drop_blindly(&self) {
+        for (file, used) in self.files.files.iter().zip(&self.uses) {
+            if matches!(used.reading(), Reading::All | Reading::UpTo(_) | Reading::Since) {
+                let _what_stays_is_not_known = file.drop_all_unmapped();
+            }
+        }
+    }
+
+    /// Which files are mapped and open now, and by whom; new ones are taken on.
+    fn discover(&mut self) {
+        let holdings = Holdings::look(&self.processes, &self.patterns, &mut self.files);
+        if let Some(why) = &holdings.hidden {
+            self.limits.page_out = Some(format!("what is mapped cannot be seen ({why})"));
+        }
+        for (place, file) in self.files.files.iter().enumerate() {
+            let length = file.length().unwrap_or(0);
+            if self.uses.len() <= place {
+                self.uses.push(FileUse::default());
+                self.ledger.add_file(length);
+            }
+            self.ledger.resize(place, length);
+        }
+        holdings.tell(&self.files, &mut self.uses);
+    }
+
+    /// Bytes put out, and how many of them have come back.
+    pub(super) fn tally(&self) -> (u64, u64) {
+        self.ledger.tally()
+    }
+
+    /// How much could go now, how much of the model files is cached, and how much of what was read
+    /// last stays.
+    pub(super) fn stand(&self) -> Stand {
+        let keeps_bytes = self.ledger.keep();
+        Stand {
+            due_bytes: self.ledger.due_bytes(),
+            cached_bytes: self.ledger.cached(),
+            keeps_bytes,
+        }
+    }
+
+    pub(super) fn limits(&self) -> &Limits {
+        &self.limits
+    }
+}
+
+fn blind(error: &io::Error) -> String {
+    let why = match Errno::from_io_error(error) {
+        Some(Errno::NOSYS) => "the kernel is older than 6.5",
+        Some(Errno::PERM | Errno::ACCESS) => "the files are somebody else's: run as root",
+        _ => "look at the file system",
+    };
+    format!("what is cached cannot be seen (cachestat: {error}: {why})")
+}
+
+fn unable(error: &io::Error) -> String {
+    let why = match Errno::from_io_error(error) {
+        Some(Errno::NOSYS) => "the kernel is older than 5.10",
+        Some(Errno::PERM | Errno::ACCESS) => {
+            "run as root, or with CAP_SYS_NICE, CAP_SYS_PTRACE and CAP_FOWNER"
+        }
+        _ => "the kernel does not do that",
+    };
+    format!("mapped pages stay (process_madvise: {error}: {why})")
+}
+
+#[cfg(test)]
+#[path = "load_tests.rs"]
+mod tests;

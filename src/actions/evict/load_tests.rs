@@ -1,0 +1,107 @@
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::os::fd::AsFd as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::*;
+use crate::actions::evict::ledger::CHUNK_BYTES;
+use crate::model::ProcessId;
+use crate::sys::page_cache::cachestat;
+
+fn this() -> ProcessId {
+    let stat = procfs::process::Process::myself().unwrap().stat().unwrap();
+    ProcessId { pid: std::process::id(), start_ticks: stat.starttime }
+}
+
+fn target(path: &Path) -> EngineTarget {
+    EngineTarget {
+        processes: vec![this()],
+        model_files: vec![Arc::from(path.display().to_string())],
+        ..EngineTarget::default()
+    }
+}
+
+/// A file of so many chunks, on disk and cached.
+fn file(folder: &Path, chunks: u64) -> PathBuf {
+    let path = folder.join("model.safetensors");
+    let mut file = File::create(&path).unwrap();
+    let block = vec![1; 1 << 20];
+    (0..(chunks * CHUNK_BYTES) >> 20).for_each(|_| file.write_all(&block).unwrap());
+    file.sync_all().unwrap();
+    path
+}
+
+fn cached(path: &Path) -> u64 {
+    let file = File::open(path).unwrap();
+    cachestat(file.as_fd(), 0, 0).unwrap().cached * procfs::page_size()
+}
+
+fn may_see(path: &Path) -> bool {
+    let file = File::open(path).unwrap();
+    let sees = cachestat(file.as_fd(), 0, 0);
+    if let Err(error) = &sees {
+        eprintln!("skipped: no cachestat here: {error}");
+    }
+    sees.is_ok()
+}
+
+fn round(load: &mut Load) -> Round {
+    load.round(&|| false, &mut |_| {})
+}
+
+#[test]
+fn without_sight_what_is_read_and_not_mapped_goes_all_the_same() {
+    let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let path = file(folder.path(), 4);
+    if !may_see(&path) {
+        return;
+    }
+    let mut reader = File::open(&path).unwrap();
+    let mut load = Load::begin(Path::new("/proc"), &target(&path), CHUNK_BYTES).unwrap();
+    load.limits.sight = Some("an old kernel".to_owned());
+    assert_eq!(cached(&path), 4 * CHUNK_BYTES);
+    reader.read_exact(&mut vec![0; 2 << 20]).unwrap();
+    for _ in 0..=DROP_BLINDLY_EVERY {
+        round(&mut load);
+    }
+    assert_eq!(cached(&path), 0);
+    assert_eq!(load.tally(), (0, 0), "what is not seen is not counted");
+}
+
+#[test]
+fn it_stops_between_two_chunks() {
+    let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let path = file(folder.path(), 6);
+    if !may_see(&path) {
+        return;
+    }
+    let mut reader = File::open(&path).unwrap();
+    let mut load = Load::begin(Path::new("/proc"), &target(&path), CHUNK_BYTES).unwrap();
+    round(&mut load);
+    reader.read_exact(&mut vec![0; 5 << 24]).unwrap();
+    let asked = std::cell::Cell::new(0);
+    let stops = || asked.replace(asked.get() + 1) >= 2;
+    while load.tally().0 == 0 {
+        load.round(&stops, &mut |_| {});
+    }
+    assert_eq!(load.tally().0, 2 * CHUNK_BYTES);
+    round(&mut load);
+    assert_eq!(load.tally().0, 4 * CHUNK_BYTES);
+}
+
+#[test]
+fn a_target_without_files_or_processes_is_said_to_have_none() {
+    let begin = |target: &EngineTarget| {
+        Load::begin(Path::new("/proc"), target, CHUNK_BYTES).unwrap_err().to_string()
+    };
+    let nothing = Path::new("/nothing/here/*.safetensors");
+    assert_eq!(begin(&target(nothing)), "the engine has no model file that is known");
+    let relative = Path::new("model.safetensors");
+    assert_eq!(begin(&target(relative)), "the engine has no model file that is known");
+    let empty = EngineTarget::default();
+    assert_eq!(begin(&empty), "the engine has no process that is known");
+    let device = target(Path::new("/dev/null"));
+    let said = begin(&device);
+    assert!(said.ends_with("null: it is no regular file"), "{said}");
+}

@@ -1,0 +1,239 @@
+//! The thread that follows loads.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use bytesize::ByteSize;
+
+use super::load::{Limits, Load, LoadError, Round};
+use super::{Control, EvictOrder, Shared, keep, lock};
+use crate::actions::drop_caches;
+use crate::model::{CacheKind, DecisionId, duration_text};
+
+/// Between two rounds while something is read: at 4 GiB/s, 100 MiB come in.
+const WHILE_MOVING: Duration = Duration::from_millis(25);
+
+/// Between two rounds while nothing is.
+const WHILE_STILL: Duration = Duration::from_millis(100);
+
+/// More engines do not load at a time.
+const MOST_SESSIONS: usize = 16;
+
+/// What the thread is told.
+pub(super) enum Message {
+    /// Follow a load.
+    Begin {
+        procfs: PathBuf,
+        order: EvictOrder,
+        control: Arc<Control>,
+        reply: Sender<Result<String, String>>,
+    },
+    /// Only look.
+    Rehearse { procfs: PathBuf, order: EvictOrder, decision: DecisionId },
+}
+
+/// All loads that are followed.
+pub(super) struct Sessions {
+    /// Gone once nobody can ask for anything any more.
+    shared: Weak<Shared>,
+    sessions: Vec<Session>,
+}
+
+struct Session {
+    load: Load,
+    procfs: PathBuf,
+    control: Arc<Control>,
+    ends_at: Duration,
+    is_moving: bool,
+    /// What the shared tally holds of this load.
+    told: (u64, u64),
+}
+
+impl Sessions {
+    pub(super) fn new(shared: Weak<Shared>) -> Self {
+        Self { shared, sessions: Vec::new() }
+    }
+
+    pub(super) fn run(mut self, messages: &Receiver<Message>) {
+        loop {
+            let message = if self.sessions.is_empty() {
+                messages.recv().map_err(|_| RecvTimeoutError::Disconnected)
+            } else {
+                let moving = self.sessions.iter().any(|session| session.is_moving);
+                messages.recv_timeout(if moving { WHILE_MOVING } else { WHILE_STILL })
+            };
+            let Some(shared) = self.shared.upgrade() else { return };
+            match message {
+                Ok(Message::Begin { procfs, order, control, reply }) => {
+                    let answer = self.begin(&shared, &procfs, order, control);
+                    // Whoever asked may not have waited.
+                    let _gone = reply.send(answer);
+                }
+                Ok(Message::Rehearse { procfs, order, decision }) => {
+                    let words = rehearse(&procfs, &order);
+                    keep(&shared.notes, rehearsed(decision, words));
+                }
+                Err(RecvTimeoutError::Timeout) => self.rounds(&shared),
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    fn begin(
+        &mut self,
+        shared: &Shared,
+        procfs: &Path,
+        order: EvictOrder,
+        control: Arc<Control>,
+    ) -> Result<String, String> {
+        if self.sessions.len() >= MOST_SESSIONS {
+            return Err(format!("{MOST_SESSIONS} loads are followed already"));
+        }
+        let load = match Load::begin(procfs, &order.target, order.behind_bytes) {
+            Ok(load) => load,
+            Err(error @ LoadError::NoFile(_)) => return drop_all(procfs, &error),
+            Err(error) => return Err(error.to_string()),
+        };
+        let ends_at = (shared.uptime)().saturating_add(order.lasts);
+        let procfs = procfs.to_owned();
+        let mut session = Session { load, procfs, control, ends_at, is_moving: true, told: (0, 0) };
+        lock(&shared.controls).push(Arc::clone(&session.control));
+        let ended = session.round(shared);
+        let words = session.words(order.lasts);
+        match ended {
+            Some(why) => session.end(shared, why),
+            None => self.sessions.push(session),
+        }
+        Ok(words)
+    }
+
+    fn rounds(&mut self, shared: &Shared) {
+        for mut session in std::mem::take(&mut self.sessions) {
+            // A panic is a bug of ours; it must not end what follows other engines.
+            let ended = catch_unwind(AssertUnwindSafe(|| session.round(shared)))
+                .unwrap_or(Some("of a panic, which is a bug"));
+            match ended {
+                Some(why) => session.end(shared, why),
+                None => self.sessions.push(session),
+            }
+        }
+    }
+}
+
+impl Session {
+    /// One round; says why it was the last one.
+    fn round(&mut self, shared: &Shared) -> Option<&'static str> {
+        let control = Arc::clone(&self.control);
+        let stops = || control.stop.get().is_some() || (shared.uptime)() >= self.ends_at;
+        if let Some(target) = lock(&self.control.now).take() {
+            self.load.renew(&self.procfs, &target);
+        }
+        let mut told = self.told;
+        let Round { is_moving, is_over } = if stops() {
+            Round::default()
+        } else {
+            self.load.round(&stops, &mut |(evicted, refaulted)| {
+                shared.evicted_bytes.fetch_add(evicted - told.0, Ordering::Relaxed);
+                shared.refaulted_bytes.fetch_add(refaulted - told.1, Ordering::Relaxed);
+                control.evicted_bytes.store(evicted, Ordering::Relaxed);
+                told = (evicted, refaulted);
+            })
+        };
+        self.told = told;
+        self.is_moving = is_moving;
+        if is_over {
+            return Some("the engine has ended");
+        }
+        let is_late = || ((shared.uptime)() >= self.ends_at).then_some("its time is over");
+        self.control.stop.get().copied().or_else(is_late)
+    }
+
+    fn end(self, shared: &Shared, why: &str) {
+        lock(&shared.controls).retain(|one| !Arc::ptr_eq(one, &self.control));
+        let (evicted, refaulted) = self.load.tally();
+        let words = format!(
+            "evict_checkpoint of engine {} ended, since {why}: {} put out, {} of it came back{}",
+            self.control.target.name,
+            ByteSize(evicted).display().iec(),
+            ByteSize(refaulted).display().iec(),
+            limits(self.load.limits()),
+        );
+        keep(&shared.notes, words);
+    }
+
+    /// What it has done so far, and goes on with.
+    fn words(&self, lasts: Duration) -> String {
+        let (evicted, _) = self.load.tally();
+        let stand = self.load.stand();
+        format!(
+            "{} put out; goes on behind the readers for {} at most, keeps the last {}; nothing to \
+             undo{}",
+            ByteSize(evicted).display().iec(),
+            duration_text(lasts),
+            ByteSize(stand.keeps_bytes).display().iec(),
+            limits(self.load.limits()),
+        )
+    }
+}
+
+/// What stands in the way, if anything does.
+fn limits(limits: &Limits) -> String {
+    let both = [&limits.sight, &limits.page_out].into_iter().flatten();
+    both.map(|limit| format!("; {limit}")).collect()
+}
+
+fn rehearse(procfs: &Path, order: &EvictOrder) -> Result<String, String> {
+    let load = Load::begin(procfs, &order.target, order.behind_bytes);
+    let load = load.map_err(|error| error.to_string())?;
+    let stand = load.stand();
+    Ok(format!(
+        "would put out {} of {} cached, and go on behind the readers for {} at most{}",
+        ByteSize(stand.due_bytes).display().iec(),
+        ByteSize(stand.cached_bytes).display().iec(),
+        duration_text(order.lasts),
+        limits(load.limits()),
+    ))
+}
+
+/// What a decision in observe mode would have done.
+pub(super) fn rehearsed(decision: DecisionId, words: Result<String, String>) -> String {
+    match words {
+        Ok(words) => format!("decision #{decision} (observe mode): evict_checkpoint {words}"),
+        Err(why) => {
+            format!("decision #{decision} (observe mode): evict_checkpoint would fail: {why}")
+        }
+    }
+}
+
+/// What is left where the files cannot be touched by name: everybody's clean cache, once.
+fn drop_all(procfs: &Path, why: &LoadError) -> Result<String, String> {
+    match drop_caches::perform(&mut drop_caches::file(procfs), CacheKind::PageCache, false) {
+        Ok(()) => Ok(format!("{why}; dropped all clean page cache once instead (drop_caches 1)")),
+        Err(error) => Err(format!("{why}; and instead {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn where_no_file_can_be_opened_all_clean_cache_is_dropped_once_and_that_is_said() {
+        let procfs = tempfile::tempdir().unwrap();
+        let why = LoadError::NoFile("model.safetensors: Permission denied".to_owned());
+        let error = drop_all(procfs.path(), &why).unwrap_err();
+        assert!(error.contains("Permission denied; and instead writing 1 to"), "{error}");
+        let file = procfs.path().join("sys/vm/drop_caches");
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(&file, "").unwrap();
+        let said = drop_all(procfs.path(), &why).unwrap();
+        assert!(said.ends_with("dropped all clean page cache once instead (drop_caches 1)"));
+        assert_eq!(fs::read_to_string(file).unwrap(), "1");
+    }
+}

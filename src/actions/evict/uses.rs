@@ -1,0 +1,190 @@
+//! How the engine uses a model file, and what it has read of it.
+
+use std::ops::Range;
+
+use super::files::offset;
+use super::ledger::CHUNK_BYTES;
+use super::process::{Mapped, Opened};
+
+/// A position that did not move for so many rounds says nothing of a reader that names its places
+/// itself, as pread(2) does.
+const STILL_ROUNDS: u32 = 40;
+
+/// The present use of one file.
+#[derive(Debug, Default)]
+pub(super) struct FileUse {
+    /// Who maps it: the process, by its number, and where.
+    pub(super) mapped: Vec<(usize, Mapped)>,
+    /// Who has it open.
+    pub(super) opened: Vec<(usize, Opened)>,
+    /// The farthest of those readers.
+    position: u64,
+    /// Rounds since that moved; `None` before it ever did.
+    still_for: Option<u32>,
+    /// It was mapped or open at some time while it was watched.
+    pub(super) was_used: bool,
+    /// Files that sort behind it have been used: it was read before anybody watched.
+    pub(super) lies_before: bool,
+    /// What of each chunk was cached when it was first looked at.
+    at_first: Vec<u64>,
+}
+
+/// What is known of what has been read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reading {
+    /// What the readers have in their page tables.
+    InPageTables,
+    /// What lies before a position.
+    UpTo(u64),
+    /// What came into memory since somebody watched.
+    Since,
+    /// Everything.
+    All,
+    /// Nothing: it lies ahead.
+    Nothing,
+}
+
+impl FileUse {
+    /// What is known of what has been read of it.
+    pub(super) fn reading(&self) -> Reading {
+        match (self.mapped.is_empty(), self.opened.is_empty()) {
+            (false, _) => Reading::InPageTables,
+            (true, false) => match self.still_for {
+                Some(rounds) if rounds < STILL_ROUNDS => Reading::UpTo(self.position),
+                Some(_) | None => Reading::Since,
+            },
+            (true, true) if self.was_used || self.lies_before => Reading::All,
+            (true, true) => Reading::Nothing,
+        }
+    }
+
+    /// Takes in where its farthest reader is now.
+    pub(super) fn moved_to(&mut self, position: u64, is_first: bool) {
+        if position > self.position && !is_first {
+            self.still_for = Some(0);
+        } else if let Some(rounds) = &mut self.still_for {
+            *rounds = rounds.saturating_add(1);
+        }
+        self.position = self.position.max(position);
+    }
+
+    /// Of a chunk of which so much is cached, what has been read by what is known without page
+    /// tables.
+    pub(super) fn read_of(&mut self, chunk: usize, cached: u64) -> u64 {
+        if self.at_first.len() <= chunk {
+            self.at_first.resize(chunk + 1, u64::MAX);
+        }
+        let first = match self.at_first.get_mut(chunk) {
+            Some(unseen @ &mut u64::MAX) => {
+                *unseen = cached;
+                cached
+            }
+            Some(first) => *first,
+            None => cached,
+        };
+        match self.reading() {
+            Reading::UpTo(position) => position.saturating_sub(offset(chunk)).min(cached),
+            Reading::Since => cached.saturating_sub(first),
+            Reading::All => cached,
+            Reading::InPageTables | Reading::Nothing => 0,
+        }
+    }
+
+    /// The addresses at which a chunk is mapped, and by which process.
+    pub(super) fn addresses(
+        &self,
+        chunk: usize,
+    ) -> impl Iterator<Item = (usize, &Mapped, Range<u64>)> {
+        let begin = offset(chunk);
+        let wanted = begin..begin.saturating_add(CHUNK_BYTES);
+        self.mapped.iter().filter_map(move |(process, mapped)| {
+            Some((*process, mapped, addresses_of(mapped, &wanted)?))
+        })
+    }
+}
+
+/// Where a part of a file is mapped, if it is.
+fn addresses_of(mapped: &Mapped, wanted: &Range<u64>) -> Option<Range<u64>> {
+    let length = mapped.addresses.end - mapped.addresses.start;
+    let begin = wanted.start.max(mapped.offset);
+    let end = wanted.end.min(mapped.offset.checked_add(length)?);
+    let at = |offset: u64| mapped.addresses.start + (offset - mapped.offset);
+    (begin < end).then(|| at(begin)..at(end))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::actions::evict::files::Identity;
+
+    fn mapped(from: u64, length: u64, offset: u64) -> Mapped {
+        Mapped { addresses: from..from + length, offset, inode: 1, path: PathBuf::new() }
+    }
+
+    fn opened() -> Opened {
+        let stat = rustix::fs::stat("/").unwrap();
+        Opened { number: 3, identity: Identity::from(&stat), path: PathBuf::new() }
+    }
+
+    #[test]
+    fn a_reader_that_moves_has_read_what_lies_behind_it() {
+        let mut used = FileUse { opened: vec![(0, opened())], ..FileUse::default() };
+        used.moved_to(CHUNK_BYTES, true);
+        assert_eq!(used.reading(), Reading::Since, "it may stand there for ever");
+        assert_eq!(used.read_of(0, CHUNK_BYTES), 0, "it was there before anybody looked");
+        used.moved_to(CHUNK_BYTES + 100, false);
+        assert_eq!(used.reading(), Reading::UpTo(CHUNK_BYTES + 100));
+        assert_eq!(used.read_of(0, CHUNK_BYTES), CHUNK_BYTES);
+        assert_eq!(used.read_of(1, CHUNK_BYTES), 100);
+        assert_eq!(used.read_of(2, CHUNK_BYTES), 0, "read ahead");
+    }
+
+    #[test]
+    fn a_reader_that_names_its_places_has_read_what_came_in() {
+        let mut used = FileUse { opened: vec![(0, opened())], ..FileUse::default() };
+        used.moved_to(0, true);
+        used.moved_to(8, false);
+        for _ in 0..STILL_ROUNDS {
+            used.moved_to(8, false);
+        }
+        assert_eq!(used.read_of(5, 4096), 0);
+        assert_eq!(used.read_of(5, CHUNK_BYTES), CHUNK_BYTES - 4096);
+    }
+
+    #[test]
+    fn a_file_that_is_no_longer_used_has_been_read_and_an_unused_one_lies_ahead() {
+        let mut used = FileUse::default();
+        assert_eq!(used.read_of(0, 7), 0);
+        used.was_used = true;
+        assert_eq!(used.read_of(0, 7), 7);
+        let mut earlier = FileUse { lies_before: true, ..FileUse::default() };
+        assert_eq!(earlier.read_of(3, 7), 7);
+    }
+
+    proptest! {
+        #[test]
+        fn addresses_lie_in_the_mapping_and_lead_to_the_chunk(
+            from in 1_u64..1 << 40, length in 1_u64..1 << 30, offset_in in 0_u64..1 << 34,
+            chunk in 0_usize..2048,
+        ) {
+            let mapping = mapped(from, length, offset_in);
+            let wanted = offset(chunk)..offset(chunk) + CHUNK_BYTES;
+            match addresses_of(&mapping, &wanted) {
+                Some(found) => {
+                    prop_assert!(found.start < found.end);
+                    prop_assert!(found.start >= from && found.end <= from + length);
+                    let begin = offset_in + (found.start - from);
+                    let end = offset_in + (found.end - from);
+                    prop_assert!(wanted.start <= begin && end <= wanted.end);
+                }
+                None => prop_assert!(
+                    offset_in >= wanted.end || offset_in + length <= wanted.start
+                ),
+            }
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! The step that puts model files out of memory behind an engine that loads.
+
+use std::time::Duration;
+
+use super::alert::template;
+use super::remedy::is_empty;
+use crate::config::decode::{self, Findings, Table};
+use crate::config::measure::{duration_within, size_bytes};
+use crate::config::yaml::Node;
+use crate::model::Action;
+
+/// The engine that the alert is about.
+const DEFAULT_ENGINE: &str = "{{ $labels.engine }}";
+
+/// What was read last may be read again at once: several threads share a shard, and readahead of
+/// many devices is a few MiB each.
+const DEFAULT_BEHIND_BYTES: u64 = 256 << 20;
+
+/// With less, what is being read goes too.
+const LEAST_BEHIND_BYTES: u64 = 64 << 20;
+
+/// A checkpoint of 100 GiB at 1 GiB/s takes two minutes, one from a slow disk a few more.
+const DEFAULT_FOR: Duration = Duration::from_secs(600);
+
+const SHORTEST_FOR: Duration = Duration::from_secs(1);
+const LONGEST_FOR: Duration = Duration::from_secs(86_400);
+
+/// Reads `evict_checkpoint`.
+pub(super) fn evict_checkpoint(node: &Node, findings: &mut Findings<'_>) -> Option<Action> {
+    if is_empty(node) {
+        return Some(Action::EvictCheckpoint {
+            engine: DEFAULT_ENGINE.to_owned(),
+            behind_bytes: DEFAULT_BEHIND_BYTES,
+            for_at_most: DEFAULT_FOR,
+        });
+    }
+    if node.text().is_some() {
+        decode::wrong_kind(node, "evict_checkpoint", decode::MAPPING, findings)
+            .hint("write evict_checkpoint: {behind: 256MiB, for: 10m}");
+        return None;
+    }
+    let table = Table::read(node, "evict_checkpoint", &["engine", "behind", "for"], findings)?;
+    let engine = match table.get("engine") {
+        Some(node) => engine(node, findings),
+        None => Some(DEFAULT_ENGINE.to_owned()),
+    };
+    let behind_bytes = match table.get("behind") {
+        Some(node) => {
+            let read = |text: &str| match size_bytes(text)? {
+                bytes if bytes < LEAST_BEHIND_BYTES => Err(format!("{text} is less than 64MiB")),
+                bytes => Ok(bytes),
+            };
+            decode::value(node, "behind", read, findings)
+        }
+        None => Some(DEFAULT_BEHIND_BYTES),
+    };
+    let for_at_most = match table.get("for") {
+        Some(node) => {
+            let read = |text: &str| duration_within(text, SHORTEST_FOR, LONGEST_FOR);
+            decode::value(node, "for", read, findings)
+        }
+        None => Some(DEFAULT_FOR),
+    };
+    Some(Action::EvictCheckpoint {
+        engine: engine?,
+        behind_bytes: behind_bytes?,
+        for_at_most: for_at_most?,
+    })
+}
+
+/// A name, or a template that gives one from the alert's labels.
+fn engine(node: &Node, findings: &mut Findings<'_>) -> Option<String> {
+    template(node, "engine", findings)?;
+    let text = node.text()?.trim();
+    if text.is_empty() {
+        findings
+            .add(node.span.clone(), "engine: it has no name")
+            .hint("write the engine's name, or leave engine out for the one of the alert");
+        return None;
+    }
+    Some(text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::mistake::SourceText;
+    use crate::config::rules::parse_rules;
+
+    #[test]
+    fn what_is_put_out_behind_which_engine_is_read() {
+        let rule = |step: &str| {
+            let rule = "alert: A, expr: uma_memory_free_bytes < 1, labels: {engine: a}";
+            let remedy = format!("remedy: {{steps: [{{{step}}}]}}");
+            let text = format!("groups: [{{name: g, rules: [{{{rule}, {remedy}}}]}}]\n");
+            parse_rules(&[SourceText::new("rules.yaml", text)], Duration::from_secs(1))
+        };
+        let of_alert = "{{ $labels.engine }}";
+        let seconds = Duration::from_secs;
+        for (step, engine, behind_bytes, for_at_most) in [
+            ("evict_checkpoint: {}", of_alert, 256 << 20, seconds(600)),
+            ("evict_checkpoint: {behind: 1GiB, for: 90s}", of_alert, 1 << 30, seconds(90)),
+            ("evict_checkpoint: {engine: deepseek}", "deepseek", 256 << 20, seconds(600)),
+        ] {
+            let rules = rule(step).unwrap();
+            let steps = &rules.groups[0].rules[0].remedy.as_ref().unwrap().steps;
+            let engine = engine.to_owned();
+            assert_eq!(*steps, [Action::EvictCheckpoint { engine, behind_bytes, for_at_most }]);
+        }
+        for (step, told) in [
+            ("evict_checkpoint: deepseek", "must be a mapping"),
+            ("evict_checkpoint: {behind: 1MiB}", "1MiB is less than 64MiB"),
+            ("evict_checkpoint: {behind: far}", "not a size"),
+            ("evict_checkpoint: {for: 0s}", "for"),
+            ("evict_checkpoint: {for: 2d}", "for"),
+            ("evict_checkpoint: {engine: ''}", "it has no name"),
+            ("evict_checkpoint: {engine: '{{ $label }}'}", "engine: "),
+            ("evict_checkpoint: {behin: 1GiB}", "unknown key \"behin\""),
+        ] {
+            let mistakes = rule(step).expect_err(step).to_string();
+            assert!(mistakes.contains(told), "{step}\n{mistakes}");
+        }
+    }
+}

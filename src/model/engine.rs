@@ -1,0 +1,301 @@
+//! Inference engines: what is found of them, and where in their life they are.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::Reading;
+
+/// One process for as long as it lives: a number alone is given to another one after its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ProcessId {
+    /// Its number, as the host counts.
+    pub pid: u32,
+    /// When it started, in clock ticks since boot: field 22 of `/proc/PID/stat`.
+    pub start_ticks: u64,
+}
+
+impl fmt::Display for ProcessId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.pid.fmt(f)
+    }
+}
+
+/// What serves a model.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum EngineKind {
+    /// SGLang.
+    Sglang,
+    /// vLLM.
+    Vllm,
+    /// Ollama, with the runners that it starts.
+    Ollama,
+    /// `llama-server` of llama.cpp.
+    LlamaServer,
+    /// ComfyUI.
+    #[serde(rename = "comfyui")]
+    ComfyUi,
+    /// TensorRT-LLM.
+    #[serde(rename = "tensorrt_llm")]
+    TensorRtLlm,
+    /// NVIDIA Triton.
+    Triton,
+    /// Something else, which the configuration declares.
+    #[default]
+    Declared,
+}
+
+impl EngineKind {
+    /// All kinds.
+    pub const ALL: [Self; 8] = [
+        Self::Sglang,
+        Self::Vllm,
+        Self::Ollama,
+        Self::LlamaServer,
+        Self::ComfyUi,
+        Self::TensorRtLlm,
+        Self::Triton,
+        Self::Declared,
+    ];
+
+    /// The name in labels, JSON and to people.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Sglang => "sglang",
+            Self::Vllm => "vllm",
+            Self::Ollama => "ollama",
+            Self::LlamaServer => "llama_server",
+            Self::ComfyUi => "comfyui",
+            Self::TensorRtLlm => "tensorrt_llm",
+            Self::Triton => "triton",
+            Self::Declared => "declared",
+        }
+    }
+}
+
+/// Where in its life an engine is. A loading one may be stuck besides.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum EnginePhase {
+    /// Its processes are there; it takes no weights yet.
+    #[default]
+    Starting,
+    /// It reads or maps its model, takes memory, or prepares itself besides.
+    Loading,
+    /// It can be asked.
+    Ready,
+    /// It answers requests.
+    Serving,
+    /// Some of what served is gone, or it no longer answers and gives memory back.
+    Stopping,
+    /// None of its processes is left.
+    Gone,
+}
+
+impl EnginePhase {
+    /// All phases, in the order of a life.
+    pub const ALL: [Self; 6] =
+        [Self::Starting, Self::Loading, Self::Ready, Self::Serving, Self::Stopping, Self::Gone];
+
+    /// The `phase` label, and the name in JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Starting => "starting",
+            Self::Loading => "loading",
+            Self::Ready => "ready",
+            Self::Serving => "serving",
+            Self::Stopping => "stopping",
+            Self::Gone => "gone",
+        }
+    }
+
+    /// Whether it can be asked.
+    pub fn is_up(self) -> bool {
+        matches!(self, Self::Ready | Self::Serving)
+    }
+}
+
+impl fmt::Display for EnginePhase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// One process of an engine.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct EngineProcess {
+    /// Which.
+    #[serde(flatten)]
+    pub id: ProcessId,
+    /// Its parent's number.
+    pub parent: u32,
+    /// 15 bytes of its own choosing; what is not printable is escaped.
+    pub comm: Arc<str>,
+    /// `R`, `S`, `D`, `Z`, …
+    pub state: char,
+    /// CPU time that it has used, in milliseconds.
+    pub cpu_ms: u64,
+    /// Anonymous memory (`RssAnon`).
+    pub anon_bytes: Reading<u64>,
+    /// Resident pages of mapped files (`RssFile`).
+    pub file_bytes: Reading<u64>,
+    /// Resident shared memory (`RssShmem`).
+    pub shmem_bytes: Reading<u64>,
+    /// Pages of the hugetlb pool (`HugetlbPages`), which are in no RSS.
+    pub hugetlb_bytes: Reading<u64>,
+    /// What it had from storage (`read_bytes`); pages that it found in the cache are not in it.
+    pub read_bytes: Reading<u64>,
+    /// What it asked of read(2) and its like (`rchar`), from storage or not.
+    pub read_chars: Reading<u64>,
+    /// How many model files it maps, and how much of them it has mapped.
+    pub mapped_files: Reading<u32>,
+    /// How much of the model files is mapped.
+    pub mapped_bytes: Reading<u64>,
+    /// How many model files it has open.
+    pub open_files: Reading<u32>,
+}
+
+impl EngineProcess {
+    /// All that is resident (`VmRSS`).
+    pub fn rss_bytes(&self) -> Reading<u64> {
+        let file = self.anon_bytes.zip(self.file_bytes).map(|(one, other)| one + other);
+        file.zip(self.shmem_bytes).map(|(one, other)| one + other)
+    }
+}
+
+/// One engine, as found.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct EngineSeen {
+    /// Its name: of the configuration, or of its kind and port. Unique on the node.
+    pub name: Arc<str>,
+    /// What it is.
+    pub kind: EngineKind,
+    /// The process at the head of all others. Another one is another life of the engine.
+    pub server: ProcessId,
+    /// All of its processes, the server first, then by number.
+    pub processes: Vec<EngineProcess>,
+    /// Why these were taken for this engine, for people.
+    pub found_by: Arc<str>,
+    /// The server's control group, below the root of its hierarchy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cgroup: Option<Arc<str>>,
+    /// The container that it runs in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<Arc<str>>,
+    /// The systemd unit that it runs in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unit: Option<Arc<str>>,
+    /// The model, as its command line names it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<Arc<str>>,
+    /// Its model files: absolute paths or globs, as the engine itself sees them (in a container,
+    /// below `/proc/PID/root`). From the configuration, or from what it maps and has open.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub model_files: Vec<Arc<str>>,
+    /// The port that it serves on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<u16>,
+    /// Where it is asked for its health.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub health_url: Option<Arc<str>>,
+    /// Whether anything listens on that port, where the engine lives.
+    #[serde(default = "unsupported")]
+    pub is_listening: Reading<bool>,
+    /// How long its log is, where it is a file that can be read.
+    #[serde(default = "unsupported")]
+    pub log_bytes: Reading<u64>,
+    /// A loading engine without progress for so long is stuck.
+    pub stuck_after: Duration,
+}
+
+fn unsupported<T>() -> Reading<T> {
+    Reading::Unsupported
+}
+
+/// All engines that one look at the processes has found.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct EngineReadings {
+    /// When the look began, on the uptime clock.
+    pub read_at: Duration,
+    /// By name.
+    pub engines: Vec<EngineSeen>,
+    /// Whether some more were there than are looked at.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_cut: bool,
+}
+
+/// What an engine answered when it was asked for its health.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "answer", rename_all = "snake_case")]
+pub enum HealthAnswer {
+    /// It can be asked.
+    Ready,
+    /// It answered that it cannot.
+    NotReady {
+        /// The HTTP status.
+        status: u16,
+    },
+    /// Nothing listens there.
+    Refused,
+    /// No answer came in time.
+    TimedOut,
+    /// It could not be asked, or answered something else.
+    Failed {
+        /// What went wrong.
+        error: String,
+    },
+}
+
+/// An engine was asked.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct EngineHealth {
+    /// Which.
+    pub engine: Arc<str>,
+    /// In which of its lives.
+    pub server: ProcessId,
+    /// When it was asked, on the uptime clock.
+    pub asked_at: Duration,
+    /// What it said.
+    #[serde(flatten)]
+    pub answer: HealthAnswer,
+    /// How many requests it works on, where it tells.
+    #[serde(default = "unsupported")]
+    pub requests: Reading<u64>,
+}
+
+/// An engine that the configuration declares.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeclaredEngine {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Which processes are its; all that is written must hold of the same process.
+    pub matches: EngineMatch,
+    /// Its model files: absolute paths or globs.
+    pub model_files: Vec<Arc<str>>,
+    /// Where it is asked for its health.
+    pub health: Option<Arc<str>>,
+    /// A loading engine without progress for so long is stuck.
+    pub stuck_after: Option<Duration>,
+}
+
+/// What the processes of a declared engine have in common. Every text is a glob.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EngineMatch {
+    /// Their name, of at most 15 bytes.
+    pub comm: Option<Arc<str>>,
+    /// Their arguments, joined by blanks.
+    pub cmdline: Option<Arc<str>>,
+    /// The systemd unit that they run in.
+    pub unit: Option<Arc<str>>,
+    /// The container's id, or its name.
+    pub container: Option<Arc<str>>,
+    /// Labels of the container.
+    pub labels: Vec<(Arc<str>, Arc<str>)>,
+}

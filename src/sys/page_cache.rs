@@ -1,0 +1,120 @@
+//! What is cached of a file, and taking mapped pages out of memory.
+
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsRawFd as _, BorrowedFd};
+
+/// The same on all architectures that this program is built for (include/uapi/asm-generic).
+const SYS_CACHESTAT: libc::c_long = 451;
+
+/// Ranges that one call takes (UIO_MAXIOV).
+pub const MOST_RANGES: usize = 1024;
+
+/// How much of a range of a file is cached, in pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct CachedPages {
+    /// In memory.
+    pub cached: u64,
+    /// Not on disk yet.
+    pub dirty: u64,
+    /// On their way to disk.
+    pub writeback: u64,
+    /// Were in memory, and have been taken out.
+    pub evicted: u64,
+    /// Were taken out so lately that they would not have been, had there been more memory.
+    pub recently_evicted: u64,
+}
+
+#[repr(C)]
+struct CachestatRange {
+    offset: u64,
+    length: u64,
+}
+
+/// Asks what is cached of `length` bytes from `offset` on; 0 is up to the file's end.
+///
+/// # Errors
+///
+/// ENOSYS before Linux 6.5, EPERM where the file is neither this user's nor writable, EOPNOTSUPP
+/// for hugetlbfs.
+pub fn cachestat(file: BorrowedFd<'_>, offset: u64, length: u64) -> io::Result<CachedPages> {
+    let range = CachestatRange { offset, length };
+    let mut pages = CachedPages::default();
+    // SAFETY: both pointers are to live values of the layout that the kernel documents; it reads
+    // the first and writes the second before it returns, and keeps neither.
+    let answer = unsafe {
+        libc::syscall(
+            SYS_CACHESTAT,
+            file.as_raw_fd(),
+            std::ptr::from_ref(&range),
+            std::ptr::from_mut(&mut pages),
+            0_u32,
+        )
+    };
+    if answer == 0 { Ok(pages) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Takes the pages of address ranges of another process out of memory, and says how many bytes of
+/// ranges were gone through. Pages that another process maps as well stay, and so do dirty pages
+/// of files. It changes no memory: what is used comes back from its file.
+///
+/// # Errors
+///
+/// Nothing was gone through: EPERM without CAP_SYS_NICE or the right to read that process, ENOMEM
+/// where the first range is not mapped, EINVAL where it is locked in memory.
+pub fn page_out(process: BorrowedFd<'_>, ranges: &[Range<u64>]) -> io::Result<u64> {
+    let vectors: Vec<libc::iovec> = ranges
+        .iter()
+        .take(MOST_RANGES)
+        .filter_map(|range| {
+            let length = usize::try_from(range.end.checked_sub(range.start)?).ok()?;
+            let base = usize::try_from(range.start).ok()?;
+            Some(libc::iovec { iov_base: std::ptr::without_provenance_mut(base), iov_len: length })
+        })
+        .collect();
+    // SAFETY: the kernel reads the vectors and nothing that they point to: those are addresses in
+    // another process, whose memory holds the same afterwards.
+    let gone_through = unsafe {
+        libc::syscall(
+            libc::SYS_process_madvise,
+            process.as_raw_fd(),
+            vectors.as_ptr(),
+            vectors.len(),
+            libc::MADV_PAGEOUT,
+            0_u32,
+        )
+    };
+    u64::try_from(gone_through).map_err(|_| io::Error::last_os_error())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::os::fd::AsFd as _;
+
+    use rustix::process::{PidfdFlags, getpid, pidfd_open};
+
+    use super::*;
+
+    #[test]
+    fn what_was_just_written_is_cached_and_dirty() {
+        let mut file = tempfile::tempfile_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        file.write_all(&vec![7; 1 << 20]).unwrap();
+        let pages = match cachestat(file.as_fd(), 0, 0) {
+            Ok(pages) => pages,
+            Err(error) => return eprintln!("skipped: no cachestat here: {error}"),
+        };
+        assert_eq!(pages.cached * procfs::page_size(), 1 << 20);
+        assert!(pages.dirty + pages.writeback <= pages.cached);
+        assert_eq!(cachestat(file.as_fd(), 1 << 20, 0).unwrap(), CachedPages::default());
+        file.read_exact(&mut [0; 1]).unwrap_err();
+    }
+
+    #[test]
+    fn what_is_not_mapped_is_an_error_and_nothing_is_nothing() {
+        let this = pidfd_open(getpid(), PidfdFlags::empty()).unwrap();
+        assert!(page_out(this.as_fd(), std::slice::from_ref(&(4096..8192))).is_err());
+        assert_eq!(page_out(this.as_fd(), &[]).unwrap_or(0), 0);
+    }
+}

@@ -1,0 +1,464 @@
+//! Putting model files out of memory, on the real kernel and real processes. As root only: others
+//! are told that it was skipped.
+
+#![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
+#![expect(unsafe_code, reason = "mapping a file is, since others may cut it short")]
+
+use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::{FileExt as _, PermissionsExt as _, chown};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use umawarden::actions::{Evictor, Executor as _, Live};
+use umawarden::model::{
+    Action, Decision, DecisionId, EngineTarget, Mode, Moment, OutcomeResult, ProcessId, RuleId,
+    Target, Verdict,
+};
+use umawarden::sys::page_cache::cachestat;
+
+const MIB: u64 = 1 << 20;
+const BEHIND_BYTES: u64 = 64 * MIB;
+const READER: &str = "UMAWARDEN_TEST_READER";
+const AS_NOBODY: &str = "UMAWARDEN_TEST_EVICTS";
+
+/// Reached only if nothing happens at all.
+const PATIENCE: u32 = 400;
+
+fn uptime() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap())
+}
+
+fn may_act(folder: &Path) -> bool {
+    let file = File::create(folder.join("probe")).unwrap();
+    let is_root = rustix::process::geteuid().is_root();
+    let sees = cachestat(file.as_fd(), 0, 0);
+    if !is_root || sees.is_err() {
+        eprintln!("skipped: needs root and Linux 6.5: {sees:?}");
+        return false;
+    }
+    true
+}
+
+/// Not a test of its own: a process that the others have map and read files, as told on its
+/// standard input.
+#[test]
+fn reader_of_other_tests() {
+    if std::env::var_os(READER).is_none() {
+        return;
+    }
+    let (mut mapped, mut opened) = (Vec::new(), None);
+    for line in std::io::stdin().lines() {
+        let line = line.unwrap();
+        let words: Vec<&str> = line.split(' ').collect();
+        let mib = |word: usize| words[word].parse::<usize>().unwrap() << 20;
+        let mut sum = 0_u64;
+        match words[0] {
+            "map" => {
+                let file = File::open(words[1]).unwrap();
+                // SAFETY: the tests cut it short only where nobody reads any more.
+                let map = unsafe { memmap2::MmapOptions::new().map_copy_read_only(&file) };
+                mapped.push(map.unwrap());
+            }
+            "unmap" => mapped.clear(),
+            "touch" => {
+                let pages = mapped.last().unwrap()[mib(1)..mib(2)].iter().step_by(4096);
+                sum = pages.map(|byte| u64::from(*byte)).sum();
+            }
+            "open" => opened = Some(File::open(words[1]).unwrap()),
+            "read" => {
+                let mut into = vec![0; mib(1)];
+                opened.as_mut().unwrap().read_exact(&mut into).unwrap();
+            }
+            other => panic!("{other}"),
+        }
+        println!("\n@done {sum}");
+    }
+}
+
+/// A process that maps and reads files as told.
+struct Reader {
+    child: Child,
+    orders: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Reader {
+    fn start() -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["evict::reader_of_other_tests", "--exact", "--nocapture"]);
+        let command = command.env(READER, "1").stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let orders = child.stdin.take().unwrap();
+        let answers = BufReader::new(child.stdout.take().unwrap());
+        Self { child, orders, answers }
+    }
+
+    fn does(&mut self, order: &str) {
+        writeln!(self.orders, "{order}").unwrap();
+        let mut line = String::new();
+        while !line.starts_with("@done") {
+            line.clear();
+            assert!(self.answers.read_line(&mut line).unwrap() > 0, "the reader ended at {order}");
+        }
+    }
+
+    fn maps(&mut self, file: &Path) {
+        self.does(&format!("map {}", file.display()));
+    }
+
+    fn id(&self) -> ProcessId {
+        let pid = i32::try_from(self.child.id()).unwrap();
+        let stat = procfs::process::Process::new(pid).unwrap().stat().unwrap();
+        ProcessId { pid: self.child.id(), start_ticks: stat.starttime }
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        let _has_ended = self.child.kill();
+        let _status = self.child.wait();
+    }
+}
+
+struct Bench {
+    folder: tempfile::TempDir,
+    live: Live,
+    next: u64,
+}
+
+impl Bench {
+    fn new() -> Option<Self> {
+        // Not below /tmp, which may be a tmpfs, whose pages never leave.
+        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let evictor = Evictor::new(uptime);
+        let live = Live { procfs: "/proc".into(), sysfs: "/sys".into(), evictor };
+        may_act(folder.path()).then_some(Self { folder, live, next: 1 })
+    }
+
+    /// A file on disk, of which nothing is cached.
+    fn file(&self, name: &str, mib: u64) -> PathBuf {
+        let path = self.folder.path().join(name);
+        let mut file = File::create(&path).unwrap();
+        let block = vec![0xa5; 1 << 20];
+        (0..mib).for_each(|_| file.write_all(&block).unwrap());
+        file.sync_all().unwrap();
+        forget(&path);
+        path
+    }
+
+    fn target(&self, processes: Vec<ProcessId>) -> EngineTarget {
+        let pattern = format!("{}/model*.safetensors", self.folder.path().display());
+        EngineTarget {
+            name: Arc::from("deepseek"),
+            processes,
+            model_files: vec![Arc::from(pattern)],
+            ..EngineTarget::default()
+        }
+    }
+
+    fn decision(&mut self, target: EngineTarget) -> Decision {
+        self.next += 1;
+        Decision {
+            id: DecisionId(self.next),
+            at: Moment { uptime: Duration::ZERO, utc: Timestamp::UNIX_EPOCH },
+            rule: RuleId { group: Arc::from("load"), alert: Arc::from("Test") },
+            mode: Mode::Enforce,
+            verdict: Verdict::Act,
+            step: 0,
+            action: Action::EvictCheckpoint {
+                engine: "deepseek".to_owned(),
+                behind_bytes: BEHIND_BYTES,
+                for_at_most: Duration::from_secs(600),
+            },
+            target: Target::Engine(Box::new(target)),
+            approved: None,
+            because: Vec::new(),
+        }
+    }
+
+    /// Acts, and says what that has done.
+    fn evict(&mut self, processes: Vec<ProcessId>) -> Result<String, String> {
+        let target = self.target(processes);
+        let decision = self.decision(target);
+        match self.live.execute(&decision) {
+            OutcomeResult::Done => Ok(self.live.evictor.effect(decision.id).unwrap()),
+            OutcomeResult::Failed(why) => Err(why),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Ends what goes on, and says how it did.
+    fn ready(&self) -> String {
+        self.live.evictor.heed(|_| None);
+        until("the end of the load", || self.live.evictor.tally().active == 0);
+        self.live.evictor.notes().pop().unwrap()
+    }
+}
+
+fn forget(path: &Path) {
+    let file = File::open(path).unwrap();
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+}
+
+/// MiB that are cached of a part.
+fn cached(path: &Path, from: u64, to: u64) -> u64 {
+    let file = File::open(path).unwrap();
+    let pages = cachestat(file.as_fd(), from * MIB, (to - from) * MIB).unwrap();
+    pages.cached * procfs::page_size() / MIB
+}
+
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    for _ in 0..PATIENCE {
+        if is_so() {
+            return;
+        }
+        thread::sleep(Duration::from_millis(25));
+    }
+    panic!("{what} does not come");
+}
+
+#[test]
+fn mapped_pages_leave_behind_the_reader_and_nobody_elses_do() {
+    let Some(mut bench) = Bench::new() else { return };
+    let model = bench.file("model-1.safetensors", 256);
+    let other = bench.file("other.bin", 64);
+    let (mut engine, mut bystander) = (Reader::start(), Reader::start());
+    bystander.maps(&other);
+    bystander.does("touch 0 64");
+    engine.maps(&other);
+    engine.does("touch 0 64");
+    engine.maps(&model);
+    engine.does("touch 0 192");
+    let said = bench.evict(vec![engine.id()]).unwrap();
+    assert!(said.starts_with("128.0 MiB put out; goes on behind the readers for 10m"), "{said}");
+    assert!(said.contains("keeps the last 64.0 MiB; nothing to undo"), "{said}");
+    assert_eq!((cached(&model, 0, 128), cached(&model, 128, 192)), (0, 64));
+    engine.does("touch 192 256");
+    until("what follows", || cached(&model, 128, 192) == 0);
+    assert_eq!(cached(&model, 192, 256), 64);
+    assert_eq!(cached(&other, 0, 64), 64, "no model file");
+    assert_eq!(bench.live.evictor.tally().evicted_bytes, 192 * MIB);
+    engine.does("touch 0 32");
+    until("what comes back", || bench.live.evictor.tally().refaulted_bytes >= 32 * MIB);
+    let said = bench.ready();
+    assert!(said.contains("since the engine no longer loads: "), "{said}");
+    let left = bench.live.evictor.tally();
+    engine.does("touch 0 256");
+    assert_eq!(cached(&model, 0, 256), 256, "never after ready");
+    assert_eq!(bench.live.evictor.tally(), left);
+}
+
+#[test]
+fn what_lies_ahead_of_a_reader_stays() {
+    let Some(mut bench) = Bench::new() else { return };
+    let model = bench.file("model.safetensors", 256);
+    fs::read(&model).unwrap();
+    let mut engine = Reader::start();
+    engine.maps(&model);
+    engine.does("touch 0 128");
+    bench.evict(vec![engine.id()]).unwrap();
+    assert_eq!((cached(&model, 0, 64), cached(&model, 64, 256)), (0, 192));
+    bench.ready();
+}
+
+#[test]
+fn what_read_has_behind_it_leaves_and_so_does_what_was_closed() {
+    let Some(mut bench) = Bench::new() else { return };
+    let (first, second) =
+        (bench.file("model-1.safetensors", 64), bench.file("model-2.safetensors", 256));
+    fs::read(&first).unwrap();
+    fs::read(&second).unwrap();
+    let mut engine = Reader::start();
+    engine.does(&format!("open {}", second.display()));
+    engine.does("read 32");
+    bench.evict(vec![engine.id()]).unwrap();
+    engine.does("read 96");
+    until("the position's move", || cached(&second, 0, 64) == 0);
+    assert_eq!(cached(&second, 128, 256), 128, "it lies ahead");
+    until("the earlier shard", || cached(&first, 0, 64) == 0);
+    bench.ready();
+}
+
+#[test]
+fn dirty_pages_stay_and_are_not_written_back() {
+    let Some(mut bench) = Bench::new() else { return };
+    let model = bench.file("model.safetensors", 160);
+    let mut engine = Reader::start();
+    engine.maps(&model);
+    engine.does("touch 0 160");
+    let file = File::options().write(true).open(&model).unwrap();
+    file.write_all_at(&[1; 4096], 40 * MIB).unwrap();
+    bench.evict(vec![engine.id()]).unwrap();
+    let state = cachestat(file.as_fd(), 32 * MIB, 16 * MIB).unwrap();
+    assert!(state.dirty > 0 && state.writeback == 0, "{state:?}");
+    assert_eq!(cached(&model, 32, 48), 16);
+    assert_eq!((cached(&model, 0, 32), cached(&model, 48, 96)), (0, 0));
+    bench.ready();
+}
+
+#[test]
+fn pages_that_another_process_maps_too_stay() {
+    let Some(mut bench) = Bench::new() else { return };
+    let model = bench.file("model.safetensors", 160);
+    let (mut engine, mut other) = (Reader::start(), Reader::start());
+    engine.maps(&model);
+    engine.does("touch 0 160");
+    other.maps(&model);
+    other.does("touch 0 48");
+    bench.evict(vec![engine.id()]).unwrap();
+    assert_eq!((cached(&model, 0, 48), cached(&model, 48, 96)), (48, 0));
+    bench.ready();
+}
+
+#[test]
+fn processes_and_files_that_an_engine_comes_to_are_followed_too() {
+    let Some(mut bench) = Bench::new() else { return };
+    let first = bench.file("model-1.safetensors", 32);
+    let later = bench.file("later.safetensors", 160);
+    let (mut engine, mut worker) = (Reader::start(), Reader::start());
+    engine.maps(&first);
+    engine.does("touch 0 32");
+    bench.evict(vec![engine.id()]).unwrap();
+    worker.maps(&later);
+    worker.does("touch 0 160");
+    let mut now = bench.target(vec![engine.id(), worker.id()]);
+    now.model_files.push(Arc::from(later.display().to_string()));
+    until("what the worker has read", || {
+        bench.live.evictor.heed(|_| Some(now.clone()));
+        cached(&later, 0, 96) == 0
+    });
+    assert_eq!(cached(&later, 96, 160), 64);
+    bench.ready();
+}
+
+#[test]
+fn a_process_that_is_no_longer_the_same_is_refused() {
+    let Some(mut bench) = Bench::new() else { return };
+    let model = bench.file("model.safetensors", 160);
+    let mut engine = Reader::start();
+    engine.maps(&model);
+    engine.does("touch 0 160");
+    let id = engine.id();
+    let later = ProcessId { start_ticks: id.start_ticks + 1, ..id };
+    let error = bench.evict(vec![later]).unwrap_err();
+    assert_eq!(error, format!("process {} has ended", id.pid));
+    assert_eq!(cached(&model, 0, 160), 160);
+    bench.evict(vec![later, id]).unwrap();
+    drop(engine);
+    until("the end", || bench.live.evictor.tally().active == 0);
+    let said = bench.live.evictor.notes().pop().unwrap();
+    assert!(said.contains("since the engine has ended"), "{said}");
+}
+
+#[test]
+fn a_file_that_was_replaced_or_cut_short_is_the_one_that_is_mapped() {
+    let Some(mut bench) = Bench::new() else { return };
+    let model = bench.file("model.safetensors", 160);
+    let old = File::open(&model).unwrap();
+    let mut engine = Reader::start();
+    engine.maps(&model);
+    engine.does("touch 0 160");
+    fs::remove_file(&model).unwrap();
+    bench.file("model.safetensors", 32);
+    fs::read(&model).unwrap();
+    bench.evict(vec![engine.id()]).unwrap();
+    assert_eq!(cached(&model, 0, 32), 32, "nobody has read the new one");
+    let left = cachestat(old.as_fd(), 0, 0).unwrap().cached * procfs::page_size() / MIB;
+    assert_eq!(left, 64);
+    // What is left of it is put out without a word of what is gone.
+    let grows = bench.file("model-2.safetensors", 160);
+    engine.maps(&grows);
+    engine.does("touch 0 96");
+    File::options().write(true).open(&grows).unwrap().set_len(64 * MIB).unwrap();
+    engine.does("touch 0 64");
+    until("the old one's rest", || cachestat(old.as_fd(), 0, 0).unwrap().cached == 0);
+    bench.ready();
+}
+
+#[test]
+fn observe_mode_says_what_it_would_put_out_and_does_not() {
+    let Some(mut bench) = Bench::new() else { return };
+    let model = bench.file("model.safetensors", 160);
+    let mut engine = Reader::start();
+    engine.maps(&model);
+    engine.does("touch 0 160");
+    let target = bench.target(vec![engine.id()]);
+    let decision = Decision { mode: Mode::Observe, ..bench.decision(target) };
+    assert_eq!(bench.live.execute(&decision), OutcomeResult::Skipped);
+    bench.live.evictor.rehearse(Path::new("/proc"), &decision);
+    let notes = std::cell::RefCell::new(Vec::new());
+    until("the words", || {
+        notes.borrow_mut().extend(bench.live.evictor.notes());
+        !notes.borrow().is_empty()
+    });
+    let said = notes.borrow().join("\n");
+    let expected = "decision #2 (observe mode): evict_checkpoint would put out 96.0 MiB of 160.0 \
+                    MiB cached";
+    assert!(said.starts_with(expected), "{said}");
+    assert_eq!(cached(&model, 0, 160), 160);
+}
+
+/// Not a test of its own: the one below runs it as another user.
+#[test]
+fn as_asked_by_another_test() {
+    let Ok(folder) = std::env::var(AS_NOBODY) else { return };
+    let evictor = Evictor::new(uptime);
+    let live = Live { procfs: "/proc".into(), sysfs: "/sys".into(), evictor };
+    let folder_is_dropped_elsewhere = tempfile::tempdir().unwrap();
+    let mut bench = Bench { folder: folder_is_dropped_elsewhere, live, next: 1 };
+    let mut own = Reader::start();
+    let model = Path::new(&folder).join("model.safetensors");
+    own.maps(&model);
+    own.does("touch 0 160");
+    let evict = |bench: &mut Bench, id: ProcessId| {
+        let pattern = Arc::from(model.display().to_string());
+        let target = EngineTarget { model_files: vec![pattern], ..bench.target(vec![id]) };
+        let decision = bench.decision(target);
+        let result = bench.live.execute(&decision);
+        println!("@{result:?} {:?}", bench.live.evictor.effect(decision.id));
+    };
+    let parent = i32::try_from(std::os::unix::process::parent_id()).unwrap();
+    let stat = procfs::process::Process::new(parent).unwrap().stat().unwrap();
+    let of_root = ProcessId { pid: parent.unsigned_abs(), start_ticks: stat.starttime };
+    evict(&mut bench, own.id());
+    evict(&mut bench, of_root);
+}
+
+#[test]
+fn without_the_rights_it_says_what_it_cannot_do() {
+    let Some(bench) = Bench::new() else { return };
+    let model = bench.file("model.safetensors", 160);
+    // The build folder may be out of that user's reach.
+    let folder = tempfile::tempdir().unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(bench.folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    chown(&model, Some(65534), Some(65534)).unwrap();
+    let test = folder.path().join("test");
+    fs::copy(std::env::current_exe().unwrap(), &test).unwrap();
+    let output = Command::new(&test)
+        .args(["evict::as_asked_by_another_test", "--exact", "--nocapture"])
+        .env(AS_NOBODY, bench.folder.path())
+        .uid(65534)
+        .gid(65534)
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    let mut said = said.lines().filter_map(|line| line.strip_prefix('@'));
+    let own = said.next().unwrap();
+    assert!(
+        own.starts_with("Done") && own.contains("mapped pages stay (process_madvise: "),
+        "{own}"
+    );
+    assert!(own.contains("CAP_SYS_NICE"), "{own}");
+    assert!(cached(&model, 0, 160) >= 159, "{own}");
+    let of_root = said.next().unwrap();
+    assert!(of_root.starts_with("Failed") && of_root.contains("drop_caches failed"), "{of_root}");
+}
