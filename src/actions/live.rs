@@ -1,9 +1,11 @@
 //! The executor that acts.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
+use super::stop::{self, Stop};
 use super::{Executor, compact_memory, drop_caches, notify, reclaim};
-use crate::model::{Action, Decision, Mode, OutcomeResult, Verdict};
+use crate::model::{Action, Decision, Mode, OutcomeResult, Target, Verdict};
 
 /// Acts on this machine.
 #[derive(Clone, Debug)]
@@ -12,6 +14,8 @@ pub struct Live {
     pub procfs: PathBuf,
     /// Where sysfs is mounted; `/sys` but for tests and containers.
     pub sysfs: PathBuf,
+    /// The socket of Docker, or of whatever speaks its language.
+    pub docker: PathBuf,
 }
 
 impl Executor for Live {
@@ -35,6 +39,18 @@ impl Executor for Live {
                 notify::perform(decision, message);
                 Ok(())
             }
+            Action::StopEngine { grace_ms, unless_free_bytes } => match &decision.target {
+                Target::Engine(engine) => stop::perform(&Stop {
+                    procfs: &self.procfs,
+                    sysfs: &self.sysfs,
+                    docker: &self.docker,
+                    engine,
+                    grace: Duration::from_millis(*grace_ms),
+                    unless_free_bytes: *unless_free_bytes,
+                })
+                .map_err(|error| told(&error)),
+                other => Err(format!("stop_engine works on an engine, and not on {other}")),
+            },
         };
         match done {
             Ok(()) => OutcomeResult::Done,

@@ -3,12 +3,14 @@
 //! To add an action: a variant of [`crate::model::Action`], a file here that performs it, an arm in
 //! [`Live`], and a test against a real or a fixture directory.
 
+mod cgroup;
 mod compact_memory;
 mod drop_caches;
 mod dry_run;
 mod live;
 mod notify;
 mod reclaim;
+mod stop;
 mod sysctl;
 mod worker;
 

@@ -214,10 +214,7 @@ fn start_worker(
 ) -> anyhow::Result<ActionWorker> {
     let (journal, wake) = (Arc::clone(journal), wake.clone());
     ActionWorker::start(WorkerSetup {
-        executor: Box::new(Heeding {
-            live: Live { procfs: settings.path.procfs.clone(), sysfs: settings.path.sysfs.clone() },
-            switch: pause.switch(),
-        }),
+        executor: Box::new(Heeding { live: live(settings), switch: pause.switch() }),
         intent: Box::new(move |decision| {
             journal.intent(decision, INTENT_TAKES).map_err(|error| error.to_string())
         }),
@@ -227,6 +224,16 @@ fn start_worker(
         time_limit: DEFAULT_TIME_LIMIT,
     })
     .context("cannot start the thread that acts")
+}
+
+/// The executor that acts on the machine that the settings name.
+pub(super) fn live(settings: &Settings) -> Live {
+    let path = &settings.path;
+    Live {
+        procfs: path.procfs.clone(),
+        sysfs: path.sysfs.clone(),
+        docker: path.docker_socket.clone(),
+    }
 }
 
 /// Warns of what will be missing with these settings and rules.

@@ -26,7 +26,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::actions::{ActionWorker, Executor, Live};
+use crate::actions::{ActionWorker, Executor as _};
 use crate::config::reader::Loaded;
 use crate::config::settings::Settings;
 use crate::journal::{Entry, Journal, Note};
@@ -346,8 +346,7 @@ impl Daemon {
         let (id, action) = (decision.id, decision.action.name().to_owned());
         let result = if is_notice(&decision) {
             // A line in the log waits neither for the disk nor behind an action that hangs.
-            let path = &self.settings.path;
-            Live { procfs: path.procfs.clone(), sysfs: path.sysfs.clone() }.execute(&decision)
+            begin::live(&self.settings).execute(&decision)
         } else {
             match self.worker.submit(decision) {
                 Ok(()) => return,

@@ -258,7 +258,11 @@ mod tests {
         let written = folder.path().join("sys/vm/compact_memory");
         fs::create_dir_all(written.parent().unwrap()).unwrap();
         fs::write(&written, "").unwrap();
-        let live = Live { procfs: folder.path().to_owned(), sysfs: folder.path().join("sysfs") };
+        let live = Live {
+            procfs: folder.path().to_owned(),
+            sysfs: folder.path().join("sysfs"),
+            docker: folder.path().join("none"),
+        };
         let mut heeding = Heeding { live, switch: switch(folder.path()) };
         heeding.switch.write(&pause()).unwrap();
         let refused = OutcomeResult::Failed("not done: paused by alice".to_owned());

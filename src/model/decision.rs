@@ -89,6 +89,15 @@ pub enum Action {
         /// The line.
         message: String,
     },
+    /// End the engine whose growth eats the memory: SIGTERM, a grace, SIGKILL.
+    StopEngine {
+        /// Time between the two signals; none, and only SIGKILL is sent.
+        grace_ms: u64,
+        /// Not when as much memory is free by the time that it comes to it. It belongs to a
+        /// decision, not to a rule.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        unless_free_bytes: Option<u64>,
+    },
 }
 
 impl Action {
@@ -99,6 +108,7 @@ impl Action {
             Self::CompactMemory => "compact_memory",
             Self::Reclaim { .. } => "reclaim",
             Self::Notify { .. } => "notify",
+            Self::StopEngine { .. } => "stop_engine",
         }
     }
 
@@ -111,12 +121,15 @@ impl Action {
     pub fn target(&self) -> Target {
         match self {
             Self::Reclaim { cgroup, .. } => Target::Cgroup { path: Arc::from(cgroup.as_str()) },
+            // Which one is for the policy to choose.
+            Self::StopEngine { .. } => Target::Engine(Box::default()),
             Self::DropCaches { .. } | Self::CompactMemory | Self::Notify { .. } => Target::Node,
         }
     }
 
     /// All names, for series that start at 0.
-    pub const NAMES: [&'static str; 4] = ["drop_caches", "compact_memory", "reclaim", "notify"];
+    pub const NAMES: [&'static str; 5] =
+        ["drop_caches", "compact_memory", "reclaim", "notify", "stop_engine"];
 }
 
 impl fmt::Display for Action {
@@ -132,6 +145,10 @@ impl fmt::Display for Action {
             Self::CompactMemory => f.write_str("compact_memory"),
             Self::Reclaim { cgroup, bytes } => write!(f, "reclaim {bytes} bytes from {cgroup}"),
             Self::Notify { message } => write!(f, "notify {message:?}"),
+            Self::StopEngine { grace_ms: 0, .. } => f.write_str("stop_engine at once"),
+            Self::StopEngine { grace_ms, .. } => {
+                write!(f, "stop_engine with {:?} to end", Duration::from_millis(*grace_ms))
+            }
         }
     }
 }

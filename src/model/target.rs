@@ -69,6 +69,15 @@ impl From<&EngineSeen> for EngineTarget {
 }
 
 impl Target {
+    /// Whether there can be such a thing.
+    pub fn is_possible(&self) -> bool {
+        match self {
+            Self::Node => true,
+            Self::Cgroup { path } => Self::is_cgroup_path(path),
+            Self::Engine(engine) => !engine.processes.is_empty(),
+        }
+    }
+
     /// Whether a text can be a control group's path: from the root of its hierarchy, and never out
     /// of it.
     pub fn is_cgroup_path(path: &str) -> bool {
@@ -85,6 +94,7 @@ impl fmt::Display for Target {
         match self {
             Self::Node => f.write_str("node"),
             Self::Cgroup { path } => write!(f, "cgroup {path}"),
+            Self::Engine(engine) if engine.name.is_empty() => f.write_str("no engine"),
             Self::Engine(engine) => write!(f, "engine {}", engine.name),
         }
     }

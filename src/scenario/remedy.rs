@@ -141,6 +141,7 @@ fn expected(node: &Node, findings: &mut Findings<'_>) -> Option<ExpectedDecision
 
 fn target(text: &str) -> Result<String, String> {
     let is_target = text == Target::Node.to_string()
+        || text == Target::Engine(Box::default()).to_string()
         || text.starts_with("cgroup ")
         || text.starts_with("engine ");
     let wrong =
@@ -175,7 +176,7 @@ fn verdict(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<ExpectedVer
 /// An action's name, perhaps with what follows it in texts: `drop_caches all`.
 fn action(node: &Node, findings: &mut Findings<'_>) -> Option<String> {
     let text = decode::text(node, "action", findings)?;
-    if text.starts_with("notify \"") || text.starts_with("reclaim ") {
+    if ["notify \"", "reclaim ", "stop_engine "].iter().any(|name| text.starts_with(name)) {
         return Some(text.to_owned());
     }
     let drops = [CacheKind::PageCache, CacheKind::All]

@@ -38,7 +38,7 @@ fn procfs() -> TempDir {
 }
 
 fn live(procfs: &Path) -> Live {
-    Live { procfs: procfs.to_owned(), sysfs: procfs.join("no sysfs") }
+    Live { procfs: procfs.to_owned(), sysfs: procfs.join("no sysfs"), docker: procfs.join("none") }
 }
 
 fn written(procfs: &Path, name: &str) -> String {

@@ -64,6 +64,8 @@ pub struct SystemPaths {
     pub procfs: PathBuf,
     /// The sys file system.
     pub sysfs: PathBuf,
+    /// Docker's socket.
+    pub docker_socket: PathBuf,
     /// The kernel log.
     pub kmsg: PathBuf,
 }
@@ -195,6 +197,7 @@ impl Settings {
             path: SystemPaths {
                 procfs: path(&flags.procfs, file.procfs, "/proc"),
                 sysfs: path(&flags.sysfs, file.sysfs, "/sys"),
+                docker_socket: path(&flags.docker_socket, file.docker_socket, "/run/docker.sock"),
                 kmsg: path(&flags.kmsg, file.kmsg, "/dev/kmsg"),
             },
             web: merge_web(

@@ -237,7 +237,7 @@ impl Guard {
         let now_ms = at.timeline_ms();
         let is_notice = wish.action.is_notice();
         let none: Labels = Arc::new([]);
-        if matches!(wish.target, Target::Cgroup { path } if !Target::is_cgroup_path(path)) {
+        if !wish.target.is_possible() {
             return Some(HoldReason::NoTarget);
         }
         let protects = || self.rails.protect.protects(wish.target, labels.unwrap_or(&none));

@@ -55,8 +55,7 @@ impl Guard {
                 (holds, format!("{} is {word}", wish.target))
             }
             HoldReason::NoTarget => {
-                let holds = matches!(wish.target, Target::Cgroup { path }
-                    if !Target::is_cgroup_path(path));
+                let holds = !wish.target.is_possible();
                 (holds, format!("it works on {}", wish.target))
             }
             HoldReason::Busy => match self.under_way.first(wish.mode) {

@@ -293,7 +293,8 @@ impl Machine {
             }
             Action::Reclaim { bytes, .. } => self.clean = (self.clean - *bytes as f64).max(0.0),
             Action::CompactMemory => self.pieces *= self.chance.between(0.05, 0.9),
-            Action::Notify { .. } => {}
+            // Nothing tells the program of this machine's engines.
+            Action::Notify { .. } | Action::StopEngine { .. } => {}
         }
     }
 }
