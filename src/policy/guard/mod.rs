@@ -42,7 +42,7 @@ use super::rule::{AtMost, Remedy, Rule, RuleSet};
 use super::status::{BreakerStatus, GuardStatus, RuleState, WindowStatus};
 use crate::model::{
     Asked, Decision, DecisionId, HoldReason, Mode, Moment, OperatorCommand, OperatorOrder, Outcome,
-    Pause, RuleId, Target, Verdict,
+    Pause, RuleId, Verdict,
 };
 use approval::Approvals;
 use budget::Acts;

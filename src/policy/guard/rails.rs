@@ -1,7 +1,7 @@
 //! What each guard rail says of a remedy, in words.
 
 use super::{Guard, Intent, milliseconds};
-use crate::model::{HoldReason, Moment, Target};
+use crate::model::{HoldReason, Moment};
 use crate::policy::explain::{Rail, time_text};
 use crate::policy::promql::Labels;
 use crate::policy::rule::AtMost;
