@@ -189,11 +189,15 @@ pub enum HoldReason {
     GlobalBudget,
     /// A person must approve it, and has not.
     Approval,
+    /// It cannot be told which engine's growth eats the memory.
+    UnclearTarget,
+    /// The rule still counts as firing, but its condition does not hold any more.
+    Unconfirmed,
 }
 
 impl HoldReason {
     /// All reasons.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 18] = [
         Self::Cooldown,
         Self::Budget,
         Self::Busy,
@@ -210,6 +214,8 @@ impl HoldReason {
         Self::Protected,
         Self::GlobalBudget,
         Self::Approval,
+        Self::UnclearTarget,
+        Self::Unconfirmed,
     ];
 
     /// The `reason` label.
@@ -231,6 +237,8 @@ impl HoldReason {
             Self::Protected => "protected",
             Self::GlobalBudget => "global_budget",
             Self::Approval => "approval",
+            Self::UnclearTarget => "unclear_target",
+            Self::Unconfirmed => "unconfirmed",
         }
     }
 }
@@ -256,10 +264,17 @@ impl HoldReason {
             Self::Inhibited => "a rule of inhibited_by fires, or cannot be judged",
             Self::Maintenance => "no window of only_in is open, or one of never_in is",
             Self::BreakerOpen => "the remedy has missed its aim too often in a row (breaker)",
-            Self::NoTarget => "the alert names no target, or nothing that could be one",
+            Self::NoTarget => {
+                "the alert names no target, or nothing that could be one, or no engine runs here"
+            }
             Self::Protected => "the target is protected, or it cannot be told whether it is",
             Self::GlobalBudget => "guard_rails.budget of all remedies together is used up",
             Self::Approval => "a person must approve (require_approval), and has not",
+            Self::UnclearTarget => "it cannot be told which engine's growth eats the memory",
+            Self::Unconfirmed => {
+                "the rule's expr does not hold at this moment, and no engine is stopped for what \
+                 was true before"
+            }
         }
     }
 }
@@ -328,6 +343,25 @@ pub struct Decision {
     pub approved: Option<DecisionId>,
     /// The values that led to it.
     pub because: Vec<Evidence>,
+}
+
+/// Process numbers that a text names.
+const MOST_NAMED: usize = 8;
+
+impl Decision {
+    /// What is to be done, and to whom where the action does not say so itself, for people.
+    pub fn deed(&self) -> String {
+        let Target::Engine(engine) = &self.target else { return self.action.to_string() };
+        let named = engine.processes.iter().take(MOST_NAMED).map(ToString::to_string);
+        let mut named = named.collect::<Vec<_>>().join(", ");
+        if named.is_empty() {
+            return self.action.to_string();
+        }
+        if let more @ 1.. = engine.processes.len().saturating_sub(MOST_NAMED) {
+            named.push_str(&format!(" and {more} more"));
+        }
+        format!("{}: {} (pid {named})", self.action, self.target)
+    }
 }
 
 /// How an action ended.

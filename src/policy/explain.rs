@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Policy;
+use super::brake::Brake;
 use super::guard::{Guard, Intent};
 use super::promql::{EvalTime, Traced, TracedValue, Value};
-use super::remedy::{Case, Stand};
+use super::remedy::{self, Case, Stand};
 use super::rule::Query;
 use super::status::{RuleState, RuleStatus};
 use crate::model::{Action, DecisionId, HoldReason, Moment, RuleId};
@@ -67,7 +68,8 @@ impl Policy {
             let aim = remedy.aim.as_ref().map(&trace);
             let aim_met = aim_met(aim.as_ref(), &condition);
             let case = Case { rule, remedy, mode: status.mode, alert };
-            let known = Known { status, stand: &stand, case: &case, aim_met };
+            let (stand, brake) = (&stand, &self.brake);
+            let known = Known { status, stand, case: &case, aim_met, brake };
             let rails = HoldReason::ALL.map(|reason| known.rail(reason, &self.guard, at));
             RemedyExplanation {
                 aim,
@@ -103,6 +105,7 @@ struct Known<'a> {
     stand: &'a Stand,
     case: &'a Case<'a>,
     aim_met: Option<bool>,
+    brake: &'a Brake,
 }
 
 impl Known<'_> {
@@ -135,7 +138,17 @@ impl Known<'_> {
             _ => {
                 let step = self.stand.step;
                 let action = self.case.told(self.case.remedy.steps.get(step)?);
-                let target = action.target();
+                let aimed = remedy::aimed(&action, self.brake, at);
+                if matches!(action, Action::StopEngine { .. })
+                    && matches!(reason, HoldReason::UnclearTarget | HoldReason::NoTarget)
+                {
+                    let detail = match &aimed {
+                        Ok(aimed) => format!("the growth of {} eats the memory", aimed.target),
+                        Err(why) => why.meaning().to_owned(),
+                    };
+                    return Some(rail(aimed.is_err_and(|why| why == reason), detail));
+                }
+                let target = aimed.map_or_else(|_| action.target(), |aimed| aimed.target);
                 let intent = Intent {
                     wish: self.case.wish(step, &action, &target),
                     remedy: self.case.remedy,

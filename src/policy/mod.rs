@@ -4,6 +4,7 @@
 //! only in who makes the observations and in what happens to the decisions.
 
 mod alert;
+mod brake;
 mod counters;
 mod evidence;
 pub mod explain;
@@ -30,6 +31,7 @@ use crate::model::{
     OperatorCommand, Outcome, Past, RuleId, Source,
 };
 use crate::parse::kernel::{EventAssembler, KernelLine};
+use brake::Brake;
 use counters::Counters;
 use group::Group;
 use guard::Guard;
@@ -102,6 +104,7 @@ pub struct Policy {
     already_counted: BTreeSet<u64>,
     counters: Counters,
     groups: Vec<Group>,
+    brake: Brake,
     next_decision: u64,
     guard: Guard,
     rule_statuses: Arc<[status::RuleStatus]>,
@@ -115,6 +118,7 @@ struct Surroundings<'a> {
     store: &'a SeriesStore,
     /// When memory was last measured, on the uptime clock.
     measured: Option<Duration>,
+    brake: &'a Brake,
     guard: &'a mut Guard,
     next_decision: &'a mut u64,
     counters: &'a mut Counters,
@@ -150,6 +154,7 @@ impl Policy {
             already_counted: BTreeSet::new(),
             counters,
             groups: Vec::new(),
+            brake: Brake::default(),
             next_decision: next_decision.0,
             guard: Guard::default(),
             rule_statuses: Arc::new([]),
@@ -219,6 +224,9 @@ impl Policy {
             return step;
         }
         self.guard.advance(at);
+        if self.has_measured(at) {
+            self.brake.measure(at.uptime, &self.store);
+        }
         self.counters.set_guard(&self.guard, self.mode, at);
         let sampled = seen.iter().any(|seen| matches!(seen, Observation::Readings(_)));
         if sampled || self.groups.iter().any(|group| group.due() <= at.uptime) {
@@ -371,6 +379,7 @@ impl Policy {
             mode: self.mode,
             store: &self.store,
             measured: self.sources.memory_measured(),
+            brake: &self.brake,
             guard: &mut self.guard,
             next_decision: &mut self.next_decision,
             counters: &mut self.counters,

@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::Surroundings;
+use super::brake::{Brake, Choice, present};
 use super::evidence;
 use super::guard::{Guard, Intent, Wish, outcome_is_lost};
 use super::promql::{EvalTime, Evaluated, Labels, Value};
 use super::rule::{Query, Remedy, Rule};
+use super::store::SeriesStore;
 use super::template::Template;
 use crate::model::{
     Action, Assessment, Decision, DecisionId, Evidence, HoldReason, Mode, Moment, Outcome,
@@ -19,6 +21,10 @@ const HOLD_TOLD_AGAIN_AFTER: Duration = Duration::from_secs(60);
 
 /// An action whose effect cannot be measured for this long ends the round.
 const JUDGING_ENDS_AFTER: Duration = Duration::from_secs(30);
+
+/// An engine is spared if this share of the machine has become free again by the time that it is
+/// to be stopped.
+const CAME_BACK: u64 = 32;
 
 /// What a remedy is for.
 #[derive(Clone, Copy, Debug)]
@@ -58,6 +64,22 @@ impl Case<'_> {
     ) -> Wish<'w> {
         Wish { rule: &self.rule.id, mode: self.mode, step, action, target }
     }
+}
+
+/// What a step works on, and the values from which that was chosen.
+#[derive(Clone, Debug)]
+pub(super) struct Aimed {
+    pub(super) target: Target,
+    because: Vec<Evidence>,
+}
+
+/// What an action works on, or why that cannot be told.
+pub(super) fn aimed(action: &Action, brake: &Brake, at: Moment) -> Result<Aimed, HoldReason> {
+    if !matches!(action, Action::StopEngine { .. }) {
+        return Ok(Aimed { target: action.target(), because: Vec::new() });
+    }
+    let Choice { engine, because } = brake.choose(at.uptime)?;
+    Ok(Aimed { target: Target::Engine(Box::new(engine)), because })
 }
 
 /// Whether the rule that a remedy belongs to fires.
@@ -299,7 +321,8 @@ impl Course {
         let is_told = if reason == HoldReason::Approval {
             let action = case.remedy.steps.get(step).map(|action| case.told(action));
             action.is_none_or(|action| {
-                let target = action.target();
+                let aimed = aimed(&action, around.brake, around.at);
+                let target = aimed.map_or_else(|_| action.target(), |aimed| aimed.target);
                 !around.guard.must_ask(&case.wish(step, &action, &target), around.at)
             })
         } else {
@@ -323,7 +346,7 @@ impl Course {
         self.summary = Some(format!(
             "{} {} at {} ({} mode){reason}",
             decision.verdict.name(),
-            decision.action,
+            decision.deed(),
             decision.at.utc,
             decision.mode.name(),
         ));
@@ -346,7 +369,8 @@ fn rule_on(
     }) else {
         return HoldReason::StepsExhausted.into();
     };
-    let target = action.target();
+    let aimed = aimed(&action, around.brake, around.at);
+    let target = aimed.as_ref().map_or_else(|_| action.target(), |aimed| aimed.target.clone());
     let intent = Intent {
         wish: case.wish(step, &action, &target),
         remedy: case.remedy,
@@ -358,16 +382,40 @@ fn rule_on(
     if condition == Condition::Unknown {
         return HoldReason::Unknown.into();
     }
+    if let Err(reason) = aimed {
+        return reason.into();
+    }
     if let Some(reason) = around.guard.hold_act(&intent, around.at) {
         return reason.into();
     }
     match aim_met(case, around) {
         Some(true) => HoldReason::AimMet.into(),
         None => HoldReason::Unknown.into(),
+        Some(false) if is_unconfirmed(case, &action, around) => HoldReason::Unconfirmed.into(),
         Some(false) => match around.guard.approval(&intent, around.at) {
             Ok(approved) => Ruling { verdict: Verdict::Act, approved },
             Err(reason) => reason.into(),
         },
+    }
+}
+
+/// Whether that must not be done for what was true a moment ago: while a rule keeps firing, memory
+/// may have come back.
+fn is_unconfirmed(case: &Case<'_>, action: &Action, around: &Surroundings<'_>) -> bool {
+    matches!(action, Action::StopEngine { .. }) && holds(&case.rule.expr, around) != Some(true)
+}
+
+/// An act with what its executor checks once more.
+fn complete(action: Action, verdict: Verdict, store: &SeriesStore) -> Action {
+    match action {
+        Action::StopEngine { grace_ms, .. } if verdict == Verdict::Act => {
+            let bytes = |name| present(name, store);
+            let enough = bytes("uma_memory_free_bytes")
+                .zip(bytes("uma_memory_total_bytes"))
+                .map(|(free, total)| free.saturating_add(total / CAME_BACK));
+            Action::StopEngine { grace_ms, unless_free_bytes: enough }
+        }
+        other => other,
     }
 }
 
@@ -378,6 +426,13 @@ fn decision(
     around: &mut Surroundings<'_>,
 ) -> Option<Decision> {
     let action = case.told(case.remedy.steps.get(step)?);
+    let aimed = aimed(&action, around.brake, around.at);
+    let (target, chosen) = match aimed {
+        Ok(aimed) => (aimed.target, aimed.because),
+        Err(_) => (action.target(), Vec::new()),
+    };
+    let mut because = evidence::evidence(case.rule, around.at, around.store);
+    because.extend(chosen);
     let id = DecisionId(*around.next_decision);
     *around.next_decision += 1;
     Some(Decision {
@@ -387,10 +442,10 @@ fn decision(
         mode: case.mode,
         verdict: ruling.verdict,
         step,
-        target: action.target(),
-        action,
+        target,
+        action: complete(action, ruling.verdict, around.store),
         approved: ruling.approved,
-        because: evidence::evidence(case.rule, around.at, around.store),
+        because,
     })
 }
 

@@ -18,7 +18,7 @@ use umawarden::model::{
 
 const ASKED_BY: &str = "UMAWARDEN_TEST_PROCFS";
 
-fn decision(action: Action) -> Decision {
+pub fn decision(action: Action) -> Decision {
     Decision {
         id: DecisionId(1),
         at: Moment { uptime: Duration::ZERO, utc: Timestamp::UNIX_EPOCH },

@@ -70,7 +70,11 @@ impl Guard {
                 Ok(Some(decision)) => (false, format!("#{decision} is approved")),
                 Err(_) => (true, "a person must approve, and has not".to_owned()),
             },
-            HoldReason::AimMet | HoldReason::Unknown | HoldReason::StepsExhausted => return None,
+            HoldReason::AimMet
+            | HoldReason::Unknown
+            | HoldReason::StepsExhausted
+            | HoldReason::UnclearTarget
+            | HoldReason::Unconfirmed => return None,
         };
         Some(Rail { reason, holds, left: None, used: None, detail })
     }

@@ -10,6 +10,7 @@ mod page_cache;
 mod prometheus;
 mod shutdown;
 mod starvation;
+mod stop;
 
 use std::fs;
 use std::os::unix::process::CommandExt;
