@@ -138,17 +138,14 @@ impl Known<'_> {
             _ => {
                 let step = self.stand.step;
                 let action = self.case.told(self.case.remedy.steps.get(step)?);
-                let aimed = remedy::aimed(&action, self.brake, at);
-                if matches!(action, Action::StopEngine { .. })
-                    && matches!(reason, HoldReason::UnclearTarget | HoldReason::NoTarget)
-                {
-                    let detail = match &aimed {
-                        Ok(aimed) => format!("the growth of {} eats the memory", aimed.target),
-                        Err(why) => why.meaning().to_owned(),
-                    };
-                    return Some(rail(aimed.is_err_and(|why| why == reason), detail));
+                if reason == HoldReason::UnclearTarget && self.case.remedy.stops_engines() {
+                    return Some(match self.brake.choose(at.uptime) {
+                        Ok(engine) => rail(false, format!("{} has grown most", engine.name)),
+                        Err(why) => rail(true, why.meaning().to_owned()),
+                    });
                 }
-                let target = aimed.map_or_else(|_| action.target(), |aimed| aimed.target);
+                let aimed = remedy::aimed(&action, self.brake, at);
+                let target = aimed.unwrap_or_else(|_| action.target());
                 let intent = Intent {
                     wish: self.case.wish(step, &action, &target),
                     remedy: self.case.remedy,

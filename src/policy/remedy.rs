@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::Surroundings;
-use super::brake::{Brake, Choice, present};
+use super::brake::{Brake, present};
 use super::evidence;
 use super::guard::{Guard, Intent, Wish, outcome_is_lost};
 use super::promql::{EvalTime, Evaluated, Labels, Value};
@@ -66,20 +66,12 @@ impl Case<'_> {
     }
 }
 
-/// What a step works on, and the values from which that was chosen.
-#[derive(Clone, Debug)]
-pub(super) struct Aimed {
-    pub(super) target: Target,
-    because: Vec<Evidence>,
-}
-
 /// What an action works on, or why that cannot be told.
-pub(super) fn aimed(action: &Action, brake: &Brake, at: Moment) -> Result<Aimed, HoldReason> {
+pub(super) fn aimed(action: &Action, brake: &Brake, at: Moment) -> Result<Target, HoldReason> {
     if !matches!(action, Action::StopEngine { .. }) {
-        return Ok(Aimed { target: action.target(), because: Vec::new() });
+        return Ok(action.target());
     }
-    let Choice { engine, because } = brake.choose(at.uptime)?;
-    Ok(Aimed { target: Target::Engine(Box::new(engine)), because })
+    brake.choose(at.uptime).map(|engine| Target::Engine(Box::new(engine)))
 }
 
 /// Whether the rule that a remedy belongs to fires.
@@ -322,7 +314,7 @@ impl Course {
             let action = case.remedy.steps.get(step).map(|action| case.told(action));
             action.is_none_or(|action| {
                 let aimed = aimed(&action, around.brake, around.at);
-                let target = aimed.map_or_else(|_| action.target(), |aimed| aimed.target);
+                let target = aimed.unwrap_or_else(|_| action.target());
                 !around.guard.must_ask(&case.wish(step, &action, &target), around.at)
             })
         } else {
@@ -370,7 +362,7 @@ fn rule_on(
         return HoldReason::StepsExhausted.into();
     };
     let aimed = aimed(&action, around.brake, around.at);
-    let target = aimed.as_ref().map_or_else(|_| action.target(), |aimed| aimed.target.clone());
+    let target = aimed.clone().unwrap_or_else(|_| action.target());
     let intent = Intent {
         wish: case.wish(step, &action, &target),
         remedy: case.remedy,
@@ -426,13 +418,13 @@ fn decision(
     around: &mut Surroundings<'_>,
 ) -> Option<Decision> {
     let action = case.told(case.remedy.steps.get(step)?);
-    let aimed = aimed(&action, around.brake, around.at);
-    let (target, chosen) = match aimed {
-        Ok(aimed) => (aimed.target, aimed.because),
-        Err(_) => (action.target(), Vec::new()),
-    };
+    let target = aimed(&action, around.brake, around.at).unwrap_or_else(|_| action.target());
     let mut because = evidence::evidence(case.rule, around.at, around.store);
-    because.extend(chosen);
+    // Observe mode goes no further than the first step, and is to tell all the same whom the last
+    // one would stop.
+    if case.remedy.stops_engines() {
+        because.extend(around.brake.evidence(around.at.uptime));
+    }
     let id = DecisionId(*around.next_decision);
     *around.next_decision += 1;
     Some(Decision {

@@ -36,6 +36,9 @@ const IDLE_CORES: u64 = 20;
 /// Of two engines one must have grown so many times as much as the other, or neither is chosen.
 const CLEARLY: u64 = 2;
 
+/// Engines whose growth a decision names.
+const MOST_NAMED: usize = 8;
+
 /// Clock ticks a second in `/proc`, on every architecture.
 const TICKS: u64 = 100;
 
@@ -70,13 +73,6 @@ pub(super) struct Brake {
     engines: VecDeque<(Duration, Vec<Own>)>,
     latest: Vec<(EngineSeen, EnginePhase)>,
     is_cut: bool,
-}
-
-/// The engine to stop, and why.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Choice {
-    pub(super) engine: EngineTarget,
-    pub(super) because: Vec<Evidence>,
 }
 
 /// How much an engine has grown.
@@ -131,7 +127,6 @@ impl Brake {
     }
 
     /// Somebody has looked at the engines; each with its phase.
-    #[cfg_attr(not(test), expect(dead_code, reason = "nobody looks at engines yet"))]
     pub(super) fn looked(
         &mut self,
         at: Duration,
@@ -144,7 +139,7 @@ impl Brake {
     }
 
     /// The engine whose growth eats the memory, or why none is chosen.
-    pub(super) fn choose(&self, now: Duration) -> Result<Choice, HoldReason> {
+    pub(super) fn choose(&self, now: Duration) -> Result<EngineTarget, HoldReason> {
         let is_fresh = |at: Option<Duration>| at.is_some_and(|at| now.saturating_sub(at) <= FRESH);
         let looked = self.engines.back().map(|(at, _)| *at);
         if looked.is_none() || self.latest.is_empty() {
@@ -153,19 +148,21 @@ impl Brake {
         if self.is_cut || !is_fresh(looked) || !is_fresh(self.node.back().map(|(at, _)| *at)) {
             return Err(HoldReason::UnclearTarget);
         }
-        let (taken, mut engines) = (self.taken(now), self.grown(now));
-        let least = (self.total / LEAST_SHARE).max(1);
-        let shown = engines.iter().map(|engine| engine.hugetlb).sum();
-        let in_nobody = taken.outside.saturating_sub(shown);
-        if in_nobody >= least
-            && let Some(eater) = holder_of_what_nobody_shows(&engines, least)
-        {
-            engines[eater].all = engines[eater].all.saturating_add(in_nobody);
-        }
+        let taken = self.taken(now);
+        let engines = self.grown(now, taken);
         let total = taken.outside.saturating_add(taken.shmem).saturating_add(taken.anonymous);
-        let chosen = clear_eater(&engines, total, least).ok_or(HoldReason::UnclearTarget)?;
-        let because = engines.iter().map(Grown::evidence).collect();
-        Ok(Choice { engine: EngineTarget::from(chosen.seen), because })
+        let chosen = clear_eater(&engines, total, self.least());
+        chosen.map(|eater| EngineTarget::from(eater.seen)).ok_or(HoldReason::UnclearTarget)
+    }
+
+    /// How much each engine has grown, of which the choice follows.
+    pub(super) fn evidence(&self, now: Duration) -> impl Iterator<Item = Evidence> {
+        let grown = self.grown(now, self.taken(now));
+        grown.into_iter().take(MOST_NAMED).map(|engine| engine.evidence())
+    }
+
+    fn least(&self) -> u64 {
+        (self.total / LEAST_SHARE).max(1)
     }
 
     /// What the node has taken since it had least, within the window.
@@ -182,8 +179,18 @@ impl Brake {
         }
     }
 
-    fn grown(&self, now: Duration) -> Vec<Grown<'_>> {
-        self.latest.iter().map(|(seen, phase)| self.grown_engine(now, seen, *phase)).collect()
+    /// How much each engine has grown, with what no process shows.
+    fn grown(&self, now: Duration, taken: Taken) -> Vec<Grown<'_>> {
+        let grown = self.latest.iter().map(|(seen, phase)| self.grown_engine(now, seen, *phase));
+        let mut engines: Vec<Grown<'_>> = grown.collect();
+        let shown = engines.iter().map(|engine| engine.hugetlb).fold(0, u64::saturating_add);
+        let in_nobody = taken.outside.saturating_sub(shown);
+        if in_nobody >= self.least()
+            && let Some(eater) = holder_of_what_nobody_shows(&engines, self.least())
+        {
+            engines[eater].all = engines[eater].all.saturating_add(in_nobody);
+        }
+        engines
     }
 
     fn grown_engine<'s>(

@@ -83,7 +83,7 @@ fn chosen(before: (Taken, &[Engine]), after: (Taken, &[Engine])) -> Result<Strin
         brake.measured(now, TOTAL, taken);
         brake.looked(now, engines.iter().map(|engine| (engine.seen(), engine.phase)), false);
     }
-    brake.choose(now).map(|choice| choice.engine.name.to_string())
+    brake.choose(now).map(|engine| engine.name.to_string())
 }
 
 fn outside(gib: u64) -> Taken {
@@ -170,7 +170,7 @@ fn an_engine_that_was_found_full_and_young_has_grown_from_nothing() {
     let now = START + Duration::from_secs(4);
     let engines = [young, other];
     brake.looked(now, engines.iter().map(|engine| (engine.seen(), engine.phase)), false);
-    assert_eq!(&*brake.choose(now).unwrap().engine.name, "l");
+    assert_eq!(&*brake.choose(now).unwrap().name, "l");
 }
 
 #[test]
@@ -201,10 +201,10 @@ fn the_target_is_complete_and_the_decision_says_how_much_each_engine_has_grown()
         let engines = [OLD, LOADING];
         brake.looked(now, engines.iter().map(|engine| (engine.seen(), engine.phase)), false);
     }
-    let choice = brake.choose(START + Duration::from_secs(1)).unwrap();
-    assert_eq!(choice.engine, EngineTarget::from(&LOADING.seen()));
-    let told: Vec<_> =
-        choice.because.iter().map(|told| (told.series.as_str(), told.value)).collect();
+    let now = START + Duration::from_secs(1);
+    assert_eq!(brake.choose(now), Ok(EngineTarget::from(&LOADING.seen())));
+    let told: Vec<Evidence> = brake.evidence(now).collect();
+    let told: Vec<_> = told.iter().map(|told| (told.series.as_str(), told.value)).collect();
     let grown = [
         ("uma_engine_growth_bytes{engine=\"a\"}", Reading::Value(0.0)),
         ("uma_engine_growth_bytes{engine=\"l\"}", Reading::Value((8 * GIB) as f64)),
