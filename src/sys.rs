@@ -1,5 +1,9 @@
 //! System calls that no library wraps safely: the only unsafe code.
-#![expect(unsafe_code, reason = "unmapping is unsafe in general, and not of code that is on disk")]
+#![expect(unsafe_code, reason = "each call says why it is sound")]
+
+mod heap;
+
+pub use heap::{give_freed_memory_back, share_freed_memory};
 
 use std::io;
 

@@ -14,8 +14,8 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use serde::Serialize;
 
-use super::Exit;
 use super::log_input::{LogInput, ReadAs, STANDARD_INPUT, not_a_log, utc_from, written};
+use super::{Exit, engines};
 use crate::model::{Event, KernelEvent, Recovery, counted};
 use crate::parse::dmesg::{LogText, Message};
 use crate::parse::kernel::EventAssembler;
@@ -457,6 +457,9 @@ fn describe(event: &KernelEvent) -> String {
         }
         KernelEvent::UncleanBoot { ended_boot_id, .. } => {
             format!("boot {ended_boot_id} did not end in order")
+        }
+        KernelEvent::EnginePhase { .. } | KernelEvent::EngineStuck { .. } => {
+            engines::event_text(event)
         }
     }
 }

@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use super::json_time::{Object, OutcomeObject};
 use super::order_text::order_text;
-use super::{Exit, last_boot};
+use super::{Exit, engines, last_boot};
 use crate::journal::{FILE_NAME, JournalReader, ReadError, TimelineItem, TimelineQuery};
 use crate::model::{
     AlertChange, Assessment, Decision, Evidence, KernelEvent, Mode, Moment, Outcome, OutcomeResult,
@@ -346,6 +346,9 @@ pub(super) fn event_text(event: &KernelEvent) -> String {
             format!("{} killed {victim}", word(by))
         }
         KernelEvent::UncleanBoot { .. } => last_boot::event_text(event),
+        KernelEvent::EnginePhase { .. } | KernelEvent::EngineStuck { .. } => {
+            engines::event_text(event)
+        }
     }
 }
 

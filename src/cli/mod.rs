@@ -4,6 +4,7 @@ pub mod approve;
 pub mod breaker;
 mod control;
 pub mod dmesg;
+pub mod engines;
 pub mod explain;
 pub mod history;
 mod json_time;
@@ -45,6 +46,8 @@ pub enum Command {
     Rules(rules::RulesArguments),
     /// Show the events, decisions and outcomes in the journal.
     History(history::HistoryArguments),
+    /// Show the inference engines, the phase of each, and what shows it.
+    Engines(engines::EnginesArguments),
     /// Say why a rule did, or did not, act.
     Explain(explain::ExplainArguments),
     /// Keep rules from acting for a while; their alerts go on.
@@ -90,6 +93,7 @@ impl Arguments {
             Command::Dmesg(arguments) => dmesg::execute(&arguments),
             Command::Rules(arguments) => rules::execute(&arguments),
             Command::History(arguments) => history::execute(&arguments),
+            Command::Engines(arguments) => engines::execute(&arguments),
             Command::Explain(arguments) => explain::execute(&arguments),
             Command::Silence(arguments) => silence::execute(&arguments),
             Command::Approve(arguments) => approve::execute(&arguments),

@@ -5,6 +5,7 @@
 
 pub mod catalogue;
 pub mod decode;
+mod engines;
 pub mod flags;
 pub mod guard_rails;
 pub mod measure;

@@ -28,6 +28,7 @@ use crate::exports::{self, Limits, Served};
 use crate::journal::{Entry, Journal, Note, ResumePoint, Retention};
 use crate::model::{Moment, Outcome};
 use crate::policy::Policy;
+use crate::sources::engines::EngineWatch;
 use crate::sources::kernel_log::{KernelLogSource, ResumeFrom};
 use crate::sources::memory::MemorySource;
 use crate::sources::process::ProcessSource;
@@ -49,6 +50,7 @@ const KERNEL_RING: &str = "/dev/kmsg";
 
 /// Opens everything; the backlog of the kernel log is not read yet.
 pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
+    crate::sys::share_freed_memory();
     let settings = loaded.settings.clone();
     let listeners = exports::bind(&resolve(&settings.web.listen)?)?;
     let wake = Wake::new().context("cannot make the loop's wake-up (eventfd)")?;
@@ -86,15 +88,20 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         pause: pause.clone(),
         last_silence: last_silence(&journal, started),
     };
+    let engines =
+        EngineWatch::start(settings.path.procfs.clone(), settings.engines.clone(), clock::uptime)
+            .context("cannot start the threads that watch inference engines")?;
     let service = start_service(&settings, listeners, loader, &wake, taker)?;
     tell_start(&loaded, &journal, started);
     // Before the black box locks what is resident. Where it does not work, only memory is wasted.
+    crate::sys::give_freed_memory_back();
     drop(crate::sys::forget_code());
     // Last: a start that fails leaves no record that nobody closes.
     let black_box = BlackBox::start(&settings, boot.as_deref(), Arc::clone(&status));
     Ok(Daemon {
         memory: MemorySource::open(&settings.path.procfs, &settings.path.sysfs),
         process: ProcessSource::default(),
+        engines,
         settings,
         policy,
         kernel_log,

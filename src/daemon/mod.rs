@@ -31,11 +31,12 @@ use crate::config::reader::Loaded;
 use crate::config::settings::Settings;
 use crate::journal::{Entry, Journal, Note};
 use crate::model::{
-    Action, Decision, Event, KernelEvent, Mode, Moment, Observation, OperatorCommand, Outcome,
-    OutcomeResult, Verdict,
+    Action, Decision, Event, Mode, Moment, Observation, OperatorCommand, Outcome, OutcomeResult,
+    Verdict,
 };
 use crate::policy::status::Status;
 use crate::policy::{Answer, Policy, Step};
+use crate::sources::engines::EngineWatch;
 use crate::sources::kernel_log::{KernelLogSource, ReadClock, ReadEnd};
 use crate::sources::memory::MemorySource;
 use crate::sources::process::ProcessSource;
@@ -69,6 +70,7 @@ struct Daemon {
     policy: Policy,
     memory: MemorySource,
     process: ProcessSource,
+    engines: EngineWatch,
     kernel_log: KernelLogSource,
     journal: Arc<Journal>,
     worker: ActionWorker,
@@ -232,6 +234,7 @@ impl Daemon {
         self.seen.extend(self.past.take());
         let more = self.read_kernel_log() == ReadEnd::More;
         let now = clock::now();
+        self.engines.take(now.uptime, &mut self.seen);
         if acted {
             // The signals after an action: all of them, those too that are read less often.
             self.memory.read_all(&clock::uptime, &mut self.seen);
@@ -298,6 +301,7 @@ impl Daemon {
     fn step(&mut self, now: Moment) -> Vec<Answer> {
         let began = clock::uptime();
         let mut step = self.policy.step(now, &self.seen);
+        self.engines.set_loading(self.policy.is_any_engine_loading());
         self.own.set_step_duration(clock::uptime().saturating_sub(began));
         self.report.sources(now.uptime, &self.seen);
         self.recorder.step(now, &mut self.seen, &step);
@@ -375,6 +379,7 @@ impl Daemon {
         })?;
         let ended = self.policy.replace_rules(now, loaded.settings.mode, &loaded.rules);
         self.recorder.reload(now, &loaded, &ended);
+        self.engines.declare(loaded.settings.engines.clone());
         for change in ended {
             self.journal.record(&Entry::Alert(change));
         }
@@ -417,7 +422,7 @@ impl Daemon {
 
 /// The kernel log's events are kept together with how far it was read, others by themselves.
 fn is_of_a_boot(event: &Event) -> bool {
-    matches!(event.kind, KernelEvent::UncleanBoot { .. })
+    !event.kind.is_of_kernel_log()
 }
 
 fn is_notice(decision: &Decision) -> bool {

@@ -10,8 +10,8 @@ use tracing::field::debug;
 use super::gate::Gate;
 use crate::journal::JournalError;
 use crate::model::{
-    AlertChange, AlertState, Assessment, Decision, Event, Evidence, Mode, Moment, Observation,
-    OperatorCommand, Outcome, OutcomeResult, Reading, Source, Verdict,
+    AlertChange, AlertState, Assessment, Decision, Event, Evidence, KernelEvent, Mode, Moment,
+    Observation, OperatorCommand, Outcome, OutcomeResult, Reading, Source, Verdict,
 };
 use crate::policy::{Doubt, Step, old_by};
 
@@ -100,6 +100,13 @@ impl Report {
 fn event(event: &Event, now: Moment) {
     let (kind, seq) = (event.kind.kind(), event.seq);
     let detail = serde_json::to_string(&event.kind).unwrap_or_default();
+    if let KernelEvent::EnginePhase { engine, to, reason, .. } = &event.kind {
+        return tracing::info!(engine, phase = to.name(), "engine {engine} is {to}: {reason}");
+    }
+    if let KernelEvent::EngineStuck { engine, stuck, reason, .. } = &event.kind {
+        let is = if *stuck { "stuck" } else { "no longer stuck" };
+        return tracing::warn!(engine, "engine {engine} is {is}: {reason}");
+    }
     match event.utc.filter(|utc| old_by(*utc, now).is_some()) {
         None => tracing::warn!(kind, seq, detail, "kernel event"),
         Some(happened) => tracing::info!(kind, seq, detail, %happened, "old kernel event"),

@@ -9,6 +9,7 @@
 
 mod api;
 mod control;
+mod engines;
 mod exposition;
 mod held_back;
 mod landing;

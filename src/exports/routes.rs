@@ -15,7 +15,7 @@ use hyper::{HeaderMap, StatusCode, Uri};
 use tokio::sync::{Mutex, Semaphore};
 
 use super::negotiation::{self, Format};
-use super::{Served, api, exposition, landing, orders, probes};
+use super::{Served, api, engines, exposition, landing, orders, probes};
 
 /// Longer request targets are nobody's.
 const MAX_URI_BYTES: usize = 4096;
@@ -29,7 +29,7 @@ const SCRAPE_WAIT: Duration = Duration::from_secs(5);
 const QUERIES: usize = 4;
 
 /// Fixed paths, apart from the telemetry path.
-const PATHS: [(&str, &str); 14] = [
+const PATHS: [(&str, &str); 15] = [
     ("/", "overview"),
     ("/-/healthy", "200 while this node is watched"),
     ("/-/ready", "200 once something has been sampled"),
@@ -37,6 +37,7 @@ const PATHS: [(&str, &str); 14] = [
     ("/api/v1/status", "sources, rules, alerts (JSON)"),
     ("/api/v1/rules", "rules as in Prometheus' API (JSON)"),
     ("/api/v1/alerts", "alerts as in Prometheus' API (JSON)"),
+    ("/api/v1/engines", "inference engines and their phases (JSON)"),
     ("/api/v1/events", "kernel events from the journal (JSON)"),
     ("/api/v1/decisions", "decisions and outcomes from the journal (JSON)"),
     ("/api/v1/orders", "what people ordered, from the journal (JSON)"),
@@ -98,6 +99,7 @@ pub(super) fn router(served: Arc<Served>) -> Result<Router, String> {
         .route("/api/v1/status", get(api::status))
         .route("/api/v1/rules", get(api::rules))
         .route("/api/v1/alerts", get(api::alerts))
+        .route("/api/v1/engines", get(engines::engines))
         .route("/api/v1/events", get(api::events))
         .route("/api/v1/decisions", get(api::decisions))
         .merge(order_routes());

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::model::{
-    AlertChange, Assessment, Decision, Event, Moment, OperatorCommand, OperatorOrder, Outcome,
-    RuleId, RuleSelector, Verdict,
+    AlertChange, Assessment, Decision, Event, KernelEvent, Moment, OperatorCommand, OperatorOrder,
+    Outcome, RuleId, RuleSelector, Verdict,
 };
 
 /// One thing to keep.
@@ -72,6 +72,8 @@ pub(super) struct EventRow {
     pub(super) seq: Option<u64>,
     pub(super) utc_ms: Option<i64>,
     pub(super) kind: &'static str,
+    /// There is one of its kind in a boot.
+    pub(super) is_once: bool,
     pub(super) json: String,
 }
 
@@ -235,6 +237,7 @@ impl EventRow {
             seq: event.seq,
             utc_ms: event.utc.map(|utc| utc.as_millisecond()),
             kind: event.kind.kind(),
+            is_once: matches!(event.kind, KernelEvent::UncleanBoot { .. }),
             json: serde_json::to_string(event)?,
         })
     }

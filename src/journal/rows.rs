@@ -45,7 +45,11 @@ fn insert(
         }
         Record::Event { boot_id, event } => {
             *latest_ms = event.utc_ms.unwrap_or(*latest_ms);
-            insert_event_once(transaction, boot_id, event, *latest_ms).map_err(failed)
+            match event.is_once {
+                true => insert_event_once(transaction, boot_id, event, *latest_ms),
+                false => insert_event(transaction, boot_id, event, *latest_ms),
+            }
+            .map_err(failed)
         }
         Record::Decision { utc_ms, .. } => {
             *latest_ms = *utc_ms;
@@ -153,7 +157,7 @@ fn insert_event(
     )
 }
 
-/// It has no number by which the table could know it again; there is one of its kind in a boot.
+/// It has no number by which the table could know it again.
 fn insert_event_once(
     transaction: &Transaction<'_>,
     boot_id: &str,

@@ -269,3 +269,33 @@ pub struct EngineHealth {
     #[serde(default = "unsupported")]
     pub requests: Reading<u64>,
 }
+
+/// An engine that the configuration declares.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeclaredEngine {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Which processes are its; all that is written must hold of the same process.
+    pub matches: EngineMatch,
+    /// Its model files: absolute paths or globs.
+    pub model_files: Vec<Arc<str>>,
+    /// Where it is asked for its health.
+    pub health: Option<Arc<str>>,
+    /// A loading engine without progress for so long is stuck.
+    pub stuck_after: Option<Duration>,
+}
+
+/// What the processes of a declared engine have in common. Every text is a glob.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EngineMatch {
+    /// Their name, of at most 15 bytes.
+    pub comm: Option<Arc<str>>,
+    /// Their arguments, joined by blanks.
+    pub cmdline: Option<Arc<str>>,
+    /// The systemd unit that they run in.
+    pub unit: Option<Arc<str>>,
+    /// The container's id, or its name.
+    pub container: Option<Arc<str>>,
+    /// Labels of the container.
+    pub labels: Vec<(Arc<str>, Arc<str>)>,
+}

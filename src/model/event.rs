@@ -1,10 +1,13 @@
-//! What happened: what the kernel log said, typed, and what the black box found.
+//! What happened: what the kernel log said, typed, what the black box found, and what became of
+//! inference engines.
 //!
 //! The JSON form (`kind` and the fields below) is public: `umawarden dmesg --json`,
 //! `umawarden history --json` and `/api/v1/events` speak it.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+
+use super::EnginePhase;
 
 /// One thing that happened.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -214,11 +217,35 @@ pub enum KernelEvent {
         /// The rules that fired.
         firing: Vec<String>,
     },
+    /// An inference engine went from one phase of its life to another.
+    EnginePhase {
+        /// Its name.
+        engine: String,
+        /// The phase before; `None`: it was not known.
+        from: Option<EnginePhase>,
+        /// The phase now.
+        to: EnginePhase,
+        /// What shows it.
+        reason: String,
+        /// The number of its server.
+        pid: u32,
+    },
+    /// An inference engine that is not ready yet makes no progress, or makes some again.
+    EngineStuck {
+        /// Its name.
+        engine: String,
+        /// Whether it is stuck now.
+        stuck: bool,
+        /// What shows it.
+        reason: String,
+        /// The number of its server.
+        pid: u32,
+    },
 }
 
 impl KernelEvent {
     /// The `event` label values, and JSON kinds, of all events.
-    pub const KINDS: [&'static str; 12] = [
+    pub const KINDS: [&'static str; 14] = [
         "nv_no_memory",
         "nv_alloc_failed",
         "xid",
@@ -231,6 +258,8 @@ impl KernelEvent {
         "hung_task",
         "userspace_kill",
         "unclean_boot",
+        "engine_phase",
+        "engine_stuck",
     ];
 
     /// This event's kind, one of [`Self::KINDS`].
@@ -248,6 +277,16 @@ impl KernelEvent {
             Self::HungTask { .. } => "hung_task",
             Self::UserspaceKill { .. } => "userspace_kill",
             Self::UncleanBoot { .. } => "unclean_boot",
+            Self::EnginePhase { .. } => "engine_phase",
+            Self::EngineStuck { .. } => "engine_stuck",
         }
+    }
+
+    /// Whether the kernel log tells it. Others have no number there.
+    pub fn is_of_kernel_log(&self) -> bool {
+        !matches!(
+            self,
+            Self::UncleanBoot { .. } | Self::EnginePhase { .. } | Self::EngineStuck { .. }
+        )
     }
 }

@@ -21,8 +21,8 @@ pub use decision::{
     OutcomeResult, RuleId, Verdict,
 };
 pub use engine::{
-    EngineHealth, EngineKind, EnginePhase, EngineProcess, EngineReadings, EngineSeen, HealthAnswer,
-    ProcessId,
+    DeclaredEngine, EngineHealth, EngineKind, EngineMatch, EnginePhase, EngineProcess,
+    EngineReadings, EngineSeen, HealthAnswer, ProcessId,
 };
 pub use event::{Event, KernelEvent, KillerDaemon, OomConstraint, Pool, Recovery};
 pub use moment::Moment;

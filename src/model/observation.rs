@@ -6,7 +6,10 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{Event, OperatorCommand, Outcome, Past, Pause, Reading, Schema, SeriesKey};
+use super::{
+    EngineHealth, EngineReadings, Event, OperatorCommand, Outcome, Past, Pause, Reading, Schema,
+    SeriesKey,
+};
 
 /// Where an observation comes from; the `source` label of `uma_source_up`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -36,11 +39,13 @@ pub enum Source {
     Daemon,
     /// The black box on disk, and what it knows of the boot before.
     BlackBox,
+    /// Inference engines: `/proc/PID/*`, and what they answer.
+    Engines,
 }
 
 impl Source {
     /// All sources, in the order in which they are listed to people.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Meminfo,
         Self::Vmstat,
         Self::Zoneinfo,
@@ -53,6 +58,7 @@ impl Source {
         Self::Journal,
         Self::Daemon,
         Self::BlackBox,
+        Self::Engines,
     ];
 
     /// The name in labels, logs and JSON.
@@ -70,6 +76,7 @@ impl Source {
             Self::Journal => "journal",
             Self::Daemon => "daemon",
             Self::BlackBox => "black_box",
+            Self::Engines => "engines",
         }
     }
 }
@@ -140,4 +147,8 @@ pub enum Observation {
     Pause(Option<Pause>),
     /// What the journal knows of earlier runs.
     Past(Box<Past>),
+    /// Somebody has looked for inference engines.
+    Engines(Box<EngineReadings>),
+    /// An engine was asked for its health.
+    EngineHealth(Box<EngineHealth>),
 }

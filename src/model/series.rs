@@ -1,6 +1,7 @@
 //! The one table of all series: what is exported, documented, and known to rules.
 
 mod black_box;
+mod engine;
 mod kernel;
 mod memory;
 mod own;
@@ -156,8 +157,9 @@ pub static METRICS: &[Metric] =
                 + kernel::METRICS.len()
                 + own::METRICS.len()
                 + black_box::METRICS.len()
+                + engine::METRICS.len()
         },
-    >(&[memory::METRICS, kernel::METRICS, own::METRICS, black_box::METRICS]);
+    >(&[memory::METRICS, kernel::METRICS, own::METRICS, black_box::METRICS, engine::METRICS]);
 
 const fn join<const COUNT: usize>(areas: &[&[Metric]]) -> [Metric; COUNT] {
     let mut joined = [areas[0][0]; COUNT];

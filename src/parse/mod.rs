@@ -1,6 +1,8 @@
 //! Text into typed facts: kernel-log records, kernel faults, `/proc` files. Pure.
 
 pub mod dmesg;
+pub mod engine;
 pub mod kernel;
 pub mod kmsg;
 pub mod proc;
+pub mod process;

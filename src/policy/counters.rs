@@ -127,6 +127,10 @@ impl Counters {
         self.write(cell, Reading::Value(value));
     }
 
+    pub(super) fn set_reading(&mut self, cell: Cell, reading: Reading<f64>) {
+        self.write(cell, reading);
+    }
+
     /// Ends a series.
     pub(super) fn retire(&mut self, cell: Cell) {
         self.write(cell, Reading::Unsupported);

@@ -6,6 +6,7 @@
 mod alert;
 mod brake;
 mod counters;
+mod engines;
 mod evidence;
 pub mod explain;
 mod group;
@@ -27,18 +28,19 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::model::{
-    AlertChange, Assessment, Decision, DecisionId, Event, KernelRecord, Mode, Moment, Observation,
-    OperatorCommand, Outcome, Past, RuleId, Source,
+    AlertChange, Assessment, Decision, DecisionId, EngineReadings, Event, KernelRecord, Mode,
+    Moment, Observation, OperatorCommand, Outcome, Past, RuleId, SeriesKey, Source,
 };
 use crate::parse::kernel::{EventAssembler, KernelLine};
 use brake::Brake;
 use counters::Counters;
+use engines::Engines;
 use group::Group;
 use guard::Guard;
 use rule::RuleSet;
 use sources::SourceTable;
 use status::Status;
-use store::SeriesStore;
+use store::{SeriesId, SeriesStore};
 
 /// What the kernel log told longer ago than this is old when it is read: it is counted where it
 /// happened, and no rule takes it for news. A restart takes a supervisor from a tenth of a second
@@ -105,10 +107,13 @@ pub struct Policy {
     counters: Counters,
     groups: Vec<Group>,
     brake: Brake,
+    engines: Engines,
+    /// The series of the memory that no counter names.
+    unaccounted: SeriesId,
     next_decision: u64,
     guard: Guard,
     rule_statuses: Arc<[status::RuleStatus]>,
-    series: Arc<[crate::model::SeriesKey]>,
+    series: Arc<[SeriesKey]>,
 }
 
 /// What a rule's evaluation may read and change, beside the rule itself.
@@ -144,7 +149,9 @@ impl Policy {
         rules: &RuleSet,
         next_decision: DecisionId,
     ) -> Self {
-        let counters = Counters::new(&mut store);
+        let mut counters = Counters::new(&mut store);
+        let engines = Engines::new(&mut counters, &mut store);
+        let unaccounted = store.intern(&SeriesKey::new("uma_memory_unaccounted_bytes", &[]));
         let mut policy = Self {
             started,
             mode,
@@ -155,6 +162,8 @@ impl Policy {
             counters,
             groups: Vec::new(),
             brake: Brake::default(),
+            engines,
+            unaccounted,
             next_decision: next_decision.0,
             guard: Guard::default(),
             rule_statuses: Arc::new([]),
@@ -228,6 +237,7 @@ impl Policy {
             self.brake.measure(at.uptime, &self.store);
         }
         self.counters.set_guard(&self.guard, self.mode, at);
+        self.engines.publish(at, &mut self.counters);
         let sampled = seen.iter().any(|seen| matches!(seen, Observation::Readings(_)));
         if sampled || self.groups.iter().any(|group| group.due() <= at.uptime) {
             self.counters.publish(at, &mut self.store);
@@ -310,6 +320,7 @@ impl Policy {
             sources: self.sources.statuses(),
             rules: Arc::clone(&self.rule_statuses),
             guard: self.guard.status(),
+            engines: self.engines.statuses(),
         }
     }
 
@@ -334,7 +345,37 @@ impl Policy {
             Observation::Operator(command) => step.answers.push(self.guard.obey(command, at)),
             Observation::Pause(pause) => self.guard.set_pause(pause.clone()),
             Observation::Past(past) => self.guard.restore(past, at),
+            Observation::Engines(readings) => self.look_at_engines(at, readings, step),
+            Observation::EngineHealth(health) => {
+                self.engines.hear(at, health, &mut step.events);
+            }
         }
+    }
+
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "bytes, never below 0"
+    )]
+    fn look_at_engines(&mut self, at: Moment, readings: &EngineReadings, step: &mut Step) {
+        let unaccounted = self.store.latest(self.unaccounted).value().map(|bytes| bytes as u64);
+        let world = (&mut self.counters, &mut self.store);
+        self.engines.look(at, readings, unaccounted, world, &mut step.events);
+        let seen = readings.engines.iter().filter_map(|seen| {
+            let phase = self.engines.phase(&seen.name)?;
+            Some((seen.clone(), phase))
+        });
+        self.brake.looked(readings.read_at, seen, readings.is_cut);
+    }
+
+    /// The inference engines, by name, those too that have gone lately.
+    pub fn engines(&mut self) -> Arc<[status::EngineStatus]> {
+        self.engines.statuses()
+    }
+
+    /// Whether an inference engine is on its way to be ready: found, and not yet serving.
+    pub fn is_any_engine_loading(&self) -> bool {
+        self.engines.is_any_loading()
     }
 
     /// Returns when the record was written, on the uptime clock.

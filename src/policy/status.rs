@@ -7,7 +7,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::model::{
-    AlertState, Asked, Mode, Moment, Pause, Reading, RuleId, RuleSelector, SeriesKey, Source,
+    AlertState, Asked, EngineHealth, EnginePhase, EngineSeen, Mode, Moment, Pause, Reading, RuleId,
+    RuleSelector, SeriesKey, Source,
 };
 
 /// What exports may see.
@@ -29,6 +30,8 @@ pub struct Status {
     pub rules: Arc<[RuleStatus]>,
     /// What holds remedies back; the same `Arc` while nothing changes.
     pub guard: Arc<GuardStatus>,
+    /// The inference engines, by name, those too that have gone lately.
+    pub engines: Arc<[EngineStatus]>,
 }
 
 /// What holds remedies back beyond time and budgets.
@@ -46,6 +49,31 @@ pub struct GuardStatus {
     pub breakers: Vec<BreakerStatus>,
     /// All that are configured.
     pub windows: Vec<WindowStatus>,
+}
+
+/// One inference engine.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EngineStatus {
+    /// As it was seen last.
+    pub engine: EngineSeen,
+    /// Where in its life it is.
+    pub phase: EnginePhase,
+    /// Since when.
+    pub since: Moment,
+    /// What showed that.
+    pub reason: Arc<str>,
+    /// Whether it makes no progress, although it is not ready yet.
+    pub is_stuck: bool,
+    /// For how long nothing was read and no memory taken, while it is not ready yet.
+    pub without_progress: Option<Duration>,
+    /// What it read from storage until it was ready.
+    pub load_read_bytes: Option<u64>,
+    /// All memory of its processes.
+    pub memory_bytes: u64,
+    /// What it said when it was asked last.
+    pub health: Option<EngineHealth>,
+    /// When it was seen last, on the uptime clock.
+    pub looked: Duration,
 }
 
 /// A silence in force.

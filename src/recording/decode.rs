@@ -8,8 +8,9 @@ use serde::de::DeserializeOwned;
 
 use super::columns::Columns;
 use super::encode::{
-    BEGIN, EVENT, GAP, OPERATOR, OUTCOME, PAST, PAUSE, READINGS, RECORD, RECORD_MALFORMED,
-    RECORDS_LOST, RELOAD, SAMPLE, SAMPLE_FAILED, SAMPLE_UNSUPPORTED, SAMPLE_VALUE, STEP,
+    BEGIN, ENGINE_HEALTH, ENGINES, EVENT, GAP, OPERATOR, OUTCOME, PAST, PAUSE, READINGS, RECORD,
+    RECORD_MALFORMED, RECORDS_LOST, RELOAD, SAMPLE, SAMPLE_FAILED, SAMPLE_UNSUPPORTED,
+    SAMPLE_VALUE, STEP,
 };
 use super::entry::{Entry, RecordedStep, Said};
 use super::wire::{Bytes, Malformed};
@@ -101,6 +102,8 @@ impl Decoder {
             PAUSE => Ok(Observation::Pause(json(from)?)),
             PAST => Ok(Observation::Past(Box::new(json(from)?))),
             EVENT => Ok(Observation::Event(json(from)?)),
+            ENGINES => Ok(Observation::Engines(Box::new(json(from)?))),
+            ENGINE_HEALTH => Ok(Observation::EngineHealth(Box::new(json(from)?))),
             _ => Err(Malformed("an observation of an unknown kind")),
         }
     }

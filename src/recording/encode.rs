@@ -25,6 +25,8 @@ pub(super) const OPERATOR: u8 = 7;
 pub(super) const PAUSE: u8 = 8;
 pub(super) const PAST: u8 = 9;
 pub(super) const EVENT: u8 = 10;
+pub(super) const ENGINES: u8 = 11;
+pub(super) const ENGINE_HEALTH: u8 = 12;
 
 pub(super) const SAMPLE_UNSUPPORTED: u8 = 0;
 pub(super) const SAMPLE_FAILED: u8 = 1;
@@ -168,6 +170,14 @@ impl Encoder {
             Observation::Past(past) => {
                 out.push(PAST);
                 put_json(past, out);
+            }
+            Observation::Engines(engines) => {
+                out.push(ENGINES);
+                put_json(engines, out);
+            }
+            Observation::EngineHealth(health) => {
+                out.push(ENGINE_HEALTH);
+                put_json(health, out);
             }
         }
     }

@@ -1,5 +1,6 @@
 //! One file per thing watched.
 
+pub mod engines;
 pub mod kernel_log;
 pub mod memory;
 pub mod process;

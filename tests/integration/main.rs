@@ -4,8 +4,10 @@
 mod actions;
 mod config;
 mod daemon;
+mod dice;
 mod dmesg;
 mod documents;
+mod engines;
 mod explain;
 mod exports;
 mod history;

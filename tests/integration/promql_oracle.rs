@@ -10,33 +10,14 @@ use umawarden::model::{Reading, SeriesKey};
 use umawarden::policy::promql::{self, EvalTime, Evaluated, Sample, Value};
 use umawarden::policy::store::{SeriesStore, stale_marker};
 
+use crate::dice::Dice;
+
 const EXPRESSIONS: usize = 1800;
 const EXPRESSIONS_A_FILE: usize = 500;
 /// How often the order of the series is changed to see whether that matters.
 const SHUFFLES: usize = 32;
 const STEP_MS: i64 = 15_000;
 const STEPS: i64 = 60;
-
-/// A small generator of numbers that is the same everywhere (splitmix64).
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        usize::try_from((mixed ^ (mixed >> 31)) % sides as u64).unwrap_or(0)
-    }
-
-    fn pick<'c>(&mut self, choices: &[&'c str]) -> &'c str {
-        choices[self.roll(choices.len())]
-    }
-
-    fn chance(&mut self, percent: usize) -> bool {
-        self.roll(100) < percent
-    }
-}
 
 /// One series: a key and what is scraped at each step.
 struct Scraped {
@@ -495,7 +476,7 @@ fn is_statable(samples: &[Sample]) -> bool {
 #[test]
 fn promtool_agrees_with_every_result_to_the_last_digit() {
     let Some(promtool) = promtool() else { return };
-    let mut dice = Dice(20_261_121);
+    let mut dice = Dice::new(20_261_121);
     let series = series(&mut dice);
     let cases = cases(&series, &mut dice);
     let folder = tempfile::tempdir().unwrap();
@@ -522,7 +503,7 @@ fn promtool_agrees_with_every_result_to_the_last_digit() {
 #[test]
 fn promtool_refuses_to_evaluate_what_we_refuse() {
     let Some(promtool) = promtool() else { return };
-    let mut dice = Dice(7);
+    let mut dice = Dice::new(7);
     let series = series(&mut dice);
     let cases = cases(&series, &mut dice);
     let refused: Vec<&Case> = cases.iter().filter(|case| case.outcome.is_err()).take(25).collect();
@@ -537,7 +518,7 @@ fn promtool_refuses_to_evaluate_what_we_refuse() {
 
 #[test]
 fn another_parser_accepts_and_refuses_the_same_texts() {
-    let mut dice = Dice(3);
+    let mut dice = Dice::new(3);
     for _ in 0..3000 {
         // That parser follows an older Prometheus, without underscores in numbers.
         let mut text = Grammar(&mut dice).vector(3).replace("1_000", "1000");

@@ -2,6 +2,7 @@
 
 mod acting;
 mod black_box;
+mod engines;
 mod kernel_log;
 mod node;
 mod operator;

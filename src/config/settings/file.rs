@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use super::{LogFormat, LogLevel, limits};
 use crate::config::decode::{Advice, Findings, Table, choice, each, list, value};
+use crate::config::engines;
 use crate::config::guard_rails::{self, NamedAlert};
 use crate::config::measure::{ListenAddress, telemetry_path};
 use crate::config::mistake::{Mistakes, SourceText};
 use crate::config::yaml::{self, Content, Node};
-use crate::model::Mode;
+use crate::model::{DeclaredEngine, Mode};
 use crate::policy::guard::GuardRails;
 
 /// What a configuration file says; `None` is for the default.
@@ -57,6 +58,8 @@ pub struct FileSettings {
     pub guard_rails: Option<GuardRails>,
     /// The alerts that `guard_rails` names.
     pub named_alerts: Vec<NamedAlert>,
+    /// `engines`.
+    pub engines: Option<Vec<DeclaredEngine>>,
 }
 
 /// The modes by name.
@@ -73,7 +76,7 @@ const LEVELS: [(&str, LogLevel); 5] = [
 
 const FORMATS: [(&str, LogFormat); 2] = [("text", LogFormat::Text), ("json", LogFormat::Json)];
 
-const KEYS: [&str; 11] = [
+const KEYS: [&str; 12] = [
     "mode",
     "rule_files",
     "sampling_interval",
@@ -85,6 +88,7 @@ const KEYS: [&str; 11] = [
     "recording",
     "log",
     "guard_rails",
+    "engines",
 ];
 
 const ADVICE: [Advice; 7] = [
@@ -112,6 +116,7 @@ pub fn parse_settings(source: &SourceText) -> Result<FileSettings, Mistakes> {
         read_storage(&table, &mut settings, &mut findings);
         read_recording(&table, &mut settings, &mut findings);
         read_log(&table, &mut settings, &mut findings);
+        settings.engines = table.get("engines").and_then(|node| engines::read(node, &mut findings));
         if let Some(node) = table.get("guard_rails")
             && let Some((rails, alerts)) = guard_rails::read(node, &mut findings)
         {

@@ -8,7 +8,7 @@ use clap::ValueEnum;
 use super::flags::RunFlags;
 use super::guard_rails::{NamedAlert, default_guard_rails};
 use super::measure::ListenAddress;
-use crate::model::Mode;
+use crate::model::{DeclaredEngine, Mode};
 use crate::policy::guard::GuardRails;
 
 mod file;
@@ -46,6 +46,8 @@ pub struct Settings {
     pub guard_rails: GuardRails,
     /// The alerts that the guard rails name; each must be one of a rule.
     pub named_alerts: Vec<NamedAlert>,
+    /// The inference engines that are declared; others are known by their names.
+    pub engines: Vec<DeclaredEngine>,
 }
 
 /// Where rules come from.
@@ -234,6 +236,7 @@ impl Settings {
             },
             guard_rails: file.guard_rails.unwrap_or_else(default_guard_rails),
             named_alerts: file.named_alerts,
+            engines: file.engines.unwrap_or_default(),
         }
     }
 }

@@ -75,6 +75,7 @@ fn everything_has_a_default() {
         log: Log { level: LogLevel::Info, format: LogFormat::Text },
         guard_rails: default_guard_rails(),
         named_alerts: Vec::new(),
+        engines: Vec::new(),
     };
     assert_eq!(settings, expected);
 }

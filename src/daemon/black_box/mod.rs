@@ -83,8 +83,7 @@ impl BlackBox {
 
     /// Lets the next record know the newest event.
     pub(super) fn note(&self, events: &[Event]) {
-        let told_by_kernel =
-            |event: &&Event| !matches!(event.kind, KernelEvent::UncleanBoot { .. });
+        let told_by_kernel = |event: &&Event| event.kind.is_of_kernel_log();
         if let (Some(shared), Some(event)) =
             (&self.shared, events.iter().rev().find(told_by_kernel))
         {

@@ -110,6 +110,10 @@ impl fmt::Display for Detail<'_> {
             KernelEvent::UvmFatal | KernelEvent::OomNoVictim | KernelEvent::UncleanBoot { .. } => {
                 Ok(())
             }
+            KernelEvent::EnginePhase { engine, to, .. } => write!(f, "{engine} is {to}"),
+            KernelEvent::EngineStuck { engine, stuck, .. } => {
+                write!(f, "{engine} is {}", if *stuck { "stuck" } else { "no longer stuck" })
+            }
         }
     }
 }

@@ -26,5 +26,6 @@ fn status(series: Vec<(SeriesKey, Reading<f64>)>) -> Arc<Status> {
         sources: Arc::new([]),
         rules: Arc::new([]),
         guard: Arc::default(),
+        engines: Arc::new([]),
     })
 }

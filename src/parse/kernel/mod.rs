@@ -29,6 +29,11 @@ use killers::Killer;
 use nvidia::Nvidia;
 use trace::{Anchor, Position, Trace};
 
+/// The container's id, where a control group's path names one.
+pub fn container_id(cgroup: &str) -> Option<String> {
+    oom::container(cgroup)
+}
+
 /// What is incomplete is held for this long after its last line.
 const SILENCE: Duration = Duration::from_secs(1);
 /// Nothing is held for longer than this, however busy the log. A serial console prints a trace with

@@ -182,11 +182,7 @@ fn without_an_engine_and_without_one_that_grows_nobody_is_stopped() {
 #[test]
 fn nobody_is_stopped_for_what_was_true_before() {
     let mut node = Node::new(STOP, Mode::Enforce);
-    let pause = crate::model::Pause {
-        author: "a".to_owned(),
-        comment: String::new(),
-        since: None,
-    };
+    let pause = crate::model::Pause { author: "a".to_owned(), comment: String::new(), since: None };
     node.world.seen.push(Observation::Pause(Some(pause)));
     while node.outside < 17.0 {
         node.tick(0.4);

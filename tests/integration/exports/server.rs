@@ -82,6 +82,7 @@ pub fn made_up_status() -> Status {
             rule("Blind", RuleState::Unknown, &["gone: failed"], Vec::new()),
         ]),
         guard: Arc::default(),
+        engines: Arc::new([]),
     }
 }
 

@@ -10,32 +10,13 @@ use umawarden::config::rules::parse_rules;
 use umawarden::policy::rule::RuleSet;
 use umawarden::scenario::{Check, TestReport, parse_tests, play};
 
+use crate::dice::Dice;
+
 use super::{json_lines, promtool, rules_test};
 
 const WORLDS: usize = 130;
 const RIGHT_CHECKS: usize = 8;
 const WRONG_CHECKS: usize = 3;
-
-/// A small generator of numbers that is the same everywhere (splitmix64).
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        usize::try_from((mixed ^ (mixed >> 31)) % sides as u64).unwrap_or(0)
-    }
-
-    fn pick<'c>(&mut self, choices: &[&'c str]) -> &'c str {
-        choices[self.roll(choices.len())]
-    }
-
-    fn chance(&mut self, percent: usize) -> bool {
-        self.roll(100) < percent
-    }
-}
 
 const SERIES: [&str; 11] = [
     "uma_memory_free_bytes",
@@ -347,7 +328,7 @@ fn promtools_verdicts(promtool: &str, file: &Path) -> Verdicts {
 #[test]
 fn promtool_gives_every_generated_check_the_same_verdict() {
     let Some(promtool) = promtool() else { return };
-    let mut dice = Dice(77);
+    let mut dice = Dice::new(77);
     let folder = tempfile::tempdir().expect("a folder");
     let (mut checks, mut caught, mut passed, mut with_rows) = (0, 0, 0, 0);
     for number in 0..WORLDS {

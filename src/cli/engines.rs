@@ -1,0 +1,107 @@
+//! `umawarden engines`.
+
+use std::time::Duration;
+
+use clap::Args;
+use serde::Deserialize;
+
+use super::Exit;
+use super::control::{PlaceArguments, entries, list};
+use crate::model::{EngineKind, EnginePhase, KernelEvent, ProcessId, counted};
+
+/// Arguments of `umawarden engines`.
+#[derive(Debug, Args)]
+#[command(after_help = AFTER_HELP)]
+pub struct EnginesArguments {
+    /// Where the daemon is.
+    #[command(flatten)]
+    place: PlaceArguments,
+}
+
+const AFTER_HELP: &str = "\
+Shows the inference engines that the daemon has found, the phase of each and what showed it, and
+those that have gone in the last ten minutes. SGLang, vLLM, Ollama, llama-server, ComfyUI,
+TensorRT-LLM and Triton are known by their names; others are declared in the configuration under
+engines. With --json: one engine a line, with all its processes and their memory.
+
+Exit codes: 0 shown; 1 one of them is stuck: not ready yet, and without progress; 2 no daemon
+answers, or this user may not ask it.";
+
+/// What is shown of one; the rest is for --json.
+#[derive(Debug, Deserialize)]
+struct Engine {
+    name: String,
+    kind: EngineKind,
+    phase: EnginePhase,
+    seconds: f64,
+    reason: String,
+    stuck: bool,
+    without_progress_seconds: Option<f64>,
+    found_by: String,
+    server: ProcessId,
+    model: Option<String>,
+    requests: Option<u64>,
+    memory_bytes: u64,
+    load_read_bytes: Option<u64>,
+    processes: Vec<serde_json::Value>,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// No daemon answers, or it cannot tell.
+pub fn execute(arguments: &EnginesArguments) -> anyhow::Result<Exit> {
+    let place = &arguments.place;
+    let reply = place.client()?.ask("GET", "/api/v1/engines", None)?;
+    let engines = entries::<Engine>(reply, "engines")?;
+    list(&engines, place.json, "No inference engine is found.", lines);
+    let is_any_stuck = engines.iter().any(|(_, engine)| engine.stuck);
+    Ok(if is_any_stuck { Exit::Findings } else { Exit::Fine })
+}
+
+fn lines(engine: &Engine) -> String {
+    let Engine { name, phase, reason, stuck, found_by, server, .. } = engine;
+    let (kind, lasts) = (engine.kind.name(), time(engine.seconds));
+    let stuck = if *stuck { ", STUCK" } else { "" };
+    let mut about = vec![
+        kind.to_owned(),
+        format!("pid {server}"),
+        match engine.processes.len() {
+            1 => "1 process".to_owned(),
+            several => format!("{several} processes"),
+        },
+        size(engine.memory_bytes),
+    ];
+    about.extend(engine.requests.map(|requests| counted(requests, "request")));
+    about.extend(engine.load_read_bytes.map(|bytes| format!("{} read", size(bytes))));
+    about.extend(
+        engine.without_progress_seconds.map(|still| format!("no progress for {}", time(still))),
+    );
+    about.extend(engine.model.as_ref().map(|model| format!("model {model}")));
+    about.push(format!("found by {found_by}"));
+    format!("{name:<20} {phase}{stuck} for {lasts}: {reason}; {}", about.join(", "))
+}
+
+fn time(seconds: f64) -> String {
+    let seconds = Duration::try_from_secs_f64(seconds).unwrap_or_default().as_secs();
+    humantime::format_duration(Duration::from_secs(seconds)).to_string()
+}
+
+fn size(bytes: u64) -> String {
+    super::history::size(bytes as f64)
+}
+
+/// One line for people on what became of an engine.
+pub(super) fn event_text(event: &KernelEvent) -> String {
+    match event {
+        KernelEvent::EnginePhase { engine, from, to, reason, .. } => {
+            let from = from.map(|from| format!("{from} → ")).unwrap_or_default();
+            format!("{engine}: {from}{to}: {reason}")
+        }
+        KernelEvent::EngineStuck { engine, stuck, reason, .. } => {
+            let is = if *stuck { "stuck" } else { "no longer stuck" };
+            format!("{engine} is {is}: {reason}")
+        }
+        _ => String::new(),
+    }
+}

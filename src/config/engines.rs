@@ -1,0 +1,252 @@
+//! `engines`: those that are found by more than their names, or whose model files are to be known.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use glob::Pattern;
+
+use super::decode::{self, Findings, Table, each, list, value};
+use super::measure::duration_within;
+use super::yaml::Node;
+use crate::model::{DeclaredEngine, EngineMatch};
+
+const KEYS: [&str; 5] = ["name", "match", "model_files", "health", "stuck_after"];
+const MATCH_KEYS: [&str; 5] = ["comm", "cmdline", "unit", "container", "label"];
+
+const MOST_ENGINES: usize = 32;
+const MOST_FILES: usize = 64;
+const LONGEST_NAME: usize = 64;
+const LONGEST_GLOB: usize = 1024;
+
+/// What the kernel keeps of a process' name.
+const LONGEST_COMM: usize = 15;
+
+/// Shorter, and an engine that compiles for a while is taken for stuck.
+const SHORTEST_STUCK: Duration = Duration::from_secs(10);
+const LONGEST_STUCK: Duration = Duration::from_secs(86_400);
+
+/// Reads the list; `None` where it has mistakes.
+pub(super) fn read(node: &Node, findings: &mut Findings<'_>) -> Option<Vec<DeclaredEngine>> {
+    let entries = list(node, "engines", findings)?;
+    if entries.len() > MOST_ENGINES {
+        findings.add(node.span.clone(), format!("more than {MOST_ENGINES} engines"));
+        return None;
+    }
+    let engines = each(entries, findings, engine)?;
+    let mut names = BTreeSet::new();
+    for (engine, node) in engines.iter().zip(entries) {
+        if !names.insert(Arc::clone(&engine.name)) {
+            let message = format!("two engines have the name \"{}\"", engine.name);
+            findings.add(node.span.clone(), message).hint("give each a name of its own");
+        }
+    }
+    Some(engines)
+}
+
+fn engine(node: &Node, findings: &mut Findings<'_>) -> Option<DeclaredEngine> {
+    let what = "an entry of engines";
+    let advice: &[decode::Advice] = &[(&MATCH_KEYS, "it belongs to match")];
+    let table = Table::read_advised(node, what, &KEYS, advice, findings)?;
+    let name = match table.get("name") {
+        Some(node) => value(node, "name", name, findings),
+        None => {
+            findings.add(table.place(), format!("{what} has no name")).hint("name: deepseek");
+            None
+        }
+    };
+    let matches = match table.get("match") {
+        Some(node) => matches(node, findings),
+        None => {
+            findings
+                .add(table.place(), format!("{what} does not say which processes are its"))
+                .hint("match: {comm: \"VLLM::*\"}");
+            None
+        }
+    };
+    let model_files = match table.get("model_files") {
+        Some(node) => model_files(node, findings),
+        None => Some(Vec::new()),
+    };
+    let health = match table.get("health") {
+        Some(node) => value(node, "health", health, findings).map(Some),
+        None => Some(None),
+    };
+    let stuck_after = match table.get("stuck_after") {
+        Some(node) => value(node, "stuck_after", stuck_after, findings).map(Some),
+        None => Some(None),
+    };
+    Some(DeclaredEngine {
+        name: name?,
+        matches: matches?,
+        model_files: model_files?,
+        health: health?,
+        stuck_after: stuck_after?,
+    })
+}
+
+fn matches(node: &Node, findings: &mut Findings<'_>) -> Option<EngineMatch> {
+    let table = Table::read(node, "match", &MATCH_KEYS, findings)?;
+    if let Some(node) = table.get("label") {
+        findings
+            .add(node.span.clone(), "label: containers are not asked for their labels")
+            .hint("match by container (its id), unit, comm or cmdline");
+    }
+    let mut read = |key: &str, read: fn(&str) -> Result<Arc<str>, String>| match table.get(key) {
+        Some(node) => value(node, key, read, findings).map(Some),
+        None => Some(None),
+    };
+    let comm = read("comm", comm);
+    let cmdline = read("cmdline", glob);
+    let unit = read("unit", glob);
+    let container = read("container", glob);
+    let matches = EngineMatch {
+        comm: comm?,
+        cmdline: cmdline?,
+        unit: unit?,
+        container: container?,
+        labels: Vec::new(),
+    };
+    if matches == EngineMatch::default() && table.get("label").is_none() {
+        findings
+            .add(node.span.clone(), "match says nothing: it would be every process")
+            .hint(format!("write at least one of: {}", MATCH_KEYS[..4].join(", ")));
+        return None;
+    }
+    Some(matches)
+}
+
+fn name(text: &str) -> Result<Arc<str>, String> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    if text.is_empty() || text.len() > LONGEST_NAME || !text.chars().all(is_plain) {
+        return Err(format!(
+            "\"{text}\" is no name; write 1 to {LONGEST_NAME} letters, digits, dots, dashes and \
+             underscores"
+        ));
+    }
+    Ok(text.into())
+}
+
+fn glob(text: &str) -> Result<Arc<str>, String> {
+    if text.is_empty() || text.len() > LONGEST_GLOB {
+        return Err(format!("a glob has 1 to {LONGEST_GLOB} characters"));
+    }
+    Pattern::new(text).map_err(|error| format!("\"{text}\" is no glob: {error}"))?;
+    Ok(text.into())
+}
+
+fn comm(text: &str) -> Result<Arc<str>, String> {
+    let is_plain = !text.contains(['*', '?', '[']);
+    if is_plain && text.len() > LONGEST_COMM {
+        let start: String = text.chars().take(LONGEST_COMM).collect();
+        return Err(format!(
+            "\"{text}\" is never a process' name: the kernel keeps {LONGEST_COMM} bytes; write \
+             \"{start}\" or cmdline"
+        ));
+    }
+    glob(text)
+}
+
+fn model_files(node: &Node, findings: &mut Findings<'_>) -> Option<Vec<Arc<str>>> {
+    let read = |text: &str| {
+        if !text.starts_with('/') {
+            return Err(format!("\"{text}\" does not begin with /"));
+        }
+        if text.split('/').any(|part| part == "..") {
+            return Err(format!("\"{text}\" leads back out of its folder (..)"));
+        }
+        let fixed = text.split('/').take_while(|part| !part.contains(['*', '?', '[']));
+        if fixed.filter(|part| !part.is_empty()).count() == 0 {
+            return Err(format!("\"{text}\" may be any file; begin with a folder"));
+        }
+        glob(text)
+    };
+    let what = "an entry of model_files";
+    if node.text().is_some() {
+        return value(node, "model_files", read, findings).map(|one| vec![one]);
+    }
+    let entries = list(node, "model_files", findings)?;
+    if entries.len() > MOST_FILES {
+        findings.add(node.span.clone(), format!("more than {MOST_FILES} model_files"));
+        return None;
+    }
+    each(entries, findings, |entry, findings| value(entry, what, read, findings))
+}
+
+fn health(text: &str) -> Result<Arc<str>, String> {
+    let Some(rest) = text.strip_prefix("http://") else {
+        return Err(format!("\"{text}\" does not begin with http://"));
+    };
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    let is_plain = |c: char| c.is_ascii_graphic();
+    if authority.is_empty() || authority.contains('@') || !text.chars().all(is_plain) {
+        return Err(format!("\"{text}\" is no address as in http://127.0.0.1:8000/health"));
+    }
+    text.parse::<hyper::Uri>().map_err(|error| format!("\"{text}\" is no address: {error}"))?;
+    Ok(text.into())
+}
+
+fn stuck_after(text: &str) -> Result<Duration, String> {
+    duration_within(text, SHORTEST_STUCK, LONGEST_STUCK)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::mistake::SourceText;
+    use crate::config::settings::parse_settings;
+
+    fn mistakes(text: &str) -> Vec<String> {
+        let error = parse_settings(&SourceText::new("f", text)).expect_err(text);
+        let told = error.0.iter().map(|mistake| {
+            let hint = mistake.hint.as_deref().unwrap_or_default();
+            format!("{}:{} {} [{hint}]", mistake.line, mistake.column, mistake.message)
+        });
+        told.collect()
+    }
+
+    #[test]
+    fn an_engine_is_declared_as_in_the_readme() {
+        let text = "engines:\n- name: deepseek\n  match: {comm: \"VLLM::*\", unit: vllm.service}\n  \
+                    model_files: [\"/models/deepseek/**/*.safetensors\"]\n  \
+                    health: http://127.0.0.1:8000/health\n  stuck_after: 10m\n";
+        let engines = parse_settings(&SourceText::new("f", text)).unwrap().engines.unwrap();
+        let engine = &engines[0];
+        assert_eq!(&*engine.name, "deepseek");
+        assert_eq!(engine.matches.comm.as_deref(), Some("VLLM::*"));
+        assert_eq!(engine.matches.unit.as_deref(), Some("vllm.service"));
+        assert_eq!(&*engine.model_files[0], "/models/deepseek/**/*.safetensors");
+        assert_eq!(engine.health.as_deref(), Some("http://127.0.0.1:8000/health"));
+        assert_eq!(engine.stuck_after, Some(std::time::Duration::from_secs(600)));
+    }
+
+    #[test]
+    fn every_mistake_is_told_at_its_place_with_what_to_write() {
+        for (text, told) in [
+            ("engines: [{match: {comm: a}}]", "1:12 an entry of engines has no name [name: deep"),
+            ("engines: [{name: a}]", "1:12 an entry of engines does not say which processes"),
+            ("engines: [{name: a b, match: {comm: a}}]", "1:18 name: \"a b\" is no name"),
+            ("engines: [{nam: a, match: {comm: a}}]", "1:12 unknown key \"nam\" in an entry"),
+            ("engines: [{name: a, comm: b}]", "[it belongs to match]"),
+            ("engines: [{name: a, match: {}}]", "match says nothing"),
+            ("engines: [{name: a, match: {com: b}}]", "unknown key \"com\" in match [did you mean"),
+            ("engines: [{name: a, match: {comm: 'a[b'}}]", "is no glob"),
+            ("engines: [{name: a, match: {comm: VLLM::EngineCore}}]", "write \"VLLM::EngineCor\""),
+            (
+                "engines: [{name: a, match: {label: x=y}}]",
+                "containers are not asked for their labels",
+            ),
+            ("engines: [{name: a, match: {comm: b}, model_files: m/*}]", "does not begin with /"),
+            ("engines: [{name: a, match: {comm: b}, model_files: [/**]}]", "may be any file"),
+            ("engines: [{name: a, match: {comm: b}, model_files: [/a/../etc/*]}]", "leads back"),
+            ("engines: [{name: a, match: {comm: b}, health: 'https://a/'}]", "begin with http://"),
+            ("engines: [{name: a, match: {comm: b}, health: 'http://u:p@a/'}]", "is no address"),
+            ("engines: [{name: a, match: {comm: b}, stuck_after: 1s}]", "from 10s to 1d"),
+            ("engines: {name: a}", "engines must be a list"),
+        ] {
+            let found = mistakes(text);
+            assert!(found.iter().any(|one| one.contains(told)), "{text}\n{found:#?}");
+        }
+        let two = "engines:\n- {name: a, match: {comm: b}}\n- {name: a, match: {comm: c}}\n";
+        assert!(mistakes(two)[0].starts_with("3:3 two engines have the name \"a\""));
+    }
+}

@@ -1,0 +1,85 @@
+//! `/api/v1/engines`: which inference engines there are, where in their lives, and what shows it.
+
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::response::Response;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::api::success;
+use super::routes::Site;
+use crate::model::{EngineProcess, Reading};
+use crate::policy::status::EngineStatus;
+
+/// All of them, by name; those too that have gone in the last ten minutes.
+pub(super) async fn engines(State(site): State<Site>) -> Response {
+    let status = site.served.status.load_full();
+    let now = (site.served.uptime)();
+    let engines: Vec<Value> = status.engines.iter().map(|engine| shown(engine, now)).collect();
+    success(&json!({ "engines": engines }))
+}
+
+fn shown(status: &EngineStatus, now: Duration) -> Value {
+    let seen = &status.engine;
+    let ago = |then: Duration| now.saturating_sub(then).as_secs_f64();
+    let health = status.health.as_ref().map(|health| {
+        let mut shown = json!(health.answer);
+        shown["asked_seconds_ago"] = ago(health.asked_at).into();
+        shown
+    });
+    let requests = status.health.as_ref().and_then(|health| health.requests.value());
+    json!({
+        "name": seen.name,
+        "kind": seen.kind,
+        "phase": status.phase,
+        "since": status.since.utc.to_string(),
+        "seconds": ago(status.since.uptime),
+        "reason": status.reason,
+        "stuck": status.is_stuck,
+        "without_progress_seconds": status.without_progress.map(|still| still.as_secs_f64()),
+        "stuck_after_seconds": seen.stuck_after.as_secs_f64(),
+        "looked_seconds_ago": ago(status.looked),
+        "found_by": seen.found_by,
+        "server": seen.server,
+        "model": seen.model,
+        "model_files": seen.model_files,
+        "port": seen.port,
+        "listening": value(seen.is_listening),
+        "health_url": seen.health_url,
+        "health": health,
+        "requests": requests,
+        "cgroup": seen.cgroup,
+        "container": seen.container,
+        "unit": seen.unit,
+        "log_bytes": value(seen.log_bytes),
+        "memory_bytes": status.memory_bytes,
+        "load_read_bytes": status.load_read_bytes,
+        "processes": seen.processes.iter().map(process).collect::<Vec<_>>(),
+    })
+}
+
+fn process(process: &EngineProcess) -> Value {
+    json!({
+        "pid": process.id.pid,
+        "start_ticks": process.id.start_ticks,
+        "parent": process.parent,
+        "comm": process.comm,
+        "state": process.state,
+        "cpu_seconds": Duration::from_millis(process.cpu_ms).as_secs_f64(),
+        "anon_bytes": value(process.anon_bytes),
+        "file_bytes": value(process.file_bytes),
+        "shmem_bytes": value(process.shmem_bytes),
+        "hugetlb_bytes": value(process.hugetlb_bytes),
+        "read_bytes": value(process.read_bytes),
+        "read_chars": value(process.read_chars),
+        "mapped_model_files": value(process.mapped_files),
+        "mapped_model_bytes": value(process.mapped_bytes),
+        "open_model_files": value(process.open_files),
+    })
+}
+
+/// `null` where there is none.
+fn value<T: Serialize>(reading: Reading<T>) -> Value {
+    json!(reading.value())
+}

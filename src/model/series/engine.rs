@@ -1,0 +1,118 @@
+//! Inference engines and where in their lives they are.
+
+use super::super::{EngineKind, EnginePhase, Source};
+use super::{Metric, MetricKind};
+
+const PHASES: [&str; EnginePhase::ALL.len()] = {
+    let mut names = [""; EnginePhase::ALL.len()];
+    let mut next = 0;
+    while next < names.len() {
+        names[next] = EnginePhase::ALL[next].name();
+        next += 1;
+    }
+    names
+};
+
+const KINDS: [&str; EngineKind::ALL.len()] = {
+    let mut names = [""; EngineKind::ALL.len()];
+    let mut next = 0;
+    while next < names.len() {
+        names[next] = EngineKind::ALL[next].name();
+        next += 1;
+    }
+    names
+};
+
+/// This area's metrics.
+pub(super) const METRICS: &[Metric] = &[
+    Metric::gauge(
+        Source::Engines,
+        "uma_engines",
+        &[],
+        "Inference engines of which processes are there, declared ones and those known by name.",
+    ),
+    Metric::new(
+        MetricKind::Info,
+        Source::Engines,
+        "uma_engine_info",
+        &["engine", "kind"],
+        "Which engines are there, or were in the last ten minutes, and what they are.",
+    )
+    .closed(&[("kind", &KINDS)])
+    .flag(),
+    Metric::counter(
+        Source::Engines,
+        "uma_engine_starts_total",
+        &["engine"],
+        "Lives of the engine that were seen to begin: a restart is a new one.",
+    ),
+    Metric::gauge(
+        Source::Engines,
+        "uma_engine_phase",
+        &["engine", "phase"],
+        "1 for the phase that the engine is in: starting, loading, ready, serving, stopping, or gone \
+         (for ten minutes, then its series end).",
+    )
+    .closed(&[("phase", &PHASES)])
+    .flag(),
+    Metric::gauge(
+        Source::Engines,
+        "uma_engine_phase_seconds",
+        &["engine"],
+        "How long the engine has been in its phase.",
+    ),
+    Metric::gauge(
+        Source::Engines,
+        "uma_engine_stuck",
+        &["engine"],
+        "1 while a starting or loading engine has made no progress for its stuck_after: nothing \
+         read, no memory taken or given back, no process begun, hardly a line in its log.",
+    )
+    .flag(),
+    Metric::gauge(
+        Source::Engines,
+        "uma_engine_without_progress_seconds",
+        &["engine"],
+        "How long a starting or loading engine has made no progress; absent in other phases.",
+    ),
+    Metric::gauge(
+        Source::Engines,
+        "uma_engine_load_read_bytes",
+        &["engine"],
+        "What the engine read from storage until it was ready (read_bytes of /proc/PID/io), since it \
+         was found; pages that were in the cache are not in it.",
+    ),
+    Metric::gauge(
+        Source::Engines,
+        "uma_engine_memory_bytes",
+        &["engine", "type"],
+        "Memory of the engine's processes (RssAnon, RssFile, RssShmem and HugetlbPages of \
+         /proc/PID/status): pages that several of them share count for each. What the driver has \
+         taken for the engine is not in it.",
+    )
+    .closed(&[("type", &["anon", "file", "shmem", "hugetlb"])]),
+    Metric::gauge(
+        Source::Engines,
+        "uma_engine_mapped_model_bytes",
+        &["engine"],
+        "How much of its model files the engine has mapped, resident or not.",
+    ),
+    Metric::gauge(
+        Source::Engines,
+        "uma_engine_processes",
+        &["engine"],
+        "Processes of the engine.",
+    ),
+    Metric::gauge(
+        Source::Engines,
+        "uma_engine_requests",
+        &["engine"],
+        "Requests that the engine works on or keeps waiting, where it tells without a key.",
+    ),
+    Metric::gauge(
+        Source::Engines,
+        "uma_engine_scan_processes",
+        &[],
+        "Processes that the last look for engines has found, kernel threads left out.",
+    ),
+];

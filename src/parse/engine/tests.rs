@@ -1,0 +1,146 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::model::EngineKind::{ComfyUi, LlamaServer, Ollama, Sglang, TensorRtLlm, Triton, Vllm};
+use crate::parse::process::arguments;
+
+fn words(line: &str) -> Vec<String> {
+    line.split(' ').map(str::to_owned).collect()
+}
+
+fn told(line: &str) -> Option<(EngineKind, Role)> {
+    recognise("python3", &words(line), Some("srv"))
+}
+
+#[test]
+fn every_engine_is_known_however_it_is_started() {
+    for (line, kind) in [
+        ("/env/bin/python /env/bin/vllm serve /m --port 1", Vllm),
+        ("vllm serve /m", Vllm),
+        ("python3 -m vllm.entrypoints.openai.api_server --model /m", Vllm),
+        ("/env/bin/python -m sglang.launch_server --model-path /m", Sglang),
+        ("python3.12 -O -X dev -m sglang.launch_server", Sglang),
+        ("/usr/bin/python3 /env/bin/sglang serve --model-path /m", Sglang),
+        ("/usr/local/bin/ollama serve", Ollama),
+        ("/app/llama-server -m /m.gguf --port 8081", LlamaServer),
+        ("python /opt/ComfyUI/main.py --listen", ComfyUi),
+        ("/usr/bin/python3 /usr/local/bin/trtllm-serve /m", TensorRtLlm),
+        ("tritonserver --model-repository=/models", Triton),
+    ] {
+        assert_eq!(told(line), Some((kind, Role::Server)), "{line}");
+    }
+    let here = |folder| recognise("python", &words("python3 main.py --listen"), Some(folder));
+    assert_eq!(here("ComfyUI"), Some((ComfyUi, Role::Server)));
+    assert_eq!(here("srv"), None);
+}
+
+#[test]
+fn workers_are_known_by_their_titles() {
+    for (comm, line, kind) in [
+        ("VLLM::EngineCor", "VLLM::EngineCore", Vllm),
+        ("python", "VLLM::Worker_TP0", Vllm),
+        ("sglang::schedul", "sglang::scheduler_TP0", Sglang),
+        ("ollama", "/usr/bin/ollama runner --model /m --port 4", Ollama),
+    ] {
+        assert_eq!(recognise(comm, &words(line), None), Some((kind, Role::Worker)), "{line}");
+    }
+}
+
+#[test]
+fn what_only_mentions_an_engine_is_none() {
+    for line in [
+        "bash -c vllm serve /m",
+        "python3 -c import vllm serve",
+        "docker run vllm/vllm-openai vllm serve",
+        "vim vllm serve",
+        "grep -r sglang.launch_server",
+        "vllm bench serve",
+        "python3 -m vllm.model_executor.models.registry",
+        "ollama run llama3",
+        "tail -f /var/log/llama-server",
+        "python3 main.py",
+        "python3 -m",
+        "python3",
+        "",
+    ] {
+        assert_eq!(told(line), None, "{line}");
+    }
+}
+
+#[test]
+fn port_host_and_model_are_read_and_keys_are_not() {
+    let of = |kind, line: &str| serving(kind, &words(line));
+    let vllm = of(Vllm, "python vllm serve /m --api-key secret --port=8001 --host 0.0.0.0");
+    let expected = Serving {
+        host: Some("0.0.0.0".to_owned()),
+        port: Some(8001),
+        model: Some("/m".to_owned()),
+    };
+    assert_eq!(vllm, expected);
+    let hidden = of(Vllm, "vllm serve --api-key secret /m");
+    assert_eq!((hidden.model, hidden.port), (None, Some(8000)));
+    let sglang = of(Sglang, "python -m sglang.launch_server --model-path a --port 1 --port 2");
+    assert_eq!((sglang.model.as_deref(), sglang.port), (Some("a"), Some(2)), "the last counts");
+    for port in ["0", "70000", "-1", "x", "--host"] {
+        let line = format!("llama-server -m x.gguf --port {port}");
+        assert_eq!(of(LlamaServer, &line).port, Some(8080), "{line}");
+    }
+    assert_eq!(of(Ollama, "ollama serve").port, Some(11434));
+    assert_eq!(of(EngineKind::Declared, "my-server").port, None);
+    assert_eq!(of(EngineKind::Declared, "my-server --port 5").port, Some(5));
+}
+
+#[test]
+fn weights_are_known_by_their_names() {
+    let digest = "a".repeat(64);
+    for path in [
+        "/m/model-00001-of-00002.safetensors",
+        "/m/x.gguf",
+        "/m/pytorch_model-1.bin",
+        &format!("/root/.ollama/models/blobs/sha256-{digest}"),
+        &format!("/hub/models--x/blobs/{digest}"),
+    ] {
+        assert!(is_model_file(path), "{path}");
+    }
+    for path in ["/m/.safetensors", "/m/tokenizer.json", "/lib/x.so", "/m/data.bin", "/m/sha256-a"]
+    {
+        assert!(!is_model_file(path), "{path}");
+    }
+}
+
+#[test]
+fn patterns_stand_for_files_and_their_like_and_for_nothing_else() {
+    let mut files = Files::default();
+    for path in ["/m [1]/a-1.safetensors", "/m [1]/a-2.safetensors", "/n/x.gguf", "/n/model*.bin"] {
+        files.add(path);
+    }
+    assert_eq!(files.patterns(), ["/m [[]1[]]/*.safetensors", "/n/*.gguf", "/n/model[*].bin"]);
+    for number in 0..1000 {
+        files.add(&format!("/m{number}/x.gguf"));
+    }
+    assert!(files.patterns().len() <= 16);
+    assert!(files.patterns().contains(&"/m [[]1[]]/*.safetensors".to_owned()), "of most files");
+}
+
+proptest! {
+    #[test]
+    fn any_command_line_is_read(
+        comm in ".{0,15}",
+        text in prop::collection::vec(any::<u8>(), 0..300),
+        line in "(python3|vllm|bash|ollama)( (-m|-c|-X|serve|--port|--model|=|[a-z/0-9=-]{0,9})){0,8}",
+    ) {
+        for arguments in [arguments(&text), words(&line)] {
+            let _ = recognise(&comm, &arguments, Some("x"));
+            for kind in EngineKind::ALL {
+                let serving = serving(kind, &arguments);
+                prop_assert!(serving.port != Some(0));
+            }
+        }
+    }
+
+    #[test]
+    fn a_pattern_matches_the_file_that_it_was_made_of(path in "(/[a-z*?\\[\\] ]{1,6}){1,3}\\.(gguf|bin)") {
+        let pattern = glob::Pattern::new(&pattern_of(&path)).unwrap();
+        prop_assert!(pattern.matches(&path), "{} {}", pattern, path);
+    }
+}

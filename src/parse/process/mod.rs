@@ -1,0 +1,192 @@
+//! What `/proc/PID/…` says of one process. All of it may be hostile: a process chooses its name, its
+//! command line and the files that it maps.
+
+#[cfg(test)]
+mod tests;
+
+/// The longest text that is kept of what a process chose itself.
+pub const MAX_TEXT: usize = 4096;
+
+/// PF_KTHREAD.
+const KERNEL_THREAD: u64 = 0x0020_0000;
+
+/// `/proc/PID/stat`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// Its name, printable.
+    pub comm: String,
+    /// `R`, `S`, `D`, `Z`, …
+    pub state: char,
+    /// Its parent's number.
+    pub parent: u32,
+    /// Whether it is the kernel's own.
+    pub is_kernel: bool,
+    /// In user and in kernel mode together, in clock ticks.
+    pub cpu_ticks: u64,
+    /// Since boot, in clock ticks.
+    pub start_ticks: u64,
+}
+
+/// Reads `/proc/PID/stat`. The name may hold parentheses, spaces, digits and newlines.
+pub fn stat(text: &[u8]) -> Option<Stat> {
+    let opens = text.iter().position(|byte| *byte == b'(')?;
+    let closes = text.iter().rposition(|byte| *byte == b')')?;
+    let comm = printable(text.get(opens + 1..closes)?);
+    let rest = std::str::from_utf8(text.get(closes + 1..)?).ok()?;
+    let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+    // The first of them is the third of the file.
+    let number = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();
+    let mut state = fields.first()?.chars();
+    let (Some(state), None) = (state.next(), state.next()) else { return None };
+    // Without anything behind it, the last number may have been cut off.
+    fields.get(23 - 3)?;
+    Some(Stat {
+        comm,
+        state: Some(state).filter(char::is_ascii_alphabetic)?,
+        parent: u32::try_from(number(4)?).ok()?,
+        is_kernel: number(9)? & KERNEL_THREAD != 0,
+        cpu_ticks: number(14)?.saturating_add(number(15)?),
+        start_ticks: number(22)?,
+    })
+}
+
+/// Text that may go to a terminal: what is not printable stands as `\xNN`, a backslash as `\\`.
+pub fn printable(text: &[u8]) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for part in text[..text.len().min(MAX_TEXT)].utf8_chunks() {
+        for character in part.valid().chars() {
+            match character {
+                '\\' => shown.push_str("\\\\"),
+                // Marks that turn the direction of text would hide what is there.
+                '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
+                    shown.extend(character.escape_unicode());
+                }
+                character if character.is_control() => {
+                    shown.push_str(&format!("\\x{:02x}", u32::from(character)));
+                }
+                character => shown.push(character),
+            }
+        }
+        for byte in part.invalid() {
+            shown.push_str(&format!("\\x{byte:02x}"));
+        }
+    }
+    shown
+}
+
+/// The arguments in `/proc/PID/cmdline`, printable. A process that has given itself a title has one
+/// argument, and perhaps blanks behind it.
+pub fn arguments(text: &[u8]) -> Vec<String> {
+    let end = text.iter().rposition(|byte| !matches!(byte, 0 | b' ')).map_or(0, |last| last + 1);
+    if end == 0 {
+        return Vec::new();
+    }
+    text[..end].split(|byte| *byte == 0).map(printable).collect()
+}
+
+/// Resident memory in `/proc/PID/status`, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Resident {
+    /// `RssAnon`.
+    pub anon: Option<u64>,
+    /// `RssFile`.
+    pub file: Option<u64>,
+    /// `RssShmem`.
+    pub shmem: Option<u64>,
+    /// `HugetlbPages`.
+    pub hugetlb: Option<u64>,
+}
+
+/// Reads `/proc/PID/status`; a process that is ending has none of these.
+pub fn resident(text: &[u8]) -> Resident {
+    let field = |name: &str| {
+        let value = field(text, name)?.strip_suffix(b"kB")?;
+        number(value.trim_ascii())?.checked_mul(1024)
+    };
+    Resident {
+        anon: field("RssAnon"),
+        file: field("RssFile"),
+        shmem: field("RssShmem"),
+        hugetlb: field("HugetlbPages"),
+    }
+}
+
+/// `/proc/PID/io`: `read_bytes` and `rchar`.
+pub fn read_amounts(text: &[u8]) -> (Option<u64>, Option<u64>) {
+    let field = |name: &str| number(field(text, name)?);
+    (field("read_bytes"), field("rchar"))
+}
+
+/// The first line that begins with that name: a process can put a newline into its own name, but
+/// the kernel writes it as `\n`.
+fn field<'t>(text: &'t [u8], name: &str) -> Option<&'t [u8]> {
+    text.split(|byte| *byte == b'\n').find_map(|line| {
+        let value = line.strip_prefix(name.as_bytes())?.strip_prefix(b":")?;
+        Some(value.trim_ascii())
+    })
+}
+
+fn number(text: &[u8]) -> Option<u64> {
+    std::str::from_utf8(text).ok()?.parse().ok()
+}
+
+/// The control group in `/proc/PID/cgroup`: that of the one hierarchy, else the memory
+/// controller's. `None` where it lies outside of what is seen here.
+pub fn cgroup(text: &str) -> Option<&str> {
+    let is_plain = |path: &&str| {
+        path.starts_with('/')
+            && path.len() <= MAX_TEXT
+            && !path.split('/').any(|part| part == "..")
+            && !path.chars().any(char::is_control)
+    };
+    let unified = text.lines().find_map(|line| group(line, str::is_empty)).filter(is_plain);
+    let has_memory = |controllers: &str| controllers.split(',').any(|name| name == "memory");
+    let memory = || text.lines().find_map(|line| group(line, has_memory)).filter(is_plain);
+    unified.filter(|path| *path != "/").or_else(memory).or(unified)
+}
+
+fn group(line: &str, wanted: impl Fn(&str) -> bool) -> Option<&str> {
+    let (id, rest) = line.split_once(':')?;
+    let (controllers, path) = rest.split_once(':')?;
+    let is_line = !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_digit());
+    (is_line && wanted(controllers)).then_some(path)
+}
+
+/// The innermost systemd unit of a control group's path.
+pub fn unit(cgroup: &str) -> Option<&str> {
+    let innermost = |ending: &str| {
+        let mut parts = cgroup.rsplit('/');
+        parts.find(|part| part.len() > ending.len() && part.ends_with(ending))
+    };
+    innermost(".service").or_else(|| innermost(".scope"))
+}
+
+/// The mapped files in `/proc/PID/maps`: how many bytes are mapped, and the path. Lines of which
+/// nothing can be made are left out.
+pub fn mapped_files(text: &[u8]) -> impl Iterator<Item = (u64, &str)> {
+    text.split(|byte| *byte == b'\n').filter_map(|line| {
+        // Without their paths most lines are short, and of no interest.
+        let at = line.iter().position(|byte| *byte == b'/')?;
+        let path = std::str::from_utf8(line.get(at..)?).ok()?;
+        let head = std::str::from_utf8(line.get(..at)?).ok()?;
+        let (from, to) = head.split_ascii_whitespace().next()?.split_once('-')?;
+        let (from, to) = (u64::from_str_radix(from, 16).ok()?, u64::from_str_radix(to, 16).ok()?);
+        let path = path.strip_suffix(" (deleted)").unwrap_or(path);
+        (path.len() <= MAX_TEXT).then_some((to.checked_sub(from)?, path))
+    })
+}
+
+/// Whether something listens on a port, in `/proc/PID/net/tcp` or `tcp6`. Those that listen stand
+/// first there.
+pub fn listens(text: &[u8], port: u16) -> bool {
+    let wanted = format!(":{port:04X}");
+    text.split(|byte| *byte == b'\n').any(|line| {
+        let line = String::from_utf8_lossy(line);
+        let mut fields = line.split_ascii_whitespace().skip(1);
+        let (Some(local), Some(_), Some(state)) = (fields.next(), fields.next(), fields.next())
+        else {
+            return false;
+        };
+        state == "0A" && local.ends_with(&wanted)
+    })
+}

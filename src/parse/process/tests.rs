@@ -1,0 +1,136 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const STAT: &str =
+    "1786 (vllm) S 1 1786 997 0 -1 4194304 9 0 0 0 120 30 0 0 20 0 3 0 2637123 1 2 3";
+
+#[test]
+fn a_process_is_told_whatever_it_calls_itself() {
+    let plain = stat(STAT.as_bytes()).unwrap();
+    let expected = Stat {
+        comm: "vllm".to_owned(),
+        state: 'S',
+        parent: 1,
+        is_kernel: false,
+        cpu_ticks: 150,
+        start_ticks: 2_637_123,
+    };
+    assert_eq!(plain, expected);
+    for name in ["a) R 7 (", "a\nb", "((((", ")", "sglang::schedul", "", "\u{1b}[2J"] {
+        let hostile = stat(STAT.replace("vllm", name).as_bytes()).unwrap();
+        assert_eq!((hostile.parent, hostile.start_ticks), (1, 2_637_123), "{name:?}");
+        assert!(hostile.comm.chars().all(|c| !c.is_control()), "{name:?}");
+    }
+    let kernel = stat(STAT.replace("4194304", "2129984").as_bytes()).unwrap();
+    assert!(kernel.is_kernel);
+}
+
+#[test]
+fn half_a_line_is_no_process() {
+    for end in 0..STAT.len() - 6 {
+        assert_eq!(stat(&STAT.as_bytes()[..end]), None, "{end}");
+    }
+}
+
+#[test]
+fn what_is_not_printable_is_spelt_out() {
+    assert_eq!(printable(b"a\x1b[31m\xff\\"), "a\\x1b[31m\\xff\\\\");
+    assert_eq!(printable("\u{202e}gpj.exe".as_bytes()), "\\u{202e}gpj.exe");
+    assert_eq!(printable("größe".as_bytes()), "größe");
+}
+
+#[test]
+fn arguments_end_where_the_title_ends() {
+    let title = b"VLLM::EngineCore\0\0\0\0";
+    assert_eq!(arguments(title), ["VLLM::EngineCore"]);
+    assert_eq!(arguments(b"vllm: a b   \0\0"), ["vllm: a b"]);
+    assert_eq!(arguments(b"a\0\0b\0"), ["a", "", "b"]);
+    assert!(arguments(b"").is_empty() && arguments(b"\0\0").is_empty());
+}
+
+#[test]
+fn resident_memory_is_told_in_bytes_and_not_at_all_of_the_dying() {
+    let text =
+        b"Name:\tx\\nRssAnon:\t9 kB\nRssAnon:\t   13284 kB\nRssFile:\t 8 kB\nRssShmem:\t0 kB\n\
+        HugetlbPages:\t 2048 kB\n";
+    let told = resident(text);
+    let expected = Resident {
+        anon: Some(13_284 << 10),
+        file: Some(8 << 10),
+        shmem: Some(0),
+        hugetlb: Some(2 << 20),
+    };
+    assert_eq!(told, expected);
+    let none = Resident { anon: None, file: None, shmem: None, hugetlb: None };
+    assert_eq!(resident(b"Name:\tx\nState:\tZ (zombie)\n"), none);
+    assert_eq!(read_amounts(b"rchar: 12\nread_bytes: 7\n"), (Some(7), Some(12)));
+    assert_eq!(read_amounts(b"rchar: -1\n"), (None, None));
+}
+
+#[test]
+fn the_control_group_is_that_of_the_one_hierarchy_or_of_memory() {
+    assert_eq!(cgroup("0::/system.slice/a.service\n"), Some("/system.slice/a.service"));
+    let hybrid = "12:cpu,cpuacct:/c\n4:memory:/docker/ab\n1:name=systemd:/init.scope\n0::/\n";
+    assert_eq!(cgroup(hybrid), Some("/docker/ab"));
+    assert_eq!(cgroup("0::/\n"), Some("/"));
+    assert_eq!(cgroup("0::/a:b\n"), Some("/a:b"));
+    for outside in ["0::/../b\n", "", "x::/a", "::/a", "0::a"] {
+        assert_eq!(cgroup(outside), None, "{outside:?}");
+    }
+    assert_eq!(unit("/system.slice/a.service/sub"), Some("a.service"));
+    assert_eq!(unit("/user.slice/user-0.slice/session-1.scope"), Some("session-1.scope"));
+    assert_eq!(unit("/.service/x"), None);
+}
+
+#[test]
+fn mapped_files_are_told_with_their_size() {
+    let text = b"7f0000000000-7f0000200000 r--s 00000000 08:01 12  /m/a b.safetensors\n\
+        7f0000200000-7f0000300000 rw-p 00000000 00:00 0 \n\
+        7f0000300000-7f0000301000 r--s 0 08:01 3 /m/c.gguf (deleted)\n\
+        zz-7f /x\n7f0000301000-7f0000300000 r--s 0 08:01 3 /backwards\n\
+        7fff0000-7fff1000 r-xp 0 0 0 [vdso]\n";
+    let found: Vec<(u64, &str)> = mapped_files(text).collect();
+    assert_eq!(found, [(2 << 20, "/m/a b.safetensors"), (4096, "/m/c.gguf")]);
+}
+
+#[test]
+fn who_listens_is_told_by_port_and_state() {
+    let text = b"  sl  local_address rem_address   st\n\
+        0: 0100007F:7A05 00000000:0000 0A 0:0\n 1: 0100007F:7A06 0100007F:1234 01 0:0\n\
+        2: 00000000000000000000000001000000:1F40 0:0 0A\n";
+    assert!(listens(text, 0x7a05) && listens(text, 0x1f40));
+    assert!(!listens(text, 0x7a06), "it is connected");
+    assert!(!listens(text, 0x05) && !listens(b"", 1));
+}
+
+proptest! {
+    #[test]
+    fn nothing_makes_them_panic_or_tell_what_is_not_there(
+        text in prop::collection::vec(any::<u8>(), 0..400),
+        at in 0..90_usize,
+    ) {
+        let mut damaged = STAT.as_bytes().to_vec();
+        damaged.splice(at.min(damaged.len()).., text.iter().copied());
+        for text in [&text, &damaged] {
+            if let Some(stat) = stat(text) {
+                prop_assert!(stat.comm.chars().all(|c| !c.is_control()));
+            }
+            prop_assert!(arguments(text).iter().flat_map(|a| a.chars()).all(|c| !c.is_control()));
+            let _ = (resident(text), read_amounts(text), listens(text, 8000));
+            prop_assert!(mapped_files(text).all(|(_, path)| path.starts_with('/')));
+            if let Some(path) = cgroup(&String::from_utf8_lossy(text)) {
+                prop_assert!(path.starts_with('/') && !path.split('/').any(|part| part == ".."));
+                let _ = unit(path);
+            }
+        }
+    }
+
+    #[test]
+    fn a_name_never_changes_what_the_kernel_says(name in prop::collection::vec(any::<u8>(), 0..16)) {
+        let (head, tail) = STAT.split_once("vllm").unwrap();
+        let text = [head.as_bytes(), &name, tail.as_bytes()].concat();
+        let told = stat(&text).unwrap();
+        prop_assert_eq!((told.parent, told.cpu_ticks, told.start_ticks), (1, 150, 2_637_123));
+    }
+}

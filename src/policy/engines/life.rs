@@ -1,0 +1,438 @@
+//! One life of one engine: from the first look at its server to the end of its last process.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::footprint::{Footprint, Mark};
+use crate::model::{
+    EngineHealth, EngineKind, EnginePhase, EngineProcess, EngineSeen, HealthAnswer, Moment,
+    ProcessId, Reading,
+};
+use crate::policy::status::EngineStatus;
+
+/// An engine that cannot be asked is ready when it has not read or grown for so long since it began
+/// to load; one that never seemed to load, for longer.
+const QUIET: Duration = Duration::from_secs(20);
+const QUIET_FROM_START: Duration = Duration::from_secs(60);
+
+/// A model that a serving engine takes in besides is there when nothing is read or taken for so
+/// long.
+const SETTLED: Duration = Duration::from_secs(5);
+
+/// Without a request for so long, an engine is ready and no longer serving.
+const IDLE: Duration = Duration::from_secs(60);
+
+/// What the libraries of an engine take before it has anything of a model.
+const OF_LIBRARIES: u64 = 4 << 30;
+/// No library takes memory that no counter names.
+const OUTSIDE: u64 = 1 << 30;
+
+/// An engine that was found is asked within this time.
+const ASKED_WITHIN: Duration = Duration::from_secs(5);
+
+/// A process of this age that holds a model when it is found for the first time has most likely
+/// taken it in before.
+const OLD: Duration = Duration::from_secs(60);
+
+/// Clock ticks a second in `/proc`, on every architecture.
+const TICKS: u64 = 100;
+
+/// So many refusals in a row: nothing listens there any more.
+const REFUSALS: u32 = 2;
+
+/// What has changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    Phase { from: Option<EnginePhase>, to: EnginePhase, reason: String },
+    Stuck { stuck: bool, reason: String },
+}
+
+fn holds(process: &EngineProcess) -> bool {
+    process.mapped_files.value().unwrap_or(0) > 0 || process.open_files.value().unwrap_or(0) > 0
+}
+
+fn old_holders(seen: &EngineSeen, read_at: Duration) -> BTreeSet<ProcessId> {
+    let is_old = |process: &&EngineProcess| {
+        let started = Duration::from_secs(process.id.start_ticks / TICKS);
+        read_at.saturating_sub(started) >= OLD
+    };
+    let old = seen.processes.iter().filter(|process| holds(process)).filter(is_old);
+    old.map(|process| process.id).collect()
+}
+
+#[derive(Debug)]
+pub(super) struct Life {
+    seen: EngineSeen,
+    phase: EnginePhase,
+    since: Moment,
+    reason: Arc<str>,
+    is_stuck: bool,
+    /// At the first look.
+    begun: Footprint,
+    /// When it was found, on the uptime clock.
+    found: Duration,
+    now: Footprint,
+    mark: Mark,
+    looked: Duration,
+    health: Option<EngineHealth>,
+    refusals: u32,
+    /// Since when no request is being worked on.
+    idle_since: Option<Duration>,
+    /// What was read from storage until it was ready.
+    load_read: Option<u64>,
+    /// Processes that hold a model and had done so when it was ready.
+    settled: BTreeSet<ProcessId>,
+}
+
+impl Life {
+    pub(super) fn new(
+        at: Moment,
+        read_at: Duration,
+        seen: &EngineSeen,
+        unaccounted: Option<u64>,
+    ) -> Self {
+        let footprint = Footprint::new(seen, unaccounted);
+        Self {
+            phase: EnginePhase::Starting,
+            since: at,
+            reason: format!("found by {}", seen.found_by).into(),
+            is_stuck: false,
+            begun: footprint.clone(),
+            found: read_at,
+            now: footprint.clone(),
+            mark: Mark::new(read_at, footprint),
+            looked: read_at,
+            health: None,
+            refusals: 0,
+            idle_since: None,
+            load_read: None,
+            settled: old_holders(seen, read_at),
+            seen: seen.clone(),
+        }
+    }
+
+    pub(super) fn name(&self) -> &Arc<str> {
+        &self.seen.name
+    }
+
+    pub(super) fn server(&self) -> ProcessId {
+        self.seen.server
+    }
+
+    pub(super) fn seen(&self) -> &EngineSeen {
+        &self.seen
+    }
+
+    /// When it last turned.
+    pub(super) fn turned(&self) -> Moment {
+        self.since
+    }
+
+    pub(super) fn phase(&self) -> EnginePhase {
+        self.phase
+    }
+
+    pub(super) fn is_stuck(&self) -> bool {
+        self.is_stuck
+    }
+
+    pub(super) fn is_gone(&self) -> bool {
+        self.phase == EnginePhase::Gone
+    }
+
+    pub(super) fn is_on_its_way(&self) -> bool {
+        matches!(self.phase, EnginePhase::Starting | EnginePhase::Loading)
+    }
+
+    pub(super) fn is_gone_since(&self, at: Moment, long: Duration) -> bool {
+        self.is_gone() && at.uptime.saturating_sub(self.since.uptime) >= long
+    }
+
+    /// Whether that is the same life.
+    pub(super) fn is_of(&self, seen: &EngineSeen) -> bool {
+        !self.is_gone() && self.seen.server == seen.server
+    }
+
+    pub(super) fn load_read(&self) -> Option<u64> {
+        self.load_read
+    }
+
+    pub(super) fn requests(&self) -> Reading<u64> {
+        self.health.as_ref().map_or(Reading::Unsupported, |health| health.requests)
+    }
+
+    /// How long it has made no progress, while it should.
+    pub(super) fn without_progress(&self) -> Option<Duration> {
+        self.is_on_its_way().then(|| self.looked.saturating_sub(self.mark.at))
+    }
+
+    /// None of its processes is left.
+    pub(super) fn vanish(&mut self, at: Moment) -> Option<Turn> {
+        if self.is_gone() {
+            return None;
+        }
+        let server = self.seen.server;
+        self.seen.processes.clear();
+        Some(self.turn(
+            at,
+            EnginePhase::Gone,
+            format!("all its processes have ended, pid {server} first of them"),
+        ))
+    }
+
+    /// Somebody has looked at its processes.
+    pub(super) fn look(
+        &mut self,
+        at: Moment,
+        read_at: Duration,
+        seen: &EngineSeen,
+        unaccounted: Option<u64>,
+    ) -> Vec<Turn> {
+        self.seen.clone_from(seen);
+        self.looked = read_at;
+        self.now = Footprint::new(seen, unaccounted);
+        let progressed = self.mark.take(read_at, &self.now);
+        if self.is_on_its_way()
+            && let (Some(now), Some(begun)) = (self.now.read_bytes, self.begun.read_bytes)
+        {
+            self.load_read = Some(now.saturating_sub(begun).max(self.load_read.unwrap_or(0)));
+        }
+        let mut turns = Vec::new();
+        if progressed && self.is_stuck {
+            turns.push(self.unstick("it reads, grows or works again"));
+        }
+        self.judge(at, &mut turns);
+        turns
+    }
+
+    /// It was asked for its health.
+    pub(super) fn hear(&mut self, at: Moment, health: &EngineHealth) -> Vec<Turn> {
+        let mut turns = Vec::new();
+        if self.is_gone() || health.server != self.seen.server {
+            return turns;
+        }
+        self.refusals = match health.answer {
+            HealthAnswer::Refused => self.refusals.saturating_add(1),
+            _ => 0,
+        };
+        match health.requests {
+            Reading::Value(0) => _ = self.idle_since.get_or_insert(health.asked_at),
+            Reading::Value(_) => self.idle_since = None,
+            Reading::Unsupported | Reading::Failed => {}
+        }
+        self.health = Some(health.clone());
+        self.judge(at, &mut turns);
+        turns
+    }
+
+    fn judge(&mut self, at: Moment, turns: &mut Vec<Turn>) {
+        // Each turn leads on in a life, or once back: no more than this.
+        for _ in 0..EnginePhase::ALL.len() {
+            let Some((to, reason)) = self.next() else { break };
+            if self.is_stuck {
+                turns.push(self.unstick("it is on its way no more"));
+            }
+            turns.push(self.turn(at, to, reason));
+        }
+        let waited = self.looked.saturating_sub(self.mark.at);
+        if self.is_on_its_way() && !self.is_stuck && waited >= self.seen.stuck_after {
+            self.is_stuck = true;
+            let cores = self.mark.cores(self.looked, &self.now);
+            let reason = format!(
+                "nothing was read and no memory taken for {} s, while its processes used {cores:.1} \
+                 cores",
+                waited.as_secs()
+            );
+            turns.push(Turn::Stuck { stuck: true, reason });
+        }
+    }
+
+    fn unstick(&mut self, reason: &str) -> Turn {
+        self.is_stuck = false;
+        Turn::Stuck { stuck: false, reason: reason.to_owned() }
+    }
+
+    fn turn(&mut self, at: Moment, to: EnginePhase, reason: String) -> Turn {
+        if to.is_up() {
+            self.settled = self.holders().map(|process| process.id).collect();
+        }
+        let from = Some(std::mem::replace(&mut self.phase, to));
+        self.since = at;
+        self.reason = reason.as_str().into();
+        self.refusals = 0;
+        Turn::Phase { from, to, reason }
+    }
+
+    fn next(&self) -> Option<(EnginePhase, String)> {
+        use EnginePhase::{Gone, Loading, Ready, Serving, Starting, Stopping};
+        if !matches!(self.phase, Stopping | Gone)
+            && let Some(reason) = self.ended()
+        {
+            return Some((Stopping, reason));
+        }
+        match self.phase {
+            Starting => {
+                let loads = || self.loads().map(|reason| (Loading, reason));
+                self.is_ready(QUIET_FROM_START).map(|reason| (Ready, reason)).or_else(loads)
+            }
+            Loading => self.is_ready(QUIET).map(|reason| (Ready, reason)),
+            Ready => self.serves().map(|reason| (Serving, reason)).or_else(|| self.leaves_up()),
+            Serving => self.idles().map(|reason| (Ready, reason)).or_else(|| self.leaves_up()),
+            Stopping if self.ended().is_none() => self.is_back().map(|reason| (Ready, reason)),
+            Stopping | Gone => None,
+        }
+    }
+
+    /// Whether the process at the head is gone.
+    fn ended(&self) -> Option<String> {
+        let server = self.seen.processes.iter().find(|process| process.id == self.seen.server);
+        let pid = self.seen.server;
+        match server {
+            Some(process) if matches!(process.state, 'Z' | 'X') => {
+                Some(format!("its server, pid {pid}, has ended and waits for its parent"))
+            }
+            Some(_) => None,
+            None => {
+                let left = self.seen.processes.first();
+                let left = left.map(|left| format!("; {} (pid {}) is left", left.comm, left.id));
+                Some(format!("its server, pid {pid}, has ended{}", left.unwrap_or_default()))
+            }
+        }
+    }
+
+    /// What shows that it loads. One that may be serving already is asked before: what is done for
+    /// loading engines would hurt it.
+    fn loads(&self) -> Option<String> {
+        let looked_for = self.looked.saturating_sub(self.found);
+        if self.seen.health_url.is_some() && self.health.is_none() && looked_for < ASKED_WITHIN {
+            return None;
+        }
+        if let Some(process) = self.holders().next() {
+            let (comm, id) = (&process.comm, process.id);
+            return Some(match (process.mapped_files, process.open_files) {
+                (Reading::Value(mapped @ 1..), _) => {
+                    format!("{comm} (pid {id}) maps {mapped} of its model files")
+                }
+                (_, open) => {
+                    let open = open.value().unwrap_or(0);
+                    format!("{comm} (pid {id}) has {open} of its model files open")
+                }
+            });
+        }
+        let prefix = match self.seen.kind {
+            EngineKind::Vllm => "VLLM::",
+            EngineKind::Sglang => "sglang::",
+            _ => "\0",
+        };
+        let is_worker = |process: &&EngineProcess| process.comm.starts_with(prefix);
+        if let Some(worker) = self.seen.processes.iter().find(is_worker) {
+            return Some(format!("its worker {} (pid {}) has started", worker.comm, worker.id));
+        }
+        if let Some(HealthAnswer::NotReady { status }) = self.answer() {
+            return Some(format!("it answers, with {status}: not ready yet"));
+        }
+        let (own, outside) = self.now.grown_since(&self.begun);
+        if own >= OF_LIBRARIES {
+            return Some(format!("it has taken {} MiB", own >> 20));
+        }
+        (outside >= OUTSIDE)
+            .then(|| format!("memory that no counter names has grown by {} MiB", outside >> 20))
+    }
+
+    /// Its processes that map or have open model files.
+    fn holders(&self) -> impl Iterator<Item = &EngineProcess> {
+        self.seen.processes.iter().filter(|process| holds(process))
+    }
+
+    fn answer(&self) -> Option<&HealthAnswer> {
+        self.health.as_ref().map(|health| &health.answer)
+    }
+
+    /// What shows that it can be asked. `quiet` is how long one must have been still that cannot be
+    /// asked at all.
+    fn is_ready(&self, quiet: Duration) -> Option<String> {
+        if self.takes_in_another() {
+            let still = self.looked.saturating_sub(self.mark.at);
+            return (still >= SETTLED)
+                .then(|| format!("it has read and taken nothing more for {} s", still.as_secs()));
+        }
+        self.can_be_asked().or_else(|| {
+            let still = self.looked.saturating_sub(self.mark.at);
+            let is_dumb =
+                self.seen.health_url.is_none() && self.seen.is_listening.value().is_none();
+            (is_dumb && still >= quiet).then(|| {
+                let seconds = still.as_secs();
+                format!("it cannot be asked, and has read and taken nothing more for {seconds} s")
+            })
+        })
+    }
+
+    fn can_be_asked(&self) -> Option<String> {
+        if self.answer() == Some(&HealthAnswer::Ready) {
+            let url = self.seen.health_url.as_deref().unwrap_or("its health endpoint");
+            return Some(format!("it answers at {url}"));
+        }
+        let port = self.seen.port?;
+        let listens = self.seen.is_listening == Reading::Value(true);
+        (self.seen.health_url.is_none() && listens).then(|| format!("it listens on port {port}"))
+    }
+
+    /// Whether a runner of a server that is up anyway takes in a model.
+    fn takes_in_another(&self) -> bool {
+        self.seen.kind == EngineKind::Ollama
+            && self.holders().any(|process| !self.settled.contains(&process.id))
+    }
+
+    fn serves(&self) -> Option<String> {
+        let requests = self.requests().value().filter(|requests| *requests > 0)?;
+        let are = if requests == 1 { "request is" } else { "requests are" };
+        Some(format!("{requests} {are} being worked on"))
+    }
+
+    fn idles(&self) -> Option<String> {
+        let since = self.idle_since?;
+        let asked = self.health.as_ref()?.asked_at;
+        (asked.saturating_sub(since) >= IDLE)
+            .then(|| format!("no request for {} s", IDLE.as_secs()))
+    }
+
+    fn leaves_up(&self) -> Option<(EnginePhase, String)> {
+        if self.takes_in_another() {
+            let runner = self.holders().find(|process| !self.settled.contains(&process.id))?;
+            let reason = format!("{} (pid {}) takes in a model", runner.comm, runner.id);
+            return Some((EnginePhase::Loading, reason));
+        }
+        let listens = self.seen.is_listening;
+        let reason = match &self.seen.health_url {
+            Some(url) if self.refusals >= REFUSALS && listens != Reading::Value(true) => {
+                format!("nothing listens at {url} any more")
+            }
+            None if listens == Reading::Value(false) => "it no longer listens".to_owned(),
+            _ => return None,
+        };
+        Some((EnginePhase::Stopping, reason))
+    }
+
+    /// Whether one that seemed to end can be asked again.
+    fn is_back(&self) -> Option<String> {
+        let asked = self.health.as_ref().map(|health| health.asked_at);
+        let is_news = asked.is_none_or(|asked| asked > self.since.uptime);
+        self.can_be_asked().filter(|_| is_news)
+    }
+
+    pub(super) fn status(&self) -> EngineStatus {
+        EngineStatus {
+            engine: self.seen.clone(),
+            phase: self.phase,
+            since: self.since,
+            reason: Arc::clone(&self.reason),
+            is_stuck: self.is_stuck,
+            without_progress: self.without_progress(),
+            load_read_bytes: self.load_read,
+            memory_bytes: self.now.memory,
+            health: self.health.clone(),
+            looked: self.looked,
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! What is exported of engines, and read by rules.
+
+use super::life::Life;
+use crate::model::{EnginePhase, EngineProcess, EngineSeen, Moment, Reading, SeriesKey};
+use crate::policy::counters::{Cell, Counters};
+use crate::policy::store::SeriesStore;
+
+/// A kind of memory, and where it stands.
+type Memory = (&'static str, fn(&EngineProcess) -> Reading<u64>);
+
+const MEMORY: [Memory; 4] = [
+    ("anon", |process| process.anon_bytes),
+    ("file", |process| process.file_bytes),
+    ("shmem", |process| process.shmem_bytes),
+    ("hugetlb", |process| process.hugetlb_bytes),
+];
+
+/// The series of the whole node.
+#[derive(Debug)]
+pub(super) struct NodeCells {
+    engines: Cell,
+}
+
+impl NodeCells {
+    pub(super) fn new(counters: &mut Counters, store: &mut SeriesStore) -> Self {
+        let engines = counters.cell(store, &SeriesKey::new("uma_engines", &[]));
+        counters.retire(engines);
+        Self { engines }
+    }
+
+    /// Nothing is told where nobody has ever looked.
+    pub(super) fn publish(
+        &self,
+        engines: usize,
+        has_looked: bool,
+        is_known: bool,
+        counters: &mut Counters,
+    ) {
+        let reading = match (has_looked, is_known) {
+            (false, _) => Reading::Unsupported,
+            (true, false) => Reading::Failed,
+            (true, true) => Reading::Value(engines as f64),
+        };
+        counters.set_reading(self.engines, reading);
+    }
+}
+
+/// The series of one engine.
+#[derive(Debug)]
+pub(super) struct EngineCells {
+    info: Cell,
+    starts: Cell,
+    phases: [Cell; EnginePhase::ALL.len()],
+    phase_seconds: Cell,
+    stuck: Cell,
+    without_progress: Cell,
+    load_read: Cell,
+    memory: [Cell; MEMORY.len()],
+    mapped: Cell,
+    processes: Cell,
+    requests: Cell,
+}
+
+impl EngineCells {
+    pub(super) fn new(seen: &EngineSeen, counters: &mut Counters, store: &mut SeriesStore) -> Self {
+        let mut cell = |name: &str, labels: &[(&str, &str)]| {
+            let mut all = vec![("engine", &*seen.name)];
+            all.extend(labels);
+            counters.cell(store, &SeriesKey::new(name, &all))
+        };
+        Self {
+            info: cell("uma_engine_info", &[("kind", seen.kind.name())]),
+            starts: cell("uma_engine_starts_total", &[]),
+            phases: EnginePhase::ALL
+                .map(|phase| cell("uma_engine_phase", &[("phase", phase.name())])),
+            phase_seconds: cell("uma_engine_phase_seconds", &[]),
+            stuck: cell("uma_engine_stuck", &[]),
+            without_progress: cell("uma_engine_without_progress_seconds", &[]),
+            load_read: cell("uma_engine_load_read_bytes", &[]),
+            memory: MEMORY.map(|(kind, _)| cell("uma_engine_memory_bytes", &[("type", kind)])),
+            mapped: cell("uma_engine_mapped_model_bytes", &[]),
+            processes: cell("uma_engine_processes", &[]),
+            requests: cell("uma_engine_requests", &[]),
+        }
+    }
+
+    pub(super) fn count_start(&self, counters: &mut Counters) {
+        counters.add(self.starts, 1.0);
+    }
+
+    fn all(&self) -> impl Iterator<Item = Cell> {
+        let gauges = [
+            self.info,
+            self.phase_seconds,
+            self.stuck,
+            self.without_progress,
+            self.load_read,
+            self.mapped,
+            self.processes,
+            self.requests,
+        ];
+        gauges.into_iter().chain(self.phases).chain(self.memory)
+    }
+
+    /// Ends the series of an engine that has been gone for long; how often it was started is known
+    /// on.
+    pub(super) fn retire(&self, counters: &mut Counters) {
+        for cell in self.all() {
+            counters.retire(cell);
+        }
+    }
+
+    pub(super) fn publish(&self, at: Moment, life: &Life, is_known: bool, counters: &mut Counters) {
+        if !is_known {
+            for cell in self.all() {
+                counters.set_reading(cell, Reading::Failed);
+            }
+            return;
+        }
+        counters.set(self.info, 1.0);
+        for (cell, phase) in self.phases.iter().zip(EnginePhase::ALL) {
+            counters.set(*cell, f64::from(phase == life.phase()));
+        }
+        let since = at.uptime.saturating_sub(life.turned().uptime);
+        counters.set(self.phase_seconds, since.as_secs_f64());
+        counters.set(self.stuck, f64::from(life.is_stuck()));
+        let still = life.without_progress().map(|still| still.as_secs_f64());
+        counters.set_reading(self.without_progress, still.into());
+        counters.set_reading(self.load_read, life.load_read().map(|bytes| bytes as f64).into());
+        let processes = &life.seen().processes;
+        for (cell, (_, of)) in self.memory.iter().zip(MEMORY) {
+            counters.set_reading(*cell, sum(processes, of));
+        }
+        counters.set_reading(self.mapped, sum(processes, |process| process.mapped_bytes));
+        counters.set(self.processes, processes.len() as f64);
+        counters.set_reading(self.requests, life.requests().map(|requests| requests as f64));
+    }
+}
+
+/// Of those that can be read; of none if none can.
+fn sum(processes: &[EngineProcess], of: fn(&EngineProcess) -> Reading<u64>) -> Reading<f64> {
+    let mut sum = match processes.first() {
+        None => Reading::Value(0.0),
+        Some(process) => of(process).map(|_| 0.0),
+    };
+    for process in processes {
+        if let Reading::Value(more) = of(process) {
+            sum = Reading::Value(sum.value().unwrap_or(0.0) + more as f64);
+        }
+    }
+    sum
+}

@@ -1,0 +1,415 @@
+//! Lives of engines as they were seen on real ones (times and sizes of SGLang 0.5.23 and vLLM 0.32
+//! with a tiny model), and what goes wrong with them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use proptest::prelude::*;
+
+use crate::model::{
+    DecisionId, EngineHealth, EngineKind, EnginePhase, EngineProcess, EngineReadings, EngineSeen,
+    Event, HealthAnswer, KernelEvent, Mode, Moment, Observation, ProcessId, Reading,
+};
+use crate::policy::Policy;
+use crate::policy::rule::RuleSet;
+
+const GIB: u64 = 1 << 30;
+
+fn moment(seconds: u64) -> Moment {
+    let utc = Timestamp::from_second(1_795_219_200 + i64::try_from(seconds).unwrap()).unwrap();
+    Moment { uptime: Duration::from_secs(1_000 + seconds), utc }
+}
+
+fn process(pid: u32, comm: &str, bytes: u64) -> EngineProcess {
+    EngineProcess {
+        id: ProcessId { pid, start_ticks: 100_000 + u64::from(pid) },
+        parent: 1,
+        comm: Arc::from(comm),
+        state: 'S',
+        cpu_ms: 0,
+        anon_bytes: Reading::Value(bytes),
+        file_bytes: Reading::Value(0),
+        shmem_bytes: Reading::Value(0),
+        hugetlb_bytes: Reading::Unsupported,
+        read_bytes: Reading::Value(0),
+        read_chars: Reading::Value(0),
+        mapped_files: Reading::Value(0),
+        mapped_bytes: Reading::Value(0),
+        open_files: Reading::Value(0),
+    }
+}
+
+fn engine(name: &str, processes: &[EngineProcess]) -> EngineSeen {
+    EngineSeen {
+        name: Arc::from(name),
+        kind: EngineKind::Vllm,
+        server: processes[0].id,
+        processes: processes.to_vec(),
+        found_by: Arc::from("its command line"),
+        cgroup: None,
+        container: None,
+        unit: None,
+        model: None,
+        model_files: Vec::new(),
+        port: Some(8000),
+        health_url: Some(Arc::from("http://127.0.0.1:8000/health")),
+        is_listening: Reading::Unsupported,
+        log_bytes: Reading::Unsupported,
+        stuck_after: Duration::from_secs(300),
+    }
+}
+
+struct World {
+    policy: Policy,
+    told: Vec<String>,
+}
+
+impl World {
+    fn new() -> Self {
+        let rules = RuleSet::default();
+        let policy = Policy::new(moment(0), Mode::Observe, &rules, DecisionId(1));
+        Self { policy, told: Vec::new() }
+    }
+
+    fn step(&mut self, seconds: u64, seen: Observation) {
+        let step = self.policy.step(moment(seconds), &[seen]);
+        self.told.extend(step.events.iter().map(short));
+    }
+
+    fn look(&mut self, seconds: u64, engines: &[EngineSeen]) {
+        let read_at = moment(seconds).uptime;
+        let readings = EngineReadings { read_at, engines: engines.to_vec(), is_cut: false };
+        self.step(seconds, Observation::Engines(Box::new(readings)));
+    }
+
+    fn hear(&mut self, seconds: u64, of: &EngineSeen, answer: HealthAnswer, requests: Option<u64>) {
+        let health = EngineHealth {
+            engine: Arc::clone(&of.name),
+            server: of.server,
+            asked_at: moment(seconds).uptime,
+            answer,
+            requests: requests.into(),
+        };
+        self.step(seconds, Observation::EngineHealth(Box::new(health)));
+    }
+
+    fn told(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.told)
+    }
+
+    fn phase(&mut self) -> EnginePhase {
+        self.policy.engines()[0].phase
+    }
+}
+
+fn short(event: &Event) -> String {
+    match &event.kind {
+        KernelEvent::EnginePhase { engine, to, reason, .. } => format!("{engine} {to}: {reason}"),
+        KernelEvent::EngineStuck { stuck, reason, .. } => format!("stuck {stuck}: {reason}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn loading() -> EngineSeen {
+    let worker =
+        EngineProcess { mapped_files: Reading::Value(3), ..process(12, "VLLM::EngineCor", GIB) };
+    engine("vllm-8000", &[process(10, "vllm", GIB), worker])
+}
+
+#[test]
+fn a_life_goes_from_start_to_gone_and_tells_why_each_time() {
+    let mut world = World::new();
+    let starting = engine("vllm-8000", &[process(10, "vllm", GIB / 4)]);
+    world.look(0, std::slice::from_ref(&starting));
+    world.hear(1, &starting, HealthAnswer::Refused, None);
+    world.look(26, std::slice::from_ref(&starting));
+    assert_eq!(world.told(), ["vllm-8000 starting: found by its command line"]);
+    world.look(32, &[loading()]);
+    assert_eq!(
+        world.told(),
+        ["vllm-8000 loading: VLLM::EngineCor (pid 12) maps 3 of its model files"]
+    );
+    world.hear(33, &starting, HealthAnswer::Refused, None);
+    world.hear(42, &starting, HealthAnswer::Ready, Some(0));
+    world.hear(43, &starting, HealthAnswer::Ready, Some(2));
+    assert_eq!(
+        world.told(),
+        [
+            "vllm-8000 ready: it answers at http://127.0.0.1:8000/health",
+            "vllm-8000 serving: 2 requests are being worked on",
+        ]
+    );
+    world.hear(50, &starting, HealthAnswer::Ready, Some(0));
+    world.hear(109, &starting, HealthAnswer::Ready, Some(0));
+    assert_eq!(world.told(), [""; 0], "a short rest is none");
+    world.hear(110, &starting, HealthAnswer::Ready, Some(0));
+    let mut orphan = loading();
+    orphan.processes.remove(0);
+    world.look(120, &[orphan]);
+    world.look(121, &[]);
+    assert_eq!(
+        world.told(),
+        [
+            "vllm-8000 ready: no request for 60 s",
+            "vllm-8000 stopping: its server, pid 10, has ended; VLLM::EngineCor (pid 12) is left",
+            "vllm-8000 gone: all its processes have ended, pid 10 first of them",
+        ]
+    );
+    world.look(720, &[]);
+    assert_eq!(world.policy.engines().len(), 1);
+    world.look(721, &[]);
+    assert_eq!(world.policy.engines().len(), 0, "it is forgotten after ten minutes");
+}
+
+#[test]
+fn another_process_of_the_same_number_is_another_life() {
+    let mut world = World::new();
+    world.look(0, &[loading()]);
+    world.hear(1, &loading(), HealthAnswer::Ready, None);
+    world.told();
+    let mut again = loading();
+    for process in &mut again.processes {
+        process.id.start_ticks += 9_000;
+    }
+    again.server = again.processes[0].id;
+    world.look(2, &[again.clone()]);
+    world.hear(2, &loading(), HealthAnswer::Ready, None);
+    assert_eq!(
+        world.told(),
+        [
+            "vllm-8000 gone: all its processes have ended, pid 10 first of them",
+            "vllm-8000 starting: found by its command line",
+        ],
+        "and what the first said is nothing of the second"
+    );
+    world.hear(3, &again, HealthAnswer::Refused, None);
+    assert_eq!(world.phase(), EnginePhase::Loading);
+}
+
+#[test]
+fn one_that_serves_already_never_counts_as_loading() {
+    let mut world = World::new();
+    world.look(0, &[loading()]);
+    world.look(1, &[loading()]);
+    assert_eq!(world.phase(), EnginePhase::Starting, "it is asked first");
+    world.hear(1, &loading(), HealthAnswer::Ready, None);
+    assert_eq!(world.phase(), EnginePhase::Ready);
+    let mut silent = World::new();
+    silent.look(0, &[loading()]);
+    silent.look(6, &[loading()]);
+    assert_eq!(silent.phase(), EnginePhase::Loading, "but not for ever");
+}
+
+#[test]
+fn without_progress_a_loading_engine_is_stuck_whatever_its_cpu_does() {
+    let mut world = World::new();
+    let mut seen = loading();
+    world.hear(0, &seen, HealthAnswer::Refused, None);
+    for second in (0..300).step_by(10) {
+        seen.processes[1].cpu_ms = second * 960;
+        // What a waiting engine writes and allocates.
+        seen.log_bytes = Reading::Value(second * 3);
+        seen.processes[1].anon_bytes = Reading::Value(GIB + second * 1024);
+        world.look(second, std::slice::from_ref(&seen));
+    }
+    world.told();
+    seen.processes[1].cpu_ms = 288_000;
+    world.look(300, std::slice::from_ref(&seen));
+    world.look(301, std::slice::from_ref(&seen));
+    assert_eq!(
+        world.told(),
+        [
+            "stuck true: nothing was read and no memory taken for 300 s, while its processes used 1.0 \
+          cores"
+        ]
+    );
+    assert!(world.policy.engines()[0].is_stuck);
+    seen.processes[1].read_bytes = Reading::Value(20 << 20);
+    world.look(302, std::slice::from_ref(&seen));
+    assert_eq!(world.told(), ["stuck false: it reads, grows or works again"]);
+    world.look(700, std::slice::from_ref(&seen));
+    world.hear(701, &seen, HealthAnswer::Ready, None);
+    let told = world.told();
+    assert!(told[0].starts_with("stuck true"), "{told:?}");
+    assert_eq!(told[1], "stuck false: it is on its way no more");
+}
+
+#[test]
+fn every_kind_of_progress_counts() {
+    let changes: [fn(&mut EngineSeen, u64); 6] = [
+        |seen, second| seen.processes[1].read_bytes = Reading::Value(second << 22),
+        |seen, second| seen.processes[1].read_chars = Reading::Value(second << 22),
+        |seen, second| seen.processes[0].shmem_bytes = Reading::Value(second << 23),
+        |seen, second| seen.processes[0].hugetlb_bytes = Reading::Value(second << 23),
+        |seen, second| seen.log_bytes = Reading::Value(second << 10),
+        |seen, second| {
+            seen.processes.truncate(2);
+            seen.processes.push(process(1000 + u32::try_from(second).unwrap(), "nvcc", 0));
+        },
+    ];
+    for (place, change) in changes.iter().enumerate() {
+        let mut world = World::new();
+        let mut seen = loading();
+        for second in (0..1_000).step_by(50) {
+            change(&mut seen, second);
+            world.look(second, std::slice::from_ref(&seen));
+        }
+        assert!(!world.policy.engines()[0].is_stuck, "{place}");
+    }
+}
+
+#[test]
+fn one_that_cannot_be_asked_is_ready_when_it_listens_or_has_come_to_rest() {
+    let mut world = World::new();
+    let mut dumb = loading();
+    dumb.health_url = None;
+    dumb.is_listening = Reading::Value(false);
+    world.look(0, std::slice::from_ref(&dumb));
+    world.look(250, std::slice::from_ref(&dumb));
+    assert_eq!(world.phase(), EnginePhase::Loading, "it can be told, and it does not");
+    dumb.is_listening = Reading::Value(true);
+    world.look(251, std::slice::from_ref(&dumb));
+    dumb.is_listening = Reading::Value(false);
+    world.look(252, std::slice::from_ref(&dumb));
+    let told = world.told();
+    assert_eq!(told[2], "vllm-8000 ready: it listens on port 8000");
+    assert_eq!(told[3], "vllm-8000 stopping: it no longer listens");
+    let mut world = World::new();
+    dumb.is_listening = Reading::Unsupported;
+    for second in [0, 19, 20] {
+        assert_ne!(world.policy.engines().first().map(|e| e.phase), Some(EnginePhase::Ready));
+        world.look(second, std::slice::from_ref(&dumb));
+    }
+    assert_eq!(world.phase(), EnginePhase::Ready);
+}
+
+#[test]
+fn a_paused_or_slow_engine_stays_up_and_one_that_refuses_stops() {
+    let mut world = World::new();
+    world.look(0, &[loading()]);
+    world.hear(1, &loading(), HealthAnswer::Ready, None);
+    for answer in [
+        HealthAnswer::NotReady { status: 503 },
+        HealthAnswer::TimedOut,
+        HealthAnswer::Failed { error: "reset".to_owned() },
+        HealthAnswer::Refused,
+    ] {
+        world.hear(2, &loading(), answer, None);
+        assert_eq!(world.phase(), EnginePhase::Ready);
+    }
+    world.hear(3, &loading(), HealthAnswer::Refused, None);
+    assert_eq!(world.phase(), EnginePhase::Stopping);
+    world.hear(9, &loading(), HealthAnswer::Ready, None);
+    assert_eq!(world.phase(), EnginePhase::Ready, "it answers again");
+}
+
+#[test]
+fn ollama_loads_whenever_a_new_runner_takes_in_a_model() {
+    let mut world = World::new();
+    let server = process(10, "ollama", GIB / 8);
+    let mut seen = engine("ollama-11434", &[server]);
+    seen.kind = EngineKind::Ollama;
+    world.look(0, std::slice::from_ref(&seen));
+    world.hear(1, &seen, HealthAnswer::Ready, None);
+    let runner = |pid, bytes| EngineProcess {
+        mapped_files: Reading::Value(1),
+        ..process(pid, "llama-server", bytes)
+    };
+    seen.processes.push(runner(77, GIB));
+    world.look(60, std::slice::from_ref(&seen));
+    assert_eq!(world.phase(), EnginePhase::Loading);
+    seen.processes[1] = runner(77, 5 * GIB);
+    world.look(64, std::slice::from_ref(&seen));
+    world.look(68, std::slice::from_ref(&seen));
+    assert_eq!(world.phase(), EnginePhase::Loading);
+    world.look(69, std::slice::from_ref(&seen));
+    assert_eq!(world.phase(), EnginePhase::Ready);
+    world.look(200, std::slice::from_ref(&seen));
+    assert_eq!(world.phase(), EnginePhase::Ready, "the model is served now, and left alone");
+}
+
+#[test]
+fn what_nobody_has_looked_at_for_long_is_not_known() {
+    let mut world = World::new();
+    world.look(0, &[loading()]);
+    let meminfo = crate::model::Readings {
+        source: crate::model::Source::Meminfo,
+        schema: Arc::new(crate::model::Schema { series: Vec::new() }),
+        values: Vec::new(),
+        took: Duration::ZERO,
+        error: None,
+    };
+    let value = |world: &mut World, second, name: &str| {
+        world.policy.step(moment(second), &[Observation::Readings(meminfo.clone())]);
+        let status = world.policy.status(moment(second));
+        let place = status.series.iter().position(|key| key.to_string() == name).unwrap();
+        status.values[place]
+    };
+    let starting = "uma_engine_phase{engine=\"vllm-8000\",phase=\"starting\"}";
+    assert_eq!(value(&mut world, 1, starting), Reading::Value(1.0));
+    assert_eq!(value(&mut world, 1, "uma_engines"), Reading::Value(1.0));
+    assert_eq!(value(&mut world, 16, starting), Reading::Failed);
+    assert_eq!(value(&mut world, 16, "uma_engines"), Reading::Failed);
+}
+
+fn phase_follows(from: Option<EnginePhase>, to: EnginePhase) -> bool {
+    use EnginePhase::{Gone, Loading, Ready, Serving, Starting, Stopping};
+    match from {
+        None | Some(Gone) => to == Starting,
+        Some(Starting) => matches!(to, Loading | Ready | Stopping | Gone),
+        Some(Loading) => matches!(to, Ready | Stopping | Gone),
+        Some(Ready) => matches!(to, Serving | Loading | Stopping | Gone),
+        Some(Serving) => matches!(to, Ready | Loading | Stopping | Gone),
+        Some(Stopping) => matches!(to, Ready | Gone),
+    }
+}
+
+proptest! {
+    #[test]
+    fn each_turn_begins_where_the_last_has_ended(
+        steps in prop::collection::vec((0..40_u64, 0..7_u8, 0..4_u64), 1..80),
+    ) {
+        let mut policy = World::new().policy;
+        let (mut now, mut seen, mut phase) = (0, loading(), None);
+        for (later, what, number) in steps {
+            now += later;
+            let read_at = moment(now).uptime;
+            let health = |answer| Observation::EngineHealth(Box::new(EngineHealth {
+                engine: Arc::clone(&seen.name),
+                server: seen.server,
+                asked_at: read_at,
+                answer,
+                requests: Reading::Value(number),
+            }));
+            let look = |engines| {
+                let readings = EngineReadings { read_at, engines, is_cut: false };
+                Observation::Engines(Box::new(readings))
+            };
+            let observation = match what {
+                0 => look(Vec::new()),
+                1 => health(HealthAnswer::Ready),
+                2 => health(HealthAnswer::Refused),
+                3 => {
+                    seen.server.start_ticks += number;
+                    seen.processes[0].id = seen.server;
+                    look(vec![seen.clone()])
+                }
+                4 => {
+                    seen.processes[0].state = if number < 2 { 'Z' } else { 'S' };
+                    look(vec![seen.clone()])
+                }
+                _ => look(vec![seen.clone()]),
+            };
+            for event in policy.step(moment(now), &[observation]).events {
+                let KernelEvent::EnginePhase { from, to, reason, .. } = event.kind else { continue };
+                prop_assert_eq!(from, phase, "{}", reason);
+                prop_assert!(phase_follows(from, to), "{:?} {}: {}", from, to, reason);
+                phase = Some(to);
+            }
+            if policy.engines().is_empty() {
+                phase = None;
+            }
+        }
+    }
+}

@@ -1,0 +1,309 @@
+//! What there is to know of an engine's processes.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{ErrorKind, Read};
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::matching::Matcher;
+use crate::model::{EngineKind, EngineProcess, EngineSeen, ProcessId, Reading};
+use crate::parse::engine::{Files, Serving, is_model_file};
+use crate::parse::process::{cgroup, listens, mapped_files, read_amounts, resident, stat, unit};
+
+/// Longer files are cut: the mappings of a process with a hundred thousand of them.
+const MAX_FILE_BYTES: u64 = 16 << 20;
+/// Those that listen stand first.
+const MAX_SOCKET_BYTES: u64 = 256 << 10;
+/// The most open files that are looked at.
+const MAX_OPEN: usize = 4096;
+
+/// How often mappings and open files are looked at, while something loads and otherwise.
+const HELD_LOADING: Duration = Duration::from_secs(1);
+const HELD_CALM: Duration = Duration::from_secs(10);
+
+/// A loading engine without progress for so long is stuck, unless told otherwise: compiling and
+/// capturing take minutes, but processes begin and end and memory moves meanwhile. A guess.
+const STUCK_AFTER: Duration = Duration::from_secs(300);
+
+/// Where Docker keeps what containers print.
+const DOCKER_LOGS: &str = "/var/lib/docker/containers";
+
+/// Clock ticks a second in `/proc`, on every architecture.
+const TICKS: u64 = 100;
+
+/// Model files that a process maps and has open.
+#[derive(Clone, Debug)]
+struct Held {
+    at: Duration,
+    mapped_files: Reading<u32>,
+    mapped_bytes: Reading<u64>,
+    open_files: Reading<u32>,
+    files: Files,
+    is_current: bool,
+}
+
+/// Reads below procfs.
+#[derive(Debug)]
+pub(super) struct Details {
+    procfs: PathBuf,
+    held: BTreeMap<ProcessId, Held>,
+    now: Duration,
+    every: Duration,
+}
+
+/// Which engine to look at.
+pub(super) struct Look<'a> {
+    pub(super) head: ProcessId,
+    pub(super) members: &'a [ProcessId],
+    pub(super) kind: EngineKind,
+    pub(super) serving: Serving,
+    pub(super) matcher: Option<&'a Matcher>,
+    pub(super) found_by: String,
+}
+
+impl Details {
+    pub(super) fn new(procfs: PathBuf) -> Self {
+        Self { procfs, held: BTreeMap::new(), now: Duration::ZERO, every: HELD_CALM }
+    }
+
+    /// A look at everything begins.
+    pub(super) fn begin(&mut self, now: Duration, is_loading: bool) {
+        self.now = now;
+        self.every = if is_loading { HELD_LOADING } else { HELD_CALM };
+        for held in self.held.values_mut() {
+            held.is_current = false;
+        }
+    }
+
+    /// It has ended: what was not looked at is gone.
+    pub(super) fn end(&mut self) {
+        self.held.retain(|_, held| held.is_current);
+    }
+
+    /// A file of a process.
+    pub(super) fn read(&self, pid: u32, name: &str) -> Option<Vec<u8>> {
+        self.read_up_to(pid, name, MAX_FILE_BYTES).ok()
+    }
+
+    fn read_up_to(&self, pid: u32, name: &str, most: u64) -> std::io::Result<Vec<u8>> {
+        let mut text = Vec::new();
+        let file = File::open(self.procfs.join(pid.to_string()).join(name))?;
+        file.take(most).read_to_end(&mut text)?;
+        Ok(text)
+    }
+
+    /// Where a link of a process leads.
+    pub(super) fn link(&self, pid: u32, name: &str) -> Option<String> {
+        let path = self.procfs.join(pid.to_string()).join(name);
+        fs::read_link(path).ok()?.into_os_string().into_string().ok()
+    }
+
+    /// The engine as it is now, without a name; `None` if none of its processes is there.
+    pub(super) fn look(&mut self, look: Look<'_>) -> Option<EngineSeen> {
+        let Look { head, members, kind, serving, matcher, found_by } = look;
+        let mut files = Files::default();
+        let mut processes = Vec::new();
+        for id in members {
+            let Some(mut process) = self.process(*id) else { continue };
+            let held = self.held(*id, matcher);
+            process.mapped_files = held.mapped_files;
+            process.mapped_bytes = held.mapped_bytes;
+            process.open_files = held.open_files;
+            files.join(&held.files);
+            processes.push(process);
+        }
+        let first = processes.first()?.id.pid;
+        let group = self.read(first, "cgroup").unwrap_or_default();
+        let group = String::from_utf8_lossy(&group).into_owned();
+        let group = cgroup(&group);
+        let container = group.and_then(crate::parse::kernel::container_id);
+        let declared = matcher.map(|matcher| &matcher.declared);
+        let mut model_files = declared.map(|one| one.model_files.clone()).unwrap_or_default();
+        if model_files.is_empty() {
+            model_files = files.patterns().into_iter().map(Arc::from).collect();
+        }
+        let health_url = declared.and_then(|one| one.health.clone());
+        let health_url = health_url.or_else(|| self.health_url(first, kind, &serving));
+        Some(EngineSeen {
+            name: Arc::from(""),
+            kind,
+            server: head,
+            found_by: found_by.into(),
+            is_listening: self.is_listening(first, serving.port),
+            log_bytes: self.log_bytes(first, container.as_deref()),
+            cgroup: group.map(Arc::from),
+            unit: group.and_then(unit).map(Arc::from),
+            container: container.map(Arc::from),
+            model: serving.model.map(Arc::from),
+            model_files,
+            port: serving.port,
+            health_url,
+            stuck_after: declared.and_then(|one| one.stuck_after).unwrap_or(STUCK_AFTER),
+            processes,
+        })
+    }
+
+    /// Only what changes while it loads.
+    pub(super) fn refresh(&self, engine: &mut EngineSeen) {
+        engine.processes.retain_mut(|known| {
+            let Some(now) = self.process(known.id) else { return false };
+            *known = EngineProcess {
+                mapped_files: known.mapped_files,
+                mapped_bytes: known.mapped_bytes,
+                open_files: known.open_files,
+                ..now
+            };
+            true
+        });
+        if let Some(first) = engine.processes.first() {
+            engine.log_bytes = self.log_bytes(first.id.pid, engine.container.as_deref());
+            engine.is_listening = self.is_listening(first.id.pid, engine.port);
+        }
+    }
+
+    /// One process, if it is still the same.
+    fn process(&self, id: ProcessId) -> Option<EngineProcess> {
+        let stat = stat(&self.read(id.pid, "stat")?)?;
+        if stat.start_ticks != id.start_ticks {
+            return None;
+        }
+        let memory = self.read_up_to(id.pid, "status", MAX_FILE_BYTES);
+        let memory_of = |value: Option<u64>| match &memory {
+            Ok(_) => value.into(),
+            Err(_) => Reading::Failed,
+        };
+        let resident = resident(memory.as_deref().unwrap_or_default());
+        let io = self.read_up_to(id.pid, "io", MAX_FILE_BYTES);
+        let (read_bytes, read_chars) = match &io {
+            Ok(text) => {
+                let (bytes, chars) = read_amounts(text);
+                (bytes.into(), chars.into())
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                (Reading::Unsupported, Reading::Unsupported)
+            }
+            Err(_) => (Reading::Failed, Reading::Failed),
+        };
+        Some(EngineProcess {
+            id,
+            parent: stat.parent,
+            comm: stat.comm.into(),
+            state: stat.state,
+            cpu_ms: stat.cpu_ticks.saturating_mul(1000 / TICKS),
+            anon_bytes: memory_of(resident.anon),
+            file_bytes: memory_of(resident.file),
+            shmem_bytes: memory_of(resident.shmem),
+            hugetlb_bytes: memory_of(resident.hugetlb),
+            read_bytes,
+            read_chars,
+            mapped_files: Reading::Failed,
+            mapped_bytes: Reading::Failed,
+            open_files: Reading::Failed,
+        })
+    }
+
+    fn held(&mut self, id: ProcessId, matcher: Option<&Matcher>) -> Held {
+        let now = self.now;
+        if let Some(held) = self.held.get_mut(&id)
+            && now.saturating_sub(held.at) < self.every
+        {
+            held.is_current = true;
+            return held.clone();
+        }
+        let is_one = |path: &str| {
+            let declared = matcher.and_then(|matcher| matcher.is_model_file(path));
+            declared.unwrap_or_else(|| is_model_file(path))
+        };
+        let mut files = Files::default();
+        let (mut mapped, mut bytes) = (std::collections::BTreeSet::new(), 0_u64);
+        let maps = self.read(id.pid, "maps");
+        for (length, path) in mapped_files(maps.as_deref().unwrap_or_default()) {
+            if is_one(path) {
+                bytes = bytes.saturating_add(length);
+                if mapped.insert(path) {
+                    files.add(path);
+                }
+            }
+        }
+        let is_there = maps.is_some();
+        let count = u32::try_from(mapped.len()).unwrap_or(u32::MAX);
+        let value = |is_there: bool, count| match is_there {
+            true => Reading::Value(count),
+            false => Reading::Failed,
+        };
+        let open = self.open_files(id.pid, &is_one, &mut files);
+        let held = Held {
+            at: now,
+            mapped_files: value(is_there, count),
+            mapped_bytes: if is_there { Reading::Value(bytes) } else { Reading::Failed },
+            open_files: value(open.is_some(), open.unwrap_or(0)),
+            files,
+            is_current: true,
+        };
+        self.held.insert(id, held.clone());
+        held
+    }
+
+    fn open_files(
+        &self,
+        pid: u32,
+        is_one: &dyn Fn(&str) -> bool,
+        files: &mut Files,
+    ) -> Option<u32> {
+        let folder = fs::read_dir(self.procfs.join(pid.to_string()).join("fd")).ok()?;
+        let mut open = 0;
+        for entry in folder.flatten().take(MAX_OPEN) {
+            let Ok(target) = fs::read_link(entry.path()) else { continue };
+            if let Some(path) = target.to_str().filter(|path| is_one(path)) {
+                files.add(path);
+                open += 1;
+            }
+        }
+        Some(open)
+    }
+
+    /// Where an engine in our own network can be asked. What it says of itself leads nowhere else
+    /// than to this node.
+    fn health_url(&self, pid: u32, kind: EngineKind, serving: &Serving) -> Option<Arc<str>> {
+        let port = serving.port?;
+        let path = super::health::path(kind)?;
+        let host = serving.host.as_deref().unwrap_or("127.0.0.1");
+        let host = match host.parse::<IpAddr>() {
+            Ok(IpAddr::V6(address)) if address.is_loopback() => "[::1]",
+            Ok(address) if !address.is_loopback() && !address.is_unspecified() => return None,
+            Ok(_) => "127.0.0.1",
+            Err(_) if host == "localhost" => "127.0.0.1",
+            Err(_) => return None,
+        };
+        let network = self.link(pid, "ns/net")?;
+        let own = fs::read_link(self.procfs.join("self/ns/net")).ok()?;
+        (own.to_str() == Some(&*network)).then(|| format!("http://{host}:{port}{path}").into())
+    }
+
+    fn is_listening(&self, pid: u32, port: Option<u16>) -> Reading<bool> {
+        let Some(port) = port else { return Reading::Unsupported };
+        let read = |name| self.read_up_to(pid, name, MAX_SOCKET_BYTES).ok();
+        let files = [read("net/tcp"), read("net/tcp6")];
+        if files.iter().all(Option::is_none) {
+            return Reading::Failed;
+        }
+        Reading::Value(files.iter().flatten().any(|text| listens(text, port)))
+    }
+
+    /// What it prints, where that goes into a file.
+    fn log_bytes(&self, pid: u32, container: Option<&str>) -> Reading<u64> {
+        let of_container =
+            container.map(|id| PathBuf::from(DOCKER_LOGS).join(id).join(format!("{id}-json.log")));
+        let folder = self.procfs.join(pid.to_string()).join("fd");
+        let files = [Some(folder.join("2")), Some(folder.join("1")), of_container];
+        let length = files.into_iter().flatten().find_map(|path| {
+            let found = fs::metadata(path).ok()?;
+            let kind = found.file_type();
+            kind.is_file().then_some(found.len())
+        });
+        length.into()
+    }
+}

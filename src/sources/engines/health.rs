@@ -1,0 +1,287 @@
+//! Asks engines for their health, on a thread of its own, each with a deadline.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{SyncSender, TrySendError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use reqwest::{Client, Response, StatusCode, redirect};
+use tokio::runtime::Runtime;
+
+use crate::model::{
+    EngineHealth, EngineKind, EngineSeen, HealthAnswer, Observation, ProcessId, Reading,
+};
+use crate::parse::engine::{comfy_requests, metric_sum, sglang_requests};
+
+/// How long an answer may take.
+const ANSWER_TAKES: Duration = Duration::from_secs(3);
+const CONNECTING_TAKES: Duration = Duration::from_secs(1);
+
+/// Between two questions: to one that is on its way, and to one that answers, which writes a line
+/// of log for each.
+const WHILE_DOWN: Duration = Duration::from_secs(1);
+const WHILE_UP: Duration = Duration::from_secs(5);
+
+/// How often it is looked whom to ask.
+const TICK: Duration = Duration::from_millis(200);
+
+/// Of an answer no more is read.
+const MAX_BODY_BYTES: usize = 4 << 20;
+
+/// Where each kind is asked; a later one if an earlier one is not there. SGLang's `/ready` stays
+/// 503 after a pause until somebody has asked `/health`, which takes seconds: its loads tell it too.
+fn paths(kind: EngineKind) -> &'static [&'static str] {
+    match kind {
+        EngineKind::Sglang => &["/ready", SGLANG_LOADS, "/health"],
+        EngineKind::Vllm | EngineKind::LlamaServer | EngineKind::TensorRtLlm => &["/health"],
+        EngineKind::Ollama => &["/api/version"],
+        EngineKind::ComfyUi => &["/system_stats"],
+        EngineKind::Triton => &["/v2/health/ready"],
+        EngineKind::Declared => &[],
+    }
+}
+
+const SGLANG_LOADS: &str = "/v1/loads?include=core";
+
+/// Where a kind is asked first, if it can be.
+pub(super) fn path(kind: EngineKind) -> Option<&'static str> {
+    paths(kind).first().copied()
+}
+
+/// Whom to ask.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Target {
+    engine: Arc<str>,
+    server: ProcessId,
+    kind: EngineKind,
+    url: Arc<str>,
+}
+
+/// All whom to ask; shared by the two threads, and by nobody else.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Targets(Arc<Mutex<Vec<Target>>>);
+
+impl Targets {
+    /// Those from now on.
+    pub(super) fn set(&self, engines: &[EngineSeen]) {
+        let target = |seen: &EngineSeen| {
+            Some(Target {
+                engine: Arc::clone(&seen.name),
+                server: seen.server,
+                kind: seen.kind,
+                url: seen.health_url.clone()?,
+            })
+        };
+        let targets = engines.iter().filter_map(target).collect();
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = targets;
+    }
+
+    fn get(&self) -> Vec<Target> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// How the asking of one engine stands.
+#[derive(Debug, Default)]
+struct Course {
+    next: Duration,
+    is_asked: Arc<AtomicBool>,
+    is_up: Arc<AtomicBool>,
+}
+
+/// Asks.
+#[derive(Debug)]
+pub(super) struct Asker {
+    targets: Targets,
+    to: SyncSender<Observation>,
+    clock: fn() -> Duration,
+    client: Client,
+    runtime: Runtime,
+    courses: BTreeMap<(Arc<str>, ProcessId), Course>,
+    /// The loop has gone.
+    is_over: Arc<AtomicBool>,
+}
+
+impl Asker {
+    pub(super) fn new(
+        targets: Targets,
+        to: SyncSender<Observation>,
+        clock: fn() -> Duration,
+    ) -> io::Result<Self> {
+        let client = Client::builder()
+            .no_proxy()
+            .redirect(redirect::Policy::none())
+            .timeout(ANSWER_TAKES)
+            .connect_timeout(CONNECTING_TAKES)
+            .user_agent(concat!("umawarden/", env!("CARGO_PKG_VERSION")))
+            .build()
+            .map_err(io::Error::other)?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (courses, is_over) = (BTreeMap::new(), Arc::default());
+        Ok(Self { targets, to, clock, client, runtime, courses, is_over })
+    }
+
+    /// Until the loop has gone.
+    pub(super) fn run(&mut self) {
+        while self.begin_due() {
+            // What was begun goes on meanwhile.
+            self.runtime.block_on(async { tokio::time::sleep(TICK).await });
+        }
+    }
+
+    /// Asks those whose time has come. Returns whether anybody still wants to know.
+    fn begin_due(&mut self) -> bool {
+        let now = (self.clock)();
+        let targets = self.targets.get();
+        let keys: BTreeSet<_> =
+            targets.iter().map(|target| (Arc::clone(&target.engine), target.server)).collect();
+        self.courses.retain(|key, _| keys.contains(key));
+        for target in targets {
+            let key = (Arc::clone(&target.engine), target.server);
+            let course = self.courses.entry(key).or_default();
+            if now < course.next || course.is_asked.swap(true, Ordering::Relaxed) {
+                continue;
+            }
+            let is_up = course.is_up.load(Ordering::Relaxed);
+            course.next = now + if is_up { WHILE_UP } else { WHILE_DOWN };
+            let (client, to) = (self.client.clone(), self.to.clone());
+            let is_over = Arc::clone(&self.is_over);
+            let (is_asked, is_up) = (Arc::clone(&course.is_asked), Arc::clone(&course.is_up));
+            self.runtime.spawn(async move {
+                let health = ask(&client, target, now).await;
+                is_up.store(health.answer == HealthAnswer::Ready, Ordering::Relaxed);
+                is_asked.store(false, Ordering::Relaxed);
+                // What the loop does not take in time is asked again.
+                if let Err(TrySendError::Disconnected(_)) =
+                    to.try_send(Observation::EngineHealth(Box::new(health)))
+                {
+                    is_over.store(true, Ordering::Relaxed);
+                }
+            });
+        }
+        !self.is_over.load(Ordering::Relaxed)
+    }
+}
+
+async fn ask(client: &Client, target: Target, now: Duration) -> EngineHealth {
+    let Target { engine, server, kind, url } = target;
+    let origin = origin(&url);
+    let (answer, requests) = match answer(client, kind, &url, origin).await {
+        HealthAnswer::Ready => (HealthAnswer::Ready, requests(client, kind, origin).await),
+        answer => (answer, Reading::Unsupported),
+    };
+    EngineHealth { engine, server, asked_at: now, answer, requests }
+}
+
+/// `http://host:port` of an address.
+fn origin(url: &str) -> &str {
+    let begins = url.find("://").map_or(0, |at| at + 3);
+    let ends = url[begins..].find(['/', '?', '#']).map_or(url.len(), |at| begins + at);
+    &url[..ends]
+}
+
+async fn answer(client: &Client, kind: EngineKind, url: &str, origin: &str) -> HealthAnswer {
+    let usual = paths(kind);
+    let is_usual = usual.first().is_some_and(|path| format!("{origin}{path}") == *url);
+    if !is_usual {
+        return answer_at(client, url).await;
+    }
+    let mut last = HealthAnswer::Failed { error: "it cannot be asked".to_owned() };
+    for path in usual {
+        let unready = matches!(last, HealthAnswer::NotReady { .. });
+        if unready && *path != SGLANG_LOADS {
+            return last;
+        }
+        match answer_at(client, &format!("{origin}{path}")).await {
+            HealthAnswer::Failed { error } if error.starts_with("404") => {
+                if !unready {
+                    last = HealthAnswer::Failed { error };
+                }
+            }
+            answer @ HealthAnswer::NotReady { .. } => last = answer,
+            answer => return answer,
+        }
+    }
+    last
+}
+
+async fn answer_at(client: &Client, url: &str) -> HealthAnswer {
+    match client.get(url).send().await {
+        Ok(response) => answer_of(response.status()),
+        Err(error) if error.is_timeout() => HealthAnswer::TimedOut,
+        Err(error) if is_refusal(&error) => HealthAnswer::Refused,
+        Err(error) => HealthAnswer::Failed { error: chain(&error) },
+    }
+}
+
+fn answer_of(status: StatusCode) -> HealthAnswer {
+    match status {
+        status if status.is_success() => HealthAnswer::Ready,
+        // Who asks for a key is there.
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => HealthAnswer::Ready,
+        status if status.is_server_error() => HealthAnswer::NotReady { status: status.as_u16() },
+        status => HealthAnswer::Failed { error: format!("{status}") },
+    }
+}
+
+fn is_refusal(error: &reqwest::Error) -> bool {
+    let mut cause: Option<&dyn std::error::Error> = Some(error);
+    while let Some(error) = cause {
+        if let Some(error) = error.downcast_ref::<io::Error>() {
+            return error.kind() == io::ErrorKind::ConnectionRefused;
+        }
+        cause = error.source();
+    }
+    false
+}
+
+fn chain(error: &reqwest::Error) -> String {
+    let mut text = String::new();
+    let mut cause: Option<&dyn std::error::Error> = Some(error);
+    while let Some(error) = cause {
+        if !text.is_empty() {
+            text.push_str(": ");
+        }
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}
+
+/// How many requests it works on, where it tells that without a key.
+async fn requests(client: &Client, kind: EngineKind, origin: &str) -> Reading<u64> {
+    let (path, read): (&str, fn(&str) -> Option<u64>) = match kind {
+        EngineKind::Vllm => ("/metrics", |text| {
+            metric_sum(text, &["vllm:num_requests_running", "vllm:num_requests_waiting"])
+        }),
+        EngineKind::Sglang => (SGLANG_LOADS, sglang_requests),
+        EngineKind::LlamaServer => ("/metrics", |text| {
+            metric_sum(text, &["llamacpp:requests_processing", "llamacpp:requests_deferred"])
+        }),
+        EngineKind::ComfyUi => ("/queue", comfy_requests),
+        _ => return Reading::Unsupported,
+    };
+    match client.get(format!("{origin}{path}")).send().await {
+        Ok(response) if response.status().is_success() => {
+            let text = body(response).await;
+            text.and_then(|text| read(&text)).into()
+        }
+        Ok(_) => Reading::Unsupported,
+        Err(_) => Reading::Failed,
+    }
+}
+
+/// The beginning of an answer's body.
+async fn body(mut response: Response) -> Option<String> {
+    let mut bytes = Vec::new();
+    while let Some(chunk) = response.chunk().await.ok()? {
+        let room = MAX_BODY_BYTES - bytes.len();
+        bytes.extend_from_slice(&chunk[..chunk.len().min(room)]);
+        if bytes.len() == MAX_BODY_BYTES {
+            break;
+        }
+    }
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}

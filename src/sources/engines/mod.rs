@@ -1,0 +1,184 @@
+//! Inference engines: their processes, and what they answer.
+//!
+//! A thread looks through `/proc` once a second, and five times a second at those that load; it may
+//! hang there, for to read a process' command line or its mappings takes a lock that the process
+//! may hold while the driver waits for memory. Another thread asks for health. The loop only takes
+//! what both have found.
+
+mod details;
+mod groups;
+mod health;
+mod matching;
+mod scan;
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::thread::Builder;
+use std::time::Duration;
+
+use crate::model::{DeclaredEngine, Observation, Reading, Readings, Schema, SeriesKey, Source};
+use health::{Asker, Targets};
+pub use scan::Scanner;
+
+/// Between two looks at everything, and between two at what is known while something loads.
+const CALM: Duration = Duration::from_secs(1);
+const LOADING: Duration = Duration::from_millis(200);
+
+/// What may wait for the loop; more is dropped, and seen again at the next look.
+const NEWS: usize = 256;
+
+/// A look that takes longer hangs.
+const LOOK_TAKES: Duration = Duration::from_secs(10);
+
+/// The loop's end of both threads.
+#[derive(Debug)]
+pub struct EngineWatch {
+    news: Receiver<Observation>,
+    declared: Sender<Vec<DeclaredEngine>>,
+    is_loading: Arc<AtomicBool>,
+    schema: Arc<Schema>,
+    /// When the last look ended, on the uptime clock.
+    looked: Duration,
+    complained: Duration,
+}
+
+impl EngineWatch {
+    /// Starts both threads. `clock` is the uptime.
+    ///
+    /// # Errors
+    /// A thread cannot be started.
+    pub fn start(
+        procfs: PathBuf,
+        declared: Vec<DeclaredEngine>,
+        clock: fn() -> Duration,
+    ) -> io::Result<Self> {
+        let (to, news) = sync_channel(NEWS);
+        let (declare, declarations) = channel();
+        let is_loading = Arc::new(AtomicBool::new(false));
+        let schema = schema();
+        let targets = Targets::default();
+        let mut asker = Asker::new(targets.clone(), to.clone(), clock)?;
+        Builder::new().name("engine-health".to_owned()).spawn(move || asker.run())?;
+        let mut looker = Looker {
+            scanner: Scanner::new(procfs, declared),
+            to,
+            targets,
+            schema: Arc::clone(&schema),
+            is_loading: Arc::clone(&is_loading),
+            clock,
+        };
+        Builder::new().name("engines".to_owned()).spawn(move || looker.run(&declarations))?;
+        let looked = clock();
+        Ok(Self { news, declared: declare, is_loading, schema, looked, complained: looked })
+    }
+
+    /// What is new. Never waits.
+    pub fn take(&mut self, now: Duration, out: &mut Vec<Observation>) {
+        for observation in self.news.try_iter() {
+            if let Observation::Readings(_) = observation {
+                self.looked = now;
+            }
+            out.push(observation);
+        }
+        let hangs = now.saturating_sub(self.looked) >= LOOK_TAKES;
+        if hangs && now.saturating_sub(self.complained) >= CALM {
+            self.complained = now;
+            let seconds = now.saturating_sub(self.looked).as_secs();
+            out.push(Observation::Readings(Readings {
+                source: Source::Engines,
+                schema: Arc::clone(&self.schema),
+                values: vec![Reading::Failed],
+                took: now.saturating_sub(self.looked),
+                error: Some(
+                    format!(
+                        "looking at /proc/PID has not ended for {seconds} s: a process hangs in \
+                         the kernel"
+                    )
+                    .into(),
+                ),
+            }));
+        }
+    }
+
+    /// Other engines are declared from now on.
+    pub fn declare(&self, declared: Vec<DeclaredEngine>) {
+        // The thread has ended only if the program does.
+        let _ended = self.declared.send(declared);
+    }
+
+    /// Whether any engine is on its way to be ready: then they are looked at more often.
+    pub fn set_loading(&self, is_loading: bool) {
+        self.is_loading.store(is_loading, Ordering::Relaxed);
+    }
+}
+
+fn schema() -> Arc<Schema> {
+    Arc::new(Schema { series: vec![SeriesKey::new("uma_engine_scan_processes", &[])] })
+}
+
+struct Looker {
+    scanner: Scanner,
+    to: SyncSender<Observation>,
+    targets: Targets,
+    schema: Arc<Schema>,
+    is_loading: Arc<AtomicBool>,
+    clock: fn() -> Duration,
+}
+
+impl Looker {
+    fn run(&mut self, declarations: &Receiver<Vec<DeclaredEngine>>) {
+        let mut next_full = Duration::ZERO;
+        loop {
+            let began = (self.clock)();
+            let is_full = began >= next_full;
+            if is_full {
+                next_full = began + CALM;
+            }
+            self.look(began, is_full);
+            let loads = self.is_loading.load(Ordering::Relaxed);
+            let rest = if loads { LOADING } else { next_full.saturating_sub((self.clock)()) };
+            // One that takes all of its time to look leaves some to others.
+            match declarations.recv_timeout(rest.max(LOADING / 4)) {
+                Ok(declared) => self.scanner.declare(declared),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    fn look(&mut self, began: Duration, is_full: bool) {
+        let is_loading = self.is_loading.load(Ordering::Relaxed);
+        let found = match is_full {
+            true => self.scanner.look(began, is_loading),
+            false => Ok(self.scanner.look_again(began)),
+        };
+        let took = (self.clock)().saturating_sub(began);
+        let (value, error) = match found {
+            Ok(readings) => {
+                self.targets.set(&readings.engines);
+                self.send(Observation::Engines(Box::new(readings)));
+                (Reading::Value(self.scanner.processes() as f64), None)
+            }
+            Err(error) => (Reading::Failed, Some(error.into())),
+        };
+        if is_full {
+            self.send(Observation::Readings(Readings {
+                source: Source::Engines,
+                schema: Arc::clone(&self.schema),
+                values: vec![value],
+                took,
+                error,
+            }));
+        }
+    }
+
+    fn send(&self, observation: Observation) {
+        // What the loop does not take in time is seen again.
+        let _full = self.to.try_send(observation);
+    }
+}

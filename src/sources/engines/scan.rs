@@ -1,0 +1,260 @@
+//! A look at all processes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::details::{Details, Look};
+use super::groups::{Kin, heads};
+use super::matching::{Matcher, Traits};
+use crate::model::{DeclaredEngine, EngineKind, EngineReadings, EngineSeen, ProcessId};
+use crate::parse::engine::{Role, recognise, serving};
+use crate::parse::process::{Stat, arguments, cgroup, stat, unit};
+
+/// More processes than this are not looked at.
+const MAX_PROCESSES: usize = 32_768;
+/// More engines than this are not told.
+const MAX_ENGINES: usize = 32;
+/// More processes of one engine are not told.
+const MAX_OF_ENGINE: usize = 256;
+
+/// A process that was nobody's for so many looks is looked at again only now and then: engines give
+/// themselves their titles within the first minute.
+const SETTLED_AFTER: u64 = 60;
+const SETTLED_EVERY: u64 = 8;
+
+/// One process, as it was looked at last.
+#[derive(Debug)]
+struct Known {
+    kin: Kin,
+    stat: Stat,
+    /// Of which look.
+    first: u64,
+    /// Why it is of interest.
+    found_by: String,
+    serving: Option<crate::parse::engine::Serving>,
+}
+
+/// Looks for engines.
+#[derive(Debug)]
+pub struct Scanner {
+    procfs: PathBuf,
+    matchers: Vec<Matcher>,
+    known: BTreeMap<u32, Known>,
+    members: BTreeMap<ProcessId, ProcessId>,
+    names: BTreeMap<ProcessId, Arc<str>>,
+    details: Details,
+    engines: Vec<EngineSeen>,
+    is_cut: bool,
+    round: u64,
+}
+
+impl Scanner {
+    /// Of that procfs, with those engines declared.
+    pub fn new(procfs: PathBuf, declared: Vec<DeclaredEngine>) -> Self {
+        Self {
+            details: Details::new(procfs.clone()),
+            procfs,
+            matchers: declared.into_iter().map(Matcher::new).collect(),
+            known: BTreeMap::new(),
+            members: BTreeMap::new(),
+            names: BTreeMap::new(),
+            engines: Vec::new(),
+            is_cut: false,
+            round: 0,
+        }
+    }
+
+    /// Other engines are declared from now on: names are given anew.
+    pub fn declare(&mut self, declared: Vec<DeclaredEngine>) {
+        let same = self.matchers.iter().map(|matcher| &matcher.declared).eq(&declared);
+        if !same {
+            *self = Self::new(std::mem::take(&mut self.procfs), declared);
+        }
+    }
+
+    /// How many processes there are, without the kernel's own.
+    pub fn processes(&self) -> usize {
+        self.known.values().filter(|known| !known.stat.is_kernel).count()
+    }
+
+    /// Looks at all processes.
+    ///
+    /// # Errors
+    /// There is no procfs.
+    pub fn look(&mut self, now: Duration, is_loading: bool) -> Result<EngineReadings, String> {
+        self.round += 1;
+        let pids = self.list()?;
+        self.known.retain(|pid, _| pids.contains(pid));
+        for pid in pids {
+            self.look_at(pid);
+        }
+        let kin = self.known.iter().filter(|(_, known)| !known.stat.is_kernel);
+        let kin: BTreeMap<u32, Kin> = kin.map(|(pid, known)| (*pid, known.kin.clone())).collect();
+        self.members = heads(&kin, &self.members);
+        self.tell(now, is_loading);
+        Ok(self.readings(now))
+    }
+
+    /// Looks again at the engines that are known.
+    pub fn look_again(&mut self, now: Duration) -> EngineReadings {
+        let mut engines = std::mem::take(&mut self.engines);
+        for engine in &mut engines {
+            self.details.refresh(engine);
+        }
+        engines.retain(|engine| !engine.processes.is_empty());
+        self.engines = engines;
+        self.readings(now)
+    }
+
+    fn readings(&self, now: Duration) -> EngineReadings {
+        EngineReadings { read_at: now, engines: self.engines.clone(), is_cut: self.is_cut }
+    }
+
+    fn list(&self) -> Result<BTreeSet<u32>, String> {
+        let failed = |error| format!("{} cannot be listed: {error}", self.procfs.display());
+        let entries = fs::read_dir(&self.procfs).map_err(failed)?;
+        let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        Ok(pids.take(MAX_PROCESSES).collect())
+    }
+
+    /// Looks at one; a process that has ended meanwhile is forgotten.
+    fn look_at(&mut self, pid: u32) {
+        if let Some(known) = self.known.get(&pid)
+            && known.is_nobodys()
+            && self.round.saturating_sub(known.first) >= SETTLED_AFTER
+            && !(self.round + u64::from(pid)).is_multiple_of(SETTLED_EVERY)
+        {
+            return;
+        }
+        let Some(stat) = self.details.read(pid, "stat").and_then(|text| stat(&text)) else {
+            self.known.remove(&pid);
+            return;
+        };
+        let is_same = |known: &&Known| known.kin.start_ticks == stat.start_ticks;
+        let before = self.known.get(&pid).filter(is_same);
+        let first = before.map_or(self.round, |known| known.first);
+        // A title is kept; everybody else may become something else (exec) any time.
+        let is_worker = |known: &&Known| matches!(known.kin.recognised, Some((_, Role::Worker)));
+        if before.filter(is_worker).is_some_and(|known| known.stat.comm == stat.comm) {
+            if let Some(known) = self.known.get_mut(&pid) {
+                known.kin.parent = stat.parent;
+                known.stat = stat;
+            }
+            return;
+        }
+        let known = self.classify(pid, stat, first);
+        self.known.insert(pid, known);
+    }
+
+    fn classify(&self, pid: u32, stat: Stat, first: u64) -> Known {
+        let kin = Kin { start_ticks: stat.start_ticks, parent: stat.parent, ..Kin::default() };
+        let mut known = Known { kin, stat, first, found_by: String::new(), serving: None };
+        if known.stat.is_kernel {
+            return known;
+        }
+        let text = self.details.read(pid, "cmdline").unwrap_or_default();
+        let arguments = arguments(&text);
+        let folder = || self.details.link(pid, "cwd");
+        let folder = arguments.iter().any(|part| part == "main.py").then(folder).flatten();
+        let folder = folder.as_deref().and_then(|path| path.rsplit('/').next());
+        let comm = known.stat.comm.clone();
+        known.kin.recognised = recognise(&comm, &arguments, folder);
+        if let Some((kind, role)) = known.kin.recognised {
+            known.found_by = match role {
+                Role::Server => format!("the command line of pid {pid}"),
+                Role::Worker => format!("the title {comm} of pid {pid}"),
+            };
+            if role == Role::Server {
+                known.serving = Some(serving(kind, &arguments));
+            }
+        }
+        let group = self.matchers.iter().any(Matcher::needs_cgroup);
+        let group = group.then(|| self.details.read(pid, "cgroup")).flatten().unwrap_or_default();
+        let group = String::from_utf8_lossy(&group);
+        let group = cgroup(&group);
+        let container = group.and_then(crate::parse::kernel::container_id);
+        let unit = group.and_then(unit);
+        let traits =
+            Traits { comm: &comm, arguments: &arguments, unit, container: container.as_deref() };
+        for (place, matcher) in self.matchers.iter().enumerate() {
+            if let Some(by) = matcher.matches(traits) {
+                known.kin.declared = Some(place);
+                let name = &matcher.declared.name;
+                known.found_by = format!("{by} of pid {pid}, as the configuration declares {name}");
+                if known.serving.is_none() && !arguments.is_empty() {
+                    known.serving = Some(serving(EngineKind::Declared, &arguments));
+                }
+                break;
+            }
+        }
+        known
+    }
+
+    /// Puts together what belongs together.
+    fn tell(&mut self, now: Duration, is_loading: bool) {
+        let mut groups: BTreeMap<ProcessId, Vec<ProcessId>> = BTreeMap::new();
+        for (id, head) in &self.members {
+            groups.entry(*head).or_default().push(*id);
+        }
+        self.names.retain(|head, _| groups.contains_key(head));
+        self.is_cut = groups.len() > MAX_ENGINES;
+        // The oldest first, so that a name stays with whoever had it first.
+        let mut groups: Vec<_> = groups.into_iter().collect();
+        groups.sort_by_key(|(head, _)| (head.start_ticks, head.pid));
+        self.details.begin(now, is_loading);
+        let mut engines = Vec::new();
+        for (head, mut members) in groups.into_iter().take(MAX_ENGINES) {
+            members.sort_by_key(|id| (*id != head, id.pid));
+            members.truncate(MAX_OF_ENGINE);
+            engines.extend(self.engine(head, &members));
+        }
+        engines.sort_by(|one, other| one.name.cmp(&other.name));
+        self.details.end();
+        self.engines = engines;
+    }
+
+    fn engine(&mut self, head: ProcessId, members: &[ProcessId]) -> Option<EngineSeen> {
+        let known: Vec<&Known> = members.iter().filter_map(|id| self.known.get(&id.pid)).collect();
+        let kind = known.iter().find_map(|known| known.kin.recognised).map(|(kind, _)| kind);
+        let kind = kind.unwrap_or(EngineKind::Declared);
+        let matcher = known.iter().filter_map(|known| known.kin.declared).min();
+        let matcher = matcher.and_then(|place| self.matchers.get(place));
+        let serving = known.iter().find_map(|known| known.serving.clone()).unwrap_or_default();
+        let found_by = known
+            .iter()
+            .find(|known| matcher.is_none() || known.kin.declared.is_some())
+            .or_else(|| known.first())
+            .map(|known| known.found_by.clone())
+            .filter(|text| !text.is_empty())
+            .unwrap_or_else(|| format!("what pid {head} has left"));
+        let base = match matcher {
+            Some(matcher) => matcher.declared.name.to_string(),
+            None => {
+                let kind = kind.name().replace('_', "-");
+                serving.port.map_or(kind.clone(), |port| format!("{kind}-{port}"))
+            }
+        };
+        let look = Look { head, members, kind, serving, matcher, found_by };
+        let mut seen = self.details.look(look)?;
+        let name = self.names.get(&head).cloned().unwrap_or_else(|| self.free_name(&base));
+        self.names.insert(head, Arc::clone(&name));
+        seen.name = name;
+        Some(seen)
+    }
+
+    fn free_name(&self, base: &str) -> Arc<str> {
+        let is_free = |name: &String| !self.names.values().any(|taken| **taken == **name);
+        let numbered = (2..).map(|number| format!("{base}-{number}"));
+        let name = std::iter::once(base.to_owned()).chain(numbered).find(is_free);
+        name.unwrap_or_default().into()
+    }
+}
+
+impl Known {
+    fn is_nobodys(&self) -> bool {
+        self.kin.recognised.is_none() && self.kin.declared.is_none()
+    }
+}

@@ -1,0 +1,27 @@
+//! Random choices of generated tests.
+
+/// A small generator of numbers that is the same everywhere (splitmix64).
+#[derive(Debug)]
+pub struct Dice(u64);
+
+impl Dice {
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub fn roll(&mut self, sides: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        usize::try_from((mixed ^ (mixed >> 31)) % sides as u64).unwrap_or(0)
+    }
+
+    pub fn pick<'c>(&mut self, choices: &[&'c str]) -> &'c str {
+        choices[self.roll(choices.len())]
+    }
+
+    pub fn chance(&mut self, percent: usize) -> bool {
+        self.roll(100) < percent
+    }
+}

@@ -1,0 +1,293 @@
+//! Inference engines, found in trees of `/proc` and among real processes, and followed.
+
+mod living;
+mod recorded;
+mod testkit;
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::time::Duration;
+
+use umawarden::model::{DeclaredEngine, ProcessId};
+use umawarden::model::{EngineKind, EngineMatch, EngineReadings, EngineSeen, Reading};
+use umawarden::sources::engines::Scanner;
+
+/// One process of a made-up tree.
+#[derive(Clone)]
+struct Process {
+    pid: u32,
+    parent: u32,
+    comm: Vec<u8>,
+    line: Vec<u8>,
+    start: u64,
+    cgroup: String,
+    maps: String,
+    open: Vec<String>,
+}
+
+fn process(pid: u32, parent: u32, comm: &str, line: &str) -> Process {
+    Process {
+        pid,
+        parent,
+        comm: comm.as_bytes().to_vec(),
+        line: line.replace(' ', "\0").into_bytes(),
+        start: 1000 + u64::from(pid),
+        cgroup: "/user.slice".to_owned(),
+        maps: String::new(),
+        open: Vec::new(),
+    }
+}
+
+impl Process {
+    fn write(&self, procfs: &Path) {
+        let folder = procfs.join(self.pid.to_string());
+        let _absent = fs::remove_dir_all(&folder);
+        fs::create_dir_all(folder.join("fd")).unwrap();
+        let head = format!("{} (", self.pid);
+        let tail = format!(
+            ") S {} 1 1 0 -1 4194304 0 0 0 0 10 5 0 0 20 0 1 0 {} 1 2 3\n",
+            self.parent, self.start
+        );
+        let stat = [head.as_bytes(), &self.comm, tail.as_bytes()].concat();
+        fs::write(folder.join("stat"), stat).unwrap();
+        fs::write(folder.join("cmdline"), [&self.line[..], b"\0"].concat()).unwrap();
+        fs::write(folder.join("cgroup"), format!("0::{}\n", self.cgroup)).unwrap();
+        let status = "RssAnon:\t 1024 kB\nRssFile:\t 512 kB\nRssShmem:\t 0 kB\n";
+        fs::write(folder.join("status"), status).unwrap();
+        fs::write(folder.join("io"), "rchar: 9\nread_bytes: 4096\n").unwrap();
+        fs::write(folder.join("maps"), &self.maps).unwrap();
+        for (number, target) in self.open.iter().enumerate() {
+            symlink(target, folder.join("fd").join(number.to_string())).unwrap();
+        }
+    }
+}
+
+struct Tree {
+    folder: tempfile::TempDir,
+    scanner: Scanner,
+    now: u64,
+}
+
+impl Tree {
+    fn new(declared: Vec<DeclaredEngine>) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let scanner = Scanner::new(folder.path().to_owned(), declared);
+        Self { folder, scanner, now: 0 }
+    }
+
+    /// What is there from now on.
+    fn set(&self, processes: &[Process]) {
+        for entry in fs::read_dir(self.folder.path()).unwrap() {
+            fs::remove_dir_all(entry.unwrap().path()).unwrap();
+        }
+        processes.iter().for_each(|process| process.write(self.folder.path()));
+    }
+
+    fn look(&mut self) -> EngineReadings {
+        self.now += 20;
+        self.scanner.look(Duration::from_secs(self.now), true).unwrap()
+    }
+
+    fn see(&mut self, processes: &[Process]) -> Vec<EngineSeen> {
+        self.set(processes);
+        self.look().engines
+    }
+}
+
+fn pids(engine: &EngineSeen) -> Vec<u32> {
+    engine.processes.iter().map(|process| process.id.pid).collect()
+}
+
+fn names(engines: &[EngineSeen]) -> Vec<(&str, Vec<u32>)> {
+    engines.iter().map(|engine| (&*engine.name, pids(engine))).collect()
+}
+
+fn vllm(pid: u32, port: u16) -> Vec<Process> {
+    let line = format!("/env/bin/python /env/bin/vllm serve /models/a --port {port}");
+    vec![
+        process(pid, 1, "vllm", &line),
+        process(pid + 1, pid, "python", "/env/bin/python -c resource_tracker"),
+        process(pid + 2, pid, "VLLM::EngineCor", "VLLM::EngineCore"),
+        process(pid + 3, pid + 2, "VLLM::Worker_TP", "VLLM::Worker_TP0"),
+    ]
+}
+
+#[test]
+fn a_server_is_one_engine_with_all_that_it_has_started() {
+    let mut tree = Tree::new(Vec::new());
+    let mut all = vllm(10, 8001);
+    all.extend(vllm(20, 8002));
+    all.push(process(1, 0, "systemd", "/sbin/init"));
+    all.push(process(40, 1, "bash", "bash -c vllm serve /x"));
+    all.push(process(50, 1, "ollama", "/usr/bin/ollama serve"));
+    all.push(process(51, 50, "llama-server", "/usr/lib/ollama/llama-server --port 4"));
+    all.push(process(60, 1, "llama-server", "/app/llama-server -m /m/x.gguf"));
+    let engines = tree.see(&all);
+    assert_eq!(
+        names(&engines),
+        [
+            ("llama-server-8080", vec![60]),
+            ("ollama-11434", vec![50, 51]),
+            ("vllm-8001", vec![10, 11, 12, 13]),
+            ("vllm-8002", vec![20, 21, 22, 23]),
+        ]
+    );
+    let engine = &engines[2];
+    assert_eq!(engine.kind, EngineKind::Vllm);
+    assert_eq!(engine.server, ProcessId { pid: 10, start_ticks: 1010 });
+    assert_eq!(engine.model.as_deref(), Some("/models/a"));
+    assert_eq!(engine.cgroup.as_deref(), Some("/user.slice"));
+    assert_eq!(&*engine.found_by, "the command line of pid 10");
+    assert_eq!(engine.processes[0].anon_bytes, Reading::Value(1 << 20));
+    assert_eq!(engine.processes[0].rss_bytes(), Reading::Value(1536 << 10));
+    assert_eq!(engine.processes[0].cpu_ms, 150);
+}
+
+#[test]
+fn what_is_left_of_an_engine_stays_its_own_and_a_restart_is_another() {
+    let mut tree = Tree::new(Vec::new());
+    assert_eq!(names(&tree.see(&vllm(10, 8000))), [("vllm-8000", vec![10, 11, 12, 13])]);
+    let mut orphan = vllm(10, 8000)[2].clone();
+    orphan.parent = 1;
+    let left = tree.see(std::slice::from_ref(&orphan));
+    assert_eq!(names(&left), [("vllm-8000", vec![12])]);
+    assert_eq!(left[0].server.pid, 10, "it is the same life");
+    let mut all = vllm(30, 8000);
+    all.push(orphan);
+    let both = names_owned(&tree.see(&all));
+    assert_eq!(both, ["vllm-8000 [12]", "vllm-8000-2 [30, 31, 32, 33]"]);
+    let again = tree.see(&vllm(30, 8000));
+    assert_eq!(names(&again)[0].0, "vllm-8000-2", "a name stays with whoever has it");
+    assert!(tree.see(&[]).is_empty());
+    assert_eq!(names(&tree.see(&vllm(40, 8000)))[0].0, "vllm-8000");
+}
+
+fn names_owned(engines: &[EngineSeen]) -> Vec<String> {
+    engines.iter().map(|engine| format!("{} {:?}", engine.name, pids(engine))).collect()
+}
+
+#[test]
+fn a_number_that_is_given_again_is_another_process() {
+    let mut tree = Tree::new(Vec::new());
+    let first = tree.see(&vllm(10, 8000));
+    let mut stranger = process(12, 1, "postgres", "postgres -D /data");
+    stranger.start = 90_000;
+    let mut second = vllm(10, 8000);
+    second.truncate(2);
+    second.push(stranger);
+    second.iter_mut().for_each(|process| process.start += 80_000);
+    let second = tree.see(&second);
+    assert_ne!(first[0].server, second[0].server);
+    assert_eq!(pids(&second[0]), [10, 11], "and the stranger belongs to nobody");
+    // Between a full look and a quick one, too.
+    let mut gone = vllm(10, 8000);
+    gone.iter_mut().for_each(|process| process.start += 99_000);
+    tree.set(&gone);
+    assert!(tree.scanner.look_again(Duration::from_secs(900)).engines.is_empty());
+}
+
+#[test]
+fn hostile_names_and_lines_are_only_text() {
+    let mut tree = Tree::new(Vec::new());
+    let mut all = vllm(10, 8000);
+    all[3].comm = b"a) R 1 (\n\xff\x1b[2J".to_vec();
+    let mut loops = vec![process(70, 71, "x", "x"), process(71, 70, "VLLM::x", "VLLM::x")];
+    loops[0].start = 5;
+    loops[1].start = 5;
+    all.extend(loops);
+    let mut binary = process(80, 1, "y", "");
+    binary.line = (0..=255).cycle().take(100_000).collect();
+    all.push(binary);
+    let engines = tree.see(&all);
+    assert_eq!(names(&engines)[1], ("vllm-8000", vec![10, 11, 12, 13]));
+    let comm = &engines[1].processes[3].comm;
+    assert_eq!(&**comm, "a) R 1 (\\x0a\\xff\\x1b[2J");
+    fs::write(tree.folder.path().join("10/stat"), "10 (vllm").unwrap();
+    fs::remove_file(tree.folder.path().join("12/status")).unwrap();
+    let engines = tree.look().engines;
+    let core = engines.iter().find(|engine| engine.name.contains("8000")).unwrap();
+    assert_eq!(core.processes[0].id.pid, 11, "the head cannot be read and counts as gone");
+    let of_core = core.processes.iter().find(|process| process.id.pid == 12).unwrap();
+    assert_eq!(of_core.anon_bytes, Reading::Failed, "what cannot be read is not 0");
+}
+
+#[test]
+fn model_files_are_those_that_are_mapped_or_open_or_declared() {
+    let mut all = vllm(10, 8000);
+    all[2].maps = "7f0000000000-7f0040000000 r--s 0 8:1 5 /models/a/x-1.safetensors\n\
+                   7f0040000000-7f0080000000 r--s 0 8:1 6 /models/a/x-2.safetensors\n\
+                   7f0090000000-7f0090001000 r-xp 0 8:1 7 /lib/libc.so\n"
+        .to_owned();
+    all[3].open = vec!["/other/y.gguf".to_owned(), "socket:[5]".to_owned()];
+    let mut tree = Tree::new(Vec::new());
+    let engines = tree.see(&all);
+    let core = &engines[0].processes[2];
+    assert_eq!(
+        (core.mapped_files, core.mapped_bytes),
+        (Reading::Value(2), Reading::Value(2 << 30))
+    );
+    assert_eq!(engines[0].processes[3].open_files, Reading::Value(1));
+    let files: Vec<&str> = engines[0].model_files.iter().map(|file| &**file).collect();
+    assert_eq!(files, ["/models/a/*.safetensors", "/other/*.gguf"]);
+    let declared = DeclaredEngine {
+        name: "deepseek".into(),
+        matches: EngineMatch { comm: Some("VLLM::*".into()), ..EngineMatch::default() },
+        model_files: vec!["/other/**".into()],
+        health: Some("http://127.0.0.1:1/h".into()),
+        stuck_after: Some(Duration::from_secs(60)),
+    };
+    let mut tree = Tree::new(vec![declared]);
+    let engines = tree.see(&all);
+    let engine = &engines[0];
+    assert_eq!(names(&engines), [("deepseek", vec![10, 11, 12, 13])], "with its server");
+    assert_eq!(engine.kind, EngineKind::Vllm);
+    assert_eq!(engine.processes[2].mapped_files, Reading::Value(0));
+    assert_eq!(engine.processes[3].open_files, Reading::Value(1));
+    assert_eq!(&*engine.model_files[0], "/other/**");
+    assert_eq!(engine.health_url.as_deref(), Some("http://127.0.0.1:1/h"));
+    assert_eq!(engine.stuck_after, Duration::from_secs(60));
+    assert!(engine.found_by.contains("comm of pid 12"), "{}", engine.found_by);
+}
+
+#[test]
+fn containers_and_units_are_known_by_the_control_group() {
+    let id = "ab".repeat(32);
+    let mut inside = vllm(10, 8000);
+    for process in &mut inside {
+        process.cgroup = format!("/system.slice/docker-{id}.scope");
+    }
+    let mut service = process(50, 1, "my-server", "/opt/my-server --port 9000");
+    service.cgroup = "/system.slice/llm.service".to_owned();
+    let by = |name: &str, matches| DeclaredEngine {
+        name: name.into(),
+        matches,
+        ..DeclaredEngine::default()
+    };
+    let unit = EngineMatch { unit: Some("llm.*".into()), ..EngineMatch::default() };
+    let container =
+        EngineMatch { container: Some("abababababab".into()), ..EngineMatch::default() };
+    let mut tree = Tree::new(vec![by("mine", unit), by("boxed", container)]);
+    inside.push(service);
+    let engines = tree.see(&inside);
+    assert_eq!(names(&engines), [("boxed", vec![10, 11, 12, 13]), ("mine", vec![50])]);
+    assert_eq!(engines[0].container.as_deref(), Some(&*id));
+    assert_eq!(engines[1].unit.as_deref(), Some("llm.service"));
+    assert_eq!((engines[1].kind, engines[1].port), (EngineKind::Declared, Some(9000)));
+}
+
+#[test]
+fn a_thousand_engines_are_cut_and_it_is_told() {
+    let mut tree = Tree::new(Vec::new());
+    let all: Vec<Process> = (100..300).map(|pid| process(pid, 1, "VLLM::x", "VLLM::x")).collect();
+    tree.set(&all);
+    let readings = tree.look();
+    assert_eq!((readings.engines.len(), readings.is_cut), (32, true));
+}
+
+#[test]
+fn without_a_procfs_it_is_told_and_not_taken_for_a_node_without_engines() {
+    let mut scanner = Scanner::new("/nonexistent".into(), Vec::new());
+    let error = scanner.look(Duration::ZERO, false).unwrap_err();
+    assert!(error.contains("/nonexistent cannot be listed"), "{error}");
+}

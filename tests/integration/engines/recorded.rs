@@ -1,0 +1,189 @@
+//! What real SGLang 0.5.23 and vLLM 0.32.0 servers showed of themselves from their start on, once a
+//! second: processes, and what they answered. Replayed, they go through the lives that they had.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::Deserialize;
+use umawarden::model::{
+    DecisionId, EngineHealth, EnginePhase, HealthAnswer, KernelEvent, Mode, Moment, Observation,
+    Reading,
+};
+use umawarden::policy::Policy;
+use umawarden::policy::rule::RuleSet;
+use umawarden::recording::{Begin, Entry, RecordedRules, RecordedStep, Said, SegmentReader};
+use umawarden::sources::engines::Scanner;
+
+#[derive(Deserialize)]
+struct Look {
+    seconds: f64,
+    processes: Vec<Files>,
+    answers: std::collections::BTreeMap<String, u16>,
+}
+
+#[derive(Deserialize)]
+struct Files {
+    pid: u32,
+    stat: String,
+    cmdline: String,
+    cgroup: String,
+    status: String,
+    io: String,
+}
+
+fn looks(name: &str) -> Vec<Look> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/engines");
+    let text = fs::read_to_string(folder.join(format!("{name}.jsonl"))).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn moment(seconds: f64) -> Moment {
+    let utc = Timestamp::from_millisecond(1_795_219_200_000 + (seconds * 1000.0) as i64).unwrap();
+    Moment { uptime: Duration::from_secs_f64(26_000.0 + seconds), utc }
+}
+
+/// Everything that the policy is told.
+fn observations(name: &str, asked: &str) -> Vec<(Moment, Vec<Observation>)> {
+    let folder = tempfile::tempdir().unwrap();
+    let mut scanner = Scanner::new(folder.path().to_owned(), Vec::new());
+    let mut told = Vec::new();
+    let mut last = 0.0;
+    for look in looks(name) {
+        for entry in fs::read_dir(folder.path()).unwrap() {
+            fs::remove_dir_all(entry.unwrap().path()).unwrap();
+        }
+        for files in &look.processes {
+            let place = folder.path().join(files.pid.to_string());
+            fs::create_dir_all(&place).unwrap();
+            for (name, text) in [
+                ("stat", &files.stat),
+                ("cmdline", &files.cmdline),
+                ("cgroup", &files.cgroup),
+                ("status", &files.status),
+                ("io", &files.io),
+            ] {
+                fs::write(place.join(name), text).unwrap();
+            }
+        }
+        let at = moment(look.seconds);
+        last = look.seconds;
+        let readings = scanner.look(at.uptime, true).unwrap();
+        let health = readings.engines.first().map(|engine| EngineHealth {
+            engine: engine.name.clone(),
+            server: engine.server,
+            asked_at: at.uptime,
+            answer: match look.answers[asked] {
+                0 => HealthAnswer::Refused,
+                200 => HealthAnswer::Ready,
+                status => HealthAnswer::NotReady { status },
+            },
+            requests: Reading::Unsupported,
+        });
+        let mut seen = vec![Observation::Engines(Box::new(readings))];
+        seen.extend(health.map(|health| Observation::EngineHealth(Box::new(health))));
+        told.push((at, seen));
+    }
+    for entry in fs::read_dir(folder.path()).unwrap() {
+        fs::remove_dir_all(entry.unwrap().path()).unwrap();
+    }
+    let at = moment(last + 1.0);
+    let readings = scanner.look(at.uptime, false).unwrap();
+    told.push((at, vec![Observation::Engines(Box::new(readings))]));
+    told
+}
+
+fn phases(told: &[(Moment, Vec<Observation>)]) -> Vec<(EnginePhase, String)> {
+    let rules = RuleSet::default();
+    let mut policy = Policy::new(moment(0.0), Mode::Observe, &rules, DecisionId(1));
+    let mut phases = Vec::new();
+    for (at, seen) in told {
+        for event in policy.step(*at, seen).events {
+            if let KernelEvent::EnginePhase { to, reason, .. } = event.kind {
+                phases.push((to, reason));
+            }
+        }
+    }
+    phases
+}
+
+#[test]
+fn a_real_vllm_is_followed_from_its_start_to_its_end() {
+    let told = observations("vllm", "/health");
+    let phases = phases(&told);
+    let expected = [
+        (EnginePhase::Starting, "found by the command line of pid 1786"),
+        (EnginePhase::Loading, "its worker VLLM::EngineCor (pid 2228) has started"),
+        (EnginePhase::Ready, "it answers at its health endpoint"),
+        (EnginePhase::Gone, "all its processes have ended, pid 1786 first of them"),
+    ];
+    assert_eq!(phases, expected.map(|(phase, reason)| (phase, reason.to_owned())));
+    let engines = told.iter().rev().find_map(|(_, seen)| match &seen[0] {
+        Observation::Engines(readings) => readings.engines.first(),
+        _ => None,
+    });
+    let engine = engines.unwrap();
+    assert_eq!((&*engine.name, engine.port), ("vllm-31238", Some(31238)));
+    assert_eq!(engine.model.as_deref(), Some("/srv/env/tiny"));
+    assert_eq!(engine.unit.as_deref(), Some("vllm.service"));
+    let comms: Vec<&str> = engine.processes.iter().map(|process| &*process.comm).collect();
+    assert_eq!(comms, ["vllm", "python", "VLLM::EngineCor", "VLLM::Worker"]);
+}
+
+#[test]
+fn a_real_sglang_is_followed_from_its_start_to_its_end() {
+    let told = observations("sglang", "/ready");
+    let expected = [
+        (EnginePhase::Starting, "found by the command line of pid 997"),
+        (EnginePhase::Loading, "its worker sglang::schedul (pid 1093) has started"),
+        (EnginePhase::Ready, "it answers at its health endpoint"),
+        (EnginePhase::Gone, "all its processes have ended, pid 997 first of them"),
+    ];
+    assert_eq!(phases(&told), expected.map(|(phase, reason)| (phase, reason.to_owned())));
+}
+
+#[test]
+fn a_recording_of_engines_gives_the_same_phases_again() {
+    let told = observations("vllm", "/health");
+    let begin = Begin {
+        program: "test".to_owned(),
+        boot_id: "b".to_owned(),
+        started: moment(0.0),
+        at: moment(0.0),
+        segment: 0,
+        goes_on_from: None,
+        is_start: true,
+        next_decision: DecisionId(1),
+        already_counted: Default::default(),
+        last_events: Default::default(),
+        earlier_acts: Vec::new(),
+        awaits_past: false,
+        orders: Vec::new(),
+        pause: None,
+        rules: RecordedRules {
+            mode: Mode::Observe,
+            evaluation_interval: Duration::from_secs(1),
+            files: Vec::new(),
+            guard_rails: serde_json::Value::Null,
+        },
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let mut ring = umawarden::recording::Ring::new(folder.path(), 8 << 20, begin);
+    for (at, seen) in &told {
+        let step = RecordedStep { at: *at, seen: seen.clone(), said: Said::default() };
+        ring.take(&Entry::Step(step)).unwrap();
+    }
+    ring.flush().unwrap();
+    let mut replayed = Vec::new();
+    for file in umawarden::recording::segment_files(folder.path()) {
+        let mut reader = SegmentReader::open(fs::File::open(file).unwrap()).unwrap();
+        while let Some(entry) = reader.next_entry().unwrap() {
+            if let Entry::Step(step) = entry {
+                replayed.push((step.at, step.seen));
+            }
+        }
+    }
+    assert_eq!(replayed.len(), told.len());
+    assert_eq!(phases(&replayed), phases(&told));
+}

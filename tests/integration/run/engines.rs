@@ -1,0 +1,138 @@
+//! An engine on the node: found, declared, followed, exported, journalled, and read by a rule.
+
+use std::fs;
+use std::net::TcpListener;
+use std::process::Command;
+
+use serde_json::Value;
+
+use super::Node;
+use crate::daemon::{Daemon, binary};
+
+const LOADS: &str = "\
+groups:
+- name: g
+  interval: 100ms
+  rules:
+  - alert: Loads
+    expr: uma_engine_phase{phase=\"loading\"} == 1
+";
+
+impl Node {
+    fn put_process(&self, pid: u32, parent: u32, comm: &str, line: &str, maps: &str) {
+        let folder = self.path("proc").join(pid.to_string());
+        fs::create_dir_all(folder.join("fd")).unwrap();
+        let stat = format!(
+            "{pid} ({comm}) S {parent} 1 1 0 -1 4194304 0 0 0 0 10 5 0 0 20 0 1 0 77 1 2 3\n"
+        );
+        for (name, text) in [
+            ("cmdline", line.replace(' ', "\0")),
+            ("cgroup", "0::/system.slice/vllm.service\n".to_owned()),
+            ("status", "RssAnon: 1024 kB\nRssFile: 512 kB\nRssShmem: 0 kB\n".to_owned()),
+            ("io", "rchar: 9\nread_bytes: 4096\n".to_owned()),
+            ("maps", maps.to_owned()),
+            ("stat", stat),
+        ] {
+            fs::write(folder.join(name), text).unwrap();
+        }
+    }
+
+    fn put_engine(&self) {
+        self.put_process(10, 1, "vllm", "python vllm serve /m --api-key secret --port 1", "");
+        let maps = "7f0000000000-7f0000200000 r--s 0 8:1 5 /m/x.safetensors\n";
+        self.put_process(11, 10, "VLLM::EngineCor", "VLLM::EngineCore", maps);
+    }
+
+    fn engines(&self, more: &[&str]) -> (i32, String) {
+        let output = Command::new(binary())
+            .arg("engines")
+            .args(more)
+            .arg("--storage.path")
+            .arg(self.storage())
+            .output()
+            .unwrap();
+        (output.status.code().unwrap(), String::from_utf8(output.stdout).unwrap())
+    }
+}
+
+fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
+    let began = std::time::Instant::now();
+    while !is_so() {
+        assert!(began.elapsed().as_secs() < 60, "never {what}");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+}
+
+fn phase(daemon: &Daemon, phase: &str) -> bool {
+    let series = format!("uma_engine_phase{{engine=\"deepseek\",phase=\"{phase}\"}}");
+    daemon.metrics().get(&series) == Some(&1.0)
+}
+
+#[test]
+fn a_declared_engine_is_followed_exported_journalled_and_read_by_rules() {
+    let node = Node::new("gb10-4k");
+    let refused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let file = node.path("umawarden.yaml");
+    let text = format!(
+        "engines:\n- name: deepseek\n  match: {{comm: \"VLLM::*\"}}\n  \
+         model_files: [\"/m/**\"]\n  health: http://{refused}/health\n"
+    );
+    fs::write(&file, text).unwrap();
+    node.write_rules(LOADS);
+    let config = format!("--config.file={}", file.display());
+    let daemon = node.start(&[&config]);
+    wait_for("looked", || daemon.metrics().get("uma_engines") == Some(&0.0));
+    assert_eq!(node.engines(&[]), (0, String::new()));
+    node.put_engine();
+    wait_for("loading", || phase(&daemon, "loading"));
+    let firing = "uma_rule_state{group=\"g\",rule=\"Loads\",state=\"firing\"}";
+    wait_for("read by the rule", || daemon.metrics().get(firing) == Some(&1.0));
+    let metrics = daemon.metrics();
+    assert_eq!(metrics.get("uma_engine_info{engine=\"deepseek\",kind=\"vllm\"}"), Some(&1.0));
+    assert_eq!(metrics.get("uma_engine_mapped_model_bytes{engine=\"deepseek\"}"), Some(&2097152.0));
+    assert_eq!(metrics.get("uma_engine_processes{engine=\"deepseek\"}"), Some(&2.0));
+    let (status, body) = daemon.get("/api/v1/engines");
+    assert_eq!(status, 200);
+    assert!(!body.contains("secret"), "{body}");
+    let told: Value = serde_json::from_str(&body).unwrap();
+    let engine = &told["data"]["engines"][0];
+    assert_eq!((&engine["name"], &engine["phase"]), (&"deepseek".into(), &"loading".into()));
+    assert_eq!(engine["health"]["answer"], "refused");
+    assert_eq!(engine["processes"][1]["mapped_model_files"], 1);
+    assert_eq!(engine["unit"], "vllm.service");
+    let (code, said) = node.engines(&[]);
+    assert_eq!(code, 0);
+    assert!(said.starts_with("deepseek"), "{said}");
+    assert!(said.contains("loading for") && said.contains("maps 1 of its model files"), "{said}");
+    let (_, line) = node.engines(&["--json"]);
+    let one: Value = serde_json::from_str(&line).unwrap();
+    assert_eq!(one["server"]["pid"], 10);
+    fs::remove_dir_all(node.path("proc/10")).unwrap();
+    fs::remove_dir_all(node.path("proc/11")).unwrap();
+    wait_for("gone", || phase(&daemon, "gone"));
+    let (_, events) = daemon.get("/api/v1/events?kind=engine_phase");
+    let told: Value = serde_json::from_str(&events).unwrap();
+    let phases: Vec<&str> = told["data"]["events"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|event| event["to"].as_str().unwrap())
+        .collect();
+    assert_eq!(phases.last(), Some(&"starting"), "{events}");
+    assert_eq!(phases.first(), Some(&"gone"), "{events}");
+    drop(daemon);
+    let output = Command::new(binary())
+        .args(["history", "--kind", "engine_phase", "--storage.path"])
+        .arg(node.storage())
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("deepseek: starting → loading: VLLM::EngineCor (pid 11)"), "{text}");
+}
+
+#[test]
+fn engines_cannot_be_shown_without_a_daemon() {
+    let node = Node::new("gb10-4k");
+    let (code, said) = node.engines(&[]);
+    assert_eq!((code, said), (2, String::new()));
+}
