@@ -24,6 +24,8 @@ pub mod pause;
 
 pub mod sys;
 
+pub mod tune;
+
 pub mod exports;
 
 pub mod daemon;

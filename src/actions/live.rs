@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::stop::{self, Stop};
-use super::{Executor, compact_memory, drop_caches, notify, reclaim};
+use super::{Executor, TemporarySettings, compact_memory, drop_caches, notify, reclaim};
 use crate::model::{Action, Decision, Mode, OutcomeResult, Target, Verdict};
 
 /// Acts on this machine.
@@ -51,11 +51,44 @@ impl Executor for Live {
                 .map_err(|error| told(&error)),
                 other => Err(format!("stop_engine works on an engine, and not on {other}")),
             },
+            // Nothing is touched that could not be put back.
+            Action::SetSysctl { .. } | Action::ThrottleReadahead { .. } | Action::Undo { .. } => {
+                Err("this executor has no undo log".to_owned())
+            }
         };
         match done {
             Ok(()) => OutcomeResult::Done,
             Err(error) => OutcomeResult::Failed(error),
         }
+    }
+}
+
+/// Acts on this machine, and puts back what was changed for a while.
+#[derive(Debug)]
+pub struct Acting {
+    /// Does what needs no undoing.
+    pub live: Live,
+    /// Does the rest.
+    pub temporary: TemporarySettings,
+}
+
+impl Executor for Acting {
+    fn begin(&mut self) {
+        self.temporary.begin();
+    }
+
+    fn execute(&mut self, decision: &Decision) -> OutcomeResult {
+        if decision.mode != Mode::Enforce || decision.verdict != Verdict::Act {
+            return OutcomeResult::Skipped;
+        }
+        match self.temporary.execute(decision) {
+            Some(result) => result,
+            None => self.live.execute(decision),
+        }
+    }
+
+    fn end(&mut self) {
+        self.temporary.end();
     }
 }
 

@@ -1,7 +1,8 @@
 //! One file per thing done, and who does it.
 //!
 //! To add an action: a variant of [`crate::model::Action`], a file here that performs it, an arm in
-//! [`Live`], and a test against a real or a fixture directory.
+//! [`Live`], and a test against a real or a fixture directory. What changes the machine for a while
+//! goes through [`TemporarySettings`] instead, which puts it back.
 
 mod cgroup;
 mod compact_memory;
@@ -12,10 +13,12 @@ mod notify;
 mod reclaim;
 mod stop;
 mod sysctl;
+mod temporary;
 mod worker;
 
 pub use dry_run::DryRun;
-pub use live::Live;
+pub use live::{Acting, Live};
+pub use temporary::{SettingsTally, TemporarySettings, TemporarySetup};
 pub use worker::{ActionWorker, Busy, DEFAULT_TIME_LIMIT, Intent, WorkerSetup};
 
 use crate::model::{Decision, OutcomeResult};
@@ -24,4 +27,10 @@ use crate::model::{Decision, OutcomeResult};
 pub trait Executor {
     /// Performs one decision. May block for as long as the kernel likes.
     fn execute(&mut self, decision: &Decision) -> OutcomeResult;
+
+    /// Does what comes before the first decision: puts back what an earlier process has left.
+    fn begin(&mut self) {}
+
+    /// Does what comes after the last decision: puts back what was changed for a while.
+    fn end(&mut self) {}
 }

@@ -26,6 +26,10 @@ const SHUTDOWN_GRACE: Duration = Duration::from_millis(700);
 /// Time that the supervisor has to say goodbye after the grace.
 const SHUTDOWN_MARGIN: Duration = Duration::from_millis(200);
 
+/// How long a shutdown waits until everything is put back that was changed for a while. Without
+/// that it takes no time.
+const UNDOING_TAKES: Duration = Duration::from_secs(5);
+
 /// A limit that fits most machines: dropping and compacting hundreds of GiB takes seconds.
 pub const DEFAULT_TIME_LIMIT: Duration = Duration::from_secs(30);
 
@@ -65,6 +69,7 @@ pub struct ActionWorker {
     inbox: Sender<Message>,
     load: Arc<Load>,
     ended: Receiver<()>,
+    undone: Receiver<()>,
 }
 
 #[derive(Debug, Default)]
@@ -87,6 +92,7 @@ impl ActionWorker {
         let (inbox, messages) = channel();
         let (orders, ordered) = sync_channel(1);
         let (goodbye, ended) = sync_channel(1);
+        let (last_done, undone) = sync_channel(1);
         let load = Arc::new(Load::default());
         let stage = Arc::new(AtomicU8::new(IDLE));
         let performer = Performer {
@@ -96,7 +102,11 @@ impl ActionWorker {
             stage: Arc::clone(&stage),
             reports: inbox.clone(),
         };
-        thread::Builder::new().name("act".into()).spawn(move || performer.run(&ordered))?;
+        thread::Builder::new().name("act".into()).spawn(move || {
+            performer.run(&ordered);
+            // Whoever waits for this may have gone.
+            let _ = last_done.send(());
+        })?;
         let supervisor = Supervisor {
             orders,
             outcomes,
@@ -114,7 +124,7 @@ impl ActionWorker {
             // Whoever waits for this may have gone.
             let _ = goodbye.send(());
         })?;
-        Ok(Self { inbox, load, ended })
+        Ok(Self { inbox, load, ended, undone })
     }
 
     /// Takes on a decision; each one that is taken on gets exactly one outcome. In observe mode
@@ -134,10 +144,16 @@ impl ActionWorker {
 
     /// Ends the worker within a second: an action under way gets most of that to end, and is
     /// reported as timed out otherwise; what waits is reported as not done. All outcomes have been
-    /// sent when this returns.
+    /// sent when this returns. Where something was changed for a while, it may take longer to put
+    /// that back; after an action that hangs only the next start can.
     pub fn shutdown(self) {
         if self.inbox.send(Message::Shutdown).is_ok() {
             let _ = self.ended.recv_timeout(SHUTDOWN_GRACE + SHUTDOWN_MARGIN);
+            if !self.load.hanging.load(Ordering::Acquire)
+                && self.undone.recv_timeout(UNDOING_TAKES).is_err()
+            {
+                tracing::error!("not all temporary settings are back: the next start undoes them");
+            }
         }
     }
 }
@@ -171,6 +187,19 @@ struct Performer {
 
 impl Performer {
     fn run(mut self, orders: &Receiver<Decision>) {
+        self.guarded(|executor| executor.begin());
+        self.perform_all(orders);
+        self.guarded(|executor| executor.end());
+    }
+
+    fn guarded(&mut self, work: impl FnOnce(&mut (dyn Executor + Send))) {
+        let done = catch_unwind(AssertUnwindSafe(|| work(&mut *self.executor)));
+        if let Err(panic) = done {
+            tracing::error!("{}", describe_panic(&*panic));
+        }
+    }
+
+    fn perform_all(&mut self, orders: &Receiver<Decision>) {
         while let Ok(decision) = orders.recv() {
             let began = (self.clock)();
             // A panic is a bug of ours; it must not leave the loop waiting for an outcome.
@@ -185,7 +214,11 @@ impl Performer {
     }
 
     fn perform(&mut self, decision: &Decision) -> OutcomeResult {
-        if let Err(error) = (self.intent)(decision) {
+        let intent = (self.intent)(decision);
+        // What was changed is put back whether or not it can be written down.
+        if let Err(error) = intent
+            && !decision.action.is_undo()
+        {
             return OutcomeResult::Failed(format!("intent could not be written: {error}"));
         }
         match self.stage.compare_exchange(INTENDING, ACTING, Ordering::AcqRel, Ordering::Acquire) {

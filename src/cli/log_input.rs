@@ -49,7 +49,7 @@ pub(super) fn utc_from(message: &Message) -> Option<&'static str> {
 pub(super) fn not_a_log(name: &str) -> anyhow::Error {
     anyhow::anyhow!(
         "{name} is no kernel log: no line of it has a stamp and much of it is no text; give what \
-         `dmesg` or `journalctl -k` prints, or a recording"
+         `dmesg` or `journalctl -k` prints; `umawarden replay` reads recordings too"
     )
 }
 

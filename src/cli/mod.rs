@@ -17,6 +17,7 @@ pub mod replay;
 pub mod rules;
 pub mod run;
 pub mod silence;
+pub mod tune;
 
 use clap::{Parser, Subcommand};
 
@@ -62,6 +63,8 @@ pub enum Command {
     Resume(pause::ResumeArguments),
     /// Give a recording, or a kernel log, to the rules again and tell what they say.
     Replay(replay::ReplayArguments),
+    /// Compare the kernel's settings with a profile for this node, and set them if asked to.
+    Tune(tune::TuneArguments),
 }
 
 /// How a command ended; becomes the exit code.
@@ -101,6 +104,7 @@ impl Arguments {
             Command::Pause(arguments) => pause::pause(&arguments),
             Command::Resume(arguments) => pause::resume(&arguments),
             Command::Replay(arguments) => replay::execute(&arguments),
+            Command::Tune(arguments) => tune::execute(&arguments),
         }
     }
 }

@@ -66,7 +66,8 @@ Examples:
                                            what was seen, decided and done, line by line
   umawarden replay INCIDENT --diff         does this version still decide the same?
   umawarden replay /var/lib/umawarden --rules my.yaml --diff
-                                           what would my rules have done differently all week?
+                                           what would my rules have done differently, as far
+                                           back as the flight recorder reaches?
   umawarden replay INCIDENT --json | jq -r 'select(.kind == \"decision\") | .rule.alert'
   journalctl -k -b -1 | umawarden replay - what would they have said to the last boot's log?";
 

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 use anyhow::Context;
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use tokio::sync::mpsc;
 
 use super::black_box::BlackBox;
@@ -20,11 +20,14 @@ use super::report::Report;
 use super::service::{Loader, Requests, Service, summary};
 use super::wake::Wake;
 use super::{Cursor, Daemon, clock, preflight, queries};
-use crate::actions::{ActionWorker, DEFAULT_TIME_LIMIT, Live, WorkerSetup};
+use crate::actions::{
+    Acting, ActionWorker, DEFAULT_TIME_LIMIT, Live, SettingsTally, TemporarySettings,
+    TemporarySetup, WorkerSetup,
+};
 use crate::config::measure::{ListenAddress, ListenHost};
 use crate::config::reader::Loaded;
 use crate::config::settings::Settings;
-use crate::exports::{self, Limits, Served};
+use crate::exports::{self, Limits, ReloadFailure, Served};
 use crate::journal::{Entry, Journal, Note, ResumePoint, Retention};
 use crate::model::{Moment, Outcome};
 use crate::policy::Policy;
@@ -81,7 +84,9 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     let kernel_log = open_kernel_log(&settings.path.kmsg, resume_from);
     let status = Arc::new(ArcSwap::from_pointee(policy.status(started)));
     let (outcome_sender, outcomes) = channel();
-    let worker = start_worker(&settings, &journal, &pause, &wake, outcome_sender)?;
+    let tally = Arc::new(SettingsTally::default());
+    let temporary = temporary_settings(&settings, &journal, boot.clone(), &tally);
+    let worker = start_worker(&settings, &journal, &pause, &wake, outcome_sender, temporary)?;
     let taker = Orders {
         journal: Arc::clone(&journal),
         status: Arc::clone(&status),
@@ -91,7 +96,9 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     let engines =
         EngineWatch::start(settings.path.procfs.clone(), settings.engines.clone(), clock::uptime)
             .context("cannot start the threads that watch inference engines")?;
-    let service = start_service(&settings, listeners, loader, &wake, taker)?;
+    let reload_failure = Arc::default();
+    let failure = Arc::clone(&reload_failure);
+    let service = start_service(&settings, listeners, loader, &wake, taker, failure)?;
     tell_start(&loaded, &journal, started);
     // Before the black box locks what is resident. Where it does not work, only memory is wasted.
     crate::sys::give_freed_memory_back();
@@ -110,8 +117,9 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         outcomes,
         service,
         status,
+        reload_failure,
         wake,
-        own: OwnReadings::new(started),
+        own: OwnReadings::new(started, tally),
         report: Report::default(),
         recorder,
         black_box,
@@ -147,6 +155,7 @@ fn start_service(
     loader: Loader,
     wake: &Wake,
     taker: Orders,
+    reload_failure: Arc<ArcSwapOption<ReloadFailure>>,
 ) -> anyhow::Result<Service> {
     let (reload, reloads) = mpsc::channel(4);
     let (order, orders) = mpsc::channel(ORDERS);
@@ -160,6 +169,7 @@ fn start_service(
         reload,
         control_socket: settings.web.control_socket.clone(),
         orders: order,
+        reload_failure,
         uptime: clock::uptime,
         limits: Limits::default(),
     };
@@ -218,10 +228,14 @@ fn start_worker(
     pause: &PauseWatch,
     wake: &Wake,
     outcomes: Sender<Outcome>,
+    temporary: TemporarySettings,
 ) -> anyhow::Result<ActionWorker> {
     let (journal, wake) = (Arc::clone(journal), wake.clone());
     ActionWorker::start(WorkerSetup {
-        executor: Box::new(Heeding { live: live(settings), switch: pause.switch() }),
+        executor: Box::new(Heeding {
+            executor: Acting { live: live(settings), temporary },
+            switch: pause.switch(),
+        }),
         intent: Box::new(move |decision| {
             journal.intent(decision, INTENT_TAKES).map_err(|error| error.to_string())
         }),
@@ -241,6 +255,28 @@ pub(super) fn live(settings: &Settings) -> Live {
         sysfs: path.sysfs.clone(),
         docker: path.docker_socket.clone(),
     }
+}
+
+/// What is done for a while, and undone; the undo log is opened where it may hang.
+fn temporary_settings(
+    settings: &Settings,
+    journal: &Arc<Journal>,
+    boot_id: Option<String>,
+    tally: &Arc<SettingsTally>,
+) -> TemporarySettings {
+    let journal = Arc::clone(journal);
+    TemporarySettings::new(TemporarySetup {
+        procfs: settings.path.procfs.clone(),
+        sysfs: settings.path.sysfs.clone(),
+        storage: settings.storage.path.clone(),
+        boot_id,
+        clock: clock::now,
+        tell: Box::new(move |text| {
+            tracing::warn!("{text}");
+            journal.record(&Entry::Note(Note { at: clock::now(), text }));
+        }),
+        tally: Arc::clone(tally),
+    })
 }
 
 /// Warns of what will be missing with these settings and rules.

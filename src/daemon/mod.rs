@@ -23,12 +23,13 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::actions::{ActionWorker, Executor as _};
 use crate::config::reader::Loaded;
 use crate::config::settings::Settings;
+use crate::exports::ReloadFailure;
 use crate::journal::{Entry, Journal, Note};
 use crate::model::{
     Action, Decision, Event, Mode, Moment, Observation, OperatorCommand, Outcome, OutcomeResult,
@@ -77,6 +78,7 @@ struct Daemon {
     outcomes: Receiver<Outcome>,
     service: Service,
     status: Arc<ArcSwap<Status>>,
+    reload_failure: Arc<ArcSwapOption<ReloadFailure>>,
     wake: Wake,
     own: OwnReadings,
     report: Report,
@@ -375,6 +377,8 @@ impl Daemon {
         let now = clock::now();
         let loaded = loaded.inspect_err(|error| {
             self.own.set_reload(false, now);
+            let failure = ReloadFailure { at: now.utc, why: error.clone() };
+            self.reload_failure.store(Some(Arc::new(failure)));
             tracing::error!("reload failed, the rules in use stay: {error}");
         })?;
         let ended = self.policy.replace_rules(now, loaded.settings.mode, &loaded.rules);
@@ -384,6 +388,7 @@ impl Daemon {
             self.journal.record(&Entry::Alert(change));
         }
         self.own.set_reload(true, now);
+        self.reload_failure.store(None);
         begin::tell_what_is_missing(&loaded);
         let mut summary = service::summary(&loaded);
         let waiting = service::needs_restart(&self.settings, &loaded.settings).join(", ");

@@ -4,8 +4,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::recorder::Tally;
-use crate::model::{Moment, Reading, Readings, Schema, SeriesKey, Source};
+use crate::actions::SettingsTally;
+use crate::model::{
+    Moment, Reading, Readings, SETTING_NAMES, Schema, SeriesKey, Source, UndoResult,
+};
 use crate::sources::kernel_log::{KernelLogSource, Reader};
+
+/// In the order in which [`SettingsTally`] tells their values.
+fn temporary_settings() -> Vec<SeriesKey> {
+    let in_force = SETTING_NAMES
+        .map(|setting| SeriesKey::new("uma_temporary_settings", &[("setting", setting)]));
+    let undone = SETTING_NAMES.into_iter().flat_map(|setting| {
+        UndoResult::NAMES.map(|result| {
+            let labels = [("setting", setting), ("result", result)];
+            SeriesKey::new("uma_temporary_settings_undone_total", &labels)
+        })
+    });
+    in_force.into_iter().chain(undone).collect()
+}
 
 /// The loop's own series.
 #[derive(Debug)]
@@ -16,11 +32,12 @@ pub(super) struct OwnReadings {
     step_duration: Duration,
     reload_succeeded: bool,
     reload_success: Moment,
+    settings: Arc<SettingsTally>,
 }
 
 impl OwnReadings {
-    pub(super) fn new(started: Moment) -> Self {
-        let series = vec![
+    pub(super) fn new(started: Moment, settings: Arc<SettingsTally>) -> Self {
+        let mut series = vec![
             SeriesKey::new("uma_build_info", &[("version", env!("CARGO_PKG_VERSION"))]),
             SeriesKey::new("uma_samples_missed_total", &[]),
             SeriesKey::new("uma_rule_evaluation_duration_seconds", &[]),
@@ -31,6 +48,7 @@ impl OwnReadings {
             SeriesKey::new("uma_recorder_write_errors_total", &[]),
             SeriesKey::new("uma_recorder_incidents_total", &[]),
         ];
+        series.extend(temporary_settings());
         let readers = Reader::ALL
             .map(|reader| SeriesKey::new("uma_kernel_log_reader", &[("reader", reader.name())]));
         Self {
@@ -40,6 +58,7 @@ impl OwnReadings {
             step_duration: Duration::ZERO,
             reload_succeeded: true,
             reload_success: started,
+            settings,
         }
     }
 
@@ -85,7 +104,10 @@ impl OwnReadings {
             Some(values) => values.map(|value| Reading::Value(value as f64)),
             None => [Reading::Unsupported; 4],
         };
-        let values = own.map(Reading::Value).into_iter().chain(recorded);
+        let in_force = self.settings.in_force().map(f64::from);
+        let undone = self.settings.undone().into_iter().flatten().map(|count| count as f64);
+        let settings = in_force.into_iter().chain(undone).map(Reading::Value);
+        let values = own.map(Reading::Value).into_iter().chain(recorded).chain(settings);
         Readings {
             source: Source::Daemon,
             schema: Arc::clone(&self.schema),

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::Context;
 
 use super::wake::Wake;
-use crate::actions::{Executor, Live};
+use crate::actions::Executor;
 use crate::model::{Decision, Mode, OutcomeResult, Pause, Verdict};
 use crate::pause::{PauseFile, Stamp};
 
@@ -198,22 +198,32 @@ impl Watcher {
     }
 }
 
-/// Acts, unless it is paused by the time that it comes to it.
+/// Acts, unless it is paused by the time that it comes to it. What was changed for a while is put
+/// back all the same: that is what a pause leaves the machine in.
 #[derive(Debug)]
-pub(super) struct Heeding {
-    pub(super) live: Live,
+pub(super) struct Heeding<E> {
+    pub(super) executor: E,
     pub(super) switch: Arc<PauseSwitch>,
 }
 
-impl Executor for Heeding {
+impl<E: Executor> Executor for Heeding<E> {
+    fn begin(&mut self) {
+        self.executor.begin();
+    }
+
+    fn end(&mut self) {
+        self.executor.end();
+    }
+
     fn execute(&mut self, decision: &Decision) -> OutcomeResult {
         if decision.mode == Mode::Enforce
             && decision.verdict == Verdict::Act
+            && !decision.action.is_undo()
             && let Some(pause) = self.switch.read()
         {
             return OutcomeResult::Failed(format!("not done: paused by {}", pause.author));
         }
-        self.live.execute(decision)
+        self.executor.execute(decision)
     }
 }
 
@@ -222,6 +232,7 @@ mod tests {
     use std::fs;
 
     use super::*;
+    use crate::actions::Live;
     use crate::model::{Action, DecisionId, Moment, RuleId};
 
     fn decision(mode: Mode) -> Decision {
@@ -263,7 +274,7 @@ mod tests {
             sysfs: folder.path().join("sysfs"),
             docker: folder.path().join("none"),
         };
-        let mut heeding = Heeding { live, switch: switch(folder.path()) };
+        let mut heeding = Heeding { executor: live, switch: switch(folder.path()) };
         heeding.switch.write(&pause()).unwrap();
         let refused = OutcomeResult::Failed("not done: paused by alice".to_owned());
         assert_eq!(heeding.execute(&decision(Mode::Enforce)), refused);

@@ -36,6 +36,7 @@ pub(super) fn missing(settings: &Settings, rules: &RuleSet) -> Vec<Missing> {
     for (action, file) in [
         ("drop_caches", procfs.join("sys/vm/drop_caches")),
         ("compact_memory", procfs.join("sys/vm/compact_memory")),
+        ("set_sysctl", procfs.join("sys/vm/swappiness")),
     ] {
         missing.extend(unwritable(action, &file, settings.mode, rules));
     }

@@ -2,10 +2,12 @@
 
 use std::path::Path;
 
+use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::exports::{Page, PageRequest, Queries, QueryError, Start};
 use crate::journal::{DecisionQuery, EventQuery, JournalReader, Order, OrderQuery, ReadError};
+use crate::model::Moment;
 
 /// Queries of the journal in that folder. Each opens it anew: it may come, go or be replaced.
 pub(super) fn queries(folder: &Path) -> Queries {
@@ -24,13 +26,16 @@ fn events(folder: &Path, request: PageRequest) -> Result<Page, QueryError> {
         before_id,
         since: request.since,
         until: request.until,
-        kinds: request.kind.into_iter().collect(),
+        kinds: request.kinds,
         order,
         limit: request.limit,
     };
     let page = open(folder)?.events(&query).map_err(failed)?;
     let items = page.rows.into_iter().map(|row| {
         let mut item = json(&row.event)?;
+        if let Some(utc) = row.event.utc {
+            insert(&mut item, "time", time(utc));
+        }
         insert(&mut item, "id", row.id.into());
         insert(&mut item, "boot_id", row.boot_id.into());
         Ok(item)
@@ -53,6 +58,7 @@ fn decisions(folder: &Path, request: PageRequest) -> Result<Page, QueryError> {
     let page = open(folder)?.decisions(&query).map_err(failed)?;
     let items = page.rows.into_iter().map(|row| {
         let mut item = json(&row.decision)?;
+        tell_when(&mut item, "decision", row.decision.at);
         insert(&mut item, "outcome", json(&row.outcome)?);
         insert(&mut item, "assessment", json(&row.assessment)?);
         Ok(item)
@@ -72,10 +78,11 @@ fn orders(folder: &Path, request: PageRequest) -> Result<Page, QueryError> {
     };
     let page = open(folder)?.orders(&query).map_err(failed)?;
     // A silence has a number of its own, under the name that the journal's would have.
-    let items = page
-        .rows
-        .into_iter()
-        .map(|row| Ok(serde_json::json!({ "id": row.id, "order": json(&row.command)? })));
+    let items = page.rows.into_iter().map(|row| {
+        let mut item = serde_json::json!({ "id": row.id, "order": json(&row.command)? });
+        tell_when(&mut item, "operator", row.command.at);
+        Ok(item)
+    });
     Ok(Page { items: items.collect::<Result<_, _>>()?, more: page.next.is_some() })
 }
 
@@ -103,6 +110,18 @@ fn failed(error: ReadError) -> QueryError {
 
 fn json(value: &impl serde::Serialize) -> Result<Value, QueryError> {
     serde_json::to_value(value).map_err(|error| QueryError::Failed(error.to_string()))
+}
+
+/// What every line of `history --json` has.
+fn tell_when(item: &mut Value, kind: &str, at: Moment) {
+    insert(item, "kind", kind.into());
+    insert(item, "time", time(at.utc));
+    insert(item, "uptime_seconds", at.uptime.as_secs_f64().into());
+}
+
+/// Always with three digits, so that the order of texts is that of times.
+fn time(utc: Timestamp) -> Value {
+    format!("{utc:.3}").into()
 }
 
 fn insert(item: &mut Value, key: &str, value: Value) {

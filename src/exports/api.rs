@@ -37,6 +37,10 @@ pub(super) async fn status(State(site): State<Site>) -> Response {
         })).collect::<Vec<_>>(),
         "rules": status.rules.iter().map(rule_in_status).collect::<Vec<_>>(),
         "guard": status.guard.as_ref(),
+        "reload_failure": site.served.reload_failure.load().as_ref().map(|failure| json!({
+            "time": format!("{:.3}", failure.at),
+            "error": failure.why,
+        })),
     }))
 }
 

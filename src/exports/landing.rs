@@ -6,13 +6,14 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use hyper::{StatusCode, header};
+use serde::Deserialize;
 use serde_json::Value;
 
 use super::api::read_journal;
 use super::held_back;
 use super::routes::Site;
 use super::{Page, PageRequest, QueryError, VERSION};
-use crate::model::Reading;
+use crate::model::{Action, Reading};
 use crate::policy::status::{RuleState, RuleStatus, Status};
 
 /// Decisions on the page.
@@ -32,7 +33,7 @@ table{border-collapse:collapse;width:100%}\
 th,td{text-align:left;vertical-align:top;padding:.3rem .8rem .3rem 0;border-bottom:1px solid #8884}\
 td:last-child{overflow-wrap:anywhere}.number{text-align:right;font-variant-numeric:tabular-nums}\
 code{font:13px/1.4 ui-monospace,monospace}\
-nav a{margin-right:1rem}small{opacity:.75}\
+nav a{margin-right:1rem}small{opacity:.75}pre{overflow-x:auto}\
 .firing,.down,.failed{color:light-dark(#b00020,#ff8a80);font-weight:600}\
 .pending,.unknown{color:light-dark(#8a5a00,#ffca66);font-weight:600}";
 
@@ -68,6 +69,15 @@ fn render(site: &Site, decided: &Result<Page, QueryError>) -> Result<String, fmt
         write!(html, "<a href=\"{path}\" title=\"{meaning}\">{path}</a> ")?;
     }
     html.push_str("</nav>");
+    if let Some(failure) = site.served.reload_failure.load().as_ref() {
+        write!(
+            html,
+            "<p class=failed>The reload of {} failed: the rules and the settings before it are \
+             still in force.</p><pre>{}</pre>",
+            failure.at.strftime("%F %T UTC"),
+            Escaped(&failure.why),
+        )?;
+    }
     held_back::page(&mut html, &status)?;
     memory(&mut html, &status)?;
     decisions(&mut html, decided)?;
@@ -136,7 +146,8 @@ fn rules(html: &mut String, status: &Status) -> fmt::Result {
 fn remarks(html: &mut String, rule: &RuleStatus) -> fmt::Result {
     for alert in &rule.alerts {
         let since = alert.active_since.utc.strftime("%F %T UTC");
-        write!(html, "<br><small>{} since {since}", alert.state.name())?;
+        // When a pending alert begins to fire, it has been active for a while.
+        write!(html, "<br><small>{}, active since {since}", alert.state.name())?;
         for (_, text) in &alert.annotations {
             write!(html, ": {}", Escaped(text))?;
         }
@@ -175,8 +186,8 @@ fn decisions(html: &mut String, decided: &Result<Page, QueryError>) -> fmt::Resu
             Escaped(&rule),
             Escaped(verdict.trim()),
             Escaped(&plain(&item["mode"])),
-            Escaped(&plain(&item["action"])),
-            Escaped(&plain(item.pointer("/outcome/result").unwrap_or(&item["outcome"]))),
+            Escaped(&action(&item["action"])),
+            Escaped(&outcome(&item["outcome"])),
         )?;
     }
     html.push_str("</table>");
@@ -197,6 +208,21 @@ fn sources(html: &mut String, status: &Status) -> fmt::Result {
     }
     html.push_str("</table>");
     Ok(())
+}
+
+/// An action as texts show it; one of another version as it is.
+fn action(value: &Value) -> String {
+    Action::deserialize(value).map_or_else(|_| plain(value), |action| action.to_string())
+}
+
+/// How an action ended, and why so.
+fn outcome(value: &Value) -> String {
+    let Some(result) = value.get("result") else { return plain(value) };
+    let result = plain(result).replace('_', " ");
+    match value.get("detail") {
+        Some(detail) => format!("{result}: {}", plain(detail)),
+        None => result,
+    }
 }
 
 /// A JSON value as people write it.

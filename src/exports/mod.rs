@@ -31,7 +31,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use jiff::Timestamp;
 use tokio::sync::{mpsc, oneshot};
 
@@ -88,6 +88,8 @@ pub struct Served {
     pub control_socket: PathBuf,
     /// Where they are sent.
     pub orders: OrderSender,
+    /// Why the last reload failed, if it did.
+    pub reload_failure: Arc<ArcSwapOption<ReloadFailure>>,
     /// The clock of [`crate::model::Moment::uptime`].
     pub uptime: fn() -> Duration,
     /// What clients may take.
@@ -139,6 +141,15 @@ pub struct ReloadRequest {
     pub answer: oneshot::Sender<Result<String, String>>,
 }
 
+/// The last reload has failed: what was in force before still is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReloadFailure {
+    /// When.
+    pub at: Timestamp,
+    /// What is wrong, with every mistake.
+    pub why: String,
+}
+
 /// Reads one page of the journal. It may block: it is called on a thread of its own.
 pub type Query = Box<dyn Fn(PageRequest) -> Result<Page, QueryError> + Send + Sync>;
 
@@ -169,8 +180,8 @@ pub struct PageRequest {
     pub since: Option<Timestamp>,
     /// Older than this.
     pub until: Option<Timestamp>,
-    /// Only events of this kind; one of [`crate::model::KernelEvent::KINDS`].
-    pub kind: Option<String>,
+    /// Only events of these kinds, of [`crate::model::KernelEvent::KINDS`]; none: all.
+    pub kinds: Vec<String>,
     /// Only decisions of this rule: `group/alert`, or the alert's name alone.
     pub rule: Option<String>,
 }
@@ -178,7 +189,14 @@ pub struct PageRequest {
 impl PageRequest {
     /// The newest entries.
     pub fn newest(limit: usize) -> Self {
-        Self { limit, start: Start::Newest, since: None, until: None, kind: None, rule: None }
+        Self {
+            limit,
+            start: Start::Newest,
+            since: None,
+            until: None,
+            kinds: Vec::new(),
+            rule: None,
+        }
     }
 }
 

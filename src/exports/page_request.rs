@@ -79,10 +79,12 @@ fn set(request: &mut PageRequest, filter: Filter, name: &str, value: &str) -> Re
         ("since", _) => request.since = Some(time()?),
         ("until", _) => request.until = Some(time()?),
         ("kind", Filter::Kind) => {
-            if !KernelEvent::KINDS.contains(&value) {
-                return Err(wrong(&format!("one of {}", KernelEvent::KINDS.join(", "))));
+            let kinds: Vec<&str> = value.split(',').collect();
+            if !kinds.iter().all(|kind| KernelEvent::KINDS.contains(kind)) {
+                let known = KernelEvent::KINDS.join(", ");
+                return Err(wrong(&format!("one of {known}, or several with commas")));
             }
-            request.kind = Some(value.to_owned());
+            request.kinds = kinds.into_iter().map(str::to_owned).collect();
         }
         ("rule", Filter::Rule) => {
             if value.is_empty() || value.len() > MAX_RULE_BYTES {

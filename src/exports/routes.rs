@@ -133,10 +133,12 @@ fn order_routes() -> Router<Site> {
 async fn for_all(request: Request, next: Next) -> Response {
     let uri_bytes = request.uri().path_and_query().map_or(0, |target| target.as_str().len());
     let mut response = if uri_bytes > MAX_URI_BYTES {
-        plain(StatusCode::URI_TOO_LONG, "the request's address is too long\n")
+        let text = "the request's address is too long\n";
+        refusal(request.uri(), StatusCode::URI_TOO_LONG, "bad_data", text)
     } else if body_bytes(request.headers()) > MAX_BODY_BYTES {
-        let mut refusal =
-            plain(StatusCode::PAYLOAD_TOO_LARGE, "no request here needs so long a body\n");
+        let text = "no request here needs so long a body: 16 KiB are the most\n";
+        let too_large = StatusCode::PAYLOAD_TOO_LARGE;
+        let mut refusal = refusal(request.uri(), too_large, "bad_data", text);
         refusal.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         refusal
     } else {
@@ -196,12 +198,21 @@ async fn not_found(State(site): State<Site>, uri: Uri) -> Response {
     for (path, meaning) in site.paths() {
         text.push_str(&format!("  {path}  {meaning}\n"));
     }
-    plain(StatusCode::NOT_FOUND, text)
+    refusal(&uri, StatusCode::NOT_FOUND, "not_found", &text)
 }
 
 /// For whoever uses another method than the page's.
-async fn method_not_allowed() -> Response {
-    plain(StatusCode::METHOD_NOT_ALLOWED, "method not allowed\n")
+async fn method_not_allowed(uri: Uri) -> Response {
+    let status = StatusCode::METHOD_NOT_ALLOWED;
+    refusal(&uri, status, "method_not_allowed", "method not allowed\n")
+}
+
+/// Programs read the API, and people the rest.
+fn refusal(uri: &Uri, status: StatusCode, kind: &str, text: &str) -> Response {
+    match uri.path().starts_with("/api/") {
+        true => api::error(status, kind, text.trim_end()),
+        false => plain(status, text),
+    }
 }
 
 /// A response for people and shells.

@@ -118,7 +118,7 @@ impl JournalReader {
             let mut select = self.connection.prepare(&sql)?;
             let mut rows = select.query([before.map(row_id)])?;
             while let Some(row) = rows.next()? {
-                let act = stored_act(row, &resets)?;
+                let Some(act) = stored_act(row, &resets)? else { continue };
                 let in_mode = of_mode.entry(act.mode).or_default();
                 let in_rule = of_rule.entry((act.rule.clone(), act.mode)).or_default();
                 *in_rule += 1;
@@ -186,8 +186,9 @@ fn row_id(decision: DecisionId) -> i64 {
     i64::try_from(decision.0).unwrap_or(i64::MAX)
 }
 
-/// A row that cannot be understood is an act all the same, and a real one.
-fn stored_act(row: &Row<'_>, resets: &[Reset]) -> rusqlite::Result<StoredAct> {
+/// A row that cannot be understood is an act all the same, and a real one. What undoes another act
+/// is none.
+fn stored_act(row: &Row<'_>, resets: &[Reset]) -> rusqlite::Result<Option<StoredAct>> {
     let (id, utc_ms): (i64, i64) = (row.get(0)?, row.get(1)?);
     let (rule, alert): (String, String) = (row.get(2)?, row.get(3)?);
     let json: String = row.get(4)?;
@@ -209,13 +210,16 @@ fn stored_act(row: &Row<'_>, resets: &[Reset]) -> rusqlite::Result<StoredAct> {
         action: serde_json::Value::Null,
         approved: None,
     });
+    if written.action.get("undo").is_some() {
+        return Ok(None);
+    }
     let has_ended = outcome.is_some_and(|outcome| {
         // An action that had not ended in time may have taken the machine with it.
         outcome.result != OutcomeResult::TimedOut
     }) || assessment.is_some();
     let forgives =
         |reset: &Reset| reset.place > place.max(judged_place) && reset.rules.selects(&written.rule);
-    Ok(StoredAct {
+    Ok(Some(StoredAct {
         place,
         is_forgiven: resets.iter().any(forgives),
         id: DecisionId(id.cast_unsigned()),
@@ -227,5 +231,5 @@ fn stored_act(row: &Row<'_>, resets: &[Reset]) -> rusqlite::Result<StoredAct> {
         has_ended,
         aim_met: assessment.and_then(|assessment| assessment.aim_met),
         approved: written.approved,
-    })
+    }))
 }

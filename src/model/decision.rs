@@ -1,12 +1,13 @@
 //! What the policy decides, why, and what came of it.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Moment, Reading, Target};
+use super::{Moment, READ_AHEAD, Reading, Sysctl, Target};
 
 /// Whether remedies are done or only told.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -84,6 +85,31 @@ pub enum Action {
         /// How much.
         bytes: u64,
     },
+    /// Change settings of the kernel for a while.
+    SetSysctl {
+        /// What to set.
+        values: BTreeMap<Sysctl, u32>,
+        /// They are undone after that time at the latest.
+        for_at_most: Duration,
+    },
+    /// Read less ahead from block devices for a while.
+    ThrottleReadahead {
+        /// How much, in KiB.
+        kib: u32,
+        /// Names of disks: `nvme0n1`.
+        devices: Vec<String>,
+        /// Paths, whose disks are meant; in a rule file perhaps templates.
+        of: Vec<String>,
+        /// It is undone after that time at the latest.
+        for_at_most: Duration,
+    },
+    /// Put back what an act has changed for a while. The policy decides it by itself.
+    Undo {
+        /// The act.
+        decision: DecisionId,
+        /// What ends it.
+        why: UndoReason,
+    },
     /// A line in the log and in the journal.
     Notify {
         /// The line.
@@ -107,6 +133,9 @@ impl Action {
             Self::DropCaches { .. } => "drop_caches",
             Self::CompactMemory => "compact_memory",
             Self::Reclaim { .. } => "reclaim",
+            Self::SetSysctl { .. } => "set_sysctl",
+            Self::ThrottleReadahead { .. } => "throttle_readahead",
+            Self::Undo { .. } => "undo",
             Self::Notify { .. } => "notify",
             Self::StopEngine { .. } => "stop_engine",
         }
@@ -117,19 +146,53 @@ impl Action {
         matches!(self, Self::Notify { .. })
     }
 
-    /// What it works on, whether or not there is such a thing.
+    /// How long it may stay done, if it is to be undone.
+    pub fn for_at_most(&self) -> Option<Duration> {
+        match self {
+            Self::SetSysctl { for_at_most, .. } | Self::ThrottleReadahead { for_at_most, .. } => {
+                Some(*for_at_most)
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether it puts back what another action has done.
+    pub fn is_undo(&self) -> bool {
+        matches!(self, Self::Undo { .. })
+    }
+
+    /// What it works on, whether or not there is such a thing. An undo works on what its act has
+    /// worked on, which is not known here.
     pub fn target(&self) -> Target {
         match self {
+            Self::SetSysctl { values, .. } => {
+                Target::settings(values.keys().map(|sysctl| sysctl.name().to_owned()))
+            }
+            Self::ThrottleReadahead { devices, of, .. } => {
+                let places = devices.iter().chain(of);
+                Target::settings(places.map(|place| format!("{READ_AHEAD} of {place}")))
+            }
             Self::Reclaim { cgroup, .. } => Target::Cgroup { path: Arc::from(cgroup.as_str()) },
             // Which one is for the policy to choose.
             Self::StopEngine { .. } => Target::Engine(Box::default()),
-            Self::DropCaches { .. } | Self::CompactMemory | Self::Notify { .. } => Target::Node,
+            Self::DropCaches { .. }
+            | Self::CompactMemory
+            | Self::Undo { .. }
+            | Self::Notify { .. } => Target::Node,
         }
     }
 
     /// All names, for series that start at 0.
-    pub const NAMES: [&'static str; 5] =
-        ["drop_caches", "compact_memory", "reclaim", "notify", "stop_engine"];
+    pub const NAMES: [&'static str; 8] = [
+        "drop_caches",
+        "compact_memory",
+        "reclaim",
+        "set_sysctl",
+        "throttle_readahead",
+        "undo",
+        "notify",
+        "stop_engine",
+    ];
 }
 
 impl fmt::Display for Action {
@@ -144,11 +207,49 @@ impl fmt::Display for Action {
             }
             Self::CompactMemory => f.write_str("compact_memory"),
             Self::Reclaim { cgroup, bytes } => write!(f, "reclaim {bytes} bytes from {cgroup}"),
+            Self::SetSysctl { values, for_at_most } => {
+                f.write_str("set_sysctl")?;
+                for (sysctl, value) in values {
+                    write!(f, " {sysctl}={value}")?;
+                }
+                write!(f, " for at most {for_at_most:?}")
+            }
+            Self::ThrottleReadahead { kib, devices, of, for_at_most } => {
+                write!(f, "throttle_readahead {kib} KiB of")?;
+                for place in devices.iter().chain(of) {
+                    write!(f, " {place}")?;
+                }
+                write!(f, " for at most {for_at_most:?}")
+            }
+            Self::Undo { decision, why } => write!(f, "undo #{decision}: {}", why.meaning()),
             Self::Notify { message } => write!(f, "notify {message:?}"),
             Self::StopEngine { grace_ms: 0, .. } => f.write_str("stop_engine at once"),
             Self::StopEngine { grace_ms, .. } => {
                 write!(f, "stop_engine with {:?} to end", Duration::from_millis(*grace_ms))
             }
+        }
+    }
+}
+
+/// What ends a temporary setting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum UndoReason {
+    /// The alert that it was made for.
+    AlertEnded,
+    /// Its time.
+    TimedOut,
+    /// The rule has gone, or has another mode.
+    RuleChanged,
+}
+
+impl UndoReason {
+    /// What it says, for people.
+    pub fn meaning(self) -> &'static str {
+        match self {
+            Self::AlertEnded => "its alert has ended",
+            Self::TimedOut => "its time is over",
+            Self::RuleChanged => "its rule has gone, or has another mode",
         }
     }
 }
@@ -193,11 +294,15 @@ pub enum HoldReason {
     UnclearTarget,
     /// The rule still counts as firing, but its condition does not hold any more.
     Unconfirmed,
+    /// What it would set is held by another remedy.
+    SettingHeld,
+    /// What it would set is set already, or has been for its time.
+    InForce,
 }
 
 impl HoldReason {
     /// All reasons.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 20] = [
         Self::Cooldown,
         Self::Budget,
         Self::Busy,
@@ -216,6 +321,8 @@ impl HoldReason {
         Self::Approval,
         Self::UnclearTarget,
         Self::Unconfirmed,
+        Self::SettingHeld,
+        Self::InForce,
     ];
 
     /// The `reason` label.
@@ -239,6 +346,8 @@ impl HoldReason {
             Self::Approval => "approval",
             Self::UnclearTarget => "unclear_target",
             Self::Unconfirmed => "unconfirmed",
+            Self::SettingHeld => "setting_held",
+            Self::InForce => "in_force",
         }
     }
 }
@@ -274,6 +383,11 @@ impl HoldReason {
             Self::Unconfirmed => {
                 "the rule's expr does not hold at this moment, and no engine is stopped for what \
                  was true before"
+            }
+            Self::SettingHeld => "another remedy has changed that setting for a while and holds it",
+            Self::InForce => {
+                "its temporary setting is in force already, or was for its time and the alert goes \
+                 on"
             }
         }
     }

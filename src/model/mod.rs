@@ -12,13 +12,14 @@ mod operator;
 mod past;
 mod reading;
 mod series;
+mod sysctl;
 mod target;
 mod wording;
 
 pub use alert::{AlertChange, AlertState};
 pub use decision::{
     Action, Assessment, CacheKind, Decision, DecisionId, Evidence, HoldReason, Mode, Outcome,
-    OutcomeResult, RuleId, Verdict,
+    OutcomeResult, RuleId, UndoReason, Verdict,
 };
 pub use engine::{
     DeclaredEngine, EngineHealth, EngineKind, EngineMatch, EnginePhase, EngineProcess,
@@ -31,5 +32,6 @@ pub use operator::{OperatorCommand, OperatorOrder, Pause, RuleSelector, author};
 pub use past::{Asked, Past, PastAct};
 pub use reading::{Reading, as_number};
 pub use series::{METRICS, Metric, MetricKind, Schema, SeriesKey, metric};
+pub use sysctl::{READ_AHEAD, SETTING_NAMES, Sysctl, UndoResult};
 pub use target::{EngineTarget, Target};
 pub use wording::counted;

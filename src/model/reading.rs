@@ -42,6 +42,18 @@ impl<T> Reading<T> {
     }
 }
 
+impl Reading<f64> {
+    /// Whether both are the same to the last bit, so that one NaN may be the same as another, and
+    /// -0 is not 0.
+    pub fn is_same(self, other: Self) -> bool {
+        match (self, other) {
+            (Self::Value(left), Self::Value(right)) => left.to_bits() == right.to_bits(),
+            (Self::Unsupported, Self::Unsupported) | (Self::Failed, Self::Failed) => true,
+            _ => false,
+        }
+    }
+}
+
 impl<T> From<Option<T>> for Reading<T> {
     /// `None` means that the source does not offer the value.
     fn from(value: Option<T>) -> Self {

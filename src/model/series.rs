@@ -89,6 +89,11 @@ impl Metric {
         Self { least: f64::NEG_INFINITY, ..self }
     }
 
+    /// A share of a whole, from 0 to 1.
+    const fn share(self) -> Self {
+        Self { most: 1.0, ..self }
+    }
+
     /// Either 0 or 1.
     const fn flag(self) -> Self {
         Self { most: 1.0, ..self }

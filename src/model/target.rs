@@ -25,6 +25,11 @@ pub enum Target {
     },
     /// One inference engine.
     Engine(Box<EngineTarget>),
+    /// Settings of the kernel; two remedies never hold one of them together.
+    Settings {
+        /// `vm.swappiness`, `read_ahead_kb of nvme0n1`, `read_ahead_kb of /models`; sorted.
+        names: Vec<Arc<str>>,
+    },
 }
 
 /// An engine as it was when the decision was made. A process that is no longer the same one, or a
@@ -74,8 +79,25 @@ impl Target {
         match self {
             Self::Node => true,
             Self::Cgroup { path } => Self::is_cgroup_path(path),
+            Self::Settings { names } => !names.is_empty(),
             Self::Engine(engine) => !engine.processes.is_empty(),
         }
+    }
+
+    /// These settings, in order.
+    pub fn settings(names: impl IntoIterator<Item = String>) -> Self {
+        let mut names: Vec<Arc<str>> = names.into_iter().map(Arc::from).collect();
+        names.sort();
+        names.dedup();
+        Self::Settings { names }
+    }
+
+    /// A setting that both are, if there is one.
+    pub fn shared_setting<'t>(&'t self, other: &Self) -> Option<&'t str> {
+        let (Self::Settings { names }, Self::Settings { names: theirs }) = (self, other) else {
+            return None;
+        };
+        names.iter().find(|name| theirs.contains(name)).map(|name| &**name)
     }
 
     /// Whether a text can be a control group's path: from the root of its hierarchy, and never out
@@ -96,6 +118,7 @@ impl fmt::Display for Target {
             Self::Cgroup { path } => write!(f, "cgroup {path}"),
             Self::Engine(engine) if engine.name.is_empty() => f.write_str("no engine"),
             Self::Engine(engine) => write!(f, "engine {}", engine.name),
+            Self::Settings { names } => write!(f, "settings {}", names.join(", ")),
         }
     }
 }

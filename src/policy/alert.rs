@@ -40,6 +40,9 @@ impl Alerts {
         samples: &[Sample],
         changes: &mut Vec<AlertChange>,
     ) -> Result<(), String> {
+        if samples.is_empty() && self.active.is_empty() {
+            return Ok(());
+        }
         let mut current: Vec<Alert> =
             samples.iter().map(|sample| Alert::new(rule, at, sample)).collect();
         current.sort_by(|left, right| left.labels.cmp(&right.labels));

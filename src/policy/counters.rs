@@ -1,11 +1,14 @@
 //! The policy's own series: what it has counted, decided, and where its rules stand.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
 use super::guard::Guard;
-use super::store::{SeriesId, SeriesStore};
+use super::store::{Batch, SeriesId, SeriesStore};
 use crate::model::{
     Action, Decision, HoldReason, KernelEvent, Mode, Moment, Outcome, OutcomeResult, Reading,
     RuleId, SeriesKey, Verdict,
@@ -23,6 +26,7 @@ pub(super) struct Counters {
     /// Cells that have changed since the store was told last, each once.
     changed: Vec<Cell>,
     is_changed: Vec<bool>,
+    batch: Batch,
     places: BTreeMap<SeriesKey, Cell>,
     records: Cell,
     records_lost: Cell,
@@ -54,6 +58,7 @@ impl Counters {
             cells: Vec::new(),
             changed: Vec::new(),
             is_changed: Vec::new(),
+            batch: Batch::new(store),
             places: BTreeMap::new(),
             records: Cell(0),
             records_lost: Cell(0),
@@ -142,6 +147,10 @@ impl Counters {
             return;
         }
         *current = reading;
+        self.mark(cell);
+    }
+
+    fn mark(&mut self, cell: Cell) {
         if let Some(is_changed) = self.is_changed.get_mut(cell.0)
             && !std::mem::replace(is_changed, true)
         {
@@ -158,9 +167,13 @@ impl Counters {
         store: &mut SeriesStore,
     ) {
         let was_read = std::mem::replace(&mut self.kernel_log_is_read, is_read);
-        if is_read && !was_read {
+        if is_read == was_read {
+            return;
+        }
+        (0..self.of_kernel_log).for_each(|place| self.mark(Cell(place)));
+        if is_read {
             for (id, reading) in &self.cells[..self.of_kernel_log] {
-                store.append(*id, at.timeline_ms() - 1, *reading);
+                self.batch.append(store, *id, at.timeline_ms() - 1, *reading);
             }
         }
     }
@@ -197,8 +210,8 @@ impl Counters {
         let Some(position) = place_of(kind) else { return };
         let cell = self.last_events[position];
         let seconds = utc.as_millisecond() as f64 / 1000.0;
-        if let Some((_, Reading::Value(last))) = self.cells.get_mut(cell.0) {
-            *last = last.max(seconds);
+        if let Some((_, Reading::Value(last))) = self.cells.get(cell.0) {
+            self.set(cell, last.max(seconds));
         }
     }
 
@@ -259,40 +272,43 @@ impl Counters {
 
     /// Shows every value to exports. Between samples the past is left alone: a storm in the kernel
     /// log shall not fill the windows that rules look back through.
-    pub(super) fn show(&self, store: &mut SeriesStore) {
-        for (id, reading) in self.readings() {
+    pub(super) fn show(&mut self, store: &mut SeriesStore) {
+        let ids = self.cells.iter().map(|(id, _)| *id);
+        self.batch.find_restless(store, ids);
+        let restless = self.batch.restless().iter().copied();
+        let places = restless.chain(self.changed.iter().map(|cell| cell.0));
+        for (id, reading) in places.filter_map(|place| self.reading(place)) {
             store.show(id, reading);
         }
     }
 
-    /// Writes every value into the store, for rules and exports to read.
+    /// Writes every value into the store, for rules and exports to read: those that have changed,
+    /// while the others stay.
     pub(super) fn publish(&mut self, at: Moment, store: &mut SeriesStore) {
+        self.publish_changed(at, store);
         let at_ms = at.timeline_ms();
-        for (id, reading) in self.readings() {
-            store.append(id, at_ms, reading);
+        let ids = self.cells.iter().map(|(id, _)| *id);
+        self.batch.find_restless(store, ids);
+        let restless = self.batch.restless().iter();
+        for (id, reading) in restless.filter_map(|place| self.reading(*place)) {
+            self.batch.append(store, id, at_ms, reading);
         }
-        self.changed.clear();
-        self.is_changed.fill(false);
+        self.batch.stay(store, at_ms);
     }
 
     /// The same at the same instant again, after some have changed.
     pub(super) fn publish_changed(&mut self, at: Moment, store: &mut SeriesStore) {
         let at_ms = at.timeline_ms();
-        let changed = std::mem::take(&mut self.changed);
-        for cell in &changed {
-            if let Some((id, reading)) = self.reading(cell.0) {
-                store.append(id, at_ms, reading);
-            }
-            if let Some(is_changed) = self.is_changed.get_mut(cell.0) {
-                *is_changed = false;
+        for (id, reading) in self.changed.iter().filter_map(|cell| self.reading(cell.0)) {
+            self.batch.append(store, id, at_ms, reading);
+        }
+        if !self.batch.is_past(store, at_ms) {
+            for cell in self.changed.drain(..) {
+                if let Some(is_changed) = self.is_changed.get_mut(cell.0) {
+                    *is_changed = false;
+                }
             }
         }
-        self.changed = changed;
-        self.changed.clear();
-    }
-
-    fn readings(&self) -> impl Iterator<Item = (SeriesId, Reading<f64>)> {
-        (0..self.cells.len()).filter_map(|place| self.reading(place))
     }
 
     fn reading(&self, place: usize) -> Option<(SeriesId, Reading<f64>)> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::alert::Alerts;
 use super::counters::{Cell, Counters};
 use super::guard::{ByMode, Guard};
-use super::promql::{EvalTime, Evaluated, Labels, Sample, Value};
+use super::promql::{EvalTime, Evaluated, Labels, Sample, Value, Watch};
 use super::remedy::{Case, Condition, Course, Stand};
 use super::rule::{Rule, RuleGroup};
 use super::status::{RuleState, RuleStatus};
@@ -28,11 +28,14 @@ pub(super) struct Group {
 #[derive(Debug)]
 struct RunningRule {
     rule: Rule,
+    watch: Watch,
     alerts: Alerts,
     courses: ByMode<Course>,
     unknown: Vec<String>,
     evaluated: Option<Duration>,
     cells: Cells,
+    /// What the cells were set to last.
+    published: Option<(RuleState, Option<[bool; 2]>)>,
     changed: bool,
 }
 
@@ -136,17 +139,26 @@ impl Group {
     }
 
     /// Writes where each rule stands.
-    pub(super) fn publish(&self, at: Moment, mode: Mode, guard: &Guard, counters: &mut Counters) {
-        for running in &self.rules {
-            if let Some(cells) = running.cells.guard {
-                let mode = running.rule.mode.unwrap_or(mode);
-                let (open, pending) = guard.signs(&running.rule, mode, at.timeline_ms());
-                counters.set(cells[0], f64::from(open));
-                counters.set(cells[1], f64::from(pending));
+    pub(super) fn publish(
+        &mut self,
+        at: Moment,
+        mode: Mode,
+        guard: &Guard,
+        counters: &mut Counters,
+    ) {
+        let now_ms = at.timeline_ms();
+        for running in &mut self.rules {
+            let mode = running.rule.mode.unwrap_or(mode);
+            let signs = running.cells.guard.map(|_| guard.signs(&running.rule, mode, now_ms));
+            let current = (running.state(), signs);
+            if running.published.replace(current) == Some(current) {
+                continue;
             }
-            let current = running.state();
+            for (cell, sign) in running.cells.guard.iter().flatten().zip(signs.iter().flatten()) {
+                counters.set(*cell, f64::from(*sign));
+            }
             for (state, cell) in RuleState::ALL.iter().zip(running.cells.states) {
-                counters.set(cell, f64::from(*state == current));
+                counters.set(cell, f64::from(*state == current.0));
             }
         }
     }
@@ -158,6 +170,14 @@ impl Group {
         let mode = running.rule.mode.unwrap_or(mode);
         let stand = running.courses.of(mode).stand();
         Some((&running.rule, stand, running.alerts.firing()))
+    }
+
+    /// Whether the rule of that name, if it is here, fires in that mode.
+    pub(super) fn fires(&self, rule: &RuleId, mode: Mode, in_force: Mode) -> Option<bool> {
+        let running = self.rules.iter().find(|running| running.rule.id == *rule)?;
+        let is_of_mode = running.rule.mode.unwrap_or(in_force) == mode;
+        let has_remedy = running.rule.remedy.is_some();
+        (is_of_mode && has_remedy).then(|| running.alerts.state() == AlertState::Firing)
     }
 
     /// Whether any rule's picture may differ from the one that was taken last.
@@ -211,7 +231,7 @@ impl RunningRule {
             let Some(position) = known else { continue };
             if group.rules[position].rule == *rule {
                 let known = group.rules.swap_remove(position);
-                return Self { cells, changed: true, ..known };
+                return Self { cells, published: None, changed: true, ..known };
             }
             let known = &mut group.rules[position];
             known.break_off(at, guard);
@@ -219,11 +239,13 @@ impl RunningRule {
         }
         Self {
             rule: rule.clone(),
+            watch: Watch::default(),
             alerts: Alerts::default(),
             courses,
             unknown: Vec::new(),
             evaluated: None,
             cells,
+            published: None,
             changed: true,
         }
     }
@@ -254,6 +276,11 @@ impl RunningRule {
             (AlertState::Firing, false) => Condition::Unknown,
             (AlertState::Inactive | AlertState::Pending, _) => Condition::Quiet,
         };
+        let is_at_rest = |mode| self.courses.of(mode).is_at_rest();
+        let are_at_rest = [Mode::Observe, Mode::Enforce].into_iter().all(is_at_rest);
+        if condition == Condition::Quiet && are_at_rest {
+            return;
+        }
         let decisions = around.step.decisions.len();
         let in_force = self.rule.mode.unwrap_or(around.mode);
         for mode in [Mode::Observe, Mode::Enforce] {
@@ -278,7 +305,7 @@ impl RunningRule {
     /// Evaluates the condition and moves the alerts on; an error says why that cannot be told.
     fn judge(&mut self, around: &mut Surroundings<'_>) -> Result<(), Vec<String>> {
         let at = EvalTime { timeline_ms: around.at.timeline_ms(), utc_ms: around.at.utc_ms() };
-        let evaluated = self.rule.expr.expr.evaluate(around.store, at);
+        let evaluated = self.watch.evaluate(&self.rule.expr.expr, around.store, at);
         let samples = match evaluated {
             Ok(Evaluated::Known(Value::Vector(samples))) => samples,
             Ok(Evaluated::Known(Value::Scalar(value))) => {

@@ -28,8 +28,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::model::{
-    AlertChange, Assessment, Decision, DecisionId, EngineReadings, Event, KernelRecord, Mode,
-    Moment, Observation, OperatorCommand, Outcome, Past, RuleId, SeriesKey, Source,
+    Action, AlertChange, Assessment, Decision, DecisionId, EngineReadings, Event, KernelRecord,
+    Mode, Moment, Observation, OperatorCommand, Outcome, Past, RuleId, SeriesKey, Source, Verdict,
 };
 use crate::parse::kernel::{EventAssembler, KernelLine};
 use brake::Brake;
@@ -245,12 +245,13 @@ impl Policy {
             self.counters.show(&mut self.store);
         }
         let evaluated = self.has_measured(at) && self.evaluate(at, &mut step);
+        self.undo(at, &mut step);
         for decision in &step.decisions {
             self.counters.count_decision(decision, &mut self.store);
         }
         if evaluated {
             self.refresh_rule_statuses();
-            for group in &self.groups {
+            for group in &mut self.groups {
                 group.publish(at, self.mode, &self.guard, &mut self.counters);
             }
             self.counters.set_guard(&self.guard, self.mode, at);
@@ -441,6 +442,30 @@ impl Policy {
             group.evaluated(at.uptime);
         }
         true
+    }
+
+    /// Ends the temporary settings whose alert or whose time is over.
+    fn undo(&mut self, at: Moment, step: &mut Step) {
+        let (groups, in_force) = (&self.groups, self.mode);
+        let fires =
+            |rule: &RuleId, mode| groups.iter().find_map(|group| group.fires(rule, mode, in_force));
+        for due in self.guard.due_undos(at, fires) {
+            let decision = Decision {
+                id: DecisionId(self.next_decision),
+                at,
+                rule: due.rule,
+                mode: due.mode,
+                verdict: Verdict::Act,
+                step: due.step,
+                action: Action::Undo { decision: due.decision, why: due.why },
+                target: due.target,
+                approved: None,
+                because: Vec::new(),
+            };
+            self.next_decision += 1;
+            self.guard.undoing(&decision);
+            step.decisions.push(decision);
+        }
     }
 
     fn refresh_rule_statuses(&mut self) {

@@ -52,6 +52,18 @@ impl Case<'_> {
                 let cgroup = rendered.unwrap_or_else(|_| cgroup.clone());
                 Action::Reclaim { cgroup, bytes: *bytes }
             }
+            (
+                Action::ThrottleReadahead { kib, devices, of, for_at_most },
+                Some((labels, value)),
+            ) => {
+                let render = |text: &String| {
+                    let rendered = Template::parse(text).map(|text| text.render(labels, value));
+                    rendered.unwrap_or_else(|_| text.clone())
+                };
+                let (kib, for_at_most) = (*kib, *for_at_most);
+                let (devices, of) = (devices.clone(), of.iter().map(render).collect());
+                Action::ThrottleReadahead { kib, devices, of, for_at_most }
+            }
             _ => action.clone(),
         }
     }
@@ -168,6 +180,13 @@ impl Course {
         };
     }
 
+    /// Whether nothing of it is left to do or to forget while its rule is quiet.
+    pub(super) fn is_at_rest(&self) -> bool {
+        matches!(self.phase, Phase::Ready { step: 0 })
+            && self.last_hold.is_none()
+            && self.holds_told.is_empty()
+    }
+
     /// Where it stands.
     pub(super) fn stand(&self) -> Stand {
         let (step, under_way) = match &self.phase {
@@ -202,8 +221,16 @@ impl Course {
             return;
         }
         // An act that is under way is this rule's answer.
-        let Phase::Ready { step } = self.phase else { return };
-        let ruling = rule_on(case, step, condition, around);
+        let Phase::Ready { mut step } = self.phase else { return };
+        let mut ruling = rule_on(case, step, condition, around);
+        // What is set stays set while the steps behind it are tried again.
+        while ruling.verdict == Verdict::Hold(HoldReason::InForce)
+            && step + 1 < case.remedy.steps.len()
+        {
+            step += 1;
+            self.phase = Phase::Ready { step };
+            ruling = rule_on(case, step, condition, around);
+        }
         self.decide(case, step, ruling, around);
         // Whoever misses the aim later begins with the first step.
         if step > 0 && ruling.verdict == Verdict::Hold(HoldReason::AimMet) {
@@ -245,6 +272,9 @@ impl Course {
     fn judge(&mut self, case: &Case<'_>, around: &mut Surroundings<'_>) {
         let Phase::Judging { decision, step, before, ended } = &mut self.phase else { return };
         let (decision, step, ended) = (*decision, *step, *ended);
+        if case.remedy.aim.is_none() && around.guard.is_in_force(decision) {
+            return self.go_on(case, step, around);
+        }
         let out_of_time = around.at.uptime.saturating_sub(ended) >= JUDGING_ENDS_AFTER;
         let measured = around.measured.is_some_and(|measured| measured > ended);
         if !measured && !out_of_time {
@@ -272,6 +302,16 @@ impl Course {
         let was_measurable = !case.remedy.steps.get(step).is_some_and(Action::is_notice);
         if aim_met == Some(false) && was_measurable {
             self.hold(case, step, HoldReason::StepsExhausted, around);
+        }
+    }
+
+    /// A setting that was made for as long as the alert lasts does not end it: without an aim of its
+    /// own there is nothing to judge it by, and the next step follows.
+    fn go_on(&mut self, case: &Case<'_>, step: usize, around: &mut Surroundings<'_>) {
+        if step + 1 < case.remedy.steps.len() {
+            self.phase = Phase::Ready { step: step + 1 };
+        } else {
+            self.end_round(case, around);
         }
     }
 

@@ -1,11 +1,14 @@
 //! How the sources fare, and where their values go in the store.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::status::SourceStatus;
-use super::store::{SeriesId, SeriesStore};
+use super::store::{Batch, SeriesId, SeriesStore};
 use crate::model::{Moment, Reading, Readings, Schema, SeriesKey, Source};
 
 /// What is known of each source that has reported.
@@ -20,6 +23,9 @@ pub(super) struct SourceTable {
 struct Row {
     schema: Arc<Schema>,
     ids: Vec<SeriesId>,
+    batch: Batch,
+    /// What was written last; empty where all must be written.
+    last: Vec<Reading<f64>>,
     up: SeriesId,
     duration: SeriesId,
     status: SourceStatus,
@@ -33,9 +39,7 @@ impl SourceTable {
             row.change_schema(at, readings, store);
         }
         let at_ms = at.timeline_ms();
-        for (id, value) in row.ids.iter().zip(&readings.values) {
-            store.append(*id, at_ms, *value);
-        }
+        row.write(at_ms, &readings.values, store);
         store.set_fault(readings.source, readings.error.as_ref());
         let up = readings.error.is_none();
         store.append(row.up, at_ms, Reading::Value(f64::from(up)));
@@ -69,6 +73,8 @@ impl Row {
         Self {
             schema: Arc::clone(&readings.schema),
             ids: intern_all(&readings.schema, store),
+            batch: Batch::new(store),
+            last: Vec::new(),
             up: store.intern(&SeriesKey::new("uma_source_up", &label)),
             duration: store.intern(&SeriesKey::new("uma_source_duration_seconds", &label)),
             status: SourceStatus {
@@ -80,6 +86,37 @@ impl Row {
         }
     }
 
+    /// Writes the values that have changed, while the others stay.
+    fn write(&mut self, at_ms: i64, values: &[Reading<f64>], store: &mut SeriesStore) {
+        let Self { ids, batch, last, .. } = self;
+        if batch.is_past(store, at_ms) {
+            return;
+        }
+        if last.len() != values.len() {
+            for (id, value) in ids.iter().zip(values) {
+                batch.append(store, *id, at_ms, *value);
+            }
+            batch.stay(store, at_ms);
+            batch.forget();
+            last.clear();
+            last.extend(values.iter().filter(|_| are_distinct(ids)));
+            return;
+        }
+        batch.find_restless(store, ids.iter().copied());
+        for place in batch.restless() {
+            if let (Some(id), Some(value)) = (ids.get(*place), values.get(*place)) {
+                batch.append(store, *id, at_ms, *value);
+            }
+        }
+        for ((id, value), last) in ids.iter().zip(values).zip(last) {
+            if !value.is_same(*last) {
+                *last = *value;
+                batch.append(store, *id, at_ms, *value);
+            }
+        }
+        batch.stay(store, at_ms);
+    }
+
     /// Series that are no longer in the schema end.
     fn change_schema(&mut self, at: Moment, readings: &Readings, store: &mut SeriesStore) {
         let ids = intern_all(&readings.schema, store);
@@ -87,8 +124,16 @@ impl Row {
             store.append(*gone, at.timeline_ms(), Reading::Unsupported);
         }
         self.ids = ids;
+        self.last.clear();
         self.schema = Arc::clone(&readings.schema);
     }
+}
+
+/// Of a series that is there twice the second value counts, changed or not.
+fn are_distinct(ids: &[SeriesId]) -> bool {
+    let mut sorted = ids.to_vec();
+    sorted.sort_unstable();
+    sorted.windows(2).all(|pair| pair[0] != pair[1])
 }
 
 fn intern_all(schema: &Schema, store: &mut SeriesStore) -> Vec<SeriesId> {

@@ -1,12 +1,17 @@
 //! Series and their recent past.
 
+mod batch;
+mod past;
 #[cfg(test)]
 mod tests;
 mod window;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
+use std::mem::discriminant;
 use std::sync::Arc;
 
+pub(super) use self::batch::Batch;
+use self::past::Past;
 pub use self::window::Window;
 use crate::model::{Reading, SeriesKey, Source, metric};
 
@@ -54,7 +59,9 @@ pub struct Point {
 #[derive(Debug, Default)]
 pub struct SeriesStore {
     keys: Vec<SeriesKey>,
-    series: Vec<Series>,
+    /// What is known of each series now, apart from its past: this is written at every step.
+    presents: Vec<Present>,
+    pasts: Vec<Past>,
     ids: HashMap<SeriesKey, SeriesId>,
     names: HashMap<Arc<str>, Name>,
     refused: u64,
@@ -62,7 +69,26 @@ pub struct SeriesStore {
     faults: BTreeMap<Source, Arc<str>>,
     /// Whether only [`SeriesStore::declare`] adds series.
     is_closed: bool,
+    /// Until when the series of each keeper stay as they are.
+    stayed_ms: Vec<Option<i64>>,
+    revisions: Revisions,
 }
+
+/// What others have derived from the store holds while these numbers are the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Revisions {
+    /// Grows when there are other series, or one cannot be looked back through any more.
+    pub(super) series: u64,
+    /// Grows when a series has a value and had none, or the other way round, and when another
+    /// reason is why not.
+    pub(super) kinds: u64,
+    /// Grows when a series has lost its keeper, or can have none any more.
+    pub(super) kept: u64,
+}
+
+/// A place among those who let series stay as they are; at most one lets a series stay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Keeper(u8);
 
 /// All series of one metric.
 #[derive(Debug, Default)]
@@ -72,15 +98,15 @@ struct Name {
     overflowed: bool,
 }
 
-#[derive(Debug, Default)]
-struct Series {
+/// A series without its past.
+#[derive(Clone, Copy, Debug, Default)]
+struct Present {
     latest: Option<Reading<f64>>,
-    retain_ms: i64,
-    points: VecDeque<Point>,
-    /// The instant of the newest point that gave way to the bound on samples.
-    cut_at_ms: Option<i64>,
-    /// The instant of the newest point that is below the one before it, or ends the series.
-    fell_at_ms: Option<i64>,
+    newest: Option<Point>,
+    /// Who lets it stay as it is.
+    keeper: Option<Keeper>,
+    /// Whether older points than the newest one are kept.
+    has_past: bool,
 }
 
 impl SeriesStore {
@@ -101,9 +127,10 @@ impl SeriesStore {
         if let Some(id) = self.ids.get(key) {
             return *id;
         }
-        let is_full = self.series.len() >= MAX_SERIES;
+        self.revisions.series += 1;
+        let is_full = self.keys.len() >= MAX_SERIES;
         let name = self.names.entry(key.name.clone()).or_default();
-        let next = u32::try_from(self.series.len()).ok();
+        let next = u32::try_from(self.keys.len()).ok();
         let Some(next) = next.filter(|_| !is_full && name.ids.len() < MAX_SERIES_PER_NAME) else {
             name.overflowed = true;
             self.refused += 1;
@@ -111,7 +138,8 @@ impl SeriesStore {
         };
         let id = SeriesId(next);
         name.ids.push(id);
-        self.series.push(Series { retain_ms: name.retain_ms, ..Series::default() });
+        self.presents.push(Present { has_past: name.retain_ms > 0, ..Present::default() });
+        self.pasts.push(Past::of(name.retain_ms));
         self.keys.push(key.clone());
         self.ids.insert(key.clone(), id);
         id
@@ -125,8 +153,14 @@ impl SeriesStore {
         };
         entry.retain_ms = entry.retain_ms.max(range_ms);
         for id in &entry.ids {
-            if let Some(series) = self.series.get_mut(id.0 as usize) {
-                series.retain_ms = entry.retain_ms;
+            let place = id.0 as usize;
+            let Some(present) = self.presents.get_mut(place) else { continue };
+            let Some(past) = self.pasts.get_mut(place) else { continue };
+            past.retain_ms = entry.retain_ms;
+            if past.retain_ms > 0 && !std::mem::replace(&mut present.has_past, true) {
+                self.revisions.kept += 1;
+                present.settle(&self.stayed_ms);
+                past.begin(present.newest);
             }
         }
     }
@@ -134,26 +168,70 @@ impl SeriesStore {
     /// Adds a reading. A reading other than a value ends the series with a stale marker. A second
     /// one at the same instant replaces the first; one from before the last is ignored.
     pub fn append(&mut self, id: SeriesId, at_ms: i64, reading: Reading<f64>) {
-        if let Some(series) = self.series.get_mut(id.0 as usize) {
-            series.append(at_ms, reading);
+        let Some(present) = self.presents.get_mut(id.0 as usize) else { return };
+        if present.keeper.is_some() {
+            present.settle(&self.stayed_ms);
+            self.revisions.kept += 1;
+        }
+        self.add(id, at_ms, reading);
+    }
+
+    /// The same, and from then on the series stays as it is, as if its keeper added the reading
+    /// again and again. Not so where a past is kept.
+    fn append_kept(&mut self, keeper: Keeper, id: SeriesId, at_ms: i64, reading: Reading<f64>) {
+        let Some(present) = self.presents.get_mut(id.0 as usize) else { return };
+        let is_taken = present.keeper.is_some_and(|other| other != keeper);
+        self.revisions.kept += u64::from(is_taken);
+        present.settle(&self.stayed_ms);
+        // What comes from before its keeper's last word is not of now.
+        let is_of_now = keeper.stayed_ms(&self.stayed_ms).is_none_or(|stayed| stayed <= at_ms);
+        present.keeper = Some(keeper).filter(|_| is_of_now && !present.has_past);
+        self.add(id, at_ms, reading);
+    }
+
+    /// Which state of the store this is.
+    pub(super) fn revisions(&self) -> Revisions {
+        self.revisions
+    }
+
+    #[inline]
+    fn add(&mut self, id: SeriesId, at_ms: i64, reading: Reading<f64>) {
+        let place = id.0 as usize;
+        let Some(present) = self.presents.get_mut(place) else { return };
+        if present.newest.is_some_and(|newest| newest.at_ms > at_ms) {
+            return;
+        }
+        self.revisions.kinds += u64::from(present.tell(reading));
+        let value = reading.value().unwrap_or_else(stale_marker);
+        if !present.has_past {
+            if present.newest.is_some() || !is_stale(value) {
+                present.newest = Some(Point { at_ms, value });
+            }
+        } else if let Some(past) = self.pasts.get_mut(place) {
+            let was_cut = past.is_cut();
+            present.newest = past.append(Point { at_ms, value });
+            self.revisions.series += u64::from(past.is_cut() != was_cut);
         }
     }
 
     /// Replaces the latest reading, for whoever looks at the present, and adds nothing to the past.
     pub(super) fn show(&mut self, id: SeriesId, reading: Reading<f64>) {
-        if let Some(series) = self.series.get_mut(id.0 as usize) {
-            series.latest = Some(reading);
+        if let Some(present) = self.presents.get_mut(id.0 as usize) {
+            self.revisions.kinds += u64::from(present.tell(reading));
         }
     }
 
     /// Counts later what happened earlier: each sample grows by as many of the instants `since_ms`,
     /// which are sorted, as lie at or before it. So what is older than every sample is no increase.
     pub(super) fn raise(&mut self, id: SeriesId, since_ms: &[i64]) {
-        if let Some(series) = self.series.get_mut(id.0 as usize) {
-            for point in series.points.iter_mut().filter(|point| !is_stale(point.value)) {
-                let happened = since_ms.partition_point(|since_ms| *since_ms <= point.at_ms);
-                point.value += happened as f64;
-            }
+        let place = id.0 as usize;
+        let Some(present) = self.presents.get_mut(place) else { return };
+        present.settle(&self.stayed_ms);
+        if let Some(newest) = &mut present.newest {
+            newest.raise(since_ms);
+        }
+        if let Some(past) = self.pasts.get_mut(place) {
+            past.raise(since_ms);
         }
     }
 
@@ -169,7 +247,7 @@ impl SeriesStore {
 
     /// The latest reading of every series, in the order of their ids.
     pub fn readings(&self) -> impl Iterator<Item = Reading<f64>> {
-        self.series.iter().map(|series| series.latest.unwrap_or(Reading::Failed))
+        self.presents.iter().map(|present| present.latest.unwrap_or(Reading::Failed))
     }
 
     /// How often a series beyond the bounds was asked for.
@@ -193,7 +271,7 @@ impl SeriesStore {
 
     /// The latest reading, or `None` before the first one.
     pub(super) fn latest_read(&self, id: SeriesId) -> Option<Reading<f64>> {
-        self.series.get(id.0 as usize)?.latest
+        self.presents.get(id.0 as usize)?.latest
     }
 
     /// The series of a metric, in the order of their ids, and whether some more were refused.
@@ -208,76 +286,71 @@ impl SeriesStore {
 
     /// The newest point of a series at or before an instant, within the lookback and not ended.
     pub(super) fn at(&self, id: SeriesId, at_ms: i64) -> Option<Point> {
-        let points = &self.series.get(id.0 as usize)?.points;
-        let newest = match points.back() {
-            Some(last) if last.at_ms <= at_ms => *last,
-            _ => {
-                let end = points.partition_point(|point| point.at_ms <= at_ms);
-                *points.get(end.checked_sub(1)?)?
-            }
-        };
+        let place = id.0 as usize;
+        let mut newest = self.presents.get(place)?.newest(&self.stayed_ms)?;
+        if newest.at_ms > at_ms {
+            newest = self.pasts.get(place)?.at(at_ms)?;
+        }
         let is_recent = newest.at_ms > at_ms.saturating_sub(LOOKBACK_MS);
         (is_recent && !is_stale(newest.value)).then_some(newest)
     }
 
     /// The points of a series after `after_ms`, up to and including `to_ms`.
     pub(super) fn window(&self, id: SeriesId, after_ms: i64, to_ms: i64) -> Window<'_> {
-        match self.series.get(id.0 as usize) {
-            Some(series) => {
-                let never_falls = series.fell_at_ms.is_none_or(|fell| fell <= after_ms);
-                Window::new(&series.points, after_ms, to_ms, never_falls)
-            }
-            None => Window::default(),
+        let place = id.0 as usize;
+        match (self.presents.get(place), self.pasts.get(place)) {
+            (Some(present), Some(past)) if present.has_past => past.window(after_ms, to_ms),
+            (Some(present), _) => Window::of_one(present.newest(&self.stayed_ms), after_ms, to_ms),
+            (None, _) => Window::default(),
         }
+    }
+
+    /// Whether the same finite value was there at least twice after `after_ms`, up to and including
+    /// `to_ms`, and no other. There may be more such windows than are told.
+    pub(super) fn is_flat(&self, id: SeriesId, after_ms: i64, to_ms: i64) -> bool {
+        let past = self.pasts.get(id.0 as usize);
+        past.is_some_and(|past| past.is_flat(after_ms, to_ms))
     }
 
     /// Whether points after that instant gave way to the bound on samples.
     pub(super) fn is_cut(&self, id: SeriesId, after_ms: i64) -> bool {
-        let cut_at_ms = self.series.get(id.0 as usize).and_then(|series| series.cut_at_ms);
-        cut_at_ms.is_some_and(|cut_at_ms| cut_at_ms > after_ms)
+        self.pasts.get(id.0 as usize).is_some_and(|past| past.is_cut_after(after_ms))
+    }
+
+    /// Whether any points gave way to the bound on samples.
+    pub(super) fn was_cut(&self, id: SeriesId) -> bool {
+        self.pasts.get(id.0 as usize).is_some_and(Past::is_cut)
     }
 }
 
-impl Series {
-    fn append(&mut self, at_ms: i64, reading: Reading<f64>) {
-        let value = match reading {
-            Reading::Value(value) => value,
-            Reading::Unsupported | Reading::Failed => stale_marker(),
-        };
-        let has_one = self.points.len() == 1;
-        let Some(last) = self.points.back_mut() else {
-            self.latest = Some(reading);
-            if !is_stale(value) {
-                self.points.push_back(Point { at_ms, value });
-            }
-            return;
-        };
-        if last.at_ms > at_ms {
-            return;
-        }
-        self.latest = Some(reading);
-        let replaces = last.at_ms == at_ms;
-        let falls = value < last.value || is_stale(value);
-        if falls || replaces && last.value.is_nan() {
-            self.fell_at_ms = Some(at_ms);
-        }
-        if replaces || has_one && self.retain_ms == 0 {
-            *last = Point { at_ms, value };
-        } else if !(is_stale(last.value) && is_stale(value)) {
-            self.points.push_back(Point { at_ms, value });
-        }
-        self.trim(at_ms);
+impl Present {
+    /// The newest point, which of a series that stays is as new as its keeper says.
+    #[inline]
+    fn newest(&self, stayed_ms: &[Option<i64>]) -> Option<Point> {
+        let newest = self.newest?;
+        let stayed_ms = self.keeper.and_then(|keeper| keeper.stayed_ms(stayed_ms));
+        Some(Point { at_ms: newest.at_ms.max(stayed_ms.unwrap_or(newest.at_ms)), ..newest })
     }
 
-    /// Drops what no range reaches any more; the newest point stays.
-    fn trim(&mut self, now_ms: i64) {
-        let reach = now_ms.saturating_sub(self.retain_ms);
-        while self.points.len() > 1 && self.points.front().is_some_and(|first| first.at_ms <= reach)
-        {
-            self.points.pop_front();
-        }
-        while self.points.len() > MAX_SAMPLES {
-            self.cut_at_ms = self.points.pop_front().map(|point| point.at_ms);
+    /// From now on it does not stay.
+    fn settle(&mut self, stayed_ms: &[Option<i64>]) {
+        self.newest = self.newest(stayed_ms);
+        self.keeper = None;
+    }
+
+    /// Takes the latest reading; returns whether it is of another kind.
+    fn tell(&mut self, reading: Reading<f64>) -> bool {
+        let before = self.latest.replace(reading);
+        before.map(|before| discriminant(&before)) != Some(discriminant(&reading))
+    }
+}
+
+impl Point {
+    /// Counts what happened at these instants, which are sorted, if it comes after them.
+    fn raise(&mut self, since_ms: &[i64]) {
+        if !is_stale(self.value) {
+            let happened = since_ms.partition_point(|since_ms| *since_ms <= self.at_ms);
+            self.value += happened as f64;
         }
     }
 }

@@ -44,7 +44,7 @@ impl Columns {
         out.resize(bitmap + values.len().div_ceil(8), 0);
         let known = self.last.iter_mut().zip(&mut self.bases);
         for (position, (value, (last, bases))) in values.iter().zip(known).enumerate() {
-            if same(*last, *value) {
+            if last.is_same(*value) {
                 continue;
             }
             if let Some(byte) = out.get_mut(bitmap + position / 8) {
@@ -58,22 +58,15 @@ impl Columns {
     /// Reads one back.
     pub(super) fn decode(&mut self, from: &mut Bytes<'_>) -> Result<Vec<Reading<f64>>, Malformed> {
         let bitmap = from.take(self.last.len().div_ceil(8))?;
-        let known = self.last.iter_mut().zip(&mut self.bases);
-        for (position, (last, bases)) in known.enumerate() {
-            let byte = bitmap.get(position / 8).copied().unwrap_or(0);
-            if byte & (1 << (position % 8)) != 0 {
-                *last = take_value(bases, from)?;
+        let known = self.last.chunks_mut(8).zip(self.bases.chunks_mut(8)).zip(bitmap);
+        for ((last, bases), byte) in known.filter(|(_, byte)| **byte != 0) {
+            for (bit, (last, bases)) in last.iter_mut().zip(bases).enumerate() {
+                if byte & (1 << bit) != 0 {
+                    *last = take_value(bases, from)?;
+                }
             }
         }
         Ok(self.last.clone())
-    }
-}
-
-fn same(left: Reading<f64>, right: Reading<f64>) -> bool {
-    match (left, right) {
-        (Reading::Value(left), Reading::Value(right)) => left.to_bits() == right.to_bits(),
-        (Reading::Unsupported, Reading::Unsupported) | (Reading::Failed, Reading::Failed) => true,
-        _ => false,
     }
 }
 

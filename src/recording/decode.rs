@@ -52,7 +52,7 @@ impl Decoder {
     fn step(&mut self, from: &mut Bytes<'_>) -> Result<RecordedStep, Malformed> {
         let at = self.moment(from)?;
         let count = from.count(MAX_OBSERVATIONS)?;
-        let (mut seen, mut room) = (Vec::new(), MAX_VALUES_A_STEP);
+        let (mut seen, mut room) = (Vec::with_capacity(count.min(16)), MAX_VALUES_A_STEP);
         for _ in 0..count {
             let observation = self.observation(at, from, room)?;
             let takes = match &observation {

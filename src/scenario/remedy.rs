@@ -30,7 +30,7 @@ pub(super) struct ExpectedDecision {
     pub at: Option<Duration>,
     pub step: Option<usize>,
     pub action: Option<String>,
-    /// `node`, or `cgroup /path`.
+    /// `node`, `cgroup /path`, or `settings vm.swappiness, …`.
     pub target: Option<String>,
     /// `None`: held for whatever reason.
     pub verdict: ExpectedVerdict,
@@ -142,10 +142,13 @@ fn expected(node: &Node, findings: &mut Findings<'_>) -> Option<ExpectedDecision
 fn target(text: &str) -> Result<String, String> {
     let is_target = text == Target::Node.to_string()
         || text == Target::Engine(Box::default()).to_string()
-        || text.starts_with("cgroup ")
-        || text.starts_with("engine ");
-    let wrong =
-        || format!("\"{text}\" is no target; write node, cgroup /its/path, or engine its-name");
+        || ["cgroup ", "engine ", "settings "].iter().any(|kind| text.starts_with(kind));
+    let wrong = || {
+        format!(
+            "\"{text}\" is no target; write node, cgroup /its/path, engine its-name, or settings \
+             vm.swappiness"
+        )
+    };
     is_target.then(|| text.to_owned()).ok_or_else(wrong)
 }
 
@@ -176,7 +179,9 @@ fn verdict(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<ExpectedVer
 /// An action's name, perhaps with what follows it in texts: `drop_caches all`.
 fn action(node: &Node, findings: &mut Findings<'_>) -> Option<String> {
     let text = decode::text(node, "action", findings)?;
-    if ["notify \"", "reclaim ", "stop_engine "].iter().any(|name| text.starts_with(name)) {
+    let with_details =
+        ["notify \"", "reclaim ", "set_sysctl ", "throttle_readahead ", "undo #", "stop_engine "];
+    if with_details.iter().any(|beginning| text.starts_with(beginning)) {
         return Some(text.to_owned());
     }
     let drops = [CacheKind::PageCache, CacheKind::All]

@@ -144,7 +144,8 @@ fn writing_rules() -> String {
          ## Expressions\n\nPromQL as Prometheus 3 evaluates it, over the series of this node alone \
          ([METRICS.md](METRICS.md)), which carry no labels but their own: no `instance`, no `job`. \
          A series, a label or a value of a label that this build does not export is refused. A \
-         range reaches back an hour at most.\n\n| | |\n|---|---|\n",
+         range reaches back an hour at most, and an expression has at most 4096 bytes.\n\n| | \
+         |\n|---|---|\n",
     );
     let operators: Vec<String> = words.operators.iter().map(code_list).collect();
     writeln!(
@@ -186,11 +187,76 @@ fn writing_rules() -> String {
          after a *round*: from its last step, whether the aim was met or the steps ran out, to the \
          next first step. Default 30s.\n- `at_most` counts *acts*: each step that is decided is one, \
          so a round of three steps takes three of `times` in any window of length `per`. Default 20 \
-         in 1h.\n- `mode: enforce` or `observe` is this rule's own, whatever the node's is. The \
+         in 1h.\n- `set_sysctl` and `throttle_readahead` last as long as the alert, and no longer than \
+         their `for` (30m). Without an `aim` they are not judged, and the next step follows.\n- \
+         `mode: enforce` or `observe` is this rule's own, whatever the node's is. The \
          node's is `--mode`, else `mode` of the configuration file; a reload reads the file's again, \
          and the flag still wins.\n",
     );
     text
+}
+
+/// The examples in YAML of the README, each with the line where it begins.
+fn examples() -> Vec<(usize, String)> {
+    let readme = include_str!("../../README.md");
+    let mut examples = Vec::new();
+    let mut open: Option<(usize, String)> = None;
+    for (number, line) in (1..).zip(readme.lines()) {
+        match (&mut open, line) {
+            (None, "```yaml") => open = Some((number, String::new())),
+            (Some(_), "```") => examples.extend(open.take()),
+            (Some((_, text)), line) => {
+                text.push_str(line);
+                text.push('\n');
+            }
+            (None, _) => {}
+        }
+    }
+    examples
+}
+
+#[test]
+fn every_example_of_the_readme_can_be_used_as_it_stands() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut rules, mut config, mut test, mut scrape) = (0, 0, 0, 0);
+    for (line, text) in examples() {
+        let (count, file) = match text.split(['{', ':', ' ']).next().unwrap_or_default() {
+            "groups" => (&mut rules, "my.yaml"),
+            "mode" => (&mut config, "umawarden.yaml"),
+            "rule_files" => (&mut test, "my_test.yaml"),
+            "scrape_configs" => (&mut scrape, "prometheus.yaml"),
+            other => panic!("README.md:{line}: what is {other}?"),
+        };
+        *count += 1;
+        fs::write(folder.path().join(file), text).unwrap();
+    }
+    assert_eq!((rules, config, test, scrape), (1, 1, 1, 1), "one file of each");
+    let run = |arguments: &[&str]| {
+        let mut command = assert_cmd::Command::cargo_bin("umawarden").unwrap();
+        let output = command.current_dir(folder.path()).args(arguments).output().unwrap();
+        let told = String::from_utf8_lossy(&output.stdout).into_owned();
+        (output.status.code(), told)
+    };
+    let (code, told) = run(&["rules", "check", "--config.file", "umawarden.yaml"]);
+    assert!(code == Some(0) && told.contains("my.yaml: OK, 1 group, 2 rules"), "{told}");
+    let (code, told) = run(&["rules", "check", "my.yaml"]);
+    assert!(code == Some(0) && told.contains("was not checked"), "{told}");
+    let (code, told) = run(&["rules", "test", "my_test.yaml"]);
+    assert!(code == Some(0) && !told.contains("remark"), "{told}");
+    let flags = umawarden::config::flags::RunFlags {
+        config_file: Some(folder.path().join("umawarden.yaml")),
+        ..Default::default()
+    };
+    let environment = umawarden::config::settings::Environment::default();
+    let loaded = umawarden::config::reader::load(&flags, &environment);
+    assert!(loaded.is_ok_and(|loaded| loaded.remarks.is_empty()));
+}
+
+#[test]
+fn an_expression_has_at_most_4096_bytes_as_it_is_documented() {
+    let of_length = |length: usize| format!("vector(1){}", " ".repeat(length - 9));
+    assert!(parse(&of_length(4096)).is_ok());
+    assert!(parse(&of_length(4097)).is_err());
 }
 
 #[test]

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 use umawarden::config::mistake::SourceText;
 use umawarden::config::rules::parse_rules;
-use umawarden::journal::{Entry as JournalEntry, Journal, Retention};
+use umawarden::journal::{Entry as JournalEntry, Journal, Note, Retention};
 use umawarden::model::{
     DecisionId, Mode, Moment, Observation, Outcome, OutcomeResult, Reading, Readings, Schema,
     SeriesKey, Source, Verdict,
@@ -332,6 +332,23 @@ fn a_recording_that_begins_later_is_completed_from_the_journal() {
         (&"inactive".into(), Some(true))
     );
     assert_eq!(later["since"], at(4), "from the journal");
+}
+
+#[test]
+fn of_a_time_when_nothing_ran_it_tells_how_it_stood_at_the_end() {
+    let mut node = Node::new(Mode::Observe, RING);
+    node.live(20, gib(9.0)).live(4, gib(1.5));
+    let (then, ended) = (at(24 + 4_000), at(23));
+    let json = node.json(&["Low", "--at", &then]);
+    assert_eq!((&json["source"], &json["state"]), (&"recording".into(), &"firing".into()));
+    let time: Timestamp = json["time"].as_str().unwrap().parse().unwrap();
+    assert_eq!(time.to_string(), ended);
+    let remarks = json["remarks"].to_string();
+    assert!(remarks.contains("did not run, or did not record"), "{remarks}");
+    // Something is journalled from between: it did run.
+    let note = Note { at: moment(1_000), text: "reload".to_owned() };
+    node.journal.record(&JournalEntry::Note(note));
+    assert_eq!(node.json(&["Low", "--at", &then])["source"], "journal");
 }
 
 #[test]

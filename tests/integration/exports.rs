@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 
 use flate2::read::GzDecoder;
 use serde_json::json;
-use umawarden::exports::{Limits, Page, PageRequest, Queries, Start, bind, check_telemetry_path};
+use umawarden::exports::{
+    Limits, Page, PageRequest, Queries, ReloadFailure, Start, bind, check_telemetry_path,
+};
 use umawarden::model::Source;
 use umawarden::policy::status::{SourceStatus, Status};
 
@@ -159,6 +161,74 @@ fn other_methods_and_paths_are_refused_helpfully() {
         assert_eq!(answer.headers["x-content-type-options"], "nosniff");
         assert!(answer.text().contains("/metrics") && answer.text().contains("/-/healthy"));
     }
+    server.end();
+}
+
+#[test]
+fn whatever_the_api_refuses_is_json() {
+    let server = start();
+    let long = format!("/api/v1/events?kind={}", "a".repeat(5000));
+    for (method, path, headers, status, kind) in [
+        ("GET", "/api/v1/nope", &[][..], 404, "not_found"),
+        ("GET", "/api/v1/status/", &[], 404, "not_found"),
+        ("PUT", "/api/v1/status", &[], 405, "method_not_allowed"),
+        ("POST", "/api/v1/silences", &["Content-Length: 999999"], 413, "bad_data"),
+        ("GET", long.as_str(), &[], 414, "bad_data"),
+    ] {
+        let answer = server.ask(method, path, headers);
+        assert_eq!(answer.status, status, "{method} {path}");
+        assert_eq!(answer.headers["content-type"], "application/json", "{method} {path}");
+        let problem = answer.json();
+        assert_eq!((&problem["status"], &problem["errorType"]), (&json!("error"), &json!(kind)));
+        assert!(!problem["error"].as_str().unwrap().is_empty());
+    }
+    server.end();
+}
+
+#[test]
+fn a_failed_reload_is_told_until_one_succeeds() {
+    let server = start();
+    assert_eq!(server.get("/api/v1/status").json()["data"]["reload_failure"], json!(null));
+    assert!(!server.get("/").text().contains("reload of"));
+    let why = "my.yaml:3:5: <unknown> key".to_owned();
+    let failure = ReloadFailure { at: moment(5).utc, why: why.clone() };
+    server.reload_failure.store(Some(Arc::new(failure)));
+    let told = &server.get("/api/v1/status").json()["data"]["reload_failure"];
+    assert_eq!(*told, json!({"time": "2026-11-18T11:06:40.000Z", "error": why}));
+    let page = server.get("/");
+    let page = page.text();
+    assert!(page.contains("The reload of 2026-11-18 11:06:40 UTC failed"), "{page}");
+    assert!(page.contains("my.yaml:3:5: &lt;unknown&gt; key"), "{page}");
+    server.end();
+}
+
+#[test]
+fn the_page_says_actions_outcomes_and_alerts_in_words() {
+    let decided = |_| {
+        let item = json!({
+            "rule": {"group": "memory", "alert": "Low"}, "verdict": "act", "mode": "enforce",
+            "action": {"drop_caches": {"what": "page_cache", "sync": true}},
+            "outcome": {"result": "timed_out"},
+        });
+        let failed = json!({
+            "action": {"notify": {"message": "<b>"}},
+            "outcome": {"result": "failed", "detail": "no <disk>"},
+        });
+        let foreign = json!({"action": {"other": 1}, "outcome": null});
+        Ok(Page { items: vec![item, failed, foreign], more: false })
+    };
+    let queries = Queries { decisions: Box::new(decided), ..no_queries() };
+    let server = start_with(Limits::default(), queries);
+    let page = server.get("/");
+    let page = page.text();
+    let action = umawarden::model::Action::DropCaches {
+        what: umawarden::model::CacheKind::PageCache,
+        sync: true,
+    };
+    assert!(page.contains(&format!("<td>{action}<td>timed out</tr>")), "{page}");
+    assert!(page.contains("<td>failed: no &lt;disk&gt;</tr>"), "{page}");
+    assert!(page.contains("{&quot;other&quot;:1}"), "{page}");
+    assert!(page.contains("firing, active since 2026-"), "{page}");
     server.end();
 }
 

@@ -24,3 +24,4 @@ mod rules_report;
 mod rules_test;
 mod run;
 mod simulation;
+mod tune;

@@ -90,9 +90,82 @@ fn rules_of_several_files_are_compared_with_each_other() {
 #[test]
 fn where_nothing_was_checked_nothing_is_fine() {
     let folder = tempfile::tempdir().expect("a folder");
-    let output = check(&[folder.path().to_str().expect("UTF-8")]);
+    let glob = folder.path().join("nope*.yaml");
+    for path in [folder.path().to_str().expect("UTF-8"), glob.to_str().expect("UTF-8")] {
+        let output = check(&[path]);
+        assert_eq!(output.status.code(), Some(2));
+        assert!(text(&output).contains("it holds no rule files"), "{}", text(&output));
+        let lines = objects(&check(&["--json", path]));
+        assert_eq!((&lines[0]["kind"], &lines[0]["path"]), (&"unreadable".into(), &path.into()));
+        assert_eq!(lines[0]["why"], "it holds no rule files");
+    }
+}
+
+const AT_NIGHT: &str = "groups:\n- name: g\n  rules:\n  - alert: A\n    expr: \
+                        uma_memory_free_bytes < 1e9\n    remedy:\n      steps: \
+                        [{compact_memory: {}}]\n      only_in: [nights]\n";
+
+/// What `umawarden run` would have said: whether it refuses to load, without starting.
+fn loads(config: &Path, rules: Option<&Path>) -> bool {
+    let flags = umawarden::config::flags::RunFlags {
+        config_file: Some(config.to_owned()),
+        rules: rules.map(Path::to_owned).into_iter().collect(),
+        ..Default::default()
+    };
+    let environment = umawarden::config::settings::Environment::default();
+    umawarden::config::reader::load(&flags, &environment).is_ok()
+}
+
+#[test]
+fn under_a_configuration_rules_are_refused_as_run_refuses_them() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (config, rules) = (folder.path().join("umawarden.yaml"), folder.path().join("r.yaml"));
+    fs::write(&rules, AT_NIGHT).expect("written");
+    let nights = "guard_rails: {maintenance_windows: [{name: nights}]";
+    for (text, code) in [
+        ("mode: observe\n".to_owned(), 1),
+        (format!("{nights}}}\n"), 0),
+        (format!("{nights}, inhibited_by: [A]}}\n"), 0),
+        (format!("{nights}, inhibited_by: [B]}}\n"), 1),
+        (format!("{nights}, never_in: [days]}}\n"), 1),
+        ("rule_fils: []\n".to_owned(), 1),
+    ] {
+        fs::write(&config, &text).expect("written");
+        let paths = [config.to_str().expect("UTF-8"), rules.to_str().expect("UTF-8")];
+        let output = check(&["--config.file", paths[0], paths[1]]);
+        assert_eq!(output.status.code(), Some(code), "{text}{}", self::text(&output));
+        assert_eq!(loads(&config, Some(&rules)), code == 0, "{text}");
+    }
+}
+
+#[test]
+fn without_paths_the_rules_of_the_configuration_are_checked() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = folder.path().join("umawarden.yaml");
+    fs::write(folder.path().join("r.yaml"), AT_NIGHT).expect("written");
+    fs::write(&config, "rule_files: [r.yaml]\n").expect("written");
+    let config = config.to_str().expect("UTF-8");
+    let output = check(&["--config.file", config]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output).contains("holds no rule files"), "{}", text(&output));
+    assert!(text(&output).contains("no maintenance window has the name \"nights\""));
+    let nowhere = folder.path().join("nowhere.yaml");
+    let output = check(&["--config.file", nowhere.to_str().expect("UTF-8")]);
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output));
+}
+
+#[test]
+fn what_only_a_configuration_can_define_is_said_not_to_be_checked() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let rules = folder.path().join("r.yaml");
+    fs::write(&rules, AT_NIGHT).expect("written");
+    let rules = rules.to_str().expect("UTF-8");
+    let output = check(&[rules]);
+    assert_eq!(output.status.code(), Some(0));
+    let told = text(&output);
+    assert!(told.contains("OK") && told.contains(":9:17: whether there is a maint"), "{told}");
+    assert!(told.contains("--config.file"), "{told}");
+    let lines = objects(&check(&["--json", rules]));
+    assert_eq!((&lines[1]["kind"], &lines[1]["line"]), (&"remark".into(), &9.into()));
 }
 
 #[test]

@@ -221,3 +221,40 @@ fn it_goes_to_a_file_or_says_why_not() {
         assert!(output.stdout.is_empty());
     }
 }
+
+#[test]
+fn an_export_never_takes_the_place_of_its_rules_under_whatever_name() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name).to_str().expect("UTF-8").to_owned();
+    fs::write(path("pr.yaml"), ODD).expect("written");
+    std::os::unix::fs::symlink(path("pr.yaml"), path("link.yaml")).expect("a link");
+    fs::hard_link(path("pr.yaml"), path("hard")).expect("a link");
+    for output in ["pr.yaml", "./pr.yaml", "link.yaml", "hard"] {
+        for force in [&[][..], &["--force"]] {
+            let output = path(output);
+            let done = export(&[&["-o", &output, &path("pr.yaml")], force].concat());
+            assert_eq!(done.status.code(), Some(2), "{output}");
+            let told = String::from_utf8_lossy(&done.stderr);
+            assert!(told.contains("their remedies would be lost"), "{told}");
+            assert_eq!(fs::read_to_string(path("pr.yaml")).expect("read"), ODD);
+        }
+    }
+}
+
+#[test]
+fn only_an_earlier_export_is_overwritten_unless_forced() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("alerts.yaml");
+    let output = path.to_str().expect("UTF-8");
+    exported(&["-o", output]);
+    exported(&["-o", output, "--as-is"]);
+    fs::write(&path, "groups: []\n").expect("written");
+    let refused = export(&["-o", output]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("--force"));
+    assert_eq!(fs::read_to_string(&path).expect("read"), "groups: []\n");
+    exported(&["-o", output, "--force"]);
+    fs::write(&path, "").expect("written");
+    exported(&["-o", output]);
+    exported(&["-o", "/dev/null"]);
+}

@@ -119,7 +119,71 @@ fn json_has_one_object_a_line() {
         json_lines(&rules_test(&["--json", "tests/fixtures/rules_test/broken/names.yaml", "none"]));
     assert_eq!(lines[0]["ok"], false);
     assert_eq!((&lines[1]["kind"], &lines[1]["line"]), (&"mistake".into(), &6.into()));
-    assert_eq!(lines.last().expect("a line")["kind"], "unreadable");
+    let last = lines.last().expect("a line");
+    assert_eq!((&last["kind"], &last["path"]), (&"unreadable".into(), &"none".into()));
+    assert_eq!(last["why"], "there is no such file");
+}
+
+#[test]
+fn whatever_rule_files_name_gets_the_verdict_that_promtool_gives_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name);
+    fs::create_dir(path("folder")).expect("a folder");
+    let rules = "groups: [{name: g, rules: [{alert: A, expr: vector(1)}]}]";
+    fs::write(path("folder/rules.yml"), rules).expect("written");
+    fs::write(path("rules.yml"), rules).expect("written");
+    fs::write(path("rules_test.yml"), "tests: []").expect("written");
+    fs::write(path("empty.yml"), "").expect("written");
+    std::os::unix::fs::symlink("nowhere.yml", path("link.yml")).expect("a link");
+    for (name, passes) in [
+        ("nope.yml", true),
+        ("nope*.yml", true),
+        ("nowhere/nope.yml", true),
+        ("rules.yml/nope.yml", true),
+        ("", true),
+        ("rules.yml", true),
+        ("[^el]*s.yml", true),
+        ("empty.yml", true),
+        ("folder", false),
+        ("fold*", false),
+        ("link.yml", false),
+        ("*.yml", false),
+        ("rules_*.yml", false),
+        ("[", false),
+    ] {
+        let test = path("test.yaml");
+        let text = format!(
+            "rule_files: ['{name}']\ntests:\n- promql_expr_test: [{{expr: vector(1), \
+             exp_samples: [{{value: 1}}]}}]\n"
+        );
+        fs::write(&test, text).expect("written");
+        let (code, told) = code(&test);
+        assert_eq!(code, Some(if passes { 0 } else { 2 }), "{name}: {told}");
+        let Some(promtool) = promtool() else { continue };
+        let output =
+            std::process::Command::new(promtool).args(["test", "rules"]).arg(&test).output();
+        assert_eq!(output.expect("promtool runs").status.success(), passes, "{name}");
+    }
+}
+
+#[test]
+fn help_names_every_reason_and_every_key_of_a_test() {
+    let help = text(&rules_test(&["--help"]));
+    for reason in umawarden::model::HoldReason::ALL {
+        assert!(help.contains(reason.name()) && help.contains(reason.meaning()), "{reason:?}");
+    }
+    for key in [
+        "start_timestamp",
+        "guard_rails",
+        "maintenance_windows",
+        "approvals",
+        "pauses",
+        "silences",
+        "breaker_resets",
+        "journal_readable_from",
+    ] {
+        assert!(help.contains(key), "{key}");
+    }
 }
 
 #[test]
@@ -142,7 +206,7 @@ fn a_folder_stands_for_its_test_files_and_its_rules_for_the_rest() {
     assert_eq!(rules_test(&[path]).status.code(), Some(2), "it holds none");
     let rules = fs::read_to_string("tests/fixtures/rules_test/ladder.yaml").expect("read");
     fs::write(folder.path().join("ladder.yaml"), rules).expect("written");
-    let test = "rule_files: ['*.yaml']\ntests:\n- alert_rule_test: [{alertname: Low}]\n";
+    let test = "rule_files: ['l*r.yaml']\ntests:\n- alert_rule_test: [{alertname: Low}]\n";
     fs::write(folder.path().join("ladder_test.yaml"), test).expect("written");
     let output = rules_test(&[path]);
     assert!(

@@ -9,6 +9,7 @@ mod operator;
 mod reload;
 mod start;
 mod storage;
+mod temporary;
 
 use std::fs;
 use std::path::{Path, PathBuf};

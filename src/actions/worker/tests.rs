@@ -220,3 +220,47 @@ fn a_panic_is_a_failed_outcome_and_the_worker_lives_on() {
     bench.worker.submit(decision(2)).unwrap();
     assert_eq!(bench.begun(), 2);
 }
+
+/// Notes when it begins, acts and ends.
+struct Noting(Arc<Mutex<Vec<&'static str>>>);
+
+impl Executor for Noting {
+    fn begin(&mut self) {
+        self.0.lock().unwrap().push("begin");
+    }
+
+    fn execute(&mut self, decision: &Decision) -> OutcomeResult {
+        self.0.lock().unwrap().push(decision.action.name());
+        OutcomeResult::Done
+    }
+
+    fn end(&mut self) {
+        // A panic at the end keeps nobody from ending.
+        self.0.lock().unwrap().push("end");
+        panic!("deliberate");
+    }
+}
+
+#[test]
+fn an_undo_needs_no_intent_and_everything_is_put_back_before_a_shutdown_returns() {
+    let noted = Arc::new(Mutex::new(Vec::new()));
+    let (outcomes, ended) = channel();
+    let worker = ActionWorker::start(WorkerSetup {
+        executor: Box::new(Noting(Arc::clone(&noted))),
+        intent: Box::new(|_| Err("disk full".to_owned())),
+        outcomes,
+        wake: Box::new(|| {}),
+        clock: now,
+        time_limit: PATIENCE,
+    })
+    .unwrap();
+    worker.submit(decision(1)).unwrap();
+    let why = crate::model::UndoReason::AlertEnded;
+    let action = Action::Undo { decision: DecisionId(1), why };
+    worker.submit(Decision { action, ..decision(2) }).unwrap();
+    let results: Vec<OutcomeResult> = ended.iter().take(2).map(|outcome| outcome.result).collect();
+    assert!(failed(&results[0]).contains("disk full"));
+    assert_eq!(results[1], OutcomeResult::Done);
+    worker.shutdown();
+    assert_eq!(*noted.lock().unwrap(), ["begin", "undo", "end"]);
+}

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::{Answer, DECISIONS, Since, Truth};
+use super::{Answer, DECISIONS, STALE_AFTER, Since, Truth};
 use crate::config::reader::load_rules;
 use crate::config::settings::{RuleSource, limits};
 use crate::journal::{
@@ -113,6 +113,24 @@ impl Journalled {
             true
         });
         read.ok().and(last)
+    }
+
+    /// Whether it has anything from well after the one time up to the other.
+    pub(super) fn tells_between(&self, after: Timestamp, until: Timestamp) -> bool {
+        let query = TimelineQuery {
+            since: after.checked_add(STALE_AFTER).ok(),
+            until: Some(until),
+            limit: Some(1),
+            ..TimelineQuery::default()
+        };
+        let mut tells = false;
+        let read = self.0.as_ref().ok().map(|reader| {
+            reader.timeline(&query, |_, _| {
+                tells = true;
+                true
+            })
+        });
+        tells || read.is_some_and(|read| read.is_err())
     }
 
     /// An error where nothing can be known at all.

@@ -91,7 +91,10 @@ pub(super) fn of_storage(
     let ring = pieces(&segment_files(&folder));
     if let Some(chain) = chain(&ring, at) {
         let found = follow(chain, folder.display().to_string(), at, journal)?;
-        if let Some(found) = found.filter(|found| found.covers(at)) {
+        // Where nothing was recorded and nothing journalled, nothing ran: it stands as it stood.
+        let is_newest =
+            |found: &Recorded| at.is_some_and(|at| !journal.tells_between(found.at(), at));
+        if let Some(found) = found.filter(|found| found.covers(at) || is_newest(found)) {
             return Ok(Some(found));
         }
     }
@@ -340,9 +343,11 @@ impl Recorded {
         }
         let ends = self.at();
         if !self.goes_on && asked.unwrap_or(now).duration_since(ends) > STALE_AFTER {
-            remarks.push(format!(
-                "the recording ends at {ends:.3}, and this is of then: is `umawarden run` running?"
-            ));
+            let why = match asked {
+                Some(_) => "`umawarden run` did not run, or did not record, at the time asked for",
+                None => "is `umawarden run` running?",
+            };
+            remarks.push(format!("the recording ends at {ends:.3}, and this is of then: {why}"));
         }
         remarks
     }

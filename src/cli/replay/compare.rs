@@ -79,7 +79,9 @@ impl Comparison {
             }
         }
         differences.extend(left.into_iter().map(|decision| (Side::Now, decision)));
-        self.differences += differences.len() as u64;
+        // A decision that has changed stands on both sides, and is one.
+        let before = differences.iter().filter(|(side, _)| *side == Side::Before).count();
+        self.differences += before.max(differences.len() - before) as u64;
         differences
     }
 
@@ -119,6 +121,9 @@ impl Comparison {
                     .to_owned();
             }
             What::Nothing => return "Not compared: other rules than the recorded ones.".to_owned(),
+            _ if self.steps == 0 && self.left_out == 0 => {
+                return "Not compared: no step of it is whole.".to_owned();
+            }
             _ if self.steps == 0 => {
                 return "Not compared with the recorded decisions: the process started before."
                     .to_owned();

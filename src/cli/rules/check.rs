@@ -8,10 +8,14 @@ use serde::Serialize;
 
 use super::super::Exit;
 use super::{colours_wanted, count, finish};
+use crate::config::flags::RunFlags;
 use crate::config::mistake::{Mistake, SourceText, Style};
-use crate::config::reader::{Unreadable, find_rule_files, read_text};
-use crate::config::rules::{Examined, examine, parse_rules};
+use crate::config::reader::{
+    LoadError, Unreadable, environment, find_rule_files, load_settings, read_text, unknown_alerts,
+};
+use crate::config::rules::{Examined, examine, parse_rules_alone, parse_rules_under};
 use crate::config::settings::limits::DEFAULT_INTERVAL;
+use crate::config::settings::{RuleSource, Settings};
 use crate::config::shipped::shipped_rules;
 use crate::policy::rule::{RuleGroup, RuleSet};
 
@@ -19,13 +23,21 @@ use crate::policy::rule::{RuleGroup, RuleSet};
 #[derive(Debug, Args)]
 #[command(after_help = CHECK_HELP)]
 pub struct CheckArguments {
-    /// Rule files, folders of *.yaml, or globs; none for the shipped rules.
+    /// Rule files, folders of *.yaml, or globs; none for those of the configuration, or else the
+    /// shipped rules.
     ///
-    /// All are checked together, as `umawarden run --rules PATH…` would load them.
+    /// All are checked together, as `umawarden run` with the same --config.file and --rules PATH…
+    /// would load them.
     #[arg(value_name = "PATH")]
     pub paths: Vec<PathBuf>,
 
-    /// One JSON object a line: each file, then each mistake or finding.
+    /// The configuration that the rules will run under.
+    ///
+    /// It is checked too: its maintenance windows, which rules name, and the alerts that it names.
+    #[arg(long = "config.file", value_name = "FILE")]
+    pub config_file: Option<PathBuf>,
+
+    /// One JSON object a line: each file, then each mistake, finding or remark.
     #[arg(long)]
     pub json: bool,
 }
@@ -54,11 +66,16 @@ the rule fires, rules that fight over the same or repeat each other, labels and 
 that are never there, a file without rules. Such rules load and run; mistakes keep `umawarden run`
 from starting.
 
-Exit codes: 0 all fine, 1 mistakes or findings, 2 a path cannot be read.";
+`only_in` and `never_in` name maintenance windows, which only a configuration defines: without
+--config.file a remark says that they were not checked, and the exit code does not.
+
+Exit codes: 0 all fine, 1 mistakes or findings, 2 a path cannot be read or holds no rule files.";
+
+const PARTIAL: &str = "so many rules that not each was compared with each other";
 
 /// Runs the command.
 pub(super) fn execute(arguments: &CheckArguments) -> anyhow::Result<Exit> {
-    let checked = check(&arguments.paths);
+    let checked = check(arguments);
     let mut out = io::stdout().lock();
     let style = if !arguments.json && colours_wanted(out.is_terminal()) {
         Style::Coloured
@@ -80,8 +97,11 @@ struct Checked {
     mistakes: Vec<Mistake>,
     /// What loads and yet cannot be meant.
     findings: Vec<Mistake>,
+    /// What could not be looked at.
+    remarks: Vec<Mistake>,
     unreadable: Vec<Unreadable>,
-    remarks: Vec<String>,
+    /// Whether there were so many rules that not each could be compared with each.
+    is_partial: bool,
 }
 
 /// What one file holds.
@@ -108,36 +128,120 @@ impl Checked {
     }
 }
 
-fn check(paths: &[PathBuf]) -> Checked {
-    let mut found = find_rule_files(paths);
-    let mut texts = if paths.is_empty() { shipped_rules() } else { Vec::new() };
-    for path in &found.files {
-        match read_text(path) {
-            Ok(text) => texts.push(text),
-            Err(error) => found.unreadable.push(error),
-        }
-    }
-    let parsed = parse_rules(&texts, DEFAULT_INTERVAL);
-    let examined =
-        parsed.as_ref().map_or_else(|_| Examined::default(), |rules| examine(&texts, rules));
-    if examined.is_partial {
-        found.remarks.push("so many rules that not each was compared with each other".to_owned());
-    }
-    let (rules, mistakes) = match parsed {
-        Ok(rules) => (Some(rules), Vec::new()),
-        Err(mistakes) => (None, mistakes.0),
+fn check(arguments: &CheckArguments) -> Checked {
+    let configured = Configured::read(arguments);
+    let Found { texts, unreadable } = match &configured.rules {
+        RuleSource::Shipped => Found { texts: shipped_rules(), unreadable: Vec::new() },
+        RuleSource::Paths(paths) => Found::read(paths),
     };
-    let told = || mistakes.iter().chain(&examined.findings);
-    let files = texts.iter().map(|text| {
-        let ok = !told().any(|told| told.file == text.name);
-        FileReport::new(text, ok, rules.as_ref())
+    let mut mistakes = configured.mistakes;
+    let mut remarks = Vec::new();
+    let parsed = match &configured.settings {
+        Some(settings) => {
+            let under = settings.guard_rails.clone();
+            parse_rules_under(&texts, settings.evaluation_interval, under)
+        }
+        None => parse_rules_alone(&texts, DEFAULT_INTERVAL).map(|parsed| {
+            remarks = parsed.unchecked;
+            parsed.rules
+        }),
+    };
+    let rules = match parsed {
+        Ok(rules) => Some(rules),
+        Err(found) => {
+            mistakes.extend(found.0);
+            None
+        }
+    };
+    let examined = rules.as_ref().map_or_else(Examined::default, |rules| examine(&texts, rules));
+    if let (Some(settings), Some(rules)) = (&configured.settings, &rules) {
+        mistakes.extend(unknown_alerts(settings, rules));
+    }
+    let told =
+        |name: &str| mistakes.iter().chain(&examined.findings).any(|told| *told.file == *name);
+    let config = configured.file.into_iter().map(|file| FileReport {
+        ok: !told(&file),
+        file,
+        groups: None,
+        rules: None,
+        remedies: None,
     });
+    let files = texts.iter().map(|text| FileReport::new(text, !told(&text.name), rules.as_ref()));
     Checked {
-        files: files.collect(),
-        mistakes,
+        files: config.chain(files).collect(),
         findings: examined.findings,
-        unreadable: found.unreadable,
-        remarks: found.remarks,
+        unreadable: configured.unreadable.into_iter().chain(unreadable).collect(),
+        remarks,
+        is_partial: examined.is_partial,
+        mistakes,
+    }
+}
+
+/// The configuration, and the rules that it makes of the arguments.
+struct Configured {
+    /// Where it was read from, if it was.
+    file: Option<String>,
+    settings: Option<Settings>,
+    rules: RuleSource,
+    mistakes: Vec<Mistake>,
+    unreadable: Vec<Unreadable>,
+}
+
+impl Configured {
+    fn read(arguments: &CheckArguments) -> Self {
+        let rules = match (&arguments.config_file, arguments.paths.as_slice()) {
+            (None, []) => RuleSource::Shipped,
+            (_, paths) => RuleSource::Paths(paths.to_vec()),
+        };
+        let mut configured = Self {
+            file: None,
+            settings: None,
+            rules,
+            mistakes: Vec::new(),
+            unreadable: Vec::new(),
+        };
+        let Some(file) = &arguments.config_file else { return configured };
+        let flags = RunFlags {
+            config_file: Some(file.clone()),
+            rules: arguments.paths.clone(),
+            ..RunFlags::default()
+        };
+        let name = file.display().to_string();
+        match load_settings(&flags, &environment()) {
+            Ok(settings) => {
+                configured.rules = settings.rules.clone();
+                configured.settings = Some(settings);
+                configured.file = Some(name);
+            }
+            Err(LoadError::Unreadable(unreadable)) => configured.unreadable = unreadable,
+            Err(LoadError::Settings(found) | LoadError::Rules(found)) => {
+                configured.mistakes = found.0;
+                configured.file = Some(name);
+            }
+        }
+        configured
+    }
+}
+
+/// Rule files as they are written, and what is none.
+struct Found {
+    texts: Vec<SourceText>,
+    unreadable: Vec<Unreadable>,
+}
+
+impl Found {
+    fn read(paths: &[PathBuf]) -> Self {
+        let found = find_rule_files(paths);
+        let mut texts = Vec::new();
+        let mut unreadable = found.unreadable;
+        unreadable.extend(found.empty.into_iter().map(Unreadable::empty));
+        for path in &found.files {
+            match read_text(path) {
+                Ok(text) => texts.push(text),
+                Err(error) => unreadable.push(error),
+            }
+        }
+        Self { texts, unreadable }
     }
 }
 
@@ -193,7 +297,10 @@ fn print_text(checked: &Checked, style: Style, out: &mut impl Write) -> io::Resu
         }
     }
     for remark in &checked.remarks {
-        writeln!(out, "{remark}")?;
+        write!(out, "\nremark: {}", remark.render(style))?;
+    }
+    if checked.is_partial {
+        writeln!(out, "{PARTIAL}")?;
     }
     for unreadable in &checked.unreadable {
         writeln!(out, "{red}{unreadable}{reset}")?;
@@ -208,6 +315,8 @@ enum Line<'c> {
     File(&'c FileReport),
     Mistake(&'c Mistake),
     Finding(&'c Mistake),
+    Remark(&'c Mistake),
+    Partial { message: &'static str },
     Unreadable { path: String, why: &'c str },
 }
 
@@ -219,7 +328,10 @@ fn print_json(checked: &Checked, out: &mut impl Write) -> io::Result<()> {
         path: unreadable.path.display().to_string(),
         why: &unreadable.why,
     });
-    for line in files.chain(mistakes).chain(findings).chain(unreadable) {
+    let remarks = checked.remarks.iter().map(Line::Remark);
+    let partial = checked.is_partial.then_some(Line::Partial { message: PARTIAL });
+    let told = files.chain(mistakes).chain(findings).chain(remarks).chain(partial);
+    for line in told.chain(unreadable) {
         serde_json::to_writer(&mut *out, &line)?;
         writeln!(out)?;
     }

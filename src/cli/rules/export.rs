@@ -1,19 +1,20 @@
 //! `umawarden rules export`.
 
-use std::fs;
-use std::io::{self, Write};
-use std::path::PathBuf;
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::Args;
 
 use super::super::Exit;
 use super::finish;
 use crate::config::measure::duration_within;
-use crate::config::reader::load_rules;
-use crate::config::rules::{ExportOptions, prometheus_rules};
+use crate::config::reader::{find_rule_files, load_rules};
+use crate::config::rules::{ExportOptions, is_export, prometheus_rules};
 use crate::config::settings::RuleSource;
 use crate::policy::promql::is_label_name;
 
@@ -46,6 +47,12 @@ pub struct ExportArguments {
           default_value = "15s", conflicts_with = "as_is")]
     pub scrape_interval: Duration,
 
+    /// Overwrite a file that is no earlier export.
+    ///
+    /// What the rules are read from is never overwritten: an export leaves out remedies.
+    #[arg(long, requires = "output")]
+    pub force: bool,
+
     /// Leave expressions and intervals as they are written.
     #[arg(long)]
     pub as_is: bool,
@@ -63,7 +70,13 @@ over within seconds, Prometheus misses. --as-is leaves all that out.
   umawarden rules export --output umawarden-alerts.yaml
   umawarden rules export my-rules/ --by instance,cluster --scrape-interval 5s
 
+The output is written where nothing is yet, or an earlier export; over anything else only with
+--force, and never over the rules that are read.
+
 Exit codes: 0 written, 2 rules or the output cannot be used.";
+
+/// As much of a file as is looked at to tell what it is.
+const BEGINNING_BYTES: u64 = 4096;
 
 fn label(text: &str) -> Result<Arc<str>, String> {
     match is_label_name(text) && text != "__name__" {
@@ -97,6 +110,7 @@ pub(super) fn execute(arguments: &ExportArguments) -> anyhow::Result<Exit> {
     let text = prometheus_rules(&rules, &options);
     match &arguments.output {
         Some(file) => {
+            check_output(file, arguments)?;
             fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))?;
         }
         None => {
@@ -105,4 +119,44 @@ pub(super) fn execute(arguments: &ExportArguments) -> anyhow::Result<Exit> {
         }
     }
     Ok(Exit::Fine)
+}
+
+/// Whether nothing is lost by writing there. An export that takes the place of its own rules would
+/// be taken for them from then on, and do nothing any more.
+fn check_output(output: &Path, arguments: &ExportArguments) -> anyhow::Result<()> {
+    let there = match fs::metadata(output) {
+        Ok(there) => there,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => {
+            return Err(error).with_context(|| format!("cannot look at {}", output.display()));
+        }
+    };
+    let is_it = |path: &PathBuf| {
+        let same = |found: fs::Metadata| (found.dev(), found.ino()) == (there.dev(), there.ino());
+        fs::metadata(path).is_ok_and(same)
+    };
+    if let Some(input) = find_rule_files(&arguments.paths).files.iter().find(|path| is_it(path)) {
+        bail!(
+            "cannot write {}: the rules are read from there ({}), and their remedies would be \
+             lost; name another file",
+            output.display(),
+            input.display()
+        );
+    }
+    // Devices and pipes hold nothing.
+    if arguments.force || !there.is_file() || there.len() == 0 {
+        return Ok(());
+    }
+    let mut beginning = Vec::new();
+    File::open(output)
+        .and_then(|file| file.take(BEGINNING_BYTES).read_to_end(&mut beginning))
+        .with_context(|| format!("cannot tell whether {} is an export", output.display()))?;
+    if !is_export(&String::from_utf8_lossy(&beginning)) {
+        bail!(
+            "cannot write {}: it holds something that is no earlier export; name another file, or \
+             overwrite it with --force",
+            output.display()
+        );
+    }
+    Ok(())
 }

@@ -11,14 +11,15 @@ use super::super::Exit;
 use super::{colours_wanted, count, finish};
 use crate::config::measure::written;
 use crate::config::mistake::{Mistake, Mistakes, SourceText, Style};
-use crate::config::reader::{find_rule_files, is_test_file, read_text};
+use crate::config::reader::{Unreadable, find_as_promtool, is_test_file, read_text};
 use crate::config::rules::parse_rules;
 use crate::config::settings::limits::DEFAULT_INTERVAL;
+use crate::model::HoldReason;
 use crate::scenario::{Failure, Row, TestFile, TestReport, agree, parse_tests, play};
 
 /// Arguments of `umawarden rules test`.
 #[derive(Debug, Args)]
-#[command(after_help = TEST_HELP)]
+#[command(after_help = reasons_help())]
 pub struct TestArguments {
     /// Test files, or folders of *_test.yaml.
     #[arg(value_name = "FILE", required = true)]
@@ -63,16 +64,45 @@ A test file has the shape of promtool's own (`promtool test rules`), plus `remed
       - {rule: memory/PageCacheEatsReserve, at: 4200ms, verdict: hold, reason: aim_met}
 
 In exp_decisions, what is not written is not compared; steps count from 0; an action is named as
-`drop_caches` or in full as `drop_caches all`; a reason is one of cooldown, budget, busy, aim_met,
-unknown, steps_exhausted. Values may also be `failed` and `unsupported` (`failedx5`: five times):
-readings without a value, which make rules unknown; `_` is no sample and `stale` ends a series.
+`drop_caches` or in full as `drop_caches all`. Values may also be `failed` and `unsupported`
+(`failedx5`: five times): readings without a value, which make rules unknown; `_` is no sample and
+`stale` ends a series.
+
+A test is played under the guard rails that it writes, else under the defaults; no configuration is
+read, so that a file means the same everywhere. A window that it does not define is never open. What
+people order is part of it too:
+
+  - start_timestamp: 2026-07-01T19:50:00Z           # when the test begins; else 1970
+    guard_rails:                                    # as in the configuration:
+      budget: {times: 60, per: 1h}
+      breaker: {misses: 3, reset_after: 1h}
+      protect: {units: [\"sshd*\"]}
+      maintenance_windows: [{name: nights, from: \"22:00\", to: \"06:00\"}]
+      never_in: []                                  # windows
+      inhibited_by: []                              # alerts
+      pauses: [{from: 1h, to: 2h}]                  # and what happens when, since the beginning:
+      silences: [{from: 3h, to: 4h, rule: Fragmented}]
+      approvals: [{at: 12m, rule: Fragmented, step: 0, expires: 2m}]
+      breaker_resets: [{at: 5h, rule: Fragmented}]
+      journal_readable_from: 10s
 
 Rules see the declared series alone, so a test also declares what this program counts itself. A file
-without additions gets the verdict that promtool of Prometheus 3 gives it. Recording rules, native
-histograms and what rules cannot say are refused; external_labels and external_url have no effect,
-since no template here can refer to them.
+without additions gets the verdict that promtool of Prometheus 3 gives it: where promtool says
+SUCCESS, all pass here; where it says FAILED, with its one exit code 1, something differs here or the
+file is unusable. Beyond that, recording rules, native histograms and what rules cannot say are
+refused; external_labels and external_url have no effect, since no template here can refer to them.
 
-Exit codes: 0 all pass, 1 something differs, 2 a file is unusable.";
+Exit codes: 0 all pass, 1 something differs, 2 a file is unusable: it cannot be read, or something
+in it or in its rules is miswritten.";
+
+/// The part of the help that is made of the table of reasons.
+fn reasons_help() -> String {
+    let mut help = format!("{TEST_HELP}\n\nA reason is one of\n");
+    for reason in HoldReason::ALL {
+        help.push_str(&format!("  {:<19} {}\n", reason.name(), reason.meaning()));
+    }
+    help
+}
 
 /// Runs the command.
 pub(super) fn execute(arguments: &TestArguments) -> anyhow::Result<Exit> {
@@ -81,7 +111,10 @@ pub(super) fn execute(arguments: &TestArguments) -> anyhow::Result<Exit> {
     let style = if colours { Style::Coloured } else { Style::Plain };
     let mut exit = Exit::Fine;
     for path in test_files(&arguments.paths) {
-        let tested = path.map_or_else(Tested::unreadable, |path| Tested::new(&path));
+        let tested = match path {
+            Ok(path) => Tested::new(&path),
+            Err(unreadable) => Tested::unreadable(unreadable),
+        };
         exit = match (exit, tested.exit()) {
             (Exit::Unusable, _) | (_, Exit::Unusable) => Exit::Unusable,
             (Exit::Findings, _) | (_, Exit::Findings) => Exit::Findings,
@@ -98,7 +131,7 @@ pub(super) fn execute(arguments: &TestArguments) -> anyhow::Result<Exit> {
 
 /// Files as given, and the test files right in a folder by name; an error is what cannot be looked
 /// at.
-fn test_files(paths: &[PathBuf]) -> Vec<Result<PathBuf, String>> {
+fn test_files(paths: &[PathBuf]) -> Vec<Result<PathBuf, Unreadable>> {
     let mut files = Vec::new();
     for path in paths {
         if !path.is_dir() {
@@ -109,14 +142,15 @@ fn test_files(paths: &[PathBuf]) -> Vec<Result<PathBuf, String>> {
         let mut found = match entries {
             Ok(entries) => entries.into_iter().map(|entry| entry.path()).collect(),
             Err(error) => {
-                files.push(Err(format!("cannot read {}: {error}", path.display())));
+                files.push(Err(Unreadable { path: path.clone(), why: error.to_string() }));
                 continue;
             }
         };
         Vec::retain(&mut found, |path| is_test_file(path));
         found.sort();
         if found.is_empty() {
-            files.push(Err(format!("{} holds no *_test.yaml", path.display())));
+            let why = "it holds no *_test.yaml".to_owned();
+            files.push(Err(Unreadable { path: path.clone(), why }));
         }
         files.extend(found.into_iter().map(Ok));
     }
@@ -130,11 +164,11 @@ struct Tested {
     remarks: Vec<Mistake>,
     /// Why it is unusable.
     mistakes: Vec<Mistake>,
-    unreadable: Vec<String>,
+    unreadable: Vec<Unreadable>,
 }
 
 impl Tested {
-    fn unreadable(why: String) -> Self {
+    fn unreadable(why: Unreadable) -> Self {
         Self {
             source: None,
             reports: Vec::new(),
@@ -147,7 +181,7 @@ impl Tested {
     fn new(path: &Path) -> Self {
         let source = match read_text(path) {
             Ok(source) => source,
-            Err(error) => return Self::unreadable(error.to_string()),
+            Err(error) => return Self::unreadable(error),
         };
         let mut tested = Self {
             source: None,
@@ -189,15 +223,20 @@ impl Tested {
         let folder = path.parent().unwrap_or(Path::new(""));
         let mut texts: Vec<SourceText> = Vec::new();
         for (pattern, span) in &file.rule_files {
-            let found = find_rule_files(&[folder.join(pattern)]);
-            for unreadable in found.unreadable {
+            // Nothing is named by an empty name, and not the folder.
+            let found = match pattern.is_empty() {
+                true => Ok(Vec::new()),
+                false => find_as_promtool(&folder.join(pattern)),
+            };
+            let found = found.unwrap_or_else(|unreadable| {
                 self.mistakes.push(source.mistake(span.clone(), unreadable.to_string()));
-            }
-            if !found.remarks.is_empty() {
+                Vec::new()
+            });
+            if found.is_empty() {
                 let message = format!("{pattern} matches no file");
                 self.remarks.push(source.mistake(span.clone(), message));
             }
-            for file in found.files {
+            for file in found {
                 match read_text(&file) {
                     Ok(text) if texts.iter().any(|known| known.name == text.name) => {}
                     Ok(text) => texts.push(text),
@@ -232,7 +271,7 @@ impl Tested {
     fn print_text(&self, style: Style, out: &mut impl Write) -> io::Result<()> {
         let paint = Paint(style);
         for why in &self.unreadable {
-            writeln!(out, "{}", paint.red(why))?;
+            writeln!(out, "{}", paint.red(&why.to_string()))?;
         }
         let Some(source) = &self.source else { return Ok(()) };
         let name = &source.name;
@@ -298,7 +337,10 @@ impl Tested {
             let ok = self.exit() == Exit::Fine;
             lines.push(Line::File { file: self.name(), ok, tests, failed });
         }
-        lines.extend(self.unreadable.iter().map(|why| Line::Unreadable { why }));
+        lines.extend(self.unreadable.iter().map(|unreadable| Line::Unreadable {
+            path: unreadable.path.display().to_string(),
+            why: &unreadable.why,
+        }));
         lines.extend(self.mistakes.iter().map(Line::Mistake));
         lines.extend(self.remarks.iter().map(Line::Remark));
         for report in &self.reports {
@@ -434,6 +476,7 @@ enum Line<'t> {
     Mistake(&'t Mistake),
     Remark(&'t Mistake),
     Unreadable {
+        path: String,
         why: &'t str,
     },
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::flags::RunFlags;
-use super::mistake::{Mistakes, SourceText};
+use super::mistake::{Mistake, Mistakes, SourceText};
 use super::rules::{parse_rules, parse_rules_under};
 use super::settings::{
     Environment, FileSettings, RuleSource, Settings, SystemPaths, parse_settings,
@@ -68,6 +68,11 @@ pub struct Unreadable {
 impl Unreadable {
     fn new(path: &Path, why: impl Into<String>) -> Self {
         Self { path: path.to_owned(), why: why.into() }
+    }
+
+    /// A folder or a glob without rule files, where some are needed.
+    pub fn empty(path: PathBuf) -> Self {
+        Self { path, why: "it holds no rule files".to_owned() }
     }
 
     fn from_io(path: &Path, error: &io::Error) -> Self {
@@ -171,18 +176,24 @@ pub fn read_rules(source: &RuleSource) -> Result<(Vec<SourceText>, Vec<String>),
             if !found.unreadable.is_empty() {
                 return Err(LoadError::Unreadable(found.unreadable));
             }
-            Ok((texts, found.remarks))
+            let empty = found.empty.iter();
+            let remarks = empty.map(|path| format!("{} holds no rule files", path.display()));
+            Ok((texts, remarks.collect()))
         }
     }
 }
 
 /// The configuration may name only alerts that there are.
 fn check_named_alerts(settings: &Settings, rules: &RuleSet) -> Result<(), LoadError> {
+    let unknown = unknown_alerts(settings, rules);
+    if unknown.is_empty() { Ok(()) } else { Err(LoadError::Settings(Mistakes(unknown))) }
+}
+
+/// Alerts that the configuration names and no rule has.
+pub fn unknown_alerts(settings: &Settings, rules: &RuleSet) -> Vec<Mistake> {
     let all = rules.groups.iter().flat_map(|group| &group.rules);
     let alerts = all.map(|rule| &*rule.id.alert);
-    let unknown = settings.named_alerts.iter().filter_map(|named| named.check(alerts.clone()));
-    let unknown: Vec<_> = unknown.collect();
-    if unknown.is_empty() { Ok(()) } else { Err(LoadError::Settings(Mistakes(unknown))) }
+    settings.named_alerts.iter().filter_map(|named| named.check(alerts.clone())).collect()
 }
 
 fn remark_on(rules: &RuleSet, remarks: &mut Vec<String>) {
@@ -225,7 +236,7 @@ pub struct RuleFiles {
     /// What cannot be looked at.
     pub unreadable: Vec<Unreadable>,
     /// Folders and globs that hold nothing.
-    pub remarks: Vec<String>,
+    pub empty: Vec<PathBuf>,
 }
 
 /// Looks up files, folders of `*.yaml` and `*.yml`, and globs.
@@ -257,12 +268,34 @@ impl RuleFiles {
     fn add_all(&mut self, given: &Path, files: Result<Vec<PathBuf>, Unreadable>) {
         match files {
             Ok(files) if files.is_empty() => {
-                self.remarks.push(format!("{} holds no rule files", given.display()));
+                self.empty.push(given.to_owned());
             }
             Ok(files) => files.into_iter().for_each(|file| self.add(file)),
             Err(error) => self.unreadable.push(error),
         }
     }
+}
+
+/// Looks up one entry of a test file's `rule_files` as promtool does: folders, hidden files and
+/// tests count like any other, and what is not there is none.
+pub fn find_as_promtool(path: &Path) -> Result<Vec<PathBuf>, Unreadable> {
+    let Some(text) = path.to_str().filter(|_| is_pattern(path)) else {
+        return Ok(path.symlink_metadata().map(|_| path.to_owned()).into_iter().collect());
+    };
+    let mut text = text.replace("[^", "[!");
+    while text.contains("**") {
+        text = text.replace("**", "*");
+    }
+    let options =
+        glob::MatchOptions { require_literal_separator: true, ..glob::MatchOptions::new() };
+    let paths = glob::glob_with(&text, options)
+        .map_err(|error| Unreadable::new(path, format!("not a glob: {error}")))?;
+    let files: Vec<PathBuf> = paths.flatten().take(MAX_RULE_FILES + 1).collect();
+    if files.len() > MAX_RULE_FILES {
+        let why = format!("more than {MAX_RULE_FILES} rule files; is this the right folder?");
+        return Err(Unreadable::new(path, why));
+    }
+    Ok(files)
 }
 
 /// Whether a file's name says that it tests rules: it may stand beside them, and holds none.

@@ -56,7 +56,7 @@ fn files_folders_and_globs_are_looked_up_once_each_and_in_order() {
     let found = find_rule_files(&[folder.path().into(), path("b.yaml"), path("*.txt")]);
     let names = ["a.yml", "b.yaml", "z.yaml", "note.txt"].map(path);
     assert_eq!(found.files, names);
-    assert!(found.unreadable.is_empty() && found.remarks.is_empty(), "{found:?}");
+    assert!(found.unreadable.is_empty() && found.empty.is_empty(), "{found:?}");
 }
 
 #[test]
@@ -64,10 +64,27 @@ fn a_missing_file_is_an_error_and_an_empty_glob_a_remark() {
     let folder = folder();
     let path = |name: &str| folder.path().join(name);
     let found = find_rule_files(&[path("none.yaml"), path("none-*.yaml"), path("[")]);
-    assert_eq!(found.remarks.len(), 1);
+    assert_eq!(found.empty, [path("none-*.yaml")]);
     let whys: Vec<String> = found.unreadable.iter().map(ToString::to_string).collect();
     assert!(whys[0].ends_with("there is no such file"), "{whys:?}");
     assert!(whys[1].contains("not a glob"), "{whys:?}");
+}
+
+#[test]
+fn rule_files_of_a_test_are_found_as_promtool_finds_them() {
+    let folder = folder();
+    let path = |name: &str| folder.path().join(name);
+    for name in ["a.yaml", ".b.yaml", "c_test.yaml"] {
+        write(path(name), "").expect("written");
+    }
+    symlink(path("nowhere"), path("link")).expect("a link");
+    let found = |name: &str| find_as_promtool(&path(name));
+    assert_eq!(found("*.yaml"), Ok([".b.yaml", "a.yaml", "c_test.yaml"].map(path).to_vec()));
+    assert_eq!(found("[^.c]**"), Ok(["a.yaml", "link"].map(path).to_vec()));
+    assert_eq!(found("none.yaml"), Ok(Vec::new()));
+    assert_eq!(found("link"), Ok(vec![path("link")]), "it is there, and cannot be read");
+    assert_eq!(found(""), Ok(vec![path("")]), "a folder is there too");
+    assert!(found("[").is_err());
 }
 
 #[test]

@@ -157,6 +157,10 @@ fn texts(placed: &Placed<'_>, findings: &mut Findings<'_>) {
         if let Some(Ok(template)) = message.and_then(|node| node.text()).map(Template::parse) {
             check("message", message, &template);
         }
+        let cgroup = value(node, "reclaim").and_then(|node| value(node, "cgroup"));
+        if let Some(Ok(template)) = cgroup.and_then(|node| node.text()).map(Template::parse) {
+            check("cgroup", cgroup, &template);
+        }
     }
 }
 
@@ -208,9 +212,20 @@ impl<'r> Acting<'r> {
     /// What both do to the node.
     fn shared(&self, other: &Self) -> Option<&'r Action> {
         let theirs = |own: &&Action| {
-            touches(own) && other.remedy.steps.iter().any(|step| step.name() == own.name())
+            touches(own) && other.remedy.steps.iter().any(|step| is_the_same_work(step, own))
         };
         self.remedy.steps.iter().find(theirs)
+    }
+
+    /// A setting that both change for a while, and to what each does.
+    fn contested(&self, other: &Self) -> Option<(String, &'r Action, &'r Action)> {
+        let own = self.remedy.steps.iter().filter(|step| step.for_at_most().is_some());
+        own.flat_map(|own| other.remedy.steps.iter().map(move |theirs| (own, theirs))).find_map(
+            |(own, theirs)| {
+                let setting = own.target().shared_setting(&theirs.target())?.to_owned();
+                Some((setting, own, theirs))
+            },
+        )
     }
 
     /// The same in every detail.
@@ -218,6 +233,13 @@ impl<'r> Acting<'r> {
         let mut own = self.remedy.steps.iter().filter(|step| touches(step));
         own.find(|step| other.remedy.steps.contains(step))
     }
+}
+
+/// Two changes of different settings have nothing to do with each other.
+fn is_the_same_work(step: &Action, other: &Action) -> bool {
+    let is_temporary = step.for_at_most().is_some();
+    step.name() == other.name()
+        && (!is_temporary || step.target().shared_setting(&other.target()).is_some())
 }
 
 fn touches(action: &Action) -> bool {
@@ -259,6 +281,20 @@ fn pair(
             .add(later.placed.aim().span.clone(), message)
             .hint("let one of them act alone, or give both aims that can be met together");
         return;
+    }
+    if let Some((setting, own, theirs)) = later.contested(earlier) {
+        let always = later.facts.expr.implies(&earlier.facts.expr, effort)
+            || earlier.facts.expr.implies(&later.facts.expr, effort);
+        if always {
+            let message = format!(
+                "this rule and {other} both change {setting}, and one of them never holds \
+                 without the other: {own} and {theirs}"
+            );
+            findings
+                .add(later.placed.alert().span.clone(), message)
+                .hint("the first to fire holds the setting until it is undone: keep one of them");
+            return;
+        }
     }
     let Some(action) = later.repeated(earlier) else { return };
     let same = later.facts.expr.implies(&earlier.facts.expr, effort)

@@ -13,6 +13,15 @@ use crate::policy::template::Template;
 /// A range should hold so many scrapes, so that one that is missed does no harm.
 const SCRAPES_IN_A_RANGE: u32 = 4;
 
+/// The first line of every export.
+const TITLE: &str =
+    "# Alerting rules for Prometheus 2.42 or later, made by `umawarden rules export`";
+
+/// Whether a text begins as every export does.
+pub fn is_export(text: &str) -> bool {
+    text.lines().next() == Some(TITLE)
+}
+
 /// What is adapted for the Prometheus that will read the rules.
 #[derive(Clone, Debug, Default)]
 pub struct ExportOptions {
@@ -143,7 +152,7 @@ fn quoted(text: &str) -> String {
 fn header(rules: &RuleSet, options: &ExportOptions) -> String {
     let version = env!("CARGO_PKG_VERSION");
     let mut out = format!(
-        "# Alerting rules for Prometheus 2.42 or later, made by `umawarden rules export`\n\
+        "{TITLE}\n\
          # (version {version}) from\n"
     );
     let mut files: Vec<String> =

@@ -1,7 +1,7 @@
 //! Rule files: Prometheus' own shape, plus `mode` and `remedy`.
 //!
-//! To add a step: a variant of [`crate::model::Action`], a reader in `remedy.rs`, and its name in
-//! `STEPS` there.
+//! To add a step: a variant of [`crate::model::Action`], a reader in `remedy.rs` (in `temporary.rs`
+//! if it is undone later), and its name in `STEPS` there.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -23,11 +23,12 @@ mod examine;
 mod export;
 mod rails;
 mod remedy;
+mod temporary;
 #[cfg(test)]
 mod tests;
 
 pub use self::examine::{Examined, examine};
-pub use self::export::{ExportOptions, prometheus_rules};
+pub use self::export::{ExportOptions, is_export, prometheus_rules};
 
 /// Each takes tens of kibibytes for as long as the rules are loaded.
 const MOST_PATTERNS: usize = 1_000;
@@ -57,8 +58,35 @@ pub fn parse_rules(
     files: &[SourceText],
     evaluation_interval: Duration,
 ) -> Result<RuleSet, Mistakes> {
-    read_all(files, evaluation_interval, None)
-        .map(|groups| RuleSet { groups, guard_rails: default_guard_rails() })
+    parse_rules_alone(files, evaluation_interval).map(|parsed| parsed.rules)
+}
+
+/// Rules without the configuration that they will run under.
+#[derive(Clone, Debug)]
+pub struct ParsedAlone {
+    /// The rules, under the guard rails that hold where nothing is written.
+    pub rules: RuleSet,
+    /// Maintenance windows that they name: only a configuration can define them.
+    pub unchecked: Vec<Mistake>,
+}
+
+/// The same as [`parse_rules`], and what could not be checked.
+pub fn parse_rules_alone(
+    files: &[SourceText],
+    evaluation_interval: Duration,
+) -> Result<ParsedAlone, Mistakes> {
+    let (groups, uses) = read_all(files, evaluation_interval, None)?;
+    let rules = RuleSet { groups, guard_rails: default_guard_rails() };
+    let windows = uses.iter().filter(|used| used.used.kind == Kind::Window);
+    let unchecked = windows.take(MOST_UNKNOWN_NAMES).map(|used| {
+        let NameUse { name, span, .. } = &used.used;
+        let message = format!("whether there is a maintenance window \"{name}\" was not checked");
+        used.source.mistake(span.clone(), message).hint(
+            "a configuration defines windows; with --config.file FILE it is checked. Without \
+             it, umawarden run refuses this rule",
+        )
+    });
+    Ok(ParsedAlone { rules, unchecked: unchecked.collect() })
 }
 
 /// The same under the guard rails of a configuration, whose maintenance windows rules may name.
@@ -68,15 +96,15 @@ pub fn parse_rules_under(
     guard_rails: GuardRails,
 ) -> Result<RuleSet, Mistakes> {
     let windows = &guard_rails.maintenance_windows;
-    let groups = read_all(files, evaluation_interval, Some(windows))?;
+    let (groups, _) = read_all(files, evaluation_interval, Some(windows))?;
     Ok(RuleSet { groups, guard_rails })
 }
 
-fn read_all(
-    files: &[SourceText],
+fn read_all<'f>(
+    files: &'f [SourceText],
     evaluation_interval: Duration,
     windows: Option<&[MaintenanceWindow]>,
-) -> Result<Vec<RuleGroup>, Mistakes> {
+) -> Result<(Vec<RuleGroup>, Vec<Use<'f>>), Mistakes> {
     let mut reader =
         Reader { evaluation_interval, names: BTreeMap::new(), patterns: 0, uses: Vec::new() };
     let mut groups = Vec::new();
@@ -94,7 +122,7 @@ fn read_all(
         let unknown = reader.uses.iter().filter_map(|used| used.mistake(&groups, windows));
         mistakes.extend(unknown.take(MOST_UNKNOWN_NAMES));
     }
-    if mistakes.is_empty() { Ok(groups) } else { Err(Mistakes(mistakes)) }
+    if mistakes.is_empty() { Ok((groups, reader.uses)) } else { Err(Mistakes(mistakes)) }
 }
 
 struct Reader<'f> {

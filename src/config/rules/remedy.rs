@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::alert::{query, template};
-use super::rails;
+use super::{rails, temporary};
 use crate::config::decode::{self, Findings, Table};
 use crate::config::guard_rails::at_most;
 use crate::config::measure::{duration_within, size_bytes};
@@ -41,7 +41,16 @@ const KEYS: [&str; 9] = [
     "breaker",
 ];
 
-const STEPS: [&str; 5] = Action::NAMES;
+/// An undo is decided by the program itself.
+const STEPS: [&str; 7] = [
+    "drop_caches",
+    "compact_memory",
+    "reclaim",
+    "set_sysctl",
+    "throttle_readahead",
+    "notify",
+    "stop_engine",
+];
 
 /// Where none is written: an engine that is told to end gives its requests back within seconds,
 /// and memory that collapses leaves no more.
@@ -119,6 +128,7 @@ fn steps(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Vec<Action>> 
         findings.add(excess.span.clone(), message);
     }
     let steps = decode::each(entries, findings, step)?;
+    temporary::set_twice(&steps, entries, findings);
     let stop = steps.iter().position(|step| matches!(step, Action::StopEngine { .. }));
     let after = stop.and_then(|stop| {
         let mut after = steps.iter().enumerate().skip(stop + 1);
@@ -154,6 +164,8 @@ fn step(node: &Node, findings: &mut Findings<'_>) -> Option<Action> {
         "drop_caches" => drop_caches(value, findings),
         "compact_memory" => compact_memory(value, findings),
         "reclaim" => reclaim(value, findings),
+        "set_sysctl" => temporary::set_sysctl(value, findings),
+        "throttle_readahead" => temporary::throttle_readahead(value, findings),
         "notify" => notify(value, findings),
         "stop_engine" => stop_engine(value, findings),
         _ => {

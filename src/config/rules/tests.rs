@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::config::mistake::Mistake;
 use crate::config::shipped::shipped_rules;
-use crate::model::{Action, CacheKind, Mode};
+use crate::model::{Action, CacheKind, Mode, Sysctl};
 use crate::policy::rule::{AtMost, Remedy, Rule};
 
 const INTERVAL: Duration = Duration::from_millis(100);
@@ -549,4 +549,65 @@ fn an_engine_is_stopped_last_and_with_a_grace_that_an_action_has_time_for() {
         let error = steps(written).unwrap_err();
         assert!(error.contains(expected), "{written}: {error}");
     }
+}
+
+#[test]
+fn what_is_set_for_a_while_is_read() {
+    let text = "set_sysctl: {vm.swappiness: 10, vm.min_free_kbytes: 2097152, for: 20m}";
+    let values = [(Sysctl::Swappiness, 10), (Sysctl::MinFreeKbytes, 2_097_152)].into();
+    let for_at_most = Duration::from_secs(1_200);
+    assert_eq!(step(text), Action::SetSysctl { values, for_at_most });
+    let throttled = |devices: &[&str], of: &[&str]| Action::ThrottleReadahead {
+        kib: 8,
+        devices: devices.iter().map(|name| (*name).to_owned()).collect(),
+        of: of.iter().map(|path| (*path).to_owned()).collect(),
+        for_at_most: Duration::from_secs(1_800),
+    };
+    for (text, wanted) in [
+        ("throttle_readahead: {kib: 8, of: /models}", throttled(&[], &["/models"])),
+        (
+            "throttle_readahead: {kib: 8, devices: [/dev/nvme0n1, dm-0]}",
+            throttled(&["nvme0n1", "dm-0"], &[]),
+        ),
+        (
+            "throttle_readahead: {kib: 8, of: ['{{ $labels.model }}']}",
+            throttled(&[], &["{{ $labels.model }}"]),
+        ),
+    ] {
+        assert_eq!(step(text), wanted);
+    }
+}
+
+#[test]
+fn a_setting_that_cannot_be_meant_is_told() {
+    for (text, told) in [
+        ("set_sysctl: {}", "at least one setting"),
+        ("set_sysctl: vm.swappiness", "at least one setting"),
+        ("set_sysctl: {for: 1m}", "sets nothing"),
+        ("set_sysctl: {vm.overcommit_memory: 1}", "does not change \"vm.overcommit_memory\""),
+        ("set_sysctl: {vm.swapiness: 1}", "does not change \"vm.swapiness\""),
+        ("set_sysctl: {vm.swappiness: 201}", "from 0 to 200"),
+        ("set_sysctl: {vm.swappiness: -1}", "from 0 to 200"),
+        ("set_sysctl: {vm.swappiness: 1.5}", "from 0 to 200"),
+        ("set_sysctl: {vm.watermark_scale_factor: 0}", "from 1 to 3000"),
+        ("set_sysctl: {vm.min_free_kbytes: 4294967296}", "from 128 to 2147483647"),
+        ("set_sysctl: {vm.swappiness: 1, for: 0s}", "for: "),
+        ("set_sysctl: {vm.swappiness: 1, for: 2d}", "for: "),
+        ("throttle_readahead: {}", "needs kib"),
+        ("throttle_readahead: {of: [/models]}", "needs kib"),
+        ("throttle_readahead: {kib: 8}", "neither devices nor of"),
+        ("throttle_readahead: {kib: 0, of: [/models]}", "from 1 to 128"),
+        ("throttle_readahead: {kib: 8, of: [models]}", "no path from the root"),
+        ("throttle_readahead: {kib: 8, devices: [../sda]}", "no device's name"),
+        ("throttle_readahead: {kib: 8, device: sda}", "unknown key \"device\""),
+        ("undo: {}", "unknown step \"undo\""),
+    ] {
+        let mistakes = mistakes(&rule_text(&format!("remedy:\n  steps:\n  - {text}")));
+        let all: Vec<&str> = mistakes.iter().map(|mistake| mistake.message.as_str()).collect();
+        assert!(all.iter().any(|message| message.contains(told)), "{text}\n{all:?}");
+    }
+    let twice = "remedy:\n  steps:\n  - set_sysctl: {vm.swappiness: 1}\n  \
+        - set_sysctl: {vm.dirty_ratio: 1, vm.swappiness: 2}";
+    let mistake = one_mistake(&rule_text(twice));
+    assert_eq!(mistake.message, "two steps of one remedy change vm.swappiness");
 }

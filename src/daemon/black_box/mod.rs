@@ -95,6 +95,10 @@ impl BlackBox {
     pub(super) fn observe(&mut self, at: Moment, seen: &mut Vec<Observation>) {
         let Some(shared) = &self.shared else { return };
         let found = shared.last_boot.get().map(Option::as_ref);
+        // The first look is over within moments: a rule need not be unknown until then.
+        if found.is_none() && !shared.has_trouble(clock::monotonic()) {
+            return;
+        }
         let mut unclean_boots = found.flatten().map_or(0, |last| last.unclean_boots);
         let news =
             found.flatten().filter(|last| last.previous.end == EndOfBoot::Unclean && !last.told);

@@ -140,6 +140,11 @@ impl Shared {
         self.failing.load().is_some()
     }
 
+    /// Whether its disk fails, or has kept it waiting for long.
+    pub(super) fn has_trouble(&self, now: Duration) -> bool {
+        self.error(now).is_some()
+    }
+
     fn error(&self, now: Duration) -> Option<Arc<str>> {
         if let Some(why) = &*self.failing.load() {
             return Some(Arc::from(why.as_str()));

@@ -259,3 +259,27 @@ fn an_unclean_boot_is_told_once_and_seen_to_grow() {
     }
     assert_eq!(told_of(None).0[1], (false, Some(0.0)), "a first boot");
 }
+
+#[test]
+fn before_its_first_look_nothing_is_told_unless_its_disk_fails() {
+    let picture = Arc::new(ArcSwap::from_pointee(status(clock::now())));
+    let shared = Arc::new(Shared::new(picture, clock::monotonic()));
+    let (_end, ended) = channel();
+    let mut black_box = BlackBox {
+        shared: Some(Arc::clone(&shared)),
+        thread: None,
+        ended,
+        telling: Telling::Waiting,
+    };
+    let mut seen = Vec::new();
+    black_box.observe(clock::now(), &mut seen);
+    assert!(seen.is_empty(), "a rule would be unknown for a moment: {seen:?}");
+    shared.fail("no such disk".to_owned());
+    black_box.observe(clock::now(), &mut seen);
+    assert_eq!(seen.len(), 1, "trouble is told at once");
+    let other = Shared::new(Arc::clone(&shared.status), clock::monotonic());
+    assert!(other.last_boot.set(None).is_ok());
+    black_box.shared = Some(Arc::new(other));
+    black_box.observe(clock::now(), &mut seen);
+    assert_eq!(seen.len(), 2, "it is known that nothing is known");
+}

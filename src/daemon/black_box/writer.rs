@@ -203,7 +203,8 @@ impl Writer {
             Ok(()) => self.shared.set_locked(),
             Err(error) => tracing::info!(
                 remedy = "give CAP_IPC_LOCK or RLIMIT_MEMLOCK=infinity (systemd: LimitMEMLOCK)",
-                "not locked in memory, so that it may stand still when memory is short: {error}"
+                "the black box is not locked in memory: it may stand still when memory is short: \
+                 {error}"
             ),
         }
     }

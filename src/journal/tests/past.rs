@@ -39,6 +39,18 @@ fn acts_come_with_what_became_of_them_oldest_first_and_holds_do_not() {
 }
 
 #[test]
+fn what_undoes_an_act_is_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = Journal::open(dir.path(), KEEP_ALL);
+    journal.record(&Entry::Decision(act(2, Mode::Enforce)));
+    let why = crate::model::UndoReason::AlertEnded;
+    let action = Action::Undo { decision: DecisionId(2), why };
+    journal.record(&Entry::Decision(Decision { action, ..act(4, Mode::Enforce) }));
+    journal.close(PATIENCE).unwrap();
+    assert_eq!(acts(dir.path(), None), [(2, Mode::Enforce, false, None)]);
+}
+
+#[test]
 fn an_act_in_words_of_another_version_is_an_act_all_the_same() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path(), KEEP_ALL);

@@ -3,7 +3,9 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::model::{AlertChange, AlertState, KillerDaemon, OomConstraint, Recovery, as_number};
+use crate::model::{
+    AlertChange, AlertState, KillerDaemon, OomConstraint, Recovery, Sysctl, UndoReason, as_number,
+};
 
 fn number() -> impl Strategy<Value = Reading<f64>> {
     prop_oneof![
@@ -130,7 +132,19 @@ fn any_action() -> impl Strategy<Value = Action> {
         any::<bool>().prop_map(|sync| Action::DropCaches { what: CacheKind::All, sync }),
         Just(Action::CompactMemory),
         (text(), any::<u64>()).prop_map(|(cgroup, bytes)| Action::Reclaim { cgroup, bytes }),
-        text().prop_map(|message| Action::Notify { message })
+        text().prop_map(|message| Action::Notify { message }),
+        (any::<u32>(), 0..Sysctl::ALL.len(), any::<u32>()).prop_map(|(value, which, seconds)| {
+            let values = [(Sysctl::ALL[which], value), (Sysctl::Swappiness, 1)].into();
+            let for_at_most = Duration::from_secs(u64::from(seconds));
+            Action::SetSysctl { values, for_at_most }
+        }),
+        (any::<u32>(), text(), text()).prop_map(|(kib, device, path)| {
+            let (devices, of) = (vec![device], vec![path]);
+            Action::ThrottleReadahead { kib, devices, of, for_at_most: Duration::from_millis(7) }
+        }),
+        any::<u64>().prop_map(|id| {
+            Action::Undo { decision: DecisionId(id), why: UndoReason::TimedOut }
+        }),
     ]
 }
 

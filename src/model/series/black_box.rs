@@ -71,5 +71,6 @@ pub(super) const METRICS: &[Metric] = &[
         &["resource", "share"],
         "Share of the 10 s before that record in which some or all tasks waited for a resource.",
     )
-    .closed(&[("resource", &["io", "memory"]), ("share", &["some", "full"])]),
+    .closed(&[("resource", &["io", "memory"]), ("share", &["some", "full"])])
+    .share(),
 ];

@@ -243,7 +243,8 @@ pub(super) const METRICS: &[Metric] = &[
         "Share of the window in which some or all tasks waited (/proc/pressure/* avg10, avg60, \
          avg300).",
     )
-    .closed(&[RESOURCE, SHARE, ("window", &["10s", "60s", "300s"])]),
+    .closed(&[RESOURCE, SHARE, ("window", &["10s", "60s", "300s"])])
+    .share(),
     Metric::gauge(
         Source::Numa,
         "uma_numa_memory_bytes",

@@ -1,6 +1,8 @@
 //! What this program tells about itself.
 
-use super::super::{Action, HoldReason, KernelEvent, Mode, OutcomeResult, Source};
+use super::super::{
+    Action, HoldReason, KernelEvent, Mode, OutcomeResult, SETTING_NAMES, Source, UndoResult,
+};
 use super::{Metric, MetricKind};
 
 const SOURCES: [&str; Source::ALL.len()] = {
@@ -147,6 +149,23 @@ pub(super) const METRICS: &[Metric] = &[
         "Actions by how they ended; skipped means that observe mode only told.",
     )
     .closed(&[("action", &Action::NAMES), ("outcome", &OutcomeResult::NAMES)]),
+    Metric::gauge(
+        Source::Daemon,
+        "uma_temporary_settings",
+        &["setting"],
+        "1 while a remedy has changed the setting for a while; read_ahead_kb stands for all disks.",
+    )
+    .closed(&[("setting", &SETTING_NAMES)])
+    .flag(),
+    Metric::counter(
+        Source::Daemon,
+        "uma_temporary_settings_undone_total",
+        &["result", "setting"],
+        "Temporary settings by how their end went: restored, already_back (it had its value again \
+         before), left_alone (somebody else has changed it since, or it has gone), failed (tried \
+         again).",
+    )
+    .closed(&[("result", &UndoResult::NAMES), ("setting", &SETTING_NAMES)]),
     Metric::gauge(
         Source::Daemon,
         "uma_paused",

@@ -15,6 +15,11 @@ impl Inhibitors {
         Self(names.map(|name| (Arc::clone(name), true)).collect())
     }
 
+    /// Whether no rule is named as one.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Begins a round of [`Self::tell`].
     pub(in crate::policy) fn begin(&mut self) {
         self.0.values_mut().for_each(|inhibits| *inhibits = false);

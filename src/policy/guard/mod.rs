@@ -15,6 +15,7 @@ mod maintenance;
 mod protection;
 mod rails;
 mod restore;
+mod settings;
 mod silence;
 #[cfg(test)]
 mod tests;
@@ -41,14 +42,15 @@ use super::promql::Labels;
 use super::rule::{AtMost, Remedy, Rule, RuleSet};
 use super::status::{BreakerStatus, GuardStatus, RuleState, WindowStatus};
 use crate::model::{
-    Asked, Decision, DecisionId, HoldReason, Mode, Moment, OperatorCommand, OperatorOrder, Outcome,
-    Pause, RuleId, Verdict,
+    Action, Asked, Decision, DecisionId, HoldReason, Mode, Moment, OperatorCommand, OperatorOrder,
+    Outcome, Pause, RuleId, Verdict,
 };
 use approval::Approvals;
 use budget::Acts;
 use exclusion::UnderWay;
 use inhibition::Inhibitors;
 use ledger::Ledger;
+use settings::{DueUndo, HeldSettings};
 use silence::Silences;
 
 /// The guard rails of the configuration; those of a single remedy are [`RemedyRails`].
@@ -116,6 +118,7 @@ pub(super) struct Guard {
     ledger: Ledger,
     spent: ByMode<Acts>,
     under_way: UnderWay,
+    settings: HeldSettings,
     silences: Silences,
     approvals: Approvals,
     inhibitors: Inhibitors,
@@ -167,6 +170,9 @@ impl Guard {
         &mut self,
         states: impl Iterator<Item = (&'a str, RuleState)>,
     ) {
+        if self.inhibitors.is_empty() {
+            return;
+        }
         self.inhibitors.begin();
         states.for_each(|(alert, state)| self.inhibitors.tell(alert, state));
     }
@@ -178,6 +184,30 @@ impl Guard {
 
     pub(super) fn observe_outcome(&mut self, outcome: &Outcome) {
         self.under_way.end(outcome.decision);
+        self.settings.observe_outcome(outcome);
+    }
+
+    /// What remedies have set for a while and is to be undone now. `fires` tells whether a rule
+    /// fires in that mode; `None` where there is no such rule.
+    pub(super) fn due_undos(
+        &mut self,
+        at: Moment,
+        fires: impl Fn(&RuleId, Mode) -> Option<bool>,
+    ) -> Vec<DueUndo> {
+        self.settings.due(at.uptime, fires)
+    }
+
+    /// Whether what that act has set for a while is set, as far as is known.
+    pub(super) fn is_in_force(&self, act: DecisionId) -> bool {
+        self.settings.is_in_force(act)
+    }
+
+    /// An undo has been decided. It is no act of its rule: it costs nothing, and nothing holds it
+    /// back.
+    pub(super) fn undoing(&mut self, undo: &Decision) {
+        let Action::Undo { decision, why } = undo.action else { return };
+        self.settings.undoing(decision, undo.id, why, undo.at.uptime);
+        self.under_way.begin(undo.id, undo.mode, undo.target.clone(), undo.at.uptime);
     }
 
     /// Does what a person has ordered, and says why nothing comes of it where that is so.
@@ -233,12 +263,20 @@ impl Guard {
 
     /// Why that must not be done now although its rule certainly fires.
     pub(super) fn hold_act(&self, intent: &Intent<'_>, at: Moment) -> Option<HoldReason> {
-        let Intent { wish, remedy, labels } = *intent;
+        let Intent { ref wish, remedy, labels } = *intent;
         let now_ms = at.timeline_ms();
         let is_notice = wish.action.is_notice();
         let none: Labels = Arc::new([]);
         if !wish.target.is_possible() {
             return Some(HoldReason::NoTarget);
+        }
+        if matches!(wish.action, Action::ThrottleReadahead { of, .. }
+            if of.iter().any(|path| !path.starts_with('/')))
+        {
+            return Some(HoldReason::NoTarget);
+        }
+        if let Some(reason) = self.settings.hold(wish) {
+            return Some(reason);
         }
         let protects = || self.rails.protect.protects(wish.target, labels.unwrap_or(&none));
         if !is_notice && protects() {
@@ -288,6 +326,7 @@ impl Guard {
                     let (id, target) = (decision.id, decision.target.clone());
                     self.spent.of_mut(decision.mode).add(at.timeline_ms());
                     self.under_way.begin(id, decision.mode, target, at.uptime);
+                    self.settings.decided(decision);
                 }
                 if let Some(approved) = decision.approved {
                     self.approvals.use_up(approved);
@@ -362,16 +401,16 @@ impl Guard {
     }
 
     fn breaker_is_open(&self, rule: &RuleId, mode: Mode, remedy: &Remedy, now_ms: i64) -> bool {
+        let Some(limit) = self.breaker(remedy) else { return false };
         let account = self.ledger.account(rule, mode);
-        let stopped = |limit| account.is_some_and(|own| own.misses.is_open(limit, now_ms));
-        self.breaker(remedy).is_some_and(stopped)
+        account.is_some_and(|own| own.misses.is_open(limit, now_ms))
     }
 
     /// What the series of one rule tell: whether its breaker is open, and whether it waits for an
     /// approval.
-    pub(super) fn signs(&self, rule: &Rule, mode: Mode, now_ms: i64) -> (bool, bool) {
+    pub(super) fn signs(&self, rule: &Rule, mode: Mode, now_ms: i64) -> [bool; 2] {
         let open = |remedy: &Remedy| self.breaker_is_open(&rule.id, mode, remedy, now_ms);
-        (rule.remedy.as_ref().is_some_and(open), self.approvals.pending(&rule.id) > 0)
+        [rule.remedy.as_ref().is_some_and(open), self.approvals.pending(&rule.id) > 0]
     }
 
     pub(super) fn is_paused(&self) -> bool {

@@ -78,7 +78,7 @@ impl Protected {
     /// Whether a target must not be touched: it is protected, or it cannot be told that it is not.
     pub fn protects(&self, target: &Target, labels: &Labels) -> bool {
         let traits = match target {
-            Target::Node => return false,
+            Target::Node | Target::Settings { .. } => return false,
             Target::Cgroup { path } => Traits::of_cgroup(path, labels),
             Target::Engine(engine) => Traits::of_engine(engine, labels),
         };

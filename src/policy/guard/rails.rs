@@ -65,6 +65,7 @@ impl Guard {
                 }
                 _ => (false, "no action is under way".to_owned()),
             },
+            HoldReason::SettingHeld | HoldReason::InForce => return self.setting(reason, intent),
             HoldReason::Approval => match self.approval(intent, at) {
                 Ok(None) => (false, "nobody has to approve".to_owned()),
                 Ok(Some(decision)) => (false, format!("#{decision} is approved")),
@@ -115,6 +116,19 @@ impl Guard {
             false if names.is_empty() => (false, "no alert inhibits it".to_owned()),
             false => (false, format!("none of {names} fires")),
         }
+    }
+
+    fn setting(&self, reason: HoldReason, intent: &Intent<'_>) -> Option<Rail> {
+        let wish = &intent.wish;
+        wish.action.for_at_most()?;
+        let holds = self.settings.hold(wish) == Some(reason);
+        let detail = match (reason, self.settings.holder(wish)) {
+            (HoldReason::SettingHeld, Some(held)) if holds => held,
+            (HoldReason::SettingHeld, _) => "no other remedy holds what it would set".to_owned(),
+            _ if holds => "what it would set is in force, or was for its time".to_owned(),
+            _ => "what it would set is not in force".to_owned(),
+        };
+        Some(Rail { reason, holds, left: None, used: None, detail })
     }
 
     fn broken(&self, intent: &Intent<'_>, now_ms: i64) -> (bool, String) {

@@ -201,6 +201,7 @@ fn is_bytes(node: &Node) -> bool {
                 BinaryOp::Multiply => sides[0] != sides[1],
                 BinaryOp::Divide | BinaryOp::Remainder => sides[0] && !sides[1],
                 BinaryOp::Power | BinaryOp::Atan2 => false,
+                BinaryOp::Or => sides[0] && sides[1],
                 op if op.is_comparison() && binary.returns_bool => false,
                 op if op.is_comparison() && binary.left.value_type() == ValueType::Scalar => {
                     sides[1]

@@ -9,6 +9,8 @@ use super::{Point, is_stale};
 pub struct Window<'s> {
     older: &'s [Point],
     newer: &'s [Point],
+    /// The point of a series that keeps no others.
+    only: Option<Point>,
     never_falls: bool,
 }
 
@@ -27,7 +29,13 @@ impl<'s> Window<'s> {
             let end = points.partition_point(|point| point.at_ms <= to_ms);
             points.get(start..end).unwrap_or(&[])
         };
-        Self { older: within(older), newer: within(newer), never_falls }
+        Self { older: within(older), newer: within(newer), only: None, never_falls }
+    }
+
+    /// The same of a series of which there is that point at most.
+    pub(super) fn of_one(point: Option<Point>, after_ms: i64, to_ms: i64) -> Self {
+        let only = point.filter(|point| point.at_ms > after_ms && point.at_ms <= to_ms);
+        Self { only, ..Self::default() }
     }
 
     /// How many samples there are, where it is certain that none is below the one before it.
@@ -37,6 +45,7 @@ impl<'s> Window<'s> {
 
     /// The samples, from the oldest to the newest.
     pub fn points(self) -> impl DoubleEndedIterator<Item = Point> + Clone + 's {
-        self.older.iter().chain(self.newer).copied().filter(|point| !is_stale(point.value))
+        let kept = self.older.iter().chain(self.newer).copied();
+        kept.chain(self.only).filter(|point| !is_stale(point.value))
     }
 }

@@ -5,6 +5,7 @@ mod brake;
 mod guard;
 mod kernel_log;
 mod remedies;
+mod temporary;
 
 use std::sync::Arc;
 use std::time::Duration;

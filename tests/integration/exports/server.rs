@@ -9,13 +9,13 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use jiff::Timestamp;
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 use umawarden::exports::{
-    Limits, OrderRequest, Page, PageRequest, Queries, QueryError, ReloadRequest, Served, bind,
-    serve,
+    Limits, OrderRequest, Page, PageRequest, Queries, QueryError, ReloadFailure, ReloadRequest,
+    Served, bind, serve,
 };
 use umawarden::model::{AlertState, Mode, Moment, Reading, RuleId, SeriesKey, Source};
 use umawarden::policy::status::{AlertStatus, RuleState, RuleStatus, SourceStatus, Status};
@@ -92,6 +92,7 @@ pub struct Server {
     pub status: Arc<ArcSwap<Status>>,
     pub stop: watch::Sender<bool>,
     pub reloads: mpsc::Receiver<ReloadRequest>,
+    pub reload_failure: Arc<ArcSwapOption<ReloadFailure>>,
     pub orders: mpsc::Receiver<OrderRequest>,
     pub control_socket: PathBuf,
     /// Where the control socket is.
@@ -117,6 +118,7 @@ pub fn start_with(limits: Limits, queries: Queries) -> Server {
     let folder = tempfile::tempdir().unwrap();
     let control_socket = folder.path().join("control.sock");
     let (stop, stopped) = watch::channel(false);
+    let reload_failure = Arc::<ArcSwapOption<ReloadFailure>>::default();
     let served = Arc::new(Served {
         status: Arc::clone(&status),
         telemetry_path: "/metrics".to_owned(),
@@ -124,6 +126,7 @@ pub fn start_with(limits: Limits, queries: Queries) -> Server {
         reload,
         control_socket: control_socket.clone(),
         orders: order,
+        reload_failure: Arc::clone(&reload_failure),
         uptime,
         limits,
     });
@@ -132,7 +135,17 @@ pub fn start_with(limits: Limits, queries: Queries) -> Server {
         let runtime = runtime.worker_threads(2).enable_all().build().unwrap();
         runtime.block_on(serve(listeners, served, stopped))
     });
-    Server { address, status, stop, reloads, orders, control_socket, folder, thread }
+    Server {
+        address,
+        status,
+        stop,
+        reloads,
+        reload_failure,
+        orders,
+        control_socket,
+        folder,
+        thread,
+    }
 }
 
 /// A response as it came over the wire.

@@ -8,6 +8,7 @@ mod kill_nine;
 mod oom;
 mod page_cache;
 mod prometheus;
+mod settings;
 mod shutdown;
 mod starvation;
 mod stop;

@@ -33,7 +33,16 @@ fn the_next_step_is_taken_where_the_aim_is_missed_and_all_of_it_is_kept() {
             *value == 1.0 && series.contains("steps_exhausted") && series.contains("Always")
         })
     });
+    let api: serde_json::Value =
+        serde_json::from_str(&daemon.get("/api/v1/decisions?limit=1000").1).unwrap();
     daemon.terminate();
+    let told = history(&node.storage());
+    for item in api["data"]["decisions"].as_array().unwrap() {
+        let line = of_kind(&told, "decision").find(|line| line["id"] == item["id"]).unwrap();
+        for (key, value) in line.as_object().unwrap() {
+            assert_eq!(item[key], *value, "{key}: the API has what the history has");
+        }
+    }
     let acts = acts(&node);
     let names: Vec<_> = acts.iter().map(|act| act["action"].to_string()).collect();
     assert_eq!(names.len(), 2, "{names:?}");

@@ -22,11 +22,15 @@ fn good_rules_are_taken_and_bad_ones_leave_those_in_use() {
     assert_eq!(status, 500);
     assert!(said.contains("rules.yaml:6:11") && said.contains("did you mean"), "{said}");
     assert_eq!(daemon.metric(SUCCESSFUL), 0.0, "at once");
+    let told = daemon.get("/api/v1/status").1;
+    assert!(told.contains("\"reload_failure\":{\"error\":") && told.contains("rules.yaml:6:11"));
+    assert!(daemon.get("/").1.contains("The reload of "));
     assert!(daemon.get("/api/v1/rules").1.contains("\"Always\""));
 
     node.write_rules(&ALWAYS.replace("Always", "Other"));
     let (status, said) = daemon.post("/-/reload");
     assert_eq!((status, said.contains("1 rule in 1 group")), (200, true), "{said}");
+    assert!(daemon.get("/api/v1/status").1.contains("\"reload_failure\":null"));
     assert_eq!(daemon.metric(SUCCESSFUL), 1.0);
     let rules = daemon.get("/api/v1/rules").1;
     assert!(rules.contains("\"Other\"") && !rules.contains("\"Always\""), "{rules}");

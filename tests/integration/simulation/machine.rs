@@ -294,7 +294,11 @@ impl Machine {
             Action::Reclaim { bytes, .. } => self.clean = (self.clean - *bytes as f64).max(0.0),
             Action::CompactMemory => self.pieces *= self.chance.between(0.05, 0.9),
             // Nothing tells the program of this machine's engines.
-            Action::Notify { .. } | Action::StopEngine { .. } => {}
+            Action::SetSysctl { .. }
+            | Action::ThrottleReadahead { .. }
+            | Action::Undo { .. }
+            | Action::StopEngine { .. }
+            | Action::Notify { .. } => {}
         }
     }
 }

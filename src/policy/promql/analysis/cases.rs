@@ -205,13 +205,34 @@ impl<'k> Looker<'k> {
             }
             BinaryOp::Unless => {
                 let mut left = self.look(&binary.left, scope);
-                let right = self.fresh();
-                self.look(&binary.right, right);
+                let fresh = self.fresh();
+                let right = self.look(&binary.right, fresh);
+                if let Some(why) = self.takes_all(binary, &right) {
+                    if !left.cases.is_empty() {
+                        let place = binary.right.span.clone();
+                        let error = ExprError::new(place, format!("unless leaves nothing: {why}"));
+                        self.dead.push(error.with_hint("remove it, or say when it shall count"));
+                    }
+                    left.cases.clear();
+                }
                 left.cases.iter_mut().for_each(|case| case.complete = false);
                 left
             }
             _ => self.pairs(node, binary, scope),
         }
+    }
+
+    /// Why nothing of the left side is left where the right side takes elements away.
+    fn takes_all(&self, binary: &Binary, right: &Look) -> Option<&'static str> {
+        // Whatever is matched by, an element has the same labels as itself.
+        if key(&binary.left) == key(&binary.right) {
+            return Some("both sides are the same");
+        }
+        let always =
+            |case: &Case| case.complete && case.atoms.is_empty() && case.present.is_empty();
+        let is_there = right.cases.iter().any(always);
+        let any_will_do = binary.matching.on && binary.matching.labels.is_empty();
+        (is_there && any_will_do).then_some("the right side is always there")
     }
 
     /// `and`, comparisons and arithmetic: an element of each side is needed.
@@ -395,6 +416,16 @@ fn limits(atom: &Atom) -> Option<String> {
     atom.left.leaves(&mut leaves);
     atom.right.leaves(&mut leaves);
     let [leaf] = leaves.as_slice() else { return None };
+    let numbers = [&atom.left, &atom.right].map(|side| match side {
+        Term::Number(number) => *number,
+        _ => 0.0,
+    });
+    if let Some(number) = numbers.into_iter().find(|number| !number.is_finite()) {
+        return Some(match number.is_nan() {
+            true => "the number there is NaN, which compares with nothing".to_owned(),
+            false => format!("the number there is {number}, and no value is beyond it"),
+        });
+    }
     let name = &leaf.key;
     let (least, most) = (leaf.bounds.least, leaf.bounds.most);
     Some(match (least.is_finite(), most.is_finite()) {

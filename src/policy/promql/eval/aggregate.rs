@@ -31,29 +31,33 @@ impl Evaluator<'_> {
                 .map(|((name, labels), members)| Sample {
                     name,
                     labels,
-                    value: reduced(op, parameter, &members),
+                    value: reduced(op, parameter, members.iter().map(|member| member.value)),
                 })
                 .collect()),
         }
     }
 }
 
-fn reduced(op: AggregateOp, parameter: f64, members: &[Sample]) -> f64 {
-    let values = || members.iter().map(|member| member.value);
+/// The value of an aggregation over at least one.
+pub(in crate::policy::promql) fn reduced(
+    op: AggregateOp,
+    parameter: f64,
+    values: impl Iterator<Item = f64>,
+) -> f64 {
     match op {
         AggregateOp::Sum => {
             let mut sum = sums::Sum::default();
-            values().for_each(|value| sum.add(value));
+            values.for_each(|value| sum.add(value));
             sum.total()
         }
-        AggregateOp::Avg => sums::mean(values()),
-        AggregateOp::Min => sums::least(values()),
-        AggregateOp::Max => sums::greatest(values()),
-        AggregateOp::Count => members.len() as f64,
+        AggregateOp::Avg => sums::mean(values),
+        AggregateOp::Min => sums::least(values),
+        AggregateOp::Max => sums::greatest(values),
+        AggregateOp::Count => values.count() as f64,
         AggregateOp::Group => 1.0,
-        AggregateOp::Stddev => sums::variance_over_series(values()).sqrt(),
-        AggregateOp::Stdvar => sums::variance_over_series(values()),
-        AggregateOp::Quantile => sums::quantile(parameter, values().collect()),
+        AggregateOp::Stddev => sums::variance_over_series(values).sqrt(),
+        AggregateOp::Stdvar => sums::variance_over_series(values),
+        AggregateOp::Quantile => sums::quantile(parameter, values.collect()),
         AggregateOp::Topk | AggregateOp::Bottomk => f64::NAN,
     }
 }

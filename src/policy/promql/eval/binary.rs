@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use super::super::matcher::NAME_LABEL;
 use super::super::syntax::{Binary, BinaryOp, Group, Matching};
 use super::super::{Sample, Value};
-use super::numbers::{arithmetic, compares};
+use super::numbers::{arithmetic, compares, scalars};
 use super::{Evaluator, label, relabel, unique};
 
 impl Evaluator<'_> {
@@ -40,13 +40,6 @@ impl Evaluator<'_> {
         if !(lacks(left) && lacks(right)) {
             self.forgive_unsupported(before);
         }
-    }
-}
-
-fn scalars(op: BinaryOp, left: f64, right: f64) -> f64 {
-    match op.is_comparison() {
-        true => f64::from(u8::from(compares(op, left, right))),
-        false => arithmetic(op, left, right),
     }
 }
 

@@ -23,7 +23,9 @@ const MAX_ELEMENTS: usize = 20_000;
 
 const SAME_LABELSET: &str = "vector cannot contain metrics with the same labelset";
 
-pub(super) use numbers::{arithmetic, compares};
+pub(super) use aggregate::reduced;
+pub(super) use numbers::{arithmetic, compares, scalars};
+pub(super) use over_time::{Range, apply};
 pub(super) use select::matching_series;
 
 /// Evaluates a whole expression.

@@ -29,6 +29,14 @@ pub(in crate::policy::promql) fn compares(op: BinaryOp, left: f64, right: f64) -
     }
 }
 
+/// The value of an operator, which of a comparison is 0 or 1.
+pub(in crate::policy::promql) fn scalars(op: BinaryOp, left: f64, right: f64) -> f64 {
+    match op.is_comparison() {
+        true => f64::from(u8::from(compares(op, left, right))),
+        false => arithmetic(op, left, right),
+    }
+}
+
 /// `x ^ y` by repeated squaring, as Go's `math.Pow` does it: its last digit differs from C's.
 fn power(x: f64, y: f64) -> f64 {
     let is_ordinary = x.is_finite() && y.is_finite() && x != 0.0 && x != 1.0 && y.abs() < 9e15;

@@ -8,15 +8,28 @@ use super::{Evaluator, unique};
 use crate::policy::store::{Point, Window};
 
 /// What a function is told beside the window.
-struct Range {
+pub(in crate::policy::promql) struct Range {
     /// The range begins after this instant.
-    start_ms: i64,
+    pub(in crate::policy::promql) start_ms: i64,
     /// The range ends with this instant.
-    end_ms: i64,
+    pub(in crate::policy::promql) end_ms: i64,
     /// The instant of the evaluation, which differs from the end by the offset.
     now_ms: i64,
     /// The number beside the range, such as `predict_linear`'s seconds.
     parameter: f64,
+}
+
+impl Range {
+    /// The range of that length that ends so long before the evaluation.
+    pub(in crate::policy::promql) fn new(
+        now_ms: i64,
+        offset_ms: i64,
+        range_ms: i64,
+        parameter: f64,
+    ) -> Self {
+        let end_ms = now_ms.saturating_sub(offset_ms);
+        Self { start_ms: end_ms.saturating_sub(range_ms), end_ms, now_ms, parameter }
+    }
 }
 
 impl Evaluator<'_> {
@@ -39,9 +52,8 @@ impl Evaluator<'_> {
         }
         let noted = self.missing.len();
         let windows = self.windows(selector, range_ms);
-        let end_ms = self.at.timeline_ms.saturating_sub(selector.offset_ms);
         let now_ms = self.at.timeline_ms;
-        let range = Range { start_ms: end_ms.saturating_sub(range_ms), end_ms, now_ms, parameter };
+        let range = Range::new(now_ms, selector.offset_ms, range_ms, parameter);
         if function == Function::AbsentOverTime {
             self.forgive_unsupported(noted);
             let is_absent = windows.iter().all(|(_, window)| window.points().next().is_none());
@@ -84,7 +96,12 @@ pub(super) fn absent(selector: Option<&Selector>) -> Option<Sample> {
     Some(Sample { name: None, labels: labels.into(), value: 1.0 })
 }
 
-fn apply(function: Function, window: Window<'_>, range: &Range) -> Option<f64> {
+/// The value of a function over one series' window.
+pub(in crate::policy::promql) fn apply(
+    function: Function,
+    window: Window<'_>,
+    range: &Range,
+) -> Option<f64> {
     let points = || window.points();
     let values = || points().map(|point| point.value);
     let last = points().next_back()?;

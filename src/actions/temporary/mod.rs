@@ -1,0 +1,369 @@
+//! Settings that are changed for a while, and put back whatever happens.
+//!
+//! Before a setting is touched, what it was and what it becomes is in the undo log, on disk. It is
+//! undone when the policy says so, when the program ends, and at the next start in the same boot if
+//! it could not end. A value that somebody else has written since is left alone.
+
+mod devices;
+mod setting;
+mod tally;
+#[cfg(test)]
+mod tests;
+mod undo_log;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::model::{Action, Decision, DecisionId, Moment, OutcomeResult, Sysctl, UndoResult};
+use setting::{Mounts, Setting};
+use undo_log::{Change, UndoLog};
+
+pub use tally::SettingsTally;
+
+/// No reserve is larger: `1/4` of the memory. 40 GB on a machine of 128 stalled a load for good.
+const LARGEST_RESERVE: u64 = 4;
+
+/// What temporary settings need from the daemon.
+pub struct TemporarySetup {
+    /// Where procfs is mounted.
+    pub procfs: PathBuf,
+    /// Where sysfs is mounted.
+    pub sysfs: PathBuf,
+    /// The folder of the undo log.
+    pub storage: PathBuf,
+    /// Names this boot; without it nothing can be undone after a crash, and nothing is set.
+    pub boot_id: Option<String>,
+    /// Reads both clocks.
+    pub clock: fn() -> Moment,
+    /// Tells people what no decision tells.
+    pub tell: Box<dyn Fn(String) + Send>,
+    /// Where it is counted.
+    pub tally: Arc<SettingsTally>,
+}
+
+impl fmt::Debug for TemporarySetup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TemporarySetup").field("storage", &self.storage).finish_non_exhaustive()
+    }
+}
+
+/// Sets and undoes.
+pub struct TemporarySettings {
+    mounts: Mounts,
+    storage: PathBuf,
+    boot_id: Option<String>,
+    clock: fn() -> Moment,
+    tell: Box<dyn Fn(String) + Send>,
+    tally: Arc<SettingsTally>,
+    log: Option<UndoLog>,
+    /// In the order in which they were set.
+    open: Vec<OpenChange>,
+}
+
+impl fmt::Debug for TemporarySettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TemporarySettings").field("open", &self.open).finish_non_exhaustive()
+    }
+}
+
+/// What is to be put back.
+#[derive(Clone, Debug)]
+struct OpenChange {
+    change: Change,
+    /// Nobody will ask for it: of an earlier process, or of an act that failed.
+    is_orphan: bool,
+}
+
+impl TemporarySettings {
+    /// Nothing is opened, read or undone yet.
+    pub fn new(setup: TemporarySetup) -> Self {
+        let TemporarySetup { procfs, sysfs, storage, boot_id, clock, tell, tally } = setup;
+        let mounts = Mounts { procfs, sysfs };
+        Self { mounts, storage, boot_id, clock, tell, tally, log: None, open: Vec::new() }
+    }
+
+    /// Puts back what an earlier process in this boot has left.
+    pub(super) fn begin(&mut self) {
+        // A program that only watches makes no file for what it never does.
+        if UndoLog::is_there(&self.storage)
+            && let Err(error) = self.ready()
+        {
+            tracing::error!("temporary settings cannot be made, nor undone: {error}");
+        }
+    }
+
+    /// Puts back everything.
+    pub(super) fn end(&mut self) {
+        let all = std::mem::take(&mut self.open);
+        self.undo_all(all, "as umawarden ends");
+    }
+
+    /// Does what was decided, if it is a change for a while or the end of one.
+    pub(super) fn execute(&mut self, decision: &Decision) -> Option<OutcomeResult> {
+        let done = match &decision.action {
+            Action::SetSysctl { values, for_at_most } => {
+                let wanted = values.iter().map(|(sysctl, value)| self.sysctl(*sysctl, *value));
+                let wanted: Result<Vec<_>, String> = wanted.collect();
+                wanted.and_then(|wanted| self.set(decision, wanted, *for_at_most))
+            }
+            Action::ThrottleReadahead { kib, devices, of, for_at_most } => {
+                let disks = devices::resolve(&self.mounts.sysfs, devices, of);
+                let disks = disks.map_err(|error| error.to_string());
+                disks.and_then(|disks| {
+                    let value = in_whole_pages(*kib).to_string();
+                    let wanted = disks.into_iter().map(|disk| (disk, value.clone())).collect();
+                    self.set(decision, wanted, *for_at_most)
+                })
+            }
+            Action::Undo { decision, .. } => self.undo(*decision),
+            _ => return None,
+        };
+        Some(match done {
+            Ok(()) => OutcomeResult::Done,
+            Err(error) => OutcomeResult::Failed(error),
+        })
+    }
+
+    /// Verifies what depends on this machine.
+    fn sysctl(&self, sysctl: Sysctl, value: u32) -> Result<(Setting, String), String> {
+        let kibibytes = || memory_kib(&self.mounts.procfs);
+        if sysctl == Sysctl::MinFreeKbytes
+            && let Some(total) = kibibytes()
+            && u64::from(value) > total / LARGEST_RESERVE
+        {
+            return Err(format!(
+                "{sysctl} = {value} would reserve more than a quarter of this machine's {total} \
+                 KiB: nothing is set"
+            ));
+        }
+        if let Some(in_bytes) = sysctl.in_bytes() {
+            let path = self.mounts.procfs.join("sys").join(in_bytes);
+            let bytes = std::fs::read_to_string(&path).unwrap_or_default();
+            if !matches!(bytes.trim(), "0" | "") {
+                return Err(format!(
+                    "{} is in force with {}, and writing {sysctl} would clear it: nothing is set",
+                    path.display(),
+                    bytes.trim()
+                ));
+            }
+        }
+        Ok((Setting::Sysctl(sysctl), value.to_string()))
+    }
+
+    fn set(
+        &mut self,
+        decision: &Decision,
+        wanted: Vec<(Setting, String)>,
+        for_at_most: Duration,
+    ) -> Result<(), String> {
+        self.ready()?;
+        let boot_id = self.boot_id.clone().ok_or(
+            "which boot this is cannot be told (sys/kernel/random/boot_id), so that nothing could \
+             be undone after a crash: nothing is set",
+        )?;
+        let at = (self.clock)().utc;
+        let mut changes = Vec::new();
+        for (setting, new) in wanted {
+            if let Some(held) = self.open.iter().find(|open| open.change.setting == setting) {
+                let Change { decision, rule, .. } = &held.change;
+                return Err(format!("{setting} is held by #{decision} of {rule}: nothing is set"));
+            }
+            let old = setting.read(&self.mounts).map_err(|error| error.to_string())?;
+            // Whoever sets what is set already has nothing to put back.
+            if old == new {
+                continue;
+            }
+            let Some(log) = &mut self.log else { return Err("no undo log".to_owned()) };
+            changes.push(Change {
+                number: log.next_number(),
+                setting,
+                old,
+                new,
+                boot_id: boot_id.clone(),
+                decision: decision.id,
+                rule: decision.rule.clone(),
+                at,
+                until: at.saturating_add(for_at_most).unwrap_or(at),
+            });
+        }
+        let Some(log) = &mut self.log else { return Err("no undo log".to_owned()) };
+        if let Err(error) = log.begin(&changes) {
+            // It may be torn: the next one opens it anew.
+            self.log = None;
+            return Err(format!("{error}: nothing is set"));
+        }
+        self.write(changes)
+    }
+
+    /// Makes what the log has; all of it, or none.
+    fn write(&mut self, changes: Vec<Change>) -> Result<(), String> {
+        let failed = changes.iter().find_map(|change| self.write_one(change).err());
+        let is_orphan = failed.is_some();
+        let open = changes.into_iter().map(|change| OpenChange { change, is_orphan });
+        match failed {
+            None => {
+                self.open.extend(open);
+                self.count();
+                Ok(())
+            }
+            Some(error) => {
+                let open = open.collect();
+                self.undo_all(open, "since not all of its act could be done");
+                Err(error)
+            }
+        }
+    }
+
+    fn write_one(&self, change: &Change) -> Result<(), String> {
+        let Change { setting, old, new, .. } = change;
+        let told = |error: setting::SettingError| error.to_string();
+        let now = setting.read(&self.mounts).map_err(told)?;
+        if now != *old {
+            return Err(format!("{setting} has become {now} meanwhile: it is left alone"));
+        }
+        setting.write(&self.mounts, new).map_err(told)?;
+        let now = setting.read(&self.mounts).map_err(told)?;
+        if now == *new {
+            return Ok(());
+        }
+        // Not what the log has: it would be taken for somebody else's.
+        setting.write(&self.mounts, old).map_err(told)?;
+        Err(format!("{setting} was set to {new} and says {now}: it is {old} again"))
+    }
+
+    fn undo(&mut self, decision: DecisionId) -> Result<(), String> {
+        let is_its = |open: &mut OpenChange| open.change.decision == decision && !open.is_orphan;
+        let its: Vec<OpenChange> = self.open.extract_if(.., is_its).collect();
+        self.undo_all(its, "");
+        let left = self.open.iter().find(|open| open.change.decision == decision);
+        match left {
+            None => Ok(()),
+            Some(open) => {
+                let Change { setting, old, .. } = &open.change;
+                Err(format!("{setting} could not be set back to {old}; it is tried again"))
+            }
+        }
+    }
+
+    /// Undoes these, the last one first; what cannot be undone stays open. Where no decision tells
+    /// it, `why` is told.
+    fn undo_all(&mut self, mut changes: Vec<OpenChange>, why: &str) {
+        let mut left = Vec::new();
+        while let Some(open) = changes.pop() {
+            if self.undo_one(&open.change, why) == UndoResult::Failed {
+                left.push(open);
+            }
+        }
+        left.reverse();
+        self.open.extend(left);
+        self.count();
+        if self.open.is_empty()
+            && let Some(log) = &mut self.log
+            && let Err(error) = log.tidy()
+        {
+            tracing::warn!("{error}");
+        }
+    }
+
+    fn undo_one(&mut self, change: &Change, why: &str) -> UndoResult {
+        let Change { setting, old, new, decision, rule, .. } = change;
+        let of = format!("#{decision} of {rule}");
+        let (result, found, text) = match setting.read(&self.mounts) {
+            Ok(now) if now == *old => (UndoResult::AlreadyBack, Some(now), None),
+            Ok(now) if now == *new => match setting.write(&self.mounts, old) {
+                Ok(()) => {
+                    let told = format!("{setting} is {old} again, {why}; {of} had set it to {new}");
+                    (UndoResult::Restored, Some(now), (!why.is_empty()).then_some(told))
+                }
+                Err(error) => (UndoResult::Failed, Some(now), Some(error.to_string())),
+            },
+            Ok(now) => {
+                let told = format!(
+                    "{setting} is left at {now}: {of} had set it from {old} to {new}, and somebody \
+                     else has changed it since"
+                );
+                (UndoResult::LeftAlone, Some(now), Some(told))
+            }
+            Err(error) if error.is_gone() => {
+                let told = format!("{setting} has gone; {of} had set it from {old} to {new}");
+                (UndoResult::LeftAlone, None, Some(told))
+            }
+            Err(error) => (UndoResult::Failed, None, Some(error.to_string())),
+        };
+        self.tally.count_undone(setting.kind(), result);
+        if let Some(text) = text {
+            (self.tell)(text);
+        }
+        if result != UndoResult::Failed {
+            self.close(change.number, Some(result), found);
+        }
+        result
+    }
+
+    /// Where the log cannot be told that it is undone, the next start finds the old value and
+    /// leaves it alone.
+    fn close(&mut self, number: u64, result: Option<UndoResult>, found: Option<String>) {
+        let at = (self.clock)().utc;
+        let Some(log) = &mut self.log else { return };
+        if let Err(error) = log.end(number, result, found, at) {
+            tracing::warn!("{error}");
+            self.log = None;
+        }
+    }
+
+    /// Has the log open, and tries once more what nobody else will undo.
+    fn ready(&mut self) -> Result<(), String> {
+        if self.log.is_none() {
+            let (log, found) = UndoLog::open(&self.storage).map_err(|error| error.to_string())?;
+            if found.torn_bytes > 0 {
+                let bytes = found.torn_bytes;
+                tracing::info!(bytes, "an unfinished entry was cut off the end of the undo log");
+            }
+            if !found.damaged.is_empty() {
+                (self.tell)(format!(
+                    "lines {:?} of the undo log in {} cannot be read: a setting that they name \
+                     stays as it is",
+                    found.damaged,
+                    self.storage.display()
+                ));
+            }
+            self.log = Some(log);
+            self.take_over(found.open);
+        }
+        let orphans: Vec<OpenChange> = self.open.extract_if(.., |open| open.is_orphan).collect();
+        if !orphans.is_empty() {
+            self.undo_all(orphans, "after an end that was none in order");
+        }
+        Ok(())
+    }
+
+    /// Takes what the log holds that this process does not know. A reboot has undone everything.
+    fn take_over(&mut self, found: Vec<Change>) {
+        let Some(boot_id) = self.boot_id.clone() else { return };
+        for change in found {
+            if change.boot_id != boot_id {
+                self.close(change.number, None, None);
+            } else if self.open.iter().all(|open| open.change.number != change.number) {
+                self.open.push(OpenChange { change, is_orphan: true });
+            }
+        }
+    }
+
+    fn count(&self) {
+        self.tally.set_in_force(self.open.iter().map(|open| open.change.setting.kind()));
+    }
+}
+
+/// The kernel counts readahead in whole pages, and takes less than one for none at all.
+fn in_whole_pages(kib: u32) -> u32 {
+    let page = u32::try_from(procfs::page_size() / 1024).unwrap_or(4).max(1);
+    kib.div_ceil(page).saturating_mul(page)
+}
+
+fn memory_kib(procfs: &Path) -> Option<u64> {
+    let text = std::fs::read_to_string(procfs.join("meminfo")).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    line.split_whitespace().next()?.parse().ok()
+}

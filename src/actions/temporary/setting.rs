@@ -1,0 +1,135 @@
+//! One setting of the kernel: where it is, what it says, and writing it.
+
+use std::fmt;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use crate::model::{READ_AHEAD, Sysctl};
+
+/// What can be changed for a while.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Setting {
+    /// A sysctl.
+    Sysctl(Sysctl),
+    /// How much is read ahead from a disk.
+    ReadAhead {
+        /// Its numbers, `259:0`.
+        device: String,
+        /// Its name, `nvme0n1`: numbers are given again to other disks.
+        name: String,
+    },
+}
+
+/// A setting could not be read or written.
+#[derive(Debug, thiserror::Error)]
+#[error("{doing} {setting} ({}) failed: {error}: {}", path.display(), remedy(error, setting))]
+pub(super) struct SettingError {
+    doing: String,
+    setting: Setting,
+    path: PathBuf,
+    error: io::Error,
+}
+
+impl SettingError {
+    /// Whether there is no such setting any more.
+    pub(super) fn is_gone(&self) -> bool {
+        self.error.kind() == io::ErrorKind::NotFound
+    }
+}
+
+/// Where procfs and sysfs are mounted.
+#[derive(Clone, Debug)]
+pub(super) struct Mounts {
+    pub(super) procfs: PathBuf,
+    pub(super) sysfs: PathBuf,
+}
+
+impl Setting {
+    /// The `setting` label.
+    pub(super) fn kind(&self) -> &'static str {
+        match self {
+            Self::Sysctl(sysctl) => sysctl.name(),
+            Self::ReadAhead { .. } => READ_AHEAD,
+        }
+    }
+
+    fn path(&self, mounts: &Mounts) -> PathBuf {
+        match self {
+            Self::Sysctl(sysctl) => mounts.procfs.join("sys").join(sysctl.path()),
+            Self::ReadAhead { device, .. } => {
+                mounts.sysfs.join("dev/block").join(device).join("queue/read_ahead_kb")
+            }
+        }
+    }
+
+    /// Its value now, without the line's end.
+    pub(super) fn read(&self, mounts: &Mounts) -> Result<String, SettingError> {
+        let path = self.path(mounts);
+        let read = self.is_still_there(mounts).and_then(|()| fs::read_to_string(&path));
+        let failed = |error| SettingError {
+            doing: "reading".to_owned(),
+            setting: self.clone(),
+            path,
+            error,
+        };
+        read.map(|text| text.trim().to_owned()).map_err(failed)
+    }
+
+    /// Writes it, in one write; never creates or truncates a file.
+    pub(super) fn write(&self, mounts: &Mounts, value: &str) -> Result<(), SettingError> {
+        let path = self.path(mounts);
+        let written = OpenOptions::new()
+            .write(true)
+            .open(&path)
+            .and_then(|mut file| file.write_all(value.as_bytes()));
+        let doing = format!("writing {value} to");
+        written.map_err(|error| SettingError { doing, setting: self.clone(), path, error })
+    }
+
+    fn is_still_there(&self, mounts: &Mounts) -> io::Result<()> {
+        let Self::ReadAhead { device, name } = self else { return Ok(()) };
+        let disk = fs::canonicalize(mounts.sysfs.join("dev/block").join(device))?;
+        match disk.file_name().is_some_and(|found| found == Path::new(name)) {
+            true => Ok(()),
+            false => Err(io::Error::from(io::ErrorKind::NotFound)),
+        }
+    }
+}
+
+impl fmt::Display for Setting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Sysctl(sysctl) => sysctl.fmt(f),
+            Self::ReadAhead { name, .. } => write!(f, "{READ_AHEAD} of {name}"),
+        }
+    }
+}
+
+fn remedy(error: &io::Error, setting: &Setting) -> &'static str {
+    match (Errno::from_io_error(error), setting) {
+        (Some(Errno::ACCESS | Errno::PERM), Setting::Sysctl(_)) => {
+            "run as uid 0 of the host (no capability stands in for it, and root in a user \
+             namespace is not enough)"
+        }
+        (Some(Errno::ACCESS | Errno::PERM), Setting::ReadAhead { .. }) => {
+            "run as uid 0 of the host"
+        }
+        (Some(Errno::ROFS), _) => {
+            "it is mounted read-only, as containers do: run privileged, or mount the host's /proc \
+             and /sys and name them with --path.procfs and --path.sysfs"
+        }
+        (Some(Errno::INVAL), _) => "this kernel does not take that value",
+        (Some(Errno::NOENT), Setting::Sysctl(_)) => {
+            "this kernel does not offer it, or --path.procfs does not name a procfs"
+        }
+        (Some(Errno::NOENT), Setting::ReadAhead { .. }) => {
+            "the disk has gone, or --path.sysfs does not name a sysfs"
+        }
+        _ => "look at the file, and at what --path.procfs and --path.sysfs name",
+    }
+}

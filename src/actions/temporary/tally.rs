@@ -1,0 +1,49 @@
+//! What is set for a while now, and how it ended before.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::model::{SETTING_NAMES, UndoResult};
+
+const SETTINGS: usize = SETTING_NAMES.len();
+const RESULTS: usize = UndoResult::ALL.len();
+
+/// Counted by the thread that acts, read by the loop; nobody waits.
+#[derive(Debug, Default)]
+pub struct SettingsTally {
+    in_force: [AtomicU64; SETTINGS],
+    undone: [[AtomicU64; RESULTS]; SETTINGS],
+}
+
+impl SettingsTally {
+    /// For each of [`SETTING_NAMES`] whether it is set for a while now.
+    pub fn in_force(&self) -> [bool; SETTINGS] {
+        std::array::from_fn(|setting| self.in_force[setting].load(Ordering::Relaxed) > 0)
+    }
+
+    /// For each of [`SETTING_NAMES`] how often it was undone, by [`UndoResult::ALL`].
+    pub fn undone(&self) -> [[u64; RESULTS]; SETTINGS] {
+        std::array::from_fn(|setting| {
+            std::array::from_fn(|result| self.undone[setting][result].load(Ordering::Relaxed))
+        })
+    }
+
+    pub(super) fn set_in_force(&self, settings: impl Iterator<Item = &'static str>) {
+        let mut counts = [0_u64; SETTINGS];
+        for setting in settings {
+            if let Some(place) = SETTING_NAMES.iter().position(|name| *name == setting) {
+                counts[place] += 1;
+            }
+        }
+        for (count, cell) in counts.iter().zip(&self.in_force) {
+            cell.store(*count, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn count_undone(&self, setting: &str, result: UndoResult) {
+        let place = SETTING_NAMES.iter().position(|name| *name == setting);
+        let column = UndoResult::ALL.iter().position(|known| *known == result);
+        if let (Some(place), Some(column)) = (place, column) {
+            self.undone[place][column].fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}

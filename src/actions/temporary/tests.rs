@@ -1,0 +1,340 @@
+use std::collections::BTreeMap;
+use std::fs;
+use std::sync::Mutex;
+
+use jiff::Timestamp;
+use tempfile::TempDir;
+
+use super::*;
+use crate::model::{Mode, RuleId, UndoReason, Verdict};
+
+fn now() -> Moment {
+    Moment { uptime: Duration::from_secs(60), utc: Timestamp::UNIX_EPOCH }
+}
+
+/// As long as what it is set to: a file, unlike sysfs, keeps what stood behind a shorter value.
+fn usual() -> String {
+    "9".repeat((procfs::page_size() / 1024).to_string().len())
+}
+
+/// A machine made of files, and what umawarden says on it.
+struct Bench {
+    folder: TempDir,
+    told: Arc<Mutex<Vec<String>>>,
+    tally: Arc<SettingsTally>,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let folder = TempDir::new().unwrap();
+        let bench = Self { folder, told: Arc::default(), tally: Arc::default() };
+        fs::create_dir_all(bench.path("proc/sys/vm")).unwrap();
+        for (sysctl, value) in [
+            ("swappiness", "60"),
+            ("vfs_cache_pressure", "100"),
+            ("dirty_ratio", "20"),
+            ("dirty_bytes", "0"),
+            ("min_free_kbytes", "45000"),
+        ] {
+            fs::write(bench.path(&format!("proc/sys/vm/{sysctl}")), format!("{value}\n")).unwrap();
+        }
+        fs::write(bench.path("proc/meminfo"), "MemTotal:       8000000 kB\n").unwrap();
+        bench
+    }
+
+    fn path(&self, below: &str) -> PathBuf {
+        self.folder.path().join(below)
+    }
+
+    fn vm(&self, name: &str) -> String {
+        fs::read_to_string(self.path("proc/sys/vm").join(name)).unwrap().trim().to_owned()
+    }
+
+    fn write_vm(&self, name: &str, value: &str) {
+        fs::write(self.path("proc/sys/vm").join(name), value).unwrap();
+    }
+
+    fn process(&self, boot_id: &str) -> TemporarySettings {
+        let told = Arc::clone(&self.told);
+        let mut process = TemporarySettings::new(TemporarySetup {
+            procfs: self.path("proc"),
+            sysfs: self.path("sys"),
+            storage: self.path("storage"),
+            boot_id: Some(boot_id.to_owned()),
+            clock: now,
+            tell: Box::new(move |text| told.lock().unwrap().push(text)),
+            tally: Arc::clone(&self.tally),
+        });
+        process.begin();
+        process
+    }
+
+    fn told(&self) -> Vec<String> {
+        std::mem::take(&mut *self.told.lock().unwrap())
+    }
+
+    fn in_force(&self) -> Vec<&'static str> {
+        let names = crate::model::SETTING_NAMES.into_iter().zip(self.tally.in_force());
+        names.filter(|(_, is_set)| *is_set).map(|(name, _)| name).collect()
+    }
+
+    /// Disks as sysfs shows them: a disk, its partition, a mapped device.
+    fn with_disks(self) -> Self {
+        for (folder, numbers) in [
+            ("devices/pci/nvme0n1", "259:0"),
+            ("devices/pci/nvme0n1/nvme0n1p2", "259:2"),
+            ("devices/virtual/block/dm-0", "253:0"),
+        ] {
+            let folder = self.path("sys").join(folder);
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(folder.join("dev"), format!("{numbers}\n")).unwrap();
+            let name = folder.file_name().unwrap();
+            for links in ["class/block", "dev/block"] {
+                fs::create_dir_all(self.path("sys").join(links)).unwrap();
+            }
+            let link = |place: &Path| std::os::unix::fs::symlink(&folder, place).unwrap();
+            link(&self.path("sys/class/block").join(name));
+            link(&self.path("sys/dev/block").join(numbers));
+            if numbers == "259:2" {
+                fs::write(folder.join("partition"), "2\n").unwrap();
+            } else {
+                fs::create_dir(folder.join("queue")).unwrap();
+                fs::write(folder.join("queue/read_ahead_kb"), usual()).unwrap();
+            }
+        }
+        self
+    }
+
+    fn read_ahead(&self, disk: &str) -> String {
+        let path = self.path("sys").join(disk).join("queue/read_ahead_kb");
+        fs::read_to_string(path).unwrap().trim().to_owned()
+    }
+}
+
+fn decision(id: u64, action: Action) -> Decision {
+    Decision {
+        id: DecisionId(id),
+        at: now(),
+        rule: RuleId { group: Arc::from("g"), alert: Arc::from("A") },
+        mode: Mode::Enforce,
+        verdict: Verdict::Act,
+        step: 0,
+        target: action.target(),
+        action,
+        approved: None,
+        because: Vec::new(),
+    }
+}
+
+fn set(id: u64, values: &[(Sysctl, u32)]) -> Decision {
+    let values: BTreeMap<Sysctl, u32> = values.iter().copied().collect();
+    decision(id, Action::SetSysctl { values, for_at_most: Duration::from_secs(60) })
+}
+
+fn undo(act: u64) -> Decision {
+    let why = UndoReason::AlertEnded;
+    decision(act + 100, Action::Undo { decision: DecisionId(act), why })
+}
+
+fn throttle(id: u64, devices: &[&str], of: &[&str]) -> Decision {
+    let own = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+    let (devices, of) = (own(devices), own(of));
+    let for_at_most = Duration::from_secs(60);
+    decision(id, Action::ThrottleReadahead { kib: 1, devices, of, for_at_most })
+}
+
+fn error(result: Option<OutcomeResult>) -> String {
+    match result.unwrap() {
+        OutcomeResult::Failed(error) => error,
+        other => panic!("{other:?}"),
+    }
+}
+
+const BOTH: [(Sysctl, u32); 2] = [(Sysctl::Swappiness, 10), (Sysctl::VfsCachePressure, 200)];
+
+#[test]
+fn what_is_set_is_in_force_until_it_is_undone() {
+    let bench = Bench::new();
+    let mut process = bench.process("boot");
+    assert_eq!(process.execute(&set(1, &BOTH)), Some(OutcomeResult::Done));
+    assert_eq!(
+        (bench.vm("swappiness"), bench.vm("vfs_cache_pressure")),
+        ("10".into(), "200".into())
+    );
+    assert_eq!(bench.in_force(), ["vm.vfs_cache_pressure", "vm.swappiness"]);
+    assert_eq!(process.execute(&undo(1)), Some(OutcomeResult::Done));
+    assert_eq!(
+        (bench.vm("swappiness"), bench.vm("vfs_cache_pressure")),
+        ("60".into(), "100".into())
+    );
+    assert!(bench.in_force().is_empty());
+    assert!(bench.told().is_empty(), "the decisions tell it");
+    assert_eq!(process.execute(&undo(1)), Some(OutcomeResult::Done), "there is nothing left");
+    assert_eq!(bench.tally.undone().iter().flatten().sum::<u64>(), 2);
+    let compact = decision(3, Action::CompactMemory);
+    assert_eq!(process.execute(&compact), None, "others do that");
+}
+
+#[test]
+fn the_end_of_the_process_puts_everything_back() {
+    let bench = Bench::new();
+    let mut process = bench.process("boot");
+    process.execute(&set(1, &BOTH[..1]));
+    process.execute(&set(2, &BOTH[1..]));
+    process.end();
+    assert_eq!(
+        (bench.vm("swappiness"), bench.vm("vfs_cache_pressure")),
+        ("60".into(), "100".into())
+    );
+    let told = bench.told();
+    assert_eq!(told.len(), 2);
+    assert!(told[0].starts_with("vm.vfs_cache_pressure is 100 again"), "the last first: {told:?}");
+}
+
+#[test]
+fn the_next_start_puts_back_what_a_killed_process_has_left() {
+    let bench = Bench::new();
+    let mut killed = bench.process("boot");
+    killed.execute(&set(1, &BOTH));
+    drop(killed);
+    assert_eq!(bench.vm("swappiness"), "10");
+    let _next = bench.process("boot");
+    assert_eq!(
+        (bench.vm("swappiness"), bench.vm("vfs_cache_pressure")),
+        ("60".into(), "100".into())
+    );
+    assert!(bench.told().iter().all(|told| told.contains("after an end that was none in order")));
+    drop(_next);
+    bench.write_vm("swappiness", "10");
+    let _third = bench.process("boot");
+    assert_eq!(bench.vm("swappiness"), "10", "what is undone is not undone again");
+}
+
+#[test]
+fn after_a_reboot_nothing_is_undone() {
+    let bench = Bench::new();
+    let mut killed = bench.process("boot");
+    killed.execute(&set(1, &BOTH));
+    drop(killed);
+    drop(bench.process("another boot"));
+    assert_eq!(bench.vm("swappiness"), "10", "as this boot has set it");
+    drop(bench.process("boot"));
+    assert_eq!(bench.vm("swappiness"), "10", "the record is closed");
+}
+
+#[test]
+fn what_somebody_else_has_changed_is_left_alone_and_told() {
+    let bench = Bench::new();
+    let mut process = bench.process("boot");
+    process.execute(&set(1, &BOTH));
+    bench.write_vm("swappiness", "33");
+    assert_eq!(process.execute(&undo(1)), Some(OutcomeResult::Done));
+    assert_eq!(
+        (bench.vm("swappiness"), bench.vm("vfs_cache_pressure")),
+        ("33".into(), "100".into())
+    );
+    let told = bench.told();
+    assert!(told.len() == 1 && told[0].starts_with("vm.swappiness is left at 33"), "{told:?}");
+    let swappiness = crate::model::SETTING_NAMES.iter().position(|name| *name == "vm.swappiness");
+    assert_eq!(bench.tally.undone()[swappiness.unwrap()], [0, 0, 1, 0]);
+}
+
+#[test]
+fn without_an_undo_log_nothing_is_touched() {
+    let bench = Bench::new();
+    fs::write(bench.path("storage"), "a file where the folder should be").unwrap();
+    let mut process = bench.process("boot");
+    assert!(error(process.execute(&set(1, &BOTH))).contains("undo log"));
+    let mut nameless = bench.process("boot");
+    nameless.boot_id = None;
+    fs::remove_file(bench.path("storage")).unwrap();
+    assert!(error(nameless.execute(&set(1, &BOTH))).contains("boot"));
+    assert_eq!(
+        (bench.vm("swappiness"), bench.vm("vfs_cache_pressure")),
+        ("60".into(), "100".into())
+    );
+}
+
+#[test]
+fn of_an_act_that_cannot_be_done_whole_nothing_stays() {
+    let bench = Bench::new();
+    let mut process = bench.process("boot");
+    // Reads as before, whatever is written to it.
+    fs::remove_file(bench.path("proc/sys/vm/swappiness")).unwrap();
+    std::os::unix::fs::symlink("/dev/null", bench.path("proc/sys/vm/swappiness")).unwrap();
+    let told = error(process.execute(&set(1, &BOTH)));
+    assert!(told.contains("vm.swappiness was set to 10 and says"), "{told}");
+    assert_eq!(bench.vm("vfs_cache_pressure"), "100");
+    assert!(bench.in_force().is_empty());
+}
+
+#[test]
+fn a_setting_that_is_held_is_not_set_by_another_act() {
+    let bench = Bench::new();
+    let mut process = bench.process("boot");
+    process.execute(&set(1, &BOTH[..1]));
+    let told = error(process.execute(&set(2, &[(Sysctl::Swappiness, 5)])));
+    assert!(told.contains("vm.swappiness is held by #1 of g/A"), "{told}");
+    assert_eq!(bench.vm("swappiness"), "10");
+}
+
+#[test]
+fn what_this_machine_cannot_bear_is_not_set() {
+    let bench = Bench::new();
+    let mut process = bench.process("boot");
+    let told = error(process.execute(&set(1, &[(Sysctl::MinFreeKbytes, 2_000_001)])));
+    assert!(told.contains("more than a quarter"), "{told}");
+    bench.write_vm("dirty_bytes", "268435456");
+    let told = error(process.execute(&set(2, &[(Sysctl::DirtyRatio, 5)])));
+    assert!(told.contains("dirty_bytes is in force with 268435456"), "{told}");
+    assert_eq!(
+        (bench.vm("min_free_kbytes"), bench.vm("dirty_ratio")),
+        ("45000".into(), "20".into())
+    );
+}
+
+#[test]
+fn a_process_that_sets_nothing_makes_no_file() {
+    let bench = Bench::new();
+    bench.process("boot").end();
+    assert!(!bench.path("storage").exists());
+}
+
+#[test]
+fn readahead_is_that_of_the_disk_around_a_partition_and_of_the_mapped_device_itself() {
+    let bench = Bench::new().with_disks();
+    let mut process = bench.process("boot");
+    let act = throttle(1, &["nvme0n1p2", "nvme0n1", "dm-0"], &[]);
+    assert_eq!(process.execute(&act), Some(OutcomeResult::Done));
+    let page_kib = (procfs::page_size() / 1024).to_string();
+    for disk in ["devices/pci/nvme0n1", "devices/virtual/block/dm-0"] {
+        assert_eq!(bench.read_ahead(disk), page_kib, "in whole pages");
+    }
+    assert_eq!(process.execute(&undo(1)), Some(OutcomeResult::Done));
+    assert_eq!(bench.read_ahead("devices/pci/nvme0n1"), usual());
+}
+
+#[test]
+fn a_disk_that_has_got_the_numbers_of_another_is_left_alone() {
+    let bench = Bench::new().with_disks();
+    let mut process = bench.process("boot");
+    process.execute(&throttle(1, &["dm-0"], &[]));
+    fs::remove_file(bench.path("sys/dev/block/253:0")).unwrap();
+    let other = bench.path("sys/devices/pci/nvme0n1");
+    std::os::unix::fs::symlink(other, bench.path("sys/dev/block/253:0")).unwrap();
+    assert_eq!(process.execute(&undo(1)), Some(OutcomeResult::Done));
+    assert_eq!(bench.read_ahead("devices/pci/nvme0n1"), usual());
+    assert!(bench.told()[0].starts_with("read_ahead_kb of dm-0 has gone"));
+}
+
+#[test]
+fn a_path_on_no_disk_is_told_by_its_file_system() {
+    let bench = Bench::new().with_disks();
+    let mut process = bench.process("boot");
+    let told = error(process.execute(&throttle(1, &[], &["/proc"])));
+    assert!(told.contains("/proc lies on a file system of type 0x9fa0"), "{told}");
+    let told = error(process.execute(&throttle(2, &[], &["/nowhere/at/all"])));
+    assert!(told.contains("looking at /nowhere/at/all failed"), "{told}");
+    let told = error(process.execute(&throttle(3, &["sdz"], &[])));
+    assert!(told.contains("there is no block device sdz"), "{told}");
+}

@@ -1,0 +1,291 @@
+//! What must be put back, on disk before it is changed.
+//!
+//! A line for each thing said: a CRC-32 in eight hexadecimal digits, a space, JSON. Lines are only
+//! ever added, and what a crash has torn off at the end is cut; where nothing is left to undo the
+//! file is emptied. The first line tells the version.
+
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::setting::Setting;
+use crate::model::{DecisionId, RuleId, UndoResult};
+
+/// The file's name below `storage.path`.
+const FILE_NAME: &str = "undo.log";
+
+const HEADER: &[u8] = b"umawarden undo log 1\n";
+
+/// A log of which everything is undone is emptied once it is so long.
+const EMPTIED_FROM_BYTES: u64 = 64 << 10;
+
+/// Hundreds of times what can be open at once: a longer file is none of ours.
+const MOST_BYTES: u64 = 64 << 20;
+
+/// The undo log cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum UndoLogError {
+    /// A step of opening, reading or writing has failed.
+    #[error(
+        "{doing} the undo log {} failed: {error}: look at the disk, its space and the permissions \
+         of its folder",
+        path.display()
+    )]
+    Failed {
+        /// Which step.
+        doing: &'static str,
+        /// Of which file.
+        path: PathBuf,
+        /// How.
+        error: io::Error,
+    },
+    /// Another process has it open.
+    #[error(
+        "the undo log {} is in use by another umawarden: end that, or give this one a \
+         --storage.path of its own",
+        .0.display()
+    )]
+    InUse(PathBuf),
+    /// It does not begin as ours do.
+    #[error(
+        "{} is no undo log that this version can read: put the settings back that it names, then \
+         move it away",
+        .0.display()
+    )]
+    Foreign(PathBuf),
+}
+
+/// A setting that was changed, or is about to be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Change {
+    /// Its number within the file.
+    pub(super) number: u64,
+    /// What.
+    pub(super) setting: Setting,
+    /// Its value before.
+    pub(super) old: String,
+    /// Its value then.
+    pub(super) new: String,
+    /// In which boot.
+    pub(super) boot_id: String,
+    /// By which decision.
+    pub(super) decision: DecisionId,
+    /// Of which rule.
+    pub(super) rule: RuleId,
+    /// When.
+    pub(super) at: Timestamp,
+    /// It is undone then at the latest.
+    pub(super) until: Timestamp,
+}
+
+/// How a change has ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Undone {
+    number: u64,
+    /// `None`: of an earlier boot.
+    result: Option<UndoResult>,
+    /// The value that was found, where one could be read.
+    found: Option<String>,
+    at: Timestamp,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Record {
+    Set(Change),
+    Undone(Undone),
+}
+
+/// What a log held when it was opened.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Found {
+    /// What has not been undone, in the order in which it was set.
+    pub(super) open: Vec<Change>,
+    /// Lines in its midst that cannot be read: what they say is not known.
+    pub(super) damaged: Vec<usize>,
+    /// Bytes that were cut off its end.
+    pub(super) torn_bytes: u64,
+}
+
+/// The open file, locked.
+#[derive(Debug)]
+pub(super) struct UndoLog {
+    path: PathBuf,
+    file: File,
+    length: u64,
+    next_number: u64,
+}
+
+impl UndoLog {
+    /// Whether there is one in that folder, or that cannot be told.
+    pub(super) fn is_there(folder: &Path) -> bool {
+        folder.join(FILE_NAME).try_exists().unwrap_or(true)
+    }
+
+    /// Opens the log in that folder, or makes one, and tells what it holds.
+    pub(super) fn open(folder: &Path) -> Result<(Self, Found), UndoLogError> {
+        let path = folder.join(FILE_NAME);
+        let failed = |doing, error| UndoLogError::Failed { doing, path: path.clone(), error };
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o750)
+            .create(folder)
+            .map_err(|error| failed("making the folder of", error))?;
+        let mut options = OpenOptions::new();
+        options.read(true).append(true).create(true).mode(0o600);
+        let mut file = options.open(&path).map_err(|error| failed("opening", error))?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(UndoLogError::InUse(path)),
+            Err(TryLockError::Error(error)) => return Err(failed("locking", error)),
+        }
+        let mut text = Vec::new();
+        let read = (&mut file).take(MOST_BYTES + 1).read_to_end(&mut text);
+        read.map_err(|error| failed("reading", error))?;
+        let is_torn_header = HEADER.starts_with(&text);
+        if text.len() as u64 > MOST_BYTES || !is_torn_header && !text.starts_with(HEADER) {
+            return Err(UndoLogError::Foreign(path));
+        }
+        if is_torn_header {
+            text.clear();
+            begin(&mut file, folder).map_err(|error| failed("beginning", error))?;
+        }
+        let parsed = Parsed::of(text.get(HEADER.len()..).unwrap_or_default());
+        let length = HEADER.len() as u64 + parsed.whole_bytes;
+        let mut log = Self { path, file, length, next_number: parsed.next_number };
+        if parsed.found.torn_bytes > 0 {
+            log.cut("cutting the torn end of")?;
+        }
+        Ok((log, parsed.found))
+    }
+
+    /// The number of the next change.
+    pub(super) fn next_number(&mut self) -> u64 {
+        let number = self.next_number;
+        self.next_number += 1;
+        number
+    }
+
+    /// Says that these are about to be made. They are on disk when this returns.
+    pub(super) fn begin(&mut self, changes: &[Change]) -> Result<(), UndoLogError> {
+        self.append(changes.iter().cloned().map(Record::Set))
+    }
+
+    /// Says how a change has ended; no result: of an earlier boot.
+    pub(super) fn end(
+        &mut self,
+        number: u64,
+        result: Option<UndoResult>,
+        found: Option<String>,
+        at: Timestamp,
+    ) -> Result<(), UndoLogError> {
+        self.append([Record::Undone(Undone { number, result, found, at })])
+    }
+
+    /// Empties a long log of which nothing is left to undo.
+    pub(super) fn tidy(&mut self) -> Result<(), UndoLogError> {
+        if self.length < EMPTIED_FROM_BYTES {
+            return Ok(());
+        }
+        self.length = HEADER.len() as u64;
+        self.cut("emptying")
+    }
+
+    fn append(&mut self, records: impl IntoIterator<Item = Record>) -> Result<(), UndoLogError> {
+        let mut lines = Vec::new();
+        for record in records {
+            let json = serde_json::to_string(&record)
+                .map_err(|error| self.failed("writing", io::Error::other(error)))?;
+            lines.extend(format!("{:08x} {json}\n", crc32fast::hash(json.as_bytes())).bytes());
+        }
+        let written = self.file.write_all(&lines).and_then(|()| self.file.sync_data());
+        match written {
+            Ok(()) => {
+                self.length += lines.len() as u64;
+                Ok(())
+            }
+            Err(error) => {
+                let failed = self.failed("writing", error);
+                // What is there of it would be taken for a change.
+                self.cut("cutting the torn end of")?;
+                Err(failed)
+            }
+        }
+    }
+
+    fn cut(&mut self, doing: &'static str) -> Result<(), UndoLogError> {
+        let cut = self.file.set_len(self.length).and_then(|()| self.file.sync_data());
+        cut.map_err(|error| self.failed(doing, error))
+    }
+
+    fn failed(&self, doing: &'static str, error: io::Error) -> UndoLogError {
+        UndoLogError::Failed { doing, path: self.path.clone(), error }
+    }
+}
+
+/// Makes a new file one that is there after a power cut.
+fn begin(file: &mut File, folder: &Path) -> io::Result<()> {
+    file.set_len(0)?;
+    file.seek(SeekFrom::Start(0))?;
+    file.write_all(HEADER)?;
+    file.sync_all()?;
+    File::open(folder)?.sync_all()
+}
+
+#[derive(Debug, Default)]
+struct Parsed {
+    found: Found,
+    next_number: u64,
+    /// Without what is torn off at the end.
+    whole_bytes: u64,
+}
+
+impl Parsed {
+    fn of(text: &[u8]) -> Self {
+        let mut parsed = Self { next_number: 1, ..Self::default() };
+        let mut unreadable: Vec<usize> = Vec::new();
+        let mut bytes = 0_u64;
+        for (number, line) in (2..).zip(text.split_inclusive(|byte| *byte == b'\n')) {
+            bytes += line.len() as u64;
+            let Some(record) = read_line(line) else {
+                unreadable.push(number);
+                continue;
+            };
+            // What can be read after it proves that it was not torn off by a crash.
+            parsed.found.damaged.append(&mut unreadable);
+            parsed.whole_bytes = bytes;
+            parsed.take(record);
+        }
+        parsed.found.torn_bytes = text.len() as u64 - parsed.whole_bytes;
+        parsed
+    }
+
+    fn take(&mut self, record: Record) {
+        match record {
+            Record::Set(change) => {
+                self.next_number = self.next_number.max(change.number.saturating_add(1));
+                self.found.open.push(change);
+            }
+            Record::Undone(undone) => {
+                self.found.open.retain(|change| change.number != undone.number);
+            }
+        }
+    }
+}
+
+fn read_line(line: &[u8]) -> Option<Record> {
+    let line = line.strip_suffix(b"\n")?;
+    let (crc, json) = (line.get(..8)?, line.get(9..)?);
+    let crc = u32::from_str_radix(str::from_utf8(crc).ok()?, 16).ok()?;
+    if crc != crc32fast::hash(json) {
+        return None;
+    }
+    serde_json::from_slice(json).ok()
+}
+
+#[cfg(test)]
+mod tests;

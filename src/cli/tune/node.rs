@@ -1,0 +1,103 @@
+//! What this node is and has.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, ErrorKind, Write as _};
+use std::path::Path;
+
+use anyhow::Context;
+
+use crate::model::Sysctl;
+use crate::parse::proc::meminfo::{Meminfo, MeminfoField};
+use crate::parse::proc::single_number;
+use crate::tune::{Memory, Node, Present};
+
+/// Where its files are.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NodeFiles<'a> {
+    pub(super) procfs: &'a Path,
+    pub(super) sysfs: &'a Path,
+}
+
+impl NodeFiles<'_> {
+    pub(super) fn node(&self) -> anyhow::Result<Node> {
+        let names = [
+            self.sysfs.join("class/dmi/id/product_name"),
+            self.sysfs.join("firmware/devicetree/base/model"),
+            self.procfs.join("device-tree/model"),
+        ];
+        // A machine whose firmware tells no name is known by its size.
+        let mut found = names.iter().filter_map(|path| fs::read(path).ok());
+        let model = found.next().unwrap_or_default();
+        let model = String::from_utf8_lossy(&model);
+        let model = model.trim_matches(|c: char| c.is_whitespace() || c == '\0').to_owned();
+        Ok(Node { model, memory_bytes: self.memory()?.total_bytes })
+    }
+
+    pub(super) fn memory(&self) -> anyhow::Result<Memory> {
+        let path = self.procfs.join("meminfo");
+        let read = || -> anyhow::Result<Memory> {
+            let meminfo = Meminfo::parse(&fs::read(&path)?)?;
+            let field = |field| meminfo.get(field).value();
+            let bytes = |name| field(name).with_context(|| format!("it has no {name:?}"));
+            let cache = [MeminfoField::ActiveFile, MeminfoField::InactiveFile];
+            Ok(Memory {
+                total_bytes: bytes(MeminfoField::MemTotal)?,
+                available_bytes: bytes(MeminfoField::MemAvailable)?,
+                cache_bytes: cache.into_iter().filter_map(field).sum(),
+            })
+        };
+        read().with_context(|| {
+            format!("reading {} failed: is --path.procfs a procfs?", path.display())
+        })
+    }
+
+    pub(super) fn present(&self, sysctl: Sysctl) -> anyhow::Result<Present> {
+        if let Some(in_bytes) = sysctl.in_bytes()
+            && self.number(in_bytes)?.is_some_and(|bytes| bytes > 0)
+        {
+            return Ok(Present::InBytes);
+        }
+        Ok(match self.number(&sysctl.path())? {
+            Some(value) => Present::Value(u32::try_from(value).unwrap_or(u32::MAX)),
+            None => Present::Missing,
+        })
+    }
+
+    fn number(&self, name: &str) -> anyhow::Result<Option<u64>> {
+        let path = self.procfs.join("sys").join(name);
+        match fs::read(&path) {
+            Ok(text) => {
+                let number = single_number(&text);
+                number.map(Some).with_context(|| format!("{} is no number", path.display()))
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error).with_context(|| format!("reading {} failed", path.display())),
+        }
+    }
+
+    /// Sets one, and looks whether the kernel has taken it.
+    pub(super) fn set(&self, sysctl: Sysctl, value: u32) -> Result<(), String> {
+        let path = self.procfs.join("sys").join(sysctl.path());
+        let written = OpenOptions::new()
+            .write(true)
+            .open(&path)
+            .and_then(|mut file| file.write_all(format!("{value}\n").as_bytes()));
+        written.map_err(|error| {
+            format!("setting {sysctl} to {value} failed: {error}{}", advice(&error))
+        })?;
+        match self.present(sysctl) {
+            Ok(Present::Value(now)) if now == value => Ok(()),
+            _ => Err(format!("{sysctl} was set to {value}, and does not say so")),
+        }
+    }
+}
+
+/// What to do about it.
+pub(super) fn advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        ErrorKind::PermissionDenied => ": try it with sudo, on the host and not in a container",
+        ErrorKind::ReadOnlyFilesystem => ": it is mounted read-only, as in a container",
+        ErrorKind::InvalidInput => ": this kernel does not take that value",
+        _ => "",
+    }
+}

@@ -1,0 +1,110 @@
+//! The table and the JSON.
+
+use serde_json::{Value, json};
+
+use super::super::history::printable;
+use super::{Comparison, Done};
+use crate::tune::{Present, Profile, Row};
+
+/// Bytes in GiB, for people.
+pub(super) fn gib(bytes: u64) -> String {
+    #[expect(clippy::cast_precision_loss, reason = "a number with one digit behind the point")]
+    let gib = bytes as f64 / f64::from(1_u32 << 30);
+    format!("{gib:.1} GiB")
+}
+
+/// All profiles.
+pub(super) fn profiles(profiles: &[Profile]) {
+    for profile in profiles {
+        println!("{:<16} {}", profile.name, profile.title);
+    }
+}
+
+/// What the node has beside what it should have, and what was done.
+pub(super) fn table(compared: &Comparison<'_>, done: &Done) {
+    let Comparison { profile, node, rows, warnings } = compared;
+    let model = if node.model.is_empty() { "no name" } else { &node.model };
+    println!(
+        "Profile {}: {}. This node: {}, {}.\n",
+        profile.name,
+        profile.title,
+        printable(model),
+        gib(node.memory_bytes)
+    );
+    println!("  {:<28} {:>12} {:>12}  known by, why", "setting", "now", "profile");
+    for row in rows {
+        let mark = if row.fits() { ' ' } else { '!' };
+        let (name, value) = (row.advice.name.name(), row.advice.value);
+        println!("{mark} {name:<28} {:>12} {value:>12}  {}", now(row), row.advice.source.name());
+        println!("    {}.", row.advice.why);
+        println!("    It costs: {}.", row.advice.trades);
+    }
+    println!();
+    for warning in warnings {
+        println!("warning: {warning}");
+    }
+    for (sysctl, value) in &done.applied {
+        println!("set: {sysctl} = {value}, until the next boot");
+    }
+    for error in &done.failed {
+        eprintln!("umawarden: {error}");
+    }
+    if let Some(persisted) = &done.persisted {
+        println!("written: {}", persisted.path.display());
+        if let Some(kept) = &persisted.kept {
+            println!("replaced: what was there is kept as {}", kept.display());
+        }
+    }
+    let differ = rows.iter().filter(|row| !row.fits()).count();
+    match (differ, done.applied.len()) {
+        (0, _) => println!("Everything fits."),
+        (differ, 0) => println!("{differ} of {} do not fit: `--apply` sets them.", rows.len()),
+        (differ, set) => println!("{differ} of {} did not fit; {set} are set now.", rows.len()),
+    }
+}
+
+fn now(row: &Row<'_>) -> String {
+    match row.now {
+        Present::Value(value) => value.to_string(),
+        Present::InBytes => "in bytes".to_owned(),
+        Present::Missing => "missing".to_owned(),
+    }
+}
+
+/// The same for programs.
+pub(super) fn json(compared: &Comparison<'_>, done: &Done) -> Value {
+    let settings = compared.rows.iter().map(|row| {
+        let advice = row.advice;
+        let (now, state) = match row.now {
+            Present::Value(value) => (json!(value), "set"),
+            Present::InBytes => (Value::Null, "set_in_bytes"),
+            Present::Missing => (Value::Null, "missing"),
+        };
+        json!({
+            "name": advice.name,
+            "now": now,
+            "state": state,
+            "profile": advice.value,
+            "accept": advice.accept,
+            "fits": row.fits(),
+            "why": advice.why,
+            "source": advice.source,
+            "trades": advice.trades,
+        })
+    });
+    let applied: serde_json::Map<String, Value> =
+        done.applied.iter().map(|(name, value)| (name.to_string(), json!(value))).collect();
+    json!({
+        "profile": compared.profile.name,
+        "title": compared.profile.title,
+        "model": compared.node.model,
+        "memory_bytes": compared.node.memory_bytes,
+        "fits": compared.rows.iter().all(Row::fits),
+        "settings": settings.collect::<Vec<_>>(),
+        "warnings": compared.warnings,
+        "applied": applied,
+        "failed": done.failed,
+        "persisted": done.persisted.as_ref().map(|persisted| &persisted.path),
+        "kept": done.persisted.as_ref().and_then(|persisted| persisted.kept.as_ref()),
+    })
+}

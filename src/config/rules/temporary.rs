@@ -1,0 +1,189 @@
+//! Steps that change a setting of the kernel for a while.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::alert::template;
+use crate::config::decode::{self, Findings, Table};
+use crate::config::measure::duration_within;
+use crate::config::yaml::{Content, Node};
+use crate::model::{Action, Sysctl};
+use crate::policy::promql::did_you_mean;
+
+/// A checkpoint that has not been loaded by then is not loading.
+const DEFAULT_FOR: Duration = Duration::from_secs(1_800);
+
+const SHORTEST_FOR: Duration = Duration::from_secs(1);
+const LONGEST_FOR: Duration = Duration::from_secs(86_400);
+
+/// The kernel's own default is 128; a step of this name that reads more ahead is none.
+const MOST_READ_AHEAD_KIB: u32 = 128;
+
+/// Devices, and paths, of one step.
+const MOST_PLACES: usize = 64;
+
+/// Reads `set_sysctl`.
+pub(super) fn set_sysctl(node: &Node, findings: &mut Findings<'_>) -> Option<Action> {
+    const EXAMPLE: &str = "write set_sysctl: {vm.min_free_kbytes: 2097152, for: 20m}";
+    if !matches!(&node.content, Content::Map(pairs) if !pairs.is_empty()) {
+        findings.add(node.span.clone(), "set_sysctl needs at least one setting").hint(EXAMPLE);
+        return None;
+    }
+    let mut values = Some(BTreeMap::new());
+    let mut for_at_most = Some(DEFAULT_FOR);
+    for (name, key, value) in decode::pairs(node, "set_sysctl", findings)? {
+        if name == "for" {
+            for_at_most = time_limit(value, findings);
+            continue;
+        }
+        match sysctl(name, key, value, findings) {
+            Some((sysctl, value)) => {
+                if let Some(values) = &mut values {
+                    values.insert(sysctl, value);
+                }
+            }
+            None => values = None,
+        }
+    }
+    let values = values?;
+    if values.is_empty() {
+        findings.add(node.span.clone(), "set_sysctl sets nothing").hint(EXAMPLE);
+        return None;
+    }
+    Some(Action::SetSysctl { values, for_at_most: for_at_most? })
+}
+
+fn sysctl(
+    name: &str,
+    key: &Node,
+    value: &Node,
+    findings: &mut Findings<'_>,
+) -> Option<(Sysctl, u32)> {
+    let names = Sysctl::ALL.map(Sysctl::name);
+    let Some(sysctl) = Sysctl::named(name) else {
+        let hint = did_you_mean(name, names)
+            .unwrap_or_else(|| format!("settings that may be changed: {}", names.join(", ")));
+        findings.add(key.span.clone(), format!("set_sysctl does not change \"{name}\"")).hint(hint);
+        return None;
+    };
+    let read = |text: &str| {
+        let range = sysctl.range();
+        let value: Option<u32> = text.parse().ok().filter(|value| range.contains(value));
+        value.ok_or_else(|| {
+            let (least, most) = (range.start(), range.end());
+            format!("\"{text}\" is no whole number from {least} to {most}, which the kernel takes")
+        })
+    };
+    decode::value(value, name, read, findings).map(|value| (sysctl, value))
+}
+
+fn time_limit(node: &Node, findings: &mut Findings<'_>) -> Option<Duration> {
+    let read = |text: &str| duration_within(text, SHORTEST_FOR, LONGEST_FOR);
+    decode::value(node, "for", read, findings)
+}
+
+/// Reads `throttle_readahead`.
+pub(super) fn throttle_readahead(node: &Node, findings: &mut Findings<'_>) -> Option<Action> {
+    const EXAMPLE: &str = "write throttle_readahead: {kib: 8, of: [/models], for: 20m}";
+    if !matches!(&node.content, Content::Map(pairs) if !pairs.is_empty()) {
+        findings
+            .add(node.span.clone(), "throttle_readahead needs kib, and devices or of")
+            .hint(EXAMPLE);
+        return None;
+    }
+    let keys = ["kib", "devices", "of", "for"];
+    let table = Table::read(node, "throttle_readahead", &keys, findings)?;
+    let kib = match table.get("kib") {
+        Some(node) => decode::value(node, "kib", kib, findings),
+        None => {
+            findings.add(table.place(), "throttle_readahead needs kib").hint(EXAMPLE);
+            None
+        }
+    };
+    let devices = places(&table, "devices", findings, device);
+    let of = places(&table, "of", findings, path);
+    let for_at_most = match table.get("for") {
+        Some(node) => time_limit(node, findings),
+        None => Some(DEFAULT_FOR),
+    };
+    let (devices, of) = (devices?, of?);
+    if devices.is_empty() && of.is_empty() {
+        findings
+            .add(table.place(), "throttle_readahead names neither devices nor of")
+            .hint("devices: [nvme0n1] names disks, of: [/models] the disks below these paths");
+        return None;
+    }
+    Some(Action::ThrottleReadahead { kib: kib?, devices, of, for_at_most: for_at_most? })
+}
+
+fn kib(text: &str) -> Result<u32, String> {
+    let kib = text.parse().ok().filter(|kib| (1..=MOST_READ_AHEAD_KIB).contains(kib));
+    kib.ok_or_else(|| format!("\"{text}\" is no whole number from 1 to {MOST_READ_AHEAD_KIB}"))
+}
+
+/// A list, or one entry by itself.
+fn places(
+    table: &Table<'_>,
+    key: &str,
+    findings: &mut Findings<'_>,
+    read: impl Fn(&Node, &mut Findings<'_>) -> Option<String>,
+) -> Option<Vec<String>> {
+    let Some(node) = table.get(key) else { return Some(Vec::new()) };
+    if node.text().is_some() {
+        return read(node, findings).map(|place| vec![place]);
+    }
+    let entries = decode::list(node, key, findings)?;
+    if let Some(excess) = entries.get(MOST_PLACES) {
+        findings.add(excess.span.clone(), format!("{key} has at most {MOST_PLACES} entries"));
+        return None;
+    }
+    decode::each(entries, findings, read)
+}
+
+/// `nvme0n1`; `/dev/nvme0n1` is as good.
+fn device(node: &Node, findings: &mut Findings<'_>) -> Option<String> {
+    let read = |text: &str| {
+        let name = text.strip_prefix("/dev/").unwrap_or(text);
+        let is_name = !name.is_empty()
+            && name.len() <= 255
+            && !matches!(name, "." | "..")
+            && !name.chars().any(|character| character == '/' || character.is_control());
+        is_name.then(|| name.to_owned()).ok_or_else(|| {
+            format!("\"{text}\" is no device's name; write it as in /sys/block: nvme0n1, dm-0")
+        })
+    };
+    decode::value(node, "devices", read, findings)
+}
+
+/// A path, or a template that gives one from the alert's labels.
+fn path(node: &Node, findings: &mut Findings<'_>) -> Option<String> {
+    template(node, "of", findings)?;
+    let read = |text: &str| {
+        let is_path = text.starts_with('/') || text.contains("{{");
+        is_path
+            .then(|| text.to_owned())
+            .ok_or_else(|| format!("\"{text}\" is no path from the root: write /models"))
+    };
+    decode::value(node, "of", read, findings)
+}
+
+/// Finds settings that two steps of one remedy change: the second would always find them held.
+pub(super) fn set_twice(
+    steps: &[Action],
+    entries: &[std::sync::Arc<Node>],
+    findings: &mut Findings<'_>,
+) {
+    for (number, (later, node)) in steps.iter().zip(entries).enumerate() {
+        let target = later.target();
+        let mut earlier = steps.iter().take(number);
+        let Some(setting) = earlier.find_map(|step| {
+            let shared = step.target().shared_setting(&target).map(str::to_owned);
+            shared.filter(|_| step.for_at_most().is_some())
+        }) else {
+            continue;
+        };
+        findings
+            .add(node.span.clone(), format!("two steps of one remedy change {setting}"))
+            .hint("a setting is held by the step that changed it until that is undone: keep one");
+    }
+}

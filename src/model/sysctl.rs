@@ -1,0 +1,178 @@
+//! The settings of the kernel that may be changed, and what may be written to them.
+
+use std::fmt;
+use std::ops::RangeInclusive;
+
+use serde::{Deserialize, Serialize};
+
+/// A setting below `/proc/sys/vm`. Only these may be changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Sysctl {
+    /// Pages that only what must not wait may take.
+    #[serde(rename = "vm.min_free_kbytes")]
+    MinFreeKbytes,
+    /// How far above the reserve kswapd begins and stops, in 1/10000 of memory.
+    #[serde(rename = "vm.watermark_scale_factor")]
+    WatermarkScaleFactor,
+    /// By how much fragmentation raises the watermark for a while, in 1/10000 of it.
+    #[serde(rename = "vm.watermark_boost_factor")]
+    WatermarkBoostFactor,
+    /// How willingly directory entries and inodes are given up, 100 being fair.
+    #[serde(rename = "vm.vfs_cache_pressure")]
+    VfsCachePressure,
+    /// Percent of available memory that may be dirty before writers must wait.
+    #[serde(rename = "vm.dirty_ratio")]
+    DirtyRatio,
+    /// Percent of available memory that may be dirty before writing back begins.
+    #[serde(rename = "vm.dirty_background_ratio")]
+    DirtyBackgroundRatio,
+    /// How hard the kernel compacts before anybody asks.
+    #[serde(rename = "vm.compaction_proactiveness")]
+    CompactionProactiveness,
+    /// What swapping costs beside dropping file pages.
+    #[serde(rename = "vm.swappiness")]
+    Swappiness,
+}
+
+/// Largest value of a C `int`.
+const INT_MAX: u32 = 2_147_483_647;
+
+impl Sysctl {
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::MinFreeKbytes,
+        Self::WatermarkScaleFactor,
+        Self::WatermarkBoostFactor,
+        Self::VfsCachePressure,
+        Self::DirtyRatio,
+        Self::DirtyBackgroundRatio,
+        Self::CompactionProactiveness,
+        Self::Swappiness,
+    ];
+
+    /// The name as in sysctl.conf.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::MinFreeKbytes => "vm.min_free_kbytes",
+            Self::WatermarkScaleFactor => "vm.watermark_scale_factor",
+            Self::WatermarkBoostFactor => "vm.watermark_boost_factor",
+            Self::VfsCachePressure => "vm.vfs_cache_pressure",
+            Self::DirtyRatio => "vm.dirty_ratio",
+            Self::DirtyBackgroundRatio => "vm.dirty_background_ratio",
+            Self::CompactionProactiveness => "vm.compaction_proactiveness",
+            Self::Swappiness => "vm.swappiness",
+        }
+    }
+
+    /// The one of that name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|sysctl| sysctl.name() == name)
+    }
+
+    /// The file's path below `/proc/sys`.
+    pub fn path(self) -> String {
+        self.name().replace('.', "/")
+    }
+
+    /// What the kernel takes (kernel/sysctl.c, mm/page_alloc.c): of the newest one where that
+    /// differs. A reserve below what the kernel itself computes for the smallest machine it would
+    /// take as well, and no driver would get a page then.
+    pub const fn range(self) -> RangeInclusive<u32> {
+        match self {
+            Self::MinFreeKbytes => 128..=INT_MAX,
+            Self::WatermarkScaleFactor => 1..=3_000,
+            Self::WatermarkBoostFactor | Self::VfsCachePressure => 0..=INT_MAX,
+            Self::DirtyRatio | Self::DirtyBackgroundRatio | Self::CompactionProactiveness => {
+                0..=100
+            }
+            Self::Swappiness => 0..=200,
+        }
+    }
+
+    /// The setting in bytes that stands in for it: one of the two is in force, and writing one
+    /// makes the other 0.
+    pub const fn in_bytes(self) -> Option<&'static str> {
+        match self {
+            Self::DirtyRatio => Some("vm/dirty_bytes"),
+            Self::DirtyBackgroundRatio => Some("vm/dirty_background_bytes"),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Sysctl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The `setting` label of all readahead settings.
+pub const READ_AHEAD: &str = "read_ahead_kb";
+
+/// The `setting` label: all values that it has.
+pub const SETTING_NAMES: [&str; Sysctl::ALL.len() + 1] = {
+    let mut names = [READ_AHEAD; Sysctl::ALL.len() + 1];
+    let mut next = 0;
+    while next < Sysctl::ALL.len() {
+        names[next] = Sysctl::ALL[next].name();
+        next += 1;
+    }
+    names
+};
+
+/// How the undoing of a temporary setting ended; the `result` label.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum UndoResult {
+    /// It has the value again that it had before.
+    Restored,
+    /// It had that value already.
+    AlreadyBack,
+    /// Somebody else has changed it, or it has gone: it is left alone.
+    LeftAlone,
+    /// It could not be read or written. It is tried again.
+    Failed,
+}
+
+impl UndoResult {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Restored, Self::AlreadyBack, Self::LeftAlone, Self::Failed];
+
+    /// The name in labels and files.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Restored => "restored",
+            Self::AlreadyBack => "already_back",
+            Self::LeftAlone => "left_alone",
+            Self::Failed => "failed",
+        }
+    }
+
+    /// All names.
+    pub const NAMES: [&'static str; Self::ALL.len()] = {
+        let mut names = [""; Self::ALL.len()];
+        let mut next = 0;
+        while next < names.len() {
+            names[next] = Self::ALL[next].name();
+            next += 1;
+        }
+        names
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_in_the_journal_is_the_name_in_sysctl_conf() {
+        for sysctl in Sysctl::ALL {
+            assert_eq!(serde_json::to_value(sysctl).unwrap(), sysctl.name());
+            assert_eq!(Sysctl::named(sysctl.name()), Some(sysctl));
+            assert!(SETTING_NAMES.contains(&sysctl.name()));
+        }
+        assert_eq!(Sysctl::named("vm.overcommit_memory"), None);
+        assert_eq!(Sysctl::DirtyRatio.path(), "vm/dirty_ratio");
+        assert!(SETTING_NAMES.contains(&READ_AHEAD));
+    }
+}

@@ -1,0 +1,193 @@
+//! Temporary settings: one remedy at a time holds a setting, and each is undone in the end.
+
+use std::time::Duration;
+
+use super::Wish;
+use crate::model::{
+    Decision, DecisionId, HoldReason, Mode, Outcome, OutcomeResult, RuleId, Target, UndoReason,
+};
+
+/// How long after an undo that failed it is tried again, at first; it doubles.
+const UNDONE_AGAIN_AFTER: Duration = Duration::from_secs(10);
+
+/// What it does not exceed.
+const UNDONE_AGAIN_AT_MOST: Duration = Duration::from_secs(600);
+
+/// Everything that remedies have changed for a while.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct HeldSettings(Vec<Held>);
+
+/// What one act has changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Held {
+    decision: DecisionId,
+    rule: RuleId,
+    mode: Mode,
+    step: usize,
+    target: Target,
+    /// On the uptime clock.
+    until: Duration,
+    phase: Phase,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Set, or about to be.
+    Set,
+    /// It is being undone.
+    Undoing { undo: DecisionId, why: UndoReason, failures: u32, since: Duration },
+    /// That has failed.
+    Waiting { why: UndoReason, failures: u32, until: Duration },
+    /// Undone since its time was over; its alert goes on.
+    TimedOut,
+}
+
+/// An act that is to be undone now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::policy) struct DueUndo {
+    pub(in crate::policy) decision: DecisionId,
+    pub(in crate::policy) rule: RuleId,
+    pub(in crate::policy) mode: Mode,
+    pub(in crate::policy) step: usize,
+    pub(in crate::policy) target: Target,
+    pub(in crate::policy) why: UndoReason,
+}
+
+impl HeldSettings {
+    /// Why that must not be set now.
+    pub(super) fn hold(&self, wish: &Wish<'_>) -> Option<HoldReason> {
+        wish.action.for_at_most()?;
+        let same_mode = self.0.iter().filter(|held| held.mode == wish.mode);
+        let mut sharing =
+            same_mode.filter(|held| held.target.shared_setting(wish.target).is_some());
+        if sharing.clone().any(|held| held.is_in_force() && held.rule != *wish.rule) {
+            return Some(HoldReason::SettingHeld);
+        }
+        sharing.any(|held| held.rule == *wish.rule).then_some(HoldReason::InForce)
+    }
+
+    /// Who holds what that would set, in words.
+    pub(super) fn holder(&self, wish: &Wish<'_>) -> Option<String> {
+        let mut held = self.0.iter().filter(|held| held.mode == wish.mode && held.is_in_force());
+        held.find_map(|held| {
+            let setting = held.target.shared_setting(wish.target)?;
+            Some(format!("{setting} is held by #{} of {}", held.decision, held.rule))
+        })
+    }
+
+    /// Whether what that act has set is, as far as is known.
+    pub(super) fn is_in_force(&self, decision: DecisionId) -> bool {
+        self.0.iter().any(|held| held.decision == decision)
+    }
+
+    /// An act or an undo has been decided.
+    pub(super) fn decided(&mut self, decision: &Decision) {
+        let Some(for_at_most) = decision.action.for_at_most() else { return };
+        self.0.push(Held {
+            decision: decision.id,
+            rule: decision.rule.clone(),
+            mode: decision.mode,
+            step: decision.step,
+            target: decision.target.clone(),
+            until: decision.at.uptime.saturating_add(for_at_most),
+            phase: Phase::Set,
+        });
+    }
+
+    pub(super) fn undoing(
+        &mut self,
+        act: DecisionId,
+        undo: DecisionId,
+        why: UndoReason,
+        now: Duration,
+    ) {
+        if let Some(held) = self.0.iter_mut().find(|held| held.decision == act) {
+            let failures = match held.phase {
+                Phase::Waiting { failures, .. } => failures,
+                _ => 0,
+            };
+            held.phase = Phase::Undoing { undo, why, failures, since: now };
+        }
+    }
+
+    /// What failed has touched nothing. What has not ended in time may have been done all the same.
+    pub(super) fn observe_outcome(&mut self, outcome: &Outcome) {
+        if matches!(outcome.result, OutcomeResult::Failed(_)) {
+            self.0.retain(|held| held.decision != outcome.decision);
+        }
+        let is_undone = matches!(outcome.result, OutcomeResult::Done | OutcomeResult::Skipped);
+        self.0.retain_mut(|held| match held.phase {
+            Phase::Undoing { undo, why, .. } if undo == outcome.decision => {
+                if !is_undone {
+                    held.undo_failed(outcome.ended.uptime);
+                    return true;
+                }
+                // Set anew while the same alert goes on, it would have no end.
+                held.phase = Phase::TimedOut;
+                why == UndoReason::TimedOut
+            }
+            _ => true,
+        });
+    }
+
+    /// What is to be undone at that moment. `fires` tells whether a rule fires in that mode; `None`
+    /// where there is no such rule.
+    pub(super) fn due(
+        &mut self,
+        now: Duration,
+        fires: impl Fn(&RuleId, Mode) -> Option<bool>,
+    ) -> Vec<DueUndo> {
+        let mut due = Vec::new();
+        self.0.retain_mut(|held| {
+            let fires = fires(&held.rule, held.mode);
+            let ended = match fires {
+                None => Some(UndoReason::RuleChanged),
+                Some(false) => Some(UndoReason::AlertEnded),
+                Some(true) => None,
+            };
+            let why = match held.phase {
+                Phase::TimedOut => return ended.is_none(),
+                Phase::Set => {
+                    let timed_out = (now >= held.until).then_some(UndoReason::TimedOut);
+                    ended.or(timed_out)
+                }
+                Phase::Waiting { why, until, .. } => (now >= until).then_some(why),
+                Phase::Undoing { since, .. } => {
+                    if super::outcome_is_lost(since, now) {
+                        held.undo_failed(now);
+                    }
+                    None
+                }
+            };
+            due.extend(why.map(|why| held.due(why)));
+            true
+        });
+        // What was set last is put back first.
+        due.reverse();
+        due
+    }
+}
+
+impl Held {
+    fn is_in_force(&self) -> bool {
+        self.phase != Phase::TimedOut
+    }
+
+    fn due(&self, why: UndoReason) -> DueUndo {
+        DueUndo {
+            decision: self.decision,
+            rule: self.rule.clone(),
+            mode: self.mode,
+            step: self.step,
+            target: self.target.clone(),
+            why,
+        }
+    }
+
+    fn undo_failed(&mut self, now: Duration) {
+        let Phase::Undoing { why, failures, .. } = self.phase else { return };
+        let wait = UNDONE_AGAIN_AFTER.saturating_mul(1 << failures.min(16));
+        let until = now.saturating_add(wait.min(UNDONE_AGAIN_AT_MOST));
+        self.phase = Phase::Waiting { why, failures: failures.saturating_add(1), until };
+    }
+}

@@ -1,0 +1,387 @@
+//! Whether an expression certainly yields nothing, told by a few numbers instead of vectors.
+//!
+//! Nearly every rule is quiet nearly all the time. A [`Watch`] proves that where it can, and
+//! evaluates the expression where it cannot.
+
+#[cfg(test)]
+mod tests;
+
+use super::eval::{Range, apply, compares, matching_series, reduced, scalars};
+use super::functions::Function;
+use super::syntax::{Aggregate, AggregateOp, Binary, BinaryOp, Kind, Node, Selector};
+use super::{EvalTime, Evaluated, Expr, Value};
+use crate::policy::store::{Revisions, SeriesId, SeriesStore};
+
+/// More elements than this on a side of `or` are not reasoned about: there is a bound on both.
+const MOST_ELEMENTS: usize = 5000;
+
+/// Evaluates one expression over one store, again and again.
+#[derive(Debug, Default)]
+pub struct Watch {
+    proof: Option<Proof>,
+    /// The state of the store for which `proof` was made, and in which nothing was missing.
+    known: Option<(Revisions, bool)>,
+}
+
+impl Watch {
+    /// What [`Expr::evaluate`] gives, which must always be asked of the same expression and store.
+    pub fn evaluate(
+        &mut self,
+        expr: &Expr,
+        store: &SeriesStore,
+        at: EvalTime,
+    ) -> Result<Evaluated, String> {
+        let now = store.revisions();
+        let (known, nothing_missing) = self.known.unwrap_or((now, false));
+        if self.known.is_none() || known.series != now.series {
+            self.proof = Part::of(&expr.root, store).map(Part::proof);
+        }
+        // Whether anything is missing depends on the kinds of readings alone.
+        let is_whole = nothing_missing && (known.series, known.kinds) == (now.series, now.kinds);
+        if is_whole && self.proof.as_ref().is_some_and(|proof| proof.is_empty(store, at)) {
+            let nothing = Ok(Evaluated::Known(Value::Vector(Vec::new())));
+            debug_assert_eq!(nothing, expr.evaluate(store, at), "{expr}");
+            return nothing;
+        }
+        let evaluated = expr.evaluate(store, at);
+        self.known = Some((now, matches!(evaluated, Ok(Evaluated::Known(_)))));
+        evaluated
+    }
+}
+
+/// What can be said of an expression whose evaluation cannot fail.
+#[derive(Debug)]
+enum Part {
+    /// One number.
+    Scalar(Number),
+    /// A vector.
+    Vector(Numbers),
+    /// A vector that something is left out of.
+    Filtered(Proof),
+}
+
+/// When a vector is empty.
+#[derive(Debug)]
+enum Proof {
+    /// When there are no numbers.
+    Absent(Numbers),
+    /// When no pair of them compares so. On one side there is one number at most.
+    Compares { op: BinaryOp, left: Numbers, right: Numbers },
+    /// When any of these is; the cheapest first.
+    All(Vec<Proof>),
+    /// When all of these are.
+    Any(Vec<Proof>),
+}
+
+/// The values of a vector's elements, which have distinct labels.
+#[derive(Debug)]
+enum Numbers {
+    /// At most this one.
+    One(Number),
+    /// These.
+    Many(Many),
+}
+
+/// A number, or none. Where elements must match by their labels, and do not, there is none either.
+#[derive(Debug)]
+enum Number {
+    Constant(f64),
+    Now,
+    Single(Many),
+    Negative(Box<Self>),
+    Computed { op: BinaryOp, left: Box<Self>, right: Box<Self> },
+    Reduced { op: AggregateOp, parameter: f64, of: Box<Numbers> },
+}
+
+/// The values of several series, in their order.
+#[derive(Debug)]
+struct Many {
+    ids: Vec<SeriesId>,
+    value: SeriesValue,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum SeriesValue {
+    Latest { offset_ms: i64 },
+    Over { function: Function, range_ms: i64, offset_ms: i64, parameter: f64 },
+}
+
+impl Part {
+    /// `None` where evaluation might fail, or where it does not pay to reason.
+    fn of(node: &Node, store: &SeriesStore) -> Option<Self> {
+        match &node.kind {
+            Kind::Number(number) => Some(Self::Scalar(Number::Constant(*number))),
+            Kind::Selector(selector) => {
+                let value = SeriesValue::Latest { offset_ms: selector.offset_ms };
+                Some(Self::series(selector, store, value))
+            }
+            Kind::Parentheses(inner) => Self::of(inner, store),
+            Kind::Unary { negative: false, operand } => Self::of(operand, store),
+            Kind::Unary { operand, .. } => {
+                let negative = |number| Number::Negative(Box::new(number));
+                match Self::of(operand, store)? {
+                    Self::Scalar(number) => Some(Self::Scalar(negative(number))),
+                    Self::Vector(Numbers::One(number)) => {
+                        Some(Self::Vector(Numbers::One(negative(number))))
+                    }
+                    Self::Vector(Numbers::Many(_)) | Self::Filtered(_) => None,
+                }
+            }
+            Kind::Binary(binary) => Self::of_binary(binary, store),
+            Kind::Aggregate(aggregate) => Self::of_aggregate(aggregate, store),
+            Kind::Call { function: Function::Time, .. } => Some(Self::Scalar(Number::Now)),
+            Kind::Call { function, arguments, pattern: None } => {
+                Self::of_call(*function, arguments, store)
+            }
+            Kind::Call { .. } | Kind::Text(_) | Kind::Range { .. } => None,
+        }
+    }
+
+    fn series(selector: &Selector, store: &SeriesStore, value: SeriesValue) -> Self {
+        let many = Many { ids: matching_series(selector, store), value };
+        Self::Vector(match many.ids.len() {
+            0 | 1 => Numbers::One(Number::Single(many)),
+            _ => Numbers::Many(many),
+        })
+    }
+
+    fn of_call(function: Function, arguments: &[Node], store: &SeriesStore) -> Option<Self> {
+        let mut parameter = f64::NAN;
+        let mut range = None;
+        for argument in arguments {
+            match &argument.bare().kind {
+                Kind::Range { selector, range_ms } => range = Some((selector, *range_ms)),
+                _ => match Self::of(argument, store)? {
+                    Self::Scalar(Number::Constant(number)) => parameter = number,
+                    _ => return None,
+                },
+            }
+        }
+        let (selector, range_ms) = range.filter(|_| function != Function::AbsentOverTime)?;
+        let offset_ms = selector.offset_ms;
+        let value = SeriesValue::Over { function, range_ms, offset_ms, parameter };
+        let was_cut = matching_series(selector, store).iter().any(|id| store.was_cut(*id));
+        (!was_cut).then(|| Self::series(selector, store, value))
+    }
+
+    fn of_aggregate(aggregate: &Aggregate, store: &SeriesStore) -> Option<Self> {
+        let op = aggregate.op;
+        let parameter = match &aggregate.parameter {
+            None => f64::NAN,
+            Some(node) => match Self::of(node, store)? {
+                Self::Scalar(Number::Constant(number)) => number,
+                _ => return None,
+            },
+        };
+        let is_one = aggregate.grouping.is_empty()
+            && !aggregate.without
+            && !matches!(op, AggregateOp::Topk | AggregateOp::Bottomk);
+        match Self::of(&aggregate.operand, store)? {
+            Self::Vector(numbers) if is_one => {
+                let of = Box::new(numbers);
+                Some(Self::Vector(Numbers::One(Number::Reduced { op, parameter, of })))
+            }
+            _ => None,
+        }
+    }
+
+    fn of_binary(binary: &Binary, store: &SeriesStore) -> Option<Self> {
+        let op = binary.op;
+        let left = Self::of(&binary.left, store)?;
+        let right = Self::of(&binary.right, store)?;
+        match op {
+            BinaryOp::And => return Some(Self::Filtered(Proof::all(left.proof(), right.proof()))),
+            BinaryOp::Unless => return Some(Self::Filtered(left.proof())),
+            BinaryOp::Or => {
+                let (left, right) = (left.proof(), right.proof());
+                let is_small = left.most() + right.most() <= MOST_ELEMENTS;
+                return is_small.then(|| Self::Filtered(Proof::Any(vec![left, right])));
+            }
+            _ => {}
+        }
+        let scalars = [left.is_scalar(), right.is_scalar()];
+        match (left.numbers()?, right.numbers()?) {
+            (left, right) if op.is_comparison() && !binary.returns_bool => {
+                let are_single = matches!((&left, &right), (Numbers::One(_), Numbers::One(_)));
+                let is_sure = are_single || scalars.contains(&true);
+                is_sure.then_some(Self::Filtered(Proof::Compares { op, left, right }))
+            }
+            (Numbers::One(left), Numbers::One(right)) => {
+                let computed = Number::Computed { op, left: left.into(), right: right.into() };
+                let is_scalar = scalars == [true; 2];
+                let vector = |number| Self::Vector(Numbers::One(number));
+                Some(if is_scalar { Self::Scalar(computed) } else { vector(computed) })
+            }
+            _ => None,
+        }
+    }
+
+    fn is_scalar(&self) -> bool {
+        matches!(self, Self::Scalar(_))
+    }
+
+    fn numbers(self) -> Option<Numbers> {
+        match self {
+            Self::Scalar(number) => Some(Numbers::One(number)),
+            Self::Vector(numbers) => Some(numbers),
+            Self::Filtered(_) => None,
+        }
+    }
+
+    fn proof(self) -> Proof {
+        match self {
+            Self::Scalar(number) => Proof::Absent(Numbers::One(number)),
+            Self::Vector(numbers) => Proof::Absent(numbers),
+            Self::Filtered(proof) => proof,
+        }
+    }
+}
+
+impl Proof {
+    fn all(left: Self, right: Self) -> Self {
+        let mut all = Vec::new();
+        for side in [left, right] {
+            match side {
+                Self::All(proofs) => all.extend(proofs),
+                proof => all.push(proof),
+            }
+        }
+        all.sort_by_key(Self::cost);
+        Self::All(all)
+    }
+
+    /// Whether the vector is certainly empty.
+    fn is_empty(&self, store: &SeriesStore, at: EvalTime) -> bool {
+        match self {
+            Self::Absent(Numbers::One(number)) => number.value(store, at).is_none(),
+            Self::Absent(Numbers::Many(many)) => many.values(store, at).next().is_none(),
+            Self::Compares { op, left, right } => {
+                let holds = |left, right| compares(*op, left, right);
+                !match (left, right) {
+                    (Numbers::One(left), Numbers::One(right)) => left
+                        .value(store, at)
+                        .zip(right.value(store, at))
+                        .is_some_and(|(left, right)| holds(left, right)),
+                    (Numbers::Many(many), Numbers::One(one)) => {
+                        let one = one.value(store, at);
+                        one.is_some_and(|one| many.values(store, at).any(|of| holds(of, one)))
+                    }
+                    (Numbers::One(one), Numbers::Many(many)) => {
+                        let one = one.value(store, at);
+                        one.is_some_and(|one| many.values(store, at).any(|of| holds(one, of)))
+                    }
+                    (Numbers::Many(_), Numbers::Many(_)) => true,
+                }
+            }
+            Self::All(proofs) => proofs.iter().any(|proof| proof.is_empty(store, at)),
+            Self::Any(proofs) => proofs.iter().all(|proof| proof.is_empty(store, at)),
+        }
+    }
+
+    /// The most elements that the vector can have.
+    fn most(&self) -> usize {
+        match self {
+            Self::Absent(numbers) => numbers.most(),
+            Self::Compares { left, right, .. } => left.most().max(right.most()),
+            Self::All(proofs) | Self::Any(proofs) => proofs.iter().map(Self::most).sum(),
+        }
+    }
+
+    /// How long it takes about, in look-ups of a value.
+    fn cost(&self) -> usize {
+        match self {
+            Self::Absent(numbers) => numbers.cost(),
+            Self::Compares { left, right, .. } => left.cost() + right.cost(),
+            Self::All(proofs) | Self::Any(proofs) => proofs.iter().map(Self::cost).sum(),
+        }
+    }
+}
+
+impl Numbers {
+    fn most(&self) -> usize {
+        match self {
+            Self::One(_) => 1,
+            Self::Many(many) => many.ids.len(),
+        }
+    }
+
+    fn cost(&self) -> usize {
+        match self {
+            Self::One(number) => number.cost(),
+            Self::Many(many) => many.cost(),
+        }
+    }
+}
+
+impl Number {
+    fn value(&self, store: &SeriesStore, at: EvalTime) -> Option<f64> {
+        match self {
+            Self::Constant(number) => Some(*number),
+            Self::Now => Some(at.utc_ms as f64 / 1000.0),
+            Self::Single(many) => many.values(store, at).next(),
+            Self::Negative(number) => number.value(store, at).map(|number| -number),
+            Self::Computed { op, left, right } => {
+                Some(scalars(*op, left.value(store, at)?, right.value(store, at)?))
+            }
+            Self::Reduced { op, parameter, of } => match &**of {
+                Numbers::One(number) => {
+                    let value = number.value(store, at)?;
+                    Some(reduced(*op, *parameter, std::iter::once(value)))
+                }
+                Numbers::Many(many) => {
+                    let mut values = many.values(store, at).peekable();
+                    values.peek()?;
+                    Some(reduced(*op, *parameter, values))
+                }
+            },
+        }
+    }
+
+    fn cost(&self) -> usize {
+        match self {
+            Self::Constant(_) | Self::Now => 0,
+            Self::Single(many) => many.cost(),
+            Self::Negative(number) => number.cost(),
+            Self::Computed { left, right, .. } => left.cost() + right.cost(),
+            Self::Reduced { of, .. } => of.cost(),
+        }
+    }
+}
+
+impl Many {
+    fn values(&self, store: &SeriesStore, at: EvalTime) -> impl Iterator<Item = f64> {
+        self.ids.iter().filter_map(move |id| self.value.of(*id, store, at))
+    }
+
+    fn cost(&self) -> usize {
+        let each = match self.value {
+            SeriesValue::Latest { .. } => 1,
+            SeriesValue::Over { function, .. } if is_difference(function) => 4,
+            SeriesValue::Over { .. } => 40,
+        };
+        each * self.ids.len()
+    }
+}
+
+impl SeriesValue {
+    fn of(self, id: SeriesId, store: &SeriesStore, at: EvalTime) -> Option<f64> {
+        match self {
+            Self::Latest { offset_ms } => {
+                let at_ms = at.timeline_ms.saturating_sub(offset_ms);
+                store.at(id, at_ms).map(|point| point.value)
+            }
+            Self::Over { function, range_ms, offset_ms, parameter } => {
+                let range = Range::new(at.timeline_ms, offset_ms, range_ms, parameter);
+                if is_difference(function) && store.is_flat(id, range.start_ms, range.end_ms) {
+                    return Some(0.0);
+                }
+                apply(function, store.window(id, range.start_ms, range.end_ms), &range)
+            }
+        }
+    }
+}
+
+/// Whether that is 0 of a series that stays the same.
+fn is_difference(function: Function) -> bool {
+    matches!(function, Function::Rate | Function::Increase | Function::Delta)
+}

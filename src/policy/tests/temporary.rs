@@ -1,0 +1,235 @@
+use super::*;
+use crate::model::{HoldReason, Pause, Target, UndoReason};
+
+const RULES: &str = "
+groups:
+- name: g
+  interval: 100ms
+  rules:
+  - alert: Low
+    expr: uma_memory_free_bytes < 10
+    remedy:
+      steps: [{set_sysctl: {vm.swappiness: 10, for: 5s}}]
+      cooldown: 0s
+      at_most: {times: 1000, per: 30d}
+";
+
+/// Takes the first one's setting, and another.
+const SECOND: &str = "
+  - alert: Lower
+    expr: uma_memory_free_bytes < 8
+    remedy:
+      steps: [{set_sysctl: {vm.swappiness: 0, vm.dirty_ratio: 5}}]
+      cooldown: 0s
+";
+
+fn short(yaml: &str, mode: Mode) -> World {
+    let mut world = World::new(yaml, mode);
+    world.free = Reading::Value(5.0);
+    world
+}
+
+/// Lets time pass while everything that is decided ends as `result` says.
+fn run(
+    world: &mut World,
+    time: Duration,
+    result: impl Fn(&Decision) -> OutcomeResult,
+) -> Vec<Step> {
+    let mut steps = Vec::new();
+    for _ in 0..time.as_millis() / INTERVAL.as_millis() {
+        let step = world.tick();
+        for act in step.decisions.iter().filter(|made| made.verdict == Verdict::Act) {
+            world.report(act, result(act));
+        }
+        steps.push(step);
+    }
+    steps
+}
+
+fn done(decision: &Decision) -> OutcomeResult {
+    match decision.mode {
+        Mode::Enforce => OutcomeResult::Done,
+        Mode::Observe => OutcomeResult::Skipped,
+    }
+}
+
+fn undone(steps: &[Step]) -> Vec<(u64, UndoReason)> {
+    let undo = |action: &Action| match action {
+        Action::Undo { decision, why } => Some((decision.0, *why)),
+        _ => None,
+    };
+    acts(steps).into_iter().filter_map(undo).collect()
+}
+
+fn holds(steps: &[Step]) -> Vec<HoldReason> {
+    let verdicts = decisions(steps).into_iter().map(|decision| decision.verdict);
+    let reason = |verdict| match verdict {
+        Verdict::Hold(reason) => Some(reason),
+        Verdict::Act => None,
+    };
+    verdicts.filter_map(reason).collect()
+}
+
+const SECOND_LONG: Duration = Duration::from_secs(1);
+
+#[test]
+fn it_is_set_once_while_the_alert_lasts_and_undone_when_that_ends() {
+    for mode in [Mode::Observe, Mode::Enforce] {
+        let mut world = short(RULES, mode);
+        let steps = run(&mut world, 4 * SECOND_LONG, done);
+        assert_eq!((acts(&steps).len(), undone(&steps)), (1, vec![]), "{mode:?}");
+        assert_eq!(holds(&steps), [HoldReason::InForce]);
+        world.free = Reading::Value(100.0);
+        let steps = run(&mut world, 3 * SECOND_LONG, done);
+        assert_eq!(undone(&steps), [(1, UndoReason::AlertEnded)]);
+        let undo = decisions(&steps)[0];
+        assert_eq!((undo.mode, undo.target.to_string()), (mode, "settings vm.swappiness".into()));
+        world.free = Reading::Value(5.0);
+        assert_eq!(acts(&run(&mut world, SECOND_LONG, done)).len(), 1, "and anew");
+    }
+}
+
+#[test]
+fn after_its_time_it_is_undone_and_not_set_again_before_the_alert_has_ended() {
+    let mut world = short(RULES, Mode::Enforce);
+    let steps = run(&mut world, 60 * SECOND_LONG, done);
+    assert_eq!((acts(&steps).len(), undone(&steps)), (2, vec![(1, UndoReason::TimedOut)]));
+    world.free = Reading::Value(100.0);
+    assert!(acts(&run(&mut world, SECOND_LONG, done)).is_empty());
+    world.free = Reading::Value(5.0);
+    assert_eq!(acts(&run(&mut world, SECOND_LONG, done)).len(), 1);
+}
+
+#[test]
+fn a_setting_is_held_by_the_first_of_two_rules() {
+    let yaml = format!("{RULES}{}", SECOND.trim_start_matches('\n'));
+    let mut world = short(&yaml, Mode::Enforce);
+    let steps = run(&mut world, 2 * SECOND_LONG, done);
+    assert_eq!(acts(&steps).len(), 1);
+    let held = decisions(&steps).into_iter().find(|made| &*made.rule.alert == "Lower").unwrap();
+    assert_eq!(held.verdict, Verdict::Hold(HoldReason::SettingHeld));
+    world.free = Reading::Value(9.0);
+    run(&mut world, SECOND_LONG, done);
+    world.free = Reading::Value(5.0);
+    // Its time is over while the second one waits for it.
+    let steps = run(&mut world, 5 * SECOND_LONG, done);
+    assert_eq!(undone(&steps), [(1, UndoReason::TimedOut)]);
+    let taken = acts(&steps).into_iter().any(|act| act.to_string().contains("vm.dirty_ratio=5"));
+    assert!(taken, "the second one has it now");
+}
+
+#[test]
+fn what_was_not_set_is_neither_held_nor_undone() {
+    let failed = |_: &Decision| OutcomeResult::Failed("no".to_owned());
+    let mut world = short(RULES, Mode::Enforce);
+    let steps = run(&mut world, 10 * SECOND_LONG, failed);
+    assert!(acts(&steps).len() > 2, "it is tried until its rails hold it");
+    assert!(undone(&steps).is_empty());
+    assert!(!holds(&steps).contains(&HoldReason::InForce));
+}
+
+#[test]
+fn what_did_not_end_in_time_is_undone_in_case_it_was_set() {
+    let late = |decision: &Decision| match decision.action.is_undo() {
+        false => OutcomeResult::TimedOut,
+        true => OutcomeResult::Done,
+    };
+    let mut world = short(RULES, Mode::Enforce);
+    run(&mut world, SECOND_LONG, late);
+    world.free = Reading::Value(100.0);
+    assert_eq!(undone(&run(&mut world, SECOND_LONG, late)), [(1, UndoReason::AlertEnded)]);
+}
+
+#[test]
+fn an_undo_that_fails_is_tried_again_ever_more_seldom() {
+    let stuck = |decision: &Decision| match decision.action.is_undo() {
+        false => OutcomeResult::Done,
+        true => OutcomeResult::Failed("read-only".to_owned()),
+    };
+    let mut world = short(RULES, Mode::Enforce);
+    run(&mut world, SECOND_LONG, stuck);
+    world.free = Reading::Value(100.0);
+    // At once, then after 10, 20 and 40 s.
+    assert_eq!(undone(&run(&mut world, 75 * SECOND_LONG, stuck)).len(), 4);
+    world.free = Reading::Value(5.0);
+    let steps = run(&mut world, 2 * SECOND_LONG, stuck);
+    assert_eq!(holds(&steps), [HoldReason::InForce], "it still is");
+    world.free = Reading::Value(100.0);
+    assert_eq!(undone(&run(&mut world, 90 * SECOND_LONG, done)).len(), 1);
+}
+
+#[test]
+fn it_is_undone_although_its_rule_has_gone_or_has_another_mode() {
+    let observed = format!("{}    mode: observe\n", RULES.trim_end().to_owned() + "\n");
+    for (after, mode) in [("groups: []", Mode::Enforce), (&observed, Mode::Enforce)] {
+        let mut world = short(RULES, Mode::Enforce);
+        run(&mut world, SECOND_LONG, done);
+        world.policy.replace_rules(world.at, mode, &rules(after));
+        let steps = run(&mut world, SECOND_LONG, done);
+        assert_eq!(undone(&steps), [(1, UndoReason::RuleChanged)], "{after}");
+        let undo = decisions(&steps).into_iter().find(|made| made.action.is_undo()).unwrap();
+        assert_eq!(undo.mode, Mode::Enforce, "done, and not only told");
+    }
+}
+
+#[test]
+fn a_pause_keeps_nothing_from_being_undone() {
+    let mut world = short(RULES, Mode::Enforce);
+    run(&mut world, SECOND_LONG, done);
+    let pause = Pause { author: "ada".to_owned(), comment: String::new(), since: None };
+    world.seen.push(Observation::Pause(Some(pause)));
+    assert_eq!(undone(&run(&mut world, 10 * SECOND_LONG, done)), [(1, UndoReason::TimedOut)]);
+}
+
+#[test]
+fn while_the_condition_cannot_be_told_it_stays_until_its_time() {
+    let mut world = short(RULES, Mode::Enforce);
+    run(&mut world, SECOND_LONG, done);
+    world.free = Reading::Failed;
+    let steps = run(&mut world, 3 * SECOND_LONG, done);
+    assert!(undone(&steps).is_empty());
+    let steps = run(&mut world, 3 * SECOND_LONG, done);
+    assert_eq!(undone(&steps), [(1, UndoReason::TimedOut)]);
+}
+
+#[test]
+fn the_steps_behind_it_are_all_tried_and_again_while_it_stays_set() {
+    let steps = "steps: [{set_sysctl: {vm.swappiness: 10}}, {compact_memory: {}}]";
+    let yaml = RULES
+        .replace("steps: [{set_sysctl: {vm.swappiness: 10, for: 5s}}]", steps)
+        .replace("cooldown: 0s", "cooldown: 2s");
+    let mut world = short(&yaml, Mode::Enforce);
+    let steps = run(&mut world, 7 * SECOND_LONG, done);
+    let names: Vec<&str> = acts(&steps).into_iter().map(Action::name).collect();
+    assert_eq!(names, ["set_sysctl", "compact_memory", "compact_memory", "compact_memory"]);
+}
+
+#[test]
+fn an_undo_costs_nothing_and_a_setting_without_an_aim_opens_no_breaker() {
+    let yaml = RULES.replace("times: 1000, per: 30d", "times: 4, per: 1h");
+    let mut world = short(&yaml, Mode::Enforce);
+    let mut set = 0;
+    for _ in 0..6 {
+        world.free = Reading::Value(5.0);
+        set += acts(&run(&mut world, SECOND_LONG, done)).len();
+        world.free = Reading::Value(100.0);
+        let steps = run(&mut world, SECOND_LONG, done);
+        assert!(steps.iter().all(|step| step.assessments.is_empty()));
+    }
+    assert_eq!(set, 4);
+    assert_eq!(world.value("uma_remedy_breaker_open{group=\"g\",rule=\"Low\"}"), Some(0.0));
+}
+
+#[test]
+fn a_path_that_a_label_does_not_give_is_no_target() {
+    let steps = "steps: [{throttle_readahead: {kib: 8, of: '{{ $labels.model }}'}}]";
+    let yaml = RULES.replace("steps: [{set_sysctl: {vm.swappiness: 10, for: 5s}}]", steps);
+    let mut world = short(&yaml, Mode::Enforce);
+    assert_eq!(holds(&run(&mut world, SECOND_LONG, done)), [HoldReason::NoTarget]);
+    let yaml = yaml.replace("    remedy:", "    labels: {model: /models}\n    remedy:");
+    let mut world =
+        short(&yaml.replace("$labels.model", "$labels.alertname | printf \"/%s\""), Mode::Enforce);
+    let steps = run(&mut world, SECOND_LONG, done);
+    let target = &decisions(&steps)[0].target;
+    assert_eq!(*target, Target::settings(["read_ahead_kb of /Low".to_owned()]));
+}

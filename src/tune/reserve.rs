@@ -1,0 +1,78 @@
+//! What a higher reserve takes from `MemAvailable`, and whom that stops.
+
+use super::Row;
+use crate::model::Sysctl;
+
+/// The settings that keep memory free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reserve {
+    /// `vm.min_free_kbytes`.
+    pub min_free_kib: u64,
+    /// `vm.watermark_scale_factor`.
+    pub scale_factor: u64,
+}
+
+/// A node's memory now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// `MemTotal`.
+    pub total_bytes: u64,
+    /// `MemAvailable`.
+    pub available_bytes: u64,
+    /// What of it is page cache: `Active(file)` and `Inactive(file)`.
+    pub cache_bytes: u64,
+}
+
+impl Reserve {
+    /// What these rows leave a node with.
+    pub fn wanted(self, rows: &[Row<'_>]) -> Self {
+        let of = |sysctl, now| {
+            let row = rows.iter().find(|row| row.advice.name == sysctl);
+            row.and_then(Row::wanted).map_or(now, u64::from)
+        };
+        Self {
+            min_free_kib: of(Sysctl::MinFreeKbytes, self.min_free_kib),
+            scale_factor: of(Sysctl::WatermarkScaleFactor, self.scale_factor),
+        }
+    }
+
+    /// From one watermark to the next, as the kernel has it (`__setup_per_zone_wmarks`).
+    fn step_bytes(self, total_bytes: u64) -> u64 {
+        let quarter = self.min_free_bytes() / 4;
+        quarter.max(total_bytes / 10_000 * self.scale_factor)
+    }
+
+    fn min_free_bytes(self) -> u64 {
+        self.min_free_kib.saturating_mul(1024)
+    }
+
+    /// What the kernel leaves out when it reckons `MemAvailable` (`si_mem_available`): what lies
+    /// below the high watermark, and of the page cache as much as the low watermark, or half of it.
+    fn left_out_bytes(self, memory: &Memory) -> u64 {
+        let step = self.step_bytes(memory.total_bytes);
+        let (low, high) = (self.min_free_bytes() + step, self.min_free_bytes() + 2 * step);
+        high + low.min(memory.cache_bytes / 2)
+    }
+
+    /// `MemAvailable` once `other` is in force instead.
+    pub fn available_under(self, other: Self, memory: &Memory) -> u64 {
+        let (now, then) = (self.left_out_bytes(memory), other.left_out_bytes(memory));
+        let available = memory.available_bytes.saturating_add(now);
+        available.saturating_sub(then)
+    }
+}
+
+impl Memory {
+    /// What vLLM wants to find available before it starts at that utilization; it refuses where
+    /// there is less.
+    pub fn wanted_by_vllm(&self, utilization: f64) -> u64 {
+        #[expect(
+            clippy::cast_precision_loss,
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "as vLLM reckons, in floats; never negative, exact up to 2^53"
+        )]
+        let wanted = (self.total_bytes as f64 * utilization).ceil() as u64;
+        wanted
+    }
+}

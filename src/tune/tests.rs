@@ -1,0 +1,94 @@
+use std::collections::BTreeSet;
+
+use super::*;
+
+const GIB: u64 = 1 << 30;
+
+fn node(model: &str, gib: u64) -> Node {
+    Node { model: model.to_owned(), memory_bytes: gib * GIB }
+}
+
+#[test]
+fn every_profile_sets_what_the_kernel_takes_and_says_why() {
+    let profiles = profiles().unwrap();
+    let mut names = BTreeSet::new();
+    for profile in &profiles {
+        assert!(names.insert(&profile.name), "{} stands twice", profile.name);
+        let mut settings = BTreeSet::new();
+        for advice in &profile.settings {
+            let what = format!("{} {}", profile.name, advice.name);
+            assert!(settings.insert(advice.name), "{what} stands twice");
+            let [from, to] = advice.accept;
+            assert!(from <= advice.value && advice.value <= to, "{what}");
+            for value in [from, advice.value, to] {
+                assert!(advice.name.range().contains(&value), "{what}: {value}");
+            }
+            assert!(advice.why.len() > 20 && advice.trades.len() > 20, "{what}");
+        }
+        let reserve = u64::from(profile.value(Sysctl::MinFreeKbytes).unwrap()) << 10;
+        let least = profile.memory_gib[0].max(4) * GIB;
+        assert!(reserve * 32 <= least, "{}: the reserve is a large part of it", profile.name);
+    }
+}
+
+#[test]
+fn a_node_gets_the_profile_of_its_kind_and_size() {
+    let profiles = profiles().unwrap();
+    for (model, gib, wanted) in [
+        ("NVIDIA_DGX_Spark", 121, "dgx-spark"),
+        ("ASUS Ascent GX10", 119, "dgx-spark"),
+        ("NVIDIA GH200 480GB", 573, "gh200"),
+        ("NVIDIA Jetson AGX Thor Developer Kit", 122, "jetson-128"),
+        ("NVIDIA Jetson AGX Orin Developer Kit", 61, "jetson-64"),
+        ("NVIDIA Jetson AGX Orin Developer Kit", 29, "jetson-32"),
+        ("NVIDIA Jetson Orin NX", 15, "jetson-16"),
+        ("NVIDIA Jetson Orin Nano Developer Kit", 7, "jetson-8"),
+        ("", 7, "generic-small"),
+        ("", 23, "generic-small"),
+        ("KVM", 62, "generic-medium"),
+        ("", 121, "generic-large"),
+        ("NVIDIA_DGX_Spark", 30, "generic-medium"),
+        ("", 1_500, "generic-huge"),
+    ] {
+        let chosen = choose(&profiles, &node(model, gib)).unwrap();
+        assert_eq!(chosen.name, wanted, "{model:?} with {gib} GiB");
+    }
+}
+
+#[test]
+fn what_fits_stays_as_it_is() {
+    let profiles = profiles().unwrap();
+    let spark = choose(&profiles, &node("NVIDIA_DGX_Spark", 121)).unwrap();
+    let row = |now| Row { advice: &spark.settings[0], now };
+    for (now, fits, wanted) in [
+        (Present::Value(67_584), false, Some(1 << 20)),
+        (Present::Value(2 << 20), true, Some(2 << 20)),
+        (Present::Value(40 << 20), false, Some(1 << 20)),
+        (Present::Missing, true, None),
+        (Present::InBytes, true, None),
+    ] {
+        assert_eq!((row(now).fits(), row(now).wanted()), (fits, wanted), "{now:?}");
+    }
+}
+
+#[test]
+fn a_reserve_of_4_gib_more_costs_what_was_measured() {
+    let memory = Memory {
+        total_bytes: 121 * GIB + GIB / 2,
+        available_bytes: 115 * GIB,
+        cache_bytes: GIB / 4,
+    };
+    let before = Reserve { min_free_kib: 45_000, scale_factor: 10 };
+    let after = Reserve { min_free_kib: 45_000 + (4 << 20), scale_factor: 10 };
+    let lost = memory.available_bytes - before.available_under(after, &memory);
+    // About 6.2 GiB were measured on a DGX Spark.
+    assert!((57..64).contains(&(lost * 10 / GIB)), "{lost}");
+    assert_eq!(before.available_under(before, &memory), memory.available_bytes);
+    assert_eq!(after.available_under(before, &Memory { available_bytes: 0, ..memory }), lost);
+}
+
+#[test]
+fn vllm_wants_its_share_of_all_memory() {
+    let memory = Memory { total_bytes: 1_001, available_bytes: 0, cache_bytes: 0 };
+    assert_eq!(memory.wanted_by_vllm(0.9), 901);
+}

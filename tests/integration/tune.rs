@@ -1,0 +1,219 @@
+//! `umawarden tune`, on files that stand for a node.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Output;
+
+use assert_cmd::Command;
+use serde_json::Value;
+
+struct Node {
+    folder: tempfile::TempDir,
+}
+
+/// As the kernel sets them on a machine of 128 GB.
+const DEFAULTS: [(&str, &str); 9] = [
+    ("min_free_kbytes", "0090112"),
+    ("watermark_scale_factor", "010"),
+    ("watermark_boost_factor", "15000"),
+    ("compaction_proactiveness", "20"),
+    ("swappiness", "60"),
+    ("dirty_ratio", "20"),
+    ("dirty_bytes", "0"),
+    ("dirty_background_ratio", "10"),
+    ("dirty_background_bytes", "0"),
+];
+
+impl Node {
+    /// A DGX Spark with so much memory available.
+    fn new(available_gib: u64) -> Self {
+        let node = Self { folder: tempfile::tempdir().unwrap() };
+        fs::create_dir_all(node.path("proc/sys/vm")).unwrap();
+        fs::create_dir_all(node.path("sys/class/dmi/id")).unwrap();
+        fs::create_dir(node.path("sysctl.d")).unwrap();
+        fs::write(node.path("sys/class/dmi/id/product_name"), "NVIDIA_DGX_Spark\n").unwrap();
+        let meminfo = format!(
+            "MemTotal: {} kB\nMemAvailable: {} kB\nActive(file): 1000 kB\nInactive(file): 1000 kB\n",
+            121_u64 << 20,
+            available_gib << 20
+        );
+        fs::write(node.path("proc/meminfo"), meminfo).unwrap();
+        for (name, value) in DEFAULTS {
+            node.set(name, value);
+        }
+        node
+    }
+
+    fn path(&self, below: &str) -> PathBuf {
+        self.folder.path().join(below)
+    }
+
+    fn file(&self) -> PathBuf {
+        self.path("sysctl.d/90-umawarden.conf")
+    }
+
+    fn set(&self, name: &str, value: &str) {
+        fs::write(self.path("proc/sys/vm").join(name), format!("{value}\n")).unwrap();
+    }
+
+    fn tune(&self, arguments: &[&str]) -> Output {
+        Command::cargo_bin("umawarden")
+            .unwrap()
+            .arg("tune")
+            .arg(format!("--path.procfs={}", self.path("proc").display()))
+            .arg(format!("--path.sysfs={}", self.path("sys").display()))
+            .args(arguments)
+            .output()
+            .unwrap()
+    }
+
+    fn persist(&self, more: &[&str]) -> Output {
+        let file = format!("--file={}", self.file().display());
+        self.tune(&[&["--persist", &file], more].concat())
+    }
+}
+
+fn json(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
+}
+
+fn said(output: &Output) -> String {
+    let (out, error) = (&output.stdout, &output.stderr);
+    String::from_utf8_lossy(out).into_owned() + &String::from_utf8_lossy(error)
+}
+
+#[test]
+fn a_node_as_the_kernel_sets_it_does_not_fit_and_says_what_and_why() {
+    let node = Node::new(118);
+    let output = node.tune(&["--check", "--json"]);
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    let told = json(&output);
+    assert_eq!((&told["profile"], &told["fits"]), (&"dgx-spark".into(), &false.into()));
+    let boost = told["settings"].as_array().unwrap().iter();
+    let boost = boost.clone().find(|row| row["name"] == "vm.watermark_boost_factor").unwrap();
+    assert_eq!((&boost["now"], &boost["profile"]), (&15_000.into(), &0.into()));
+    assert_eq!(boost["source"], "measured");
+    assert!(boost["why"].as_str().unwrap().contains("15 GiB"));
+    let output = node.tune(&[]);
+    assert_eq!(output.status.code(), Some(0), "only asked");
+    assert!(said(&output).contains("! vm.watermark_boost_factor"), "{}", said(&output));
+}
+
+#[test]
+fn what_does_not_fit_is_set_and_what_fits_stays() {
+    let node = Node::new(118);
+    // A file, unlike a sysctl, keeps what stood behind a shorter value.
+    node.set("watermark_boost_factor", "7");
+    let output = node.tune(&["--apply", "--json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let applied = &json(&output)["applied"];
+    assert_eq!(applied["vm.min_free_kbytes"], 1_048_576);
+    assert_eq!(applied.get("vm.swappiness"), None);
+    let read = |name: &str| fs::read_to_string(node.path("proc/sys/vm").join(name)).unwrap();
+    assert_eq!(read("min_free_kbytes").trim(), "1048576");
+    assert_eq!(read("swappiness").trim(), "60");
+    assert_eq!(node.tune(&["--check"]).status.code(), Some(0));
+}
+
+#[test]
+fn a_setting_that_cannot_be_written_is_told_and_the_others_are_set() {
+    let node = Node::new(118);
+    let file = node.path("proc/sys/vm/watermark_boost_factor");
+    fs::remove_file(&file).unwrap();
+    let output = node.tune(&["--json"]);
+    let missing = json(&output)["settings"].to_string();
+    assert!(missing.contains("\"missing\""), "this kernel does not have it: {missing}");
+    // The kernel's own: it has a number, and is read-only for everybody.
+    std::os::unix::fs::symlink("/proc/sys/kernel/ngroups_max", &file).unwrap();
+    let output = node.tune(&["--apply", "--json"]);
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    let failed = json(&output)["failed"].to_string();
+    assert!(failed.contains("setting vm.watermark_boost_factor to 0 failed"), "{failed}");
+}
+
+#[test]
+fn the_file_is_written_anew_as_long_as_nobody_else_has_touched_it() {
+    let node = Node::new(118);
+    for _ in 0..2 {
+        let output = node.persist(&[]);
+        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    }
+    let text = fs::read_to_string(node.file()).unwrap();
+    assert!(text.contains("\nvm.min_free_kbytes = 1048576\n"), "{text}");
+    assert!(text.contains("\nvm.swappiness = 60\n"), "what fits stays: {text}");
+    let changed = text.replace("= 60", "= 1");
+    fs::write(node.file(), &changed).unwrap();
+    let output = node.persist(&[]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(said(&output).contains("was changed since: nothing is written"), "{}", said(&output));
+    assert_eq!(fs::read_to_string(node.file()).unwrap(), changed);
+    let output = node.persist(&["--force"]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert!(said(&output).contains("what was there is kept as"), "{}", said(&output));
+    assert_eq!(fs::read_to_string(node.file()).unwrap(), text);
+    let kept = node.path("sysctl.d/90-umawarden.conf.before-umawarden");
+    assert_eq!(fs::read_to_string(kept).unwrap(), changed);
+    assert_eq!(fs::read_dir(node.path("sysctl.d")).unwrap().count(), 2, "nothing else is left");
+}
+
+#[test]
+fn a_link_or_a_folder_in_its_place_is_no_file_of_ours() {
+    let node = Node::new(118);
+    let elsewhere = node.path("elsewhere.conf");
+    fs::write(&elsewhere, "vm.swappiness = 1\n").unwrap();
+    std::os::unix::fs::symlink(&elsewhere, node.file()).unwrap();
+    assert_eq!(node.persist(&[]).status.code(), Some(2));
+    fs::remove_file(node.file()).unwrap();
+    fs::create_dir(node.file()).unwrap();
+    assert_eq!(node.persist(&["--force"]).status.code(), Some(2));
+    assert_eq!(fs::read_to_string(elsewhere).unwrap(), "vm.swappiness = 1\n");
+}
+
+#[test]
+fn a_file_that_is_read_later_and_says_otherwise_is_told() {
+    let node = Node::new(118);
+    fs::write(node.path("sysctl.d/99-other.conf"), "vm.dirty_ratio=40\nvm.swappiness=60\n")
+        .unwrap();
+    fs::write(node.path("sysctl.d/10-other.conf"), "vm.dirty_ratio=41\n").unwrap();
+    let output = node.persist(&["--json"]);
+    let warnings = json(&output)["warnings"].to_string();
+    assert!(warnings.contains("99-other.conf is read later and sets vm.dirty_ratio to 40"));
+    assert!(!warnings.contains("swappiness") && !warnings.contains("41"), "{warnings}");
+}
+
+#[test]
+fn it_warns_where_the_reserve_would_keep_vllm_from_starting() {
+    let warnings = |available, share: &str| {
+        let output = Node::new(available).tune(&["--json", "--gpu-memory-utilization", share]);
+        json(&output)["warnings"].to_string()
+    };
+    let told = warnings(115, "0.92");
+    assert!(told.contains("refuses to start below 111.3 GiB"), "{told}");
+    assert_eq!(warnings(118, "0.90"), "[]");
+    assert!(warnings(90, "0.92").contains("refuses already now"));
+}
+
+#[test]
+fn what_cannot_be_used_exits_2_and_says_why() {
+    let node = Node::new(118);
+    for (arguments, told) in [
+        (&["--profile", "nope"][..], "there is no profile nope"),
+        (&["--check", "--apply"], "cannot be used with"),
+        (&["--file", "/tmp/x"], "--persist"),
+        (&["--gpu-memory-utilization", "92"], "no share of all memory"),
+    ] {
+        let output = node.tune(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(said(&output).contains(told), "{arguments:?}: {}", said(&output));
+    }
+    let small = "MemTotal: 4000000 kB\nMemAvailable: 1 kB\n";
+    fs::write(node.path("proc/meminfo"), small).unwrap();
+    let output = node.tune(&["--profile", "gh200"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(said(&output).contains("more than a quarter"), "{}", said(&output));
+    fs::write(node.path("proc/meminfo"), "nothing\n").unwrap();
+    let output = node.tune(&[]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(said(&output).contains("is --path.procfs a procfs?"), "{}", said(&output));
+    assert!(said(&Node::new(1).tune(&["--profile", "list"])).contains("jetson-64"));
+}
