@@ -206,7 +206,8 @@ mod tests {
 
     #[test]
     fn an_engine_is_declared_as_in_the_readme() {
-        let text = "engines:\n- name: deepseek\n  match: {comm: \"VLLM::*\", unit: vllm.service}\n  \
+        let text = "engines:\n- name: deepseek\n  \
+                    match: {comm: \"VLLM::*\", unit: vllm.service}\n  \
                     model_files: [\"/models/deepseek/**/*.safetensors\"]\n  \
                     health: http://127.0.0.1:8000/health\n  stuck_after: 10m\n";
         let engines = parse_settings(&SourceText::new("f", text)).unwrap().engines.unwrap();

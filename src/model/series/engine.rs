@@ -50,8 +50,8 @@ pub(super) const METRICS: &[Metric] = &[
         Source::Engines,
         "uma_engine_phase",
         &["engine", "phase"],
-        "1 for the phase that the engine is in: starting, loading, ready, serving, stopping, or gone \
-         (for ten minutes, then its series end).",
+        "1 for the phase that the engine is in: starting, loading, ready, serving, stopping, or \
+         gone (for ten minutes, then its series end).",
     )
     .closed(&[("phase", &PHASES)])
     .flag(),
@@ -79,8 +79,8 @@ pub(super) const METRICS: &[Metric] = &[
         Source::Engines,
         "uma_engine_load_read_bytes",
         &["engine"],
-        "What the engine read from storage until it was ready (read_bytes of /proc/PID/io), since it \
-         was found; pages that were in the cache are not in it.",
+        "What the engine read from storage until it was ready (read_bytes of /proc/PID/io), since \
+         it was found; pages that were in the cache are not in it.",
     ),
     Metric::gauge(
         Source::Engines,
@@ -97,12 +97,7 @@ pub(super) const METRICS: &[Metric] = &[
         &["engine"],
         "How much of its model files the engine has mapped, resident or not.",
     ),
-    Metric::gauge(
-        Source::Engines,
-        "uma_engine_processes",
-        &["engine"],
-        "Processes of the engine.",
-    ),
+    Metric::gauge(Source::Engines, "uma_engine_processes", &["engine"], "Processes of the engine."),
     Metric::gauge(
         Source::Engines,
         "uma_engine_requests",

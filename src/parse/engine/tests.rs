@@ -144,3 +144,34 @@ proptest! {
         prop_assert!(pattern.matches(&path), "{} {}", pattern, path);
     }
 }
+
+#[test]
+fn requests_are_counted_as_each_engine_tells_them() {
+    let metrics = "# HELP vllm:num_requests_running x\n\
+        vllm:num_requests_running{engine=\"0\",model_name=\"a b\"} 2.0\n\
+        vllm:num_requests_running{engine=\"1\"} 1\n\
+        vllm:num_requests_running_peak 9\nvllm:num_requests_waiting{engine=\"0\"} 4.0\n";
+    let names = ["vllm:num_requests_running", "vllm:num_requests_waiting"];
+    assert_eq!(metric_sum(metrics, &names), Some(7));
+    assert_eq!(metric_sum("other 1\n", &names), None, "none told is not none running");
+    for value in ["NaN", "-1", "1e300", "x", ""] {
+        assert_eq!(metric_sum(&format!("{} {value}\n", names[0]), &names), None, "{value}");
+    }
+    // As SGLang 0.5.23 answers, shortened.
+    let loads = r#"{"version":"0.5.23","loads":[{"dp_rank":0,"num_running_reqs":2,
+        "num_waiting_reqs":1},{"dp_rank":1,"num_running_reqs":1}]}"#;
+    assert_eq!(sglang_requests(loads), Some(4));
+    assert_eq!(sglang_requests(r#"{"loads":[]}"#), None);
+    assert_eq!(sglang_requests(r#"{"error":"key"}"#), None);
+    assert_eq!(comfy_requests(r#"{"queue_running":[[0]],"queue_pending":[]}"#), Some(1));
+    assert_eq!(comfy_requests("[]"), None);
+}
+
+proptest! {
+    #[test]
+    fn any_answer_is_read(text in ".{0,200}", loads in "[\\[{\"a-z_:0-9,}\\]]{0,40}") {
+        for text in [&text, &format!("{{\"loads\":{loads}}}")] {
+            let _ = (metric_sum(text, &["a"]), sglang_requests(text), comfy_requests(text));
+        }
+    }
+}

@@ -15,6 +15,8 @@ use crate::parse::process::{cgroup, listens, mapped_files, read_amounts, residen
 
 /// Longer files are cut: the mappings of a process with a hundred thousand of them.
 const MAX_FILE_BYTES: u64 = 16 << 20;
+/// No engine is started with more.
+const MAX_LINE_BYTES: u64 = 64 << 10;
 /// Those that listen stand first.
 const MAX_SOCKET_BYTES: u64 = 256 << 10;
 /// The most open files that are looked at.
@@ -93,6 +95,11 @@ impl Details {
         let file = File::open(self.procfs.join(pid.to_string()).join(name))?;
         file.take(most).read_to_end(&mut text)?;
         Ok(text)
+    }
+
+    /// The beginning of a process' command line: it may be as long as it likes.
+    pub(super) fn command_line(&self, pid: u32) -> Vec<u8> {
+        self.read_up_to(pid, "cmdline", MAX_LINE_BYTES).unwrap_or_default()
     }
 
     /// Where a link of a process leads.

@@ -160,8 +160,9 @@ impl Looker {
         let took = (self.clock)().saturating_sub(began);
         let (value, error) = match found {
             Ok(readings) => {
+                // The loop must know an engine before it hears of its health.
+                self.send(Observation::Engines(Box::new(readings.clone())));
                 self.targets.set(&readings.engines);
-                self.send(Observation::Engines(Box::new(readings)));
                 (Reading::Value(self.scanner.processes() as f64), None)
             }
             Err(error) => (Reading::Failed, Some(error.into())),

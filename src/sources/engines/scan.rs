@@ -155,8 +155,7 @@ impl Scanner {
         if known.stat.is_kernel {
             return known;
         }
-        let text = self.details.read(pid, "cmdline").unwrap_or_default();
-        let arguments = arguments(&text);
+        let arguments = arguments(&self.details.command_line(pid));
         let folder = || self.details.link(pid, "cwd");
         let folder = arguments.iter().any(|part| part == "main.py").then(folder).flatten();
         let folder = folder.as_deref().and_then(|path| path.rsplit('/').next());

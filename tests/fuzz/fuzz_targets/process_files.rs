@@ -1,0 +1,37 @@
+//! Every parser of `/proc/PID` files, and who is taken for an engine by them.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use umawarden::model::EngineKind;
+use umawarden::parse::engine::{
+    Files, comfy_requests, is_model_file, metric_sum, recognise, serving, sglang_requests,
+};
+use umawarden::parse::process::{
+    arguments, cgroup, listens, mapped_files, read_amounts, resident, stat, unit,
+};
+
+fuzz_target!(|text: &[u8]| {
+    let comm = stat(text).map(|stat| stat.comm).unwrap_or_default();
+    let arguments = arguments(text);
+    for shown in arguments.iter().chain([&comm]) {
+        assert!(shown.chars().all(|c| !c.is_control()));
+    }
+    let _ = recognise(&comm, &arguments, Some("ComfyUI"));
+    for kind in EngineKind::ALL {
+        assert_ne!(serving(kind, &arguments).port, Some(0));
+    }
+    let _ = (resident(text), read_amounts(text), listens(text, 8000));
+    let mut files = Files::default();
+    for (_, path) in mapped_files(text) {
+        assert!(path.starts_with('/'));
+        let _ = is_model_file(path);
+        files.add(path);
+    }
+    assert!(files.patterns().len() <= 16);
+    let text = String::from_utf8_lossy(text);
+    if let Some(path) = cgroup(&text) {
+        assert!(path.starts_with('/') && !path.split('/').any(|part| part == ".."));
+        let _ = unit(path);
+    }
+    let _ = (metric_sum(&text, &["a"]), sglang_requests(&text), comfy_requests(&text));
+});
