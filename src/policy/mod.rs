@@ -367,6 +367,7 @@ impl Policy {
             Some((seen.clone(), phase))
         });
         self.brake.looked(readings.read_at, seen, readings.is_cut);
+        self.engines.set_growth(&self.brake.growth(at.uptime), &mut self.counters);
     }
 
     /// The inference engines, by name, those too that have gone lately.

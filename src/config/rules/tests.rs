@@ -514,44 +514,6 @@ fn what_is_reclaimed_and_from_where_is_read() {
 }
 
 #[test]
-fn an_engine_is_stopped_last_and_with_a_grace_that_an_action_has_time_for() {
-    let steps = |steps: &str| {
-        let text = format!(
-            "groups: [{{name: a, rules: [{{alert: A, expr: uma_memory_free_bytes < 1, \
-             remedy: {{steps: [{steps}]}}}}]}}]"
-        );
-        let source = SourceText::new("a.yaml", text);
-        parse_rules(&[source], Duration::from_secs(1)).map_err(|mistakes| mistakes.to_string())
-    };
-    for (written, grace_ms) in [
-        ("stop_engine: {grace: 5s}", 5_000),
-        ("stop_engine: {grace: 500ms}", 500),
-        ("stop_engine: {grace: 0s}", 0),
-        ("stop_engine: {}", 2_000),
-    ] {
-        let rules =
-            steps(&format!("{{drop_caches: {{}}}}, {{{written}}}, {{notify: {{message: a}}}}"));
-        let rules = rules.unwrap();
-        let remedy = rules.groups[0].rules[0].remedy.as_ref().unwrap();
-        let action = Action::StopEngine { grace_ms, unless_free_bytes: None };
-        assert_eq!(remedy.steps[1], action, "{written}");
-    }
-    for (written, expected) in [
-        ("{stop_engine: {grace: 21s}}", "20s"),
-        ("{stop_engine: {grace: soon}}", "grace"),
-        ("{stop_engine: 5s}", "0s sends no SIGTERM"),
-        ("stop_engine", "stop_engine: {}"),
-        ("{stop_engine: {name: vllm}}", "guard_rails.protect"),
-        ("{stop_engine: {grce: 1s}}", "did you mean"),
-        ("{stop_engine: {}}, {drop_caches: {}}", "drop_caches comes after stop_engine"),
-        ("{stop_engine: {}}, {stop_engine: {}}", "stop_engine comes after stop_engine"),
-    ] {
-        let error = steps(written).unwrap_err();
-        assert!(error.contains(expected), "{written}: {error}");
-    }
-}
-
-#[test]
 fn what_is_set_for_a_while_is_read() {
     let text = "set_sysctl: {vm.swappiness: 10, vm.min_free_kbytes: 2097152, for: 20m}";
     let values = [(Sysctl::Swappiness, 10), (Sysctl::MinFreeKbytes, 2_097_152)].into();

@@ -8,7 +8,8 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::store::SeriesStore;
@@ -153,6 +154,12 @@ impl Brake {
         let total = taken.outside.saturating_add(taken.shmem).saturating_add(taken.anonymous);
         let chosen = clear_eater(&engines, total, self.least());
         chosen.map(|eater| EngineTarget::from(eater.seen)).ok_or(HoldReason::UnclearTarget)
+    }
+
+    /// How much each engine has grown, by name.
+    pub(super) fn growth(&self, now: Duration) -> BTreeMap<Arc<str>, u64> {
+        let grown = self.grown(now, self.taken(now)).into_iter();
+        grown.map(|engine| (Arc::clone(&engine.seen.name), engine.all)).collect()
     }
 
     /// How much each engine has grown, of which the choice follows.
