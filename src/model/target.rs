@@ -23,13 +23,13 @@ pub enum Target {
         /// Below the root of the hierarchy: `/system.slice/vllm.service`.
         path: Arc<str>,
     },
-    /// One inference engine.
-    Engine(Box<EngineTarget>),
     /// Settings of the kernel; two remedies never hold one of them together.
     Settings {
         /// `vm.swappiness`, `read_ahead_kb of nvme0n1`, `read_ahead_kb of /models`; sorted.
         names: Vec<Arc<str>>,
     },
+    /// One inference engine.
+    Engine(Box<EngineTarget>),
 }
 
 /// An engine as it was when the decision was made. A process that is no longer the same one, or a

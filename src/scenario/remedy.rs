@@ -142,11 +142,11 @@ fn expected(node: &Node, findings: &mut Findings<'_>) -> Option<ExpectedDecision
 fn target(text: &str) -> Result<String, String> {
     let is_target = text == Target::Node.to_string()
         || text == Target::Engine(Box::default()).to_string()
-        || ["cgroup ", "engine ", "settings "].iter().any(|kind| text.starts_with(kind));
+        || ["cgroup ", "settings ", "engine "].iter().any(|kind| text.starts_with(kind));
     let wrong = || {
         format!(
-            "\"{text}\" is no target; write node, cgroup /its/path, engine its-name, or settings \
-             vm.swappiness"
+            "\"{text}\" is no target; write node, cgroup /its/path, settings vm.swappiness, or \
+             engine its-name"
         )
     };
     is_target.then(|| text.to_owned()).ok_or_else(wrong)

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-/// The sum over all series of these metrics in an exposition of Prometheus; `None` if there is none.
+/// The sum over all series of these metrics in an exposition; `None` if there is none.
 pub fn metric_sum(text: &str, names: &[&str]) -> Option<u64> {
     let values = text.lines().filter_map(|line| {
         let (series, value) = line.trim_end().rsplit_once(' ')?;

@@ -240,8 +240,8 @@ impl Life {
             self.is_stuck = true;
             let cores = self.mark.cores(self.looked, &self.now);
             let reason = format!(
-                "nothing was read and no memory taken for {} s, while its processes used {cores:.1} \
-                 cores",
+                "nothing was read and no memory taken for {} s, while its processes used \
+                 {cores:.1} cores",
                 waited.as_secs()
             );
             turns.push(Turn::Stuck { stuck: true, reason });
