@@ -2,10 +2,15 @@
 
 use std::path::Path;
 
-use super::sysctl::{self, SysctlError};
+use super::sysctl::{Sysctl, SysctlError};
 
 /// Compacts all zones: free memory comes in larger blocks afterwards. Some kernels take any value,
 /// others only 1.
-pub(super) fn perform(procfs: &Path) -> Result<(), SysctlError> {
-    sysctl::write(procfs, "vm/compact_memory", "1")
+pub(super) fn perform(file: &mut Sysctl) -> Result<(), SysctlError> {
+    file.write("1")
+}
+
+/// What is written for it.
+pub(super) fn file(procfs: &Path) -> Sysctl {
+    Sysctl::new(procfs, "vm/compact_memory")
 }

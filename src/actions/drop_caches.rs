@@ -2,16 +2,21 @@
 
 use std::path::Path;
 
-use super::sysctl::{self, SysctlError};
+use super::sysctl::{Sysctl, SysctlError};
 use crate::model::CacheKind;
 
 /// Drops clean caches. Pages that a process maps stay, and so do dirty ones, unless `sync` writes
 /// them back before, which takes as long as the disks need.
-pub(super) fn perform(procfs: &Path, what: CacheKind, sync: bool) -> Result<(), SysctlError> {
+pub(super) fn perform(file: &mut Sysctl, what: CacheKind, sync: bool) -> Result<(), SysctlError> {
     if sync {
         rustix::fs::sync();
     }
-    sysctl::write(procfs, "vm/drop_caches", value(what))
+    file.write(value(what))
+}
+
+/// What is written for it.
+pub(super) fn file(procfs: &Path) -> Sysctl {
+    Sysctl::new(procfs, "vm/drop_caches")
 }
 
 /// Bit 2 (4) must never be set: it silences the kernel's own log line about drops, on the whole

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::stop::{self, Stop};
-use super::{Executor, TemporarySettings, compact_memory, drop_caches, notify, reclaim};
+use super::{Executor, Ready, TemporarySettings, compact_memory, drop_caches, notify, reclaim};
 use crate::model::{Action, Decision, Mode, OutcomeResult, Target, Verdict};
 
 /// Acts on this machine.
@@ -27,10 +27,12 @@ impl Executor for Live {
         let told = |error: &dyn std::fmt::Display| error.to_string();
         let done = match &decision.action {
             Action::DropCaches { what, sync } => {
-                drop_caches::perform(&self.procfs, *what, *sync).map_err(|error| told(&error))
+                drop_caches::perform(&mut drop_caches::file(&self.procfs), *what, *sync)
+                    .map_err(|error| told(&error))
             }
             Action::CompactMemory => {
-                compact_memory::perform(&self.procfs).map_err(|error| told(&error))
+                compact_memory::perform(&mut compact_memory::file(&self.procfs))
+                    .map_err(|error| told(&error))
             }
             Action::Reclaim { cgroup, bytes } => {
                 reclaim::perform(&self.sysfs, cgroup, *bytes).map_err(|error| told(&error))
@@ -67,7 +69,7 @@ impl Executor for Live {
 #[derive(Debug)]
 pub struct Acting {
     /// Does what needs no undoing.
-    pub live: Live,
+    pub live: Ready,
     /// Does the rest.
     pub temporary: TemporarySettings,
 }

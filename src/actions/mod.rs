@@ -10,6 +10,7 @@ mod drop_caches;
 mod dry_run;
 mod live;
 mod notify;
+mod ready;
 mod reclaim;
 mod stop;
 mod sysctl;
@@ -18,6 +19,7 @@ mod worker;
 
 pub use dry_run::DryRun;
 pub use live::{Acting, Live};
+pub use ready::Ready;
 pub use temporary::{SettingsTally, TemporarySettings, TemporarySetup};
 pub use worker::{ActionWorker, Busy, DEFAULT_TIME_LIMIT, Intent, WorkerSetup};
 

@@ -219,11 +219,11 @@ impl Performer {
         if let Err(error) = intent
             && !decision.action.is_undo()
         {
-            return OutcomeResult::Failed(format!("intent could not be written: {error}"));
+            return OutcomeResult::NotDone(format!("intent could not be written: {error}"));
         }
         match self.stage.compare_exchange(INTENDING, ACTING, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => self.executor.execute(decision),
-            Err(_) => OutcomeResult::Failed("called off".into()),
+            Err(_) => OutcomeResult::NotDone("called off".into()),
         }
     }
 }
@@ -287,9 +287,9 @@ impl Supervisor {
             let result = DryRun.execute(&decision);
             self.report(&decision, result, (self.clock)(), Duration::ZERO);
         } else if self.leaving {
-            self.refuse(&decision, "not done: shutting down");
+            self.refuse(&decision, "shutting down");
         } else if self.running.as_ref().is_some_and(|running| running.given_up) {
-            self.refuse(&decision, "not done: an earlier action still hangs");
+            self.refuse(&decision, "an earlier action still hangs");
         } else if self.running.is_some() {
             self.queue.push_back(decision);
         } else {
@@ -305,7 +305,7 @@ impl Supervisor {
                 let gives_up = began.saturating_add(self.time_limit);
                 self.running = Some(Running { decision, began, gives_up, given_up: false });
             }
-            Err(_) => self.refuse(&decision, "not done: the acting thread has ended"),
+            Err(_) => self.refuse(&decision, "the acting thread has ended"),
         }
     }
 
@@ -331,7 +331,7 @@ impl Supervisor {
             .compare_exchange(INTENDING, CALLED_OFF, Ordering::AcqRel, Ordering::Acquire)
             .is_ok();
         let result = if called_off {
-            OutcomeResult::Failed("intent could not be written in time: not done".into())
+            OutcomeResult::NotDone("intent could not be written in time".into())
         } else {
             OutcomeResult::TimedOut
         };
@@ -340,12 +340,12 @@ impl Supervisor {
         let now = (self.clock)();
         self.settle(&running.decision, result, now, now.uptime.saturating_sub(running.began));
         self.running = Some(running);
-        self.refuse_queue("not done: an earlier action still hangs");
+        self.refuse_queue("an earlier action still hangs");
     }
 
     fn leave(&mut self) {
         self.leaving = true;
-        self.refuse_queue("not done: shutting down");
+        self.refuse_queue("shutting down");
         let latest = (self.clock)().uptime.saturating_add(SHUTDOWN_GRACE);
         if let Some(running) = &mut self.running {
             running.gives_up = running.gives_up.min(latest);
@@ -359,7 +359,7 @@ impl Supervisor {
     }
 
     fn refuse(&self, decision: &Decision, why: &str) {
-        let result = OutcomeResult::Failed(why.to_owned());
+        let result = OutcomeResult::NotDone(why.to_owned());
         self.settle(decision, result, (self.clock)(), Duration::ZERO);
     }
 

@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 
 use super::Exit;
 use super::control::{
-    PlaceArguments, WordsArguments, duration, entries, left, list, put_lasts, tell,
+    PlaceArguments, WordsArguments, entries, lasting, left, list, put_lasts, tell,
 };
 use super::order_text::told_order;
 use crate::policy::status::ApprovalStatus;
@@ -27,8 +27,8 @@ pub struct ApproveArguments {
     #[arg(value_name = "ID", required = true)]
     decision: Option<u64>,
 
-    /// How long the approval may be used [default: 10m].
-    #[arg(long = "for", value_name = "DURATION", value_parser = duration)]
+    /// How long the approval may be used, up to 366d: 1h, 1h30m [default: 10m].
+    #[arg(long = "for", value_name = "DURATION", value_parser = lasting)]
     lasts: Option<Duration>,
 
     /// Why and who.
@@ -56,7 +56,8 @@ A remedy with `require_approval` holds until a person approves; then it is done 
 chance at which its rule still fires and nothing else holds it. An approval that is not used lapses.
 
 Exit codes: 0 done; 1 refused: that decision does not wait for approval, or has it; 2 no daemon
-answers, this user may not give orders, or the approval cannot be kept.
+answers, this user may not give orders, the approval cannot be kept, or a value makes no
+sense.
 
   umawarden approve list
   umawarden approve 42 --for 1h";

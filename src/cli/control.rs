@@ -2,36 +2,29 @@
 
 mod client;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
 use jiff::Timestamp;
-use jiff::civil::DateTime;
-use jiff::tz::TimeZone;
 use serde_json::{Map, Value, json};
 
 pub(super) use client::{Client, ClientError, Reply};
 
 use super::Exit;
+use super::storage::StorageArguments;
 use crate::config::flags::RunFlags;
-use crate::config::reader::{environment, load_settings};
-
-/// Where packages keep the journal.
-const USUAL_FOLDER: &str = "/var/lib/umawarden";
+use crate::config::measure::duration_within;
+use crate::exports::LONGEST;
+use crate::model::{duration_text, end};
 
 /// Where the daemon is.
 #[derive(Clone, Debug, Default, Args)]
 pub struct PlaceArguments {
-    /// Folder of the daemon's journal [default: the state directory that systemd gives, else
-    /// ./data, else /var/lib/umawarden].
-    #[arg(long = "storage.path", value_name = "FOLDER")]
-    pub storage_path: Option<PathBuf>,
-
-    /// The daemon's configuration file, if it has one.
-    #[arg(long = "config.file", value_name = "FILE")]
-    pub config_file: Option<PathBuf>,
+    /// Where its journal is.
+    #[command(flatten)]
+    pub storage: StorageArguments,
 
     /// The daemon's control socket, if that is not beside its journal.
     #[arg(long = "web.control-socket", value_name = "FILE")]
@@ -68,22 +61,11 @@ pub(super) struct Place {
 impl PlaceArguments {
     /// Finds the daemon's files as the daemon does.
     pub(super) fn place(&self) -> anyhow::Result<Place> {
-        let mut flags = RunFlags {
-            config_file: self.config_file.clone(),
-            storage_path: self.storage_path.clone(),
+        let settings = self.storage.settings(RunFlags {
             control_socket: self.control_socket.clone(),
             pause_file: self.pause_file.clone(),
             ..RunFlags::default()
-        };
-        let environment = environment();
-        let mut settings = load_settings(&flags, &environment)?;
-        let is_default = self.storage_path.is_none()
-            && environment.state_directory.is_none()
-            && settings.storage.path == Path::new("data");
-        if is_default && !settings.storage.path.exists() && Path::new(USUAL_FOLDER).exists() {
-            flags.storage_path = Some(USUAL_FOLDER.into());
-            settings = load_settings(&flags, &environment)?;
-        }
+        })?;
         // The socket's stays as short as it is: a unix socket's address has room for little.
         let pause_file = std::path::absolute(&settings.pause_file).unwrap_or(settings.pause_file);
         Ok(Place { socket: settings.web.control_socket, pause_file })
@@ -114,20 +96,13 @@ impl WordsArguments {
 }
 
 /// How long, for a request.
-pub(super) fn duration(text: &str) -> Result<Duration, String> {
-    humantime::parse_duration(text)
-        .map_err(|_| "expected a duration as in 90m, 2h or 1d".to_owned())
+pub(super) fn lasting(text: &str) -> Result<Duration, String> {
+    duration_within(text, Duration::from_millis(1), LONGEST)
 }
 
 /// Until when, for a request.
-pub(super) fn instant(text: &str) -> Result<Timestamp, String> {
-    if let Ok(timestamp) = text.parse::<Timestamp>() {
-        return Ok(timestamp);
-    }
-    text.parse::<DateTime>()
-        .and_then(|civil| civil.to_zoned(TimeZone::UTC))
-        .map(|zoned| zoned.timestamp())
-        .map_err(|_| "expected 2026-11-21T10:00 (UTC) or 2026-11-21T10:00:00Z".to_owned())
+pub(super) fn until(text: &str) -> Result<Timestamp, String> {
+    end(text, Timestamp::now())
 }
 
 /// The fields `duration` and `until` of a request.
@@ -137,7 +112,7 @@ pub(super) fn put_lasts(
     until: Option<Timestamp>,
 ) {
     if let Some(lasts) = lasts {
-        body.insert("duration".to_owned(), humantime::format_duration(lasts).to_string().into());
+        body.insert("duration".to_owned(), duration_text(lasts).into());
     }
     if let Some(until) = until {
         body.insert("until".to_owned(), until.to_string().into());
@@ -147,7 +122,7 @@ pub(super) fn put_lasts(
 /// Tells what came of an order: in words of `say`, or as JSON.
 ///
 /// # Errors
-/// The daemon hangs, is ending, or cannot keep the order; or does not understand this program.
+/// The daemon hangs, is ending, or cannot keep the order; or cannot make anything of it.
 pub(super) fn tell(
     reply: Reply,
     as_json: bool,
@@ -163,7 +138,7 @@ pub(super) fn tell(
             }
             Ok(Exit::Fine)
         }
-        400 | 404 | 405 | 409 | 413 | 422 => {
+        404 | 409 => {
             eprintln!("umawarden: {}", super::history::printable(&problem));
             Ok(Exit::Findings)
         }
@@ -213,35 +188,32 @@ pub(super) fn list<T>(
 /// How long until then, for people.
 pub(super) fn left(until: Timestamp) -> String {
     let left = Duration::try_from(until.duration_since(Timestamp::now())).unwrap_or_default();
-    format!("in {}", humantime::format_duration(Duration::from_secs(left.as_secs())))
+    format!("in {}", duration_text(Duration::from_secs(left.as_secs())))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     #[test]
-    fn an_end_is_an_instant() {
-        for text in ["2026-11-21T10:00", "2026-11-21 10:00:00", "2026-11-21T10:00:00Z"] {
-            assert_eq!(instant(text).unwrap().as_second(), 1_795_255_200, "{text}");
-        }
-        for text in ["2h", "tomorrow", ""] {
-            assert!(instant(text).unwrap_err().contains("2026-11-21T10:00"), "{text}");
-        }
-    }
-
-    #[test]
     fn the_socket_is_where_the_daemon_with_the_same_arguments_makes_it() {
+        let named = |storage: Option<&Path>, config: Option<&Path>| StorageArguments {
+            storage_path: storage.map(Path::to_owned),
+            config_file: config.map(Path::to_owned),
+        };
         let folder = tempfile::tempdir().unwrap();
         let storage = folder.path().join("state");
         let by_flag =
-            PlaceArguments { storage_path: Some(storage.clone()), ..PlaceArguments::default() };
+            PlaceArguments { storage: named(Some(&storage), None), ..PlaceArguments::default() };
         let beside =
             Place { socket: storage.join("control.sock"), pause_file: storage.join("paused") };
         assert_eq!(by_flag.place().unwrap(), beside);
         let file = folder.path().join("umawarden.yaml");
         std::fs::write(&file, "storage: {path: state}\npause_file: stop\n").unwrap();
-        let by_file = PlaceArguments { config_file: Some(file), ..PlaceArguments::default() };
+        let by_file =
+            PlaceArguments { storage: named(None, Some(&file)), ..PlaceArguments::default() };
         let expected = Place { pause_file: folder.path().join("stop"), ..beside };
         assert_eq!(by_file.place().unwrap(), expected);
     }

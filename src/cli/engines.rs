@@ -84,7 +84,7 @@ fn lines(engine: &Engine) -> String {
 
 fn time(seconds: f64) -> String {
     let seconds = Duration::try_from_secs_f64(seconds).unwrap_or_default().as_secs();
-    humantime::format_duration(Duration::from_secs(seconds)).to_string()
+    crate::model::duration_text(Duration::from_secs(seconds))
 }
 
 fn size(bytes: u64) -> String {

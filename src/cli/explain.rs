@@ -4,7 +4,6 @@ mod journalled;
 mod recorded;
 mod sentence;
 mod show;
-mod time;
 
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -16,7 +15,8 @@ use jiff::{SignedDuration, Timestamp};
 use self::journalled::Journalled;
 use self::recorded::Recorded;
 use super::Exit;
-use super::history::first_directory;
+use super::history::past;
+use super::storage::{StorageArguments, may_be_read};
 use crate::config::settings::RuleSource;
 use crate::journal::DecisionRecord;
 use crate::model::{Mode, RuleId};
@@ -31,19 +31,14 @@ pub struct ExplainArguments {
     /// The alert's name, or group/alert.
     pub rule: String,
 
-    /// As of then instead of the latest that is known: -10m (ago), 2026-11-21T10:00:00Z, 10:00 (the
-    /// last time it was that, UTC), or seconds since 1970.
-    #[arg(long, value_name = "TIME", value_parser = time::instant, allow_hyphen_values = true)]
+    /// As of then instead of the latest that is known: 10m or -10m (ago), 2026-11-21T10:00 (UTC),
+    /// RFC 3339, 10:00 (the last time it was that, UTC), or seconds since 1970.
+    #[arg(long, value_name = "TIME", value_parser = past, allow_hyphen_values = true)]
     pub at: Option<Timestamp>,
 
-    /// Directory of the journal and the recording.
-    #[arg(
-        long = "storage.path",
-        value_name = "DIR",
-        env = "STATE_DIRECTORY",
-        default_value = "data"
-    )]
-    pub storage_path: PathBuf,
+    /// Where the journal and the recording are.
+    #[command(flatten)]
+    pub storage: StorageArguments,
 
     /// A recording elsewhere, such as an incident file of another machine, instead of those below
     /// the directory.
@@ -135,7 +130,11 @@ pub fn execute(arguments: &ExplainArguments) -> anyhow::Result<Exit> {
 }
 
 fn answer(arguments: &ExplainArguments) -> anyhow::Result<Answer> {
-    let dir = first_directory(&arguments.storage_path);
+    let dir = match &arguments.recording {
+        Some(_) => PathBuf::new(),
+        None => arguments.storage.folder()?,
+    };
+    may_be_read(&dir)?;
     let journal = match &arguments.recording {
         // It may be of another machine.
         Some(_) => Journalled::none(),

@@ -3,23 +3,20 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io::{BufWriter, ErrorKind, Write};
-use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::Context;
 use clap::builder::PossibleValuesParser;
 use jiff::Timestamp;
-use jiff::civil::DateTime;
-use jiff::tz::TimeZone;
 use serde::Serialize;
 
 use super::json_time::{Object, OutcomeObject};
 use super::order_text::order_text;
+use super::storage::{StorageArguments, may_be_read};
 use super::{Exit, engines, last_boot};
-use crate::journal::{FILE_NAME, JournalReader, ReadError, TimelineItem, TimelineQuery};
+use crate::journal::{JournalReader, ReadError, TimelineItem, TimelineQuery};
 use crate::model::{
     AlertChange, Assessment, Decision, Evidence, KernelEvent, Mode, Moment, Outcome, OutcomeResult,
-    Reading, Verdict, counted,
+    Reading, Verdict, counted, duration_text, instant,
 };
 use crate::policy::promql::did_you_mean;
 
@@ -27,22 +24,17 @@ use crate::policy::promql::did_you_mean;
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct HistoryArguments {
-    /// Directory of the journal.
-    #[arg(
-        long = "storage.path",
-        value_name = "DIR",
-        env = "STATE_DIRECTORY",
-        default_value = "data"
-    )]
-    storage_path: PathBuf,
+    #[command(flatten)]
+    storage: StorageArguments,
     /// One JSON object a line.
     #[arg(long)]
     json: bool,
-    /// Only what happened from then on: 2h (ago), 2026-11-21, 2026-11-21T10:00 (UTC), or RFC 3339.
-    #[arg(long, value_name = "TIME", value_parser = instant)]
+    /// Only what happened from then on: 2h or -2h (ago), 2026-11-21, 2026-11-21T10:00 (UTC),
+    /// RFC 3339, 10:00 (the last time it was that, UTC), or seconds since 1970.
+    #[arg(long, value_name = "TIME", value_parser = past, allow_hyphen_values = true)]
     since: Option<Timestamp>,
     /// Only what happened before then.
-    #[arg(long, value_name = "TIME", value_parser = instant)]
+    #[arg(long, value_name = "TIME", value_parser = past, allow_hyphen_values = true)]
     until: Option<Timestamp>,
     /// Only these kinds; may be repeated or given with commas.
     #[arg(long, value_name = "KIND", value_delimiter = ',', value_parser = kinds(),
@@ -89,7 +81,7 @@ Examples:
 
 /// Runs the command.
 pub fn execute(arguments: &HistoryArguments) -> anyhow::Result<Exit> {
-    let dir = first_directory(&arguments.storage_path);
+    let dir = arguments.storage.folder()?;
     may_be_read(&dir)?;
     if arguments.last_boot.is_asked() {
         return last_boot::execute(&arguments.last_boot, &dir, arguments.json);
@@ -144,20 +136,6 @@ fn tell_if_unknown(reader: &JournalReader, rule: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// SQLite says of what may not be read only that it cannot be opened.
-fn may_be_read(dir: &Path) -> anyhow::Result<()> {
-    let path = dir.join(FILE_NAME);
-    let Err(error) = std::fs::File::open(&path) else { return Ok(()) };
-    if error.kind() != ErrorKind::PermissionDenied {
-        return Ok(());
-    }
-    anyhow::bail!(
-        "cannot read {}: {error}; the daemon makes its directory for its own user and group (mode \
-         0750), so use sudo, or join the directory's group",
-        path.display()
-    )
-}
-
 pub(super) fn no_journal(error: ReadError) -> anyhow::Error {
     match &error {
         ReadError::Missing(_) => anyhow::anyhow!(
@@ -174,32 +152,13 @@ pub(super) fn no_journal(error: ReadError) -> anyhow::Error {
     }
 }
 
-/// systemd gives several state directories with colons between; the journal is in the first.
-pub(super) fn first_directory(path: &Path) -> Cow<'_, Path> {
-    if path.exists() {
-        return Cow::Borrowed(path);
-    }
-    match path.to_str().and_then(|text| text.split_once(':')) {
-        Some((first, _)) => Cow::Owned(PathBuf::from(first)),
-        None => Cow::Borrowed(path),
-    }
-}
-
 fn kinds() -> PossibleValuesParser {
     PossibleValuesParser::new(TimelineItem::KINDS.into_iter().chain(KernelEvent::KINDS))
 }
 
-pub(super) fn instant(text: &str) -> Result<Timestamp, String> {
-    if let Ok(ago) = humantime::parse_duration(text) {
-        return Timestamp::now().checked_sub(ago).map_err(|error| error.to_string());
-    }
-    if let Ok(timestamp) = text.parse::<Timestamp>() {
-        return Ok(timestamp);
-    }
-    text.parse::<DateTime>()
-        .and_then(|civil| civil.to_zoned(TimeZone::UTC))
-        .map(|zoned| zoned.timestamp())
-        .map_err(|_| "expected 2h, 2026-11-21, 2026-11-21T10:00 or 2026-11-21T10:00:00Z".to_owned())
+/// An instant of the past, for a flag.
+pub(super) fn past(text: &str) -> Result<Timestamp, String> {
+    instant(text, Timestamp::now())
 }
 
 enum Shown {
@@ -373,9 +332,7 @@ pub(super) fn outcome_text(
     if let Some(decision) = decision {
         append(&mut text, format_args!(" {}", decision.rule));
     }
-    let took = humantime::format_duration(Duration::from_millis(
-        u64::try_from(outcome.took.as_millis()).unwrap_or(u64::MAX),
-    ));
+    let took = duration_text(outcome.took);
     let action = &outcome.action;
     match &outcome.result {
         OutcomeResult::Done if outcome.took.as_millis() == 0 => {
@@ -383,6 +340,9 @@ pub(super) fn outcome_text(
         }
         OutcomeResult::Done => append(&mut text, format_args!(": {action} done in {took}")),
         OutcomeResult::Skipped => append(&mut text, format_args!(": {action} skipped (observe)")),
+        OutcomeResult::NotDone(why) => {
+            append(&mut text, format_args!(": {action} not done: {why}"));
+        }
         OutcomeResult::Failed(why) => append(&mut text, format_args!(": {action} failed: {why}")),
         OutcomeResult::TimedOut => append(&mut text, format_args!(": {action} not over in {took}")),
     }
@@ -491,18 +451,6 @@ pub(super) fn printable(text: &str) -> Cow<'_, str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn times_are_ago_dates_or_instants() {
-        let ago = Timestamp::now().as_second() - instant("2h").unwrap().as_second();
-        assert!((7_200..7_300).contains(&ago), "{ago}");
-        for text in
-            ["2026-11-21", "2026-11-21T00:00", "2026-11-21 00:00:00", "2026-11-21T00:00:00Z"]
-        {
-            assert_eq!(instant(text).unwrap().as_second(), 1_795_219_200, "{text}");
-        }
-        assert!(instant("yesterday").unwrap_err().contains("2h"));
-    }
 
     #[test]
     fn sizes_are_for_people() {

@@ -15,7 +15,7 @@ use super::history::{append, printable, size};
 use crate::journal::black_box::{
     BootId, EndOfBoot, Folder, Header, LastEvent, Previous, Record, Recovered, Signal, recover,
 };
-use crate::model::{KernelEvent, Moment, Reading, as_number};
+use crate::model::{KernelEvent, Moment, Reading, as_number, duration_text};
 
 /// What the black box has not.
 const OF_THE_JOURNAL: [&str; 5] = ["since", "until", "kind", "rule", "limit"];
@@ -24,16 +24,21 @@ const OF_THE_JOURNAL: [&str; 5] = ["since", "until", "kind", "rule", "limit"];
 #[derive(Debug, clap::Args)]
 pub struct LastBootArguments {
     /// The last seconds of the boot before this one, from the black box.
-    #[arg(long, conflicts_with = "boot", conflicts_with_all = OF_THE_JOURNAL)]
+    #[arg(long, group = "which_boot", conflicts_with_all = OF_THE_JOURNAL)]
     last_boot: bool,
     /// The same of the boot whose id begins so.
-    #[arg(long, value_name = "ID", conflicts_with_all = OF_THE_JOURNAL)]
+    #[arg(long, value_name = "ID", group = "which_boot", conflicts_with_all = OF_THE_JOURNAL)]
     boot: Option<String>,
     /// How many seconds of it; 0 for all that are left.
-    #[arg(long, value_name = "N", default_value_t = 60)]
+    #[arg(long, value_name = "N", default_value_t = 60, requires = "which_boot")]
     seconds: usize,
     /// Where proc is mounted: it says which boot this is.
-    #[arg(long = "path.procfs", value_name = "FOLDER", default_value = "/proc")]
+    #[arg(
+        long = "path.procfs",
+        value_name = "FOLDER",
+        default_value = "/proc",
+        requires = "which_boot"
+    )]
     procfs: PathBuf,
 }
 
@@ -327,10 +332,10 @@ fn time(utc: Timestamp) -> String {
     format!("{utc:.3}")
 }
 
-/// Milliseconds for people: `13m 20s`.
+/// Milliseconds for people: `13m20s`.
 fn span(ms: i64) -> String {
     let seconds = ms.unsigned_abs() / 1000;
-    humantime::format_duration(Duration::from_secs(seconds)).to_string()
+    duration_text(Duration::from_secs(seconds))
 }
 
 /// The event in one line.

@@ -17,6 +17,7 @@ pub mod replay;
 pub mod rules;
 pub mod run;
 pub mod silence;
+mod storage;
 pub mod tune;
 
 use clap::{Parser, Subcommand};

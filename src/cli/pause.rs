@@ -13,7 +13,7 @@ use super::control::{Client, ClientError, PlaceArguments, Reply, WordsArguments}
 use super::history::printable;
 use crate::daemon::user_name;
 use crate::model::{Pause, author};
-use crate::pause::PauseFile;
+use crate::pause::{Look, PauseFile};
 
 /// How long the daemon may take to say that it has seen the file; it looks ten times a second.
 const DAEMON_TAKES: Duration = Duration::from_secs(3);
@@ -68,7 +68,7 @@ reboots. `touch` and `rm` do as well. The daemon looks ten times a second, and o
 before anything is done; an action that is under way is not stopped.
 
 Exit codes: 0 done, also where it was paused already; of `pause status`: paused; 1 it is not paused;
-2 the file cannot be written or removed, or the daemon does not obey.
+2 the file cannot be written, removed or looked for, or the daemon does not obey.
 
   umawarden pause --comment 'firmware update'
   umawarden pause status
@@ -85,8 +85,10 @@ pub fn pause(arguments: &PauseArguments) -> anyhow::Result<Exit> {
     let found = arguments.place.place()?;
     let file = PauseFile::new(&found.pause_file);
     let client = Client::new(&found.socket).with_patience(DAEMON_TAKES);
-    if let Some(pause) = file.read() {
-        say(&arguments.place, &file, Some(&pause), "paused already");
+    // A doubt stops a daemon; nobody who asks for a pause is told that there is one because of it.
+    let look = file.look();
+    if matches!(look, Look::Present(_)) {
+        say(&arguments.place, &file, file.tell(&look).as_ref(), "paused already");
         return Ok(Exit::Fine);
     }
     let uid = rustix::process::getuid().as_raw();
@@ -151,7 +153,7 @@ pub fn resume(arguments: &ResumeArguments) -> anyhow::Result<Exit> {
     }
     resumed |= file.remove().map_err(|error| {
         let advice = advice(&error);
-        anyhow::anyhow!("still paused: removing {} failed: {error}{advice}", file.path().display())
+        anyhow::anyhow!("not resumed: removing {} failed: {error}{advice}", file.path().display())
     })?;
     if asked.is_ok() && !wait_until(&client, false)? {
         let problem = asked.map(|reply| reply.problem).unwrap_or_default();
@@ -173,11 +175,32 @@ fn status(place: &PlaceArguments) -> anyhow::Result<Exit> {
     let found = place.place()?;
     let file = PauseFile::new(&found.pause_file);
     let client = Client::new(&found.socket).with_patience(DAEMON_TAKES);
-    let by_daemon = client.ask("GET", "/api/v1/pause", None).ok();
-    let by_daemon = by_daemon.and_then(|reply| {
-        serde_json::from_value::<Option<Pause>>(reply.data.get("pause")?.clone()).ok()?
-    });
-    match file.read().or(by_daemon) {
+    let by_daemon = || -> anyhow::Result<Option<Pause>> {
+        let reply = client.ask("GET", "/api/v1/pause", None)?;
+        let pause = reply.data.get("pause").context("the daemon's answer is not understood")?;
+        Ok(serde_json::from_value::<Option<Pause>>(pause.clone())?)
+    };
+    let look = file.look();
+    let known = match look {
+        Look::Present(_) => Ok(file.tell(&look)),
+        Look::Absent | Look::Doubtful(_) => by_daemon(),
+    };
+    let pause = match (&look, known) {
+        (_, Ok(pause)) => pause,
+        // Without a daemon there is nobody who could hold a pause that is in no file.
+        (Look::Absent | Look::Present(_), Err(error)) => {
+            if !matches!(error.downcast_ref(), Some(ClientError::Absent(_))) {
+                eprintln!("umawarden: the daemon was not asked: {error}");
+            }
+            None
+        }
+        (Look::Doubtful(error), Err(unasked)) => anyhow::bail!(
+            "whether it is paused is not known: looking for {} failed: {error}{}; {unasked}",
+            file.path().display(),
+            advice(error)
+        ),
+    };
+    match pause {
         Some(pause) => {
             say(place, &file, Some(&pause), "paused");
             Ok(Exit::Fine)

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use clap::{Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand};
 use jiff::Timestamp;
 use serde_json::json;
 
 use super::Exit;
 use super::control::{
-    PlaceArguments, WordsArguments, duration, entries, instant, left, list, put_lasts, tell,
+    PlaceArguments, WordsArguments, entries, lasting, left, list, put_lasts, tell, until,
 };
 use super::order_text::{selector_text, told_order};
 use crate::policy::status::SilenceStatus;
@@ -18,7 +18,9 @@ use crate::policy::status::SilenceStatus;
 #[command(
     after_help = AFTER_HELP,
     args_conflicts_with_subcommands = true,
-    subcommand_negates_reqs = true
+    subcommand_negates_reqs = true,
+    group = ArgGroup::new("which").required(true),
+    group = ArgGroup::new("end").required(true)
 )]
 pub struct SilenceArguments {
     /// What else to do with silences.
@@ -26,20 +28,20 @@ pub struct SilenceArguments {
     what: Option<SilenceCommand>,
 
     /// Which rule: the alert's name, or group/alert.
-    #[arg(value_name = "RULE", required_unless_present = "all", conflicts_with = "all")]
+    #[arg(value_name = "RULE", group = "which")]
     rule: Option<String>,
 
     /// Every rule.
-    #[arg(long)]
+    #[arg(long, group = "which")]
     all: bool,
 
-    /// For how long, as in 2h.
-    #[arg(long = "for", value_name = "DURATION", value_parser = duration,
-          required_unless_present = "until", conflicts_with = "until")]
+    /// For how long, up to 366d: 2h, 1h30m.
+    #[arg(long = "for", value_name = "DURATION", value_parser = lasting, group = "end")]
     lasts: Option<Duration>,
 
-    /// Until when: 2026-11-21T10:00 (UTC), or RFC 3339.
-    #[arg(long, value_name = "TIME", value_parser = instant)]
+    /// Until when: 2026-11-21T10:00 (UTC), RFC 3339, 10:00 (the next time it is that, UTC), or
+    /// seconds since 1970.
+    #[arg(long, value_name = "TIME", value_parser = until, group = "end")]
     until: Option<Timestamp>,
 
     /// Why and who.
@@ -79,7 +81,7 @@ While a silence is in force, the remedies of its rules hold; their alerts go on,
 been done is journalled. It outlives restarts and reboots, and ends by itself.
 
 Exit codes: 0 done; 1 refused: there is no such rule or silence, or it has ended already; 2 no
-daemon answers, or this user may not give orders.
+daemon answers, this user may not give orders, or a value makes no sense.
 
   umawarden silence PageCacheEatsReserve --for 2h --comment 'loading by hand'
   umawarden silence --all --until 2026-11-22T06:00

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use super::measure::{ListenAddress, telemetry_path};
-use super::settings::{LogFormat, LogLevel, limits};
+use super::settings::{LogFormat, LogLevel, SamplingInterval, limits};
 use crate::model::Mode;
 
 /// Settings from the command line.
@@ -32,9 +32,15 @@ pub struct RunFlags {
     #[arg(long, value_name = "PATH")]
     pub rules: Vec<PathBuf>,
 
-    /// How often memory is read, 10ms to 1s [default: 100ms].
+    /// How often memory is read: auto, or always the same, 10ms to 1s [default: auto].
+    ///
+    /// auto is every 250 ms while much is free and nothing happens; every 100 ms while little is
+    /// free, and after the kernel told of something or tasks waited for memory; every 20 ms while
+    /// memory falls so that the reserve is reached within 5 s. Where a rule is pending or firing,
+    /// it is as often as its group's `interval`; a third of the shortest range that a rule looks
+    /// back over is never exceeded. Groups that are due are judged with the next reading.
     #[arg(long = "sampling-interval", value_name = "DURATION", value_parser = limits::sampling)]
-    pub sampling_interval: Option<Duration>,
+    pub sampling_interval: Option<SamplingInterval>,
 
     /// Where to serve metrics and the API; may be given again [default: :9942].
     ///

@@ -17,11 +17,13 @@ use super::past::Search;
 use super::pause::{Heeding, PauseWatch};
 use super::recorder::{self, Recorder};
 use super::report::Report;
+use super::sampling::Sampling;
 use super::service::{Loader, Requests, Service, summary};
+use super::standing::{self, Standing};
 use super::wake::Wake;
 use super::{Cursor, Daemon, clock, preflight, queries};
 use crate::actions::{
-    Acting, ActionWorker, DEFAULT_TIME_LIMIT, Live, SettingsTally, TemporarySettings,
+    Acting, ActionWorker, DEFAULT_TIME_LIMIT, Live, Ready, SettingsTally, TemporarySettings,
     TemporarySetup, WorkerSetup,
 };
 use crate::config::measure::{ListenAddress, ListenHost};
@@ -29,7 +31,7 @@ use crate::config::reader::Loaded;
 use crate::config::settings::Settings;
 use crate::exports::{self, Limits, ReloadFailure, Served};
 use crate::journal::{Entry, Journal, Note, ResumePoint, Retention};
-use crate::model::{Moment, Outcome};
+use crate::model::{Mode, Moment, Outcome};
 use crate::policy::Policy;
 use crate::sources::engines::EngineWatch;
 use crate::sources::kernel_log::{KernelLogSource, ResumeFrom};
@@ -83,10 +85,9 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     }
     let kernel_log = open_kernel_log(&settings.path.kmsg, resume_from);
     let status = Arc::new(ArcSwap::from_pointee(policy.status(started)));
-    let (outcome_sender, outcomes) = channel();
+    let spare_status = Arc::new(policy.status(started));
     let tally = Arc::new(SettingsTally::default());
     let temporary = temporary_settings(&settings, &journal, boot.clone(), &tally);
-    let worker = start_worker(&settings, &journal, &pause, &wake, outcome_sender, temporary)?;
     let taker = Orders {
         journal: Arc::clone(&journal),
         status: Arc::clone(&status),
@@ -100,11 +101,13 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     let failure = Arc::clone(&reload_failure);
     let service = start_service(&settings, listeners, loader, &wake, taker, failure)?;
     tell_start(&loaded, &journal, started);
-    // Before the black box locks what is resident. Where it does not work, only memory is wasted.
-    crate::sys::give_freed_memory_back();
-    drop(crate::sys::forget_code());
+    let sampling = Sampling::new(settings.sampling_interval, &settings.path.procfs);
+    // The threads that follow are raised as this one is; those before are not.
+    let standing = settle_in();
+    let (outcome_sender, outcomes) = channel();
+    let worker = start_worker(&loaded, &journal, &pause, &wake, outcome_sender, temporary)?;
     // Last: a start that fails leaves no record that nobody closes.
-    let black_box = BlackBox::start(&settings, boot.as_deref(), Arc::clone(&status));
+    let black_box = BlackBox::start(&settings, boot.as_deref(), Arc::clone(&status), standing);
     Ok(Daemon {
         memory: MemorySource::open(&settings.path.procfs, &settings.path.sysfs),
         process: ProcessSource::default(),
@@ -118,19 +121,28 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         service,
         status,
         reload_failure,
+        spare_status,
         wake,
-        own: OwnReadings::new(started, tally),
+        own: OwnReadings::new(started, sampling.interval(), tally),
         report: Report::default(),
         recorder,
         black_box,
         boot_id,
         cursor,
-        next_sample: clock::monotonic(),
+        sampling,
         next_slow: started.uptime,
         seen: found.into_iter().collect(),
         past,
         pause,
     })
+}
+
+/// Makes the process small, and then locks what it is.
+fn settle_in() -> Standing {
+    crate::sys::give_freed_memory_back();
+    // Where it does not work, only memory is wasted.
+    drop(crate::sys::forget_code());
+    standing::take()
 }
 
 /// Another log than the kernel's own is not to be replaced by the kernel's.
@@ -223,7 +235,7 @@ fn last_silence(journal: &Journal, started: Moment) -> u64 {
 }
 
 fn start_worker(
-    settings: &Settings,
+    loaded: &Loaded,
     journal: &Arc<Journal>,
     pause: &PauseWatch,
     wake: &Wake,
@@ -231,9 +243,14 @@ fn start_worker(
     temporary: TemporarySettings,
 ) -> anyhow::Result<ActionWorker> {
     let (journal, wake) = (Arc::clone(journal), wake.clone());
+    let mut live = Ready::new(live(&loaded.settings));
+    let modes = loaded.rules.groups.iter().flat_map(|group| &group.rules).map(|rule| rule.mode);
+    if modes.flatten().chain([loaded.settings.mode]).any(|mode| mode == Mode::Enforce) {
+        live.open();
+    }
     ActionWorker::start(WorkerSetup {
         executor: Box::new(Heeding {
-            executor: Acting { live: live(settings), temporary },
+            executor: Acting { live, temporary },
             switch: pause.switch(),
         }),
         intent: Box::new(move |decision| {

@@ -14,11 +14,15 @@ mod past;
 mod pause;
 mod preflight;
 mod queries;
+mod reaction;
 mod recorder;
 mod report;
+mod sampling;
 mod service;
+mod standing;
 mod wake;
 
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
@@ -43,6 +47,7 @@ use crate::sources::memory::MemorySource;
 use crate::sources::process::ProcessSource;
 use own::OwnReadings;
 use report::Report;
+use sampling::{Sampling, Taken};
 use service::{Command, Service};
 use wake::Wake;
 
@@ -79,6 +84,7 @@ struct Daemon {
     service: Service,
     status: Arc<ArcSwap<Status>>,
     reload_failure: Arc<ArcSwapOption<ReloadFailure>>,
+    spare_status: Arc<Status>,
     wake: Wake,
     own: OwnReadings,
     report: Report,
@@ -86,8 +92,7 @@ struct Daemon {
     black_box: black_box::BlackBox,
     boot_id: Arc<str>,
     cursor: Cursor,
-    /// On the clock that stops in suspend: nobody misses the samples of that time.
-    next_sample: Duration,
+    sampling: Sampling,
     next_slow: Duration,
     seen: Vec<Observation>,
     past: past::Awaited,
@@ -113,11 +118,11 @@ pub fn run(loaded: Loaded, loader: Loader) -> anyhow::Result<()> {
     if !daemon.take_backlog() {
         daemon.service.ready();
         loop {
-            daemon.wait();
+            let woke = daemon.wait();
             if daemon.obey() {
                 break;
             }
-            daemon.turn();
+            daemon.turn(woke);
         }
     }
     daemon.close();
@@ -147,27 +152,31 @@ impl Daemon {
         }
         self.sample(clock::now());
         self.step(clock::now());
-        self.next_sample = clock::monotonic() + self.settings.sampling_interval;
+        self.sampling.begin();
         false
     }
 
-    /// Sleeps until there is something to do.
-    fn wait(&self) {
-        let sample_in = self.next_sample.saturating_sub(clock::monotonic());
-        let timeout = sample_in.min(self.policy.next_step_in(clock::uptime()));
+    /// Sleeps until there is something to do, and returns when that was.
+    fn wait(&mut self) -> Duration {
+        let timeout = self.sampling.due_in().min(self.policy.next_step_in(clock::uptime()));
         let timeout = Timespec {
             tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(timeout.subsec_nanos()),
         };
-        let mut watched =
-            [PollFd::new(&self.wake, PollFlags::IN), PollFd::new(&self.wake, PollFlags::IN)];
-        let mut count = 1;
-        if let Some(fd) = self.kernel_log.poll_fd() {
-            watched[1] = PollFd::from_borrowed_fd(fd, PollFlags::IN);
-            count = 2;
-        }
+        // What is not there is watched no better than the wake-up, which is watched anyway.
+        let wake = self.wake.as_fd();
+        let kernel_log = self.kernel_log.poll_fd().unwrap_or(wake);
+        let alarm = self.sampling.alarm().unwrap_or(wake);
+        let mut watched = [
+            PollFd::from_borrowed_fd(wake, PollFlags::IN),
+            PollFd::from_borrowed_fd(kernel_log, PollFlags::IN),
+            PollFd::from_borrowed_fd(alarm, PollFlags::PRI),
+        ];
         // An interrupted wait is a short one.
-        let _interrupted = poll(&mut watched[..count], Some(&timeout));
+        let _interrupted = poll(&mut watched, Some(&timeout));
+        let told = watched[2].revents();
+        self.sampling.hear(told);
+        clock::monotonic()
     }
 
     /// Does what other threads have asked for. Returns true when the loop shall end.
@@ -226,11 +235,11 @@ impl Daemon {
         self.seen.push(Observation::Pause(pause));
     }
 
-    fn turn(&mut self) {
+    fn turn(&mut self, woke: Duration) {
         let mut acted = false;
         self.look_at_pause();
         while let Ok(outcome) = self.outcomes.try_recv() {
-            acted |= outcome.result != OutcomeResult::Skipped;
+            acted |= outcome.result.is_begun();
             self.take_outcome(outcome);
         }
         self.seen.extend(self.past.take());
@@ -241,12 +250,26 @@ impl Daemon {
             // The signals after an action: all of them, those too that are read less often.
             self.memory.read_all(&clock::uptime, &mut self.seen);
         }
-        let monotonic = clock::monotonic();
-        if monotonic >= self.next_sample {
+        let at = Taken { monotonic: clock::monotonic(), uptime: now.uptime };
+        let is_due = self.sampling.is_due(at);
+        let since = if is_due { self.sampling.due().min(woke) } else { woke };
+        if is_due {
             self.sample(now);
-            self.schedule_next_sample(monotonic);
         }
+        let has_news = !self.seen.is_empty();
         self.step(now);
+        if has_news {
+            self.own.count_reaction(clock::monotonic().saturating_sub(since));
+        }
+        if is_due {
+            let missed = self.sampling.taken(at, &self.policy);
+            self.own.count_missed_samples(missed);
+        } else {
+            self.sampling.reconsider(at, &self.policy);
+        }
+        if self.own.set_sampling_interval(self.sampling.interval()) {
+            self.see_own();
+        }
         if more {
             self.wake.notify();
         }
@@ -288,16 +311,6 @@ impl Daemon {
         self.seen.push(Observation::Readings(readings));
     }
 
-    fn schedule_next_sample(&mut self, now: Duration) {
-        let interval = self.settings.sampling_interval;
-        self.next_sample += interval;
-        if self.next_sample <= now {
-            let missed = (now - self.next_sample).as_nanos() / interval.as_nanos().max(1) + 1;
-            self.own.count_missed_samples(u64::try_from(missed).unwrap_or(u64::MAX));
-            self.next_sample = now + interval;
-        }
-    }
-
     /// Steps the policy with all that has been seen, writes down what it says and has it done.
     /// Returns what came of what people ordered.
     fn step(&mut self, now: Moment) -> Vec<Answer> {
@@ -305,12 +318,27 @@ impl Daemon {
         let mut step = self.policy.step(now, &self.seen);
         self.engines.set_loading(self.policy.is_any_engine_loading());
         self.own.set_step_duration(clock::uptime().saturating_sub(began));
+        if !step.events.is_empty() {
+            self.sampling.stirred(now.uptime);
+        }
         self.report.sources(now.uptime, &self.seen);
         self.recorder.step(now, &mut self.seen, &step);
-        self.status.store(Arc::new(self.policy.status(now)));
+        self.memory.recycle(&mut self.seen);
+        self.publish(now);
         let answers = std::mem::take(&mut step.answers);
         self.write_down(now, step);
         answers
+    }
+
+    /// Lets everybody see where things stand. Of two pictures one is public, and the other is drawn
+    /// anew unless somebody still looks at it.
+    fn publish(&mut self, now: Moment) {
+        match Arc::get_mut(&mut self.spare_status) {
+            Some(old) => self.policy.draw(now, old),
+            None => self.spare_status = Arc::new(self.policy.status(now)),
+        }
+        let new = Arc::clone(&self.spare_status);
+        self.spare_status = self.status.swap(new);
     }
 
     fn write_down(&mut self, now: Moment, mut step: Step) {
@@ -356,7 +384,7 @@ impl Daemon {
         } else {
             match self.worker.submit(decision) {
                 Ok(()) => return,
-                Err(busy) => OutcomeResult::Failed(busy.to_string()),
+                Err(busy) => OutcomeResult::NotDone(busy.to_string()),
             }
         };
         let took = Duration::ZERO;

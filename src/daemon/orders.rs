@@ -16,7 +16,9 @@ use super::pause::PauseWatch;
 use super::service::{Command, Desk};
 use crate::exports::{LONGEST, Lasts, OrderDone, OrderRefused, OrderRequest, RuleChoice, Wish};
 use crate::journal::Journal;
-use crate::model::{DecisionId, OperatorCommand, OperatorOrder, Pause, RuleSelector, author};
+use crate::model::{
+    DecisionId, OperatorCommand, OperatorOrder, Pause, RuleSelector, author, because,
+};
 use crate::policy::status::{RuleStatus, Status};
 
 /// How long an order waits to be on disk.
@@ -129,7 +131,7 @@ impl Orders {
             return Err(OrderRefused::Conflict(format!("silence {id} is not in force any more")));
         }
         let ids = silences.iter().map(|silence| silence.id.to_string());
-        Err(OrderRefused::NotFound(format!("there is no silence {id}{}", there_are(ids))))
+        Err(OrderRefused::NotFound(format!("there is no silence {id}{}", others("in force", ids))))
     }
 
     fn approve(
@@ -140,7 +142,8 @@ impl Orders {
         let approvals = &self.status.load().guard.approvals;
         let Some(asked) = approvals.iter().find(|one| one.asked.decision == decision) else {
             let ids = approvals.iter().map(|one| one.asked.decision.to_string());
-            let text = format!("decision {decision} does not wait for approval{}", there_are(ids));
+            let those = others("decisions that do", ids);
+            let text = format!("decision {decision} does not wait for approval{those}");
             return Err(OrderRefused::NotFound(text));
         };
         if let Some(given_by) = &asked.given_by {
@@ -251,7 +254,8 @@ impl Pausing {
         let still = self.status.load().guard.pause.clone();
         let mut remarks = Vec::new();
         if let Some(pause) = &still {
-            remarks.push(format!("it is still paused, by {}: {}", pause.author, pause.comment));
+            remarks
+                .push(format!("it is still paused, by {}", because(&pause.author, &pause.comment)));
         }
         Ok(OrderDone { data: json!({ "paused": still.is_some(), "pause": still }), remarks })
     }
@@ -281,13 +285,13 @@ fn ending() -> OrderRefused {
 }
 
 /// The first of what there is, for whoever asked for something else.
-fn there_are(names: impl ExactSizeIterator<Item = String>) -> String {
+fn others(what: &str, names: impl ExactSizeIterator<Item = String>) -> String {
     let more = names.len().saturating_sub(MOST_NAMES_TOLD);
     let told: Vec<String> = names.take(MOST_NAMES_TOLD).collect();
     if told.is_empty() {
-        return "; there are none".to_owned();
+        return format!("; {what}: none");
     }
-    let mut text = format!("; there are {}", told.join(", "));
+    let mut text = format!("; {what}: {}", told.join(", "));
     if more > 0 {
         // Writing to a String cannot fail.
         write!(text, " and {more} more").unwrap_or_default();
@@ -314,7 +318,7 @@ fn choose(choice: RuleChoice, rules: &[RuleStatus]) -> Result<RuleSelector, Orde
         RuleSelector::Rule(rule) => rule.to_string(),
     };
     let names = rules.iter().map(|rule| rule.rule.to_string());
-    Err(OrderRefused::NotFound(format!("there is no rule {name:?}{}", there_are(names))))
+    Err(OrderRefused::NotFound(format!("there is no rule {name:?}{}", others("rules", names))))
 }
 
 fn end(lasts: Lasts, now: Timestamp) -> Result<Timestamp, OrderRefused> {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::reaction::Reactions;
 use super::recorder::Tally;
 use crate::actions::SettingsTally;
 use crate::model::{
@@ -29,17 +30,24 @@ pub(super) struct OwnReadings {
     schema: Arc<Schema>,
     kernel_log_schema: Arc<Schema>,
     missed_samples: u64,
+    sampling_interval: Duration,
     step_duration: Duration,
+    reactions: Reactions,
     reload_succeeded: bool,
     reload_success: Moment,
     settings: Arc<SettingsTally>,
 }
 
 impl OwnReadings {
-    pub(super) fn new(started: Moment, settings: Arc<SettingsTally>) -> Self {
+    pub(super) fn new(
+        started: Moment,
+        sampling_interval: Duration,
+        settings: Arc<SettingsTally>,
+    ) -> Self {
         let mut series = vec![
             SeriesKey::new("uma_build_info", &[("version", env!("CARGO_PKG_VERSION"))]),
             SeriesKey::new("uma_samples_missed_total", &[]),
+            SeriesKey::new("uma_sampling_interval_seconds", &[]),
             SeriesKey::new("uma_rule_evaluation_duration_seconds", &[]),
             SeriesKey::new("uma_config_last_reload_successful", &[]),
             SeriesKey::new("uma_config_last_reload_success_timestamp_seconds", &[]),
@@ -49,13 +57,16 @@ impl OwnReadings {
             SeriesKey::new("uma_recorder_incidents_total", &[]),
         ];
         series.extend(temporary_settings());
+        series.extend(Reactions::series());
         let readers = Reader::ALL
             .map(|reader| SeriesKey::new("uma_kernel_log_reader", &[("reader", reader.name())]));
         Self {
             schema: Arc::new(Schema { series }),
             kernel_log_schema: Arc::new(Schema { series: readers.to_vec() }),
             missed_samples: 0,
+            sampling_interval,
             step_duration: Duration::ZERO,
+            reactions: Reactions::default(),
             reload_succeeded: true,
             reload_success: started,
             settings,
@@ -66,8 +77,18 @@ impl OwnReadings {
         self.missed_samples = self.missed_samples.saturating_add(missed);
     }
 
+    /// Returns whether that is another one.
+    pub(super) fn set_sampling_interval(&mut self, interval: Duration) -> bool {
+        std::mem::replace(&mut self.sampling_interval, interval) != interval
+    }
+
     pub(super) fn set_step_duration(&mut self, took: Duration) {
         self.step_duration = took;
+    }
+
+    /// Something was done that long after there was something to do.
+    pub(super) fn count_reaction(&mut self, took: Duration) {
+        self.reactions.count(took);
     }
 
     pub(super) fn set_reload(&mut self, succeeded: bool, at: Moment) {
@@ -96,6 +117,7 @@ impl OwnReadings {
         let own = [
             1.0,
             self.missed_samples as f64,
+            self.sampling_interval.as_secs_f64(),
             self.step_duration.as_secs_f64(),
             f64::from(self.reload_succeeded),
             self.reload_success.utc_ms() as f64 / 1000.0,
@@ -106,12 +128,15 @@ impl OwnReadings {
         };
         let in_force = self.settings.in_force().map(f64::from);
         let undone = self.settings.undone().into_iter().flatten().map(|count| count as f64);
-        let settings = in_force.into_iter().chain(undone).map(Reading::Value);
-        let values = own.map(Reading::Value).into_iter().chain(recorded).chain(settings);
+        let mut values = Vec::with_capacity(self.schema.series.len());
+        values.extend(own.map(Reading::Value));
+        values.extend(recorded);
+        values.extend(in_force.into_iter().chain(undone).map(Reading::Value));
+        values.extend(self.reactions.values());
         Readings {
             source: Source::Daemon,
             schema: Arc::clone(&self.schema),
-            values: values.collect(),
+            values,
             took: Duration::ZERO,
             error: None,
         }

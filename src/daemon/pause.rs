@@ -221,7 +221,7 @@ impl<E: Executor> Executor for Heeding<E> {
             && !decision.action.is_undo()
             && let Some(pause) = self.switch.read()
         {
-            return OutcomeResult::Failed(format!("not done: paused by {}", pause.author));
+            return OutcomeResult::NotDone(format!("paused by {}", pause.author));
         }
         self.executor.execute(decision)
     }
@@ -276,7 +276,7 @@ mod tests {
         };
         let mut heeding = Heeding { executor: live, switch: switch(folder.path()) };
         heeding.switch.write(&pause()).unwrap();
-        let refused = OutcomeResult::Failed("not done: paused by alice".to_owned());
+        let refused = OutcomeResult::NotDone("paused by alice".to_owned());
         assert_eq!(heeding.execute(&decision(Mode::Enforce)), refused);
         assert_eq!(heeding.execute(&decision(Mode::Observe)), OutcomeResult::Skipped);
         assert_eq!(fs::read_to_string(&written).unwrap(), "");

@@ -21,6 +21,10 @@ use crate::recording::{
 /// Entries that may wait; half a minute at ten steps a second.
 const QUEUE_ENTRIES: usize = 1024;
 
+/// Steps that may wait to be used again; those of a storm are not.
+const QUEUE_USED: usize = 64;
+const MOST_USED: usize = 64;
+
 /// The bound on what waits, in bytes and roughly: a storm in the kernel log is no reason to take
 /// memory from a machine that has none left.
 const QUEUE_BYTES: usize = 16 << 20;
@@ -32,6 +36,8 @@ const GATHERS: Duration = Duration::from_millis(200);
 pub(super) struct Recorder {
     /// `None`: nothing is recorded.
     to: Option<SyncSender<(Entry, usize)>>,
+    /// What has been recorded comes back, for its room.
+    used: Receiver<Vec<Observation>>,
     waiting_bytes: Arc<AtomicUsize>,
     /// Steps that found the queue full and that the recording does not know of yet.
     dropped: u64,
@@ -110,10 +116,12 @@ impl Recorder {
     /// Starts the thread, unless recording is turned off.
     pub(super) fn start(settings: &Settings, begin: Begin) -> Self {
         let (to, entries) = sync_channel(QUEUE_ENTRIES);
+        let (give_back, used) = sync_channel(QUEUE_USED);
         let (end, ended) = channel();
         let waiting_bytes = Arc::new(AtomicUsize::new(0));
         let tally = Arc::new(Tally::default());
-        let mut recorder = Self { to: None, waiting_bytes, dropped: 0, ended, thread: None, tally };
+        let mut recorder =
+            Self { to: None, used, waiting_bytes, dropped: 0, ended, thread: None, tally };
         let size = settings.recording.size_bytes;
         if size == 0 {
             return recorder;
@@ -124,6 +132,7 @@ impl Recorder {
             incidents: Incidents::new(&storage.join("incidents"), IncidentLimits::within(size)),
             incidents_fail: false,
             incident_errors: 0,
+            give_back,
             tally: Arc::clone(&recorder.tally),
         };
         let waiting = Arc::clone(&recorder.waiting_bytes);
@@ -147,14 +156,14 @@ impl Recorder {
         self.to.as_ref().map(|_| &*self.tally)
     }
 
-    /// Records a step; `seen` is empty afterwards.
+    /// Records a step. Afterwards `seen` is what nobody needs any more: of this step, or of one
+    /// that has been recorded.
     pub(super) fn step(&mut self, at: Moment, seen: &mut Vec<Observation>, step: &Step) {
         if self.to.is_none() {
-            seen.clear();
             return;
         }
-        let room = Vec::with_capacity(seen.len());
-        let seen = std::mem::replace(seen, room);
+        let used = self.used.try_recv().unwrap_or_else(|_| Vec::with_capacity(seen.len()));
+        let seen = std::mem::replace(seen, used);
         let bytes = weight(&seen) + 1024 * (step.events.len() + step.decisions.len());
         let said = Said {
             events: step.events.clone(),
@@ -231,6 +240,7 @@ struct Keeper {
     incidents: Incidents,
     incidents_fail: bool,
     incident_errors: u64,
+    give_back: SyncSender<Vec<Observation>>,
     tally: Arc<Tally>,
 }
 
@@ -242,6 +252,12 @@ impl Keeper {
                     self.keep(&entry);
                     self.count();
                     waiting.fetch_sub(bytes, Ordering::Relaxed);
+                    if let Entry::Step(step) = entry
+                        && step.seen.len() <= MOST_USED
+                    {
+                        // One too many is let go of.
+                        let _full = self.give_back.try_send(step.seen);
+                    }
                 }
                 Err(TryRecvError::Empty) => std::thread::park_timeout(GATHERS),
                 Err(TryRecvError::Disconnected) => break,

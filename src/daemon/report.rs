@@ -180,6 +180,7 @@ pub(super) fn outcome(outcome: &Outcome) {
             tracing::info!(%id, action, took, "done");
         }
         OutcomeResult::Skipped => tracing::debug!(%id, action, "not done: observe mode"),
+        OutcomeResult::NotDone(why) => tracing::error!(%id, action, why, "not done"),
         OutcomeResult::Failed(error) => tracing::error!(%id, action, error, "failed"),
         OutcomeResult::TimedOut => {
             tracing::error!(%id, action, ?took, "not ended in time; it may still be going on");

@@ -163,13 +163,18 @@ impl Collector for Snapshot {
             })
             .collect();
         samples.sort_by(|a, b| (a.place, &*a.key.name).cmp(&(b.place, &*b.key.name)));
-        for family in samples.chunk_by(|a, b| a.key.name == b.key.name) {
+        for family in samples.chunk_by(|a, b| self.family(a) == self.family(b)) {
             if let Some(first) = family.first() {
                 self.encode_family(&mut encoder, self.catalogue.metrics.get(first.place), family)?;
             }
         }
         Ok(())
     }
+}
+
+/// The name of the histogram of which that is a part.
+fn histogram(part: &str) -> &str {
+    part.rsplit_once('_').map_or(part, |(name, _)| name)
 }
 
 /// One line.
@@ -188,9 +193,19 @@ enum Shape {
     Counter,
     /// OpenMetrics: the encoder adds `_info`, and 1.
     Info,
+    /// The encoder writes all lines, with `_sum`, `_count` and `_bucket`.
+    Histogram,
 }
 
 impl Snapshot {
+    /// What stands under one TYPE.
+    fn family<'s>(&self, sample: &Sample<'s>) -> &'s str {
+        match self.catalogue.metrics.get(sample.place).map(|metric| metric.kind) {
+            Some(MetricKind::Histogram) => histogram(&sample.key.name),
+            _ => &sample.key.name,
+        }
+    }
+
     fn encode_family(
         &self,
         encoder: &mut DescriptorEncoder,
@@ -201,6 +216,9 @@ impl Snapshot {
         let full: &str = &key.name;
         let (name, kind, shape) = match (metric.map(|m| m.kind), self.format) {
             (None, _) => (full, MetricType::Unknown, Shape::Plain),
+            (Some(MetricKind::Histogram), _) => {
+                (histogram(full), MetricType::Histogram, Shape::Histogram)
+            }
             (Some(MetricKind::Gauge), _) => (full, MetricType::Gauge, Shape::Plain),
             (Some(MetricKind::Counter), Format::Text) => (full, MetricType::Counter, Shape::Plain),
             (Some(MetricKind::Info), Format::Text) => (full, MetricType::Gauge, Shape::Plain),
@@ -215,6 +233,9 @@ impl Snapshot {
         };
         let help = self.escape_help(metric.map_or("Not in this build's catalogue.", |m| m.help));
         let mut lines = encoder.encode_descriptor(name, &help, None, kind)?;
+        if let Shape::Histogram = shape {
+            return encode_histogram(&mut lines, family);
+        }
         family.iter().try_for_each(|sample| encode_sample(&mut lines, shape, sample))
     }
 
@@ -226,6 +247,31 @@ impl Snapshot {
             Format::OpenMetrics => help.replace('"', "\\\""),
         }
     }
+}
+
+/// The encoder adds up the buckets itself, so it is told by how much each is more than the one
+/// below.
+fn encode_histogram(lines: &mut MetricEncoder, family: &[Sample<'_>]) -> fmt::Result {
+    let part = |suffix: &str| {
+        let part = family.iter().find(|sample| sample.key.name.ends_with(suffix));
+        part.map_or(0.0, |sample| sample.value)
+    };
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a count; whatever is none becomes the nearest one"
+    )]
+    let whole = |value: f64| value as u64;
+    let mut below = 0;
+    let mut buckets = Vec::with_capacity(family.len());
+    for sample in family.iter().filter(|sample| sample.key.name.ends_with("_bucket")) {
+        let bound = sample.key.labels.first().and_then(|(_, bound)| bound.parse::<f64>().ok());
+        let within = whole(sample.value).max(below);
+        buckets.push((bound.unwrap_or(f64::INFINITY), within - below));
+        below = within;
+    }
+    let (sum, count) = (part("_sum"), whole(part("_count")));
+    lines.encode_histogram::<Labels<'_>>(sum, count, &buckets, None)
 }
 
 fn encode_sample(lines: &mut MetricEncoder, shape: Shape, sample: &Sample<'_>) -> fmt::Result {
@@ -242,7 +288,7 @@ fn encode_sample(lines: &mut MetricEncoder, shape: Shape, sample: &Sample<'_>) -
 fn encode_value(line: &mut MetricEncoder, shape: Shape, value: f64) -> fmt::Result {
     match shape {
         Shape::Counter => line.encode_counter(&Number(value), None::<&NoExemplar<'_>>),
-        Shape::Plain | Shape::Info => line.encode_gauge(&Number(value)),
+        Shape::Plain | Shape::Info | Shape::Histogram => line.encode_gauge(&Number(value)),
     }
 }
 

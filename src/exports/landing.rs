@@ -13,7 +13,7 @@ use super::api::read_journal;
 use super::held_back;
 use super::routes::Site;
 use super::{Page, PageRequest, QueryError, VERSION};
-use crate::model::{Action, Reading};
+use crate::model::{Action, Reading, duration_text};
 use crate::policy::status::{RuleState, RuleStatus, Status};
 
 /// Decisions on the page.
@@ -62,7 +62,7 @@ fn render(site: &Site, decided: &Result<Page, QueryError>) -> Result<String, fmt
          <title>umawarden</title><style>{STYLE}</style>\
          <h1>umawarden</h1><p>Version {VERSION}, mode <b>{}</b>, up for {}, sampled {}.</p><nav>",
         status.mode.name(),
-        humantime::format_duration(Duration::from_secs(uptime.as_secs())),
+        duration_text(Duration::from_secs(uptime.as_secs())),
         status.at.utc.strftime("%F %T UTC"),
     )?;
     for (path, meaning) in site.paths().filter(|(path, _)| !matches!(*path, "/" | "/-/reload")) {

@@ -8,7 +8,7 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::model::{DecisionId, RuleId, RuleSelector};
+use crate::model::{DecisionId, RuleId, RuleSelector, duration as duration_of};
 
 /// Longer names are nobody's.
 const MOST_AUTHOR_CHARS: usize = 128;
@@ -272,9 +272,8 @@ fn lasts(duration: Option<&str>, until: Option<Timestamp>) -> Result<Option<Last
         (None, Some(until)) => Ok(Some(Lasts::Until(until))),
         (Some(_), Some(_)) => Err(content("duration: it is given, and until as well")),
         (Some(text), None) => {
-            let duration = humantime::parse_duration(text).map_err(|error| {
-                content(format!("duration: it is no duration as in 90m or 2h: {error}"))
-            })?;
+            let duration =
+                duration_of(text).map_err(|error| content(format!("duration: {error}")))?;
             if duration.is_zero() || duration > LONGEST {
                 return Err(content("duration: it must be above 0 and at most 366d"));
             }

@@ -5,7 +5,7 @@ use hyper::Uri;
 use jiff::Timestamp;
 
 use super::{PageRequest, Start};
-use crate::model::KernelEvent;
+use crate::model::{KernelEvent, instant};
 
 /// Entries on a page that names no limit.
 const DEFAULT_LIMIT: usize = 100;
@@ -65,7 +65,10 @@ pub(super) fn parse(uri: &Uri, filter: Filter) -> Result<PageRequest, String> {
 fn set(request: &mut PageRequest, filter: Filter, name: &str, value: &str) -> Result<(), String> {
     let wrong = |expected: &str| format!("parameter {name:?}: {value:?} is not {expected}");
     let id = || value.parse().map_err(|_| wrong("an id"));
-    let time = || parse_time(value).ok_or_else(|| wrong("a time (RFC 3339 or Unix seconds)"));
+    let time = || {
+        instant(value, Timestamp::now())
+            .map_err(|expected| format!("parameter {name:?}: {value:?} is not a time: {expected}"))
+    };
     match (name, filter) {
         ("limit", _) => {
             request.limit = value
@@ -100,18 +103,4 @@ fn set(request: &mut PageRequest, filter: Filter, name: &str, value: &str) -> Re
         }
     }
     Ok(())
-}
-
-/// RFC 3339, or seconds since 1970 with or without a fraction, as in Prometheus' API.
-fn parse_time(text: &str) -> Option<Timestamp> {
-    if let Ok(seconds) = text.parse::<f64>() {
-        #[expect(
-            clippy::cast_possible_truncation,
-            reason = "saturates, and jiff checks the range"
-        )]
-        return Timestamp::from_millisecond((seconds * 1e3).round() as i64)
-            .ok()
-            .filter(|_| seconds.is_finite());
-    }
-    text.parse().ok()
 }

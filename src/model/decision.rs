@@ -486,25 +486,36 @@ pub enum OutcomeResult {
     Done,
     /// Observe mode: it would have been done.
     Skipped,
-    /// It could not be done.
+    /// It was not begun: its intent could not be written, say. Nothing was touched.
+    NotDone(String),
+    /// It was begun, and could not be done.
     Failed(String),
     /// It had not ended in time; it may still be going on.
     TimedOut,
 }
 
 impl OutcomeResult {
+    /// Whether anything may have been touched.
+    pub fn is_begun(&self) -> bool {
+        match self {
+            Self::Done | Self::Failed(_) | Self::TimedOut => true,
+            Self::Skipped | Self::NotDone(_) => false,
+        }
+    }
+
     /// The `outcome` label.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Done => "done",
             Self::Skipped => "skipped",
+            Self::NotDone(_) => "not_done",
             Self::Failed(_) => "failed",
             Self::TimedOut => "timed_out",
         }
     }
 
     /// All names, for series that start at 0.
-    pub const NAMES: [&'static str; 4] = ["done", "skipped", "failed", "timed_out"];
+    pub const NAMES: [&'static str; 5] = ["done", "skipped", "not_done", "failed", "timed_out"];
 }
 
 /// What the executor reports.

@@ -14,6 +14,7 @@ mod reading;
 mod series;
 mod sysctl;
 mod target;
+mod time_text;
 mod wording;
 
 pub use alert::{AlertChange, AlertState};
@@ -34,4 +35,5 @@ pub use reading::{Reading, as_number};
 pub use series::{METRICS, Metric, MetricKind, Schema, SeriesKey, metric};
 pub use sysctl::{READ_AHEAD, SETTING_NAMES, Sysctl, UndoResult};
 pub use target::{EngineTarget, Target};
-pub use wording::counted;
+pub use time_text::{duration, duration_text, end, instant};
+pub use wording::{because, counted};

@@ -21,6 +21,9 @@ pub enum MetricKind {
     Counter,
     /// Always 1; the labels are the message.
     Info,
+    /// One of the series of a histogram, all of which only grow: `…_bucket`, how many were no more
+    /// than `le`, which is its only label; `…_sum` and `…_count`, which have none.
+    Histogram,
 }
 
 /// A label and all values that it may have.
@@ -31,7 +34,7 @@ pub type ClosedLabel = (&'static str, &'static [&'static str]);
 pub struct Metric {
     /// The full sample name, `_total` included.
     pub name: &'static str,
-    /// Gauge, counter or info.
+    /// Gauge, counter, info or part of a histogram.
     pub kind: MetricKind,
     /// Which source feeds it.
     pub source: Source,

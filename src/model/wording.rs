@@ -6,6 +6,14 @@ pub fn counted(number: u64, one: &str) -> String {
     format!("{number} {one}{many}")
 }
 
+/// What somebody did, and why where they said so.
+pub fn because(what: &str, comment: &str) -> String {
+    match comment {
+        "" => what.to_owned(),
+        comment => format!("{what}: {comment}"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

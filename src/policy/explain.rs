@@ -156,9 +156,3 @@ impl Known<'_> {
         })
     }
 }
-
-/// For people: in milliseconds at the finest.
-pub(super) fn time_text(time: Duration) -> String {
-    let milliseconds = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-    humantime::format_duration(Duration::from_millis(milliseconds)).to_string()
-}

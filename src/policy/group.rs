@@ -98,6 +98,16 @@ impl Group {
         self.due
     }
 
+    /// How often it is evaluated.
+    pub(super) fn interval(&self) -> Duration {
+        self.interval
+    }
+
+    /// Whether any alert is pending or firing.
+    pub(super) fn is_active(&self) -> bool {
+        self.rules.iter().any(|running| running.alerts.state() != AlertState::Inactive)
+    }
+
     /// How many rules it has.
     pub(super) fn rules(&self) -> usize {
         self.rules.len()

@@ -11,6 +11,7 @@ mod evidence;
 pub mod explain;
 mod group;
 pub mod guard;
+pub mod pace;
 pub mod promql;
 mod remedy;
 pub mod rule;
@@ -37,6 +38,7 @@ use counters::Counters;
 use engines::Engines;
 use group::Group;
 use guard::Guard;
+use pace::Memory;
 use rule::RuleSet;
 use sources::SourceTable;
 use status::Status;
@@ -110,6 +112,8 @@ pub struct Policy {
     engines: Engines,
     /// The series of the memory that no counter names.
     unaccounted: SeriesId,
+    /// The shortest range over which a rule looks back.
+    shortest_range: Duration,
     next_decision: u64,
     guard: Guard,
     rule_statuses: Arc<[status::RuleStatus]>,
@@ -164,6 +168,7 @@ impl Policy {
             brake: Brake::default(),
             engines,
             unaccounted,
+            shortest_range: Duration::MAX,
             next_decision: next_decision.0,
             guard: Guard::default(),
             rule_statuses: Arc::new([]),
@@ -180,9 +185,13 @@ impl Policy {
         self.mode = mode;
         self.guard.replace_rules(rules);
         let mut old = std::mem::take(&mut self.groups);
+        self.shortest_range = Duration::MAX;
         for group in &rules.groups {
             for (name, range_ms) in group.rules.iter().flat_map(evidence::reads) {
                 self.store.retain(&name, range_ms);
+                let range_ms = u64::try_from(range_ms).ok().filter(|range_ms| *range_ms > 0);
+                let range = range_ms.map_or(Duration::MAX, Duration::from_millis);
+                self.shortest_range = self.shortest_range.min(range);
             }
             let group = Group::new(
                 group,
@@ -288,10 +297,32 @@ impl Policy {
 
     /// How long the caller may wait before the next step without keeping back an unfinished trace.
     /// Rules need no deadline of their own: those that are due are judged with the next sample,
-    /// since nothing new is known before.
+    /// since nothing new is known before; see [`Policy::needs_samples_every`].
     pub fn next_step_in(&self, now: Duration) -> Duration {
         let next = self.kernel_log.next_deadline();
         next.map_or(Duration::MAX, |due| due.saturating_sub(now))
+    }
+
+    /// How often rules need memory measured: as often as its group says where one is pending or
+    /// firing, and so that the shortest range holds the two samples without which it is empty.
+    pub fn needs_samples_every(&self) -> Duration {
+        let active = self.groups.iter().filter(|group| group.is_active()).map(Group::interval);
+        active.min().unwrap_or(Duration::MAX).min(self.shortest_range / 3)
+    }
+
+    /// What was last measured of memory; `None` if that is not known. A kernel that tells no
+    /// reserve keeps none.
+    pub fn memory(&self) -> Option<Memory> {
+        let latest = |name: &str| {
+            let id = self.store.named(name).0.first()?;
+            self.store.latest(*id).value()
+        };
+        Some(Memory {
+            total: latest("uma_memory_total_bytes")?,
+            free: latest("uma_memory_free_bytes")?,
+            available: latest("uma_memory_available_bytes")?,
+            reserve: latest("uma_memory_reserve_bytes").unwrap_or(0.0),
+        })
     }
 
     /// The first kernel-log record that must be read again after a restart, so that an unfinished
@@ -308,21 +339,35 @@ impl Policy {
 
     /// A read-only picture for exports.
     pub fn status(&mut self, at: Moment) -> Status {
-        let keys = self.store.keys();
-        if self.series.len() != keys.len() {
-            self.series = keys.into();
-        }
-        Status {
+        let mut status = Status {
             at,
             started: self.started,
             mode: self.mode,
             series: Arc::clone(&self.series),
-            values: self.store.readings().collect(),
-            sources: self.sources.statuses(),
+            values: Vec::new(),
+            sources: Arc::new([]),
             rules: Arc::clone(&self.rule_statuses),
             guard: self.guard.status(),
-            engines: self.engines.statuses(),
+            engines: Arc::new([]),
+        };
+        self.draw(at, &mut status);
+        status
+    }
+
+    /// The same over an old picture, whose room is used again.
+    pub fn draw(&mut self, at: Moment, status: &mut Status) {
+        let keys = self.store.keys();
+        if self.series.len() != keys.len() {
+            self.series = keys.into();
         }
+        (status.at, status.started, status.mode) = (at, self.started, self.mode);
+        status.series.clone_from(&self.series);
+        status.values.clear();
+        status.values.extend(self.store.readings());
+        self.sources.draw(&mut status.sources);
+        status.rules.clone_from(&self.rule_statuses);
+        status.guard = self.guard.status();
+        status.engines = self.engines.statuses();
     }
 
     fn observe(&mut self, at: Moment, observation: &Observation, step: &mut Step) {

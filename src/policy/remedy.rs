@@ -165,7 +165,7 @@ impl Course {
         }
         self.phase = match outcome.result {
             // Nothing was touched, so there is no effect to measure and no reason for a next step.
-            OutcomeResult::Skipped => {
+            OutcomeResult::Skipped | OutcomeResult::NotDone(_) => {
                 guard.round_ended(&rule.id, mode, outcome.ended.timeline_ms());
                 Phase::default()
             }

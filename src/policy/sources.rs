@@ -15,7 +15,6 @@ use crate::model::{Moment, Reading, Readings, Schema, SeriesKey, Source};
 #[derive(Debug, Default)]
 pub(super) struct SourceTable {
     rows: BTreeMap<Source, Row>,
-    statuses: Arc<[SourceStatus]>,
     memory_measured: Option<Duration>,
 }
 
@@ -57,13 +56,17 @@ impl SourceTable {
         self.memory_measured
     }
 
-    /// A row for each source that has reported, in the order of [`Source::ALL`].
-    pub(super) fn statuses(&mut self) -> Arc<[SourceStatus]> {
+    /// A row for each source that has reported, in the order of [`Source::ALL`], over an old table.
+    pub(super) fn draw(&self, over: &mut Arc<[SourceStatus]>) {
         let current = self.rows.values().map(|row| &row.status);
-        if !current.eq(self.statuses.iter()) {
-            self.statuses = self.rows.values().map(|row| row.status.clone()).collect();
+        match Arc::get_mut(over) {
+            Some(old) if old.len() == self.rows.len() => {
+                for (old, current) in old.iter_mut().zip(current) {
+                    old.clone_from(current);
+                }
+            }
+            _ => *over = current.cloned().collect(),
         }
-        Arc::clone(&self.statuses)
     }
 }
 

@@ -210,8 +210,8 @@ fn outcome(node: &Node, findings: &mut Findings<'_>) -> Option<DeclaredOutcome> 
     let what = "an entry of outcomes";
     let table = Table::read(node, what, &["action", "result", "after", "then"], findings)?;
     let action = required(&table, "action", what, findings).and_then(|node| action(node, findings));
-    let failed = || OutcomeResult::Failed("as the test declares".to_owned());
-    let results = [("done", 0), ("failed", 1), ("skipped", 2), ("timed_out", 3)];
+    let why = || "as the test declares".to_owned();
+    let results = [("done", 0), ("failed", 1), ("skipped", 2), ("timed_out", 3), ("not_done", 4)];
     let result = match table.get("result") {
         Some(node) => decode::choice(node, "result", &results, findings),
         None => Some(0),
@@ -224,9 +224,10 @@ fn outcome(node: &Node, findings: &mut Findings<'_>) -> Option<DeclaredOutcome> 
     Some(DeclaredOutcome {
         action: action?,
         result: match result? {
-            1 => failed(),
+            1 => OutcomeResult::Failed(why()),
             2 => OutcomeResult::Skipped,
             3 => OutcomeResult::TimedOut,
+            4 => OutcomeResult::NotDone(why()),
             _ => OutcomeResult::Done,
         },
         after: after?,

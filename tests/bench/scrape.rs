@@ -12,7 +12,7 @@ const SCRAPES: usize = 40;
 const HEADERS: &str = "Accept: application/openmetrics-text;version=1.0.0;q=0.6,\
     text/plain;version=0.0.4;q=0.3,*/*;q=0.1\r\nAccept-Encoding: gzip\r\n";
 
-/// Without the sampling that goes on meanwhile: umawarden samples ten times a second whether it is
+/// Without the sampling that goes on meanwhile: umawarden samples whether it is
 /// scraped or not, node_exporter only when scraped.
 pub fn measure() {
     let storage = tempfile::tempdir().unwrap();
@@ -62,7 +62,8 @@ fn idle_share(program: &Program, time: Duration) -> f64 {
 /// What it costs when nothing happens but sampling ten times a second and a scrape every 15 s.
 pub fn measure_idle(time: Duration) {
     let storage = tempfile::tempdir().unwrap();
-    let ours = Program::umawarden(storage.path(), 19_943, &[]);
+    let fixed = ["--sampling-interval", "100ms"];
+    let ours = Program::umawarden(storage.path(), 19_943, &fixed);
     std::thread::sleep(Duration::from_secs(3));
     let slices = time.as_secs().div_ceil(15).max(1);
     let (mut share, mut resident) = (Vec::new(), Vec::new());

@@ -75,6 +75,10 @@ impl Daemon {
         daemon
     }
 
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     pub fn address(&self) -> &str {
         &self.address
     }

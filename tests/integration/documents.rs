@@ -47,6 +47,7 @@ fn metrics_md_lists_every_series() {
                 MetricKind::Gauge => "gauge",
                 MetricKind::Counter => "counter",
                 MetricKind::Info => "info",
+                MetricKind::Histogram => "histogram",
             };
             let labels = metric.labels.join(", ");
             let labels = if labels.is_empty() { labels } else { format!("{{{labels}}}") };

@@ -229,7 +229,7 @@ fn each_state_has_its_own_reason() {
     node.live(2, gib(1.5));
     assert_eq!(
         node.sentence(&["Low"]),
-        "It did not act because it rests for 4s 800ms more, of 5s (cooldown)."
+        "It did not act because it rests for 4s800ms more, of 5s (cooldown)."
     );
     node.live(5, Reading::Failed);
     assert_eq!(
@@ -366,7 +366,7 @@ fn where_nothing_is_recorded_the_journal_tells_the_present_values_of_then() {
     assert_eq!((&json["source"], &json["state"]), (&"journal".into(), &"firing".into()));
     assert_eq!(
         json["sentence"],
-        "It did not act because it rests for 4s 900ms more, of 5s (cooldown)."
+        "It did not act because it rests for 4s900ms more, of 5s (cooldown)."
     );
     let parts = json["condition"]["parts"].as_array().unwrap();
     assert_eq!(parts[0]["vector"][0]["value"], 1.5 * f64::from(1 << 30));

@@ -252,10 +252,24 @@ fn bad_arguments_are_unusable_and_say_what_is_possible() {
         (["--since", "yesterday"], "2026-11-21"),
         (["--kind", "oom_kil"], "oom_kill"),
         (["--limit", "many"], "--limit"),
+        (["--since", "1.5h"], "2026-11-21"),
+        (["--seconds", "3"], "--last-boot"),
     ] {
         let output = history(dir.path(), &arguments).assert().code(2);
         let text = String::from_utf8(output.get_output().stderr.clone()).unwrap();
         assert!(text.contains(hint), "{text}");
+    }
+}
+
+#[test]
+fn times_are_written_as_for_every_command() {
+    let dir = tempfile::tempdir().unwrap();
+    fill(dir.path()).close(PATIENCE).unwrap();
+    for time in ["2h", "-2h", "10:00", "1795219200", "2026-11-21", "2026-11-21T10:00:00Z"] {
+        history(dir.path(), &["--since", time, "--until", time]).assert().code(0);
+        let mut report = Command::cargo_bin("umawarden").unwrap();
+        report.args(["rules", "report", "--since", time, "--storage.path"]).arg(dir.path());
+        report.assert().code(0);
     }
 }
 

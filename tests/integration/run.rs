@@ -7,6 +7,8 @@ mod kernel_log;
 mod node;
 mod operator;
 mod reload;
+mod sampling;
+mod standing;
 mod start;
 mod storage;
 mod temporary;

@@ -89,9 +89,9 @@ impl Bench {
     }
 }
 
-fn failed(result: &OutcomeResult) -> &str {
+fn not_done(result: &OutcomeResult) -> &str {
     match result {
-        OutcomeResult::Failed(text) => text,
+        OutcomeResult::NotDone(text) => text,
         other => panic!("{other:?}"),
     }
 }
@@ -122,7 +122,7 @@ fn without_a_written_intent_nothing_is_done() {
     let bench = bench(PATIENCE, |_| Err("disk full".into()));
     bench.worker.submit(decision(1)).unwrap();
     let (_, result) = bench.outcome();
-    assert_eq!(failed(&result), "intent could not be written: disk full");
+    assert_eq!(not_done(&result), "intent could not be written: disk full");
     assert!(bench.begun.try_recv().is_err());
 }
 
@@ -135,7 +135,7 @@ fn an_intent_that_comes_too_late_is_called_off() {
         Ok(())
     });
     bench.worker.submit(decision(1)).unwrap();
-    assert_eq!(failed(&bench.outcome().1), "intent could not be written in time: not done");
+    assert_eq!(not_done(&bench.outcome().1), "intent could not be written in time");
     release.send(()).unwrap();
     drop(release);
     // Another is taken on once the late intent has returned.
@@ -153,7 +153,7 @@ fn a_hanging_action_times_out_and_blocks_others_until_it_returns() {
     assert_eq!(bench.begun(), 1);
     assert_eq!(bench.outcome(), (1, OutcomeResult::TimedOut));
     let (second, result) = bench.outcome();
-    assert_eq!((second, failed(&result)), (2, "not done: an earlier action still hangs"));
+    assert_eq!((second, not_done(&result)), (2, "an earlier action still hangs"));
     assert_eq!(bench.worker.submit(decision(3)), Err(Busy));
     bench.worker.submit(Decision { mode: Mode::Observe, ..decision(4) }).unwrap();
     assert_eq!(bench.outcome(), (4, OutcomeResult::Skipped));
@@ -193,7 +193,7 @@ fn shutdown_reports_what_hangs_and_what_waits() {
     bench.worker.shutdown();
     let outcomes: Vec<Outcome> = bench.outcomes.iter().collect();
     assert_eq!(outcomes.len(), 2);
-    assert_eq!(failed(&outcomes[0].result), "not done: shutting down");
+    assert_eq!(not_done(&outcomes[0].result), "shutting down");
     assert_eq!(outcomes[0].decision, DecisionId(2));
     assert_eq!(outcomes[1].result, OutcomeResult::TimedOut);
 }
@@ -216,7 +216,8 @@ fn a_panic_is_a_failed_outcome_and_the_worker_lives_on() {
         _ => Ok(()),
     });
     bench.worker.submit(decision(1)).unwrap();
-    assert!(failed(&bench.outcome().1).ends_with("deliberate"));
+    let (_, result) = bench.outcome();
+    assert!(matches!(&result, OutcomeResult::Failed(why) if why.ends_with("deliberate")));
     bench.worker.submit(decision(2)).unwrap();
     assert_eq!(bench.begun(), 2);
 }
@@ -259,7 +260,7 @@ fn an_undo_needs_no_intent_and_everything_is_put_back_before_a_shutdown_returns(
     let action = Action::Undo { decision: DecisionId(1), why };
     worker.submit(Decision { action, ..decision(2) }).unwrap();
     let results: Vec<OutcomeResult> = ended.iter().take(2).map(|outcome| outcome.result).collect();
-    assert!(failed(&results[0]).contains("disk full"));
+    assert!(not_done(&results[0]).contains("disk full"));
     assert_eq!(results[1], OutcomeResult::Done);
     worker.shutdown();
     assert_eq!(*noted.lock().unwrap(), ["begin", "undo", "end"]);

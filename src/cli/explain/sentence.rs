@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use super::show::{short, value};
 use super::{Answer, Truth};
 use crate::journal::DecisionRecord;
-use crate::model::{HoldReason, Mode, OutcomeResult, Verdict};
+use crate::model::{HoldReason, Mode, OutcomeResult, Verdict, duration_text};
 use crate::policy::explain::RemedyExplanation;
 use crate::policy::promql::{Relation, Traced};
 use crate::policy::status::{RuleState, RuleStatus};
@@ -82,14 +82,9 @@ fn why(part: &Traced) -> String {
 fn waits(rule: &RuleStatus, at: Timestamp) -> String {
     let since = rule.alerts.iter().map(|alert| alert.active_since.utc).min();
     let held = since.and_then(|since| Duration::try_from(at.duration_since(since)).ok());
-    let held = held.map_or_else(|| "a while".to_owned(), whole_milliseconds);
-    let asked = whole_milliseconds(rule.hold_for);
+    let held = held.map_or_else(|| "a while".to_owned(), duration_text);
+    let asked = duration_text(rule.hold_for);
     format!("its condition has held for {held} only, and must for {asked}")
-}
-
-fn whole_milliseconds(time: Duration) -> String {
-    let milliseconds = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-    humantime::format_duration(Duration::from_millis(milliseconds)).to_string()
 }
 
 /// What a decision came to.
@@ -103,9 +98,17 @@ fn decided(record: &DecisionRecord, remedy: Option<&RemedyExplanation>) -> Strin
         (Verdict::Act, Mode::Observe) => {
             format!("It would have acted ({action}, at {at:.3}) but mode is observe.")
         }
-        (Verdict::Act, Mode::Enforce) => {
-            format!("It acted ({action}, at {at:.3}), and {}.", came_to(record))
-        }
+        (Verdict::Act, Mode::Enforce) => match not_done(record) {
+            Some(why) => format!("It was to act ({action}, at {at:.3}), and did not: {why}."),
+            None => format!("It acted ({action}, at {at:.3}), and {}.", came_to(record)),
+        },
+    }
+}
+
+fn not_done(record: &DecisionRecord) -> Option<&str> {
+    match &record.outcome.as_ref()?.result {
+        OutcomeResult::NotDone(why) => Some(why),
+        _ => None,
     }
 }
 
@@ -115,7 +118,9 @@ fn came_to(record: &DecisionRecord) -> String {
         (None, _) => "its outcome is not known".to_owned(),
         (Some(OutcomeResult::Failed(why)), _) => format!("that failed: {why}"),
         (Some(OutcomeResult::TimedOut), _) => "that did not end in time".to_owned(),
-        (Some(OutcomeResult::Skipped), _) => "nothing was done".to_owned(),
+        (Some(OutcomeResult::Skipped | OutcomeResult::NotDone(_)), _) => {
+            "nothing was done".to_owned()
+        }
         (Some(OutcomeResult::Done), Some(Some(true))) => "the aim was met".to_owned(),
         (Some(OutcomeResult::Done), Some(Some(false))) => "the aim was missed".to_owned(),
         (Some(OutcomeResult::Done), Some(None)) => {

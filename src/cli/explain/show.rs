@@ -10,7 +10,7 @@ use serde_json::{Value as Json, json};
 use super::sentence::sentence;
 use super::{Answer, Since, Truth};
 use crate::cli::history::{decision_text, outcome_text, printable, size};
-use crate::model::{Mode, Reading, as_number};
+use crate::model::{Mode, Reading, as_number, duration_text};
 use crate::policy::explain::Rail;
 use crate::policy::promql::{Labels, Relation, Sample, Traced, TracedRange, TracedValue, Value};
 
@@ -23,7 +23,7 @@ const MOST_ELEMENTS: usize = 4;
 /// Writes the answer for people.
 pub(super) fn text(answer: &Answer, now: Timestamp, out: &mut impl Write) -> io::Result<()> {
     let rule = &answer.explanation.rule;
-    let every = humantime::format_duration(rule.interval);
+    let every = duration_text(rule.interval);
     writeln!(out, "{} of {}, judged every {every}", rule.rule, printable(&rule.file))?;
     let ago = now.duration_since(answer.at).round(jiff::Unit::Second).unwrap_or_default();
     let source = match &answer.truth {

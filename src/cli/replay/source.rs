@@ -10,6 +10,7 @@ use anyhow::Context;
 
 use super::{Found, log_text};
 use crate::cli::log_input::{LogInput, STANDARD_INPUT, written};
+use crate::cli::storage::forbidden;
 use crate::recording::{MAGIC, OpenError, SegmentReader, segment_files};
 
 /// Takes what is found, one after the other.
@@ -34,9 +35,9 @@ pub(super) fn read(path: &Path, sink: Sink<'_>) -> anyhow::Result<()> {
 }
 
 fn read_folder(folder: &Path, sink: Sink<'_>) -> anyhow::Result<()> {
-    let mut files = segment_files(folder);
+    let mut files = segments(folder)?;
     if files.is_empty() {
-        files = segment_files(&folder.join("recording"));
+        files = segments(&folder.join("recording"))?;
     }
     if files.is_empty() {
         anyhow::bail!("{} holds no recording (*.umarec)", folder.display());
@@ -45,6 +46,16 @@ fn read_folder(folder: &Path, sink: Sink<'_>) -> anyhow::Result<()> {
         read_segment_of_folder(path, sink)?;
     }
     Ok(())
+}
+
+/// What may not be looked at is not the same as nothing.
+fn segments(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    match fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            Err(forbidden(folder, &error))
+        }
+        _ => Ok(segment_files(folder)),
+    }
 }
 
 /// A segment that is no use, or gone since, leaves a gap; the others may still be of use.

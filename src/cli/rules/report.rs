@@ -12,7 +12,8 @@ use serde::Serialize;
 use super::{count, finish};
 use crate::cli::Exit;
 use crate::cli::explain::rules_recorded_last;
-use crate::cli::history::{first_directory, instant, no_journal, number_text, printable};
+use crate::cli::history::{no_journal, number_text, past, printable};
+use crate::cli::storage::{StorageArguments, may_be_read};
 use crate::config::reader::load_rules;
 use crate::config::settings::{RuleSource, limits};
 use crate::journal::{JournalReader, TimelineItem, TimelineQuery};
@@ -32,18 +33,15 @@ const MOST_SERIES: usize = 8;
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct ReportArguments {
-    /// From then on: 7d (ago), 2026-11-21, 2026-11-21T10:00 (UTC), or RFC 3339.
-    #[arg(long, value_name = "TIME", default_value = "7d", value_parser = instant)]
+    /// From then on: 7d or -7d (ago), 2026-11-21, 2026-11-21T10:00 (UTC), RFC 3339, 10:00 (the last
+    /// time it was that, UTC), or seconds since 1970.
+    #[arg(long, value_name = "TIME", default_value = "7d", value_parser = past,
+          allow_hyphen_values = true)]
     since: Timestamp,
 
-    /// Directory of the journal.
-    #[arg(
-        long = "storage.path",
-        value_name = "DIR",
-        env = "STATE_DIRECTORY",
-        default_value = "data"
-    )]
-    storage_path: PathBuf,
+    /// Where the journal is.
+    #[command(flatten)]
+    storage: StorageArguments,
 
     /// The rules that might have fired: a rule file, folder of *.yaml, or glob. Unless given, those
     /// that were recorded last, or else those inside the binary; may be given again.
@@ -72,7 +70,8 @@ Exit codes: 0 fine, also when nothing has fired; 2 there is no readable journal,
 
 /// Runs the command.
 pub(super) fn execute(arguments: &ReportArguments) -> anyhow::Result<Exit> {
-    let dir = first_directory(&arguments.storage_path);
+    let dir = arguments.storage.folder()?;
+    may_be_read(&dir)?;
     let reader = JournalReader::open(&dir).map_err(no_journal)?;
     let (rules, mode, origin) = rules(arguments, &dir)?;
     let mut report = Report::new(arguments.since, Timestamp::now(), &rules, mode, origin);
@@ -132,6 +131,8 @@ struct Tally {
     would_act: u64,
     acted: u64,
     held: BTreeMap<HoldReason, u64>,
+    /// Of those that were decided, so many were not begun.
+    not_done: u64,
     failed: u64,
     aim: Aim,
     /// How often it would have acted and all ended soon nevertheless.
@@ -314,6 +315,7 @@ struct Line<'a> {
     ended_by_itself: u64,
     not_yet_told: usize,
     acted: u64,
+    not_done: u64,
     failed: u64,
     aim: Aim,
     held: BTreeMap<&'static str, u64>,
@@ -387,6 +389,10 @@ impl Tally {
         let has_failed =
             matches!(outcome.result, OutcomeResult::Failed(_) | OutcomeResult::TimedOut);
         self.failed += u64::from(has_failed);
+        if matches!(outcome.result, OutcomeResult::NotDone(_)) {
+            self.not_done += 1;
+            self.acted = self.acted.saturating_sub(1);
+        }
         match aim {
             Some(Some(true)) => self.aim.met += 1,
             Some(Some(false)) => self.aim.missed += 1,
@@ -476,6 +482,9 @@ impl Tally {
                 self.failed
             ));
         }
+        if self.not_done > 0 {
+            notes.push(format!("was to act {} times more, and nothing was begun", self.not_done));
+        }
         match self.not_yet_told(until) {
             0 => {}
             open => notes.push(format!("of {open} it is not known yet whether it ends by itself")),
@@ -495,6 +504,7 @@ impl Tally {
             ended_by_itself: self.by_itself,
             not_yet_told: self.not_yet_told(until),
             acted: self.acted,
+            not_done: self.not_done,
             failed: self.failed,
             aim: self.aim,
             held: self.held.iter().map(|(reason, times)| (reason.name(), *times)).collect(),

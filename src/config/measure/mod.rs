@@ -6,53 +6,10 @@ use std::time::Duration;
 
 use bytesize::ByteSize;
 
+pub use crate::model::{duration, duration_text as written};
+
 #[cfg(test)]
 mod tests;
-
-/// Units of durations, longest first; a year has 365 days, as in Prometheus.
-const UNITS_MS: [(&str, u64); 7] = [
-    ("y", 365 * 86_400_000),
-    ("w", 7 * 86_400_000),
-    ("d", 86_400_000),
-    ("h", 3_600_000),
-    ("m", 60_000),
-    ("s", 1_000),
-    ("ms", 1),
-];
-
-/// A duration as Prometheus writes it: `100ms`, `5m`, `1h30m`, `30d`, `0`.
-///
-/// Grammar: <https://prometheus.io/docs/prometheus/latest/configuration/configuration/>.
-pub fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || {
-        format!(
-            "\"{text}\" is not a duration; write it like 100ms, 5m, 1h30m or 30d, longest first"
-        )
-    };
-    if text == "0" {
-        return Ok(Duration::ZERO);
-    }
-    let (mut rest, mut units, mut total) = (text, UNITS_MS.as_slice(), 0_u64);
-    while !rest.is_empty() {
-        let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
-        let (number, tail) = rest.split_at(digits);
-        let letters = tail.bytes().take_while(u8::is_ascii_lowercase).count();
-        let (unit, tail) = tail.split_at(letters);
-        let place = units.iter().position(|(name, _)| *name == unit).ok_or_else(wrong)?;
-        if number.is_empty() {
-            return Err(wrong());
-        }
-        let too_long = || format!("\"{text}\" is too long a duration");
-        let number: u64 = number.parse().map_err(|_| too_long())?;
-        let part = number.checked_mul(units[place].1).ok_or_else(too_long)?;
-        total = total.checked_add(part).ok_or_else(too_long)?;
-        (rest, units) = (tail, &units[place + 1..]);
-    }
-    if text.is_empty() || i64::try_from(total).is_err() {
-        return Err(wrong());
-    }
-    Ok(Duration::from_millis(total))
-}
 
 /// A duration within bounds, both allowed.
 pub fn duration_within(text: &str, least: Duration, most: Duration) -> Result<Duration, String> {
@@ -61,22 +18,6 @@ pub fn duration_within(text: &str, least: Duration, most: Duration) -> Result<Du
         return Ok(found);
     }
     Err(format!("{text} is out of bounds: from {} to {}", written(least), written(most)))
-}
-
-/// The duration as [`duration`] reads it.
-pub fn written(duration: Duration) -> String {
-    let mut rest = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
-    if rest == 0 {
-        return "0s".to_owned();
-    }
-    let mut out = String::new();
-    for (unit, ms) in UNITS_MS {
-        if rest >= ms {
-            out += &format!("{}{unit}", rest / ms);
-            rest %= ms;
-        }
-    }
-    out
 }
 
 /// A size in bytes: `256MiB`, `1GiB`, `500MB`.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::{LogFormat, LogLevel, limits};
+use super::{LogFormat, LogLevel, SamplingInterval, limits};
 use crate::config::decode::{Advice, Findings, Table, choice, each, list, value};
 use crate::config::engines;
 use crate::config::guard_rails::{self, NamedAlert};
@@ -21,7 +21,7 @@ pub struct FileSettings {
     /// `rule_files`, as written.
     pub rule_files: Option<Vec<PathBuf>>,
     /// `sampling_interval`.
-    pub sampling_interval: Option<Duration>,
+    pub sampling_interval: Option<SamplingInterval>,
     /// `evaluation_interval`.
     pub evaluation_interval: Option<Duration>,
     /// `path.procfs`.
@@ -131,11 +131,12 @@ pub fn parse_settings(source: &SourceText) -> Result<FileSettings, Mistakes> {
 }
 
 fn read_top(table: &Table<'_>, settings: &mut FileSettings, findings: &mut Findings<'_>) {
-    let mut interval = |key: &str, read: fn(&str) -> Result<Duration, String>| {
-        value(table.get(key)?, key, read, findings)
-    };
-    settings.sampling_interval = interval("sampling_interval", limits::sampling);
-    settings.evaluation_interval = interval("evaluation_interval", limits::evaluation);
+    settings.sampling_interval = table
+        .get("sampling_interval")
+        .and_then(|node| value(node, "sampling_interval", limits::sampling, findings));
+    settings.evaluation_interval = table
+        .get("evaluation_interval")
+        .and_then(|node| value(node, "evaluation_interval", limits::evaluation, findings));
     settings.mode = table.get("mode").and_then(|node| choice(node, "mode", &MODES, findings));
     // A key that someone wrote and left empty is more likely a slip than a wish for no rules.
     if let (Some(key), None) = (table.key("rule_files"), table.get("rule_files")) {

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use super::SamplingInterval;
 use crate::config::measure::{duration, duration_within, size_bytes};
 
-/// Of sampling and of evaluation: memory has collapsed by 20 GiB within 1.5 s, and ten looks at
-/// that are enough to tell a trend from a dip.
+/// Of evaluation: memory has collapsed by 20 GiB within 1.5 s, and ten looks at that are enough to
+/// tell a trend from a dip.
 pub const DEFAULT_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Of the journal.
@@ -37,8 +38,13 @@ const LONGEST_BLACK_BOX: Duration = Duration::from_secs(86_400);
 const SMALLEST_RECORDING_BYTES: u64 = 1 << 20;
 
 /// Time between two readings of memory.
-pub fn sampling(text: &str) -> Result<Duration, String> {
+pub fn sampling(text: &str) -> Result<SamplingInterval, String> {
+    if text == "auto" {
+        return Ok(SamplingInterval::Auto);
+    }
     duration_within(text, SHORTEST_INTERVAL, Duration::from_secs(1))
+        .map(SamplingInterval::Every)
+        .map_err(|error| format!("{error}, or auto"))
 }
 
 /// Time between two evaluations of a group.

@@ -27,7 +27,7 @@ pub struct Settings {
     /// Where rules come from.
     pub rules: RuleSource,
     /// Time between two readings of memory.
-    pub sampling_interval: Duration,
+    pub sampling_interval: SamplingInterval,
     /// Time between evaluations of groups that do not say.
     pub evaluation_interval: Duration,
     /// Where the kernel shows itself.
@@ -48,6 +48,16 @@ pub struct Settings {
     pub named_alerts: Vec<NamedAlert>,
     /// The inference engines that are declared; others are known by their names.
     pub engines: Vec<DeclaredEngine>,
+}
+
+/// Time between two readings of memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SamplingInterval {
+    /// By what memory does.
+    #[default]
+    Auto,
+    /// Always the same.
+    Every(Duration),
 }
 
 /// Where rules come from.
@@ -194,7 +204,7 @@ impl Settings {
             sampling_interval: flags
                 .sampling_interval
                 .or(file.sampling_interval)
-                .unwrap_or(limits::DEFAULT_INTERVAL),
+                .unwrap_or_default(),
             evaluation_interval: file.evaluation_interval.unwrap_or(limits::DEFAULT_INTERVAL),
             path: SystemPaths {
                 procfs: path(&flags.procfs, file.procfs, "/proc"),

@@ -46,13 +46,17 @@ recording: {size: 0, black_box: 0}
 log: {level: debug, format: json}
 "#;
 
+fn every(milliseconds: u64) -> SamplingInterval {
+    SamplingInterval::Every(Duration::from_millis(milliseconds))
+}
+
 #[test]
 fn everything_has_a_default() {
     let settings = merged(&[], "");
     let expected = Settings {
         mode: Mode::Observe,
         rules: RuleSource::Shipped,
-        sampling_interval: Duration::from_millis(100),
+        sampling_interval: SamplingInterval::Auto,
         evaluation_interval: Duration::from_millis(100),
         path: SystemPaths {
             procfs: "/proc".into(),
@@ -88,7 +92,7 @@ fn the_file_is_taken_with_its_paths_counted_from_its_folder() {
         settings.rules,
         RuleSource::Paths(vec!["/etc/umawarden/rules/*.yaml".into(), "/srv/more.yaml".into()])
     );
-    assert_eq!(settings.sampling_interval, Duration::from_millis(50));
+    assert_eq!(settings.sampling_interval, every(50));
     assert_eq!(settings.evaluation_interval, Duration::from_secs(1));
     assert_eq!(settings.path.procfs, Path::new("/host/proc"));
     assert_eq!(settings.path.kmsg, Path::new("/etc/umawarden/kmsg.txt"));
@@ -129,7 +133,11 @@ fn flags_win_over_the_file() {
     let settings = merged(&arguments, EVERYTHING);
     assert_eq!(settings.mode, Mode::Observe);
     assert_eq!(settings.rules, RuleSource::Paths(vec!["a.yaml".into(), "b".into()]));
-    assert_eq!(settings.sampling_interval, Duration::from_millis(20));
+    assert_eq!(settings.sampling_interval, every(20));
+    let auto = merged(&["--sampling-interval=auto"], EVERYTHING);
+    assert_eq!(auto.sampling_interval, SamplingInterval::Auto);
+    let file = merged(&[], "sampling_interval: auto\n");
+    assert_eq!(file.sampling_interval, SamplingInterval::Auto);
     let listen: Vec<String> = settings.web.listen.iter().map(ToString::to_string).collect();
     assert_eq!(listen, ["127.0.0.1:0", "[::1]:9942"]);
     assert_eq!(settings.web.telemetry_path, "/n");
@@ -187,6 +195,7 @@ fn bad_flags_are_refused_with_the_reason() {
         ("--sampling-interval=5ms", "out of bounds: from 10ms to 1s"),
         ("--sampling-interval=2s", "out of bounds"),
         ("--sampling-interval=fast", "is not a duration"),
+        ("--sampling-interval=Auto", "or auto"),
         ("--web.listen-address=9942", "it has no port"),
         ("--web.telemetry-path=metrics", "begin with /"),
         ("--storage.retention.time=0", "out of bounds"),

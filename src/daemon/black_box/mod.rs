@@ -19,6 +19,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 
 use super::clock;
+use super::standing::Standing;
 use crate::config::settings::Settings;
 use crate::journal::black_box::{BootId, EndOfBoot, LastBoot, Record, Signal};
 use crate::model::{Event, KernelEvent, Moment, Observation, Reading};
@@ -54,6 +55,7 @@ impl BlackBox {
         settings: &Settings,
         boot_id: Option<&str>,
         status: Arc<ArcSwap<Status>>,
+        standing: Standing,
     ) -> Self {
         let (end, ended) = channel();
         let mut black_box = Self { shared: None, thread: None, ended, telling: Telling::Waiting };
@@ -62,7 +64,7 @@ impl BlackBox {
         if records == 0 {
             return black_box;
         }
-        let shared = Arc::new(Shared::new(status, clock::monotonic()));
+        let shared = Arc::new(Shared::new(status, clock::monotonic(), standing.is_locked));
         let boot_id = boot_id.map(BootId::new).unwrap_or_default();
         let mut writer = Writer::new(settings, boot_id, records, Arc::clone(&shared));
         let thread = Builder::new().name("black-box".to_owned()).spawn(move || {

@@ -27,7 +27,7 @@ pub(super) struct Shared {
     missed: AtomicU64,
     errors: AtomicU64,
     write_took_us: AtomicU64,
-    locked: AtomicBool,
+    is_locked: bool,
     /// When a record was written last, on the monotonic clock.
     progress_ms: AtomicU64,
     failing: ArcSwapOption<String>,
@@ -74,7 +74,8 @@ fn series() -> Vec<SeriesKey> {
 }
 
 impl Shared {
-    pub(super) fn new(status: Arc<ArcSwap<Status>>, now: Duration) -> Self {
+    /// `is_locked`: this process's memory stays.
+    pub(super) fn new(status: Arc<ArcSwap<Status>>, now: Duration, is_locked: bool) -> Self {
         Self {
             status,
             last_event: ArcSwapOption::empty(),
@@ -85,7 +86,7 @@ impl Shared {
             missed: AtomicU64::new(0),
             errors: AtomicU64::new(0),
             write_took_us: AtomicU64::new(0),
-            locked: AtomicBool::new(false),
+            is_locked,
             progress_ms: AtomicU64::new(ms(now)),
             failing: ArcSwapOption::empty(),
             schema: Arc::new(Schema { series: series() }),
@@ -106,10 +107,6 @@ impl Shared {
 
     pub(super) fn ending(&self) -> bool {
         self.ending.load(Ordering::Acquire)
-    }
-
-    pub(super) fn set_locked(&self) {
-        self.locked.store(true, Ordering::Relaxed);
     }
 
     pub(super) fn count_missed(&self, seconds: u32) {
@@ -169,7 +166,7 @@ impl Shared {
             count(&self.missed),
             count(&self.errors),
             Reading::Value(took.as_secs_f64()),
-            flag(self.locked.load(Ordering::Relaxed)),
+            flag(self.is_locked),
         ];
         let last_boot = found.and_then(|(last_boot, _)| last_boot);
         let last = last_boot.and_then(|last_boot| last_boot.last.as_ref());

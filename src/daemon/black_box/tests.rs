@@ -50,7 +50,7 @@ struct Bench {
 fn bench(records: usize) -> Bench {
     let folder = tempfile::tempdir().unwrap();
     let picture = Arc::new(ArcSwap::from_pointee(status(clock::now())));
-    let shared = Arc::new(Shared::new(picture, clock::monotonic()));
+    let shared = Arc::new(Shared::new(picture, clock::monotonic(), false));
     let boot_id = BootId::new("boot");
     let mut writer = Writer::new(&settings(folder.path()), boot_id, 8, Arc::clone(&shared));
     let ((asked, pages), (allow, allowed)) = (channel(), channel());
@@ -205,7 +205,7 @@ type Told = Vec<(bool, Option<f64>)>;
 /// Also the event, and whether it is marked as told.
 fn told_of(last_boot: Option<LastBoot>) -> (Told, Option<Event>, bool) {
     let picture = Arc::new(ArcSwap::from_pointee(status(clock::now())));
-    let shared = Arc::new(Shared::new(picture, clock::monotonic()));
+    let shared = Arc::new(Shared::new(picture, clock::monotonic(), false));
     let mut black_box = BlackBox {
         shared: Some(Arc::clone(&shared)),
         thread: None,
@@ -263,7 +263,7 @@ fn an_unclean_boot_is_told_once_and_seen_to_grow() {
 #[test]
 fn before_its_first_look_nothing_is_told_unless_its_disk_fails() {
     let picture = Arc::new(ArcSwap::from_pointee(status(clock::now())));
-    let shared = Arc::new(Shared::new(picture, clock::monotonic()));
+    let shared = Arc::new(Shared::new(picture, clock::monotonic(), false));
     let (_end, ended) = channel();
     let mut black_box = BlackBox {
         shared: Some(Arc::clone(&shared)),
@@ -277,7 +277,7 @@ fn before_its_first_look_nothing_is_told_unless_its_disk_fails() {
     shared.fail("no such disk".to_owned());
     black_box.observe(clock::now(), &mut seen);
     assert_eq!(seen.len(), 1, "trouble is told at once");
-    let other = Shared::new(Arc::clone(&shared.status), clock::monotonic());
+    let other = Shared::new(Arc::clone(&shared.status), clock::monotonic(), false);
     assert!(other.last_boot.set(None).is_ok());
     black_box.shared = Some(Arc::new(other));
     black_box.observe(clock::now(), &mut seen);

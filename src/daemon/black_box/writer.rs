@@ -4,10 +4,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::mm::{MlockAllFlags, mlockall};
-use rustix::process::{Resource, getrlimit};
-use rustix::thread::{CapabilitySet, capabilities};
-
 use super::picture::{Picture, last_event};
 use super::shared::Shared;
 use crate::config::settings::Settings;
@@ -67,7 +63,6 @@ impl Writer {
         let mut ring = None;
         let mut retry_at = Duration::ZERO;
         let mut due = clock::monotonic();
-        let mut locked = false;
         loop {
             let ending = self.shared.ending();
             if ring.is_none() && (clock::monotonic() >= retry_at || ending) {
@@ -76,10 +71,6 @@ impl Writer {
             }
             if let Some(open) = &mut ring {
                 self.second(open, ending);
-                if !std::mem::replace(&mut locked, true) {
-                    // Now that all that a record needs has been used once.
-                    self.lock_memory();
-                }
                 if self.must_reopen(open) {
                     (ring, retry_at) = (None, Duration::ZERO);
                 }
@@ -188,34 +179,6 @@ impl Writer {
             tracing::warn!("black box: {why}; it is tried again");
         }
     }
-
-    /// Pages that are in use now, and those of the same mappings that will be, stay: what a record
-    /// needs is not taken away when memory is short, and neither is what the loop needs. Nothing is
-    /// read in for it, so it costs no memory now. Later mappings are left out: with a limit on
-    /// locked memory they would fail.
-    fn lock_memory(&self) {
-        let locked = match limit_on_locked_memory() {
-            Some(bytes) => Err(format!("RLIMIT_MEMLOCK is {bytes} bytes")),
-            None => mlockall(MlockAllFlags::CURRENT | MlockAllFlags::ONFAULT)
-                .map_err(|error| error.to_string()),
-        };
-        match locked {
-            Ok(()) => self.shared.set_locked(),
-            Err(error) => tracing::info!(
-                remedy = "give CAP_IPC_LOCK or RLIMIT_MEMLOCK=infinity (systemd: LimitMEMLOCK)",
-                "the black box is not locked in memory: it may stand still when memory is short: \
-                 {error}"
-            ),
-        }
-    }
-}
-
-/// The limit that holds for this process. It counts whole mappings, most of which are never used;
-/// and a stack that may not grow any more ends the process.
-fn limit_on_locked_memory() -> Option<u64> {
-    let capable = capabilities(None)
-        .is_ok_and(|capabilities| capabilities.effective.contains(CapabilitySet::IPC_LOCK));
-    if capable { None } else { getrlimit(Resource::Memlock).current }
 }
 
 #[expect(clippy::cast_precision_loss, reason = "exact up to 2^53 bytes")]

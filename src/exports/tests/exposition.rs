@@ -20,6 +20,9 @@ static KINDS: &[Metric] = &[
     metric("z_bytes", MetricKind::Gauge, "First in the table."),
     metric("events_total", MetricKind::Counter, "A \"quoted\" \\ help\nof two lines."),
     metric("build_info", MetricKind::Info, "The build."),
+    metric("wait_seconds_bucket", MetricKind::Histogram, "Waits."),
+    metric("wait_seconds_sum", MetricKind::Histogram, "All of them."),
+    metric("wait_seconds_count", MetricKind::Histogram, "How many."),
 ];
 
 static CATALOGUE: LazyLock<Catalogue> = LazyLock::new(|| Catalogue::new(KINDS));
@@ -84,6 +87,30 @@ stranger +Inf
 # EOF
 ";
     assert_eq!(written(&mixed(), Format::OpenMetrics), expected);
+}
+
+#[test]
+fn a_histogram_is_one_family_with_its_buckets_as_they_were() {
+    let series = [
+        (SeriesKey::new("wait_seconds_bucket", &[("le", "0.5")]), Reading::Value(2.0)),
+        (SeriesKey::new("wait_seconds_bucket", &[("le", "1.0")]), Reading::Value(2.0)),
+        (SeriesKey::new("wait_seconds_bucket", &[("le", "+Inf")]), Reading::Value(5.0)),
+        (SeriesKey::new("wait_seconds_sum", &[]), Reading::Value(7.25)),
+        (SeriesKey::new("wait_seconds_count", &[]), Reading::Value(5.0)),
+    ];
+    let expected = "\
+# HELP wait_seconds Waits.
+# TYPE wait_seconds histogram
+wait_seconds_sum 7.25
+wait_seconds_count 5
+wait_seconds_bucket{le=\"0.5\"} 2
+wait_seconds_bucket{le=\"1.0\"} 2
+wait_seconds_bucket{le=\"+Inf\"} 5
+";
+    assert_eq!(written(&series, Format::Text), expected);
+    assert_eq!(written(&series, Format::OpenMetrics), format!("{expected}# EOF\n"));
+    let families = read(&written(&series, Format::Text), Format::Text);
+    assert!(same_samples(&series, &families), "rules and scrapers see the same labels");
 }
 
 #[test]
@@ -163,9 +190,14 @@ fn a_label_value_that_imitates_the_format_stays_a_value() {
 fn every_metric_of_the_catalogue_can_be_written_in_both_formats() {
     for format in [Format::Text, Format::OpenMetrics] {
         let families = read(&text(status(catalogue_series()), format).unwrap(), format);
-        assert_eq!(families.len(), METRICS.len());
-        for (family, metric) in families.iter().zip(METRICS) {
-            assert_eq!(family.samples[0].name, metric.name, "the catalogue's order");
+        let of_parts = |metric: &&Metric| {
+            metric.kind == MetricKind::Histogram && !metric.name.ends_with("_bucket")
+        };
+        let metrics: Vec<_> = METRICS.iter().filter(|metric| !of_parts(metric)).collect();
+        assert_eq!(families.len(), metrics.len());
+        for (family, metric) in families.iter().zip(metrics) {
+            let names = || family.samples.iter().map(|sample| sample.name.as_str());
+            assert!(names().any(|name| name == metric.name), "the catalogue's order");
             assert_eq!(family.help, metric.help);
             assert_ne!(family.kind, "unknown", "{} lacks its suffix", metric.name);
         }
@@ -174,7 +206,11 @@ fn every_metric_of_the_catalogue_can_be_written_in_both_formats() {
 
 fn catalogue_series() -> Vec<(SeriesKey, Reading<f64>)> {
     let series = METRICS.iter().map(|metric| {
-        let labels: Vec<_> = metric.labels.iter().map(|label| (*label, "x \"y\"\n\\")).collect();
+        let any = |label: &&'static str| match *label {
+            "le" => ("le", "+Inf"),
+            label => (label, "x \"y\"\n\\"),
+        };
+        let labels: Vec<_> = metric.labels.iter().map(any).collect();
         (SeriesKey::new(metric.name, &labels), Reading::Value(1.0))
     });
     series.collect()

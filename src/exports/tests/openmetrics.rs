@@ -45,7 +45,12 @@ pub fn read(text: &str, format: Format) -> Vec<Family> {
             assert!(!line.starts_with('#') && !line.is_empty(), "{line:?}");
             let sample = sample(line);
             let family = families.last_mut().expect("a TYPE comes before its samples");
-            assert_eq!(sample.name, expected_name(family, format), "{line}");
+            if family.kind == "histogram" {
+                let suffix = sample.name.strip_prefix(family.name.as_str()).expect("the same name");
+                assert!(["_sum", "_count", "_bucket"].contains(&suffix), "{line}");
+            } else {
+                assert_eq!(sample.name, expected_name(family, format), "{line}");
+            }
             family.samples.push(sample);
         }
     }
@@ -55,8 +60,8 @@ pub fn read(text: &str, format: Format) -> Vec<Family> {
 
 fn allowed_kinds(format: Format) -> &'static [&'static str] {
     match format {
-        Format::Text => &["counter", "gauge", "untyped"],
-        Format::OpenMetrics => &["counter", "gauge", "info", "unknown"],
+        Format::Text => &["counter", "gauge", "histogram", "untyped"],
+        Format::OpenMetrics => &["counter", "gauge", "histogram", "info", "unknown"],
     }
 }
 

@@ -189,7 +189,7 @@ proptest! {
         let decision = DecisionId(id);
         for result in [
             OutcomeResult::Done, OutcomeResult::Skipped, OutcomeResult::TimedOut,
-            OutcomeResult::Failed(detail.clone()),
+            OutcomeResult::Failed(detail.clone()), OutcomeResult::NotDone(detail.clone()),
         ] {
             let (action, took) = (detail.clone(), at.uptime);
             assert_round_trip(&Outcome { decision, action, result, ended: at, took });

@@ -65,6 +65,35 @@ pub(super) const METRICS: &[Metric] = &[
         &[],
         "Sampling times that passed before the sample could be taken.",
     ),
+    Metric::gauge(
+        Source::Daemon,
+        "uma_sampling_interval_seconds",
+        &[],
+        "How long after the last reading of memory the next one is due; it follows what memory \
+         does unless sampling_interval is fixed.",
+    ),
+    Metric::new(
+        MetricKind::Histogram,
+        Source::Daemon,
+        "uma_loop_reaction_seconds_bucket",
+        &["le"],
+        "How long the loop took from when a sample was due, or it was woken, until what it decided \
+         was handed over; how often it took no longer than le seconds.",
+    ),
+    Metric::new(
+        MetricKind::Histogram,
+        Source::Daemon,
+        "uma_loop_reaction_seconds_sum",
+        &[],
+        "All these times together.",
+    ),
+    Metric::new(
+        MetricKind::Histogram,
+        Source::Daemon,
+        "uma_loop_reaction_seconds_count",
+        &[],
+        "How often the loop had something to do.",
+    ),
     Metric::counter(
         Source::KernelLog,
         "uma_kernel_log_records_total",
@@ -146,7 +175,8 @@ pub(super) const METRICS: &[Metric] = &[
         Source::Daemon,
         "uma_actions_total",
         &["action", "outcome"],
-        "Actions by how they ended; skipped means that observe mode only told.",
+        "Actions by how they ended; skipped: observe mode only told; not_done: nothing was begun, as \
+         where the intent cannot be written.",
     )
     .closed(&[("action", &Action::NAMES), ("outcome", &OutcomeResult::NAMES)]),
     Metric::gauge(

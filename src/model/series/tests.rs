@@ -12,6 +12,8 @@ fn names_are_unique_and_say_what_they_are() {
         assert!(name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'), "{name}");
         assert_eq!(name.ends_with("_total"), metric.kind == MetricKind::Counter, "{name}");
         assert_eq!(name.ends_with("_info"), metric.kind == MetricKind::Info, "{name}");
+        let is_part = ["_bucket", "_sum", "_count"].iter().any(|suffix| name.ends_with(suffix));
+        assert_eq!(is_part, metric.kind == MetricKind::Histogram, "{name}");
     }
 }
 
@@ -20,6 +22,19 @@ fn labels_are_sorted_and_no_process_names_itself_in_one() {
     for metric in METRICS {
         assert!(metric.labels.is_sorted_by(|left, right| left < right), "{}", metric.name);
         assert!(!metric.labels.contains(&"pid") && !metric.labels.contains(&"comm"));
+    }
+}
+
+#[test]
+fn histograms_are_whole_and_stand_together() {
+    let parts: Vec<_> = METRICS.iter().filter(|m| m.kind == MetricKind::Histogram).collect();
+    for whole in parts.chunks(3) {
+        let [bucket, sum, count] = whole else { panic!("{whole:?}") };
+        let base = bucket.name.strip_suffix("_bucket").unwrap();
+        assert_eq!((sum.name, count.name), (&*format!("{base}_sum"), &*format!("{base}_count")));
+        assert_eq!((bucket.labels, sum.labels, count.labels), (&["le"][..], &[][..], &[][..]));
+        let place = METRICS.iter().position(|metric| metric.name == bucket.name).unwrap();
+        assert_eq!(METRICS[place + 2].name, count.name);
     }
 }
 

@@ -162,7 +162,10 @@ impl Guard {
         self.approvals.expire(at);
         self.open = (Some(second), open);
         self.now_ms = at.timeline_ms();
-        self.status = None;
+        // The clock alone seldom changes anything.
+        if self.status.as_ref().is_some_and(|status| **status != self.picture()) {
+            self.status = None;
+        }
     }
 
     /// Where the rules that inhibit others stand.

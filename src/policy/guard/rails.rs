@@ -1,8 +1,8 @@
 //! What each guard rail says of a remedy, in words.
 
 use super::{Guard, Intent, milliseconds};
-use crate::model::{HoldReason, Moment};
-use crate::policy::explain::{Rail, time_text};
+use crate::model::{HoldReason, Moment, Target, because, duration_text};
+use crate::policy::explain::Rail;
 use crate::policy::promql::Labels;
 use crate::policy::rule::AtMost;
 
@@ -31,7 +31,9 @@ impl Guard {
                 return Some(budget(reason, Some(acts), self.rails.budget, now_ms));
             }
             HoldReason::Paused => match &self.pause {
-                Some(pause) => (true, format!("paused by {}: {}", pause.author, pause.comment)),
+                Some(pause) => {
+                    (true, because(&format!("paused by {}", pause.author), &pause.comment))
+                }
                 None => (false, "nobody has paused the program".to_owned()),
             },
             HoldReason::JournalUnreadable => {
@@ -56,11 +58,19 @@ impl Guard {
             }
             HoldReason::NoTarget => {
                 let holds = !wish.target.is_possible();
-                (holds, format!("it works on {}", wish.target))
+                let detail = match wish.target {
+                    Target::Cgroup { path } if path.is_empty() => {
+                        "the alert names no control group".to_owned()
+                    }
+                    Target::Engine(_) if holds => "no engine is there to be stopped".to_owned(),
+                    target if holds => format!("{target} cannot be one"),
+                    target => format!("it works on {target}"),
+                };
+                (holds, detail)
             }
             HoldReason::Busy => match self.under_way.first(wish.mode) {
                 Some((decision, since)) if !is_notice => {
-                    let since = time_text(at.uptime.saturating_sub(since));
+                    let since = duration_text(at.uptime.saturating_sub(since));
                     (true, format!("the action of #{decision} is under way for {since}"))
                 }
                 _ => (false, "no action is under way".to_owned()),
@@ -87,9 +97,9 @@ impl Guard {
         let left_ms = since_ms
             .map_or(0, |since| milliseconds(cooldown).saturating_sub(now_ms.saturating_sub(since)));
         let left = (left_ms > 0 && intent.wish.step == 0).then(|| duration(left_ms));
-        let whole = time_text(cooldown);
+        let whole = duration_text(cooldown);
         let detail = match left {
-            Some(left) => format!("rests for {} more, of {whole}", time_text(left)),
+            Some(left) => format!("rests for {} more, of {whole}", duration_text(left)),
             None => format!("it rests for {whole} after a round, and does not now"),
         };
         Rail { reason: HoldReason::Cooldown, holds: left.is_some(), left, used: None, detail }
@@ -101,7 +111,8 @@ impl Guard {
         match silences.find(|silence| silence.until > at.utc && selects(&silence.rules)) {
             Some(silence) => {
                 let (id, author, until) = (silence.id, &silence.author, silence.until);
-                (true, format!("silence {id} of {author} until {until:.0}: {}", silence.comment))
+                let what = format!("silence {id} of {author} until {until:.0}");
+                (true, because(&what, &silence.comment))
             }
             None => (false, "no silence is in force for it".to_owned()),
         }
@@ -138,8 +149,13 @@ impl Guard {
         };
         let account = self.ledger.account(wish.rule, wish.mode);
         let misses = account.map_or(0, |account| account.misses.in_a_row());
-        let detail = format!("the aim was missed {misses} times in a row, of {}", limit.misses);
-        (self.breaker_is_open(wish.rule, wish.mode, intent.remedy, now_ms), detail)
+        let mut detail = format!("the aim was missed {misses} times in a row, of {}", limit.misses);
+        let is_open = self.breaker_is_open(wish.rule, wish.mode, intent.remedy, now_ms);
+        if let (true, false, Some(after)) = (misses >= limit.misses, is_open, limit.reset_after) {
+            let after = duration_text(after);
+            detail.push_str(&format!("; {after} (reset_after) have passed, it may try once more"));
+        }
+        (is_open, detail)
     }
 }
 
@@ -160,10 +176,10 @@ fn budget(
     let allowed = acts.map_or(limit.times, |acts| acts.left(limit, now_ms));
     let used = limit.times.saturating_sub(allowed);
     let free_in = acts.and_then(|acts| acts.free_in_ms(limit, now_ms)).map(duration);
-    let per = time_text(limit.per);
+    let per = duration_text(limit.per);
     let mut detail = format!("{used} of {} used in the last {per}", limit.times);
     if let Some(free_in) = free_in {
-        detail.push_str(&format!(", the next in {}", time_text(free_in)));
+        detail.push_str(&format!(", the next in {}", duration_text(free_in)));
     }
     let used = Some((u64::from(used), u64::from(limit.times)));
     Rail { reason, holds: allowed == 0, left: free_in, used, detail }

@@ -110,9 +110,9 @@ impl HeldSettings {
         }
     }
 
-    /// What failed has touched nothing. What has not ended in time may have been done all the same.
+    /// What failed or was not done has touched nothing. What has not ended in time may have been done all the same.
     pub(super) fn observe_outcome(&mut self, outcome: &Outcome) {
-        if matches!(outcome.result, OutcomeResult::Failed(_)) {
+        if matches!(outcome.result, OutcomeResult::Failed(_) | OutcomeResult::NotDone(_)) {
             self.0.retain(|held| held.decision != outcome.decision);
         }
         let is_undone = matches!(outcome.result, OutcomeResult::Done | OutcomeResult::Skipped);

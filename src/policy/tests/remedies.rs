@@ -235,6 +235,7 @@ fn outcome() -> impl Strategy<Value = Option<OutcomeResult>> {
         4 => Just(Some(OutcomeResult::Done)),
         2 => Just(Some(OutcomeResult::Skipped)),
         1 => Just(Some(OutcomeResult::Failed("no".to_owned()))),
+        1 => Just(Some(OutcomeResult::NotDone("no".to_owned()))),
         1 => Just(Some(OutcomeResult::TimedOut)),
         1 => Just(None),
     ]

@@ -107,7 +107,7 @@ impl KeptFile {
     }
 }
 
-fn is_of_the_kernel(file: &File) -> Result<bool, Errno> {
+pub(super) fn is_of_the_kernel(file: &File) -> Result<bool, Errno> {
     let kind = rustix::fs::fstatfs(file)?.f_type;
     Ok(KERNEL_FILESYSTEMS.iter().any(|&magic| u64::try_from(kind) == Ok(magic)))
 }

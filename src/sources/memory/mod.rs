@@ -3,13 +3,15 @@
 //!
 //! | file | read |
 //! |---|---|
-//! | `meminfo`, `buddyinfo`, `pressure/*` | at every call |
+//! | `meminfo` | at every call |
+//! | `buddyinfo`, `pressure/*` | at every call while cheap, and ten times a second |
 //! | `vmstat`, `zoneinfo` | at every call while cheap |
 //! | `sys/vm/*`, NUMA nodes' `meminfo` | once a second |
 //! | what has never been there | every five seconds |
 //!
-//! The cost of `vmstat` and `zoneinfo` grows with the number of CPUs. Each is cheap while reading
-//! takes less than a thousandth of a CPU; beyond that it is read less often, down to once a second.
+//! Each is cheap while reading takes less than a thousandth of a CPU. The cost of `vmstat` and
+//! `zoneinfo` grows with the number of CPUs: beyond that they are read less often, down to once a
+//! second.
 
 mod feed;
 mod file;
@@ -19,23 +21,36 @@ mod pressure;
 mod sysctl;
 #[cfg(test)]
 mod tests;
+mod trigger;
 mod vitals;
 mod vmstat;
 mod zones;
 
 use std::path::Path;
 
-use self::feed::Feed;
+use self::feed::{Feed, Spare};
 use self::meminfo::MeminfoReader;
 use self::numa::NumaReader;
 use self::pressure::PressureReader;
 use self::sysctl::SysctlReader;
 use self::vmstat::VmstatReader;
 use self::zones::{BuddyinfoReader, ZoneinfoReader};
-use crate::model::Observation;
+use crate::model::{Observation, Source};
 
 pub use self::feed::Clock;
+pub use self::trigger::{NoTrigger, PressureTrigger};
 pub use self::vitals::{VitalSource, Vitals};
+
+/// Who reads here.
+const SOURCES: [Source; 7] = [
+    Source::Sysctl,
+    Source::Numa,
+    Source::Vmstat,
+    Source::Buddyinfo,
+    Source::Pressure,
+    Source::Zoneinfo,
+    Source::Meminfo,
+];
 
 /// Everything that procfs and sysfs tell about memory.
 #[derive(Debug)]
@@ -47,6 +62,7 @@ pub struct MemorySource {
     pressure: Feed<PressureReader>,
     zoneinfo: Feed<ZoneinfoReader>,
     meminfo: Feed<MeminfoReader>,
+    spare: Spare,
 }
 
 impl MemorySource {
@@ -66,6 +82,7 @@ impl MemorySource {
             pressure: Feed::new(PressureReader::new(procfs)),
             zoneinfo: Feed::new(ZoneinfoReader::new(procfs, page_size)),
             meminfo: Feed::new(MeminfoReader::new(procfs)),
+            spare: Spare::default(),
         }
     }
 
@@ -80,15 +97,27 @@ impl MemorySource {
         self.run(clock, true, out);
     }
 
+    /// Takes back observations that nobody needs any more: their room is used again. `used` is empty
+    /// afterwards.
+    pub fn recycle(&mut self, used: &mut Vec<Observation>) {
+        for observation in used.drain(..) {
+            let Observation::Readings(readings) = observation else { continue };
+            if SOURCES.contains(&readings.source) {
+                self.spare.give_back(readings.values);
+            }
+        }
+    }
+
     fn run(&mut self, clock: Clock, always: bool, out: &mut Vec<Observation>) {
-        self.sysctl.run(clock, always, out);
-        self.numa.run(clock, always, out);
-        self.vmstat.run(clock, always, out);
-        self.buddyinfo.run(clock, always, out);
-        self.pressure.run(clock, always, out);
-        self.zoneinfo.run(clock, always, out);
+        let spare = &mut self.spare;
+        self.sysctl.run(clock, always, spare, out);
+        self.numa.run(clock, always, spare, out);
+        self.vmstat.run(clock, always, spare, out);
+        self.buddyinfo.run(clock, always, spare, out);
+        self.pressure.run(clock, always, spare, out);
+        self.zoneinfo.run(clock, always, spare, out);
         self.meminfo.reader.low_watermark = self.zoneinfo.reader.low_watermark;
         self.meminfo.reader.per_cpu_lists = self.zoneinfo.reader.per_cpu_lists;
-        self.meminfo.run(clock, always, out);
+        self.meminfo.run(clock, always, spare, out);
     }
 }

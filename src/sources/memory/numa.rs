@@ -1,7 +1,11 @@
 //! `/sys/devices/system/node/node*/meminfo`.
 
+use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use rustix::fs::{Mode, OFlags, RawDir};
+use rustix::io::Errno;
 
 use super::feed::{Reader, Report};
 use super::file::{Fault, KeptFile};
@@ -42,35 +46,31 @@ pub(super) struct NumaReader {
     /// Every node seen so far; one that goes away keeps its series, without a value.
     nodes: Vec<Node>,
     readings_until_scan: u32,
+    /// What the last scan found.
+    found: Vec<u32>,
 }
 
 impl NumaReader {
     pub(super) fn new(sysfs: &Path) -> Self {
         let folder = sysfs.join("devices/system/node");
-        Self { folder, nodes: Vec::new(), readings_until_scan: 0 }
+        Self { folder, nodes: Vec::new(), readings_until_scan: 0, found: Vec::new() }
     }
 
     /// Looks which nodes there are. A kernel without NUMA has none, which is no fault.
     fn scan(&mut self, report: &mut Report) {
-        let entries = match std::fs::read_dir(&self.folder) {
-            Ok(entries) => entries,
-            Err(error) => {
-                if error.kind() != std::io::ErrorKind::NotFound || !self.nodes.is_empty() {
-                    report.fail(format!("cannot list {}: {error}", self.folder.display()));
-                }
-                return;
+        self.found.clear();
+        if let Err(error) = list(&self.folder, &mut self.found) {
+            if error != Errno::NOENT || !self.nodes.is_empty() {
+                let error = std::io::Error::from(error);
+                report.fail(format!("cannot list {}: {error}", self.folder.display()));
             }
-        };
-        let mut numbers: Vec<u32> = entries
-            .filter_map(|entry| {
-                entry.ok()?.file_name().to_str()?.strip_prefix("node")?.parse().ok()
-            })
-            .collect();
-        numbers.sort_unstable();
-        for node in &mut self.nodes {
-            node.present = numbers.contains(&node.number);
+            return;
         }
-        for number in numbers {
+        self.found.sort_unstable();
+        for node in &mut self.nodes {
+            node.present = self.found.contains(&node.number);
+        }
+        for &number in &self.found {
             let is_known = self.nodes.iter().any(|node| node.number == number);
             if !is_known && self.nodes.len() < NODES_MAX {
                 let file = KeptFile::new(self.folder.join(format!("node{number}/meminfo")));
@@ -79,6 +79,20 @@ impl NumaReader {
             }
         }
     }
+}
+
+/// Adds the numbers of the nodes in a folder, without an allocation.
+fn list(folder: &Path, found: &mut Vec<u32>) -> Result<(), Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let folder = rustix::fs::open(folder, flags, Mode::empty())?;
+    let mut room = [MaybeUninit::uninit(); 4096];
+    let mut entries = RawDir::new(folder, &mut room);
+    while let Some(entry) = entries.next() {
+        let entry = entry?;
+        let name = entry.file_name().to_str().ok();
+        found.extend(name.and_then(|name| name.strip_prefix("node")?.parse::<u32>().ok()));
+    }
+    Ok(())
 }
 
 impl Reader for NumaReader {

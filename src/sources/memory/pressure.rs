@@ -1,6 +1,7 @@
 //! `/proc/pressure/*`.
 
 use std::path::Path;
+use std::time::Duration;
 
 use super::feed::{Reader, Report};
 use super::file::{Fault, KeptFile};
@@ -26,6 +27,8 @@ impl PressureReader {
 
 impl Reader for PressureReader {
     const SOURCE: Source = Source::Pressure;
+    /// While memory collapses, other files are looked at more often.
+    const PAUSE_MAX: Duration = Duration::from_millis(100);
 
     fn series(&self) -> Vec<SeriesKey> {
         let mut series = Vec::new();

@@ -138,6 +138,8 @@ impl BuddyinfoReader {
 
 impl Reader for BuddyinfoReader {
     const SOURCE: Source = Source::Buddyinfo;
+    /// While memory collapses, other files are looked at more often.
+    const PAUSE_MAX: Duration = Duration::from_millis(100);
 
     fn series(&self) -> Vec<SeriesKey> {
         ["2MiB", "32MiB"]

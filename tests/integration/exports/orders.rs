@@ -75,7 +75,7 @@ fn orders_come_in_by_the_control_socket_with_the_user_that_the_kernel_knows() {
     let rule = RuleChoice::Selected(RuleSelector::Rule(low));
     for ((method, target, body), wish) in [
         (
-            ("POST", "/api/v1/silences", r#"{"rule": "Low", "duration": "1h 30m"}"#),
+            ("POST", "/api/v1/silences", r#"{"rule": "Low", "duration": "1h30m"}"#),
             Wish::Silence { rules: named("Low"), lasts },
         ),
         (

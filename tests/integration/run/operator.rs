@@ -1,6 +1,7 @@
 //! What people order, from their command to what is done on the node, and over the daemon's death.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
@@ -88,6 +89,26 @@ fn held(daemon: &Daemon, reason: &str) -> bool {
     metrics.any(|(series, value)| {
         value > 0.0 && series.starts_with("uma_decisions_total") && series.contains(&reason)
     })
+}
+
+/// Somebody who may read nothing of the daemon's; only root can become that.
+struct Stranger(tempfile::TempDir);
+
+impl Stranger {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let copied = Command::new("cp").arg(binary()).arg(folder.path().join("umawarden")).status();
+        assert!(copied.unwrap().success());
+        let open = Command::new("chmod").args(["-R", "a+rx"]).arg(folder.path()).status();
+        assert!(open.unwrap().success());
+        Self(folder)
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(self.0.path().join("umawarden"));
+        command.uid(65534).gid(65534).current_dir("/");
+        command
+    }
 }
 
 fn orders_in_history(node: &Node) -> Vec<Value> {
@@ -299,6 +320,32 @@ fn without_the_journal_a_silence_holds_and_nothing_can_be_approved() {
 }
 
 #[test]
+fn what_the_journal_does_not_take_is_not_done_and_opens_no_breaker() {
+    let node = Node::new("gb10-4k");
+    let rules = ALWAYS.replace("cooldown: 1h", "cooldown: 10ms\n      breaker: {misses: 1}");
+    node.write_rules(&rules);
+    fs::create_dir(node.storage()).unwrap();
+    assert_eq!(node.order(&["pause"]).code, 0);
+    let daemon = node.start(&["--mode=enforce"]);
+    daemon.wait_until("held", |daemon| held(daemon, "paused"));
+    let journal = rusqlite::Connection::open(node.storage().join("journal.sqlite3")).unwrap();
+    journal.execute_batch("BEGIN IMMEDIATE").unwrap();
+    assert_eq!(node.order(&["resume"]).code, 0);
+    let not_done = outcomes("drop_caches", "not_done");
+    daemon.wait_until("not done", |daemon| daemon.metric(&not_done) > 0.0);
+    assert_eq!(fs::read_to_string(node.drop_caches()).unwrap(), "");
+    assert!(!held(&daemon, "breaker_open"));
+    assert_eq!(daemon.metric(&outcomes("drop_caches", "failed")), 0.0);
+    journal.execute_batch("ROLLBACK").unwrap();
+    let done = outcomes("drop_caches", "done");
+    daemon.wait_until("done", |daemon| daemon.metric(&done) > 0.0);
+    daemon.terminate();
+    let history = history(&node.storage());
+    let told = of_kind(&history, "outcome").any(|outcome| outcome["result"] == "not_done");
+    assert!(told, "{history:?}");
+}
+
+#[test]
 fn a_replay_knows_what_was_ordered() {
     let node = calm_node(LOW);
     let daemon = node.start(&["--mode=enforce"]);
@@ -345,25 +392,98 @@ fn without_a_daemon_or_the_right_to_order_the_commands_say_what_to_do() {
         assert_eq!(node.order(arguments).code, 2, "{arguments:?}");
     }
     let daemon = node.start(&[]);
+    let unknown = node.order(&["silence", "Low", "--for=1h"]);
+    assert!(unknown.code == 1 && unknown.complained.contains("no rule \"Low\""), "{unknown:?}");
+    let unknown = node.order(&["approve", "7"]);
+    assert!(unknown.code == 1 && unknown.complained.contains("that do: none"), "{unknown:?}");
     for arguments in [
-        ["silence", "Low", "--for=1h"].as_slice(),
-        &["silence", "--all", "--until=2020-01-01T00:00"],
+        ["silence", "--all", "--until=2020-01-01T00:00"].as_slice(),
+        &["silence", "--all", "--for=0s"],
+        &["silence", "--all", "--for=900d"],
+        &["silence", "--all", "--for=1M"],
+        &["silence", "--all", "--for=1.5h"],
+        &["silence", "--all", "--for=2hours"],
+        &["approve", "7", "--for=0s"],
+        &["approve", "7", "--for=900d"],
     ] {
         let ended = node.order(arguments);
-        assert_eq!(ended.code, 1, "{ended:?}");
+        assert_eq!(ended.code, 2, "{arguments:?}: {ended:?}");
     }
     if !rustix::process::geteuid().is_root() {
         return eprintln!("skipped: only root can become somebody else");
     }
-    let folder = tempfile::tempdir().unwrap();
-    let program = folder.path().join("umawarden");
-    assert!(Command::new("cp").arg(binary()).arg(&program).status().unwrap().success());
-    assert!(
-        Command::new("chmod").args(["-R", "a+rx"]).arg(folder.path()).status().unwrap().success()
-    );
-    let mut nobody = Command::new(&program);
-    nobody.uid(65534).gid(65534);
-    let ended = umawarden_as(nobody, &node.storage(), &["silence", "--all", "--for=1h"]);
+    let stranger = Stranger::new();
+    let ended =
+        umawarden_as(stranger.command(), &node.storage(), &["silence", "--all", "--for=1h"]);
     assert!(ended.code == 2 && ended.complained.contains("sudo"), "{ended:?}");
     assert_eq!(node.guard(&daemon)["silences"], serde_json::json!([]));
+    let help = node.order(&["silence", "--help"]).said;
+    assert!(help.contains("<--for <DURATION>|--until <TIME>>"), "{help}");
+}
+
+#[test]
+fn whoever_may_not_read_the_folder_is_told_so_by_every_command() {
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: only root can become somebody else");
+    }
+    let node = Node::new("gb10-4k");
+    node.start(&[]).terminate();
+    fs::set_permissions(node.storage(), fs::Permissions::from_mode(0o750)).unwrap();
+    let stranger = Stranger::new();
+    for arguments in [
+        ["history"].as_slice(),
+        &["history", "--last-boot"],
+        &["explain", "PageCacheEatsReserve"],
+        &["rules", "report"],
+    ] {
+        let ended = umawarden_as(stranger.command(), &node.storage(), arguments);
+        assert!(ended.code == 2 && ended.complained.contains("sudo"), "{arguments:?}: {ended:?}");
+    }
+    let output = stranger.command().arg("replay").arg(node.storage()).output().unwrap();
+    let complained = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(2) && complained.contains("sudo"), "{complained}");
+}
+
+#[test]
+fn every_command_finds_the_daemons_folder_by_its_configuration_file() {
+    let node = calm_node(LOW);
+    let daemon = node.start(&[]);
+    let file = node.path("umawarden.yaml");
+    let path = serde_json::to_string(&node.storage()).unwrap();
+    fs::write(&file, format!("storage: {{path: {path}}}\n")).unwrap();
+    daemon.wait_until("sampled", |daemon| daemon.metric("uma_paused") == 0.0);
+    let elsewhere = tempfile::tempdir().unwrap();
+    for arguments in [
+        ["history"].as_slice(),
+        &["explain", "Low"],
+        &["rules", "report"],
+        &["silence", "list"],
+        &["breaker", "list"],
+    ] {
+        let mut command = Command::new(binary());
+        command.args(arguments).arg("--config.file").arg(&file).current_dir(elsewhere.path());
+        let output = command.env("STATE_DIRECTORY", "/nowhere").output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {output:?}");
+    }
+}
+
+#[test]
+fn whoever_may_not_look_is_not_told_that_it_is_paused() {
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: only root can become somebody else");
+    }
+    let node = Node::new("gb10-4k");
+    let daemon = node.start(&[]);
+    fs::set_permissions(node.storage(), fs::Permissions::from_mode(0o750)).unwrap();
+    let stranger = Stranger::new();
+    for arguments in
+        [["pause"].as_slice(), &["pause", "status"], &["pause", "status", "--json"], &["resume"]]
+    {
+        let ended = umawarden_as(stranger.command(), &node.storage(), arguments);
+        assert!(ended.code == 2 && ended.said.is_empty(), "{arguments:?}: {ended:?}");
+        assert!(ended.complained.contains("sudo"), "{arguments:?}: {ended:?}");
+        let claims = ["paused already", "still paused"];
+        assert!(!claims.iter().any(|claim| ended.complained.contains(claim)), "{ended:?}");
+    }
+    assert_eq!(node.guard(&daemon)["pause"], Value::Null);
 }

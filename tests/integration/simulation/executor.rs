@@ -46,11 +46,11 @@ impl Executor {
         } else if matches!(decision.action, Action::Notify { .. }) {
             return Some(OutcomeResult::Done);
         } else if self.hangs_until > now {
-            let text = "not done: an earlier action still hangs".to_owned();
-            return Some(OutcomeResult::Failed(text));
+            let text = "an earlier action still hangs".to_owned();
+            return Some(OutcomeResult::NotDone(text));
         } else if !intent_is_kept {
             let text = "intent could not be written: simulated".to_owned();
-            (millis(5_000), OutcomeResult::Failed(text))
+            (millis(5_000), OutcomeResult::NotDone(text))
         } else {
             match self.chance.whole(0..=19) {
                 0..=12 => (millis(self.chance.whole(1..=3_000)), OutcomeResult::Done),

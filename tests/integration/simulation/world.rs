@@ -7,9 +7,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use umawarden::config::guard_rails::default_guard_rails;
 use umawarden::journal::{Entry, Note};
-use umawarden::model::{
-    Action, Decision, Event, Mode, Moment, Observation, Outcome, OutcomeResult, Verdict,
-};
+use umawarden::model::{Action, Decision, Event, Mode, Moment, Observation, Outcome, Verdict};
 
 use super::chance::Chance;
 use super::checker::{Checker, Clock, Violation};
@@ -232,7 +230,7 @@ impl World {
             if let Some(action) = &ended.done {
                 self.machine.apply(action);
             }
-            acted |= ended.outcome.result != OutcomeResult::Skipped;
+            acted |= ended.outcome.result.is_begun();
             self.take_outcome(ended.outcome);
         }
         self.tell_past();

@@ -117,9 +117,13 @@ fn a_reset_by_a_person_outlives_a_restart_and_forgives_only_what_was_before_it()
 
 #[test]
 fn every_way_to_end_costs_an_act() {
-    for result in
-        [OutcomeResult::Done, OutcomeResult::Failed("no".to_owned()), OutcomeResult::TimedOut]
-    {
+    let why = || "no".to_owned();
+    for result in [
+        OutcomeResult::Done,
+        OutcomeResult::NotDone(why()),
+        OutcomeResult::Failed(why()),
+        OutcomeResult::TimedOut,
+    ] {
         let yaml = LOW.replace("times: 1000, per: 30d", "times: 2, per: 1h");
         let mut world = short(&yaml, Mode::Enforce);
         let mut count = 0;
@@ -131,6 +135,61 @@ fn every_way_to_end_costs_an_act() {
             }
         }
         assert_eq!(count, 2, "{result:?}");
+    }
+}
+
+#[test]
+fn what_was_not_begun_is_no_miss_and_is_tried_again_after_a_rest() {
+    let mut world = short(&with("breaker: {misses: 1}"), Mode::Enforce);
+    let mut past = Past::default();
+    for _ in 0..5 {
+        let step = world.run(Duration::from_millis(1500));
+        assert!(!holds(&step).contains(&HoldReason::BreakerOpen), "{:?}", holds(&step));
+        let acts: Vec<&Decision> =
+            decisions(&step).into_iter().filter(|d| d.verdict == Verdict::Act).collect();
+        let [act] = acts.as_slice() else { panic!("{acts:?}") };
+        past.acts.push(PastAct { aim_met: None, ..remembered(act) });
+        let act = (*act).clone();
+        world.report(&act, OutcomeResult::NotDone("the disk is full".to_owned()));
+        let reported = world.tick();
+        assert!(reported.assessments.is_empty(), "there is no effect to measure");
+        assert_eq!(holds(&[reported]), [HoldReason::Cooldown]);
+    }
+    assert_eq!(world.policy.status(world.at).guard.breakers, []);
+    world.policy =
+        Policy::new(world.at, Mode::Enforce, &rules(&with("breaker: {misses: 1}")), DecisionId(99));
+    world.policy.resume(world.at, &past);
+    assert_eq!(world.policy.status(world.at).guard.breakers, [], "nor after a restart");
+}
+
+#[test]
+fn a_breaker_that_has_rested_is_told_as_one_that_may_try_again() {
+    let mut world = short(&with("breaker: {misses: 1, reset_after: 1h}"), Mode::Enforce);
+    let rule = RuleId { group: Arc::from("g"), alert: Arc::from("Low") };
+    let missed =
+        |ago| PastAct { aim_met: Some(false), ..past_act(&rule, Mode::Enforce, world.at, ago) };
+    for (ago, detail) in [
+        (60, "the aim was missed 1 times in a row, of 1"),
+        (
+            3_700,
+            "the aim was missed 1 times in a row, of 1; 1h (reset_after) have passed, it may try \
+             once more",
+        ),
+    ] {
+        let mut policy = Policy::new(
+            world.at,
+            Mode::Enforce,
+            &rules(&with("breaker: {misses: 1, reset_after: 1h}")),
+            DecisionId(1),
+        );
+        policy.resume(world.at, &Past { acts: vec![missed(ago)], ..Past::default() });
+        world.policy = policy;
+        let at = world.at;
+        world.policy.step(at, &[]);
+        let explained = world.policy.explain(&rule, at, true).and_then(|told| told.remedy);
+        let rails = explained.map(|remedy| remedy.rails).unwrap_or_default();
+        let rail = rails.iter().find(|rail| rail.reason == HoldReason::BreakerOpen).unwrap();
+        assert_eq!((rail.holds, rail.detail.as_str()), (ago == 60, detail));
     }
 }
 

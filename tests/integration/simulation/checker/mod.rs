@@ -260,7 +260,9 @@ impl Checker {
                 && id == outcome.decision
             {
                 *course = match outcome.result {
-                    OutcomeResult::Skipped => Course::Skipped { at: outcome.ended.uptime },
+                    OutcomeResult::Skipped | OutcomeResult::NotDone(_) => {
+                        Course::Skipped { at: outcome.ended.uptime }
+                    }
                     _ => Course::Ended { id, step },
                 };
             }

@@ -1,0 +1,117 @@
+//! Where the daemon keeps what commands look at: one rule for all of them.
+
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use crate::config::flags::RunFlags;
+use crate::config::reader::{environment, load_settings};
+use crate::config::settings::{Environment, Settings};
+use crate::journal::FILE_NAME;
+
+/// Where packages keep the journal.
+const USUAL_FOLDER: &str = "/var/lib/umawarden";
+
+/// Where the daemon keeps its journal.
+#[derive(Clone, Debug, Default, Args)]
+pub struct StorageArguments {
+    /// Folder of the daemon's journal [default: that of the configuration file, else the state
+    /// directory that systemd gives, else ./data, else /var/lib/umawarden].
+    #[arg(long = "storage.path", value_name = "FOLDER")]
+    pub storage_path: Option<PathBuf>,
+
+    /// The daemon's configuration file, if it has one.
+    #[arg(long = "config.file", value_name = "FILE")]
+    pub config_file: Option<PathBuf>,
+}
+
+impl StorageArguments {
+    /// The folder.
+    ///
+    /// # Errors
+    /// The configuration file cannot be used.
+    pub(super) fn folder(&self) -> anyhow::Result<PathBuf> {
+        Ok(self.settings(RunFlags::default())?.storage.path)
+    }
+
+    /// The daemon's settings, as it finds them with these flags; where nothing names a folder and
+    /// there is none here, those of a packaged daemon.
+    ///
+    /// # Errors
+    /// The configuration file cannot be used.
+    pub(super) fn settings(&self, flags: RunFlags) -> anyhow::Result<Settings> {
+        self.settings_in(flags, &environment(), Path::new(USUAL_FOLDER))
+    }
+
+    fn settings_in(
+        &self,
+        flags: RunFlags,
+        environment: &Environment,
+        usual: &Path,
+    ) -> anyhow::Result<Settings> {
+        let mut flags = RunFlags {
+            config_file: self.config_file.clone(),
+            storage_path: self.storage_path.clone(),
+            ..flags
+        };
+        let settings = load_settings(&flags, environment)?;
+        let is_default = self.storage_path.is_none()
+            && environment.state_directory.is_none()
+            && settings.storage.path == Path::new("data");
+        if is_default && !settings.storage.path.exists() && usual.exists() {
+            flags.storage_path = Some(usual.to_owned());
+            return Ok(load_settings(&flags, environment)?);
+        }
+        Ok(settings)
+    }
+}
+
+/// Says what to do where this user may not look into the folder; others only say that there is
+/// nothing, or that it cannot be opened.
+///
+/// # Errors
+/// That is so.
+pub(super) fn may_be_read(folder: &Path) -> anyhow::Result<()> {
+    let path = folder.join(FILE_NAME);
+    match std::fs::File::open(&path) {
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => Err(forbidden(&path, &error)),
+        _ => Ok(()),
+    }
+}
+
+/// What to do about a file of the daemon's that this user may not read.
+pub(super) fn forbidden(path: &Path, error: &std::io::Error) -> anyhow::Error {
+    anyhow::anyhow!(
+        "cannot read {}: {error}; the daemon makes its directory for its own user and group (mode \
+         0750), so use sudo, or join the directory's group",
+        path.display()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flag_wins_over_the_file_that_over_the_environment_and_that_over_the_usual_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("umawarden.yaml");
+        std::fs::write(&file, "storage: {path: state}\n").unwrap();
+        let found = |flag: Option<&str>, file: Option<&Path>, environment: Option<&str>| {
+            let arguments = StorageArguments {
+                storage_path: flag.map(PathBuf::from),
+                config_file: file.map(Path::to_owned),
+            };
+            let environment = Environment { state_directory: environment.map(PathBuf::from) };
+            let flags = RunFlags::default();
+            arguments.settings_in(flags, &environment, folder.path()).unwrap().storage.path
+        };
+        assert_eq!(found(Some("/flag"), Some(&file), Some("/unit")), Path::new("/flag"));
+        assert_eq!(found(None, Some(&file), Some("/unit")), folder.path().join("state"));
+        assert_eq!(found(None, None, Some("/unit")), Path::new("/unit"));
+        // Tests run in the repository, which has no ./data.
+        assert_eq!(found(None, None, None), folder.path());
+        assert_eq!(found(Some("data"), None, None), Path::new("data"), "what is named stays");
+    }
+}

@@ -1,0 +1,141 @@
+//! When memory is measured next.
+
+#[cfg(test)]
+mod tests;
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::event::PollFlags;
+
+use super::clock;
+use crate::config::settings::SamplingInterval;
+use crate::policy::Policy;
+use crate::policy::pace::Pace;
+use crate::sources::memory::PressureTrigger;
+
+/// Keeps the time of samples. They fall on a grid, so that a late one does not delay the next.
+#[derive(Debug)]
+pub(super) struct Sampling {
+    /// `None`: always the same interval.
+    auto: Option<Auto>,
+    interval: Duration,
+    /// When the last sample was due, on the clock that stops in suspend: nobody misses the samples
+    /// of that time.
+    last: Duration,
+    due: Duration,
+}
+
+#[derive(Debug)]
+struct Auto {
+    pace: Pace,
+    trigger: Option<PressureTrigger>,
+}
+
+/// When a sample was taken, or something else was seen, on the clock that stops in suspend and on
+/// the one that does not.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Taken {
+    pub(super) monotonic: Duration,
+    pub(super) uptime: Duration,
+}
+
+impl Sampling {
+    pub(super) fn new(interval: SamplingInterval, procfs: &Path) -> Self {
+        let (auto, interval) = match interval {
+            SamplingInterval::Every(interval) => (None, interval),
+            SamplingInterval::Auto => {
+                let trigger = PressureTrigger::set(procfs).inspect_err(|error| {
+                    tracing::info!("memory is measured by its own pace alone: {error}");
+                });
+                let pace = Pace::new(clock::uptime());
+                (Some(Auto { pace, trigger: trigger.ok() }), crate::policy::pace::WATCHFUL)
+            }
+        };
+        let now = clock::monotonic();
+        Self { auto, interval, last: now, due: now }
+    }
+
+    /// What wakes the loop when tasks wait for memory.
+    pub(super) fn alarm(&self) -> Option<BorrowedFd<'_>> {
+        self.auto.as_ref()?.trigger.as_ref().map(AsFd::as_fd)
+    }
+
+    /// What poll(2) says of the alarm: that tasks wait for memory, so that it is measured at once;
+    /// or that there is no alarm any more.
+    pub(super) fn hear(&mut self, told: PollFlags) {
+        let Some(Auto { pace, trigger: trigger @ Some(_) }) = &mut self.auto else { return };
+        if told.intersects(PollFlags::ERR | PollFlags::NVAL) {
+            tracing::warn!("the kernel does not tell any more when tasks wait for memory");
+            *trigger = None;
+        } else if told.contains(PollFlags::PRI) {
+            pace.stirred(clock::uptime());
+            self.due = self.due.min(clock::monotonic());
+        }
+    }
+
+    /// Something has happened that may have to do with memory.
+    pub(super) fn stirred(&mut self, uptime: Duration) {
+        if let Some(auto) = &mut self.auto {
+            auto.pace.stirred(uptime);
+        }
+    }
+
+    /// How long until a sample is due.
+    pub(super) fn due_in(&self) -> Duration {
+        self.due.saturating_sub(clock::monotonic())
+    }
+
+    /// When the next sample is due.
+    pub(super) fn due(&self) -> Duration {
+        self.due
+    }
+
+    /// Whether a sample is due.
+    pub(super) fn is_due(&self, at: Taken) -> bool {
+        at.monotonic >= self.due
+    }
+
+    /// The grid begins now, with a sample that has just been taken.
+    pub(super) fn begin(&mut self) {
+        self.last = clock::monotonic();
+        self.due = self.last + self.interval;
+    }
+
+    pub(super) fn interval(&self) -> Duration {
+        self.interval
+    }
+
+    /// A sample was taken at those times and the policy has seen it. Returns how many could not be
+    /// taken since the one before.
+    pub(super) fn taken(&mut self, taken: Taken, policy: &Policy) -> u64 {
+        if let Some(auto) = &mut self.auto {
+            auto.pace.measured(taken.uptime, policy.memory());
+        }
+        self.choose(taken.uptime, policy);
+        let (now, interval) = (taken.monotonic, self.interval);
+        // One that an alarm brought forward begins a new grid.
+        self.last = self.due;
+        self.due = self.last + interval;
+        if self.due > now {
+            return 0;
+        }
+        let missed = (now - self.due).as_nanos() / interval.as_nanos().max(1) + 1;
+        self.last = now;
+        self.due = now + interval;
+        u64::try_from(missed).unwrap_or(u64::MAX)
+    }
+
+    /// The policy has seen something else meanwhile, which may bring the next sample forward.
+    pub(super) fn reconsider(&mut self, at: Taken, policy: &Policy) {
+        self.choose(at.uptime, policy);
+        self.due = self.due.min((self.last + self.interval).max(at.monotonic));
+    }
+
+    fn choose(&mut self, uptime: Duration, policy: &Policy) {
+        if let Some(auto) = &self.auto {
+            self.interval = auto.pace.interval(uptime, policy.needs_samples_every());
+        }
+    }
+}

@@ -1,0 +1,103 @@
+use std::path::Path;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use rustix::event::PollFlags;
+
+use super::{Sampling, Taken};
+use crate::config::settings::SamplingInterval;
+use crate::daemon::clock;
+use crate::model::{DecisionId, Mode, Moment};
+use crate::policy::Policy;
+use crate::policy::pace::{CALM, WATCHFUL};
+use crate::policy::rule::RuleSet;
+
+const STEP: Duration = Duration::from_millis(100);
+
+fn policy() -> Policy {
+    let started = Moment { uptime: Duration::ZERO, utc: Timestamp::UNIX_EPOCH };
+    Policy::new(started, Mode::Observe, &RuleSet::default(), DecisionId(1))
+}
+
+fn at(monotonic: Duration) -> Taken {
+    Taken { monotonic, uptime: monotonic }
+}
+
+fn fixed() -> Sampling {
+    let mut sampling = Sampling::new(SamplingInterval::Every(STEP), Path::new("/nowhere"));
+    (sampling.last, sampling.due) = (Duration::ZERO, STEP);
+    sampling
+}
+
+#[test]
+fn a_late_sample_does_not_delay_the_next_one() {
+    let mut sampling = fixed();
+    assert!(!sampling.is_due(at(STEP - Duration::from_millis(1))));
+    assert!(sampling.is_due(at(STEP)));
+    assert_eq!(sampling.taken(at(STEP + Duration::from_millis(30)), &policy()), 0);
+    assert_eq!(sampling.due, 2 * STEP);
+}
+
+#[test]
+fn times_that_passed_without_a_sample_are_counted_and_not_caught_up_with() {
+    let mut sampling = fixed();
+    // Those of 200, 300 and 400 ms; that of 100 ms is only late.
+    assert_eq!(sampling.taken(at(Duration::from_millis(430)), &policy()), 3);
+    assert_eq!(sampling.due, Duration::from_millis(530));
+}
+
+#[test]
+fn what_happens_between_samples_changes_no_fixed_interval() {
+    let mut sampling = fixed();
+    sampling.stirred(Duration::from_millis(50));
+    sampling.reconsider(at(Duration::from_millis(50)), &policy());
+    assert_eq!(sampling.due, STEP);
+    assert!(sampling.alarm().is_none());
+    sampling.hear(PollFlags::PRI);
+    assert_eq!(sampling.due, STEP);
+}
+
+/// In calm, with the last sample at 10 s and the next one at 10.25 s.
+fn calm() -> Sampling {
+    let mut sampling = Sampling::new(SamplingInterval::Auto, Path::new("/nowhere"));
+    assert_eq!(sampling.interval(), WATCHFUL, "nothing is known yet");
+    let Some(auto) = &mut sampling.auto else { panic!("it is auto") };
+    auto.pace = crate::policy::pace::Pace::new(Duration::ZERO);
+    let last = Duration::from_secs(10);
+    (sampling.interval, sampling.last, sampling.due) = (CALM, last, last + CALM);
+    sampling
+}
+
+#[test]
+fn what_happens_between_samples_brings_the_next_one_forward_and_misses_none() {
+    for (after_ms, due_ms) in [(0, 100), (40, 100), (240, 240)] {
+        let mut sampling = calm();
+        let now = Duration::from_secs(10) + Duration::from_millis(after_ms);
+        sampling.reconsider(at(now), &policy());
+        assert_eq!(sampling.due, Duration::from_millis(10_250), "nothing has happened");
+        sampling.stirred(now);
+        sampling.reconsider(at(now), &policy());
+        assert_eq!(sampling.due, Duration::from_millis(10_000 + due_ms));
+        let due = sampling.due;
+        assert_eq!(sampling.taken(at(due), &policy()), 0);
+        assert_eq!(sampling.due, due + WATCHFUL);
+    }
+}
+
+#[test]
+fn an_alarm_is_a_sample_at_once_and_a_broken_one_is_not_waited_for() {
+    let folder = Path::new("/proc");
+    let mut sampling = Sampling::new(SamplingInterval::Auto, folder);
+    if sampling.alarm().is_none() {
+        eprintln!("not checked: no PSI here, or not for this user");
+        return;
+    }
+    let later = clock::monotonic() + Duration::from_secs(60);
+    sampling.due = later;
+    sampling.hear(PollFlags::empty());
+    assert_eq!(sampling.due, later);
+    sampling.hear(PollFlags::PRI);
+    assert_eq!(sampling.due_in(), Duration::ZERO);
+    sampling.hear(PollFlags::ERR | PollFlags::PRI);
+    assert!(sampling.alarm().is_none());
+}

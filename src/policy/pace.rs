@@ -1,0 +1,127 @@
+//! How often memory is to be measured: seldom while it cannot run out soon, often while it may.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// While much is free and nothing happens. 20 GiB have gone within 1.5 s: that is six looks.
+pub const CALM: Duration = Duration::from_millis(250);
+
+/// While little is free, and after something has happened.
+pub const WATCHFUL: Duration = Duration::from_millis(100);
+
+/// While memory falls so fast that it will be gone within seconds. Sixteen looks at its last third
+/// of a second; more often would cost more than a fiftieth of a core.
+pub const FAST: Duration = Duration::from_millis(20);
+
+/// How soon the reserve must be reached, at the present pace, for that.
+const HORIZON: Duration = Duration::from_secs(5);
+
+/// The past from which the pace is taken.
+const PAST: Duration = Duration::from_secs(1);
+
+/// Over less than this the kernel's own batches look like a fall.
+const SHORTEST_SLOPE: Duration = Duration::from_millis(200);
+
+/// A slower fall leaves time to look again: a share of all memory in a second, that of the shipped
+/// rule for a load (240 MiB/s of 121 GiB).
+const SLOWEST_FALL: f64 = 1.0 / 512.0;
+
+/// Less than this above the reserve is little, as for the shipped rules: shares of all memory.
+const LITTLE_FREE: f64 = 1.0 / 32.0;
+const LITTLE_AVAILABLE: f64 = 1.0 / 16.0;
+
+/// How long [`FAST`] outlasts its reason, so that a collapse that halts is not taken for over.
+const FAST_LASTS: Duration = Duration::from_secs(1);
+
+/// How long [`WATCHFUL`] outlasts its reason: longer than an unprivileged PSI trigger is silent.
+const WATCHFUL_LASTS: Duration = Duration::from_secs(3);
+
+/// What is remembered: the past at one look each ten milliseconds.
+const MOST_LOOKS: usize = 100;
+
+/// What a measurement of memory gave, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Memory {
+    /// All of it.
+    pub total: f64,
+    /// Free.
+    pub free: f64,
+    /// Free, or soon to be had.
+    pub available: f64,
+    /// What the kernel keeps for itself; below it allocations stall.
+    pub reserve: f64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Look {
+    at: Duration,
+    free: f64,
+    available: f64,
+}
+
+/// What follows from the last second.
+#[derive(Debug)]
+pub struct Pace {
+    past: VecDeque<Look>,
+    watchful_until: Duration,
+    fast_until: Duration,
+}
+
+impl Pace {
+    /// Nothing is known yet, so it begins watchful. Times are on one clock that does not go back.
+    pub fn new(now: Duration) -> Self {
+        let past = VecDeque::with_capacity(MOST_LOOKS);
+        Self { past, watchful_until: now + WATCHFUL_LASTS, fast_until: Duration::ZERO }
+    }
+
+    /// Takes in a measurement; `None`: memory could not be measured, which is no reason to be calm.
+    pub fn measured(&mut self, now: Duration, memory: Option<Memory>) {
+        let Some(memory) = memory else {
+            self.past.clear();
+            return self.stirred(now);
+        };
+        while self.past.front().is_some_and(|look| now.saturating_sub(look.at) > PAST)
+            || self.past.len() >= MOST_LOOKS
+        {
+            self.past.pop_front();
+        }
+        let Memory { total, free, available, reserve } = memory;
+        if free - reserve < total * LITTLE_FREE || available - reserve < total * LITTLE_AVAILABLE {
+            self.stirred(now);
+        }
+        let gone_soon = |left: f64, before: fn(&Look) -> f64| {
+            self.past.iter().any(|look| {
+                let age = now.saturating_sub(look.at);
+                let fall = (before(look) - left) / age.as_secs_f64();
+                age >= SHORTEST_SLOPE
+                    && fall >= total * SLOWEST_FALL
+                    && left - reserve <= fall * HORIZON.as_secs_f64()
+            })
+        };
+        if gone_soon(free, |look| look.free) || gone_soon(available, |look| look.available) {
+            self.fast_until = now + FAST_LASTS;
+            // What follows a collapse is not calm either.
+            self.stirred(now + FAST_LASTS);
+        }
+        self.past.push_back(Look { at: now, free, available });
+    }
+
+    /// Something has happened that may have to do with memory: the kernel said so, or tasks waited
+    /// for it.
+    pub fn stirred(&mut self, now: Duration) {
+        self.watchful_until = self.watchful_until.max(now + WATCHFUL_LASTS);
+    }
+
+    /// The time from the last measurement to the next one. `rules` is how often they need one.
+    pub fn interval(&self, now: Duration, rules: Duration) -> Duration {
+        let own = match () {
+            () if now < self.fast_until => FAST,
+            () if now < self.watchful_until => WATCHFUL,
+            () => CALM,
+        };
+        own.min(rules).max(FAST)
+    }
+}

@@ -1,0 +1,210 @@
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::{CALM, FAST, Memory, Pace, WATCHFUL};
+
+const GIB: f64 = (1_u64 << 30) as f64;
+const NEVER: Duration = Duration::MAX;
+
+/// A machine of 121 GiB whose pace is asked after each measurement, and heeded.
+struct Machine {
+    pace: Pace,
+    now: Duration,
+    memory: Memory,
+}
+
+impl Machine {
+    fn with_free(free_gib: f64) -> Self {
+        let now = Duration::from_secs(1000);
+        let memory = Memory {
+            total: 121.0 * GIB,
+            free: free_gib * GIB,
+            available: (free_gib + 10.0) * GIB,
+            reserve: GIB / 16.0,
+        };
+        let mut machine = Self { pace: Pace::new(now), now, memory };
+        machine.run(Duration::from_secs(10), 0.0);
+        machine
+    }
+
+    /// Takes that much each second, and returns the interval after each look.
+    fn run(&mut self, time: Duration, takes_gib_s: f64) -> Vec<Duration> {
+        let end = self.now + time;
+        let mut intervals = Vec::new();
+        while self.now < end {
+            self.pace.measured(self.now, Some(self.memory));
+            let interval = self.pace.interval(self.now, NEVER);
+            intervals.push(interval);
+            self.now += interval;
+            let taken = takes_gib_s * GIB * interval.as_secs_f64();
+            self.memory.free = (self.memory.free - taken).max(0.0);
+            self.memory.available = (self.memory.available - taken).max(0.0);
+        }
+        intervals
+    }
+}
+
+fn seconds(seconds: f64) -> Duration {
+    Duration::from_secs_f64(seconds)
+}
+
+#[test]
+fn a_machine_with_much_free_memory_is_looked_at_calmly_but_for_the_begin() {
+    let mut machine = Machine::with_free(60.0);
+    assert!(machine.run(seconds(60.0), 0.0).iter().all(|interval| *interval == CALM));
+    let mut fresh = Pace::new(machine.now);
+    fresh.measured(machine.now, Some(machine.memory));
+    assert_eq!(fresh.interval(machine.now, NEVER), WATCHFUL, "nothing is known of it yet");
+}
+
+#[test]
+fn a_collapse_is_looked_at_fast_from_its_first_look_on_and_for_a_second_after() {
+    let mut machine = Machine::with_free(60.0);
+    let intervals = machine.run(seconds(1.5), 13.0);
+    // The look at the begin shows nothing yet.
+    assert_eq!(intervals[..2], [CALM, FAST]);
+    assert!(intervals[1..].iter().all(|interval| *interval == FAST), "{intervals:?}");
+    let after = machine.run(seconds(10.0), 0.0);
+    let fast = after.iter().filter(|interval| **interval == FAST).count();
+    // The slope is remembered for a second, and FAST for another.
+    assert!((50..=110).contains(&fast), "{fast}");
+    assert_eq!(after.last(), Some(&CALM));
+    assert!(after.contains(&WATCHFUL), "in between");
+}
+
+#[test]
+fn a_fall_that_leaves_minutes_is_no_reason_to_hurry() {
+    let mut machine = Machine::with_free(100.0);
+    assert!(machine.run(seconds(30.0), 1.0).iter().all(|interval| *interval == CALM));
+    let mut slow = Machine::with_free(20.0);
+    assert!(slow.run(seconds(30.0), 0.1).iter().all(|interval| *interval == CALM));
+}
+
+#[test]
+fn little_free_memory_is_watched_and_not_raced() {
+    for free_gib in [0.01, 0.1, 3.0] {
+        let mut machine = Machine::with_free(free_gib);
+        let intervals = machine.run(seconds(30.0), 0.0);
+        assert!(intervals.iter().all(|interval| *interval == WATCHFUL), "{free_gib} GiB");
+    }
+}
+
+#[test]
+fn what_reclaim_hides_shows_in_what_is_available() {
+    let mut machine = Machine::with_free(1.0);
+    machine.memory.available = 20.0 * GIB;
+    for _ in 0..4 {
+        machine.pace.measured(machine.now, Some(machine.memory));
+        machine.now += WATCHFUL;
+        machine.memory.available -= 0.5 * GIB;
+    }
+    assert_eq!(machine.pace.interval(machine.now, NEVER), FAST);
+}
+
+#[test]
+fn what_the_kernel_tells_is_watched_for_three_seconds() {
+    let mut machine = Machine::with_free(60.0);
+    machine.pace.stirred(machine.now);
+    let intervals = machine.run(seconds(10.0), 0.0);
+    let watchful = intervals.iter().filter(|interval| **interval == WATCHFUL).count();
+    assert_eq!(watchful, 30);
+    assert_eq!(intervals.last(), Some(&CALM));
+}
+
+#[test]
+fn memory_that_cannot_be_measured_is_not_taken_for_calm() {
+    let mut machine = Machine::with_free(60.0);
+    machine.pace.measured(machine.now, None);
+    assert_eq!(machine.pace.interval(machine.now, NEVER), WATCHFUL);
+}
+
+#[test]
+fn after_a_suspend_what_was_before_makes_no_slope() {
+    let mut machine = Machine::with_free(60.0);
+    machine.now += Duration::from_secs(3600);
+    machine.memory.free = 6.0 * GIB;
+    machine.memory.available = 16.0 * GIB;
+    machine.pace.measured(machine.now, Some(machine.memory));
+    assert_eq!(machine.pace.interval(machine.now, NEVER), CALM);
+}
+
+#[test]
+fn rules_shorten_the_interval_down_to_the_shortest_one() {
+    let machine = Machine::with_free(60.0);
+    let interval = |rules| machine.pace.interval(machine.now, rules);
+    assert_eq!(interval(seconds(1.0)), CALM);
+    assert_eq!(interval(seconds(0.05)), seconds(0.05));
+    assert_eq!(interval(seconds(0.001)), FAST);
+}
+
+fn any_amount() -> impl Strategy<Value = f64> {
+    prop_oneof![0.0..500.0 * GIB, Just(0.0), Just(f64::NAN), Just(f64::INFINITY), any::<f64>()]
+}
+
+fn any_memory() -> impl Strategy<Value = Option<Memory>> {
+    let memory = (any_amount(), any_amount(), any_amount(), any_amount())
+        .prop_map(|(total, free, available, reserve)| Memory { total, free, available, reserve });
+    proptest::option::weighted(0.9, memory)
+}
+
+proptest! {
+    #[test]
+    fn whatever_is_measured_the_interval_stays_in_its_bounds_and_memory_bounded(
+        looks in proptest::collection::vec((0_u64..2000, any_memory(), any::<bool>()), 1..300),
+        rules_ms in 0_u64..10_000,
+    ) {
+        let mut now = Duration::from_secs(5);
+        let mut pace = Pace::new(now);
+        let room = pace.past.capacity();
+        for (wait_ms, memory, stirred) in looks {
+            now += Duration::from_millis(wait_ms);
+            pace.measured(now, memory);
+            if stirred {
+                pace.stirred(now);
+            }
+            let rules = Duration::from_millis(rules_ms);
+            let interval = pace.interval(now, rules);
+            prop_assert!((FAST..=CALM).contains(&interval));
+            prop_assert!(interval <= rules.max(FAST));
+            prop_assert!(!stirred || interval <= WATCHFUL);
+            prop_assert!(memory.is_some() || interval <= WATCHFUL);
+            prop_assert_eq!(pace.past.capacity(), room);
+        }
+    }
+
+    /// Wherever it begins: a fall that ends within the horizon is seen fast before memory is gone.
+    #[test]
+    fn no_collapse_reaches_the_reserve_unseen(free_gib in 8.0..110.0_f64, gib_s in 2.0..20.0_f64) {
+        let mut machine = Machine::with_free(free_gib);
+        let mut seen_fast_at = None;
+        while machine.memory.free > machine.memory.reserve {
+            let intervals = machine.run(Duration::from_millis(1), gib_s);
+            if intervals.last() == Some(&FAST) && seen_fast_at.is_none() {
+                seen_fast_at = Some(machine.memory.free);
+            }
+        }
+        let left_s = seen_fast_at.map(|free| (free - machine.memory.reserve) / (gib_s * GIB));
+        // Less only where less was left at the begin; a calm interval passes before it is seen.
+        let possible = ((free_gib - 1.0 / 16.0) / gib_s - 2.0 * CALM.as_secs_f64()).min(4.0);
+        prop_assert!(left_s.is_some_and(|left_s| left_s >= possible), "{left_s:?} < {possible}");
+    }
+
+    /// More memory taken never lengthens the interval.
+    #[test]
+    fn a_faster_fall_is_never_looked_at_more_rarely(
+        free_gib in 1.0..110.0_f64, one in 0.0..20.0_f64, more in 0.0..20.0_f64,
+    ) {
+        let last = |gib_s: f64| {
+            let mut machine = Machine::with_free(free_gib);
+            for _ in 0..8 {
+                machine.pace.measured(machine.now, Some(machine.memory));
+                machine.now += WATCHFUL;
+                machine.memory.free -= gib_s * GIB * WATCHFUL.as_secs_f64();
+                machine.memory.available -= gib_s * GIB * WATCHFUL.as_secs_f64();
+            }
+            machine.pace.interval(machine.now, NEVER)
+        };
+        prop_assert!(last(one + more) <= last(one));
+    }
+}

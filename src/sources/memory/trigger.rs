@@ -1,0 +1,106 @@
+//! `/proc/pressure/memory` as an alarm: whoever polls it wakes when tasks wait for memory.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+
+use super::file::is_of_the_kernel;
+
+/// For how long some task must have waited within a window, in microseconds: a twentieth of it. In
+/// calm it is nothing.
+const PRIVILEGED: &str = "some 50000 1000000";
+
+/// Without CAP_SYS_RESOURCE a window must be a multiple of two seconds, and before Linux 6.4 the
+/// file cannot be opened for writing.
+const UNPRIVILEGED: &str = "some 100000 2000000";
+
+/// There is no alarm; whoever wants one goes on without.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot be woken by {}: {error}", path.display())]
+pub struct NoTrigger {
+    path: PathBuf,
+    error: io::Error,
+}
+
+/// The alarm. It lasts as long as the file is open, and wakes once in a window at most.
+#[derive(Debug)]
+pub struct PressureTrigger {
+    file: File,
+}
+
+impl PressureTrigger {
+    /// Sets the alarm in the proc file system below that root, usually `/proc`.
+    ///
+    /// # Errors
+    /// The kernel has no PSI, or does not let this user set it; or this is no proc file system.
+    pub fn set(procfs: &Path) -> Result<Self, NoTrigger> {
+        let path = procfs.join("pressure/memory");
+        let set = try_set(&path, PRIVILEGED).or_else(|_refused| try_set(&path, UNPRIVILEGED));
+        set.map(|file| Self { file }).map_err(|error| NoTrigger { path, error })
+    }
+}
+
+impl AsFd for PressureTrigger {
+    /// To be polled for `PRI`, which poll(2) itself takes back.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+fn try_set(path: &Path, alarm: &str) -> io::Result<File> {
+    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    // Nothing is ever written into a file that only looks like it.
+    if !is_of_the_kernel(&file)? {
+        return Err(io::Error::other("this is no file of the kernel's"));
+    }
+    // The kernel takes the last byte for the end.
+    let text = [alarm.as_bytes(), b"\0"].concat();
+    rustix::io::write(&file, &text)?;
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    use super::PressureTrigger;
+
+    #[test]
+    fn a_file_that_only_looks_like_it_is_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("pressure")).unwrap();
+        let path = folder.path().join("pressure/memory");
+        fs::write(&path, "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\n").unwrap();
+        let before = fs::read(&path).unwrap();
+        let error = PressureTrigger::set(folder.path()).unwrap_err().to_string();
+        assert!(error.contains("pressure/memory: this is no file of the kernel's"), "{error}");
+        assert_eq!(fs::read(&path).unwrap(), before);
+    }
+
+    #[test]
+    fn a_machine_without_pressure_says_so() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = PressureTrigger::set(folder.path()).unwrap_err().to_string();
+        assert!(error.contains("No such file"), "{error}");
+    }
+
+    #[test]
+    fn this_kernel_takes_the_alarm_where_it_has_pressure() {
+        let procfs = std::path::Path::new("/proc");
+        if !procfs.join("pressure/memory").exists() {
+            eprintln!("not checked: no PSI here");
+            return;
+        }
+        // Before Linux 6.4 only the privileged may.
+        let Ok(trigger) = PressureTrigger::set(procfs) else { return };
+        let mut watched = [PollFd::new(&trigger, PollFlags::PRI)];
+        poll(&mut watched, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap();
+        assert!(!watched[0].revents().contains(PollFlags::ERR), "it can be waited for");
+    }
+}
