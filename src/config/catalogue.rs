@@ -2,6 +2,7 @@
 
 use crate::model::{METRICS, metric};
 use crate::policy::promql::KnownSeries;
+use crate::policy::rule::RuleSet;
 
 /// The table of all series, as the rule language sees it.
 #[derive(Clone, Copy, Debug)]
@@ -22,5 +23,47 @@ impl KnownSeries for Catalogue {
 
     fn bounds(&self, name: &str) -> Option<(f64, f64)> {
         metric(name).map(|metric| (metric.least, metric.most))
+    }
+}
+
+/// More rules than these are not told apart: each selector would hold all their names.
+const MOST_RULES: usize = 500;
+
+/// The same once it is known which rules are loaded together.
+#[derive(Clone, Debug)]
+pub struct LoadedCatalogue<'r> {
+    groups: Vec<&'r str>,
+    alerts: Vec<&'r str>,
+}
+
+impl<'r> LoadedCatalogue<'r> {
+    /// Of these rules and no others.
+    pub fn new(rules: &'r RuleSet) -> Self {
+        let groups = rules.groups.iter().map(|group| &*group.name).collect();
+        let alerts = rules.groups.iter().flat_map(|group| &group.rules);
+        Self { groups, alerts: alerts.map(|rule| &*rule.id.alert).collect() }
+    }
+}
+
+impl KnownSeries for LoadedCatalogue<'_> {
+    fn labels(&self, name: &str) -> Option<Vec<&str>> {
+        Catalogue.labels(name)
+    }
+
+    fn names(&self) -> Vec<&str> {
+        Catalogue.names()
+    }
+
+    fn values(&self, name: &str, label: &str) -> Option<&[&str]> {
+        match (name, label) {
+            _ if self.alerts.len() > MOST_RULES => metric(name)?.values(label),
+            ("uma_rule_state", "rule") => Some(&self.alerts),
+            ("uma_rule_state", "group") => Some(&self.groups),
+            _ => metric(name)?.values(label),
+        }
+    }
+
+    fn bounds(&self, name: &str) -> Option<(f64, f64)> {
+        Catalogue.bounds(name)
     }
 }

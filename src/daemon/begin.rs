@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use super::black_box::BlackBox;
 use super::orders::Orders;
 use super::own::OwnReadings;
-use super::past::Search;
+use super::past::{Awaited, Search};
 use super::pause::{Heeding, PauseWatch};
 use super::recorder::{self, Recorder};
 use super::report::Report;
@@ -31,7 +31,7 @@ use crate::config::reader::Loaded;
 use crate::config::settings::Settings;
 use crate::exports::{self, Limits, ReloadFailure, Served};
 use crate::journal::{Entry, Journal, Note, ResumePoint, Retention};
-use crate::model::{Mode, Moment, Outcome};
+use crate::model::{Mode, Moment, Observation, Outcome};
 use crate::policy::Policy;
 use crate::sources::engines::EngineWatch;
 use crate::sources::kernel_log::{KernelLogSource, ResumeFrom};
@@ -68,12 +68,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     let next_decision = journal.next_decision_id(started.utc, JOURNAL_TAKES);
     let mut policy = Policy::new(started, settings.mode, &loaded.rules, next_decision);
     policy.await_past();
-    let search = Search {
-        storage: settings.storage.path.clone(),
-        journal: Arc::clone(&journal),
-        boot_id: Arc::clone(&boot_id),
-    };
-    let (past, found) = search.start(wake.clone())?;
+    let (past, found) = search_past(&settings, &journal, &boot_id, &wake)?;
     let pause = PauseWatch::start(&settings.pause_file, wake.clone())?;
     let resume_from = resume.as_ref().map(|point| ResumeFrom { seq: point.resume_seq });
     let cursor = Cursor { next_seq: resume_from.map(|from| from.seq), ..Cursor::default() };
@@ -135,6 +130,20 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         past,
         pause,
     })
+}
+
+fn search_past(
+    settings: &Settings,
+    journal: &Arc<Journal>,
+    boot_id: &Arc<str>,
+    wake: &Wake,
+) -> anyhow::Result<(Awaited, Option<Observation>)> {
+    let search = Search {
+        storage: settings.storage.path.clone(),
+        journal: Arc::clone(journal),
+        boot_id: Arc::clone(boot_id),
+    };
+    search.start(wake.clone())
 }
 
 /// Makes the process small, and then locks what it is.

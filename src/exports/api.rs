@@ -160,7 +160,7 @@ async fn list(
     name: &'static str,
     which: fn(&Queries) -> &Query,
 ) -> Response {
-    let request = match page_request::parse(uri, filter) {
+    let request = match page_request::parse(uri, filter, site.served.status.load().at.utc) {
         Ok(request) => request,
         Err(problem) => return error(StatusCode::BAD_REQUEST, "bad_data", &problem),
     };

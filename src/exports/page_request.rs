@@ -35,11 +35,11 @@ impl Filter {
     }
 }
 
-/// Reads the parameters.
+/// Reads the parameters. Times that are ago count from `now`.
 ///
 /// # Errors
 /// Names the parameter, and says what it should be.
-pub(super) fn parse(uri: &Uri, filter: Filter) -> Result<PageRequest, String> {
+pub(super) fn parse(uri: &Uri, filter: Filter, now: Timestamp) -> Result<PageRequest, String> {
     let Query(pairs) = Query::<Vec<(String, String)>>::try_from_uri(uri)
         .map_err(|error| format!("the query cannot be read: {error}"))?;
     let mut request = PageRequest::newest(DEFAULT_LIMIT);
@@ -49,7 +49,7 @@ pub(super) fn parse(uri: &Uri, filter: Filter) -> Result<PageRequest, String> {
             return Err(format!("parameter {name:?} is given twice"));
         }
         seen.push(name);
-        set(&mut request, filter, name, value)?;
+        set(&mut request, (filter, now), name, value)?;
     }
     if seen.contains(&"after") && seen.contains(&"before") {
         return Err("parameters \"after\" and \"before\" exclude each other".to_owned());
@@ -62,11 +62,16 @@ pub(super) fn parse(uri: &Uri, filter: Filter) -> Result<PageRequest, String> {
     }
 }
 
-fn set(request: &mut PageRequest, filter: Filter, name: &str, value: &str) -> Result<(), String> {
+fn set(
+    request: &mut PageRequest,
+    (filter, now): (Filter, Timestamp),
+    name: &str,
+    value: &str,
+) -> Result<(), String> {
     let wrong = |expected: &str| format!("parameter {name:?}: {value:?} is not {expected}");
     let id = || value.parse().map_err(|_| wrong("an id"));
     let time = || {
-        instant(value, Timestamp::now())
+        instant(value, now)
             .map_err(|expected| format!("parameter {name:?}: {value:?} is not a time: {expected}"))
     };
     match (name, filter) {

@@ -31,15 +31,18 @@ pub(super) async fn ready(State(site): State<Site>) -> Response {
     plain(StatusCode::SERVICE_UNAVAILABLE, "umawarden is not ready: nothing has been sampled yet\n")
 }
 
-/// Whether any source that watches the node, rather than umawarden itself, has answered.
+/// Whether memory was looked at, and any source that watches the node, rather than umawarden
+/// itself, has answered. The kernel log is read before that.
 fn has_sample(status: &Status) -> bool {
-    status.sources.iter().any(|source| {
+    let has_looked = status.sources.iter().any(|source| source.source == Source::Meminfo);
+    let has_answer = status.sources.iter().any(|source| {
         let own = matches!(
             source.source,
             Source::Process | Source::Journal | Source::Daemon | Source::BlackBox
         );
         source.up && !own
-    })
+    });
+    has_looked && has_answer
 }
 
 /// Reads configuration and rules again; one request at a time.

@@ -305,8 +305,8 @@ impl Course {
         }
     }
 
-    /// A setting that was made for as long as the alert lasts does not end it: without an aim of its
-    /// own there is nothing to judge it by, and the next step follows.
+    /// A setting that was made for as long as the alert lasts does not end it: without an aim of
+    /// its own there is nothing to judge it by, and the next step follows.
     fn go_on(&mut self, case: &Case<'_>, step: usize, around: &mut Surroundings<'_>) {
         if step + 1 < case.remedy.steps.len() {
             self.phase = Phase::Ready { step: step + 1 };

@@ -216,22 +216,31 @@ fn examples() -> Vec<(usize, String)> {
     examples
 }
 
+/// A part of a remedy, as a rule file.
+fn in_a_rule(part: &str) -> String {
+    let rule = "groups:\n- name: part\n  rules:\n  - alert: Part\n    expr: \
+                uma_memory_free_bytes < 1e9\n    remedy:\n";
+    part.lines().fold(rule.to_owned(), |text, line| format!("{text}      {line}\n"))
+}
+
 #[test]
 fn every_example_of_the_readme_can_be_used_as_it_stands() {
     let folder = tempfile::tempdir().unwrap();
-    let (mut rules, mut config, mut test, mut scrape) = (0, 0, 0, 0);
+    let (mut rules, mut config, mut test, mut scrape, mut part) = (0, 0, 0, 0, 0);
     for (line, text) in examples() {
         let (count, file) = match text.split(['{', ':', ' ']).next().unwrap_or_default() {
             "groups" => (&mut rules, "my.yaml"),
             "mode" => (&mut config, "umawarden.yaml"),
             "rule_files" => (&mut test, "my_test.yaml"),
             "scrape_configs" => (&mut scrape, "prometheus.yaml"),
+            "steps" => (&mut part, "part.yaml"),
             other => panic!("README.md:{line}: what is {other}?"),
         };
         *count += 1;
+        let text = if file == "part.yaml" { in_a_rule(&text) } else { text };
         fs::write(folder.path().join(file), text).unwrap();
     }
-    assert_eq!((rules, config, test, scrape), (1, 1, 1, 1), "one file of each");
+    assert_eq!((rules, config, test, scrape, part), (1, 1, 1, 1, 1), "one file of each");
     let run = |arguments: &[&str]| {
         let mut command = assert_cmd::Command::cargo_bin("umawarden").unwrap();
         let output = command.current_dir(folder.path()).args(arguments).output().unwrap();
@@ -242,6 +251,8 @@ fn every_example_of_the_readme_can_be_used_as_it_stands() {
     assert!(code == Some(0) && told.contains("my.yaml: OK, 1 group, 2 rules"), "{told}");
     let (code, told) = run(&["rules", "check", "my.yaml"]);
     assert!(code == Some(0) && told.contains("was not checked"), "{told}");
+    let (code, told) = run(&["rules", "check", "part.yaml"]);
+    assert!(code == Some(0), "{told}");
     let (code, told) = run(&["rules", "test", "my_test.yaml"]);
     assert!(code == Some(0) && !told.contains("remark"), "{told}");
     let flags = umawarden::config::flags::RunFlags {

@@ -388,7 +388,7 @@ fn names_and_times_are_helped_with() {
         (&["Lwo"][..], "(did you mean \"Low\"?)"),
         (&["memory/Lw"], "(did you mean \"memory/Low\"?)"),
         (&["Same"], "Same is several rules: say memory/Same or other/Same"),
-        (&["Low", "--at", "soon"], "expected -10m"),
+        (&["Low", "--at", "soon"], "expected 2h or -2h"),
         (&["Low", "--at", "2020-01-01"], "nothing is recorded of that time, the recording begins"),
         (&["Low", "--recording", "/nowhere"], "cannot read /nowhere"),
         (&["Low", "--recording", "/etc/passwd"], "is not a recording that this build can read"),

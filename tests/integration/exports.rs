@@ -204,10 +204,15 @@ fn a_failed_reload_is_told_until_one_succeeds() {
 
 #[test]
 fn the_page_says_actions_outcomes_and_alerts_in_words() {
-    let decided = |_| {
+    let action = umawarden::model::Action::DropCaches {
+        what: umawarden::model::CacheKind::PageCache,
+        sync: true,
+    };
+    let shown = action.to_string();
+    let decided = move |_| {
         let item = json!({
             "rule": {"group": "memory", "alert": "Low"}, "verdict": "act", "mode": "enforce",
-            "action": {"drop_caches": {"what": "page_cache", "sync": true}},
+            "action": action,
             "outcome": {"result": "timed_out"},
         });
         let failed = json!({
@@ -221,11 +226,7 @@ fn the_page_says_actions_outcomes_and_alerts_in_words() {
     let server = start_with(Limits::default(), queries);
     let page = server.get("/");
     let page = page.text();
-    let action = umawarden::model::Action::DropCaches {
-        what: umawarden::model::CacheKind::PageCache,
-        sync: true,
-    };
-    assert!(page.contains(&format!("<td>{action}<td>timed out</tr>")), "{page}");
+    assert!(page.contains(&format!("<td>{shown}<td>timed out</tr>")), "{page}");
     assert!(page.contains("<td>failed: no &lt;disk&gt;</tr>"), "{page}");
     assert!(page.contains("{&quot;other&quot;:1}"), "{page}");
     assert!(page.contains("firing, active since 2026-"), "{page}");

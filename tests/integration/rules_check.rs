@@ -162,10 +162,10 @@ fn what_only_a_configuration_can_define_is_said_not_to_be_checked() {
     let output = check(&[rules]);
     assert_eq!(output.status.code(), Some(0));
     let told = text(&output);
-    assert!(told.contains("OK") && told.contains(":9:17: whether there is a maint"), "{told}");
+    assert!(told.contains("OK") && told.contains(":8:17: whether there is a maint"), "{told}");
     assert!(told.contains("--config.file"), "{told}");
     let lines = objects(&check(&["--json", rules]));
-    assert_eq!((&lines[1]["kind"], &lines[1]["line"]), (&"remark".into(), &9.into()));
+    assert_eq!((&lines[1]["kind"], &lines[1]["line"]), (&"remark".into(), &8.into()));
 }
 
 #[test]

@@ -88,8 +88,8 @@ people order is part of it too:
 
 Rules see the declared series alone, so a test also declares what this program counts itself. A file
 without additions gets the verdict that promtool of Prometheus 3 gives it: where promtool says
-SUCCESS, all pass here; where it says FAILED, with its one exit code 1, something differs here or the
-file is unusable. Beyond that, recording rules, native histograms and what rules cannot say are
+SUCCESS, all pass here; where it says FAILED, with its one exit code 1, something differs here or
+the file is unusable. Beyond that, recording rules, native histograms and what rules cannot say are
 refused; external_labels and external_url have no effect, since no template here can refer to them.
 
 Exit codes: 0 all pass, 1 something differs, 2 a file is unusable: it cannot be read, or something

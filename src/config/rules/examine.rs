@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use crate::config::catalogue::Catalogue;
+use crate::config::catalogue::LoadedCatalogue;
 use crate::config::decode::Findings;
 use crate::config::mistake::{Mistake, SourceText};
 use crate::config::yaml::{self, Content, Node};
@@ -28,6 +28,7 @@ pub struct Examined {
 
 /// Examines rules that were read from these files without a mistake.
 pub fn examine(files: &[SourceText], rules: &RuleSet) -> Examined {
+    let known = LoadedCatalogue::new(rules);
     let mut groups = rules.groups.iter();
     let mut all_findings: Vec<Findings<'_>> = Vec::new();
     let mut acting: Vec<Acting<'_>> = Vec::new();
@@ -46,7 +47,7 @@ pub fn examine(files: &[SourceText], rules: &RuleSet) -> Examined {
         }
         for (node, rule) in written {
             let placed = Placed { rule, node };
-            let facts = one_rule(&placed, &mut findings);
+            let facts = one_rule(&placed, &known, &mut findings);
             acting.extend(Acting::of(placed, facts, all_findings.len()));
         }
         all_findings.push(findings);
@@ -101,14 +102,18 @@ fn aim_of(rule: &Rule) -> Option<&Query> {
 }
 
 /// Finds what is wrong with one rule alone.
-fn one_rule(placed: &Placed<'_>, findings: &mut Findings<'_>) -> RuleFacts {
+fn one_rule(
+    placed: &Placed<'_>,
+    known: &LoadedCatalogue<'_>,
+    findings: &mut Findings<'_>,
+) -> RuleFacts {
     let rule = placed.rule;
-    query("expr", &rule.expr, placed.expr(), "this rule never fires", findings);
-    texts(placed, findings);
-    let expr = rule.expr.expr.facts(&Catalogue);
+    query("expr", &rule.expr, placed.expr(), (known, "this rule never fires"), findings);
+    texts(placed, known, findings);
+    let expr = rule.expr.expr.facts(known);
     let aim = aim_of(rule).map(|aim| {
-        query("aim", aim, placed.aim(), "it is never met", findings);
-        aim.expr.facts(&Catalogue)
+        query("aim", aim, placed.aim(), (known, "it is never met"), findings);
+        aim.expr.facts(known)
     });
     let met = aim
         .as_ref()
@@ -127,9 +132,9 @@ fn one_rule(placed: &Placed<'_>, findings: &mut Findings<'_>) -> RuleFacts {
 }
 
 /// Finds labels in texts that nothing which the rule yields has.
-fn texts(placed: &Placed<'_>, findings: &mut Findings<'_>) {
+fn texts(placed: &Placed<'_>, known: &LoadedCatalogue<'_>, findings: &mut Findings<'_>) {
     let rule = placed.rule;
-    let Some(labels) = rule.expr.expr.labels(&Catalogue) else { return };
+    let Some(labels) = rule.expr.expr.labels(known) else { return };
     let mut check = |what: &str, node: Option<&Arc<Node>>, template: &Template| {
         // A label of the group has no node in the rule.
         let Some(node) = node else { return };
@@ -138,8 +143,8 @@ fn texts(placed: &Placed<'_>, findings: &mut Findings<'_>) {
         let wrong = used.find(|used| !is_there(used) && !LABELS_OF_TARGETS.contains(used));
         let Some(used) = wrong else { return };
         let message = format!("{what}: $labels.{used} is always empty: expr yields no such label");
-        let known = labels.iter().map(|label| &**label);
-        let hint = did_you_mean(used, known).unwrap_or_else(|| match labels.is_empty() {
+        let there = labels.iter().map(|label| &**label);
+        let hint = did_you_mean(used, there).unwrap_or_else(|| match labels.is_empty() {
             true => "expr yields no labels".to_owned(),
             false => format!("labels that expr yields: {}", labels.join(", ")),
         });
@@ -165,7 +170,13 @@ fn texts(placed: &Placed<'_>, findings: &mut Findings<'_>) {
 }
 
 /// Finds what one expression can never yield, and values in it that no series has.
-fn query(what: &str, query: &Query, node: &Node, consequence: &str, findings: &mut Findings<'_>) {
+fn query(
+    what: &str,
+    query: &Query,
+    node: &Node,
+    (known, consequence): (&LoadedCatalogue<'_>, &str),
+    findings: &mut Findings<'_>,
+) {
     let mut add = |error: ExprError, message: String| {
         let place = node.place_of(findings.source(), error.span);
         let noted = findings.add(place, message);
@@ -173,7 +184,7 @@ fn query(what: &str, query: &Query, node: &Node, consequence: &str, findings: &m
             noted.hint(hint);
         }
     };
-    let never = query.expr.never(&Catalogue);
+    let never = query.expr.never(known);
     let last = never.len();
     for (number, never) in (1..).zip(never) {
         let message = match never.whole && number == last {
@@ -182,7 +193,7 @@ fn query(what: &str, query: &Query, node: &Node, consequence: &str, findings: &m
         };
         add(never.why, message);
     }
-    for idle in query.expr.idle_values(&Catalogue) {
+    for idle in query.expr.idle_values(known) {
         let message = format!("{what}: {}", idle.message);
         add(idle, message);
     }

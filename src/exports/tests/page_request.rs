@@ -1,16 +1,21 @@
+use jiff::Timestamp;
 use proptest::prelude::*;
 
 use super::super::page_request::{Filter, parse};
 use super::super::{PageRequest, Start};
 
+fn now() -> Timestamp {
+    "2026-11-21T07:30:00Z".parse().unwrap()
+}
+
 fn parsed(query: &str, filter: Filter) -> Result<PageRequest, String> {
-    parse(&format!("/api/v1/x?{query}").parse().unwrap(), filter)
+    parse(&format!("/api/v1/x?{query}").parse().unwrap(), filter, now())
 }
 
 #[test]
 fn a_bare_request_means_the_newest_hundred() {
     for uri in ["/api/v1/events", "/api/v1/events?"] {
-        let request = parse(&uri.parse().unwrap(), Filter::Kind).unwrap();
+        let request = parse(&uri.parse().unwrap(), Filter::Kind, now()).unwrap();
         assert_eq!((request.limit, request.start), (100, Start::Newest));
         assert_eq!((request.since, request.until), (None, None));
         assert!(request.kinds.is_empty());
@@ -31,6 +36,9 @@ fn every_parameter_is_understood() {
     assert_eq!(request.kinds, ["oom_kill"]);
     let request = parsed("kind=oom_kill,xid", Filter::Kind).unwrap();
     assert_eq!(request.kinds, ["oom_kill", "xid"]);
+    let request = parsed("since=2h&until=-1h", Filter::Kind).unwrap();
+    assert_eq!(request.since.unwrap().to_string(), "2026-11-21T05:30:00Z");
+    assert_eq!(request.until.unwrap().to_string(), "2026-11-21T06:30:00Z");
     let request = parsed("after=0&rule=memory/PageCache+Eats", Filter::Rule).unwrap();
     assert_eq!(request.start, Start::After(0));
     assert_eq!(request.rule.as_deref(), Some("memory/PageCache Eats"));
@@ -73,7 +81,7 @@ proptest! {
         query in "([a-z]{1,6}|limit|after|since)=[0-9a-zA-Z%.+-]{0,12}(&[!-\"$-~]{0,20})?",
     ) {
         let Ok(uri) = format!("/?{query}").parse() else { return Ok(()) };
-        if let Ok(request) = parse(&uri, Filter::Rule) {
+        if let Ok(request) = parse(&uri, Filter::Rule, now()) {
             prop_assert!((1..=1000).contains(&request.limit));
             prop_assert!(request.kinds.is_empty());
         }

@@ -175,8 +175,7 @@ pub(super) const METRICS: &[Metric] = &[
         Source::Daemon,
         "uma_actions_total",
         &["action", "outcome"],
-        "Actions by how they ended; skipped: observe mode only told; not_done: nothing was begun, as \
-         where the intent cannot be written.",
+        "Actions by how they ended; skipped: observe mode only told; not_done: nothing was begun.",
     )
     .closed(&[("action", &Action::NAMES), ("outcome", &OutcomeResult::NAMES)]),
     Metric::gauge(

@@ -110,7 +110,8 @@ impl HeldSettings {
         }
     }
 
-    /// What failed or was not done has touched nothing. What has not ended in time may have been done all the same.
+    /// What failed or was not begun has touched nothing. What has not ended in time may have been
+    /// done all the same.
     pub(super) fn observe_outcome(&mut self, outcome: &Outcome) {
         if matches!(outcome.result, OutcomeResult::Failed(_) | OutcomeResult::NotDone(_)) {
             self.0.retain(|held| held.decision != outcome.decision);

@@ -469,7 +469,7 @@ fn parts_are_as_written_and_know_whether_they_are_bytes() {
     assert_eq!(
         found,
         [
-            ("2 * uma_a_bytes > (-5) and count(uma_a_bytes) or rate(uma_a_bytes[1m])", true),
+            ("2 * uma_a_bytes > (-5) and count(uma_a_bytes) or rate(uma_a_bytes[1m])", false),
             ("2 * uma_a_bytes > (-5) and count(uma_a_bytes)", true),
             ("2 * uma_a_bytes > (-5)", true),
             ("2 * uma_a_bytes", true),

@@ -53,8 +53,8 @@ impl Batch {
         stayed_ms.is_some_and(|stayed_ms| stayed_ms > at_ms)
     }
 
-    /// Finds out which of `ids`, all of this batch, do not stay: a past of them is kept, or somebody
-    /// else has written them, or they have not been written yet.
+    /// Finds out which of `ids`, all of this batch, do not stay: a past of them is kept, or
+    /// somebody else has written them, or they have not been written yet.
     pub(in crate::policy) fn find_restless(
         &mut self,
         store: &SeriesStore,
@@ -63,10 +63,10 @@ impl Batch {
         let now = store.revisions;
         let is_known = |known: Revisions| (known.series, known.kept) == (now.series, now.kept);
         if !self.known.replace(now).is_some_and(is_known) {
+            let own = self.keeper;
             let is_restless = |id: SeriesId| {
                 let present = store.presents.get(id.0 as usize);
-                present
-                    .is_some_and(|present| present.keeper.is_none_or(|by| Some(by) != self.keeper))
+                present.is_some_and(|present| own.is_none() || present.keeper != own)
             };
             self.restless.clear();
             let places = ids.enumerate().filter(|(_, id)| is_restless(*id));

@@ -453,18 +453,18 @@ fn every_command_finds_the_daemons_folder_by_its_configuration_file() {
     fs::write(&file, format!("storage: {{path: {path}}}\n")).unwrap();
     daemon.wait_until("sampled", |daemon| daemon.metric("uma_paused") == 0.0);
     let elsewhere = tempfile::tempdir().unwrap();
-    for arguments in [
-        ["history"].as_slice(),
-        &["explain", "Low"],
-        &["rules", "report"],
-        &["silence", "list"],
-        &["breaker", "list"],
-    ] {
+    let takes = |arguments: &[&str]| {
         let mut command = Command::new(binary());
         command.args(arguments).arg("--config.file").arg(&file).current_dir(elsewhere.path());
         let output = command.env("STATE_DIRECTORY", "/nowhere").output().unwrap();
         assert_eq!(output.status.code(), Some(0), "{arguments:?}: {output:?}");
-    }
+    };
+    takes(&["silence", "list"]);
+    takes(&["breaker", "list"]);
+    daemon.terminate();
+    takes(&["history"]);
+    takes(&["explain", "Low"]);
+    takes(&["rules", "report"]);
 }
 
 #[test]

@@ -22,8 +22,9 @@ fn good_rules_are_taken_and_bad_ones_leave_those_in_use() {
     assert_eq!(status, 500);
     assert!(said.contains("rules.yaml:6:11") && said.contains("did you mean"), "{said}");
     assert_eq!(daemon.metric(SUCCESSFUL), 0.0, "at once");
-    let told = daemon.get("/api/v1/status").1;
-    assert!(told.contains("\"reload_failure\":{\"error\":") && told.contains("rules.yaml:6:11"));
+    let told: serde_json::Value = serde_json::from_str(&daemon.get("/api/v1/status").1).unwrap();
+    let why = told["data"]["reload_failure"]["error"].to_string();
+    assert!(why.contains("rules.yaml:6:11"), "{told}");
     assert!(daemon.get("/").1.contains("The reload of "));
     assert!(daemon.get("/api/v1/rules").1.contains("\"Always\""));
 

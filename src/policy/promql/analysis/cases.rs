@@ -420,11 +420,8 @@ fn limits(atom: &Atom) -> Option<String> {
         Term::Number(number) => *number,
         _ => 0.0,
     });
-    if let Some(number) = numbers.into_iter().find(|number| !number.is_finite()) {
-        return Some(match number.is_nan() {
-            true => "the number there is NaN, which compares with nothing".to_owned(),
-            false => format!("the number there is {number}, and no value is beyond it"),
-        });
+    if let Some(number) = numbers.into_iter().find(|number| number.is_infinite()) {
+        return Some(format!("the number there is {number}, and no value is beyond it"));
     }
     let name = &leaf.key;
     let (least, most) = (leaf.bounds.least, leaf.bounds.most);

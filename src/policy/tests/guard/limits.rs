@@ -164,22 +164,22 @@ fn what_was_not_begun_is_no_miss_and_is_tried_again_after_a_rest() {
 
 #[test]
 fn a_breaker_that_has_rested_is_told_as_one_that_may_try_again() {
-    let mut world = short(&with("breaker: {misses: 1, reset_after: 1h}"), Mode::Enforce);
+    let mut world = short(&with("breaker: {misses: 1, reset_after: 10m}"), Mode::Enforce);
     let rule = RuleId { group: Arc::from("g"), alert: Arc::from("Low") };
     let missed =
         |ago| PastAct { aim_met: Some(false), ..past_act(&rule, Mode::Enforce, world.at, ago) };
     for (ago, detail) in [
         (60, "the aim was missed 1 times in a row, of 1"),
         (
-            3_700,
-            "the aim was missed 1 times in a row, of 1; 1h (reset_after) have passed, it may try \
+            700,
+            "the aim was missed 1 times in a row, of 1; 10m (reset_after) have passed, it may try \
              once more",
         ),
     ] {
         let mut policy = Policy::new(
             world.at,
             Mode::Enforce,
-            &rules(&with("breaker: {misses: 1, reset_after: 1h}")),
+            &rules(&with("breaker: {misses: 1, reset_after: 10m}")),
             DecisionId(1),
         );
         policy.resume(world.at, &Past { acts: vec![missed(ago)], ..Past::default() });
