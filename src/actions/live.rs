@@ -42,15 +42,19 @@ impl Executor for Live {
                 Ok(())
             }
             Action::StopEngine { grace_ms, unless_free_bytes } => match &decision.target {
-                Target::Engine(engine) => stop::perform(&Stop {
+                Target::Engine(engine) => match stop::perform(&Stop {
                     procfs: &self.procfs,
                     sysfs: &self.sysfs,
                     docker: &self.docker,
                     engine,
                     grace: Duration::from_millis(*grace_ms),
                     unless_free_bytes: *unless_free_bytes,
-                })
-                .map_err(|error| told(&error)),
+                }) {
+                    Err(error) if error.is_untouched() => {
+                        return OutcomeResult::NotDone(error.to_string());
+                    }
+                    done => done.map_err(|error| told(&error)),
+                },
                 other => Err(format!("stop_engine works on an engine, and not on {other}")),
             },
             // Nothing is touched that could not be put back.

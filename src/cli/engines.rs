@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::Exit;
 use super::control::{PlaceArguments, entries, list};
-use crate::model::{EngineKind, EnginePhase, KernelEvent, ProcessId, counted};
+use crate::model::{EngineKind, EnginePhase, KernelEvent, ProcessId, counted, duration_text};
 
 /// Arguments of `umawarden engines`.
 #[derive(Debug, Args)]
@@ -84,7 +84,7 @@ fn lines(engine: &Engine) -> String {
 
 fn time(seconds: f64) -> String {
     let seconds = Duration::try_from_secs_f64(seconds).unwrap_or_default().as_secs();
-    crate::model::duration_text(Duration::from_secs(seconds))
+    duration_text(Duration::from_secs(seconds))
 }
 
 fn size(bytes: u64) -> String {

@@ -89,12 +89,9 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         pause: pause.clone(),
         last_silence: last_silence(&journal, started),
     };
-    let engines =
-        EngineWatch::start(settings.path.procfs.clone(), settings.engines.clone(), clock::uptime)
-            .context("cannot start the threads that watch inference engines")?;
-    let reload_failure = Arc::default();
-    let failure = Arc::clone(&reload_failure);
-    let service = start_service(&settings, listeners, loader, &wake, taker, failure)?;
+    let engines = watch_engines(&settings)?;
+    let failure = Arc::default();
+    let service = start_service(&settings, listeners, loader, &wake, taker, Arc::clone(&failure))?;
     tell_start(&loaded, &journal, started);
     let sampling = Sampling::new(settings.sampling_interval, &settings.path.procfs);
     // The threads that follow are raised as this one is; those before are not.
@@ -115,7 +112,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         outcomes,
         service,
         status,
-        reload_failure,
+        reload_failure: failure,
         spare_status,
         wake,
         own: OwnReadings::new(started, sampling.interval(), tally),
@@ -144,6 +141,11 @@ fn search_past(
         boot_id: Arc::clone(boot_id),
     };
     search.start(wake.clone())
+}
+
+fn watch_engines(settings: &Settings) -> anyhow::Result<EngineWatch> {
+    EngineWatch::start(settings.path.procfs.clone(), settings.engines.clone(), clock::uptime)
+        .context("cannot start the threads that watch inference engines")
 }
 
 /// Makes the process small, and then locks what it is.

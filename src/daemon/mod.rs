@@ -316,7 +316,10 @@ impl Daemon {
     fn step(&mut self, now: Moment) -> Vec<Answer> {
         let began = clock::uptime();
         let mut step = self.policy.step(now, &self.seen);
-        self.engines.set_loading(self.policy.is_any_engine_loading());
+        self.engines.set_loading(self.policy.is_any_engine_on_its_way());
+        if self.policy.is_any_engine_loading() {
+            self.sampling.loads(now.uptime);
+        }
         self.own.set_step_duration(clock::uptime().saturating_sub(began));
         if !step.events.is_empty() {
             self.sampling.stirred(now.uptime);

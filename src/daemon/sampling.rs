@@ -82,6 +82,13 @@ impl Sampling {
         }
     }
 
+    /// An engine takes a model in.
+    pub(super) fn loads(&mut self, uptime: Duration) {
+        if let Some(auto) = &mut self.auto {
+            auto.pace.loads(uptime);
+        }
+    }
+
     /// How long until a sample is due.
     pub(super) fn due_in(&self) -> Duration {
         self.due.saturating_sub(clock::monotonic())

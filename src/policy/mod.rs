@@ -348,7 +348,7 @@ impl Policy {
             sources: Arc::new([]),
             rules: Arc::clone(&self.rule_statuses),
             guard: self.guard.status(),
-            engines: Arc::new([]),
+            engines: self.engines.statuses(),
         };
         self.draw(at, &mut status);
         status
@@ -420,7 +420,12 @@ impl Policy {
         self.engines.statuses()
     }
 
-    /// Whether an inference engine is on its way to be ready: found, and not yet serving.
+    /// Whether an inference engine is on its way to be ready: it starts or loads.
+    pub fn is_any_engine_on_its_way(&self) -> bool {
+        self.engines.is_any_on_its_way()
+    }
+
+    /// Whether an inference engine takes a model in, and is not stuck.
     pub fn is_any_engine_loading(&self) -> bool {
         self.engines.is_any_loading()
     }

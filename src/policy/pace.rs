@@ -12,7 +12,7 @@ pub const CALM: Duration = Duration::from_millis(250);
 /// While little is free, and after something has happened.
 pub const WATCHFUL: Duration = Duration::from_millis(100);
 
-/// While memory falls so fast that it will be gone within seconds. Sixteen looks at its last third
+/// While memory falls so fast that it will be gone within seconds, and while an engine loads. Sixteen looks at its last third
 /// of a second; more often would cost more than a fiftieth of a core.
 pub const FAST: Duration = Duration::from_millis(20);
 
@@ -113,6 +113,12 @@ impl Pace {
     /// for it.
     pub fn stirred(&mut self, now: Duration) {
         self.watchful_until = self.watchful_until.max(now + WATCHFUL_LASTS);
+    }
+
+    /// An engine takes a model in, and memory with it.
+    pub fn loads(&mut self, now: Duration) {
+        self.fast_until = self.fast_until.max(now + FAST_LASTS);
+        self.stirred(now + FAST_LASTS);
     }
 
     /// The time from the last measurement to the next one. `rules` is how often they need one.

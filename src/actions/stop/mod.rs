@@ -60,9 +60,7 @@ pub(super) struct Stop<'a> {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum StopError {
     /// There is enough memory now.
-    #[error(
-        "not done: {free} bytes are free again, and the engine was to be stopped below {limit}"
-    )]
+    #[error("{free} bytes are free again, and the engine was to be stopped below {limit}")]
     CameBack {
         /// Free memory.
         free: u64,
@@ -86,6 +84,13 @@ pub(super) enum StopError {
     /// Some go on.
     #[error("{}", .0)]
     Alive(String),
+}
+
+impl StopError {
+    /// Whether nothing was begun, since it need not be.
+    pub(super) fn is_untouched(&self) -> bool {
+        matches!(self, Self::CameBack { .. })
+    }
 }
 
 /// Stops the engine. It is stopped when each of its processes has ended, whoever ended it.

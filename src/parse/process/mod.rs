@@ -1,5 +1,5 @@
-//! What `/proc/PID/…` says of one process. All of it may be hostile: a process chooses its name, its
-//! command line and the files that it maps.
+//! What `/proc/PID/…` says of one process. All of it may be hostile: a process chooses its name,
+//! its command line and the files that it maps.
 
 #[cfg(test)]
 mod tests;

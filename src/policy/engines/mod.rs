@@ -172,8 +172,14 @@ impl Engines {
     }
 
     /// Whether any is on its way to be ready.
-    pub(super) fn is_any_loading(&self) -> bool {
+    pub(super) fn is_any_on_its_way(&self) -> bool {
         self.lives.values().any(|(life, _)| life.is_on_its_way())
+    }
+
+    /// Whether any takes a model in.
+    pub(super) fn is_any_loading(&self) -> bool {
+        let loads = |life: &Life| life.phase() == EnginePhase::Loading && !life.is_stuck();
+        self.lives.values().any(|(life, _)| loads(life))
     }
 }
 

@@ -31,7 +31,8 @@ const TICK: Duration = Duration::from_millis(200);
 const MAX_BODY_BYTES: usize = 4 << 20;
 
 /// Where each kind is asked; a later one if an earlier one is not there. SGLang's `/ready` stays
-/// 503 after a pause until somebody has asked `/health`, which takes seconds: its loads tell it too.
+/// 503 after a pause until somebody has asked `/health`, which takes seconds: its loads tell it
+/// too.
 fn paths(kind: EngineKind) -> &'static [&'static str] {
     match kind {
         EngineKind::Sglang => &["/ready", SGLANG_LOADS, "/health"],

@@ -122,7 +122,7 @@ impl Follower {
                     self.told.push((to, reason));
                 }
             }
-            self.watch.set_loading(self.policy.is_any_engine_loading());
+            self.watch.set_loading(self.policy.is_any_engine_on_its_way());
             if let Some((phase, reason)) = self.told.last()
                 && *phase == wanted
             {
@@ -152,11 +152,13 @@ fn a_living_engine_is_followed_from_its_start_over_serving_to_its_sigkill() {
     let ready = follower.told.iter().find(|(phase, _)| *phase == EnginePhase::Ready).unwrap();
     assert_eq!(ready.1, format!("it answers at http://127.0.0.1:{port}/health"));
     status.store(0, Ordering::SeqCst);
+    // Its child lives until this is closed, which a wait would do.
+    let input = engine.child.stdin.take();
     engine.child.kill().unwrap();
     engine.child.wait().unwrap();
     let reason = follower.until(EnginePhase::Stopping);
     assert!(reason.contains("has ended; VLLM::EngineCor"), "{reason}");
-    drop(engine);
+    drop(input);
     follower.until(EnginePhase::Gone);
 }
 
