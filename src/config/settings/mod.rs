@@ -178,9 +178,7 @@ impl Settings {
         environment: &Environment,
     ) -> Self {
         let in_folder = |path: PathBuf| folder.join(path);
-        let path = |flag: &Option<PathBuf>, file: Option<PathBuf>, default: &str| {
-            flag.clone().or(file.map(in_folder)).unwrap_or_else(|| PathBuf::from(default))
-        };
+        let path = |flag: &_, file, default| either_path(folder, flag, file, default);
         let rules = match file.rule_files {
             _ if !flags.rules.is_empty() => RuleSource::Paths(flags.rules.clone()),
             Some(patterns) => {
@@ -265,4 +263,15 @@ fn merge_web(
     let telemetry_path = flags.telemetry_path.clone().or(telemetry_path);
     let telemetry_path = telemetry_path.unwrap_or_else(|| "/metrics".to_owned());
     Web { listen, telemetry_path, control_socket }
+}
+
+/// What a flag says, or the file counted from its folder.
+fn either_path(
+    folder: &Path,
+    flag: &Option<PathBuf>,
+    file: Option<PathBuf>,
+    default: &str,
+) -> PathBuf {
+    let file = file.map(|path| folder.join(path));
+    flag.clone().or(file).unwrap_or_else(|| PathBuf::from(default))
 }

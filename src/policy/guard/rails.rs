@@ -56,18 +56,7 @@ impl Guard {
                 let word = if holds { "protected" } else { "not protected" };
                 (holds, format!("{} is {word}", wish.target))
             }
-            HoldReason::NoTarget => {
-                let holds = !wish.target.is_possible();
-                let detail = match wish.target {
-                    Target::Cgroup { path } if path.is_empty() => {
-                        "the alert names no control group".to_owned()
-                    }
-                    Target::Engine(_) if holds => "no engine is there to be stopped".to_owned(),
-                    target if holds => format!("{target} cannot be one"),
-                    target => format!("it works on {target}"),
-                };
-                (holds, detail)
-            }
+            HoldReason::NoTarget => (!wish.target.is_possible(), told(wish.target)),
             HoldReason::Busy => match self.under_way.first(wish.mode) {
                 Some((decision, since)) if !is_notice => {
                     let since = duration_text(at.uptime.saturating_sub(since));
@@ -156,6 +145,16 @@ impl Guard {
             detail.push_str(&format!("; {after} (reset_after) have passed, it may try once more"));
         }
         (is_open, detail)
+    }
+}
+
+/// What it works on, or why there is no such thing.
+fn told(target: &Target) -> String {
+    match target {
+        Target::Cgroup { path } if path.is_empty() => "the alert names no control group".to_owned(),
+        possible if possible.is_possible() => format!("it works on {possible}"),
+        Target::Engine(_) => "no engine is there to be stopped".to_owned(),
+        impossible => format!("{impossible} cannot be one"),
     }
 }
 
