@@ -2,8 +2,8 @@
 //!
 //! `cargo bench --bench daemon` as root takes about ten minutes; `-- --minutes 60` watches the idle
 //! daemon for an hour; `-- scrape idle` measures only that: the parts are `rules`, `replay`,
-//! `kernel_log`, `scrape` and `idle`. Without node_exporter (Debian: prometheus-node-exporter) its rows are left out. The
-//! numbers of a noisy machine are noisy: compare the rows of one run.
+//! `kernel_log`, `scrape` and `idle`. Without node_exporter (Debian: prometheus-node-exporter) its
+//! rows are left out. The numbers of a noisy machine are noisy: compare the rows of one run.
 #![expect(clippy::unwrap_used, reason = "a measurement ends where anything fails")]
 
 mod kernel_log;

@@ -97,8 +97,8 @@ impl MemorySource {
         self.run(clock, true, out);
     }
 
-    /// Takes back observations that nobody needs any more: their room is used again. `used` is empty
-    /// afterwards.
+    /// Takes back observations that nobody needs any more: their room is used again. `used` is
+    /// empty afterwards.
     pub fn recycle(&mut self, used: &mut Vec<Observation>) {
         for observation in used.drain(..) {
             let Observation::Readings(readings) = observation else { continue };

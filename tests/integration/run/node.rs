@@ -41,7 +41,9 @@ fn recorded_machines_are_exported_with_their_own_values() {
         ),
     ];
     for (machine, values, absent) in machines {
-        let daemon = Node::new(machine).start(&[]);
+        // Its files must outlast the daemon.
+        let node = Node::new(machine);
+        let daemon = node.start(&[]);
         let metrics = daemon.metrics();
         for (series, value) in values {
             assert_eq!(metrics.get(*series), Some(value), "{machine}: {series}");
