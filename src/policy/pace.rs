@@ -12,8 +12,9 @@ pub const CALM: Duration = Duration::from_millis(250);
 /// While little is free, and after something has happened.
 pub const WATCHFUL: Duration = Duration::from_millis(100);
 
-/// While memory falls so fast that it will be gone within seconds, and while an engine loads. Sixteen looks at its last third
-/// of a second; more often would cost more than a fiftieth of a core.
+/// While memory falls so fast that it will be gone within seconds, and while an engine loads.
+/// Sixteen looks at its last third of a second; more often would cost more than a fiftieth of a
+/// core.
 pub const FAST: Duration = Duration::from_millis(20);
 
 /// How soon the reserve must be reached, at the present pace, for that.
