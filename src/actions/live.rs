@@ -1,11 +1,13 @@
 //! The executor that acts.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
+use super::stop::{self, Stop};
 use super::{
     Evictor, Executor, Ready, TemporarySettings, compact_memory, drop_caches, notify, reclaim,
 };
-use crate::model::{Action, Decision, Mode, OutcomeResult, Verdict};
+use crate::model::{Action, Decision, Mode, OutcomeResult, Target, Verdict};
 
 /// Acts on this machine.
 #[derive(Clone, Debug)]
@@ -16,6 +18,8 @@ pub struct Live {
     pub sysfs: PathBuf,
     /// Who follows loads.
     pub evictor: Evictor,
+    /// The socket of Docker, or of whatever speaks its language.
+    pub docker: PathBuf,
 }
 
 impl Executor for Live {
@@ -42,6 +46,22 @@ impl Executor for Live {
                 notify::perform(decision, message);
                 Ok(())
             }
+            Action::StopEngine { grace_ms, unless_free_bytes } => match &decision.target {
+                Target::Engine(engine) => match stop::perform(&Stop {
+                    procfs: &self.procfs,
+                    sysfs: &self.sysfs,
+                    docker: &self.docker,
+                    engine,
+                    grace: Duration::from_millis(*grace_ms),
+                    unless_free_bytes: *unless_free_bytes,
+                }) {
+                    Err(error) if error.is_untouched() => {
+                        return OutcomeResult::NotDone(error.to_string());
+                    }
+                    done => done.map_err(|error| told(&error)),
+                },
+                other => Err(format!("stop_engine works on an engine, and not on {other}")),
+            },
             // Nothing is touched that could not be put back.
             Action::SetSysctl { .. } | Action::ThrottleReadahead { .. } | Action::Undo { .. } => {
                 Err("this executor has no undo log".to_owned())

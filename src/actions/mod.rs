@@ -4,6 +4,7 @@
 //! [`Live`], and a test against a real or a fixture directory. What changes the machine for a while
 //! goes through [`TemporarySettings`] instead, which puts it back.
 
+mod cgroup;
 mod compact_memory;
 mod drop_caches;
 mod dry_run;
@@ -12,6 +13,7 @@ mod live;
 mod notify;
 mod ready;
 mod reclaim;
+mod stop;
 mod sysctl;
 mod temporary;
 mod worker;

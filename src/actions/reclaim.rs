@@ -1,13 +1,13 @@
 //! `memory.reclaim` of a control group (Documentation/admin-guide/cgroup-v2.rst), and on cgroup v1
 //! `memory.force_empty`.
 
-use std::fs::File;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
+use super::cgroup::open_below;
 use crate::model::Target;
 
 /// Memory could not be taken back.
@@ -59,7 +59,8 @@ pub(super) fn perform(sysfs: &Path, cgroup: &str, bytes: u64) -> Result<(), Recl
     let path = root.join(&below);
     let failed =
         |doing, error: io::Error| ReclaimError::Failed { doing, path: path.clone(), error };
-    let mut file = open_below(&root, &below).map_err(|error| failed("opening", error))?;
+    let mut file =
+        open_below(&root, &below, OFlags::WRONLY).map_err(|error| failed("opening", error))?;
     let value = if name == "memory.reclaim" { bytes.to_string() } else { "0".to_owned() };
     // One write: a second one would ask for as much again.
     match file.write(value.as_bytes()) {
@@ -69,14 +70,6 @@ pub(super) fn perform(sysfs: &Path, cgroup: &str, bytes: u64) -> Result<(), Recl
         }
         Err(error) => Err(failed("writing", error)),
     }
-}
-
-/// Opens a file for writing that lies below `root` and is reached by no link.
-fn open_below(root: &Path, below: &Path) -> io::Result<File> {
-    let folder = File::open(root)?;
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    let opened = openat2(&folder, below, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty(), resolve)?;
-    Ok(opened.into())
 }
 
 fn remedy(error: &io::Error) -> &'static str {

@@ -313,9 +313,9 @@ pub(super) fn event_text(event: &KernelEvent) -> String {
 
 pub(super) fn decision_text(decision: &Decision) -> String {
     let what = match (decision.verdict, decision.mode) {
-        (Verdict::Act, Mode::Enforce) => format!("{}", decision.action),
-        (Verdict::Act, Mode::Observe) => format!("would {}", decision.action),
-        (Verdict::Hold(reason), _) => format!("holds {} ({})", decision.action, reason.name()),
+        (Verdict::Act, Mode::Enforce) => decision.deed(),
+        (Verdict::Act, Mode::Observe) => format!("would {}", decision.deed()),
+        (Verdict::Hold(reason), _) => format!("holds {} ({})", decision.deed(), reason.name()),
     };
     let because: Vec<String> = decision.because.iter().map(evidence_text).collect();
     let because =

@@ -104,6 +104,11 @@ pub struct RunFlags {
     #[arg(long = "path.sysfs", value_name = "FOLDER")]
     pub sysfs: Option<PathBuf>,
 
+    /// The socket of Docker, or of what speaks its language: an engine's container is stopped
+    /// through it, so that it is not started again [default: /run/docker.sock].
+    #[arg(long = "path.docker-socket", value_name = "FILE")]
+    pub docker_socket: Option<PathBuf>,
+
     /// The kernel log: a device, or a file or FIFO of lines as /dev/kmsg gives them,
     /// `prio,seq,usec,flags;text` [default: /dev/kmsg].
     ///

@@ -27,6 +27,7 @@ impl Evicting {
             procfs: settings.path.procfs.clone(),
             sysfs: settings.path.sysfs.clone(),
             evictor: self.evictor.clone(),
+            docker: settings.path.docker_socket.clone(),
         }
     }
 

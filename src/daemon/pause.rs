@@ -269,9 +269,12 @@ mod tests {
         let written = folder.path().join("sys/vm/compact_memory");
         fs::create_dir_all(written.parent().unwrap()).unwrap();
         fs::write(&written, "").unwrap();
-        let evictor = crate::actions::Evictor::new(|| Duration::ZERO);
-        let sysfs = folder.path().join("sysfs");
-        let live = Live { procfs: folder.path().to_owned(), sysfs, evictor };
+        let live = Live {
+            procfs: folder.path().to_owned(),
+            sysfs: folder.path().join("sysfs"),
+            evictor: crate::actions::Evictor::new(|| Duration::ZERO),
+            docker: folder.path().join("none"),
+        };
         let mut heeding = Heeding { executor: live, switch: switch(folder.path()) };
         heeding.switch.write(&pause()).unwrap();
         let refused = OutcomeResult::NotDone("paused by alice".to_owned());

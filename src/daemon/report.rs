@@ -134,7 +134,7 @@ fn alert(change: &AlertChange) {
 }
 
 fn decision(decision: &Decision) {
-    let (id, rule, action) = (decision.id, &decision.rule, &decision.action);
+    let (id, rule, action) = (decision.id, &decision.rule, decision.deed());
     let because = list(&decision.because);
     match (decision.verdict, decision.mode) {
         (Verdict::Hold(reason), _) => {

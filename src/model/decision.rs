@@ -125,6 +125,15 @@ pub enum Action {
         /// The line.
         message: String,
     },
+    /// End the engine whose growth eats the memory: SIGTERM, a grace, SIGKILL.
+    StopEngine {
+        /// Time between the two signals; none, and only SIGKILL is sent.
+        grace_ms: u64,
+        /// Not when as much memory is free by the time that it comes to it. It belongs to a
+        /// decision, not to a rule.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        unless_free_bytes: Option<u64>,
+    },
 }
 
 impl Action {
@@ -139,6 +148,7 @@ impl Action {
             Self::ThrottleReadahead { .. } => "throttle_readahead",
             Self::Undo { .. } => "undo",
             Self::Notify { .. } => "notify",
+            Self::StopEngine { .. } => "stop_engine",
         }
     }
 
@@ -178,6 +188,8 @@ impl Action {
                 name: Arc::from(engine.as_str()),
                 ..EngineTarget::default()
             })),
+            // Which one is for the policy to choose.
+            Self::StopEngine { .. } => Target::Engine(Box::default()),
             Self::DropCaches { .. }
             | Self::CompactMemory
             | Self::Undo { .. }
@@ -186,7 +198,7 @@ impl Action {
     }
 
     /// All names, for series that start at 0.
-    pub const NAMES: [&'static str; 8] = [
+    pub const NAMES: [&'static str; 9] = [
         "drop_caches",
         "compact_memory",
         "reclaim",
@@ -195,6 +207,7 @@ impl Action {
         "throttle_readahead",
         "undo",
         "notify",
+        "stop_engine",
     ];
 }
 
@@ -231,6 +244,10 @@ impl fmt::Display for Action {
             }
             Self::Undo { decision, why } => write!(f, "undo #{decision}: {}", why.meaning()),
             Self::Notify { message } => write!(f, "notify {message:?}"),
+            Self::StopEngine { grace_ms: 0, .. } => f.write_str("stop_engine at once"),
+            Self::StopEngine { grace_ms, .. } => {
+                write!(f, "stop_engine with {:?} to end", Duration::from_millis(*grace_ms))
+            }
         }
     }
 }
@@ -294,6 +311,10 @@ pub enum HoldReason {
     GlobalBudget,
     /// A person must approve it, and has not.
     Approval,
+    /// It cannot be told which engine's growth eats the memory.
+    UnclearTarget,
+    /// The rule still counts as firing, but its condition does not hold any more.
+    Unconfirmed,
     /// What it would set is held by another remedy.
     SettingHeld,
     /// What it would set is set already, or has been for its time.
@@ -302,7 +323,7 @@ pub enum HoldReason {
 
 impl HoldReason {
     /// All reasons.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 20] = [
         Self::Cooldown,
         Self::Budget,
         Self::Busy,
@@ -319,6 +340,8 @@ impl HoldReason {
         Self::Protected,
         Self::GlobalBudget,
         Self::Approval,
+        Self::UnclearTarget,
+        Self::Unconfirmed,
         Self::SettingHeld,
         Self::InForce,
     ];
@@ -342,6 +365,8 @@ impl HoldReason {
             Self::Protected => "protected",
             Self::GlobalBudget => "global_budget",
             Self::Approval => "approval",
+            Self::UnclearTarget => "unclear_target",
+            Self::Unconfirmed => "unconfirmed",
             Self::SettingHeld => "setting_held",
             Self::InForce => "in_force",
         }
@@ -369,10 +394,17 @@ impl HoldReason {
             Self::Inhibited => "a rule of inhibited_by fires, or cannot be judged",
             Self::Maintenance => "no window of only_in is open, or one of never_in is",
             Self::BreakerOpen => "the remedy has missed its aim too often in a row (breaker)",
-            Self::NoTarget => "the alert names no target, or nothing that could be one",
+            Self::NoTarget => {
+                "the alert names no target, or nothing that could be one, or no engine runs here"
+            }
             Self::Protected => "the target is protected, or it cannot be told whether it is",
             Self::GlobalBudget => "guard_rails.budget of all remedies together is used up",
             Self::Approval => "a person must approve (require_approval), and has not",
+            Self::UnclearTarget => "it cannot be told which engine's growth eats the memory",
+            Self::Unconfirmed => {
+                "the rule's expr does not hold at this moment, and no engine is stopped for what \
+                 was true before"
+            }
             Self::SettingHeld => "another remedy has changed that setting for a while and holds it",
             Self::InForce => {
                 "its temporary setting is in force already, or was for its time and the alert goes \
@@ -446,6 +478,25 @@ pub struct Decision {
     pub approved: Option<DecisionId>,
     /// The values that led to it.
     pub because: Vec<Evidence>,
+}
+
+/// Process numbers that a text names.
+const MOST_NAMED: usize = 8;
+
+impl Decision {
+    /// What is to be done, and to whom where the action does not say so itself, for people.
+    pub fn deed(&self) -> String {
+        let Target::Engine(engine) = &self.target else { return self.action.to_string() };
+        let named = engine.processes.iter().take(MOST_NAMED).map(ToString::to_string);
+        let mut named = named.collect::<Vec<_>>().join(", ");
+        if named.is_empty() {
+            return self.action.to_string();
+        }
+        if let more @ 1.. = engine.processes.len().saturating_sub(MOST_NAMED) {
+            named.push_str(&format!(" and {more} more"));
+        }
+        format!("{}: {} (pid {named})", self.action, self.target)
+    }
 }
 
 /// How an action ended.

@@ -77,8 +77,9 @@ impl Target {
     /// Whether there can be such a thing.
     pub fn is_possible(&self) -> bool {
         match self {
-            Self::Node | Self::Settings { .. } => true,
+            Self::Node => true,
             Self::Cgroup { path } => Self::is_cgroup_path(path),
+            Self::Settings { names } => !names.is_empty(),
             Self::Engine(engine) => !engine.processes.is_empty(),
         }
     }

@@ -34,7 +34,8 @@ pub(super) fn evidence(rule: &Rule, at: Moment, store: &SeriesStore) -> Vec<Evid
         .flat_map(|expr| expr.selected(store))
         .flat_map(|selected| led_to(selected, samples, store))
         .collect();
-    ids.sort_unstable();
+    // By name, and not as they were met: the same whichever version decides.
+    ids.sort_by_key(|id| store.key(*id));
     ids.dedup();
     if matches!(result, Ok(Evaluated::Unknown(_))) {
         ids.sort_by_key(|id| matches!(store.latest(*id), Reading::Value(_)));

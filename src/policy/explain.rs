@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Policy;
+use super::brake::Brake;
+use super::engines::Engines;
 use super::guard::{Guard, Intent};
 use super::promql::{EvalTime, Traced, TracedValue, Value};
-use super::remedy::{Case, Stand};
+use super::remedy::{self, Case, Stand};
 use super::rule::Query;
 use super::status::{RuleState, RuleStatus};
 use crate::model::{Action, DecisionId, HoldReason, Moment, RuleId};
@@ -67,7 +69,8 @@ impl Policy {
             let aim = remedy.aim.as_ref().map(&trace);
             let aim_met = aim_met(aim.as_ref(), &condition);
             let case = Case { rule, remedy, mode: status.mode, alert };
-            let known = Known { status, stand: &stand, case: &case, aim_met };
+            let (stand, engines, brake) = (&stand, &self.engines, &self.brake);
+            let known = Known { status, stand, case: &case, aim_met, engines, brake };
             let rails = HoldReason::ALL.map(|reason| known.rail(reason, &self.guard, at));
             RemedyExplanation {
                 aim,
@@ -103,6 +106,8 @@ struct Known<'a> {
     stand: &'a Stand,
     case: &'a Case<'a>,
     aim_met: Option<bool>,
+    engines: &'a Engines,
+    brake: &'a Brake,
 }
 
 impl Known<'_> {
@@ -135,7 +140,14 @@ impl Known<'_> {
             _ => {
                 let step = self.stand.step;
                 let action = self.case.told(self.case.remedy.steps.get(step)?);
-                let target = action.target();
+                if reason == HoldReason::UnclearTarget && self.case.remedy.stops_engines() {
+                    return Some(match self.brake.choose(at.uptime) {
+                        Ok(engine) => rail(false, format!("{} has grown most", engine.name)),
+                        Err(why) => rail(true, why.meaning().to_owned()),
+                    });
+                }
+                let aimed = remedy::aimed(&action, self.engines, self.brake, at);
+                let target = aimed.unwrap_or_else(|_| action.target());
                 let intent = Intent {
                     wish: self.case.wish(step, &action, &target),
                     remedy: self.case.remedy,

@@ -4,6 +4,7 @@
 //! only in who makes the observations and in what happens to the decisions.
 
 mod alert;
+mod brake;
 mod counters;
 mod engines;
 mod evidence;
@@ -32,6 +33,7 @@ use crate::model::{
     Mode, Moment, Observation, OperatorCommand, Outcome, Past, RuleId, SeriesKey, Source, Verdict,
 };
 use crate::parse::kernel::{EventAssembler, KernelLine};
+use brake::Brake;
 use counters::Counters;
 use engines::Engines;
 use group::Group;
@@ -106,6 +108,7 @@ pub struct Policy {
     already_counted: BTreeSet<u64>,
     counters: Counters,
     groups: Vec<Group>,
+    brake: Brake,
     engines: Engines,
     /// The series of the memory that no counter names.
     unaccounted: SeriesId,
@@ -125,6 +128,7 @@ struct Surroundings<'a> {
     /// When memory was last measured, on the uptime clock.
     measured: Option<Duration>,
     engines: &'a Engines,
+    brake: &'a Brake,
     guard: &'a mut Guard,
     next_decision: &'a mut u64,
     counters: &'a mut Counters,
@@ -162,6 +166,7 @@ impl Policy {
             already_counted: BTreeSet::new(),
             counters,
             groups: Vec::new(),
+            brake: Brake::default(),
             engines,
             unaccounted,
             shortest_range: Duration::MAX,
@@ -238,6 +243,9 @@ impl Policy {
             return step;
         }
         self.guard.advance(at);
+        if self.has_measured(at) {
+            self.brake.measure(at.uptime, &self.store);
+        }
         self.counters.set_guard(&self.guard, self.mode, at);
         self.engines.publish(at, &mut self.counters);
         let sampled = seen.iter().any(|seen| matches!(seen, Observation::Readings(_)));
@@ -400,6 +408,12 @@ impl Policy {
         let unaccounted = self.store.latest(self.unaccounted).value().map(|bytes| bytes as u64);
         let world = (&mut self.counters, &mut self.store);
         self.engines.look(at, readings, unaccounted, world, &mut step.events);
+        let seen = readings.engines.iter().filter_map(|seen| {
+            let phase = self.engines.phase(&seen.name)?;
+            Some((seen.clone(), phase))
+        });
+        self.brake.looked(readings.read_at, seen, readings.is_cut);
+        self.engines.set_growth(&self.brake.growth(at.uptime), &mut self.counters);
     }
 
     /// The inference engines, by name, those too that have gone lately.
@@ -460,6 +474,7 @@ impl Policy {
             store: &self.store,
             measured: self.sources.memory_measured(),
             engines: &self.engines,
+            brake: &self.brake,
             guard: &mut self.guard,
             next_decision: &mut self.next_decision,
             counters: &mut self.counters,

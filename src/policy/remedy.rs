@@ -4,10 +4,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::Surroundings;
+use super::brake::{Brake, present};
+use super::engines::Engines;
 use super::evidence;
 use super::guard::{Guard, Intent, Wish, outcome_is_lost};
 use super::promql::{EvalTime, Evaluated, Labels, Value};
 use super::rule::{Query, Remedy, Rule};
+use super::store::SeriesStore;
 use super::template::Template;
 use crate::model::{
     Action, Assessment, Decision, DecisionId, Evidence, HoldReason, Mode, Moment, Outcome,
@@ -19,6 +22,10 @@ const HOLD_TOLD_AGAIN_AFTER: Duration = Duration::from_secs(60);
 
 /// An action whose effect cannot be measured for this long ends the round.
 const JUDGING_ENDS_AFTER: Duration = Duration::from_secs(30);
+
+/// An engine is spared if this share of the machine has become free again by the time that it is
+/// to be stopped.
+const CAME_BACK: u64 = 32;
 
 /// What a remedy is for.
 #[derive(Clone, Copy, Debug)]
@@ -81,6 +88,22 @@ impl Case<'_> {
     ) -> Wish<'w> {
         Wish { rule: &self.rule.id, mode: self.mode, step, action, target }
     }
+}
+
+/// What an action works on, or why that cannot be told. Whose model files are put out is known of
+/// an engine only while it loads: no other one may be touched.
+pub(super) fn aimed(
+    action: &Action,
+    engines: &Engines,
+    brake: &Brake,
+    at: Moment,
+) -> Result<Target, HoldReason> {
+    let engine = match action {
+        Action::EvictCheckpoint { engine, .. } => engines.loading(engine),
+        Action::StopEngine { .. } => Some(brake.choose(at.uptime)?),
+        _ => None,
+    };
+    Ok(engine.map_or_else(|| action.target(), |engine| Target::Engine(Box::new(engine))))
 }
 
 /// Whether the rule that a remedy belongs to fires.
@@ -350,7 +373,8 @@ impl Course {
         let is_told = if reason == HoldReason::Approval {
             let action = case.remedy.steps.get(step).map(|action| case.told(action));
             action.is_none_or(|action| {
-                let target = target_of(&action, around);
+                let aimed = aimed(&action, around.engines, around.brake, around.at);
+                let target = aimed.unwrap_or_else(|_| action.target());
                 !around.guard.must_ask(&case.wish(step, &action, &target), around.at)
             })
         } else {
@@ -374,22 +398,12 @@ impl Course {
         self.summary = Some(format!(
             "{} {} at {} ({} mode){reason}",
             decision.verdict.name(),
-            decision.action,
+            decision.deed(),
             decision.at.utc,
             decision.mode.name(),
         ));
         around.step.decisions.push(decision);
     }
-}
-
-/// What an action works on. Whose model files are put out is known of an engine only while it
-/// loads: no other one may be touched.
-fn target_of(action: &Action, around: &Surroundings<'_>) -> Target {
-    let loading = match action {
-        Action::EvictCheckpoint { engine, .. } => around.engines.loading(engine),
-        _ => None,
-    };
-    loading.map_or_else(|| action.target(), |engine| Target::Engine(Box::new(engine)))
 }
 
 /// What is to be done at a step while the rule fires.
@@ -407,7 +421,8 @@ fn rule_on(
     }) else {
         return HoldReason::StepsExhausted.into();
     };
-    let target = target_of(&action, around);
+    let aimed = aimed(&action, around.engines, around.brake, around.at);
+    let target = aimed.clone().unwrap_or_else(|_| action.target());
     let intent = Intent {
         wish: case.wish(step, &action, &target),
         remedy: case.remedy,
@@ -419,16 +434,40 @@ fn rule_on(
     if condition == Condition::Unknown {
         return HoldReason::Unknown.into();
     }
+    if let Err(reason) = aimed {
+        return reason.into();
+    }
     if let Some(reason) = around.guard.hold_act(&intent, around.at) {
         return reason.into();
     }
     match aim_met(case, around) {
         Some(true) => HoldReason::AimMet.into(),
         None => HoldReason::Unknown.into(),
+        Some(false) if is_unconfirmed(case, &action, around) => HoldReason::Unconfirmed.into(),
         Some(false) => match around.guard.approval(&intent, around.at) {
             Ok(approved) => Ruling { verdict: Verdict::Act, approved },
             Err(reason) => reason.into(),
         },
+    }
+}
+
+/// Whether that must not be done for what was true a moment ago: while a rule keeps firing, memory
+/// may have come back.
+fn is_unconfirmed(case: &Case<'_>, action: &Action, around: &Surroundings<'_>) -> bool {
+    matches!(action, Action::StopEngine { .. }) && holds(&case.rule.expr, around) != Some(true)
+}
+
+/// An act with what its executor checks once more.
+fn complete(action: Action, verdict: Verdict, store: &SeriesStore) -> Action {
+    match action {
+        Action::StopEngine { grace_ms, .. } if verdict == Verdict::Act => {
+            let bytes = |name| present(name, store);
+            let enough = bytes("uma_memory_free_bytes")
+                .zip(bytes("uma_memory_total_bytes"))
+                .map(|(free, total)| free.saturating_add(total / CAME_BACK));
+            Action::StopEngine { grace_ms, unless_free_bytes: enough }
+        }
+        other => other,
     }
 }
 
@@ -439,6 +478,14 @@ fn decision(
     around: &mut Surroundings<'_>,
 ) -> Option<Decision> {
     let action = case.told(case.remedy.steps.get(step)?);
+    let target =
+        aimed(&action, around.engines, around.brake, around.at).unwrap_or_else(|_| action.target());
+    let mut because = evidence::evidence(case.rule, around.at, around.store);
+    // Observe mode goes no further than the first step, and is to tell all the same whom the last
+    // one would stop.
+    if case.remedy.stops_engines() {
+        because.extend(around.brake.evidence(around.at.uptime));
+    }
     let id = DecisionId(*around.next_decision);
     *around.next_decision += 1;
     Some(Decision {
@@ -448,10 +495,10 @@ fn decision(
         mode: case.mode,
         verdict: ruling.verdict,
         step,
-        target: target_of(&action, around),
-        action,
+        target,
+        action: complete(action, ruling.verdict, around.store),
         approved: ruling.approved,
-        because: evidence::evidence(case.rule, around.at, around.store),
+        because,
     })
 }
 

@@ -87,6 +87,13 @@ pub struct Remedy {
     pub rails: RemedyRails,
 }
 
+impl Remedy {
+    /// Whether one of its steps stops an engine.
+    pub fn stops_engines(&self) -> bool {
+        self.steps.iter().any(|step| matches!(step, Action::StopEngine { .. }))
+    }
+}
+
 /// No more than `times` acts in any window of length `per`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AtMost {

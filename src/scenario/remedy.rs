@@ -141,9 +141,8 @@ fn expected(node: &Node, findings: &mut Findings<'_>) -> Option<ExpectedDecision
 
 fn target(text: &str) -> Result<String, String> {
     let is_target = text == Target::Node.to_string()
-        || text.starts_with("cgroup ")
-        || text.starts_with("settings ")
-        || text.starts_with("engine ");
+        || text == Target::Engine(Box::default()).to_string()
+        || ["cgroup ", "settings ", "engine "].iter().any(|kind| text.starts_with(kind));
     let wrong = || {
         format!(
             "\"{text}\" is no target; write node, cgroup /its/path, settings vm.swappiness, or \
@@ -180,7 +179,8 @@ fn verdict(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<ExpectedVer
 /// An action's name, perhaps with what follows it in texts: `drop_caches all`.
 fn action(node: &Node, findings: &mut Findings<'_>) -> Option<String> {
     let text = decode::text(node, "action", findings)?;
-    let with_details = ["notify \"", "reclaim ", "set_sysctl ", "throttle_readahead ", "undo #"];
+    let with_details =
+        ["notify \"", "reclaim ", "set_sysctl ", "throttle_readahead ", "undo #", "stop_engine "];
     if with_details.iter().any(|beginning| text.starts_with(beginning)) {
         return Some(text.to_owned());
     }

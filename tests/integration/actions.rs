@@ -18,7 +18,7 @@ use umawarden::model::{
 
 const ASKED_BY: &str = "UMAWARDEN_TEST_PROCFS";
 
-fn decision(action: Action) -> Decision {
+pub fn decision(action: Action) -> Decision {
     Decision {
         id: DecisionId(1),
         at: Moment { uptime: Duration::ZERO, utc: Timestamp::UNIX_EPOCH },
@@ -38,8 +38,12 @@ fn drop_page_cache(sync: bool) -> Decision {
 }
 
 fn live() -> Live {
-    let evictor = Evictor::new(|| Duration::ZERO);
-    Live { procfs: "/proc".into(), sysfs: "/sys".into(), evictor }
+    Live {
+        procfs: "/proc".into(),
+        sysfs: "/sys".into(),
+        evictor: Evictor::new(|| Duration::ZERO),
+        docker: "/run/docker.sock".into(),
+    }
 }
 
 fn may_act() -> bool {

@@ -38,8 +38,12 @@ fn procfs() -> TempDir {
 }
 
 fn live(procfs: &Path) -> Live {
-    let evictor = Evictor::new(|| Duration::ZERO);
-    Live { procfs: procfs.to_owned(), sysfs: procfs.join("no sysfs"), evictor }
+    Live {
+        procfs: procfs.to_owned(),
+        sysfs: procfs.join("no sysfs"),
+        evictor: Evictor::new(|| Duration::ZERO),
+        docker: procfs.join("none"),
+    }
 }
 
 fn written(procfs: &Path, name: &str) -> String {

@@ -27,8 +27,12 @@ fn decision(mode: Mode, action: Action) -> Decision {
 }
 
 fn ready(procfs: &Path) -> Ready {
-    let evictor = Evictor::new(|| Duration::ZERO);
-    let live = Live { procfs: procfs.to_owned(), sysfs: procfs.join("no sysfs"), evictor };
+    let live = Live {
+        procfs: procfs.to_owned(),
+        sysfs: procfs.join("no sysfs"),
+        evictor: Evictor::new(|| Duration::ZERO),
+        docker: procfs.join("none"),
+    };
     let mut ready = Ready::new(live);
     ready.open();
     ready

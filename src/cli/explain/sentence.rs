@@ -90,7 +90,7 @@ fn waits(rule: &RuleStatus, at: Timestamp) -> String {
 /// What a decision came to.
 fn decided(record: &DecisionRecord, remedy: Option<&RemedyExplanation>) -> String {
     let decision = &record.decision;
-    let (action, at) = (&decision.action, decision.at.utc);
+    let (action, at) = (decision.deed(), decision.at.utc);
     match (decision.verdict, decision.mode) {
         (Verdict::Hold(reason), _) => {
             format!("It did not act because {}.", held_for(reason, remedy))

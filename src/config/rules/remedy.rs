@@ -20,6 +20,9 @@ const DEFAULT_COOLDOWN: Duration = Duration::from_secs(30);
 /// than five such loads an hour is not cured by this remedy, but costs everybody else's cache.
 const DEFAULT_AT_MOST: AtMost = AtMost { times: 20, per: Duration::from_secs(3_600) };
 
+const WHICH_ENGINE: &str =
+    "it stops the engine whose growth eats the memory; protect others under guard_rails.protect";
+
 const LONGEST_COOLDOWN: Duration = Duration::from_secs(86_400);
 const MOST_STEPS: usize = 16;
 
@@ -39,7 +42,7 @@ const KEYS: [&str; 9] = [
 ];
 
 /// An undo is decided by the program itself.
-const STEPS: [&str; 7] = [
+const STEPS: [&str; 8] = [
     "drop_caches",
     "compact_memory",
     "reclaim",
@@ -47,7 +50,15 @@ const STEPS: [&str; 7] = [
     "set_sysctl",
     "throttle_readahead",
     "notify",
+    "stop_engine",
 ];
+
+/// Where none is written: an engine that is told to end gives its requests back within seconds,
+/// and memory that collapses leaves no more.
+const DEFAULT_GRACE: Duration = Duration::from_secs(2);
+
+/// An action is given up after 30 s; the end of a killed engine must fit in besides.
+const LONGEST_GRACE: Duration = Duration::from_secs(20);
 
 /// Reads a remedy; every part is read even if another is wrong.
 pub(super) fn read(node: &Node, findings: &mut Findings<'_>) -> Option<Remedy> {
@@ -119,6 +130,17 @@ fn steps(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Vec<Action>> 
     }
     let steps = decode::each(entries, findings, step)?;
     temporary::set_twice(&steps, entries, findings);
+    let stop = steps.iter().position(|step| matches!(step, Action::StopEngine { .. }));
+    let after = stop.and_then(|stop| {
+        let mut after = steps.iter().enumerate().skip(stop + 1);
+        after.find(|(_, step)| !step.is_notice())
+    });
+    if let Some((place, step)) = after {
+        findings
+            .add(entries[place].span.clone(), format!("{} comes after stop_engine", step.name()))
+            .hint("stop_engine is the last resort: let only notify come after it");
+        return None;
+    }
     Some(steps)
 }
 
@@ -147,6 +169,7 @@ fn step(node: &Node, findings: &mut Findings<'_>) -> Option<Action> {
         "set_sysctl" => temporary::set_sysctl(value, findings),
         "throttle_readahead" => temporary::throttle_readahead(value, findings),
         "notify" => notify(value, findings),
+        "stop_engine" => stop_engine(value, findings),
         _ => {
             unknown_or_bare(key, name, findings);
             None
@@ -282,3 +305,33 @@ fn notify(node: &Node, findings: &mut Findings<'_>) -> Option<Action> {
     template(message, "message", findings)?;
     Some(Action::Notify { message: message.text()?.to_owned() })
 }
+
+fn stop_engine(node: &Node, findings: &mut Findings<'_>) -> Option<Action> {
+    let grace = if is_empty(node) {
+        DEFAULT_GRACE
+    } else if node.text().is_some() {
+        decode::wrong_kind(node, "stop_engine", decode::MAPPING, findings)
+            .hint("write stop_engine: {grace: 5s}; 0s sends no SIGTERM before SIGKILL");
+        return None;
+    } else {
+        let table = Table::read_advised(
+            node,
+            "stop_engine",
+            &["grace"],
+            &[(&["engine", "name", "pid", "container", "unit"], WHICH_ENGINE)],
+            findings,
+        )?;
+        match table.get("grace") {
+            Some(node) => {
+                let read = |text: &str| duration_within(text, Duration::ZERO, LONGEST_GRACE);
+                decode::value(node, "grace", read, findings)?
+            }
+            None => DEFAULT_GRACE,
+        }
+    };
+    let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
+    Some(Action::StopEngine { grace_ms, unless_free_bytes: None })
+}
+
+#[cfg(test)]
+mod tests;

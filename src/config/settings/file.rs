@@ -28,6 +28,8 @@ pub struct FileSettings {
     pub procfs: Option<PathBuf>,
     /// `path.sysfs`.
     pub sysfs: Option<PathBuf>,
+    /// `path.docker_socket`.
+    pub docker_socket: Option<PathBuf>,
     /// `path.kmsg`.
     pub kmsg: Option<PathBuf>,
     /// `web.listen_address`.
@@ -169,11 +171,12 @@ fn section<'n>(
 }
 
 fn read_path(table: &Table<'_>, settings: &mut FileSettings, findings: &mut Findings<'_>) {
-    let keys = ["procfs", "sysfs", "kmsg"];
+    let keys = ["procfs", "sysfs", "docker_socket", "kmsg"];
     let Some(table) = section(table, "path", &keys, findings) else { return };
     let mut read = |key: &str| path(table.get(key)?, key, findings);
     settings.procfs = read("procfs");
     settings.sysfs = read("sysfs");
+    settings.docker_socket = read("docker_socket");
     settings.kmsg = read("kmsg");
 }
 

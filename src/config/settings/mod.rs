@@ -76,6 +76,8 @@ pub struct SystemPaths {
     pub procfs: PathBuf,
     /// The sys file system.
     pub sysfs: PathBuf,
+    /// Docker's socket.
+    pub docker_socket: PathBuf,
     /// The kernel log.
     pub kmsg: PathBuf,
 }
@@ -176,9 +178,7 @@ impl Settings {
         environment: &Environment,
     ) -> Self {
         let in_folder = |path: PathBuf| folder.join(path);
-        let path = |flag: &Option<PathBuf>, file: Option<PathBuf>, default: &str| {
-            flag.clone().or(file.map(in_folder)).unwrap_or_else(|| PathBuf::from(default))
-        };
+        let path = |flag: &_, file, default| either_path(folder, flag, file, default);
         let rules = match file.rule_files {
             _ if !flags.rules.is_empty() => RuleSource::Paths(flags.rules.clone()),
             Some(patterns) => {
@@ -207,6 +207,7 @@ impl Settings {
             path: SystemPaths {
                 procfs: path(&flags.procfs, file.procfs, "/proc"),
                 sysfs: path(&flags.sysfs, file.sysfs, "/sys"),
+                docker_socket: path(&flags.docker_socket, file.docker_socket, "/run/docker.sock"),
                 kmsg: path(&flags.kmsg, file.kmsg, "/dev/kmsg"),
             },
             web: merge_web(
@@ -262,4 +263,15 @@ fn merge_web(
     let telemetry_path = flags.telemetry_path.clone().or(telemetry_path);
     let telemetry_path = telemetry_path.unwrap_or_else(|| "/metrics".to_owned());
     Web { listen, telemetry_path, control_socket }
+}
+
+/// What a flag says, or the file counted from its folder.
+fn either_path(
+    folder: &Path,
+    flag: &Option<PathBuf>,
+    file: Option<PathBuf>,
+    default: &str,
+) -> PathBuf {
+    let file = file.map(|path| folder.join(path));
+    flag.clone().or(file).unwrap_or_else(|| PathBuf::from(default))
 }

@@ -61,6 +61,7 @@ fn everything_has_a_default() {
         path: SystemPaths {
             procfs: "/proc".into(),
             sysfs: "/sys".into(),
+            docker_socket: "/run/docker.sock".into(),
             kmsg: "/dev/kmsg".into(),
         },
         web: Web {
@@ -124,6 +125,7 @@ fn flags_win_over_the_file() {
         "--recording.black-box=5m",
         "--path.procfs=p",
         "--path.sysfs=s",
+        "--path.docker-socket=e",
         "--path.kmsg=k",
         "--log.level=warn",
         "--log.format=text",
@@ -146,7 +148,12 @@ fn flags_win_over_the_file() {
     assert_eq!(settings.storage.retention_size_bytes, 1 << 30);
     let recording = Recording { size_bytes: 2 << 20, black_box: Duration::from_secs(300) };
     assert_eq!(settings.recording, recording);
-    let paths = SystemPaths { procfs: "p".into(), sysfs: "s".into(), kmsg: "k".into() };
+    let paths = SystemPaths {
+        procfs: "p".into(),
+        sysfs: "s".into(),
+        docker_socket: "e".into(),
+        kmsg: "k".into(),
+    };
     assert_eq!(settings.path, paths);
     assert_eq!(settings.log, Log { level: LogLevel::Warn, format: LogFormat::Text });
 }

@@ -93,6 +93,13 @@ pub(super) const METRICS: &[Metric] = &[
     .closed(&[("type", &["anon", "file", "shmem", "hugetlb"])]),
     Metric::gauge(
         Source::Engines,
+        "uma_engine_growth_bytes",
+        &["engine"],
+        "What the engine has taken within the last 10 s, as stop_engine counts it: its processes' \
+         anonymous, shared and huge pages, and what no process shows where that is laid to it.",
+    ),
+    Metric::gauge(
+        Source::Engines,
         "uma_engine_mapped_model_bytes",
         &["engine"],
         "How much of its model files the engine has mapped, resident or not.",

@@ -165,6 +165,18 @@ impl Engines {
         (life.phase() == EnginePhase::Loading).then(|| EngineTarget::from(life.seen()))
     }
 
+    /// Where the engine of that name is in its life.
+    pub(super) fn phase(&self, name: &str) -> Option<EnginePhase> {
+        self.lives.get(name).map(|(life, _)| life.phase())
+    }
+
+    /// How much each has grown lately; one that is not named has not.
+    pub(super) fn set_growth(&self, grown: &BTreeMap<Arc<str>, u64>, counters: &mut Counters) {
+        for (name, (_, cells)) in &self.lives {
+            cells.set_growth(grown.get(name).copied().unwrap_or(0), counters);
+        }
+    }
+
     /// Whether any is on its way to be ready.
     pub(super) fn is_any_on_its_way(&self) -> bool {
         self.lives.values().any(|(life, _)| life.is_on_its_way())

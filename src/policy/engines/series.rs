@@ -56,6 +56,7 @@ pub(super) struct EngineCells {
     without_progress: Cell,
     load_read: Cell,
     memory: [Cell; MEMORY.len()],
+    growth: Cell,
     mapped: Cell,
     processes: Cell,
     requests: Cell,
@@ -78,6 +79,7 @@ impl EngineCells {
             without_progress: cell("uma_engine_without_progress_seconds", &[]),
             load_read: cell("uma_engine_load_read_bytes", &[]),
             memory: MEMORY.map(|(kind, _)| cell("uma_engine_memory_bytes", &[("type", kind)])),
+            growth: cell("uma_engine_growth_bytes", &[]),
             mapped: cell("uma_engine_mapped_model_bytes", &[]),
             processes: cell("uma_engine_processes", &[]),
             requests: cell("uma_engine_requests", &[]),
@@ -95,11 +97,17 @@ impl EngineCells {
             self.stuck,
             self.without_progress,
             self.load_read,
+            self.growth,
             self.mapped,
             self.processes,
             self.requests,
         ];
         gauges.into_iter().chain(self.phases).chain(self.memory)
+    }
+
+    /// How much it has grown lately.
+    pub(super) fn set_growth(&self, bytes: u64, counters: &mut Counters) {
+        counters.set(self.growth, bytes as f64);
     }
 
     /// Ends the series of an engine that has been gone for long; how often it was started is known

@@ -56,18 +56,7 @@ impl Guard {
                 let word = if holds { "protected" } else { "not protected" };
                 (holds, format!("{} is {word}", wish.target))
             }
-            HoldReason::NoTarget => {
-                let holds = matches!(wish.target, Target::Cgroup { path }
-                    if !Target::is_cgroup_path(path));
-                let detail = match wish.target {
-                    Target::Cgroup { path } if path.is_empty() => {
-                        "the alert names no control group".to_owned()
-                    }
-                    target if holds => format!("{target} cannot be one"),
-                    target => format!("it works on {target}"),
-                };
-                (holds, detail)
-            }
+            HoldReason::NoTarget => (!wish.target.is_possible(), told(wish.target)),
             HoldReason::Busy => match self.under_way.first(wish.mode) {
                 Some((decision, since)) if !is_notice => {
                     let since = duration_text(at.uptime.saturating_sub(since));
@@ -81,7 +70,11 @@ impl Guard {
                 Ok(Some(decision)) => (false, format!("#{decision} is approved")),
                 Err(_) => (true, "a person must approve, and has not".to_owned()),
             },
-            HoldReason::AimMet | HoldReason::Unknown | HoldReason::StepsExhausted => return None,
+            HoldReason::AimMet
+            | HoldReason::Unknown
+            | HoldReason::StepsExhausted
+            | HoldReason::UnclearTarget
+            | HoldReason::Unconfirmed => return None,
         };
         Some(Rail { reason, holds, left: None, used: None, detail })
     }
@@ -152,6 +145,16 @@ impl Guard {
             detail.push_str(&format!("; {after} (reset_after) have passed, it may try once more"));
         }
         (is_open, detail)
+    }
+}
+
+/// What it works on, or why there is no such thing.
+fn told(target: &Target) -> String {
+    match target {
+        Target::Cgroup { path } if path.is_empty() => "the alert names no control group".to_owned(),
+        possible if possible.is_possible() => format!("it works on {possible}"),
+        Target::Engine(_) => "no engine is there to be stopped".to_owned(),
+        impossible => format!("{impossible} cannot be one"),
     }
 }
 

@@ -1,6 +1,7 @@
 //! The policy by scenarios: observations in, decisions out, on a clock of the test's own.
 
 mod alerts;
+mod brake;
 mod evicting;
 mod guard;
 mod kernel_log;

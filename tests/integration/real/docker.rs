@@ -9,14 +9,14 @@ use super::enabled;
 use crate::daemon::{Daemon, history, of_kind};
 
 /// A dockerd of our own: own data, own socket, no bridge and no firewall rules.
-struct Dockerd {
+pub struct Dockerd {
     child: Child,
     socket: String,
     folder: tempfile::TempDir,
 }
 
 impl Dockerd {
-    fn start() -> Self {
+    pub fn start() -> Self {
         // Not below the temporary folder of the session: containerd's socket path must stay short.
         let folder = tempfile::tempdir_in("/tmp").unwrap();
         let path = |name: &str| folder.path().join(name).display().to_string();
@@ -39,7 +39,11 @@ impl Dockerd {
         dockerd
     }
 
-    fn docker(&self, arguments: &[&str]) -> std::process::Output {
+    pub fn socket_path(&self) -> String {
+        self.socket.trim_start_matches("unix://").to_owned()
+    }
+
+    pub fn docker(&self, arguments: &[&str]) -> std::process::Output {
         Command::new("docker")
             .env("DOCKER_HOST", &self.socket)
             .env_remove("DOCKER_CONTEXT")
@@ -49,7 +53,7 @@ impl Dockerd {
     }
 
     /// Imports an image that holds busybox alone.
-    fn import_busybox(&self) {
+    pub fn import_busybox(&self) {
         let root = self.folder.path().join("root");
         fs::create_dir_all(root.join("bin")).unwrap();
         fs::copy("/bin/busybox", root.join("bin/busybox")).unwrap();

@@ -11,6 +11,7 @@ mod prometheus;
 mod settings;
 mod shutdown;
 mod starvation;
+mod stop;
 
 use std::fs;
 use std::os::unix::process::CommandExt;

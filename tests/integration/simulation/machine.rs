@@ -295,9 +295,11 @@ impl Machine {
             // Which engine reads what is not modelled.
             Action::EvictCheckpoint { .. } => {}
             Action::CompactMemory => self.pieces *= self.chance.between(0.05, 0.9),
+            // Nothing tells the program of this machine's engines.
             Action::SetSysctl { .. }
             | Action::ThrottleReadahead { .. }
             | Action::Undo { .. }
+            | Action::StopEngine { .. }
             | Action::Notify { .. } => {}
         }
     }

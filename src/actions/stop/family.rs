@@ -1,0 +1,69 @@
+//! Who belongs together: an engine's processes with all that they have started, and this program
+//! with what it runs under.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use super::held::{self, Known};
+use crate::model::ProcessId;
+
+/// All processes at a moment, by number.
+pub(super) struct Processes(BTreeMap<u32, Known>);
+
+impl Processes {
+    /// Reads them all. One that goes while it is read, or hides, is left out.
+    pub(super) fn read(procfs: &Path) -> io::Result<Self> {
+        let mut all = BTreeMap::new();
+        for entry in fs::read_dir(procfs)? {
+            let name = entry?.file_name();
+            let Some(pid) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
+            if let Ok(Some(known)) = held::known(procfs, pid) {
+                all.insert(pid, known);
+            }
+        }
+        Ok(Self(all))
+    }
+
+    /// What runs above a process, itself first.
+    pub(super) fn ancestors(&self, pid: u32) -> Vec<u32> {
+        let mut line = Vec::new();
+        let mut next = Some(pid);
+        while let Some(pid) = next.filter(|pid| *pid > 0 && !line.contains(pid)) {
+            line.push(pid);
+            next = self.0.get(&pid).map(|known| known.parent);
+        }
+        line
+    }
+
+    /// What those that still live have started, directly or not, by number.
+    pub(super) fn descendants(&self, of: &[ProcessId]) -> Vec<ProcessId> {
+        let lives = |id: &&ProcessId| self.0.get(&id.pid).is_some_and(|known| known.id == **id);
+        let mut family: BTreeSet<u32> = of.iter().filter(lives).map(|id| id.pid).collect();
+        let own = family.clone();
+        loop {
+            let before = family.len();
+            let children = self.0.values().filter(|known| family.contains(&known.parent));
+            let children: Vec<u32> = children.map(|known| known.id.pid).collect();
+            family.extend(children);
+            if family.len() == before {
+                break;
+            }
+        }
+        let started = family.difference(&own);
+        started.filter_map(|pid| self.0.get(pid)).map(|known| known.id).collect()
+    }
+
+    /// Who is in a control group or below it, in whatever hierarchy.
+    pub(super) fn residents(&self, procfs: &Path, cgroup: &str) -> BTreeSet<u32> {
+        let below = format!("{}/", cgroup.trim_end_matches('/'));
+        let is_resident = |pid: &&u32| {
+            let path = procfs.join(pid.to_string()).join("cgroup");
+            let Ok(text) = fs::read_to_string(path) else { return false };
+            let mut paths = text.lines().filter_map(|line| line.splitn(3, ':').nth(2));
+            paths.any(|path| path == cgroup || path.starts_with(&below))
+        };
+        self.0.keys().filter(is_resident).copied().collect()
+    }
+}

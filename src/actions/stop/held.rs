@@ -1,0 +1,174 @@
+//! One process, held so that its number cannot come to mean another one.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use procfs::process::{Stat, StatFlags};
+use procfs::{FromRead as _, ProcError};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use crate::model::ProcessId;
+
+/// A process could not be held.
+#[derive(Debug, thiserror::Error)]
+pub(in crate::actions) enum HoldError {
+    /// It must never be signalled.
+    #[error("process {pid} is {what}: it is never stopped")]
+    Untouchable {
+        /// Which.
+        pid: u32,
+        /// What it is.
+        what: &'static str,
+    },
+    /// Its number means another process here.
+    #[error(
+        "process {0} of --path.procfs cannot be reached: run in the host's PID namespace \
+         (docker run --pid=host, hostPID: true)"
+    )]
+    OtherNamespace(u32),
+    /// Something else.
+    #[error("{doing} process {pid} failed: {error}: {}", remedy(error))]
+    Failed {
+        /// Which step.
+        doing: &'static str,
+        /// Which process.
+        pid: u32,
+        /// How.
+        error: io::Error,
+    },
+}
+
+fn remedy(error: &io::Error) -> &'static str {
+    match Errno::from_io_error(error) {
+        Some(Errno::PERM | Errno::ACCESS) => {
+            "run as uid 0 of the host, or with CAP_KILL, and not under hidepid"
+        }
+        Some(Errno::NOSYS) => "the kernel is older than 5.3 and has no pidfds",
+        Some(Errno::MFILE | Errno::NFILE) => "raise the limit of open files (ulimit -n)",
+        _ => "look at the process, and at what --path.procfs names",
+    }
+}
+
+/// A process that lives, or has not been reaped.
+#[derive(Debug)]
+pub(super) struct Held {
+    /// Which.
+    pub(super) id: ProcessId,
+    /// What it calls itself.
+    pub(super) comm: String,
+    fd: OwnedFd,
+}
+
+/// What is known of a process at a moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Known {
+    pub(super) id: ProcessId,
+    pub(super) parent: u32,
+    pub(super) comm: String,
+    pub(super) state: char,
+    pub(super) is_kernel_thread: bool,
+}
+
+/// What `/proc/PID/stat` says; `None` where there is no such process.
+pub(super) fn known(procfs: &Path, pid: u32) -> io::Result<Option<Known>> {
+    let text = match fs::read(procfs.join(pid.to_string()).join("stat")) {
+        Ok(text) => text,
+        Err(error) => match Errno::from_io_error(&error) {
+            Some(Errno::NOENT | Errno::SRCH) => return Ok(None),
+            _ => return Err(error),
+        },
+    };
+    let stat = Stat::from_read(text.as_slice()).map_err(|error| match error {
+        ProcError::Io(error, _) => error,
+        other => io::Error::other(other.to_string()),
+    })?;
+    let is_kernel_thread = stat.flags().is_ok_and(|flags| flags.contains(StatFlags::PF_KTHREAD));
+    Ok(Some(Known {
+        id: ProcessId { pid, start_ticks: stat.starttime },
+        parent: u32::try_from(stat.ppid).unwrap_or_default(),
+        comm: stat.comm.escape_default().to_string(),
+        state: stat.state,
+        is_kernel_thread,
+    }))
+}
+
+impl Held {
+    /// Holds that very process; `None`: it is gone, whoever bears its number now. Its own number
+    /// and that of the process above it are in `own`, which no signal may reach.
+    pub(super) fn hold(
+        procfs: &Path,
+        id: ProcessId,
+        own: &[u32],
+    ) -> Result<Option<Self>, HoldError> {
+        let pid = id.pid;
+        let untouchable = |what| Err(HoldError::Untouchable { pid, what });
+        let reading = |error| HoldError::Failed { doing: "looking at", pid, error };
+        if pid <= 1 {
+            return untouchable("the first one of all");
+        }
+        let same = |known: Option<Known>| known.filter(|known| known.id == id);
+        let Some(seen) = same(known(procfs, pid).map_err(reading)?) else { return Ok(None) };
+        if own.contains(&pid) {
+            return untouchable("this program, or what it runs under");
+        }
+        if seen.is_kernel_thread {
+            return untouchable("a thread of the kernel");
+        }
+        let number = i32::try_from(pid).ok().and_then(Pid::from_raw);
+        let opened = number.map_or(Err(Errno::SRCH), |pid| pidfd_open(pid, PidfdFlags::empty()));
+        let fd = match opened {
+            Ok(fd) => fd,
+            Err(Errno::SRCH | Errno::INVAL) => {
+                let is_there = same(known(procfs, pid).map_err(reading)?).is_some();
+                return if is_there { Err(HoldError::OtherNamespace(pid)) } else { Ok(None) };
+            }
+            Err(errno) => {
+                let error = errno.into();
+                return Err(HoldError::Failed { doing: "holding", pid, error });
+            }
+        };
+        // Whoever has this start time had it before the number was looked up, so that what is held
+        // is that process, if both count in the same namespace.
+        if same(known(procfs, pid).map_err(reading)?).is_none() {
+            return Ok(None);
+        }
+        if !is_number_of(procfs, fd.as_fd(), pid) {
+            return Err(HoldError::OtherNamespace(pid));
+        }
+        Ok(Some(Self { id, comm: seen.comm, fd }))
+    }
+
+    /// Sends it a signal; a process that is gone by then needs none.
+    pub(super) fn signal(&self, signal: Signal) -> Result<(), HoldError> {
+        match pidfd_send_signal(&self.fd, signal) {
+            Ok(()) | Err(Errno::SRCH) => Ok(()),
+            Err(errno) => {
+                let error = errno.into();
+                Err(HoldError::Failed { doing: "signalling", pid: self.id.pid, error })
+            }
+        }
+    }
+}
+
+impl AsFd for Held {
+    /// Readable once all of its threads have ended.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Whether that procfs calls the held process by that number.
+fn is_number_of(procfs: &Path, fd: BorrowedFd<'_>, pid: u32) -> bool {
+    let path = procfs.join("self/fdinfo").join(fd.as_raw_fd().to_string());
+    let Ok(text) = fs::read_to_string(path) else { return false };
+    let number = text.lines().find_map(|line| line.strip_prefix("Pid:"));
+    match number.map(|number| number.trim().parse::<i64>()) {
+        // It has been reaped meanwhile, and was the right one a moment ago.
+        Some(Ok(-1)) => true,
+        Some(Ok(number)) => number == i64::from(pid),
+        _ => false,
+    }
+}

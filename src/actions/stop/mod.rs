@@ -1,0 +1,313 @@
+//! Stops an engine: SIGTERM, a grace, SIGKILL.
+//!
+//! Every process is held by a pidfd before anything is sent, and is the very one that was decided
+//! on, or one that it has started. Signals go to the processes themselves, since that needs no
+//! memory and nobody's answer. A container's and a unit's keepers are told besides, so that they do
+//! not start again what was stopped, and only where nothing else lives there.
+
+mod container;
+mod family;
+mod held;
+#[cfg(test)]
+mod tests;
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::os::fd::AsFd as _;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use rustix::process::Signal;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+    timerfd_settime,
+};
+
+use super::cgroup::open_below;
+use crate::model::{EngineTarget, ProcessId, Target};
+use crate::parse::proc::meminfo::{Meminfo, MeminfoField};
+use family::Processes;
+use held::{Held, HoldError};
+
+/// How long a killed process may take to end. Giving back 92 GB has taken a healthy driver 2 to
+/// 5 s, and a process ends only when it has given back its own.
+const ENDS_WITHIN: Duration = Duration::from_secs(6);
+
+/// How long whoever keeps the container is waited for.
+const KEEPER_ANSWERS: Duration = Duration::from_millis(500);
+
+/// What is to be stopped, and how.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stop<'a> {
+    /// Where procfs is mounted.
+    pub(super) procfs: &'a Path,
+    /// Where sysfs is mounted.
+    pub(super) sysfs: &'a Path,
+    /// Docker's socket.
+    pub(super) docker: &'a Path,
+    /// The engine, as it was decided on.
+    pub(super) engine: &'a EngineTarget,
+    /// Time between SIGTERM and SIGKILL; none, and only SIGKILL is sent.
+    pub(super) grace: Duration,
+    /// It is not stopped when as much memory is free again.
+    pub(super) unless_free_bytes: Option<u64>,
+}
+
+/// An engine was not stopped.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum StopError {
+    /// There is enough memory now.
+    #[error("{free} bytes are free again, and the engine was to be stopped below {limit}")]
+    CameBack {
+        /// Free memory.
+        free: u64,
+        /// What would have been too little.
+        limit: u64,
+    },
+    /// The processes cannot be read.
+    #[error("reading the processes below {procfs} failed: {error}: look at --path.procfs")]
+    Unreadable {
+        /// Where.
+        procfs: String,
+        /// How.
+        error: io::Error,
+    },
+    /// A process could not be held or signalled.
+    #[error(transparent)]
+    Process(#[from] HoldError),
+    /// What is left could not be waited for.
+    #[error("waiting for the processes to end failed: {0}: whether they have ended is not known")]
+    Waiting(io::Error),
+    /// Some go on.
+    #[error("{}", .0)]
+    Alive(String),
+}
+
+impl StopError {
+    /// Whether nothing was begun, since it need not be.
+    pub(super) fn is_untouched(&self) -> bool {
+        matches!(self, Self::CameBack { .. })
+    }
+}
+
+/// Stops the engine. It is stopped when each of its processes has ended, whoever ended it.
+pub(super) fn perform(stop: &Stop<'_>) -> Result<(), StopError> {
+    if let Some(limit) = stop.unless_free_bytes
+        && let Some(free) = free_bytes(stop.procfs).filter(|free| *free >= limit)
+    {
+        return Err(StopError::CameBack { free, limit });
+    }
+    let own = own_line(stop.procfs).map_err(|error| stop.unreadable(error))?;
+    let mut held = stop.hold(&stop.engine.processes, &own)?;
+    stop.hold_descendants(&mut held, &own)?;
+    if held.is_empty() {
+        tracing::warn!(engine = %stop.engine.name, "nothing to stop: its processes are gone");
+        return Ok(());
+    }
+    let all = held.len();
+    if !stop.grace.is_zero() {
+        stop.terminate(&held)?;
+        wait(&mut held, stop.grace).map_err(StopError::Waiting)?;
+    }
+    let killed = held.len();
+    let failed = if held.is_empty() { None } else { stop.kill(&mut held, &own)? };
+    tracing::warn!(
+        engine = %stop.engine.name, processes = all, killed, left = held.len(), "engine stopped"
+    );
+    match (held.is_empty(), failed) {
+        (true, _) => Ok(()),
+        (false, Some(error)) => Err(error.into()),
+        (false, None) => Err(StopError::Alive(told(stop.procfs, &held))),
+    }
+}
+
+impl Stop<'_> {
+    fn unreadable(&self, error: io::Error) -> StopError {
+        StopError::Unreadable { procfs: self.procfs.display().to_string(), error }
+    }
+
+    /// Holds those that are still the ones that were named.
+    fn hold(&self, named: &[ProcessId], own: &[u32]) -> Result<Vec<Held>, HoldError> {
+        let held = named.iter().map(|id| Held::hold(self.procfs, *id, own));
+        held.filter_map(Result::transpose).collect()
+    }
+
+    /// Holds what the held ones have started. What of it cannot be held is left alone, as this
+    /// program is.
+    fn hold_descendants(&self, held: &mut Vec<Held>, own: &[u32]) -> Result<(), StopError> {
+        let all = Processes::read(self.procfs).map_err(|error| self.unreadable(error))?;
+        let named: Vec<ProcessId> = held.iter().map(|held| held.id).collect();
+        for id in all.descendants(&named) {
+            match Held::hold(self.procfs, id, own) {
+                Ok(child) => held.extend(child),
+                Err(error) => tracing::warn!(%error, "a child of the engine is left alone"),
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks all of them to end. Those that were stopped (SIGSTOP) go on, so that they can.
+    fn terminate(&self, held: &[Held]) -> Result<(), StopError> {
+        if self.has_its_container(held)? {
+            self.tell_container("SIGTERM");
+        }
+        for process in held {
+            let asked = process.signal(Signal::TERM).and_then(|()| process.signal(Signal::CONT));
+            // Whoever cannot be asked cannot be killed either, and then it is said.
+            if let Err(error) = asked {
+                tracing::warn!(engine = %self.engine.name, %error, "asking it to end failed");
+            }
+        }
+        Ok(())
+    }
+
+    /// Kills all of them, and what they have started meanwhile; returns the first failure.
+    fn kill(&self, held: &mut Vec<Held>, own: &[u32]) -> Result<Option<HoldError>, StopError> {
+        self.hold_descendants(held, own)?;
+        if self.has_its_container(held)? {
+            self.tell_container("SIGKILL");
+        }
+        let mut failed = None;
+        for process in held.iter() {
+            if let Err(error) = process.signal(Signal::KILL) {
+                failed.get_or_insert(error);
+            }
+        }
+        if self.has_its_unit(held)?
+            && let Err(error) = self.kill_cgroup()
+        {
+            tracing::warn!(engine = %self.engine.name, %error, "killing its control group failed");
+        }
+        wait(held, ENDS_WITHIN).map_err(StopError::Waiting)?;
+        Ok(failed)
+    }
+
+    /// Whether it runs in a container, and nothing that it was not started by does.
+    fn has_its_container(&self, held: &[Held]) -> Result<bool, StopError> {
+        let Some(container) = &self.engine.container else { return Ok(false) };
+        let alone = self.is_alone(held)?;
+        if !alone {
+            tracing::warn!(
+                engine = %self.engine.name, %container,
+                "other processes live in its container: only the engine's own are signalled"
+            );
+        }
+        Ok(alone)
+    }
+
+    /// Whether it runs in a service, and nothing that it was not started by does. A login session
+    /// is no service: above an engine runs a person's shell there.
+    fn has_its_unit(&self, held: &[Held]) -> Result<bool, StopError> {
+        let is_service = |unit: &str| unit.ends_with(".service") && !unit.starts_with("user@");
+        if !self.engine.unit.as_deref().is_some_and(is_service) {
+            return Ok(false);
+        }
+        self.is_alone(held)
+    }
+
+    fn is_alone(&self, held: &[Held]) -> Result<bool, StopError> {
+        let Some(cgroup) = self.engine.cgroup.as_deref() else { return Ok(false) };
+        if matches!(cgroup, "" | "/") || !Target::is_cgroup_path(cgroup) {
+            return Ok(false);
+        }
+        let all = Processes::read(self.procfs).map_err(|error| self.unreadable(error))?;
+        let mut expected: Vec<u32> = held.iter().map(|held| held.id.pid).collect();
+        let above = expected.clone().into_iter().flat_map(|pid| all.ancestors(pid));
+        expected.extend(above);
+        let mut residents = all.residents(self.procfs, cgroup).into_iter();
+        Ok(residents.all(|pid| expected.contains(&pid)))
+    }
+
+    fn tell_container(&self, signal: &'static str) {
+        let Some(id) = &self.engine.container else { return };
+        if let Err(error) = container::signal(self.docker, id, signal, KEEPER_ANSWERS) {
+            tracing::warn!(
+                engine = %self.engine.name, container = %id, %error,
+                "Docker was not told that the container is stopped, and may start it again"
+            );
+        }
+    }
+
+    /// What it starts in the very moment in which it is killed, and what would start it again, are
+    /// in its control group (kernel 5.14 and later).
+    fn kill_cgroup(&self) -> io::Result<()> {
+        let Some(cgroup) = &self.engine.cgroup else { return Ok(()) };
+        let root = self.sysfs.join("fs/cgroup");
+        let below = Path::new(cgroup.trim_start_matches('/')).join("cgroup.kill");
+        open_below(&root, &below, OFlags::WRONLY)?.write_all(b"1")
+    }
+}
+
+/// This program's own number and those of what it runs under, as that procfs counts.
+fn own_line(procfs: &Path) -> io::Result<Vec<u32>> {
+    let own = fs::read_link(procfs.join("self"))?;
+    let own = own.to_str().and_then(|own| own.parse().ok());
+    let own = own.ok_or_else(|| io::Error::other("self is no number"))?;
+    Ok(Processes::read(procfs)?.ancestors(own))
+}
+
+fn free_bytes(procfs: &Path) -> Option<u64> {
+    let text = fs::read(procfs.join("meminfo")).ok()?;
+    Meminfo::parse(&text).ok()?.get(MeminfoField::MemFree).value()
+}
+
+/// Waits until all have ended, or for so long; who has ended is let go.
+fn wait(held: &mut Vec<Held>, most: Duration) -> io::Result<()> {
+    let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC)?;
+    let it_value = Timespec {
+        tv_sec: i64::try_from(most.as_secs()).unwrap_or(i64::MAX),
+        // 0 would never end.
+        tv_nsec: i64::from(most.subsec_nanos().max(u32::from(most.as_secs() == 0))),
+    };
+    let it_interval = Timespec { tv_sec: 0, tv_nsec: 0 };
+    timerfd_settime(&timer, TimerfdTimerFlags::empty(), &Itimerspec { it_interval, it_value })?;
+    loop {
+        let mut fds: Vec<PollFd<'_>> =
+            held.iter().map(|held| PollFd::from_borrowed_fd(held.as_fd(), PollFlags::IN)).collect();
+        if fds.is_empty() {
+            return Ok(());
+        }
+        fds.push(PollFd::from_borrowed_fd(timer.as_fd(), PollFlags::IN));
+        match poll(&mut fds, None) {
+            Ok(_) => {}
+            Err(Errno::INTR) => continue,
+            Err(errno) => return Err(errno.into()),
+        }
+        let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+        drop(fds);
+        let is_over = ready.last().copied().unwrap_or(true);
+        let mut ended = ready.into_iter();
+        held.retain(|_| !ended.next().unwrap_or(false));
+        if is_over {
+            return Ok(());
+        }
+    }
+}
+
+/// What to say of those that have been killed and are still there.
+fn told(procfs: &Path, held: &[Held]) -> String {
+    let told = held.iter().map(|process| {
+        let state = held::known(procfs, process.id.pid).ok().flatten();
+        let state = state.filter(|known| known.id == process.id).map(|known| known.state);
+        left_over(process.id.pid, &process.comm, state)
+    });
+    let told: Vec<String> = told.collect();
+    format!("killed and not gone after {} s: {}", ENDS_WITHIN.as_secs(), told.join("; "))
+}
+
+fn left_over(pid: u32, comm: &str, state: Option<char>) -> String {
+    let why = match state {
+        Some('D') => {
+            "in state D: it waits in the kernel, mostly for the driver, and cannot die before that \
+             ends; if it never does, only a reboot helps"
+        }
+        Some('R') => "still giving back its memory",
+        Some('Z') => "some of its threads have not ended",
+        _ => "it has not ended yet",
+    };
+    let state = state.map_or_else(String::new, |state| format!(" [{state}]"));
+    format!("process {pid} ({comm}){state}: {why}")
+}

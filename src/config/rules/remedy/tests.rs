@@ -1,0 +1,43 @@
+use std::time::Duration;
+
+use crate::config::mistake::SourceText;
+use crate::config::rules::parse_rules;
+use crate::model::Action;
+
+#[test]
+fn an_engine_is_stopped_last_and_with_a_grace_that_an_action_has_time_for() {
+    let steps = |steps: &str| {
+        let text = format!(
+            "groups: [{{name: a, rules: [{{alert: A, expr: uma_memory_free_bytes < 1, \
+             remedy: {{steps: [{steps}]}}}}]}}]"
+        );
+        let source = SourceText::new("a.yaml", text);
+        parse_rules(&[source], Duration::from_secs(1)).map_err(|mistakes| mistakes.to_string())
+    };
+    for (written, grace_ms) in [
+        ("stop_engine: {grace: 5s}", 5_000),
+        ("stop_engine: {grace: 500ms}", 500),
+        ("stop_engine: {grace: 0s}", 0),
+        ("stop_engine: {}", 2_000),
+    ] {
+        let rules =
+            steps(&format!("{{drop_caches: {{}}}}, {{{written}}}, {{notify: {{message: a}}}}"));
+        let rules = rules.unwrap();
+        let remedy = rules.groups[0].rules[0].remedy.as_ref().unwrap();
+        let action = Action::StopEngine { grace_ms, unless_free_bytes: None };
+        assert_eq!(remedy.steps[1], action, "{written}");
+    }
+    for (written, expected) in [
+        ("{stop_engine: {grace: 21s}}", "20s"),
+        ("{stop_engine: {grace: soon}}", "grace"),
+        ("{stop_engine: 5s}", "0s sends no SIGTERM"),
+        ("stop_engine", "stop_engine: {}"),
+        ("{stop_engine: {name: vllm}}", "guard_rails.protect"),
+        ("{stop_engine: {grce: 1s}}", "did you mean"),
+        ("{stop_engine: {}}, {drop_caches: {}}", "drop_caches comes after stop_engine"),
+        ("{stop_engine: {}}, {stop_engine: {}}", "stop_engine comes after stop_engine"),
+    ] {
+        let error = steps(written).unwrap_err();
+        assert!(error.contains(expected), "{written}: {error}");
+    }
+}

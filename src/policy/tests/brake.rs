@@ -1,0 +1,207 @@
+use super::*;
+use crate::model::{
+    EngineKind, EnginePhase, EngineProcess, EngineSeen, EngineTarget, HoldReason, ProcessId, Target,
+};
+
+const GIB: f64 = (1_u64 << 30) as f64;
+
+const RULE: &str = "
+groups:
+- name: g
+  interval: 100ms
+  rules:
+  - alert: Collapse
+    expr: uma_memory_free_bytes < 2 * 1024^3
+    keep_firing_for: 10s
+    remedy:
+      aim: uma_memory_free_bytes > 8 * 1024^3
+      steps:
+      - STEPS
+      cooldown: 1s
+";
+
+/// A machine of 24 GiB on which one engine loads.
+struct Node {
+    world: World,
+    outside: f64,
+    with_engine: bool,
+}
+
+fn seen() -> EngineSeen {
+    let id = ProcessId { pid: 4242, start_ticks: 4711 };
+    let unknown = Reading::Unsupported;
+    let process = EngineProcess {
+        id,
+        parent: 1,
+        comm: Arc::from("VLLM::EngineCor"),
+        state: 'R',
+        cpu_ms: 0,
+        anon_bytes: Reading::Value(0),
+        file_bytes: Reading::Value(0),
+        shmem_bytes: Reading::Value(0),
+        hugetlb_bytes: Reading::Value(0),
+        read_bytes: unknown,
+        read_chars: unknown,
+        mapped_files: Reading::Unsupported,
+        mapped_bytes: unknown,
+        open_files: Reading::Unsupported,
+    };
+    EngineSeen {
+        name: Arc::from("vllm-8000"),
+        kind: EngineKind::Vllm,
+        server: id,
+        processes: vec![process],
+        found_by: Arc::from("test"),
+        cgroup: Some(Arc::from("/")),
+        container: None,
+        unit: None,
+        model: None,
+        model_files: Vec::new(),
+        port: None,
+        health_url: None,
+        is_listening: Reading::Unsupported,
+        log_bytes: unknown,
+        stuck_after: Duration::from_secs(300),
+    }
+}
+
+impl Node {
+    fn new(steps: &str, mode: Mode) -> Self {
+        let mut world = World::new(&RULE.replace("STEPS", steps), mode);
+        let names = [
+            FREE,
+            "uma_memory_total_bytes",
+            "uma_memory_unaccounted_bytes",
+            "uma_memory_shmem_bytes",
+            "uma_memory_anonymous_bytes",
+        ];
+        let series = names.map(|name| SeriesKey::new(name, &[])).to_vec();
+        world.schema = Arc::new(Schema { series });
+        Self { world, outside: 4.0, with_engine: true }
+    }
+
+    fn guarded(mut self, guard: impl FnOnce(&mut RuleSet)) -> Self {
+        let yaml = RULE.replace("STEPS", "stop_engine: {grace: 0s}");
+        let mut set = rules(&yaml);
+        guard(&mut set);
+        let at = self.world.at;
+        self.world.policy.replace_rules(at, Mode::Enforce, &set);
+        self
+    }
+
+    /// Lets an interval pass in which the driver has taken so much.
+    fn tick(&mut self, taken_gib: f64) -> Step {
+        self.outside += taken_gib;
+        let world = &mut self.world;
+        world.at.uptime += INTERVAL;
+        world.at.utc += INTERVAL;
+        let free = (18.0 - self.outside).max(0.5);
+        let values = [free, 24.0, self.outside, 0.0, 1.0].map(|gib| Reading::Value(gib * GIB));
+        let mut all = std::mem::take(&mut world.seen);
+        all.push(Observation::Readings(Readings {
+            source: Source::Meminfo,
+            schema: Arc::clone(&world.schema),
+            values: values.to_vec(),
+            took: Duration::ZERO,
+            error: None,
+        }));
+        let engines = self.with_engine.then(|| (seen(), EnginePhase::Loading));
+        world.policy.brake.looked(world.at.uptime, engines.into_iter(), false);
+        world.policy.step(world.at, &all)
+    }
+
+    /// Has the driver take 4 GiB a second until a decision is made.
+    fn collapse(&mut self) -> Decision {
+        for _ in 0..60 {
+            if let Some(decision) = self.tick(0.4).decisions.first() {
+                return decision.clone();
+            }
+        }
+        panic!("no decision is made");
+    }
+}
+
+const STOP: &str = "stop_engine: {grace: 500ms}";
+
+#[test]
+fn whoever_is_stopped_is_in_the_decision_whole_with_the_growth_that_it_follows_from() {
+    let decision = Node::new(STOP, Mode::Enforce).collapse();
+    assert_eq!(decision.verdict, Verdict::Act);
+    assert_eq!(decision.target, Target::Engine(Box::new(EngineTarget::from(&seen()))));
+    let free = decision.because.iter().find(|told| told.series == FREE).unwrap();
+    let free = free.value.value().unwrap();
+    let Action::StopEngine { grace_ms: 500, unless_free_bytes: Some(limit) } = decision.action
+    else {
+        panic!("{decision:?}")
+    };
+    assert!((limit as f64 - (free + 24.0 * GIB / 32.0)).abs() < 2.0, "{limit}");
+    let grown = decision.because.last().unwrap();
+    assert_eq!(grown.series, "uma_engine_growth_bytes{engine=\"vllm-8000\"}");
+    assert!(grown.value.value().unwrap() > 8.0 * GIB, "{grown:?}");
+    assert_eq!(decision.deed(), "stop_engine with 500ms to end: engine vllm-8000 (pid 4242)");
+}
+
+#[test]
+fn observe_mode_says_whom_it_would_stop_also_where_something_milder_comes_first() {
+    let decision = Node::new(STOP, Mode::Observe).collapse();
+    assert_eq!((decision.verdict, decision.mode), (Verdict::Act, Mode::Observe));
+    assert_eq!(decision.target.to_string(), "engine vllm-8000");
+    let steps = "drop_caches: {}\n      - stop_engine: {}";
+    let milder = Node::new(steps, Mode::Observe).collapse();
+    assert_eq!(milder.action.name(), "drop_caches");
+    assert!(milder.because.last().unwrap().series.contains("vllm-8000"), "{milder:?}");
+}
+
+#[test]
+fn an_engine_is_stopped_only_after_what_is_milder_has_missed_the_aim() {
+    let mut node = Node::new("drop_caches: {}\n      - stop_engine: {}", Mode::Enforce);
+    let first = node.collapse();
+    assert_eq!(first.action.name(), "drop_caches");
+    assert!(node.tick(0.0).decisions.is_empty());
+    node.world.report(&first, OutcomeResult::Done);
+    let step = node.tick(0.0);
+    assert_eq!(acts(&[step]).iter().map(|act| act.name()).collect::<Vec<_>>(), ["stop_engine"]);
+}
+
+#[test]
+fn without_an_engine_and_without_one_that_grows_nobody_is_stopped() {
+    let mut node = Node::new(STOP, Mode::Enforce);
+    node.with_engine = false;
+    let decision = node.collapse();
+    assert_eq!(decision.verdict, Verdict::Hold(HoldReason::NoTarget));
+    assert_eq!((decision.target.to_string().as_str(), decision.deed().as_str()), {
+        ("no engine", "stop_engine with 500ms to end")
+    });
+
+    let mut node = Node::new(STOP, Mode::Enforce);
+    node.outside = 17.5;
+    let decision = node.tick(0.0).decisions[0].clone();
+    assert_eq!(decision.verdict, Verdict::Hold(HoldReason::UnclearTarget), "{decision:?}");
+}
+
+#[test]
+fn nobody_is_stopped_for_what_was_true_before() {
+    let mut node = Node::new(STOP, Mode::Enforce);
+    let pause = crate::model::Pause { author: "a".to_owned(), comment: String::new(), since: None };
+    node.world.seen.push(Observation::Pause(Some(pause)));
+    while node.outside < 17.0 {
+        node.tick(0.4);
+    }
+    // It keeps firing: some memory has come back, and not enough for the aim.
+    node.outside = 14.0;
+    node.tick(0.0);
+    node.world.seen.push(Observation::Pause(None));
+    let decision = node.tick(0.0).decisions[0].clone();
+    assert_eq!(decision.verdict, Verdict::Hold(HoldReason::Unconfirmed));
+}
+
+#[test]
+fn a_protected_engine_is_not_stopped_and_no_other_one_instead() {
+    use crate::policy::guard::Glob;
+    let glob = || Glob::try_from("VLLM::*".to_owned()).unwrap();
+    let node = Node::new(STOP, Mode::Enforce);
+    let mut node = node.guarded(|set| set.guard_rails.protect.processes = vec![glob()]);
+    let decision = node.collapse();
+    assert_eq!(decision.verdict, Verdict::Hold(HoldReason::Protected));
+    assert_eq!(decision.target.to_string(), "engine vllm-8000");
+}
