@@ -1,5 +1,7 @@
 //! What puts model files out of memory while an engine loads, beside the loop.
 
+use std::sync::Arc;
+
 use super::clock;
 use crate::actions::{Evictor, Live};
 use crate::config::settings::Settings;
@@ -7,6 +9,9 @@ use crate::model::{
     Action, Decision, DecisionId, EnginePhase, EngineTarget, Mode, Reading, SeriesKey, Verdict,
 };
 use crate::policy::status::EngineStatus;
+
+/// Whether an engine's load is followed.
+const OF_ENGINE: &str = "uma_engine_evicting";
 
 /// The evictor, and what it tells of itself.
 #[derive(Debug)]
@@ -66,21 +71,37 @@ impl Evicting {
         self.evictor.notes()
     }
 
-    /// Its series.
-    pub(super) fn series() -> [SeriesKey; 3] {
+    /// Its series, whatever engines there are.
+    pub(super) fn series() -> [SeriesKey; 2] {
         let action = [("action", "evict_checkpoint")];
-        [
-            SeriesKey::new("uma_evicted_bytes_total", &action),
-            SeriesKey::new("uma_evicted_refaulted_bytes_total", &action),
-            SeriesKey::new("uma_evicting_loads", &[]),
-        ]
+        ["uma_evicted_bytes_total", "uma_evicted_refaulted_bytes_total"]
+            .map(|name| SeriesKey::new(name, &action))
     }
 
     /// Their values.
     #[expect(clippy::cast_precision_loss, reason = "exact up to 2^53")]
-    pub(super) fn values(&self) -> [Reading<f64>; 3] {
+    pub(super) fn values(&self) -> [Reading<f64>; 2] {
         let tally = self.evictor.tally();
-        let values = [tally.evicted_bytes, tally.refaulted_bytes, tally.active];
-        values.map(|value| Reading::Value(value as f64))
+        [tally.evicted_bytes, tally.refaulted_bytes].map(|bytes| Reading::Value(bytes as f64))
+    }
+
+    /// One series for each engine.
+    pub(super) fn series_of(engines: &[EngineStatus]) -> impl Iterator<Item = SeriesKey> {
+        engines.iter().map(|known| SeriesKey::new(OF_ENGINE, &[("engine", &*known.engine.name)]))
+    }
+
+    /// Whether those are the series of these engines.
+    pub(super) fn is_series_of(series: &[SeriesKey], engines: &[EngineStatus]) -> bool {
+        let name = |key: &SeriesKey| key.labels.first().map(|(_, name)| Arc::clone(name));
+        let known = engines.iter().map(|known| Some(Arc::clone(&known.engine.name)));
+        series.iter().map(name).eq(known)
+    }
+
+    /// Their values.
+    pub(super) fn values_of(&self, engines: &[EngineStatus]) -> impl Iterator<Item = Reading<f64>> {
+        let follows = |known: &EngineStatus| {
+            f64::from(self.evictor.follows(&known.engine.name, known.engine.server))
+        };
+        engines.iter().map(follows).map(Reading::Value)
     }
 }

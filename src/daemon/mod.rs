@@ -316,7 +316,8 @@ impl Daemon {
 
     /// What the loop and the recorder say of themselves.
     fn see_own(&mut self) {
-        let readings = self.own.readings(self.recorder.tally(), &self.evicting);
+        let engines = self.policy.engines();
+        let readings = self.own.readings(self.recorder.tally(), &self.evicting, &engines);
         self.seen.push(Observation::Readings(readings));
     }
 
@@ -409,7 +410,12 @@ impl Daemon {
         outcome.effect = self.evicting.effect(outcome.decision);
         self.journal.record(&Entry::Outcome(outcome.clone()));
         report::outcome(&outcome);
+        // What it is judged by must be from after it.
+        let is_told_by_own_series = outcome.effect.is_some();
         self.seen.push(Observation::Outcome(outcome));
+        if is_told_by_own_series {
+            self.see_own();
+        }
     }
 
     fn note(&self, at: Moment, text: String) {

@@ -10,6 +10,7 @@ use crate::actions::SettingsTally;
 use crate::model::{
     Moment, Reading, Readings, SETTING_NAMES, Schema, SeriesKey, Source, UndoResult,
 };
+use crate::policy::status::EngineStatus;
 use crate::sources::kernel_log::{KernelLogSource, Reader};
 
 /// In the order in which [`SettingsTally`] tells their values.
@@ -28,7 +29,9 @@ fn temporary_settings() -> Vec<SeriesKey> {
 /// The loop's own series.
 #[derive(Debug)]
 pub(super) struct OwnReadings {
+    /// What is always there, and after it the engines that are there now.
     schema: Arc<Schema>,
+    always: usize,
     kernel_log_schema: Arc<Schema>,
     missed_samples: u64,
     sampling_interval: Duration,
@@ -63,6 +66,7 @@ impl OwnReadings {
         let readers = Reader::ALL
             .map(|reader| SeriesKey::new("uma_kernel_log_reader", &[("reader", reader.name())]));
         Self {
+            always: series.len(),
             schema: Arc::new(Schema { series }),
             kernel_log_schema: Arc::new(Schema { series: readers.to_vec() }),
             missed_samples: 0,
@@ -114,8 +118,23 @@ impl OwnReadings {
         }
     }
 
+    fn follow_engines(&mut self, engines: &[EngineStatus]) {
+        let (always, of_engines) = self.schema.series.split_at(self.always);
+        if Evicting::is_series_of(of_engines, engines) {
+            return;
+        }
+        let series = always.iter().cloned().chain(Evicting::series_of(engines)).collect();
+        self.schema = Arc::new(Schema { series });
+    }
+
     #[expect(clippy::cast_precision_loss, reason = "exact up to 2^53")]
-    pub(super) fn readings(&self, recorder: Option<&Tally>, evicting: &Evicting) -> Readings {
+    pub(super) fn readings(
+        &mut self,
+        recorder: Option<&Tally>,
+        evicting: &Evicting,
+        engines: &[EngineStatus],
+    ) -> Readings {
+        self.follow_engines(engines);
         let own = [
             1.0,
             self.missed_samples as f64,
@@ -136,6 +155,7 @@ impl OwnReadings {
         values.extend(in_force.into_iter().chain(undone).map(Reading::Value));
         values.extend(self.reactions.values());
         values.extend(evicting.values());
+        values.extend(evicting.values_of(engines));
         Readings {
             source: Source::Daemon,
             schema: Arc::clone(&self.schema),

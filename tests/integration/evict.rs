@@ -199,8 +199,16 @@ impl Bench {
     /// Ends what goes on, and says how it did.
     fn ready(&self) -> String {
         self.live.evictor.heed(|_| None);
-        until("the end of the load", || self.live.evictor.tally().active == 0);
-        self.live.evictor.notes().pop().unwrap()
+        self.said_at_the_end()
+    }
+
+    fn said_at_the_end(&self) -> String {
+        let mut said = None;
+        until("the end of the load", || {
+            said = self.live.evictor.notes().pop();
+            said.is_some()
+        });
+        said.unwrap()
     }
 }
 
@@ -216,7 +224,7 @@ fn cached(path: &Path, from: u64, to: u64) -> u64 {
     pages.cached * procfs::page_size() / MIB
 }
 
-fn until(what: &str, is_so: impl Fn() -> bool) {
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     for _ in 0..PATIENCE {
         if is_so() {
             return;
@@ -354,8 +362,7 @@ fn a_process_that_is_no_longer_the_same_is_refused() {
     assert_eq!(cached(&model, 0, 160), 160);
     bench.evict(vec![later, id]).unwrap();
     drop(engine);
-    until("the end", || bench.live.evictor.tally().active == 0);
-    let said = bench.live.evictor.notes().pop().unwrap();
+    let said = bench.said_at_the_end();
     assert!(said.contains("since the engine has ended"), "{said}");
 }
 

@@ -70,8 +70,6 @@ pub struct EvictTally {
     pub evicted_bytes: u64,
     /// Bytes of those that have come back while they were watched.
     pub refaulted_bytes: u64,
-    /// Loads that are followed now.
-    pub active: u64,
 }
 
 /// Whoever puts out; all clones are the same one.
@@ -243,12 +241,20 @@ impl Evictor {
         }
     }
 
+    /// Whether the load of that life of an engine is followed. Never waits.
+    pub fn follows(&self, engine: &str, server: ProcessId) -> bool {
+        lock(&self.shared.controls).iter().any(|control| {
+            *control.target.name == *engine
+                && control.server() == Some(&server)
+                && control.stop.get().is_none()
+        })
+    }
+
     /// What has been put out so far. Never waits.
     pub fn tally(&self) -> EvictTally {
         EvictTally {
             evicted_bytes: self.shared.evicted_bytes.load(Ordering::Relaxed),
             refaulted_bytes: self.shared.refaulted_bytes.load(Ordering::Relaxed),
-            active: u64::try_from(lock(&self.shared.controls).len()).unwrap_or(u64::MAX),
         }
     }
 

@@ -196,10 +196,11 @@ pub(super) const METRICS: &[Metric] = &[
     .closed(&[("action", &["evict_checkpoint"])]),
     Metric::gauge(
         Source::Daemon,
-        "uma_evicting_loads",
-        &[],
-        "Loads that evict_checkpoint follows now.",
-    ),
+        "uma_engine_evicting",
+        &["engine"],
+        "1 while evict_checkpoint follows the engine's load.",
+    )
+    .flag(),
     Metric::gauge(
         Source::Daemon,
         "uma_temporary_settings",

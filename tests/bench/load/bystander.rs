@@ -1,4 +1,5 @@
-//! Somebody else on the machine, who keeps using files of their own.
+//! Somebody else on the machine, who keeps using files of their own, as programs that come and go do:
+//! mapped while they are used, and only in the page cache in between.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -6,16 +7,19 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitCode, Stdio};
 use std::time::Duration;
 
-use memmap2::Mmap;
+use memmap2::{Mmap, MmapOptions};
 
 use crate::measure::major_faults;
+
+/// Mapped at a time.
+const PIECE_BYTES: u64 = 16 << 20;
 
 /// How long it takes over all of its pages once.
 const ROUND: Duration = Duration::from_secs(2);
 
-/// Makes the bystander's file, which is kept for the next time.
-pub fn files(directory: &Path, bytes: u64) -> io::Result<PathBuf> {
-    let path = directory.join(format!("bystander-{bytes}"));
+/// Makes a file of bytes that do not compress, which is kept for the next time.
+pub fn file(directory: &Path, name: &str, bytes: u64) -> io::Result<PathBuf> {
+    let path = directory.join(format!("{name}-{bytes}"));
     if !path.exists() {
         let unfinished = path.with_extension("unfinished");
         io::copy(&mut File::open("/dev/urandom")?.take(bytes), &mut File::create(&unfinished)?)?;
@@ -61,8 +65,9 @@ impl Bystander {
 /// The process itself: touches each page of its file every two seconds until its input ends.
 pub fn run(arguments: &[String]) -> ExitCode {
     let file = File::open(&arguments[0]).unwrap();
-    let mapped = map(&file).unwrap();
-    let mut sum = touch(&mapped);
+    let length = file.metadata().unwrap().len();
+    let pieces = length.div_ceil(PIECE_BYTES);
+    let mut sum = (0..pieces).map(|piece| use_once(&file, length, piece)).sum::<u64>();
     io::stdout().write_all(b"!").unwrap();
     io::stdout().flush().unwrap();
     std::thread::spawn(|| {
@@ -70,18 +75,22 @@ pub fn run(arguments: &[String]) -> ExitCode {
         std::process::exit(0);
     });
     loop {
-        for piece in mapped.chunks(mapped.len().div_ceil(100)) {
-            sum = std::hint::black_box(sum.wrapping_add(touch(piece)));
-            std::thread::sleep(ROUND / 100);
+        for piece in 0..pieces {
+            sum = std::hint::black_box(sum.wrapping_add(use_once(&file, length, piece)));
+            std::thread::sleep(ROUND / u32::try_from(pieces).unwrap());
         }
     }
 }
 
-fn touch(piece: &[u8]) -> u64 {
-    piece.iter().step_by(4096).map(|byte| u64::from(*byte)).sum()
+/// Maps one piece, touches its pages, and lets it go.
+fn use_once(file: &File, length: u64, piece: u64) -> u64 {
+    let begin = piece * PIECE_BYTES;
+    let bytes = PIECE_BYTES.min(length - begin) as usize;
+    let mapped = map(file, begin, bytes).unwrap();
+    mapped.iter().step_by(4096).map(|byte| u64::from(*byte)).sum()
 }
 
 #[expect(unsafe_code, reason = "nobody writes to the file while it is mapped")]
-fn map(file: &File) -> io::Result<Mmap> {
-    unsafe { Mmap::map(file) }
+fn map(file: &File, begin: u64, bytes: usize) -> io::Result<Mmap> {
+    unsafe { MmapOptions::new().offset(begin).len(bytes).map(file) }
 }

@@ -30,7 +30,14 @@ pub struct Load {
 
 /// Loads once, in a process of its own, and waits for its end.
 pub fn start(loader: Loader, options: &Options, checkpoint: &Checkpoint) -> Load {
-    let mut command = Command::new(std::env::current_exe().unwrap());
+    let mut command = match loader {
+        Loader::Safetensors => {
+            let mut python = Command::new(&options.python);
+            python.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/bench/load/engine_load.py"));
+            python
+        }
+        _ => Command::new(std::env::current_exe().unwrap()),
+    };
     command.args(["engine", loader.name()]);
     command.args([options.weights_bytes, options.cache_bytes].map(|bytes| bytes.to_string()));
     command.args(checkpoint.shards());
@@ -86,6 +93,7 @@ impl Engine {
         let file = File::open(shard)?;
         match loader {
             Loader::Read => self.read(file),
+            Loader::Safetensors => Err(io::ErrorKind::Unsupported.into()),
             Loader::MmapKept | Loader::MmapEach => {
                 let mapped = map(&file)?;
                 for piece in mapped.chunks(PIECE_BYTES) {

@@ -4,7 +4,8 @@
 //! memory. A simulated engine reads the checkpoint while it takes "weights" and then a "KV cache" as
 //! 2 MiB pages from the kernel's hugetlb pool, which asks for them as the NVIDIA driver does:
 //! unmovable, with direct reclaim, without the OOM killer. Policies take turns (A B C A B C), so that a
-//! noisy machine is noisy for all. `-- --help` lists the options.
+//! noisy machine is noisy for all. Beside it another model is served through its mapping, and a
+//! bystander uses files of its own. `-- --help` lists the options.
 #![expect(clippy::unwrap_used, reason = "a measurement ends where anything fails")]
 
 mod bystander;
@@ -14,6 +15,7 @@ mod measure;
 mod options;
 mod policy;
 mod pool;
+mod served;
 mod table;
 
 use std::process::ExitCode;
@@ -28,6 +30,7 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.first().map(String::as_str) {
         Some("engine") => return engine::run(&arguments[1..]),
+        Some("served") => return served::run(&arguments[1..]),
         Some("bystander") => return bystander::run(&arguments[1..]),
         _ => {}
     }
@@ -50,7 +53,8 @@ fn main() -> ExitCode {
 fn measure_all(options: &Options) {
     let pool = Pool::take_over().unwrap();
     let checkpoint = Checkpoint::prepare(&options.directory, options.checkpoint_bytes).unwrap();
-    let idle = bystander::files(&options.directory, options.bystander_bytes).unwrap();
+    let idle = bystander::file(&options.directory, "bystander", options.bystander_bytes).unwrap();
+    let weights = bystander::file(&options.directory, "served", options.served_bytes).unwrap();
     println!("{}", measure::machine());
     println!(
         "checkpoint {:.1} GiB in {} shards, weights {:.1} GiB, KV cache {:.1} GiB",
@@ -59,20 +63,25 @@ fn measure_all(options: &Options) {
         gib(options.weights_bytes),
         gib(options.cache_bytes)
     );
+    println!("beside it {:.1} GiB are served", gib(options.served_bytes));
     for loader in &options.loaders {
         let mut table = Table::new(*loader);
         for round in 0..options.runs {
             for policy in &options.policies {
                 eprintln!("{loader}, {policy}, run {} of {}", round + 1, options.runs);
                 measure::settle(&pool);
+                let served = served::start(&weights);
                 let bystander = bystander::start(&idle);
-                let policy_in_force = policy::start(*policy, &checkpoint);
+                let policy_in_force = policy::start(*policy, &checkpoint, &served);
                 let watch = Watch::start();
                 let load = engine::start(*loader, options, &checkpoint);
                 let seen = watch.end();
-                let faults = bystander.end();
+                let bystander_faults = bystander.end();
                 let policy_cpu = policy_in_force.end();
-                table.add(*policy, Run { load, seen, bystander_faults: faults, policy_cpu });
+                let served_faults = served.end();
+                let run = Run { load, seen, bystander_faults, served_faults, policy_cpu };
+                eprintln!("{run:?}");
+                table.add(*policy, run);
             }
         }
         println!("{table}");

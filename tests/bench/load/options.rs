@@ -9,7 +9,10 @@ const HELP: &str = "\
 cargo bench --bench load -- [OPTIONS]      (as root)
 
   --directory DIR      where the checkpoint is made and kept [default: target/checkpoint]
-  --loader NAME        mmap-kept, mmap-each or read; may be repeated [default: all three]
+  --loader NAME        mmap-kept, mmap-each, read or safetensors; may be repeated
+                       [default: the first three]
+  --python FILE        a Python with safetensors and numpy, for the loader safetensors
+                       [default: python3]
   --policy NAME        none, drop-loop, drop-loop-readahead, earlyoom or umawarden; may be repeated
                        [default: all that are installed]
   --runs N             of each policy with each loader [default: 3]
@@ -27,16 +30,19 @@ pub enum Loader {
     MmapEach,
     /// `read()` into a buffer.
     Read,
+    /// The safetensors library.
+    Safetensors,
 }
 
 impl Loader {
-    pub const ALL: [Self; 3] = [Self::MmapKept, Self::MmapEach, Self::Read];
+    pub const ALL: [Self; 4] = [Self::MmapKept, Self::MmapEach, Self::Read, Self::Safetensors];
 
     pub fn name(self) -> &'static str {
         match self {
             Self::MmapKept => "mmap-kept",
             Self::MmapEach => "mmap-each",
             Self::Read => "read",
+            Self::Safetensors => "safetensors",
         }
     }
 }
@@ -95,6 +101,10 @@ pub struct Options {
     pub cache_bytes: u64,
     /// What the bystander keeps using.
     pub bystander_bytes: u64,
+    /// The weights of the model that is served meanwhile.
+    pub served_bytes: u64,
+    /// Who runs the safetensors library.
+    pub python: PathBuf,
 }
 
 impl Options {
@@ -110,6 +120,8 @@ impl Options {
             weights_bytes: total / 2,
             cache_bytes: total / 5,
             bystander_bytes: total / 24,
+            served_bytes: total / 24,
+            python: PathBuf::from("python3"),
         };
         let mut arguments = arguments.iter().filter(|argument| *argument != "--bench");
         while let Some(option) = arguments.next() {
@@ -121,6 +133,7 @@ impl Options {
                 arguments.next().ok_or_else(|| format!("{option} wants a value\n{HELP}"))?;
             match option.as_str() {
                 "--directory" => options.directory = PathBuf::from(value),
+                "--python" => options.python = PathBuf::from(value),
                 "--loader" => options.loaders.push(named(value, &Loader::ALL, Loader::name)?),
                 "--policy" => options.policies.push(named(value, &Policy::ALL, Policy::name)?),
                 "--runs" => options.runs = number(option, value)? as usize,
@@ -131,7 +144,7 @@ impl Options {
             }
         }
         if options.loaders.is_empty() {
-            options.loaders = Loader::ALL.to_vec();
+            options.loaders = vec![Loader::MmapKept, Loader::MmapEach, Loader::Read];
         }
         if options.policies.is_empty() {
             options.policies = Policy::ALL.to_vec();

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::checkpoint::Checkpoint;
 use crate::options::Policy;
+use crate::served::Served;
 
 /// What the published recipe sets the readahead to.
 const READAHEAD_KIB: &str = "8";
@@ -21,7 +22,8 @@ pub struct InForce {
     storage: Option<tempfile::TempDir>,
 }
 
-pub fn start(policy: Policy, checkpoint: &Checkpoint) -> InForce {
+/// Starts it; what is served while others load is known to whom it concerns.
+pub fn start(policy: Policy, checkpoint: &Checkpoint, served: &Served) -> InForce {
     let mut in_force = InForce { child: None, readahead: None, storage: None };
     match policy {
         Policy::None => {}
@@ -36,9 +38,12 @@ pub fn start(policy: Policy, checkpoint: &Checkpoint) -> InForce {
         Policy::Earlyoom => in_force.spawn(&mut Command::new("earlyoom")),
         Policy::Umawarden => {
             let storage = tempfile::tempdir().unwrap();
+            let file = storage.path().join("umawarden.yaml");
+            fs::write(&file, configuration(checkpoint, served)).unwrap();
             in_force.spawn(
                 Command::new(env!("CARGO_BIN_EXE_umawarden"))
-                    .args(["run", "--mode", "enforce", "--web.listen-address", "127.0.0.1:19955"])
+                    .args(["run", "--web.listen-address", "127.0.0.1:19955", "--config.file"])
+                    .arg(&file)
                     .arg("--storage.path")
                     .arg(storage.path()),
             );
@@ -47,6 +52,27 @@ pub fn start(policy: Policy, checkpoint: &Checkpoint) -> InForce {
     }
     std::thread::sleep(Duration::from_secs(1));
     in_force
+}
+
+/// What a person writes for engines that have no known names; the rules are the shipped ones.
+fn configuration(checkpoint: &Checkpoint, served: &Served) -> String {
+    let shards = checkpoint.shards()[0].parent().unwrap().canonicalize().unwrap();
+    let shards = shards.join("model-*.safetensors");
+    format!(
+        "mode: enforce
+engines:
+- name: loading
+  match: {{cmdline: \"*load* engine *\"}}
+  model_files: [\"{}\"]
+- name: served
+  match: {{cmdline: \"*load* served *\"}}
+  model_files: [\"{}\"]
+  health: http://127.0.0.1:{}/health
+",
+        shards.display(),
+        served.file().display(),
+        served.port(),
+    )
 }
 
 impl InForce {
