@@ -112,15 +112,14 @@ impl Holdings {
                 used.opened.push((process, opened));
             }
         }
-        let is_used = |used: &FileUse| !used.mapped.is_empty() || !used.opened.is_empty();
         let mut first_used: BTreeMap<Option<&Path>, &PathBuf> = BTreeMap::new();
         let both = files.files.iter().zip(uses.iter());
-        for (file, _) in both.filter(|(_, used)| is_used(used)) {
+        for (file, _) in both.filter(|(_, used)| used.is_held()) {
             let first = first_used.entry(file.path.parent()).or_insert(&file.path);
             *first = (*first).min(&file.path);
         }
         for (file, used) in files.files.iter().zip(uses) {
-            used.was_used |= is_used(used);
+            used.was_used |= used.is_held();
             let first = first_used.get(&file.path.parent());
             used.lies_before |= first.is_some_and(|first| file.path < **first);
         }

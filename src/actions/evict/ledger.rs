@@ -6,12 +6,13 @@
 //! read yet lies ahead, and stays.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 /// Bytes of a chunk.
 pub(super) const CHUNK_BYTES: u64 = 16 << 20;
 
 /// A chunk that did not change for so many looks is looked at in turn only.
-const HOT_LOOKS: u8 = 8;
+const HOT_LOOKS: u8 = 16;
 
 /// Chunks that are looked at first, at most.
 const MOST_HOT: usize = 512;
@@ -50,6 +51,20 @@ struct Chunk {
     out: u64,
 }
 
+impl Chunk {
+    fn is_out(&self) -> bool {
+        self.out > 0 && self.cached == 0
+    }
+}
+
+#[derive(Debug, Default)]
+struct Book {
+    chunks: Vec<Chunk>,
+    length: u64,
+    /// The chunk behind the farthest that has been read.
+    frontier: usize,
+}
+
 #[derive(Debug)]
 struct HotChunk {
     place: Place,
@@ -59,7 +74,7 @@ struct HotChunk {
 /// The books of one load.
 #[derive(Debug)]
 pub(super) struct Ledger {
-    files: Vec<Vec<Chunk>>,
+    files: Vec<Book>,
     /// How much has been read of everything.
     progress: u64,
     /// How much of what was read last stays.
@@ -67,6 +82,8 @@ pub(super) struct Ledger {
     hot: VecDeque<HotChunk>,
     /// Where the looks in turn go on.
     turn: Place,
+    /// The file at whose frontier the looks go on.
+    frontier_turn: usize,
     evicted: u64,
     refaulted: u64,
     /// The same since the distance was last doubled.
@@ -83,6 +100,7 @@ impl Ledger {
             keep,
             hot: VecDeque::new(),
             turn: Place { file: 0, chunk: 0 },
+            frontier_turn: 0,
             evicted: 0,
             refaulted: 0,
             evicted_lately: 0,
@@ -92,7 +110,7 @@ impl Ledger {
 
     /// Takes on a file; the files have their numbers in this order.
     pub(super) fn add_file(&mut self, length: u64) {
-        self.files.push(Vec::new());
+        self.files.push(Book::default());
         self.resize(self.files.len() - 1, length);
     }
 
@@ -100,14 +118,25 @@ impl Ledger {
     pub(super) fn resize(&mut self, file: usize, length: u64) {
         let chunks = usize::try_from(length.div_ceil(CHUNK_BYTES)).unwrap_or(usize::MAX);
         if let Some(known) = self.files.get_mut(file) {
-            known.resize(chunks, Chunk::default());
+            known.chunks.resize(chunks, Chunk::default());
+            known.length = length;
         }
     }
 
-    /// All chunks of a file.
-    pub(super) fn chunks(&self, file: usize) -> impl Iterator<Item = Place> + use<> {
-        let count = self.files.get(file).map_or(0, Vec::len);
-        (0..count).map(move |chunk| Place { file, chunk })
+    /// The chunks of a file but for those that have been put out: of them the kernel tells dearly.
+    pub(super) fn chunks_not_out(&self, file: usize) -> Vec<Place> {
+        let chunks = self.files.get(file).map_or(&[][..], |book| &book.chunks);
+        let stays = chunks.iter().enumerate().filter(|(_, chunk)| !chunk.is_out());
+        stays.map(|(chunk, _)| Place { file, chunk }).collect()
+    }
+
+    /// The chunks that hold these bytes of a file.
+    pub(super) fn places(&self, file: usize, bytes: &Range<u64>) -> Vec<Place> {
+        let count = self.files.get(file).map_or(0, |book| book.chunks.len());
+        let number = |chunk: u64| usize::try_from(chunk).unwrap_or(usize::MAX).min(count);
+        let from = number(bytes.start / CHUNK_BYTES);
+        let to = number(bytes.end.div_ceil(CHUNK_BYTES));
+        (from..to).map(|chunk| Place { file, chunk }).collect()
     }
 
     /// The chunk behind one in the same file.
@@ -117,11 +146,24 @@ impl Ledger {
     }
 
     fn chunk(&self, place: Place) -> Option<&Chunk> {
-        self.files.get(place.file)?.get(place.chunk)
+        self.files.get(place.file)?.chunks.get(place.chunk)
     }
 
     fn chunk_mut(&mut self, place: Place) -> Option<&mut Chunk> {
-        self.files.get_mut(place.file)?.get_mut(place.chunk)
+        self.files.get_mut(place.file)?.chunks.get_mut(place.chunk)
+    }
+
+    /// How much of a chunk was in memory when it was last looked at.
+    pub(super) fn cached_of(&self, place: Place) -> u64 {
+        self.chunk(place).map_or(0, |chunk| chunk.cached)
+    }
+
+    /// Whether all of a chunk has been read and is in memory: there is no more to come.
+    fn is_whole(&self, place: Place) -> bool {
+        let length = self.files.get(place.file).map_or(0, |book| book.length);
+        let from = CHUNK_BYTES.saturating_mul(place.chunk as u64);
+        let bytes = length.saturating_sub(from).min(CHUNK_BYTES);
+        self.chunk(place).is_some_and(|chunk| chunk.read >= bytes)
     }
 
     /// Writes down what a look has found. Returns whether more of the chunk has been read.
@@ -137,17 +179,31 @@ impl Ledger {
         if more > 0 {
             chunk.read_at = progress + more;
             self.progress += more;
-            self.warm(place);
+            self.follow(place);
         }
         self.came_back(back);
         more > 0
     }
 
+    /// Where a reader has just been, it is looked for again: there, or behind what it is done with.
+    fn follow(&mut self, place: Place) {
+        if let Some(book) = self.files.get_mut(place.file) {
+            book.frontier = book.frontier.max(place.chunk + 1);
+        }
+        if !self.is_whole(place) {
+            return self.warm(place);
+        }
+        self.hot.retain(|hot| hot.place != place);
+        if let Some(next) = self.next(place).filter(|next| !self.is_whole(*next)) {
+            self.warm(next);
+        }
+    }
+
     /// Writes down what putting a chunk out has left of it. What stays is tried again only when the
     /// readers have gone on by the whole distance once more.
-    pub(super) fn put_out(&mut self, place: Place, before: u64, after: Look) -> u64 {
+    pub(super) fn put_out(&mut self, place: Place, before: u64, after: Look) {
         let progress = self.progress;
-        let Some(chunk) = self.chunk_mut(place) else { return 0 };
+        let Some(chunk) = self.chunk_mut(place) else { return };
         let gone = before.saturating_sub(after.cached);
         *chunk = Chunk {
             cached: after.cached,
@@ -157,7 +213,6 @@ impl Ledger {
         };
         self.evicted += gone;
         self.evicted_lately += gone;
-        gone
     }
 
     fn came_back(&mut self, bytes: u64) {
@@ -174,8 +229,8 @@ impl Ledger {
     /// The chunks that may go, those read longest ago first.
     pub(super) fn due(&self) -> Vec<Place> {
         let mut due: Vec<(u64, Place)> = Vec::new();
-        for (file, chunks) in self.files.iter().enumerate() {
-            for (number, chunk) in chunks.iter().enumerate() {
+        for (file, book) in self.files.iter().enumerate() {
+            for (number, chunk) in book.chunks.iter().enumerate() {
                 let behind = self.progress - chunk.read_at;
                 if chunk.read > 0 && behind >= self.keep {
                     due.push((chunk.read_at, Place { file, chunk: number }));
@@ -188,7 +243,7 @@ impl Ledger {
 
     /// How much of all files was in memory when it was last looked at.
     pub(super) fn cached(&self) -> u64 {
-        self.files.iter().flatten().map(|chunk| chunk.cached).sum()
+        self.files.iter().flat_map(|book| &book.chunks).map(|chunk| chunk.cached).sum()
     }
 
     /// How much may go now.
@@ -217,10 +272,23 @@ impl Ledger {
         }
     }
 
+    /// The chunks at which files are read next if they are read on, of so many files in turn.
+    pub(super) fn frontiers(&mut self, files: usize) -> Vec<Place> {
+        let known = self.files.len();
+        let from = std::mem::take(&mut self.frontier_turn);
+        let wanted = files.min(known);
+        self.frontier_turn = (from + wanted) % known.max(1);
+        let places = (from..from + wanted).map(|file| file % known).filter_map(|file| {
+            let place = Place { file, chunk: self.files.get(file)?.frontier };
+            self.chunk(place).filter(|chunk| !chunk.is_out()).map(|_| place)
+        });
+        places.collect()
+    }
+
     /// The next chunks in turn, as many as `budget` allows: one that has been put out costs the
     /// kernel the most to look at, one that never was in memory nothing worth telling.
     pub(super) fn in_turn(&mut self, budget: u32) -> Vec<Place> {
-        let total: usize = self.files.iter().map(Vec::len).sum();
+        let total: usize = self.files.iter().map(|book| book.chunks.len()).sum();
         let (mut places, mut spent) = (Vec::new(), 0);
         while spent < budget && places.len() < total {
             let Some(chunk) = self.chunk(self.turn) else {
@@ -238,6 +306,11 @@ impl Ledger {
             self.turn.chunk += 1;
         }
         places
+    }
+
+    /// How much has been read of everything.
+    pub(super) fn progress(&self) -> u64 {
+        self.progress
     }
 
     /// Bytes put out, and how many of them have come back.

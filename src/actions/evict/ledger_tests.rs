@@ -23,7 +23,8 @@ fn what_was_read_last_stays_in_whatever_order_it_was_read() {
     }
     assert_eq!(ledger.due(), [place(5), place(0)]);
     assert_eq!(ledger.due_bytes(), 2 * CHUNK_BYTES);
-    assert_eq!(ledger.put_out(place(5), CHUNK_BYTES, Look::default()), CHUNK_BYTES);
+    ledger.put_out(place(5), CHUNK_BYTES, Look::default());
+    assert_eq!(ledger.tally().0, CHUNK_BYTES);
     assert_eq!(ledger.due(), [place(0)]);
 }
 
@@ -57,7 +58,8 @@ fn what_could_not_go_is_not_tried_at_once_again() {
     ledger.observe(place(0), FULL);
     ledger.observe(place(1), FULL);
     let half = Look { cached: CHUNK_BYTES / 2, read: CHUNK_BYTES / 2 };
-    assert_eq!(ledger.put_out(place(0), CHUNK_BYTES, half), CHUNK_BYTES / 2);
+    ledger.put_out(place(0), CHUNK_BYTES, half);
+    assert_eq!(ledger.tally().0, CHUNK_BYTES / 2);
     assert!(!ledger.observe(place(0), half));
     assert!(ledger.due().is_empty());
     ledger.observe(place(2), FULL);
@@ -115,12 +117,41 @@ fn in_turn_every_chunk_is_looked_at() {
 #[test]
 fn what_no_longer_changes_is_no_longer_looked_at_each_time() {
     let mut ledger = ledger(2, 1);
-    ledger.observe(place(0), FULL);
+    ledger.observe(place(0), Look { cached: CHUNK_BYTES, read: 4096 });
     assert_eq!(ledger.hot(), [place(0)]);
     for _ in 0..HOT_LOOKS {
         ledger.hot();
     }
     assert!(ledger.hot().is_empty());
+}
+
+#[test]
+fn a_reader_is_looked_for_behind_what_it_is_done_with() {
+    let mut ledger = Ledger::new(0);
+    ledger.add_file(3 * CHUNK_BYTES + 5_000);
+    ledger.observe(place(1), FULL);
+    assert_eq!(ledger.hot(), [place(2)]);
+    assert_eq!(ledger.frontiers(9), [place(2)]);
+    ledger.observe(place(2), FULL);
+    assert_eq!(ledger.hot(), [place(3)]);
+    ledger.observe(place(3), Look { cached: 8192, read: 4096 });
+    assert_eq!(ledger.hot(), [place(3)], "a part of its last chunk");
+    ledger.observe(place(3), Look { cached: 8192, read: 8192 });
+    assert!(ledger.hot().is_empty(), "all of the file has been read");
+    assert!(ledger.frontiers(9).is_empty());
+    ledger.put_out(place(1), CHUNK_BYTES, Look::default());
+    assert_eq!(ledger.chunks_not_out(0), [place(0), place(2), place(3)]);
+}
+
+#[test]
+fn frontiers_are_looked_at_in_turn() {
+    let mut ledger = Ledger::new(0);
+    assert!(ledger.frontiers(3).is_empty());
+    (0..5).for_each(|_| ledger.add_file(CHUNK_BYTES));
+    let first = |file| Place { file, chunk: 0 };
+    assert_eq!(ledger.frontiers(3), [first(0), first(1), first(2)]);
+    assert_eq!(ledger.frontiers(3), [first(3), first(4), first(0)]);
+    assert_eq!(ledger.frontiers(9).len(), 5, "none twice");
 }
 
 proptest! {
@@ -145,7 +176,7 @@ proptest! {
             let (evicted, refaulted) = ledger.tally();
             prop_assert!(refaulted <= evicted);
             prop_assert!(ledger.keep() >= keep);
-            let out: u64 = ledger.files.iter().flatten().map(|chunk| chunk.out).sum();
+            let out: u64 = ledger.files.iter().flat_map(|book| &book.chunks).map(|chunk| chunk.out).sum();
             prop_assert_eq!(out, evicted - refaulted);
             for due in ledger.due() {
                 let chunk = ledger.chunk(due).unwrap();

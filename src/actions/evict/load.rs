@@ -12,8 +12,14 @@ use super::process::{Held, HoldError};
 use super::uses::{FileUse, Reading};
 use crate::model::EngineTarget;
 
-/// Rounds from one look at what is mapped and open to the next.
-const DISCOVER_EVERY: u64 = 10;
+/// Rounds from one look at what is mapped and open to the next, at most.
+const DISCOVER_EVERY: u64 = 16;
+
+/// The same once files come into memory that nobody was seen to map or have open.
+const DISCOVER_SOONEST: u64 = 4;
+
+/// Files at whose frontier a round looks. One page is little to look at where nothing is cached.
+const FRONTIERS: usize = 32;
 
 /// Rounds from one look at some of all chunks to the next.
 const IN_TURN_EVERY: u64 = 4;
@@ -50,8 +56,8 @@ pub(super) struct Limits {
 /// What a round has brought.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Round {
-    /// Whether anything is read or put out.
-    pub(super) is_moving: bool,
+    /// How much of the model files was found to be read since the one before.
+    pub(super) read_bytes: u64,
     /// Whether all processes have ended.
     pub(super) is_over: bool,
 }
@@ -74,6 +80,10 @@ pub(super) struct Load {
     ledger: Ledger,
     limits: Limits,
     rounds: u64,
+    /// The round of the last look at what is mapped and open.
+    discovered_in: u64,
+    /// Something comes into memory that nobody was seen to hold.
+    is_news: bool,
 }
 
 impl Load {
@@ -106,10 +116,15 @@ impl Load {
             ledger: Ledger::new(behind_bytes),
             limits: Limits::default(),
             rounds: 0,
+            discovered_in: 0,
+            is_news: false,
         };
         load.find_files()?;
         load.discover();
-        load.look_at_all();
+        load.follow_positions(true);
+        for file in 0..load.files.files.len() {
+            load.look_at_file(file);
+        }
         Ok(load)
     }
 
@@ -165,62 +180,81 @@ impl Load {
     ) -> Round {
         self.rounds += 1;
         if !self.processes.iter().any(Held::lives) {
-            return Round { is_moving: false, is_over: true };
+            return Round { read_bytes: 0, is_over: true };
         }
-        if self.rounds.is_multiple_of(DISCOVER_EVERY) {
+        let before = self.ledger.progress();
+        let age = self.rounds - self.discovered_in;
+        if age >= DISCOVER_EVERY || (self.is_news && age >= DISCOVER_SOONEST) {
             self.discover();
         }
         self.follow_positions(false);
-        let read = self.look_around();
+        self.look_around();
         told(self.tally());
-        let gone = self.put_out_due(stops, told);
+        let read_bytes = self.ledger.progress() - before;
+        self.put_out_due(stops, told);
         if self.limits.sight.is_some() && self.rounds % DROP_BLINDLY_EVERY == 1 {
             self.drop_blindly();
         }
-        Round { is_moving: read || gone > 0, is_over: false }
+        Round { read_bytes, is_over: false }
     }
 
-    /// Where the readers of files that nobody maps are.
+    /// Where the readers of files that nobody maps are, and what they have gone over.
     fn follow_positions(&mut self, is_first: bool) {
-        for used in self.uses.iter_mut().filter(|used| used.mapped.is_empty()) {
+        let mut gone_over = Vec::new();
+        for (file, used) in self.uses.iter_mut().enumerate() {
+            if !used.mapped.is_empty() {
+                continue;
+            }
             let positions = used.opened.iter().filter_map(|(process, opened)| {
                 self.processes.get(*process)?.position(opened.number).ok()
             });
             if let Some(position) = positions.max() {
-                used.moved_to(position, is_first);
+                gone_over.push((file, used.moved_to(position, is_first)));
             }
         }
-    }
-
-    fn look_at_all(&mut self) {
-        self.follow_positions(true);
-        for file in 0..self.files.files.len() {
-            for place in self.ledger.chunks(file) {
+        for (file, bytes) in gone_over.into_iter().filter(|(_, bytes)| !bytes.is_empty()) {
+            for place in self.ledger.places(file, &bytes) {
                 self.look(place);
             }
         }
     }
 
-    /// Looks at what changes, at what follows it, and at some of the rest. Returns whether more has
-    /// been read.
-    fn look_around(&mut self) -> bool {
-        let mut more = false;
+    /// Looks at all of a file that is not known to be out of memory.
+    fn look_at_file(&mut self, file: usize) {
+        for place in self.ledger.chunks_not_out(file) {
+            self.look(place);
+        }
+    }
+
+    /// Looks at what changes, at where reading may go on, at what follows either, and at some of the
+    /// rest.
+    fn look_around(&mut self) {
         for place in self.ledger.hot() {
-            let mut at = Some(place);
-            while let Some(place) = at {
-                let grown = self.look(place);
-                more |= grown;
-                at = self.ledger.next(place).filter(|_| grown);
-            }
+            self.look_on(place);
+        }
+        for place in self.ledger.frontiers(FRONTIERS) {
+            let known = self.ledger.cached_of(place);
+            self.look_on(place);
+            let is_held = self.uses.get(place.file).is_some_and(FileUse::is_held);
+            self.is_news |= !is_held && self.ledger.cached_of(place) > known;
         }
         if self.rounds.is_multiple_of(IN_TURN_EVERY) {
             for place in self.ledger.in_turn(IN_TURN_BUDGET) {
-                more |= self.look(place);
+                self.look(place);
             }
         }
-        more
     }
 
+    /// Looks at a chunk, and at those that follow for as long as more of them has been read.
+    fn look_on(&mut self, place: Place) {
+        let mut at = Some(place);
+        while let Some(place) = at {
+            let grown = self.look(place);
+            at = self.ledger.next(place).filter(|_| grown);
+        }
+    }
+
+    /// Returns whether more of it has been read.
     fn look(&mut self, place: Place) -> bool {
         match self.measure(place) {
             Some(look) => self.ledger.observe(place, look),
@@ -266,25 +300,25 @@ impl Load {
         by_process.into_iter().max().unwrap_or(0)
     }
 
-    fn put_out_due(&mut self, stops: &dyn Fn() -> bool, told: &mut dyn FnMut((u64, u64))) -> u64 {
-        let mut gone = 0;
+    fn put_out_due(&mut self, stops: &dyn Fn() -> bool, told: &mut dyn FnMut((u64, u64))) {
         for place in self.ledger.due() {
             if stops() {
                 break;
             }
-            gone += self.put_out(place);
+            self.put_out(place);
             told(self.tally());
         }
-        gone
     }
 
     /// Puts out what of a chunk is clean. Where some of it is dirty, all of it stays for now: even
     /// to ask would have it written back.
-    fn put_out(&mut self, place: Place) -> u64 {
-        let Some(before) = self.measure(place) else { return 0 };
+    fn put_out(&mut self, place: Place) {
         let pages = self.cached(place);
+        let before = pages.map_or_else(|| self.present(place), |pages| pages.cached);
         if pages.is_some_and(|pages| pages.dirty > 0 || pages.writeback > 0) {
-            return self.ledger.put_out(place, before.cached, before);
+            let stays = self.measure(place).unwrap_or_default();
+            self.ledger.put_out(place, before, stays);
+            return;
         }
         self.put_out_mapped(place);
         // Without sight it may hold dirty pages, which the kernel would begin to write back.
@@ -293,7 +327,7 @@ impl Load {
             let _what_stays_is_measured = file.drop_unmapped(place.chunk);
         }
         let after = self.measure(place).unwrap_or_default();
-        self.ledger.put_out(place, before.cached, after)
+        self.ledger.put_out(place, before, after);
     }
 
     fn put_out_mapped(&mut self, place: Place) {
@@ -330,8 +364,11 @@ impl Load {
         }
     }
 
-    /// Which files are mapped and open now, and by whom; new ones are taken on.
+    /// Which files are mapped and open now, and by whom; new ones are taken on. Of files that have
+    /// come or gone everything is looked at.
     fn discover(&mut self) {
+        (self.discovered_in, self.is_news) = (self.rounds, false);
+        let held_before: Vec<bool> = self.uses.iter().map(FileUse::is_held).collect();
         let holdings = Holdings::look(&self.processes, &self.patterns, &mut self.files);
         if let Some(why) = &holdings.hidden {
             self.limits.page_out = Some(format!("what is mapped cannot be seen ({why})"));
@@ -345,6 +382,12 @@ impl Load {
             self.ledger.resize(place, length);
         }
         holdings.tell(&self.files, &mut self.uses);
+        for file in 0..self.uses.len() {
+            let was_held = held_before.get(file).copied().unwrap_or(false);
+            if self.uses[file].is_held() != was_held {
+                self.look_at_file(file);
+            }
+        }
     }
 
     /// Bytes put out, and how many of them have come back.

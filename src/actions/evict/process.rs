@@ -1,5 +1,6 @@
 //! One process of the engine, held so that no other can be taken for it.
 
+use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::ops::Range;
@@ -59,6 +60,9 @@ pub(super) struct Held {
     pub(super) id: ProcessId,
     folder: OwnedFd,
     pidfd: OwnedFd,
+    /// Stays open, since it is read again and again; that of a program that was replaced by another
+    /// (execve) reads as empty.
+    pagemap: RefCell<Option<File>>,
 }
 
 /// A part of a model file that a process maps.
@@ -101,7 +105,7 @@ impl Held {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let folder = open(procfs.join(id.to_string()), flags, Mode::empty())
             .map_err(|error| failed("opening the folder in procfs", error))?;
-        let held = Self { id, folder, pidfd };
+        let held = Self { id, folder, pidfd, pagemap: RefCell::default() };
         held.verify(procfs)?;
         Ok(held)
     }
@@ -214,8 +218,18 @@ impl Held {
         let pages = (addresses.end - addresses.start).div_ceil(page_size);
         let bytes = usize::try_from(pages).map_err(io::Error::other)? * ENTRY_BYTES;
         let mut entries = vec![0; bytes];
-        self.file("pagemap")?.read_exact_at(&mut entries, from * ENTRY_BYTES as u64)?;
+        self.read_pagemap(&mut entries, from * ENTRY_BYTES as u64)?;
         Ok(present_of_file(&entries, from * page_size, page_size).collect())
+    }
+
+    fn read_pagemap(&self, entries: &mut [u8], from: u64) -> io::Result<()> {
+        let mut kept = self.pagemap.borrow_mut();
+        if let Some(pagemap) = &*kept
+            && pagemap.read_exact_at(entries, from).is_ok()
+        {
+            return Ok(());
+        }
+        kept.insert(self.file("pagemap")?).read_exact_at(entries, from)
     }
 
     /// Takes address ranges out of its memory. Ranges that the kernel does not take (locked ones,

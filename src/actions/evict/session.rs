@@ -14,11 +14,15 @@ use super::{Control, EvictOrder, Shared, keep, lock};
 use crate::actions::drop_caches;
 use crate::model::{CacheKind, DecisionId, duration_text};
 
-/// Between two rounds while something is read: at 4 GiB/s, 100 MiB come in.
-const WHILE_MOVING: Duration = Duration::from_millis(25);
+/// Between two rounds of one that reads fast.
+const SOONEST: Duration = Duration::from_millis(10);
 
-/// Between two rounds while nothing is.
-const WHILE_STILL: Duration = Duration::from_millis(100);
+/// Between two rounds of one that reads slowly, or does not: a flood of 4 GiB/s that begins right
+/// after a look has brought 100 MiB by the next.
+const LATEST: Duration = Duration::from_millis(25);
+
+/// What is to be read between two rounds, about.
+const READ_BETWEEN_BYTES: f64 = (32_u64 << 20) as f64;
 
 /// More engines do not load at a time.
 const MOST_SESSIONS: usize = 16;
@@ -48,7 +52,10 @@ struct Session {
     procfs: PathBuf,
     control: Arc<Control>,
     ends_at: Duration,
-    is_moving: bool,
+    /// When the last round began.
+    looked_at: Duration,
+    /// From there to the next.
+    pace: Duration,
     /// What the shared tally holds of this load.
     told: (u64, u64),
 }
@@ -63,8 +70,8 @@ impl Sessions {
             let message = if self.sessions.is_empty() {
                 messages.recv().map_err(|_| RecvTimeoutError::Disconnected)
             } else {
-                let moving = self.sessions.iter().any(|session| session.is_moving);
-                messages.recv_timeout(if moving { WHILE_MOVING } else { WHILE_STILL })
+                let pace = self.sessions.iter().map(|session| session.pace).min();
+                messages.recv_timeout(pace.unwrap_or(LATEST))
             };
             let Some(shared) = self.shared.upgrade() else { return };
             match message {
@@ -100,7 +107,9 @@ impl Sessions {
         };
         let ends_at = (shared.uptime)().saturating_add(order.lasts);
         let procfs = procfs.to_owned();
-        let mut session = Session { load, procfs, control, ends_at, is_moving: true, told: (0, 0) };
+        let looked_at = (shared.uptime)();
+        let (pace, told) = (SOONEST, (0, 0));
+        let mut session = Session { load, procfs, control, ends_at, looked_at, pace, told };
         lock(&shared.controls).push(Arc::clone(&session.control));
         let ended = session.round(shared);
         let words = session.words(order.lasts);
@@ -133,7 +142,9 @@ impl Session {
             self.load.renew(&self.procfs, &target);
         }
         let mut told = self.told;
-        let Round { is_moving, is_over } = if stops() {
+        let now = (shared.uptime)();
+        let since = now.saturating_sub(std::mem::replace(&mut self.looked_at, now));
+        let Round { read_bytes, is_over } = if stops() {
             Round::default()
         } else {
             self.load.round(&stops, &mut |(evicted, refaulted)| {
@@ -144,7 +155,7 @@ impl Session {
             })
         };
         self.told = told;
-        self.is_moving = is_moving;
+        self.pace = pace(since, read_bytes);
         if is_over {
             return Some("the engine has ended");
         }
@@ -178,6 +189,12 @@ impl Session {
             limits(self.load.limits()),
         )
     }
+}
+
+/// How long to wait, where so much was read in the time since the look before.
+fn pace(since: Duration, read_bytes: u64) -> Duration {
+    let wanted = since.as_secs_f64() * READ_BETWEEN_BYTES / read_bytes.max(1) as f64;
+    Duration::from_secs_f64(wanted.clamp(SOONEST.as_secs_f64(), LATEST.as_secs_f64()))
 }
 
 /// What stands in the way, if anything does.
@@ -222,6 +239,16 @@ mod tests {
     use std::fs;
 
     use super::*;
+
+    #[test]
+    fn who_reads_fast_is_looked_at_often() {
+        let millis = Duration::from_millis;
+        assert_eq!(pace(millis(25), 0), LATEST);
+        assert_eq!(pace(millis(25), 1 << 20), LATEST);
+        assert_eq!(pace(millis(20), 40 << 20), millis(16));
+        assert_eq!(pace(millis(25), 1 << 30), SOONEST);
+        assert_eq!(pace(Duration::ZERO, 1 << 20), SOONEST);
+    }
 
     #[test]
     fn where_no_file_can_be_opened_all_clean_cache_is_dropped_once_and_that_is_said() {

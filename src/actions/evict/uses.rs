@@ -6,9 +6,9 @@ use super::files::offset;
 use super::ledger::CHUNK_BYTES;
 use super::process::{Mapped, Opened};
 
-/// A position that did not move for so many rounds says nothing of a reader that names its places
-/// itself, as pread(2) does.
-const STILL_ROUNDS: u32 = 40;
+/// A position that did not move for so many rounds, a second at least, says nothing of a reader that
+/// names its places itself, as pread(2) does.
+const STILL_ROUNDS: u32 = 100;
 
 /// The present use of one file.
 #[derive(Debug, Default)]
@@ -58,14 +58,24 @@ impl FileUse {
         }
     }
 
-    /// Takes in where its farthest reader is now.
-    pub(super) fn moved_to(&mut self, position: u64, is_first: bool) {
+    /// Takes in where its farthest reader is now. Returns what is known by that to be read: at its
+    /// first move everything that lies behind it.
+    pub(super) fn moved_to(&mut self, position: u64, is_first: bool) -> Range<u64> {
+        let from = self.still_for.map_or(0, |_| self.position);
+        let moved = from..position.max(self.position);
         if position > self.position && !is_first {
             self.still_for = Some(0);
         } else if let Some(rounds) = &mut self.still_for {
             *rounds = rounds.saturating_add(1);
         }
-        self.position = self.position.max(position);
+        let has_moved = moved.end > self.position && !is_first;
+        self.position = moved.end;
+        if has_moved { moved } else { 0..0 }
+    }
+
+    /// Whether anybody maps it or has it open.
+    pub(super) fn is_held(&self) -> bool {
+        !self.mapped.is_empty() || !self.opened.is_empty()
     }
 
     /// Of a chunk of which so much is cached, what has been read by what is known without page
@@ -133,14 +143,16 @@ mod tests {
     #[test]
     fn a_reader_that_moves_has_read_what_lies_behind_it() {
         let mut used = FileUse { opened: vec![(0, opened())], ..FileUse::default() };
-        used.moved_to(CHUNK_BYTES, true);
+        assert_eq!(used.moved_to(CHUNK_BYTES, true), 0..0);
         assert_eq!(used.reading(), Reading::Since, "it may stand there for ever");
         assert_eq!(used.read_of(0, CHUNK_BYTES), 0, "it was there before anybody looked");
-        used.moved_to(CHUNK_BYTES + 100, false);
+        assert_eq!(used.moved_to(CHUNK_BYTES + 100, false), 0..CHUNK_BYTES + 100);
         assert_eq!(used.reading(), Reading::UpTo(CHUNK_BYTES + 100));
         assert_eq!(used.read_of(0, CHUNK_BYTES), CHUNK_BYTES);
         assert_eq!(used.read_of(1, CHUNK_BYTES), 100);
         assert_eq!(used.read_of(2, CHUNK_BYTES), 0, "read ahead");
+        assert_eq!(used.moved_to(CHUNK_BYTES + 300, false), CHUNK_BYTES + 100..CHUNK_BYTES + 300);
+        assert_eq!(used.moved_to(CHUNK_BYTES, false), 0..0);
     }
 
     #[test]
