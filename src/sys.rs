@@ -9,35 +9,40 @@ pub mod page_cache;
 
 use std::io;
 
-use procfs::process::{MMPermissions, MMapPath, Process};
-use rustix::mm::{Advice, madvise};
+use procfs::process::{MMPermissions, MMapPath, MemoryMap, Process};
 
-/// Takes all code out of this process's resident memory. What is used comes back from the page
-/// cache when it is next run; what only a start needs does not. Afterwards locking memory locks
-/// little.
+/// Takes what is as it is in its file, code above all, out of this process's resident memory. What
+/// is used comes back from the page cache when it is next used; what only a start needs does not.
 ///
 /// # Errors
 ///
-/// The mappings cannot be read, or the kernel refuses; nothing has changed for what runs then.
-pub fn forget_code() -> io::Result<()> {
-    let maps = Process::myself().and_then(|process| process.maps()).map_err(io::Error::other)?;
-    for map in maps {
-        let is_file = matches!(map.pathname, MMapPath::Path(_));
-        let is_code = map.perms.contains(MMPermissions::EXECUTE | MMPermissions::PRIVATE)
-            && !map.perms.contains(MMPermissions::WRITE);
-        if !is_file || !is_code {
-            continue;
-        }
+/// The mappings cannot be read, or the kernel refuses, as it does before Linux 5.18 once memory is
+/// locked; nothing has changed for what runs then.
+pub fn forget_files() -> io::Result<()> {
+    let maps = Process::myself().and_then(|process| process.smaps()).map_err(io::Error::other)?;
+    for map in maps.into_iter().filter(holds_what_its_file_holds) {
         let (from, to) = map.address;
         let address = usize::try_from(from).map_err(io::Error::other)?;
         let length = usize::try_from(to - from).map_err(io::Error::other)?;
-        // SAFETY: a private mapping of a file that is not writable holds what the file holds, so a
-        // page that is dropped is the same when it comes back; relocations never touch code here.
-        unsafe {
-            madvise(std::ptr::without_provenance_mut(address), length, Advice::LinuxDontNeed)?;
+        // SAFETY: a private mapping of a file that cannot be written to and has no page of its own
+        // holds what the file holds, so a page that is dropped is the same when it comes back. What
+        // the loader has written to before it took the right to write away has pages of its own.
+        let forget = |advice| unsafe {
+            libc::madvise(std::ptr::without_provenance_mut(address), length, advice)
+        };
+        // The first is not known before Linux 5.18; the second does not work on locked memory.
+        if forget(libc::MADV_DONTNEED_LOCKED) != 0 && forget(libc::MADV_DONTNEED) != 0 {
+            return Err(io::Error::last_os_error());
         }
     }
     Ok(())
+}
+
+fn holds_what_its_file_holds(map: &MemoryMap) -> bool {
+    matches!(map.pathname, MMapPath::Path(_))
+        && map.perms.contains(MMPermissions::READ | MMPermissions::PRIVATE)
+        && !map.perms.contains(MMPermissions::WRITE)
+        && map.extension.map.get("Anonymous") == Some(&0)
 }
 
 #[cfg(test)]
@@ -47,7 +52,7 @@ mod tests {
     #[test]
     fn what_runs_goes_on_running_without_its_code_in_memory() {
         for _ in 0..10 {
-            forget_code().unwrap();
+            forget_files().unwrap();
             assert_eq!("umawarden".chars().rev().collect::<String>(), "nedrawamu");
         }
     }

@@ -20,6 +20,7 @@ mod recorder;
 mod report;
 mod sampling;
 mod service;
+mod settle;
 mod standing;
 mod wake;
 
