@@ -1,5 +1,6 @@
 //! Inference engines, found in trees of `/proc` and among real processes, and followed.
 
+mod containers;
 mod living;
 mod recorded;
 mod testkit;

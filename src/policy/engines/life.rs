@@ -167,18 +167,20 @@ impl Life {
         self.is_on_its_way().then(|| self.looked.saturating_sub(self.mark.at))
     }
 
-    /// None of its processes is left.
-    pub(super) fn vanish(&mut self, at: Moment) -> Option<Turn> {
+    /// None of its processes is left, or they are known by another name from now on.
+    pub(super) fn vanish(&mut self, at: Moment, renamed: Option<&str>) -> Option<Turn> {
         if self.is_gone() {
             return None;
         }
         let server = self.seen.server;
         self.seen.processes.clear();
-        Some(self.turn(
-            at,
-            EnginePhase::Gone,
-            format!("all its processes have ended, pid {server} first of them"),
-        ))
+        let reason = match renamed {
+            Some(name) => {
+                format!("its processes, pid {server} first of them, are {name} from now on")
+            }
+            None => format!("all its processes have ended, pid {server} first of them"),
+        };
+        Some(self.turn(at, EnginePhase::Gone, reason))
     }
 
     /// Somebody has looked at its processes.
@@ -371,7 +373,11 @@ impl Life {
     fn can_be_asked(&self) -> Option<String> {
         if self.answer() == Some(&HealthAnswer::Ready) {
             let url = self.seen.health_url.as_deref().unwrap_or("its health endpoint");
-            return Some(format!("it answers at {url}"));
+            let within = match &self.seen.health_network {
+                Some(_) => " within its own network",
+                None => "",
+            };
+            return Some(format!("it answers at {url}{within}"));
         }
         let port = self.seen.port?;
         let listens = self.seen.is_listening == Reading::Value(true);

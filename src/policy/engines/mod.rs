@@ -72,7 +72,9 @@ impl Engines {
         let (counters, store) = world;
         for (name, (life, _)) in &mut self.lives {
             if !readings.engines.iter().any(|seen| seen.name == *name) {
-                let turn = life.vanish(at);
+                let server = life.server();
+                let same = readings.engines.iter().find(|seen| seen.server == server);
+                let turn = life.vanish(at, same.map(|seen| &*seen.name));
                 tell(turn, life, events);
             }
         }
@@ -101,7 +103,7 @@ impl Engines {
                 return;
             }
             Some((life, cells)) => {
-                let turn = life.vanish(at);
+                let turn = life.vanish(at, None);
                 tell(turn, life, events);
                 cells.retire(counters);
                 Some(EnginePhase::Gone)

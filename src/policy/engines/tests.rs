@@ -49,11 +49,13 @@ fn engine(name: &str, processes: &[EngineProcess]) -> EngineSeen {
         found_by: Arc::from("its command line"),
         cgroup: None,
         container: None,
+        container_name: None,
         unit: None,
         model: None,
         model_files: Vec::new(),
         port: Some(8000),
         health_url: Some(Arc::from("http://127.0.0.1:8000/health")),
+        health_network: None,
         is_listening: Reading::Unsupported,
         log_bytes: Reading::Unsupported,
         stuck_after: Duration::from_secs(300),
@@ -115,6 +117,19 @@ fn loading() -> EngineSeen {
     let worker =
         EngineProcess { mapped_files: Reading::Value(3), ..process(12, "VLLM::EngineCor", GIB) };
     engine("vllm-8000", &[process(10, "vllm", GIB), worker])
+}
+
+#[test]
+fn one_that_is_called_otherwise_from_now_on_has_not_ended() {
+    let mut world = World::new();
+    world.look(0, &[loading()]);
+    world.told();
+    let named = EngineSeen { name: Arc::from("deepseek"), ..loading() };
+    world.look(1, std::slice::from_ref(&named));
+    let told = world.told();
+    let gone = "vllm-8000 gone: its processes, pid 10 first of them, are deepseek from now on";
+    assert_eq!(told.first().map(String::as_str), Some(gone));
+    assert!(told.iter().any(|told| told.starts_with("deepseek starting: ")), "{told:?}");
 }
 
 #[test]

@@ -12,14 +12,24 @@ use jiff::Timestamp;
 use umawarden::model::{DecisionId, EnginePhase, KernelEvent, Mode, Moment, Observation};
 use umawarden::policy::Policy;
 use umawarden::policy::rule::RuleSet;
-use umawarden::sources::engines::EngineWatch;
+use umawarden::sources::engines::{EngineSetup, EngineWatch};
 
 /// Nothing that is waited for here takes so long on a machine that is not stuck.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-fn uptime() -> Duration {
+pub(super) fn uptime() -> Duration {
     let text = fs::read_to_string("/proc/uptime").unwrap();
     Duration::from_secs_f64(text.split(' ').next().unwrap().parse().unwrap())
+}
+
+pub(super) fn watch(procfs: &str, docker: &str) -> EngineWatch {
+    let setup = EngineSetup {
+        procfs: procfs.into(),
+        docker: docker.into(),
+        declared: Vec::new(),
+        clock: uptime,
+    };
+    EngineWatch::start(setup).unwrap()
 }
 
 /// A shell script that is called vllm, with a child that takes a title.
@@ -94,7 +104,7 @@ pub(super) struct Follower {
 
 impl Follower {
     pub(super) fn new(server: u32) -> Self {
-        let watch = EngineWatch::start("/proc".into(), Vec::new(), uptime).unwrap();
+        let watch = watch("/proc", "/nonexistent-docker");
         let at = Moment { uptime: uptime(), utc: Timestamp::now() };
         let policy = Policy::new(at, Mode::Observe, &RuleSet::default(), DecisionId(1));
         Self { watch, policy, told: Vec::new(), server, patience: PATIENCE }
@@ -164,7 +174,7 @@ fn a_living_engine_is_followed_from_its_start_over_serving_to_its_sigkill() {
 
 #[test]
 fn what_the_threads_have_found_is_taken_without_waiting_for_them() {
-    let mut watch = EngineWatch::start("/nonexistent-proc".into(), Vec::new(), uptime).unwrap();
+    let mut watch = watch("/nonexistent-proc", "/nonexistent-docker");
     let began = Instant::now();
     let mut seen = Vec::new();
     while seen.is_empty() {
