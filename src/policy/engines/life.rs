@@ -167,20 +167,25 @@ impl Life {
         self.is_on_its_way().then(|| self.looked.saturating_sub(self.mark.at))
     }
 
-    /// None of its processes is left, or they are known by another name from now on.
-    pub(super) fn vanish(&mut self, at: Moment, renamed: Option<&str>) -> Option<Turn> {
+    /// It is known by another name from now on; nothing else has changed.
+    pub(super) fn rename(&mut self, name: &Arc<str>) -> Turn {
+        let before = std::mem::replace(&mut self.seen.name, Arc::clone(name));
+        let reason = format!("it was called {before} until now");
+        Turn::Phase { from: Some(self.phase), to: self.phase, reason }
+    }
+
+    /// None of its processes is left.
+    pub(super) fn vanish(&mut self, at: Moment) -> Option<Turn> {
         if self.is_gone() {
             return None;
         }
         let server = self.seen.server;
         self.seen.processes.clear();
-        let reason = match renamed {
-            Some(name) => {
-                format!("its processes, pid {server} first of them, are {name} from now on")
-            }
-            None => format!("all its processes have ended, pid {server} first of them"),
-        };
-        Some(self.turn(at, EnginePhase::Gone, reason))
+        Some(self.turn(
+            at,
+            EnginePhase::Gone,
+            format!("all its processes have ended, pid {server} first of them"),
+        ))
     }
 
     /// Somebody has looked at its processes.

@@ -120,16 +120,27 @@ fn loading() -> EngineSeen {
 }
 
 #[test]
-fn one_that_is_called_otherwise_from_now_on_has_not_ended() {
+fn one_that_is_called_otherwise_from_now_on_lives_on() {
     let mut world = World::new();
     world.look(0, &[loading()]);
+    world.hear(1, &loading(), HealthAnswer::Refused, None);
+    assert_eq!(world.phase(), EnginePhase::Loading);
     world.told();
     let named = EngineSeen { name: Arc::from("deepseek"), ..loading() };
-    world.look(1, std::slice::from_ref(&named));
+    world.look(2, std::slice::from_ref(&named));
+    assert_eq!(world.told(), ["deepseek loading: it was called vllm-8000 until now"]);
+    world.hear(3, &named, HealthAnswer::Ready, None);
+    assert_eq!(world.told(), ["deepseek ready: it answers at http://127.0.0.1:8000/health"]);
+    assert_eq!(world.policy.engines().len(), 1);
+    // The name of one that lives is not taken over.
+    let mut other = engine("other", &[process(50, "vllm", GIB)]);
+    world.look(4, &[named.clone(), other.clone()]);
+    world.told();
+    other.name = Arc::from("deepseek");
+    world.look(5, &[other]);
     let told = world.told();
-    let gone = "vllm-8000 gone: its processes, pid 10 first of them, are deepseek from now on";
-    assert_eq!(told.first().map(String::as_str), Some(gone));
-    assert!(told.iter().any(|told| told.starts_with("deepseek starting: ")), "{told:?}");
+    assert!(told.iter().any(|told| told.starts_with("deepseek gone: ")), "{told:?}");
+    assert!(told[2].starts_with("deepseek starting: "), "{told:?}");
 }
 
 #[test]
