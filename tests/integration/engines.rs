@@ -1,7 +1,7 @@
 //! Inference engines, found in trees of `/proc` and among real processes, and followed.
 
 mod containers;
-mod living;
+pub mod living;
 mod recorded;
 mod testkit;
 
