@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use glob::Pattern;
 
-use super::decode::{self, Findings, Table, each, list, value};
+use super::decode::{self, Findings, Table, each, list, pairs, value};
 use super::measure::duration_within;
-use super::yaml::Node;
+use super::yaml::{Content, Node};
 use crate::model::{DeclaredEngine, EngineMatch};
 
 const KEYS: [&str; 5] = ["name", "match", "model_files", "health", "stuck_after"];
@@ -16,6 +16,7 @@ const MATCH_KEYS: [&str; 5] = ["comm", "cmdline", "unit", "container", "label"];
 
 const MOST_ENGINES: usize = 32;
 const MOST_FILES: usize = 64;
+const MOST_LABELS: usize = 16;
 const LONGEST_NAME: usize = 64;
 const LONGEST_GLOB: usize = 1024;
 
@@ -87,11 +88,10 @@ fn engine(node: &Node, findings: &mut Findings<'_>) -> Option<DeclaredEngine> {
 
 fn matches(node: &Node, findings: &mut Findings<'_>) -> Option<EngineMatch> {
     let table = Table::read(node, "match", &MATCH_KEYS, findings)?;
-    if let Some(node) = table.get("label") {
-        findings
-            .add(node.span.clone(), "label: containers are not asked for their labels")
-            .hint("match by container (its id), unit, comm or cmdline");
-    }
+    let labels = match table.get("label") {
+        Some(node) => labels(node, findings),
+        None => Some(Vec::new()),
+    };
     let mut read = |key: &str, read: fn(&str) -> Result<Arc<str>, String>| match table.get(key) {
         Some(node) => value(node, key, read, findings).map(Some),
         None => Some(None),
@@ -105,15 +105,54 @@ fn matches(node: &Node, findings: &mut Findings<'_>) -> Option<EngineMatch> {
         cmdline: cmdline?,
         unit: unit?,
         container: container?,
-        labels: Vec::new(),
+        labels: labels?,
     };
-    if matches == EngineMatch::default() && table.get("label").is_none() {
+    if matches == EngineMatch::default() {
         findings
             .add(node.span.clone(), "match says nothing: it would be every process")
-            .hint(format!("write at least one of: {}", MATCH_KEYS[..4].join(", ")));
+            .hint(format!("write at least one of: {}", MATCH_KEYS.join(", ")));
         return None;
     }
     Some(matches)
+}
+
+/// `key=value` as Docker writes it, or several as `{key: value}`; a key alone is any value.
+fn labels(node: &Node, findings: &mut Findings<'_>) -> Option<Vec<(Arc<str>, Arc<str>)>> {
+    if let Content::Map(_) = node.content {
+        let entries = pairs(node, "label", findings)?;
+        if entries.len() > MOST_LABELS {
+            findings.add(node.span.clone(), format!("more than {MOST_LABELS} labels"));
+            return None;
+        }
+        let mut labels = Some(Vec::new());
+        for (key, at, node) in entries {
+            let key = value(at, "label", |_| label_key(key), findings);
+            let glob = value(node, "label", label_value, findings);
+            match (key, glob, &mut labels) {
+                (Some(key), Some(glob), Some(labels)) => labels.push((key, glob)),
+                _ => labels = None,
+            }
+        }
+        return labels;
+    }
+    let one = |text: &str| {
+        let (key, value) = text.split_once('=').unwrap_or((text, "*"));
+        Ok((label_key(key)?, label_value(value)?))
+    };
+    value(node, "label", one, findings).map(|label| vec![label])
+}
+
+/// A label may be there and say nothing.
+fn label_value(text: &str) -> Result<Arc<str>, String> {
+    if text.is_empty() { Ok(text.into()) } else { glob(text) }
+}
+
+fn label_key(text: &str) -> Result<Arc<str>, String> {
+    let is_plain = text.chars().all(|c| c.is_ascii_graphic());
+    if text.is_empty() || text.len() > LONGEST_GLOB || !is_plain {
+        return Err(format!("\"{text}\" is no label's name; write it as in app=llm"));
+    }
+    Ok(text.into())
 }
 
 fn name(text: &str) -> Result<Arc<str>, String> {
@@ -221,6 +260,22 @@ mod tests {
     }
 
     #[test]
+    fn labels_are_written_as_docker_writes_them_or_as_a_mapping() {
+        for (text, wanted) in [
+            ("app=llm*", &[("app", "llm*")][..]),
+            ("app", &[("app", "*")]),
+            ("a=b=c", &[("a", "b=c")]),
+            ("app=", &[("app", "")]),
+            ("{app: llm, tier: '*'}", &[("app", "llm"), ("tier", "*")]),
+        ] {
+            let text = format!("engines: [{{name: a, match: {{label: {text}}}}}]");
+            let engines = parse_settings(&SourceText::new("f", &text)).unwrap().engines.unwrap();
+            let labels = engines[0].matches.labels.iter().map(|(key, value)| (&**key, &**value));
+            assert_eq!(labels.collect::<Vec<_>>(), wanted, "{text}");
+        }
+    }
+
+    #[test]
     fn every_mistake_is_told_at_its_place_with_what_to_write() {
         for (text, told) in [
             ("engines: [{match: {comm: a}}]", "1:12 an entry of engines has no name [name: deep"),
@@ -232,10 +287,11 @@ mod tests {
             ("engines: [{name: a, match: {com: b}}]", "unknown key \"com\" in match [did you mean"),
             ("engines: [{name: a, match: {comm: 'a[b'}}]", "is no glob"),
             ("engines: [{name: a, match: {comm: VLLM::EngineCore}}]", "write \"VLLM::EngineCor\""),
-            (
-                "engines: [{name: a, match: {label: x=y}}]",
-                "containers are not asked for their labels",
-            ),
+            ("engines: [{name: a, match: {label: =y}}]", "\"\" is no label's name"),
+            ("engines: [{name: a, match: {label: {a b: y}}}]", "\"a b\" is no label's name"),
+            ("engines: [{name: a, match: {label: {a: '[x'}}}]", "is no glob"),
+            ("engines: [{name: a, match: {label: [a]}}]", "label must be text"),
+            ("engines: [{name: a, match: {label: {}}}]", "match says nothing"),
             ("engines: [{name: a, match: {comm: b}, model_files: m/*}]", "does not begin with /"),
             ("engines: [{name: a, match: {comm: b}, model_files: [/**]}]", "may be any file"),
             ("engines: [{name: a, match: {comm: b}, model_files: [/a/../etc/*]}]", "leads back"),

@@ -104,8 +104,9 @@ pub struct RunFlags {
     #[arg(long = "path.sysfs", value_name = "FOLDER")]
     pub sysfs: Option<PathBuf>,
 
-    /// The socket of Docker, or of what speaks its language: an engine's container is stopped
-    /// through it, so that it is not started again [default: /run/docker.sock].
+    /// The socket of Docker, or of what speaks its language (Podman): it tells the names and labels
+    /// of containers, and through it an engine's container is stopped, so that it is not started
+    /// again [default: /run/docker.sock].
     #[arg(long = "path.docker-socket", value_name = "FILE")]
     pub docker_socket: Option<PathBuf>,
 

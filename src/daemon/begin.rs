@@ -34,7 +34,7 @@ use crate::exports::{self, Limits, ReloadFailure, Served};
 use crate::journal::{Entry, Journal, Note, ResumePoint, Retention};
 use crate::model::{Mode, Moment, Observation, Outcome};
 use crate::policy::Policy;
-use crate::sources::engines::EngineWatch;
+use crate::sources::engines::{EngineSetup, EngineWatch};
 use crate::sources::kernel_log::{KernelLogSource, ResumeFrom};
 use crate::sources::memory::MemorySource;
 use crate::sources::process::ProcessSource;
@@ -138,8 +138,13 @@ fn go_on_from(resume: Option<ResumePoint>, policy: &mut Policy) {
 }
 
 fn watch_engines(settings: &Settings) -> anyhow::Result<EngineWatch> {
-    EngineWatch::start(settings.path.procfs.clone(), settings.engines.clone(), clock::uptime)
-        .context("cannot start the threads that watch inference engines")
+    let setup = EngineSetup {
+        procfs: settings.path.procfs.clone(),
+        docker: settings.path.docker_socket.clone(),
+        declared: settings.engines.clone(),
+        clock: clock::uptime,
+    };
+    EngineWatch::start(setup).context("cannot start the threads that watch inference engines")
 }
 
 fn search_past(

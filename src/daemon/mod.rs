@@ -54,6 +54,7 @@ use service::{Command, Service};
 use wake::Wake;
 
 pub use orders::user_name;
+pub use preflight::{Missing, missing};
 pub use service::Loader;
 
 /// Records taken in at once; more wait for the next turn of the loop.

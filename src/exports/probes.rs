@@ -38,7 +38,7 @@ fn has_sample(status: &Status) -> bool {
     let has_answer = status.sources.iter().any(|source| {
         let own = matches!(
             source.source,
-            Source::Process | Source::Journal | Source::Daemon | Source::BlackBox
+            Source::Process | Source::Journal | Source::Daemon | Source::BlackBox | Source::Docker
         );
         source.up && !own
     });

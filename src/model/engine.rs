@@ -189,6 +189,9 @@ pub struct EngineSeen {
     /// The container that it runs in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<Arc<str>>,
+    /// What Docker calls that container.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container_name: Option<Arc<str>>,
     /// The systemd unit that it runs in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unit: Option<Arc<str>>,
@@ -205,6 +208,10 @@ pub struct EngineSeen {
     /// Where it is asked for its health.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health_url: Option<Arc<str>>,
+    /// The network namespace (`net:[4026532184]`) in which that address is meant, where it is not
+    /// our own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub health_network: Option<Arc<str>>,
     /// Whether anything listens on that port, where the engine lives.
     #[serde(default = "unsupported")]
     pub is_listening: Reading<bool>,
@@ -296,6 +303,6 @@ pub struct EngineMatch {
     pub unit: Option<Arc<str>>,
     /// The container's id, or its name.
     pub container: Option<Arc<str>>,
-    /// Labels of the container.
+    /// Labels of the container; the keys are as they are.
     pub labels: Vec<(Arc<str>, Arc<str>)>,
 }

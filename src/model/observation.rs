@@ -41,11 +41,13 @@ pub enum Source {
     BlackBox,
     /// Inference engines: `/proc/PID/*`, and what they answer.
     Engines,
+    /// Docker, or what speaks its language: which containers run.
+    Docker,
 }
 
 impl Source {
     /// All sources, in the order in which they are listed to people.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Meminfo,
         Self::Vmstat,
         Self::Zoneinfo,
@@ -59,6 +61,7 @@ impl Source {
         Self::Daemon,
         Self::BlackBox,
         Self::Engines,
+        Self::Docker,
     ];
 
     /// The name in labels, logs and JSON.
@@ -77,6 +80,7 @@ impl Source {
             Self::Daemon => "daemon",
             Self::BlackBox => "black_box",
             Self::Engines => "engines",
+            Self::Docker => "docker",
         }
     }
 }

@@ -54,6 +54,9 @@ pub struct EngineTarget {
     /// The container that it runs in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<Arc<str>>,
+    /// What Docker calls that container.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container_name: Option<Arc<str>>,
     /// The systemd unit that it runs in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unit: Option<Arc<str>>,
@@ -68,6 +71,7 @@ impl From<&EngineSeen> for EngineTarget {
             model_files: seen.model_files.clone(),
             cgroup: seen.cgroup.clone(),
             container: seen.container.clone(),
+            container_name: seen.container_name.clone(),
             unit: seen.unit.clone(),
         }
     }

@@ -1,6 +1,7 @@
 //! Inference engines, found in trees of `/proc` and among real processes, and followed.
 
-mod living;
+mod containers;
+pub mod living;
 mod recorded;
 mod testkit;
 

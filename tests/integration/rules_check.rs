@@ -154,6 +154,44 @@ fn without_paths_the_rules_of_the_configuration_are_checked() {
 }
 
 #[test]
+fn what_this_node_lacks_is_told_beside_the_rules_and_is_no_mistake_of_theirs() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let procfs = folder.path().join("proc");
+    fs::create_dir(&procfs).expect("made");
+    // The number that it has there is another process' here.
+    std::os::unix::fs::symlink("1", procfs.join("self")).expect("made");
+    let rules = "groups: [{name: g, rules: [{alert: A, expr: uma_engine_growth_bytes > 1, \
+                 remedy: {steps: [{stop_engine: {grace: 1s}}], cooldown: 1m}}]}]\n";
+    fs::write(folder.path().join("r.yaml"), rules).expect("written");
+    let config = folder.path().join("umawarden.yaml");
+    for (mode, told) in [
+        ("observe", "on this node: would not be available in enforce mode: action stop_engine: "),
+        ("enforce", "on this node: not available: action stop_engine: "),
+    ] {
+        let text = format!("mode: {mode}\nrule_files: [r.yaml]\npath: {{procfs: proc}}\n");
+        fs::write(&config, text).expect("written");
+        let config = config.to_str().expect("UTF-8");
+        let output = check(&["--config.file", config]);
+        let found = self::text(&output);
+        assert_eq!(output.status.code(), Some(0), "{found}");
+        let line = found.lines().find(|line| line.contains("another PID namespace"));
+        assert!(line.is_some_and(|line| line.starts_with(told)), "{found}");
+        assert!(found.contains("--pid=host"), "{found}");
+        let lines = objects(&check(&["--json", "--config.file", config]));
+        let of_node = |line: &&Value| {
+            let what = line["what"].as_str().unwrap_or_default();
+            line["kind"] == "node" && what.contains("another PID namespace")
+        };
+        let line = lines.iter().find(of_node).expect("told");
+        assert_eq!(line["wanted_now"], mode == "enforce");
+        // Without a configuration rules are checked alone, wherever that is.
+        let rules = folder.path().join("r.yaml");
+        let alone = self::text(&check(&[rules.to_str().expect("UTF-8")]));
+        assert!(!alone.contains("on this node"), "{alone}");
+    }
+}
+
+#[test]
 fn what_only_a_configuration_can_define_is_said_not_to_be_checked() {
     let folder = tempfile::tempdir().expect("a folder");
     let rules = folder.path().join("r.yaml");

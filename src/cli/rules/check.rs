@@ -17,6 +17,7 @@ use crate::config::rules::{Examined, examine, parse_rules_alone, parse_rules_und
 use crate::config::settings::limits::DEFAULT_INTERVAL;
 use crate::config::settings::{RuleSource, Settings};
 use crate::config::shipped::shipped_rules;
+use crate::daemon::{Missing, missing};
 use crate::policy::rule::{RuleGroup, RuleSet};
 
 /// Arguments of `umawarden rules check`.
@@ -69,6 +70,9 @@ from starting.
 `only_in` and `never_in` name maintenance windows, which only a configuration defines: without
 --config.file a remark says that they were not checked, and the exit code does not.
 
+With --config.file it also tells which actions of these rules could not be done on this node by this
+user, and what would mend it. That is no mistake of theirs: the exit code does not tell.
+
 Exit codes: 0 all fine, 1 mistakes or findings, 2 a path cannot be read or holds no rule files.";
 
 const PARTIAL: &str = "so many rules that not each was compared with each other";
@@ -100,6 +104,8 @@ struct Checked {
     /// What could not be looked at.
     remarks: Vec<Mistake>,
     unreadable: Vec<Unreadable>,
+    /// What this process could not do here.
+    missing: Vec<Missing>,
     /// Whether there were so many rules that not each could be compared with each.
     is_partial: bool,
 }
@@ -154,8 +160,10 @@ fn check(arguments: &CheckArguments) -> Checked {
         }
     };
     let examined = rules.as_ref().map_or_else(Examined::default, |rules| examine(&texts, rules));
+    let mut lacking = Vec::new();
     if let (Some(settings), Some(rules)) = (&configured.settings, &rules) {
         mistakes.extend(unknown_alerts(settings, rules));
+        lacking = missing(settings, rules);
     }
     let told =
         |name: &str| mistakes.iter().chain(&examined.findings).any(|told| *told.file == *name);
@@ -172,6 +180,7 @@ fn check(arguments: &CheckArguments) -> Checked {
         findings: examined.findings,
         unreadable: configured.unreadable.into_iter().chain(unreadable).collect(),
         remarks,
+        missing: lacking,
         is_partial: examined.is_partial,
         mistakes,
     }
@@ -302,10 +311,18 @@ fn print_text(checked: &Checked, style: Style, out: &mut impl Write) -> io::Resu
     if checked.is_partial {
         writeln!(out, "{PARTIAL}")?;
     }
+    for missing in &checked.missing {
+        let Missing { what, remedy, .. } = missing;
+        writeln!(out, "\non this node: {}: {what}\n  {remedy}", availability(missing))?;
+    }
     for unreadable in &checked.unreadable {
         writeln!(out, "{red}{unreadable}{reset}")?;
     }
     Ok(())
+}
+
+fn availability(missing: &Missing) -> &'static str {
+    if missing.wanted_now { "not available" } else { "would not be available in enforce mode" }
 }
 
 /// One line of `--json`.
@@ -316,6 +333,7 @@ enum Line<'c> {
     Mistake(&'c Mistake),
     Finding(&'c Mistake),
     Remark(&'c Mistake),
+    Node { what: &'c str, remedy: &'c str, wanted_now: bool },
     Partial { message: &'static str },
     Unreadable { path: String, why: &'c str },
 }
@@ -330,7 +348,12 @@ fn print_json(checked: &Checked, out: &mut impl Write) -> io::Result<()> {
     });
     let remarks = checked.remarks.iter().map(Line::Remark);
     let partial = checked.is_partial.then_some(Line::Partial { message: PARTIAL });
-    let told = files.chain(mistakes).chain(findings).chain(remarks).chain(partial);
+    let missing = checked.missing.iter().map(|missing| Line::Node {
+        what: &missing.what,
+        remedy: missing.remedy,
+        wanted_now: missing.wanted_now,
+    });
+    let told = files.chain(mistakes).chain(findings).chain(remarks).chain(missing).chain(partial);
     for line in told.chain(unreadable) {
         serde_json::to_writer(&mut *out, &line)?;
         writeln!(out)?;

@@ -117,4 +117,12 @@ pub(super) const METRICS: &[Metric] = &[
         &[],
         "Processes that the last look for engines has found, kernel threads left out.",
     ),
+    Metric::gauge(
+        Source::Docker,
+        "uma_containers",
+        &[],
+        "Containers that run, as Docker tells. It and `uma_source_up{source=\"docker\"}` are \
+         missing where there is no Docker and no engine is declared by a container's name or \
+         label.",
+    ),
 ];

@@ -160,6 +160,67 @@ pub fn serving(kind: EngineKind, arguments: &[String]) -> Serving {
     }
 }
 
+/// Variables that say how a kind of engine serves, where its arguments do not.
+pub fn variables(kind: EngineKind) -> &'static [&'static str] {
+    match kind {
+        EngineKind::Ollama => &["OLLAMA_HOST"],
+        EngineKind::LlamaServer => &["LLAMA_ARG_HOST", "LLAMA_ARG_PORT", "LLAMA_ARG_MODEL"],
+        _ => &[],
+    }
+}
+
+/// How a server serves, by its arguments and, where those say nothing, by its environment.
+pub fn serving_with(
+    kind: EngineKind,
+    arguments: &[String],
+    variable: impl Fn(&str) -> Option<String>,
+) -> Serving {
+    let told = serving(kind, arguments);
+    let of_environment = match kind {
+        EngineKind::Ollama => variable("OLLAMA_HOST").map(|text| ollama_host(&text)),
+        EngineKind::LlamaServer => Some(Serving {
+            host: variable("LLAMA_ARG_HOST"),
+            port: variable("LLAMA_ARG_PORT").and_then(|text| text.parse().ok()),
+            model: variable("LLAMA_ARG_MODEL"),
+        }),
+        _ => None,
+    };
+    let Some(environment) = of_environment else { return told };
+    let is_told =
+        program(arguments).is_some_and(|program| option(program.rest, &["--port"]).is_some());
+    Serving {
+        host: told.host.or(environment.host).filter(|host| !host.is_empty()),
+        port: if is_told {
+            told.port
+        } else {
+            environment.port.filter(|port| *port != 0).or(told.port)
+        },
+        model: told.model.or(environment.model),
+    }
+}
+
+/// `http://host:port/path`, of which any part may be missing.
+fn ollama_host(text: &str) -> Serving {
+    let text = text.trim().trim_matches(['"', '\'']);
+    let (usual, rest) = match text.split_once("://") {
+        Some(("http", rest)) => (Some(80), rest),
+        Some(("https", rest)) => (Some(443), rest),
+        Some((_, rest)) => (None, rest),
+        None => (None, text),
+    };
+    let authority = rest.split('/').next().unwrap_or_default();
+    let (host, port) = match authority.rsplit_once(':') {
+        Some((host, port))
+            if !port.contains(']') && (!host.contains(':') || host.ends_with(']')) =>
+        {
+            (host, port.parse().ok())
+        }
+        _ => (authority, None),
+    };
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    Serving { host: Some(host.to_owned()), port: port.or(usual), model: None }
+}
+
 /// The last value of an option, as `--name value` or `--name=value`.
 fn option<'a>(arguments: &'a [String], names: &[&str]) -> Option<&'a str> {
     let mut found = None;

@@ -146,6 +146,41 @@ proptest! {
 }
 
 #[test]
+fn what_the_arguments_do_not_say_the_environment_may() {
+    let told = |kind, line: &str, environment: &[(&str, &str)]| {
+        let value = |name: &str| {
+            let found = environment.iter().find(|(known, _)| *known == name);
+            found.map(|(_, value)| (*value).to_owned())
+        };
+        let serving = serving_with(kind, &words(line), value);
+        (serving.host, serving.port)
+    };
+    for (value, host, port) in [
+        ("", None, 11434),
+        ("0.0.0.0", Some("0.0.0.0"), 11434),
+        ("0.0.0.0:11500", Some("0.0.0.0"), 11500),
+        (":11500", None, 11500),
+        ("http://10.0.0.1", Some("10.0.0.1"), 80),
+        ("https://example.org:9/x", Some("example.org"), 9),
+        ("[::1]:7", Some("::1"), 7),
+        ("::1", Some("::1"), 11434),
+        ("127.0.0.1:0", Some("127.0.0.1"), 11434),
+        ("127.0.0.1:x", Some("127.0.0.1"), 11434),
+    ] {
+        let wanted = (host.map(str::to_owned), Some(port));
+        assert_eq!(told(Ollama, "ollama serve", &[("OLLAMA_HOST", value)]), wanted, "{value}");
+    }
+    let environment = [("LLAMA_ARG_PORT", "9000"), ("LLAMA_ARG_HOST", "::")];
+    let wanted = (Some("::".to_owned()), Some(9000));
+    assert_eq!(told(LlamaServer, "llama-server -m /m", &environment), wanted);
+    let flags = "llama-server --port 9001 --host 127.0.0.1";
+    let wanted = (Some("127.0.0.1".to_owned()), Some(9001));
+    assert_eq!(told(LlamaServer, flags, &environment), wanted, "flags win");
+    let of_nobody = [("OLLAMA_HOST", "1.2.3.4:5"), ("PORT", "7")];
+    assert_eq!(told(Vllm, "vllm serve /m", &of_nobody), (None, Some(8000)));
+}
+
+#[test]
 fn requests_are_counted_as_each_engine_tells_them() {
     let metrics = "# HELP vllm:num_requests_running x\n\
         vllm:num_requests_running{engine=\"0\",model_name=\"a b\"} 2.0\n\

@@ -4,6 +4,8 @@
 #[cfg(test)]
 mod tests;
 
+use core::net::IpAddr;
+
 /// The longest text that is kept of what a process chose itself.
 pub const MAX_TEXT: usize = 4096;
 
@@ -176,17 +178,44 @@ pub fn mapped_files(text: &[u8]) -> impl Iterator<Item = (u64, &str)> {
     })
 }
 
-/// Whether something listens on a port, in `/proc/PID/net/tcp` or `tcp6`. Those that listen stand
-/// first there.
-pub fn listens(text: &[u8], port: u16) -> bool {
-    let wanted = format!(":{port:04X}");
-    text.split(|byte| *byte == b'\n').any(|line| {
-        let line = String::from_utf8_lossy(line);
-        let mut fields = line.split_ascii_whitespace().skip(1);
-        let (Some(local), Some(_), Some(state)) = (fields.next(), fields.next(), fields.next())
-        else {
-            return false;
-        };
-        state == "0A" && local.ends_with(&wanted)
+/// The value of a variable in `/proc/PID/environ`, printable.
+pub fn variable(text: &[u8], name: &str) -> Option<String> {
+    text.split(|byte| *byte == 0).find_map(|entry| {
+        let value = entry.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;
+        Some(printable(value))
     })
+}
+
+/// The addresses on which something listens on a port, in `/proc/PID/net/tcp` or `tcp6`. Those that
+/// listen stand first there.
+pub fn listening(text: &[u8], port: u16) -> impl Iterator<Item = IpAddr> {
+    text.split(|byte| *byte == b'\n').filter_map(move |line| {
+        let line = std::str::from_utf8(line).ok()?;
+        let mut fields = line.split_ascii_whitespace().skip(1);
+        let (local, _, state) = (fields.next()?, fields.next()?, fields.next()?);
+        let (address, number) = local.split_once(':')?;
+        let is_it = state == "0A" && u16::from_str_radix(number, 16).ok()? == port;
+        is_it.then(|| socket_address(address)).flatten()
+    })
+}
+
+/// Hexadecimal digits of a number of 32 bits.
+const NUMBER_DIGITS: usize = 8;
+
+/// As the kernel prints the address of a socket: numbers of 32 bits that it takes for its own, in
+/// the order of its bytes.
+fn socket_address(text: &str) -> Option<IpAddr> {
+    let mut bytes = Vec::new();
+    for part in text.as_bytes().chunks(NUMBER_DIGITS) {
+        if part.len() != NUMBER_DIGITS {
+            return None;
+        }
+        let number = u32::from_str_radix(std::str::from_utf8(part).ok()?, 16).ok()?;
+        bytes.extend(number.to_ne_bytes());
+    }
+    if let Ok(bytes) = <[u8; 4]>::try_from(bytes.as_slice()) {
+        return Some(bytes.into());
+    }
+    let bytes = <[u8; 16]>::try_from(bytes.as_slice()).ok()?;
+    Some(IpAddr::from(bytes).to_canonical())
 }

@@ -99,9 +99,22 @@ fn who_listens_is_told_by_port_and_state() {
     let text = b"  sl  local_address rem_address   st\n\
         0: 0100007F:7A05 00000000:0000 0A 0:0\n 1: 0100007F:7A06 0100007F:1234 01 0:0\n\
         2: 00000000000000000000000001000000:1F40 0:0 0A\n";
-    assert!(listens(text, 0x7a05) && listens(text, 0x1f40));
-    assert!(!listens(text, 0x7a06), "it is connected");
-    assert!(!listens(text, 0x05) && !listens(b"", 1));
+    let on = |port| listening(text, port).map(|at| at.to_string()).collect::<Vec<_>>();
+    assert_eq!((on(0x7a05), on(0x1f40)), (vec!["127.0.0.1".to_owned()], vec!["::1".to_owned()]));
+    assert!(on(0x7a06).is_empty(), "it is connected");
+    assert!(on(0x05).is_empty() && listening(b"", 1).next().is_none());
+    let others = b"0: 0201A8C0:1F40 0:0 0A\n1: 0000000000000000FFFF00000100007F:1F40 0:0 0A\n\
+        2: 0000:1F40 0:0 0A\n3: zz:1F40 0:0 0A\n";
+    let told: Vec<String> = listening(others, 8000).map(|at| at.to_string()).collect();
+    assert_eq!(told, ["192.168.1.2", "127.0.0.1"], "whatever is no address is left out");
+}
+
+#[test]
+fn a_variable_is_found_by_its_whole_name() {
+    let text = b"MY_OLLAMA_HOST=no\0OLLAMA_HOST=0.0.0.0:1\x1b\0OLLAMA_HOST=later\0X";
+    assert_eq!(variable(text, "OLLAMA_HOST").as_deref(), Some("0.0.0.0:1\\x1b"));
+    assert_eq!(variable(text, "OLLAMA"), None);
+    assert_eq!(variable(text, "X"), None);
 }
 
 proptest! {
@@ -117,7 +130,8 @@ proptest! {
                 prop_assert!(stat.comm.chars().all(|c| !c.is_control()));
             }
             prop_assert!(arguments(text).iter().flat_map(|a| a.chars()).all(|c| !c.is_control()));
-            let _ = (resident(text), read_amounts(text), listens(text, 8000));
+            let _ = (resident(text), read_amounts(text), listening(text, 8000).count());
+            let _ = variable(text, "A");
             prop_assert!(mapped_files(text).all(|(_, path)| path.starts_with('/')));
             if let Some(path) = cgroup(&String::from_utf8_lossy(text)) {
                 prop_assert!(path.starts_with('/') && !path.split('/').any(|part| part == ".."));

@@ -167,6 +167,13 @@ impl Life {
         self.is_on_its_way().then(|| self.looked.saturating_sub(self.mark.at))
     }
 
+    /// It is known by another name from now on; nothing else has changed.
+    pub(super) fn rename(&mut self, name: &Arc<str>) -> Turn {
+        let before = std::mem::replace(&mut self.seen.name, Arc::clone(name));
+        let reason = format!("it was called {before} until now");
+        Turn::Phase { from: Some(self.phase), to: self.phase, reason }
+    }
+
     /// None of its processes is left.
     pub(super) fn vanish(&mut self, at: Moment) -> Option<Turn> {
         if self.is_gone() {
@@ -371,7 +378,11 @@ impl Life {
     fn can_be_asked(&self) -> Option<String> {
         if self.answer() == Some(&HealthAnswer::Ready) {
             let url = self.seen.health_url.as_deref().unwrap_or("its health endpoint");
-            return Some(format!("it answers at {url}"));
+            let within = match &self.seen.health_network {
+                Some(_) => " within its own network",
+                None => "",
+            };
+            return Some(format!("it answers at {url}{within}"));
         }
         let port = self.seen.port?;
         let listens = self.seen.is_listening == Reading::Value(true);

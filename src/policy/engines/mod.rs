@@ -70,6 +70,7 @@ impl Engines {
         self.looked = Some(readings.read_at);
         self.has_changed = true;
         let (counters, store) = world;
+        self.rename(readings, counters, store, events);
         for (name, (life, _)) in &mut self.lives {
             if !readings.engines.iter().any(|seen| seen.name == *name) {
                 let turn = life.vanish(at);
@@ -80,6 +81,34 @@ impl Engines {
             self.take(at, readings.read_at, seen, unaccounted, (&mut *counters, store), events);
         }
         self.forget(at, counters);
+    }
+
+    /// Some are known by another name from now on: by what shows only while they start, by what
+    /// Docker tells late, or by another configuration.
+    fn rename(
+        &mut self,
+        readings: &EngineReadings,
+        counters: &mut Counters,
+        store: &mut SeriesStore,
+        events: &mut Vec<Event>,
+    ) {
+        for seen in &readings.engines {
+            let is_same = |name: &Arc<str>, life: &Life| *name != seen.name && life.is_of(seen);
+            let before = self.lives.iter().find(|(name, (life, _))| is_same(name, life));
+            let Some(before) = before.map(|(name, _)| Arc::clone(name)) else { continue };
+            if self.lives.get(&seen.name).is_some_and(|(life, _)| !life.is_gone()) {
+                continue;
+            }
+            let Some((mut life, cells)) = self.lives.remove(&before) else { continue };
+            cells.retire(counters);
+            if let Some((_, cells)) = self.lives.remove(&seen.name) {
+                cells.retire(counters);
+            }
+            let cells = EngineCells::new(seen, counters, store);
+            cells.count_start(counters);
+            tell(Some(life.rename(&seen.name)), &life, events);
+            self.lives.insert(Arc::clone(&seen.name), (life, cells));
+        }
     }
 
     fn take(

@@ -49,11 +49,13 @@ fn engine(name: &str, processes: &[EngineProcess]) -> EngineSeen {
         found_by: Arc::from("its command line"),
         cgroup: None,
         container: None,
+        container_name: None,
         unit: None,
         model: None,
         model_files: Vec::new(),
         port: Some(8000),
         health_url: Some(Arc::from("http://127.0.0.1:8000/health")),
+        health_network: None,
         is_listening: Reading::Unsupported,
         log_bytes: Reading::Unsupported,
         stuck_after: Duration::from_secs(300),
@@ -115,6 +117,30 @@ fn loading() -> EngineSeen {
     let worker =
         EngineProcess { mapped_files: Reading::Value(3), ..process(12, "VLLM::EngineCor", GIB) };
     engine("vllm-8000", &[process(10, "vllm", GIB), worker])
+}
+
+#[test]
+fn one_that_is_called_otherwise_from_now_on_lives_on() {
+    let mut world = World::new();
+    world.look(0, &[loading()]);
+    world.hear(1, &loading(), HealthAnswer::Refused, None);
+    assert_eq!(world.phase(), EnginePhase::Loading);
+    world.told();
+    let named = EngineSeen { name: Arc::from("deepseek"), ..loading() };
+    world.look(2, std::slice::from_ref(&named));
+    assert_eq!(world.told(), ["deepseek loading: it was called vllm-8000 until now"]);
+    world.hear(3, &named, HealthAnswer::Ready, None);
+    assert_eq!(world.told(), ["deepseek ready: it answers at http://127.0.0.1:8000/health"]);
+    assert_eq!(world.policy.engines().len(), 1);
+    // The name of one that lives is not taken over.
+    let mut other = engine("other", &[process(50, "vllm", GIB)]);
+    world.look(4, &[named.clone(), other.clone()]);
+    world.told();
+    other.name = Arc::from("deepseek");
+    world.look(5, &[other]);
+    let told = world.told();
+    assert!(told.iter().any(|told| told.starts_with("deepseek gone: ")), "{told:?}");
+    assert!(told[2].starts_with("deepseek starting: "), "{told:?}");
 }
 
 #[test]

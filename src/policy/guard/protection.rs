@@ -135,6 +135,7 @@ impl Traits {
         let mut units = labelled(&UNIT_LABELS, labels);
         units.extend(parts.filter(|part| is_unit(part)).map(str::to_owned));
         let mut containers = labelled(&CONTAINER_LABELS, labels);
+        containers.extend(engine.container_name.iter().map(|name| name.to_string()));
         let is_nameless = engine.container.is_some() && containers.is_empty();
         containers.extend(engine.container.iter().map(|container| container.to_string()));
         let containers = (!is_nameless).then_some(containers);

@@ -9,9 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::matching::Matcher;
+use super::places::{Asked, Places};
 use crate::model::{EngineKind, EngineProcess, EngineSeen, ProcessId, Reading};
+use crate::parse::container::Containers;
 use crate::parse::engine::{Files, Serving, is_model_file};
-use crate::parse::process::{cgroup, listens, mapped_files, read_amounts, resident, stat, unit};
+use crate::parse::process::{cgroup, listening, mapped_files, read_amounts, resident, stat, unit};
 
 /// Longer files are cut: the mappings of a process with a hundred thousand of them.
 const MAX_FILE_BYTES: u64 = 16 << 20;
@@ -51,9 +53,23 @@ struct Held {
 #[derive(Debug)]
 pub(super) struct Details {
     procfs: PathBuf,
+    places: Places,
     held: BTreeMap<ProcessId, Held>,
     now: Duration,
     every: Duration,
+}
+
+/// Whether something listens on an engine's port, and on which address.
+#[derive(Clone, Copy, Debug)]
+struct Listening {
+    is_listening: Reading<bool>,
+    at: Option<IpAddr>,
+}
+
+impl Default for Listening {
+    fn default() -> Self {
+        Self { is_listening: Reading::Unsupported, at: None }
+    }
 }
 
 /// Which engine to look at.
@@ -64,11 +80,13 @@ pub(super) struct Look<'a> {
     pub(super) serving: Serving,
     pub(super) matcher: Option<&'a Matcher>,
     pub(super) found_by: String,
+    pub(super) containers: &'a Containers,
 }
 
 impl Details {
     pub(super) fn new(procfs: PathBuf) -> Self {
-        Self { procfs, held: BTreeMap::new(), now: Duration::ZERO, every: HELD_CALM }
+        let places = Places::new(procfs.clone());
+        Self { procfs, places, held: BTreeMap::new(), now: Duration::ZERO, every: HELD_CALM }
     }
 
     /// A look at everything begins.
@@ -110,7 +128,7 @@ impl Details {
 
     /// The engine as it is now, without a name; `None` if none of its processes is there.
     pub(super) fn look(&mut self, look: Look<'_>) -> Option<EngineSeen> {
-        let Look { head, members, kind, serving, matcher, found_by } = look;
+        let Look { head, members, kind, serving, matcher, found_by, containers } = look;
         let mut files = Files::default();
         let mut processes = Vec::new();
         for id in members {
@@ -127,27 +145,37 @@ impl Details {
         let group = String::from_utf8_lossy(&group).into_owned();
         let group = cgroup(&group);
         let container = group.and_then(crate::parse::kernel::container_id);
+        let told = container.as_deref().and_then(|id| containers.get(id));
         let declared = matcher.map(|matcher| &matcher.declared);
         let mut model_files = declared.map(|one| one.model_files.clone()).unwrap_or_default();
         if model_files.is_empty() {
             model_files = files.patterns().into_iter().map(Arc::from).collect();
         }
-        let health_url = declared.and_then(|one| one.health.clone());
-        let health_url = health_url.or_else(|| self.health_url(first, kind, &serving));
+        let listening = self.listening(first, serving.port);
+        let asked = Asked { kind, serving: &serving, at: listening.at, told };
+        let (health_url, health_network) = match declared.and_then(|one| one.health.clone()) {
+            Some(url) => (Some(url), None),
+            None => self
+                .places
+                .health(first, &asked)
+                .map_or((None, None), |place| (Some(place.url), place.network)),
+        };
         Some(EngineSeen {
             name: Arc::from(""),
             kind,
             server: head,
             found_by: found_by.into(),
-            is_listening: self.is_listening(first, serving.port),
+            is_listening: listening.is_listening,
             log_bytes: self.log_bytes(first, container.as_deref()),
             cgroup: group.map(Arc::from),
             unit: group.and_then(unit).map(Arc::from),
             container: container.map(Arc::from),
+            container_name: told.map(|told| Arc::clone(&told.name)).filter(|name| !name.is_empty()),
             model: serving.model.map(Arc::from),
             model_files,
             port: serving.port,
             health_url,
+            health_network,
             stuck_after: declared.and_then(|one| one.stuck_after).unwrap_or(STUCK_AFTER),
             processes,
         })
@@ -167,7 +195,11 @@ impl Details {
         });
         if let Some(first) = engine.processes.first() {
             engine.log_bytes = self.log_bytes(first.id.pid, engine.container.as_deref());
-            engine.is_listening = self.is_listening(first.id.pid, engine.port);
+            let now = self.listening(first.id.pid, engine.port).is_listening;
+            // What begins to listen where it cannot be asked yet may be after the next whole look.
+            if engine.health_url.is_some() || now != Reading::Value(true) {
+                engine.is_listening = now;
+            }
         }
     }
 
@@ -272,32 +304,18 @@ impl Details {
         Some(open)
     }
 
-    /// Where an engine in our own network can be asked. What it says of itself leads nowhere else
-    /// than to this node.
-    fn health_url(&self, pid: u32, kind: EngineKind, serving: &Serving) -> Option<Arc<str>> {
-        let port = serving.port?;
-        let path = super::health::path(kind)?;
-        let host = serving.host.as_deref().unwrap_or("127.0.0.1");
-        let host = match host.parse::<IpAddr>() {
-            Ok(IpAddr::V6(address)) if address.is_loopback() => "[::1]",
-            Ok(address) if !address.is_loopback() && !address.is_unspecified() => return None,
-            Ok(_) => "127.0.0.1",
-            Err(_) if host == "localhost" => "127.0.0.1",
-            Err(_) => return None,
-        };
-        let network = self.link(pid, "ns/net")?;
-        let own = fs::read_link(self.procfs.join("self/ns/net")).ok()?;
-        (own.to_str() == Some(&*network)).then(|| format!("http://{host}:{port}{path}").into())
-    }
-
-    fn is_listening(&self, pid: u32, port: Option<u16>) -> Reading<bool> {
-        let Some(port) = port else { return Reading::Unsupported };
+    fn listening(&self, pid: u32, port: Option<u16>) -> Listening {
+        let Some(port) = port else { return Listening::default() };
         let read = |name| self.read_up_to(pid, name, MAX_SOCKET_BYTES).ok();
         let files = [read("net/tcp"), read("net/tcp6")];
         if files.iter().all(Option::is_none) {
-            return Reading::Failed;
+            return Listening { is_listening: Reading::Failed, at: None };
         }
-        Reading::Value(files.iter().flatten().any(|text| listens(text, port)))
+        let all = files.iter().flatten().flat_map(|text| listening(text, port));
+        // Everybody's address is the loopback's, too.
+        let is_far = |at: &IpAddr| !at.is_loopback() && !at.is_unspecified();
+        let at = all.min_by_key(|at| (is_far(at), at.is_ipv6()));
+        Listening { is_listening: Reading::Value(at.is_some()), at }
     }
 
     /// What it prints, where that goes into a file.

@@ -2,22 +2,21 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SyncSender, TrySendError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use reqwest::{Client, Response, StatusCode, redirect};
+use hyper::StatusCode;
 use tokio::runtime::Runtime;
 
+use super::http::{NoAnswer, get};
+use super::network::Network;
 use crate::model::{
     EngineHealth, EngineKind, EngineSeen, HealthAnswer, Observation, ProcessId, Reading,
 };
 use crate::parse::engine::{comfy_requests, metric_sum, sglang_requests};
-
-/// How long an answer may take.
-const ANSWER_TAKES: Duration = Duration::from_secs(3);
-const CONNECTING_TAKES: Duration = Duration::from_secs(1);
 
 /// Between two questions: to one that is on its way, and to one that answers, which writes a line
 /// of log for each.
@@ -58,6 +57,8 @@ struct Target {
     server: ProcessId,
     kind: EngineKind,
     url: Arc<str>,
+    /// Where that address means it, if that is not our own network.
+    network: Option<Network>,
 }
 
 /// All whom to ask; shared by the two threads, and by nobody else.
@@ -66,13 +67,19 @@ pub(super) struct Targets(Arc<Mutex<Vec<Target>>>);
 
 impl Targets {
     /// Those from now on.
-    pub(super) fn set(&self, engines: &[EngineSeen]) {
+    pub(super) fn set(&self, engines: &[EngineSeen], procfs: &Path) {
+        let network = |seen: &EngineSeen| {
+            let name = Arc::clone(seen.health_network.as_ref()?);
+            let pid = seen.processes.first()?.id.pid;
+            Some(Network { file: procfs.join(pid.to_string()).join("ns/net"), name })
+        };
         let target = |seen: &EngineSeen| {
             Some(Target {
                 engine: Arc::clone(&seen.name),
                 server: seen.server,
                 kind: seen.kind,
                 url: seen.health_url.clone()?,
+                network: network(seen),
             })
         };
         let targets = engines.iter().filter_map(target).collect();
@@ -98,7 +105,6 @@ pub(super) struct Asker {
     targets: Targets,
     to: SyncSender<Observation>,
     clock: fn() -> Duration,
-    client: Client,
     runtime: Runtime,
     courses: BTreeMap<(Arc<str>, ProcessId), Course>,
     /// The loop has gone.
@@ -111,17 +117,9 @@ impl Asker {
         to: SyncSender<Observation>,
         clock: fn() -> Duration,
     ) -> io::Result<Self> {
-        let client = Client::builder()
-            .no_proxy()
-            .redirect(redirect::Policy::none())
-            .timeout(ANSWER_TAKES)
-            .connect_timeout(CONNECTING_TAKES)
-            .user_agent(concat!("umawarden/", env!("CARGO_PKG_VERSION")))
-            .build()
-            .map_err(io::Error::other)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (courses, is_over) = (BTreeMap::new(), Arc::default());
-        Ok(Self { targets, to, clock, client, runtime, courses, is_over })
+        Ok(Self { targets, to, clock, runtime, courses, is_over })
     }
 
     /// Until the loop has gone.
@@ -147,11 +145,11 @@ impl Asker {
             }
             let is_up = course.is_up.load(Ordering::Relaxed);
             course.next = now + if is_up { WHILE_UP } else { WHILE_DOWN };
-            let (client, to) = (self.client.clone(), self.to.clone());
+            let to = self.to.clone();
             let is_over = Arc::clone(&self.is_over);
             let (is_asked, is_up) = (Arc::clone(&course.is_asked), Arc::clone(&course.is_up));
             self.runtime.spawn(async move {
-                let health = ask(&client, target, now).await;
+                let health = ask(target, now).await;
                 is_up.store(health.answer == HealthAnswer::Ready, Ordering::Relaxed);
                 is_asked.store(false, Ordering::Relaxed);
                 // What the loop does not take in time is asked again.
@@ -166,13 +164,12 @@ impl Asker {
     }
 }
 
-async fn ask(client: &Client, target: Target, now: Duration) -> EngineHealth {
-    let Target { engine, server, kind, url } = target;
-    let origin = origin(&url);
-    let (answer, requests) = match answer(client, kind, &url, origin).await {
-        HealthAnswer::Ready => (HealthAnswer::Ready, requests(client, kind, origin).await),
+async fn ask(target: Target, now: Duration) -> EngineHealth {
+    let (answer, requests) = match target.answer().await {
+        HealthAnswer::Ready => (HealthAnswer::Ready, target.requests().await),
         answer => (answer, Reading::Unsupported),
     };
+    let Target { engine, server, .. } = target;
     EngineHealth { engine, server, asked_at: now, answer, requests }
 }
 
@@ -183,37 +180,65 @@ fn origin(url: &str) -> &str {
     &url[..ends]
 }
 
-async fn answer(client: &Client, kind: EngineKind, url: &str, origin: &str) -> HealthAnswer {
-    let usual = paths(kind);
-    let is_usual = usual.first().is_some_and(|path| format!("{origin}{path}") == *url);
-    if !is_usual {
-        return answer_at(client, url).await;
-    }
-    let mut last = HealthAnswer::Failed { error: "it cannot be asked".to_owned() };
-    for path in usual {
-        let unready = matches!(last, HealthAnswer::NotReady { .. });
-        if unready && *path != SGLANG_LOADS {
-            return last;
+impl Target {
+    async fn answer(&self) -> HealthAnswer {
+        let (usual, origin) = (paths(self.kind), origin(&self.url));
+        let is_usual = usual.first().is_some_and(|path| format!("{origin}{path}") == *self.url);
+        if !is_usual {
+            return self.answer_at(&self.url).await;
         }
-        match answer_at(client, &format!("{origin}{path}")).await {
-            HealthAnswer::Failed { error } if error.starts_with("404") => {
-                if !unready {
-                    last = HealthAnswer::Failed { error };
-                }
+        let mut last = HealthAnswer::Failed { error: "it cannot be asked".to_owned() };
+        for path in usual {
+            let unready = matches!(last, HealthAnswer::NotReady { .. });
+            if unready && *path != SGLANG_LOADS {
+                return last;
             }
-            answer @ HealthAnswer::NotReady { .. } => last = answer,
-            answer => return answer,
+            match self.answer_at(&format!("{origin}{path}")).await {
+                HealthAnswer::Failed { error } if error.starts_with("404") => {
+                    if !unready {
+                        last = HealthAnswer::Failed { error };
+                    }
+                }
+                answer @ HealthAnswer::NotReady { .. } => last = answer,
+                answer => return answer,
+            }
+        }
+        last
+    }
+
+    async fn answer_at(&self, url: &str) -> HealthAnswer {
+        match get(url, self.network.as_ref(), 0).await {
+            Ok(answer) => answer_of(answer.status),
+            Err(NoAnswer::TimedOut) => HealthAnswer::TimedOut,
+            Err(NoAnswer::Refused) => HealthAnswer::Refused,
+            Err(NoAnswer::Absent) => {
+                HealthAnswer::Failed { error: "its network is gone".to_owned() }
+            }
+            Err(NoAnswer::Failed(error)) => HealthAnswer::Failed { error },
         }
     }
-    last
-}
 
-async fn answer_at(client: &Client, url: &str) -> HealthAnswer {
-    match client.get(url).send().await {
-        Ok(response) => answer_of(response.status()),
-        Err(error) if error.is_timeout() => HealthAnswer::TimedOut,
-        Err(error) if is_refusal(&error) => HealthAnswer::Refused,
-        Err(error) => HealthAnswer::Failed { error: chain(&error) },
+    /// How many requests it works on, where it tells that without a key.
+    async fn requests(&self) -> Reading<u64> {
+        let (path, read): (&str, fn(&str) -> Option<u64>) = match self.kind {
+            EngineKind::Vllm => ("/metrics", |text| {
+                metric_sum(text, &["vllm:num_requests_running", "vllm:num_requests_waiting"])
+            }),
+            EngineKind::Sglang => (SGLANG_LOADS, sglang_requests),
+            EngineKind::LlamaServer => ("/metrics", |text| {
+                metric_sum(text, &["llamacpp:requests_processing", "llamacpp:requests_deferred"])
+            }),
+            EngineKind::ComfyUi => ("/queue", comfy_requests),
+            _ => return Reading::Unsupported,
+        };
+        let url = format!("{}{path}", origin(&self.url));
+        match get(&url, self.network.as_ref(), MAX_BODY_BYTES).await {
+            Ok(answer) if answer.status.is_success() => {
+                read(&String::from_utf8_lossy(&answer.body)).into()
+            }
+            Ok(_) => Reading::Unsupported,
+            Err(_) => Reading::Failed,
+        }
     }
 }
 
@@ -225,64 +250,4 @@ fn answer_of(status: StatusCode) -> HealthAnswer {
         status if status.is_server_error() => HealthAnswer::NotReady { status: status.as_u16() },
         status => HealthAnswer::Failed { error: format!("{status}") },
     }
-}
-
-fn is_refusal(error: &reqwest::Error) -> bool {
-    let mut cause: Option<&dyn std::error::Error> = Some(error);
-    while let Some(error) = cause {
-        if let Some(error) = error.downcast_ref::<io::Error>() {
-            return error.kind() == io::ErrorKind::ConnectionRefused;
-        }
-        cause = error.source();
-    }
-    false
-}
-
-fn chain(error: &reqwest::Error) -> String {
-    let mut text = String::new();
-    let mut cause: Option<&dyn std::error::Error> = Some(error);
-    while let Some(error) = cause {
-        if !text.is_empty() {
-            text.push_str(": ");
-        }
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
-}
-
-/// How many requests it works on, where it tells that without a key.
-async fn requests(client: &Client, kind: EngineKind, origin: &str) -> Reading<u64> {
-    let (path, read): (&str, fn(&str) -> Option<u64>) = match kind {
-        EngineKind::Vllm => ("/metrics", |text| {
-            metric_sum(text, &["vllm:num_requests_running", "vllm:num_requests_waiting"])
-        }),
-        EngineKind::Sglang => (SGLANG_LOADS, sglang_requests),
-        EngineKind::LlamaServer => ("/metrics", |text| {
-            metric_sum(text, &["llamacpp:requests_processing", "llamacpp:requests_deferred"])
-        }),
-        EngineKind::ComfyUi => ("/queue", comfy_requests),
-        _ => return Reading::Unsupported,
-    };
-    match client.get(format!("{origin}{path}")).send().await {
-        Ok(response) if response.status().is_success() => {
-            let text = body(response).await;
-            text.and_then(|text| read(&text)).into()
-        }
-        Ok(_) => Reading::Unsupported,
-        Err(_) => Reading::Failed,
-    }
-}
-
-/// The beginning of an answer's body.
-async fn body(mut response: Response) -> Option<String> {
-    let mut bytes = Vec::new();
-    while let Some(chunk) = response.chunk().await.ok()? {
-        let room = MAX_BODY_BYTES - bytes.len();
-        bytes.extend_from_slice(&chunk[..chunk.len().min(room)]);
-        if bytes.len() == MAX_BODY_BYTES {
-            break;
-        }
-    }
-    Some(String::from_utf8_lossy(&bytes).into_owned())
 }

@@ -5,6 +5,10 @@ use std::sync::Arc;
 use glob::{MatchOptions, Pattern};
 
 use crate::model::DeclaredEngine;
+use crate::parse::container::Container;
+
+/// So much of a container's id is enough.
+const SHORTEST_ID: usize = 12;
 
 const PATHS: MatchOptions = MatchOptions {
     case_sensitive: true,
@@ -20,6 +24,7 @@ pub(super) struct Matcher {
     cmdline: Option<Pattern>,
     unit: Option<Pattern>,
     container: Option<Pattern>,
+    labels: Vec<(Arc<str>, Pattern)>,
     files: Vec<Pattern>,
 }
 
@@ -29,7 +34,10 @@ pub(super) struct Traits<'a> {
     pub(super) comm: &'a str,
     pub(super) arguments: &'a [String],
     pub(super) unit: Option<&'a str>,
+    /// Its container's id.
     pub(super) container: Option<&'a str>,
+    /// What Docker tells of that.
+    pub(super) told: Option<&'a Container>,
 }
 
 fn compiled(text: Option<&Arc<str>>) -> Option<Pattern> {
@@ -49,6 +57,11 @@ impl Matcher {
             cmdline: compiled(matches.cmdline.as_ref()),
             unit: compiled(matches.unit.as_ref()),
             container: compiled(matches.container.as_ref()),
+            labels: matches
+                .labels
+                .iter()
+                .filter_map(|(key, value)| Some((Arc::clone(key), compiled(Some(value))?)))
+                .collect(),
             files: declared.model_files.iter().filter_map(|f| compiled(Some(f))).collect(),
             declared,
         }
@@ -56,31 +69,58 @@ impl Matcher {
 
     /// Whether the control group must be known to tell.
     pub(super) fn needs_cgroup(&self) -> bool {
-        self.unit.is_some() || self.container.is_some()
+        self.unit.is_some() || self.container.is_some() || !self.labels.is_empty()
+    }
+
+    /// Whether only Docker can tell: the names and the labels of containers.
+    pub(super) fn needs_docker(&self) -> bool {
+        let is_id = |pattern: &Pattern| {
+            let text = pattern.as_str();
+            text.len() >= SHORTEST_ID && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+        };
+        !self.labels.is_empty() || self.container.as_ref().is_some_and(|pattern| !is_id(pattern))
     }
 
     /// Whether all that is written holds of that process; what it was, if so.
-    pub(super) fn matches(&self, process: Traits<'_>) -> Option<&'static str> {
+    pub(super) fn matches(&self, process: Traits<'_>) -> Option<String> {
         let line = || process.arguments.join(" ");
         let holds = |pattern: &Option<Pattern>, text: Option<&str>| {
             pattern.as_ref().is_none_or(|pattern| text.is_some_and(|text| pattern.matches(text)))
         };
-        // The start of a container's id is as good as all of it.
-        let container = self.container.as_ref().is_none_or(|pattern| {
-            let is_start =
-                |id: &str| pattern.as_str().len() >= 12 && id.starts_with(pattern.as_str());
-            process.container.is_some_and(|id| pattern.matches(id) || is_start(id))
-        });
         let all = holds(&self.comm, Some(process.comm))
-            && container
+            && self.is_container(process)
+            && self.has_labels(process.told)
             && holds(&self.unit, process.unit)
             && (self.cmdline.is_none() || holds(&self.cmdline, Some(&line())));
-        all.then_some(match self {
-            Self { comm: Some(_), .. } => "comm",
-            Self { cmdline: Some(_), .. } => "cmdline",
-            Self { unit: Some(_), .. } => "unit",
-            _ => "container",
+        all.then(|| match (self, process.told) {
+            (Self { comm: Some(_), .. }, _) => "comm".to_owned(),
+            (Self { cmdline: Some(_), .. }, _) => "cmdline".to_owned(),
+            (Self { unit: Some(_), .. }, _) => "unit".to_owned(),
+            (Self { container: None, labels, .. }, Some(told)) => {
+                let keys: Vec<&str> = labels.iter().map(|(key, _)| &**key).collect();
+                format!("label {} of container {}", keys.join(", "), told.name)
+            }
+            (_, Some(told)) => format!("container {}", told.name),
+            (_, None) => "container".to_owned(),
         })
+    }
+
+    /// The name, the id, or the start of the id, which is as good as all of it.
+    fn is_container(&self, process: Traits<'_>) -> bool {
+        self.container.as_ref().is_none_or(|pattern| {
+            let is_start = |id: &str| {
+                pattern.as_str().len() >= SHORTEST_ID && id.starts_with(pattern.as_str())
+            };
+            process.container.is_some_and(|id| pattern.matches(id) || is_start(id))
+                || process.told.is_some_and(|told| pattern.matches(&told.name))
+        })
+    }
+
+    fn has_labels(&self, told: Option<&Container>) -> bool {
+        let value = |key: &str| told.and_then(|told| told.labels.get(key));
+        self.labels
+            .iter()
+            .all(|(key, pattern)| value(key).is_some_and(|value| pattern.matches(value)))
     }
 
     /// Whether a file is declared as one of its model; `None` where none is.

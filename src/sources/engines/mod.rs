@@ -2,17 +2,23 @@
 //!
 //! A thread looks through `/proc` once a second, and five times a second at those that load; it may
 //! hang there, for to read a process' command line or its mappings takes a lock that the process
-//! may hold while the driver waits for memory. Another thread asks for health. The loop only takes
-//! what both have found.
+//! may hold while the driver waits for memory. A second one asks for health, and a third asks
+//! Docker which containers run. Neither waits for another, and the loop only takes what they have
+//! found.
 
+mod containers;
 mod details;
 mod groups;
 mod health;
+mod http;
 mod matching;
+mod network;
+mod places;
 mod scan;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,6 +28,7 @@ use std::thread::Builder;
 use std::time::Duration;
 
 use crate::model::{DeclaredEngine, Observation, Reading, Readings, Schema, SeriesKey, Source};
+use containers::{ContainerWatch, Shared, Standing};
 use health::{Asker, Targets};
 pub use scan::Scanner;
 
@@ -35,7 +42,24 @@ const NEWS: usize = 256;
 /// A look that takes longer hangs.
 const LOOK_TAKES: Duration = Duration::from_secs(10);
 
-/// The loop's end of both threads.
+/// A container that nothing is known of is asked for so often: Docker may know it a moment later
+/// than the kernel, or never, where somebody else has started it.
+const ASKED_FOR: u8 = 5;
+
+/// Where to look.
+#[derive(Clone, Debug)]
+pub struct EngineSetup {
+    /// Where procfs is mounted.
+    pub procfs: PathBuf,
+    /// The socket of Docker, or of what speaks its language.
+    pub docker: PathBuf,
+    /// What the configuration declares.
+    pub declared: Vec<DeclaredEngine>,
+    /// The uptime.
+    pub clock: fn() -> Duration,
+}
+
+/// The loop's end of the threads.
 #[derive(Debug)]
 pub struct EngineWatch {
     news: Receiver<Observation>,
@@ -48,26 +72,35 @@ pub struct EngineWatch {
 }
 
 impl EngineWatch {
-    /// Starts both threads. `clock` is the uptime.
+    /// Starts the threads.
     ///
     /// # Errors
     /// A thread cannot be started.
-    pub fn start(
-        procfs: PathBuf,
-        declared: Vec<DeclaredEngine>,
-        clock: fn() -> Duration,
-    ) -> io::Result<Self> {
+    pub fn start(setup: EngineSetup) -> io::Result<Self> {
+        let EngineSetup { procfs, docker, declared, clock } = setup;
         let (to, news) = sync_channel(NEWS);
         let (declare, declarations) = channel();
+        let (ask_docker, asked) = sync_channel(1);
         let is_loading = Arc::new(AtomicBool::new(false));
         let schema = schema();
         let targets = Targets::default();
         let mut asker = Asker::new(targets.clone(), to.clone(), clock)?;
         Builder::new().name("engine-health".to_owned()).spawn(move || asker.run())?;
+        let scanner = Scanner::new(procfs.clone(), declared);
+        let needs_docker = Arc::new(AtomicBool::new(scanner.needs_docker()));
+        let containers = Shared::default();
+        let needs = Arc::clone(&needs_docker);
+        let mut watch = ContainerWatch::new(docker, containers.clone(), needs, to.clone(), clock)?;
+        Builder::new().name("containers".to_owned()).spawn(move || watch.run(&asked))?;
         let mut looker = Looker {
-            scanner: Scanner::new(procfs, declared),
+            scanner,
+            procfs,
             to,
             targets,
+            containers,
+            needs_docker,
+            ask_docker,
+            asked_for: BTreeMap::new(),
             schema: Arc::clone(&schema),
             is_loading: Arc::clone(&is_loading),
             clock,
@@ -80,7 +113,9 @@ impl EngineWatch {
     /// What is new. Never waits.
     pub fn take(&mut self, now: Duration, out: &mut Vec<Observation>) {
         for observation in self.news.try_iter() {
-            if let Observation::Readings(_) = observation {
+            if let Observation::Readings(readings) = &observation
+                && readings.source == Source::Engines
+            {
                 self.looked = now;
             }
             out.push(observation);
@@ -123,8 +158,14 @@ fn schema() -> Arc<Schema> {
 
 struct Looker {
     scanner: Scanner,
+    procfs: PathBuf,
     to: SyncSender<Observation>,
     targets: Targets,
+    containers: Shared,
+    needs_docker: Arc<AtomicBool>,
+    ask_docker: SyncSender<()>,
+    /// How often Docker was asked for a container that it has not told of.
+    asked_for: BTreeMap<Arc<str>, u8>,
     schema: Arc<Schema>,
     is_loading: Arc<AtomicBool>,
     clock: fn() -> Duration,
@@ -144,7 +185,10 @@ impl Looker {
             let rest = if loads { LOADING } else { next_full.saturating_sub((self.clock)()) };
             // One that takes all of its time to look leaves some to others.
             match declarations.recv_timeout(rest.max(LOADING / 4)) {
-                Ok(declared) => self.scanner.declare(declared),
+                Ok(declared) => {
+                    self.scanner.declare(declared);
+                    self.needs_docker.store(self.scanner.needs_docker(), Ordering::Relaxed);
+                }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
@@ -154,7 +198,12 @@ impl Looker {
     fn look(&mut self, began: Duration, is_full: bool) {
         let is_loading = self.is_loading.load(Ordering::Relaxed);
         let found = match is_full {
-            true => self.scanner.look(began, is_loading),
+            true => {
+                let known = self.containers.get();
+                let may_tell = known.standing != Standing::Absent;
+                self.scanner.know(known.containers, may_tell);
+                self.scanner.look(began, is_loading)
+            }
             false => Ok(self.scanner.look_again(began)),
         };
         let took = (self.clock)().saturating_sub(began);
@@ -162,12 +211,13 @@ impl Looker {
             Ok(readings) => {
                 // The loop must know an engine before it hears of its health.
                 self.send(Observation::Engines(Box::new(readings.clone())));
-                self.targets.set(&readings.engines);
+                self.targets.set(&readings.engines, &self.procfs);
                 (Reading::Value(self.scanner.processes() as f64), None)
             }
             Err(error) => (Reading::Failed, Some(error.into())),
         };
         if is_full {
+            self.ask_for_containers();
             self.send(Observation::Readings(Readings {
                 source: Source::Engines,
                 schema: Arc::clone(&self.schema),
@@ -175,6 +225,22 @@ impl Looker {
                 took,
                 error,
             }));
+        }
+    }
+
+    /// Has Docker asked for containers that have begun since.
+    fn ask_for_containers(&mut self) {
+        let unknown = self.scanner.unknown_containers();
+        self.asked_for.retain(|id, _| unknown.contains(id));
+        let mut is_new = false;
+        for id in unknown {
+            let times = self.asked_for.entry(id).or_default();
+            is_new |= *times < ASKED_FOR;
+            *times = times.saturating_add(1);
+        }
+        if is_new {
+            // It is about to ask, or has ended with the program.
+            let _asks_already = self.ask_docker.try_send(());
         }
     }
 

@@ -10,8 +10,9 @@ use super::details::{Details, Look};
 use super::groups::{Kin, heads};
 use super::matching::{Matcher, Traits};
 use crate::model::{DeclaredEngine, EngineKind, EngineReadings, EngineSeen, ProcessId};
-use crate::parse::engine::{Role, recognise, serving};
-use crate::parse::process::{Stat, arguments, cgroup, stat, unit};
+use crate::parse::container::{Container, Containers};
+use crate::parse::engine::{Role, Serving, recognise, serving_with, variables};
+use crate::parse::process::{Stat, arguments, cgroup, stat, unit, variable};
 
 /// More processes than this are not looked at.
 const MAX_PROCESSES: usize = 32_768;
@@ -25,6 +26,10 @@ const MAX_OF_ENGINE: usize = 256;
 const SETTLED_AFTER: u64 = 60;
 const SETTLED_EVERY: u64 = 8;
 
+/// An engine in a container of which Docker has told nothing yet is told without its name and
+/// labels after so long.
+const DOCKER_TELLS: Duration = Duration::from_secs(5);
+
 /// One process, as it was looked at last.
 #[derive(Debug)]
 struct Known {
@@ -32,9 +37,17 @@ struct Known {
     stat: Stat,
     /// Of which look.
     first: u64,
+    container: Option<Arc<str>>,
     /// Why it is of interest.
     found_by: String,
-    serving: Option<crate::parse::engine::Serving>,
+    serving: Option<Serving>,
+}
+
+/// What an engine is called, and by which of the declared ones, if by any.
+#[derive(Debug)]
+struct Named {
+    name: Arc<str>,
+    declared: Option<usize>,
 }
 
 /// Looks for engines.
@@ -44,7 +57,14 @@ pub struct Scanner {
     matchers: Vec<Matcher>,
     known: BTreeMap<u32, Known>,
     members: BTreeMap<ProcessId, ProcessId>,
-    names: BTreeMap<ProcessId, Arc<str>>,
+    names: BTreeMap<ProcessId, Named>,
+    /// What Docker has told.
+    containers: Arc<Containers>,
+    may_docker_tell: bool,
+    /// What it has told is new: everybody is compared with it.
+    is_told_anew: bool,
+    /// Since when an engine waits for what Docker tells.
+    waiting: BTreeMap<ProcessId, Duration>,
     details: Details,
     engines: Vec<EngineSeen>,
     is_cut: bool,
@@ -61,6 +81,10 @@ impl Scanner {
             known: BTreeMap::new(),
             members: BTreeMap::new(),
             names: BTreeMap::new(),
+            containers: Arc::default(),
+            may_docker_tell: false,
+            is_told_anew: false,
+            waiting: BTreeMap::new(),
             engines: Vec::new(),
             is_cut: false,
             round: 0,
@@ -71,8 +95,28 @@ impl Scanner {
     pub fn declare(&mut self, declared: Vec<DeclaredEngine>) {
         let same = self.matchers.iter().map(|matcher| &matcher.declared).eq(&declared);
         if !same {
+            let (containers, may_tell) = (Arc::clone(&self.containers), self.may_docker_tell);
             *self = Self::new(std::mem::take(&mut self.procfs), declared);
+            self.know(containers, may_tell);
         }
+    }
+
+    /// What Docker has told, and whether it may tell more.
+    pub fn know(&mut self, containers: Arc<Containers>, may_tell: bool) {
+        self.is_told_anew |= *self.containers != *containers;
+        self.containers = containers;
+        self.may_docker_tell = may_tell;
+    }
+
+    /// Whether an engine is declared by what only Docker can tell.
+    pub fn needs_docker(&self) -> bool {
+        self.matchers.iter().any(Matcher::needs_docker)
+    }
+
+    /// Containers in which something lives that may be an engine, and of which nothing is known.
+    pub fn unknown_containers(&self) -> BTreeSet<Arc<str>> {
+        let ids = self.known.values().filter_map(|known| known.container.as_ref());
+        ids.filter(|id| !self.containers.contains_key(*id)).cloned().collect()
     }
 
     /// How many processes there are, without the kernel's own.
@@ -91,6 +135,7 @@ impl Scanner {
         for pid in pids {
             self.look_at(pid);
         }
+        self.is_told_anew = false;
         let kin = self.known.iter().filter(|(_, known)| !known.stat.is_kernel);
         let kin: BTreeMap<u32, Kin> = kin.map(|(pid, known)| (*pid, known.kin.clone())).collect();
         self.members = heads(&kin, &self.members);
@@ -123,6 +168,7 @@ impl Scanner {
     /// Looks at one; a process that has ended meanwhile is forgotten.
     fn look_at(&mut self, pid: u32) {
         if let Some(known) = self.known.get(&pid)
+            && !self.is_told_anew
             && known.is_nobodys()
             && self.round.saturating_sub(known.first) >= SETTLED_AFTER
             && !(self.round + u64::from(pid)).is_multiple_of(SETTLED_EVERY)
@@ -138,7 +184,10 @@ impl Scanner {
         let first = before.map_or(self.round, |known| known.first);
         // A title is kept; everybody else may become something else (exec) any time.
         let is_worker = |known: &&Known| matches!(known.kin.recognised, Some((_, Role::Worker)));
-        if before.filter(is_worker).is_some_and(|known| known.stat.comm == stat.comm) {
+        let is_settled = before
+            .filter(is_worker)
+            .is_some_and(|known| known.stat.comm == stat.comm && !self.is_told_anew);
+        if is_settled {
             if let Some(known) = self.known.get_mut(&pid) {
                 known.kin.parent = stat.parent;
                 known.stat = stat;
@@ -151,7 +200,8 @@ impl Scanner {
 
     fn classify(&self, pid: u32, stat: Stat, first: u64) -> Known {
         let kin = Kin { start_ticks: stat.start_ticks, parent: stat.parent, ..Kin::default() };
-        let mut known = Known { kin, stat, first, found_by: String::new(), serving: None };
+        let (found_by, container, serving) = (String::new(), None, None);
+        let mut known = Known { kin, stat, first, container, found_by, serving };
         if known.stat.is_kernel {
             return known;
         }
@@ -167,29 +217,51 @@ impl Scanner {
                 Role::Worker => format!("the title {comm} of pid {pid}"),
             };
             if role == Role::Server {
-                known.serving = Some(serving(kind, &arguments));
+                known.serving = Some(self.serving(pid, kind, &arguments));
             }
         }
-        let group = self.matchers.iter().any(Matcher::needs_cgroup);
-        let group = group.then(|| self.details.read(pid, "cgroup")).flatten().unwrap_or_default();
+        self.compare(pid, &arguments, &mut known);
+        known
+    }
+
+    /// Of the environment nothing is kept but those variables: keys are among the others.
+    fn serving(&self, pid: u32, kind: EngineKind, arguments: &[String]) -> Serving {
+        let has_some = !variables(kind).is_empty();
+        let environment = has_some.then(|| self.details.read(pid, "environ")).flatten();
+        let environment = environment.unwrap_or_default();
+        serving_with(kind, arguments, |name| variable(&environment, name))
+    }
+
+    /// Compares a process with what is declared.
+    fn compare(&self, pid: u32, arguments: &[String], known: &mut Known) {
+        let is_asked = self.matchers.iter().any(Matcher::needs_cgroup);
+        let group = (is_asked || known.kin.recognised.is_some())
+            .then(|| self.details.read(pid, "cgroup"))
+            .flatten()
+            .unwrap_or_default();
         let group = String::from_utf8_lossy(&group);
         let group = cgroup(&group);
-        let container = group.and_then(crate::parse::kernel::container_id);
-        let unit = group.and_then(unit);
-        let traits =
-            Traits { comm: &comm, arguments: &arguments, unit, container: container.as_deref() };
-        for (place, matcher) in self.matchers.iter().enumerate() {
-            if let Some(by) = matcher.matches(traits) {
-                known.kin.declared = Some(place);
-                let name = &matcher.declared.name;
-                known.found_by = format!("{by} of pid {pid}, as the configuration declares {name}");
-                if known.serving.is_none() && !arguments.is_empty() {
-                    known.serving = Some(serving(EngineKind::Declared, &arguments));
-                }
-                break;
-            }
+        known.container = group.and_then(crate::parse::kernel::container_id).map(Arc::from);
+        let traits = Traits {
+            comm: &known.stat.comm,
+            arguments,
+            unit: group.and_then(unit),
+            container: known.container.as_deref(),
+            told: self.told(known.container.as_deref()),
+        };
+        let found = self.matchers.iter().enumerate().find_map(|(place, matcher)| {
+            Some((place, &matcher.declared.name, matcher.matches(traits)?))
+        });
+        let Some((place, name, by)) = found else { return };
+        known.kin.declared = Some(place);
+        known.found_by = format!("{by} of pid {pid}, as the configuration declares {name}");
+        if known.serving.is_none() && !arguments.is_empty() {
+            known.serving = Some(self.serving(pid, EngineKind::Declared, arguments));
         }
-        known
+    }
+
+    fn told(&self, container: Option<&str>) -> Option<&Container> {
+        self.containers.get(container?)
     }
 
     /// Puts together what belongs together.
@@ -199,6 +271,7 @@ impl Scanner {
             groups.entry(*head).or_default().push(*id);
         }
         self.names.retain(|head, _| groups.contains_key(head));
+        self.waiting.retain(|head, _| groups.contains_key(head));
         self.is_cut = groups.len() > MAX_ENGINES;
         // The oldest first, so that a name stays with whoever had it first.
         let mut groups: Vec<_> = groups.into_iter().collect();
@@ -208,19 +281,38 @@ impl Scanner {
         for (head, mut members) in groups.into_iter().take(MAX_ENGINES) {
             members.sort_by_key(|id| (*id != head, id.pid));
             members.truncate(MAX_OF_ENGINE);
-            engines.extend(self.engine(head, &members));
+            if !self.waits_for_docker(now, head, &members) {
+                engines.extend(self.engine(head, &members));
+            }
         }
         engines.sort_by(|one, other| one.name.cmp(&other.name));
         self.details.end();
         self.engines = engines;
     }
 
+    /// Whether its name may depend on what Docker tells in a moment. Nobody else waits for it.
+    fn waits_for_docker(&mut self, now: Duration, head: ProcessId, members: &[ProcessId]) -> bool {
+        if self.names.contains_key(&head) || !self.may_docker_tell || !self.needs_docker() {
+            return false;
+        }
+        let mut known = members.iter().filter_map(|id| self.known.get(&id.pid));
+        let is_untold = |known: &Known| {
+            let id = known.container.as_deref();
+            id.is_some() && self.told(id).is_none() && known.kin.declared.is_none()
+        };
+        if !known.any(is_untold) {
+            return false;
+        }
+        let since = *self.waiting.entry(head).or_insert(now);
+        now.saturating_sub(since) < DOCKER_TELLS
+    }
+
     fn engine(&mut self, head: ProcessId, members: &[ProcessId]) -> Option<EngineSeen> {
         let known: Vec<&Known> = members.iter().filter_map(|id| self.known.get(&id.pid)).collect();
         let kind = known.iter().find_map(|known| known.kin.recognised).map(|(kind, _)| kind);
         let kind = kind.unwrap_or(EngineKind::Declared);
-        let matcher = known.iter().filter_map(|known| known.kin.declared).min();
-        let matcher = matcher.and_then(|place| self.matchers.get(place));
+        let declared = known.iter().filter_map(|known| known.kin.declared).min();
+        let matcher = declared.and_then(|place| self.matchers.get(place));
         let serving = known.iter().find_map(|known| known.serving.clone()).unwrap_or_default();
         let found_by = known
             .iter()
@@ -236,16 +328,22 @@ impl Scanner {
                 serving.port.map_or(kind.clone(), |port| format!("{kind}-{port}"))
             }
         };
-        let look = Look { head, members, kind, serving, matcher, found_by };
+        let containers = &self.containers;
+        let look = Look { head, members, kind, serving, matcher, found_by, containers };
         let mut seen = self.details.look(look)?;
-        let name = self.names.get(&head).cloned().unwrap_or_else(|| self.free_name(&base));
-        self.names.insert(head, Arc::clone(&name));
-        seen.name = name;
+        // What Docker tells late may say that it is a declared one.
+        let before = self
+            .names
+            .remove(&head)
+            .filter(|named| declared.is_none() || named.declared == declared);
+        let named = before.unwrap_or_else(|| Named { name: self.free_name(&base), declared });
+        seen.name = Arc::clone(&named.name);
+        self.names.insert(head, named);
         Some(seen)
     }
 
     fn free_name(&self, base: &str) -> Arc<str> {
-        let is_free = |name: &String| !self.names.values().any(|taken| **taken == **name);
+        let is_free = |name: &String| !self.names.values().any(|taken| *taken.name == **name);
         let numbered = (2..).map(|number| format!("{base}-{number}"));
         let name = std::iter::once(base.to_owned()).chain(numbered).find(is_free);
         name.unwrap_or_default().into()

@@ -7,7 +7,7 @@ use umawarden::parse::engine::{
     Files, comfy_requests, is_model_file, metric_sum, recognise, serving, sglang_requests,
 };
 use umawarden::parse::process::{
-    arguments, cgroup, listens, mapped_files, read_amounts, resident, stat, unit,
+    arguments, cgroup, listening, mapped_files, read_amounts, resident, stat, unit, variable,
 };
 
 fuzz_target!(|text: &[u8]| {
@@ -20,7 +20,7 @@ fuzz_target!(|text: &[u8]| {
     for kind in EngineKind::ALL {
         assert_ne!(serving(kind, &arguments).port, Some(0));
     }
-    let _ = (resident(text), read_amounts(text), listens(text, 8000));
+    let _ = (resident(text), read_amounts(text), listening(text, 8000).count(), variable(text, "A"));
     let mut files = Files::default();
     for (_, path) in mapped_files(text) {
         assert!(path.starts_with('/'));

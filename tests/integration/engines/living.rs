@@ -2,24 +2,52 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with};
 use umawarden::model::{DecisionId, EnginePhase, KernelEvent, Mode, Moment, Observation};
 use umawarden::policy::Policy;
 use umawarden::policy::rule::RuleSet;
-use umawarden::sources::engines::EngineWatch;
+use umawarden::sources::engines::{EngineSetup, EngineWatch};
 
 /// Nothing that is waited for here takes so long on a machine that is not stuck.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-fn uptime() -> Duration {
+pub(super) fn uptime() -> Duration {
     let text = fs::read_to_string("/proc/uptime").unwrap();
     Duration::from_secs_f64(text.split(' ').next().unwrap().parse().unwrap())
+}
+
+/// A port that refuses, and that nobody else is given meanwhile.
+pub struct SilentPort {
+    pub socket: OwnedFd,
+    pub number: u16,
+}
+
+impl SilentPort {
+    pub fn take() -> Self {
+        let flags = SocketFlags::CLOEXEC;
+        let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None).unwrap();
+        bind(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let bound = SocketAddrV4::try_from(getsockname(&socket).unwrap()).unwrap();
+        Self { socket, number: bound.port() }
+    }
+}
+
+pub(super) fn watch(procfs: &str, docker: &str) -> EngineWatch {
+    let setup = EngineSetup {
+        procfs: procfs.into(),
+        docker: docker.into(),
+        declared: Vec::new(),
+        clock: uptime,
+    };
+    EngineWatch::start(setup).unwrap()
 }
 
 /// A shell script that is called vllm, with a child that takes a title.
@@ -94,7 +122,7 @@ pub(super) struct Follower {
 
 impl Follower {
     pub(super) fn new(server: u32) -> Self {
-        let watch = EngineWatch::start("/proc".into(), Vec::new(), uptime).unwrap();
+        let watch = watch("/proc", "/nonexistent-docker");
         let at = Moment { uptime: uptime(), utc: Timestamp::now() };
         let policy = Policy::new(at, Mode::Observe, &RuleSet::default(), DecisionId(1));
         Self { watch, policy, told: Vec::new(), server, patience: PATIENCE }
@@ -136,8 +164,9 @@ impl Follower {
 
 #[test]
 fn a_living_engine_is_followed_from_its_start_over_serving_to_its_sigkill() {
-    // A port that nobody listens on, until the test does.
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = SilentPort::take();
+    let socket = port.socket;
+    let port = port.number;
     let mut engine = FakeEngine::start(port);
     let mut follower = Follower::new(engine.pid());
     follower.until(EnginePhase::Starting);
@@ -145,7 +174,8 @@ fn a_living_engine_is_followed_from_its_start_over_serving_to_its_sigkill() {
     let is_seen = reason.contains("VLLM::EngineCor") || reason.contains("model files");
     assert!(is_seen, "{reason}");
     let status = Arc::new(AtomicU16::new(503));
-    serve(TcpListener::bind(("127.0.0.1", port)).unwrap(), Arc::clone(&status));
+    rustix::net::listen(&socket, 16).unwrap();
+    serve(TcpListener::from(socket), Arc::clone(&status));
     status.store(200, Ordering::SeqCst);
     let reason = follower.until(EnginePhase::Serving);
     assert_eq!(reason, "3 requests are being worked on");
@@ -157,14 +187,16 @@ fn a_living_engine_is_followed_from_its_start_over_serving_to_its_sigkill() {
     engine.child.kill().unwrap();
     engine.child.wait().unwrap();
     let reason = follower.until(EnginePhase::Stopping);
-    assert!(reason.contains("has ended; VLLM::EngineCor"), "{reason}");
+    // It is looked at before or after its parent has heard of its end.
+    let is_told = ["has ended; VLLM::EngineCor", "has ended and waits for its parent"];
+    assert!(is_told.iter().any(|told| reason.contains(told)), "{reason}");
     drop(input);
     follower.until(EnginePhase::Gone);
 }
 
 #[test]
 fn what_the_threads_have_found_is_taken_without_waiting_for_them() {
-    let mut watch = EngineWatch::start("/nonexistent-proc".into(), Vec::new(), uptime).unwrap();
+    let mut watch = watch("/nonexistent-proc", "/nonexistent-docker");
     let began = Instant::now();
     let mut seen = Vec::new();
     while seen.is_empty() {

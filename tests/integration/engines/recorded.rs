@@ -8,8 +8,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::Deserialize;
 use umawarden::model::{
-    DecisionId, EngineHealth, EnginePhase, HealthAnswer, KernelEvent, Mode, Moment, Observation,
-    Reading,
+    DecisionId, DeclaredEngine, EngineHealth, EngineMatch, EnginePhase, HealthAnswer, KernelEvent,
+    Mode, Moment, Observation, Reading,
 };
 use umawarden::policy::Policy;
 use umawarden::policy::rule::RuleSet;
@@ -46,8 +46,16 @@ fn moment(seconds: f64) -> Moment {
 
 /// Everything that the policy is told.
 fn observations(name: &str, asked: &str) -> Vec<(Moment, Vec<Observation>)> {
+    observations_of(name, asked, Vec::new())
+}
+
+fn observations_of(
+    name: &str,
+    asked: &str,
+    declared: Vec<DeclaredEngine>,
+) -> Vec<(Moment, Vec<Observation>)> {
     let folder = tempfile::tempdir().unwrap();
-    let mut scanner = Scanner::new(folder.path().to_owned(), Vec::new());
+    let mut scanner = Scanner::new(folder.path().to_owned(), declared);
     let mut told = Vec::new();
     let mut last = 0.0;
     for look in looks(name) {
@@ -141,6 +149,48 @@ fn a_real_sglang_is_followed_from_its_start_to_its_end() {
         (EnginePhase::Gone, "all its processes have ended, pid 997 first of them"),
     ];
     assert_eq!(phases(&told), expected.map(|(phase, reason)| (phase, reason.to_owned())));
+}
+
+/// Its title, by which it is declared, comes seconds after the start.
+#[test]
+fn a_real_vllm_that_is_declared_by_its_title_is_followed_by_the_declared_name() {
+    let comm = EngineMatch { comm: Some("VLLM::*".into()), ..EngineMatch::default() };
+    let declared =
+        DeclaredEngine { name: "deepseek".into(), matches: comm, ..DeclaredEngine::default() };
+    let told = observations_of("vllm", "/health", vec![declared]);
+    let phases = phases(&told);
+    let expected = [
+        (EnginePhase::Starting, "found by the command line of pid 1786"),
+        (EnginePhase::Starting, "it was called vllm-31238 until now"),
+        (EnginePhase::Loading, "its worker VLLM::EngineCor (pid 2228) has started"),
+        (EnginePhase::Ready, "it answers at its health endpoint"),
+        (EnginePhase::Gone, "all its processes have ended, pid 1786 first of them"),
+    ];
+    assert_eq!(phases, expected.map(|(phase, reason)| (phase, reason.to_owned())));
+}
+
+/// SIGKILL of `vllm serve` leaves its engine core and its worker, with their memory.
+#[test]
+fn what_a_killed_vllm_leaves_is_told_until_it_is_gone() {
+    let told = observations("vllm-killed", "/health");
+    let phases = phases(&told);
+    let stopping = phases.iter().find(|(phase, _)| *phase == EnginePhase::Stopping).unwrap();
+    assert_eq!(stopping.1, "its server, pid 4991, has ended; python (pid 5095) is left");
+    let names: Vec<EnginePhase> = phases.iter().map(|(phase, _)| *phase).collect();
+    let expected = [
+        EnginePhase::Starting,
+        EnginePhase::Loading,
+        EnginePhase::Ready,
+        EnginePhase::Stopping,
+        EnginePhase::Gone,
+    ];
+    assert_eq!(names, expected);
+    let left = told.iter().rev().find_map(|(_, seen)| match &seen[0] {
+        Observation::Engines(readings) => readings.engines.first(),
+        _ => None,
+    });
+    let left: Vec<&str> = left.unwrap().processes.iter().map(|process| &*process.comm).collect();
+    assert_eq!(left, ["python", "VLLM::EngineCor", "VLLM::Worker"]);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Real SGLang and vLLM servers on the CPU, where they are installed: followed from their start to
-//! ready, under requests, and to their end by SIGKILL.
+//! ready, under requests, and to their end by SIGKILL. SGLang's processes end with the one that was
+//! started; vLLM's engine core and worker stay, with their memory, until they are killed too.
 //!
 //! `UMAWARDEN_ENGINES=1 ENGINE_TESTKIT=ENV_DIR ENGINE_SCRIPTS=FOLDER cargo test -- --ignored
 //! living_servers`: ENV_DIR has the environment with both and a tiny model, FOLDER has
@@ -10,11 +11,12 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process_group};
 use umawarden::model::EnginePhase;
 
 use super::living::Follower;
 
-fn start(script: &str, port: u16) -> Option<Child> {
+fn start(script: &str, port: u16) -> Option<Server> {
     if std::env::var_os("UMAWARDEN_ENGINES").is_none_or(|wanted| wanted != "1") {
         eprintln!("UMAWARDEN_ENGINES is not 1: no server is started");
         return None;
@@ -30,7 +32,31 @@ fn start(script: &str, port: u16) -> Option<Child> {
         .process_group(0)
         .spawn()
         .unwrap();
-    Some(child)
+    Some(Server(child))
+}
+
+/// A server with all that it has started; none of it stays when this is dropped.
+struct Server(Child);
+
+impl Server {
+    /// Ends the process that was started, and no other.
+    fn kill_the_first(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+
+    fn kill_the_rest(&self) {
+        let group = Pid::from_raw(i32::try_from(self.0.id()).unwrap()).unwrap();
+        // There may be none.
+        let _ended = kill_process_group(group, Signal::KILL);
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill_the_rest();
+        let _reaped = self.0.wait();
+    }
 }
 
 fn free_port() -> u16 {
@@ -51,10 +77,10 @@ fn ask(port: u16, path: &'static str, body: &'static str) {
     });
 }
 
-fn follow(script: &str, path: &'static str, body: &'static str) {
+fn follow(script: &str, path: &'static str, body: &'static str, ends_alone: bool) {
     let port = free_port();
     let Some(mut server) = start(script, port) else { return };
-    let mut follower = Follower::new(server.id()).with_patience(Duration::from_secs(300));
+    let mut follower = Follower::new(server.0.id()).with_patience(Duration::from_secs(300));
     follower.until(EnginePhase::Starting);
     follower.until(EnginePhase::Ready);
     for _ in 0..4 {
@@ -62,8 +88,12 @@ fn follow(script: &str, path: &'static str, body: &'static str) {
     }
     let reason = follower.until(EnginePhase::Serving);
     assert!(reason.contains("being worked on"), "{reason}");
-    server.kill().unwrap();
-    server.wait().unwrap();
+    server.kill_the_first();
+    if !ends_alone {
+        let reason = follower.until(EnginePhase::Stopping);
+        assert!(reason.contains("has ended"), "{reason}");
+        server.kill_the_rest();
+    }
     follower.until(EnginePhase::Gone);
     println!("{script}: {:#?}", follower.told());
     let phases: Vec<EnginePhase> = follower.told().iter().map(|(phase, _)| *phase).collect();
@@ -75,12 +105,12 @@ fn follow(script: &str, path: &'static str, body: &'static str) {
 fn living_servers_sglang() {
     let body =
         r#"{"text": "hello", "sampling_params": {"max_new_tokens": 3000, "ignore_eos": true}}"#;
-    follow("run-sglang.sh", "/generate", body);
+    follow("run-sglang.sh", "/generate", body, true);
 }
 
 #[test]
 #[ignore = "needs real servers: UMAWARDEN_ENGINES=1"]
 fn living_servers_vllm() {
     let body = r#"{"model": "tiny", "prompt": "hello", "max_tokens": 3000, "ignore_eos": true}"#;
-    follow("run-vllm.sh", "/v1/completions", body);
+    follow("run-vllm.sh", "/v1/completions", body, false);
 }

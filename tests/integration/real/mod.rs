@@ -2,6 +2,7 @@
 //! time, when `UMAWARDEN_REAL` is set; the test command sets it.
 
 mod black_box;
+mod containers;
 mod docker;
 mod flood;
 mod kill_nine;

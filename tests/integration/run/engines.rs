@@ -1,13 +1,13 @@
 //! An engine on the node: found, declared, followed, exported, journalled, and read by a rule.
 
 use std::fs;
-use std::net::TcpListener;
 use std::process::Command;
 
 use serde_json::Value;
 
 use super::Node;
 use crate::daemon::{Daemon, binary};
+use crate::engines::living::SilentPort;
 
 const LOADS: &str = "\
 groups:
@@ -71,7 +71,8 @@ fn phase(daemon: &Daemon, phase: &str) -> bool {
 #[test]
 fn a_declared_engine_is_followed_exported_journalled_and_read_by_rules() {
     let node = Node::new("gb10-4k");
-    let refused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let silent = SilentPort::take();
+    let refused = format!("127.0.0.1:{}", silent.number);
     let file = node.path("umawarden.yaml");
     let text = format!(
         "engines:\n- name: deepseek\n  match: {{comm: \"VLLM::*\"}}\n  \

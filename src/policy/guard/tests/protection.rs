@@ -96,4 +96,7 @@ fn an_engine_is_known_by_its_name_its_processes_and_what_they_are_in() {
     assert!(protects(&by_unit, &lost) && protects(&by_container, &lost), "doubt means hold");
     let inside = EngineTarget { container: Some(Arc::from("0123")), ..engine };
     assert!(protects(&by_container, &inside), "its name is not known");
+    let named = |name: &str| EngineTarget { container_name: Some(name.into()), ..inside.clone() };
+    assert!(protects(&by_container, &named("prod-1")), "Docker has told it");
+    assert!(!protects(&by_container, &named("test-1")));
 }

@@ -1,0 +1,173 @@
+//! What this process may do here, as far as it can be found out without doing it.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::Path;
+
+use rustix::fs::{Access, access};
+use rustix::io::Errno;
+use rustix::process::getpid;
+use rustix::thread::{CapabilitySet, capabilities};
+
+use crate::config::settings::Settings;
+use crate::sys::page_cache::cachestat;
+
+/// This process's own, whatever `--path.procfs` names.
+const UID_MAP: &str = "/proc/self/uid_map";
+const OWN_PROGRAM: &str = "/proc/self/exe";
+
+/// All user ids of a machine: who sees them is in no user namespace.
+const ALL_IDS: &str = "4294967295";
+
+/// Whose numbers the processes below procfs have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Numbers {
+    /// Those by which this process can hold them.
+    Ours,
+    /// Those of another PID namespace.
+    Others,
+    /// That cannot be told: it is no procfs, or none that shows this process.
+    Unknown,
+}
+
+/// What becomes of `memory.reclaim`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reclaims {
+    /// As much as it is told.
+    Exactly,
+    /// All that it can: cgroup v1.
+    Everything,
+    /// The kernel is older than 5.19.
+    TooOld,
+    /// Nothing: no hierarchy has the memory controller.
+    NoController,
+}
+
+/// The way to Docker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Docker {
+    /// Its socket may be written to.
+    Open,
+    /// It may not, or is none.
+    Closed(Errno),
+    /// There is none.
+    Absent,
+}
+
+/// All that actions on engines and control groups need.
+#[derive(Clone, Debug)]
+pub(super) struct Abilities {
+    pub(super) capabilities: CapabilitySet,
+    /// In one, capabilities count for nothing outside.
+    pub(super) is_in_user_namespace: bool,
+    pub(super) numbers: Numbers,
+    /// Whether the kernel tells what is cached of a file.
+    pub(super) has_cachestat: bool,
+    pub(super) reclaims: Reclaims,
+    pub(super) docker: Docker,
+}
+
+impl Abilities {
+    /// Those of this process.
+    pub(super) fn find(settings: &Settings) -> Self {
+        let sets = capabilities(None);
+        let path = &settings.path;
+        Self {
+            capabilities: sets.map_or(CapabilitySet::empty(), |sets| sets.effective),
+            is_in_user_namespace: is_in_user_namespace(),
+            numbers: numbers(&path.procfs),
+            has_cachestat: has_cachestat(),
+            reclaims: reclaims(&path.sysfs.join("fs/cgroup")),
+            docker: docker(&path.docker_socket),
+        }
+    }
+}
+
+fn is_in_user_namespace() -> bool {
+    // A kernel without user namespaces has no such file.
+    fs::read_to_string(UID_MAP).is_ok_and(|map| !is_whole(&map))
+}
+
+fn is_whole(map: &str) -> bool {
+    map.split_ascii_whitespace().eq(["0", "0", ALL_IDS])
+}
+
+fn numbers(procfs: &Path) -> Numbers {
+    let own = fs::read_link(procfs.join("self")).ok();
+    let own = own.and_then(|own| own.to_str()?.parse::<i32>().ok());
+    match own {
+        Some(own) if own == getpid().as_raw_nonzero().get() => Numbers::Ours,
+        Some(_) => Numbers::Others,
+        None => Numbers::Unknown,
+    }
+}
+
+fn has_cachestat() -> bool {
+    // Refused it is there all the same.
+    let is_missing = |error: io::Error| Errno::from_io_error(&error) == Some(Errno::NOSYS);
+    let Ok(own) = File::open(OWN_PROGRAM) else { return true };
+    !cachestat(own.as_fd(), 0, 1).is_err_and(is_missing)
+}
+
+fn reclaims(root: &Path) -> Reclaims {
+    match fs::read_to_string(root.join("cgroup.controllers")) {
+        Ok(controllers) if !controllers.split_ascii_whitespace().any(|one| one == "memory") => {
+            Reclaims::NoController
+        }
+        Ok(_) if root.join("memory.reclaim").exists() => Reclaims::Exactly,
+        Ok(_) => Reclaims::TooOld,
+        Err(_) if root.join("memory").is_dir() => Reclaims::Everything,
+        Err(_) => Reclaims::NoController,
+    }
+}
+
+fn docker(socket: &Path) -> Docker {
+    match fs::metadata(socket) {
+        Ok(found) if !found.file_type().is_socket() => Docker::Closed(Errno::NOTSOCK),
+        Ok(_) => access(socket, Access::WRITE_OK).map_or_else(Docker::Closed, |()| Docker::Open),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Docker::Absent,
+        Err(error) => Docker::Closed(Errno::from_io_error(&error).unwrap_or(Errno::ACCESS)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[test]
+    fn what_is_here_is_found_out() {
+        assert_eq!(numbers(Path::new("/proc")), Numbers::Ours);
+        assert!(is_whole("         0          0 4294967295\n"));
+        assert!(!is_whole("0 100000 65536\n") && !is_whole("0 0 4294967295\n1 1 1\n"));
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(numbers(folder.path()), Numbers::Unknown);
+        symlink("1", folder.path().join("self")).unwrap();
+        assert_eq!(numbers(folder.path()), Numbers::Others);
+        let socket = folder.path().join("sock");
+        assert_eq!(docker(&socket), Docker::Absent);
+        let _listener = UnixListener::bind(&socket).unwrap();
+        assert_eq!(docker(&socket), Docker::Open);
+        fs::write(folder.path().join("file"), "").unwrap();
+        assert_eq!(docker(&folder.path().join("file")), Docker::Closed(Errno::NOTSOCK));
+    }
+
+    #[test]
+    fn each_kind_of_control_groups_is_known() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        assert_eq!(reclaims(root), Reclaims::NoController);
+        fs::create_dir(root.join("memory")).unwrap();
+        assert_eq!(reclaims(root), Reclaims::Everything);
+        fs::write(root.join("cgroup.controllers"), "cpu memoryx\n").unwrap();
+        assert_eq!(reclaims(root), Reclaims::NoController);
+        fs::write(root.join("cgroup.controllers"), "cpu memory\n").unwrap();
+        assert_eq!(reclaims(root), Reclaims::TooOld);
+        fs::write(root.join("memory.reclaim"), "").unwrap();
+        assert_eq!(reclaims(root), Reclaims::Exactly);
+    }
+}

@@ -1,0 +1,217 @@
+//! What this process will not be able to see or do, told at the start and not at the incident.
+//!
+//! The kernel log and the journal say for themselves what they lack.
+
+mod abilities;
+#[cfg(test)]
+mod tests;
+
+use std::path::Path;
+
+use rustix::fs::{Access, access};
+use rustix::io::Errno;
+use rustix::thread::CapabilitySet;
+
+use crate::config::settings::Settings;
+use crate::model::{EngineMatch, Mode};
+use crate::policy::rule::RuleSet;
+use abilities::{Abilities, Docker, Numbers, Reclaims};
+
+/// What `evict_checkpoint` needs to see another user's files and pages and to put them out.
+const OF_EVICTION: [(CapabilitySet, &str); 4] = [
+    (CapabilitySet::SYS_PTRACE, "CAP_SYS_PTRACE"),
+    (CapabilitySet::SYS_NICE, "CAP_SYS_NICE"),
+    (CapabilitySet::SYS_ADMIN, "CAP_SYS_ADMIN"),
+    (CapabilitySet::FOWNER, "CAP_FOWNER"),
+];
+
+/// What `stop_engine` needs for processes of other users.
+const OF_STOPPING: [(CapabilitySet, &str); 1] = [(CapabilitySet::KILL, "CAP_KILL")];
+
+/// One thing that will be missing, and what would mend it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Missing {
+    /// What cannot be done.
+    pub what: String,
+    /// How to mend it.
+    pub remedy: &'static str,
+    /// Whether it is wanted now; otherwise only once the mode is enforce.
+    pub wanted_now: bool,
+}
+
+/// Looks at everything that the rules' actions need, and at files that only some kernels have.
+/// Nothing is touched.
+pub fn missing(settings: &Settings, rules: &RuleSet) -> Vec<Missing> {
+    let mut missing = Vec::new();
+    if !settings.path.procfs.join("pressure/memory").exists() {
+        missing.push(Missing {
+            what: "memory pressure (PSI): the kernel does not offer it".to_owned(),
+            remedy: "boot with psi=1",
+            wanted_now: true,
+        });
+    }
+    missing.extend(unwritable(settings, rules));
+    missing.extend(unable(settings, rules, &Abilities::find(settings)));
+    missing
+}
+
+/// Whether some rule decides an action, and if so, whether one does it in enforce mode.
+fn wanted(action: &str, mode: Mode, rules: &RuleSet) -> Option<bool> {
+    let deciding = rules.groups.iter().flat_map(|group| &group.rules).filter(|rule| {
+        let remedy = rule.remedy.as_ref();
+        remedy.is_some_and(|remedy| remedy.steps.iter().any(|step| step.name() == action))
+    });
+    let modes: Vec<Mode> = deciding.map(|rule| rule.mode.unwrap_or(mode)).collect();
+    (!modes.is_empty()).then(|| modes.contains(&Mode::Enforce))
+}
+
+/// The files that actions write.
+fn unwritable(settings: &Settings, rules: &RuleSet) -> Vec<Missing> {
+    let procfs = &settings.path.procfs;
+    // Every control group has one; where it can be written, so can the files beside it.
+    let root = settings.path.sysfs.join("fs/cgroup");
+    let is_v2 = root.join("cgroup.controllers").exists();
+    let of_root = root.join(if is_v2 { "cgroup.procs" } else { "memory/cgroup.procs" });
+    let files = [
+        ("drop_caches", procfs.join("sys/vm/drop_caches")),
+        ("compact_memory", procfs.join("sys/vm/compact_memory")),
+        ("set_sysctl", procfs.join("sys/vm/swappiness")),
+        ("reclaim", of_root),
+    ];
+    let missing = files.iter().filter_map(|(action, file)| {
+        let wanted_now = wanted(action, settings.mode, rules)?;
+        let error = access(file, Access::WRITE_OK).err()?;
+        let (what, remedy) = cannot_be_written(action, file, error);
+        Some(Missing { what, remedy, wanted_now })
+    });
+    missing.collect()
+}
+
+fn cannot_be_written(action: &str, file: &Path, error: Errno) -> (String, &'static str) {
+    let what = format!("action {action}: {} cannot be written: {error}", file.display());
+    let remedy = match error {
+        Errno::ROFS => {
+            "run privileged, or mount the host's /proc and /sys and give --path.procfs and \
+             --path.sysfs"
+        }
+        Errno::NOENT => {
+            "a kernel that offers it, and --path.procfs and --path.sysfs where they are mounted"
+        }
+        _ => "run as uid 0 of the host: no capability stands in for it",
+    };
+    (what, remedy)
+}
+
+/// What else actions need, and what they do without.
+fn unable(settings: &Settings, rules: &RuleSet, able: &Abilities) -> Vec<Missing> {
+    let mut missing = Vec::new();
+    let actions: [(&str, Vec<Lack>); 3] = [
+        ("evict_checkpoint", evicting(able)),
+        ("stop_engine", stopping(settings, able)),
+        ("reclaim", reclaiming(able).into_iter().collect()),
+    ];
+    for (action, lacks) in actions {
+        let Some(wanted_now) = wanted(action, settings.mode, rules) else { continue };
+        missing.extend(lacks.into_iter().map(|(what, remedy)| Missing {
+            what: format!("action {action}: {what}"),
+            remedy,
+            wanted_now,
+        }));
+    }
+    missing
+}
+
+/// What is lacking, and its remedy.
+type Lack = (String, &'static str);
+
+fn evicting(able: &Abilities) -> Vec<Lack> {
+    let mut lacks = Vec::new();
+    lacks.extend(holding(able));
+    lacks.extend(incapable(able, &OF_EVICTION).map(|names| {
+        (
+            format!(
+                "without {names} what engines of other users have cached or mapped is not seen or \
+                 stays: less is put out, or caches are dropped once instead"
+            ),
+            "run as uid 0 of the host, or add the capabilities",
+        )
+    }));
+    if !able.has_cachestat {
+        lacks.push((
+            "the kernel does not tell what is cached of a file (cachestat)".to_owned(),
+            "Linux 6.5 or later; without, files that are not mapped are put out unseen",
+        ));
+    }
+    lacks
+}
+
+fn stopping(settings: &Settings, able: &Abilities) -> Vec<Lack> {
+    let mut lacks = Vec::new();
+    lacks.extend(holding(able));
+    lacks.extend(incapable(able, &OF_STOPPING).map(|names| {
+        let what = format!("without {names} only engines of this user can be stopped");
+        (what, "run as uid 0 of the host, or add the capability")
+    }));
+    let socket = settings.path.docker_socket.display();
+    let is_in_one =
+        |matches: &EngineMatch| matches.container.is_some() || !matches.labels.is_empty();
+    match able.docker {
+        Docker::Closed(error) => lacks.push((
+            format!("{socket} cannot be used: {error}: containers may be started again"),
+            "run as uid 0 or in the group that owns the socket, or give --path.docker-socket",
+        )),
+        Docker::Absent if settings.engines.iter().any(|engine| is_in_one(&engine.matches)) => {
+            lacks.push((
+                format!("there is no {socket}: containers may be started again"),
+                "mount Docker's socket, or give --path.docker-socket",
+            ));
+        }
+        Docker::Open | Docker::Absent => {}
+    }
+    lacks
+}
+
+/// Whether processes can be held by their numbers.
+fn holding(able: &Abilities) -> Option<Lack> {
+    let remedy = "run in the host's PID namespace (containers: --pid=host), with its /proc";
+    match able.numbers {
+        Numbers::Ours => None,
+        Numbers::Others => Some((
+            "processes below path.procfs have the numbers of another PID namespace, and cannot be \
+             held"
+                .to_owned(),
+            remedy,
+        )),
+        Numbers::Unknown => Some((
+            "below path.procfs this program is not found, and no engine can be held".to_owned(),
+            remedy,
+        )),
+    }
+}
+
+/// Those capabilities that are missing, if any are.
+fn incapable(able: &Abilities, wanted: &[(CapabilitySet, &str)]) -> Option<String> {
+    let missing = |one: &&(CapabilitySet, &str)| {
+        able.is_in_user_namespace || !able.capabilities.contains(one.0)
+    };
+    let names: Vec<&str> = wanted.iter().filter(missing).map(|(_, name)| *name).collect();
+    let within = if able.is_in_user_namespace { " outside of its user namespace" } else { "" };
+    (!names.is_empty()).then(|| format!("{}{within}", names.join(", ")))
+}
+
+fn reclaiming(able: &Abilities) -> Option<Lack> {
+    match able.reclaims {
+        Reclaims::Exactly => None,
+        Reclaims::Everything => Some((
+            "cgroup v1 takes back all that it can, whatever bytes says".to_owned(),
+            "boot with cgroup v2 (systemd.unified_cgroup_hierarchy=1)",
+        )),
+        Reclaims::TooOld => {
+            Some(("the kernel has no memory.reclaim".to_owned(), "Linux 5.19 or later"))
+        }
+        Reclaims::NoController => Some((
+            "no memory controller below path.sysfs".to_owned(),
+            "boot with cgroup_enable=memory, or mount the host's /sys and give --path.sysfs",
+        )),
+    }
+}

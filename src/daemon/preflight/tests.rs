@@ -1,0 +1,97 @@
+use super::*;
+use crate::config::flags::RunFlags;
+use crate::config::mistake::SourceText;
+use crate::config::rules::parse_rules;
+use crate::config::settings::limits::DEFAULT_INTERVAL;
+use crate::config::settings::{Environment, parse_settings};
+
+fn rules(steps: &str, mode: &str) -> RuleSet {
+    let text = format!(
+        "groups:\n- name: g\n  rules:\n  - alert: A\n    expr: uma_engine_growth_bytes > 1\n    \
+         mode: {mode}\n    remedy:\n      aim: uma_memory_free_bytes > 1\n      \
+         steps: [{steps}]\n      cooldown: 1m\n"
+    );
+    parse_rules(&[SourceText::new("f", &text)], DEFAULT_INTERVAL).unwrap()
+}
+
+fn settings(text: &str) -> Settings {
+    let file = parse_settings(&SourceText::new("f", text)).unwrap();
+    Settings::merge(&RunFlags::default(), file, Path::new("/etc"), &Environment::default())
+}
+
+fn all() -> Abilities {
+    Abilities {
+        capabilities: CapabilitySet::all(),
+        is_in_user_namespace: false,
+        numbers: Numbers::Ours,
+        has_cachestat: true,
+        reclaims: Reclaims::Exactly,
+        docker: Docker::Open,
+    }
+}
+
+fn told(rules: &RuleSet, able: &Abilities) -> Vec<String> {
+    let settings = settings("mode: observe");
+    unable(&settings, rules, able).into_iter().map(|missing| missing.what).collect()
+}
+
+#[test]
+fn only_what_a_rule_decides_is_told_and_whether_it_is_wanted_now() {
+    let able = Abilities { capabilities: CapabilitySet::empty(), ..all() };
+    let notice = rules("notify: {message: low}", "enforce");
+    assert_eq!(told(&notice, &able), Vec::<String>::new());
+    let settings = settings("mode: observe");
+    for (mode, is_now) in [("observe", false), ("enforce", true)] {
+        let rules = rules("stop_engine: {grace: 1s}", mode);
+        let missing = unable(&settings, &rules, &able);
+        assert_eq!(missing.len(), 1, "{missing:?}");
+        assert_eq!(missing[0].wanted_now, is_now);
+        let wanted =
+            "action stop_engine: without CAP_KILL only engines of this user can be stopped";
+        assert_eq!(missing[0].what, wanted);
+    }
+    assert_eq!(told(&rules("stop_engine: {grace: 1s}", "enforce"), &all()), Vec::<String>::new());
+}
+
+#[test]
+fn each_lack_is_told_of_the_actions_that_need_it() {
+    let evict = rules("evict_checkpoint: {engine: a}", "enforce");
+    let stop = rules("stop_engine: {grace: 1s}", "enforce");
+    let reclaim = rules("reclaim: {cgroup: /a, bytes: 1GiB}", "enforce");
+    let boxed = Abilities { numbers: Numbers::Others, ..all() };
+    let lost = Abilities { numbers: Numbers::Unknown, ..all() };
+    let old = Abilities { has_cachestat: false, ..all() };
+    let half = CapabilitySet::all() - CapabilitySet::SYS_NICE - CapabilitySet::FOWNER;
+    let half = Abilities { capabilities: half, ..all() };
+    let rootless = Abilities { is_in_user_namespace: true, ..all() };
+    let closed = Abilities { docker: Docker::Closed(Errno::ACCESS), ..all() };
+    let first = Abilities { reclaims: Reclaims::Everything, ..all() };
+    let none = Abilities { reclaims: Reclaims::NoController, ..all() };
+    for (rules, able, wanted) in [
+        (&evict, &boxed, "numbers of another PID namespace"),
+        (&stop, &boxed, "numbers of another PID namespace"),
+        (&stop, &lost, "this program is not found"),
+        (&evict, &old, "(cachestat)"),
+        (&evict, &half, "without CAP_SYS_NICE, CAP_FOWNER what engines"),
+        (&stop, &rootless, "without CAP_KILL outside of its user namespace"),
+        (&stop, &closed, "/run/docker.sock cannot be used: Permission denied"),
+        (&reclaim, &first, "takes back all that it can"),
+        (&reclaim, &none, "no memory controller"),
+    ] {
+        let told = told(rules, able);
+        assert!(told.len() == 1 && told[0].contains(wanted), "{wanted}: {told:?}");
+    }
+    for (rules, able) in [(&reclaim, &boxed), (&reclaim, &half), (&stop, &old), (&evict, &first)] {
+        assert_eq!(told(rules, able), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn docker_is_missed_only_by_who_declares_containers() {
+    let stop = rules("stop_engine: {grace: 1s}", "enforce");
+    let able = Abilities { docker: Docker::Absent, ..all() };
+    assert_eq!(told(&stop, &able), Vec::<String>::new());
+    let settings = settings("engines: [{name: a, match: {label: app=llm}}]");
+    let missing = unable(&settings, &stop, &able);
+    assert!(missing[0].what.contains("there is no /run/docker.sock"), "{missing:?}");
+}

@@ -1,0 +1,133 @@
+//! What Docker, or whatever speaks its language, tells of running containers. All of it may be
+//! hostile: whoever makes an image chooses its labels.
+
+#[cfg(test)]
+mod tests;
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::process::printable;
+
+/// More containers of one node are not looked at.
+const MAX_CONTAINERS: usize = 1024;
+/// More labels of one container are not looked at; a longer key or value is left out, since a part
+/// of it might match what the whole does not.
+const MAX_LABELS: usize = 256;
+const MAX_LABEL_BYTES: usize = 4096;
+/// A longer name is cut.
+const MAX_NAME_BYTES: usize = 128;
+/// More ports and addresses of one container are not looked at.
+const MAX_PLACES: usize = 256;
+
+/// A running container.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Container {
+    /// Its name, printable.
+    pub name: Arc<str>,
+    /// Its labels, as they are: to be compared, and not to be shown.
+    pub labels: BTreeMap<String, String>,
+    /// Whether it lives in the network of its host.
+    pub is_in_host_network: bool,
+    /// Its own addresses.
+    pub addresses: Vec<IpAddr>,
+    /// TCP ports of its own, and where its host offers each.
+    pub published: Vec<(u16, SocketAddr)>,
+}
+
+impl Container {
+    /// Where a port of the container is offered on its host.
+    pub fn published_at(&self, port: u16) -> Option<SocketAddr> {
+        let mut offered = self.published.iter().filter(|(inside, _)| *inside == port);
+        offered.next().map(|(_, at)| *at)
+    }
+}
+
+/// Running containers by their ids.
+pub type Containers = BTreeMap<Arc<str>, Container>;
+
+/// Reads the answer to `GET /containers/json`. What is unknown or miswritten in an entry is left
+/// out, for Docker and Podman do not agree on all of it.
+///
+/// # Errors
+/// It is no list of containers.
+pub fn containers(text: &[u8]) -> Result<Containers, String> {
+    let told: Value =
+        serde_json::from_slice(text).map_err(|error| format!("no JSON was answered: {error}"))?;
+    let entries = told.as_array().ok_or("no list of containers was answered")?;
+    Ok(entries.iter().filter_map(container).take(MAX_CONTAINERS).collect())
+}
+
+fn container(told: &Value) -> Option<(Arc<str>, Container)> {
+    let id = told.get("Id")?.as_str().filter(|id| is_id(id))?;
+    let network = told.get("HostConfig").and_then(|config| config.get("NetworkMode"));
+    let container = Container {
+        name: name(told).into(),
+        labels: labels(told),
+        is_in_host_network: network.and_then(Value::as_str) == Some("host"),
+        addresses: addresses(told),
+        published: published(told),
+    };
+    Some((id.into(), container))
+}
+
+fn is_id(text: &str) -> bool {
+    text.len() == 64 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+/// Beside its own name a container may have others, as `/other/alias`.
+fn name(told: &Value) -> String {
+    let names = told.get("Names").and_then(Value::as_array);
+    let mut names = names.into_iter().flatten().filter_map(Value::as_str);
+    let own = names.find_map(|name| {
+        let name = name.strip_prefix('/').unwrap_or(name);
+        (!name.contains('/')).then_some(name)
+    });
+    let own = own.unwrap_or_default().as_bytes();
+    printable(&own[..own.len().min(MAX_NAME_BYTES)])
+}
+
+fn labels(told: &Value) -> BTreeMap<String, String> {
+    let labels = told.get("Labels").and_then(Value::as_object);
+    let labels = labels.into_iter().flatten().filter_map(|(key, value)| {
+        let value = value.as_str()?;
+        let is_short = key.len() <= MAX_LABEL_BYTES && value.len() <= MAX_LABEL_BYTES;
+        is_short.then(|| (key.clone(), value.to_owned()))
+    });
+    labels.take(MAX_LABELS).collect()
+}
+
+fn addresses(told: &Value) -> Vec<IpAddr> {
+    let networks = told.get("NetworkSettings").and_then(|settings| settings.get("Networks"));
+    let networks = networks.and_then(Value::as_object).into_iter().flatten();
+    let address = |(_, network): (&String, &Value)| {
+        let text = network.get("IPAddress")?.as_str()?;
+        text.parse().ok().filter(|address: &IpAddr| !address.is_unspecified())
+    };
+    networks.filter_map(address).take(MAX_PLACES).collect()
+}
+
+fn published(told: &Value) -> Vec<(u16, SocketAddr)> {
+    let ports = told.get("Ports").and_then(Value::as_array).into_iter().flatten();
+    let port = |entry: &Value, name: &str| {
+        let port = u16::try_from(entry.get(name)?.as_u64()?).ok()?;
+        Some(port).filter(|port| *port != 0)
+    };
+    let offered = |entry: &Value| {
+        if entry.get("Type").and_then(Value::as_str).is_some_and(|kind| kind != "tcp") {
+            return None;
+        }
+        // On all addresses of the host is on its loopback, too.
+        let address = match entry.get("IP").and_then(Value::as_str).unwrap_or_default() {
+            "" | "0.0.0.0" => IpAddr::V4(Ipv4Addr::LOCALHOST),
+            "::" => IpAddr::V6(Ipv6Addr::LOCALHOST),
+            other => other.parse().ok()?,
+        };
+        let at = SocketAddr::new(address, port(entry, "PublicPort")?);
+        Some((port(entry, "PrivatePort")?, at))
+    };
+    ports.filter_map(offered).take(MAX_PLACES).collect()
+}

@@ -1,0 +1,86 @@
+use proptest::prelude::*;
+
+use super::*;
+
+/// What dockerd 20.10.24 answered of four containers: a bridge with a published port, the host's
+/// network, none, and a network of its own.
+const RECORDED: &[u8] = include_bytes!("../../../tests/fixtures/docker/containers-20.10.24.json");
+
+fn named(name: &str) -> Container {
+    let all = containers(RECORDED).unwrap();
+    all.into_values().find(|container| &*container.name == name).unwrap()
+}
+
+#[test]
+fn what_docker_answers_is_read() {
+    assert_eq!(containers(RECORDED).unwrap().len(), 4);
+    let bridge = named("llm-bridge");
+    assert_eq!(bridge.labels["app"], "deepseek");
+    assert_eq!(bridge.labels["com.example.role"], "engine");
+    assert!(!bridge.is_in_host_network);
+    assert_eq!(bridge.addresses, ["172.17.0.2".parse::<IpAddr>().unwrap()]);
+    assert_eq!(bridge.published_at(8000), Some("127.0.0.1:18000".parse().unwrap()));
+    assert_eq!(bridge.published_at(8001), None);
+    let host = named("llm-host");
+    assert!(host.is_in_host_network && host.addresses.is_empty() && host.published.is_empty());
+    let none = named("llm-none");
+    assert!(!none.is_in_host_network && none.addresses.is_empty());
+    assert_eq!(none.labels["esc"], "\u{1b}[2Jred\nline");
+    assert_eq!(named("llm-inner").addresses, ["172.18.0.2".parse::<IpAddr>().unwrap()]);
+}
+
+fn told(entries: &str) -> Containers {
+    let id = "ab".repeat(32);
+    containers(entries.replace("ID", &id).as_bytes()).unwrap()
+}
+
+#[test]
+fn what_is_miswritten_is_left_out_and_the_rest_is_read() {
+    let podman = r#"[{"Id":"ID","Names":["/other/alias","llm\u001b[2J"],"Labels":null,"Ports":[
+        {"IP":"","PrivatePort":8000,"PublicPort":8001},
+        {"IP":"x","PrivatePort":8000,"PublicPort":8002,"Type":"tcp"},
+        {"IP":"::","PrivatePort":9000,"PublicPort":9001,"Type":"tcp"},
+        {"IP":"","PrivatePort":53,"PublicPort":53,"Type":"udp"},
+        {"IP":"","PrivatePort":70000,"PublicPort":0,"Type":"tcp"}],
+        "State":"what nobody has heard of","NetworkSettings":{"Networks":null}},
+        {"Id":"short"},{"Id":7},null,{}]"#;
+    let all = told(podman);
+    assert_eq!(all.len(), 1);
+    let one = all.values().next().unwrap();
+    assert_eq!(&*one.name, "llm\\x1b[2J");
+    assert_eq!(one.published_at(8000), Some("127.0.0.1:8001".parse().unwrap()));
+    assert_eq!(one.published_at(9000), Some("[::1]:9001".parse().unwrap()));
+    assert_eq!(one.published.len(), 2, "{:?}", one.published);
+    assert!(containers(b"{\"message\":\"too new\"}").unwrap_err().contains("no list"));
+    assert!(containers(b"<html>").unwrap_err().contains("no JSON"));
+    assert!(containers(&b"[".repeat(100_000)).is_err());
+}
+
+#[test]
+fn everything_is_bounded() {
+    let long = "x".repeat(MAX_LABEL_BYTES + 1);
+    let labels = (0..1000).map(|number| format!("\"{number}\":\"a\"")).collect::<Vec<_>>();
+    let labels = format!("{},\"long\":\"{long}\"", labels.join(","));
+    let all = told(&format!(r#"[{{"Id":"ID","Names":["/{long}"],"Labels":{{{labels}}}}}]"#));
+    let one = all.values().next().unwrap();
+    assert_eq!((one.name.len(), one.labels.len()), (MAX_NAME_BYTES, MAX_LABELS));
+    let one = told(&format!(r#"[{{"Id":"ID","Labels":{{"a":"{long}"}}}}]"#));
+    assert!(one.values().next().unwrap().labels.is_empty(), "a part of it is another label");
+    let entries = (0..2 * MAX_CONTAINERS).map(|number| format!(r#"{{"Id":"{number:064x}"}}"#));
+    let entries = entries.collect::<Vec<_>>().join(",");
+    assert_eq!(told(&format!("[{entries}]")).len(), MAX_CONTAINERS);
+}
+
+proptest! {
+    #[test]
+    fn any_answer_is_read(
+        text in prop::collection::vec(any::<u8>(), 0..300),
+        value in "(null|7|-1|1e99|\"[a-f0-9/:.]{0,70}\"|\\[\\]|\\{\\}|\\[null\\])",
+        key in "(Id|Names|Labels|Ports|HostConfig|NetworkSettings)",
+    ) {
+        let _ = containers(&text);
+        let id = "0".repeat(64);
+        let told = format!("[{{\"Id\":\"{id}\",\"{key}\":{value}}}]");
+        prop_assert!(containers(told.as_bytes()).is_ok());
+    }
+}

@@ -1,0 +1,197 @@
+//! Asks Docker which containers run, on a thread of its own: what it tells belongs to processes by
+//! the container's id, which their control groups name.
+//!
+//! Nobody waits for it. What it has told stays known while it hangs or is started anew, for a
+//! container keeps its labels for as long as it lives.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use hyper::StatusCode;
+use tokio::runtime::Runtime;
+
+use super::http::{NoAnswer, get_through};
+use crate::model::{Observation, Reading, Readings, Schema, SeriesKey, Source};
+use crate::parse::container::{Container, Containers, containers};
+
+/// Running ones only. Without a version in the path whatever version it speaks is spoken.
+const LIST: &str = "/containers/json";
+
+/// How long it may take to answer.
+const ANSWER_TAKES: Duration = Duration::from_secs(5);
+
+/// Of an answer no more is read.
+const MAX_BODY_BYTES: usize = 16 << 20;
+
+/// Between two questions: while the configuration asks for names or labels, and otherwise.
+const WANTED: Duration = Duration::from_secs(5);
+const UNWANTED: Duration = Duration::from_secs(30);
+
+/// However many new containers there are, it is asked no more often.
+const AT_LEAST: Duration = Duration::from_secs(1);
+
+/// A container that is no longer told may still have processes that end.
+const KEPT: Duration = Duration::from_secs(60);
+/// Where there are more of those, none of them is kept.
+const MAX_KNOWN: usize = 4096;
+
+/// How it fares with Docker.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// It has not been asked yet.
+    #[default]
+    Unasked,
+    /// It has answered.
+    Answers,
+    /// There is none.
+    Absent,
+    /// It is there, and does not tell.
+    Silent,
+}
+
+/// What is known.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Known {
+    pub(super) containers: Arc<Containers>,
+    pub(super) standing: Standing,
+}
+
+/// What is known, shared by those who ask and those who look.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Shared(Arc<Mutex<Known>>);
+
+impl Shared {
+    /// As it is now.
+    pub(super) fn get(&self) -> Known {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set(&self, known: Known) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = known;
+    }
+}
+
+/// Asks.
+#[derive(Debug)]
+pub(super) struct ContainerWatch {
+    socket: PathBuf,
+    shared: Shared,
+    to: SyncSender<Observation>,
+    clock: fn() -> Duration,
+    /// Whether the configuration asks for names or labels.
+    is_wanted: Arc<AtomicBool>,
+    schema: Arc<Schema>,
+    runtime: Runtime,
+    has_answered: bool,
+    /// Each with when it was told last.
+    told: BTreeMap<Arc<str>, (Container, Duration)>,
+}
+
+impl ContainerWatch {
+    pub(super) fn new(
+        socket: PathBuf,
+        shared: Shared,
+        is_wanted: Arc<AtomicBool>,
+        to: SyncSender<Observation>,
+        clock: fn() -> Duration,
+    ) -> io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let schema = Arc::new(Schema { series: vec![SeriesKey::new("uma_containers", &[])] });
+        let (told, has_answered) = (BTreeMap::new(), false);
+        Ok(Self { socket, shared, to, clock, is_wanted, schema, runtime, has_answered, told })
+    }
+
+    /// Until nobody can want to know any more. `news`: there is a container that nothing is known
+    /// of.
+    pub(super) fn run(&mut self, news: &Receiver<()>) {
+        loop {
+            let began = (self.clock)();
+            self.ask(began);
+            let wanted = self.is_wanted.load(Ordering::Relaxed);
+            let next = began + if wanted { WANTED } else { UNWANTED };
+            let rest = next.saturating_sub((self.clock)());
+            match news.recv_timeout(rest.max(AT_LEAST)) {
+                Ok(()) => {
+                    let soon = (began + AT_LEAST).saturating_sub((self.clock)());
+                    std::thread::sleep(soon);
+                    while news.try_recv().is_ok() {}
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    fn ask(&mut self, began: Duration) {
+        let answer = self.list();
+        let took = (self.clock)().saturating_sub(began);
+        let socket = self.socket.display();
+        let (standing, value, error) = match answer {
+            Ok(containers) => {
+                let count = containers.len();
+                self.take(containers, began);
+                (Standing::Answers, Reading::Value(count as f64), None)
+            }
+            Err(NoAnswer::Absent) => {
+                let why = format!("there is no Docker at {socket}: look at path.docker_socket");
+                (Standing::Absent, Reading::Unsupported, Some(why))
+            }
+            Err(error) => {
+                let why = match error {
+                    NoAnswer::Refused => format!("nobody listens at {socket}: is Docker running?"),
+                    NoAnswer::TimedOut => {
+                        format!("{socket} has not answered within {} s", ANSWER_TAKES.as_secs())
+                    }
+                    NoAnswer::Failed(error) => format!("{socket}: {error}"),
+                    NoAnswer::Absent => format!("{socket} is not there"),
+                };
+                (Standing::Silent, Reading::Failed, Some(why))
+            }
+        };
+        let is_absent = standing == Standing::Absent;
+        let containers = self.told.iter().map(|(id, (told, _))| (Arc::clone(id), told.clone()));
+        let containers = Arc::new(containers.collect());
+        self.shared.set(Known { containers, standing });
+        // Without Docker nothing is lacking, unless it was there or the configuration asks for it.
+        if is_absent && !self.has_answered && !self.is_wanted.load(Ordering::Relaxed) {
+            return;
+        }
+        // What the loop does not take in time is told again.
+        let _full = self.to.try_send(Observation::Readings(Readings {
+            source: Source::Docker,
+            schema: Arc::clone(&self.schema),
+            values: vec![value],
+            took,
+            error: error.map(Arc::from),
+        }));
+    }
+
+    fn take(&mut self, containers: Containers, now: Duration) {
+        self.has_answered = true;
+        let is_full = self.told.len() >= MAX_KNOWN;
+        let is_kept = |told: Duration| !is_full && now.saturating_sub(told) < KEPT;
+        self.told.retain(|id, (_, told)| containers.contains_key(id) || is_kept(*told));
+        self.told.extend(containers.into_iter().map(|(id, told)| (id, (told, now))));
+    }
+
+    fn list(&self) -> Result<Containers, NoAnswer> {
+        let asked = get_through(&self.socket, LIST, MAX_BODY_BYTES, ANSWER_TAKES);
+        // Of the runtime's own time there is none outside of it.
+        let answer = self.runtime.block_on(asked)?;
+        if answer.is_cut {
+            return Err(NoAnswer::Failed(format!(
+                "it answered more than {} MiB",
+                MAX_BODY_BYTES >> 20
+            )));
+        }
+        if answer.status != StatusCode::OK {
+            return Err(NoAnswer::Failed(format!("it answered {}", answer.status)));
+        }
+        containers(&answer.body).map_err(NoAnswer::Failed)
+    }
+}

@@ -1,0 +1,159 @@
+//! GET over HTTP/1.1: each with deadlines, and no longer an answer than was asked for.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Empty};
+use hyper::body::{Body as _, Bytes, Incoming};
+use hyper::client::conn::http1;
+use hyper::{Request, StatusCode, Uri, header};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use super::network::Network;
+
+/// How long an answer may take.
+pub(super) const ANSWER_TAKES: Duration = Duration::from_secs(3);
+const CONNECTING_TAKES: Duration = Duration::from_secs(1);
+
+/// Longer headers are no engine's.
+const MAX_HEAD_BYTES: usize = 64 << 10;
+
+/// An answer.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) status: StatusCode,
+    pub(super) body: Vec<u8>,
+    /// Whether the body was longer.
+    pub(super) is_cut: bool,
+}
+
+/// There was none.
+#[derive(Debug)]
+pub(super) enum NoAnswer {
+    /// Nothing listens there.
+    Refused,
+    /// There is no such socket.
+    Absent,
+    /// It did not come in time.
+    TimedOut,
+    /// Anything else.
+    Failed(String),
+}
+
+impl From<io::Error> for NoAnswer {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::ConnectionRefused => Self::Refused,
+            io::ErrorKind::NotFound => Self::Absent,
+            io::ErrorKind::TimedOut => Self::TimedOut,
+            _ => Self::Failed(error.to_string()),
+        }
+    }
+}
+
+impl From<hyper::Error> for NoAnswer {
+    fn from(error: hyper::Error) -> Self {
+        let mut text = error.to_string();
+        let mut cause = std::error::Error::source(&error);
+        while let Some(error) = cause {
+            text.push_str(&format!(": {error}"));
+            cause = error.source();
+        }
+        Self::Failed(text)
+    }
+}
+
+/// Asks at `http://host:port/path`, in our own network or in another. Of the body no more is kept
+/// than `most` bytes.
+pub(super) async fn get(
+    url: &str,
+    network: Option<&Network>,
+    most: usize,
+) -> Result<Answer, NoAnswer> {
+    let no_address = || NoAnswer::Failed(format!("{url} is no address"));
+    let uri: Uri = url.parse().map_err(|_| no_address())?;
+    let authority = uri.authority().ok_or_else(no_address)?;
+    let host = authority.host().trim_start_matches('[').trim_end_matches(']');
+    let port = authority.port_u16().unwrap_or(80);
+    let asked = async {
+        let connecting = timeout(CONNECTING_TAKES, connect(host, port, network));
+        let stream = connecting.await.map_err(|_| NoAnswer::TimedOut)??;
+        let path = uri.path_and_query().map_or("/", |path| path.as_str());
+        exchange(stream, authority.as_str(), path, most).await
+    };
+    timeout(ANSWER_TAKES, asked).await.map_err(|_| NoAnswer::TimedOut)?
+}
+
+/// Asks through a unix socket.
+pub(super) async fn get_through(
+    socket: &Path,
+    path: &str,
+    most: usize,
+    patience: Duration,
+) -> Result<Answer, NoAnswer> {
+    let asked = async {
+        let stream = UnixStream::connect(socket).await?;
+        exchange(stream, "localhost", path, most).await
+    };
+    timeout(patience, asked).await.map_err(|_| NoAnswer::TimedOut)?
+}
+
+async fn connect(host: &str, port: u16, network: Option<&Network>) -> io::Result<TcpStream> {
+    match (host.parse::<IpAddr>(), network) {
+        (Ok(address), Some(network)) => network.connect(SocketAddr::new(address, port)).await,
+        (Err(_), Some(_)) => Err(io::Error::other("names mean nothing in another network")),
+        (_, None) => TcpStream::connect((host, port)).await,
+    }
+}
+
+/// What moves the bytes, ended with whoever waits for them.
+struct Moving(JoinHandle<()>);
+
+impl Drop for Moving {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+async fn exchange<S>(stream: S, host: &str, path: &str, most: usize) -> Result<Answer, NoAnswer>
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let mut builder = http1::Builder::new();
+    builder.max_buf_size(MAX_HEAD_BYTES);
+    let (mut sender, connection) = builder.handshake(TokioIo::new(stream)).await?;
+    let _moving = Moving(tokio::spawn(async {
+        // Whoever waits for the answer hears of it.
+        let _broken = connection.await;
+    }));
+    let request = Request::get(path)
+        .header(header::HOST, host)
+        .header(header::USER_AGENT, concat!("umawarden/", env!("CARGO_PKG_VERSION")))
+        .header(header::CONNECTION, "close")
+        .body(Empty::<Bytes>::new())
+        .map_err(|error| NoAnswer::Failed(error.to_string()))?;
+    let response = sender.send_request(request).await?;
+    let status = response.status();
+    let (body, is_cut) = beginning(response.into_body(), most).await?;
+    Ok(Answer { status, body, is_cut })
+}
+
+async fn beginning(mut body: Incoming, most: usize) -> Result<(Vec<u8>, bool), NoAnswer> {
+    let mut bytes = Vec::new();
+    while bytes.len() < most {
+        let Some(frame) = body.frame().await else { return Ok((bytes, false)) };
+        let Ok(chunk) = frame?.into_data() else { continue };
+        let room = most - bytes.len();
+        bytes.extend_from_slice(&chunk[..chunk.len().min(room)]);
+        if chunk.len() > room {
+            return Ok((bytes, true));
+        }
+    }
+    Ok((bytes, !body.is_end_stream()))
+}

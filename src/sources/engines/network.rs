@@ -1,0 +1,69 @@
+//! Engines that live in another network than this program: a container's loopback is its own.
+
+use std::fs::{self, File};
+use std::io;
+use std::net::{self, SocketAddr};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::Builder;
+
+use rustix::fs::fstat;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+use rustix::thread::{CapabilitySet, LinkNameSpaceType, capabilities, move_into_link_name_space};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::sync::oneshot;
+
+/// The network namespace of a process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Network {
+    /// `/proc/PID/ns/net`.
+    pub(super) file: PathBuf,
+    /// Where that leads, `net:[4026531840]`: another process may have the number by now.
+    pub(super) name: Arc<str>,
+}
+
+/// Whether this process may open sockets in other networks.
+pub(super) fn may_enter() -> bool {
+    let sets = capabilities(None);
+    sets.is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_ADMIN))
+}
+
+impl Network {
+    /// Connects from within. What is reached is the loopback of that network or an address in it,
+    /// whatever those are called outside.
+    pub(super) async fn connect(&self, to: SocketAddr) -> io::Result<TcpStream> {
+        let (answer, answered) = oneshot::channel();
+        let network = self.clone();
+        // A socket stays in the network in which it was made. The thread that has entered it ends,
+        // so that none is left anywhere but at home.
+        Builder::new().name("engine-network".to_owned()).spawn(move || {
+            // Whoever asked may have given up.
+            let _given_up = answer.send(network.socket(to));
+        })?;
+        let socket = answered.await.map_err(io::Error::other)??;
+        TcpSocket::from_std_stream(net::TcpStream::from(socket)).connect(to).await
+    }
+
+    fn socket(&self, to: SocketAddr) -> io::Result<OwnedFd> {
+        let file = File::open(&self.file)?;
+        let entered = format!("net:[{}]", fstat(&file)?.st_ino);
+        if *entered != *self.name {
+            return Err(io::Error::other(format!(
+                "{} leads to {entered} by now",
+                self.file.display()
+            )));
+        }
+        move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))?;
+        let family = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        Ok(socket_with(family, SocketType::STREAM, flags, None)?)
+    }
+}
+
+/// The network that a process of that procfs lives in.
+pub(super) fn of(procfs: &std::path::Path, process: &str) -> Option<Network> {
+    let file = procfs.join(process).join("ns/net");
+    let name = fs::read_link(&file).ok()?.into_os_string().into_string().ok()?;
+    Some(Network { file, name: name.into() })
+}

@@ -1,0 +1,193 @@
+//! Where an engine can be asked for its health. What it says of itself leads nowhere else than to
+//! where it lives: this node, or a container of it.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::network::{self, may_enter};
+use crate::model::EngineKind;
+use crate::parse::container::Container;
+use crate::parse::engine::Serving;
+
+/// Of whom it is to be found out.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked<'a> {
+    pub(super) kind: EngineKind,
+    pub(super) serving: &'a Serving,
+    /// Where something listens on its port, in its own network.
+    pub(super) at: Option<IpAddr>,
+    /// What Docker tells of its container.
+    pub(super) told: Option<&'a Container>,
+}
+
+/// An address, and the network in which it is meant, if that is not our own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) url: Arc<str>,
+    pub(super) network: Option<Arc<str>>,
+}
+
+/// Finds them.
+#[derive(Clone, Debug)]
+pub(super) struct Places {
+    procfs: PathBuf,
+    may_enter: bool,
+}
+
+impl Places {
+    pub(super) fn new(procfs: PathBuf) -> Self {
+        Self { procfs, may_enter: may_enter() }
+    }
+
+    /// Where it is asked: at its own loopback, from within its network. Only who may not go there
+    /// asks at the container's address or the port that it offers, which must be reachable from
+    /// here, and which an engine that listens on its loopback does not answer at.
+    pub(super) fn health(&self, pid: u32, asked: &Asked<'_>) -> Option<Place> {
+        let port = asked.serving.port?;
+        let path = super::health::path(asked.kind)?;
+        let own = network::of(&self.procfs, "self").map(|own| own.name);
+        let its = network::of(&self.procfs, &pid.to_string()).map(|its| its.name);
+        let place =
+            |at: SocketAddr, network| Place { url: format!("http://{at}{path}").into(), network };
+        let is_own = match (&own, &its) {
+            (Some(own), Some(its)) => own == its,
+            _ => asked.told.is_some_and(|told| told.is_in_host_network),
+        };
+        let inside = || Some(SocketAddr::new(asked.inside()?, port));
+        if is_own {
+            return inside().map(|at| place(at, None));
+        }
+        if self.may_enter && own.is_some() && its.is_some() {
+            return inside().map(|at| place(at, its));
+        }
+        let told = asked.told.filter(|_| !asked.is_for_itself())?;
+        let address = told.addresses.first().map(|address| SocketAddr::new(*address, port));
+        address.or_else(|| told.published_at(port)).map(|at| place(at, None))
+    }
+}
+
+impl Asked<'_> {
+    /// Where it listens; else where it says that it will, if that can only be here.
+    fn inside(&self) -> Option<IpAddr> {
+        let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        match self.at {
+            Some(at) if at.is_unspecified() => Some(loopback),
+            Some(at) => Some(at),
+            None => match self.host() {
+                Ok(host) if host.is_unspecified() => Some(loopback),
+                Ok(host) => Some(host).filter(IpAddr::is_loopback),
+                Err("localhost") => Some(loopback),
+                Err(_) => None,
+            },
+        }
+    }
+
+    /// Whether only those in its own network can reach it.
+    fn is_for_itself(&self) -> bool {
+        match self.at {
+            Some(at) => at.is_loopback(),
+            None => self.host().map_or_else(|host| host == "localhost", |host| host.is_loopback()),
+        }
+    }
+
+    /// The host that it was told; the first of several.
+    fn host(&self) -> Result<IpAddr, &str> {
+        let usual = match self.kind {
+            EngineKind::Vllm | EngineKind::Triton => "0.0.0.0",
+            _ => "127.0.0.1",
+        };
+        let host = self.serving.host.as_deref().unwrap_or(usual);
+        let host = host.split(',').next().unwrap_or_default();
+        host.parse().map_err(|_| host)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+    use std::path::Path;
+
+    use super::*;
+
+    fn put(procfs: &Path, process: &str, network: &str) {
+        let folder = procfs.join(process).join("ns");
+        fs::create_dir_all(&folder).unwrap();
+        symlink(network, folder.join("net")).unwrap();
+    }
+
+    fn asked(serving: &Serving) -> Asked<'_> {
+        Asked { kind: EngineKind::Vllm, serving, at: None, told: None }
+    }
+
+    fn serving(host: Option<&str>) -> Serving {
+        Serving { host: host.map(str::to_owned), port: Some(8000), model: None }
+    }
+
+    fn told(place: Option<Place>) -> Option<(String, Option<String>)> {
+        place.map(|place| (place.url.to_string(), place.network.map(|name| name.to_string())))
+    }
+
+    #[test]
+    fn an_engine_is_asked_where_it_lives() {
+        let folder = tempfile::tempdir().unwrap();
+        put(folder.path(), "self", "net:[1]");
+        put(folder.path(), "10", "net:[1]");
+        put(folder.path(), "20", "net:[2]");
+        let places = Places { procfs: folder.path().to_owned(), may_enter: true };
+        let here = Some(("http://127.0.0.1:8000/health".to_owned(), None));
+        let there = Some(("http://127.0.0.1:8000/health".to_owned(), Some("net:[2]".to_owned())));
+        for host in [None, Some("0.0.0.0"), Some("::"), Some("localhost"), Some("0.0.0.0,::")] {
+            let serving = serving(host);
+            assert_eq!(told(places.health(10, &asked(&serving))), here, "{host:?}");
+            assert_eq!(told(places.health(20, &asked(&serving))), there, "{host:?}");
+        }
+        let six = serving(Some("::1"));
+        let six = told(places.health(10, &asked(&six)));
+        assert_eq!(six.unwrap().0, "http://[::1]:8000/health");
+        // Another host might be anywhere, until something listens there.
+        for host in ["192.168.1.5", "example.org"] {
+            let serving = serving(Some(host));
+            assert_eq!(places.health(10, &asked(&serving)), None, "{host}");
+            let at = Some("192.168.1.5".parse().unwrap());
+            let listening = Asked { at, ..asked(&serving) };
+            let told = told(places.health(20, &listening)).unwrap();
+            assert_eq!(told.0, "http://192.168.1.5:8000/health");
+            assert_eq!(told.1.as_deref(), Some("net:[2]"));
+        }
+        assert_eq!(places.health(30, &asked(&serving(None))), None, "it has no network to see");
+    }
+
+    #[test]
+    fn who_may_not_enter_asks_at_what_docker_tells() {
+        let folder = tempfile::tempdir().unwrap();
+        put(folder.path(), "self", "net:[1]");
+        put(folder.path(), "20", "net:[2]");
+        let places = Places { procfs: folder.path().to_owned(), may_enter: false };
+        let usual = serving(None);
+        assert_eq!(places.health(20, &asked(&usual)), None);
+        let bridge = Container {
+            addresses: vec!["172.17.0.2".parse().unwrap()],
+            published: vec![(8000, "127.0.0.1:18000".parse().unwrap())],
+            ..Container::default()
+        };
+        let of = |told: &Container, serving: &Serving, pid| {
+            let asked = Asked { told: Some(told), ..asked(serving) };
+            places.health(pid, &asked).map(|place| place.url.to_string())
+        };
+        // Neither the namespace that cannot be entered nor the one that cannot be seen matters.
+        for pid in [20, 30] {
+            let url = of(&bridge, &usual, pid);
+            assert_eq!(url.as_deref(), Some("http://172.17.0.2:8000/health"));
+        }
+        let published = Container { addresses: Vec::new(), ..bridge.clone() };
+        let url = of(&published, &usual, 20);
+        assert_eq!(url.as_deref(), Some("http://127.0.0.1:18000/health"));
+        assert_eq!(of(&bridge, &serving(Some("127.0.0.1")), 20), None, "only its own reach it");
+        assert_eq!(of(&Container::default(), &usual, 20), None, "--network none");
+        let host = Container { is_in_host_network: true, ..Container::default() };
+        let url = of(&host, &usual, 30);
+        assert_eq!(url.as_deref(), Some("http://127.0.0.1:8000/health"));
+    }
+}

@@ -1,0 +1,263 @@
+//! What Docker tells of containers, and engines that are declared by it. The answers are those that
+//! dockerd 20.10.24 gave of four containers.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use umawarden::model::{DeclaredEngine, EngineMatch, EngineSeen, Observation, Readings, Source};
+use umawarden::parse::container::{Containers, containers};
+use umawarden::sources::engines::{EngineSetup, EngineWatch};
+
+use super::{Process, Tree, names, process, vllm};
+
+const RECORDED: &str = include_str!("../../fixtures/docker/containers-20.10.24.json");
+
+fn told() -> Arc<Containers> {
+    Arc::new(containers(RECORDED.as_bytes()).unwrap())
+}
+
+/// The id of a recorded container.
+fn id(name: &str) -> String {
+    let told = told();
+    let found = told.iter().find(|(_, container)| &*container.name == name);
+    found.unwrap().0.to_string()
+}
+
+fn inside(container: &str, mut processes: Vec<Process>) -> Vec<Process> {
+    for process in &mut processes {
+        process.cgroup = format!("/system.slice/docker-{container}.scope");
+    }
+    processes
+}
+
+fn declared(name: &str, matches: EngineMatch) -> DeclaredEngine {
+    DeclaredEngine { name: name.into(), matches, ..DeclaredEngine::default() }
+}
+
+fn labelled(labels: &[(&str, &str)]) -> EngineMatch {
+    let labels = labels.iter().map(|(key, value)| (Arc::from(*key), Arc::from(*value)));
+    EngineMatch { labels: labels.collect(), ..EngineMatch::default() }
+}
+
+fn in_container(glob: &str) -> EngineMatch {
+    EngineMatch { container: Some(glob.into()), ..EngineMatch::default() }
+}
+
+#[test]
+fn a_container_is_matched_by_its_label_its_name_and_its_id() {
+    let bridge = id("llm-bridge");
+    let host = id("llm-host");
+    let mut all = inside(&bridge, vllm(10, 8000));
+    all.extend(inside(&host, vllm(20, 8001)));
+    all.extend(inside(&id("llm-none"), vllm(30, 8002)));
+    let mut tree = Tree::new(vec![
+        declared("labelled", labelled(&[("app", "deep*"), ("com.example.role", "engine")])),
+        declared("named", in_container("llm-h*")),
+        declared("nobody", labelled(&[("app", "deepseek"), ("com.example.role", "other")])),
+    ]);
+    tree.scanner.know(told(), true);
+    let engines = tree.see(&all);
+    assert_eq!(
+        names(&engines),
+        [
+            ("labelled", vec![10, 11, 12, 13]),
+            ("named", vec![20, 21, 22, 23]),
+            ("vllm-8002", vec![30, 31, 32, 33]),
+        ]
+    );
+    assert_eq!(engines[0].container_name.as_deref(), Some("llm-bridge"));
+    assert_eq!(engines[2].container_name.as_deref(), Some("llm-none"));
+    let found = "label app, com.example.role of container llm-bridge of pid 10, as the \
+                 configuration declares labelled";
+    assert_eq!(&*engines[0].found_by, found);
+    assert!(engines[1].found_by.starts_with("container llm-host of pid 20"));
+    // By its id nobody need be asked.
+    let mut tree = Tree::new(vec![declared("by-id", in_container(&bridge[..12]))]);
+    assert!(!tree.scanner.needs_docker());
+    let engines = tree.see(&inside(&bridge, vllm(10, 8000)));
+    assert_eq!(names(&engines), [("by-id", vec![10, 11, 12, 13])]);
+    assert_eq!(engines[0].container_name, None);
+}
+
+#[test]
+fn a_label_is_no_text_that_is_shown_and_a_hostile_name_is_escaped() {
+    let hostile = "cd".repeat(32);
+    let answer = format!(
+        "[{{\"Id\":\"{hostile}\",\"Names\":[\"/a\\u001b[2J\\n\"],\"Labels\":{{\"app\":\"x\\u001b]0;y\"}}}}]"
+    );
+    let mut tree = Tree::new(vec![declared("boxed", labelled(&[("app", "x*")]))]);
+    tree.scanner.know(Arc::new(containers(answer.as_bytes()).unwrap()), true);
+    let engines = tree.see(&inside(&hostile, vec![process(10, 1, "server", "/opt/server")]));
+    assert_eq!(names(&engines), [("boxed", vec![10])]);
+    let shown = serde_json::to_string(&engines[0]).unwrap();
+    assert!(engines[0].found_by.contains("a\\x1b[2J\\x0a"), "{shown}");
+    assert!(!shown.contains("\\u001b") && !shown.contains("]0;y"), "{shown}");
+    assert!(engines[0].found_by.chars().all(|c| !c.is_control()));
+}
+
+#[test]
+fn an_engine_waits_a_moment_for_its_name_and_nobody_else_waits() {
+    let bridge = id("llm-bridge");
+    let mut tree = Tree::new(vec![declared("deepseek", labelled(&[("app", "deepseek")]))]);
+    tree.scanner.know(Arc::default(), true);
+    let mut all = inside(&bridge, vllm(10, 8000));
+    all.extend(vllm(20, 8001));
+    tree.set(&all);
+    let look = |tree: &mut Tree, seconds| -> Vec<EngineSeen> {
+        tree.scanner.look(Duration::from_secs(seconds), true).unwrap().engines
+    };
+    assert_eq!(names(&look(&mut tree, 1)), [("vllm-8001", vec![20, 21, 22, 23])]);
+    let unknown = tree.scanner.unknown_containers();
+    assert_eq!(unknown.iter().map(|id| &**id).collect::<Vec<_>>(), [&*bridge]);
+    assert_eq!(names(&look(&mut tree, 5)).len(), 1);
+    tree.scanner.know(told(), true);
+    assert_eq!(names(&look(&mut tree, 5))[0], ("deepseek", vec![10, 11, 12, 13]));
+    assert!(tree.scanner.unknown_containers().is_empty());
+    // One that Docker never tells of is told as what it is.
+    let mut tree = Tree::new(vec![declared("deepseek", labelled(&[("app", "deepseek")]))]);
+    tree.scanner.know(Arc::default(), true);
+    tree.set(&all);
+    assert_eq!(names(&look(&mut tree, 1)).len(), 1);
+    assert_eq!(names(&look(&mut tree, 6))[0].0, "vllm-8000");
+    // Docker that comes back later names it all the same, and going again changes nothing.
+    tree.scanner.know(told(), true);
+    assert_eq!(names(&look(&mut tree, 7))[0].0, "deepseek");
+    tree.scanner.know(told(), false);
+    assert_eq!(names(&look(&mut tree, 8))[0].0, "deepseek");
+    // Where there is no Docker nobody waits.
+    let mut tree = Tree::new(vec![declared("deepseek", labelled(&[("app", "deepseek")]))]);
+    tree.set(&all);
+    assert_eq!(names(&look(&mut tree, 1)).len(), 2);
+}
+
+/// What a made-up Docker does when it is asked.
+#[derive(Clone)]
+enum Docker {
+    Answers(String),
+    Hangs,
+    HangsUp,
+    NeverEnds,
+}
+
+/// Listens at a socket and does each of these in turn, the last one for ever.
+fn serve(socket: &Path, turns: Vec<Docker>) -> Arc<AtomicUsize> {
+    let _absent = std::fs::remove_file(socket);
+    let listener = UnixListener::bind(socket).unwrap();
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&asked);
+    std::thread::spawn(move || {
+        let mut held = Vec::new();
+        for mut stream in listener.incoming().flatten() {
+            let turn = count.fetch_add(1, Ordering::SeqCst).min(turns.len() - 1);
+            let mut request = [0; 1024];
+            let length = stream.read(&mut request).unwrap();
+            assert!(request[..length].starts_with(b"GET /containers/json HTTP/1.1\r\n"));
+            // Whoever asked may have gone.
+            let _gone = match &turns[turn] {
+                Docker::Answers(body) => {
+                    let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n", body.len());
+                    stream.write_all(format!("{head}connection: close\r\n\r\n{body}").as_bytes())
+                }
+                Docker::Hangs => {
+                    held.push(stream);
+                    Ok(())
+                }
+                Docker::HangsUp => Ok(()),
+                Docker::NeverEnds => (|| {
+                    stream.write_all(b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n[")?;
+                    loop {
+                        stream.write_all(&[b' '; 65536])?;
+                    }
+                })(),
+            };
+        }
+    });
+    asked
+}
+
+fn uptime() -> Duration {
+    super::living::uptime()
+}
+
+fn start(docker: PathBuf, declared: Vec<DeclaredEngine>) -> EngineWatch {
+    let procfs = PathBuf::from("/proc");
+    EngineWatch::start(EngineSetup { procfs, docker, declared, clock: uptime }).unwrap()
+}
+
+/// The next that the source of that name tells; how often others were told meanwhile.
+fn next(watch: &mut EngineWatch, source: Source) -> (Readings, usize) {
+    let began = Instant::now();
+    let mut others = 0;
+    loop {
+        let mut seen = Vec::new();
+        watch.take(uptime(), &mut seen);
+        for observation in seen {
+            match observation {
+                Observation::Readings(readings) if readings.source == source => {
+                    return (readings, others);
+                }
+                Observation::Readings(_) => others += 1,
+                _ => {}
+            }
+        }
+        assert!(began.elapsed() < Duration::from_secs(60), "{source:?} tells nothing");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn by_label() -> Vec<DeclaredEngine> {
+    vec![declared("deepseek", labelled(&[("app", "deepseek")]))]
+}
+
+#[test]
+fn docker_that_hangs_dies_and_lies_is_down_and_comes_back_while_proc_is_looked_at() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("docker.sock");
+    let lie = r#"{"message":"client version 1.53 is too new"}"#.to_owned();
+    let turns = vec![
+        Docker::Answers(RECORDED.to_owned()),
+        Docker::Hangs,
+        Docker::HangsUp,
+        Docker::NeverEnds,
+        Docker::Answers(lie),
+        Docker::Answers(RECORDED.to_owned()),
+    ];
+    let asked = serve(&socket, turns);
+    let mut watch = start(socket, by_label());
+    let value = |readings: &Readings| (readings.values[0].value(), readings.error.clone());
+    let (first, _) = next(&mut watch, Source::Docker);
+    assert_eq!(value(&first), (Some(4.0), None));
+    let (hangs, looks) = next(&mut watch, Source::Docker);
+    let why = hangs.error.unwrap();
+    assert!(why.contains("has not answered within 5 s"), "{why}");
+    assert!(looks >= 5, "the look through /proc was held up: {looks} in 10 s");
+    for wanted in ["connection", "more than 16 MiB", "no list of containers"] {
+        let why = next(&mut watch, Source::Docker).0.error.unwrap();
+        assert!(why.contains(wanted), "{wanted}: {why}");
+    }
+    assert_eq!(value(&next(&mut watch, Source::Docker).0), (Some(4.0), None));
+    assert_eq!(asked.load(Ordering::SeqCst), 6);
+}
+
+#[test]
+fn without_docker_only_those_who_ask_for_it_are_told() {
+    let mut watch = start("/nonexistent/docker.sock".into(), by_label());
+    let (readings, _) = next(&mut watch, Source::Docker);
+    assert_eq!(readings.values[0].value(), None);
+    let why = readings.error.unwrap();
+    assert!(why.contains("there is no Docker at /nonexistent/docker.sock"), "{why}");
+    let mut watch = start("/nonexistent/docker.sock".into(), Vec::new());
+    for _ in 0..3 {
+        let mut seen = Vec::new();
+        next(&mut watch, Source::Engines);
+        watch.take(uptime(), &mut seen);
+        let of_docker = seen.iter().any(|observation| {
+            matches!(observation, Observation::Readings(told) if told.source == Source::Docker)
+        });
+        assert!(!of_docker);
+    }
+}

@@ -1,0 +1,93 @@
+//! Engines in real containers: found by what Docker tells, and asked for their health wherever their
+//! network is.
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::docker::Dockerd;
+use super::enabled;
+use crate::daemon::Daemon;
+
+/// Serves `/health` as vLLM does, on the loopback of its own network.
+const SERVER: &str = "/bin/busybox mkdir -p /www && echo ok >/www/health && \
+                      exec /bin/busybox httpd -f -p 127.0.0.1:8000 -h /www";
+
+/// A script that is called as vLLM is, and waits for its child.
+const START: &str = "/bin/busybox ln -s /bin/busybox /bin/sh && /bin/busybox mkdir -p /srv && \
+                     echo '/bin/busybox sh -c \"$SERVER\" & wait' >/srv/vllm && \
+                     exec /bin/sh /srv/vllm serve /models/tiny --port 8000";
+
+fn start(dockerd: &Dockerd, name: &str, network: &str, label: &str) {
+    let server = format!("SERVER={SERVER}");
+    let ran = dockerd.docker(&[
+        "run",
+        "-d",
+        "--name",
+        name,
+        "--network",
+        network,
+        "--label",
+        label,
+        "--env",
+        &server,
+        "busybox",
+        "/bin/busybox",
+        "sh",
+        "-c",
+        START,
+    ]);
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+}
+
+fn engine(daemon: &Daemon, name: &str) -> Option<Value> {
+    let told: Value = serde_json::from_str(&daemon.get("/api/v1/engines").1).unwrap();
+    let engines = told["data"]["engines"].as_array().unwrap();
+    engines.iter().find(|engine| engine["name"] == name).cloned()
+}
+
+fn is_ready(daemon: &Daemon, name: &str) -> bool {
+    engine(daemon, name).is_some_and(|engine| engine["phase"] == "ready")
+}
+
+#[test]
+fn real_engines_in_containers_are_known_by_label_and_name_and_asked_in_their_networks() {
+    if !enabled() {
+        return;
+    }
+    assert!(Path::new("/bin/busybox").exists(), "tests/run installs busybox-static");
+    let dockerd = Dockerd::start();
+    dockerd.import_busybox();
+    start(&dockerd, "inner-llm", "none", "app=deepseek");
+    let storage = tempfile::tempdir().unwrap();
+    let config = storage.path().join("umawarden.yaml");
+    let text = format!(
+        "path: {{docker_socket: {}}}\nengines:\n- {{name: labelled, match: {{label: app=deep*}}}}\n\
+         - {{name: named, match: {{container: later-*}}}}\n",
+        dockerd.socket_path()
+    );
+    std::fs::write(&config, text).unwrap();
+    let config = format!("--config.file={}", config.display());
+    let daemon = Daemon::start(&storage.path().join("data"), &[&config]);
+    daemon.wait_until("asked within", |daemon| is_ready(daemon, "labelled"));
+    let found = engine(&daemon, "labelled").unwrap();
+    assert_eq!(found["kind"], "vllm");
+    assert_eq!(found["container_name"], "inner-llm");
+    assert_eq!(found["health_url"], "http://127.0.0.1:8000/health");
+    assert!(found["health_network"].as_str().unwrap().starts_with("net:["), "{found}");
+    let within = "it answers at http://127.0.0.1:8000/health within its own network";
+    assert_eq!(found["reason"], within);
+    assert_eq!(daemon.metric("uma_source_up{source=\"docker\"}"), 1.0);
+    assert_eq!(daemon.metric("uma_containers"), 1.0);
+    // One that begins while Docker is watched, in the network of its host.
+    start(&dockerd, "later-llm", "host", "app=other");
+    daemon.wait_until("found", |daemon| is_ready(daemon, "named"));
+    let found = engine(&daemon, "named").unwrap();
+    assert_eq!(found["container_name"], "later-llm");
+    assert_eq!(found["health_network"], Value::Null);
+    drop(dockerd);
+    daemon.wait_until("told", |daemon| daemon.metric("uma_source_up{source=\"docker\"}") == 0.0);
+    std::thread::sleep(Duration::from_secs(1));
+    daemon.terminate();
+}
