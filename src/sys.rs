@@ -10,14 +10,16 @@ pub mod page_cache;
 use std::io;
 
 use procfs::process::{MMPermissions, MMapPath, MemoryMap, Process};
+use rustix::mm::{Advice, madvise};
 
 /// Takes what is as it is in its file, code above all, out of this process's resident memory. What
 /// is used comes back from the page cache when it is next used; what only a start needs does not.
+/// Afterwards locking memory locks little.
 ///
 /// # Errors
 ///
-/// The mappings cannot be read, or the kernel refuses, as it does before Linux 5.18 once memory is
-/// locked; nothing has changed for what runs then.
+/// The mappings cannot be read, or the kernel refuses, as it does once memory is locked; nothing has
+/// changed for what runs then.
 pub fn forget_files() -> io::Result<()> {
     let maps = Process::myself().and_then(|process| process.smaps()).map_err(io::Error::other)?;
     for map in maps.into_iter().filter(holds_what_its_file_holds) {
@@ -27,12 +29,8 @@ pub fn forget_files() -> io::Result<()> {
         // SAFETY: a private mapping of a file that cannot be written to and has no page of its own
         // holds what the file holds, so a page that is dropped is the same when it comes back. What
         // the loader has written to before it took the right to write away has pages of its own.
-        let forget = |advice| unsafe {
-            libc::madvise(std::ptr::without_provenance_mut(address), length, advice)
-        };
-        // The first is not known before Linux 5.18; the second does not work on locked memory.
-        if forget(libc::MADV_DONTNEED_LOCKED) != 0 && forget(libc::MADV_DONTNEED) != 0 {
-            return Err(io::Error::last_os_error());
+        unsafe {
+            madvise(std::ptr::without_provenance_mut(address), length, Advice::LinuxDontNeed)?;
         }
     }
     Ok(())

@@ -20,7 +20,7 @@ use super::recorder::{self, Recorder};
 use super::report::Report;
 use super::sampling::Sampling;
 use super::service::{Loader, Requests, Service, summary};
-use super::settle;
+use super::standing::{self, Standing};
 use super::wake::Wake;
 use super::{Cursor, Daemon, clock, preflight, queries};
 use crate::actions::{
@@ -93,7 +93,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     tell_start(&loaded, &journal, started);
     let sampling = Sampling::new(settings.sampling_interval, &settings.path.procfs);
     // The threads that follow are raised as this one is; those before are not.
-    let standing = settle::settle_in()?;
+    let standing = settle_in();
     let (outcome_sender, outcomes) = channel();
     let evicting = Evicting::default();
     let acting = Acting { live: ready(&loaded, &evicting), temporary };
@@ -159,6 +159,15 @@ fn search_past(
         boot_id: Arc::clone(boot_id),
     };
     search.start(wake.clone())
+}
+
+/// Makes the process small, and then locks what it is.
+fn settle_in() -> Standing {
+    // Where it does not work, only memory is wasted.
+    drop(crate::sys::forget_files());
+    // Last, since the former takes some for itself.
+    crate::sys::give_freed_memory_back();
+    standing::take()
 }
 
 /// Another log than the kernel's own is not to be replaced by the kernel's.

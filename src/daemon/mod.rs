@@ -20,7 +20,6 @@ mod recorder;
 mod report;
 mod sampling;
 mod service;
-mod settle;
 mod standing;
 mod wake;
 
