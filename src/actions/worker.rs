@@ -3,6 +3,10 @@
 //! Two threads: the performer writes the intent and acts, and may hang in the kernel for as long as
 //! it likes; the supervisor never does anything that blocks, and tells the loop what became of each
 //! decision. While a hanging action has not returned, no other is begun.
+//!
+//! The brake has two of its own. What hangs in the first lane, and a disk that does not answer,
+//! must not hold up what saves the machine: its intent is on its way to the disk when it acts, and
+//! it waits only shortly for that to arrive.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -33,7 +37,8 @@ const UNDOING_TAKES: Duration = Duration::from_secs(5);
 /// A limit that fits most machines: dropping and compacting hundreds of GiB takes seconds.
 pub const DEFAULT_TIME_LIMIT: Duration = Duration::from_secs(30);
 
-/// Writes down that a decision is about to be carried out; an error says why it could not.
+/// Writes down that a decision is about to be carried out; an error says why it could not, or not
+/// yet.
 pub type Intent = Box<dyn Fn(&Decision) -> Result<(), String> + Send>;
 
 /// What a worker needs from the daemon.
@@ -42,10 +47,15 @@ pub struct WorkerSetup {
     pub executor: Box<dyn Executor + Send>,
     /// Asked before each act. If it fails, nothing is done.
     pub intent: Intent,
+    /// Who stops engines, in enforce mode, whatever the first one does.
+    pub brake: Box<dyn Executor + Send>,
+    /// Asked before the brake acts, and bound to return within milliseconds. If it fails, that is
+    /// told, and nothing else.
+    pub brake_intent: Intent,
     /// Where outcomes go.
     pub outcomes: Sender<Outcome>,
     /// Called after each outcome has been sent: wakes the loop.
-    pub wake: Box<dyn Fn() + Send>,
+    pub wake: Box<dyn Fn() + Send + Sync>,
     /// Reads both clocks.
     pub clock: fn() -> Moment,
     /// How long an action, its intent included, may take before it is given up.
@@ -66,6 +76,14 @@ pub struct Busy;
 /// The worker. Dropping it shuts it down without waiting.
 #[derive(Debug)]
 pub struct ActionWorker {
+    ordinary: Lane,
+    brake: Lane,
+    clock: fn() -> Moment,
+}
+
+/// One action at a time.
+#[derive(Debug)]
+struct Lane {
     inbox: Sender<Message>,
     load: Arc<Load>,
     ended: Receiver<()>,
@@ -81,14 +99,86 @@ struct Load {
 #[derive(Debug)]
 enum Message {
     Decision(Decision),
-    Performed { result: OutcomeResult, ended: Moment, took: Duration },
+    Performed(Performed),
     Shutdown,
+}
+
+/// What became of a decision.
+#[derive(Debug)]
+struct Performed {
+    result: OutcomeResult,
+    /// What else is to be told of it.
+    effect: Option<String>,
+    ended: Moment,
+    took: Duration,
+}
+
+/// What both lanes need.
+#[derive(Clone)]
+struct Common {
+    outcomes: Sender<Outcome>,
+    wake: Arc<dyn Fn() + Send + Sync>,
+    clock: fn() -> Moment,
+    time_limit: Duration,
 }
 
 impl ActionWorker {
     /// Starts the worker's threads.
     pub fn start(setup: WorkerSetup) -> std::io::Result<Self> {
-        let WorkerSetup { executor, intent, outcomes, wake, clock, time_limit } = setup;
+        let WorkerSetup { executor, intent, brake, brake_intent, .. } = setup;
+        let WorkerSetup { outcomes, wake, clock, time_limit, .. } = setup;
+        let common = Common { outcomes, wake: wake.into(), clock, time_limit };
+        let ordinary = Writing { intent, is_awaited: true };
+        let hurried = Writing { intent: brake_intent, is_awaited: false };
+        Ok(Self {
+            ordinary: Lane::start(["act", "act-watch"], executor, ordinary, common.clone())?,
+            brake: Lane::start(["brake", "brake-watch"], brake, hurried, common)?,
+            clock,
+        })
+    }
+
+    /// Takes on a decision; each one that is taken on gets exactly one outcome. In observe mode
+    /// that is Skipped, at once.
+    pub fn submit(&self, decision: Decision) -> Result<(), Busy> {
+        let lane = if decision.action.is_brake() { &self.brake } else { &self.ordinary };
+        lane.submit(decision)
+    }
+
+    /// Ends the worker within a second: an action under way gets most of that to end, and is
+    /// reported as timed out otherwise; what waits is reported as not done. All outcomes have been
+    /// sent when this returns. Where something was changed for a while, it may take longer to put
+    /// that back; after an action that hangs only the next start can.
+    pub fn shutdown(self) {
+        let now = || (self.clock)().uptime;
+        let latest = now().saturating_add(SHUTDOWN_GRACE + SHUTDOWN_MARGIN);
+        let lanes = [&self.brake, &self.ordinary].map(|lane| (lane, lane.leave()));
+        for (lane, _) in lanes.iter().filter(|(_, is_there)| *is_there) {
+            let _ = lane.ended.recv_timeout(latest.saturating_sub(now()));
+        }
+        let ordinary = &self.ordinary;
+        if lanes[1].1
+            && !ordinary.load.hanging.load(Ordering::Acquire)
+            && ordinary.undone.recv_timeout(UNDOING_TAKES).is_err()
+        {
+            tracing::error!("not all temporary settings are back: the next start undoes them");
+        }
+    }
+}
+
+impl Drop for ActionWorker {
+    fn drop(&mut self) {
+        self.brake.leave();
+        self.ordinary.leave();
+    }
+}
+
+impl Lane {
+    fn start(
+        names: [&str; 2],
+        executor: Box<dyn Executor + Send>,
+        writing: Writing,
+        common: Common,
+    ) -> std::io::Result<Self> {
         let (inbox, messages) = channel();
         let (orders, ordered) = sync_channel(1);
         let (goodbye, ended) = sync_channel(1);
@@ -97,29 +187,27 @@ impl ActionWorker {
         let stage = Arc::new(AtomicU8::new(IDLE));
         let performer = Performer {
             executor,
-            intent,
-            clock,
+            writing,
+            clock: common.clock,
             stage: Arc::clone(&stage),
             reports: inbox.clone(),
         };
-        thread::Builder::new().name("act".into()).spawn(move || {
+        let [act, watch] = names.map(str::to_owned);
+        thread::Builder::new().name(act).spawn(move || {
             performer.run(&ordered);
             // Whoever waits for this may have gone.
             let _ = last_done.send(());
         })?;
         let supervisor = Supervisor {
             orders,
-            outcomes,
-            wake,
-            clock,
-            time_limit,
+            common,
             stage,
             load: Arc::clone(&load),
             queue: VecDeque::new(),
             running: None,
             leaving: false,
         };
-        thread::Builder::new().name("act-watch".into()).spawn(move || {
+        thread::Builder::new().name(watch).spawn(move || {
             supervisor.run(&messages);
             // Whoever waits for this may have gone.
             let _ = goodbye.send(());
@@ -127,9 +215,7 @@ impl ActionWorker {
         Ok(Self { inbox, load, ended, undone })
     }
 
-    /// Takes on a decision; each one that is taken on gets exactly one outcome. In observe mode
-    /// that is Skipped, at once.
-    pub fn submit(&self, decision: Decision) -> Result<(), Busy> {
+    fn submit(&self, decision: Decision) -> Result<(), Busy> {
         if acts(&decision) {
             if self.load.hanging.load(Ordering::Acquire) {
                 return Err(Busy);
@@ -142,25 +228,9 @@ impl ActionWorker {
         self.inbox.send(Message::Decision(decision)).map_err(|_| Busy)
     }
 
-    /// Ends the worker within a second: an action under way gets most of that to end, and is
-    /// reported as timed out otherwise; what waits is reported as not done. All outcomes have been
-    /// sent when this returns. Where something was changed for a while, it may take longer to put
-    /// that back; after an action that hangs only the next start can.
-    pub fn shutdown(self) {
-        if self.inbox.send(Message::Shutdown).is_ok() {
-            let _ = self.ended.recv_timeout(SHUTDOWN_GRACE + SHUTDOWN_MARGIN);
-            if !self.load.hanging.load(Ordering::Acquire)
-                && self.undone.recv_timeout(UNDOING_TAKES).is_err()
-            {
-                tracing::error!("not all temporary settings are back: the next start undoes them");
-            }
-        }
-    }
-}
-
-impl Drop for ActionWorker {
-    fn drop(&mut self) {
-        let _ = self.inbox.send(Message::Shutdown);
+    /// Has it end; returns whether it was there.
+    fn leave(&self) -> bool {
+        self.inbox.send(Message::Shutdown).is_ok()
     }
 }
 
@@ -177,9 +247,16 @@ const CALLED_OFF: u8 = 2;
 /// Acting: it can no longer be called off.
 const ACTING: u8 = 3;
 
+/// How intents are written.
+struct Writing {
+    intent: Intent,
+    /// Nothing is done before it is written.
+    is_awaited: bool,
+}
+
 struct Performer {
     executor: Box<dyn Executor + Send>,
-    intent: Intent,
+    writing: Writing,
     clock: fn() -> Moment,
     stage: Arc<AtomicU8>,
     reports: Sender<Message>,
@@ -203,27 +280,34 @@ impl Performer {
         while let Ok(decision) = orders.recv() {
             let began = (self.clock)();
             // A panic is a bug of ours; it must not leave the loop waiting for an outcome.
-            let result = catch_unwind(AssertUnwindSafe(|| self.perform(&decision)))
-                .unwrap_or_else(|panic| OutcomeResult::Failed(describe_panic(&*panic)));
+            let (result, effect) = catch_unwind(AssertUnwindSafe(|| self.perform(&decision)))
+                .unwrap_or_else(|panic| (OutcomeResult::Failed(describe_panic(&*panic)), None));
             let ended = (self.clock)();
             let took = ended.uptime.saturating_sub(began.uptime);
-            if self.reports.send(Message::Performed { result, ended, took }).is_err() {
+            let performed = Performed { result, effect, ended, took };
+            if self.reports.send(Message::Performed(performed)).is_err() {
                 return;
             }
         }
     }
 
-    fn perform(&mut self, decision: &Decision) -> OutcomeResult {
-        let intent = (self.intent)(decision);
+    /// Carries it out; returns what else is to be told of it, too.
+    fn perform(&mut self, decision: &Decision) -> (OutcomeResult, Option<String>) {
+        let Writing { intent, is_awaited } = &self.writing;
+        let unwritten = intent(decision).err();
         // What was changed is put back whether or not it can be written down.
-        if let Err(error) = intent
+        if let Some(error) = &unwritten
+            && *is_awaited
             && !decision.action.is_undo()
         {
-            return OutcomeResult::NotDone(format!("intent could not be written: {error}"));
+            let why = format!("intent could not be written: {error}");
+            return (OutcomeResult::NotDone(why), None);
         }
+        let late = unwritten.filter(|_| !*is_awaited);
+        let late = late.map(|error| format!("its intent was not on disk when it began: {error}"));
         match self.stage.compare_exchange(INTENDING, ACTING, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => self.executor.execute(decision),
-            Err(_) => OutcomeResult::NotDone("called off".into()),
+            Ok(_) => (self.executor.execute(decision), late),
+            Err(_) => (OutcomeResult::NotDone("called off".into()), None),
         }
     }
 }
@@ -236,10 +320,7 @@ fn describe_panic(panic: &(dyn Any + Send)) -> String {
 
 struct Supervisor {
     orders: SyncSender<Decision>,
-    outcomes: Sender<Outcome>,
-    wake: Box<dyn Fn() + Send>,
-    clock: fn() -> Moment,
-    time_limit: Duration,
+    common: Common,
     stage: Arc<AtomicU8>,
     load: Arc<Load>,
     queue: VecDeque<Decision>,
@@ -265,16 +346,14 @@ impl Supervisor {
             }
             let received = match waiting_for {
                 Some(running) => {
-                    let left = running.gives_up.saturating_sub((self.clock)().uptime);
+                    let left = running.gives_up.saturating_sub(self.now().uptime);
                     messages.recv_timeout(left)
                 }
                 None => messages.recv().map_err(|_| RecvTimeoutError::Disconnected),
             };
             match received {
                 Ok(Message::Decision(decision)) => self.accept(decision),
-                Ok(Message::Performed { result, ended, took }) => {
-                    self.performed(result, ended, took);
-                }
+                Ok(Message::Performed(performed)) => self.performed(performed),
                 Ok(Message::Shutdown) => self.leave(),
                 Err(RecvTimeoutError::Timeout) => self.give_up(),
                 Err(RecvTimeoutError::Disconnected) => return,
@@ -282,10 +361,14 @@ impl Supervisor {
         }
     }
 
+    fn now(&self) -> Moment {
+        (self.common.clock)()
+    }
+
     fn accept(&mut self, decision: Decision) {
         if !acts(&decision) {
             let result = DryRun.execute(&decision);
-            self.report(&decision, result, (self.clock)(), Duration::ZERO);
+            self.report(&decision, self.at_once(result));
         } else if self.leaving {
             self.refuse(&decision, "shutting down");
         } else if self.running.as_ref().is_some_and(|running| running.given_up) {
@@ -299,25 +382,26 @@ impl Supervisor {
 
     fn begin(&mut self, decision: Decision) {
         self.stage.store(INTENDING, Ordering::Release);
-        let began = (self.clock)().uptime;
+        let began = self.now().uptime;
         match self.orders.try_send(decision.clone()) {
             Ok(()) => {
-                let gives_up = began.saturating_add(self.time_limit);
+                let gives_up = began.saturating_add(self.common.time_limit);
                 self.running = Some(Running { decision, began, gives_up, given_up: false });
             }
             Err(_) => self.refuse(&decision, "the acting thread has ended"),
         }
     }
 
-    fn performed(&mut self, result: OutcomeResult, ended: Moment, took: Duration) {
+    fn performed(&mut self, performed: Performed) {
         self.stage.store(IDLE, Ordering::Release);
         let Some(running) = self.running.take() else { return };
         if running.given_up {
             self.load.hanging.store(false, Ordering::Release);
-            let action = running.decision.action.name();
-            tracing::warn!(action, result = result.name(), ?took, "a given-up action has ended");
+            let (action, result) = (running.decision.action.name(), performed.result.name());
+            let took = performed.took;
+            tracing::warn!(action, result, ?took, "a given-up action has ended");
         } else {
-            self.settle(&running.decision, result, ended, took);
+            self.settle(&running.decision, performed);
         }
         if let Some(decision) = self.queue.pop_front() {
             self.begin(decision);
@@ -337,8 +421,10 @@ impl Supervisor {
         };
         running.given_up = true;
         self.load.hanging.store(true, Ordering::Release);
-        let now = (self.clock)();
-        self.settle(&running.decision, result, now, now.uptime.saturating_sub(running.began));
+        let now = self.now();
+        let took = now.uptime.saturating_sub(running.began);
+        let given_up = Performed { result, effect: None, ended: now, took };
+        self.settle(&running.decision, given_up);
         self.running = Some(running);
         self.refuse_queue("an earlier action still hangs");
     }
@@ -346,7 +432,7 @@ impl Supervisor {
     fn leave(&mut self) {
         self.leaving = true;
         self.refuse_queue("shutting down");
-        let latest = (self.clock)().uptime.saturating_add(SHUTDOWN_GRACE);
+        let latest = self.now().uptime.saturating_add(SHUTDOWN_GRACE);
         if let Some(running) = &mut self.running {
             running.gives_up = running.gives_up.min(latest);
         }
@@ -359,22 +445,27 @@ impl Supervisor {
     }
 
     fn refuse(&self, decision: &Decision, why: &str) {
-        let result = OutcomeResult::NotDone(why.to_owned());
-        self.settle(decision, result, (self.clock)(), Duration::ZERO);
+        self.settle(decision, self.at_once(OutcomeResult::NotDone(why.to_owned())));
+    }
+
+    fn at_once(&self, result: OutcomeResult) -> Performed {
+        Performed { result, effect: None, ended: self.now(), took: Duration::ZERO }
     }
 
     /// Reports on a decision that counted as load.
-    fn settle(&self, decision: &Decision, result: OutcomeResult, ended: Moment, took: Duration) {
+    fn settle(&self, decision: &Decision, performed: Performed) {
         self.load.waiting.fetch_sub(1, Ordering::AcqRel);
-        self.report(decision, result, ended, took);
+        self.report(decision, performed);
     }
 
-    fn report(&self, decision: &Decision, result: OutcomeResult, ended: Moment, took: Duration) {
+    fn report(&self, decision: &Decision, performed: Performed) {
         let action = decision.action.name().to_owned();
+        let Performed { result, effect, ended, took } = performed;
+        let decision = decision.id;
         // The loop may have gone; then nobody wants to know.
-        let (decision, effect) = (decision.id, None);
-        let _ = self.outcomes.send(Outcome { decision, action, result, ended, took, effect });
-        (self.wake)();
+        let outcome = Outcome { decision, action, result, ended, took, effect };
+        let _ = self.common.outcomes.send(outcome);
+        (self.common.wake)();
     }
 }
 

@@ -24,8 +24,8 @@ use super::standing::{self, Standing};
 use super::wake::Wake;
 use super::{Cursor, Daemon, clock, preflight, queries};
 use crate::actions::{
-    Acting, ActionWorker, DEFAULT_TIME_LIMIT, Ready, SettingsTally, TemporarySettings,
-    TemporarySetup, WorkerSetup,
+    Acting, ActionWorker, DEFAULT_TIME_LIMIT, Intent, Live, Ready, SettingsTally,
+    TemporarySettings, TemporarySetup, WorkerSetup,
 };
 use crate::config::measure::{ListenAddress, ListenHost};
 use crate::config::reader::Loaded;
@@ -38,6 +38,10 @@ use crate::sources::engines::{EngineSetup, EngineWatch};
 use crate::sources::kernel_log::{KernelLogSource, ResumeFrom};
 use crate::sources::memory::MemorySource;
 use crate::sources::process::ProcessSource;
+
+/// How long the brake waits for its intent to be on disk before it acts without: about as long as a
+/// healthy disk takes, in which a collapse takes a few percent of what is left.
+const BRAKE_INTENT_TAKES: Duration = Duration::from_millis(10);
 
 /// How long an action waits for its intent to be on disk before it is given up.
 const INTENT_TAKES: Duration = Duration::from_secs(5);
@@ -97,7 +101,8 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     let (outcome_sender, outcomes) = channel();
     let evicting = Evicting::default();
     let acting = Acting { live: ready(&loaded, &evicting), temporary };
-    let worker = start_worker(&journal, &pause, &wake, outcome_sender, acting)?;
+    let brake = evicting.live(&loaded.settings);
+    let worker = start_worker(&journal, &pause, &wake, outcome_sender, acting, brake)?;
     // Last: a start that fails leaves no record that nobody closes.
     let black_box = BlackBox::start(&settings, boot.as_deref(), Arc::clone(&status), standing);
     Ok(Daemon {
@@ -265,13 +270,19 @@ fn start_worker(
     wake: &Wake,
     outcomes: Sender<Outcome>,
     acting: Acting,
+    brake: Live,
 ) -> anyhow::Result<ActionWorker> {
-    let (journal, wake) = (Arc::clone(journal), wake.clone());
+    let wake = wake.clone();
+    let stops = Heeding { executor: brake, switch: pause.switch() };
+    let intent_within = |time| -> Intent {
+        let journal = Arc::clone(journal);
+        Box::new(move |decision| journal.intent(decision, time).map_err(|error| error.to_string()))
+    };
     ActionWorker::start(WorkerSetup {
         executor: Box::new(Heeding { executor: acting, switch: pause.switch() }),
-        intent: Box::new(move |decision| {
-            journal.intent(decision, INTENT_TAKES).map_err(|error| error.to_string())
-        }),
+        intent: intent_within(INTENT_TAKES),
+        brake: Box::new(stops),
+        brake_intent: intent_within(BRAKE_INTENT_TAKES),
         outcomes,
         wake: Box::new(move || wake.notify()),
         clock: clock::now,

@@ -408,11 +408,12 @@ impl Daemon {
     }
 
     fn take_outcome(&mut self, mut outcome: Outcome) {
-        outcome.effect = self.evicting.effect(outcome.decision);
+        let evicted = self.evicting.effect(outcome.decision);
+        let is_told_by_own_series = evicted.is_some();
+        outcome.effect = evicted.or(outcome.effect);
         self.journal.record(&Entry::Outcome(outcome.clone()));
         report::outcome(&outcome);
         // What it is judged by must be from after it.
-        let is_told_by_own_series = outcome.effect.is_some();
         self.seen.push(Observation::Outcome(outcome));
         if is_told_by_own_series {
             self.see_own();

@@ -152,6 +152,11 @@ impl Action {
         }
     }
 
+    /// Whether it stops what takes the machine down: it waits for no other action, and for no disk.
+    pub fn is_brake(&self) -> bool {
+        matches!(self, Self::StopEngine { .. })
+    }
+
     /// Whether it only tells people, and touches nothing.
     pub fn is_notice(&self) -> bool {
         matches!(self, Self::Notify { .. })
@@ -379,7 +384,10 @@ impl HoldReason {
         match self {
             Self::Cooldown => "the remedy's last round ended less than its cooldown ago",
             Self::Budget => "the remedy's at_most is used up",
-            Self::Busy => "another action is under way: one at a time on a node",
+            Self::Busy => {
+                "another action is under way: one at a time on a node; stop_engine waits for its \
+                 like alone"
+            }
             Self::AimMet => "the aim is met already",
             Self::Unknown => {
                 "whether the rule or its aim holds cannot be told: a source is failing"

@@ -33,7 +33,7 @@ use crate::model::{
     Mode, Moment, Observation, OperatorCommand, Outcome, Past, RuleId, SeriesKey, Source, Verdict,
 };
 use crate::parse::kernel::{EventAssembler, KernelLine};
-use brake::Brake;
+use brake::{Brake, Declared};
 use counters::Counters;
 use engines::Engines;
 use group::Group;
@@ -109,6 +109,8 @@ pub struct Policy {
     counters: Counters,
     groups: Vec<Group>,
     brake: Brake,
+    /// The engines of a declared world.
+    declared: Option<Declared>,
     engines: Engines,
     /// The series of the memory that no counter names.
     unaccounted: SeriesId,
@@ -142,9 +144,10 @@ impl Policy {
     }
 
     /// A policy for a declared world: its rules see the series of [`Observation::Sample`], and none
-    /// that the policy makes itself.
+    /// that the policy makes itself. Its engines are what their series tell of them.
     pub fn rehearsing(started: Moment, mode: Mode, rules: &RuleSet) -> Self {
-        Self::over(SeriesStore::closed(), started, mode, rules, DecisionId(1))
+        let own = Self::over(SeriesStore::closed(), started, mode, rules, DecisionId(1));
+        Self { declared: Some(Declared::default()), ..own }
     }
 
     fn over(
@@ -167,6 +170,7 @@ impl Policy {
             counters,
             groups: Vec::new(),
             brake: Brake::default(),
+            declared: None,
             engines,
             unaccounted,
             shortest_range: Duration::MAX,
@@ -245,6 +249,10 @@ impl Policy {
         self.guard.advance(at);
         if self.has_measured(at) {
             self.brake.measure(at.uptime, &self.store);
+            if let Some(declared) = &mut self.declared {
+                let engines = declared.look(at.uptime, &self.store);
+                self.brake.looked(at.uptime, engines.into_iter(), false);
+            }
         }
         self.counters.set_guard(&self.guard, self.mode, at);
         self.engines.publish(at, &mut self.counters);

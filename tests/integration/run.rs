@@ -2,6 +2,7 @@
 
 mod acting;
 mod black_box;
+mod brake;
 mod engines;
 mod kernel_log;
 mod node;

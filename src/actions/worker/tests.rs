@@ -52,6 +52,7 @@ struct Bench {
     wakes: Arc<AtomicUsize>,
     begun: Receiver<DecisionId>,
     go_on: Sender<()>,
+    brakes: Arc<Mutex<Vec<&'static str>>>,
 }
 
 fn bench(
@@ -63,9 +64,15 @@ fn bench(
     let (outcome, outcomes) = channel();
     let wakes = Arc::new(AtomicUsize::new(0));
     let woken = Arc::clone(&wakes);
+    let brakes = Arc::new(Mutex::new(Vec::new()));
     let worker = ActionWorker::start(WorkerSetup {
         executor: Box::new(Hanging { begun: begin, go_on: gone_on }),
         intent: Box::new(intent),
+        brake: Box::new(Noting(Arc::clone(&brakes))),
+        brake_intent: Box::new(|decision| match decision.id.0 {
+            0..100 => Ok(()),
+            _ => Err("the disk is slow".to_owned()),
+        }),
         outcomes: outcome,
         wake: Box::new(move || {
             woken.fetch_add(1, Ordering::SeqCst);
@@ -74,7 +81,7 @@ fn bench(
         time_limit,
     })
     .unwrap();
-    Bench { worker, outcomes, wakes, begun, go_on }
+    Bench { worker, outcomes, wakes, begun, go_on, brakes }
 }
 
 impl Bench {
@@ -223,6 +230,7 @@ fn a_panic_is_a_failed_outcome_and_the_worker_lives_on() {
 }
 
 /// Notes when it begins, acts and ends.
+#[derive(Default)]
 struct Noting(Arc<Mutex<Vec<&'static str>>>);
 
 impl Executor for Noting {
@@ -249,6 +257,8 @@ fn an_undo_needs_no_intent_and_everything_is_put_back_before_a_shutdown_returns(
     let worker = ActionWorker::start(WorkerSetup {
         executor: Box::new(Noting(Arc::clone(&noted))),
         intent: Box::new(|_| Err("disk full".to_owned())),
+        brake: Box::new(Noting::default()),
+        brake_intent: Box::new(|_| Ok(())),
         outcomes,
         wake: Box::new(|| {}),
         clock: now,
@@ -264,4 +274,58 @@ fn an_undo_needs_no_intent_and_everything_is_put_back_before_a_shutdown_returns(
     assert_eq!(results[1], OutcomeResult::Done);
     worker.shutdown();
     assert_eq!(*noted.lock().unwrap(), ["begin", "undo", "end"]);
+}
+
+fn stop(id: u64) -> Decision {
+    let action = Action::StopEngine { grace_ms: 0, unless_free_bytes: None };
+    Decision { action, ..decision(id) }
+}
+
+#[test]
+fn the_brake_waits_neither_for_a_hanging_action_nor_for_what_waits_behind_it() {
+    let bench = bench(PATIENCE, |_| Ok(()));
+    for id in 1..4 {
+        bench.worker.submit(decision(id)).unwrap();
+    }
+    assert_eq!(bench.begun(), 1);
+    bench.worker.submit(stop(4)).unwrap();
+    let outcome = bench.outcomes.recv_timeout(PATIENCE).unwrap();
+    assert_eq!((outcome.decision, outcome.result), (DecisionId(4), OutcomeResult::Done));
+    assert_eq!(outcome.effect, None);
+    assert_eq!(*bench.brakes.lock().unwrap(), ["begin", "stop_engine"]);
+    assert!(bench.begun.try_recv().is_err(), "others still wait for the first one");
+}
+
+#[test]
+fn the_brake_acts_beside_an_action_that_was_given_up() {
+    let bench = bench(Duration::from_millis(100), |_| Ok(()));
+    bench.worker.submit(decision(1)).unwrap();
+    assert_eq!(bench.outcome(), (1, OutcomeResult::TimedOut));
+    assert_eq!(bench.worker.submit(decision(2)), Err(Busy));
+    bench.worker.submit(stop(3)).unwrap();
+    let outcome = bench.outcomes.recv_timeout(PATIENCE).unwrap();
+    assert_eq!((outcome.decision, outcome.result), (DecisionId(3), OutcomeResult::Done));
+}
+
+#[test]
+fn the_brake_acts_without_a_written_intent_and_says_so() {
+    let bench = bench(PATIENCE, |_| Err("the disk hangs".to_owned()));
+    bench.worker.submit(stop(100)).unwrap();
+    let outcome = bench.outcomes.recv_timeout(PATIENCE).unwrap();
+    assert_eq!(outcome.result, OutcomeResult::Done);
+    let told = "its intent was not on disk when it began: the disk is slow";
+    assert_eq!(outcome.effect.as_deref(), Some(told));
+}
+
+#[test]
+fn a_shutdown_waits_for_the_brake_too() {
+    let bench = bench(PATIENCE, |_| Ok(()));
+    bench.worker.submit(decision(1)).unwrap();
+    assert_eq!(bench.begun(), 1);
+    bench.worker.submit(stop(2)).unwrap();
+    bench.worker.shutdown();
+    let mut ended: Vec<u64> = bench.outcomes.iter().map(|outcome| outcome.decision.0).collect();
+    ended.sort_unstable();
+    assert_eq!(ended, [1, 2]);
+    assert_eq!(*bench.brakes.lock().unwrap(), ["begin", "stop_engine", "end"]);
 }

@@ -86,6 +86,15 @@ people order is part of it too:
       breaker_resets: [{at: 5h, rule: Fragmented}]
       journal_readable_from: 10s
 
+stop_engine chooses among the engines that the test declares by their series (none: no_target), and
+by what the node has taken: total, unaccounted, shmem and anonymous memory must be there.
+
+    - {series: 'uma_engine_phase{engine=\"a\",phase=\"loading\"}', values: 1x99}
+    - {series: 'uma_engine_memory_bytes{engine=\"a\",type=\"anon\"}', values: 1e9+1e8x99}
+    - {series: uma_memory_unaccounted_bytes, values: 2e9+4e8x99}   # what no process shows
+
+An engine of the first sample is old, a later one starts then. Serving it works, ready it is idle.
+
 Rules see the declared series alone, so a test also declares what this program counts itself. A file
 without additions gets the verdict that promtool of Prometheus 3 gives it: where promtool says
 SUCCESS, all pass here; where it says FAILED, with its one exit code 1, something differs here or

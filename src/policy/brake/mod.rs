@@ -5,6 +5,7 @@
 //! counts is growth over the last seconds: what an engine's processes show, and what no process
 //! shows, which is laid to the engine that loads. Doubt means that nobody is chosen.
 
+mod declared;
 #[cfg(test)]
 mod tests;
 
@@ -17,6 +18,8 @@ use crate::model::{
     EnginePhase, EngineProcess, EngineSeen, EngineTarget, Evidence, HoldReason, ProcessId, Reading,
     SeriesKey,
 };
+
+pub(super) use declared::Declared;
 
 /// How far back growth is looked for. Collapses took 1.5 to 9 s, and an engine that waits for
 /// memory which is not there has stopped growing a few seconds ago.
@@ -214,8 +217,8 @@ impl Brake {
             .collect();
         let last = Own::of(seen);
         let started = Duration::from_secs(seen.server.start_ticks / TICKS);
-        // What was not there when the window began had nothing then.
-        let is_new = now.saturating_sub(started) < WINDOW;
+        // What was not there when the window began had nothing then. At boot nobody starts.
+        let is_new = seen.server.start_ticks > 0 && now.saturating_sub(started) < WINDOW;
         let since = |of: fn(&Own) -> u64| {
             let least = past.iter().map(|(_, own)| of(own)).min().unwrap_or(of(&last));
             of(&last).saturating_sub(if is_new { 0 } else { least })

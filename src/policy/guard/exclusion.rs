@@ -1,8 +1,9 @@
-//! One action at a time: what is measured after an action must be its own effect.
+//! One action at a time: what is measured after an action must be its own effect. Only the brake
+//! waits for nothing but itself: while an action hangs, the machine would be lost.
 
 use std::time::Duration;
 
-use crate::model::{DecisionId, Mode, Target};
+use crate::model::{Action, Decision, DecisionId, Mode};
 
 /// After this an action whose outcome has not come is taken for lost. Executors bound their actions
 /// far below it; it only keeps a lost message from holding a remedy for ever.
@@ -15,30 +16,40 @@ pub(in crate::policy) fn outcome_is_lost(since: Duration, now: Duration) -> bool
 
 /// The actions under way.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct UnderWay(Vec<(DecisionId, Mode, Target, Duration)>);
+pub(super) struct UnderWay(Vec<Flight>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Flight {
+    id: DecisionId,
+    mode: Mode,
+    is_brake: bool,
+    since: Duration,
+}
 
 impl UnderWay {
-    pub(super) fn begin(&mut self, id: DecisionId, mode: Mode, target: Target, now: Duration) {
-        self.0.push((id, mode, target, now));
+    pub(super) fn begin(&mut self, decision: &Decision) {
+        self.0.push(Flight {
+            id: decision.id,
+            mode: decision.mode,
+            is_brake: decision.action.is_brake(),
+            since: decision.at.uptime,
+        });
     }
 
     pub(super) fn end(&mut self, decision: DecisionId) {
-        self.0.retain(|(id, ..)| *id != decision);
+        self.0.retain(|flight| flight.id != decision);
     }
 
     pub(super) fn give_up(&mut self, now: Duration) {
-        self.0.retain(|(.., since)| !outcome_is_lost(*since, now));
+        self.0.retain(|flight| !outcome_is_lost(flight.since, now));
     }
 
-    /// Whether an action of that mode must wait. Every target is a part of the node, and two
-    /// actions on one node move the same signals, so that any action excludes any other.
-    pub(super) fn exclude(&self, mode: Mode) -> bool {
-        self.0.iter().any(|(_, under_way, ..)| *under_way == mode)
-    }
-
-    /// The first action of that mode, and since when it is under way.
-    pub(super) fn first(&self, mode: Mode) -> Option<(DecisionId, Duration)> {
-        let mut own = self.0.iter().filter(|(_, under_way, ..)| *under_way == mode);
-        own.next().map(|(id, .., since)| (*id, *since))
+    /// What an action of that mode must wait for, and since when that is under way. Every target is
+    /// a part of the node, and two actions on one node move the same signals, so that any action
+    /// excludes any other but the brake.
+    pub(super) fn excluder(&self, mode: Mode, action: &Action) -> Option<(DecisionId, Duration)> {
+        let excludes =
+            |flight: &&Flight| flight.mode == mode && (flight.is_brake || !action.is_brake());
+        self.0.iter().find(excludes).map(|flight| (flight.id, flight.since))
     }
 }

@@ -210,7 +210,7 @@ impl Guard {
     pub(super) fn undoing(&mut self, undo: &Decision) {
         let Action::Undo { decision, why } = undo.action else { return };
         self.settings.undoing(decision, undo.id, why, undo.at.uptime);
-        self.under_way.begin(undo.id, undo.mode, undo.target.clone(), undo.at.uptime);
+        self.under_way.begin(undo);
     }
 
     /// Does what a person has ordered, and says why nothing comes of it where that is so.
@@ -285,7 +285,7 @@ impl Guard {
         if !is_notice && protects() {
             return Some(HoldReason::Protected);
         }
-        if !is_notice && self.under_way.exclude(wish.mode) {
+        if !is_notice && self.under_way.excluder(wish.mode, wish.action).is_some() {
             return Some(HoldReason::Busy);
         }
         let account = self.ledger.account(wish.rule, wish.mode);
@@ -326,9 +326,8 @@ impl Guard {
                 let account = self.ledger.account_mut(&decision.rule, decision.mode);
                 account.act(at.timeline_ms(), is_notice);
                 if !is_notice {
-                    let (id, target) = (decision.id, decision.target.clone());
                     self.spent.of_mut(decision.mode).add(at.timeline_ms());
-                    self.under_way.begin(id, decision.mode, target, at.uptime);
+                    self.under_way.begin(decision);
                     self.settings.decided(decision);
                 }
                 if let Some(approved) = decision.approved {

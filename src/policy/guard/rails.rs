@@ -57,7 +57,7 @@ impl Guard {
                 (holds, format!("{} is {word}", wish.target))
             }
             HoldReason::NoTarget => (!wish.target.is_possible(), told(wish.target)),
-            HoldReason::Busy => match self.under_way.first(wish.mode) {
+            HoldReason::Busy => match self.under_way.excluder(wish.mode, wish.action) {
                 Some((decision, since)) if !is_notice => {
                     let since = duration_text(at.uptime.saturating_sub(since));
                     (true, format!("the action of #{decision} is under way for {since}"))

@@ -207,3 +207,32 @@ fn a_protected_engine_is_not_stopped_and_no_other_one_instead() {
     assert_eq!(decision.verdict, Verdict::Hold(HoldReason::Protected));
     assert_eq!(decision.target.to_string(), "engine vllm-8000");
 }
+
+#[test]
+fn the_brake_passes_an_action_that_hangs_and_nothing_passes_the_brake() {
+    let second = "
+  - alert: Full
+    expr: uma_memory_free_bytes < 4 * 1024^3
+    remedy:
+      steps:
+      - compact_memory: {}
+      cooldown: 1s
+";
+    let yaml = RULE.replace("STEPS", STOP);
+    let mut node = Node::new(STOP, Mode::Enforce);
+    let both = rules(&format!("{}{second}", yaml.trim_end()));
+    let at = node.world.at;
+    node.world.policy.replace_rules(at, Mode::Enforce, &both);
+    let first = node.collapse();
+    assert_eq!(first.action.name(), "compact_memory");
+    // It never reports.
+    let stops = node.collapse();
+    assert_eq!((stops.action.name(), stops.verdict), ("stop_engine", Verdict::Act));
+    node.world.report(&first, OutcomeResult::TimedOut);
+    for _ in 0..50 {
+        let step = node.tick(0.0);
+        assert!(acts(&[step]).is_empty(), "one engine at a time, and nothing beside");
+    }
+    node.world.report(&stops, OutcomeResult::Done);
+    assert!((0..50).any(|_| !acts(&[node.tick(0.0)]).is_empty()));
+}

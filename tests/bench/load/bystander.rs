@@ -1,9 +1,9 @@
 //! Somebody else on the machine, who keeps using files of their own, as programs that come and go do:
 //! mapped while they are used, and only in the page cache in between.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, ChildStdin, Command, ExitCode, Stdio};
 use std::time::Duration;
 
@@ -16,18 +16,6 @@ const PIECE_BYTES: u64 = 16 << 20;
 
 /// How long it takes over all of its pages once.
 const ROUND: Duration = Duration::from_secs(2);
-
-/// Makes a file of bytes that do not compress, which is kept for the next time.
-pub fn file(directory: &Path, name: &str, bytes: u64) -> io::Result<PathBuf> {
-    let path = directory.join(format!("{name}-{bytes}"));
-    if !path.exists() {
-        let unfinished = path.with_extension("unfinished");
-        io::copy(&mut File::open("/dev/urandom")?.take(bytes), &mut File::create(&unfinished)?)?;
-        File::open(&unfinished)?.sync_all()?;
-        fs::rename(unfinished, &path)?;
-    }
-    Ok(path)
-}
 
 /// The bystander, with all of its file in the page cache.
 pub struct Bystander {

@@ -10,11 +10,13 @@
 
 mod bystander;
 mod checkpoint;
+mod content;
 mod engine;
 mod measure;
 mod options;
 mod policy;
 mod pool;
+#[expect(dead_code, reason = "the benchmark of the brake asks whether it lives")]
 mod served;
 mod table;
 
@@ -53,8 +55,8 @@ fn main() -> ExitCode {
 fn measure_all(options: &Options) {
     let pool = Pool::take_over().unwrap();
     let checkpoint = Checkpoint::prepare(&options.directory, options.checkpoint_bytes).unwrap();
-    let idle = bystander::file(&options.directory, "bystander", options.bystander_bytes).unwrap();
-    let weights = bystander::file(&options.directory, "served", options.served_bytes).unwrap();
+    let idle = content::file(&options.directory, "bystander", options.bystander_bytes).unwrap();
+    let weights = content::file(&options.directory, "served", options.served_bytes).unwrap();
     println!("{}", measure::machine());
     println!(
         "checkpoint {:.1} GiB in {} shards, weights {:.1} GiB, KV cache {:.1} GiB",

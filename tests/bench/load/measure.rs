@@ -81,7 +81,8 @@ pub fn memory_total_bytes() -> u64 {
     meminfo_bytes("MemTotal:")
 }
 
-fn meminfo_bytes(key: &str) -> u64 {
+/// A line of `/proc/meminfo`.
+pub fn meminfo_bytes(key: &str) -> u64 {
     let text = fs::read_to_string("/proc/meminfo").unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix(key)).unwrap();
     line.split_whitespace().next().unwrap().parse::<u64>().unwrap() * 1024

@@ -5,7 +5,8 @@
 
 use std::{fs, io};
 
-const SIZE: &str = "/proc/sys/vm/nr_hugepages";
+/// The size of the pool, in pages.
+pub const SIZE: &str = "/proc/sys/vm/nr_hugepages";
 
 /// Bytes of one page.
 pub const PAGE_BYTES: u64 = 2 << 20;

@@ -50,6 +50,11 @@ impl Served {
         self.port
     }
 
+    /// Whether somebody has ended it.
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+
     /// Ends it; returns its major faults since it answered.
     pub fn end(mut self) -> u64 {
         let faults = major_faults(self.child.id()).saturating_sub(self.faults_before);

@@ -1,0 +1,82 @@
+//! Memory collapses: whom each policy stops and how late, and that harmless scenes stop nobody.
+//!
+//! `cargo bench --bench brake` as root. A hog that stands for a loading engine takes 2 MiB pages from
+//! the kernel's hugetlb pool, which is how the driver asks for memory and in nobody's RSS, beside an
+//! innocent process that has much of it. It takes nearly all of the machine's memory, so nothing else
+//! should run there: a watchdog kills the hog and gives the pages back before the machine is lost.
+//! `-- --help` lists the options.
+#![expect(clippy::unwrap_used, reason = "a measurement ends where anything fails")]
+
+#[path = "../load/content.rs"]
+mod content;
+mod flow;
+mod hog;
+mod innocent;
+mod kernel_log;
+#[expect(dead_code, reason = "the benchmark of loads uses the rest")]
+#[path = "../load/measure.rs"]
+mod measure;
+mod options;
+mod policy;
+#[path = "../load/pool.rs"]
+mod pool;
+#[expect(dead_code, reason = "the daemon's benchmark uses the rest")]
+#[path = "../processes.rs"]
+mod processes;
+mod scene;
+#[expect(dead_code, reason = "the benchmark of loads counts its faults")]
+#[path = "../load/served.rs"]
+mod served;
+mod table;
+mod watchdog;
+
+use std::process::ExitCode;
+
+use options::Options;
+use table::Table;
+use watchdog::Watchdog;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.first().map(String::as_str) {
+        Some("hog") => return hog::run(&arguments[1..]),
+        Some("innocent") => return innocent::run(&arguments[1..]),
+        Some("served") => return served::run(&arguments[1..]),
+        _ => {}
+    }
+    // `cargo test --benches` passes no --bench: there is nothing to test here.
+    if !arguments.iter().any(|argument| argument == "--bench") {
+        return ExitCode::SUCCESS;
+    }
+    match Options::parse(&arguments) {
+        Ok(Some(options)) => measure_all(&options),
+        Ok(None) => {}
+        Err(error) => {
+            eprintln!("{error}");
+            return ExitCode::from(2);
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+fn measure_all(options: &Options) {
+    let watchdog = Watchdog::start();
+    println!("{}", measure::machine());
+    for scene in &options.scenes {
+        let mut table = Table::new(*scene);
+        for round in 0..options.runs {
+            for policy in scene.policies(&options.policies) {
+                eprintln!("{scene}, {policy}, run {} of {}", round + 1, options.runs);
+                let run = scene::play(*scene, policy, options, &watchdog);
+                eprintln!("{run:?}");
+                table.add(policy, run);
+            }
+        }
+        println!("{table}");
+    }
+}
+
+/// Bytes in GiB.
+fn gib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 30)
+}

@@ -1,0 +1,96 @@
+//! What is measured.
+
+use std::path::PathBuf;
+
+use crate::policy::Policy;
+use crate::scene::Scene;
+
+const HELP: &str = "\
+cargo bench --bench brake -- [OPTIONS]      (as root)
+
+  --scene NAME         collapse, or what must stop nobody: dip, served, lines; may be repeated
+                       [default: all]
+  --policy NAME        none, earlyoom or umawarden; may be repeated [default: all]
+  --runs N             of each policy in each scene [default: 5]
+  --rate GIB           taken a second [default: 4]
+  --innocent GIB       memory of the process that does nothing [default: 4]
+  --served GIB         size of the model that is served [default: 3]
+  --rules FILE         for umawarden, instead of the shipped ones
+  --directory DIR      where that is kept [default: target/brake]
+";
+
+/// What is measured, and with which sizes.
+#[derive(Debug)]
+pub struct Options {
+    pub scenes: Vec<Scene>,
+    pub policies: Vec<Policy>,
+    pub runs: usize,
+    /// Bytes a second.
+    pub rate: u64,
+    pub innocent_bytes: u64,
+    pub served_bytes: u64,
+    pub rules: Option<PathBuf>,
+    pub directory: PathBuf,
+}
+
+impl Options {
+    /// `None` after the help text has been shown.
+    pub fn parse(arguments: &[String]) -> Result<Option<Self>, String> {
+        let mut options = Self {
+            scenes: Vec::new(),
+            policies: Vec::new(),
+            runs: 5,
+            rate: 4 << 30,
+            innocent_bytes: 4 << 30,
+            served_bytes: 3 << 30,
+            rules: None,
+            directory: PathBuf::from("target/brake"),
+        };
+        let mut arguments = arguments.iter().filter(|argument| *argument != "--bench");
+        while let Some(option) = arguments.next() {
+            if option == "--help" {
+                print!("{HELP}");
+                return Ok(None);
+            }
+            let value =
+                arguments.next().ok_or_else(|| format!("{option} wants a value\n{HELP}"))?;
+            match option.as_str() {
+                "--scene" => options.scenes.push(named(value, &Scene::ALL, Scene::name)?),
+                "--policy" => options.policies.push(named(value, &Policy::ALL, Policy::name)?),
+                "--runs" => options.runs = number(option, value)? as usize,
+                "--rate" => options.rate = bytes(option, value)?,
+                "--innocent" => options.innocent_bytes = bytes(option, value)?,
+                "--served" => options.served_bytes = bytes(option, value)?,
+                "--rules" => options.rules = Some(PathBuf::from(value)),
+                "--directory" => options.directory = PathBuf::from(value),
+                _ => return Err(format!("unknown option {option}\n{HELP}")),
+            }
+        }
+        if options.scenes.is_empty() {
+            options.scenes = Scene::ALL.to_vec();
+        }
+        if options.policies.is_empty() {
+            options.policies = Policy::ALL.to_vec();
+        }
+        std::fs::create_dir_all(&options.directory)
+            .map_err(|error| format!("{}: {error}", options.directory.display()))?;
+        Ok(Some(options))
+    }
+}
+
+fn named<T: Copy>(value: &str, all: &[T], name: fn(T) -> &'static str) -> Result<T, String> {
+    let found = all.iter().copied().find(|known| name(*known) == value);
+    found.ok_or_else(|| {
+        let names: Vec<_> = all.iter().map(|known| name(*known)).collect();
+        format!("{value} is none of {}", names.join(", "))
+    })
+}
+
+fn number(option: &str, value: &str) -> Result<f64, String> {
+    let number = value.parse::<f64>().ok().filter(|number| number.is_finite() && *number >= 0.0);
+    number.ok_or_else(|| format!("{option} wants a number, not {value}"))
+}
+
+fn bytes(option: &str, value: &str) -> Result<u64, String> {
+    Ok((number(option, value)? * f64::from(1 << 30)) as u64)
+}

@@ -1,0 +1,154 @@
+//! Who brakes.
+
+use std::fmt;
+use std::fs;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use crate::flow::comes_true;
+use crate::kernel_log::KernelLog;
+use crate::options::Options;
+use crate::processes::{Program, get};
+use crate::served::Served;
+
+/// Who is to stop the hog.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// Nobody: this program kills the hog in the end.
+    None,
+    /// earlyoom with its defaults.
+    Earlyoom,
+    /// `umawarden run` in enforce mode with the shipped rules.
+    Umawarden,
+}
+
+const PORT: u16 = 19_956;
+
+impl Policy {
+    pub const ALL: [Self; 3] = [Self::None, Self::Earlyoom, Self::Umawarden];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Earlyoom => "earlyoom",
+            Self::Umawarden => "umawarden",
+        }
+    }
+
+    /// With its version, where it has one.
+    pub fn version(self) -> String {
+        let program = match self {
+            Self::None => return self.name().to_owned(),
+            Self::Earlyoom => "earlyoom",
+            Self::Umawarden => env!("CARGO_BIN_EXE_umawarden"),
+        };
+        let flag = if self == Self::Earlyoom { "-v" } else { "--version" };
+        let told = Command::new(program).arg(flag).output().unwrap();
+        let told = [told.stdout, told.stderr].concat();
+        String::from_utf8(told).unwrap().lines().next().unwrap_or_default().to_owned()
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A policy at work; ended when dropped.
+pub struct InForce {
+    child: Option<Child>,
+    program: Option<Program>,
+    pub kernel_log: Option<KernelLog>,
+    /// Where the journal is.
+    storage: TempDir,
+}
+
+/// Starts it, and waits until it watches.
+pub fn start(
+    policy: Policy,
+    options: &Options,
+    served: Option<&Served>,
+    with_kernel_log: bool,
+) -> InForce {
+    let storage = tempfile::tempdir().unwrap();
+    let kernel_log = with_kernel_log.then(|| KernelLog::make(storage.path()));
+    let mut in_force = InForce { child: None, program: None, kernel_log, storage };
+    match policy {
+        Policy::None => {}
+        Policy::Earlyoom => {
+            let mut earlyoom = Command::new("earlyoom");
+            let quiet = earlyoom.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+            in_force.child = Some(quiet.spawn().unwrap());
+            std::thread::sleep(Duration::from_secs(1));
+        }
+        Policy::Umawarden => in_force.umawarden(options, served),
+    }
+    in_force
+}
+
+impl InForce {
+    fn umawarden(&mut self, options: &Options, served: Option<&Served>) {
+        let storage = self.storage.path();
+        let file = storage.join("umawarden.yaml");
+        fs::write(&file, configuration(served)).unwrap();
+        let file = file.display().to_string();
+        let mut arguments = vec!["--config.file", &file];
+        let kmsg = self.kernel_log.as_ref().map(|log| log.path().display().to_string());
+        if let Some(kmsg) = &kmsg {
+            arguments.extend(["--path.kmsg", kmsg]);
+        }
+        let rules = options.rules.as_ref().map(|rules| rules.display().to_string());
+        if let Some(rules) = &rules {
+            arguments.extend(["--rules", rules]);
+        }
+        let program = Program::umawarden(storage, PORT, &arguments);
+        let knows_it = || {
+            let metrics = get(&mut program.connect(), "/metrics", "");
+            String::from_utf8_lossy(&metrics).contains("engine=\"hog\"")
+        };
+        assert!(comes_true(Duration::from_secs(10), knows_it), "umawarden does not find the hog");
+        // So that it has seen the hog for a while, and is calm.
+        std::thread::sleep(Duration::from_secs(4));
+        self.program = Some(program);
+    }
+
+    /// What umawarden has decided so far.
+    pub fn decisions(&self) -> String {
+        if self.program.is_none() {
+            return String::new();
+        }
+        let told = Command::new(env!("CARGO_BIN_EXE_umawarden"))
+            .args(["history", "--storage.path"])
+            .arg(self.storage.path())
+            .output()
+            .unwrap();
+        String::from_utf8_lossy(&told.stdout).into_owned()
+    }
+}
+
+impl Drop for InForce {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _already_dead = child.kill();
+            let _already_reaped = child.wait();
+        }
+    }
+}
+
+/// What a person writes for engines that have no known names; the rules are the shipped ones.
+fn configuration(served: Option<&Served>) -> String {
+    let mut text =
+        "mode: enforce\nengines:\n- name: hog\n  match: {cmdline: \"*brake* hog *\"}\n".to_owned();
+    if let Some(served) = served {
+        text.push_str(&format!(
+            "- name: served\n  match: {{cmdline: \"*brake* served *\"}}\n  \
+             model_files: [\"{}\"]\n  health: http://127.0.0.1:{}/health\n",
+            served.file().display(),
+            served.port(),
+        ));
+    }
+    text
+}

@@ -1,0 +1,199 @@
+//! What happens, and what came of it.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use crate::content;
+use crate::flow::{Ended, Flow};
+use crate::hog::{self, Appetite};
+use crate::innocent;
+use crate::measure::Watch;
+use crate::options::Options;
+use crate::policy::{self, InForce, Policy};
+use crate::served::{self, Served};
+use crate::watchdog::{LAST_BYTES, Watchdog};
+
+/// Where the hog is killed if nobody else is there to do it.
+const KILLED_BELOW_BYTES: u64 = 256 << 20;
+
+/// Longer than any scene.
+const LONGEST: Duration = Duration::from_secs(60);
+
+/// How long what has been taken stays away in a harmless scene.
+const DIP: Duration = Duration::from_millis(500);
+const LINES_COME_FOR: Duration = Duration::from_secs(3);
+const SERVED_FOR: Duration = Duration::from_secs(6);
+
+/// Lines of the driver's in one scene.
+const LINES: u64 = 1_000;
+
+/// What happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scene {
+    /// The hog takes all memory.
+    Collapse,
+    /// It leaves 4 GiB, and gives everything back: CUDA graphs are captured.
+    Dip,
+    /// A model is served through its mapping, with 2 GiB available and not enough to keep it.
+    Served,
+    /// The driver logs a thousand failures while 5 GiB are free.
+    Lines,
+}
+
+impl Scene {
+    pub const ALL: [Self; 4] = [Self::Collapse, Self::Dip, Self::Served, Self::Lines];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Collapse => "collapse",
+            Self::Dip => "dip",
+            Self::Served => "served",
+            Self::Lines => "lines",
+        }
+    }
+
+    /// Nothing is to be learnt of who does nothing where nothing is to be done.
+    pub fn policies(self, asked: &[Policy]) -> impl Iterator<Item = Policy> {
+        asked
+            .iter()
+            .copied()
+            .filter(move |policy| self == Self::Collapse || *policy != Policy::None)
+    }
+
+    fn appetite(self, options: &Options) -> Appetite {
+        let all =
+            Appetite { bytes_a_second: options.rate, leaves_bytes: 0, of: "MemFree:", keeps: DIP };
+        match self {
+            Self::Collapse => all,
+            Self::Dip => Appetite { leaves_bytes: 4 << 30, ..all },
+            Self::Lines => Appetite { leaves_bytes: 5 << 30, keeps: LINES_COME_FOR, ..all },
+            Self::Served => Appetite {
+                leaves_bytes: 2 << 30,
+                of: "MemAvailable:",
+                keeps: Duration::from_secs(3_600),
+                ..all
+            },
+        }
+    }
+}
+
+impl fmt::Display for Scene {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Who was stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stopped {
+    Hog,
+    Innocent,
+    Served,
+    /// The hog, by this program.
+    ByWatchdog,
+}
+
+/// What came of one run.
+#[derive(Clone, Copy, Debug)]
+pub struct Run {
+    pub stopped: Option<Stopped>,
+    pub lowest_free_bytes: u64,
+    /// From the begin of the scene to the first death, or to its end.
+    pub took: Duration,
+}
+
+/// Who is there.
+struct Cast {
+    hog: Flow,
+    innocent: Flow,
+    served: Option<Served>,
+}
+
+/// Plays a scene once.
+pub fn play(scene: Scene, policy: Policy, options: &Options, watchdog: &Watchdog) -> Run {
+    watchdog.settle();
+    let mut cast = Cast {
+        innocent: innocent::start(options.innocent_bytes),
+        served: (scene == Scene::Served).then(|| served(options)),
+        hog: hog::start(scene.appetite(options)),
+    };
+    let floor = if policy == Policy::None { KILLED_BELOW_BYTES } else { LAST_BYTES };
+    let pid = cast.hog.pid();
+    if scene == Scene::Served {
+        // It is like that already when anybody looks.
+        watchdog.guard(pid, LAST_BYTES / 2);
+        cast.hog.go();
+        cast.hog.arrived();
+    }
+    let mut in_force = policy::start(policy, options, cast.served.as_ref(), scene == Scene::Lines);
+    let watch = Watch::start();
+    let run = match scene {
+        Scene::Served => {
+            let stopped = cast.watch(Instant::now(), SERVED_FOR);
+            (stopped, SERVED_FOR)
+        }
+        Scene::Collapse | Scene::Dip | Scene::Lines => {
+            watchdog.guard(pid, floor);
+            let began = cast.hog.go();
+            if scene == Scene::Lines {
+                log_failures(&mut cast, &mut in_force, began)
+            } else {
+                let stopped = cast.watch(began, LONGEST);
+                (stopped, began.elapsed())
+            }
+        }
+    };
+    let (stopped, took) = run;
+    let bitten = watchdog.rest();
+    watchdog.give_back();
+    let lowest_free_bytes = watch.end().lowest_free_bytes;
+    let expected = (scene == Scene::Collapse).then_some(Stopped::Hog);
+    let stopped = stopped.map(|who| if bitten { Stopped::ByWatchdog } else { who });
+    if stopped != expected {
+        // The journal is written within this time.
+        std::thread::sleep(Duration::from_millis(500));
+        eprint!("{}", in_force.decisions());
+    }
+    Run { stopped, lowest_free_bytes, took }
+}
+
+/// Has the driver fail while memory is short.
+fn log_failures(
+    cast: &mut Cast,
+    in_force: &mut InForce,
+    began: Instant,
+) -> (Option<Stopped>, Duration) {
+    cast.hog.arrived();
+    for _ in 0..LINES / 10 {
+        if let Some(log) = &mut in_force.kernel_log {
+            log.fail(10);
+        }
+        std::thread::sleep(LINES_COME_FOR / 2 / 100);
+    }
+    (cast.watch(began, LONGEST), began.elapsed())
+}
+
+fn served(options: &Options) -> Served {
+    let file = content::file(&options.directory, "served", options.served_bytes).unwrap();
+    served::start(&file)
+}
+
+impl Cast {
+    /// Waits until somebody is stopped or the hog has done what it wanted, but no longer than that.
+    fn watch(&mut self, began: Instant, most: Duration) -> Option<Stopped> {
+        while began.elapsed() < most {
+            if self.innocent.ended().is_some() {
+                return Some(Stopped::Innocent);
+            }
+            if self.served.as_mut().is_some_and(|served| served.has_ended()) {
+                return Some(Stopped::Served);
+            }
+            match self.hog.ended() {
+                Some(Ended::Stopped) => return Some(Stopped::Hog),
+                Some(Ended::Done) => return None,
+                None => std::thread::sleep(Duration::from_millis(1)),
+            }
+        }
+        None
+    }
+}

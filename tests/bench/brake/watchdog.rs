@@ -1,0 +1,120 @@
+//! Keeps the machine alive, and puts the pool back whatever happens.
+
+use std::process::exit;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::measure;
+use crate::pool::Pool;
+
+/// How often it looks.
+const TURN: Duration = Duration::from_millis(2);
+
+/// Below this much free memory the machine is about to be lost.
+pub const LAST_BYTES: u64 = 200 << 20;
+
+/// The watchdog. Whatever ends this program but SIGKILL, the pool has its old size afterwards.
+pub struct Watchdog {
+    pool: Arc<Mutex<Pool>>,
+    watched: Arc<Watched>,
+}
+
+#[derive(Default)]
+struct Watched {
+    /// Whom to kill; 0: nobody.
+    pid: AtomicU32,
+    floor_bytes: AtomicU64,
+    has_bitten: AtomicBool,
+}
+
+impl Watchdog {
+    pub fn start() -> Self {
+        let pool = Arc::new(Mutex::new(Pool::take_over().unwrap()));
+        let watched = Arc::new(Watched::default());
+        watched.floor_bytes.store(LAST_BYTES, Ordering::Relaxed);
+        let (own, its_pool) = (Arc::clone(&watched), Arc::clone(&pool));
+        std::thread::spawn(move || {
+            loop {
+                own.look(&its_pool);
+                std::thread::sleep(TURN);
+            }
+        });
+        let (own, its_pool) = (Arc::clone(&watched), Arc::clone(&pool));
+        std::thread::spawn(move || {
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(asked_to_end());
+            own.kill();
+            locked(&its_pool).give_back();
+            exit(130);
+        });
+        Self { pool, watched }
+    }
+
+    /// Guards against that process, which is killed below so much free memory.
+    pub fn guard(&self, pid: u32, floor_bytes: u64) {
+        self.watched.has_bitten.store(false, Ordering::SeqCst);
+        self.watched.floor_bytes.store(floor_bytes, Ordering::SeqCst);
+        self.watched.pid.store(pid, Ordering::SeqCst);
+    }
+
+    /// Nobody is to be killed any more; returns whether somebody was.
+    pub fn rest(&self) -> bool {
+        self.watched.pid.store(0, Ordering::SeqCst);
+        self.watched.has_bitten.load(Ordering::SeqCst)
+    }
+
+    /// Brings the machine back to where every run begins.
+    pub fn settle(&self) {
+        measure::settle(&locked(&self.pool));
+    }
+
+    /// Gives back what was taken.
+    pub fn give_back(&self) {
+        locked(&self.pool).give_back();
+    }
+}
+
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        self.watched.kill();
+        self.give_back();
+    }
+}
+
+impl Watched {
+    fn look(&self, pool: &Mutex<Pool>) {
+        let floor = self.floor_bytes.load(Ordering::SeqCst);
+        if self.pid.load(Ordering::SeqCst) == 0 || measure::meminfo_bytes("MemFree:") >= floor {
+            return;
+        }
+        self.has_bitten.store(true, Ordering::SeqCst);
+        self.kill();
+        locked(pool).give_back();
+    }
+
+    fn kill(&self) {
+        let pid = self.pid.swap(0, Ordering::SeqCst);
+        if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
+            // Gone, perhaps.
+            let _gone = kill_process(pid, Signal::KILL);
+        }
+    }
+}
+
+fn locked(pool: &Mutex<Pool>) -> MutexGuard<'_, Pool> {
+    pool.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Ends at Ctrl-C and at SIGTERM.
+async fn asked_to_end() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut told = signal(SignalKind::terminate()).unwrap();
+    tokio::select! {
+        _ = tokio::signal::ctrl_c() => {}
+        _ = told.recv() => {}
+    }
+}

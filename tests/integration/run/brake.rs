@@ -1,0 +1,138 @@
+//! Memory collapses on a node of the test's own, and a real process is stopped for it.
+
+use std::os::unix::fs::symlink;
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::Node;
+use crate::daemon::{Daemon, history, of_kind};
+
+const GIB: u64 = 1 << 20;
+
+/// What the engine's processes have in their command line, and no other process.
+const ENGINE: &str = "86399.125";
+
+/// A process that is killed when the test ends, if not before.
+struct Process(Child);
+
+impl Process {
+    fn sleeping(name: &str) -> Self {
+        Self(Command::new("sleep").arg(name).stdin(Stdio::null()).spawn().unwrap())
+    }
+
+    fn signal(&mut self) -> Option<i32> {
+        self.0.try_wait().unwrap().and_then(|status| status.signal())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _dead_already = self.0.kill();
+        let _reaped_already = self.0.wait();
+    }
+}
+
+impl Node {
+    /// A real process is one of this node's.
+    fn adopt(&self, pid: u32) {
+        let pid = pid.to_string();
+        symlink(format!("/proc/{pid}"), self.path("proc").join(pid)).unwrap();
+    }
+
+    /// An idle machine of 121 GiB with the shipped rules and an engine that is declared.
+    fn with_engine(mode: &str, engine: &Process, other: &Process) -> (Self, Daemon) {
+        let node = Self::new("gb10-4k");
+        let declared = format!("engines: [{{name: loads, match: {{cmdline: \"*{ENGINE}\"}}}}]\n");
+        std::fs::write(node.path("umawarden.yaml"), format!("mode: {mode}\n{declared}")).unwrap();
+        node.set_meminfo("Cached", 4 * GIB);
+        node.leave(16 * GIB);
+        node.adopt(engine.0.id());
+        node.adopt(other.0.id());
+        let mut arguments = node.arguments();
+        arguments.retain(|argument| !argument.starts_with("--rules"));
+        arguments.push(format!("--config.file={}", node.path("umawarden.yaml").display()));
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let daemon = Daemon::start(&node.storage(), &arguments);
+        // Who looks at processes is one of them.
+        symlink(daemon.pid().to_string(), node.path("proc/self")).unwrap();
+        node.adopt(daemon.pid());
+        daemon.wait_until("aware of the engine", |daemon| {
+            daemon.metrics().contains_key("uma_engine_growth_bytes{engine=\"loads\"}")
+        });
+        (node, daemon)
+    }
+
+    fn leave(&self, free_kib: u64) {
+        self.set_meminfo("MemFree", free_kib);
+        self.set_meminfo("MemAvailable", free_kib + GIB / 2);
+    }
+
+    /// 8 GiB a second are taken, down to that.
+    fn collapse(&self, to_kib: u64) {
+        let began = Instant::now();
+        loop {
+            let taken = (began.elapsed().as_secs_f64() * 8.0 * GIB as f64) as u64;
+            let free = (16 * GIB).saturating_sub(taken).max(to_kib);
+            self.leave(free);
+            if free == to_kib {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+fn decisions(node: &Node) -> Vec<serde_json::Value> {
+    let all = history(&node.storage());
+    let decisions = of_kind(&all, "decision");
+    decisions.filter(|told| told["rule"]["alert"] == "MemoryCollapse").cloned().collect()
+}
+
+#[test]
+fn the_engine_that_grows_is_stopped_when_memory_collapses_and_nobody_else() {
+    let (mut engine, mut other) = (Process::sleeping(ENGINE), Process::sleeping("86399.25"));
+    let (node, daemon) = Node::with_engine("enforce", &engine, &other);
+    node.collapse(GIB);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while engine.signal().is_none() {
+        assert!(Instant::now() < deadline, "{}", daemon.log());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(engine.signal(), Some(9));
+    daemon.wait_until("done", |daemon| {
+        daemon.metric("uma_actions_total{action=\"stop_engine\",outcome=\"done\"}") == 1.0
+    });
+    assert!(other.0.try_wait().unwrap().is_none(), "the other one goes on");
+    daemon.terminate();
+    let stops = decisions(&node);
+    let stop = stops.iter().find(|told| told["verdict"] == "act").unwrap();
+    assert!(stop.to_string().contains("\"loads\""), "{stop}");
+}
+
+#[test]
+fn a_dip_that_comes_back_stops_nobody() {
+    let (mut engine, other) = (Process::sleeping(ENGINE), Process::sleeping("86399.25"));
+    let (node, daemon) = Node::with_engine("enforce", &engine, &other);
+    node.collapse(4 * GIB);
+    std::thread::sleep(Duration::from_millis(500));
+    node.leave(16 * GIB);
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(engine.0.try_wait().unwrap().is_none(), "{}", daemon.log());
+    daemon.terminate();
+    assert!(decisions(&node).is_empty(), "{:?}", decisions(&node));
+    assert_eq!(engine.signal(), None);
+}
+
+#[test]
+fn observe_mode_says_whom_it_would_stop_and_stops_nobody() {
+    let (mut engine, other) = (Process::sleeping(ENGINE), Process::sleeping("86399.25"));
+    let (node, daemon) = Node::with_engine("observe", &engine, &other);
+    node.collapse(GIB);
+    daemon.wait_until("told", |daemon| {
+        daemon.metric("uma_actions_total{action=\"stop_engine\",outcome=\"skipped\"}") >= 1.0
+    });
+    daemon.terminate();
+    assert!(decisions(&node)[0].to_string().contains("\"loads\""));
+    assert_eq!(engine.signal(), None);
+}
