@@ -16,16 +16,22 @@ use crate::sys::page_cache::cachestat;
 
 /// This process's own, whatever `--path.procfs` names.
 const UID_MAP: &str = "/proc/self/uid_map";
+const OWN_NUMBERS: &str = "/proc/self/ns/pid";
 const OWN_PROGRAM: &str = "/proc/self/exe";
 
 /// All user ids of a machine: who sees them is in no user namespace.
 const ALL_IDS: &str = "4294967295";
+
+/// The PID namespace of the host, on every kernel (PROC_PID_INIT_INO).
+const NUMBERS_OF_HOST: &str = "pid:[4026531836]";
 
 /// Whose numbers the processes below procfs have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Numbers {
     /// Those by which this process can hold them.
     Ours,
+    /// Those too, but only of a part of the machine: of a PID namespace below the host's.
+    OfAPart,
     /// Those of another PID namespace.
     Others,
     /// That cannot be told: it is no procfs, or none that shows this process.
@@ -98,7 +104,13 @@ fn numbers(procfs: &Path) -> Numbers {
     let own = fs::read_link(procfs.join("self")).ok();
     let own = own.and_then(|own| own.to_str()?.parse::<i32>().ok());
     match own {
-        Some(own) if own == getpid().as_raw_nonzero().get() => Numbers::Ours,
+        Some(own) if own == getpid().as_raw_nonzero().get() => {
+            let namespace = fs::read_link(OWN_NUMBERS);
+            match namespace.is_ok_and(|namespace| namespace != Path::new(NUMBERS_OF_HOST)) {
+                true => Numbers::OfAPart,
+                false => Numbers::Ours,
+            }
+        }
         Some(_) => Numbers::Others,
         None => Numbers::Unknown,
     }
@@ -141,7 +153,10 @@ mod tests {
 
     #[test]
     fn what_is_here_is_found_out() {
-        assert_eq!(numbers(Path::new("/proc")), Numbers::Ours);
+        // A machine for tests may be a container.
+        let is_host = fs::read_link(OWN_NUMBERS).unwrap() == Path::new(NUMBERS_OF_HOST);
+        let own = if is_host { Numbers::Ours } else { Numbers::OfAPart };
+        assert_eq!(numbers(Path::new("/proc")), own);
         assert!(is_whole("         0          0 4294967295\n"));
         assert!(!is_whole("0 100000 65536\n") && !is_whole("0 0 4294967295\n1 1 1\n"));
         let folder = tempfile::tempdir().unwrap();

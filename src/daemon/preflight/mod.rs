@@ -176,6 +176,12 @@ fn holding(able: &Abilities) -> Option<Lack> {
     let remedy = "run in the host's PID namespace (containers: --pid=host), with its /proc";
     match able.numbers {
         Numbers::Ours => None,
+        Numbers::OfAPart => Some((
+            "this program is in a PID namespace of its own: engines outside of it are neither seen \
+             nor held"
+                .to_owned(),
+            remedy,
+        )),
         Numbers::Others => Some((
             "processes below path.procfs have the numbers of another PID namespace, and cannot be \
              held"

@@ -59,6 +59,7 @@ fn each_lack_is_told_of_the_actions_that_need_it() {
     let stop = rules("stop_engine: {grace: 1s}", "enforce");
     let reclaim = rules("reclaim: {cgroup: /a, bytes: 1GiB}", "enforce");
     let boxed = Abilities { numbers: Numbers::Others, ..all() };
+    let part = Abilities { numbers: Numbers::OfAPart, ..all() };
     let lost = Abilities { numbers: Numbers::Unknown, ..all() };
     let old = Abilities { has_cachestat: false, ..all() };
     let half = CapabilitySet::all() - CapabilitySet::SYS_NICE - CapabilitySet::FOWNER;
@@ -70,6 +71,7 @@ fn each_lack_is_told_of_the_actions_that_need_it() {
     for (rules, able, wanted) in [
         (&evict, &boxed, "numbers of another PID namespace"),
         (&stop, &boxed, "numbers of another PID namespace"),
+        (&evict, &part, "in a PID namespace of its own"),
         (&stop, &lost, "this program is not found"),
         (&evict, &old, "(cachestat)"),
         (&evict, &half, "without CAP_SYS_NICE, CAP_FOWNER what engines"),

@@ -121,8 +121,7 @@ pub(super) const METRICS: &[Metric] = &[
         Source::Docker,
         "uma_containers",
         &[],
-        "Containers that run, as Docker tells. It and `uma_source_up{source=\"docker\"}` are \
-         missing where there is no Docker and no engine is declared by a container's name or \
-         label.",
+        "Containers that run, as Docker tells; missing, as is uma_source_up of docker, where there \
+         is no Docker and no engine is declared by a container's name or label.",
     ),
 ];

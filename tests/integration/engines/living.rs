@@ -116,6 +116,8 @@ pub(super) struct Follower {
     watch: EngineWatch,
     policy: Policy,
     told: Vec<(EnginePhase, String)>,
+    /// How many of those have been waited for: several may be told at once.
+    heard: usize,
     server: u32,
     patience: Duration,
 }
@@ -125,7 +127,7 @@ impl Follower {
         let watch = watch("/proc", "/nonexistent-docker");
         let at = Moment { uptime: uptime(), utc: Timestamp::now() };
         let policy = Policy::new(at, Mode::Observe, &RuleSet::default(), DecisionId(1));
-        Self { watch, policy, told: Vec::new(), server, patience: PATIENCE }
+        Self { watch, policy, told: Vec::new(), heard: 0, server, patience: PATIENCE }
     }
 
     pub(super) fn with_patience(self, patience: Duration) -> Self {
@@ -151,9 +153,9 @@ impl Follower {
                 }
             }
             self.watch.set_loading(self.policy.is_any_engine_on_its_way());
-            if let Some((phase, reason)) = self.told.last()
-                && *phase == wanted
-            {
+            let news = self.told.iter().enumerate().skip(self.heard);
+            if let Some((at, (_, reason))) = news.clone().find(|(_, told)| told.0 == wanted) {
+                self.heard = at + 1;
                 return reason.clone();
             }
             assert!(began.elapsed() < self.patience, "never {wanted}: {:?}", self.told);

@@ -169,6 +169,20 @@ fn a_real_vllm_that_is_declared_by_its_title_is_followed_by_the_declared_name() 
     assert_eq!(phases, expected.map(|(phase, reason)| (phase, reason.to_owned())));
 }
 
+/// SIGKILL of SGLang's first process ends the others within a second.
+#[test]
+fn what_a_killed_sglang_leaves_ends_by_itself() {
+    let told = phases(&observations("sglang-killed", "/ready"));
+    let expected = [
+        (EnginePhase::Starting, "found by the command line of pid 29817"),
+        (EnginePhase::Loading, "its worker sglang::detoken (pid 29853) has started"),
+        (EnginePhase::Ready, "it answers at its health endpoint"),
+        (EnginePhase::Stopping, "its server, pid 29817, has ended; python (pid 29851) is left"),
+        (EnginePhase::Gone, "all its processes have ended, pid 29817 first of them"),
+    ];
+    assert_eq!(told, expected.map(|(phase, reason)| (phase, reason.to_owned())));
+}
+
 /// SIGKILL of `vllm serve` leaves its engine core and its worker, with their memory.
 #[test]
 fn what_a_killed_vllm_leaves_is_told_until_it_is_gone() {
