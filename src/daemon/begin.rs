@@ -24,8 +24,8 @@ use super::standing::{self, Standing};
 use super::wake::Wake;
 use super::{Cursor, Daemon, clock, preflight, queries};
 use crate::actions::{
-    Acting, ActionWorker, DEFAULT_TIME_LIMIT, Intent, Live, Ready, SettingsTally,
-    TemporarySettings, TemporarySetup, WorkerSetup,
+    Acting, ActionWorker, DEFAULT_TIME_LIMIT, Intent, Ready, SettingsTally, TemporarySettings,
+    TemporarySetup, WorkerSetup,
 };
 use crate::config::measure::{ListenAddress, ListenHost};
 use crate::config::reader::Loaded;
@@ -100,9 +100,8 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     let standing = settle_in();
     let (outcome_sender, outcomes) = channel();
     let evicting = Evicting::default();
-    let acting = Acting { live: ready(&loaded, &evicting), temporary };
-    let brake = evicting.live(&loaded.settings);
-    let worker = start_worker(&journal, &pause, &wake, outcome_sender, acting, brake)?;
+    let worker =
+        start_worker(&journal, &pause, &wake, outcome_sender, &loaded, &evicting, temporary)?;
     // Last: a start that fails leaves no record that nobody closes.
     let black_box = BlackBox::start(&settings, boot.as_deref(), Arc::clone(&status), standing);
     Ok(Daemon {
@@ -269,11 +268,13 @@ fn start_worker(
     pause: &PauseWatch,
     wake: &Wake,
     outcomes: Sender<Outcome>,
-    acting: Acting,
-    brake: Live,
+    loaded: &Loaded,
+    evicting: &Evicting,
+    temporary: TemporarySettings,
 ) -> anyhow::Result<ActionWorker> {
     let wake = wake.clone();
-    let stops = Heeding { executor: brake, switch: pause.switch() };
+    let acting = Acting { live: ready(loaded, evicting), temporary };
+    let brake = evicting.live(&loaded.settings);
     let intent_within = |time| -> Intent {
         let journal = Arc::clone(journal);
         Box::new(move |decision| journal.intent(decision, time).map_err(|error| error.to_string()))
@@ -281,7 +282,7 @@ fn start_worker(
     ActionWorker::start(WorkerSetup {
         executor: Box::new(Heeding { executor: acting, switch: pause.switch() }),
         intent: intent_within(INTENT_TAKES),
-        brake: Box::new(stops),
+        brake: Box::new(Heeding { executor: brake, switch: pause.switch() }),
         brake_intent: intent_within(BRAKE_INTENT_TAKES),
         outcomes,
         wake: Box::new(move || wake.notify()),

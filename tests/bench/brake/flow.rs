@@ -64,8 +64,10 @@ impl Drop for Flow {
     }
 }
 
-/// In the child: it dies with its parent.
+/// In the child: it dies with its parent, and is shot rather than anybody who happens to run here: an
+/// OOM killer's choice among those of this program stays as it is.
 pub fn die_with_parent() {
+    std::fs::write("/proc/self/oom_score_adj", "300").unwrap();
     set_parent_process_death_signal(Some(Signal::KILL)).unwrap();
 }
 

@@ -41,6 +41,7 @@ fn main() -> ExitCode {
     match arguments.first().map(String::as_str) {
         Some("hog") => return hog::run(&arguments[1..]),
         Some("innocent") => return innocent::run(&arguments[1..]),
+        Some("keeper") => return watchdog::keep(&arguments[1..]),
         Some("served") => return served::run(&arguments[1..]),
         _ => {}
     }

@@ -79,7 +79,9 @@ pub fn start(
     match policy {
         Policy::None => {}
         Policy::Earlyoom => {
-            let mut earlyoom = Command::new("earlyoom");
+            // It must not go on where nobody looks after the machine any more.
+            let mut earlyoom = Command::new("setpriv");
+            earlyoom.args(["--pdeathsig", "KILL", "earlyoom"]);
             let quiet = earlyoom.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
             in_force.child = Some(quiet.spawn().unwrap());
             std::thread::sleep(Duration::from_secs(1));
@@ -111,7 +113,7 @@ impl InForce {
         };
         assert!(comes_true(Duration::from_secs(10), knows_it), "umawarden does not find the hog");
         // So that it has seen the hog for a while, and is calm.
-        std::thread::sleep(Duration::from_secs(4));
+        std::thread::sleep(Duration::from_millis(2_500));
         self.program = Some(program);
     }
 

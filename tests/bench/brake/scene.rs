@@ -22,7 +22,7 @@ const LONGEST: Duration = Duration::from_secs(60);
 /// How long what has been taken stays away in a harmless scene.
 const DIP: Duration = Duration::from_millis(500);
 const LINES_COME_FOR: Duration = Duration::from_secs(3);
-const SERVED_FOR: Duration = Duration::from_secs(6);
+const SERVED_FOR: Duration = Duration::from_secs(5);
 
 /// Lines of the driver's in one scene.
 const LINES: u64 = 1_000;

@@ -1,6 +1,9 @@
 //! Keeps the machine alive, and puts the pool back whatever happens.
 
-use std::process::exit;
+use std::fs;
+use std::io::{self, Read as _};
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command, ExitCode, Stdio, exit};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -8,7 +11,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::measure;
-use crate::pool::Pool;
+use crate::pool::{self, Pool};
 
 /// How often it looks.
 const TURN: Duration = Duration::from_millis(2);
@@ -16,8 +19,10 @@ const TURN: Duration = Duration::from_millis(2);
 /// Below this much free memory the machine is about to be lost.
 pub const LAST_BYTES: u64 = 200 << 20;
 
-/// The watchdog. Whatever ends this program but SIGKILL, the pool has its old size afterwards.
+/// The watchdog. Whatever ends this program, the pool has its old size afterwards.
 pub struct Watchdog {
+    /// Puts it back where this program cannot; it sees the end of its input.
+    _keeper: Child,
     pool: Arc<Mutex<Pool>>,
     watched: Arc<Watched>,
 }
@@ -33,6 +38,12 @@ struct Watched {
 impl Watchdog {
     pub fn start() -> Self {
         let pool = Arc::new(Mutex::new(Pool::take_over().unwrap()));
+        let keeper = Command::new(std::env::current_exe().unwrap())
+            .args(["keeper".to_owned(), pool::pages().unwrap().to_string()])
+            .stdin(Stdio::piped())
+            .process_group(0)
+            .spawn()
+            .unwrap();
         let watched = Arc::new(Watched::default());
         watched.floor_bytes.store(LAST_BYTES, Ordering::Relaxed);
         let (own, its_pool) = (Arc::clone(&watched), Arc::clone(&pool));
@@ -51,7 +62,7 @@ impl Watchdog {
             locked(&its_pool).give_back();
             exit(130);
         });
-        Self { pool, watched }
+        Self { _keeper: keeper, pool, watched }
     }
 
     /// Guards against that process, which is killed below so much free memory.
@@ -103,6 +114,13 @@ impl Watched {
             let _gone = kill_process(pid, Signal::KILL);
         }
     }
+}
+
+/// The keeper: gives back what was taken once whoever has started it is gone, however that came.
+pub fn keep(arguments: &[String]) -> ExitCode {
+    let _ended = io::stdin().read(&mut [0]);
+    let given_back = fs::write(pool::SIZE, &arguments[0]);
+    if given_back.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn locked(pool: &Mutex<Pool>) -> MutexGuard<'_, Pool> {
