@@ -12,6 +12,10 @@ use std::io;
 use procfs::process::{MMPermissions, MMapPath, MemoryMap, Process};
 use rustix::mm::{Advice, madvise};
 
+/// What the kernel brings in of code at a time: little enough that what is not used stays out, and
+/// enough that a mebibyte of code is 64 mappings.
+const PART_BYTES: usize = 16 << 10;
+
 /// Takes what is as it is in its file, code above all, out of this process's resident memory. What
 /// is used comes back from the page cache when it is next used; what only a start needs does not.
 /// Afterwards locking memory locks little.
@@ -24,13 +28,34 @@ pub fn forget_files() -> io::Result<()> {
     let maps = Process::myself().and_then(|process| process.smaps()).map_err(io::Error::other)?;
     for map in maps.into_iter().filter(holds_what_its_file_holds) {
         let (from, to) = map.address;
-        let address = usize::try_from(from).map_err(io::Error::other)?;
-        let length = usize::try_from(to - from).map_err(io::Error::other)?;
+        let from = usize::try_from(from).map_err(io::Error::other)?;
+        let to = usize::try_from(to).map_err(io::Error::other)?;
         // SAFETY: a private mapping of a file that cannot be written to and has no page of its own
         // holds what the file holds, so a page that is dropped is the same when it comes back. What
         // the loader has written to before it took the right to write away has pages of its own.
         unsafe {
-            madvise(std::ptr::without_provenance_mut(address), length, Advice::LinuxDontNeed)?;
+            madvise(std::ptr::without_provenance_mut(from), to - from, Advice::LinuxDontNeed)?;
+        }
+        if map.perms.contains(MMPermissions::EXECUTE) {
+            part(from, to)?;
+        }
+    }
+    Ok(())
+}
+
+/// Parts a mapping, so that one page that is used does not bring in the sixteen around it, which is
+/// what the kernel does within a mapping (do_fault_around, mm/memory.c): of code that is used here
+/// and there, nearly all would be resident. Two parts are two mappings as long as they differ.
+fn part(from: usize, to: usize) -> io::Result<()> {
+    if procfs::page_size() >= PART_BYTES as u64 {
+        return Ok(());
+    }
+    let starts = (from.next_multiple_of(PART_BYTES)..to).step_by(2 * PART_BYTES);
+    for start in starts {
+        let length = PART_BYTES.min(to - start);
+        // SAFETY: says only that a core dump need not hold these pages, which are in the file.
+        unsafe {
+            madvise(std::ptr::without_provenance_mut(start), length, Advice::LinuxDontDump)?;
         }
     }
     Ok(())

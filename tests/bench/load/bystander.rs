@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use memmap2::{Mmap, MmapOptions};
 
-use crate::measure::major_faults;
+use crate::measure::{bytes_read, major_faults};
 
 /// Mapped at a time.
 const PIECE_BYTES: u64 = 16 << 20;
@@ -22,6 +22,7 @@ pub struct Bystander {
     child: Child,
     stdin: ChildStdin,
     faults_before: u64,
+    bytes_before: u64,
 }
 
 /// Starts it, and waits until it has read its file once.
@@ -37,16 +38,19 @@ pub fn start(file: &Path) -> Bystander {
     child.stdout.as_mut().unwrap().read_exact(&mut ready).unwrap();
     let stdin = child.stdin.take().unwrap();
     let faults_before = major_faults(child.id());
-    Bystander { child, stdin, faults_before }
+    let bytes_before = bytes_read(child.id());
+    Bystander { child, stdin, faults_before, bytes_before }
 }
 
 impl Bystander {
-    /// Ends it; returns its major faults since it was ready.
-    pub fn end(mut self) -> u64 {
+    /// Ends it; returns its major faults since it was ready, and the bytes it has read again: a fault
+    /// may read a page, or megabytes ahead.
+    pub fn end(mut self) -> (u64, u64) {
         let faults = major_faults(self.child.id()).saturating_sub(self.faults_before);
+        let bytes = bytes_read(self.child.id()).saturating_sub(self.bytes_before);
         drop(self.stdin);
         self.child.wait().unwrap();
-        faults
+        (faults, bytes)
     }
 }
 

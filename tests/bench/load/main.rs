@@ -11,6 +11,7 @@
 mod bystander;
 mod checkpoint;
 mod content;
+mod damon;
 mod engine;
 mod measure;
 mod options;
@@ -54,6 +55,7 @@ fn main() -> ExitCode {
 
 fn measure_all(options: &Options) {
     let pool = Pool::take_over().unwrap();
+    let _goes_on_at_the_end = damon::pause();
     let checkpoint = Checkpoint::prepare(&options.directory, options.checkpoint_bytes).unwrap();
     let idle = content::file(&options.directory, "bystander", options.bystander_bytes).unwrap();
     let weights = content::file(&options.directory, "served", options.served_bytes).unwrap();
@@ -78,10 +80,17 @@ fn measure_all(options: &Options) {
                 let watch = Watch::start();
                 let load = engine::start(*loader, options, &checkpoint);
                 let seen = watch.end();
-                let bystander_faults = bystander.end();
+                let (bystander_faults, bystander_bytes) = bystander.end();
                 let policy_cpu = policy_in_force.end();
                 let served_faults = served.end();
-                let run = Run { load, seen, bystander_faults, served_faults, policy_cpu };
+                let run = Run {
+                    load,
+                    seen,
+                    bystander_faults,
+                    bystander_bytes,
+                    served_faults,
+                    policy_cpu,
+                };
                 eprintln!("{run:?}");
                 table.add(*policy, run);
             }

@@ -77,6 +77,13 @@ pub fn major_faults(pid: u32) -> u64 {
     behind_name.split(' ').nth(9).unwrap().parse().unwrap()
 }
 
+/// What a process has had read from disk.
+pub fn bytes_read(pid: u32) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/io")).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix("read_bytes:")).unwrap();
+    line.trim().parse().unwrap()
+}
+
 pub fn memory_total_bytes() -> u64 {
     meminfo_bytes("MemTotal:")
 }

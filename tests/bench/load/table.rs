@@ -13,6 +13,8 @@ pub struct Run {
     pub load: Load,
     pub seen: Seen,
     pub bystander_faults: u64,
+    /// What it had to read again.
+    pub bystander_bytes: u64,
     pub served_faults: u64,
     pub policy_cpu: f64,
 }
@@ -40,7 +42,7 @@ impl Table {
 
 type Row = (&'static str, fn(&Run) -> f64, usize);
 
-const ROWS: [Row; 12] = [
+const ROWS: [Row; 13] = [
     ("load s", |run| run.load.seconds, 1),
     ("weights GiB", |run| gib(run.load.weights_bytes), 1),
     ("KV GiB", |run| gib(run.load.cache_bytes), 1),
@@ -50,6 +52,7 @@ const ROWS: [Row; 12] = [
     ("major faults", |run| run.seen.major_faults as f64, 0),
     ("engine's own", |run| run.load.major_faults as f64, 0),
     ("bystander's", |run| run.bystander_faults as f64, 0),
+    ("it read again GiB", |run| gib(run.bystander_bytes), 2),
     ("served model's", |run| run.served_faults as f64, 0),
     ("policy CPU s", |run| run.policy_cpu, 2),
     ("policy CPU %", |run| run.policy_cpu / run.load.seconds * 100.0, 1),

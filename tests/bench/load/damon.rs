@@ -1,0 +1,35 @@
+//! Reclaim that a machine does for itself, which would be laid to the policies.
+
+use std::fs;
+use std::path::PathBuf;
+
+/// Data access monitoring (DAMON), which some machines have put out what is used seldom: everybody's
+/// pages, however much is free. It goes on when this ends.
+#[derive(Debug)]
+pub struct Paused {
+    states: Vec<PathBuf>,
+}
+
+/// Pauses it where it runs.
+pub fn pause() -> Paused {
+    let Ok(folder) = fs::read_dir("/sys/kernel/mm/damon/admin/kdamonds") else {
+        return Paused { states: Vec::new() };
+    };
+    let states = folder.map(|entry| entry.unwrap().path().join("state"));
+    let is_on = |state: &PathBuf| fs::read_to_string(state).is_ok_and(|text| text.trim() == "on");
+    let states: Vec<PathBuf> = states.filter(is_on).collect();
+    states.iter().for_each(|state| fs::write(state, "off").unwrap());
+    if !states.is_empty() {
+        println!("DAMON, which puts out everybody's pages here, is paused");
+    }
+    Paused { states }
+}
+
+impl Drop for Paused {
+    fn drop(&mut self) {
+        for state in &self.states {
+            // At the end of everything there is nobody left to tell.
+            let _stays_off = fs::write(state, "on");
+        }
+    }
+}
