@@ -22,8 +22,8 @@ const PART_BYTES: usize = 16 << 10;
 ///
 /// # Errors
 ///
-/// The mappings cannot be read, or the kernel refuses, as it does once memory is locked; nothing has
-/// changed for what runs then.
+/// The mappings cannot be read, or the kernel refuses, as it does once memory is locked; nothing
+/// has changed for what runs then.
 pub fn forget_files() -> io::Result<()> {
     let maps = Process::myself().and_then(|process| process.smaps()).map_err(io::Error::other)?;
     for map in maps.into_iter().filter(holds_what_its_file_holds) {

@@ -291,7 +291,9 @@ fn what_read_has_behind_it_leaves_and_so_does_what_was_closed() {
     bench.evict(vec![engine.id()]).unwrap();
     engine.does("read 96");
     until("the position's move", || cached(&second, 0, 64) == 0);
-    assert_eq!(cached(&second, 128, 256), 128, "it lies ahead");
+    // Most of it: some machines themselves put out what nobody has used for a while (DAMON).
+    let ahead = cached(&second, 128, 256);
+    assert!(ahead >= 96, "{ahead} of 128 MiB that lie ahead");
     until("the earlier shard", || cached(&first, 0, 64) == 0);
     bench.ready();
 }

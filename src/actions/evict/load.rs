@@ -226,8 +226,8 @@ impl Load {
         }
     }
 
-    /// Looks at what changes, at where reading may go on, at what follows either, and at some of the
-    /// rest.
+    /// Looks at what changes, at where reading may go on, at what follows either, and at some of
+    /// the rest.
     fn look_around(&mut self) {
         for place in self.ledger.hot() {
             self.look_on(place);

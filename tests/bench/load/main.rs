@@ -17,10 +17,12 @@ mod measure;
 mod options;
 mod policy;
 mod pool;
+mod reaction;
 #[expect(dead_code, reason = "the benchmark of the brake asks whether it lives")]
 mod served;
 mod table;
 
+use std::fs;
 use std::process::ExitCode;
 
 use checkpoint::Checkpoint;
@@ -34,6 +36,7 @@ fn main() -> ExitCode {
     match arguments.first().map(String::as_str) {
         Some("engine") => return engine::run(&arguments[1..]),
         Some("served") => return served::run(&arguments[1..]),
+        Some("flood") => return reaction::run(&arguments[1..]),
         Some("bystander") => return bystander::run(&arguments[1..]),
         _ => {}
     }
@@ -56,6 +59,11 @@ fn main() -> ExitCode {
 fn measure_all(options: &Options) {
     let pool = Pool::take_over().unwrap();
     let _goes_on_at_the_end = damon::pause();
+    if options.floods > 0 {
+        fs::create_dir_all(&options.directory).unwrap();
+        println!("{}", measure::machine());
+        return reaction::measure_all(options, options.floods);
+    }
     let checkpoint = Checkpoint::prepare(&options.directory, options.checkpoint_bytes).unwrap();
     let idle = content::file(&options.directory, "bystander", options.bystander_bytes).unwrap();
     let weights = content::file(&options.directory, "served", options.served_bytes).unwrap();

@@ -16,6 +16,8 @@ cargo bench --bench load -- [OPTIONS]      (as root)
   --policy NAME        none, drop-loop, drop-loop-readahead, earlyoom or umawarden; may be repeated
                        [default: all that are installed]
   --runs N             of each policy with each loader [default: 3]
+  --floods N           instead of loads: from the begin of reading at up to 4 GiB/s to the
+                       first eviction, N times
   --checkpoint GIB     size of the checkpoint [default: the size of memory]
   --weights GIB        taken while it loads [default: half of memory]
   --cache GIB          taken at the end [default: a fifth of memory]
@@ -96,6 +98,8 @@ pub struct Options {
     pub loaders: Vec<Loader>,
     pub policies: Vec<Policy>,
     pub runs: usize,
+    /// Instead of loads: so many floods.
+    pub floods: usize,
     pub checkpoint_bytes: u64,
     pub weights_bytes: u64,
     pub cache_bytes: u64,
@@ -116,6 +120,7 @@ impl Options {
             loaders: Vec::new(),
             policies: Vec::new(),
             runs: 3,
+            floods: 0,
             checkpoint_bytes: total,
             weights_bytes: total / 2,
             cache_bytes: total / 5,
@@ -137,6 +142,7 @@ impl Options {
                 "--loader" => options.loaders.push(named(value, &Loader::ALL, Loader::name)?),
                 "--policy" => options.policies.push(named(value, &Policy::ALL, Policy::name)?),
                 "--runs" => options.runs = number(option, value)? as usize,
+                "--floods" => options.floods = number(option, value)? as usize,
                 "--checkpoint" => options.checkpoint_bytes = bytes(option, value)?,
                 "--weights" => options.weights_bytes = bytes(option, value)?,
                 "--cache" => options.cache_bytes = bytes(option, value)?,

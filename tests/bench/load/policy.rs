@@ -36,20 +36,26 @@ pub fn start(policy: Policy, checkpoint: &Checkpoint, served: &Served) -> InForc
             in_force.spawn(Command::new("sh").args(["-c", DROP_LOOP]));
         }
         Policy::Earlyoom => in_force.spawn(&mut Command::new("earlyoom")),
-        Policy::Umawarden => {
-            let storage = tempfile::tempdir().unwrap();
-            let file = storage.path().join("umawarden.yaml");
-            fs::write(&file, configuration(checkpoint, served)).unwrap();
-            in_force.spawn(
-                Command::new(env!("CARGO_BIN_EXE_umawarden"))
-                    .args(["run", "--web.listen-address", "127.0.0.1:19955", "--config.file"])
-                    .arg(&file)
-                    .arg("--storage.path")
-                    .arg(storage.path()),
-            );
-            in_force.storage = Some(storage);
-        }
+        Policy::Umawarden => return start_umawarden(&configuration(checkpoint, served)),
     }
+    std::thread::sleep(Duration::from_secs(1));
+    in_force
+}
+
+/// Starts umawarden with a configuration.
+pub fn start_umawarden(configuration: &str) -> InForce {
+    let mut in_force = InForce { child: None, readahead: None, storage: None };
+    let storage = tempfile::tempdir().unwrap();
+    let file = storage.path().join("umawarden.yaml");
+    fs::write(&file, configuration).unwrap();
+    in_force.spawn(
+        Command::new(env!("CARGO_BIN_EXE_umawarden"))
+            .args(["run", "--web.listen-address", "127.0.0.1:19955", "--config.file"])
+            .arg(&file)
+            .arg("--storage.path")
+            .arg(storage.path()),
+    );
+    in_force.storage = Some(storage);
     std::thread::sleep(Duration::from_secs(1));
     in_force
 }
