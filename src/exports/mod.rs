@@ -57,7 +57,7 @@ pub fn read_request(query: &str, accept: &[u8]) -> Result<PageRequest, String> {
     negotiation::format(&headers);
     negotiation::accepts_gzip(&headers);
     let uri = uri.map_err(|error| error.to_string())?;
-    page_request::parse(&uri, page_request::Filter::Rule, jiff::Timestamp::UNIX_EPOCH)
+    page_request::parse(&uri, page_request::Filter::Rule, Timestamp::UNIX_EPOCH)
 }
 
 /// Reads the body of a silence, or of an approval, as the control socket does.
