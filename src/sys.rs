@@ -79,4 +79,18 @@ mod tests {
             assert_eq!("umawarden".chars().rev().collect::<String>(), "nedrawamu");
         }
     }
+
+    #[test]
+    fn code_is_mapped_in_parts() {
+        if procfs::page_size() >= PART_BYTES as u64 {
+            return;
+        }
+        forget_files().unwrap();
+        let maps = Process::myself().unwrap().maps().unwrap();
+        let of_files = maps.into_iter().filter(|map| {
+            matches!(map.pathname, MMapPath::Path(_)) && map.perms.contains(MMPermissions::EXECUTE)
+        });
+        let lengths: Vec<u64> = of_files.map(|map| map.address.1 - map.address.0).collect();
+        assert!(lengths.iter().all(|length| *length <= PART_BYTES as u64), "{lengths:?}");
+    }
 }

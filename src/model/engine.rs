@@ -222,6 +222,37 @@ pub struct EngineSeen {
     pub stuck_after: Duration,
 }
 
+impl EngineSeen {
+    /// One of which only this is known; it is never stuck.
+    pub fn new(
+        name: Arc<str>,
+        kind: EngineKind,
+        server: ProcessId,
+        processes: Vec<EngineProcess>,
+        found_by: Arc<str>,
+    ) -> Self {
+        Self {
+            name,
+            kind,
+            server,
+            processes,
+            found_by,
+            cgroup: None,
+            container: None,
+            container_name: None,
+            unit: None,
+            model: None,
+            model_files: Vec::new(),
+            port: None,
+            health_url: None,
+            health_network: None,
+            is_listening: Reading::Unsupported,
+            log_bytes: Reading::Unsupported,
+            stuck_after: Duration::MAX,
+        }
+    }
+}
+
 fn unsupported<T>() -> Reading<T> {
     Reading::Unsupported
 }

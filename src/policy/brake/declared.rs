@@ -114,23 +114,6 @@ fn seen(name: &Arc<str>, life: Life, store: &SeriesStore) -> EngineSeen {
         mapped_bytes: Reading::Unsupported,
         open_files: Reading::Unsupported,
     };
-    EngineSeen {
-        name: Arc::clone(name),
-        kind: EngineKind::Declared,
-        server: id,
-        processes: vec![process],
-        found_by: Arc::from("declared by its series"),
-        cgroup: None,
-        container: None,
-        container_name: None,
-        unit: None,
-        model: None,
-        model_files: Vec::new(),
-        port: None,
-        health_url: None,
-        health_network: None,
-        is_listening: Reading::Unsupported,
-        log_bytes: Reading::Unsupported,
-        stuck_after: Duration::MAX,
-    }
+    let found_by = Arc::from("declared by its series");
+    EngineSeen::new(Arc::clone(name), EngineKind::Declared, id, vec![process], found_by)
 }

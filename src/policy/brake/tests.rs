@@ -53,25 +53,8 @@ impl Engine {
             mapped_bytes: Reading::Unsupported,
             open_files: Reading::Unsupported,
         };
-        EngineSeen {
-            name: Arc::from(self.name),
-            kind: EngineKind::Vllm,
-            server: id,
-            processes: vec![process],
-            found_by: Arc::from("test"),
-            cgroup: None,
-            container: None,
-            container_name: None,
-            unit: None,
-            model: None,
-            model_files: Vec::new(),
-            port: None,
-            health_url: None,
-            health_network: None,
-            is_listening: Reading::Unsupported,
-            log_bytes: Reading::Unsupported,
-            stuck_after: Duration::from_secs(300),
-        }
+        let name = Arc::from(self.name);
+        EngineSeen::new(name, EngineKind::Vllm, id, vec![process], Arc::from("test"))
     }
 }
 

@@ -41,24 +41,12 @@ fn process(pid: u32, comm: &str, bytes: u64) -> EngineProcess {
 }
 
 fn engine(name: &str, processes: &[EngineProcess]) -> EngineSeen {
+    let (server, found_by) = (processes[0].id, Arc::from("its command line"));
     EngineSeen {
-        name: Arc::from(name),
-        kind: EngineKind::Vllm,
-        server: processes[0].id,
-        processes: processes.to_vec(),
-        found_by: Arc::from("its command line"),
-        cgroup: None,
-        container: None,
-        container_name: None,
-        unit: None,
-        model: None,
-        model_files: Vec::new(),
         port: Some(8000),
         health_url: Some(Arc::from("http://127.0.0.1:8000/health")),
-        health_network: None,
-        is_listening: Reading::Unsupported,
-        log_bytes: Reading::Unsupported,
         stuck_after: Duration::from_secs(300),
+        ..EngineSeen::new(Arc::from(name), EngineKind::Vllm, server, processes.to_vec(), found_by)
     }
 }
 

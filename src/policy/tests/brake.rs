@@ -46,24 +46,11 @@ fn seen() -> EngineSeen {
         mapped_bytes: unknown,
         open_files: Reading::Unsupported,
     };
+    let (name, found_by) = (Arc::from("vllm-8000"), Arc::from("test"));
     EngineSeen {
-        name: Arc::from("vllm-8000"),
-        kind: EngineKind::Vllm,
-        server: id,
-        processes: vec![process],
-        found_by: Arc::from("test"),
         cgroup: Some(Arc::from("/")),
-        container: None,
-        container_name: None,
-        unit: None,
-        model: None,
-        model_files: Vec::new(),
-        port: None,
-        health_url: None,
-        health_network: None,
-        is_listening: Reading::Unsupported,
         log_bytes: unknown,
-        stuck_after: Duration::from_secs(300),
+        ..EngineSeen::new(name, EngineKind::Vllm, id, vec![process], found_by)
     }
 }
 

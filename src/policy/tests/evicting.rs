@@ -36,24 +36,12 @@ fn engine(read_bytes: u64) -> EngineSeen {
         mapped_bytes: Reading::Value(read_bytes),
         open_files: Reading::Value(1),
     };
+    let server = ProcessId { pid: 10, start_ticks: 7 };
+    let processes = vec![process(10, "vllm"), process(11, "VLLM::EngineCor")];
+    let (name, found_by) = (Arc::from("deepseek"), Arc::from("its command line"));
     EngineSeen {
-        name: Arc::from("deepseek"),
-        kind: EngineKind::Vllm,
-        server: ProcessId { pid: 10, start_ticks: 7 },
-        processes: vec![process(10, "vllm"), process(11, "VLLM::EngineCor")],
-        found_by: Arc::from("its command line"),
-        cgroup: None,
-        container: None,
-        container_name: None,
-        unit: None,
-        model: None,
         model_files: vec![Arc::from("/models/*.safetensors")],
-        port: None,
-        health_url: None,
-        health_network: None,
-        is_listening: Reading::Unsupported,
-        log_bytes: Reading::Unsupported,
-        stuck_after: Duration::from_secs(300),
+        ..EngineSeen::new(name, EngineKind::Vllm, server, processes, found_by)
     }
 }
 

@@ -7,6 +7,8 @@
 //! `-- --help` lists the options.
 #![expect(clippy::unwrap_used, reason = "a measurement ends where anything fails")]
 
+#[path = "../arguments.rs"]
+mod arguments;
 #[path = "../load/content.rs"]
 mod content;
 mod flow;

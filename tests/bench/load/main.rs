@@ -8,6 +8,8 @@
 //! bystander uses files of its own. `-- --help` lists the options.
 #![expect(clippy::unwrap_used, reason = "a measurement ends where anything fails")]
 
+#[path = "../arguments.rs"]
+mod arguments;
 mod bystander;
 mod checkpoint;
 mod content;
