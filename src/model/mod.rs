@@ -2,6 +2,7 @@
 //!
 //! Nothing here does anything: no files, no clock, no threads, and no imports from the crate.
 
+mod action;
 mod alert;
 mod decision;
 mod engine;
@@ -17,10 +18,11 @@ mod target;
 mod time_text;
 mod wording;
 
+pub use action::{Action, CacheKind, UndoReason};
 pub use alert::{AlertChange, AlertState};
 pub use decision::{
-    Action, Assessment, CacheKind, Decision, DecisionId, Evidence, HoldReason, Mode, Outcome,
-    OutcomeResult, RuleId, UndoReason, Verdict,
+    Assessment, Decision, DecisionId, Evidence, HoldReason, Mode, Outcome, OutcomeResult, RuleId,
+    Verdict,
 };
 pub use engine::{
     DeclaredEngine, EngineHealth, EngineKind, EngineMatch, EnginePhase, EngineProcess,
