@@ -7,6 +7,7 @@ mod alert;
 mod decision;
 mod engine;
 mod event;
+mod gate;
 mod moment;
 mod observation;
 mod operator;
@@ -29,6 +30,10 @@ pub use engine::{
     EngineReadings, EngineSeen, HealthAnswer, ProcessId,
 };
 pub use event::{Event, KernelEvent, KillerDaemon, OomConstraint, Pool, Recovery};
+pub use gate::{
+    Baseline, GateAnswer, GateNote, GateQuestion, GateReason, Lingering, Motion, Orphan, Room,
+    Trend,
+};
 pub use moment::Moment;
 pub use observation::{KernelRecord, Observation, Readings, Source};
 pub use operator::{OperatorCommand, OperatorOrder, Pause, RuleSelector, author};
@@ -38,4 +43,4 @@ pub use series::{METRICS, Metric, MetricKind, Schema, SeriesKey, metric};
 pub use sysctl::{READ_AHEAD, SETTING_NAMES, Sysctl, UndoResult};
 pub use target::{EngineTarget, Target};
 pub use time_text::{duration, duration_text, end, instant};
-pub use wording::{because, counted};
+pub use wording::{because, bytes_text, counted};
