@@ -11,7 +11,7 @@ use super::thinning::Thinning;
 use crate::journal::JournalError;
 use crate::model::{
     AlertChange, AlertState, Assessment, Decision, Event, Evidence, KernelEvent, Mode, Moment,
-    Observation, OperatorCommand, Outcome, OutcomeResult, Reading, Source, Verdict,
+    Observation, OperatorCommand, Outcome, OutcomeResult, Reading, ReleaseEnd, Source, Verdict,
 };
 use crate::policy::{Doubt, Step, old_by};
 
@@ -106,6 +106,15 @@ fn event(event: &Event, now: Moment) {
     if let KernelEvent::EngineStuck { engine, stuck, reason, .. } = &event.kind {
         let is = if *stuck { "stuck" } else { "no longer stuck" };
         return tracing::warn!(engine, "engine {engine} is {is}: {reason}");
+    }
+    if let KernelEvent::EngineRelease { engine, release, .. } = &event.kind {
+        return match release.end {
+            ReleaseEnd::Stayed => tracing::warn!(engine, "memory of {engine}: {release}"),
+            _ => tracing::info!(engine, "memory of {engine}: {release}"),
+        };
+    }
+    if let KernelEvent::UnaccountedBaseline { bytes } = event.kind {
+        return tracing::info!(bytes, "in no counter of the kernel while no engine runs");
     }
     match event.utc.filter(|utc| old_by(*utc, now).is_some()) {
         None => tracing::warn!(kind, seq, detail, "kernel event"),

@@ -246,6 +246,8 @@ pub struct GateAnswer {
     pub question: GateQuestion,
     /// What can be had, if that is known.
     pub room_bytes: Option<u64>,
+    /// As much of it as is free already.
+    pub spare_bytes: Option<u64>,
     /// How long until it can, at the present pace; `None` where nothing shows that.
     #[serde(rename = "estimated_seconds", serialize_with = "seconds")]
     pub wait: Option<Duration>,

@@ -13,6 +13,9 @@
 //! as giving back, and what no longer falls is told and keeps nothing closed. What an engine has
 //! left behind, with a pid, keeps it closed until somebody ends it.
 
+mod baseline;
+mod node;
+mod orphan;
 mod room;
 #[cfg(test)]
 mod tests;
@@ -23,6 +26,10 @@ use std::time::Duration;
 use crate::model::{
     GateAnswer, GateNote, GateQuestion, GateReason, Lingering, Reading, Room, Trend,
 };
+pub(super) use baseline::Presence;
+pub(super) use node::{NodeGate, latest};
+pub use orphan::orphans;
+pub(super) use room::whole;
 pub use room::{allowance, room};
 pub use watch::{GateWatch, SETTLES};
 
@@ -109,6 +116,7 @@ pub fn judge(question: &GateQuestion, room: &Room) -> GateAnswer {
         is_hopeless: judge.is_hopeless,
         question: *question,
         room_bytes: had.ok().map(Had::all),
+        spare_bytes: had.ok().map(|had| had.spare),
         wait: if is_open { Some(Duration::ZERO) } else { longest },
         reasons: judge.reasons,
         notes: judge.notes,

@@ -55,7 +55,7 @@ pub fn room(
 
 /// What is a little below 0, since counters are read one after the other, is 0.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bytes, from 0 on")]
-fn whole(reading: Reading<f64>) -> Reading<u64> {
+pub(in crate::policy) fn whole(reading: Reading<f64>) -> Reading<u64> {
     match reading {
         Reading::Value(value) if value.is_finite() => Reading::Value(value.max(0.0) as u64),
         Reading::Value(_) | Reading::Failed => Reading::Failed,
