@@ -102,6 +102,12 @@ pub(super) fn event_text(event: &KernelEvent) -> String {
             let is = if *stuck { "stuck" } else { "no longer stuck" };
             format!("{engine} is {is}: {reason}")
         }
+        KernelEvent::EngineRelease { engine, release, .. } => {
+            format!("memory of {engine}: {release}")
+        }
+        KernelEvent::UnaccountedBaseline { bytes } => {
+            format!("while no engine runs, {} are in no counter of the kernel", size(*bytes))
+        }
         _ => String::new(),
     }
 }

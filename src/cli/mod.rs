@@ -6,6 +6,7 @@ mod control;
 pub mod dmesg;
 pub mod engines;
 pub mod explain;
+pub mod gate;
 pub mod history;
 mod json_time;
 mod last_boot;
@@ -50,6 +51,8 @@ pub enum Command {
     History(history::HistoryArguments),
     /// Show the inference engines, the phase of each, and what shows it.
     Engines(engines::EnginesArguments),
+    /// Wait until this node can take an engine: until its memory is there.
+    Gate(gate::GateArguments),
     /// Say why a rule did, or did not, act.
     Explain(explain::ExplainArguments),
     /// Keep rules from acting for a while; their alerts go on.
@@ -98,6 +101,7 @@ impl Arguments {
             Command::Rules(arguments) => rules::execute(&arguments),
             Command::History(arguments) => history::execute(&arguments),
             Command::Engines(arguments) => engines::execute(&arguments),
+            Command::Gate(arguments) => gate::execute(&arguments),
             Command::Explain(arguments) => explain::execute(&arguments),
             Command::Silence(arguments) => silence::execute(&arguments),
             Command::Approve(arguments) => approve::execute(&arguments),

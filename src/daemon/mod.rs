@@ -8,7 +8,6 @@ mod begin;
 mod black_box;
 mod clock;
 mod evicting;
-mod gate;
 mod orders;
 mod own;
 mod past;
@@ -22,6 +21,7 @@ mod sampling;
 mod service;
 mod settling;
 mod standing;
+mod thinning;
 mod wake;
 
 use std::os::fd::AsFd;

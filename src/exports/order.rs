@@ -80,6 +80,8 @@ pub enum Wish {
     Pause,
     /// The pause shall end.
     Resume,
+    /// What is said shall be kept in the journal.
+    Note,
 }
 
 /// Which rules are meant.
@@ -221,6 +223,15 @@ pub(super) fn approval(decision: DecisionId, body: &[u8]) -> Result<(Wish, Words
 pub(super) fn plain_words(body: &[u8]) -> Result<Words, Unreadable> {
     let body: WordsBody = read(body)?;
     words(body.author, body.comment)
+}
+
+/// Reads the body of a remark, which says something.
+pub(super) fn remark(body: &[u8]) -> Result<Words, Unreadable> {
+    let words = plain_words(body)?;
+    match words.comment.trim() {
+        "" => Err(content("comment: say what is to be kept")),
+        _ => Ok(words),
+    }
 }
 
 /// A rule's name, as it may stand in an order.

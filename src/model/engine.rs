@@ -160,6 +160,9 @@ pub struct EngineProcess {
     pub mapped_bytes: Reading<u64>,
     /// How many model files it has open.
     pub open_files: Reading<u32>,
+    /// How many files of the NVIDIA driver it has open (`/dev/nvidia*`).
+    #[serde(default = "unsupported")]
+    pub open_devices: Reading<u32>,
 }
 
 impl EngineProcess {
@@ -220,6 +223,10 @@ pub struct EngineSeen {
     pub log_bytes: Reading<u64>,
     /// A loading engine without progress for so long is stuck.
     pub stuck_after: Duration,
+    /// Whether the process at the head is only a worker, whose server had ended before anybody
+    /// looked: these are what an engine has left behind.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_left_behind: bool,
 }
 
 impl EngineSeen {
@@ -249,6 +256,7 @@ impl EngineSeen {
             is_listening: Reading::Unsupported,
             log_bytes: Reading::Unsupported,
             stuck_after: Duration::MAX,
+            is_left_behind: false,
         }
     }
 }

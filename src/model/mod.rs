@@ -7,11 +7,13 @@ mod alert;
 mod decision;
 mod engine;
 mod event;
+mod gate;
 mod moment;
 mod observation;
 mod operator;
 mod past;
 mod reading;
+mod release;
 mod series;
 mod sysctl;
 mod target;
@@ -29,13 +31,18 @@ pub use engine::{
     EngineReadings, EngineSeen, HealthAnswer, ProcessId,
 };
 pub use event::{Event, KernelEvent, KillerDaemon, OomConstraint, Pool, Recovery};
+pub use gate::{
+    Baseline, GateAnswer, GateNote, GateQuestion, GateReason, Lingering, Motion, Orphan, Room,
+    Trend,
+};
 pub use moment::Moment;
 pub use observation::{KernelRecord, Observation, Readings, Source};
 pub use operator::{OperatorCommand, OperatorOrder, Pause, RuleSelector, author};
 pub use past::{Asked, Past, PastAct};
 pub use reading::{Reading, as_number};
+pub use release::{HeldMemory, Release, ReleaseEnd, ReleasePoint};
 pub use series::{METRICS, Metric, MetricKind, Schema, SeriesKey, metric};
 pub use sysctl::{READ_AHEAD, SETTING_NAMES, Sysctl, UndoResult};
 pub use target::{EngineTarget, Target};
 pub use time_text::{duration, duration_text, end, instant};
-pub use wording::{because, counted};
+pub use wording::{because, bytes_text, counted, size_bytes};
