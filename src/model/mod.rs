@@ -3,6 +3,7 @@
 //! Nothing here does anything: no files, no clock, no threads, and no imports from the crate.
 
 mod alert;
+mod death;
 mod decision;
 mod engine;
 mod event;
@@ -18,6 +19,10 @@ mod time_text;
 mod wording;
 
 pub use alert::{AlertChange, AlertState};
+pub use death::{
+    DeathMemory, DeathProof, DeathReport, Deceased, ExitStatus, KilledWorker, Killer, Orphan,
+    signal_name,
+};
 pub use decision::{
     Action, Assessment, CacheKind, Decision, DecisionId, Evidence, HoldReason, Mode, Outcome,
     OutcomeResult, RuleId, UndoReason, Verdict,
