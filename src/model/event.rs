@@ -7,7 +7,7 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::EnginePhase;
+use super::{DeathReport, EnginePhase};
 
 /// One thing that happened.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -241,11 +241,16 @@ pub enum KernelEvent {
         /// The number of its server.
         pid: u32,
     },
+    /// An inference engine, or a command that was launched, has died.
+    EngineDied {
+        /// Of what, what proves it, and what to do.
+        report: Box<DeathReport>,
+    },
 }
 
 impl KernelEvent {
     /// The `event` label values, and JSON kinds, of all events.
-    pub const KINDS: [&'static str; 14] = [
+    pub const KINDS: [&'static str; 15] = [
         "nv_no_memory",
         "nv_alloc_failed",
         "xid",
@@ -260,6 +265,7 @@ impl KernelEvent {
         "unclean_boot",
         "engine_phase",
         "engine_stuck",
+        "engine_died",
     ];
 
     /// This event's kind, one of [`Self::KINDS`].
@@ -279,6 +285,7 @@ impl KernelEvent {
             Self::UncleanBoot { .. } => "unclean_boot",
             Self::EnginePhase { .. } => "engine_phase",
             Self::EngineStuck { .. } => "engine_stuck",
+            Self::EngineDied { .. } => "engine_died",
         }
     }
 
@@ -286,7 +293,10 @@ impl KernelEvent {
     pub fn is_of_kernel_log(&self) -> bool {
         !matches!(
             self,
-            Self::UncleanBoot { .. } | Self::EnginePhase { .. } | Self::EngineStuck { .. }
+            Self::UncleanBoot { .. }
+                | Self::EnginePhase { .. }
+                | Self::EngineStuck { .. }
+                | Self::EngineDied { .. }
         )
     }
 }

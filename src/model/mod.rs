@@ -20,7 +20,7 @@ mod wording;
 
 pub use alert::{AlertChange, AlertState};
 pub use death::{
-    DeathMemory, DeathProof, DeathReport, Deceased, ExitStatus, KilledWorker, Killer, Orphan,
+    DeathMemory, DeathProof, DeathReport, Deceased, ExitStatus, KilledWorker, Killer, Survivor,
     signal_name,
 };
 pub use decision::{
@@ -29,7 +29,7 @@ pub use decision::{
 };
 pub use engine::{
     DeclaredEngine, EngineHealth, EngineKind, EngineMatch, EnginePhase, EngineProcess,
-    EngineReadings, EngineSeen, HealthAnswer, ProcessId,
+    EngineReadings, EngineSeen, HealthAnswer, LaunchedEngine, ProcessId,
 };
 pub use event::{Event, KernelEvent, KillerDaemon, OomConstraint, Pool, Recovery};
 pub use moment::Moment;

@@ -58,6 +58,7 @@ const LAYERS: &[(&str, &[&str], bool)] = &[
             "journal",
             "recording",
             "pause",
+            "sys",
             "sources",
             "actions",
             "exports",
