@@ -16,7 +16,7 @@ use clap::Args;
 use super::control::PlaceArguments;
 use super::{Exit, death};
 use crate::config::measure::{duration_within, size_bytes};
-use crate::model::{DeathReport, Deceased, Moment};
+use crate::model::{DeathReport, Deceased, Event, Moment};
 use crate::policy::death::{Circumstances, explain};
 use link::DaemonLink;
 use run::{NotRun, Ran, Run};
@@ -128,6 +128,11 @@ fn grace(text: &str) -> Result<Duration, String> {
 fn name(text: &str) -> Result<String, String> {
     let is_name = !text.is_empty() && text.len() <= 128 && !text.contains(char::is_control);
     is_name.then(|| text.to_owned()).ok_or_else(|| "a name has 1 to 128 characters".to_owned())
+}
+
+/// What the kernel log of this boot tells. `None`: it cannot be read.
+pub(super) fn kernel_events(kmsg: &Path) -> Option<Vec<Event>> {
+    surroundings::kernel_events(kmsg)
 }
 
 /// Now, on both clocks.

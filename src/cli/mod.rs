@@ -5,6 +5,7 @@ pub mod breaker;
 mod control;
 mod death;
 pub mod dmesg;
+pub mod doctor;
 pub mod engines;
 pub mod explain;
 pub mod history;
@@ -54,6 +55,8 @@ pub enum Command {
     Engines(engines::EnginesArguments),
     /// Run an engine when the node can take it, and say what it died of.
     Launch(Box<launch::LaunchArguments>),
+    /// Find what makes engines die on this node, or come back too early, with the fix for each.
+    Doctor(Box<doctor::DoctorArguments>),
     /// Say why a rule did, or did not, act.
     Explain(explain::ExplainArguments),
     /// Keep rules from acting for a while; their alerts go on.
@@ -106,6 +109,7 @@ impl Arguments {
             Command::History(arguments) => history::execute(&arguments),
             Command::Engines(arguments) => engines::execute(&arguments),
             Command::Launch(arguments) => Ok(launch::execute(&arguments)),
+            Command::Doctor(arguments) => doctor::execute(&arguments),
             Command::Explain(arguments) => explain::execute(&arguments),
             Command::Silence(arguments) => silence::execute(&arguments),
             Command::Approve(arguments) => approve::execute(&arguments),

@@ -15,6 +15,7 @@ mod history;
 mod journal;
 mod kernel_events;
 mod kernel_log_source;
+mod launch;
 mod layers;
 mod promql_oracle;
 mod real;

@@ -126,6 +126,13 @@ pub(super) fn told(kmsg: &Path, since: Moment) -> Told {
     told
 }
 
+/// What the kernel log of this boot tells. `None`: it cannot be read.
+pub(super) fn kernel_events(kmsg: &Path) -> Option<Vec<Event>> {
+    let mut told = Told::default();
+    kernel_log(kmsg, Moment { uptime: Duration::ZERO, utc: Timestamp::UNIX_EPOCH }, &mut told);
+    told.is_kernel_log_read.then_some(told.events)
+}
+
 fn kernel_log(kmsg: &Path, since: Moment, told: &mut Told) {
     let mut source = KernelLogSource::open_or_syslog(kmsg, None);
     let mut seen = Vec::new();

@@ -11,6 +11,7 @@ mod details;
 mod groups;
 mod health;
 mod http;
+mod inspect;
 mod matching;
 mod network;
 mod places;
@@ -32,6 +33,7 @@ use crate::model::{
 };
 use containers::{ContainerWatch, Shared, Standing};
 use health::{Asker, Targets};
+pub use inspect::{NotInspected, inspect_containers};
 pub use scan::Scanner;
 
 /// Between two looks at everything, and between two at what is known while something loads.
