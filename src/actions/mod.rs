@@ -13,6 +13,7 @@ mod live;
 mod notify;
 mod ready;
 mod reclaim;
+mod room;
 mod stop;
 mod sysctl;
 mod temporary;
@@ -22,6 +23,7 @@ pub use dry_run::DryRun;
 pub use evict::{EvictTally, Evictor};
 pub use live::{Acting, Live};
 pub use ready::Ready;
+pub use room::RoomMaker;
 pub use temporary::{SettingsTally, TemporarySettings, TemporarySetup};
 pub use worker::{ActionWorker, Busy, DEFAULT_TIME_LIMIT, Intent, WorkerSetup};
 

@@ -460,7 +460,9 @@ fn describe(event: &KernelEvent) -> String {
         }
         KernelEvent::EnginePhase { .. }
         | KernelEvent::EngineStuck { .. }
-        | KernelEvent::EngineDied { .. } => engines::event_text(event),
+        | KernelEvent::EngineDied { .. }
+        | KernelEvent::EngineRelease { .. }
+        | KernelEvent::UnaccountedBaseline { .. } => engines::event_text(event),
     }
 }
 

@@ -109,6 +109,12 @@ pub(super) fn event_text(event: &KernelEvent) -> String {
             }
             text
         }
+        KernelEvent::EngineRelease { engine, release, .. } => {
+            format!("memory of {engine}: {release}")
+        }
+        KernelEvent::UnaccountedBaseline { bytes } => {
+            format!("while no engine runs, {} are in no counter of the kernel", size(*bytes))
+        }
         _ => String::new(),
     }
 }

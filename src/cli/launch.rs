@@ -8,16 +8,23 @@ mod surroundings;
 use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::io::Write as _;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use anyhow::Context;
 use clap::Args;
 
-use super::control::PlaceArguments;
+use super::control::{Client, PlaceArguments};
+use super::gate::{self, Ended, GateNode, Telling, Waiting};
 use super::{Exit, death};
+use crate::config::flags::RunFlags;
 use crate::config::measure::{duration_within, size_bytes};
-use crate::model::{DeathReport, Deceased, Event, Moment};
+use crate::model::{
+    DeathReport, Deceased, Event, GateQuestion, Moment, duration_text,
+};
 use crate::policy::death::{Circumstances, explain};
+use crate::sys::signals::Signals;
 use link::DaemonLink;
 use run::{NotRun, Ran, Run};
 use surroundings::{OwnGroup, Told};
@@ -34,8 +41,8 @@ pub struct LaunchArguments {
     #[arg(long, value_name = "SIZE", value_parser = size_bytes, requires = "need")]
     contiguous: Option<u64>,
 
-    /// How long to wait for memory; 0 waits for ever.
-    #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = patience)]
+    /// How long to wait for memory; 0 runs it only if it is there.
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = patience)]
     timeout: Duration,
 
     /// Make room while waiting: see `umawarden gate --help`.
@@ -114,6 +121,9 @@ const FAILED: u8 = 125;
 const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
 
+/// How long the daemon may take to tell what it has watched.
+const DAEMON_TAKES: Duration = Duration::from_secs(3);
+
 /// The file of reports is begun anew when it is longer.
 const LONGEST_REPORT_FILE: u64 = 4 << 20;
 
@@ -135,6 +145,15 @@ pub(super) fn kernel_events(kmsg: &Path) -> Option<Vec<Event>> {
     surroundings::kernel_events(kmsg)
 }
 
+/// What came of the waiting.
+enum Waited {
+    Open,
+    /// Why not.
+    Closed(String),
+    /// A signal came first.
+    Asked(i32),
+}
+
 /// Now, on both clocks.
 fn clock() -> Moment {
     crate::daemon::clock::now()
@@ -143,9 +162,16 @@ fn clock() -> Moment {
 /// Runs the command. What goes wrong before it runs has an exit code of its own.
 pub fn execute(arguments: &LaunchArguments) -> Exit {
     let name = arguments.name();
-    match arguments.wait_for_memory() {
-        Ok(true) => {}
-        Ok(false) => return Exit::Code(NO_MEMORY),
+    let signals = match run::take_signals() {
+        Ok(signals) => signals,
+        Err(error) => return failed(FAILED, &format!("cannot take signals: {error}")),
+    };
+    match arguments.wait_for_memory(&signals) {
+        Ok(Waited::Open) => {}
+        Ok(Waited::Closed(why)) => return failed(NO_MEMORY, &why),
+        Ok(Waited::Asked(signal)) => {
+            return Exit::Code(u8::try_from(128 + signal).unwrap_or(FAILED));
+        }
         Err(error) => return failed(FAILED, &format!("{error:#}")),
     }
     let client = match arguments.place.client() {
@@ -156,6 +182,7 @@ pub fn execute(arguments: &LaunchArguments) -> Exit {
     let group = OwnGroup::find(&arguments.procfs, &arguments.sysfs);
     let run = Run {
         command: &arguments.command,
+        signals,
         procfs: &arguments.procfs,
         grace: arguments.grace,
         kills_orphans: arguments.kill_orphans,
@@ -251,9 +278,46 @@ impl LaunchArguments {
         self.name.clone().or_else(program).unwrap_or_default()
     }
 
-    /// Whether there is memory for it now.
-    fn wait_for_memory(&self) -> anyhow::Result<bool> {
-        Ok(true)
+    /// Waits at the gate, if it is told how much it needs.
+    fn wait_for_memory(&self, signals: &Signals) -> anyhow::Result<Waited> {
+        let Some(need_bytes) = self.need else { return Ok(Waited::Open) };
+        let settings = self.place.storage.settings(RunFlags {
+            control_socket: self.place.control_socket.clone(),
+            procfs: Some(self.procfs.clone()),
+            sysfs: Some(self.sysfs.clone()),
+            ..RunFlags::default()
+        })?;
+        // One that watches the same node.
+        let is_its = self.procfs == Path::new("/proc");
+        let daemon = is_its.then(|| Client::new(&settings.web.control_socket));
+        let daemon = daemon.map(|client| client.with_patience(DAEMON_TAKES));
+        let mut node = GateNode::start(gate::setup(&settings, daemon.clone()))
+            .context("cannot start to look at the processes")?;
+        let mut preparer = self.prepare.then(|| gate::preparer(&settings, daemon));
+        let question = GateQuestion { need_bytes, contiguous_bytes: self.contiguous };
+        let (limit, mut asked) = (Some(self.timeout), None);
+        let mut telling = Telling::new(limit);
+        let waiting = Waiting { question, limit, preparer: preparer.as_mut() };
+        let waited = waiting.run(&mut node, |looked| {
+            telling.tell(&looked);
+            asked = run::asked_to_end(signals);
+            if asked.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        telling.end();
+        let reasons: Vec<String> = waited.answer.reasons.iter().map(ToString::to_string).collect();
+        Ok(match (asked, waited.ended) {
+            (Some(signal), _) => Waited::Asked(signal),
+            (None, Ended::Open) => Waited::Open,
+            (None, Ended::TimedOut | Ended::Stopped) => Waited::Closed(format!(
+                "there was no memory for it within {}: it was not run: {}",
+                duration_text(self.timeout),
+                reasons.join("; ")
+            )),
+            (None, Ended::Hopeless) => Waited::Closed(format!(
+                "this node never has so much memory: it was not run: {}",
+                reasons.join("; ")
+            )),
+        })
     }
 
     fn tell(&self, report: &DeathReport) {

@@ -8,6 +8,7 @@ pub mod dmesg;
 pub mod doctor;
 pub mod engines;
 pub mod explain;
+pub mod gate;
 pub mod history;
 mod json_time;
 mod last_boot;
@@ -16,6 +17,7 @@ mod log;
 mod log_input;
 mod order_text;
 pub mod pause;
+pub mod print;
 pub mod replay;
 pub mod rules;
 pub mod run;
@@ -57,6 +59,8 @@ pub enum Command {
     Launch(Box<launch::LaunchArguments>),
     /// Find what makes engines die on this node, or come back too early, with the fix for each.
     Doctor(Box<doctor::DoctorArguments>),
+    /// Wait until this node can take an engine: until its memory is there.
+    Gate(gate::GateArguments),
     /// Say why a rule did, or did not, act.
     Explain(explain::ExplainArguments),
     /// Keep rules from acting for a while; their alerts go on.
@@ -71,6 +75,8 @@ pub enum Command {
     Resume(pause::ResumeArguments),
     /// Give a recording, or a kernel log, to the rules again and tell what they say.
     Replay(replay::ReplayArguments),
+    /// Print what is to be installed: units for systemd.
+    Print(print::PrintArguments),
     /// Compare the kernel's settings with a profile for this node, and set them if asked to.
     Tune(tune::TuneArguments),
 }
@@ -110,6 +116,7 @@ impl Arguments {
             Command::Engines(arguments) => engines::execute(&arguments),
             Command::Launch(arguments) => Ok(launch::execute(&arguments)),
             Command::Doctor(arguments) => doctor::execute(&arguments),
+            Command::Gate(arguments) => gate::execute(&arguments),
             Command::Explain(arguments) => explain::execute(&arguments),
             Command::Silence(arguments) => silence::execute(&arguments),
             Command::Approve(arguments) => approve::execute(&arguments),
@@ -117,6 +124,7 @@ impl Arguments {
             Command::Pause(arguments) => pause::pause(&arguments),
             Command::Resume(arguments) => pause::resume(&arguments),
             Command::Replay(arguments) => replay::execute(&arguments),
+            Command::Print(arguments) => print::execute(&arguments),
             Command::Tune(arguments) => tune::execute(&arguments),
         }
     }

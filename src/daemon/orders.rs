@@ -15,7 +15,7 @@ use super::clock;
 use super::pause::PauseWatch;
 use super::service::{Command, Desk};
 use crate::exports::{LONGEST, Lasts, OrderDone, OrderRefused, OrderRequest, RuleChoice, Wish};
-use crate::journal::Journal;
+use crate::journal::{Entry, Journal, Note};
 use crate::model::{
     DecisionId, EnginePhase, LaunchedEngine, OperatorCommand, OperatorOrder, Pause, RuleSelector,
     author, because,
@@ -100,6 +100,12 @@ impl Orders {
                     let data = json!({ "engine": report.who.name });
                     desk.send(Command::Died { report });
                     let _gone = answer.send(Ok(OrderDone { data, remarks: Vec::new() }));
+                    continue;
+                }
+                Wish::Note => {
+                    let note = Note { at: clock::now(), text: because(&author, &comment) };
+                    self.journal.record(&Entry::Note(note));
+                    let _gone = answer.send(Ok(OrderDone::default()));
                     continue;
                 }
                 Wish::Silence { rules, lasts } => self.silence(rules, lasts).await,

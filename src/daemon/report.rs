@@ -7,18 +7,19 @@ use std::time::Duration;
 
 use tracing::field::debug;
 
-use super::gate::Gate;
+use super::thinning::Thinning;
 use crate::journal::JournalError;
 use crate::model::{
     AlertChange, AlertState, Assessment, DeathReport, Decision, Event, Evidence, KernelEvent, Mode,
-    Moment, Observation, OperatorCommand, Outcome, OutcomeResult, Reading, Source, Verdict,
+    Moment, Observation, OperatorCommand, Outcome, OutcomeResult, Reading, ReleaseEnd, Source,
+    Verdict,
 };
 use crate::policy::{Doubt, Step, old_by};
 
 /// Writes the log, and keeps storms out of it.
 #[derive(Debug, Default)]
 pub(super) struct Report {
-    gate: Gate,
+    thinning: Thinning,
     /// Why each source that is down is, as the log has told.
     down: BTreeMap<Source, Arc<str>>,
 }
@@ -87,7 +88,7 @@ impl Report {
     }
 
     fn passes(&mut self, now: Duration, subject: String) -> bool {
-        let withheld = self.gate.pass(subject.clone(), now);
+        let withheld = self.thinning.pass(subject.clone(), now);
         if let Some(lines @ 1..) = withheld {
             tracing::warn!(subject, lines, "not logged, since there were too many");
         }
@@ -109,6 +110,15 @@ fn event(event: &Event, now: Moment) {
     }
     if let KernelEvent::EngineDied { report } = &event.kind {
         return death(report);
+    }
+    if let KernelEvent::EngineRelease { engine, release, .. } = &event.kind {
+        return match release.end {
+            ReleaseEnd::Stayed => tracing::warn!(engine, "memory of {engine}: {release}"),
+            _ => tracing::info!(engine, "memory of {engine}: {release}"),
+        };
+    }
+    if let KernelEvent::UnaccountedBaseline { bytes } = event.kind {
+        return tracing::info!(bytes, "in no counter of the kernel while no engine runs");
     }
     match event.utc.filter(|utc| old_by(*utc, now).is_some()) {
         None => tracing::warn!(kind, seq, detail, "kernel event"),

@@ -1,6 +1,6 @@
 //! The node itself: memory, kernel, driver, settings, and what this program may do here.
 
-use super::{Facts, Finding, Known, Verdict, known};
+use super::{Facts, Finding, Verdict, known};
 use crate::model::{KernelEvent, Recovery, counted};
 
 /// Since this kernel cachestat(2) tells what is cached of a file.
@@ -234,6 +234,7 @@ fn lacks(facts: &Facts) -> Vec<Finding> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Known;
     use super::*;
 
     #[test]

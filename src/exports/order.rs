@@ -87,6 +87,8 @@ pub enum Wish {
     Launched(LaunchedEngine),
     /// One of those has died.
     Died(Box<DeathReport>),
+    /// What is said shall be kept in the journal.
+    Note,
 }
 
 /// Which rules are meant.
@@ -259,6 +261,15 @@ pub(super) fn died(body: &[u8]) -> Result<Wish, Unreadable> {
 pub(super) fn plain_words(body: &[u8]) -> Result<Words, Unreadable> {
     let body: WordsBody = read(body)?;
     words(body.author, body.comment)
+}
+
+/// Reads the body of a remark, which says something.
+pub(super) fn remark(body: &[u8]) -> Result<Words, Unreadable> {
+    let words = plain_words(body)?;
+    match words.comment.trim() {
+        "" => Err(content("comment: say what is to be kept")),
+        _ => Ok(words),
+    }
 }
 
 /// A rule's name, as it may stand in an order.

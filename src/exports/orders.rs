@@ -164,6 +164,20 @@ pub(super) async fn end_pause(
     plain_order(&site, caller, Wish::Resume, body).await
 }
 
+/// `POST /api/v1/notes`: whoever does something by hand tells the journal.
+pub(super) async fn note(
+    State(site): State<Site>,
+    Extension(caller): Extension<Caller>,
+    body: Body,
+) -> Response {
+    let read = async {
+        let uid = operator(&site, caller)?;
+        let words = order::remark(&read_body(&site, body).await?).map_err(refuse)?;
+        Ok((uid, Wish::Note, words))
+    };
+    give(&site, read.await).await
+}
+
 async fn plain_order(site: &Site, caller: Caller, wish: Wish, body: Body) -> Response {
     let read = async {
         let uid = operator(site, caller)?;

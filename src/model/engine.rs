@@ -160,6 +160,9 @@ pub struct EngineProcess {
     pub mapped_bytes: Reading<u64>,
     /// How many model files it has open.
     pub open_files: Reading<u32>,
+    /// How many files of the NVIDIA driver it has open (`/dev/nvidia*`).
+    #[serde(default = "unsupported")]
+    pub open_devices: Reading<u32>,
 }
 
 impl EngineProcess {
@@ -223,6 +226,10 @@ pub struct EngineSeen {
     /// Whether `umawarden launch` has started it: it loads as soon as it is there.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_launched: bool,
+    /// Whether the process at the head is only a worker, whose server had ended before anybody
+    /// looked: these are what an engine has left behind.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_left_behind: bool,
 }
 
 impl EngineSeen {
@@ -253,6 +260,7 @@ impl EngineSeen {
             log_bytes: Reading::Unsupported,
             stuck_after: Duration::MAX,
             is_launched: false,
+            is_left_behind: false,
         }
     }
 }

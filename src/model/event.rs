@@ -7,7 +7,7 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{DeathReport, EnginePhase};
+use super::{DeathReport, EnginePhase, Release};
 
 /// One thing that happened.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -246,11 +246,27 @@ pub enum KernelEvent {
         /// Of what, what proves it, and what to do.
         report: Box<DeathReport>,
     },
+    /// How an inference engine that has died gave its memory back.
+    EngineRelease {
+        /// Its name.
+        engine: String,
+        /// The number of its server.
+        pid: u32,
+        /// How it went.
+        #[serde(flatten)]
+        release: Box<Release>,
+    },
+    /// No engine runs, and so much memory is in no counter of the kernel: the least that was steady
+    /// in this boot.
+    UnaccountedBaseline {
+        /// So much.
+        bytes: u64,
+    },
 }
 
 impl KernelEvent {
     /// The `event` label values, and JSON kinds, of all events.
-    pub const KINDS: [&'static str; 15] = [
+    pub const KINDS: [&'static str; 17] = [
         "nv_no_memory",
         "nv_alloc_failed",
         "xid",
@@ -266,6 +282,8 @@ impl KernelEvent {
         "engine_phase",
         "engine_stuck",
         "engine_died",
+        "engine_release",
+        "unaccounted_baseline",
     ];
 
     /// This event's kind, one of [`Self::KINDS`].
@@ -286,6 +304,8 @@ impl KernelEvent {
             Self::EnginePhase { .. } => "engine_phase",
             Self::EngineStuck { .. } => "engine_stuck",
             Self::EngineDied { .. } => "engine_died",
+            Self::EngineRelease { .. } => "engine_release",
+            Self::UnaccountedBaseline { .. } => "unaccounted_baseline",
         }
     }
 
@@ -297,6 +317,8 @@ impl KernelEvent {
                 | Self::EnginePhase { .. }
                 | Self::EngineStuck { .. }
                 | Self::EngineDied { .. }
+                | Self::EngineRelease { .. }
+                | Self::UnaccountedBaseline { .. }
         )
     }
 }

@@ -32,7 +32,11 @@ const LAYERS: &[(&str, &[&str], bool)] = &[
     ("doctor", &["model", "parse"], true),
     ("sources", &["model", "parse"], false),
     ("actions", &["model", "parse", "sys"], false),
-    ("exports", &["model", "policy::promql::did_you_mean", "policy::status"], false),
+    (
+        "exports",
+        &["model", "policy::gate", "policy::promql::did_you_mean", "policy::status"],
+        false,
+    ),
     (
         "daemon",
         &[

@@ -15,6 +15,7 @@ mod ledger;
 mod load;
 mod process;
 mod session;
+mod unload;
 mod uses;
 
 use std::collections::VecDeque;
@@ -30,6 +31,7 @@ use bytesize::ByteSize;
 
 use crate::model::{Action, Decision, DecisionId, EngineTarget, ProcessId, Target};
 use session::{Message, Sessions};
+pub use unload::{Unloaded, unload};
 
 /// How long whoever asked waits for the first pass over all files; it goes on behind that.
 const FIRST_PASS_TAKES: Duration = Duration::from_secs(1);

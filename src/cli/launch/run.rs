@@ -33,6 +33,20 @@ const TAKEN: [i32; 8] = [
     libc::SIGCHLD,
 ];
 
+/// Takes in all that is passed on.
+///
+/// # Errors
+/// No descriptor is left.
+pub(super) fn take_signals() -> io::Result<Signals> {
+    Signals::take(&TAKEN)
+}
+
+/// One that asks to end, if any has come.
+pub(super) fn asked_to_end(signals: &Signals) -> Option<i32> {
+    let received = signals.read().unwrap_or_default();
+    received.into_iter().map(|one| one.signal).find(|signal| ENDING.contains(signal))
+}
+
 /// Those that ask a program to end.
 const ENDING: [i32; 4] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM];
 
@@ -48,6 +62,8 @@ const KILLED_WITHIN: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(super) struct Run<'r> {
     pub(super) command: &'r [OsString],
+    /// Taken before: what comes before there is a command waits for it.
+    pub(super) signals: Signals,
     pub(super) procfs: &'r Path,
     /// How long those may take that outlive it.
     pub(super) grace: Duration,
@@ -88,14 +104,12 @@ impl Run<'_> {
         let own = rustix::process::getpid();
         // Orphans of the command become children of this process, wherever it was started.
         set_child_subreaper(Some(own)).map_err(|error| failed(error.into()))?;
-        // From here on no signal is lost: what comes before there is a child waits for it.
-        let signals = Signals::take(&TAKEN).map_err(failed)?;
         let Some((program, arguments)) = self.command.split_first() else {
             return Err(NotRun::Failed(anyhow::anyhow!("there is no command")));
         };
         let mut command = Command::new(program);
         command.args(arguments);
-        signals.give_back_to(&mut command);
+        self.signals.give_back_to(&mut command);
         let began = clock();
         let child = command.spawn().map_err(|error| match error.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => NotRun::NotFound(error),
@@ -107,7 +121,6 @@ impl Run<'_> {
         begun(head);
         let mut running = Running {
             run: self,
-            signals,
             family,
             head,
             began,
@@ -123,7 +136,6 @@ impl Run<'_> {
 
 struct Running<'r> {
     run: Run<'r>,
-    signals: Signals,
     family: Family,
     head: ProcessId,
     began: Moment,
@@ -167,7 +179,7 @@ impl Running<'_> {
     }
 
     fn sleep(&self, for_at_most: Duration) {
-        let mut watched = vec![PollFd::from_borrowed_fd(self.signals.as_fd(), PollFlags::IN)];
+        let mut watched = vec![PollFd::from_borrowed_fd(self.run.signals.as_fd(), PollFlags::IN)];
         let members = self.family.descriptors();
         watched.extend(members.map(|it| PollFd::from_borrowed_fd(it, PollFlags::IN)));
         let timeout = Timespec {
@@ -195,7 +207,7 @@ impl Running<'_> {
 
     /// Passes on what has come. Returns true when nobody shall be waited for any more.
     fn heed_signals(&mut self) -> bool {
-        let received = self.signals.read().unwrap_or_default();
+        let received = self.run.signals.read().unwrap_or_default();
         let mut is_over = false;
         for one in received.into_iter().filter(|one| one.signal != libc::SIGCHLD) {
             let is_own = !one.is_of_kernel && self.family.has(one.pid);

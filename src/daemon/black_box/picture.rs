@@ -117,6 +117,10 @@ impl fmt::Display for Detail<'_> {
             KernelEvent::EngineDied { report } => {
                 write!(f, "{} died: {}", report.who.name, report.killer.name())
             }
+            KernelEvent::EngineRelease { engine, release, .. } => {
+                write!(f, "memory of {engine} {}", release.end.name())
+            }
+            KernelEvent::UnaccountedBaseline { bytes } => write!(f, "{} MiB", bytes >> 20),
         }
     }
 }

@@ -113,6 +113,7 @@ fn seen(name: &Arc<str>, life: Life, store: &SeriesStore) -> EngineSeen {
         mapped_files: Reading::Unsupported,
         mapped_bytes: Reading::Unsupported,
         open_files: Reading::Unsupported,
+        open_devices: Reading::Unsupported,
     };
     let found_by = Arc::from("declared by its series");
     EngineSeen::new(Arc::clone(name), EngineKind::Declared, id, vec![process], found_by)

@@ -5,6 +5,7 @@ mod brake;
 mod evicting;
 mod guard;
 mod kernel_log;
+mod release;
 mod remedies;
 mod temporary;
 

@@ -32,6 +32,9 @@ const SETTLED_EVERY: u64 = 8;
 /// labels after so long.
 const DOCKER_TELLS: Duration = Duration::from_secs(5);
 
+/// What the first process of a machine, or of a container, is called.
+const INITS: [&str; 5] = ["systemd", "init", "tini", "docker-init", "dumb-init"];
+
 /// One process, as it was looked at last.
 #[derive(Debug)]
 struct Known {
@@ -371,8 +374,10 @@ impl Scanner {
                 serving.port.map_or(kind.clone(), |port| format!("{kind}-{port}"))
             }
         };
+        let is_left_behind = self.is_left_behind(head);
         let containers = &self.containers;
-        let look = Look { head, members, kind, serving, matcher, found_by, containers };
+        let look =
+            Look { head, members, kind, serving, matcher, found_by, is_left_behind, containers };
         let mut seen = self.details.look(look)?;
         seen.is_launched = is_launched;
         // What Docker tells late may say that it is a declared one.
@@ -384,6 +389,22 @@ impl Scanner {
         seen.name = Arc::clone(&named.name);
         self.names.insert(head, named);
         Some(seen)
+    }
+
+    /// Whether that is a worker whose server has ended. What has started a worker runs the same
+    /// interpreter; what takes in orphans (systemd, tini, a shell) does not.
+    fn is_left_behind(&self, head: ProcessId) -> bool {
+        let Some(known) = self.known.get(&head.pid) else { return false };
+        if !matches!(known.kin.recognised, Some((_, Role::Worker))) {
+            return false;
+        }
+        let parent = known.kin.parent;
+        let program = |pid| self.details.link(pid, "exe");
+        match (program(head.pid), program(parent)) {
+            (Some(own), Some(above)) => own != above,
+            // Nobody but root may see what runs there; its name tells as much.
+            _ => self.known.get(&parent).is_some_and(|parent| INITS.contains(&&*parent.stat.comm)),
+        }
     }
 
     fn free_name(&self, base: &str) -> Arc<str> {

@@ -1,0 +1,235 @@
+//! The things that can be done.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::{DecisionId, EngineTarget, READ_AHEAD, Sysctl, Target};
+
+/// What `drop_caches` drops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CacheKind {
+    /// Clean, unmapped page cache (1).
+    PageCache,
+    /// Page cache, and reclaimable kernel objects, which runs every driver's shrinkers (3).
+    All,
+}
+
+/// One thing to do, with everything that it needs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Action {
+    /// Write to `vm.drop_caches`.
+    DropCaches {
+        /// What to drop.
+        what: CacheKind,
+        /// Write dirty pages back before.
+        sync: bool,
+    },
+    /// Write to `vm.compact_memory`.
+    CompactMemory,
+    /// Take memory back from a control group.
+    Reclaim {
+        /// Its path below the root of its hierarchy; in a rule file perhaps a template.
+        cgroup: String,
+        /// How much.
+        bytes: u64,
+    },
+    /// Put what a loading engine has read of its model files out of memory, behind its readers,
+    /// until it no longer loads.
+    EvictCheckpoint {
+        /// Its name; in a rule file perhaps a template.
+        engine: String,
+        /// How much of what was read last stays.
+        behind_bytes: u64,
+        /// It ends after that time at the latest.
+        for_at_most: Duration,
+    },
+    /// Change settings of the kernel for a while.
+    SetSysctl {
+        /// What to set.
+        values: BTreeMap<Sysctl, u32>,
+        /// They are undone after that time at the latest.
+        for_at_most: Duration,
+    },
+    /// Read less ahead from block devices for a while.
+    ThrottleReadahead {
+        /// How much, in KiB.
+        kib: u32,
+        /// Names of disks: `nvme0n1`.
+        devices: Vec<String>,
+        /// Paths, whose disks are meant; in a rule file perhaps templates.
+        of: Vec<String>,
+        /// It is undone after that time at the latest.
+        for_at_most: Duration,
+    },
+    /// Put back what an act has changed for a while. The policy decides it by itself.
+    Undo {
+        /// The act.
+        decision: DecisionId,
+        /// What ends it.
+        why: UndoReason,
+    },
+    /// A line in the log and in the journal.
+    Notify {
+        /// The line.
+        message: String,
+    },
+    /// End the engine whose growth eats the memory: SIGTERM, a grace, SIGKILL.
+    StopEngine {
+        /// Time between the two signals; none, and only SIGKILL is sent.
+        grace_ms: u64,
+        /// Not when as much memory is free by the time that it comes to it. It belongs to a
+        /// decision, not to a rule.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        unless_free_bytes: Option<u64>,
+    },
+}
+
+impl Action {
+    /// The `action` label and the key in rule files.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::DropCaches { .. } => "drop_caches",
+            Self::CompactMemory => "compact_memory",
+            Self::Reclaim { .. } => "reclaim",
+            Self::EvictCheckpoint { .. } => "evict_checkpoint",
+            Self::SetSysctl { .. } => "set_sysctl",
+            Self::ThrottleReadahead { .. } => "throttle_readahead",
+            Self::Undo { .. } => "undo",
+            Self::Notify { .. } => "notify",
+            Self::StopEngine { .. } => "stop_engine",
+        }
+    }
+
+    /// Whether it stops what takes the machine down: it waits for no other action, and for no disk.
+    pub fn is_brake(&self) -> bool {
+        matches!(self, Self::StopEngine { .. })
+    }
+
+    /// Whether it only tells people, and touches nothing.
+    pub fn is_notice(&self) -> bool {
+        matches!(self, Self::Notify { .. })
+    }
+
+    /// How long it may stay done, if it is to be undone.
+    pub fn for_at_most(&self) -> Option<Duration> {
+        match self {
+            Self::SetSysctl { for_at_most, .. } | Self::ThrottleReadahead { for_at_most, .. } => {
+                Some(*for_at_most)
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether it puts back what another action has done.
+    pub fn is_undo(&self) -> bool {
+        matches!(self, Self::Undo { .. })
+    }
+
+    /// What it works on, whether or not there is such a thing. An undo works on what its act has
+    /// worked on, which is not known here.
+    pub fn target(&self) -> Target {
+        match self {
+            Self::SetSysctl { values, .. } => {
+                Target::settings(values.keys().map(|sysctl| sysctl.name().to_owned()))
+            }
+            Self::ThrottleReadahead { devices, of, .. } => {
+                let places = devices.iter().chain(of);
+                Target::settings(places.map(|place| format!("{READ_AHEAD} of {place}")))
+            }
+            Self::Reclaim { cgroup, .. } => Target::Cgroup { path: Arc::from(cgroup.as_str()) },
+            Self::EvictCheckpoint { engine, .. } => Target::Engine(Box::new(EngineTarget {
+                name: Arc::from(engine.as_str()),
+                ..EngineTarget::default()
+            })),
+            // Which one is for the policy to choose.
+            Self::StopEngine { .. } => Target::Engine(Box::default()),
+            Self::DropCaches { .. }
+            | Self::CompactMemory
+            | Self::Undo { .. }
+            | Self::Notify { .. } => Target::Node,
+        }
+    }
+
+    /// All names, for series that start at 0.
+    pub const NAMES: [&'static str; 9] = [
+        "drop_caches",
+        "compact_memory",
+        "reclaim",
+        "evict_checkpoint",
+        "set_sysctl",
+        "throttle_readahead",
+        "undo",
+        "notify",
+        "stop_engine",
+    ];
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::DropCaches { what, sync } => {
+                let what = match what {
+                    CacheKind::PageCache => "pagecache",
+                    CacheKind::All => "all",
+                };
+                write!(f, "drop_caches {what}{}", if *sync { " after sync" } else { "" })
+            }
+            Self::CompactMemory => f.write_str("compact_memory"),
+            Self::Reclaim { cgroup, bytes } => write!(f, "reclaim {bytes} bytes from {cgroup}"),
+            Self::EvictCheckpoint { engine, behind_bytes, for_at_most } => write!(
+                f,
+                "evict_checkpoint of {engine}, keeping the last {behind_bytes} bytes, for at most \
+                 {for_at_most:?}"
+            ),
+            Self::SetSysctl { values, for_at_most } => {
+                f.write_str("set_sysctl")?;
+                for (sysctl, value) in values {
+                    write!(f, " {sysctl}={value}")?;
+                }
+                write!(f, " for at most {for_at_most:?}")
+            }
+            Self::ThrottleReadahead { kib, devices, of, for_at_most } => {
+                write!(f, "throttle_readahead {kib} KiB of")?;
+                for place in devices.iter().chain(of) {
+                    write!(f, " {place}")?;
+                }
+                write!(f, " for at most {for_at_most:?}")
+            }
+            Self::Undo { decision, why } => write!(f, "undo #{decision}: {}", why.meaning()),
+            Self::Notify { message } => write!(f, "notify {message:?}"),
+            Self::StopEngine { grace_ms: 0, .. } => f.write_str("stop_engine at once"),
+            Self::StopEngine { grace_ms, .. } => {
+                write!(f, "stop_engine with {:?} to end", Duration::from_millis(*grace_ms))
+            }
+        }
+    }
+}
+
+/// What ends a temporary setting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum UndoReason {
+    /// The alert that it was made for.
+    AlertEnded,
+    /// Its time.
+    TimedOut,
+    /// The rule has gone, or has another mode.
+    RuleChanged,
+}
+
+impl UndoReason {
+    /// What it says, for people.
+    pub fn meaning(self) -> &'static str {
+        match self {
+            Self::AlertEnded => "its alert has ended",
+            Self::TimedOut => "its time is over",
+            Self::RuleChanged => "its rule has gone, or has another mode",
+        }
+    }
+}
