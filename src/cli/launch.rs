@@ -20,9 +20,7 @@ use super::gate::{self, Ended, GateNode, Telling, Waiting};
 use super::{Exit, death};
 use crate::config::flags::RunFlags;
 use crate::config::measure::{duration_within, size_bytes};
-use crate::model::{
-    DeathReport, Deceased, Event, GateQuestion, Moment, duration_text,
-};
+use crate::model::{DeathReport, Deceased, Event, GateQuestion, Moment, duration_text};
 use crate::policy::death::{Circumstances, explain};
 use crate::sys::signals::Signals;
 use link::DaemonLink;

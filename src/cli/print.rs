@@ -134,12 +134,7 @@ WantedBy=multi-user.target
     )
 }
 
-fn engine(
-    unit: &UnitArguments,
-    own: &str,
-    need: &str,
-    program: &OsStr,
-) -> anyhow::Result<String> {
+fn engine(unit: &UnitArguments, own: &str, need: &str, program: &OsStr) -> anyhow::Result<String> {
     let program_name = || Path::new(program).file_name()?.to_str().map(str::to_owned);
     let named = unit.name.clone().or_else(program_name);
     let name = named.filter(|text| name(text).is_ok());

@@ -91,7 +91,8 @@ impl ContainerFacts {
         let path = text(&told["Path"]);
         let arguments = told["Args"].as_array().into_iter().flatten().filter_map(text);
         let line: Vec<String> = path.into_iter().chain(arguments).take(MOST_ARGUMENTS).collect();
-        let by_image = IMAGES.iter().find(|(name, _)| is_image(&image, name)).map(|(_, kind)| *kind);
+        let by_image =
+            IMAGES.iter().find(|(name, _)| is_image(&image, name)).map(|(_, kind)| *kind);
         let engine = recognise("", &line, None).map(|(kind, _)| kind).or(by_image);
         let label = config["Labels"].get(WHEN_READY.0).and_then(Value::as_str);
         Some(Self {
@@ -99,7 +100,8 @@ impl ContainerFacts {
             image,
             engine,
             has_gpu: has_gpu(host),
-            restart: text(&host["RestartPolicy"]["Name"]).filter(|name| !name.is_empty())
+            restart: text(&host["RestartPolicy"]["Name"])
+                .filter(|name| !name.is_empty())
                 .unwrap_or_else(|| "no".to_owned()),
             is_removed: host["AutoRemove"] == true,
             shm_bytes: host["ShmSize"].as_u64(),
@@ -209,7 +211,9 @@ fn restart(container: &ContainerFacts) -> Option<Finding> {
              {policy} lets Docker do so at once"
         );
         let finding = Finding::new("restart_policy", Verdict::Problem, says);
-        return Some(finding.of(&container.subject()).fix(format!("docker update --restart no {name}")));
+        return Some(
+            finding.of(&container.subject()).fix(format!("docker update --restart no {name}")),
+        );
     }
     let (verdict, says) = if policy == "on-failure" && container.engine == Some(EngineKind::Vllm) {
         (
@@ -247,7 +251,8 @@ fn unhealthy(container: &ContainerFacts) -> Option<Finding> {
         let finding = Finding::new("health_check", Verdict::Warning, says);
         Some(finding.of(&container.subject()).fix(fix))
     };
-    let gives_up = health.start_period.saturating_add(health.interval.saturating_mul(health.retries));
+    let gives_up =
+        health.start_period.saturating_add(health.interval.saturating_mul(health.retries));
     if gives_up < LOADS_WITHIN {
         let after = duration_text(Duration::from_secs(gives_up.as_secs()));
         return found(

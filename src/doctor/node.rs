@@ -60,7 +60,8 @@ fn settings(facts: &Facts) -> Finding {
     if misfits.is_empty() {
         return Finding::ok(check, format!("the kernel's settings fit profile {profile}"));
     }
-    let named = misfits.iter().map(|one| format!("{} is {}, not {}", one.name, one.now, one.wanted));
+    let named =
+        misfits.iter().map(|one| format!("{} is {}, not {}", one.name, one.now, one.wanted));
     let named = named.collect::<Vec<_>>().join("; ");
     let says = format!("not as profile {profile} wants them: {named}");
     Finding::new(check, Verdict::Warning, says)
@@ -189,9 +190,10 @@ fn kernel_log(facts: &Facts) -> Vec<Finding> {
             KernelEvent::UvmFatal => {
                 Some(("the UVM driver has given up until the next boot".to_owned(), reboot))
             }
-            KernelEvent::Xid { recovery: Some(Recovery::NodeReboot), .. } => {
-                Some(("the driver says that this node must be rebooted (Xid 154)".to_owned(), reboot))
-            }
+            KernelEvent::Xid { recovery: Some(Recovery::NodeReboot), .. } => Some((
+                "the driver says that this node must be rebooted (Xid 154)".to_owned(),
+                reboot,
+            )),
             KernelEvent::Xid { xid: WRONG_FLAVOUR, .. } => Some((
                 "Xid 169: on GB10 the driver's modules are of the wrong flavour".to_owned(),
                 "install the flavour of the kernel modules that this machine's vendor ships",

@@ -94,16 +94,8 @@ fn whatever_is_wrong_comes_with_what_to_do() {
         ("kernel_log", Verdict::Problem, log(xid(169, None))),
         ("kernel_log", Verdict::Problem, log(xid(79, None))),
         ("kernel_log", Verdict::Ok, log(xid(31, None))),
-        (
-            "permissions",
-            Verdict::Problem,
-            Facts { lacks: Known::Is(vec![lack(true)]), ..well() },
-        ),
-        (
-            "permissions",
-            Verdict::Warning,
-            Facts { lacks: Known::Is(vec![lack(false)]), ..well() },
-        ),
+        ("permissions", Verdict::Problem, Facts { lacks: Known::Is(vec![lack(true)]), ..well() }),
+        ("permissions", Verdict::Warning, Facts { lacks: Known::Is(vec![lack(false)]), ..well() }),
         (
             "containers",
             Verdict::CannotTell,
@@ -210,7 +202,8 @@ fn units_are_judged_by_what_systemd_would_do_with_them() {
     assert_eq!(judged(RACING), all);
     let without = |check: &str| all.into_iter().filter(|one| one.0 != check).collect::<Vec<_>>();
     assert_eq!(judged(&RACING.replace("KillMode=process\n", "")), without("kill_mode"));
-    let ordered = RACING.replace("docker.target", "docker.service engine@7.service")
+    let ordered = RACING
+        .replace("docker.target", "docker.service engine@7.service")
         .replace("nvidia-persistenced.service", "");
     assert_eq!(judged(&ordered), without("unit_order"));
     let limited = format!("{RACING}\n[Unit]\nStartLimitIntervalSec=1h\n");

@@ -59,7 +59,9 @@ pub fn unit(name: &str, files: &[String]) -> Option<UnitFacts> {
                 unit.named.extend(value.split_ascii_whitespace().map(str::to_owned));
             }
             "Restart" => unit.restart = some(value),
-            "StartLimitIntervalSec" | "StartLimitInterval" => unit.limit_interval = time_span(value),
+            "StartLimitIntervalSec" | "StartLimitInterval" => {
+                unit.limit_interval = time_span(value)
+            }
             "TimeoutStartSec" | "TimeoutSec" => unit.start_takes = time_span(value),
             "KillMode" => unit.kill_mode = some(value),
             _ => {}
@@ -151,7 +153,8 @@ pub(super) fn examine(facts: &Facts) -> Vec<Finding> {
     };
     let mut findings = Vec::new();
     for unit in units {
-        let of_one = [restart(unit), limit(unit), timeout(unit), kill_mode(unit), order(unit, names)];
+        let of_one =
+            [restart(unit), limit(unit), timeout(unit), kill_mode(unit), order(unit, names)];
         let subject = format!("unit {}", unit.name);
         findings.extend(of_one.into_iter().flatten().map(|finding| finding.of(&subject)));
     }
@@ -201,7 +204,9 @@ fn limit(unit: &UnitFacts) -> Option<Finding> {
             (false, Some(_)) => {
                 format!("{} is too short for an engine to reach it", duration_text(interval))
             }
-            (false, None) => "10 s, which is usual, is too short for an engine to reach it".to_owned(),
+            (false, None) => {
+                "10 s, which is usual, is too short for an engine to reach it".to_owned()
+            }
         };
         let says = format!(
             "there is no start limit: {is}, for it takes longer to die five times; it is started \
@@ -235,9 +240,8 @@ fn timeout(unit: &UnitFacts) -> Option<Finding> {
 
 fn kill_mode(unit: &UnitFacts) -> Option<Finding> {
     let mode = unit.kill_mode.as_deref().filter(|mode| matches!(*mode, "process" | "none"))?;
-    let says = format!(
-        "KillMode={mode} leaves its workers behind when it ends, with all of their memory"
-    );
+    let says =
+        format!("KillMode={mode} leaves its workers behind when it ends, with all of their memory");
     Some(Finding::new("kill_mode", Verdict::Problem, says).fix("KillMode=mixed"))
 }
 
@@ -246,9 +250,9 @@ fn order(unit: &UnitFacts, names: &BTreeSet<String>) -> Option<Finding> {
         [".target", ".service", ".socket"].iter().any(|ending| name.ends_with(ending))
     };
     let is_known = |name: &str| {
-        let template = name.split_once('@').and_then(|(base, rest)| {
-            Some(format!("{base}@.{}", rest.rsplit_once('.')?.1))
-        });
+        let template = name
+            .split_once('@')
+            .and_then(|(base, rest)| Some(format!("{base}@.{}", rest.rsplit_once('.')?.1)));
         names.contains(name) || template.is_some_and(|template| names.contains(&template))
     };
     // What holds a specifier is another name.

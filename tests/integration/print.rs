@@ -16,9 +16,8 @@ fn printed(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-const ENGINE: [&str; 9] = [
-    "--need", "90GiB", "--name", "chat", "--", "/usr/bin/env", "vllm", "serve", "/models/a b 50%",
-];
+const ENGINE: [&str; 9] =
+    ["--need", "90GiB", "--name", "chat", "--", "/usr/bin/env", "vllm", "serve", "/models/a b 50%"];
 
 #[test]
 fn systemd_accepts_the_units() {

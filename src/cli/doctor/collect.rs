@@ -162,8 +162,10 @@ fn all_units(folders: &[PathBuf]) -> Known<(Vec<UnitFacts>, BTreeSet<String>)> {
         return Known::Absent;
     }
     let of_file = |(name, path): (&String, &PathBuf)| {
-        let texts: Vec<String> =
-            std::iter::once(path.clone()).chain(drop_ins(&folders, name)).filter_map(read).collect();
+        let texts: Vec<String> = std::iter::once(path.clone())
+            .chain(drop_ins(&folders, name))
+            .filter_map(read)
+            .collect();
         unit(name, &texts)
     };
     let units = files.iter().filter_map(of_file).collect();
@@ -187,6 +189,8 @@ fn drop_ins(folders: &[PathBuf], name: &str) -> Vec<PathBuf> {
 /// A masked unit is a link to /dev/null, and empty.
 fn read(path: PathBuf) -> Option<String> {
     let about = fs::metadata(&path).ok()?;
-    (about.is_file() && about.len() <= MOST_UNIT_BYTES).then(|| fs::read(&path).ok()).flatten()
+    (about.is_file() && about.len() <= MOST_UNIT_BYTES)
+        .then(|| fs::read(&path).ok())
+        .flatten()
         .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }

@@ -119,15 +119,8 @@ impl Run<'_> {
         let mut family = Family::new(self.procfs, own.as_raw_nonzero().get().unsigned_abs());
         let head = family.begin(child.id());
         begun(head);
-        let mut running = Running {
-            run: self,
-            family,
-            head,
-            began,
-            status: None,
-            asked: None,
-            memory: None,
-        };
+        let mut running =
+            Running { run: self, family, head, began, status: None, asked: None, memory: None };
         running.follow();
         let killed_orphans = running.end_orphans();
         Ok(running.ran(killed_orphans))

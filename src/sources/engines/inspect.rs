@@ -39,7 +39,8 @@ pub fn inspect_containers(socket: &Path) -> Result<Vec<Value>, NotInspected> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(failed)?;
     let inspected = runtime.block_on(async {
-        let late = |_| NotInspected::Failed(format!("it took longer than {} s", ALL_TAKE.as_secs()));
+        let late =
+            |_| NotInspected::Failed(format!("it took longer than {} s", ALL_TAKE.as_secs()));
         timeout(ALL_TAKE, inspect(socket)).await.map_err(late)?
     });
     runtime.shutdown_background();
@@ -60,14 +61,15 @@ async fn inspect(socket: &Path) -> Result<Vec<Value>, NotInspected> {
 
 /// `None`: there is no such container any more.
 async fn ask(socket: &Path, path: &str, most: usize) -> Result<Option<Value>, NotInspected> {
-    let answer = get_through(socket, path, most, ANSWER_TAKES).await.map_err(|error| match error {
-        NoAnswer::Absent => NotInspected::Absent,
-        NoAnswer::Refused => NotInspected::Failed("nobody listens there".to_owned()),
-        NoAnswer::TimedOut => {
-            NotInspected::Failed(format!("no answer within {} s", ANSWER_TAKES.as_secs()))
-        }
-        NoAnswer::Failed(error) => NotInspected::Failed(error),
-    })?;
+    let answer =
+        get_through(socket, path, most, ANSWER_TAKES).await.map_err(|error| match error {
+            NoAnswer::Absent => NotInspected::Absent,
+            NoAnswer::Refused => NotInspected::Failed("nobody listens there".to_owned()),
+            NoAnswer::TimedOut => {
+                NotInspected::Failed(format!("no answer within {} s", ANSWER_TAKES.as_secs()))
+            }
+            NoAnswer::Failed(error) => NotInspected::Failed(error),
+        })?;
     let Answer { status, body, is_cut } = answer;
     match status {
         StatusCode::NOT_FOUND => Ok(None),
