@@ -13,6 +13,7 @@ mod live;
 mod notify;
 mod ready;
 mod reclaim;
+mod start;
 mod stop;
 mod sysctl;
 mod temporary;

@@ -102,6 +102,9 @@ pub(super) fn event_text(event: &KernelEvent) -> String {
             let is = if *stuck { "stuck" } else { "no longer stuck" };
             format!("{engine} is {is}: {reason}")
         }
+        KernelEvent::EngineRestart { engine, to, reason, .. } => {
+            format!("{engine}: {}: {reason}", to.meaning())
+        }
         _ => String::new(),
     }
 }

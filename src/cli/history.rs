@@ -305,9 +305,9 @@ pub(super) fn event_text(event: &KernelEvent) -> String {
             format!("{} killed {victim}", word(by))
         }
         KernelEvent::UncleanBoot { .. } => last_boot::event_text(event),
-        KernelEvent::EnginePhase { .. } | KernelEvent::EngineStuck { .. } => {
-            engines::event_text(event)
-        }
+        KernelEvent::EnginePhase { .. }
+        | KernelEvent::EngineStuck { .. }
+        | KernelEvent::EngineRestart { .. } => engines::event_text(event),
     }
 }
 

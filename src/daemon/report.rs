@@ -107,6 +107,10 @@ fn event(event: &Event, now: Moment) {
         let is = if *stuck { "stuck" } else { "no longer stuck" };
         return tracing::warn!(engine, "engine {engine} is {is}: {reason}");
     }
+    if let KernelEvent::EngineRestart { engine, to, reason, .. } = &event.kind {
+        let stands = to.meaning();
+        return tracing::warn!(engine, state = to.name(), "held {engine}: {stands}: {reason}");
+    }
     match event.utc.filter(|utc| old_by(*utc, now).is_some()) {
         None => tracing::warn!(kind, seq, detail, "kernel event"),
         Some(happened) => tracing::info!(kind, seq, detail, %happened, "old kernel event"),

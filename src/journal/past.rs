@@ -11,8 +11,9 @@ use super::file::WITH_PLACES;
 use super::reader::{JournalReader, ReadError};
 use super::timeline::from_json;
 use crate::model::{
-    Assessment, Decision, DecisionId, HoldReason, Mode, Moment, OperatorCommand, OperatorOrder,
-    Outcome, OutcomeResult, PastAct, RuleId, RuleSelector, Verdict,
+    Assessment, Decision, DecisionId, EnginePhase, Event, HoldReason, KernelEvent, Mode, Moment,
+    OperatorCommand, OperatorOrder, Outcome, OutcomeResult, PastAct, RestartState, RuleId,
+    RuleSelector, Verdict,
 };
 
 /// An act of an earlier run.
@@ -36,6 +37,10 @@ pub struct StoredAct {
     pub aim_met: Option<bool>,
     /// The decision whose approval it used up.
     pub approved: Option<DecisionId>,
+    /// The mark of the end after which it started something again, if it did that.
+    pub started_after: Option<Arc<str>>,
+    /// In which phase what it started has died, if it has.
+    pub died_in: Option<EnginePhase>,
     /// Where it stands in the order in which things were stored, whatever the clocks said.
     pub place: i64,
     /// Whether a person has reset its rule's breaker after it was stored and judged.
@@ -56,6 +61,8 @@ impl StoredAct {
             has_ended: self.has_ended,
             aim_met: self.aim_met,
             approved: self.approved,
+            started_after: self.started_after,
+            died_in: self.died_in,
             is_forgiven: self.is_forgiven,
         }
     }
@@ -93,6 +100,9 @@ const MOST_ASKED: i64 = 1_000;
 
 /// More breaker resets than these are of no use to anybody.
 const MOST_RESETS: i64 = 1_000;
+
+/// Changes of what is started again that are looked through for the last one of each.
+const MOST_RESTARTS: i64 = 1_000;
 
 impl JournalReader {
     /// The newest acts, in the order in which they were stored; with a number, only those stored
@@ -173,6 +183,29 @@ impl JournalReader {
         Ok(read.filter(wants_approval).collect())
     }
 
+    /// What is started again when there is memory, and was stopped by somebody when it was last told
+    /// of; by name.
+    pub fn stopped(&self) -> Result<Vec<Arc<str>>, ReadError> {
+        let sql = "SELECT json FROM events WHERE kind = 'engine_restart' ORDER BY id DESC LIMIT ?";
+        let read = || -> rusqlite::Result<Vec<String>> {
+            self.connection.prepare(sql)?.query_map([MOST_RESTARTS], |row| row.get(0))?.collect()
+        };
+        let mut last = BTreeMap::new();
+        for json in read().map_err(|error| self.failed(error))? {
+            let Some(Event { kind: KernelEvent::EngineRestart { engine, to, .. }, .. }) =
+                from_json(&json)
+            else {
+                continue;
+            };
+            // Nobody who is not told of has ended otherwise meanwhile.
+            if to != RestartState::Unknown {
+                last.entry(engine).or_insert(to);
+            }
+        }
+        let stopped = last.into_iter().filter(|(_, to)| *to == RestartState::Stopped);
+        Ok(stopped.map(|(engine, _)| Arc::from(engine)).collect())
+    }
+
     /// When a damaged journal was replaced by this one, if that ever was; what it held is lost.
     pub fn lost_before(&self) -> Result<Option<Timestamp>, ReadError> {
         let sql = "SELECT value FROM meta WHERE key = 'lost_before_utc_ms'";
@@ -219,8 +252,13 @@ fn stored_act(row: &Row<'_>, resets: &[Reset]) -> rusqlite::Result<Option<Stored
     }) || assessment.is_some();
     let forgives =
         |reset: &Reset| reset.place > place.max(judged_place) && reset.rules.selects(&written.rule);
+    let starts = ["start_container", "start_unit"]
+        .into_iter()
+        .find_map(|name| written.action.get(name)?.get("ended")?.as_str().map(Arc::from));
     Ok(Some(StoredAct {
         place,
+        started_after: starts,
+        died_in: assessment.as_ref().and_then(|assessment| assessment.died_in),
         is_forgiven: resets.iter().any(forgives),
         id: DecisionId(id.cast_unsigned()),
         is_notice: written.action.get("notify").is_some(),

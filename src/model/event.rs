@@ -7,7 +7,7 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::EnginePhase;
+use super::{EnginePhase, RestartState};
 
 /// One thing that happened.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -241,11 +241,23 @@ pub enum KernelEvent {
         /// The number of its server.
         pid: u32,
     },
+    /// Where something stands that is started again when there is memory has changed.
+    EngineRestart {
+        /// Its name.
+        engine: String,
+        /// Where it stands now.
+        to: RestartState,
+        /// Why.
+        reason: String,
+        /// The container's id, where it is one.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        container: Option<String>,
+    },
 }
 
 impl KernelEvent {
     /// The `event` label values, and JSON kinds, of all events.
-    pub const KINDS: [&'static str; 14] = [
+    pub const KINDS: [&'static str; 15] = [
         "nv_no_memory",
         "nv_alloc_failed",
         "xid",
@@ -260,6 +272,7 @@ impl KernelEvent {
         "unclean_boot",
         "engine_phase",
         "engine_stuck",
+        "engine_restart",
     ];
 
     /// This event's kind, one of [`Self::KINDS`].
@@ -279,6 +292,7 @@ impl KernelEvent {
             Self::UncleanBoot { .. } => "unclean_boot",
             Self::EnginePhase { .. } => "engine_phase",
             Self::EngineStuck { .. } => "engine_stuck",
+            Self::EngineRestart { .. } => "engine_restart",
         }
     }
 
@@ -286,7 +300,10 @@ impl KernelEvent {
     pub fn is_of_kernel_log(&self) -> bool {
         !matches!(
             self,
-            Self::UncleanBoot { .. } | Self::EnginePhase { .. } | Self::EngineStuck { .. }
+            Self::UncleanBoot { .. }
+                | Self::EnginePhase { .. }
+                | Self::EngineStuck { .. }
+                | Self::EngineRestart { .. }
         )
     }
 }

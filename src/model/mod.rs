@@ -7,6 +7,7 @@ mod alert;
 mod decision;
 mod engine;
 mod event;
+mod held;
 mod moment;
 mod observation;
 mod operator;
@@ -29,6 +30,10 @@ pub use engine::{
     EngineReadings, EngineSeen, HealthAnswer, ProcessId,
 };
 pub use event::{Event, KernelEvent, KillerDaemon, OomConstraint, Pool, Recovery};
+pub use held::{
+    DeclaredRestart, HeldEnd, HeldHealth, HeldReadings, HeldSeen, HeldState, HeldTarget, Requested,
+    RestartLimits, RestartMatch, RestartState, RestartStatus, Supervisor,
+};
 pub use moment::Moment;
 pub use observation::{KernelRecord, Observation, Readings, Source};
 pub use operator::{OperatorCommand, OperatorOrder, Pause, RuleSelector, author};

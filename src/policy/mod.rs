@@ -14,6 +14,7 @@ pub mod guard;
 pub mod pace;
 pub mod promql;
 mod remedy;
+pub mod restarts;
 pub mod rule;
 mod sources;
 pub mod status;
@@ -39,6 +40,7 @@ use engines::Engines;
 use group::Group;
 use guard::Guard;
 use pace::Memory;
+use restarts::Restarts;
 use rule::RuleSet;
 use sources::SourceTable;
 use status::Status;
@@ -112,6 +114,7 @@ pub struct Policy {
     /// The engines of a declared world.
     declared: Option<Declared>,
     engines: Engines,
+    restarts: Restarts,
     /// The series of the memory that no counter names.
     unaccounted: SeriesId,
     /// The shortest range over which a rule looks back.
@@ -172,6 +175,7 @@ impl Policy {
             brake: Brake::default(),
             declared: None,
             engines,
+            restarts: Restarts::default(),
             unaccounted,
             shortest_range: Duration::MAX,
             next_decision: next_decision.0,
@@ -264,6 +268,7 @@ impl Policy {
         }
         let evaluated = self.has_measured(at) && self.evaluate(at, &mut step);
         self.undo(at, &mut step);
+        self.restart(at, &mut step);
         for decision in &step.decisions {
             self.counters.count_decision(decision, &mut self.store);
         }
@@ -293,6 +298,7 @@ impl Policy {
     /// Takes in what earlier runs did and were told, as [`Observation::Past`] does in a step:
     /// cooldowns, budgets, breakers, silences and approvals outlive restarts and reboots.
     pub fn resume(&mut self, at: Moment, past: &Past) {
+        self.restarts.restore(past);
         self.guard.restore(past, at);
     }
 
@@ -358,6 +364,7 @@ impl Policy {
             rules: Arc::clone(&self.rule_statuses),
             guard: self.guard.status(),
             engines: self.engines.statuses(),
+            restarts: self.restarts.statuses(),
         };
         self.draw(at, &mut status);
         status
@@ -377,6 +384,7 @@ impl Policy {
         status.rules.clone_from(&self.rule_statuses);
         status.guard = self.guard.status();
         status.engines = self.engines.statuses();
+        status.restarts = self.restarts.statuses();
     }
 
     fn observe(&mut self, at: Moment, observation: &Observation, step: &mut Step) {
@@ -399,10 +407,16 @@ impl Policy {
             Observation::Outcome(outcome) => self.observe_outcome(outcome),
             Observation::Operator(command) => step.answers.push(self.guard.obey(command, at)),
             Observation::Pause(pause) => self.guard.set_pause(pause.clone()),
-            Observation::Past(past) => self.guard.restore(past, at),
+            Observation::Past(past) => {
+                self.restarts.restore(past);
+                self.guard.restore(past, at);
+            }
             Observation::Engines(readings) => self.look_at_engines(at, readings, step),
             Observation::EngineHealth(health) => {
                 self.engines.hear(at, health, &mut step.events);
+            }
+            Observation::Held(readings) => {
+                self.restarts.look(at, readings, (&mut self.counters, &mut self.store));
             }
         }
     }
@@ -463,6 +477,7 @@ impl Policy {
     fn observe_outcome(&mut self, outcome: &Outcome) {
         self.counters.count_outcome(outcome, &mut self.store);
         self.guard.observe_outcome(outcome);
+        self.restarts.observe_outcome(outcome, &mut self.counters);
         for group in &mut self.groups {
             group.observe_outcome(outcome, &mut self.guard);
         }
@@ -472,6 +487,31 @@ impl Policy {
     fn has_measured(&self, at: Moment) -> bool {
         let measured = self.sources.memory_measured();
         measured.is_some_and(|measured| at.uptime.saturating_sub(measured) <= MEASURED_WITHIN)
+    }
+
+    /// Follows what is started again, and starts it. What memory is there must be of now.
+    fn restart(&mut self, at: Moment, step: &mut Step) {
+        if !self.has_measured(at) {
+            return;
+        }
+        let mut events = Vec::new();
+        let mut surroundings = Surroundings {
+            at,
+            mode: self.mode,
+            store: &self.store,
+            measured: self.sources.memory_measured(),
+            engines: &self.engines,
+            brake: &self.brake,
+            guard: &mut self.guard,
+            next_decision: &mut self.next_decision,
+            counters: &mut self.counters,
+            step,
+        };
+        self.restarts.step(&mut surroundings, &mut events);
+        for event in events {
+            self.counters.count_event(event.kind.kind(), at.utc, None);
+            step.events.push(event);
+        }
     }
 
     /// Evaluates the groups that are due; returns whether any was.

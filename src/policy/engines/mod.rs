@@ -19,7 +19,8 @@ use super::counters::Counters;
 use super::status::EngineStatus;
 use super::store::SeriesStore;
 use crate::model::{
-    EngineHealth, EnginePhase, EngineReadings, EngineSeen, EngineTarget, Event, KernelEvent, Moment,
+    EngineHealth, EnginePhase, EngineProcess, EngineReadings, EngineSeen, EngineTarget, Event,
+    HeldTarget, KernelEvent, Moment, Supervisor,
 };
 use life::{Life, Turn};
 use series::{EngineCells, NodeCells};
@@ -197,6 +198,53 @@ impl Engines {
     /// Where the engine of that name is in its life.
     pub(super) fn phase(&self, name: &str) -> Option<EnginePhase> {
         self.lives.get(name).map(|(life, _)| life.phase())
+    }
+
+    /// The engine that a container or a unit holds, while any of its processes is there: its name,
+    /// its phase, and what shows that.
+    pub(super) fn of_held(&self, held: &HeldTarget) -> Option<(&Arc<str>, EnginePhase, &str)> {
+        let (name, life) = self.life_of(held)?;
+        Some((name, life.phase(), life.reason()))
+    }
+
+    /// All memory of the processes of that engine.
+    pub(super) fn bytes_of_held(&self, held: &HeldTarget) -> Option<u64> {
+        self.life_of(held).map(|(_, life)| life.status().memory_bytes)
+    }
+
+    fn life_of(&self, held: &HeldTarget) -> Option<(&Arc<str>, &Life)> {
+        let is_its = |seen: &EngineSeen| match held.supervisor {
+            Supervisor::Docker => seen.container.as_ref() == Some(&held.id),
+            Supervisor::Systemd => seen.unit.as_ref() == Some(&held.id),
+        };
+        let lives = self.lives.iter().map(|(name, (life, _))| (name, life));
+        lives.filter(|(_, life)| !life.is_gone()).find(|(_, life)| is_its(life.seen()))
+    }
+
+    /// Another engine than that takes a model in.
+    pub(super) fn loading_beside(&self, held: &HeldTarget) -> Option<Arc<str>> {
+        let own = self.life_of(held).map(|(name, _)| name);
+        let mut others = self.lives.iter().filter(|(name, _)| Some(*name) != own);
+        let loads = |life: &Life| life.phase() == EnginePhase::Loading && !life.is_stuck();
+        others.find(|(_, (life, _))| loads(life)).map(|(name, _)| Arc::clone(name))
+    }
+
+    /// What a dead engine has left behind, for people; `None` where nobody has looked lately.
+    pub(super) fn left_of(
+        &self,
+        held: &HeldTarget,
+        now: Duration,
+        within: Duration,
+    ) -> Option<Vec<String>> {
+        let looked = self.looked?;
+        if now.saturating_sub(looked) > within {
+            return None;
+        }
+        let Some((name, life)) = self.life_of(held) else { return Some(Vec::new()) };
+        let of = |process: &EngineProcess| {
+            format!("{} (pid {}), left behind by {name}", process.comm, process.id)
+        };
+        Some(life.seen().processes.iter().map(of).collect())
     }
 
     /// How much each has grown lately; one that is not named has not.

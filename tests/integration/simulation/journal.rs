@@ -208,6 +208,8 @@ impl Kept {
                 || aim_met.is_some(),
             aim_met: aim_met.copied().flatten(),
             approved: act.approved,
+            started_after: None,
+            died_in: None,
             is_forgiven: self.is_forgiven(place, act),
         }
     }
