@@ -8,7 +8,6 @@ mod begin;
 mod black_box;
 mod clock;
 mod evicting;
-mod gate;
 mod orders;
 mod own;
 mod past;
@@ -21,6 +20,7 @@ mod report;
 mod sampling;
 mod service;
 mod standing;
+mod thinning;
 mod wake;
 
 use std::os::fd::AsFd;

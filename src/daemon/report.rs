@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tracing::field::debug;
 
-use super::gate::Gate;
+use super::thinning::Thinning;
 use crate::journal::JournalError;
 use crate::model::{
     AlertChange, AlertState, Assessment, Decision, Event, Evidence, KernelEvent, Mode, Moment,
@@ -18,7 +18,7 @@ use crate::policy::{Doubt, Step, old_by};
 /// Writes the log, and keeps storms out of it.
 #[derive(Debug, Default)]
 pub(super) struct Report {
-    gate: Gate,
+    thinning: Thinning,
     /// Why each source that is down is, as the log has told.
     down: BTreeMap<Source, Arc<str>>,
 }
@@ -87,7 +87,7 @@ impl Report {
     }
 
     fn passes(&mut self, now: Duration, subject: String) -> bool {
-        let withheld = self.gate.pass(subject.clone(), now);
+        let withheld = self.thinning.pass(subject.clone(), now);
         if let Some(lines @ 1..) = withheld {
             tracing::warn!(subject, lines, "not logged, since there were too many");
         }

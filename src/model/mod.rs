@@ -7,6 +7,7 @@ mod alert;
 mod decision;
 mod engine;
 mod event;
+mod gate;
 mod held;
 mod moment;
 mod observation;
@@ -30,6 +31,9 @@ pub use engine::{
     EngineReadings, EngineSeen, HealthAnswer, ProcessId,
 };
 pub use event::{Event, KernelEvent, KillerDaemon, OomConstraint, Pool, Recovery};
+pub use gate::{
+    Baseline, GateAnswer, GateNote, GateQuestion, GateReason, Lingering, Motion, Orphan, Room,
+    Trend,
 pub use held::{
     DeclaredRestart, HeldEnd, HeldHealth, HeldReadings, HeldSeen, HeldState, HeldTarget, Requested,
     RestartLimits, RestartMatch, RestartState, RestartStatus, Supervisor,
@@ -43,4 +47,4 @@ pub use series::{METRICS, Metric, MetricKind, Schema, SeriesKey, metric};
 pub use sysctl::{READ_AHEAD, SETTING_NAMES, Sysctl, UndoResult};
 pub use target::{EngineTarget, Target};
 pub use time_text::{duration, duration_text, end, instant};
-pub use wording::{because, counted};
+pub use wording::{because, bytes_text, counted};

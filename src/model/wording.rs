@@ -14,6 +14,19 @@ pub fn because(what: &str, comment: &str) -> String {
     }
 }
 
+/// `512 B`, `1.5 MiB`, `90.0 GiB`.
+pub fn bytes_text(bytes: f64) -> String {
+    let mut value = bytes;
+    for unit in ["B", "KiB", "MiB", "GiB"] {
+        if value.abs() < 1024.0 || !value.is_finite() {
+            let digits = usize::from(unit != "B");
+            return format!("{value:.digits$} {unit}");
+        }
+        value /= 1024.0;
+    }
+    format!("{value:.1} TiB")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -9,6 +9,7 @@ mod counters;
 mod engines;
 mod evidence;
 pub mod explain;
+pub mod gate;
 mod group;
 pub mod guard;
 pub mod pace;
