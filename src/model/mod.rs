@@ -4,6 +4,7 @@
 
 mod action;
 mod alert;
+mod death;
 mod decision;
 mod engine;
 mod event;
@@ -22,6 +23,10 @@ mod wording;
 
 pub use action::{Action, CacheKind, UndoReason};
 pub use alert::{AlertChange, AlertState};
+pub use death::{
+    DeathMemory, DeathProof, DeathReport, Deceased, ExitStatus, KilledWorker, Killer, Orphan,
+    signal_name,
+};
 pub use decision::{
     Assessment, Decision, DecisionId, Evidence, HoldReason, Mode, Outcome, OutcomeResult, RuleId,
     Verdict,
