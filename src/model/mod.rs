@@ -24,8 +24,8 @@ mod wording;
 pub use action::{Action, CacheKind, UndoReason};
 pub use alert::{AlertChange, AlertState};
 pub use death::{
-    DeathMemory, DeathProof, DeathReport, Deceased, ExitStatus, KilledWorker, Killer, Orphan,
-    signal_name,
+    DeathMemory, DeathProof, DeathReport, Deceased, ExitStatus, KilledWorker, Killer,
+    Orphan as OrphanOfDeath, signal_name,
 };
 pub use decision::{
     Assessment, Decision, DecisionId, Evidence, HoldReason, Mode, Outcome, OutcomeResult, RuleId,
@@ -39,6 +39,7 @@ pub use event::{Event, KernelEvent, KillerDaemon, OomConstraint, Pool, Recovery}
 pub use gate::{
     Baseline, GateAnswer, GateNote, GateQuestion, GateReason, Lingering, Motion, Orphan, Room,
     Trend,
+};
 pub use held::{
     DeclaredRestart, HeldEnd, HeldHealth, HeldReadings, HeldSeen, HeldState, HeldTarget, Requested,
     RestartLimits, RestartMatch, RestartState, RestartStatus, Supervisor,

@@ -33,7 +33,8 @@ use jiff::Timestamp;
 
 use crate::model::{
     Action, AlertChange, Assessment, Decision, DecisionId, EngineReadings, Event, KernelRecord,
-    Mode, Moment, Observation, OperatorCommand, Outcome, Past, RuleId, SeriesKey, Source, Verdict,
+    Mode, Moment, Observation, OperatorCommand, Outcome, Past, Reading, RuleId, SeriesKey, Source,
+    Verdict,
 };
 use crate::parse::kernel::{EventAssembler, KernelLine};
 use brake::{Brake, Declared};
@@ -140,6 +141,23 @@ struct Surroundings<'a> {
     next_decision: &'a mut u64,
     counters: &'a mut Counters,
     step: &'a mut Step,
+}
+
+impl Surroundings<'_> {
+    /// The present value of the only series of that name.
+    fn latest(&self, name: &str) -> Reading<f64> {
+        self.latest_of(name, &[])
+    }
+
+    /// The present value of one series; `Unsupported` where there is none.
+    fn latest_of(&self, name: &str, labels: &[(&str, &str)]) -> Reading<f64> {
+        let (ids, _) = self.store.named(name);
+        let is_it = |key: &SeriesKey| {
+            key.labels.iter().map(|(name, value)| (&**name, &**value)).eq(labels.iter().copied())
+        };
+        let id = ids.iter().find(|id| self.store.key(**id).is_some_and(is_it));
+        id.map_or(Reading::Unsupported, |id| self.store.latest(*id))
+    }
 }
 
 impl Policy {

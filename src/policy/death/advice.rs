@@ -1,7 +1,8 @@
 //! What to do about a death, the most important first.
 
 use crate::model::{
-    DeathReport, EngineKind, EnginePhase, Killer, OomConstraint, Orphan, signal_name,
+    DeathReport, EngineKind, EnginePhase, Killer, OomConstraint, OrphanOfDeath as Orphan,
+    signal_name,
 };
 use crate::parse::engine::LastWords;
 

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use crate::model::{
     DeathMemory, DeathProof, DeathReport, Deceased, DecisionId, EnginePhase, Event, ExitStatus,
-    KilledWorker, Killer, Moment, Orphan, ProcessId, RuleId, signal_name,
+    KilledWorker, Killer, Moment, OrphanOfDeath as Orphan, ProcessId, RuleId, signal_name,
 };
 use crate::parse::engine::{LastWords, last_words};
 use hits::Hit;

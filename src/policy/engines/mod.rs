@@ -20,7 +20,7 @@ use super::status::EngineStatus;
 use super::store::SeriesStore;
 use crate::model::{
     EngineHealth, EnginePhase, EngineProcess, EngineReadings, EngineSeen, EngineTarget, Event,
-    HeldTarget, KernelEvent, Moment, Supervisor,
+    HeldTarget, KernelEvent, Moment, Orphan, Reading, Supervisor,
 };
 use life::{Life, Turn};
 use series::{EngineCells, NodeCells};
@@ -229,22 +229,32 @@ impl Engines {
         others.find(|(_, (life, _))| loads(life)).map(|(name, _)| Arc::clone(name))
     }
 
-    /// What a dead engine has left behind, for people; `None` where nobody has looked lately.
+    /// What a dead engine has left behind; `None` where nobody has looked lately.
     pub(super) fn left_of(
         &self,
         held: &HeldTarget,
         now: Duration,
         within: Duration,
-    ) -> Option<Vec<String>> {
+    ) -> Option<Vec<Orphan>> {
         let looked = self.looked?;
         if now.saturating_sub(looked) > within {
             return None;
         }
         let Some((name, life)) = self.life_of(held) else { return Some(Vec::new()) };
-        let of = |process: &EngineProcess| {
-            format!("{} (pid {}), left behind by {name}", process.comm, process.id)
+        let held = |process: &EngineProcess| {
+            let kinds = [process.anon_bytes, process.shmem_bytes, process.hugetlb_bytes];
+            kinds.into_iter().filter_map(Reading::value).fold(0, u64::saturating_add)
         };
-        Some(life.seen().processes.iter().map(of).collect())
+        let of = |process: &EngineProcess| Orphan {
+            id: process.id,
+            comm: Arc::clone(&process.comm),
+            engine: Arc::clone(name),
+            bytes: held(process),
+            open_devices: 0,
+        };
+        // What has ended and waits for its parent holds nothing.
+        let is_there = |process: &&EngineProcess| !matches!(process.state, 'Z' | 'X');
+        Some(life.seen().processes.iter().filter(is_there).map(of).collect())
     }
 
     /// How much each has grown lately; one that is not named has not.

@@ -10,7 +10,7 @@ use super::series::{Came, RestartCells};
 use crate::model::{
     Action, Assessment, Decision, DecisionId, EnginePhase, Event, Evidence, HeldEnd, HeldSeen,
     HeldState, HeldTarget, HoldReason, KernelEvent, Mode, Moment, Outcome, OutcomeResult, PastAct,
-    Requested, RestartState, RestartStatus, RuleId, Supervisor, Target, Verdict, counted,
+    Requested, RestartState, RestartStatus, Room, RuleId, Supervisor, Target, Verdict, counted,
     duration_text,
 };
 use crate::policy::Surroundings;
@@ -331,6 +331,7 @@ impl Course {
     pub(super) fn decide(
         &mut self,
         occupant: Option<Arc<str>>,
+        room: Option<&Room>,
         around: &mut Surroundings<'_>,
         events: &mut Vec<Event>,
     ) -> bool {
@@ -345,7 +346,7 @@ impl Course {
             Supervisor::Systemd => Action::StartUnit { ended: Arc::clone(&end.mark) },
         };
         let target = Target::Held(Box::new(self.seen.target.clone()));
-        let ruling = self.rule_on(&end, mode, occupant, (&action, &target), around);
+        let ruling = self.rule_on(&end, mode, (occupant, room), (&action, &target), around);
         if ruling.reason.is_none() && self.rehearsed.as_ref() == Some(&end.mark) {
             let reason = "it would be started now (observe mode)".into();
             return self.stand(RestartState::Waiting, reason, around.at, events);
@@ -406,7 +407,7 @@ impl Course {
         &self,
         end: &HeldEnd,
         mode: Mode,
-        occupant: Option<Arc<str>>,
+        (occupant, room): (Option<Arc<str>>, Option<&Room>),
         (action, target): (&Action, &Target),
         around: &Surroundings<'_>,
     ) -> Ruling {
@@ -449,7 +450,7 @@ impl Course {
                 format!("it died ({end}), and waits until {occupant} is ready or has failed");
             return Ruling::hold(HoldReason::OtherStarts, text);
         }
-        let room = room::judge(&self.seen, self.peak_bytes, around);
+        let room = room::judge(&self.seen, self.peak_bytes, room, around);
         if !room.reasons.is_empty() {
             let text = format!("it died ({end}), and waits: {}", room.reasons.join("; "));
             return Ruling { because: room.because, ..Ruling::hold(HoldReason::Memory, text) };

@@ -19,9 +19,10 @@ use std::time::Duration;
 
 use super::Surroundings;
 use super::counters::Counters;
+use super::gate::{self, GateWatch};
 use super::store::SeriesStore;
 use crate::model::{
-    Event, HeldReadings, Moment, Outcome, Past, PastAct, RestartStatus, RuleId, Supervisor,
+    Event, HeldReadings, Moment, Outcome, Past, PastAct, Reading, RestartStatus, RuleId, Supervisor,
 };
 use course::Course;
 
@@ -50,6 +51,7 @@ pub(super) struct Restarts {
     acts: BTreeMap<Arc<str>, PastAct>,
     /// Those that somebody wanted down, as earlier runs saw it.
     stopped: Vec<Arc<str>>,
+    gate: GateWatch,
     statuses: Arc<[RestartStatus]>,
     has_changed: bool,
 }
@@ -127,10 +129,16 @@ impl Restarts {
         }
         // Who has waited for longest comes first.
         order.sort();
+        let room = (!order.is_empty()).then(|| {
+            let latest = |name: &str, labels: &[(&str, &str)]| around.latest_of(name, labels);
+            let mut room = gate::room(latest, None, Reading::Unsupported);
+            self.gate.take(around.at.uptime, &mut room);
+            room
+        });
         for (_, name) in order {
             let occupant = self.occupant(&name, around);
             let Some(course) = self.courses.get_mut(&name) else { continue };
-            self.has_changed |= course.decide(occupant, around, events);
+            self.has_changed |= course.decide(occupant, room.as_ref(), around, events);
         }
         for course in self.courses.values() {
             course.publish(around);
