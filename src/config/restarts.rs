@@ -250,7 +250,7 @@ mod tests {
     #[test]
     fn every_mistake_is_told_at_its_place_with_what_to_write() {
         for (text, told) in [
-            ("restarts: [{need: 1GiB}]", "1:12 an entry of restarts does not say what is started"),
+            ("restarts: [{need: 1GiB}]", "1:13 an entry of restarts does not say what is started"),
             ("restarts: [{container: a, unit: b.service}]", "1:33 an entry of restarts says both"),
             ("restarts: [{name: a}]", "[write container: NAME, or unit: NAME.service]"),
             ("restarts: [{unti: a}]", "unknown key \"unti\" in an entry of restarts [did you mean"),

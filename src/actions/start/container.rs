@@ -4,9 +4,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::NotStarted;
-use crate::clients::docker::{Docker, NoAnswer, within};
 use crate::model::{HeldState, HeldTarget, Supervisor};
 use crate::parse::container::{Inspected, inspected};
+use crate::supervisors::docker::{Docker, NoAnswer, within};
 
 /// How long Docker may take to tell, and to start one: networks, mounts and a GPU take their time.
 const TELLING_TAKES: Duration = Duration::from_secs(5);

@@ -181,6 +181,6 @@ pub(super) fn is_ours(rule: &RuleId) -> bool {
 }
 
 /// The rule that stands for it.
-fn rule(name: &Arc<str>) -> RuleId {
+pub fn rule(name: &Arc<str>) -> RuleId {
     RuleId { group: Arc::from(GROUP), alert: Arc::clone(name) }
 }

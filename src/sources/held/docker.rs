@@ -11,12 +11,12 @@ use tokio::time::{sleep, timeout};
 use super::Teller;
 use super::adopted::AdoptedFile;
 use super::matching::Wanted;
-use crate::clients::docker::{Docker, Lines, NoAnswer, escaped};
 use crate::model::{
     DeclaredRestart, HeldEnd, HeldReadings, HeldSeen, HeldState, Requested, RestartMatch,
     Supervisor,
 };
 use crate::parse::container::{ContainerEvent, containers, event, inspected, requested};
+use crate::supervisors::docker::{Docker, Lines, NoAnswer, escaped};
 
 /// How long it may take to answer.
 const ANSWER_TAKES: Duration = Duration::from_secs(5);
