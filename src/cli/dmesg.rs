@@ -460,7 +460,8 @@ fn describe(event: &KernelEvent) -> String {
         }
         KernelEvent::EnginePhase { .. }
         | KernelEvent::EngineStuck { .. }
-        | KernelEvent::EngineRestart { .. } => engines::event_text(event),
+        | KernelEvent::EngineRestart { .. }
+        | KernelEvent::EngineDied { .. } => engines::event_text(event),
     }
 }
 

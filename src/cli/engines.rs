@@ -133,6 +133,13 @@ pub(super) fn event_text(event: &KernelEvent) -> String {
         KernelEvent::EngineRestart { engine, to, reason, .. } => {
             format!("{engine}: {}: {reason}", to.meaning())
         }
+        KernelEvent::EngineDied { report } => {
+            let mut text = report.sentence();
+            if let Some(advice) = report.advice.first() {
+                text.push_str(&format!("; what to do: {advice}"));
+            }
+            text
+        }
         _ => String::new(),
     }
 }

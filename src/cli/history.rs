@@ -307,7 +307,8 @@ pub(super) fn event_text(event: &KernelEvent) -> String {
         KernelEvent::UncleanBoot { .. } => last_boot::event_text(event),
         KernelEvent::EnginePhase { .. }
         | KernelEvent::EngineStuck { .. }
-        | KernelEvent::EngineRestart { .. } => engines::event_text(event),
+        | KernelEvent::EngineRestart { .. }
+        | KernelEvent::EngineDied { .. } => engines::event_text(event),
     }
 }
 

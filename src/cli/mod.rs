@@ -3,12 +3,14 @@
 pub mod approve;
 pub mod breaker;
 mod control;
+mod death;
 pub mod dmesg;
 pub mod engines;
 pub mod explain;
 pub mod history;
 mod json_time;
 mod last_boot;
+pub mod launch;
 mod log;
 mod log_input;
 mod order_text;
@@ -50,6 +52,8 @@ pub enum Command {
     History(history::HistoryArguments),
     /// Show the inference engines, the phase of each, and what shows it.
     Engines(engines::EnginesArguments),
+    /// Run an engine when the node can take it, and say what it died of.
+    Launch(Box<launch::LaunchArguments>),
     /// Say why a rule did, or did not, act.
     Explain(explain::ExplainArguments),
     /// Keep rules from acting for a while; their alerts go on.
@@ -77,6 +81,8 @@ pub enum Exit {
     Findings,
     /// 2: the input cannot be used. Errors returned by a command end like this too.
     Unusable,
+    /// Another one, which the command's help tells.
+    Code(u8),
 }
 
 impl From<Exit> for std::process::ExitCode {
@@ -85,6 +91,7 @@ impl From<Exit> for std::process::ExitCode {
             Exit::Fine => 0,
             Exit::Findings => 1,
             Exit::Unusable => 2,
+            Exit::Code(code) => code,
         })
     }
 }
@@ -98,6 +105,7 @@ impl Arguments {
             Command::Rules(arguments) => rules::execute(&arguments),
             Command::History(arguments) => history::execute(&arguments),
             Command::Engines(arguments) => engines::execute(&arguments),
+            Command::Launch(arguments) => Ok(launch::execute(&arguments)),
             Command::Explain(arguments) => explain::execute(&arguments),
             Command::Silence(arguments) => silence::execute(&arguments),
             Command::Approve(arguments) => approve::execute(&arguments),

@@ -6,7 +6,7 @@
 
 mod begin;
 mod black_box;
-mod clock;
+pub mod clock;
 mod evicting;
 mod orders;
 mod own;
@@ -37,8 +37,8 @@ use crate::config::settings::Settings;
 use crate::exports::ReloadFailure;
 use crate::journal::{Entry, Journal, Note};
 use crate::model::{
-    Action, Decision, Event, Mode, Moment, Observation, OperatorCommand, Outcome, OutcomeResult,
-    Verdict,
+    Action, Decision, Event, KernelEvent, Mode, Moment, Observation, OperatorCommand, Outcome,
+    OutcomeResult, Verdict,
 };
 use crate::policy::status::Status;
 use crate::policy::{Answer, Policy, Step};
@@ -196,6 +196,13 @@ impl Daemon {
                 Command::Obey { command, reply } => {
                     // Whoever asked may have gone.
                     let _gone = reply.send(self.carry_out(*command));
+                }
+                Command::Launched { engine } => self.engines.launched(engine),
+                Command::Died { report } => {
+                    let utc = Some(report.ended);
+                    let kind = KernelEvent::EngineDied { report };
+                    self.seen.push(Observation::Event(Event { kind, utc, seq: None }));
+                    self.step(clock::now());
                 }
                 Command::Look { reply } => {
                     self.look_at_pause();

@@ -10,8 +10,8 @@ use tracing::field::debug;
 use super::thinning::Thinning;
 use crate::journal::JournalError;
 use crate::model::{
-    AlertChange, AlertState, Assessment, Decision, Event, Evidence, KernelEvent, Mode, Moment,
-    Observation, OperatorCommand, Outcome, OutcomeResult, Reading, Source, Verdict,
+    AlertChange, AlertState, Assessment, DeathReport, Decision, Event, Evidence, KernelEvent, Mode,
+    Moment, Observation, OperatorCommand, Outcome, OutcomeResult, Reading, Source, Verdict,
 };
 use crate::policy::{Doubt, Step, old_by};
 
@@ -111,9 +111,22 @@ fn event(event: &Event, now: Moment) {
         let stands = to.meaning();
         return tracing::warn!(engine, state = to.name(), "held {engine}: {stands}: {reason}");
     }
+    if let KernelEvent::EngineDied { report } = &event.kind {
+        return death(report);
+    }
     match event.utc.filter(|utc| old_by(*utc, now).is_some()) {
         None => tracing::warn!(kind, seq, detail, "kernel event"),
         Some(happened) => tracing::info!(kind, seq, detail, %happened, "old kernel event"),
+    }
+}
+
+fn death(report: &DeathReport) {
+    let (engine, killer, is_failure) = (&report.who.name, report.killer.name(), report.is_failure);
+    let advice = report.advice.join("; ");
+    if is_failure {
+        tracing::warn!(%engine, killer, advice, "{}", report.sentence());
+    } else {
+        tracing::info!(%engine, killer, "{}", report.sentence());
     }
 }
 

@@ -183,9 +183,8 @@ impl JournalReader {
         Ok(read.filter(wants_approval).collect())
     }
 
-    /// What is started again when there is memory, and was stopped by somebody when it was last told
-    /// of; by name.
-    pub fn stopped(&self) -> Result<Vec<Arc<str>>, ReadError> {
+    /// Where what is started again when there is memory stood when it was last told of, by name.
+    pub fn restarts(&self) -> Result<BTreeMap<Arc<str>, RestartState>, ReadError> {
         let sql = "SELECT json FROM events WHERE kind = 'engine_restart' ORDER BY id DESC LIMIT ?";
         let read = || -> rusqlite::Result<Vec<String>> {
             self.connection.prepare(sql)?.query_map([MOST_RESTARTS], |row| row.get(0))?.collect()
@@ -197,13 +196,12 @@ impl JournalReader {
             else {
                 continue;
             };
-            // Nobody who is not told of has ended otherwise meanwhile.
+            // That nobody could tell says nothing.
             if to != RestartState::Unknown {
-                last.entry(engine).or_insert(to);
+                last.entry(Arc::from(engine)).or_insert(to);
             }
         }
-        let stopped = last.into_iter().filter(|(_, to)| *to == RestartState::Stopped);
-        Ok(stopped.map(|(engine, _)| Arc::from(engine)).collect())
+        Ok(last)
     }
 
     /// When a damaged journal was replaced by this one, if that ever was; what it held is lost.

@@ -351,7 +351,7 @@ pub struct KilledWorker {
 
 /// A process that outlived its parent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Orphan {
+pub struct Survivor {
     /// Which.
     #[serde(flatten)]
     pub id: ProcessId,
@@ -409,7 +409,7 @@ pub struct DeathReport {
     pub killed_workers: Vec<KilledWorker>,
     /// Processes of it that are left.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub orphans: Vec<Orphan>,
+    pub orphans: Vec<Survivor>,
     /// Memory when it died.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<DeathMemory>,

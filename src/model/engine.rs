@@ -220,6 +220,9 @@ pub struct EngineSeen {
     pub log_bytes: Reading<u64>,
     /// A loading engine without progress for so long is stuck.
     pub stuck_after: Duration,
+    /// Whether `umawarden launch` has started it: it loads as soon as it is there.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_launched: bool,
 }
 
 impl EngineSeen {
@@ -249,6 +252,7 @@ impl EngineSeen {
             is_listening: Reading::Unsupported,
             log_bytes: Reading::Unsupported,
             stuck_after: Duration::MAX,
+            is_launched: false,
         }
     }
 }
@@ -306,6 +310,15 @@ pub struct EngineHealth {
     /// How many requests it works on, where it tells.
     #[serde(default = "unsupported")]
     pub requests: Reading<u64>,
+}
+
+/// An engine that `umawarden launch` has started: that process, and all below it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LaunchedEngine {
+    /// Its name.
+    pub name: Arc<str>,
+    /// The process at its head.
+    pub head: ProcessId,
 }
 
 /// An engine that the configuration declares.

@@ -7,7 +7,7 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{EnginePhase, RestartState};
+use super::{DeathReport, EnginePhase, RestartState};
 
 /// One thing that happened.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -253,11 +253,16 @@ pub enum KernelEvent {
         #[serde(skip_serializing_if = "Option::is_none", default)]
         container: Option<String>,
     },
+    /// An inference engine, or a command that was launched, has died.
+    EngineDied {
+        /// Of what, what proves it, and what to do.
+        report: Box<DeathReport>,
+    },
 }
 
 impl KernelEvent {
     /// The `event` label values, and JSON kinds, of all events.
-    pub const KINDS: [&'static str; 15] = [
+    pub const KINDS: [&'static str; 16] = [
         "nv_no_memory",
         "nv_alloc_failed",
         "xid",
@@ -273,6 +278,7 @@ impl KernelEvent {
         "engine_phase",
         "engine_stuck",
         "engine_restart",
+        "engine_died",
     ];
 
     /// This event's kind, one of [`Self::KINDS`].
@@ -293,6 +299,7 @@ impl KernelEvent {
             Self::EnginePhase { .. } => "engine_phase",
             Self::EngineStuck { .. } => "engine_stuck",
             Self::EngineRestart { .. } => "engine_restart",
+            Self::EngineDied { .. } => "engine_died",
         }
     }
 
@@ -304,6 +311,7 @@ impl KernelEvent {
                 | Self::EnginePhase { .. }
                 | Self::EngineStuck { .. }
                 | Self::EngineRestart { .. }
+                | Self::EngineDied { .. }
         )
     }
 }

@@ -24,8 +24,8 @@ mod wording;
 pub use action::{Action, CacheKind, UndoReason};
 pub use alert::{AlertChange, AlertState};
 pub use death::{
-    DeathMemory, DeathProof, DeathReport, Deceased, ExitStatus, KilledWorker, Killer,
-    Orphan as OrphanOfDeath, signal_name,
+    DeathMemory, DeathProof, DeathReport, Deceased, ExitStatus, KilledWorker, Killer, Survivor,
+    signal_name,
 };
 pub use decision::{
     Assessment, Decision, DecisionId, Evidence, HoldReason, Mode, Outcome, OutcomeResult, RuleId,
@@ -33,7 +33,7 @@ pub use decision::{
 };
 pub use engine::{
     DeclaredEngine, EngineHealth, EngineKind, EngineMatch, EnginePhase, EngineProcess,
-    EngineReadings, EngineSeen, HealthAnswer, ProcessId,
+    EngineReadings, EngineSeen, HealthAnswer, LaunchedEngine, ProcessId,
 };
 pub use event::{Event, KernelEvent, KillerDaemon, OomConstraint, Pool, Recovery};
 pub use gate::{

@@ -1,11 +1,12 @@
 //! What earlier runs of this program did and were told, as far as guard rails need it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{Action, DecisionId, EnginePhase, Mode, OperatorCommand, RuleId, Target};
+use super::{Action, DecisionId, EnginePhase, Mode, OperatorCommand, RestartState, RuleId, Target};
 
 /// What the journal knows of earlier runs. Until the policy has it, nothing is done.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -18,9 +19,9 @@ pub struct Past {
     /// Silences and approvals that were in force; oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub commands: Vec<OperatorCommand>,
-    /// What somebody wanted to end, and that was not started again since, by name.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub stopped: Vec<Arc<str>>,
+    /// Where what is started again stood when it was last told of, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub stood: BTreeMap<Arc<str>, RestartState>,
     /// Everything before this time on the uptime clock, in milliseconds, is lost: a journal that
     /// was damaged has been replaced.
     #[serde(default, skip_serializing_if = "Option::is_none")]

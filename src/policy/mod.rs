@@ -514,6 +514,7 @@ impl Policy {
         if !self.has_measured(at) {
             return;
         }
+        self.restarts.hear(&step.events);
         let mut events = Vec::new();
         let mut surroundings = Surroundings {
             at,

@@ -61,6 +61,7 @@ const LAYERS: &[(&str, &[&str], bool)] = &[
             "recording",
             "pause",
             "supervisors",
+            "sys",
             "sources",
             "actions",
             "exports",

@@ -115,6 +115,9 @@ impl fmt::Display for Detail<'_> {
                 write!(f, "{engine} is {}", if *stuck { "stuck" } else { "no longer stuck" })
             }
             KernelEvent::EngineRestart { engine, to, .. } => write!(f, "{engine} is {to}"),
+            KernelEvent::EngineDied { report } => {
+                write!(f, "{} died: {}", report.who.name, report.killer.name())
+            }
         }
     }
 }

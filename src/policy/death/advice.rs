@@ -1,8 +1,7 @@
 //! What to do about a death, the most important first.
 
 use crate::model::{
-    DeathReport, EngineKind, EnginePhase, Killer, OomConstraint, OrphanOfDeath as Orphan,
-    signal_name,
+    DeathReport, EngineKind, EnginePhase, Killer, OomConstraint, Survivor, signal_name,
 };
 use crate::parse::engine::LastWords;
 
@@ -30,8 +29,8 @@ pub(super) fn advice(report: &DeathReport, words: &[(String, LastWords)]) -> Vec
     told
 }
 
-fn orphans(orphans: &[Orphan]) -> Option<String> {
-    let holds = |orphan: &&Orphan| {
+fn orphans(orphans: &[Survivor]) -> Option<String> {
+    let holds = |orphan: &&Survivor| {
         !orphan.is_killed && orphan.bytes.is_none_or(|bytes| bytes >= WORTH_TELLING_BYTES)
     };
     let named: Vec<String> = orphans

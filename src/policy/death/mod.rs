@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use crate::model::{
     DeathMemory, DeathProof, DeathReport, Deceased, DecisionId, EnginePhase, Event, ExitStatus,
-    KilledWorker, Killer, Moment, OrphanOfDeath as Orphan, ProcessId, RuleId, signal_name,
+    KilledWorker, Killer, Moment, ProcessId, RuleId, Survivor, signal_name,
 };
 use crate::parse::engine::{LastWords, last_words};
 use hits::Hit;
@@ -252,10 +252,10 @@ fn killed_workers(death: &Circumstances<'_>, ended: Moment, hits: &[Hit]) -> Vec
     killed
 }
 
-fn orphans(death: &Circumstances<'_>) -> Vec<Orphan> {
+fn orphans(death: &Circumstances<'_>) -> Vec<Survivor> {
     let left = death.family.iter().filter(|relative| relative.is_left);
     left.take(MOST_TOLD)
-        .map(|relative| Orphan {
+        .map(|relative| Survivor {
             id: relative.id,
             comm: relative.comm.to_string(),
             bytes: relative.bytes,

@@ -11,7 +11,7 @@ mod series;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use super::status::EngineStatus;
 use super::store::SeriesStore;
 use crate::model::{
     EngineHealth, EnginePhase, EngineProcess, EngineReadings, EngineSeen, EngineTarget, Event,
-    HeldTarget, KernelEvent, Moment, Orphan, Reading, Supervisor,
+    HeldTarget, KernelEvent, Moment, Orphan, ProcessId, Reading, Supervisor,
 };
 use life::{Life, Turn};
 use series::{EngineCells, NodeCells};
@@ -207,9 +207,9 @@ impl Engines {
         Some((name, life.phase(), life.reason()))
     }
 
-    /// All memory of the processes of that engine.
-    pub(super) fn bytes_of_held(&self, held: &HeldTarget) -> Option<u64> {
-        self.life_of(held).map(|(_, life)| life.status().memory_bytes)
+    /// The same as it was seen last.
+    pub(super) fn seen_of_held(&self, held: &HeldTarget) -> Option<&EngineSeen> {
+        self.life_of(held).map(|(_, life)| life.seen())
     }
 
     fn life_of(&self, held: &HeldTarget) -> Option<(&Arc<str>, &Life)> {
@@ -229,23 +229,24 @@ impl Engines {
         others.find(|(_, (life, _))| loads(life)).map(|(name, _)| Arc::clone(name))
     }
 
-    /// What a dead engine has left behind; `None` where nobody has looked lately.
+    /// What a dead engine has left behind: what still runs in its container or unit, and what was
+    /// of its `family` and runs elsewhere now. `None` where nobody has looked lately.
     pub(super) fn left_of(
         &self,
         held: &HeldTarget,
+        family: &BTreeSet<ProcessId>,
         now: Duration,
-        within: Duration,
     ) -> Option<Vec<Orphan>> {
         let looked = self.looked?;
-        if now.saturating_sub(looked) > within {
+        if now.saturating_sub(looked) > LOOKED_WITHIN {
             return None;
         }
-        let Some((name, life)) = self.life_of(held) else { return Some(Vec::new()) };
+        let own = self.life_of(held).map(|(name, _)| name);
         let held = |process: &EngineProcess| {
             let kinds = [process.anon_bytes, process.shmem_bytes, process.hugetlb_bytes];
             kinds.into_iter().filter_map(Reading::value).fold(0, u64::saturating_add)
         };
-        let of = |process: &EngineProcess| Orphan {
+        let of = |name: &Arc<str>, process: &EngineProcess| Orphan {
             id: process.id,
             comm: Arc::clone(&process.comm),
             engine: Arc::clone(name),
@@ -253,8 +254,17 @@ impl Engines {
             open_devices: 0,
         };
         // What has ended and waits for its parent holds nothing.
-        let is_there = |process: &&EngineProcess| !matches!(process.state, 'Z' | 'X');
-        Some(life.seen().processes.iter().filter(is_there).map(of).collect())
+        let is_there = |process: &EngineProcess| !matches!(process.state, 'Z' | 'X');
+        let mut left = Vec::new();
+        for (name, (life, _)) in &self.lives {
+            let is_own = Some(name) == own;
+            let its =
+                life.seen().processes.iter().filter(|process| {
+                    is_there(process) && (is_own || family.contains(&process.id))
+                });
+            left.extend(its.map(|process| of(name, process)));
+        }
+        Some(left)
     }
 
     /// How much each has grown lately; one that is not named has not.

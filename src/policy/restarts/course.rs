@@ -1,17 +1,18 @@
 //! The course of one of them: it runs, dies, waits, is started, and is ready or dies again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::death::{self, Death, Kills};
 use super::life::{Readiness, readiness};
 use super::room;
 use super::series::{Came, RestartCells};
 use crate::model::{
-    Action, Assessment, Decision, DecisionId, EnginePhase, Event, Evidence, HeldEnd, HeldSeen,
-    HeldState, HeldTarget, HoldReason, KernelEvent, Mode, Moment, Outcome, OutcomeResult, PastAct,
-    Requested, RestartState, RestartStatus, Room, RuleId, Supervisor, Target, Verdict, counted,
-    duration_text,
+    Action, Assessment, Decision, DecisionId, EnginePhase, EngineSeen, Event, Evidence, HeldEnd,
+    HeldSeen, HeldState, HeldTarget, HoldReason, KernelEvent, Mode, Moment, Outcome, OutcomeResult,
+    PastAct, ProcessId, Requested, RestartState, RestartStatus, Room, RuleId, Supervisor, Target,
+    Verdict, counted, duration_text,
 };
 use crate::policy::Surroundings;
 use crate::policy::counters::Counters;
@@ -24,6 +25,12 @@ const TOLD_AGAIN_AFTER: Duration = Duration::from_secs(60);
 
 /// A start that has ended shows within this time; the supervisor may be slow to tell.
 const SHOWS_WITHIN: Duration = Duration::from_secs(10);
+
+/// Its processes are remembered so often.
+const PROCESSES_EVERY: Duration = Duration::from_secs(1);
+
+/// So many of its processes are remembered, those with the highest numbers.
+const MOST_PROCESSES: usize = 512;
 
 /// A start of ours, until it is known whether it went well.
 #[derive(Clone, Debug)]
@@ -68,8 +75,16 @@ pub(super) struct Course {
     peak_bytes: u64,
     /// The end after which nothing more is done: observe mode has told what it would do.
     rehearsed: Option<Arc<str>>,
-    /// Somebody wanted it down, as an earlier run saw.
-    was_stopped: bool,
+    /// Where it stood, as an earlier run saw.
+    stood: Option<RestartState>,
+    /// This life was seen to go on.
+    was_up: bool,
+    /// Its processes as they were seen last, and when.
+    engine: Option<(Arc<EngineSeen>, Duration)>,
+    /// The processes of this life, or of the last one while it is down.
+    family: BTreeSet<ProcessId>,
+    /// Its death, until all is known of it.
+    death: Option<Death>,
     last_hold: Option<HoldReason>,
     holds_told: BTreeMap<HoldReason, Duration>,
     /// Its supervisor tells that it has ended, and that it is ours.
@@ -105,7 +120,11 @@ impl Course {
             phase: EnginePhase::Starting,
             peak_bytes: 0,
             rehearsed: None,
-            was_stopped: false,
+            stood: None,
+            was_up: matches!(seen.state, HeldState::Running { .. }),
+            engine: None,
+            family: BTreeSet::new(),
+            death: None,
             last_hold: None,
             holds_told: BTreeMap::new(),
             is_down: false,
@@ -133,9 +152,18 @@ impl Course {
             self.turned = began(&seen.state, at);
             self.holds_told.clear();
             self.last_hold = None;
-            if matches!(seen.state, HeldState::Running { .. }) {
-                (self.ready_since, self.phase) = (None, EnginePhase::Starting);
-                (self.rehearsed, self.was_stopped, self.peak_bytes) = (None, false, 0);
+            match &seen.state {
+                HeldState::Running { .. } => {
+                    (self.ready_since, self.phase) = (None, EnginePhase::Starting);
+                    (self.rehearsed, self.stood, self.peak_bytes) = (None, None, 0);
+                    (self.was_up, self.engine) = (true, None);
+                    self.family.clear();
+                }
+                // A life may be over before anybody has seen it.
+                HeldState::Ended(end) if self.was_up || self.attempt.is_some() => {
+                    self.die(at, end.clone());
+                }
+                HeldState::Ended(_) | HeldState::Fresh | HeldState::Between { .. } => {}
             }
         }
         if self.seen.limits != seen.limits || self.seen.target != seen.target {
@@ -150,8 +178,17 @@ impl Course {
     }
 
     /// What earlier runs did with it.
-    pub(super) fn remember(&mut self, act: Option<&PastAct>, was_stopped: bool) {
-        self.was_stopped = was_stopped;
+    pub(super) fn remember(&mut self, act: Option<&PastAct>, stood: Option<RestartState>) {
+        if let HeldState::Ended(end) = &self.seen.state
+            && !self.was_up
+        {
+            self.stood = stood;
+            let was_up = matches!(stood, Some(RestartState::Starting | RestartState::Running));
+            if was_up && self.death.is_none() {
+                let at = self.since;
+                self.die(at, end.clone());
+            }
+        }
         let Some(act) = act.filter(|_| self.last_act.is_none()) else { return };
         self.last_act = Some(act.id);
         let goes_on = act.has_ended && act.aim_met.is_none();
@@ -159,6 +196,41 @@ impl Course {
         let ended = Duration::from_millis(u64::try_from(act.uptime_ms).unwrap_or(0));
         let (decision, mode, stage) = (act.id, act.mode, Stage::Begun(ended));
         self.attempt = Some(Attempt { decision, mode, after, stage, is_counted: true });
+    }
+
+    fn die(&mut self, at: Moment, end: HeldEnd) {
+        self.was_up = false;
+        self.death = Some(Death {
+            end,
+            noticed: at.uptime,
+            phase: self.phase,
+            engine: self.engine.take().map(|(engine, _)| engine),
+            memory: None,
+        });
+    }
+
+    /// Tells of its death, once all is known of it that soon will be.
+    pub(super) fn tell_death(
+        &mut self,
+        kills: &Kills,
+        around: &Surroundings<'_>,
+        events: &mut Vec<Event>,
+    ) {
+        let now = around.at.uptime;
+        let Some(death) = &mut self.death else { return };
+        if death.memory.is_none() {
+            death.memory = Some(death::memory(around, death.engine.as_deref()));
+        }
+        if now.saturating_sub(death.noticed) < death::TOLD_AFTER {
+            return;
+        }
+        let left = around.engines.left_of(&self.seen.target, &self.family, now);
+        let report =
+            death::report(&self.seen.target, death, kills, &left.unwrap_or_default(), around);
+        let utc = Some(report.ended);
+        let kind = KernelEvent::EngineDied { report: Box::new(report) };
+        events.push(Event { kind, utc, seq: None });
+        self.death = None;
     }
 
     /// Takes the report on its start, if it is that.
@@ -234,8 +306,7 @@ impl Course {
         }
         let ready = readiness(&self.seen, self.turned, around.at, around.engines);
         if let Some(readiness) = ready {
-            self.peak_bytes =
-                self.peak_bytes.max(around.engines.bytes_of_held(&self.seen.target).unwrap_or(0));
+            self.look_at_processes(around);
             return self.follow_life(&readiness, mode, around, events);
         }
         self.settle(around);
@@ -254,6 +325,22 @@ impl Course {
             }
             HeldState::Running { .. } => false,
         }
+    }
+
+    /// Remembers what it holds, for when it has died.
+    fn look_at_processes(&mut self, around: &Surroundings<'_>) {
+        let now = around.at.uptime;
+        let is_new = |(_, when): &(_, Duration)| now.saturating_sub(*when) < PROCESSES_EVERY;
+        if self.engine.as_ref().is_some_and(is_new) {
+            return;
+        }
+        let Some(engine) = around.engines.seen_of_held(&self.seen.target) else { return };
+        self.peak_bytes = self.peak_bytes.max(death::own_bytes(engine));
+        self.family.extend(engine.processes.iter().map(|process| process.id));
+        while self.family.len() > MOST_PROCESSES {
+            self.family.pop_first();
+        }
+        self.engine = Some((Arc::new(engine.clone()), now));
     }
 
     /// It runs.
@@ -412,7 +499,8 @@ impl Course {
         around: &Surroundings<'_>,
     ) -> Ruling {
         let at = around.at;
-        if end.requested == Requested::Yes || self.was_stopped {
+        let was_stopped = self.stood == Some(RestartState::Stopped);
+        if end.requested == Requested::Yes || was_stopped {
             let text = format!("somebody wanted it to end ({end}): start it when it shall run");
             return Ruling::hold(HoldReason::Stopped, text);
         }
@@ -450,7 +538,7 @@ impl Course {
                 format!("it died ({end}), and waits until {occupant} is ready or has failed");
             return Ruling::hold(HoldReason::OtherStarts, text);
         }
-        let room = room::judge(&self.seen, self.peak_bytes, room, around);
+        let room = room::judge(&self.seen, (self.peak_bytes, &self.family), room, around);
         if !room.reasons.is_empty() {
             let text = format!("it died ({end}), and waits: {}", room.reasons.join("; "));
             return Ruling { because: room.because, ..Ruling::hold(HoldReason::Memory, text) };

@@ -7,6 +7,7 @@
 //! any other. So what was done comes back from the journal as for remedies.
 
 mod course;
+mod death;
 mod life;
 mod room;
 mod series;
@@ -22,9 +23,11 @@ use super::counters::Counters;
 use super::gate::{self, GateWatch};
 use super::store::SeriesStore;
 use crate::model::{
-    Event, HeldReadings, Moment, Outcome, Past, PastAct, Reading, RestartStatus, RuleId, Supervisor,
+    Event, HeldReadings, Moment, Outcome, Past, PastAct, Reading, RestartState, RestartStatus,
+    RuleId, Supervisor,
 };
 use course::Course;
+use death::Kills;
 
 /// The group of the rules that stand for what is started again.
 pub const GROUP: &str = "restarts";
@@ -49,8 +52,9 @@ pub(super) struct Restarts {
     looks: BTreeMap<Supervisor, Look>,
     /// What earlier runs did, until those that it is about show up.
     acts: BTreeMap<Arc<str>, PastAct>,
-    /// Those that somebody wanted down, as earlier runs saw it.
-    stopped: Vec<Arc<str>>,
+    /// Where each stood, as earlier runs saw it.
+    stood: BTreeMap<Arc<str>, RestartState>,
+    kills: Kills,
     gate: GateWatch,
     statuses: Arc<[RestartStatus]>,
     has_changed: bool,
@@ -93,7 +97,7 @@ impl Restarts {
                 None if is_full => {}
                 None => {
                     let mut course = Course::new(at, readings.read_at, seen, counters, store);
-                    course.remember(self.acts.get(name), self.stopped.contains(name));
+                    course.remember(self.acts.get(name), self.stood.get(name).copied());
                     self.courses.insert(Arc::clone(name), course);
                 }
             }
@@ -105,11 +109,16 @@ impl Restarts {
         for act in past.acts.iter().filter(|act| is_ours(&act.rule)) {
             self.acts.insert(Arc::clone(&act.rule.alert), act.clone());
         }
-        self.stopped.clone_from(&past.stopped);
+        self.stood.clone_from(&past.stood);
         for (name, course) in &mut self.courses {
-            course.remember(self.acts.get(name), self.stopped.contains(name));
+            course.remember(self.acts.get(name), self.stood.get(name).copied());
         }
         self.has_changed = true;
+    }
+
+    /// What the kernel log and others told.
+    pub(super) fn hear(&mut self, events: &[Event]) {
+        self.kills.hear(events);
     }
 
     /// A start has ended.
@@ -125,6 +134,7 @@ impl Restarts {
         for (name, course) in &mut self.courses {
             let doubt = doubt(self.looks.get(&course.supervisor()), around.at);
             self.has_changed |= course.follow(doubt, around, events);
+            course.tell_death(&self.kills, around, events);
             order.push((course.ended_since(), Arc::clone(name)));
         }
         // Who has waited for longest comes first.

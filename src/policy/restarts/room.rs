@@ -1,13 +1,10 @@
 //! Whether there is memory for it: the gate's answer, and what it has left behind itself.
 
-use std::time::Duration;
+use std::collections::BTreeSet;
 
-use crate::model::{Evidence, GateQuestion, HeldSeen, Reading, Room};
+use crate::model::{Evidence, GateQuestion, HeldSeen, ProcessId, Reading, Room};
 use crate::policy::Surroundings;
 use crate::policy::gate;
-
-/// A look at processes that is older says nothing of those that an engine has left behind.
-const LOOKED_WITHIN: Duration = Duration::from_secs(15);
 
 /// Series that say what there is.
 const EVIDENCE: [&str; 3] =
@@ -27,7 +24,7 @@ pub(super) struct Ruled {
 /// process, and then only what is still being given back keeps it waiting.
 pub(super) fn judge(
     seen: &HeldSeen,
-    peak_bytes: u64,
+    (peak_bytes, family): (u64, &BTreeSet<ProcessId>),
     room: Option<&Room>,
     around: &Surroundings<'_>,
 ) -> Ruled {
@@ -47,7 +44,7 @@ pub(super) fn judge(
         let value = around.latest(name);
         ruled.because.push(Evidence { series: name.to_owned(), value });
     }
-    let left = around.engines.left_of(&seen.target, around.at.uptime, LOOKED_WITHIN);
+    let left = around.engines.left_of(&seen.target, family, around.at.uptime);
     for left in left.iter().flatten() {
         let (comm, pid) = (left.comm.replace(['"', '\\'], "_"), left.id);
         #[expect(clippy::cast_precision_loss, reason = "exact up to 2^53")]

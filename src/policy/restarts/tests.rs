@@ -709,7 +709,8 @@ fn who_was_stopped_is_known_after_a_restart() {
     let mut world = World::with(Mode::Enforce, &["vllm"]);
     let end = HeldEnd { requested: Requested::Unknown, ..world.end(0) };
     world.of("vllm").state = HeldState::Ended(end);
-    let past = Past { stopped: vec!["vllm".into()], ..Past::default() };
+    let stood = [("vllm".into(), RestartState::Stopped)].into();
+    let past = Past { stood, ..Past::default() };
     let mut world = restarted(world, past);
     assert_eq!(world.until_start(30), None);
     assert_eq!(world.holds(), [HoldReason::Stopped]);

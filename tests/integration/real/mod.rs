@@ -9,6 +9,7 @@ mod kill_nine;
 mod oom;
 mod page_cache;
 mod prometheus;
+mod restarts;
 mod settings;
 mod shutdown;
 mod starvation;

@@ -167,7 +167,7 @@ impl Kept {
             acts: acts.map(|((place, act), ms)| self.past_act(*place, act, ms)).collect(),
             asked: asked.collect(),
             commands: self.commands[..commands].to_vec(),
-            stopped: Vec::new(),
+            stood: BTreeMap::new(),
             lost_before_ms: None,
         })
     }
