@@ -103,6 +103,8 @@ const MOST_RESETS: i64 = 1_000;
 
 /// Changes of what is started again that are looked through for the last one of each.
 const MOST_RESTARTS: i64 = 1_000;
+/// Events of any kind among which they are looked for.
+const MOST_EVENTS: i64 = 100_000;
 
 impl JournalReader {
     /// The newest acts, in the order in which they were stored; with a number, only those stored
@@ -185,9 +187,14 @@ impl JournalReader {
 
     /// Where what is started again when there is memory stood when it was last told of, by name.
     pub fn restarts(&self) -> Result<BTreeMap<Arc<str>, RestartState>, ReadError> {
-        let sql = "SELECT json FROM events WHERE kind = 'engine_restart' ORDER BY id DESC LIMIT ?";
+        let sql = "SELECT json FROM kernel_events WHERE kind = 'engine_restart'
+            AND id > (SELECT coalesce(max(id), 0) FROM kernel_events) - ?1
+            ORDER BY id DESC LIMIT ?2";
         let read = || -> rusqlite::Result<Vec<String>> {
-            self.connection.prepare(sql)?.query_map([MOST_RESTARTS], |row| row.get(0))?.collect()
+            self.connection
+                .prepare(sql)?
+                .query_map([MOST_EVENTS, MOST_RESTARTS], |row| row.get(0))?
+                .collect()
         };
         let mut last = BTreeMap::new();
         for json in read().map_err(|error| self.failed(error))? {

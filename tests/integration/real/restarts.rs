@@ -217,11 +217,11 @@ fn real_restarts_of_three_at_once_come_one_after_the_other() {
     let shared = tempfile::tempdir().unwrap();
     let volume = format!("{}:/shared", shared.path().display());
     let health = "/bin/busybox test -e /ready";
-    let names = ["a", "b", "c"];
+    let names = ["llm-a", "llm-b", "llm-c"];
     for name in names {
         let health = ["--health-interval", "500ms", "--health-cmd", health];
         let health = [&health[..], &["--label", LABEL, "-v", &volume]].concat();
-        node.run(name, &script.replace("touch /ready", "touch /ready"), &health);
+        node.run(name, script, &health);
     }
     // `--health-cmd` is given to /bin/sh.
     for name in names {

@@ -19,9 +19,11 @@ pub fn available() -> u64 {
 
 /// Fills pipes until told to end. No counter of the kernel names what is in them.
 const FILL: &str = "
-import fcntl, os, sys
+import fcntl, os, resource, sys
+most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 left, pipes = int(sys.argv[1]), []
-size = 64 << 20
+size = 1 << 20
 while left > 0:
     reader, writer = os.pipe()
     fcntl.fcntl(writer, 1031, size)
