@@ -1,5 +1,6 @@
 //! A file per command, and what they share: the arguments' frame and the exit codes.
 
+pub mod adopt;
 pub mod approve;
 pub mod breaker;
 mod control;
@@ -54,6 +55,8 @@ pub enum Command {
     Engines(engines::EnginesArguments),
     /// Run an engine when the node can take it, and say what it died of.
     Launch(Box<launch::LaunchArguments>),
+    /// Have a container started again when there is memory for it, instead of by Docker.
+    Adopt(adopt::AdoptArguments),
     /// Say why a rule did, or did not, act.
     Explain(explain::ExplainArguments),
     /// Keep rules from acting for a while; their alerts go on.
@@ -106,6 +109,7 @@ impl Arguments {
             Command::History(arguments) => history::execute(&arguments),
             Command::Engines(arguments) => engines::execute(&arguments),
             Command::Launch(arguments) => Ok(launch::execute(&arguments)),
+            Command::Adopt(arguments) => adopt::execute(&arguments),
             Command::Explain(arguments) => explain::execute(&arguments),
             Command::Silence(arguments) => silence::execute(&arguments),
             Command::Approve(arguments) => approve::execute(&arguments),

@@ -436,7 +436,11 @@ impl Policy {
                 self.engines.hear(at, health, &mut step.events);
             }
             Observation::Held(readings) => {
-                self.restarts.look(at, readings, (&mut self.counters, &mut self.store));
+                self.restarts.look(
+                    (at, self.started),
+                    readings,
+                    (&mut self.counters, &mut self.store),
+                );
             }
         }
     }

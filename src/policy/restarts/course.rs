@@ -32,6 +32,9 @@ const PROCESSES_EVERY: Duration = Duration::from_secs(1);
 /// So many of its processes are remembered, those with the highest numbers.
 const MOST_PROCESSES: usize = 512;
 
+/// More deaths that wait to be told are not.
+const MOST_TO_TELL: usize = 8;
+
 /// A start of ours, until it is known whether it went well.
 #[derive(Clone, Debug)]
 struct Attempt {
@@ -83,8 +86,8 @@ pub(super) struct Course {
     engine: Option<(Arc<EngineSeen>, Duration)>,
     /// The processes of this life, or of the last one while it is down.
     family: BTreeSet<ProcessId>,
-    /// Its death, until all is known of it.
-    death: Option<Death>,
+    /// Its deaths, until all is known of them.
+    deaths_to_tell: Vec<Death>,
     last_hold: Option<HoldReason>,
     holds_told: BTreeMap<HoldReason, Duration>,
     /// Its supervisor tells that it has ended, and that it is ours.
@@ -97,14 +100,16 @@ pub(super) struct Course {
 }
 
 impl Course {
+    /// `started`: since when anybody watches. What has died since then is news, even if nobody has
+    /// seen it alive.
     pub(super) fn new(
-        at: Moment,
+        (at, started): (Moment, Moment),
         read_at: Duration,
         seen: &HeldSeen,
         counters: &mut Counters,
         store: &mut SeriesStore,
     ) -> Self {
-        Self {
+        let mut course = Self {
             rule: super::rule(&seen.target.name),
             remedy: remedy(seen),
             cells: RestartCells::new(&seen.target, counters, store),
@@ -124,14 +129,20 @@ impl Course {
             was_up: matches!(seen.state, HeldState::Running { .. }),
             engine: None,
             family: BTreeSet::new(),
-            death: None,
+            deaths_to_tell: Vec::new(),
             last_hold: None,
             holds_told: BTreeMap::new(),
             is_down: false,
             is_told: false,
             not_before: Duration::ZERO,
             deaths: 0,
+        };
+        if let HeldState::Ended(end) = &seen.state
+            && end.utc.is_some_and(|utc| utc >= started.utc)
+        {
+            course.die(at, end.clone());
         }
+        course
     }
 
     pub(super) fn supervisor(&self) -> Supervisor {
@@ -184,7 +195,7 @@ impl Course {
         {
             self.stood = stood;
             let was_up = matches!(stood, Some(RestartState::Starting | RestartState::Running));
-            if was_up && self.death.is_none() {
+            if was_up && self.deaths_to_tell.is_empty() {
                 let at = self.since;
                 self.die(at, end.clone());
             }
@@ -200,7 +211,10 @@ impl Course {
 
     fn die(&mut self, at: Moment, end: HeldEnd) {
         self.was_up = false;
-        self.death = Some(Death {
+        if self.deaths_to_tell.len() >= MOST_TO_TELL {
+            return;
+        }
+        self.deaths_to_tell.push(Death {
             end,
             noticed: at.uptime,
             phase: self.phase,
@@ -209,28 +223,26 @@ impl Course {
         });
     }
 
-    /// Tells of its death, once all is known of it that soon will be.
-    pub(super) fn tell_death(
+    /// Tells of its deaths, once all is known of them that soon will be.
+    pub(super) fn tell_deaths(
         &mut self,
         kills: &Kills,
         around: &Surroundings<'_>,
         events: &mut Vec<Event>,
     ) {
         let now = around.at.uptime;
-        let Some(death) = &mut self.death else { return };
-        if death.memory.is_none() {
+        for death in self.deaths_to_tell.iter_mut().filter(|death| death.memory.is_none()) {
             death.memory = Some(death::memory(around, death.engine.as_deref()));
         }
-        if now.saturating_sub(death.noticed) < death::TOLD_AFTER {
-            return;
+        let (target, family) = (&self.seen.target, &self.family);
+        let is_due = |death: &mut Death| now.saturating_sub(death.noticed) >= death::TOLD_AFTER;
+        for death in self.deaths_to_tell.extract_if(.., is_due) {
+            let left = around.engines.left_of(target, family, now).unwrap_or_default();
+            let report = death::report(target, &death, kills, &left, around);
+            let utc = Some(report.ended);
+            let kind = KernelEvent::EngineDied { report: Box::new(report) };
+            events.push(Event { kind, utc, seq: None });
         }
-        let left = around.engines.left_of(&self.seen.target, &self.family, now);
-        let report =
-            death::report(&self.seen.target, death, kills, &left.unwrap_or_default(), around);
-        let utc = Some(report.ended);
-        let kind = KernelEvent::EngineDied { report: Box::new(report) };
-        events.push(Event { kind, utc, seq: None });
-        self.death = None;
     }
 
     /// Takes the report on its start, if it is that.

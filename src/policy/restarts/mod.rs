@@ -64,7 +64,7 @@ impl Restarts {
     /// A supervisor has told.
     pub(super) fn look(
         &mut self,
-        at: Moment,
+        (at, started): (Moment, Moment),
         readings: &HeldReadings,
         (counters, store): (&mut Counters, &mut SeriesStore),
     ) {
@@ -96,7 +96,8 @@ impl Restarts {
                 Some(course) => course.look(at, readings.read_at, seen),
                 None if is_full => {}
                 None => {
-                    let mut course = Course::new(at, readings.read_at, seen, counters, store);
+                    let mut course =
+                        Course::new((at, started), readings.read_at, seen, counters, store);
                     course.remember(self.acts.get(name), self.stood.get(name).copied());
                     self.courses.insert(Arc::clone(name), course);
                 }
@@ -134,7 +135,7 @@ impl Restarts {
         for (name, course) in &mut self.courses {
             let doubt = doubt(self.looks.get(&course.supervisor()), around.at);
             self.has_changed |= course.follow(doubt, around, events);
-            course.tell_death(&self.kills, around, events);
+            course.tell_deaths(&self.kills, around, events);
             order.push((course.ended_since(), Arc::clone(name)));
         }
         // Who has waited for longest comes first.

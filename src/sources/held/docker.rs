@@ -33,7 +33,9 @@ const IDLE: Duration = Duration::from_secs(10);
 /// After it could not be asked.
 const AGAIN: Duration = Duration::from_millis(500);
 /// However much happens, it is asked no more often.
-const AT_LEAST: Duration = Duration::from_millis(100);
+const AT_LEAST: Duration = Duration::from_millis(50);
+/// The same while nothing is started again, whatever happens to other containers.
+const SELDOM: Duration = Duration::from_secs(1);
 
 /// By then Docker tells all that it knows of an end.
 const SETTLES_SECONDS: i64 = 10;
@@ -100,8 +102,7 @@ impl DockerWatch {
     async fn watch(&mut self) {
         loop {
             // Whatever happens from now on is told by the stream, or seen by the look.
-            let follows = self.has_held && !self.is_mute;
-            let lines = if follows { self.begin_to_follow().await } else { None };
+            let lines = if self.is_mute { None } else { self.begin_to_follow().await };
             match self.look().await {
                 Ok(held) => {
                     self.has_held = !held.is_empty();
@@ -118,10 +119,9 @@ impl DockerWatch {
                     continue;
                 }
             }
-            let is_over = match (self.has_held, lines) {
-                (true, Some(lines)) => self.follow(lines).await,
-                (true, None) => self.rest(AGAIN).await,
-                (false, _) => self.rest(IDLE).await,
+            let is_over = match lines {
+                Some(lines) => self.follow(lines).await,
+                None => self.rest(if self.has_held { AGAIN } else { IDLE }).await,
             };
             if is_over {
                 return;
@@ -177,19 +177,26 @@ impl DockerWatch {
                     }
                     true
                 }
-                () = sleep(EVERY) => true,
+                () = sleep(if self.has_held { EVERY } else { IDLE }) => true,
             };
             if !goes_on {
                 return false;
             }
-            sleep(AT_LEAST / 4).await;
+            // What happens together is looked at once.
+            let gathers = sleep(if self.has_held { AT_LEAST } else { SELDOM });
+            tokio::pin!(gathers);
+            loop {
+                tokio::select! {
+                    line = lines.next() => if !matches!(line, Ok(Some(_))) {
+                        return false;
+                    },
+                    () = &mut gathers => break,
+                }
+            }
             match self.look().await {
                 Ok(held) => {
                     self.has_held = !held.is_empty();
                     self.tell(held);
-                    if !self.has_held {
-                        return false;
-                    }
                 }
                 Err(error) => {
                     self.teller.doubt(Supervisor::Docker, &error.to_string());

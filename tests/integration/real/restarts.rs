@@ -412,3 +412,57 @@ fn real_restart_is_not_done_into_an_orphan_which_is_named() {
     wait_for("it is started", 10, &daemon, || node.is_running("llm"));
     daemon.terminate();
 }
+
+#[test]
+fn real_container_is_adopted_from_dockers_own_policy_and_given_back() {
+    if !enabled() {
+        return;
+    }
+    let node = Node::new("rule_files: []");
+    let daemon = node.daemon();
+    let script = "trap 'exit 3' USR1; while true; do /bin/busybox sleep 0.1; done";
+    node.run("llm", script, &["--restart", "on-failure:7"]);
+    let policy = || {
+        node.inspect(
+            "llm",
+            "{{.HostConfig.RestartPolicy.Name}}:\
+                             {{.HostConfig.RestartPolicy.MaximumRetryCount}}",
+        )
+    };
+    let adopt = |more: &[&str]| node.umawarden(&[&["adopt", "llm"], more].concat());
+    let (code, said) = adopt(&["--need", "64MiB"]);
+    assert_eq!(code, 0, "{said}");
+    assert!(said.contains("restart policy \"on-failure\"") && said.contains("add --yes"), "{said}");
+    assert_eq!(policy(), "on-failure:7");
+    assert!(held(&daemon, "llm").is_none());
+    let (code, said) = adopt(&["--need", "64MiB", "--yes", "--json"]);
+    assert_eq!(code, 0, "{said}");
+    let told: Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(
+        (&told["done"], &told["restart_policy_before"]),
+        (&true.into(), &"on-failure".into())
+    );
+    assert_eq!(told["remarks"], serde_json::json!([]));
+    assert_eq!(policy(), "no:0");
+    wait_for("it is held", 15, &daemon, || held(&daemon, "llm").is_some());
+    assert_eq!(held(&daemon, "llm").unwrap()["need_bytes"], 64 << 20);
+    let first = node.started("llm");
+    // Not by Docker's API: then it would be asked to end.
+    let pid: i32 = node.inspect("llm", "{{.State.Pid}}").parse().unwrap();
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::USR1).unwrap();
+    wait_for("it is started", 10, &daemon, || {
+        node.is_running("llm") && node.started("llm") > first
+    });
+    assert_eq!(starts(&node.history(), "llm"), 1);
+    // Adopted twice it is adopted once, and what it was is not forgotten.
+    assert_eq!(adopt(&["--yes"]).0, 0);
+    let (code, said) = adopt(&["--undo", "--yes"]);
+    assert_eq!(code, 0, "{said}");
+    assert_eq!(policy(), "on-failure:7");
+    wait_for("it is left", 15, &daemon, || held(&daemon, "llm").is_none());
+    assert_eq!(adopt(&["--undo", "--yes"]).0, 1);
+    let (code, said) = node.umawarden(&["adopt", "nobody", "--yes"]);
+    assert!(code == 2 && said.contains("there is no container nobody"), "{said}");
+    daemon.terminate();
+}
