@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::start;
 use super::stop::{self, Stop};
 use super::{
     Evictor, Executor, Mounts, Ready, TemporarySettings, compact_memory, drop_caches, notify,
@@ -66,6 +67,11 @@ impl Executor for Live {
                 },
                 other => Err(format!("stop_engine works on an engine, and not on {other}")),
             },
+            Action::StartContainer { ended } => match &decision.target {
+                Target::Held(held) => return start::container(&self.docker, held, ended),
+                other => Err(format!("start_container works on a container, and not on {other}")),
+            },
+            Action::StartUnit { .. } => Err("units are not started yet".to_owned()),
             // Nothing is touched that could not be put back.
             Action::SetSysctl { .. } | Action::ThrottleReadahead { .. } | Action::Undo { .. } => {
                 Err("this executor has no undo log".to_owned())

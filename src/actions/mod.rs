@@ -14,6 +14,7 @@ mod notify;
 mod ready;
 mod reclaim;
 mod room;
+mod start;
 mod stop;
 mod sysctl;
 mod temporary;

@@ -7,7 +7,10 @@ use serde::Deserialize;
 
 use super::Exit;
 use super::control::{PlaceArguments, entries, list};
-use crate::model::{EngineKind, EnginePhase, KernelEvent, ProcessId, counted, duration_text};
+use crate::model::{
+    EngineKind, EnginePhase, KernelEvent, ProcessId, RestartState, Supervisor, counted,
+    duration_text,
+};
 
 /// Arguments of `umawarden engines`.
 #[derive(Debug, Args)]
@@ -22,10 +25,12 @@ const AFTER_HELP: &str = "\
 Shows the inference engines that the daemon has found, the phase of each and what showed it, and
 those that have gone in the last ten minutes. SGLang, vLLM, Ollama, llama-server, ComfyUI,
 TensorRT-LLM and Triton are known by their names; others are declared in the configuration under
-engines. With --json: one engine a line, with all its processes and their memory.
+engines. Then the containers and units that are started again when there is memory for them, and
+where each of these stands. With --json: one engine a line, with all its processes and their memory,
+and then those, each with its state and its stands.
 
-Exit codes: 0 shown; 1 one of them is stuck: not ready yet, and without progress; 2 no daemon
-answers, or this user may not ask it.";
+Exit codes: 0 shown; 1 one of them is stuck (not ready yet, and without progress) or given up (it
+died too often); 2 no daemon answers, or this user may not ask it.";
 
 /// What is shown of one; the rest is for --json.
 #[derive(Debug, Deserialize)]
@@ -46,6 +51,17 @@ struct Engine {
     processes: Vec<serde_json::Value>,
 }
 
+/// The same of what is started again when there is memory for it.
+#[derive(Debug, Deserialize)]
+struct Held {
+    name: String,
+    supervisor: Supervisor,
+    stands: RestartState,
+    seconds: f64,
+    reason: String,
+    need_bytes: Option<u64>,
+}
+
 /// Runs the command.
 ///
 /// # Errors
@@ -53,10 +69,22 @@ struct Engine {
 pub fn execute(arguments: &EnginesArguments) -> anyhow::Result<Exit> {
     let place = &arguments.place;
     let reply = place.client()?.ask("GET", "/api/v1/engines", None)?;
+    let held = entries::<Held>(reply.clone(), "held")?;
     let engines = entries::<Engine>(reply, "engines")?;
-    list(&engines, place.json, "No inference engine is found.", lines);
+    let nothing = if held.is_empty() { "No inference engine is found." } else { "" };
+    list(&engines, place.json, nothing, lines);
+    list(&held, place.json, "", held_line);
     let is_any_stuck = engines.iter().any(|(_, engine)| engine.stuck);
-    Ok(if is_any_stuck { Exit::Findings } else { Exit::Fine })
+    let is_any_given_up = held.iter().any(|(_, held)| held.stands == RestartState::GivenUp);
+    Ok(if is_any_stuck || is_any_given_up { Exit::Findings } else { Exit::Fine })
+}
+
+fn held_line(held: &Held) -> String {
+    let Held { name, supervisor, stands, seconds, reason, need_bytes, .. } = held;
+    let (thing, lasts) = (supervisor.thing(), time(*seconds));
+    let needs = need_bytes.map(|bytes| format!(", needs {}", size(bytes))).unwrap_or_default();
+    let stands = stands.meaning();
+    format!("{name:<20} {stands} for {lasts}: {reason}; held {thing}{needs}")
 }
 
 fn lines(engine: &Engine) -> String {
@@ -101,6 +129,9 @@ pub(super) fn event_text(event: &KernelEvent) -> String {
         KernelEvent::EngineStuck { engine, stuck, reason, .. } => {
             let is = if *stuck { "stuck" } else { "no longer stuck" };
             format!("{engine} is {is}: {reason}")
+        }
+        KernelEvent::EngineRestart { engine, to, reason, .. } => {
+            format!("{engine}: {}: {reason}", to.meaning())
         }
         KernelEvent::EngineDied { report } => {
             let mut text = report.sentence();

@@ -9,15 +9,25 @@ use serde_json::{Value, json};
 
 use super::api::success;
 use super::routes::Site;
-use crate::model::{EngineProcess, Reading};
+use crate::model::{EngineProcess, Reading, RestartStatus};
 use crate::policy::status::EngineStatus;
 
-/// All of them, by name; those too that have gone in the last ten minutes.
+/// All of them, by name; those too that have gone in the last ten minutes. And what is started again
+/// when there is memory for it.
 pub(super) async fn engines(State(site): State<Site>) -> Response {
     let status = site.served.status.load_full();
     let now = (site.served.uptime)();
     let engines: Vec<Value> = status.engines.iter().map(|engine| shown(engine, now)).collect();
-    success(&json!({ "engines": engines }))
+    let held: Vec<Value> = status.restarts.iter().map(|held| restart(held, now)).collect();
+    success(&json!({ "engines": engines, "held": held }))
+}
+
+/// What is started again when there is memory for it.
+fn restart(status: &RestartStatus, now: Duration) -> Value {
+    let mut shown = json!(status);
+    shown["since"] = status.since.utc.to_string().into();
+    shown["seconds"] = now.saturating_sub(status.since.uptime).as_secs_f64().into();
+    shown
 }
 
 fn shown(status: &EngineStatus, now: Duration) -> Value {

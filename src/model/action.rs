@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{DecisionId, EngineTarget, READ_AHEAD, Sysctl, Target};
+use super::{DecisionId, EngineTarget, READ_AHEAD, Supervisor, Sysctl, Target};
 
 /// What `drop_caches` drops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -92,6 +92,16 @@ pub enum Action {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         unless_free_bytes: Option<u64>,
     },
+    /// Start a container again that has ended. The policy decides it by itself.
+    StartContainer {
+        /// The end that was seen, by its mark: after another one it is left alone.
+        ended: Arc<str>,
+    },
+    /// Start a systemd unit again that has ended. The policy decides it by itself.
+    StartUnit {
+        /// The end that was seen, by its mark: after another one it is left alone.
+        ended: Arc<str>,
+    },
 }
 
 impl Action {
@@ -107,12 +117,22 @@ impl Action {
             Self::Undo { .. } => "undo",
             Self::Notify { .. } => "notify",
             Self::StopEngine { .. } => "stop_engine",
+            Self::StartContainer { .. } => "start_container",
+            Self::StartUnit { .. } => "start_unit",
         }
     }
 
     /// Whether it stops what takes the machine down: it waits for no other action, and for no disk.
     pub fn is_brake(&self) -> bool {
         matches!(self, Self::StopEngine { .. })
+    }
+
+    /// Whether it starts again what has ended, and the mark of that end.
+    pub fn starts_after(&self) -> Option<&Arc<str>> {
+        match self {
+            Self::StartContainer { ended } | Self::StartUnit { ended } => Some(ended),
+            _ => None,
+        }
     }
 
     /// Whether it only tells people, and touches nothing.
@@ -157,11 +177,14 @@ impl Action {
             | Self::CompactMemory
             | Self::Undo { .. }
             | Self::Notify { .. } => Target::Node,
+            // Which one is for the policy to choose.
+            Self::StartContainer { .. } => Target::held(Supervisor::Docker, "", ""),
+            Self::StartUnit { .. } => Target::held(Supervisor::Systemd, "", ""),
         }
     }
 
     /// All names, for series that start at 0.
-    pub const NAMES: [&'static str; 9] = [
+    pub const NAMES: [&'static str; 11] = [
         "drop_caches",
         "compact_memory",
         "reclaim",
@@ -171,6 +194,8 @@ impl Action {
         "undo",
         "notify",
         "stop_engine",
+        "start_container",
+        "start_unit",
     ];
 }
 
@@ -213,6 +238,8 @@ impl fmt::Display for Action {
             Self::StopEngine { grace_ms, .. } => {
                 write!(f, "stop_engine with {:?} to end", Duration::from_millis(*grace_ms))
             }
+            Self::StartContainer { .. } => f.write_str("start_container"),
+            Self::StartUnit { .. } => f.write_str("start_unit"),
         }
     }
 }

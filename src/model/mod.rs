@@ -9,6 +9,7 @@ mod decision;
 mod engine;
 mod event;
 mod gate;
+mod held;
 mod moment;
 mod observation;
 mod operator;
@@ -39,6 +40,10 @@ pub use event::{Event, KernelEvent, KillerDaemon, OomConstraint, Pool, Recovery}
 pub use gate::{
     Baseline, GateAnswer, GateNote, GateQuestion, GateReason, Lingering, Motion, Orphan, Room,
     Trend,
+};
+pub use held::{
+    DeclaredRestart, HeldEnd, HeldHealth, HeldReadings, HeldSeen, HeldState, HeldTarget, Requested,
+    RestartLimits, RestartMatch, RestartState, RestartStatus, Supervisor,
 };
 pub use moment::Moment;
 pub use observation::{KernelRecord, Observation, Readings, Source};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{EngineSeen, ProcessId};
+use super::{EngineSeen, HeldTarget, ProcessId, Supervisor};
 
 /// PATH_MAX.
 const LONGEST_PATH: usize = 4096;
@@ -30,6 +30,8 @@ pub enum Target {
     },
     /// One inference engine.
     Engine(Box<EngineTarget>),
+    /// A container or a unit that is started.
+    Held(Box<HeldTarget>),
 }
 
 /// An engine as it was when the decision was made. A process that is no longer the same one, or a
@@ -85,7 +87,14 @@ impl Target {
             Self::Cgroup { path } => Self::is_cgroup_path(path),
             Self::Settings { names } => !names.is_empty(),
             Self::Engine(engine) => !engine.processes.is_empty(),
+            Self::Held(held) => !held.id.is_empty(),
         }
+    }
+
+    /// That container or unit.
+    pub fn held(supervisor: Supervisor, name: &str, id: &str) -> Self {
+        let (name, id) = (Arc::from(name), Arc::from(id));
+        Self::Held(Box::new(HeldTarget { supervisor, name, id }))
     }
 
     /// These settings, in order.
@@ -123,6 +132,7 @@ impl fmt::Display for Target {
             Self::Engine(engine) if engine.name.is_empty() => f.write_str("no engine"),
             Self::Engine(engine) => write!(f, "engine {}", engine.name),
             Self::Settings { names } => write!(f, "settings {}", names.join(", ")),
+            Self::Held(held) => held.fmt(f),
         }
     }
 }

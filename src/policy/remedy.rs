@@ -312,6 +312,7 @@ impl Course {
             after: evidence::again(before, case.rule, around.store),
             has_aim: case.remedy.aim.is_some(),
             before: std::mem::take(before),
+            died_in: None,
         });
         around.guard.assessed(&case.rule.id, case.mode, aim_met);
         let next = step + 1;

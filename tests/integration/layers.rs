@@ -30,13 +30,14 @@ const LAYERS: &[(&str, &[&str], bool)] = &[
     ("sys", &[], false),
     ("tune", &["model"], true),
     ("doctor", &["model", "parse"], true),
-    ("sources", &["model", "parse"], false),
-    ("actions", &["model", "parse", "sys"], false),
     (
         "exports",
         &["model", "policy::gate", "policy::promql::did_you_mean", "policy::status"],
         false,
     ),
+    ("supervisors", &["model"], false),
+    ("sources", &["model", "parse", "supervisors"], false),
+    ("actions", &["model", "parse", "supervisors", "sys"], false),
     (
         "daemon",
         &[
@@ -47,6 +48,7 @@ const LAYERS: &[(&str, &[&str], bool)] = &[
             "recording",
             "pause",
             "sys",
+            "supervisors",
             "sources",
             "actions",
             "exports",
@@ -63,6 +65,7 @@ const LAYERS: &[(&str, &[&str], bool)] = &[
             "journal",
             "recording",
             "pause",
+            "supervisors",
             "sys",
             "sources",
             "actions",

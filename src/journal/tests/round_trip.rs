@@ -4,7 +4,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::model::{
-    AlertChange, AlertState, KillerDaemon, OomConstraint, Recovery, Sysctl, UndoReason, as_number,
+    AlertChange, AlertState, EnginePhase, KillerDaemon, OomConstraint, Recovery, Sysctl,
+    UndoReason, as_number,
 };
 
 fn number() -> impl Strategy<Value = Reading<f64>> {
@@ -205,7 +206,8 @@ proptest! {
             }
         }
         let after = before.clone();
-        assert_round_trip(&Assessment { decision, at, aim_met, has_aim, before, after });
+        let died_in = has_aim.then_some(EnginePhase::Loading);
+        assert_round_trip(&Assessment { decision, at, aim_met, has_aim, died_in, before, after });
     }
 
     #[test]

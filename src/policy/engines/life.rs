@@ -174,6 +174,10 @@ impl Life {
         self.phase
     }
 
+    pub(super) fn reason(&self) -> &str {
+        &self.reason
+    }
+
     pub(super) fn is_stuck(&self) -> bool {
         self.is_stuck
     }

@@ -118,6 +118,8 @@ fn past_act(rule: &RuleId, mode: Mode, now: Moment, ago: u64) -> PastAct {
         has_ended: true,
         aim_met: Some(true),
         approved: None,
+        started_after: None,
+        died_in: None,
         is_forgiven: false,
     }
 }

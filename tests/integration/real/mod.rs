@@ -10,6 +10,7 @@ mod launch;
 mod oom;
 mod page_cache;
 mod prometheus;
+mod restarts;
 mod settings;
 mod shutdown;
 mod starvation;

@@ -300,6 +300,8 @@ impl Machine {
             | Action::ThrottleReadahead { .. }
             | Action::Undo { .. }
             | Action::StopEngine { .. }
+            | Action::StartContainer { .. }
+            | Action::StartUnit { .. }
             | Action::Notify { .. } => {}
         }
     }
