@@ -12,6 +12,8 @@ pub mod config;
 
 pub mod scenario;
 
+pub mod clients;
+
 pub mod sources;
 
 pub mod actions;

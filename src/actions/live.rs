@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use super::stop::{self, Stop};
 use super::{
-    Evictor, Executor, Ready, TemporarySettings, compact_memory, drop_caches, notify, reclaim,
+    CacheEmptier, Evictor, Executor, Ready, TemporarySettings, compact_memory, drop_caches, notify,
+    reclaim,
 };
 use crate::model::{Action, Decision, Mode, OutcomeResult, Target, Verdict};
 
@@ -63,9 +64,10 @@ impl Executor for Live {
                 other => Err(format!("stop_engine works on an engine, and not on {other}")),
             },
             // Nothing is touched that could not be put back.
-            Action::SetSysctl { .. } | Action::ThrottleReadahead { .. } | Action::Undo { .. } => {
-                Err("this executor has no undo log".to_owned())
-            }
+            Action::SetSysctl { .. }
+            | Action::ThrottleReadahead { .. }
+            | Action::EmptyCache { .. }
+            | Action::Undo { .. } => Err("this executor has no undo log".to_owned()),
         };
         match done {
             Ok(()) => OutcomeResult::Done,
@@ -79,8 +81,12 @@ impl Executor for Live {
 pub struct Acting {
     /// Does what needs no undoing.
     pub live: Ready,
-    /// Does the rest.
+    /// Sets for a while, and undoes.
     pub temporary: TemporarySettings,
+    /// Has engines empty their caches.
+    pub emptier: CacheEmptier,
+    /// What is to be told of the last decision.
+    pub effect: Option<String>,
 }
 
 impl Executor for Acting {
@@ -92,10 +98,27 @@ impl Executor for Acting {
         if decision.mode != Mode::Enforce || decision.verdict != Verdict::Act {
             return OutcomeResult::Skipped;
         }
+        self.effect = None;
+        if let Some((result, effect)) = self.emptier.execute(decision, &mut self.temporary) {
+            self.effect = effect;
+            return result;
+        }
         match self.temporary.execute(decision) {
             Some(result) => result,
             None => self.live.execute(decision),
         }
+    }
+
+    fn effect(&mut self) -> Option<String> {
+        self.effect.take()
+    }
+
+    fn is_unfinished(&self) -> bool {
+        self.temporary.is_any_engine_paused()
+    }
+
+    fn tend(&mut self) {
+        self.temporary.tend();
     }
 
     fn end(&mut self) {

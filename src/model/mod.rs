@@ -6,6 +6,7 @@ mod action;
 mod alert;
 mod decision;
 mod engine;
+mod engine_access;
 mod event;
 mod moment;
 mod observation;
@@ -18,7 +19,7 @@ mod target;
 mod time_text;
 mod wording;
 
-pub use action::{Action, CacheKind, UndoReason};
+pub use action::{Action, CacheKind, CachePermission, UndoReason};
 pub use alert::{AlertChange, AlertState};
 pub use decision::{
     Assessment, Decision, DecisionId, Evidence, HoldReason, Mode, Outcome, OutcomeResult, RuleId,
@@ -28,6 +29,7 @@ pub use engine::{
     DeclaredEngine, EngineHealth, EngineKind, EngineMatch, EnginePhase, EngineProcess,
     EngineReadings, EngineSeen, HealthAnswer, ProcessId,
 };
+pub use engine_access::{EngineKeys, EngineLoad, SecretPlace};
 pub use event::{Event, KernelEvent, KillerDaemon, OomConstraint, Pool, Recovery};
 pub use moment::Moment;
 pub use observation::{KernelRecord, Observation, Readings, Source};
@@ -35,7 +37,7 @@ pub use operator::{OperatorCommand, OperatorOrder, Pause, RuleSelector, author};
 pub use past::{Asked, Past, PastAct};
 pub use reading::{Reading, as_number};
 pub use series::{METRICS, Metric, MetricKind, Schema, SeriesKey, metric};
-pub use sysctl::{READ_AHEAD, SETTING_NAMES, Sysctl, UndoResult};
+pub use sysctl::{ENGINE_PAUSE, READ_AHEAD, SETTING_NAMES, Sysctl, UndoResult};
 pub use target::{EngineTarget, Target};
 pub use time_text::{duration, duration_text, end, instant};
 pub use wording::{because, counted};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{EngineSeen, ProcessId};
+use super::{EngineKeys, EngineKind, EngineSeen, ProcessId};
 
 /// PATH_MAX.
 const LONGEST_PATH: usize = 4096;
@@ -60,6 +60,18 @@ pub struct EngineTarget {
     /// The systemd unit that it runs in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unit: Option<Arc<str>>,
+    /// What it is.
+    #[serde(default)]
+    pub kind: EngineKind,
+    /// Where it is asked for its health; it is told things at the same host and port.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub health_url: Option<Arc<str>>,
+    /// The network namespace in which that address is meant, where it is not our own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub health_network: Option<Arc<str>>,
+    /// Where the keys are that it asks for.
+    #[serde(default, skip_serializing_if = "EngineKeys::is_empty")]
+    pub keys: EngineKeys,
 }
 
 impl From<&EngineSeen> for EngineTarget {
@@ -73,6 +85,10 @@ impl From<&EngineSeen> for EngineTarget {
             container: seen.container.clone(),
             container_name: seen.container_name.clone(),
             unit: seen.unit.clone(),
+            kind: seen.kind,
+            health_url: seen.health_url.clone(),
+            health_network: seen.health_network.clone(),
+            keys: seen.keys.clone(),
         }
     }
 }

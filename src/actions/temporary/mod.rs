@@ -5,6 +5,7 @@
 //! it could not end. A value that somebody else has written since is left alone.
 
 mod devices;
+mod pause;
 mod setting;
 mod tally;
 #[cfg(test)]

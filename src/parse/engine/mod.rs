@@ -4,12 +4,12 @@
 //! ports and models are read from the one that was started: the server.
 
 mod files;
-mod requests;
+mod load;
 #[cfg(test)]
 mod tests;
 
 pub use files::{Files, escaped, is_model_file, pattern_of};
-pub use requests::{comfy_requests, metric_sum, sglang_requests};
+pub use load::{comfy_queue, load_in_metrics, metric_sum, sglang_loads, sglang_version};
 
 use crate::model::EngineKind;
 

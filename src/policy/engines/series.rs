@@ -1,7 +1,9 @@
 //! What is exported of engines, and read by rules.
 
 use super::life::Life;
-use crate::model::{EnginePhase, EngineProcess, EngineSeen, Moment, Reading, SeriesKey};
+use crate::model::{
+    EngineLoad, EnginePhase, EngineProcess, EngineSeen, Moment, Reading, SeriesKey,
+};
 use crate::policy::counters::{Cell, Counters};
 use crate::policy::store::SeriesStore;
 
@@ -13,6 +15,19 @@ const MEMORY: [Memory; 4] = [
     ("file", |process| process.file_bytes),
     ("shmem", |process| process.shmem_bytes),
     ("hugetlb", |process| process.hugetlb_bytes),
+];
+
+/// What an engine tells of its work, and where that stands.
+type Load = (&'static str, fn(&EngineLoad) -> Reading<f64>);
+
+const LOAD: [Load; 5] = [
+    ("uma_engine_requests_running", |load| load.running.map(|requests| requests as f64)),
+    ("uma_engine_requests_waiting", |load| load.waiting.map(|requests| requests as f64)),
+    ("uma_engine_kv_cache_usage_ratio", |load| load.kv_cache_usage),
+    ("uma_engine_kv_cache_available_tokens", |load| {
+        load.kv_cache_available_tokens.map(|tokens| tokens as f64)
+    }),
+    ("uma_engine_sleeping", |load| load.is_sleeping.map(f64::from)),
 ];
 
 /// The series of the whole node.
@@ -60,6 +75,7 @@ pub(super) struct EngineCells {
     mapped: Cell,
     processes: Cell,
     requests: Cell,
+    load: [Cell; LOAD.len()],
 }
 
 impl EngineCells {
@@ -83,6 +99,7 @@ impl EngineCells {
             mapped: cell("uma_engine_mapped_model_bytes", &[]),
             processes: cell("uma_engine_processes", &[]),
             requests: cell("uma_engine_requests", &[]),
+            load: LOAD.map(|(name, _)| cell(name, &[])),
         }
     }
 
@@ -102,7 +119,7 @@ impl EngineCells {
             self.processes,
             self.requests,
         ];
-        gauges.into_iter().chain(self.phases).chain(self.memory)
+        gauges.into_iter().chain(self.phases).chain(self.memory).chain(self.load)
     }
 
     /// How much it has grown lately.
@@ -142,6 +159,10 @@ impl EngineCells {
         counters.set_reading(self.mapped, sum(processes, |process| process.mapped_bytes));
         counters.set(self.processes, processes.len() as f64);
         counters.set_reading(self.requests, life.requests().map(|requests| requests as f64));
+        let load = life.load();
+        for (cell, (_, of)) in self.load.iter().zip(LOAD) {
+            counters.set_reading(*cell, of(&load));
+        }
     }
 }
 

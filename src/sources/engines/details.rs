@@ -177,6 +177,7 @@ impl Details {
             health_url,
             health_network,
             stuck_after: declared.and_then(|one| one.stuck_after).unwrap_or(STUCK_AFTER),
+            keys: declared.map(|one| one.keys.clone()).unwrap_or_default(),
             processes,
         })
     }

@@ -12,7 +12,6 @@ mod groups;
 mod health;
 mod http;
 mod matching;
-mod network;
 mod places;
 mod scan;
 #[cfg(test)]
