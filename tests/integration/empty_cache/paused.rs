@@ -187,7 +187,7 @@ fn a_pause_of_another_boot_or_of_an_engine_that_has_gone_is_over() {
     drop(killed);
     let before = busy.server.calls().len();
     let text = bench.undo_log();
-    let _next = bench.process("another boot");
+    drop(bench.process("another boot"));
     assert_eq!(busy.server.calls().len(), before);
     std::fs::write(bench.path("storage/undo.log"), text).unwrap();
     std::fs::remove_file(bench.path("proc").join(std::process::id().to_string())).unwrap();

@@ -54,7 +54,7 @@ fn an_engine_at_work_is_found_paused_emptied_and_goes_on() {
     assert!(usage > 0.0 && usage < 0.1, "{usage}");
     let tokens = metric("uma_engine_kv_cache_available_tokens");
     assert!(tokens > 60_000.0 && tokens < 65_536.0, "{tokens}");
-    assert_eq!(daemon.metric(ENDED), 1.0);
+    daemon.wait_until("counted", |daemon| daemon.metric(ENDED) == 1.0);
     daemon.terminate();
     let tells: Vec<String> =
         sglang.asked().into_iter().filter(|asked| asked.starts_with("POST")).collect();
@@ -83,7 +83,7 @@ fn an_engine_that_is_paused_when_the_program_is_killed_goes_on_at_the_next_start
     let daemon = node.start(&[]);
     sglang.wait_until_told("/continue_generation");
     daemon.wait_until("told", |daemon| daemon.log().contains("is running again, after an end"));
-    assert_eq!(daemon.metric(ENDED), 1.0);
+    daemon.wait_until("counted", |daemon| daemon.metric(ENDED) == 1.0);
     daemon.terminate();
     assert_eq!(sglang.told("/continue_generation"), 1);
 }
