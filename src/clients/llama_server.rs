@@ -71,7 +71,8 @@ fn loaded(emptying: &Emptying<'_>, key: Option<&Secret>) -> Result<Vec<String>, 
     let state = |model: &Value| model.get("status")?.get("value")?.as_str().map(str::to_owned);
     if models.iter().all(|model| state(model).is_none()) {
         return Err(Refusal::NothingToCall(
-            "llama-server gives memory back only as a router, and this one was started with a model",
+            "llama-server gives memory back only as a router, and this one was started with a \
+             model",
         ));
     }
     let is_loaded = |model: &&Value| state(model).as_deref() == Some("loaded");

@@ -5,9 +5,9 @@
 //! [`empty_cache`], and what the real one answers in `tests/fixtures/engines/answers`.
 //!
 //! Some calls are made by none of them, whatever a rule says: what may kill the server or the host
-//! (SGLang's `/release_memory_occupation`; vLLM's `/sleep`, and `/wake_up`, which has killed engines
-//! and whole hosts on GB10), what ends requests (a pause whose mode is `abort`, which is the
-//! default), and what runs code (`/collective_rpc`).
+//! (SGLang's `/release_memory_occupation`; vLLM's `/sleep`, and `/wake_up`, which has killed
+//! engines and whole hosts on GB10), what ends requests (a pause whose mode is `abort`, which is
+//! the default), and what runs code (`/collective_rpc`).
 
 mod comfyui;
 mod keys;

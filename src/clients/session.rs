@@ -143,6 +143,8 @@ struct Call {
 /// The connection to one engine.
 pub struct Session {
     calls: Sender<Call>,
+    /// A clock, and when all calls must have been answered.
+    ends: Option<(fn() -> Duration, Duration)>,
 }
 
 impl fmt::Debug for Session {
@@ -170,7 +172,13 @@ impl Session {
             }
         });
         started.map_err(|error| CallError::Unreachable(error.to_string()))?;
-        Ok(Self { calls })
+        Ok(Self { calls, ends: None })
+    }
+
+    /// From now on all calls together have so long.
+    #[must_use]
+    pub fn within(self, uptime: fn() -> Duration, patience: Duration) -> Self {
+        Self { ends: Some((uptime, uptime().saturating_add(patience))), ..self }
     }
 
     /// Asks.
@@ -209,6 +217,8 @@ impl Session {
         patience: Duration,
     ) -> Result<Answer, CallError> {
         let (reply, answer) = sync_channel(1);
+        let left = self.ends.map(|(uptime, ends_at)| ends_at.saturating_sub(uptime()));
+        let patience = patience.min(left.unwrap_or(Duration::MAX));
         let failed = |why: &str| CallError::Failed { path: path.to_owned(), why: why.to_owned() };
         let call = Call {
             method,

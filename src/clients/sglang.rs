@@ -1,7 +1,7 @@
 //! SGLang.
 //!
-//! Its pools are made once and stay; what it gives back is what torch has reserved and does not use.
-//! `/continue_generation` does that beside running requests, in milliseconds, from 0.5.12 on.
+//! Its pools are made once and stay; what it gives back is what torch has reserved and does not
+//! use. `/continue_generation` does that beside running requests, in milliseconds, from 0.5.12 on.
 //! `/flush_cache` does it only while there is no request, and drops what was computed of prefixes.
 
 use std::time::Duration;

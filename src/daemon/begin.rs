@@ -275,6 +275,7 @@ fn start_worker(
     let wake = wake.clone();
     let emptier = CacheEmptier {
         procfs: loaded.settings.path.procfs.clone(),
+        uptime: clock::uptime,
         sleep: std::thread::sleep,
         tally: evicting.emptied(),
     };

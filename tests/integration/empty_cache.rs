@@ -5,6 +5,7 @@ mod calls;
 pub mod fake;
 mod hostile;
 mod keys;
+mod living;
 mod network;
 mod paused;
 pub mod process;
@@ -24,6 +25,8 @@ use umawarden::model::{
     Moment, OutcomeResult, ProcessId, RuleId, Target, Verdict,
 };
 use umawarden::parse::process::stat;
+
+use crate::engines::living::uptime;
 
 const GIB: u64 = 1 << 30;
 
@@ -81,7 +84,8 @@ impl Bench {
             tally: Arc::new(SettingsTally::default()),
         });
         let sleep = |_| std::thread::sleep(Duration::from_millis(1));
-        let emptier = CacheEmptier { procfs, sleep, tally: Arc::clone(&self.tally) };
+        let tally = Arc::clone(&self.tally);
+        let emptier = CacheEmptier { procfs, uptime, sleep, tally };
         let mut acting = Acting { live: Ready::new(live), temporary, emptier, effect: None };
         acting.begin();
         acting

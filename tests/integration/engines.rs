@@ -3,7 +3,7 @@
 mod containers;
 pub mod living;
 mod recorded;
-mod testkit;
+pub mod testkit;
 
 use std::fs;
 use std::os::unix::fs::symlink;

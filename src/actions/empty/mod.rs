@@ -19,10 +19,13 @@ use crate::model::{Action, CachePermission, Decision, EngineTarget, OutcomeResul
 use log::EngineLog;
 use memory::Memory;
 
-/// A driver gives memory back within seconds, mostly at once: it is looked until nothing more has
-/// come for [`STILL_FOR`].
-const SETTLES_WITHIN: Duration = Duration::from_secs(3);
-const STILL_FOR: Duration = Duration::from_millis(500);
+/// All calls together; with what follows they stay below the time that an action has.
+const CALLING_TAKES: Duration = Duration::from_secs(20);
+
+/// A healthy driver gives memory back within 2 to 5 s of the end of a process, and else at once: it
+/// is looked until nothing more has come for [`STILL_FOR`].
+const SETTLES_WITHIN: Duration = Duration::from_secs(5);
+const STILL_FOR: Duration = Duration::from_secs(1);
 const LOOKED_EVERY: Duration = Duration::from_millis(100);
 
 /// What emptied caches have given back since the start.
@@ -42,6 +45,8 @@ impl EmptyingTally {
 pub struct CacheEmptier {
     /// Where procfs is mounted.
     pub procfs: PathBuf,
+    /// The uptime.
+    pub uptime: fn() -> Duration,
     /// Waits so long.
     pub sleep: fn(Duration),
     /// Where it is counted.
@@ -132,6 +137,7 @@ impl CacheEmptier {
         let log = EngineLog::open(&self.procfs, engine);
         let mut pausing = InUndoLog { temporary, decision, engine, number: None };
         let said = Session::open(place).map_err(Refusal::from).and_then(|session| {
+            let session = session.within(self.uptime, CALLING_TAKES);
             let emptying = Emptying { session: &session, keys: &engine.keys, allow };
             clients::empty_cache(engine.kind, &emptying, &mut pausing)
         });
@@ -149,19 +155,19 @@ impl CacheEmptier {
 
     /// The memory once nothing more comes back.
     fn settled(&self, engine: &EngineTarget, before: &Memory) -> Memory {
-        let mut last = Memory::read(&self.procfs, engine);
+        let mut now = Memory::read(&self.procfs, engine);
         let (mut waited, mut still) = (Duration::ZERO, Duration::ZERO);
+        let mut most = now.gained(before);
         while waited < SETTLES_WITHIN && still < STILL_FOR {
             (self.sleep)(LOOKED_EVERY);
             waited += LOOKED_EVERY;
-            let now = Memory::read(&self.procfs, engine);
-            let is_more = now.gained(before) > last.gained(before).saturating_add(memory::NOISE);
+            now = Memory::read(&self.procfs, engine);
+            let gained = now.gained(before);
+            let is_more = gained > most.saturating_add(memory::NOISE);
             still = if is_more { Duration::ZERO } else { still + LOOKED_EVERY };
-            if is_more || now.gained(before) < last.gained(before) {
-                last = now;
-            }
+            most = most.max(gained);
         }
-        Memory::read(&self.procfs, engine)
+        now
     }
 }
 

@@ -4,7 +4,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::model::{
-    AlertChange, AlertState, KillerDaemon, OomConstraint, Recovery, Sysctl, UndoReason, as_number,
+    AlertChange, AlertState, CachePermission, KillerDaemon, OomConstraint, Recovery, Sysctl,
+    UndoReason, as_number,
 };
 
 fn number() -> impl Strategy<Value = Reading<f64>> {
@@ -135,6 +136,10 @@ fn any_action() -> impl Strategy<Value = Action> {
         (text(), any::<u64>(), any::<u32>()).prop_map(|(engine, behind_bytes, seconds)| {
             let for_at_most = Duration::from_secs(seconds.into());
             Action::EvictCheckpoint { engine, behind_bytes, for_at_most }
+        }),
+        (text(), 0..=CachePermission::ALL.len()).prop_map(|(engine, most)| {
+            let allow = CachePermission::ALL.into_iter().take(most).collect();
+            Action::EmptyCache { engine, allow }
         }),
         text().prop_map(|message| Action::Notify { message }),
         (any::<u32>(), 0..Sysctl::ALL.len(), any::<u32>()).prop_map(|(value, which, seconds)| {

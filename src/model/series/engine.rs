@@ -130,8 +130,8 @@ pub(super) const METRICS: &[Metric] = &[
         "uma_engine_kv_cache_usage_ratio",
         &["engine"],
         "Share of the engine's KV cache that is in use (SGLang token_usage, vLLM \
-         kv_cache_usage_perc); of several ranks the fullest. The cache itself takes its memory from \
-         start to end.",
+         kv_cache_usage_perc); of several ranks the fullest. The cache itself keeps its memory \
+         from start to end.",
     )
     .share(),
     Metric::gauge(

@@ -198,8 +198,8 @@ pub(super) const METRICS: &[Metric] = &[
         Source::Daemon,
         "uma_engine_cache_emptied_bytes_total",
         &[],
-        "Memory that came back while empty_cache was at work, by MemFree, unaccounted memory or the \
-         engine's own, whichever shows most.",
+        "Memory that came back while empty_cache was at work, by MemFree, unaccounted memory or \
+         the engine's own, whichever shows most.",
     ),
     Metric::gauge(
         Source::Daemon,

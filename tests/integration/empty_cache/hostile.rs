@@ -36,6 +36,26 @@ fn one_that_hangs_is_given_up() {
 }
 
 #[test]
+fn one_that_takes_its_time_with_each_of_many_is_given_up_too() {
+    let bench = Bench::new();
+    let server = FakeEngine::start(|asked: &Asked| match asked.place() {
+        "/api/ps" => {
+            let models = (0..16).map(|number| format!("{{\"model\":\"m{number}\"}}"));
+            let models: Vec<String> = models.collect();
+            Reply::Answer(200, format!("{{\"models\":[{}]}}", models.join(",")))
+        }
+        _ => {
+            std::thread::sleep(Duration::from_millis(2_500));
+            Reply::Answer(200, "{}".to_owned())
+        }
+    });
+    let began = Instant::now();
+    let why = bench.refusal(&decision(engine(EngineKind::Ollama, server.port), &[]));
+    assert!(why.starts_with("/api/generate was not answered within"), "{why}");
+    assert!(began.elapsed() < Duration::from_secs(23), "{:?}", began.elapsed());
+}
+
+#[test]
 fn a_redirect_leads_nowhere() {
     let elsewhere = FakeEngine::start(|_: &Asked| Reply::Answer(200, String::new()));
     let to = format!("http://127.0.0.1:{}/", elsewhere.port);
