@@ -21,7 +21,7 @@ mod worker;
 
 pub use dry_run::DryRun;
 pub use empty::{CacheEmptier, EmptyingTally};
-pub use evict::{EvictTally, Evictor};
+pub use evict::{EvictTally, Evictor, Mounts};
 pub use live::{Acting, Live};
 pub use ready::Ready;
 pub use temporary::{SettingsTally, TemporarySettings, TemporarySetup};
