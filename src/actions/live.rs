@@ -82,14 +82,18 @@ impl Executor for Live {
 /// Acts on this machine, and puts back what was changed for a while.
 #[derive(Debug)]
 pub struct Acting {
-    /// Does what needs no undoing.
-    pub live: Ready,
-    /// Sets for a while, and undoes.
-    pub temporary: TemporarySettings,
-    /// Has engines empty their caches.
-    pub emptier: CacheEmptier,
+    live: Ready,
+    temporary: TemporarySettings,
+    emptier: CacheEmptier,
     /// What is to be told of the last decision.
-    pub effect: Option<String>,
+    effect: Option<String>,
+}
+
+impl Acting {
+    /// `live` does what needs no undoing.
+    pub fn new(live: Ready, temporary: TemporarySettings, emptier: CacheEmptier) -> Self {
+        Self { live, temporary, emptier, effect: None }
+    }
 }
 
 impl Executor for Acting {

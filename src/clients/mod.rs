@@ -138,7 +138,7 @@ pub enum Refusal {
 
 fn key_hint(has_key: bool, key: &str) -> String {
     match has_key {
-        true => format!("the key of {key} in the configuration is not the one that it wants"),
+        true => format!("the key that was sent is not the one that it wants ({key})"),
         false => format!("it asks for a key: name it under engines in the configuration ({key})"),
     }
 }

@@ -280,7 +280,7 @@ fn start_worker(
         tally: evicting.emptied(),
     };
     let end_pauses = temporary.end_pauses();
-    let acting = Acting { live: ready(loaded, evicting), temporary, emptier, effect: None };
+    let acting = Acting::new(ready(loaded, evicting), temporary, emptier);
     let brake = evicting.live(&loaded.settings);
     let intent_within = |time| -> Intent {
         let journal = Arc::clone(journal);

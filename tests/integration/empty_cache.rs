@@ -64,29 +64,36 @@ impl Bench {
         std::mem::take(&mut *self.told.lock().unwrap())
     }
 
-    /// What acts in a process of that boot; it has put back what an earlier one has left.
-    fn process(&self, boot_id: &str) -> Acting {
-        let procfs = self.path("proc");
-        let live = Live {
-            procfs: procfs.clone(),
-            sysfs: self.path("sys"),
-            evictor: Evictor::new(|| Duration::ZERO),
-            docker: self.path("none"),
-        };
+    /// What is done for a while in a process of that boot.
+    fn temporary(&self, boot_id: &str) -> TemporarySettings {
         let told = Arc::clone(&self.told);
-        let temporary = TemporarySettings::new(TemporarySetup {
-            procfs: procfs.clone(),
+        TemporarySettings::new(TemporarySetup {
+            procfs: self.path("proc"),
             sysfs: self.path("sys"),
             storage: self.path("storage"),
             boot_id: Some(boot_id.to_owned()),
             clock: now,
             tell: Box::new(move |text| told.lock().unwrap().push(text)),
             tally: Arc::new(SettingsTally::default()),
-        });
+        })
+    }
+
+    /// What acts in a process of that boot; it has put back what an earlier one has left.
+    fn process(&self, boot_id: &str) -> Acting {
+        self.process_over(self.temporary(boot_id))
+    }
+
+    fn process_over(&self, temporary: TemporarySettings) -> Acting {
+        let live = Live {
+            procfs: self.path("proc"),
+            sysfs: self.path("sys"),
+            evictor: Evictor::new(|| Duration::ZERO),
+            docker: self.path("none"),
+        };
         let sleep = |_| std::thread::sleep(Duration::from_millis(1));
-        let tally = Arc::clone(&self.tally);
+        let (procfs, tally) = (self.path("proc"), Arc::clone(&self.tally));
         let emptier = CacheEmptier { procfs, uptime, sleep, tally };
-        let mut acting = Acting { live: Ready::new(live), temporary, emptier, effect: None };
+        let mut acting = Acting::new(Ready::new(live), temporary, emptier);
         acting.begin();
         acting
     }

@@ -203,9 +203,10 @@ fn once_the_program_ends_no_engine_is_paused_any_more() {
     let bench = Bench::new();
     let busy = Busy::start(&bench, None, None);
     let target = engine(EngineKind::Sglang, busy.server.port);
-    let mut acting = bench.process("boot");
-    let is_any_paused = acting.temporary.end_pauses()();
-    assert!(!is_any_paused);
+    let temporary = bench.temporary("boot");
+    let end_pauses = temporary.end_pauses();
+    let mut acting = bench.process_over(temporary);
+    assert!(!end_pauses(), "none is paused");
     let OutcomeResult::Failed(why) = acting.execute(&decision(target, &[RetractRequests])) else {
         panic!("done")
     };

@@ -17,18 +17,19 @@ const FOLDER: &str = "UMAWARDEN_FAKE_SGLANG";
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Serves what SGLang answers at work, and writes down what it is asked. While there is a file
-/// `hang`, a flush hangs.
+/// `hang`, a flush hangs; while there is one `deaf`, it does not hear that it shall go on.
 #[test]
 fn sglang_of_other_tests() {
     let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else { return };
     let port = std::env::args().skip_while(|argument| argument != "--port").nth(1).unwrap();
     let listener = TcpListener::bind(format!("127.0.0.1:{port}")).unwrap();
-    let hang = folder.join("hang");
+    let [hang, deaf] = ["hang", "deaf"].map(|name| folder.join(name));
     let server = FakeEngine::on(listener, move |asked: &Asked| {
         let mut log = fs::OpenOptions::new().create(true).append(true).open(folder.join("asked"));
         writeln!(log.as_mut().unwrap(), "{} {}", asked.method, asked.path).unwrap();
         match asked.place() {
             "/flush_cache" if hang.exists() => Reply::Hang,
+            "/continue_generation" if deaf.exists() => Reply::Close,
             "/pause_generation" | "/flush_cache" | "/continue_generation" => {
                 recorded("sglang", "retracted", asked.place())
             }
@@ -108,13 +109,13 @@ impl Sglang {
         ProcessId { pid: self.pid(), start_ticks: stat(&text).unwrap().start_ticks }
     }
 
-    pub fn set_hanging(&self, hangs: bool) {
-        let file = self.folder.path().join("hang");
-        if hangs {
-            fs::write(file, "").unwrap();
-        } else {
-            fs::remove_file(file).unwrap();
-        }
+    /// Makes one of those files.
+    pub fn set(&self, name: &str) {
+        fs::write(self.folder.path().join(name), "").unwrap();
+    }
+
+    pub fn unset(&self, name: &str) {
+        fs::remove_file(self.folder.path().join(name)).unwrap();
     }
 
     /// Everything that it was asked, as `METHOD /path`.

@@ -74,7 +74,7 @@ fn an_engine_at_work_is_found_paused_emptied_and_goes_on() {
 #[test]
 fn an_engine_that_is_paused_when_the_program_is_killed_goes_on_at_the_next_start() {
     let sglang = Sglang::start();
-    sglang.set_hanging(true);
+    sglang.set("hang");
     let node = node(&sglang);
     let daemon = start(&node);
     sglang.wait_until_told("/flush_cache");
@@ -91,10 +91,32 @@ fn an_engine_that_is_paused_when_the_program_is_killed_goes_on_at_the_next_start
 #[test]
 fn an_engine_that_is_paused_when_the_program_shall_end_goes_on_before_it_does() {
     let sglang = Sglang::start();
-    sglang.set_hanging(true);
+    sglang.set("hang");
     let node = node(&sglang);
     let daemon = start(&node);
     sglang.wait_until_told("/flush_cache");
     let (took, log) = daemon.terminate();
     assert_eq!(sglang.told("/continue_generation"), 1, "{took:?} {log}");
+}
+
+#[test]
+fn an_engine_that_does_not_hear_is_told_every_ten_seconds() {
+    const PAUSED: &str = "uma_temporary_settings{setting=\"engine_pause\"}";
+    let sglang = Sglang::start();
+    sglang.set("deaf");
+    let node = node(&sglang);
+    let daemon = start(&node);
+    daemon.wait_until("failed", |daemon| daemon.metric(&outcomes("empty_cache", "failed")) == 1.0);
+    daemon.wait_until("shown", |daemon| daemon.metric(PAUSED) == 1.0);
+    assert_eq!(sglang.told("/continue_generation"), 3, "within the act");
+    sglang.unset("deaf");
+    daemon.wait_until("told again", |daemon| daemon.metric(ENDED) == 1.0);
+    assert_eq!(sglang.told("/continue_generation"), 4);
+    assert!(daemon.log().contains("is running again, after it did not before"), "{}", daemon.log());
+    daemon.wait_until("shown", |daemon| daemon.metric(PAUSED) == 0.0);
+    daemon.terminate();
+    let history = history(&node.storage());
+    let outcome = of_kind(&history, "outcome").next().unwrap();
+    let why = outcome.to_string();
+    assert!(why.contains("it was paused, and does not go on"), "{why}");
 }
