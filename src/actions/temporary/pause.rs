@@ -19,6 +19,10 @@ pub(super) const PAUSED: &str = "paused";
 const TRIES: u32 = 3;
 const BETWEEN_TRIES: Duration = Duration::from_millis(200);
 
+/// So often it is tried whenever it is asked for, every 10 s, and then every 5 minutes.
+const OFTEN: u32 = 6;
+const SELDOM: u32 = 30;
+
 /// Longer than an act may take: then it should have gone on.
 const LASTS: Duration = Duration::from_secs(30);
 
@@ -130,11 +134,19 @@ impl TemporarySettings {
         self.open.iter().any(is_pause)
     }
 
-    /// Tells engines that are still paused once more to go on.
+    /// Tells engines that are still paused once more to go on: for a minute each time that this is
+    /// asked for, and then less often, since each time is told.
     pub(in crate::actions) fn tend(&mut self) {
+        self.tended = self.tended.saturating_add(1);
+        if self.tended > OFTEN && !self.tended.is_multiple_of(SELDOM) {
+            return;
+        }
         let is_pause =
             |open: &mut OpenChange| matches!(open.change.setting, Setting::EnginePause(_));
         let paused: Vec<OpenChange> = self.open.extract_if(.., is_pause).collect();
         self.undo_all(paused, "after it did not before");
+        if !self.is_any_engine_paused() {
+            self.tended = 0;
+        }
     }
 }

@@ -144,6 +144,25 @@ fn one_that_does_not_hear_is_told_again_until_it_does() {
 }
 
 #[test]
+fn one_that_never_hears_is_told_less_often_after_a_while() {
+    let bench = Bench::new();
+    let busy = Busy::start(&bench, None, None);
+    busy.deaf.store(u32::MAX, Ordering::SeqCst);
+    let target = engine(EngineKind::Sglang, busy.server.port);
+    let mut acting = bench.process("boot");
+    acting.execute(&decision(target, &[RetractRequests]));
+    let told = || busy.server.told().iter().filter(|path| **path == "/continue_generation").count();
+    let before = told();
+    for _ in 0..29 {
+        acting.tend();
+    }
+    assert_eq!(told() - before, 6 * 3);
+    busy.deaf.store(0, Ordering::SeqCst);
+    acting.tend();
+    assert!(!busy.is_paused(), "the thirtieth time, after five minutes");
+}
+
+#[test]
 fn the_next_process_has_it_go_on_with_the_key_from_where_it_is_kept() {
     let bench = Bench::new();
     let key = bench.path("key");
