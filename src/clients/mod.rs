@@ -56,6 +56,9 @@ pub trait Pausing {
     /// It could not be written down.
     fn begin(&mut self) -> Result<(), String>;
 
+    /// It has refused to be paused: there is nothing to keep in mind.
+    fn refused(&mut self);
+
     /// Has it go on, whatever has happened; an error says why it does not.
     ///
     /// # Errors

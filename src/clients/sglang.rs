@@ -98,7 +98,8 @@ fn look(emptying: &Emptying<'_>) -> Result<Known, Refusal> {
 
 /// To continue un-pauses an engine that a trainer has paused on purpose.
 fn check_not_paused(emptying: &Emptying<'_>) -> Result<(), Refusal> {
-    let ask = |path| emptying.session.get(path, None, LOOKING_TAKES);
+    let key = emptying.api_key()?;
+    let ask = |path| emptying.session.get(path, key.as_ref(), LOOKING_TAKES);
     match ask("/ready")?.status {
         200 => Ok(()),
         // It is well, and does not take requests.
@@ -132,6 +133,11 @@ fn retract(
     let flushed = match &paused {
         Ok(answer) if answer.is_success() => {
             Some(session.post(FLUSH, None, key, PAUSED_FLUSHING_TAKES))
+        }
+        // As for want of the right key, with which it could not be told to go on either.
+        Ok(answer) if (400..500).contains(&answer.status) => {
+            pausing.refused();
+            return Err(refused(PAUSE, answer, key));
         }
         _ => None,
     };

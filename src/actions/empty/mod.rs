@@ -74,6 +74,12 @@ impl Pausing for InUndoLog<'_> {
         Ok(())
     }
 
+    fn refused(&mut self) {
+        if let Some(number) = self.number.take() {
+            self.temporary.not_paused(number);
+        }
+    }
+
     fn end(&mut self) -> Result<(), String> {
         self.number.take().map_or(Ok(()), |number| self.temporary.go_on(number))
     }

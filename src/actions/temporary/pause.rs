@@ -103,12 +103,17 @@ impl TemporarySettings {
         self.open.push(OpenChange { change, is_orphan: true });
         self.count();
         if self.tally.has_ended_pauses() {
-            self.open.retain(|open| open.change.number != number);
-            self.close(number, Some(UndoResult::AlreadyBack), None);
-            self.count();
+            self.not_paused(number);
             return Err("the program ends".to_owned());
         }
         Ok(number)
+    }
+
+    /// It was not paused after all.
+    pub(in crate::actions) fn not_paused(&mut self, number: u64) {
+        self.open.retain(|open| open.change.number != number);
+        self.close(number, Some(UndoResult::AlreadyBack), None);
+        self.count();
     }
 
     /// Has that engine go on.

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use umawarden::model::{EngineKeys, EngineKind, SecretPlace};
+use umawarden::model::{CachePermission, EngineKeys, EngineKind, SecretPlace};
 
 use super::fake::{Asked, FakeEngine, recorded};
 use super::{Bench, decision, engine, with_keys};
@@ -49,7 +49,7 @@ fn control_gets_the_admin_key_and_the_idle_probe_the_api_key() {
         sent,
         [
             ("/v1/loads?include=core".to_owned(), bearer(API)),
-            ("/ready".to_owned(), None),
+            ("/ready".to_owned(), bearer(API)),
             ("/continue_generation".to_owned(), bearer(ADMIN)),
         ]
     );
@@ -79,6 +79,21 @@ fn a_key_that_is_missing_or_wrong_is_told_and_not_shown() {
     let why = bench.refusal(&decision(with_keys(target, nowhere), &[]));
     assert!(why.starts_with("the key in /nonexistent cannot be read: No such file"), "{why}");
     assert_eq!(server.calls().len(), before, "nothing is asked without it");
+}
+
+#[test]
+fn one_that_refuses_to_be_paused_for_want_of_a_key_is_not_taken_for_paused() {
+    let bench = Bench::new();
+    let server = FakeEngine::start(|asked: &Asked| match asked.place() {
+        "/v1/loads" | "/ready" => recorded("sglang", "busy", asked.place()),
+        _ => recorded("sglang", "wrong_key", "/flush_cache"),
+    });
+    let target = engine(EngineKind::Sglang, server.port);
+    let target = with_keys(target, keys(&bench, Some(API), Some("another-key")));
+    let why = bench.refusal(&decision(target, &[CachePermission::RetractRequests]));
+    assert!(why.starts_with("it answers 401 at /pause_generation: the key that was sent"), "{why}");
+    assert_eq!(server.told(), ["/pause_generation"]);
+    assert!(bench.undo_log().contains(r#""result":"already_back""#), "{}", bench.undo_log());
 }
 
 #[test]
