@@ -46,6 +46,7 @@ struct Engine {
     server: ProcessId,
     model: Option<String>,
     requests: Option<u64>,
+    load: Option<Load>,
     memory_bytes: u64,
     load_read_bytes: Option<u64>,
     processes: Vec<serde_json::Value>,
@@ -60,6 +61,13 @@ struct Held {
     seconds: f64,
     reason: String,
     need_bytes: Option<u64>,
+}
+
+/// What one tells of its work.
+#[derive(Debug, Deserialize)]
+struct Load {
+    kv_cache_usage: Option<f64>,
+    sleeping: Option<bool>,
 }
 
 /// Runs the command.
@@ -101,6 +109,11 @@ fn lines(engine: &Engine) -> String {
         size(engine.memory_bytes),
     ];
     about.extend(engine.requests.map(|requests| counted(requests, "request")));
+    if let Some(load) = &engine.load {
+        let percent = |share: f64| format!("{:.0} % of its KV cache in use", share * 100.0);
+        about.extend(load.kv_cache_usage.map(percent));
+        about.extend(load.sleeping.filter(|sleeps| *sleeps).map(|_| "it sleeps".to_owned()));
+    }
     about.extend(engine.load_read_bytes.map(|bytes| format!("{} read", size(bytes))));
     about.extend(
         engine.without_progress_seconds.map(|still| format!("no progress for {}", time(still))),

@@ -25,8 +25,8 @@ use super::standing::{self, Standing};
 use super::wake::Wake;
 use super::{Cursor, Daemon, clock, preflight, queries};
 use crate::actions::{
-    Acting, ActionWorker, DEFAULT_TIME_LIMIT, Intent, Ready, SettingsTally, TemporarySettings,
-    TemporarySetup, WorkerSetup,
+    Acting, ActionWorker, CacheEmptier, DEFAULT_TIME_LIMIT, Intent, Ready, SettingsTally,
+    TemporarySettings, TemporarySetup, WorkerSetup,
 };
 use crate::config::measure::{ListenAddress, ListenHost};
 use crate::config::reader::Loaded;
@@ -285,7 +285,14 @@ fn start_worker(
     temporary: TemporarySettings,
 ) -> anyhow::Result<ActionWorker> {
     let wake = wake.clone();
-    let acting = Acting { live: ready(loaded, evicting), temporary };
+    let emptier = CacheEmptier {
+        procfs: loaded.settings.path.procfs.clone(),
+        uptime: clock::uptime,
+        sleep: std::thread::sleep,
+        tally: evicting.emptied(),
+    };
+    let end_pauses = temporary.end_pauses();
+    let acting = Acting::new(ready(loaded, evicting), temporary, emptier);
     let brake = evicting.live(&loaded.settings);
     let intent_within = |time| -> Intent {
         let journal = Arc::clone(journal);
@@ -300,6 +307,7 @@ fn start_worker(
         wake: Box::new(move || wake.notify()),
         clock: clock::now,
         time_limit: DEFAULT_TIME_LIMIT,
+        end_pauses,
     })
     .context("cannot start the thread that acts")
 }

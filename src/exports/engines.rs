@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::api::success;
 use super::routes::Site;
-use crate::model::{EngineProcess, Reading, RestartStatus};
+use crate::model::{EngineLoad, EngineProcess, Reading, RestartStatus};
 use crate::policy::status::EngineStatus;
 
 /// All of them, by name; those too that have gone in the last ten minutes. And what is started again
@@ -60,6 +60,7 @@ fn shown(status: &EngineStatus, now: Duration) -> Value {
         "health_network": seen.health_network,
         "health": health,
         "requests": requests,
+        "load": status.health.as_ref().map(|health| load(&health.load)),
         "cgroup": seen.cgroup,
         "container": seen.container,
         "container_name": seen.container_name,
@@ -68,6 +69,17 @@ fn shown(status: &EngineStatus, now: Duration) -> Value {
         "memory_bytes": status.memory_bytes,
         "load_read_bytes": status.load_read_bytes,
         "processes": seen.processes.iter().map(process).collect::<Vec<_>>(),
+    })
+}
+
+/// What it tells of its work.
+fn load(load: &EngineLoad) -> Value {
+    json!({
+        "running": value(load.running),
+        "waiting": value(load.waiting),
+        "kv_cache_usage": value(load.kv_cache_usage),
+        "kv_cache_available_tokens": value(load.kv_cache_available_tokens),
+        "sleeping": value(load.is_sleeping),
     })
 }
 

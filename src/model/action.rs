@@ -1,6 +1,6 @@
 //! The things that can be done.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,6 +17,41 @@ pub enum CacheKind {
     PageCache,
     /// Page cache, and reclaimable kernel objects, which runs every driver's shrinkers (3).
     All,
+}
+
+/// What emptying an engine's caches may cost besides time. Nothing of it is done unless a rule
+/// allows it by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CachePermission {
+    /// Prefixes that were computed are lost: SGLang's `/flush_cache`, which it does only while it
+    /// has no request.
+    DropPrefixCache,
+    /// An engine with requests is paused for seconds, and computes them anew: SGLang's
+    /// `/pause_generation` with mode `retract`, `/flush_cache`, `/continue_generation`.
+    RetractRequests,
+    /// Models go, with the requests that they work on or until somebody loads them again:
+    /// llama-server as a router, Triton.
+    UnloadModels,
+    /// It may be that somebody has paused the engine on purpose, and it goes on: SGLang before
+    /// 0.5.21 cannot be asked.
+    Unpause,
+}
+
+impl CachePermission {
+    /// All of them.
+    pub const ALL: [Self; 4] =
+        [Self::DropPrefixCache, Self::RetractRequests, Self::UnloadModels, Self::Unpause];
+
+    /// The name in rule files.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::DropPrefixCache => "drop_prefix_cache",
+            Self::RetractRequests => "retract_requests",
+            Self::UnloadModels => "unload_models",
+            Self::Unpause => "unpause",
+        }
+    }
 }
 
 /// One thing to do, with everything that it needs.
@@ -52,6 +87,14 @@ pub enum Action {
         floor_bytes: Option<u64>,
         /// It ends after that time at the latest.
         for_at_most: Duration,
+    },
+    /// Have an engine give back memory that it only keeps.
+    EmptyCache {
+        /// Its name; in a rule file perhaps a template.
+        engine: String,
+        /// What that may cost.
+        #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+        allow: BTreeSet<CachePermission>,
     },
     /// Change settings of the kernel for a while.
     SetSysctl {
@@ -112,6 +155,7 @@ impl Action {
             Self::CompactMemory => "compact_memory",
             Self::Reclaim { .. } => "reclaim",
             Self::EvictCheckpoint { .. } => "evict_checkpoint",
+            Self::EmptyCache { .. } => "empty_cache",
             Self::SetSysctl { .. } => "set_sysctl",
             Self::ThrottleReadahead { .. } => "throttle_readahead",
             Self::Undo { .. } => "undo",
@@ -167,10 +211,12 @@ impl Action {
                 Target::settings(places.map(|place| format!("{READ_AHEAD} of {place}")))
             }
             Self::Reclaim { cgroup, .. } => Target::Cgroup { path: Arc::from(cgroup.as_str()) },
-            Self::EvictCheckpoint { engine, .. } => Target::Engine(Box::new(EngineTarget {
-                name: Arc::from(engine.as_str()),
-                ..EngineTarget::default()
-            })),
+            Self::EvictCheckpoint { engine, .. } | Self::EmptyCache { engine, .. } => {
+                Target::Engine(Box::new(EngineTarget {
+                    name: Arc::from(engine.as_str()),
+                    ..EngineTarget::default()
+                }))
+            }
             // Which one is for the policy to choose.
             Self::StopEngine { .. } => Target::Engine(Box::default()),
             Self::DropCaches { .. }
@@ -184,11 +230,12 @@ impl Action {
     }
 
     /// All names, for series that start at 0.
-    pub const NAMES: [&'static str; 11] = [
+    pub const NAMES: [&'static str; 12] = [
         "drop_caches",
         "compact_memory",
         "reclaim",
         "evict_checkpoint",
+        "empty_cache",
         "set_sysctl",
         "throttle_readahead",
         "undo",
@@ -217,6 +264,14 @@ impl fmt::Display for Action {
                     write!(f, " and {floor} bytes free")?;
                 }
                 write!(f, ", for at most {for_at_most:?}")
+            }
+            Self::EmptyCache { engine, allow } => {
+                write!(f, "empty_cache of {engine}")?;
+                for (number, permission) in allow.iter().enumerate() {
+                    let before = if number == 0 { ", which may " } else { " and " };
+                    write!(f, "{before}{}", permission.name())?;
+                }
+                Ok(())
             }
             Self::SetSysctl { values, for_at_most } => {
                 f.write_str("set_sysctl")?;

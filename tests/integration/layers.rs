@@ -36,8 +36,9 @@ const LAYERS: &[(&str, &[&str], bool)] = &[
         false,
     ),
     ("supervisors", &["model"], false),
-    ("sources", &["model", "parse", "supervisors"], false),
-    ("actions", &["model", "parse", "supervisors", "sys"], false),
+    ("clients", &["model", "parse"], false),
+    ("sources", &["model", "parse", "clients", "supervisors"], false),
+    ("actions", &["model", "parse", "clients", "supervisors", "sys"], false),
     (
         "daemon",
         &[
@@ -49,6 +50,7 @@ const LAYERS: &[(&str, &[&str], bool)] = &[
             "pause",
             "sys",
             "supervisors",
+            "clients",
             "sources",
             "actions",
             "exports",

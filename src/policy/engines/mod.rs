@@ -354,6 +354,14 @@ impl Engines {
         (life.phase() == EnginePhase::Loading).then(|| EngineTarget::from(life.seen()))
     }
 
+    /// One as a target, while it is up and can be asked to give memory back.
+    pub(super) fn askable(&self, name: &str) -> Option<EngineTarget> {
+        let (life, _) = self.lives.get(name)?;
+        let seen = life.seen();
+        let can_be_asked = life.phase().is_up() && seen.health_url.is_some();
+        (can_be_asked && seen.kind.can_empty_cache()).then(|| EngineTarget::from(seen))
+    }
+
     /// Where the engine of that name is in its life.
     pub(super) fn phase(&self, name: &str) -> Option<EnginePhase> {
         self.lives.get(name).map(|(life, _)| life.phase())

@@ -2,6 +2,7 @@
 
 mod alerts;
 mod brake;
+mod emptying;
 mod evicting;
 mod guard;
 mod kernel_log;
