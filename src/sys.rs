@@ -7,6 +7,10 @@ pub use heap::{give_freed_memory_back, share_freed_memory};
 
 pub mod page_cache;
 
+pub mod process_end;
+
+pub mod signals;
+
 use std::io;
 
 use procfs::process::{MMPermissions, MMapPath, MemoryMap, Process};

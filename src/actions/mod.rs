@@ -14,6 +14,7 @@ mod live;
 mod notify;
 mod ready;
 mod reclaim;
+mod room;
 mod stop;
 mod sysctl;
 mod temporary;
@@ -24,6 +25,7 @@ pub use empty::{CacheEmptier, EmptyingTally};
 pub use evict::{EvictTally, Evictor, Mounts};
 pub use live::{Acting, Live};
 pub use ready::Ready;
+pub use room::RoomMaker;
 pub use temporary::{SettingsTally, TemporarySettings, TemporarySetup};
 pub use worker::{ActionWorker, Busy, DEFAULT_TIME_LIMIT, Intent, WorkerSetup};
 

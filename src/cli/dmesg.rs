@@ -458,9 +458,11 @@ fn describe(event: &KernelEvent) -> String {
         KernelEvent::UncleanBoot { ended_boot_id, .. } => {
             format!("boot {ended_boot_id} did not end in order")
         }
-        KernelEvent::EnginePhase { .. } | KernelEvent::EngineStuck { .. } => {
-            engines::event_text(event)
-        }
+        KernelEvent::EnginePhase { .. }
+        | KernelEvent::EngineStuck { .. }
+        | KernelEvent::EngineDied { .. }
+        | KernelEvent::EngineRelease { .. }
+        | KernelEvent::UnaccountedBaseline { .. } => engines::event_text(event),
     }
 }
 

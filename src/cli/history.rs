@@ -16,7 +16,7 @@ use super::{Exit, engines, last_boot};
 use crate::journal::{JournalReader, ReadError, TimelineItem, TimelineQuery};
 use crate::model::{
     AlertChange, Assessment, Decision, Evidence, KernelEvent, Mode, Moment, Outcome, OutcomeResult,
-    Reading, Verdict, counted, duration_text, instant,
+    Reading, Verdict, bytes_text, counted, duration_text, instant,
 };
 use crate::policy::promql::did_you_mean;
 
@@ -305,9 +305,11 @@ pub(super) fn event_text(event: &KernelEvent) -> String {
             format!("{} killed {victim}", word(by))
         }
         KernelEvent::UncleanBoot { .. } => last_boot::event_text(event),
-        KernelEvent::EnginePhase { .. } | KernelEvent::EngineStuck { .. } => {
-            engines::event_text(event)
-        }
+        KernelEvent::EnginePhase { .. }
+        | KernelEvent::EngineStuck { .. }
+        | KernelEvent::EngineDied { .. }
+        | KernelEvent::EngineRelease { .. }
+        | KernelEvent::UnaccountedBaseline { .. } => engines::event_text(event),
     }
 }
 
@@ -403,15 +405,7 @@ pub(super) fn value_text(evidence: &Evidence) -> String {
 
 /// Bytes for people: `1.2 GiB`.
 pub(super) fn size(bytes: f64) -> String {
-    let mut value = bytes;
-    for unit in ["B", "KiB", "MiB", "GiB"] {
-        if value.abs() < 1024.0 || !value.is_finite() {
-            let digits = usize::from(unit != "B");
-            return format!("{value:.digits$} {unit}");
-        }
-        value /= 1024.0;
-    }
-    format!("{value:.1} TiB")
+    bytes_text(bytes)
 }
 
 /// An enum's name as in JSON.

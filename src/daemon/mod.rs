@@ -6,9 +6,8 @@
 
 mod begin;
 mod black_box;
-mod clock;
+pub mod clock;
 mod evicting;
-mod gate;
 mod orders;
 mod own;
 mod past;
@@ -22,6 +21,7 @@ mod sampling;
 mod service;
 mod settling;
 mod standing;
+mod thinning;
 mod wake;
 
 use std::os::fd::AsFd;
@@ -38,8 +38,8 @@ use crate::config::settings::Settings;
 use crate::exports::ReloadFailure;
 use crate::journal::{Entry, Journal, Note};
 use crate::model::{
-    Action, Decision, Event, Mode, Moment, Observation, OperatorCommand, Outcome, OutcomeResult,
-    Verdict,
+    Action, Decision, Event, KernelEvent, Mode, Moment, Observation, OperatorCommand, Outcome,
+    OutcomeResult, Verdict,
 };
 use crate::policy::status::Status;
 use crate::policy::{Answer, Policy, Step};
@@ -197,6 +197,13 @@ impl Daemon {
                 Command::Obey { command, reply } => {
                     // Whoever asked may have gone.
                     let _gone = reply.send(self.carry_out(*command));
+                }
+                Command::Launched { engine } => self.engines.launched(engine),
+                Command::Died { report } => {
+                    let utc = Some(report.ended);
+                    let kind = KernelEvent::EngineDied { report };
+                    self.seen.push(Observation::Event(Event { kind, utc, seq: None }));
+                    self.step(clock::now());
                 }
                 Command::Look { reply } => {
                     self.look_at_pause();

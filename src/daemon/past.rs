@@ -98,6 +98,7 @@ impl Search {
             acts: past_acts(now, begins_after, acts),
             asked: asked.into_iter().map(asked_for).collect(),
             commands: self.journal.operator_memory(now.utc, WRITER_TAKES)?.commands,
+            unaccounted_baseline: reader.unaccounted_baseline(&self.boot_id)?,
             lost_before_ms: reader.lost_before()?.map(|lost| lost_before_ms(now, lost)),
         })
     }

@@ -7,18 +7,19 @@ use std::time::Duration;
 
 use tracing::field::debug;
 
-use super::gate::Gate;
+use super::thinning::Thinning;
 use crate::journal::JournalError;
 use crate::model::{
-    AlertChange, AlertState, Assessment, Decision, Event, Evidence, KernelEvent, Mode, Moment,
-    Observation, OperatorCommand, Outcome, OutcomeResult, Reading, Source, Verdict,
+    AlertChange, AlertState, Assessment, DeathReport, Decision, Event, Evidence, KernelEvent, Mode,
+    Moment, Observation, OperatorCommand, Outcome, OutcomeResult, Reading, ReleaseEnd, Source,
+    Verdict,
 };
 use crate::policy::{Doubt, Step, old_by};
 
 /// Writes the log, and keeps storms out of it.
 #[derive(Debug, Default)]
 pub(super) struct Report {
-    gate: Gate,
+    thinning: Thinning,
     /// Why each source that is down is, as the log has told.
     down: BTreeMap<Source, Arc<str>>,
 }
@@ -87,7 +88,7 @@ impl Report {
     }
 
     fn passes(&mut self, now: Duration, subject: String) -> bool {
-        let withheld = self.gate.pass(subject.clone(), now);
+        let withheld = self.thinning.pass(subject.clone(), now);
         if let Some(lines @ 1..) = withheld {
             tracing::warn!(subject, lines, "not logged, since there were too many");
         }
@@ -107,9 +108,31 @@ fn event(event: &Event, now: Moment) {
         let is = if *stuck { "stuck" } else { "no longer stuck" };
         return tracing::warn!(engine, "engine {engine} is {is}: {reason}");
     }
+    if let KernelEvent::EngineDied { report } = &event.kind {
+        return death(report);
+    }
+    if let KernelEvent::EngineRelease { engine, release, .. } = &event.kind {
+        return match release.end {
+            ReleaseEnd::Stayed => tracing::warn!(engine, "memory of {engine}: {release}"),
+            _ => tracing::info!(engine, "memory of {engine}: {release}"),
+        };
+    }
+    if let KernelEvent::UnaccountedBaseline { bytes } = event.kind {
+        return tracing::info!(bytes, "in no counter of the kernel while no engine runs");
+    }
     match event.utc.filter(|utc| old_by(*utc, now).is_some()) {
         None => tracing::warn!(kind, seq, detail, "kernel event"),
         Some(happened) => tracing::info!(kind, seq, detail, %happened, "old kernel event"),
+    }
+}
+
+fn death(report: &DeathReport) {
+    let (engine, killer, is_failure) = (&report.who.name, report.killer.name(), report.is_failure);
+    let advice = report.advice.join("; ");
+    if is_failure {
+        tracing::warn!(%engine, killer, advice, "{}", report.sentence());
+    } else {
+        tracing::info!(%engine, killer, "{}", report.sentence());
     }
 }
 

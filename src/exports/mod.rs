@@ -11,6 +11,7 @@ mod api;
 mod control;
 mod engines;
 mod exposition;
+mod gate;
 mod held_back;
 mod landing;
 mod listen;

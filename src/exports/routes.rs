@@ -9,13 +9,13 @@ use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{delete, get, post};
+use axum::routing::{delete, get, post, put};
 use hyper::header::{self, HeaderValue};
 use hyper::{HeaderMap, StatusCode, Uri};
 use tokio::sync::{Mutex, Semaphore};
 
 use super::negotiation::{self, Format};
-use super::{Served, api, engines, exposition, landing, orders, probes};
+use super::{Served, api, engines, exposition, gate, landing, orders, probes};
 
 /// Longer request targets are nobody's.
 const MAX_URI_BYTES: usize = 4096;
@@ -29,7 +29,7 @@ const SCRAPE_WAIT: Duration = Duration::from_secs(5);
 const QUERIES: usize = 4;
 
 /// Fixed paths, apart from the telemetry path.
-const PATHS: [(&str, &str); 15] = [
+const PATHS: [(&str, &str); 17] = [
     ("/", "overview"),
     ("/-/healthy", "200 while this node is watched"),
     ("/-/ready", "200 once something has been sampled"),
@@ -38,8 +38,10 @@ const PATHS: [(&str, &str); 15] = [
     ("/api/v1/rules", "rules as in Prometheus' API (JSON)"),
     ("/api/v1/alerts", "alerts as in Prometheus' API (JSON)"),
     ("/api/v1/engines", "inference engines and their phases (JSON)"),
+    ("/api/v1/gate", "?need=90GiB: whether this node can take it now (JSON)"),
     ("/api/v1/events", "kernel events from the journal (JSON)"),
     ("/api/v1/decisions", "decisions and outcomes from the journal (JSON)"),
+    ("/api/v1/notes", "POST: keep a remark in the journal"),
     ("/api/v1/orders", "what people ordered, from the journal (JSON)"),
     ("/api/v1/silences", "silences in force (JSON)"),
     ("/api/v1/approvals", "decisions that wait for approval (JSON)"),
@@ -100,6 +102,7 @@ pub(super) fn router(served: Arc<Served>) -> Result<Router, String> {
         .route("/api/v1/rules", get(api::rules))
         .route("/api/v1/alerts", get(api::alerts))
         .route("/api/v1/engines", get(engines::engines))
+        .route("/api/v1/gate", get(gate::gate))
         .route("/api/v1/events", get(api::events))
         .route("/api/v1/decisions", get(api::decisions))
         .merge(order_routes());
@@ -117,10 +120,13 @@ pub(super) fn router(served: Arc<Served>) -> Result<Router, String> {
 fn order_routes() -> Router<Site> {
     Router::new()
         .route("/api/v1/orders", get(api::orders))
+        .route("/api/v1/notes", post(orders::note))
         .route("/api/v1/silences", get(orders::silences).post(orders::make_silence))
         .route("/api/v1/silences/{id}", delete(orders::end_silence))
         .route("/api/v1/approvals", get(orders::approvals))
         .route("/api/v1/approvals/{decision}", post(orders::approve))
+        .route("/api/v1/launches", put(orders::launched))
+        .route("/api/v1/deaths", post(orders::died))
         .route("/api/v1/breakers", get(orders::breakers))
         .route("/api/v1/breakers/{rule}/reset", post(orders::reset_breaker))
         .route(

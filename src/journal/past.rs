@@ -11,8 +11,8 @@ use super::file::WITH_PLACES;
 use super::reader::{JournalReader, ReadError};
 use super::timeline::from_json;
 use crate::model::{
-    Assessment, Decision, DecisionId, HoldReason, Mode, Moment, OperatorCommand, OperatorOrder,
-    Outcome, OutcomeResult, PastAct, RuleId, RuleSelector, Verdict,
+    Assessment, Decision, DecisionId, Event, HoldReason, KernelEvent, Mode, Moment,
+    OperatorCommand, OperatorOrder, Outcome, OutcomeResult, PastAct, RuleId, RuleSelector, Verdict,
 };
 
 /// An act of an earlier run.
@@ -171,6 +171,19 @@ impl JournalReader {
             |decision: &Decision| decision.verdict == Verdict::Hold(HoldReason::Approval);
         let read = rows.iter().rev().filter_map(|json| from_json(json));
         Ok(read.filter(wants_approval).collect())
+    }
+
+    /// How much memory no counter named while no engine ran in that boot, as far as it is known.
+    pub fn unaccounted_baseline(&self, boot_id: &str) -> Result<Option<u64>, ReadError> {
+        let sql = "SELECT json FROM kernel_events WHERE boot_id = ?
+            AND kind = 'unaccounted_baseline' ORDER BY id DESC LIMIT 1";
+        let read = self.connection.query_row(sql, [boot_id], |row| row.get(0)).optional();
+        let json: Option<String> = read.map_err(|error| self.failed(error))?;
+        let event: Option<Event> = json.and_then(|json| from_json(&json));
+        Ok(event.and_then(|event| match event.kind {
+            KernelEvent::UnaccountedBaseline { bytes } => Some(bytes),
+            _ => None,
+        }))
     }
 
     /// When a damaged journal was replaced by this one, if that ever was; what it held is lost.

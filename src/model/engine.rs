@@ -165,6 +165,9 @@ pub struct EngineProcess {
     pub mapped_bytes: Reading<u64>,
     /// How many model files it has open.
     pub open_files: Reading<u32>,
+    /// How many files of the NVIDIA driver it has open (`/dev/nvidia*`).
+    #[serde(default = "unsupported")]
+    pub open_devices: Reading<u32>,
 }
 
 impl EngineProcess {
@@ -228,6 +231,13 @@ pub struct EngineSeen {
     /// Where the keys are that it asks for.
     #[serde(default, skip_serializing_if = "EngineKeys::is_empty")]
     pub keys: EngineKeys,
+    /// Whether `umawarden launch` has started it: it loads as soon as it is there.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_launched: bool,
+    /// Whether the process at the head is only a worker, whose server had ended before anybody
+    /// looked: these are what an engine has left behind.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_left_behind: bool,
 }
 
 impl EngineSeen {
@@ -258,6 +268,8 @@ impl EngineSeen {
             log_bytes: Reading::Unsupported,
             stuck_after: Duration::MAX,
             keys: EngineKeys::default(),
+            is_launched: false,
+            is_left_behind: false,
         }
     }
 }
@@ -318,6 +330,15 @@ pub struct EngineHealth {
     /// What else it tells of its work.
     #[serde(default, skip_serializing_if = "EngineLoad::is_empty")]
     pub load: EngineLoad,
+}
+
+/// An engine that `umawarden launch` has started: that process, and all below it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LaunchedEngine {
+    /// Its name.
+    pub name: Arc<str>,
+    /// The process at its head.
+    pub head: ProcessId,
 }
 
 /// An engine that the configuration declares.

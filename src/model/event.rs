@@ -7,7 +7,7 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::EnginePhase;
+use super::{DeathReport, EnginePhase, Release};
 
 /// One thing that happened.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -241,11 +241,32 @@ pub enum KernelEvent {
         /// The number of its server.
         pid: u32,
     },
+    /// An inference engine, or a command that was launched, has died.
+    EngineDied {
+        /// Of what, what proves it, and what to do.
+        report: Box<DeathReport>,
+    },
+    /// How an inference engine that has died gave its memory back.
+    EngineRelease {
+        /// Its name.
+        engine: String,
+        /// The number of its server.
+        pid: u32,
+        /// How it went.
+        #[serde(flatten)]
+        release: Box<Release>,
+    },
+    /// No engine runs, and so much memory is in no counter of the kernel: the least that was steady
+    /// in this boot.
+    UnaccountedBaseline {
+        /// So much.
+        bytes: u64,
+    },
 }
 
 impl KernelEvent {
     /// The `event` label values, and JSON kinds, of all events.
-    pub const KINDS: [&'static str; 14] = [
+    pub const KINDS: [&'static str; 17] = [
         "nv_no_memory",
         "nv_alloc_failed",
         "xid",
@@ -260,6 +281,9 @@ impl KernelEvent {
         "unclean_boot",
         "engine_phase",
         "engine_stuck",
+        "engine_died",
+        "engine_release",
+        "unaccounted_baseline",
     ];
 
     /// This event's kind, one of [`Self::KINDS`].
@@ -279,6 +303,9 @@ impl KernelEvent {
             Self::UncleanBoot { .. } => "unclean_boot",
             Self::EnginePhase { .. } => "engine_phase",
             Self::EngineStuck { .. } => "engine_stuck",
+            Self::EngineDied { .. } => "engine_died",
+            Self::EngineRelease { .. } => "engine_release",
+            Self::UnaccountedBaseline { .. } => "unaccounted_baseline",
         }
     }
 
@@ -286,7 +313,12 @@ impl KernelEvent {
     pub fn is_of_kernel_log(&self) -> bool {
         !matches!(
             self,
-            Self::UncleanBoot { .. } | Self::EnginePhase { .. } | Self::EngineStuck { .. }
+            Self::UncleanBoot { .. }
+                | Self::EnginePhase { .. }
+                | Self::EngineStuck { .. }
+                | Self::EngineDied { .. }
+                | Self::EngineRelease { .. }
+                | Self::UnaccountedBaseline { .. }
         )
     }
 }

@@ -4,15 +4,18 @@
 
 mod action;
 mod alert;
+mod death;
 mod decision;
 mod engine;
 mod engine_access;
 mod event;
+mod gate;
 mod moment;
 mod observation;
 mod operator;
 mod past;
 mod reading;
+mod release;
 mod series;
 mod sysctl;
 mod target;
@@ -21,23 +24,32 @@ mod wording;
 
 pub use action::{Action, CacheKind, CachePermission, UndoReason};
 pub use alert::{AlertChange, AlertState};
+pub use death::{
+    DeathMemory, DeathProof, DeathReport, Deceased, ExitStatus, KilledWorker, Killer, Survivor,
+    signal_name,
+};
 pub use decision::{
     Assessment, Decision, DecisionId, Evidence, HoldReason, Mode, Outcome, OutcomeResult, RuleId,
     Verdict,
 };
 pub use engine::{
     DeclaredEngine, EngineHealth, EngineKind, EngineMatch, EnginePhase, EngineProcess,
-    EngineReadings, EngineSeen, HealthAnswer, ProcessId,
+    EngineReadings, EngineSeen, HealthAnswer, LaunchedEngine, ProcessId,
 };
 pub use engine_access::{EngineKeys, EngineLoad, SecretPlace};
 pub use event::{Event, KernelEvent, KillerDaemon, OomConstraint, Pool, Recovery};
+pub use gate::{
+    Baseline, GateAnswer, GateNote, GateQuestion, GateReason, Lingering, Motion, Orphan, Room,
+    Trend,
+};
 pub use moment::Moment;
 pub use observation::{KernelRecord, Observation, Readings, Source};
 pub use operator::{OperatorCommand, OperatorOrder, Pause, RuleSelector, author};
 pub use past::{Asked, Past, PastAct};
 pub use reading::{Reading, as_number};
+pub use release::{HeldMemory, Release, ReleaseEnd, ReleasePoint};
 pub use series::{METRICS, Metric, MetricKind, Schema, SeriesKey, metric};
 pub use sysctl::{ENGINE_PAUSE, READ_AHEAD, SETTING_NAMES, Sysctl, UndoResult};
 pub use target::{EngineTarget, Target};
 pub use time_text::{duration, duration_text, end, instant};
-pub use wording::{because, counted};
+pub use wording::{because, bytes_text, counted, size_bytes};

@@ -16,6 +16,9 @@ pub struct Past {
     /// Silences and approvals that were in force; oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub commands: Vec<OperatorCommand>,
+    /// How much memory was in no counter of the kernel while no engine ran in this boot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unaccounted_baseline: Option<u64>,
     /// Everything before this time on the uptime clock, in milliseconds, is lost: a journal that
     /// was damaged has been replaced.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -6,9 +6,11 @@
 mod alert;
 mod brake;
 mod counters;
+pub mod death;
 mod engines;
 mod evidence;
 pub mod explain;
+pub mod gate;
 mod group;
 pub mod guard;
 pub mod pace;
@@ -29,20 +31,22 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::model::{
-    Action, AlertChange, Assessment, Decision, DecisionId, EngineReadings, Event, KernelRecord,
-    Mode, Moment, Observation, OperatorCommand, Outcome, Past, RuleId, SeriesKey, Source, Verdict,
+    Action, AlertChange, Assessment, Decision, DecisionId, EngineReadings, Event, KernelEvent,
+    KernelRecord, Mode, Moment, Observation, OperatorCommand, Outcome, Past, RuleId, SeriesKey,
+    Source, Verdict,
 };
 use crate::parse::kernel::{EventAssembler, KernelLine};
 use brake::{Brake, Declared};
 use counters::Counters;
-use engines::Engines;
+use engines::{Beside, Engines, Levels};
+use gate::NodeGate;
 use group::Group;
 use guard::Guard;
 use pace::Memory;
 use rule::RuleSet;
 use sources::SourceTable;
 use status::Status;
-use store::{SeriesId, SeriesStore};
+use store::SeriesStore;
 
 /// What the kernel log told longer ago than this is old when it is read: it is counted where it
 /// happened, and no rule takes it for news. A restart takes a supervisor from a tenth of a second
@@ -112,8 +116,7 @@ pub struct Policy {
     /// The engines of a declared world.
     declared: Option<Declared>,
     engines: Engines,
-    /// The series of the memory that no counter names.
-    unaccounted: SeriesId,
+    gate: NodeGate,
     /// The shortest range over which a rule looks back.
     shortest_range: Duration,
     next_decision: u64,
@@ -159,7 +162,6 @@ impl Policy {
     ) -> Self {
         let mut counters = Counters::new(&mut store);
         let engines = Engines::new(&mut counters, &mut store);
-        let unaccounted = store.intern(&SeriesKey::new("uma_memory_unaccounted_bytes", &[]));
         let mut policy = Self {
             started,
             mode,
@@ -172,7 +174,7 @@ impl Policy {
             brake: Brake::default(),
             declared: None,
             engines,
-            unaccounted,
+            gate: NodeGate::default(),
             shortest_range: Duration::MAX,
             next_decision: next_decision.0,
             guard: Guard::default(),
@@ -238,6 +240,7 @@ impl Policy {
             let known = &self.already_counted;
             step.events.retain(|event| event.seq.is_none_or(|seq| !known.contains(&seq)));
         }
+        self.measure_room(at, &mut step);
         for event in &step.events {
             let utc = event.utc.unwrap_or(at.utc);
             self.counters.count_event(event.kind.kind(), utc, late_ms(utc, at));
@@ -294,6 +297,9 @@ impl Policy {
     /// cooldowns, budgets, breakers, silences and approvals outlive restarts and reboots.
     pub fn resume(&mut self, at: Moment, past: &Past) {
         self.guard.restore(past, at);
+        if let Some(bytes) = past.unaccounted_baseline {
+            self.gate.resume(bytes);
+        }
     }
 
     /// Earlier runs in this boot have seen these kinds of events, each last then: what holds until
@@ -358,6 +364,7 @@ impl Policy {
             rules: Arc::clone(&self.rule_statuses),
             guard: self.guard.status(),
             engines: self.engines.statuses(),
+            room: None,
         };
         self.draw(at, &mut status);
         status
@@ -377,6 +384,7 @@ impl Policy {
         status.rules.clone_from(&self.rule_statuses);
         status.guard = self.guard.status();
         status.engines = self.engines.statuses();
+        status.room = self.gate.room().cloned();
     }
 
     fn observe(&mut self, at: Moment, observation: &Observation, step: &mut Step) {
@@ -399,7 +407,7 @@ impl Policy {
             Observation::Outcome(outcome) => self.observe_outcome(outcome),
             Observation::Operator(command) => step.answers.push(self.guard.obey(command, at)),
             Observation::Pause(pause) => self.guard.set_pause(pause.clone()),
-            Observation::Past(past) => self.guard.restore(past, at),
+            Observation::Past(past) => self.resume(at, past),
             Observation::Engines(readings) => self.look_at_engines(at, readings, step),
             Observation::EngineHealth(health) => {
                 self.engines.hear(at, health, &mut step.events);
@@ -407,15 +415,10 @@ impl Policy {
         }
     }
 
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "bytes, never below 0"
-    )]
     fn look_at_engines(&mut self, at: Moment, readings: &EngineReadings, step: &mut Step) {
-        let unaccounted = self.store.latest(self.unaccounted).value().map(|bytes| bytes as u64);
+        let beside = Beside { levels: Levels::of(&self.store), baseline: self.gate.baseline() };
         let world = (&mut self.counters, &mut self.store);
-        self.engines.look(at, readings, unaccounted, world, &mut step.events);
+        self.engines.look(at, readings, &beside, world, &mut step.events);
         let seen = readings.engines.iter().filter_map(|seen| {
             let phase = self.engines.phase(&seen.name)?;
             Some((seen.clone(), phase))
@@ -466,6 +469,19 @@ impl Policy {
         for group in &mut self.groups {
             group.observe_outcome(outcome, &mut self.guard);
         }
+    }
+
+    /// What there is for an engine that is to start.
+    fn measure_room(&mut self, at: Moment, step: &mut Step) {
+        if !self.has_measured(at) {
+            return self.gate.forget();
+        }
+        if let Some(bytes) = self.gate.measure(at.uptime, &self.store, &self.engines) {
+            let kind = KernelEvent::UnaccountedBaseline { bytes };
+            step.events.push(Event { kind, utc: Some(at.utc), seq: None });
+        }
+        let levels = Levels::of(&self.store);
+        self.engines.measure(at, levels, &mut self.counters, &mut step.events);
     }
 
     /// Whether what is known of memory is of now.

@@ -7,8 +7,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::model::{
-    AlertState, Asked, EngineHealth, EnginePhase, EngineSeen, Mode, Moment, Pause, Reading, RuleId,
-    RuleSelector, SeriesKey, Source,
+    AlertState, Asked, EngineHealth, EnginePhase, EngineSeen, Mode, Moment, Pause, Reading, Room,
+    RuleId, RuleSelector, SeriesKey, Source,
 };
 
 /// What exports may see.
@@ -32,6 +32,8 @@ pub struct Status {
     pub guard: Arc<GuardStatus>,
     /// The inference engines, by name, those too that have gone lately.
     pub engines: Arc<[EngineStatus]>,
+    /// What there is for another one, if memory was measured of late.
+    pub room: Option<Room>,
 }
 
 /// What holds remedies back beyond time and budgets.

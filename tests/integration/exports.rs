@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "whatever a test's helper cannot do fails the test")]
 
+mod gate;
 mod orders;
 mod server;
 

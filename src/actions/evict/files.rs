@@ -67,6 +67,12 @@ impl ModelFile {
         Ok(u64::try_from(fstat(&self.file)?.st_size).unwrap_or(0))
     }
 
+    /// How much of it is cached, in bytes.
+    pub(super) fn cached_bytes(&self) -> io::Result<u64> {
+        let pages = page_cache::cachestat(self.file.as_fd(), 0, 0)?;
+        Ok(pages.cached.saturating_mul(procfs::page_size()))
+    }
+
     /// What of a chunk is cached, in bytes.
     pub(super) fn cached(&self, chunk: usize) -> io::Result<CachedPages> {
         let pages = page_cache::cachestat(self.file.as_fd(), offset(chunk), CHUNK_BYTES)?;

@@ -16,6 +16,7 @@ mod load;
 mod process;
 mod room;
 mod session;
+mod unload;
 mod uses;
 
 use std::collections::VecDeque;
@@ -31,6 +32,7 @@ use bytesize::ByteSize;
 
 use crate::model::{Action, Decision, DecisionId, EngineTarget, ProcessId, Target};
 use session::{Message, Sessions};
+pub use unload::{Unloaded, unload};
 
 /// How long whoever asked waits for the first pass over all files; it goes on behind that.
 const FIRST_PASS_TAKES: Duration = Duration::from_secs(1);

@@ -4,9 +4,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 use std::time::Duration;
 
-use bytesize::ByteSize;
-
-pub use crate::model::{duration, duration_text as written};
+pub use crate::model::{duration, duration_text as written, size_bytes};
 
 #[cfg(test)]
 mod tests;
@@ -18,15 +16,6 @@ pub fn duration_within(text: &str, least: Duration, most: Duration) -> Result<Du
         return Ok(found);
     }
     Err(format!("{text} is out of bounds: from {} to {}", written(least), written(most)))
-}
-
-/// A size in bytes: `256MiB`, `1GiB`, `500MB`.
-pub fn size_bytes(text: &str) -> Result<u64, String> {
-    match ByteSize::from_str(text) {
-        Ok(ByteSize(bytes)) if bytes < u64::MAX => Ok(bytes),
-        Ok(_) => Err(format!("{text} is too large a size")),
-        Err(_) => Err(format!("\"{text}\" is not a size; write it like 64MiB or 1GiB")),
-    }
 }
 
 /// Where to listen.

@@ -27,5 +27,6 @@ fn status(series: Vec<(SeriesKey, Reading<f64>)>) -> Arc<Status> {
         rules: Arc::new([]),
         guard: Arc::default(),
         engines: Arc::new([]),
+        room: None,
     })
 }

@@ -1,6 +1,6 @@
 //! Inference engines and where in their lives they are.
 
-use super::super::{EngineKind, EnginePhase, Source};
+use super::super::{EngineKind, EnginePhase, ReleaseEnd, Source};
 use super::{Metric, MetricKind};
 
 const PHASES: [&str; EnginePhase::ALL.len()] = {
@@ -22,6 +22,18 @@ const KINDS: [&str; EngineKind::ALL.len()] = {
     }
     names
 };
+
+const ENDS: [&str; ReleaseEnd::ALL.len()] = {
+    let mut names = [""; ReleaseEnd::ALL.len()];
+    let mut next = 0;
+    while next < names.len() {
+        names[next] = ReleaseEnd::ALL[next].name();
+        next += 1;
+    }
+    names
+};
+
+const LEFT: &[&str] = &["unaccounted", "shmem", "page_cache", "orphans"];
 
 /// This area's metrics.
 pub(super) const METRICS: &[Metric] = &[
@@ -148,6 +160,60 @@ pub(super) const METRICS: &[Metric] = &[
         "1 while vLLM sleeps (engine_sleep_state is not awake): it answers, and serves nothing.",
     )
     .flag(),
+    Metric::gauge(
+        Source::Engines,
+        "uma_engine_orphans",
+        &["engine"],
+        "Processes that outlive the engine's server and hold memory (64 MiB or more) or the GPU.",
+    ),
+    Metric::gauge(
+        Source::Engines,
+        "uma_engine_held_bytes",
+        &["engine", "type"],
+        "What an engine that has died held when it was last seen alive, above what the node had \
+         before it: memory that no counter names, shared memory, page cache, and what processes \
+         hold that outlive its server; absent while it lives, and where it cannot be told.",
+    )
+    .closed(&[("type", LEFT)]),
+    Metric::gauge(
+        Source::Engines,
+        "uma_engine_outstanding_bytes",
+        &["engine", "type"],
+        "What of uma_engine_held_bytes the node has not got back yet; followed for ten minutes, or \
+         until another engine begins.",
+    )
+    .closed(&[("type", LEFT)]),
+    Metric::counter(
+        Source::Engines,
+        "uma_engine_releases_total",
+        &["end"],
+        "Engines that held 256 MiB or more and died, by what came of it: all returned, some stayed \
+         (it has not fallen for 10 s; if it returns later, that is counted, too), overtaken by the \
+         next engine, or unknown what they held.",
+    )
+    .closed(&[("end", &ENDS)]),
+    Metric::new(
+        MetricKind::Histogram,
+        Source::Engines,
+        "uma_engine_release_seconds_bucket",
+        &["le"],
+        "How long it took from when an engine was last seen alive until all that it held was back, \
+         its page cache left out; how often it took no longer than le seconds.",
+    ),
+    Metric::new(
+        MetricKind::Histogram,
+        Source::Engines,
+        "uma_engine_release_seconds_sum",
+        &[],
+        "All these times together.",
+    ),
+    Metric::new(
+        MetricKind::Histogram,
+        Source::Engines,
+        "uma_engine_release_seconds_count",
+        &[],
+        "How often all that an engine held came back.",
+    ),
     Metric::gauge(
         Source::Engines,
         "uma_engine_scan_processes",

@@ -121,6 +121,7 @@ fn seen(name: &Arc<str>, life: Life, store: &SeriesStore) -> EngineSeen {
         mapped_files: Reading::Unsupported,
         mapped_bytes: Reading::Unsupported,
         open_files: Reading::Unsupported,
+        open_devices: Reading::Unsupported,
     };
     let kinds = named(INFO, store).filter(|(key, _)| label(key, "engine").as_ref() == Some(name));
     let kind = kinds.filter_map(|(key, _)| kind(&label(key, "kind")?)).next();

@@ -52,6 +52,7 @@ impl Engine {
             mapped_files: Reading::Unsupported,
             mapped_bytes: Reading::Unsupported,
             open_files: Reading::Unsupported,
+            open_devices: Reading::Unsupported,
         };
         let name = Arc::from(self.name);
         EngineSeen::new(name, EngineKind::Vllm, id, vec![process], Arc::from("test"))

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::footprint::{Footprint, Mark};
+use super::release::{Levels, Own};
 use crate::model::{
     EngineHealth, EngineKind, EngineLoad, EnginePhase, EngineProcess, EngineSeen, HealthAnswer,
     Moment, ProcessId, Reading,
@@ -31,6 +32,9 @@ const OUTSIDE: u64 = 1 << 30;
 /// An engine that was found is asked within this time.
 const ASKED_WITHIN: Duration = Duration::from_secs(5);
 
+/// An engine that is found so soon after its begin has taken nothing yet.
+const JUST_BEGUN: Duration = Duration::from_secs(5);
+
 /// A process of this age that holds a model when it is found for the first time has most likely
 /// taken it in before.
 const OLD: Duration = Duration::from_secs(60);
@@ -52,11 +56,14 @@ fn holds(process: &EngineProcess) -> bool {
     process.mapped_files.value().unwrap_or(0) > 0 || process.open_files.value().unwrap_or(0) > 0
 }
 
+/// The uptime that many clock ticks after the boot.
+fn ticks(ticks: u64) -> Duration {
+    Duration::from_millis(ticks.saturating_mul(1000 / TICKS))
+}
+
 fn old_holders(seen: &EngineSeen, read_at: Duration) -> BTreeSet<ProcessId> {
-    let is_old = |process: &&EngineProcess| {
-        let started = Duration::from_secs(process.id.start_ticks / TICKS);
-        read_at.saturating_sub(started) >= OLD
-    };
+    let is_old =
+        |process: &&EngineProcess| read_at.saturating_sub(ticks(process.id.start_ticks)) >= OLD;
     let old = seen.processes.iter().filter(|process| holds(process)).filter(is_old);
     old.map(|process| process.id).collect()
 }
@@ -83,17 +90,20 @@ pub(super) struct Life {
     load_read: Option<u64>,
     /// Processes that hold a model and had done so when it was ready.
     settled: BTreeSet<ProcessId>,
+    /// What the node had when it began, if somebody saw that and nobody came or went since.
+    before: Option<Levels>,
+    /// When it was last seen alive, what the node had then, and what it showed itself.
+    alive: (Duration, Levels, Own),
 }
 
 impl Life {
-    pub(super) fn new(
-        at: Moment,
-        read_at: Duration,
-        seen: &EngineSeen,
-        unaccounted: Option<u64>,
-    ) -> Self {
-        let footprint = Footprint::new(seen, unaccounted);
+    pub(super) fn new(at: Moment, read_at: Duration, seen: &EngineSeen, levels: Levels) -> Self {
+        let footprint = Footprint::new(seen, levels.unaccounted);
+        let started = Duration::from_secs(seen.server.start_ticks / TICKS);
+        let has_just_begun = read_at.saturating_sub(started) < JUST_BEGUN && !seen.is_left_behind;
         Self {
+            before: has_just_begun.then_some(levels),
+            alive: (read_at, levels, Own::of(seen)),
             phase: EnginePhase::Starting,
             since: at,
             reason: format!("found by {}", seen.found_by).into(),
@@ -122,6 +132,37 @@ impl Life {
 
     pub(super) fn seen(&self) -> &EngineSeen {
         &self.seen
+    }
+
+    /// Another one came or went: what the node had before is no longer what it would have without
+    /// this one.
+    pub(super) fn disturb(&mut self) {
+        self.before = None;
+    }
+
+    /// What the node had when it began, if that is still of use.
+    pub(super) fn levels_before(&self) -> Option<Levels> {
+        self.before
+    }
+
+    /// When it was last seen alive.
+    pub(super) fn last_alive(&self) -> Duration {
+        self.alive.0
+    }
+
+    /// What the node had then.
+    pub(super) fn levels(&self) -> Levels {
+        self.alive.1
+    }
+
+    /// What its processes showed then.
+    pub(super) fn own(&self) -> Own {
+        self.alive.2
+    }
+
+    /// Whether its server has ended.
+    pub(super) fn has_ended(&self) -> bool {
+        self.is_gone() || self.ended().is_some()
     }
 
     /// When it last turned.
@@ -200,11 +241,14 @@ impl Life {
         at: Moment,
         read_at: Duration,
         seen: &EngineSeen,
-        unaccounted: Option<u64>,
+        levels: Levels,
     ) -> Vec<Turn> {
         self.seen.clone_from(seen);
         self.looked = read_at;
-        self.now = Footprint::new(seen, unaccounted);
+        self.now = Footprint::new(seen, levels.unaccounted);
+        if self.ended().is_none() {
+            self.alive = (read_at, levels, Own::of(seen));
+        }
         let progressed = self.mark.take(read_at, &self.now);
         if self.is_on_its_way()
             && let (Some(now), Some(begun)) = (self.now.read_bytes, self.begun.read_bytes)
@@ -302,6 +346,12 @@ impl Life {
         let server = self.seen.processes.iter().find(|process| process.id == self.seen.server);
         let pid = self.seen.server;
         match server {
+            Some(process) if self.seen.is_left_behind => {
+                let comm = &process.comm;
+                Some(format!(
+                    "its server had ended before it was found; {comm} (pid {pid}) is left"
+                ))
+            }
             Some(process) if matches!(process.state, 'Z' | 'X') => {
                 Some(format!("its server, pid {pid}, has ended and waits for its parent"))
             }
@@ -320,6 +370,10 @@ impl Life {
         let looked_for = self.looked.saturating_sub(self.found);
         if self.seen.health_url.is_some() && self.health.is_none() && looked_for < ASKED_WITHIN {
             return None;
+        }
+        let age = self.looked.saturating_sub(ticks(self.seen.server.start_ticks));
+        if self.seen.is_launched && age < OLD {
+            return Some("umawarden launch has started it".to_owned());
         }
         if let Some(process) = self.holders().next() {
             let (comm, id) = (&process.comm, process.id);

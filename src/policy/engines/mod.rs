@@ -7,21 +7,26 @@
 
 mod footprint;
 mod life;
+mod release;
 mod series;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::counters::Counters;
+use super::gate::{Presence, orphans};
 use super::status::EngineStatus;
 use super::store::SeriesStore;
 use crate::model::{
-    EngineHealth, EnginePhase, EngineReadings, EngineSeen, EngineTarget, Event, KernelEvent, Moment,
+    EngineHealth, EnginePhase, EngineReadings, EngineSeen, EngineTarget, Event, KernelEvent,
+    Moment, Orphan, ProcessId, Reading, Release,
 };
 use life::{Life, Turn};
+pub(super) use release::Levels;
+use release::Releasing;
 use series::{EngineCells, NodeCells};
 
 /// What is gone stays in sight for so long: rules and people may look for it.
@@ -33,6 +38,18 @@ const LOOKED_WITHIN: Duration = Duration::from_secs(15);
 /// Engines of which lives are kept, those that are gone included.
 const MAX_LIVES: usize = 64;
 
+/// Releases that are followed at once.
+const MAX_RELEASES: usize = 16;
+
+/// What the node has besides.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Beside {
+    /// Of what an engine may hold.
+    pub(super) levels: Levels,
+    /// What is in no counter while no engine runs, if that was learned.
+    pub(super) baseline: Option<u64>,
+}
+
 /// All engines of the node.
 #[derive(Debug)]
 pub(super) struct Engines {
@@ -42,6 +59,10 @@ pub(super) struct Engines {
     node: NodeCells,
     statuses: Arc<[EngineStatus]>,
     has_changed: bool,
+    /// What they have left behind.
+    orphans: Arc<[Orphan]>,
+    /// Of those that have died.
+    releases: Vec<Releasing>,
 }
 
 impl Engines {
@@ -52,15 +73,17 @@ impl Engines {
             node: NodeCells::new(counters, store),
             statuses: Arc::new([]),
             has_changed: false,
+            orphans: Arc::new([]),
+            releases: Vec::new(),
         }
     }
 
-    /// Somebody has looked at the processes. `unaccounted` is the memory that no counter names.
+    /// Somebody has looked at the processes.
     pub(super) fn look(
         &mut self,
         at: Moment,
         readings: &EngineReadings,
-        unaccounted: Option<u64>,
+        beside: &Beside,
         world: (&mut Counters, &mut SeriesStore),
         events: &mut Vec<Event>,
     ) {
@@ -71,16 +94,54 @@ impl Engines {
         self.has_changed = true;
         let (counters, store) = world;
         self.rename(readings, counters, store, events);
+        let alive = self.alive();
+        let mut died = Vec::new();
         for (name, (life, _)) in &mut self.lives {
             if !readings.engines.iter().any(|seen| seen.name == *name) {
+                let had_ended = life.has_ended();
                 let turn = life.vanish(at);
                 tell(turn, life, events);
+                if !had_ended {
+                    died.extend(begin_release(life, alive.len() <= 1, beside));
+                }
             }
         }
         for seen in &readings.engines {
-            self.take(at, readings.read_at, seen, unaccounted, (&mut *counters, store), events);
+            let world = (&mut *counters, &mut *store);
+            let beside = (beside, alive.len() <= 1);
+            died.extend(self.take(at, readings.read_at, seen, beside, world, events));
         }
+        self.follow(at, died, &alive, counters, events);
         self.forget(at, counters);
+        let left: Vec<Orphan> = readings.engines.iter().flat_map(orphans).collect();
+        if *self.orphans != *left {
+            self.orphans = left.into();
+        }
+    }
+
+    /// What engines have left behind; `Unsupported` where nobody has looked yet.
+    pub(super) fn orphans(&self, at: Duration) -> Reading<Arc<[Orphan]>> {
+        match (self.looked, self.is_known(at)) {
+            (None, _) => Reading::Unsupported,
+            (Some(_), false) => Reading::Failed,
+            (Some(_), true) => Reading::Value(Arc::clone(&self.orphans)),
+        }
+    }
+
+    /// Whether engines are there.
+    pub(super) fn presence(&self, at: Duration) -> Presence {
+        if !self.is_known(at) {
+            return Presence::Unknown;
+        }
+        if self.lives.values().any(|(life, _)| !life.is_gone()) {
+            return Presence::Some;
+        }
+        if self.lives.is_empty() { Presence::None } else { Presence::JustGone }
+    }
+
+    /// Whether somebody has looked of late.
+    fn is_known(&self, at: Duration) -> bool {
+        self.looked.is_some_and(|looked| at.saturating_sub(looked) <= LOOKED_WITHIN)
     }
 
     /// Some are known by another name from now on: by what shows only while they start, by what
@@ -107,6 +168,11 @@ impl Engines {
             let cells = EngineCells::new(seen, counters, store);
             cells.count_start(counters);
             tell(Some(life.rename(&seen.name)), &life, events);
+            for release in &mut self.releases {
+                if release.server == life.server() {
+                    release.engine = Arc::clone(&seen.name);
+                }
+            }
             self.lives.insert(Arc::clone(&seen.name), (life, cells));
         }
     }
@@ -116,37 +182,132 @@ impl Engines {
         at: Moment,
         read_at: Duration,
         seen: &EngineSeen,
-        unaccounted: Option<u64>,
+        (beside, is_alone): (&Beside, bool),
         (counters, store): (&mut Counters, &mut SeriesStore),
         events: &mut Vec<Event>,
-    ) {
+    ) -> Option<Releasing> {
+        let levels = beside.levels;
+        let mut died = None;
         let is_full = self.lives.len() >= MAX_LIVES;
         let before = self.lives.get_mut(&seen.name);
         let from = match before {
             Some((life, _)) if life.is_of(seen) => {
-                for turn in life.look(at, read_at, seen, unaccounted) {
+                let had_ended = life.has_ended();
+                for turn in life.look(at, read_at, seen, levels) {
                     tell(Some(turn), life, events);
                 }
-                return;
+                let has_died = !had_ended && life.has_ended();
+                return has_died.then(|| begin_release(life, is_alone, beside)).flatten();
             }
             Some((life, cells)) => {
+                if !life.has_ended() {
+                    died = begin_release(life, is_alone, beside);
+                }
                 let turn = life.vanish(at);
                 tell(turn, life, events);
                 cells.retire(counters);
                 Some(EnginePhase::Gone)
             }
-            None if is_full => return,
+            None if is_full => return None,
             None => None,
         };
         let cells = EngineCells::new(seen, counters, store);
         cells.count_start(counters);
-        let mut life = Life::new(at, read_at, seen, unaccounted);
+        let mut life = Life::new(at, read_at, seen, levels);
         let reason = format!("found by {}", seen.found_by);
         tell(Some(Turn::Phase { from, to: EnginePhase::Starting, reason }), &life, events);
-        for turn in life.look(at, read_at, seen, unaccounted) {
+        for turn in life.look(at, read_at, seen, levels) {
             tell(Some(turn), &life, events);
         }
         self.lives.insert(Arc::clone(&seen.name), (life, cells));
+        died
+    }
+
+    /// The servers of those that live.
+    fn alive(&self) -> BTreeSet<ProcessId> {
+        let alive = self.lives.values().filter(|(life, _)| !life.has_ended());
+        alive.map(|(life, _)| life.server()).collect()
+    }
+
+    /// Takes in who has died and who has begun since `before`.
+    fn follow(
+        &mut self,
+        at: Moment,
+        died: Vec<Releasing>,
+        before: &BTreeSet<ProcessId>,
+        counters: &mut Counters,
+        events: &mut Vec<Event>,
+    ) {
+        let alive = self.alive();
+        if alive != *before {
+            for (life, _) in self.lives.values_mut() {
+                // Whoever begins has all others beside it from its begin on.
+                if before.contains(&life.server()) {
+                    life.disturb();
+                }
+            }
+        }
+        self.releases.extend(died);
+        if alive.iter().any(|server| !before.contains(server)) {
+            for mut release in std::mem::take(&mut self.releases) {
+                let told = release.overtaken(at);
+                self.tell_release(at, &release, told, counters, events);
+            }
+        }
+        let excess = self.releases.len().saturating_sub(MAX_RELEASES);
+        self.releases.drain(..excess);
+        for release in &mut self.releases {
+            let life = self.lives.values().find(|(life, _)| life.server() == release.server);
+            let left = life.map(|(life, _)| orphans(life.seen()).collect());
+            release.left(left.unwrap_or_default());
+        }
+    }
+
+    /// Memory was measured: what has come back of what the dead held?
+    pub(super) fn measure(
+        &mut self,
+        at: Moment,
+        levels: Levels,
+        counters: &mut Counters,
+        events: &mut Vec<Event>,
+    ) {
+        if self.releases.is_empty() {
+            return;
+        }
+        for mut release in std::mem::take(&mut self.releases) {
+            let told = release.measure(at.uptime, &levels);
+            self.tell_release(at, &release, told, counters, events);
+            if !release.is_over(at.uptime) {
+                self.releases.push(release);
+            } else if let Some((_, cells)) = self.life_of(release.server) {
+                // What all came back stays in sight; what is followed no more is not known.
+                if !release.is_back() {
+                    cells.end_release(counters);
+                }
+            }
+        }
+    }
+
+    fn life_of(&self, server: ProcessId) -> Option<&(Life, EngineCells)> {
+        self.lives.values().find(|(life, _)| life.server() == server)
+    }
+
+    fn tell_release(
+        &self,
+        at: Moment,
+        of: &Releasing,
+        told: Option<Release>,
+        counters: &mut Counters,
+        events: &mut Vec<Event>,
+    ) {
+        if let Some((_, cells)) = self.life_of(of.server) {
+            cells.set_release(&of.held, &of.outstanding, counters);
+        }
+        let Some(release) = told else { return };
+        self.node.count_release(&release, counters);
+        let (engine, pid) = (of.engine.to_string(), of.server.pid);
+        let kind = KernelEvent::EngineRelease { engine, pid, release: Box::new(release) };
+        events.push(Event { kind, utc: Some(at.utc), seq: None });
     }
 
     /// Those that have been gone for long.
@@ -171,8 +332,7 @@ impl Engines {
 
     /// Brings the series up to date.
     pub(super) fn publish(&self, at: Moment, counters: &mut Counters) {
-        let is_known =
-            self.looked.is_some_and(|looked| at.uptime.saturating_sub(looked) <= LOOKED_WITHIN);
+        let is_known = self.is_known(at.uptime);
         let there = self.lives.values().filter(|(life, _)| !life.is_gone()).count();
         self.node.publish(there, self.looked.is_some(), is_known, counters);
         for (life, cells) in self.lives.values() {
@@ -224,6 +384,12 @@ impl Engines {
         let loads = |life: &Life| life.phase() == EnginePhase::Loading && !life.is_stuck();
         self.lives.values().any(|(life, _)| loads(life))
     }
+}
+
+/// The server of an engine that was alive has ended.
+fn begin_release(life: &Life, is_alone: bool, beside: &Beside) -> Option<Releasing> {
+    let before = release::before(life, is_alone, beside.baseline);
+    Releasing::begin(life, before, orphans(life.seen()).collect())
 }
 
 fn tell(turn: Option<Turn>, life: &Life, events: &mut Vec<Event>) {

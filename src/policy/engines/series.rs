@@ -2,9 +2,11 @@
 
 use super::life::Life;
 use crate::model::{
-    EngineLoad, EnginePhase, EngineProcess, EngineSeen, Moment, Reading, SeriesKey,
+    EngineLoad, EnginePhase, EngineProcess, EngineSeen, HeldMemory, Moment, Reading, Release,
+    ReleaseEnd, SeriesKey,
 };
 use crate::policy::counters::{Cell, Counters};
+use crate::policy::gate::orphans;
 use crate::policy::store::SeriesStore;
 
 /// A kind of memory, and where it stands.
@@ -30,17 +32,76 @@ const LOAD: [Load; 5] = [
     ("uma_engine_sleeping", |load| load.is_sleeping.map(f64::from)),
 ];
 
+/// A kind of memory that an engine may leave behind.
+type Left = (&'static str, fn(&HeldMemory) -> Option<u64>);
+
+const LEFT: [Left; 4] = [
+    ("unaccounted", |held| held.unaccounted),
+    ("shmem", |held| held.shmem),
+    ("page_cache", |held| held.page_cache),
+    ("orphans", |held| Some(held.orphans)),
+];
+
+/// How long releases take: a healthy driver needs seconds, and minutes mean that something is
+/// wrong.
+const RELEASE_SECONDS: [(f64, &str); 11] = [
+    (0.5, "0.5"),
+    (1.0, "1.0"),
+    (2.0, "2.0"),
+    (5.0, "5.0"),
+    (10.0, "10.0"),
+    (20.0, "20.0"),
+    (30.0, "30.0"),
+    (60.0, "60.0"),
+    (120.0, "120.0"),
+    (300.0, "300.0"),
+    (f64::INFINITY, "+Inf"),
+];
+
 /// The series of the whole node.
 #[derive(Debug)]
 pub(super) struct NodeCells {
     engines: Cell,
+    release_buckets: [Cell; RELEASE_SECONDS.len()],
+    release_sum: Cell,
+    release_count: Cell,
+    releases: [Cell; ReleaseEnd::ALL.len()],
 }
 
 impl NodeCells {
     pub(super) fn new(counters: &mut Counters, store: &mut SeriesStore) -> Self {
         let engines = counters.cell(store, &SeriesKey::new("uma_engines", &[]));
         counters.retire(engines);
-        Self { engines }
+        let mut cell = |name: &str, labels: &[(&str, &str)]| {
+            counters.cell(store, &SeriesKey::new(name, labels))
+        };
+        Self {
+            engines,
+            release_buckets: RELEASE_SECONDS
+                .map(|(_, bound)| cell("uma_engine_release_seconds_bucket", &[("le", bound)])),
+            release_sum: cell("uma_engine_release_seconds_sum", &[]),
+            release_count: cell("uma_engine_release_seconds_count", &[]),
+            releases: ReleaseEnd::ALL
+                .map(|end| cell("uma_engine_releases_total", &[("end", end.name())])),
+        }
+    }
+
+    /// A release has come to an end; only of those that are whole it is known how long they take.
+    pub(super) fn count_release(&self, release: &Release, counters: &mut Counters) {
+        let place = ReleaseEnd::ALL.iter().position(|end| *end == release.end);
+        if let Some(cell) = place.and_then(|place| self.releases.get(place)) {
+            counters.add(*cell, 1.0);
+        }
+        if release.end != ReleaseEnd::Returned {
+            return;
+        }
+        for (cell, (bound, _)) in self.release_buckets.iter().zip(RELEASE_SECONDS) {
+            if release.seconds <= bound {
+                counters.add(*cell, 1.0);
+            }
+        }
+        counters.add(self.release_sum, release.seconds);
+        counters.add(self.release_count, 1.0);
     }
 
     /// Nothing is told where nobody has ever looked.
@@ -76,6 +137,9 @@ pub(super) struct EngineCells {
     processes: Cell,
     requests: Cell,
     load: [Cell; LOAD.len()],
+    orphans: Cell,
+    held: [Cell; LEFT.len()],
+    outstanding: [Cell; LEFT.len()],
 }
 
 impl EngineCells {
@@ -85,7 +149,7 @@ impl EngineCells {
             all.extend(labels);
             counters.cell(store, &SeriesKey::new(name, &all))
         };
-        Self {
+        let cells = Self {
             info: cell("uma_engine_info", &[("kind", seen.kind.name())]),
             starts: cell("uma_engine_starts_total", &[]),
             phases: EnginePhase::ALL
@@ -100,6 +164,37 @@ impl EngineCells {
             processes: cell("uma_engine_processes", &[]),
             requests: cell("uma_engine_requests", &[]),
             load: LOAD.map(|(name, _)| cell(name, &[])),
+            orphans: cell("uma_engine_orphans", &[]),
+            held: LEFT.map(|(kind, _)| cell("uma_engine_held_bytes", &[("type", kind)])),
+            outstanding: LEFT
+                .map(|(kind, _)| cell("uma_engine_outstanding_bytes", &[("type", kind)])),
+        };
+        // A living one has nothing outstanding.
+        for cell in cells.held.iter().chain(&cells.outstanding) {
+            counters.retire(*cell);
+        }
+        cells
+    }
+
+    /// What it held when it died, and what of that is not back.
+    pub(super) fn set_release(
+        &self,
+        held: &HeldMemory,
+        outstanding: &HeldMemory,
+        counters: &mut Counters,
+    ) {
+        let both = [(&self.held, held), (&self.outstanding, outstanding)];
+        for (cells, memory) in both {
+            for (cell, (_, of)) in cells.iter().zip(LEFT) {
+                counters.set_reading(*cell, of(memory).map(|bytes| bytes as f64).into());
+            }
+        }
+    }
+
+    /// What it has left is followed no more.
+    pub(super) fn end_release(&self, counters: &mut Counters) {
+        for cell in self.held.iter().chain(&self.outstanding) {
+            counters.retire(*cell);
         }
     }
 
@@ -118,6 +213,7 @@ impl EngineCells {
             self.mapped,
             self.processes,
             self.requests,
+            self.orphans,
         ];
         gauges.into_iter().chain(self.phases).chain(self.memory).chain(self.load)
     }
@@ -133,6 +229,7 @@ impl EngineCells {
         for cell in self.all() {
             counters.retire(cell);
         }
+        self.end_release(counters);
     }
 
     pub(super) fn publish(&self, at: Moment, life: &Life, is_known: bool, counters: &mut Counters) {
@@ -157,6 +254,7 @@ impl EngineCells {
             counters.set_reading(*cell, sum(processes, of));
         }
         counters.set_reading(self.mapped, sum(processes, |process| process.mapped_bytes));
+        counters.set(self.orphans, orphans(life.seen()).count() as f64);
         counters.set(self.processes, processes.len() as f64);
         counters.set_reading(self.requests, life.requests().map(|requests| requests as f64));
         let load = life.load();

@@ -37,6 +37,7 @@ fn process(pid: u32, comm: &str, bytes: u64) -> EngineProcess {
         mapped_files: Reading::Value(0),
         mapped_bytes: Reading::Value(0),
         open_files: Reading::Value(0),
+        open_devices: Reading::Value(0),
     }
 }
 

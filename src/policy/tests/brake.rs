@@ -45,6 +45,7 @@ fn seen() -> EngineSeen {
         mapped_files: Reading::Unsupported,
         mapped_bytes: unknown,
         open_files: Reading::Unsupported,
+        open_devices: Reading::Unsupported,
     };
     let (name, found_by) = (Arc::from("vllm-8000"), Arc::from("test"));
     EngineSeen {

@@ -36,6 +36,7 @@ fn engine(kind: EngineKind) -> EngineSeen {
         mapped_files: Reading::Value(0),
         mapped_bytes: Reading::Value(0),
         open_files: Reading::Value(0),
+        open_devices: Reading::Value(0),
     };
     let (name, found_by) = (Arc::from("llm"), Arc::from("its command line"));
     EngineSeen {

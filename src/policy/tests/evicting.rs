@@ -35,6 +35,7 @@ fn engine(read_bytes: u64) -> EngineSeen {
         mapped_files: Reading::Value(1),
         mapped_bytes: Reading::Value(read_bytes),
         open_files: Reading::Value(1),
+        open_devices: Reading::Value(0),
     };
     let server = ProcessId { pid: 10, start_ticks: 7 };
     let processes = vec![process(10, "vllm"), process(11, "VLLM::EngineCor")];

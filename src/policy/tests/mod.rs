@@ -6,6 +6,7 @@ mod emptying;
 mod evicting;
 mod guard;
 mod kernel_log;
+mod release;
 mod remedies;
 mod temporary;
 

@@ -35,8 +35,20 @@ const STUCK_AFTER: Duration = Duration::from_secs(300);
 /// Where Docker keeps what containers print.
 const DOCKER_LOGS: &str = "/var/lib/docker/containers";
 
+/// What the NVIDIA driver's files begin with.
+const DEVICES: &str = "/dev/nvidia";
+
 /// Clock ticks a second in `/proc`, on every architecture.
 const TICKS: u64 = 100;
+
+/// What a process has open.
+#[derive(Clone, Copy, Debug, Default)]
+struct Open {
+    /// Model files.
+    files: u32,
+    /// Files of the driver.
+    devices: u32,
+}
 
 /// Model files that a process maps and has open.
 #[derive(Clone, Debug)]
@@ -45,6 +57,7 @@ struct Held {
     mapped_files: Reading<u32>,
     mapped_bytes: Reading<u64>,
     open_files: Reading<u32>,
+    open_devices: Reading<u32>,
     files: Files,
     is_current: bool,
 }
@@ -80,6 +93,7 @@ pub(super) struct Look<'a> {
     pub(super) serving: Serving,
     pub(super) matcher: Option<&'a Matcher>,
     pub(super) found_by: String,
+    pub(super) is_left_behind: bool,
     pub(super) containers: &'a Containers,
 }
 
@@ -128,7 +142,7 @@ impl Details {
 
     /// The engine as it is now, without a name; `None` if none of its processes is there.
     pub(super) fn look(&mut self, look: Look<'_>) -> Option<EngineSeen> {
-        let Look { head, members, kind, serving, matcher, found_by, containers } = look;
+        let Look { head, members, kind, serving, matcher, found_by, containers, .. } = look;
         let mut files = Files::default();
         let mut processes = Vec::new();
         for id in members {
@@ -137,6 +151,7 @@ impl Details {
             process.mapped_files = held.mapped_files;
             process.mapped_bytes = held.mapped_bytes;
             process.open_files = held.open_files;
+            process.open_devices = held.open_devices;
             files.join(&held.files);
             processes.push(process);
         }
@@ -178,6 +193,8 @@ impl Details {
             health_network,
             stuck_after: declared.and_then(|one| one.stuck_after).unwrap_or(STUCK_AFTER),
             keys: declared.map(|one| one.keys.clone()).unwrap_or_default(),
+            is_launched: false,
+            is_left_behind: look.is_left_behind,
             processes,
         })
     }
@@ -190,6 +207,7 @@ impl Details {
                 mapped_files: known.mapped_files,
                 mapped_bytes: known.mapped_bytes,
                 open_files: known.open_files,
+                open_devices: known.open_devices,
                 ..now
             };
             true
@@ -242,6 +260,7 @@ impl Details {
             mapped_files: Reading::Failed,
             mapped_bytes: Reading::Failed,
             open_files: Reading::Failed,
+            open_devices: Reading::Failed,
         })
     }
 
@@ -279,7 +298,8 @@ impl Details {
             at: now,
             mapped_files: value(is_there, count),
             mapped_bytes: if is_there { Reading::Value(bytes) } else { Reading::Failed },
-            open_files: value(open.is_some(), open.unwrap_or(0)),
+            open_files: value(open.is_some(), open.unwrap_or_default().files),
+            open_devices: value(open.is_some(), open.unwrap_or_default().devices),
             files,
             is_current: true,
         };
@@ -292,14 +312,17 @@ impl Details {
         pid: u32,
         is_one: &dyn Fn(&str) -> bool,
         files: &mut Files,
-    ) -> Option<u32> {
+    ) -> Option<Open> {
         let folder = fs::read_dir(self.procfs.join(pid.to_string()).join("fd")).ok()?;
-        let mut open = 0;
+        let mut open = Open::default();
         for entry in folder.flatten().take(MAX_OPEN) {
             let Ok(target) = fs::read_link(entry.path()) else { continue };
-            if let Some(path) = target.to_str().filter(|path| is_one(path)) {
+            let Some(path) = target.to_str() else { continue };
+            if path.starts_with(DEVICES) {
+                open.devices += 1;
+            } else if is_one(path) {
                 files.add(path);
-                open += 1;
+                open.files += 1;
             }
         }
         Some(open)

@@ -9,7 +9,9 @@ use std::time::Duration;
 use super::details::{Details, Look};
 use super::groups::{Kin, heads};
 use super::matching::{Matcher, Traits};
-use crate::model::{DeclaredEngine, EngineKind, EngineReadings, EngineSeen, ProcessId};
+use crate::model::{
+    DeclaredEngine, EngineKind, EngineReadings, EngineSeen, LaunchedEngine, ProcessId,
+};
 use crate::parse::container::{Container, Containers};
 use crate::parse::engine::{Role, Serving, recognise, serving_with, variables};
 use crate::parse::process::{Stat, arguments, cgroup, stat, unit, variable};
@@ -29,6 +31,9 @@ const SETTLED_EVERY: u64 = 8;
 /// An engine in a container of which Docker has told nothing yet is told without its name and
 /// labels after so long.
 const DOCKER_TELLS: Duration = Duration::from_secs(5);
+
+/// What the first process of a machine, or of a container, is called.
+const INITS: [&str; 5] = ["systemd", "init", "tini", "docker-init", "dumb-init"];
 
 /// One process, as it was looked at last.
 #[derive(Debug)]
@@ -58,6 +63,8 @@ pub struct Scanner {
     known: BTreeMap<u32, Known>,
     members: BTreeMap<ProcessId, ProcessId>,
     names: BTreeMap<ProcessId, Named>,
+    /// What was launched.
+    launched: Vec<LaunchedEngine>,
     /// What Docker has told.
     containers: Arc<Containers>,
     may_docker_tell: bool,
@@ -81,6 +88,7 @@ impl Scanner {
             known: BTreeMap::new(),
             members: BTreeMap::new(),
             names: BTreeMap::new(),
+            launched: Vec::new(),
             containers: Arc::default(),
             may_docker_tell: false,
             is_told_anew: false,
@@ -96,9 +104,27 @@ impl Scanner {
         let same = self.matchers.iter().map(|matcher| &matcher.declared).eq(&declared);
         if !same {
             let (containers, may_tell) = (Arc::clone(&self.containers), self.may_docker_tell);
+            let launched = std::mem::take(&mut self.launched);
             *self = Self::new(std::mem::take(&mut self.procfs), declared);
+            self.launched = launched;
             self.know(containers, may_tell);
         }
+    }
+
+    /// That process is an engine of that name, with all below it. Returns whether that is news.
+    pub fn launched(&mut self, engine: LaunchedEngine) -> bool {
+        if self.launched.contains(&engine) {
+            return false;
+        }
+        self.launched.retain(|other| other.head != engine.head);
+        if self.launched.len() >= MAX_ENGINES {
+            self.launched.remove(0);
+        }
+        // Whatever was thought of it before.
+        self.known.remove(&engine.head.pid);
+        self.names.remove(&engine.head);
+        self.launched.push(engine);
+        true
     }
 
     /// What Docker has told, and whether it may tell more.
@@ -139,6 +165,10 @@ impl Scanner {
         let kin = self.known.iter().filter(|(_, known)| !known.stat.is_kernel);
         let kin: BTreeMap<u32, Kin> = kin.map(|(pid, known)| (*pid, known.kin.clone())).collect();
         self.members = heads(&kin, &self.members);
+        // What has ended, and left nobody behind, is forgotten.
+        let members = &self.members;
+        let is_there = |id: &ProcessId| members.values().any(|head| head == id);
+        self.launched.retain(|engine| is_there(&engine.head));
         self.tell(now, is_loading);
         Ok(self.readings(now))
     }
@@ -221,6 +251,14 @@ impl Scanner {
             }
         }
         self.compare(pid, &arguments, &mut known);
+        let id = ProcessId { pid, start_ticks: known.stat.start_ticks };
+        if self.launched_as(id).is_some() {
+            known.kin.is_launched = true;
+            known.found_by = format!("umawarden launch of pid {pid}");
+            if known.serving.is_none() {
+                known.serving = Some(self.serving(pid, EngineKind::Declared, &arguments));
+            }
+        }
         known
     }
 
@@ -258,6 +296,11 @@ impl Scanner {
         if known.serving.is_none() && !arguments.is_empty() {
             known.serving = Some(self.serving(pid, EngineKind::Declared, arguments));
         }
+    }
+
+    /// The name under which a process was launched.
+    fn launched_as(&self, id: ProcessId) -> Option<&Arc<str>> {
+        self.launched.iter().find(|engine| engine.head == id).map(|engine| &engine.name)
     }
 
     fn told(&self, container: Option<&str>) -> Option<&Container> {
@@ -321,16 +364,22 @@ impl Scanner {
             .map(|known| known.found_by.clone())
             .filter(|text| !text.is_empty())
             .unwrap_or_else(|| format!("what pid {head} has left"));
-        let base = match matcher {
-            Some(matcher) => matcher.declared.name.to_string(),
-            None => {
+        let launched_as = self.launched_as(head).map(ToString::to_string);
+        let is_launched = launched_as.is_some();
+        let base = match (launched_as, matcher) {
+            (Some(name), _) => name,
+            (None, Some(matcher)) => matcher.declared.name.to_string(),
+            (None, None) => {
                 let kind = kind.name().replace('_', "-");
                 serving.port.map_or(kind.clone(), |port| format!("{kind}-{port}"))
             }
         };
+        let is_left_behind = self.is_left_behind(head);
         let containers = &self.containers;
-        let look = Look { head, members, kind, serving, matcher, found_by, containers };
+        let look =
+            Look { head, members, kind, serving, matcher, found_by, is_left_behind, containers };
         let mut seen = self.details.look(look)?;
+        seen.is_launched = is_launched;
         // What Docker tells late may say that it is a declared one.
         let before = self
             .names
@@ -340,6 +389,22 @@ impl Scanner {
         seen.name = Arc::clone(&named.name);
         self.names.insert(head, named);
         Some(seen)
+    }
+
+    /// Whether that is a worker whose server has ended. What has started a worker runs the same
+    /// interpreter; what takes in orphans (systemd, tini, a shell) does not.
+    fn is_left_behind(&self, head: ProcessId) -> bool {
+        let Some(known) = self.known.get(&head.pid) else { return false };
+        if !matches!(known.kin.recognised, Some((_, Role::Worker))) {
+            return false;
+        }
+        let parent = known.kin.parent;
+        let program = |pid| self.details.link(pid, "exe");
+        match (program(head.pid), program(parent)) {
+            (Some(own), Some(above)) => own != above,
+            // Nobody but root may see what runs there; its name tells as much.
+            _ => self.known.get(&parent).is_some_and(|parent| INITS.contains(&&*parent.stat.comm)),
+        }
     }
 
     fn free_name(&self, base: &str) -> Arc<str> {
@@ -352,6 +417,6 @@ impl Scanner {
 
 impl Known {
     fn is_nobodys(&self) -> bool {
-        self.kin.recognised.is_none() && self.kin.declared.is_none()
+        !self.kin.is_launched && self.kin.recognised.is_none() && self.kin.declared.is_none()
     }
 }

@@ -18,13 +18,14 @@ use super::server::{
 };
 
 /// Everything that acts.
-const ORDERS: [(&str, &str, &str); 6] = [
+const ORDERS: [(&str, &str, &str); 7] = [
     ("POST", "/api/v1/silences", r#"{"rule": "Low", "duration": "1h"}"#),
     ("DELETE", "/api/v1/silences/1", ""),
     ("POST", "/api/v1/approvals/1", ""),
     ("POST", "/api/v1/breakers/memory%2FLow/reset", ""),
     ("POST", "/api/v1/pause", ""),
     ("DELETE", "/api/v1/pause", ""),
+    ("POST", "/api/v1/notes", r#"{"comment": "dropped caches by hand"}"#),
 ];
 
 /// Sends an order; what the daemon is asked, and what comes of an answer.
@@ -125,6 +126,14 @@ fn orders_come_in_by_the_control_socket_with_the_user_that_the_kernel_knows() {
         ordered(&mut server, ("POST", "/api/v1/pause", words), Ok(OrderDone::default()));
     assert_eq!(request.name.as_deref(), Some("Alice"));
     assert_eq!(request.comment, "a \"load\" – ü");
+    let (request, _) = ordered(&mut server, ORDERS[6], Ok(OrderDone::default()));
+    assert_eq!((request.wish, &*request.comment), (Wish::Note, "dropped caches by hand"));
+    let mut stream = server.operator();
+    stream.write_all(&order_request("POST", "/api/v1/notes", "{}")).unwrap();
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).unwrap();
+    let nothing = parse(&bytes);
+    assert_eq!(nothing.status, 422, "a remark says something");
     server.end();
 }
 

@@ -83,6 +83,7 @@ pub fn made_up_status() -> Status {
         ]),
         guard: Arc::default(),
         engines: Arc::new([]),
+        room: None,
     }
 }
 

@@ -6,6 +6,7 @@ mod containers;
 mod docker;
 mod flood;
 mod kill_nine;
+mod launch;
 mod oom;
 mod page_cache;
 mod prometheus;

@@ -164,6 +164,7 @@ impl Kept {
             .filter(|decision| decision.verdict == Verdict::Hold(HoldReason::Approval))
             .map(asked_for);
         Some(Past {
+            unaccounted_baseline: None,
             acts: acts.map(|((place, act), ms)| self.past_act(*place, act, ms)).collect(),
             asked: asked.collect(),
             commands: self.commands[..commands].to_vec(),

@@ -14,7 +14,7 @@ const MOST_SUBJECTS: usize = 4096;
 
 /// Which lines are logged. Journal and counters know nothing of it.
 #[derive(Debug, Default)]
-pub(super) struct Gate {
+pub(super) struct Thinning {
     subjects: BTreeMap<String, Subject>,
 }
 
@@ -25,7 +25,7 @@ struct Subject {
     withheld: u64,
 }
 
-impl Gate {
+impl Thinning {
     /// Whether another line on that subject is logged at `now`; if so, how many were withheld
     /// since the last one.
     pub(super) fn pass(&mut self, subject: String, now: Duration) -> Option<u64> {
@@ -57,32 +57,32 @@ impl Gate {
 mod tests {
     use super::*;
 
-    fn passed(gate: &mut Gate, subject: &str, times: u32, every: Duration) -> Vec<u64> {
-        (0..times).filter_map(|time| gate.pass(subject.to_owned(), every * time)).collect()
+    fn passed(thinning: &mut Thinning, subject: &str, times: u32, every: Duration) -> Vec<u64> {
+        (0..times).filter_map(|time| thinning.pass(subject.to_owned(), every * time)).collect()
     }
 
     #[test]
     fn what_happens_now_and_then_is_always_told() {
-        let told = passed(&mut Gate::default(), "rule", 1000, PACE);
+        let told = passed(&mut Thinning::default(), "rule", 1000, PACE);
         assert_eq!(told, vec![0; 1000]);
     }
 
     #[test]
     fn a_storm_is_told_at_its_begin_and_then_at_a_pace_with_what_was_withheld() {
-        let mut gate = Gate::default();
+        let mut thinning = Thinning::default();
         // A hundred seconds at ten a second.
-        let told = passed(&mut gate, "rule", 1000, Duration::from_millis(100));
+        let told = passed(&mut thinning, "rule", 1000, Duration::from_millis(100));
         assert!(told.len() <= BURST as usize + 10, "{told:?}");
         assert!(told[told.len() - 1] > 50, "{told:?}");
-        assert_eq!(gate.pass("another".to_owned(), Duration::ZERO), Some(0));
+        assert_eq!(thinning.pass("another".to_owned(), Duration::ZERO), Some(0));
     }
 
     #[test]
     fn any_number_of_subjects_takes_bounded_memory() {
-        let mut gate = Gate::default();
+        let mut thinning = Thinning::default();
         for number in 0..3 * MOST_SUBJECTS {
-            gate.pass(number.to_string(), Duration::ZERO);
+            thinning.pass(number.to_string(), Duration::ZERO);
         }
-        assert!(gate.subjects.len() <= MOST_SUBJECTS);
+        assert!(thinning.subjects.len() <= MOST_SUBJECTS);
     }
 }

@@ -1,0 +1,57 @@
+//! Making room before an engine starts: for whoever waits for memory, outside of all rules.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bytesize::ByteSize;
+
+use super::evict::{Unloaded, unload};
+use super::{compact_memory, drop_caches};
+use crate::model::CacheKind;
+
+/// Makes room on this machine. Nothing of it has to be undone: what is dropped is read again.
+#[derive(Clone, Debug)]
+pub struct RoomMaker {
+    /// Where procfs is mounted.
+    pub procfs: PathBuf,
+}
+
+impl RoomMaker {
+    /// Takes model files out of the page cache, one after the other, until it is enough: what is
+    /// dirty or mapped of them stays. Tells what has gone.
+    ///
+    /// # Errors
+    /// Nothing has gone, and why.
+    pub fn unload(
+        &self,
+        files: &[Arc<str>],
+        is_enough: &dyn Fn() -> bool,
+    ) -> Result<Option<String>, String> {
+        let Unloaded { files, bytes, refused } = unload(files, is_enough)?;
+        if files == 0
+            && let Some(refused) = refused
+        {
+            return Err(format!("{refused}: the right to read the model files is needed"));
+        }
+        let size = ByteSize(bytes).display().iec();
+        Ok((files > 0).then(|| format!("took {size} of {files} model files out of the page cache")))
+    }
+
+    /// Drops all clean caches; with `sync`, after all that is dirty was written.
+    ///
+    /// # Errors
+    /// Says which right is missing.
+    pub fn drop_caches(&self, sync: bool) -> Result<(), String> {
+        let mut file = drop_caches::file(&self.procfs);
+        drop_caches::perform(&mut file, CacheKind::All, sync).map_err(|error| error.to_string())
+    }
+
+    /// Moves pages, so that free memory lies together.
+    ///
+    /// # Errors
+    /// Says which right is missing.
+    pub fn compact(&self) -> Result<(), String> {
+        let mut file = compact_memory::file(&self.procfs);
+        compact_memory::perform(&mut file).map_err(|error| error.to_string())
+    }
+}

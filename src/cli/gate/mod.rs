@@ -1,0 +1,187 @@
+//! `umawarden gate`.
+
+mod holders;
+mod node;
+mod prepare;
+mod show;
+mod signals;
+mod wait;
+
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Args;
+
+use super::Exit;
+use super::control::Client;
+use super::storage::StorageArguments;
+use crate::config::flags::RunFlags;
+use crate::config::measure::{duration_within, size_bytes};
+use crate::config::settings::Settings;
+use crate::model::GateQuestion;
+
+pub(crate) use node::{GateNode, GateSetup};
+pub(crate) use prepare::{PrepareSetup, Preparer};
+pub(crate) use show::Telling;
+pub(crate) use wait::{Ended, Waiting};
+
+/// Nobody waits longer for one engine.
+const LONGEST: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+
+/// Arguments of `umawarden gate`.
+#[derive(Debug, Args)]
+#[command(after_help = AFTER_HELP)]
+pub struct GateArguments {
+    /// How much memory the engine will take, for example 90GiB.
+    #[arg(long, value_name = "SIZE", value_parser = need)]
+    need: u64,
+
+    /// How much of it in free blocks of at least 2 MiB.
+    #[arg(long, value_name = "SIZE", value_parser = size_bytes)]
+    contiguous: Option<u64>,
+
+    /// How long to wait; 0 only tells.
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = timeout)]
+    timeout: Duration,
+
+    /// Make room: take the model files of engines that are gone out of the page cache, then drop
+    /// all caches, then compact memory (the latter two need root), each only where it is needed.
+    #[arg(long)]
+    prepare: bool,
+
+    /// One JSON object at the end.
+    #[arg(long)]
+    json: bool,
+
+    /// Where the node is, and its daemon.
+    #[command(flatten)]
+    pub(crate) place: NodeArguments,
+}
+
+/// Where to look at this node, and where its daemon is, if it has one.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct NodeArguments {
+    /// Where the daemon keeps its journal.
+    #[command(flatten)]
+    storage: StorageArguments,
+
+    /// The daemon's control socket, if that is not beside its journal.
+    #[arg(long = "web.control-socket", value_name = "FILE")]
+    control_socket: Option<PathBuf>,
+
+    /// Where procfs is mounted [default: that of the configuration file, else /proc].
+    #[arg(long = "path.procfs", value_name = "DIR")]
+    procfs: Option<PathBuf>,
+
+    /// Where sysfs is mounted [default: that of the configuration file, else /sys].
+    #[arg(long = "path.sysfs", value_name = "DIR")]
+    sysfs: Option<PathBuf>,
+}
+
+const AFTER_HELP: &str = "\
+Waits until this node can take an engine: until so much memory can be had, none is being given back
+any more, and the last engine has left no process behind. What can be had is MemFree above the
+kernel's low watermark, and caches that go at once: page cache that is clean and that nobody maps,
+and half of the reclaimable slab. MemAvailable counts more, and the driver does not get it. What is
+in no counter of the kernel (a driver's memory) is waited for while it falls; where it stays, that
+is told, and keeps nothing closed. What cannot be read keeps it closed.
+
+It reads /proc itself, ten times a second, and needs no daemon. With one it knows how much is in no
+counter while no engine runs; without, it allows for 1 GiB and a 64th of all memory. In a container
+it needs the host's PID namespace to see what is left of engines.
+
+Exit codes: 0 open; 1 not open in time; 2 it cannot be used so, or this node never has that much;
+130 and 143 ended by a signal.
+
+  umawarden gate --need 90GiB
+  umawarden gate --need 90GiB --contiguous 6GiB --timeout 10m --prepare
+  ExecStartPre=/usr/bin/umawarden gate --need 90GiB --timeout 10m
+  ExecCondition=/usr/bin/umawarden gate --need 90GiB --timeout 0";
+
+fn need(text: &str) -> Result<u64, String> {
+    match size_bytes(text)? {
+        0 => Err("an engine needs more than nothing".to_owned()),
+        bytes => Ok(bytes),
+    }
+}
+
+fn timeout(text: &str) -> Result<Duration, String> {
+    duration_within(text, Duration::ZERO, LONGEST)
+}
+
+impl NodeArguments {
+    /// The daemon's settings, as it finds them.
+    ///
+    /// # Errors
+    /// The configuration file cannot be used.
+    pub(crate) fn settings(&self) -> anyhow::Result<Settings> {
+        let flags = RunFlags {
+            control_socket: self.control_socket.clone(),
+            procfs: self.procfs.clone(),
+            sysfs: self.sysfs.clone(),
+            ..RunFlags::default()
+        };
+        self.storage.settings(flags)
+    }
+}
+
+/// The daemon of that node, if there is one to ask: one that watches the same files.
+pub(crate) fn daemon(arguments: &NodeArguments, settings: &Settings) -> Option<Client> {
+    let is_its = arguments.procfs.is_none();
+    is_its.then(|| holders::patient(Client::new(&settings.web.control_socket)))
+}
+
+/// Where to look, with those settings.
+pub(crate) fn setup(settings: &Settings, daemon: Option<Client>) -> GateSetup {
+    GateSetup {
+        procfs: settings.path.procfs.clone(),
+        sysfs: settings.path.sysfs.clone(),
+        declared: settings.engines.clone(),
+        daemon,
+    }
+}
+
+/// Whoever makes room, with those settings.
+pub(crate) fn preparer(settings: &Settings, daemon: Option<Client>) -> Preparer {
+    let files = settings.engines.iter().flat_map(|engine| &engine.model_files).map(Arc::clone);
+    Preparer::new(PrepareSetup {
+        procfs: settings.path.procfs.clone(),
+        model_files: files.collect(),
+        daemon,
+    })
+}
+
+/// Waits.
+///
+/// # Errors
+/// The configuration cannot be used, or a thread not be started.
+pub fn execute(arguments: &GateArguments) -> anyhow::Result<Exit> {
+    signals::end_at_once().context("cannot listen for signals")?;
+    let settings = arguments.place.settings()?;
+    let daemon = daemon(&arguments.place, &settings);
+    let mut node = GateNode::start(setup(&settings, daemon.clone()))
+        .context("cannot start to look at the processes")?;
+    let mut preparer = arguments.prepare.then(|| preparer(&settings, daemon));
+    let question =
+        GateQuestion { need_bytes: arguments.need, contiguous_bytes: arguments.contiguous };
+    let mut telling = Telling::new(Some(arguments.timeout));
+    let waiting = Waiting { question, limit: Some(arguments.timeout), preparer: preparer.as_mut() };
+    let waited = waiting.run(&mut node, |looked| {
+        telling.tell(&looked);
+        ControlFlow::Continue(())
+    });
+    telling.end();
+    if arguments.json {
+        println!("{}", show::json(&waited));
+    } else {
+        show::text(&waited);
+    }
+    Ok(match waited.ended {
+        Ended::Open => Exit::Fine,
+        Ended::TimedOut | Ended::Stopped => Exit::Findings,
+        Ended::Hopeless => Exit::Unusable,
+    })
+}

@@ -1,0 +1,87 @@
+//! What the node has now: read from procfs, without a daemon.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::holders::Holders;
+use crate::cli::control::Client;
+use crate::model::{DeclaredEngine, Observation, Reading, Readings, Room, Source};
+use crate::policy::gate::{GateWatch, room};
+use crate::sources::memory::MemorySource;
+
+/// Where to look.
+#[derive(Clone, Debug)]
+pub(crate) struct GateSetup {
+    /// Where procfs is mounted.
+    pub(crate) procfs: PathBuf,
+    /// Where sysfs is mounted.
+    pub(crate) sysfs: PathBuf,
+    /// The engines that the configuration declares.
+    pub(crate) declared: Vec<DeclaredEngine>,
+    /// The daemon of this node, if there may be one: it has watched for longer.
+    pub(crate) daemon: Option<Client>,
+}
+
+/// Looks at memory, and at what engines have left behind.
+pub(crate) struct GateNode {
+    began: Instant,
+    memory: MemorySource,
+    seen: Vec<Observation>,
+    latest: BTreeMap<Source, Readings>,
+    watch: GateWatch,
+    holders: Holders,
+}
+
+impl GateNode {
+    /// Begins to look; waits a little for a first look at the processes.
+    ///
+    /// # Errors
+    /// A thread cannot be started.
+    pub(crate) fn start(setup: GateSetup) -> io::Result<Self> {
+        let memory = MemorySource::open(&setup.procfs, &setup.sysfs);
+        Ok(Self {
+            began: Instant::now(),
+            memory,
+            seen: Vec::new(),
+            latest: BTreeMap::new(),
+            watch: GateWatch::default(),
+            holders: Holders::start(setup)?,
+        })
+    }
+
+    /// The room now, and how it has changed since earlier looks.
+    pub(crate) fn look(&mut self) -> Room {
+        let began = self.began;
+        let clock = move || began.elapsed();
+        self.memory.read(&clock, &mut self.seen);
+        for observation in self.seen.drain(..) {
+            if let Observation::Readings(readings) = observation {
+                self.latest.insert(readings.source, readings);
+            }
+        }
+        self.holders.take();
+        let latest = |name: &str, labels: &[(&str, &str)]| self.reading(name, labels);
+        let mut room = room(latest, self.holders.baseline(), self.holders.orphans());
+        self.watch.take(clock(), &mut room);
+        room
+    }
+
+    /// The model files of engines that run.
+    pub(super) fn living(&self) -> &[Arc<str>] {
+        self.holders.living()
+    }
+
+    fn reading(&self, name: &str, labels: &[(&str, &str)]) -> Reading<f64> {
+        let found = self.latest.values().find_map(|readings| {
+            let place = readings.schema.series.iter().position(|key| {
+                let own = key.labels.iter().map(|(name, value)| (&**name, &**value));
+                *key.name == *name && own.eq(labels.iter().copied())
+            })?;
+            readings.values.get(place).copied()
+        });
+        found.unwrap_or(Reading::Unsupported)
+    }
+}

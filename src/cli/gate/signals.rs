@@ -1,0 +1,43 @@
+//! A signal ends the waiting at once, also where it is the first process of a container, which no
+//! signal ends by itself.
+
+use std::io::{self, IsTerminal as _};
+use std::thread::Builder;
+
+use tokio::runtime;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// What a shell adds to the number of the signal that ended a process.
+const BY_SIGNAL: i32 = 128;
+
+/// From now on SIGINT, SIGTERM and SIGHUP end this process.
+///
+/// # Errors
+/// They cannot be listened for.
+pub(super) fn end_at_once() -> io::Result<()> {
+    let runtime = runtime::Builder::new_current_thread().enable_io().build()?;
+    let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
+    let listened: Vec<(i32, Signal)> = {
+        let _within = runtime.enter();
+        let listen = |kind: SignalKind| Ok((kind.as_raw_value(), signal(kind)?));
+        kinds.into_iter().map(listen).collect::<io::Result<_>>()?
+    };
+    Builder::new().name("signals".to_owned()).spawn(move || {
+        runtime.block_on(async {
+            let mut waits = tokio::task::JoinSet::new();
+            for (number, mut signal) in listened {
+                waits.spawn(async move {
+                    signal.recv().await;
+                    number
+                });
+            }
+            if let Some(Ok(number)) = waits.join_next().await {
+                if io::stderr().is_terminal() {
+                    eprintln!();
+                }
+                std::process::exit(BY_SIGNAL + number);
+            }
+        });
+    })?;
+    Ok(())
+}

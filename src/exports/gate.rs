@@ -1,0 +1,93 @@
+//! `/api/v1/gate`: whether the node can take an engine now. It never acts.
+
+use axum::extract::{Query, State};
+use axum::response::Response;
+use hyper::{StatusCode, Uri};
+use serde_json::json;
+
+use super::api::{answer, error};
+use super::routes::Site;
+use crate::model::{GateQuestion, size_bytes};
+use crate::policy::gate::judge;
+
+/// 200 where it can, 503 with the reasons where it cannot, 400 where nobody can tell what is asked.
+pub(super) async fn gate(State(site): State<Site>, uri: Uri) -> Response {
+    let question = match question(&uri) {
+        Ok(question) => question,
+        Err(text) => return error(StatusCode::BAD_REQUEST, "bad_data", &text),
+    };
+    let status = site.served.status.load_full();
+    let age = (site.served.uptime)().saturating_sub(status.at.uptime);
+    let is_fresh = age <= site.served.limits.snapshot_age;
+    let Some(room) = status.room.as_ref().filter(|_| is_fresh) else {
+        let text = format!(
+            "what this node has is not known: umawarden has not measured memory for {:.1} s; see \
+             /api/v1/status",
+            age.as_secs_f64()
+        );
+        return error(StatusCode::SERVICE_UNAVAILABLE, "unavailable", &text);
+    };
+    let judged = judge(&question, room);
+    if judged.is_open {
+        return answer(StatusCode::OK, &json!({ "status": "success", "data": judged }));
+    }
+    let reasons: Vec<String> = judged.reasons.iter().map(ToString::to_string).collect();
+    let body = json!({
+        "status": "error",
+        "errorType": "closed",
+        "error": reasons.join("; "),
+        "data": judged,
+    });
+    answer(StatusCode::SERVICE_UNAVAILABLE, &body)
+}
+
+/// Reads the parameters.
+fn question(uri: &Uri) -> Result<GateQuestion, String> {
+    const EXAMPLE: &str = "write it like /api/v1/gate?need=90GiB&contiguous=6GiB";
+    let Query(pairs) = Query::<Vec<(String, String)>>::try_from_uri(uri)
+        .map_err(|error| format!("the query cannot be read: {error}; {EXAMPLE}"))?;
+    let (mut need, mut contiguous) = (None, None);
+    for (name, value) in &pairs {
+        let slot = match name.as_str() {
+            "need" => &mut need,
+            "contiguous" => &mut contiguous,
+            other => return Err(format!("there is no parameter {other:?}; {EXAMPLE}")),
+        };
+        if slot.is_some() {
+            return Err(format!("parameter {name:?} is given twice; {EXAMPLE}"));
+        }
+        let size = size_bytes(value).map_err(|error| format!("parameter {name:?}: {error}"))?;
+        *slot = Some(size);
+    }
+    let need_bytes = need.ok_or_else(|| format!("say how much is needed; {EXAMPLE}"))?;
+    Ok(GateQuestion { need_bytes, contiguous_bytes: contiguous })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_and_nonsense_is_told_with_what_to_write() {
+        let of = |query: &str| question(&format!("/api/v1/gate{query}").parse().unwrap());
+        let asked = of("?need=90GiB&contiguous=6GiB").unwrap();
+        assert_eq!(asked, GateQuestion { need_bytes: 90 << 30, contiguous_bytes: Some(6 << 30) });
+        assert_eq!(of("?need=0").unwrap().need_bytes, 0);
+        for nonsense in [
+            "",
+            "?",
+            "?contiguous=6GiB",
+            "?need=",
+            "?need=much",
+            "?need=-1GiB",
+            "?need=1GiB&need=2GiB",
+            "?need=1GiB&peers=all",
+            "?need=%ff",
+        ] {
+            let text = of(nonsense).unwrap_err();
+            assert!(text.contains("write it like"), "{nonsense}: {text}");
+        }
+        let text = of("?need=999999999999999999999GiB").unwrap_err();
+        assert!(text.contains("too large a size"), "{text}");
+    }
+}

@@ -1,0 +1,265 @@
+//! Follows the memory of an engine that has died until it is back.
+//!
+//! What an engine holds is in nobody's counters: it is what the node has more than before the
+//! engine, of what no counter names and of shared memory, and what processes hold that outlive its
+//! server. Where that cannot be told, since another engine came or went meanwhile or nobody looked
+//! when it began, nothing is made up.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::life::Life;
+use crate::model::{
+    EngineProcess, EngineSeen, HeldMemory, Moment, Orphan, ProcessId, Reading, Release, ReleaseEnd,
+    ReleasePoint,
+};
+use crate::policy::gate::{latest, whole};
+use crate::policy::store::SeriesStore;
+
+/// So much is never all back to the byte,
+const LEAST: u64 = 256 << 20;
+/// nor more than this share of what was held.
+const SHARE: u64 = 50;
+
+/// A fall by less is noise.
+const FALLS: u64 = 64 << 20;
+
+/// Without a fall for so long it has stopped: a driver gives back in steps, a few in a second.
+const STILL: Duration = Duration::from_secs(10);
+
+/// After so long nobody waits any more; what has stayed was told.
+const LONGEST: Duration = Duration::from_secs(600);
+
+/// Points of a curve; with more, every other one goes.
+const MOST_POINTS: usize = 64;
+
+/// Orphans that are named.
+const MOST_ORPHANS: usize = 16;
+
+/// What the node has of what an engine may hold, at one instant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::policy) struct Levels {
+    pub(super) unaccounted: Option<u64>,
+    pub(super) shmem: Option<u64>,
+    pub(super) page_cache: Option<u64>,
+    pub(super) free: Option<u64>,
+}
+
+impl Levels {
+    /// As last measured.
+    pub(in crate::policy) fn of(store: &SeriesStore) -> Self {
+        let bytes = |name: &str, labels: &[(&str, &str)]| whole(latest(store, name, labels));
+        let cache = |state| bytes("uma_memory_page_cache_bytes", &[("state", state)]);
+        let cache = cache("clean").zip(cache("dirty")).zip(cache("mapped"));
+        Self {
+            unaccounted: bytes("uma_memory_unaccounted_bytes", &[]).value(),
+            shmem: bytes("uma_memory_shmem_bytes", &[]).value(),
+            page_cache: cache
+                .map(|((clean, dirty), mapped)| clean.saturating_add(dirty).saturating_add(mapped))
+                .value(),
+            free: bytes("uma_memory_free_bytes", &[]).value(),
+        }
+    }
+
+    /// What there is more than `before`.
+    fn above(&self, before: &Self, orphans: u64) -> HeldMemory {
+        let above = |now: Option<u64>, before: Option<u64>| Some(now?.saturating_sub(before?));
+        HeldMemory {
+            unaccounted: above(self.unaccounted, before.unaccounted),
+            shmem: above(self.shmem, before.shmem),
+            page_cache: above(self.page_cache, before.page_cache),
+            orphans,
+        }
+    }
+}
+
+/// What an engine's processes show of what stays after them. Each shows all of what they share.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Own {
+    pub(super) shmem: u64,
+    pub(super) file: u64,
+}
+
+impl Own {
+    pub(super) fn of(seen: &EngineSeen) -> Self {
+        let most = |of: fn(&EngineProcess) -> Reading<u64>| {
+            seen.processes.iter().filter_map(|process| of(process).value()).max().unwrap_or(0)
+        };
+        Self {
+            shmem: most(|process| process.shmem_bytes),
+            file: most(|process| process.file_bytes),
+        }
+    }
+}
+
+/// What there was before an engine, as far as that can be told.
+pub(super) fn before(life: &Life, alone: bool, baseline: Option<u64>) -> Levels {
+    if let Some(begun) = life.levels_before() {
+        // It may have begun into what another has left.
+        let usual = baseline.filter(|_| alone);
+        let unaccounted = begun.unaccounted.map(|level| level.min(usual.unwrap_or(level)));
+        return Levels { unaccounted, ..begun };
+    }
+    // Nobody saw it begin: what its processes showed themselves is known all the same.
+    let at_death = life.levels();
+    let own = life.own();
+    let without = |level: Option<u64>, own: u64| level.map(|level| level.saturating_sub(own));
+    Levels {
+        unaccounted: baseline.filter(|_| alone),
+        shmem: without(at_death.shmem, own.shmem),
+        page_cache: without(at_death.page_cache, own.file),
+        free: None,
+    }
+}
+
+/// A release under way.
+#[derive(Debug)]
+pub(super) struct Releasing {
+    pub(super) engine: Arc<str>,
+    pub(super) server: ProcessId,
+    /// When the engine was last seen alive.
+    began: Duration,
+    before: Levels,
+    pub(super) held: HeldMemory,
+    pub(super) outstanding: HeldMemory,
+    orphans: Vec<Orphan>,
+    /// The least that was outstanding, and when that fell last.
+    low: u64,
+    fell: Duration,
+    curve: Curve,
+    has_stayed: bool,
+}
+
+impl Releasing {
+    /// A server has ended; `None` where it held nothing that could come back.
+    pub(super) fn begin(life: &Life, before: Levels, orphans: Vec<Orphan>) -> Option<Self> {
+        let at_death = life.levels();
+        // Where memory is not measured nothing can be followed.
+        at_death.unaccounted.or(at_death.shmem)?;
+        let held = at_death.above(&before, sum(&orphans));
+        if held.to_return().is_some_and(|bytes| bytes < LEAST) {
+            return None;
+        }
+        let began = life.last_alive();
+        let mut releasing = Self {
+            engine: Arc::clone(life.name()),
+            server: life.server(),
+            began,
+            before,
+            held,
+            outstanding: held,
+            orphans,
+            low: u64::MAX,
+            fell: began,
+            curve: Curve::default(),
+            has_stayed: false,
+        };
+        releasing.low = releasing.amount(&at_death);
+        let free = at_death.free;
+        releasing.curve.add(ReleasePoint { seconds: 0.0, outstanding: held, free });
+        Some(releasing)
+    }
+
+    /// What is outstanding, or, where that is not known, what the node has of it.
+    fn amount(&self, levels: &Levels) -> u64 {
+        let of_node = |level: Option<u64>| level.unwrap_or(0);
+        self.outstanding.to_return().unwrap_or_else(|| {
+            of_node(levels.unaccounted)
+                .saturating_add(of_node(levels.shmem))
+                .saturating_add(self.outstanding.orphans)
+        })
+    }
+
+    /// The processes that outlive it are these now.
+    pub(super) fn left(&mut self, orphans: Vec<Orphan>) {
+        self.orphans = orphans;
+        self.outstanding.orphans = sum(&self.orphans);
+    }
+
+    /// Takes what the node has now. Returns what there is to tell.
+    pub(super) fn measure(&mut self, at: Duration, levels: &Levels) -> Option<Release> {
+        self.outstanding = levels.above(&self.before, sum(&self.orphans));
+        let seconds = at.saturating_sub(self.began).as_secs_f64();
+        let point = ReleasePoint { seconds, outstanding: self.outstanding, free: levels.free };
+        self.curve.add(point);
+        let amount = self.amount(levels);
+        if amount.saturating_add(FALLS) <= self.low {
+            (self.low, self.fell) = (amount, at);
+            self.has_stayed = false;
+        }
+        if self.is_back() {
+            return Some(self.tell(ReleaseEnd::Returned, seconds));
+        }
+        let is_still = at.saturating_sub(self.fell) >= STILL;
+        if is_still && !self.has_stayed {
+            self.has_stayed = true;
+            let is_known = self.outstanding.to_return().is_some();
+            let end = if is_known { ReleaseEnd::Stayed } else { ReleaseEnd::Unknown };
+            return Some(self.tell(end, self.fell.saturating_sub(self.began).as_secs_f64()));
+        }
+        None
+    }
+
+    /// Another engine begins: what comes back and what is taken can no longer be told apart.
+    pub(super) fn overtaken(&mut self, at: Moment) -> Option<Release> {
+        let seconds = at.uptime.saturating_sub(self.began).as_secs_f64();
+        let is_known = self.held.to_return().is_some();
+        (is_known && !self.has_stayed).then(|| self.tell(ReleaseEnd::Overtaken, seconds))
+    }
+
+    /// Whether nothing more will be told of it.
+    pub(super) fn is_over(&self, at: Duration) -> bool {
+        let is_unknown = self.outstanding.to_return().is_none() && self.has_stayed;
+        self.is_back() || is_unknown || at.saturating_sub(self.began) >= LONGEST
+    }
+
+    /// Whether all came back.
+    pub(super) fn is_back(&self) -> bool {
+        let most = LEAST.max(self.held.to_return().unwrap_or(0) / SHARE);
+        self.orphans.is_empty() && self.outstanding.to_return().is_some_and(|bytes| bytes < most)
+    }
+
+    fn tell(&self, end: ReleaseEnd, seconds: f64) -> Release {
+        Release {
+            end,
+            seconds,
+            held: self.held,
+            outstanding: self.outstanding,
+            orphans: self.orphans.iter().take(MOST_ORPHANS).cloned().collect(),
+            curve: self.curve.points.iter().copied().collect(),
+        }
+    }
+}
+
+fn sum(orphans: &[Orphan]) -> u64 {
+    orphans.iter().map(|orphan| orphan.bytes).fold(0, u64::saturating_add)
+}
+
+/// How memory came back: dense at first, and never more than some points.
+#[derive(Debug, Default)]
+struct Curve {
+    points: VecDeque<ReleasePoint>,
+    /// The least time between two points.
+    apart: f64,
+}
+
+impl Curve {
+    fn add(&mut self, point: ReleasePoint) {
+        // The last one always is the newest.
+        let before = self.points.len().checked_sub(2).and_then(|place| self.points.get(place));
+        if before.is_some_and(|before| point.seconds - before.seconds < self.apart) {
+            self.points.pop_back();
+        }
+        self.points.push_back(point);
+        if self.points.len() >= MOST_POINTS {
+            let mut place = 0;
+            self.points.retain(|_| {
+                place += 1;
+                place % 2 == 1
+            });
+            self.points.push_back(point);
+            self.apart = (self.apart * 2.0).max(point.seconds / MOST_POINTS as f64 * 2.0);
+        }
+    }
+}

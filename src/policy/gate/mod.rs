@@ -1,0 +1,271 @@
+//! Whether the node can take an engine.
+//!
+//! `MemAvailable` promises more than a driver can get: it counts CMA pages, dirty page cache and
+//! caches in pieces. What counts here is what is free above the low watermark, and what goes at
+//! once when memory is wanted: page cache that is clean and that nobody maps, and half of the
+//! kernel's reclaimable caches. Whoever needs of the latter is told, since an engine may count
+//! `MemFree`.
+//!
+//! Enough is not all. An engine measures free memory while it starts: vLLM gives up when there is
+//! more of it after its profiling than before, and SGLang when its ranks differ. So the gate stays
+//! closed while memory is being given back, even if it suffices, and while somebody takes it so
+//! fast that it soon will not. Neither can last for ever: only a new low of the last seconds counts
+//! as giving back, and what no longer falls is told and keeps nothing closed. What an engine has
+//! left behind, with a pid, keeps it closed until somebody ends it.
+
+mod baseline;
+mod node;
+mod orphan;
+mod room;
+#[cfg(test)]
+mod tests;
+mod watch;
+
+use std::time::Duration;
+
+use crate::model::{
+    GateAnswer, GateNote, GateQuestion, GateReason, Lingering, Reading, Room, Trend,
+};
+pub(super) use baseline::Presence;
+pub(super) use node::{NodeGate, latest};
+pub use orphan::orphans;
+pub(super) use room::whole;
+pub use room::{allowance, room};
+pub use watch::{GateWatch, SETTLES};
+
+/// A release that takes less than this below its past is noise.
+const LEAST_SINK: u64 = 64 << 20;
+
+/// So much more than usual is not worth waiting for.
+const LEAST_HELD: u64 = 256 << 20;
+
+/// Memory that somebody takes is looked ahead for so long.
+const AHEAD: Duration = Duration::from_secs(10);
+
+/// At a pace of less than this share of all memory a second no end is foretold.
+const LEAST_PACE: f64 = 1.0 / 4096.0;
+
+/// What is further away is not foretold.
+const LONGEST_WAIT: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Amounts that are worth a word: a share of all memory.
+const WORTH_A_WORD: u64 = 64;
+
+/// What of a room can be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Had {
+    /// Free above the reserve.
+    spare: u64,
+    /// Goes when it is wanted.
+    reclaimable: u64,
+}
+
+impl Had {
+    fn all(self) -> u64 {
+        self.spare.saturating_add(self.reclaimable)
+    }
+}
+
+/// What of the room can be had; which reading is missing for that.
+fn had(room: &Room) -> Result<Had, &'static str> {
+    let or_none = |reading: Reading<u64>| match reading {
+        Reading::Unsupported => Reading::Value(0),
+        reading => reading,
+    };
+    let need = |reading: Reading<u64>, what| reading.value().ok_or(what);
+    let free = need(room.free, "MemFree")?;
+    let cma = need(or_none(room.free_cma), "CmaFree")?;
+    let reserve = need(or_none(room.reserve), "the reserve (watermarks of /proc/zoneinfo)")?;
+    let cache = need(room.clean_cache, "the page cache (Cached, Dirty, Mapped)")?;
+    let slab = need(or_none(room.reclaimable_slab), "SReclaimable")?;
+    let (above, below) = (free.saturating_sub(cma), reserve.saturating_sub(free));
+    Ok(Had {
+        spare: above.saturating_sub(reserve),
+        // What the reserve lacks is filled up first.
+        reclaimable: cache.saturating_add(slab / 2).saturating_sub(below),
+    })
+}
+
+/// Judges whether the node can take it.
+pub fn judge(question: &GateQuestion, room: &Room) -> GateAnswer {
+    let mut judge = Judge {
+        question: *question,
+        room,
+        reasons: Vec::new(),
+        notes: Vec::new(),
+        waits: Vec::new(),
+        is_hopeless: false,
+    };
+    let had = had(room);
+    match had {
+        Ok(had) => judge.amount(had),
+        Err(what) => judge.unknown(what),
+    }
+    judge.contiguous();
+    judge.lingering(Lingering::Unaccounted);
+    judge.lingering(Lingering::Shmem);
+    judge.orphans();
+    judge.cache();
+    let is_open = judge.reasons.is_empty();
+    let longest = judge
+        .waits
+        .into_iter()
+        .try_fold(Duration::ZERO, |longest, wait| wait.map(|wait: Duration| wait.max(longest)));
+    GateAnswer {
+        is_open,
+        is_hopeless: judge.is_hopeless,
+        question: *question,
+        room_bytes: had.ok().map(Had::all),
+        spare_bytes: had.ok().map(|had| had.spare),
+        wait: if is_open { Some(Duration::ZERO) } else { longest },
+        reasons: judge.reasons,
+        notes: judge.notes,
+        room: room.clone(),
+    }
+}
+
+struct Judge<'r> {
+    question: GateQuestion,
+    room: &'r Room,
+    reasons: Vec<GateReason>,
+    notes: Vec<GateNote>,
+    /// How long each reason will last, as far as that can be told.
+    waits: Vec<Option<Duration>>,
+    is_hopeless: bool,
+}
+
+impl Judge<'_> {
+    fn close(&mut self, reason: GateReason, wait: Option<Duration>) {
+        self.reasons.push(reason);
+        self.waits.push(wait);
+    }
+
+    fn unknown(&mut self, what: &'static str) {
+        self.close(GateReason::Unknown { what }, None);
+    }
+
+    fn too_short(&mut self) {
+        if !self.reasons.contains(&GateReason::TooShort) {
+            self.close(GateReason::TooShort, Some(SETTLES));
+        }
+    }
+
+    /// How long it takes at that pace.
+    fn time(&self, bytes: u64, bytes_per_second: f64) -> Option<Duration> {
+        let least = self.room.total.value().unwrap_or(0) as f64 * LEAST_PACE;
+        (bytes_per_second > least.max(1.0))
+            .then(|| Duration::try_from_secs_f64(bytes as f64 / bytes_per_second).ok())
+            .flatten()
+            .filter(|wait| *wait <= LONGEST_WAIT)
+            .map(|wait| wait.max(SETTLES))
+    }
+
+    fn amount(&mut self, had: Had) {
+        let need = self.question.need_bytes;
+        let Reading::Value(total) = self.room.total else { return self.unknown("MemTotal") };
+        let most = total.saturating_sub(self.room.reserve.value().unwrap_or(0));
+        if need > most {
+            self.is_hopeless = true;
+            self.close(GateReason::TooLarge { need_bytes: need, most_bytes: most }, None);
+            return;
+        }
+        let pace = self.room.motion.room.map(|trend| trend.bytes_per_second);
+        if had.all() < need {
+            let reason = GateReason::TooLittle {
+                need_bytes: need,
+                room_bytes: had.all(),
+                spare_bytes: had.spare,
+                reclaimable_bytes: had.reclaimable,
+            };
+            let wait = self.time(need - had.all(), pace.unwrap_or(0.0));
+            self.close(reason, wait);
+            return;
+        }
+        if had.spare < need {
+            self.notes.push(GateNote::Reclaim { bytes: need - had.spare });
+        }
+        let Some(pace) = pace else { return self.too_short() };
+        if let Some(gone) = self.time(had.all() - need, -pace)
+            && (had.all() - need) as f64 <= -pace * AHEAD.as_secs_f64()
+        {
+            let gone_in_seconds = gone.as_secs_f64();
+            self.close(GateReason::Taking { bytes_per_second: -pace, gone_in_seconds }, None);
+        }
+    }
+
+    fn contiguous(&mut self) {
+        let Some(need) = self.question.contiguous_bytes.filter(|need| *need > 0) else { return };
+        let Reading::Value(have) = self.room.contiguous_2mib else {
+            return self.unknown("free memory in large blocks (/proc/buddyinfo)");
+        };
+        if have < need {
+            let pace = self.room.motion.contiguous.map_or(0.0, |trend| trend.bytes_per_second);
+            let wait = self.time(need - have, pace);
+            self.close(GateReason::Fragmented { need_bytes: need, contiguous_bytes: have }, wait);
+        }
+    }
+
+    /// What the last engine has held and may still give back.
+    fn lingering(&mut self, what: Lingering) {
+        let (reading, trend, name) = match what {
+            Lingering::Unaccounted => {
+                let motion = self.room.motion.unaccounted;
+                (self.room.unaccounted, motion, "memory that no counter names")
+            }
+            Lingering::Shmem => (self.room.shmem, self.room.motion.shmem, "Shmem"),
+        };
+        let Reading::Value(held) = reading else { return self.unknown(name) };
+        let held = match what {
+            Lingering::Unaccounted => held.saturating_sub(self.room.baseline.bytes),
+            Lingering::Shmem => held,
+        };
+        let Some(Trend { bytes_per_second, sank_bytes }) = trend else { return self.too_short() };
+        if held >= LEAST_HELD && sank_bytes >= LEAST_SINK {
+            let wait = match what {
+                // How much of it goes is not known: others have shared memory, too.
+                Lingering::Shmem => None,
+                Lingering::Unaccounted => self.time(held, -bytes_per_second),
+            };
+            let reason = GateReason::Releasing { what, held_bytes: held, bytes_per_second };
+            return self.close(reason, wait);
+        }
+        if held < self.worth_a_word() {
+            return;
+        }
+        self.notes.push(match what {
+            Lingering::Unaccounted => {
+                GateNote::Unaccounted { above_bytes: held, baseline: self.room.baseline }
+            }
+            Lingering::Shmem => GateNote::Shmem { bytes: held },
+        });
+    }
+
+    fn orphans(&mut self) {
+        match &self.room.orphans {
+            Reading::Unsupported => {}
+            Reading::Failed => self.unknown("what engines have left behind (/proc/PID)"),
+            Reading::Value(orphans) => {
+                for orphan in orphans.iter() {
+                    self.close(GateReason::Orphan(orphan.clone()), None);
+                }
+            }
+        }
+    }
+
+    /// Page cache that could count, if somebody did something.
+    fn cache(&mut self) {
+        let is_short = |reason: &GateReason| matches!(reason, GateReason::TooLittle { .. });
+        if !self.reasons.iter().any(is_short) {
+            return;
+        }
+        let worth =
+            |reading: Reading<u64>| reading.value().filter(|bytes| *bytes >= self.worth_a_word());
+        let dirty = worth(self.room.dirty_cache).map(|bytes| GateNote::Dirty { bytes });
+        let mapped = worth(self.room.mapped_cache).map(|bytes| GateNote::Mapped { bytes });
+        self.notes.extend(dirty.into_iter().chain(mapped));
+    }
+
+    fn worth_a_word(&self) -> u64 {
+        (self.room.total.value().unwrap_or(0) / WORTH_A_WORD).max(1)
+    }
+}

@@ -1,0 +1,69 @@
+//! The room of the node that is watched.
+
+use std::time::Duration;
+
+use super::baseline::BaselineWatch;
+use super::{GateWatch, room};
+use crate::model::{Reading, Room};
+use crate::policy::engines::Engines;
+use crate::policy::store::SeriesStore;
+
+/// Follows the room of the node that the policy watches.
+#[derive(Debug, Default)]
+pub(in crate::policy) struct NodeGate {
+    watch: GateWatch,
+    baseline: BaselineWatch,
+    room: Option<Room>,
+}
+
+impl NodeGate {
+    /// Takes what is known of memory now. Returns how much of it no counter names while no engine
+    /// runs, where that was just learned.
+    pub(in crate::policy) fn measure(
+        &mut self,
+        at: Duration,
+        store: &SeriesStore,
+        engines: &Engines,
+    ) -> Option<u64> {
+        let latest = |name: &str, labels: &[(&str, &str)]| latest(store, name, labels);
+        let mut room = room(latest, self.baseline.learned(), engines.orphans(at));
+        self.watch.take(at, &mut room);
+        let learned = self.baseline.take(at, &room, engines.presence(at));
+        self.room = Some(room);
+        learned
+    }
+
+    /// What is known is not of now any more.
+    pub(in crate::policy) fn forget(&mut self) {
+        self.room = None;
+    }
+
+    /// An earlier run in this boot has learned how much no counter names while no engine runs.
+    pub(in crate::policy) fn resume(&mut self, baseline_bytes: u64) {
+        self.baseline.resume(baseline_bytes);
+    }
+
+    /// How much no counter names while no engine runs, if that was learned.
+    pub(in crate::policy) fn baseline(&self) -> Option<u64> {
+        self.baseline.learned().map(|baseline| baseline.bytes)
+    }
+
+    /// The room as it was last measured, if that is of now.
+    pub(in crate::policy) fn room(&self) -> Option<&Room> {
+        self.room.as_ref()
+    }
+}
+
+/// The present value of one series; `Unsupported` where there is none.
+pub(in crate::policy) fn latest(
+    store: &SeriesStore,
+    name: &str,
+    labels: &[(&str, &str)],
+) -> Reading<f64> {
+    let (ids, _) = store.named(name);
+    let is_it = |key: &crate::model::SeriesKey| {
+        key.labels.iter().map(|(name, value)| (&**name, &**value)).eq(labels.iter().copied())
+    };
+    let id = ids.iter().find(|id| store.key(**id).is_some_and(is_it));
+    id.map_or(Reading::Unsupported, |id| store.latest(*id))
+}

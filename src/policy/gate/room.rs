@@ -1,0 +1,80 @@
+//! The room, from the series that tell of it.
+
+use std::sync::Arc;
+
+use crate::model::{Baseline, Motion, Orphan, Reading, Room};
+
+/// What no counter names on a node that nothing runs on, where that was not seen: 1.1 GiB with a
+/// desktop on a node of 119 GiB. Firmware, drivers and the kernel take more on larger ones.
+const ALLOWED: u64 = 1 << 30;
+const ALLOWED_SHARE: u64 = 64;
+
+/// The allowance for memory that no counter names, where nobody has seen how much that is while no
+/// engine runs: 1 GiB and a 64th of all memory.
+pub fn allowance(total: Reading<u64>) -> Baseline {
+    let bytes = ALLOWED.saturating_add(total.value().unwrap_or(0) / ALLOWED_SHARE);
+    Baseline { bytes, is_learned: false }
+}
+
+/// The room as series tell it; `latest` gives the present value of one. Nothing is known yet of how
+/// it changes.
+pub fn room(
+    latest: impl Fn(&str, &[(&str, &str)]) -> Reading<f64>,
+    baseline: Option<Baseline>,
+    orphans: Reading<Arc<[Orphan]>>,
+) -> Room {
+    let bytes = |name: &str, labels: &[(&str, &str)]| whole(latest(name, labels));
+    let cache = |state| bytes("uma_memory_page_cache_bytes", &[("state", state)]);
+    let total = bytes("uma_memory_total_bytes", &[]);
+    let evictable = |list| bytes("uma_memory_lru_bytes", &[("list", list)]);
+    let evictable = evictable("active_file").zip(evictable("inactive_file"));
+    Room {
+        total,
+        free: bytes("uma_memory_free_bytes", &[]),
+        free_cma: bytes("uma_memory_cma_free_bytes", &[]),
+        clean_cache: at_most(
+            cache("clean"),
+            evictable.map(|(one, other)| one.saturating_add(other)),
+        ),
+        dirty_cache: cache("dirty"),
+        mapped_cache: cache("mapped"),
+        reclaimable_slab: bytes("uma_memory_slab_bytes", &[("state", "reclaimable")]),
+        reserve: at_least(
+            bytes("uma_memory_watermark_bytes", &[("watermark", "low")]),
+            bytes("uma_memory_reserve_bytes", &[]),
+        ),
+        contiguous_2mib: bytes("uma_memory_contiguous_bytes", &[("block", "2MiB")]),
+        contiguous_32mib: bytes("uma_memory_contiguous_bytes", &[("block", "32MiB")]),
+        unaccounted: bytes("uma_memory_unaccounted_bytes", &[]),
+        baseline: baseline.unwrap_or_else(|| allowance(total)),
+        shmem: bytes("uma_memory_shmem_bytes", &[]),
+        orphans,
+        motion: Motion::default(),
+    }
+}
+
+/// What is a little below 0, since counters are read one after the other, is 0.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bytes, from 0 on")]
+pub(in crate::policy) fn whole(reading: Reading<f64>) -> Reading<u64> {
+    match reading {
+        Reading::Value(value) if value.is_finite() => Reading::Value(value.max(0.0) as u64),
+        Reading::Value(_) | Reading::Failed => Reading::Failed,
+        Reading::Unsupported => Reading::Unsupported,
+    }
+}
+
+/// Page cache that is on none of the lists from which the kernel evicts (ramfs) does not go.
+fn at_most(cache: Reading<u64>, evictable: Reading<u64>) -> Reading<u64> {
+    match evictable {
+        Reading::Unsupported => cache,
+        evictable => cache.zip(evictable).map(|(cache, evictable)| cache.min(evictable)),
+    }
+}
+
+/// The larger of what is known.
+fn at_least(low: Reading<u64>, reserve: Reading<u64>) -> Reading<u64> {
+    match (low, reserve) {
+        (Reading::Unsupported, other) | (other, Reading::Unsupported) => other,
+        (low, reserve) => low.zip(reserve).map(|(low, reserve)| low.max(reserve)),
+    }
+}

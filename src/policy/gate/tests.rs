@@ -1,0 +1,432 @@
+//! What opens the gate, what keeps it closed, and that nothing does for ever.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::{GateWatch, SETTLES, allowance, judge, room};
+use crate::model::{
+    Baseline, GateAnswer, GateNote, GateQuestion, GateReason, Lingering, Motion, Orphan, ProcessId,
+    Reading, Room, Trend,
+};
+
+const GIB: u64 = 1 << 30;
+const MIB: u64 = 1 << 20;
+
+/// A node of 120 GiB on which nothing moves, with so much free.
+fn node(free: u64) -> Room {
+    let still = Some(Trend::default());
+    Room {
+        total: Reading::Value(120 * GIB),
+        free: Reading::Value(free),
+        free_cma: Reading::Value(0),
+        clean_cache: Reading::Value(0),
+        dirty_cache: Reading::Value(0),
+        mapped_cache: Reading::Value(0),
+        reclaimable_slab: Reading::Value(0),
+        reserve: Reading::Value(2 * GIB),
+        contiguous_2mib: Reading::Value(free / 2),
+        contiguous_32mib: Reading::Unsupported,
+        unaccounted: Reading::Value(GIB),
+        baseline: Baseline { bytes: GIB, is_learned: true },
+        shmem: Reading::Value(0),
+        orphans: Reading::Value(Arc::new([])),
+        motion: Motion { room: still, contiguous: still, unaccounted: still, shmem: still },
+    }
+}
+
+fn asked(gib: u64, room: &Room) -> GateAnswer {
+    judge(&GateQuestion { need_bytes: gib * GIB, contiguous_bytes: None }, room)
+}
+
+fn told(answer: &GateAnswer) -> Vec<String> {
+    answer.reasons.iter().map(ToString::to_string).collect()
+}
+
+fn orphan() -> Orphan {
+    Orphan {
+        id: ProcessId { pid: 4242, start_ticks: 7 },
+        comm: Arc::from("VLLM::EngineCor"),
+        engine: Arc::from("vllm-8000"),
+        bytes: 3 * GIB,
+        open_devices: 2,
+    }
+}
+
+#[test]
+fn what_is_free_above_the_reserve_opens_it() {
+    assert!(asked(90, &node(92 * GIB)).is_open);
+    let answer = asked(90, &node(92 * GIB - 1));
+    assert!(!answer.is_open);
+    assert_eq!(
+        told(&answer),
+        [
+            "90.0 GiB of 90.0 GiB can be had: 90.0 GiB free above the reserve, 0 B in caches that can \
+          be dropped; 1 B are missing"
+        ]
+    );
+    assert_eq!(answer.wait, None, "nothing shows that it will ever be there");
+}
+
+#[test]
+fn caches_count_as_far_as_they_go_at_once_and_it_is_said_that_they_are_needed() {
+    let caches = Room {
+        clean_cache: Reading::Value(20 * GIB),
+        dirty_cache: Reading::Value(20 * GIB),
+        mapped_cache: Reading::Value(20 * GIB),
+        reclaimable_slab: Reading::Value(2 * GIB),
+        ..node(52 * GIB)
+    };
+    let answer = asked(71, &caches);
+    assert!(answer.is_open, "{answer:?}");
+    assert_eq!(answer.notes, [GateNote::Reclaim { bytes: 21 * GIB }]);
+    let answer = asked(72, &caches);
+    assert!(!answer.is_open);
+    let dirty = GateNote::Dirty { bytes: 20 * GIB };
+    assert_eq!(answer.notes, [dirty, GateNote::Mapped { bytes: 20 * GIB }]);
+}
+
+#[test]
+fn what_the_reserve_lacks_and_what_is_kept_for_cma_is_not_there() {
+    let lacking = Room { clean_cache: Reading::Value(20 * GIB), ..node(GIB) };
+    assert!(asked(19, &lacking).is_open);
+    assert!(!asked(20, &lacking).is_open);
+    let cma = Room { free_cma: Reading::Value(4 * GIB), ..node(92 * GIB) };
+    assert!(asked(86, &cma).is_open);
+    assert!(!asked(87, &cma).is_open);
+}
+
+#[test]
+fn what_no_such_node_ever_has_is_hopeless() {
+    let answer = asked(119, &node(120 * GIB));
+    assert!(answer.is_hopeless && !answer.is_open);
+    assert_eq!(
+        told(&answer),
+        ["this node never has 119.0 GiB: without its reserve it has 118.0 GiB in all"]
+    );
+    assert!(!asked(118, &node(100 * GIB)).is_hopeless);
+}
+
+#[test]
+fn memory_that_is_being_given_back_keeps_it_closed_though_it_would_suffice() {
+    let releasing = |held: u64, sank_bytes| Room {
+        unaccounted: Reading::Value(GIB + held),
+        motion: Motion {
+            unaccounted: Some(Trend { bytes_per_second: -(4.0 * GIB as f64), sank_bytes }),
+            ..node(0).motion
+        },
+        ..node(100 * GIB)
+    };
+    let answer = asked(90, &releasing(12 * GIB, 2 * GIB));
+    assert!(!answer.is_open);
+    assert_eq!(answer.wait, Some(Duration::from_secs(3)));
+    assert_eq!(
+        told(&answer),
+        ["memory is still being given back: 12.0 GiB more than usual are in no counter of the \
+          kernel (a driver holds it), and 4.0 GiB/s go"]
+    );
+    // What is left no longer falls: it is told, and keeps nothing closed.
+    let answer = asked(90, &releasing(12 * GIB, 0));
+    assert!(answer.is_open);
+    let baseline = Baseline { bytes: GIB, is_learned: true };
+    assert_eq!(answer.notes, [GateNote::Unaccounted { above_bytes: 12 * GIB, baseline }]);
+    assert!(asked(90, &releasing(200 * MIB, 2 * GIB)).is_open, "all but nothing is left");
+}
+
+#[test]
+fn shared_memory_that_goes_is_waited_for_too() {
+    let trend = Trend { bytes_per_second: -(GIB as f64), sank_bytes: GIB };
+    let motion = Motion { shmem: Some(trend), ..node(0).motion };
+    let going = Room { shmem: Reading::Value(30 * GIB), motion, ..node(100 * GIB) };
+    let answer = asked(50, &going);
+    let is_shmem = |reason: &GateReason| {
+        matches!(reason, GateReason::Releasing { what: Lingering::Shmem, .. })
+    };
+    assert!(answer.reasons.iter().all(is_shmem) && !answer.is_open);
+    let stays = Room { shmem: Reading::Value(30 * GIB), ..node(100 * GIB) };
+    let answer = asked(50, &stays);
+    assert_eq!((answer.is_open, answer.notes), (true, vec![GateNote::Shmem { bytes: 30 * GIB }]));
+}
+
+#[test]
+fn somebody_who_takes_what_is_needed_keeps_it_closed() {
+    let taking = |bytes_per_second| Room {
+        motion: Motion {
+            room: Some(Trend { bytes_per_second, sank_bytes: GIB }),
+            ..node(0).motion
+        },
+        ..node(100 * GIB)
+    };
+    let answer = asked(90, &taking(-(2.0 * GIB as f64)));
+    assert_eq!(told(&answer), ["somebody takes memory, 2.0 GiB/s: in 4 s there is too little"]);
+    assert!(asked(40, &taking(-(2.0 * GIB as f64))).is_open, "enough would be left");
+    assert!(asked(90, &taking(-1e6)).is_open, "that slow is no engine");
+}
+
+#[test]
+fn how_long_it_takes_is_told_from_the_pace_and_only_where_all_reasons_have_one() {
+    let motion = Motion {
+        room: Some(Trend { bytes_per_second: 5.0 * GIB as f64, sank_bytes: 0 }),
+        ..node(0).motion
+    };
+    let coming = Room { motion, ..node(42 * GIB) };
+    assert_eq!(asked(90, &coming).wait, Some(Duration::from_secs(10)));
+    let orphaned = Room { orphans: Reading::Value(Arc::new([orphan()])), ..coming };
+    let answer = asked(90, &orphaned);
+    assert_eq!((answer.wait, answer.reasons.len()), (None, 2));
+}
+
+#[test]
+fn what_the_last_engine_has_left_behind_is_named_and_not_started_into() {
+    let orphaned = Room { orphans: Reading::Value(Arc::new([orphan()])), ..node(110 * GIB) };
+    let answer = asked(10, &orphaned);
+    assert!(!answer.is_open);
+    assert_eq!(
+        told(&answer),
+        [
+            "VLLM::EngineCor (pid 4242), left behind by vllm-8000, holds 3.0 GiB and has the GPU open"
+        ]
+    );
+}
+
+#[test]
+fn memory_in_one_piece_is_asked_for_where_it_is_wanted() {
+    let mut question = GateQuestion { need_bytes: GIB, contiguous_bytes: Some(6 * GIB) };
+    let pieces = Room { contiguous_2mib: Reading::Value(2 * GIB), ..node(100 * GIB) };
+    let answer = judge(&question, &pieces);
+    assert_eq!(told(&answer), ["2.0 GiB of 6.0 GiB lie in free blocks of 2 MiB and more"]);
+    let blind = Room { contiguous_2mib: Reading::Failed, ..pieces.clone() };
+    assert!(!judge(&question, &blind).is_open);
+    question.contiguous_bytes = Some(2 * GIB);
+    assert!(judge(&question, &pieces).is_open);
+    question.contiguous_bytes = None;
+    assert!(judge(&question, &blind).is_open, "nobody has asked for it");
+}
+
+#[test]
+fn doubt_means_to_wait() {
+    let plenty = || node(110 * GIB);
+    let failed = || Reading::Failed;
+    let doubtful: [(&str, Room); 8] = [
+        ("MemTotal", Room { total: failed(), ..plenty() }),
+        ("MemFree", Room { free: failed(), ..plenty() }),
+        ("the page cache (Cached, Dirty, Mapped)", Room { clean_cache: failed(), ..plenty() }),
+        ("SReclaimable", Room { reclaimable_slab: failed(), ..plenty() }),
+        ("the reserve (watermarks of /proc/zoneinfo)", Room { reserve: failed(), ..plenty() }),
+        ("memory that no counter names", Room { unaccounted: failed(), ..plenty() }),
+        ("Shmem", Room { shmem: failed(), ..plenty() }),
+        (
+            "what engines have left behind (/proc/PID)",
+            Room { orphans: Reading::Failed, ..plenty() },
+        ),
+    ];
+    for (what, room) in doubtful {
+        let answer = asked(1, &room);
+        assert_eq!(told(&answer), [format!("{what} cannot be read")]);
+        assert!(!answer.is_open);
+    }
+    let fresh = Room { motion: Motion::default(), ..plenty() };
+    let answer = asked(1, &fresh);
+    assert_eq!(answer.reasons, [GateReason::TooShort]);
+    assert_eq!(answer.wait, Some(SETTLES));
+    let unwatched = Room { orphans: Reading::Unsupported, ..plenty() };
+    assert!(asked(1, &unwatched).is_open, "where nobody looks for engines, none is missed");
+}
+
+#[test]
+fn the_room_is_what_the_series_tell() {
+    let series = [
+        ("uma_memory_total_bytes", "", 120.0),
+        ("uma_memory_free_bytes", "", 50.0),
+        ("uma_memory_page_cache_bytes", "clean", 30.0),
+        ("uma_memory_page_cache_bytes", "dirty", 3.0),
+        ("uma_memory_page_cache_bytes", "mapped", 2.0),
+        ("uma_memory_lru_bytes", "active_file", 5.0),
+        ("uma_memory_lru_bytes", "inactive_file", 10.0),
+        ("uma_memory_watermark_bytes", "low", 4.0),
+        ("uma_memory_reserve_bytes", "", 1.0),
+        ("uma_memory_contiguous_bytes", "2MiB", 40.0),
+        ("uma_memory_unaccounted_bytes", "", -1.0),
+        ("uma_memory_shmem_bytes", "", 0.0),
+    ];
+    let latest = |name: &str, labels: &[(&str, &str)]| {
+        let label = labels.first().map_or("", |(_, value)| value);
+        let found = series.iter().find(|(known, of, _)| *known == name && *of == label);
+        found.map(|(_, _, gib)| gib * GIB as f64).into()
+    };
+    let room = room(latest, None, Reading::Unsupported);
+    assert_eq!(room.clean_cache, Reading::Value(15 * GIB), "of ramfs nothing goes");
+    assert_eq!(room.reserve, Reading::Value(4 * GIB));
+    assert_eq!(room.unaccounted, Reading::Value(0), "a little below 0 is 0");
+    assert_eq!(room.contiguous_32mib, Reading::Unsupported);
+    assert_eq!(room.baseline, allowance(Reading::Value(120 * GIB)));
+    assert_eq!(room.baseline.bytes, GIB + 120 * GIB / 64);
+}
+
+/// What the gate said after each look, where that much is free and unaccounted.
+fn play(looks: &[(u64, u64, u64)], need_gib: u64) -> Vec<GateAnswer> {
+    let mut watch = GateWatch::default();
+    let looked = looks.iter().map(|(at_ms, free_mib, unaccounted_mib)| {
+        let mut room = Room {
+            unaccounted: Reading::Value(unaccounted_mib * MIB),
+            motion: Motion::default(),
+            ..node(free_mib * MIB)
+        };
+        watch.take(Duration::from_millis(*at_ms), &mut room);
+        asked(need_gib, &room)
+    });
+    looked.collect()
+}
+
+#[test]
+fn a_release_by_steps_is_waited_for_and_the_gate_opens_right_after_it() {
+    // 90 GiB that a driver gives back within 3 s, in pieces of 6 GiB, after 20 s.
+    let looks: Vec<(u64, u64, u64)> = (0..300)
+        .map(|look| {
+            let at_ms: u64 = look * 100;
+            let released = (at_ms.saturating_sub(20_000) / 200).min(15) * 6 * 1024;
+            (at_ms, 20 * 1024 + released, 91 * 1024 - released)
+        })
+        .collect();
+    let answers = play(&looks, 60);
+    let first_open = answers.iter().position(|answer| answer.is_open).unwrap();
+    assert_eq!(looks[first_open].0, 23_000, "with the last piece, at its baseline");
+    assert!(answers[first_open..].iter().all(|answer| answer.is_open));
+    // 60 GiB are there from 21.5 s on; then only the release keeps it closed.
+    let releases = |reason: &GateReason| matches!(reason, GateReason::Releasing { .. });
+    assert!(answers[225].reasons.iter().all(releases) && !answers[225].is_open);
+    assert!(answers[199].wait.is_none(), "nothing moves yet");
+    let foretold = answers[215].wait.unwrap().as_secs_f64();
+    assert!((0.5..=4.0).contains(&foretold), "{foretold}");
+}
+
+#[test]
+fn what_is_never_given_back_keeps_nothing_closed_for_longer_than_it_falls() {
+    // Half of it is leaked: it falls to 40 GiB above what is usual, and stays there.
+    let looks: Vec<(u64, u64, u64)> = (0..100)
+        .map(|look| {
+            let released = (look * 1024).min(40 * 1024);
+            (look * 100, 20 * 1024 + released, 81 * 1024 - released)
+        })
+        .collect();
+    let answers = play(&looks, 30);
+    let first_open = answers.iter().position(|answer| answer.is_open).unwrap();
+    assert_eq!(looks[first_open].0, 4_500, "as soon as it has settled");
+    assert!(matches!(answers[first_open].notes[..], [GateNote::Unaccounted { .. }]));
+}
+
+prop_compose! {
+    fn reading()(kind in 0..12_u8, gib in 0..130_u64, more in 0..GIB) -> Reading<u64> {
+        match kind {
+            0 => Reading::Failed,
+            1 => Reading::Unsupported,
+            2 => Reading::Value(u64::MAX - more),
+            _ => Reading::Value(gib * GIB + more),
+        }
+    }
+}
+
+prop_compose! {
+    fn trend()(
+        is_known in any::<bool>(),
+        bytes_per_second in -1e11..1e11_f64,
+        sank_bytes in prop_oneof![Just(0), any::<u64>()],
+    ) -> Option<Trend> {
+        is_known.then_some(Trend { bytes_per_second, sank_bytes })
+    }
+}
+
+prop_compose! {
+    fn any_room()(
+        amounts in prop::array::uniform12(reading()),
+        trends in prop::array::uniform4(trend()),
+        baseline in 0..4 * GIB,
+        orphans in 0..4_u8,
+    ) -> Room {
+        let [total, free, free_cma, clean_cache, dirty_cache, mapped_cache, ..] = amounts;
+        let [.., reclaimable_slab, reserve, two, thirty_two, unaccounted, shmem] = amounts;
+        let [room, contiguous, held, shared] = trends;
+        Room {
+            total, free, free_cma, clean_cache, dirty_cache, mapped_cache, reclaimable_slab,
+            reserve, unaccounted, shmem,
+            contiguous_2mib: two,
+            contiguous_32mib: thirty_two,
+            baseline: Baseline { bytes: baseline, is_learned: true },
+            orphans: match orphans {
+                0 => Reading::Failed,
+                1 => Reading::Unsupported,
+                2 => Reading::Value(Arc::new([orphan()])),
+                _ => Reading::Value(Arc::new([])),
+            },
+            motion: Motion { room, contiguous, unaccounted: held, shmem: shared },
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn an_open_gate_is_one_without_any_doubt(
+        room in any_room(),
+        gib in 0..130_u64,
+        contiguous in prop::option::of(0..64 * GIB),
+    ) {
+        let question = GateQuestion { need_bytes: gib * GIB, contiguous_bytes: contiguous };
+        let answer = judge(&question, &room);
+        prop_assert_eq!(answer.is_open, answer.reasons.is_empty());
+        prop_assert!(!(answer.is_open && answer.is_hopeless));
+        serde_json::to_string(&answer).unwrap();
+        if answer.is_open {
+            let value = |reading: Reading<u64>| u128::from(reading.value().unwrap());
+            let of = |reading: Reading<u64>| u128::from(reading.value().unwrap_or(0));
+            let there = value(room.free) + value(room.clean_cache) + of(room.reclaimable_slab) / 2;
+            let kept = of(room.reserve) + question.need_bytes as u128;
+            prop_assert!(there >= kept, "{:?}", answer);
+            prop_assert!(contiguous.is_none_or(|need| need == 0
+                || value(room.contiguous_2mib) >= u128::from(need)));
+            prop_assert!(!matches!(room.orphans, Reading::Failed));
+            prop_assert!(room.orphans.clone().value().is_none_or(|orphans| orphans.is_empty()));
+            prop_assert_eq!(answer.wait, Some(Duration::ZERO));
+        }
+    }
+
+    #[test]
+    fn more_free_memory_never_closes_it(room in any_room(), gib in 0..130_u64, more in 0..GIB) {
+        let is_open = asked(gib, &room).is_open;
+        let roomier = Room { free: room.free.map(|free| free.saturating_add(more)), ..room };
+        prop_assert!(!is_open || asked(gib, &roomier).is_open);
+    }
+
+    #[test]
+    fn whatever_was_before_it_opens_once_all_is_still(
+        before in prop::collection::vec((1..2_000_u64, 0..120_000_u64, 0..100_000_u64), 0..40),
+        left in 0..100_000_u64,
+    ) {
+        let mut at_ms = 0;
+        let mut looks = Vec::new();
+        for (later, free, unaccounted) in before {
+            at_ms += later;
+            looks.push((at_ms, free, unaccounted));
+        }
+        looks.extend((1..=30).map(|look| (at_ms + look * 100, 100 * 1024, left)));
+        prop_assert!(play(&looks, 90).last().unwrap().is_open);
+    }
+
+    #[test]
+    fn what_swings_does_not_keep_it_closed(
+        half_period in 1..20_u64,
+        low_mib in 2_000..20_000_u64,
+        swing_mib in 0..20_000_u64,
+    ) {
+        let looks: Vec<(u64, u64, u64)> = (0..200)
+            .map(|look| {
+                let is_high = (look / half_period) % 2 == 0;
+                (look * 100, 100 * 1024, low_mib + if is_high { swing_mib } else { 0 })
+            })
+            .collect();
+        // From its second swing on it is known for what it is.
+        let known = usize::try_from(3 * half_period + 6).unwrap();
+        let answers = play(&looks, 50);
+        prop_assert!(answers[known..].iter().all(|answer| answer.is_open));
+    }
+}

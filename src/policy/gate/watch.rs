@@ -1,0 +1,82 @@
+//! How the room has changed over the last seconds.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::had;
+use crate::model::{Motion, Room, Trend};
+
+/// What has not moved for so long has settled: an engine's memory that comes back by steps shows in
+/// steps, a few in a second.
+pub const SETTLES: Duration = Duration::from_millis(500);
+
+/// Over how long a pace is taken.
+const PACE: Duration = Duration::from_secs(2);
+
+/// How far back a low is looked for. What swings faster than this is not taken for a release.
+const PAST: Duration = Duration::from_secs(5);
+
+/// Looks that are nearer to each other say nothing new; so many fit into the past.
+const APART: Duration = Duration::from_millis(50);
+
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    at: Duration,
+    amounts: [Option<u64>; AMOUNTS.len()],
+}
+
+/// What is followed, in the order of [`Motion`].
+const AMOUNTS: [fn(&Room) -> Option<u64>; 4] = [
+    |room| had(room).ok().map(super::Had::all),
+    |room| room.contiguous_2mib.value(),
+    |room| room.unaccounted.value(),
+    |room| room.shmem.value(),
+];
+
+/// Remembers the room of the last seconds.
+#[derive(Debug, Default)]
+pub struct GateWatch {
+    samples: VecDeque<Sample>,
+}
+
+impl GateWatch {
+    /// Takes the room as it is at that time, and tells it how it has changed. Times are on one
+    /// clock; if that goes back, all is forgotten.
+    pub fn take(&mut self, at: Duration, room: &mut Room) {
+        if self.samples.back().is_some_and(|last| last.at > at) {
+            self.samples.clear();
+        }
+        while self.samples.front().is_some_and(|first| at.saturating_sub(first.at) > PAST) {
+            self.samples.pop_front();
+        }
+        let sample = Sample { at, amounts: AMOUNTS.map(|amount| amount(room)) };
+        let before = self.samples.len().checked_sub(2).and_then(|place| self.samples.get(place));
+        if before.is_some_and(|before| at.saturating_sub(before.at) < APART) {
+            self.samples.pop_back();
+        }
+        self.samples.push_back(sample);
+        let trend = |place| self.trend(at, place);
+        room.motion =
+            Motion { room: trend(0), contiguous: trend(1), unaccounted: trend(2), shmem: trend(3) };
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "a pace for people")]
+    fn trend(&self, now: Duration, place: usize) -> Option<Trend> {
+        let last = self.samples.back()?.amounts.get(place).copied().flatten()?;
+        let earlier = self.samples.iter().filter_map(|sample| {
+            let ago = now.saturating_sub(sample.at);
+            let amount = sample.amounts.get(place).copied().flatten()?;
+            (ago >= SETTLES).then_some((ago, amount))
+        });
+        let least = earlier.clone().map(|(_, amount)| amount).min()?;
+        // The oldest within the time over which the pace is taken, or the last one before that.
+        let newest = earlier.clone().map(|(ago, _)| ago).min()?;
+        let (over, then) = earlier
+            .filter(|(ago, _)| *ago <= PACE || *ago == newest)
+            .max_by_key(|(ago, _)| *ago)?;
+        Some(Trend {
+            bytes_per_second: (last as f64 - then as f64) / over.as_secs_f64(),
+            sank_bytes: least.saturating_sub(last),
+        })
+    }
+}

@@ -1,0 +1,361 @@
+//! What becomes of the memory of engines that have died, through the whole policy.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use proptest::prelude::*;
+
+use crate::model::{
+    DecisionId, EngineKind, EngineProcess, EngineReadings, EngineSeen, Event, GateQuestion,
+    GateReason, KernelEvent, Mode, Moment, Observation, Past, ProcessId, Reading, Readings,
+    Release, ReleaseEnd, Schema, SeriesKey, Source,
+};
+use crate::policy::Policy;
+use crate::policy::gate::judge;
+use crate::policy::rule::RuleSet;
+
+const GIB: u64 = 1 << 30;
+const TICK: Duration = Duration::from_millis(250);
+
+/// A node of 120 GiB that is looked at four times a second.
+struct Node {
+    policy: Policy,
+    now: Duration,
+    schema: Arc<Schema>,
+    unaccounted: u64,
+    shmem: u64,
+    engines: Vec<EngineSeen>,
+    told: Vec<(f64, Release)>,
+}
+
+fn moment(at: Duration) -> Moment {
+    let utc = Timestamp::from_second(1_795_219_200).unwrap() + at;
+    Moment { uptime: Duration::from_secs(1_000) + at, utc }
+}
+
+fn process(pid: u32, started: Duration, comm: &str, anonymous: u64, shmem: u64) -> EngineProcess {
+    let start_ticks = u64::try_from(moment(started).uptime.as_millis() / 10).unwrap();
+    EngineProcess {
+        id: ProcessId { pid, start_ticks },
+        parent: 1,
+        comm: Arc::from(comm),
+        state: 'S',
+        cpu_ms: 0,
+        anon_bytes: Reading::Value(anonymous),
+        file_bytes: Reading::Value(0),
+        shmem_bytes: Reading::Value(shmem),
+        hugetlb_bytes: Reading::Unsupported,
+        read_bytes: Reading::Value(0),
+        read_chars: Reading::Value(0),
+        mapped_files: Reading::Value(0),
+        mapped_bytes: Reading::Value(0),
+        open_files: Reading::Value(0),
+        open_devices: Reading::Value(1),
+    }
+}
+
+/// A server with one worker, begun then.
+fn engine(name: &str, pid: u32, started: Duration) -> EngineSeen {
+    let server = process(pid, started, "vllm", GIB, 0);
+    let worker = process(pid + 1, started, "VLLM::EngineCor", 5 * GIB, 4 * GIB);
+    let (id, found_by) = (server.id, Arc::from("its command line"));
+    EngineSeen::new(Arc::from(name), EngineKind::Vllm, id, vec![server, worker], found_by)
+}
+
+impl Node {
+    fn new() -> Self {
+        let label = |name, label| SeriesKey::new(name, label);
+        let cache = "uma_memory_page_cache_bytes";
+        let series = vec![
+            label("uma_memory_total_bytes", &[]),
+            label("uma_memory_free_bytes", &[]),
+            label("uma_memory_unaccounted_bytes", &[]),
+            label("uma_memory_shmem_bytes", &[]),
+            label(cache, &[("state", "clean")]),
+            label(cache, &[("state", "dirty")]),
+            label(cache, &[("state", "mapped")]),
+        ];
+        let policy =
+            Policy::new(moment(Duration::ZERO), Mode::Observe, &RuleSet::default(), DecisionId(1));
+        Self {
+            policy,
+            now: Duration::ZERO,
+            schema: Arc::new(Schema { series }),
+            unaccounted: GIB,
+            shmem: 0,
+            engines: Vec::new(),
+            told: Vec::new(),
+        }
+    }
+
+    /// Lets that much time pass while `change` happens.
+    fn run(&mut self, time: Duration, mut change: impl FnMut(&mut Self)) {
+        let until = self.now + time;
+        while self.now < until {
+            self.now += TICK;
+            change(self);
+            self.step();
+        }
+    }
+
+    fn wait(&mut self, seconds: u64) {
+        self.run(Duration::from_secs(seconds), |_| {});
+    }
+
+    fn step(&mut self) {
+        let at = moment(self.now);
+        let free = (118 * GIB).saturating_sub(self.unaccounted + self.shmem);
+        let values = [120 * GIB, free, self.unaccounted, self.shmem, 0, 0, 0];
+        #[expect(clippy::cast_precision_loss, reason = "a series' value is an f64 everywhere")]
+        let values = values.iter().map(|value| Reading::Value(*value as f64)).collect();
+        let memory = Readings {
+            source: Source::Meminfo,
+            schema: Arc::clone(&self.schema),
+            values,
+            took: Duration::ZERO,
+            error: None,
+        };
+        let mut seen = vec![Observation::Readings(memory)];
+        if self.now.subsec_millis() == 0 {
+            let engines = self.engines.clone();
+            let looked = EngineReadings { read_at: at.uptime, engines, is_cut: false };
+            seen.push(Observation::Engines(Box::new(looked)));
+        }
+        for Event { kind, .. } in self.policy.step(at, &seen).events {
+            if let KernelEvent::EngineRelease { release, .. } = kind {
+                self.told.push((self.now.as_secs_f64(), *release));
+            }
+        }
+    }
+
+    /// An engine begins, and takes 80 GiB and 10 GiB of shared memory within ten seconds.
+    fn start(&mut self, name: &str, pid: u32) {
+        let begun = self.now;
+        self.engines.push(engine(name, pid, begun));
+        self.wait(2);
+        self.run(Duration::from_secs(10), |node| {
+            node.unaccounted += 2 * GIB;
+            node.shmem += GIB / 4;
+        });
+    }
+
+    fn told(&mut self) -> Vec<(f64, Release)> {
+        std::mem::take(&mut self.told)
+    }
+
+    fn value(&mut self, name: &str) -> Reading<f64> {
+        let status = self.policy.status(moment(self.now));
+        let place = status.series.iter().position(|key| key.to_string() == name);
+        place.map_or(Reading::Unsupported, |place| status.values[place])
+    }
+
+    fn reasons(&mut self) -> Vec<GateReason> {
+        let room = self.policy.status(moment(self.now)).room.unwrap();
+        judge(&GateQuestion { need_bytes: GIB, contiguous_bytes: None }, &room).reasons
+    }
+}
+
+/// Gives back a sixteenth of that at each tick, four seconds long.
+fn give_back(node: &mut Node) {
+    node.unaccounted -= 80 * GIB / 16;
+    node.shmem -= 10 * GIB / 16;
+}
+
+#[test]
+fn what_an_engine_held_is_followed_until_it_is_back() {
+    let mut node = Node::new();
+    node.wait(20);
+    node.start("big", 10);
+    assert_eq!(
+        node.value("uma_engine_held_bytes{engine=\"big\",type=\"shmem\"}"),
+        Reading::Unsupported
+    );
+    node.engines.clear();
+    node.wait(1);
+    let outstanding = "uma_engine_outstanding_bytes{engine=\"big\",type=\"unaccounted\"}";
+    assert_eq!(node.value(outstanding), Reading::Value(80.0 * GIB as f64));
+    node.run(Duration::from_secs(4), give_back);
+    node.wait(1);
+    let told = node.told();
+    let [(_, release)] = told.as_slice() else { panic!("{told:?}") };
+    assert_eq!(release.end, ReleaseEnd::Returned);
+    assert_eq!(release.held.unaccounted, Some(80 * GIB));
+    assert_eq!(release.held.shmem, Some(10 * GIB));
+    // A second until it was seen, and four until all was back, but for the last look.
+    assert!((4.5..=5.5).contains(&release.seconds), "{}", release.seconds);
+    assert!(release.outstanding.to_return().unwrap() < 2 * GIB);
+    let left: Vec<u64> =
+        release.curve.iter().map(|point| point.outstanding.to_return().unwrap()).collect();
+    assert!(left.is_sorted_by(|one, other| one >= other), "{left:?}");
+    assert_eq!(left[0], 90 * GIB);
+    let text = release.to_string();
+    assert!(
+        text.starts_with("it gave back 90.0 GiB (80.0 GiB in no counter, 10.0 GiB shared memory)"),
+        "{text}"
+    );
+    assert!(text.contains("; left of it: 90.0 GiB after 0.0 s, "), "{text}");
+    assert_eq!(node.value("uma_engine_release_seconds_count"), Reading::Value(1.0));
+    assert_eq!(node.value("uma_engine_release_seconds_bucket{le=\"2.0\"}"), Reading::Value(0.0));
+    assert_eq!(node.value("uma_engine_release_seconds_bucket{le=\"10.0\"}"), Reading::Value(1.0));
+    assert_eq!(node.value("uma_engine_releases_total{end=\"returned\"}"), Reading::Value(1.0));
+    node.wait(700);
+    assert_eq!(node.value(outstanding), Reading::Unsupported, "ten minutes later nobody asks");
+    assert!(node.told().is_empty());
+}
+
+#[test]
+fn what_outlives_the_server_is_named_holds_the_gate_and_ends_the_release_when_it_ends() {
+    let mut node = Node::new();
+    node.wait(20);
+    node.start("big", 10);
+    node.engines[0].processes.remove(0);
+    node.wait(2);
+    assert_eq!(node.value("uma_engine_orphans{engine=\"big\"}"), Reading::Value(1.0));
+    let is_orphan = |reason: &GateReason| matches!(reason, GateReason::Orphan(orphan) if orphan.id.pid == 11 && orphan.bytes == 9 * GIB);
+    assert!(node.reasons().iter().any(is_orphan), "{:?}", node.reasons());
+    node.wait(20);
+    let told = node.told();
+    let [(_, stayed)] = told.as_slice() else { panic!("{told:?}") };
+    assert_eq!((stayed.end, stayed.orphans.len()), (ReleaseEnd::Stayed, 1));
+    assert_eq!(stayed.outstanding.orphans, 9 * GIB);
+    assert!(
+        stayed.to_string().contains("VLLM::EngineCor (pid 11), left behind by big"),
+        "{stayed}"
+    );
+    assert_eq!(node.value("uma_engine_release_seconds_count"), Reading::Value(0.0));
+    node.engines.clear();
+    node.run(Duration::from_secs(4), give_back);
+    node.wait(1);
+    let told = node.told();
+    let [(_, returned)] = told.as_slice() else { panic!("{told:?}") };
+    assert_eq!(returned.end, ReleaseEnd::Returned);
+    assert!((25.0..28.0).contains(&returned.seconds), "{}", returned.seconds);
+    assert_eq!(node.value("uma_engine_release_seconds_count"), Reading::Value(1.0));
+    assert!(node.reasons().is_empty(), "{:?}", node.reasons());
+}
+
+#[test]
+fn after_a_restart_nothing_is_made_up() {
+    let mut node = Node::new();
+    (node.unaccounted, node.shmem) = (81 * GIB, 10 * GIB);
+    let mut left = engine("vllm", 10, Duration::ZERO);
+    left.processes.remove(0);
+    left.server = left.processes[0].id;
+    left.is_left_behind = true;
+    node.engines.push(left);
+    node.wait(30);
+    assert_eq!(node.value("uma_engine_orphans{engine=\"vllm\"}"), Reading::Value(1.0));
+    assert!(node.reasons().iter().any(|reason| matches!(reason, GateReason::Orphan(_))));
+    node.engines.clear();
+    node.run(Duration::from_secs(4), give_back);
+    node.wait(60);
+    assert_eq!(node.told(), [], "nobody saw it die");
+    assert_eq!(node.value("uma_engine_release_seconds_count"), Reading::Value(0.0));
+}
+
+#[test]
+fn of_an_engine_that_was_there_before_it_is_known_what_is_usual_or_nothing() {
+    for baseline in [None, Some(GIB)] {
+        let mut node = Node::new();
+        let past = Past { unaccounted_baseline: baseline, ..Past::default() };
+        node.policy.resume(moment(Duration::ZERO), &past);
+        (node.unaccounted, node.shmem) = (81 * GIB, 10 * GIB);
+        node.now = Duration::from_secs(500);
+        node.engines.push(engine("big", 10, Duration::ZERO));
+        node.wait(5);
+        node.engines.clear();
+        node.wait(1);
+        node.run(Duration::from_secs(4), give_back);
+        node.wait(20);
+        let told = node.told();
+        let [(_, release)] = told.as_slice() else { panic!("{baseline:?}: {told:?}") };
+        match baseline {
+            None => {
+                assert_eq!(release.end, ReleaseEnd::Unknown);
+                assert_eq!(release.held.unaccounted, None);
+                assert!(release.to_string().contains("cannot be told"), "{release}");
+            }
+            Some(_) => {
+                assert_eq!(release.end, ReleaseEnd::Returned);
+                assert_eq!(release.held.unaccounted, Some(80 * GIB));
+                assert_eq!(release.held.shmem, Some(4 * GIB), "as its processes showed it");
+            }
+        }
+        let counted = if baseline.is_some() { 1.0 } else { 0.0 };
+        assert_eq!(node.value("uma_engine_release_seconds_count"), Reading::Value(counted));
+    }
+}
+
+#[test]
+fn the_next_engine_overtakes_a_release_and_others_that_come_and_go_blur_it() {
+    let mut node = Node::new();
+    node.wait(20);
+    node.start("big", 10);
+    node.engines.clear();
+    node.wait(2);
+    node.engines.push(engine("next", 20, node.now));
+    node.wait(20);
+    let told = node.told();
+    let [(_, release)] = told.as_slice() else { panic!("{told:?}") };
+    assert_eq!(release.end, ReleaseEnd::Overtaken);
+    assert_eq!(release.outstanding.unaccounted, Some(80 * GIB));
+    // Beside one that came after it: what it held cannot be told.
+    let mut node = Node::new();
+    node.wait(20);
+    node.start("first", 10);
+    node.start("second", 20);
+    node.engines.remove(0);
+    node.run(Duration::from_secs(4), give_back);
+    node.wait(20);
+    let ends: Vec<ReleaseEnd> = node.told().iter().map(|(_, release)| release.end).collect();
+    assert_eq!(ends, [ReleaseEnd::Unknown]);
+}
+
+#[test]
+fn an_engine_that_held_nothing_has_nothing_to_give_back() {
+    let mut node = Node::new();
+    node.wait(20);
+    node.engines.push(engine("small", 10, node.now));
+    node.wait(20);
+    node.engines.clear();
+    node.wait(60);
+    assert_eq!(node.told(), []);
+}
+
+proptest! {
+    #[test]
+    fn whatever_memory_does_a_release_is_told_once_bounded_and_in_order(
+        moves in prop::collection::vec((-9_i64..6, -3_i64..3), 1..300),
+        orphans_until in 0..300_usize,
+    ) {
+        let mut node = Node::new();
+        node.wait(20);
+        node.start("big", 10);
+        node.engines[0].processes.remove(0);
+        for (place, (unaccounted, shmem)) in moves.into_iter().enumerate() {
+            if place == orphans_until {
+                node.engines.clear();
+            }
+            let moved = |level: u64, by: i64| level.saturating_add_signed(by * (GIB / 4) as i64);
+            node.unaccounted = moved(node.unaccounted, unaccounted).min(100 * GIB);
+            node.shmem = moved(node.shmem, shmem).min(15 * GIB);
+            node.now += TICK;
+            node.step();
+        }
+        let told = node.told();
+        let of = |end| told.iter().filter(|(_, release)| release.end == end).count();
+        prop_assert!(of(ReleaseEnd::Returned) <= 1);
+        prop_assert_eq!(of(ReleaseEnd::Overtaken) + of(ReleaseEnd::Unknown), 0);
+        let count = node.value("uma_engine_release_seconds_count");
+        prop_assert_eq!(count, Reading::Value(of(ReleaseEnd::Returned) as f64));
+        for (_, release) in &told {
+            prop_assert!(release.curve.len() <= 64);
+            prop_assert!(release.curve.is_sorted_by(|one, other| one.seconds < other.seconds));
+            prop_assert!(release.seconds >= 0.0);
+            let json = serde_json::to_string(&release).unwrap();
+            prop_assert!(json.len() < 16 * 1024);
+            prop_assert_eq!(&serde_json::from_str::<Release>(&json).unwrap(), release);
+        }
+    }
+}

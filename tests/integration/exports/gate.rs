@@ -1,0 +1,71 @@
+//! `/api/v1/gate` over a made-up snapshot.
+
+use std::sync::Arc;
+
+use serde_json::json;
+use umawarden::model::{Baseline, Motion, Reading, Room, Trend};
+use umawarden::policy::status::Status;
+
+use super::server::{made_up_status, moment, start};
+
+/// A node of 120 GiB with that much free, on which nothing moves.
+fn room(free_gib: u64) -> Room {
+    let gib = |gib: u64| Reading::Value(gib << 30);
+    let still = Some(Trend::default());
+    Room {
+        total: gib(120),
+        free: gib(free_gib),
+        free_cma: Reading::Unsupported,
+        clean_cache: gib(0),
+        dirty_cache: gib(0),
+        mapped_cache: gib(0),
+        reclaimable_slab: gib(0),
+        reserve: gib(2),
+        contiguous_2mib: gib(10),
+        contiguous_32mib: Reading::Unsupported,
+        unaccounted: gib(1),
+        baseline: Baseline { bytes: 1 << 30, is_learned: true },
+        shmem: gib(0),
+        orphans: Reading::Value(Arc::new([])),
+        motion: Motion { room: still, contiguous: still, unaccounted: still, shmem: still },
+    }
+}
+
+#[test]
+fn the_gate_tells_by_its_status_and_with_the_reasons_whether_an_engine_may_start() {
+    let server = start();
+    let unknown = server.get("/api/v1/gate?need=90GiB");
+    assert_eq!(unknown.status, 503);
+    assert_eq!(unknown.json()["errorType"], "unavailable", "memory was not measured yet");
+    server.status.store(Arc::new(Status { room: Some(room(100)), ..made_up_status() }));
+    let open = server.get("/api/v1/gate?need=90GiB");
+    assert_eq!(open.status, 200);
+    let open = open.json();
+    assert_eq!((&open["status"], &open["data"]["open"]), (&json!("success"), &json!(true)));
+    assert_eq!(open["data"]["room_bytes"], json!(98_u64 << 30));
+    assert_eq!(open["data"]["room"]["orphans"], json!([]));
+    let closed = server.get("/api/v1/gate?need=99GiB&contiguous=12GiB");
+    assert_eq!(closed.status, 503);
+    let closed = closed.json();
+    let kinds: Vec<_> = closed["data"]["reasons"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|reason| {
+            assert!(closed["error"].as_str().unwrap().contains(reason["text"].as_str().unwrap()));
+            reason["kind"].as_str().unwrap()
+        })
+        .collect();
+    assert_eq!(kinds, ["too_little", "fragmented"]);
+    for nonsense in ["", "?need=much", "?need=1GiB&peers=all", "?contiguous=1GiB"] {
+        let refused = server.get(&format!("/api/v1/gate{nonsense}"));
+        assert_eq!(refused.status, 400, "{nonsense}");
+        let refused = refused.json();
+        assert!(refused["error"].as_str().unwrap().contains("write it like"), "{refused}");
+    }
+    // What was seen long ago opens nothing.
+    let stale = Status { at: moment(60), room: Some(room(100)), ..made_up_status() };
+    server.status.store(Arc::new(stale));
+    assert_eq!(server.get("/api/v1/gate?need=1GiB").status, 503);
+    server.end();
+}

@@ -1,0 +1,394 @@
+//! `umawarden gate`, on files that stand for a node and on this machine's own kernel.
+
+use std::fs;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::daemon::{Daemon, binary};
+
+const MIB_IN_KIB: u64 = 1 << 10;
+const GIB_IN_KIB: u64 = 1 << 20;
+
+/// A node of 120 GiB, of which the kernel keeps 2 GiB free.
+struct Node {
+    folder: tempfile::TempDir,
+}
+
+/// What is on it, in KiB. What is neither is in no counter.
+#[derive(Clone, Copy, Debug, Default)]
+struct Memory {
+    free: u64,
+    cached: u64,
+    dirty: u64,
+    shmem: u64,
+    anonymous: u64,
+}
+
+impl Memory {
+    /// With that much free, and the rest in no counter but for that.
+    fn free(gib: u64) -> Self {
+        Self { free: gib * GIB_IN_KIB, ..Self::default() }
+    }
+}
+
+impl Node {
+    fn new(memory: Memory) -> Self {
+        let node = Self { folder: tempfile::tempdir().unwrap() };
+        fs::create_dir_all(node.path("proc/sys/vm")).unwrap();
+        fs::create_dir_all(node.path("sys")).unwrap();
+        fs::write(node.path("proc/sys/vm/min_free_kbytes"), "90112\n").unwrap();
+        fs::write(node.path("proc/sys/vm/drop_caches"), "").unwrap();
+        fs::write(node.path("proc/sys/vm/compact_memory"), "").unwrap();
+        let low = 2 * GIB_IN_KIB / (procfs_page() >> 10);
+        let zone = format!(
+            "Node 0, zone   Normal\n  pages free     1000\n        min      10\n        low      \
+             {low}\n        high     {low}\n        managed  30000000\n"
+        );
+        fs::write(node.path("proc/zoneinfo"), zone).unwrap();
+        node.set_blocks(10);
+        node.set(memory);
+        node
+    }
+
+    fn path(&self, below: &str) -> PathBuf {
+        self.folder.path().join(below)
+    }
+
+    fn set(&self, memory: Memory) {
+        let Memory { free, cached, dirty, shmem, anonymous } = memory;
+        let file = cached.saturating_sub(shmem);
+        let text = format!(
+            "MemTotal: {} kB\nMemFree: {free} kB\nMemAvailable: {free} kB\nBuffers: 0 kB\n\
+             Cached: {cached} kB\nSwapCached: 0 kB\nActive(file): 0 kB\nInactive(file): {file} kB\n\
+             Dirty: {dirty} kB\nWriteback: 0 kB\nAnonPages: {anonymous} kB\nMapped: 0 kB\n\
+             Shmem: {shmem} kB\nSlab: 0 kB\nSReclaimable: 0 kB\nKernelStack: 0 kB\n\
+             PageTables: 0 kB\nVmallocUsed: 0 kB\nPercpu: 0 kB\n",
+            120 * GIB_IN_KIB
+        );
+        replace(&self.path("proc/meminfo"), &text);
+    }
+
+    /// That many GiB lie in blocks of 4 MiB.
+    fn set_blocks(&self, gib: u64) {
+        let blocks = gib * GIB_IN_KIB / (procfs_page() >> 10 << 10);
+        let text = format!("Node 0, zone   Normal 0 0 0 0 0 0 0 0 0 0 {blocks}\n");
+        replace(&self.path("proc/buddyinfo"), &text);
+    }
+
+    /// A process: a worker of vLLM that its server has left behind, or what is above it.
+    fn add_process(&self, pid: u32, parent: u32, comm: &str, program: &str, anonymous_mib: u64) {
+        let folder = self.path("proc").join(pid.to_string());
+        fs::create_dir_all(folder.join("fd")).unwrap();
+        let stat = format!(
+            "{pid} ({comm}) S {parent} 1 1 0 -1 4194304 0 0 0 0 10 5 0 0 20 0 1 0 {pid} 1 2 3\n"
+        );
+        fs::write(folder.join("stat"), stat).unwrap();
+        fs::write(folder.join("cmdline"), format!("{comm}\0")).unwrap();
+        fs::write(folder.join("cgroup"), "0::/user.slice\n").unwrap();
+        let anonymous = anonymous_mib * MIB_IN_KIB;
+        let status = format!("RssAnon: {anonymous} kB\nRssFile: 0 kB\nRssShmem: 0 kB\n");
+        fs::write(folder.join("status"), status).unwrap();
+        fs::write(folder.join("maps"), "").unwrap();
+        std::os::unix::fs::symlink(program, folder.join("exe")).unwrap();
+        std::os::unix::fs::symlink("/dev/nvidia-uvm", folder.join("fd/7")).unwrap();
+    }
+
+    fn gate(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(binary());
+        command
+            .arg("gate")
+            .args(arguments)
+            .arg(format!("--path.procfs={}", self.path("proc").display()))
+            .arg(format!("--path.sysfs={}", self.path("sys").display()))
+            .current_dir(self.folder.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        command
+    }
+}
+
+fn procfs_page() -> u64 {
+    rustix::param::page_size() as u64
+}
+
+/// In one go, as a kernel's file changes.
+fn replace(file: &Path, text: &str) {
+    let new = file.with_extension("new");
+    fs::write(&new, text).unwrap();
+    fs::rename(new, file).unwrap();
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// How it ended, and when; killed where it takes too long.
+fn wait(mut child: Child) -> (Output, Instant) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while child.try_wait().unwrap().is_none() {
+        if Instant::now() > deadline {
+            child.kill().unwrap();
+            panic!("it does not end: {:?}", child.wait_with_output());
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let ended = Instant::now();
+    (child.wait_with_output().unwrap(), ended)
+}
+
+#[test]
+fn it_waits_for_a_release_and_opens_within_a_second_of_its_end() {
+    let node = Node::new(Memory::free(20));
+    let child = node.gate(&["--need=90GiB", "--timeout=25s"]).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(1500));
+    // 60 GiB come back in a row; the last ones are there before the gate may open.
+    for free in (20..=118).step_by(7) {
+        node.set(Memory::free(free));
+        std::thread::sleep(Duration::from_millis(150));
+    }
+    let released = Instant::now();
+    let (output, ended) = wait(child);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(ended.saturating_duration_since(released) < Duration::from_secs(1));
+    assert!(stdout(&output).starts_with("open after "), "{}", stdout(&output));
+    let told = stderr(&output);
+    let first = told.lines().next().unwrap();
+    assert!(first.contains("closed for 0s of 25s") && first.contains("18.0 GiB of 90.0"), "{told}");
+    assert!(told.contains("memory is still being given back"), "{told}");
+}
+
+#[test]
+fn what_never_comes_is_told_with_its_reasons_and_exit_code_1() {
+    let node =
+        Node::new(Memory { cached: 30 * GIB_IN_KIB, dirty: 9 * GIB_IN_KIB, ..Memory::free(40) });
+    let began = Instant::now();
+    let output = node.gate(&["--need=90GiB", "--contiguous=12GiB", "--timeout=1500ms"]).output();
+    let output = output.unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!((1.5..4.0).contains(&began.elapsed().as_secs_f64()));
+    let told = stderr(&output);
+    for text in [
+        "not open after 1.5s:",
+        "59.0 GiB of 90.0 GiB can be had: 38.0 GiB free above the reserve, 21.0 GiB in caches",
+        "10.0 GiB of 12.0 GiB lie in free blocks of 2 MiB and more (compact memory",
+        "note: 9.0 GiB of page cache do not count, since they must be written first (sync)",
+        "are in no counter of the kernel, and stay",
+    ] {
+        assert!(told.contains(text), "{text}: {told}");
+    }
+    assert_eq!(stdout(&output), "");
+    let output = node.gate(&["--need=90GiB", "--timeout=0", "--json"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&answer["open"], &answer["ended"]), (&false.into(), &"timed_out".into()));
+    assert_eq!(answer["need_bytes"], 90_u64 << 30);
+    assert_eq!(answer["reasons"][0]["kind"], "too_little");
+    assert!(answer["reasons"][0]["text"].as_str().unwrap().contains("59.0 GiB of 90.0 GiB"));
+    assert_eq!(answer["room"]["unaccounted_baseline"]["is_learned"], false);
+}
+
+#[test]
+fn what_can_be_had_of_caches_opens_it_with_a_word() {
+    let node = Node::new(Memory { cached: 60 * GIB_IN_KIB, ..Memory::free(40) });
+    let output = node.gate(&["--need=90GiB", "--timeout=0"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let told = stdout(&output);
+    assert!(told.contains("98.0 GiB of 90.0 GiB can be had"), "{told}");
+    assert!(told.contains("note: 52.0 GiB of it must be taken from caches"), "{told}");
+}
+
+#[test]
+fn what_can_never_be_and_what_makes_no_sense_is_refused_at_once() {
+    let node = Node::new(Memory::free(110));
+    let began = Instant::now();
+    let output = node.gate(&["--need=200GiB", "--timeout=1h"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("this node never has 200.0 GiB"), "{}", stderr(&output));
+    for nonsense in [
+        &["--need=much"][..],
+        &["--need=0"],
+        &[],
+        &["--need=1GiB", "--timeout=99d"],
+        &["--need=1GiB", "--peers"],
+        &["--need=1GiB", "--config.file=/nowhere.yaml"],
+    ] {
+        let output = node.gate(nonsense).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{nonsense:?}: {}", stderr(&output));
+        assert!(!output.stderr.is_empty());
+    }
+    assert!(began.elapsed() < Duration::from_secs(20));
+}
+
+#[test]
+fn what_the_last_engine_has_left_behind_is_named_until_it_ends() {
+    let node = Node::new(Memory { anonymous: 5 * GIB_IN_KIB, ..Memory::free(110) });
+    node.add_process(1, 0, "systemd", "/usr/lib/systemd/systemd", 10);
+    node.add_process(4242, 1, "VLLM::EngineCor", "/usr/bin/python3.12", 5 * 1024);
+    // One whose server lives is none.
+    node.add_process(50, 1, "python3", "/usr/bin/python3.12", 10);
+    node.add_process(51, 50, "VLLM::EngineCor", "/usr/bin/python3.12", 10);
+    let child = node.gate(&["--need=50GiB", "--timeout=20s"]).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(2500));
+    fs::remove_dir_all(node.path("proc/4242")).unwrap();
+    let gone = Instant::now();
+    let (output, ended) = wait(child);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(ended.saturating_duration_since(gone) < Duration::from_millis(2500));
+    let told = stderr(&output);
+    assert!(told.contains("VLLM::EngineCor (pid 4242), left behind by"), "{told}");
+    assert!(told.contains("holds 5.0 GiB and has the GPU open"), "{told}");
+    assert!(!told.contains("pid 51"), "{told}");
+    node.add_process(4242, 1, "VLLM::EngineCor", "/usr/bin/python3.12", 5 * 1024);
+    let output = node.gate(&["--need=50GiB", "--timeout=0"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("(end it: kill 4242"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_node_that_shows_nothing_stays_closed() {
+    let node = Node::new(Memory::free(110));
+    fs::remove_file(node.path("proc/meminfo")).unwrap();
+    let output = node.gate(&["--need=1GiB", "--timeout=0"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let told = stderr(&output);
+    assert!(told.contains("MemFree cannot be read (look at what --path.procfs names"), "{told}");
+}
+
+#[test]
+fn a_signal_ends_it_at_once() {
+    let node = Node::new(Memory::free(10));
+    for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130)] {
+        let child = node.gate(&["--need=90GiB", "--timeout=1h"]).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(1200));
+        let pid = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
+        kill_process(pid, signal).unwrap();
+        let sent = Instant::now();
+        let (output, ended) = wait(child);
+        assert_eq!(output.status.code(), Some(code));
+        assert!(ended - sent < Duration::from_millis(500));
+    }
+}
+
+#[test]
+fn room_is_made_only_where_it_is_needed_and_suffices() {
+    let done =
+        |node: &Node, name: &str| fs::read_to_string(node.path("proc/sys/vm").join(name)).unwrap();
+    // Enough is free: nothing is done.
+    let node = Node::new(Memory { cached: 10 * GIB_IN_KIB, ..Memory::free(100) });
+    let output = node.gate(&["--need=90GiB", "--timeout=3s", "--prepare"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert_eq!((done(&node, "drop_caches"), done(&node, "compact_memory")), Default::default());
+    // Caches are needed, and dropped; on a real node they go.
+    let node = Node::new(Memory { cached: 60 * GIB_IN_KIB, ..Memory::free(40) });
+    let output = node.gate(&["--need=90GiB", "--timeout=3s", "--prepare"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "what can be had opens it: {}", stderr(&output));
+    assert_eq!((done(&node, "drop_caches").as_str(), &*done(&node, "compact_memory")), ("3", ""));
+    assert!(stderr(&output).contains("dropped caches: 0 B won"), "{}", stderr(&output));
+    // All caches together do not suffice: they stay.
+    let node = Node::new(Memory {
+        cached: 20 * GIB_IN_KIB,
+        anonymous: 60 * GIB_IN_KIB,
+        ..Memory::free(39)
+    });
+    let output = node.gate(&["--need=90GiB", "--timeout=1s", "--prepare"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(done(&node, "drop_caches"), "");
+    // In pieces: only that is mended.
+    node.set(Memory::free(110));
+    let arguments = ["--need=9GiB", "--contiguous=12GiB", "--timeout=1s", "--prepare"];
+    let output = node.gate(&arguments).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!((done(&node, "drop_caches").as_str(), &*done(&node, "compact_memory")), ("", "1"));
+    assert!(stderr(&output).contains("compacted memory: 0 B won"), "{}", stderr(&output));
+    // Without the right to: it says so, and waits.
+    fs::remove_file(node.path("proc/sys/vm/compact_memory")).unwrap();
+    let output = node.gate(&arguments).output().unwrap();
+    assert!(stderr(&output).contains("not compacted memory: writing 1 to"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_daemon_knows_more_and_keeps_what_was_done() {
+    let node = Node::new(Memory {
+        cached: 60 * GIB_IN_KIB,
+        anonymous: 18 * GIB_IN_KIB,
+        ..Memory::free(40)
+    });
+    let storage = node.path("data");
+    let model = node.path("old.safetensors");
+    fs::write(&model, vec![7; 4 << 20]).unwrap();
+    fs::File::open(&model).unwrap().sync_all().unwrap();
+    fs::write(node.path("kmsg"), "").unwrap();
+    let config = format!(
+        "storage: {{path: {}}}\npath: {{procfs: {}, sysfs: {}, kmsg: {}}}\n\
+         engines: [{{name: old, match: {{comm: nobody}}, model_files: [{}]}}]\n",
+        storage.display(),
+        node.path("proc").display(),
+        node.path("sys").display(),
+        node.path("kmsg").display(),
+        model.display()
+    );
+    fs::write(node.path("umawarden.yaml"), config).unwrap();
+    let config = format!("--config.file={}", node.path("umawarden.yaml").display());
+    let daemon = Daemon::start(&storage, &[&config]);
+    let gate = |arguments: &[&str]| {
+        Command::new(binary()).arg("gate").args(arguments).arg(&config).output().unwrap()
+    };
+    let knows = |_: &Daemon| {
+        let output = gate(&["--need=1GiB", "--timeout=0", "--json"]);
+        let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let baseline = &answer["room"]["unaccounted_baseline"];
+        baseline["is_learned"] == true && baseline["bytes"] == 2_u64 << 30
+    };
+    daemon.wait_until("a baseline", knows);
+    // What was learned in this boot outlives a restart.
+    drop(daemon);
+    let began = Instant::now();
+    let daemon = Daemon::start(&storage, &[&config]);
+    daemon.wait_until("the baseline again", knows);
+    assert!(began.elapsed() < Duration::from_secs(9), "it was learned anew");
+    let (status, answer) = daemon.get("/api/v1/gate?need=90GiB");
+    assert_eq!(status, 200, "{answer}");
+    assert_eq!(daemon.get("/api/v1/gate?need=99GiB").0, 503);
+    let output = gate(&["--need=90GiB", "--timeout=5s", "--prepare"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let told = stderr(&output);
+    assert!(told.contains("took 4.0 MiB of 1 model files out of the page cache"), "{told}");
+    assert!(told.contains("dropped caches") && !told.contains("not in the journal"), "{told}");
+    let history = || {
+        let output = Command::new(binary()).args(["history", "--kind=note", &config]).output();
+        stdout(&output.unwrap())
+    };
+    daemon.wait_until("notes", |_| history().contains("dropped caches: 0 B won"));
+    assert!(
+        history().contains("umawarden gate --prepare (root, uid 0): took 4.0 MiB"),
+        "{}",
+        history()
+    );
+}
+
+#[test]
+fn this_machine_has_a_little() {
+    let began = Instant::now();
+    let mut child = Command::new(binary())
+        .args(["gate", "--need=16MiB", "--timeout=20s"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut told = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut told).unwrap();
+    let (output, _) = wait(child);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(told.contains("can be had") && began.elapsed() < Duration::from_secs(20), "{told}");
+}
