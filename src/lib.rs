@@ -26,6 +26,8 @@ pub mod sys;
 
 pub mod tune;
 
+pub mod doctor;
+
 pub mod exports;
 
 pub mod daemon;

@@ -109,6 +109,13 @@ pub(super) fn event_text(event: &KernelEvent) -> String {
             let is = if *stuck { "stuck" } else { "no longer stuck" };
             format!("{engine} is {is}: {reason}")
         }
+        KernelEvent::EngineDied { report } => {
+            let mut text = report.sentence();
+            if let Some(advice) = report.advice.first() {
+                text.push_str(&format!("; what to do: {advice}"));
+            }
+            text
+        }
         KernelEvent::EngineRelease { engine, release, .. } => {
             format!("memory of {engine}: {release}")
         }

@@ -3,17 +3,21 @@
 pub mod approve;
 pub mod breaker;
 mod control;
+mod death;
 pub mod dmesg;
+pub mod doctor;
 pub mod engines;
 pub mod explain;
 pub mod gate;
 pub mod history;
 mod json_time;
 mod last_boot;
+pub mod launch;
 mod log;
 mod log_input;
 mod order_text;
 pub mod pause;
+pub mod print;
 pub mod replay;
 pub mod rules;
 pub mod run;
@@ -51,6 +55,10 @@ pub enum Command {
     History(history::HistoryArguments),
     /// Show the inference engines, the phase of each, and what shows it.
     Engines(engines::EnginesArguments),
+    /// Run an engine when the node can take it, and say what it died of.
+    Launch(Box<launch::LaunchArguments>),
+    /// Find what makes engines die on this node, or come back too early, with the fix for each.
+    Doctor(Box<doctor::DoctorArguments>),
     /// Wait until this node can take an engine: until its memory is there.
     Gate(gate::GateArguments),
     /// Say why a rule did, or did not, act.
@@ -67,6 +75,8 @@ pub enum Command {
     Resume(pause::ResumeArguments),
     /// Give a recording, or a kernel log, to the rules again and tell what they say.
     Replay(replay::ReplayArguments),
+    /// Print what is to be installed: units for systemd.
+    Print(print::PrintArguments),
     /// Compare the kernel's settings with a profile for this node, and set them if asked to.
     Tune(tune::TuneArguments),
 }
@@ -80,6 +90,8 @@ pub enum Exit {
     Findings,
     /// 2: the input cannot be used. Errors returned by a command end like this too.
     Unusable,
+    /// Another one, which the command's help tells.
+    Code(u8),
 }
 
 impl From<Exit> for std::process::ExitCode {
@@ -88,6 +100,7 @@ impl From<Exit> for std::process::ExitCode {
             Exit::Fine => 0,
             Exit::Findings => 1,
             Exit::Unusable => 2,
+            Exit::Code(code) => code,
         })
     }
 }
@@ -101,6 +114,8 @@ impl Arguments {
             Command::Rules(arguments) => rules::execute(&arguments),
             Command::History(arguments) => history::execute(&arguments),
             Command::Engines(arguments) => engines::execute(&arguments),
+            Command::Launch(arguments) => Ok(launch::execute(&arguments)),
+            Command::Doctor(arguments) => doctor::execute(&arguments),
             Command::Gate(arguments) => gate::execute(&arguments),
             Command::Explain(arguments) => explain::execute(&arguments),
             Command::Silence(arguments) => silence::execute(&arguments),
@@ -109,6 +124,7 @@ impl Arguments {
             Command::Pause(arguments) => pause::pause(&arguments),
             Command::Resume(arguments) => pause::resume(&arguments),
             Command::Replay(arguments) => replay::execute(&arguments),
+            Command::Print(arguments) => print::execute(&arguments),
             Command::Tune(arguments) => tune::execute(&arguments),
         }
     }

@@ -4,11 +4,12 @@ mod node;
 mod persist;
 mod show;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 
 use super::Exit;
+use crate::doctor::Misfit;
 use crate::model::Sysctl;
 use crate::tune::{Memory, Present, Profile, Reserve, Row, choose, profiles};
 use node::NodeFiles;
@@ -170,6 +171,25 @@ fn compare<'p>(
         warnings.extend(persist::overruled_by(&arguments.file, &rows));
     }
     Ok(Comparison { profile, node, rows, warnings })
+}
+
+/// What is not as the profile for this node wants it, and the profile's name. `None`: there is no
+/// profile for this node.
+pub(super) fn misfits(
+    procfs: &Path,
+    sysfs: &Path,
+) -> anyhow::Result<Option<(String, Vec<Misfit>)>> {
+    let (profiles, files) = (profiles().map_err(anyhow::Error::msg)?, NodeFiles { procfs, sysfs });
+    let node = files.node()?;
+    let Some(profile) = choose(&profiles, &node) else { return Ok(None) };
+    let mut misfits = Vec::new();
+    for advice in &profile.settings {
+        let row = Row { advice, now: files.present(advice.name)? };
+        if let (Present::Value(now), Some(wanted), false) = (row.now, row.wanted(), row.fits()) {
+            misfits.push(Misfit { name: advice.name, now, wanted });
+        }
+    }
+    Ok(Some((profile.name.clone(), misfits)))
 }
 
 /// Whether the settings keep vLLM from starting.

@@ -6,7 +6,7 @@
 
 mod begin;
 mod black_box;
-mod clock;
+pub mod clock;
 mod evicting;
 mod orders;
 mod own;
@@ -19,6 +19,7 @@ mod recorder;
 mod report;
 mod sampling;
 mod service;
+mod settling;
 mod standing;
 mod thinning;
 mod wake;
@@ -37,8 +38,8 @@ use crate::config::settings::Settings;
 use crate::exports::ReloadFailure;
 use crate::journal::{Entry, Journal, Note};
 use crate::model::{
-    Action, Decision, Event, Mode, Moment, Observation, OperatorCommand, Outcome, OutcomeResult,
-    Verdict,
+    Action, Decision, Event, KernelEvent, Mode, Moment, Observation, OperatorCommand, Outcome,
+    OutcomeResult, Verdict,
 };
 use crate::policy::status::Status;
 use crate::policy::{Answer, Policy, Step};
@@ -50,6 +51,7 @@ use own::OwnReadings;
 use report::Report;
 use sampling::{Sampling, Taken};
 use service::{Command, Service};
+use settling::Settling;
 use wake::Wake;
 
 pub use orders::user_name;
@@ -96,6 +98,7 @@ struct Daemon {
     boot_id: Arc<str>,
     cursor: Cursor,
     sampling: Sampling,
+    settling: Settling,
     next_slow: Duration,
     seen: Vec<Observation>,
     past: past::Awaited,
@@ -194,6 +197,13 @@ impl Daemon {
                 Command::Obey { command, reply } => {
                     // Whoever asked may have gone.
                     let _gone = reply.send(self.carry_out(*command));
+                }
+                Command::Launched { engine } => self.engines.launched(engine),
+                Command::Died { report } => {
+                    let utc = Some(report.ended);
+                    let kind = KernelEvent::EngineDied { report };
+                    self.seen.push(Observation::Event(Event { kind, utc, seq: None }));
+                    self.step(clock::now());
                 }
                 Command::Look { reply } => {
                     self.look_at_pause();
@@ -312,6 +322,8 @@ impl Daemon {
                 self.note(now, text);
             }
             self.black_box.observe(now, &mut self.seen);
+            let is_calm = self.sampling.is_calm() && !self.policy.is_any_engine_loading();
+            self.settling.consider(now.uptime, is_calm);
         }
     }
 

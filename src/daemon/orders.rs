@@ -17,7 +17,8 @@ use super::service::{Command, Desk};
 use crate::exports::{LONGEST, Lasts, OrderDone, OrderRefused, OrderRequest, RuleChoice, Wish};
 use crate::journal::{Entry, Journal, Note};
 use crate::model::{
-    DecisionId, OperatorCommand, OperatorOrder, Pause, RuleSelector, author, because,
+    DecisionId, EnginePhase, LaunchedEngine, OperatorCommand, OperatorOrder, Pause, RuleSelector,
+    author, because,
 };
 use crate::policy::status::{RuleStatus, Status};
 
@@ -89,6 +90,18 @@ impl Orders {
                     });
                     continue;
                 }
+                Wish::Launched(engine) => {
+                    let data = json!({ "phase": self.phase(&engine) });
+                    desk.send(Command::Launched { engine });
+                    let _gone = answer.send(Ok(OrderDone { data, remarks: Vec::new() }));
+                    continue;
+                }
+                Wish::Died(report) => {
+                    let data = json!({ "engine": report.who.name });
+                    desk.send(Command::Died { report });
+                    let _gone = answer.send(Ok(OrderDone { data, remarks: Vec::new() }));
+                    continue;
+                }
                 Wish::Note => {
                     let note = Note { at: clock::now(), text: because(&author, &comment) };
                     self.journal.record(&Entry::Note(note));
@@ -126,6 +139,13 @@ impl Orders {
         let now = clock::now().utc;
         let until = end(lasts, now)?;
         Ok(OperatorOrder::Silence { id: self.next_silence(now).await, rules, until })
+    }
+
+    /// Where in its life it was seen last, if it was.
+    fn phase(&self, engine: &LaunchedEngine) -> Option<EnginePhase> {
+        let status = self.status.load();
+        let seen = status.engines.iter().find(|one| one.engine.server == engine.head);
+        seen.map(|seen| seen.phase)
     }
 
     fn end_silence(&self, id: u64) -> Result<OperatorOrder, OrderRefused> {

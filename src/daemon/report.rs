@@ -10,8 +10,9 @@ use tracing::field::debug;
 use super::thinning::Thinning;
 use crate::journal::JournalError;
 use crate::model::{
-    AlertChange, AlertState, Assessment, Decision, Event, Evidence, KernelEvent, Mode, Moment,
-    Observation, OperatorCommand, Outcome, OutcomeResult, Reading, ReleaseEnd, Source, Verdict,
+    AlertChange, AlertState, Assessment, DeathReport, Decision, Event, Evidence, KernelEvent, Mode,
+    Moment, Observation, OperatorCommand, Outcome, OutcomeResult, Reading, ReleaseEnd, Source,
+    Verdict,
 };
 use crate::policy::{Doubt, Step, old_by};
 
@@ -107,6 +108,9 @@ fn event(event: &Event, now: Moment) {
         let is = if *stuck { "stuck" } else { "no longer stuck" };
         return tracing::warn!(engine, "engine {engine} is {is}: {reason}");
     }
+    if let KernelEvent::EngineDied { report } = &event.kind {
+        return death(report);
+    }
     if let KernelEvent::EngineRelease { engine, release, .. } = &event.kind {
         return match release.end {
             ReleaseEnd::Stayed => tracing::warn!(engine, "memory of {engine}: {release}"),
@@ -119,6 +123,16 @@ fn event(event: &Event, now: Moment) {
     match event.utc.filter(|utc| old_by(*utc, now).is_some()) {
         None => tracing::warn!(kind, seq, detail, "kernel event"),
         Some(happened) => tracing::info!(kind, seq, detail, %happened, "old kernel event"),
+    }
+}
+
+fn death(report: &DeathReport) {
+    let (engine, killer, is_failure) = (&report.who.name, report.killer.name(), report.is_failure);
+    let advice = report.advice.join("; ");
+    if is_failure {
+        tracing::warn!(%engine, killer, advice, "{}", report.sentence());
+    } else {
+        tracing::info!(%engine, killer, "{}", report.sentence());
     }
 }
 

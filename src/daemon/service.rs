@@ -14,7 +14,7 @@ use super::wake::Wake;
 use crate::config::reader::Loaded;
 use crate::config::settings::Settings;
 use crate::exports::{OrderRequest, ReloadRequest, Served};
-use crate::model::{OperatorCommand, counted};
+use crate::model::{DeathReport, LaunchedEngine, OperatorCommand, counted};
 
 /// Threads for what may hang on a disk: queries, and then orders all the same.
 const BLOCKING_THREADS: usize = 12;
@@ -59,6 +59,16 @@ pub(super) enum Command {
         command: Box<OperatorCommand>,
         /// Who asked; an error says why nothing has changed.
         reply: oneshot::Sender<Result<(), String>>,
+    },
+    /// Somebody has launched an engine.
+    Launched {
+        /// Which processes.
+        engine: LaunchedEngine,
+    },
+    /// An engine that somebody has launched has died.
+    Died {
+        /// Of what.
+        report: Box<DeathReport>,
     },
     /// Bring what is known of the pause to the policy.
     Look {

@@ -8,7 +8,10 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::model::{DecisionId, RuleId, RuleSelector, duration as duration_of};
+use crate::model::{
+    DeathReport, DecisionId, LaunchedEngine, ProcessId, RuleId, RuleSelector,
+    duration as duration_of,
+};
 
 /// Longer names are nobody's.
 const MOST_AUTHOR_CHARS: usize = 128;
@@ -50,7 +53,7 @@ pub struct OrderRequest {
 }
 
 /// What is ordered, as far as it can be told without knowing the rules and the time.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Wish {
     /// The remedies of these rules shall hold.
     Silence {
@@ -80,6 +83,10 @@ pub enum Wish {
     Pause,
     /// The pause shall end.
     Resume,
+    /// These processes are an engine that somebody has launched.
+    Launched(LaunchedEngine),
+    /// One of those has died.
+    Died(Box<DeathReport>),
     /// What is said shall be kept in the journal.
     Note,
 }
@@ -184,6 +191,14 @@ struct ApprovalBody {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+struct LaunchBody {
+    name: String,
+    pid: u32,
+    start_ticks: u64,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct WordsBody {
     author: Option<String>,
     #[serde(default)]
@@ -217,6 +232,29 @@ pub(super) fn approval(decision: DecisionId, body: &[u8]) -> Result<(Wish, Words
     let words = words(body.author, body.comment)?;
     let lasts = lasts(body.duration.as_deref(), body.until)?;
     Ok((Wish::Approve { decision, lasts }, words))
+}
+
+/// Reads the body that tells of a launched engine.
+pub(super) fn launched(body: &[u8]) -> Result<Wish, Unreadable> {
+    let LaunchBody { name, pid, start_ticks } = read(body)?;
+    let is_name = !name.is_empty() && name.len() <= MOST_AUTHOR_CHARS;
+    if !is_name || name.contains(char::is_control) {
+        return Err(content("name: a name has 1 to 128 characters"));
+    }
+    if pid == 0 {
+        return Err(content("pid: no process has the number 0"));
+    }
+    let head = ProcessId { pid, start_ticks };
+    Ok(Wish::Launched(LaunchedEngine { name: name.into(), head }))
+}
+
+/// Reads the body that tells of a death.
+pub(super) fn died(body: &[u8]) -> Result<Wish, Unreadable> {
+    let report: DeathReport = read(body)?;
+    if report.who.name.is_empty() {
+        return Err(content("who.name: say who has died"));
+    }
+    Ok(Wish::Died(Box::new(report)))
 }
 
 /// Reads the body of an order that needs none.

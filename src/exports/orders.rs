@@ -114,6 +114,38 @@ pub(super) async fn reset_breaker(
     give(&site, read.await).await
 }
 
+/// `PUT /api/v1/launches`.
+pub(super) async fn launched(
+    State(site): State<Site>,
+    Extension(caller): Extension<Caller>,
+    body: Body,
+) -> Response {
+    told(&site, caller, body, order::launched).await
+}
+
+/// `POST /api/v1/deaths`.
+pub(super) async fn died(
+    State(site): State<Site>,
+    Extension(caller): Extension<Caller>,
+    body: Body,
+) -> Response {
+    told(&site, caller, body, order::died).await
+}
+
+async fn told(
+    site: &Site,
+    caller: Caller,
+    body: Body,
+    reader: impl Fn(&[u8]) -> Result<Wish, Unreadable>,
+) -> Response {
+    let read = async {
+        let uid = operator(site, caller)?;
+        let wish = reader(&read_body(site, body).await?).map_err(refuse)?;
+        Ok((uid, wish, Words::default()))
+    };
+    give(site, read.await).await
+}
+
 /// `POST /api/v1/pause`.
 pub(super) async fn begin_pause(
     State(site): State<Site>,

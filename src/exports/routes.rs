@@ -9,7 +9,7 @@ use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{delete, get, post};
+use axum::routing::{delete, get, post, put};
 use hyper::header::{self, HeaderValue};
 use hyper::{HeaderMap, StatusCode, Uri};
 use tokio::sync::{Mutex, Semaphore};
@@ -125,6 +125,8 @@ fn order_routes() -> Router<Site> {
         .route("/api/v1/silences/{id}", delete(orders::end_silence))
         .route("/api/v1/approvals", get(orders::approvals))
         .route("/api/v1/approvals/{decision}", post(orders::approve))
+        .route("/api/v1/launches", put(orders::launched))
+        .route("/api/v1/deaths", post(orders::died))
         .route("/api/v1/breakers", get(orders::breakers))
         .route("/api/v1/breakers/{rule}/reset", post(orders::reset_breaker))
         .route(

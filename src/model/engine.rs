@@ -223,6 +223,9 @@ pub struct EngineSeen {
     pub log_bytes: Reading<u64>,
     /// A loading engine without progress for so long is stuck.
     pub stuck_after: Duration,
+    /// Whether `umawarden launch` has started it: it loads as soon as it is there.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_launched: bool,
     /// Whether the process at the head is only a worker, whose server had ended before anybody
     /// looked: these are what an engine has left behind.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -256,6 +259,7 @@ impl EngineSeen {
             is_listening: Reading::Unsupported,
             log_bytes: Reading::Unsupported,
             stuck_after: Duration::MAX,
+            is_launched: false,
             is_left_behind: false,
         }
     }
@@ -314,6 +318,15 @@ pub struct EngineHealth {
     /// How many requests it works on, where it tells.
     #[serde(default = "unsupported")]
     pub requests: Reading<u64>,
+}
+
+/// An engine that `umawarden launch` has started: that process, and all below it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LaunchedEngine {
+    /// Its name.
+    pub name: Arc<str>,
+    /// The process at its head.
+    pub head: ProcessId,
 }
 
 /// An engine that the configuration declares.

@@ -7,7 +7,7 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{EnginePhase, Release};
+use super::{DeathReport, EnginePhase, Release};
 
 /// One thing that happened.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -241,6 +241,11 @@ pub enum KernelEvent {
         /// The number of its server.
         pid: u32,
     },
+    /// An inference engine, or a command that was launched, has died.
+    EngineDied {
+        /// Of what, what proves it, and what to do.
+        report: Box<DeathReport>,
+    },
     /// How an inference engine that has died gave its memory back.
     EngineRelease {
         /// Its name.
@@ -261,7 +266,7 @@ pub enum KernelEvent {
 
 impl KernelEvent {
     /// The `event` label values, and JSON kinds, of all events.
-    pub const KINDS: [&'static str; 16] = [
+    pub const KINDS: [&'static str; 17] = [
         "nv_no_memory",
         "nv_alloc_failed",
         "xid",
@@ -276,6 +281,7 @@ impl KernelEvent {
         "unclean_boot",
         "engine_phase",
         "engine_stuck",
+        "engine_died",
         "engine_release",
         "unaccounted_baseline",
     ];
@@ -297,6 +303,7 @@ impl KernelEvent {
             Self::UncleanBoot { .. } => "unclean_boot",
             Self::EnginePhase { .. } => "engine_phase",
             Self::EngineStuck { .. } => "engine_stuck",
+            Self::EngineDied { .. } => "engine_died",
             Self::EngineRelease { .. } => "engine_release",
             Self::UnaccountedBaseline { .. } => "unaccounted_baseline",
         }
@@ -309,6 +316,7 @@ impl KernelEvent {
             Self::UncleanBoot { .. }
                 | Self::EnginePhase { .. }
                 | Self::EngineStuck { .. }
+                | Self::EngineDied { .. }
                 | Self::EngineRelease { .. }
                 | Self::UnaccountedBaseline { .. }
         )

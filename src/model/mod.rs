@@ -4,6 +4,7 @@
 
 mod action;
 mod alert;
+mod death;
 mod decision;
 mod engine;
 mod event;
@@ -22,13 +23,17 @@ mod wording;
 
 pub use action::{Action, CacheKind, UndoReason};
 pub use alert::{AlertChange, AlertState};
+pub use death::{
+    DeathMemory, DeathProof, DeathReport, Deceased, ExitStatus, KilledWorker, Killer, Survivor,
+    signal_name,
+};
 pub use decision::{
     Assessment, Decision, DecisionId, Evidence, HoldReason, Mode, Outcome, OutcomeResult, RuleId,
     Verdict,
 };
 pub use engine::{
     DeclaredEngine, EngineHealth, EngineKind, EngineMatch, EnginePhase, EngineProcess,
-    EngineReadings, EngineSeen, HealthAnswer, ProcessId,
+    EngineReadings, EngineSeen, HealthAnswer, LaunchedEngine, ProcessId,
 };
 pub use event::{Event, KernelEvent, KillerDaemon, OomConstraint, Pool, Recovery};
 pub use gate::{

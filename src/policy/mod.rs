@@ -6,6 +6,7 @@
 mod alert;
 mod brake;
 mod counters;
+pub mod death;
 mod engines;
 mod evidence;
 pub mod explain;

@@ -127,7 +127,7 @@ pub(super) fn execute(arguments: &TestArguments) -> anyhow::Result<Exit> {
         exit = match (exit, tested.exit()) {
             (Exit::Unusable, _) | (_, Exit::Unusable) => Exit::Unusable,
             (Exit::Findings, _) | (_, Exit::Findings) => Exit::Findings,
-            (Exit::Fine, Exit::Fine) => Exit::Fine,
+            (Exit::Fine | Exit::Code(_), Exit::Fine | Exit::Code(_)) => Exit::Fine,
         };
         let printed = match arguments.json {
             true => tested.print_json(&mut out),

@@ -114,6 +114,9 @@ impl fmt::Display for Detail<'_> {
             KernelEvent::EngineStuck { engine, stuck, .. } => {
                 write!(f, "{engine} is {}", if *stuck { "stuck" } else { "no longer stuck" })
             }
+            KernelEvent::EngineDied { report } => {
+                write!(f, "{} died: {}", report.who.name, report.killer.name())
+            }
             KernelEvent::EngineRelease { engine, release, .. } => {
                 write!(f, "memory of {engine} {}", release.end.name())
             }

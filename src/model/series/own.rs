@@ -133,7 +133,8 @@ pub(super) const METRICS: &[Metric] = &[
         Source::KernelLog,
         "uma_kernel_events_total",
         &["event"],
-        "Events recognised in the kernel log; unclean_boot is told by the black box.",
+        "Events recognised in the kernel log; unclean_boot is told by the black box, engine_* by \
+         those who look at engines.",
     )
     .closed(&[("event", &KernelEvent::KINDS)]),
     Metric::gauge(

@@ -4,11 +4,13 @@
 //! ports and models are read from the one that was started: the server.
 
 mod files;
+mod last_words;
 mod requests;
 #[cfg(test)]
 mod tests;
 
 pub use files::{Files, escaped, is_model_file, pattern_of};
+pub use last_words::{LastWords, last_words};
 pub use requests::{comfy_requests, metric_sum, sglang_requests};
 
 use crate::model::EngineKind;

@@ -52,6 +52,14 @@ pub fn stat(text: &[u8]) -> Option<Stat> {
     })
 }
 
+/// Field 52 of `/proc/PID/stat`, of a zombie: how it ended, as waitpid(2) gives it. To others than
+/// its owner the kernel shows 0.
+pub fn exit_status(text: &[u8]) -> Option<i32> {
+    let closes = text.iter().rposition(|byte| *byte == b')')?;
+    let rest = std::str::from_utf8(text.get(closes + 1..)?).ok()?;
+    rest.split_ascii_whitespace().nth(52 - 3)?.parse().ok()
+}
+
 /// Text that may go to a terminal: what is not printable stands as `\xNN`, a backslash as `\\`.
 pub fn printable(text: &[u8]) -> String {
     let mut shown = String::with_capacity(text.len());

@@ -56,11 +56,14 @@ fn holds(process: &EngineProcess) -> bool {
     process.mapped_files.value().unwrap_or(0) > 0 || process.open_files.value().unwrap_or(0) > 0
 }
 
+/// The uptime that many clock ticks after the boot.
+fn ticks(ticks: u64) -> Duration {
+    Duration::from_millis(ticks.saturating_mul(1000 / TICKS))
+}
+
 fn old_holders(seen: &EngineSeen, read_at: Duration) -> BTreeSet<ProcessId> {
-    let is_old = |process: &&EngineProcess| {
-        let started = Duration::from_secs(process.id.start_ticks / TICKS);
-        read_at.saturating_sub(started) >= OLD
-    };
+    let is_old =
+        |process: &&EngineProcess| read_at.saturating_sub(ticks(process.id.start_ticks)) >= OLD;
     let old = seen.processes.iter().filter(|process| holds(process)).filter(is_old);
     old.map(|process| process.id).collect()
 }
@@ -361,6 +364,10 @@ impl Life {
         let looked_for = self.looked.saturating_sub(self.found);
         if self.seen.health_url.is_some() && self.health.is_none() && looked_for < ASKED_WITHIN {
             return None;
+        }
+        let age = self.looked.saturating_sub(ticks(self.seen.server.start_ticks));
+        if self.seen.is_launched && age < OLD {
+            return Some("umawarden launch has started it".to_owned());
         }
         if let Some(process) = self.holders().next() {
             let (comm, id) = (&process.comm, process.id);

@@ -192,6 +192,7 @@ impl Details {
             health_url,
             health_network,
             stuck_after: declared.and_then(|one| one.stuck_after).unwrap_or(STUCK_AFTER),
+            is_launched: false,
             is_left_behind: look.is_left_behind,
             processes,
         })

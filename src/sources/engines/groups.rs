@@ -16,15 +16,20 @@ pub(super) struct Kin {
     pub(super) recognised: Option<(EngineKind, Role)>,
     /// Place among the declared engines.
     pub(super) declared: Option<usize>,
+    /// Whether somebody has launched it: then it is the head of all that is below it.
+    pub(super) is_launched: bool,
 }
 
 impl Kin {
     fn is_of_interest(&self) -> bool {
-        self.recognised.is_some() || self.declared.is_some()
+        self.is_launched || self.recognised.is_some() || self.declared.is_some()
     }
 
     /// Whether a process below may be of the same engine as this one.
     fn takes_in(&self, below: &Self) -> bool {
+        if self.is_launched || below.is_launched {
+            return !below.is_launched;
+        }
         if let (Some(one), Some(other)) = (self.declared, below.declared)
             && one != other
         {

@@ -11,6 +11,7 @@ mod details;
 mod groups;
 mod health;
 mod http;
+mod inspect;
 mod matching;
 mod network;
 mod places;
@@ -27,9 +28,12 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, s
 use std::thread::Builder;
 use std::time::Duration;
 
-use crate::model::{DeclaredEngine, Observation, Reading, Readings, Schema, SeriesKey, Source};
+use crate::model::{
+    DeclaredEngine, LaunchedEngine, Observation, Reading, Readings, Schema, SeriesKey, Source,
+};
 use containers::{ContainerWatch, Shared, Standing};
 use health::{Asker, Targets};
+pub use inspect::{NotInspected, inspect_containers};
 pub use scan::Scanner;
 
 /// Between two looks at everything, and between two at what is known while something loads.
@@ -45,6 +49,15 @@ const LOOK_TAKES: Duration = Duration::from_secs(10);
 /// A container that nothing is known of is asked for so often: Docker may know it a moment later
 /// than the kernel, or never, where somebody else has started it.
 const ASKED_FOR: u8 = 5;
+
+/// What the looker is told.
+#[derive(Debug)]
+enum Told {
+    /// Other engines are declared from now on.
+    Declared(Vec<DeclaredEngine>),
+    /// One was launched.
+    Launched(LaunchedEngine),
+}
 
 /// Where to look.
 #[derive(Clone, Debug)]
@@ -63,7 +76,7 @@ pub struct EngineSetup {
 #[derive(Debug)]
 pub struct EngineWatch {
     news: Receiver<Observation>,
-    declared: Sender<Vec<DeclaredEngine>>,
+    told: Sender<Told>,
     is_loading: Arc<AtomicBool>,
     schema: Arc<Schema>,
     /// When the last look ended, on the uptime clock.
@@ -79,7 +92,7 @@ impl EngineWatch {
     pub fn start(setup: EngineSetup) -> io::Result<Self> {
         let EngineSetup { procfs, docker, declared, clock } = setup;
         let (to, news) = sync_channel(NEWS);
-        let (declare, declarations) = channel();
+        let (tell, told) = channel();
         let (ask_docker, asked) = sync_channel(1);
         let is_loading = Arc::new(AtomicBool::new(false));
         let schema = schema();
@@ -105,9 +118,9 @@ impl EngineWatch {
             is_loading: Arc::clone(&is_loading),
             clock,
         };
-        Builder::new().name("engines".to_owned()).spawn(move || looker.run(&declarations))?;
+        Builder::new().name("engines".to_owned()).spawn(move || looker.run(&told))?;
         let looked = clock();
-        Ok(Self { news, declared: declare, is_loading, schema, looked, complained: looked })
+        Ok(Self { news, told: tell, is_loading, schema, looked, complained: looked })
     }
 
     /// What is new. Never waits.
@@ -143,7 +156,12 @@ impl EngineWatch {
     /// Other engines are declared from now on.
     pub fn declare(&self, declared: Vec<DeclaredEngine>) {
         // The thread has ended only if the program does.
-        let _ended = self.declared.send(declared);
+        let _ended = self.told.send(Told::Declared(declared));
+    }
+
+    /// These processes are an engine, whatever they are called.
+    pub fn launched(&self, engine: LaunchedEngine) {
+        let _ended = self.told.send(Told::Launched(engine));
     }
 
     /// Whether any engine is on its way to be ready: then they are looked at more often.
@@ -172,7 +190,7 @@ struct Looker {
 }
 
 impl Looker {
-    fn run(&mut self, declarations: &Receiver<Vec<DeclaredEngine>>) {
+    fn run(&mut self, told: &Receiver<Told>) {
         let mut next_full = Duration::ZERO;
         loop {
             let began = (self.clock)();
@@ -184,8 +202,14 @@ impl Looker {
             let loads = self.is_loading.load(Ordering::Relaxed);
             let rest = if loads { LOADING } else { next_full.saturating_sub((self.clock)()) };
             // One that takes all of its time to look leaves some to others.
-            match declarations.recv_timeout(rest.max(LOADING / 4)) {
-                Ok(declared) => {
+            match told.recv_timeout(rest.max(LOADING / 4)) {
+                Ok(Told::Launched(engine)) => {
+                    if self.scanner.launched(engine) {
+                        // It is told as loading at once.
+                        next_full = Duration::ZERO;
+                    }
+                }
+                Ok(Told::Declared(declared)) => {
                     self.scanner.declare(declared);
                     self.needs_docker.store(self.scanner.needs_docker(), Ordering::Relaxed);
                 }

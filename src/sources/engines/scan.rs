@@ -9,7 +9,9 @@ use std::time::Duration;
 use super::details::{Details, Look};
 use super::groups::{Kin, heads};
 use super::matching::{Matcher, Traits};
-use crate::model::{DeclaredEngine, EngineKind, EngineReadings, EngineSeen, ProcessId};
+use crate::model::{
+    DeclaredEngine, EngineKind, EngineReadings, EngineSeen, LaunchedEngine, ProcessId,
+};
 use crate::parse::container::{Container, Containers};
 use crate::parse::engine::{Role, Serving, recognise, serving_with, variables};
 use crate::parse::process::{Stat, arguments, cgroup, stat, unit, variable};
@@ -61,6 +63,8 @@ pub struct Scanner {
     known: BTreeMap<u32, Known>,
     members: BTreeMap<ProcessId, ProcessId>,
     names: BTreeMap<ProcessId, Named>,
+    /// What was launched.
+    launched: Vec<LaunchedEngine>,
     /// What Docker has told.
     containers: Arc<Containers>,
     may_docker_tell: bool,
@@ -84,6 +88,7 @@ impl Scanner {
             known: BTreeMap::new(),
             members: BTreeMap::new(),
             names: BTreeMap::new(),
+            launched: Vec::new(),
             containers: Arc::default(),
             may_docker_tell: false,
             is_told_anew: false,
@@ -99,9 +104,27 @@ impl Scanner {
         let same = self.matchers.iter().map(|matcher| &matcher.declared).eq(&declared);
         if !same {
             let (containers, may_tell) = (Arc::clone(&self.containers), self.may_docker_tell);
+            let launched = std::mem::take(&mut self.launched);
             *self = Self::new(std::mem::take(&mut self.procfs), declared);
+            self.launched = launched;
             self.know(containers, may_tell);
         }
+    }
+
+    /// That process is an engine of that name, with all below it. Returns whether that is news.
+    pub fn launched(&mut self, engine: LaunchedEngine) -> bool {
+        if self.launched.contains(&engine) {
+            return false;
+        }
+        self.launched.retain(|other| other.head != engine.head);
+        if self.launched.len() >= MAX_ENGINES {
+            self.launched.remove(0);
+        }
+        // Whatever was thought of it before.
+        self.known.remove(&engine.head.pid);
+        self.names.remove(&engine.head);
+        self.launched.push(engine);
+        true
     }
 
     /// What Docker has told, and whether it may tell more.
@@ -142,6 +165,10 @@ impl Scanner {
         let kin = self.known.iter().filter(|(_, known)| !known.stat.is_kernel);
         let kin: BTreeMap<u32, Kin> = kin.map(|(pid, known)| (*pid, known.kin.clone())).collect();
         self.members = heads(&kin, &self.members);
+        // What has ended, and left nobody behind, is forgotten.
+        let members = &self.members;
+        let is_there = |id: &ProcessId| members.values().any(|head| head == id);
+        self.launched.retain(|engine| is_there(&engine.head));
         self.tell(now, is_loading);
         Ok(self.readings(now))
     }
@@ -224,6 +251,14 @@ impl Scanner {
             }
         }
         self.compare(pid, &arguments, &mut known);
+        let id = ProcessId { pid, start_ticks: known.stat.start_ticks };
+        if self.launched_as(id).is_some() {
+            known.kin.is_launched = true;
+            known.found_by = format!("umawarden launch of pid {pid}");
+            if known.serving.is_none() {
+                known.serving = Some(self.serving(pid, EngineKind::Declared, &arguments));
+            }
+        }
         known
     }
 
@@ -261,6 +296,11 @@ impl Scanner {
         if known.serving.is_none() && !arguments.is_empty() {
             known.serving = Some(self.serving(pid, EngineKind::Declared, arguments));
         }
+    }
+
+    /// The name under which a process was launched.
+    fn launched_as(&self, id: ProcessId) -> Option<&Arc<str>> {
+        self.launched.iter().find(|engine| engine.head == id).map(|engine| &engine.name)
     }
 
     fn told(&self, container: Option<&str>) -> Option<&Container> {
@@ -324,9 +364,12 @@ impl Scanner {
             .map(|known| known.found_by.clone())
             .filter(|text| !text.is_empty())
             .unwrap_or_else(|| format!("what pid {head} has left"));
-        let base = match matcher {
-            Some(matcher) => matcher.declared.name.to_string(),
-            None => {
+        let launched_as = self.launched_as(head).map(ToString::to_string);
+        let is_launched = launched_as.is_some();
+        let base = match (launched_as, matcher) {
+            (Some(name), _) => name,
+            (None, Some(matcher)) => matcher.declared.name.to_string(),
+            (None, None) => {
                 let kind = kind.name().replace('_', "-");
                 serving.port.map_or(kind.clone(), |port| format!("{kind}-{port}"))
             }
@@ -336,6 +379,7 @@ impl Scanner {
         let look =
             Look { head, members, kind, serving, matcher, found_by, is_left_behind, containers };
         let mut seen = self.details.look(look)?;
+        seen.is_launched = is_launched;
         // What Docker tells late may say that it is a declared one.
         let before = self
             .names
@@ -373,6 +417,6 @@ impl Scanner {
 
 impl Known {
     fn is_nobodys(&self) -> bool {
-        self.kin.recognised.is_none() && self.kin.declared.is_none()
+        !self.kin.is_launched && self.kin.recognised.is_none() && self.kin.declared.is_none()
     }
 }

@@ -7,6 +7,7 @@ mod docker;
 mod flood;
 mod gate;
 mod kill_nine;
+mod launch;
 mod oom;
 mod page_cache;
 mod prometheus;

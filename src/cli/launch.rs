@@ -1,0 +1,363 @@
+//! `umawarden launch`: waits until the node can take an engine, runs it, and says what it died of.
+
+mod family;
+mod link;
+mod run;
+mod surroundings;
+
+use std::ffi::OsString;
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Args;
+
+use super::control::{Client, PlaceArguments};
+use super::gate::{self, Ended, GateNode, Telling, Waiting};
+use super::{Exit, death};
+use crate::config::flags::RunFlags;
+use crate::config::measure::{duration_within, size_bytes};
+use crate::model::{DeathReport, Deceased, Event, GateQuestion, Moment, duration_text};
+use crate::policy::death::{Circumstances, explain};
+use crate::sys::signals::Signals;
+use link::DaemonLink;
+use run::{NotRun, Ran, Run};
+use surroundings::{OwnGroup, Told};
+
+/// Arguments of `umawarden launch`.
+#[derive(Debug, Args)]
+#[command(after_help = AFTER_HELP)]
+pub struct LaunchArguments {
+    /// How much memory it will take: it is run when the node has that. Without, it is run at once.
+    #[arg(long, value_name = "SIZE", value_parser = size_bytes)]
+    need: Option<u64>,
+
+    /// So much of it in free blocks of at least 2 MiB.
+    #[arg(long, value_name = "SIZE", value_parser = size_bytes, requires = "need")]
+    contiguous: Option<u64>,
+
+    /// How long to wait for memory; 0 runs it only if it is there.
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = patience)]
+    timeout: Duration,
+
+    /// Make room while waiting: see `umawarden gate --help`.
+    #[arg(long, requires = "need")]
+    prepare: bool,
+
+    /// What it is called, by the daemon too [default: the program's name].
+    #[arg(long, value_name = "NAME", value_parser = name)]
+    name: Option<String>,
+
+    /// End with the command's own exit code even if that is 0 although a process of it was killed.
+    #[arg(long)]
+    pass_exit_code: bool,
+
+    /// How long processes may take to end that outlive the command.
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = grace)]
+    grace: Duration,
+
+    /// Kill those processes of the command that are left after that.
+    #[arg(long)]
+    kill_orphans: bool,
+
+    /// Append the report of its death, a line of JSON, to this file if no daemon keeps it.
+    #[arg(long, value_name = "FILE")]
+    report_file: Option<PathBuf>,
+
+    /// Where the daemon is, if one runs.
+    #[command(flatten)]
+    place: PlaceArguments,
+
+    /// Where procfs is mounted.
+    #[arg(long = "path.procfs", value_name = "DIR", default_value = "/proc")]
+    procfs: PathBuf,
+
+    /// Where sysfs is mounted.
+    #[arg(long = "path.sysfs", value_name = "DIR", default_value = "/sys")]
+    sysfs: PathBuf,
+
+    /// The kernel log.
+    #[arg(long = "path.kmsg", value_name = "FILE", default_value = "/dev/kmsg")]
+    kmsg: PathBuf,
+
+    /// The command, behind `--`.
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+const AFTER_HELP: &str = "\
+Waits until the node can take the engine, runs the command in the foreground, and says what it died
+of: exit code or signal, the phase it died in, whether the kernel's OOM killer, another killer or
+somebody's signal ended it or one of its processes, what proves that, memory at that moment, what is
+left behind, and what to do. A running daemon is told of the engine, takes exactly its processes for
+it, and keeps the report (`umawarden history`); without one it goes to --report-file.
+
+The report goes to standard error; standard input and output are the command's. A key on the
+terminal (Ctrl-C, Ctrl-Z) reaches the command as if the shell had started it; SIGHUP, SIGINT,
+SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2 and SIGWINCH that are sent to umawarden are passed on to it. If
+umawarden itself is killed with SIGKILL, the command goes on. Needs no privilege; without reading
+the kernel log (root, or CAP_SYSLOG) it does not see OOM kills, and says so.
+
+Exit codes: the command's own, 128 and the number of the signal that ended it, or
+   79  the command said 0, but a process of it was killed, or it gave up (not with --pass-exit-code)
+  124  there was no memory for it in time: it was not run
+  125  umawarden itself failed: it was not run
+  126  the command cannot be executed
+  127  there is no such command
+    2  the arguments are wrong
+
+  umawarden launch --need 90GiB --name chat -- vllm serve MODEL --gpu-memory-utilization 0.7";
+
+/// The command said that all was well, and it was not.
+const LIED: u8 = 79;
+/// As timeout(1) and env(1) have it.
+const NO_MEMORY: u8 = 124;
+const FAILED: u8 = 125;
+const NOT_EXECUTABLE: u8 = 126;
+const NOT_FOUND: u8 = 127;
+
+/// How long the daemon may take to tell what it has watched.
+const DAEMON_TAKES: Duration = Duration::from_secs(3);
+
+/// The file of reports is begun anew when it is longer.
+const LONGEST_REPORT_FILE: u64 = 4 << 20;
+
+fn patience(text: &str) -> Result<Duration, String> {
+    duration_within(text, Duration::ZERO, Duration::from_secs(7 * 86_400))
+}
+
+fn grace(text: &str) -> Result<Duration, String> {
+    duration_within(text, Duration::ZERO, Duration::from_secs(3600))
+}
+
+fn name(text: &str) -> Result<String, String> {
+    let is_name = !text.is_empty() && text.len() <= 128 && !text.contains(char::is_control);
+    is_name.then(|| text.to_owned()).ok_or_else(|| "a name has 1 to 128 characters".to_owned())
+}
+
+/// What the kernel log of this boot tells. `None`: it cannot be read.
+pub(super) fn kernel_events(kmsg: &Path) -> Option<Vec<Event>> {
+    surroundings::kernel_events(kmsg)
+}
+
+/// What came of the waiting.
+enum Waited {
+    Open,
+    /// Why not.
+    Closed(String),
+    /// A signal came first.
+    Asked(i32),
+}
+
+/// Now, on both clocks.
+fn clock() -> Moment {
+    crate::daemon::clock::now()
+}
+
+/// Runs the command. What goes wrong before it runs has an exit code of its own.
+pub fn execute(arguments: &LaunchArguments) -> Exit {
+    let name = arguments.name();
+    let signals = match run::take_signals() {
+        Ok(signals) => signals,
+        Err(error) => return failed(FAILED, &format!("cannot take signals: {error}")),
+    };
+    match arguments.wait_for_memory(&signals) {
+        Ok(Waited::Open) => {}
+        Ok(Waited::Closed(why)) => return failed(NO_MEMORY, &why),
+        Ok(Waited::Asked(signal)) => {
+            return Exit::Code(u8::try_from(128 + signal).unwrap_or(FAILED));
+        }
+        Err(error) => return failed(FAILED, &format!("{error:#}")),
+    }
+    let client = match arguments.place.client() {
+        Ok(client) => client,
+        Err(error) => return failed(FAILED, &format!("{error:#}")),
+    };
+    let mut link = DaemonLink::new(client);
+    let group = OwnGroup::find(&arguments.procfs, &arguments.sysfs);
+    let run = Run {
+        command: &arguments.command,
+        signals,
+        procfs: &arguments.procfs,
+        grace: arguments.grace,
+        kills_orphans: arguments.kill_orphans,
+    };
+    let program = || arguments.command[0].to_string_lossy().into_owned();
+    let ran = match run.run(|head| link.begin(&name, head)) {
+        Ok(ran) => ran,
+        Err(NotRun::NotFound(error)) => {
+            let what = "there is no such command, or no interpreter for it";
+            return failed(NOT_FOUND, &format!("{}: {what}: {error}", program()));
+        }
+        Err(NotRun::NotExecutable(error)) => {
+            return failed(NOT_EXECUTABLE, &format!("{} cannot be executed: {error}", program()));
+        }
+        Err(NotRun::Failed(error)) => return failed(FAILED, &format!("{error:#}")),
+    };
+    link.stop();
+    let report = report(arguments, &name, &ran, &group, &link);
+    arguments.tell(&report);
+    arguments.keep(&report, &link);
+    exit(&report, arguments.pass_exit_code)
+}
+
+fn failed(code: u8, why: &str) -> Exit {
+    eprintln!("umawarden: {}", super::history::printable(why));
+    Exit::Code(code)
+}
+
+/// What the command ended with, and what it should have.
+fn exit(report: &DeathReport, passes: bool) -> Exit {
+    let own = report.exit.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(FAILED);
+    Exit::Code(if report.is_exit_code_a_lie() && !passes { LIED } else { own })
+}
+
+fn report(
+    arguments: &LaunchArguments,
+    name: &str,
+    ran: &Ran,
+    group: &OwnGroup,
+    link: &DaemonLink,
+) -> DeathReport {
+    let Told { events, is_kernel_log_read, mut not_known } =
+        surroundings::told(&arguments.kmsg, ran.began);
+    let trouble = link.trouble();
+    let own_stops = match &trouble {
+        None => link.own_stops(ran.began.utc).unwrap_or_else(|why| {
+            not_known.push(format!("whether umawarden's own brake ended it: {why}"));
+            Vec::new()
+        }),
+        Some(_) => Vec::new(),
+    };
+    if let Some(why) = &trouble {
+        not_known.push(format!("the phase that it died in: {why}"));
+    }
+    if ran.is_cut {
+        not_known.push("it had more processes than are followed".to_owned());
+    }
+    let who = Deceased {
+        name: name.into(),
+        engine: None,
+        server: Some(ran.head),
+        container: group.container.clone(),
+        container_name: None,
+        unit: group.unit.clone(),
+        cgroup: group.path.clone(),
+    };
+    let circumstances = Circumstances {
+        who,
+        exit: ran.status,
+        began: Some(ran.began.uptime),
+        phase: link.phase(),
+        family: &ran.relatives,
+        events: &events,
+        own_stops: &own_stops,
+        asked: ran.asked.clone(),
+        oom_kills: group.new_kills(),
+        is_cgroup_own: group.is_own(),
+        are_pids_global: surroundings::are_pids_global(&arguments.procfs),
+        is_kernel_log_read,
+        memory: ran.memory,
+        not_known,
+        ..Circumstances::default()
+    };
+    let mut report = explain(&circumstances, ran.ended);
+    run::mark_killed(&mut report.orphans, &ran.killed_orphans);
+    report
+}
+
+impl LaunchArguments {
+    fn name(&self) -> String {
+        let program = self.command.first().map(Path::new).and_then(Path::file_name);
+        let program = || program.map(|name| name.to_string_lossy().into_owned());
+        self.name.clone().or_else(program).unwrap_or_default()
+    }
+
+    /// Waits at the gate, if it is told how much it needs.
+    fn wait_for_memory(&self, signals: &Signals) -> anyhow::Result<Waited> {
+        let Some(need_bytes) = self.need else { return Ok(Waited::Open) };
+        let settings = self.place.storage.settings(RunFlags {
+            control_socket: self.place.control_socket.clone(),
+            procfs: Some(self.procfs.clone()),
+            sysfs: Some(self.sysfs.clone()),
+            ..RunFlags::default()
+        })?;
+        // One that watches the same node.
+        let is_its = self.procfs == Path::new("/proc");
+        let daemon = is_its.then(|| Client::new(&settings.web.control_socket));
+        let daemon = daemon.map(|client| client.with_patience(DAEMON_TAKES));
+        let mut node = GateNode::start(gate::setup(&settings, daemon.clone()))
+            .context("cannot start to look at the processes")?;
+        let mut preparer = self.prepare.then(|| gate::preparer(&settings, daemon));
+        let question = GateQuestion { need_bytes, contiguous_bytes: self.contiguous };
+        let (limit, mut asked) = (Some(self.timeout), None);
+        let mut telling = Telling::new(limit);
+        let waiting = Waiting { question, limit, preparer: preparer.as_mut() };
+        let waited = waiting.run(&mut node, |looked| {
+            telling.tell(&looked);
+            asked = run::asked_to_end(signals);
+            if asked.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        telling.end();
+        let reasons: Vec<String> = waited.answer.reasons.iter().map(ToString::to_string).collect();
+        Ok(match (asked, waited.ended) {
+            (Some(signal), _) => Waited::Asked(signal),
+            (None, Ended::Open) => Waited::Open,
+            (None, Ended::TimedOut | Ended::Stopped) => Waited::Closed(format!(
+                "there was no memory for it within {}: it was not run: {}",
+                duration_text(self.timeout),
+                reasons.join("; ")
+            )),
+            (None, Ended::Hopeless) => Waited::Closed(format!(
+                "this node never has so much memory: it was not run: {}",
+                reasons.join("; ")
+            )),
+        })
+    }
+
+    fn tell(&self, report: &DeathReport) {
+        if self.place.json {
+            eprintln!("{}", serde_json::json!(report));
+        } else if report.is_failure || !report.orphans.is_empty() {
+            eprintln!("umawarden: {}", death::text(report));
+        } else {
+            eprintln!("umawarden: {}.", super::history::printable(&report.sentence()));
+        }
+    }
+
+    /// In the daemon's journal, else in a file of its own.
+    fn keep(&self, report: &DeathReport, link: &DaemonLink) {
+        let why = match link.trouble().map_or_else(|| link.keep(report), Err) {
+            Ok(()) => return,
+            Err(why) => why,
+        };
+        let kept = match &self.report_file {
+            Some(file) => append(file, report).map(|()| format!("it is in {}", file.display())),
+            None => Ok("--report-file keeps it without one".to_owned()),
+        };
+        match kept {
+            Ok(where_to) if report.is_failure || self.report_file.is_some() => {
+                eprintln!("umawarden: this report is in no journal: {why}; {where_to}");
+            }
+            Ok(_) => {}
+            Err(error) => eprintln!("umawarden: this report is kept nowhere: {why}; {error}"),
+        }
+    }
+}
+
+fn append(path: &Path, report: &DeathReport) -> Result<(), String> {
+    let written = || -> std::io::Result<()> {
+        let is_long = path.metadata().is_ok_and(|about| about.len() > LONGEST_REPORT_FILE);
+        if is_long {
+            let mut old = path.as_os_str().to_owned();
+            old.push(".old");
+            std::fs::rename(path, old)?;
+        }
+        let mut file = OpenOptions::new().append(true).create(true).open(path)?;
+        file.write_all(format!("{}\n", serde_json::json!(report)).as_bytes())
+    };
+    written().map_err(|error| format!("{} cannot be written: {error}", path.display()))
+}

@@ -1,0 +1,188 @@
+//! The daemon of this node, as far as there is one: it is told what was launched, again and again,
+//! for it may be started later, or anew; and in the end of what it died.
+//!
+//! On a thread of its own: a daemon that hangs holds nobody up.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::cli::control::{Client, ClientError};
+use crate::model::{
+    Action, DeathReport, Decision, EnginePhase, Mode, Outcome, ProcessId, Target, Verdict,
+};
+use crate::policy::death::OwnStop;
+
+/// Between two tellings. The phase that it died in is no older.
+const BEAT: Duration = Duration::from_secs(2);
+
+/// How long the daemon may take for one; the last word gets more, for it is written to disk.
+const PATIENCE: Duration = Duration::from_secs(3);
+const PATIENCE_AT_LAST: Duration = Duration::from_secs(6);
+
+/// The daemon takes no longer requests.
+const MOST_BODY_BYTES: usize = 15 << 10;
+
+/// What is known of it.
+#[derive(Clone, Debug, Default)]
+struct Known {
+    phase: Option<EnginePhase>,
+    /// What keeps it from being told.
+    trouble: Option<String>,
+    is_told: bool,
+}
+
+/// The way to it.
+#[derive(Debug)]
+pub(super) struct DaemonLink {
+    client: Client,
+    known: Arc<Mutex<Known>>,
+    ends: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl DaemonLink {
+    /// To the daemon there, which need not be.
+    pub(super) fn new(client: Client) -> Self {
+        Self { client, known: Arc::default(), ends: None, thread: None }
+    }
+
+    /// Tells it of that process, from now on.
+    pub(super) fn begin(&mut self, name: &str, head: ProcessId) {
+        let (ends, end) = channel();
+        let (client, known) =
+            (self.client.clone().with_patience(PATIENCE), Arc::clone(&self.known));
+        let body = json!({ "name": name, "pid": head.pid, "start_ticks": head.start_ticks });
+        let telling = move || beat(&client, &known, &body, &end);
+        // Without the thread the daemon is not told, and the command runs all the same.
+        match Builder::new().name("daemon-link".to_owned()).spawn(telling) {
+            Ok(thread) => (self.ends, self.thread) = (Some(ends), Some(thread)),
+            Err(error) => self.set(|known| known.trouble = Some(error.to_string())),
+        }
+    }
+
+    /// The phase in which the daemon saw it last, before it began to end.
+    pub(super) fn phase(&self) -> Option<EnginePhase> {
+        self.get().phase
+    }
+
+    /// Why the daemon does not know of it.
+    pub(super) fn trouble(&self) -> Option<String> {
+        let known = self.get();
+        known.trouble.filter(|_| !known.is_told)
+    }
+
+    /// No more is told but of its death.
+    pub(super) fn stop(&mut self) {
+        self.ends = None;
+        if let Some(thread) = self.thread.take() {
+            // It waits for no longer than a request may take.
+            let _panicked = thread.join();
+        }
+    }
+
+    /// What the daemon has stopped since then.
+    pub(super) fn own_stops(&self, since: Timestamp) -> Result<Vec<OwnStop>, String> {
+        let target = format!("/api/v1/decisions?limit=500&since={since:.0}");
+        let asked = self.client.clone().with_patience(PATIENCE).ask("GET", &target, None);
+        let reply = asked.map_err(|error| error.to_string())?;
+        let decisions = reply.data.get("decisions").and_then(Value::as_array);
+        Ok(decisions.into_iter().flatten().filter_map(own_stop).collect())
+    }
+
+    /// Has the daemon keep the report.
+    pub(super) fn keep(&self, report: &DeathReport) -> Result<(), String> {
+        let client = self.client.clone().with_patience(PATIENCE_AT_LAST);
+        let body = short(report);
+        let asked = client.ask("POST", "/api/v1/deaths", Some(&body));
+        let reply = asked.map_err(|error| error.to_string())?;
+        if reply.status == 200 { Ok(()) } else { Err(reply.problem) }
+    }
+
+    fn get(&self) -> Known {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set(&self, change: impl FnOnce(&mut Known)) {
+        change(&mut self.known.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+fn beat(client: &Client, known: &Mutex<Known>, body: &Value, end: &Receiver<()>) {
+    loop {
+        let asked = client.ask("PUT", "/api/v1/launches", Some(body));
+        let set = |change: &dyn Fn(&mut Known)| {
+            change(&mut known.lock().unwrap_or_else(PoisonError::into_inner));
+        };
+        match asked {
+            Ok(reply) if reply.status == 200 => {
+                let phase = serde_json::from_value(reply.data["phase"].clone()).ok();
+                // What ends has been something else before, and that is of interest.
+                let is_life = |phase: &EnginePhase| {
+                    !matches!(phase, EnginePhase::Stopping | EnginePhase::Gone)
+                };
+                set(&|known| {
+                    known.is_told = true;
+                    known.phase = phase.filter(is_life).or(known.phase);
+                });
+            }
+            Ok(reply) => set(&|known| known.trouble = Some(reply.problem.clone())),
+            Err(error) => set(&|known| known.trouble = Some(words(&error))),
+        }
+        match end.recv_timeout(BEAT) {
+            Err(RecvTimeoutError::Timeout) => {}
+            Ok(()) | Err(RecvTimeoutError::Disconnected) => return,
+        }
+    }
+}
+
+fn words(error: &ClientError) -> String {
+    match error {
+        ClientError::Absent(_) => "no daemon runs here".to_owned(),
+        ClientError::Forbidden(path) => {
+            format!("this user may not tell the daemon: {} is its owner's alone", path.display())
+        }
+        error => error.to_string(),
+    }
+}
+
+/// An act that stopped an engine, of the daemon's page of decisions.
+fn own_stop(item: &Value) -> Option<OwnStop> {
+    let decision: Decision = serde_json::from_value(item.clone()).ok()?;
+    let outcome: Option<Outcome> = serde_json::from_value(item["outcome"].clone()).ok();
+    let is_stop = matches!(decision.action, Action::StopEngine { .. });
+    let is_done = decision.mode == Mode::Enforce && decision.verdict == Verdict::Act;
+    // One that has no outcome yet may have done it.
+    let is_void = outcome.is_some_and(|outcome| !outcome.result.is_begun());
+    let Target::Engine(engine) = decision.target else { return None };
+    (is_stop && is_done && !is_void).then_some(OwnStop {
+        decision: Some(decision.id),
+        rule: Some(decision.rule),
+        at: decision.at,
+        processes: engine.processes,
+    })
+}
+
+/// The report without the last of its proofs, until it is short enough to be sent.
+fn short(report: &DeathReport) -> Value {
+    let mut report = report.clone();
+    loop {
+        let body = json!(report);
+        let is_short = body.to_string().len() <= MOST_BODY_BYTES;
+        if is_short {
+            return body;
+        }
+        let longest = [
+            report.proofs.pop().is_some(),
+            report.orphans.len() > 4 && report.orphans.pop().is_some(),
+            report.killed_workers.len() > 4 && report.killed_workers.pop().is_some(),
+        ];
+        if longest == [false; 3] {
+            return body;
+        }
+    }
+}

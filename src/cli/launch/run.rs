@@ -1,0 +1,303 @@
+//! Runs the command in the foreground: passes signals on, reaps, follows its processes.
+//!
+//! The command stays in this process's group, as if it had been started by the shell itself: a key
+//! on the terminal reaches both once, job control stops and continues both, and standard input is
+//! its own. What a key sends is therefore not passed on; what a process sends to this one is.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Signal, WaitOptions, set_child_subreaper, wait};
+
+use super::clock;
+use super::family::Family;
+use super::surroundings::memory;
+use crate::model::{DeathMemory, ExitStatus, Moment, ProcessId, Survivor, signal_name};
+use crate::policy::death::{AskedToEnd, Relative};
+use crate::sys::signals::{Received, Signals};
+
+/// Those that are passed on; SIGCHLD only wakes. Stopping and continuing is left as it is.
+const TAKEN: [i32; 8] = [
+    libc::SIGHUP,
+    libc::SIGINT,
+    libc::SIGQUIT,
+    libc::SIGTERM,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGWINCH,
+    libc::SIGCHLD,
+];
+
+/// Takes in all that is passed on.
+///
+/// # Errors
+/// No descriptor is left.
+pub(super) fn take_signals() -> io::Result<Signals> {
+    Signals::take(&TAKEN)
+}
+
+/// One that asks to end, if any has come.
+pub(super) fn asked_to_end(signals: &Signals) -> Option<i32> {
+    let received = signals.read().unwrap_or_default();
+    received.into_iter().map(|one| one.signal).find(|signal| ENDING.contains(signal))
+}
+
+/// Those that ask a program to end.
+const ENDING: [i32; 4] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM];
+
+/// Between two looks for new processes: while it starts, and later.
+const STARTING: Duration = Duration::from_millis(200);
+const STARTS_FOR: Duration = Duration::from_secs(60);
+const CALM: Duration = Duration::from_secs(1);
+
+/// How long killed ones may take to end: memory must be given back for that.
+const KILLED_WITHIN: Duration = Duration::from_secs(10);
+
+/// What is run, and how.
+#[derive(Debug)]
+pub(super) struct Run<'r> {
+    pub(super) command: &'r [OsString],
+    /// Taken before: what comes before there is a command waits for it.
+    pub(super) signals: Signals,
+    pub(super) procfs: &'r Path,
+    /// How long those may take that outlive it.
+    pub(super) grace: Duration,
+    pub(super) kills_orphans: bool,
+}
+
+/// Why there is no command.
+#[derive(Debug)]
+pub(super) enum NotRun {
+    /// There is no such program.
+    NotFound(io::Error),
+    /// There is one, and it cannot be executed.
+    NotExecutable(io::Error),
+    /// This process lacks something.
+    Failed(anyhow::Error),
+}
+
+/// What has run.
+#[derive(Debug)]
+pub(super) struct Ran {
+    pub(super) head: ProcessId,
+    pub(super) status: ExitStatus,
+    pub(super) began: Moment,
+    pub(super) ended: Moment,
+    pub(super) relatives: Vec<Relative>,
+    pub(super) killed_orphans: Vec<ProcessId>,
+    pub(super) asked: Option<AskedToEnd>,
+    /// When the first of them was killed, else when its head ended.
+    pub(super) memory: Option<DeathMemory>,
+    /// Whether there were more processes than are followed.
+    pub(super) is_cut: bool,
+}
+
+impl Run<'_> {
+    /// Runs it to its end. `begun` is told of the process at its head.
+    pub(super) fn run(self, begun: impl FnOnce(ProcessId)) -> Result<Ran, NotRun> {
+        let failed = |error: io::Error| NotRun::Failed(error.into());
+        let own = rustix::process::getpid();
+        // Orphans of the command become children of this process, wherever it was started.
+        set_child_subreaper(Some(own)).map_err(|error| failed(error.into()))?;
+        let Some((program, arguments)) = self.command.split_first() else {
+            return Err(NotRun::Failed(anyhow::anyhow!("there is no command")));
+        };
+        let mut command = Command::new(program);
+        command.args(arguments);
+        self.signals.give_back_to(&mut command);
+        let began = clock();
+        let child = command.spawn().map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => NotRun::NotFound(error),
+            _ if error.raw_os_error() == Some(libc::EAGAIN) => NotRun::Failed(error.into()),
+            _ => NotRun::NotExecutable(error),
+        })?;
+        let mut family = Family::new(self.procfs, own.as_raw_nonzero().get().unsigned_abs());
+        let head = family.begin(child.id());
+        begun(head);
+        let mut running =
+            Running { run: self, family, head, began, status: None, asked: None, memory: None };
+        running.follow();
+        let killed_orphans = running.end_orphans();
+        Ok(running.ran(killed_orphans))
+    }
+}
+
+struct Running<'r> {
+    run: Run<'r>,
+    family: Family,
+    head: ProcessId,
+    began: Moment,
+    status: Option<(ExitStatus, Moment)>,
+    asked: Option<AskedToEnd>,
+    memory: Option<DeathMemory>,
+}
+
+impl Running<'_> {
+    /// Until its head has ended, and those that outlive it, or their time.
+    fn follow(&mut self) {
+        let mut next_look = self.began.uptime;
+        loop {
+            let now = clock();
+            if now.uptime >= next_look {
+                self.family.look();
+                let age = now.uptime.saturating_sub(self.began.uptime);
+                next_look = now.uptime + if age < STARTS_FOR { STARTING } else { CALM };
+            }
+            let is_killed = self.family.take_ends(now.uptime);
+            self.reap(now);
+            if is_killed && self.memory.is_none() {
+                self.memory = Some(self.look_at_memory());
+            }
+            if let Some((_, ended)) = self.status {
+                let waited = now.uptime.saturating_sub(ended.uptime);
+                if self.family.living() == 0 || waited >= self.run.grace {
+                    return;
+                }
+            }
+            self.sleep(next_look.saturating_sub(now.uptime));
+            if self.heed_signals() {
+                return;
+            }
+        }
+    }
+
+    fn look_at_memory(&self) -> DeathMemory {
+        let own = self.family.relatives().iter().filter_map(|one| one.bytes).sum();
+        DeathMemory { own_bytes: Some(own), ..memory(self.run.procfs) }
+    }
+
+    fn sleep(&self, for_at_most: Duration) {
+        let mut watched = vec![PollFd::from_borrowed_fd(self.run.signals.as_fd(), PollFlags::IN)];
+        let members = self.family.descriptors();
+        watched.extend(members.map(|it| PollFd::from_borrowed_fd(it, PollFlags::IN)));
+        let timeout = Timespec {
+            tv_sec: i64::try_from(for_at_most.as_secs()).unwrap_or(1),
+            tv_nsec: i64::from(for_at_most.subsec_nanos()),
+        };
+        // An interrupted wait is a short one.
+        let _interrupted = poll(&mut watched, Some(&timeout));
+    }
+
+    /// Whoever has ended and has this process for its parent.
+    fn reap(&mut self, now: Moment) {
+        while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
+            let pid = pid.as_raw_nonzero().get().unsigned_abs();
+            let raw = status.as_raw();
+            if pid == self.head.pid && self.status.is_none() {
+                self.status = Some((ExitStatus::from_wait(raw), now));
+                if self.memory.is_none() {
+                    self.memory = Some(self.look_at_memory());
+                }
+            }
+            self.family.take_reaped(pid, raw, now.uptime);
+        }
+    }
+
+    /// Passes on what has come. Returns true when nobody shall be waited for any more.
+    fn heed_signals(&mut self) -> bool {
+        let received = self.run.signals.read().unwrap_or_default();
+        let mut is_over = false;
+        for one in received.into_iter().filter(|one| one.signal != libc::SIGCHLD) {
+            let is_own = !one.is_of_kernel && self.family.has(one.pid);
+            // What its own processes send to their group is about them.
+            if is_own {
+                continue;
+            }
+            let asks = ENDING.contains(&one.signal);
+            if self.status.is_some() {
+                is_over |= asks;
+                continue;
+            }
+            if asks && self.asked.is_none() {
+                let (signal, sender, at) =
+                    (one.signal, sender(one, self.run.procfs), clock().uptime);
+                self.asked = Some(AskedToEnd { signal, sender, at });
+            }
+            if !has_reached_all(one)
+                && let Some(signal) = Signal::from_named_raw(one.signal)
+            {
+                // It may have ended a moment ago.
+                let _is_sent = self.family.signal(self.head.pid, signal);
+            }
+        }
+        is_over
+    }
+
+    fn end_orphans(&mut self) -> Vec<ProcessId> {
+        self.family.look();
+        self.family.take_ends(clock().uptime);
+        if !self.run.kills_orphans || self.family.living() == 0 {
+            return Vec::new();
+        }
+        let began = clock().uptime;
+        let mut killed = Vec::new();
+        // One that is killed may have started another.
+        while self.family.living() > 0 && clock().uptime.saturating_sub(began) < KILLED_WITHIN {
+            for id in self.family.kill_left() {
+                if !killed.contains(&id) {
+                    killed.push(id);
+                }
+            }
+            self.sleep(STARTING / 4);
+            let now = clock();
+            self.reap(now);
+            self.family.look();
+            self.family.take_ends(now.uptime);
+        }
+        killed
+    }
+
+    fn ran(self, killed_orphans: Vec<ProcessId>) -> Ran {
+        let (status, ended) = self.status.unwrap_or_else(|| (ExitStatus::Unknown, clock()));
+        Ran {
+            head: self.head,
+            status,
+            began: self.began,
+            ended,
+            relatives: self.family.relatives(),
+            killed_orphans,
+            asked: self.asked,
+            memory: self.memory,
+            is_cut: self.family.is_cut,
+        }
+    }
+}
+
+/// Whether the kernel has sent it to the whole group, and so to the command. A terminal that is gone
+/// it tells to the leader of the session alone.
+fn has_reached_all(received: Received) -> bool {
+    let own = rustix::process::getpid();
+    let is_leader = rustix::process::getsid(None).is_ok_and(|leader| leader == own);
+    received.is_of_kernel && !(received.signal == libc::SIGHUP && is_leader)
+}
+
+/// Who sent it, for people.
+fn sender(received: Received, procfs: &Path) -> String {
+    let name = signal_name(received.signal);
+    if received.is_of_kernel {
+        return match received.signal {
+            libc::SIGHUP => "the terminal, which is gone".to_owned(),
+            _ => "the keyboard".to_owned(),
+        };
+    }
+    if received.pid == 0 {
+        return format!("{name} to umawarden launch from outside of its PID namespace");
+    }
+    let comm = std::fs::read(procfs.join(format!("{}/comm", received.pid))).unwrap_or_default();
+    let comm = crate::parse::process::printable(comm.trim_ascii());
+    let Received { pid, uid, .. } = received;
+    let who = if comm.is_empty() { format!("pid {pid}") } else { format!("{comm} (pid {pid})") };
+    format!("{who}, user {uid}, by way of umawarden launch")
+}
+
+/// Those that were killed are no longer left.
+pub(super) fn mark_killed(orphans: &mut [Survivor], killed: &[ProcessId]) {
+    for orphan in orphans.iter_mut().filter(|orphan| killed.contains(&orphan.id)) {
+        orphan.is_killed = true;
+    }
+}

@@ -1,0 +1,255 @@
+//! What the node tells of a death: memory, control group, kernel log, killers in user space.
+
+use std::fs;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::clock;
+use crate::model::{DeathMemory, Event, Moment, Observation, Reading};
+use crate::parse::dmesg::LogText;
+use crate::parse::kernel::{EventAssembler, KernelLine, container_id};
+use crate::parse::proc::derived::unaccounted;
+use crate::parse::proc::meminfo::{Meminfo, MeminfoField as Field};
+use crate::parse::process;
+use crate::sources::kernel_log::{KernelLogSource, ReadClock, ReadEnd, Reader};
+
+/// The largest ring that a kernel can have holds fewer.
+const MOST_RECORDS: usize = 1 << 20;
+const RECORDS_AT_ONCE: usize = 1024;
+
+/// How long journald may take to tell of killers in user space, and how much of it is read.
+const JOURNAL_TAKES: Duration = Duration::from_secs(3);
+const MOST_JOURNAL_BYTES: u64 = 4 << 20;
+
+/// What is told of a kill may have a time a little before it.
+const BEFORE: Duration = Duration::from_secs(5);
+
+/// The PID namespace of the host, on every kernel (PROC_PID_INIT_INO).
+const NUMBERS_OF_HOST: &str = "pid:[4026531836]";
+
+/// Memory now.
+pub(super) fn memory(procfs: &Path) -> DeathMemory {
+    let text = fs::read(procfs.join("meminfo")).unwrap_or_default();
+    let Ok(meminfo) = Meminfo::parse(&text) else { return DeathMemory::default() };
+    let get = |field| meminfo.get(field).value();
+    let unnamed = unaccounted(&meminfo, Reading::Unsupported).value();
+    DeathMemory {
+        total_bytes: get(Field::MemTotal),
+        free_bytes: get(Field::MemFree),
+        available_bytes: get(Field::MemAvailable),
+        unaccounted_bytes: unnamed.map(|bytes| u64::try_from(bytes).unwrap_or(0)),
+        shmem_bytes: get(Field::Shmem),
+        swap_free_bytes: get(Field::SwapFree),
+        own_bytes: None,
+    }
+}
+
+/// The control group that this process, and so its command, is in.
+#[derive(Clone, Debug, Default)]
+pub(super) struct OwnGroup {
+    pub(super) path: Option<Arc<str>>,
+    pub(super) container: Option<Arc<str>>,
+    pub(super) unit: Option<Arc<str>>,
+    /// Where it counts kills: `memory.events`, or cgroup v1's `memory.oom_control`.
+    counter: Option<PathBuf>,
+    kills_before: Option<u64>,
+}
+
+impl OwnGroup {
+    /// As it is now.
+    pub(super) fn find(procfs: &Path, sysfs: &Path) -> Self {
+        let text = fs::read_to_string(procfs.join("self/cgroup")).unwrap_or_default();
+        let Some(path) = process::cgroup(&text) else { return Self::default() };
+        let below = path.trim_start_matches('/');
+        let files = [
+            sysfs.join("fs/cgroup").join(below).join("memory.events"),
+            sysfs.join("fs/cgroup/memory").join(below).join("memory.oom_control"),
+        ];
+        let counter = files.into_iter().find(|file| kills(file).is_some());
+        Self {
+            container: container_id(path).map(Arc::from),
+            unit: process::unit(path).map(Arc::from),
+            kills_before: counter.as_deref().and_then(kills),
+            counter,
+            path: Some(path.into()),
+        }
+    }
+
+    /// Whether nobody else is in it: a container's, or a service's. The root has all of a
+    /// container where that has a namespace of its own.
+    pub(super) fn is_own(&self) -> bool {
+        let is_service = self.unit.as_ref().is_some_and(|unit| unit.ends_with(".service"));
+        self.container.is_some() || is_service
+    }
+
+    /// How many processes of it the kernel has killed for memory since.
+    pub(super) fn new_kills(&self) -> Option<u64> {
+        let now = self.counter.as_deref().and_then(kills)?;
+        Some(now.saturating_sub(self.kills_before?))
+    }
+}
+
+fn kills(file: &Path) -> Option<u64> {
+    let text = fs::read_to_string(file).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("oom_kill "))?;
+    line.trim().parse().ok()
+}
+
+/// Whether the processes' numbers here are those of the kernel log.
+pub(super) fn are_pids_global(procfs: &Path) -> bool {
+    let namespace = fs::read_link(procfs.join("self/ns/pid"));
+    namespace.is_ok_and(|name| name.as_os_str() == NUMBERS_OF_HOST)
+}
+
+/// What the logs tell since then.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    pub(super) events: Vec<Event>,
+    pub(super) is_kernel_log_read: bool,
+    pub(super) not_known: Vec<String>,
+}
+
+/// What the kernel log and journald tell since then.
+pub(super) fn told(kmsg: &Path, since: Moment) -> Told {
+    let mut told = Told::default();
+    kernel_log(kmsg, since, &mut told);
+    match userspace_killers(since.utc) {
+        Ok(events) => told.events.extend(events),
+        Err(why) => told.not_known.push(why),
+    }
+    told
+}
+
+/// What the kernel log of this boot tells. `None`: it cannot be read.
+pub(super) fn kernel_events(kmsg: &Path) -> Option<Vec<Event>> {
+    let mut told = Told::default();
+    kernel_log(kmsg, Moment { uptime: Duration::ZERO, utc: Timestamp::UNIX_EPOCH }, &mut told);
+    told.is_kernel_log_read.then_some(told.events)
+}
+
+fn kernel_log(kmsg: &Path, since: Moment, told: &mut Told) {
+    let mut source = KernelLogSource::open_or_syslog(kmsg, None);
+    let mut seen = Vec::new();
+    let at = clock();
+    let read = ReadClock { at, monotonic: crate::daemon::clock::monotonic() };
+    while seen.len() < MOST_RECORDS
+        && source.read(read, &mut seen, RECORDS_AT_ONCE) == ReadEnd::More
+    {}
+    told.is_kernel_log_read = source.reader() != Reader::None;
+    let mut assembler = EventAssembler::new();
+    for observation in &seen {
+        match observation {
+            Observation::KernelRecord(record) if record.utc >= earlier(since.utc) => {
+                let line = KernelLine {
+                    seq: Some(record.seq),
+                    utc: Some(record.utc),
+                    uptime: Some(Duration::from_micros(record.usec)),
+                    from_kernel: record.facility == 0,
+                    identifier: None,
+                    caller: record.caller.as_deref(),
+                    text: &record.text,
+                };
+                assembler.feed(&line, &mut told.events);
+            }
+            Observation::KernelRecordsLost(lost) => told.not_known.push(format!(
+                "{lost} records of the kernel log were overwritten before they were read"
+            )),
+            _ => {}
+        }
+    }
+    assembler.finish(&mut told.events);
+}
+
+fn earlier(utc: Timestamp) -> Timestamp {
+    utc.checked_sub(BEFORE).unwrap_or(utc)
+}
+
+/// earlyoom and systemd-oomd write to journald alone.
+fn userspace_killers(since: Timestamp) -> Result<Vec<Event>, String> {
+    let since = format!("--since=@{}", earlier(since).as_second());
+    let mut command = Command::new("journalctl");
+    command
+        .args(["--quiet", "--no-pager", "--boot", "--output=json", &since])
+        // By their units, which others cannot write as: by name anybody could.
+        .args(["--unit=earlyoom.service", "--unit=systemd-oomd.service"])
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .stdout(Stdio::piped());
+    let mut child = match command.spawn() {
+        Ok(child) => child,
+        // Without journald there is nothing that such a daemon could be asked for.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(format!("journalctl cannot be run: {error}")),
+    };
+    let (to, answer) = channel();
+    let out = child.stdout.take();
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let read = out.map(|out| out.take(MOST_JOURNAL_BYTES).read_to_end(&mut bytes));
+        // Whoever waits may have given up.
+        let _gone = to.send(read.map(|read| read.map(|_| bytes)));
+    });
+    let read = answer.recv_timeout(JOURNAL_TAKES);
+    // It has ended, or has had its time.
+    let _ended = child.kill();
+    let _reaped = child.wait();
+    match read {
+        Ok(Some(Ok(bytes))) => Ok(events_in(&bytes)),
+        Ok(_) => Err("what journalctl told could not be read".to_owned()),
+        Err(_) => Err(format!(
+            "journald has not answered within {} s: kills by earlyoom or systemd-oomd are not seen",
+            JOURNAL_TAKES.as_secs()
+        )),
+    }
+}
+
+fn events_in(journal: &[u8]) -> Vec<Event> {
+    let (mut text, mut assembler, mut events) = (LogText::new(), EventAssembler::new(), Vec::new());
+    let lines = journal.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+    let mut messages: Vec<_> = lines.filter_map(|line| text.feed(line)).collect();
+    messages.extend(text.finish());
+    for message in &messages {
+        assembler.feed(&message.kernel_line(), &mut events);
+    }
+    assembler.finish(&mut events);
+    events
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{KernelEvent, KillerDaemon};
+
+    #[test]
+    fn what_journald_tells_of_earlyoom_is_a_kill() {
+        let journal = br#"{"__REALTIME_TIMESTAMP":"1790000000000000","SYSLOG_IDENTIFIER":"earlyoom","MESSAGE":"sending SIGTERM to process 4711 uid 0 \"VLLM::EngineCor\": badness 900, VmRSS 1 MiB","PRIORITY":"4","_BOOT_ID":"0"}
+{"__REALTIME_TIMESTAMP":"1790000001000000","SYSLOG_IDENTIFIER":"earlyoom","MESSAGE":"mem avail: 10 of 100","PRIORITY":"6","_BOOT_ID":"0"}
+"#;
+        let events = events_in(journal);
+        let [Event { kind: KernelEvent::UserspaceKill { by, pid, .. }, utc, .. }] = &*events else {
+            panic!("{events:?}")
+        };
+        assert_eq!((*by, *pid), (KillerDaemon::Earlyoom, Some(4711)));
+        assert_eq!(utc.unwrap().as_second(), 1_790_000_000);
+    }
+
+    #[test]
+    fn the_counters_of_both_hierarchies_are_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |text: &str| {
+            let file = folder.path().join("counter");
+            fs::write(&file, text).unwrap();
+            kills(&file)
+        };
+        assert_eq!(at("low 0\nhigh 0\nmax 5\noom 2\noom_kill 1\noom_group_kill 0\n"), Some(1));
+        assert_eq!(at("oom_kill_disable 0\nunder_oom 0\noom_kill 3\n"), Some(3));
+        assert_eq!(at("oom_kill_disable 0\nunder_oom 0\n"), None, "before 4.13");
+        assert_eq!(at("oom_kill x\n"), None);
+    }
+}

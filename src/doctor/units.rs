@@ -1,0 +1,271 @@
+//! What systemd would do with engines when they die, and before.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::time_span::time_span;
+use super::{Facts, Finding, Verdict, known};
+use crate::model::{EngineKind, duration, duration_text};
+use crate::parse::engine::recognise;
+use crate::parse::process::printable;
+
+/// What systemd takes where a unit does not say (system.conf(5)).
+const USUAL_START: Duration = Duration::from_secs(90);
+const USUAL_LIMIT_INTERVAL: Duration = Duration::from_secs(10);
+
+/// A guess: an engine that dies in its start does so within this time, five times.
+const LEAST_LIMIT_INTERVAL: Duration = Duration::from_secs(300);
+
+/// How long `umawarden gate` waits where it is not told.
+const GATE_WAITS: Duration = Duration::from_secs(300);
+
+/// Longer files, and more of a file's lines, are no units.
+const MOST_LINES: usize = 4096;
+
+/// A unit that runs an engine.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UnitFacts {
+    /// Its name.
+    pub name: String,
+    /// What it runs.
+    pub engine: Option<EngineKind>,
+    /// Whether `umawarden launch` runs that.
+    pub is_launched: bool,
+    /// `ExecStartPre=` and `ExecCondition=`.
+    pub before_start: Vec<String>,
+    /// Units that it is ordered after, or needs.
+    pub named: BTreeSet<String>,
+    /// `Restart=`.
+    pub restart: Option<String>,
+    /// `StartLimitIntervalSec=`.
+    pub limit_interval: Option<Duration>,
+    /// `TimeoutStartSec=`.
+    pub start_takes: Option<Duration>,
+    /// `KillMode=`.
+    pub kill_mode: Option<String>,
+}
+
+/// Reads a unit's file and its drop-ins, in their order. `None`: it runs no engine.
+pub fn unit(name: &str, files: &[String]) -> Option<UnitFacts> {
+    let mut unit = UnitFacts { name: printable(name.as_bytes()), ..UnitFacts::default() };
+    let mut runs = Vec::new();
+    for line in files.iter().flat_map(|text| joined(text)).take(MOST_LINES) {
+        let Some((key, value)) = line.split_once('=') else { continue };
+        let (key, value) = (key.trim(), value.trim());
+        match key {
+            "ExecStart" => put(&mut runs, value),
+            "ExecStartPre" | "ExecCondition" => put(&mut unit.before_start, value),
+            "After" | "Requires" | "Wants" | "BindsTo" | "Requisite" | "PartOf" => {
+                unit.named.extend(value.split_ascii_whitespace().map(str::to_owned));
+            }
+            "Restart" => unit.restart = some(value),
+            "StartLimitIntervalSec" | "StartLimitInterval" => {
+                unit.limit_interval = time_span(value)
+            }
+            "TimeoutStartSec" | "TimeoutSec" => unit.start_takes = time_span(value),
+            "KillMode" => unit.kill_mode = some(value),
+            _ => {}
+        }
+    }
+    let runs: Vec<Vec<String>> = runs.iter().map(|line| words(line)).collect();
+    unit.is_launched = runs.iter().any(|line| is_of(line, "launch"));
+    unit.engine = runs.iter().find_map(|line| engine(line));
+    unit.engine.is_some().then_some(unit)
+}
+
+/// Lines without comments, each with those that continue it.
+fn joined(text: &str) -> Vec<String> {
+    let (mut lines, mut open) = (Vec::new(), String::new());
+    for line in text.lines() {
+        let line = line.trim();
+        if open.is_empty() && line.is_empty() || line.starts_with(['#', ';']) {
+            continue;
+        }
+        if let Some(part) = line.strip_suffix('\\') {
+            open.push_str(part);
+            open.push(' ');
+            continue;
+        }
+        open.push_str(line);
+        lines.push(std::mem::take(&mut open));
+    }
+    lines.extend((!open.is_empty()).then_some(open));
+    lines
+}
+
+/// An empty value takes back what was there.
+fn put(values: &mut Vec<String>, value: &str) {
+    if value.is_empty() {
+        values.clear();
+    } else {
+        values.push(value.to_owned());
+    }
+}
+
+fn some(value: &str) -> Option<String> {
+    (!value.is_empty()).then(|| value.to_owned())
+}
+
+/// The words of a command line, without its prefixes and quotes.
+fn words(line: &str) -> Vec<String> {
+    let line = line.trim_start_matches(['@', '-', ':', '+', '!']);
+    let (mut words, mut word, mut quote) = (Vec::new(), String::new(), None);
+    for character in line.chars() {
+        match (quote, character) {
+            (Some(open), character) if character == open => quote = None,
+            (None, '"' | '\'') => quote = Some(character),
+            (None, ' ' | '\t') => {
+                if !word.is_empty() {
+                    words.push(std::mem::take(&mut word));
+                }
+            }
+            (_, character) => word.push(character),
+        }
+    }
+    if !word.is_empty() {
+        words.push(word);
+    }
+    words
+}
+
+/// Whether it runs that command of umawarden.
+fn is_of(words: &[String], command: &str) -> bool {
+    let program = words.first().and_then(|first| first.rsplit('/').next());
+    program == Some("umawarden") && words.get(1).is_some_and(|word| word == command)
+}
+
+/// The engine that a line runs, whatever it is wrapped in.
+fn engine(words: &[String]) -> Option<EngineKind> {
+    (0..words.len().min(64)).find_map(|from| {
+        let word = words[from].rsplit('/').next().unwrap_or_default();
+        // A name in the middle of a line may be an argument: a program has a subcommand, or a path.
+        let is_program = from == 0 || words[from - 1] == "--" || words[from].starts_with('/');
+        let is_script = word.starts_with("python") || matches!(word, "sh" | "bash" | "env");
+        let begins = is_program || is_script;
+        begins.then(|| recognise("", &words[from..], None)).flatten().map(|(kind, _)| kind)
+    })
+}
+
+pub(super) fn examine(facts: &Facts) -> Vec<Finding> {
+    let (units, names) = match known("units", &facts.units, "there are no units of systemd here") {
+        Err(finding) => return vec![*finding],
+        Ok(units) => units,
+    };
+    let mut findings = Vec::new();
+    for unit in units {
+        let of_one =
+            [restart(unit), limit(unit), timeout(unit), kill_mode(unit), order(unit, names)];
+        let subject = format!("unit {}", unit.name);
+        findings.extend(of_one.into_iter().flatten().map(|finding| finding.of(&subject)));
+    }
+    if findings.is_empty() {
+        let says = match units.len() {
+            0 => "no unit of this node runs an engine".to_owned(),
+            some => format!("nothing is wrong with those {some} that run engines"),
+        };
+        findings.push(Finding::ok("units", says));
+    }
+    findings
+}
+
+fn restarts(unit: &UnitFacts) -> Option<&str> {
+    unit.restart.as_deref().filter(|restart| *restart != "no")
+}
+
+fn waits(unit: &UnitFacts) -> Option<Vec<String>> {
+    unit.before_start.iter().map(|line| words(line)).find(|line| is_of(line, "gate"))
+}
+
+fn restart(unit: &UnitFacts) -> Option<Finding> {
+    let restart = restarts(unit)?;
+    let fix = "`umawarden print systemd-unit --need SIZE -- COMMAND` prints one that waits for \
+               memory";
+    if restart == "on-failure" && unit.engine == Some(EngineKind::Vllm) && !unit.is_launched {
+        let says = "vllm serve ends with 0 when its worker is killed: Restart=on-failure never \
+                    starts it again";
+        return Some(Finding::new("restart_policy", Verdict::Problem, says).fix(fix));
+    }
+    if unit.is_launched || waits(unit).is_some() {
+        return None;
+    }
+    let says = format!(
+        "Restart={restart} starts it again at once, into the memory that its dead predecessor \
+         still holds, so that it dies again"
+    );
+    Some(Finding::new("restart_policy", Verdict::Warning, says).fix(fix))
+}
+
+fn limit(unit: &UnitFacts) -> Option<Finding> {
+    restarts(unit)?;
+    let interval = unit.limit_interval.unwrap_or(USUAL_LIMIT_INTERVAL);
+    (interval < LEAST_LIMIT_INTERVAL).then(|| {
+        let is = match (interval.is_zero(), unit.limit_interval) {
+            (true, _) => "StartLimitIntervalSec=0 is none".to_owned(),
+            (false, Some(_)) => {
+                format!("{} is too short for an engine to reach it", duration_text(interval))
+            }
+            (false, None) => {
+                "10 s, which is usual, is too short for an engine to reach it".to_owned()
+            }
+        };
+        let says = format!(
+            "there is no start limit: {is}, for it takes longer to die five times; it is started \
+             again for ever"
+        );
+        Finding::new("start_limit", Verdict::Warning, says)
+            .fix("[Unit] StartLimitIntervalSec=1h, StartLimitBurst=5")
+    })
+}
+
+/// A gate before the start counts as a part of it.
+fn timeout(unit: &UnitFacts) -> Option<Finding> {
+    let gate = waits(unit)?;
+    let mut given = gate.iter().zip(gate.iter().skip(1));
+    let named = given.find(|(option, _)| *option == "--timeout").map(|(_, value)| value.as_str());
+    let joined = gate.iter().find_map(|word| word.strip_prefix("--timeout="));
+    let waits = named.or(joined).and_then(|text| duration(text).ok()).unwrap_or(GATE_WAITS);
+    let start = unit.start_takes.unwrap_or(USUAL_START);
+    // 0 is for ever, for both.
+    let is_long_enough = start.is_zero() || (!waits.is_zero() && start > waits);
+    (!is_long_enough).then(|| {
+        let (start, waits) = (duration_text(start), duration_text(waits));
+        let says = format!(
+            "its start may take {start}, and the gate before it waits for up to {waits}: systemd \
+             ends it while it waits"
+        );
+        Finding::new("start_timeout", Verdict::Problem, says)
+            .fix("TimeoutStartSec=infinity: the gate has a timeout of its own")
+    })
+}
+
+fn kill_mode(unit: &UnitFacts) -> Option<Finding> {
+    let mode = unit.kill_mode.as_deref().filter(|mode| matches!(*mode, "process" | "none"))?;
+    let says =
+        format!("KillMode={mode} leaves its workers behind when it ends, with all of their memory");
+    Some(Finding::new("kill_mode", Verdict::Problem, says).fix("KillMode=mixed"))
+}
+
+fn order(unit: &UnitFacts, names: &BTreeSet<String>) -> Option<Finding> {
+    let is_file = |name: &&String| {
+        [".target", ".service", ".socket"].iter().any(|ending| name.ends_with(ending))
+    };
+    let is_known = |name: &str| {
+        let template = name
+            .split_once('@')
+            .and_then(|(base, rest)| Some(format!("{base}@.{}", rest.rsplit_once('.')?.1)));
+        names.contains(name) || template.is_some_and(|template| names.contains(&template))
+    };
+    // What holds a specifier is another name.
+    let lacking = unit.named.iter().filter(is_file).filter(|name| !name.contains('%'));
+    let lacking: Vec<&str> =
+        lacking.map(String::as_str).filter(|name| !is_known(name)).take(8).collect();
+    (!lacking.is_empty()).then(|| {
+        let says = format!(
+            "it is ordered after, or wants, what does not exist here: {}; systemd does not wait \
+             for it, and says nothing",
+            lacking.join(", ")
+        );
+        Finding::new("unit_order", Verdict::Warning, says)
+            .fix("name units that exist: systemctl list-unit-files")
+    })
+}

@@ -1,0 +1,507 @@
+//! The death of an engine, a container, a unit or a launched command: what it ended with, what
+//! killed it, what proves that, and what to do.
+//!
+//! The JSON form is public: `umawarden launch`, `umawarden history --json` and `/api/v1/events`
+//! speak it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    DecisionId, EngineKind, EnginePhase, Event, KillerDaemon, OomConstraint, ProcessId, RuleId,
+    counted, duration_text,
+};
+
+/// Names of the signals that Linux has on x86-64 and arm64, from 1 on.
+const SIGNALS: [&str; 31] = [
+    "SIGHUP",
+    "SIGINT",
+    "SIGQUIT",
+    "SIGILL",
+    "SIGTRAP",
+    "SIGABRT",
+    "SIGBUS",
+    "SIGFPE",
+    "SIGKILL",
+    "SIGUSR1",
+    "SIGSEGV",
+    "SIGUSR2",
+    "SIGPIPE",
+    "SIGALRM",
+    "SIGTERM",
+    "SIGSTKFLT",
+    "SIGCHLD",
+    "SIGCONT",
+    "SIGSTOP",
+    "SIGTSTP",
+    "SIGTTIN",
+    "SIGTTOU",
+    "SIGURG",
+    "SIGXCPU",
+    "SIGXFSZ",
+    "SIGVTALRM",
+    "SIGPROF",
+    "SIGWINCH",
+    "SIGIO",
+    "SIGPWR",
+    "SIGSYS",
+];
+
+/// The highest signal of the kernel, real-time ones included.
+const MOST_SIGNALS: i32 = 64;
+
+/// The name of a signal; those without one are told by their number.
+pub fn signal_name(signal: i32) -> String {
+    let named = usize::try_from(signal).ok().and_then(|at| SIGNALS.get(at.checked_sub(1)?));
+    named.map_or_else(|| format!("signal {signal}"), |name| (*name).to_owned())
+}
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "ended_by", rename_all = "snake_case")]
+pub enum ExitStatus {
+    /// It, or what stands for it, left with this code.
+    Code {
+        /// 0 to 255.
+        code: i32,
+    },
+    /// A signal ended it.
+    Signal {
+        /// Its number.
+        signal: i32,
+    },
+    /// Nobody was told.
+    #[default]
+    Unknown,
+}
+
+impl ExitStatus {
+    /// What waitpid(2), `/proc/PID/stat` and the kernel's own structures call a status.
+    pub fn from_wait(status: i32) -> Self {
+        match status & 0x7f {
+            0 => Self::Code { code: (status >> 8) & 0xff },
+            0x7f => Self::Unknown,
+            signal => Self::Signal { signal },
+        }
+    }
+
+    /// What a shell, Docker and systemd tell in one number: 128 and the signal's.
+    pub fn code(self) -> Option<i32> {
+        match self {
+            Self::Code { code } => Some(code),
+            Self::Signal { signal } => Some(128 + signal),
+            Self::Unknown => None,
+        }
+    }
+
+    /// The signal that ended it, or one that its code stands for: those who start processes for
+    /// others tell a signal as 128 and its number. A program may say the same by itself.
+    pub fn told_signal(self) -> Option<i32> {
+        match self {
+            Self::Signal { signal } => Some(signal),
+            Self::Code { code } => Some(code - 128).filter(|n| (1..=MOST_SIGNALS).contains(n)),
+            Self::Unknown => None,
+        }
+    }
+
+    /// Whether it ended as programs do that have nothing to complain of.
+    pub fn is_success(self) -> bool {
+        self == Self::Code { code: 0 }
+    }
+}
+
+impl fmt::Display for ExitStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Code { code } => match self.told_signal() {
+                Some(signal) => {
+                    write!(f, "exit code {code}, which stands for {}", signal_name(signal))
+                }
+                None => write!(f, "exit code {code}"),
+            },
+            Self::Signal { signal } => write!(f, "{} ({signal})", signal_name(signal)),
+            Self::Unknown => f.write_str("an exit status that nobody was told"),
+        }
+    }
+}
+
+/// Who has died.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Deceased {
+    /// What it is called: the engine, else the container, the unit, or the command.
+    pub name: Arc<str>,
+    /// What it was, where it is known for an engine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub engine: Option<EngineKind>,
+    /// The process at its head.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server: Option<ProcessId>,
+    /// Its container's id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<Arc<str>>,
+    /// What Docker calls that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container_name: Option<Arc<str>>,
+    /// Its systemd unit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unit: Option<Arc<str>>,
+    /// Its control group, below the root of its hierarchy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cgroup: Option<Arc<str>>,
+}
+
+impl fmt::Display for Deceased {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)?;
+        let mut about = Vec::new();
+        if let Some(name) = self.container_name.as_ref().filter(|name| **name != self.name) {
+            about.push(format!("container {name}"));
+        } else if let Some(id) = self.container.as_ref().filter(|id| **id != self.name) {
+            about.push(format!("container {}", id.get(..12).unwrap_or(id)));
+        }
+        if let Some(unit) = self.unit.as_ref().filter(|unit| **unit != self.name) {
+            about.push(format!("unit {unit}"));
+        }
+        about.extend(self.server.map(|server| format!("pid {server}")));
+        if about.is_empty() { Ok(()) } else { write!(f, " ({})", about.join(", ")) }
+    }
+}
+
+/// What killed it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "by", rename_all = "snake_case")]
+pub enum Killer {
+    /// The kernel's OOM killer.
+    KernelOom {
+        /// What ran out.
+        constraint: Option<OomConstraint>,
+        /// The control group whose limit was hit.
+        cgroup: Option<String>,
+        /// Who asked for the memory.
+        trigger: Option<String>,
+        /// Whether the NVIDIA driver asked.
+        driver: bool,
+    },
+    /// A daemon in user space that kills for memory.
+    UserspaceOom {
+        /// Which.
+        daemon: KillerDaemon,
+    },
+    /// This program: `stop_engine`.
+    Umawarden {
+        /// The decision, where it is known.
+        decision: Option<DecisionId>,
+        /// The rule that made it.
+        rule: Option<RuleId>,
+    },
+    /// Somebody's signal, of which no killer that is known tells.
+    Signal {
+        /// Its number.
+        signal: i32,
+        /// Who sent it, where that is known.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        sender: Option<String>,
+    },
+    /// Nobody: it ended by itself, and perhaps said why.
+    Itself {
+        /// Its own words.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
+    },
+    /// What was seen does not tell.
+    Unknown {
+        /// Why not.
+        why: String,
+    },
+}
+
+impl Killer {
+    /// All names that [`Self::name`] gives.
+    pub const NAMES: [&'static str; 6] =
+        ["kernel_oom", "userspace_oom", "umawarden", "signal", "itself", "unknown"];
+
+    /// The name in JSON and in labels.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::KernelOom { .. } => "kernel_oom",
+            Self::UserspaceOom { .. } => "userspace_oom",
+            Self::Umawarden { .. } => "umawarden",
+            Self::Signal { .. } => "signal",
+            Self::Itself { .. } => "itself",
+            Self::Unknown { .. } => "unknown",
+        }
+    }
+
+    /// Whether it died for the memory that it held.
+    pub fn is_for_memory(&self) -> bool {
+        matches!(self, Self::KernelOom { .. } | Self::UserspaceOom { .. } | Self::Umawarden { .. })
+    }
+}
+
+impl fmt::Display for Killer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::KernelOom { constraint, cgroup, trigger, driver } => {
+                f.write_str("the kernel's OOM killer")?;
+                match (constraint, cgroup) {
+                    (Some(OomConstraint::Memcg), Some(path)) => {
+                        write!(f, ", at the limit of control group {path}")?;
+                    }
+                    (Some(OomConstraint::Memcg), None) => {
+                        f.write_str(", at the limit of a control group")?;
+                    }
+                    (Some(OomConstraint::None), _) => {
+                        f.write_str(", as the machine had none left")?
+                    }
+                    (Some(OomConstraint::Cpuset | OomConstraint::MemoryPolicy), _) => {
+                        f.write_str(", as its NUMA nodes had none left")?;
+                    }
+                    (None, _) => {}
+                }
+                if let Some(trigger) = trigger {
+                    write!(f, " when {trigger} asked for memory")?;
+                }
+                f.write_str(if *driver { " through the NVIDIA driver" } else { "" })
+            }
+            Self::UserspaceOom { daemon: KillerDaemon::Earlyoom } => f.write_str("earlyoom"),
+            Self::UserspaceOom { daemon: KillerDaemon::SystemdOomd } => f.write_str("systemd-oomd"),
+            Self::Umawarden { rule, decision } => {
+                f.write_str("umawarden's own brake")?;
+                if let Some(rule) = rule {
+                    write!(f, ", by rule {rule}")?;
+                }
+                decision.map_or(Ok(()), |decision| write!(f, " (decision {decision})"))
+            }
+            Self::Signal { signal, sender } => {
+                let sender = sender.as_deref().unwrap_or("somebody");
+                write!(f, "{} from {sender}", signal_name(*signal))
+            }
+            Self::Itself { reason: Some(reason) } => write!(f, "nobody but itself: {reason}"),
+            Self::Itself { reason: None } => f.write_str("nobody but itself"),
+            Self::Unknown { why } => write!(f, "something that is not known: {why}"),
+        }
+    }
+}
+
+/// What proves it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "proof", rename_all = "snake_case")]
+pub enum DeathProof {
+    /// Something that the kernel log or a daemon told.
+    Event {
+        /// What.
+        event: Box<Event>,
+        /// How it is known to be about this one.
+        fits_by: String,
+    },
+    /// How a process of it ended.
+    Process {
+        /// Which.
+        pid: u32,
+        /// Its name.
+        comm: String,
+        /// How.
+        status: ExitStatus,
+        /// Who says so.
+        told_by: String,
+    },
+    /// What the engine wrote.
+    LogLine {
+        /// The line, printable and cut.
+        line: String,
+    },
+    /// A decision of this program.
+    Decision {
+        /// Which.
+        decision: Option<DecisionId>,
+        /// When it acted.
+        acted: Option<Timestamp>,
+    },
+    /// A counter that only a kill moves.
+    Counter {
+        /// Which.
+        name: String,
+        /// By how much it rose.
+        by: u64,
+    },
+    /// What Docker says of its container.
+    Docker {
+        /// What.
+        says: String,
+    },
+}
+
+/// A process of it that was killed: the exit code of its parent may not tell.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KilledWorker {
+    /// Its number, where it is known.
+    pub pid: Option<u32>,
+    /// Its name.
+    pub comm: String,
+    /// How it ended.
+    pub status: ExitStatus,
+    /// How long before the end of it all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seconds_before: Option<u64>,
+}
+
+/// A process that outlived its parent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Survivor {
+    /// Which.
+    #[serde(flatten)]
+    pub id: ProcessId,
+    /// Its name.
+    pub comm: String,
+    /// What it holds: anonymous, shared and hugetlb memory. `None`: it could not be read.
+    pub bytes: Option<u64>,
+    /// Whether it was killed for that.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_killed: bool,
+}
+
+/// Memory at that moment, in bytes; what could not be read is not there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DeathMemory {
+    /// `MemTotal`.
+    pub total_bytes: Option<u64>,
+    /// `MemFree`.
+    pub free_bytes: Option<u64>,
+    /// `MemAvailable`.
+    pub available_bytes: Option<u64>,
+    /// What no counter of the kernel names, the driver's above all.
+    pub unaccounted_bytes: Option<u64>,
+    /// `Shmem`.
+    pub shmem_bytes: Option<u64>,
+    /// `SwapFree`.
+    pub swap_free_bytes: Option<u64>,
+    /// What its own processes held when they were last seen.
+    pub own_bytes: Option<u64>,
+}
+
+/// All that is known of one death.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DeathReport {
+    /// Who.
+    pub who: Deceased,
+    /// What its head ended with.
+    pub exit: ExitStatus,
+    /// When.
+    pub ended: Timestamp,
+    /// How long it had lived.
+    pub lived_seconds: Option<f64>,
+    /// Where in its life it was.
+    pub phase: Option<EnginePhase>,
+    /// What killed it.
+    pub killer: Killer,
+    /// Whether that is no ordinary end, whatever the exit code says.
+    pub is_failure: bool,
+    /// What proves it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub proofs: Vec<DeathProof>,
+    /// Processes of it that were killed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub killed_workers: Vec<KilledWorker>,
+    /// Processes of it that are left.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub orphans: Vec<Survivor>,
+    /// Memory when it died.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<DeathMemory>,
+    /// What to do, the most important first.
+    pub advice: Vec<String>,
+    /// What could not be looked at, so that the report does not know it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub not_known: Vec<String>,
+}
+
+impl DeathReport {
+    /// Whether the exit code says that all was well, and it was not.
+    pub fn is_exit_code_a_lie(&self) -> bool {
+        self.is_failure && self.exit.is_success()
+    }
+
+    /// What died and of what, in one line.
+    pub fn sentence(&self) -> String {
+        let mut told = format!("{} ended", self.who);
+        if let Some(seconds) = self.lived_seconds {
+            let lived = Duration::try_from_secs_f64(seconds).unwrap_or_default().as_secs();
+            told.push_str(&format!(" after {}", duration_text(Duration::from_secs(lived))));
+        }
+        if let Some(phase) = self.phase {
+            told.push_str(&format!(", {phase},"));
+        }
+        told.push_str(&format!(" with {}", self.exit));
+        match &self.killer {
+            Killer::Itself { reason: None } if !self.is_failure => {}
+            Killer::Itself { reason: None } => told.push_str("; it ended by itself"),
+            Killer::Itself { reason: Some(reason) } => {
+                told.push_str(&format!("; it ended by itself: {reason}"));
+            }
+            killer => told.push_str(&format!("; killed by {killer}")),
+        }
+        match self.killed_workers.as_slice() {
+            [] => {}
+            [one] => told.push_str(&format!("; its worker {one} was killed")),
+            [first, ..] => {
+                let number = self.killed_workers.len() as u64;
+                told.push_str(&format!(
+                    "; {} of it were killed, {first} first",
+                    counted(number, "worker")
+                ));
+            }
+        }
+        if self.is_exit_code_a_lie() {
+            told.push_str("; the exit code does not tell");
+        }
+        told
+    }
+}
+
+impl fmt::Display for KilledWorker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.comm)?;
+        self.pid.map_or(Ok(()), |pid| write!(f, " (pid {pid})"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signals_have_their_names_and_real_time_ones_their_number() {
+        let names = [1, 2, 9, 11, 15, 28, 31].map(signal_name);
+        let expected = ["SIGHUP", "SIGINT", "SIGKILL", "SIGSEGV", "SIGTERM", "SIGWINCH", "SIGSYS"];
+        assert_eq!(names, expected);
+        assert_eq!([0, -1, 34].map(signal_name), ["signal 0", "signal -1", "signal 34"]);
+    }
+
+    #[test]
+    fn a_status_is_read_as_the_kernel_writes_it() {
+        let read = |status| ExitStatus::from_wait(status);
+        assert_eq!(read(0), ExitStatus::Code { code: 0 });
+        assert_eq!(read(3 << 8), ExitStatus::Code { code: 3 });
+        assert_eq!(read(9), ExitStatus::Signal { signal: 9 });
+        assert_eq!(read(0x80 | 11), ExitStatus::Signal { signal: 11 }, "with a core dump");
+        assert_eq!(read(0x137f), ExitStatus::Unknown, "stopped, not ended");
+    }
+
+    #[test]
+    fn a_code_above_128_stands_for_a_signal_where_there_is_one() {
+        let told = |code| ExitStatus::Code { code }.told_signal();
+        assert_eq!([told(0), told(128), told(137), told(143)], [None, None, Some(9), Some(15)]);
+        assert_eq!([told(193), told(255)], [None, None]);
+        assert_eq!(ExitStatus::Signal { signal: 9 }.code(), Some(137));
+        assert_eq!(
+            ExitStatus::Code { code: 137 }.to_string(),
+            "exit code 137, which stands for SIGKILL"
+        );
+        assert_eq!(ExitStatus::Signal { signal: 15 }.to_string(), "SIGTERM (15)");
+    }
+}

@@ -1,0 +1,192 @@
+//! What engines write when they die. It is user space's word, and a logged prompt may hold any of
+//! it: it may name a reason, and proves no kill.
+
+use super::super::process::{MAX_TEXT, printable};
+use crate::model::ExitStatus;
+
+/// What a line of an engine's log tells of its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LastWords {
+    /// A process of it has ended, and it was not asked to.
+    WorkerDied {
+        /// What the engine calls it.
+        worker: String,
+        /// Its number, as the engine counts: in a container of its own.
+        pid: Option<u32>,
+        /// How.
+        status: ExitStatus,
+    },
+    /// An allocation failed.
+    OutOfMemory,
+    /// It refused to start with as little memory as there was.
+    TooLittleMemory,
+    /// It refused to start, as another rank has less memory than this one.
+    Unbalanced,
+    /// Another node, or another rank, was lost.
+    PeerLost,
+    /// It gave up, for a reason that another line tells.
+    Fatal,
+}
+
+/// Parts of lines; the first that is found counts.
+const PHRASES: [(&str, LastWords); 13] = [
+    ("Not enough memory. Please try to increase --mem-fraction-static", LastWords::TooLittleMemory),
+    ("No available memory for the cache blocks", LastWords::TooLittleMemory),
+    ("on startup is less than desired GPU memory utilization", LastWords::TooLittleMemory),
+    ("The memory capacity is unbalanced", LastWords::Unbalanced),
+    ("CUDA out of memory", LastWords::OutOfMemory),
+    ("torch.OutOfMemoryError", LastWords::OutOfMemory),
+    ("torch.cuda.OutOfMemoryError", LastWords::OutOfMemory),
+    ("CUDA_ERROR_OUT_OF_MEMORY", LastWords::OutOfMemory),
+    ("cudaMalloc failed: out of memory", LastWords::OutOfMemory),
+    ("Watchdog caught collective operation timeout", LastWords::PeerLost),
+    ("Connection closed by peer", LastWords::PeerLost),
+    ("EngineCore encountered a fatal error", LastWords::Fatal),
+    ("Engine core initialization failed", LastWords::Fatal),
+];
+
+/// Reads one line of an engine's log.
+pub fn last_words(line: &str) -> Option<LastWords> {
+    let line = cut(line);
+    if let Some(died) = worker_died(line) {
+        return Some(died);
+    }
+    let found = PHRASES.iter().find(|(phrase, _)| line.contains(phrase));
+    found.map(|(_, words)| words.clone())
+}
+
+fn cut(line: &str) -> &str {
+    let mut end = line.len().min(MAX_TEXT);
+    while !line.is_char_boundary(end) {
+        end -= 1;
+    }
+    line.get(..end).unwrap_or(line)
+}
+
+/// `Rank 0 scheduler died during initialization (exit code: -9).`, `Subprocess scheduler_0 (pid=N)
+/// crashed with exit code -9.`, `Worker proc VllmWorker-0 died unexpectedly (exit code: -9)`.
+fn worker_died(line: &str) -> Option<LastWords> {
+    if let Some((before, rest)) = line.split_once(" scheduler died during initialization ")
+        && let Some((_, rank)) = before.rsplit_once("Rank ")
+    {
+        let status = python_status(rest.strip_prefix("(exit code: ")?)?;
+        let worker = format!("scheduler of rank {}", name(rank)?);
+        return Some(LastWords::WorkerDied { worker, pid: None, status });
+    }
+    if let Some((_, rest)) = line.split_once("Subprocess ")
+        && let Some((worker, rest)) = rest.split_once(" (pid=")
+        && let Some((pid, rest)) = rest.split_once(')')
+    {
+        let status = python_status(rest.strip_prefix(" crashed with exit code ")?)?;
+        let pid = pid.parse().ok();
+        return Some(LastWords::WorkerDied { worker: name(worker)?, pid, status });
+    }
+    let (_, rest) = line.split_once("Worker proc ")?;
+    let (worker, rest) = rest.split_once(" died unexpectedly")?;
+    let status = rest.strip_prefix(" (exit code: ").and_then(python_status).unwrap_or_default();
+    Some(LastWords::WorkerDied { worker: name(worker)?, pid: None, status })
+}
+
+/// Names of workers are short words.
+fn name(text: &str) -> Option<String> {
+    let is_word = !text.is_empty() && text.len() <= 64 && !text.contains(char::is_whitespace);
+    is_word.then(|| printable(text.as_bytes()))
+}
+
+/// What Python calls an exit code: below 0 it is a signal's.
+fn python_status(text: &str) -> Option<ExitStatus> {
+    let (sign, digits) = match text.strip_prefix('-') {
+        Some(digits) => (-1, digits),
+        None => (1, text),
+    };
+    let end = digits.bytes().take_while(u8::is_ascii_digit).count();
+    let number: i32 = digits.get(..end)?.parse().ok()?;
+    match sign * number {
+        code @ 0..=255 => Some(ExitStatus::Code { code }),
+        signal @ -64..0 => Some(ExitStatus::Signal { signal: -signal }),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn died(worker: &str, pid: Option<u32>, signal: i32) -> Option<LastWords> {
+        let status = ExitStatus::Signal { signal };
+        Some(LastWords::WorkerDied { worker: worker.to_owned(), pid, status })
+    }
+
+    #[test]
+    fn what_engines_print_is_understood() {
+        let table = [
+            (
+                "[2026-11-20 10:00:00] Rank 0 scheduler died during initialization (exit code: \
+                 -9). If exit code is -9 (SIGKILL), a common cause is the OS OOM killer.",
+                died("scheduler of rank 0", None, 9),
+            ),
+            (
+                "[2026-11-20 10:00:00] Subprocess scheduler_0 (pid=4711) crashed with exit code \
+                 -9.",
+                died("scheduler_0", Some(4711), 9),
+            ),
+            (
+                "(EngineCore_DP0 pid=12) ERROR 11-20 10:00:00 [multiproc_executor.py:154] Worker \
+                 proc VllmWorker-0 died unexpectedly (exit code: -9)",
+                died("VllmWorker-0", None, 9),
+            ),
+            (
+                "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.",
+                Some(LastWords::TooLittleMemory),
+            ),
+            (
+                "ValueError: Free memory on device cuda:0 (30.1/121.69 GiB) on startup is less \
+                 than desired GPU memory utilization (0.92, 111.95 GiB).",
+                Some(LastWords::TooLittleMemory),
+            ),
+            (
+                "ValueError: No available memory for the cache blocks.",
+                Some(LastWords::TooLittleMemory),
+            ),
+            (
+                "The memory capacity is unbalanced. Some GPUs may be occupied by other processes. \
+                 pre_model_load_memory=33.77, local_gpu_memory=101.33, local_gpu_memory * \
+                 0.9=91.20",
+                Some(LastWords::Unbalanced),
+            ),
+            ("torch.OutOfMemoryError: CUDA out of memory.", Some(LastWords::OutOfMemory)),
+            (
+                "RuntimeError: CUDA driver error: CUDA_ERROR_OUT_OF_MEMORY",
+                Some(LastWords::OutOfMemory),
+            ),
+            (
+                "ggml_backend_cuda_buffer: cudaMalloc failed: out of memory",
+                Some(LastWords::OutOfMemory),
+            ),
+            ("Watchdog caught collective operation timeout: WorkNCCL", Some(LastWords::PeerLost)),
+            ("EngineCore encountered a fatal error.", Some(LastWords::Fatal)),
+            ("RuntimeError: Engine core initialization failed.", Some(LastWords::Fatal)),
+            ("KV cache pool is full. Retract requests.", None),
+            ("INFO: 127.0.0.1 - \"GET /health HTTP/1.1\" 200 OK", None),
+            ("Subprocess scheduler_0 (pid=4711) was started", None),
+            ("Subprocess a b (pid=4711) crashed with exit code -9.", None),
+            ("Subprocess s (pid=1) crashed with exit code -99999999999.", None),
+        ];
+        for (line, expected) in table {
+            assert_eq!(last_words(line), expected, "{line}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_line_does_harm(line in "\\PC{0,200}", cut in 0_usize..200) {
+            let _read = last_words(&line);
+            let whole = "Subprocess scheduler_0 (pid=4711) crashed with exit code -9.";
+            let part = whole.get(..cut.min(whole.len())).unwrap_or_default();
+            let told = last_words(&format!("{line}{part}"));
+            prop_assert!(told.is_none() || part.len() > 50 || last_words(&line).is_some());
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! What to do about a death, the most important first.
+
+use crate::model::{
+    DeathReport, EngineKind, EnginePhase, Killer, OomConstraint, Survivor, signal_name,
+};
+use crate::parse::engine::LastWords;
+
+/// Less than this in the hand of an orphan keeps nobody from starting.
+const WORTH_TELLING_BYTES: u64 = 64 << 20;
+
+/// Memory that no counter names: with no engine there are one or two GiB.
+const MUCH_UNACCOUNTED_BYTES: u64 = 8 << 30;
+
+/// What to do.
+pub(super) fn advice(report: &DeathReport, words: &[(String, LastWords)]) -> Vec<String> {
+    let mut told = Vec::new();
+    told.extend(orphans(&report.orphans));
+    told.extend(killer(report));
+    told.extend(own_words(words));
+    if report.is_exit_code_a_lie() {
+        told.push(
+            "the exit code 0 says that all was well: a restart policy \"on-failure\" never comes; \
+             start it with `umawarden launch`, which ends with a failure then, or always restart it"
+                .to_owned(),
+        );
+    }
+    told.extend(lingering(report));
+    told.dedup();
+    told
+}
+
+fn orphans(orphans: &[Survivor]) -> Option<String> {
+    let holds = |orphan: &&Survivor| {
+        !orphan.is_killed && orphan.bytes.is_none_or(|bytes| bytes >= WORTH_TELLING_BYTES)
+    };
+    let named: Vec<String> = orphans
+        .iter()
+        .filter(holds)
+        .map(|orphan| match orphan.bytes {
+            Some(bytes) => format!("{} (pid {}, {})", orphan.comm, orphan.id, size(bytes)),
+            None => format!("{} (pid {})", orphan.comm, orphan.id),
+        })
+        .collect();
+    let pids: Vec<String> = orphans.iter().filter(holds).map(|one| one.id.to_string()).collect();
+    (!named.is_empty()).then(|| {
+        format!(
+            "end what outlived it before it is started again, for that keeps its memory: {}: \
+             kill {}",
+            named.join(", "),
+            pids.join(" ")
+        )
+    })
+}
+
+fn killer(report: &DeathReport) -> Vec<String> {
+    match &report.killer {
+        Killer::KernelOom { constraint: Some(OomConstraint::Memcg), cgroup, .. } => {
+            let cgroup = cgroup.as_deref().map_or_else(String::new, |path| format!(" {path}"));
+            vec![format!(
+                "the limit of control group{cgroup} was too low for it: raise it (docker --memory, \
+                 MemoryMax= of its unit), or let the engine take less; on GB10 no such limit bounds \
+                 what CUDA takes"
+            )]
+        }
+        Killer::KernelOom { .. } | Killer::UserspaceOom { .. } => out_of_memory(report),
+        Killer::Umawarden { rule, .. } => {
+            let mut told = vec![match rule {
+                Some(rule) => {
+                    format!("`umawarden explain {}` tells why it was stopped", rule.alert)
+                }
+                None => "`umawarden history` tells why it was stopped".to_owned(),
+            }];
+            told.extend(less(report));
+            told
+        }
+        Killer::Signal { sender: Some(_), .. } => Vec::new(),
+        Killer::Signal { signal, sender: None } => vec![format!(
+            "nothing that is watched sent {}: look for who did (docker kill, systemctl, a health \
+             check, a script); auditd or bpftrace's killsnoop names the sender next time",
+            signal_name(*signal)
+        )],
+        Killer::Itself { .. } | Killer::Unknown { .. } => {
+            if report.is_failure && report.exit.told_signal().is_none_or(|signal| signal != 9) {
+                vec!["its own log says why: read its last lines".to_owned()]
+            } else {
+                Vec::new()
+            }
+        }
+    }
+}
+
+fn out_of_memory(report: &DeathReport) -> Vec<String> {
+    let mut told = Vec::new();
+    if matches!(report.phase, Some(EnginePhase::Starting | EnginePhase::Loading)) {
+        told.push(
+            "it died while it loaded: let it wait until the node can take it (`umawarden gate`, \
+             `umawarden launch --need SIZE`), and keep the page cache of its checkpoint from \
+             crowding it out (rule action evict_checkpoint)"
+                .to_owned(),
+        );
+    }
+    told.extend(less(report));
+    told
+}
+
+/// How it is told to take less.
+fn less(report: &DeathReport) -> Option<String> {
+    let how = match report.who.engine? {
+        EngineKind::Sglang => "a lower --mem-fraction-static or --max-total-tokens",
+        EngineKind::Vllm => "a lower --gpu-memory-utilization or --max-model-len",
+        EngineKind::Ollama => "a lower OLLAMA_MAX_LOADED_MODELS or context length",
+        EngineKind::LlamaServer => "a lower --ctx-size, or fewer --n-gpu-layers",
+        EngineKind::ComfyUi
+        | EngineKind::TensorRtLlm
+        | EngineKind::Triton
+        | EngineKind::Declared => return None,
+    };
+    Some(format!("let it take less: {how}"))
+}
+
+fn own_words(words: &[(String, LastWords)]) -> Vec<String> {
+    let says = |wanted: LastWords| words.iter().any(|(_, words)| *words == wanted);
+    let mut told = Vec::new();
+    if says(LastWords::TooLittleMemory) || says(LastWords::OutOfMemory) {
+        told.push(
+            "it found too little memory: what page cache or a dead engine still holds counts as \
+             taken; wait for it (`umawarden gate --need SIZE --prepare`)"
+                .to_owned(),
+        );
+    }
+    if says(LastWords::Unbalanced) {
+        told.push(
+            "the ranks have unequal memory, and the one that complains is the healthy one: free \
+             memory on the other nodes, their page cache above all"
+                .to_owned(),
+        );
+    }
+    if says(LastWords::PeerLost) {
+        told.push("it lost another rank: the cause is in that node's log".to_owned());
+    }
+    told
+}
+
+/// Memory that is still held though it is dead.
+fn lingering(report: &DeathReport) -> Option<String> {
+    let held = report.memory?.unaccounted_bytes?;
+    (held >= MUCH_UNACCOUNTED_BYTES).then(|| {
+        format!(
+            "{} were held by what no counter names when it died; the driver gives memory back some \
+             seconds later: do not start it again before that (`umawarden gate --need SIZE`)",
+            size(held)
+        )
+    })
+}
+
+fn size(bytes: u64) -> String {
+    #[expect(clippy::cast_precision_loss, reason = "rounded for people")]
+    let (gib, mib) = (bytes as f64 / f64::from(1 << 30), bytes as f64 / f64::from(1 << 20));
+    if gib >= 1.0 { format!("{gib:.1} GiB") } else { format!("{mib:.0} MiB") }
+}

@@ -1,0 +1,259 @@
+//! What killed a process of the family: each such thing with what proves it.
+
+use std::cmp::Ordering;
+use std::time::Duration;
+
+use super::{Circumstances, Relative};
+use crate::model::{
+    DeathProof, Event, ExitStatus, KernelEvent, KilledWorker, Killer, Moment, signal_name,
+};
+use crate::parse::engine::LastWords;
+
+/// The kernel's clock of start times counts hundredths of a second; wall clocks are set.
+const SLACK: Duration = Duration::from_secs(2);
+
+/// What is told of a death may be told after it.
+const TOLD_WITHIN: Duration = Duration::from_secs(30);
+
+/// Clock ticks a second in `/proc`, on every architecture.
+const TICKS: u64 = 100;
+
+const SIGKILL: i32 = 9;
+
+/// Something that killed one of them.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Hit {
+    /// When, on the uptime clock.
+    pub(super) at: Option<Duration>,
+    pub(super) killer: Killer,
+    pub(super) proof: DeathProof,
+    /// Whom, where it is a process.
+    pub(super) worker: Option<KilledWorker>,
+    /// Whether it says who killed, and not only how somebody ended.
+    pub(super) is_certain: bool,
+}
+
+impl Hit {
+    /// The earliest first, those without a time last; who says more first.
+    pub(super) fn order(one: &Self, other: &Self) -> Ordering {
+        let key = |hit: &Self| (hit.at.is_none(), hit.at, !hit.is_certain);
+        key(one).cmp(&key(other)).then_with(|| {
+            let pid = |hit: &Self| hit.worker.as_ref().and_then(|worker| worker.pid);
+            let rest = |hit: &Self| (pid(hit), hit.killer.name());
+            rest(one).cmp(&rest(other))
+        })
+    }
+}
+
+/// Whether a process brings that signal upon itself.
+pub(super) fn is_own_fault(signal: i32) -> bool {
+    // SIGILL, SIGTRAP, SIGABRT, SIGBUS, SIGFPE, SIGSEGV, SIGXCPU, SIGXFSZ, SIGSYS.
+    matches!(signal, 4..=8 | 11 | 24 | 25 | 31)
+}
+
+/// All of them, in no order.
+pub(super) fn of(
+    death: &Circumstances<'_>,
+    ended: Moment,
+    words: &[(String, LastWords)],
+) -> Vec<Hit> {
+    let mut hits = Vec::new();
+    let events = death.events.iter().filter_map(|event| of_event(death, ended, event));
+    hits.extend(events);
+    hits.extend(of_own_stops(death, ended));
+    hits.extend(death.family.iter().filter_map(|relative| of_status(death, relative)));
+    hits.extend(of_counters(death, &hits));
+    let has_workers = hits.iter().any(|hit| hit.worker.is_some());
+    if !has_workers {
+        hits.extend(words.iter().find_map(|(line, words)| of_words(line, words)));
+    }
+    hits
+}
+
+/// The uptime at that wall time, as the clock goes when it ended.
+fn uptime(event: &Event, ended: Moment) -> Option<Duration> {
+    let before = ended.utc.duration_since(event.utc?);
+    match Duration::try_from(before) {
+        Ok(before) => Some(ended.uptime.saturating_sub(before)),
+        Err(_) => Some(ended.uptime + before.unsigned_abs()),
+    }
+}
+
+fn of_event(death: &Circumstances<'_>, ended: Moment, event: &Event) -> Option<Hit> {
+    let at = uptime(event, ended);
+    let is_late = at.is_some_and(|at| at > ended.uptime + TOLD_WITHIN);
+    let is_early = death.began.zip(at).is_some_and(|(began, at)| at + SLACK < began);
+    if is_late || is_early {
+        return None;
+    }
+    let (killer, pid, comm, cgroup, container) = match &event.kind {
+        KernelEvent::OomKill {
+            pid,
+            comm,
+            constraint,
+            memcg,
+            oom_memcg,
+            trigger_comm,
+            driver,
+            container,
+            ..
+        } => {
+            let killer = Killer::KernelOom {
+                constraint: *constraint,
+                cgroup: oom_memcg.clone(),
+                trigger: trigger_comm.clone(),
+                driver: *driver,
+            };
+            (killer, Some(*pid), Some(comm.as_str()), memcg.as_deref(), container.as_deref())
+        }
+        KernelEvent::UserspaceKill { by, pid, comm, memcg } => {
+            let killer = Killer::UserspaceOom { daemon: *by };
+            (killer, *pid, comm.as_deref(), memcg.as_deref(), None)
+        }
+        _ => return None,
+    };
+    let fits_by = fits(death, at, pid, comm, cgroup, container)?;
+    let worker = comm.map(|comm| KilledWorker {
+        pid,
+        comm: comm.to_owned(),
+        status: ExitStatus::Signal { signal: SIGKILL },
+        seconds_before: None,
+    });
+    let proof = DeathProof::Event { event: Box::new(event.clone()), fits_by };
+    Some(Hit { at, killer, proof, worker, is_certain: true })
+}
+
+/// How that kill is known to be one of the family's.
+fn fits(
+    death: &Circumstances<'_>,
+    at: Option<Duration>,
+    pid: Option<u32>,
+    comm: Option<&str>,
+    cgroup: Option<&str>,
+    container: Option<&str>,
+) -> Option<String> {
+    let lived = |relative: &&Relative| {
+        let started = Duration::from_millis(relative.id.start_ticks.saturating_mul(1000 / TICKS));
+        let is_before = at.is_some_and(|at| at + SLACK < started);
+        let is_after = at.zip(relative.ended).is_some_and(|(at, end)| at > end + TOLD_WITHIN);
+        !is_before && !is_after
+    };
+    if death.are_pids_global
+        && let Some(pid) = pid
+        && death.family.iter().any(|one| one.id.pid == pid && lived(&one))
+    {
+        return Some(format!("pid {pid}, which was one of its processes"));
+    }
+    let own_container = death.who.container.as_deref();
+    if let Some((own, id)) = own_container.zip(container)
+        && own == id
+    {
+        return Some("its container".to_owned());
+    }
+    let (own, path) = death.who.cgroup.as_deref().zip(cgroup)?;
+    if own == "/" {
+        return None;
+    }
+    let is_below = |path: &str, above: &str| {
+        path.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    match pid {
+        // A whole group was killed, and all that is below it.
+        None => is_below(own, path).then(|| format!("its control group is in {path}")),
+        Some(_) if !is_below(path, own) => None,
+        Some(_) if death.is_cgroup_own => Some(format!("its control group {own}")),
+        Some(pid) => {
+            let comm = comm?;
+            // In a group that it shares only a name that is its own tells, and never a number that
+            // is somebody else's.
+            let is_its = !death.are_pids_global
+                && death.family.iter().any(|one| *one.comm == *comm && lived(&one));
+            is_its.then(|| format!("the name {comm} of pid {pid} in its control group {own}"))
+        }
+    }
+}
+
+fn of_own_stops(death: &Circumstances<'_>, ended: Moment) -> Vec<Hit> {
+    let of_family = |stop: &&super::OwnStop| {
+        let is_one = |relative: &Relative| stop.processes.contains(&relative.id);
+        let server = death.who.server.is_some_and(|server| stop.processes.contains(&server));
+        let in_time = stop.at.uptime <= ended.uptime + SLACK;
+        in_time && (server || death.family.iter().any(is_one))
+    };
+    let hit = |stop: &super::OwnStop| Hit {
+        at: Some(stop.at.uptime),
+        killer: Killer::Umawarden { decision: stop.decision, rule: stop.rule.clone() },
+        proof: DeathProof::Decision { decision: stop.decision, acted: Some(stop.at.utc) },
+        worker: None,
+        is_certain: true,
+    };
+    death.own_stops.iter().filter(of_family).map(hit).collect()
+}
+
+/// A process of it that ended by a signal.
+fn of_status(death: &Circumstances<'_>, relative: &Relative) -> Option<Hit> {
+    let ExitStatus::Signal { signal } = relative.status else { return None };
+    let is_server = death.who.server == Some(relative.id);
+    // Those who end their children ask them with SIGTERM and its like.
+    let is_killed = signal == SIGKILL || is_own_fault(signal);
+    if !is_killed || is_server {
+        return None;
+    }
+    let killer = if is_own_fault(signal) {
+        let (name, comm, pid) = (signal_name(signal), &relative.comm, relative.id);
+        Killer::Itself { reason: Some(format!("{comm} (pid {pid}) ended by {name}")) }
+    } else {
+        Killer::Signal { signal, sender: None }
+    };
+    let (pid, comm) = (relative.id.pid, relative.comm.to_string());
+    let status = relative.status;
+    let worker = KilledWorker { pid: Some(pid), comm: comm.clone(), status, seconds_before: None };
+    let told_by = relative.told_by.to_owned();
+    Some(Hit {
+        at: relative.ended,
+        killer,
+        proof: DeathProof::Process { pid, comm, status, told_by },
+        worker: Some(worker),
+        is_certain: false,
+    })
+}
+
+/// Counters that only a kill moves, where no event tells of it.
+fn of_counters(death: &Circumstances<'_>, hits: &[Hit]) -> Vec<Hit> {
+    if hits.iter().any(|hit| matches!(hit.killer, Killer::KernelOom { .. })) {
+        return Vec::new();
+    }
+    let hit = |proof| Hit {
+        at: None,
+        killer: Killer::KernelOom { constraint: None, cgroup: None, trigger: None, driver: false },
+        proof,
+        worker: None,
+        is_certain: true,
+    };
+    let counted = death.oom_kills.filter(|kills| *kills > 0 && death.is_cgroup_own).map(|by| {
+        hit(DeathProof::Counter { name: "oom_kill of its control group".to_owned(), by })
+    });
+    let docker = death.docker_oom_killed.filter(|killed| *killed);
+    let docker = docker.map(|_| hit(DeathProof::Docker { says: "OOMKilled".to_owned() }));
+    counted.into_iter().chain(docker).collect()
+}
+
+/// What the engine says of a process of it that was killed.
+fn of_words(line: &str, words: &LastWords) -> Option<Hit> {
+    let LastWords::WorkerDied { worker, pid, status } = words else { return None };
+    let ExitStatus::Signal { signal } = *status else { return None };
+    let killer = if is_own_fault(signal) {
+        Killer::Itself { reason: Some(line.to_owned()) }
+    } else {
+        Killer::Signal { signal, sender: None }
+    };
+    let worker =
+        KilledWorker { pid: *pid, comm: worker.clone(), status: *status, seconds_before: None };
+    Some(Hit {
+        at: None,
+        killer,
+        proof: DeathProof::LogLine { line: line.to_owned() },
+        worker: Some(worker),
+        is_certain: false,
+    })
+}

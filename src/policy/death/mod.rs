@@ -1,0 +1,285 @@
+//! Explains a death: from the processes that belonged to it, what its head ended with, and what the
+//! kernel log and others told around that time.
+//!
+//! Exit codes lie: `vllm serve` ends with 0 when its EngineCore is killed, and SGLang with 137
+//! though only its scheduler was. So the head's own status counts least: what the kernel says
+//! of any process of the family counts most, then what is known of how its processes ended.
+
+mod advice;
+mod hits;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::model::{
+    DeathMemory, DeathProof, DeathReport, Deceased, DecisionId, EnginePhase, Event, ExitStatus,
+    KilledWorker, Killer, Moment, ProcessId, RuleId, Survivor, signal_name,
+};
+use crate::parse::engine::{LastWords, last_words};
+use hits::Hit;
+
+/// A worker that was killed longer before the end is not what ended it: a watchdog of NCCL takes
+/// ten minutes.
+const CAUSES_WITHIN: Duration = Duration::from_secs(15 * 60);
+
+/// So much of a log is read, from its end.
+const MOST_LINES: usize = 500;
+
+/// Longer lines of it are cut for people.
+const LONGEST_LINE_CHARS: usize = 240;
+
+/// More proofs, workers and orphans than these are not told.
+const MOST_TOLD: usize = 32;
+
+/// One process that belonged to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Relative {
+    /// Which.
+    pub id: ProcessId,
+    /// Its name.
+    pub comm: Arc<str>,
+    /// When it ended, on the uptime clock, where that was seen.
+    pub ended: Option<Duration>,
+    /// How it ended, where that was seen.
+    pub status: ExitStatus,
+    /// Who told that: `the kernel`, `its parent`.
+    pub told_by: &'static str,
+    /// Whether it is still there after the head's end.
+    pub is_left: bool,
+    /// What it held when it was last looked at.
+    pub bytes: Option<u64>,
+}
+
+/// An act of this program that ended engines.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnStop {
+    /// The decision.
+    pub decision: Option<DecisionId>,
+    /// The rule that made it.
+    pub rule: Option<RuleId>,
+    /// When it was carried out.
+    pub at: Moment,
+    /// Whom it ended.
+    pub processes: Vec<ProcessId>,
+}
+
+/// Somebody asked it to end: a signal that was passed on, `docker stop`, `systemctl stop`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AskedToEnd {
+    /// How.
+    pub signal: i32,
+    /// Who.
+    pub sender: String,
+    /// When, on the uptime clock.
+    pub at: Duration,
+}
+
+/// All that was seen of a death.
+#[derive(Clone, Debug, Default)]
+pub struct Circumstances<'a> {
+    /// Who.
+    pub who: Deceased,
+    /// What its head ended with.
+    pub exit: ExitStatus,
+    /// When it began, on the uptime clock.
+    pub began: Option<Duration>,
+    /// Where in its life it was.
+    pub phase: Option<EnginePhase>,
+    /// Every process that is known to have belonged to it, the head too.
+    pub family: &'a [Relative],
+    /// What the kernel log and its like told around that time.
+    pub events: &'a [Event],
+    /// The end of its own log, the newest line last.
+    pub log: &'a [String],
+    /// Which of them this program has ended.
+    pub own_stops: &'a [OwnStop],
+    /// Who asked it to end, where somebody did.
+    pub asked: Option<AskedToEnd>,
+    /// By how much `oom_kill` of its own control group rose while it lived.
+    pub oom_kills: Option<u64>,
+    /// Docker's `State.OOMKilled`.
+    pub docker_oom_killed: Option<bool>,
+    /// Whether its control group holds nothing else: a container's, a service's.
+    pub is_cgroup_own: bool,
+    /// Whether its processes' numbers are those of the kernel log: not in a PID namespace of its
+    /// own.
+    pub are_pids_global: bool,
+    /// Whether the kernel log of that time could be read.
+    pub is_kernel_log_read: bool,
+    /// Memory when it died.
+    pub memory: Option<DeathMemory>,
+    /// What could not be looked at besides.
+    pub not_known: Vec<String>,
+}
+
+/// Explains it. `ended` is when its head ended.
+pub fn explain(death: &Circumstances<'_>, ended: Moment) -> DeathReport {
+    let words = words(death.log);
+    let mut hits = hits::of(death, ended, &words);
+    hits.sort_by(Hit::order);
+    let cause = cause(death, ended, &hits);
+    let killed_workers = killed_workers(death, ended, &hits);
+    let (killer, mut proofs) = match cause {
+        Some(hit) => (hit.killer.clone(), vec![hit.proof.clone()]),
+        None => (without_hit(death, &words), Vec::new()),
+    };
+    for hit in &hits {
+        if !proofs.contains(&hit.proof) {
+            proofs.push(hit.proof.clone());
+        }
+    }
+    proofs.extend(words.iter().map(|(line, _)| DeathProof::LogLine { line: line.clone() }));
+    proofs.truncate(MOST_TOLD);
+    let mut not_known = death.not_known.clone();
+    if !death.is_kernel_log_read {
+        not_known.push("the kernel log could not be read: OOM kills are not seen".to_owned());
+    }
+    let lived = death.began.map(|began| ended.uptime.saturating_sub(began).as_secs_f64());
+    let mut report = DeathReport {
+        who: death.who.clone(),
+        exit: death.exit,
+        ended: ended.utc,
+        lived_seconds: lived,
+        phase: death.phase,
+        is_failure: is_failure(death, &killer, &killed_workers, &words),
+        killer,
+        proofs,
+        killed_workers,
+        orphans: orphans(death),
+        memory: death.memory,
+        advice: Vec::new(),
+        not_known,
+    };
+    report.advice = advice::advice(&report, &words);
+    report
+}
+
+/// The hit that began it all: the earliest that is not too long ago.
+fn cause<'h>(death: &Circumstances<'_>, ended: Moment, hits: &'h [Hit]) -> Option<&'h Hit> {
+    let is_near =
+        |hit: &&Hit| hit.at.is_none_or(|at| ended.uptime.saturating_sub(at) <= CAUSES_WITHIN);
+    let mut near = hits.iter().filter(is_near);
+    let certain = near.clone().find(|hit| hit.is_certain);
+    // What only a process' own status shows may be what its end was asked for.
+    certain.or_else(|| near.find(|hit| !is_answer(death, hit)))
+}
+
+/// Whether that is how one ends that was asked to.
+fn is_answer(death: &Circumstances<'_>, hit: &Hit) -> bool {
+    let Some(asked) = &death.asked else { return false };
+    !hit.is_certain && hit.at.is_none_or(|at| at >= asked.at)
+}
+
+/// Where nothing shows what killed it.
+fn without_hit(death: &Circumstances<'_>, words: &[(String, LastWords)]) -> Killer {
+    if let Some(asked) = &death.asked {
+        return Killer::Signal { signal: asked.signal, sender: Some(asked.sender.clone()) };
+    }
+    let reason = reason(words);
+    let by_itself = |status: String| {
+        let reason = reason.clone().unwrap_or(status);
+        Killer::Itself { reason: Some(reason) }
+    };
+    match death.exit {
+        ExitStatus::Unknown => Killer::Unknown { why: "nobody was told how it ended".to_owned() },
+        ExitStatus::Code { code: 0 } => Killer::Itself { reason },
+        _ => match death.exit.told_signal() {
+            Some(signal) if hits::is_own_fault(signal) => by_itself(signal_name(signal)),
+            // SGLang kills itself when one of its processes has died, and says so.
+            Some(_) if reason.is_some() => Killer::Itself { reason },
+            Some(signal @ 9) if !death.is_kernel_log_read => Killer::Unknown {
+                why: format!(
+                    "{}, and the kernel log, where an OOM kill would stand, could not be read",
+                    signal_name(signal)
+                ),
+            },
+            Some(signal) => Killer::Signal { signal, sender: None },
+            None => Killer::Itself { reason },
+        },
+    }
+}
+
+/// The line that tells most of why it ended by itself.
+fn reason(words: &[(String, LastWords)]) -> Option<String> {
+    let rank = |words: &LastWords| match words {
+        LastWords::TooLittleMemory | LastWords::Unbalanced => 0,
+        LastWords::OutOfMemory => 1,
+        LastWords::WorkerDied { .. } => 2,
+        LastWords::PeerLost => 3,
+        LastWords::Fatal => 4,
+    };
+    words.iter().min_by_key(|(_, words)| rank(words)).map(|(line, _)| line.clone())
+}
+
+/// What it wrote of its end, oldest first.
+fn words(log: &[String]) -> Vec<(String, LastWords)> {
+    let newest = &log[log.len().saturating_sub(MOST_LINES)..];
+    let told = newest.iter().filter_map(|line| Some((shown(line), last_words(line)?)));
+    let mut told: Vec<_> = told.collect();
+    told.dedup();
+    told.truncate(MOST_TOLD);
+    told
+}
+
+fn shown(line: &str) -> String {
+    let plain: String = crate::parse::process::printable(line.trim().as_bytes());
+    if plain.chars().count() <= LONGEST_LINE_CHARS {
+        return plain;
+    }
+    let cut: String = plain.chars().take(LONGEST_LINE_CHARS).collect();
+    format!("{cut}…")
+}
+
+fn killed_workers(death: &Circumstances<'_>, ended: Moment, hits: &[Hit]) -> Vec<KilledWorker> {
+    let server = death.who.server.map(|server| server.pid);
+    let mut killed: Vec<KilledWorker> = Vec::new();
+    for hit in hits.iter().filter(|hit| !is_answer(death, hit)) {
+        let Some(worker) = &hit.worker else { continue };
+        let is_server = worker.pid.is_some() && worker.pid == server;
+        let is_told = killed.iter().any(|told| match (told.pid, worker.pid) {
+            (Some(one), Some(other)) => one == other,
+            // By its log's name only: it is one of those that are known by number.
+            _ => true,
+        });
+        if is_server || is_told || killed.len() >= MOST_TOLD {
+            continue;
+        }
+        let seconds_before = hit.at.map(|at| ended.uptime.saturating_sub(at).as_secs());
+        killed.push(KilledWorker { seconds_before, ..worker.clone() });
+    }
+    killed
+}
+
+fn orphans(death: &Circumstances<'_>) -> Vec<Survivor> {
+    let left = death.family.iter().filter(|relative| relative.is_left);
+    left.take(MOST_TOLD)
+        .map(|relative| Survivor {
+            id: relative.id,
+            comm: relative.comm.to_string(),
+            bytes: relative.bytes,
+            is_killed: false,
+        })
+        .collect()
+}
+
+/// Whether it should not have ended like this.
+fn is_failure(
+    death: &Circumstances<'_>,
+    killer: &Killer,
+    killed: &[KilledWorker],
+    words: &[(String, LastWords)],
+) -> bool {
+    let before_end = Some(CAUSES_WITHIN.as_secs());
+    let is_near = |worker: &KilledWorker| worker.seconds_before <= before_end;
+    if killer.is_for_memory() || killed.iter().any(is_near) {
+        return true;
+    }
+    if death.asked.is_some() {
+        // It was asked to end, and however it did that, it did.
+        return matches!(killer, Killer::Itself { .. });
+    }
+    let gave_up = words.iter().any(|(_, words)| *words == LastWords::Fatal);
+    !death.exit.is_success() || gave_up
+}

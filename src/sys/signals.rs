@@ -1,0 +1,165 @@
+//! Signals as something to read, with who sent them.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use rustix::io::Errno;
+
+/// `sizeof(struct signalfd_siginfo)`.
+const INFO_BYTES: usize = 128;
+/// So many are read at once.
+const AT_ONCE: usize = 16;
+
+/// SI_KERNEL: the kernel itself sent it, as it does for keys on a terminal.
+const OF_KERNEL: i32 = 0x80;
+
+/// A signal that has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// Its number.
+    pub signal: i32,
+    /// Whether the kernel sent it by itself: a key on the terminal, a terminal that is gone, its
+    /// new size.
+    pub is_of_kernel: bool,
+    /// Who sent it, where a process did.
+    pub pid: u32,
+    /// As which user.
+    pub uid: u32,
+}
+
+/// Signals that no longer do what they usually do, but wait to be read.
+#[derive(Debug)]
+pub struct Signals {
+    descriptor: OwnedFd,
+    before: libc::sigset_t,
+}
+
+impl Signals {
+    /// Takes these in, for the thread that calls it and those that it starts from then on.
+    ///
+    /// # Errors
+    /// There is no such signal, or no descriptor left.
+    pub fn take(signals: &[i32]) -> io::Result<Self> {
+        let mut set = MaybeUninit::<libc::sigset_t>::uninit();
+        let mut before = MaybeUninit::<libc::sigset_t>::uninit();
+        // SAFETY: sigemptyset initialises the set before anything reads it; all pointers are to
+        // sets that live until the calls return.
+        let descriptor = unsafe {
+            libc::sigemptyset(set.as_mut_ptr());
+            for signal in signals {
+                if libc::sigaddset(set.as_mut_ptr(), *signal) != 0 {
+                    return Err(io::Error::last_os_error());
+                }
+            }
+            let error = libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), before.as_mut_ptr());
+            if error != 0 {
+                return Err(io::Error::from_raw_os_error(error));
+            }
+            libc::signalfd(-1, set.as_ptr(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK)
+        };
+        if descriptor < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the kernel has just made the descriptor for us; pthread_sigmask succeeded, and so
+        // has filled the set in.
+        let (descriptor, before) =
+            unsafe { (OwnedFd::from_raw_fd(descriptor), before.assume_init()) };
+        Ok(Self { descriptor, before })
+    }
+
+    /// What has come. Never waits.
+    ///
+    /// # Errors
+    /// The descriptor cannot be read.
+    pub fn read(&self) -> io::Result<Vec<Received>> {
+        let mut all = Vec::new();
+        loop {
+            let mut bytes = [0; INFO_BYTES * AT_ONCE];
+            match rustix::io::read(&self.descriptor, &mut bytes) {
+                Ok(0) | Err(Errno::AGAIN) => return Ok(all),
+                Ok(length) => all.extend(bytes[..length].chunks_exact(INFO_BYTES).map(received)),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Lets a command have its signals as they were before, which it would not otherwise.
+    pub fn give_back_to(&self, command: &mut Command) {
+        let before = self.before;
+        // SAFETY: between fork and exec only pthread_sigmask is called, which is safe there
+        // (signal-safety(7)), with a set that the closure owns.
+        unsafe {
+            command.pre_exec(move || {
+                match libc::pthread_sigmask(
+                    libc::SIG_SETMASK,
+                    &raw const before,
+                    std::ptr::null_mut(),
+                ) {
+                    0 => Ok(()),
+                    error => Err(io::Error::from_raw_os_error(error)),
+                }
+            });
+        }
+    }
+}
+
+impl AsFd for Signals {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+}
+
+/// `struct signalfd_siginfo`: number, errno, code, pid, uid, each of 32 bits, and more.
+fn received(bytes: &[u8]) -> Received {
+    let number = |place: usize| {
+        let field = bytes.get(4 * place..4 * place + 4).and_then(|field| field.try_into().ok());
+        field.map_or(0, u32::from_ne_bytes)
+    };
+    Received {
+        signal: number(0).cast_signed(),
+        is_of_kernel: number(2).cast_signed() == OF_KERNEL,
+        pid: number(3),
+        uid: number(4),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// In a thread of its own, with a signal that nobody else here uses: tests share a process.
+    #[test]
+    fn a_command_gets_its_signals_back() {
+        let taking = std::thread::spawn(|| {
+            let signals = Signals::take(&[libc::SIGUSR2]).unwrap();
+            let run = |gives_back: bool| {
+                let mut command = Command::new("sh");
+                command.args(["-c", "kill -USR2 $$; exit 3"]);
+                if gives_back {
+                    signals.give_back_to(&mut command);
+                }
+                std::os::unix::process::ExitStatusExt::signal(&command.status().unwrap())
+            };
+            assert_eq!(run(true), Some(libc::SIGUSR2));
+            assert_eq!(run(false), None, "blocked, it has not come: the test would not notice");
+            assert_eq!(signals.read().unwrap(), []);
+        });
+        taking.join().unwrap();
+        assert!(Signals::take(&[1000]).is_err());
+    }
+
+    #[test]
+    fn what_the_kernel_writes_is_read() {
+        let mut bytes = [0_u8; INFO_BYTES];
+        for (place, value) in [(0, 15_u32), (2, 0x80), (3, 4711), (4, 1000)] {
+            bytes[4 * place..4 * place + 4].copy_from_slice(&value.to_ne_bytes());
+        }
+        let expected = Received { signal: 15, is_of_kernel: true, pid: 4711, uid: 1000 };
+        assert_eq!(received(&bytes), expected);
+        assert_eq!(received(&[]).signal, 0);
+    }
+}

@@ -1,0 +1,415 @@
+//! `umawarden launch` with real processes: what reaches the command, what is seen of its end.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use serde_json::Value;
+
+use crate::daemon::{Daemon, binary, history, of_kind};
+
+/// A folder for what a command writes, and a program that is called as engines' workers are.
+struct Scene {
+    folder: tempfile::TempDir,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        fs::copy("/bin/sleep", folder.path().join("VLLM::EngineCor")).unwrap();
+        Self { folder }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn launch(&self, options: &[&str], script: &str) -> Command {
+        let mut command = Command::new(binary());
+        command
+            .arg("launch")
+            .arg("--json")
+            .arg("--storage.path")
+            .arg(self.path("data"))
+            .args(options)
+            .args(["--", "sh", "-c", script])
+            .current_dir(self.folder.path())
+            .env_remove("STATE_DIRECTORY")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        command
+    }
+
+    fn ended(&self, options: &[&str], script: &str) -> Ended {
+        Ended::new(self.launch(options, script).output().unwrap())
+    }
+
+    fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.path(name)).unwrap_or_default()
+    }
+
+    fn wait_for(&self, name: &str, text: &str) {
+        wait_until(&format!("{text:?} in {name}"), || self.read(name).contains(text));
+    }
+
+    fn pid(&self, name: &str) -> Pid {
+        wait_until(name, || self.read(name).ends_with('\n'));
+        Pid::from_raw(self.read(name).trim().parse().unwrap()).unwrap()
+    }
+}
+
+fn wait_until(what: &str, holds: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !holds() {
+        assert!(Instant::now() < deadline, "not within 30 s: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// How it ended, and what it said of that.
+struct Ended {
+    code: i32,
+    said: String,
+    complained: String,
+    report: Value,
+}
+
+impl Ended {
+    fn new(output: Output) -> Self {
+        let complained = String::from_utf8_lossy(&output.stderr).into_owned();
+        let report = complained.lines().find_map(|line| serde_json::from_str(line).ok());
+        Self {
+            code: output.status.code().unwrap_or(-1),
+            said: String::from_utf8_lossy(&output.stdout).into_owned(),
+            complained,
+            report: report.unwrap_or_default(),
+        }
+    }
+
+    fn not_known(&self) -> String {
+        self.report["not_known"].to_string()
+    }
+}
+
+fn pid_of(child: &Child) -> Pid {
+    Pid::from_child(child)
+}
+
+#[test]
+fn its_exit_code_is_the_commands_own() {
+    let scene = Scene::new();
+    for (script, code, ended_by, is_failure) in [
+        ("exit 0", 0, "code", false),
+        ("exit 3", 3, "code", true),
+        ("kill -TERM $$", 143, "signal", true),
+        ("kill -KILL $$", 137, "signal", true),
+        ("kill -SEGV $$", 139, "signal", true),
+    ] {
+        let ended = scene.ended(&[], script);
+        assert_eq!(ended.code, code, "{script}: {}", ended.complained);
+        assert_eq!(ended.report["exit"]["ended_by"], ended_by, "{script}");
+        assert_eq!(ended.report["is_failure"], is_failure, "{script}");
+    }
+    let run = |command: &[&str]| {
+        let mut launch = Command::new(binary());
+        launch.args(["launch", "--storage.path"]).arg(scene.path("data")).arg("--");
+        let output = launch.args(command).output().unwrap();
+        (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (code, why) = run(&["/no/such/program"]);
+    assert!(code == 127 && why.contains("there is no such command"), "{why}");
+    let (code, why) = run(&["/etc/passwd"]);
+    assert!(code == 126 && why.contains("cannot be executed"), "{why}");
+    assert_eq!(run(&[]).0, 2, "no command at all");
+}
+
+#[test]
+fn standard_input_and_output_are_the_commands() {
+    let scene = Scene::new();
+    let mut command = scene.launch(&[], "read line; echo \"got $line\"");
+    let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(b"hello\n").unwrap();
+    let ended = Ended::new(child.wait_with_output().unwrap());
+    assert_eq!((ended.code, &*ended.said), (0, "got hello\n"));
+    assert_eq!(ended.not_known().matches("no daemon runs here").count(), 1, "{}", ended.report);
+}
+
+/// Writes down every signal; the shell takes them up between two short sleeps.
+const TRAPS: &str = "for s in HUP INT QUIT USR1 USR2 WINCH; do trap \"echo $s >>heard\" $s; done; \
+                     trap 'echo TERM >>heard; exit 0' TERM; echo ready >>heard; \
+                     while :; do sleep 0.05; done";
+
+#[test]
+fn signals_are_passed_on_once_each_and_who_asked_it_to_end_is_told() {
+    let scene = Scene::new();
+    let child = scene.launch(&[], TRAPS).spawn().unwrap();
+    scene.wait_for("heard", "ready");
+    let mut expected = "ready\n".to_owned();
+    for (signal, name) in [
+        (Signal::USR1, "USR1"),
+        (Signal::USR2, "USR2"),
+        (Signal::WINCH, "WINCH"),
+        (Signal::HUP, "HUP"),
+        (Signal::INT, "INT"),
+        (Signal::QUIT, "QUIT"),
+        (Signal::TERM, "TERM"),
+    ] {
+        kill_process(pid_of(&child), signal).unwrap();
+        scene.wait_for("heard", name);
+        expected.push_str(&format!("{name}\n"));
+    }
+    let ended = Ended::new(child.wait_with_output().unwrap());
+    assert_eq!(scene.read("heard"), expected);
+    assert_eq!(ended.code, 0, "{}", ended.complained);
+    let killer = &ended.report["killer"];
+    // The first that could have ended it.
+    assert_eq!((&killer["by"], &killer["signal"]), (&"signal".into(), &1.into()), "{killer}");
+    let own = format!("(pid {})", std::process::id());
+    assert!(killer["sender"].as_str().unwrap().contains(&own), "{killer}");
+    assert_eq!(ended.report["is_failure"], false);
+}
+
+#[test]
+fn a_signal_that_comes_before_the_command_reaches_it() {
+    let scene = Scene::new();
+    // Whatever the moment: it is ended by it, and nothing stays behind.
+    for delay in [0, 1, 2, 4, 8, 16] {
+        let child = scene.launch(&[], "exec sleep 1000").spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(delay));
+        kill_process(pid_of(&child), Signal::TERM).unwrap();
+        let output = child.wait_with_output().unwrap();
+        let by_signal = std::os::unix::process::ExitStatusExt::signal(&output.status);
+        // Before it has taken its signals in, it dies of it as any program does.
+        assert!(output.status.code() == Some(143) || by_signal == Some(15), "{output:?}");
+    }
+}
+
+/// `script` gives it a terminal, and bash is the shell that stops and continues jobs.
+#[test]
+fn a_key_on_the_terminal_reaches_the_command_once_and_job_control_works() {
+    let scene = Scene::new();
+    let launch = format!(
+        "{} launch --storage.path data -- sh -c 'echo $PPID >launcher; echo $$ >own; {}'",
+        binary().display(),
+        TRAPS.replace('\'', "'\\''")
+    );
+    let job = format!("{launch}\necho stopped >>heard\nfg\n");
+    fs::write(scene.path("job.sh"), job).unwrap();
+    let mut terminal = Command::new("script")
+        .args(["-qec", "bash -m job.sh", "/dev/null"])
+        .current_dir(scene.folder.path())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut keys = terminal.stdin.take().unwrap();
+    let mut press = |key: u8| {
+        keys.write_all(&[key]).unwrap();
+        keys.flush().unwrap();
+    };
+    scene.wait_for("heard", "ready");
+    press(3);
+    scene.wait_for("heard", "INT");
+    press(28);
+    scene.wait_for("heard", "QUIT");
+    // Long enough for a second one to be seen.
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(scene.read("heard"), "ready\nINT\nQUIT\n");
+    let [launcher, own] = ["launcher", "own"].map(|name| scene.pid(name));
+    let is_stopped = |pid: Pid| state(pid.as_raw_nonzero().get()) == Some('T');
+    press(26);
+    // The shell has its terminal back, and continues both.
+    scene.wait_for("heard", "stopped");
+    wait_until("both continued", || !is_stopped(launcher) && !is_stopped(own));
+    kill_process(launcher, Signal::TERM).unwrap();
+    scene.wait_for("heard", "TERM");
+    terminal.wait().unwrap();
+    assert_eq!(scene.read("heard"), "ready\nINT\nQUIT\nstopped\nTERM\n");
+}
+
+fn state(pid: i32) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.chars().next()
+}
+
+#[test]
+fn orphans_that_end_are_reaped_at_once() {
+    let scene = Scene::new();
+    let script = "for i in 1 2 3 4 5 6 7 8; do (sleep 0.1 & echo $! >>orphans); done; \
+                  echo ready >>heard; read line";
+    let mut child = scene.launch(&[], script).stdin(Stdio::piped()).spawn().unwrap();
+    scene.wait_for("heard", "ready");
+    let orphans: Vec<i32> =
+        scene.read("orphans").lines().map(|line| line.parse().unwrap()).collect();
+    assert_eq!(orphans.len(), 8);
+    // Whoever is not reaped stays a zombie for as long as its parent lives.
+    wait_until("all reaped", || orphans.iter().all(|pid| state(*pid).is_none()));
+    assert_eq!(state(pid_of(&child).as_raw_nonzero().get()), Some('S'));
+    drop(child.stdin.take());
+    let ended = Ended::new(child.wait_with_output().unwrap());
+    assert_eq!(ended.report["orphans"], Value::Null, "{}", ended.complained);
+}
+
+#[test]
+fn a_process_that_outlives_the_command_is_named_and_killed_if_asked_to() {
+    let scene = Scene::new();
+    // Whoever keeps standard output open keeps the test waiting.
+    let script = "./VLLM::EngineCor 1000 >/dev/null 2>&1 & echo $! >worker; sleep 0.5";
+    let ended = scene.ended(&["--grace", "200ms"], script);
+    let worker = scene.pid("worker");
+    assert_eq!(ended.code, 0, "{}", ended.complained);
+    let orphan = &ended.report["orphans"][0];
+    assert_eq!(orphan["pid"], worker.as_raw_nonzero().get());
+    assert_eq!(orphan["comm"], "VLLM::EngineCor");
+    assert!(orphan["bytes"].as_u64().unwrap() > 0, "{orphan}");
+    test_kill_process(worker).unwrap();
+    kill_process(worker, Signal::KILL).unwrap();
+
+    let bystander = Command::new(scene.path("VLLM::EngineCor")).arg("1000").spawn().unwrap();
+    fs::remove_file(scene.path("worker")).unwrap();
+    let ended = scene.ended(&["--grace", "200ms", "--kill-orphans"], script);
+    let worker = scene.pid("worker");
+    assert_eq!(ended.report["orphans"][0]["is_killed"], true, "{}", ended.complained);
+    assert!(test_kill_process(worker).is_err(), "it is still there");
+    test_kill_process(pid_of(&bystander)).unwrap();
+    end(bystander);
+}
+
+fn end(mut child: Child) {
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+/// As `vllm serve` does: its EngineCore is killed, and it ends with 0.
+const LIAR: &str = "./VLLM::EngineCor 1000 & echo $! >worker; wait $!; sleep 0.2; exit 0";
+
+#[test]
+fn a_worker_that_is_killed_is_a_failure_though_the_command_says_0() {
+    let scene = Scene::new();
+    for (options, code) in [(&[][..], 79), (&["--pass-exit-code"][..], 0)] {
+        let _absent = fs::remove_file(scene.path("worker"));
+        let child = scene.launch(options, LIAR).spawn().unwrap();
+        let worker = scene.pid("worker");
+        // It must have been seen: a process that lives shorter than a look is not.
+        std::thread::sleep(Duration::from_millis(500));
+        kill_process(worker, Signal::KILL).unwrap();
+        let ended = Ended::new(child.wait_with_output().unwrap());
+        assert_eq!(ended.code, code, "{}", ended.complained);
+        let report = &ended.report;
+        assert_eq!(report["is_failure"], true, "{report}");
+        assert_eq!(report["exit"]["code"], 0);
+        let killed = &report["killed_workers"][0];
+        assert_eq!(killed["pid"], worker.as_raw_nonzero().get(), "{report}");
+        assert_eq!(killed["comm"], "VLLM::EngineCor");
+        assert_eq!(killed["status"]["signal"], 9);
+        assert_eq!(
+            (&report["killer"]["by"], &report["killer"]["signal"]),
+            (&"signal".into(), &9.into())
+        );
+        assert!(report["memory"]["total_bytes"].as_u64().unwrap() > 0);
+    }
+}
+
+#[test]
+fn workers_that_end_because_it_was_asked_to_are_no_failure() {
+    let scene = Scene::new();
+    let script = "./VLLM::EngineCor 1000 & echo $! >worker; \
+                  trap 'kill -KILL $(cat worker); wait; exit 0' TERM; \
+                  echo ready >>heard; while :; do sleep 0.05; done";
+    let child = scene.launch(&[], script).spawn().unwrap();
+    scene.wait_for("heard", "ready");
+    std::thread::sleep(Duration::from_millis(500));
+    kill_process(pid_of(&child), Signal::TERM).unwrap();
+    let ended = Ended::new(child.wait_with_output().unwrap());
+    assert_eq!((ended.code, &ended.report["is_failure"]), (0, &false.into()), "{}", ended.report);
+}
+
+#[test]
+fn the_command_outlives_a_launcher_that_is_killed() {
+    let scene = Scene::new();
+    let mut child = scene.launch(&[], "echo $$ >own; exec sleep 1000").spawn().unwrap();
+    let own = scene.pid("own");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    test_kill_process(own).unwrap();
+    kill_process(own, Signal::KILL).unwrap();
+}
+
+#[test]
+fn the_daemon_takes_it_for_an_engine_that_loads_and_keeps_its_death() {
+    let scene = Scene::new();
+    let storage = scene.path("data");
+    let rules = scene.path("rules.yaml");
+    fs::write(&rules, "groups: []\n").unwrap();
+    let kmsg = scene.path("kmsg");
+    fs::write(&kmsg, "").unwrap();
+    let rules = format!("--rules={}", rules.display());
+    let daemon = Daemon::start(&storage, &[&rules, &format!("--path.kmsg={}", kmsg.display())]);
+    let child = scene.launch(&["--name", "chat"], LIAR).spawn().unwrap();
+    let worker = scene.pid("worker");
+    let engine = |daemon: &Daemon| {
+        let (_, body) = daemon.get("/api/v1/engines");
+        let answer: Value = serde_json::from_str(&body).unwrap();
+        let engines = answer["data"]["engines"].as_array().unwrap().clone();
+        engines.into_iter().find(|engine| engine["name"] == "chat").unwrap_or_default()
+    };
+    daemon.wait_until("loading", |daemon| engine(daemon)["phase"] == "loading");
+    let found = engine(&daemon);
+    assert_eq!(found["reason"], "umawarden launch has started it", "{found}");
+    let pids: Vec<i64> = found["processes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|process| process["pid"].as_i64().unwrap())
+        .collect();
+    assert!(pids.contains(&i64::from(worker.as_raw_nonzero().get())), "{found}");
+    assert!(!pids.contains(&i64::from(child.id())), "the launcher is none of it: {found}");
+    // The launcher hears of the phase with its next word.
+    std::thread::sleep(Duration::from_millis(2500));
+    kill_process(worker, Signal::KILL).unwrap();
+    let ended = Ended::new(child.wait_with_output().unwrap());
+    assert_eq!(ended.code, 79, "{}", ended.complained);
+    assert_eq!(ended.report["phase"], "loading", "{}", ended.report);
+    assert!(!ended.complained.contains("in no journal"), "{}", ended.complained);
+    daemon.wait_until("journalled", |daemon| {
+        daemon.get("/api/v1/events?kind=engine_died").1.contains("VLLM::EngineCor")
+    });
+    drop(daemon);
+    let history = history(&storage);
+    let died: Vec<_> = of_kind(&history, "engine_died").collect();
+    let [died] = died.as_slice() else { panic!("{died:#?}") };
+    assert_eq!(died["report"]["who"]["name"], "chat");
+    assert_eq!(died["report"]["killed_workers"], ended.report["killed_workers"]);
+}
+
+#[test]
+fn without_a_daemon_the_report_goes_to_a_file_that_is_asked_for() {
+    let scene = Scene::new();
+    let file = scene.path("deaths.jsonl");
+    for _ in 0..2 {
+        let ended = scene.ended(&["--report-file", file.to_str().unwrap()], "exit 1");
+        assert!(ended.complained.contains("it is in "), "{}", ended.complained);
+    }
+    let lines = fs::read_to_string(&file).unwrap();
+    let reports: Vec<Value> =
+        lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(reports.len(), 2);
+    assert_eq!(reports[1]["exit"]["code"], 1);
+    let ended = scene.ended(&["--report-file", "/no/such/folder/file"], "exit 1");
+    assert!(ended.complained.contains("kept nowhere"), "{}", ended.complained);
+    assert_eq!(ended.code, 1);
+}
+
+#[test]
+fn a_kernel_log_that_cannot_be_read_is_said() {
+    let scene = Scene::new();
+    let folder = Path::new("--path.kmsg=/");
+    let ended = scene.ended(&[folder.to_str().unwrap()], "kill -KILL $$");
+    assert_eq!(ended.report["killer"]["by"], "unknown", "{}", ended.report);
+    assert!(ended.not_known().contains("OOM kills are not seen"), "{}", ended.report);
+}

@@ -1,0 +1,85 @@
+//! Units that `umawarden print` makes, judged by systemd itself and by `umawarden doctor`.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use umawarden::doctor::{ContainerFacts, Facts, Known, Verdict, examine, unit};
+
+use crate::daemon::binary;
+
+fn printed(arguments: &[&str]) -> String {
+    let output =
+        Command::new(binary()).args(["print", "systemd-unit"]).args(arguments).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+const ENGINE: [&str; 9] =
+    ["--need", "90GiB", "--name", "chat", "--", "/usr/bin/env", "vllm", "serve", "/models/a b 50%"];
+
+#[test]
+fn systemd_accepts_the_units() {
+    let analyze = Path::new("/usr/bin/systemd-analyze");
+    if !analyze.exists() {
+        eprintln!("skipped: systemd-analyze is not installed");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    for (name, arguments) in [("umawarden.service", &[][..]), ("chat.service", &ENGINE[..])] {
+        let file = folder.path().join(name);
+        fs::write(&file, printed(arguments)).unwrap();
+        let output = Command::new(analyze).arg("verify").arg(&file).output().unwrap();
+        let complained = String::from_utf8_lossy(&output.stderr);
+        // Others' units may be at fault on this machine.
+        let own: Vec<&str> = complained.lines().filter(|line| line.contains(name)).collect();
+        assert!(own.is_empty() && output.status.success(), "{complained}");
+    }
+    // It does find faults.
+    let file = folder.path().join("bad.service");
+    fs::write(&file, printed(&[]).replace("Type=notify", "Type=nonsense")).unwrap();
+    let output = Command::new(analyze).arg("verify").arg(&file).output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stderr).contains("bad.service"), "{output:?}");
+}
+
+#[test]
+fn the_start_outlasts_the_gate_and_the_limit_the_starts() {
+    let text = printed(&ENGINE);
+    let value = |key: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(key)).unwrap();
+        line.trim_end_matches('s').parse::<u64>().unwrap()
+    };
+    assert!(value("TimeoutStartSec=") > 600, "{text}");
+    assert!(value("StartLimitIntervalSec=") > 5 * 600, "{text}");
+    assert!(text.contains("\"/models/a b 50%%\""), "{text}");
+    let wrong: [&[&str]; 3] =
+        [&["--need", "1GiB"], &["--", "vllm"], &["--need", "0", "--", "vllm"]];
+    for arguments in wrong {
+        let mut command = Command::new(binary());
+        let output = command.args(["print", "systemd-unit"]).args(arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+    }
+}
+
+#[test]
+fn the_doctor_finds_nothing_wrong_with_them() {
+    let engine = unit("chat.service", &[printed(&ENGINE)]).unwrap();
+    assert!(engine.is_launched, "{engine:?}");
+    let names = ["chat.service", "umawarden.service", "network-online.target"];
+    let names: BTreeSet<String> = names.into_iter().map(str::to_owned).collect();
+    let findings = examine(&Facts {
+        memory: Known::Absent,
+        kernel: Known::Absent,
+        driver: Known::Absent,
+        has_pressure: Known::Absent,
+        kernel_log: Known::Absent,
+        settings: Known::Absent,
+        lacks: Known::Absent,
+        has_daemon: Known::Absent,
+        containers: Known::Is(Vec::<ContainerFacts>::new()),
+        units: Known::Is((vec![engine], names)),
+    });
+    let of_units = findings.iter().find(|finding| finding.check == "units").unwrap();
+    assert_eq!(of_units.verdict, Verdict::Ok, "{findings:#?}");
+}

@@ -1,0 +1,43 @@
+//! A launched command that the kernel kills for memory.
+
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use super::{LimitedCgroup, enabled};
+use crate::daemon::binary;
+
+/// The limit takes one of its processes, and the parent says that all was well.
+#[test]
+fn a_worker_that_the_kernel_kills_for_memory_is_told_with_its_group() {
+    if !enabled() {
+        return;
+    }
+    let storage = tempfile::tempdir().unwrap();
+    let cgroup = LimitedCgroup::new("launch", 30 << 20);
+    // Only the worker enters the group, as in a container of its own.
+    let script = format!(
+        "sh -c 'echo $$ >{}/cgroup.procs; sleep 0.5; exec tail /dev/zero'; sleep 0.2; exit 0",
+        cgroup.folder.display()
+    );
+    let output = Command::new(binary())
+        .args(["launch", "--json", "--name", "chat", "--storage.path"])
+        .arg(storage.path())
+        .args(["--", "sh", "-c", &script])
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let complained = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(79), "{complained}");
+    let report = complained.lines().find_map(|line| serde_json::from_str(line).ok());
+    let report: Value = report.unwrap();
+    let killer = &report["killer"];
+    assert_eq!(killer["by"], "kernel_oom", "{report:#}");
+    assert_eq!(killer["constraint"], "memcg", "{report:#}");
+    assert_eq!(killer["cgroup"], cgroup.path(), "{report:#}");
+    assert_eq!(report["killed_workers"][0]["comm"], "tail", "{report:#}");
+    let proof = &report["proofs"][0]["event"];
+    assert_eq!(proof["kind"], "oom_kill", "{report:#}");
+    assert_eq!(proof["pid"], report["killed_workers"][0]["pid"], "{report:#}");
+    assert_eq!(report["exit"]["code"], 0);
+}
