@@ -32,8 +32,8 @@ use jiff::Timestamp;
 
 use crate::model::{
     Action, AlertChange, Assessment, Decision, DecisionId, EngineReadings, Event, KernelEvent,
-    KernelRecord, Mode, Moment, Observation, OperatorCommand, Outcome, Past, RuleId, SeriesKey,
-    Source, Verdict,
+    KernelRecord, Mode, Moment, Observation, OperatorCommand, Outcome, Past, Reading, RuleId,
+    SeriesKey, Source, Verdict,
 };
 use crate::parse::kernel::{EventAssembler, KernelLine};
 use brake::{Brake, Declared};
@@ -476,7 +476,13 @@ impl Policy {
         if !self.has_measured(at) {
             return self.gate.forget();
         }
-        if let Some(bytes) = self.gate.measure(at.uptime, &self.store, &self.engines) {
+        // In a declared world nobody looks at processes.
+        let orphans = match &self.declared {
+            Some(_) => Reading::Unsupported,
+            None => self.engines.orphans(at.uptime),
+        };
+        let learned = self.gate.measure(at.uptime, &self.store, &self.engines, orphans);
+        if let Some(bytes) = learned {
             let kind = KernelEvent::UnaccountedBaseline { bytes };
             step.events.push(Event { kind, utc: Some(at.utc), seq: None });
         }

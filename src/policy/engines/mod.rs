@@ -119,12 +119,12 @@ impl Engines {
         }
     }
 
-    /// What engines have left behind; `Unsupported` where nobody has looked yet.
+    /// What engines have left behind; `Failed` where nobody has looked of late, or yet: a look may
+    /// hang from the start.
     pub(super) fn orphans(&self, at: Duration) -> Reading<Arc<[Orphan]>> {
-        match (self.looked, self.is_known(at)) {
-            (None, _) => Reading::Unsupported,
-            (Some(_), false) => Reading::Failed,
-            (Some(_), true) => Reading::Value(Arc::clone(&self.orphans)),
+        match self.is_known(at) {
+            false => Reading::Failed,
+            true => Reading::Value(Arc::clone(&self.orphans)),
         }
     }
 
