@@ -133,7 +133,8 @@ impl Engines {
         if !self.is_known(at) {
             return Presence::Unknown;
         }
-        if self.lives.values().any(|(life, _)| !life.is_gone()) {
+        let is_alive = |life: &Life| !life.has_ended();
+        if !self.orphans.is_empty() || self.lives.values().any(|(life, _)| is_alive(life)) {
             return Presence::Some;
         }
         if self.lives.is_empty() { Presence::None } else { Presence::JustGone }
