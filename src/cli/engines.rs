@@ -8,7 +8,7 @@ use serde::Deserialize;
 use super::Exit;
 use super::control::{PlaceArguments, entries, list};
 use crate::model::{
-    EngineKind, EnginePhase, KernelEvent, ProcessId, RestartState, Supervisor, counted,
+    EngineKind, EnginePhase, KernelEvent, Orphan, ProcessId, RestartState, Supervisor, counted,
     duration_text,
 };
 
@@ -50,6 +50,8 @@ struct Engine {
     memory_bytes: u64,
     load_read_bytes: Option<u64>,
     processes: Vec<serde_json::Value>,
+    #[serde(default)]
+    orphans: Vec<Orphan>,
 }
 
 /// The same of what is started again when there is memory for it.
@@ -118,6 +120,9 @@ fn lines(engine: &Engine) -> String {
     about.extend(
         engine.without_progress_seconds.map(|still| format!("no progress for {}", time(still))),
     );
+    about.extend(engine.orphans.iter().map(|orphan| {
+        format!("its server has ended, and {} (pid {}) is left", orphan.comm, orphan.id)
+    }));
     about.extend(engine.model.as_ref().map(|model| format!("model {model}")));
     about.push(format!("found by {found_by}"));
     format!("{name:<20} {phase}{stuck} for {lasts}: {reason}; {}", about.join(", "))

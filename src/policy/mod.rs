@@ -509,7 +509,13 @@ impl Policy {
         if !self.has_measured(at) {
             return self.gate.forget();
         }
-        if let Some(bytes) = self.gate.measure(at.uptime, &self.store, &self.engines) {
+        // In a declared world nobody looks at processes.
+        let orphans = match &self.declared {
+            Some(_) => Reading::Unsupported,
+            None => self.engines.orphans(at.uptime),
+        };
+        let learned = self.gate.measure(at.uptime, &self.store, &self.engines, orphans);
+        if let Some(bytes) = learned {
             let kind = KernelEvent::UnaccountedBaseline { bytes };
             step.events.push(Event { kind, utc: Some(at.utc), seq: None });
         }

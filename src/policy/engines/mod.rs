@@ -119,12 +119,12 @@ impl Engines {
         }
     }
 
-    /// What engines have left behind; `Unsupported` where nobody has looked yet.
+    /// What engines have left behind; `Failed` where nobody has looked of late, or yet: a look may
+    /// hang from the start.
     pub(super) fn orphans(&self, at: Duration) -> Reading<Arc<[Orphan]>> {
-        match (self.looked, self.is_known(at)) {
-            (None, _) => Reading::Unsupported,
-            (Some(_), false) => Reading::Failed,
-            (Some(_), true) => Reading::Value(Arc::clone(&self.orphans)),
+        match self.is_known(at) {
+            false => Reading::Failed,
+            true => Reading::Value(Arc::clone(&self.orphans)),
         }
     }
 
@@ -133,7 +133,8 @@ impl Engines {
         if !self.is_known(at) {
             return Presence::Unknown;
         }
-        if self.lives.values().any(|(life, _)| !life.is_gone()) {
+        let is_alive = |life: &Life| !life.has_ended();
+        if !self.orphans.is_empty() || self.lives.values().any(|(life, _)| is_alive(life)) {
             return Presence::Some;
         }
         if self.lives.is_empty() { Presence::None } else { Presence::JustGone }
