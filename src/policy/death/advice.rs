@@ -58,8 +58,8 @@ fn killer(report: &DeathReport) -> Vec<String> {
             let cgroup = cgroup.as_deref().map_or_else(String::new, |path| format!(" {path}"));
             vec![format!(
                 "the limit of control group{cgroup} was too low for it: raise it (docker --memory, \
-                 MemoryMax= of its unit), or let the engine take less; on GB10 no such limit bounds \
-                 what CUDA takes"
+                 MemoryMax= of its unit), or let the engine take less; on GB10 no such limit \
+                 bounds what CUDA takes"
             )]
         }
         Killer::KernelOom { .. } | Killer::UserspaceOom { .. } => out_of_memory(report),

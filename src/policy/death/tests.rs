@@ -213,6 +213,16 @@ fn who_was_asked_to_end_and_did_is_no_failure() {
 }
 
 #[test]
+fn a_worker_that_dies_of_its_heads_death_is_no_cause_of_it() {
+    let family = [relative(SERVER, "python"), ended(WORKER, "sglang::schedul", 503, 9)];
+    let exit = ExitStatus::Signal { signal: 9 };
+    let report = explain(&Circumstances { exit, ..vllm(&family, &[]) }, at(502));
+    assert!(report.killed_workers.is_empty() && report.is_failure, "{report:?}");
+    let well = explain(&vllm(&family, &[]), at(502));
+    assert!(!well.is_failure, "{well:?}");
+}
+
+#[test]
 fn the_brake_and_killers_in_user_space_are_named() {
     let family = family();
     let stop =
