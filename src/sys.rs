@@ -26,7 +26,7 @@ const PART_BYTES: usize = 16 << 10;
 ///
 /// # Errors
 ///
-/// The mappings cannot be read, or the kernel refuses, as it does once memory is locked; nothing
+/// The mappings cannot be read, or the kernel refuses, as it does while memory is locked; nothing
 /// has changed for what runs then.
 pub fn forget_files() -> io::Result<()> {
     let maps = Process::myself().and_then(|process| process.smaps()).map_err(io::Error::other)?;
@@ -49,17 +49,21 @@ pub fn forget_files() -> io::Result<()> {
 
 /// Parts a mapping, so that one page that is used does not bring in the sixteen around it, which is
 /// what the kernel does within a mapping (do_fault_around, mm/memory.c): of code that is used here
-/// and there, nearly all would be resident. Two parts are two mappings as long as they differ.
+/// and there, nearly all would be resident. Two parts are two mappings as long as they differ: every
+/// second one by its address, so that what is parted already stays as it is.
 fn part(from: usize, to: usize) -> io::Result<()> {
     if procfs::page_size() >= PART_BYTES as u64 {
         return Ok(());
     }
-    let starts = (from.next_multiple_of(PART_BYTES)..to).step_by(2 * PART_BYTES);
-    for start in starts {
-        let length = PART_BYTES.min(to - start);
+    let first = from - from % (2 * PART_BYTES);
+    for start in (first..to).step_by(2 * PART_BYTES) {
+        let (start, end) = (start.max(from), to.min(start + PART_BYTES));
+        if start >= end {
+            continue;
+        }
         // SAFETY: says only that a core dump need not hold these pages, which are in the file.
         unsafe {
-            madvise(std::ptr::without_provenance_mut(start), length, Advice::LinuxDontDump)?;
+            madvise(std::ptr::without_provenance_mut(start), end - start, Advice::LinuxDontDump)?;
         }
     }
     Ok(())
@@ -89,6 +93,8 @@ mod tests {
         if procfs::page_size() >= PART_BYTES as u64 {
             return;
         }
+        // Parted once, and again.
+        forget_files().unwrap();
         forget_files().unwrap();
         let maps = Process::myself().unwrap().maps().unwrap();
         let of_files = maps.into_iter().filter(|map| {

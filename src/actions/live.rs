@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use super::stop::{self, Stop};
 use super::{
-    Evictor, Executor, Ready, TemporarySettings, compact_memory, drop_caches, notify, reclaim,
+    Evictor, Executor, Mounts, Ready, TemporarySettings, compact_memory, drop_caches, notify,
+    reclaim,
 };
 use crate::model::{Action, Decision, Mode, OutcomeResult, Target, Verdict};
 
@@ -41,7 +42,10 @@ impl Executor for Live {
             Action::Reclaim { cgroup, bytes } => {
                 reclaim::perform(&self.sysfs, cgroup, *bytes).map_err(|error| told(&error))
             }
-            Action::EvictCheckpoint { .. } => self.evictor.perform(&self.procfs, decision),
+            Action::EvictCheckpoint { .. } => {
+                let (procfs, sysfs) = (self.procfs.clone(), self.sysfs.clone());
+                self.evictor.perform(Mounts { procfs, sysfs }, decision)
+            }
             Action::Notify { message } => {
                 notify::perform(decision, message);
                 Ok(())

@@ -20,7 +20,7 @@ mod temporary;
 mod worker;
 
 pub use dry_run::DryRun;
-pub use evict::{EvictTally, Evictor};
+pub use evict::{EvictTally, Evictor, Mounts};
 pub use live::{Acting, Live};
 pub use ready::Ready;
 pub use room::RoomMaker;

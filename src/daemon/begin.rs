@@ -20,6 +20,7 @@ use super::recorder::{self, Recorder};
 use super::report::Report;
 use super::sampling::Sampling;
 use super::service::{Loader, Requests, Service, summary};
+use super::settling::{Settling, settle};
 use super::standing::{self, Standing};
 use super::wake::Wake;
 use super::{Cursor, Daemon, clock, preflight, queries};
@@ -127,6 +128,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         boot_id,
         cursor,
         sampling,
+        settling: Settling::new(started.uptime, standing.is_locked),
         next_slow: started.uptime,
         seen: found.into_iter().collect(),
         past,
@@ -167,10 +169,7 @@ fn search_past(
 
 /// Makes the process small, and then locks what it is.
 fn settle_in() -> Standing {
-    // Where it does not work, only memory is wasted.
-    drop(crate::sys::forget_files());
-    // Last, since the former takes some for itself.
-    crate::sys::give_freed_memory_back();
+    settle();
     standing::take()
 }
 

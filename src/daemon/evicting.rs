@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::clock;
-use crate::actions::{Evictor, Live};
+use crate::actions::{Evictor, Live, Mounts};
 use crate::config::settings::Settings;
 use crate::model::{
     Action, Decision, DecisionId, EnginePhase, EngineTarget, Mode, Reading, SeriesKey, Verdict,
@@ -40,7 +40,8 @@ impl Evicting {
     pub(super) fn rehearse(&self, settings: &Settings, decision: &Decision) {
         let would_act = decision.mode == Mode::Observe && decision.verdict == Verdict::Act;
         if would_act && matches!(decision.action, Action::EvictCheckpoint { .. }) {
-            self.evictor.rehearse(&settings.path.procfs, decision);
+            let (procfs, sysfs) = (settings.path.procfs.clone(), settings.path.sysfs.clone());
+            self.evictor.rehearse(Mounts { procfs, sysfs }, decision);
         }
     }
 

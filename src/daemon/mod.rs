@@ -19,6 +19,7 @@ mod recorder;
 mod report;
 mod sampling;
 mod service;
+mod settling;
 mod standing;
 mod thinning;
 mod wake;
@@ -50,6 +51,7 @@ use own::OwnReadings;
 use report::Report;
 use sampling::{Sampling, Taken};
 use service::{Command, Service};
+use settling::Settling;
 use wake::Wake;
 
 pub use orders::user_name;
@@ -96,6 +98,7 @@ struct Daemon {
     boot_id: Arc<str>,
     cursor: Cursor,
     sampling: Sampling,
+    settling: Settling,
     next_slow: Duration,
     seen: Vec<Observation>,
     past: past::Awaited,
@@ -319,6 +322,8 @@ impl Daemon {
                 self.note(now, text);
             }
             self.black_box.observe(now, &mut self.seen);
+            let is_calm = self.sampling.is_calm() && !self.policy.is_any_engine_loading();
+            self.settling.consider(now.uptime, is_calm);
         }
     }
 

@@ -89,6 +89,11 @@ impl Sampling {
         }
     }
 
+    /// Whether memory is measured as seldom as may be, or nearly so.
+    pub(super) fn is_calm(&self) -> bool {
+        self.auto.is_none() || self.interval >= crate::policy::pace::WATCHFUL
+    }
+
     /// How long until a sample is due.
     pub(super) fn due_in(&self) -> Duration {
         self.due.saturating_sub(clock::monotonic())

@@ -63,7 +63,7 @@ pub(super) fn take() -> Standing {
 
 /// Pages that are in use now, and those that will be, stay: what watching and acting need is not
 /// taken away when memory is short. Nothing is read in for it, so it costs no memory now.
-fn lock_memory() -> Result<(), String> {
+pub(super) fn lock_memory() -> Result<(), String> {
     if let Some(bytes) = limit_on_locked_memory() {
         return Err(format!("RLIMIT_MEMLOCK is {bytes} bytes"));
     }

@@ -46,6 +46,10 @@ pub enum Action {
         engine: String,
         /// How much of what was read last stays.
         behind_bytes: u64,
+        /// How much memory shall be free whatever lies behind the readers; none is a part of all
+        /// memory. What is mapped goes only for that, what is not goes at once.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        floor_bytes: Option<u64>,
         /// It ends after that time at the latest.
         for_at_most: Duration,
     },
@@ -182,11 +186,13 @@ impl fmt::Display for Action {
             }
             Self::CompactMemory => f.write_str("compact_memory"),
             Self::Reclaim { cgroup, bytes } => write!(f, "reclaim {bytes} bytes from {cgroup}"),
-            Self::EvictCheckpoint { engine, behind_bytes, for_at_most } => write!(
-                f,
-                "evict_checkpoint of {engine}, keeping the last {behind_bytes} bytes, for at most \
-                 {for_at_most:?}"
-            ),
+            Self::EvictCheckpoint { engine, behind_bytes, floor_bytes, for_at_most } => {
+                write!(f, "evict_checkpoint of {engine}, keeping the last {behind_bytes} bytes")?;
+                if let Some(floor) = floor_bytes {
+                    write!(f, " and {floor} bytes free")?;
+                }
+                write!(f, ", for at most {for_at_most:?}")
+            }
             Self::SetSysctl { values, for_at_most } => {
                 f.write_str("set_sysctl")?;
                 for (sysctl, value) in values {

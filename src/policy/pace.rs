@@ -12,7 +12,10 @@ pub const CALM: Duration = Duration::from_millis(250);
 /// While little is free, and after something has happened.
 pub const WATCHFUL: Duration = Duration::from_millis(100);
 
-/// While memory falls so fast that it will be gone within seconds, and while an engine loads.
+/// While an engine loads: its model files are looked at more often than that besides.
+pub const LOADING: Duration = Duration::from_millis(50);
+
+/// While memory falls so fast that it will be gone within seconds.
 /// Sixteen looks at its last third of a second; more often would cost more than a fiftieth of a
 /// core.
 pub const FAST: Duration = Duration::from_millis(20);
@@ -34,7 +37,7 @@ const SLOWEST_FALL: f64 = 1.0 / 512.0;
 const LITTLE_FREE: f64 = 1.0 / 32.0;
 const LITTLE_AVAILABLE: f64 = 1.0 / 16.0;
 
-/// How long [`FAST`] outlasts its reason, so that a collapse that halts is not taken for over.
+/// How long [`FAST`] and [`LOADING`] outlast their reason, so that a collapse that halts is not taken for over.
 const FAST_LASTS: Duration = Duration::from_secs(1);
 
 /// How long [`WATCHFUL`] outlasts its reason: longer than an unprivileged PSI trigger is silent.
@@ -68,6 +71,7 @@ struct Look {
 pub struct Pace {
     past: VecDeque<Look>,
     watchful_until: Duration,
+    loading_until: Duration,
     fast_until: Duration,
 }
 
@@ -75,7 +79,9 @@ impl Pace {
     /// Nothing is known yet, so it begins watchful. Times are on one clock that does not go back.
     pub fn new(now: Duration) -> Self {
         let past = VecDeque::with_capacity(MOST_LOOKS);
-        Self { past, watchful_until: now + WATCHFUL_LASTS, fast_until: Duration::ZERO }
+        let never = Duration::ZERO;
+        let watchful_until = now + WATCHFUL_LASTS;
+        Self { past, watchful_until, loading_until: never, fast_until: never }
     }
 
     /// Takes in a measurement; `None`: memory could not be measured, which is no reason to be calm.
@@ -118,7 +124,7 @@ impl Pace {
 
     /// An engine takes a model in, and memory with it.
     pub fn loads(&mut self, now: Duration) {
-        self.fast_until = self.fast_until.max(now + FAST_LASTS);
+        self.loading_until = self.loading_until.max(now + FAST_LASTS);
         self.stirred(now + FAST_LASTS);
     }
 
@@ -126,6 +132,7 @@ impl Pace {
     pub fn interval(&self, now: Duration, rules: Duration) -> Duration {
         let own = match () {
             () if now < self.fast_until => FAST,
+            () if now < self.loading_until => LOADING,
             () if now < self.watchful_until => WATCHFUL,
             () => CALM,
         };

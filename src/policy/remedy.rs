@@ -54,13 +54,14 @@ impl Case<'_> {
                 Action::Reclaim { cgroup, bytes: *bytes }
             }
             (
-                Action::EvictCheckpoint { engine, behind_bytes, for_at_most },
+                Action::EvictCheckpoint { engine, behind_bytes, floor_bytes, for_at_most },
                 Some((labels, value)),
             ) => {
                 let rendered = Template::parse(engine).map(|text| text.render(labels, value));
                 Action::EvictCheckpoint {
                     engine: rendered.unwrap_or_else(|_| engine.clone()),
                     behind_bytes: *behind_bytes,
+                    floor_bytes: *floor_bytes,
                     for_at_most: *for_at_most,
                 }
             }

@@ -16,7 +16,7 @@ use std::thread;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use umawarden::actions::{Evictor, Executor as _, Live};
+use umawarden::actions::{Evictor, Executor as _, Live, Mounts};
 use umawarden::model::{
     Action, Decision, DecisionId, EngineTarget, Mode, Moment, OutcomeResult, ProcessId, RuleId,
     Target, Verdict,
@@ -132,6 +132,8 @@ struct Bench {
     folder: tempfile::TempDir,
     live: Live,
     next: u64,
+    /// More than there is, and mapped pages go at once.
+    floor_bytes: Option<u64>,
 }
 
 impl Bench {
@@ -141,7 +143,12 @@ impl Bench {
         let evictor = Evictor::new(uptime);
         let live =
             Live { procfs: "/proc".into(), sysfs: "/sys".into(), evictor, docker: "".into() };
-        may_act(folder.path()).then_some(Self { folder, live, next: 1 })
+        may_act(folder.path()).then_some(Self {
+            folder,
+            live,
+            next: 1,
+            floor_bytes: Some(u64::MAX),
+        })
     }
 
     /// A file on disk, of which nothing is cached.
@@ -177,6 +184,7 @@ impl Bench {
             action: Action::EvictCheckpoint {
                 engine: "deepseek".to_owned(),
                 behind_bytes: BEHIND_BYTES,
+                floor_bytes: self.floor_bytes,
                 for_at_most: Duration::from_secs(600),
             },
             target: Target::Engine(Box::new(target)),
@@ -263,6 +271,22 @@ fn mapped_pages_leave_behind_the_reader_and_nobody_elses_do() {
     engine.does("touch 0 256");
     assert_eq!(cached(&model, 0, 256), 256, "never after ready");
     assert_eq!(bench.live.evictor.tally(), left);
+}
+
+#[test]
+fn while_memory_is_free_mapped_pages_lie_until_they_are_unmapped() {
+    let Some(mut bench) = Bench::new() else { return };
+    bench.floor_bytes = Some(0);
+    let model = bench.file("model.safetensors", 256);
+    let mut engine = Reader::start();
+    engine.maps(&model);
+    engine.does("touch 0 192");
+    let said = bench.evict(vec![engine.id()]).unwrap();
+    assert!(said.starts_with("0 B put out; goes on"), "{said}");
+    assert!(said.contains("; 128.0 MiB that is mapped lies until memory is short"), "{said}");
+    engine.does("unmap");
+    until("what was unmapped", || cached(&model, 0, 128) == 0);
+    bench.ready();
 }
 
 #[test]
@@ -403,7 +427,8 @@ fn observe_mode_says_what_it_would_put_out_and_does_not() {
     let target = bench.target(vec![engine.id()]);
     let decision = Decision { mode: Mode::Observe, ..bench.decision(target) };
     assert_eq!(bench.live.execute(&decision), OutcomeResult::Skipped);
-    bench.live.evictor.rehearse(Path::new("/proc"), &decision);
+    let mounts = Mounts { procfs: "/proc".into(), sysfs: "/sys".into() };
+    bench.live.evictor.rehearse(mounts, &decision);
     let notes = std::cell::RefCell::new(Vec::new());
     until("the words", || {
         notes.borrow_mut().extend(bench.live.evictor.notes());
@@ -423,7 +448,8 @@ fn as_asked_by_another_test() {
     let evictor = Evictor::new(uptime);
     let live = Live { procfs: "/proc".into(), sysfs: "/sys".into(), evictor, docker: "".into() };
     let folder_is_dropped_elsewhere = tempfile::tempdir().unwrap();
-    let mut bench = Bench { folder: folder_is_dropped_elsewhere, live, next: 1 };
+    let mut bench =
+        Bench { folder: folder_is_dropped_elsewhere, live, next: 1, floor_bytes: Some(u64::MAX) };
     let mut own = Reader::start();
     let model = Path::new(&folder).join("model.safetensors");
     own.maps(&model);

@@ -158,6 +158,11 @@ impl Ledger {
         self.chunk(place).map_or(0, |chunk| chunk.cached)
     }
 
+    /// The bytes of a chunk if all of them have been read and are in memory.
+    pub(super) fn whole(&self, place: Place) -> Option<u64> {
+        self.chunk(place).map(|chunk| chunk.read).filter(|_| self.is_whole(place))
+    }
+
     /// Whether all of a chunk has been read and is in memory: there is no more to come.
     fn is_whole(&self, place: Place) -> bool {
         let length = self.files.get(place.file).map_or(0, |book| book.length);
@@ -244,12 +249,6 @@ impl Ledger {
     /// How much of all files was in memory when it was last looked at.
     pub(super) fn cached(&self) -> u64 {
         self.files.iter().flat_map(|book| &book.chunks).map(|chunk| chunk.cached).sum()
-    }
-
-    /// How much may go now.
-    pub(super) fn due_bytes(&self) -> u64 {
-        let due = self.due();
-        due.iter().filter_map(|place| self.chunk(*place)).map(|chunk| chunk.cached).sum()
     }
 
     /// The chunks that change these days, to be looked at each time. Who does not change any more

@@ -1,7 +1,6 @@
 //! One engine's load: what it reads is followed, and what lies behind is put out.
 
 use std::io;
-use std::path::Path;
 
 use rustix::io::Errno;
 
@@ -9,7 +8,9 @@ use super::discover::Holdings;
 use super::files::{Finding, Patterns};
 use super::ledger::{Ledger, Look, Place};
 use super::process::{Held, HoldError};
+use super::room::{Room, is_bounded};
 use super::uses::{FileUse, Reading};
+use super::{EvictOrder, Mounts};
 use crate::model::EngineTarget;
 
 /// Rounds from one look at what is mapped and open to the next, at most.
@@ -65,7 +66,10 @@ pub(super) struct Round {
 /// What of the model files is in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Stand {
+    /// What goes now.
     pub(super) due_bytes: u64,
+    /// What is mapped, and goes when memory is short.
+    pub(super) lying_bytes: u64,
     pub(super) cached_bytes: u64,
     pub(super) keeps_bytes: u64,
 }
@@ -73,12 +77,15 @@ pub(super) struct Stand {
 /// The load.
 #[derive(Debug)]
 pub(super) struct Load {
+    mounts: Mounts,
     processes: Vec<Held>,
     patterns: Patterns,
     files: Finding,
     uses: Vec<FileUse>,
     ledger: Ledger,
     limits: Limits,
+    /// How much memory shall be free.
+    floor_bytes: Option<u64>,
     rounds: u64,
     /// The round of the last look at what is mapped and open.
     discovered_in: u64,
@@ -88,15 +95,12 @@ pub(super) struct Load {
 
 impl Load {
     /// Takes hold of the engine's processes and of its model files, and looks at all of them.
-    pub(super) fn begin(
-        procfs: &Path,
-        target: &EngineTarget,
-        behind_bytes: u64,
-    ) -> Result<Self, LoadError> {
+    pub(super) fn begin(mounts: Mounts, order: &EvictOrder) -> Result<Self, LoadError> {
+        let target = &order.target;
         let mut processes = Vec::new();
         let mut refused = None;
         for id in &target.processes {
-            match Held::hold(procfs, *id) {
+            match Held::hold(&mounts.procfs, *id) {
                 Ok(held) => processes.push(held),
                 Err(error) => refused = Some(error),
             }
@@ -109,11 +113,13 @@ impl Load {
             return Err(LoadError::Unknown("model file"));
         }
         let mut load = Self {
+            floor_bytes: floor(&mounts, order.floor_bytes, target),
+            mounts,
             processes,
             patterns,
             files: Finding::default(),
             uses: Vec::new(),
-            ledger: Ledger::new(behind_bytes),
+            ledger: Ledger::new(order.behind_bytes),
             limits: Limits::default(),
             rounds: 0,
             discovered_in: 0,
@@ -129,13 +135,13 @@ impl Load {
     }
 
     /// The engine has come to other processes or files. What it no longer has is no longer used.
-    pub(super) fn renew(&mut self, procfs: &Path, target: &EngineTarget) {
+    pub(super) fn renew(&mut self, target: &EngineTarget) {
         let is_held = |id| self.processes.iter().any(|held| held.id == id);
         let new: Vec<Held> = target
             .processes
             .iter()
             .filter(|id| !is_held(**id))
-            .filter_map(|id| Held::hold(procfs, *id).ok())
+            .filter_map(|id| Held::hold(&self.mounts.procfs, *id).ok())
             .collect();
         let patterns = Patterns::new(&target.model_files);
         if new.is_empty() && patterns == self.patterns {
@@ -272,7 +278,11 @@ impl Load {
             }
         };
         let read = match self.uses.get(place.file)?.reading() {
-            Reading::InPageTables if cached > 0 => self.present(place),
+            Reading::InPageTables if cached > 0 => match self.ledger.whole(place) {
+                // Page tables cost most to look at, and there is no more to find.
+                Some(bytes) if bytes == cached => cached,
+                _ => self.present(place),
+            },
             _ => self.uses.get_mut(place.file)?.read_of(place.chunk, cached),
         };
         Some(Look { cached, read })
@@ -301,13 +311,36 @@ impl Load {
     }
 
     fn put_out_due(&mut self, stops: &dyn Fn() -> bool, told: &mut dyn FnMut((u64, u64))) {
-        for place in self.ledger.due() {
+        let (due, mut must_go) = self.due();
+        for place in due {
             if stops() {
                 break;
+            }
+            if self.is_mapped(place) {
+                if must_go == 0 {
+                    continue;
+                }
+                must_go = must_go.saturating_sub(self.ledger.cached_of(place));
             }
             self.put_out(place);
             told(self.tally());
         }
+    }
+
+    /// What may go, and how much of what of it is mapped must.
+    fn due(&self) -> (Vec<Place>, u64) {
+        let due = self.ledger.due();
+        let lying = self.bytes_of(due.iter().filter(|place| self.is_mapped(**place)));
+        let must_go = if lying > 0 { Room::now().must_go(lying, self.floor_bytes) } else { 0 };
+        (due, must_go)
+    }
+
+    fn bytes_of<'a>(&self, places: impl Iterator<Item = &'a Place>) -> u64 {
+        places.map(|place| self.ledger.cached_of(*place)).sum()
+    }
+
+    fn is_mapped(&self, place: Place) -> bool {
+        self.uses.get(place.file).is_some_and(|used| used.addresses(place.chunk).next().is_some())
     }
 
     /// Puts out what of a chunk is clean. Where some of it is dirty, all of it stays for now: even
@@ -399,8 +432,13 @@ impl Load {
     /// last stays.
     pub(super) fn stand(&self) -> Stand {
         let keeps_bytes = self.ledger.keep();
+        let (due, must_go) = self.due();
+        let due_bytes = self.bytes_of(due.iter());
+        let mapped = self.bytes_of(due.iter().filter(|place| self.is_mapped(**place)));
+        let lying_bytes = mapped.saturating_sub(must_go);
         Stand {
-            due_bytes: self.ledger.due_bytes(),
+            due_bytes: due_bytes - lying_bytes,
+            lying_bytes,
             cached_bytes: self.ledger.cached(),
             keeps_bytes,
         }
@@ -409,6 +447,13 @@ impl Load {
     pub(super) fn limits(&self) -> &Limits {
         &self.limits
     }
+}
+
+/// How much memory shall be free. What is free on the node is no room for an engine whose control
+/// group is full.
+fn floor(mounts: &Mounts, wanted: Option<u64>, target: &EngineTarget) -> Option<u64> {
+    let is_bounded = target.cgroup.as_deref().is_some_and(|group| is_bounded(&mounts.sysfs, group));
+    if is_bounded { Some(u64::MAX) } else { wanted }
 }
 
 fn blind(error: &io::Error) -> String {

@@ -1,8 +1,9 @@
 use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::os::fd::AsFd as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::*;
 use crate::actions::evict::ledger::CHUNK_BYTES;
@@ -14,12 +15,18 @@ fn this() -> ProcessId {
     ProcessId { pid: std::process::id(), start_ticks: stat.starttime }
 }
 
-fn target(path: &Path) -> EngineTarget {
-    EngineTarget {
+fn order(path: &Path) -> EvictOrder {
+    let target = EngineTarget {
         processes: vec![this()],
         model_files: vec![Arc::from(path.display().to_string())],
         ..EngineTarget::default()
-    }
+    };
+    let lasts = Duration::from_secs(60);
+    EvictOrder { target, behind_bytes: CHUNK_BYTES, floor_bytes: None, lasts }
+}
+
+fn mounts() -> Mounts {
+    Mounts { procfs: "/proc".into(), sysfs: "/sys".into() }
 }
 
 /// A file of so many chunks, on disk and cached.
@@ -58,7 +65,7 @@ fn without_sight_what_is_read_and_not_mapped_goes_all_the_same() {
         return;
     }
     let mut reader = File::open(&path).unwrap();
-    let mut load = Load::begin(Path::new("/proc"), &target(&path), CHUNK_BYTES).unwrap();
+    let mut load = Load::begin(mounts(), &order(&path)).unwrap();
     load.limits.sight = Some("an old kernel".to_owned());
     assert_eq!(cached(&path), 4 * CHUNK_BYTES);
     reader.read_exact(&mut vec![0; 2 << 20]).unwrap();
@@ -77,7 +84,7 @@ fn it_stops_between_two_chunks() {
         return;
     }
     let mut reader = File::open(&path).unwrap();
-    let mut load = Load::begin(Path::new("/proc"), &target(&path), CHUNK_BYTES).unwrap();
+    let mut load = Load::begin(mounts(), &order(&path)).unwrap();
     round(&mut load);
     reader.read_exact(&mut vec![0; 5 << 24]).unwrap();
     let asked = std::cell::Cell::new(0);
@@ -92,16 +99,13 @@ fn it_stops_between_two_chunks() {
 
 #[test]
 fn a_target_without_files_or_processes_is_said_to_have_none() {
-    let begin = |target: &EngineTarget| {
-        Load::begin(Path::new("/proc"), target, CHUNK_BYTES).unwrap_err().to_string()
-    };
+    let begin = |order: &EvictOrder| Load::begin(mounts(), order).unwrap_err().to_string();
     let nothing = Path::new("/nothing/here/*.safetensors");
-    assert_eq!(begin(&target(nothing)), "the engine has no model file that is known");
+    assert_eq!(begin(&order(nothing)), "the engine has no model file that is known");
     let relative = Path::new("model.safetensors");
-    assert_eq!(begin(&target(relative)), "the engine has no model file that is known");
-    let empty = EngineTarget::default();
+    assert_eq!(begin(&order(relative)), "the engine has no model file that is known");
+    let empty = EvictOrder { target: EngineTarget::default(), ..order(nothing) };
     assert_eq!(begin(&empty), "the engine has no process that is known");
-    let device = target(Path::new("/dev/null"));
-    let said = begin(&device);
+    let said = begin(&order(Path::new("/dev/null")));
     assert!(said.ends_with("null: it is no regular file"), "{said}");
 }

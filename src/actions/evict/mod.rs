@@ -14,13 +14,14 @@ mod files;
 mod ledger;
 mod load;
 mod process;
+mod room;
 mod session;
 mod unload;
 mod uses;
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -39,6 +40,15 @@ const FIRST_PASS_TAKES: Duration = Duration::from_secs(1);
 /// Words that nobody has asked for are kept, but not more of them.
 const MOST_UNASKED: usize = 64;
 
+/// Where the kernel's file systems are mounted.
+#[derive(Clone, Debug)]
+pub struct Mounts {
+    /// `/proc` but for tests and containers.
+    pub procfs: PathBuf,
+    /// `/sys` but for tests and containers.
+    pub sysfs: PathBuf,
+}
+
 /// What shall be put out.
 #[derive(Clone, Debug)]
 struct EvictOrder {
@@ -46,6 +56,8 @@ struct EvictOrder {
     target: EngineTarget,
     /// How much of what was read last stays.
     behind_bytes: u64,
+    /// How much memory shall be free, if not the usual part of it.
+    floor_bytes: Option<u64>,
     /// After this it ends, whatever the engine does.
     lasts: Duration,
 }
@@ -53,13 +65,15 @@ struct EvictOrder {
 impl EvictOrder {
     fn of(decision: &Decision) -> Result<Self, String> {
         match (&decision.action, &decision.target) {
-            (Action::EvictCheckpoint { behind_bytes, for_at_most, .. }, Target::Engine(target)) => {
-                Ok(Self {
-                    target: (**target).clone(),
-                    behind_bytes: *behind_bytes,
-                    lasts: *for_at_most,
-                })
-            }
+            (
+                Action::EvictCheckpoint { behind_bytes, floor_bytes, for_at_most, .. },
+                Target::Engine(target),
+            ) => Ok(Self {
+                target: (**target).clone(),
+                behind_bytes: *behind_bytes,
+                floor_bytes: *floor_bytes,
+                lasts: *for_at_most,
+            }),
             _ => Err("the decision names no engine".to_owned()),
         }
     }
@@ -147,9 +161,9 @@ impl Evictor {
     /// # Errors
     ///
     /// Why nothing can be done at all.
-    pub(super) fn perform(&self, procfs: &Path, decision: &Decision) -> Result<(), String> {
+    pub(super) fn perform(&self, mounts: Mounts, decision: &Decision) -> Result<(), String> {
         let order = EvictOrder::of(decision)?;
-        let effect = self.begin(procfs, order)?;
+        let effect = self.begin(mounts, order)?;
         keep(&self.shared.effects, (decision.id, effect));
         Ok(())
     }
@@ -163,7 +177,7 @@ impl Evictor {
 
     /// Begins to follow a load, and says what the first pass has done; where that load is followed
     /// already, how far it is.
-    fn begin(&self, procfs: &Path, order: EvictOrder) -> Result<String, String> {
+    fn begin(&self, mounts: Mounts, order: EvictOrder) -> Result<String, String> {
         let known =
             lock(&self.shared.controls).iter().find(|one| one.is_of(&order.target)).cloned();
         if let Some(known) = known.filter(|known| known.stop.get().is_none()) {
@@ -172,13 +186,7 @@ impl Evictor {
         }
         let control = Arc::new(Control::new(order.target.clone()));
         let (reply, answer) = channel();
-        let begin = Message::Begin {
-            procfs: procfs.to_owned(),
-            order,
-            control: Arc::clone(&control),
-            reply,
-        };
-        self.send(begin)?;
+        self.send(Message::Begin { mounts, order, control: Arc::clone(&control), reply })?;
         match answer.recv_timeout(FIRST_PASS_TAKES) {
             Ok(answer) => answer,
             Err(RecvTimeoutError::Timeout) => {
@@ -192,10 +200,9 @@ impl Evictor {
 
     /// Has it found out what a decision would put out, and puts out nothing; [`Self::notes`] will
     /// have it. Never waits.
-    pub fn rehearse(&self, procfs: &Path, decision: &Decision) {
+    pub fn rehearse(&self, mounts: Mounts, decision: &Decision) {
         let rehearsed = EvictOrder::of(decision).and_then(|order| {
-            let (procfs, decision) = (procfs.to_owned(), decision.id);
-            self.send(Message::Rehearse { procfs, order, decision })
+            self.send(Message::Rehearse { mounts, order, decision: decision.id })
         });
         if let Err(error) = rehearsed {
             keep(&self.shared.notes, session::rehearsed(decision.id, Err(error)));

@@ -1,7 +1,7 @@
 //! The thread that follows loads.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Weak};
@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use bytesize::ByteSize;
 
-use super::load::{Limits, Load, LoadError, Round};
-use super::{Control, EvictOrder, Shared, keep, lock};
+use super::load::{Limits, Load, LoadError, Round, Stand};
+use super::{Control, EvictOrder, Mounts, Shared, keep, lock};
 use crate::actions::drop_caches;
 use crate::model::{CacheKind, DecisionId, duration_text};
 
@@ -31,13 +31,13 @@ const MOST_SESSIONS: usize = 16;
 pub(super) enum Message {
     /// Follow a load.
     Begin {
-        procfs: PathBuf,
+        mounts: Mounts,
         order: EvictOrder,
         control: Arc<Control>,
         reply: Sender<Result<String, String>>,
     },
     /// Only look.
-    Rehearse { procfs: PathBuf, order: EvictOrder, decision: DecisionId },
+    Rehearse { mounts: Mounts, order: EvictOrder, decision: DecisionId },
 }
 
 /// All loads that are followed.
@@ -49,7 +49,6 @@ pub(super) struct Sessions {
 
 struct Session {
     load: Load,
-    procfs: PathBuf,
     control: Arc<Control>,
     ends_at: Duration,
     /// When the last round began.
@@ -75,13 +74,13 @@ impl Sessions {
             };
             let Some(shared) = self.shared.upgrade() else { return };
             match message {
-                Ok(Message::Begin { procfs, order, control, reply }) => {
-                    let answer = self.begin(&shared, &procfs, order, control);
+                Ok(Message::Begin { mounts, order, control, reply }) => {
+                    let answer = self.begin(&shared, mounts, &order, control);
                     // Whoever asked may not have waited.
                     let _gone = reply.send(answer);
                 }
-                Ok(Message::Rehearse { procfs, order, decision }) => {
-                    let words = rehearse(&procfs, &order);
+                Ok(Message::Rehearse { mounts, order, decision }) => {
+                    let words = rehearse(mounts, &order);
                     keep(&shared.notes, rehearsed(decision, words));
                 }
                 Err(RecvTimeoutError::Timeout) => self.rounds(&shared),
@@ -93,23 +92,23 @@ impl Sessions {
     fn begin(
         &mut self,
         shared: &Shared,
-        procfs: &Path,
-        order: EvictOrder,
+        mounts: Mounts,
+        order: &EvictOrder,
         control: Arc<Control>,
     ) -> Result<String, String> {
         if self.sessions.len() >= MOST_SESSIONS {
             return Err(format!("{MOST_SESSIONS} loads are followed already"));
         }
-        let load = match Load::begin(procfs, &order.target, order.behind_bytes) {
+        let procfs = mounts.procfs.clone();
+        let load = match Load::begin(mounts, order) {
             Ok(load) => load,
-            Err(error @ LoadError::NoFile(_)) => return drop_all(procfs, &error),
+            Err(error @ LoadError::NoFile(_)) => return drop_all(&procfs, &error),
             Err(error) => return Err(error.to_string()),
         };
         let ends_at = (shared.uptime)().saturating_add(order.lasts);
-        let procfs = procfs.to_owned();
         let looked_at = (shared.uptime)();
         let (pace, told) = (SOONEST, (0, 0));
-        let mut session = Session { load, procfs, control, ends_at, looked_at, pace, told };
+        let mut session = Session { load, control, ends_at, looked_at, pace, told };
         lock(&shared.controls).push(Arc::clone(&session.control));
         let ended = session.round(shared);
         let words = session.words(order.lasts);
@@ -139,7 +138,7 @@ impl Session {
         let control = Arc::clone(&self.control);
         let stops = || control.stop.get().is_some() || (shared.uptime)() >= self.ends_at;
         if let Some(target) = lock(&self.control.now).take() {
-            self.load.renew(&self.procfs, &target);
+            self.load.renew(&target);
         }
         let mut told = self.told;
         let now = (shared.uptime)();
@@ -182,10 +181,11 @@ impl Session {
         let stand = self.load.stand();
         format!(
             "{} put out; goes on behind the readers for {} at most, keeps the last {}; nothing to \
-             undo{}",
+             undo{}{}",
             ByteSize(evicted).display().iec(),
             duration_text(lasts),
             ByteSize(stand.keeps_bytes).display().iec(),
+            lying(stand),
             limits(self.load.limits()),
         )
     }
@@ -203,15 +203,26 @@ fn limits(limits: &Limits) -> String {
     both.map(|limit| format!("; {limit}")).collect()
 }
 
-fn rehearse(procfs: &Path, order: &EvictOrder) -> Result<String, String> {
-    let load = Load::begin(procfs, &order.target, order.behind_bytes);
-    let load = load.map_err(|error| error.to_string())?;
+/// What is mapped and does not have to go yet.
+fn lying(stand: Stand) -> String {
+    match stand.lying_bytes {
+        0 => String::new(),
+        lying => format!(
+            "; {} that is mapped lies until memory is short",
+            ByteSize(lying).display().iec()
+        ),
+    }
+}
+
+fn rehearse(mounts: Mounts, order: &EvictOrder) -> Result<String, String> {
+    let load = Load::begin(mounts, order).map_err(|error| error.to_string())?;
     let stand = load.stand();
     Ok(format!(
-        "would put out {} of {} cached, and go on behind the readers for {} at most{}",
+        "would put out {} of {} cached, and go on behind the readers for {} at most{}{}",
         ByteSize(stand.due_bytes).display().iec(),
         ByteSize(stand.cached_bytes).display().iec(),
         duration_text(order.lasts),
+        lying(stand),
         limits(load.limits()),
     ))
 }

@@ -31,6 +31,7 @@ pub(super) fn evict_checkpoint(node: &Node, findings: &mut Findings<'_>) -> Opti
         return Some(Action::EvictCheckpoint {
             engine: DEFAULT_ENGINE.to_owned(),
             behind_bytes: DEFAULT_BEHIND_BYTES,
+            floor_bytes: None,
             for_at_most: DEFAULT_FOR,
         });
     }
@@ -39,7 +40,8 @@ pub(super) fn evict_checkpoint(node: &Node, findings: &mut Findings<'_>) -> Opti
             .hint("write evict_checkpoint: {behind: 256MiB, for: 10m}");
         return None;
     }
-    let table = Table::read(node, "evict_checkpoint", &["engine", "behind", "for"], findings)?;
+    let table =
+        Table::read(node, "evict_checkpoint", &["engine", "behind", "floor", "for"], findings)?;
     let engine = match table.get("engine") {
         Some(node) => engine(node, findings),
         None => Some(DEFAULT_ENGINE.to_owned()),
@@ -54,6 +56,10 @@ pub(super) fn evict_checkpoint(node: &Node, findings: &mut Findings<'_>) -> Opti
         }
         None => Some(DEFAULT_BEHIND_BYTES),
     };
+    let floor_bytes = match table.get("floor") {
+        Some(node) => Some(decode::value(node, "floor", size_bytes, findings)?),
+        None => None,
+    };
     let for_at_most = match table.get("for") {
         Some(node) => {
             let read = |text: &str| duration_within(text, SHORTEST_FOR, LONGEST_FOR);
@@ -64,6 +70,7 @@ pub(super) fn evict_checkpoint(node: &Node, findings: &mut Findings<'_>) -> Opti
     Some(Action::EvictCheckpoint {
         engine: engine?,
         behind_bytes: behind_bytes?,
+        floor_bytes,
         for_at_most: for_at_most?,
     })
 }
@@ -97,20 +104,24 @@ mod tests {
         };
         let of_alert = "{{ $labels.engine }}";
         let seconds = Duration::from_secs;
-        for (step, engine, behind_bytes, for_at_most) in [
-            ("evict_checkpoint: {}", of_alert, 256 << 20, seconds(600)),
-            ("evict_checkpoint: {behind: 1GiB, for: 90s}", of_alert, 1 << 30, seconds(90)),
-            ("evict_checkpoint: {engine: deepseek}", "deepseek", 256 << 20, seconds(600)),
+        for (step, engine, behind_bytes, floor_bytes, for_at_most) in [
+            ("evict_checkpoint: {}", of_alert, 256 << 20, None, seconds(600)),
+            ("evict_checkpoint: {behind: 1GiB, for: 90s}", of_alert, 1 << 30, None, seconds(90)),
+            ("evict_checkpoint: {engine: deepseek}", "deepseek", 256 << 20, None, seconds(600)),
+            ("evict_checkpoint: {floor: 3GiB}", of_alert, 256 << 20, Some(3 << 30), seconds(600)),
         ] {
             let rules = rule(step).unwrap();
             let steps = &rules.groups[0].rules[0].remedy.as_ref().unwrap().steps;
             let engine = engine.to_owned();
-            assert_eq!(*steps, [Action::EvictCheckpoint { engine, behind_bytes, for_at_most }]);
+            let expected =
+                Action::EvictCheckpoint { engine, behind_bytes, floor_bytes, for_at_most };
+            assert_eq!(*steps, [expected]);
         }
         for (step, told) in [
             ("evict_checkpoint: deepseek", "must be a mapping"),
             ("evict_checkpoint: {behind: 1MiB}", "1MiB is less than 64MiB"),
             ("evict_checkpoint: {behind: far}", "not a size"),
+            ("evict_checkpoint: {floor: high}", "not a size"),
             ("evict_checkpoint: {for: 0s}", "for"),
             ("evict_checkpoint: {for: 2d}", "for"),
             ("evict_checkpoint: {engine: ''}", "it has no name"),

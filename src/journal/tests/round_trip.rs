@@ -132,10 +132,13 @@ fn any_action() -> impl Strategy<Value = Action> {
         any::<bool>().prop_map(|sync| Action::DropCaches { what: CacheKind::All, sync }),
         Just(Action::CompactMemory),
         (text(), any::<u64>()).prop_map(|(cgroup, bytes)| Action::Reclaim { cgroup, bytes }),
-        (text(), any::<u64>(), any::<u32>()).prop_map(|(engine, behind_bytes, seconds)| {
-            let for_at_most = Duration::from_secs(seconds.into());
-            Action::EvictCheckpoint { engine, behind_bytes, for_at_most }
-        }),
+        (text(), any::<[u64; 2]>(), any::<u32>()).prop_map(
+            |(engine, [behind_bytes, floor], seconds)| {
+                let for_at_most = Duration::from_secs(seconds.into());
+                let floor_bytes = Some(floor).filter(|floor| floor % 2 == 0);
+                Action::EvictCheckpoint { engine, behind_bytes, floor_bytes, for_at_most }
+            }
+        ),
         text().prop_map(|message| Action::Notify { message }),
         (any::<u32>(), 0..Sysctl::ALL.len(), any::<u32>()).prop_map(|(value, which, seconds)| {
             let values = [(Sysctl::ALL[which], value), (Sysctl::Swappiness, 1)].into();

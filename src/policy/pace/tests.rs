@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::{CALM, FAST, Memory, Pace, WATCHFUL};
+use super::{CALM, FAST, LOADING, Memory, Pace, WATCHFUL};
 
 const GIB: f64 = (1_u64 << 30) as f64;
 const NEVER: Duration = Duration::MAX;
@@ -88,6 +88,23 @@ fn little_free_memory_is_watched_and_not_raced() {
         let intervals = machine.run(seconds(30.0), 0.0);
         assert!(intervals.iter().all(|interval| *interval == WATCHFUL), "{free_gib} GiB");
     }
+}
+
+#[test]
+fn a_load_is_looked_at_closely_and_fast_once_it_may_take_all() {
+    let mut machine = Machine::with_free(60.0);
+    let mut pace_of = |takes_gib_s, lasts: f64| {
+        let end = machine.now + seconds(lasts);
+        while machine.now < end {
+            machine.pace.loads(machine.now);
+            machine.run(Duration::from_millis(1), takes_gib_s);
+        }
+        machine.pace.interval(machine.now, NEVER)
+    };
+    assert_eq!(pace_of(2.0, 10.0), LOADING, "40 GiB are left, which is twenty seconds");
+    assert_eq!(pace_of(2.0, 17.0), FAST);
+    assert_eq!(pace_of(0.0, 3.0), LOADING);
+    assert_eq!(machine.run(seconds(2.0), 0.0).last(), Some(&WATCHFUL), "it is ready");
 }
 
 #[test]

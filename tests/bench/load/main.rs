@@ -64,7 +64,7 @@ fn measure_all(options: &Options) {
     if options.floods > 0 {
         fs::create_dir_all(&options.directory).unwrap();
         println!("{}", measure::machine());
-        return reaction::measure_all(options, options.floods);
+        return reaction::measure_all(options, &pool, options.floods);
     }
     let checkpoint = Checkpoint::prepare(&options.directory, options.checkpoint_bytes).unwrap();
     let idle = content::file(&options.directory, "bystander", options.bystander_bytes).unwrap();

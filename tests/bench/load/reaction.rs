@@ -2,56 +2,58 @@
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-use umawarden::sys::page_cache::cachestat;
-
 use crate::options::Options;
-use crate::policy;
+use crate::pool::{self, Pool};
+use crate::{measure, policy};
 
 /// What one flood reads, and how fast.
 const FLOOD_BYTES: u64 = 512 << 20;
 const BYTES_A_SECOND: f64 = (4_u64 << 30) as f64;
 const PIECE_BYTES: usize = 4 << 20;
 
-/// What was read before a flood and is still cached lies within so much before it.
-const LEFT_BYTES: u64 = 512 << 20;
-
-/// Less than this is no eviction.
-const LEAST_BYTES: u64 = 4 << 20;
+/// What is free in the starved scene.
+const STARVED_BYTES: u64 = 200 << 20;
 
 /// Floods before the first that counts: the engine is to be found and followed.
 const MOST_BEFORE: u64 = 60;
 
-const POLL: Duration = Duration::from_micros(500);
+const POLL: Duration = Duration::from_millis(5);
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Measures so many floods, with memory to spare.
-pub fn measure_all(options: &Options, floods: usize) {
+/// Measures so many floods with memory to spare, and as many on a starved machine.
+pub fn measure_all(options: &Options, pool: &Pool, floods: usize) {
     let file = options.directory.join("flood.safetensors");
     // A hole: it is read as fast as memory can be filled.
-    let length = FLOOD_BYTES * (MOST_BEFORE + floods as u64);
+    let length = FLOOD_BYTES * (MOST_BEFORE + 2 * floods as u64);
     File::create(&file).unwrap().set_len(length).unwrap();
     let in_force = policy::start_umawarden(&configuration(&file));
-    let mut flood = Flood::start(&file);
+    let trace = Trace::begin().unwrap();
+    let mut flood = Flood::start(&file, trace);
     flood.is_followed();
-    let mut took: Vec<Duration> = (0..floods).map(|number| flood.once(number)).collect();
-    took.sort_unstable();
-    let at = |part: f64| took[((took.len() as f64 * part).ceil() as usize).max(1) - 1];
-    println!(
-        "first eviction after p50 {:.1?}, p99 {:.1?}, most {:.1?}; {} floods of {:.1} GiB/s",
-        at(0.5),
-        at(0.99),
-        at(1.0),
-        took.len(),
-        flood.pace()
-    );
+    flood.measure("memory to spare", floods);
+    let free = starve(pool);
+    flood.measure(&format!("{} MiB free", free >> 20), floods);
+    pool.give_back();
     drop(flood);
     in_force.end();
     fs::remove_file(file).unwrap();
+}
+
+/// Takes all but a little memory, as a driver does. Returns what is free then.
+fn starve(pool: &Pool) -> u64 {
+    measure::settle(pool);
+    loop {
+        let free = measure::meminfo_bytes("MemFree:");
+        let have = pool::pages().unwrap();
+        let wanted = have + free.saturating_sub(STARVED_BYTES) / pool::PAGE_BYTES;
+        if wanted == have || pool::grow_to(wanted).unwrap() == have {
+            return free;
+        }
+    }
 }
 
 /// Only the rule that is measured.
@@ -69,18 +71,61 @@ engines:
     )
 }
 
+/// When files were put out, as the kernel itself saw it: whoever looks for it at the page cache
+/// takes a processor from those who are measured.
+struct Trace {
+    folder: PathBuf,
+}
+
+impl Trace {
+    fn begin() -> io::Result<Self> {
+        let name = format!("umawarden-bench-{}", std::process::id());
+        let trace = Self { folder: Path::new("/sys/kernel/tracing/instances").join(name) };
+        fs::create_dir(&trace.folder)?;
+        fs::write(trace.folder.join("trace_clock"), "mono")?;
+        for call in ["fadvise64", "process_madvise"] {
+            let enable = format!("events/syscalls/sys_enter_{call}/enable");
+            fs::write(trace.folder.join(enable), "1")?;
+        }
+        Ok(trace)
+    }
+
+    fn clear(&self) {
+        File::create(self.folder.join("trace")).unwrap();
+    }
+
+    /// The first call of the thread that evicts.
+    fn first(&self) -> Option<Duration> {
+        let text = fs::read_to_string(self.folder.join("trace")).unwrap();
+        text.lines().find_map(called_at)
+    }
+}
+
+impl Drop for Trace {
+    fn drop(&mut self) {
+        // At the end of everything there is nobody left to tell.
+        let _stays = fs::remove_dir(&self.folder);
+    }
+}
+
+/// Of a line such as `evict-1234    [001] .....  8123.123456: sys_fadvise64(fd: 5, …)`.
+fn called_at(line: &str) -> Option<Duration> {
+    let (before, _) = line.trim_start().strip_prefix("evict-")?.split_once(": sys_")?;
+    let seconds = before.rsplit(' ').next()?.parse().ok()?;
+    Some(Duration::from_secs_f64(seconds))
+}
+
 struct Flood {
     child: Child,
     orders: ChildStdin,
     answers: BufReader<ChildStdout>,
-    file: File,
-    position: u64,
+    trace: Trace,
     read_for: Duration,
     read: u64,
 }
 
 impl Flood {
-    fn start(path: &Path) -> Self {
+    fn start(path: &Path, trace: Trace) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .arg("flood")
             .arg(path)
@@ -90,49 +135,54 @@ impl Flood {
             .unwrap();
         let orders = child.stdin.take().unwrap();
         let answers = BufReader::new(child.stdout.take().unwrap());
-        let file = File::open(path).unwrap();
-        let (position, read_for, read) = (0, Duration::ZERO, 0);
-        Self { child, orders, answers, file, position, read_for, read }
+        Self { child, orders, answers, trace, read_for: Duration::ZERO, read: 0 }
     }
 
     /// Floods until what was read is put out.
     fn is_followed(&mut self) {
         for number in 0..MOST_BEFORE as usize - 1 {
             if self.once(number) < PATIENCE {
-                self.once(number);
-                (self.read_for, self.read) = (Duration::ZERO, 0);
                 return;
             }
         }
         panic!("the engine is not followed");
     }
 
+    fn measure(&mut self, scene: &str, floods: usize) {
+        (self.read_for, self.read) = (Duration::ZERO, 0);
+        let mut took: Vec<Duration> = (0..floods).map(|number| self.once(number)).collect();
+        took.sort_unstable();
+        let at = |part: f64| took[((took.len() as f64 * part).ceil() as usize).max(1) - 1];
+        println!(
+            "{scene}: first eviction after p50 {:.1?}, p99 {:.1?}, most {:.1?}; {} floods of \
+             {:.1} GiB/s",
+            at(0.5),
+            at(0.99),
+            at(1.0),
+            took.len(),
+            self.pace()
+        );
+    }
+
     /// One flood; from its begin to the first eviction.
     fn once(&mut self, number: usize) -> Duration {
         // Not in step with anything.
         std::thread::sleep(Duration::from_millis(200 + (number as u64 * 37) % 100));
-        let before = self.left();
+        self.trace.clear();
         writeln!(self.orders).unwrap();
         let began = self.told();
-        while self.left() + LEAST_BYTES > before && now() - began < PATIENCE {
-            std::thread::sleep(POLL);
-        }
-        let took = (now() - began).min(PATIENCE);
         let ended = self.told();
         self.read_for += ended - began;
         self.read += FLOOD_BYTES;
-        self.position += FLOOD_BYTES;
-        took
-    }
-
-    /// What is cached of what earlier floods have read last.
-    fn left(&self) -> u64 {
-        let length = LEFT_BYTES.min(self.position);
-        if length == 0 {
-            return 0;
+        loop {
+            if let Some(first) = self.trace.first() {
+                return first.saturating_sub(began).min(PATIENCE);
+            }
+            if now() - began >= PATIENCE {
+                return PATIENCE;
+            }
+            std::thread::sleep(POLL);
         }
-        let pages = cachestat(self.file.as_fd(), self.position - length, length).unwrap();
-        pages.cached * procfs::page_size()
     }
 
     fn told(&mut self) -> Duration {
