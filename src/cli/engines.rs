@@ -7,7 +7,9 @@ use serde::Deserialize;
 
 use super::Exit;
 use super::control::{PlaceArguments, entries, list};
-use crate::model::{EngineKind, EnginePhase, KernelEvent, ProcessId, counted, duration_text};
+use crate::model::{
+    EngineKind, EnginePhase, KernelEvent, Orphan, ProcessId, counted, duration_text,
+};
 
 /// Arguments of `umawarden engines`.
 #[derive(Debug, Args)]
@@ -44,6 +46,8 @@ struct Engine {
     memory_bytes: u64,
     load_read_bytes: Option<u64>,
     processes: Vec<serde_json::Value>,
+    #[serde(default)]
+    orphans: Vec<Orphan>,
 }
 
 /// Runs the command.
@@ -77,6 +81,9 @@ fn lines(engine: &Engine) -> String {
     about.extend(
         engine.without_progress_seconds.map(|still| format!("no progress for {}", time(still))),
     );
+    about.extend(engine.orphans.iter().map(|orphan| {
+        format!("its server has ended, and {} (pid {}) is left", orphan.comm, orphan.id)
+    }));
     about.extend(engine.model.as_ref().map(|model| format!("model {model}")));
     about.push(format!("found by {found_by}"));
     format!("{name:<20} {phase}{stuck} for {lasts}: {reason}; {}", about.join(", "))

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::api::success;
 use super::routes::Site;
 use crate::model::{EngineProcess, Reading};
+use crate::policy::gate::orphans;
 use crate::policy::status::EngineStatus;
 
 /// All of them, by name; those too that have gone in the last ten minutes.
@@ -57,6 +58,7 @@ fn shown(status: &EngineStatus, now: Duration) -> Value {
         "log_bytes": value(seen.log_bytes),
         "memory_bytes": status.memory_bytes,
         "load_read_bytes": status.load_read_bytes,
+        "orphans": orphans(seen).collect::<Vec<_>>(),
         "processes": seen.processes.iter().map(process).collect::<Vec<_>>(),
     })
 }
@@ -78,6 +80,7 @@ fn process(process: &EngineProcess) -> Value {
         "mapped_model_files": value(process.mapped_files),
         "mapped_model_bytes": value(process.mapped_bytes),
         "open_model_files": value(process.open_files),
+        "open_devices": value(process.open_devices),
     })
 }
 

@@ -392,3 +392,62 @@ fn this_machine_has_a_little() {
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     assert!(told.contains("can be had") && began.elapsed() < Duration::from_secs(20), "{told}");
 }
+
+const README: &str = include_str!("../../README.md");
+
+/// The lines of the README that begin so, without that.
+fn of_readme(begin: &str) -> Vec<&'static str> {
+    let lines = README.lines().flat_map(|line| line.split('`'));
+    lines.filter_map(|line| line.trim_start().strip_prefix(begin)).collect()
+}
+
+#[test]
+fn the_lines_for_systemd_in_the_readme_are_true() {
+    let open = Node::new(Memory { anonymous: 10 * GIB_IN_KIB, ..Memory::free(108) });
+    let closed = Node::new(Memory::free(20));
+    let mut lines = of_readme("ExecStartPre=/usr/bin/umawarden gate ");
+    assert_eq!(lines.len(), 1);
+    lines.extend(of_readme("ExecCondition=/usr/bin/umawarden gate "));
+    assert_eq!(lines.len(), 2);
+    for line in &lines {
+        let arguments: Vec<&str> = line.split(' ').collect();
+        let output = open.gate(&arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{line}: {}", stderr(&output));
+    }
+    // systemd skips the unit at 1 to 254, and without a failure.
+    let condition: Vec<&str> = lines[1].split(' ').collect();
+    assert_eq!(closed.gate(&condition).output().unwrap().status.code(), Some(1));
+    let unit = README.split("```ini\n").nth(1).unwrap().split("```").next().unwrap();
+    let unit = unit.replace("/usr/bin/umawarden", &binary().display().to_string());
+    let unit = unit.replace("/usr/local/bin/serve-model", "/bin/true");
+    let file = open.path("model.service");
+    fs::write(&file, unit).unwrap();
+    match Command::new("systemd-analyze").arg("verify").arg("--man=no").arg(&file).output() {
+        Err(error) => eprintln!("not verified, there is no systemd-analyze: {error}"),
+        Ok(output) => {
+            let told = stderr(&output);
+            assert!(!told.contains("model.service"), "{told}");
+        }
+    }
+}
+
+#[test]
+fn the_init_container_of_the_readme_waits_and_ends() {
+    if Command::new("wget").arg("--version").output().is_err() {
+        return eprintln!("skipped: there is no wget");
+    }
+    let script = of_readme("- until wget ");
+    let [script] = script.as_slice() else { panic!("{script:?}") };
+    let node = Node::new(Memory::free(20));
+    fs::write(node.path("kmsg"), "").unwrap();
+    let flag = |flag: &str, name: &str| format!("--path.{flag}={}", node.path(name).display());
+    let paths = [flag("procfs", "proc"), flag("sysfs", "sys"), flag("kmsg", "kmsg")];
+    let daemon = Daemon::start(&node.path("data"), &paths.each_ref().map(String::as_str));
+    let (host, port) = daemon.address().rsplit_once(':').unwrap();
+    let script = format!("until wget {}", script.replace(":9942", &format!(":{port}")));
+    let child = Command::new("sh").args(["-c", &script]).env("NODE", host).spawn().unwrap();
+    std::thread::sleep(Duration::from_secs(3));
+    node.set(Memory { anonymous: 10 * GIB_IN_KIB, ..Memory::free(108) });
+    let (output, _) = wait(child);
+    assert_eq!(output.status.code(), Some(0));
+}

@@ -5,6 +5,7 @@ mod black_box;
 mod containers;
 mod docker;
 mod flood;
+mod gate;
 mod kill_nine;
 mod launch;
 mod oom;

@@ -1,0 +1,153 @@
+//! The gate on the real kernel, with real memory that no counter names: pages in pipes.
+
+use std::fs;
+use std::io::{PipeReader, PipeWriter, Write, pipe};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::enabled;
+use crate::daemon::{Daemon, binary, history, of_kind};
+
+const GIB: u64 = 1 << 30;
+const HELD: u64 = 6 * GIB;
+/// The most that root may put into one pipe without a change of the kernel's settings.
+const PIPE: usize = 1 << 20;
+const VARIABLE: &str = "UMAWARDEN_FILL_PIPES";
+const NAME: &str = "umawarden-pipes";
+
+fn meminfo(field: &str) -> u64 {
+    let text = fs::read_to_string("/proc/meminfo").unwrap();
+    let line = text.lines().find(|line| line.split(':').next() == Some(field)).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
+}
+
+fn filled(bytes: u64) -> Vec<(PipeReader, PipeWriter)> {
+    let block = vec![7; PIPE];
+    let fill = |_| {
+        let (reader, mut writer) = pipe().unwrap();
+        assert!(rustix::pipe::fcntl_setpipe_size(&writer, PIPE).unwrap() >= PIPE);
+        writer.write_all(&block).unwrap();
+        (reader, writer)
+    };
+    (0..bytes / PIPE as u64).map(fill).collect()
+}
+
+/// Not a test: what [`Holder`] runs.
+#[test]
+fn fill_pipes() {
+    let Some(bytes) = std::env::var_os(VARIABLE) else { return };
+    let name = std::ffi::CString::new(NAME).unwrap();
+    rustix::thread::set_name(&name).unwrap();
+    let limit = rustix::process::Rlimit { current: Some(65_536), maximum: Some(65_536) };
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
+    let pipes = filled(bytes.to_str().unwrap().parse().unwrap());
+    println!("filled");
+    std::thread::sleep(Duration::from_secs(120));
+    drop(pipes);
+}
+
+/// A process that holds memory in pipes; killed when dropped.
+struct Holder {
+    child: Child,
+}
+
+impl Holder {
+    fn start() -> Self {
+        let before = meminfo("MemFree");
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["real::gate::fill_pipes", "--exact", "--nocapture", "--test-threads=1"])
+            .env(VARIABLE, HELD.to_string())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let holder = Self { child };
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while before.saturating_sub(meminfo("MemFree")) < HELD {
+            assert!(Instant::now() < deadline, "the pipes are not filled");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        holder
+    }
+
+    fn kill(&mut self) {
+        let _has_ended = self.child.kill();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+#[test]
+fn it_waits_for_memory_in_no_counter_and_opens_within_a_second_of_its_release() {
+    if !enabled() {
+        return;
+    }
+    let mut holder = Holder::start();
+    // What there is without the holder, but for a GiB.
+    let need = meminfo("MemFree") + HELD - GIB;
+    let gate = Command::new(binary())
+        .args(["gate", &format!("--need={need}"), "--timeout=60s"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(Duration::from_secs(5));
+    holder.kill();
+    let killed = Instant::now();
+    while meminfo("MemFree") < need + GIB / 2 {
+        assert!(killed.elapsed() < Duration::from_secs(30), "the memory does not come back");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let back = Instant::now();
+    let output = gate.wait_with_output().unwrap();
+    let opened = back.elapsed();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{told}");
+    assert!(opened < Duration::from_secs(1), "it opened {opened:?} after the release");
+    assert!(told.contains("closed for 0s of 1m") && told.contains("are missing"), "{told}");
+    assert!(told.contains("in no counter of the kernel"), "{told}");
+    eprintln!("back {:?} after the end, open {opened:?} later", back - killed);
+}
+
+#[test]
+fn an_engines_release_is_measured_and_journalled_with_its_curve() {
+    if !enabled() {
+        return;
+    }
+    let storage = tempfile::tempdir().unwrap();
+    let config = storage.path().join("umawarden.yaml");
+    fs::write(&config, format!("engines: [{{name: pipes, match: {{comm: {NAME}}}}}]\n")).unwrap();
+    let config = format!("--config.file={}", config.display());
+    let daemon = Daemon::start(storage.path(), &[&config]);
+    daemon.wait_until("what is usual", |_| {
+        of_kind(&history(storage.path()), "unaccounted_baseline").next().is_some()
+    });
+    let mut holder = Holder::start();
+    daemon.wait_until("the engine", |daemon| {
+        daemon.metrics().get("uma_engine_info{engine=\"pipes\",kind=\"declared\"}") == Some(&1.0)
+    });
+    // It is looked at once a second.
+    std::thread::sleep(Duration::from_millis(2500));
+    holder.kill();
+    daemon.wait_until("the release", |daemon| {
+        daemon.metrics()["uma_engine_release_seconds_count"] >= 1.0
+    });
+    let metrics = daemon.metrics();
+    let held = metrics["uma_engine_held_bytes{engine=\"pipes\",type=\"unaccounted\"}"];
+    assert!((held / HELD as f64 - 1.0).abs() < 0.05, "{held}");
+    assert!(metrics["uma_engine_release_seconds_sum"] < 5.0);
+    assert_eq!(metrics["uma_engine_releases_total{end=\"returned\"}"], 1.0);
+    let history = history(storage.path());
+    let event = of_kind(&history, "engine_release").last().unwrap();
+    assert_eq!((&event["engine"], &event["end"]), (&"pipes".into(), &"returned".into()));
+    let curve = event["curve"].as_array().unwrap();
+    assert!((2..=64).contains(&curve.len()), "{curve:?}");
+    eprintln!("{event}");
+}
