@@ -27,8 +27,8 @@ impl std::fmt::Display for Release {
             }
             ReleaseEnd::Stayed => write!(
                 f,
-                "of {held} {outstanding} stay: nothing has come back since {seconds:.1} s after its \
-                 end"
+                "of {held} {outstanding} stay: nothing has come back since {seconds:.1} s after \
+                 its end"
             )?,
             ReleaseEnd::Overtaken => write!(
                 f,

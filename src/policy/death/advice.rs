@@ -19,8 +19,8 @@ pub(super) fn advice(report: &DeathReport, words: &[(String, LastWords)]) -> Vec
     told.extend(own_words(words));
     if report.is_exit_code_a_lie() {
         told.push(
-            "the exit code 0 says that all was well: a restart policy \"on-failure\" never comes; \
-             start it with `umawarden launch`, which ends with a failure then, or always restart it"
+            "the exit code 0 says that all was well: a restart policy \"on-failure\" never comes, \
+             unless `umawarden launch` runs it, which ends with a failure then"
                 .to_owned(),
         );
     }
