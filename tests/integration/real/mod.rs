@@ -4,6 +4,7 @@
 mod black_box;
 mod containers;
 mod docker;
+mod doctor;
 mod flood;
 mod gate;
 mod kill_nine;
