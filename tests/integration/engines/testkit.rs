@@ -128,7 +128,7 @@ fn killed_under_launch(script: &str, worker: &str) -> Option<(i32, Value)> {
         .env("PORT", port.to_string())
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .stderr(std::fs::File::create(&log).unwrap())
+        .stderr(File::create(&log).unwrap())
         .process_group(0)
         .spawn()
         .unwrap();

@@ -1,0 +1,131 @@
+//! What an observation changes.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::engines::{Beside, Levels};
+use super::{Policy, Step, old_by};
+use crate::model::{
+    EngineReadings, Event, KernelEvent, KernelRecord, Moment, Observation, Outcome, Reading, Source,
+};
+use crate::parse::kernel::KernelLine;
+
+/// Rules are judged with readings that are no older. Sampling never pauses for so long, but the
+/// machine may: after a suspend the first thing seen may be a line of the kernel log.
+const MEASURED_WITHIN: Duration = Duration::from_secs(2);
+
+impl Policy {
+    pub(super) fn observe(&mut self, at: Moment, observation: &Observation, step: &mut Step) {
+        match observation {
+            Observation::KernelRecord(_) => {}
+            Observation::Event(event) => step.events.push(event.clone()),
+            Observation::KernelRecordsLost(lost) => self.counters.count_lost_records(*lost),
+            Observation::KernelRecordMalformed => self.counters.count_malformed_record(),
+            Observation::Readings(readings) => {
+                if readings.source == Source::KernelLog {
+                    let is_read = readings.error.is_none();
+                    self.counters.set_kernel_log_is_read(is_read, at, &mut self.store);
+                }
+                self.sources.take(at, readings, &mut self.store);
+            }
+            Observation::Sample { series, value } => {
+                let id = self.store.declare(series);
+                self.store.append(id, at.timeline_ms(), *value);
+            }
+            Observation::Outcome(outcome) => self.observe_outcome(outcome),
+            Observation::Operator(command) => step.answers.push(self.guard.obey(command, at)),
+            Observation::Pause(pause) => self.guard.set_pause(pause.clone()),
+            Observation::Past(past) => self.resume(at, past),
+            Observation::Engines(readings) => self.look_at_engines(at, readings, step),
+            Observation::EngineHealth(health) => {
+                self.engines.hear(at, health, &mut step.events);
+            }
+            Observation::Held(readings) => {
+                self.restarts.look(
+                    (at, self.started),
+                    readings,
+                    (&mut self.counters, &mut self.store),
+                );
+            }
+        }
+    }
+
+    fn look_at_engines(&mut self, at: Moment, readings: &EngineReadings, step: &mut Step) {
+        let beside = Beside { levels: Levels::of(&self.store), baseline: self.gate.baseline() };
+        let world = (&mut self.counters, &mut self.store);
+        self.engines.look(at, readings, &beside, world, &mut step.events);
+        let seen = readings.engines.iter().filter_map(|seen| {
+            let phase = self.engines.phase(&seen.name)?;
+            Some((seen.clone(), phase))
+        });
+        self.brake.looked(readings.read_at, seen, readings.is_cut);
+        self.engines.set_growth(&self.brake.growth(at.uptime), &mut self.counters);
+    }
+
+    /// Returns when the record was written, on the uptime clock.
+    pub(super) fn observe_record(
+        &mut self,
+        at: Moment,
+        record: &KernelRecord,
+        step: &mut Step,
+    ) -> Duration {
+        let from_kernel = record.facility == 0;
+        self.counters.set_kernel_log_is_read(true, at, &mut self.store);
+        self.counters.count_record(from_kernel, late_ms(record.utc, at));
+        // A record of the backlog is as old as its wall time says.
+        let age = Duration::try_from(at.utc.duration_since(record.utc)).unwrap_or_default();
+        let written = at.uptime.saturating_sub(age);
+        let line = KernelLine {
+            seq: Some(record.seq),
+            utc: Some(record.utc),
+            uptime: Some(written),
+            from_kernel,
+            identifier: None,
+            caller: record.caller.as_deref(),
+            text: &record.text,
+        };
+        self.kernel_log.feed(&line, &mut step.events);
+        written
+    }
+
+    fn observe_outcome(&mut self, outcome: &Outcome) {
+        self.counters.count_outcome(outcome, &mut self.store);
+        self.guard.observe_outcome(outcome);
+        self.restarts.observe_outcome(outcome, &mut self.counters);
+        for group in &mut self.groups {
+            group.observe_outcome(outcome, &mut self.guard);
+        }
+    }
+
+    /// What there is for an engine that is to start.
+    pub(super) fn measure_room(&mut self, at: Moment, step: &mut Step) {
+        if !self.has_measured(at) {
+            return self.gate.forget();
+        }
+        // In a declared world nobody looks at processes.
+        let orphans = match &self.declared {
+            Some(_) => Reading::Unsupported,
+            None => self.engines.orphans(at.uptime),
+        };
+        let learned = self.gate.measure(at.uptime, &self.store, &self.engines, orphans);
+        if let Some(bytes) = learned {
+            let kind = KernelEvent::UnaccountedBaseline { bytes };
+            step.events.push(Event { kind, utc: Some(at.utc), seq: None });
+        }
+        let levels = Levels::of(&self.store);
+        self.engines.measure(at, levels, &mut self.counters, &mut step.events);
+    }
+
+    /// Whether what is known of memory is of now.
+    pub(super) fn has_measured(&self, at: Moment) -> bool {
+        let measured = self.sources.memory_measured();
+        measured.is_some_and(|measured| at.uptime.saturating_sub(measured) <= MEASURED_WITHIN)
+    }
+}
+
+/// Where on the time line that was, if it is old.
+pub(super) fn late_ms(utc: Timestamp, at: Moment) -> Option<i64> {
+    let age = i64::try_from(old_by(utc, at)?.as_millis()).unwrap_or(i64::MAX);
+    Some(at.timeline_ms().saturating_sub(age))
+}
