@@ -49,8 +49,8 @@ pub fn forget_files() -> io::Result<()> {
 
 /// Parts a mapping, so that one page that is used does not bring in the sixteen around it, which is
 /// what the kernel does within a mapping (do_fault_around, mm/memory.c): of code that is used here
-/// and there, nearly all would be resident. Two parts are two mappings as long as they differ: every
-/// second one by its address, so that what is parted already stays as it is.
+/// and there, nearly all would be resident. Two parts are two mappings as long as they differ:
+/// every second one by its address, so that what is parted already stays as it is.
 fn part(from: usize, to: usize) -> io::Result<()> {
     if procfs::page_size() >= PART_BYTES as u64 {
         return Ok(());

@@ -20,7 +20,8 @@ use super::gate::{self, Ended, GateNode, Telling, Waiting};
 use super::{Exit, death};
 use crate::config::flags::RunFlags;
 use crate::config::measure::{duration_within, size_bytes};
-use crate::model::{DeathReport, Deceased, Event, GateQuestion, Moment, duration_text};
+use crate::model::{DeathReport, Deceased, EngineKind, Event, GateQuestion, Moment, duration_text};
+use crate::parse::engine::recognise;
 use crate::policy::death::{Circumstances, explain};
 use crate::sys::signals::Signals;
 use link::DaemonLink;
@@ -215,6 +216,15 @@ fn exit(report: &DeathReport, passes: bool) -> Exit {
     Exit::Code(if report.is_exit_code_a_lie() && !passes { LIED } else { own })
 }
 
+/// What it was, by its workers' titles, else by its command line.
+fn kind(command: &[OsString], ran: &Ran) -> Option<EngineKind> {
+    let mut titles = ran.relatives.iter().map(|relative| recognise(&relative.comm, &[], None));
+    let line: Vec<String> =
+        command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+    let found = titles.find_map(|found| found).or_else(|| recognise("", &line, None));
+    found.map(|(kind, _)| kind)
+}
+
 fn report(
     arguments: &LaunchArguments,
     name: &str,
@@ -240,7 +250,7 @@ fn report(
     }
     let who = Deceased {
         name: name.into(),
-        engine: None,
+        engine: kind(&arguments.command, ran),
         server: Some(ran.head),
         container: group.container.clone(),
         container_name: None,

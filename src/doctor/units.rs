@@ -139,7 +139,9 @@ fn engine(words: &[String]) -> Option<EngineKind> {
     (0..words.len().min(64)).find_map(|from| {
         let word = words[from].rsplit('/').next().unwrap_or_default();
         // A name in the middle of a line may be an argument: a program has a subcommand, or a path.
-        let is_program = from == 0 || words[from - 1] == "--" || words[from].starts_with('/');
+        let before = from.checked_sub(1).map(|before| words[before].as_str());
+        let is_wrapped = before.is_none_or(|word| word == "--" || word.ends_with("env"));
+        let is_program = is_wrapped || words[from].starts_with('/');
         let is_script = word.starts_with("python") || matches!(word, "sh" | "bash" | "env");
         let begins = is_program || is_script;
         begins.then(|| recognise("", &words[from..], None)).flatten().map(|(kind, _)| kind)

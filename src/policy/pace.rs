@@ -37,7 +37,8 @@ const SLOWEST_FALL: f64 = 1.0 / 512.0;
 const LITTLE_FREE: f64 = 1.0 / 32.0;
 const LITTLE_AVAILABLE: f64 = 1.0 / 16.0;
 
-/// How long [`FAST`] and [`LOADING`] outlast their reason, so that a collapse that halts is not taken for over.
+/// How long [`FAST`] and [`LOADING`] outlast their reason, so that a collapse that halts is not
+/// taken for over.
 const FAST_LASTS: Duration = Duration::from_secs(1);
 
 /// How long [`WATCHFUL`] outlasts its reason: longer than an unprivileged PSI trigger is silent.

@@ -361,14 +361,13 @@ fn the_daemon_takes_it_for_an_engine_that_loads_and_keeps_its_death() {
     daemon.wait_until("loading", |daemon| engine(daemon)["phase"] == "loading");
     let found = engine(&daemon);
     assert_eq!(found["reason"], "umawarden launch has started it", "{found}");
-    let pids: Vec<i64> = found["processes"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|process| process["pid"].as_i64().unwrap())
-        .collect();
-    assert!(pids.contains(&i64::from(worker.as_raw_nonzero().get())), "{found}");
-    assert!(!pids.contains(&i64::from(child.id())), "the launcher is none of it: {found}");
+    let pids = |daemon: &Daemon| -> Vec<i64> {
+        let processes = engine(daemon)["processes"].as_array().cloned().unwrap_or_default();
+        processes.iter().map(|process| process["pid"].as_i64().unwrap()).collect()
+    };
+    let worker_pid = i64::from(worker.as_raw_nonzero().get());
+    daemon.wait_until("its worker", |daemon| pids(daemon).contains(&worker_pid));
+    assert!(!pids(&daemon).contains(&i64::from(child.id())), "the launcher is none of it");
     // The launcher hears of the phase with its next word.
     std::thread::sleep(Duration::from_millis(2500));
     kill_process(worker, Signal::KILL).unwrap();

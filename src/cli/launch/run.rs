@@ -122,8 +122,12 @@ impl Run<'_> {
         let mut running =
             Running { run: self, family, head, began, status: None, asked: None, memory: None };
         running.follow();
+        running.family.look();
+        running.family.take_ends(clock().uptime);
+        // Who is killed below was left, and has not died of what the command died of.
+        let relatives = running.family.relatives();
         let killed_orphans = running.end_orphans();
-        Ok(running.ran(killed_orphans))
+        Ok(running.ran(relatives, killed_orphans))
     }
 }
 
@@ -229,8 +233,6 @@ impl Running<'_> {
     }
 
     fn end_orphans(&mut self) -> Vec<ProcessId> {
-        self.family.look();
-        self.family.take_ends(clock().uptime);
         if !self.run.kills_orphans || self.family.living() == 0 {
             return Vec::new();
         }
@@ -252,14 +254,14 @@ impl Running<'_> {
         killed
     }
 
-    fn ran(self, killed_orphans: Vec<ProcessId>) -> Ran {
+    fn ran(self, relatives: Vec<Relative>, killed_orphans: Vec<ProcessId>) -> Ran {
         let (status, ended) = self.status.unwrap_or_else(|| (ExitStatus::Unknown, clock()));
         Ran {
             head: self.head,
             status,
             began: self.began,
             ended,
-            relatives: self.family.relatives(),
+            relatives,
             killed_orphans,
             asked: self.asked,
             memory: self.memory,
@@ -268,8 +270,8 @@ impl Running<'_> {
     }
 }
 
-/// Whether the kernel has sent it to the whole group, and so to the command. A terminal that is gone
-/// it tells to the leader of the session alone.
+/// Whether the kernel has sent it to the whole group, and so to the command. That the terminal is
+/// gone it tells the leader of the session alone.
 fn has_reached_all(received: Received) -> bool {
     let own = rustix::process::getpid();
     let is_leader = rustix::process::getsid(None).is_ok_and(|leader| leader == own);

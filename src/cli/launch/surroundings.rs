@@ -228,10 +228,20 @@ mod tests {
 
     #[test]
     fn what_journald_tells_of_earlyoom_is_a_kill() {
-        let journal = br#"{"__REALTIME_TIMESTAMP":"1790000000000000","SYSLOG_IDENTIFIER":"earlyoom","MESSAGE":"sending SIGTERM to process 4711 uid 0 \"VLLM::EngineCor\": badness 900, VmRSS 1 MiB","PRIORITY":"4","_BOOT_ID":"0"}
-{"__REALTIME_TIMESTAMP":"1790000001000000","SYSLOG_IDENTIFIER":"earlyoom","MESSAGE":"mem avail: 10 of 100","PRIORITY":"6","_BOOT_ID":"0"}
-"#;
-        let events = events_in(journal);
+        let line = |second: u32, message: &str| {
+            let journalled = serde_json::json!({
+                "__REALTIME_TIMESTAMP": format!("{}000000", 1_790_000_000 + second),
+                "SYSLOG_IDENTIFIER": "earlyoom",
+                "MESSAGE": message,
+                "PRIORITY": "4",
+                "_BOOT_ID": "0",
+            });
+            format!("{journalled}\n")
+        };
+        let kill =
+            "sending SIGTERM to process 4711 uid 0 \"VLLM::EngineCor\": badness 900, VmRSS 1";
+        let journal = [line(0, kill), line(1, "mem avail: 10 of 100")].concat();
+        let events = events_in(journal.as_bytes());
         let [Event { kind: KernelEvent::UserspaceKill { by, pid, .. }, utc, .. }] = &*events else {
             panic!("{events:?}")
         };

@@ -19,8 +19,8 @@ pub(super) fn advice(report: &DeathReport, words: &[(String, LastWords)]) -> Vec
     told.extend(own_words(words));
     if report.is_exit_code_a_lie() {
         told.push(
-            "the exit code 0 says that all was well: a restart policy \"on-failure\" never comes; \
-             start it with `umawarden launch`, which ends with a failure then, or always restart it"
+            "the exit code 0 says that all was well: a restart policy \"on-failure\" never comes, \
+             unless `umawarden launch` runs it, which ends with a failure then"
                 .to_owned(),
         );
     }
@@ -58,8 +58,8 @@ fn killer(report: &DeathReport) -> Vec<String> {
             let cgroup = cgroup.as_deref().map_or_else(String::new, |path| format!(" {path}"));
             vec![format!(
                 "the limit of control group{cgroup} was too low for it: raise it (docker --memory, \
-                 MemoryMax= of its unit), or let the engine take less; on GB10 no such limit bounds \
-                 what CUDA takes"
+                 MemoryMax= of its unit), or let the engine take less; on GB10 no such limit \
+                 bounds what CUDA takes"
             )]
         }
         Killer::KernelOom { .. } | Killer::UserspaceOom { .. } => out_of_memory(report),

@@ -163,13 +163,14 @@ fn cause<'h>(death: &Circumstances<'_>, ended: Moment, hits: &'h [Hit]) -> Optio
     let mut near = hits.iter().filter(is_near);
     let certain = near.clone().find(|hit| hit.is_certain);
     // What only a process' own status shows may be what its end was asked for.
-    certain.or_else(|| near.find(|hit| !is_answer(death, hit)))
+    certain.or_else(|| near.find(|hit| !is_answer(death, ended, hit)))
 }
 
-/// Whether that is how one ends that was asked to.
-fn is_answer(death: &Circumstances<'_>, hit: &Hit) -> bool {
-    let Some(asked) = &death.asked else { return false };
-    !hit.is_certain && hit.at.is_none_or(|at| at >= asked.at)
+/// Whether that is how one ends that was asked to, or whose head has ended before.
+fn is_answer(death: &Circumstances<'_>, ended: Moment, hit: &Hit) -> bool {
+    let is_after_head = hit.at.is_some_and(|at| at > ended.uptime);
+    let is_asked = |asked: &AskedToEnd| hit.at.is_none_or(|at| at >= asked.at);
+    !hit.is_certain && (is_after_head || death.asked.as_ref().is_some_and(is_asked))
 }
 
 /// Where nothing shows what killed it.
@@ -235,7 +236,7 @@ fn shown(line: &str) -> String {
 fn killed_workers(death: &Circumstances<'_>, ended: Moment, hits: &[Hit]) -> Vec<KilledWorker> {
     let server = death.who.server.map(|server| server.pid);
     let mut killed: Vec<KilledWorker> = Vec::new();
-    for hit in hits.iter().filter(|hit| !is_answer(death, hit)) {
+    for hit in hits.iter().filter(|hit| !is_answer(death, ended, hit)) {
         let Some(worker) = &hit.worker else { continue };
         let is_server = worker.pid.is_some() && worker.pid == server;
         let is_told = killed.iter().any(|told| match (told.pid, worker.pid) {

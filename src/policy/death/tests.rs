@@ -213,6 +213,16 @@ fn who_was_asked_to_end_and_did_is_no_failure() {
 }
 
 #[test]
+fn a_worker_that_dies_of_its_heads_death_is_no_cause_of_it() {
+    let family = [relative(SERVER, "python"), ended(WORKER, "sglang::schedul", 503, 9)];
+    let exit = ExitStatus::Signal { signal: 9 };
+    let report = explain(&Circumstances { exit, ..vllm(&family, &[]) }, at(502));
+    assert!(report.killed_workers.is_empty() && report.is_failure, "{report:?}");
+    let well = explain(&vllm(&family, &[]), at(502));
+    assert!(!well.is_failure, "{well:?}");
+}
+
+#[test]
 fn the_brake_and_killers_in_user_space_are_named() {
     let family = family();
     let stop =
@@ -321,6 +331,49 @@ fn orphans_and_what_lingers_come_with_what_to_do() {
     let expected = "VLLM::EngineCor (pid 101, 104.0 GiB): kill 101";
     assert!(report.advice[0].ends_with(expected), "{:?}", report.advice);
     assert!(report.advice[1].starts_with("92.0 GiB were held"), "{:?}", report.advice);
+}
+
+/// What `umawarden launch` told of real servers whose worker was killed with SIGKILL, and what they
+/// wrote themselves.
+const RECORDED: [(&str, &str); 2] = [
+    (
+        include_str!("../../../tests/fixtures/engines/deaths/sglang.json"),
+        include_str!("../../../tests/fixtures/engines/deaths/sglang.log"),
+    ),
+    (
+        include_str!("../../../tests/fixtures/engines/deaths/vllm.json"),
+        include_str!("../../../tests/fixtures/engines/deaths/vllm.log"),
+    ),
+];
+
+#[test]
+fn real_engines_whose_worker_was_killed_are_explained_as_they_were() {
+    for (text, _) in RECORDED {
+        let told: DeathReport = serde_json::from_str(text).unwrap();
+        let killed = told.killed_workers.iter().map(|worker| {
+            let id = ProcessId { pid: worker.pid.unwrap(), start_ticks: 20_000 };
+            ended(id, &worker.comm, 502 - worker.seconds_before.unwrap(), 9)
+        });
+        let family: Vec<Relative> = killed.collect();
+        let death = Circumstances { who: told.who.clone(), exit: told.exit, ..vllm(&family, &[]) };
+        let report = explain(&death, at(502));
+        assert_eq!((&report.killer, report.is_failure), (&told.killer, true));
+        assert_eq!(report.killed_workers, told.killed_workers);
+        assert_eq!(report.is_exit_code_a_lie(), told.exit.is_success());
+    }
+}
+
+/// Of vLLM nothing at all: where its processes are not seen, only the kernel log can tell.
+#[test]
+fn what_real_engines_wrote_names_the_worker_or_nothing() {
+    let [sglang, vllm_log] = RECORDED.map(|(_, log)| log.lines().map(str::to_owned));
+    let (sglang, vllm_log): (Vec<String>, Vec<String>) = (sglang.collect(), vllm_log.collect());
+    let exit = ExitStatus::Code { code: 137 };
+    let report = explain(&Circumstances { exit, log: &sglang, ..vllm(&[], &[]) }, at(502));
+    let [worker] = report.killed_workers.as_slice() else { panic!("{report:?}") };
+    assert_eq!((&*worker.comm, worker.pid), ("scheduler_0", Some(11061)));
+    let report = explain(&Circumstances { log: &vllm_log, ..vllm(&[], &[]) }, at(502));
+    assert!(!report.is_failure && report.proofs.is_empty(), "{report:?}");
 }
 
 #[test]

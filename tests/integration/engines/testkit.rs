@@ -6,29 +6,35 @@
 //! living_servers`: ENV_DIR has the environment with both and a tiny model, FOLDER has
 //! `run-sglang.sh` and `run-vllm.sh`, which take ENV_DIR and serve it on `$PORT`.
 
+use std::fs::File;
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use serde_json::Value;
 use umawarden::model::EnginePhase;
 
 use super::living::Follower;
+use crate::daemon::binary;
 
-fn start(script: &str, port: u16) -> Option<Server> {
+/// Starts a server with those flags besides, whose log goes there.
+pub fn start(script: &str, port: u16, flags: &[&str], log: Option<File>) -> Option<Server> {
     if std::env::var_os("UMAWARDEN_ENGINES").is_none_or(|wanted| wanted != "1") {
         eprintln!("UMAWARDEN_ENGINES is not 1: no server is started");
         return None;
     }
     let environment = std::env::var("ENGINE_TESTKIT").unwrap();
     let scripts = std::env::var("ENGINE_SCRIPTS").unwrap();
+    let log = log.unwrap_or_else(|| File::create("/dev/null").unwrap());
     let child = Command::new(format!("{scripts}/{script}"))
         .arg(environment)
+        .args(flags)
         .env("PORT", port.to_string())
         .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
+        .stdout(log.try_clone().unwrap())
+        .stderr(log)
         .process_group(0)
         .spawn()
         .unwrap();
@@ -36,9 +42,13 @@ fn start(script: &str, port: u16) -> Option<Server> {
 }
 
 /// A server with all that it has started; none of it stays when this is dropped.
-struct Server(Child);
+pub struct Server(Child);
 
 impl Server {
+    pub fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
     /// Ends the process that was started, and no other.
     fn kill_the_first(&mut self) {
         self.0.kill().unwrap();
@@ -59,7 +69,7 @@ impl Drop for Server {
     }
 }
 
-fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
@@ -79,7 +89,7 @@ fn ask(port: u16, path: &'static str, body: &'static str) {
 
 fn follow(script: &str, path: &'static str, body: &'static str, ends_alone: bool) {
     let port = free_port();
-    let Some(mut server) = start(script, port) else { return };
+    let Some(mut server) = start(script, port, &[], None) else { return };
     let mut follower = Follower::new(server.0.id()).with_patience(Duration::from_secs(300));
     follower.until(EnginePhase::Starting);
     follower.until(EnginePhase::Ready);
@@ -98,6 +108,93 @@ fn follow(script: &str, path: &'static str, body: &'static str, ends_alone: bool
     println!("{script}: {:#?}", follower.told());
     let phases: Vec<EnginePhase> = follower.told().iter().map(|(phase, _)| *phase).collect();
     assert!(phases.contains(&EnginePhase::Loading), "{phases:?}");
+}
+
+/// Runs a server under `umawarden launch`, kills the worker of that name once it is up, and gives
+/// the launcher's exit code and report.
+fn killed_under_launch(script: &str, worker: &str) -> Option<(i32, Value)> {
+    if std::env::var_os("UMAWARDEN_ENGINES").is_none_or(|wanted| wanted != "1") {
+        eprintln!("UMAWARDEN_ENGINES is not 1: no server is started");
+        return None;
+    }
+    let environment = std::env::var("ENGINE_TESTKIT").unwrap();
+    let scripts = std::env::var("ENGINE_SCRIPTS").unwrap();
+    let (port, folder) = (free_port(), tempfile::tempdir().unwrap());
+    let log = folder.path().join("log");
+    let child = Command::new(binary())
+        .args(["launch", "--json", "--name", "chat", "--kill-orphans", "--storage.path"])
+        .arg(folder.path().join("data"))
+        .args(["--", &format!("{scripts}/{script}"), &environment])
+        .env("PORT", port.to_string())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(std::fs::File::create(&log).unwrap())
+        .process_group(0)
+        .spawn()
+        .unwrap();
+    let mut server = Server(child);
+    let client = reqwest::blocking::Client::builder().no_proxy().build().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(300);
+    let is_up = || {
+        let asked = client.get(format!("http://127.0.0.1:{port}/health")).send();
+        asked.is_ok_and(|answer| answer.status().is_success())
+    };
+    while !is_up() {
+        assert!(Instant::now() < deadline, "{}", std::fs::read_to_string(&log).unwrap());
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    let group = server.0.id().to_string();
+    let pid = processes().find_map(|(pid, comm, of_group)| {
+        (comm.starts_with(worker) && of_group == group).then_some(pid)
+    });
+    kill_process(Pid::from_raw(pid.unwrap()).unwrap(), Signal::KILL).unwrap();
+    let code = server.0.wait().unwrap().code().unwrap();
+    let said = std::fs::read_to_string(&log).unwrap();
+    let report = said.lines().rev().find(|line| line.starts_with("{\"who\""));
+    println!("{script} ended with {code}:\n{said}");
+    Some((code, serde_json::from_str(report.unwrap()).unwrap()))
+}
+
+/// Number, name and process group of each.
+fn processes() -> impl Iterator<Item = (i32, String, String)> {
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    entries.filter_map(|entry| {
+        let pid = entry.file_name().to_str()?.parse().ok()?;
+        let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
+        let (head, rest) = stat.rsplit_once(") ")?;
+        let comm = head.split_once(" (")?.1.to_owned();
+        Some((pid, comm, rest.split(' ').nth(2)?.to_owned()))
+    })
+}
+
+fn check_worker(report: &Value, worker: &str) {
+    assert_eq!(report["is_failure"], true, "{report:#}");
+    let killed = &report["killed_workers"][0];
+    assert!(killed["comm"].as_str().unwrap().starts_with(worker), "{report:#}");
+    assert_eq!(killed["status"]["signal"], 9, "{report:#}");
+    let killer = &report["killer"];
+    assert_eq!((&killer["by"], &killer["signal"]), (&"signal".into(), &9.into()), "{report:#}");
+}
+
+#[test]
+#[ignore = "needs real servers: UMAWARDEN_ENGINES=1"]
+fn living_servers_sglang_killed_under_launch() {
+    let Some((code, report)) = killed_under_launch("run-sglang.sh", "sglang::sched") else {
+        return;
+    };
+    check_worker(&report, "sglang::sched");
+    assert_ne!(code, 0);
+}
+
+/// `vllm serve` says 0.
+#[test]
+#[ignore = "needs real servers: UMAWARDEN_ENGINES=1"]
+fn living_servers_vllm_killed_under_launch() {
+    let Some((code, report)) = killed_under_launch("run-vllm.sh", "VLLM::EngineCor") else {
+        return;
+    };
+    check_worker(&report, "VLLM::EngineCor");
+    assert_eq!((code, &report["exit"]["code"]), (79, &0.into()), "{report:#}");
 }
 
 #[test]

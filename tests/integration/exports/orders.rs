@@ -10,15 +10,21 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use umawarden::exports::{Lasts, Limits, OrderDone, OrderRefused, OrderRequest, RuleChoice, Wish};
-use umawarden::model::{DecisionId, Pause, RuleId, RuleSelector};
+use umawarden::model::{
+    DecisionId, Killer, LaunchedEngine, Pause, ProcessId, RuleId, RuleSelector,
+};
 use umawarden::policy::status::{GuardStatus, Status};
 
 use super::server::{
     Answer, PATIENCE, Server, made_up_status, no_queries, order_request, parse, start, start_with,
 };
 
+const DEATH: &str = r#"{"who": {"name": "chat"}, "exit": {"ended_by": "code", "code": 0},
+    "ended": "2026-11-22T10:00:00Z", "lived_seconds": 5.5, "phase": "loading",
+    "killer": {"by": "signal", "signal": 9}, "is_failure": true, "advice": []}"#;
+
 /// Everything that acts.
-const ORDERS: [(&str, &str, &str); 7] = [
+const ORDERS: [(&str, &str, &str); 9] = [
     ("POST", "/api/v1/silences", r#"{"rule": "Low", "duration": "1h"}"#),
     ("DELETE", "/api/v1/silences/1", ""),
     ("POST", "/api/v1/approvals/1", ""),
@@ -26,6 +32,8 @@ const ORDERS: [(&str, &str, &str); 7] = [
     ("POST", "/api/v1/pause", ""),
     ("DELETE", "/api/v1/pause", ""),
     ("POST", "/api/v1/notes", r#"{"comment": "dropped caches by hand"}"#),
+    ("PUT", "/api/v1/launches", r#"{"name": "chat", "pid": 4711, "start_ticks": 99}"#),
+    ("POST", "/api/v1/deaths", DEATH),
 ];
 
 /// Sends an order; what the daemon is asked, and what comes of an answer.
@@ -152,6 +160,37 @@ fn what_comes_of_an_order_is_told_by_the_status() {
         let answer = answer.json();
         assert_eq!((&answer["errorType"], &answer["error"]), (&json!(kind), &json!(text)));
     }
+    server.end();
+}
+
+#[test]
+fn a_launch_and_a_death_come_in_whole_or_not_at_all() {
+    let mut server = start();
+    let (request, answer) = ordered(&mut server, ORDERS[7], Ok(OrderDone::default()));
+    assert_eq!(answer.status, 200);
+    let head = ProcessId { pid: 4711, start_ticks: 99 };
+    assert_eq!(request.wish, Wish::Launched(LaunchedEngine { name: "chat".into(), head }));
+    let (request, _) = ordered(&mut server, ORDERS[8], Ok(OrderDone::default()));
+    let Wish::Died(report) = request.wish else { panic!("{request:?}") };
+    assert_eq!(report.killer, Killer::Signal { signal: 9, sender: None });
+    for (method, target, body, wrong) in [
+        ("PUT", "/api/v1/launches", r#"{"name": "", "pid": 1, "start_ticks": 1}"#, "name"),
+        ("PUT", "/api/v1/launches", r#"{"name": "a\u0007", "pid": 1, "start_ticks": 1}"#, "name"),
+        ("PUT", "/api/v1/launches", r#"{"name": "a", "pid": 0, "start_ticks": 1}"#, "pid"),
+        ("PUT", "/api/v1/launches", r#"{"name": "a", "pid": 1}"#, "start_ticks"),
+        ("PUT", "/api/v1/launches", r#"{"name": "a", "pid": 1, "start_ticks": 1, "x": 1}"#, "x"),
+        ("POST", "/api/v1/deaths", "{}", "who"),
+        ("POST", "/api/v1/deaths", &DEATH.replace("chat", ""), "who.name"),
+    ] {
+        let mut stream = server.operator();
+        stream.write_all(&order_request(method, target, body)).unwrap();
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes).unwrap();
+        let answer = parse(&bytes);
+        assert_eq!(answer.status, 422, "{body}");
+        assert!(answer.json()["error"].as_str().unwrap().contains(wrong), "{body}");
+    }
+    assert!(server.orders.try_recv().is_err(), "nothing came through");
     server.end();
 }
 

@@ -4,6 +4,7 @@
 mod black_box;
 mod containers;
 mod docker;
+mod doctor;
 mod flood;
 mod gate;
 mod kill_nine;
@@ -11,6 +12,7 @@ mod launch;
 mod oom;
 mod page_cache;
 mod prometheus;
+mod restarts;
 mod settings;
 mod shutdown;
 mod starvation;

@@ -1,0 +1,23 @@
+//! What engines, Docker and unit files say, as the explainer of deaths and the doctor read it.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use umawarden::doctor::{ContainerFacts, unit};
+use umawarden::parse::engine::last_words;
+use umawarden::parse::process::exit_status;
+
+fuzz_target!(|bytes: &[u8]| {
+    let _ = exit_status(bytes);
+    let text = String::from_utf8_lossy(bytes).into_owned();
+    for line in text.lines() {
+        let _ = last_words(line);
+    }
+    if let Ok(told) = serde_json::from_slice::<serde_json::Value>(bytes)
+        && let Some(facts) = ContainerFacts::read(&told)
+    {
+        assert!(!facts.name.chars().any(char::is_control));
+    }
+    if let Some(unit) = unit("engine.service", &[text]) {
+        assert!(unit.engine.is_some());
+    }
+});
