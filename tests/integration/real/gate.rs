@@ -1,7 +1,7 @@
 //! The gate on the real kernel, with real memory that no counter names: pages in pipes.
 
 use std::fs;
-use std::io::{PipeReader, PipeWriter, Write, pipe};
+use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Write, pipe};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,8 @@ const HELD: u64 = 6 * GIB;
 /// The most that root may put into one pipe without a change of the kernel's settings.
 const PIPE: usize = 1 << 20;
 const VARIABLE: &str = "UMAWARDEN_FILL_PIPES";
-const NAME: &str = "umawarden-pipes";
+const NAME: &str = "real::gate::fill_pipes";
+const FILLED: &str = "all pipes are filled";
 
 fn meminfo(field: &str) -> u64 {
     let text = fs::read_to_string("/proc/meminfo").unwrap();
@@ -36,14 +37,13 @@ fn filled(bytes: u64) -> Vec<(PipeReader, PipeWriter)> {
 #[test]
 fn fill_pipes() {
     let Some(bytes) = std::env::var_os(VARIABLE) else { return };
-    let name = std::ffi::CString::new(NAME).unwrap();
-    rustix::thread::set_name(&name).unwrap();
     let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
     let limit = rustix::process::Rlimit { current: most, maximum: most };
     rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
     // As an engine, it is found before it takes anything.
     std::thread::sleep(Duration::from_millis(2500));
     let pipes = filled(bytes.to_str().unwrap().parse().unwrap());
+    println!("{FILLED}");
     std::thread::sleep(Duration::from_secs(120));
     drop(pipes);
 }
@@ -77,22 +77,18 @@ struct Holder {
 
 impl Holder {
     fn start() -> Self {
-        let (before, no_limit) = (meminfo("MemFree"), NoLimit::set());
-        let child = Command::new(std::env::current_exe().unwrap())
-            .args(["real::gate::fill_pipes", "--exact", "--nocapture", "--test-threads=1"])
+        let no_limit = NoLimit::set();
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args([NAME, "--exact", "--nocapture", "--test-threads=1"])
             .env(VARIABLE, HELD.to_string())
             .stdin(Stdio::null())
-            .stdout(Stdio::null())
+            .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let mut holder = Self { child, _no_limit: no_limit };
-        let deadline = Instant::now() + Duration::from_secs(60);
-        while before.saturating_sub(meminfo("MemFree")) < HELD {
-            let has_ended = holder.child.try_wait().unwrap();
-            assert!(has_ended.is_none(), "the pipes cannot be filled: {has_ended:?}");
-            assert!(Instant::now() < deadline, "the pipes are not filled");
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        let told = BufReader::new(child.stdout.take().unwrap());
+        let holder = Self { child, _no_limit: no_limit };
+        let is_filled = told.lines().map_while(Result::ok).any(|line| line.contains(FILLED));
+        assert!(is_filled, "the pipes cannot be filled");
         holder
     }
 
@@ -148,7 +144,8 @@ fn an_engines_release_is_measured_and_journalled_with_its_curve() {
     }
     let storage = tempfile::tempdir().unwrap();
     let config = storage.path().join("umawarden.yaml");
-    fs::write(&config, format!("engines: [{{name: pipes, match: {{comm: {NAME}}}}}]\n")).unwrap();
+    fs::write(&config, format!("engines: [{{name: pipes, match: {{cmdline: \"* {NAME} *\"}}}}]\n"))
+        .unwrap();
     let config = format!("--config.file={}", config.display());
     let daemon = Daemon::start(storage.path(), &[&config]);
     let mut holder = Holder::start();
