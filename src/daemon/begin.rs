@@ -87,12 +87,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     let spare_status = Arc::new(policy.status(started));
     let tally = Arc::new(SettingsTally::default());
     let temporary = temporary_settings(&settings, &journal, boot.clone(), &tally);
-    let taker = Orders {
-        journal: Arc::clone(&journal),
-        status: Arc::clone(&status),
-        pause: pause.clone(),
-        last_silence: last_silence(&journal, started),
-    };
+    let taker = take_orders(&journal, &status, &pause, started);
     let engines = watch_engines(&settings)?;
     let held = watch_held(&settings)?;
     let failure = Arc::default();
@@ -137,6 +132,20 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         past,
         pause,
     })
+}
+
+fn take_orders(
+    journal: &Arc<Journal>,
+    status: &Arc<ArcSwap<Status>>,
+    pause: &PauseWatch,
+    started: Moment,
+) -> Orders {
+    Orders {
+        journal: Arc::clone(journal),
+        status: Arc::clone(status),
+        pause: pause.clone(),
+        last_silence: last_silence(journal, started),
+    }
 }
 
 fn go_on_from(resume: Option<ResumePoint>, policy: &mut Policy) {
