@@ -9,6 +9,7 @@ use super::{
     Evictor, Executor, Ready, TemporarySettings, compact_memory, drop_caches, notify, reclaim,
 };
 use crate::model::{Action, Decision, Mode, OutcomeResult, Target, Verdict};
+use crate::supervisors::systemd::Bus;
 
 /// Acts on this machine.
 #[derive(Clone, Debug)]
@@ -21,6 +22,8 @@ pub struct Live {
     pub evictor: Evictor,
     /// The socket of Docker, or of whatever speaks its language.
     pub docker: PathBuf,
+    /// Where systemd is reached.
+    pub systemd: Bus,
 }
 
 impl Executor for Live {
@@ -67,7 +70,10 @@ impl Executor for Live {
                 Target::Held(held) => return start::container(&self.docker, held, ended),
                 other => Err(format!("start_container works on a container, and not on {other}")),
             },
-            Action::StartUnit { .. } => Err("units are not started yet".to_owned()),
+            Action::StartUnit { ended } => match &decision.target {
+                Target::Held(held) => return start::unit(&self.systemd, held, ended),
+                other => Err(format!("start_unit works on a unit, and not on {other}")),
+            },
             // Nothing is touched that could not be put back.
             Action::SetSysctl { .. } | Action::ThrottleReadahead { .. } | Action::Undo { .. } => {
                 Err("this executor has no undo log".to_owned())

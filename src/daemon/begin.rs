@@ -39,6 +39,7 @@ use crate::sources::held::{AdoptedFile, HeldSetup, HeldWatch};
 use crate::sources::kernel_log::{KernelLogSource, ResumeFrom};
 use crate::sources::memory::MemorySource;
 use crate::sources::process::ProcessSource;
+use crate::supervisors::systemd::Bus;
 
 /// How long the brake waits for its intent to be on disk before it acts without: about as long as a
 /// healthy disk takes, in which a collapse takes a few percent of what is left.
@@ -157,6 +158,7 @@ fn watch_engines(settings: &Settings) -> anyhow::Result<EngineWatch> {
 fn watch_held(settings: &Settings) -> anyhow::Result<HeldWatch> {
     let setup = HeldSetup {
         docker: settings.path.docker_socket.clone(),
+        systemd: Bus::system(),
         adopted: AdoptedFile::path_in(&settings.storage.path),
         declared: settings.restarts.clone(),
         clock: clock::now,

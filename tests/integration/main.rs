@@ -11,6 +11,7 @@ mod engines;
 mod evict;
 mod explain;
 mod exports;
+mod held;
 mod history;
 mod journal;
 mod kernel_events;
