@@ -10,6 +10,7 @@ use super::{
     notify, reclaim,
 };
 use crate::model::{Action, Decision, Mode, OutcomeResult, Target, Verdict};
+use crate::supervisors::systemd::Bus;
 
 /// Acts on this machine.
 #[derive(Clone, Debug)]
@@ -22,6 +23,8 @@ pub struct Live {
     pub evictor: Evictor,
     /// The socket of Docker, or of whatever speaks its language.
     pub docker: PathBuf,
+    /// Where systemd is reached.
+    pub systemd: Bus,
 }
 
 impl Executor for Live {
@@ -71,7 +74,10 @@ impl Executor for Live {
                 Target::Held(held) => return start::container(&self.docker, held, ended),
                 other => Err(format!("start_container works on a container, and not on {other}")),
             },
-            Action::StartUnit { .. } => Err("units are not started yet".to_owned()),
+            Action::StartUnit { ended } => match &decision.target {
+                Target::Held(held) => return start::unit(&self.systemd, held, ended),
+                other => Err(format!("start_unit works on a unit, and not on {other}")),
+            },
             // Nothing is touched that could not be put back.
             Action::SetSysctl { .. }
             | Action::ThrottleReadahead { .. }

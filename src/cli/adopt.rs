@@ -67,9 +67,9 @@ pub struct AdoptArguments {
 
 const AFTER_HELP: &str = "\
 Docker's own restart policy starts a dead engine within 100 ms, into memory that the driver has not
-given back yet: it dies too, and the next one, and the next. This sets the container's restart policy
-to \"no\" and has the daemon start it again instead: when there is memory for it, one engine at a
-time, later after each death in a row. What the policy was is kept, in adopted.json beside the
+given back yet: it dies too, and the next one, and the next. This sets the container's restart
+policy to \"no\" and has the daemon start it again instead: when there is memory for it, one engine
+at a time, later after each death in a row. What the policy was is kept, in adopted.json beside the
 journal, from where --undo puts it back.
 
 Labels of a container that is there cannot be changed. One that is created anew, as `docker compose
@@ -99,8 +99,8 @@ pub fn execute(arguments: &AdoptArguments) -> anyhow::Result<Exit> {
     let found = look(&socket, &arguments.container)?;
     if found.is_removed_at_end {
         bail!(
-            "Docker removes {} when it ends (--rm), so that there is nothing to start again: create \
-             it without --rm",
+            "Docker removes {} when it ends (--rm), so that there is nothing to start again: \
+             create it without --rm",
             found.name
         );
     }
@@ -310,8 +310,8 @@ fn set_policy(socket: &Path, id: &str, policy: &str, most: i64) -> anyhow::Resul
     let answer = answer.map_err(|error| anyhow::anyhow!("{}: {error}", socket.display()))?;
     if answer.status == 404 {
         bail!(
-            "this Docker cannot change a restart policy (Podman cannot): create the container anew, \
-             with --restart no and --label umawarden.restart=when-ready"
+            "this Docker cannot change a restart policy (Podman cannot): create the container \
+             anew, with --restart no and --label umawarden.restart=when-ready"
         );
     }
     if answer.status != 200 {

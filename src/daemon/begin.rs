@@ -40,6 +40,7 @@ use crate::sources::held::{AdoptedFile, HeldSetup, HeldWatch};
 use crate::sources::kernel_log::{KernelLogSource, ResumeFrom};
 use crate::sources::memory::MemorySource;
 use crate::sources::process::ProcessSource;
+use crate::supervisors::systemd::Bus;
 
 /// How long the brake waits for its intent to be on disk before it acts without: about as long as a
 /// healthy disk takes, in which a collapse takes a few percent of what is left.
@@ -136,7 +137,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
 
 fn take_orders(
     journal: &Arc<Journal>,
-    status: &Arc<ArcSwap<Status>>,
+    status: &Arc<ArcSwap<crate::policy::status::Status>>,
     pause: &PauseWatch,
     started: Moment,
 ) -> Orders {
@@ -168,6 +169,7 @@ fn watch_engines(settings: &Settings) -> anyhow::Result<EngineWatch> {
 fn watch_held(settings: &Settings) -> anyhow::Result<HeldWatch> {
     let setup = HeldSetup {
         docker: settings.path.docker_socket.clone(),
+        systemd: Bus::system(),
         adopted: AdoptedFile::path_in(&settings.storage.path),
         declared: settings.restarts.clone(),
         clock: clock::now,

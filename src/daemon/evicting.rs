@@ -9,6 +9,7 @@ use crate::model::{
     Action, Decision, DecisionId, EnginePhase, EngineTarget, Mode, Reading, SeriesKey, Verdict,
 };
 use crate::policy::status::EngineStatus;
+use crate::supervisors::systemd::Bus;
 
 /// Whether an engine's load is followed.
 const OF_ENGINE: &str = "uma_engine_evicting";
@@ -34,6 +35,7 @@ impl Evicting {
             sysfs: settings.path.sysfs.clone(),
             evictor: self.evictor.clone(),
             docker: settings.path.docker_socket.clone(),
+            systemd: Bus::system(),
         }
     }
 

@@ -286,6 +286,7 @@ mod tests {
             sysfs: folder.path().join("sysfs"),
             evictor: crate::actions::Evictor::new(|| Duration::ZERO),
             docker: folder.path().join("none"),
+            systemd: crate::supervisors::systemd::Bus::system(),
         };
         let mut heeding = Heeding { executor: live, switch: switch(folder.path()) };
         heeding.switch.write(&pause()).unwrap();

@@ -2,3 +2,4 @@
 //! deadline, and no answer is longer than was asked for.
 
 pub mod docker;
+pub mod systemd;

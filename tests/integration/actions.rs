@@ -43,6 +43,7 @@ fn live() -> Live {
         sysfs: "/sys".into(),
         evictor: Evictor::new(|| Duration::ZERO),
         docker: "/run/docker.sock".into(),
+        systemd: umawarden::supervisors::systemd::Bus::system(),
     }
 }
 

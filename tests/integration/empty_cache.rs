@@ -89,6 +89,7 @@ impl Bench {
             sysfs: self.path("sys"),
             evictor: Evictor::new(|| Duration::ZERO),
             docker: self.path("none"),
+            systemd: umawarden::supervisors::systemd::Bus::system(),
         };
         let sleep = |_| std::thread::sleep(Duration::from_millis(1));
         let (procfs, tally) = (self.path("proc"), Arc::clone(&self.tally));

@@ -141,8 +141,13 @@ impl Bench {
         // Not below /tmp, which may be a tmpfs, whose pages never leave.
         let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let evictor = Evictor::new(uptime);
-        let live =
-            Live { procfs: "/proc".into(), sysfs: "/sys".into(), evictor, docker: "".into() };
+        let live = Live {
+            procfs: "/proc".into(),
+            sysfs: "/sys".into(),
+            evictor,
+            docker: "".into(),
+            systemd: umawarden::supervisors::systemd::Bus::system(),
+        };
         may_act(folder.path()).then_some(Self {
             folder,
             live,
@@ -446,7 +451,13 @@ fn observe_mode_says_what_it_would_put_out_and_does_not() {
 fn as_asked_by_another_test() {
     let Ok(folder) = std::env::var(AS_NOBODY) else { return };
     let evictor = Evictor::new(uptime);
-    let live = Live { procfs: "/proc".into(), sysfs: "/sys".into(), evictor, docker: "".into() };
+    let live = Live {
+        procfs: "/proc".into(),
+        sysfs: "/sys".into(),
+        evictor,
+        docker: "".into(),
+        systemd: umawarden::supervisors::systemd::Bus::system(),
+    };
     let folder_is_dropped_elsewhere = tempfile::tempdir().unwrap();
     let mut bench =
         Bench { folder: folder_is_dropped_elsewhere, live, next: 1, floor_bytes: Some(u64::MAX) };

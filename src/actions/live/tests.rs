@@ -43,6 +43,7 @@ fn live(procfs: &Path) -> Live {
         sysfs: procfs.join("no sysfs"),
         evictor: Evictor::new(|| Duration::ZERO),
         docker: procfs.join("none"),
+        systemd: Bus::system(),
     }
 }
 

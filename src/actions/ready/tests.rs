@@ -32,6 +32,7 @@ fn ready(procfs: &Path) -> Ready {
         sysfs: procfs.join("no sysfs"),
         evictor: Evictor::new(|| Duration::ZERO),
         docker: procfs.join("none"),
+        systemd: crate::supervisors::systemd::Bus::system(),
     };
     let mut ready = Ready::new(live);
     ready.open();

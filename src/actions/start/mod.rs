@@ -2,10 +2,12 @@
 //! decided.
 
 mod container;
+mod unit;
 
 use std::path::Path;
 
 use crate::model::{HeldTarget, OutcomeResult};
+use crate::supervisors::systemd::Bus;
 
 /// It was not started.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,4 +29,9 @@ fn outcome(done: Result<(), NotStarted>) -> OutcomeResult {
 /// Starts a container that has ended, if that end is still the last thing that it did.
 pub(super) fn container(socket: &Path, held: &HeldTarget, ended: &str) -> OutcomeResult {
     outcome(container::start(socket, held, ended))
+}
+
+/// Starts a unit that has ended, if that end is still the last thing that it did.
+pub(super) fn unit(bus: &Bus, held: &HeldTarget, ended: &str) -> OutcomeResult {
+    outcome(unit::start(bus, held, ended))
 }

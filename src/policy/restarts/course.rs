@@ -516,8 +516,10 @@ impl Course {
             let text = format!("somebody wanted it to end ({end}): start it when it shall run");
             return Ruling::hold(HoldReason::Stopped, text);
         }
-        if end.requested == Requested::Unknown && end.looks_requested() && !is_before_boot(end, at)
-        {
+        // A unit that is stopped may end with 0, as one that gives up by itself may.
+        let looks_requested = end.looks_requested()
+            || self.supervisor() == Supervisor::Systemd && end.exit_code == Some(0);
+        if end.requested == Requested::Unknown && looks_requested && !is_before_boot(end, at) {
             let text = format!(
                 "it ended as if somebody wanted it ({end}), and nobody watched: start it when it \
                  shall run"

@@ -8,6 +8,7 @@
 mod adopted;
 mod docker;
 mod matching;
+mod systemd;
 #[cfg(test)]
 mod tests;
 
@@ -22,7 +23,9 @@ use tokio::sync::watch;
 pub use adopted::{Adopted, AdoptedContainer, AdoptedFile};
 
 use crate::model::{DeclaredRestart, HeldReadings, Moment, Observation, Supervisor};
+use crate::supervisors::systemd::Bus;
 use docker::DockerWatch;
+use systemd::SystemdWatch;
 
 /// What may wait for the loop; more is dropped, and told again.
 const NEWS: usize = 16;
@@ -32,6 +35,8 @@ const NEWS: usize = 16;
 pub struct HeldSetup {
     /// The socket of Docker, or of what speaks its language.
     pub docker: PathBuf,
+    /// Where systemd is reached.
+    pub systemd: Bus,
     /// The file that says which containers were adopted.
     pub adopted: PathBuf,
     /// What the configuration declares.
@@ -73,10 +78,12 @@ impl HeldWatch {
     /// # Errors
     /// A thread cannot be started.
     pub fn start(setup: HeldSetup) -> io::Result<Self> {
-        let HeldSetup { docker, adopted, declared, clock } = setup;
+        let HeldSetup { docker, systemd, adopted, declared, clock } = setup;
         let (to, news) = sync_channel(NEWS);
         let (declare, declared) = watch::channel(Arc::from(declared));
         let teller = Teller { to, clock };
+        let mut units = SystemdWatch::new(systemd, declared.clone(), teller.clone());
+        Builder::new().name("held-systemd".to_owned()).spawn(move || units.run())?;
         let mut watch = DockerWatch::new(&docker, &adopted, declared, teller);
         Builder::new().name("held-docker".to_owned()).spawn(move || watch.run())?;
         Ok(Self { news, declared: declare })

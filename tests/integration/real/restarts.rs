@@ -390,8 +390,7 @@ fn real_restart_is_not_done_into_an_orphan_which_is_named() {
         /bin/busybox setsid /srv/orphan-worker 2>/dev/null &
         /bin/busybox sleep 6
         exit 1";
-    let more =
-        ["--pid=host", "--privileged", "-v", "/sys/fs/cgroup:/host/cgroup", "--label", LABEL];
+    let more = ["--pid=host", "-v", "/sys/fs/cgroup:/host/cgroup", "--label", LABEL];
     node.run("llm", script, &more);
     let orphans = || -> Vec<i32> {
         let processes = procfs::process::all_processes().unwrap().flatten();

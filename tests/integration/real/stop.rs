@@ -30,6 +30,7 @@ fn stop(engine: EngineTarget, grace_ms: u64, docker: &str) -> OutcomeResult {
         sysfs: "/sys".into(),
         evictor: Evictor::new(|| Duration::ZERO),
         docker: docker.into(),
+        systemd: umawarden::supervisors::systemd::Bus::system(),
     };
     live.execute(&decision)
 }

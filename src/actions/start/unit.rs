@@ -1,0 +1,32 @@
+//! A unit, through systemd's API.
+
+use std::time::Duration;
+
+use super::NotStarted;
+use crate::model::{HeldTarget, Supervisor};
+use crate::supervisors::docker::within;
+use crate::supervisors::systemd::{Bus, Systemd, number, text};
+
+/// Each of the few calls has a deadline of its own.
+const STARTING_TAKES: Duration = Duration::from_secs(25);
+
+pub(super) fn start(bus: &Bus, held: &HeldTarget, ended: &str) -> Result<(), NotStarted> {
+    if held.supervisor != Supervisor::Systemd {
+        return Err(NotStarted::Failed(format!("{held} is no unit")));
+    }
+    let (bus, name, ended) = (bus.clone(), held.id.to_string(), ended.to_owned());
+    let done = within(STARTING_TAKES, move || async move {
+        let systemd = Systemd::connect(&bus).await?;
+        let told = systemd.service(&name).await?;
+        let state = told.get("ActiveState").and_then(text).unwrap_or_default();
+        if !matches!(state.as_str(), "inactive" | "failed") {
+            return Ok(Err(NotStarted::Stale(format!("systemd says that it is {state}"))));
+        }
+        let mark = told.get("InactiveEnterTimestamp").and_then(number).unwrap_or(0);
+        if mark.to_string() != ended {
+            return Ok(Err(NotStarted::Stale("it has run and ended again since".to_owned())));
+        }
+        Ok(systemd.start(&name).await.map_err(NotStarted::Failed))
+    });
+    done.unwrap_or_else(|error| Err(NotStarted::Failed(error)))
+}

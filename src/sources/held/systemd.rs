@@ -1,0 +1,244 @@
+//! Asks systemd how the units fare that are started again. It is only asked where the configuration
+//! names one.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+
+use super::Teller;
+use crate::model::{
+    DeclaredRestart, HeldEnd, HeldHealth, HeldReadings, HeldSeen, HeldState, HeldTarget, Requested,
+    RestartMatch, Supervisor,
+};
+use crate::supervisors::systemd::{Bus, Jobs, Properties, Systemd, number, text};
+
+/// Between two looks, whatever systemd tells by itself; and after it could not be asked.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// What is known of a unit beyond what is asked anew each time.
+#[derive(Clone, Debug, Default)]
+struct Known {
+    /// It was seen up while its jobs were followed.
+    was_watched: bool,
+    /// It was to be stopped in this life.
+    is_to_stop: bool,
+    /// The end of which it is known whether somebody wanted it.
+    judged: Option<(Arc<str>, Requested)>,
+}
+
+/// Asks.
+#[derive(Debug)]
+pub(super) struct SystemdWatch {
+    bus: Bus,
+    declared: watch::Receiver<Arc<[DeclaredRestart]>>,
+    teller: Teller,
+    known: BTreeMap<Arc<str>, Known>,
+}
+
+impl SystemdWatch {
+    pub(super) fn new(
+        bus: Bus,
+        declared: watch::Receiver<Arc<[DeclaredRestart]>>,
+        teller: Teller,
+    ) -> Self {
+        Self { bus, declared, teller, known: BTreeMap::new() }
+    }
+
+    /// Until nobody can want to know any more.
+    pub(super) fn run(&mut self) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        match runtime {
+            Ok(runtime) => runtime.block_on(self.watch()),
+            Err(error) => {
+                let why = format!("systemd cannot be asked: starting a runtime failed: {error}");
+                self.teller.doubt(Supervisor::Systemd, &why);
+            }
+        }
+    }
+
+    /// The units that the configuration names.
+    fn units(&mut self) -> Vec<(Arc<str>, DeclaredRestart)> {
+        let declared = self.declared.borrow_and_update();
+        let unit = |entry: &DeclaredRestart| match &entry.matches {
+            RestartMatch::Unit(name) => Some((Arc::clone(name), entry.clone())),
+            RestartMatch::Container(_) | RestartMatch::Label(..) => None,
+        };
+        declared.iter().filter_map(unit).collect()
+    }
+
+    async fn watch(&mut self) {
+        loop {
+            if self.units().is_empty() {
+                if self.declared.changed().await.is_err() {
+                    return;
+                }
+                continue;
+            }
+            let why = match self.follow().await {
+                Ok(()) => return,
+                Err(why) => why,
+            };
+            // What happens meanwhile is not seen.
+            for known in self.known.values_mut() {
+                known.was_watched = false;
+            }
+            self.teller.doubt(Supervisor::Systemd, &why);
+            if timeout(EVERY, self.declared.changed()).await.is_ok_and(|changed| changed.is_err()) {
+                return;
+            }
+        }
+    }
+
+    /// Looks whenever something happens, and once a second; ends when nobody can want to know any
+    /// more.
+    async fn follow(&mut self) -> Result<(), String> {
+        let systemd = Systemd::connect(&self.bus).await?;
+        let mut jobs = systemd.follow().await?;
+        loop {
+            let units = self.units();
+            let mut held = Vec::with_capacity(units.len());
+            for (name, entry) in &units {
+                let told = systemd.service(name).await?;
+                // A job that was taken on before that look is told before it.
+                self.hear_waiting(&systemd, &mut jobs).await?;
+                held.push(self.seen(name, entry, &told));
+            }
+            let read_at = (self.teller.clock)().uptime;
+            let supervisor = Supervisor::Systemd;
+            self.teller.tell(HeldReadings { supervisor, read_at, held, error: None });
+            tokio::select! {
+                job = jobs.next() => self.hear(&systemd, job).await?,
+                changed = self.declared.changed() => if changed.is_err() {
+                    return Ok(());
+                },
+                () = sleep(EVERY) => {}
+            }
+        }
+    }
+
+    async fn hear_waiting(&mut self, systemd: &Systemd, jobs: &mut Jobs) -> Result<(), String> {
+        while let Ok(job) = timeout(Duration::ZERO, jobs.next()).await {
+            self.hear(systemd, job).await?;
+        }
+        Ok(())
+    }
+
+    async fn hear(
+        &mut self,
+        systemd: &Systemd,
+        job: Option<(String, String)>,
+    ) -> Result<(), String> {
+        let (job, unit) = job.ok_or("systemd has ended the connection")?;
+        let Some(known) = self.known.get_mut(&*unit) else { return Ok(()) };
+        // A job that is over already was most likely one that stops: others take longer.
+        let kind = systemd.job_type(&job).await;
+        known.is_to_stop |= kind.is_none_or(|kind| kind.contains("stop") || kind == "restart");
+        Ok(())
+    }
+
+    fn seen(&mut self, name: &Arc<str>, entry: &DeclaredRestart, told: &Properties) -> HeldSeen {
+        let known = self.known.entry(Arc::clone(name)).or_default();
+        let property = |key: &str| told.get(key).and_then(text).unwrap_or_default();
+        let mut state = state(told);
+        match &mut state {
+            HeldState::Running { .. } => {
+                (known.was_watched, known.judged) = (true, None);
+                if property("ActiveState") == "active" {
+                    known.is_to_stop = false;
+                }
+            }
+            HeldState::Ended(end) => {
+                let judged = known.judged.clone().filter(|(mark, _)| *mark == end.mark);
+                end.requested = judged.map_or_else(|| judge(known, told), |(_, judged)| judged);
+                known.judged = Some((Arc::clone(&end.mark), end.requested));
+            }
+            HeldState::Fresh | HeldState::Between { .. } => {}
+        }
+        let restart = property("Restart");
+        let obstacle = match property("LoadState").as_str() {
+            "loaded" if restart.is_empty() || restart == "no" => None,
+            "loaded" => Some(format!(
+                "systemd starts it again itself (Restart={restart}), whether or not there is \
+                 memory: `systemctl edit {name}`, with Restart=no below [Service]"
+            )),
+            other => Some(format!("systemd has no such unit that it could start ({other})")),
+        };
+        HeldSeen {
+            target: HeldTarget {
+                supervisor: Supervisor::Systemd,
+                name: Arc::clone(name),
+                id: Arc::clone(name),
+            },
+            state,
+            need_bytes: entry.need_bytes,
+            contiguous_bytes: entry.contiguous_bytes,
+            limits: entry.limits.clone(),
+            mode: entry.mode,
+            found_by: format!("restarts: unit {name}").into(),
+            obstacle: obstacle.map(Arc::from),
+        }
+    }
+}
+
+/// Whether somebody wanted that end: a unit that has failed has ended by itself, and one that was
+/// followed while nobody had it stopped has, too.
+fn judge(known: &Known, told: &Properties) -> Requested {
+    let failed = told.get("ActiveState").and_then(text).is_some_and(|state| state == "failed");
+    match known {
+        Known { is_to_stop: true, .. } => Requested::Yes,
+        _ if failed => Requested::No,
+        Known { was_watched: true, .. } => Requested::No,
+        Known { .. } => Requested::Unknown,
+    }
+}
+
+/// What systemd's words come to.
+pub(crate) fn state(told: &Properties) -> HeldState {
+    let property = |key: &str| told.get(key).and_then(text).unwrap_or_default();
+    let time = |key: &str| told.get(key).and_then(number).unwrap_or(0);
+    let running = |health| HeldState::Running {
+        mark: time("InactiveExitTimestamp").to_string().into(),
+        health,
+    };
+    let notifies = property("Type").starts_with("notify");
+    match property("ActiveState").as_str() {
+        "active" | "reloading" | "refreshing" => running(notifies.then_some(HeldHealth::Healthy)),
+        "activating" if property("SubState") == "auto-restart" => {
+            HeldState::Between { told: "auto-restart".into() }
+        }
+        "activating" => running(Some(HeldHealth::Starting)),
+        "inactive" | "failed" if time("InactiveEnterTimestamp") == 0 => HeldState::Fresh,
+        "inactive" | "failed" => HeldState::Ended(end(told)),
+        other => HeldState::Between { told: other.into() },
+    }
+}
+
+fn end(told: &Properties) -> HeldEnd {
+    let property = |key: &str| told.get(key).and_then(text).unwrap_or_default();
+    let value = |key: &str| told.get(key).and_then(number);
+    let time = |key: &str| value(key).and_then(|usec| i64::try_from(usec).ok()).unwrap_or(0);
+    let (ended, began) = (time("InactiveEnterTimestamp"), time("InactiveExitTimestamp"));
+    let status = value("ExecMainStatus").and_then(|status| i32::try_from(status).ok());
+    let result = property("Result");
+    let exit_code = match value("ExecMainCode") {
+        // CLD_EXITED; CLD_KILLED and CLD_DUMPED.
+        Some(1) => status,
+        Some(2 | 3) => status.map(|signal| 128 + signal),
+        _ => None,
+    };
+    HeldEnd {
+        mark: ended.to_string().into(),
+        utc: Timestamp::from_microsecond(ended).ok(),
+        lived: u64::try_from(ended - began).ok().map(Duration::from_micros),
+        exit_code,
+        is_oom_killed: result == "oom-kill",
+        error: Some(result)
+            .filter(|result| !matches!(&**result, "" | "success" | "exit-code" | "signal"))
+            .map(|result| format!("systemd says {result}").into()),
+        requested: Requested::Unknown,
+    }
+}

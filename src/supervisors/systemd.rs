@@ -1,0 +1,184 @@
+//! systemd, over D-Bus.
+
+use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::time::Duration;
+
+use tokio::time::timeout;
+use zbus::connection::Builder;
+use zbus::export::futures_core::Stream as _;
+use zbus::{
+    Connection, DynamicType, MatchRule, Message, MessageStream, OwnedObjectPath, OwnedVariant,
+};
+
+const SYSTEMD: &str = "org.freedesktop.systemd1";
+const MANAGER_PATH: &str = "/org/freedesktop/systemd1";
+const MANAGER: &str = "org.freedesktop.systemd1.Manager";
+const UNIT: &str = "org.freedesktop.systemd1.Unit";
+const SERVICE: &str = "org.freedesktop.systemd1.Service";
+const JOB: &str = "org.freedesktop.systemd1.Job";
+const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
+
+/// How long any answer may take.
+const ANSWER_TAKES: Duration = Duration::from_secs(5);
+
+/// Where systemd is reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Bus {
+    /// Over the bus behind that socket.
+    System(PathBuf),
+    /// At the other end of that socket, without a bus between.
+    Peer(PathBuf),
+}
+
+impl Bus {
+    /// The bus of the system.
+    pub fn system() -> Self {
+        Self::System(PathBuf::from("/run/dbus/system_bus_socket"))
+    }
+
+    fn socket(&self) -> &Path {
+        match self {
+            Self::System(socket) | Self::Peer(socket) => socket,
+        }
+    }
+}
+
+/// A connection to systemd.
+#[derive(Debug)]
+pub struct Systemd {
+    connection: Connection,
+    is_peer: bool,
+}
+
+/// What is known of a unit, by the names of systemd's properties.
+pub type Properties = BTreeMap<String, OwnedVariant>;
+
+impl Systemd {
+    /// Connects.
+    ///
+    /// # Errors
+    /// Nobody answers there, or not in time.
+    pub async fn connect(bus: &Bus) -> Result<Self, String> {
+        let told = |error: &dyn std::fmt::Display| {
+            format!("systemd at {}: {error}", bus.socket().display())
+        };
+        let connecting = async {
+            let stream = std::os::unix::net::UnixStream::connect(bus.socket())
+                .map_err(|error| told(&error))?;
+            let builder = Builder::unix_stream(stream);
+            let builder = match bus {
+                Bus::System(_) => builder,
+                Bus::Peer(_) => builder.p2p(),
+            };
+            builder.build().await.map_err(|error| told(&error))
+        };
+        let connection = timeout(ANSWER_TAKES, connecting).await;
+        let connection = connection.map_err(|_| told(&"it has not answered in time"))??;
+        Ok(Self { connection, is_peer: matches!(bus, Bus::Peer(_)) })
+    }
+
+    async fn call<B>(
+        &self,
+        path: &str,
+        interface: &str,
+        method: &str,
+        body: &B,
+    ) -> Result<Message, String>
+    where
+        B: serde::Serialize + DynamicType,
+    {
+        let to = (!self.is_peer).then_some(SYSTEMD);
+        let called = self.connection.call_method(to, path, Some(interface), method, body);
+        let answer = timeout(ANSWER_TAKES, called).await;
+        let answer = answer.map_err(|_| format!("systemd has not answered {method} in time"))?;
+        answer.map_err(|error| format!("systemd, {method}: {error}"))
+    }
+
+    /// All that is told of a service.
+    ///
+    /// # Errors
+    /// systemd does not answer, or answers something else.
+    pub async fn service(&self, name: &str) -> Result<Properties, String> {
+        let told = self.call(MANAGER_PATH, MANAGER, "LoadUnit", &name).await?;
+        let path: OwnedObjectPath =
+            told.body().deserialize().map_err(|error| format!("systemd, LoadUnit: {error}"))?;
+        let mut all = Properties::new();
+        for interface in [UNIT, SERVICE] {
+            let told = self.call(path.as_str(), PROPERTIES, "GetAll", &interface).await?;
+            let found: Properties =
+                told.body().deserialize().map_err(|error| format!("systemd, GetAll: {error}"))?;
+            all.extend(found);
+        }
+        Ok(all)
+    }
+
+    /// Starts a service, whatever it has failed of before; it is not waited for.
+    ///
+    /// # Errors
+    /// systemd does not answer, or refuses.
+    pub async fn start(&self, name: &str) -> Result<(), String> {
+        // One that has not failed has nothing to be reset.
+        let _not_failed = self.call(MANAGER_PATH, MANAGER, "ResetFailedUnit", &name).await;
+        self.call(MANAGER_PATH, MANAGER, "StartUnit", &(name, "replace")).await.map(drop)
+    }
+
+    /// Has systemd tell of what happens.
+    ///
+    /// # Errors
+    /// It does not.
+    pub async fn follow(&self) -> Result<Jobs, String> {
+        let rule = MatchRule::builder()
+            .msg_type(zbus::message::Type::Signal)
+            .interface(MANAGER)
+            .member("JobNew")
+            .build()
+            .map_err(|error| error.to_string())?;
+        let stream =
+            timeout(ANSWER_TAKES, MessageStream::for_match_rule(rule, &self.connection, None));
+        let stream = stream.await.map_err(|_| "systemd has not answered in time".to_owned())?;
+        let stream = stream.map_err(|error| format!("systemd: {error}"))?;
+        self.call(MANAGER_PATH, MANAGER, "Subscribe", &()).await?;
+        Ok(Jobs(stream))
+    }
+
+    /// What a job is for: `start`, `stop`; `None` where it is over by now.
+    pub async fn job_type(&self, job: &str) -> Option<String> {
+        let told = self.call(job, PROPERTIES, "Get", &(JOB, "JobType")).await.ok()?;
+        let value: OwnedVariant = told.body().deserialize().ok()?;
+        text(&value)
+    }
+}
+
+/// Jobs as systemd takes them on.
+#[derive(Debug)]
+pub struct Jobs(MessageStream);
+
+impl Jobs {
+    /// The next one's path and unit; `None`: the connection has ended. It may be given up and
+    /// called again.
+    pub async fn next(&mut self) -> Option<(String, String)> {
+        loop {
+            let message = poll_fn(|cx| Pin::new(&mut self.0).poll_next(cx)).await?.ok()?;
+            let told: Result<(u32, OwnedObjectPath, String), _> = message.body().deserialize();
+            if let Ok((_, job, unit)) = told {
+                return Some((job.as_str().to_owned(), unit));
+            }
+        }
+    }
+}
+
+/// A property that is text.
+pub fn text(value: &OwnedVariant) -> Option<String> {
+    <&str>::try_from(value).ok().map(str::to_owned)
+}
+
+/// A property that is a number.
+pub fn number(value: &OwnedVariant) -> Option<u64> {
+    let signed = i32::try_from(value).ok().and_then(|number| u64::try_from(number).ok());
+    signed
+        .or_else(|| u64::try_from(value).ok())
+        .or_else(|| u32::try_from(value).ok().map(u64::from))
+}

@@ -1,0 +1,336 @@
+//! Units of a made-up systemd, over D-Bus without a bus between.
+
+use std::collections::BTreeMap;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use umawarden::actions::{Evictor, Executor as _, Live};
+use umawarden::model::{
+    Action, Decision, DeclaredRestart, HeldHealth, HeldReadings, HeldSeen, HeldState, Moment,
+    Observation, OutcomeResult, Requested, RestartLimits, RestartMatch, Supervisor, Target,
+};
+use umawarden::sources::held::{HeldSetup, HeldWatch};
+use umawarden::supervisors::systemd::Bus;
+use zbus::connection::Builder;
+use zbus::export::futures_core::Stream;
+use zbus::message::Type;
+use zbus::{Connection, MessageStream, ObjectPath, Variant};
+
+const UNIT: &str = "vllm.service";
+
+/// The unit, as systemd would tell of it.
+#[derive(Clone, Debug)]
+struct Unit {
+    active: &'static str,
+    kind: &'static str,
+    restart: &'static str,
+    result: &'static str,
+    main: (i32, i32),
+    began: u64,
+    ended: u64,
+    job: &'static str,
+}
+
+#[derive(Clone)]
+struct Fake {
+    unit: Arc<Mutex<Unit>>,
+    calls: Arc<Mutex<Vec<String>>>,
+    connections: Arc<Mutex<Vec<Connection>>>,
+    hangs: Arc<Mutex<bool>>,
+}
+
+fn usec(seconds: u64) -> u64 {
+    let now = u64::try_from(Timestamp::now().as_microsecond()).unwrap();
+    now - 1_000_000_000 + seconds * 1_000_000
+}
+
+impl Fake {
+    fn start(socket: &Path) -> Self {
+        let unit = Unit {
+            active: "active",
+            kind: "simple",
+            restart: "no",
+            result: "success",
+            main: (0, 0),
+            began: usec(1),
+            ended: 0,
+            job: "stop",
+        };
+        let fake = Self {
+            unit: Arc::new(Mutex::new(unit)),
+            calls: Arc::default(),
+            connections: Arc::default(),
+            hangs: Arc::default(),
+        };
+        let listener = UnixListener::bind(socket).unwrap();
+        let serving = fake.clone();
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_multi_thread()
+                .worker_threads(1)
+                .enable_all()
+                .build()
+                .unwrap();
+            for stream in listener.incoming().flatten() {
+                let fake = serving.clone();
+                runtime.spawn(async move {
+                    let guid = zbus::Guid::generate();
+                    let builder = Builder::unix_stream(stream).server(guid).p2p();
+                    // Whoever only looked whether anybody is there has gone.
+                    if let Ok(connection) = builder.build().await {
+                        fake.serve(connection).await;
+                    }
+                });
+            }
+        });
+        fake
+    }
+
+    async fn serve(&self, connection: Connection) {
+        let mut stream = MessageStream::from(&connection);
+        self.connections.lock().unwrap().push(connection.clone());
+        loop {
+            let next = std::future::poll_fn(|cx| std::pin::Pin::new(&mut stream).poll_next(cx));
+            let Some(Ok(message)) = next.await else { return };
+            let header = message.header();
+            if header.message_type() != Type::MethodCall || *self.hangs.lock().unwrap() {
+                continue;
+            }
+            let member = header.member().unwrap().to_string();
+            self.calls.lock().unwrap().push(member.clone());
+            let unit = self.unit.lock().unwrap().clone();
+            let answered = match member.as_str() {
+                "LoadUnit" | "StartUnit" => {
+                    if member == "StartUnit" {
+                        let mut unit = self.unit.lock().unwrap();
+                        (unit.active, unit.began) = ("active", usec(900));
+                    }
+                    let path = ObjectPath::try_from("/org/freedesktop/systemd1/unit/vllm").unwrap();
+                    connection.reply(&header, &path).await
+                }
+                "GetAll" => connection.reply(&header, &properties(&unit)).await,
+                "Get" => connection.reply(&header, &Variant::from(unit.job)).await,
+                _ => connection.reply(&header, &()).await,
+            };
+            answered.unwrap();
+        }
+    }
+
+    fn set(&self, change: impl FnOnce(&mut Unit)) {
+        change(&mut self.unit.lock().unwrap());
+    }
+
+    /// Tells everybody that it takes on a job for the unit.
+    fn takes_on(&self, job: &'static str) {
+        self.set(|unit| unit.job = job);
+        let connections = self.connections.lock().unwrap().clone();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            for connection in connections {
+                let path = ObjectPath::try_from("/org/freedesktop/systemd1/job/7").unwrap();
+                let told = (7_u32, path, UNIT);
+                // Some have gone.
+                let _gone = connection
+                    .emit_signal(
+                        None::<&str>,
+                        "/org/freedesktop/systemd1",
+                        "org.freedesktop.systemd1.Manager",
+                        "JobNew",
+                        &told,
+                    )
+                    .await;
+            }
+        });
+    }
+
+    fn count(&self, member: &str) -> usize {
+        self.calls.lock().unwrap().iter().filter(|call| *call == member).count()
+    }
+}
+
+fn properties(unit: &Unit) -> BTreeMap<&'static str, Variant<'static>> {
+    BTreeMap::from([
+        ("ActiveState", Variant::from(unit.active)),
+        ("SubState", Variant::from("running")),
+        ("LoadState", Variant::from("loaded")),
+        ("Type", Variant::from(unit.kind)),
+        ("Restart", Variant::from(unit.restart)),
+        ("Result", Variant::from(unit.result)),
+        ("ExecMainCode", Variant::from(unit.main.0)),
+        ("ExecMainStatus", Variant::from(unit.main.1)),
+        ("InactiveExitTimestamp", Variant::from(unit.began)),
+        ("InactiveEnterTimestamp", Variant::from(unit.ended)),
+    ])
+}
+
+fn clock() -> Moment {
+    Moment { uptime: super::engines::living::uptime(), utc: Timestamp::now() }
+}
+
+struct World {
+    fake: Fake,
+    watch: HeldWatch,
+    folder: tempfile::TempDir,
+}
+
+impl World {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("bus");
+        let fake = Fake::start(&socket);
+        let declared = DeclaredRestart {
+            matches: RestartMatch::Unit(UNIT.into()),
+            need_bytes: Some(7 << 30),
+            contiguous_bytes: None,
+            limits: RestartLimits::default(),
+            mode: None,
+        };
+        let watch = HeldWatch::start(HeldSetup {
+            docker: "/nonexistent/docker.sock".into(),
+            systemd: Bus::Peer(socket),
+            adopted: folder.path().join("adopted.json"),
+            declared: vec![declared],
+            clock,
+        });
+        Self { fake, watch: watch.unwrap(), folder }
+    }
+
+    /// What systemd is told to say, as soon as it is so.
+    fn until(&self, what: &str, is_so: impl Fn(&HeldReadings) -> bool) -> HeldReadings {
+        let began = Instant::now();
+        let mut last = None;
+        loop {
+            let mut seen = Vec::new();
+            self.watch.take(&mut seen);
+            for observation in seen {
+                let Observation::Held(held) = observation else { continue };
+                if held.supervisor == Supervisor::Systemd {
+                    if is_so(&held) {
+                        return *held;
+                    }
+                    last = Some(held);
+                }
+            }
+            assert!(began.elapsed() < Duration::from_secs(20), "{what}: {last:#?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn ended(&self) -> HeldSeen {
+        let is_so = |held: &HeldReadings| {
+            held.held.first().is_some_and(|seen| matches!(seen.state, HeldState::Ended(_)))
+        };
+        self.until("ended", is_so).held.remove(0)
+    }
+
+    fn runs(&self) -> HeldSeen {
+        let is_so = |held: &HeldReadings| {
+            held.held.first().is_some_and(|seen| matches!(seen.state, HeldState::Running { .. }))
+        };
+        self.until("running", is_so).held.remove(0)
+    }
+
+    fn start(&self, seen: &HeldSeen, ended: &str) -> OutcomeResult {
+        let action = Action::StartUnit { ended: ended.into() };
+        let target = Target::Held(Box::new(seen.target.clone()));
+        let decision = Decision { target, ..crate::actions::decision(action) };
+        let mut live = Live {
+            procfs: "/proc".into(),
+            sysfs: "/sys".into(),
+            evictor: Evictor::new(|| Duration::ZERO),
+            docker: "/nonexistent/docker.sock".into(),
+            systemd: Bus::Peer(self.folder.path().join("bus")),
+        };
+        live.execute(&decision)
+    }
+}
+
+fn requested(seen: &HeldSeen) -> Requested {
+    let HeldState::Ended(end) = &seen.state else { panic!("{seen:?}") };
+    end.requested
+}
+
+#[test]
+fn a_unit_that_fails_is_told_with_its_end_and_started_once() {
+    let world = World::new();
+    let seen = world.runs();
+    assert_eq!((&*seen.target.name, seen.need_bytes), (UNIT, Some(7 << 30)));
+    assert_eq!(seen.obstacle, None);
+    world.fake.set(|unit| {
+        (unit.active, unit.result, unit.main) = ("failed", "oom-kill", (2, 9));
+        unit.ended = usec(31);
+    });
+    let seen = world.ended();
+    let HeldState::Ended(end) = &seen.state else { panic!() };
+    assert_eq!((end.exit_code, end.is_oom_killed), (Some(137), true));
+    let lived = end.lived.unwrap().as_secs();
+    assert!((29..=30).contains(&lived), "{lived}");
+    assert_eq!(end.requested, Requested::No);
+    // Another end than the one that was seen, and then the right one.
+    let stale = world.start(&seen, "12");
+    assert_eq!(stale, OutcomeResult::NotDone("it has run and ended again since".to_owned()));
+    assert_eq!(world.fake.count("StartUnit"), 0);
+    assert_eq!(world.start(&seen, &end.mark), OutcomeResult::Done);
+    assert_eq!((world.fake.count("StartUnit"), world.fake.count("ResetFailedUnit")), (1, 1));
+    let again = world.start(&seen, &end.mark);
+    assert_eq!(again, OutcomeResult::NotDone("systemd says that it is active".to_owned()));
+    world.runs();
+}
+
+#[test]
+fn a_unit_that_somebody_stops_is_told_from_one_that_ends_with_0_by_itself() {
+    let world = World::new();
+    world.runs();
+    // It ends by itself, as vLLM does when its worker is killed.
+    let ends = |unit: &mut Unit| {
+        (unit.active, unit.main) = ("inactive", (1, 0));
+        unit.ended = usec(500);
+    };
+    world.fake.set(ends);
+    assert_eq!(requested(&world.ended()), Requested::No);
+    world.fake.set(|unit| (unit.active, unit.began) = ("active", usec(600)));
+    world.runs();
+    // A reload is no stop.
+    world.fake.takes_on("reload");
+    std::thread::sleep(Duration::from_millis(300));
+    world.fake.set(|unit| {
+        ends(unit);
+        unit.ended = usec(650);
+    });
+    assert_eq!(requested(&world.ended()), Requested::No);
+    world.fake.set(|unit| (unit.active, unit.began) = ("active", usec(700)));
+    world.runs();
+    world.fake.set(|unit| unit.active = "deactivating");
+    world.fake.takes_on("stop");
+    std::thread::sleep(Duration::from_millis(300));
+    world.fake.set(|unit| {
+        ends(unit);
+        unit.ended = usec(750);
+    });
+    assert_eq!(requested(&world.ended()), Requested::Yes);
+}
+
+#[test]
+fn systemd_that_restarts_units_itself_or_hangs_is_told() {
+    let world = World::new();
+    world.fake.set(|unit| (unit.restart, unit.kind) = ("on-failure", "notify"));
+    let has_obstacle =
+        |held: &HeldReadings| held.held.first().is_some_and(|seen| seen.obstacle.is_some());
+    let seen = world.until("told", has_obstacle).held.remove(0);
+    assert!(seen.obstacle.unwrap().contains("Restart=on-failure"));
+    assert!(
+        matches!(seen.state, HeldState::Running { health: Some(HeldHealth::Healthy), .. }),
+        "what says that it is ready is active only then"
+    );
+    *world.fake.hangs.lock().unwrap() = true;
+    let told = world.until("doubt", |held| held.error.is_some());
+    assert!(told.error.unwrap().contains("has not answered"), "within its deadline");
+    *world.fake.hangs.lock().unwrap() = false;
+    // What ended while nobody could look is not known.
+    world.fake.set(|unit| {
+        (unit.active, unit.main, unit.ended) = ("inactive", (1, 0), usec(800));
+    });
+    assert_eq!(requested(&world.ended()), Requested::Unknown);
+}
