@@ -12,6 +12,9 @@ pub mod config;
 
 pub mod scenario;
 
+pub mod clients;
+pub mod supervisors;
+
 pub mod sources;
 
 pub mod actions;

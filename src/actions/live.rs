@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::start;
 use super::stop::{self, Stop};
 use super::{
-    Evictor, Executor, Mounts, Ready, TemporarySettings, compact_memory, drop_caches, notify,
-    reclaim,
+    CacheEmptier, Evictor, Executor, Mounts, Ready, TemporarySettings, compact_memory, drop_caches,
+    notify, reclaim,
 };
 use crate::model::{Action, Decision, Mode, OutcomeResult, Target, Verdict};
 
@@ -66,10 +67,16 @@ impl Executor for Live {
                 },
                 other => Err(format!("stop_engine works on an engine, and not on {other}")),
             },
+            Action::StartContainer { ended } => match &decision.target {
+                Target::Held(held) => return start::container(&self.docker, held, ended),
+                other => Err(format!("start_container works on a container, and not on {other}")),
+            },
+            Action::StartUnit { .. } => Err("units are not started yet".to_owned()),
             // Nothing is touched that could not be put back.
-            Action::SetSysctl { .. } | Action::ThrottleReadahead { .. } | Action::Undo { .. } => {
-                Err("this executor has no undo log".to_owned())
-            }
+            Action::SetSysctl { .. }
+            | Action::ThrottleReadahead { .. }
+            | Action::EmptyCache { .. }
+            | Action::Undo { .. } => Err("this executor has no undo log".to_owned()),
         };
         match done {
             Ok(()) => OutcomeResult::Done,
@@ -81,10 +88,18 @@ impl Executor for Live {
 /// Acts on this machine, and puts back what was changed for a while.
 #[derive(Debug)]
 pub struct Acting {
-    /// Does what needs no undoing.
-    pub live: Ready,
-    /// Does the rest.
-    pub temporary: TemporarySettings,
+    live: Ready,
+    temporary: TemporarySettings,
+    emptier: CacheEmptier,
+    /// What is to be told of the last decision.
+    effect: Option<String>,
+}
+
+impl Acting {
+    /// `live` does what needs no undoing.
+    pub fn new(live: Ready, temporary: TemporarySettings, emptier: CacheEmptier) -> Self {
+        Self { live, temporary, emptier, effect: None }
+    }
 }
 
 impl Executor for Acting {
@@ -96,10 +111,27 @@ impl Executor for Acting {
         if decision.mode != Mode::Enforce || decision.verdict != Verdict::Act {
             return OutcomeResult::Skipped;
         }
+        self.effect = None;
+        if let Some((result, effect)) = self.emptier.execute(decision, &mut self.temporary) {
+            self.effect = effect;
+            return result;
+        }
         match self.temporary.execute(decision) {
             Some(result) => result,
             None => self.live.execute(decision),
         }
+    }
+
+    fn effect(&mut self) -> Option<String> {
+        self.effect.take()
+    }
+
+    fn is_unfinished(&self) -> bool {
+        self.temporary.is_any_engine_paused()
+    }
+
+    fn tend(&mut self) {
+        self.temporary.tend();
     }
 
     fn end(&mut self) {

@@ -8,18 +8,21 @@ mod cgroup;
 mod compact_memory;
 mod drop_caches;
 mod dry_run;
+mod empty;
 mod evict;
 mod live;
 mod notify;
 mod ready;
 mod reclaim;
 mod room;
+mod start;
 mod stop;
 mod sysctl;
 mod temporary;
 mod worker;
 
 pub use dry_run::DryRun;
+pub use empty::{CacheEmptier, EmptyingTally};
 pub use evict::{EvictTally, Evictor, Mounts};
 pub use live::{Acting, Live};
 pub use ready::Ready;
@@ -36,6 +39,19 @@ pub trait Executor {
 
     /// Does what comes before the first decision: puts back what an earlier process has left.
     fn begin(&mut self) {}
+
+    /// What else is to be told of the decision that was just performed; once.
+    fn effect(&mut self) -> Option<String> {
+        None
+    }
+
+    /// Whether something is left that cannot wait for the next decision.
+    fn is_unfinished(&self) -> bool {
+        false
+    }
+
+    /// Tries that once more.
+    fn tend(&mut self) {}
 
     /// Does what comes after the last decision: puts back what was changed for a while.
     fn end(&mut self) {}

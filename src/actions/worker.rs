@@ -30,9 +30,12 @@ const SHUTDOWN_GRACE: Duration = Duration::from_millis(700);
 /// Time that the supervisor has to say goodbye after the grace.
 const SHUTDOWN_MARGIN: Duration = Duration::from_millis(200);
 
-/// How long a shutdown waits until everything is put back that was changed for a while. Without
-/// that it takes no time.
-const UNDOING_TAKES: Duration = Duration::from_secs(5);
+/// How long a shutdown waits until everything is put back that was changed for a while, and engines
+/// that were paused go on. Without that it takes no time.
+const UNDOING_TAKES: Duration = Duration::from_secs(10);
+
+/// How often what is left of an act is tried once more.
+const TENDED_EVERY: Duration = Duration::from_secs(10);
 
 /// A limit that fits most machines: dropping and compacting hundreds of GiB takes seconds.
 pub const DEFAULT_TIME_LIMIT: Duration = Duration::from_secs(30);
@@ -60,6 +63,9 @@ pub struct WorkerSetup {
     pub clock: fn() -> Moment,
     /// How long an action, its intent included, may take before it is given up.
     pub time_limit: Duration,
+    /// From then on no engine is paused any more. Tells whether one is: a shutdown waits until it
+    /// goes on.
+    pub end_pauses: Box<dyn Fn() -> bool + Send>,
 }
 
 impl fmt::Debug for WorkerSetup {
@@ -79,6 +85,16 @@ pub struct ActionWorker {
     ordinary: Lane,
     brake: Lane,
     clock: fn() -> Moment,
+    end_pauses: EndPauses,
+}
+
+/// Asked at a shutdown.
+struct EndPauses(Box<dyn Fn() -> bool + Send>);
+
+impl fmt::Debug for EndPauses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("EndPauses")
+    }
 }
 
 /// One action at a time.
@@ -126,7 +142,7 @@ impl ActionWorker {
     /// Starts the worker's threads.
     pub fn start(setup: WorkerSetup) -> std::io::Result<Self> {
         let WorkerSetup { executor, intent, brake, brake_intent, .. } = setup;
-        let WorkerSetup { outcomes, wake, clock, time_limit, .. } = setup;
+        let WorkerSetup { outcomes, wake, clock, time_limit, end_pauses, .. } = setup;
         let common = Common { outcomes, wake: wake.into(), clock, time_limit };
         let ordinary = Writing { intent, is_awaited: true };
         let hurried = Writing { intent: brake_intent, is_awaited: false };
@@ -134,6 +150,7 @@ impl ActionWorker {
             ordinary: Lane::start(["act", "act-watch"], executor, ordinary, common.clone())?,
             brake: Lane::start(["brake", "brake-watch"], brake, hurried, common)?,
             clock,
+            end_pauses: EndPauses(end_pauses),
         })
     }
 
@@ -156,10 +173,10 @@ impl ActionWorker {
             let _ = lane.ended.recv_timeout(latest.saturating_sub(now()));
         }
         let ordinary = &self.ordinary;
-        if lanes[1].1
-            && !ordinary.load.hanging.load(Ordering::Acquire)
-            && ordinary.undone.recv_timeout(UNDOING_TAKES).is_err()
-        {
+        // An act that has paused an engine does not hang: it is about to have it go on.
+        let is_any_paused = (self.end_pauses.0)();
+        let hangs = ordinary.load.hanging.load(Ordering::Acquire) && !is_any_paused;
+        if lanes[1].1 && !hangs && ordinary.undone.recv_timeout(UNDOING_TAKES).is_err() {
             tracing::error!("not all temporary settings are back: the next start undoes them");
         }
     }
@@ -277,7 +294,7 @@ impl Performer {
     }
 
     fn perform_all(&mut self, orders: &Receiver<Decision>) {
-        while let Ok(decision) = orders.recv() {
+        while let Some(decision) = self.next(orders) {
             let began = (self.clock)();
             // A panic is a bug of ours; it must not leave the loop waiting for an outcome.
             let (result, effect) = catch_unwind(AssertUnwindSafe(|| self.perform(&decision)))
@@ -289,6 +306,18 @@ impl Performer {
                 return;
             }
         }
+    }
+
+    /// Waits for the next decision, and tends meanwhile what is left of earlier ones.
+    fn next(&mut self, orders: &Receiver<Decision>) -> Option<Decision> {
+        while self.executor.is_unfinished() {
+            match orders.recv_timeout(TENDED_EVERY) {
+                Ok(decision) => return Some(decision),
+                Err(RecvTimeoutError::Timeout) => self.guarded(|executor| executor.tend()),
+                Err(RecvTimeoutError::Disconnected) => return None,
+            }
+        }
+        orders.recv().ok()
     }
 
     /// Carries it out; returns what else is to be told of it, too.
@@ -306,7 +335,11 @@ impl Performer {
         let late = unwritten.filter(|_| !*is_awaited);
         let late = late.map(|error| format!("its intent was not on disk when it began: {error}"));
         match self.stage.compare_exchange(INTENDING, ACTING, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => (self.executor.execute(decision), late),
+            Ok(_) => {
+                let result = self.executor.execute(decision);
+                let effect = self.executor.effect();
+                (result, late.or(effect))
+            }
             Err(_) => (OutcomeResult::NotDone("called off".into()), None),
         }
     }

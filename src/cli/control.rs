@@ -180,7 +180,7 @@ pub(super) fn list<T>(
             println!("{}", super::history::printable(&line(entry)));
         }
     }
-    if entries.is_empty() {
+    if entries.is_empty() && !nothing.is_empty() {
         eprintln!("{nothing}");
     }
 }

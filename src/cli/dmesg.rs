@@ -460,6 +460,7 @@ fn describe(event: &KernelEvent) -> String {
         }
         KernelEvent::EnginePhase { .. }
         | KernelEvent::EngineStuck { .. }
+        | KernelEvent::EngineRestart { .. }
         | KernelEvent::EngineDied { .. }
         | KernelEvent::EngineRelease { .. }
         | KernelEvent::UnaccountedBaseline { .. } => engines::event_text(event),

@@ -8,7 +8,8 @@ use serde::Deserialize;
 use super::Exit;
 use super::control::{PlaceArguments, entries, list};
 use crate::model::{
-    EngineKind, EnginePhase, KernelEvent, Orphan, ProcessId, counted, duration_text,
+    EngineKind, EnginePhase, KernelEvent, Orphan, ProcessId, RestartState, Supervisor, counted,
+    duration_text,
 };
 
 /// Arguments of `umawarden engines`.
@@ -24,10 +25,12 @@ const AFTER_HELP: &str = "\
 Shows the inference engines that the daemon has found, the phase of each and what showed it, and
 those that have gone in the last ten minutes. SGLang, vLLM, Ollama, llama-server, ComfyUI,
 TensorRT-LLM and Triton are known by their names; others are declared in the configuration under
-engines. With --json: one engine a line, with all its processes and their memory.
+engines. Then the containers and units that are started again when there is memory for them, and
+where each of these stands. With --json: one engine a line, with all its processes and their memory,
+and then those, each with its state and its stands.
 
-Exit codes: 0 shown; 1 one of them is stuck: not ready yet, and without progress; 2 no daemon
-answers, or this user may not ask it.";
+Exit codes: 0 shown; 1 one of them is stuck (not ready yet, and without progress) or given up (it
+died too often); 2 no daemon answers, or this user may not ask it.";
 
 /// What is shown of one; the rest is for --json.
 #[derive(Debug, Deserialize)]
@@ -43,11 +46,30 @@ struct Engine {
     server: ProcessId,
     model: Option<String>,
     requests: Option<u64>,
+    load: Option<Load>,
     memory_bytes: u64,
     load_read_bytes: Option<u64>,
     processes: Vec<serde_json::Value>,
     #[serde(default)]
     orphans: Vec<Orphan>,
+}
+
+/// The same of what is started again when there is memory for it.
+#[derive(Debug, Deserialize)]
+struct Held {
+    name: String,
+    supervisor: Supervisor,
+    stands: RestartState,
+    seconds: f64,
+    reason: String,
+    need_bytes: Option<u64>,
+}
+
+/// What one tells of its work.
+#[derive(Debug, Deserialize)]
+struct Load {
+    kv_cache_usage: Option<f64>,
+    sleeping: Option<bool>,
 }
 
 /// Runs the command.
@@ -57,10 +79,22 @@ struct Engine {
 pub fn execute(arguments: &EnginesArguments) -> anyhow::Result<Exit> {
     let place = &arguments.place;
     let reply = place.client()?.ask("GET", "/api/v1/engines", None)?;
+    let held = entries::<Held>(reply.clone(), "held")?;
     let engines = entries::<Engine>(reply, "engines")?;
-    list(&engines, place.json, "No inference engine is found.", lines);
+    let nothing = if held.is_empty() { "No inference engine is found." } else { "" };
+    list(&engines, place.json, nothing, lines);
+    list(&held, place.json, "", held_line);
     let is_any_stuck = engines.iter().any(|(_, engine)| engine.stuck);
-    Ok(if is_any_stuck { Exit::Findings } else { Exit::Fine })
+    let is_any_given_up = held.iter().any(|(_, held)| held.stands == RestartState::GivenUp);
+    Ok(if is_any_stuck || is_any_given_up { Exit::Findings } else { Exit::Fine })
+}
+
+fn held_line(held: &Held) -> String {
+    let Held { name, supervisor, stands, seconds, reason, need_bytes, .. } = held;
+    let (thing, lasts) = (supervisor.thing(), time(*seconds));
+    let needs = need_bytes.map(|bytes| format!(", needs {}", size(bytes))).unwrap_or_default();
+    let stands = stands.meaning();
+    format!("{name:<20} {stands} for {lasts}: {reason}; held {thing}{needs}")
 }
 
 fn lines(engine: &Engine) -> String {
@@ -77,6 +111,11 @@ fn lines(engine: &Engine) -> String {
         size(engine.memory_bytes),
     ];
     about.extend(engine.requests.map(|requests| counted(requests, "request")));
+    if let Some(load) = &engine.load {
+        let percent = |share: f64| format!("{:.0} % of its KV cache in use", share * 100.0);
+        about.extend(load.kv_cache_usage.map(percent));
+        about.extend(load.sleeping.filter(|sleeps| *sleeps).map(|_| "it sleeps".to_owned()));
+    }
     about.extend(engine.load_read_bytes.map(|bytes| format!("{} read", size(bytes))));
     about.extend(
         engine.without_progress_seconds.map(|still| format!("no progress for {}", time(still))),
@@ -108,6 +147,9 @@ pub(super) fn event_text(event: &KernelEvent) -> String {
         KernelEvent::EngineStuck { engine, stuck, reason, .. } => {
             let is = if *stuck { "stuck" } else { "no longer stuck" };
             format!("{engine} is {is}: {reason}")
+        }
+        KernelEvent::EngineRestart { engine, to, reason, .. } => {
+            format!("{engine}: {}: {reason}", to.meaning())
         }
         KernelEvent::EngineDied { report } => {
             let mut text = report.sentence();

@@ -307,6 +307,7 @@ pub(super) fn event_text(event: &KernelEvent) -> String {
         KernelEvent::UncleanBoot { .. } => last_boot::event_text(event),
         KernelEvent::EnginePhase { .. }
         | KernelEvent::EngineStuck { .. }
+        | KernelEvent::EngineRestart { .. }
         | KernelEvent::EngineDied { .. }
         | KernelEvent::EngineRelease { .. }
         | KernelEvent::UnaccountedBaseline { .. } => engines::event_text(event),

@@ -1,5 +1,6 @@
 //! A file per command, and what they share: the arguments' frame and the exit codes.
 
+pub mod adopt;
 pub mod approve;
 pub mod breaker;
 mod control;
@@ -61,6 +62,8 @@ pub enum Command {
     Doctor(Box<doctor::DoctorArguments>),
     /// Wait until this node can take an engine: until its memory is there.
     Gate(gate::GateArguments),
+    /// Have a container started again when there is memory for it, instead of by Docker.
+    Adopt(adopt::AdoptArguments),
     /// Say why a rule did, or did not, act.
     Explain(explain::ExplainArguments),
     /// Keep rules from acting for a while; their alerts go on.
@@ -117,6 +120,7 @@ impl Arguments {
             Command::Launch(arguments) => Ok(launch::execute(&arguments)),
             Command::Doctor(arguments) => doctor::execute(&arguments),
             Command::Gate(arguments) => gate::execute(&arguments),
+            Command::Adopt(arguments) => adopt::execute(&arguments),
             Command::Explain(arguments) => explain::execute(&arguments),
             Command::Silence(arguments) => silence::execute(&arguments),
             Command::Approve(arguments) => approve::execute(&arguments),

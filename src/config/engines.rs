@@ -9,9 +9,26 @@ use glob::Pattern;
 use super::decode::{self, Findings, Table, each, list, pairs, value};
 use super::measure::duration_within;
 use super::yaml::{Content, Node};
-use crate::model::{DeclaredEngine, EngineMatch};
+use crate::model::{DeclaredEngine, EngineKeys, EngineMatch, SecretPlace};
 
-const KEYS: [&str; 5] = ["name", "match", "model_files", "health", "stuck_after"];
+const KEYS: [&str; 9] = [
+    "name",
+    "match",
+    "model_files",
+    "health",
+    "stuck_after",
+    "api_key_file",
+    "api_key_env",
+    "admin_key_file",
+    "admin_key_env",
+];
+
+/// Secrets in the configuration would be read by whoever reads that.
+const NO_SECRETS: decode::Advice = (
+    &["api_key", "admin_key", "key", "token", "password"],
+    "name a file or a variable that holds it: api_key_file, api_key_env, admin_key_file, \
+     admin_key_env",
+);
 const MATCH_KEYS: [&str; 5] = ["comm", "cmdline", "unit", "container", "label"];
 
 const MOST_ENGINES: usize = 32;
@@ -47,7 +64,7 @@ pub(super) fn read(node: &Node, findings: &mut Findings<'_>) -> Option<Vec<Decla
 
 fn engine(node: &Node, findings: &mut Findings<'_>) -> Option<DeclaredEngine> {
     let what = "an entry of engines";
-    let advice: &[decode::Advice] = &[(&MATCH_KEYS, "it belongs to match")];
+    let advice: &[decode::Advice] = &[(&MATCH_KEYS, "it belongs to match"), NO_SECRETS];
     let table = Table::read_advised(node, what, &KEYS, advice, findings)?;
     let name = match table.get("name") {
         Some(node) => value(node, "name", name, findings),
@@ -77,13 +94,57 @@ fn engine(node: &Node, findings: &mut Findings<'_>) -> Option<DeclaredEngine> {
         Some(node) => value(node, "stuck_after", stuck_after, findings).map(Some),
         None => Some(None),
     };
+    let api = secret(&table, ["api_key_file", "api_key_env"], findings);
+    let admin = secret(&table, ["admin_key_file", "admin_key_env"], findings);
     Some(DeclaredEngine {
         name: name?,
         matches: matches?,
         model_files: model_files?,
         health: health?,
         stuck_after: stuck_after?,
+        keys: EngineKeys { api: api?, admin: admin? },
     })
+}
+
+/// Where a key is: in a file, or in a variable of the environment.
+fn secret(
+    table: &Table<'_>,
+    [file, environment]: [&str; 2],
+    findings: &mut Findings<'_>,
+) -> Option<Option<SecretPlace>> {
+    match (table.get(file), table.get(environment)) {
+        (None, None) => Some(None),
+        (Some(node), None) => value(node, file, key_file, findings).map(Some),
+        (None, Some(node)) => value(node, environment, variable, findings).map(Some),
+        (Some(_), Some(node)) => {
+            findings
+                .add(node.span.clone(), format!("{file} and {environment} name the same key"))
+                .hint("remove one of them");
+            None
+        }
+    }
+}
+
+fn key_file(text: &str) -> Result<SecretPlace, String> {
+    let is_path = text.starts_with('/')
+        && !text.ends_with('/')
+        && text.len() <= LONGEST_GLOB
+        && !text.chars().any(char::is_control);
+    is_path.then(|| SecretPlace::File(text.into())).ok_or_else(|| {
+        "write the path of a file from the root, and not the key: /etc/umawarden/sglang.key"
+            .to_owned()
+    })
+}
+
+fn variable(text: &str) -> Result<SecretPlace, String> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let is_name = !text.is_empty()
+        && text.len() <= LONGEST_NAME
+        && text.chars().all(is_plain)
+        && !text.starts_with(|c: char| c.is_ascii_digit());
+    is_name
+        .then(|| SecretPlace::Environment(text.into()))
+        .ok_or_else(|| "write the name of a variable, and not the key: SGLANG_API_KEY".to_owned())
 }
 
 fn matches(node: &Node, findings: &mut Findings<'_>) -> Option<EngineMatch> {
@@ -233,6 +294,7 @@ fn stuck_after(text: &str) -> Result<Duration, String> {
 mod tests {
     use crate::config::mistake::SourceText;
     use crate::config::settings::parse_settings;
+    use crate::model::SecretPlace;
 
     fn mistakes(text: &str) -> Vec<String> {
         let error = parse_settings(&SourceText::new("f", text)).expect_err(text);
@@ -257,6 +319,20 @@ mod tests {
         assert_eq!(&*engine.model_files[0], "/models/deepseek/**/*.safetensors");
         assert_eq!(engine.health.as_deref(), Some("http://127.0.0.1:8000/health"));
         assert_eq!(engine.stuck_after, Some(std::time::Duration::from_secs(600)));
+    }
+
+    #[test]
+    fn keys_are_named_by_their_places_and_a_mistaken_one_is_not_shown() {
+        let text = "engines: [{name: a, match: {comm: b}, api_key_env: SGLANG_KEY, \
+                    admin_key_file: /run/keys/sglang}]";
+        let engines = parse_settings(&SourceText::new("f", text)).unwrap().engines.unwrap();
+        let keys = engines[0].keys.clone();
+        assert_eq!(keys.api, Some(SecretPlace::Environment("SGLANG_KEY".into())));
+        assert_eq!(keys.admin, Some(SecretPlace::File("/run/keys/sglang".into())));
+        for key in ["api_key_file", "api_key_env", "admin_key_file", "admin_key_env"] {
+            let told = mistakes(&format!("engines: [{{name: a, match: {{comm: b}}, {key}: s-1}}]"));
+            assert!(told.iter().all(|told| !told.contains("s-1")), "{told:?}");
+        }
     }
 
     #[test]
@@ -298,6 +374,15 @@ mod tests {
             ("engines: [{name: a, match: {comm: b}, health: 'https://a/'}]", "begin with http://"),
             ("engines: [{name: a, match: {comm: b}, health: 'http://u:p@a/'}]", "is no address"),
             ("engines: [{name: a, match: {comm: b}, stuck_after: 1s}]", "from 10s to 1d"),
+            ("engines: [{name: a, match: {comm: b}, api_key: sk-1}]", "name a file or a variable"),
+            ("engines: [{name: a, match: {comm: b}, api_key_file: sk-1}]", "and not the key: /etc"),
+            ("engines: [{name: a, match: {comm: b}, admin_key_file: /etc/}]", "path of a file"),
+            ("engines: [{name: a, match: {comm: b}, api_key_env: sk-1}]", "and not the key: SGL"),
+            ("engines: [{name: a, match: {comm: b}, admin_key_env: 1A}]", "name of a variable"),
+            (
+                "engines: [{name: a, match: {comm: b}, api_key_file: /k, api_key_env: K}]",
+                "api_key_file and api_key_env name the same key [remove one of them]",
+            ),
             ("engines: {name: a}", "engines must be a list"),
         ] {
             let found = mistakes(text);

@@ -25,8 +25,8 @@ use super::standing::{self, Standing};
 use super::wake::Wake;
 use super::{Cursor, Daemon, clock, preflight, queries};
 use crate::actions::{
-    Acting, ActionWorker, DEFAULT_TIME_LIMIT, Intent, Ready, SettingsTally, TemporarySettings,
-    TemporarySetup, WorkerSetup,
+    Acting, ActionWorker, CacheEmptier, DEFAULT_TIME_LIMIT, Intent, Ready, SettingsTally,
+    TemporarySettings, TemporarySetup, WorkerSetup,
 };
 use crate::config::measure::{ListenAddress, ListenHost};
 use crate::config::reader::Loaded;
@@ -36,6 +36,7 @@ use crate::journal::{Entry, Journal, Note, ResumePoint, Retention};
 use crate::model::{Mode, Moment, Observation, Outcome};
 use crate::policy::Policy;
 use crate::sources::engines::{EngineSetup, EngineWatch};
+use crate::sources::held::{AdoptedFile, HeldSetup, HeldWatch};
 use crate::sources::kernel_log::{KernelLogSource, ResumeFrom};
 use crate::sources::memory::MemorySource;
 use crate::sources::process::ProcessSource;
@@ -93,6 +94,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         last_silence: last_silence(&journal, started),
     };
     let engines = watch_engines(&settings)?;
+    let held = watch_held(&settings)?;
     let failure = Arc::default();
     let service = start_service(&settings, listeners, loader, &wake, taker, Arc::clone(&failure))?;
     tell_start(&loaded, &journal, started);
@@ -109,6 +111,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         memory: MemorySource::open(&settings.path.procfs, &settings.path.sysfs),
         process: ProcessSource::default(),
         engines,
+        held,
         settings,
         policy,
         kernel_log,
@@ -151,6 +154,16 @@ fn watch_engines(settings: &Settings) -> anyhow::Result<EngineWatch> {
         clock: clock::uptime,
     };
     EngineWatch::start(setup).context("cannot start the threads that watch inference engines")
+}
+
+fn watch_held(settings: &Settings) -> anyhow::Result<HeldWatch> {
+    let setup = HeldSetup {
+        docker: settings.path.docker_socket.clone(),
+        adopted: AdoptedFile::path_in(&settings.storage.path),
+        declared: settings.restarts.clone(),
+        clock: clock::now,
+    };
+    HeldWatch::start(setup).context("cannot start the threads that watch what is started again")
 }
 
 fn search_past(
@@ -272,7 +285,14 @@ fn start_worker(
     temporary: TemporarySettings,
 ) -> anyhow::Result<ActionWorker> {
     let wake = wake.clone();
-    let acting = Acting { live: ready(loaded, evicting), temporary };
+    let emptier = CacheEmptier {
+        procfs: loaded.settings.path.procfs.clone(),
+        uptime: clock::uptime,
+        sleep: std::thread::sleep,
+        tally: evicting.emptied(),
+    };
+    let end_pauses = temporary.end_pauses();
+    let acting = Acting::new(ready(loaded, evicting), temporary, emptier);
     let brake = evicting.live(&loaded.settings);
     let intent_within = |time| -> Intent {
         let journal = Arc::clone(journal);
@@ -287,6 +307,7 @@ fn start_worker(
         wake: Box::new(move || wake.notify()),
         clock: clock::now,
         time_limit: DEFAULT_TIME_LIMIT,
+        end_pauses,
     })
     .context("cannot start the thread that acts")
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::clock;
-use crate::actions::{Evictor, Live, Mounts};
+use crate::actions::{EmptyingTally, Evictor, Live, Mounts};
 use crate::config::settings::Settings;
 use crate::model::{
     Action, Decision, DecisionId, EnginePhase, EngineTarget, Mode, Reading, SeriesKey, Verdict,
@@ -17,11 +17,12 @@ const OF_ENGINE: &str = "uma_engine_evicting";
 #[derive(Debug)]
 pub(super) struct Evicting {
     evictor: Evictor,
+    emptied: Arc<EmptyingTally>,
 }
 
 impl Default for Evicting {
     fn default() -> Self {
-        Self { evictor: Evictor::new(clock::uptime) }
+        Self { evictor: Evictor::new(clock::uptime), emptied: Arc::default() }
     }
 }
 
@@ -34,6 +35,11 @@ impl Evicting {
             evictor: self.evictor.clone(),
             docker: settings.path.docker_socket.clone(),
         }
+    }
+
+    /// Where it is counted what emptied caches give back.
+    pub(super) fn emptied(&self) -> Arc<EmptyingTally> {
+        Arc::clone(&self.emptied)
     }
 
     /// Has it found out what an act would put out, if it is one of observe mode.
@@ -73,17 +79,21 @@ impl Evicting {
     }
 
     /// Its series, whatever engines there are.
-    pub(super) fn series() -> [SeriesKey; 2] {
+    pub(super) fn series() -> [SeriesKey; 3] {
         let action = [("action", "evict_checkpoint")];
-        ["uma_evicted_bytes_total", "uma_evicted_refaulted_bytes_total"]
-            .map(|name| SeriesKey::new(name, &action))
+        [
+            SeriesKey::new("uma_evicted_bytes_total", &action),
+            SeriesKey::new("uma_evicted_refaulted_bytes_total", &action),
+            SeriesKey::new("uma_engine_cache_emptied_bytes_total", &[]),
+        ]
     }
 
     /// Their values.
     #[expect(clippy::cast_precision_loss, reason = "exact up to 2^53")]
-    pub(super) fn values(&self) -> [Reading<f64>; 2] {
+    pub(super) fn values(&self) -> [Reading<f64>; 3] {
         let tally = self.evictor.tally();
-        [tally.evicted_bytes, tally.refaulted_bytes].map(|bytes| Reading::Value(bytes as f64))
+        [tally.evicted_bytes, tally.refaulted_bytes, self.emptied.bytes()]
+            .map(|bytes| Reading::Value(bytes as f64))
     }
 
     /// One series for each engine.

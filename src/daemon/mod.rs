@@ -44,6 +44,7 @@ use crate::model::{
 use crate::policy::status::Status;
 use crate::policy::{Answer, Policy, Step};
 use crate::sources::engines::EngineWatch;
+use crate::sources::held::HeldWatch;
 use crate::sources::kernel_log::{KernelLogSource, ReadClock, ReadEnd};
 use crate::sources::memory::MemorySource;
 use crate::sources::process::ProcessSource;
@@ -81,6 +82,7 @@ struct Daemon {
     memory: MemorySource,
     process: ProcessSource,
     engines: EngineWatch,
+    held: HeldWatch,
     kernel_log: KernelLogSource,
     journal: Arc<Journal>,
     worker: ActionWorker,
@@ -262,6 +264,7 @@ impl Daemon {
         let more = self.read_kernel_log() == ReadEnd::More;
         let now = clock::now();
         self.engines.take(now.uptime, &mut self.seen);
+        self.held.take(&mut self.seen);
         if acted {
             // The signals after an action: all of them, those too that are read less often.
             self.memory.read_all(&clock::uptime, &mut self.seen);
@@ -447,6 +450,7 @@ impl Daemon {
         let ended = self.policy.replace_rules(now, loaded.settings.mode, &loaded.rules);
         self.recorder.reload(now, &loaded, &ended);
         self.engines.declare(loaded.settings.engines.clone());
+        self.held.declare(loaded.settings.restarts.clone());
         for change in ended {
             self.journal.record(&Entry::Alert(change));
         }

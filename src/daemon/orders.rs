@@ -17,10 +17,11 @@ use super::service::{Command, Desk};
 use crate::exports::{LONGEST, Lasts, OrderDone, OrderRefused, OrderRequest, RuleChoice, Wish};
 use crate::journal::{Entry, Journal, Note};
 use crate::model::{
-    DecisionId, EnginePhase, LaunchedEngine, OperatorCommand, OperatorOrder, Pause, RuleSelector,
-    author, because,
+    DecisionId, EnginePhase, LaunchedEngine, OperatorCommand, OperatorOrder, Pause, RuleId,
+    RuleSelector, author, because,
 };
-use crate::policy::status::{RuleStatus, Status};
+use crate::policy::restarts;
+use crate::policy::status::Status;
 
 /// How long an order waits to be on disk.
 const KEEPING_TAKES: Duration = Duration::from_secs(5);
@@ -135,7 +136,7 @@ impl Orders {
             let text = format!("{MOST_SILENCES} silences are in force: end some first");
             return Err(OrderRefused::Conflict(text));
         }
-        let rules = choose(rules, &status.rules)?;
+        let rules = choose(rules, &status)?;
         let now = clock::now().utc;
         let until = end(lasts, now)?;
         Ok(OperatorOrder::Silence { id: self.next_silence(now).await, rules, until })
@@ -182,7 +183,7 @@ impl Orders {
 
     fn reset_breaker(&self, rules: RuleChoice) -> Result<OperatorOrder, OrderRefused> {
         let status = self.status.load_full();
-        let rules = choose(rules, &status.rules)?;
+        let rules = choose(rules, &status)?;
         if status.guard.breakers.iter().any(|one| rules.selects(&one.rule)) {
             return Ok(OperatorOrder::ResetBreaker { rules });
         }
@@ -325,9 +326,13 @@ fn others(what: &str, names: impl ExactSizeIterator<Item = String>) -> String {
     text
 }
 
-/// The rules that are meant; only rules that are loaded can be.
-fn choose(choice: RuleChoice, rules: &[RuleStatus]) -> Result<RuleSelector, OrderRefused> {
-    let ids = || rules.iter().map(|rule| &rule.rule);
+/// The rules that are meant; only rules that are loaded can be, and those that stand for what is
+/// started again.
+fn choose(choice: RuleChoice, status: &Status) -> Result<RuleSelector, OrderRefused> {
+    let restarts = status.restarts.iter().map(|held| restarts::rule(&held.seen.target.name));
+    let rules = status.rules.iter().map(|rule| rule.rule.clone());
+    let rules: Vec<RuleId> = rules.chain(restarts).collect();
+    let ids = || rules.iter();
     let selector = match choice {
         RuleChoice::Selected(selector) => selector,
         RuleChoice::Named(name) => match ids().find(|rule| rule.to_string() == name) {
@@ -343,7 +348,7 @@ fn choose(choice: RuleChoice, rules: &[RuleStatus]) -> Result<RuleSelector, Orde
         RuleSelector::Alert(alert) => alert.to_string(),
         RuleSelector::Rule(rule) => rule.to_string(),
     };
-    let names = rules.iter().map(|rule| rule.rule.to_string());
+    let names = rules.iter().map(ToString::to_string);
     Err(OrderRefused::NotFound(format!("there is no rule {name:?}{}", others("rules", names))))
 }
 

@@ -215,6 +215,18 @@ impl<E: Executor> Executor for Heeding<E> {
         self.executor.end();
     }
 
+    fn effect(&mut self) -> Option<String> {
+        self.executor.effect()
+    }
+
+    fn is_unfinished(&self) -> bool {
+        self.executor.is_unfinished()
+    }
+
+    fn tend(&mut self) {
+        self.executor.tend();
+    }
+
     fn execute(&mut self, decision: &Decision) -> OutcomeResult {
         if decision.mode == Mode::Enforce
             && decision.verdict == Verdict::Act

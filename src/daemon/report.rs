@@ -108,6 +108,10 @@ fn event(event: &Event, now: Moment) {
         let is = if *stuck { "stuck" } else { "no longer stuck" };
         return tracing::warn!(engine, "engine {engine} is {is}: {reason}");
     }
+    if let KernelEvent::EngineRestart { engine, to, reason, .. } = &event.kind {
+        let stands = to.meaning();
+        return tracing::warn!(engine, state = to.name(), "held {engine}: {stands}: {reason}");
+    }
     if let KernelEvent::EngineDied { report } = &event.kind {
         return death(report);
     }

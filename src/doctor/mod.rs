@@ -124,7 +124,7 @@ pub fn examine(facts: &Facts) -> Vec<Finding> {
     let mut findings = node::examine(facts);
     findings.extend(containers::examine(facts));
     findings.extend(units::examine(facts));
-    findings.sort_by(|one, other| other.verdict.cmp(&one.verdict));
+    findings.sort_by_key(|finding| std::cmp::Reverse(finding.verdict));
     findings
 }
 

@@ -238,7 +238,7 @@ fn only_units_that_run_engines_are_of_interest_and_drop_ins_count() {
 proptest! {
     #[test]
     fn no_file_and_no_answer_does_harm(text in "\\PC{0,300}", at in 0_usize..400) {
-        let _read = unit("x.service", &[text.clone()]);
+        let _read = unit("x.service", std::slice::from_ref(&text));
         let mut damaged = RACING.to_owned();
         let at = (0..=at.min(damaged.len())).rev().find(|at| damaged.is_char_boundary(*at));
         damaged.insert_str(at.unwrap_or(0), &text);

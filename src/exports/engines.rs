@@ -9,16 +9,26 @@ use serde_json::{Value, json};
 
 use super::api::success;
 use super::routes::Site;
-use crate::model::{EngineProcess, Reading};
+use crate::model::{EngineLoad, EngineProcess, Reading, RestartStatus};
 use crate::policy::gate::orphans;
 use crate::policy::status::EngineStatus;
 
-/// All of them, by name; those too that have gone in the last ten minutes.
+/// All of them, by name; those too that have gone in the last ten minutes. And what is started again
+/// when there is memory for it.
 pub(super) async fn engines(State(site): State<Site>) -> Response {
     let status = site.served.status.load_full();
     let now = (site.served.uptime)();
     let engines: Vec<Value> = status.engines.iter().map(|engine| shown(engine, now)).collect();
-    success(&json!({ "engines": engines }))
+    let held: Vec<Value> = status.restarts.iter().map(|held| restart(held, now)).collect();
+    success(&json!({ "engines": engines, "held": held }))
+}
+
+/// What is started again when there is memory for it.
+fn restart(status: &RestartStatus, now: Duration) -> Value {
+    let mut shown = json!(status);
+    shown["since"] = status.since.utc.to_string().into();
+    shown["seconds"] = now.saturating_sub(status.since.uptime).as_secs_f64().into();
+    shown
 }
 
 fn shown(status: &EngineStatus, now: Duration) -> Value {
@@ -51,6 +61,7 @@ fn shown(status: &EngineStatus, now: Duration) -> Value {
         "health_network": seen.health_network,
         "health": health,
         "requests": requests,
+        "load": status.health.as_ref().map(|health| load(&health.load)),
         "cgroup": seen.cgroup,
         "container": seen.container,
         "container_name": seen.container_name,
@@ -60,6 +71,17 @@ fn shown(status: &EngineStatus, now: Duration) -> Value {
         "load_read_bytes": status.load_read_bytes,
         "orphans": orphans(seen).collect::<Vec<_>>(),
         "processes": seen.processes.iter().map(process).collect::<Vec<_>>(),
+    })
+}
+
+/// What it tells of its work.
+fn load(load: &EngineLoad) -> Value {
+    json!({
+        "running": value(load.running),
+        "waiting": value(load.waiting),
+        "kv_cache_usage": value(load.kv_cache_usage),
+        "kv_cache_available_tokens": value(load.kv_cache_available_tokens),
+        "sleeping": value(load.is_sleeping),
     })
 }
 

@@ -11,8 +11,9 @@ use super::file::WITH_PLACES;
 use super::reader::{JournalReader, ReadError};
 use super::timeline::from_json;
 use crate::model::{
-    Assessment, Decision, DecisionId, Event, HoldReason, KernelEvent, Mode, Moment,
-    OperatorCommand, OperatorOrder, Outcome, OutcomeResult, PastAct, RuleId, RuleSelector, Verdict,
+    Assessment, Decision, DecisionId, EnginePhase, Event, HoldReason, KernelEvent, Mode, Moment,
+    OperatorCommand, OperatorOrder, Outcome, OutcomeResult, PastAct, RestartState, RuleId,
+    RuleSelector, Verdict,
 };
 
 /// An act of an earlier run.
@@ -36,6 +37,10 @@ pub struct StoredAct {
     pub aim_met: Option<bool>,
     /// The decision whose approval it used up.
     pub approved: Option<DecisionId>,
+    /// The mark of the end after which it started something again, if it did that.
+    pub started_after: Option<Arc<str>>,
+    /// In which phase what it started has died, if it has.
+    pub died_in: Option<EnginePhase>,
     /// Where it stands in the order in which things were stored, whatever the clocks said.
     pub place: i64,
     /// Whether a person has reset its rule's breaker after it was stored and judged.
@@ -56,6 +61,8 @@ impl StoredAct {
             has_ended: self.has_ended,
             aim_met: self.aim_met,
             approved: self.approved,
+            started_after: self.started_after,
+            died_in: self.died_in,
             is_forgiven: self.is_forgiven,
         }
     }
@@ -93,6 +100,11 @@ const MOST_ASKED: i64 = 1_000;
 
 /// More breaker resets than these are of no use to anybody.
 const MOST_RESETS: i64 = 1_000;
+
+/// Changes of what is started again that are looked through for the last one of each.
+const MOST_RESTARTS: i64 = 1_000;
+/// Events of any kind among which they are looked for.
+const MOST_EVENTS: i64 = 100_000;
 
 impl JournalReader {
     /// The newest acts, in the order in which they were stored; with a number, only those stored
@@ -186,6 +198,32 @@ impl JournalReader {
         }))
     }
 
+    /// Where what is started again when there is memory stood when it was last told of, by name.
+    pub fn restarts(&self) -> Result<BTreeMap<Arc<str>, RestartState>, ReadError> {
+        let sql = "SELECT json FROM kernel_events WHERE kind = 'engine_restart'
+            AND id > (SELECT coalesce(max(id), 0) FROM kernel_events) - ?1
+            ORDER BY id DESC LIMIT ?2";
+        let read = || -> rusqlite::Result<Vec<String>> {
+            self.connection
+                .prepare(sql)?
+                .query_map([MOST_EVENTS, MOST_RESTARTS], |row| row.get(0))?
+                .collect()
+        };
+        let mut last = BTreeMap::new();
+        for json in read().map_err(|error| self.failed(error))? {
+            let Some(Event { kind: KernelEvent::EngineRestart { engine, to, .. }, .. }) =
+                from_json(&json)
+            else {
+                continue;
+            };
+            // That nobody could tell says nothing.
+            if to != RestartState::Unknown {
+                last.entry(Arc::from(engine)).or_insert(to);
+            }
+        }
+        Ok(last)
+    }
+
     /// When a damaged journal was replaced by this one, if that ever was; what it held is lost.
     pub fn lost_before(&self) -> Result<Option<Timestamp>, ReadError> {
         let sql = "SELECT value FROM meta WHERE key = 'lost_before_utc_ms'";
@@ -232,8 +270,13 @@ fn stored_act(row: &Row<'_>, resets: &[Reset]) -> rusqlite::Result<Option<Stored
     }) || assessment.is_some();
     let forgives =
         |reset: &Reset| reset.place > place.max(judged_place) && reset.rules.selects(&written.rule);
+    let starts = ["start_container", "start_unit"]
+        .into_iter()
+        .find_map(|name| written.action.get(name)?.get("ended")?.as_str().map(Arc::from));
     Ok(Some(StoredAct {
         place,
+        started_after: starts,
+        died_in: assessment.as_ref().and_then(|assessment| assessment.died_in),
         is_forgiven: resets.iter().any(forgives),
         id: DecisionId(id.cast_unsigned()),
         is_notice: written.action.get("notify").is_some(),

@@ -1,13 +1,13 @@
 //! The things that can be done.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{DecisionId, EngineTarget, READ_AHEAD, Sysctl, Target};
+use super::{DecisionId, EngineTarget, READ_AHEAD, Supervisor, Sysctl, Target};
 
 /// What `drop_caches` drops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -17,6 +17,41 @@ pub enum CacheKind {
     PageCache,
     /// Page cache, and reclaimable kernel objects, which runs every driver's shrinkers (3).
     All,
+}
+
+/// What emptying an engine's caches may cost besides time. Nothing of it is done unless a rule
+/// allows it by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CachePermission {
+    /// Prefixes that were computed are lost: SGLang's `/flush_cache`, which it does only while it
+    /// has no request.
+    DropPrefixCache,
+    /// An engine with requests is paused for seconds, and computes them anew: SGLang's
+    /// `/pause_generation` with mode `retract`, `/flush_cache`, `/continue_generation`.
+    RetractRequests,
+    /// Models go, with the requests that they work on or until somebody loads them again:
+    /// llama-server as a router, Triton.
+    UnloadModels,
+    /// It may be that somebody has paused the engine on purpose, and it goes on: SGLang before
+    /// 0.5.21 cannot be asked.
+    Unpause,
+}
+
+impl CachePermission {
+    /// All of them.
+    pub const ALL: [Self; 4] =
+        [Self::DropPrefixCache, Self::RetractRequests, Self::UnloadModels, Self::Unpause];
+
+    /// The name in rule files.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::DropPrefixCache => "drop_prefix_cache",
+            Self::RetractRequests => "retract_requests",
+            Self::UnloadModels => "unload_models",
+            Self::Unpause => "unpause",
+        }
+    }
 }
 
 /// One thing to do, with everything that it needs.
@@ -52,6 +87,14 @@ pub enum Action {
         floor_bytes: Option<u64>,
         /// It ends after that time at the latest.
         for_at_most: Duration,
+    },
+    /// Have an engine give back memory that it only keeps.
+    EmptyCache {
+        /// Its name; in a rule file perhaps a template.
+        engine: String,
+        /// What that may cost.
+        #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+        allow: BTreeSet<CachePermission>,
     },
     /// Change settings of the kernel for a while.
     SetSysctl {
@@ -92,6 +135,16 @@ pub enum Action {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         unless_free_bytes: Option<u64>,
     },
+    /// Start a container again that has ended. The policy decides it by itself.
+    StartContainer {
+        /// The end that was seen, by its mark: after another one it is left alone.
+        ended: Arc<str>,
+    },
+    /// Start a systemd unit again that has ended. The policy decides it by itself.
+    StartUnit {
+        /// The end that was seen, by its mark: after another one it is left alone.
+        ended: Arc<str>,
+    },
 }
 
 impl Action {
@@ -102,17 +155,28 @@ impl Action {
             Self::CompactMemory => "compact_memory",
             Self::Reclaim { .. } => "reclaim",
             Self::EvictCheckpoint { .. } => "evict_checkpoint",
+            Self::EmptyCache { .. } => "empty_cache",
             Self::SetSysctl { .. } => "set_sysctl",
             Self::ThrottleReadahead { .. } => "throttle_readahead",
             Self::Undo { .. } => "undo",
             Self::Notify { .. } => "notify",
             Self::StopEngine { .. } => "stop_engine",
+            Self::StartContainer { .. } => "start_container",
+            Self::StartUnit { .. } => "start_unit",
         }
     }
 
     /// Whether it stops what takes the machine down: it waits for no other action, and for no disk.
     pub fn is_brake(&self) -> bool {
         matches!(self, Self::StopEngine { .. })
+    }
+
+    /// Whether it starts again what has ended, and the mark of that end.
+    pub fn starts_after(&self) -> Option<&Arc<str>> {
+        match self {
+            Self::StartContainer { ended } | Self::StartUnit { ended } => Some(ended),
+            _ => None,
+        }
     }
 
     /// Whether it only tells people, and touches nothing.
@@ -147,30 +211,38 @@ impl Action {
                 Target::settings(places.map(|place| format!("{READ_AHEAD} of {place}")))
             }
             Self::Reclaim { cgroup, .. } => Target::Cgroup { path: Arc::from(cgroup.as_str()) },
-            Self::EvictCheckpoint { engine, .. } => Target::Engine(Box::new(EngineTarget {
-                name: Arc::from(engine.as_str()),
-                ..EngineTarget::default()
-            })),
+            Self::EvictCheckpoint { engine, .. } | Self::EmptyCache { engine, .. } => {
+                Target::Engine(Box::new(EngineTarget {
+                    name: Arc::from(engine.as_str()),
+                    ..EngineTarget::default()
+                }))
+            }
             // Which one is for the policy to choose.
             Self::StopEngine { .. } => Target::Engine(Box::default()),
             Self::DropCaches { .. }
             | Self::CompactMemory
             | Self::Undo { .. }
             | Self::Notify { .. } => Target::Node,
+            // Which one is for the policy to choose.
+            Self::StartContainer { .. } => Target::held(Supervisor::Docker, "", ""),
+            Self::StartUnit { .. } => Target::held(Supervisor::Systemd, "", ""),
         }
     }
 
     /// All names, for series that start at 0.
-    pub const NAMES: [&'static str; 9] = [
+    pub const NAMES: [&'static str; 12] = [
         "drop_caches",
         "compact_memory",
         "reclaim",
         "evict_checkpoint",
+        "empty_cache",
         "set_sysctl",
         "throttle_readahead",
         "undo",
         "notify",
         "stop_engine",
+        "start_container",
+        "start_unit",
     ];
 }
 
@@ -193,6 +265,14 @@ impl fmt::Display for Action {
                 }
                 write!(f, ", for at most {for_at_most:?}")
             }
+            Self::EmptyCache { engine, allow } => {
+                write!(f, "empty_cache of {engine}")?;
+                for (number, permission) in allow.iter().enumerate() {
+                    let before = if number == 0 { ", which may " } else { " and " };
+                    write!(f, "{before}{}", permission.name())?;
+                }
+                Ok(())
+            }
             Self::SetSysctl { values, for_at_most } => {
                 f.write_str("set_sysctl")?;
                 for (sysctl, value) in values {
@@ -213,6 +293,8 @@ impl fmt::Display for Action {
             Self::StopEngine { grace_ms, .. } => {
                 write!(f, "stop_engine with {:?} to end", Duration::from_millis(*grace_ms))
             }
+            Self::StartContainer { .. } => f.write_str("start_container"),
+            Self::StartUnit { .. } => f.write_str("start_unit"),
         }
     }
 }

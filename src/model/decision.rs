@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Action, Moment, Reading, Target};
+use super::{Action, EnginePhase, Moment, Reading, Target};
 
 /// Whether remedies are done or only told.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -98,11 +98,21 @@ pub enum HoldReason {
     SettingHeld,
     /// What it would set is set already, or has been for its time.
     InForce,
+    /// There is no memory for it yet, or something still holds or gives back some.
+    Memory,
+    /// It died so lately that it waits before the next start.
+    BackOff,
+    /// Another engine of this node is starting.
+    OtherStarts,
+    /// Somebody wanted it to end.
+    Stopped,
+    /// It ended as if somebody wanted it, and nobody was there to tell.
+    StopUnclear,
 }
 
 impl HoldReason {
     /// All reasons.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 25] = [
         Self::Cooldown,
         Self::Budget,
         Self::Busy,
@@ -123,6 +133,11 @@ impl HoldReason {
         Self::Unconfirmed,
         Self::SettingHeld,
         Self::InForce,
+        Self::Memory,
+        Self::BackOff,
+        Self::OtherStarts,
+        Self::Stopped,
+        Self::StopUnclear,
     ];
 
     /// The `reason` label.
@@ -148,6 +163,11 @@ impl HoldReason {
             Self::Unconfirmed => "unconfirmed",
             Self::SettingHeld => "setting_held",
             Self::InForce => "in_force",
+            Self::Memory => "memory",
+            Self::BackOff => "back_off",
+            Self::OtherStarts => "other_starts",
+            Self::Stopped => "stopped",
+            Self::StopUnclear => "stop_unclear",
         }
     }
 }
@@ -191,6 +211,18 @@ impl HoldReason {
             Self::InForce => {
                 "its temporary setting is in force already, or was for its time and the alert goes \
                  on"
+            }
+            Self::Memory => {
+                "there is no memory for it yet, or what held some is still there or gives it back"
+            }
+            Self::BackOff => "it died so lately that it waits before the next start",
+            Self::OtherStarts => {
+                "another engine of this node is starting: one at a time, the next when that is \
+                 ready or has failed"
+            }
+            Self::Stopped => "somebody wanted it to end: it stays down until somebody starts it",
+            Self::StopUnclear => {
+                "it ended as if somebody wanted it, while nobody watched: start it by hand"
             }
         }
     }
@@ -268,6 +300,9 @@ const MOST_NAMED: usize = 8;
 impl Decision {
     /// What is to be done, and to whom where the action does not say so itself, for people.
     pub fn deed(&self) -> String {
+        if let Target::Held(held) = &self.target {
+            return format!("{}: {held}", self.action);
+        }
         let Target::Engine(engine) = &self.target else { return self.action.to_string() };
         let named = engine.processes.iter().take(MOST_NAMED).map(ToString::to_string);
         let mut named = named.collect::<Vec<_>>().join(", ");
@@ -352,6 +387,9 @@ pub struct Assessment {
     /// Whether the rule names an aim; without one, `aim_met` says whether its condition has ended.
     #[serde(default = "yes")]
     pub has_aim: bool,
+    /// In which phase what was started has died, if it has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub died_in: Option<EnginePhase>,
     /// The signals right before the action.
     pub before: Vec<Evidence>,
     /// The same signals after it.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::Reading;
+use super::{EngineKeys, EngineLoad, Reading};
 
 /// One process for as long as it lives: a number alone is given to another one after its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -62,6 +62,11 @@ impl EngineKind {
         Self::Triton,
         Self::Declared,
     ];
+
+    /// Whether it is known how such an engine is asked to give memory back, or why it cannot be.
+    pub const fn can_empty_cache(self) -> bool {
+        !matches!(self, Self::TensorRtLlm | Self::Declared)
+    }
 
     /// The name in labels, JSON and to people.
     pub const fn name(self) -> &'static str {
@@ -230,6 +235,9 @@ pub struct EngineSeen {
     /// looked: these are what an engine has left behind.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_left_behind: bool,
+    /// Where the keys are that it asks for.
+    #[serde(default, skip_serializing_if = "EngineKeys::is_empty")]
+    pub keys: EngineKeys,
 }
 
 impl EngineSeen {
@@ -261,6 +269,7 @@ impl EngineSeen {
             stuck_after: Duration::MAX,
             is_launched: false,
             is_left_behind: false,
+            keys: EngineKeys::default(),
         }
     }
 }
@@ -318,6 +327,9 @@ pub struct EngineHealth {
     /// How many requests it works on, where it tells.
     #[serde(default = "unsupported")]
     pub requests: Reading<u64>,
+    /// What else it tells of its work.
+    #[serde(default, skip_serializing_if = "EngineLoad::is_empty")]
+    pub load: EngineLoad,
 }
 
 /// An engine that `umawarden launch` has started: that process, and all below it.
@@ -342,6 +354,9 @@ pub struct DeclaredEngine {
     pub health: Option<Arc<str>>,
     /// A loading engine without progress for so long is stuck.
     pub stuck_after: Option<Duration>,
+    /// Where the keys are that it asks for.
+    #[serde(default, skip_serializing_if = "EngineKeys::is_empty")]
+    pub keys: EngineKeys,
 }
 
 /// What the processes of a declared engine have in common. Every text is a glob.

@@ -7,7 +7,7 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{DeathReport, EnginePhase, Release};
+use super::{DeathReport, EnginePhase, Release, RestartState};
 
 /// One thing that happened.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -241,6 +241,18 @@ pub enum KernelEvent {
         /// The number of its server.
         pid: u32,
     },
+    /// Where something stands that is started again when there is memory has changed.
+    EngineRestart {
+        /// Its name.
+        engine: String,
+        /// Where it stands now.
+        to: RestartState,
+        /// Why.
+        reason: String,
+        /// The container's id, where it is one.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        container: Option<String>,
+    },
     /// An inference engine, or a command that was launched, has died.
     EngineDied {
         /// Of what, what proves it, and what to do.
@@ -266,7 +278,7 @@ pub enum KernelEvent {
 
 impl KernelEvent {
     /// The `event` label values, and JSON kinds, of all events.
-    pub const KINDS: [&'static str; 17] = [
+    pub const KINDS: [&'static str; 18] = [
         "nv_no_memory",
         "nv_alloc_failed",
         "xid",
@@ -281,6 +293,7 @@ impl KernelEvent {
         "unclean_boot",
         "engine_phase",
         "engine_stuck",
+        "engine_restart",
         "engine_died",
         "engine_release",
         "unaccounted_baseline",
@@ -303,6 +316,7 @@ impl KernelEvent {
             Self::UncleanBoot { .. } => "unclean_boot",
             Self::EnginePhase { .. } => "engine_phase",
             Self::EngineStuck { .. } => "engine_stuck",
+            Self::EngineRestart { .. } => "engine_restart",
             Self::EngineDied { .. } => "engine_died",
             Self::EngineRelease { .. } => "engine_release",
             Self::UnaccountedBaseline { .. } => "unaccounted_baseline",
@@ -316,6 +330,7 @@ impl KernelEvent {
             Self::UncleanBoot { .. }
                 | Self::EnginePhase { .. }
                 | Self::EngineStuck { .. }
+                | Self::EngineRestart { .. }
                 | Self::EngineDied { .. }
                 | Self::EngineRelease { .. }
                 | Self::UnaccountedBaseline { .. }

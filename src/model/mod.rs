@@ -7,8 +7,10 @@ mod alert;
 mod death;
 mod decision;
 mod engine;
+mod engine_access;
 mod event;
 mod gate;
+mod held;
 mod moment;
 mod observation;
 mod operator;
@@ -21,7 +23,7 @@ mod target;
 mod time_text;
 mod wording;
 
-pub use action::{Action, CacheKind, UndoReason};
+pub use action::{Action, CacheKind, CachePermission, UndoReason};
 pub use alert::{AlertChange, AlertState};
 pub use death::{
     DeathMemory, DeathProof, DeathReport, Deceased, ExitStatus, KilledWorker, Killer, Survivor,
@@ -35,10 +37,15 @@ pub use engine::{
     DeclaredEngine, EngineHealth, EngineKind, EngineMatch, EnginePhase, EngineProcess,
     EngineReadings, EngineSeen, HealthAnswer, LaunchedEngine, ProcessId,
 };
+pub use engine_access::{EngineKeys, EngineLoad, SecretPlace};
 pub use event::{Event, KernelEvent, KillerDaemon, OomConstraint, Pool, Recovery};
 pub use gate::{
     Baseline, GateAnswer, GateNote, GateQuestion, GateReason, Lingering, Motion, Orphan, Room,
     Trend,
+};
+pub use held::{
+    DeclaredRestart, HeldEnd, HeldHealth, HeldReadings, HeldSeen, HeldState, HeldTarget, Requested,
+    RestartLimits, RestartMatch, RestartState, RestartStatus, Supervisor,
 };
 pub use moment::Moment;
 pub use observation::{KernelRecord, Observation, Readings, Source};
@@ -47,7 +54,7 @@ pub use past::{Asked, Past, PastAct};
 pub use reading::{Reading, as_number};
 pub use release::{HeldMemory, Release, ReleaseEnd, ReleasePoint};
 pub use series::{METRICS, Metric, MetricKind, Schema, SeriesKey, metric};
-pub use sysctl::{READ_AHEAD, SETTING_NAMES, Sysctl, UndoResult};
+pub use sysctl::{ENGINE_PAUSE, READ_AHEAD, SETTING_NAMES, Sysctl, UndoResult};
 pub use target::{EngineTarget, Target};
 pub use time_text::{duration, duration_text, end, instant};
 pub use wording::{because, bytes_text, counted, size_bytes};

@@ -7,8 +7,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    EngineHealth, EngineReadings, Event, OperatorCommand, Outcome, Past, Pause, Reading, Schema,
-    SeriesKey,
+    EngineHealth, EngineReadings, Event, HeldReadings, OperatorCommand, Outcome, Past, Pause,
+    Reading, Schema, SeriesKey,
 };
 
 /// Where an observation comes from; the `source` label of `uma_source_up`.
@@ -155,4 +155,6 @@ pub enum Observation {
     Engines(Box<EngineReadings>),
     /// An engine was asked for its health.
     EngineHealth(Box<EngineHealth>),
+    /// A supervisor has told of what is started again when there is memory.
+    Held(Box<HeldReadings>),
 }

@@ -1,9 +1,12 @@
 //! What earlier runs of this program did and were told, as far as guard rails need it.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{Action, DecisionId, Mode, OperatorCommand, RuleId, Target};
+use super::{Action, DecisionId, EnginePhase, Mode, OperatorCommand, RestartState, RuleId, Target};
 
 /// What the journal knows of earlier runs. Until the policy has it, nothing is done.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,6 +22,9 @@ pub struct Past {
     /// How much memory was in no counter of the kernel while no engine ran in this boot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unaccounted_baseline: Option<u64>,
+    /// Where what is started again stood when it was last told of, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub stood: BTreeMap<Arc<str>, RestartState>,
     /// Everything before this time on the uptime clock, in milliseconds, is lost: a journal that
     /// was damaged has been replaced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -50,6 +56,12 @@ pub struct PastAct {
     /// The decision whose approval it used up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approved: Option<DecisionId>,
+    /// The mark of the end after which it started something again, if it did that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_after: Option<Arc<str>>,
+    /// In which phase what it started has died, if it has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub died_in: Option<EnginePhase>,
     /// Whether a person has reset its rule's breaker since.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_forgiven: bool,

@@ -5,6 +5,7 @@ mod engine;
 mod kernel;
 mod memory;
 mod own;
+mod restarts;
 #[cfg(test)]
 mod tests;
 
@@ -158,16 +159,23 @@ pub struct Schema {
 }
 
 /// Every metric that this build exports: a table for each area, joined.
-pub static METRICS: &[Metric] =
-    &join::<
-        {
-            memory::METRICS.len()
-                + kernel::METRICS.len()
-                + own::METRICS.len()
-                + black_box::METRICS.len()
-                + engine::METRICS.len()
-        },
-    >(&[memory::METRICS, kernel::METRICS, own::METRICS, black_box::METRICS, engine::METRICS]);
+pub static METRICS: &[Metric] = &join::<
+    {
+        memory::METRICS.len()
+            + kernel::METRICS.len()
+            + own::METRICS.len()
+            + black_box::METRICS.len()
+            + engine::METRICS.len()
+            + restarts::METRICS.len()
+    },
+>(&[
+    memory::METRICS,
+    kernel::METRICS,
+    own::METRICS,
+    black_box::METRICS,
+    engine::METRICS,
+    restarts::METRICS,
+]);
 
 const fn join<const COUNT: usize>(areas: &[&[Metric]]) -> [Metric; COUNT] {
     let mut joined = [areas[0][0]; COUNT];

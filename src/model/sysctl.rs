@@ -109,9 +109,13 @@ impl fmt::Display for Sysctl {
 /// The `setting` label of all readahead settings.
 pub const READ_AHEAD: &str = "read_ahead_kb";
 
+/// The `setting` label of engines that were paused to empty their caches.
+pub const ENGINE_PAUSE: &str = "engine_pause";
+
 /// The `setting` label: all values that it has.
-pub const SETTING_NAMES: [&str; Sysctl::ALL.len() + 1] = {
-    let mut names = [READ_AHEAD; Sysctl::ALL.len() + 1];
+pub const SETTING_NAMES: [&str; Sysctl::ALL.len() + 2] = {
+    let mut names = [READ_AHEAD; Sysctl::ALL.len() + 2];
+    names[Sysctl::ALL.len()] = ENGINE_PAUSE;
     let mut next = 0;
     while next < Sysctl::ALL.len() {
         names[next] = Sysctl::ALL[next].name();
@@ -173,6 +177,6 @@ mod tests {
         }
         assert_eq!(Sysctl::named("vm.overcommit_memory"), None);
         assert_eq!(Sysctl::DirtyRatio.path(), "vm/dirty_ratio");
-        assert!(SETTING_NAMES.contains(&READ_AHEAD));
+        assert!([READ_AHEAD, ENGINE_PAUSE].iter().all(|name| SETTING_NAMES.contains(name)));
     }
 }

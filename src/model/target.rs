@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{EngineSeen, ProcessId};
+use super::{EngineKeys, EngineKind, EngineSeen, HeldTarget, ProcessId, Supervisor};
 
 /// PATH_MAX.
 const LONGEST_PATH: usize = 4096;
@@ -30,6 +30,8 @@ pub enum Target {
     },
     /// One inference engine.
     Engine(Box<EngineTarget>),
+    /// A container or a unit that is started.
+    Held(Box<HeldTarget>),
 }
 
 /// An engine as it was when the decision was made. A process that is no longer the same one, or a
@@ -60,6 +62,18 @@ pub struct EngineTarget {
     /// The systemd unit that it runs in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unit: Option<Arc<str>>,
+    /// What it is. A target has a `kind` of its own.
+    #[serde(default, rename = "engine_kind")]
+    pub kind: EngineKind,
+    /// Where it is asked for its health; it is told things at the same host and port.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub health_url: Option<Arc<str>>,
+    /// The network namespace in which that address is meant, where it is not our own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub health_network: Option<Arc<str>>,
+    /// Where the keys are that it asks for.
+    #[serde(default, skip_serializing_if = "EngineKeys::is_empty")]
+    pub keys: EngineKeys,
 }
 
 impl From<&EngineSeen> for EngineTarget {
@@ -73,6 +87,10 @@ impl From<&EngineSeen> for EngineTarget {
             container: seen.container.clone(),
             container_name: seen.container_name.clone(),
             unit: seen.unit.clone(),
+            kind: seen.kind,
+            health_url: seen.health_url.clone(),
+            health_network: seen.health_network.clone(),
+            keys: seen.keys.clone(),
         }
     }
 }
@@ -85,7 +103,14 @@ impl Target {
             Self::Cgroup { path } => Self::is_cgroup_path(path),
             Self::Settings { names } => !names.is_empty(),
             Self::Engine(engine) => !engine.processes.is_empty(),
+            Self::Held(held) => !held.id.is_empty(),
         }
+    }
+
+    /// That container or unit.
+    pub fn held(supervisor: Supervisor, name: &str, id: &str) -> Self {
+        let (name, id) = (Arc::from(name), Arc::from(id));
+        Self::Held(Box::new(HeldTarget { supervisor, name, id }))
     }
 
     /// These settings, in order.
@@ -123,6 +148,33 @@ impl fmt::Display for Target {
             Self::Engine(engine) if engine.name.is_empty() => f.write_str("no engine"),
             Self::Engine(engine) => write!(f, "engine {}", engine.name),
             Self::Settings { names } => write!(f, "settings {}", names.join(", ")),
+            Self::Held(held) => held.fmt(f),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::SecretPlace;
+
+    #[test]
+    fn a_target_is_read_back_as_it_was_written() {
+        let engine = EngineTarget {
+            name: "llm".into(),
+            processes: vec![ProcessId { pid: 7, start_ticks: 9 }],
+            kind: EngineKind::Sglang,
+            health_url: Some("http://127.0.0.1:30000/ready".into()),
+            health_network: Some("net:[7]".into()),
+            keys: EngineKeys { api: None, admin: Some(SecretPlace::File("/k".into())) },
+            ..EngineTarget::default()
+        };
+        for target in [Target::Node, Target::Engine(Box::new(engine))] {
+            let text = serde_json::to_string(&target).unwrap();
+            assert_eq!(serde_json::from_str::<Target>(&text).unwrap(), target, "{text}");
+        }
+        let of_before = r#"{"kind":"engine","name":"a","processes":[]}"#;
+        let Target::Engine(read) = serde_json::from_str(of_before).unwrap() else { panic!() };
+        assert_eq!(*read, EngineTarget { name: "a".into(), ..EngineTarget::default() });
     }
 }

@@ -1,6 +1,7 @@
 //! What Docker, or whatever speaks its language, tells of running containers. All of it may be
 //! hostile: whoever makes an image chooses its labels.
 
+mod state;
 #[cfg(test)]
 mod tests;
 
@@ -11,6 +12,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::process::printable;
+pub use state::{ContainerEvent, Inspected, event, inspected, requested};
 
 /// More containers of one node are not looked at.
 const MAX_CONTAINERS: usize = 1024;
@@ -66,7 +68,7 @@ fn container(told: &Value) -> Option<(Arc<str>, Container)> {
     let network = told.get("HostConfig").and_then(|config| config.get("NetworkMode"));
     let container = Container {
         name: name(told).into(),
-        labels: labels(told),
+        labels: label_map(told.get("Labels")),
         is_in_host_network: network.and_then(Value::as_str) == Some("host"),
         addresses: addresses(told),
         published: published(told),
@@ -90,8 +92,8 @@ fn name(told: &Value) -> String {
     printable(&own[..own.len().min(MAX_NAME_BYTES)])
 }
 
-fn labels(told: &Value) -> BTreeMap<String, String> {
-    let labels = told.get("Labels").and_then(Value::as_object);
+fn label_map(told: Option<&Value>) -> BTreeMap<String, String> {
+    let labels = told.and_then(Value::as_object);
     let labels = labels.into_iter().flatten().filter_map(|(key, value)| {
         let value = value.as_str()?;
         let is_short = key.len() <= MAX_LABEL_BYTES && value.len() <= MAX_LABEL_BYTES;

@@ -178,6 +178,11 @@ impl Counters {
         }
     }
 
+    /// Whether anything reads the kernel log.
+    pub(super) fn kernel_log_is_read(&self) -> bool {
+        self.kernel_log_is_read
+    }
+
     /// Counts a record; `late_ms` is its instant if rules shall not take it for news.
     pub(super) fn count_record(&mut self, from_kernel: bool, late_ms: Option<i64>) {
         self.count(self.records, late_ms);

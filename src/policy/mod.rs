@@ -16,6 +16,7 @@ pub mod guard;
 pub mod pace;
 pub mod promql;
 mod remedy;
+pub mod restarts;
 pub mod rule;
 mod sources;
 pub mod status;
@@ -32,8 +33,8 @@ use jiff::Timestamp;
 
 use crate::model::{
     Action, AlertChange, Assessment, Decision, DecisionId, EngineReadings, Event, KernelEvent,
-    KernelRecord, Mode, Moment, Observation, OperatorCommand, Outcome, Past, RuleId, SeriesKey,
-    Source, Verdict,
+    KernelRecord, Mode, Moment, Observation, OperatorCommand, Outcome, Past, Reading, RuleId,
+    SeriesKey, Source, Verdict,
 };
 use crate::parse::kernel::{EventAssembler, KernelLine};
 use brake::{Brake, Declared};
@@ -43,6 +44,7 @@ use gate::NodeGate;
 use group::Group;
 use guard::Guard;
 use pace::Memory;
+use restarts::Restarts;
 use rule::RuleSet;
 use sources::SourceTable;
 use status::Status;
@@ -117,6 +119,7 @@ pub struct Policy {
     declared: Option<Declared>,
     engines: Engines,
     gate: NodeGate,
+    restarts: Restarts,
     /// The shortest range over which a rule looks back.
     shortest_range: Duration,
     next_decision: u64,
@@ -138,6 +141,23 @@ struct Surroundings<'a> {
     next_decision: &'a mut u64,
     counters: &'a mut Counters,
     step: &'a mut Step,
+}
+
+impl Surroundings<'_> {
+    /// The present value of the only series of that name.
+    fn latest(&self, name: &str) -> Reading<f64> {
+        self.latest_of(name, &[])
+    }
+
+    /// The present value of one series; `Unsupported` where there is none.
+    fn latest_of(&self, name: &str, labels: &[(&str, &str)]) -> Reading<f64> {
+        let (ids, _) = self.store.named(name);
+        let is_it = |key: &SeriesKey| {
+            key.labels.iter().map(|(name, value)| (&**name, &**value)).eq(labels.iter().copied())
+        };
+        let id = ids.iter().find(|id| self.store.key(**id).is_some_and(is_it));
+        id.map_or(Reading::Unsupported, |id| self.store.latest(*id))
+    }
 }
 
 impl Policy {
@@ -175,6 +195,7 @@ impl Policy {
             declared: None,
             engines,
             gate: NodeGate::default(),
+            restarts: Restarts::default(),
             shortest_range: Duration::MAX,
             next_decision: next_decision.0,
             guard: Guard::default(),
@@ -267,6 +288,7 @@ impl Policy {
         }
         let evaluated = self.has_measured(at) && self.evaluate(at, &mut step);
         self.undo(at, &mut step);
+        self.restart(at, &mut step);
         for decision in &step.decisions {
             self.counters.count_decision(decision, &mut self.store);
         }
@@ -296,6 +318,7 @@ impl Policy {
     /// Takes in what earlier runs did and were told, as [`Observation::Past`] does in a step:
     /// cooldowns, budgets, breakers, silences and approvals outlive restarts and reboots.
     pub fn resume(&mut self, at: Moment, past: &Past) {
+        self.restarts.restore(past);
         self.guard.restore(past, at);
         if let Some(bytes) = past.unaccounted_baseline {
             self.gate.resume(bytes);
@@ -365,6 +388,7 @@ impl Policy {
             guard: self.guard.status(),
             engines: self.engines.statuses(),
             room: None,
+            restarts: self.restarts.statuses(),
         };
         self.draw(at, &mut status);
         status
@@ -385,6 +409,7 @@ impl Policy {
         status.guard = self.guard.status();
         status.engines = self.engines.statuses();
         status.room = self.gate.room().cloned();
+        status.restarts = self.restarts.statuses();
     }
 
     fn observe(&mut self, at: Moment, observation: &Observation, step: &mut Step) {
@@ -411,6 +436,13 @@ impl Policy {
             Observation::Engines(readings) => self.look_at_engines(at, readings, step),
             Observation::EngineHealth(health) => {
                 self.engines.hear(at, health, &mut step.events);
+            }
+            Observation::Held(readings) => {
+                self.restarts.look(
+                    (at, self.started),
+                    readings,
+                    (&mut self.counters, &mut self.store),
+                );
             }
         }
     }
@@ -466,6 +498,7 @@ impl Policy {
     fn observe_outcome(&mut self, outcome: &Outcome) {
         self.counters.count_outcome(outcome, &mut self.store);
         self.guard.observe_outcome(outcome);
+        self.restarts.observe_outcome(outcome, &mut self.counters);
         for group in &mut self.groups {
             group.observe_outcome(outcome, &mut self.guard);
         }
@@ -476,7 +509,13 @@ impl Policy {
         if !self.has_measured(at) {
             return self.gate.forget();
         }
-        if let Some(bytes) = self.gate.measure(at.uptime, &self.store, &self.engines) {
+        // In a declared world nobody looks at processes.
+        let orphans = match &self.declared {
+            Some(_) => Reading::Unsupported,
+            None => self.engines.orphans(at.uptime),
+        };
+        let learned = self.gate.measure(at.uptime, &self.store, &self.engines, orphans);
+        if let Some(bytes) = learned {
             let kind = KernelEvent::UnaccountedBaseline { bytes };
             step.events.push(Event { kind, utc: Some(at.utc), seq: None });
         }
@@ -488,6 +527,32 @@ impl Policy {
     fn has_measured(&self, at: Moment) -> bool {
         let measured = self.sources.memory_measured();
         measured.is_some_and(|measured| at.uptime.saturating_sub(measured) <= MEASURED_WITHIN)
+    }
+
+    /// Follows what is started again, and starts it. What memory is there must be of now.
+    fn restart(&mut self, at: Moment, step: &mut Step) {
+        if !self.has_measured(at) {
+            return;
+        }
+        self.restarts.hear(&step.events);
+        let mut events = Vec::new();
+        let mut surroundings = Surroundings {
+            at,
+            mode: self.mode,
+            store: &self.store,
+            measured: self.sources.memory_measured(),
+            engines: &self.engines,
+            brake: &self.brake,
+            guard: &mut self.guard,
+            next_decision: &mut self.next_decision,
+            counters: &mut self.counters,
+            step,
+        };
+        self.restarts.step(&mut surroundings, &mut events);
+        for event in events {
+            self.counters.count_event(event.kind.kind(), at.utc, None);
+            step.events.push(event);
+        }
     }
 
     /// Evaluates the groups that are due; returns whether any was.

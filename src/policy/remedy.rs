@@ -65,6 +65,11 @@ impl Case<'_> {
                     for_at_most: *for_at_most,
                 }
             }
+            (Action::EmptyCache { engine, allow }, Some((labels, value))) => {
+                let rendered = Template::parse(engine).map(|text| text.render(labels, value));
+                let engine = rendered.unwrap_or_else(|_| engine.clone());
+                Action::EmptyCache { engine, allow: allow.clone() }
+            }
             (
                 Action::ThrottleReadahead { kib, devices, of, for_at_most },
                 Some((labels, value)),
@@ -92,7 +97,8 @@ impl Case<'_> {
 }
 
 /// What an action works on, or why that cannot be told. Whose model files are put out is known of
-/// an engine only while it loads: no other one may be touched.
+/// an engine only while it loads: no other one may be touched. Caches are emptied only of one that
+/// is up and can be asked.
 pub(super) fn aimed(
     action: &Action,
     engines: &Engines,
@@ -101,6 +107,9 @@ pub(super) fn aimed(
 ) -> Result<Target, HoldReason> {
     let engine = match action {
         Action::EvictCheckpoint { engine, .. } => engines.loading(engine),
+        Action::EmptyCache { engine, .. } => {
+            engines.askable(engine).or_else(|| brake.declared_up(engine))
+        }
         Action::StopEngine { .. } => Some(brake.choose(at.uptime)?),
         _ => None,
     };
@@ -312,6 +321,7 @@ impl Course {
             after: evidence::again(before, case.rule, around.store),
             has_aim: case.remedy.aim.is_some(),
             before: std::mem::take(before),
+            died_in: None,
         });
         around.guard.assessed(&case.rule.id, case.mode, aim_met);
         let next = step + 1;

@@ -7,8 +7,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::model::{
-    AlertState, Asked, EngineHealth, EnginePhase, EngineSeen, Mode, Moment, Pause, Reading, Room,
-    RuleId, RuleSelector, SeriesKey, Source,
+    AlertState, Asked, EngineHealth, EnginePhase, EngineSeen, Mode, Moment, Pause, Reading,
+    RestartStatus, Room, RuleId, RuleSelector, SeriesKey, Source,
 };
 
 /// What exports may see.
@@ -34,6 +34,8 @@ pub struct Status {
     pub engines: Arc<[EngineStatus]>,
     /// What there is for another one, if memory was measured of late.
     pub room: Option<Room>,
+    /// What is started again when there is memory, by name.
+    pub restarts: Arc<[RestartStatus]>,
 }
 
 /// What holds remedies back beyond time and budgets.

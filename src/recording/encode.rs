@@ -27,6 +27,7 @@ pub(super) const PAST: u8 = 9;
 pub(super) const EVENT: u8 = 10;
 pub(super) const ENGINES: u8 = 11;
 pub(super) const ENGINE_HEALTH: u8 = 12;
+pub(super) const HELD: u8 = 13;
 
 pub(super) const SAMPLE_UNSUPPORTED: u8 = 0;
 pub(super) const SAMPLE_FAILED: u8 = 1;
@@ -178,6 +179,10 @@ impl Encoder {
             Observation::EngineHealth(health) => {
                 out.push(ENGINE_HEALTH);
                 put_json(health, out);
+            }
+            Observation::Held(held) => {
+                out.push(HELD);
+                put_json(held, out);
             }
         }
     }

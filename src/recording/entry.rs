@@ -192,6 +192,8 @@ impl Begin {
                 has_ended: true,
                 aim_met: None,
                 approved: None,
+                started_after: None,
+                died_in: None,
                 is_forgiven: false,
             }
         });

@@ -179,8 +179,15 @@ fn verdict(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<ExpectedVer
 /// An action's name, perhaps with what follows it in texts: `drop_caches all`.
 fn action(node: &Node, findings: &mut Findings<'_>) -> Option<String> {
     let text = decode::text(node, "action", findings)?;
-    let with_details =
-        ["notify \"", "reclaim ", "set_sysctl ", "throttle_readahead ", "undo #", "stop_engine "];
+    let with_details = [
+        "notify \"",
+        "reclaim ",
+        "empty_cache of ",
+        "set_sysctl ",
+        "throttle_readahead ",
+        "undo #",
+        "stop_engine ",
+    ];
     if with_details.iter().any(|beginning| text.starts_with(beginning)) {
         return Some(text.to_owned());
     }

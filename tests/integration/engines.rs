@@ -3,7 +3,7 @@
 mod containers;
 pub mod living;
 mod recorded;
-mod testkit;
+pub mod testkit;
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -237,6 +237,7 @@ fn model_files_are_those_that_are_mapped_or_open_or_declared() {
         model_files: vec!["/other/**".into()],
         health: Some("http://127.0.0.1:1/h".into()),
         stuck_after: Some(Duration::from_secs(60)),
+        ..DeclaredEngine::default()
     };
     let mut tree = Tree::new(vec![declared]);
     let engines = tree.see(&all);

@@ -78,6 +78,7 @@ fn fill(dir: &Path) -> Journal {
         at: at(3),
         aim_met: Some(true),
         has_aim: true,
+        died_in: None,
         before: evidence(1.2),
         after: evidence(6.5),
     }));
@@ -205,6 +206,7 @@ fn a_remedy_without_an_aim_misses_none() {
             at: at(3),
             aim_met,
             has_aim,
+            died_in: None,
             before: Vec::new(),
             after: Vec::new(),
         }));

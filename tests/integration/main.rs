@@ -7,6 +7,7 @@ mod daemon;
 mod dice;
 mod dmesg;
 mod documents;
+mod empty_cache;
 mod engines;
 mod evict;
 mod explain;

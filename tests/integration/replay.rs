@@ -162,6 +162,8 @@ fn past(at: Moment, acts: &[(bool, i64)]) -> Past {
         has_ended: *helped,
         aim_met: Some(*helped),
         approved: None,
+        started_after: None,
+        died_in: None,
         is_forgiven: place % 3 == 0,
     };
     Past { acts: acts.iter().enumerate().map(act).collect(), ..Past::default() }

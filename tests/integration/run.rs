@@ -3,6 +3,7 @@
 mod acting;
 mod black_box;
 mod brake;
+mod empty_cache;
 mod engines;
 mod kernel_log;
 mod node;

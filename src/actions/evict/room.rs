@@ -10,9 +10,10 @@ use std::path::Path;
 
 use crate::model::Target;
 
-/// Where nobody asks for another floor, one part in this many of all memory is free. A floor of
-/// 3 GiB of 24 kept direct reclaim away in nine loads of nine.
-const USUAL_FLOOR_PART: u64 = 8;
+/// Where nobody asks for another floor, one part in this many of all memory is free: weights and KV
+/// cache are still to come. An eighth was too little: of four loads of 23.5 GiB with the safetensors
+/// library on as much memory, whose pages of 4 KiB go slowly, two met direct reclaim.
+const USUAL_FLOOR_PART: u64 = 2;
 
 /// Free memory, and all of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,8 +83,8 @@ mod tests {
     fn mapped_pages_lie_while_there_is_room_for_what_is_taken_at_once() {
         let room = |free_gib: u64| Room { free_bytes: free_gib * GIB, total_bytes: 24 * GIB };
         assert_eq!(room(20).must_go(4 * GIB, None), 0);
-        assert_eq!(room(7).must_go(4 * GIB, None), 0, "3 GiB are the floor");
-        assert_eq!(room(5).must_go(4 * GIB, None), GIB, "then 6 are free, and 3 lie there");
+        assert_eq!(room(16).must_go(4 * GIB, None), 0, "12 GiB are the floor");
+        assert_eq!(room(14).must_go(4 * GIB, None), GIB, "then 15 are free, and 3 lie there");
         assert_eq!(room(0).must_go(2 * GIB, None), 2 * GIB, "all that there is");
         assert_eq!(room(20).must_go(4 * GIB, Some(18 * GIB)), GIB);
         assert_eq!(room(20).must_go(4 * GIB, Some(u64::MAX)), 4 * GIB);

@@ -5,6 +5,7 @@
 //! it could not end. A value that somebody else has written since is left alone.
 
 mod devices;
+mod pause;
 mod setting;
 mod tally;
 #[cfg(test)]
@@ -60,6 +61,8 @@ pub struct TemporarySettings {
     log: Option<UndoLog>,
     /// In the order in which they were set.
     open: Vec<OpenChange>,
+    /// How often engines that are still paused were looked after.
+    tended: u32,
 }
 
 impl fmt::Debug for TemporarySettings {
@@ -81,7 +84,17 @@ impl TemporarySettings {
     pub fn new(setup: TemporarySetup) -> Self {
         let TemporarySetup { procfs, sysfs, storage, boot_id, clock, tell, tally } = setup;
         let mounts = Mounts { procfs, sysfs };
-        Self { mounts, storage, boot_id, clock, tell, tally, log: None, open: Vec::new() }
+        Self {
+            mounts,
+            storage,
+            boot_id,
+            clock,
+            tell,
+            tally,
+            log: None,
+            open: Vec::new(),
+            tended: 0,
+        }
     }
 
     /// Puts back what an earlier process in this boot has left.

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::model::{READ_AHEAD, Sysctl};
+use super::pause;
+use crate::model::{ENGINE_PAUSE, EngineTarget, READ_AHEAD, Sysctl};
 
 /// What can be changed for a while.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,6 +24,8 @@ pub(super) enum Setting {
         /// Its name, `nvme0n1`: numbers are given again to other disks.
         name: String,
     },
+    /// Whether an engine works on its requests.
+    EnginePause(Box<EngineTarget>),
 }
 
 /// A setting could not be read or written.
@@ -55,6 +58,7 @@ impl Setting {
         match self {
             Self::Sysctl(sysctl) => sysctl.name(),
             Self::ReadAhead { .. } => READ_AHEAD,
+            Self::EnginePause(_) => ENGINE_PAUSE,
         }
     }
 
@@ -64,13 +68,19 @@ impl Setting {
             Self::ReadAhead { device, .. } => {
                 mounts.sysfs.join("dev/block").join(device).join("queue/read_ahead_kb")
             }
+            Self::EnginePause(engine) => {
+                PathBuf::from(engine.health_url.as_deref().unwrap_or_default())
+            }
         }
     }
 
     /// Its value now, without the line's end.
     pub(super) fn read(&self, mounts: &Mounts) -> Result<String, SettingError> {
         let path = self.path(mounts);
-        let read = self.is_still_there(mounts).and_then(|()| fs::read_to_string(&path));
+        let read = match self {
+            Self::EnginePause(engine) => pause::state(mounts, engine),
+            _ => self.is_still_there(mounts).and_then(|()| fs::read_to_string(&path)),
+        };
         let failed = |error| SettingError {
             doing: "reading".to_owned(),
             setting: self.clone(),
@@ -83,11 +93,16 @@ impl Setting {
     /// Writes it, in one write; never creates or truncates a file.
     pub(super) fn write(&self, mounts: &Mounts, value: &str) -> Result<(), SettingError> {
         let path = self.path(mounts);
-        let written = OpenOptions::new()
-            .write(true)
-            .open(&path)
-            .and_then(|mut file| file.write_all(value.as_bytes()));
-        let doing = format!("writing {value} to");
+        let (written, doing) = match self {
+            Self::EnginePause(engine) => {
+                (pause::go_on(mounts, engine), "having it go on:".to_owned())
+            }
+            _ => {
+                let file = OpenOptions::new().write(true).open(&path);
+                let written = file.and_then(|mut file| file.write_all(value.as_bytes()));
+                (written, format!("writing {value} to"))
+            }
+        };
         written.map_err(|error| SettingError { doing, setting: self.clone(), path, error })
     }
 
@@ -106,12 +121,17 @@ impl fmt::Display for Setting {
         match self {
             Self::Sysctl(sysctl) => sysctl.fmt(f),
             Self::ReadAhead { name, .. } => write!(f, "{READ_AHEAD} of {name}"),
+            Self::EnginePause(engine) => write!(f, "engine {}", engine.name),
         }
     }
 }
 
 fn remedy(error: &io::Error, setting: &Setting) -> &'static str {
     match (Errno::from_io_error(error), setting) {
+        (_, Setting::EnginePause(_)) => {
+            "it is told again, at the end and at the next start too; `curl -X POST \
+             ORIGIN/continue_generation -H 'Content-Type: application/json' -d '{}'` does the same"
+        }
         (Some(Errno::ACCESS | Errno::PERM), Setting::Sysctl(_)) => {
             "run as uid 0 of the host (no capability stands in for it, and root in a user \
              namespace is not enough)"

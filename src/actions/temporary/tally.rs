@@ -1,8 +1,8 @@
 //! What is set for a while now, and how it ended before.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use crate::model::{SETTING_NAMES, UndoResult};
+use crate::model::{ENGINE_PAUSE, SETTING_NAMES, UndoResult};
 
 const SETTINGS: usize = SETTING_NAMES.len();
 const RESULTS: usize = UndoResult::ALL.len();
@@ -12,6 +12,7 @@ const RESULTS: usize = UndoResult::ALL.len();
 pub struct SettingsTally {
     in_force: [AtomicU64; SETTINGS],
     undone: [[AtomicU64; RESULTS]; SETTINGS],
+    is_ending: AtomicBool,
 }
 
 impl SettingsTally {
@@ -27,6 +28,18 @@ impl SettingsTally {
         })
     }
 
+    /// From now on no engine is paused any more: the program ends. Tells whether one is.
+    pub(super) fn end_pauses(&self) -> bool {
+        self.is_ending.store(true, Ordering::SeqCst);
+        let place = SETTING_NAMES.iter().position(|name| *name == ENGINE_PAUSE);
+        place.is_some_and(|place| self.in_force[place].load(Ordering::SeqCst) > 0)
+    }
+
+    /// Asked when an engine counts as paused already, so that either side sees the other.
+    pub(super) fn has_ended_pauses(&self) -> bool {
+        self.is_ending.load(Ordering::SeqCst)
+    }
+
     pub(super) fn set_in_force(&self, settings: impl Iterator<Item = &'static str>) {
         let mut counts = [0_u64; SETTINGS];
         for setting in settings {
@@ -35,7 +48,7 @@ impl SettingsTally {
             }
         }
         for (count, cell) in counts.iter().zip(&self.in_force) {
-            cell.store(*count, Ordering::Relaxed);
+            cell.store(*count, Ordering::SeqCst);
         }
     }
 

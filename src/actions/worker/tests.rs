@@ -79,6 +79,7 @@ fn bench(
         }),
         clock: now,
         time_limit,
+        end_pauses: Box::new(|| false),
     })
     .unwrap();
     Bench { worker, outcomes, wakes, begun, go_on, brakes }
@@ -263,6 +264,7 @@ fn an_undo_needs_no_intent_and_everything_is_put_back_before_a_shutdown_returns(
         wake: Box::new(|| {}),
         clock: now,
         time_limit: PATIENCE,
+        end_pauses: Box::new(|| false),
     })
     .unwrap();
     worker.submit(decision(1)).unwrap();

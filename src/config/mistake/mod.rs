@@ -57,13 +57,43 @@ impl SourceText {
             column,
             message: cut(message.into()),
             hint: None,
-            source_line: self.text[from..to].to_owned(),
+            source_line: self.shown(line_start, from..to),
             width: self.text[start..end].chars().count().max(1),
             cut_before: u32::try_from(self.text[line_start..from].chars().count())
                 .unwrap_or(u32::MAX),
             cut_after: line_end.is_none() && reach < self.text.len(),
         }
     }
+
+    /// A piece of a line; what may be a secret is not shown.
+    fn shown(&self, line_start: usize, piece: Range<usize>) -> String {
+        let known = floor_char_boundary(&self.text, piece.start.saturating_sub(LOOKED_BACK_BYTES));
+        let known = known.max(line_start);
+        let hidden_from = secret_value(&self.text[known..piece.end]).map(|at| known + at);
+        let shown = self.text[piece.clone()].char_indices().map(|(at, c)| {
+            let is_hidden = hidden_from.is_some_and(|from| piece.start + at >= from);
+            if is_hidden && c != ' ' { '*' } else { c }
+        });
+        shown.collect()
+    }
+}
+
+/// How far before a mistake it is looked whether it is in a secret.
+const LOOKED_BACK_BYTES: usize = 4096;
+
+/// Keys whose values are not for logs, whether or not they are known here.
+const SECRET_KEYS: [&str; 5] = ["api_key", "admin_key", "password", "secret", "token"];
+
+/// Where, in a line, the value of a key begins that names a secret.
+fn secret_value(line: &str) -> Option<usize> {
+    let values = SECRET_KEYS.iter().filter_map(|key| {
+        let after = line.find(key)? + key.len();
+        let rest = &line[after..];
+        let name = rest.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_'))?;
+        let colon = rest[name..].strip_prefix(['"', '\'']).unwrap_or(&rest[name..]);
+        colon.starts_with(':').then(|| line.len() - colon.len() + 1)
+    });
+    values.min()
 }
 
 fn cut(message: String) -> String {

@@ -68,3 +68,19 @@ proptest! {
         prop_assert_eq!(mistake.to_string().lines().count(), 4);
     }
 }
+
+#[test]
+fn the_value_of_a_key_that_names_a_secret_is_not_shown() {
+    let line = |text: &str| {
+        let at = text.find("bad").unwrap();
+        SourceText::new("f", text).mistake(at..at + 3, "m").source_line
+    };
+    assert_eq!(line("api_key: bad-1"), "api_key: *****");
+    assert_eq!(line("{name: bad, admin_key_file: \"a b\"}"), "{name: bad, admin_key_file: ** ***");
+    assert_eq!(line("'password': bad"), "'password': ***");
+    assert_eq!(line("bad: api_key"), "bad: api_key");
+    assert_eq!(line("expr: bad_tokens > 1"), "expr: bad_tokens > 1");
+    let long = format!("token: {} bad {}", "x".repeat(900), "y".repeat(900));
+    let shown = line(&long);
+    assert!(!shown.contains(['x', 'y', 'b']), "{shown}");
+}

@@ -10,7 +10,7 @@ use crate::config::yaml::Node;
 use crate::model::Action;
 
 /// The engine that the alert is about.
-const DEFAULT_ENGINE: &str = "{{ $labels.engine }}";
+pub(super) const DEFAULT_ENGINE: &str = "{{ $labels.engine }}";
 
 /// What was read last may be read again at once: several threads share a shard, and readahead of
 /// many devices is a few MiB each.
@@ -76,7 +76,7 @@ pub(super) fn evict_checkpoint(node: &Node, findings: &mut Findings<'_>) -> Opti
 }
 
 /// A name, or a template that gives one from the alert's labels.
-fn engine(node: &Node, findings: &mut Findings<'_>) -> Option<String> {
+pub(super) fn engine(node: &Node, findings: &mut Findings<'_>) -> Option<String> {
     template(node, "engine", findings)?;
     let text = node.text()?.trim();
     if text.is_empty() {

@@ -19,6 +19,7 @@ use crate::policy::rule::{Rule, RuleGroup, RuleSet};
 use rails::{Kind, NameUse};
 
 mod alert;
+mod empty;
 mod evict;
 mod examine;
 mod export;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::alert::{query, template};
-use super::{evict, rails, temporary};
+use super::{empty, evict, rails, temporary};
 use crate::config::decode::{self, Findings, Table};
 use crate::config::guard_rails::at_most;
 use crate::config::measure::{duration_within, size_bytes};
@@ -42,11 +42,12 @@ const KEYS: [&str; 9] = [
 ];
 
 /// An undo is decided by the program itself.
-const STEPS: [&str; 8] = [
+const STEPS: [&str; 9] = [
     "drop_caches",
     "compact_memory",
     "reclaim",
     "evict_checkpoint",
+    "empty_cache",
     "set_sysctl",
     "throttle_readahead",
     "notify",
@@ -166,6 +167,7 @@ fn step(node: &Node, findings: &mut Findings<'_>) -> Option<Action> {
         "compact_memory" => compact_memory(value, findings),
         "reclaim" => reclaim(value, findings),
         "evict_checkpoint" => evict::evict_checkpoint(value, findings),
+        "empty_cache" => empty::empty_cache(value, findings),
         "set_sysctl" => temporary::set_sysctl(value, findings),
         "throttle_readahead" => temporary::throttle_readahead(value, findings),
         "notify" => notify(value, findings),

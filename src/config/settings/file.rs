@@ -9,8 +9,9 @@ use crate::config::engines;
 use crate::config::guard_rails::{self, NamedAlert};
 use crate::config::measure::{ListenAddress, telemetry_path};
 use crate::config::mistake::{Mistakes, SourceText};
+use crate::config::restarts;
 use crate::config::yaml::{self, Content, Node};
-use crate::model::{DeclaredEngine, Mode};
+use crate::model::{DeclaredEngine, DeclaredRestart, Mode};
 use crate::policy::guard::GuardRails;
 
 /// What a configuration file says; `None` is for the default.
@@ -60,6 +61,8 @@ pub struct FileSettings {
     pub named_alerts: Vec<NamedAlert>,
     /// `engines`.
     pub engines: Option<Vec<DeclaredEngine>>,
+    /// `restarts`.
+    pub restarts: Option<Vec<DeclaredRestart>>,
 }
 
 /// The modes by name.
@@ -76,7 +79,7 @@ const LEVELS: [(&str, LogLevel); 5] = [
 
 const FORMATS: [(&str, LogFormat); 2] = [("text", LogFormat::Text), ("json", LogFormat::Json)];
 
-const KEYS: [&str; 12] = [
+const KEYS: [&str; 13] = [
     "mode",
     "rule_files",
     "sampling_interval",
@@ -89,6 +92,7 @@ const KEYS: [&str; 12] = [
     "log",
     "guard_rails",
     "engines",
+    "restarts",
 ];
 
 const ADVICE: [Advice; 7] = [
@@ -117,6 +121,8 @@ pub fn parse_settings(source: &SourceText) -> Result<FileSettings, Mistakes> {
         read_recording(&table, &mut settings, &mut findings);
         read_log(&table, &mut settings, &mut findings);
         settings.engines = table.get("engines").and_then(|node| engines::read(node, &mut findings));
+        settings.restarts =
+            table.get("restarts").and_then(|node| restarts::read(node, &mut findings));
         if let Some(node) = table.get("guard_rails")
             && let Some((rails, alerts)) = guard_rails::read(node, &mut findings)
         {

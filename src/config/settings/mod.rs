@@ -8,7 +8,7 @@ use clap::ValueEnum;
 use super::flags::RunFlags;
 use super::guard_rails::{NamedAlert, default_guard_rails};
 use super::measure::ListenAddress;
-use crate::model::{DeclaredEngine, Mode};
+use crate::model::{DeclaredEngine, DeclaredRestart, Mode};
 use crate::policy::guard::GuardRails;
 
 mod file;
@@ -48,6 +48,8 @@ pub struct Settings {
     pub named_alerts: Vec<NamedAlert>,
     /// The inference engines that are declared; others are known by their names.
     pub engines: Vec<DeclaredEngine>,
+    /// What is started again when there is memory, beside containers with the label.
+    pub restarts: Vec<DeclaredRestart>,
 }
 
 /// Time between two readings of memory.
@@ -245,6 +247,7 @@ impl Settings {
             guard_rails: file.guard_rails.unwrap_or_else(default_guard_rails),
             named_alerts: file.named_alerts,
             engines: file.engines.unwrap_or_default(),
+            restarts: file.restarts.unwrap_or_default(),
         }
     }
 }

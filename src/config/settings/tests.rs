@@ -80,6 +80,7 @@ fn everything_has_a_default() {
         guard_rails: default_guard_rails(),
         named_alerts: Vec::new(),
         engines: Vec::new(),
+        restarts: Vec::new(),
     };
     assert_eq!(settings, expected);
 }

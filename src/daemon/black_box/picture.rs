@@ -114,6 +114,7 @@ impl fmt::Display for Detail<'_> {
             KernelEvent::EngineStuck { engine, stuck, .. } => {
                 write!(f, "{engine} is {}", if *stuck { "stuck" } else { "no longer stuck" })
             }
+            KernelEvent::EngineRestart { engine, to, .. } => write!(f, "{engine} is {to}"),
             KernelEvent::EngineDied { report } => {
                 write!(f, "{} died: {}", report.who.name, report.killer.name())
             }

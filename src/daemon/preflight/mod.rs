@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use rustix::thread::CapabilitySet;
 
 use crate::config::settings::Settings;
-use crate::model::{EngineMatch, Mode};
+use crate::model::{EngineMatch, Mode, SecretPlace};
 use crate::policy::rule::RuleSet;
 use abilities::{Abilities, Docker, Numbers, Reclaims};
 
@@ -52,6 +52,7 @@ pub fn missing(settings: &Settings, rules: &RuleSet) -> Vec<Missing> {
     }
     missing.extend(unwritable(settings, rules));
     missing.extend(unable(settings, rules, &Abilities::find(settings)));
+    missing.extend(keyless(settings));
     missing
 }
 
@@ -105,9 +106,10 @@ fn cannot_be_written(action: &str, file: &Path, error: Errno) -> (String, &'stat
 /// What else actions need, and what they do without.
 fn unable(settings: &Settings, rules: &RuleSet, able: &Abilities) -> Vec<Missing> {
     let mut missing = Vec::new();
-    let actions: [(&str, Vec<Lack>); 3] = [
+    let actions: [(&str, Vec<Lack>); 4] = [
         ("evict_checkpoint", evicting(able)),
         ("stop_engine", stopping(settings, able)),
+        ("empty_cache", emptying(able).into_iter().collect()),
         ("reclaim", reclaiming(able).into_iter().collect()),
     ];
     for (action, lacks) in actions {
@@ -169,6 +171,39 @@ fn stopping(settings: &Settings, able: &Abilities) -> Vec<Lack> {
         Docker::Open | Docker::Absent => {}
     }
     lacks
+}
+
+fn emptying(able: &Abilities) -> Option<Lack> {
+    incapable(able, &[(CapabilitySet::SYS_ADMIN, "CAP_SYS_ADMIN")]).map(|name| {
+        let what = format!(
+            "without {name} an engine in a container is told only where its address or port can \
+             be reached from here"
+        );
+        (what, "run as uid 0 of the host, or add the capability")
+    })
+}
+
+/// Keys of engines that are not where the configuration says. They are not read here.
+fn keyless(settings: &Settings) -> Vec<Missing> {
+    let mut missing = Vec::new();
+    for engine in &settings.engines {
+        for place in [&engine.keys.api, &engine.keys.admin].into_iter().flatten() {
+            let why = match place {
+                SecretPlace::File(path) => {
+                    access(&**path, Access::READ_OK).err().map(|error| error.to_string())
+                }
+                SecretPlace::Environment(name) => {
+                    std::env::var_os(&**name).is_none().then(|| "it is not set".to_owned())
+                }
+            };
+            missing.extend(why.map(|why| Missing {
+                what: format!("the key of engine {}: {place}: {why}", engine.name),
+                remedy: "put it there, readable for this program alone",
+                wanted_now: true,
+            }));
+        }
+    }
+    missing
 }
 
 /// Whether processes can be held by their numbers.

@@ -97,3 +97,26 @@ fn docker_is_missed_only_by_who_declares_containers() {
     let missing = unable(&settings, &stop, &able);
     assert!(missing[0].what.contains("there is no /run/docker.sock"), "{missing:?}");
 }
+
+#[test]
+fn keys_that_are_not_where_they_should_be_are_told_and_where_engines_cannot_be_entered() {
+    let folder = tempfile::tempdir().unwrap();
+    let there = folder.path().join("key");
+    std::fs::write(&there, "sk-1").unwrap();
+    let text = format!(
+        "engines:\n- {{name: a, match: {{comm: a}}, api_key_file: {}}}\n\
+         - {{name: b, match: {{comm: b}}, api_key_file: /nonexistent/key, admin_key_env: NO_KEY}}\n",
+        there.display()
+    );
+    let lacking: Vec<String> = keyless(&settings(&text)).into_iter().map(|one| one.what).collect();
+    assert_eq!(lacking.len(), 2, "{lacking:?}");
+    assert!(
+        lacking[0].starts_with("the key of engine b: /nonexistent/key: No such"),
+        "{lacking:?}"
+    );
+    assert_eq!(lacking[1], "the key of engine b: the variable NO_KEY: it is not set");
+    let able = Abilities { capabilities: CapabilitySet::empty(), ..all() };
+    let empty = rules("empty_cache: {engine: a}", "enforce");
+    assert!(told(&empty, &able)[0].contains("without CAP_SYS_ADMIN an engine in a container"));
+    assert_eq!(told(&empty, &all()), Vec::<String>::new());
+}

@@ -28,5 +28,6 @@ fn status(series: Vec<(SeriesKey, Reading<f64>)>) -> Arc<Status> {
         guard: Arc::default(),
         engines: Arc::new([]),
         room: None,
+        restarts: Arc::new([]),
     })
 }

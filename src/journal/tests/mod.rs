@@ -109,6 +109,7 @@ fn assessment(id: u64) -> Assessment {
         at: moment(id.cast_signed()),
         aim_met: Some(true),
         has_aim: true,
+        died_in: None,
         before: evidence(1.2),
         after: evidence(6.5),
     }

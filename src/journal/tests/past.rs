@@ -4,7 +4,7 @@ use rusqlite::{Connection, params};
 
 use super::super::{FILE_NAME, JournalReader, StoredAct, file};
 use super::*;
-use crate::model::{OperatorOrder, RuleSelector};
+use crate::model::{EnginePhase, OperatorOrder, RestartState, RuleSelector};
 
 fn act(id: u64, mode: Mode) -> Decision {
     Decision { mode, verdict: Verdict::Act, ..decision(id) }
@@ -191,4 +191,45 @@ fn what_a_damaged_journal_held_is_told_to_be_lost() {
     std::fs::write(dir.path().join(FILE_NAME), vec![b'x'; 40_000]).unwrap();
     assert!(open().is_some());
     assert!(open().is_some(), "and stays so");
+}
+
+fn restart(engine: &str, to: RestartState) -> Entry {
+    let (engine, reason) = (engine.to_owned(), "test".to_owned());
+    let kind = KernelEvent::EngineRestart { engine, to, reason, container: None };
+    Entry::Event { boot_id: Arc::from(BOOT), event: Event { kind, utc: None, seq: None } }
+}
+
+#[test]
+fn what_is_started_again_stands_where_it_was_told_of_last() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = Journal::open(dir.path(), KEEP_ALL);
+    journal.record(&restart("a", RestartState::Running));
+    journal.record(&restart("b", RestartState::Stopped));
+    journal.record(&restart("a", RestartState::Stopped));
+    journal.record(&restart("b", RestartState::Running));
+    journal.record(&restart("b", RestartState::Unknown));
+    journal.close(PATIENCE).unwrap();
+    let stood = JournalReader::open(dir.path()).unwrap().restarts().unwrap();
+    let wanted = [("a", RestartState::Stopped), ("b", RestartState::Running)];
+    assert_eq!(stood, wanted.map(|(name, state)| (Arc::from(name), state)).into());
+}
+
+#[test]
+fn a_start_comes_back_with_the_end_before_it_and_the_death_after_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = Journal::open(dir.path(), KEEP_ALL);
+    let start = Action::StartContainer { ended: "then".into() };
+    journal.record(&Entry::Decision(Decision { action: start, ..act(2, Mode::Enforce) }));
+    let died_in = Some(EnginePhase::Loading);
+    let died = Assessment { aim_met: Some(false), died_in, ..assessment(2) };
+    journal.record(&Entry::Assessment(died));
+    // A start that goes well after all is the last word on the acts before it.
+    journal.record(&Entry::Decision(act(4, Mode::Enforce)));
+    journal.record(&Entry::Assessment(Assessment { aim_met: Some(false), ..assessment(4) }));
+    journal.record(&Entry::Assessment(assessment(4)));
+    journal.close(PATIENCE).unwrap();
+    let acts = JournalReader::open(dir.path()).unwrap().acts(None).unwrap();
+    let told: Vec<_> =
+        acts.iter().map(|act| (act.started_after.as_deref(), act.died_in, act.aim_met)).collect();
+    assert_eq!(told, [(Some("then"), died_in, Some(false)), (None, None, Some(true))]);
 }

@@ -4,7 +4,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::model::{
-    AlertChange, AlertState, KillerDaemon, OomConstraint, Recovery, Sysctl, UndoReason, as_number,
+    AlertChange, AlertState, CachePermission, EnginePhase, KillerDaemon, OomConstraint, Recovery,
+    Sysctl, UndoReason, as_number,
 };
 
 fn number() -> impl Strategy<Value = Reading<f64>> {
@@ -139,6 +140,10 @@ fn any_action() -> impl Strategy<Value = Action> {
                 Action::EvictCheckpoint { engine, behind_bytes, floor_bytes, for_at_most }
             }
         ),
+        (text(), 0..=CachePermission::ALL.len()).prop_map(|(engine, most)| {
+            let allow = CachePermission::ALL.into_iter().take(most).collect();
+            Action::EmptyCache { engine, allow }
+        }),
         text().prop_map(|message| Action::Notify { message }),
         (any::<u32>(), 0..Sysctl::ALL.len(), any::<u32>()).prop_map(|(value, which, seconds)| {
             let values = [(Sysctl::ALL[which], value), (Sysctl::Swappiness, 1)].into();
@@ -205,7 +210,8 @@ proptest! {
             }
         }
         let after = before.clone();
-        assert_round_trip(&Assessment { decision, at, aim_met, has_aim, before, after });
+        let died_in = has_aim.then_some(EnginePhase::Loading);
+        assert_round_trip(&Assessment { decision, at, aim_met, has_aim, died_in, before, after });
     }
 
     #[test]

@@ -179,6 +179,43 @@ pub(super) const METRICS: &[Metric] = &[
     ),
     Metric::gauge(
         Source::Engines,
+        "uma_engine_requests_running",
+        &["engine"],
+        "Requests that the engine works on (SGLang num_running_reqs, vLLM num_requests_running, \
+         llama-server requests_processing, ComfyUI queue_running).",
+    ),
+    Metric::gauge(
+        Source::Engines,
+        "uma_engine_requests_waiting",
+        &["engine"],
+        "Requests that the engine keeps waiting (SGLang num_waiting_reqs, vLLM \
+         num_requests_waiting, llama-server requests_deferred, ComfyUI queue_pending).",
+    ),
+    Metric::gauge(
+        Source::Engines,
+        "uma_engine_kv_cache_usage_ratio",
+        &["engine"],
+        "Share of the engine's KV cache that is in use (SGLang token_usage, vLLM \
+         kv_cache_usage_perc); of several ranks the fullest. The cache itself keeps its memory \
+         from start to end.",
+    )
+    .share(),
+    Metric::gauge(
+        Source::Engines,
+        "uma_engine_kv_cache_available_tokens",
+        &["engine"],
+        "Tokens for which SGLang's KV cache has room, on all ranks: free, or held by prefixes that \
+         it would give up.",
+    ),
+    Metric::gauge(
+        Source::Engines,
+        "uma_engine_sleeping",
+        &["engine"],
+        "1 while vLLM sleeps (engine_sleep_state is not awake): it answers, and serves nothing.",
+    )
+    .flag(),
+    Metric::gauge(
+        Source::Engines,
         "uma_engine_scan_processes",
         &[],
         "Processes that the last look for engines has found, kernel threads left out.",

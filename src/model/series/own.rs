@@ -195,6 +195,13 @@ pub(super) const METRICS: &[Metric] = &[
          still followed.",
     )
     .closed(&[("action", &["evict_checkpoint"])]),
+    Metric::counter(
+        Source::Daemon,
+        "uma_engine_cache_emptied_bytes_total",
+        &[],
+        "Memory that came back while empty_cache was at work, by MemFree, unaccounted memory or \
+         the engine's own, whichever shows most.",
+    ),
     Metric::gauge(
         Source::Daemon,
         "uma_engine_evicting",
@@ -206,7 +213,8 @@ pub(super) const METRICS: &[Metric] = &[
         Source::Daemon,
         "uma_temporary_settings",
         &["setting"],
-        "1 while a remedy has changed the setting for a while; read_ahead_kb stands for all disks.",
+        "1 while a remedy has changed the setting for a while; read_ahead_kb stands for all disks, \
+         engine_pause for all engines that are paused for a moment to be emptied.",
     )
     .closed(&[("setting", &SETTING_NAMES)])
     .flag(),

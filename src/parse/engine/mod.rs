@@ -5,13 +5,13 @@
 
 mod files;
 mod last_words;
-mod requests;
+mod load;
 #[cfg(test)]
 mod tests;
 
 pub use files::{Files, escaped, is_model_file, pattern_of};
 pub use last_words::{LastWords, last_words};
-pub use requests::{comfy_requests, metric_sum, sglang_requests};
+pub use load::{comfy_queue, load_in_metrics, metric_sum, sglang_loads, sglang_version};
 
 use crate::model::EngineKind;
 

@@ -2,6 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::model::EngineKind::{ComfyUi, LlamaServer, Ollama, Sglang, TensorRtLlm, Triton, Vllm};
+use crate::model::{EngineLoad, Reading};
 use crate::parse::process::arguments;
 
 fn words(line: &str) -> Vec<String> {
@@ -194,19 +195,69 @@ fn requests_are_counted_as_each_engine_tells_them() {
     }
     // As SGLang 0.5.23 answers, shortened.
     let loads = r#"{"version":"0.5.23","loads":[{"dp_rank":0,"num_running_reqs":2,
-        "num_waiting_reqs":1},{"dp_rank":1,"num_running_reqs":1}]}"#;
-    assert_eq!(sglang_requests(loads), Some(4));
-    assert_eq!(sglang_requests(r#"{"loads":[]}"#), None);
-    assert_eq!(sglang_requests(r#"{"error":"key"}"#), None);
-    assert_eq!(comfy_requests(r#"{"queue_running":[[0]],"queue_pending":[]}"#), Some(1));
-    assert_eq!(comfy_requests("[]"), None);
+        "num_waiting_reqs":1,"token_usage":0.25,"num_used_tokens":10,"max_total_num_tokens":40},
+        {"dp_rank":1,"num_running_reqs":1,"token_usage":0.5}]}"#;
+    let told = sglang_loads(loads).unwrap();
+    assert_eq!(told.requests(), Reading::Value(4));
+    assert_eq!((told.running, told.waiting), (Reading::Value(3), Reading::Value(1)));
+    assert_eq!(told.kv_cache_usage, Reading::Value(0.5), "the fullest rank's");
+    assert_eq!(told.kv_cache_available_tokens, Reading::Value(30));
+    assert_eq!(sglang_loads(r#"{"loads":[]}"#), None);
+    assert_eq!(sglang_loads(r#"{"error":"key"}"#), None);
+    let queue = comfy_queue(r#"{"queue_running":[[0]],"queue_pending":[]}"#).unwrap();
+    assert_eq!(queue.requests(), Reading::Value(1));
+    assert_eq!(comfy_queue("[]"), None);
+}
+
+#[test]
+fn a_version_is_three_numbers_or_none() {
+    let of = |version: &str| sglang_version(&format!("{{\"version\":\"{version}\"}}"));
+    assert_eq!(of("0.5.23"), Some([0, 5, 23]));
+    assert_eq!(of("0.5.12.post1"), Some([0, 5, 12]));
+    assert_eq!(of("0.5.9rc1+cu130"), Some([0, 5, 9]));
+    for version in ["", "0.5", "main", "0.5.x", "0.-5.1"] {
+        assert_eq!(of(version), None, "{version}");
+    }
+}
+
+/// As the real ones answered (tests/tools/record-answers).
+#[test]
+fn the_load_that_engines_tell_is_read() {
+    let recorded = |kind: &str, state: &str, path: &str| {
+        let file = format!("tests/fixtures/engines/answers/{kind}.json");
+        let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
+        let told: serde_json::Value =
+            serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
+        let answers = told[state].as_array().unwrap();
+        let answer = answers.iter().find(|answer| answer["path"] == path).unwrap();
+        answer["body"].as_str().unwrap().to_owned()
+    };
+    let vllm = load_in_metrics(Vllm, &recorded("vllm", "busy", "/metrics"));
+    assert_eq!((vllm.running, vllm.waiting), (Reading::Value(1), Reading::Value(0)));
+    assert_eq!(vllm.is_sleeping, Reading::Value(false));
+    assert!(vllm.kv_cache_usage.value().is_some_and(|usage| usage > 0.0 && usage < 1.0));
+    let asleep = "vllm:engine_sleep_state{engine=\"0\",sleep_state=\"awake\"} 0.0\n";
+    assert_eq!(load_in_metrics(Vllm, asleep).is_sleeping, Reading::Value(true));
+    let loads = sglang_loads(&recorded("sglang", "busy", "/v1/loads?include=core,memory")).unwrap();
+    let metrics = load_in_metrics(Sglang, &recorded("sglang", "busy", "/metrics"));
+    assert_eq!((loads.running, loads.waiting), (Reading::Value(1), Reading::Value(0)));
+    assert_eq!(metrics.requests().value(), Some(1), "told a moment later");
+    for load in [loads, metrics] {
+        let room = load.kv_cache_available_tokens.value().unwrap();
+        assert!((1..65_536).contains(&room), "{room}");
+    }
+    let idle = recorded("sglang", "idle", "/v1/loads?include=core,memory");
+    assert_eq!(sglang_loads(&idle).unwrap().requests(), Reading::Value(0));
+    assert_eq!(sglang_version(&idle), Some([0, 5, 23]));
+    assert_eq!(load_in_metrics(LlamaServer, "x 1\n"), EngineLoad::default());
 }
 
 proptest! {
     #[test]
     fn any_answer_is_read(text in ".{0,200}", loads in "[\\[{\"a-z_:0-9,}\\]]{0,40}") {
         for text in [&text, &format!("{{\"loads\":{loads}}}")] {
-            let _ = (metric_sum(text, &["a"]), sglang_requests(text), comfy_requests(text));
+            let _ = (metric_sum(text, &["a"]), sglang_loads(text), comfy_queue(text));
+            let _ = (load_in_metrics(Vllm, text), sglang_version(text));
         }
     }
 }

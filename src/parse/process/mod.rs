@@ -207,6 +207,17 @@ pub fn listening(text: &[u8], port: u16) -> impl Iterator<Item = IpAddr> {
     })
 }
 
+/// The inodes of the sockets that listen on a port, in `/proc/PID/net/tcp` or `tcp6`.
+pub fn listening_inodes(text: &[u8], port: u16) -> impl Iterator<Item = u64> {
+    text.split(|byte| *byte == b'\n').filter_map(move |line| {
+        let line = std::str::from_utf8(line).ok()?;
+        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+        let (_, number) = fields.get(1)?.split_once(':')?;
+        let is_it = *fields.get(3)? == "0A" && u16::from_str_radix(number, 16).ok()? == port;
+        is_it.then(|| fields.get(9)?.parse().ok())?
+    })
+}
+
 /// Hexadecimal digits of a number of 32 bits.
 const NUMBER_DIGITS: usize = 8;
 

@@ -10,6 +10,10 @@ use crate::model::{
 };
 use crate::policy::store::SeriesStore;
 
+/// What tells such an engine from one that was seen.
+pub(super) const FOUND_BY: &str = "declared by its series";
+
+const INFO: &str = "uma_engine_info";
 const PHASE: &str = "uma_engine_phase";
 const MEMORY: &str = "uma_engine_memory_bytes";
 const READ: &str = "uma_engine_load_read_bytes";
@@ -80,6 +84,10 @@ fn label(key: &SeriesKey, name: &str) -> Option<Arc<str>> {
     found.map(|(_, value)| Arc::clone(value))
 }
 
+fn kind(name: &str) -> Option<EngineKind> {
+    EngineKind::ALL.into_iter().find(|kind| kind.name() == name)
+}
+
 fn phase(name: &str) -> Option<EnginePhase> {
     EnginePhase::ALL.into_iter().find(|phase| phase.name() == name)
 }
@@ -115,6 +123,8 @@ fn seen(name: &Arc<str>, life: Life, store: &SeriesStore) -> EngineSeen {
         open_files: Reading::Unsupported,
         open_devices: Reading::Unsupported,
     };
-    let found_by = Arc::from("declared by its series");
-    EngineSeen::new(Arc::clone(name), EngineKind::Declared, id, vec![process], found_by)
+    let kinds = named(INFO, store).filter(|(key, _)| label(key, "engine").as_ref() == Some(name));
+    let kind = kinds.filter_map(|(key, _)| kind(&label(key, "kind")?)).next();
+    let kind = kind.unwrap_or(EngineKind::Declared);
+    EngineSeen::new(Arc::clone(name), kind, id, vec![process], Arc::from(FOUND_BY))
 }

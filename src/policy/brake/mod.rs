@@ -142,6 +142,15 @@ impl Brake {
         push(&mut self.engines, at, self.latest.iter().map(|(seen, _)| Own::of(seen)).collect());
     }
 
+    /// An engine that a rule test declares by its series, as a target while it is up.
+    pub(super) fn declared_up(&self, name: &str) -> Option<EngineTarget> {
+        let (seen, _) = self.latest.iter().find(|(seen, phase)| {
+            let is_declared = *seen.found_by == *declared::FOUND_BY;
+            *seen.name == *name && phase.is_up() && is_declared
+        })?;
+        seen.kind.can_empty_cache().then(|| EngineTarget::from(seen))
+    }
+
     /// The engine whose growth eats the memory, or why none is chosen.
     pub(super) fn choose(&self, now: Duration) -> Result<EngineTarget, HoldReason> {
         let is_fresh = |at: Option<Duration>| at.is_some_and(|at| now.saturating_sub(at) <= FRESH);

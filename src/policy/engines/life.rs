@@ -7,8 +7,8 @@ use std::time::Duration;
 use super::footprint::{Footprint, Mark};
 use super::release::{Levels, Own};
 use crate::model::{
-    EngineHealth, EngineKind, EnginePhase, EngineProcess, EngineSeen, HealthAnswer, Moment,
-    ProcessId, Reading,
+    EngineHealth, EngineKind, EngineLoad, EnginePhase, EngineProcess, EngineSeen, HealthAnswer,
+    Moment, ProcessId, Reading,
 };
 use crate::policy::status::EngineStatus;
 
@@ -174,6 +174,10 @@ impl Life {
         self.phase
     }
 
+    pub(super) fn reason(&self) -> &str {
+        &self.reason
+    }
+
     pub(super) fn is_stuck(&self) -> bool {
         self.is_stuck
     }
@@ -201,6 +205,12 @@ impl Life {
 
     pub(super) fn requests(&self) -> Reading<u64> {
         self.health.as_ref().map_or(Reading::Unsupported, |health| health.requests)
+    }
+
+    /// What it last told of its work; nothing once it is no longer up.
+    pub(super) fn load(&self) -> EngineLoad {
+        let told = self.health.as_ref().filter(|_| self.phase.is_up());
+        told.map_or_else(EngineLoad::default, |health| health.load)
     }
 
     /// How long it has made no progress, while it should.

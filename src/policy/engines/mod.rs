@@ -21,8 +21,8 @@ use super::gate::{Presence, orphans};
 use super::status::EngineStatus;
 use super::store::SeriesStore;
 use crate::model::{
-    EngineHealth, EnginePhase, EngineReadings, EngineSeen, EngineTarget, Event, KernelEvent,
-    Moment, Orphan, ProcessId, Reading, Release,
+    EngineHealth, EnginePhase, EngineProcess, EngineReadings, EngineSeen, EngineTarget, Event,
+    HeldTarget, KernelEvent, Moment, Orphan, ProcessId, Reading, Release, Supervisor,
 };
 use life::{Life, Turn};
 pub(super) use release::Levels;
@@ -119,12 +119,12 @@ impl Engines {
         }
     }
 
-    /// What engines have left behind; `Unsupported` where nobody has looked yet.
+    /// What engines have left behind; `Failed` where nobody has looked of late, or yet: a look may
+    /// hang from the start.
     pub(super) fn orphans(&self, at: Duration) -> Reading<Arc<[Orphan]>> {
-        match (self.looked, self.is_known(at)) {
-            (None, _) => Reading::Unsupported,
-            (Some(_), false) => Reading::Failed,
-            (Some(_), true) => Reading::Value(Arc::clone(&self.orphans)),
+        match self.is_known(at) {
+            false => Reading::Failed,
+            true => Reading::Value(Arc::clone(&self.orphans)),
         }
     }
 
@@ -133,7 +133,8 @@ impl Engines {
         if !self.is_known(at) {
             return Presence::Unknown;
         }
-        if self.lives.values().any(|(life, _)| !life.is_gone()) {
+        let is_alive = |life: &Life| !life.has_ended();
+        if !self.orphans.is_empty() || self.lives.values().any(|(life, _)| is_alive(life)) {
             return Presence::Some;
         }
         if self.lives.is_empty() { Presence::None } else { Presence::JustGone }
@@ -354,9 +355,84 @@ impl Engines {
         (life.phase() == EnginePhase::Loading).then(|| EngineTarget::from(life.seen()))
     }
 
+    /// One as a target, while it is up and can be asked to give memory back.
+    pub(super) fn askable(&self, name: &str) -> Option<EngineTarget> {
+        let (life, _) = self.lives.get(name)?;
+        let seen = life.seen();
+        let can_be_asked = life.phase().is_up() && seen.health_url.is_some();
+        (can_be_asked && seen.kind.can_empty_cache()).then(|| EngineTarget::from(seen))
+    }
+
     /// Where the engine of that name is in its life.
     pub(super) fn phase(&self, name: &str) -> Option<EnginePhase> {
         self.lives.get(name).map(|(life, _)| life.phase())
+    }
+
+    /// The engine that a container or a unit holds, while any of its processes is there: its name,
+    /// its phase, and what shows that.
+    pub(super) fn of_held(&self, held: &HeldTarget) -> Option<(&Arc<str>, EnginePhase, &str)> {
+        let (name, life) = self.life_of_held(held)?;
+        Some((name, life.phase(), life.reason()))
+    }
+
+    /// The same as it was seen last.
+    pub(super) fn seen_of_held(&self, held: &HeldTarget) -> Option<&EngineSeen> {
+        self.life_of_held(held).map(|(_, life)| life.seen())
+    }
+
+    fn life_of_held(&self, held: &HeldTarget) -> Option<(&Arc<str>, &Life)> {
+        let is_its = |seen: &EngineSeen| match held.supervisor {
+            Supervisor::Docker => seen.container.as_ref() == Some(&held.id),
+            Supervisor::Systemd => seen.unit.as_ref() == Some(&held.id),
+        };
+        let lives = self.lives.iter().map(|(name, (life, _))| (name, life));
+        lives.filter(|(_, life)| !life.is_gone()).find(|(_, life)| is_its(life.seen()))
+    }
+
+    /// Another engine than that takes a model in.
+    pub(super) fn loading_beside(&self, held: &HeldTarget) -> Option<Arc<str>> {
+        let own = self.life_of_held(held).map(|(name, _)| name);
+        let mut others = self.lives.iter().filter(|(name, _)| Some(*name) != own);
+        let loads = |life: &Life| life.phase() == EnginePhase::Loading && !life.is_stuck();
+        others.find(|(_, (life, _))| loads(life)).map(|(name, _)| Arc::clone(name))
+    }
+
+    /// What a dead engine has left behind: what still runs in its container or unit, and what was
+    /// of its `family` and runs elsewhere now. `None` where nobody has looked lately.
+    pub(super) fn left_of(
+        &self,
+        held: &HeldTarget,
+        family: &BTreeSet<ProcessId>,
+        now: Duration,
+    ) -> Option<Vec<Orphan>> {
+        let looked = self.looked?;
+        if now.saturating_sub(looked) > LOOKED_WITHIN {
+            return None;
+        }
+        let own = self.life_of_held(held).map(|(name, _)| name);
+        let held = |process: &EngineProcess| {
+            let kinds = [process.anon_bytes, process.shmem_bytes, process.hugetlb_bytes];
+            kinds.into_iter().filter_map(Reading::value).fold(0, u64::saturating_add)
+        };
+        let of = |name: &Arc<str>, process: &EngineProcess| Orphan {
+            id: process.id,
+            comm: Arc::clone(&process.comm),
+            engine: Arc::clone(name),
+            bytes: held(process),
+            open_devices: 0,
+        };
+        // What has ended and waits for its parent holds nothing.
+        let is_there = |process: &EngineProcess| !matches!(process.state, 'Z' | 'X');
+        let mut left = Vec::new();
+        for (name, (life, _)) in &self.lives {
+            let is_own = Some(name) == own;
+            let its =
+                life.seen().processes.iter().filter(|process| {
+                    is_there(process) && (is_own || family.contains(&process.id))
+                });
+            left.extend(its.map(|process| of(name, process)));
+        }
+        Some(left)
     }
 
     /// How much each has grown lately; one that is not named has not.

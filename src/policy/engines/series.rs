@@ -2,8 +2,8 @@
 
 use super::life::Life;
 use crate::model::{
-    EnginePhase, EngineProcess, EngineSeen, HeldMemory, Moment, Reading, Release, ReleaseEnd,
-    SeriesKey,
+    EngineLoad, EnginePhase, EngineProcess, EngineSeen, HeldMemory, Moment, Reading, Release,
+    ReleaseEnd, SeriesKey,
 };
 use crate::policy::counters::{Cell, Counters};
 use crate::policy::gate::orphans;
@@ -43,6 +43,19 @@ const RELEASE_SECONDS: [(f64, &str); 11] = [
     (120.0, "120.0"),
     (300.0, "300.0"),
     (f64::INFINITY, "+Inf"),
+];
+
+/// What an engine tells of its work, and where that stands.
+type Load = (&'static str, fn(&EngineLoad) -> Reading<f64>);
+
+const LOAD: [Load; 5] = [
+    ("uma_engine_requests_running", |load| load.running.map(|requests| requests as f64)),
+    ("uma_engine_requests_waiting", |load| load.waiting.map(|requests| requests as f64)),
+    ("uma_engine_kv_cache_usage_ratio", |load| load.kv_cache_usage),
+    ("uma_engine_kv_cache_available_tokens", |load| {
+        load.kv_cache_available_tokens.map(|tokens| tokens as f64)
+    }),
+    ("uma_engine_sleeping", |load| load.is_sleeping.map(f64::from)),
 ];
 
 /// The series of the whole node.
@@ -126,6 +139,7 @@ pub(super) struct EngineCells {
     orphans: Cell,
     held: [Cell; LEFT.len()],
     outstanding: [Cell; LEFT.len()],
+    load: [Cell; LOAD.len()],
 }
 
 impl EngineCells {
@@ -153,6 +167,7 @@ impl EngineCells {
             held: LEFT.map(|(kind, _)| cell("uma_engine_held_bytes", &[("type", kind)])),
             outstanding: LEFT
                 .map(|(kind, _)| cell("uma_engine_outstanding_bytes", &[("type", kind)])),
+            load: LOAD.map(|(name, _)| cell(name, &[])),
         };
         // A living one has nothing outstanding.
         for cell in cells.held.iter().chain(&cells.outstanding) {
@@ -200,7 +215,7 @@ impl EngineCells {
             self.requests,
             self.orphans,
         ];
-        gauges.into_iter().chain(self.phases).chain(self.memory)
+        gauges.into_iter().chain(self.phases).chain(self.memory).chain(self.load)
     }
 
     /// How much it has grown lately.
@@ -242,6 +257,10 @@ impl EngineCells {
         counters.set(self.orphans, orphans(life.seen()).count() as f64);
         counters.set(self.processes, processes.len() as f64);
         counters.set_reading(self.requests, life.requests().map(|requests| requests as f64));
+        let load = life.load();
+        for (cell, (_, of)) in self.load.iter().zip(LOAD) {
+            counters.set_reading(*cell, of(&load));
+        }
     }
 }
 

@@ -8,8 +8,8 @@ use jiff::Timestamp;
 use proptest::prelude::*;
 
 use crate::model::{
-    DecisionId, EngineHealth, EngineKind, EnginePhase, EngineProcess, EngineReadings, EngineSeen,
-    Event, HealthAnswer, KernelEvent, Mode, Moment, Observation, ProcessId, Reading,
+    DecisionId, EngineHealth, EngineKind, EngineLoad, EnginePhase, EngineProcess, EngineReadings,
+    EngineSeen, Event, HealthAnswer, KernelEvent, Mode, Moment, Observation, ProcessId, Reading,
 };
 use crate::policy::Policy;
 use crate::policy::rule::RuleSet;
@@ -81,6 +81,7 @@ impl World {
             asked_at: moment(seconds).uptime,
             answer,
             requests: requests.into(),
+            load: EngineLoad::default(),
         };
         self.step(seconds, Observation::EngineHealth(Box::new(health)));
     }
@@ -396,6 +397,7 @@ proptest! {
                 asked_at: read_at,
                 answer,
                 requests: Reading::Value(number),
+                load: EngineLoad::default(),
             }));
             let look = |engines| {
                 let readings = EngineReadings { read_at, engines, is_cut: false };

@@ -1,10 +1,11 @@
 //! The room of the node that is watched.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::baseline::BaselineWatch;
 use super::{GateWatch, room};
-use crate::model::{Reading, Room};
+use crate::model::{Orphan, Reading, Room};
 use crate::policy::engines::Engines;
 use crate::policy::store::SeriesStore;
 
@@ -24,9 +25,10 @@ impl NodeGate {
         at: Duration,
         store: &SeriesStore,
         engines: &Engines,
+        orphans: Reading<Arc<[Orphan]>>,
     ) -> Option<u64> {
         let latest = |name: &str, labels: &[(&str, &str)]| latest(store, name, labels);
-        let mut room = room(latest, self.baseline.learned(), engines.orphans(at));
+        let mut room = room(latest, self.baseline.learned(), orphans);
         self.watch.take(at, &mut room);
         let learned = self.baseline.take(at, &room, engines.presence(at));
         self.room = Some(room);

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::model::EnginePhase;
+
 /// When a remedy is stopped, and when it may try again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BreakerLimit {
@@ -18,11 +20,18 @@ pub struct BreakerLimit {
 pub(in crate::policy) struct Misses {
     in_a_row: u32,
     last_ms: i64,
+    /// In which phase what was started died last.
+    died_in: Option<EnginePhase>,
 }
 
 impl Misses {
-    /// A round has ended and its aim is missed.
-    pub(super) fn miss(&mut self, at_ms: i64) {
+    /// A round has ended and its aim is missed. What was started and has died in another phase than
+    /// the last time is a first miss: it has come further, or fails for another reason.
+    pub(super) fn miss(&mut self, at_ms: i64, died_in: Option<EnginePhase>) {
+        if died_in != self.died_in {
+            self.in_a_row = 0;
+        }
+        self.died_in = died_in;
         self.in_a_row = self.in_a_row.saturating_add(1);
         self.last_ms = self.last_ms.max(at_ms);
     }
@@ -32,7 +41,7 @@ impl Misses {
         *self = Self::default();
     }
 
-    pub(super) fn in_a_row(self) -> u32 {
+    pub(in crate::policy) fn in_a_row(self) -> u32 {
         self.in_a_row
     }
 

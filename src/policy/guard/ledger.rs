@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::breaker::Misses;
 use super::budget::Acts;
-use crate::model::{Mode, RuleId};
+use crate::model::{EnginePhase, Mode, RuleId};
 
 /// More rules than this are not remembered beyond those that are loaded.
 const MOST_REMEMBERED: usize = 10_000;
@@ -49,6 +49,7 @@ struct Round {
     has_acted: bool,
     /// The last word on the aim; `None` where nothing was measured.
     aim_met: Option<bool>,
+    died_in: Option<EnginePhase>,
     /// An act was lost with the process that began it.
     is_cut_off: bool,
 }
@@ -66,6 +67,11 @@ impl Account {
         self.round.aim_met = aim_met;
     }
 
+    /// What the last act has started has died.
+    pub(super) fn died(&mut self, died_in: Option<EnginePhase>) {
+        self.round.died_in = died_in;
+    }
+
     /// The outcome of the last act will not come any more.
     pub(super) fn cut_off(&mut self) {
         self.round.is_cut_off = true;
@@ -77,8 +83,8 @@ impl Account {
         self.rests_since_ms = Some(self.rests_since_ms.map_or(at_ms, |since| since.max(at_ms)));
         match round.aim_met {
             Some(true) => self.misses.clear(),
-            Some(false) if round.has_acted => self.misses.miss(at_ms),
-            None if round.has_acted && round.is_cut_off => self.misses.miss(at_ms),
+            Some(false) if round.has_acted => self.misses.miss(at_ms, round.died_in),
+            None if round.has_acted && round.is_cut_off => self.misses.miss(at_ms, round.died_in),
             Some(false) | None => {}
         }
     }

@@ -42,8 +42,8 @@ use super::promql::Labels;
 use super::rule::{AtMost, Remedy, Rule, RuleSet};
 use super::status::{BreakerStatus, GuardStatus, RuleState, WindowStatus};
 use crate::model::{
-    Action, Asked, Decision, DecisionId, HoldReason, Mode, Moment, OperatorCommand, OperatorOrder,
-    Outcome, Pause, RuleId, Verdict,
+    Action, Asked, Decision, DecisionId, EnginePhase, HoldReason, Mode, Moment, OperatorCommand,
+    OperatorOrder, Outcome, Pause, RuleId, Verdict,
 };
 use approval::Approvals;
 use budget::Acts;
@@ -355,6 +355,41 @@ impl Guard {
     /// The aim was measured after an act, or looked at again.
     pub(super) fn assessed(&mut self, rule: &RuleId, mode: Mode, aim_met: Option<bool>) {
         self.ledger.account_mut(rule, mode).assess(aim_met);
+    }
+
+    /// What a start came to: it has lived for long, or has died in that phase. Its round ends.
+    pub(super) fn start_assessed(
+        &mut self,
+        rule: &RuleId,
+        mode: Mode,
+        is_well: bool,
+        died_in: Option<EnginePhase>,
+        at_ms: i64,
+    ) {
+        let account = self.ledger.account_mut(rule, mode);
+        account.assess(Some(is_well));
+        account.died(died_in);
+        account.end_round(at_ms);
+        self.status = None;
+    }
+
+    /// What is started again has this breaker, as if it were a remedy's.
+    pub(super) fn know_restart(&mut self, rule: &RuleId, rails: &RemedyRails) {
+        if self.remedies.get(rule) != Some(rails) {
+            self.remedies.insert(rule.clone(), rails.clone());
+            self.status = None;
+        }
+    }
+
+    /// How often in a row the aim was missed.
+    pub(super) fn misses(&self, rule: &RuleId, mode: Mode) -> u32 {
+        self.ledger.account(rule, mode).map_or(0, |account| account.misses.in_a_row())
+    }
+
+    /// It runs well again without us.
+    pub(super) fn forgive(&mut self, rule: &RuleId, mode: Mode) {
+        self.ledger.account_mut(rule, mode).misses.clear();
+        self.status = None;
     }
 
     /// The outcome of an act will not come.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use glob::Pattern;
 use serde::{Deserialize, Serialize};
 
-use crate::model::{EngineTarget, Target};
+use crate::model::{EngineTarget, HeldTarget, Supervisor, Target};
 use crate::policy::promql::Labels;
 
 /// A pattern with `*`, `?` and `[…]`.
@@ -81,6 +81,7 @@ impl Protected {
             Target::Node | Target::Settings { .. } => return false,
             Target::Cgroup { path } => Traits::of_cgroup(path, labels),
             Target::Engine(engine) => Traits::of_engine(engine, labels),
+            Target::Held(held) => Traits::of_held(held),
         };
         let by_label = self.labels.iter().any(|(name, glob)| {
             labels.iter().any(|(known, value)| known == name && glob.matches(value))
@@ -120,6 +121,16 @@ impl Traits {
             units: is_inside_one.then_some(all_units),
             containers: (is_inside_one && (container.is_none() || named)).then_some(containers),
         }
+    }
+
+    /// What has ended has no processes, and its name says what it is.
+    fn of_held(held: &HeldTarget) -> Self {
+        let (name, id) = (held.name.to_string(), held.id.to_string());
+        let (units, containers) = match held.supervisor {
+            Supervisor::Docker => (Vec::new(), vec![name, id]),
+            Supervisor::Systemd => (vec![name], Vec::new()),
+        };
+        Self { processes: Some(Vec::new()), units: Some(units), containers: Some(containers) }
     }
 
     /// Which processes it has is known, and so is everything that they are in, unless their control

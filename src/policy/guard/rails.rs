@@ -74,7 +74,12 @@ impl Guard {
             | HoldReason::Unknown
             | HoldReason::StepsExhausted
             | HoldReason::UnclearTarget
-            | HoldReason::Unconfirmed => return None,
+            | HoldReason::Unconfirmed
+            | HoldReason::Memory
+            | HoldReason::BackOff
+            | HoldReason::OtherStarts
+            | HoldReason::Stopped
+            | HoldReason::StopUnclear => return None,
         };
         Some(Rail { reason, holds, left: None, used: None, detail })
     }

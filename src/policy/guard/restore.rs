@@ -71,10 +71,13 @@ impl Guard {
         let account = self.ledger.account_mut(&act.rule, act.mode);
         account.act(act.uptime_ms, act.is_notice);
         account.assess(act.aim_met);
+        account.died(act.died_in);
         if !act.has_ended {
             account.cut_off();
         }
-        if !ends_round {
+        // What was started and has neither failed nor lived for long goes on.
+        let goes_on = act.started_after.is_some() && act.has_ended && act.aim_met.is_none();
+        if !ends_round || goes_on {
             return;
         }
         account.end_round(act.uptime_ms);

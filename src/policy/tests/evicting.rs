@@ -94,6 +94,7 @@ fn another_engines_load_is_no_reason_and_neither_is_one_that_is_ready() {
                     asked_at: world.at.uptime,
                     answer: HealthAnswer::Ready,
                     requests: Reading::Value(0),
+                    load: crate::model::EngineLoad::default(),
                 })));
             }
             let steps = world.run(INTERVAL * 10);

@@ -2,6 +2,7 @@
 
 mod alerts;
 mod brake;
+mod emptying;
 mod evicting;
 mod guard;
 mod kernel_log;
@@ -118,6 +119,8 @@ fn past_act(rule: &RuleId, mode: Mode, now: Moment, ago: u64) -> PastAct {
         has_ended: true,
         aim_met: Some(true),
         approved: None,
+        started_after: None,
+        died_in: None,
         is_forgiven: false,
     }
 }

@@ -236,6 +236,16 @@ fn what_outlives_the_server_is_named_holds_the_gate_and_ends_the_release_when_it
 }
 
 #[test]
+fn while_nobody_has_looked_at_the_processes_the_gate_stays_closed() {
+    let mut node = Node::new();
+    node.run(Duration::from_millis(750), |_| {});
+    let unknown = "what engines have left behind (/proc/PID)";
+    assert!(node.reasons().contains(&GateReason::Unknown { what: unknown }));
+    node.wait(2);
+    assert!(node.reasons().is_empty(), "{:?}", node.reasons());
+}
+
+#[test]
 fn after_a_restart_nothing_is_made_up() {
     let mut node = Node::new();
     (node.unaccounted, node.shmem) = (81 * GIB, 10 * GIB);

@@ -194,6 +194,7 @@ impl Details {
             stuck_after: declared.and_then(|one| one.stuck_after).unwrap_or(STUCK_AFTER),
             is_launched: false,
             is_left_behind: look.is_left_behind,
+            keys: declared.map(|one| one.keys.clone()).unwrap_or_default(),
             processes,
         })
     }

@@ -11,12 +11,14 @@ use std::time::Duration;
 use hyper::StatusCode;
 use tokio::runtime::Runtime;
 
-use super::http::{NoAnswer, get};
-use super::network::Network;
+use super::http::{ANSWER_TAKES, NoAnswer, get};
+use crate::clients::network::Network;
+use crate::clients::{Place, Secret, origin, owner};
 use crate::model::{
-    EngineHealth, EngineKind, EngineSeen, HealthAnswer, Observation, ProcessId, Reading,
+    EngineHealth, EngineKind, EngineLoad, EngineSeen, EngineTarget, HealthAnswer, Observation,
+    ProcessId,
 };
-use crate::parse::engine::{comfy_requests, metric_sum, sglang_requests};
+use crate::parse::engine::{comfy_queue, load_in_metrics, sglang_loads};
 
 /// Between two questions: to one that is on its way, and to one that answers, which writes a line
 /// of log for each.
@@ -59,6 +61,9 @@ struct Target {
     url: Arc<str>,
     /// Where that address means it, if that is not our own network.
     network: Option<Network>,
+    /// What is needed to send it its key, and no other process: where it has one.
+    keyed: Option<Arc<EngineTarget>>,
+    procfs: Arc<Path>,
 }
 
 /// All whom to ask; shared by the two threads, and by nobody else.
@@ -80,6 +85,8 @@ impl Targets {
                 kind: seen.kind,
                 url: seen.health_url.clone()?,
                 network: network(seen),
+                keyed: seen.keys.api.is_some().then(|| Arc::new(EngineTarget::from(seen))),
+                procfs: procfs.into(),
             })
         };
         let targets = engines.iter().filter_map(target).collect();
@@ -165,19 +172,12 @@ impl Asker {
 }
 
 async fn ask(target: Target, now: Duration) -> EngineHealth {
-    let (answer, requests) = match target.answer().await {
-        HealthAnswer::Ready => (HealthAnswer::Ready, target.requests().await),
-        answer => (answer, Reading::Unsupported),
+    let (answer, load) = match target.answer().await {
+        HealthAnswer::Ready => (HealthAnswer::Ready, target.load().await),
+        answer => (answer, EngineLoad::default()),
     };
     let Target { engine, server, .. } = target;
-    EngineHealth { engine, server, asked_at: now, answer, requests }
-}
-
-/// `http://host:port` of an address.
-fn origin(url: &str) -> &str {
-    let begins = url.find("://").map_or(0, |at| at + 3);
-    let ends = url[begins..].find(['/', '?', '#']).map_or(url.len(), |at| begins + at);
-    &url[..ends]
+    EngineHealth { engine, server, asked_at: now, answer, requests: load.requests(), load }
 }
 
 impl Target {
@@ -207,7 +207,7 @@ impl Target {
     }
 
     async fn answer_at(&self, url: &str) -> HealthAnswer {
-        match get(url, self.network.as_ref(), 0).await {
+        match get(url, self.network.as_ref(), None, 0).await {
             Ok(answer) => answer_of(answer.status),
             Err(NoAnswer::TimedOut) => HealthAnswer::TimedOut,
             Err(NoAnswer::Refused) => HealthAnswer::Refused,
@@ -218,27 +218,49 @@ impl Target {
         }
     }
 
-    /// How many requests it works on, where it tells that without a key.
-    async fn requests(&self) -> Reading<u64> {
-        let (path, read): (&str, fn(&str) -> Option<u64>) = match self.kind {
-            EngineKind::Vllm => ("/metrics", |text| {
-                metric_sum(text, &["vllm:num_requests_running", "vllm:num_requests_waiting"])
-            }),
-            EngineKind::Sglang => (SGLANG_LOADS, sglang_requests),
-            EngineKind::LlamaServer => ("/metrics", |text| {
-                metric_sum(text, &["llamacpp:requests_processing", "llamacpp:requests_deferred"])
-            }),
-            EngineKind::ComfyUi => ("/queue", comfy_requests),
-            _ => return Reading::Unsupported,
-        };
-        let url = format!("{}{path}", origin(&self.url));
-        match get(&url, self.network.as_ref(), MAX_BODY_BYTES).await {
-            Ok(answer) if answer.status.is_success() => {
-                read(&String::from_utf8_lossy(&answer.body)).into()
-            }
-            Ok(_) => Reading::Unsupported,
-            Err(_) => Reading::Failed,
+    /// What it tells of its work.
+    async fn load(&self) -> EngineLoad {
+        let kind = self.kind;
+        let metrics = move |text: &str| Some(load_in_metrics(kind, text));
+        match kind {
+            EngineKind::Sglang => match self.told_at(SGLANG_LOADS, sglang_loads).await {
+                // It wants a key for that, or is older; for its metrics it wants none.
+                load if load.is_empty() => self.told_at("/metrics", metrics).await,
+                load => load,
+            },
+            EngineKind::Vllm | EngineKind::LlamaServer => self.told_at("/metrics", metrics).await,
+            EngineKind::ComfyUi => self.told_at("/queue", comfy_queue).await,
+            _ => EngineLoad::default(),
         }
+    }
+
+    async fn told_at(
+        &self,
+        path: &str,
+        read: impl FnOnce(&str) -> Option<EngineLoad>,
+    ) -> EngineLoad {
+        let url = format!("{}{path}", origin(&self.url));
+        let key = self.key().await;
+        match get(&url, self.network.as_ref(), key.as_ref(), MAX_BODY_BYTES).await {
+            Ok(answer) if answer.status.is_success() => {
+                read(&String::from_utf8_lossy(&answer.body)).unwrap_or_default()
+            }
+            Ok(_) => EngineLoad::default(),
+            Err(_) => EngineLoad::failed(self.kind),
+        }
+    }
+
+    /// Its key, where it is the engine that listens there. Files may hang, and nobody waits for
+    /// them.
+    async fn key(&self) -> Option<Secret> {
+        let engine = Arc::clone(self.keyed.as_ref()?);
+        let procfs = Arc::clone(&self.procfs);
+        let reading = tokio::task::spawn_blocking(move || {
+            let port = Place::of(&procfs, &engine)?.port()?;
+            let is_it = owner::listens(&procfs, &engine, port) != Some(false);
+            is_it.then(|| Secret::read(engine.keys.api.as_ref()?).ok())?
+        });
+        tokio::time::timeout(ANSWER_TAKES, reading).await.ok()?.ok()?
     }
 }
 

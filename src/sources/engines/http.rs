@@ -15,7 +15,8 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use super::network::Network;
+use crate::clients::Secret;
+use crate::clients::network::Network;
 
 /// How long an answer may take.
 pub(super) const ANSWER_TAKES: Duration = Duration::from_secs(3);
@@ -74,6 +75,7 @@ impl From<hyper::Error> for NoAnswer {
 pub(super) async fn get(
     url: &str,
     network: Option<&Network>,
+    key: Option<&Secret>,
     most: usize,
 ) -> Result<Answer, NoAnswer> {
     let no_address = || NoAnswer::Failed(format!("{url} is no address"));
@@ -85,7 +87,7 @@ pub(super) async fn get(
         let connecting = timeout(CONNECTING_TAKES, connect(host, port, network));
         let stream = connecting.await.map_err(|_| NoAnswer::TimedOut)??;
         let path = uri.path_and_query().map_or("/", |path| path.as_str());
-        exchange(stream, authority.as_str(), path, most).await
+        exchange(stream, authority.as_str(), path, key, most).await
     };
     timeout(ANSWER_TAKES, asked).await.map_err(|_| NoAnswer::TimedOut)?
 }
@@ -99,7 +101,7 @@ pub(super) async fn get_through(
 ) -> Result<Answer, NoAnswer> {
     let asked = async {
         let stream = UnixStream::connect(socket).await?;
-        exchange(stream, "localhost", path, most).await
+        exchange(stream, "localhost", path, None, most).await
     };
     timeout(patience, asked).await.map_err(|_| NoAnswer::TimedOut)?
 }
@@ -121,7 +123,13 @@ impl Drop for Moving {
     }
 }
 
-async fn exchange<S>(stream: S, host: &str, path: &str, most: usize) -> Result<Answer, NoAnswer>
+async fn exchange<S>(
+    stream: S,
+    host: &str,
+    path: &str,
+    key: Option<&Secret>,
+    most: usize,
+) -> Result<Answer, NoAnswer>
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
@@ -132,7 +140,11 @@ where
         // Whoever waits for the answer hears of it.
         let _broken = connection.await;
     }));
-    let request = Request::get(path)
+    let mut request = Request::get(path);
+    if let Some(key) = key {
+        request = request.header(header::AUTHORIZATION, key.header());
+    }
+    let request = request
         .header(header::HOST, host)
         .header(header::USER_AGENT, concat!("umawarden/", env!("CARGO_PKG_VERSION")))
         .header(header::CONNECTION, "close")

@@ -13,7 +13,6 @@ mod health;
 mod http;
 mod inspect;
 mod matching;
-mod network;
 mod places;
 mod scan;
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::network::{self, may_enter};
+use crate::clients::network::{self, may_enter};
 use crate::model::EngineKind;
 use crate::parse::container::Container;
 use crate::parse::engine::Serving;

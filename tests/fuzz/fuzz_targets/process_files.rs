@@ -4,7 +4,8 @@
 use libfuzzer_sys::fuzz_target;
 use umawarden::model::EngineKind;
 use umawarden::parse::engine::{
-    Files, comfy_requests, is_model_file, metric_sum, recognise, serving, sglang_requests,
+    Files, comfy_queue, is_model_file, load_in_metrics, metric_sum, recognise, serving,
+    sglang_loads, sglang_version,
 };
 use umawarden::parse::process::{
     arguments, cgroup, listening, mapped_files, read_amounts, resident, stat, unit, variable,
@@ -33,5 +34,6 @@ fuzz_target!(|text: &[u8]| {
         assert!(path.starts_with('/') && !path.split('/').any(|part| part == ".."));
         let _ = unit(path);
     }
-    let _ = (metric_sum(&text, &["a"]), sglang_requests(&text), comfy_requests(&text));
+    let _ = (metric_sum(&text, &["a"]), sglang_loads(&text), comfy_queue(&text));
+    let _ = (load_in_metrics(EngineKind::Vllm, &text), sglang_version(&text));
 });

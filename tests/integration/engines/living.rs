@@ -19,7 +19,7 @@ use umawarden::sources::engines::{EngineSetup, EngineWatch};
 /// Nothing that is waited for here takes so long on a machine that is not stuck.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-pub(super) fn uptime() -> Duration {
+pub fn uptime() -> Duration {
     let text = fs::read_to_string("/proc/uptime").unwrap();
     Duration::from_secs_f64(text.split(' ').next().unwrap().parse().unwrap())
 }
@@ -40,7 +40,7 @@ impl SilentPort {
     }
 }
 
-pub(super) fn watch(procfs: &str, docker: &str) -> EngineWatch {
+pub fn watch(procfs: &str, docker: &str) -> EngineWatch {
     let setup = EngineSetup {
         procfs: procfs.into(),
         docker: docker.into(),

@@ -8,8 +8,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::Deserialize;
 use umawarden::model::{
-    DecisionId, DeclaredEngine, EngineHealth, EngineMatch, EnginePhase, HealthAnswer, KernelEvent,
-    Mode, Moment, Observation, Reading,
+    DecisionId, DeclaredEngine, EngineHealth, EngineLoad, EngineMatch, EnginePhase, HealthAnswer,
+    KernelEvent, Mode, Moment, Observation, Reading,
 };
 use umawarden::policy::Policy;
 use umawarden::policy::rule::RuleSet;
@@ -88,6 +88,7 @@ fn observations_of(
                 status => HealthAnswer::NotReady { status },
             },
             requests: Reading::Unsupported,
+            load: EngineLoad::default(),
         });
         let mut seen = vec![Observation::Engines(Box::new(readings))];
         seen.extend(health.map(|health| Observation::EngineHealth(Box::new(health))));

@@ -6,6 +6,7 @@
 //! living_servers`: ENV_DIR has the environment with both and a tiny model, FOLDER has
 //! `run-sglang.sh` and `run-vllm.sh`, which take ENV_DIR and serve it on `$PORT`.
 
+use std::fs::File;
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
@@ -18,19 +19,22 @@ use umawarden::model::EnginePhase;
 use super::living::Follower;
 use crate::daemon::binary;
 
-fn start(script: &str, port: u16) -> Option<Server> {
+/// Starts a server with those flags besides, whose log goes there.
+pub fn start(script: &str, port: u16, flags: &[&str], log: Option<File>) -> Option<Server> {
     if std::env::var_os("UMAWARDEN_ENGINES").is_none_or(|wanted| wanted != "1") {
         eprintln!("UMAWARDEN_ENGINES is not 1: no server is started");
         return None;
     }
     let environment = std::env::var("ENGINE_TESTKIT").unwrap();
     let scripts = std::env::var("ENGINE_SCRIPTS").unwrap();
+    let log = log.unwrap_or_else(|| File::create("/dev/null").unwrap());
     let child = Command::new(format!("{scripts}/{script}"))
         .arg(environment)
+        .args(flags)
         .env("PORT", port.to_string())
         .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
+        .stdout(log.try_clone().unwrap())
+        .stderr(log)
         .process_group(0)
         .spawn()
         .unwrap();
@@ -38,9 +42,13 @@ fn start(script: &str, port: u16) -> Option<Server> {
 }
 
 /// A server with all that it has started; none of it stays when this is dropped.
-struct Server(Child);
+pub struct Server(Child);
 
 impl Server {
+    pub fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
     /// Ends the process that was started, and no other.
     fn kill_the_first(&mut self) {
         self.0.kill().unwrap();
@@ -61,7 +69,7 @@ impl Drop for Server {
     }
 }
 
-fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
@@ -81,7 +89,7 @@ fn ask(port: u16, path: &'static str, body: &'static str) {
 
 fn follow(script: &str, path: &'static str, body: &'static str, ends_alone: bool) {
     let port = free_port();
-    let Some(mut server) = start(script, port) else { return };
+    let Some(mut server) = start(script, port, &[], None) else { return };
     let mut follower = Follower::new(server.0.id()).with_patience(Duration::from_secs(300));
     follower.until(EnginePhase::Starting);
     follower.until(EnginePhase::Ready);
@@ -120,7 +128,7 @@ fn killed_under_launch(script: &str, worker: &str) -> Option<(i32, Value)> {
         .env("PORT", port.to_string())
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .stderr(std::fs::File::create(&log).unwrap())
+        .stderr(File::create(&log).unwrap())
         .process_group(0)
         .spawn()
         .unwrap();

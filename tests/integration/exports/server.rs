@@ -84,6 +84,7 @@ pub fn made_up_status() -> Status {
         guard: Arc::default(),
         engines: Arc::new([]),
         room: None,
+        restarts: Arc::new([]),
     }
 }
 

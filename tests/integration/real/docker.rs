@@ -19,24 +19,47 @@ impl Dockerd {
     pub fn start() -> Self {
         // Not below the temporary folder of the session: containerd's socket path must stay short.
         let folder = tempfile::tempdir_in("/tmp").unwrap();
-        let path = |name: &str| folder.path().join(name).display().to_string();
-        let socket = format!("unix://{}", path("sock"));
-        let child = Command::new("dockerd")
-            .args(["--bridge=none", "--iptables=false", "--host", &socket])
+        let socket = format!("unix://{}", folder.path().join("sock").display());
+        let child = Self::spawn(folder.path(), &socket);
+        let dockerd = Self { child, socket, folder };
+        dockerd.wait();
+        dockerd
+    }
+
+    fn spawn(folder: &Path, socket: &str) -> Child {
+        let path = |name: &str| folder.join(name).display().to_string();
+        Command::new("dockerd")
+            .args(["--bridge=none", "--iptables=false", "--host", socket])
             .args(["--data-root", &path("data"), "--exec-root", &path("exec")])
             .args(["--pidfile", &path("pid")])
             .stdout(Stdio::null())
             .stderr(fs::File::create(path("log")).unwrap())
             .spawn()
-            .unwrap();
-        let dockerd = Self { child, socket, folder };
+            .unwrap()
+    }
+
+    fn wait(&self) {
         let deadline = Instant::now() + Duration::from_secs(60);
-        while !dockerd.docker(&["version"]).status.success() {
-            let log = fs::read_to_string(dockerd.folder.path().join("log")).unwrap();
+        while !self.docker(&["version"]).status.success() {
+            let log = fs::read_to_string(self.folder.path().join("log")).unwrap();
             assert!(Instant::now() < deadline, "dockerd does not answer:\n{log}");
             std::thread::sleep(Duration::from_millis(200));
         }
-        dockerd
+    }
+
+    /// Ends it in good order, lets that time pass, and starts it again with all that it had.
+    pub fn restart(&mut self, away: Duration) {
+        self.end();
+        std::thread::sleep(away);
+        self.child = Self::spawn(self.folder.path(), &self.socket);
+        self.wait();
+    }
+
+    fn end(&mut self) {
+        let pid = i32::try_from(self.child.id()).unwrap();
+        let pid = rustix::process::Pid::from_raw(pid).unwrap();
+        let _already_dead = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        let _already_reaped = self.child.wait();
     }
 
     pub fn socket_path(&self) -> String {
@@ -69,10 +92,7 @@ impl Dockerd {
 
 impl Drop for Dockerd {
     fn drop(&mut self) {
-        let pid = i32::try_from(self.child.id()).unwrap();
-        let pid = rustix::process::Pid::from_raw(pid).unwrap();
-        let _already_dead = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
-        let _already_reaped = self.child.wait();
+        self.end();
     }
 }
 

@@ -38,33 +38,58 @@ fn fill_pipes() {
     let Some(bytes) = std::env::var_os(VARIABLE) else { return };
     let name = std::ffi::CString::new(NAME).unwrap();
     rustix::thread::set_name(&name).unwrap();
-    let limit = rustix::process::Rlimit { current: Some(65_536), maximum: Some(65_536) };
+    let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
+    let limit = rustix::process::Rlimit { current: most, maximum: most };
     rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
+    // As an engine, it is found before it takes anything.
+    std::thread::sleep(Duration::from_millis(2500));
     let pipes = filled(bytes.to_str().unwrap().parse().unwrap());
-    println!("filled");
     std::thread::sleep(Duration::from_secs(120));
     drop(pipes);
+}
+
+/// Lets a user fill pipes without a limit; put back when dropped.
+struct NoLimit {
+    before: String,
+}
+
+const LIMIT: &str = "/proc/sys/fs/pipe-user-pages-soft";
+
+impl NoLimit {
+    fn set() -> Self {
+        let before = fs::read_to_string(LIMIT).unwrap();
+        fs::write(LIMIT, "0").unwrap();
+        Self { before }
+    }
+}
+
+impl Drop for NoLimit {
+    fn drop(&mut self) {
+        fs::write(LIMIT, &self.before).unwrap();
+    }
 }
 
 /// A process that holds memory in pipes; killed when dropped.
 struct Holder {
     child: Child,
+    _no_limit: NoLimit,
 }
 
 impl Holder {
     fn start() -> Self {
-        let before = meminfo("MemFree");
+        let (before, no_limit) = (meminfo("MemFree"), NoLimit::set());
         let child = Command::new(std::env::current_exe().unwrap())
             .args(["real::gate::fill_pipes", "--exact", "--nocapture", "--test-threads=1"])
             .env(VARIABLE, HELD.to_string())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        let holder = Self { child };
+        let mut holder = Self { child, _no_limit: no_limit };
         let deadline = Instant::now() + Duration::from_secs(60);
         while before.saturating_sub(meminfo("MemFree")) < HELD {
+            let has_ended = holder.child.try_wait().unwrap();
+            assert!(has_ended.is_none(), "the pipes cannot be filled: {has_ended:?}");
             assert!(Instant::now() < deadline, "the pipes are not filled");
             std::thread::sleep(Duration::from_millis(50));
         }
@@ -126,9 +151,6 @@ fn an_engines_release_is_measured_and_journalled_with_its_curve() {
     fs::write(&config, format!("engines: [{{name: pipes, match: {{comm: {NAME}}}}}]\n")).unwrap();
     let config = format!("--config.file={}", config.display());
     let daemon = Daemon::start(storage.path(), &[&config]);
-    daemon.wait_until("what is usual", |_| {
-        of_kind(&history(storage.path()), "unaccounted_baseline").next().is_some()
-    });
     let mut holder = Holder::start();
     daemon.wait_until("the engine", |daemon| {
         daemon.metrics().get("uma_engine_info{engine=\"pipes\",kind=\"declared\"}") == Some(&1.0)

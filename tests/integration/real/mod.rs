@@ -12,6 +12,7 @@ mod launch;
 mod oom;
 mod page_cache;
 mod prometheus;
+mod restarts;
 mod settings;
 mod shutdown;
 mod starvation;

@@ -184,6 +184,7 @@ impl Story {
             decision,
             at,
             has_aim: true,
+            died_in: None,
             aim_met,
             before: Vec::new(),
             after: Vec::new(),

@@ -168,6 +168,7 @@ impl Kept {
             acts: acts.map(|((place, act), ms)| self.past_act(*place, act, ms)).collect(),
             asked: asked.collect(),
             commands: self.commands[..commands].to_vec(),
+            stood: BTreeMap::new(),
             lost_before_ms: None,
         })
     }
@@ -209,6 +210,8 @@ impl Kept {
                 || aim_met.is_some(),
             aim_met: aim_met.copied().flatten(),
             approved: act.approved,
+            started_after: None,
+            died_in: None,
             is_forgiven: self.is_forgiven(place, act),
         }
     }

@@ -293,13 +293,15 @@ impl Machine {
             }
             Action::Reclaim { bytes, .. } => self.clean = (self.clean - *bytes as f64).max(0.0),
             // Which engine reads what is not modelled.
-            Action::EvictCheckpoint { .. } => {}
+            Action::EvictCheckpoint { .. } | Action::EmptyCache { .. } => {}
             Action::CompactMemory => self.pieces *= self.chance.between(0.05, 0.9),
             // Nothing tells the program of this machine's engines.
             Action::SetSysctl { .. }
             | Action::ThrottleReadahead { .. }
             | Action::Undo { .. }
             | Action::StopEngine { .. }
+            | Action::StartContainer { .. }
+            | Action::StartUnit { .. }
             | Action::Notify { .. } => {}
         }
     }

@@ -11,14 +11,14 @@ const LIMIT: BreakerLimit =
 #[test]
 fn it_opens_at_the_last_miss_and_lets_one_round_through_when_its_time_has_passed() {
     let mut misses = Misses::default();
-    misses.miss(1_000);
-    misses.miss(2_000);
+    misses.miss(1_000, None);
+    misses.miss(2_000, None);
     assert!(!misses.is_open(LIMIT, 2_000));
-    misses.miss(3_000);
+    misses.miss(3_000, None);
     assert!(misses.is_open(LIMIT, 3_000));
     assert!(misses.is_open(LIMIT, 3_602_999));
     assert!(!misses.is_open(LIMIT, 3_603_000), "half open");
-    misses.miss(3_700_000);
+    misses.miss(3_700_000, None);
     assert!(misses.is_open(LIMIT, 3_700_001), "one more miss closes it again");
     misses.clear();
     assert!(!misses.is_open(LIMIT, 3_700_002));
@@ -27,7 +27,7 @@ fn it_opens_at_the_last_miss_and_lets_one_round_through_when_its_time_has_passed
 #[test]
 fn without_a_time_it_stays_open_and_without_a_number_it_never_opens() {
     let mut misses = Misses::default();
-    (0..5).for_each(|at| misses.miss(at));
+    (0..5).for_each(|at| misses.miss(at, None));
     assert!(misses.is_open(BreakerLimit { reset_after: None, ..LIMIT }, i64::MAX));
     assert!(!misses.is_open(BreakerLimit { misses: 0, reset_after: None }, 5));
 }

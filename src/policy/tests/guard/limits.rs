@@ -206,6 +206,8 @@ fn remembered(act: &Decision) -> PastAct {
         has_ended: true,
         aim_met: Some(false),
         approved: act.approved,
+        started_after: None,
+        died_in: None,
         is_forgiven: false,
     }
 }

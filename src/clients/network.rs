@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io;
 use std::net::{self, SocketAddr};
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::Builder;
 
@@ -16,15 +16,15 @@ use tokio::sync::oneshot;
 
 /// The network namespace of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Network {
+pub struct Network {
     /// `/proc/PID/ns/net`.
-    pub(super) file: PathBuf,
+    pub file: PathBuf,
     /// Where that leads, `net:[4026531840]`: another process may have the number by now.
-    pub(super) name: Arc<str>,
+    pub name: Arc<str>,
 }
 
 /// Whether this process may open sockets in other networks.
-pub(super) fn may_enter() -> bool {
+pub fn may_enter() -> bool {
     let sets = capabilities(None);
     sets.is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_ADMIN))
 }
@@ -32,7 +32,7 @@ pub(super) fn may_enter() -> bool {
 impl Network {
     /// Connects from within. What is reached is the loopback of that network or an address in it,
     /// whatever those are called outside.
-    pub(super) async fn connect(&self, to: SocketAddr) -> io::Result<TcpStream> {
+    pub async fn connect(&self, to: SocketAddr) -> io::Result<TcpStream> {
         let (answer, answered) = oneshot::channel();
         let network = self.clone();
         // A socket stays in the network in which it was made. The thread that has entered it ends,
@@ -45,7 +45,9 @@ impl Network {
         TcpSocket::from_std_stream(net::TcpStream::from(socket)).connect(to).await
     }
 
-    fn socket(&self, to: SocketAddr) -> io::Result<OwnedFd> {
+    /// Takes the calling thread there. It must end without having done anything else: no thread
+    /// ever comes back.
+    pub(super) fn enter(&self) -> io::Result<()> {
         let file = File::open(&self.file)?;
         let entered = format!("net:[{}]", fstat(&file)?.st_ino);
         if *entered != *self.name {
@@ -55,6 +57,11 @@ impl Network {
             )));
         }
         move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))?;
+        Ok(())
+    }
+
+    fn socket(&self, to: SocketAddr) -> io::Result<OwnedFd> {
+        self.enter()?;
         let family = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         Ok(socket_with(family, SocketType::STREAM, flags, None)?)
@@ -62,7 +69,7 @@ impl Network {
 }
 
 /// The network that a process of that procfs lives in.
-pub(super) fn of(procfs: &std::path::Path, process: &str) -> Option<Network> {
+pub fn of(procfs: &Path, process: &str) -> Option<Network> {
     let file = procfs.join(process).join("ns/net");
     let name = fs::read_link(&file).ok()?.into_os_string().into_string().ok()?;
     Some(Network { file, name: name.into() })

@@ -1,0 +1,85 @@
+//! What an engine writes into its log while its caches are emptied, where that is a file.
+
+use std::fs::{self, File};
+use std::io::{Read as _, Seek as _, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use crate::model::EngineTarget;
+
+/// Where Docker keeps what containers print.
+const DOCKER_LOGS: &str = "/var/lib/docker/containers";
+
+/// No more is read of what was written meanwhile.
+const MOST_BYTES: u64 = 256 << 10;
+
+/// SGLang, one line a rank: `torch.cuda.empty_cache() called: reserved X MB -> Y MB (freed Z MB)`.
+const FREED: &str = "torch.cuda.empty_cache() called: reserved ";
+
+/// An engine's log, from where it ended.
+#[derive(Debug)]
+pub(super) struct EngineLog {
+    path: PathBuf,
+    ended_at: u64,
+}
+
+impl EngineLog {
+    pub(super) fn open(procfs: &Path, engine: &EngineTarget) -> Option<Self> {
+        let folder = procfs.join(engine.processes.first()?.pid.to_string()).join("fd");
+        let of_container = engine
+            .container
+            .as_deref()
+            .map(|id| Path::new(DOCKER_LOGS).join(id).join(format!("{id}-json.log")));
+        let files = [Some(folder.join("2")), Some(folder.join("1")), of_container];
+        files.into_iter().flatten().find_map(|path| {
+            let found = fs::metadata(&path).ok().filter(fs::Metadata::is_file)?;
+            Some(Self { path, ended_at: found.len() })
+        })
+    }
+
+    /// What it says was freed meanwhile, in words.
+    pub(super) fn freed(self) -> Option<String> {
+        let mut file = File::open(&self.path).ok()?;
+        file.seek(SeekFrom::Start(self.ended_at)).ok()?;
+        let mut text = Vec::new();
+        file.take(MOST_BYTES).read_to_end(&mut text).ok()?;
+        freed(&String::from_utf8_lossy(&text))
+    }
+}
+
+/// The sum over all ranks.
+fn freed(text: &str) -> Option<String> {
+    let amounts = text.split(FREED).skip(1).filter_map(|rest| {
+        let line = rest.split(['\n', '\r']).next()?;
+        let amount = line.split_once("(freed ")?.1.split_once(" MB)")?.0;
+        let amount: f64 = amount.parse().ok()?;
+        (0.0..1e9).contains(&amount).then_some(amount)
+    });
+    let amounts: Vec<f64> = amounts.collect();
+    let sum: f64 = amounts.iter().sum();
+    match amounts.len() {
+        0 => None,
+        1 => Some(format!("freed {sum:.1} MB")),
+        ranks => Some(format!("freed {sum:.1} MB on {ranks} ranks")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_each_rank_says_is_added_up_and_nothing_else_is_believed() {
+        let line = |freed: &str| {
+            format!(
+                "[2026-11-22 10:13:40] [continue_generation] torch.cuda.empty_cache() called: \
+                 reserved 8.0 MB -> 4.0 MB (freed {freed} MB)\n"
+            )
+        };
+        assert_eq!(freed(&line("4.0")).as_deref(), Some("freed 4.0 MB"));
+        let two = format!("{}other\n{}", line("4.0"), line("2.5"));
+        assert_eq!(freed(&two).as_deref(), Some("freed 6.5 MB on 2 ranks"));
+        for text in ["", "other", "freed 9 MB", &line("NaN"), &line("-1"), &line("x"), FREED] {
+            assert_eq!(freed(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Has an engine give back memory that it only keeps, and measures what has come of it.
+//!
+//! An answer of 200 says nothing: the outcome is what the kernel's counters and the engine's own
+//! processes show before and after, next to what the engine says.
+
+mod log;
+mod memory;
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::temporary::TemporarySettings;
+use crate::clients::{self, Emptying, Pausing, Place, Refusal, Session, owner};
+use crate::model::{Action, CachePermission, Decision, EngineTarget, OutcomeResult, Target};
+use log::EngineLog;
+use memory::Memory;
+
+/// All calls together; with what follows they stay below the time that an action has.
+const CALLING_TAKES: Duration = Duration::from_secs(20);
+
+/// A healthy driver gives memory back within 2 to 5 s of the end of a process, and else at once: it
+/// is looked until nothing more has come for [`STILL_FOR`].
+const SETTLES_WITHIN: Duration = Duration::from_secs(5);
+const STILL_FOR: Duration = Duration::from_secs(1);
+const LOOKED_EVERY: Duration = Duration::from_millis(100);
+
+/// What emptied caches have given back since the start.
+#[derive(Debug, Default)]
+pub struct EmptyingTally {
+    bytes: AtomicU64,
+}
+
+impl EmptyingTally {
+    /// Bytes that were free afterwards and were not before. Never waits.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+}
+
+/// Whoever empties.
+pub struct CacheEmptier {
+    /// Where procfs is mounted.
+    pub procfs: PathBuf,
+    /// The uptime.
+    pub uptime: fn() -> Duration,
+    /// Waits so long.
+    pub sleep: fn(Duration),
+    /// Where it is counted.
+    pub tally: Arc<EmptyingTally>,
+}
+
+impl fmt::Debug for CacheEmptier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CacheEmptier").field("procfs", &self.procfs).finish_non_exhaustive()
+    }
+}
+
+/// An engine that was paused is in the undo log from before that until it goes on.
+struct InUndoLog<'a> {
+    temporary: &'a mut TemporarySettings,
+    decision: &'a Decision,
+    engine: &'a EngineTarget,
+    number: Option<u64>,
+}
+
+impl Pausing for InUndoLog<'_> {
+    fn begin(&mut self) -> Result<(), String> {
+        let number = self.temporary.pausing(self.decision, self.engine)?;
+        self.number = Some(number);
+        Ok(())
+    }
+
+    fn refused(&mut self) {
+        if let Some(number) = self.number.take() {
+            self.temporary.not_paused(number);
+        }
+    }
+
+    fn end(&mut self) -> Result<(), String> {
+        self.number.take().map_or(Ok(()), |number| self.temporary.go_on(number))
+    }
+}
+
+impl Drop for InUndoLog<'_> {
+    fn drop(&mut self) {
+        // Whatever has gone wrong in between, it goes on.
+        let _told_by_the_undo_log = self.end();
+    }
+}
+
+impl CacheEmptier {
+    /// Does what was decided, if it is that; with words on what has come of it.
+    pub(super) fn execute(
+        &self,
+        decision: &Decision,
+        temporary: &mut TemporarySettings,
+    ) -> Option<(OutcomeResult, Option<String>)> {
+        let Action::EmptyCache { allow, .. } = &decision.action else { return None };
+        let Target::Engine(engine) = &decision.target else {
+            let why = format!("empty_cache works on an engine, and not on {}", decision.target);
+            return Some((OutcomeResult::NotDone(why), None));
+        };
+        Some(match self.verify(engine) {
+            Err(stale) => (OutcomeResult::NotDone(stale), None),
+            Ok(place) => self.empty(decision, engine, place, allow, temporary),
+        })
+    }
+
+    /// What was decided on is still there, and it is what answers there.
+    fn verify(&self, engine: &EngineTarget) -> Result<Place, String> {
+        let name = &engine.name;
+        let Some(server) = engine.processes.first() else {
+            return Err(format!("no process of {name} is known: nothing is asked"));
+        };
+        if !owner::is_alive(&self.procfs, *server) {
+            return Err(format!("{name} is another one by now, or gone: pid {server} has ended"));
+        }
+        let place = Place::of(&self.procfs, engine);
+        let place = place.ok_or_else(|| format!("where {name} can be asked is not known"))?;
+        let port = place.port();
+        if port.is_some_and(|port| owner::listens(&self.procfs, engine, port) == Some(false)) {
+            return Err(format!(
+                "what listens at {} is no process of {name}: it is told nothing, and no key",
+                place.origin
+            ));
+        }
+        Ok(place)
+    }
+
+    fn empty(
+        &self,
+        decision: &Decision,
+        engine: &EngineTarget,
+        place: Place,
+        allow: &BTreeSet<CachePermission>,
+        temporary: &mut TemporarySettings,
+    ) -> (OutcomeResult, Option<String>) {
+        let before = Memory::read(&self.procfs, engine);
+        let log = EngineLog::open(&self.procfs, engine);
+        let mut pausing = InUndoLog { temporary, decision, engine, number: None };
+        let said = Session::open(place).map_err(Refusal::from).and_then(|session| {
+            let session = session.within(self.uptime, CALLING_TAKES);
+            let emptying = Emptying { session: &session, keys: &engine.keys, allow };
+            clients::empty_cache(engine.kind, &emptying, &mut pausing)
+        });
+        drop(pausing);
+        match said {
+            Err(refusal) => (OutcomeResult::Failed(refusal.to_string()), None),
+            Ok(said) => {
+                let after = self.settled(engine, &before);
+                self.tally.bytes.fetch_add(after.gained(&before), Ordering::Relaxed);
+                let logged = log.and_then(EngineLog::freed);
+                (OutcomeResult::Done, Some(told(&said, logged.as_deref(), &before, &after)))
+            }
+        }
+    }
+
+    /// The memory once nothing more comes back.
+    fn settled(&self, engine: &EngineTarget, before: &Memory) -> Memory {
+        let mut now = Memory::read(&self.procfs, engine);
+        let (mut waited, mut still) = (Duration::ZERO, Duration::ZERO);
+        let mut most = now.gained(before);
+        while waited < SETTLES_WITHIN && still < STILL_FOR {
+            (self.sleep)(LOOKED_EVERY);
+            waited += LOOKED_EVERY;
+            now = Memory::read(&self.procfs, engine);
+            let gained = now.gained(before);
+            let is_more = gained > most.saturating_add(memory::NOISE);
+            still = if is_more { Duration::ZERO } else { still + LOOKED_EVERY };
+            most = most.max(gained);
+        }
+        now
+    }
+}
+
+fn told(said: &str, logged: Option<&str>, before: &Memory, after: &Memory) -> String {
+    let logged = logged.map(|logged| format!(", its log says {logged}")).unwrap_or_default();
+    let changes = after.since(before);
+    let verdict = match after.gained(before) {
+        gained if gained > memory::NOISE => "memory came back",
+        _ => "no memory came back",
+    };
+    format!("{verdict}: {changes}; {said}{logged}")
+}

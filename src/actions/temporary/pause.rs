@@ -1,0 +1,157 @@
+//! An engine that was paused: it goes on, whatever happens.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::setting::{Mounts, Setting};
+use super::undo_log::Change;
+use super::{OpenChange, TemporarySettings};
+use crate::clients::owner::is_alive;
+use crate::clients::{Place, Session, sglang};
+use crate::model::{Decision, EngineTarget, UndoResult};
+
+/// What it does before, and what it becomes.
+pub(super) const RUNNING: &str = "running";
+pub(super) const PAUSED: &str = "paused";
+
+/// It is told so often at once, before it is left for later.
+const TRIES: u32 = 3;
+const BETWEEN_TRIES: Duration = Duration::from_millis(200);
+
+/// So often it is tried whenever it is asked for, every 10 s, and then every 5 minutes.
+const OFTEN: u32 = 6;
+const SELDOM: u32 = 30;
+
+/// Longer than an act may take: then it should have gone on.
+const LASTS: Duration = Duration::from_secs(30);
+
+/// What of an engine must be known to have it go on. Where its key is, and not the key.
+fn essence(engine: &EngineTarget) -> EngineTarget {
+    EngineTarget {
+        name: engine.name.clone(),
+        processes: engine.processes.first().copied().into_iter().collect(),
+        kind: engine.kind,
+        health_url: engine.health_url.clone(),
+        health_network: engine.health_network.clone(),
+        keys: engine.keys.clone(),
+        ..EngineTarget::default()
+    }
+}
+
+/// Whether it has gone, and with it its pause. Nothing is asked: whoever answers cannot tell
+/// whether it is our pause that it is in.
+pub(super) fn state(mounts: &Mounts, engine: &EngineTarget) -> io::Result<String> {
+    let server = engine.processes.first();
+    match server.is_some_and(|server| is_alive(&mounts.procfs, *server)) {
+        true => Ok(PAUSED.to_owned()),
+        false => Err(io::Error::from(io::ErrorKind::NotFound)),
+    }
+}
+
+/// Has it go on.
+pub(super) fn go_on(mounts: &Mounts, engine: &EngineTarget) -> io::Result<()> {
+    let place = Place::of(&mounts.procfs, engine);
+    let place = place.ok_or_else(|| io::Error::other("where it can be asked is not known"))?;
+    let session = Session::open(place).map_err(io::Error::other)?;
+    let mut last = Ok(());
+    for number in 0..TRIES {
+        if number > 0 {
+            std::thread::sleep(BETWEEN_TRIES);
+        }
+        last = sglang::go_on(&session, &engine.keys);
+        if last.is_ok() {
+            break;
+        }
+    }
+    last.map_err(io::Error::other)
+}
+
+impl TemporarySettings {
+    /// Says in the undo log that this engine is about to be paused; returns the entry's number.
+    pub(in crate::actions) fn pausing(
+        &mut self,
+        decision: &Decision,
+        engine: &EngineTarget,
+    ) -> Result<u64, String> {
+        self.ready()?;
+        let boot_id = self.boot_id.clone().ok_or("which boot this is cannot be told")?;
+        let setting = Setting::EnginePause(Box::new(essence(engine)));
+        if self.open.iter().any(|open| open.change.setting == setting) {
+            return Err(format!("{setting} is paused already"));
+        }
+        let at = (self.clock)().utc;
+        let Some(log) = &mut self.log else { return Err("no undo log".to_owned()) };
+        let change = Change {
+            number: log.next_number(),
+            setting,
+            old: RUNNING.to_owned(),
+            new: PAUSED.to_owned(),
+            boot_id,
+            decision: decision.id,
+            rule: decision.rule.clone(),
+            at,
+            until: at.saturating_add(LASTS).unwrap_or(at),
+        };
+        if let Err(error) = log.begin(std::slice::from_ref(&change)) {
+            // It may be torn: the next one opens it anew.
+            self.log = None;
+            return Err(error.to_string());
+        }
+        let number = change.number;
+        // No undo is decided for it: whoever tends the log has it go on.
+        self.open.push(OpenChange { change, is_orphan: true });
+        self.count();
+        if self.tally.has_ended_pauses() {
+            self.not_paused(number);
+            return Err("the program ends".to_owned());
+        }
+        Ok(number)
+    }
+
+    /// It was not paused after all.
+    pub(in crate::actions) fn not_paused(&mut self, number: u64) {
+        self.open.retain(|open| open.change.number != number);
+        self.close(number, Some(UndoResult::AlreadyBack), None);
+        self.count();
+    }
+
+    /// Has that engine go on.
+    pub(in crate::actions) fn go_on(&mut self, number: u64) -> Result<(), String> {
+        let is_it = |open: &mut OpenChange| open.change.number == number;
+        let its: Vec<OpenChange> = self.open.extract_if(.., is_it).collect();
+        self.undo_all(its, "");
+        match self.open.iter().find(|open| open.change.number == number) {
+            None => Ok(()),
+            Some(open) => Err(format!("{} did not say that it does", open.change.setting)),
+        }
+    }
+
+    /// What a shutdown asks: from then on no engine is paused, and it is told whether one is.
+    pub fn end_pauses(&self) -> Box<dyn Fn() -> bool + Send> {
+        let tally = Arc::clone(&self.tally);
+        Box::new(move || tally.end_pauses())
+    }
+
+    /// Whether an engine is paused that should go on.
+    pub(in crate::actions) fn is_any_engine_paused(&self) -> bool {
+        let is_pause = |open: &OpenChange| matches!(open.change.setting, Setting::EnginePause(_));
+        self.open.iter().any(is_pause)
+    }
+
+    /// Tells engines that are still paused once more to go on: for a minute each time that this is
+    /// asked for, and then less often, since each time is told.
+    pub(in crate::actions) fn tend(&mut self) {
+        self.tended = self.tended.saturating_add(1);
+        if self.tended > OFTEN && !self.tended.is_multiple_of(SELDOM) {
+            return;
+        }
+        let is_pause =
+            |open: &mut OpenChange| matches!(open.change.setting, Setting::EnginePause(_));
+        let paused: Vec<OpenChange> = self.open.extract_if(.., is_pause).collect();
+        self.undo_all(paused, "after it did not before");
+        if !self.is_any_engine_paused() {
+            self.tended = 0;
+        }
+    }
+}

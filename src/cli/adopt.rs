@@ -1,0 +1,325 @@
+//! `umawarden adopt`.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::Exit;
+use super::control::Client;
+use super::history::{printable, size};
+use super::storage::StorageArguments;
+use crate::config::flags::RunFlags;
+use crate::config::measure::size_bytes;
+use crate::config::settings::Settings;
+use crate::daemon::user_name;
+use crate::model::author;
+use crate::parse::container::{Inspected, inspected};
+use crate::sources::held::{Adopted, AdoptedContainer, AdoptedFile};
+use crate::supervisors::docker::{Docker, escaped, within};
+
+/// How long Docker may take to answer.
+const ANSWER_TAKES: Duration = Duration::from_secs(10);
+const MAX_BODY_BYTES: usize = 1 << 20;
+
+/// The version of the file's format.
+const VERSION: u32 = 1;
+
+/// Arguments of `umawarden adopt`.
+#[derive(Debug, Args)]
+#[command(after_help = AFTER_HELP)]
+pub struct AdoptArguments {
+    /// The container's name or id.
+    #[arg(value_name = "CONTAINER")]
+    container: String,
+
+    /// How much memory must be there before it is started: 90GiB.
+    #[arg(long, value_name = "SIZE", value_parser = size_bytes)]
+    need: Option<u64>,
+
+    /// How much of that must lie in free blocks of 2 MiB and more.
+    #[arg(long, value_name = "SIZE", value_parser = size_bytes)]
+    contiguous: Option<u64>,
+
+    /// Do it; without this it is only told what would be done.
+    #[arg(long)]
+    yes: bool,
+
+    /// Give it back: Docker restarts it again as it did before.
+    #[arg(long, conflicts_with_all = ["need", "contiguous"])]
+    undo: bool,
+
+    /// One JSON object instead of text.
+    #[arg(long)]
+    json: bool,
+
+    /// Docker's socket [default: that of the configuration file, else /run/docker.sock].
+    #[arg(long = "path.docker-socket", value_name = "SOCKET")]
+    docker_socket: Option<PathBuf>,
+
+    /// Where the daemon is.
+    #[command(flatten)]
+    storage: StorageArguments,
+}
+
+const AFTER_HELP: &str = "\
+Docker's own restart policy starts a dead engine within 100 ms, into memory that the driver has not
+given back yet: it dies too, and the next one, and the next. This sets the container's restart policy
+to \"no\" and has the daemon start it again instead: when there is memory for it, one engine at a
+time, later after each death in a row. What the policy was is kept, in adopted.json beside the
+journal, from where --undo puts it back.
+
+Labels of a container that is there cannot be changed. One that is created anew, as `docker compose
+up` does, needs the label umawarden.restart=when-ready (and umawarden.restart.need=90GiB) and the
+restart policy \"no\", or an entry of restarts in the configuration.
+
+Exit codes: 0 done, or told what would be done; 1 there is nothing to do, or Docker refuses; 2 there
+is no such container, Docker does not answer, or the file beside the journal cannot be written.
+
+  umawarden adopt vllm --need 90GiB --yes
+  umawarden adopt vllm --undo --yes";
+
+/// Runs the command.
+///
+/// # Errors
+/// There is no such container, Docker does not answer, or what is done cannot be kept.
+pub fn execute(arguments: &AdoptArguments) -> anyhow::Result<Exit> {
+    let flags = RunFlags { docker_socket: arguments.docker_socket.clone(), ..RunFlags::default() };
+    let settings = arguments.storage.settings(flags)?;
+    let path = AdoptedFile::path_in(&settings.storage.path);
+    let mut file = AdoptedFile::new(&path);
+    let adopted = file.read()?.clone();
+    let socket = settings.path.docker_socket.clone();
+    if arguments.undo {
+        return undo(arguments, &socket, &mut file, adopted);
+    }
+    let found = look(&socket, &arguments.container)?;
+    if found.is_removed_at_end {
+        bail!(
+            "Docker removes {} when it ends (--rm), so that there is nothing to start again: create \
+             it without --rm",
+            found.name
+        );
+    }
+    let known = adopted.containers.get(&*found.id);
+    let policy = match known {
+        // What it was before is known: by now it is ours.
+        Some(known) if &*found.restart_policy == "no" => {
+            (known.restart_policy.clone(), known.restart_most)
+        }
+        _ => (found.restart_policy.to_string(), found.restart_most),
+    };
+    let entry = AdoptedContainer {
+        name: found.name.to_string(),
+        need_bytes: arguments.need.or(known.and_then(|known| known.need_bytes)),
+        contiguous_bytes: arguments.contiguous.or(known.and_then(|known| known.contiguous_bytes)),
+        restart_policy: policy.0,
+        restart_most: policy.1,
+        since: Timestamp::now(),
+        author: caller(),
+    };
+    let remarks = remarks(&settings);
+    if arguments.yes {
+        take_over(&socket, &found, &entry, &mut file, adopted)?;
+    }
+    show(arguments, &found, &entry, &remarks);
+    Ok(Exit::Fine)
+}
+
+/// First what it was, on disk; then the change, which is looked at; without that nothing is kept.
+fn take_over(
+    socket: &Path,
+    found: &Inspected,
+    entry: &AdoptedContainer,
+    file: &mut AdoptedFile,
+    before: Adopted,
+) -> anyhow::Result<()> {
+    let mut after = before.clone();
+    after.version = VERSION;
+    after.containers.insert(found.id.to_string(), entry.clone());
+    file.write(&after).context("nothing was changed, since it could not be kept")?;
+    if let Err(error) = set_policy(socket, &found.id, "no", 0) {
+        file.write(&before).context("putting back what was kept")?;
+        return Err(error.context("nothing was changed"));
+    }
+    Ok(())
+}
+
+fn undo(
+    arguments: &AdoptArguments,
+    socket: &Path,
+    file: &mut AdoptedFile,
+    mut adopted: Adopted,
+) -> anyhow::Result<Exit> {
+    let wanted = &arguments.container;
+    let mut its = adopted.containers.iter().filter(|(id, known)| {
+        known.name == *wanted || wanted.len() >= 4 && id.starts_with(wanted.as_str())
+    });
+    let Some((id, known)) = its.next().map(|(id, known)| (id.clone(), known.clone())) else {
+        eprintln!("umawarden: {} was not adopted", printable(wanted));
+        return Ok(Exit::Findings);
+    };
+    if its.next().is_some() {
+        bail!("several adopted containers are called {wanted}: give the id");
+    }
+    let (name, policy) = (&known.name, &known.restart_policy);
+    let is_there = exists(socket, &id)?;
+    if arguments.yes {
+        if is_there {
+            set_policy(socket, &id, policy, known.restart_most)?;
+        }
+        adopted.containers.remove(&id);
+        file.write(&adopted)?;
+    }
+    let done = if arguments.yes { "done" } else { "nothing was changed: add --yes" };
+    if arguments.json {
+        println!(
+            "{}",
+            json!({ "container": id, "name": name, "restart_policy": policy,
+                    "exists": is_there, "done": arguments.yes })
+        );
+    } else if is_there {
+        println!(
+            "Docker's restart policy of {name} is \"{policy}\" again, and umawarden leaves it."
+        );
+        println!("{done}");
+    } else {
+        println!("{name} is no longer there: it is only forgotten.\n{done}");
+    }
+    Ok(Exit::Fine)
+}
+
+/// What else one must know for it to work.
+fn remarks(settings: &Settings) -> Vec<String> {
+    let client = Client::new(&settings.web.control_socket);
+    let told = client.ask("GET", "/api/v1/status", None);
+    let mode = told.as_ref().ok().and_then(|reply| reply.data.get("mode")?.as_str());
+    match (told.is_ok(), mode) {
+        (true, Some("enforce")) => Vec::new(),
+        (true, _) => vec![
+            "the daemon is in observe mode: it only says what it would start. Run it with --mode \
+             enforce, or give the container an entry of restarts with mode: enforce"
+                .to_owned(),
+        ],
+        (false, _) => vec![
+            "no daemon answers: until `umawarden run --mode enforce` runs, nobody starts this \
+             container again"
+                .to_owned(),
+        ],
+    }
+}
+
+fn show(
+    arguments: &AdoptArguments,
+    found: &Inspected,
+    entry: &AdoptedContainer,
+    remarks: &[String],
+) {
+    let name = &entry.name;
+    if arguments.json {
+        let told = json!({
+            "container": found.id,
+            "name": name,
+            "restart_policy_before": entry.restart_policy,
+            "restart_policy": if arguments.yes { "no" } else { &*found.restart_policy },
+            "need_bytes": entry.need_bytes,
+            "contiguous_bytes": entry.contiguous_bytes,
+            "done": arguments.yes,
+            "remarks": remarks,
+        });
+        println!("{told}");
+        return;
+    }
+    match &*entry.restart_policy {
+        "no" => {
+            println!("Docker does not start {name} again when it dies (restart policy \"no\").")
+        }
+        policy => println!(
+            "Docker starts {name} again itself when it dies (restart policy \"{policy}\"): after \
+             100 ms, whether or not its memory is back. The new one dies of that, and the next."
+        ),
+    }
+    let verb = if arguments.yes { "starts" } else { "would start" };
+    match entry.need_bytes {
+        Some(need) => println!(
+            "Now umawarden {verb} it when {} can be had and nothing is being given back any more.",
+            size(need as f64)
+        ),
+        None => println!(
+            "Now umawarden {verb} it when as much as its processes held can be had and nothing is \
+             being given back any more. Say how much it needs with --need: a driver's memory is in \
+             no process."
+        ),
+    }
+    for remark in remarks {
+        println!("But {remark}.");
+    }
+    println!("Whoever creates it anew gives it the label umawarden.restart=when-ready instead.");
+    if arguments.yes {
+        println!("Undo: umawarden adopt {name} --undo --yes");
+    } else {
+        println!("Nothing was changed: add --yes.");
+    }
+}
+
+fn caller() -> String {
+    let uid = rustix::process::getuid().as_raw();
+    let caller = std::env::var("SUDO_USER").ok().filter(|name| !name.is_empty());
+    author(caller.as_deref(), user_name(uid).as_deref(), uid)
+}
+
+/// What Docker answers, if that is 200; `None`: there is no such container.
+fn ask(socket: &Path, container: &str) -> anyhow::Result<Option<Vec<u8>>> {
+    let docker = Docker::new(socket);
+    let path = format!("/containers/{}/json", escaped(container));
+    let answer = within(ANSWER_TAKES, move || async move {
+        let told = docker.get(&path, MAX_BODY_BYTES, ANSWER_TAKES).await;
+        told.map_err(|error| error.to_string())
+    });
+    let answer = answer.map_err(|error| anyhow::anyhow!("{}: {error}", socket.display()))?;
+    match answer.status {
+        200 => Ok(Some(answer.body)),
+        404 => Ok(None),
+        _ => bail!("{}", printable(&answer.message())),
+    }
+}
+
+fn look(socket: &Path, container: &str) -> anyhow::Result<Inspected> {
+    let Some(body) = ask(socket, container)? else {
+        bail!("there is no container {container}: `docker ps -a` lists them");
+    };
+    inspected(&body).map_err(|error| anyhow::anyhow!("{container}: {error}"))
+}
+
+fn exists(socket: &Path, container: &str) -> anyhow::Result<bool> {
+    Ok(ask(socket, container)?.is_some())
+}
+
+/// Changes Docker's restart policy, and looks whether it has changed.
+fn set_policy(socket: &Path, id: &str, policy: &str, most: i64) -> anyhow::Result<()> {
+    let docker = Docker::new(socket);
+    let path = format!("/containers/{}/update", escaped(id));
+    let wanted: Value = json!({ "RestartPolicy": { "Name": policy, "MaximumRetryCount": most } });
+    let answer = within(ANSWER_TAKES, move || async move {
+        let told = docker.post(&path, Some(wanted.to_string()), MAX_BODY_BYTES, ANSWER_TAKES).await;
+        told.map_err(|error| error.to_string())
+    });
+    let answer = answer.map_err(|error| anyhow::anyhow!("{}: {error}", socket.display()))?;
+    if answer.status == 404 {
+        bail!(
+            "this Docker cannot change a restart policy (Podman cannot): create the container anew, \
+             with --restart no and --label umawarden.restart=when-ready"
+        );
+    }
+    if answer.status != 200 {
+        bail!("{}", printable(&answer.message()));
+    }
+    let now = look(socket, id)?.restart_policy;
+    if *now != *policy {
+        bail!("Docker says that the restart policy is \"{now}\" still");
+    }
+    Ok(())
+}

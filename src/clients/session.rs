@@ -1,0 +1,320 @@
+//! Calls to one engine, one after the other, each with an end in sight.
+//!
+//! They are made on a thread of their own, which lives as long as the session: where the engine has
+//! a network of its own, that thread enters it, and all sockets that are made there belong to it.
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::thread::Builder;
+use std::time::Duration;
+
+use reqwest::header::{AUTHORIZATION, CONTENT_TYPE};
+use reqwest::{Client, Method, redirect, retry};
+use serde_json::Value;
+use tokio::runtime::Runtime;
+use tokio::time::timeout;
+
+use super::keys::Secret;
+use super::network::Network;
+use crate::model::EngineTarget;
+
+/// How long a connection may take: the engine is on this node.
+const CONNECTING_TAKES: Duration = Duration::from_secs(1);
+
+/// What the thread has beyond a call's own time before it is taken for hanging.
+const MARGIN: Duration = Duration::from_secs(1);
+
+/// No answer that is asked for is longer; `/v1/loads` of 64 ranks has 40 KiB.
+const MOST_BYTES: usize = 1 << 20;
+
+/// So much of an answer is told to people.
+const TOLD_CHARS: usize = 160;
+
+/// Where an engine is asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// `http://host:port`.
+    pub origin: String,
+    /// Where that is meant, if that is not our own network.
+    pub network: Option<Network>,
+}
+
+impl Place {
+    /// Where that engine is asked; `None` where that is not known.
+    pub fn of(procfs: &Path, engine: &EngineTarget) -> Option<Self> {
+        let origin = origin(engine.health_url.as_deref()?).to_owned();
+        let network = match &engine.health_network {
+            None => None,
+            Some(name) => {
+                let pid = engine.processes.first()?.pid;
+                let file = procfs.join(pid.to_string()).join("ns/net");
+                Some(Network { file, name: name.clone() })
+            }
+        };
+        Some(Self { origin, network })
+    }
+
+    /// The port.
+    pub fn port(&self) -> Option<u16> {
+        let uri: hyper::Uri = self.origin.parse().ok()?;
+        Some(uri.port_u16().unwrap_or(80))
+    }
+}
+
+/// `http://host:port` of an address.
+pub fn origin(url: &str) -> &str {
+    let begins = url.find("://").map_or(0, |at| at + 3);
+    let ends = url[begins..].find(['/', '?', '#']).map_or(url.len(), |at| begins + at);
+    &url[..ends]
+}
+
+/// An answer, whatever its status.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// The HTTP status.
+    pub status: u16,
+    /// The body, or its beginning.
+    pub body: Vec<u8>,
+    /// Whether the body was longer.
+    pub is_cut: bool,
+}
+
+impl Answer {
+    /// Whether it was done.
+    pub fn is_success(&self) -> bool {
+        (200..300).contains(&self.status)
+    }
+
+    /// The body as text.
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+
+    /// The body as JSON, if it is that.
+    pub fn json(&self) -> Option<Value> {
+        (!self.is_cut).then(|| serde_json::from_slice(&self.body).ok())?
+    }
+
+    /// What people are shown of the body.
+    pub fn beginning(&self) -> String {
+        let printable = |c: char| if c.is_control() { ' ' } else { c };
+        let text: String = self.text().trim().chars().take(TOLD_CHARS).map(printable).collect();
+        if text.is_empty() { "nothing".to_owned() } else { format!("\"{text}\"") }
+    }
+}
+
+/// There was no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum CallError {
+    /// The thread cannot be started, or the engine's network not be entered.
+    #[error("its network cannot be entered: {0}")]
+    Unreachable(String),
+    /// It did not come in time.
+    #[error("{path} was not answered within {} s", .after.as_secs_f32())]
+    TimedOut {
+        /// Where.
+        path: String,
+        /// After so long.
+        after: Duration,
+    },
+    /// The connection failed.
+    #[error("{path} could not be asked: {why}")]
+    Failed {
+        /// Where.
+        path: String,
+        /// How.
+        why: String,
+    },
+}
+
+/// One call.
+#[derive(Debug)]
+struct Call {
+    method: Method,
+    path: String,
+    body: Option<Vec<u8>>,
+    key: Option<Secret>,
+    patience: Duration,
+    reply: SyncSender<Result<Answer, CallError>>,
+}
+
+/// The connection to one engine.
+pub struct Session {
+    calls: Sender<Call>,
+    /// A clock, and when all calls must have been answered.
+    ends: Option<(fn() -> Duration, Duration)>,
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session").finish_non_exhaustive()
+    }
+}
+
+impl Session {
+    /// Starts the thread, which ends when this is dropped; nothing is connected yet.
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub fn open(place: Place) -> Result<Self, CallError> {
+        let (calls, to_make) = channel();
+        let started = Builder::new().name("engine-client".to_owned()).spawn(move || {
+            let caller = Caller::new(place);
+            for call in to_make {
+                let answer = match &caller {
+                    Ok(caller) => caller.make(&call),
+                    Err(error) => Err(CallError::Unreachable(error.to_string())),
+                };
+                // Whoever asked may have given up.
+                let _gone = call.reply.send(answer);
+            }
+        });
+        started.map_err(|error| CallError::Unreachable(error.to_string()))?;
+        Ok(Self { calls, ends: None })
+    }
+
+    /// From now on all calls together have so long.
+    #[must_use]
+    pub fn within(self, uptime: fn() -> Duration, patience: Duration) -> Self {
+        Self { ends: Some((uptime, uptime().saturating_add(patience))), ..self }
+    }
+
+    /// Asks.
+    ///
+    /// # Errors
+    /// No answer has come in time.
+    pub fn get(
+        &self,
+        path: &str,
+        key: Option<&Secret>,
+        patience: Duration,
+    ) -> Result<Answer, CallError> {
+        self.call(Method::GET, path, None, key, patience)
+    }
+
+    /// Tells.
+    ///
+    /// # Errors
+    /// No answer has come in time; it may have heard it all the same.
+    pub fn post(
+        &self,
+        path: &str,
+        body: Option<&Value>,
+        key: Option<&Secret>,
+        patience: Duration,
+    ) -> Result<Answer, CallError> {
+        self.call(Method::POST, path, body, key, patience)
+    }
+
+    fn call(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+        key: Option<&Secret>,
+        patience: Duration,
+    ) -> Result<Answer, CallError> {
+        let (reply, answer) = sync_channel(1);
+        let left = self.ends.map(|(uptime, ends_at)| ends_at.saturating_sub(uptime()));
+        let patience = patience.min(left.unwrap_or(Duration::MAX));
+        let failed = |why: &str| CallError::Failed { path: path.to_owned(), why: why.to_owned() };
+        let call = Call {
+            method,
+            path: path.to_owned(),
+            body: body.map(|body| body.to_string().into_bytes()),
+            key: key.cloned(),
+            patience,
+            reply,
+        };
+        self.calls.send(call).map_err(|_| failed("the thread that asks has ended"))?;
+        wait(&answer, patience).unwrap_or_else(|error| match error {
+            RecvTimeoutError::Timeout => {
+                Err(CallError::TimedOut { path: path.to_owned(), after: patience + MARGIN })
+            }
+            RecvTimeoutError::Disconnected => Err(failed("the thread that asks has ended")),
+        })
+    }
+}
+
+fn wait<T>(answer: &Receiver<T>, patience: Duration) -> Result<T, RecvTimeoutError> {
+    answer.recv_timeout(patience + MARGIN)
+}
+
+/// What lives on the thread.
+struct Caller {
+    runtime: Runtime,
+    client: Client,
+    origin: String,
+}
+
+impl Caller {
+    fn new(place: Place) -> io::Result<Self> {
+        if let Some(network) = &place.network {
+            network.enter()?;
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        // What an engine answers leads nowhere else, and what the environment says of proxies is
+        // for other programs.
+        let client = Client::builder()
+            .redirect(redirect::Policy::none())
+            .no_proxy()
+            .retry(retry::never())
+            .referer(false)
+            .http1_only()
+            .http1_max_headers(64)
+            .pool_max_idle_per_host(0)
+            .connect_timeout(CONNECTING_TAKES)
+            .user_agent(concat!("umawarden/", env!("CARGO_PKG_VERSION")))
+            .build()
+            .map_err(io::Error::other)?;
+        Ok(Self { runtime, client, origin: place.origin })
+    }
+
+    fn make(&self, call: &Call) -> Result<Answer, CallError> {
+        let path = || call.path.clone();
+        let made =
+            self.runtime.block_on(async { timeout(call.patience, self.exchange(call)).await });
+        match made {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(error)) => Err(CallError::Failed { path: path(), why: chain(error) }),
+            Err(_) => Err(CallError::TimedOut { path: path(), after: call.patience }),
+        }
+    }
+
+    async fn exchange(&self, call: &Call) -> reqwest::Result<Answer> {
+        let url = format!("{}{}", self.origin, call.path);
+        let mut request = self.client.request(call.method.clone(), url);
+        if let Some(key) = &call.key {
+            request = request.header(AUTHORIZATION, key.header());
+        }
+        if let Some(body) = &call.body {
+            request = request.header(CONTENT_TYPE, "application/json").body(body.clone());
+        }
+        let mut response = request.send().await?;
+        let (status, mut body) = (response.status().as_u16(), Vec::new());
+        let mut is_cut = false;
+        while let Some(chunk) = response.chunk().await? {
+            let room = MOST_BYTES - body.len();
+            body.extend_from_slice(&chunk[..chunk.len().min(room)]);
+            if chunk.len() > room {
+                is_cut = true;
+                break;
+            }
+        }
+        Ok(Answer { status, body, is_cut })
+    }
+}
+
+/// With its causes, and without the address, which is told anyway.
+fn chain(error: reqwest::Error) -> String {
+    let error = error.without_url();
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(&error);
+    while let Some(error) = cause {
+        text.push_str(&format!(": {error}"));
+        cause = error.source();
+    }
+    text
+}

@@ -1,0 +1,56 @@
+//! NVIDIA Triton in explicit control mode: its models finish their requests and go, until somebody
+//! loads them again.
+
+use std::time::Duration;
+
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde_json::{Value, json};
+
+use super::{Emptying, Refusal};
+use crate::model::{CachePermission, counted};
+
+const INDEX: &str = "/v2/repository/index";
+
+const LOOKING_TAKES: Duration = Duration::from_secs(2);
+const UNLOADING_TAKES: Duration = Duration::from_secs(4);
+
+/// More models are not unloaded at a time.
+const MOST_MODELS: usize = 4;
+
+const KEY: &str = "Triton has none";
+
+/// Unloads its models.
+pub(super) fn empty(emptying: &Emptying<'_>) -> Result<String, Refusal> {
+    if !emptying.allows(CachePermission::UnloadModels) {
+        return Err(Refusal::NotAllowed {
+            permission: CachePermission::UnloadModels,
+            why: "a model that Triton unloads is not served until somebody loads it again",
+        });
+    }
+    let session = emptying.session;
+    let answer = session.post(INDEX, Some(&json!({"ready": true})), None, LOOKING_TAKES)?;
+    if !answer.is_success() {
+        return Err(Refusal::of(INDEX, &answer, false, KEY));
+    }
+    let told = answer.json();
+    let models = told.as_ref().and_then(Value::as_array);
+    let models = models.ok_or_else(|| Refusal::Unreadable(INDEX.to_owned()))?;
+    let is_ready = |model: &&Value| model.get("state").and_then(Value::as_str) == Some("READY");
+    let name = |model: &Value| model.get("name")?.as_str().map(str::to_owned);
+    let mut names: Vec<String> = models.iter().filter(is_ready).filter_map(name).collect();
+    // Each version is told.
+    names.dedup();
+    names.truncate(MOST_MODELS);
+    if names.is_empty() {
+        return Err(Refusal::NothingToGive("it has no model loaded"));
+    }
+    for name in &names {
+        let model = utf8_percent_encode(name, NON_ALPHANUMERIC);
+        let path = format!("/v2/repository/models/{model}/unload");
+        let answer = session.post(&path, Some(&json!({})), None, UNLOADING_TAKES)?;
+        if !answer.is_success() {
+            return Err(Refusal::of(&path, &answer, false, KEY));
+        }
+    }
+    Ok(format!("it unloads {}", counted(names.len() as u64, "model")))
+}

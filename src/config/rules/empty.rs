@@ -1,0 +1,126 @@
+//! The step that has an engine give back memory that it only keeps.
+
+use std::collections::BTreeSet;
+
+use super::evict::{DEFAULT_ENGINE, engine};
+use super::remedy::is_empty;
+use crate::config::decode::{self, Findings, Table};
+use crate::config::yaml::Node;
+use crate::model::{Action, CachePermission};
+
+const EXAMPLE: &str = "write empty_cache: {engine: deepseek, allow: [drop_prefix_cache]}";
+
+/// What people may look for, and is never done, whatever they write.
+const NEVER: [(&[&str], &str); 3] = [
+    (
+        &["sleep", "wake_up", "release_kv_cache_memory", "release_kv_cache"],
+        "vLLM's wake_up may kill the engine, and on GB10 the whole host, and what sleep gives back \
+         is taken again then",
+    ),
+    (
+        &["release_memory_occupation", "resume_memory_occupation"],
+        "SGLang's server ends if it is busy, or if it is told to resume what it has not released",
+    ),
+    (
+        &["abort", "pause", "pause_generation", "collective_rpc"],
+        "it would end requests, or run code: retract_requests pauses SGLang and has its requests \
+         computed anew",
+    ),
+];
+
+/// Reads `empty_cache`.
+pub(super) fn empty_cache(node: &Node, findings: &mut Findings<'_>) -> Option<Action> {
+    if is_empty(node) {
+        let (engine, allow) = (DEFAULT_ENGINE.to_owned(), BTreeSet::new());
+        return Some(Action::EmptyCache { engine, allow });
+    }
+    if node.text().is_some() {
+        decode::wrong_kind(node, "empty_cache", decode::MAPPING, findings).hint(EXAMPLE);
+        return None;
+    }
+    let table = Table::read(node, "empty_cache", &["engine", "allow"], findings)?;
+    let engine = match table.get("engine") {
+        Some(node) => engine(node, findings),
+        None => Some(DEFAULT_ENGINE.to_owned()),
+    };
+    let allow = match table.get("allow") {
+        Some(node) => permissions(node, findings),
+        None => Some(BTreeSet::new()),
+    };
+    Some(Action::EmptyCache { engine: engine?, allow: allow? })
+}
+
+fn permissions(node: &Node, findings: &mut Findings<'_>) -> Option<BTreeSet<CachePermission>> {
+    if node.text().is_some() {
+        decode::wrong_kind(node, "allow", "a list", findings).hint(EXAMPLE);
+        return None;
+    }
+    let entries = decode::list(node, "allow", findings)?;
+    let allowed = decode::each(entries, findings, permission)?;
+    Some(allowed.into_iter().collect())
+}
+
+fn permission(node: &Node, findings: &mut Findings<'_>) -> Option<CachePermission> {
+    let written = node.text().unwrap_or_default();
+    if let Some((_, why)) = NEVER.iter().find(|(names, _)| names.contains(&written)) {
+        findings.add(node.span.clone(), format!("{written} is never done")).hint((*why).to_owned());
+        return None;
+    }
+    let names = CachePermission::ALL.map(|permission| (permission.name(), permission));
+    decode::choice(node, "allow", &names, findings)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::config::mistake::SourceText;
+    use crate::config::rules::parse_rules;
+
+    #[test]
+    fn what_emptying_may_cost_is_written_by_name() {
+        let rule = |step: &str| {
+            let rule = "alert: A, expr: uma_memory_free_bytes < 1, labels: {engine: a}";
+            let remedy = format!("remedy: {{steps: [{{{step}}}]}}");
+            let text = format!("groups: [{{name: g, rules: [{{{rule}, {remedy}}}]}}]\n");
+            parse_rules(&[SourceText::new("rules.yaml", text)], Duration::from_secs(1))
+        };
+        use CachePermission::{DropPrefixCache, RetractRequests, Unpause};
+        let of_alert = "{{ $labels.engine }}";
+        for (step, engine, allow) in [
+            ("empty_cache: {}", of_alert, [].as_slice()),
+            ("empty_cache: {engine: deepseek}", "deepseek", &[]),
+            ("empty_cache: {allow: []}", of_alert, &[]),
+            ("empty_cache: {allow: [unpause, unpause]}", of_alert, &[Unpause]),
+            (
+                "empty_cache: {engine: '{{ $labels.engine }}', allow: [retract_requests, \
+                 drop_prefix_cache]}",
+                of_alert,
+                &[DropPrefixCache, RetractRequests],
+            ),
+        ] {
+            let rules = rule(step).unwrap();
+            let steps = &rules.groups[0].rules[0].remedy.as_ref().unwrap().steps;
+            let allow = allow.iter().copied().collect();
+            assert_eq!(*steps, [Action::EmptyCache { engine: engine.to_owned(), allow }]);
+        }
+        for (step, told) in [
+            ("empty_cache: deepseek", "empty_cache must be a mapping"),
+            ("empty_cache: [a]", "must be"),
+            ("empty_cache: {engine: ''}", "it has no name"),
+            ("empty_cache: {engine: '{{ $label }}'}", "engine: "),
+            ("empty_cache: {alow: []}", "unknown key \"alow\""),
+            ("empty_cache: {allow: drop_prefix_cache}", "allow must be a list"),
+            ("empty_cache: {allow: [drop_prefix]}", "allow cannot be \"drop_prefix\""),
+            ("empty_cache: {allow: [{a: b}]}", "allow"),
+            ("empty_cache: {allow: [sleep]}", "sleep is never done"),
+            ("empty_cache: {allow: [wake_up]}", "on GB10 the whole host"),
+            ("empty_cache: {allow: [release_memory_occupation]}", "SGLang's server ends"),
+            ("empty_cache: {allow: [abort]}", "abort is never done"),
+        ] {
+            let mistakes = rule(step).expect_err(step).to_string();
+            assert!(mistakes.contains(told), "{step}\n{mistakes}");
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! What Docker tells of one container, and of what happens to it. Podman leaves out some of it, and
+//! calls some of it otherwise.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::{MAX_NAME_BYTES, is_id, label_map};
+use crate::model::{HeldEnd, HeldHealth, HeldState, Requested};
+use crate::parse::process::printable;
+
+/// More of what it says of itself is cut.
+const MAX_TEXT_BYTES: usize = 300;
+
+/// Times before this (2000) are none: Docker writes the year 1 for what never was.
+const NO_TIME_BEFORE: i64 = 946_684_800;
+
+/// SIGTERM may have been sent so long before the end that it led to.
+const TERM_TAKES: Duration = Duration::from_secs(600);
+/// And SIGKILL.
+const KILL_TAKES: Duration = Duration::from_secs(30);
+
+/// A container as `GET /containers/ID/json` tells of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Inspected {
+    /// Its id.
+    pub id: Arc<str>,
+    /// Its name, printable.
+    pub name: Arc<str>,
+    /// Its labels, as they are: to be compared, and not to be shown.
+    pub labels: BTreeMap<String, String>,
+    /// What it does. Whether somebody wanted its end is not known by that.
+    pub state: HeldState,
+    /// When it was started, as Docker writes it.
+    pub started: Arc<str>,
+    /// Docker's own restart policy: `no`, `always`, `unless-stopped`, `on-failure`.
+    pub restart_policy: Arc<str>,
+    /// How often `on-failure` tries.
+    pub restart_most: i64,
+    /// Whether it is removed when it ends.
+    pub is_removed_at_end: bool,
+    /// The number of its first process while it runs.
+    pub pid: Option<u32>,
+}
+
+/// Reads the answer to `GET /containers/ID/json`.
+///
+/// # Errors
+/// It does not tell of a container.
+pub fn inspected(text: &[u8]) -> Result<Inspected, String> {
+    let told: Value =
+        serde_json::from_slice(text).map_err(|error| format!("no JSON was answered: {error}"))?;
+    let id = told.get("Id").and_then(Value::as_str).filter(|id| is_id(id));
+    let id = id.ok_or("what was answered names no container")?;
+    let state = told.get("State").ok_or("the state of a container was not answered")?;
+    let name = told.get("Name").and_then(Value::as_str).unwrap_or_default();
+    let name = name.strip_prefix('/').unwrap_or(name);
+    let host = told.get("HostConfig");
+    let policy = host.and_then(|host| host.get("RestartPolicy"));
+    let policy_name = policy.and_then(|policy| policy.get("Name")?.as_str()).unwrap_or("no");
+    let most = policy.and_then(|policy| policy.get("MaximumRetryCount")?.as_i64());
+    let labels = told.get("Config").and_then(|config| config.get("Labels"));
+    let is_removed = host.and_then(|host| host.get("AutoRemove")?.as_bool());
+    let pid = state.get("Pid").and_then(Value::as_u64);
+    Ok(Inspected {
+        id: id.into(),
+        name: short(name, MAX_NAME_BYTES),
+        labels: label_map(labels),
+        state: read_state(state)?,
+        started: text_of(state, "StartedAt"),
+        restart_policy: if policy_name.is_empty() { "no".into() } else { short(policy_name, 64) },
+        restart_most: most.unwrap_or(0),
+        is_removed_at_end: is_removed.unwrap_or(false),
+        pid: pid.and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid > 0),
+    })
+}
+
+fn short(text: &str, most: usize) -> Arc<str> {
+    let bytes = text.as_bytes();
+    printable(&bytes[..bytes.len().min(most)]).into()
+}
+
+fn text_of(state: &Value, key: &str) -> Arc<str> {
+    short(state.get(key).and_then(Value::as_str).unwrap_or_default(), 64)
+}
+
+fn read_state(state: &Value) -> Result<HeldState, String> {
+    let status = state.get("Status").and_then(Value::as_str).unwrap_or_default();
+    let flag = |key: &str| state.get(key).and_then(Value::as_bool).unwrap_or(false);
+    let (started, finished) = (text_of(state, "StartedAt"), text_of(state, "FinishedAt"));
+    let health = state.get("Health").or_else(|| state.get("Healthcheck"));
+    let health = match health.and_then(|health| health.get("Status")?.as_str()) {
+        Some("starting") => Some(HeldHealth::Starting),
+        Some("healthy") => Some(HeldHealth::Healthy),
+        Some("unhealthy") => Some(HeldHealth::Unhealthy),
+        _ => None,
+    };
+    Ok(match status {
+        "running" if flag("Restarting") => HeldState::Between { told: "restarting".into() },
+        "running" => HeldState::Running { mark: started, health },
+        "exited" | "stopped" if time(&finished).is_some() => HeldState::Ended(HeldEnd {
+            utc: time(&finished),
+            lived: lived(&started, &finished),
+            mark: finished,
+            exit_code: state.get("ExitCode").and_then(Value::as_i64).map(narrow),
+            is_oom_killed: flag("OOMKilled"),
+            error: Some(short(
+                state.get("Error").and_then(Value::as_str).unwrap_or_default(),
+                MAX_TEXT_BYTES,
+            ))
+            .filter(|error| !error.is_empty()),
+            requested: Requested::Unknown,
+        }),
+        "created" | "configured" if time(&started).is_none() => HeldState::Fresh,
+        "" => return Err("the state of a container has no name".to_owned()),
+        other => HeldState::Between { told: short(other, 64) },
+    })
+}
+
+fn narrow(code: i64) -> i32 {
+    i32::try_from(code).unwrap_or(-1)
+}
+
+/// A time that is one.
+fn time(text: &str) -> Option<Timestamp> {
+    let time: Timestamp = text.parse().ok()?;
+    (time.as_second() >= NO_TIME_BEFORE).then_some(time)
+}
+
+fn lived(started: &str, finished: &str) -> Option<Duration> {
+    let lived = time(finished)?.duration_since(time(started)?);
+    Duration::try_from(lived).ok()
+}
+
+/// Something that has happened to a container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ContainerEvent {
+    /// The container's id.
+    pub id: Arc<str>,
+    /// What: `die`, `kill`, `start`.
+    pub action: Arc<str>,
+    /// The signal that was sent.
+    pub signal: Option<i32>,
+    /// When, in nanoseconds since 1970.
+    pub time_ns: i64,
+}
+
+/// Reads a line of `GET /events`; `None`: it tells nothing of a container.
+pub fn event(line: &[u8]) -> Option<ContainerEvent> {
+    let told: Value = serde_json::from_slice(line).ok()?;
+    let kind = told.get("Type").and_then(Value::as_str).unwrap_or("container");
+    let actor = told.get("Actor");
+    let id = actor.and_then(|actor| actor.get("ID")).or_else(|| told.get("id"))?.as_str()?;
+    let action = told.get("Action").or_else(|| told.get("status"))?.as_str()?;
+    let signal = actor.and_then(|actor| actor.get("Attributes")?.get("signal")?.as_str());
+    let time_ns = told.get("timeNano").and_then(Value::as_i64);
+    let time_s = told.get("time").and_then(Value::as_i64);
+    let action = if action == "died" { "die" } else { action };
+    (kind == "container" && is_id(id)).then(|| ContainerEvent {
+        id: id.into(),
+        action: short(action, 64),
+        signal: signal.and_then(|signal| signal.parse().ok()),
+        time_ns: time_ns
+            .or(time_s.map(|seconds| seconds.saturating_mul(1_000_000_000)))
+            .unwrap_or(0),
+    })
+}
+
+/// Whether somebody wanted that end, as the events of the container tell, oldest first. Docker
+/// remembers a few hundred of all its containers, and none from before it was started.
+pub fn requested(end: &HeldEnd, events: &[ContainerEvent]) -> Requested {
+    let ended_ns = end.utc.and_then(|utc| i64::try_from(utc.as_nanosecond()).ok());
+    let Some(ended_ns) = ended_ns else { return Requested::Unknown };
+    let slack_ns: i64 = 2_000_000_000;
+    let is_end = |event: &ContainerEvent| {
+        &*event.action == "die" && event.time_ns.abs_diff(ended_ns) <= slack_ns.unsigned_abs()
+    };
+    let since =
+        events.iter().rposition(|event| &*event.action == "start" && event.time_ns <= ended_ns);
+    let of_life = events.get(since.unwrap_or(0)..).unwrap_or_default();
+    let within = |event: &ContainerEvent, takes: Duration| {
+        let ago_ns = ended_ns.saturating_sub(event.time_ns);
+        let takes_ns = i64::try_from(takes.as_nanos()).unwrap_or(i64::MAX);
+        (-slack_ns..=takes_ns).contains(&ago_ns)
+    };
+    let asks = |event: &ContainerEvent| match (&*event.action, event.signal) {
+        ("stop", _) => within(event, KILL_TAKES),
+        ("kill", Some(9)) => within(event, KILL_TAKES),
+        // SIGHUP, SIGUSR1 and others ask for something else.
+        ("kill", Some(2 | 3 | 15) | None) => within(event, TERM_TAKES),
+        ("kill", Some(signal)) => signal >= 34 && within(event, TERM_TAKES),
+        _ => false,
+    };
+    if of_life.iter().any(asks) {
+        return Requested::Yes;
+    }
+    if of_life.iter().any(is_end) { Requested::No } else { Requested::Unknown }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
+
+    fn read(state: &str) -> Result<Inspected, String> {
+        let text = format!(
+            r#"{{"Id":"{ID}","Name":"/vllm","State":{state},
+                "HostConfig":{{"RestartPolicy":{{"Name":"no","MaximumRetryCount":0}}}},
+                "Config":{{"Labels":{{"umawarden.restart":"when-ready"}}}}}}"#
+        );
+        inspected(text.as_bytes())
+    }
+
+    const DEAD: &str = r#"{"Status":"exited","Running":false,"OOMKilled":true,"ExitCode":137,
+        "Error":"","StartedAt":"2026-11-22T10:00:00.5Z","FinishedAt":"2026-11-22T10:00:03.25Z"}"#;
+
+    #[test]
+    fn an_end_is_told_with_its_mark_and_how_long_it_had_lived() {
+        let found = read(DEAD).unwrap();
+        assert_eq!((&*found.name, &*found.restart_policy), ("vllm", "no"));
+        let HeldState::Ended(end) = found.state else { panic!("{found:?}") };
+        assert_eq!(&*end.mark, "2026-11-22T10:00:03.25Z");
+        assert_eq!((end.exit_code, end.is_oom_killed), (Some(137), true));
+        assert_eq!(end.lived, Some(Duration::from_millis(2750)));
+        assert_eq!(end.requested, Requested::Unknown);
+    }
+
+    #[test]
+    fn what_is_neither_up_nor_down_is_neither() {
+        let none = r#""StartedAt":"0001-01-01T00:00:00Z","FinishedAt":"0001-01-01T00:00:00Z""#;
+        for status in ["created", "configured"] {
+            let found = read(&format!(r#"{{"Status":"{status}",{none}}}"#)).unwrap();
+            assert_eq!(found.state, HeldState::Fresh);
+        }
+        // Docker that has not written down when it ended has not written down that it did.
+        for status in ["paused", "restarting", "removing", "dead", "exited", "new\u{1b}[2J"] {
+            let status = serde_json::to_string(status).unwrap();
+            let found = read(&format!(r#"{{"Status":{status},{none}}}"#)).unwrap();
+            assert!(matches!(found.state, HeldState::Between { .. }), "{found:?}");
+        }
+        for broken in ["{}", "[]", "7", r#"{"Status":null}"#] {
+            assert!(read(broken).is_err(), "{broken}");
+        }
+        assert!(inspected(b"{\"message\":\"no such container\"}").is_err());
+        assert!(inspected(b"").is_err());
+    }
+
+    fn happens(action: &str, signal: Option<i32>, seconds_before: i64) -> ContainerEvent {
+        let ended: Timestamp = "2026-11-22T10:00:03.25Z".parse().unwrap();
+        let time_ns =
+            i64::try_from(ended.as_nanosecond()).unwrap() - seconds_before * 1_000_000_000;
+        ContainerEvent { id: ID.into(), action: action.into(), signal, time_ns }
+    }
+
+    #[test]
+    fn who_wanted_an_end_is_told_by_what_came_before_it() {
+        let HeldState::Ended(end) = read(DEAD).unwrap().state else { panic!() };
+        let start = || happens("start", None, 3);
+        let dies = || happens("die", None, 0);
+        for (events, wanted) in [
+            (vec![], Requested::Unknown),
+            (vec![start()], Requested::Unknown),
+            (vec![start(), dies()], Requested::No),
+            (vec![start(), happens("oom", None, 1), dies()], Requested::No),
+            (vec![start(), happens("kill", Some(15), 2), dies()], Requested::Yes),
+            (vec![start(), happens("kill", Some(9), 1), dies()], Requested::Yes),
+            (vec![start(), dies(), happens("stop", None, 0)], Requested::Yes),
+            // A reload, and a stop of the life before.
+            (vec![start(), happens("kill", Some(1), 1), dies()], Requested::No),
+            (vec![happens("kill", Some(15), 5), start(), dies()], Requested::No),
+            (vec![happens("kill", Some(15), 900), dies()], Requested::No),
+        ] {
+            assert_eq!(requested(&end, &events), wanted, "{events:?}");
+        }
+    }
+
+    #[test]
+    fn an_event_is_read_as_docker_and_podman_write_it() {
+        let docker = format!(
+            r#"{{"status":"kill","id":"{ID}","Type":"container","Action":"kill","Actor":{{"ID":
+            "{ID}","Attributes":{{"signal":"15","name":"x"}}}},"scope":"local","time":7,
+            "timeNano":7000000001}}"#
+        );
+        let told = event(docker.as_bytes()).unwrap();
+        assert_eq!((&*told.action, told.signal, told.time_ns), ("kill", Some(15), 7_000_000_001));
+        let podman = format!(r#"{{"status":"died","id":"{ID}","time":7}}"#);
+        let told = event(podman.as_bytes()).unwrap();
+        assert_eq!((&*told.action, told.time_ns), ("die", 7_000_000_000));
+        let network = format!(r#"{{"Type":"network","Action":"connect","Actor":{{"ID":"{ID}"}}}}"#);
+        assert_eq!(event(network.as_bytes()), None);
+        assert_eq!(event(b"{"), None);
+        assert_eq!(event(br#"{"Type":"container","Action":"die","Actor":{"ID":"x"}}"#), None);
+    }
+}

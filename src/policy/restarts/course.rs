@@ -1,0 +1,678 @@
+//! The course of one of them: it runs, dies, waits, is started, and is ready or dies again.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::death::{self, Death, Kills};
+use super::life::{Readiness, readiness};
+use super::room;
+use super::series::{Came, RestartCells};
+use crate::model::{
+    Action, Assessment, Decision, DecisionId, EnginePhase, EngineSeen, Event, Evidence, HeldEnd,
+    HeldSeen, HeldState, HeldTarget, HoldReason, KernelEvent, Mode, Moment, Outcome, OutcomeResult,
+    PastAct, ProcessId, Requested, RestartState, RestartStatus, Room, RuleId, Supervisor, Target,
+    Verdict, counted, duration_text,
+};
+use crate::policy::Surroundings;
+use crate::policy::counters::Counters;
+use crate::policy::guard::{BreakerLimit, Intent, RemedyRails, Wish, outcome_is_lost};
+use crate::policy::rule::{AtMost, Remedy};
+use crate::policy::store::SeriesStore;
+
+/// A reason to wait is told once in this time, whatever comes between.
+const TOLD_AGAIN_AFTER: Duration = Duration::from_secs(60);
+
+/// A start that has ended shows within this time; the supervisor may be slow to tell.
+const SHOWS_WITHIN: Duration = Duration::from_secs(10);
+
+/// Its processes are remembered so often.
+const PROCESSES_EVERY: Duration = Duration::from_secs(1);
+
+/// So many of its processes are remembered, those with the highest numbers.
+const MOST_PROCESSES: usize = 512;
+
+/// More deaths that wait to be told are not.
+const MOST_TO_TELL: usize = 8;
+
+/// A start of ours, until it is known whether it went well.
+#[derive(Clone, Debug)]
+struct Attempt {
+    decision: DecisionId,
+    mode: Mode,
+    /// The end that it came after.
+    after: Arc<str>,
+    stage: Stage,
+    /// Whether it is counted already.
+    is_counted: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// It is being started, since then.
+    Acting(Duration),
+    /// That has ended then.
+    Begun(Duration),
+}
+
+#[derive(Debug)]
+pub(super) struct Course {
+    rule: RuleId,
+    remedy: Remedy,
+    seen: HeldSeen,
+    /// When its supervisor was asked, on the uptime clock.
+    looked: Duration,
+    cells: RestartCells,
+    stands: RestartState,
+    since: Moment,
+    reason: Arc<str>,
+    attempt: Option<Attempt>,
+    /// The last start of ours that is known.
+    last_act: Option<DecisionId>,
+    /// Since when it runs or is down, on the uptime clock.
+    turned: Duration,
+    ready_since: Option<Duration>,
+    /// How far this life has come.
+    phase: EnginePhase,
+    /// The largest memory that its processes were seen to hold.
+    peak_bytes: u64,
+    /// The end after which nothing more is done: observe mode has told what it would do.
+    rehearsed: Option<Arc<str>>,
+    /// Where it stood, as an earlier run saw.
+    stood: Option<RestartState>,
+    /// This life was seen to go on.
+    was_up: bool,
+    /// Its processes as they were seen last, and when.
+    engine: Option<(Arc<EngineSeen>, Duration)>,
+    /// The processes of this life, or of the last one while it is down.
+    family: BTreeSet<ProcessId>,
+    /// Its deaths, until all is known of them.
+    deaths_to_tell: Vec<Death>,
+    last_hold: Option<HoldReason>,
+    holds_told: BTreeMap<HoldReason, Duration>,
+    /// Its supervisor tells that it has ended, and that it is ours.
+    is_down: bool,
+    /// Where it stands is an event already, with its reason.
+    is_told: bool,
+    /// Only what was told after that counts: a start has found it otherwise.
+    not_before: Duration,
+    deaths: u32,
+}
+
+impl Course {
+    /// `started`: since when anybody watches. What has died since then is news, even if nobody has
+    /// seen it alive.
+    pub(super) fn new(
+        (at, started): (Moment, Moment),
+        read_at: Duration,
+        seen: &HeldSeen,
+        counters: &mut Counters,
+        store: &mut SeriesStore,
+    ) -> Self {
+        let mut course = Self {
+            rule: super::rule(&seen.target.name),
+            remedy: remedy(seen),
+            cells: RestartCells::new(&seen.target, counters, store),
+            seen: seen.clone(),
+            looked: read_at,
+            stands: RestartState::Unknown,
+            since: at,
+            reason: format!("found by {}", seen.found_by).into(),
+            attempt: None,
+            last_act: None,
+            turned: began(&seen.state, at),
+            ready_since: None,
+            phase: EnginePhase::Starting,
+            peak_bytes: 0,
+            rehearsed: None,
+            stood: None,
+            was_up: matches!(seen.state, HeldState::Running { .. }),
+            engine: None,
+            family: BTreeSet::new(),
+            deaths_to_tell: Vec::new(),
+            last_hold: None,
+            holds_told: BTreeMap::new(),
+            is_down: false,
+            is_told: false,
+            not_before: Duration::ZERO,
+            deaths: 0,
+        };
+        if let HeldState::Ended(end) = &seen.state
+            && end.utc.is_some_and(|utc| utc >= started.utc)
+        {
+            course.die(at, end.clone());
+        }
+        course
+    }
+
+    pub(super) fn supervisor(&self) -> Supervisor {
+        self.seen.target.supervisor
+    }
+
+    pub(super) fn target(&self) -> &HeldTarget {
+        &self.seen.target
+    }
+
+    pub(super) fn retire(&self, counters: &mut Counters) {
+        self.cells.retire(counters);
+    }
+
+    /// Its supervisor has told of it.
+    pub(super) fn look(&mut self, at: Moment, read_at: Duration, seen: &HeldSeen) {
+        if mark(&self.seen.state) != mark(&seen.state) {
+            self.turned = began(&seen.state, at);
+            self.holds_told.clear();
+            self.last_hold = None;
+            match &seen.state {
+                HeldState::Running { .. } => {
+                    (self.ready_since, self.phase) = (None, EnginePhase::Starting);
+                    (self.rehearsed, self.stood, self.peak_bytes) = (None, None, 0);
+                    (self.was_up, self.engine) = (true, None);
+                    self.family.clear();
+                }
+                // A life may be over before anybody has seen it.
+                HeldState::Ended(end) if self.was_up || self.attempt.is_some() => {
+                    self.die(at, end.clone());
+                }
+                HeldState::Ended(_) | HeldState::Fresh | HeldState::Between { .. } => {}
+            }
+        }
+        if self.seen.limits != seen.limits || self.seen.target != seen.target {
+            self.remedy = remedy(seen);
+        }
+        // Of another container with the same name nothing is known.
+        if self.seen.target.id != seen.target.id {
+            self.attempt = None;
+        }
+        self.seen.clone_from(seen);
+        self.looked = read_at;
+    }
+
+    /// What earlier runs did with it.
+    pub(super) fn remember(&mut self, act: Option<&PastAct>, stood: Option<RestartState>) {
+        if let HeldState::Ended(end) = &self.seen.state
+            && !self.was_up
+        {
+            self.stood = stood;
+            let was_up = matches!(stood, Some(RestartState::Starting | RestartState::Running));
+            if was_up && self.deaths_to_tell.is_empty() {
+                let at = self.since;
+                self.die(at, end.clone());
+            }
+        }
+        let Some(act) = act.filter(|_| self.last_act.is_none()) else { return };
+        self.last_act = Some(act.id);
+        let goes_on = act.has_ended && act.aim_met.is_none();
+        let Some(after) = act.started_after.clone().filter(|_| goes_on) else { return };
+        let ended = Duration::from_millis(u64::try_from(act.uptime_ms).unwrap_or(0));
+        let (decision, mode, stage) = (act.id, act.mode, Stage::Begun(ended));
+        self.attempt = Some(Attempt { decision, mode, after, stage, is_counted: true });
+    }
+
+    fn die(&mut self, at: Moment, end: HeldEnd) {
+        self.was_up = false;
+        if self.deaths_to_tell.len() >= MOST_TO_TELL {
+            return;
+        }
+        self.deaths_to_tell.push(Death {
+            end,
+            noticed: at.uptime,
+            phase: self.phase,
+            engine: self.engine.take().map(|(engine, _)| engine),
+            memory: None,
+        });
+    }
+
+    /// Tells of its deaths, once all is known of them that soon will be.
+    pub(super) fn tell_deaths(
+        &mut self,
+        kills: &Kills,
+        around: &Surroundings<'_>,
+        events: &mut Vec<Event>,
+    ) {
+        let now = around.at.uptime;
+        for death in self.deaths_to_tell.iter_mut().filter(|death| death.memory.is_none()) {
+            death.memory = Some(death::memory(around, death.engine.as_deref()));
+        }
+        let (target, family) = (&self.seen.target, &self.family);
+        let is_due = |death: &mut Death| now.saturating_sub(death.noticed) >= death::TOLD_AFTER;
+        for death in self.deaths_to_tell.extract_if(.., is_due) {
+            let left = around.engines.left_of(target, family, now).unwrap_or_default();
+            let report = death::report(target, &death, kills, &left, around);
+            let utc = Some(report.ended);
+            let kind = KernelEvent::EngineDied { report: Box::new(report) };
+            events.push(Event { kind, utc, seq: None });
+        }
+    }
+
+    /// Takes the report on its start, if it is that.
+    pub(super) fn observe_outcome(&mut self, outcome: &Outcome, counters: &mut Counters) -> bool {
+        let Some(attempt) = &mut self.attempt else { return false };
+        if attempt.decision != outcome.decision {
+            return false;
+        }
+        match &outcome.result {
+            OutcomeResult::Done | OutcomeResult::Failed(_) | OutcomeResult::TimedOut => {
+                attempt.stage = Stage::Begun(outcome.ended.uptime);
+                if let OutcomeResult::Failed(why) = &outcome.result {
+                    self.reason = format!("starting it failed: {why}").into();
+                    self.cells.count(Came::Failed, counters);
+                    attempt.is_counted = true;
+                }
+            }
+            OutcomeResult::Skipped => {
+                self.rehearsed = Some(Arc::clone(&attempt.after));
+                self.attempt = None;
+            }
+            // What has changed meanwhile shows at the next look.
+            OutcomeResult::NotDone(why) => {
+                self.reason = Arc::from(why.as_str());
+                self.not_before = outcome.ended.uptime;
+                self.attempt = None;
+            }
+        }
+        true
+    }
+
+    /// Since when it is down; what is not comes last.
+    pub(super) fn ended_since(&self) -> Duration {
+        match self.seen.state {
+            HeldState::Ended(_) => self.turned,
+            _ => Duration::MAX,
+        }
+    }
+
+    /// Whether others wait for it.
+    pub(super) fn is_starting(&self, at: Moment) -> bool {
+        match &self.attempt {
+            Some(Attempt { mode: Mode::Enforce, stage: Stage::Acting(_), .. }) => true,
+            // What has ended, and does not show yet.
+            Some(Attempt { stage: Stage::Begun(ended), .. })
+                if !matches!(self.seen.state, HeldState::Running { .. }) =>
+            {
+                at.uptime.saturating_sub(*ended) < SHOWS_WITHIN
+            }
+            _ => {
+                self.stands == RestartState::Starting
+                    && at.uptime.saturating_sub(self.turned) < self.seen.limits.ready_within
+            }
+        }
+    }
+
+    /// Finds out where it stands; returns whether that has changed.
+    pub(super) fn follow(
+        &mut self,
+        doubt: Option<Arc<str>>,
+        around: &mut Surroundings<'_>,
+        events: &mut Vec<Event>,
+    ) -> bool {
+        let mode = self.seen.mode.unwrap_or(around.mode);
+        around.guard.know_restart(&self.rule, &self.remedy.rails);
+        self.deaths = around.guard.misses(&self.rule, mode);
+        self.is_down = false;
+        if let Some(doubt) = doubt {
+            return self.stand(RestartState::Unknown, doubt, around.at, events);
+        }
+        if let Some(obstacle) = self.seen.obstacle.clone() {
+            return self.stand(RestartState::NotOurs, obstacle, around.at, events);
+        }
+        let ready = readiness(&self.seen, self.turned, around.at, around.engines);
+        if let Some(readiness) = ready {
+            self.look_at_processes(around);
+            return self.follow_life(&readiness, mode, around, events);
+        }
+        self.settle(around);
+        match &self.seen.state {
+            HeldState::Fresh => {
+                let reason = "it has never been started".into();
+                self.stand(RestartState::Stopped, reason, around.at, events)
+            }
+            HeldState::Between { told } => {
+                let reason = format!("{} says: {told}", self.supervisor().name()).into();
+                self.stand(RestartState::Unknown, reason, around.at, events)
+            }
+            HeldState::Ended(_) => {
+                self.is_down = self.looked >= self.not_before;
+                false
+            }
+            HeldState::Running { .. } => false,
+        }
+    }
+
+    /// Remembers what it holds, for when it has died.
+    fn look_at_processes(&mut self, around: &Surroundings<'_>) {
+        let now = around.at.uptime;
+        let is_new = |(_, when): &(_, Duration)| now.saturating_sub(*when) < PROCESSES_EVERY;
+        if self.engine.as_ref().is_some_and(is_new) {
+            return;
+        }
+        let Some(engine) = around.engines.seen_of_held(&self.seen.target) else { return };
+        self.peak_bytes = self.peak_bytes.max(death::own_bytes(engine));
+        self.family.extend(engine.processes.iter().map(|process| process.id));
+        while self.family.len() > MOST_PROCESSES {
+            self.family.pop_first();
+        }
+        self.engine = Some((Arc::new(engine.clone()), now));
+    }
+
+    /// It runs.
+    fn follow_life(
+        &mut self,
+        readiness: &Readiness,
+        mode: Mode,
+        around: &mut Surroundings<'_>,
+        events: &mut Vec<Event>,
+    ) -> bool {
+        let now = around.at.uptime;
+        self.phase = self.phase.max(readiness.phase.min(EnginePhase::Serving));
+        if readiness.is_ready && self.ready_since.is_none() {
+            self.ready_since = Some(now);
+            if let Some(attempt) = self.attempt.as_mut().filter(|attempt| !attempt.is_counted) {
+                attempt.is_counted = true;
+                self.cells.count(Came::Ready, around.counters);
+            }
+        }
+        let ready_for = self.ready_since.map_or(Duration::ZERO, |since| now.saturating_sub(since));
+        if self.ready_since.is_some() && self.attempt.is_none() && self.deaths > 0 {
+            // A person has started it, and it went well.
+            around.guard.forgive(&self.rule, mode);
+            if let Some(decision) = self.last_act {
+                around.step.assessments.push(assessment(decision, around.at, true, None));
+            }
+        } else if ready_for >= self.seen.limits.healthy_after {
+            self.assess(true, None, around);
+        }
+        let state = match self.ready_since {
+            Some(_) => RestartState::Running,
+            None => RestartState::Starting,
+        };
+        self.stand(state, Arc::from(readiness.reason.as_str()), around.at, events)
+    }
+
+    /// It is down: what came of the last start?
+    fn settle(&mut self, around: &mut Surroundings<'_>) {
+        let now = around.at.uptime;
+        let Some(attempt) = &self.attempt else { return };
+        if let Stage::Acting(since) = attempt.stage
+            && outcome_is_lost(since, now)
+        {
+            self.assess(false, Some(EnginePhase::Starting), around);
+            return;
+        }
+        let (Stage::Begun(ended), HeldState::Ended(end)) = (attempt.stage, &self.seen.state) else {
+            return;
+        };
+        let is_counted = attempt.is_counted;
+        if end.mark != attempt.after {
+            if !is_counted {
+                self.cells.count(Came::Died, around.counters);
+            }
+            let phase = self.phase;
+            self.assess(false, Some(phase), around);
+        } else if self.looked > ended && now.saturating_sub(ended) >= SHOWS_WITHIN {
+            if !is_counted {
+                self.cells.count(Came::Failed, around.counters);
+            }
+            self.turned = ended;
+            self.assess(false, Some(EnginePhase::Starting), around);
+        }
+    }
+
+    fn assess(&mut self, is_well: bool, died: Option<EnginePhase>, around: &mut Surroundings<'_>) {
+        let Some(attempt) = self.attempt.take() else { return };
+        let at = around.at;
+        around.step.assessments.push(assessment(attempt.decision, at, is_well, died));
+        around.guard.start_assessed(&self.rule, attempt.mode, is_well, died, at.timeline_ms());
+        self.deaths = around.guard.misses(&self.rule, attempt.mode);
+    }
+
+    /// Decides whether it is started now; returns whether anything has changed.
+    pub(super) fn decide(
+        &mut self,
+        occupant: Option<Arc<str>>,
+        room: Option<&Room>,
+        around: &mut Surroundings<'_>,
+        events: &mut Vec<Event>,
+    ) -> bool {
+        let HeldState::Ended(end) = &self.seen.state else { return false };
+        if self.attempt.is_some() || !self.is_down {
+            return false;
+        }
+        let end = end.clone();
+        let mode = self.seen.mode.unwrap_or(around.mode);
+        let action = match self.supervisor() {
+            Supervisor::Docker => Action::StartContainer { ended: Arc::clone(&end.mark) },
+            Supervisor::Systemd => Action::StartUnit { ended: Arc::clone(&end.mark) },
+        };
+        let target = Target::Held(Box::new(self.seen.target.clone()));
+        let ruling = self.rule_on(&end, mode, (occupant, room), (&action, &target), around);
+        if ruling.reason.is_none() && self.rehearsed.as_ref() == Some(&end.mark) {
+            let reason = "it would be started now (observe mode)".into();
+            return self.stand(RestartState::Waiting, reason, around.at, events);
+        }
+        let is_new = ruling.reason.is_none() || self.is_to_be_told(ruling.reason, around.at);
+        if is_new {
+            let id = DecisionId(*around.next_decision);
+            *around.next_decision += 1;
+            let verdict = ruling.reason.map_or(Verdict::Act, Verdict::Hold);
+            let decision = Decision {
+                id,
+                at: around.at,
+                rule: self.rule.clone(),
+                mode,
+                verdict,
+                step: 0,
+                action,
+                target,
+                approved: None,
+                because: ruling.because,
+            };
+            around.guard.decided(&decision, &self.remedy);
+            around.step.decisions.push(decision);
+            if verdict == Verdict::Act {
+                let stage = Stage::Acting(around.at.uptime);
+                let (after, decision) = (end.mark, id);
+                self.attempt = Some(Attempt { decision, mode, after, stage, is_counted: false });
+                self.last_act = Some(id);
+                self.holds_told.clear();
+            }
+        }
+        self.last_hold = ruling.reason;
+        if is_new {
+            self.is_told = false;
+        }
+        let state = match ruling.reason {
+            None if mode == Mode::Enforce => RestartState::Starting,
+            Some(HoldReason::BreakerOpen) => RestartState::GivenUp,
+            Some(HoldReason::Stopped | HoldReason::StopUnclear) => RestartState::Stopped,
+            _ => RestartState::Waiting,
+        };
+        self.stand(state, ruling.text.into(), around.at, events)
+    }
+
+    fn is_to_be_told(&mut self, reason: Option<HoldReason>, at: Moment) -> bool {
+        let Some(reason) = reason else { return true };
+        let goes_on = self.last_hold == Some(reason);
+        let told = self.holds_told.get(&reason);
+        let lately = told.is_some_and(|told| at.uptime.saturating_sub(*told) < TOLD_AGAIN_AFTER);
+        if goes_on || lately {
+            return false;
+        }
+        self.holds_told.insert(reason, at.uptime);
+        true
+    }
+
+    fn rule_on(
+        &self,
+        end: &HeldEnd,
+        mode: Mode,
+        (occupant, room): (Option<Arc<str>>, Option<&Room>),
+        (action, target): (&Action, &Target),
+        around: &Surroundings<'_>,
+    ) -> Ruling {
+        let at = around.at;
+        let was_stopped = self.stood == Some(RestartState::Stopped);
+        if end.requested == Requested::Yes || was_stopped {
+            let text = format!("somebody wanted it to end ({end}): start it when it shall run");
+            return Ruling::hold(HoldReason::Stopped, text);
+        }
+        if end.requested == Requested::Unknown && end.looks_requested() && !is_before_boot(end, at)
+        {
+            let text = format!(
+                "it ended as if somebody wanted it ({end}), and nobody watched: start it when it \
+                 shall run"
+            );
+            return Ruling::hold(HoldReason::StopUnclear, text);
+        }
+        let wish = Wish { rule: &self.rule, mode, step: 0, action, target };
+        let intent = Intent { wish, remedy: &self.remedy, labels: None };
+        if let Some(reason) = around.guard.hold(&intent, at) {
+            let text = match reason {
+                HoldReason::BreakerOpen => format!(
+                    "it died {} in a row ({end}): `umawarden breaker reset {}` lets it go on, and \
+                     so does a start by hand that goes well",
+                    counted(u64::from(self.deaths), "time"),
+                    self.rule
+                ),
+                other => format!("it died ({end}); {}", other.meaning()),
+            };
+            return Ruling::hold(reason, text);
+        }
+        let waits = self.back_off().saturating_sub(at.uptime.saturating_sub(self.turned));
+        if !waits.is_zero() {
+            let left = duration_text(Duration::from_secs(waits.as_secs().saturating_add(1)));
+            let deaths = counted(u64::from(self.deaths), "time");
+            let text = format!("it died {deaths} in a row ({end}): the next start in {left}");
+            return Ruling::hold(HoldReason::BackOff, text);
+        }
+        if let Some(occupant) = occupant {
+            let text =
+                format!("it died ({end}), and waits until {occupant} is ready or has failed");
+            return Ruling::hold(HoldReason::OtherStarts, text);
+        }
+        let room = room::judge(&self.seen, (self.peak_bytes, &self.family), room, around);
+        if !room.reasons.is_empty() {
+            let text = format!("it died ({end}), and waits: {}", room.reasons.join("; "));
+            return Ruling { because: room.because, ..Ruling::hold(HoldReason::Memory, text) };
+        }
+        if let Some(reason) = around.guard.hold_act(&intent, at) {
+            let text = format!("it died ({end}); {}", reason.meaning());
+            return Ruling::hold(reason, text);
+        }
+        let text = format!("it died ({end}), and there is memory for it");
+        Ruling { reason: None, text, because: room.because }
+    }
+
+    /// How long it waits after its last death.
+    fn back_off(&self) -> Duration {
+        let limits = &self.seen.limits;
+        let Some(doublings) = self.deaths.checked_sub(1) else { return Duration::ZERO };
+        limits.back_off.saturating_mul(1 << doublings.min(20)).min(limits.back_off_at_most)
+    }
+
+    /// Notes where it stands; a change is an event, and so is another reason to hold.
+    fn stand(
+        &mut self,
+        state: RestartState,
+        reason: Arc<str>,
+        at: Moment,
+        events: &mut Vec<Event>,
+    ) -> bool {
+        let is_other = self.stands != state;
+        let has_changed = is_other || self.reason != reason;
+        if is_other {
+            self.since = at;
+        }
+        (self.stands, self.reason) = (state, reason);
+        if is_other || !self.is_told {
+            self.is_told = true;
+            let is_container = self.supervisor() == Supervisor::Docker;
+            events.push(Event {
+                kind: KernelEvent::EngineRestart {
+                    engine: self.seen.target.name.to_string(),
+                    to: state,
+                    reason: self.reason.to_string(),
+                    container: is_container.then(|| self.seen.target.id.to_string()),
+                },
+                utc: Some(at.utc),
+                seq: None,
+            });
+        }
+        has_changed
+    }
+
+    pub(super) fn publish(&self, around: &mut Surroundings<'_>) {
+        let waits = match self.stands {
+            RestartState::Waiting => around.at.uptime.saturating_sub(self.turned),
+            _ => Duration::ZERO,
+        };
+        self.cells.publish(self.stands, self.deaths, waits, around.counters);
+    }
+
+    pub(super) fn status(&self) -> RestartStatus {
+        RestartStatus {
+            seen: self.seen.clone(),
+            stands: self.stands,
+            since: self.since,
+            reason: Arc::clone(&self.reason),
+            deaths_in_a_row: self.deaths,
+        }
+    }
+}
+
+/// What is to be done, and why.
+struct Ruling {
+    /// `None`: it is to be started.
+    reason: Option<HoldReason>,
+    text: String,
+    because: Vec<Evidence>,
+}
+
+impl Ruling {
+    fn hold(reason: HoldReason, text: String) -> Self {
+        Self { reason: Some(reason), text, because: Vec::new() }
+    }
+}
+
+/// What guard rails see of it.
+fn remedy(seen: &HeldSeen) -> Remedy {
+    let limits = &seen.limits;
+    let breaker = BreakerLimit { misses: limits.give_up_after, reset_after: None };
+    Remedy {
+        aim: None,
+        steps: Vec::new(),
+        cooldown: Duration::ZERO,
+        at_most: Some(AtMost { times: limits.times, per: limits.per }),
+        rails: RemedyRails { breaker: Some(breaker), ..RemedyRails::default() },
+    }
+}
+
+fn assessment(
+    decision: DecisionId,
+    at: Moment,
+    is_well: bool,
+    died_in: Option<EnginePhase>,
+) -> Assessment {
+    let (before, after) = (Vec::new(), Vec::new());
+    Assessment { decision, at, aim_met: Some(is_well), has_aim: true, died_in, before, after }
+}
+
+fn mark(state: &HeldState) -> Option<(bool, &Arc<str>)> {
+    match state {
+        HeldState::Running { mark, .. } => Some((true, mark)),
+        HeldState::Ended(end) => Some((false, &end.mark)),
+        HeldState::Fresh | HeldState::Between { .. } => None,
+    }
+}
+
+/// When that began, on the uptime clock, as far as it can be told.
+fn began(state: &HeldState, at: Moment) -> Duration {
+    let HeldState::Ended(HeldEnd { utc: Some(utc), .. }) = state else { return at.uptime };
+    let ago = Duration::try_from(at.utc.duration_since(*utc)).unwrap_or_default();
+    at.uptime.saturating_sub(ago)
+}
+
+fn is_before_boot(end: &HeldEnd, at: Moment) -> bool {
+    let ago = end.utc.and_then(|utc| Duration::try_from(at.utc.duration_since(utc)).ok());
+    ago.is_some_and(|ago| ago > at.uptime)
+}

@@ -1,0 +1,59 @@
+//! Whether what runs is ready, and how far it had come when it died.
+
+use std::time::Duration;
+
+use crate::model::{EnginePhase, HeldHealth, HeldSeen, HeldState, Moment};
+use crate::policy::engines::Engines;
+
+/// What runs for so long, and of which nobody tells more, is taken for ready.
+const SETTLES: Duration = Duration::from_secs(60);
+
+/// What is known of its readiness.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Readiness {
+    pub(super) is_ready: bool,
+    pub(super) phase: EnginePhase,
+    /// What shows it.
+    pub(super) reason: String,
+}
+
+/// `None`: it does not run. `began`: since when this life is known, on the uptime clock.
+pub(super) fn readiness(
+    seen: &HeldSeen,
+    began: Duration,
+    at: Moment,
+    engines: &Engines,
+) -> Option<Readiness> {
+    let HeldState::Running { health, .. } = &seen.state else { return None };
+    let supervisor = seen.target.supervisor.name();
+    if let Some((name, phase, reason)) = engines.of_held(&seen.target) {
+        let reason = format!("{name} is {phase}: {reason}");
+        return Some(Readiness { is_ready: phase.is_up(), phase, reason });
+    }
+    let runs_for = at.uptime.saturating_sub(began);
+    Some(match health {
+        Some(HeldHealth::Healthy) => Readiness {
+            is_ready: true,
+            phase: EnginePhase::Ready,
+            reason: format!("{supervisor} says that it is ready"),
+        },
+        Some(HeldHealth::Starting | HeldHealth::Unhealthy) => Readiness {
+            is_ready: false,
+            phase: EnginePhase::Starting,
+            reason: format!("{supervisor} says that it is not ready"),
+        },
+        None if runs_for >= SETTLES => Readiness {
+            is_ready: true,
+            phase: EnginePhase::Ready,
+            reason: format!(
+                "it has run for {} s, and nobody tells whether it is ready",
+                SETTLES.as_secs()
+            ),
+        },
+        None => Readiness {
+            is_ready: false,
+            phase: EnginePhase::Starting,
+            reason: "it runs, and nobody tells whether it is ready".to_owned(),
+        },
+    })
+}

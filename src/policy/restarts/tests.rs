@@ -1,0 +1,723 @@
+//! Containers that die on a machine of 24 GiB, as the policy sees them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::model::{
+    Action, Assessment, Decision, DecisionId, EngineKind, EnginePhase, EngineProcess,
+    EngineReadings, EngineSeen, Event, HeldEnd, HeldHealth, HeldReadings, HeldSeen, HeldState,
+    HeldTarget, HoldReason, KernelEvent, Mode, Moment, Observation, OperatorCommand, OperatorOrder,
+    Outcome, OutcomeResult, Past, PastAct, Pause, ProcessId, Reading, Readings, Requested,
+    RestartLimits, RestartState, RuleId, RuleSelector, Schema, SeriesKey, Source, Supervisor,
+    Verdict,
+};
+use crate::policy::guard::{Glob, Protected};
+use crate::policy::rule::RuleSet;
+use crate::policy::{Policy, Step};
+
+const GIB: u64 = 1 << 30;
+const TICK: Duration = Duration::from_millis(250);
+
+struct World {
+    policy: Policy,
+    at: Moment,
+    schema: Arc<Schema>,
+    free: u64,
+    held: Vec<HeldSeen>,
+    engines: Vec<EngineSeen>,
+    seen: Vec<Observation>,
+    docker_fails: bool,
+    /// All that was said.
+    decisions: Vec<Decision>,
+    assessments: Vec<Assessment>,
+    events: Vec<Event>,
+}
+
+fn id(name: &str) -> String {
+    format!("{name:a<64}")
+}
+
+fn container(name: &str) -> HeldSeen {
+    HeldSeen {
+        target: HeldTarget {
+            supervisor: Supervisor::Docker,
+            name: name.into(),
+            id: id(name).into(),
+        },
+        state: HeldState::Running { mark: "life 0".into(), health: None },
+        need_bytes: Some(8 * GIB),
+        contiguous_bytes: None,
+        limits: RestartLimits {
+            back_off: Duration::from_secs(4),
+            back_off_at_most: Duration::from_secs(20),
+            healthy_after: Duration::from_secs(120),
+            times: 50,
+            ..RestartLimits::default()
+        },
+        mode: None,
+        found_by: "test".into(),
+        obstacle: None,
+    }
+}
+
+impl World {
+    fn new(mode: Mode) -> Self {
+        let at = Moment {
+            uptime: Duration::from_secs(1000),
+            utc: Timestamp::from_second(1_795_219_200).unwrap(),
+        };
+        let plain = ["uma_memory_total_bytes", "uma_memory_free_bytes"];
+        let mut series: Vec<SeriesKey> =
+            plain.iter().map(|name| SeriesKey::new(name, &[])).collect();
+        for name in ["uma_memory_unaccounted_bytes", "uma_memory_shmem_bytes"] {
+            series.push(SeriesKey::new(name, &[]));
+        }
+        series.push(SeriesKey::new("uma_memory_page_cache_bytes", &[("state", "clean")]));
+        series.push(SeriesKey::new("uma_memory_slab_bytes", &[("state", "reclaimable")]));
+        let mut world = Self {
+            policy: Policy::new(at, mode, &RuleSet::default(), DecisionId(1)),
+            at,
+            schema: Arc::new(Schema { series }),
+            free: 20 * GIB,
+            held: Vec::new(),
+            engines: Vec::new(),
+            seen: Vec::new(),
+            docker_fails: false,
+            decisions: Vec::new(),
+            assessments: Vec::new(),
+            events: Vec::new(),
+        };
+        // The gate looks at the last second.
+        world.run(2);
+        world
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "small")]
+    fn tick(&mut self) -> Step {
+        self.at.uptime += TICK;
+        self.at.utc += TICK;
+        let read_at = self.at.uptime;
+        let values = [24 * GIB, self.free, GIB, 0, 0, 0];
+        let mut seen = vec![
+            Observation::Readings(Readings {
+                source: Source::Meminfo,
+                schema: Arc::clone(&self.schema),
+                values: values.map(|bytes| Reading::Value(bytes as f64)).to_vec(),
+                took: Duration::ZERO,
+                error: None,
+            }),
+            Observation::Engines(Box::new(EngineReadings {
+                read_at,
+                engines: self.engines.clone(),
+                is_cut: false,
+            })),
+            Observation::Held(Box::new(HeldReadings {
+                supervisor: Supervisor::Docker,
+                read_at,
+                held: if self.docker_fails { Vec::new() } else { self.held.clone() },
+                error: self.docker_fails.then(|| "it hangs".into()),
+            })),
+        ];
+        seen.append(&mut self.seen);
+        let step = self.policy.step(self.at, &seen);
+        self.decisions.extend(step.decisions.iter().cloned());
+        self.assessments.extend(step.assessments.iter().cloned());
+        self.events.extend(step.events.iter().cloned());
+        step
+    }
+
+    fn run(&mut self, seconds: u64) {
+        for _ in 0..seconds * 4 {
+            self.tick();
+        }
+    }
+
+    fn with(mode: Mode, names: &[&str]) -> Self {
+        let mut world = Self::new(mode);
+        world.held = names.iter().map(|name| container(name)).collect();
+        world.run(61);
+        world
+    }
+
+    fn of(&mut self, name: &str) -> &mut HeldSeen {
+        self.held.iter_mut().find(|seen| &*seen.target.name == name).unwrap()
+    }
+
+    fn end(&self, exit_code: i32) -> HeldEnd {
+        HeldEnd {
+            mark: self.at.utc.to_string().into(),
+            utc: Some(self.at.utc),
+            lived: None,
+            exit_code: Some(exit_code),
+            is_oom_killed: exit_code == 137,
+            error: None,
+            requested: Requested::No,
+        }
+    }
+
+    fn dies(&mut self, name: &str) {
+        let end = self.end(137);
+        self.of(name).state = HeldState::Ended(end);
+    }
+
+    fn starts(&mut self, name: &str) {
+        let mark = format!("life since {}", self.at.utc).into();
+        self.of(name).state = HeldState::Running { mark, health: None };
+    }
+
+    /// Does what was decided, as Docker does.
+    fn obey(&mut self, decision: &Decision) -> String {
+        let Action::StartContainer { ended } = &decision.action else { panic!("{decision:?}") };
+        let crate::model::Target::Held(held) = &decision.target else { panic!() };
+        let name = held.name.to_string();
+        let HeldState::Ended(end) = &self.of(&name).state else { panic!("a double start") };
+        assert_eq!(end.mark, *ended, "it has ended again");
+        self.starts(&name);
+        self.report(decision, OutcomeResult::Done);
+        name
+    }
+
+    fn report(&mut self, decision: &Decision, result: OutcomeResult) {
+        self.seen.push(Observation::Outcome(Outcome {
+            decision: decision.id,
+            action: decision.action.name().to_owned(),
+            result,
+            ended: self.at,
+            took: Duration::ZERO,
+            effect: None,
+        }));
+    }
+
+    /// Lets time pass until something is started; how long that took.
+    fn until_start(&mut self, seconds: u64) -> Option<(String, Duration)> {
+        let began = self.at.uptime;
+        for _ in 0..seconds * 4 {
+            let step = self.tick();
+            if let Some(act) = step.decisions.iter().find(|made| made.verdict == Verdict::Act) {
+                let name = self.obey(&act.clone());
+                return Some((name, self.at.uptime - began));
+            }
+        }
+        None
+    }
+
+    fn stands(&mut self, name: &str) -> (RestartState, String) {
+        let all = self.policy.status(self.at).restarts;
+        let found = all.iter().find(|one| &*one.seen.target.name == name).unwrap();
+        (found.stands, found.reason.to_string())
+    }
+
+    fn holds(&mut self) -> Vec<HoldReason> {
+        let made = std::mem::take(&mut self.decisions);
+        let held = made.iter().filter_map(|made| match made.verdict {
+            Verdict::Hold(reason) => Some(reason),
+            Verdict::Act => None,
+        });
+        held.collect()
+    }
+
+    fn value(&mut self, series: &str) -> Option<f64> {
+        let status = self.policy.status(self.at);
+        let position = status.series.iter().position(|key| key.to_string() == series)?;
+        status.values[position].value()
+    }
+}
+
+fn process(pid: u32, bytes: u64) -> EngineProcess {
+    EngineProcess {
+        id: ProcessId { pid, start_ticks: 4711 },
+        parent: 1,
+        comm: Arc::from("VLLM::EngineCor"),
+        state: 'S',
+        cpu_ms: 0,
+        anon_bytes: Reading::Value(bytes),
+        file_bytes: Reading::Value(0),
+        shmem_bytes: Reading::Value(0),
+        hugetlb_bytes: Reading::Unsupported,
+        read_bytes: Reading::Value(0),
+        read_chars: Reading::Value(0),
+        mapped_files: Reading::Value(0),
+        mapped_bytes: Reading::Value(0),
+        open_files: Reading::Value(0),
+        open_devices: Reading::Value(0),
+    }
+}
+
+fn engine_in(name: &str, pid: u32, bytes: u64) -> EngineSeen {
+    let process = process(pid, bytes);
+    EngineSeen {
+        container: Some(id(name).into()),
+        stuck_after: Duration::from_secs(300),
+        ..EngineSeen::new(
+            format!("engine-{name}").into(),
+            EngineKind::Vllm,
+            process.id,
+            vec![process],
+            "test".into(),
+        )
+    }
+}
+
+#[test]
+fn what_died_waits_for_memory_and_is_started_once() {
+    let mut world = World::with(Mode::Enforce, &["vllm"]);
+    assert_eq!(world.stands("vllm").0, RestartState::Running);
+    world.free = 5 * GIB;
+    world.dies("vllm");
+    world.run(20);
+    assert_eq!(world.holds(), [HoldReason::Memory]);
+    let (stands, reason) = world.stands("vllm");
+    assert_eq!(stands, RestartState::Waiting);
+    assert!(reason.contains("killed for memory") && reason.contains("of 8.0 GiB"), "{reason}");
+    assert!(world.value("uma_restart_waiting_seconds{engine=\"vllm\"}").unwrap() > 18.0);
+    world.free = 20 * GIB;
+    let (_, took) = world.until_start(5).unwrap();
+    assert!(took <= Duration::from_secs(1), "{took:?}");
+    let act = world.decisions.last().unwrap().clone();
+    assert_eq!(act.rule.to_string(), "restarts/vllm");
+    assert!(act.because.iter().any(|evidence| evidence.series == "uma_memory_free_bytes"));
+    assert_eq!(world.until_start(200), None, "once");
+    assert_eq!(world.stands("vllm").0, RestartState::Running);
+    let ready = "uma_restarts_total{engine=\"vllm\",outcome=\"ready\"}";
+    assert_eq!(world.value(ready), Some(1.0));
+    assert_eq!(world.assessments.len(), 1);
+    assert_eq!(world.assessments[0].aim_met, Some(true));
+    let told: Vec<_> = world
+        .events
+        .iter()
+        .filter_map(|event| match &event.kind {
+            KernelEvent::EngineRestart { to, container, .. } => {
+                assert_eq!(container.as_deref(), Some(&*id("vllm")));
+                Some(*to)
+            }
+            _ => None,
+        })
+        .collect();
+    let (running, starting) = (RestartState::Running, RestartState::Starting);
+    assert_eq!(told, [starting, running, RestartState::Waiting, starting, running]);
+    assert_eq!(world.value("uma_kernel_events_total{event=\"engine_restart\"}"), Some(5.0));
+}
+
+#[test]
+fn each_death_in_a_row_makes_it_wait_longer_until_it_is_given_up() {
+    let mut world = World::with(Mode::Enforce, &["vllm"]);
+    world.dies("vllm");
+    let mut waits = Vec::new();
+    while let Some((_, took)) = world.until_start(60) {
+        waits.push(took.as_secs());
+        world.tick();
+        world.dies("vllm");
+    }
+    assert_eq!(waits, [0, 4, 8, 16, 20]);
+    assert_eq!(world.stands("vllm").0, RestartState::GivenUp);
+    assert_eq!(world.value("uma_restart_deaths_in_a_row{engine=\"vllm\"}"), Some(5.0));
+    assert_eq!(world.value("uma_restarts_total{engine=\"vllm\",outcome=\"died\"}"), Some(5.0));
+    let (back_off, open) = (HoldReason::BackOff, HoldReason::BreakerOpen);
+    assert_eq!(world.holds(), [back_off, back_off, back_off, back_off, open]);
+    let breakers = world.policy.status(world.at).guard.breakers.clone();
+    assert!(breakers[0].is_open && breakers[0].rule.to_string() == "restarts/vllm");
+    // A person says that it may go on.
+    let rule = RuleId { group: "restarts".into(), alert: "vllm".into() };
+    world.seen.push(Observation::Operator(OperatorCommand {
+        at: world.at,
+        author: "amal".to_owned(),
+        comment: String::new(),
+        order: OperatorOrder::ResetBreaker { rules: RuleSelector::Rule(rule) },
+    }));
+    assert!(world.until_start(2).is_some());
+}
+
+#[test]
+fn a_start_by_hand_that_goes_well_ends_what_was_given_up_even_after_a_restart() {
+    let mut world = World::with(Mode::Enforce, &["vllm"]);
+    world.of("vllm").limits.give_up_after = 1;
+    world.dies("vllm");
+    world.until_start(5).unwrap();
+    world.tick();
+    world.dies("vllm");
+    world.run(60);
+    assert_eq!(world.stands("vllm").0, RestartState::GivenUp);
+    let act = world.assessments.last().unwrap().decision;
+    world.starts("vllm");
+    // One that dies before it is ready proves nothing.
+    world.run(10);
+    world.dies("vllm");
+    world.run(10);
+    assert_eq!(world.stands("vllm").0, RestartState::GivenUp);
+    world.starts("vllm");
+    world.run(61);
+    assert_eq!(world.stands("vllm").0, RestartState::Running);
+    let last = world.assessments.last().unwrap();
+    assert_eq!((last.decision, last.aim_met), (act, Some(true)), "so that the journal knows");
+    world.dies("vllm");
+    assert!(world.until_start(2).is_some());
+}
+
+#[test]
+fn who_dies_in_another_phase_has_come_further() {
+    let mut world = World::with(Mode::Enforce, &["vllm"]);
+    world.of("vllm").limits.give_up_after = 2;
+    world.dies("vllm");
+    world.until_start(5).unwrap();
+    world.tick();
+    world.dies("vllm");
+    world.until_start(10).unwrap();
+    // It is ready for a while, and dies then.
+    world.run(70);
+    world.dies("vllm");
+    assert!(world.until_start(10).is_some(), "it died ready: a first time");
+    let died: Vec<_> = world.assessments.iter().map(|one| one.died_in).collect();
+    assert_eq!(died, [Some(EnginePhase::Starting), Some(EnginePhase::Ready)]);
+    world.run(70);
+    world.dies("vllm");
+    world.run(30);
+    assert_eq!(world.stands("vllm").0, RestartState::GivenUp);
+}
+
+#[test]
+fn three_at_once_are_started_one_after_the_other() {
+    let mut world = World::with(Mode::Enforce, &["a", "b", "c"]);
+    for name in ["c", "a", "b"] {
+        world.dies(name);
+        world.tick();
+        assert_eq!(world.decisions.iter().filter(|made| made.verdict == Verdict::Act).count(), 1);
+    }
+    // The first was started, as nobody obeyed it shows soon that it was not.
+    world.decisions.clear();
+    let mut world = World::with(Mode::Enforce, &["a", "b", "c"]);
+    ["a", "b", "c"].iter().for_each(|name| world.dies(name));
+    let (first, _) = world.until_start(2).unwrap();
+    assert_eq!(world.until_start(30), None, "{first} is not ready yet");
+    assert!(world.stands("b").1.contains("waits until a is ready or has failed"));
+    // Its supervisor says that it is ready.
+    let HeldState::Running { health, .. } = &mut world.of("a").state else { panic!() };
+    *health = Some(HeldHealth::Healthy);
+    let (second, took) = world.until_start(5).unwrap();
+    assert!(took <= Duration::from_secs(1));
+    // This one dies, and the next one's turn has come.
+    world.run(10);
+    world.dies(&second);
+    let (third, _) = world.until_start(2).unwrap();
+    let mut all = [first, second, third];
+    all.sort();
+    assert_eq!(all, ["a", "b", "c"]);
+}
+
+#[test]
+fn who_is_never_ready_holds_up_the_others_no_longer_than_its_time() {
+    let mut world = World::with(Mode::Enforce, &["a", "b"]);
+    for name in ["a", "b"] {
+        world.of(name).limits.ready_within = Duration::from_secs(90);
+        world.dies(name);
+    }
+    world.until_start(2).unwrap();
+    let HeldState::Running { health, .. } = &mut world.of("a").state else { panic!() };
+    *health = Some(HeldHealth::Starting);
+    let (second, took) = world.until_start(120).unwrap();
+    assert_eq!(second, "b");
+    assert!((89..=91).contains(&took.as_secs()), "{took:?}");
+}
+
+#[test]
+fn another_engine_that_loads_comes_first() {
+    let mut world = World::with(Mode::Enforce, &["a"]);
+    let mut other = engine_in("elsewhere", 70, GIB);
+    other.container = None;
+    other.processes[0].mapped_files = Reading::Value(3);
+    world.engines = vec![other];
+    world.run(1);
+    for _ in 0..40 {
+        world.engines[0].processes[0].read_bytes =
+            world.engines[0].processes[0].read_bytes.map(|bytes| bytes + GIB);
+        if world.policy.engines()[0].phase == EnginePhase::Loading {
+            break;
+        }
+        world.tick();
+    }
+    assert_eq!(world.policy.engines()[0].phase, EnginePhase::Loading);
+    world.dies("a");
+    world.tick();
+    assert_eq!(world.holds(), [HoldReason::OtherStarts]);
+    world.engines.clear();
+    assert!(world.until_start(2).is_some());
+}
+
+#[test]
+fn what_somebody_stopped_stays_down() {
+    for (requested, exit_code, hold) in [
+        (Requested::Yes, 143, Some(HoldReason::Stopped)),
+        (Requested::Yes, 0, Some(HoldReason::Stopped)),
+        (Requested::Unknown, 143, Some(HoldReason::StopUnclear)),
+        (Requested::Unknown, 1, None),
+        // vLLM ends with 0 when its worker is killed.
+        (Requested::Unknown, 0, None),
+        (Requested::No, 143, None),
+    ] {
+        let mut world = World::with(Mode::Enforce, &["vllm"]);
+        let end = HeldEnd { requested, is_oom_killed: false, ..world.end(exit_code) };
+        world.of("vllm").state = HeldState::Ended(end);
+        let started = world.until_start(120).is_some();
+        assert_eq!(started, hold.is_none(), "{requested:?} {exit_code}");
+        if let Some(hold) = hold {
+            assert_eq!(world.holds(), [hold], "and is told once");
+            assert_eq!(world.stands("vllm").0, RestartState::Stopped);
+        }
+    }
+    // What ended before this boot was ended by its end, as far as anybody knows.
+    let mut world = World::with(Mode::Enforce, &["vllm"]);
+    let before = world.at.utc - Duration::from_secs(5_000);
+    let end = HeldEnd {
+        utc: Some(before),
+        requested: Requested::Unknown,
+        is_oom_killed: false,
+        ..world.end(137)
+    };
+    world.of("vllm").state = HeldState::Ended(end);
+    assert!(world.until_start(2).is_some());
+}
+
+#[test]
+fn one_that_was_never_started_or_that_docker_starts_itself_is_left_alone() {
+    let mut world = World::with(Mode::Enforce, &["a", "b", "c"]);
+    world.of("a").state = HeldState::Fresh;
+    world.of("b").state = HeldState::Between { told: "removing".into() };
+    world.dies("c");
+    world.of("c").obstacle = Some("Docker starts it again itself".into());
+    assert_eq!(world.until_start(30), None);
+    assert_eq!(world.stands("a").0, RestartState::Stopped);
+    assert_eq!(world.stands("b").0, RestartState::Unknown);
+    assert_eq!(world.stands("c").0, RestartState::NotOurs);
+    world.of("c").obstacle = None;
+    assert!(world.until_start(2).is_some());
+}
+
+#[test]
+fn docker_that_does_not_tell_is_no_death_and_no_reason_to_start() {
+    let mut world = World::with(Mode::Enforce, &["vllm"]);
+    world.docker_fails = true;
+    world.run(5);
+    assert_eq!(world.stands("vllm"), (RestartState::Unknown, "it hangs".to_owned()));
+    world.docker_fails = false;
+    world.dies("vllm");
+    world.tick();
+    world.docker_fails = true;
+    world.decisions.clear();
+    world.run(60);
+    assert_eq!(world.decisions, []);
+    world.docker_fails = false;
+    world.starts("vllm");
+    assert_eq!(world.until_start(30), None, "it runs");
+}
+
+#[test]
+fn a_start_that_comes_to_nothing_counts_and_one_that_came_too_late_does_not() {
+    let mut world = World::with(Mode::Enforce, &["vllm"]);
+    world.dies("vllm");
+    let step = world.tick();
+    let act = step.decisions[0].clone();
+    world.report(&act, OutcomeResult::Failed("no such image".to_owned()));
+    world.run(9);
+    assert_eq!(world.decisions.len(), 1, "Docker is left some time to show it");
+    world.until_start(3).unwrap();
+    world.tick();
+    assert_eq!(world.value("uma_restarts_total{engine=\"vllm\",outcome=\"failed\"}"), Some(1.0));
+    assert_eq!(world.value("uma_restart_deaths_in_a_row{engine=\"vllm\"}"), Some(1.0));
+    // Somebody else was faster.
+    let mut world = World::with(Mode::Enforce, &["vllm"]);
+    world.dies("vllm");
+    let act = world.tick().decisions[0].clone();
+    world.starts("vllm");
+    world.report(&act, OutcomeResult::NotDone("somebody else has started it".to_owned()));
+    assert_eq!(world.until_start(70), None);
+    assert_eq!(world.value("uma_restart_deaths_in_a_row{engine=\"vllm\"}"), Some(0.0));
+}
+
+#[test]
+fn observe_mode_says_once_what_it_would_do() {
+    let mut world = World::with(Mode::Observe, &["a", "b"]);
+    world.dies("a");
+    world.dies("b");
+    world.tick();
+    for act in world.decisions.clone() {
+        world.report(&act, OutcomeResult::Skipped);
+        assert_eq!(act.mode, Mode::Observe);
+    }
+    world.run(1);
+    let second: Vec<_> = world.decisions.iter().skip(1).cloned().collect();
+    for act in second.iter().filter(|act| act.verdict == Verdict::Act) {
+        world.report(act, OutcomeResult::Skipped);
+    }
+    world.run(120);
+    let acts = world.decisions.iter().filter(|made| made.verdict == Verdict::Act);
+    let mut names: Vec<_> = acts.map(|act| act.rule.alert.to_string()).collect();
+    names.sort();
+    assert_eq!(names, ["a", "b"]);
+    assert!(world.stands("a").1.contains("would be started now (observe mode)"));
+    assert_eq!(world.stands("a").0, RestartState::Waiting);
+    // One of them may be in earnest.
+    let mut world = World::with(Mode::Observe, &["a"]);
+    world.of("a").mode = Some(Mode::Enforce);
+    world.dies("a");
+    world.until_start(2).unwrap();
+}
+
+#[test]
+fn what_it_has_left_behind_is_named_and_waited_for() {
+    let mut world = World::with(Mode::Enforce, &["vllm"]);
+    world.engines = vec![engine_in("vllm", 4242, 6 * GIB)];
+    world.run(2);
+    world.dies("vllm");
+    world.run(30);
+    assert_eq!(world.holds(), [HoldReason::Memory]);
+    let (_, reason) = world.stands("vllm");
+    let left = "VLLM::EngineCor (pid 4242), left behind by engine-vllm, holds 6";
+    assert!(reason.contains(left), "{reason}");
+    world.engines.clear();
+    let (_, took) = world.until_start(5).unwrap();
+    assert!(took <= Duration::from_secs(1));
+}
+
+#[test]
+fn without_a_need_what_it_held_must_be_there() {
+    let mut world = World::with(Mode::Enforce, &["vllm"]);
+    world.of("vllm").need_bytes = None;
+    world.engines = vec![engine_in("vllm", 4242, 6 * GIB)];
+    world.run(2);
+    world.engines.clear();
+    world.free = 4 * GIB;
+    world.dies("vllm");
+    assert_eq!(world.until_start(30), None);
+    assert!(world.stands("vllm").1.contains("of 6.0 GiB can be had"), "{}", world.stands("vllm").1);
+    world.free = 7 * GIB;
+    assert!(world.until_start(5).is_some());
+}
+
+#[test]
+fn people_and_guard_rails_hold_it() {
+    let mut world = World::with(Mode::Enforce, &["vllm"]);
+    let pause = Pause { author: "amal".to_owned(), comment: String::new(), since: None };
+    world.seen.push(Observation::Pause(Some(pause)));
+    world.dies("vllm");
+    assert_eq!(world.until_start(30), None);
+    assert_eq!(world.holds(), [HoldReason::Paused]);
+    world.seen.push(Observation::Pause(None));
+    assert!(world.until_start(2).is_some());
+    let rule = RuleId { group: "restarts".into(), alert: "vllm".into() };
+    world.seen.push(Observation::Operator(OperatorCommand {
+        at: world.at,
+        author: "amal".to_owned(),
+        comment: String::new(),
+        order: OperatorOrder::Silence {
+            id: 1,
+            rules: RuleSelector::Rule(rule),
+            until: world.at.utc + Duration::from_secs(60),
+        },
+    }));
+    world.tick();
+    world.dies("vllm");
+    assert!(world.until_start(70).unwrap().1 >= Duration::from_secs(59));
+    // Protected things are not touched, and a bound is a bound.
+    let mut world = World::with(Mode::Enforce, &["vllm", "other"]);
+    let containers = vec![Glob::try_from("vll*".to_owned()).unwrap()];
+    let mut rules = RuleSet::default();
+    rules.guard_rails.protect = Protected { containers, ..Protected::default() };
+    drop(world.policy.replace_rules(world.at, Mode::Enforce, &rules));
+    world.dies("vllm");
+    assert_eq!(world.until_start(30), None);
+    assert_eq!(world.holds(), [HoldReason::Protected]);
+    world.of("other").limits.times = 1;
+    world.dies("other");
+    world.until_start(2).unwrap();
+    world.run(61);
+    world.dies("other");
+    assert_eq!(world.until_start(60), None);
+    assert!(world.holds().contains(&HoldReason::Budget));
+}
+
+/// The same machine, with a process that has just been started and that knows this past.
+fn restarted(world: World, past: Past) -> World {
+    let mut policy = Policy::new(world.at, Mode::Enforce, &RuleSet::default(), DecisionId(900));
+    policy.await_past();
+    let mut again = World { policy, decisions: Vec::new(), ..world };
+    again.run(2);
+    assert_eq!(again.decisions.iter().filter(|made| made.verdict == Verdict::Act).count(), 0);
+    again.decisions.clear();
+    again.seen.push(Observation::Past(Box::new(past)));
+    again
+}
+
+fn past_act(act: &Decision, aim_met: Option<bool>, has_ended: bool) -> PastAct {
+    PastAct {
+        id: act.id,
+        rule: act.rule.clone(),
+        mode: act.mode,
+        step: 0,
+        is_notice: false,
+        uptime_ms: act.at.timeline_ms(),
+        utc: act.at.utc,
+        has_ended,
+        aim_met,
+        approved: None,
+        started_after: act.action.starts_after().cloned(),
+        died_in: (aim_met == Some(false)).then_some(EnginePhase::Starting),
+        is_forgiven: false,
+    }
+}
+
+#[test]
+fn a_restart_of_this_program_neither_starts_twice_nor_forgets() {
+    // Killed before the outcome came, while the container runs by now.
+    let mut world = World::with(Mode::Enforce, &["vllm"]);
+    world.dies("vllm");
+    let act = world.tick().decisions[0].clone();
+    world.starts("vllm");
+    let acts = vec![past_act(&act, None, false)];
+    let mut world = restarted(world, Past { acts, ..Past::default() });
+    assert_eq!(world.until_start(30), None, "it runs");
+    // Killed after the outcome; the container has died meanwhile: that is its first failure.
+    let mut world = World::with(Mode::Enforce, &["vllm"]);
+    world.dies("vllm");
+    let act = world.tick().decisions[0].clone();
+    world.obey(&act);
+    world.run(1);
+    world.dies("vllm");
+    let acts = vec![past_act(&act, None, true)];
+    let mut world = restarted(world, Past { acts, ..Past::default() });
+    let (_, took) = world.until_start(30).unwrap();
+    assert!((1..=4).contains(&took.as_secs()), "it backs off, {took:?}");
+    let judged = &world.assessments[0];
+    assert_eq!((judged.decision, judged.aim_met), (act.id, Some(false)));
+    // Given up, and so it stays.
+    let mut world = World::with(Mode::Enforce, &["vllm"]);
+    world.of("vllm").limits.give_up_after = 3;
+    world.dies("vllm");
+    while world.until_start(60).is_some() {
+        world.tick();
+        world.dies("vllm");
+    }
+    let acts = world.decisions.iter().filter(|made| made.verdict == Verdict::Act);
+    let acts: Vec<_> = acts.map(|act| past_act(act, Some(false), true)).collect();
+    assert_eq!(acts.len(), 3);
+    let mut world = restarted(world, Past { acts, ..Past::default() });
+    assert_eq!(world.until_start(60), None);
+    assert_eq!(world.stands("vllm").0, RestartState::GivenUp);
+}
+
+#[test]
+fn who_was_stopped_is_known_after_a_restart() {
+    let mut world = World::with(Mode::Enforce, &["vllm"]);
+    let end = HeldEnd { requested: Requested::Unknown, ..world.end(0) };
+    world.of("vllm").state = HeldState::Ended(end);
+    let stood = [("vllm".into(), RestartState::Stopped)].into();
+    let past = Past { stood, ..Past::default() };
+    let mut world = restarted(world, past);
+    assert_eq!(world.until_start(30), None);
+    assert_eq!(world.holds(), [HoldReason::Stopped]);
+    // Until somebody starts it.
+    world.starts("vllm");
+    world.run(61);
+    world.dies("vllm");
+    assert!(world.until_start(2).is_some());
+}

@@ -1,0 +1,146 @@
+//! Which containers are started again, and on what terms.
+
+use std::collections::BTreeMap;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use bytesize::ByteSize;
+use glob::Pattern;
+
+use super::adopted::Adopted;
+use crate::model::{
+    DeclaredRestart, HeldSeen, HeldState, HeldTarget, Mode, Requested, RestartLimits, RestartMatch,
+    Supervisor,
+};
+use crate::parse::container::Inspected;
+
+/// The label that says that a container is one, and its only value.
+pub(super) const LABEL: &str = "umawarden.restart";
+const WHEN_READY: &str = "when-ready";
+/// Labels that say what it needs.
+const NEED: &str = "umawarden.restart.need";
+const CONTIGUOUS: &str = "umawarden.restart.contiguous";
+
+/// The terms on which one is started again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Terms {
+    need_bytes: Option<u64>,
+    contiguous_bytes: Option<u64>,
+    limits: RestartLimits,
+    mode: Option<Mode>,
+    found_by: Arc<str>,
+    mistake: Option<String>,
+}
+
+/// What the configuration and the state file name.
+pub(super) struct Wanted<'w> {
+    pub(super) declared: &'w [DeclaredRestart],
+    pub(super) adopted: &'w Adopted,
+}
+
+impl Wanted<'_> {
+    /// On what terms that container is started again, if it is. What stands first in the
+    /// configuration decides; a label of the container's own says better what it needs.
+    pub(super) fn terms(
+        &self,
+        id: &str,
+        name: &str,
+        labels: &BTreeMap<String, String>,
+    ) -> Option<Terms> {
+        let labelled = labels.get(LABEL);
+        let declared = self.declared.iter().find_map(|entry| {
+            let found_by = found_by(&entry.matches, name, labels)?;
+            Some((entry, found_by))
+        });
+        let adopted = self.adopted.containers.get(id);
+        let found_by = match (labelled, adopted, &declared) {
+            (Some(_), ..) => format!("its label {LABEL}"),
+            (None, Some(_), _) => "umawarden adopt".to_owned(),
+            (None, None, Some((_, found_by))) => found_by.clone(),
+            (None, None, None) => return None,
+        };
+        let declared = declared.map(|(entry, _)| entry);
+        let mut terms = Terms {
+            need_bytes: declared.and_then(|entry| entry.need_bytes),
+            contiguous_bytes: declared.and_then(|entry| entry.contiguous_bytes),
+            limits: declared.map(|entry| entry.limits.clone()).unwrap_or_default(),
+            mode: declared.and_then(|entry| entry.mode),
+            found_by: found_by.into(),
+            mistake: None,
+        };
+        if let Some(adopted) = adopted {
+            terms.need_bytes = adopted.need_bytes.or(terms.need_bytes);
+            terms.contiguous_bytes = adopted.contiguous_bytes.or(terms.contiguous_bytes);
+        }
+        terms.read_labels(labels);
+        Some(terms)
+    }
+}
+
+impl Terms {
+    fn read_labels(&mut self, labels: &BTreeMap<String, String>) {
+        let is_known = |value: &String| value == WHEN_READY;
+        if !labels.get(LABEL).is_none_or(is_known) {
+            self.mistake = Some(format!("its label {LABEL} must be {WHEN_READY}"));
+        }
+        for (label, bytes) in
+            [(NEED, &mut self.need_bytes), (CONTIGUOUS, &mut self.contiguous_bytes)]
+        {
+            let Some(written) = labels.get(label) else { continue };
+            match ByteSize::from_str(written) {
+                Ok(ByteSize(size)) if size < u64::MAX => *bytes = Some(size),
+                _ => self.mistake = Some(format!("its label {label} is no size like 90GiB")),
+            }
+        }
+    }
+
+    /// A container on these terms. `requested` tells whether somebody wanted its end.
+    pub(super) fn held(self, found: &Inspected, requested: Requested) -> HeldSeen {
+        let mut state = found.state.clone();
+        if let HeldState::Ended(end) = &mut state {
+            end.requested = requested;
+        }
+        let own_policy = (&*found.restart_policy != "no").then(|| {
+            format!(
+                "Docker starts it again itself (restart policy {}), whether or not there is \
+                 memory: `umawarden adopt {}` changes that",
+                found.restart_policy, found.name
+            )
+        });
+        let removed = found.is_removed_at_end.then(|| {
+            "Docker removes it when it ends (--rm), so that there is nothing to start".to_owned()
+        });
+        HeldSeen {
+            target: HeldTarget {
+                supervisor: Supervisor::Docker,
+                name: Arc::clone(&found.name),
+                id: Arc::clone(&found.id),
+            },
+            state,
+            need_bytes: self.need_bytes,
+            contiguous_bytes: self.contiguous_bytes,
+            limits: self.limits,
+            mode: self.mode,
+            found_by: self.found_by,
+            obstacle: self.mistake.or(own_policy).or(removed).map(Arc::from),
+        }
+    }
+}
+
+fn found_by(
+    matches: &RestartMatch,
+    name: &str,
+    labels: &BTreeMap<String, String>,
+) -> Option<String> {
+    let is_like = |glob: &str, text: &str| Pattern::new(glob).is_ok_and(|glob| glob.matches(text));
+    match matches {
+        RestartMatch::Container(glob) => {
+            is_like(glob, name).then(|| format!("restarts: container {glob}"))
+        }
+        RestartMatch::Label(key, glob) => labels
+            .get(&**key)
+            .is_some_and(|value| is_like(glob, value))
+            .then(|| format!("restarts: label {key}")),
+        RestartMatch::Unit(_) => None,
+    }
+}

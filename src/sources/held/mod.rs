@@ -1,0 +1,94 @@
+//! What is started again when there is memory: containers with the label, or that the
+//! configuration names, and units of systemd that it names.
+//!
+//! Each supervisor is asked on a thread of its own, for it may hang; the loop only takes what was
+//! found. What they tell is always everything: an event of theirs only says that it is time to ask
+//! again, so that none that is lost matters.
+
+mod adopted;
+mod docker;
+mod matching;
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::Builder;
+
+use tokio::sync::watch;
+
+pub use adopted::{Adopted, AdoptedContainer, AdoptedFile};
+
+use crate::model::{DeclaredRestart, HeldReadings, Moment, Observation, Supervisor};
+use docker::DockerWatch;
+
+/// What may wait for the loop; more is dropped, and told again.
+const NEWS: usize = 16;
+
+/// Where to look.
+#[derive(Clone, Debug)]
+pub struct HeldSetup {
+    /// The socket of Docker, or of what speaks its language.
+    pub docker: PathBuf,
+    /// The file that says which containers were adopted.
+    pub adopted: PathBuf,
+    /// What the configuration declares.
+    pub declared: Vec<DeclaredRestart>,
+    /// Both clocks.
+    pub clock: fn() -> Moment,
+}
+
+/// The loop's end of the threads.
+#[derive(Debug)]
+pub struct HeldWatch {
+    news: Receiver<Observation>,
+    declared: watch::Sender<Arc<[DeclaredRestart]>>,
+}
+
+/// How a thread tells the loop.
+#[derive(Clone, Debug)]
+struct Teller {
+    to: SyncSender<Observation>,
+    clock: fn() -> Moment,
+}
+
+impl Teller {
+    /// What the loop does not take in time is told again.
+    fn tell(&self, readings: HeldReadings) {
+        let _full = self.to.try_send(Observation::Held(Box::new(readings)));
+    }
+
+    fn doubt(&self, supervisor: Supervisor, error: &str) {
+        let read_at = (self.clock)().uptime;
+        let error = Some(Arc::from(error));
+        self.tell(HeldReadings { supervisor, read_at, held: Vec::new(), error });
+    }
+}
+
+impl HeldWatch {
+    /// Starts the threads.
+    ///
+    /// # Errors
+    /// A thread cannot be started.
+    pub fn start(setup: HeldSetup) -> io::Result<Self> {
+        let HeldSetup { docker, adopted, declared, clock } = setup;
+        let (to, news) = sync_channel(NEWS);
+        let (declare, declared) = watch::channel(Arc::from(declared));
+        let teller = Teller { to, clock };
+        let mut watch = DockerWatch::new(&docker, &adopted, declared, teller);
+        Builder::new().name("held-docker".to_owned()).spawn(move || watch.run())?;
+        Ok(Self { news, declared: declare })
+    }
+
+    /// What is new. Never waits.
+    pub fn take(&self, out: &mut Vec<Observation>) {
+        out.extend(self.news.try_iter());
+    }
+
+    /// The configuration declares others from now on.
+    pub fn declare(&self, declared: Vec<DeclaredRestart>) {
+        self.declared.send_replace(Arc::from(declared));
+    }
+}

@@ -1,0 +1,168 @@
+//! Engines are asked to give back what they only keep: against servers that answer what the real
+//! ones answered, and against such as no engine should be.
+
+mod calls;
+pub mod fake;
+mod hostile;
+mod keys;
+mod living;
+mod network;
+mod paused;
+pub mod process;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use umawarden::actions::{
+    Acting, CacheEmptier, EmptyingTally, Evictor, Executor, Live, Ready, SettingsTally,
+    TemporarySettings, TemporarySetup,
+};
+use umawarden::model::{
+    Action, CachePermission, Decision, DecisionId, EngineKeys, EngineKind, EngineTarget, Mode,
+    Moment, OutcomeResult, ProcessId, RuleId, Target, Verdict,
+};
+use umawarden::parse::process::stat;
+
+use crate::engines::living::uptime;
+
+const GIB: u64 = 1 << 30;
+
+fn now() -> Moment {
+    Moment { uptime: Duration::from_secs(60), utc: Timestamp::UNIX_EPOCH }
+}
+
+/// A node of files, on which this very process is the engine.
+struct Bench {
+    folder: tempfile::TempDir,
+    tally: Arc<EmptyingTally>,
+    told: Arc<Mutex<Vec<String>>>,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let bench = Self { folder, tally: Arc::default(), told: Arc::default() };
+        let pid = std::process::id().to_string();
+        fs::create_dir(bench.path("proc")).unwrap();
+        std::os::unix::fs::symlink(format!("/proc/{pid}"), bench.path("proc").join(pid)).unwrap();
+        set_free(&bench.path("proc"), 10 * GIB);
+        bench
+    }
+
+    fn path(&self, below: &str) -> PathBuf {
+        self.folder.path().join(below)
+    }
+
+    fn undo_log(&self) -> String {
+        fs::read_to_string(self.path("storage/undo.log")).unwrap_or_default()
+    }
+
+    fn told(&self) -> Vec<String> {
+        std::mem::take(&mut *self.told.lock().unwrap())
+    }
+
+    /// What is done for a while in a process of that boot.
+    fn temporary(&self, boot_id: &str) -> TemporarySettings {
+        let told = Arc::clone(&self.told);
+        TemporarySettings::new(TemporarySetup {
+            procfs: self.path("proc"),
+            sysfs: self.path("sys"),
+            storage: self.path("storage"),
+            boot_id: Some(boot_id.to_owned()),
+            clock: now,
+            tell: Box::new(move |text| told.lock().unwrap().push(text)),
+            tally: Arc::new(SettingsTally::default()),
+        })
+    }
+
+    /// What acts in a process of that boot; it has put back what an earlier one has left.
+    fn process(&self, boot_id: &str) -> Acting {
+        self.process_over(self.temporary(boot_id))
+    }
+
+    fn process_over(&self, temporary: TemporarySettings) -> Acting {
+        let live = Live {
+            procfs: self.path("proc"),
+            sysfs: self.path("sys"),
+            evictor: Evictor::new(|| Duration::ZERO),
+            docker: self.path("none"),
+        };
+        let sleep = |_| std::thread::sleep(Duration::from_millis(1));
+        let (procfs, tally) = (self.path("proc"), Arc::clone(&self.tally));
+        let emptier = CacheEmptier { procfs, uptime, sleep, tally };
+        let mut acting = Acting::new(Ready::new(live), temporary, emptier);
+        acting.begin();
+        acting
+    }
+
+    /// Has it done; returns how it ended, and what else is told.
+    fn act(&self, decision: &Decision) -> (OutcomeResult, Option<String>) {
+        let mut acting = self.process("boot");
+        let result = acting.execute(decision);
+        let effect = acting.effect();
+        acting.end();
+        (result, effect)
+    }
+
+    /// Why it was not done.
+    fn refusal(&self, decision: &Decision) -> String {
+        match self.act(decision) {
+            (OutcomeResult::Failed(why), None) => why,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// What came of what was done.
+    fn effect(&self, decision: &Decision) -> String {
+        match self.act(decision) {
+            (OutcomeResult::Done, Some(effect)) => effect,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// Memory of which so much is free; the rest is in no counter.
+fn set_free(procfs: &Path, bytes: u64) {
+    let line = |name: &str, bytes: u64| format!("{name}: {} kB\n", bytes / 1024);
+    let zeros = ["Buffers", "Cached", "AnonPages", "Slab"].map(|name| line(name, 0)).concat();
+    let text = line("MemTotal", 121 * GIB) + &line("MemFree", bytes) + &zeros;
+    fs::write(procfs.join("meminfo"), text).unwrap();
+}
+
+fn own_id() -> ProcessId {
+    let text = fs::read("/proc/self/stat").unwrap();
+    ProcessId { pid: std::process::id(), start_ticks: stat(&text).unwrap().start_ticks }
+}
+
+fn engine(kind: EngineKind, port: u16) -> EngineTarget {
+    EngineTarget {
+        name: "llm".into(),
+        processes: vec![own_id()],
+        kind,
+        health_url: Some(format!("http://127.0.0.1:{port}/health").into()),
+        ..EngineTarget::default()
+    }
+}
+
+fn decision(target: EngineTarget, allow: &[CachePermission]) -> Decision {
+    let allow = allow.iter().copied().collect();
+    Decision {
+        id: DecisionId(7),
+        at: now(),
+        rule: RuleId { group: "g".into(), alert: "A".into() },
+        mode: Mode::Enforce,
+        verdict: Verdict::Act,
+        step: 0,
+        action: Action::EmptyCache { engine: target.name.to_string(), allow },
+        target: Target::Engine(Box::new(target)),
+        approved: None,
+        because: Vec::new(),
+    }
+}
+
+fn with_keys(target: EngineTarget, keys: EngineKeys) -> EngineTarget {
+    EngineTarget { keys, ..target }
+}

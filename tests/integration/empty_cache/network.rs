@@ -1,0 +1,43 @@
+//! An engine in a network of its own, as in a container.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use umawarden::model::{EngineKind, EngineTarget, OutcomeResult};
+
+use super::process::Sglang;
+use super::{Bench, decision, engine};
+
+#[test]
+fn an_engine_in_a_network_of_its_own_is_told_within_and_this_process_stays_outside() {
+    let Some(sglang) = Sglang::start_elsewhere() else {
+        return eprintln!("skipped: needs unshare --net and ip");
+    };
+    let bench = Bench::new();
+    symlink(sglang.proc(), bench.path("proc").join(sglang.pid().to_string())).unwrap();
+    let name = fs::read_link(sglang.proc().join("ns/net")).unwrap();
+    let target = EngineTarget {
+        processes: vec![sglang.id()],
+        health_network: Some(name.to_str().unwrap().into()),
+        ..engine(EngineKind::Sglang, sglang.port)
+    };
+    let told = bench.effect(&decision(target.clone(), &[]));
+    assert!(told.ends_with("/continue_generation answered 200, beside 1 request"), "{told}");
+    assert_eq!(sglang.told("/continue_generation"), 1);
+    // The thread that was there has ended, and nobody else has gone.
+    let own = fs::read_link("/proc/self/ns/net").unwrap();
+    for task in fs::read_dir("/proc/self/task").unwrap().flatten() {
+        if let Ok(network) = fs::read_link(task.path().join("ns/net")) {
+            assert_eq!(network, own, "{task:?}");
+        }
+    }
+    // Its number may lead to another network by now.
+    let other = EngineTarget { health_network: Some("net:[1]".into()), ..target.clone() };
+    let why = bench.refusal(&decision(other, &[]));
+    assert!(why.starts_with("its network cannot be entered: ") && why.contains("by now"), "{why}");
+    // From here it cannot be reached.
+    let outside = EngineTarget { health_network: None, ..target };
+    let (result, _) = bench.act(&decision(outside, &[]));
+    assert!(matches!(result, OutcomeResult::Failed(_)), "{result:?}");
+    assert_eq!(sglang.told("/continue_generation"), 1);
+}

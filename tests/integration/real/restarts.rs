@@ -1,0 +1,468 @@
+//! Containers that die are started again when there is memory: on a dockerd of our own.
+
+mod memory;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::docker::Dockerd;
+use super::enabled;
+use crate::daemon::{Daemon, binary, history, of_kind};
+use memory::{FilledPipes, available, gib};
+
+const LABEL: &str = "umawarden.restart=when-ready";
+
+/// Dies in its first life, and lives in all others.
+fn dies_once(how: &str) -> String {
+    format!(
+        "if [ -e /lived ]; then exec /bin/busybox sleep 1000; fi; /bin/busybox touch /lived; {how}"
+    )
+}
+
+/// Docker, the daemon's files, and the daemon's arguments.
+struct Node {
+    dockerd: Dockerd,
+    folder: tempfile::TempDir,
+}
+
+impl Node {
+    fn new(config: &str) -> Self {
+        assert!(Path::new("/bin/busybox").exists(), "tests/run installs busybox-static");
+        let dockerd = Dockerd::start();
+        dockerd.import_busybox();
+        let folder = tempfile::tempdir().unwrap();
+        let text = format!(
+            "mode: enforce\npath: {{docker_socket: {}}}\n{config}\n",
+            dockerd.socket_path()
+        );
+        std::fs::write(folder.path().join("umawarden.yaml"), text).unwrap();
+        Self { dockerd, folder }
+    }
+
+    fn storage(&self) -> PathBuf {
+        self.folder.path().join("data")
+    }
+
+    fn config(&self) -> String {
+        self.folder.path().join("umawarden.yaml").display().to_string()
+    }
+
+    fn daemon(&self) -> Daemon {
+        Daemon::start(&self.storage(), &[&format!("--config.file={}", self.config())])
+    }
+
+    /// Runs a shell script in a container that is started again.
+    fn run(&self, name: &str, script: &str, more: &[&str]) -> String {
+        let mut arguments = vec!["run", "-d", "--name", name, "--network", "none"];
+        arguments.extend(more);
+        arguments.extend(["busybox", "/bin/busybox", "sh", "-c", script]);
+        self.docker(&arguments)
+    }
+
+    fn docker(&self, arguments: &[&str]) -> String {
+        let done = self.dockerd.docker(arguments);
+        let said = String::from_utf8_lossy(&done.stderr);
+        assert!(done.status.success(), "{arguments:?}: {said}");
+        String::from_utf8(done.stdout).unwrap().trim().to_owned()
+    }
+
+    fn inspect(&self, name: &str, what: &str) -> String {
+        self.docker(&["inspect", "-f", what, name])
+    }
+
+    fn is_running(&self, name: &str) -> bool {
+        self.inspect(name, "{{.State.Running}}") == "true"
+    }
+
+    fn started(&self, name: &str) -> Timestamp {
+        self.inspect(name, "{{.State.StartedAt}}").parse().unwrap()
+    }
+
+    fn ended(&self, name: &str) -> Timestamp {
+        self.inspect(name, "{{.State.FinishedAt}}").parse().unwrap()
+    }
+
+    fn history(&self) -> Vec<Value> {
+        history(&self.storage())
+    }
+
+    fn umawarden(&self, arguments: &[&str]) -> (i32, String) {
+        let output = Command::new(binary())
+            .args(arguments)
+            .args(["--config.file", &self.config(), "--storage.path"])
+            .arg(self.storage())
+            .output()
+            .unwrap();
+        let said = [output.stdout, output.stderr].concat();
+        (output.status.code().unwrap(), String::from_utf8(said).unwrap())
+    }
+}
+
+/// What the daemon says of one that is started again.
+fn held(daemon: &Daemon, name: &str) -> Option<Value> {
+    let told: Value = serde_json::from_str(&daemon.get("/api/v1/engines").1).unwrap();
+    let held = told["data"]["held"].as_array().unwrap();
+    held.iter().find(|held| held["name"] == name).cloned()
+}
+
+fn stands(daemon: &Daemon, name: &str) -> String {
+    let held = held(daemon, name).unwrap_or_default();
+    held["stands"].as_str().unwrap_or_default().to_owned()
+}
+
+fn reason(daemon: &Daemon, name: &str) -> String {
+    let held = held(daemon, name).unwrap_or_default();
+    held["reason"].as_str().unwrap_or_default().to_owned()
+}
+
+fn wait_for(what: &str, seconds: u64, daemon: &Daemon, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(seconds);
+    while !is_so() {
+        assert!(Instant::now() < deadline, "{what}\n{}", daemon.log());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Decisions to start it that were carried out.
+fn starts(history: &[Value], name: &str) -> usize {
+    let acts = of_kind(history, "decision")
+        .filter(|decision| decision["rule"]["alert"] == name && decision["verdict"] == "act");
+    acts.count()
+}
+
+#[test]
+fn real_restart_of_an_oom_killed_container_waits_for_memory_and_happens_once() {
+    if !enabled() {
+        return;
+    }
+    let node = Node::new("rule_files: []");
+    let daemon = node.daemon();
+    let hog = FilledPipes::hold(gib(2));
+    let need = (available() + gib(1)).to_string();
+    let need = format!("umawarden.restart.need={need}");
+    let script = dies_once("exec /bin/busybox tail /dev/zero");
+    let limits = ["--memory", "30m", "--label", LABEL, "--label", &need];
+    let id = node.run("llm", &script, &limits);
+    wait_for("it waits", 20, &daemon, || stands(&daemon, "llm") == "waiting");
+    wait_for("it waits for memory", 10, &daemon, || reason(&daemon, "llm").contains("missing"));
+    std::thread::sleep(Duration::from_secs(3));
+    assert!(!node.is_running("llm"), "{}", reason(&daemon, "llm"));
+    let (ended, released) = (node.ended("llm"), hog.release());
+    wait_for("it is started", 10, &daemon, || node.is_running("llm"));
+    let after = node.started("llm").duration_since(released).as_secs_f64();
+    println!("started {after:.3} s after its memory was there");
+    assert!(after <= 1.0, "{after}");
+    assert!(node.started("llm").duration_since(ended).as_secs_f64() >= 3.0);
+    std::thread::sleep(Duration::from_secs(5));
+    let history = node.history();
+    assert_eq!(starts(&history, "llm"), 1);
+    let kills: Vec<_> =
+        of_kind(&history, "oom_kill").filter(|event| event["container"] == id).collect();
+    assert_eq!(kills.len(), 1);
+    let deaths: Vec<_> = of_kind(&history, "engine_died").collect();
+    let [death] = deaths.as_slice() else { panic!("{deaths:#?}") };
+    let report = &death["report"];
+    assert_eq!(report["who"]["container"], id);
+    assert_eq!(report["who"]["container_name"], "llm");
+    assert_eq!(report["killer"]["by"], "kernel_oom", "{report:#}");
+    assert_eq!(report["exit"]["code"], 137);
+    assert_eq!(report["is_failure"], true);
+    let (code, said) = node.umawarden(&["engines"]);
+    assert_eq!(code, 0, "{said}");
+    assert!(said.contains("held container"), "{said}");
+    daemon.terminate();
+}
+
+#[test]
+fn real_restart_waits_for_memory_that_lingers_and_comes_within_a_second_of_its_release() {
+    if !enabled() {
+        return;
+    }
+    let node = Node::new("rule_files: []");
+    let daemon = node.daemon();
+    // What a driver would keep for a while: memory that no counter of the kernel names.
+    let hog = FilledPipes::hold(gib(2));
+    let need = format!("umawarden.restart.need={}", available() + gib(1));
+    let script = dies_once("exit 1");
+    node.run("llm", &script, &["--label", LABEL, "--label", &need]);
+    wait_for("it waits", 20, &daemon, || stands(&daemon, "llm") == "waiting");
+    let lingers = Instant::now();
+    while lingers.elapsed() < Duration::from_secs(20) {
+        assert!(!node.is_running("llm"), "{}", reason(&daemon, "llm"));
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    let released = hog.release();
+    wait_for("it is started", 10, &daemon, || node.is_running("llm"));
+    let after = node.started("llm").duration_since(released).as_secs_f64();
+    println!("started {after:.3} s after the release");
+    assert!((0.0..=1.0).contains(&after), "{after}");
+    assert_eq!(starts(&node.history(), "llm"), 1);
+    daemon.terminate();
+}
+
+#[test]
+fn real_restarts_of_three_at_once_come_one_after_the_other() {
+    if !enabled() {
+        return;
+    }
+    let node = Node::new("rule_files: []");
+    let daemon = node.daemon();
+    let script = "if [ -e /lived ]; then /bin/busybox sleep 2; /bin/busybox touch /ready; \
+                  exec /bin/busybox sleep 1000; fi; /bin/busybox touch /lived; \
+                  while ! [ -e /shared/die ]; do /bin/busybox sleep 0.1; done; exit 1";
+    let shared = tempfile::tempdir().unwrap();
+    let volume = format!("{}:/shared", shared.path().display());
+    let health = "/bin/busybox test -e /ready";
+    let names = ["llm-a", "llm-b", "llm-c"];
+    for name in names {
+        let health = ["--health-interval", "500ms", "--health-cmd", health];
+        let health = [&health[..], &["--label", LABEL, "-v", &volume]].concat();
+        node.run(name, script, &health);
+    }
+    // `--health-cmd` is given to /bin/sh.
+    for name in names {
+        node.docker(&["exec", name, "/bin/busybox", "ln", "-s", "/bin/busybox", "/bin/sh"]);
+        wait_for("known", 20, &daemon, || held(&daemon, name).is_some());
+    }
+    std::fs::write(shared.path().join("die"), "").unwrap();
+    let is_up = |name: &str| {
+        node.inspect(name, "{{.State.Health.Status}} {{.State.Running}}") == "healthy true"
+            && node.ended(name) > Timestamp::UNIX_EPOCH
+    };
+    wait_for("all are up again", 60, &daemon, || names.iter().all(|name| is_up(name)));
+    let mut began: Vec<Timestamp> = names.iter().map(|name| node.started(name)).collect();
+    began.sort();
+    for pair in began.windows(2) {
+        let apart = pair[1].duration_since(pair[0]).as_secs_f64();
+        println!("{apart:.3} s apart");
+        // Each is ready after two seconds, and Docker looks twice a second.
+        assert!(apart >= 2.0, "{apart}");
+    }
+    let history = node.history();
+    assert!(names.iter().all(|name| starts(&history, name) == 1));
+    daemon.terminate();
+}
+
+#[test]
+fn real_container_that_dies_ten_times_is_given_up_with_an_alert() {
+    if !enabled() {
+        return;
+    }
+    let node = Node::new(
+        "restarts: [{container: llm, back_off: {first: 200ms, most: 800ms}, give_up_after: 10, \
+         at_most: {times: 50, per: 1h}}]",
+    );
+    let daemon = node.daemon();
+    node.run("llm", "exit 3", &[]);
+    wait_for("given up", 60, &daemon, || stands(&daemon, "llm") == "given_up");
+    let firing = || {
+        let told: Value = serde_json::from_str(&daemon.get("/api/v1/alerts").1).unwrap();
+        let alerts = told["data"]["alerts"].as_array().unwrap().clone();
+        alerts.iter().any(|alert| {
+            alert["labels"]["alertname"] == "EngineRestartGivenUp"
+                && alert["labels"]["engine"] == "llm"
+                && alert["state"] == "firing"
+        })
+    };
+    wait_for("told", 10, &daemon, firing);
+    let last = node.started("llm");
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(node.started("llm"), last, "it stays down");
+    let history = node.history();
+    assert_eq!(starts(&history, "llm"), 10);
+    let acts: Vec<Timestamp> = of_kind(&history, "decision")
+        .filter(|made| made["rule"]["alert"] == "llm" && made["verdict"] == "act")
+        .map(|made| made["at"]["utc"].as_str().unwrap().parse().unwrap())
+        .collect();
+    let waits: Vec<f64> =
+        acts.windows(2).map(|pair| pair[1].duration_since(pair[0]).as_secs_f64()).collect();
+    println!("between two starts: {waits:.2?}");
+    for (wait, least) in waits.iter().zip([0.2, 0.4, 0.8, 0.8, 0.8, 0.8, 0.8, 0.8, 0.8]) {
+        assert!(*wait >= least, "{waits:?}");
+    }
+    assert_eq!(of_kind(&history, "engine_died").count(), 11);
+    let (code, said) = node.umawarden(&["engines"]);
+    assert_eq!(code, 1, "{said}");
+    assert!(said.contains("GIVEN UP") && said.contains("breaker reset restarts/llm"), "{said}");
+    let (code, said) = node.umawarden(&["breaker", "reset", "restarts/llm"]);
+    assert_eq!(code, 0, "{said}");
+    wait_for("started again", 5, &daemon, || node.started("llm") > last);
+    daemon.terminate();
+}
+
+#[test]
+fn real_container_that_somebody_stopped_stays_down_and_docker_may_go_and_come() {
+    if !enabled() {
+        return;
+    }
+    let mut node = Node::new("rule_files: []");
+    let daemon = node.daemon();
+    let lives = "trap 'exit 0' TERM; while true; do /bin/busybox sleep 0.1; done";
+    for name in ["stopped", "killed", "runs"] {
+        node.run(name, lives, &["--label", LABEL]);
+    }
+    for name in ["stopped", "killed", "runs"] {
+        wait_for("known", 20, &daemon, || held(&daemon, name).is_some());
+    }
+    node.docker(&["stop", "stopped"]);
+    node.docker(&["kill", "killed"]);
+    wait_for("told", 10, &daemon, || {
+        stands(&daemon, "stopped") == "stopped" && stands(&daemon, "killed") == "stopped"
+    });
+    let first = node.started("runs");
+    // Docker ends its containers with itself; nobody asked it to end this one.
+    node.dockerd.restart(Duration::from_secs(2));
+    wait_for("it is started", 30, &daemon, || node.is_running("runs"));
+    assert!(node.started("runs") > first);
+    std::thread::sleep(Duration::from_secs(6));
+    assert!(!node.is_running("stopped") && !node.is_running("killed"));
+    let again = node.started("runs");
+    let count = |name: &str| starts(&node.history(), name);
+    assert_eq!([count("runs"), count("stopped"), count("killed")], [1, 0, 0]);
+    // Neither does this program's own death start or forget anything.
+    daemon.kill();
+    let daemon = node.daemon();
+    wait_for("known", 20, &daemon, || stands(&daemon, "stopped") == "stopped");
+    std::thread::sleep(Duration::from_secs(3));
+    assert!(!node.is_running("stopped") && !node.is_running("killed"));
+    assert_eq!(node.started("runs"), again);
+    node.docker(&["start", "stopped"]);
+    wait_for("told", 10, &daemon, || stands(&daemon, "stopped") == "starting");
+    assert_eq!(starts(&node.history(), "stopped"), 0);
+    daemon.terminate();
+}
+
+#[test]
+fn real_restart_is_not_done_twice_when_this_program_is_killed_meanwhile() {
+    if !enabled() {
+        return;
+    }
+    let node = Node::new("rule_files: []");
+    let daemon = node.daemon();
+    for round in 0..3 {
+        let name = format!("llm{round}");
+        let daemon = if round == 0 { None } else { Some(node.daemon()) };
+        let script = dies_once("/bin/busybox sleep 1; exit 1");
+        node.run(&name, &script, &["--label", LABEL]);
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while starts(&node.history(), &name) == 0 {
+            assert!(Instant::now() < deadline, "it is not started");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        match daemon {
+            Some(daemon) => daemon.kill(),
+            None => {}
+        }
+    }
+    drop(daemon);
+    let daemon = node.daemon();
+    for round in 0..3 {
+        let name = format!("llm{round}");
+        wait_for("it runs", 20, &daemon, || node.is_running(&name));
+        let began = node.started(&name);
+        std::thread::sleep(Duration::from_secs(3));
+        assert_eq!(node.started(&name), began);
+        assert!(starts(&node.history(), &name) <= 2);
+    }
+    daemon.terminate();
+}
+
+#[test]
+fn real_restart_is_not_done_into_an_orphan_which_is_named() {
+    if !enabled() {
+        return;
+    }
+    let node = Node::new("rule_files: []\nengines: [{name: left, match: {comm: orphan-worker}}]");
+    let daemon = node.daemon();
+    // It shares the PIDs of its host, and its worker goes into the host's own control groups.
+    let script = "if [ -e /lived ]; then exec /bin/busybox sleep 1000; fi
+        /bin/busybox touch /lived
+        /bin/busybox ln -s /bin/busybox /bin/sh
+        /bin/busybox mkdir -p /srv
+        printf '#!/bin/sh\\n/bin/busybox sleep 4\\n\
+        for f in /host/cgroup/cgroup.procs /host/cgroup/*/cgroup.procs; do\\n\
+        echo $$ >$f\\ndone\\nwhile true; do /bin/busybox sleep 1; done\\n' >/srv/orphan-worker
+        /bin/busybox chmod 755 /srv/orphan-worker
+        /bin/busybox setsid /srv/orphan-worker 2>/dev/null &
+        /bin/busybox sleep 6
+        exit 1";
+    let more =
+        ["--pid=host", "--privileged", "-v", "/sys/fs/cgroup:/host/cgroup", "--label", LABEL];
+    node.run("llm", script, &more);
+    let orphans = || -> Vec<i32> {
+        let processes = procfs::process::all_processes().unwrap().flatten();
+        let is_it = |process: &procfs::process::Process| {
+            process.stat().is_ok_and(|stat| stat.comm == "orphan-worker")
+        };
+        processes.filter(is_it).map(|process| process.pid).collect()
+    };
+    wait_for("it has died", 30, &daemon, || !node.is_running("llm"));
+    let left = orphans();
+    let [pid] = left[..] else { panic!("{left:?}") };
+    let named = format!("orphan-worker (pid {pid}), left behind by left");
+    wait_for("it is named", 10, &daemon, || reason(&daemon, "llm").contains(&named));
+    std::thread::sleep(Duration::from_secs(3));
+    assert!(!node.is_running("llm"));
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    wait_for("it is started", 10, &daemon, || node.is_running("llm"));
+    daemon.terminate();
+}
+
+#[test]
+fn real_container_is_adopted_from_dockers_own_policy_and_given_back() {
+    if !enabled() {
+        return;
+    }
+    let node = Node::new("rule_files: []");
+    let daemon = node.daemon();
+    let script = "trap 'exit 3' USR1; while true; do /bin/busybox sleep 0.1; done";
+    node.run("llm", script, &["--restart", "on-failure:7"]);
+    let policy = || {
+        node.inspect(
+            "llm",
+            "{{.HostConfig.RestartPolicy.Name}}:\
+                             {{.HostConfig.RestartPolicy.MaximumRetryCount}}",
+        )
+    };
+    let adopt = |more: &[&str]| node.umawarden(&[&["adopt", "llm"], more].concat());
+    let (code, said) = adopt(&["--need", "64MiB"]);
+    assert_eq!(code, 0, "{said}");
+    assert!(said.contains("restart policy \"on-failure\"") && said.contains("add --yes"), "{said}");
+    assert_eq!(policy(), "on-failure:7");
+    assert!(held(&daemon, "llm").is_none());
+    let (code, said) = adopt(&["--need", "64MiB", "--yes", "--json"]);
+    assert_eq!(code, 0, "{said}");
+    let told: Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(
+        (&told["done"], &told["restart_policy_before"]),
+        (&true.into(), &"on-failure".into())
+    );
+    assert_eq!(told["remarks"], serde_json::json!([]));
+    assert_eq!(policy(), "no:0");
+    wait_for("it is held", 15, &daemon, || held(&daemon, "llm").is_some());
+    assert_eq!(held(&daemon, "llm").unwrap()["need_bytes"], 64 << 20);
+    let first = node.started("llm");
+    // Not by Docker's API: then it would be asked to end.
+    let pid: i32 = node.inspect("llm", "{{.State.Pid}}").parse().unwrap();
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::USR1).unwrap();
+    wait_for("it is started", 10, &daemon, || {
+        node.is_running("llm") && node.started("llm") > first
+    });
+    assert_eq!(starts(&node.history(), "llm"), 1);
+    // Adopted twice it is adopted once, and what it was is not forgotten.
+    assert_eq!(adopt(&["--yes"]).0, 0);
+    let (code, said) = adopt(&["--undo", "--yes"]);
+    assert_eq!(code, 0, "{said}");
+    assert_eq!(policy(), "on-failure:7");
+    wait_for("it is left", 15, &daemon, || held(&daemon, "llm").is_none());
+    assert_eq!(adopt(&["--undo", "--yes"]).0, 1);
+    let (code, said) = node.umawarden(&["adopt", "nobody", "--yes"]);
+    assert!(code == 2 && said.contains("there is no container nobody"), "{said}");
+    daemon.terminate();
+}

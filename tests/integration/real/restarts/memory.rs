@@ -1,0 +1,72 @@
+//! Memory that is really gone, and given back in one go.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+
+use jiff::Timestamp;
+
+use crate::daemon::meminfo_bytes;
+
+pub fn gib(count: u64) -> u64 {
+    count << 30
+}
+
+/// What an engine could have now, about: of this the gate counts a little less.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bytes")]
+pub fn available() -> u64 {
+    meminfo_bytes("MemAvailable") as u64
+}
+
+/// Fills pipes until told to end. No counter of the kernel names what is in them.
+const FILL: &str = "
+import fcntl, os, resource, sys
+most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+left, pipes = int(sys.argv[1]), []
+size = 1 << 20
+while left > 0:
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, 1031, size)
+    os.set_blocking(writer, False)
+    page = bytes(1 << 20)
+    try:
+        while left > 0:
+            left -= os.write(writer, page)
+    except BlockingIOError:
+        pass
+    pipes.append((reader, writer))
+print('filled', flush=True)
+sys.stdin.readline()
+";
+
+/// A process that keeps filled pipes.
+pub struct FilledPipes(Child);
+
+impl FilledPipes {
+    pub fn hold(bytes: u64) -> Self {
+        let mut child = Command::new("python3")
+            .args(["-c", FILL, &bytes.to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
+        assert_eq!(said, "filled\n");
+        Self(child)
+    }
+
+    /// Gives all of it back; when that was done.
+    pub fn release(mut self) -> Timestamp {
+        let _ended = self.0.stdin.take().unwrap().write_all(b"\n");
+        self.0.wait().unwrap();
+        Timestamp::now()
+    }
+}
+
+impl Drop for FilledPipes {
+    fn drop(&mut self) {
+        let _already_dead = self.0.kill();
+        let _already_reaped = self.0.wait();
+    }
+}

@@ -1,0 +1,122 @@
+//! A real process that answers as SGLang does is emptied, and paused for that; the program ends or
+//! is killed meanwhile.
+
+use std::os::unix::fs::symlink;
+
+use super::{Node, outcomes};
+use crate::daemon::{Daemon, history, of_kind};
+use crate::empty_cache::process::Sglang;
+
+/// Fires while an engine is up.
+const RULES: &str = "
+groups:
+- name: g
+  rules:
+  - alert: Up
+    expr: uma_engine_phase{phase=~\"ready|serving\"} == 1
+    remedy:
+      steps: [{empty_cache: {allow: [retract_requests]}}]
+      cooldown: 1h
+";
+
+const ENDED: &str = "uma_temporary_settings_undone_total{result=\"restored\",\
+                     setting=\"engine_pause\"}";
+
+fn node(sglang: &Sglang) -> Node {
+    let node = Node::new("gb10-4k");
+    node.write_rules(RULES);
+    symlink(sglang.proc(), node.path("proc").join(sglang.pid().to_string())).unwrap();
+    node
+}
+
+/// Whoever looks at processes is one of them.
+fn start(node: &Node) -> Daemon {
+    let daemon = node.start(&["--mode=enforce"]);
+    let pid = daemon.pid().to_string();
+    symlink(format!("/proc/{pid}"), node.path("proc").join(&pid)).unwrap();
+    let own = node.path("proc/self");
+    let _none_yet = std::fs::remove_file(&own);
+    symlink(pid, own).unwrap();
+    daemon
+}
+
+#[test]
+fn an_engine_at_work_is_found_paused_emptied_and_goes_on() {
+    let sglang = Sglang::start();
+    let node = node(&sglang);
+    let daemon = start(&node);
+    daemon.wait_until("done", |daemon| daemon.metric(&outcomes("empty_cache", "done")) == 1.0);
+    let label = format!("{{engine=\"sglang-{}\"}}", sglang.port);
+    let metric = |name: &str| daemon.metric(&format!("{name}{label}"));
+    assert_eq!(metric("uma_engine_requests_running"), 1.0);
+    assert_eq!(metric("uma_engine_requests_waiting"), 0.0);
+    let usage = metric("uma_engine_kv_cache_usage_ratio");
+    assert!(usage > 0.0 && usage < 0.1, "{usage}");
+    let tokens = metric("uma_engine_kv_cache_available_tokens");
+    assert!(tokens > 60_000.0 && tokens < 65_536.0, "{tokens}");
+    daemon.wait_until("counted", |daemon| daemon.metric(ENDED) == 1.0);
+    daemon.terminate();
+    let tells: Vec<String> =
+        sglang.asked().into_iter().filter(|asked| asked.starts_with("POST")).collect();
+    assert_eq!(tells, ["POST /pause_generation", "POST /flush_cache", "POST /continue_generation"]);
+    let history = history(&node.storage());
+    let act = of_kind(&history, "decision").find(|one| one["verdict"] == "act").unwrap();
+    assert_eq!(act["target"]["kind"], "engine", "{act}");
+    let outcome = of_kind(&history, "outcome").next().unwrap();
+    let effect = outcome["effect"].as_str().unwrap();
+    assert!(effect.starts_with("no memory came back: free "), "{effect}");
+    assert!(
+        effect.ends_with("1 request retracted, prefix cache dropped, and it goes on"),
+        "{effect}"
+    );
+}
+
+#[test]
+fn an_engine_that_is_paused_when_the_program_is_killed_goes_on_at_the_next_start() {
+    let sglang = Sglang::start();
+    sglang.set("hang");
+    let node = node(&sglang);
+    let daemon = start(&node);
+    sglang.wait_until_told("/flush_cache");
+    daemon.kill();
+    assert_eq!(sglang.told("/continue_generation"), 0, "{:#?}", sglang.asked());
+    let daemon = node.start(&[]);
+    sglang.wait_until_told("/continue_generation");
+    daemon.wait_until("told", |daemon| daemon.log().contains("is running again, after an end"));
+    daemon.wait_until("counted", |daemon| daemon.metric(ENDED) == 1.0);
+    daemon.terminate();
+    assert_eq!(sglang.told("/continue_generation"), 1);
+}
+
+#[test]
+fn an_engine_that_is_paused_when_the_program_shall_end_goes_on_before_it_does() {
+    let sglang = Sglang::start();
+    sglang.set("hang");
+    let node = node(&sglang);
+    let daemon = start(&node);
+    sglang.wait_until_told("/flush_cache");
+    let (took, log) = daemon.terminate();
+    assert_eq!(sglang.told("/continue_generation"), 1, "{took:?} {log}");
+}
+
+#[test]
+fn an_engine_that_does_not_hear_is_told_every_ten_seconds() {
+    const PAUSED: &str = "uma_temporary_settings{setting=\"engine_pause\"}";
+    let sglang = Sglang::start();
+    sglang.set("deaf");
+    let node = node(&sglang);
+    let daemon = start(&node);
+    daemon.wait_until("failed", |daemon| daemon.metric(&outcomes("empty_cache", "failed")) == 1.0);
+    daemon.wait_until("shown", |daemon| daemon.metric(PAUSED) == 1.0);
+    assert_eq!(sglang.told("/continue_generation"), 3, "within the act");
+    sglang.unset("deaf");
+    daemon.wait_until("told again", |daemon| daemon.metric(ENDED) == 1.0);
+    assert_eq!(sglang.told("/continue_generation"), 4);
+    assert!(daemon.log().contains("is running again, after it did not before"), "{}", daemon.log());
+    daemon.wait_until("shown", |daemon| daemon.metric(PAUSED) == 0.0);
+    daemon.terminate();
+    let history = history(&node.storage());
+    let outcome = of_kind(&history, "outcome").next().unwrap();
+    let why = outcome.to_string();
+    assert!(why.contains("it was paused, and does not go on"), "{why}");
+}
