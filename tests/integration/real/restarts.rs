@@ -341,7 +341,9 @@ fn real_restart_is_not_done_twice_when_this_program_is_killed_meanwhile() {
     if !enabled() {
         return;
     }
-    let node = Node::new("rule_files: []");
+    // Nobody tells whether these are ready: the next one waits no longer than that.
+    let node =
+        Node::new("rule_files: []\nrestarts: [{label: umawarden.restart, ready_within: 1s}]");
     for round in 0..3 {
         let daemon = node.daemon();
         let name = format!("llm{round}");
