@@ -13,8 +13,8 @@ use crate::model::{EngineLoad, EngineProcess, Reading, RestartStatus};
 use crate::policy::gate::orphans;
 use crate::policy::status::EngineStatus;
 
-/// All of them, by name; those too that have gone in the last ten minutes. And what is started again
-/// when there is memory for it.
+/// All of them, by name; those too that have gone in the last ten minutes. And what is started
+/// again when there is memory for it.
 pub(super) async fn engines(State(site): State<Site>) -> Response {
     let status = site.served.status.load_full();
     let now = (site.served.uptime)();

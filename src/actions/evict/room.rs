@@ -11,7 +11,7 @@ use std::path::Path;
 use crate::model::Target;
 
 /// Where nobody asks for another floor, one part in this many of all memory is free: weights and KV
-/// cache are still to come. An eighth was too little: of four loads of 23.5 GiB with the safetensors
+/// cache are still to come. An eighth was too little: of four loads of 23.5 GiB by the safetensors
 /// library on as much memory, whose pages of 4 KiB go slowly, two met direct reclaim.
 const USUAL_FLOOR_PART: u64 = 2;
 

@@ -1,22 +1,22 @@
 //! The course of one of them: it runs, dies, waits, is started, and is ready or dies again.
 
+mod decide;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::death::{self, Death, Kills};
 use super::life::{Readiness, readiness};
-use super::room;
 use super::series::{Came, RestartCells};
 use crate::model::{
-    Action, Assessment, Decision, DecisionId, EnginePhase, EngineSeen, Event, Evidence, HeldEnd,
-    HeldSeen, HeldState, HeldTarget, HoldReason, KernelEvent, Mode, Moment, Outcome, OutcomeResult,
-    PastAct, ProcessId, Requested, RestartState, RestartStatus, Room, RuleId, Supervisor, Target,
-    Verdict, counted, duration_text,
+    Assessment, DecisionId, EnginePhase, EngineSeen, Event, HeldEnd, HeldSeen, HeldState,
+    HeldTarget, HoldReason, KernelEvent, Mode, Moment, Outcome, OutcomeResult, PastAct, ProcessId,
+    RestartState, RestartStatus, RuleId, Supervisor,
 };
 use crate::policy::Surroundings;
 use crate::policy::counters::Counters;
-use crate::policy::guard::{BreakerLimit, Intent, RemedyRails, Wish, outcome_is_lost};
+use crate::policy::guard::{BreakerLimit, RemedyRails, outcome_is_lost};
 use crate::policy::rule::{AtMost, Remedy};
 use crate::policy::store::SeriesStore;
 
@@ -426,152 +426,6 @@ impl Course {
         self.deaths = around.guard.misses(&self.rule, attempt.mode);
     }
 
-    /// Decides whether it is started now; returns whether anything has changed.
-    pub(super) fn decide(
-        &mut self,
-        occupant: Option<Arc<str>>,
-        room: Option<&Room>,
-        around: &mut Surroundings<'_>,
-        events: &mut Vec<Event>,
-    ) -> bool {
-        let HeldState::Ended(end) = &self.seen.state else { return false };
-        if self.attempt.is_some() || !self.is_down {
-            return false;
-        }
-        let end = end.clone();
-        let mode = self.seen.mode.unwrap_or(around.mode);
-        let action = match self.supervisor() {
-            Supervisor::Docker => Action::StartContainer { ended: Arc::clone(&end.mark) },
-            Supervisor::Systemd => Action::StartUnit { ended: Arc::clone(&end.mark) },
-        };
-        let target = Target::Held(Box::new(self.seen.target.clone()));
-        let ruling = self.rule_on(&end, mode, (occupant, room), (&action, &target), around);
-        if ruling.reason.is_none() && self.rehearsed.as_ref() == Some(&end.mark) {
-            let reason = "it would be started now (observe mode)".into();
-            return self.stand(RestartState::Waiting, reason, around.at, events);
-        }
-        let is_new = ruling.reason.is_none() || self.is_to_be_told(ruling.reason, around.at);
-        if is_new {
-            let id = DecisionId(*around.next_decision);
-            *around.next_decision += 1;
-            let verdict = ruling.reason.map_or(Verdict::Act, Verdict::Hold);
-            let decision = Decision {
-                id,
-                at: around.at,
-                rule: self.rule.clone(),
-                mode,
-                verdict,
-                step: 0,
-                action,
-                target,
-                approved: None,
-                because: ruling.because,
-            };
-            around.guard.decided(&decision, &self.remedy);
-            around.step.decisions.push(decision);
-            if verdict == Verdict::Act {
-                let stage = Stage::Acting(around.at.uptime);
-                let (after, decision) = (end.mark, id);
-                self.attempt = Some(Attempt { decision, mode, after, stage, is_counted: false });
-                self.last_act = Some(id);
-                self.holds_told.clear();
-            }
-        }
-        self.last_hold = ruling.reason;
-        if is_new {
-            self.is_told = false;
-        }
-        let state = match ruling.reason {
-            None if mode == Mode::Enforce => RestartState::Starting,
-            Some(HoldReason::BreakerOpen) => RestartState::GivenUp,
-            Some(HoldReason::Stopped | HoldReason::StopUnclear) => RestartState::Stopped,
-            _ => RestartState::Waiting,
-        };
-        self.stand(state, ruling.text.into(), around.at, events)
-    }
-
-    fn is_to_be_told(&mut self, reason: Option<HoldReason>, at: Moment) -> bool {
-        let Some(reason) = reason else { return true };
-        let goes_on = self.last_hold == Some(reason);
-        let told = self.holds_told.get(&reason);
-        let lately = told.is_some_and(|told| at.uptime.saturating_sub(*told) < TOLD_AGAIN_AFTER);
-        if goes_on || lately {
-            return false;
-        }
-        self.holds_told.insert(reason, at.uptime);
-        true
-    }
-
-    fn rule_on(
-        &self,
-        end: &HeldEnd,
-        mode: Mode,
-        (occupant, room): (Option<Arc<str>>, Option<&Room>),
-        (action, target): (&Action, &Target),
-        around: &Surroundings<'_>,
-    ) -> Ruling {
-        let at = around.at;
-        let was_stopped = self.stood == Some(RestartState::Stopped);
-        if end.requested == Requested::Yes || was_stopped {
-            let text = format!("somebody wanted it to end ({end}): start it when it shall run");
-            return Ruling::hold(HoldReason::Stopped, text);
-        }
-        // A unit that is stopped may end with 0, as one that gives up by itself may.
-        let looks_requested = end.looks_requested()
-            || self.supervisor() == Supervisor::Systemd && end.exit_code == Some(0);
-        if end.requested == Requested::Unknown && looks_requested && !is_before_boot(end, at) {
-            let text = format!(
-                "it ended as if somebody wanted it ({end}), and nobody watched: start it when it \
-                 shall run"
-            );
-            return Ruling::hold(HoldReason::StopUnclear, text);
-        }
-        let wish = Wish { rule: &self.rule, mode, step: 0, action, target };
-        let intent = Intent { wish, remedy: &self.remedy, labels: None };
-        if let Some(reason) = around.guard.hold(&intent, at) {
-            let text = match reason {
-                HoldReason::BreakerOpen => format!(
-                    "it died {} in a row ({end}): `umawarden breaker reset {}` lets it go on, and \
-                     so does a start by hand that goes well",
-                    counted(u64::from(self.deaths), "time"),
-                    self.rule
-                ),
-                other => format!("it died ({end}); {}", other.meaning()),
-            };
-            return Ruling::hold(reason, text);
-        }
-        let waits = self.back_off().saturating_sub(at.uptime.saturating_sub(self.turned));
-        if !waits.is_zero() {
-            let left = duration_text(Duration::from_secs(waits.as_secs().saturating_add(1)));
-            let deaths = counted(u64::from(self.deaths), "time");
-            let text = format!("it died {deaths} in a row ({end}): the next start in {left}");
-            return Ruling::hold(HoldReason::BackOff, text);
-        }
-        if let Some(occupant) = occupant {
-            let text =
-                format!("it died ({end}), and waits until {occupant} is ready or has failed");
-            return Ruling::hold(HoldReason::OtherStarts, text);
-        }
-        let room = room::judge(&self.seen, (self.peak_bytes, &self.family), room, around);
-        if !room.reasons.is_empty() {
-            let text = format!("it died ({end}), and waits: {}", room.reasons.join("; "));
-            return Ruling { because: room.because, ..Ruling::hold(HoldReason::Memory, text) };
-        }
-        if let Some(reason) = around.guard.hold_act(&intent, at) {
-            let text = format!("it died ({end}); {}", reason.meaning());
-            return Ruling::hold(reason, text);
-        }
-        let text = format!("it died ({end}), and there is memory for it");
-        Ruling { reason: None, text, because: room.because }
-    }
-
-    /// How long it waits after its last death.
-    fn back_off(&self) -> Duration {
-        let limits = &self.seen.limits;
-        let Some(doublings) = self.deaths.checked_sub(1) else { return Duration::ZERO };
-        limits.back_off.saturating_mul(1 << doublings.min(20)).min(limits.back_off_at_most)
-    }
-
     /// Notes where it stands; a change is an event, and so is another reason to hold.
     fn stand(
         &mut self,
@@ -619,20 +473,6 @@ impl Course {
             reason: Arc::clone(&self.reason),
             deaths_in_a_row: self.deaths,
         }
-    }
-}
-
-/// What is to be done, and why.
-struct Ruling {
-    /// `None`: it is to be started.
-    reason: Option<HoldReason>,
-    text: String,
-    because: Vec<Evidence>,
-}
-
-impl Ruling {
-    fn hold(reason: HoldReason, text: String) -> Self {
-        Self { reason: Some(reason), text, because: Vec::new() }
     }
 }
 

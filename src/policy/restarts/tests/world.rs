@@ -1,0 +1,259 @@
+//! A node whose containers live, die and are started under virtual time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::model::{
+    Action, Assessment, Decision, DecisionId, EngineKind, EngineProcess, EngineReadings,
+    EngineSeen, Event, HeldEnd, HeldReadings, HeldSeen, HeldState, HeldTarget, HoldReason, Mode,
+    Moment, Observation, Outcome, OutcomeResult, ProcessId, Reading, Readings, Requested,
+    RestartLimits, RestartState, Schema, SeriesKey, Source, Supervisor, Verdict,
+};
+
+use crate::policy::rule::RuleSet;
+use crate::policy::{Policy, Step};
+
+pub(super) const GIB: u64 = 1 << 30;
+pub(super) const TICK: Duration = Duration::from_millis(250);
+
+pub(super) struct World {
+    pub(super) policy: Policy,
+    pub(super) at: Moment,
+    pub(super) schema: Arc<Schema>,
+    pub(super) free: u64,
+    pub(super) held: Vec<HeldSeen>,
+    pub(super) engines: Vec<EngineSeen>,
+    pub(super) seen: Vec<Observation>,
+    pub(super) docker_fails: bool,
+    /// All that was said.
+    pub(super) decisions: Vec<Decision>,
+    pub(super) assessments: Vec<Assessment>,
+    pub(super) events: Vec<Event>,
+}
+
+pub(super) fn id(name: &str) -> String {
+    format!("{name:a<64}")
+}
+
+pub(super) fn container(name: &str) -> HeldSeen {
+    HeldSeen {
+        target: HeldTarget {
+            supervisor: Supervisor::Docker,
+            name: name.into(),
+            id: id(name).into(),
+        },
+        state: HeldState::Running { mark: "life 0".into(), health: None },
+        need_bytes: Some(8 * GIB),
+        contiguous_bytes: None,
+        limits: RestartLimits {
+            back_off: Duration::from_secs(4),
+            back_off_at_most: Duration::from_secs(20),
+            healthy_after: Duration::from_secs(120),
+            times: 50,
+            ..RestartLimits::default()
+        },
+        mode: None,
+        found_by: "test".into(),
+        obstacle: None,
+    }
+}
+
+impl World {
+    pub(super) fn new(mode: Mode) -> Self {
+        let at = Moment {
+            uptime: Duration::from_secs(1000),
+            utc: Timestamp::from_second(1_795_219_200).unwrap(),
+        };
+        let plain = ["uma_memory_total_bytes", "uma_memory_free_bytes"];
+        let mut series: Vec<SeriesKey> =
+            plain.iter().map(|name| SeriesKey::new(name, &[])).collect();
+        for name in ["uma_memory_unaccounted_bytes", "uma_memory_shmem_bytes"] {
+            series.push(SeriesKey::new(name, &[]));
+        }
+        series.push(SeriesKey::new("uma_memory_page_cache_bytes", &[("state", "clean")]));
+        series.push(SeriesKey::new("uma_memory_slab_bytes", &[("state", "reclaimable")]));
+        let mut world = Self {
+            policy: Policy::new(at, mode, &RuleSet::default(), DecisionId(1)),
+            at,
+            schema: Arc::new(Schema { series }),
+            free: 20 * GIB,
+            held: Vec::new(),
+            engines: Vec::new(),
+            seen: Vec::new(),
+            docker_fails: false,
+            decisions: Vec::new(),
+            assessments: Vec::new(),
+            events: Vec::new(),
+        };
+        // The gate looks at the last second.
+        world.run(2);
+        world
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "small")]
+    pub(super) fn tick(&mut self) -> Step {
+        self.at.uptime += TICK;
+        self.at.utc += TICK;
+        let read_at = self.at.uptime;
+        let values = [24 * GIB, self.free, GIB, 0, 0, 0];
+        let mut seen = vec![
+            Observation::Readings(Readings {
+                source: Source::Meminfo,
+                schema: Arc::clone(&self.schema),
+                values: values.map(|bytes| Reading::Value(bytes as f64)).to_vec(),
+                took: Duration::ZERO,
+                error: None,
+            }),
+            Observation::Engines(Box::new(EngineReadings {
+                read_at,
+                engines: self.engines.clone(),
+                is_cut: false,
+            })),
+            Observation::Held(Box::new(HeldReadings {
+                supervisor: Supervisor::Docker,
+                read_at,
+                held: if self.docker_fails { Vec::new() } else { self.held.clone() },
+                error: self.docker_fails.then(|| "it hangs".into()),
+            })),
+        ];
+        seen.append(&mut self.seen);
+        let step = self.policy.step(self.at, &seen);
+        self.decisions.extend(step.decisions.iter().cloned());
+        self.assessments.extend(step.assessments.iter().cloned());
+        self.events.extend(step.events.iter().cloned());
+        step
+    }
+
+    pub(super) fn run(&mut self, seconds: u64) {
+        for _ in 0..seconds * 4 {
+            self.tick();
+        }
+    }
+
+    pub(super) fn with(mode: Mode, names: &[&str]) -> Self {
+        let mut world = Self::new(mode);
+        world.held = names.iter().map(|name| container(name)).collect();
+        world.run(61);
+        world
+    }
+
+    pub(super) fn of(&mut self, name: &str) -> &mut HeldSeen {
+        self.held.iter_mut().find(|seen| &*seen.target.name == name).unwrap()
+    }
+
+    pub(super) fn end(&self, exit_code: i32) -> HeldEnd {
+        HeldEnd {
+            mark: self.at.utc.to_string().into(),
+            utc: Some(self.at.utc),
+            lived: None,
+            exit_code: Some(exit_code),
+            is_oom_killed: exit_code == 137,
+            error: None,
+            requested: Requested::No,
+        }
+    }
+
+    pub(super) fn dies(&mut self, name: &str) {
+        let end = self.end(137);
+        self.of(name).state = HeldState::Ended(end);
+    }
+
+    pub(super) fn starts(&mut self, name: &str) {
+        let mark = format!("life since {}", self.at.utc).into();
+        self.of(name).state = HeldState::Running { mark, health: None };
+    }
+
+    /// Does what was decided, as Docker does.
+    pub(super) fn obey(&mut self, decision: &Decision) -> String {
+        let Action::StartContainer { ended } = &decision.action else { panic!("{decision:?}") };
+        let crate::model::Target::Held(held) = &decision.target else { panic!() };
+        let name = held.name.to_string();
+        let HeldState::Ended(end) = &self.of(&name).state else { panic!("a double start") };
+        assert_eq!(end.mark, *ended, "it has ended again");
+        self.starts(&name);
+        self.report(decision, OutcomeResult::Done);
+        name
+    }
+
+    pub(super) fn report(&mut self, decision: &Decision, result: OutcomeResult) {
+        self.seen.push(Observation::Outcome(Outcome {
+            decision: decision.id,
+            action: decision.action.name().to_owned(),
+            result,
+            ended: self.at,
+            took: Duration::ZERO,
+            effect: None,
+        }));
+    }
+
+    /// Lets time pass until something is started; how long that took.
+    pub(super) fn until_start(&mut self, seconds: u64) -> Option<(String, Duration)> {
+        let began = self.at.uptime;
+        for _ in 0..seconds * 4 {
+            let step = self.tick();
+            if let Some(act) = step.decisions.iter().find(|made| made.verdict == Verdict::Act) {
+                let name = self.obey(&act.clone());
+                return Some((name, self.at.uptime - began));
+            }
+        }
+        None
+    }
+
+    pub(super) fn stands(&mut self, name: &str) -> (RestartState, String) {
+        let all = self.policy.status(self.at).restarts;
+        let found = all.iter().find(|one| &*one.seen.target.name == name).unwrap();
+        (found.stands, found.reason.to_string())
+    }
+
+    pub(super) fn holds(&mut self) -> Vec<HoldReason> {
+        let made = std::mem::take(&mut self.decisions);
+        let held = made.iter().filter_map(|made| match made.verdict {
+            Verdict::Hold(reason) => Some(reason),
+            Verdict::Act => None,
+        });
+        held.collect()
+    }
+
+    pub(super) fn value(&mut self, series: &str) -> Option<f64> {
+        let status = self.policy.status(self.at);
+        let position = status.series.iter().position(|key| key.to_string() == series)?;
+        status.values[position].value()
+    }
+}
+
+pub(super) fn process(pid: u32, bytes: u64) -> EngineProcess {
+    EngineProcess {
+        id: ProcessId { pid, start_ticks: 4711 },
+        parent: 1,
+        comm: Arc::from("VLLM::EngineCor"),
+        state: 'S',
+        cpu_ms: 0,
+        anon_bytes: Reading::Value(bytes),
+        file_bytes: Reading::Value(0),
+        shmem_bytes: Reading::Value(0),
+        hugetlb_bytes: Reading::Unsupported,
+        read_bytes: Reading::Value(0),
+        read_chars: Reading::Value(0),
+        mapped_files: Reading::Value(0),
+        mapped_bytes: Reading::Value(0),
+        open_files: Reading::Value(0),
+        open_devices: Reading::Value(0),
+    }
+}
+
+pub(super) fn engine_in(name: &str, pid: u32, bytes: u64) -> EngineSeen {
+    let process = process(pid, bytes);
+    EngineSeen {
+        container: Some(id(name).into()),
+        stuck_after: Duration::from_secs(300),
+        ..EngineSeen::new(
+            format!("engine-{name}").into(),
+            EngineKind::Vllm,
+            process.id,
+            vec![process],
+            "test".into(),
+        )
+    }
+}
