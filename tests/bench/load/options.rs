@@ -18,7 +18,8 @@ cargo bench --bench load -- [OPTIONS]      (as root)
                        [default: all that are installed]
   --runs N             of each policy with each loader [default: 3]
   --floods N           instead of loads: from the begin of reading at up to 4 GiB/s to the
-                       first eviction, N times with memory to spare and N times with 200 MiB free
+                       first eviction, N times with memory to spare and N times with as much of it
+                       taken as the pool can get, down to 200 MiB
   --checkpoint GIB     size of the checkpoint [default: the size of memory]
   --weights GIB        taken while it loads [default: half of memory]
   --cache GIB          taken at the end [default: a fifth of memory]

@@ -43,7 +43,7 @@ pub fn measure_all(options: &Options, pool: &Pool, floods: usize) {
     fs::remove_file(file).unwrap();
 }
 
-/// Takes all but a little memory, as a driver does. Returns what is free then.
+/// Takes all but a little memory, as a driver does, or what it can get. Returns what is free then.
 fn starve(pool: &Pool) -> u64 {
     measure::settle(pool);
     loop {
