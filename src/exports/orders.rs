@@ -57,12 +57,7 @@ pub(super) async fn make_silence(
     Extension(caller): Extension<Caller>,
     body: Body,
 ) -> Response {
-    let read = async {
-        let uid = operator(&site, caller)?;
-        let (wish, words) = order::silence(&read_body(&site, body).await?).map_err(refuse)?;
-        Ok((uid, wish, words))
-    };
-    give(&site, read.await).await
+    told(&site, caller, body, order::silence).await
 }
 
 /// `DELETE /api/v1/silences/{id}`.
@@ -120,7 +115,7 @@ pub(super) async fn launched(
     Extension(caller): Extension<Caller>,
     body: Body,
 ) -> Response {
-    told(&site, caller, body, order::launched).await
+    told(&site, caller, body, |body| Ok((order::launched(body)?, Words::default()))).await
 }
 
 /// `POST /api/v1/deaths`.
@@ -129,19 +124,20 @@ pub(super) async fn died(
     Extension(caller): Extension<Caller>,
     body: Body,
 ) -> Response {
-    told(&site, caller, body, order::died).await
+    told(&site, caller, body, |body| Ok((order::died(body)?, Words::default()))).await
 }
 
+/// Takes an order all of which stands in its body.
 async fn told(
     site: &Site,
     caller: Caller,
     body: Body,
-    reader: impl Fn(&[u8]) -> Result<Wish, Unreadable>,
+    reader: impl Fn(&[u8]) -> Result<(Wish, Words), Unreadable>,
 ) -> Response {
     let read = async {
         let uid = operator(site, caller)?;
-        let wish = reader(&read_body(site, body).await?).map_err(refuse)?;
-        Ok((uid, wish, Words::default()))
+        let (wish, words) = reader(&read_body(site, body).await?).map_err(refuse)?;
+        Ok((uid, wish, words))
     };
     give(site, read.await).await
 }
@@ -152,7 +148,7 @@ pub(super) async fn begin_pause(
     Extension(caller): Extension<Caller>,
     body: Body,
 ) -> Response {
-    plain_order(&site, caller, Wish::Pause, body).await
+    told(&site, caller, body, |body| Ok((Wish::Pause, order::plain_words(body)?))).await
 }
 
 /// `DELETE /api/v1/pause`.
@@ -161,7 +157,7 @@ pub(super) async fn end_pause(
     Extension(caller): Extension<Caller>,
     body: Body,
 ) -> Response {
-    plain_order(&site, caller, Wish::Resume, body).await
+    told(&site, caller, body, |body| Ok((Wish::Resume, order::plain_words(body)?))).await
 }
 
 /// `POST /api/v1/notes`: whoever does something by hand tells the journal.
@@ -170,21 +166,7 @@ pub(super) async fn note(
     Extension(caller): Extension<Caller>,
     body: Body,
 ) -> Response {
-    let read = async {
-        let uid = operator(&site, caller)?;
-        let words = order::remark(&read_body(&site, body).await?).map_err(refuse)?;
-        Ok((uid, Wish::Note, words))
-    };
-    give(&site, read.await).await
-}
-
-async fn plain_order(site: &Site, caller: Caller, wish: Wish, body: Body) -> Response {
-    let read = async {
-        let uid = operator(site, caller)?;
-        let words = order::plain_words(&read_body(site, body).await?).map_err(refuse)?;
-        Ok((uid, wish, words))
-    };
-    give(site, read.await).await
+    told(&site, caller, body, |body| Ok((Wish::Note, order::remark(body)?))).await
 }
 
 /// Nobody on the network may order anything, whatever they send.

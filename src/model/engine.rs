@@ -171,6 +171,28 @@ pub struct EngineProcess {
 }
 
 impl EngineProcess {
+    /// One that only holds anonymous memory.
+    #[cfg(test)]
+    pub(crate) fn holding(id: ProcessId, comm: &str, anon_bytes: u64) -> Self {
+        Self {
+            id,
+            parent: 1,
+            comm: Arc::from(comm),
+            state: 'S',
+            cpu_ms: 0,
+            anon_bytes: Reading::Value(anon_bytes),
+            file_bytes: Reading::Value(0),
+            shmem_bytes: Reading::Value(0),
+            hugetlb_bytes: Reading::Unsupported,
+            read_bytes: Reading::Value(0),
+            read_chars: Reading::Value(0),
+            mapped_files: Reading::Value(0),
+            mapped_bytes: Reading::Value(0),
+            open_files: Reading::Value(0),
+            open_devices: Reading::Value(0),
+        }
+    }
+
     /// All that is resident (`VmRSS`).
     pub fn rss_bytes(&self) -> Reading<u64> {
         let file = self.anon_bytes.zip(self.file_bytes).map(|(one, other)| one + other);

@@ -103,6 +103,11 @@ impl Policy {
         if !self.has_measured(at) {
             return self.gate.forget();
         }
+        let measured = self.sources.memory_measured();
+        if self.room_measured == measured && self.gate.room().is_some() {
+            return;
+        }
+        self.room_measured = measured;
         // In a declared world nobody looks at processes.
         let orphans = match &self.declared {
             Some(_) => Reading::Unsupported,

@@ -34,7 +34,7 @@ use jiff::Timestamp;
 
 use crate::model::{
     Action, AlertChange, Assessment, Decision, DecisionId, Event, Mode, Moment, Observation,
-    OperatorCommand, Past, Reading, RuleId, SeriesKey, Verdict,
+    OperatorCommand, Past, Reading, Room, RuleId, SeriesKey, Verdict,
 };
 use crate::parse::kernel::EventAssembler;
 use brake::{Brake, Declared};
@@ -116,6 +116,8 @@ pub struct Policy {
     declared: Option<Declared>,
     engines: Engines,
     gate: NodeGate,
+    /// The measurement that the gate knows.
+    room_measured: Option<Duration>,
     restarts: Restarts,
     /// The shortest range over which a rule looks back.
     shortest_range: Duration,
@@ -132,6 +134,8 @@ struct Surroundings<'a> {
     store: &'a SeriesStore,
     /// When memory was last measured, on the uptime clock.
     measured: Option<Duration>,
+    /// What there is for an engine that is to start, if that is known of now.
+    room: Option<&'a Room>,
     engines: &'a Engines,
     brake: &'a Brake,
     guard: &'a mut Guard,
@@ -143,17 +147,7 @@ struct Surroundings<'a> {
 impl Surroundings<'_> {
     /// The present value of the only series of that name.
     fn latest(&self, name: &str) -> Reading<f64> {
-        self.latest_of(name, &[])
-    }
-
-    /// The present value of one series; `Unsupported` where there is none.
-    fn latest_of(&self, name: &str, labels: &[(&str, &str)]) -> Reading<f64> {
-        let (ids, _) = self.store.named(name);
-        let is_it = |key: &SeriesKey| {
-            key.labels.iter().map(|(name, value)| (&**name, &**value)).eq(labels.iter().copied())
-        };
-        let id = ids.iter().find(|id| self.store.key(**id).is_some_and(is_it));
-        id.map_or(Reading::Unsupported, |id| self.store.latest(*id))
+        self.store.latest_of(name, &[])
     }
 }
 
@@ -192,6 +186,7 @@ impl Policy {
             declared: None,
             engines,
             gate: NodeGate::default(),
+            room_measured: None,
             restarts: Restarts::default(),
             shortest_range: Duration::MAX,
             next_decision: next_decision.0,
@@ -424,57 +419,57 @@ impl Policy {
         self.engines.is_any_loading()
     }
 
+    /// Who decides, each with what the others are to it.
+    fn deciders<'a>(
+        &'a mut self,
+        at: Moment,
+        step: &'a mut Step,
+    ) -> (&'a mut [Group], &'a mut Restarts, Surroundings<'a>) {
+        let surroundings = Surroundings {
+            at,
+            mode: self.mode,
+            store: &self.store,
+            measured: self.sources.memory_measured(),
+            room: self.gate.room(),
+            engines: &self.engines,
+            brake: &self.brake,
+            guard: &mut self.guard,
+            next_decision: &mut self.next_decision,
+            counters: &mut self.counters,
+            step,
+        };
+        (&mut self.groups, &mut self.restarts, surroundings)
+    }
+
     /// Follows what is started again, and starts it. What memory is there must be of now.
     fn restart(&mut self, at: Moment, step: &mut Step) {
         if !self.has_measured(at) {
             return;
         }
         self.restarts.hear(&step.events);
+        let (_, restarts, mut around) = self.deciders(at, step);
         let mut events = Vec::new();
-        let mut surroundings = Surroundings {
-            at,
-            mode: self.mode,
-            store: &self.store,
-            measured: self.sources.memory_measured(),
-            engines: &self.engines,
-            brake: &self.brake,
-            guard: &mut self.guard,
-            next_decision: &mut self.next_decision,
-            counters: &mut self.counters,
-            step,
-        };
-        self.restarts.step(&mut surroundings, &mut events);
+        restarts.step(&mut around, &mut events);
         for event in events {
-            self.counters.count_event(event.kind.kind(), at.utc, None);
-            step.events.push(event);
+            around.counters.count_event(event.kind.kind(), at.utc, None);
+            around.step.events.push(event);
         }
     }
 
     /// Evaluates the groups that are due; returns whether any was.
     fn evaluate(&mut self, at: Moment, step: &mut Step) -> bool {
-        let mut surroundings = Surroundings {
-            at,
-            mode: self.mode,
-            store: &self.store,
-            measured: self.sources.memory_measured(),
-            engines: &self.engines,
-            brake: &self.brake,
-            guard: &mut self.guard,
-            next_decision: &mut self.next_decision,
-            counters: &mut self.counters,
-            step,
-        };
+        let (groups, _, mut surroundings) = self.deciders(at, step);
         // All alerts first: a remedy may depend on where other rules stand.
         let mut is_due = false;
-        for group in self.groups.iter_mut().filter(|group| group.due() <= at.uptime) {
+        for group in groups.iter_mut().filter(|group| group.due() <= at.uptime) {
             group.judge(&mut surroundings);
             is_due = true;
         }
         if !is_due {
             return false;
         }
-        surroundings.guard.tell_inhibitors(self.groups.iter().flat_map(Group::states));
-        for group in self.groups.iter_mut().filter(|group| group.due() <= at.uptime) {
+        surroundings.guard.tell_inhibitors(groups.iter().flat_map(Group::states));
+        for group in groups.iter_mut().filter(|group| group.due() <= at.uptime) {
             group.remedy(&mut surroundings);
             group.evaluated(at.uptime);
         }

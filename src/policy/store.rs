@@ -245,6 +245,17 @@ impl SeriesStore {
         self.latest_read(id).unwrap_or(Reading::Failed)
     }
 
+    /// The latest reading of the series of that name with exactly these labels, in their order;
+    /// `Unsupported` where there is none.
+    pub fn latest_of(&self, name: &str, labels: &[(&str, &str)]) -> Reading<f64> {
+        let (ids, _) = self.named(name);
+        let is_it = |key: &SeriesKey| {
+            key.labels.iter().map(|(name, value)| (&**name, &**value)).eq(labels.iter().copied())
+        };
+        let id = ids.iter().find(|id| self.key(**id).is_some_and(is_it));
+        id.map_or(Reading::Unsupported, |id| self.latest(*id))
+    }
+
     /// The latest reading of every series, in the order of their ids.
     pub fn readings(&self) -> impl Iterator<Item = Reading<f64>> {
         self.presents.iter().map(|present| present.latest.unwrap_or(Reading::Failed))

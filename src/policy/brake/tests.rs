@@ -38,21 +38,10 @@ impl Engine {
         let pid = 1_000 + u32::from(self.name.as_bytes()[0]);
         let id = ProcessId { pid, start_ticks: started };
         let process = EngineProcess {
-            id,
-            parent: 1,
-            comm: Arc::from(self.name),
-            state: 'S',
             cpu_ms: self.cpu_ms,
-            anon_bytes: Reading::Value(self.anonymous),
             file_bytes: Reading::Value(self.file),
-            shmem_bytes: Reading::Value(0),
             hugetlb_bytes: Reading::Value(self.hugetlb),
-            read_bytes: Reading::Unsupported,
-            read_chars: Reading::Unsupported,
-            mapped_files: Reading::Unsupported,
-            mapped_bytes: Reading::Unsupported,
-            open_files: Reading::Unsupported,
-            open_devices: Reading::Unsupported,
+            ..EngineProcess::holding(id, self.name, self.anonymous)
         };
         let name = Arc::from(self.name);
         EngineSeen::new(name, EngineKind::Vllm, id, vec![process], Arc::from("test"))

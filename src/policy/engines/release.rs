@@ -14,7 +14,7 @@ use crate::model::{
     EngineProcess, EngineSeen, HeldMemory, Moment, Orphan, ProcessId, Reading, Release, ReleaseEnd,
     ReleasePoint,
 };
-use crate::policy::gate::{latest, whole};
+use crate::policy::gate::whole;
 use crate::policy::store::SeriesStore;
 
 /// So much is never all back to the byte,
@@ -49,7 +49,7 @@ pub(in crate::policy) struct Levels {
 impl Levels {
     /// As last measured.
     pub(in crate::policy) fn of(store: &SeriesStore) -> Self {
-        let bytes = |name: &str, labels: &[(&str, &str)]| whole(latest(store, name, labels));
+        let bytes = |name: &str, labels: &[(&str, &str)]| whole(store.latest_of(name, labels));
         let cache = |state| bytes("uma_memory_page_cache_bytes", &[("state", state)]);
         let cache = cache("clean").zip(cache("dirty")).zip(cache("mapped"));
         Self {

@@ -22,23 +22,8 @@ fn moment(seconds: u64) -> Moment {
 }
 
 fn process(pid: u32, comm: &str, bytes: u64) -> EngineProcess {
-    EngineProcess {
-        id: ProcessId { pid, start_ticks: 100_000 + u64::from(pid) },
-        parent: 1,
-        comm: Arc::from(comm),
-        state: 'S',
-        cpu_ms: 0,
-        anon_bytes: Reading::Value(bytes),
-        file_bytes: Reading::Value(0),
-        shmem_bytes: Reading::Value(0),
-        hugetlb_bytes: Reading::Unsupported,
-        read_bytes: Reading::Value(0),
-        read_chars: Reading::Value(0),
-        mapped_files: Reading::Value(0),
-        mapped_bytes: Reading::Value(0),
-        open_files: Reading::Value(0),
-        open_devices: Reading::Value(0),
-    }
+    let id = ProcessId { pid, start_ticks: 100_000 + u64::from(pid) };
+    EngineProcess::holding(id, comm, bytes)
 }
 
 fn engine(name: &str, processes: &[EngineProcess]) -> EngineSeen {

@@ -27,7 +27,7 @@ use crate::model::{
     GateAnswer, GateNote, GateQuestion, GateReason, Lingering, Reading, Room, Trend,
 };
 pub(super) use baseline::Presence;
-pub(super) use node::{NodeGate, latest};
+pub(super) use node::NodeGate;
 pub use orphan::orphans;
 pub(super) use room::whole;
 pub use room::{allowance, room};

@@ -27,7 +27,7 @@ impl NodeGate {
         engines: &Engines,
         orphans: Reading<Arc<[Orphan]>>,
     ) -> Option<u64> {
-        let latest = |name: &str, labels: &[(&str, &str)]| latest(store, name, labels);
+        let latest = |name: &str, labels: &[(&str, &str)]| store.latest_of(name, labels);
         let mut room = room(latest, self.baseline.learned(), orphans);
         self.watch.take(at, &mut room);
         let learned = self.baseline.take(at, &room, engines.presence(at));
@@ -54,18 +54,4 @@ impl NodeGate {
     pub(in crate::policy) fn room(&self) -> Option<&Room> {
         self.room.as_ref()
     }
-}
-
-/// The present value of one series; `Unsupported` where there is none.
-pub(in crate::policy) fn latest(
-    store: &SeriesStore,
-    name: &str,
-    labels: &[(&str, &str)],
-) -> Reading<f64> {
-    let (ids, _) = store.named(name);
-    let is_it = |key: &crate::model::SeriesKey| {
-        key.labels.iter().map(|(name, value)| (&**name, &**value)).eq(labels.iter().copied())
-    };
-    let id = ids.iter().find(|id| store.key(**id).is_some_and(is_it));
-    id.map_or(Reading::Unsupported, |id| store.latest(*id))
 }

@@ -20,11 +20,10 @@ use std::time::Duration;
 
 use super::Surroundings;
 use super::counters::Counters;
-use super::gate::{self, GateWatch};
 use super::store::SeriesStore;
 use crate::model::{
-    Event, HeldReadings, Moment, Outcome, Past, PastAct, Reading, RestartState, RestartStatus,
-    RuleId, Supervisor,
+    Event, HeldReadings, Moment, Outcome, Past, PastAct, RestartState, RestartStatus, RuleId,
+    Supervisor,
 };
 use course::Course;
 use death::Kills;
@@ -55,7 +54,6 @@ pub(super) struct Restarts {
     /// Where each stood, as earlier runs saw it.
     stood: BTreeMap<Arc<str>, RestartState>,
     kills: Kills,
-    gate: GateWatch,
     statuses: Arc<[RestartStatus]>,
     has_changed: bool,
 }
@@ -140,16 +138,10 @@ impl Restarts {
         }
         // Who has waited for longest comes first.
         order.sort();
-        let room = (!order.is_empty()).then(|| {
-            let latest = |name: &str, labels: &[(&str, &str)]| around.latest_of(name, labels);
-            let mut room = gate::room(latest, None, Reading::Unsupported);
-            self.gate.take(around.at.uptime, &mut room);
-            room
-        });
         for (_, name) in order {
             let occupant = self.occupant(&name, around);
             let Some(course) = self.courses.get_mut(&name) else { continue };
-            self.has_changed |= course.decide(occupant, room.as_ref(), around, events);
+            self.has_changed |= course.decide(occupant, around, events);
         }
         for course in self.courses.values() {
             course.publish(around);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::model::{Evidence, GateQuestion, HeldSeen, ProcessId, Reading, Room};
+use crate::model::{Evidence, GateQuestion, HeldSeen, ProcessId, Reading};
 use crate::policy::Surroundings;
 use crate::policy::gate;
 
@@ -25,11 +25,10 @@ pub(super) struct Ruled {
 pub(super) fn judge(
     seen: &HeldSeen,
     (peak_bytes, family): (u64, &BTreeSet<ProcessId>),
-    room: Option<&Room>,
     around: &Surroundings<'_>,
 ) -> Ruled {
     let mut ruled = Ruled::default();
-    match room {
+    match around.room {
         None => ruled.reasons.push("memory was not measured of late".to_owned()),
         Some(room) => {
             let question = GateQuestion {

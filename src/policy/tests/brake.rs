@@ -31,21 +31,8 @@ fn seen() -> EngineSeen {
     let id = ProcessId { pid: 4242, start_ticks: 4711 };
     let unknown = Reading::Unsupported;
     let process = EngineProcess {
-        id,
-        parent: 1,
-        comm: Arc::from("VLLM::EngineCor"),
-        state: 'R',
-        cpu_ms: 0,
-        anon_bytes: Reading::Value(0),
-        file_bytes: Reading::Value(0),
-        shmem_bytes: Reading::Value(0),
         hugetlb_bytes: Reading::Value(0),
-        read_bytes: unknown,
-        read_chars: unknown,
-        mapped_files: Reading::Unsupported,
-        mapped_bytes: unknown,
-        open_files: Reading::Unsupported,
-        open_devices: Reading::Unsupported,
+        ..EngineProcess::holding(id, "VLLM::EngineCor", 0)
     };
     let (name, found_by) = (Arc::from("vllm-8000"), Arc::from("test"));
     EngineSeen {

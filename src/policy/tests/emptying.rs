@@ -21,23 +21,7 @@ groups:
 
 fn engine(kind: EngineKind) -> EngineSeen {
     let server = ProcessId { pid: 10, start_ticks: 7 };
-    let process = EngineProcess {
-        id: server,
-        parent: 1,
-        comm: Arc::from("python3"),
-        state: 'S',
-        cpu_ms: 0,
-        anon_bytes: Reading::Value(1 << 30),
-        file_bytes: Reading::Value(0),
-        shmem_bytes: Reading::Value(0),
-        hugetlb_bytes: Reading::Unsupported,
-        read_bytes: Reading::Value(0),
-        read_chars: Reading::Value(0),
-        mapped_files: Reading::Value(0),
-        mapped_bytes: Reading::Value(0),
-        open_files: Reading::Value(0),
-        open_devices: Reading::Value(0),
-    };
+    let process = EngineProcess::holding(server, "python3", 1 << 30);
     let (name, found_by) = (Arc::from("llm"), Arc::from("its command line"));
     EngineSeen {
         health_url: Some(Arc::from("http://127.0.0.1:30000/ready")),

@@ -21,21 +21,12 @@ groups:
 
 fn engine(read_bytes: u64) -> EngineSeen {
     let process = |pid: u32, comm: &str| EngineProcess {
-        id: ProcessId { pid, start_ticks: 7 },
-        parent: 1,
-        comm: Arc::from(comm),
-        state: 'S',
-        cpu_ms: 0,
-        anon_bytes: Reading::Value(1 << 30),
-        file_bytes: Reading::Value(0),
-        shmem_bytes: Reading::Value(0),
-        hugetlb_bytes: Reading::Unsupported,
         read_bytes: Reading::Value(read_bytes),
         read_chars: Reading::Value(read_bytes),
         mapped_files: Reading::Value(1),
         mapped_bytes: Reading::Value(read_bytes),
         open_files: Reading::Value(1),
-        open_devices: Reading::Value(0),
+        ..EngineProcess::holding(ProcessId { pid, start_ticks: 7 }, comm, 1 << 30)
     };
     let server = ProcessId { pid: 10, start_ticks: 7 };
     let processes = vec![process(10, "vllm"), process(11, "VLLM::EngineCor")];

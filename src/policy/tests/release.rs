@@ -37,21 +37,9 @@ fn moment(at: Duration) -> Moment {
 fn process(pid: u32, started: Duration, comm: &str, anonymous: u64, shmem: u64) -> EngineProcess {
     let start_ticks = u64::try_from(moment(started).uptime.as_millis() / 10).unwrap();
     EngineProcess {
-        id: ProcessId { pid, start_ticks },
-        parent: 1,
-        comm: Arc::from(comm),
-        state: 'S',
-        cpu_ms: 0,
-        anon_bytes: Reading::Value(anonymous),
-        file_bytes: Reading::Value(0),
         shmem_bytes: Reading::Value(shmem),
-        hugetlb_bytes: Reading::Unsupported,
-        read_bytes: Reading::Value(0),
-        read_chars: Reading::Value(0),
-        mapped_files: Reading::Value(0),
-        mapped_bytes: Reading::Value(0),
-        open_files: Reading::Value(0),
         open_devices: Reading::Value(1),
+        ..EngineProcess::holding(ProcessId { pid, start_ticks }, comm, anonymous)
     }
 }
 

@@ -12,12 +12,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use hyper::StatusCode;
 use tokio::runtime::Runtime;
 
-use super::http::{NoAnswer, get_through};
 use crate::model::{Observation, Reading, Readings, Schema, SeriesKey, Source};
 use crate::parse::container::{Container, Containers, containers};
+use crate::supervisors::docker::{Docker, NoAnswer};
 
 /// Running ones only. Without a version in the path whatever version it speaks is spoken.
 const LIST: &str = "/containers/json";
@@ -144,8 +143,8 @@ impl ContainerWatch {
             Err(error) => {
                 let why = match error {
                     NoAnswer::Refused => format!("nobody listens at {socket}: is Docker running?"),
-                    NoAnswer::TimedOut => {
-                        format!("{socket} has not answered within {} s", ANSWER_TAKES.as_secs())
+                    NoAnswer::TimedOut(patience) => {
+                        format!("{socket} has not answered within {} s", patience.as_secs())
                     }
                     NoAnswer::Failed(error) => format!("{socket}: {error}"),
                     NoAnswer::Absent => format!("{socket} is not there"),
@@ -180,17 +179,12 @@ impl ContainerWatch {
     }
 
     fn list(&self) -> Result<Containers, NoAnswer> {
-        let asked = get_through(&self.socket, LIST, MAX_BODY_BYTES, ANSWER_TAKES);
+        let docker = Docker::new(&self.socket);
+        let asked = docker.get(LIST, MAX_BODY_BYTES, ANSWER_TAKES);
         // Of the runtime's own time there is none outside of it.
         let answer = self.runtime.block_on(asked)?;
-        if answer.is_cut {
-            return Err(NoAnswer::Failed(format!(
-                "it answered more than {} MiB",
-                MAX_BODY_BYTES >> 20
-            )));
-        }
-        if answer.status != StatusCode::OK {
-            return Err(NoAnswer::Failed(format!("it answered {}", answer.status)));
+        if answer.status != 200 {
+            return Err(NoAnswer::Failed(answer.message()));
         }
         containers(&answer.body).map_err(NoAnswer::Failed)
     }

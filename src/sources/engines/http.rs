@@ -2,16 +2,15 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::path::Path;
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Empty};
-use hyper::body::{Body as _, Bytes, Incoming};
+use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1;
 use hyper::{Request, StatusCode, Uri, header};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
@@ -30,8 +29,6 @@ const MAX_HEAD_BYTES: usize = 64 << 10;
 pub(super) struct Answer {
     pub(super) status: StatusCode,
     pub(super) body: Vec<u8>,
-    /// Whether the body was longer.
-    pub(super) is_cut: bool,
 }
 
 /// There was none.
@@ -39,7 +36,7 @@ pub(super) struct Answer {
 pub(super) enum NoAnswer {
     /// Nothing listens there.
     Refused,
-    /// There is no such socket.
+    /// The network that it lives in is gone.
     Absent,
     /// It did not come in time.
     TimedOut,
@@ -92,20 +89,6 @@ pub(super) async fn get(
     timeout(ANSWER_TAKES, asked).await.map_err(|_| NoAnswer::TimedOut)?
 }
 
-/// Asks through a unix socket.
-pub(super) async fn get_through(
-    socket: &Path,
-    path: &str,
-    most: usize,
-    patience: Duration,
-) -> Result<Answer, NoAnswer> {
-    let asked = async {
-        let stream = UnixStream::connect(socket).await?;
-        exchange(stream, "localhost", path, None, most).await
-    };
-    timeout(patience, asked).await.map_err(|_| NoAnswer::TimedOut)?
-}
-
 async fn connect(host: &str, port: u16, network: Option<&Network>) -> io::Result<TcpStream> {
     match (host.parse::<IpAddr>(), network) {
         (Ok(address), Some(network)) => network.connect(SocketAddr::new(address, port)).await,
@@ -152,20 +135,16 @@ where
         .map_err(|error| NoAnswer::Failed(error.to_string()))?;
     let response = sender.send_request(request).await?;
     let status = response.status();
-    let (body, is_cut) = beginning(response.into_body(), most).await?;
-    Ok(Answer { status, body, is_cut })
+    Ok(Answer { status, body: beginning(response.into_body(), most).await? })
 }
 
-async fn beginning(mut body: Incoming, most: usize) -> Result<(Vec<u8>, bool), NoAnswer> {
+async fn beginning(mut body: Incoming, most: usize) -> Result<Vec<u8>, NoAnswer> {
     let mut bytes = Vec::new();
     while bytes.len() < most {
-        let Some(frame) = body.frame().await else { return Ok((bytes, false)) };
+        let Some(frame) = body.frame().await else { break };
         let Ok(chunk) = frame?.into_data() else { continue };
         let room = most - bytes.len();
         bytes.extend_from_slice(&chunk[..chunk.len().min(room)]);
-        if chunk.len() > room {
-            return Ok((bytes, true));
-        }
     }
-    Ok((bytes, !body.is_end_stream()))
+    Ok(bytes)
 }

@@ -3,11 +3,10 @@
 use std::path::Path;
 use std::time::Duration;
 
-use hyper::StatusCode;
 use serde_json::Value;
 use tokio::time::timeout;
 
-use super::http::{Answer, NoAnswer, get_through};
+use crate::supervisors::docker::{Answer, Docker, NoAnswer};
 
 /// Those that have ended too.
 const LIST: &str = "/containers/json?all=1";
@@ -48,35 +47,29 @@ pub fn inspect_containers(socket: &Path) -> Result<Vec<Value>, NotInspected> {
 }
 
 async fn inspect(socket: &Path) -> Result<Vec<Value>, NotInspected> {
-    let list = ask(socket, LIST, MOST_LIST_BYTES).await?;
+    let docker = Docker::new(socket);
+    let list = ask(&docker, LIST, MOST_LIST_BYTES).await?;
     let list = list.ok_or_else(|| NotInspected::Failed("it lists no containers".to_owned()))?;
     let ids = list.as_array().into_iter().flatten().filter_map(|one| one["Id"].as_str());
     let is_id = |id: &&str| id.len() == 64 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
     let mut told = Vec::new();
     for id in ids.filter(is_id).take(MOST_CONTAINERS) {
-        told.extend(ask(socket, &format!("/containers/{id}/json"), MOST_BYTES).await?);
+        told.extend(ask(&docker, &format!("/containers/{id}/json"), MOST_BYTES).await?);
     }
     Ok(told)
 }
 
 /// `None`: there is no such container any more.
-async fn ask(socket: &Path, path: &str, most: usize) -> Result<Option<Value>, NotInspected> {
-    let answer =
-        get_through(socket, path, most, ANSWER_TAKES).await.map_err(|error| match error {
-            NoAnswer::Absent => NotInspected::Absent,
-            NoAnswer::Refused => NotInspected::Failed("nobody listens there".to_owned()),
-            NoAnswer::TimedOut => {
-                NotInspected::Failed(format!("no answer within {} s", ANSWER_TAKES.as_secs()))
-            }
-            NoAnswer::Failed(error) => NotInspected::Failed(error),
-        })?;
-    let Answer { status, body, is_cut } = answer;
-    match status {
-        StatusCode::NOT_FOUND => Ok(None),
-        StatusCode::OK if is_cut => Err(NotInspected::Failed("its answer is too long".to_owned())),
-        StatusCode::OK => serde_json::from_slice(&body)
+async fn ask(docker: &Docker, path: &str, most: usize) -> Result<Option<Value>, NotInspected> {
+    let answer = docker.get(path, most, ANSWER_TAKES).await.map_err(|error| match error {
+        NoAnswer::Absent => NotInspected::Absent,
+        error => NotInspected::Failed(error.to_string()),
+    })?;
+    match &answer {
+        Answer { status: 404, .. } => Ok(None),
+        Answer { status: 200, body } => serde_json::from_slice(body)
             .map(Some)
             .map_err(|error| NotInspected::Failed(format!("it answered no JSON: {error}"))),
-        status => Err(NotInspected::Failed(format!("it answered {status}"))),
+        other => Err(NotInspected::Failed(other.message())),
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{Attempt, Course, Stage, TOLD_AGAIN_AFTER, is_before_boot};
 use crate::model::{
     Action, Decision, DecisionId, Event, Evidence, HeldEnd, HeldState, HoldReason, Mode, Moment,
-    Requested, RestartState, Room, Supervisor, Target, Verdict, counted, duration_text,
+    Requested, RestartState, Supervisor, Target, Verdict, counted, duration_text,
 };
 use crate::policy::Surroundings;
 use crate::policy::guard::{Intent, Wish};
@@ -17,7 +17,6 @@ impl Course {
     pub(in crate::policy::restarts) fn decide(
         &mut self,
         occupant: Option<Arc<str>>,
-        room: Option<&Room>,
         around: &mut Surroundings<'_>,
         events: &mut Vec<Event>,
     ) -> bool {
@@ -32,7 +31,7 @@ impl Course {
             Supervisor::Systemd => Action::StartUnit { ended: Arc::clone(&end.mark) },
         };
         let target = Target::Held(Box::new(self.seen.target.clone()));
-        let ruling = self.rule_on(&end, mode, (occupant, room), (&action, &target), around);
+        let ruling = self.rule_on(&end, mode, occupant, (&action, &target), around);
         if ruling.reason.is_none() && self.rehearsed.as_ref() == Some(&end.mark) {
             let reason = "it would be started now (observe mode)".into();
             return self.stand(RestartState::Waiting, reason, around.at, events);
@@ -93,7 +92,7 @@ impl Course {
         &self,
         end: &HeldEnd,
         mode: Mode,
-        (occupant, room): (Option<Arc<str>>, Option<&Room>),
+        occupant: Option<Arc<str>>,
         (action, target): (&Action, &Target),
         around: &Surroundings<'_>,
     ) -> Ruling {
@@ -139,7 +138,7 @@ impl Course {
                 format!("it died ({end}), and waits until {occupant} is ready or has failed");
             return Ruling::hold(HoldReason::OtherStarts, text);
         }
-        let room = room::judge(&self.seen, (self.peak_bytes, &self.family), room, around);
+        let room = room::judge(&self.seen, (self.peak_bytes, &self.family), around);
         if !room.reasons.is_empty() {
             let text = format!("it died ({end}), and waits: {}", room.reasons.join("; "));
             return Ruling { because: room.because, ..Ruling::hold(HoldReason::Memory, text) };

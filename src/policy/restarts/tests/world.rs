@@ -224,23 +224,7 @@ impl World {
 }
 
 pub(super) fn process(pid: u32, bytes: u64) -> EngineProcess {
-    EngineProcess {
-        id: ProcessId { pid, start_ticks: 4711 },
-        parent: 1,
-        comm: Arc::from("VLLM::EngineCor"),
-        state: 'S',
-        cpu_ms: 0,
-        anon_bytes: Reading::Value(bytes),
-        file_bytes: Reading::Value(0),
-        shmem_bytes: Reading::Value(0),
-        hugetlb_bytes: Reading::Unsupported,
-        read_bytes: Reading::Value(0),
-        read_chars: Reading::Value(0),
-        mapped_files: Reading::Value(0),
-        mapped_bytes: Reading::Value(0),
-        open_files: Reading::Value(0),
-        open_devices: Reading::Value(0),
-    }
+    EngineProcess::holding(ProcessId { pid, start_ticks: 4711 }, "VLLM::EngineCor", bytes)
 }
 
 pub(super) fn engine_in(name: &str, pid: u32, bytes: u64) -> EngineSeen {
