@@ -72,20 +72,11 @@ fn permission(node: &Node, findings: &mut Findings<'_>) -> Option<CachePermissio
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
-    use crate::config::mistake::SourceText;
-    use crate::config::rules::parse_rules;
+    use crate::config::rules::remedy::tests::step_of;
 
     #[test]
     fn what_emptying_may_cost_is_written_by_name() {
-        let rule = |step: &str| {
-            let rule = "alert: A, expr: uma_memory_free_bytes < 1, labels: {engine: a}";
-            let remedy = format!("remedy: {{steps: [{{{step}}}]}}");
-            let text = format!("groups: [{{name: g, rules: [{{{rule}, {remedy}}}]}}]\n");
-            parse_rules(&[SourceText::new("rules.yaml", text)], Duration::from_secs(1))
-        };
         use CachePermission::{DropPrefixCache, RetractRequests, Unpause};
         let of_alert = "{{ $labels.engine }}";
         for (step, engine, allow) in [
@@ -100,10 +91,9 @@ mod tests {
                 &[DropPrefixCache, RetractRequests],
             ),
         ] {
-            let rules = rule(step).unwrap();
-            let steps = &rules.groups[0].rules[0].remedy.as_ref().unwrap().steps;
             let allow = allow.iter().copied().collect();
-            assert_eq!(*steps, [Action::EmptyCache { engine: engine.to_owned(), allow }]);
+            let expected = Action::EmptyCache { engine: engine.to_owned(), allow };
+            assert_eq!(step_of(step), Ok(expected));
         }
         for (step, told) in [
             ("empty_cache: deepseek", "empty_cache must be a mapping"),
@@ -119,7 +109,7 @@ mod tests {
             ("empty_cache: {allow: [release_memory_occupation]}", "SGLang's server ends"),
             ("empty_cache: {allow: [abort]}", "abort is never done"),
         ] {
-            let mistakes = rule(step).expect_err(step).to_string();
+            let mistakes = step_of(step).expect_err(step);
             assert!(mistakes.contains(told), "{step}\n{mistakes}");
         }
     }

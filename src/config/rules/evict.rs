@@ -91,17 +91,10 @@ pub(super) fn engine(node: &Node, findings: &mut Findings<'_>) -> Option<String>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::mistake::SourceText;
-    use crate::config::rules::parse_rules;
+    use crate::config::rules::remedy::tests::step_of;
 
     #[test]
     fn what_is_put_out_behind_which_engine_is_read() {
-        let rule = |step: &str| {
-            let rule = "alert: A, expr: uma_memory_free_bytes < 1, labels: {engine: a}";
-            let remedy = format!("remedy: {{steps: [{{{step}}}]}}");
-            let text = format!("groups: [{{name: g, rules: [{{{rule}, {remedy}}}]}}]\n");
-            parse_rules(&[SourceText::new("rules.yaml", text)], Duration::from_secs(1))
-        };
         let of_alert = "{{ $labels.engine }}";
         let seconds = Duration::from_secs;
         for (step, engine, behind_bytes, floor_bytes, for_at_most) in [
@@ -110,12 +103,10 @@ mod tests {
             ("evict_checkpoint: {engine: deepseek}", "deepseek", 256 << 20, None, seconds(600)),
             ("evict_checkpoint: {floor: 3GiB}", of_alert, 256 << 20, Some(3 << 30), seconds(600)),
         ] {
-            let rules = rule(step).unwrap();
-            let steps = &rules.groups[0].rules[0].remedy.as_ref().unwrap().steps;
             let engine = engine.to_owned();
             let expected =
                 Action::EvictCheckpoint { engine, behind_bytes, floor_bytes, for_at_most };
-            assert_eq!(*steps, [expected]);
+            assert_eq!(step_of(step), Ok(expected));
         }
         for (step, told) in [
             ("evict_checkpoint: deepseek", "must be a mapping"),
@@ -128,7 +119,7 @@ mod tests {
             ("evict_checkpoint: {engine: '{{ $label }}'}", "engine: "),
             ("evict_checkpoint: {behin: 1GiB}", "unknown key \"behin\""),
         ] {
-            let mistakes = rule(step).expect_err(step).to_string();
+            let mistakes = step_of(step).expect_err(step);
             assert!(mistakes.contains(told), "{step}\n{mistakes}");
         }
     }

@@ -336,4 +336,4 @@ fn stop_engine(node: &Node, findings: &mut Findings<'_>) -> Option<Action> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

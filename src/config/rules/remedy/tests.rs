@@ -4,6 +4,16 @@ use crate::config::mistake::SourceText;
 use crate::config::rules::parse_rules;
 use crate::model::Action;
 
+/// The only step of a rule about an engine, or its mistakes.
+pub(in crate::config::rules) fn step_of(step: &str) -> Result<Action, String> {
+    let rule = "alert: A, expr: uma_memory_free_bytes < 1, labels: {engine: a}";
+    let remedy = format!("remedy: {{steps: [{{{step}}}]}}");
+    let text = format!("groups: [{{name: g, rules: [{{{rule}, {remedy}}}]}}]\n");
+    let rules = parse_rules(&[SourceText::new("rules.yaml", text)], Duration::from_secs(1));
+    let rules = rules.map_err(|mistakes| mistakes.to_string())?;
+    Ok(rules.groups[0].rules[0].remedy.as_ref().unwrap().steps[0].clone())
+}
+
 #[test]
 fn an_engine_is_stopped_last_and_with_a_grace_that_an_action_has_time_for() {
     let steps = |steps: &str| {
