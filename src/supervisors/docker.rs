@@ -11,6 +11,7 @@ use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::thread;
 use std::time::Duration;
 
+use bytesize::ByteSize;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body as _, Bytes, Incoming};
 use hyper::client::conn::http1;
@@ -161,8 +162,8 @@ impl Docker {
             let mut lines = Stream { body: response.into_body(), buffer: Vec::new() };
             while lines.more().await? {
                 if lines.buffer.len() > most {
-                    let most = most >> 10;
-                    return Err(NoAnswer::Failed(format!("it answered more than {most} KiB")));
+                    let most = ByteSize(most as u64).display().iec();
+                    return Err(NoAnswer::Failed(format!("it answered more than {most}")));
                 }
             }
             Ok(Answer { status, body: lines.buffer })

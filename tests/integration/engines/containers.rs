@@ -235,7 +235,7 @@ fn docker_that_hangs_dies_and_lies_is_down_and_comes_back_while_proc_is_looked_a
     let why = hangs.error.unwrap();
     assert!(why.contains("has not answered within 5 s"), "{why}");
     assert!(looks >= 5, "the look through /proc was held up: {looks} in 10 s");
-    for wanted in ["connection", "more than 16 MiB", "no list of containers"] {
+    for wanted in ["connection", "more than 16.0 MiB", "no list of containers"] {
         let why = next(&mut watch, Source::Docker).0.error.unwrap();
         assert!(why.contains(wanted), "{wanted}: {why}");
     }
