@@ -113,6 +113,15 @@ impl AsFd for Signals {
     }
 }
 
+/// Whether this process leads its session, and so hears alone that the terminal is gone.
+///
+/// Not through rustix: where the leader is outside of this PID namespace, as under `docker exec`,
+/// the kernel answers 0, which its `Pid` cannot hold.
+pub fn is_session_leader() -> bool {
+    // SAFETY: both only ask for numbers.
+    unsafe { libc::getsid(0) == libc::getpid() }
+}
+
 /// `struct signalfd_siginfo`: number, errno, code, pid, uid, each of 32 bits, and more.
 fn received(bytes: &[u8]) -> Received {
     let number = |place: usize| {

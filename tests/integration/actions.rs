@@ -126,10 +126,14 @@ fn reclaiming_takes_back_what_a_group_has_cached() {
         group.0.display(),
         folder.path().display()
     );
-    assert!(Command::new("sh").args(["-c", &script]).status().unwrap().success());
     let used = || -> u64 { fs::read_to_string(&in_use).unwrap().trim().parse().unwrap() };
+    // Again where the kernel's own reclaim, or another test, was faster.
+    let is_cached = (0..5).any(|_| {
+        assert!(Command::new("sh").args(["-c", &script]).status().unwrap().success());
+        used() > FILE_BYTES / 2
+    });
     let before = used();
-    assert!(before > FILE_BYTES / 2, "the cache is not the group's: {before}");
+    assert!(is_cached, "the cache is not the group's: {before}");
     let reclaim = |cgroup: String| {
         let action = Action::Reclaim { cgroup, bytes: FILE_BYTES / 2 };
         live().execute(&Decision { target: action.target(), ..decision(action) })

@@ -16,6 +16,13 @@ struct Scene {
     folder: tempfile::TempDir,
 }
 
+/// Whatever was ignored when the tests were started: a shell cannot trap that.
+fn with_default_signals() -> Command {
+    let mut command = Command::new("env");
+    command.arg("--default-signal=HUP,INT,QUIT,TERM,USR1,USR2,WINCH");
+    command
+}
+
 impl Scene {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
@@ -28,8 +35,9 @@ impl Scene {
     }
 
     fn launch(&self, options: &[&str], script: &str) -> Command {
-        let mut command = Command::new(binary());
+        let mut command = with_default_signals();
         command
+            .arg(binary())
             .arg("launch")
             .arg("--json")
             .arg("--storage.path")
@@ -199,8 +207,8 @@ fn a_key_on_the_terminal_reaches_the_command_once_and_job_control_works() {
     );
     let job = format!("{launch}\necho stopped >>heard\nfg\n");
     fs::write(scene.path("job.sh"), job).unwrap();
-    let mut terminal = Command::new("script")
-        .args(["-qec", "bash -m job.sh", "/dev/null"])
+    let mut terminal = with_default_signals()
+        .args(["script", "-qec", "bash -m job.sh", "/dev/null"])
         .current_dir(scene.folder.path())
         .stdin(Stdio::piped())
         .stdout(Stdio::null())

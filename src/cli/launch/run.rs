@@ -19,7 +19,7 @@ use super::family::Family;
 use super::surroundings::memory;
 use crate::model::{DeathMemory, ExitStatus, Moment, ProcessId, Survivor, signal_name};
 use crate::policy::death::{AskedToEnd, Relative};
-use crate::sys::signals::{Received, Signals};
+use crate::sys::signals::{Received, Signals, is_session_leader};
 
 /// Those that are passed on; SIGCHLD only wakes. Stopping and continuing is left as it is.
 const TAKEN: [i32; 8] = [
@@ -273,9 +273,7 @@ impl Running<'_> {
 /// Whether the kernel has sent it to the whole group, and so to the command. That the terminal is
 /// gone it tells the leader of the session alone.
 fn has_reached_all(received: Received) -> bool {
-    let own = rustix::process::getpid();
-    let is_leader = rustix::process::getsid(None).is_ok_and(|leader| leader == own);
-    received.is_of_kernel && !(received.signal == libc::SIGHUP && is_leader)
+    received.is_of_kernel && !(received.signal == libc::SIGHUP && is_session_leader())
 }
 
 /// Who sent it, for people.

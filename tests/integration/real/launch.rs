@@ -41,3 +41,26 @@ fn a_worker_that_the_kernel_kills_for_memory_is_told_with_its_group() {
     assert_eq!(proof["pid"], report["killed_workers"][0]["pid"], "{report:#}");
     assert_eq!(report["exit"]["code"], 0);
 }
+
+/// As under `docker exec`: who leads the session has no number in the namespace.
+#[test]
+fn signals_are_passed_on_where_the_session_leader_is_in_another_pid_namespace() {
+    if !enabled() {
+        return;
+    }
+    let storage = tempfile::tempdir().unwrap();
+    let script = format!(
+        "{} launch --json --storage.path {} -- sleep 1000 & \
+         while ! pgrep -x sleep >/dev/null; do :; done; kill -TERM $!; wait $!",
+        binary().display(),
+        storage.path().display()
+    );
+    let output = Command::new("unshare")
+        .args(["--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", &script])
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let complained = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(143), "{complained}");
+    assert!(complained.contains("by way of umawarden launch"), "{complained}");
+}

@@ -52,6 +52,8 @@ fn a_restart_goes_on_where_the_last_run_ended() {
     append(&node, &record(2, XID));
     let daemon = node.start(&[]);
     daemon.wait_until("journalled", |daemon| events(daemon).len() == 2);
+    let has_decided = |_: &Daemon| of_kind(&history(&node.storage()), "decision").count() > 0;
+    daemon.wait_until("decided", has_decided);
     daemon.kill();
     append(&node, &record(3, XID));
     let daemon = node.start(&[]);
