@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::config::reader::Loaded;
 use crate::config::settings::Settings;
 use crate::journal::ResumePoint;
-use crate::model::{AlertChange, DecisionId, Moment, Observation};
+use crate::model::{AlertChange, DecisionId, GpuDevice, GpuPicture, Moment, Observation};
 use crate::policy::Step;
 use crate::recording::{
     Begin, Entry, IncidentLimits, Incidents, RecordedRules, RecordedStep, Ring, RuleText, Said,
@@ -218,9 +218,16 @@ fn weight(seen: &[Observation]) -> usize {
     let one = |observation: &Observation| match observation {
         Observation::KernelRecord(record) => 256 + record.text.len() + record.dictionary.len(),
         Observation::Readings(readings) => 128 + readings.values.len() * 16,
+        Observation::Gpu(readings) => 256 + readings.picture.as_deref().map_or(0, picture_weight),
         _ => 256,
     };
     seen.iter().map(one).sum()
+}
+
+fn picture_weight(picture: &GpuPicture) -> usize {
+    let one =
+        |device: &GpuDevice| 1024 + 64 * device.processes().len() + 256 * device.instances.len();
+    picture.devices.iter().map(one).sum()
 }
 
 /// The thread's end.

@@ -10,6 +10,7 @@ mod engine;
 mod engine_access;
 mod event;
 mod gate;
+mod gpu;
 mod held;
 mod moment;
 mod observation;
@@ -42,6 +43,10 @@ pub use event::{Event, KernelEvent, KillerDaemon, OomConstraint, Pool, Recovery}
 pub use gate::{
     Baseline, GateAnswer, GateNote, GateQuestion, GateReason, Lingering, Motion, Orphan, Room,
     Trend,
+};
+pub use gpu::{
+    GpuDevice, GpuDriver, GpuHealth, GpuInstance, GpuMemory, GpuPicture, GpuProcess, GpuReadings,
+    GpuRecovery,
 };
 pub use held::{
     DeclaredRestart, HeldEnd, HeldHealth, HeldReadings, HeldSeen, HeldState, HeldTarget, Requested,

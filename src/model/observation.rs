@@ -7,8 +7,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    EngineHealth, EngineReadings, Event, HeldReadings, OperatorCommand, Outcome, Past, Pause,
-    Reading, Schema, SeriesKey,
+    EngineHealth, EngineReadings, Event, GpuReadings, HeldReadings, OperatorCommand, Outcome, Past,
+    Pause, Reading, Schema, SeriesKey,
 };
 
 /// Where an observation comes from; the `source` label of `uma_source_up`.
@@ -43,11 +43,13 @@ pub enum Source {
     Engines,
     /// Docker, or what speaks its language: which containers run.
     Docker,
+    /// The NVIDIA driver, through NVML.
+    Gpu,
 }
 
 impl Source {
     /// All sources, in the order in which they are listed to people.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Meminfo,
         Self::Vmstat,
         Self::Zoneinfo,
@@ -62,6 +64,7 @@ impl Source {
         Self::BlackBox,
         Self::Engines,
         Self::Docker,
+        Self::Gpu,
     ];
 
     /// The name in labels, logs and JSON.
@@ -81,6 +84,7 @@ impl Source {
             Self::BlackBox => "black_box",
             Self::Engines => "engines",
             Self::Docker => "docker",
+            Self::Gpu => "gpu",
         }
     }
 }
@@ -157,4 +161,6 @@ pub enum Observation {
     EngineHealth(Box<EngineHealth>),
     /// A supervisor has told of what is started again when there is memory.
     Held(Box<HeldReadings>),
+    /// How it stands with the NVIDIA driver, and what it tells of GPUs.
+    Gpu(Box<GpuReadings>),
 }

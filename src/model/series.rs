@@ -2,6 +2,7 @@
 
 mod black_box;
 mod engine;
+mod gpu;
 mod kernel;
 mod memory;
 mod own;
@@ -167,6 +168,7 @@ pub static METRICS: &[Metric] = &join::<
             + black_box::METRICS.len()
             + engine::METRICS.len()
             + restarts::METRICS.len()
+            + gpu::METRICS.len()
     },
 >(&[
     memory::METRICS,
@@ -175,6 +177,7 @@ pub static METRICS: &[Metric] = &join::<
     black_box::METRICS,
     engine::METRICS,
     restarts::METRICS,
+    gpu::METRICS,
 ]);
 
 const fn join<const COUNT: usize>(areas: &[&[Metric]]) -> [Metric; COUNT] {

@@ -48,6 +48,10 @@ impl Policy {
                     (&mut self.counters, &mut self.store),
                 );
             }
+            Observation::Gpu(readings) => {
+                let engines = self.engines.statuses();
+                self.gpus.take(readings, &engines, (&mut self.counters, &mut self.store));
+            }
         }
     }
 

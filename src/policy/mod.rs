@@ -11,6 +11,7 @@ mod engines;
 mod evidence;
 pub mod explain;
 pub mod gate;
+mod gpu;
 mod group;
 pub mod guard;
 mod intake;
@@ -41,6 +42,7 @@ use brake::{Brake, Declared};
 use counters::Counters;
 use engines::Engines;
 use gate::NodeGate;
+use gpu::Gpus;
 use group::Group;
 use guard::Guard;
 use intake::late_ms;
@@ -119,6 +121,7 @@ pub struct Policy {
     /// The measurement that the gate knows.
     room_measured: Option<Duration>,
     restarts: Restarts,
+    gpus: Gpus,
     /// The shortest range over which a rule looks back.
     shortest_range: Duration,
     next_decision: u64,
@@ -188,6 +191,7 @@ impl Policy {
             gate: NodeGate::default(),
             room_measured: None,
             restarts: Restarts::default(),
+            gpus: Gpus::default(),
             shortest_range: Duration::MAX,
             next_decision: next_decision.0,
             guard: Guard::default(),

@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 
 use super::columns::Columns;
 use super::encode::{
-    BEGIN, ENGINE_HEALTH, ENGINES, EVENT, GAP, HELD, OPERATOR, OUTCOME, PAST, PAUSE, READINGS,
+    BEGIN, ENGINE_HEALTH, ENGINES, EVENT, GAP, GPU, HELD, OPERATOR, OUTCOME, PAST, PAUSE, READINGS,
     RECORD, RECORD_MALFORMED, RECORDS_LOST, RELOAD, SAMPLE, SAMPLE_FAILED, SAMPLE_UNSUPPORTED,
     SAMPLE_VALUE, STEP,
 };
@@ -105,6 +105,7 @@ impl Decoder {
             ENGINES => Ok(Observation::Engines(Box::new(json(from)?))),
             ENGINE_HEALTH => Ok(Observation::EngineHealth(Box::new(json(from)?))),
             HELD => Ok(Observation::Held(Box::new(json(from)?))),
+            GPU => Ok(Observation::Gpu(Box::new(json(from)?))),
             _ => Err(Malformed("an observation of an unknown kind")),
         }
     }

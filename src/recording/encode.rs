@@ -28,6 +28,7 @@ pub(super) const EVENT: u8 = 10;
 pub(super) const ENGINES: u8 = 11;
 pub(super) const ENGINE_HEALTH: u8 = 12;
 pub(super) const HELD: u8 = 13;
+pub(super) const GPU: u8 = 14;
 
 pub(super) const SAMPLE_UNSUPPORTED: u8 = 0;
 pub(super) const SAMPLE_FAILED: u8 = 1;
@@ -183,6 +184,10 @@ impl Encoder {
             Observation::Held(held) => {
                 out.push(HELD);
                 put_json(held, out);
+            }
+            Observation::Gpu(gpu) => {
+                out.push(GPU);
+                put_json(gpu, out);
             }
         }
     }

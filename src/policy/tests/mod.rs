@@ -35,16 +35,16 @@ fn rules(yaml: &str) -> RuleSet {
 }
 
 /// A policy, its clock and a node with one signal: free memory.
-struct World {
-    policy: Policy,
-    at: Moment,
+pub(super) struct World {
+    pub(super) policy: Policy,
+    pub(super) at: Moment,
     schema: Arc<Schema>,
     free: Reading<f64>,
-    seen: Vec<Observation>,
+    pub(super) seen: Vec<Observation>,
 }
 
 impl World {
-    fn new(yaml: &str, mode: Mode) -> Self {
+    pub(super) fn new(yaml: &str, mode: Mode) -> Self {
         let at = Moment { uptime: Duration::from_secs(1000), utc: Timestamp::UNIX_EPOCH };
         let key = SeriesKey::new(FREE, &[]);
         Self {
@@ -57,7 +57,7 @@ impl World {
     }
 
     /// Lets one interval pass, with one reading of memory and whatever else was seen.
-    fn tick(&mut self) -> Step {
+    pub(super) fn tick(&mut self) -> Step {
         self.at.uptime += INTERVAL;
         self.at.utc += INTERVAL;
         let mut seen = std::mem::take(&mut self.seen);
@@ -92,7 +92,7 @@ impl World {
         self.policy.status(self.at).rules[rule].state
     }
 
-    fn value(&mut self, series: &str) -> Option<f64> {
+    pub(super) fn value(&mut self, series: &str) -> Option<f64> {
         let status = self.policy.status(self.at);
         let position = status.series.iter().position(|key| key.to_string() == series)?;
         status.values[position].value()
