@@ -2,6 +2,7 @@
 
 pub mod engines;
 pub mod held;
+pub mod holders;
 pub mod kernel_log;
 pub mod memory;
 pub mod process;

@@ -17,6 +17,7 @@ mod settings;
 mod shutdown;
 mod starvation;
 mod stop;
+mod verdict;
 
 use std::fs;
 use std::os::unix::process::CommandExt;
