@@ -44,8 +44,8 @@ pub use gate::{
     Trend,
 };
 pub use held::{
-    DeclaredRestart, HeldEnd, HeldHealth, HeldReadings, HeldSeen, HeldState, HeldTarget, Requested,
-    RestartLimits, RestartMatch, RestartState, RestartStatus, Supervisor,
+    DeclaredRestart, HeldEnd, HeldHealth, HeldReadings, HeldSeen, HeldState, HeldTarget, OwnLog,
+    Requested, RestartLimits, RestartMatch, RestartState, RestartStatus, Supervisor,
 };
 pub use moment::Moment;
 pub use observation::{KernelRecord, Observation, Readings, Source};

@@ -92,7 +92,7 @@ impl Policy {
     fn observe_outcome(&mut self, outcome: &Outcome) {
         self.counters.count_outcome(outcome, &mut self.store);
         self.guard.observe_outcome(outcome);
-        self.restarts.observe_outcome(outcome, &mut self.counters);
+        self.restarts.observe_outcome(outcome);
         for group in &mut self.groups {
             group.observe_outcome(outcome, &mut self.guard);
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::model::{
     DeathMemory, DeathReport, Deceased, EnginePhase, EngineProcess, EngineSeen, Event, ExitStatus,
-    HeldEnd, HeldTarget, KernelEvent, Moment, Orphan, Reading, Requested, Supervisor,
+    HeldEnd, HeldTarget, KernelEvent, Moment, Orphan, OwnLog, Reading, Requested, Supervisor,
 };
 use crate::policy::Surroundings;
 use crate::policy::death::{AskedToEnd, Circumstances, Relative, explain};
@@ -103,6 +103,11 @@ pub(super) fn report(
         sender: sender.to_owned(),
         at: ended.uptime,
     });
+    let (log, not_known) = match end.log.as_deref() {
+        Some(OwnLog::Lines(lines)) => (lines.as_slice(), Vec::new()),
+        Some(OwnLog::Unknown(why)) => (&[][..], vec![format!("what it wrote itself: {why}")]),
+        None => (&[][..], vec!["its own log was not read".to_owned()]),
+    };
     let circumstances = Circumstances {
         who: Deceased {
             name: engine.map_or(&target.name, |engine| &engine.name).clone(),
@@ -124,7 +129,8 @@ pub(super) fn report(
         are_pids_global: true,
         is_kernel_log_read: around.counters.kernel_log_is_read(),
         memory: *memory,
-        not_known: vec!["its own log was not read".to_owned()],
+        log,
+        not_known,
         ..Circumstances::default()
     };
     explain(&circumstances, ended)

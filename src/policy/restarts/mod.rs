@@ -121,9 +121,9 @@ impl Restarts {
     }
 
     /// A start has ended.
-    pub(super) fn observe_outcome(&mut self, outcome: &Outcome, counters: &mut Counters) {
+    pub(super) fn observe_outcome(&mut self, outcome: &Outcome) {
         for course in self.courses.values_mut() {
-            self.has_changed |= course.observe_outcome(outcome, counters);
+            self.has_changed |= course.observe_outcome(outcome);
         }
     }
 

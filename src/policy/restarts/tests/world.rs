@@ -152,6 +152,8 @@ impl World {
             is_oom_killed: exit_code == 137,
             error: None,
             requested: Requested::No,
+            are_stops_silent: false,
+            log: None,
         }
     }
 
