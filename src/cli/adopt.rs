@@ -122,8 +122,10 @@ pub fn execute(arguments: &AdoptArguments) -> anyhow::Result<Exit> {
         author: caller(),
     };
     let remarks = remarks(&settings);
-    if arguments.yes {
-        take_over(&socket, &found, &entry, &mut file, adopted)?;
+    if arguments.yes
+        && let Err(error) = take_over(&socket, &found, &entry, &mut file, adopted)
+    {
+        return refused(error);
     }
     show(arguments, &found, &entry, &remarks);
     Ok(Exit::Fine)
@@ -141,6 +143,9 @@ fn take_over(
     after.version = VERSION;
     after.containers.insert(found.id.to_string(), entry.clone());
     file.write(&after).context("nothing was changed, since it could not be kept")?;
+    if &*found.restart_policy == "no" {
+        return Ok(());
+    }
     if let Err(error) = set_policy(socket, &found.id, "no", 0) {
         file.write(&before).context("putting back what was kept")?;
         return Err(error.context("nothing was changed"));
@@ -168,8 +173,12 @@ fn undo(
     let (name, policy) = (&known.name, &known.restart_policy);
     let is_there = exists(socket, &id)?;
     if arguments.yes {
-        if is_there {
-            set_policy(socket, &id, policy, known.restart_most)?;
+        // Where it was "no" before, it is.
+        if is_there
+            && policy != "no"
+            && let Err(error) = set_policy(socket, &id, policy, known.restart_most)
+        {
+            return refused(error);
         }
         adopted.containers.remove(&id);
         file.write(&adopted)?;
@@ -265,6 +274,20 @@ fn show(
     }
 }
 
+/// Docker refuses.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Refused(String);
+
+/// How it ends: what Docker refuses is no failure of this program.
+fn refused(error: anyhow::Error) -> anyhow::Result<Exit> {
+    if error.downcast_ref::<Refused>().is_none() {
+        return Err(error);
+    }
+    eprintln!("umawarden: {error:#}");
+    Ok(Exit::Findings)
+}
+
 fn caller() -> String {
     let uid = rustix::process::getuid().as_raw();
     let caller = std::env::var("SUDO_USER").ok().filter(|name| !name.is_empty());
@@ -309,17 +332,16 @@ fn set_policy(socket: &Path, id: &str, policy: &str, most: i64) -> anyhow::Resul
     });
     let answer = answer.map_err(|error| anyhow::anyhow!("{}: {error}", socket.display()))?;
     if answer.status == 404 {
-        bail!(
-            "this Docker cannot change a restart policy (Podman cannot): create the container \
-             anew, with --restart no and --label umawarden.restart=when-ready"
-        );
+        let why = "this Docker cannot change a restart policy (Podman cannot): create the \
+                   container anew, with --restart no and --label umawarden.restart=when-ready";
+        bail!(Refused(why.to_owned()));
     }
     if answer.status != 200 {
-        bail!("{}", printable(&answer.message()));
+        bail!(Refused(printable(&answer.message()).into_owned()));
     }
     let now = look(socket, id)?.restart_policy;
     if *now != *policy {
-        bail!("Docker says that the restart policy is \"{now}\" still");
+        bail!(Refused(format!("Docker says that the restart policy is \"{now}\" still")));
     }
     Ok(())
 }

@@ -84,7 +84,7 @@ impl Lines {
         let mut pieces = text.split(|byte| *byte == b'\n').peekable();
         while let Some(piece) = pieces.next() {
             let (at, piece) = stamped(piece);
-            let is_older = at.zip(self.since).is_some_and(|(at, since)| at < since);
+            let is_older = at.zip(self.since).is_some_and(|(at, since)| is_older(at, since));
             if let Some(open) = self.open.get_mut(output).filter(|_| !is_older) {
                 let room = LONGEST_LINE_BYTES.saturating_sub(open.len());
                 open.extend_from_slice(&piece[..piece.len().min(room)]);
@@ -102,6 +102,12 @@ impl Lines {
             self.told.push(line);
         }
     }
+}
+
+/// Podman writes whole seconds.
+fn is_older(at: Timestamp, since: Timestamp) -> bool {
+    let is_whole = at.subsec_nanosecond() == 0;
+    if is_whole { at.as_second() < since.as_second() } else { at < since }
 }
 
 /// The time in front of a line, and the line.
@@ -217,7 +223,10 @@ mod tests {
     }
 
     #[test]
-    fn podman_writes_times_with_an_offset() {
+    fn podman_writes_whole_seconds_and_offsets() {
+        let log = framed(1, "2026-11-22T10:00:01Z late\n");
+        let since = "2026-11-22T10:00:01.9Z".parse().ok();
+        assert_eq!(log_end(&log, false, since), ["late"]);
         let log = framed(1, "2026-11-22T12:00:01.5+02:00 late\n");
         let since = "2026-11-22T10:00:01Z".parse().ok();
         assert_eq!(log_end(&log, false, since), ["late"]);

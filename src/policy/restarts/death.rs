@@ -18,6 +18,9 @@ const MOST_KILLS: usize = 64;
 /// A trace in the kernel log may come to its end a moment after its victim.
 pub(super) const TOLD_AFTER: Duration = Duration::from_millis(500);
 
+/// What one of its processes was killed for so long before is why it ended.
+const KILLED_BEFORE_SECONDS: i64 = 60;
+
 const SIGTERM: i32 = 15;
 
 /// What lately killed anything.
@@ -39,6 +42,28 @@ impl Kills {
             }
             self.0.push_back(event.clone());
         }
+    }
+
+    /// Whether something killed a process of it for memory shortly before that end. Podman on
+    /// cgroup v1 does not know that, nor does Docker of a process that was not the first.
+    pub(super) fn explain(&self, target: &HeldTarget, end: &HeldEnd) -> bool {
+        let is_its = |cgroup: &str, container: Option<&str>| match target.supervisor {
+            Supervisor::Docker => container == Some(&*target.id) || cgroup.contains(&*target.id),
+            Supervisor::Systemd => cgroup.split('/').any(|part| *part == *target.name),
+        };
+        let is_near = |event: &Event| {
+            let ago = end.utc.zip(event.utc).map(|(end, at)| end.duration_since(at).as_secs());
+            ago.is_some_and(|ago| (-2..=KILLED_BEFORE_SECONDS).contains(&ago))
+        };
+        self.0.iter().filter(|event| is_near(event)).any(|event| match &event.kind {
+            KernelEvent::OomKill { memcg, container, .. } => {
+                is_its(memcg.as_deref().unwrap_or_default(), container.as_deref())
+            }
+            KernelEvent::UserspaceKill { memcg, .. } => {
+                is_its(memcg.as_deref().unwrap_or_default(), None)
+            }
+            _ => false,
+        })
     }
 }
 

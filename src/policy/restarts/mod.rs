@@ -141,7 +141,7 @@ impl Restarts {
         for (_, name) in order {
             let occupant = self.occupant(&name, around);
             let Some(course) = self.courses.get_mut(&name) else { continue };
-            self.has_changed |= course.decide(occupant, around, events);
+            self.has_changed |= course.decide(occupant, &self.kills, around, events);
         }
         for course in self.courses.values() {
             course.publish(around);

@@ -537,7 +537,16 @@ fn where_nobody_tells_of_stops_an_end_with_0_may_be_one() {
         are_stops_silent: true,
         ..world.end(0)
     };
-    world.of("vllm").state = HeldState::Ended(end);
+    world.of("vllm").state = HeldState::Ended(end.clone());
     assert_eq!(world.until_start(60), None);
     assert_eq!(world.holds(), [HoldReason::StopUnclear]);
+    assert!(world.stands("vllm").1.contains("Podman does not tell"));
+    // The kernel does where it was the kernel, and of no other container.
+    for (name, is_started) in [("other", false), ("vllm", true)] {
+        let mut world = World::with(Mode::Enforce, &["vllm"]);
+        world.kernel_kills(name);
+        let end = HeldEnd { utc: Some(world.at.utc), exit_code: Some(137), ..end.clone() };
+        world.of("vllm").state = HeldState::Ended(end);
+        assert_eq!(world.until_start(60).is_some(), is_started, "{name}");
+    }
 }
