@@ -191,8 +191,9 @@ fn undo(
                     "exists": is_there, "done": arguments.yes })
         );
     } else if is_there {
+        let is = if arguments.yes { "is" } else { "would be" };
         println!(
-            "Docker's restart policy of {name} is \"{policy}\" again, and umawarden leaves it."
+            "Docker's restart policy of {name} {is} \"{policy}\" again, and umawarden leaves it."
         );
         println!("{done}");
     } else {
@@ -251,7 +252,9 @@ fn show(
              100 ms, whether or not its memory is back. The new one dies of that, and the next."
         ),
     }
-    let verb = if arguments.yes { "starts" } else { "would start" };
+    // Who only watches, or is not there, starts nothing.
+    let is_done = arguments.yes && remarks.is_empty();
+    let verb = if is_done { "starts" } else { "would start" };
     match entry.need_bytes {
         Some(need) => println!(
             "Now umawarden {verb} it when {} can be had and nothing is being given back any more.",

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
+
 use super::Teller;
 use crate::model::{HeldEnd, HeldState, OwnLog, Requested};
 use crate::parse::container::{ContainerEvent, Inspected, event, log_end, requested, time};
@@ -17,6 +19,9 @@ const LOG_TAKES: Duration = Duration::from_secs(2);
 /// Of an answer no more is read.
 const MAX_EVENTS_BYTES: usize = 4 << 20;
 const MAX_LOG_BYTES: usize = 1 << 20;
+
+/// Docker writes down a start when it has begun: what was written first may seem older than that.
+const BEGAN_BEFORE: Duration = Duration::from_secs(2);
 
 /// So many lines of a log, and where those are too long for that, so many.
 const LOG_LINES: [u32; 2] = [200, 20];
@@ -43,6 +48,8 @@ struct KnownEnd {
     mark: Arc<str>,
     /// When that was, on the uptime clock.
     noticed: Duration,
+    /// The end before that, where it was seen.
+    before: Option<Timestamp>,
     /// Whether somebody wanted it, once that is certain.
     requested: Option<Requested>,
     log: Option<Arc<OwnLog>>,
@@ -95,7 +102,9 @@ impl Ends {
                 let now = (self.teller.clock)().uptime;
                 if known.end.as_ref().is_none_or(|known| known.mark != end.mark) {
                     let (mark, noticed) = (Arc::clone(&end.mark), now);
-                    known.end = Some(KnownEnd { mark, noticed, requested: None, log: None });
+                    let before = known.end.take().and_then(|before| time(&before.mark));
+                    let (requested, log) = (None, None);
+                    known.end = Some(KnownEnd { mark, noticed, before, requested, log });
                 }
                 end.are_stops_silent = is_podman;
                 end.requested = self.judge(found, is_podman, end).await;
@@ -183,8 +192,10 @@ impl Ends {
     }
 
     async fn read_log(&mut self, found: &Inspected) -> OwnLog {
-        let began = time(&found.started);
-        let since = began.map_or(0, |began| began.as_second());
+        let began = time(&found.started).and_then(|began| began.checked_sub(BEGAN_BEFORE).ok());
+        let before = self.known_end(&found.id).and_then(|known| known.before);
+        let began = began.max(before);
+        let since = began.map_or(0, Timestamp::as_second);
         let mut told = Err("nobody asked".to_owned());
         for lines in LOG_LINES {
             let path = format!(

@@ -329,8 +329,11 @@ fn the_report_of_a_death_has_the_last_lines_of_the_containers_own_log() {
     };
     let now = jiff::Timestamp::now();
     let before = now - Duration::from_secs(3600);
+    let started: jiff::Timestamp = world.docker.of("llm").started.parse().unwrap();
+    let at_once = started - Duration::from_millis(300);
     let log = [
         frame(2, &format!("{before} NCCL: Watchdog caught collective operation timeout\n")),
+        frame(1, &format!("{at_once} Docker was slower\n")),
         frame(1, &format!("{now} server_args(api_key='sk-hidden')\n")),
         frame(
             2,
@@ -348,11 +351,12 @@ fn the_report_of_a_death_has_the_last_lines_of_the_containers_own_log() {
     world.docker.dies("llm");
     let told = report(1);
     let lines = told["last_lines"].as_array().unwrap();
-    assert_eq!(lines.len(), 2, "what another life wrote is none of it: {told:#}");
-    assert_eq!(lines[1], "torch.OutOfMemoryError: CUDA out of memory.");
+    assert_eq!(lines.len(), 3, "what another life wrote is none of it: {told:#}");
+    assert_eq!(lines[0], "Docker was slower");
+    assert_eq!(lines[2], "torch.OutOfMemoryError: CUDA out of memory.");
     assert!(!told.to_string().contains("sk-hidden"), "{told:#}");
     assert_eq!(told["killer"]["by"], "itself", "{told:#}");
-    assert_eq!(told["killer"]["reason"], lines[1]);
+    assert_eq!(told["killer"]["reason"], lines[2]);
     // A log that cannot be read, or hangs, delays nothing for long.
     let why = "{\"message\":\"configured logging driver does not support reading\"}".to_owned();
     for (number, (fault, why)) in [
@@ -373,5 +377,11 @@ fn the_report_of_a_death_has_the_last_lines_of_the_containers_own_log() {
         assert!(told["not_known"].to_string().contains(why), "{told:#}");
     }
     assert!(!daemon.get("/api/v1/engines").1.contains("CUDA out of memory"));
+    // What the first life wrote is none of the last.
+    wait_for("it runs", 20, &daemon, || stands(&daemon, "llm") == "running");
+    world.docker.set(Question::Log, None);
+    world.docker.dies("llm");
+    let told = report(5);
+    assert!(told["last_lines"].is_null() && told["not_known"].is_null(), "{told:#}");
     daemon.terminate();
 }
