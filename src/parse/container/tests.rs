@@ -133,7 +133,10 @@ fn what_podman_tells_of_logs_is_read() {
     let log = log_end(podman!("log-died-4.3.1.bin"), false, time(&died.started));
     // It writes whole seconds: what other lives wrote in the same one is not told apart.
     assert_eq!(log.last().unwrap(), "RuntimeError: CUDA out of memory");
-    assert!(log.len() % 2 == 0 && log.iter().all(|line| !line.contains("2026")), "{log:?}");
+    assert!(
+        log.len().is_multiple_of(2) && log.iter().all(|line| !line.contains("2026")),
+        "{log:?}"
+    );
     let killed = inspected(podman!("inspect-killed-4.3.1.json")).unwrap();
     assert!(killed.has_terminal);
     let log = log_end(podman!("log-killed-4.3.1.bin"), true, time(&killed.started));
