@@ -241,6 +241,14 @@ fn resolve<'r>(
             anyhow::bail!("{name} is several rules: say {}", names.join(" or "));
         }
     }
+    if let Some(held) = name.strip_prefix(crate::policy::restarts::GROUP)
+        && let Some(held) = held.strip_prefix('/')
+    {
+        anyhow::bail!(
+            "what is started again has no condition: `umawarden engines` says where {held} stands \
+             and why, and `umawarden history` what was decided"
+        );
+    }
     let alerts = all.iter().map(|rule| &*rule.alert);
     let full: Vec<String> = all.iter().map(ToString::to_string).collect();
     let hint = did_you_mean(name, alerts.clone())

@@ -35,7 +35,7 @@ use crate::exports::{self, Limits, ReloadFailure, Served};
 use crate::journal::{Entry, Journal, Note, ResumePoint, Retention};
 use crate::model::{DecisionId, Mode, Moment, Observation, Outcome};
 use crate::policy::Policy;
-use crate::sources::engines::{EngineSetup, EngineWatch};
+use crate::sources::engines::{DockerPace, EngineSetup, EngineWatch};
 use crate::sources::held::{AdoptedFile, HeldSetup, HeldWatch};
 use crate::sources::holders::{HolderSetup, HolderWatch};
 use crate::sources::kernel_log::{KernelLogSource, ResumeFrom};
@@ -172,6 +172,7 @@ fn watch_engines(settings: &Settings) -> anyhow::Result<EngineWatch> {
         procfs: settings.path.procfs.clone(),
         docker: settings.path.docker_socket.clone(),
         declared: settings.engines.clone(),
+        pace: DockerPace::default(),
         clock: clock::uptime,
     };
     EngineWatch::start(setup).context("cannot start the threads that watch inference engines")

@@ -101,7 +101,7 @@ impl Policy {
         self.counters.count_outcome(outcome, &mut self.store);
         self.guard.observe_outcome(outcome);
         self.verdict.observe_outcome(outcome);
-        self.restarts.observe_outcome(outcome, &mut self.counters);
+        self.restarts.observe_outcome(outcome);
         for group in &mut self.groups {
             group.observe_outcome(outcome, &mut self.guard);
         }

@@ -121,9 +121,9 @@ impl Restarts {
     }
 
     /// A start has ended.
-    pub(super) fn observe_outcome(&mut self, outcome: &Outcome, counters: &mut Counters) {
+    pub(super) fn observe_outcome(&mut self, outcome: &Outcome) {
         for course in self.courses.values_mut() {
-            self.has_changed |= course.observe_outcome(outcome, counters);
+            self.has_changed |= course.observe_outcome(outcome);
         }
     }
 
@@ -141,7 +141,7 @@ impl Restarts {
         for (_, name) in order {
             let occupant = self.occupant(&name, around);
             let Some(course) = self.courses.get_mut(&name) else { continue };
-            self.has_changed |= course.decide(occupant, around, events);
+            self.has_changed |= course.decide(occupant, &self.kills, around, events);
         }
         for course in self.courses.values() {
             course.publish(around);

@@ -11,6 +11,7 @@ mod kill_nine;
 mod launch;
 mod oom;
 mod page_cache;
+mod podman;
 mod prometheus;
 mod restarts;
 mod settings;
