@@ -160,7 +160,8 @@ impl Course {
     /// Its supervisor has told of it.
     pub(super) fn look(&mut self, at: Moment, read_at: Duration, seen: &HeldSeen) {
         if mark(&self.seen.state) != mark(&seen.state) {
-            self.turned = began(&seen.state, at);
+            // Whatever the wall clock says: it was not so yet when somebody last asked.
+            self.turned = began(&seen.state, at).max(self.looked);
             self.holds_told.clear();
             self.last_hold = None;
             match &seen.state {

@@ -207,9 +207,12 @@ impl Fleet {
         // An event may be lost; then it is time to ask when it is time to ask.
         let is_told = std::mem::take(&mut self.has_changed) && !self.chance.once_in(8);
         for supervisor in Supervisor::ALL {
-            let mut held = self.picture(supervisor);
             let due = self.next_look.get(&supervisor).copied().unwrap_or_default();
-            if held.is_empty() || !is_told && due > now {
+            if !is_told && due > now {
+                continue;
+            }
+            let mut held = self.picture(supervisor);
+            if held.is_empty() {
                 continue;
             }
             self.next_look.insert(supervisor, now + interval(supervisor));

@@ -2,7 +2,7 @@
 
 mod engines;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -76,9 +76,9 @@ pub struct World {
     book: Option<RuleBook>,
     people: People,
     mode: Mode,
-    /// Acts so far, for the summary.
-    pub acts: usize,
-    pub decisions: usize,
+    /// Acts so far, by what is done, for the summary.
+    acts: BTreeMap<String, usize>,
+    decisions: usize,
 }
 
 /// What a run came to.
@@ -88,7 +88,7 @@ pub struct Ended {
     pub end: Vec<String>,
     pub simulated: Duration,
     pub samples: u32,
-    pub acts: usize,
+    pub acts: BTreeMap<String, usize>,
     pub decisions: usize,
     pub violation: Option<Violation>,
 }
@@ -112,6 +112,8 @@ impl World {
         let book = (!is_shipped)
             .then(|| RuleBook::random(&mut Author { chance: &mut chance, beat, total }));
         let mode = if chance.once_in(4) { Mode::Observe } else { Mode::Enforce };
+        // Where samples are far apart, what is seen of engines is old before it is of any use.
+        let is_looked_for = beat <= Duration::from_secs(1) || chance.once_in(4);
         let without = plan.without.clone();
         Self {
             now: Duration::ZERO,
@@ -129,7 +131,7 @@ impl World {
             paused_at: Duration::ZERO,
             tend_at: Duration::ZERO,
             next_look: Duration::ZERO,
-            looks_hang_until: Duration::ZERO,
+            looks_hang_until: if is_looked_for { Duration::ZERO } else { Duration::MAX },
             fate: Chance::new(plan.seed, "fate"),
             executor: Executor::new(Chance::new(plan.seed, "executor")),
             kept: Kept::default(),
@@ -141,7 +143,7 @@ impl World {
             people: People::default(),
             mode,
             plan,
-            acts: 0,
+            acts: BTreeMap::new(),
             decisions: 0,
         }
     }
@@ -362,7 +364,7 @@ impl World {
     }
 
     fn have_done(&mut self, decision: Decision) {
-        self.acts += 1;
+        *self.acts.entry(decision.action.name().to_owned()).or_default() += 1;
         // What saves the machine waits for no disk, nor does what puts something back.
         let waits = decision.mode == Mode::Enforce
             && !decision.action.is_brake()
@@ -446,7 +448,10 @@ impl World {
                     self.fleet.trouble(supervisor, trouble, until);
                 }
                 Kind::Hand => self.fleet.meddle(chance, &mut self.machine, at),
-                Kind::LookHangs => self.looks_hang_until = self.now + chance.until(beat * 30),
+                Kind::LookHangs => {
+                    let until = self.now + chance.until(beat * 30);
+                    self.looks_hang_until = self.looks_hang_until.max(until);
+                }
                 Kind::Setting => self.settings.meddle(chance),
                 Kind::Reload => {
                     let mut pen = Chance::new(chance.whole(0..=u64::MAX), "pen");

@@ -202,7 +202,7 @@ impl Checker {
                 return broken("each outcome is awaited", format!("{decision:?}"));
             }
             // What stays as it is has no end by which it could be judged.
-            Course::Ended { id, .. } if has_aim || !self.settings.holds(id) => {
+            Course::Ended { id, .. } if has_aim || !self.settings.is_temporary(id) => {
                 return broken("each act is judged", format!("{decision:?}"));
             }
             Course::Judged { step, aim_met: Some(false), .. } => last_missed = Some(step),

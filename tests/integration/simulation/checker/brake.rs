@@ -39,6 +39,9 @@ impl Signs {
 
     pub fn see(&mut self, clock: &Clock, seen: &Observation) {
         let Observation::Readings(readings) = seen else { return };
+        if !matches!(readings.source, Source::Meminfo | Source::Vmstat | Source::Sysctl) {
+            return;
+        }
         let latest = &mut self.latest;
         for (key, value) in readings.schema.series.iter().zip(&readings.values) {
             let Some(value) = value.value() else { continue };

@@ -147,7 +147,14 @@ impl Restarts {
         }
         let is_there = |name: &Arc<str>| readings.held.iter().any(|seen| seen.target.name == *name);
         self.held.retain(|name, told| {
-            told.seen.target.supervisor != readings.supervisor || is_there(name)
+            let is_kept = told.seen.target.supervisor != readings.supervisor || is_there(name);
+            // What comes back is another one, as far as anybody can tell; whoever starts it looks
+            // once more before.
+            if !is_kept {
+                let its = self.starts.values_mut().filter(|start| start.name == *name);
+                its.for_each(|start| start.life = 0);
+            }
+            is_kept
         });
         for seen in &readings.held {
             let known = self.held.remove(&seen.target.name);

@@ -1,5 +1,6 @@
 //! What is set for a while is undone in time, and two remedies never hold one setting.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +15,11 @@ const AGAIN_WITHIN: Duration = Duration::from_secs(600);
 
 /// What is set, or was for its time and may not be set again yet.
 #[derive(Default)]
-pub struct Settings(Vec<Held>);
+pub struct Settings {
+    held: Vec<Held>,
+    /// All acts that have ever set something.
+    temporary: BTreeSet<DecisionId>,
+}
 
 struct Held {
     id: DecisionId,
@@ -43,17 +48,17 @@ enum State {
 
 impl Settings {
     pub fn clear(&mut self) {
-        self.0.clear();
+        self.held.clear();
     }
 
     /// Whether that step has set something that is set, or was for its time.
     pub fn holds_step(&self, rule: &RuleId, mode: Mode, step: usize) -> bool {
-        self.0.iter().any(|held| held.rule == *rule && held.mode == mode && held.step == step)
+        self.held.iter().any(|held| held.rule == *rule && held.mode == mode && held.step == step)
     }
 
-    /// The same of an act.
-    pub fn holds(&self, id: DecisionId) -> bool {
-        self.0.iter().any(|held| held.id == id)
+    /// Whether that act was to set something for a while.
+    pub fn is_temporary(&self, id: DecisionId) -> bool {
+        self.temporary.contains(&id)
     }
 
     pub fn act(&mut self, clock: &Clock, decision: &Decision) -> Result<(), Violation> {
@@ -61,14 +66,18 @@ impl Settings {
         let Target::Settings { names } = &decision.target else {
             return broken("a setting has a name", format!("{decision:?}"));
         };
+        // What was undone since its time was over, only its own rule may not set again yet.
         let shares = |held: &&Held| {
-            held.mode == decision.mode && held.names.iter().any(|name| names.contains(name))
+            held.mode == decision.mode
+                && (held.state != State::Over || held.rule == decision.rule)
+                && held.names.iter().any(|name| names.contains(name))
         };
-        if let Some(other) = self.0.iter().find(shares) {
+        if let Some(other) = self.held.iter().find(shares) {
             let what = format!("{} of {} has it: {decision:?}", other.id, other.rule);
             return broken("one remedy at a time holds a setting", what);
         }
-        self.0.push(Held {
+        self.temporary.insert(decision.id);
+        self.held.push(Held {
             id: decision.id,
             rule: decision.rule.clone(),
             mode: decision.mode,
@@ -82,10 +91,10 @@ impl Settings {
 
     pub fn hear(&mut self, outcome: &Outcome) {
         if matches!(outcome.result, OutcomeResult::Failed(_) | OutcomeResult::NotDone(_)) {
-            self.0.retain(|held| held.id != outcome.decision);
+            self.held.retain(|held| held.id != outcome.decision);
         }
         let is_undone = matches!(outcome.result, OutcomeResult::Done | OutcomeResult::Skipped);
-        self.0.retain_mut(|held| match held.state {
+        self.held.retain_mut(|held| match held.state {
             State::Undoing { undo, .. } if undo == outcome.decision && !is_undone => {
                 held.state = State::Failed { since: outcome.ended.uptime };
                 true
@@ -110,7 +119,7 @@ impl Checker {
             rule.rule.mode.unwrap_or(self.mode) == decision.mode && rule.rule.remedy.is_some()
         });
         let fires = rule.is_some_and(super::Watched::is_firing);
-        let Some(held) = self.settings.0.iter_mut().find(|held| held.id == act) else {
+        let Some(held) = self.settings.held.iter_mut().find(|held| held.id == act) else {
             return broken(INVARIANT, format!("nothing of {act} is set: {decision:?}"));
         };
         let is_again = matches!(held.state, State::Failed { .. } | State::Undoing { .. });
@@ -143,7 +152,7 @@ impl Checker {
                 .get(&held.rule)
                 .is_some_and(|rule| rule.is_firing() && rule.rule.mode.unwrap_or(mode) == held.mode)
         };
-        for held in &self.settings.0 {
+        for held in &self.settings.held {
             let is_late = match held.state {
                 State::Set => now >= held.until || !fires(held),
                 State::Failed { since } => now > since + AGAIN_WITHIN + super::LATE,
@@ -158,12 +167,12 @@ impl Checker {
         // Whose alert has ended may set it again.
         let ended: Vec<DecisionId> = self
             .settings
-            .0
+            .held
             .iter()
             .filter(|held| held.state == State::Over && !fires(held))
             .map(|held| held.id)
             .collect();
-        self.settings.0.retain(|held| !ended.contains(&held.id));
+        self.settings.held.retain(|held| !ended.contains(&held.id));
         Ok(())
     }
 }

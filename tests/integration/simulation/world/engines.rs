@@ -19,6 +19,9 @@ const TENDED_EVERY: Duration = Duration::from_secs(10);
 const LOOKED_EVERY: Duration = Duration::from_secs(1);
 const LOOKED_OFTEN: Duration = Duration::from_millis(200);
 
+/// What was seen longer ago is not believed any more.
+const LOOKED_SELDOM: Duration = Duration::from_secs(10);
+
 impl World {
     /// Supervisors and processes are looked at, where it is time for that.
     pub(super) fn look(&mut self) {
@@ -44,7 +47,9 @@ impl World {
         }
         engines.sort_by(|one, other| one.name.cmp(&other.name));
         let loads = self.machine.engines.iter().any(|engine| engine.is_loading());
-        self.next_look = self.now + if loads { LOOKED_OFTEN } else { LOOKED_EVERY };
+        // Where that is not too seldom, every other sample does while nothing much happens.
+        let seldom = (self.sampling * 2).min(LOOKED_SELDOM).max(LOOKED_EVERY);
+        self.next_look = self.now + if loads { LOOKED_OFTEN } else { seldom };
         let readings = EngineReadings { read_at: uptime, engines, is_cut: false };
         process.seen.push(Observation::Engines(Box::new(readings)));
         let answers = answers.into_iter().map(|health| Observation::EngineHealth(Box::new(health)));
