@@ -13,7 +13,7 @@ use umawarden::model::{
 use super::chance::Chance;
 use super::checker::Violation;
 use super::engine::Place;
-use super::machine::{Cause, Machine};
+use super::machine::{Build, Cause, Machine};
 
 /// How often each is asked.
 fn interval(supervisor: Supervisor) -> Duration {
@@ -54,12 +54,14 @@ struct Held {
 }
 
 impl Fleet {
-    pub fn new(total: f64, beat: Duration, mut chance: Chance) -> Self {
+    pub fn new(build: &Build, mut chance: Chance) -> Self {
+        let Build { total, beat, is_calm, .. } = *build;
         let mut held = Vec::new();
         // Where samples are far apart nobody can tell whether memory comes or goes.
         let most = if beat <= Duration::from_secs(1) { 4 } else { 2 };
-        for number in 0..chance.whole(0..=most) {
-            let goal = total * chance.between(0.05, 0.7);
+        let largest = if is_calm { 0.2 } else { 0.7 };
+        for number in 0..chance.whole(u64::from(is_calm)..=most) {
+            let goal = total * chance.between(0.03, largest);
             held.push(Held { seen: held_thing(number, goal, beat, &mut chance), goal });
         }
         let (troubles, next_look) = (BTreeMap::new(), BTreeMap::new());

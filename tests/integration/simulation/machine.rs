@@ -19,6 +19,8 @@ pub struct Build {
     pub total: f64,
     pub swap: f64,
     pub beat: Duration,
+    /// Hardly anybody starts engines by hand, so that there is room for those that are held.
+    pub is_calm: bool,
 }
 
 /// An engine's server has ended.
@@ -144,7 +146,8 @@ impl Machine {
     }
 
     fn come_and_go(&mut self, beats: f64, uptime: Duration) {
-        if self.engines.len() < 3 && self.chance.happens(0.03, beats) {
+        let (by_hand, dies) = if self.build.is_calm { (0.001, 0.02) } else { (0.03, 0.008) };
+        if self.engines.len() < 3 && self.chance.happens(by_hand, beats) {
             let goal = self.build.total * self.chance.between(0.1, 0.9);
             let number = self.chance.whole(0..=2);
             let name = format!("by-hand-{number}");
@@ -169,7 +172,7 @@ impl Machine {
             };
         }
         for number in (0..self.engines.len()).rev() {
-            if self.engines[number].is_alive() && self.chance.happens(0.008, beats) {
+            if self.engines[number].is_alive() && self.chance.happens(dies, beats) {
                 let cause = if self.chance.once_in(4) { Cause::Wanted } else { Cause::Itself };
                 self.end(number, cause);
             }

@@ -97,16 +97,18 @@ impl World {
     pub fn new(plan: Plan) -> Self {
         let mut chance = Chance::new(plan.seed, "world");
         let is_shipped = chance.once_in(5);
+        let is_calm = !is_shipped && chance.once_in(3);
         let millis = Duration::from_millis;
         let sampling = match is_shipped {
             true => millis(*chance.one_of(&[100, 200, 1_000])),
+            false if is_calm => millis(*chance.one_of(&[200, 1_000])),
             false => millis(*chance.one_of(&[100, 1_000, 5_000, 15_000, 30_000, 60_000])),
         };
         let beat = if is_shipped { Duration::from_secs(1) } else { sampling };
         let gib = *chance.one_of(&[8.0, 24.0, 121.0, 480.0]);
         let total = gib * f64::from(1 << 30);
         let swap = if chance.once_in(2) { total / 4.0 } else { 0.0 };
-        let build = Build { total: total.floor(), swap: swap.floor(), beat };
+        let build = Build { total: total.floor(), swap: swap.floor(), beat, is_calm };
         let machine = Machine::new(build, Chance::new(plan.seed, "machine"));
         let files = Files::new(&machine, Chance::new(plan.seed, "files"));
         let book = (!is_shipped)
@@ -124,7 +126,7 @@ impl World {
             next_sample: Duration::ZERO,
             machine,
             files,
-            fleet: Fleet::new(total, beat, Chance::new(plan.seed, "fleet")),
+            fleet: Fleet::new(&build, Chance::new(plan.seed, "fleet")),
             settings: Settings::new(),
             set: BTreeSet::new(),
             paused: BTreeSet::new(),
