@@ -296,7 +296,7 @@ fn how_long_systemd_waits_before_a_restart_is_told() {
         let found = examine(&Facts { units: Known::Is((vec![racing], names())), ..well() });
         found.into_iter().find(|one| one.check == "restart_policy").unwrap().says
     };
-    assert!(with("RestartSec=30\n").contains("again after 30 s, whether or not"));
+    assert!(with("RestartSec=30\n").contains("again after 30s, whether or not"));
     assert!(with("").contains("again at once, whether or not"));
 }
 
