@@ -30,8 +30,8 @@ use crate::policy::rule::RuleSet;
 #[command(after_help = AFTER_HELP)]
 pub struct ExplainArguments {
     /// The alert's name, or group/alert.
-    #[arg(required_unless_present = "release", default_value = "", hide_default_value = true)]
-    pub rule: String,
+    #[arg(required_unless_present = "release")]
+    pub rule: Option<String>,
 
     /// Instead of a rule: how the memory of engines that died came back, of that one or of all; how
     /// long it took, how much of which kind, and when.
@@ -87,6 +87,12 @@ Exit codes: 0 explained, 2 nothing is known of that rule, engine or time.
   umawarden explain MemoryRunsOutSoon --at -10m
   umawarden explain Low --recording 20261121T040731Z-Low.umarec --json | jq .sentence
   umawarden explain --release deepseek";
+
+impl ExplainArguments {
+    fn meant(&self) -> &str {
+        self.rule.as_deref().unwrap_or_default()
+    }
+}
 
 /// A recording this far behind its time tells of another time.
 const STALE_AFTER: SignedDuration = SignedDuration::from_secs(10);
@@ -191,7 +197,8 @@ fn from_recording(
     journal: &Journalled,
 ) -> anyhow::Result<Answer> {
     let rules = recorded.rules();
-    let rule = resolve(&arguments.rule, rules.iter().map(|status| &status.rule), "were in force")?;
+    let rule =
+        resolve(arguments.meant(), rules.iter().map(|status| &status.rule), "were in force")?;
     let explanation = recorded
         .explain(&rule)
         .ok_or_else(|| anyhow::anyhow!("rule {rule} has not been evaluated yet then"))?;
@@ -238,7 +245,7 @@ fn from_journal(
         }
     };
     let ids = rules.groups.iter().flat_map(|group| &group.rules).map(|rule| &rule.id);
-    let rule = resolve(&arguments.rule, ids, where_from)?;
+    let rule = resolve(arguments.meant(), ids, where_from)?;
     let begins = kept.map_or_else(
         || "there is no recording".to_owned(),
         |(begin, _)| {

@@ -1,5 +1,5 @@
-//! What systemd itself says of units: the answer of `systemctl show`, which has what files, drop-ins
-//! and usual values come to together.
+//! What systemd itself says of units: the answer of `systemctl show`, which has what files,
+//! drop-ins and usual values come to together.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

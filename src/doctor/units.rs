@@ -265,8 +265,8 @@ fn restart(unit: &UnitFacts) -> Option<Finding> {
         None => "at once, whether or not".to_owned(),
     };
     let says = format!(
-        "Restart={restart} starts it again {when} its dead predecessor's memory is back, so that it \
-         dies again"
+        "Restart={restart} starts it again {when} its dead predecessor's memory is back, so that \
+         it dies again"
     );
     Some(Finding::new("restart_policy", Verdict::Warning, says).fix(fix))
 }
