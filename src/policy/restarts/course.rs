@@ -169,7 +169,8 @@ impl Course {
             if let Some((false, end)) = std::mem::replace(&mut self.told, told) {
                 self.past_end = Some(end);
             }
-            self.turned = began(&seen.state, at);
+            // Whatever the wall clock says: it was not so yet when somebody last asked.
+            self.turned = began(&seen.state, at).max(self.looked);
             self.holds_told.clear();
             self.last_hold = None;
             match &seen.state {

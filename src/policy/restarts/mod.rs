@@ -96,7 +96,8 @@ impl Restarts {
                 None => {
                     let mut course =
                         Course::new((at, started), readings.read_at, seen, counters, store);
-                    course.remember(self.acts.get(name), self.stood.get(name).copied());
+                    // Once: what comes back after it was gone is another one.
+                    course.remember(self.acts.remove(name).as_ref(), self.stood.remove(name));
                     self.courses.insert(Arc::clone(name), course);
                 }
             }
@@ -110,7 +111,7 @@ impl Restarts {
         }
         self.stood.clone_from(&past.stood);
         for (name, course) in &mut self.courses {
-            course.remember(self.acts.get(name), self.stood.get(name).copied());
+            course.remember(self.acts.remove(name).as_ref(), self.stood.remove(name));
         }
         self.has_changed = true;
     }
