@@ -238,9 +238,8 @@ impl Machine {
         if unless_free.is_some_and(|enough| self.free() >= enough as f64) {
             return false;
         }
-        let is_its = |engine: &Engine| {
-            engine.is_there() && target.processes.iter().any(|process| *process == engine.worker)
-        };
+        let is_its =
+            |engine: &Engine| engine.is_there() && target.processes.contains(&engine.worker);
         let Some(number) = self.engines.iter().position(is_its) else { return false };
         self.end(number, Cause::Brake);
         true

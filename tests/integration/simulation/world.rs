@@ -395,7 +395,6 @@ impl World {
         loop {
             let at = self.at();
             let Some((kind, chance)) = self.calendar.take(self.now) else { return Ok(()) };
-            let uptime = at.uptime;
             match kind {
                 Kind::Fault => {
                     let (source, fault) = (*chance.one_of(&SOURCES), *chance.one_of(&FAULTS));
@@ -413,7 +412,7 @@ impl World {
                     self.executor.sleep(time);
                     self.next_sample += time;
                 }
-                Kind::Burst => self.machine.burst(uptime),
+                Kind::Burst => self.machine.burst(at.uptime),
                 Kind::JournalDown => {
                     let until = self.now + chance.until(beat * 60);
                     self.kept.fail(until);
