@@ -73,7 +73,8 @@ pub(super) fn read(
         index,
         name: told.text("name", device.name()),
         uuid: told.text("UUID", device.uuid()),
-        pci_address: told.text("PCI address", device.pci_info().map(|pci| pci.bus_id)),
+        pci_address: told
+            .text("PCI address", device.pci_info().map(|pci| kernels_address(&pci.bus_id))),
         compute_mode: compute_mode(told.reading("compute mode", device.compute_mode())),
         memory: memory(told.reading("memory", device.memory_info())),
         utilization: utilization.clone().map(|rates| share(rates.gpu)),
@@ -92,6 +93,15 @@ pub(super) fn read(
         },
         health: health(device, told),
         failures: failures.0,
+    }
+}
+
+/// `0000000F:01:00.0` as the kernel writes it: `000f:01:00.0`.
+fn kernels_address(told: &str) -> String {
+    let told = told.to_ascii_lowercase();
+    match (told.strip_prefix("0000"), told.find(':')) {
+        (Some(short), Some(8)) => short.to_owned(),
+        _ => told,
     }
 }
 

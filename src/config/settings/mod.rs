@@ -40,6 +40,8 @@ pub struct Settings {
     pub pause_file: PathBuf,
     /// The flight recorder.
     pub recording: Recording,
+    /// How the NVIDIA driver is asked.
+    pub gpu: Gpu,
     /// The program's own log.
     pub log: Log,
     /// What holds all remedies back.
@@ -58,6 +60,27 @@ pub enum SamplingInterval {
     /// By what memory does.
     #[default]
     Auto,
+    /// Always the same.
+    Every(Duration),
+}
+
+/// How the NVIDIA driver is asked.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Gpu {
+    /// How often.
+    pub interval: GpuInterval,
+    /// The library to ask it with, where it is not where the loader finds it.
+    pub library: Option<PathBuf>,
+}
+
+/// Time between two questions to the NVIDIA driver.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GpuInterval {
+    /// By what happens.
+    #[default]
+    Auto,
+    /// It is never asked.
+    Off,
     /// Always the same.
     Every(Duration),
 }
@@ -239,6 +262,10 @@ impl Settings {
                     .recording_black_box
                     .or(file.recording_black_box)
                     .unwrap_or(limits::DEFAULT_BLACK_BOX),
+            },
+            gpu: Gpu {
+                interval: flags.gpu_interval.or(file.gpu_interval).unwrap_or_default(),
+                library: flags.gpu_library.clone().or(file.gpu_library.map(in_folder)),
             },
             log: Log {
                 level: flags.log_level.or(file.log_level).unwrap_or_default(),

@@ -140,6 +140,11 @@ impl Engines {
         if self.lives.is_empty() { Presence::None } else { Presence::JustGone }
     }
 
+    /// Whether one lives, or has left something behind, as far as anybody has seen.
+    pub(super) fn is_any_alive(&self) -> bool {
+        !self.orphans.is_empty() || self.lives.values().any(|(life, _)| !life.has_ended())
+    }
+
     /// Whether somebody has looked of late.
     fn is_known(&self, at: Duration) -> bool {
         self.looked.is_some_and(|looked| at.saturating_sub(looked) <= LOOKED_WITHIN)
