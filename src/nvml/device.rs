@@ -19,7 +19,7 @@ use nvml_wrapper::sys_exports::field_id::{
 use crate::model::{
     GpuDevice, GpuHealth, GpuInstance, GpuMemory, GpuProcess, GpuRecovery, Reading,
 };
-use crate::parse::gpu::{MAX_FAILURES, MAX_INSTANCES, MAX_PROCESSES};
+use crate::parse::gpu::{MAX_FAILURES, MAX_INSTANCES};
 use crate::sys::nvml::InstanceNumbers;
 
 /// What failed of one GPU.
@@ -167,8 +167,7 @@ fn processes(device: &Device<'_>, told: &mut Failures) -> Reading<Vec<GpuProcess
     };
     let of_compute = compute.into_iter().map(|info| process(info, true));
     let of_graphics = graphics.into_iter().map(|info| process(info, false));
-    // One more than can be told, so that whoever reads it sees that there are more.
-    Reading::Value(of_compute.chain(of_graphics).take(2 * MAX_PROCESSES + 1).collect())
+    Reading::Value(of_compute.chain(of_graphics).collect())
 }
 
 fn process(info: ProcessInfo, is_compute: bool) -> GpuProcess {

@@ -14,7 +14,7 @@ use nvml_wrapper::error::NvmlError;
 
 use crate::model::{GpuDevice, GpuPicture};
 use crate::parse::gpu::{
-    Answer, Lack, MAX_DEVICES, MAX_QUESTION_BYTES, Nothing, Question, Told, VERSION,
+    Answer, Lack, MAX_DEVICES, MAX_QUESTION_BYTES, Nothing, Question, Told, VERSION, cut,
 };
 use crate::sys::nvml::InstanceNumbers;
 
@@ -111,12 +111,14 @@ impl Driver {
         })?;
         let most = u32::try_from(MAX_DEVICES).unwrap_or(u32::MAX);
         let told = |text: Result<String, NvmlError>| text.ok().map(Arc::from);
-        Ok(GpuPicture {
+        let mut picture = GpuPicture {
             driver_version: told(self.nvml.sys_driver_version()),
             nvml_version: told(self.nvml.sys_nvml_version()),
             devices: (0..count.min(most)).map(|index| self.device(index)).collect(),
             is_cut: count > most,
-        })
+        };
+        cut(&mut picture);
+        Ok(picture)
     }
 
     fn device(&self, index: u32) -> GpuDevice {

@@ -18,7 +18,7 @@ pub const VERSION: u32 = 1;
 /// A question is no longer than that.
 pub const MAX_QUESTION_BYTES: usize = 256;
 
-/// An answer is no longer than that: eight GPUs with a thousand processes each.
+/// An answer is no longer than that: [`cut`] leaves less.
 pub const MAX_ANSWER_BYTES: usize = 2 << 20;
 
 /// Of more GPUs, parts and processes none are told.
@@ -27,6 +27,8 @@ pub const MAX_DEVICES: usize = 32;
 pub const MAX_INSTANCES: usize = 32;
 /// Processes of a GPU.
 pub const MAX_PROCESSES: usize = 1024;
+/// Processes of all GPUs together.
+const MAX_PROCESSES_IN_ALL: usize = 4096;
 /// Failures that are told of a GPU.
 pub const MAX_FAILURES: usize = 8;
 
@@ -125,12 +127,40 @@ struct Head {
     version: u32,
 }
 
+/// Leaves out what is too much, and says so.
+pub fn cut(picture: &mut GpuPicture) {
+    let mut is_cut = picture.devices.len() > MAX_DEVICES;
+    picture.devices.truncate(MAX_DEVICES);
+    let mut room = MAX_PROCESSES_IN_ALL;
+    for device in &mut picture.devices {
+        is_cut |= device.instances.len() > MAX_INSTANCES;
+        device.instances.truncate(MAX_INSTANCES);
+        device.failures.truncate(MAX_FAILURES);
+        if let Reading::Value(processes) = &mut device.processes {
+            let most = room.min(MAX_PROCESSES);
+            is_cut |= processes.len() > most;
+            processes.truncate(most);
+            room -= processes.len();
+        }
+    }
+    picture.is_cut |= is_cut;
+}
+
 /// What of it can be so.
-fn plausible(told: GpuPicture) -> GpuPicture {
-    let mut is_cut = told.is_cut || told.devices.len() > MAX_DEVICES;
+fn plausible(mut told: GpuPicture) -> GpuPicture {
+    for device in told.devices.iter_mut().take(MAX_DEVICES) {
+        if let Reading::Value(listed) = &mut device.processes {
+            let listed = std::mem::take(listed);
+            let mut is_wrong = false;
+            device.processes = Reading::Value(processes(listed, &mut is_wrong));
+            told.is_cut |= is_wrong;
+        }
+    }
+    cut(&mut told);
+    let mut is_cut = told.is_cut;
     let mut devices: BTreeMap<u32, GpuDevice> = BTreeMap::new();
-    for mut device in told.devices.into_iter().take(MAX_DEVICES) {
-        is_cut |= check_device(&mut device);
+    for mut device in told.devices {
+        check_device(&mut device);
         // Of one number there is one GPU.
         is_cut |= devices.contains_key(&device.index);
         devices.entry(device.index).or_insert(device);
@@ -143,12 +173,10 @@ fn plausible(told: GpuPicture) -> GpuPicture {
     }
 }
 
-/// Returns whether something was left out.
-fn check_device(device: &mut GpuDevice) -> bool {
+fn check_device(device: &mut GpuDevice) {
     let texts =
         [&mut device.name, &mut device.uuid, &mut device.pci_address, &mut device.compute_mode];
     texts.into_iter().flatten().for_each(|told| *told = name(told));
-    device.failures.truncate(MAX_FAILURES);
     device.failures.iter_mut().for_each(|failure| *failure = text(failure, MAX_REASON_BYTES));
     device.memory = memory(device.memory);
     let is_unified = device.is_unified() == Some(true);
@@ -160,14 +188,7 @@ fn check_device(device: &mut GpuDevice) -> bool {
     };
     device.temperature_celsius = within(device.temperature_celsius, &TEMPERATURES_CELSIUS);
     device.power_watts = within(device.power_watts, &POWERS_WATTS);
-    let mut is_cut = device.instances.len() > MAX_INSTANCES;
-    device.instances.truncate(MAX_INSTANCES);
     device.instances.iter_mut().for_each(check_instance);
-    if let Reading::Value(told) = &mut device.processes {
-        let processes = processes(std::mem::take(told), &mut is_cut);
-        *told = processes;
-    }
-    is_cut
 }
 
 fn check_instance(instance: &mut GpuInstance) {
@@ -178,7 +199,7 @@ fn check_instance(instance: &mut GpuInstance) {
 
 /// Each once an instance, by number. One that computes and draws stands in two of the driver's
 /// lists with the same memory.
-fn processes(told: Vec<GpuProcess>, is_cut: &mut bool) -> Vec<GpuProcess> {
+fn processes(told: Vec<GpuProcess>, is_wrong: &mut bool) -> Vec<GpuProcess> {
     let mut known: BTreeMap<(u32, Option<u32>, Option<u32>), GpuProcess> = BTreeMap::new();
     for mut process in told {
         process.used_bytes = bounded(process.used_bytes);
@@ -187,10 +208,10 @@ fn processes(told: Vec<GpuProcess>, is_cut: &mut bool) -> Vec<GpuProcess> {
             known.used_bytes = either(known.used_bytes, process.used_bytes);
             known.is_compute |= process.is_compute;
             known.is_graphics |= process.is_graphics;
-        } else if (1..=MAX_PID).contains(&process.pid) && known.len() < MAX_PROCESSES {
+        } else if (1..=MAX_PID).contains(&process.pid) {
             known.insert(key, process);
         } else {
-            *is_cut = true;
+            *is_wrong = true;
         }
     }
     known.into_values().collect()

@@ -115,6 +115,12 @@ fn what_is_too_much_is_left_out_and_said_to_be() {
     assert!(told.is_cut && told.devices[0].processes().len() == 1024 && told.pids().is_none());
     let told = picture(&[device(&processes(&mut [0, 1 << 23].into_iter()))]);
     assert!(told.is_cut && told.devices[0].processes().is_empty());
+    let full = device(&processes(&mut (1..=1024)));
+    let full: Vec<String> =
+        (0..5).map(|index| full.replace("\"index\":0", &format!("\"index\":{index}"))).collect();
+    let told = picture(&full);
+    let counts: Vec<usize> = told.devices.iter().map(|gpu| gpu.processes().len()).collect();
+    assert_eq!((told.is_cut, &*counts), (true, &[1024, 1024, 1024, 1024, 0][..]));
     let many: Vec<String> = (0..40).map(|index| device(&format!("index={index}"))).collect();
     let told = picture(&many);
     assert!(told.is_cut && told.devices.len() == MAX_DEVICES);
