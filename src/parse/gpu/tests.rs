@@ -55,6 +55,18 @@ fn an_answer_is_taken_as_it_is() {
 }
 
 #[test]
+fn what_the_child_has_written_is_an_answer() {
+    let lines = include_str!("../../../tests/fixtures/gpu/answers.jsonl");
+    let told: Vec<Told> = lines.lines().map(|line| answer(line.as_bytes()).unwrap().told).collect();
+    let devices = told.iter().map(|told| match told {
+        Told::Picture(picture) => picture.devices.len(),
+        Told::Nothing(nothing) => panic!("{nothing:?}"),
+    });
+    assert_eq!(devices.take(4).collect::<Vec<_>>(), [1, 2, 1, 0]);
+    assert!(matches!(&told[4], Told::Nothing(nothing) if nothing.kind == Lack::Driver));
+}
+
+#[test]
 fn memory_that_a_gpu_does_not_have_is_never_zero() {
     let zeros =
         r#"memory={"total_bytes":{"Value":0},"used_bytes":{"Value":0},"free_bytes":{"Value":0}}"#;
