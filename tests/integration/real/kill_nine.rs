@@ -54,6 +54,13 @@ fn real_kill_nine_in_a_burst_counts_no_kernel_event_twice_and_misses_none() {
 
     let daemon = Daemon::start(storage.path(), &[]);
     let lost = daemon.metric("uma_kernel_log_lost_records_total");
+    // A trace of which the kernel printed its last line alone is waited for, should more come.
+    let last = truth.keys().next_back().copied();
+    let is_last_there = |_: &Daemon| {
+        let history = history(storage.path());
+        of_kind(&history, "oom_kill").any(|event| event["seq"].as_u64() == last)
+    };
+    daemon.wait_until("journalling the last", is_last_there);
     daemon.terminate();
     assert!(lost.abs() < f64::EPSILON, "{lost} records were lost: nothing to compare");
     let history = history(storage.path());
