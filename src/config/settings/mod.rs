@@ -263,10 +263,7 @@ impl Settings {
                     .or(file.recording_black_box)
                     .unwrap_or(limits::DEFAULT_BLACK_BOX),
             },
-            gpu: Gpu {
-                interval: flags.gpu_interval.or(file.gpu_interval).unwrap_or_default(),
-                library: flags.gpu_library.clone().or(file.gpu_library.map(in_folder)),
-            },
+            gpu: merge_gpu(flags, file.gpu_interval, file.gpu_library.map(in_folder)),
             log: Log {
                 level: flags.log_level.or(file.log_level).unwrap_or_default(),
                 format: flags.log_format.or(file.log_format).unwrap_or_default(),
@@ -293,6 +290,13 @@ fn merge_web(
     let telemetry_path = flags.telemetry_path.clone().or(telemetry_path);
     let telemetry_path = telemetry_path.unwrap_or_else(|| "/metrics".to_owned());
     Web { listen, telemetry_path, control_socket }
+}
+
+fn merge_gpu(flags: &RunFlags, interval: Option<GpuInterval>, library: Option<PathBuf>) -> Gpu {
+    Gpu {
+        interval: flags.gpu_interval.or(interval).unwrap_or_default(),
+        library: flags.gpu_library.clone().or(library),
+    }
 }
 
 /// What a flag says, or the file counted from its folder.

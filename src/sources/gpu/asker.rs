@@ -22,6 +22,9 @@ const TRACE_IN_PROCFS: &str = "driver/nvidia";
 /// Between two looks for a driver where none is; nothing is started for it.
 const LOOK_AGAIN: Duration = Duration::from_secs(30);
 
+/// Whoever was away for longer, as in a suspend, cannot say that others are late.
+const AWAY: Duration = Duration::from_secs(5);
+
 /// A process that has said its last has ended by then, unless it hangs at that.
 const ENDING_TAKES: Duration = Duration::from_millis(100);
 /// One that has been told to end has ended by then.
@@ -64,6 +67,8 @@ pub(super) struct Asker {
     back_off: BackOff,
     next_start: Duration,
     next_tell: Duration,
+    /// When this thread ran last.
+    ran: Duration,
     has_died: bool,
 }
 
@@ -90,6 +95,7 @@ impl Asker {
             back_off: BackOff::new(),
             next_start: Duration::ZERO,
             next_tell: Duration::ZERO,
+            ran: Duration::ZERO,
             has_died: false,
         }
     }
@@ -117,6 +123,17 @@ impl Asker {
             }
             self.hear();
             self.judge();
+        }
+    }
+
+    /// Gives the process that asks its time anew where this thread did not run for a while, most
+    /// likely since nothing did.
+    fn make_up_for_absence(&mut self, now: Duration) {
+        let ran = std::mem::replace(&mut self.ran, now);
+        if now.saturating_sub(ran) > AWAY
+            && let Some(Running { asked: Some(asked), .. }) = &mut self.running
+        {
+            *asked = now;
         }
     }
 
@@ -277,6 +294,7 @@ impl Asker {
     /// It is late, perhaps.
     fn judge(&mut self) {
         let now = (self.setup.clock)();
+        self.make_up_for_absence(now);
         let Some(running) = &mut self.running else { return };
         let Some(asked) = running.asked else { return };
         let waited = now.saturating_sub(asked);
