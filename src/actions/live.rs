@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::evict::NotEvicted;
 use super::start;
 use super::stop::{self, Stop};
 use super::{
@@ -48,7 +49,10 @@ impl Executor for Live {
             }
             Action::EvictCheckpoint { .. } => {
                 let (procfs, sysfs) = (self.procfs.clone(), self.sysfs.clone());
-                self.evictor.perform(Mounts { procfs, sysfs }, decision)
+                match self.evictor.perform(Mounts { procfs, sysfs }, decision) {
+                    Err(NotEvicted::Untouched(why)) => return OutcomeResult::NotDone(why),
+                    done => done.map_err(|error| error.to_string()),
+                }
             }
             Action::Notify { message } => {
                 notify::perform(decision, message);

@@ -122,8 +122,10 @@ pub fn execute(arguments: &AdoptArguments) -> anyhow::Result<Exit> {
         author: caller(),
     };
     let remarks = remarks(&settings);
-    if arguments.yes {
-        take_over(&socket, &found, &entry, &mut file, adopted)?;
+    if arguments.yes
+        && let Err(error) = take_over(&socket, &found, &entry, &mut file, adopted)
+    {
+        return refused(error);
     }
     show(arguments, &found, &entry, &remarks);
     Ok(Exit::Fine)
@@ -141,6 +143,9 @@ fn take_over(
     after.version = VERSION;
     after.containers.insert(found.id.to_string(), entry.clone());
     file.write(&after).context("nothing was changed, since it could not be kept")?;
+    if &*found.restart_policy == "no" {
+        return Ok(());
+    }
     if let Err(error) = set_policy(socket, &found.id, "no", 0) {
         file.write(&before).context("putting back what was kept")?;
         return Err(error.context("nothing was changed"));
@@ -168,8 +173,12 @@ fn undo(
     let (name, policy) = (&known.name, &known.restart_policy);
     let is_there = exists(socket, &id)?;
     if arguments.yes {
-        if is_there {
-            set_policy(socket, &id, policy, known.restart_most)?;
+        // Where it was "no" before, it is.
+        if is_there
+            && policy != "no"
+            && let Err(error) = set_policy(socket, &id, policy, known.restart_most)
+        {
+            return refused(error);
         }
         adopted.containers.remove(&id);
         file.write(&adopted)?;
@@ -182,8 +191,9 @@ fn undo(
                     "exists": is_there, "done": arguments.yes })
         );
     } else if is_there {
+        let is = if arguments.yes { "is" } else { "would be" };
         println!(
-            "Docker's restart policy of {name} is \"{policy}\" again, and umawarden leaves it."
+            "Docker's restart policy of {name} {is} \"{policy}\" again, and umawarden leaves it."
         );
         println!("{done}");
     } else {
@@ -242,7 +252,9 @@ fn show(
              100 ms, whether or not its memory is back. The new one dies of that, and the next."
         ),
     }
-    let verb = if arguments.yes { "starts" } else { "would start" };
+    // Who only watches, or is not there, starts nothing.
+    let is_done = arguments.yes && remarks.is_empty();
+    let verb = if is_done { "starts" } else { "would start" };
     match entry.need_bytes {
         Some(need) => println!(
             "Now umawarden {verb} it when {} can be had and nothing is being given back any more.",
@@ -263,6 +275,20 @@ fn show(
     } else {
         println!("Nothing was changed: add --yes.");
     }
+}
+
+/// Docker refuses.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Refused(String);
+
+/// How it ends: what Docker refuses is no failure of this program.
+fn refused(error: anyhow::Error) -> anyhow::Result<Exit> {
+    if error.downcast_ref::<Refused>().is_none() {
+        return Err(error);
+    }
+    eprintln!("umawarden: {error:#}");
+    Ok(Exit::Findings)
 }
 
 fn caller() -> String {
@@ -309,17 +335,16 @@ fn set_policy(socket: &Path, id: &str, policy: &str, most: i64) -> anyhow::Resul
     });
     let answer = answer.map_err(|error| anyhow::anyhow!("{}: {error}", socket.display()))?;
     if answer.status == 404 {
-        bail!(
-            "this Docker cannot change a restart policy (Podman cannot): create the container \
-             anew, with --restart no and --label umawarden.restart=when-ready"
-        );
+        let why = "this Docker cannot change a restart policy (Podman cannot): create the \
+                   container anew, with --restart no and --label umawarden.restart=when-ready";
+        bail!(Refused(why.to_owned()));
     }
     if answer.status != 200 {
-        bail!("{}", printable(&answer.message()));
+        bail!(Refused(printable(&answer.message()).into_owned()));
     }
     let now = look(socket, id)?.restart_policy;
     if *now != *policy {
-        bail!("Docker says that the restart policy is \"{now}\" still");
+        bail!(Refused(format!("Docker says that the restart policy is \"{now}\" still")));
     }
     Ok(())
 }

@@ -463,7 +463,8 @@ fn describe(event: &KernelEvent) -> String {
         | KernelEvent::EngineRestart { .. }
         | KernelEvent::EngineDied { .. }
         | KernelEvent::EngineRelease { .. }
-        | KernelEvent::UnaccountedBaseline { .. } => engines::event_text(event),
+        | KernelEvent::UnaccountedBaseline { .. }
+        | KernelEvent::MemoryVerdict { .. } => engines::event_text(event),
     }
 }
 

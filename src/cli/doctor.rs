@@ -1,6 +1,7 @@
 //! `umawarden doctor`: the traps on this node, each with its fix.
 
 mod collect;
+mod systemctl;
 
 use std::path::PathBuf;
 
@@ -43,15 +44,20 @@ pub struct DoctorArguments {
     /// Where systemd's units are; several times for several folders [default: those of systemd].
     #[arg(long = "path.units", value_name = "DIR")]
     units: Vec<PathBuf>,
+
+    /// The program that asks systemd [default: systemctl, where systemd runs].
+    #[arg(long = "path.systemctl", value_name = "FILE")]
+    systemctl: Option<PathBuf>,
 }
 
 const AFTER_HELP: &str = "\
 Looks at this node for what makes engines die, or come back into the memory of their dead
 predecessors, and says for each how to mend it: restart policies, --rm, health checks and shm_size
-of containers; restarts, limits, timeouts, order and KillMode of systemd units; swap, settings,
-kernel, driver, kernel log, and what the rules ask for and this user may not do. Nothing is changed,
-and nothing that hangs is waited for longer than ten seconds. What cannot be looked at is told as
-\"cannot tell\", with the reason: try it with sudo.
+of containers; restarts, limits, timeouts, order and KillMode of systemd units, as systemd itself
+tells them where it runs, and as their files do elsewhere; swap, settings, kernel, driver, kernel
+log, and what the rules ask for and this user may not do. Nothing is changed, and nothing that hangs
+is waited for longer than ten seconds. What cannot be looked at is told as \"cannot tell\", with the
+reason: try it with sudo.
 
 Exit codes: 0 nothing found, 1 warnings, 3 problems, 2 the arguments, or the daemon's configuration,
 cannot be read. What cannot be told changes none of them.

@@ -164,6 +164,9 @@ pub(super) fn event_text(event: &KernelEvent) -> String {
         KernelEvent::UnaccountedBaseline { bytes } => {
             format!("while no engine runs, {} are in no counter of the kernel", size(*bytes))
         }
+        KernelEvent::MemoryVerdict { verdict, before, evidence, .. } => {
+            format!("memory is {verdict}, was {before}: {}", evidence.join("; "))
+        }
         _ => String::new(),
     }
 }

@@ -2,6 +2,7 @@
 
 mod journalled;
 mod recorded;
+mod release;
 mod sentence;
 mod show;
 
@@ -29,7 +30,19 @@ use crate::policy::rule::RuleSet;
 #[command(after_help = AFTER_HELP)]
 pub struct ExplainArguments {
     /// The alert's name, or group/alert.
-    pub rule: String,
+    #[arg(required_unless_present = "release")]
+    pub rule: Option<String>,
+
+    /// Instead of a rule: how the memory of engines that died came back, of that one or of all; how
+    /// long it took, how much of which kind, and when.
+    #[arg(
+        long,
+        value_name = "ENGINE",
+        num_args = 0..=1,
+        default_missing_value = "",
+        conflicts_with_all = ["rule", "recording", "rules"]
+    )]
+    pub release: Option<String>,
 
     /// As of then instead of the latest that is known: 10m or -10m (ago), 2026-11-21T10:00 (UTC),
     /// RFC 3339, 10:00 (the last time it was that, UTC), or seconds since 1970.
@@ -66,11 +79,20 @@ Where it begins later than the process, what was decided before comes from the j
 nothing is recorded, the journal tells what was decided and the present values of then; what looks
 back (ranges, offset) is unknown in it, and the rules' text is that of now.
 
-Exit codes: 0 explained, 2 nothing is known of that rule or of that time.
+With --release the journal alone is asked, for the last five releases of that engine, or of all.
+
+Exit codes: 0 explained, 2 nothing is known of that rule, engine or time.
 
   umawarden explain PageCacheEatsReserve
   umawarden explain MemoryRunsOutSoon --at -10m
-  umawarden explain Low --recording 20261121T040731Z-Low.umarec --json | jq .sentence";
+  umawarden explain Low --recording 20261121T040731Z-Low.umarec --json | jq .sentence
+  umawarden explain --release deepseek";
+
+impl ExplainArguments {
+    fn meant(&self) -> &str {
+        self.rule.as_deref().unwrap_or_default()
+    }
+}
 
 /// A recording this far behind its time tells of another time.
 const STALE_AFTER: SignedDuration = SignedDuration::from_secs(10);
@@ -116,16 +138,30 @@ enum Since {
 /// # Errors
 /// If nothing is known of the rule or of the time, or the answer cannot be written.
 pub fn execute(arguments: &ExplainArguments) -> anyhow::Result<Exit> {
-    let answer = answer(arguments)?;
     let mut out = io::BufWriter::new(io::stdout().lock());
-    let written = if arguments.json {
-        show::json(&answer, &mut out)
-    } else {
-        show::text(&answer, Timestamp::now(), &mut out)
+    let written = match &arguments.release {
+        Some(engine) => {
+            let dir = arguments.storage.folder()?;
+            may_be_read(&dir)?;
+            release::write(&dir, engine, arguments.at, arguments.json, &mut out)
+        }
+        None => {
+            let answer = answer(arguments)?;
+            let written = match arguments.json {
+                true => show::json(&answer, &mut out),
+                false => show::text(&answer, Timestamp::now(), &mut out),
+            };
+            written.map_err(anyhow::Error::from)
+        }
     };
-    match written.and_then(|()| out.flush()) {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(Exit::Fine),
-        written => Ok(written.map(|()| Exit::Fine)?),
+    let written = written.and_then(|()| Ok(out.flush()?));
+    let is_pipe_gone = |error: &anyhow::Error| {
+        let error = error.downcast_ref::<io::Error>();
+        error.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+    };
+    match written {
+        Err(error) if is_pipe_gone(&error) => Ok(Exit::Fine),
+        written => written.map(|()| Exit::Fine),
     }
 }
 
@@ -161,7 +197,8 @@ fn from_recording(
     journal: &Journalled,
 ) -> anyhow::Result<Answer> {
     let rules = recorded.rules();
-    let rule = resolve(&arguments.rule, rules.iter().map(|status| &status.rule), "were in force")?;
+    let rule =
+        resolve(arguments.meant(), rules.iter().map(|status| &status.rule), "were in force")?;
     let explanation = recorded
         .explain(&rule)
         .ok_or_else(|| anyhow::anyhow!("rule {rule} has not been evaluated yet then"))?;
@@ -208,7 +245,7 @@ fn from_journal(
         }
     };
     let ids = rules.groups.iter().flat_map(|group| &group.rules).map(|rule| &rule.id);
-    let rule = resolve(&arguments.rule, ids, where_from)?;
+    let rule = resolve(arguments.meant(), ids, where_from)?;
     let begins = kept.map_or_else(
         || "there is no recording".to_owned(),
         |(begin, _)| {
@@ -240,6 +277,14 @@ fn resolve<'r>(
             let names: Vec<String> = several.iter().map(ToString::to_string).collect();
             anyhow::bail!("{name} is several rules: say {}", names.join(" or "));
         }
+    }
+    if let Some(held) = name.strip_prefix(crate::policy::restarts::GROUP)
+        && let Some(held) = held.strip_prefix('/')
+    {
+        anyhow::bail!(
+            "what is started again has no condition: `umawarden engines` says where {held} stands \
+             and why, and `umawarden history` what was decided"
+        );
     }
     let alerts = all.iter().map(|rule| &*rule.alert);
     let full: Vec<String> = all.iter().map(ToString::to_string).collect();

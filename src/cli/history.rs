@@ -310,7 +310,8 @@ pub(super) fn event_text(event: &KernelEvent) -> String {
         | KernelEvent::EngineRestart { .. }
         | KernelEvent::EngineDied { .. }
         | KernelEvent::EngineRelease { .. }
-        | KernelEvent::UnaccountedBaseline { .. } => engines::event_text(event),
+        | KernelEvent::UnaccountedBaseline { .. }
+        | KernelEvent::MemoryVerdict { .. } => engines::event_text(event),
     }
 }
 

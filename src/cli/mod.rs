@@ -26,6 +26,7 @@ pub mod run;
 pub mod silence;
 mod storage;
 pub mod tune;
+pub mod verdict;
 
 use clap::{Parser, Subcommand};
 
@@ -57,6 +58,8 @@ pub enum Command {
     History(history::HistoryArguments),
     /// Show the inference engines, the phase of each, and what shows it.
     Engines(engines::EnginesArguments),
+    /// Show what holds memory that nobody seems to use, and why.
+    Verdict(verdict::VerdictArguments),
     /// Run an engine when the node can take it, and say what it died of.
     Launch(Box<launch::LaunchArguments>),
     /// Find what makes engines die on this node, or come back too early, with the fix for each.
@@ -121,6 +124,7 @@ impl Arguments {
             Command::Rules(arguments) => rules::execute(&arguments),
             Command::History(arguments) => history::execute(&arguments),
             Command::Engines(arguments) => engines::execute(&arguments),
+            Command::Verdict(arguments) => verdict::execute(&arguments),
             Command::Launch(arguments) => Ok(launch::execute(&arguments)),
             Command::Doctor(arguments) => doctor::execute(&arguments),
             Command::Gate(arguments) => gate::execute(&arguments),

@@ -9,5 +9,6 @@ pub fn shipped_rules() -> Vec<SourceText> {
         SourceText::new("shipped:kernel.yaml", include_str!("../../rules/kernel.yaml")),
         SourceText::new("shipped:guard.yaml", include_str!("../../rules/guard.yaml")),
         SourceText::new("shipped:engines.yaml", include_str!("../../rules/engines.yaml")),
+        SourceText::new("shipped:leak.yaml", include_str!("../../rules/leak.yaml")),
     ]
 }

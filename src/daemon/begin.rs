@@ -33,11 +33,12 @@ use crate::config::reader::Loaded;
 use crate::config::settings::{GpuInterval, Settings};
 use crate::exports::{self, Limits, ReloadFailure, Served};
 use crate::journal::{Entry, Journal, Note, ResumePoint, Retention};
-use crate::model::{Mode, Moment, Observation, Outcome};
+use crate::model::{DecisionId, Mode, Moment, Observation, Outcome};
 use crate::policy::Policy;
-use crate::sources::engines::{EngineSetup, EngineWatch};
+use crate::sources::engines::{DockerPace, EngineSetup, EngineWatch};
 use crate::sources::gpu::{GpuSetup, GpuWatch, Patience};
 use crate::sources::held::{AdoptedFile, HeldSetup, HeldWatch};
+use crate::sources::holders::{HolderSetup, HolderWatch};
 use crate::sources::kernel_log::{KernelLogSource, ResumeFrom};
 use crate::sources::memory::MemorySource;
 use crate::sources::process::ProcessSource;
@@ -78,8 +79,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     let boot_id = name_kernel_log(&settings, boot.as_deref(), started);
     let resume = resume_point(&journal, &boot_id);
     let next_decision = journal.next_decision_id(started.utc, JOURNAL_TAKES);
-    let mut policy = Policy::new(started, settings.mode, &loaded.rules, next_decision);
-    policy.await_past();
+    let mut policy = new_policy(&loaded, started, next_decision);
     let (past, found) = search_past(&settings, &journal, &boot_id, &wake)?;
     let pause = PauseWatch::start(&settings.pause_file, wake.clone())?;
     let resume_from = resume.as_ref().map(|point| ResumeFrom { seq: point.resume_seq });
@@ -97,6 +97,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     let held = watch_held(&settings)?;
     // Before this thread is raised, for its child would be as well.
     let gpu = watch_gpu(&settings)?;
+    let holders = watch_holders(&settings)?;
     let failure = Arc::default();
     let service = start_service(&settings, listeners, loader, &wake, taker, Arc::clone(&failure))?;
     tell_start(&loaded, &journal, started);
@@ -115,6 +116,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         engines,
         held,
         gpu,
+        holders,
         settings,
         policy,
         kernel_log,
@@ -140,6 +142,15 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         past,
         pause,
     })
+}
+
+/// One that knows nothing yet, and does nothing before it is told what earlier runs did.
+fn new_policy(loaded: &Loaded, started: Moment, next_decision: DecisionId) -> Policy {
+    let settings = &loaded.settings;
+    let mut policy = Policy::new(started, settings.mode, &loaded.rules, next_decision);
+    policy.await_past();
+    policy.set_verdict_limits(settings.verdict);
+    policy
 }
 
 fn take_orders(
@@ -168,9 +179,20 @@ fn watch_engines(settings: &Settings) -> anyhow::Result<EngineWatch> {
         procfs: settings.path.procfs.clone(),
         docker: settings.path.docker_socket.clone(),
         declared: settings.engines.clone(),
+        pace: DockerPace::default(),
         clock: clock::uptime,
     };
     EngineWatch::start(setup).context("cannot start the threads that watch inference engines")
+}
+
+fn watch_holders(settings: &Settings) -> anyhow::Result<HolderWatch> {
+    let setup = HolderSetup {
+        procfs: settings.path.procfs.clone(),
+        sysfs: settings.path.sysfs.clone(),
+        clock: clock::uptime,
+    };
+    HolderWatch::start(setup)
+        .context("cannot start the thread that watches who has the driver open")
 }
 
 fn watch_held(settings: &Settings) -> anyhow::Result<HeldWatch> {

@@ -46,6 +46,7 @@ use crate::policy::{Answer, Policy, Step};
 use crate::sources::engines::EngineWatch;
 use crate::sources::gpu::GpuWatch;
 use crate::sources::held::HeldWatch;
+use crate::sources::holders::HolderWatch;
 use crate::sources::kernel_log::{KernelLogSource, ReadClock, ReadEnd};
 use crate::sources::memory::MemorySource;
 use crate::sources::process::ProcessSource;
@@ -85,6 +86,7 @@ struct Daemon {
     engines: EngineWatch,
     held: HeldWatch,
     gpu: Option<GpuWatch>,
+    holders: HolderWatch,
     kernel_log: KernelLogSource,
     journal: Arc<Journal>,
     worker: ActionWorker,
@@ -270,6 +272,7 @@ impl Daemon {
         if let Some(gpu) = &mut self.gpu {
             gpu.take(now.uptime, &mut self.seen);
         }
+        self.holders.take(now.uptime, &mut self.seen);
         if acted {
             // The signals after an action: all of them, those too that are read less often.
             self.memory.read_all(&clock::uptime, &mut self.seen);
@@ -458,6 +461,7 @@ impl Daemon {
         let ended = self.policy.replace_rules(now, loaded.settings.mode, &loaded.rules);
         self.recorder.reload(now, &loaded, &ended);
         self.engines.declare(loaded.settings.engines.clone());
+        self.policy.set_verdict_limits(loaded.settings.verdict);
         self.held.declare(loaded.settings.restarts.clone());
         for change in ended {
             self.journal.record(&Entry::Alert(change));

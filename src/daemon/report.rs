@@ -10,9 +10,9 @@ use tracing::field::debug;
 use super::thinning::Thinning;
 use crate::journal::JournalError;
 use crate::model::{
-    AlertChange, AlertState, Assessment, DeathReport, Decision, Event, Evidence, KernelEvent, Mode,
-    Moment, Observation, OperatorCommand, Outcome, OutcomeResult, Reading, ReleaseEnd, Source,
-    Verdict,
+    AlertChange, AlertState, Assessment, DeathReport, Decision, Event, Evidence, KernelEvent,
+    MemoryVerdict, Mode, Moment, Observation, OperatorCommand, Outcome, OutcomeResult, Reading,
+    ReleaseEnd, Source, Verdict,
 };
 use crate::policy::{Doubt, Step, old_by};
 
@@ -123,6 +123,14 @@ fn event(event: &Event, now: Moment) {
     }
     if let KernelEvent::UnaccountedBaseline { bytes } = event.kind {
         return tracing::info!(bytes, "in no counter of the kernel while no engine runs");
+    }
+    if let KernelEvent::MemoryVerdict { verdict, evidence, .. } = &event.kind {
+        let (name, why) = (verdict.name(), evidence.join("; "));
+        let is_bad = matches!(verdict, MemoryVerdict::Leaked | MemoryVerdict::Wedged);
+        return match is_bad {
+            true => tracing::error!(verdict = name, "memory: {}: {why}", verdict.meaning()),
+            false => tracing::info!(verdict = name, "memory: {}: {why}", verdict.meaning()),
+        };
     }
     match event.utc.filter(|utc| old_by(*utc, now).is_some()) {
         None => tracing::warn!(kind, seq, detail, "kernel event"),

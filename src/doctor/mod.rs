@@ -6,6 +6,7 @@
 
 mod containers;
 mod node;
+mod systemctl;
 mod time_span;
 mod units;
 
@@ -16,6 +17,7 @@ use serde::Serialize;
 
 use crate::model::{Event, Sysctl};
 pub use containers::{ContainerFacts, HealthCheck};
+pub use systemctl::{OF_OTHERS, PROPERTIES, Told, ToldUnit, told_units};
 pub use units::{UnitFacts, unit};
 
 /// A fact, or why it is not known.
@@ -117,6 +119,8 @@ pub struct Facts {
     pub containers: Known<Vec<ContainerFacts>>,
     /// systemd's units that run engines, and the names of all units.
     pub units: Known<(Vec<UnitFacts>, std::collections::BTreeSet<String>)>,
+    /// What systemd itself says of those; absent where it does not run.
+    pub systemd: Known<Told>,
 }
 
 /// All findings, the worst first; what is as it should be is one of them.

@@ -1,4 +1,4 @@
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -25,6 +25,7 @@ fn well() -> Facts {
         has_daemon: Known::Is(true),
         containers: Known::Is(Vec::new()),
         units: Known::Is((Vec::new(), BTreeSet::new())),
+        systemd: Known::Absent,
     }
 }
 
@@ -235,6 +236,86 @@ fn only_units_that_run_engines_are_of_interest_and_drop_ins_count() {
     assert!(both.named.contains("nvidia-persistenced.service"), "{both:?}");
 }
 
+/// `systemctl show --property=…`, in the format that systemctl(1) documents.
+const SHOWN: &str = "\
+Id=vllm.service
+LoadState=loaded
+NeedDaemonReload=no
+Restart=always
+RestartUSec=30s
+TimeoutStartUSec=1min 30s
+StartLimitIntervalUSec=1h
+StartLimitBurst=5
+KillMode=control-group
+After=sysinit.target docker.target network-online.target system.slice
+Requires=system.slice sysinit.target
+Wants=network-online.target
+BindsTo=
+Requisite=
+PartOf=
+Upholds=
+";
+
+fn told(shown: &str) -> Vec<(&'static str, Verdict)> {
+    let vllm = unit("vllm.service", &[RACING.to_owned()]).unwrap();
+    let units = told_units(shown, &["vllm.service".to_owned()]).unwrap();
+    let loads = [("docker.target", "not-found"), ("sysinit.target", "loaded")];
+    let loads = loads.map(|(name, state)| (name.to_owned(), state.to_owned())).into();
+    let systemd = Known::Is(Told { units, loads });
+    let found = examine(&Facts { units: Known::Is((vec![vllm], names())), systemd, ..well() });
+    let of_it = found.into_iter().filter(|one| one.subject.is_some());
+    of_it.map(|one| (one.check, one.verdict)).collect()
+}
+
+#[test]
+fn what_systemd_says_of_a_unit_counts_more_than_its_files() {
+    use Verdict::{Problem, Warning};
+    // The files have KillMode=process and no limit; a drop-in elsewhere may have mended that.
+    assert_eq!(told(SHOWN), [("restart_policy", Warning), ("unit_order", Warning)]);
+    let calm = SHOWN.replace("Restart=always", "Restart=no").replace("docker.target ", "");
+    assert_eq!(told(&calm), []);
+    let limit = told(&SHOWN.replace("StartLimitBurst=5", "StartLimitBurst=0"));
+    assert!(limit.contains(&("start_limit", Warning)), "{limit:?}");
+    let kill = told(&calm.replace("control-group", "process"));
+    assert_eq!(kill, [("kill_mode", Problem)]);
+    let outdated = told(&calm.replace("NeedDaemonReload=no", "NeedDaemonReload=yes"));
+    assert_eq!(outdated, [("unit_outdated", Warning)]);
+    let broken = told(&SHOWN.replace("LoadState=loaded", "LoadState=bad-setting"));
+    assert_eq!(broken, [("unit_load", Problem)]);
+    assert_eq!(told(&SHOWN.replace("LoadState=loaded", "LoadState=masked")), []);
+    // What it does not tell, the files do.
+    let silent = told("Id=vllm.service\nLoadState=loaded\n");
+    assert!(silent.contains(&("kill_mode", Problem)), "{silent:?}");
+}
+
+#[test]
+fn how_long_systemd_waits_before_a_restart_is_told() {
+    let with = |after: &str| {
+        let text = RACING.replace("Restart=always", &format!("Restart=always\n{after}"));
+        let racing = unit("vllm.service", &[text]).unwrap();
+        let found = examine(&Facts { units: Known::Is((vec![racing], names())), ..well() });
+        found.into_iter().find(|one| one.check == "restart_policy").unwrap().says
+    };
+    assert!(with("RestartSec=30\n").contains("again after 30s, whether or not"));
+    assert!(with("").contains("again at once, whether or not"));
+}
+
+#[test]
+fn a_systemd_that_does_not_tell_leaves_the_files() {
+    let racing = || unit("vllm.service", &[RACING.to_owned()]).unwrap();
+    let units = Known::Is((vec![racing()], names()));
+    let systemd = Known::Not("systemctl has not answered within 5 s".to_owned());
+    let facts = Facts { units, systemd, ..well() };
+    assert_eq!(worst(&facts, "systemd"), Verdict::CannotTell);
+    assert_eq!(worst(&facts, "kill_mode"), Verdict::Problem);
+    let names = ["a.service".to_owned(), "b.service".to_owned()];
+    let two = format!("{SHOWN}\n{SHOWN}");
+    assert_eq!(told_units(&two, &names).unwrap().len(), 2);
+    for lie in [SHOWN, "", "\n\n\n", "Id=a\n\nId=b\n", &format!("{two}\n{SHOWN}")] {
+        assert!(told_units(lie, &names).is_err(), "{lie}");
+    }
+}
+
 proptest! {
     #[test]
     fn no_file_and_no_answer_does_harm(text in "\\PC{0,300}", at in 0_usize..400) {
@@ -243,6 +324,19 @@ proptest! {
         let at = (0..=at.min(damaged.len())).rev().find(|at| damaged.is_char_boundary(*at));
         damaged.insert_str(at.unwrap_or(0), &text);
         let _read = unit("x.service", &[damaged]);
+        let one = ["x.service".to_owned()];
+        let _read = told_units(&text, &one);
+        let mut damaged = SHOWN.to_owned();
+        let at = (0..=at.unwrap_or(0).min(damaged.len())).rev();
+        let at = at.into_iter().find(|at| damaged.is_char_boundary(*at)).unwrap_or(0);
+        damaged.insert_str(at, &text);
+        if let Ok(units) = told_units(&damaged, &one) {
+            let vllm = unit("x.service", &[RACING.to_owned()]).unwrap();
+            let systemd = Known::Is(Told { units, loads: BTreeMap::new() });
+            let facts = Facts { units: Known::Is((vec![vllm], names())), systemd, ..well() };
+            let found = examine(&facts);
+            prop_assert!(found.iter().all(|one| !one.says.contains(char::is_control)));
+        }
         if let Ok(told) = serde_json::from_str::<Value>(&text) {
             let _read = ContainerFacts::read(&told);
         }

@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use super::systemctl::{Told, ToldUnit};
 use super::time_span::time_span;
-use super::{Facts, Finding, Verdict, known};
+use super::{Facts, Finding, Known, Verdict, known};
 use crate::model::{EngineKind, duration, duration_text};
 use crate::parse::engine::recognise;
 use crate::parse::process::printable;
@@ -37,8 +38,12 @@ pub struct UnitFacts {
     pub named: BTreeSet<String>,
     /// `Restart=`.
     pub restart: Option<String>,
+    /// `RestartSec=`.
+    pub restart_after: Option<Duration>,
     /// `StartLimitIntervalSec=`.
     pub limit_interval: Option<Duration>,
+    /// `StartLimitBurst=`.
+    pub limit_burst: Option<u32>,
     /// `TimeoutStartSec=`.
     pub start_takes: Option<Duration>,
     /// `KillMode=`.
@@ -59,6 +64,8 @@ pub fn unit(name: &str, files: &[String]) -> Option<UnitFacts> {
                 unit.named.extend(value.split_ascii_whitespace().map(str::to_owned));
             }
             "Restart" => unit.restart = some(value),
+            "RestartSec" => unit.restart_after = time_span(value),
+            "StartLimitBurst" => unit.limit_burst = value.parse().ok(),
             "StartLimitIntervalSec" | "StartLimitInterval" => {
                 unit.limit_interval = time_span(value)
             }
@@ -154,11 +161,22 @@ pub(super) fn examine(facts: &Facts) -> Vec<Finding> {
         Ok(units) => units,
     };
     let mut findings = Vec::new();
+    let told = match &facts.systemd {
+        Known::Is(told) => Some(told),
+        Known::Absent => None,
+        Known::Not(why) => {
+            let says = format!("{why}; units are judged by their files alone");
+            findings.push(Finding::new("systemd", Verdict::CannotTell, says));
+            None
+        }
+    };
     for unit in units {
-        let of_one =
-            [restart(unit), limit(unit), timeout(unit), kill_mode(unit), order(unit, names)];
         let subject = format!("unit {}", unit.name);
-        findings.extend(of_one.into_iter().flatten().map(|finding| finding.of(&subject)));
+        let of_one = match told.and_then(|told| Some((told, told.units.get(&unit.name)?))) {
+            Some((told, own)) => examine_told(&unit.as_told(own), own, told),
+            None => examine_one(unit, order(unit, &|name| is_file_of(names, name))),
+        };
+        findings.extend(of_one.into_iter().map(|finding| finding.of(&subject)));
     }
     if findings.is_empty() {
         let says = match units.len() {
@@ -168,6 +186,58 @@ pub(super) fn examine(facts: &Facts) -> Vec<Finding> {
         findings.push(Finding::ok("units", says));
     }
     findings
+}
+
+fn examine_one(unit: &UnitFacts, order: Option<Finding>) -> Vec<Finding> {
+    [restart(unit), limit(unit), timeout(unit), kill_mode(unit), order]
+        .into_iter()
+        .flatten()
+        .collect()
+}
+
+/// One of which systemd itself has told.
+fn examine_told(unit: &UnitFacts, own: &ToldUnit, told: &Told) -> Vec<Finding> {
+    let outdated = own.is_outdated.then(|| {
+        let says = "its files have changed since systemd has read them: what is in force is what \
+                    they said before";
+        Finding::new("unit_outdated", Verdict::Warning, says).fix("systemctl daemon-reload")
+    });
+    let state = &own.load_state;
+    let mut findings = Vec::from_iter(outdated);
+    match state.as_str() {
+        "loaded" => {
+            let is_there = |name: &str| {
+                told.loads.get(name).is_none_or(|state| !matches!(state.as_str(), "not-found"))
+            };
+            findings.extend(examine_one(unit, order(unit, &is_there)));
+        }
+        // Nobody can start it, and nobody means to.
+        "masked" => {}
+        _ => {
+            let says = format!("systemd cannot use it (LoadState={state}): it never starts");
+            let fix = format!("systemd-analyze verify {} says why", unit.name);
+            findings.push(Finding::new("unit_load", Verdict::Problem, says).fix(fix));
+        }
+    }
+    findings
+}
+
+impl UnitFacts {
+    /// What systemd itself says counts, and what it does not say, its files do.
+    fn as_told(&self, told: &ToldUnit) -> Self {
+        let ToldUnit { restart, restart_after, start_takes, limit_interval, limit_burst, .. } =
+            told;
+        Self {
+            named: told.named.iter().cloned().collect(),
+            restart: restart.clone().or_else(|| self.restart.clone()),
+            restart_after: restart_after.or(self.restart_after),
+            limit_interval: limit_interval.or(self.limit_interval),
+            limit_burst: limit_burst.or(self.limit_burst),
+            start_takes: start_takes.or(self.start_takes),
+            kill_mode: told.kill_mode.clone().or_else(|| self.kill_mode.clone()),
+            ..self.clone()
+        }
+    }
 }
 
 fn restarts(unit: &UnitFacts) -> Option<&str> {
@@ -190,9 +260,13 @@ fn restart(unit: &UnitFacts) -> Option<Finding> {
     if unit.is_launched || waits(unit).is_some() {
         return None;
     }
+    let when = match unit.restart_after.filter(|after| *after >= Duration::from_secs(1)) {
+        Some(after) => format!("after {}, whether or not", duration_text(after)),
+        None => "at once, whether or not".to_owned(),
+    };
     let says = format!(
-        "Restart={restart} starts it again at once, into the memory that its dead predecessor \
-         still holds, so that it dies again"
+        "Restart={restart} starts it again {when} its dead predecessor's memory is back, so that \
+         it dies again"
     );
     Some(Finding::new("restart_policy", Verdict::Warning, says).fix(fix))
 }
@@ -200,8 +274,10 @@ fn restart(unit: &UnitFacts) -> Option<Finding> {
 fn limit(unit: &UnitFacts) -> Option<Finding> {
     restarts(unit)?;
     let interval = unit.limit_interval.unwrap_or(USUAL_LIMIT_INTERVAL);
-    (interval < LEAST_LIMIT_INTERVAL).then(|| {
+    let is_unlimited = unit.limit_burst == Some(0);
+    (interval < LEAST_LIMIT_INTERVAL || is_unlimited).then(|| {
         let is = match (interval.is_zero(), unit.limit_interval) {
+            _ if is_unlimited => "StartLimitBurst=0 is none".to_owned(),
             (true, _) => "StartLimitIntervalSec=0 is none".to_owned(),
             (false, Some(_)) => {
                 format!("{} is too short for an engine to reach it", duration_text(interval))
@@ -247,20 +323,25 @@ fn kill_mode(unit: &UnitFacts) -> Option<Finding> {
     Some(Finding::new("kill_mode", Verdict::Problem, says).fix("KillMode=mixed"))
 }
 
-fn order(unit: &UnitFacts, names: &BTreeSet<String>) -> Option<Finding> {
+/// Whether there is a file of that name, or of its template.
+fn is_file_of(names: &BTreeSet<String>, name: &str) -> bool {
+    let template = name
+        .split_once('@')
+        .and_then(|(base, rest)| Some(format!("{base}@.{}", rest.rsplit_once('.')?.1)));
+    names.contains(name) || template.is_some_and(|template| names.contains(&template))
+}
+
+fn order(unit: &UnitFacts, is_known: &dyn Fn(&str) -> bool) -> Option<Finding> {
     let is_file = |name: &&String| {
         [".target", ".service", ".socket"].iter().any(|ending| name.ends_with(ending))
     };
-    let is_known = |name: &str| {
-        let template = name
-            .split_once('@')
-            .and_then(|(base, rest)| Some(format!("{base}@.{}", rest.rsplit_once('.')?.1)));
-        names.contains(name) || template.is_some_and(|template| names.contains(&template))
-    };
     // What holds a specifier is another name.
     let lacking = unit.named.iter().filter(is_file).filter(|name| !name.contains('%'));
-    let lacking: Vec<&str> =
-        lacking.map(String::as_str).filter(|name| !is_known(name)).take(8).collect();
+    let lacking: Vec<String> = lacking
+        .filter(|name| !is_known(name))
+        .map(|name| printable(name.as_bytes()))
+        .take(8)
+        .collect();
     (!lacking.is_empty()).then(|| {
         let says = format!(
             "it is ordered after, or wants, what does not exist here: {}; systemd does not wait \

@@ -23,6 +23,7 @@ mod probes;
 mod routes;
 mod server;
 mod stall;
+mod verdict;
 
 #[cfg(test)]
 mod tests;

@@ -15,7 +15,7 @@ use hyper::{HeaderMap, StatusCode, Uri};
 use tokio::sync::{Mutex, Semaphore};
 
 use super::negotiation::{self, Format};
-use super::{Served, api, engines, exposition, gate, landing, orders, probes};
+use super::{Served, api, engines, exposition, gate, landing, orders, probes, verdict};
 
 /// Longer request targets are nobody's.
 const MAX_URI_BYTES: usize = 4096;
@@ -29,7 +29,7 @@ const SCRAPE_WAIT: Duration = Duration::from_secs(5);
 const QUERIES: usize = 4;
 
 /// Fixed paths, apart from the telemetry path.
-const PATHS: [(&str, &str); 17] = [
+const PATHS: [(&str, &str); 18] = [
     ("/", "overview"),
     ("/-/healthy", "200 while this node is watched"),
     ("/-/ready", "200 once something has been sampled"),
@@ -39,6 +39,7 @@ const PATHS: [(&str, &str); 17] = [
     ("/api/v1/alerts", "alerts as in Prometheus' API (JSON)"),
     ("/api/v1/engines", "inference engines and their phases (JSON)"),
     ("/api/v1/gate", "?need=90GiB: whether this node can take it now (JSON)"),
+    ("/api/v1/verdict", "what holds memory that no counter names, and why (JSON)"),
     ("/api/v1/events", "kernel events from the journal (JSON)"),
     ("/api/v1/decisions", "decisions and outcomes from the journal (JSON)"),
     ("/api/v1/notes", "POST: keep a remark in the journal"),
@@ -103,6 +104,7 @@ pub(super) fn router(served: Arc<Served>) -> Result<Router, String> {
         .route("/api/v1/alerts", get(api::alerts))
         .route("/api/v1/engines", get(engines::engines))
         .route("/api/v1/gate", get(gate::gate))
+        .route("/api/v1/verdict", get(verdict::verdict))
         .route("/api/v1/events", get(api::events))
         .route("/api/v1/decisions", get(api::decisions))
         .merge(order_routes());

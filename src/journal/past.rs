@@ -264,14 +264,17 @@ fn stored_act(row: &Row<'_>, resets: &[Reset]) -> rusqlite::Result<Option<Stored
     if written.action.get("undo").is_some() {
         return Ok(None);
     }
+    let was_begun = outcome.as_ref().is_none_or(|outcome| outcome.result.is_begun());
     let has_ended = outcome.is_some_and(|outcome| {
         // An action that had not ended in time may have taken the machine with it.
         outcome.result != OutcomeResult::TimedOut
     }) || assessment.is_some();
     let forgives =
         |reset: &Reset| reset.place > place.max(judged_place) && reset.rules.selects(&written.rule);
+    // What was not begun has started nothing that could still fail.
     let starts = ["start_container", "start_unit"]
         .into_iter()
+        .filter(|_| was_begun)
         .find_map(|name| written.action.get(name)?.get("ended")?.as_str().map(Arc::from));
     Ok(Some(StoredAct {
         place,

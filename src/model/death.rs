@@ -413,6 +413,9 @@ pub struct DeathReport {
     /// Memory when it died.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<DeathMemory>,
+    /// What it wrote last itself, the newest line last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub last_lines: Vec<String>,
     /// What to do, the most important first.
     pub advice: Vec<String>,
     /// What could not be looked at, so that the report does not know it.

@@ -7,7 +7,7 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{DeathReport, EnginePhase, Release, RestartState};
+use super::{DeathReport, EnginePhase, MemoryVerdict, Release, RestartState};
 
 /// One thing that happened.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -274,11 +274,22 @@ pub enum KernelEvent {
         /// So much.
         bytes: u64,
     },
+    /// What the matter is with memory that nobody seems to use has changed.
+    MemoryVerdict {
+        /// What it is now.
+        verdict: MemoryVerdict,
+        /// What it was.
+        before: MemoryVerdict,
+        /// How much more than usual is in no counter of the kernel, where that is known.
+        held_bytes: Option<u64>,
+        /// What it follows from.
+        evidence: Vec<String>,
+    },
 }
 
 impl KernelEvent {
     /// The `event` label values, and JSON kinds, of all events.
-    pub const KINDS: [&'static str; 18] = [
+    pub const KINDS: [&'static str; 19] = [
         "nv_no_memory",
         "nv_alloc_failed",
         "xid",
@@ -297,6 +308,7 @@ impl KernelEvent {
         "engine_died",
         "engine_release",
         "unaccounted_baseline",
+        "memory_verdict",
     ];
 
     /// This event's kind, one of [`Self::KINDS`].
@@ -320,6 +332,7 @@ impl KernelEvent {
             Self::EngineDied { .. } => "engine_died",
             Self::EngineRelease { .. } => "engine_release",
             Self::UnaccountedBaseline { .. } => "unaccounted_baseline",
+            Self::MemoryVerdict { .. } => "memory_verdict",
         }
     }
 
@@ -334,6 +347,7 @@ impl KernelEvent {
                 | Self::EngineDied { .. }
                 | Self::EngineRelease { .. }
                 | Self::UnaccountedBaseline { .. }
+                | Self::MemoryVerdict { .. }
         )
     }
 }

@@ -272,7 +272,7 @@ fn seconds<S: Serializer>(wait: &Option<Duration>, to: S) -> Result<S::Ok, S::Er
     wait.map(|wait| wait.as_secs_f64()).serialize(to)
 }
 
-fn with_text<T, S>(all: &[T], to: S) -> Result<S::Ok, S::Error>
+pub(super) fn with_text<T, S>(all: &[T], to: S) -> Result<S::Ok, S::Error>
 where
     T: Serialize + fmt::Display,
     S: Serializer,

@@ -92,12 +92,34 @@ pub struct HeldEnd {
     pub error: Option<Arc<str>>,
     /// Whether somebody wanted it.
     pub requested: Requested,
+    /// Its supervisor does not tell of it when it is asked to end something.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub are_stops_silent: bool,
+    /// What it wrote last, told for a while after it was noticed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log: Option<Arc<OwnLog>>,
+}
+
+/// The end of what something wrote itself while it lived.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OwnLog {
+    /// The last lines, the newest last.
+    Lines(Vec<String>),
+    /// Why nobody knows.
+    Unknown(String),
 }
 
 impl HeldEnd {
-    /// Whether it ended as what is asked to end does: by SIGINT, SIGTERM or SIGKILL.
+    /// Whether it ended as what is asked to end does: by SIGINT, SIGTERM or SIGKILL; with 0, where
+    /// nobody would have told of that.
     pub fn looks_requested(&self) -> bool {
-        !self.is_oom_killed && matches!(self.exit_code, Some(130 | 137 | 143))
+        let is_such = match self.exit_code {
+            Some(130 | 137 | 143) => true,
+            Some(0) => self.are_stops_silent,
+            _ => false,
+        };
+        is_such && !self.is_oom_killed
     }
 }
 

@@ -12,6 +12,7 @@ mod event;
 mod gate;
 mod gpu;
 mod held;
+mod holder;
 mod moment;
 mod observation;
 mod operator;
@@ -22,6 +23,7 @@ mod series;
 mod sysctl;
 mod target;
 mod time_text;
+mod verdict;
 mod wording;
 
 pub use action::{Action, CacheKind, CachePermission, UndoReason};
@@ -49,17 +51,21 @@ pub use gpu::{
     GpuRecovery,
 };
 pub use held::{
-    DeclaredRestart, HeldEnd, HeldHealth, HeldReadings, HeldSeen, HeldState, HeldTarget, Requested,
-    RestartLimits, RestartMatch, RestartState, RestartStatus, Supervisor,
+    DeclaredRestart, HeldEnd, HeldHealth, HeldReadings, HeldSeen, HeldState, HeldTarget, OwnLog,
+    Requested, RestartLimits, RestartMatch, RestartState, RestartStatus, Supervisor,
 };
+pub use holder::{Holder, HolderReadings};
 pub use moment::Moment;
 pub use observation::{KernelRecord, Observation, Readings, Source};
 pub use operator::{OperatorCommand, OperatorOrder, Pause, RuleSelector, author};
 pub use past::{Asked, Past, PastAct};
 pub use reading::{Reading, as_number};
-pub use release::{HeldMemory, Release, ReleaseEnd, ReleasePoint};
+pub use release::{HeldMemory, Release, ReleaseEnd, ReleasePoint, WhyUnknown};
 pub use series::{METRICS, Metric, MetricKind, Schema, SeriesKey, metric};
 pub use sysctl::{ENGINE_PAUSE, READ_AHEAD, SETTING_NAMES, Sysctl, UndoResult};
 pub use target::{EngineTarget, Target};
 pub use time_text::{duration, duration_text, end, instant};
+pub use verdict::{
+    MemoryJudgement, MemoryPlatform, MemoryVerdict, VerdictEvidence, VerdictLimits, WedgeSign,
+};
 pub use wording::{because, bytes_text, counted, size_bytes};

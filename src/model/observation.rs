@@ -7,8 +7,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    EngineHealth, EngineReadings, Event, GpuReadings, HeldReadings, OperatorCommand, Outcome, Past,
-    Pause, Reading, Schema, SeriesKey,
+    EngineHealth, EngineReadings, Event, GpuReadings, HeldReadings, HolderReadings,
+    OperatorCommand, Outcome, Past, Pause, Reading, Schema, SeriesKey,
 };
 
 /// Where an observation comes from; the `source` label of `uma_source_up`.
@@ -45,11 +45,13 @@ pub enum Source {
     Docker,
     /// The NVIDIA driver, through NVML.
     Gpu,
+    /// Who has the NVIDIA driver open: `/proc/PID/fd`.
+    Holders,
 }
 
 impl Source {
     /// All sources, in the order in which they are listed to people.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Meminfo,
         Self::Vmstat,
         Self::Zoneinfo,
@@ -65,6 +67,7 @@ impl Source {
         Self::Engines,
         Self::Docker,
         Self::Gpu,
+        Self::Holders,
     ];
 
     /// The name in labels, logs and JSON.
@@ -85,6 +88,7 @@ impl Source {
             Self::Engines => "engines",
             Self::Docker => "docker",
             Self::Gpu => "gpu",
+            Self::Holders => "holders",
         }
     }
 }
@@ -163,4 +167,6 @@ pub enum Observation {
     Held(Box<HeldReadings>),
     /// How it stands with the NVIDIA driver, and what it tells of GPUs.
     Gpu(Box<GpuReadings>),
+    /// Somebody has looked who has the driver open.
+    Holders(Box<HolderReadings>),
 }

@@ -20,7 +20,7 @@ pub struct HeldMemory {
 
 impl std::fmt::Display for Release {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { end, seconds, held, outstanding, orphans, curve } = self;
+        let Self { end, seconds, held, outstanding, orphans, curve, why_unknown } = self;
         match end {
             ReleaseEnd::Returned => {
                 write!(f, "it gave back {held} within {seconds:.1} s")?;
@@ -36,7 +36,11 @@ impl std::fmt::Display for Release {
                  after its end"
             )?,
             ReleaseEnd::Unknown => {
-                write!(f, "what it held cannot be told; nothing comes back any more")?;
+                f.write_str("what it held cannot be told")?;
+                if let Some(why) = why_unknown {
+                    write!(f, ", since {}", why.meaning())?;
+                }
+                f.write_str("; nothing comes back any more")?;
             }
         }
         for (place, orphan) in orphans.iter().enumerate() {
@@ -129,6 +133,29 @@ impl ReleaseEnd {
     }
 }
 
+/// Why nobody can tell what an engine held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WhyUnknown {
+    /// It was there before anybody looked.
+    BeginUnseen,
+    /// Another engine came or went beside it.
+    OthersBeside,
+    /// Memory that no counter names, or shared memory, was not measured.
+    Unmeasured,
+}
+
+impl WhyUnknown {
+    /// What it says, after "since".
+    pub const fn meaning(self) -> &'static str {
+        match self {
+            Self::BeginUnseen => "it was there before anybody looked",
+            Self::OthersBeside => "another engine came or went beside it",
+            Self::Unmeasured => "memory could not be measured when it began",
+        }
+    }
+}
+
 /// One point of a release.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ReleasePoint {
@@ -157,4 +184,7 @@ pub struct Release {
     pub orphans: Vec<Orphan>,
     /// How it came back.
     pub curve: Vec<ReleasePoint>,
+    /// Why its end is unknown, where it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why_unknown: Option<WhyUnknown>,
 }

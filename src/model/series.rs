@@ -9,6 +9,7 @@ mod own;
 mod restarts;
 #[cfg(test)]
 mod tests;
+mod verdict;
 
 use std::sync::Arc;
 
@@ -168,6 +169,7 @@ pub static METRICS: &[Metric] = &join::<
             + black_box::METRICS.len()
             + engine::METRICS.len()
             + restarts::METRICS.len()
+            + verdict::METRICS.len()
             + gpu::METRICS.len()
     },
 >(&[
@@ -177,6 +179,7 @@ pub static METRICS: &[Metric] = &join::<
     black_box::METRICS,
     engine::METRICS,
     restarts::METRICS,
+    verdict::METRICS,
     gpu::METRICS,
 ]);
 

@@ -1,6 +1,7 @@
 //! What Docker, or whatever speaks its language, tells of running containers. All of it may be
 //! hostile: whoever makes an image chooses its labels.
 
+mod log;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -12,7 +13,8 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::process::printable;
-pub use state::{ContainerEvent, Inspected, event, inspected, requested};
+pub use log::log_end;
+pub use state::{ContainerEvent, Inspected, event, inspected, requested, time};
 
 /// More containers of one node are not looked at.
 const MAX_CONTAINERS: usize = 1024;

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::engines::{Beside, Levels};
+use super::engines::{self, Levels};
+use super::verdict::Beside;
 use super::{Policy, Step, old_by};
 use crate::model::{
     EngineReadings, Event, KernelEvent, KernelRecord, Moment, Observation, Outcome, Reading, Source,
@@ -51,12 +52,15 @@ impl Policy {
             Observation::Gpu(readings) => {
                 let engines = self.engines.statuses();
                 self.gpus.take(readings, &engines, (&mut self.counters, &mut self.store));
+                self.verdict.take_driver(readings);
             }
+            Observation::Holders(readings) => self.verdict.look(readings),
         }
     }
 
     fn look_at_engines(&mut self, at: Moment, readings: &EngineReadings, step: &mut Step) {
-        let beside = Beside { levels: Levels::of(&self.store), baseline: self.gate.baseline() };
+        let beside =
+            engines::Beside { levels: Levels::of(&self.store), baseline: self.gate.baseline() };
         let world = (&mut self.counters, &mut self.store);
         self.engines.look(at, readings, &beside, world, &mut step.events);
         let seen = readings.engines.iter().filter_map(|seen| {
@@ -96,7 +100,8 @@ impl Policy {
     fn observe_outcome(&mut self, outcome: &Outcome) {
         self.counters.count_outcome(outcome, &mut self.store);
         self.guard.observe_outcome(outcome);
-        self.restarts.observe_outcome(outcome, &mut self.counters);
+        self.verdict.observe_outcome(outcome);
+        self.restarts.observe_outcome(outcome);
         for group in &mut self.groups {
             group.observe_outcome(outcome, &mut self.guard);
         }
@@ -124,6 +129,17 @@ impl Policy {
         }
         let levels = Levels::of(&self.store);
         self.engines.measure(at, levels, &mut self.counters, &mut step.events);
+    }
+
+    /// What the matter is with memory that nobody seems to use. In a declared world nobody looks at
+    /// processes, and no verdict is made of that.
+    pub(super) fn judge_memory(&mut self, at: Moment, step: &mut Step) {
+        if self.declared.is_some() {
+            return;
+        }
+        let living = self.engines.living(at.uptime);
+        let beside = Beside { room: self.gate.room(), engines: living };
+        self.verdict.judge(at, &beside, &mut self.counters, &mut step.events);
     }
 
     /// Whether what is known of memory is of now.

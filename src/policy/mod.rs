@@ -26,6 +26,7 @@ pub mod store;
 pub mod template;
 #[cfg(test)]
 mod tests;
+mod verdict;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -35,7 +36,7 @@ use jiff::Timestamp;
 
 use crate::model::{
     Action, AlertChange, Assessment, Decision, DecisionId, Event, Mode, Moment, Observation,
-    OperatorCommand, Past, Reading, Room, RuleId, SeriesKey, Verdict,
+    OperatorCommand, Past, Reading, Room, RuleId, SeriesKey, Verdict, VerdictLimits,
 };
 use crate::parse::kernel::EventAssembler;
 use brake::{Brake, Declared};
@@ -52,6 +53,7 @@ use rule::RuleSet;
 use sources::SourceTable;
 use status::Status;
 use store::SeriesStore;
+use verdict::VerdictWatch;
 
 /// What the kernel log told longer ago than this is old when it is read: it is counted where it
 /// happened, and no rule takes it for news. A restart takes a supervisor from a tenth of a second
@@ -122,6 +124,7 @@ pub struct Policy {
     room_measured: Option<Duration>,
     restarts: Restarts,
     gpus: Gpus,
+    verdict: VerdictWatch,
     /// The shortest range over which a rule looks back.
     shortest_range: Duration,
     next_decision: u64,
@@ -176,6 +179,7 @@ impl Policy {
     ) -> Self {
         let mut counters = Counters::new(&mut store);
         let engines = Engines::new(&mut counters, &mut store);
+        let verdict = VerdictWatch::new(started, &mut counters, &mut store);
         let mut policy = Self {
             started,
             mode,
@@ -192,6 +196,7 @@ impl Policy {
             room_measured: None,
             restarts: Restarts::default(),
             gpus: Gpus::default(),
+            verdict,
             shortest_range: Duration::MAX,
             next_decision: next_decision.0,
             guard: Guard::default(),
@@ -200,6 +205,11 @@ impl Policy {
         };
         policy.replace_rules(started, mode, rules);
         policy
+    }
+
+    /// From now on memory counts as leaked by these.
+    pub fn set_verdict_limits(&mut self, limits: VerdictLimits) {
+        self.verdict.set_limits(limits);
     }
 
     /// Takes other rules, and returns the alerts that end with the old ones. What is known of a
@@ -257,7 +267,11 @@ impl Policy {
             let known = &self.already_counted;
             step.events.retain(|event| event.seq.is_none_or(|seq| !known.contains(&seq)));
         }
+        for event in &step.events {
+            self.verdict.hear(at.uptime, event);
+        }
         self.measure_room(at, &mut step);
+        self.judge_memory(at, &mut step);
         for event in &step.events {
             let utc = event.utc.unwrap_or(at.utc);
             self.counters.count_event(event.kind.kind(), utc, late_ms(utc, at));
@@ -286,6 +300,7 @@ impl Policy {
         self.undo(at, &mut step);
         self.restart(at, &mut step);
         for decision in &step.decisions {
+            self.verdict.decided(decision);
             self.counters.count_decision(decision, &mut self.store);
         }
         if evaluated {
@@ -385,6 +400,7 @@ impl Policy {
             engines: self.engines.statuses(),
             room: None,
             restarts: self.restarts.statuses(),
+            verdict: self.verdict.judgement().clone(),
         };
         self.draw(at, &mut status);
         status
@@ -406,6 +422,7 @@ impl Policy {
         status.engines = self.engines.statuses();
         status.room = self.gate.room().cloned();
         status.restarts = self.restarts.statuses();
+        status.verdict.clone_from(self.verdict.judgement());
     }
 
     /// The inference engines, by name, those too that have gone lately.

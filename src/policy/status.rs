@@ -7,8 +7,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::model::{
-    AlertState, Asked, EngineHealth, EnginePhase, EngineSeen, Mode, Moment, Pause, Reading,
-    RestartStatus, Room, RuleId, RuleSelector, SeriesKey, Source,
+    AlertState, Asked, EngineHealth, EnginePhase, EngineSeen, MemoryJudgement, Mode, Moment, Pause,
+    Reading, RestartStatus, Room, RuleId, RuleSelector, SeriesKey, Source,
 };
 
 /// What exports may see.
@@ -36,6 +36,8 @@ pub struct Status {
     pub room: Option<Room>,
     /// What is started again when there is memory, by name.
     pub restarts: Arc<[RestartStatus]>,
+    /// What the matter is with memory that nobody seems to use.
+    pub verdict: MemoryJudgement,
 }
 
 /// What holds remedies back beyond time and budgets.

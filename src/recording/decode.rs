@@ -8,9 +8,9 @@ use serde::de::DeserializeOwned;
 
 use super::columns::Columns;
 use super::encode::{
-    BEGIN, ENGINE_HEALTH, ENGINES, EVENT, GAP, GPU, HELD, OPERATOR, OUTCOME, PAST, PAUSE, READINGS,
-    RECORD, RECORD_MALFORMED, RECORDS_LOST, RELOAD, SAMPLE, SAMPLE_FAILED, SAMPLE_UNSUPPORTED,
-    SAMPLE_VALUE, STEP,
+    BEGIN, ENGINE_HEALTH, ENGINES, EVENT, GAP, GPU, HELD, HOLDERS, OPERATOR, OUTCOME, PAST, PAUSE,
+    READINGS, RECORD, RECORD_MALFORMED, RECORDS_LOST, RELOAD, SAMPLE, SAMPLE_FAILED,
+    SAMPLE_UNSUPPORTED, SAMPLE_VALUE, STEP,
 };
 use super::entry::{Entry, RecordedStep, Said};
 use super::wire::{Bytes, Malformed};
@@ -104,6 +104,7 @@ impl Decoder {
             EVENT => Ok(Observation::Event(json(from)?)),
             ENGINES => Ok(Observation::Engines(Box::new(json(from)?))),
             ENGINE_HEALTH => Ok(Observation::EngineHealth(Box::new(json(from)?))),
+            HOLDERS => Ok(Observation::Holders(Box::new(json(from)?))),
             HELD => Ok(Observation::Held(Box::new(json(from)?))),
             GPU => Ok(Observation::Gpu(Box::new(json(from)?))),
             _ => Err(Malformed("an observation of an unknown kind")),

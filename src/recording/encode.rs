@@ -29,6 +29,7 @@ pub(super) const ENGINES: u8 = 11;
 pub(super) const ENGINE_HEALTH: u8 = 12;
 pub(super) const HELD: u8 = 13;
 pub(super) const GPU: u8 = 14;
+pub(super) const HOLDERS: u8 = 15;
 
 pub(super) const SAMPLE_UNSUPPORTED: u8 = 0;
 pub(super) const SAMPLE_FAILED: u8 = 1;
@@ -188,6 +189,10 @@ impl Encoder {
             Observation::Gpu(gpu) => {
                 out.push(GPU);
                 put_json(gpu, out);
+            }
+            Observation::Holders(holders) => {
+                out.push(HOLDERS);
+                put_json(holders, out);
             }
         }
     }

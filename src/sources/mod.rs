@@ -3,6 +3,7 @@
 pub mod engines;
 pub mod gpu;
 pub mod held;
+pub mod holders;
 pub mod kernel_log;
 pub mod memory;
 pub mod process;

@@ -25,6 +25,9 @@ use tokio::time::timeout;
 /// Longer headers are not Docker's.
 const MAX_HEAD_BYTES: usize = 64 << 10;
 
+/// Podman's answers carry this, and Docker's do not.
+const PODMAN_HEADER: &str = "libpod-api-version";
+
 /// A longer line of a stream is none of its.
 const MAX_LINE_BYTES: usize = 256 << 10;
 
@@ -83,6 +86,8 @@ pub struct Answer {
     pub status: u16,
     /// The body.
     pub body: Vec<u8>,
+    /// Whether Podman says that it is Podman: it knows less of what has happened.
+    pub is_podman: bool,
 }
 
 impl Answer {
@@ -159,6 +164,7 @@ impl Docker {
         let asked = async {
             let (response, _moving) = self.send(method, path, body).await?;
             let status = response.status().as_u16();
+            let is_podman = response.headers().contains_key(PODMAN_HEADER);
             let mut lines = Stream { body: response.into_body(), buffer: Vec::new() };
             while lines.more().await? {
                 if lines.buffer.len() > most {
@@ -166,7 +172,7 @@ impl Docker {
                     return Err(NoAnswer::Failed(format!("it answered more than {most}")));
                 }
             }
-            Ok(Answer { status, body: lines.buffer })
+            Ok(Answer { status, body: lines.buffer, is_podman })
         };
         timeout(patience, asked).await.map_err(|_| NoAnswer::TimedOut(patience))?
     }

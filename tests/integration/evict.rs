@@ -205,6 +205,7 @@ impl Bench {
         match self.live.execute(&decision) {
             OutcomeResult::Done => Ok(self.live.evictor.effect(decision.id).unwrap()),
             OutcomeResult::Failed(why) => Err(why),
+            OutcomeResult::NotDone(why) => Err(format!("not done: {why}")),
             other => panic!("{other:?}"),
         }
     }
@@ -390,12 +391,30 @@ fn a_process_that_is_no_longer_the_same_is_refused() {
     let id = engine.id();
     let later = ProcessId { start_ticks: id.start_ticks + 1, ..id };
     let error = bench.evict(vec![later]).unwrap_err();
-    assert_eq!(error, format!("process {} has ended", id.pid));
+    assert_eq!(error, format!("not done: process {} has ended", id.pid));
     assert_eq!(cached(&model, 0, 160), 160);
     bench.evict(vec![later, id]).unwrap();
     drop(engine);
     let said = bench.said_at_the_end();
     assert!(said.contains("since the engine has ended"), "{said}");
+}
+
+#[test]
+fn an_engine_that_maps_no_model_file_yet_is_no_failure() {
+    let Some(mut bench) = Bench::new() else { return };
+    let mut engine = Reader::start();
+    let id = engine.id();
+    let why = "the engine has no model file that is known";
+    assert_eq!(bench.evict(vec![id]).unwrap_err(), format!("not done: {why}"));
+    let target = EngineTarget { model_files: Vec::new(), ..bench.target(vec![id]) };
+    let decision = bench.decision(target);
+    assert_eq!(bench.live.execute(&decision), OutcomeResult::NotDone(why.to_owned()));
+    // Once it does, it is followed.
+    let model = bench.file("model.safetensors", 160);
+    engine.maps(&model);
+    engine.does("touch 0 160");
+    bench.evict(vec![id]).unwrap();
+    bench.ready();
 }
 
 #[test]

@@ -11,8 +11,9 @@ use umawarden::config::mistake::SourceText;
 use umawarden::config::rules::parse_rules;
 use umawarden::journal::{Entry as JournalEntry, Journal, Note, Retention};
 use umawarden::model::{
-    DecisionId, Mode, Moment, Observation, Outcome, OutcomeResult, Reading, Readings, Schema,
-    SeriesKey, Source, Verdict,
+    DecisionId, Event, HeldMemory, KernelEvent, Mode, Moment, Observation, Outcome, OutcomeResult,
+    Reading, Readings, Release, ReleaseEnd, ReleasePoint, Schema, SeriesKey, Source, Verdict,
+    WhyUnknown,
 };
 use umawarden::policy::Policy;
 use umawarden::recording::{
@@ -344,6 +345,9 @@ fn where_nothing_is_recorded_the_journal_tells_the_present_values_of_then() {
     let (code, text) = node.explain(&["Low"]);
     assert_eq!(code, 2);
     assert!(text.contains("no rule \"Low\" among those that are inside the binary"), "{text}");
+    let (code, text) = node.explain(&["restarts/vllm"]);
+    assert_eq!(code, 2);
+    assert!(text.contains("`umawarden engines` says where vllm stands"), "{text}");
     let rules = node.storage.path().join("rules.yaml");
     std::fs::write(&rules, RULES).unwrap();
     let rules = rules.to_str().unwrap();
@@ -397,4 +401,77 @@ fn an_incident_file_of_elsewhere_is_enough() {
     let json: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(json["decisions"].as_array().unwrap().len(), 1, "they are in it too");
     assert!(json["sentence"].as_str().unwrap().starts_with("It would have acted"));
+}
+
+fn release(engine: &str, step: u64, end: ReleaseEnd) -> Event {
+    let memory = |unaccounted| HeldMemory {
+        unaccounted,
+        shmem: Some(2 << 30),
+        page_cache: Some(7 << 30),
+        orphans: 0,
+    };
+    let is_unknown = end == ReleaseEnd::Unknown;
+    let held = memory((!is_unknown).then_some(80 << 30));
+    let outstanding = memory((!is_unknown).then_some(20 << 30));
+    let release = Release {
+        end,
+        seconds: 3.25,
+        held,
+        outstanding,
+        orphans: Vec::new(),
+        curve: vec![ReleasePoint { seconds: 1.5, outstanding, free: Some(5 << 30) }],
+        why_unknown: is_unknown.then_some(WhyUnknown::OthersBeside),
+    };
+    let kind = KernelEvent::EngineRelease {
+        engine: engine.to_owned(),
+        pid: 4711,
+        release: Box::new(release),
+    };
+    Event { kind, utc: Some(moment(step).utc), seq: None }
+}
+
+#[test]
+fn how_memory_came_back_is_told_from_the_journal() {
+    let dir = tempfile::tempdir().unwrap();
+    let retention = Retention { max_age: Duration::from_secs(40_000 * 86_400), max_bytes: 1 << 30 };
+    let journal = Journal::open(dir.path(), retention);
+    let events = vec![
+        release("chat", 1, ReleaseEnd::Returned),
+        release("other", 2, ReleaseEnd::Overtaken),
+        release("chat", 3, ReleaseEnd::Unknown),
+    ];
+    journal.record(&JournalEntry::KernelLog { boot_id: Arc::from("b"), events, resume_seq: 1 });
+    journal.close(Duration::from_secs(10)).unwrap();
+    let explain = |arguments: &[&str]| {
+        let mut command = Command::cargo_bin("umawarden").unwrap();
+        command.args(["explain", "--release"]).args(arguments);
+        let output = command.arg("--storage.path").arg(dir.path()).output().unwrap();
+        (output.status.code().unwrap(), String::from_utf8(output.stdout).unwrap())
+    };
+    let (code, text) = explain(&["chat"]);
+    assert_eq!(code, 0);
+    for told in [
+        "chat (pid 4711), told at 2026",
+        "all of it came back within 3.2 s",
+        "in no counter (driver)   80.0 GiB     20.0 GiB",
+        "page cache                7.0 GiB      7.0 GiB",
+        "1.5 s       22.0 GiB    5.0 GiB",
+        "what it held cannot be told, since another engine came or went beside it",
+        "in no counter (driver)    unknown      unknown",
+    ] {
+        assert!(text.contains(told), "{told}\n{text}");
+    }
+    assert!(!text.contains("other (pid"), "{text}");
+    let (_, all) = explain(&["--json"]);
+    let all: Vec<Value> = all.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let ends: Vec<&Value> = all.iter().map(|one| &one["release"]["end"]).collect();
+    assert_eq!(ends, ["returned", "overtaken", "unknown"]);
+    assert_eq!(all[2]["release"]["why_unknown"], "others_beside");
+    let until = moment(2).utc.to_string();
+    let (_, before) = explain(&["chat", "--at", &until]);
+    assert!(!before.contains("cannot be told") && before.contains("came back"), "{before}");
+    assert_eq!(explain(&["nobody"]).0, 2);
+    let mut both = Command::cargo_bin("umawarden").unwrap();
+    let both = both.args(["explain", "Low", "--release", "chat"]).output().unwrap();
+    assert_eq!(both.status.code(), Some(2), "a rule or an engine");
 }

@@ -6,6 +6,7 @@ mod config;
 mod daemon;
 mod dice;
 mod dmesg;
+mod doctor;
 mod documents;
 mod empty_cache;
 mod engines;

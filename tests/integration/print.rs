@@ -79,6 +79,7 @@ fn the_doctor_finds_nothing_wrong_with_them() {
         has_daemon: Known::Absent,
         containers: Known::Is(Vec::<ContainerFacts>::new()),
         units: Known::Is((vec![engine], names)),
+        systemd: Known::Absent,
     });
     let of_units = findings.iter().find(|finding| finding.check == "units").unwrap();
     assert_eq!(of_units.verdict, Verdict::Ok, "{findings:#?}");

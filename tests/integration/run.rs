@@ -5,6 +5,7 @@ mod black_box;
 mod brake;
 mod empty_cache;
 mod engines;
+mod held;
 mod kernel_log;
 mod node;
 mod operator;

@@ -45,6 +45,16 @@ pub(super) enum LoadError {
     NoFile(String),
 }
 
+impl LoadError {
+    /// Whether nothing is wrong: there is nothing to put out, or not yet.
+    pub(super) fn is_nothing_there(&self) -> bool {
+        match self {
+            Self::Unknown(_) | Self::NoProcess(HoldError::Ended(_)) => true,
+            Self::NoProcess(_) | Self::NoFile(_) => false,
+        }
+    }
+}
+
 /// What stands in the way of doing all of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Limits {

@@ -62,6 +62,29 @@ struct EvictOrder {
     lasts: Duration,
 }
 
+/// Why nothing was put out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum NotEvicted {
+    /// There is nothing to put out, or not yet; nothing was touched.
+    Untouched(String),
+    /// It could not be done.
+    Failed(String),
+}
+
+impl fmt::Display for NotEvicted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Untouched(why) | Self::Failed(why) => f.write_str(why),
+        }
+    }
+}
+
+impl From<String> for NotEvicted {
+    fn from(why: String) -> Self {
+        Self::Failed(why)
+    }
+}
+
 impl EvictOrder {
     fn of(decision: &Decision) -> Result<Self, String> {
         match (&decision.action, &decision.target) {
@@ -161,7 +184,7 @@ impl Evictor {
     /// # Errors
     ///
     /// Why nothing can be done at all.
-    pub(super) fn perform(&self, mounts: Mounts, decision: &Decision) -> Result<(), String> {
+    pub(super) fn perform(&self, mounts: Mounts, decision: &Decision) -> Result<(), NotEvicted> {
         let order = EvictOrder::of(decision)?;
         let effect = self.begin(mounts, order)?;
         keep(&self.shared.effects, (decision.id, effect));
@@ -177,7 +200,7 @@ impl Evictor {
 
     /// Begins to follow a load, and says what the first pass has done; where that load is followed
     /// already, how far it is.
-    fn begin(&self, mounts: Mounts, order: EvictOrder) -> Result<String, String> {
+    fn begin(&self, mounts: Mounts, order: EvictOrder) -> Result<String, NotEvicted> {
         let known =
             lock(&self.shared.controls).iter().find(|one| one.is_of(&order.target)).cloned();
         if let Some(known) = known.filter(|known| known.stop.get().is_none()) {
@@ -194,7 +217,9 @@ impl Evictor {
                     ByteSize(control.evicted_bytes.load(Ordering::Relaxed)).display().iec();
                 Ok(format!("{so_far} put out so far; the first pass is still going on"))
             }
-            Err(RecvTimeoutError::Disconnected) => Err("the evicting thread has ended".to_owned()),
+            Err(RecvTimeoutError::Disconnected) => {
+                Err(NotEvicted::Failed("the evicting thread has ended".to_owned()))
+            }
         }
     }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytesize::ByteSize;
 
 use super::load::{Limits, Load, LoadError, Round, Stand};
-use super::{Control, EvictOrder, Mounts, Shared, keep, lock};
+use super::{Control, EvictOrder, Mounts, NotEvicted, Shared, keep, lock};
 use crate::actions::drop_caches;
 use crate::model::{CacheKind, DecisionId, duration_text};
 
@@ -34,7 +34,7 @@ pub(super) enum Message {
         mounts: Mounts,
         order: EvictOrder,
         control: Arc<Control>,
-        reply: Sender<Result<String, String>>,
+        reply: Sender<Result<String, NotEvicted>>,
     },
     /// Only look.
     Rehearse { mounts: Mounts, order: EvictOrder, decision: DecisionId },
@@ -95,15 +95,19 @@ impl Sessions {
         mounts: Mounts,
         order: &EvictOrder,
         control: Arc<Control>,
-    ) -> Result<String, String> {
+    ) -> Result<String, NotEvicted> {
         if self.sessions.len() >= MOST_SESSIONS {
-            return Err(format!("{MOST_SESSIONS} loads are followed already"));
+            let why = format!("{MOST_SESSIONS} loads are followed already");
+            return Err(NotEvicted::Untouched(why));
         }
         let procfs = mounts.procfs.clone();
         let load = match Load::begin(mounts, order) {
             Ok(load) => load,
-            Err(error @ LoadError::NoFile(_)) => return drop_all(&procfs, &error),
-            Err(error) => return Err(error.to_string()),
+            Err(error @ LoadError::NoFile(_)) => return Ok(drop_all(&procfs, &error)?),
+            Err(error) if error.is_nothing_there() => {
+                return Err(NotEvicted::Untouched(error.to_string()));
+            }
+            Err(error) => return Err(NotEvicted::Failed(error.to_string())),
         };
         let ends_at = (shared.uptime)().saturating_add(order.lasts);
         let looked_at = (shared.uptime)();

@@ -36,7 +36,11 @@ pub(super) fn start(socket: &Path, held: &HeldTarget, ended: &str) -> Result<(),
         if told.status != 200 {
             return Err(told.message());
         }
-        if let Err(stale) = verify(&inspected(&told.body)?, &ended) {
+        let found = inspected(&told.body)?;
+        if *found.id != *id {
+            return Err("Docker tells of another container than it was asked for".to_owned());
+        }
+        if let Err(stale) = verify(&found, &ended) {
             return Ok(Err(stale));
         }
         let path = format!("/containers/{id}/start");
@@ -46,11 +50,17 @@ pub(super) fn start(socket: &Path, held: &HeldTarget, ended: &str) -> Result<(),
             Ok(answer) if answer.status == 304 => {
                 Err(NotStarted::Stale("somebody else has started it".to_owned()))
             }
+            Ok(answer) if answer.status == 404 => {
+                Err(NotStarted::Stale("it is no longer there".to_owned()))
+            }
             Ok(answer) => Err(NotStarted::Failed(answer.message())),
-            Err(NoAnswer::TimedOut(_)) => Err(NotStarted::Failed(
-                "Docker has not answered: it may be started all the same".to_owned(),
-            )),
-            Err(error) => Err(NotStarted::Failed(error.to_string())),
+            Err(error @ (NoAnswer::Absent | NoAnswer::Refused)) => {
+                Err(NotStarted::Failed(error.to_string()))
+            }
+            // It has the request: what it made of that shows.
+            Err(error) => {
+                Err(NotStarted::Failed(format!("{error}: it may be started all the same")))
+            }
         })
     });
     done.unwrap_or_else(|error| Err(NotStarted::Failed(error)))

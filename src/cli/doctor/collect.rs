@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use super::DoctorArguments;
+use super::{DoctorArguments, systemctl};
 use crate::cli::control::ClientError;
 use crate::cli::launch::kernel_events;
 use crate::cli::tune::misfits;
@@ -60,7 +60,14 @@ pub(super) fn facts(arguments: &DoctorArguments) -> anyhow::Result<Facts> {
     });
     let (docker, units) = (arguments.docker.clone(), arguments.units.clone());
     let kmsg = arguments.kmsg.clone();
+    let units = within("the units of systemd", move || all_units(&units));
+    let of_engines: Vec<String> = match &units {
+        Known::Is((units, _)) => units.iter().map(|unit| unit.name.clone()).collect(),
+        Known::Absent | Known::Not(_) => Vec::new(),
+    };
+    let program = arguments.systemctl.clone();
     Ok(Facts {
+        systemd: within("systemd", move || systemctl::ask(program.as_deref(), of_engines)),
         memory: memory(&arguments.procfs),
         kernel: line(&arguments.procfs.join("sys/kernel/osrelease")),
         driver: line_or_absent(&arguments.procfs.join("driver/nvidia/version")),
@@ -77,7 +84,7 @@ pub(super) fn facts(arguments: &DoctorArguments) -> anyhow::Result<Facts> {
             Err(error) => Known::Not(error.to_string()),
         },
         containers: within("Docker", move || containers(&docker)),
-        units: within("the units of systemd", move || all_units(&units)),
+        units,
     })
 }
 

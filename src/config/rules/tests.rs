@@ -112,7 +112,10 @@ fn what_is_not_said_about_a_remedy_is_bounded_all_the_same() {
 fn the_shipped_rules_are_fine() {
     let set = parse_rules(&shipped_rules(), INTERVAL).unwrap_or_else(|error| panic!("{error}"));
     let names: Vec<&str> = set.groups.iter().map(|group| &*group.name).collect();
-    assert_eq!(names, ["memory", "brake", "kernel", "umawarden", "guard", "engines", "load"]);
+    assert_eq!(
+        names,
+        ["memory", "brake", "kernel", "umawarden", "guard", "engines", "load", "leak"]
+    );
     for rule in set.groups.iter().flat_map(|group| &group.rules) {
         assert!(rule.annotations.iter().any(|(name, _)| &**name == "summary"), "{}", rule.id);
         assert!(rule.labels.iter().any(|(name, _)| &**name == "severity"), "{}", rule.id);

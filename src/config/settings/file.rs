@@ -67,6 +67,10 @@ pub struct FileSettings {
     pub engines: Option<Vec<DeclaredEngine>>,
     /// `restarts`.
     pub restarts: Option<Vec<DeclaredRestart>>,
+    /// `verdict.leaked_size`, in bytes.
+    pub leaked_bytes: Option<u64>,
+    /// `verdict.leaked_after`.
+    pub leaked_after: Option<Duration>,
 }
 
 /// The modes by name.
@@ -83,7 +87,7 @@ const LEVELS: [(&str, LogLevel); 5] = [
 
 const FORMATS: [(&str, LogFormat); 2] = [("text", LogFormat::Text), ("json", LogFormat::Json)];
 
-const KEYS: [&str; 14] = [
+const KEYS: [&str; 15] = [
     "mode",
     "rule_files",
     "sampling_interval",
@@ -98,13 +102,15 @@ const KEYS: [&str; 14] = [
     "guard_rails",
     "engines",
     "restarts",
+    "verdict",
 ];
 
-const ADVICE: [Advice; 8] = [
+const ADVICE: [Advice; 9] = [
     (&["rules"], "write rule_files: [rules.yaml]"),
     (&["groups"], "this is a rule file: name it under rule_files"),
     (&["listen_address", "telemetry_path", "control_socket"], "it belongs to web"),
     (&["retention"], "it belongs to storage"),
+    (&["leaked_size", "leaked_after"], "it belongs to verdict"),
     (&["black_box"], "it belongs to recording"),
     (&["interval", "library", "nvml"], "it belongs to gpu"),
     (&["level", "format"], "it belongs to log"),
@@ -127,6 +133,7 @@ pub fn parse_settings(source: &SourceText) -> Result<FileSettings, Mistakes> {
         read_recording(&table, &mut settings, &mut findings);
         read_gpu(&table, &mut settings, &mut findings);
         read_log(&table, &mut settings, &mut findings);
+        read_verdict(&table, &mut settings, &mut findings);
         settings.engines = table.get("engines").and_then(|node| engines::read(node, &mut findings));
         settings.restarts =
             table.get("restarts").and_then(|node| restarts::read(node, &mut findings));
@@ -248,6 +255,17 @@ fn read_gpu(table: &Table<'_>, settings: &mut FileSettings, findings: &mut Findi
     settings.gpu_interval =
         table.get("interval").and_then(|node| value(node, "interval", limits::gpu, findings));
     settings.gpu_library = table.get("library").and_then(|node| path(node, "library", findings));
+}
+
+fn read_verdict(table: &Table<'_>, settings: &mut FileSettings, findings: &mut Findings<'_>) {
+    let keys = ["leaked_size", "leaked_after"];
+    let Some(table) = section(table, "verdict", &keys, findings) else { return };
+    settings.leaked_bytes = table
+        .get("leaked_size")
+        .and_then(|node| value(node, "leaked_size", limits::leaked_size, findings));
+    settings.leaked_after = table
+        .get("leaked_after")
+        .and_then(|node| value(node, "leaked_after", limits::leaked_after, findings));
 }
 
 fn read_log(table: &Table<'_>, settings: &mut FileSettings, findings: &mut Findings<'_>) {

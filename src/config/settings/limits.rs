@@ -52,6 +52,26 @@ pub fn gpu(text: &str) -> Result<GpuInterval, String> {
     }
 }
 
+/// What a desktop takes and gives back is no leak.
+const SMALLEST_LEAK_BYTES: u64 = 256 << 20;
+
+/// A healthy driver needs seconds to give memory back, and pools of it minutes.
+const SHORTEST_LEAK: Duration = Duration::from_secs(30);
+const LONGEST_LEAK: Duration = Duration::from_secs(86_400);
+
+/// Memory that is held by nobody counts as leaked above that size, in bytes.
+pub fn leaked_size(text: &str) -> Result<u64, String> {
+    match size_bytes(text)? {
+        bytes if bytes < SMALLEST_LEAK_BYTES => Err(format!("{text} is less than 256MiB")),
+        bytes => Ok(bytes),
+    }
+}
+
+/// And after that time.
+pub fn leaked_after(text: &str) -> Result<Duration, String> {
+    duration_within(text, SHORTEST_LEAK, LONGEST_LEAK)
+}
+
 /// Time between two readings of memory.
 pub fn sampling(text: &str) -> Result<SamplingInterval, String> {
     if text == "auto" {

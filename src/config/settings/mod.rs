@@ -8,7 +8,7 @@ use clap::ValueEnum;
 use super::flags::RunFlags;
 use super::guard_rails::{NamedAlert, default_guard_rails};
 use super::measure::ListenAddress;
-use crate::model::{DeclaredEngine, DeclaredRestart, Mode};
+use crate::model::{DeclaredEngine, DeclaredRestart, Mode, VerdictLimits};
 use crate::policy::guard::GuardRails;
 
 mod file;
@@ -52,6 +52,8 @@ pub struct Settings {
     pub engines: Vec<DeclaredEngine>,
     /// What is started again when there is memory, beside containers with the label.
     pub restarts: Vec<DeclaredRestart>,
+    /// When memory counts as leaked.
+    pub verdict: VerdictLimits,
 }
 
 /// Time between two readings of memory.
@@ -253,16 +255,7 @@ impl Settings {
                     .or(file.retention_size_bytes)
                     .unwrap_or(limits::DEFAULT_RETENTION_SIZE_BYTES),
             },
-            recording: Recording {
-                size_bytes: flags
-                    .recording_size_bytes
-                    .or(file.recording_size_bytes)
-                    .unwrap_or(limits::DEFAULT_RECORDING_SIZE_BYTES),
-                black_box: flags
-                    .recording_black_box
-                    .or(file.recording_black_box)
-                    .unwrap_or(limits::DEFAULT_BLACK_BOX),
-            },
+            recording: merge_recording(flags, file.recording_size_bytes, file.recording_black_box),
             gpu: merge_gpu(flags, file.gpu_interval, file.gpu_library.map(in_folder)),
             log: Log {
                 level: flags.log_level.or(file.log_level).unwrap_or_default(),
@@ -272,7 +265,29 @@ impl Settings {
             named_alerts: file.named_alerts,
             engines: file.engines.unwrap_or_default(),
             restarts: file.restarts.unwrap_or_default(),
+            verdict: merge_verdict(file.leaked_bytes, file.leaked_after),
         }
+    }
+}
+
+fn merge_recording(
+    flags: &RunFlags,
+    size_bytes: Option<u64>,
+    black_box: Option<Duration>,
+) -> Recording {
+    let size_bytes = flags.recording_size_bytes.or(size_bytes);
+    let black_box = flags.recording_black_box.or(black_box);
+    Recording {
+        size_bytes: size_bytes.unwrap_or(limits::DEFAULT_RECORDING_SIZE_BYTES),
+        black_box: black_box.unwrap_or(limits::DEFAULT_BLACK_BOX),
+    }
+}
+
+fn merge_verdict(leaked_bytes: Option<u64>, leaked_after: Option<Duration>) -> VerdictLimits {
+    let usual = VerdictLimits::default();
+    VerdictLimits {
+        leaked_bytes: leaked_bytes.unwrap_or(usual.leaked_bytes),
+        leaked_after: leaked_after.unwrap_or(usual.leaked_after),
     }
 }
 

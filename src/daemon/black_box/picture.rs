@@ -122,6 +122,7 @@ impl fmt::Display for Detail<'_> {
                 write!(f, "memory of {engine} {}", release.end.name())
             }
             KernelEvent::UnaccountedBaseline { bytes } => write!(f, "{} MiB", bytes >> 20),
+            KernelEvent::MemoryVerdict { verdict, .. } => write!(f, "memory is {verdict}"),
         }
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::model::{Mode, Moment, Reading, SeriesKey};
+use crate::model::{MemoryJudgement, Mode, Moment, Reading, SeriesKey};
 use crate::policy::status::Status;
 
 /// A snapshot with these series.
@@ -29,5 +29,6 @@ fn status(series: Vec<(SeriesKey, Reading<f64>)>) -> Arc<Status> {
         engines: Arc::new([]),
         room: None,
         restarts: Arc::new([]),
+        verdict: MemoryJudgement::unknown(Timestamp::UNIX_EPOCH),
     })
 }

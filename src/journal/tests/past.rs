@@ -233,3 +233,24 @@ fn a_start_comes_back_with_the_end_before_it_and_the_death_after_it() {
         acts.iter().map(|act| (act.started_after.as_deref(), act.died_in, act.aim_met)).collect();
     assert_eq!(told, [(Some("then"), died_in, Some(false)), (None, None, Some(true))]);
 }
+
+#[test]
+fn a_start_that_was_not_begun_has_started_nothing_that_could_fail() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = Journal::open(dir.path(), KEEP_ALL);
+    let results = [
+        OutcomeResult::Done,
+        OutcomeResult::TimedOut,
+        OutcomeResult::NotDone("it has ended again since".to_owned()),
+        OutcomeResult::Skipped,
+    ];
+    for (id, result) in (1..).zip(results) {
+        let start = Action::StartContainer { ended: "then".into() };
+        journal.record(&Entry::Decision(Decision { action: start, ..act(id, Mode::Enforce) }));
+        journal.record(&Entry::Outcome(Outcome { result, ..outcome(id) }));
+    }
+    journal.close(PATIENCE).unwrap();
+    let acts = JournalReader::open(dir.path()).unwrap().acts(None).unwrap();
+    let told: Vec<_> = acts.iter().map(|act| act.started_after.as_deref()).collect();
+    assert_eq!(told, [Some("then"), Some("then"), None, None]);
+}

@@ -15,7 +15,7 @@ use crate::parse::process::printable;
 /// More of what it says of itself is cut.
 const MAX_TEXT_BYTES: usize = 300;
 
-/// Times before this (2000) are none: Docker writes the year 1 for what never was.
+/// Times before this (2000) are none.
 const NO_TIME_BEFORE: i64 = 946_684_800;
 
 /// SIGTERM may have been sent so long before the end that it led to.
@@ -44,6 +44,26 @@ pub struct Inspected {
     pub is_removed_at_end: bool,
     /// The number of its first process while it runs.
     pub pid: Option<u32>,
+    /// Whether it writes to a terminal, so that its log does not tell its two outputs apart.
+    pub has_terminal: bool,
+}
+
+impl Inspected {
+    /// One of which nothing else is known.
+    pub fn unknown(id: Arc<str>, name: Arc<str>, state: HeldState) -> Self {
+        Self {
+            id,
+            name,
+            labels: BTreeMap::new(),
+            state,
+            started: "".into(),
+            restart_policy: "no".into(),
+            restart_most: 0,
+            is_removed_at_end: false,
+            pid: None,
+            has_terminal: false,
+        }
+    }
 }
 
 /// Reads the answer to `GET /containers/ID/json`.
@@ -62,7 +82,9 @@ pub fn inspected(text: &[u8]) -> Result<Inspected, String> {
     let policy = host.and_then(|host| host.get("RestartPolicy"));
     let policy_name = policy.and_then(|policy| policy.get("Name")?.as_str()).unwrap_or("no");
     let most = policy.and_then(|policy| policy.get("MaximumRetryCount")?.as_i64());
-    let labels = told.get("Config").and_then(|config| config.get("Labels"));
+    let config = told.get("Config");
+    let labels = config.and_then(|config| config.get("Labels"));
+    let has_terminal = config.and_then(|config| config.get("Tty")?.as_bool());
     let is_removed = host.and_then(|host| host.get("AutoRemove")?.as_bool());
     let pid = state.get("Pid").and_then(Value::as_u64);
     Ok(Inspected {
@@ -75,6 +97,7 @@ pub fn inspected(text: &[u8]) -> Result<Inspected, String> {
         restart_most: most.unwrap_or(0),
         is_removed_at_end: is_removed.unwrap_or(false),
         pid: pid.and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid > 0),
+        has_terminal: has_terminal.unwrap_or(false),
     })
 }
 
@@ -113,6 +136,8 @@ fn read_state(state: &Value) -> Result<HeldState, String> {
             ))
             .filter(|error| !error.is_empty()),
             requested: Requested::Unknown,
+            are_stops_silent: false,
+            log: None,
         }),
         "created" | "configured" if time(&started).is_none() => HeldState::Fresh,
         "" => return Err("the state of a container has no name".to_owned()),
@@ -124,8 +149,8 @@ fn narrow(code: i64) -> i32 {
     i32::try_from(code).unwrap_or(-1)
 }
 
-/// A time that is one.
-fn time(text: &str) -> Option<Timestamp> {
+/// A time that is one: Docker writes the year 1 for what never was.
+pub fn time(text: &str) -> Option<Timestamp> {
     let time: Timestamp = text.parse().ok()?;
     (time.as_second() >= NO_TIME_BEFORE).then_some(time)
 }

@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::model::{HeldState, Requested};
 
 /// What dockerd 20.10.24 answered of four containers: a bridge with a published port, the host's
 /// network, none, and a network of its own.
@@ -9,6 +10,15 @@ const RECORDED: &[u8] = include_bytes!("../../../tests/fixtures/docker/container
 fn named(name: &str) -> Container {
     let all = containers(RECORDED).unwrap();
     all.into_values().find(|container| &*container.name == name).unwrap()
+}
+
+/// What Podman 4.3.1 answered of five containers: one that was never started, one that runs, one
+/// that died by itself with an own restart policy, and two that were asked to end, by `podman stop`
+/// and `podman kill`.
+macro_rules! podman {
+    ($name:literal) => {
+        include_bytes!(concat!("../../../tests/fixtures/podman/", $name))
+    };
 }
 
 #[test]
@@ -83,4 +93,52 @@ proptest! {
         let told = format!("[{{\"Id\":\"{id}\",\"{key}\":{value}}}]");
         prop_assert!(containers(told.as_bytes()).is_ok());
     }
+}
+
+#[test]
+fn what_podman_answers_is_read() {
+    let all = containers(podman!("containers-4.3.1.json")).unwrap();
+    let mut names: Vec<&str> = all.values().map(|container| &*container.name).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["llm-created", "llm-died", "llm-killed", "llm-runs", "llm-stopped"]);
+    assert!(all.values().all(|container| container.labels["umawarden.restart"] == "when-ready"));
+    let created = inspected(podman!("inspect-created-4.3.1.json")).unwrap();
+    assert_eq!((created.state, &*created.restart_policy), (HeldState::Fresh, "no"));
+    let runs = inspected(podman!("inspect-runs-4.3.1.json")).unwrap();
+    assert!(matches!(runs.state, HeldState::Running { health: None, .. }), "{runs:?}");
+    let died = inspected(podman!("inspect-died-4.3.1.json")).unwrap();
+    assert_eq!((&*died.restart_policy, died.restart_most), ("on-failure", 3));
+    let events: Vec<ContainerEvent> =
+        podman!("events-4.3.1.jsonl").split(|byte| *byte == b'\n').filter_map(event).collect();
+    // `podman kill` is an event, with no signal in it; `podman stop` is none.
+    for (text, code, wanted) in [
+        (&podman!("inspect-died-4.3.1.json")[..], 3, Requested::No),
+        (podman!("inspect-killed-4.3.1.json"), 137, Requested::Yes),
+        (podman!("inspect-stopped-4.3.1.json"), 0, Requested::No),
+    ] {
+        let found = inspected(text).unwrap();
+        let HeldState::Ended(end) = found.state else { panic!("{found:?}") };
+        assert_eq!(end.exit_code, Some(code));
+        let mut its = events.clone();
+        its.retain(|event| event.id == found.id);
+        its.sort_by_key(|event| event.time_ns);
+        assert_eq!(requested(&end, &its), wanted, "{}", found.name);
+    }
+}
+
+#[test]
+fn what_podman_tells_of_logs_is_read() {
+    let died = inspected(podman!("inspect-died-4.3.1.json")).unwrap();
+    assert!(!died.has_terminal);
+    let log = log_end(podman!("log-died-4.3.1.bin"), false, time(&died.started));
+    // It writes whole seconds: what other lives wrote in the same one is not told apart.
+    assert_eq!(log.last().unwrap(), "RuntimeError: CUDA out of memory");
+    assert!(
+        log.len().is_multiple_of(2) && log.iter().all(|line| !line.contains("2026")),
+        "{log:?}"
+    );
+    let killed = inspected(podman!("inspect-killed-4.3.1.json")).unwrap();
+    assert!(killed.has_terminal);
+    let log = log_end(podman!("log-killed-4.3.1.bin"), true, time(&killed.started));
+    assert_eq!(log, ["hello"]);
 }

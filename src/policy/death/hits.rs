@@ -65,7 +65,7 @@ pub(super) fn of(
     hits.extend(of_counters(death, &hits));
     let has_workers = hits.iter().any(|hit| hit.worker.is_some());
     if !has_workers {
-        hits.extend(words.iter().find_map(|(line, words)| of_words(line, words)));
+        hits.extend(words.iter().find_map(|(line, words)| of_words(death, line, words)));
     }
     hits
 }
@@ -239,16 +239,17 @@ fn of_counters(death: &Circumstances<'_>, hits: &[Hit]) -> Vec<Hit> {
 }
 
 /// What the engine says of a process of it that was killed.
-fn of_words(line: &str, words: &LastWords) -> Option<Hit> {
+fn of_words(death: &Circumstances<'_>, line: &str, words: &LastWords) -> Option<Hit> {
     let LastWords::WorkerDied { worker, pid, status } = words else { return None };
+    // In a container it counts its processes itself.
+    let pid = pid.filter(|_| death.who.container.is_none());
     let ExitStatus::Signal { signal } = *status else { return None };
     let killer = if is_own_fault(signal) {
         Killer::Itself { reason: Some(line.to_owned()) }
     } else {
         Killer::Signal { signal, sender: None }
     };
-    let worker =
-        KilledWorker { pid: *pid, comm: worker.clone(), status: *status, seconds_before: None };
+    let worker = KilledWorker { pid, comm: worker.clone(), status: *status, seconds_before: None };
     Some(Hit {
         at: None,
         killer,

@@ -30,6 +30,9 @@ const MOST_LINES: usize = 500;
 /// Longer lines of it are cut for people.
 const LONGEST_LINE_CHARS: usize = 240;
 
+/// So many of its last lines are told.
+const LAST_LINES: usize = 10;
+
 /// More proofs, workers and orphans than these are not told.
 const MOST_TOLD: usize = 32;
 
@@ -149,6 +152,7 @@ pub fn explain(death: &Circumstances<'_>, ended: Moment) -> DeathReport {
         killed_workers,
         orphans: orphans(death),
         memory: death.memory,
+        last_lines: last_lines(death.log),
         advice: Vec::new(),
         not_known,
     };
@@ -222,6 +226,10 @@ fn words(log: &[String]) -> Vec<(String, LastWords)> {
     told.dedup();
     told.truncate(MOST_TOLD);
     told
+}
+
+fn last_lines(log: &[String]) -> Vec<String> {
+    log[log.len().saturating_sub(LAST_LINES)..].iter().map(|line| shown(line)).collect()
 }
 
 fn shown(line: &str) -> String {

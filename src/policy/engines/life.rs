@@ -8,7 +8,7 @@ use super::footprint::{Footprint, Mark};
 use super::release::{Levels, Own};
 use crate::model::{
     EngineHealth, EngineKind, EngineLoad, EnginePhase, EngineProcess, EngineSeen, HealthAnswer,
-    Moment, ProcessId, Reading,
+    Moment, ProcessId, Reading, WhyUnknown,
 };
 use crate::policy::status::EngineStatus;
 
@@ -92,6 +92,8 @@ pub(super) struct Life {
     settled: BTreeSet<ProcessId>,
     /// What the node had when it began, if somebody saw that and nobody came or went since.
     before: Option<Levels>,
+    /// Why nobody knows that.
+    why_unknown: WhyUnknown,
     /// When it was last seen alive, what the node had then, and what it showed itself.
     alive: (Duration, Levels, Own),
 }
@@ -103,6 +105,10 @@ impl Life {
         let has_just_begun = read_at.saturating_sub(started) < JUST_BEGUN && !seen.is_left_behind;
         Self {
             before: has_just_begun.then_some(levels),
+            why_unknown: match has_just_begun {
+                true => WhyUnknown::Unmeasured,
+                false => WhyUnknown::BeginUnseen,
+            },
             alive: (read_at, levels, Own::of(seen)),
             phase: EnginePhase::Starting,
             since: at,
@@ -137,7 +143,14 @@ impl Life {
     /// Another one came or went: what the node had before is no longer what it would have without
     /// this one.
     pub(super) fn disturb(&mut self) {
-        self.before = None;
+        if self.before.take().is_some() {
+            self.why_unknown = WhyUnknown::OthersBeside;
+        }
+    }
+
+    /// Why it cannot be told what it held, where that is so.
+    pub(super) fn why_unknown(&self) -> WhyUnknown {
+        self.why_unknown
     }
 
     /// What the node had when it began, if that is still of use.

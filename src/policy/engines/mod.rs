@@ -63,6 +63,8 @@ pub(super) struct Engines {
     orphans: Arc<[Orphan]>,
     /// Of those that have died.
     releases: Vec<Releasing>,
+    /// Those that live, with where in their lives they are; what is left behind is none.
+    living: Vec<(Arc<str>, EnginePhase)>,
 }
 
 impl Engines {
@@ -75,6 +77,7 @@ impl Engines {
             has_changed: false,
             orphans: Arc::new([]),
             releases: Vec::new(),
+            living: Vec::new(),
         }
     }
 
@@ -117,6 +120,9 @@ impl Engines {
         if *self.orphans != *left {
             self.orphans = left.into();
         }
+        let lives = self.lives.iter().map(|(name, (life, _))| (name, life));
+        let living = lives.filter(|(_, life)| !life.has_ended() && !life.seen().is_left_behind);
+        self.living = living.map(|(name, life)| (Arc::clone(name), life.phase())).collect();
     }
 
     /// What engines have left behind; `Failed` where nobody has looked of late, or yet: a look may
@@ -143,6 +149,14 @@ impl Engines {
     /// Whether one lives, or has left something behind, as far as anybody has seen.
     pub(super) fn is_any_alive(&self) -> bool {
         !self.orphans.is_empty() || self.lives.values().any(|(life, _)| !life.has_ended())
+    }
+
+    /// Those that live; `Failed` where nobody has looked of late.
+    pub(super) fn living(&self, at: Duration) -> Reading<&[(Arc<str>, EnginePhase)]> {
+        match self.is_known(at) {
+            false => Reading::Failed,
+            true => Reading::Value(&self.living),
+        }
     }
 
     /// Whether somebody has looked of late.

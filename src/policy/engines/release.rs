@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::life::Life;
 use crate::model::{
     EngineProcess, EngineSeen, HeldMemory, Moment, Orphan, ProcessId, Reading, Release, ReleaseEnd,
-    ReleasePoint,
+    ReleasePoint, WhyUnknown,
 };
 use crate::policy::gate::whole;
 use crate::policy::store::SeriesStore;
@@ -129,6 +129,8 @@ pub(super) struct Releasing {
     fell: Duration,
     curve: Curve,
     has_stayed: bool,
+    /// Why it cannot be told what it held, where that is so.
+    why_unknown: WhyUnknown,
 }
 
 impl Releasing {
@@ -154,6 +156,7 @@ impl Releasing {
             fell: began,
             curve: Curve::default(),
             has_stayed: false,
+            why_unknown: life.why_unknown(),
         };
         releasing.low = releasing.amount(&at_death);
         let free = at_death.free;
@@ -228,6 +231,7 @@ impl Releasing {
             outstanding: self.outstanding,
             orphans: self.orphans.iter().take(MOST_ORPHANS).cloned().collect(),
             curve: self.curve.points.iter().copied().collect(),
+            why_unknown: (end == ReleaseEnd::Unknown).then_some(self.why_unknown),
         }
     }
 }

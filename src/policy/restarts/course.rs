@@ -60,6 +60,9 @@ pub(super) struct Course {
     rule: RuleId,
     remedy: Remedy,
     seen: HeldSeen,
+    /// The life or the end that was told last, whatever came between, and the end before that.
+    told: Option<(bool, Arc<str>)>,
+    past_end: Option<Arc<str>>,
     /// When its supervisor was asked, on the uptime clock.
     looked: Duration,
     cells: RestartCells,
@@ -114,6 +117,8 @@ impl Course {
             remedy: remedy(seen),
             cells: RestartCells::new(&seen.target, counters, store),
             seen: seen.clone(),
+            told: mark(&seen.state),
+            past_end: None,
             looked: read_at,
             stands: RestartState::Unknown,
             since: at,
@@ -159,8 +164,13 @@ impl Course {
 
     /// Its supervisor has told of it.
     pub(super) fn look(&mut self, at: Moment, read_at: Duration, seen: &HeldSeen) {
-        if mark(&self.seen.state) != mark(&seen.state) {
-            self.turned = began(&seen.state, at);
+        let told = mark(&seen.state);
+        if told.is_some() && told != self.told && !self.goes_back(&seen.state) {
+            if let Some((false, end)) = std::mem::replace(&mut self.told, told) {
+                self.past_end = Some(end);
+            }
+            // Whatever the wall clock says: it was not so yet when somebody last asked.
+            self.turned = began(&seen.state, at).max(self.looked);
             self.holds_told.clear();
             self.last_hold = None;
             match &seen.state {
@@ -186,6 +196,13 @@ impl Course {
         }
         self.seen.clone_from(seen);
         self.looked = read_at;
+    }
+
+    /// Whether it is told to have ended as it had before the life that was seen since.
+    fn goes_back(&self, state: &HeldState) -> bool {
+        let HeldState::Ended(end) = state else { return false };
+        let lives = matches!(self.told, Some((true, _)));
+        lives && self.past_end.as_ref() == Some(&end.mark)
     }
 
     /// What earlier runs did with it.
@@ -246,7 +263,7 @@ impl Course {
     }
 
     /// Takes the report on its start, if it is that.
-    pub(super) fn observe_outcome(&mut self, outcome: &Outcome, counters: &mut Counters) -> bool {
+    pub(super) fn observe_outcome(&mut self, outcome: &Outcome) -> bool {
         let Some(attempt) = &mut self.attempt else { return false };
         if attempt.decision != outcome.decision {
             return false;
@@ -254,10 +271,9 @@ impl Course {
         match &outcome.result {
             OutcomeResult::Done | OutcomeResult::Failed(_) | OutcomeResult::TimedOut => {
                 attempt.stage = Stage::Begun(outcome.ended.uptime);
+                // What came of it shows: who did not answer may have started it all the same.
                 if let OutcomeResult::Failed(why) = &outcome.result {
                     self.reason = format!("starting it failed: {why}").into();
-                    self.cells.count(Came::Failed, counters);
-                    attempt.is_counted = true;
                 }
             }
             OutcomeResult::Skipped => {
@@ -329,6 +345,11 @@ impl Course {
             }
             HeldState::Between { told } => {
                 let reason = format!("{} says: {told}", self.supervisor().name()).into();
+                self.stand(RestartState::Unknown, reason, around.at, events)
+            }
+            state @ HeldState::Ended(_) if self.goes_back(state) => {
+                let told = "tells of an end that came before the life that was seen since";
+                let reason = format!("{} {told}", self.supervisor().name()).into();
                 self.stand(RestartState::Unknown, reason, around.at, events)
             }
             HeldState::Ended(_) => {
@@ -466,8 +487,13 @@ impl Course {
     }
 
     pub(super) fn status(&self) -> RestartStatus {
+        let mut seen = self.seen.clone();
+        if let HeldState::Ended(end) = &mut seen.state {
+            // That is for the report of its death.
+            end.log = None;
+        }
         RestartStatus {
-            seen: self.seen.clone(),
+            seen,
             stands: self.stands,
             since: self.since,
             reason: Arc::clone(&self.reason),
@@ -499,10 +525,11 @@ fn assessment(
     Assessment { decision, at, aim_met: Some(is_well), has_aim: true, died_in, before, after }
 }
 
-fn mark(state: &HeldState) -> Option<(bool, &Arc<str>)> {
+/// What tells it from others, and whether it is a life: else it is an end.
+fn mark(state: &HeldState) -> Option<(bool, Arc<str>)> {
     match state {
-        HeldState::Running { mark, .. } => Some((true, mark)),
-        HeldState::Ended(end) => Some((false, &end.mark)),
+        HeldState::Running { mark, .. } => Some((true, Arc::clone(mark))),
+        HeldState::Ended(end) => Some((false, Arc::clone(&end.mark))),
         HeldState::Fresh | HeldState::Between { .. } => None,
     }
 }

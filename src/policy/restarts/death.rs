@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::model::{
     DeathMemory, DeathReport, Deceased, EnginePhase, EngineProcess, EngineSeen, Event, ExitStatus,
-    HeldEnd, HeldTarget, KernelEvent, Moment, Orphan, Reading, Requested, Supervisor,
+    HeldEnd, HeldTarget, KernelEvent, Moment, Orphan, OwnLog, Reading, Requested, Supervisor,
 };
 use crate::policy::Surroundings;
 use crate::policy::death::{AskedToEnd, Circumstances, Relative, explain};
@@ -17,6 +17,9 @@ const MOST_KILLS: usize = 64;
 
 /// A trace in the kernel log may come to its end a moment after its victim.
 pub(super) const TOLD_AFTER: Duration = Duration::from_millis(500);
+
+/// What one of its processes was killed for so long before is why it ended.
+const KILLED_BEFORE_SECONDS: i64 = 60;
 
 const SIGTERM: i32 = 15;
 
@@ -39,6 +42,28 @@ impl Kills {
             }
             self.0.push_back(event.clone());
         }
+    }
+
+    /// Whether something killed a process of it for memory shortly before that end. Podman on
+    /// cgroup v1 does not know that, nor does Docker of a process that was not the first.
+    pub(super) fn explain(&self, target: &HeldTarget, end: &HeldEnd) -> bool {
+        let is_its = |cgroup: &str, container: Option<&str>| match target.supervisor {
+            Supervisor::Docker => container == Some(&*target.id) || cgroup.contains(&*target.id),
+            Supervisor::Systemd => cgroup.split('/').any(|part| *part == *target.name),
+        };
+        let is_near = |event: &Event| {
+            let ago = end.utc.zip(event.utc).map(|(end, at)| end.duration_since(at).as_secs());
+            ago.is_some_and(|ago| (-2..=KILLED_BEFORE_SECONDS).contains(&ago))
+        };
+        self.0.iter().filter(|event| is_near(event)).any(|event| match &event.kind {
+            KernelEvent::OomKill { memcg, container, .. } => {
+                is_its(memcg.as_deref().unwrap_or_default(), container.as_deref())
+            }
+            KernelEvent::UserspaceKill { memcg, .. } => {
+                is_its(memcg.as_deref().unwrap_or_default(), None)
+            }
+            _ => false,
+        })
     }
 }
 
@@ -103,6 +128,11 @@ pub(super) fn report(
         sender: sender.to_owned(),
         at: ended.uptime,
     });
+    let (log, not_known) = match end.log.as_deref() {
+        Some(OwnLog::Lines(lines)) => (lines.as_slice(), Vec::new()),
+        Some(OwnLog::Unknown(why)) => (&[][..], vec![format!("what it wrote itself: {why}")]),
+        None => (&[][..], vec!["its own log was not read".to_owned()]),
+    };
     let circumstances = Circumstances {
         who: Deceased {
             name: engine.map_or(&target.name, |engine| &engine.name).clone(),
@@ -124,7 +154,8 @@ pub(super) fn report(
         are_pids_global: true,
         is_kernel_log_read: around.counters.kernel_log_is_read(),
         memory: *memory,
-        not_known: vec!["its own log was not read".to_owned()],
+        log,
+        not_known,
         ..Circumstances::default()
     };
     explain(&circumstances, ended)

@@ -96,7 +96,8 @@ impl Restarts {
                 None => {
                     let mut course =
                         Course::new((at, started), readings.read_at, seen, counters, store);
-                    course.remember(self.acts.get(name), self.stood.get(name).copied());
+                    // Once: what comes back after it was gone is another one.
+                    course.remember(self.acts.remove(name).as_ref(), self.stood.remove(name));
                     self.courses.insert(Arc::clone(name), course);
                 }
             }
@@ -110,7 +111,7 @@ impl Restarts {
         }
         self.stood.clone_from(&past.stood);
         for (name, course) in &mut self.courses {
-            course.remember(self.acts.get(name), self.stood.get(name).copied());
+            course.remember(self.acts.remove(name).as_ref(), self.stood.remove(name));
         }
         self.has_changed = true;
     }
@@ -121,9 +122,9 @@ impl Restarts {
     }
 
     /// A start has ended.
-    pub(super) fn observe_outcome(&mut self, outcome: &Outcome, counters: &mut Counters) {
+    pub(super) fn observe_outcome(&mut self, outcome: &Outcome) {
         for course in self.courses.values_mut() {
-            self.has_changed |= course.observe_outcome(outcome, counters);
+            self.has_changed |= course.observe_outcome(outcome);
         }
     }
 
@@ -141,7 +142,7 @@ impl Restarts {
         for (_, name) in order {
             let occupant = self.occupant(&name, around);
             let Some(course) = self.courses.get_mut(&name) else { continue };
-            self.has_changed |= course.decide(occupant, around, events);
+            self.has_changed |= course.decide(occupant, &self.kills, around, events);
         }
         for course in self.courses.values() {
             course.publish(around);

@@ -5,9 +5,9 @@ mod world;
 use std::time::Duration;
 
 use crate::model::{
-    Decision, DecisionId, EnginePhase, HeldEnd, HeldHealth, HeldState, HoldReason, KernelEvent,
-    Mode, Observation, OperatorCommand, OperatorOrder, OutcomeResult, Past, PastAct, Pause,
-    Reading, Requested, RestartState, RuleId, RuleSelector, Verdict,
+    Decision, DecisionId, EnginePhase, Event, HeldEnd, HeldHealth, HeldState, HoldReason,
+    KernelEvent, Mode, Observation, OperatorCommand, OperatorOrder, OutcomeResult, Past, PastAct,
+    Pause, Reading, Requested, RestartState, RuleId, RuleSelector, Verdict,
 };
 use crate::policy::Policy;
 use crate::policy::guard::{Glob, Protected};
@@ -474,4 +474,79 @@ fn who_was_stopped_is_known_after_a_restart() {
     world.run(61);
     world.dies("vllm");
     assert!(world.until_start(2).is_some());
+}
+
+#[test]
+fn what_goes_on_behind_a_pause_is_the_same_life_and_an_end_is_told_once() {
+    let mut world = World::with(Mode::Enforce, &["vllm"]);
+    world.dies("vllm");
+    world.until_start(5).unwrap();
+    world.run(61);
+    assert_eq!(world.stands("vllm").0, RestartState::Running);
+    let runs = world.of("vllm").state.clone();
+    world.of("vllm").state = HeldState::Between { told: "paused".into() };
+    world.run(2);
+    assert_eq!(world.stands("vllm").0, RestartState::Unknown);
+    world.of("vllm").state = runs.clone();
+    world.tick();
+    assert_eq!(world.stands("vllm").0, RestartState::Running, "it does not begin anew");
+    // A death behind it is one.
+    world.dies("vllm");
+    let first = world.of("vllm").state.clone();
+    world.of("vllm").state = HeldState::Between { told: "paused".into() };
+    world.run(2);
+    world.of("vllm").state = first.clone();
+    world.until_start(30).unwrap();
+    world.run(61);
+    // Docker forgets what has come since.
+    let second = world.of("vllm").state.clone();
+    world.of("vllm").state = first;
+    assert_eq!(world.until_start(30), None);
+    let (stands, reason) = world.stands("vllm");
+    assert_eq!(stands, RestartState::Unknown);
+    assert!(reason.contains("came before the life"), "{reason}");
+    world.of("vllm").state = second;
+    world.run(1);
+    assert_eq!(world.stands("vllm").0, RestartState::Running);
+    let died = |event: &&Event| matches!(event.kind, KernelEvent::EngineDied { .. });
+    assert_eq!(world.events.iter().filter(died).count(), 2);
+}
+
+#[test]
+fn a_start_that_was_not_answered_and_went_well_counts_as_one_that_did() {
+    let mut world = World::with(Mode::Enforce, &["vllm"]);
+    world.dies("vllm");
+    let act = world.tick().decisions[0].clone();
+    world.starts("vllm");
+    let result = OutcomeResult::Failed("the connection was closed".to_owned());
+    world.report(&act, result);
+    world.run(61);
+    let came = |world: &mut World, outcome: &str| {
+        world.value(&format!("uma_restarts_total{{engine=\"vllm\",outcome=\"{outcome}\"}}"))
+    };
+    assert_eq!(came(&mut world, "ready"), Some(1.0));
+    assert_eq!(came(&mut world, "failed"), Some(0.0));
+}
+
+#[test]
+fn where_nobody_tells_of_stops_an_end_with_0_may_be_one() {
+    let mut world = World::with(Mode::Enforce, &["vllm"]);
+    let end = HeldEnd {
+        requested: Requested::Unknown,
+        is_oom_killed: false,
+        are_stops_silent: true,
+        ..world.end(0)
+    };
+    world.of("vllm").state = HeldState::Ended(end.clone());
+    assert_eq!(world.until_start(60), None);
+    assert_eq!(world.holds(), [HoldReason::StopUnclear]);
+    assert!(world.stands("vllm").1.contains("Podman does not tell"));
+    // The kernel does where it was the kernel, and of no other container.
+    for (name, is_started) in [("other", false), ("vllm", true)] {
+        let mut world = World::with(Mode::Enforce, &["vllm"]);
+        world.kernel_kills(name);
+        let end = HeldEnd { utc: Some(world.at.utc), exit_code: Some(137), ..end.clone() };
+        world.of("vllm").state = HeldState::Ended(end);
+        assert_eq!(world.until_start(60).is_some(), is_started, "{name}");
+    }
 }

@@ -9,6 +9,7 @@ mod kernel_log;
 mod release;
 mod remedies;
 mod temporary;
+mod verdict;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -272,10 +272,11 @@ fn of_an_engine_that_was_there_before_it_is_known_what_is_usual_or_nothing() {
             None => {
                 assert_eq!(release.end, ReleaseEnd::Unknown);
                 assert_eq!(release.held.unaccounted, None);
-                assert!(release.to_string().contains("cannot be told"), "{release}");
+                let why = "cannot be told, since it was there before anybody looked";
+                assert!(release.to_string().contains(why), "{release}");
             }
             Some(_) => {
-                assert_eq!(release.end, ReleaseEnd::Returned);
+                assert_eq!((release.end, release.why_unknown), (ReleaseEnd::Returned, None));
                 assert_eq!(release.held.unaccounted, Some(80 * GIB));
                 assert_eq!(release.held.shmem, Some(4 * GIB), "as its processes showed it");
             }

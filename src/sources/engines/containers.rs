@@ -21,18 +21,32 @@ use crate::supervisors::docker::{Docker, NoAnswer};
 /// Running ones only. Without a version in the path whatever version it speaks is spoken.
 const LIST: &str = "/containers/json";
 
-/// How long it may take to answer.
-const ANSWER_TAKES: Duration = Duration::from_secs(5);
-
 /// Of an answer no more is read.
 const MAX_BODY_BYTES: usize = 16 << 20;
 
-/// Between two questions: while the configuration asks for names or labels, and otherwise.
-const WANTED: Duration = Duration::from_secs(5);
-const UNWANTED: Duration = Duration::from_secs(30);
+/// How often Docker is asked, and how long it may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DockerPace {
+    /// How long it may take to answer.
+    pub answer_takes: Duration,
+    /// Between two questions, while the configuration asks for names or labels.
+    pub wanted: Duration,
+    /// The same otherwise.
+    pub unwanted: Duration,
+    /// However many new containers there are, it is asked no more often.
+    pub at_least: Duration,
+}
 
-/// However many new containers there are, it is asked no more often.
-const AT_LEAST: Duration = Duration::from_secs(1);
+impl Default for DockerPace {
+    fn default() -> Self {
+        Self {
+            answer_takes: Duration::from_secs(5),
+            wanted: Duration::from_secs(5),
+            unwanted: Duration::from_secs(30),
+            at_least: Duration::from_secs(1),
+        }
+    }
+}
 
 /// A container that is no longer told may still have processes that end.
 const KEPT: Duration = Duration::from_secs(60);
@@ -79,6 +93,7 @@ impl Shared {
 #[derive(Debug)]
 pub(super) struct ContainerWatch {
     socket: PathBuf,
+    pace: DockerPace,
     shared: Shared,
     to: SyncSender<Observation>,
     clock: fn() -> Duration,
@@ -93,7 +108,7 @@ pub(super) struct ContainerWatch {
 
 impl ContainerWatch {
     pub(super) fn new(
-        socket: PathBuf,
+        (socket, pace): (PathBuf, DockerPace),
         shared: Shared,
         is_wanted: Arc<AtomicBool>,
         to: SyncSender<Observation>,
@@ -102,7 +117,7 @@ impl ContainerWatch {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let schema = Arc::new(Schema { series: vec![SeriesKey::new("uma_containers", &[])] });
         let (told, has_answered) = (BTreeMap::new(), false);
-        Ok(Self { socket, shared, to, clock, is_wanted, schema, runtime, has_answered, told })
+        Ok(Self { socket, pace, shared, to, clock, is_wanted, schema, runtime, has_answered, told })
     }
 
     /// Until nobody can want to know any more. `news`: there is a container that nothing is known
@@ -112,11 +127,12 @@ impl ContainerWatch {
             let began = (self.clock)();
             self.ask(began);
             let wanted = self.is_wanted.load(Ordering::Relaxed);
-            let next = began + if wanted { WANTED } else { UNWANTED };
+            let pace = self.pace;
+            let next = began + if wanted { pace.wanted } else { pace.unwanted };
             let rest = next.saturating_sub((self.clock)());
-            match news.recv_timeout(rest.max(AT_LEAST)) {
+            match news.recv_timeout(rest.max(pace.at_least)) {
                 Ok(()) => {
-                    let soon = (began + AT_LEAST).saturating_sub((self.clock)());
+                    let soon = (began + pace.at_least).saturating_sub((self.clock)());
                     std::thread::sleep(soon);
                     while news.try_recv().is_ok() {}
                 }
@@ -180,7 +196,7 @@ impl ContainerWatch {
 
     fn list(&self) -> Result<Containers, NoAnswer> {
         let docker = Docker::new(&self.socket);
-        let asked = docker.get(LIST, MAX_BODY_BYTES, ANSWER_TAKES);
+        let asked = docker.get(LIST, MAX_BODY_BYTES, self.pace.answer_takes);
         // Of the runtime's own time there is none outside of it.
         let answer = self.runtime.block_on(asked)?;
         if answer.status != 200 {

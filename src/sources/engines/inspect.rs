@@ -67,7 +67,7 @@ async fn ask(docker: &Docker, path: &str, most: usize) -> Result<Option<Value>, 
     })?;
     match &answer {
         Answer { status: 404, .. } => Ok(None),
-        Answer { status: 200, body } => serde_json::from_slice(body)
+        Answer { status: 200, body, .. } => serde_json::from_slice(body)
             .map(Some)
             .map_err(|error| NotInspected::Failed(format!("it answered no JSON: {error}"))),
         other => Err(NotInspected::Failed(other.message())),

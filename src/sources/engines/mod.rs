@@ -30,6 +30,7 @@ use std::time::Duration;
 use crate::model::{
     DeclaredEngine, LaunchedEngine, Observation, Reading, Readings, Schema, SeriesKey, Source,
 };
+pub use containers::DockerPace;
 use containers::{ContainerWatch, Shared, Standing};
 use health::{Asker, Targets};
 pub use inspect::{NotInspected, inspect_containers};
@@ -67,6 +68,8 @@ pub struct EngineSetup {
     pub docker: PathBuf,
     /// What the configuration declares.
     pub declared: Vec<DeclaredEngine>,
+    /// How Docker is asked.
+    pub pace: DockerPace,
     /// The uptime.
     pub clock: fn() -> Duration,
 }
@@ -89,7 +92,7 @@ impl EngineWatch {
     /// # Errors
     /// A thread cannot be started.
     pub fn start(setup: EngineSetup) -> io::Result<Self> {
-        let EngineSetup { procfs, docker, declared, clock } = setup;
+        let EngineSetup { procfs, docker, declared, pace, clock } = setup;
         let (to, news) = sync_channel(NEWS);
         let (tell, told) = channel();
         let (ask_docker, asked) = sync_channel(1);
@@ -102,7 +105,8 @@ impl EngineWatch {
         let needs_docker = Arc::new(AtomicBool::new(scanner.needs_docker()));
         let containers = Shared::default();
         let needs = Arc::clone(&needs_docker);
-        let mut watch = ContainerWatch::new(docker, containers.clone(), needs, to.clone(), clock)?;
+        let known = containers.clone();
+        let mut watch = ContainerWatch::new((docker, pace), known, needs, to.clone(), clock)?;
         Builder::new().name("containers".to_owned()).spawn(move || watch.run(&asked))?;
         let mut looker = Looker {
             scanner,

@@ -1,6 +1,5 @@
 //! Asks Docker how the containers fare that are started again.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,21 +9,22 @@ use tokio::time::{sleep, timeout};
 
 use super::Teller;
 use super::adopted::AdoptedFile;
-use super::matching::Wanted;
+use super::ends::Ends;
+use super::matching::{Terms, Wanted};
 use crate::model::{
-    DeclaredRestart, HeldEnd, HeldReadings, HeldSeen, HeldState, Requested, RestartMatch,
-    Supervisor,
+    DeclaredRestart, HeldReadings, HeldSeen, HeldState, Requested, RestartMatch, Supervisor,
 };
-use crate::parse::container::{ContainerEvent, containers, event, inspected, requested};
+use crate::parse::container::{Container, Inspected, containers, inspected};
 use crate::supervisors::docker::{Docker, Lines, NoAnswer, escaped};
 
 /// How long it may take to answer.
 const ANSWER_TAKES: Duration = Duration::from_secs(5);
+/// How long it may take to tell of all.
+const LOOK_TAKES: Duration = Duration::from_secs(10);
 
 /// Of an answer no more is read.
 const MAX_LIST_BYTES: usize = 16 << 20;
 const MAX_INSPECT_BYTES: usize = 1 << 20;
-const MAX_EVENTS_BYTES: usize = 4 << 20;
 
 /// Between two looks at all, whatever Docker tells by itself.
 const EVERY: Duration = Duration::from_secs(5);
@@ -37,24 +37,25 @@ const AT_LEAST: Duration = Duration::from_millis(50);
 /// The same while nothing is started again, whatever happens to other containers.
 const SELDOM: Duration = Duration::from_secs(1);
 
-/// By then Docker tells all that it knows of an end.
-const SETTLES_SECONDS: i64 = 10;
-
 /// More containers of one node are not started again.
 const MAX_HELD: usize = 64;
 
-/// What is worth asking again for. Health checks are executed all the time, and left out.
-const EVENTS: [&str; 9] =
-    ["create", "destroy", "die", "kill", "oom", "rename", "start", "update", "health_status"];
-
-/// What is known of one container beyond what is asked anew each time.
-#[derive(Clone, Debug)]
-struct Known {
-    /// When its life began that was seen to go on, as Docker writes it.
-    seen_running: Option<Arc<str>>,
-    /// The end of which it is known whether somebody wanted it.
-    judged: Option<(Arc<str>, Requested)>,
-}
+/// What is worth asking again for. Health checks are executed all the time, and left out. Podman's
+/// names for some of them are others.
+const EVENTS: [&str; 12] = [
+    "create",
+    "destroy",
+    "die",
+    "died",
+    "kill",
+    "oom",
+    "remove",
+    "rename",
+    "start",
+    "stop",
+    "update",
+    "health_status",
+];
 
 /// Asks.
 #[derive(Debug)]
@@ -63,7 +64,7 @@ pub(super) struct DockerWatch {
     adopted: AdoptedFile,
     declared: watch::Receiver<Arc<[DeclaredRestart]>>,
     teller: Teller,
-    known: BTreeMap<Arc<str>, Known>,
+    ends: Ends,
     has_held: bool,
     /// What happens is told late, or not at all: it is looked at more often instead.
     is_mute: bool,
@@ -76,12 +77,13 @@ impl DockerWatch {
         declared: watch::Receiver<Arc<[DeclaredRestart]>>,
         teller: Teller,
     ) -> Self {
+        let docker = Docker::new(socket);
         Self {
-            docker: Docker::new(socket),
             adopted: AdoptedFile::new(adopted),
             declared,
+            ends: Ends::new(docker.clone(), teller.clone()),
+            docker,
             teller,
-            known: BTreeMap::new(),
             has_held: false,
             is_mute: false,
         }
@@ -103,24 +105,19 @@ impl DockerWatch {
         loop {
             // Whatever happens from now on is told by the stream, or seen by the look.
             let lines = if self.is_mute { None } else { self.begin_to_follow().await };
-            match self.look().await {
-                Ok(held) => {
-                    self.has_held = !held.is_empty();
-                    self.tell(held);
+            if let Err(error) = self.look_and_tell().await {
+                self.is_mute = false;
+                if self.is_to_be_told(&error) {
+                    self.teller.doubt(Supervisor::Docker, &error.to_string());
                 }
-                Err(error) => {
-                    self.is_mute = false;
-                    if self.is_to_be_told(&error) {
-                        self.teller.doubt(Supervisor::Docker, &error.to_string());
-                    }
-                    if self.rest(if self.has_held { AGAIN } else { IDLE }).await {
-                        return;
-                    }
-                    continue;
+                if self.rest(if self.has_held { AGAIN } else { IDLE }).await {
+                    return;
                 }
+                continue;
             }
             let is_over = match lines {
-                Some(lines) => self.follow(lines).await,
+                // One that ends at once is begun no more often than that.
+                Some(lines) => self.follow(lines).await || self.rest(AGAIN).await,
                 None => self.rest(if self.has_held { AGAIN } else { IDLE }).await,
             };
             if is_over {
@@ -146,10 +143,22 @@ impl DockerWatch {
         }
     }
 
-    fn tell(&self, held: Vec<HeldSeen>) {
+    /// Tells all that there is, as it was when that was begun to be asked.
+    async fn look_and_tell(&mut self) -> Result<(), NoAnswer> {
         let read_at = (self.teller.clock)().uptime;
-        let supervisor = Supervisor::Docker;
-        self.teller.tell(HeldReadings { supervisor, read_at, held, error: None });
+        let looked = timeout(LOOK_TAKES, self.look()).await;
+        match looked.unwrap_or(Err(NoAnswer::TimedOut(LOOK_TAKES))) {
+            Ok(held) => {
+                self.has_held = !held.is_empty();
+                let supervisor = Supervisor::Docker;
+                self.teller.tell(HeldReadings { supervisor, read_at, held, error: None });
+                Ok(())
+            }
+            Err(error) => {
+                self.ends.went_away();
+                Err(error)
+            }
+        }
     }
 
     async fn begin_to_follow(&mut self) -> Option<Lines> {
@@ -180,6 +189,7 @@ impl DockerWatch {
                 () = sleep(if self.has_held { EVERY } else { IDLE }) => true,
             };
             if !goes_on {
+                self.ends.went_away();
                 return false;
             }
             // What happens together is looked at once.
@@ -188,20 +198,15 @@ impl DockerWatch {
             loop {
                 tokio::select! {
                     line = lines.next() => if !matches!(line, Ok(Some(_))) {
+                        self.ends.went_away();
                         return false;
                     },
                     () = &mut gathers => break,
                 }
             }
-            match self.look().await {
-                Ok(held) => {
-                    self.has_held = !held.is_empty();
-                    self.tell(held);
-                }
-                Err(error) => {
-                    self.teller.doubt(Supervisor::Docker, &error.to_string());
-                    return false;
-                }
+            if let Err(error) = self.look_and_tell().await {
+                self.teller.doubt(Supervisor::Docker, &error.to_string());
+                return false;
             }
         }
     }
@@ -220,7 +225,8 @@ impl DockerWatch {
             Err(error) => return Err(NoAnswer::Failed(error.to_string())),
         };
         let wanted = Wanted { declared: &declared, adopted: &adopted };
-        let mut held = Vec::new();
+        let mut held: Vec<HeldSeen> = Vec::new();
+        self.ends.begin();
         for (id, container) in &all {
             let Some(terms) = wanted.terms(id, &container.name, &container.labels) else {
                 continue;
@@ -228,79 +234,51 @@ impl DockerWatch {
             if held.len() >= MAX_HELD {
                 break;
             }
-            let path = format!("/containers/{id}/json");
-            let told = self.docker.get(&path, MAX_INSPECT_BYTES, ANSWER_TAKES).await?;
-            match told.status {
-                200 => {
-                    let found = inspected(&told.body).map_err(NoAnswer::Failed)?;
-                    let requested = self.judge(&found.id, &found.started, &found.state).await;
-                    held.push(terms.held(&found, requested));
-                }
-                // It has gone meanwhile.
-                404 => {}
-                _ => return Err(NoAnswer::Failed(told.message())),
+            let Some(seen) = self.look_at(id, container, terms).await? else { continue };
+            // Names are what people know them by, and what their rules are called.
+            if held.iter().any(|other| other.target.name == seen.target.name) {
+                let name = &seen.target.name;
+                return Err(NoAnswer::Failed(format!("it tells of two containers called {name}")));
             }
+            held.push(seen);
         }
-        self.known.retain(|id, _| all.contains_key(id));
+        self.ends.keep(|id| all.contains_key(id));
         Ok(held)
     }
 
-    /// Whether somebody wanted its end: asked for once for each end.
-    async fn judge(&mut self, id: &Arc<str>, started: &Arc<str>, state: &HeldState) -> Requested {
-        let fresh = Known { seen_running: None, judged: None };
-        let known = self.known.entry(Arc::clone(id)).or_insert(fresh);
-        if let HeldState::Running { mark, .. } = state {
-            known.seen_running = Some(Arc::clone(mark));
-        }
-        let HeldState::Ended(end) = state else { return Requested::Unknown };
-        if let Some((mark, judged)) = &known.judged
-            && *mark == end.mark
+    /// One of them; `None`: it has gone meanwhile. What makes no sense is told of that one alone.
+    async fn look_at(
+        &mut self,
+        id: &Arc<str>,
+        container: &Container,
+        terms: Terms,
+    ) -> Result<Option<HeldSeen>, NoAnswer> {
+        let path = format!("/containers/{id}/json");
+        let (found, is_podman) = match self.docker.get(&path, MAX_INSPECT_BYTES, ANSWER_TAKES).await
         {
-            return *judged;
-        }
-        let was_watched = known.seen_running.as_ref() == Some(started);
-        let judged = match self.events_of(id, end).await {
-            Some(events) => match requested(end, &events) {
-                // Docker that remembers nothing of an end was itself down then, and nobody can
-                // have asked it for that.
-                Requested::Unknown if was_watched => Requested::No,
-                judged => judged,
-            },
-            None => Requested::Unknown,
+            Ok(told) if told.status == 200 => (inspected(&told.body), told.is_podman),
+            Ok(told) if told.status == 404 => return Ok(None),
+            Ok(told) => (Err(told.message()), false),
+            Err(NoAnswer::Failed(error)) => (Err(error), false),
+            Err(error) => return Err(error),
         };
-        // What was just written down may be told a moment later.
-        let age = end.utc.map(|utc| (self.teller.clock)().utc.duration_since(utc));
-        let is_old = age.is_some_and(|age| age.as_secs() >= SETTLES_SECONDS);
-        if (judged != Requested::Unknown || is_old)
-            && let Some(known) = self.known.get_mut(id)
-        {
-            known.judged = Some((Arc::clone(&end.mark), judged));
-        }
-        judged
-    }
-
-    /// What Docker remembers of a container's last life; `None`: it does not tell.
-    async fn events_of(&self, id: &str, end: &HeldEnd) -> Option<Vec<ContainerEvent>> {
-        let ended = end.utc?.as_second();
-        let lived = i64::try_from(end.lived.unwrap_or_default().as_secs()).unwrap_or(i64::MAX);
-        let since = ended.saturating_sub(lived).saturating_sub(2);
-        // Docker waits for a time that has not come.
-        let now = (self.teller.clock)().utc;
-        let until = format!("{}.{:09}", now.as_second(), now.subsec_nanosecond());
-        let filters = serde_json::json!({
-            "container": [id],
-            "event": ["start", "kill", "stop", "die", "died", "oom"],
+        let found = found.and_then(|found| match found.id == *id {
+            true => Ok(found),
+            false => Err("it tells of another container than it was asked for".to_owned()),
         });
-        let filters = escaped(&filters.to_string());
-        let path = format!("/events?since={since}&until={until}&filters={filters}");
-        let told = self.docker.get(&path, MAX_EVENTS_BYTES, ANSWER_TAKES).await.ok()?;
-        if told.status != 200 {
-            return None;
+        let found = match found {
+            Ok(found) => found,
+            Err(why) => {
+                let told = Arc::from(format!("nothing that helps: {why}"));
+                let state = HeldState::Between { told };
+                Inspected::unknown(Arc::clone(id), Arc::clone(&container.name), state)
+            }
+        };
+        let mut seen = terms.held(&found, Requested::Unknown);
+        if seen.target.name.is_empty() {
+            seen.target.name = id.get(..12).unwrap_or(id).into();
         }
-        let mut events: Vec<ContainerEvent> =
-            told.body.split(|byte| *byte == b'\n').filter_map(event).collect();
-        events.retain(|event| *event.id == *id);
-        events.sort_by_key(|event| event.time_ns);
-        Some(events)
+        self.ends.learn(&found, is_podman, &mut seen.state).await;
+        Ok(Some(seen))
     }
 }

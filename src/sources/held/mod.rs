@@ -7,6 +7,7 @@
 
 mod adopted;
 mod docker;
+mod ends;
 mod matching;
 mod systemd;
 #[cfg(test)]

@@ -240,5 +240,7 @@ fn end(told: &Properties) -> HeldEnd {
             .filter(|result| !matches!(&**result, "" | "success" | "exit-code" | "signal"))
             .map(|result| format!("systemd says {result}").into()),
         requested: Requested::Unknown,
+        are_stops_silent: false,
+        log: None,
     }
 }

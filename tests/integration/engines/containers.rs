@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use umawarden::model::{DeclaredEngine, EngineMatch, EngineSeen, Observation, Readings, Source};
 use umawarden::parse::container::{Containers, containers};
-use umawarden::sources::engines::{EngineSetup, EngineWatch};
+use umawarden::sources::engines::{DockerPace, EngineSetup, EngineWatch};
 
 use super::{Process, Tree, names, process, vllm};
 
@@ -183,9 +183,9 @@ fn uptime() -> Duration {
     super::living::uptime()
 }
 
-fn start(docker: PathBuf, declared: Vec<DeclaredEngine>) -> EngineWatch {
+fn start(docker: PathBuf, declared: Vec<DeclaredEngine>, pace: DockerPace) -> EngineWatch {
     let procfs = PathBuf::from("/proc");
-    EngineWatch::start(EngineSetup { procfs, docker, declared, clock: uptime }).unwrap()
+    EngineWatch::start(EngineSetup { procfs, docker, declared, pace, clock: uptime }).unwrap()
 }
 
 /// The next that the source of that name tells; how often others were told meanwhile.
@@ -227,14 +227,21 @@ fn docker_that_hangs_dies_and_lies_is_down_and_comes_back_while_proc_is_looked_a
         Docker::Answers(RECORDED.to_owned()),
     ];
     let asked = serve(&socket, turns);
-    let mut watch = start(socket, by_label());
+    let at_least = Duration::from_millis(100);
+    let pace = DockerPace {
+        answer_takes: Duration::from_secs(3),
+        wanted: at_least,
+        unwanted: at_least,
+        at_least,
+    };
+    let mut watch = start(socket, by_label(), pace);
     let value = |readings: &Readings| (readings.values[0].value(), readings.error.clone());
     let (first, _) = next(&mut watch, Source::Docker);
     assert_eq!(value(&first), (Some(4.0), None));
     let (hangs, looks) = next(&mut watch, Source::Docker);
     let why = hangs.error.unwrap();
-    assert!(why.contains("has not answered within 5 s"), "{why}");
-    assert!(looks >= 5, "the look through /proc was held up: {looks} in 10 s");
+    assert!(why.contains("has not answered within 3 s"), "{why}");
+    assert!(looks >= 2, "the look through /proc was held up: {looks} in 3 s");
     for wanted in ["connection", "more than 16.0 MiB", "no list of containers"] {
         let why = next(&mut watch, Source::Docker).0.error.unwrap();
         assert!(why.contains(wanted), "{wanted}: {why}");
@@ -245,12 +252,12 @@ fn docker_that_hangs_dies_and_lies_is_down_and_comes_back_while_proc_is_looked_a
 
 #[test]
 fn without_docker_only_those_who_ask_for_it_are_told() {
-    let mut watch = start("/nonexistent/docker.sock".into(), by_label());
+    let mut watch = start("/nonexistent/docker.sock".into(), by_label(), DockerPace::default());
     let (readings, _) = next(&mut watch, Source::Docker);
     assert_eq!(readings.values[0].value(), None);
     let why = readings.error.unwrap();
     assert!(why.contains("there is no Docker at /nonexistent/docker.sock"), "{why}");
-    let mut watch = start("/nonexistent/docker.sock".into(), Vec::new());
+    let mut watch = start("/nonexistent/docker.sock".into(), Vec::new(), DockerPace::default());
     for _ in 0..3 {
         let mut seen = Vec::new();
         next(&mut watch, Source::Engines);

@@ -14,7 +14,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, soc
 use umawarden::model::{DecisionId, EnginePhase, KernelEvent, Mode, Moment, Observation};
 use umawarden::policy::Policy;
 use umawarden::policy::rule::RuleSet;
-use umawarden::sources::engines::{EngineSetup, EngineWatch};
+use umawarden::sources::engines::{DockerPace, EngineSetup, EngineWatch};
 
 /// Nothing that is waited for here takes so long on a machine that is not stuck.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -45,6 +45,7 @@ pub fn watch(procfs: &str, docker: &str) -> EngineWatch {
         procfs: procfs.into(),
         docker: docker.into(),
         declared: Vec::new(),
+        pace: DockerPace::default(),
         clock: uptime,
     };
     EngineWatch::start(setup).unwrap()

@@ -17,7 +17,9 @@ use umawarden::exports::{
     Limits, OrderRequest, Page, PageRequest, Queries, QueryError, ReloadFailure, ReloadRequest,
     Served, bind, serve,
 };
-use umawarden::model::{AlertState, Mode, Moment, Reading, RuleId, SeriesKey, Source};
+use umawarden::model::{
+    AlertState, MemoryJudgement, Mode, Moment, Reading, RuleId, SeriesKey, Source,
+};
 use umawarden::policy::status::{AlertStatus, RuleState, RuleStatus, SourceStatus, Status};
 
 /// Long enough for a busy machine; nothing waits for it unless a test fails.
@@ -85,6 +87,7 @@ pub fn made_up_status() -> Status {
         engines: Arc::new([]),
         room: None,
         restarts: Arc::new([]),
+        verdict: MemoryJudgement::unknown(Timestamp::UNIX_EPOCH),
     }
 }
 

@@ -70,13 +70,13 @@ impl Drop for NoLimit {
 }
 
 /// A process that holds memory in pipes; killed when dropped.
-struct Holder {
+pub(super) struct Holder {
     child: Child,
     _no_limit: NoLimit,
 }
 
 impl Holder {
-    fn start() -> Self {
+    pub(super) fn start() -> Self {
         let no_limit = NoLimit::set();
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args([NAME, "--exact", "--nocapture", "--test-threads=1"])
@@ -92,7 +92,11 @@ impl Holder {
         holder
     }
 
-    fn kill(&mut self) {
+    pub(super) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(super) fn kill(&mut self) {
         let _has_ended = self.child.kill();
         self.child.wait().unwrap();
     }

@@ -11,12 +11,14 @@ mod kill_nine;
 mod launch;
 mod oom;
 mod page_cache;
+mod podman;
 mod prometheus;
 mod restarts;
 mod settings;
 mod shutdown;
 mod starvation;
 mod stop;
+mod verdict;
 
 use std::fs;
 use std::os::unix::process::CommandExt;

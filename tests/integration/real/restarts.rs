@@ -257,7 +257,7 @@ fn real_container_that_dies_ten_times_is_given_up_with_an_alert() {
          at_most: {times: 50, per: 1h}}]",
     );
     let daemon = node.daemon();
-    node.run("llm", "exit 3", &[]);
+    node.run("llm", "echo CUDA out of memory >&2; exit 3", &[]);
     wait_for("given up", 60, &daemon, || stands(&daemon, "llm") == "given_up");
     let firing = || {
         let told: Value = serde_json::from_str(&daemon.get("/api/v1/alerts").1).unwrap();
@@ -284,7 +284,13 @@ fn real_container_that_dies_ten_times_is_given_up_with_an_alert() {
     for (wait, least) in waits.iter().zip([0.2, 0.4, 0.8, 0.8, 0.8, 0.8, 0.8, 0.8, 0.8]) {
         assert!(*wait >= least, "{waits:?}");
     }
-    assert_eq!(of_kind(&history, "engine_died").count(), 11);
+    let deaths: Vec<_> = of_kind(&history, "engine_died").collect();
+    assert_eq!(deaths.len(), 11);
+    for death in deaths {
+        // Its own words, and none of the lives before.
+        let told = &death["report"]["last_lines"];
+        assert_eq!(*told, serde_json::json!(["CUDA out of memory"]), "{death:#}");
+    }
     let (code, said) = node.umawarden(&["engines"]);
     assert_eq!(code, 1, "{said}");
     assert!(said.contains("GIVEN UP") && said.contains("breaker reset restarts/llm"), "{said}");

@@ -1,6 +1,6 @@
 //! Memory collapses on a node of the test's own, and a real process is stopped for it.
 
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{FileTypeExt as _, symlink};
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -43,6 +43,19 @@ impl Node {
     /// An idle machine of 121 GiB with the shipped rules and an engine that is declared.
     fn with_engine(mode: &str, engine: &Process, other: &Process) -> (Self, Daemon) {
         let node = Self::new("gb10-4k");
+        let daemon = node.start_with_engine(mode, engine, other, &[]);
+        (node, daemon)
+    }
+
+    /// The same on a node that is there; instead of the shipped rules perhaps these files.
+    fn start_with_engine(
+        &self,
+        mode: &str,
+        engine: &Process,
+        other: &Process,
+        rules: &[&str],
+    ) -> Daemon {
+        let node = self;
         let declared = format!("engines: [{{name: loads, match: {{cmdline: \"*{ENGINE}\"}}}}]\n");
         std::fs::write(node.path("umawarden.yaml"), format!("mode: {mode}\n{declared}")).unwrap();
         node.set_meminfo("Cached", 4 * GIB);
@@ -51,6 +64,7 @@ impl Node {
         node.adopt(other.0.id());
         let mut arguments = node.arguments();
         arguments.retain(|argument| !argument.starts_with("--rules"));
+        arguments.extend(rules.iter().map(|path| format!("--rules={path}")));
         arguments.push(format!("--config.file={}", node.path("umawarden.yaml").display()));
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         let daemon = Daemon::start(&node.storage(), &arguments);
@@ -60,7 +74,7 @@ impl Node {
         daemon.wait_until("aware of the engine", |daemon| {
             daemon.metrics().contains_key("uma_engine_growth_bytes{engine=\"loads\"}")
         });
-        (node, daemon)
+        daemon
     }
 
     fn leave(&self, free_kib: u64) {
@@ -135,4 +149,55 @@ fn observe_mode_says_whom_it_would_stop_and_stops_nobody() {
     daemon.terminate();
     assert!(decisions(&node)[0].to_string().contains("\"loads\""));
     assert_eq!(engine.signal(), None);
+}
+
+/// Drops the page cache long before the brake is wanted.
+const EARLY: &str = "
+groups:
+- name: early
+  interval: 20ms
+  rules:
+  - alert: Early
+    expr: uma_memory_free_bytes < 14 * 1024^3
+    remedy: {steps: [{drop_caches: {}}], cooldown: 1h}
+";
+
+#[test]
+fn a_drop_of_caches_that_hangs_holds_up_neither_the_brake_nor_the_loop_nor_the_end() {
+    let (mut engine, mut other) = (Process::sleeping(ENGINE), Process::sleeping("86399.25"));
+    let node = Node::new("gb10-4k");
+    // Whoever opens a pipe to write waits until somebody reads, and nobody does.
+    std::fs::remove_file(node.drop_caches()).unwrap();
+    assert!(Command::new("mkfifo").arg(node.drop_caches()).status().unwrap().success());
+    node.write_rules(EARLY);
+    let early = node.path("rules.yaml").display().to_string();
+    let shipped = concat!(env!("CARGO_MANIFEST_DIR"), "/rules/memory.yaml");
+    let daemon = node.start_with_engine("enforce", &engine, &other, &[&early, shipped]);
+    node.collapse(GIB);
+    let collapsed = Instant::now();
+    while engine.signal().is_none() {
+        assert!(collapsed.elapsed() < Duration::from_secs(5), "{}", daemon.log());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(engine.signal(), Some(9));
+    daemon.wait_until("done", |daemon| {
+        daemon.metric("uma_actions_total{action=\"stop_engine\",outcome=\"done\"}") == 1.0
+    });
+    // The drop hangs still, and the loop goes on: it sees what is written now.
+    assert_eq!(daemon.metric("uma_actions_total{action=\"drop_caches\",outcome=\"done\"}"), 0.0);
+    node.leave(17 * GIB);
+    daemon.wait_until("looking", |daemon| {
+        daemon.metric("uma_memory_free_bytes") == (17 * GIB * 1024) as f64
+    });
+    assert!(std::fs::metadata(node.drop_caches()).unwrap().file_type().is_fifo());
+    assert!(other.0.try_wait().unwrap().is_none(), "the other one goes on");
+    // 0.9 s for what is under way, and nothing is waited for that could be put back.
+    let (took, log) = daemon.terminate();
+    assert!(took < Duration::from_secs(5), "{took:?}\n{log}");
+    let all = history(&node.storage());
+    let ended: Vec<_> = of_kind(&all, "outcome").map(ToString::to_string).collect();
+    let of = |action: &str, result: &str| {
+        ended.iter().any(|text| text.contains(action) && text.contains(result))
+    };
+    assert!(of("\"drop_caches\"", "timed_out") && of("\"stop_engine\"", "done"), "{ended:#?}");
 }

@@ -32,9 +32,17 @@ pub enum Kind {
     Order,
     /// A person pauses everything, or lets it go on.
     Pause,
+    /// A supervisor is down, silent, or tells what is not so.
+    Supervisor,
+    /// A person starts or stops a container or a unit.
+    Hand,
+    /// Nobody looks at the processes for a while.
+    LookHangs,
+    /// Somebody else changes a setting.
+    Setting,
 }
 
-pub const KINDS: [Kind; 13] = [
+pub const KINDS: [Kind; 17] = [
     Kind::Fault,
     Kind::AllFault,
     Kind::ClockJump,
@@ -48,6 +56,10 @@ pub const KINDS: [Kind; 13] = [
     Kind::JournalDown,
     Kind::Order,
     Kind::Pause,
+    Kind::Supervisor,
+    Kind::Hand,
+    Kind::LookHangs,
+    Kind::Setting,
 ];
 
 impl Kind {
@@ -60,8 +72,9 @@ impl Kind {
         match self {
             Self::Order => 20,
             Self::Fault => 60,
-            Self::Reload | Self::Burst => 200,
+            Self::Reload | Self::Burst | Self::Supervisor | Self::Hand => 200,
             Self::AllFault | Self::ClockJump | Self::Suspend | Self::Restart | Self::Kill => 300,
+            Self::LookHangs | Self::Setting => 300,
             Self::Reboot | Self::PowerCut | Self::JournalDown | Self::Pause => 800,
         }
     }

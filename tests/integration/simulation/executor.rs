@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use umawarden::model::{Action, Decision, Mode, Moment, Outcome, OutcomeResult};
+use umawarden::model::{Action, Decision, Mode, OutcomeResult};
 
 use super::chance::Chance;
 
@@ -11,7 +11,8 @@ const GIVEN_UP_AFTER: Duration = Duration::from_secs(30);
 
 pub struct Executor {
     due: Vec<Due>,
-    hangs_until: Duration,
+    /// The lane of all actions, and that of the brake.
+    hang_until: [Duration; 2],
     chance: Chance,
 }
 
@@ -22,15 +23,28 @@ struct Due {
     took: Duration,
 }
 
-/// What has ended: the report, and the action if it has touched the machine.
+/// What has ended, and how far it has come if nothing else is in its way.
 pub struct Ended {
-    pub outcome: Outcome,
-    pub done: Option<Action>,
+    pub decision: Decision,
+    pub result: OutcomeResult,
+    pub took: Duration,
+}
+
+impl Ended {
+    /// Whether it has touched the machine.
+    pub fn touches(&self) -> bool {
+        self.decision.mode == Mode::Enforce
+            && matches!(self.result, OutcomeResult::Done | OutcomeResult::TimedOut)
+    }
+}
+
+fn lane(action: &Action) -> usize {
+    usize::from(action.is_brake())
 }
 
 impl Executor {
     pub fn new(chance: Chance) -> Self {
-        Self { due: Vec::new(), hangs_until: Duration::ZERO, chance }
+        Self { due: Vec::new(), hang_until: [Duration::ZERO; 2], chance }
     }
 
     /// Takes a decision to act on; what ends at once is told at once.
@@ -41,11 +55,12 @@ impl Executor {
         intent_is_kept: bool,
     ) -> Option<OutcomeResult> {
         let millis = Duration::from_millis;
+        let lane = lane(&decision.action);
         let (after, result) = if decision.mode == Mode::Observe {
             (millis(self.chance.whole(0..=20)), OutcomeResult::Skipped)
         } else if matches!(decision.action, Action::Notify { .. }) {
             return Some(OutcomeResult::Done);
-        } else if self.hangs_until > now {
+        } else if self.hang_until[lane] > now {
             let text = "an earlier action still hangs".to_owned();
             return Some(OutcomeResult::NotDone(text));
         } else if !intent_is_kept {
@@ -61,7 +76,7 @@ impl Executor {
                 }
                 17 | 18 => {
                     let hangs = self.chance.span(Duration::ZERO, millis(1_800_000));
-                    self.hangs_until = now + GIVEN_UP_AFTER + hangs;
+                    self.hang_until[lane] = now + GIVEN_UP_AFTER + hangs;
                     (GIVEN_UP_AFTER, OutcomeResult::TimedOut)
                 }
                 // Nobody ever hears of it.
@@ -78,31 +93,29 @@ impl Executor {
     }
 
     /// What has ended by now, in the order in which it was submitted.
-    pub fn ended(&mut self, now: Duration, moment: Moment) -> Vec<Ended> {
+    pub fn ended(&mut self, now: Duration) -> Vec<Ended> {
         let (ended, waiting) = self.due.drain(..).partition(|due| due.at <= now);
         self.due = waiting;
         let told = |due: Due| {
-            let touched = due.decision.mode == Mode::Enforce
-                && matches!(due.result, OutcomeResult::Done | OutcomeResult::TimedOut);
-            Ended {
-                done: touched.then(|| due.decision.action.clone()),
-                outcome: Outcome {
-                    decision: due.decision.id,
-                    action: due.decision.action.name().to_owned(),
-                    result: due.result,
-                    ended: moment,
-                    took: due.took,
-                    effect: None,
-                },
-            }
+            let Due { decision, result, took, .. } = due;
+            Ended { decision, result, took }
         };
         Vec::into_iter(ended).map(told).collect()
     }
 
-    /// The process is gone, and what it did with it.
-    pub fn die(&mut self) {
-        self.due.clear();
-        self.hangs_until = Duration::ZERO;
+    /// Whether an ordinary action hangs.
+    pub fn hangs(&self, now: Duration) -> bool {
+        self.hang_until[0] > now
+    }
+
+    /// The process is gone. Of what was under way nobody hears; it may have been done all the same.
+    pub fn die(&mut self) -> Vec<Decision> {
+        self.hang_until = [Duration::ZERO; 2];
+        let all = self
+            .due
+            .drain(..)
+            .filter(|due| due.decision.mode == Mode::Enforce && due.result == OutcomeResult::Done);
+        all.map(|due| due.decision).collect()
     }
 
     /// Everything stood still for so long.
@@ -110,6 +123,6 @@ impl Executor {
         for due in &mut self.due {
             due.at += time;
         }
-        self.hangs_until += time;
+        self.hang_until.iter_mut().for_each(|until| *until += time);
     }
 }

@@ -8,8 +8,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 use umawarden::journal::Entry;
 use umawarden::model::{
-    AlertChange, Asked, Assessment, Decision, DecisionId, HoldReason, Moment, OperatorCommand,
-    OperatorOrder, Outcome, OutcomeResult, Past, PastAct, Verdict,
+    AlertChange, Asked, Assessment, Decision, DecisionId, EnginePhase, Event, HoldReason,
+    KernelEvent, Moment, OperatorCommand, OperatorOrder, Outcome, OutcomeResult, Past, PastAct,
+    RestartState, Verdict,
 };
 use umawarden::policy::guard::{PastMoment, on_this_boots_clock};
 
@@ -28,7 +29,7 @@ pub struct Kept {
     /// Where the entries of the newest boot begin.
     boot_begins_at: Option<(Arc<str>, usize)>,
     ends: BTreeMap<DecisionId, OutcomeResult>,
-    judged: BTreeMap<DecisionId, Option<bool>>,
+    judged: BTreeMap<DecisionId, (Option<bool>, Option<EnginePhase>)>,
 }
 
 /// What a crash has taken.
@@ -58,7 +59,7 @@ impl Kept {
                 self.ends.insert(outcome.decision, outcome.result.clone());
             }
             Entry::Assessment(judged) => {
-                self.judged.insert(judged.decision, judged.aim_met);
+                self.judged.insert(judged.decision, (judged.aim_met, judged.died_in));
             }
             _ => {}
         }
@@ -164,19 +165,50 @@ impl Kept {
             .filter(|decision| decision.verdict == Verdict::Hold(HoldReason::Approval))
             .map(asked_for);
         Some(Past {
-            unaccounted_baseline: None,
+            unaccounted_baseline: self.baseline(boot),
             acts: acts.map(|((place, act), ms)| self.past_act(*place, act, ms)).collect(),
             asked: asked.collect(),
             commands: self.commands[..commands].to_vec(),
-            stood: BTreeMap::new(),
+            stood: self.stood(),
             lost_before_ms: None,
         })
     }
 
-    /// With their places.
+    /// What was told of the kernel log, engines and restarts, each with the boot.
+    fn events(&self) -> impl DoubleEndedIterator<Item = (&Arc<str>, &Event)> {
+        self.entries.iter().flat_map(|(_, entry)| match entry {
+            Entry::KernelLog { boot_id, events, .. } => {
+                events.iter().map(|event| (boot_id, event)).collect()
+            }
+            _ => Vec::new(),
+        })
+    }
+
+    fn baseline(&self, boot: &Arc<str>) -> Option<u64> {
+        self.events().rev().find_map(|(of, event)| match event.kind {
+            KernelEvent::UnaccountedBaseline { bytes } if of == boot => Some(bytes),
+            _ => None,
+        })
+    }
+
+    fn stood(&self) -> BTreeMap<Arc<str>, RestartState> {
+        let mut stood = BTreeMap::new();
+        for (_, event) in self.events() {
+            if let KernelEvent::EngineRestart { engine, to, .. } = &event.kind
+                && *to != RestartState::Unknown
+            {
+                stood.insert(Arc::from(engine.as_str()), *to);
+            }
+        }
+        stood
+    }
+
+    /// With their places. What undoes another act is none.
     fn acts(&self) -> impl Iterator<Item = (usize, &Decision)> {
         self.entries.iter().enumerate().filter_map(|(place, (_, entry))| match entry {
-            Entry::Decision(decision) if decision.verdict == Verdict::Act => {
+            Entry::Decision(decision)
+                if decision.verdict == Verdict::Act && !decision.action.is_undo() =>
+            {
                 Some((place, decision))
             }
             _ => None,
@@ -197,7 +229,8 @@ impl Kept {
 
     fn past_act(&self, place: usize, act: &Decision, uptime_ms: i64) -> PastAct {
         let outcome = self.ends.get(&act.id);
-        let aim_met = self.judged.get(&act.id);
+        let judged = self.judged.get(&act.id);
+        let was_begun = outcome.is_none_or(OutcomeResult::is_begun);
         PastAct {
             id: act.id,
             rule: act.rule.clone(),
@@ -207,11 +240,11 @@ impl Kept {
             uptime_ms,
             utc: act.at.utc,
             has_ended: outcome.is_some_and(|result| *result != OutcomeResult::TimedOut)
-                || aim_met.is_some(),
-            aim_met: aim_met.copied().flatten(),
+                || judged.is_some(),
+            aim_met: judged.and_then(|(aim_met, _)| *aim_met),
             approved: act.approved,
-            started_after: None,
-            died_in: None,
+            started_after: act.action.starts_after().filter(|_| was_begun).cloned(),
+            died_in: judged.and_then(|(_, died_in)| *died_in),
             is_forgiven: self.is_forgiven(place, act),
         }
     }

@@ -1,13 +1,14 @@
 //! A machine that reacts: engines load, serve, leak and die, files fill the page cache, the kernel
-//! reclaims, swaps and kills, and what is dropped or compacted changes it.
+//! reclaims, swaps and kills, and what is dropped, compacted or stopped changes it.
 //!
 //! It lives in beats, so that a run with slow sampling sees as much happen per sample as a fast one.
 
 use std::time::Duration;
 
-use umawarden::model::Action;
+use umawarden::model::{Action, EngineKind, EngineTarget};
 
 use super::chance::Chance;
+use super::engine::{Answers, Engine, Phase, Place};
 use super::kernel_ring::KernelRing;
 
 const PAGE: f64 = 4096.0;
@@ -18,26 +19,27 @@ pub struct Build {
     pub total: f64,
     pub swap: f64,
     pub beat: Duration,
+    /// Hardly anybody starts engines by hand, so that there is room for those that are held.
+    pub is_calm: bool,
 }
 
-#[derive(Clone, Copy, PartialEq)]
-enum Phase {
-    Loading,
-    Serving,
-    Leaking,
-    Dying,
-    /// Its process is gone and its driver memory is not.
-    Orphaned,
+/// An engine's server has ended.
+pub struct Death {
+    /// Where it lived.
+    pub place: usize,
+    pub cause: Cause,
 }
 
-struct Engine {
-    pid: u64,
-    phase: Phase,
-    /// Driver memory: in nobody's size.
-    taken: f64,
-    goal: f64,
-    /// Memory that its process shows.
-    anonymous: f64,
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Cause {
+    /// It has ended by itself.
+    Itself,
+    /// The kernel has killed it.
+    OutOfMemory,
+    /// The brake has.
+    Brake,
+    /// Somebody wanted it to end.
+    Wanted,
 }
 
 /// The counters of `/proc/vmstat`.
@@ -51,7 +53,9 @@ pub struct Counters {
 
 pub struct Machine {
     pub build: Build,
-    engines: Vec<Engine>,
+    pub engines: Vec<Engine>,
+    /// Of engines in containers and units, since somebody last asked.
+    pub deaths: Vec<Death>,
     others: f64,
     pub clean: f64,
     pub dirty: f64,
@@ -62,7 +66,7 @@ pub struct Machine {
     pub counters: Counters,
     pub log: KernelRing,
     chance: Chance,
-    next_pid: u64,
+    next_pid: u32,
 }
 
 impl Machine {
@@ -70,6 +74,7 @@ impl Machine {
         let mut machine = Self {
             build,
             engines: Vec::new(),
+            deaths: Vec::new(),
             others: 0.0,
             clean: 0.0,
             dirty: 0.0,
@@ -88,6 +93,7 @@ impl Machine {
     /// Everything that does not survive a boot begins anew.
     pub fn boot(&mut self) {
         self.engines.clear();
+        self.deaths.clear();
         self.others = self.build.total * 0.03;
         self.clean = self.build.total * 0.02;
         self.dirty = 0.0;
@@ -115,9 +121,13 @@ impl Machine {
         self.engines.iter().map(|engine| engine.taken).sum()
     }
 
+    pub fn anonymous(&self) -> f64 {
+        let of_engines: f64 = self.engines.iter().map(|engine| engine.anonymous).sum();
+        self.others + of_engines
+    }
+
     fn used(&self) -> f64 {
-        let anonymous: f64 = self.engines.iter().map(|engine| engine.anonymous).sum();
-        self.others + anonymous + self.unaccounted() + self.clean + self.dirty - self.swapped
+        self.anonymous() + self.unaccounted() + self.clean + self.dirty - self.swapped
     }
 
     /// Lets time pass.
@@ -130,34 +140,42 @@ impl Machine {
         self.files(beats);
         self.engines(beats, uptime);
         self.balance(uptime);
+        self.engines.iter_mut().for_each(|engine| engine.remember(uptime, time));
         self.pieces = (self.pieces + self.chance.between(-0.02, 0.025) * beats).clamp(0.0, 1.0);
         self.chatter(beats, uptime);
     }
 
     fn come_and_go(&mut self, beats: f64, uptime: Duration) {
-        if self.engines.len() < 3 && self.chance.happens(0.03, beats) {
-            let share = self.chance.between(0.1, 0.9);
-            self.engines.push(Engine {
-                pid: self.next_pid,
-                phase: Phase::Loading,
-                taken: 0.0,
-                goal: self.build.total * share,
-                anonymous: self.build.total * 0.01,
-            });
-            self.next_pid += 1;
+        let (by_hand, dies) = if self.build.is_calm { (0.001, 0.02) } else { (0.03, 0.008) };
+        if self.engines.len() < 3 && self.chance.happens(by_hand, beats) {
+            let goal = self.build.total * self.chance.between(0.1, 0.9);
+            let number = self.chance.whole(0..=2);
+            let name = format!("by-hand-{number}");
+            if !self.engines.iter().any(|engine| *engine.name == *name) {
+                self.begin(&name, None, goal, uptime);
+            }
         }
         for engine in &mut self.engines {
             engine.phase = match engine.phase {
                 Phase::Serving if self.chance.happens(0.01, beats) => Phase::Leaking,
-                Phase::Loading | Phase::Serving | Phase::Leaking
-                    if self.chance.happens(0.008, beats) =>
-                {
-                    engine.anonymous = 0.0;
-                    if self.chance.once_in(4) { Phase::Orphaned } else { Phase::Dying }
+                phase @ (Phase::Serving | Phase::Leaking) => {
+                    if self.chance.happens(0.1, beats) {
+                        engine.requests = self.chance.whole(0..=2);
+                    }
+                    phase
                 }
-                Phase::Orphaned if self.chance.happens(0.05, beats) => Phase::Dying,
+                Phase::Orphaned if self.chance.happens(0.05, beats) => {
+                    engine.anonymous = 0.0;
+                    Phase::Dying
+                }
                 phase => phase,
             };
+        }
+        for number in (0..self.engines.len()).rev() {
+            if self.engines[number].is_alive() && self.chance.happens(dies, beats) {
+                let cause = if self.chance.once_in(4) { Cause::Wanted } else { Cause::Itself };
+                self.end(number, cause);
+            }
         }
         if self.chance.happens(0.002, beats) {
             let pid = self.next_pid;
@@ -171,6 +189,67 @@ impl Machine {
             let text = format!("NVRM: Xid (PCI:000f:01:00): {xid}, pid=5, name=x, Ch 00000008");
             self.log.write(uptime, text);
         }
+    }
+
+    /// An engine starts.
+    pub fn begin(&mut self, name: &str, place: Option<Place>, goal: f64, uptime: Duration) {
+        let kind = *self.chance.one_of(&[EngineKind::Sglang, EngineKind::Vllm]);
+        let pid = self.next_pid;
+        self.next_pid += 2;
+        let mut engine = Engine::new(name.into(), kind, pid, uptime, goal);
+        engine.place = place;
+        engine.anonymous = self.build.total * 0.01;
+        engine.answers = match self.chance.whole(0..=9) {
+            0 => Answers::Hangs,
+            1 | 2 => Answers::Nowhere,
+            _ => Answers::Yes,
+        };
+        self.engines.push(engine);
+    }
+
+    /// An engine's server ends; a worker may be left.
+    fn end(&mut self, number: usize, cause: Cause) {
+        let is_left = cause != Cause::Brake && self.chance.once_in(4);
+        let engine = &mut self.engines[number];
+        if engine.is_alive()
+            && let Some(place) = &engine.place
+        {
+            self.deaths.push(Death { place: place.number, cause });
+        }
+        engine.phase = if is_left { Phase::Orphaned } else { Phase::Dying };
+        engine.is_paused = false;
+        if !is_left {
+            engine.anonymous = 0.0;
+        }
+    }
+
+    /// Somebody ends what lives in that place.
+    pub fn end_in(&mut self, place: usize) {
+        let lives = |engine: &Engine| {
+            engine.is_alive() && engine.place.as_ref().is_some_and(|own| own.number == place)
+        };
+        if let Some(number) = self.engines.iter().position(lives) {
+            self.end(number, Cause::Wanted);
+        }
+    }
+
+    /// Ends all processes of an engine, if they are still those; whether it did.
+    pub fn stop(&mut self, target: &EngineTarget, unless_free: Option<u64>) -> bool {
+        if unless_free.is_some_and(|enough| self.free() >= enough as f64) {
+            return false;
+        }
+        let is_its = |engine: &Engine| {
+            engine.is_there() && target.processes.iter().any(|process| *process == engine.worker)
+        };
+        let Some(number) = self.engines.iter().position(is_its) else { return false };
+        self.end(number, Cause::Brake);
+        true
+    }
+
+    /// The engine whose server that is.
+    pub fn engine_of(&mut self, target: &EngineTarget) -> Option<&mut Engine> {
+        let server = *target.processes.first()?;
+        self.engines.iter_mut().find(|engine| engine.is_alive() && engine.server == server)
     }
 
     fn files(&mut self, beats: f64) {
@@ -194,6 +273,7 @@ impl Machine {
                 Phase::Loading => {
                     let step = total * self.chance.between(0.005, 0.08) * beats;
                     engine.taken = (engine.taken + step).min(engine.goal);
+                    engine.read += step;
                     self.clean += step;
                     failed += if is_short { self.chance.whole(0..=12) } else { 0 };
                     if engine.taken >= engine.goal {
@@ -245,10 +325,12 @@ impl Machine {
 
     fn kill(&mut self, uptime: Duration) -> f64 {
         let victim = self.chance.whole(0..=self.engines.len() as u64 - 1) as usize;
+        let anonymous = self.engines[victim].anonymous;
+        self.end(victim, Cause::OutOfMemory);
         let engine = self.engines.remove(victim);
         self.counters.oom_kills += 1.0;
         self.pressure = 1.0;
-        let pid = engine.pid;
+        let pid = engine.worker.pid;
         for line in OOM_TRACE {
             self.log.write(uptime, line.replace("PID", &pid.to_string()));
             if self.chance.once_in(20) {
@@ -259,7 +341,7 @@ impl Machine {
             let text = format!("oom_reaper: unable to reap pid:{pid} (VLLM::EngineCor)");
             self.log.write(uptime, text);
         }
-        engine.taken + engine.anonymous
+        engine.taken + anonymous
     }
 
     /// What is always in a log, and what only looks as if the kernel had written it.
@@ -293,9 +375,14 @@ impl Machine {
             }
             Action::Reclaim { bytes, .. } => self.clean = (self.clean - *bytes as f64).max(0.0),
             // Which engine reads what is not modelled.
-            Action::EvictCheckpoint { .. } | Action::EmptyCache { .. } => {}
+            Action::EvictCheckpoint { .. } => {}
+            Action::EmptyCache { .. } => {
+                for engine in self.engines.iter_mut().filter(|engine| engine.is_alive()) {
+                    engine.taken *= 0.97;
+                }
+            }
             Action::CompactMemory => self.pieces *= self.chance.between(0.05, 0.9),
-            // Nothing tells the program of this machine's engines.
+            // These have files, engines and supervisors of their own.
             Action::SetSysctl { .. }
             | Action::ThrottleReadahead { .. }
             | Action::Undo { .. }

@@ -5,7 +5,6 @@ use umawarden::model::{
     Decision, DecisionId, HoldReason, Moment, OperatorCommand, OperatorOrder, Pause, RuleId,
     RuleSelector, Verdict,
 };
-use umawarden::policy::rule::RuleSet;
 
 use super::chance::Chance;
 
@@ -30,17 +29,17 @@ impl People {
         chance: &mut Chance,
         at: Moment,
         beat: std::time::Duration,
-        rules: &RuleSet,
+        ids: &[RuleId],
     ) -> OperatorCommand {
         let until = later(at.utc, chance.until(beat * 40));
         let order = match chance.whole(0..=9) {
             0 | 1 => {
                 self.silences += 1;
-                let rules = select(chance, rules);
+                let rules = select(chance, ids);
                 OperatorOrder::Silence { id: self.silences, rules, until }
             }
             2 => OperatorOrder::EndSilence { id: chance.whole(0..=self.silences) },
-            3 | 4 => OperatorOrder::ResetBreaker { rules: select(chance, rules) },
+            3 | 4 => OperatorOrder::ResetBreaker { rules: select(chance, ids) },
             _ => OperatorOrder::Approve { decision: self.one_asked(chance), until },
         };
         let author = "simulated".to_owned();
@@ -74,12 +73,10 @@ fn later(utc: Timestamp, time: std::time::Duration) -> Timestamp {
     utc + SignedDuration::try_from(time).unwrap()
 }
 
-fn select(chance: &mut Chance, rules: &RuleSet) -> RuleSelector {
-    let ids: Vec<&RuleId> =
-        rules.groups.iter().flat_map(|group| &group.rules).map(|rule| &rule.id).collect();
+fn select(chance: &mut Chance, ids: &[RuleId]) -> RuleSelector {
     match (ids.is_empty(), chance.whole(0..=3)) {
         (true, _) | (_, 0) => RuleSelector::All,
-        (_, 1) => RuleSelector::Alert(chance.one_of(&ids).alert.clone()),
-        _ => RuleSelector::Rule((*chance.one_of(&ids)).clone()),
+        (_, 1) => RuleSelector::Alert(chance.one_of(ids).alert.clone()),
+        _ => RuleSelector::Rule(chance.one_of(ids).clone()),
     }
 }

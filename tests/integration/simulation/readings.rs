@@ -38,6 +38,8 @@ pub const SOURCES: [Source; 7] = [
 pub struct Files {
     schemas: BTreeMap<Source, Arc<Schema>>,
     faults: BTreeMap<Source, (Fault, Duration)>,
+    /// Until when something that is not so was told.
+    lied_until: Duration,
     chance: Chance,
 }
 
@@ -48,12 +50,25 @@ impl Files {
             (*source, Arc::new(Schema { series }))
         };
         let all = SOURCES.iter().chain(&[Source::Journal]);
-        Self { schemas: all.map(schema).collect(), faults: BTreeMap::new(), chance }
+        Self {
+            schemas: all.map(schema).collect(),
+            faults: BTreeMap::new(),
+            lied_until: Duration::ZERO,
+            chance,
+        }
     }
 
     /// Lets a source fail until then.
     pub fn fail(&mut self, source: Source, fault: Fault, until: Duration) {
+        if fault == Fault::Nonsense {
+            self.lied_until = self.lied_until.max(until);
+        }
         self.faults.insert(source, (fault, until));
+    }
+
+    /// When something was last told that is not so.
+    pub fn lied_until(&self) -> Duration {
+        self.lied_until
     }
 
     /// Whether the kernel log can be read.
@@ -128,6 +143,9 @@ fn values(machine: &Machine, source: Source) -> Vec<(SeriesKey, f64)> {
             named("uma_memory_available_bytes", &[], machine.available()),
             named("uma_memory_page_cache_bytes", &[("state", "clean")], machine.clean),
             named("uma_memory_page_cache_bytes", &[("state", "dirty")], machine.dirty),
+            named("uma_memory_page_cache_bytes", &[("state", "mapped")], 0.0),
+            named("uma_memory_shmem_bytes", &[], 0.0),
+            named("uma_memory_anonymous_bytes", &[], machine.anonymous()),
             named("uma_memory_unaccounted_bytes", &[], machine.unaccounted()),
             named("uma_memory_headroom_bytes", &[], free - machine.reserve() * 1.25),
             named("uma_swap_total_bytes", &[], build.swap),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use umawarden::policy::guard::GuardRails;
 
 use super::chance::Chance;
-use super::rails;
+use super::{rails, settings};
 
 /// Rules as a person would have written them.
 #[derive(Clone)]
@@ -31,7 +31,7 @@ struct Written {
 #[derive(Clone)]
 struct WrittenRemedy {
     aim: Option<String>,
-    steps: Vec<&'static str>,
+    steps: Vec<String>,
     cooldown: Duration,
     times: u64,
     per: Duration,
@@ -173,7 +173,7 @@ impl Written {
     }
 }
 
-const STEPS: [&str; 8] = [
+const STEPS: [&str; 12] = [
     "reclaim: {cgroup: /system.slice/backup.service, bytes: 1GiB}",
     "reclaim: {cgroup: /system.slice/database.service, bytes: 2GiB}",
     "drop_caches: {what: pagecache}",
@@ -182,6 +182,10 @@ const STEPS: [&str; 8] = [
     "compact_memory: {}",
     "notify: {message: \"{{ $labels.alertname }} at {{ $value | humanize }}\"}",
     "notify: {message: look}",
+    "empty_cache: {engine: held-0}",
+    "empty_cache: {engine: by-hand-0, allow: [drop_prefix_cache]}",
+    "empty_cache: {engine: by-hand-1, allow: [retract_requests, unpause]}",
+    "evict_checkpoint: {engine: held-1, behind: 64MiB, for: 1h}",
 ];
 
 impl Author<'_> {
@@ -224,13 +228,29 @@ impl Author<'_> {
         if self.chance.once_in(8) {
             return None;
         }
-        let count = self.chance.whole(1..=4);
-        let steps = (0..count).map(|_| *self.chance.one_of(&STEPS)).collect();
+        let steps = self.steps();
         let aim = self.chance.once_in(2).then(|| format!("'{}'", self.aim()));
         let cooldown = self.beats(&[0, 1, 5, 30, 120]);
         let (times, per) = self.limit();
         let (rails, inhibited_by) = self.own_rails();
         Some(WrittenRemedy { aim, steps, cooldown, times, per, rails, inhibited_by })
+    }
+
+    /// Some at random, perhaps one that sets something for a while, perhaps the brake.
+    fn steps(&mut self) -> Vec<String> {
+        let count = self.chance.whole(1..=4);
+        let mut steps: Vec<String> =
+            (0..count).map(|_| (*self.chance.one_of(&STEPS)).to_owned()).collect();
+        if self.chance.once_in(3) {
+            let time = self.beats(&[2, 10, 100]).max(Duration::from_secs(1));
+            let time = spell(time.min(Duration::from_secs(86_400)));
+            let at = self.chance.whole(0..=count) as usize;
+            steps.insert(at, self.chance.one_of(&settings::STEPS).replace("TIME", &time));
+        }
+        if self.chance.once_in(4) {
+            steps.push("stop_engine: {grace: 0s}".to_owned());
+        }
+        steps
     }
 
     fn own_rails(&mut self) -> (Vec<String>, Option<String>) {

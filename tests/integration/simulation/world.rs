@@ -1,24 +1,32 @@
 //! A machine, the program on it and everything that happens to both, under virtual time.
 
-use std::collections::BTreeSet;
+mod engines;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use umawarden::config::guard_rails::default_guard_rails;
 use umawarden::journal::{Entry, Note};
-use umawarden::model::{Action, Decision, Event, Mode, Moment, Observation, Outcome, Verdict};
+use umawarden::model::{
+    Action, Decision, DecisionId, Event, Mode, Moment, Observation, Outcome, ProcessId, RuleId,
+    Supervisor, Verdict,
+};
+use umawarden::policy::restarts;
 
 use super::chance::Chance;
 use super::checker::{Checker, Clock, Violation};
 use super::disturbance::{Calendar, Kind};
 use super::executor::Executor;
+use super::fleet::{Fleet, TROUBLES};
 use super::journal::Kept;
 use super::machine::{Build, Machine};
 use super::orders::People;
 use super::process::{Loaded, Process};
 use super::readings::{FAULTS, Files, SOURCES};
 use super::rule_book::{Author, RuleBook};
+use super::settings::Settings;
 
 /// Kernel-log records that the daemon takes in at once.
 const RECORDS_A_TURN: usize = 1024;
@@ -47,6 +55,18 @@ pub struct World {
     next_sample: Duration,
     machine: Machine,
     files: Files,
+    fleet: Fleet,
+    settings: Settings,
+    /// Acts whose settings are in force.
+    set: BTreeSet<DecisionId>,
+    /// Engines that were paused and have not been told to go on.
+    paused: BTreeSet<ProcessId>,
+    paused_at: Duration,
+    tend_at: Duration,
+    next_look: Duration,
+    looks_hang_until: Duration,
+    /// What becomes of what is not decided by anybody.
+    fate: Chance,
     executor: Executor,
     kept: Kept,
     process: Option<Process>,
@@ -56,9 +76,9 @@ pub struct World {
     book: Option<RuleBook>,
     people: People,
     mode: Mode,
-    /// Acts so far, for the summary.
-    pub acts: usize,
-    pub decisions: usize,
+    /// Acts so far, by what is done, for the summary.
+    acts: BTreeMap<String, usize>,
+    decisions: usize,
 }
 
 /// What a run came to.
@@ -68,7 +88,7 @@ pub struct Ended {
     pub end: Vec<String>,
     pub simulated: Duration,
     pub samples: u32,
-    pub acts: usize,
+    pub acts: BTreeMap<String, usize>,
     pub decisions: usize,
     pub violation: Option<Violation>,
 }
@@ -77,21 +97,25 @@ impl World {
     pub fn new(plan: Plan) -> Self {
         let mut chance = Chance::new(plan.seed, "world");
         let is_shipped = chance.once_in(5);
+        let is_calm = !is_shipped && chance.once_in(3);
         let millis = Duration::from_millis;
         let sampling = match is_shipped {
             true => millis(*chance.one_of(&[100, 200, 1_000])),
+            false if is_calm => millis(*chance.one_of(&[200, 1_000])),
             false => millis(*chance.one_of(&[100, 1_000, 5_000, 15_000, 30_000, 60_000])),
         };
         let beat = if is_shipped { Duration::from_secs(1) } else { sampling };
         let gib = *chance.one_of(&[8.0, 24.0, 121.0, 480.0]);
         let total = gib * f64::from(1 << 30);
         let swap = if chance.once_in(2) { total / 4.0 } else { 0.0 };
-        let build = Build { total: total.floor(), swap: swap.floor(), beat };
+        let build = Build { total: total.floor(), swap: swap.floor(), beat, is_calm };
         let machine = Machine::new(build, Chance::new(plan.seed, "machine"));
         let files = Files::new(&machine, Chance::new(plan.seed, "files"));
         let book = (!is_shipped)
             .then(|| RuleBook::random(&mut Author { chance: &mut chance, beat, total }));
         let mode = if chance.once_in(4) { Mode::Observe } else { Mode::Enforce };
+        // Where samples are far apart, what is seen of engines is old before it is of any use.
+        let is_looked_for = beat <= Duration::from_secs(1) || chance.once_in(4);
         let without = plan.without.clone();
         Self {
             now: Duration::ZERO,
@@ -102,6 +126,15 @@ impl World {
             next_sample: Duration::ZERO,
             machine,
             files,
+            fleet: Fleet::new(&build, Chance::new(plan.seed, "fleet")),
+            settings: Settings::new(),
+            set: BTreeSet::new(),
+            paused: BTreeSet::new(),
+            paused_at: Duration::ZERO,
+            tend_at: Duration::ZERO,
+            next_look: Duration::ZERO,
+            looks_hang_until: if is_looked_for { Duration::ZERO } else { Duration::MAX },
+            fate: Chance::new(plan.seed, "fate"),
             executor: Executor::new(Chance::new(plan.seed, "executor")),
             kept: Kept::default(),
             process: None,
@@ -112,7 +145,7 @@ impl World {
             people: People::default(),
             mode,
             plan,
-            acts: 0,
+            acts: BTreeMap::new(),
             decisions: 0,
         }
     }
@@ -138,8 +171,13 @@ impl World {
         }
     }
 
+    /// The program ends in order, and starts once more: then nothing of it is left.
     fn finish(&mut self) -> Result<(), Violation> {
-        self.process.take().map_or(Ok(()), Process::replay)
+        let mut fate = Chance::new(self.plan.seed, "end");
+        self.stop(false, &mut fate)?;
+        self.settings.begin(&self.boot_id())?;
+        self.tend();
+        self.none_stays_paused(Duration::ZERO)
     }
 
     fn at(&self) -> Moment {
@@ -172,6 +210,8 @@ impl World {
         let passed = next - self.now;
         self.now = next;
         self.machine.pass(passed, uptime + passed);
+        let (at, is_watched) = (self.at(), self.process.is_some());
+        self.fleet.bury(&mut self.machine, at, is_watched);
         self.disturb()?;
         if self.process.is_none() && self.starts_at <= self.now {
             self.start()?;
@@ -192,7 +232,14 @@ impl World {
                 let file = |name, text: &str| (name, text.to_owned());
                 let kernel = include_str!("../../../rules/kernel.yaml");
                 let memory = include_str!("../../../rules/memory.yaml");
-                let files = [file("kernel.yaml", kernel), file("memory.yaml", memory)];
+                let engines = include_str!("../../../rules/engines.yaml");
+                let guard = include_str!("../../../rules/guard.yaml");
+                let files = [
+                    file("kernel.yaml", kernel),
+                    file("memory.yaml", memory),
+                    file("engines.yaml", engines),
+                    file("guard.yaml", guard),
+                ];
                 Loaded::new(self.mode, &files, default_guard_rails())
             }
         }
@@ -206,6 +253,11 @@ impl World {
         let loaded = &process.loaded;
         self.checker.begin(loaded.mode, &loaded.rules);
         let resumes = process.resumes;
+        self.settings.begin(&boot_id)?;
+        self.set.clear();
+        self.tend();
+        self.fleet.forget_when_asked();
+        self.next_look = self.now;
         if let Some(pause) = &self.people.pause {
             process.seen.push(Observation::Pause(Some(pause.clone())));
         }
@@ -226,13 +278,17 @@ impl World {
     /// One turn of the daemon's loop.
     fn turn(&mut self) -> Result<(), Violation> {
         let mut acted = false;
-        for ended in self.executor.ended(self.now, self.at()) {
-            if let Some(action) = &ended.done {
-                self.machine.apply(action);
-            }
-            acted |= ended.outcome.result.is_begun();
-            self.take_outcome(ended.outcome);
+        for ended in self.executor.ended(self.now) {
+            let result = self.carry_out(&ended)?;
+            acted |= result.is_begun();
+            let (decision, action) = (ended.decision.id, ended.decision.action.name().to_owned());
+            let (at, took, effect) = (self.at(), ended.took, None);
+            self.take_outcome(Outcome { decision, action, result, ended: at, took, effect });
         }
+        if self.tend_at <= self.now {
+            self.tend();
+        }
+        self.none_stays_paused(Duration::from_secs(60).max(self.sampling * 2))?;
         self.tell_past();
         let more = self.read_kernel_log();
         if self.next_sample <= self.now {
@@ -262,6 +318,7 @@ impl World {
         let Some(process) = &mut self.process else { return };
         let journal_is_up = self.kept.is_up(self.now);
         self.files.read(&self.machine, journal_is_up, self.now, &mut process.seen);
+        self.look();
     }
 
     /// Returns whether more records wait to be read.
@@ -301,6 +358,7 @@ impl World {
             self.people.read(&decision);
             self.kept.record(self.now, Entry::Decision(decision.clone()));
             if decision.verdict == Verdict::Act {
+                self.has_grown(&decision)?;
                 self.have_done(decision);
             }
         }
@@ -308,10 +366,16 @@ impl World {
     }
 
     fn have_done(&mut self, decision: Decision) {
-        self.acts += 1;
-        let touches =
-            decision.mode == Mode::Enforce && !matches!(decision.action, Action::Notify { .. });
-        let intent_is_kept = !touches || self.kept.flush(self.now);
+        *self.acts.entry(decision.action.name().to_owned()).or_default() += 1;
+        // What saves the machine waits for no disk, nor does what puts something back.
+        let waits = decision.mode == Mode::Enforce
+            && !decision.action.is_brake()
+            && !decision.action.is_undo()
+            && !matches!(decision.action, Action::Notify { .. });
+        let intent_is_kept = !waits || self.kept.flush(self.now);
+        if intent_is_kept && !self.executor.hangs(self.now) {
+            self.pause_for(&decision);
+        }
         let (id, action) = (decision.id, decision.action.name().to_owned());
         if let Some(result) = self.executor.submit(self.now, decision, intent_is_kept) {
             let (ended, took, effect) = (self.at(), Duration::ZERO, None);
@@ -366,7 +430,11 @@ impl World {
                 }
                 Kind::Order => {
                     let Some(process) = &mut self.process else { continue };
-                    let order = self.people.order(chance, at, beat, &process.loaded.rules);
+                    let all = process.loaded.rules.groups.iter().flat_map(|group| &group.rules);
+                    let ids = all.map(|rule| rule.id.clone());
+                    let ids = ids.chain(self.fleet.names().map(restarts::rule));
+                    let ids: Vec<RuleId> = ids.collect();
+                    let order = self.people.order(chance, at, beat, &ids);
                     process.seen.push(Observation::Operator(order));
                 }
                 Kind::Pause => {
@@ -375,6 +443,18 @@ impl World {
                         process.seen.push(Observation::Pause(pause));
                     }
                 }
+                Kind::Supervisor => {
+                    let supervisor = *chance.one_of(&Supervisor::ALL);
+                    let trouble = *chance.one_of(&TROUBLES);
+                    let until = self.now + chance.until(beat * 40);
+                    self.fleet.trouble(supervisor, trouble, until);
+                }
+                Kind::Hand => self.fleet.meddle(chance, &mut self.machine, at),
+                Kind::LookHangs => {
+                    let until = self.now + chance.until(beat * 30);
+                    self.looks_hang_until = self.looks_hang_until.max(until);
+                }
+                Kind::Setting => self.settings.meddle(chance),
                 Kind::Reload => {
                     let mut pen = Chance::new(chance.whole(0..=u64::MAX), "pen");
                     self.rewrite(&mut pen);
@@ -401,7 +481,21 @@ impl World {
                 self.checker.forget(&forgotten.decisions, &forgotten.judgements);
             }
         }
-        self.executor.die();
+        let hangs = self.executor.hangs(self.now);
+        for decision in self.executor.die() {
+            // What was under way may be done all the same.
+            if chance.once_in(2) {
+                self.perform(&decision)?;
+            }
+        }
+        self.set.clear();
+        if crashes || hangs {
+            self.settings.crash();
+        } else {
+            self.settings.end()?;
+            self.tend();
+            self.none_stays_paused(Duration::ZERO)?;
+        }
         process.replay()
     }
 
@@ -411,6 +505,11 @@ impl World {
         self.boot += 1;
         self.starts_at = self.starts_at.max(self.now);
         self.machine.boot();
+        self.settings.boot();
+        self.paused.clear();
+        self.next_look = Duration::ZERO;
+        let at = self.at();
+        self.fleet.boot(at);
         if chance.once_in(4) {
             self.wall = clock_jump(chance, self.wall);
         }

@@ -10,6 +10,7 @@ use crate::model::{
 };
 use crate::policy::Surroundings;
 use crate::policy::guard::{Intent, Wish};
+use crate::policy::restarts::death::Kills;
 use crate::policy::restarts::room;
 
 impl Course {
@@ -17,6 +18,7 @@ impl Course {
     pub(in crate::policy::restarts) fn decide(
         &mut self,
         occupant: Option<Arc<str>>,
+        kills: &Kills,
         around: &mut Surroundings<'_>,
         events: &mut Vec<Event>,
     ) -> bool {
@@ -24,7 +26,10 @@ impl Course {
         if self.attempt.is_some() || !self.is_down {
             return false;
         }
-        let end = end.clone();
+        let mut end = end.clone();
+        if end.requested == Requested::Unknown && kills.explain(&self.seen.target, &end) {
+            end.requested = Requested::No;
+        }
         let mode = self.seen.mode.unwrap_or(around.mode);
         let action = match self.supervisor() {
             Supervisor::Docker => Action::StartContainer { ended: Arc::clone(&end.mark) },
@@ -106,9 +111,12 @@ impl Course {
         let looks_requested = end.looks_requested()
             || self.supervisor() == Supervisor::Systemd && end.exit_code == Some(0);
         if end.requested == Requested::Unknown && looks_requested && !is_before_boot(end, at) {
+            let why = match end.are_stops_silent {
+                true => "Podman does not tell of stops",
+                false => "nobody watched",
+            };
             let text = format!(
-                "it ended as if somebody wanted it ({end}), and nobody watched: start it when it \
-                 shall run"
+                "it ended as if somebody wanted it ({end}), and {why}: start it when it shall run"
             );
             return Ruling::hold(HoldReason::StopUnclear, text);
         }

@@ -7,9 +7,9 @@ use jiff::Timestamp;
 
 use crate::model::{
     Action, Assessment, Decision, DecisionId, EngineKind, EngineProcess, EngineReadings,
-    EngineSeen, Event, HeldEnd, HeldReadings, HeldSeen, HeldState, HeldTarget, HoldReason, Mode,
-    Moment, Observation, Outcome, OutcomeResult, ProcessId, Reading, Readings, Requested,
-    RestartLimits, RestartState, Schema, SeriesKey, Source, Supervisor, Verdict,
+    EngineSeen, Event, HeldEnd, HeldReadings, HeldSeen, HeldState, HeldTarget, HoldReason,
+    KernelRecord, Mode, Moment, Observation, Outcome, OutcomeResult, ProcessId, Reading, Readings,
+    Requested, RestartLimits, RestartState, Schema, SeriesKey, Source, Supervisor, Verdict,
 };
 
 use crate::policy::rule::RuleSet;
@@ -34,7 +34,8 @@ pub(super) struct World {
 }
 
 pub(super) fn id(name: &str) -> String {
-    format!("{name:a<64}")
+    let digits: String = name.bytes().map(|byte| format!("{byte:02x}")).collect();
+    format!("{digits:a<64}")
 }
 
 pub(super) fn container(name: &str) -> HeldSeen {
@@ -152,12 +153,41 @@ impl World {
             is_oom_killed: exit_code == 137,
             error: None,
             requested: Requested::No,
+            are_stops_silent: false,
+            log: None,
         }
     }
 
     pub(super) fn dies(&mut self, name: &str) {
         let end = self.end(137);
         self.of(name).state = HeldState::Ended(end);
+    }
+
+    /// The kernel log tells of a process of it that was killed for memory.
+    pub(super) fn kernel_kills(&mut self, name: &str) {
+        let cgroup = format!("/libpod_parent/libpod-{}", id(name));
+        let lines = [
+            format!(
+                "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,\
+                 oom_memcg={cgroup},task_memcg={cgroup},task=python3,pid=7,uid=0"
+            ),
+            "Memory cgroup out of memory: Killed process 7 (python3) total-vm:8kB, anon-rss:8kB, \
+             file-rss:0kB, shmem-rss:0kB, UID:0 pgtables:8kB oom_score_adj:0"
+                .to_owned(),
+        ];
+        for (seq, text) in (100..).zip(lines) {
+            self.seen.push(Observation::KernelRecord(KernelRecord {
+                seq,
+                facility: 0,
+                level: 4,
+                usec: u64::try_from(self.at.uptime.as_micros()).unwrap(),
+                caller: None,
+                utc: self.at.utc,
+                text,
+                dictionary: String::new(),
+            }));
+        }
+        self.tick();
     }
 
     pub(super) fn starts(&mut self, name: &str) {

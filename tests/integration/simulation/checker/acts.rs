@@ -5,7 +5,7 @@ use std::time::Duration;
 use umawarden::model::{Action, Decision, DecisionId, Mode, Moment, RuleId};
 use umawarden::policy::rule::{Query, Remedy};
 
-use super::{Checker, Clock, Course, LOST_AFTER, Violation, Watched, broken, reads};
+use super::{Checker, Clock, Course, Flight, LOST_AFTER, Violation, Watched, broken, reads};
 
 /// Something that was done.
 pub struct Acted {
@@ -25,6 +25,22 @@ pub struct Acted {
 }
 
 impl Acted {
+    pub fn new(clock: &Clock, decision: &Decision) -> Self {
+        Self {
+            id: decision.id,
+            rule: decision.rule.clone(),
+            mode: decision.mode,
+            step: decision.step,
+            is_notice: decision.action.is_notice(),
+            aim_met: None,
+            is_forgiven: false,
+            now: clock.now,
+            boot: clock.boot,
+            at: clock.at,
+            dated: None,
+        }
+    }
+
     /// How long ago: exactly within a boot, and as it was dated over a reboot.
     pub fn ago(&self, clock: &Clock) -> Duration {
         if self.boot == clock.boot {
@@ -69,12 +85,14 @@ impl Checker {
             }
         }
         self.within_limits(clock, decision, remedy)?;
-        course_allows(clock, decision, watched)?;
+        self.course_allows(clock, decision, watched)?;
         self.rested(clock, decision, watched)?;
         self.rails_allow(clock, decision, watched, remedy)?;
         let needs_approval = remedy.rails.approval.is_some();
         self.people.allow(clock, decision, needs_approval)?;
+        self.brake(clock, decision)?;
         self.fly(clock, decision)?;
+        self.settings.act(clock, decision)?;
         self.remember(clock, decision);
         Ok(())
     }
@@ -93,6 +111,14 @@ impl Checker {
                 return broken("never more than at_most in any window", what);
             }
         }
+        self.within_budget(clock, decision)
+    }
+
+    pub(super) fn within_budget(
+        &self,
+        clock: &Clock,
+        decision: &Decision,
+    ) -> Result<(), Violation> {
         let Some(budget) = self.rails.budget.filter(|_| !decision.action.is_notice()) else {
             return Ok(());
         };
@@ -133,40 +159,65 @@ impl Checker {
         Ok(())
     }
 
-    fn fly(&mut self, clock: &Clock, decision: &Decision) -> Result<(), Violation> {
+    /// One action at a time; only the brake waits for nothing but itself.
+    pub(super) fn fly(&mut self, clock: &Clock, decision: &Decision) -> Result<(), Violation> {
         if decision.action.is_notice() {
             return Ok(());
         }
         let now = clock.at.uptime;
-        if let Some((id, since)) = self.flights.get(&decision.mode)
-            && now.saturating_sub(*since) < LOST_AFTER
-        {
+        let is_brake = decision.action.is_brake();
+        self.flights.retain(|flight| now.saturating_sub(flight.since) < LOST_AFTER);
+        let mut same = self.flights.iter().filter(|flight| flight.mode == decision.mode);
+        if let Some(Flight { id, since, .. }) = same.find(|flight| flight.is_brake || !is_brake) {
             let what = format!("{id} is under way since {since:?}: {decision:?}");
             return broken("never two actions at once", what);
         }
-        self.flights.insert(decision.mode, (decision.id, now));
+        let (id, mode) = (decision.id, decision.mode);
+        self.flights.push(Flight { id, mode, is_brake, since: now });
         Ok(())
     }
 
     fn remember(&mut self, clock: &Clock, decision: &Decision) {
-        self.acts.push(Acted {
-            id: decision.id,
-            rule: decision.rule.clone(),
-            mode: decision.mode,
-            step: decision.step,
-            is_notice: decision.action.is_notice(),
-            aim_met: None,
-            is_forgiven: false,
-            now: clock.now,
-            boot: clock.boot,
-            at: clock.at,
-            dated: None,
-        });
+        self.acts.push(Acted::new(clock, decision));
         if let Some(watched) = self.rules.get_mut(&decision.rule) {
             let (id, step, since) = (decision.id, decision.step, clock.at.uptime);
             watched.set_course(decision.mode, Course::Acting { id, step, since });
             watched.cooldown = super::cooldown(&watched.rule);
         }
+    }
+
+    /// After each act its outcome is awaited, and a next step follows only what has missed its aim,
+    /// or what stays as it is while the others are tried again.
+    fn course_allows(
+        &self,
+        clock: &Clock,
+        decision: &Decision,
+        watched: &Watched,
+    ) -> Result<(), Violation> {
+        let now = clock.at.uptime;
+        let course = watched.course(decision.mode);
+        let (mut last_missed, has_aim) = (None, aims(watched));
+        match course {
+            Course::Acting { since, .. } if now.saturating_sub(since) < LOST_AFTER => {
+                return broken("each outcome is awaited", format!("{decision:?}"));
+            }
+            // What stays as it is has no end by which it could be judged.
+            Course::Ended { id, .. } if has_aim || !self.settings.is_temporary(id) => {
+                return broken("each act is judged", format!("{decision:?}"));
+            }
+            Course::Judged { step, aim_met: Some(false), .. } => last_missed = Some(step),
+            _ => {}
+        }
+        let is_held = |step: usize| self.settings.holds_step(&decision.rule, decision.mode, step);
+        let mut from = decision.step;
+        while from > 0 && last_missed != Some(from - 1) && is_held(from - 1) {
+            from -= 1;
+        }
+        if from > 0 && last_missed != Some(from - 1) {
+            let what = format!("{course:?}: {decision:?}");
+            return broken("a next step follows a missed aim", what);
+        }
+        Ok(())
     }
 
     /// What the same rule did in the same mode.
@@ -176,31 +227,19 @@ impl Checker {
     }
 }
 
-/// After each act its outcome is awaited, and a next step follows only what has missed its aim.
-fn course_allows(clock: &Clock, decision: &Decision, watched: &Watched) -> Result<(), Violation> {
-    let now = clock.at.uptime;
-    let course = watched.course(decision.mode);
-    match course {
-        Course::Acting { since, .. } if now.saturating_sub(since) < LOST_AFTER => {
-            return broken("each outcome is awaited", format!("{decision:?}"));
-        }
-        Course::Ended { .. } => return broken("each act is judged", format!("{decision:?}")),
-        _ => {}
-    }
-    let missed = match course {
-        Course::Judged { step, aim_met: Some(false), .. } => Some(step + 1),
-        _ => None,
-    };
-    if decision.step > 0 && missed != Some(decision.step) {
-        let what = format!("{course:?}: {decision:?}");
-        return broken("a next step follows a missed aim", what);
-    }
-    Ok(())
+fn aims(watched: &Watched) -> bool {
+    watched.rule.remedy.as_ref().is_some_and(|remedy| remedy.aim.is_some())
 }
 
 fn is_step(remedy: &Remedy, decision: &Decision) -> bool {
     match (remedy.steps.get(decision.step), &decision.action) {
         (Some(Action::Notify { .. }), Action::Notify { .. }) => true,
+        // The engine may be a template, and what the executor looks at comes with the decision.
+        (Some(Action::EvictCheckpoint { .. }), Action::EvictCheckpoint { .. })
+        | (Some(Action::StopEngine { .. }), Action::StopEngine { .. }) => true,
+        (Some(Action::EmptyCache { allow, .. }), Action::EmptyCache { allow: allowed, .. }) => {
+            allow == allowed
+        }
         (Some(step), action) => step == action,
         (None, _) => false,
     }

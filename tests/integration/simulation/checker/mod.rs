@@ -3,9 +3,12 @@
 
 mod acts;
 mod alerts;
+mod brake;
 mod orders;
 mod rails;
 mod reads;
+mod restarts;
+mod settings;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,7 +23,10 @@ use umawarden::policy::guard::GuardRails;
 use umawarden::policy::rule::{Rule, RuleSet};
 
 use self::acts::Acted;
+use self::brake::Signs;
 use self::orders::People;
+use self::restarts::{Restarts, is_restart};
+use self::settings::Settings;
 
 /// An outcome that has not come after this will not come.
 const LOST_AFTER: Duration = Duration::from_secs(900);
@@ -58,15 +64,28 @@ pub struct Checker {
     rules: BTreeMap<RuleId, Watched>,
     acts: Vec<Acted>,
     ids: BTreeSet<DecisionId>,
-    /// In each mode the action that is under way, and since when.
-    flights: BTreeMap<Mode, (DecisionId, Duration)>,
+    /// The actions that are under way.
+    flights: Vec<Flight>,
     /// Sources of which nothing could be read the last time.
     failed: BTreeSet<Source>,
     rails: GuardRails,
     knows_past: bool,
+    /// Memory was measured once: nothing is decided before.
+    has_measured: bool,
     /// When the last step was.
     stepped: Duration,
     people: People,
+    settings: Settings,
+    restarts: Restarts,
+    signs: Signs,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Flight {
+    id: DecisionId,
+    mode: Mode,
+    is_brake: bool,
+    since: Duration,
 }
 
 type Labels = BTreeMap<Arc<str>, Arc<str>>;
@@ -154,6 +173,7 @@ impl Checker {
             act.aim_met = None;
         }
         self.people.forget(decisions);
+        self.restarts.forget(decisions);
     }
 
     /// A process starts.
@@ -163,7 +183,11 @@ impl Checker {
         self.failed.clear();
         self.rails = rules.guard_rails.clone();
         self.knows_past = false;
+        self.has_measured = false;
         self.people.pause(false);
+        self.settings.clear();
+        self.restarts.begin();
+        self.signs.clear();
         self.rules = watched(rules).map(|rule| (rule.rule.id.clone(), rule)).collect();
     }
 
@@ -209,7 +233,11 @@ impl Checker {
     ) -> Result<(), Violation> {
         for seen in seen {
             self.see(clock, seen);
+            self.restarts.see(clock, seen);
+            self.signs.see(clock, seen);
         }
+        self.restarts.said(said);
+        self.signs.hear(clock, said);
         self.people.answered(clock, &said.answers);
         for doubt in &said.doubts {
             match self.rules.get_mut(&doubt.rule) {
@@ -228,12 +256,16 @@ impl Checker {
         for decision in &said.decisions {
             self.decide(clock, decision)?;
         }
+        if self.has_measured {
+            self.all_is_undone_in_time(clock)?;
+        }
         self.every_firing_rule_has_answered(clock)
     }
 
     fn see(&mut self, clock: &Clock, seen: &Observation) {
         match seen {
             Observation::Readings(readings) => {
+                self.has_measured |= readings.source == Source::Meminfo;
                 let has_failed = readings.values.iter().all(|value| *value == Reading::Failed);
                 if has_failed && !readings.values.is_empty() {
                     self.failed.insert(readings.source);
@@ -253,7 +285,9 @@ impl Checker {
     }
 
     fn hear(&mut self, outcome: &Outcome) {
-        self.flights.retain(|_, (id, _)| *id != outcome.decision);
+        self.flights.retain(|flight| flight.id != outcome.decision);
+        self.settings.hear(outcome);
+        self.restarts.hear(outcome);
         let courses = self.rules.values_mut().flat_map(|watched| &mut watched.courses);
         for (course, _) in courses {
             if let Course::Acting { id, step, .. } = *course
@@ -276,6 +310,15 @@ impl Checker {
         if decision.at != clock.at {
             return broken("decisions are made now", format!("{decision:?}"));
         }
+        if decision.action.is_undo() {
+            return self.undo(clock, decision);
+        }
+        if is_restart(decision) {
+            return match decision.verdict {
+                Verdict::Act => self.restart(clock, decision),
+                Verdict::Hold(_) => Ok(()),
+            };
+        }
         if !self.rules.contains_key(&decision.rule) {
             return broken("only loaded rules speak", decision.rule.to_string());
         }
@@ -293,7 +336,7 @@ impl Checker {
     fn hold(&mut self, reason: HoldReason, decision: &Decision) -> Result<(), Violation> {
         let has_acted = || self.acts.iter().any(|act| act.rule == decision.rule);
         let is_true = match reason {
-            HoldReason::Busy => self.flights.contains_key(&decision.mode),
+            HoldReason::Busy => self.flights.iter().any(|flight| flight.mode == decision.mode),
             HoldReason::Cooldown | HoldReason::Budget | HoldReason::StepsExhausted => has_acted(),
             HoldReason::GlobalBudget => self.acts.iter().any(|act| !act.is_notice),
             HoldReason::BreakerOpen => has_acted(),
@@ -315,6 +358,9 @@ impl Checker {
     }
 
     fn assess(&mut self, clock: &Clock, assessment: &Assessment) -> Result<(), Violation> {
+        if self.assess_start(assessment)? {
+            return Ok(());
+        }
         let at = clock.at.uptime;
         let aim_met = assessment.aim_met;
         let acts = self.acts.iter_mut().rev();

@@ -35,6 +35,12 @@ impl Checker {
         self.breaker_is_closed(clock, decision, remedy)
     }
 
+    /// Whether the window of that name is open.
+    pub(super) fn is_open(&self, name: &str, clock: &Clock) -> bool {
+        let mut windows = self.rails.maintenance_windows.iter();
+        windows.any(|window| **window.name() == *name && is_open(window, clock))
+    }
+
     /// As a person would read it: a unit's or container's name in the path.
     fn protects(&self, path: &str) -> bool {
         let protected = &self.rails.protect;

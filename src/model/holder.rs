@@ -1,0 +1,105 @@
+//! Who has the NVIDIA driver, or memory without a name in any file system, open.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::wording::bytes_text;
+use super::{ProcessId, Reading};
+
+/// A process that holds what may keep memory of the driver alive.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holder {
+    /// Which.
+    #[serde(flatten)]
+    pub id: ProcessId,
+    /// 15 bytes of its own choosing; what is not printable is escaped.
+    pub comm: Arc<str>,
+    /// `R`, `S`, `D`, `Z`, …
+    pub state: char,
+    /// How many files of the NVIDIA driver it has open or maps (`/dev/nvidia*`, `/dev/nvmap`).
+    pub devices: u32,
+    /// Whether it only watches the driver, or keeps it loaded.
+    #[serde(default)]
+    pub is_monitor: bool,
+    /// How many buffers it shares with devices (dma-buf) it has open or maps.
+    pub dma_buffers: u32,
+    /// How many files without a name (memfd) it has open or maps.
+    pub memfds: u32,
+    /// How much is in those that it has open.
+    pub memfd_bytes: u64,
+    /// How much is in the pipes that it has open.
+    #[serde(default)]
+    pub pipe_bytes: u64,
+    /// The container that it runs in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<Arc<str>>,
+    /// The systemd unit that it runs in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unit: Option<Arc<str>>,
+}
+
+impl Holder {
+    /// Whether the driver may hold memory for it.
+    pub fn uses_driver(&self) -> bool {
+        !self.is_monitor && (self.devices > 0 || self.dma_buffers > 0)
+    }
+
+    /// Whether it waits in the kernel and cannot be ended.
+    pub fn is_stuck(&self) -> bool {
+        self.state == 'D'
+    }
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (pid {}", self.comm, self.id)?;
+        if matches!(self.state, 'D' | 'Z') {
+            write!(f, ", state {}", self.state)?;
+        }
+        match (&self.container, &self.unit) {
+            (Some(container), _) => {
+                write!(f, ", container {}", container.get(..12).unwrap_or(container))?;
+            }
+            (None, Some(unit)) => write!(f, ", {unit}")?,
+            (None, None) => {}
+        }
+        f.write_str(") ")?;
+        let mut held = Vec::new();
+        if self.devices > 0 {
+            held.push("the GPU open".to_owned());
+        }
+        if self.dma_buffers > 0 {
+            held.push(format!("{} dma-buf open", self.dma_buffers));
+        }
+        if self.memfds > 0 {
+            held.push(format!("{} in memfd", bytes_text(self.memfd_bytes as f64)));
+        }
+        if self.pipe_bytes > 0 {
+            held.push(format!("{} in pipes", bytes_text(self.pipe_bytes as f64)));
+        }
+        write!(f, "has {}", held.join(", "))
+    }
+}
+
+/// One look at all processes for what they hold.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HolderReadings {
+    /// When the look began, on the uptime clock.
+    pub read_at: Duration,
+    /// By number.
+    pub holders: Vec<Holder>,
+    /// Processes that were looked at, the kernel's own left out.
+    pub processes: u32,
+    /// Processes into which this program may not look, or did not get to within its bounds: they
+    /// may hold anything.
+    #[serde(default)]
+    pub unseen: u32,
+    /// Whether the NVIDIA driver is loaded. `Failed` where that cannot be told.
+    pub is_driver_loaded: Reading<bool>,
+    /// Why there is no list, if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<Arc<str>>,
+}

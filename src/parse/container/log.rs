@@ -1,0 +1,292 @@
+//! The end of a container's own log, as `GET /containers/ID/logs` tells it. All of it is what a
+//! program wrote that was dying: it may be cut anywhere, and lie.
+
+use jiff::Timestamp;
+
+use crate::parse::engine::last_words;
+
+/// Of a longer line the beginning is read.
+const LONGEST_LINE_BYTES: usize = 4096;
+/// And so much of it is kept.
+const LONGEST_LINE_CHARS: usize = 400;
+
+/// The last lines are kept,
+const LAST_LINES: usize = 20;
+/// and so many before them that tell why it ended.
+const TELLING_LINES: usize = 20;
+
+/// A frame begins with the output (stdin, stdout, stderr), three zeros and its length.
+const HEADER_BYTES: usize = 8;
+
+/// What follows one of these on a line may be a secret: engines write all their arguments when they
+/// start.
+const SECRETS: [&str; 15] = [
+    "api_key",
+    "api-key",
+    "apikey",
+    "admin_key",
+    "password",
+    "passwd",
+    "secret",
+    "credential",
+    "authorization",
+    "bearer ",
+    "auth_token",
+    "access_token",
+    "hf_token",
+    "private key",
+    "set-cookie",
+];
+
+/// The last lines of a log, and those before them that tell why it ended; the newest last. Docker
+/// writes when each was written in front of it: what is older than `since` is another life's.
+pub fn log_end(log: &[u8], is_terminal: bool, since: Option<Timestamp>) -> Vec<String> {
+    let mut lines = Lines { since, open: [const { Vec::new() }; 3], told: Vec::new() };
+    let mut rest = log;
+    while !is_terminal && let Some((output, text, behind)) = frame(rest) {
+        lines.read(output, text);
+        rest = behind;
+    }
+    // What is no frame was written to a terminal all the same.
+    lines.read(0, rest);
+    for output in 0..lines.open.len() {
+        lines.end(output);
+    }
+    let mut told = lines.told;
+    let last = told.split_off(told.len().saturating_sub(LAST_LINES));
+    told.retain(|line| last_words(line).is_some());
+    let mut kept = told.split_off(told.len().saturating_sub(TELLING_LINES));
+    kept.extend(last);
+    kept
+}
+
+/// The first frame, of what it is, and what follows it. The last one may be cut.
+fn frame(bytes: &[u8]) -> Option<(usize, &[u8], &[u8])> {
+    let (header, rest) = bytes.split_at_checked(HEADER_BYTES)?;
+    let [output @ 0..=2, 0, 0, 0, length @ ..] = header else { return None };
+    let length = u32::from_be_bytes(length.try_into().ok()?);
+    let length = usize::try_from(length).ok()?.min(rest.len());
+    let (text, behind) = rest.split_at(length);
+    Some((usize::from(*output), text, behind))
+}
+
+/// What was read so far.
+struct Lines {
+    since: Option<Timestamp>,
+    /// The line of each output that has not ended.
+    open: [Vec<u8>; 3],
+    told: Vec<String>,
+}
+
+impl Lines {
+    /// Each piece of a long line has the time in front of it.
+    fn read(&mut self, output: usize, text: &[u8]) {
+        let mut pieces = text.split(|byte| *byte == b'\n').peekable();
+        while let Some(piece) = pieces.next() {
+            let (at, piece) = stamped(piece);
+            let is_older = at.zip(self.since).is_some_and(|(at, since)| is_older(at, since));
+            if let Some(open) = self.open.get_mut(output).filter(|_| !is_older) {
+                let room = LONGEST_LINE_BYTES.saturating_sub(open.len());
+                open.extend_from_slice(&piece[..piece.len().min(room)]);
+            }
+            if pieces.peek().is_some() {
+                self.end(output);
+            }
+        }
+    }
+
+    fn end(&mut self, output: usize) {
+        let Some(open) = self.open.get_mut(output) else { return };
+        let line = shown(&std::mem::take(open));
+        if !line.is_empty() {
+            self.told.push(line);
+        }
+    }
+}
+
+/// Podman writes whole seconds.
+fn is_older(at: Timestamp, since: Timestamp) -> bool {
+    let is_whole = at.subsec_nanosecond() == 0;
+    if is_whole { at.as_second() < since.as_second() } else { at < since }
+}
+
+/// The time in front of a line, and the line.
+fn stamped(line: &[u8]) -> (Option<Timestamp>, &[u8]) {
+    let Some(end) = line.iter().take(48).position(|byte| *byte == b' ') else {
+        return (None, line);
+    };
+    let (stamp, rest) = line.split_at(end);
+    let is_like_one = stamp.len() >= 20 && stamp.get(4) == Some(&b'-') && stamp.is_ascii();
+    let stamp = std::str::from_utf8(stamp).ok().filter(|_| is_like_one);
+    match stamp.and_then(|stamp| stamp.parse().ok()) {
+        Some(at) => (Some(at), &rest[1..]),
+        None => (None, line),
+    }
+}
+
+/// A line for people: what was drawn over is left out, as are colours; nothing that a terminal
+/// would obey is left, and no secret.
+fn shown(line: &[u8]) -> String {
+    let text = String::from_utf8_lossy(line);
+    let text = text.trim_end();
+    let text = text.rsplit('\r').next().unwrap_or(text);
+    let mut plain = String::with_capacity(text.len());
+    let mut characters = text.chars().peekable();
+    while let Some(character) = characters.next() {
+        match character {
+            '\u{1b}' if characters.peek() == Some(&'[') => {
+                // The end of a control sequence is the first of these.
+                characters.next();
+                let _end = characters.find(|one| matches!(one, '@'..='~'));
+            }
+            '\t' => plain.push(' '),
+            '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
+                plain.push(char::REPLACEMENT_CHARACTER)
+            }
+            character if character.is_control() => plain.push(char::REPLACEMENT_CHARACTER),
+            character => plain.push(character),
+        }
+    }
+    let plain = without_secrets(plain.trim());
+    match plain.char_indices().nth(LONGEST_LINE_CHARS) {
+        Some((end, _)) => format!("{}…", &plain[..end]),
+        None => plain,
+    }
+}
+
+fn without_secrets(line: &str) -> String {
+    let lower = line.to_ascii_lowercase();
+    let named = SECRETS.iter().filter_map(|name| Some(lower.find(name)? + name.len()));
+    // Of an address with a password in it the address is all that is hidden.
+    let in_address = lower.find("://").filter(|at| {
+        let host = lower[at + 3..].split(['/', ' ', '"', '\'']).next().unwrap_or_default();
+        host.contains('@')
+    });
+    let first = named.chain(in_address.map(|at| at + 3)).min();
+    match first.filter(|at| *at < line.len()) {
+        Some(at) => format!("{} [the rest may hold a secret]", &line[..at]),
+        None => line.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn framed(output: u8, text: &str) -> Vec<u8> {
+        let length = u32::try_from(text.len()).unwrap().to_be_bytes();
+        [&[output, 0, 0, 0][..], &length, text.as_bytes()].concat()
+    }
+
+    fn at(second: u32) -> String {
+        format!("2026-11-22T10:00:{second:02}.123456789Z ")
+    }
+
+    #[test]
+    fn what_docker_tells_of_both_outputs_is_read_with_neither_time_nor_frame() {
+        let log = [
+            framed(1, &format!("{}INFO starts\n", at(1))),
+            framed(2, &format!("{}torch.OutOfMemoryError: CUDA ", at(2))),
+            framed(1, &format!("{}INFO between\n", at(2))),
+            framed(2, &format!("{}out of memory.\n", at(3))),
+            framed(2, &format!("{}Traceback", at(4))),
+        ];
+        let whole = log.concat();
+        let told = [
+            "INFO starts",
+            "INFO between",
+            "torch.OutOfMemoryError: CUDA out of memory.",
+            "Traceback",
+        ];
+        assert_eq!(log_end(&whole, false, None), told);
+        // Docker has died in the middle of it.
+        assert_eq!(log_end(&whole[..whole.len() - 5], false, None)[3], "Trac");
+        // Of a life that began later the rest is not.
+        let since = "2026-11-22T10:00:02.5Z".parse().ok();
+        assert_eq!(log_end(&whole, false, since), ["out of memory.", "Traceback"]);
+    }
+
+    #[test]
+    fn what_was_written_to_a_terminal_is_read_as_it_stood_there() {
+        let log = format!(
+            "{}Loading:  10%\rLoading: 100%\r\n{}\u{1b}[36mINFO\u{1b}[0m\tready\u{7}\r\n\r\n",
+            at(1),
+            at(2)
+        );
+        assert_eq!(log_end(log.as_bytes(), true, None), ["Loading: 100%", "INFO ready\u{fffd}"]);
+        // Nobody said that it is one.
+        assert_eq!(log_end(log.as_bytes(), false, None).len(), 2);
+        assert_eq!(log_end(b"", false, None), Vec::<String>::new());
+        assert_eq!(log_end(b"\x01\0\0\0\xff\xff\xff\xffx", false, None), ["x"]);
+    }
+
+    #[test]
+    fn podman_writes_whole_seconds_and_offsets() {
+        let log = framed(1, "2026-11-22T10:00:01Z late\n");
+        let since = "2026-11-22T10:00:01.9Z".parse().ok();
+        assert_eq!(log_end(&log, false, since), ["late"]);
+        let log = framed(1, "2026-11-22T12:00:01.5+02:00 late\n");
+        let since = "2026-11-22T10:00:01Z".parse().ok();
+        assert_eq!(log_end(&log, false, since), ["late"]);
+        let since = "2026-11-22T10:00:02Z".parse().ok();
+        assert_eq!(log_end(&log, false, since), Vec::<String>::new());
+    }
+
+    #[test]
+    fn the_last_lines_are_kept_and_those_that_tell_why() {
+        let mut log: String = (0..100).map(|line| format!("line {line}\n")).collect();
+        log.insert_str(0, "RuntimeError: CUDA out of memory. Tried to allocate 2 GiB\n");
+        let told = log_end(log.as_bytes(), true, None);
+        assert_eq!(told.len(), 21);
+        assert!(told[0].contains("CUDA out of memory"));
+        assert_eq!((&*told[1], &*told[20]), ("line 80", "line 99"));
+        let long = "x".repeat(1 << 20);
+        let told = log_end(long.as_bytes(), true, None);
+        assert_eq!(told[0].chars().count(), LONGEST_LINE_CHARS + 1);
+    }
+
+    #[test]
+    fn no_secret_is_kept() {
+        for (line, told) in [
+            (
+                "server_args=ServerArgs(model_path='m', api_key='sk-1', port=1)",
+                "server_args=ServerArgs(model_path='m', api_key [the rest may hold a secret]",
+            ),
+            ("GET / Authorization: Bearer x", "GET / Authorization [the rest may hold a secret]"),
+            ("at https://u:pw@host/x", "at https:// [the rest may hold a secret]"),
+            ("token usage: 0.93, 12 tokens/s", "token usage: 0.93, 12 tokens/s"),
+            ("at https://host/a@b", "at https://host/a@b"),
+        ] {
+            assert_eq!(log_end(line.as_bytes(), true, None), [told]);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_log_does_harm(
+            bytes in prop::collection::vec(any::<u8>(), 0..600),
+            frames in prop::collection::vec((0_u8..3, "\\PC{0,40}\n?"), 0..40),
+            is_terminal: bool,
+            cut in 0_usize..2000,
+        ) {
+            let mut log: Vec<u8> = frames.iter().flat_map(|(to, text)| framed(*to, text)).collect();
+            log.truncate(cut);
+            log.extend(bytes);
+            let told = log_end(&log, is_terminal, None);
+            prop_assert!(told.len() <= LAST_LINES + TELLING_LINES);
+            for line in told {
+                prop_assert!(!line.is_empty() && !line.chars().any(char::is_control), "{line:?}");
+                prop_assert!(line.chars().count() <= LONGEST_LINE_CHARS + 1, "{line:?}");
+            }
+        }
+
+        #[test]
+        fn whole_lines_come_back(lines in prop::collection::vec("[a-z]{1,30}", 0..15)) {
+            let framed = |line: &String| framed(1, &format!("{line}\n"));
+            let log: Vec<u8> = lines.iter().flat_map(framed).collect();
+            prop_assert_eq!(log_end(&log, false, None), lines);
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! What a process has open or maps that may keep memory of a driver alive.
+
+/// One such thing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeldObject {
+    /// A file of the NVIDIA driver. With `/dev/nvidia-uvm` a process may run CUDA; without it, it
+    /// at most draws, or asks the driver how it fares.
+    Device {
+        /// Whether it is that one.
+        is_uvm: bool,
+    },
+    /// A buffer shared with devices (dma-buf).
+    DmaBuffer,
+    /// A file without a name (memfd_create(2)).
+    Memfd,
+    /// A pipe.
+    Pipe {
+        /// Its inode: both ends have the same.
+        inode: u64,
+    },
+}
+
+/// Files of the driver: `nvidia*` of desktop and data center drivers, the others of Jetson's.
+const DEVICES: [&str; 4] = ["/dev/nvidia", "/dev/nvmap", "/dev/nvhost-", "/dev/nvgpu"];
+
+impl HeldObject {
+    /// What the link of a descriptor (`/proc/PID/fd/N`), or a path in `/proc/PID/maps`, leads to.
+    pub fn of(target: &str) -> Option<Self> {
+        if DEVICES.iter().any(|device| target.starts_with(device)) {
+            return Some(Self::Device { is_uvm: target.starts_with("/dev/nvidia-uvm") });
+        }
+        if target.starts_with("/dmabuf:") {
+            return Some(Self::DmaBuffer);
+        }
+        if target.starts_with("/memfd:") {
+            return Some(Self::Memfd);
+        }
+        let inode = target.strip_prefix("pipe:[")?.strip_suffix(']')?;
+        Some(Self::Pipe { inode: inode.parse().ok()? })
+    }
+}
+
+/// Programs that have the driver open for as long as they run and hold no memory for it: they
+/// watch it, or keep it loaded. By `comm`, of which the kernel keeps 15 bytes.
+const MONITORS: [&str; 8] = [
+    "nvidia-persiste",
+    "nvidia-smi",
+    "nvidia-powerd",
+    "nv-hostengine",
+    "dcgm-exporter",
+    "nvidia-dcgm-exp",
+    "nvtop",
+    "nvidia-device-p",
+];
+
+/// Whether that is one of them. Whoever could run CUDA is none, whatever it is called.
+pub fn is_monitor(comm: &str, has_uvm: bool) -> bool {
+    !has_uvm && MONITORS.contains(&comm)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn what_a_link_leads_to_is_told() {
+        let device = |is_uvm| Some(HeldObject::Device { is_uvm });
+        for (target, object) in [
+            ("/dev/nvidia0", device(false)),
+            ("/dev/nvidiactl", device(false)),
+            ("/dev/nvidia-uvm", device(true)),
+            ("/dev/nvidia-uvm-tools", device(true)),
+            ("/dev/nvidia-caps/nvidia-cap1", device(false)),
+            ("/dev/nvmap", device(false)),
+            ("/dev/nvme0n1", None),
+            ("/dmabuf:", Some(HeldObject::DmaBuffer)),
+            ("/memfd:nccl-shm (deleted)", Some(HeldObject::Memfd)),
+            ("pipe:[4711]", Some(HeldObject::Pipe { inode: 4711 })),
+            ("pipe:[x]", None),
+            ("socket:[4711]", None),
+            ("/home/me/memfd:", None),
+        ] {
+            assert_eq!(HeldObject::of(target), object, "{target}");
+        }
+    }
+
+    #[test]
+    fn who_watches_is_known_unless_it_could_compute() {
+        assert!(is_monitor("nvidia-persiste", false));
+        assert!(!is_monitor("nvidia-persiste", true));
+        assert!(!is_monitor("python3", false));
+        assert!(MONITORS.iter().all(|comm| comm.len() <= 15));
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_borne(target in ".{0,64}") {
+            HeldObject::of(&target);
+        }
+    }
+}

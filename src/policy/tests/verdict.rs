@@ -1,0 +1,353 @@
+//! Memory that nobody seems to use, over time, through the whole policy and the shipped rules.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use proptest::prelude::*;
+
+use crate::config::mistake::SourceText;
+use crate::config::rules::parse_rules;
+use crate::model::{
+    DecisionId, EngineReadings, Event, GpuDriver, GpuPicture, GpuReadings, Holder, HolderReadings,
+    KernelEvent, MemoryVerdict, Mode, Moment, Observation, Outcome, OutcomeResult, Past, ProcessId,
+    Reading, Readings, Schema, SeriesKey, Source, Verdict,
+};
+use crate::policy::Policy;
+
+const GIB: u64 = 1 << 30;
+const TICK: Duration = Duration::from_millis(250);
+
+/// A node of 120 GiB, with the driver loaded and asked.
+struct Node {
+    policy: Policy,
+    now: Duration,
+    schema: Arc<Schema>,
+    unaccounted: u64,
+    /// What comes back when caches are dropped.
+    pools: u64,
+    holders: Vec<Holder>,
+    driver: GpuDriver,
+    looks: bool,
+    acts: bool,
+    outcomes: Vec<Outcome>,
+    events: Vec<Event>,
+    told: Vec<(u64, MemoryVerdict)>,
+    decided: Vec<(u64, &'static str)>,
+}
+
+fn holder(pid: u32, state: char) -> Holder {
+    Holder {
+        id: ProcessId { pid, start_ticks: 1 },
+        comm: "python3".into(),
+        state,
+        devices: 1,
+        is_monitor: false,
+        dma_buffers: 0,
+        memfds: 0,
+        memfd_bytes: 0,
+        pipe_bytes: 0,
+        container: None,
+        unit: None,
+    }
+}
+
+impl Node {
+    fn new() -> Self {
+        let key = |name| SeriesKey::new(name, &[]);
+        let series = vec![
+            key("uma_memory_total_bytes"),
+            key("uma_memory_free_bytes"),
+            key("uma_memory_unaccounted_bytes"),
+            key("uma_memory_shmem_bytes"),
+        ];
+        let text = include_str!("../../../rules/leak.yaml");
+        let rules = parse_rules(&[SourceText::new("leak.yaml", text)], TICK).unwrap();
+        let start = Moment { uptime: Duration::from_secs(1_000), utc: Timestamp::UNIX_EPOCH };
+        let mut policy = Policy::new(start, Mode::Enforce, &rules, DecisionId(1));
+        policy.resume(start, &Past::default());
+        let mut node = Self {
+            policy,
+            now: Duration::ZERO,
+            schema: Arc::new(Schema { series }),
+            unaccounted: GIB,
+            pools: 0,
+            holders: Vec::new(),
+            driver: GpuDriver::Responsive,
+            looks: true,
+            acts: true,
+            outcomes: Vec::new(),
+            events: Vec::new(),
+            told: Vec::new(),
+            decided: Vec::new(),
+        };
+        node.wait(30);
+        assert_eq!(node.verdict(), MemoryVerdict::Clean);
+        node.told.clear();
+        node
+    }
+
+    fn at(&self) -> Moment {
+        Moment {
+            uptime: Duration::from_secs(1_000) + self.now,
+            utc: Timestamp::UNIX_EPOCH + self.now,
+        }
+    }
+
+    fn wait(&mut self, seconds: u64) {
+        let until = self.now + Duration::from_secs(seconds);
+        while self.now < until {
+            self.now += TICK;
+            self.step();
+        }
+    }
+
+    fn seen(&mut self) -> Vec<Observation> {
+        let at = self.at();
+        let values = [120 * GIB, 118 * GIB - self.unaccounted, self.unaccounted, 0];
+        #[expect(clippy::cast_precision_loss, reason = "a series' value is an f64 everywhere")]
+        let values = values.iter().map(|value| Reading::Value(*value as f64)).collect();
+        let mut seen = vec![Observation::Readings(Readings {
+            source: Source::Meminfo,
+            schema: Arc::clone(&self.schema),
+            values,
+            took: Duration::ZERO,
+            error: None,
+        })];
+        seen.extend(self.outcomes.drain(..).map(Observation::Outcome));
+        seen.extend(self.events.drain(..).map(Observation::Event));
+        if self.now.subsec_millis() == 0 && self.looks {
+            let engines = EngineReadings { read_at: at.uptime, engines: Vec::new(), is_cut: false };
+            seen.push(Observation::Engines(Box::new(engines)));
+            seen.push(Observation::Holders(Box::new(HolderReadings {
+                read_at: at.uptime,
+                holders: self.holders.clone(),
+                processes: 100,
+                unseen: 0,
+                is_driver_loaded: Reading::Value(true),
+                error: None,
+            })));
+            let is_answer = self.driver == GpuDriver::Responsive;
+            seen.push(Observation::Gpu(Box::new(GpuReadings {
+                read_at: at.uptime,
+                driver: self.driver.clone(),
+                answered_at: None,
+                askers: Vec::new(),
+                picture: is_answer.then(Arc::<GpuPicture>::default),
+            })));
+        }
+        seen
+    }
+
+    fn step(&mut self) {
+        let seen = self.seen();
+        let (at, second) = (self.at(), self.now.as_secs());
+        let step = self.policy.step(at, &seen);
+        for event in step.events {
+            if let KernelEvent::MemoryVerdict { verdict, .. } = event.kind {
+                self.told.push((second, verdict));
+            }
+        }
+        for decision in step.decisions {
+            if decision.verdict != Verdict::Act {
+                continue;
+            }
+            let action = decision.action.name();
+            self.decided.push((second, action));
+            if action == "drop_caches" {
+                self.unaccounted -= self.pools;
+                self.pools = 0;
+            }
+            let result = match self.acts {
+                true => OutcomeResult::Done,
+                false => OutcomeResult::Failed("read-only file system".to_owned()),
+            };
+            self.outcomes.push(Outcome {
+                decision: decision.id,
+                action: action.to_owned(),
+                result,
+                ended: at,
+                took: Duration::ZERO,
+                effect: None,
+            });
+        }
+    }
+
+    fn verdict(&mut self) -> MemoryVerdict {
+        self.policy.status(self.at()).verdict.verdict
+    }
+
+    fn told(&mut self) -> Vec<(u64, MemoryVerdict)> {
+        std::mem::take(&mut self.told)
+    }
+}
+
+#[test]
+fn a_leak_is_told_five_minutes_after_all_was_tried() {
+    let mut node = Node::new();
+    node.unaccounted = 61 * GIB;
+    node.wait(600);
+    let told = node.told();
+    let [(reclaimable, first), (tried, second), (leaked, third)] = told[..] else {
+        panic!("{told:?}");
+    };
+    assert_eq!(
+        [first, second, third],
+        [MemoryVerdict::Reclaimable, MemoryVerdict::Unknown, MemoryVerdict::Leaked]
+    );
+    assert!((30..=31).contains(&reclaimable), "{told:?}");
+    let [(dropped, "drop_caches"), (compacted, "compact_memory"), (notified, "notify")] =
+        node.decided[..]
+    else {
+        panic!("{:?}", node.decided);
+    };
+    assert!((41..=43).contains(&dropped) && dropped <= compacted, "{:?}", node.decided);
+    assert!(tried <= compacted + 2, "{told:?} {:?}", node.decided);
+    assert!((dropped + 300..=dropped + 303).contains(&leaked), "{told:?} {:?}", node.decided);
+    assert!(notified >= leaked);
+}
+
+#[test]
+fn what_drivers_keep_in_pools_comes_back_and_is_no_leak() {
+    let mut node = Node::new();
+    (node.unaccounted, node.pools) = (61 * GIB, 60 * GIB);
+    node.wait(900);
+    let verdicts: Vec<MemoryVerdict> = node.told().iter().map(|(_, verdict)| *verdict).collect();
+    assert_eq!(verdicts[0], MemoryVerdict::Reclaimable);
+    assert_eq!(verdicts.last(), Some(&MemoryVerdict::Clean));
+    assert!(!verdicts.contains(&MemoryVerdict::Leaked), "{verdicts:?}");
+}
+
+#[test]
+fn where_nothing_can_be_tried_nothing_counts_as_leaked() {
+    let mut node = Node::new();
+    node.acts = false;
+    node.unaccounted = 61 * GIB;
+    node.wait(3_600);
+    assert_eq!(node.verdict(), MemoryVerdict::Reclaimable);
+}
+
+#[test]
+fn whoever_comes_or_moves_meanwhile_begins_the_time_anew() {
+    let mut node = Node::new();
+    node.unaccounted = 61 * GIB;
+    node.wait(200);
+    node.holders = vec![holder(9, 'S')];
+    node.wait(10);
+    assert_eq!(node.verdict(), MemoryVerdict::InUse);
+    node.holders.clear();
+    node.wait(200);
+    assert_eq!(node.verdict(), MemoryVerdict::Reclaimable, "what was tried was before that");
+    let mut node = Node::new();
+    node.unaccounted = 61 * GIB;
+    for _ in 0..10 {
+        node.wait(100);
+        node.unaccounted -= GIB / 8;
+        assert_ne!(node.verdict(), MemoryVerdict::Leaked);
+    }
+    // After the last move all must be tried again, which the rule does at most every ten minutes.
+    node.wait(290);
+    assert_ne!(node.verdict(), MemoryVerdict::Leaked);
+    node.wait(640);
+    assert_eq!(node.verdict(), MemoryVerdict::Leaked);
+}
+
+#[test]
+fn memory_that_falls_lingers_and_its_time_is_told() {
+    let mut node = Node::new();
+    node.unaccounted = 81 * GIB;
+    node.wait(5);
+    let mut estimates = Vec::new();
+    for second in 0..80_u64 {
+        for _ in 0..4 {
+            node.unaccounted -= GIB / 4;
+            node.now += TICK;
+            node.step();
+        }
+        let status = node.policy.status(node.at());
+        if let Some(estimate) = status.verdict.estimated_seconds {
+            estimates.push((79 - second, estimate));
+        }
+    }
+    assert!(estimates.len() > 70, "{estimates:?}");
+    // A pace is taken over two seconds.
+    for (left, estimate) in estimates.into_iter().filter(|(left, _)| (2..=76).contains(left)) {
+        let ratio = estimate / left as f64;
+        assert!((0.5..=2.0).contains(&ratio), "{estimate} for {left}");
+    }
+    node.wait(10);
+    assert_eq!(node.verdict(), MemoryVerdict::Clean);
+}
+
+#[test]
+fn a_driver_that_is_stuck_is_told_by_two_signs() {
+    let mut node = Node::new();
+    node.holders = vec![holder(9, 'D')];
+    node.wait(300);
+    assert_eq!(node.verdict(), MemoryVerdict::InUse, "one sign is none");
+    // The kernel says of the same process what was seen already.
+    let hung = KernelEvent::HungTask {
+        pid: 9,
+        comm: "python3".to_owned(),
+        seconds: 120,
+        owner_pid: None,
+        owner_comm: None,
+    };
+    let utc = Some(node.at().utc);
+    node.events.push(Event { kind: hung, utc, seq: Some(1) });
+    node.wait(10);
+    assert_eq!(node.verdict(), MemoryVerdict::InUse, "that is the same sign");
+    node.driver = GpuDriver::Silent { since: node.at().uptime, process_state: Some('D') };
+    node.wait(58);
+    assert_eq!(node.verdict(), MemoryVerdict::InUse);
+    node.wait(4);
+    assert_eq!(node.verdict(), MemoryVerdict::Wedged);
+    let reasons = node.policy.status(node.at()).verdict.reasons();
+    assert!(reasons[0].contains("has not answered for"), "{reasons:?}");
+    assert!(reasons[1].contains("python3 (pid 9) has waited in the kernel"), "{reasons:?}");
+    node.driver = GpuDriver::Responsive;
+    node.wait(3);
+    assert_eq!(node.verdict(), MemoryVerdict::InUse);
+}
+
+#[test]
+fn where_nobody_looks_any_more_nothing_is_known() {
+    let mut node = Node::new();
+    node.unaccounted = 61 * GIB;
+    node.wait(200);
+    node.looks = false;
+    node.wait(600);
+    assert_eq!(node.verdict(), MemoryVerdict::Unknown);
+    assert!(node.told().iter().all(|(_, verdict)| *verdict != MemoryVerdict::Leaked));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    /// Whatever comes and goes: a leak is told only after five minutes in which nothing did.
+    #[test]
+    fn a_leak_is_never_told_early(
+        changes in prop::collection::vec((1_u64..400, 0_u8..5), 1..12),
+    ) {
+        let mut node = Node::new();
+        node.unaccounted = 61 * GIB;
+        let mut undisturbed_since = node.now.as_secs();
+        for (seconds, change) in changes {
+            node.wait(seconds);
+            for (second, verdict) in node.told() {
+                let is_early = second < undisturbed_since + 300;
+                prop_assert!(verdict != MemoryVerdict::Leaked || !is_early);
+            }
+            let before = (node.holders.clone(), node.unaccounted, node.driver.clone());
+            match change {
+                0 => node.holders = vec![holder(9, 'S')],
+                1 => node.holders.clear(),
+                2 => node.unaccounted -= GIB / 4,
+                3 => node.driver = GpuDriver::Unknown { why: "it was started again".into() },
+                _ => node.driver = GpuDriver::Responsive,
+            }
+            if before != (node.holders.clone(), node.unaccounted, node.driver.clone()) {
+                undisturbed_since = node.now.as_secs();
+            }
+        }
+    }
+}

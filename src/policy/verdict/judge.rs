@@ -1,0 +1,273 @@
+//! The verdict, as a function of what is known now.
+//!
+//! The order is that of likelihood and of harm: a stuck driver first, for nothing else that is seen
+//! then is worth much; whoever uses memory before whoever may have leaked it; and what is not known
+//! before what would follow if it were otherwise. `leaked` is what is left over.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::model::{
+    Baseline, EnginePhase, Holder, Lingering, MemoryPlatform, MemoryVerdict, Orphan, Reading,
+    Trend, VerdictEvidence, VerdictLimits, WedgeSign,
+};
+
+/// A release that takes less than this below its past is noise, and less than [`LEAST_HELD`] is
+/// worth no word.
+const LEAST_SINK: u64 = 64 << 20;
+const LEAST_HELD: u64 = 256 << 20;
+
+/// Holders that are named; the others are counted.
+const NAMED: usize = 8;
+
+/// How the driver fares, as far as that is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum DriverStand {
+    /// Nobody asks it, or nobody can.
+    #[default]
+    Unknown,
+    /// None is loaded.
+    Absent,
+    /// It has answered of late.
+    Answers,
+    /// It does not.
+    Silent,
+}
+
+/// All that a verdict follows from.
+#[derive(Clone, Debug)]
+pub(super) struct Facts<'f> {
+    pub(super) unaccounted: Reading<u64>,
+    pub(super) baseline: Baseline,
+    pub(super) shmem: Reading<u64>,
+    pub(super) unaccounted_trend: Option<Trend>,
+    pub(super) shmem_trend: Option<Trend>,
+    /// Engines that live; `Failed` where nobody has looked of late.
+    pub(super) engines: Reading<&'f [(Arc<str>, EnginePhase)]>,
+    pub(super) orphans: &'f [Orphan],
+    /// Who has the driver open, or much in pipes; `Failed` where nobody has looked of late.
+    pub(super) holders: Reading<&'f [Holder]>,
+    /// Processes into which nobody could look.
+    pub(super) unseen: u32,
+    pub(super) driver: DriverStand,
+    /// Whom the driver names and who is not there.
+    pub(super) ghosts: &'f [u32],
+    pub(super) signs: &'f [WedgeSign],
+    pub(super) platform: MemoryPlatform,
+    pub(super) limits: VerdictLimits,
+}
+
+/// How long more than usual has been held without any explanation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Unexplained {
+    /// How long it has not changed.
+    pub(super) still: Duration,
+    /// How long ago what may bring it back was tried, if it was since.
+    pub(super) tried: Option<Duration>,
+}
+
+/// What follows.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Judged {
+    pub(super) verdict: MemoryVerdict,
+    pub(super) held: Option<u64>,
+    pub(super) estimated_seconds: Option<f64>,
+    /// Whether nothing but a leak is left as an explanation: then time must tell.
+    pub(super) is_unexplained: bool,
+}
+
+impl Facts<'_> {
+    fn held(&self) -> Reading<u64> {
+        self.unaccounted.map(|bytes| bytes.saturating_sub(self.baseline.bytes))
+    }
+
+    /// Those who use memory now and are not what an engine has left behind.
+    fn users(&self) -> impl Iterator<Item = &Holder> {
+        let is_orphan = |holder: &Holder| self.orphans.iter().any(|orphan| orphan.id == holder.id);
+        let holders = self.holders.value().unwrap_or_default();
+        holders.iter().filter(move |holder| is_user(holder) && !is_orphan(holder))
+    }
+}
+
+/// Whether a holder may explain memory that no counter names.
+pub(super) fn is_user(holder: &Holder) -> bool {
+    holder.uses_driver() || holder.pipe_bytes > 0
+}
+
+/// Judges. `unexplained` tells how long only a leak has been left as an explanation; it must be of
+/// the judgement before. Evidence is written over what stands in `evidence`.
+pub(super) fn judge(
+    facts: &Facts<'_>,
+    unexplained: Option<Unexplained>,
+    evidence: &mut Vec<VerdictEvidence>,
+) -> Judged {
+    evidence.clear();
+    let mut judge = Judge { facts, evidence };
+    let held = facts.held().value();
+    let (verdict, estimated_seconds) = judge.explained();
+    if let Some(verdict) = verdict {
+        return Judged { verdict, held, estimated_seconds, is_unexplained: false };
+    }
+    let verdict = judge.unexplained(unexplained);
+    Judged { verdict, held, estimated_seconds: None, is_unexplained: true }
+}
+
+struct Judge<'j, 'f> {
+    facts: &'j Facts<'f>,
+    evidence: &'j mut Vec<VerdictEvidence>,
+}
+
+impl Judge<'_, '_> {
+    fn say(&mut self, evidence: VerdictEvidence) {
+        self.evidence.push(evidence);
+    }
+
+    fn not_known(&mut self, what: &'static str) {
+        self.say(VerdictEvidence::NotKnown { what });
+    }
+
+    /// Everything but a leak; `None` where nothing else is left.
+    fn explained(&mut self) -> (Option<MemoryVerdict>, Option<f64>) {
+        let facts = self.facts;
+        for sign in facts.signs {
+            self.say(VerdictEvidence::Wedge(sign.clone()));
+        }
+        if facts.signs.len() >= 2 {
+            return (Some(MemoryVerdict::Wedged), None);
+        }
+        let Reading::Value(held) = facts.held() else {
+            self.not_known("how much memory is in no counter");
+            return (Some(MemoryVerdict::Unknown), None);
+        };
+        let is_held = held >= facts.limits.leaked_bytes;
+        self.say(VerdictEvidence::Held { bytes: held, baseline: facts.baseline });
+        if self.uses() {
+            return (Some(MemoryVerdict::InUse), None);
+        }
+        if let Some(estimate) = self.falls(held) {
+            return (Some(MemoryVerdict::Lingering), estimate);
+        }
+        if !facts.orphans.is_empty() {
+            let orphans = facts.orphans.iter().take(NAMED).cloned();
+            self.evidence.extend(orphans.map(VerdictEvidence::Orphan));
+            return (Some(MemoryVerdict::Orphan), None);
+        }
+        if !is_held {
+            return (Some(self.no_more_than_usual()), None);
+        }
+        if self.doubts() {
+            return (Some(MemoryVerdict::Unknown), None);
+        }
+        if facts.platform == MemoryPlatform::Coherent {
+            self.say(VerdictEvidence::CountedAfterExit);
+            return (Some(MemoryVerdict::Reclaimable), None);
+        }
+        (None, None)
+    }
+
+    /// Whether somebody uses the GPU, or holds such memory.
+    fn uses(&mut self) -> bool {
+        let facts = self.facts;
+        let engines = facts.engines.value().unwrap_or_default();
+        for (name, phase) in engines {
+            self.say(VerdictEvidence::Engine { name: Arc::clone(name), phase: *phase });
+        }
+        let users = facts.users().count();
+        let named = facts.users().take(NAMED).cloned();
+        self.evidence.extend(named.map(VerdictEvidence::Holder));
+        if users > NAMED {
+            self.say(VerdictEvidence::MoreHolders { count: (users - NAMED) as u64 });
+        }
+        users > 0 || !engines.is_empty()
+    }
+
+    /// Whether memory is being given back, and how long that takes where that can be told.
+    fn falls(&mut self, held: u64) -> Option<Option<f64>> {
+        let facts = self.facts;
+        let is_sinking = |trend: &Trend| trend.sank_bytes >= LEAST_SINK;
+        if let Some(trend) = facts.unaccounted_trend.filter(is_sinking)
+            && held >= LEAST_HELD
+        {
+            let pace = -trend.bytes_per_second;
+            let seconds = (pace > 1.0).then(|| held as f64 / pace);
+            let (what, bytes_per_second) = (Lingering::Unaccounted, trend.bytes_per_second);
+            self.say(VerdictEvidence::Falling { what, bytes_per_second, seconds });
+            return Some(seconds);
+        }
+        let shmem = facts.shmem.value().unwrap_or(0);
+        let trend = facts.shmem_trend.filter(is_sinking).filter(|_| shmem >= LEAST_HELD)?;
+        let (what, bytes_per_second) = (Lingering::Shmem, trend.bytes_per_second);
+        self.say(VerdictEvidence::Falling { what, bytes_per_second, seconds: None });
+        Some(None)
+    }
+
+    /// No more than usual is in no counter; shared memory may be held all the same.
+    fn no_more_than_usual(&mut self) -> MemoryVerdict {
+        let facts = self.facts;
+        let Reading::Value(shmem) = facts.shmem else {
+            self.not_known("how much is shared memory");
+            return MemoryVerdict::Unknown;
+        };
+        if shmem < facts.limits.leaked_bytes {
+            return MemoryVerdict::Clean;
+        }
+        self.say(VerdictEvidence::Shmem { bytes: shmem });
+        let holders = facts.holders.value().unwrap_or_default();
+        let memfds = holders.iter().filter(|holder| holder.memfds > 0).take(NAMED).cloned();
+        self.evidence.extend(memfds.map(VerdictEvidence::Holder));
+        MemoryVerdict::HeldShmem
+    }
+
+    /// Says what must be known before memory may count as leaked and is not.
+    fn doubts(&mut self) -> bool {
+        let facts = self.facts;
+        let before = self.evidence.len();
+        if facts.engines.value().is_none() {
+            self.not_known("whether an engine runs");
+        }
+        match facts.holders {
+            Reading::Value(_) if facts.unseen > 0 => {
+                self.not_known("what some processes have open (root, or CAP_SYS_PTRACE)");
+            }
+            Reading::Value(_) => {}
+            Reading::Failed | Reading::Unsupported => self.not_known("who has the driver open"),
+        }
+        if !facts.baseline.is_learned {
+            self.not_known("how much is usual: no time without engines was seen in this boot");
+        }
+        match facts.driver {
+            DriverStand::Answers => {}
+            DriverStand::Unknown => self.not_known("whether the driver answers"),
+            DriverStand::Absent => {
+                self.not_known("what holds it: no NVIDIA driver is loaded, so it was none");
+            }
+            DriverStand::Silent => self.not_known("what the driver holds: it does not answer"),
+        }
+        if facts.unaccounted_trend.is_none() {
+            self.not_known("whether it comes or goes: it was looked at too shortly");
+        }
+        for pid in facts.ghosts.iter().take(NAMED) {
+            self.say(VerdictEvidence::Ghost { pid: *pid });
+        }
+        // A process that the driver names may be in a place that this program does not see.
+        self.evidence.len() > before
+    }
+
+    /// Only a leak is left: first what may bring it back is tried, then time must pass.
+    fn unexplained(&mut self, so_far: Option<Unexplained>) -> MemoryVerdict {
+        self.say(VerdictEvidence::NoHolders);
+        self.say(VerdictEvidence::DriverAnswers);
+        let Some(Unexplained { still, tried: Some(tried) }) = so_far else {
+            self.say(VerdictEvidence::NotTried);
+            return MemoryVerdict::Reclaimable;
+        };
+        let still = still.min(tried);
+        let leaked_after = self.facts.limits.leaked_after;
+        self.say(VerdictEvidence::Tried { seconds: tried.as_secs() });
+        self.say(VerdictEvidence::Still {
+            seconds: still.as_secs(),
+            leaked_after_seconds: leaked_after.as_secs(),
+        });
+        if still >= leaked_after { MemoryVerdict::Leaked } else { MemoryVerdict::Unknown }
+    }
+}

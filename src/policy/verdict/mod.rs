@@ -1,0 +1,332 @@
+//! What the matter is with memory that nobody seems to use: one verdict for the node.
+//!
+//! A driver that keeps memory after its last user is gone leaves only the reboot; so a leak is what
+//! is left when nothing else explains it, and not before it has stood still for minutes after all
+//! that may bring it back was tried. What is not known is never taken for its absence.
+
+mod judge;
+mod signs;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::model::{
+    Action, Baseline, CacheKind, Decision, DecisionId, EnginePhase, Event, GpuDriver, GpuPicture,
+    GpuReadings, HolderReadings, KernelEvent, MemoryJudgement, MemoryPlatform, MemoryVerdict,
+    Moment, Orphan, Outcome, OutcomeResult, Reading, Room, SeriesKey, Verdict, VerdictLimits,
+};
+use crate::policy::counters::{Cell, Counters};
+use crate::policy::store::SeriesStore;
+use judge::{DriverStand, Facts, Judged, Unexplained, is_user, judge};
+use signs::Signs;
+
+/// Between two judgements.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// What was found by a look that is older is no longer known to be so.
+const LOOKED_WITHIN: Duration = Duration::from_secs(30);
+
+/// Within this memory is the same.
+const SWING: u64 = 64 << 20;
+
+/// Acts whose outcome is awaited; more are forgotten.
+const MOST_AWAITED: usize = 64;
+
+/// Since when nothing but a leak explains what is held.
+#[derive(Clone, Copy, Debug)]
+struct Since {
+    unexplained: Duration,
+    /// Since when it has stayed between these two.
+    still: Duration,
+    low: u64,
+    high: u64,
+}
+
+/// What may bring memory back, and was done by this program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Try {
+    /// Dirty pages were written, then caches of every driver dropped.
+    Drop,
+    /// Memory was compacted.
+    Compact,
+}
+
+/// What is known besides memory itself.
+#[derive(Debug)]
+pub(super) struct Beside<'b> {
+    /// What there is, if that is of now.
+    pub(super) room: Option<&'b Room>,
+    /// Engines that live.
+    pub(super) engines: Reading<&'b [(Arc<str>, EnginePhase)]>,
+}
+
+/// Follows it.
+#[derive(Debug)]
+pub(super) struct VerdictWatch {
+    limits: VerdictLimits,
+    holders: Option<HolderReadings>,
+    driver: GpuDriver,
+    /// When that was last told.
+    driver_told: Duration,
+    platform: MemoryPlatform,
+    /// Whom the driver names.
+    named: Vec<u32>,
+    /// Whom it names and who was not found to have it open.
+    ghosts: Vec<u32>,
+    signs: Signs,
+    awaited: Vec<(DecisionId, Try)>,
+    dropped: Option<Duration>,
+    compacted: Option<Duration>,
+    since: Option<Since>,
+    judged: Option<Duration>,
+    /// Whether a verdict was found that something is known by.
+    has_judged: bool,
+    judgement: MemoryJudgement,
+    cells: [Cell; MemoryVerdict::ALL.len()],
+}
+
+impl VerdictWatch {
+    pub(super) fn new(started: Moment, counters: &mut Counters, store: &mut SeriesStore) -> Self {
+        let cells = MemoryVerdict::ALL.map(|verdict| {
+            let key = SeriesKey::new("uma_memory_verdict", &[("verdict", verdict.name())]);
+            let cell = counters.cell(store, &key);
+            counters.retire(cell);
+            cell
+        });
+        Self {
+            limits: VerdictLimits::default(),
+            holders: None,
+            driver: GpuDriver::Unknown { why: Arc::from("nobody asks it") },
+            driver_told: Duration::ZERO,
+            platform: MemoryPlatform::default(),
+            named: Vec::new(),
+            ghosts: Vec::new(),
+            signs: Signs::default(),
+            awaited: Vec::new(),
+            dropped: None,
+            compacted: None,
+            since: None,
+            judged: None,
+            has_judged: false,
+            judgement: MemoryJudgement::unknown(started.utc),
+            cells,
+        }
+    }
+
+    pub(super) fn set_limits(&mut self, limits: VerdictLimits) {
+        self.limits = limits;
+    }
+
+    /// The last judgement.
+    pub(super) fn judgement(&self) -> &MemoryJudgement {
+        &self.judgement
+    }
+
+    /// Somebody has looked who has the driver open.
+    pub(super) fn look(&mut self, readings: &HolderReadings) {
+        if self.holders.as_ref().is_some_and(|known| known.read_at > readings.read_at) {
+            return;
+        }
+        if readings.error.is_none() {
+            self.signs.look(readings);
+        }
+        self.holders = Some(readings.clone());
+        self.find_ghosts();
+    }
+
+    /// How it stands with the driver.
+    pub(super) fn take_driver(&mut self, readings: &GpuReadings) {
+        self.driver_told = readings.read_at;
+        self.driver.clone_from(&readings.driver);
+        self.signs.set_silent(match readings.driver {
+            GpuDriver::Silent { since, .. } => Some(since),
+            GpuDriver::Absent { .. } | GpuDriver::Unknown { .. } | GpuDriver::Responsive => None,
+        });
+        if let Some(picture) = &readings.picture {
+            self.platform = platform(picture);
+            self.named = picture.pids().unwrap_or_default();
+            self.named.retain(|pid| !readings.askers.contains(pid));
+            self.find_ghosts();
+        }
+    }
+
+    fn find_ghosts(&mut self) {
+        let holders = self.holders.as_ref().map_or(&[][..], |known| &known.holders);
+        let has_open = |pid: u32| holders.iter().any(|it| it.id.pid == pid && it.devices > 0);
+        self.ghosts.clear();
+        self.ghosts.extend(self.named.iter().copied().filter(|pid| !has_open(*pid)));
+    }
+
+    /// Something has happened.
+    pub(super) fn hear(&mut self, at: Duration, event: &Event) {
+        self.signs.hear(at, event);
+    }
+
+    /// Something is about to be done.
+    pub(super) fn decided(&mut self, decision: &Decision) {
+        let what = match &decision.action {
+            Action::DropCaches { what: CacheKind::All, sync: true } => Try::Drop,
+            Action::CompactMemory => Try::Compact,
+            _ => return,
+        };
+        if decision.verdict == Verdict::Act {
+            if self.awaited.len() >= MOST_AWAITED {
+                self.awaited.remove(0);
+            }
+            self.awaited.push((decision.id, what));
+        }
+    }
+
+    /// Something was done, or not.
+    pub(super) fn observe_outcome(&mut self, outcome: &Outcome) {
+        let place = self.awaited.iter().position(|(id, _)| *id == outcome.decision);
+        let Some((_, what)) = place.map(|place| self.awaited.remove(place)) else { return };
+        if outcome.result != OutcomeResult::Done {
+            return;
+        }
+        let ended = Some(outcome.ended.uptime);
+        match what {
+            Try::Drop => self.dropped = ended,
+            Try::Compact => self.compacted = ended,
+        }
+    }
+
+    /// Judges, if it is time to. A verdict that has changed is an event.
+    pub(super) fn judge(
+        &mut self,
+        at: Moment,
+        beside: &Beside<'_>,
+        counters: &mut Counters,
+        events: &mut Vec<Event>,
+    ) {
+        // Where nobody has ever looked who has the driver open, no verdict is asked for.
+        let is_due = self.judged.is_none_or(|judged| at.uptime.saturating_sub(judged) >= EVERY);
+        if self.holders.is_none() || !is_due {
+            return;
+        }
+        self.judged = Some(at.uptime);
+        self.signs.see(at.uptime);
+        let unexplained = self.unexplained(at.uptime, beside);
+        let mut evidence = std::mem::take(&mut self.judgement.evidence);
+        let judged = judge(&self.facts(at.uptime, beside), unexplained, &mut evidence);
+        self.judgement.evidence = evidence;
+        self.follow(at.uptime, beside, judged);
+        self.take(at, judged, events);
+        for (cell, verdict) in self.cells.iter().zip(MemoryVerdict::ALL) {
+            counters.set(*cell, f64::from(verdict == judged.verdict));
+        }
+    }
+
+    fn take(&mut self, at: Moment, judged: Judged, events: &mut Vec<Event>) {
+        let before = self.judgement.verdict;
+        self.judgement.held_bytes = judged.held;
+        self.judgement.estimated_seconds = judged.estimated_seconds;
+        if judged.verdict == before {
+            return;
+        }
+        (self.judgement.verdict, self.judgement.since) = (judged.verdict, at.utc);
+        // That a node is found well is no news.
+        let is_first = !std::mem::replace(&mut self.has_judged, true);
+        if is_first && matches!(judged.verdict, MemoryVerdict::Clean | MemoryVerdict::InUse) {
+            return;
+        }
+        let kind = KernelEvent::MemoryVerdict {
+            verdict: judged.verdict,
+            before,
+            held_bytes: judged.held,
+            evidence: self.judgement.reasons(),
+        };
+        events.push(Event { kind, utc: Some(at.utc), seq: None });
+    }
+
+    /// Follows how long nothing but a leak is left as an explanation.
+    fn follow(&mut self, at: Duration, beside: &Beside<'_>, judged: Judged) {
+        let held = beside.room.and_then(|room| room.unaccounted.value());
+        let Some(held) = held.filter(|_| judged.is_unexplained) else {
+            self.since = None;
+            return;
+        };
+        let since =
+            self.since.get_or_insert(Since { unexplained: at, still: at, low: held, high: held });
+        let (low, high) = (since.low.min(held), since.high.max(held));
+        *since = match high - low <= SWING {
+            true => Since { low, high, ..*since },
+            false => Since { still: at, low: held, high: held, ..*since },
+        };
+    }
+
+    fn unexplained(&self, at: Duration, beside: &Beside<'_>) -> Option<Unexplained> {
+        let since = self.since?;
+        // What moves now is not still, though it is only seen now.
+        let held = beside.room?.unaccounted.value()?;
+        let moves = since.high.max(held) - since.low.min(held) > SWING;
+        let still = if moves { Duration::ZERO } else { at.saturating_sub(since.still) };
+        let tried = self.dropped.zip(self.compacted).map(|(one, other)| one.min(other));
+        let tried = tried.filter(|tried| *tried >= since.unexplained);
+        Some(Unexplained { still, tried: tried.map(|tried| at.saturating_sub(tried)) })
+    }
+
+    fn facts<'f>(&'f self, at: Duration, beside: &Beside<'f>) -> Facts<'f> {
+        let is_current = |readings: &&HolderReadings| {
+            readings.error.is_none() && at.saturating_sub(readings.read_at) <= LOOKED_WITHIN
+        };
+        let holders = self.holders.as_ref().filter(is_current);
+        let room = beside.room;
+        let known = |reading: Option<Reading<u64>>| reading.unwrap_or(Reading::Failed);
+        Facts {
+            unaccounted: known(room.map(|room| room.unaccounted)),
+            baseline: room.map_or_else(unlearned, |room| room.baseline),
+            shmem: known(room.map(|room| room.shmem)),
+            unaccounted_trend: room.and_then(|room| room.motion.unaccounted),
+            shmem_trend: room.and_then(|room| room.motion.shmem),
+            engines: beside.engines,
+            orphans: room.map_or(&[], orphans),
+            holders: holders
+                .map_or(Reading::Failed, |readings| Reading::Value(readings.holders.as_slice())),
+            unseen: holders.map_or(0, |readings| readings.unseen),
+            driver: self.driver_stand(at, holders),
+            ghosts: &self.ghosts,
+            signs: self.signs.all(),
+            platform: self.platform,
+            limits: self.limits,
+        }
+    }
+
+    fn driver_stand(&self, at: Duration, holders: Option<&HolderReadings>) -> DriverStand {
+        if holders.is_some_and(|readings| readings.is_driver_loaded == Reading::Value(false)) {
+            return DriverStand::Absent;
+        }
+        let is_current = at.saturating_sub(self.driver_told) <= LOOKED_WITHIN;
+        match self.driver {
+            GpuDriver::Silent { .. } => DriverStand::Silent,
+            GpuDriver::Responsive if is_current => DriverStand::Answers,
+            // That no library is found here does not prove that no driver holds memory.
+            _ => DriverStand::Unknown,
+        }
+    }
+}
+
+fn unlearned() -> Baseline {
+    Baseline { bytes: 0, is_learned: false }
+}
+
+/// Superchips whose GPU's memory is a NUMA node, by their names.
+const COHERENT: [&str; 4] = ["GH200", "GB200", "GB300", "GH300"];
+
+fn platform(picture: &GpuPicture) -> MemoryPlatform {
+    let names = || picture.devices.iter().filter_map(|device| device.name.as_deref());
+    if names().any(|name| COHERENT.iter().any(|chip| name.contains(chip))) {
+        return MemoryPlatform::Coherent;
+    }
+    let has_own = picture.devices.iter().any(|device| device.is_unified() == Some(false));
+    if has_own { MemoryPlatform::Discrete } else { MemoryPlatform::Unified }
+}
+
+fn orphans(room: &Room) -> &[Orphan] {
+    match &room.orphans {
+        Reading::Value(orphans) => orphans,
+        Reading::Unsupported | Reading::Failed => &[],
+    }
+}

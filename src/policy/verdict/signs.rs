@@ -1,0 +1,125 @@
+//! Signs that the driver is stuck.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::is_user;
+use crate::model::{Event, HolderReadings, KernelEvent, ProcessId, Recovery, WedgeSign};
+
+/// So long a process waits in the kernel that is no longer just at work, and so long the driver
+/// does not answer: the kernel itself calls a task hung after 120 s, wedges last for minutes to
+/// hours, and a GPU reset ends within seconds.
+const LONG: Duration = Duration::from_secs(60);
+
+/// What was told longer ago than this is no sign of now. The kernel repeats that a task hangs every
+/// 120 s, ten times.
+const RECENT: Duration = Duration::from_secs(600);
+
+/// Xid numbers after which a GPU no longer works: fallen off the bus, GSP timeouts and errors.
+const DEAD: [u32; 4] = [79, 119, 120, 143];
+
+/// What the driver's own threads are called, at their beginning.
+const DRIVER_THREADS: [&str; 4] = ["nvidia", "nv_", "UVM ", "irq/nvidia"];
+
+/// A task that the kernel has called hung.
+#[derive(Clone, Debug)]
+struct Hung {
+    at: Duration,
+    pid: u32,
+    comm: Arc<str>,
+    seconds: u64,
+}
+
+/// Collects them.
+#[derive(Debug, Default)]
+pub(super) struct Signs {
+    /// Since when users of the driver have been seen to wait, at every look.
+    waiting: BTreeMap<ProcessId, (Duration, Arc<str>)>,
+    /// Numbers of those who have the driver open.
+    users: Vec<u32>,
+    looked: Duration,
+    hung: Option<Hung>,
+    said: Option<(&'static str, Duration)>,
+    silent: Option<Duration>,
+    all: Vec<WedgeSign>,
+}
+
+impl Signs {
+    /// Somebody has looked who has the driver open.
+    pub(super) fn look(&mut self, readings: &HolderReadings) {
+        let users = || readings.holders.iter().filter(|holder| is_user(holder));
+        self.users = users().map(|holder| holder.id.pid).collect();
+        self.looked = readings.read_at;
+        let waits: BTreeMap<ProcessId, Arc<str>> = users()
+            .filter(|holder| holder.is_stuck())
+            .map(|holder| (holder.id, Arc::clone(&holder.comm)))
+            .collect();
+        self.waiting.retain(|id, _| waits.contains_key(id));
+        for (id, comm) in waits {
+            self.waiting.entry(id).or_insert((readings.read_at, comm));
+        }
+    }
+
+    /// Since when the driver has not answered, if it does not.
+    pub(super) fn set_silent(&mut self, since: Option<Duration>) {
+        self.silent = since;
+    }
+
+    /// Something has happened.
+    pub(super) fn hear(&mut self, at: Duration, event: &Event) {
+        match &event.kind {
+            KernelEvent::UvmFatal => self.said = Some(("uvm_fatal", at)),
+            KernelEvent::Xid { xid, recovery, .. } => {
+                let is_dead = DEAD.contains(xid) || *recovery == Some(Recovery::NodeReboot);
+                if is_dead {
+                    self.said = Some(("xid", at));
+                }
+            }
+            KernelEvent::HungTask { pid, comm, seconds, owner_pid, owner_comm } => {
+                let owner = owner_pid.zip(owner_comm.as_deref());
+                let all = [Some((*pid, comm.as_str())), owner];
+                let found = all.into_iter().flatten().find(|(pid, comm)| {
+                    let is_drivers = DRIVER_THREADS.iter().any(|name| comm.starts_with(name));
+                    is_drivers || self.users.contains(pid)
+                });
+                if let Some((pid, comm)) = found {
+                    self.hung = Some(Hung { at, pid, comm: comm.into(), seconds: *seconds });
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Brings them up to date.
+    pub(super) fn see(&mut self, now: Duration) {
+        let long = |since: Duration| Some(now.saturating_sub(since)).filter(|age| *age >= LONG);
+        let recent = |at: Duration| Some(now.saturating_sub(at)).filter(|age| *age <= RECENT);
+        self.all.clear();
+        if let Some(age) = self.silent.and_then(long) {
+            self.all.push(WedgeSign::DriverSilent { seconds: age.as_secs() });
+        }
+        // By /proc or by the kernel's own watch, it is one fact. What nobody looks at any more is
+        // not known to wait.
+        let is_seen = now.saturating_sub(self.looked) <= super::LOOKED_WITHIN;
+        let longest = self.waiting.iter().filter(|_| is_seen).min_by_key(|(_, (since, _))| *since);
+        let seen = longest.and_then(|(id, (since, comm))| Some((id.pid, comm, long(*since)?)));
+        let hung = self.hung.as_ref().and_then(|hung| Some((hung, recent(hung.at)?)));
+        if let Some((pid, comm, age)) = seen {
+            let (comm, seconds) = (Arc::clone(comm), age.as_secs());
+            self.all.push(WedgeSign::Waiting { pid, comm, seconds });
+        } else if let Some((hung, age)) = hung {
+            let seconds = hung.seconds.saturating_add(age.as_secs());
+            let (pid, comm) = (hung.pid, Arc::clone(&hung.comm));
+            self.all.push(WedgeSign::Waiting { pid, comm, seconds });
+        }
+        if let Some((event, age)) = self.said.and_then(|(event, at)| Some((event, recent(at)?))) {
+            self.all.push(WedgeSign::Said { event, seconds: age.as_secs() });
+        }
+    }
+
+    /// All that stand now, each of another kind.
+    pub(super) fn all(&self) -> &[WedgeSign] {
+        &self.all
+    }
+}

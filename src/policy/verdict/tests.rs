@@ -1,0 +1,259 @@
+//! Every combination of evidence, and the time that a leak takes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::judge::{DriverStand, Facts, Judged, Unexplained, judge};
+use crate::model::{
+    Baseline, EnginePhase, Holder, MemoryPlatform, MemoryVerdict, Orphan, ProcessId, Reading,
+    Trend, VerdictEvidence, VerdictLimits, WedgeSign,
+};
+
+const GIB: u64 = 1 << 30;
+
+fn holder(pid: u32, state: char) -> Holder {
+    Holder {
+        id: ProcessId { pid, start_ticks: 1 },
+        comm: "python3".into(),
+        state,
+        devices: 2,
+        is_monitor: false,
+        dma_buffers: 0,
+        memfds: 0,
+        memfd_bytes: 0,
+        pipe_bytes: 0,
+        container: None,
+        unit: None,
+    }
+}
+
+fn orphan(pid: u32) -> Orphan {
+    Orphan {
+        id: ProcessId { pid, start_ticks: 1 },
+        comm: "VLLM::EngineCor".into(),
+        engine: "vllm".into(),
+        bytes: 104 * GIB,
+        open_devices: 2,
+    }
+}
+
+fn said(seconds: u64) -> WedgeSign {
+    WedgeSign::Said { event: "uvm_fatal", seconds }
+}
+
+/// What is known: 60 GiB above the usual 1 that nobody holds, and that do not move.
+struct Known {
+    unaccounted: Reading<u64>,
+    is_learned: bool,
+    shmem: Reading<u64>,
+    trend: Option<Trend>,
+    engines: Reading<Vec<(Arc<str>, EnginePhase)>>,
+    orphans: Vec<Orphan>,
+    holders: Reading<Vec<Holder>>,
+    unseen: u32,
+    driver: DriverStand,
+    ghosts: Vec<u32>,
+    signs: Vec<WedgeSign>,
+    platform: MemoryPlatform,
+}
+
+impl Known {
+    fn leak() -> Self {
+        Self {
+            unaccounted: Reading::Value(61 * GIB),
+            is_learned: true,
+            shmem: Reading::Value(GIB),
+            trend: Some(Trend::default()),
+            engines: Reading::Value(Vec::new()),
+            orphans: Vec::new(),
+            holders: Reading::Value(Vec::new()),
+            unseen: 0,
+            driver: DriverStand::Answers,
+            ghosts: Vec::new(),
+            signs: Vec::new(),
+            platform: MemoryPlatform::Unified,
+        }
+    }
+
+    fn facts(&self) -> Facts<'_> {
+        fn slices<T>(reading: &Reading<Vec<T>>) -> Reading<&[T]> {
+            match reading {
+                Reading::Value(all) => Reading::Value(all),
+                Reading::Unsupported => Reading::Unsupported,
+                Reading::Failed => Reading::Failed,
+            }
+        }
+        Facts {
+            unaccounted: self.unaccounted,
+            baseline: Baseline { bytes: GIB, is_learned: self.is_learned },
+            shmem: self.shmem,
+            unaccounted_trend: self.trend,
+            shmem_trend: Some(Trend::default()),
+            engines: slices(&self.engines),
+            orphans: &self.orphans,
+            holders: slices(&self.holders),
+            unseen: self.unseen,
+            driver: self.driver,
+            ghosts: &self.ghosts,
+            signs: &self.signs,
+            platform: self.platform,
+            limits: VerdictLimits::default(),
+        }
+    }
+
+    fn judge(&self, so_far: Option<Unexplained>) -> (Judged, Vec<VerdictEvidence>) {
+        let mut evidence = vec![VerdictEvidence::NoHolders];
+        let judged = judge(&self.facts(), so_far, &mut evidence);
+        (judged, evidence)
+    }
+
+    fn verdict(&self) -> MemoryVerdict {
+        // As long as anybody could wish for.
+        let hours = Duration::from_secs(36_000);
+        self.judge(Some(Unexplained { still: hours, tried: Some(hours) })).0.verdict
+    }
+}
+
+/// A kind of evidence, and what it makes of a leak.
+type Change = (&'static str, fn(&mut Known));
+
+/// Each of these alone keeps memory from counting as leaked.
+const OTHERS: [Change; 16] = [
+    ("memory unreadable", |known| known.unaccounted = Reading::Failed),
+    ("memory unsupported", |known| known.unaccounted = Reading::Unsupported),
+    ("little held", |known| known.unaccounted = Reading::Value(2 * GIB)),
+    ("nothing learned", |known| known.is_learned = false),
+    ("falling", |known| {
+        let gib = GIB as f64;
+        known.trend = Some(Trend { bytes_per_second: -gib, sank_bytes: GIB });
+    }),
+    ("too short a look", |known| known.trend = None),
+    ("engines unknown", |known| known.engines = Reading::Failed),
+    ("an engine", |known| {
+        known.engines = Reading::Value(vec![("vllm".into(), EnginePhase::Loading)]);
+    }),
+    ("an orphan", |known| known.orphans = vec![orphan(7)]),
+    ("holders unknown", |known| known.holders = Reading::Failed),
+    ("a holder", |known| known.holders = Reading::Value(vec![holder(8, 'S')])),
+    ("a dead one's threads", |known| known.holders = Reading::Value(vec![holder(8, 'Z')])),
+    ("one unseen", |known| known.unseen = 1),
+    ("the driver silent", |known| known.driver = DriverStand::Silent),
+    ("the driver unknown", |known| known.driver = DriverStand::Unknown),
+    ("a ghost", |known| known.ghosts = vec![9]),
+];
+
+#[test]
+fn what_nothing_else_explains_is_leaked_after_the_time_and_not_a_second_before() {
+    let leak = Known::leak();
+    let seconds = |still, tried: Option<u64>| {
+        let tried = tried.map(Duration::from_secs);
+        let so_far = Unexplained { still: Duration::from_secs(still), tried };
+        leak.judge(Some(so_far)).0.verdict
+    };
+    assert_eq!(leak.judge(None).0.verdict, MemoryVerdict::Reclaimable);
+    assert_eq!(seconds(36_000, None), MemoryVerdict::Reclaimable);
+    assert_eq!(seconds(300, Some(299)), MemoryVerdict::Unknown);
+    assert_eq!(seconds(299, Some(300)), MemoryVerdict::Unknown);
+    assert_eq!(seconds(300, Some(300)), MemoryVerdict::Leaked);
+    assert_eq!(leak.judge(None).0.held, Some(60 * GIB));
+    assert!(leak.judge(None).0.is_unexplained);
+}
+
+#[test]
+fn no_combination_with_another_explanation_or_a_doubt_is_leaked() {
+    assert_eq!(Known::leak().verdict(), MemoryVerdict::Leaked);
+    for chosen in 1_u32..1 << OTHERS.len() {
+        let mut known = Known::leak();
+        let changes = OTHERS.iter().enumerate().filter(|(bit, _)| chosen & 1 << bit != 0);
+        let names: Vec<&str> = changes
+            .map(|(_, (name, change))| {
+                change(&mut known);
+                *name
+            })
+            .collect();
+        let verdict = known.verdict();
+        assert_ne!(verdict, MemoryVerdict::Leaked, "{names:?}");
+        // One sign alone changes nothing, and two are enough whatever else is so.
+        known.signs = vec![said(1)];
+        assert_eq!(known.verdict(), verdict, "{names:?}");
+        known.signs = vec![said(1), WedgeSign::DriverSilent { seconds: 60 }];
+        assert_eq!(known.verdict(), MemoryVerdict::Wedged, "{names:?}");
+    }
+}
+
+#[test]
+fn each_explanation_has_its_verdict_and_says_what_it_follows_from() {
+    for (name, verdict, told) in [
+        ("memory unreadable", MemoryVerdict::Unknown, "how much memory is in no counter"),
+        ("little held", MemoryVerdict::Clean, "1.0 GiB above the usual amount of 1.0 GiB"),
+        ("nothing learned", MemoryVerdict::Unknown, "how much is usual"),
+        ("falling", MemoryVerdict::Lingering, "falls by 1.0 GiB/s: about 60 s more"),
+        ("too short a look", MemoryVerdict::Unknown, "looked at too shortly"),
+        ("engines unknown", MemoryVerdict::Unknown, "whether an engine runs"),
+        ("an engine", MemoryVerdict::InUse, "engine vllm is loading"),
+        ("an orphan", MemoryVerdict::Orphan, "left behind by vllm, holds 104.0 GiB"),
+        ("holders unknown", MemoryVerdict::Unknown, "who has the driver open"),
+        ("a holder", MemoryVerdict::InUse, "python3 (pid 8) has the GPU open"),
+        ("a dead one's threads", MemoryVerdict::InUse, "python3 (pid 8, state Z)"),
+        ("one unseen", MemoryVerdict::Unknown, "CAP_SYS_PTRACE"),
+        ("the driver silent", MemoryVerdict::Unknown, "it does not answer"),
+        ("the driver unknown", MemoryVerdict::Unknown, "whether the driver answers"),
+        ("a ghost", MemoryVerdict::Unknown, "pid 9, which does not have it open"),
+    ] {
+        let mut known = Known::leak();
+        let (_, change) = OTHERS.iter().find(|(other, _)| *other == name).unwrap();
+        change(&mut known);
+        let (judged, evidence) = known.judge(None);
+        let texts: Vec<String> = evidence.iter().map(ToString::to_string).collect();
+        assert_eq!(judged.verdict, verdict, "{name}: {texts:?}");
+        assert!(texts.iter().any(|text| text.contains(told)), "{name}: {texts:?}");
+    }
+}
+
+#[test]
+fn shared_memory_that_no_engine_uses_is_told_and_falls_like_any_other() {
+    let mut known = Known::leak();
+    known.unaccounted = Reading::Value(GIB);
+    known.shmem = Reading::Value(40 * GIB);
+    let mut server = holder(5, 'S');
+    (server.devices, server.memfds, server.memfd_bytes) = (0, 1, 40 * GIB);
+    known.holders = Reading::Value(vec![server]);
+    let (judged, evidence) = known.judge(None);
+    assert_eq!(judged.verdict, MemoryVerdict::HeldShmem);
+    let texts: Vec<String> = evidence.iter().map(ToString::to_string).collect();
+    assert!(texts.iter().any(|text| text.contains("40.0 GiB in memfd")), "{texts:?}");
+    known.shmem = Reading::Failed;
+    assert_eq!(known.verdict(), MemoryVerdict::Unknown);
+}
+
+#[test]
+fn an_orphan_explains_itself_and_nobody_else() {
+    let mut known = Known::leak();
+    known.orphans = vec![orphan(8)];
+    known.holders = Reading::Value(vec![holder(8, 'S')]);
+    assert_eq!(known.verdict(), MemoryVerdict::Orphan);
+    known.holders = Reading::Value(vec![holder(8, 'S'), holder(9, 'S')]);
+    assert_eq!(known.verdict(), MemoryVerdict::InUse);
+}
+
+#[test]
+fn who_only_watches_the_driver_uses_nothing_and_pipes_are_a_use() {
+    let mut known = Known::leak();
+    let watcher = Holder { is_monitor: true, ..holder(8, 'S') };
+    known.holders = Reading::Value(vec![watcher]);
+    assert_eq!(known.verdict(), MemoryVerdict::Leaked);
+    let filler = Holder { devices: 0, pipe_bytes: 3 * GIB, ..holder(8, 'S') };
+    known.holders = Reading::Value(vec![filler]);
+    assert_eq!(known.verdict(), MemoryVerdict::InUse);
+}
+
+#[test]
+fn on_superchips_memory_that_stays_counted_is_normal_and_without_a_driver_it_is_none() {
+    let mut known = Known::leak();
+    known.platform = MemoryPlatform::Coherent;
+    assert_eq!(known.verdict(), MemoryVerdict::Reclaimable);
+    known.platform = MemoryPlatform::Discrete;
+    assert_eq!(known.verdict(), MemoryVerdict::Leaked);
+    known.driver = DriverStand::Absent;
+    assert_eq!(known.verdict(), MemoryVerdict::Unknown);
+}

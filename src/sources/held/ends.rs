@@ -1,0 +1,230 @@
+//! What Docker tells of the ends of containers beside their state: whether somebody wanted them,
+//! and what the containers wrote last. Each is asked for once for each end.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::Teller;
+use crate::model::{HeldEnd, HeldState, OwnLog, Requested};
+use crate::parse::container::{ContainerEvent, Inspected, event, log_end, requested, time};
+use crate::supervisors::docker::{Docker, NoAnswer, escaped};
+
+/// How long it may take to answer. The next one waits no more where one was in vain.
+const EVENTS_TAKE: Duration = Duration::from_secs(3);
+const LOG_TAKES: Duration = Duration::from_secs(2);
+
+/// Of an answer no more is read.
+const MAX_EVENTS_BYTES: usize = 4 << 20;
+const MAX_LOG_BYTES: usize = 1 << 20;
+
+/// Docker writes down a start when it has begun: what was written first may seem older than that.
+const BEGAN_BEFORE: Duration = Duration::from_secs(2);
+
+/// So many lines of a log, and where those are too long for that, so many.
+const LOG_LINES: [u32; 2] = [200, 20];
+
+/// By then Docker tells all that it knows of an end.
+const SETTLES_SECONDS: i64 = 10;
+
+/// For so long the log of an end is told with it: whatever is told may be lost once.
+const LOG_IS_TOLD: Duration = Duration::from_secs(30);
+
+/// What is known of one container beyond what is asked anew each time.
+#[derive(Clone, Debug, Default)]
+struct Known {
+    /// When its life began that was seen to go on, as Docker writes it.
+    seen_running: Option<Arc<str>>,
+    /// Docker was away since.
+    was_away: bool,
+    end: Option<KnownEnd>,
+}
+
+/// The last end that was looked at.
+#[derive(Clone, Debug)]
+struct KnownEnd {
+    mark: Arc<str>,
+    /// When that was, on the uptime clock.
+    noticed: Duration,
+    /// The end before that, where it was seen.
+    before: Option<Timestamp>,
+    /// Whether somebody wanted it, once that is certain.
+    requested: Option<Requested>,
+    log: Option<Arc<OwnLog>>,
+}
+
+/// What is known of all containers.
+#[derive(Debug)]
+pub(super) struct Ends {
+    docker: Docker,
+    teller: Teller,
+    known: BTreeMap<Arc<str>, Known>,
+    /// In this look it did not answer in time: it is asked for nothing more of this kind.
+    hangs: bool,
+}
+
+impl Ends {
+    pub(super) fn new(docker: Docker, teller: Teller) -> Self {
+        Self { docker, teller, known: BTreeMap::new(), hangs: false }
+    }
+
+    /// Another look begins.
+    pub(super) fn begin(&mut self) {
+        self.hangs = false;
+    }
+
+    /// Docker does not answer, or tells no longer what happens.
+    pub(super) fn went_away(&mut self) {
+        self.known.values_mut().for_each(|known| known.was_away = true);
+    }
+
+    /// Forgets those that are no longer there.
+    pub(super) fn keep(&mut self, is_there: impl Fn(&str) -> bool) {
+        self.known.retain(|id, _| is_there(id));
+    }
+
+    /// Remembers a life that goes on; finds out more of an end.
+    pub(super) async fn learn(
+        &mut self,
+        found: &Inspected,
+        is_podman: bool,
+        state: &mut HeldState,
+    ) {
+        let known = self.known.entry(Arc::clone(&found.id)).or_default();
+        match state {
+            HeldState::Running { mark, .. } => {
+                known.seen_running = Some(Arc::clone(mark));
+                known.was_away = false;
+            }
+            HeldState::Ended(end) => {
+                let now = (self.teller.clock)().uptime;
+                if known.end.as_ref().is_none_or(|known| known.mark != end.mark) {
+                    let (mark, noticed) = (Arc::clone(&end.mark), now);
+                    let before = known.end.take().and_then(|before| time(&before.mark));
+                    let (requested, log) = (None, None);
+                    known.end = Some(KnownEnd { mark, noticed, before, requested, log });
+                }
+                end.are_stops_silent = is_podman;
+                end.requested = self.judge(found, is_podman, end).await;
+                end.log = self.log(found).await;
+            }
+            HeldState::Fresh | HeldState::Between { .. } => {}
+        }
+    }
+
+    /// Whether somebody wanted it.
+    async fn judge(&mut self, found: &Inspected, is_podman: bool, end: &HeldEnd) -> Requested {
+        let known = self.known.get(&found.id).cloned().unwrap_or_default();
+        if let Some(requested) = known.end.and_then(|known| known.requested) {
+            return requested;
+        }
+        let was_watched = known.seen_running.as_ref() == Some(&found.started);
+        let judged = match self.events_of(&found.id, is_podman, end).await {
+            Some(events) => match requested(end, &events) {
+                // Docker that was itself down then remembers nothing of it, and nobody can have
+                // asked it for that. Podman's containers live on without it.
+                Requested::Unknown if was_watched && known.was_away && !is_podman => Requested::No,
+                // `podman stop` is no event: what ends as after that may be it.
+                Requested::No if is_podman && end.looks_requested() => Requested::Unknown,
+                judged => judged,
+            },
+            None => Requested::Unknown,
+        };
+        // What was just written down may be told a moment later.
+        let age = end.utc.map(|utc| (self.teller.clock)().utc.duration_since(utc));
+        let is_old = age.is_some_and(|age| age.as_secs() >= SETTLES_SECONDS) && !self.hangs;
+        if (judged != Requested::Unknown || is_old)
+            && let Some(known) = self.known_end(&found.id)
+        {
+            known.requested = Some(judged);
+        }
+        judged
+    }
+
+    fn known_end(&mut self, id: &Arc<str>) -> Option<&mut KnownEnd> {
+        self.known.get_mut(id)?.end.as_mut()
+    }
+
+    /// What Docker remembers of a container's last life; `None`: it does not tell.
+    async fn events_of(
+        &mut self,
+        id: &str,
+        is_podman: bool,
+        end: &HeldEnd,
+    ) -> Option<Vec<ContainerEvent>> {
+        let ended = end.utc?.as_second();
+        let lived = i64::try_from(end.lived.unwrap_or_default().as_secs()).unwrap_or(i64::MAX);
+        let since = ended.saturating_sub(lived).saturating_sub(2);
+        let filters = serde_json::json!({
+            "container": [id],
+            "event": ["start", "kill", "stop", "die", "died", "oom"],
+        });
+        let filters = escaped(&filters.to_string());
+        // Docker waits for a time that has not come, and knows fractions of seconds; Podman does
+        // not, and is told in another way not to wait.
+        let now = (self.teller.clock)().utc;
+        let until = match is_podman {
+            true => "stream=false".to_owned(),
+            false => format!("until={}.{:09}", now.as_second(), now.subsec_nanosecond()),
+        };
+        let path = format!("/events?since={since}&{until}&filters={filters}");
+        let told = self.ask(&path, MAX_EVENTS_BYTES, EVENTS_TAKE).await.ok()?;
+        let mut events: Vec<ContainerEvent> =
+            told.split(|byte| *byte == b'\n').filter_map(event).collect();
+        events.retain(|event| *event.id == *id);
+        events.sort_by_key(|event| event.time_ns);
+        Some(events)
+    }
+
+    /// What it wrote last.
+    async fn log(&mut self, found: &Inspected) -> Option<Arc<OwnLog>> {
+        let now = (self.teller.clock)().uptime;
+        let known = self.known_end(&found.id)?;
+        if known.log.is_none() && !self.hangs {
+            let log = Arc::new(self.read_log(found).await);
+            self.known_end(&found.id)?.log = Some(log);
+        }
+        let known = self.known_end(&found.id)?;
+        let is_told = now.saturating_sub(known.noticed) < LOG_IS_TOLD;
+        known.log.clone().filter(|_| is_told)
+    }
+
+    async fn read_log(&mut self, found: &Inspected) -> OwnLog {
+        let began = time(&found.started).and_then(|began| began.checked_sub(BEGAN_BEFORE).ok());
+        let before = self.known_end(&found.id).and_then(|known| known.before);
+        let began = began.max(before);
+        let since = began.map_or(0, Timestamp::as_second);
+        let mut told = Err("nobody asked".to_owned());
+        for lines in LOG_LINES {
+            let path = format!(
+                "/containers/{}/logs?stdout=1&stderr=1&timestamps=1&tail={lines}&since={since}",
+                found.id
+            );
+            told = self.ask(&path, MAX_LOG_BYTES, LOG_TAKES).await;
+            if told.is_ok() || self.hangs {
+                break;
+            }
+        }
+        match told {
+            Ok(bytes) => OwnLog::Lines(log_end(&bytes, found.has_terminal, began)),
+            Err(why) => OwnLog::Unknown(why),
+        }
+    }
+
+    /// What it answers, if that is 200.
+    async fn ask(&mut self, path: &str, most: usize, takes: Duration) -> Result<Vec<u8>, String> {
+        if self.hangs {
+            return Err(NoAnswer::TimedOut(takes).to_string());
+        }
+        match self.docker.get(path, most, takes).await {
+            Ok(told) if told.status == 200 => Ok(told.body),
+            Ok(told) => Err(told.message()),
+            Err(error) => {
+                self.hangs = matches!(error, NoAnswer::TimedOut(_));
+                Err(error.to_string())
+            }
+        }
+    }
+}

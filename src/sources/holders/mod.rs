@@ -1,0 +1,177 @@
+//! Who has the driver open: all processes of all PID namespaces that this `/proc` shows, those too
+//! that wait in the kernel or are half dead.
+//!
+//! A thread of its own looks, since reading the mappings of a process takes a lock that it may hold
+//! while it hangs. The loop only takes what was found, and tells when nothing comes any more.
+
+mod scan;
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::thread::Builder;
+use std::time::Duration;
+
+use crate::model::{HolderReadings, Observation, Reading, Readings, Schema, SeriesKey, Source};
+use scan::Scan;
+
+/// Between two looks. What is judged by them is judged over minutes.
+const EVERY: Duration = Duration::from_secs(5);
+
+/// A look takes at most this share of the time, on machines with many processes.
+const SHARE: u32 = 50;
+
+/// A look that takes longer hangs.
+const LOOK_TAKES: Duration = Duration::from_secs(10);
+
+/// Between two complaints about that.
+const COMPLAINS: Duration = Duration::from_secs(5);
+
+/// What may wait for the loop; more is dropped, and seen again at the next look.
+const NEWS: usize = 8;
+
+/// Where to look.
+#[derive(Clone, Debug)]
+pub struct HolderSetup {
+    /// Where procfs is mounted.
+    pub procfs: PathBuf,
+    /// Where sysfs is mounted.
+    pub sysfs: PathBuf,
+    /// The uptime.
+    pub clock: fn() -> Duration,
+}
+
+/// The loop's end of the thread.
+#[derive(Debug)]
+pub struct HolderWatch {
+    news: Receiver<Observation>,
+    /// The thread ends when this is gone.
+    _ends: Sender<()>,
+    schema: Arc<Schema>,
+    /// When the last look ended, on the uptime clock, and how long until the next.
+    looked: Duration,
+    rests: Duration,
+    complained: Duration,
+}
+
+impl HolderWatch {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn start(setup: HolderSetup) -> io::Result<Self> {
+        let HolderSetup { procfs, sysfs, clock } = setup;
+        let (to, news) = sync_channel(NEWS);
+        let (ends, ended) = channel();
+        let schema = schema();
+        let mut looker = Looker {
+            scan: Scan::new(procfs, sysfs, std::process::id()),
+            to,
+            schema: Arc::clone(&schema),
+            clock,
+        };
+        Builder::new().name("holders".to_owned()).spawn(move || looker.run(&ended))?;
+        let looked = clock();
+        Ok(Self { news, _ends: ends, schema, looked, rests: EVERY, complained: looked })
+    }
+
+    /// What is new. Never waits.
+    pub fn take(&mut self, now: Duration, out: &mut Vec<Observation>) {
+        for observation in self.news.try_iter() {
+            if let Observation::Readings(readings) = &observation {
+                self.looked = now;
+                self.rests = rest(readings.took);
+            }
+            out.push(observation);
+        }
+        let silent = now.saturating_sub(self.looked);
+        let hangs = silent >= self.rests.saturating_add(LOOK_TAKES);
+        if hangs && now.saturating_sub(self.complained) >= COMPLAINS {
+            self.complained = now;
+            let why = format!(
+                "looking at what processes have open has not ended for {} s: one hangs in the \
+                 kernel",
+                silent.as_secs()
+            );
+            out.push(told(&self.schema, Reading::Failed, Reading::Failed, silent, Some(why)));
+        }
+    }
+}
+
+fn rest(took: Duration) -> Duration {
+    EVERY.max(took.saturating_mul(SHARE))
+}
+
+fn schema() -> Arc<Schema> {
+    Arc::new(Schema {
+        series: vec![
+            SeriesKey::new("uma_driver_holders", &[]),
+            SeriesKey::new("uma_driver_holders_unseen_processes", &[]),
+        ],
+    })
+}
+
+fn told(
+    schema: &Arc<Schema>,
+    holders: Reading<f64>,
+    unseen: Reading<f64>,
+    took: Duration,
+    error: Option<String>,
+) -> Observation {
+    Observation::Readings(Readings {
+        source: Source::Holders,
+        schema: Arc::clone(schema),
+        values: vec![holders, unseen],
+        took,
+        error: error.map(Arc::from),
+    })
+}
+
+struct Looker {
+    scan: Scan,
+    to: SyncSender<Observation>,
+    schema: Arc<Schema>,
+    clock: fn() -> Duration,
+}
+
+impl Looker {
+    fn run(&mut self, ended: &Receiver<()>) {
+        loop {
+            let began = (self.clock)();
+            let readings = self.scan.look(began);
+            let took = (self.clock)().saturating_sub(began);
+            self.tell(readings, took);
+            match ended.recv_timeout(rest(took)) {
+                Err(RecvTimeoutError::Timeout) => {}
+                Ok(()) | Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    fn tell(&self, readings: HolderReadings, took: Duration) {
+        let users = readings.holders.iter().filter(|holder| holder.uses_driver()).count();
+        let (holders, unseen) = match &readings.error {
+            Some(_) => (Reading::Failed, Reading::Failed),
+            None => (Reading::Value(users as f64), Reading::Value(f64::from(readings.unseen))),
+        };
+        let error = readings.error.as_deref().map(str::to_owned).or_else(|| blind(&readings));
+        // What the loop does not take in time is seen again.
+        let _full = self.to.try_send(Observation::Holders(Box::new(readings)));
+        let _full = self.to.try_send(told(&self.schema, holders, unseen, took, error));
+    }
+}
+
+/// Why next to nothing can be seen, if that is so.
+fn blind(readings: &HolderReadings) -> Option<String> {
+    let is_blind = readings.unseen > 0 && readings.unseen.saturating_mul(2) > readings.processes;
+    is_blind.then(|| {
+        format!(
+            "cannot see what {} of {} processes have open: needs root or CAP_SYS_PTRACE; without, \
+             memory is never told as leaked",
+            readings.unseen, readings.processes
+        )
+    })
+}

@@ -1,0 +1,123 @@
+//! What is found in real processes, and in a `/proc` of the tests' own.
+
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::time::Duration;
+
+use super::scan::Scan;
+use crate::model::{HolderReadings, Reading};
+
+/// `/proc/PID` of a process that sleeps.
+fn process(proc: &Path, pid: u32, comm: &str, state: char, parent: u32) {
+    let own = proc.join(pid.to_string());
+    fs::create_dir_all(own.join("fd")).unwrap();
+    let fields = format!("{pid} ({comm}) {state} {parent} {pid} {pid} 0 -1 4194304");
+    let rest = "0 0 0 0 0 0 0 0 20 0 1 0 4711 0 0 18446744073709551615";
+    fs::write(own.join("stat"), format!("{fields} {rest}\n")).unwrap();
+    fs::write(own.join("maps"), "").unwrap();
+    fs::write(own.join("cgroup"), "0::/\n").unwrap();
+}
+
+fn opens(proc: &Path, place: &str, target: &str) {
+    let place = proc.join(place);
+    fs::create_dir_all(place.parent().unwrap()).unwrap();
+    symlink(target, place).unwrap();
+}
+
+fn look(proc: &Path) -> HolderReadings {
+    Scan::new(proc.to_owned(), proc.join("sys"), 1).look(Duration::from_secs(5))
+}
+
+#[test]
+fn who_has_the_driver_open_or_mapped_is_found_in_every_state() {
+    let proc = tempfile::tempdir().unwrap();
+    let proc = proc.path();
+    process(proc, 10, "python3", 'S', 2);
+    opens(proc, "10/fd/3", "/dev/nvidia-uvm");
+    opens(proc, "10/fd/4", "/dev/nvidia0");
+    fs::write(proc.join("10/cgroup"), "0::/system.slice/vllm.service\n").unwrap();
+    process(proc, 11, "VLLM::EngineCor", 'D', 10);
+    opens(proc, "11/fd/3", "/dev/nvidiactl");
+    // Its mappings must not be read: this one would never end.
+    fs::remove_file(proc.join("11/maps")).unwrap();
+    process(proc, 12, "half dead", 'Z', 10);
+    fs::create_dir_all(proc.join("12/task/12")).unwrap();
+    opens(proc, "12/task/13/fd/5", "/dmabuf:");
+    process(proc, 13, "mapper", 'S', 10);
+    fs::write(
+        proc.join("13/maps"),
+        "7f0000000000-7f0000200000 rw-s 00000000 00:05 600        /dev/nvidia0\n",
+    )
+    .unwrap();
+    process(proc, 14, "nvidia-persiste", 'S', 2);
+    opens(proc, "14/fd/3", "/dev/nvidiactl");
+    process(proc, 15, "bash", 'S', 2);
+    opens(proc, "15/fd/0", "/dev/pts/0");
+    // The process that asks the driver for this program, and the program itself.
+    process(proc, 1, "umawarden", 'S', 2);
+    process(proc, 16, "umawarden", 'S', 1);
+    opens(proc, "16/fd/3", "/dev/nvidiactl");
+    let found = look(proc);
+    let told: Vec<String> = found.holders.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        told,
+        [
+            "python3 (pid 10, vllm.service) has the GPU open",
+            "VLLM::EngineCor (pid 11, state D) has the GPU open",
+            "half dead (pid 12, state Z) has 1 dma-buf open",
+            "mapper (pid 13) has the GPU open",
+            "nvidia-persiste (pid 14) has the GPU open",
+        ]
+    );
+    let users = found.holders.iter().filter(|holder| holder.uses_driver()).count();
+    assert_eq!((users, found.processes, found.unseen), (4, 6, 0));
+    assert_eq!(found.is_driver_loaded, Reading::Value(false));
+    fs::create_dir_all(proc.join("driver/nvidia")).unwrap();
+    assert_eq!(look(proc).is_driver_loaded, Reading::Value(true));
+}
+
+#[test]
+fn what_cannot_be_seen_counts_and_is_never_nothing() {
+    let proc = tempfile::tempdir().unwrap();
+    let proc = proc.path();
+    assert!(look(proc).error.unwrap().contains("shows no process"));
+    assert!(look(&proc.join("none")).error.unwrap().contains("cannot list"));
+    process(proc, 10, "python3", 'S', 2);
+    fs::remove_dir(proc.join("10/fd")).unwrap();
+    process(proc, 11, "python3", 'S', 2);
+    fs::remove_file(proc.join("11/maps")).unwrap();
+    let found = look(proc);
+    assert_eq!((found.processes, found.unseen, found.holders.len()), (2, 2, 0));
+    assert!(super::blind(&found).unwrap().contains("2 of 2 processes"));
+    // Gone between two looks, cut off, or nonsense: that is no process.
+    process(proc, 12, "gone", 'S', 2);
+    fs::write(proc.join("12/stat"), "12 (go").unwrap();
+    assert_eq!(look(proc).processes, 2);
+}
+
+/// On the real kernel: this very process, as another looks at it.
+#[test]
+fn pipes_and_files_without_a_name_are_measured() {
+    let memfd = rustix::fs::memfd_create("tests", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::io::write(&memfd, &[1; 8192]).unwrap();
+    let mut pipes: Vec<(OwnedFd, OwnedFd)> = Vec::new();
+    for _ in 0..80 {
+        let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::NONBLOCK).unwrap();
+        rustix::pipe::fcntl_setpipe_size(&write, 1 << 20).unwrap();
+        while rustix::io::write(&write, &[1; 65_536]).is_ok() {}
+        pipes.push((read, write));
+    }
+    let scan = Scan::new("/proc".into(), "/sys".into(), 0);
+    let found = scan.look(Duration::ZERO);
+    let own = std::process::id();
+    let own = found.holders.iter().find(|holder| holder.id.pid == own).unwrap();
+    assert!(own.memfds >= 1 && own.memfd_bytes >= 8192, "{own}");
+    // A process without CAP_SYS_PTRACE may look into itself.
+    assert!((70 << 20..=90 << 20).contains(&own.pipe_bytes), "{own}");
+    drop(pipes);
+    let own = scan.look(Duration::ZERO);
+    let own = own.holders.iter().find(|holder| holder.id.pid == std::process::id()).unwrap();
+    assert_eq!(own.pipe_bytes, 0);
+}

@@ -1,0 +1,104 @@
+//! `umawarden doctor`, and a systemctl of the test's own.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::daemon::binary;
+
+/// Its files say that it leaves its workers behind.
+const UNIT: &str = "\
+[Unit]
+After=network-online.target
+
+[Service]
+ExecStart=/opt/venv/bin/vllm serve /models/big
+KillMode=process
+";
+
+/// systemctl(1): a block for each unit, in the order in which they were asked for.
+const ANSWER: &str = "\
+case \"$*\" in
+  *Restart*) printf 'Id=chat.service\\nLoadState=loaded\\nNeedDaemonReload=no\\nRestart=always\\n'
+    printf 'RestartUSec=30s\\nTimeoutStartUSec=infinity\\nStartLimitIntervalUSec=1h\\n'
+    printf 'StartLimitBurst=5\\nKillMode=mixed\\nAfter=network-online.target nvidia.target\\n' ;;
+  *) printf 'Id=network-online.target\\nLoadState=loaded\\n\\n'
+    printf 'Id=nvidia.target\\nLoadState=not-found\\n' ;;
+esac
+";
+
+struct Bench(TempDir);
+
+impl Bench {
+    fn new() -> Self {
+        let bench = Self(TempDir::new().unwrap());
+        fs::create_dir(bench.0.path().join("units")).unwrap();
+        fs::write(bench.0.path().join("units/chat.service"), UNIT).unwrap();
+        fs::write(bench.0.path().join("units/chat@.service"), UNIT).unwrap();
+        bench
+    }
+
+    /// What is found of units, by a systemctl that does that.
+    fn found(&self, script: &str) -> (Vec<(String, String)>, Vec<Value>) {
+        let program = self.0.path().join("systemctl");
+        fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        let path = |name: &str| self.0.path().join(name).display().to_string();
+        let output = Command::new(binary())
+            .args(["doctor", "--json", "--path.docker-socket=/no/such/socket"])
+            .arg(format!("--path.units={}", path("units")))
+            .arg(format!("--path.systemctl={}", path("systemctl")))
+            .arg(format!("--path.kmsg={}", path("no-kmsg")))
+            .arg(format!("--storage.path={}", path("storage")))
+            .output()
+            .unwrap();
+        let lines = String::from_utf8(output.stdout).unwrap();
+        let all: Vec<Value> =
+            lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let of_unit = all.iter().filter(|one| one["subject"] == "unit chat.service");
+        let found = of_unit.map(|one| (text(&one["check"]), text(&one["says"]))).collect();
+        (found, all)
+    }
+}
+
+fn names(found: &[(String, String)]) -> Vec<&str> {
+    found.iter().map(|(check, _)| check.as_str()).collect()
+}
+
+#[test]
+fn systemd_is_asked_what_its_units_come_to() {
+    let bench = Bench::new();
+    let (found, all) = bench.found(ANSWER);
+    assert_eq!(names(&found), ["restart_policy", "unit_order"], "{all:#?}");
+    assert!(found[0].1.contains("again after 30s"), "{found:?}");
+    assert!(found[1].1.contains("nvidia.target") && !found[1].1.contains("online"), "{found:?}");
+    // Nobody can tell of a template before it has a name: its file counts.
+    let template = all.iter().find(|one| one["subject"] == "unit chat@.service").unwrap();
+    assert_eq!(template["check"], "kill_mode");
+}
+
+#[test]
+fn a_systemctl_that_hangs_fails_or_lies_leaves_the_files() {
+    let bench = Bench::new();
+    for (script, why) in [
+        ("exec sleep 60", "has not answered within"),
+        ("echo LoadState=loaded; exec sleep 60", "has not answered within"),
+        ("exit 1", "has failed"),
+        ("exec yes LoadState=loaded", "says more than"),
+        ("echo Id=a; echo; echo Id=b", "was asked for 1 units and told of 2"),
+        ("echo Id=chat.service", "no LoadState"),
+    ] {
+        let began = Instant::now();
+        let (found, all) = bench.found(script);
+        assert!(began.elapsed() < Duration::from_secs(20), "{script}");
+        let told = all.iter().find(|one| one["check"] == "systemd").unwrap_or(&Value::Null);
+        assert_eq!(told["verdict"], "cannot_tell", "{script}: {all:#?}");
+        assert!(told["says"].as_str().unwrap().contains(why), "{script}: {told}");
+        assert!(names(&found).contains(&"kill_mode"), "{script}: {found:?}");
+    }
+}

@@ -1,0 +1,387 @@
+//! Held restarts beside a Docker that hangs, dies and lies, through the daemon.
+
+mod docker;
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::Node;
+use crate::daemon::{Daemon, history, of_kind};
+use docker::{FakeDocker, Fault, Question, id, inspection};
+
+/// Docker, a node, and the daemon's arguments.
+struct World {
+    docker: FakeDocker,
+    node: Node,
+}
+
+impl World {
+    fn new(names: &[&str]) -> (Self, Daemon) {
+        let node = Node::new("gb10-4k");
+        let docker = FakeDocker::start(&node.path("docker.sock"));
+        names.iter().for_each(|name| docker.run(name));
+        let config = "restarts:\n- {label: umawarden.restart, back_off: {first: 200ms, most: 1s}, \
+                      give_up_after: 20, at_most: {times: 50, per: 1h}}\n";
+        std::fs::write(node.path("umawarden.yaml"), config).unwrap();
+        let world = Self { docker, node };
+        let daemon = world.daemon();
+        for name in names {
+            wait_for("it runs", 20, &daemon, || stands(&daemon, name) == "running");
+        }
+        (world, daemon)
+    }
+
+    fn daemon(&self) -> Daemon {
+        let config = format!("--config.file={}", self.node.path("umawarden.yaml").display());
+        let socket = format!("--path.docker-socket={}", self.docker.socket.display());
+        self.node.start(&["--mode=enforce", &config, &socket])
+    }
+
+    /// What the journal tells of that kind and of that name.
+    fn told(&self, kind: &str, name: &str) -> Vec<Value> {
+        let history = history(&self.node.storage());
+        let is_of = |told: &&Value| {
+            told["rule"]["alert"] == name
+                || told["engine"] == name
+                || told["report"]["who"]["container_name"] == name
+        };
+        of_kind(&history, kind).filter(is_of).cloned().collect()
+    }
+
+    fn acts(&self, name: &str) -> Vec<Value> {
+        let mut acts = self.told("decision", name);
+        acts.retain(|decision| decision["verdict"] == "act");
+        acts
+    }
+
+    fn outcomes(&self) -> Vec<Value> {
+        of_kind(&history(&self.node.storage()), "outcome").cloned().collect()
+    }
+}
+
+fn held(daemon: &Daemon, name: &str) -> Value {
+    let told: Value = serde_json::from_str(&daemon.get("/api/v1/engines").1).unwrap();
+    let held = told["data"]["held"].as_array().unwrap();
+    held.iter().find(|held| held["name"] == name).cloned().unwrap_or_default()
+}
+
+fn stands(daemon: &Daemon, name: &str) -> String {
+    held(daemon, name)["stands"].as_str().unwrap_or_default().to_owned()
+}
+
+fn reason(daemon: &Daemon, name: &str) -> String {
+    held(daemon, name)["reason"].as_str().unwrap_or_default().to_owned()
+}
+
+fn wait_for(what: &str, seconds: u64, daemon: &Daemon, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(seconds);
+    while !is_so() {
+        let engines = daemon.get("/api/v1/engines").1;
+        assert!(Instant::now() < deadline, "{what}\n{engines}\n{}", daemon.log());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn in_state(daemon: &Daemon, name: &str, state: &str) -> f64 {
+    daemon.metric(&format!("uma_restart_state{{engine=\"{name}\",state=\"{state}\"}}"))
+}
+
+fn came(daemon: &Daemon, name: &str) -> [f64; 3] {
+    ["ready", "died", "failed"].map(|outcome| {
+        daemon.metric(&format!("uma_restarts_total{{engine=\"{name}\",outcome=\"{outcome}\"}}"))
+    })
+}
+
+/// Whatever Docker does, memory is looked at.
+fn goes_on(world: &World, daemon: &Daemon) {
+    for kib in [5_000_000, 6_000_000] {
+        world.node.set_meminfo("MemFree", kib);
+        let began = Instant::now();
+        let bytes = (kib * 1024) as f64;
+        wait_for("sampled", 20, daemon, || daemon.metric("uma_memory_free_bytes") == bytes);
+        // Docker has five seconds for an answer; the loop waits for none of it.
+        assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+    }
+}
+
+#[test]
+fn docker_that_hangs_dies_or_lies_while_one_is_dead_loses_nothing_and_starts_it_once() {
+    let (world, daemon) = World::new(&["llm"]);
+    world.docker.set(Question::List, Some(Fault::Hangs));
+    world.docker.dies("llm");
+    wait_for("doubt", 20, &daemon, || reason(&daemon, "llm").contains("has not answered within"));
+    wait_for("exported", 5, &daemon, || in_state(&daemon, "llm", "unknown") == 1.0);
+    goes_on(&world, &daemon);
+    for (fault, why) in [
+        (Fault::HangsUp, "connection closed"),
+        (Fault::Cut, "end of file before message length"),
+        (Fault::NeverEnds, "more than 16.0 MiB"),
+        (Fault::Says(200, "text/html", "<html>proxy</html>".to_owned()), "no JSON was answered"),
+        (Fault::Says(200, "application/json", "{\"a\":1}".to_owned()), "no list of containers"),
+        (Fault::Says(503, "text/plain", String::new()), "Docker answered 503"),
+        (
+            Fault::Says(
+                500,
+                "application/json",
+                "{\"message\":\"disk\\u001b[2J full\"}".to_owned(),
+            ),
+            "Docker answered 500: disk[2J full",
+        ),
+    ] {
+        world.docker.set(Question::List, Some(fault));
+        wait_for(why, 20, &daemon, || reason(&daemon, "llm").contains(why));
+        assert_eq!(stands(&daemon, "llm"), "unknown");
+    }
+    assert_eq!(world.docker.of("llm").starts, 0, "in doubt nothing is started");
+    assert_eq!(world.acts("llm").len(), 0);
+    world.docker.set(Question::List, None);
+    wait_for("it is started", 10, &daemon, || world.docker.of("llm").starts == 1);
+    wait_for("it runs", 10, &daemon, || stands(&daemon, "llm") == "running");
+    wait_for("counted", 5, &daemon, || came(&daemon, "llm") == [1.0, 0.0, 0.0]);
+    assert_eq!(world.acts("llm").len(), 1);
+    wait_for("told", 5, &daemon, || !world.told("engine_died", "llm").is_empty());
+    daemon.terminate();
+    assert_eq!(world.told("engine_died", "llm").len(), 1, "its death is told once");
+}
+
+#[test]
+fn a_container_of_which_lies_are_told_is_left_alone_and_all_others_are_started() {
+    let (world, daemon) = World::new(&["liar", "good"]);
+    let of = |change: &dyn Fn(&mut Value)| {
+        let mut told = inspection(&id("liar"), &world.docker.of("liar"));
+        change(&mut told);
+        Some(Fault::Says(200, "application/json", told.to_string()))
+    };
+    let ended = |told: &mut Value, finished: &str| {
+        told["State"]["Status"] = json!("exited");
+        told["State"]["Running"] = json!(false);
+        told["State"]["FinishedAt"] = json!(finished);
+    };
+    let huge = format!("{{\"Id\":\"{}\"}}", "x".repeat(2 << 20));
+    let lies = [
+        (of(&|told| told["Id"] = json!(id("good"))), "another container than it was asked for"),
+        (Some(Fault::Says(200, "text/plain", huge)), "more than 1.0 MiB"),
+        (Some(Fault::Says(200, "application/json", "[[[[".repeat(4096))), "no JSON was answered"),
+        (Some(Fault::Says(500, "text/plain", "oops".to_owned())), "Docker answered 500"),
+        (Some(Fault::Cut), "end of file"),
+        (of(&|told| ended(told, "31st of February")), "Docker says: exited"),
+        (of(&|told| ended(told, "0001-01-01T00:00:00Z")), "Docker says: exited"),
+        (of(&|told| told["State"]["Status"] = json!("r\u{1b}[2Junning")), "r\\x1b[2Junning"),
+    ];
+    for (number, (lie, why)) in lies.into_iter().enumerate() {
+        world.docker.set_inspection("liar", lie);
+        world.docker.dies("good");
+        wait_for(why, 10, &daemon, || reason(&daemon, "liar").contains(why));
+        assert_eq!(stands(&daemon, "liar"), "unknown");
+        wait_for("others are started", 10, &daemon, || {
+            world.docker.of("good").starts == number + 1 && stands(&daemon, "good") == "running"
+        });
+    }
+    world.docker.set_inspection("liar", None);
+    wait_for("believed again", 10, &daemon, || stands(&daemon, "liar") == "running");
+    assert_eq!(world.docker.of("liar").starts, 0);
+    assert_eq!(world.told("engine_died", "liar").len(), 0, "nobody has died");
+    // Names are what rules are called: two of the same are none.
+    let mut namesake = world.docker.of("good");
+    namesake.finished = namesake.started.clone();
+    world.docker.state().containers.insert("ab".repeat(32), namesake);
+    wait_for("doubt", 10, &daemon, || reason(&daemon, "good").contains("two containers called"));
+    daemon.terminate();
+}
+
+#[test]
+fn an_end_of_the_far_future_or_of_another_life_starts_nothing_twice() {
+    let (world, daemon) = World::new(&["llm"]);
+    world.docker.dies("llm");
+    let first = world.docker.of("llm");
+    wait_for("it is started", 10, &daemon, || {
+        world.docker.of("llm").starts == 1 && stands(&daemon, "llm") == "running"
+    });
+    // A state that goes back: the end of the life before.
+    let back = inspection(&id("llm"), &first).to_string();
+    let back = Fault::Says(200, "application/json", back);
+    world.docker.set_inspection("llm", Some(back));
+    let why = "tells of an end that came before the life";
+    wait_for(why, 10, &daemon, || reason(&daemon, "llm").contains(why));
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!((world.docker.of("llm").starts, stands(&daemon, "llm").as_str()), (1, "unknown"));
+    world.docker.set_inspection("llm", None);
+    wait_for("it runs", 10, &daemon, || stands(&daemon, "llm") == "running");
+    assert_eq!(world.told("engine_died", "llm").len(), 1);
+    // The clock of Docker's machine is elsewhere: the end is one all the same, and one.
+    world.docker.dies("llm");
+    world.docker.state().containers.get_mut(&id("llm")).unwrap().finished =
+        "2199-12-31T23:59:59.999999999Z".to_owned();
+    wait_for("it is started", 10, &daemon, || world.docker.of("llm").starts == 2);
+    wait_for("it runs", 10, &daemon, || stands(&daemon, "llm") == "running");
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(world.docker.of("llm").starts, 2);
+    daemon.terminate();
+}
+
+#[test]
+fn a_start_that_docker_answers_badly_is_counted_as_what_came_of_it() {
+    let (world, daemon) = World::new(&["llm", "gone", "other"]);
+    // It does it, and dies before it says so.
+    world.docker.set(Question::Start, Some(Fault::DoesAndHangsUp));
+    world.docker.dies("llm");
+    wait_for("it is started", 10, &daemon, || world.docker.of("llm").starts == 1);
+    wait_for("it runs", 10, &daemon, || came(&daemon, "llm") == [1.0, 0.0, 0.0]);
+    let outcome = world.outcomes().remove(0);
+    assert_eq!(outcome["result"], "failed", "{outcome:#}");
+    let detail = outcome["detail"].as_str().unwrap();
+    assert!(detail.contains("may be started all the same"), "{outcome:#}");
+    // It is gone between the look and the start.
+    world.docker.set(Question::Start, Some(Fault::IsGone));
+    world.docker.dies("gone");
+    wait_for("it is gone", 10, &daemon, || held(&daemon, "gone").is_null());
+    let outcome = world.outcomes().pop().unwrap();
+    assert_eq!(outcome["result"], "not_done", "{outcome:#}");
+    assert_eq!(outcome["detail"], "it is no longer there");
+    // Somebody else was faster.
+    world.docker.set(Question::Start, Some(Fault::IsStarted));
+    world.docker.dies("other");
+    wait_for("it runs", 10, &daemon, || {
+        world.docker.of("other").starts == 1 && stands(&daemon, "other") == "running"
+    });
+    let outcome = world.outcomes().pop().unwrap();
+    assert_eq!((&outcome["result"], came(&daemon, "other")), (&json!("not_done"), [0.0; 3]));
+    // It cannot, for a while.
+    let busy = "{\"message\":\"driver failed programming external connectivity\"}".to_owned();
+    world.docker.set(Question::Start, Some(Fault::Says(500, "application/json", busy)));
+    world.docker.dies("llm");
+    wait_for("told", 10, &daemon, || reason(&daemon, "llm").contains("driver failed programming"));
+    wait_for("counted", 20, &daemon, || came(&daemon, "llm") == [1.0, 0.0, 1.0]);
+    world.docker.set(Question::Start, None);
+    wait_for("it is started", 30, &daemon, || world.docker.of("llm").starts == 2);
+    wait_for("counted", 10, &daemon, || came(&daemon, "llm")[0] == 2.0);
+    daemon.terminate();
+}
+
+#[test]
+fn a_start_that_hangs_holds_up_neither_the_loop_nor_the_end_and_is_not_done_twice() {
+    let (world, daemon) = World::new(&["llm"]);
+    world.docker.set(Question::Start, Some(Fault::Hangs));
+    world.docker.dies("llm");
+    wait_for("asked", 10, &daemon, || world.docker.asked(Question::Start) == 1);
+    goes_on(&world, &daemon);
+    assert_eq!(stands(&daemon, "llm"), "starting");
+    let (took, log) = daemon.terminate();
+    assert!(took < Duration::from_secs(10), "{took:?}\n{log}");
+    // What it did then nobody knows: whether it runs is asked before anything is started.
+    let daemon = world.daemon();
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(world.docker.of("llm").starts, 0);
+    assert!(world.docker.asked(Question::Start) <= 2);
+    world.docker.set(Question::Start, None);
+    daemon.kill();
+    let daemon = world.daemon();
+    wait_for("it is started", 60, &daemon, || world.docker.of("llm").starts == 1);
+    wait_for("it runs", 10, &daemon, || stands(&daemon, "llm") == "running");
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(world.docker.of("llm").starts, 1);
+    daemon.terminate();
+}
+
+#[test]
+fn docker_that_goes_and_comes_is_asked_in_peace_and_no_life_begins_anew() {
+    let (world, daemon) = World::new(&["runs", "dies"]);
+    let events = world.told("engine_restart", "runs").len();
+    for _ in 0..2 {
+        world.docker.down();
+        wait_for("doubt", 20, &daemon, || stands(&daemon, "runs") == "unknown");
+        world.docker.up();
+        wait_for("it runs", 20, &daemon, || stands(&daemon, "runs") == "running");
+    }
+    // Unknown and running, twice; never starting.
+    let told = world.told("engine_restart", "runs");
+    assert_eq!(told.len(), events + 4, "{told:#?}");
+    assert!(told[events..].iter().all(|event| event["to"] != "starting"), "{told:#?}");
+    // What ended with Docker nobody asked it to end.
+    world.docker.down();
+    world.docker.dies("dies");
+    world.docker.state().containers.get_mut(&id("dies")).unwrap().exit_code = 137;
+    world.docker.state().asked.clear();
+    world.docker.up();
+    wait_for("it is started", 20, &daemon, || world.docker.of("dies").starts == 1);
+    assert_eq!(world.docker.of("runs").starts, 0);
+    // A stream of events that ends at once is not begun again at once.
+    let empty = Fault::Says(200, "application/json", String::new());
+    world.docker.set(Question::Follow, Some(empty));
+    world.docker.down();
+    world.docker.up();
+    world.docker.dies("dies");
+    wait_for("it is started", 20, &daemon, || world.docker.of("dies").starts == 2);
+    world.docker.state().asked.clear();
+    std::thread::sleep(Duration::from_secs(4));
+    let asked = world.docker.asked(Question::List);
+    assert!((4..=20).contains(&asked), "{asked} times in 4 s");
+    daemon.terminate();
+}
+
+#[test]
+fn the_report_of_a_death_has_the_last_lines_of_the_containers_own_log() {
+    let (world, daemon) = World::new(&["llm"]);
+    let frame = |output: u8, text: &str| {
+        let length = u32::try_from(text.len()).unwrap().to_be_bytes();
+        [&[output, 0, 0, 0][..], &length, text.as_bytes()].concat()
+    };
+    let now = jiff::Timestamp::now();
+    let before = now - Duration::from_secs(3600);
+    let started: jiff::Timestamp = world.docker.of("llm").started.parse().unwrap();
+    let at_once = started - Duration::from_millis(300);
+    let log = [
+        frame(2, &format!("{before} NCCL: Watchdog caught collective operation timeout\n")),
+        frame(1, &format!("{at_once} Docker was slower\n")),
+        frame(1, &format!("{now} server_args(api_key='sk-hidden')\n")),
+        frame(
+            2,
+            &format!("{now} \u{1b}[31mtorch.OutOfMemoryError: CUDA out of memory.\u{1b}[0m\n"),
+        ),
+    ];
+    world.docker.state().containers.get_mut(&id("llm")).unwrap().log = log.concat();
+    let report = |number: usize| {
+        wait_for("told", 20, &daemon, || world.told("engine_died", "llm").len() == number);
+        let history = world.told("engine_died", "llm");
+        // The newest is the first or the last; they are told apart by their times.
+        let newest = history.iter().max_by_key(|told| told["report"]["ended"].to_string());
+        newest.unwrap()["report"].clone()
+    };
+    world.docker.dies("llm");
+    let told = report(1);
+    let lines = told["last_lines"].as_array().unwrap();
+    assert_eq!(lines.len(), 3, "what another life wrote is none of it: {told:#}");
+    assert_eq!(lines[0], "Docker was slower");
+    assert_eq!(lines[2], "torch.OutOfMemoryError: CUDA out of memory.");
+    assert!(!told.to_string().contains("sk-hidden"), "{told:#}");
+    assert_eq!(told["killer"]["by"], "itself", "{told:#}");
+    assert_eq!(told["killer"]["reason"], lines[2]);
+    // A log that cannot be read, or hangs, delays nothing for long.
+    let why = "{\"message\":\"configured logging driver does not support reading\"}".to_owned();
+    for (number, (fault, why)) in [
+        (Fault::Says(501, "application/json", why), "does not support reading"),
+        (Fault::Hangs, "has not answered within 2 s"),
+        (Fault::NeverEnds, "more than 1.0 MiB"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        wait_for("it runs", 20, &daemon, || stands(&daemon, "llm") == "running");
+        world.docker.set(Question::Log, Some(fault));
+        let died = Instant::now();
+        world.docker.dies("llm");
+        wait_for("it is started", 10, &daemon, || world.docker.of("llm").starts == number + 2);
+        assert!(died.elapsed() < Duration::from_secs(5), "{:?}", died.elapsed());
+        let told = report(number + 2);
+        assert!(told["not_known"].to_string().contains(why), "{told:#}");
+    }
+    assert!(!daemon.get("/api/v1/engines").1.contains("CUDA out of memory"));
+    // What the first life wrote is none of the last.
+    wait_for("it runs", 20, &daemon, || stands(&daemon, "llm") == "running");
+    world.docker.set(Question::Log, None);
+    world.docker.dies("llm");
+    let told = report(5);
+    assert!(told["last_lines"].is_null() && told["not_known"].is_null(), "{told:#}");
+    daemon.terminate();
+}

@@ -1,0 +1,192 @@
+//! One engine of a simulated machine: its processes, what they hold, and what it answers.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use umawarden::model::{
+    EngineHealth, EngineKind, EngineLoad, EngineProcess, EngineSeen, HealthAnswer, ProcessId,
+    Reading,
+};
+
+/// How far back its growth is remembered: a little more than the brake looks.
+const REMEMBERED: Duration = Duration::from_secs(13);
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Phase {
+    Loading,
+    Serving,
+    Leaking,
+    /// Its server is gone; a worker is left, and holds all that it held.
+    Orphaned,
+    /// All its processes are gone, and its driver memory is not.
+    Dying,
+}
+
+/// Whether it can be asked for its health.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Answers {
+    Yes,
+    /// It takes the question, and never answers.
+    Hangs,
+    /// Nobody knows where to ask.
+    Nowhere,
+}
+
+pub struct Engine {
+    pub name: Arc<str>,
+    pub kind: EngineKind,
+    /// The container or unit that it lives in; `None`: somebody has started it by hand.
+    pub place: Option<Place>,
+    pub server: ProcessId,
+    pub worker: ProcessId,
+    pub phase: Phase,
+    /// Driver memory: in nobody's size.
+    pub taken: f64,
+    pub goal: f64,
+    /// Memory that its worker shows.
+    pub anonymous: f64,
+    pub read: f64,
+    pub busy: Duration,
+    pub answers: Answers,
+    pub requests: u64,
+    pub is_paused: bool,
+    had: VecDeque<(Duration, f64)>,
+}
+
+/// Where an engine lives.
+#[derive(Clone)]
+pub struct Place {
+    /// Its number among all containers and units.
+    pub number: usize,
+    pub container: Option<Arc<str>>,
+    pub unit: Option<Arc<str>>,
+}
+
+impl Engine {
+    pub fn new(name: Arc<str>, kind: EngineKind, pid: u32, uptime: Duration, goal: f64) -> Self {
+        let start_ticks = uptime.as_millis() as u64 / 10;
+        Self {
+            name,
+            kind,
+            place: None,
+            server: ProcessId { pid, start_ticks },
+            worker: ProcessId { pid: pid + 1, start_ticks },
+            phase: Phase::Loading,
+            taken: 0.0,
+            goal,
+            anonymous: 0.0,
+            read: 0.0,
+            busy: Duration::ZERO,
+            answers: Answers::Yes,
+            requests: 0,
+            is_paused: false,
+            had: VecDeque::new(),
+        }
+    }
+
+    /// Whether its server lives.
+    pub fn is_alive(&self) -> bool {
+        matches!(self.phase, Phase::Loading | Phase::Serving | Phase::Leaking)
+    }
+
+    /// Whether any process of it is there.
+    pub fn is_there(&self) -> bool {
+        self.phase != Phase::Dying
+    }
+
+    pub fn is_loading(&self) -> bool {
+        self.phase == Phase::Loading
+    }
+
+    pub fn holds(&self) -> f64 {
+        self.taken + self.anonymous
+    }
+
+    /// Remembers what it holds now, and works for that long.
+    pub fn remember(&mut self, now: Duration, worked: Duration) {
+        self.busy += if self.is_alive() { worked } else { Duration::ZERO };
+        while self.had.len() > 1 && now.saturating_sub(self.had[1].0) >= REMEMBERED {
+            self.had.pop_front();
+        }
+        self.had.push_back((now, self.holds()));
+    }
+
+    /// By how much it has grown in the last seconds.
+    pub fn growth(&self) -> f64 {
+        let least = self.had.iter().map(|(_, held)| *held).fold(f64::MAX, f64::min);
+        // What had nothing when it was first looked at has taken all of it.
+        let least = if self.had.len() < 2 { 0.0 } else { least };
+        self.holds() - least
+    }
+
+    fn process(&self, id: ProcessId, parent: u32, comm: &str) -> EngineProcess {
+        let is_worker = id == self.worker;
+        let of_worker = |bytes: f64| Reading::Value(if is_worker { bytes as u64 } else { 0 });
+        let is_loading = is_worker && self.phase == Phase::Loading;
+        EngineProcess {
+            id,
+            parent,
+            comm: comm.into(),
+            state: 'S',
+            cpu_ms: if is_worker { self.busy.as_millis() as u64 } else { 0 },
+            anon_bytes: of_worker(self.anonymous),
+            file_bytes: Reading::Value(0),
+            shmem_bytes: Reading::Value(0),
+            hugetlb_bytes: Reading::Unsupported,
+            read_bytes: of_worker(self.read),
+            read_chars: of_worker(self.read),
+            mapped_files: Reading::Value(u32::from(is_loading)),
+            mapped_bytes: of_worker(if is_loading { self.goal } else { 0.0 }),
+            open_files: Reading::Value(0),
+            open_devices: Reading::Value(2 * u32::from(is_worker)),
+        }
+    }
+
+    /// As it is found by whoever looks; nothing where no process is left.
+    pub fn seen(&self, name: Arc<str>) -> Option<EngineSeen> {
+        if !self.is_there() {
+            return None;
+        }
+        let [head, worker] = match self.kind {
+            EngineKind::Sglang => ["sglang", "sglang::schedul"],
+            _ => ["vllm", "VLLM::EngineCor"],
+        };
+        let mut processes = Vec::new();
+        if self.is_alive() {
+            processes.push(self.process(self.server, 1, head));
+        }
+        processes.push(self.process(self.worker, self.server.pid, worker));
+        let found_by = "the simulation".into();
+        let mut seen = EngineSeen::new(name, self.kind, self.server, processes, found_by);
+        seen.stuck_after = Duration::from_secs(300);
+        seen.cgroup = Some("/system.slice/engine.service".into());
+        if let Some(place) = &self.place {
+            (seen.container, seen.unit) = (place.container.clone(), place.unit.clone());
+            seen.container_name = place.container.as_ref().map(|_| Arc::clone(&self.name));
+        }
+        if self.answers != Answers::Nowhere {
+            seen.health_url = Some("http://127.0.0.1:8000/health".into());
+            seen.is_listening = Reading::Value(self.phase != Phase::Loading && self.is_alive());
+        }
+        Some(seen)
+    }
+
+    /// What it says when it is asked.
+    pub fn health(&self, name: Arc<str>, asked_at: Duration) -> Option<EngineHealth> {
+        let answer = match (self.answers, self.phase) {
+            (Answers::Nowhere, _) | (_, Phase::Dying) => return None,
+            (_, Phase::Orphaned) => HealthAnswer::Refused,
+            (Answers::Hangs, _) => HealthAnswer::TimedOut,
+            (Answers::Yes, Phase::Loading) => HealthAnswer::NotReady { status: 503 },
+            (Answers::Yes, _) if self.is_paused => HealthAnswer::NotReady { status: 503 },
+            (Answers::Yes, _) => HealthAnswer::Ready,
+        };
+        let requests = match answer {
+            HealthAnswer::Ready => Reading::Value(self.requests),
+            _ => Reading::Failed,
+        };
+        let (engine, server, load) = (name, self.server, EngineLoad::default());
+        Some(EngineHealth { engine, server, asked_at, answer, requests, load })
+    }
+}

@@ -1,0 +1,293 @@
+//! Containers and units of a simulated machine: who runs them, what those tell of them, and what
+//! they do when they are told to start one. They are slow, down, silent, and tell what is not so.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use umawarden::model::{
+    HeldEnd, HeldReadings, HeldSeen, HeldState, HeldTarget, Mode, Moment, Observation,
+    OutcomeResult, Requested, RestartLimits, Supervisor,
+};
+
+use super::chance::Chance;
+use super::checker::Violation;
+use super::engine::Place;
+use super::machine::{Build, Cause, Machine};
+
+/// How often each is asked.
+fn interval(supervisor: Supervisor) -> Duration {
+    match supervisor {
+        Supervisor::Docker => Duration::from_secs(5),
+        Supervisor::Systemd => Duration::from_secs(1),
+    }
+}
+
+/// What a supervisor does for a while instead of telling the truth.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Trouble {
+    /// It answers with an error.
+    Down,
+    /// It does not answer.
+    Silent,
+    /// It tells what was so when that began.
+    Stale,
+    /// It does not know of half of them.
+    Forgetful,
+}
+
+pub const TROUBLES: [Trouble; 4] =
+    [Trouble::Down, Trouble::Silent, Trouble::Stale, Trouble::Forgetful];
+
+pub struct Fleet {
+    held: Vec<Held>,
+    troubles: BTreeMap<Supervisor, (Trouble, Duration, Vec<HeldSeen>)>,
+    next_look: BTreeMap<Supervisor, Duration>,
+    has_changed: bool,
+    chance: Chance,
+    lives: u64,
+}
+
+struct Held {
+    seen: HeldSeen,
+    goal: f64,
+}
+
+impl Fleet {
+    pub fn new(build: &Build, mut chance: Chance) -> Self {
+        let Build { total, beat, is_calm, .. } = *build;
+        let mut held = Vec::new();
+        // Where samples are far apart nobody can tell whether memory comes or goes.
+        let most = if beat <= Duration::from_secs(1) { 4 } else { 2 };
+        let largest = if is_calm { 0.2 } else { 0.7 };
+        for number in 0..chance.whole(u64::from(is_calm)..=most) {
+            let goal = total * chance.between(0.03, largest);
+            held.push(Held { seen: held_thing(number, goal, beat, &mut chance), goal });
+        }
+        let (troubles, next_look) = (BTreeMap::new(), BTreeMap::new());
+        Self { held, troubles, next_look, has_changed: false, chance, lives: 0 }
+    }
+
+    /// What people call them.
+    pub fn names(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.held.iter().map(|held| &held.seen.target.name)
+    }
+
+    /// The machine was off: whatever ran has ended, and nobody can tell why.
+    pub fn boot(&mut self, at: Moment) {
+        for number in 0..self.held.len() {
+            if self.is_running(number) {
+                self.end(number, at, Some(255), Requested::Unknown);
+            }
+        }
+        self.troubles.clear();
+        self.next_look.clear();
+    }
+
+    /// A process that has just started asks at once.
+    pub fn forget_when_asked(&mut self) {
+        self.next_look.clear();
+    }
+
+    pub fn trouble(&mut self, supervisor: Supervisor, trouble: Trouble, until: Duration) {
+        let picture = self.picture(supervisor);
+        self.troubles.insert(supervisor, (trouble, until, picture));
+    }
+
+    fn is_running(&self, number: usize) -> bool {
+        matches!(self.held[number].seen.state, HeldState::Running { .. })
+    }
+
+    fn end(&mut self, number: usize, at: Moment, code: Option<i32>, requested: Requested) {
+        self.lives += 1;
+        self.has_changed = true;
+        let is_oom_killed = code == Some(137) && requested == Requested::No;
+        self.held[number].seen.state = HeldState::Ended(HeldEnd {
+            mark: format!("end {} at {}", self.lives, at.utc).into(),
+            utc: Some(at.utc),
+            lived: None,
+            exit_code: code,
+            is_oom_killed: is_oom_killed && self.chance.once_in(2),
+            error: None,
+            requested,
+            are_stops_silent: false,
+            log: None,
+        });
+    }
+
+    /// Takes in who has died on the machine. `is_watched`: somebody is there to hear why.
+    pub fn bury(&mut self, machine: &mut Machine, at: Moment, is_watched: bool) {
+        for death in std::mem::take(&mut machine.deaths) {
+            if !self.is_running(death.place) {
+                continue;
+            }
+            let (code, requested) = match death.cause {
+                // Exit codes lie.
+                Cause::Itself => (*self.chance.one_of(&[0, 1, 1, 134]), Requested::No),
+                Cause::OutOfMemory => (*self.chance.one_of(&[137, 0, 1]), Requested::No),
+                Cause::Brake => (137, *self.chance.one_of(&[Requested::Yes, Requested::No])),
+                Cause::Wanted => (143, Requested::Yes),
+            };
+            let requested = if is_watched { requested } else { Requested::Unknown };
+            self.end(death.place, at, Some(code), requested);
+        }
+    }
+
+    /// People start and stop what they like.
+    pub fn meddle(&mut self, chance: &mut Chance, machine: &mut Machine, at: Moment) {
+        if self.held.is_empty() {
+            return;
+        }
+        let number = chance.whole(0..=self.held.len() as u64 - 1) as usize;
+        if self.is_running(number) {
+            machine.end_in(number);
+        } else {
+            self.begin(number, machine, at);
+        }
+    }
+
+    fn begin(&mut self, number: usize, machine: &mut Machine, at: Moment) {
+        self.lives += 1;
+        self.has_changed = true;
+        let Held { seen, goal } = &mut self.held[number];
+        let mark = format!("life {} at {}", self.lives, at.utc).into();
+        seen.state = HeldState::Running { mark, health: None };
+        let target = &seen.target;
+        let id = Some(Arc::clone(&target.id));
+        let (container, unit) = match target.supervisor {
+            Supervisor::Docker => (id, None),
+            Supervisor::Systemd => (None, id),
+        };
+        let place = Place { number, container, unit };
+        machine.begin(&target.name, Some(place), *goal, at.uptime);
+    }
+
+    /// Starts one after that end, as the executor does: it looks once more before.
+    pub fn start(
+        &mut self,
+        target: &HeldTarget,
+        ended: &str,
+        machine: &mut Machine,
+        at: Moment,
+    ) -> Result<OutcomeResult, Violation> {
+        let not_done = |why: &str| Ok(OutcomeResult::NotDone(why.to_owned()));
+        let is_it = |held: &Held| held.seen.target == *target;
+        let Some(number) = self.held.iter().position(is_it) else {
+            return not_done("it is no longer there");
+        };
+        let is_up = |place: &Place| place.number == number;
+        let lives = machine
+            .engines
+            .iter()
+            .any(|engine| engine.is_alive() && engine.place.as_ref().is_some_and(is_up));
+        if let Some((Trouble::Down | Trouble::Silent, ..)) = self.troubles.get(&target.supervisor) {
+            return Ok(OutcomeResult::Failed("its supervisor does not answer".to_owned()));
+        }
+        match &self.held[number].seen.state {
+            HeldState::Ended(end) if *end.mark != *ended => not_done("it has ended again since"),
+            HeldState::Ended(_) if lives => {
+                let what = format!("{target} has ended, and lives");
+                Err(Violation { invariant: "no container lives twice", what })
+            }
+            HeldState::Ended(_) if self.chance.once_in(8) => {
+                Ok(OutcomeResult::Failed("no such device".to_owned()))
+            }
+            HeldState::Ended(_) => {
+                self.begin(number, machine, at);
+                Ok(OutcomeResult::Done)
+            }
+            _ => not_done("somebody else has started it"),
+        }
+    }
+
+    fn picture(&self, supervisor: Supervisor) -> Vec<HeldSeen> {
+        let all = self.held.iter().map(|held| &held.seen);
+        all.filter(|seen| seen.target.supervisor == supervisor).cloned().collect()
+    }
+
+    /// What supervisors tell now, if they are asked now.
+    pub fn look(&mut self, now: Duration, uptime: Duration, out: &mut Vec<Observation>) {
+        self.troubles.retain(|_, (_, until, _)| *until > now);
+        // An event may be lost; then it is time to ask when it is time to ask.
+        let is_told = std::mem::take(&mut self.has_changed) && !self.chance.once_in(8);
+        for supervisor in Supervisor::ALL {
+            let due = self.next_look.get(&supervisor).copied().unwrap_or_default();
+            if !is_told && due > now {
+                continue;
+            }
+            let mut held = self.picture(supervisor);
+            if held.is_empty() {
+                continue;
+            }
+            self.next_look.insert(supervisor, now + interval(supervisor));
+            let mut error = None;
+            match self.troubles.get(&supervisor) {
+                Some((Trouble::Silent, ..)) => continue,
+                Some((Trouble::Down, ..)) => {
+                    held.clear();
+                    error = Some("it does not answer".into());
+                }
+                Some((Trouble::Stale, _, picture)) => held.clone_from(picture),
+                Some((Trouble::Forgetful, ..)) => {
+                    held.truncate(held.len() / 2);
+                }
+                None => {}
+            }
+            let readings = HeldReadings { supervisor, read_at: uptime, held, error };
+            out.push(Observation::Held(Box::new(readings)));
+        }
+    }
+}
+
+fn held_thing(number: u64, goal: f64, beat: Duration, chance: &mut Chance) -> HeldSeen {
+    let supervisor = *chance.one_of(&[Supervisor::Docker, Supervisor::Docker, Supervisor::Systemd]);
+    let (name, id): (Arc<str>, Arc<str>) = match supervisor {
+        Supervisor::Docker => (
+            format!("held-{number}").into(),
+            format!("{number:a<64}").replace(|digit: char| !digit.is_ascii_hexdigit(), "0").into(),
+        ),
+        Supervisor::Systemd => {
+            let name: Arc<str> = format!("held-{number}.service").into();
+            (Arc::clone(&name), name)
+        }
+    };
+    let need = match chance.whole(0..=9) {
+        0..=6 => Some(goal as u64),
+        7 => Some(u64::MAX >> 8),
+        _ => None,
+    };
+    let long = beat.max(Duration::from_secs(1));
+    HeldSeen {
+        target: HeldTarget { supervisor, name, id },
+        state: if chance.once_in(4) { HeldState::Fresh } else { began() },
+        need_bytes: need,
+        contiguous_bytes: chance.once_in(4).then_some(goal as u64 / 8),
+        limits: RestartLimits {
+            back_off: long * *chance.one_of(&[1, 5, 20]),
+            back_off_at_most: long * *chance.one_of(&[20, 60]),
+            times: *chance.one_of(&[1, 3, 10]),
+            per: long * *chance.one_of(&[100, 1_000]),
+            give_up_after: *chance.one_of(&[1, 2, 3, 5]),
+            healthy_after: long * *chance.one_of(&[5, 60]),
+            ready_within: long * *chance.one_of(&[30, 300]),
+        },
+        mode: chance.once_in(5).then(|| *chance.one_of(&[Mode::Observe, Mode::Enforce])),
+        found_by: "the simulation".into(),
+        obstacle: chance.once_in(12).then(|| "its supervisor starts it itself".into()),
+    }
+}
+
+/// Down since long ago: it was wanted to run, and nobody has seen why it does not.
+fn began() -> HeldState {
+    HeldState::Ended(HeldEnd {
+        mark: "before all".into(),
+        utc: None,
+        lived: None,
+        exit_code: Some(1),
+        is_oom_killed: false,
+        error: None,
+        requested: Requested::No,
+        are_stops_silent: false,
+        log: None,
+    })
+}

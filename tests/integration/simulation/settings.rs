@@ -1,0 +1,155 @@
+//! Settings of a simulated machine, as files, and whoever really changes and undoes them: the
+//! executor of the program itself, with its undo log.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tempfile::TempDir;
+use umawarden::actions::{
+    Acting, CacheEmptier, EmptyingTally, Evictor, Executor as _, Live, Ready, SettingsTally,
+    TemporarySettings, TemporarySetup,
+};
+use umawarden::model::{Decision, Moment, OutcomeResult};
+use umawarden::supervisors::systemd::Bus;
+
+use super::chance::Chance;
+use super::checker::Violation;
+
+/// Each with what it is after a boot. All that is ever written to one is as long: unlike the
+/// kernel's, these files keep what stands behind a shorter value.
+const BOOTED: [(&str, &str); 4] = [
+    ("proc/sys/vm/swappiness", "60"),
+    ("proc/sys/vm/vfs_cache_pressure", "100"),
+    ("proc/sys/vm/compaction_proactiveness", "20"),
+    ("sys/dev/block/8:0/queue/read_ahead_kb", "256"),
+];
+
+/// What somebody else may write, and no rule does.
+const OF_OTHERS: [[&str; 2]; 4] = [["61", "62"], ["101", "102"], ["21", "22"], ["257", "258"]];
+
+/// What rules set.
+pub const STEPS: [&str; 5] = [
+    "set_sysctl: {vm.swappiness: 10, for: TIME}",
+    "set_sysctl: {vm.swappiness: 11, vm.vfs_cache_pressure: 500, for: TIME}",
+    "set_sysctl: {vm.compaction_proactiveness: 99, for: TIME}",
+    "throttle_readahead: {kib: 128, devices: [sda], for: TIME}",
+    "throttle_readahead: {kib: 100, devices: [sda], for: TIME}",
+];
+
+pub struct Settings {
+    folder: TempDir,
+    /// What each is without this program.
+    own: BTreeMap<&'static str, String>,
+    acting: Option<Acting>,
+}
+
+fn clock() -> Moment {
+    Moment { uptime: Duration::from_secs(60), utc: Timestamp::UNIX_EPOCH }
+}
+
+impl Settings {
+    pub fn new() -> Self {
+        // Every change is written through to the disk: here that is to take no time.
+        let memory = Path::new("/dev/shm");
+        let folder = TempDir::new_in(memory).or_else(|_| TempDir::new()).unwrap();
+        for below in ["proc/sys/vm", "sys/dev/block/8:0/queue", "sys/class/block"] {
+            fs::create_dir_all(folder.path().join(below)).unwrap();
+        }
+        let disk = folder.path().join("sys/dev/block/8:0");
+        fs::rename(&disk, folder.path().join("sys/sda")).unwrap();
+        symlink("../../sda", &disk).unwrap();
+        symlink("../../sda", folder.path().join("sys/class/block/sda")).unwrap();
+        fs::write(folder.path().join("sys/sda/dev"), "8:0\n").unwrap();
+        let mut settings = Self { folder, own: BTreeMap::new(), acting: None };
+        settings.boot();
+        settings
+    }
+
+    fn path(&self, below: &str) -> PathBuf {
+        self.folder.path().join(below)
+    }
+
+    pub fn boot(&mut self) {
+        for (name, value) in BOOTED {
+            fs::write(self.path(name), format!("{value}\n")).unwrap();
+            self.own.insert(name, value.to_owned());
+        }
+    }
+
+    /// A process starts, and puts back what an earlier one has left.
+    pub fn begin(&mut self, boot_id: &str) -> Result<(), Violation> {
+        let temporary = TemporarySettings::new(TemporarySetup {
+            procfs: self.path("proc"),
+            sysfs: self.path("sys"),
+            storage: self.path("storage"),
+            boot_id: Some(boot_id.to_owned()),
+            clock,
+            tell: Box::new(|_| {}),
+            tally: Arc::new(SettingsTally::default()),
+        });
+        let live = Live {
+            procfs: self.path("proc"),
+            sysfs: self.path("sys"),
+            evictor: Evictor::new(|| Duration::ZERO),
+            docker: self.path("docker.sock"),
+            systemd: Bus::Peer(self.path("systemd.sock")),
+        };
+        let emptier = CacheEmptier {
+            procfs: self.path("proc"),
+            uptime: || Duration::ZERO,
+            sleep: |_| {},
+            tally: Arc::new(EmptyingTally::default()),
+        };
+        let mut acting = Acting::new(Ready::new(live), temporary, emptier);
+        acting.begin();
+        self.acting = Some(acting);
+        self.are_back("after a start")
+    }
+
+    /// Does what was decided.
+    pub fn execute(&mut self, decision: &Decision) -> OutcomeResult {
+        match &mut self.acting {
+            Some(acting) => acting.execute(decision),
+            None => OutcomeResult::NotDone("nobody acts".to_owned()),
+        }
+    }
+
+    /// The process ends in order.
+    pub fn end(&mut self) -> Result<(), Violation> {
+        let Some(mut acting) = self.acting.take() else { return Ok(()) };
+        acting.end();
+        drop(acting);
+        self.are_back("after a shutdown")
+    }
+
+    /// The process is gone.
+    pub fn crash(&mut self) {
+        self.acting = None;
+    }
+
+    /// Somebody else changes one.
+    pub fn meddle(&mut self, chance: &mut Chance) {
+        let number = chance.whole(0..=BOOTED.len() as u64 - 1) as usize;
+        let (name, _) = BOOTED[number];
+        let value = *chance.one_of(&OF_OTHERS[number]);
+        fs::write(self.path(name), format!("{value}\n")).unwrap();
+        self.own.insert(name, value.to_owned());
+    }
+
+    /// Whether all are what they are without this program.
+    pub fn are_back(&self, when: &str) -> Result<(), Violation> {
+        for (name, own) in &self.own {
+            let now = fs::read_to_string(self.path(name)).unwrap();
+            if now.trim() != own {
+                let what = format!("{name} is {} and not {own} {when}", now.trim());
+                return Err(Violation { invariant: "what is set for a while is put back", what });
+            }
+        }
+        Ok(())
+    }
+}

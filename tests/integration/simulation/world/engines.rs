@@ -1,0 +1,189 @@
+//! What the program sees of engines, containers and units, and what it does to them.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use umawarden::model::{
+    Action, CachePermission, Decision, EngineReadings, Mode, Observation, OutcomeResult, Target,
+};
+
+use super::World;
+use crate::simulation::checker::Violation;
+use crate::simulation::executor::Ended;
+
+/// What is left of an act is tried again so often.
+const TENDED_EVERY: Duration = Duration::from_secs(10);
+
+/// How often somebody looks at the processes, and while one loads.
+const LOOKED_EVERY: Duration = Duration::from_secs(1);
+const LOOKED_OFTEN: Duration = Duration::from_millis(200);
+
+/// What was seen longer ago is not believed any more.
+const LOOKED_SELDOM: Duration = Duration::from_secs(10);
+
+impl World {
+    /// Supervisors and processes are looked at, where it is time for that.
+    pub(super) fn look(&mut self) {
+        let uptime = self.at().uptime;
+        let Some(process) = &mut self.process else { return };
+        self.fleet.look(self.now, uptime, &mut process.seen);
+        if self.next_look > self.now || self.looks_hang_until > self.now {
+            return;
+        }
+        let mut names = BTreeSet::new();
+        let mut engines = Vec::new();
+        let mut answers = Vec::new();
+        // Who lives is called by its own name, and what others have left behind by another.
+        let all = &self.machine.engines;
+        let alive = all.iter().filter(|engine| engine.is_alive());
+        for engine in alive.chain(all.iter().filter(|engine| !engine.is_alive())) {
+            let name = match names.insert(Arc::clone(&engine.name)) {
+                true => Arc::clone(&engine.name),
+                false => format!("{}-{}", engine.name, engine.worker).into(),
+            };
+            engines.extend(engine.seen(Arc::clone(&name)));
+            answers.extend(engine.health(name, uptime));
+        }
+        engines.sort_by(|one, other| one.name.cmp(&other.name));
+        let loads = self.machine.engines.iter().any(|engine| engine.is_loading());
+        // Where that is not too seldom, every other sample does while nothing much happens.
+        let seldom = (self.sampling * 2).min(LOOKED_SELDOM).max(LOOKED_EVERY);
+        self.next_look = self.now + if loads { LOOKED_OFTEN } else { seldom };
+        let readings = EngineReadings { read_at: uptime, engines, is_cut: false };
+        process.seen.push(Observation::Engines(Box::new(readings)));
+        let answers = answers.into_iter().map(|health| Observation::EngineHealth(Box::new(health)));
+        process.seen.extend(answers);
+    }
+
+    /// An action has come to its end: what it really did.
+    pub(super) fn carry_out(&mut self, ended: &Ended) -> Result<OutcomeResult, Violation> {
+        let has_paused = pauses(&ended.decision);
+        if has_paused {
+            self.go_on_with(&ended.decision);
+        }
+        if !ended.touches() {
+            return Ok(ended.result.clone());
+        }
+        let done = self.perform(&ended.decision)?;
+        Ok(match &ended.result {
+            OutcomeResult::TimedOut => OutcomeResult::TimedOut,
+            _ => done,
+        })
+    }
+
+    pub(super) fn perform(&mut self, decision: &Decision) -> Result<OutcomeResult, Violation> {
+        let at = self.at();
+        match (&decision.action, &decision.target) {
+            (
+                Action::StartContainer { ended } | Action::StartUnit { ended },
+                Target::Held(held),
+            ) => self.fleet.start(held, ended, &mut self.machine, at),
+            (Action::StopEngine { unless_free_bytes, .. }, Target::Engine(engine)) => {
+                let has_stopped = self.machine.stop(engine, *unless_free_bytes);
+                Ok(match has_stopped {
+                    true => OutcomeResult::Done,
+                    false => OutcomeResult::NotDone("it is no longer as it was".to_owned()),
+                })
+            }
+            (Action::SetSysctl { .. } | Action::ThrottleReadahead { .. }, _) => {
+                let done = self.settings.execute(decision);
+                if done == OutcomeResult::Done {
+                    self.set.insert(decision.id);
+                }
+                Ok(done)
+            }
+            (Action::Undo { decision: act, .. }, _) => {
+                let done = self.settings.execute(decision);
+                if done == OutcomeResult::Done {
+                    self.set.remove(act);
+                }
+                if self.set.is_empty() {
+                    self.settings.are_back("although nothing is set any more")?;
+                }
+                Ok(done)
+            }
+            (action, _) => {
+                self.machine.apply(action);
+                Ok(OutcomeResult::Done)
+            }
+        }
+    }
+
+    /// An act begins: an engine may be paused for it, and is remembered before it is.
+    pub(super) fn pause_for(&mut self, decision: &Decision) {
+        if let Target::Engine(target) = &decision.target
+            && pauses(decision)
+            && let Some(engine) = self.machine.engine_of(target)
+        {
+            self.paused.insert(engine.server);
+            engine.is_paused = true;
+            self.paused_at = self.now;
+        }
+    }
+
+    fn go_on_with(&mut self, decision: &Decision) {
+        let Target::Engine(target) = &decision.target else { return };
+        // It may not hear it the first time.
+        if let Some(engine) = self.machine.engine_of(target)
+            && !self.fate.once_in(4)
+        {
+            engine.is_paused = false;
+            self.paused.remove(&engine.server);
+        }
+    }
+
+    /// Engines that are still paused are told to go on.
+    pub(super) fn tend(&mut self) {
+        let paused = std::mem::take(&mut self.paused);
+        for engine in &mut self.machine.engines {
+            if paused.contains(&engine.server) {
+                engine.is_paused = false;
+            }
+        }
+        self.tend_at = self.now + TENDED_EVERY;
+    }
+
+    /// No engine stays paused: an act takes less than a minute, and what it has left is tried again.
+    pub(super) fn none_stays_paused(&self, patience: Duration) -> Result<(), Violation> {
+        let paused = self.machine.engines.iter().find(|engine| engine.is_paused);
+        match paused.filter(|_| self.now.saturating_sub(self.paused_at) > patience) {
+            Some(engine) => {
+                let what = format!("{} since {:?}", engine.name, self.paused_at);
+                Err(Violation { invariant: "no engine stays paused", what })
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Whoever is stopped has really grown; what a machine says that lies is nobody's fault.
+    pub(super) fn has_grown(&self, decision: &Decision) -> Result<(), Violation> {
+        let lies = self.files.lied_until() + Duration::from_secs(30) > self.now
+            && !self.files.lied_until().is_zero();
+        let Target::Engine(target) = &decision.target else { return Ok(()) };
+        if lies || !decision.action.is_brake() {
+            return Ok(());
+        }
+        let is_its = |worker| target.processes.contains(worker);
+        let found = self.machine.engines.iter().find(|engine| is_its(&engine.worker));
+        let grown = found.map(|engine| engine.growth());
+        let least = self.machine.build.total / 512.0;
+        if grown.is_some_and(|grown| grown < least) {
+            let what = format!("{grown:?} of at least {least}: {decision:?}");
+            let all = self.machine.engines.iter().map(|engine| {
+                let (phase, holds) = (engine.phase, engine.holds());
+                format!("\n{} {phase:?} holds {holds}, has grown {}", engine.name, engine.growth())
+            });
+            let what = format!("{what}{}", String::from_iter(all));
+            return Err(Violation { invariant: "nobody is stopped who has not grown", what });
+        }
+        Ok(())
+    }
+}
+
+fn pauses(decision: &Decision) -> bool {
+    let retracts =
+        |allow: &BTreeSet<CachePermission>| allow.contains(&CachePermission::RetractRequests);
+    decision.mode == Mode::Enforce
+        && matches!(&decision.action, Action::EmptyCache { allow, .. } if retracts(allow))
+}
