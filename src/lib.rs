@@ -27,6 +27,8 @@ pub mod pause;
 
 pub mod sys;
 
+pub mod nvml;
+
 pub mod tune;
 
 pub mod doctor;

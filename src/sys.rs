@@ -1,9 +1,13 @@
 //! System calls that no library wraps safely: the only unsafe code.
 #![expect(unsafe_code, reason = "each call says why it is sound")]
 
+mod descriptors;
 mod heap;
 
+pub use descriptors::close_inherited_descriptors;
 pub use heap::{give_freed_memory_back, share_freed_memory};
+
+pub mod nvml;
 
 pub mod page_cache;
 

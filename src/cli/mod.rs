@@ -16,6 +16,7 @@ mod last_boot;
 pub mod launch;
 mod log;
 mod log_input;
+pub mod nvml_child;
 mod order_text;
 pub mod pause;
 pub mod print;
@@ -85,6 +86,9 @@ pub enum Command {
     Print(print::PrintArguments),
     /// Compare the kernel's settings with a profile for this node, and set them if asked to.
     Tune(tune::TuneArguments),
+    /// Ask the NVIDIA driver for `umawarden run`, which starts it.
+    #[command(hide = true)]
+    NvmlChild(nvml_child::NvmlChildArguments),
 }
 
 /// How a command ended; becomes the exit code.
@@ -134,6 +138,7 @@ impl Arguments {
             Command::Replay(arguments) => replay::execute(&arguments),
             Command::Print(arguments) => print::execute(&arguments),
             Command::Tune(arguments) => tune::execute(&arguments),
+            Command::NvmlChild(arguments) => nvml_child::execute(&arguments),
         }
     }
 }

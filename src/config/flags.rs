@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use super::measure::{ListenAddress, telemetry_path};
-use super::settings::{LogFormat, LogLevel, SamplingInterval, limits};
+use super::settings::{GpuInterval, LogFormat, LogLevel, SamplingInterval, limits};
 use crate::model::Mode;
 
 /// Settings from the command line.
@@ -124,6 +124,19 @@ pub struct RunFlags {
     /// has.
     #[arg(long = "path.kmsg", value_name = "FILE")]
     pub kmsg: Option<PathBuf>,
+
+    /// How often the NVIDIA driver is asked about GPUs: auto, off, or always the same, 100ms to 1h
+    /// [default: auto].
+    ///
+    /// auto is every second while engines live or memory is short, and every 10 s otherwise. A
+    /// process of its own asks; it is not there where there is no driver, nor with off.
+    #[arg(long = "gpu.interval", value_name = "DURATION", value_parser = limits::gpu)]
+    pub gpu_interval: Option<GpuInterval>,
+
+    /// The library to ask the NVIDIA driver with [default: libnvidia-ml.so.1 where the loader finds
+    /// it, or where containers, WSL and NixOS have it].
+    #[arg(long = "gpu.library", value_name = "FILE")]
+    pub gpu_library: Option<PathBuf>,
 
     /// Least important messages that are logged [default: info].
     #[arg(long = "log.level", value_name = "LEVEL", value_enum)]

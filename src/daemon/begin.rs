@@ -30,12 +30,13 @@ use crate::actions::{
 };
 use crate::config::measure::{ListenAddress, ListenHost};
 use crate::config::reader::Loaded;
-use crate::config::settings::Settings;
+use crate::config::settings::{GpuInterval, Settings};
 use crate::exports::{self, Limits, ReloadFailure, Served};
 use crate::journal::{Entry, Journal, Note, ResumePoint, Retention};
 use crate::model::{DecisionId, Mode, Moment, Observation, Outcome};
 use crate::policy::Policy;
 use crate::sources::engines::{DockerPace, EngineSetup, EngineWatch};
+use crate::sources::gpu::{GpuSetup, GpuWatch, Patience};
 use crate::sources::held::{AdoptedFile, HeldSetup, HeldWatch};
 use crate::sources::holders::{HolderSetup, HolderWatch};
 use crate::sources::kernel_log::{KernelLogSource, ResumeFrom};
@@ -58,6 +59,9 @@ const ORDERS: usize = 16;
 
 /// Below procfs: names this boot.
 const BOOT_ID: &str = "sys/kernel/random/boot_id";
+
+/// What runs here, even if its file was replaced meanwhile.
+const OWN_PROGRAM: &str = "/proc/self/exe";
 
 /// The kernel log whose sequence numbers are the kernel's own.
 const KERNEL_RING: &str = "/dev/kmsg";
@@ -91,6 +95,8 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     let taker = take_orders(&journal, &status, &pause, started);
     let engines = watch_engines(&settings)?;
     let held = watch_held(&settings)?;
+    // Before this thread is raised, for its child would be as well.
+    let gpu = watch_gpu(&settings)?;
     let holders = watch_holders(&settings)?;
     let failure = Arc::default();
     let service = start_service(&settings, listeners, loader, &wake, taker, Arc::clone(&failure))?;
@@ -109,6 +115,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         process: ProcessSource::default(),
         engines,
         held,
+        gpu,
         holders,
         settings,
         policy,
@@ -197,6 +204,25 @@ fn watch_held(settings: &Settings) -> anyhow::Result<HeldWatch> {
         clock: clock::now,
     };
     HeldWatch::start(setup).context("cannot start the threads that watch what is started again")
+}
+
+/// `None` where the driver is never asked.
+fn watch_gpu(settings: &Settings) -> anyhow::Result<Option<GpuWatch>> {
+    let interval = match settings.gpu.interval {
+        GpuInterval::Off => return Ok(None),
+        GpuInterval::Auto => None,
+        GpuInterval::Every(interval) => Some(interval),
+    };
+    let setup = GpuSetup {
+        program: OWN_PROGRAM.into(),
+        library: settings.gpu.library.clone(),
+        interval,
+        patience: Patience::default(),
+        procfs: settings.path.procfs.clone(),
+        clock: clock::uptime,
+    };
+    let watch = GpuWatch::start(setup);
+    watch.context("cannot start the thread that has the NVIDIA driver asked").map(Some)
 }
 
 fn search_past(

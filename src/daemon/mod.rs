@@ -44,6 +44,7 @@ use crate::model::{
 use crate::policy::status::Status;
 use crate::policy::{Answer, Policy, Step};
 use crate::sources::engines::EngineWatch;
+use crate::sources::gpu::GpuWatch;
 use crate::sources::held::HeldWatch;
 use crate::sources::holders::HolderWatch;
 use crate::sources::kernel_log::{KernelLogSource, ReadClock, ReadEnd};
@@ -84,6 +85,7 @@ struct Daemon {
     process: ProcessSource,
     engines: EngineWatch,
     held: HeldWatch,
+    gpu: Option<GpuWatch>,
     holders: HolderWatch,
     kernel_log: KernelLogSource,
     journal: Arc<Journal>,
@@ -267,6 +269,9 @@ impl Daemon {
         let now = clock::now();
         self.engines.take(now.uptime, &mut self.seen);
         self.held.take(&mut self.seen);
+        if let Some(gpu) = &mut self.gpu {
+            gpu.take(now.uptime, &mut self.seen);
+        }
         self.holders.take(now.uptime, &mut self.seen);
         if acted {
             // The signals after an action: all of them, those too that are read less often.
@@ -330,6 +335,9 @@ impl Daemon {
             self.black_box.observe(now, &mut self.seen);
             let is_calm = self.sampling.is_calm() && !self.policy.is_any_engine_loading();
             self.settling.consider(now.uptime, is_calm);
+            if let Some(gpu) = &self.gpu {
+                gpu.set_busy(!self.sampling.is_calm() || self.policy.is_any_engine_alive());
+            }
         }
     }
 

@@ -430,6 +430,11 @@ impl Policy {
         self.engines.statuses()
     }
 
+    /// Whether an inference engine lives, or has left something behind.
+    pub fn is_any_engine_alive(&self) -> bool {
+        self.engines.is_any_alive()
+    }
+
     /// Whether an inference engine is on its way to be ready: it starts or loads.
     pub fn is_any_engine_on_its_way(&self) -> bool {
         self.engines.is_any_on_its_way()

@@ -1,6 +1,7 @@
 //! One file per thing watched.
 
 pub mod engines;
+pub mod gpu;
 pub mod held;
 pub mod holders;
 pub mod kernel_log;

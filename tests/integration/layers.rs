@@ -28,6 +28,7 @@ const LAYERS: &[(&str, &[&str], bool)] = &[
     ("recording", &["model"], false),
     ("pause", &["model"], false),
     ("sys", &[], false),
+    ("nvml", &["model", "parse::gpu", "sys::nvml"], false),
     ("tune", &["model"], true),
     ("doctor", &["model", "parse"], true),
     (
@@ -69,6 +70,7 @@ const LAYERS: &[(&str, &[&str], bool)] = &[
             "pause",
             "supervisors",
             "sys",
+            "nvml",
             "sources",
             "actions",
             "exports",

@@ -14,6 +14,7 @@ mod evict;
 mod explain;
 mod exports;
 mod gate;
+mod gpu;
 mod held;
 mod history;
 mod journal;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::{LogFormat, LogLevel, SamplingInterval, limits};
+use super::{GpuInterval, LogFormat, LogLevel, SamplingInterval, limits};
 use crate::config::decode::{Advice, Findings, Table, choice, each, list, value};
 use crate::config::engines;
 use crate::config::guard_rails::{self, NamedAlert};
@@ -51,6 +51,10 @@ pub struct FileSettings {
     pub recording_size_bytes: Option<u64>,
     /// `recording.black_box`.
     pub recording_black_box: Option<Duration>,
+    /// `gpu.interval`.
+    pub gpu_interval: Option<GpuInterval>,
+    /// `gpu.library`.
+    pub gpu_library: Option<PathBuf>,
     /// `log.level`.
     pub log_level: Option<LogLevel>,
     /// `log.format`.
@@ -83,7 +87,7 @@ const LEVELS: [(&str, LogLevel); 5] = [
 
 const FORMATS: [(&str, LogFormat); 2] = [("text", LogFormat::Text), ("json", LogFormat::Json)];
 
-const KEYS: [&str; 14] = [
+const KEYS: [&str; 15] = [
     "mode",
     "rule_files",
     "sampling_interval",
@@ -93,6 +97,7 @@ const KEYS: [&str; 14] = [
     "storage",
     "pause_file",
     "recording",
+    "gpu",
     "log",
     "guard_rails",
     "engines",
@@ -100,13 +105,14 @@ const KEYS: [&str; 14] = [
     "verdict",
 ];
 
-const ADVICE: [Advice; 8] = [
+const ADVICE: [Advice; 9] = [
     (&["rules"], "write rule_files: [rules.yaml]"),
     (&["groups"], "this is a rule file: name it under rule_files"),
     (&["listen_address", "telemetry_path", "control_socket"], "it belongs to web"),
     (&["retention"], "it belongs to storage"),
     (&["leaked_size", "leaked_after"], "it belongs to verdict"),
     (&["black_box"], "it belongs to recording"),
+    (&["interval", "library", "nvml"], "it belongs to gpu"),
     (&["level", "format"], "it belongs to log"),
     (&guard_rails::KEYS, "it belongs to guard_rails"),
 ];
@@ -125,6 +131,7 @@ pub fn parse_settings(source: &SourceText) -> Result<FileSettings, Mistakes> {
         read_web(&table, &mut settings, &mut findings);
         read_storage(&table, &mut settings, &mut findings);
         read_recording(&table, &mut settings, &mut findings);
+        read_gpu(&table, &mut settings, &mut findings);
         read_log(&table, &mut settings, &mut findings);
         read_verdict(&table, &mut settings, &mut findings);
         settings.engines = table.get("engines").and_then(|node| engines::read(node, &mut findings));
@@ -241,6 +248,13 @@ fn read_recording(table: &Table<'_>, settings: &mut FileSettings, findings: &mut
     settings.recording_black_box = table
         .get("black_box")
         .and_then(|node| value(node, "black_box", limits::black_box, findings));
+}
+
+fn read_gpu(table: &Table<'_>, settings: &mut FileSettings, findings: &mut Findings<'_>) {
+    let Some(table) = section(table, "gpu", &["interval", "library"], findings) else { return };
+    settings.gpu_interval =
+        table.get("interval").and_then(|node| value(node, "interval", limits::gpu, findings));
+    settings.gpu_library = table.get("library").and_then(|node| path(node, "library", findings));
 }
 
 fn read_verdict(table: &Table<'_>, settings: &mut FileSettings, findings: &mut Findings<'_>) {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::SamplingInterval;
+use super::{GpuInterval, SamplingInterval};
 use crate::config::measure::{duration, duration_within, size_bytes};
 
 /// Of evaluation: memory has collapsed by 20 GiB within 1.5 s, and ten looks at that are enough to
@@ -36,6 +36,21 @@ const LONGEST_BLACK_BOX: Duration = Duration::from_secs(86_400);
 
 /// Less than this holds no incident.
 const SMALLEST_RECORDING_BYTES: u64 = 1 << 20;
+
+/// More often, and the driver has more to do with answers than with GPUs.
+const SHORTEST_GPU: Duration = Duration::from_millis(100);
+const LONGEST_GPU: Duration = Duration::from_secs(3_600);
+
+/// Time between two questions to the NVIDIA driver.
+pub fn gpu(text: &str) -> Result<GpuInterval, String> {
+    match text {
+        "auto" => Ok(GpuInterval::Auto),
+        "off" => Ok(GpuInterval::Off),
+        text => duration_within(text, SHORTEST_GPU, LONGEST_GPU)
+            .map(GpuInterval::Every)
+            .map_err(|error| format!("{error}, or auto, or off")),
+    }
+}
 
 /// What a desktop takes and gives back is no leak.
 const SMALLEST_LEAK_BYTES: u64 = 256 << 20;

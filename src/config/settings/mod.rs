@@ -40,6 +40,8 @@ pub struct Settings {
     pub pause_file: PathBuf,
     /// The flight recorder.
     pub recording: Recording,
+    /// How the NVIDIA driver is asked.
+    pub gpu: Gpu,
     /// The program's own log.
     pub log: Log,
     /// What holds all remedies back.
@@ -60,6 +62,27 @@ pub enum SamplingInterval {
     /// By what memory does.
     #[default]
     Auto,
+    /// Always the same.
+    Every(Duration),
+}
+
+/// How the NVIDIA driver is asked.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Gpu {
+    /// How often.
+    pub interval: GpuInterval,
+    /// The library to ask it with, where it is not where the loader finds it.
+    pub library: Option<PathBuf>,
+}
+
+/// Time between two questions to the NVIDIA driver.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GpuInterval {
+    /// By what happens.
+    #[default]
+    Auto,
+    /// It is never asked.
+    Off,
     /// Always the same.
     Every(Duration),
 }
@@ -233,6 +256,7 @@ impl Settings {
                     .unwrap_or(limits::DEFAULT_RETENTION_SIZE_BYTES),
             },
             recording: merge_recording(flags, file.recording_size_bytes, file.recording_black_box),
+            gpu: merge_gpu(flags, file.gpu_interval, file.gpu_library.map(in_folder)),
             log: Log {
                 level: flags.log_level.or(file.log_level).unwrap_or_default(),
                 format: flags.log_format.or(file.log_format).unwrap_or_default(),
@@ -281,6 +305,13 @@ fn merge_web(
     let telemetry_path = flags.telemetry_path.clone().or(telemetry_path);
     let telemetry_path = telemetry_path.unwrap_or_else(|| "/metrics".to_owned());
     Web { listen, telemetry_path, control_socket }
+}
+
+fn merge_gpu(flags: &RunFlags, interval: Option<GpuInterval>, library: Option<PathBuf>) -> Gpu {
+    Gpu {
+        interval: flags.gpu_interval.or(interval).unwrap_or_default(),
+        library: flags.gpu_library.clone().or(library),
+    }
 }
 
 /// What a flag says, or the file counted from its folder.

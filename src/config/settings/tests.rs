@@ -43,6 +43,7 @@ storage:
   path: journal
   retention: {time: 7d, size: 64MiB}
 recording: {size: 0, black_box: 0}
+gpu: {interval: 2s, library: nvml/libnvidia-ml.so}
 log: {level: debug, format: json}
 "#;
 
@@ -76,6 +77,7 @@ fn everything_has_a_default() {
         },
         pause_file: "data/paused".into(),
         recording: Recording { size_bytes: 64 << 20, black_box: Duration::from_secs(3_600) },
+        gpu: Gpu { interval: GpuInterval::Auto, library: None },
         log: Log { level: LogLevel::Info, format: LogFormat::Text },
         guard_rails: default_guard_rails(),
         named_alerts: Vec::new(),
@@ -105,7 +107,24 @@ fn the_file_is_taken_with_its_paths_counted_from_its_folder() {
     assert_eq!(settings.storage.path, Path::new("/etc/umawarden/journal"));
     assert_eq!(settings.storage.retention_time, Duration::from_secs(7 * 86_400));
     assert_eq!(settings.storage.retention_size_bytes, 64 << 20);
+    assert_eq!(settings.gpu.interval, GpuInterval::Every(Duration::from_secs(2)));
+    let library = Path::new("/etc/umawarden/nvml/libnvidia-ml.so");
+    assert_eq!(settings.gpu.library.as_deref(), Some(library));
     assert_eq!(settings.log, Log { level: LogLevel::Debug, format: LogFormat::Json });
+}
+
+#[test]
+fn the_driver_is_asked_as_often_as_is_written_or_never() {
+    let interval = |text: &str| merged(&[], &format!("gpu: {{interval: {text}}}")).gpu.interval;
+    assert_eq!(interval("off"), GpuInterval::Off);
+    assert_eq!(interval("auto"), GpuInterval::Auto);
+    assert_eq!(merged(&["--gpu.interval=off"], EVERYTHING).gpu.interval, GpuInterval::Off);
+    let flag = merged(&["--gpu.library=/l.so"], EVERYTHING).gpu.library;
+    assert_eq!(flag.as_deref(), Some(Path::new("/l.so")));
+    for wrong in ["10ms", "2h", "never"] {
+        let told = refusal(&[&format!("--gpu.interval={wrong}")]);
+        assert!(told.contains("or auto, or off"), "{told}");
+    }
 }
 
 #[test]

@@ -146,6 +146,11 @@ impl Engines {
         if self.lives.is_empty() { Presence::None } else { Presence::JustGone }
     }
 
+    /// Whether one lives, or has left something behind, as far as anybody has seen.
+    pub(super) fn is_any_alive(&self) -> bool {
+        !self.orphans.is_empty() || self.lives.values().any(|(life, _)| !life.has_ended())
+    }
+
     /// Those that live; `Failed` where nobody has looked of late.
     pub(super) fn living(&self, at: Duration) -> Reading<&[(Arc<str>, EnginePhase)]> {
         match self.is_known(at) {

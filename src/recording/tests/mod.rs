@@ -1,5 +1,6 @@
 //! The parts of the format, each by itself.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -7,9 +8,12 @@ use proptest::prelude::*;
 
 use super::columns::Columns;
 use super::decode::Decoder;
+use super::encode::Encoder;
 use super::wire::{Bytes, put_number, put_signed};
 use super::{Begin, Entry, RecordedStep, Said};
-use crate::model::{Event, KernelEvent, Moment, Reading};
+use crate::model::{
+    Event, GpuDriver, GpuPicture, GpuReadings, KernelEvent, Moment, Observation, Reading,
+};
 
 fn reading() -> impl Strategy<Value = Reading<f64>> {
     prop_oneof![
@@ -64,6 +68,31 @@ proptest! {
         let (mut decoder, mut bytes) = (Decoder::default(), Bytes(&bytes));
         while !bytes.0.is_empty() && decoder.entry(&mut bytes).is_ok() {}
     }
+}
+
+#[test]
+fn what_the_driver_told_comes_back() {
+    let line = include_str!("../../../tests/fixtures/gpu/answers.jsonl").lines().nth(2).unwrap();
+    let told: serde_json::Value = serde_json::from_str(line).unwrap();
+    let picture: GpuPicture = serde_json::from_value(told["told"]["picture"].clone()).unwrap();
+    let uptime = Duration::from_secs(77);
+    let silent = GpuDriver::Silent { since: uptime, process_state: Some('D') };
+    let gpu = |driver, picture| {
+        let answered_at = Some(uptime);
+        GpuReadings { read_at: uptime, driver, answered_at, askers: vec![7, 9], picture }
+    };
+    let told = [gpu(GpuDriver::Responsive, Some(Arc::new(picture))), gpu(silent, None)];
+    let seen = told.iter().map(|told| Observation::Gpu(Box::new(told.clone()))).collect();
+    let at = Moment { uptime, utc: Timestamp::UNIX_EPOCH };
+    let entry = Entry::Step(RecordedStep { at, seen, said: Said::default() });
+    let mut out = Vec::new();
+    Encoder::default().entry(&entry, &mut out).unwrap();
+    let Ok(Entry::Step(step)) = Decoder::default().entry(&mut Bytes(&out)) else { panic!() };
+    let back = step.seen.iter().map(|seen| match seen {
+        Observation::Gpu(told) => (**told).clone(),
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(back.collect::<Vec<_>>(), told);
 }
 
 /// A step whose readings repeat one large schema at a byte or two each.

@@ -1,0 +1,158 @@
+//! Asks the NVIDIA driver, in a process of its own: whoever asks it while it waits for memory waits
+//! with it, and cannot even be killed. Nothing else in this program loads its library.
+
+mod device;
+
+use std::ffi::{OsStr, OsString};
+use std::io::{self, BufRead, Read, Write};
+use std::mem::ManuallyDrop;
+use std::path::Path;
+use std::sync::Arc;
+
+use nvml_wrapper::Nvml;
+use nvml_wrapper::error::NvmlError;
+
+use crate::model::{GpuDevice, GpuPicture};
+use crate::parse::gpu::{
+    Answer, Lack, MAX_DEVICES, MAX_QUESTION_BYTES, Nothing, Question, Told, VERSION, cut,
+};
+use crate::sys::nvml::InstanceNumbers;
+
+/// Where the library is: as the loader finds it, and where it is put for containers, WSL and NixOS.
+const LIBRARIES: [&str; 8] = [
+    "libnvidia-ml.so.1",
+    "libnvidia-ml.so",
+    "/usr/local/nvidia/lib64/libnvidia-ml.so.1",
+    "/usr/lib/wsl/lib/libnvidia-ml.so.1",
+    "/run/opengl-driver/lib/libnvidia-ml.so.1",
+    "/run/nvidia/driver/usr/lib64/libnvidia-ml.so.1",
+    "/run/nvidia/driver/usr/lib/aarch64-linux-gnu/libnvidia-ml.so.1",
+    "/run/nvidia/driver/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1",
+];
+
+/// Answers questions until there are no more, or there is nothing to tell.
+///
+/// # Errors
+/// A question is none, or nobody listens any more.
+pub fn serve(library: Option<&Path>, mut from: impl BufRead, mut to: impl Write) -> io::Result<()> {
+    let mut driver: Option<Driver> = None;
+    while let Some(question) = next(&mut from)? {
+        let told = match &driver {
+            Some(driver) => driver.picture(),
+            None => Driver::open(library).and_then(|opened| driver.insert(opened).picture()),
+        };
+        let is_end = told.is_err();
+        let told = told.map_or_else(Told::Nothing, Told::Picture);
+        let answer = Answer { version: VERSION, number: question.number, told };
+        let mut line = serde_json::to_vec(&answer)?;
+        line.push(b'\n');
+        to.write_all(&line)?;
+        to.flush()?;
+        if is_end {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn next(from: &mut impl BufRead) -> io::Result<Option<Question>> {
+    let mut line = Vec::new();
+    from.take(MAX_QUESTION_BYTES as u64).read_until(b'\n', &mut line)?;
+    if line.is_empty() {
+        return Ok(None);
+    }
+    let question: Question = serde_json::from_slice(&line)?;
+    match question.version {
+        VERSION => Ok(Some(question)),
+        other => {
+            let why = format!("a question of version {other}, and not {VERSION}");
+            Err(io::Error::new(io::ErrorKind::InvalidData, why))
+        }
+    }
+}
+
+/// The library, in use.
+struct Driver {
+    /// Never shut down: that is one more call that may hang, and fails where a library lacks it.
+    /// The process ends instead.
+    nvml: ManuallyDrop<Nvml>,
+    numbers: Option<InstanceNumbers>,
+}
+
+impl Driver {
+    /// Loads the library and has it find the driver.
+    fn open(library: Option<&Path>) -> Result<Self, Nothing> {
+        let named: Vec<OsString> = match library {
+            Some(path) => vec![path.into()],
+            None => LIBRARIES.iter().map(OsString::from).collect(),
+        };
+        let mut not_found = None;
+        for name in &named {
+            match Nvml::builder().lib_path(name).init() {
+                Ok(nvml) => {
+                    let numbers = InstanceNumbers::of(name);
+                    return Ok(Self { nvml: ManuallyDrop::new(nvml), numbers });
+                }
+                Err(NvmlError::LibloadingError(error)) => {
+                    // The first says most: the others are where nobody has put it.
+                    not_found.get_or_insert_with(|| cause(&error));
+                }
+                Err(error) => return Err(lack("the NVIDIA driver cannot be asked", name, &error)),
+            }
+        }
+        let why = not_found.unwrap_or_default();
+        Err(Nothing { kind: Lack::Library, why: format!("NVML cannot be loaded: {why}").into() })
+    }
+
+    fn picture(&self) -> Result<GpuPicture, Nothing> {
+        let count = self.nvml.device_count();
+        let count = count.map_err(|error| {
+            lack("the NVIDIA driver does not tell its GPUs", OsStr::new(""), &error)
+        })?;
+        let most = u32::try_from(MAX_DEVICES).unwrap_or(u32::MAX);
+        let told = |text: Result<String, NvmlError>| text.ok().map(Arc::from);
+        let mut picture = GpuPicture {
+            driver_version: told(self.nvml.sys_driver_version()),
+            nvml_version: told(self.nvml.sys_nvml_version()),
+            devices: (0..count.min(most)).map(|index| self.device(index)).collect(),
+            is_cut: count > most,
+        };
+        cut(&mut picture);
+        Ok(picture)
+    }
+
+    fn device(&self, index: u32) -> GpuDevice {
+        match self.nvml.device_by_index(index) {
+            Ok(device) => device::read(index, &device, self.numbers.as_ref()),
+            Err(error) => device::lost(index, &error),
+        }
+    }
+}
+
+/// What keeps a driver from being asked.
+fn lack(what: &str, library: &OsStr, error: &NvmlError) -> Nothing {
+    let kind = match error {
+        NvmlError::DriverNotLoaded => Lack::Driver,
+        _ => Lack::Usable,
+    };
+    let library = library.to_string_lossy();
+    let of = if library.is_empty() { String::new() } else { format!(" through {library}") };
+    let advice = match error {
+        NvmlError::LibRmVersionMismatch => {
+            " (the library and the loaded driver are of different versions, as after an upgrade: \
+             reboot, or load the new driver)"
+        }
+        NvmlError::NoPermission => " (may this process open /dev/nvidiactl and /dev/nvidia0?)",
+        _ => "",
+    };
+    Nothing { kind, why: format!("{what}{of}: {error}{advice}").into() }
+}
+
+/// What the loader says, without what is said around it.
+fn cause(error: &dyn std::error::Error) -> String {
+    let mut last = error;
+    while let Some(source) = last.source() {
+        last = source;
+    }
+    last.to_string()
+}

@@ -1,0 +1,221 @@
+use proptest::prelude::*;
+
+use super::*;
+
+/// A device as the child writes it.
+fn device(more: &str) -> String {
+    let health = r#"{"uncorrected_errors":"Unsupported","is_repair_pending":"Unsupported",
+        "has_repair_failed":"Unsupported","recovery":"Unsupported"}"#;
+    let mut fields = BTreeMap::from([
+        ("index", "0"),
+        ("utilization", r#"{"Value":0.5}"#),
+        ("memory_utilization", r#"{"Value":0.25}"#),
+        ("temperature_celsius", r#"{"Value":40.0}"#),
+        ("power_watts", r#"{"Value":10.5}"#),
+        ("processes", r#"{"Value":[]}"#),
+        ("is_mig", r#"{"Value":false}"#),
+        ("health", health),
+        (
+            "memory",
+            r#"{"total_bytes":{"Value":100},"used_bytes":{"Value":30},"free_bytes":{"Value":60}}"#,
+        ),
+    ]);
+    let (name, value) = more.split_once('=').unwrap_or(("index", "0"));
+    fields.insert(name, value);
+    let fields: Vec<String> =
+        fields.into_iter().map(|(name, value)| format!("\"{name}\":{value}")).collect();
+    format!("{{{}}}", fields.join(","))
+}
+
+fn line(devices: &[String]) -> String {
+    let devices = devices.join(",");
+    format!(r#"{{"version":1,"number":7,"told":{{"picture":{{"devices":[{devices}]}}}}}}"#)
+}
+
+fn picture(devices: &[String]) -> GpuPicture {
+    match answer(line(devices).as_bytes()).unwrap().told {
+        Told::Picture(picture) => picture,
+        Told::Nothing(nothing) => panic!("{nothing:?}"),
+    }
+}
+
+fn one(more: &str) -> GpuDevice {
+    let mut picture = picture(&[device(more)]);
+    picture.devices.pop().unwrap()
+}
+
+#[test]
+fn an_answer_is_taken_as_it_is() {
+    let told = one(r#"name="NVIDIA H200""#);
+    assert_eq!(told.name.as_deref(), Some("NVIDIA H200"));
+    assert_eq!(told.memory.total_bytes, Reading::Value(100));
+    assert_eq!(told.memory.used_bytes, Reading::Value(30));
+    assert_eq!(told.memory_utilization, Reading::Value(0.25));
+    assert_eq!((told.power_watts, told.is_unified()), (Reading::Value(10.5), Some(false)));
+}
+
+#[test]
+fn what_the_child_has_written_is_an_answer() {
+    let lines = include_str!("../../../tests/fixtures/gpu/answers.jsonl");
+    let told: Vec<Told> = lines.lines().map(|line| answer(line.as_bytes()).unwrap().told).collect();
+    let devices = told.iter().map(|told| match told {
+        Told::Picture(picture) => picture.devices.len(),
+        Told::Nothing(nothing) => panic!("{nothing:?}"),
+    });
+    assert_eq!(devices.take(4).collect::<Vec<_>>(), [1, 2, 1, 0]);
+    assert!(matches!(&told[4], Told::Nothing(nothing) if nothing.kind == Lack::Driver));
+}
+
+#[test]
+fn memory_that_a_gpu_does_not_have_is_never_zero() {
+    let zeros =
+        r#"memory={"total_bytes":{"Value":0},"used_bytes":{"Value":0},"free_bytes":{"Value":0}}"#;
+    let unsupported =
+        r#"memory={"total_bytes":"Unsupported","used_bytes":{"Value":0},"free_bytes":"Failed"}"#;
+    for said in [zeros, unsupported] {
+        let told = one(said);
+        assert_eq!(told.memory, GpuMemory::UNSUPPORTED);
+        assert_eq!(told.memory_utilization, Reading::Unsupported);
+        assert_eq!(told.is_unified(), Some(true));
+    }
+}
+
+#[test]
+fn what_cannot_be_so_has_failed() {
+    let told = one(
+        r#"memory={"total_bytes":{"Value":100},"used_bytes":{"Value":101},"free_bytes":{"Value":3}}"#,
+    );
+    assert_eq!(told.memory.used_bytes, Reading::Failed);
+    assert_eq!(told.memory.free_bytes, Reading::Value(3));
+    assert_eq!(one(r#"utilization={"Value":1.01}"#).utilization, Reading::Failed);
+    assert_eq!(one(r#"power_watts={"Value":-1.0}"#).power_watts, Reading::Failed);
+    let hot = one(r#"temperature_celsius={"Value":4294967295.0}"#);
+    assert_eq!(hot.temperature_celsius, Reading::Failed);
+    let whole = one(
+        r#"memory={"total_bytes":{"Value":18446744073709551615},"used_bytes":{"Value":1},"free_bytes":{"Value":1}}"#,
+    );
+    assert_eq!(whole.memory, GpuMemory::FAILED);
+}
+
+#[test]
+fn a_process_stands_once_with_what_is_known_of_it() {
+    let told = one(concat!(
+        r#"processes={"Value":["#,
+        r#"{"pid":9,"used_bytes":"Unsupported","is_compute":true,"is_graphics":false},"#,
+        r#"{"pid":5,"used_bytes":{"Value":7},"is_compute":true,"is_graphics":false,"gpu_instance":1},"#,
+        r#"{"pid":5,"used_bytes":{"Value":6},"is_compute":true,"is_graphics":false,"gpu_instance":2},"#,
+        r#"{"pid":9,"used_bytes":{"Value":8},"is_compute":false,"is_graphics":true}]}"#,
+    ));
+    let told: Vec<_> = told.processes().iter().map(|own| (own.pid, own.used_bytes)).collect();
+    let value = Reading::Value;
+    assert_eq!(told, [(5, value(7)), (5, value(6)), (9, value(8))]);
+}
+
+#[test]
+fn what_is_too_much_is_left_out_and_said_to_be() {
+    let processes = |pids: &mut dyn Iterator<Item = u32>| {
+        let one = |pid| {
+            format!(
+                r#"{{"pid":{pid},"used_bytes":{{"Value":1}},"is_compute":true,"is_graphics":false}}"#
+            )
+        };
+        format!("processes={{\"Value\":[{}]}}", pids.map(one).collect::<Vec<_>>().join(","))
+    };
+    let told = picture(&[device(&processes(&mut (1..=1024)))]);
+    assert!(!told.is_cut && told.pids().is_some_and(|pids| pids.len() == 1024));
+    let told = picture(&[device(&processes(&mut (1..=1025)))]);
+    assert!(told.is_cut && told.devices[0].processes().len() == 1024 && told.pids().is_none());
+    let told = picture(&[device(&processes(&mut [0, 1 << 23].into_iter()))]);
+    assert!(told.is_cut && told.devices[0].processes().is_empty());
+    let full = device(&processes(&mut (1..=1024)));
+    let full: Vec<String> =
+        (0..5).map(|index| full.replace("\"index\":0", &format!("\"index\":{index}"))).collect();
+    let told = picture(&full);
+    let counts: Vec<usize> = told.devices.iter().map(|gpu| gpu.processes().len()).collect();
+    assert_eq!((told.is_cut, &*counts), (true, &[1024, 1024, 1024, 1024, 0][..]));
+    let many: Vec<String> = (0..40).map(|index| device(&format!("index={index}"))).collect();
+    let told = picture(&many);
+    assert!(told.is_cut && told.devices.len() == MAX_DEVICES);
+    let told = picture(&[device("index=3"), device("index=3")]);
+    assert!(told.is_cut && told.devices.len() == 1);
+}
+
+#[test]
+fn what_is_no_answer_of_this_version_is_said() {
+    let refused = |text: &str| answer(text.as_bytes()).unwrap_err();
+    assert_eq!(refused(r#"{"version":2,"anything":1}"#), "an answer of version 2, and not 1");
+    assert!(refused("").starts_with("no answer: "));
+    assert!(refused(r#"{"version":1,"number":1,"told":"maybe"}"#).starts_with("no answer: "));
+    assert_eq!(refused(&" ".repeat(MAX_ANSWER_BYTES + 1)), "an answer is longer than 2 MiB");
+    assert!(refused(&format!("{}{}", "[".repeat(100_000), "]".repeat(100_000))).len() < 200);
+}
+
+#[test]
+fn what_was_written_is_read_and_texts_go_to_a_terminal() {
+    let why = format!("\u{1b}[31m{}", "x".repeat(500));
+    let told = Told::Nothing(Nothing { kind: Lack::Library, why: why.into() });
+    let written = serde_json::to_vec(&Answer { version: VERSION, number: 3, told }).unwrap();
+    let read = answer(&written).unwrap();
+    let Told::Nothing(nothing) = read.told else { panic!("{read:?}") };
+    assert_eq!((read.number, nothing.kind), (3, Lack::Library));
+    assert!(nothing.why.starts_with("\\x1b[31mxxx") && nothing.why.len() == MAX_REASON_BYTES);
+}
+
+proptest! {
+    #[test]
+    fn hostile_lines_neither_panic_nor_give_what_cannot_be(
+        total in any::<u64>(), used in any::<u64>(), share in any::<f64>(), pid in any::<u32>(),
+        name in ".{0,300}", cut in 0..400_usize,
+    ) {
+        let share = if share.is_finite() { share } else { 2.0 };
+        let memory = format!(
+            r#"memory={{"total_bytes":{{"Value":{total}}},"used_bytes":{{"Value":{used}}},"free_bytes":"Failed"}}"#
+        );
+        let process = format!(
+            r#"processes={{"Value":[{{"pid":{pid},"used_bytes":{{"Value":{used}}},"is_compute":true,"is_graphics":true}}]}}"#
+        );
+        let named = format!("name={}", serde_json::to_string(&name).unwrap());
+        let devices = [
+            device(&memory),
+            device(&process).replace("\"index\":0", "\"index\":1"),
+            device(&named).replace("\"index\":0", "\"index\":2"),
+            device(&format!("utilization={{\"Value\":{share:e}}}")).replace("\"index\":0", "\"index\":3"),
+        ];
+        let whole = line(&devices);
+        let told = answer(whole.as_bytes()).unwrap();
+        check(&told);
+        // Cut anywhere, it is no answer, or one that holds the same bounds.
+        let end = whole.len().saturating_sub(cut + 1);
+        if let Some(Ok(told)) = whole.get(..end).map(|part| answer(part.as_bytes())) {
+            check(&told);
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_refused_or_bounded(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        if let Ok(told) = answer(&bytes) {
+            check(&told);
+        }
+    }
+}
+
+/// What must hold of every answer.
+fn check(answer: &Answer) {
+    let Told::Picture(picture) = &answer.told else { return };
+    assert!(picture.devices.len() <= MAX_DEVICES);
+    for device in &picture.devices {
+        let memory = device.memory;
+        if let (Reading::Value(total), Reading::Value(used)) =
+            (memory.total_bytes, memory.used_bytes)
+        {
+            assert!(total > 0 && used <= total && total <= MAX_MEMORY_BYTES);
+        }
+        if let Reading::Value(share) = device.utilization {
+            assert!((0.0..=1.0).contains(&share));
+        }
+        if let Some(name) = &device.name {
+            assert!(name.len() <= MAX_TEXT_BYTES && !name.chars().any(char::is_control));
+        }
+        assert!(device.processes().iter().all(|process| (1..=MAX_PID).contains(&process.pid)));
+    }
+}
