@@ -89,7 +89,6 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     go_on_from(resume, &mut policy);
     let kernel_log = open_kernel_log(&settings.path.kmsg, resume_from);
     let status = Arc::new(ArcSwap::from_pointee(policy.status(started)));
-    let spare_status = Arc::new(policy.status(started));
     let tally = Arc::new(SettingsTally::default());
     let temporary = temporary_settings(&settings, &journal, boot.clone(), &tally);
     let taker = take_orders(&journal, &status, &pause, started);
@@ -124,9 +123,9 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         worker,
         outcomes,
         service,
+        spare_status: Arc::new((**status.load()).clone()),
         status,
         reload_failure: failure,
-        spare_status,
         wake,
         own: OwnReadings::new(started, sampling.interval(), tally),
         evicting,

@@ -42,7 +42,9 @@ impl HeldObject {
 
 /// Programs that have the driver open for as long as they run and hold no memory for it: they
 /// watch it, or keep it loaded. By `comm`, of which the kernel keeps 15 bytes.
-const MONITORS: [&str; 8] = [
+const MONITORS: [&str; 9] = [
+    // One of this program that was given up in the driver, by a run of it that has ended.
+    "umawarden",
     "nvidia-persiste",
     "nvidia-smi",
     "nvidia-powerd",
