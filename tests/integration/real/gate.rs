@@ -152,6 +152,8 @@ fn an_engines_release_is_measured_and_journalled_with_its_curve() {
         .unwrap();
     let config = format!("--config.file={}", config.display());
     let daemon = Daemon::start(storage.path(), &[&config]);
+    // What a test before this one has flooded the kernel log with is read first.
+    std::thread::sleep(Duration::from_secs(2));
     let mut holder = Holder::start();
     daemon.wait_until("the engine", |daemon| {
         daemon.metrics().get("uma_engine_info{engine=\"pipes\",kind=\"declared\"}") == Some(&1.0)
