@@ -10,7 +10,7 @@ use super::routes::Site;
 /// The verdict as it stands, with its evidence.
 pub(super) async fn verdict(State(site): State<Site>) -> Response {
     let status = site.served.status.load_full();
-    let mut shown = json!(status.verdict);
+    let mut shown = json!(*status.verdict);
     shown["meaning"] = status.verdict.verdict.meaning().into();
     success(&json!({ "verdict": shown }))
 }

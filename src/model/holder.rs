@@ -42,6 +42,24 @@ pub struct Holder {
 }
 
 impl Holder {
+    /// One that has two files of the driver open, and nothing else.
+    #[cfg(test)]
+    pub(crate) fn of_driver(pid: u32, state: char) -> Self {
+        Self {
+            id: ProcessId { pid, start_ticks: 1 },
+            comm: "python3".into(),
+            state,
+            devices: 2,
+            is_monitor: false,
+            dma_buffers: 0,
+            memfds: 0,
+            memfd_bytes: 0,
+            pipe_bytes: 0,
+            container: None,
+            unit: None,
+        }
+    }
+
     /// Whether the driver may hold memory for it.
     pub fn uses_driver(&self) -> bool {
         !self.is_monitor && (self.devices > 0 || self.dma_buffers > 0)

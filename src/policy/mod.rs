@@ -400,7 +400,7 @@ impl Policy {
             engines: self.engines.statuses(),
             room: None,
             restarts: self.restarts.statuses(),
-            verdict: self.verdict.judgement().clone(),
+            verdict: self.verdict.judgement(),
         };
         self.draw(at, &mut status);
         status
@@ -422,7 +422,7 @@ impl Policy {
         status.engines = self.engines.statuses();
         status.room = self.gate.room().cloned();
         status.restarts = self.restarts.statuses();
-        status.verdict.clone_from(self.verdict.judgement());
+        status.verdict = self.verdict.judgement();
     }
 
     /// The inference engines, by name, those too that have gone lately.

@@ -36,8 +36,9 @@ pub struct Status {
     pub room: Option<Room>,
     /// What is started again when there is memory, by name.
     pub restarts: Arc<[RestartStatus]>,
-    /// What the matter is with memory that nobody seems to use.
-    pub verdict: MemoryJudgement,
+    /// What the matter is with memory that nobody seems to use; the same `Arc` until it is judged
+    /// again.
+    pub verdict: Arc<MemoryJudgement>,
 }
 
 /// What holds remedies back beyond time and budgets.

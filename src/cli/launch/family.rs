@@ -21,7 +21,7 @@ const MOST_MEMBERS: usize = 384;
 /// Ended ones that are remembered; a load compiles in thousands of short processes.
 const MOST_ENDED: usize = 384;
 
-/// Files of `/proc` that are read here are shorter.
+/// More processes of the machine than these are not looked at.
 const MOST_PROCESSES: usize = 65_536;
 
 /// One of them.

@@ -151,12 +151,9 @@ pub fn parse_settings(source: &SourceText) -> Result<FileSettings, Mistakes> {
 }
 
 fn read_top(table: &Table<'_>, settings: &mut FileSettings, findings: &mut Findings<'_>) {
-    settings.sampling_interval = table
-        .get("sampling_interval")
-        .and_then(|node| value(node, "sampling_interval", limits::sampling, findings));
-    settings.evaluation_interval = table
-        .get("evaluation_interval")
-        .and_then(|node| value(node, "evaluation_interval", limits::evaluation, findings));
+    settings.sampling_interval = entry(table, "sampling_interval", limits::sampling, findings);
+    settings.evaluation_interval =
+        entry(table, "evaluation_interval", limits::evaluation, findings);
     settings.mode = table.get("mode").and_then(|node| choice(node, "mode", &MODES, findings));
     // A key that someone wrote and left empty is more likely a slip than a wish for no rules.
     if let (Some(key), None) = (table.key("rule_files"), table.get("rule_files")) {
@@ -170,6 +167,16 @@ fn read_top(table: &Table<'_>, settings: &mut FileSettings, findings: &mut Findi
         let entries = list(node, "rule_files", findings)?;
         each(entries, findings, |entry, findings| path(entry, "an entry of rule_files", findings))
     });
+}
+
+/// The value under a key that says what it is.
+fn entry<T>(
+    table: &Table<'_>,
+    key: &str,
+    read: impl Fn(&str) -> Result<T, String>,
+    findings: &mut Findings<'_>,
+) -> Option<T> {
+    value(table.get(key)?, key, read, findings)
 }
 
 fn path(node: &Node, what: &str, findings: &mut Findings<'_>) -> Option<PathBuf> {
@@ -204,9 +211,7 @@ fn read_web(table: &Table<'_>, settings: &mut FileSettings, findings: &mut Findi
     let keys = ["listen_address", "telemetry_path", "control_socket"];
     let Some(table) = section(table, "web", &keys, findings) else { return };
     settings.listen = table.get("listen_address").and_then(|node| listen(node, findings));
-    settings.telemetry_path = table
-        .get("telemetry_path")
-        .and_then(|node| value(node, "telemetry_path", telemetry_path, findings));
+    settings.telemetry_path = entry(&table, "telemetry_path", telemetry_path, findings);
     settings.control_socket =
         table.get("control_socket").and_then(|node| path(node, "control_socket", findings));
 }
@@ -245,27 +250,20 @@ fn read_recording(table: &Table<'_>, settings: &mut FileSettings, findings: &mut
     settings.recording_size_bytes = table
         .get("size")
         .and_then(|node| value(node, "recording size", limits::recording_size, findings));
-    settings.recording_black_box = table
-        .get("black_box")
-        .and_then(|node| value(node, "black_box", limits::black_box, findings));
+    settings.recording_black_box = entry(&table, "black_box", limits::black_box, findings);
 }
 
 fn read_gpu(table: &Table<'_>, settings: &mut FileSettings, findings: &mut Findings<'_>) {
     let Some(table) = section(table, "gpu", &["interval", "library"], findings) else { return };
-    settings.gpu_interval =
-        table.get("interval").and_then(|node| value(node, "interval", limits::gpu, findings));
+    settings.gpu_interval = entry(&table, "interval", limits::gpu, findings);
     settings.gpu_library = table.get("library").and_then(|node| path(node, "library", findings));
 }
 
 fn read_verdict(table: &Table<'_>, settings: &mut FileSettings, findings: &mut Findings<'_>) {
     let keys = ["leaked_size", "leaked_after"];
     let Some(table) = section(table, "verdict", &keys, findings) else { return };
-    settings.leaked_bytes = table
-        .get("leaked_size")
-        .and_then(|node| value(node, "leaked_size", limits::leaked_size, findings));
-    settings.leaked_after = table
-        .get("leaked_after")
-        .and_then(|node| value(node, "leaked_after", limits::leaked_after, findings));
+    settings.leaked_bytes = entry(&table, "leaked_size", limits::leaked_size, findings);
+    settings.leaked_after = entry(&table, "leaked_after", limits::leaked_after, findings);
 }
 
 fn read_log(table: &Table<'_>, settings: &mut FileSettings, findings: &mut Findings<'_>) {

@@ -29,6 +29,6 @@ fn status(series: Vec<(SeriesKey, Reading<f64>)>) -> Arc<Status> {
         engines: Arc::new([]),
         room: None,
         restarts: Arc::new([]),
-        verdict: MemoryJudgement::unknown(Timestamp::UNIX_EPOCH),
+        verdict: Arc::new(MemoryJudgement::unknown(Timestamp::UNIX_EPOCH)),
     })
 }

@@ -3,35 +3,11 @@
 use super::super::{EngineKind, EnginePhase, ReleaseEnd, Source};
 use super::{Metric, MetricKind};
 
-const PHASES: [&str; EnginePhase::ALL.len()] = {
-    let mut names = [""; EnginePhase::ALL.len()];
-    let mut next = 0;
-    while next < names.len() {
-        names[next] = EnginePhase::ALL[next].name();
-        next += 1;
-    }
-    names
-};
+const PHASES: [&str; EnginePhase::ALL.len()] = names!(EnginePhase);
 
-const KINDS: [&str; EngineKind::ALL.len()] = {
-    let mut names = [""; EngineKind::ALL.len()];
-    let mut next = 0;
-    while next < names.len() {
-        names[next] = EngineKind::ALL[next].name();
-        next += 1;
-    }
-    names
-};
+const KINDS: [&str; EngineKind::ALL.len()] = names!(EngineKind);
 
-const ENDS: [&str; ReleaseEnd::ALL.len()] = {
-    let mut names = [""; ReleaseEnd::ALL.len()];
-    let mut next = 0;
-    while next < names.len() {
-        names[next] = ReleaseEnd::ALL[next].name();
-        next += 1;
-    }
-    names
-};
+const ENDS: [&str; ReleaseEnd::ALL.len()] = names!(ReleaseEnd);
 
 const LEFT: &[&str] = &["unaccounted", "shmem", "page_cache", "orphans"];
 

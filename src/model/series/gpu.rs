@@ -3,15 +3,7 @@
 use super::super::{GpuRecovery, Source};
 use super::{Metric, MetricKind};
 
-const RECOVERIES: [&str; GpuRecovery::ALL.len()] = {
-    let mut names = [""; GpuRecovery::ALL.len()];
-    let mut next = 0;
-    while next < names.len() {
-        names[next] = GpuRecovery::ALL[next].name();
-        next += 1;
-    }
-    names
-};
+const RECOVERIES: [&str; GpuRecovery::ALL.len()] = names!(GpuRecovery);
 
 /// This area's metrics.
 pub(super) const METRICS: &[Metric] = &[

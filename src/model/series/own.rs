@@ -5,15 +5,7 @@ use super::super::{
 };
 use super::{Metric, MetricKind};
 
-const SOURCES: [&str; Source::ALL.len()] = {
-    let mut names = [""; Source::ALL.len()];
-    let mut next = 0;
-    while next < names.len() {
-        names[next] = Source::ALL[next].name();
-        next += 1;
-    }
-    names
-};
+const SOURCES: [&str; Source::ALL.len()] = names!(Source);
 
 /// Whoever acts has no reason to hold.
 const REASONS: [&str; HoldReason::ALL.len() + 1] = {

@@ -3,15 +3,7 @@
 use super::super::{RestartState, Source};
 use super::Metric;
 
-const STATES: [&str; RestartState::ALL.len()] = {
-    let mut names = [""; RestartState::ALL.len()];
-    let mut next = 0;
-    while next < names.len() {
-        names[next] = RestartState::ALL[next].name();
-        next += 1;
-    }
-    names
-};
+const STATES: [&str; RestartState::ALL.len()] = names!(RestartState);
 
 /// This area's metrics.
 pub(super) const METRICS: &[Metric] = &[

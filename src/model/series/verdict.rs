@@ -3,15 +3,7 @@
 use super::super::{MemoryVerdict, Source};
 use super::Metric;
 
-const VERDICTS: [&str; MemoryVerdict::ALL.len()] = {
-    let mut names = [""; MemoryVerdict::ALL.len()];
-    let mut next = 0;
-    while next < names.len() {
-        names[next] = MemoryVerdict::ALL[next].name();
-        next += 1;
-    }
-    names
-};
+const VERDICTS: [&str; MemoryVerdict::ALL.len()] = names!(MemoryVerdict);
 
 /// This area's metrics.
 pub(super) const METRICS: &[Metric] = &[

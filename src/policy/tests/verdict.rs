@@ -10,8 +10,8 @@ use crate::config::mistake::SourceText;
 use crate::config::rules::parse_rules;
 use crate::model::{
     DecisionId, EngineReadings, Event, GpuDriver, GpuPicture, GpuReadings, Holder, HolderReadings,
-    KernelEvent, MemoryVerdict, Mode, Moment, Observation, Outcome, OutcomeResult, Past, ProcessId,
-    Reading, Readings, Schema, SeriesKey, Source, Verdict,
+    KernelEvent, MemoryVerdict, Mode, Moment, Observation, Outcome, OutcomeResult, Past, Reading,
+    Readings, Schema, SeriesKey, Source, Verdict,
 };
 use crate::policy::Policy;
 
@@ -34,22 +34,6 @@ struct Node {
     events: Vec<Event>,
     told: Vec<(u64, MemoryVerdict)>,
     decided: Vec<(u64, &'static str)>,
-}
-
-fn holder(pid: u32, state: char) -> Holder {
-    Holder {
-        id: ProcessId { pid, start_ticks: 1 },
-        comm: "python3".into(),
-        state,
-        devices: 1,
-        is_monitor: false,
-        dma_buffers: 0,
-        memfds: 0,
-        memfd_bytes: 0,
-        pipe_bytes: 0,
-        container: None,
-        unit: None,
-    }
 }
 
 impl Node {
@@ -232,7 +216,7 @@ fn whoever_comes_or_moves_meanwhile_begins_the_time_anew() {
     let mut node = Node::new();
     node.unaccounted = 61 * GIB;
     node.wait(200);
-    node.holders = vec![holder(9, 'S')];
+    node.holders = vec![Holder::of_driver(9, 'S')];
     node.wait(10);
     assert_eq!(node.verdict(), MemoryVerdict::InUse);
     node.holders.clear();
@@ -282,7 +266,7 @@ fn memory_that_falls_lingers_and_its_time_is_told() {
 #[test]
 fn a_driver_that_is_stuck_is_told_by_two_signs() {
     let mut node = Node::new();
-    node.holders = vec![holder(9, 'D')];
+    node.holders = vec![Holder::of_driver(9, 'D')];
     node.wait(300);
     assert_eq!(node.verdict(), MemoryVerdict::InUse, "one sign is none");
     // The kernel says of the same process what was seen already.
@@ -339,7 +323,7 @@ proptest! {
             }
             let before = (node.holders.clone(), node.unaccounted, node.driver.clone());
             match change {
-                0 => node.holders = vec![holder(9, 'S')],
+                0 => node.holders = vec![Holder::of_driver(9, 'S')],
                 1 => node.holders.clear(),
                 2 => node.unaccounted -= GIB / 4,
                 3 => node.driver = GpuDriver::Unknown { why: "it was started again".into() },

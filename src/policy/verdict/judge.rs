@@ -94,27 +94,27 @@ pub(super) fn is_user(holder: &Holder) -> bool {
     holder.uses_driver() || holder.pipe_bytes > 0
 }
 
-/// Judges. `unexplained` tells how long only a leak has been left as an explanation; it must be of
-/// the judgement before. Evidence is written over what stands in `evidence`.
+/// Judges, and says what that follows from. `unexplained` tells how long only a leak has been left
+/// as an explanation; it must be of the judgement before.
 pub(super) fn judge(
     facts: &Facts<'_>,
     unexplained: Option<Unexplained>,
-    evidence: &mut Vec<VerdictEvidence>,
-) -> Judged {
-    evidence.clear();
-    let mut judge = Judge { facts, evidence };
+) -> (Judged, Vec<VerdictEvidence>) {
+    let mut judge = Judge { facts, evidence: Vec::new() };
     let held = facts.held().value();
     let (verdict, estimated_seconds) = judge.explained();
     if let Some(verdict) = verdict {
-        return Judged { verdict, held, estimated_seconds, is_unexplained: false };
+        let judged = Judged { verdict, held, estimated_seconds, is_unexplained: false };
+        return (judged, judge.evidence);
     }
     let verdict = judge.unexplained(unexplained);
-    Judged { verdict, held, estimated_seconds: None, is_unexplained: true }
+    let judged = Judged { verdict, held, estimated_seconds: None, is_unexplained: true };
+    (judged, judge.evidence)
 }
 
 struct Judge<'j, 'f> {
     facts: &'j Facts<'f>,
-    evidence: &'j mut Vec<VerdictEvidence>,
+    evidence: Vec<VerdictEvidence>,
 }
 
 impl Judge<'_, '_> {

@@ -15,7 +15,8 @@ use std::time::Duration;
 use crate::model::{
     Action, Baseline, CacheKind, Decision, DecisionId, EnginePhase, Event, GpuDriver, GpuPicture,
     GpuReadings, HolderReadings, KernelEvent, MemoryJudgement, MemoryPlatform, MemoryVerdict,
-    Moment, Orphan, Outcome, OutcomeResult, Reading, Room, SeriesKey, Verdict, VerdictLimits,
+    Moment, Orphan, Outcome, OutcomeResult, Reading, Room, SeriesKey, Verdict, VerdictEvidence,
+    VerdictLimits,
 };
 use crate::policy::counters::{Cell, Counters};
 use crate::policy::store::SeriesStore;
@@ -81,9 +82,9 @@ pub(super) struct VerdictWatch {
     compacted: Option<Duration>,
     since: Option<Since>,
     judged: Option<Duration>,
-    /// Whether a verdict was found that something is known by.
+    /// Whether there was ever a verdict but `unknown`.
     has_judged: bool,
-    judgement: MemoryJudgement,
+    judgement: Arc<MemoryJudgement>,
     cells: [Cell; MemoryVerdict::ALL.len()],
 }
 
@@ -110,7 +111,7 @@ impl VerdictWatch {
             since: None,
             judged: None,
             has_judged: false,
-            judgement: MemoryJudgement::unknown(started.utc),
+            judgement: Arc::new(MemoryJudgement::unknown(started.utc)),
             cells,
         }
     }
@@ -119,9 +120,9 @@ impl VerdictWatch {
         self.limits = limits;
     }
 
-    /// The last judgement.
-    pub(super) fn judgement(&self) -> &MemoryJudgement {
-        &self.judgement
+    /// The last judgement; the same `Arc` until the next.
+    pub(super) fn judgement(&self) -> Arc<MemoryJudgement> {
+        Arc::clone(&self.judgement)
     }
 
     /// Somebody has looked who has the driver open.
@@ -209,36 +210,39 @@ impl VerdictWatch {
         self.judged = Some(at.uptime);
         self.signs.see(at.uptime);
         let unexplained = self.unexplained(at.uptime, beside);
-        let mut evidence = std::mem::take(&mut self.judgement.evidence);
-        let judged = judge(&self.facts(at.uptime, beside), unexplained, &mut evidence);
-        self.judgement.evidence = evidence;
+        let (judged, evidence) = judge(&self.facts(at.uptime, beside), unexplained);
         self.follow(at.uptime, beside, judged);
-        self.take(at, judged, events);
+        self.take(at, judged, evidence, events);
         for (cell, verdict) in self.cells.iter().zip(MemoryVerdict::ALL) {
             counters.set(*cell, f64::from(verdict == judged.verdict));
         }
     }
 
-    fn take(&mut self, at: Moment, judged: Judged, events: &mut Vec<Event>) {
-        let before = self.judgement.verdict;
-        self.judgement.held_bytes = judged.held;
-        self.judgement.estimated_seconds = judged.estimated_seconds;
-        if judged.verdict == before {
-            return;
-        }
-        (self.judgement.verdict, self.judgement.since) = (judged.verdict, at.utc);
-        // That a node is found well is no news.
-        let is_first = !std::mem::replace(&mut self.has_judged, true);
-        if is_first && matches!(judged.verdict, MemoryVerdict::Clean | MemoryVerdict::InUse) {
-            return;
-        }
-        let kind = KernelEvent::MemoryVerdict {
-            verdict: judged.verdict,
-            before,
+    fn take(
+        &mut self,
+        at: Moment,
+        judged: Judged,
+        evidence: Vec<VerdictEvidence>,
+        events: &mut Vec<Event>,
+    ) {
+        let (before, verdict) = (self.judgement.verdict, judged.verdict);
+        let is_new = verdict != before;
+        let judgement = MemoryJudgement {
+            verdict,
+            since: if is_new { at.utc } else { self.judgement.since },
             held_bytes: judged.held,
-            evidence: self.judgement.reasons(),
+            estimated_seconds: judged.estimated_seconds,
+            evidence,
         };
-        events.push(Event { kind, utc: Some(at.utc), seq: None });
+        // That a node is found well is no news.
+        let is_well = matches!(verdict, MemoryVerdict::Clean | MemoryVerdict::InUse);
+        let is_first = is_new && !std::mem::replace(&mut self.has_judged, true);
+        if is_new && !(is_first && is_well) {
+            let (held_bytes, evidence) = (judged.held, judgement.reasons());
+            let kind = KernelEvent::MemoryVerdict { verdict, before, held_bytes, evidence };
+            events.push(Event { kind, utc: Some(at.utc), seq: None });
+        }
+        self.judgement = Arc::new(judgement);
     }
 
     /// Follows how long nothing but a leak is left as an explanation.

@@ -11,22 +11,6 @@ use crate::model::{
 
 const GIB: u64 = 1 << 30;
 
-fn holder(pid: u32, state: char) -> Holder {
-    Holder {
-        id: ProcessId { pid, start_ticks: 1 },
-        comm: "python3".into(),
-        state,
-        devices: 2,
-        is_monitor: false,
-        dma_buffers: 0,
-        memfds: 0,
-        memfd_bytes: 0,
-        pipe_bytes: 0,
-        container: None,
-        unit: None,
-    }
-}
-
 fn orphan(pid: u32) -> Orphan {
     Orphan {
         id: ProcessId { pid, start_ticks: 1 },
@@ -102,9 +86,7 @@ impl Known {
     }
 
     fn judge(&self, so_far: Option<Unexplained>) -> (Judged, Vec<VerdictEvidence>) {
-        let mut evidence = vec![VerdictEvidence::NoHolders];
-        let judged = judge(&self.facts(), so_far, &mut evidence);
-        (judged, evidence)
+        judge(&self.facts(), so_far)
     }
 
     fn verdict(&self) -> MemoryVerdict {
@@ -134,8 +116,10 @@ const OTHERS: [Change; 16] = [
     }),
     ("an orphan", |known| known.orphans = vec![orphan(7)]),
     ("holders unknown", |known| known.holders = Reading::Failed),
-    ("a holder", |known| known.holders = Reading::Value(vec![holder(8, 'S')])),
-    ("a dead one's threads", |known| known.holders = Reading::Value(vec![holder(8, 'Z')])),
+    ("a holder", |known| known.holders = Reading::Value(vec![Holder::of_driver(8, 'S')])),
+    ("a dead one's threads", |known| {
+        known.holders = Reading::Value(vec![Holder::of_driver(8, 'Z')])
+    }),
     ("one unseen", |known| known.unseen = 1),
     ("the driver silent", |known| known.driver = DriverStand::Silent),
     ("the driver unknown", |known| known.driver = DriverStand::Unknown),
@@ -215,7 +199,7 @@ fn shared_memory_that_no_engine_uses_is_told_and_falls_like_any_other() {
     let mut known = Known::leak();
     known.unaccounted = Reading::Value(GIB);
     known.shmem = Reading::Value(40 * GIB);
-    let mut server = holder(5, 'S');
+    let mut server = Holder::of_driver(5, 'S');
     (server.devices, server.memfds, server.memfd_bytes) = (0, 1, 40 * GIB);
     known.holders = Reading::Value(vec![server]);
     let (judged, evidence) = known.judge(None);
@@ -230,19 +214,19 @@ fn shared_memory_that_no_engine_uses_is_told_and_falls_like_any_other() {
 fn an_orphan_explains_itself_and_nobody_else() {
     let mut known = Known::leak();
     known.orphans = vec![orphan(8)];
-    known.holders = Reading::Value(vec![holder(8, 'S')]);
+    known.holders = Reading::Value(vec![Holder::of_driver(8, 'S')]);
     assert_eq!(known.verdict(), MemoryVerdict::Orphan);
-    known.holders = Reading::Value(vec![holder(8, 'S'), holder(9, 'S')]);
+    known.holders = Reading::Value(vec![Holder::of_driver(8, 'S'), Holder::of_driver(9, 'S')]);
     assert_eq!(known.verdict(), MemoryVerdict::InUse);
 }
 
 #[test]
 fn who_only_watches_the_driver_uses_nothing_and_pipes_are_a_use() {
     let mut known = Known::leak();
-    let watcher = Holder { is_monitor: true, ..holder(8, 'S') };
+    let watcher = Holder { is_monitor: true, ..Holder::of_driver(8, 'S') };
     known.holders = Reading::Value(vec![watcher]);
     assert_eq!(known.verdict(), MemoryVerdict::Leaked);
-    let filler = Holder { devices: 0, pipe_bytes: 3 * GIB, ..holder(8, 'S') };
+    let filler = Holder { devices: 0, pipe_bytes: 3 * GIB, ..Holder::of_driver(8, 'S') };
     known.holders = Reading::Value(vec![filler]);
     assert_eq!(known.verdict(), MemoryVerdict::InUse);
 }

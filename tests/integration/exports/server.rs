@@ -87,7 +87,7 @@ pub fn made_up_status() -> Status {
         engines: Arc::new([]),
         room: None,
         restarts: Arc::new([]),
-        verdict: MemoryJudgement::unknown(Timestamp::UNIX_EPOCH),
+        verdict: Arc::new(MemoryJudgement::unknown(Timestamp::UNIX_EPOCH)),
     }
 }
 
