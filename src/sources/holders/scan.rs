@@ -1,6 +1,6 @@
 //! A look at what all processes have open and map.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
@@ -30,6 +30,10 @@ const MAX_MAPS_BYTES: u64 = 16 << 20;
 /// worth no look into them.
 const MANY_PIPES: usize = 64;
 
+/// What a process was seen to map counts for so long: to read it costs more than all the rest, and
+/// what is mapped was open before, mostly.
+const MAPPED_COUNTS: Duration = Duration::from_secs(30);
+
 /// What is in fewer bytes of pipes is worth no word.
 const LEAST_IN_PIPES: u64 = 64 << 20;
 
@@ -40,10 +44,12 @@ pub(super) struct Scan {
     sysfs: PathBuf,
     /// This process, whose own children ask the driver.
     own: u32,
+    /// What those map that have nothing open, and when that was read.
+    mapped: BTreeMap<ProcessId, (Duration, Found)>,
 }
 
 /// What one process has been found to hold.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Found {
     devices: u32,
     has_uvm: bool,
@@ -59,15 +65,19 @@ impl Found {
     fn has_any(&self) -> bool {
         self.devices > 0 || self.dma_buffers > 0 || self.memfds > 0
     }
+
+    fn is_nothing(&self) -> bool {
+        !self.has_any() && self.pipes.is_empty() && !self.is_cut
+    }
 }
 
 impl Scan {
     pub(super) fn new(procfs: PathBuf, sysfs: PathBuf, own: u32) -> Self {
-        Self { procfs, sysfs, own }
+        Self { procfs, sysfs, own, mapped: BTreeMap::new() }
     }
 
     /// Looks at all of them.
-    pub(super) fn look(&self, now: Duration) -> HolderReadings {
+    pub(super) fn look(&mut self, now: Duration) -> HolderReadings {
         let mut readings = HolderReadings {
             read_at: now,
             holders: Vec::new(),
@@ -93,6 +103,7 @@ impl Scan {
             }
             self.look_at(pid, &mut readings);
         }
+        self.mapped.retain(|_, (read_at, _)| now.saturating_sub(*read_at) < MAPPED_COUNTS);
         if readings.processes == 0 {
             let why = format!("{} shows no process", self.procfs.display());
             readings.error = Some(why.into());
@@ -100,13 +111,17 @@ impl Scan {
         readings
     }
 
-    fn look_at(&self, pid: u32, readings: &mut HolderReadings) {
+    fn look_at(&mut self, pid: u32, readings: &mut HolderReadings) {
         let Some(stat) = self.stat(pid) else { return };
         if stat.is_kernel || pid == self.own || stat.parent == self.own {
             return;
         }
         readings.processes = readings.processes.saturating_add(1);
-        let found = self.found(pid, &stat);
+        let id = ProcessId { pid, start_ticks: stat.start_ticks };
+        let found = self.found(id, &stat, readings.read_at);
+        if found.as_ref().is_ok_and(Found::is_nothing) {
+            return;
+        }
         // One that has ended meanwhile, or whose number is another's now, holds nothing.
         let is_same = self.stat(pid).is_some_and(|now| now.start_ticks == stat.start_ticks);
         match found {
@@ -146,7 +161,8 @@ impl Scan {
         }
     }
 
-    fn found(&self, pid: u32, stat: &Stat) -> io::Result<Found> {
+    fn found(&mut self, id: ProcessId, stat: &Stat, now: Duration) -> io::Result<Found> {
+        let pid = id.pid;
         let mut found = Found::default();
         if stat.state == 'Z' {
             // Its first thread has ended. Others may live on, and hold all that it had open.
@@ -158,8 +174,21 @@ impl Scan {
         self.look_at_open(&format!("{pid}/fd"), &mut found)?;
         // Who waits in the kernel may hold the lock that reading its mappings takes. What it has
         // open tells enough: a mapping outlives its descriptor only where somebody closed that.
-        if !found.has_any() && stat.state != 'D' {
-            self.look_at_mapped(pid, &mut found)?;
+        if found.has_any() {
+            // What it closes it may still map.
+            self.mapped.remove(&id);
+        } else if stat.state != 'D' {
+            let pipes = found.pipes;
+            let mapped = match self.mapped.get(&id) {
+                Some((_, mapped)) => mapped.clone(),
+                None => {
+                    let mapped = self.mapped(pid)?;
+                    self.mapped.insert(id, (now, mapped.clone()));
+                    mapped
+                }
+            };
+            let is_cut = found.is_cut || mapped.is_cut;
+            found = Found { pipes, is_cut, ..mapped };
         }
         Ok(found)
     }
@@ -207,9 +236,10 @@ impl Scan {
         Ok(())
     }
 
-    fn look_at_mapped(&self, pid: u32, found: &mut Found) -> io::Result<()> {
+    fn mapped(&self, pid: u32) -> io::Result<Found> {
         let maps = self.read(pid, "maps", MAX_MAPS_BYTES)?;
-        found.is_cut |= maps.len() as u64 >= MAX_MAPS_BYTES;
+        let is_cut = maps.len() as u64 >= MAX_MAPS_BYTES;
+        let mut found = Found { is_cut, ..Found::default() };
         for (_, path) in mapped_files(&maps) {
             match HeldObject::of(path) {
                 Some(HeldObject::Device { is_uvm }) => {
@@ -223,7 +253,7 @@ impl Scan {
                 Some(HeldObject::Pipe { .. }) | None => {}
             }
         }
-        Ok(())
+        Ok(found)
     }
 
     /// What is in the pipes of a process that has many of them: the kernel counts it nowhere.

@@ -109,7 +109,7 @@ fn pipes_and_files_without_a_name_are_measured() {
         while rustix::io::write(&write, &[1; 65_536]).is_ok() {}
         pipes.push((read, write));
     }
-    let scan = Scan::new("/proc".into(), "/sys".into(), 0);
+    let mut scan = Scan::new("/proc".into(), "/sys".into(), 0);
     let found = scan.look(Duration::ZERO);
     let own = std::process::id();
     let own = found.holders.iter().find(|holder| holder.id.pid == own).unwrap();
@@ -120,4 +120,29 @@ fn pipes_and_files_without_a_name_are_measured() {
     let own = scan.look(Duration::ZERO);
     let own = own.holders.iter().find(|holder| holder.id.pid == std::process::id()).unwrap();
     assert_eq!(own.pipe_bytes, 0);
+}
+
+#[test]
+fn what_a_process_maps_is_read_twice_a_minute_and_at_once_when_it_has_closed_something() {
+    const MAPPING: &str = "7f0000000000-7f0000200000 rw-s 00000000 00:05 600 /dev/nvidia0\n";
+    let proc = tempfile::tempdir().unwrap();
+    let proc = proc.path();
+    process(proc, 10, "python3", 'S', 2);
+    let mut scan = Scan::new(proc.to_owned(), proc.join("sys"), 1);
+    let mut holders = |seconds| scan.look(Duration::from_secs(seconds)).holders.len();
+    assert_eq!(holders(0), 0);
+    fs::write(proc.join("10/maps"), MAPPING).unwrap();
+    assert_eq!(holders(5), 0, "it was read five seconds ago");
+    assert_eq!(holders(30), 0, "the last look that counts what was read at the first");
+    assert_eq!(holders(35), 1);
+    fs::write(proc.join("10/maps"), "").unwrap();
+    opens(proc, "10/fd/3", "/dev/nvidiactl");
+    assert_eq!(holders(40), 1);
+    fs::remove_file(proc.join("10/fd/3")).unwrap();
+    assert_eq!(holders(45), 0, "what it maps is read again");
+    fs::write(proc.join("10/maps"), MAPPING).unwrap();
+    // Another process, of the same number.
+    let stat = fs::read_to_string(proc.join("10/stat")).unwrap().replace("4711", "4712");
+    fs::write(proc.join("10/stat"), stat).unwrap();
+    assert_eq!(holders(50), 1);
 }
