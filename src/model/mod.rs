@@ -26,7 +26,7 @@ mod time_text;
 mod verdict;
 mod wording;
 
-pub use action::{Action, CacheKind, CachePermission, UndoReason};
+pub use action::{Action, CacheKind, CachePermission, Lane, UndoReason};
 pub use alert::{AlertChange, AlertState};
 pub use death::{
     DeathMemory, DeathProof, DeathReport, Deceased, ExitStatus, KilledWorker, Killer, Survivor,

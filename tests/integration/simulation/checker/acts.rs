@@ -5,7 +5,7 @@ use std::time::Duration;
 use umawarden::model::{Action, Decision, DecisionId, Mode, Moment, RuleId};
 use umawarden::policy::rule::{Query, Remedy};
 
-use super::{Checker, Clock, Course, Flight, LOST_AFTER, Violation, Watched, broken, reads};
+use super::{Checker, Clock, Course, Flight, Kind, LOST_AFTER, Violation, Watched, broken, reads};
 
 /// Something that was done.
 pub struct Acted {
@@ -159,21 +159,21 @@ impl Checker {
         Ok(())
     }
 
-    /// One action at a time; only the brake waits for nothing but itself.
+    /// One action at a time, but for stops, and beside starts.
     pub(super) fn fly(&mut self, clock: &Clock, decision: &Decision) -> Result<(), Violation> {
         if decision.action.is_notice() {
             return Ok(());
         }
         let now = clock.at.uptime;
-        let is_brake = decision.action.is_brake();
+        let kind = Kind::of(&decision.action);
         self.flights.retain(|flight| now.saturating_sub(flight.since) < LOST_AFTER);
         let mut same = self.flights.iter().filter(|flight| flight.mode == decision.mode);
-        if let Some(Flight { id, since, .. }) = same.find(|flight| flight.is_brake || !is_brake) {
+        if let Some(Flight { id, since, .. }) = same.find(|flight| kind.waits_for(flight.kind)) {
             let what = format!("{id} is under way since {since:?}: {decision:?}");
             return broken("never two actions at once", what);
         }
         let (id, mode) = (decision.id, decision.mode);
-        self.flights.push(Flight { id, mode, is_brake, since: now });
+        self.flights.push(Flight { id, mode, kind, since: now });
         Ok(())
     }
 
