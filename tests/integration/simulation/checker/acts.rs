@@ -196,7 +196,8 @@ impl Checker {
     ) -> Result<(), Violation> {
         let now = clock.at.uptime;
         let course = watched.course(decision.mode);
-        let (mut last_missed, has_aim) = (None, aims(watched));
+        let (mut last_passed, has_aim) = (None, aims(watched));
+        let is_held = |step: usize| self.settings.holds_step(&decision.rule, decision.mode, step);
         match course {
             Course::Acting { since, .. } if now.saturating_sub(since) < LOST_AFTER => {
                 return broken("each outcome is awaited", format!("{decision:?}"));
@@ -205,15 +206,16 @@ impl Checker {
             Course::Ended { id, .. } if has_aim || !self.settings.is_temporary(id) => {
                 return broken("each act is judged", format!("{decision:?}"));
             }
-            Course::Judged { step, aim_met: Some(false), .. } => last_missed = Some(step),
+            // It stays, and is passed.
+            Course::Ended { step, .. } if is_held(step) => last_passed = Some(step),
+            Course::Judged { step, aim_met: Some(false), .. } => last_passed = Some(step),
             _ => {}
         }
-        let is_held = |step: usize| self.settings.holds_step(&decision.rule, decision.mode, step);
         let mut from = decision.step;
-        while from > 0 && last_missed != Some(from - 1) && is_held(from - 1) {
+        while from > 0 && last_passed != Some(from - 1) && is_held(from - 1) {
             from -= 1;
         }
-        if from > 0 && last_missed != Some(from - 1) {
+        if from > 0 && last_passed != Some(from - 1) {
             let what = format!("{course:?}: {decision:?}");
             return broken("a next step follows a missed aim", what);
         }
