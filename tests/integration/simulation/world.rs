@@ -385,6 +385,7 @@ impl World {
 
     fn take_outcome(&mut self, outcome: Outcome) {
         self.kept.record(self.now, Entry::Outcome(outcome.clone()));
+        self.checker.kept(&outcome);
         if let Some(process) = &mut self.process {
             process.seen.push(Observation::Outcome(outcome));
         }

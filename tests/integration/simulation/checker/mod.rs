@@ -203,6 +203,11 @@ impl Checker {
         self.restarts.forget(decisions);
     }
 
+    /// That is in the journal, whether or not a process hears of it.
+    pub fn kept(&mut self, outcome: &Outcome) {
+        self.people.hear(outcome);
+    }
+
     /// A process starts.
     pub fn begin(&mut self, mode: Mode, rules: &RuleSet) {
         self.mode = mode;
