@@ -51,8 +51,8 @@ pub use gpu::{
     GpuRecovery,
 };
 pub use held::{
-    DeclaredRestart, HeldEnd, HeldHealth, HeldReadings, HeldSeen, HeldState, HeldTarget, OwnLog,
-    Requested, RestartLimits, RestartMatch, RestartState, RestartStatus, Supervisor,
+    DeclaredRestart, HeldEnd, HeldEnded, HeldHealth, HeldReadings, HeldSeen, HeldState, HeldTarget,
+    OwnLog, Requested, RestartLimits, RestartMatch, RestartState, RestartStatus, Supervisor,
 };
 pub use holder::{Holder, HolderReadings};
 pub use moment::Moment;

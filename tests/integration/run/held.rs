@@ -1,6 +1,7 @@
 //! Held restarts beside a Docker that hangs, dies and lies, through the daemon.
 
 mod docker;
+mod followed;
 
 use std::time::{Duration, Instant};
 
