@@ -159,6 +159,11 @@ impl Course {
         &self.seen.target
     }
 
+    /// Its supervisor starts it again itself, and tells of no end in between.
+    pub(super) fn is_left_to_others(&self) -> bool {
+        self.seen.obstacle.is_some() && !matches!(self.seen.state, HeldState::Ended(_))
+    }
+
     pub(super) fn retire(&self, counters: &mut Counters) {
         self.cells.retire(counters);
     }

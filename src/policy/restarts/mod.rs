@@ -153,18 +153,20 @@ impl Restarts {
         around.engines.loading_beside(own)
     }
 
-    /// Whether that engine runs in what is started again.
+    /// Whether that engine runs in what is started again, so that its death is told here.
     pub(super) fn hold(&self, engine: &EngineSeen) -> bool {
         let is_its = |target: &HeldTarget| match target.supervisor {
             Supervisor::Docker => engine.container.as_ref() == Some(&target.id),
             Supervisor::Systemd => engine.unit.as_ref() == Some(&target.id),
         };
-        self.courses.values().any(|course| is_its(course.target()))
+        let mut its = self.courses.values().filter(|course| is_its(course.target()));
+        its.any(|course| !course.is_left_to_others())
     }
 
     /// Whether that supervisor tells what happens.
     pub(super) fn hears_of(&self, supervisor: Supervisor, at: Moment) -> bool {
-        doubt(self.looks.get(&supervisor), at).is_none()
+        let look = self.looks.get(&supervisor).filter(|look| look.error.is_none());
+        look.is_some_and(|look| at.uptime.saturating_sub(look.read_at) <= LOOKED_WITHIN)
     }
 
     /// A picture of all, by name; the same `Arc` while nothing changes.

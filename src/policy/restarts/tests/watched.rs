@@ -127,6 +127,23 @@ fn nobody_is_told_dead_who_is_a_part_of_another_or_not_looked_at_or_told_of_by_o
     assert_eq!(only(&world).who.container_name.as_deref(), Some("vllm"));
 }
 
+#[test]
+fn one_that_docker_starts_again_itself_against_its_label_is_told_once() {
+    for stays_down in [false, true] {
+        let mut world = World::with(Mode::Enforce, &["vllm"]);
+        world.of("vllm").obstacle = Some("Docker starts it again itself".into());
+        world.engines = vec![engine_in("vllm", 4242, GIB)];
+        world.run(3);
+        world.engines.clear();
+        match stays_down {
+            true => world.dies("vllm"),
+            false => world.starts("vllm"),
+        }
+        world.run(8);
+        assert_eq!(only(&world).who.container.as_deref(), Some(&*id("vllm")));
+    }
+}
+
 fn ended(world: &World, code: i32, requested: Requested) -> HeldEnded {
     let log = OwnLog::Lines(vec!["torch.OutOfMemoryError: CUDA out of memory.".to_owned()]);
     let (name, id) = ("llm".into(), id("llm").into());
