@@ -18,8 +18,8 @@ use crate::model::{CacheKind, DecisionId, duration_text};
 const SOONEST: Duration = Duration::from_millis(10);
 
 /// Between two rounds of one that reads slowly, or does not: a flood of 4 GiB/s that begins right
-/// after a look has brought 100 MiB by the next.
-const LATEST: Duration = Duration::from_millis(25);
+/// after a look has brought 80 MiB by the next.
+const LATEST: Duration = Duration::from_millis(20);
 
 /// What is to be read between two rounds, about.
 const READ_BETWEEN_BYTES: f64 = (32_u64 << 20) as f64;
@@ -258,10 +258,10 @@ mod tests {
     #[test]
     fn who_reads_fast_is_looked_at_often() {
         let millis = Duration::from_millis;
-        assert_eq!(pace(millis(25), 0), LATEST);
-        assert_eq!(pace(millis(25), 1 << 20), LATEST);
+        assert_eq!(pace(millis(20), 0), LATEST);
+        assert_eq!(pace(millis(20), 1 << 20), LATEST);
         assert_eq!(pace(millis(20), 40 << 20), millis(16));
-        assert_eq!(pace(millis(25), 1 << 30), SOONEST);
+        assert_eq!(pace(millis(20), 1 << 30), SOONEST);
         assert_eq!(pace(Duration::ZERO, 1 << 20), SOONEST);
     }
 
