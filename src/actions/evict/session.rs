@@ -55,6 +55,8 @@ struct Session {
     looked_at: Duration,
     /// From there to the next.
     pace: Duration,
+    /// In that round something was read.
+    reads: bool,
     /// What the shared tally holds of this load.
     told: (u64, u64),
 }
@@ -111,8 +113,8 @@ impl Sessions {
         };
         let ends_at = (shared.uptime)().saturating_add(order.lasts);
         let looked_at = (shared.uptime)();
-        let (pace, told) = (SOONEST, (0, 0));
-        let mut session = Session { load, control, ends_at, looked_at, pace, told };
+        let (pace, reads, told) = (SOONEST, false, (0, 0));
+        let mut session = Session { load, control, ends_at, looked_at, pace, reads, told };
         lock(&shared.controls).push(Arc::clone(&session.control));
         let ended = session.round(shared);
         let words = session.words(order.lasts);
@@ -158,7 +160,8 @@ impl Session {
             })
         };
         self.told = told;
-        self.pace = pace(since, read_bytes);
+        let has_begun = !std::mem::replace(&mut self.reads, read_bytes > 0) && self.reads;
+        self.pace = if has_begun { SOONEST } else { pace(since, read_bytes) };
         if is_over {
             return Some("the engine has ended");
         }
