@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::fs::{PROC_SUPER_MAGIC, statfs};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
 use crate::model::{Holder, HolderReadings, ProcessId, Reading};
@@ -30,9 +31,9 @@ const MAX_MAPS_BYTES: u64 = 16 << 20;
 /// worth no look into them.
 const MANY_PIPES: usize = 64;
 
-/// What a process was seen to map counts for so long: to read it costs more than all the rest, and
-/// what is mapped was open before, mostly.
-const MAPPED_COUNTS: Duration = Duration::from_secs(30);
+/// Who was seen to hold nothing is taken at that for so long, while as many files are open: what is
+/// judged by holders is judged over minutes, and most processes never hold anything.
+const NOTHING_COUNTS: Duration = Duration::from_secs(30);
 
 /// What is in fewer bytes of pipes is worth no word.
 const LEAST_IN_PIPES: u64 = 64 << 20;
@@ -44,12 +45,14 @@ pub(super) struct Scan {
     sysfs: PathBuf,
     /// This process, whose own children ask the driver.
     own: u32,
-    /// What those map that have nothing open, and when that was read.
-    mapped: BTreeMap<ProcessId, (Duration, Found)>,
+    /// That folder is the kernel's: in no other does the size of `fd` tell what is open.
+    pub(super) is_procfs: bool,
+    /// Who holds nothing, when that was seen, and with how many files open.
+    nothing: BTreeMap<ProcessId, (Duration, u64)>,
 }
 
 /// What one process has been found to hold.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 struct Found {
     devices: u32,
     has_uvm: bool,
@@ -67,13 +70,14 @@ impl Found {
     }
 
     fn is_nothing(&self) -> bool {
-        !self.has_any() && self.pipes.is_empty() && !self.is_cut
+        !self.has_any() && self.pipes.len() < MANY_PIPES && !self.is_cut
     }
 }
 
 impl Scan {
     pub(super) fn new(procfs: PathBuf, sysfs: PathBuf, own: u32) -> Self {
-        Self { procfs, sysfs, own, mapped: BTreeMap::new() }
+        let is_procfs = statfs(&procfs).is_ok_and(|about| about.f_type == PROC_SUPER_MAGIC);
+        Self { procfs, sysfs, own, is_procfs, nothing: BTreeMap::new() }
     }
 
     /// Looks at all of them.
@@ -103,7 +107,7 @@ impl Scan {
             }
             self.look_at(pid, &mut readings);
         }
-        self.mapped.retain(|_, (read_at, _)| now.saturating_sub(*read_at) < MAPPED_COUNTS);
+        self.nothing.retain(|_, (seen_at, _)| now.saturating_sub(*seen_at) < NOTHING_COUNTS);
         if readings.processes == 0 {
             let why = format!("{} shows no process", self.procfs.display());
             readings.error = Some(why.into());
@@ -118,8 +122,14 @@ impl Scan {
         }
         readings.processes = readings.processes.saturating_add(1);
         let id = ProcessId { pid, start_ticks: stat.start_ticks };
-        let found = self.found(id, &stat, readings.read_at);
+        let open = self.open(pid);
+        if open.is_some() && open == self.nothing.get(&id).map(|(_, open)| *open) {
+            return;
+        }
+        self.nothing.remove(&id);
+        let found = self.found(pid, &stat);
         if found.as_ref().is_ok_and(Found::is_nothing) {
+            self.nothing.extend(open.map(|open| (id, (readings.read_at, open))));
             return;
         }
         // One that has ended meanwhile, or whose number is another's now, holds nothing.
@@ -161,8 +171,14 @@ impl Scan {
         }
     }
 
-    fn found(&mut self, id: ProcessId, stat: &Stat, now: Duration) -> io::Result<Found> {
-        let pid = id.pid;
+    /// How many files a process has open, where the kernel tells it without listing them: since 6.2
+    /// (proc(5), `/proc/PID/fd`).
+    fn open(&self, pid: u32) -> Option<u64> {
+        let about = fs::metadata(self.procfs.join(format!("{pid}/fd"))).ok()?;
+        Some(about.len()).filter(|open| self.is_procfs && *open > 0)
+    }
+
+    fn found(&self, pid: u32, stat: &Stat) -> io::Result<Found> {
         let mut found = Found::default();
         if stat.state == 'Z' {
             // Its first thread has ended. Others may live on, and hold all that it had open.
@@ -174,21 +190,8 @@ impl Scan {
         self.look_at_open(&format!("{pid}/fd"), &mut found)?;
         // Who waits in the kernel may hold the lock that reading its mappings takes. What it has
         // open tells enough: a mapping outlives its descriptor only where somebody closed that.
-        if found.has_any() {
-            // What it closes it may still map.
-            self.mapped.remove(&id);
-        } else if stat.state != 'D' {
-            let pipes = found.pipes;
-            let mapped = match self.mapped.get(&id) {
-                Some((_, mapped)) => mapped.clone(),
-                None => {
-                    let mapped = self.mapped(pid)?;
-                    self.mapped.insert(id, (now, mapped.clone()));
-                    mapped
-                }
-            };
-            let is_cut = found.is_cut || mapped.is_cut;
-            found = Found { pipes, is_cut, ..mapped };
+        if !found.has_any() && stat.state != 'D' {
+            self.look_at_mapped(pid, &mut found)?;
         }
         Ok(found)
     }
@@ -236,10 +239,9 @@ impl Scan {
         Ok(())
     }
 
-    fn mapped(&self, pid: u32) -> io::Result<Found> {
+    fn look_at_mapped(&self, pid: u32, found: &mut Found) -> io::Result<()> {
         let maps = self.read(pid, "maps", MAX_MAPS_BYTES)?;
-        let is_cut = maps.len() as u64 >= MAX_MAPS_BYTES;
-        let mut found = Found { is_cut, ..Found::default() };
+        found.is_cut |= maps.len() as u64 >= MAX_MAPS_BYTES;
         for (_, path) in mapped_files(&maps) {
             match HeldObject::of(path) {
                 Some(HeldObject::Device { is_uvm }) => {
@@ -253,7 +255,7 @@ impl Scan {
                 Some(HeldObject::Pipe { .. }) | None => {}
             }
         }
-        Ok(found)
+        Ok(())
     }
 
     /// What is in the pipes of a process that has many of them: the kernel counts it nowhere.
