@@ -6,7 +6,8 @@
 //!
 //! The brake has two of its own. What hangs in the first lane, and a disk that does not answer,
 //! must not hold up what saves the machine: its intent is on its way to the disk when it acts, and
-//! it waits only shortly for that to arrive.
+//! it waits only shortly for that to arrive. So have starts: a supervisor that does not answer
+//! holds up nothing but other starts.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -19,7 +20,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::{DryRun, Executor};
-use crate::model::{Decision, Mode, Moment, Outcome, OutcomeResult, Verdict};
+use crate::model::{Decision, Lane, Mode, Moment, Outcome, OutcomeResult, Verdict};
 
 /// Decisions that may wait behind the one under way.
 const QUEUE: usize = 8;
@@ -55,6 +56,10 @@ pub struct WorkerSetup {
     /// Asked before the brake acts, and bound to return within milliseconds. If it fails, that is
     /// told, and nothing else.
     pub brake_intent: Intent,
+    /// Who has supervisors start something, in enforce mode. Supervisors may not answer.
+    pub starter: Box<dyn Executor + Send>,
+    /// Asked before each start. If it fails, nothing is started.
+    pub start_intent: Intent,
     /// Where outcomes go.
     pub outcomes: Sender<Outcome>,
     /// Called after each outcome has been sent: wakes the loop.
@@ -82,8 +87,9 @@ pub struct Busy;
 /// The worker. Dropping it shuts it down without waiting.
 #[derive(Debug)]
 pub struct ActionWorker {
-    ordinary: Lane,
-    brake: Lane,
+    ordinary: Crew,
+    brake: Crew,
+    starter: Crew,
     clock: fn() -> Moment,
     end_pauses: EndPauses,
 }
@@ -97,9 +103,9 @@ impl fmt::Debug for EndPauses {
     }
 }
 
-/// One action at a time.
+/// The two threads of a lane: one action at a time.
 #[derive(Debug)]
-struct Lane {
+struct Crew {
     inbox: Sender<Message>,
     load: Arc<Load>,
     ended: Receiver<()>,
@@ -129,7 +135,7 @@ struct Performed {
     took: Duration,
 }
 
-/// What both lanes need.
+/// What all lanes need.
 #[derive(Clone)]
 struct Common {
     outcomes: Sender<Outcome>,
@@ -142,13 +148,16 @@ impl ActionWorker {
     /// Starts the worker's threads.
     pub fn start(setup: WorkerSetup) -> std::io::Result<Self> {
         let WorkerSetup { executor, intent, brake, brake_intent, .. } = setup;
+        let WorkerSetup { starter, start_intent, .. } = setup;
         let WorkerSetup { outcomes, wake, clock, time_limit, end_pauses, .. } = setup;
         let common = Common { outcomes, wake: wake.into(), clock, time_limit };
         let ordinary = Writing { intent, is_awaited: true };
         let hurried = Writing { intent: brake_intent, is_awaited: false };
+        let patient = Writing { intent: start_intent, is_awaited: true };
         Ok(Self {
-            ordinary: Lane::start(["act", "act-watch"], executor, ordinary, common.clone())?,
-            brake: Lane::start(["brake", "brake-watch"], brake, hurried, common)?,
+            ordinary: Crew::start(["act", "act-watch"], executor, ordinary, common.clone())?,
+            brake: Crew::start(["brake", "brake-watch"], brake, hurried, common.clone())?,
+            starter: Crew::start(["start", "start-watch"], starter, patient, common)?,
             clock,
             end_pauses: EndPauses(end_pauses),
         })
@@ -157,8 +166,12 @@ impl ActionWorker {
     /// Takes on a decision; each one that is taken on gets exactly one outcome. In observe mode
     /// that is Skipped, at once.
     pub fn submit(&self, decision: Decision) -> Result<(), Busy> {
-        let lane = if decision.action.is_brake() { &self.brake } else { &self.ordinary };
-        lane.submit(decision)
+        let crew = match decision.action.lane() {
+            Lane::Ordinary => &self.ordinary,
+            Lane::Brake => &self.brake,
+            Lane::Start => &self.starter,
+        };
+        crew.submit(decision)
     }
 
     /// Ends the worker within a second: an action under way gets most of that to end, and is
@@ -168,15 +181,15 @@ impl ActionWorker {
     pub fn shutdown(self) {
         let now = || (self.clock)().uptime;
         let latest = now().saturating_add(SHUTDOWN_GRACE + SHUTDOWN_MARGIN);
-        let lanes = [&self.brake, &self.ordinary].map(|lane| (lane, lane.leave()));
-        for (lane, _) in lanes.iter().filter(|(_, is_there)| *is_there) {
-            let _ = lane.ended.recv_timeout(latest.saturating_sub(now()));
+        let crews = [&self.ordinary, &self.brake, &self.starter].map(|crew| (crew, crew.leave()));
+        for (crew, _) in crews.iter().filter(|(_, is_there)| *is_there) {
+            let _ = crew.ended.recv_timeout(latest.saturating_sub(now()));
         }
         let ordinary = &self.ordinary;
         // An act that has paused an engine does not hang: it is about to have it go on.
         let is_any_paused = (self.end_pauses.0)();
         let hangs = ordinary.load.hanging.load(Ordering::Acquire) && !is_any_paused;
-        if lanes[1].1 && !hangs && ordinary.undone.recv_timeout(UNDOING_TAKES).is_err() {
+        if crews[0].1 && !hangs && ordinary.undone.recv_timeout(UNDOING_TAKES).is_err() {
             tracing::error!("not all temporary settings are back: the next start undoes them");
         }
     }
@@ -184,12 +197,13 @@ impl ActionWorker {
 
 impl Drop for ActionWorker {
     fn drop(&mut self) {
-        self.brake.leave();
-        self.ordinary.leave();
+        for crew in [&self.ordinary, &self.brake, &self.starter] {
+            crew.leave();
+        }
     }
 }
 
-impl Lane {
+impl Crew {
     fn start(
         names: [&str; 2],
         executor: Box<dyn Executor + Send>,

@@ -1,6 +1,7 @@
 //! Held restarts beside a Docker that hangs, dies and lies, through the daemon.
 
 mod docker;
+mod followed;
 
 use std::time::{Duration, Instant};
 
@@ -281,6 +282,26 @@ fn a_start_that_hangs_holds_up_neither_the_loop_nor_the_end_and_is_not_done_twic
     wait_for("it runs", 10, &daemon, || stands(&daemon, "llm") == "running");
     std::thread::sleep(Duration::from_secs(1));
     assert_eq!(world.docker.of("llm").starts, 1);
+    daemon.terminate();
+}
+
+#[test]
+fn a_start_that_hangs_holds_up_nothing_that_frees_memory() {
+    let (world, daemon) = World::new(&["llm"]);
+    world.node.write_rules(&super::ALWAYS.replace(">= 0", "< 1e9"));
+    assert_eq!(daemon.post("/-/reload").0, 200);
+    world.docker.set(Question::Start, Some(Fault::Hangs));
+    world.docker.dies("llm");
+    wait_for("asked", 10, &daemon, || world.docker.asked(Question::Start) == 1);
+    // Docker has 20 s for its answer.
+    let began = Instant::now();
+    world.node.set_meminfo("MemFree", 900_000);
+    wait_for("dropped", 5, &daemon, || {
+        std::fs::read_to_string(world.node.drop_caches()).unwrap() == "1"
+    });
+    assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+    assert!(world.outcomes().iter().all(|outcome| outcome["action"] != "start_container"));
+    assert_eq!(stands(&daemon, "llm"), "starting");
     daemon.terminate();
 }
 
