@@ -332,7 +332,7 @@ mod tests {
         let started: Timestamp = "2026-11-22T10:00:00.25Z".parse().unwrap();
         let again = happens("start", None, 0);
         let oom = [happens("start", None, 3), happens("oom", None, 2), happens("die", None, 2)];
-        let told = end_after(started, &[&oom[..], &[again.clone()]].concat()).unwrap();
+        let told = end_after(started, &[&oom[..], std::slice::from_ref(&again)].concat()).unwrap();
         assert_eq!((told.exit_code, told.is_oom_killed), (Some(137), true));
         assert_eq!((told.lived, told.requested), (Some(Duration::from_secs(1)), Requested::No));
         let before = [happens("die", None, 9), happens("oom", None, 8), happens("start", None, 3)];

@@ -42,7 +42,10 @@ impl Dead {
         // It may have become a part of another engine: one that was launched, or is declared.
         let mut living = all.filter(|process| !life::has_ended(process));
         let is_there = living.any(|process| process.id == seen.server);
-        if is_there || readings.is_cut || seen.is_launched || seen.is_left_behind {
+        if is_there || readings.turned.contains(&seen.server) {
+            return None;
+        }
+        if readings.is_cut || seen.is_launched || seen.is_left_behind {
             return None;
         }
         Some(Self {

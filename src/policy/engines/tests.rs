@@ -55,7 +55,8 @@ impl World {
 
     fn look(&mut self, seconds: u64, engines: &[EngineSeen]) {
         let read_at = moment(seconds).uptime;
-        let readings = EngineReadings { read_at, engines: engines.to_vec(), is_cut: false };
+        let readings =
+            EngineReadings { read_at, engines: engines.to_vec(), ..EngineReadings::default() };
         self.step(seconds, Observation::Engines(Box::new(readings)));
     }
 
@@ -385,7 +386,7 @@ proptest! {
                 load: EngineLoad::default(),
             }));
             let look = |engines| {
-                let readings = EngineReadings { read_at, engines, is_cut: false };
+                let readings = EngineReadings { read_at, engines, ..EngineReadings::default() };
                 Observation::Engines(Box::new(readings))
             };
             let observation = match what {

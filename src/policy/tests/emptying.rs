@@ -32,7 +32,8 @@ fn engine(kind: EngineKind) -> EngineSeen {
 
 fn see(world: &mut World, engine: &EngineSeen, answer: HealthAnswer) {
     let read_at = world.at.uptime;
-    let readings = EngineReadings { read_at, engines: vec![engine.clone()], is_cut: false };
+    let readings =
+        EngineReadings { read_at, engines: vec![engine.clone()], ..EngineReadings::default() };
     world.seen.push(Observation::Engines(Box::new(readings)));
     let load = EngineLoad {
         running: Reading::Value(2),
@@ -105,7 +106,11 @@ fn what_an_engine_tells_of_its_work_is_a_series_while_it_is_up() {
     assert_eq!(of("uma_engine_requests_waiting"), Some(1.0));
     assert_eq!(of("uma_engine_kv_cache_usage_ratio"), Some(0.5));
     assert_eq!(of("uma_engine_sleeping"), None, "it does not tell");
-    let gone = EngineReadings { read_at: world.at.uptime, engines: Vec::new(), is_cut: false };
+    let gone = EngineReadings {
+        read_at: world.at.uptime,
+        engines: Vec::new(),
+        ..EngineReadings::default()
+    };
     world.seen.push(Observation::Engines(Box::new(gone)));
     world.run(INTERVAL * 2);
     assert_eq!(world.value("uma_engine_requests_running{engine=\"llm\"}"), None);

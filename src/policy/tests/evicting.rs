@@ -39,7 +39,7 @@ fn engine(read_bytes: u64) -> EngineSeen {
 
 fn look(world: &mut World, engine: EngineSeen) {
     let read_at = world.at.uptime;
-    let readings = EngineReadings { read_at, engines: vec![engine], is_cut: false };
+    let readings = EngineReadings { read_at, engines: vec![engine], ..EngineReadings::default() };
     world.seen.push(Observation::Engines(Box::new(readings)));
 }
 

@@ -107,7 +107,8 @@ impl Node {
         let mut seen = vec![Observation::Readings(memory)];
         if self.now.subsec_millis() == 0 {
             let engines = self.engines.clone();
-            let looked = EngineReadings { read_at: at.uptime, engines, is_cut: false };
+            let looked =
+                EngineReadings { read_at: at.uptime, engines, ..EngineReadings::default() };
             seen.push(Observation::Engines(Box::new(looked)));
         }
         for Event { kind, .. } in self.policy.step(at, &seen).events {

@@ -101,7 +101,11 @@ impl Node {
         seen.extend(self.outcomes.drain(..).map(Observation::Outcome));
         seen.extend(self.events.drain(..).map(Observation::Event));
         if self.now.subsec_millis() == 0 && self.looks {
-            let engines = EngineReadings { read_at: at.uptime, engines: Vec::new(), is_cut: false };
+            let engines = EngineReadings {
+                read_at: at.uptime,
+                engines: Vec::new(),
+                ..EngineReadings::default()
+            };
             seen.push(Observation::Engines(Box::new(engines)));
             seen.push(Observation::Holders(Box::new(HolderReadings {
                 read_at: at.uptime,

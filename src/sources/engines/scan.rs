@@ -74,6 +74,8 @@ pub struct Scanner {
     waiting: BTreeMap<ProcessId, Duration>,
     details: Details,
     engines: Vec<EngineSeen>,
+    /// Their servers, whatever is declared meanwhile.
+    servers: Vec<ProcessId>,
     is_cut: bool,
     round: u64,
 }
@@ -94,6 +96,7 @@ impl Scanner {
             is_told_anew: false,
             waiting: BTreeMap::new(),
             engines: Vec::new(),
+            servers: Vec::new(),
             is_cut: false,
             round: 0,
         }
@@ -105,8 +108,9 @@ impl Scanner {
         if !same {
             let (containers, may_tell) = (Arc::clone(&self.containers), self.may_docker_tell);
             let launched = std::mem::take(&mut self.launched);
+            let servers = std::mem::take(&mut self.servers);
             *self = Self::new(std::mem::take(&mut self.procfs), declared);
-            self.launched = launched;
+            (self.launched, self.servers) = (launched, servers);
             self.know(containers, may_tell);
         }
     }
@@ -170,7 +174,20 @@ impl Scanner {
         let is_there = |id: &ProcessId| members.values().any(|head| head == id);
         self.launched.retain(|engine| is_there(&engine.head));
         self.tell(now, is_loading);
-        Ok(self.readings(now))
+        let servers = self.engines.iter().map(|engine| engine.server).collect();
+        let before = std::mem::replace(&mut self.servers, servers);
+        let turned = before.into_iter().filter(|server| self.has_turned(*server)).collect();
+        Ok(EngineReadings { turned, ..self.readings(now) })
+    }
+
+    /// Whether that process lives, and is no engine's.
+    fn has_turned(&self, server: ProcessId) -> bool {
+        let known = self.known.get(&server.pid);
+        let lives = known.is_some_and(|known| {
+            known.kin.start_ticks == server.start_ticks && !matches!(known.stat.state, 'Z' | 'X')
+        });
+        let mut all = self.engines.iter().flat_map(|engine| &engine.processes);
+        lives && !all.any(|process| process.id == server)
     }
 
     /// Looks again at the engines that are known.
@@ -185,7 +202,12 @@ impl Scanner {
     }
 
     fn readings(&self, now: Duration) -> EngineReadings {
-        EngineReadings { read_at: now, engines: self.engines.clone(), is_cut: self.is_cut }
+        EngineReadings {
+            read_at: now,
+            engines: self.engines.clone(),
+            is_cut: self.is_cut,
+            turned: Vec::new(),
+        }
     }
 
     fn list(&self) -> Result<BTreeSet<u32>, String> {

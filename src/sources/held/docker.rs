@@ -1,7 +1,6 @@
 //! Asks Docker how the containers fare that are started again, and how others ended in which
 //! engines ran.
 
-use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,10 +8,10 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-use super::Teller;
 use super::adopted::AdoptedFile;
 use super::ends::Ends;
 use super::matching::{Terms, Wanted};
+use super::{Followed, Teller};
 use crate::model::{
     DeclaredRestart, HeldEnded, HeldReadings, HeldSeen, HeldState, HeldTarget, Requested,
     RestartMatch, Supervisor,
@@ -66,7 +65,7 @@ pub(super) struct DockerWatch {
     docker: Docker,
     adopted: AdoptedFile,
     declared: watch::Receiver<Arc<[DeclaredRestart]>>,
-    followed: watch::Receiver<Arc<BTreeSet<Arc<str>>>>,
+    followed: watch::Receiver<Followed>,
     teller: Teller,
     ends: Ends,
     has_held: bool,
@@ -78,10 +77,7 @@ impl DockerWatch {
     pub(super) fn new(
         socket: &Path,
         adopted: &Path,
-        (declared, followed): (
-            watch::Receiver<Arc<[DeclaredRestart]>>,
-            watch::Receiver<Arc<BTreeSet<Arc<str>>>>,
-        ),
+        (declared, followed): (watch::Receiver<Arc<[DeclaredRestart]>>, watch::Receiver<Followed>),
         teller: Teller,
     ) -> Self {
         let docker = Docker::new(socket);

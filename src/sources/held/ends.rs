@@ -59,6 +59,17 @@ struct KnownEnd {
     log: Option<Arc<OwnLog>>,
 }
 
+/// From when on what is written is of the life that began then, and not of the one that ended
+/// `before`: what is written around an end or a begin is told with a time a little off.
+fn writes_from(began: Timestamp, before: Option<Timestamp>) -> Option<Timestamp> {
+    let earliest = began.checked_sub(BEGAN_BEFORE).ok();
+    let between = before.map(|ended| {
+        let apart = Duration::try_from(began.duration_since(ended)).unwrap_or_default();
+        ended.checked_add(apart / 2).unwrap_or(ended)
+    });
+    earliest.max(between)
+}
+
 /// What is known of all containers.
 #[derive(Debug)]
 pub(super) struct Ends {
@@ -137,6 +148,7 @@ impl Ends {
         let lived = Duration::try_from(now.duration_since(began)).unwrap_or_default();
         let until_now = HeldEnd { utc: Some(now), lived: Some(lived), ..HeldEnd::unknown() };
         let events = self.events_of(id, is_podman, &until_now).await.unwrap_or_default();
+        let before = self.known.get(id).and_then(|known| known.passed.as_ref()?.0.utc);
         let mut end = match (found.map(|found| &found.state), end_after(began, &events)) {
             (Some(HeldState::Ended(end)), told) => {
                 let requested = told.map_or(Requested::Unknown, |told| told.requested);
@@ -150,8 +162,13 @@ impl Ends {
         end.are_stops_silent = is_podman;
         end.log = Some(Arc::new(match found {
             Some(found) => {
-                let since = began.checked_sub(BEGAN_BEFORE).ok();
-                self.read_log_of(found, since, end.utc).await
+                let until = match &found.state {
+                    HeldState::Running { .. } => {
+                        time(&found.started).and_then(|next| writes_from(next, end.utc))
+                    }
+                    _ => None,
+                };
+                self.read_log_of(found, writes_from(began, before), until).await
             }
             None => OwnLog::Unknown("its container is gone, and its log with it".to_owned()),
         }));
@@ -265,9 +282,9 @@ impl Ends {
     }
 
     async fn read_log(&mut self, found: &Inspected) -> OwnLog {
-        let began = time(&found.started).and_then(|began| began.checked_sub(BEGAN_BEFORE).ok());
         let before = self.known_end(&found.id).and_then(|known| known.before);
-        self.read_log_of(found, began.max(before), None).await
+        let began = time(&found.started).map_or(before, |began| writes_from(began, before));
+        self.read_log_of(found, began, None).await
     }
 
     /// What it wrote between these times.
@@ -312,5 +329,21 @@ impl Ends {
                 Err(error.to_string())
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_around_an_end_and_a_begin_is_of_whom_it_is_nearer() {
+        let at = |ms: i64| Timestamp::from_millisecond(1_795_219_200_000 + ms).unwrap();
+        let from = |began, before: Option<i64>| writes_from(at(began), before.map(at)).unwrap();
+        assert_eq!(from(10_000, None), at(8_000));
+        assert_eq!(from(10_000, Some(1_000)), at(8_000), "long before");
+        assert_eq!(from(10_000, Some(9_800)), at(9_900));
+        // Docker writes down a begin after what began has ended.
+        assert_eq!(from(10_000, Some(10_050)), at(10_050));
     }
 }

@@ -33,6 +33,9 @@ use systemd::SystemdWatch;
 /// What may wait for the loop; more is dropped, and told again.
 const NEWS: usize = 16;
 
+/// The ids of the containers in which engines run.
+type Followed = Arc<BTreeSet<Arc<str>>>;
+
 /// Where to look.
 #[derive(Clone, Debug)]
 pub struct HeldSetup {
@@ -53,7 +56,7 @@ pub struct HeldSetup {
 pub struct HeldWatch {
     news: Receiver<Observation>,
     declared: watch::Sender<Arc<[DeclaredRestart]>>,
-    followed: watch::Sender<Arc<BTreeSet<Arc<str>>>>,
+    followed: watch::Sender<Followed>,
 }
 
 /// How a thread tells the loop.

@@ -401,6 +401,11 @@ fn the_report_of_a_death_has_the_last_lines_of_the_containers_own_log() {
     // What the first life wrote is none of the last.
     wait_for("it runs", 20, &daemon, || stands(&daemon, "llm") == "running");
     world.docker.set(Question::Log, None);
+    // Nor what was told of a life right after its end.
+    let ended: jiff::Timestamp = world.docker.of("llm").finished.parse().unwrap();
+    let late = ended + Duration::from_millis(20);
+    let line = frame(2, &format!("{late} its last words\n"));
+    world.docker.state().containers.get_mut(&id("llm")).unwrap().log.extend(line);
     world.docker.dies("llm");
     let told = report(5);
     assert!(told["last_lines"].is_null() && told["not_known"].is_null(), "{told:#}");

@@ -112,9 +112,19 @@ fn nobody_is_told_dead_who_is_a_part_of_another_or_not_looked_at_or_told_of_by_o
     let engines = std::mem::take(&mut world.engines);
     let read_at = world.at.uptime + Duration::from_secs(1);
     world.at.uptime += Duration::from_secs(2);
-    let cut = EngineReadings { read_at, engines: Vec::new(), is_cut: true };
+    let cut = EngineReadings { read_at, engines: Vec::new(), is_cut: true, turned: Vec::new() };
     world.policy.step(world.at, &[Observation::Engines(Box::new(cut))]);
     world.engines = engines;
+    world.run(3);
+    assert_eq!(reports(&world), []);
+    // It runs something else by now, or is declared no longer.
+    let mut world = with(bare(50));
+    let engines = std::mem::take(&mut world.engines);
+    let read_at = world.at.uptime + Duration::from_secs(1);
+    world.at.uptime += Duration::from_secs(2);
+    let turned = vec![engines[0].server];
+    let other = EngineReadings { read_at, turned, ..EngineReadings::default() };
+    world.policy.step(world.at, &[Observation::Engines(Box::new(other))]);
     world.run(3);
     assert_eq!(reports(&world), []);
     // What is started again is told of by whoever does that, once.

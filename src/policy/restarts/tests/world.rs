@@ -114,7 +114,7 @@ impl World {
             Observation::Engines(Box::new(EngineReadings {
                 read_at,
                 engines: self.engines.clone(),
-                is_cut: false,
+                ..EngineReadings::default()
             })),
             Observation::Held(Box::new(HeldReadings {
                 supervisor: Supervisor::Docker,

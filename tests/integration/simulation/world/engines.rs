@@ -51,7 +51,7 @@ impl World {
         // Where that is not too seldom, every other sample does while nothing much happens.
         let seldom = (self.sampling * 2).min(LOOKED_SELDOM).max(LOOKED_EVERY);
         self.next_look = self.now + if loads { LOOKED_OFTEN } else { seldom };
-        let readings = EngineReadings { read_at: uptime, engines, is_cut: false };
+        let readings = EngineReadings { read_at: uptime, engines, ..EngineReadings::default() };
         process.seen.push(Observation::Engines(Box::new(readings)));
         let answers = answers.into_iter().map(|health| Observation::EngineHealth(Box::new(health)));
         process.seen.extend(answers);
