@@ -318,8 +318,8 @@ pub struct EngineReadings {
     /// Whether some more were there than are looked at.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_cut: bool,
-    /// Servers of engines of the look before that live and are none any more: they run something
-    /// else, or are no longer declared.
+    /// Servers of engines of the look before that live and are none any more, as they are no
+    /// longer declared.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub turned: Vec<ProcessId>,
 }

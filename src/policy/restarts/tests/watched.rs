@@ -117,7 +117,7 @@ fn nobody_is_told_dead_who_is_a_part_of_another_or_not_looked_at_or_told_of_by_o
     world.engines = engines;
     world.run(3);
     assert_eq!(reports(&world), []);
-    // It runs something else by now, or is declared no longer.
+    // It is declared no longer.
     let mut world = with(bare(50));
     let engines = std::mem::take(&mut world.engines);
     let read_at = world.at.uptime + Duration::from_secs(1);
