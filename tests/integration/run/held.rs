@@ -315,8 +315,10 @@ fn docker_that_goes_and_comes_is_asked_in_peace_and_no_life_begins_anew() {
         world.docker.up();
         wait_for("it runs", 20, &daemon, || stands(&daemon, "runs") == "running");
     }
-    // Unknown and running, twice; never starting.
-    let told = world.told("engine_restart", "runs");
+    // Unknown and running, twice; never starting. The journal is written behind the loop.
+    let told = || world.told("engine_restart", "runs");
+    wait_for("told", 10, &daemon, || told().len() >= events + 4);
+    let told = told();
     assert_eq!(told.len(), events + 4, "{told:#?}");
     assert!(told[events..].iter().all(|event| event["to"] != "starting"), "{told:#?}");
     // What ended with Docker nobody asked it to end.
