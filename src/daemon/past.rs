@@ -14,7 +14,7 @@ use jiff::{Timestamp, ToSpan};
 use super::clock;
 use super::wake::Wake;
 use crate::journal::{Journal, JournalReader, StoredAct};
-use crate::model::{Asked, Decision, Moment, Observation, Past, PastAct};
+use crate::model::{Asked, Decision, Moment, Observation, Past, PastAct, PastReboots};
 use crate::policy::guard::{LONGEST_APPROVAL_EXPIRES, PastMoment, on_this_boots_clock};
 
 /// How long the start waits for the past, so that the first decisions know it.
@@ -100,6 +100,7 @@ impl Search {
             commands: self.journal.operator_memory(now.utc, WRITER_TAKES)?.commands,
             unaccounted_baseline: reader.unaccounted_baseline(&self.boot_id)?,
             stood: reader.restarts()?,
+            reboots: PastReboots::default(),
             lost_before_ms: reader.lost_before()?.map(|lost| lost_before_ms(now, lost)),
         })
     }

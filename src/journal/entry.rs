@@ -115,6 +115,9 @@ impl OperatorRow {
                 row.until_ms = until.as_millisecond();
             }
             OperatorOrder::ResetBreaker { rules } => row.select(rules),
+            OperatorOrder::Reboot { .. }
+            | OperatorOrder::CancelReboot
+            | OperatorOrder::ClearReboots => {}
         }
         Ok(row)
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{DecisionId, EngineTarget, READ_AHEAD, Supervisor, Sysctl, Target};
+use super::{DecisionId, EngineTarget, READ_AHEAD, RebootAct, Supervisor, Sysctl, Target};
 
 /// What `drop_caches` drops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -145,6 +145,9 @@ pub enum Action {
         /// The end that was seen, by its mark: after another one it is left alone.
         ended: Arc<str>,
     },
+    /// Something on the way to a reboot. In a rule file only that it is to be scheduled; the rest
+    /// the policy decides by itself.
+    Reboot(Box<RebootAct>),
 }
 
 impl Action {
@@ -163,12 +166,21 @@ impl Action {
             Self::StopEngine { .. } => "stop_engine",
             Self::StartContainer { .. } => "start_container",
             Self::StartUnit { .. } => "start_unit",
+            Self::Reboot(act) => act.name(),
         }
     }
 
     /// Whether it stops what takes the machine down: it waits for no other action, and for no disk.
     pub fn is_brake(&self) -> bool {
         matches!(self, Self::StopEngine { .. })
+    }
+
+    /// What it does on the way to a reboot, if it does.
+    pub fn reboot(&self) -> Option<&RebootAct> {
+        match self {
+            Self::Reboot(act) => Some(act),
+            _ => None,
+        }
     }
 
     /// Whether it starts again what has ended, and the mark of that end.
@@ -222,7 +234,8 @@ impl Action {
             Self::DropCaches { .. }
             | Self::CompactMemory
             | Self::Undo { .. }
-            | Self::Notify { .. } => Target::Node,
+            | Self::Notify { .. }
+            | Self::Reboot(_) => Target::Node,
             // Which one is for the policy to choose.
             Self::StartContainer { .. } => Target::held(Supervisor::Docker, "", ""),
             Self::StartUnit { .. } => Target::held(Supervisor::Systemd, "", ""),
@@ -230,7 +243,7 @@ impl Action {
     }
 
     /// All names, for series that start at 0.
-    pub const NAMES: [&'static str; 12] = [
+    pub const NAMES: [&'static str; 18] = [
         "drop_caches",
         "compact_memory",
         "reclaim",
@@ -243,6 +256,12 @@ impl Action {
         "stop_engine",
         "start_container",
         "start_unit",
+        RebootAct::NAMES[0],
+        RebootAct::NAMES[1],
+        RebootAct::NAMES[2],
+        RebootAct::NAMES[3],
+        RebootAct::NAMES[4],
+        RebootAct::NAMES[5],
     ];
 }
 
@@ -295,6 +314,7 @@ impl fmt::Display for Action {
             }
             Self::StartContainer { .. } => f.write_str("start_container"),
             Self::StartUnit { .. } => f.write_str("start_unit"),
+            Self::Reboot(act) => act.fmt(f),
         }
     }
 }

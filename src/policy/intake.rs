@@ -55,6 +55,7 @@ impl Policy {
                 self.verdict.take_driver(readings);
             }
             Observation::Holders(readings) => self.verdict.look(readings),
+            Observation::LoggedIn(_) => {}
         }
     }
 

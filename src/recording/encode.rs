@@ -30,6 +30,7 @@ pub(super) const ENGINE_HEALTH: u8 = 12;
 pub(super) const HELD: u8 = 13;
 pub(super) const GPU: u8 = 14;
 pub(super) const HOLDERS: u8 = 15;
+pub(super) const LOGGED_IN: u8 = 16;
 
 pub(super) const SAMPLE_UNSUPPORTED: u8 = 0;
 pub(super) const SAMPLE_FAILED: u8 = 1;
@@ -193,6 +194,10 @@ impl Encoder {
             Observation::Holders(holders) => {
                 out.push(HOLDERS);
                 put_json(holders, out);
+            }
+            Observation::LoggedIn(logged_in) => {
+                out.push(LOGGED_IN);
+                put_json(logged_in, out);
             }
         }
     }

@@ -236,6 +236,10 @@ impl Guard {
                 let none = || "no remedy that it names has missed its aim".to_owned();
                 if any { Ok(()) } else { Err(none()) }
             }
+            // Whoever reboots obeys these.
+            OperatorOrder::Reboot { .. }
+            | OperatorOrder::CancelReboot
+            | OperatorOrder::ClearReboots => Ok(()),
         };
         Answer { command: command.clone(), refused: refused.err() }
     }

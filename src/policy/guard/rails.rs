@@ -79,7 +79,17 @@ impl Guard {
             | HoldReason::BackOff
             | HoldReason::OtherStarts
             | HoldReason::Stopped
-            | HoldReason::StopUnclear => return None,
+            | HoldReason::StopUnclear
+            | HoldReason::NoCause
+            | HoldReason::RebootUnderWay
+            | HoldReason::RebootBudget
+            | HoldReason::GivenUp
+            | HoldReason::MinimumUptime
+            | HoldReason::BootUnknown
+            | HoldReason::LoggedIn
+            | HoldReason::EnginesRun
+            | HoldReason::Blocked
+            | HoldReason::NoSlot => return None,
         };
         Some(Rail { reason, holds, left: None, used: None, detail })
     }

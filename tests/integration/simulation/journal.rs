@@ -10,7 +10,7 @@ use umawarden::journal::Entry;
 use umawarden::model::{
     AlertChange, Asked, Assessment, Decision, DecisionId, EnginePhase, Event, HoldReason,
     KernelEvent, Moment, OperatorCommand, OperatorOrder, Outcome, OutcomeResult, Past, PastAct,
-    RestartState, Verdict,
+    PastReboots, RestartState, Verdict,
 };
 use umawarden::policy::guard::{PastMoment, on_this_boots_clock};
 
@@ -170,6 +170,7 @@ impl Kept {
             asked: asked.collect(),
             commands: self.commands[..commands].to_vec(),
             stood: self.stood(),
+            reboots: PastReboots::default(),
             lost_before_ms: None,
         })
     }
