@@ -90,8 +90,7 @@ impl LockId {
     /// There is no such file, or no id in it.
     pub fn of_machine(file: &Path) -> Result<Self, LockIdError> {
         let path = || file.display().to_string();
-        let text =
-            read(file).map_err(|error| LockIdError::Unreadable { path: path(), error })?;
+        let text = read(file).map_err(|error| LockIdError::Unreadable { path: path(), error })?;
         let id = std::str::from_utf8(&text).ok().and_then(|text| parse_id(text.trim()));
         let id = id.ok_or_else(|| LockIdError::NoId(path()))?;
         Ok(Self(format!("{:032x}", u128::from_be_bytes(specific(id, APPLICATION)))))
@@ -211,9 +210,7 @@ fn read_answer(path: &str, answer: &Answer) -> SlotAnswer {
         (200, Some((kind, value))) => SlotAnswer::Refused { kind, value },
         (200, None) => SlotAnswer::Granted,
         (400..=599, Some((kind, value))) => SlotAnswer::Refused { kind, value },
-        (status, _) => {
-            SlotAnswer::NoAnswer(format!("{status} at {path}: {}", answer.beginning()))
-        }
+        (status, _) => SlotAnswer::NoAnswer(format!("{status} at {path}: {}", answer.beginning())),
     }
 }
 
@@ -258,7 +255,8 @@ mod tests {
         let file = folder.path().join("machine-id");
         let told = |path: &Path| LockId::of_machine(path).unwrap_err().to_string();
         assert!(told(&file).contains("cannot be read: No such file"), "{}", told(&file));
-        for text in ["", "uninitialized\n", "0".repeat(32).as_str(), "+fd7882acda64c34aca76193c46f5d4e"]
+        for text in
+            ["", "uninitialized\n", "0".repeat(32).as_str(), "+fd7882acda64c34aca76193c46f5d4e"]
         {
             fs::write(&file, text).unwrap();
             assert!(told(&file).contains("holds no machine id"), "{text}");

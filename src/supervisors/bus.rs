@@ -9,6 +9,9 @@ use tokio::time::timeout;
 use zbus::connection::Builder;
 use zbus::{Connection, DynamicType, Message, fdo};
 
+/// Where the bus of the system is on all distributions.
+const SYSTEM_SOCKET: &str = "/run/dbus/system_bus_socket";
+
 /// How long a connection, and any answer, may take.
 pub(super) const ANSWER_TAKES: Duration = Duration::from_secs(5);
 
@@ -25,9 +28,11 @@ pub enum Bus {
 }
 
 impl Bus {
-    /// The bus of the system.
+    /// The bus of the system, where D-Bus says that it is: `DBUS_SYSTEM_BUS_ADDRESS`, or the usual
+    /// place.
     pub fn system() -> Self {
-        Self::System(PathBuf::from("/run/dbus/system_bus_socket"))
+        let address = std::env::var("DBUS_SYSTEM_BUS_ADDRESS").unwrap_or_default();
+        Self::System(socket_of(&address).unwrap_or(SYSTEM_SOCKET).into())
     }
 
     fn socket(&self) -> &Path {
@@ -35,6 +40,15 @@ impl Bus {
             Self::System(socket) | Self::Peer(socket) => socket,
         }
     }
+}
+
+/// The first address that is the path of a socket; there may be several, and each may tell more.
+fn socket_of(addresses: &str) -> Option<&str> {
+    let paths = addresses.split(';').filter_map(|address| {
+        let options = address.strip_prefix("unix:")?.split(',');
+        options.filter_map(|option| option.strip_prefix("path=")).next()
+    });
+    paths.filter(|path| path.starts_with('/')).next()
 }
 
 /// A call was not answered as was hoped for.
@@ -157,6 +171,23 @@ impl Line {
             fdo::Error::ServiceUnknown(_) | fdo::Error::NameHasNoOwner(_) => BusError::Absent(text),
             fdo::Error::UnknownObject(_) => BusError::Gone(text),
             _ => BusError::Failed(text),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bus_is_where_its_address_says() {
+        assert_eq!(socket_of("unix:path=/run/bus"), Some("/run/bus"));
+        let several = "tcp:host=h,port=1;unix:guid=0a,path=/a/b,x=y;unix:path=/c";
+        assert_eq!(socket_of(several), Some("/a/b"));
+        for nothing in
+            ["", "unix:abstract=bus", "unix:path=relative", "path=/x", "unixexec:path=/x"]
+        {
+            assert_eq!(socket_of(nothing), None, "{nothing}");
         }
     }
 }

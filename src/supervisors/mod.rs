@@ -38,9 +38,7 @@ where
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             let done = match runtime {
                 Ok(runtime) => Ok(runtime.block_on(async { work().await })),
-                Err(error) => {
-                    Err(NotEnded::Broken(format!("starting a runtime failed: {error}")))
-                }
+                Err(error) => Err(NotEnded::Broken(format!("starting a runtime failed: {error}"))),
             };
             // Whoever asked may have gone on without the answer.
             let _ = answer.send(done);

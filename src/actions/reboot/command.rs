@@ -169,9 +169,10 @@ mod tests {
 
     #[test]
     fn its_end_and_its_last_words_are_told() {
-        assert_eq!(run_within(&["true".into()], "", PATIENCE), Attempt::Agreed(
-            "true has ended well".to_owned()
-        ));
+        assert_eq!(
+            run_within(&["true".into()], "", PATIENCE),
+            Attempt::Agreed("true has ended well".to_owned())
+        );
         let told = sh("echo one; echo two >&2; printf '\\033[2J'; exit 3");
         let expected = "sh has ended with 3: one / two / \\x1b[2J";
         assert_eq!(told, Attempt::Failed(expected.to_owned()));

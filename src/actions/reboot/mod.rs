@@ -23,10 +23,11 @@ use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::thread::{Builder, sleep};
 use std::time::Duration;
 
+use super::Executor;
 use crate::clients::fleet_lock::{FleetLock, LockId, SlotAnswer};
 use crate::model::{
-    Decision, LoggedIn, OutcomeResult, Reading, RebootAct, RebootLock, RebootMeans, RebootOrder,
-    RebootWay, counted,
+    Decision, LoggedIn, Mode, OutcomeResult, Reading, RebootAct, RebootLock, RebootMeans,
+    RebootOrder, RebootWay, Verdict, counted,
 };
 use crate::supervisors::NotEnded;
 use crate::supervisors::logged_in::{LoggedInPlaces, UTMP, look};
@@ -74,6 +75,27 @@ pub struct Rebooter {
     pub machine_id: PathBuf,
     /// Waits so long.
     pub sleep: fn(Duration),
+    /// What is to be told of the last decision.
+    pub effect: Option<String>,
+}
+
+/// Nothing but what leads to a reboot, in enforce mode.
+impl Executor for Rebooter {
+    fn execute(&mut self, decision: &Decision) -> OutcomeResult {
+        if decision.mode != Mode::Enforce || decision.verdict != Verdict::Act {
+            return OutcomeResult::Skipped;
+        }
+        let Some(act) = decision.action.reboot() else {
+            return OutcomeResult::NotDone("that does not lead to a reboot".to_owned());
+        };
+        let (result, effect) = self.perform(decision, act);
+        self.effect = effect;
+        result
+    }
+
+    fn effect(&mut self) -> Option<String> {
+        self.effect.take()
+    }
 }
 
 impl Rebooter {
@@ -86,15 +108,12 @@ impl Rebooter {
             utmp: UTMP.into(),
             machine_id: "/etc/machine-id".into(),
             sleep,
+            effect: None,
         }
     }
 
     /// Does what was decided; with words on what has come of it.
-    pub fn perform(
-        &self,
-        decision: &Decision,
-        act: &RebootAct,
-    ) -> (OutcomeResult, Option<String>) {
+    fn perform(&self, decision: &Decision, act: &RebootAct) -> (OutcomeResult, Option<String>) {
         let attempt = match act {
             RebootAct::Schedule(plan) => Attempt::Agreed(self.tell(&plan.announcement())),
             RebootAct::TellUsers { text } => Attempt::Agreed(self.tell(text)),
@@ -147,8 +166,7 @@ impl Rebooter {
             }
             RebootWay::Logind | RebootWay::Command { .. } => String::new(),
         };
-        let told =
-            self.tell(&format!("umawarden does not reboot this machine after all: {why}"));
+        let told = self.tell(&format!("umawarden does not reboot this machine after all: {why}"));
         if !done.is_empty() {
             done.push_str("; ");
         }

@@ -12,7 +12,7 @@ use crate::supervisors::{NotEnded, within};
 const REBOOTING_TAKES: Duration = Duration::from_secs(10);
 
 /// All calls together: less than an action has.
-const ALL_TAKES: Duration = Duration::from_secs(25);
+const ALL_TAKES: Duration = Duration::from_secs(22);
 
 /// Those who object and are named.
 const MOST_NAMED: usize = 3;

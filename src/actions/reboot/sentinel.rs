@@ -44,9 +44,9 @@ pub(super) fn create(file: &Path, decision: &Decision, order: &RebootOrder) -> A
         Ok(Ok(Some(Owner::SomebodyElse))) => {
             Attempt::Agreed(format!("{shown} asks for a reboot already, by somebody else"))
         }
-        Ok(Err(error)) => Attempt::Failed(format!(
-            "{shown}: {error}: whoever watches it is asked for nothing"
-        )),
+        Ok(Err(error)) => {
+            Attempt::Failed(format!("{shown}: {error}: whoever watches it is asked for nothing"))
+        }
         Err(NotEnded::TimedOut) => Attempt::Hangs(format!("{shown}: the file system hangs")),
         Err(NotEnded::Broken(why)) => Attempt::Failed(why),
     }
@@ -82,9 +82,10 @@ fn write(file: &Path, text: &str) -> io::Result<Option<Owner>> {
         _ => {}
     }
     let mut new = OpenOptions::new().write(true).create_new(true).mode(0o644).open(&beside)?;
-    let done = new.write_all(text.as_bytes()).and_then(|()| new.sync_all()).and_then(|()| {
-        Ok(renameat_with(CWD, &beside, CWD, file, RenameFlags::NOREPLACE)?)
-    });
+    let done = new
+        .write_all(text.as_bytes())
+        .and_then(|()| new.sync_all())
+        .and_then(|()| Ok(renameat_with(CWD, &beside, CWD, file, RenameFlags::NOREPLACE)?));
     match done {
         Ok(()) => Ok(None),
         Err(error) => {

@@ -13,11 +13,8 @@ use crate::supervisors::NotEnded;
 
 /// The commands, and how long each has before the next: the kernel does the first two beside
 /// whoever asks, and on a stuck disk they never end. Both times are guesses.
-const STEPS: [(u8, Duration); 3] = [
-    (b's', Duration::from_secs(5)),
-    (b'u', Duration::from_secs(5)),
-    (b'b', Duration::ZERO),
-];
+const STEPS: [(u8, Duration); 3] =
+    [(b's', Duration::from_secs(5)), (b'u', Duration::from_secs(5)), (b'b', Duration::ZERO)];
 
 /// How long a write may take before the next command is given all the same.
 const WRITING_TAKES: Duration = Duration::from_secs(4);

@@ -44,11 +44,8 @@ fn message(text: &str) -> String {
 /// `None`: it is no terminal, or takes nothing now, as one whose other end does not read.
 fn write(path: &Path, message: &[u8]) -> Option<()> {
     // Neither is a modem waited for, nor does it become the terminal of this process.
-    let flags = OFlags::WRONLY
-        | OFlags::NONBLOCK
-        | OFlags::NOCTTY
-        | OFlags::NOFOLLOW
-        | OFlags::CLOEXEC;
+    let flags =
+        OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let terminal: OwnedFd = open(path, flags, Mode::empty()).ok()?;
     let is_device = fstat(&terminal)
         .is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::CharacterDevice);
