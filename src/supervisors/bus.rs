@@ -44,11 +44,11 @@ impl Bus {
 
 /// The first address that is the path of a socket; there may be several, and each may tell more.
 fn socket_of(addresses: &str) -> Option<&str> {
-    let paths = addresses.split(';').filter_map(|address| {
+    let mut paths = addresses.split(';').filter_map(|address| {
         let options = address.strip_prefix("unix:")?.split(',');
         options.filter_map(|option| option.strip_prefix("path=")).next()
     });
-    paths.filter(|path| path.starts_with('/')).next()
+    paths.find(|path| path.starts_with('/'))
 }
 
 /// A call was not answered as was hoped for.
