@@ -10,6 +10,7 @@ use anyhow::Context;
 use arc_swap::{ArcSwap, ArcSwapOption};
 use tokio::sync::mpsc;
 
+use super::alive::Alive;
 use super::black_box::BlackBox;
 use super::evicting::Evicting;
 use super::orders::Orders;
@@ -80,7 +81,8 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     let resume = resume_point(&journal, &boot_id);
     let next_decision = journal.next_decision_id(started.utc, JOURNAL_TAKES);
     let mut policy = new_policy(&loaded, started, next_decision);
-    let (past, found) = search_past(&settings, &journal, &boot_id, &wake)?;
+    let alive = Alive::new(boot.as_deref().map(Arc::from));
+    let (past, found) = search_past(&settings, &journal, &boot_id, alive.boot(), &wake)?;
     let pause = PauseWatch::start(&settings.pause_file, wake.clone())?;
     let resume_from = resume.as_ref().map(|point| ResumeFrom { seq: point.resume_seq });
     let cursor = Cursor { next_seq: resume_from.map(|from| from.seq), ..Cursor::default() };
@@ -133,6 +135,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         recorder,
         black_box,
         boot_id,
+        alive,
         cursor,
         sampling,
         settling: Settling::new(started.uptime, standing.is_locked),
@@ -228,12 +231,14 @@ fn search_past(
     settings: &Settings,
     journal: &Arc<Journal>,
     boot_id: &Arc<str>,
+    boot: Option<Arc<str>>,
     wake: &Wake,
 ) -> anyhow::Result<(Awaited, Option<Observation>)> {
     let search = Search {
         storage: settings.storage.path.clone(),
         journal: Arc::clone(journal),
         boot_id: Arc::clone(boot_id),
+        boot,
     };
     search.start(wake.clone())
 }

@@ -4,6 +4,7 @@
 //! waits for neither disk nor network: the journal, the actions and the HTTP server have threads of
 //! their own.
 
+mod alive;
 mod begin;
 mod black_box;
 pub mod clock;
@@ -102,6 +103,7 @@ struct Daemon {
     recorder: recorder::Recorder,
     black_box: black_box::BlackBox,
     boot_id: Arc<str>,
+    alive: alive::Alive,
     cursor: Cursor,
     sampling: Sampling,
     settling: Settling,
@@ -328,6 +330,7 @@ impl Daemon {
             self.seen.push(Observation::Readings(self.journal.readings()));
             self.seen.push(Observation::Readings(self.own.kernel_log(&self.kernel_log)));
             self.see_own();
+            self.alive.note(now.uptime, &self.journal);
             for text in self.evicting.notes() {
                 tracing::info!("{text}");
                 self.note(now, text);
@@ -487,6 +490,7 @@ impl Daemon {
         self.evicting.stop("the program ends");
         self.black_box.end();
         self.cursor.journal_due = Duration::ZERO;
+        self.alive.note_end(clock::uptime(), &self.journal);
         self.write_down_kernel_log(clock::uptime(), Vec::new());
         self.worker.shutdown();
         while let Ok(outcome) = self.outcomes.try_recv() {

@@ -128,11 +128,13 @@ pub enum HoldReason {
     Blocked,
     /// The cluster's lock has given no slot.
     NoSlot,
+    /// A person has called the reboot off.
+    CalledOff,
 }
 
 impl HoldReason {
     /// All reasons.
-    pub const ALL: [Self; 35] = [
+    pub const ALL: [Self; 36] = [
         Self::Cooldown,
         Self::Budget,
         Self::Busy,
@@ -168,6 +170,7 @@ impl HoldReason {
         Self::EnginesRun,
         Self::Blocked,
         Self::NoSlot,
+        Self::CalledOff,
     ];
 
     /// The `reason` label.
@@ -208,11 +211,30 @@ impl HoldReason {
             Self::EnginesRun => "engines_run",
             Self::Blocked => "blocked",
             Self::NoSlot => "no_slot",
+            Self::CalledOff => "called_off",
         }
     }
 }
 
 impl HoldReason {
+    /// Whether only a reboot is held by it.
+    pub fn is_of_reboot(self) -> bool {
+        matches!(
+            self,
+            Self::NoCause
+                | Self::RebootUnderWay
+                | Self::RebootBudget
+                | Self::GivenUp
+                | Self::MinimumUptime
+                | Self::BootUnknown
+                | Self::LoggedIn
+                | Self::EnginesRun
+                | Self::Blocked
+                | Self::NoSlot
+                | Self::CalledOff
+        )
+    }
+
     /// What it says, for people.
     pub fn meaning(self) -> &'static str {
         match self {
@@ -288,6 +310,10 @@ impl HoldReason {
             Self::EnginesRun => "an engine runs, or it cannot be told whether (reboot.engines)",
             Self::Blocked => "an alert of reboot.blocked_by fires, or cannot be judged",
             Self::NoSlot => "the cluster's lock (reboot.lock) has given no slot",
+            Self::CalledOff => {
+                "a person has called the reboot off: no rule schedules another before memory is \
+                 well again, or somebody says umawarden reboot --clear"
+            }
         }
     }
 }

@@ -164,7 +164,8 @@ pub enum RebootAct {
     },
     /// The cluster's slot is asked for. `Done`: granted. `Failed`: refused, or no answer.
     TakeSlot(RebootLock),
-    /// The machine is rebooted. `Done`: whoever does it has agreed.
+    /// The machine is rebooted. `Done`: whoever does it has agreed. `NotDone`: it was refused, and
+    /// certainly nothing was begun: it is tried again later. Anything else counts as a reboot.
     Perform(RebootOrder),
     /// It was called off: the sentinel file goes if it is ours, and those who are logged in are
     /// told.
@@ -381,11 +382,14 @@ pub enum RebootResult {
     Unknown,
     /// The machine was not rebooted: nothing happened.
     NotRebooted,
+    /// It was called off after it had been handed over, and before it happened.
+    CalledOff,
 }
 
 impl RebootResult {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Helped, Self::DidNotHelp, Self::Unknown, Self::NotRebooted];
+    pub const ALL: [Self; 5] =
+        [Self::Helped, Self::DidNotHelp, Self::Unknown, Self::NotRebooted, Self::CalledOff];
 
     /// The `result` label.
     pub const fn name(self) -> &'static str {
@@ -394,6 +398,7 @@ impl RebootResult {
             Self::DidNotHelp => "did_not_help",
             Self::Unknown => "unknown",
             Self::NotRebooted => "not_rebooted",
+            Self::CalledOff => "called_off",
         }
     }
 
@@ -404,6 +409,7 @@ impl RebootResult {
             Self::DidNotHelp => "it did not help",
             Self::Unknown => "whether it helped cannot be told, so that it counts as if not",
             Self::NotRebooted => "the machine was not rebooted",
+            Self::CalledOff => "it was called off before it happened",
         }
     }
 }
@@ -422,6 +428,9 @@ pub struct PastReboots {
     /// The cluster's slot that this node may hold.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slot: Option<RebootLock>,
+    /// Whether a person has called off what was scheduled last in this boot.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_called_off: bool,
 }
 
 /// A reboot that stands in the journal.
@@ -533,7 +542,7 @@ impl RebootStage {
 }
 
 /// Where it stands with reboots, for people and programs.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RebootStatus {
     /// How far the present one has come.
     pub stage: RebootStage,
@@ -558,7 +567,7 @@ pub struct RebootStatus {
 }
 
 /// What is left of a bound.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RebootBudgetLeft {
     /// The bound.
     #[serde(flatten)]

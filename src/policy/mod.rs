@@ -17,6 +17,7 @@ pub mod guard;
 mod intake;
 pub mod pace;
 pub mod promql;
+mod reboot;
 mod remedy;
 pub mod restarts;
 pub mod rule;
@@ -35,8 +36,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::model::{
-    Action, AlertChange, Assessment, Decision, DecisionId, Event, Mode, Moment, Observation,
-    OperatorCommand, Past, Reading, Room, RuleId, SeriesKey, Verdict, VerdictLimits,
+    Action, AlertChange, Assessment, Decision, DecisionId, Event, MemoryJudgement, Mode, Moment,
+    Observation, OperatorCommand, Past, Reading, Room, RuleId, SeriesKey, Verdict, VerdictLimits,
 };
 use crate::parse::kernel::EventAssembler;
 use brake::{Brake, Declared};
@@ -48,6 +49,7 @@ use group::Group;
 use guard::Guard;
 use intake::late_ms;
 use pace::Memory;
+use reboot::Reboots;
 use restarts::Restarts;
 use rule::RuleSet;
 use sources::SourceTable;
@@ -125,6 +127,7 @@ pub struct Policy {
     restarts: Restarts,
     gpus: Gpus,
     verdict: VerdictWatch,
+    reboots: Reboots,
     /// The shortest range over which a rule looks back.
     shortest_range: Duration,
     next_decision: u64,
@@ -144,6 +147,8 @@ struct Surroundings<'a> {
     room: Option<&'a Room>,
     engines: &'a Engines,
     brake: &'a Brake,
+    judgement: &'a MemoryJudgement,
+    reboots: &'a mut Reboots,
     guard: &'a mut Guard,
     next_decision: &'a mut u64,
     counters: &'a mut Counters,
@@ -154,6 +159,17 @@ impl Surroundings<'_> {
     /// The present value of the only series of that name.
     fn latest(&self, name: &str) -> Reading<f64> {
         self.store.latest_of(name, &[])
+    }
+
+    /// What a reboot depends on.
+    fn of_reboot(&self) -> reboot::View<'_> {
+        reboot::View {
+            at: self.at,
+            guard: self.guard,
+            engines: self.engines,
+            store: self.store,
+            judgement: self.judgement,
+        }
     }
 }
 
@@ -166,7 +182,8 @@ impl Policy {
     /// A policy for a declared world: its rules see the series of [`Observation::Sample`], and none
     /// that the policy makes itself. Its engines are what their series tell of them.
     pub fn rehearsing(started: Moment, mode: Mode, rules: &RuleSet) -> Self {
-        let own = Self::over(SeriesStore::closed(), started, mode, rules, DecisionId(1));
+        let mut own = Self::over(SeriesStore::closed(), started, mode, rules, DecisionId(1));
+        own.reboots.rehearse();
         Self { declared: Some(Declared::default()), ..own }
     }
 
@@ -180,6 +197,7 @@ impl Policy {
         let mut counters = Counters::new(&mut store);
         let engines = Engines::new(&mut counters, &mut store);
         let verdict = VerdictWatch::new(started, &mut counters, &mut store);
+        let reboots = Reboots::new(&mut counters, &mut store);
         let mut policy = Self {
             started,
             mode,
@@ -197,6 +215,7 @@ impl Policy {
             restarts: Restarts::default(),
             gpus: Gpus::default(),
             verdict,
+            reboots,
             shortest_range: Duration::MAX,
             next_decision: next_decision.0,
             guard: Guard::default(),
@@ -218,6 +237,7 @@ impl Policy {
     pub fn replace_rules(&mut self, at: Moment, mode: Mode, rules: &RuleSet) -> Vec<AlertChange> {
         self.mode = mode;
         self.guard.replace_rules(rules);
+        self.reboots.set_settings(&rules.guard_rails.reboot);
         let mut old = std::mem::take(&mut self.groups);
         self.shortest_range = Duration::MAX;
         for group in &rules.groups {
@@ -299,6 +319,7 @@ impl Policy {
         let evaluated = self.has_measured(at) && self.evaluate(at, &mut step);
         self.undo(at, &mut step);
         self.restart(at, &mut step);
+        self.reboot(at, &mut step);
         for decision in &step.decisions {
             self.verdict.decided(decision);
             self.counters.count_decision(decision, &mut self.store);
@@ -330,6 +351,7 @@ impl Policy {
     /// cooldowns, budgets, breakers, silences and approvals outlive restarts and reboots.
     pub fn resume(&mut self, at: Moment, past: &Past) {
         self.restarts.restore(past);
+        self.reboots.restore(past, at);
         self.guard.restore(past, at);
         if let Some(bytes) = past.unaccounted_baseline {
             self.gate.resume(bytes);
@@ -401,6 +423,7 @@ impl Policy {
             room: None,
             restarts: self.restarts.statuses(),
             verdict: self.verdict.judgement(),
+            reboot: self.reboots.status(),
         };
         self.draw(at, &mut status);
         status
@@ -423,6 +446,7 @@ impl Policy {
         status.room = self.gate.room().cloned();
         status.restarts = self.restarts.statuses();
         status.verdict = self.verdict.judgement();
+        status.reboot = self.reboots.status();
     }
 
     /// The inference engines, by name, those too that have gone lately.
@@ -433,6 +457,12 @@ impl Policy {
     /// Whether an inference engine lives, or has left something behind.
     pub fn is_any_engine_alive(&self) -> bool {
         self.engines.is_any_alive()
+    }
+
+    /// Whether it must be known who is logged in: a reboot is scheduled, or thought of.
+    pub fn wants_logged_in(&self) -> bool {
+        self.reboots.is_any_scheduled()
+            || self.groups.iter().any(|group| group.thinks_of_reboot(self.mode))
     }
 
     /// Whether an inference engine is on its way to be ready: it starts or loads.
@@ -459,6 +489,8 @@ impl Policy {
             room: self.gate.room(),
             engines: &self.engines,
             brake: &self.brake,
+            judgement: self.verdict.judged(),
+            reboots: &mut self.reboots,
             guard: &mut self.guard,
             next_decision: &mut self.next_decision,
             counters: &mut self.counters,
@@ -480,6 +512,39 @@ impl Policy {
             around.counters.count_event(event.kind.kind(), at.utc, None);
             around.step.events.push(event);
         }
+    }
+
+    /// Follows a reboot that is scheduled, and what came of the last one. What the matter is must
+    /// be of now.
+    fn reboot(&mut self, at: Moment, step: &mut Step) {
+        if !self.has_measured(at) {
+            return;
+        }
+        let condition = self.reboots.watched().and_then(|(rule, mode)| {
+            self.groups.iter().find_map(|group| group.condition(rule, mode, self.mode))
+        });
+        let (reboots, mut scene) = self.rebooting(at, step);
+        reboots.step(condition, &mut scene);
+    }
+
+    /// Who reboots, and what the rest is to it.
+    fn rebooting<'a>(
+        &'a mut self,
+        at: Moment,
+        step: &'a mut Step,
+    ) -> (&'a mut Reboots, reboot::Scene<'a>) {
+        let scene = reboot::Scene {
+            at,
+            mode: self.mode,
+            engines: &self.engines,
+            store: &self.store,
+            judgement: self.verdict.judged(),
+            guard: &mut self.guard,
+            next_decision: &mut self.next_decision,
+            counters: &mut self.counters,
+            step,
+        };
+        (&mut self.reboots, scene)
     }
 
     /// Evaluates the groups that are due; returns whether any was.

@@ -89,7 +89,8 @@ impl Guard {
             | HoldReason::LoggedIn
             | HoldReason::EnginesRun
             | HoldReason::Blocked
-            | HoldReason::NoSlot => return None,
+            | HoldReason::NoSlot
+            | HoldReason::CalledOff => return None,
         };
         Some(Rail { reason, holds, left: None, used: None, detail })
     }

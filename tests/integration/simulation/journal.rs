@@ -314,6 +314,7 @@ impl Kept {
                 Entry::Event { event, .. } => ("event", serde_json::to_string(event)),
                 Entry::Note(note) => ("note", serde_json::to_string(note)),
                 Entry::Operator(command) => ("order", serde_json::to_string(command)),
+                Entry::Alive { uptime, .. } => ("alive", serde_json::to_string(uptime)),
             };
             writeln!(text, "{kind} {}", json.unwrap()).unwrap();
         }
@@ -356,5 +357,6 @@ fn short(entry: &Entry) -> String {
             format!("{:?} alert {rule} {labels:?}: {from:?} to {to:?}, {value:?}", at.uptime)
         }
         Entry::Note(note) => format!("{:?} {}", note.at.uptime, note.text),
+        Entry::Alive { uptime, .. } => format!("{uptime:?} alive"),
     }
 }

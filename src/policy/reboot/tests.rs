@@ -1,0 +1,1 @@
+//! Reboots through the whole policy, on a node whose verdict is declared.
