@@ -41,8 +41,10 @@ use crate::sources::gpu::{GpuSetup, GpuWatch, Patience};
 use crate::sources::held::{AdoptedFile, HeldSetup, HeldWatch};
 use crate::sources::holders::{HolderSetup, HolderWatch};
 use crate::sources::kernel_log::{KernelLogSource, ResumeFrom};
+use crate::sources::logged_in::LoggedInWatch;
 use crate::sources::memory::MemorySource;
 use crate::sources::process::ProcessSource;
+use crate::supervisors::logged_in::{LoggedInPlaces, UTMP};
 use crate::supervisors::systemd::Bus;
 
 /// How long the brake waits for its intent to be on disk before it acts without: about as long as a
@@ -118,6 +120,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         held,
         gpu,
         holders,
+        logged_in: watch_logged_in(&settings),
         settings,
         policy,
         kernel_log,
@@ -195,6 +198,12 @@ fn watch_holders(settings: &Settings) -> anyhow::Result<HolderWatch> {
     };
     HolderWatch::start(setup)
         .context("cannot start the thread that watches who has the driver open")
+}
+
+fn watch_logged_in(settings: &Settings) -> LoggedInWatch {
+    let procfs = settings.path.procfs.clone();
+    let places = LoggedInPlaces { bus: Bus::system(), utmp: UTMP.into(), procfs };
+    LoggedInWatch::new(places, clock::uptime)
 }
 
 fn watch_held(settings: &Settings) -> anyhow::Result<HeldWatch> {
