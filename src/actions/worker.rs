@@ -7,14 +7,17 @@
 //! The brake has two of its own. What hangs in the first lane, and a disk that does not answer,
 //! must not hold up what saves the machine: its intent is on its way to the disk when it acts, and
 //! it waits only shortly for that to arrive.
+//!
+//! So has the reboot, once there is anything to do for one: what hangs in the first lane is often
+//! why. But nothing of it is done before its intent is on the disk.
 
 use std::any::Any;
 use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -55,6 +58,11 @@ pub struct WorkerSetup {
     /// Asked before the brake acts, and bound to return within milliseconds. If it fails, that is
     /// told, and nothing else.
     pub brake_intent: Intent,
+    /// Who reboots, in enforce mode, whatever the others do. Its intents are awaited as those of
+    /// the first one.
+    pub rebooter: Box<dyn Executor + Send>,
+    /// Asked before each of its acts. If it fails, nothing is done.
+    pub reboot_intent: Intent,
     /// Where outcomes go.
     pub outcomes: Sender<Outcome>,
     /// Called after each outcome has been sent: wakes the loop.
@@ -84,6 +92,7 @@ pub struct Busy;
 pub struct ActionWorker {
     ordinary: Lane,
     brake: Lane,
+    reboot: Mutex<SpareLane>,
     clock: fn() -> Moment,
     end_pauses: EndPauses,
 }
@@ -94,6 +103,47 @@ struct EndPauses(Box<dyn Fn() -> bool + Send>);
 impl fmt::Debug for EndPauses {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("EndPauses")
+    }
+}
+
+/// A lane whose threads are started when it is first wanted: on most machines never.
+enum SpareLane {
+    /// Nothing was to be done yet.
+    Unused(Box<(Box<dyn Executor + Send>, Writing, Common)>),
+    /// It runs.
+    Running(Lane),
+    /// Its threads could not be started.
+    Lost,
+}
+
+impl fmt::Debug for SpareLane {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SpareLane")
+    }
+}
+
+impl SpareLane {
+    fn submit(&mut self, decision: Decision) -> Result<(), Busy> {
+        if let Self::Unused(_) = self
+            && let Self::Unused(parts) = std::mem::replace(self, Self::Lost)
+        {
+            let (executor, writing, common) = *parts;
+            match Lane::start(["reboot", "reboot-watch"], executor, writing, common) {
+                Ok(lane) => *self = Self::Running(lane),
+                Err(error) => tracing::error!("cannot start the thread that reboots: {error}"),
+            }
+        }
+        match self {
+            Self::Running(lane) => lane.submit(decision),
+            Self::Unused(_) | Self::Lost => Err(Busy),
+        }
+    }
+
+    fn running(&self) -> Option<&Lane> {
+        match self {
+            Self::Running(lane) => Some(lane),
+            Self::Unused(_) | Self::Lost => None,
+        }
     }
 }
 
@@ -142,13 +192,16 @@ impl ActionWorker {
     /// Starts the worker's threads.
     pub fn start(setup: WorkerSetup) -> std::io::Result<Self> {
         let WorkerSetup { executor, intent, brake, brake_intent, .. } = setup;
+        let WorkerSetup { rebooter, reboot_intent, .. } = setup;
         let WorkerSetup { outcomes, wake, clock, time_limit, end_pauses, .. } = setup;
         let common = Common { outcomes, wake: wake.into(), clock, time_limit };
         let ordinary = Writing { intent, is_awaited: true };
         let hurried = Writing { intent: brake_intent, is_awaited: false };
+        let last = Writing { intent: reboot_intent, is_awaited: true };
         Ok(Self {
             ordinary: Lane::start(["act", "act-watch"], executor, ordinary, common.clone())?,
-            brake: Lane::start(["brake", "brake-watch"], brake, hurried, common)?,
+            brake: Lane::start(["brake", "brake-watch"], brake, hurried, common.clone())?,
+            reboot: Mutex::new(SpareLane::Unused(Box::new((rebooter, last, common)))),
             clock,
             end_pauses: EndPauses(end_pauses),
         })
@@ -157,8 +210,15 @@ impl ActionWorker {
     /// Takes on a decision; each one that is taken on gets exactly one outcome. In observe mode
     /// that is Skipped, at once.
     pub fn submit(&self, decision: Decision) -> Result<(), Busy> {
+        if decision.action.reboot().is_some() {
+            return self.reboot_lane().submit(decision);
+        }
         let lane = if decision.action.is_brake() { &self.brake } else { &self.ordinary };
         lane.submit(decision)
+    }
+
+    fn reboot_lane(&self) -> MutexGuard<'_, SpareLane> {
+        self.reboot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Ends the worker within a second: an action under way gets most of that to end, and is
@@ -168,15 +228,18 @@ impl ActionWorker {
     pub fn shutdown(self) {
         let now = || (self.clock)().uptime;
         let latest = now().saturating_add(SHUTDOWN_GRACE + SHUTDOWN_MARGIN);
-        let lanes = [&self.brake, &self.ordinary].map(|lane| (lane, lane.leave()));
-        for (lane, _) in lanes.iter().filter(|(_, is_there)| *is_there) {
+        let reboot = self.reboot_lane();
+        let all = [Some(&self.brake), Some(&self.ordinary), reboot.running()];
+        let lanes = all.map(|lane| lane.map(|lane| (lane, lane.leave())));
+        for (lane, _) in lanes.iter().flatten().filter(|(_, is_there)| *is_there) {
             let _ = lane.ended.recv_timeout(latest.saturating_sub(now()));
         }
         let ordinary = &self.ordinary;
         // An act that has paused an engine does not hang: it is about to have it go on.
         let is_any_paused = (self.end_pauses.0)();
         let hangs = ordinary.load.hanging.load(Ordering::Acquire) && !is_any_paused;
-        if lanes[1].1 && !hangs && ordinary.undone.recv_timeout(UNDOING_TAKES).is_err() {
+        let was_there = lanes[1].is_some_and(|(_, was_there)| was_there);
+        if was_there && !hangs && ordinary.undone.recv_timeout(UNDOING_TAKES).is_err() {
             tracing::error!("not all temporary settings are back: the next start undoes them");
         }
     }
@@ -186,6 +249,7 @@ impl Drop for ActionWorker {
     fn drop(&mut self) {
         self.brake.leave();
         self.ordinary.leave();
+        self.reboot_lane().running().map(Lane::leave);
     }
 }
 

@@ -26,7 +26,7 @@ use super::standing::{self, Standing};
 use super::wake::Wake;
 use super::{Cursor, Daemon, clock, preflight, queries};
 use crate::actions::{
-    Acting, ActionWorker, CacheEmptier, DEFAULT_TIME_LIMIT, Intent, Ready, SettingsTally,
+    Acting, ActionWorker, CacheEmptier, DEFAULT_TIME_LIMIT, Intent, Ready, Rebooter, SettingsTally,
     TemporarySettings, TemporarySetup, WorkerSetup,
 };
 use crate::config::measure::{ListenAddress, ListenHost};
@@ -357,6 +357,7 @@ fn start_worker(
     let end_pauses = temporary.end_pauses();
     let acting = Acting::new(ready(loaded, evicting), temporary, emptier);
     let brake = evicting.live(&loaded.settings);
+    let rebooter = Rebooter::new(&loaded.settings.path.procfs, Bus::system());
     let intent_within = |time| -> Intent {
         let journal = Arc::clone(journal);
         Box::new(move |decision| journal.intent(decision, time).map_err(|error| error.to_string()))
@@ -366,6 +367,8 @@ fn start_worker(
         intent: intent_within(INTENT_TAKES),
         brake: Box::new(Heeding { executor: brake, switch: pause.switch() }),
         brake_intent: intent_within(BRAKE_INTENT_TAKES),
+        rebooter: Box::new(Heeding { executor: rebooter, switch: pause.switch() }),
+        reboot_intent: intent_within(INTENT_TAKES),
         outcomes,
         wake: Box::new(move || wake.notify()),
         clock: clock::now,

@@ -208,7 +208,13 @@ impl Action {
 
     /// Whether it puts back what another action has done.
     pub fn is_undo(&self) -> bool {
-        matches!(self, Self::Undo { .. })
+        match self {
+            Self::Undo { .. } => true,
+            Self::Reboot(act) => {
+                matches!(**act, RebootAct::CallOff { .. } | RebootAct::ReleaseSlot(_))
+            }
+            _ => false,
+        }
     }
 
     /// What it works on, whether or not there is such a thing. An undo works on what its act has
