@@ -41,8 +41,10 @@ use crate::sources::gpu::{GpuSetup, GpuWatch, Patience};
 use crate::sources::held::{AdoptedFile, HeldSetup, HeldWatch};
 use crate::sources::holders::{HolderSetup, HolderWatch};
 use crate::sources::kernel_log::{KernelLogSource, ResumeFrom};
+use crate::sources::logged_in::LoggedInWatch;
 use crate::sources::memory::MemorySource;
 use crate::sources::process::ProcessSource;
+use crate::supervisors::logged_in::{LoggedInPlaces, UTMP};
 use crate::supervisors::systemd::Bus;
 
 /// How long the brake waits for its intent to be on disk before it acts without: about as long as a
@@ -99,6 +101,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     // Before this thread is raised, for its child would be as well.
     let gpu = watch_gpu(&settings)?;
     let holders = watch_holders(&settings)?;
+    let logged_in = watch_logged_in(&settings);
     let failure = Arc::default();
     let service = start_service(&settings, listeners, loader, &wake, taker, Arc::clone(&failure))?;
     tell_start(&loaded, &journal, started);
@@ -118,6 +121,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         held,
         gpu,
         holders,
+        logged_in,
         settings,
         policy,
         kernel_log,
@@ -195,6 +199,13 @@ fn watch_holders(settings: &Settings) -> anyhow::Result<HolderWatch> {
     };
     HolderWatch::start(setup)
         .context("cannot start the thread that watches who has the driver open")
+}
+
+/// Nobody looks before a reboot is thought of.
+fn watch_logged_in(settings: &Settings) -> LoggedInWatch {
+    let procfs = settings.path.procfs.clone();
+    let places = LoggedInPlaces { bus: Bus::system(), utmp: UTMP.into(), procfs };
+    LoggedInWatch::new(places, clock::uptime)
 }
 
 fn watch_held(settings: &Settings) -> anyhow::Result<HeldWatch> {

@@ -49,6 +49,7 @@ use crate::sources::gpu::GpuWatch;
 use crate::sources::held::HeldWatch;
 use crate::sources::holders::HolderWatch;
 use crate::sources::kernel_log::{KernelLogSource, ReadClock, ReadEnd};
+use crate::sources::logged_in::LoggedInWatch;
 use crate::sources::memory::MemorySource;
 use crate::sources::process::ProcessSource;
 use own::OwnReadings;
@@ -88,6 +89,7 @@ struct Daemon {
     held: HeldWatch,
     gpu: Option<GpuWatch>,
     holders: HolderWatch,
+    logged_in: LoggedInWatch,
     kernel_log: KernelLogSource,
     journal: Arc<Journal>,
     worker: ActionWorker,
@@ -275,6 +277,8 @@ impl Daemon {
             gpu.take(now.uptime, &mut self.seen);
         }
         self.holders.take(now.uptime, &mut self.seen);
+        self.logged_in.want(now.uptime, self.policy.wants_logged_in());
+        self.logged_in.take(now.uptime, &mut self.seen);
         if acted {
             // The signals after an action: all of them, those too that are read less often.
             self.memory.read_all(&clock::uptime, &mut self.seen);

@@ -443,7 +443,10 @@ fn what_was_begun_before_a_crash_is_not_begun_again() {
     assert_eq!((node.acts(), node.stage()), (Vec::new(), RebootStage::HandedOver));
     node.wait(1_200);
     assert_eq!(node.results, [RebootResult::NotRebooted]);
-    assert!(node.acts().is_empty() && node.holds == [HoldReason::RebootUnderWay, HoldReason::RebootBudget]);
+    assert!(
+        node.acts().is_empty()
+            && node.holds == [HoldReason::RebootUnderWay, HoldReason::RebootBudget]
+    );
 }
 
 #[test]
@@ -476,11 +479,7 @@ fn what_is_refused_is_tried_again_and_is_no_reboot() {
 fn an_order_goes_through_all_rails_that_it_does_not_name() {
     let mut node = Node::new();
     node.wait(5);
-    node.users = Reading::Value(vec![LoggedIn {
-        user: "bob".into(),
-        terminal: None,
-        since: None,
-    }]);
+    node.users = Reading::Value(vec![LoggedIn { user: "bob".into(), terminal: None, since: None }]);
     node.wait(2);
     let refused = node.reboot(&[]).unwrap_err();
     assert!(refused.contains("bob") && refused.contains("--force users"), "{refused}");
