@@ -15,7 +15,7 @@ use crate::daemon::user_name;
 use crate::model::{Pause, author};
 use crate::pause::{Look, PauseFile};
 
-/// How long the daemon may take to say that it has seen the file; it looks ten times a second.
+/// How long the daemon may take to say that it has seen the file; it looks four times a second.
 const DAEMON_TAKES: Duration = Duration::from_secs(3);
 const LOOKS: u32 = 20;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
@@ -64,7 +64,7 @@ pub struct ResumeArguments {
 const AFTER_HELP: &str = "\
 While it is paused, umawarden watches, alerts and decides, and does nothing. The switch is a file,
 `paused` beside the journal: it works while the daemon is down or hangs, and outlives restarts and
-reboots. `touch` and `rm` do as well. The daemon looks ten times a second, and once more right
+reboots. `touch` and `rm` do as well. The daemon looks four times a second, and once more right
 before anything is done; an action that is under way is not stopped.
 
 Exit codes: 0 done, also where it was paused already; of `pause status`: paused; 1 it is not paused;

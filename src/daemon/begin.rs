@@ -101,6 +101,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     // Before this thread is raised, for its child would be as well.
     let gpu = watch_gpu(&settings)?;
     let holders = watch_holders(&settings)?;
+    let logged_in = watch_logged_in(&settings);
     let failure = Arc::default();
     let service = start_service(&settings, listeners, loader, &wake, taker, Arc::clone(&failure))?;
     tell_start(&loaded, &journal, started);
@@ -120,7 +121,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         held,
         gpu,
         holders,
-        logged_in: watch_logged_in(&settings),
+        logged_in,
         settings,
         policy,
         kernel_log,
@@ -200,6 +201,7 @@ fn watch_holders(settings: &Settings) -> anyhow::Result<HolderWatch> {
         .context("cannot start the thread that watches who has the driver open")
 }
 
+/// Nobody looks before a reboot is thought of.
 fn watch_logged_in(settings: &Settings) -> LoggedInWatch {
     let procfs = settings.path.procfs.clone();
     let places = LoggedInPlaces { bus: Bus::system(), utmp: UTMP.into(), procfs };

@@ -277,6 +277,7 @@ impl Daemon {
             gpu.take(now.uptime, &mut self.seen);
         }
         self.holders.take(now.uptime, &mut self.seen);
+        self.logged_in.want(now.uptime, self.policy.wants_logged_in());
         self.logged_in.take(now.uptime, &mut self.seen);
         if acted {
             // The signals after an action: all of them, those too that are read less often.
@@ -360,7 +361,6 @@ impl Daemon {
         let began = clock::uptime();
         let mut step = self.policy.step(now, &self.seen);
         self.engines.set_loading(self.policy.is_any_engine_on_its_way());
-        self.logged_in.want(now.uptime, self.policy.wants_logged_in());
         self.evicting.heed(&self.policy.engines());
         if self.policy.is_any_engine_loading() {
             self.sampling.loads(now.uptime);

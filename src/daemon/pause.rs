@@ -13,8 +13,8 @@ use crate::actions::Executor;
 use crate::model::{Decision, Mode, OutcomeResult, Pause, Verdict};
 use crate::pause::{PauseFile, Stamp};
 
-/// How often it is looked at.
-const INTERVAL: Duration = Duration::from_millis(100);
+/// How often it is looked at. Whoever is about to act looks for itself.
+const INTERVAL: Duration = Duration::from_millis(250);
 
 /// How long the start, and an order, wait for a look at it.
 const LOOK_TAKES: Duration = Duration::from_secs(2);

@@ -1,7 +1,7 @@
 //! Hands what the policy was told, and what it said, to a thread that records it.
 //!
 //! The loop only moves what it does not need any more into a queue; it neither waits nor wakes the
-//! thread, which looks by itself a few times a second.
+//! thread, which looks by itself twice a second.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -30,7 +30,7 @@ const MOST_USED: usize = 64;
 const QUEUE_BYTES: usize = 16 << 20;
 
 /// How long the thread lets entries gather.
-const GATHERS: Duration = Duration::from_millis(200);
+const GATHERS: Duration = Duration::from_millis(500);
 
 /// The loop's end of the recorder.
 pub(super) struct Recorder {

@@ -12,8 +12,8 @@ use crate::sys::{forget_files, give_freed_memory_back};
 /// A start is over by then: the kernel log has been read, and what is seldom done was done once.
 const AFTER_START: Duration = Duration::from_secs(60);
 
-/// From then on.
-const EVERY: Duration = Duration::from_secs(3600);
+/// From then on: what a load or a flood has taken is not kept for long.
+const EVERY: Duration = Duration::from_secs(900);
 
 /// Gives back memory that nothing needs: freed blocks, and pages of the program that are not in
 /// use now, which come back from its file.
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_settles_once_a_start_is_over_then_each_hour_and_only_in_calm() {
+    fn it_settles_once_a_start_is_over_then_each_quarter_of_an_hour_and_only_in_calm() {
         let second = Duration::from_secs;
         let mut settling = Settling::new(second(100), false);
         settling.consider(second(159), true);
@@ -75,6 +75,6 @@ mod tests {
         settling.consider(second(200), false);
         assert_eq!(settling.next, second(160), "not now");
         settling.consider(second(300), true);
-        assert_eq!(settling.next, second(300 + 3600));
+        assert_eq!(settling.next, second(300 + 900));
     }
 }

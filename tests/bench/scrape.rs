@@ -59,26 +59,33 @@ fn idle_share(program: &Program, time: Duration) -> f64 {
     (program.cpu_seconds() - cpu) / began.elapsed().as_secs_f64()
 }
 
-/// What it costs when nothing happens but sampling ten times a second and a scrape every 15 s.
+/// What it costs when nothing happens but sampling, at its own pace and ten times a second, and a
+/// scrape every 15 s.
 pub fn measure_idle(time: Duration) {
-    let storage = tempfile::tempdir().unwrap();
+    let (storage, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let fixed = ["--sampling-interval", "100ms"];
     let ours = Program::umawarden(storage.path(), 19_943, &fixed);
-    std::thread::sleep(Duration::from_secs(3));
+    let calm = Program::umawarden(other.path(), 19_944, &[]);
+    // A start is over by then, and what it took is given back.
+    std::thread::sleep(Duration::from_secs(70));
     let slices = time.as_secs().div_ceil(15).max(1);
-    let (mut share, mut resident) = (Vec::new(), Vec::new());
+    let (mut share, mut resident, mut calm_share) = (Vec::new(), Vec::new(), Vec::new());
     let (mut recorder, mut black_box) = (Vec::new(), Vec::new());
     for _ in 0..slices {
         let (cpu, began) = (ours.cpu_seconds_of_thread("black-box"), Instant::now());
         let recorded = ours.cpu_seconds_of_thread("recorder");
+        let calm_cpu = calm.cpu_seconds();
         share.push(idle_share(&ours, Duration::from_secs(15)) * 100.0);
-        let recorded = ours.cpu_seconds_of_thread("recorder") - recorded;
-        recorder.push(recorded / began.elapsed().as_secs_f64() * 100.0);
+        let elapsed = began.elapsed().as_secs_f64();
+        calm_share.push((calm.cpu_seconds() - calm_cpu) / elapsed * 100.0);
+        recorder.push((ours.cpu_seconds_of_thread("recorder") - recorded) / elapsed * 100.0);
         resident.push(ours.resident_mib());
-        let used = ours.cpu_seconds_of_thread("black-box") - cpu;
-        black_box.push(used / began.elapsed().as_secs_f64() * 100.0);
-        get(&mut ours.connect(), "/metrics", HEADERS);
+        black_box.push((ours.cpu_seconds_of_thread("black-box") - cpu) / elapsed * 100.0);
+        for program in [&ours, &calm] {
+            get(&mut program.connect(), "/metrics", HEADERS);
+        }
     }
+    row("idle, sampling at its own pace (250 ms): share of one core", "%", calm_share);
     row("idle, sampling every 100 ms: share of one core", "%", share);
     row("of that, the flight recorder", "%", recorder);
     row("of that, the black box: a record a second", "%", black_box);

@@ -231,13 +231,15 @@ impl Ledger {
         }
     }
 
-    /// The chunks that may go, those read longest ago first.
-    pub(super) fn due(&self) -> Vec<Place> {
+    /// The chunks that may go where no more than `most` of what was read last may stay, those read
+    /// longest ago first.
+    pub(super) fn due(&self, most: u64) -> Vec<Place> {
+        let keep = self.keep.min(most);
         let mut due: Vec<(u64, Place)> = Vec::new();
         for (file, book) in self.files.iter().enumerate() {
             for (number, chunk) in book.chunks.iter().enumerate() {
                 let behind = self.progress - chunk.read_at;
-                if chunk.read > 0 && behind >= self.keep {
+                if chunk.read > 0 && behind >= keep {
                     due.push((chunk.read_at, Place { file, chunk: number }));
                 }
             }

@@ -339,10 +339,10 @@ impl Load {
 
     /// What may go, and how much of what of it is mapped must.
     fn due(&self) -> (Vec<Place>, u64) {
-        let due = self.ledger.due();
+        let room = Room::now();
+        let due = self.ledger.due(room.may_stay());
         let lying = self.bytes_of(due.iter().filter(|place| self.is_mapped(**place)));
-        let must_go = if lying > 0 { Room::now().must_go(lying, self.floor_bytes) } else { 0 };
-        (due, must_go)
+        (due, room.must_go(lying, self.floor_bytes))
     }
 
     fn bytes_of<'a>(&self, places: impl Iterator<Item = &'a Place>) -> u64 {

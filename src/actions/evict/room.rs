@@ -8,12 +8,17 @@
 use std::fs;
 use std::path::Path;
 
+use super::ledger::CHUNK_BYTES;
 use crate::model::Target;
 
 /// Where nobody asks for another floor, one part in this many of all memory is free: weights and KV
 /// cache are still to come. An eighth was too little: of four loads of 23.5 GiB by the safetensors
 /// library on as much memory, whose pages of 4 KiB go slowly, two met direct reclaim.
 const USUAL_FLOOR_PART: u64 = 2;
+
+/// Of what is free, one part in this many at most is what was read last and stays: with 64 MiB, that
+/// is less once less than a gibibyte is free.
+const STAYS_PART: u64 = 16;
 
 /// Free memory, and all of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +36,12 @@ impl Room {
         #[expect(clippy::useless_conversion, reason = "the width depends on the machine")]
         let bytes = |units| u64::from(units).saturating_mul(unit);
         Self { free_bytes: bytes(told.freeram), total_bytes: bytes(told.totalram) }
+    }
+
+    /// How much of what was read last may stay: on a starved machine the kernel would take it
+    /// otherwise, and what others need with it.
+    pub(super) fn may_stay(self) -> u64 {
+        (self.free_bytes / STAYS_PART).max(CHUNK_BYTES)
     }
 
     /// How much of `lying` mapped bytes must go, so that `floor` and what then still lies there are
@@ -89,6 +100,7 @@ mod tests {
         assert_eq!(room(20).must_go(4 * GIB, Some(18 * GIB)), GIB);
         assert_eq!(room(20).must_go(4 * GIB, Some(u64::MAX)), 4 * GIB);
         assert_eq!(room(0).must_go(0, Some(u64::MAX)), 0);
+        assert_eq!((room(1).may_stay(), room(0).may_stay()), (64 << 20, CHUNK_BYTES));
     }
 
     proptest! {

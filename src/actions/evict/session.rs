@@ -18,8 +18,8 @@ use crate::model::{CacheKind, DecisionId, duration_text};
 const SOONEST: Duration = Duration::from_millis(10);
 
 /// Between two rounds of one that reads slowly, or does not: a flood of 4 GiB/s that begins right
-/// after a look has brought 100 MiB by the next.
-const LATEST: Duration = Duration::from_millis(25);
+/// after a look has brought 80 MiB by the next.
+const LATEST: Duration = Duration::from_millis(20);
 
 /// What is to be read between two rounds, about.
 const READ_BETWEEN_BYTES: f64 = (32_u64 << 20) as f64;
@@ -55,6 +55,8 @@ struct Session {
     looked_at: Duration,
     /// From there to the next.
     pace: Duration,
+    /// In that round something was read.
+    reads: bool,
     /// What the shared tally holds of this load.
     told: (u64, u64),
 }
@@ -111,8 +113,8 @@ impl Sessions {
         };
         let ends_at = (shared.uptime)().saturating_add(order.lasts);
         let looked_at = (shared.uptime)();
-        let (pace, told) = (SOONEST, (0, 0));
-        let mut session = Session { load, control, ends_at, looked_at, pace, told };
+        let (pace, reads, told) = (SOONEST, false, (0, 0));
+        let mut session = Session { load, control, ends_at, looked_at, pace, reads, told };
         lock(&shared.controls).push(Arc::clone(&session.control));
         let ended = session.round(shared);
         let words = session.words(order.lasts);
@@ -158,7 +160,8 @@ impl Session {
             })
         };
         self.told = told;
-        self.pace = pace(since, read_bytes);
+        let has_begun = !std::mem::replace(&mut self.reads, read_bytes > 0) && self.reads;
+        self.pace = if has_begun { SOONEST } else { pace(since, read_bytes) };
         if is_over {
             return Some("the engine has ended");
         }
@@ -258,10 +261,10 @@ mod tests {
     #[test]
     fn who_reads_fast_is_looked_at_often() {
         let millis = Duration::from_millis;
-        assert_eq!(pace(millis(25), 0), LATEST);
-        assert_eq!(pace(millis(25), 1 << 20), LATEST);
+        assert_eq!(pace(millis(20), 0), LATEST);
+        assert_eq!(pace(millis(20), 1 << 20), LATEST);
         assert_eq!(pace(millis(20), 40 << 20), millis(16));
-        assert_eq!(pace(millis(25), 1 << 30), SOONEST);
+        assert_eq!(pace(millis(20), 1 << 30), SOONEST);
         assert_eq!(pace(Duration::ZERO, 1 << 20), SOONEST);
     }
 

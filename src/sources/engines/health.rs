@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use hyper::StatusCode;
 use tokio::runtime::Runtime;
+use tokio::sync::Notify;
 
 use super::http::{ANSWER_TAKES, NoAnswer, get};
 use crate::clients::network::Network;
@@ -68,7 +69,11 @@ struct Target {
 
 /// All whom to ask; shared by the two threads, and by nobody else.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Targets(Arc<Mutex<Vec<Target>>>);
+pub(super) struct Targets {
+    known: Arc<Mutex<Vec<Target>>>,
+    /// There is somebody to ask.
+    are_some: Arc<Notify>,
+}
 
 impl Targets {
     /// Those from now on.
@@ -89,12 +94,16 @@ impl Targets {
                 procfs: procfs.into(),
             })
         };
-        let targets = engines.iter().filter_map(target).collect();
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = targets;
+        let targets: Vec<Target> = engines.iter().filter_map(target).collect();
+        let are_some = !targets.is_empty();
+        *self.known.lock().unwrap_or_else(PoisonError::into_inner) = targets;
+        if are_some {
+            self.are_some.notify_one();
+        }
     }
 
     fn get(&self) -> Vec<Target> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -132,8 +141,16 @@ impl Asker {
     /// Until the loop has gone.
     pub(super) fn run(&mut self) {
         while self.begin_due() {
-            // What was begun goes on meanwhile.
-            self.runtime.block_on(async { tokio::time::sleep(TICK).await });
+            let nobody = self.courses.is_empty();
+            let are_some = Arc::clone(&self.targets.are_some);
+            // What was begun goes on meanwhile. An idle machine is not woken for nothing.
+            self.runtime.block_on(async {
+                if nobody {
+                    are_some.notified().await;
+                } else {
+                    tokio::time::sleep(TICK).await;
+                }
+            });
         }
     }
 

@@ -19,7 +19,7 @@ use crate::model::{HolderReadings, Observation, Reading, Readings, Schema, Serie
 use scan::Scan;
 
 /// Between two looks. What is judged by them is judged over minutes.
-const EVERY: Duration = Duration::from_secs(5);
+const EVERY: Duration = Duration::from_secs(10);
 
 /// A look takes at most this share of the time, on machines with many processes.
 const SHARE: u32 = 50;

@@ -1,6 +1,6 @@
 //! A look at what all processes have open and map.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::fs::{PROC_SUPER_MAGIC, statfs};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
 use crate::model::{Holder, HolderReadings, ProcessId, Reading};
@@ -30,6 +31,10 @@ const MAX_MAPS_BYTES: u64 = 16 << 20;
 /// worth no look into them.
 const MANY_PIPES: usize = 64;
 
+/// Who was seen to hold nothing is taken at that for so long, while as many files are open: what is
+/// judged by holders is judged over minutes, and most processes never hold anything.
+const NOTHING_COUNTS: Duration = Duration::from_secs(30);
+
 /// What is in fewer bytes of pipes is worth no word.
 const LEAST_IN_PIPES: u64 = 64 << 20;
 
@@ -40,6 +45,10 @@ pub(super) struct Scan {
     sysfs: PathBuf,
     /// This process, whose own children ask the driver.
     own: u32,
+    /// That folder is the kernel's: in no other does the size of `fd` tell what is open.
+    pub(super) is_procfs: bool,
+    /// Who holds nothing, when that was seen, and with how many files open.
+    nothing: BTreeMap<ProcessId, (Duration, u64)>,
 }
 
 /// What one process has been found to hold.
@@ -59,15 +68,20 @@ impl Found {
     fn has_any(&self) -> bool {
         self.devices > 0 || self.dma_buffers > 0 || self.memfds > 0
     }
+
+    fn is_nothing(&self) -> bool {
+        !self.has_any() && self.pipes.len() < MANY_PIPES && !self.is_cut
+    }
 }
 
 impl Scan {
     pub(super) fn new(procfs: PathBuf, sysfs: PathBuf, own: u32) -> Self {
-        Self { procfs, sysfs, own }
+        let is_procfs = statfs(&procfs).is_ok_and(|about| about.f_type == PROC_SUPER_MAGIC);
+        Self { procfs, sysfs, own, is_procfs, nothing: BTreeMap::new() }
     }
 
     /// Looks at all of them.
-    pub(super) fn look(&self, now: Duration) -> HolderReadings {
+    pub(super) fn look(&mut self, now: Duration) -> HolderReadings {
         let mut readings = HolderReadings {
             read_at: now,
             holders: Vec::new(),
@@ -93,6 +107,7 @@ impl Scan {
             }
             self.look_at(pid, &mut readings);
         }
+        self.nothing.retain(|_, (seen_at, _)| now.saturating_sub(*seen_at) < NOTHING_COUNTS);
         if readings.processes == 0 {
             let why = format!("{} shows no process", self.procfs.display());
             readings.error = Some(why.into());
@@ -100,13 +115,23 @@ impl Scan {
         readings
     }
 
-    fn look_at(&self, pid: u32, readings: &mut HolderReadings) {
+    fn look_at(&mut self, pid: u32, readings: &mut HolderReadings) {
         let Some(stat) = self.stat(pid) else { return };
         if stat.is_kernel || pid == self.own || stat.parent == self.own {
             return;
         }
         readings.processes = readings.processes.saturating_add(1);
+        let id = ProcessId { pid, start_ticks: stat.start_ticks };
+        let open = self.open(pid);
+        if open.is_some() && open == self.nothing.get(&id).map(|(_, open)| *open) {
+            return;
+        }
+        self.nothing.remove(&id);
         let found = self.found(pid, &stat);
+        if found.as_ref().is_ok_and(Found::is_nothing) {
+            self.nothing.extend(open.map(|open| (id, (readings.read_at, open))));
+            return;
+        }
         // One that has ended meanwhile, or whose number is another's now, holds nothing.
         let is_same = self.stat(pid).is_some_and(|now| now.start_ticks == stat.start_ticks);
         match found {
@@ -144,6 +169,13 @@ impl Scan {
             container: group.and_then(container_id).map(Arc::from),
             unit: group.and_then(unit).map(Arc::from),
         }
+    }
+
+    /// How many files a process has open, where the kernel tells it without listing them: since 6.2
+    /// (proc(5), `/proc/PID/fd`).
+    fn open(&self, pid: u32) -> Option<u64> {
+        let about = fs::metadata(self.procfs.join(format!("{pid}/fd"))).ok()?;
+        Some(about.len()).filter(|open| self.is_procfs && *open > 0)
     }
 
     fn found(&self, pid: u32, stat: &Stat) -> io::Result<Found> {

@@ -109,7 +109,7 @@ fn pipes_and_files_without_a_name_are_measured() {
         while rustix::io::write(&write, &[1; 65_536]).is_ok() {}
         pipes.push((read, write));
     }
-    let scan = Scan::new("/proc".into(), "/sys".into(), 0);
+    let mut scan = Scan::new("/proc".into(), "/sys".into(), 0);
     let found = scan.look(Duration::ZERO);
     let own = std::process::id();
     let own = found.holders.iter().find(|holder| holder.id.pid == own).unwrap();
@@ -120,4 +120,49 @@ fn pipes_and_files_without_a_name_are_measured() {
     let own = scan.look(Duration::ZERO);
     let own = own.holders.iter().find(|holder| holder.id.pid == std::process::id()).unwrap();
     assert_eq!(own.pipe_bytes, 0);
+}
+
+#[test]
+fn who_holds_nothing_is_looked_at_twice_a_minute_and_at_once_with_more_or_fewer_files_open() {
+    let proc = tempfile::tempdir().unwrap();
+    let proc = proc.path();
+    process(proc, 10, "python3", 'S', 2);
+    opens(proc, "10/fd/0", "/dev/null");
+    let mut scan = Scan::new(proc.to_owned(), proc.join("sys"), 1);
+    assert!(!scan.is_procfs && Scan::new("/proc".into(), "/sys".into(), 1).is_procfs);
+    scan.is_procfs = true;
+    let mut holders = |seconds| scan.look(Duration::from_secs(seconds)).holders.len();
+    let map = |text: &str| fs::write(proc.join("10/maps"), text).unwrap();
+    const MAPPING: &str = "7f0000000000-7f0000200000 rw-s 00000000 00:05 600 /dev/nvidia0\n";
+    assert_eq!(holders(0), 0);
+    map(MAPPING);
+    assert_eq!((holders(5), holders(30)), (0, 0), "what was seen counts for half a minute");
+    assert_eq!(holders(35), 1);
+    map("");
+    assert_eq!(holders(40), 0, "a holder is looked at each time");
+    map(MAPPING);
+    assert_eq!(holders(45), 0);
+    // Another process, of the same number.
+    let stat = fs::read_to_string(proc.join("10/stat")).unwrap().replace("4711", "4712");
+    fs::write(proc.join("10/stat"), stat).unwrap();
+    assert_eq!(holders(50), 1);
+}
+
+#[test]
+fn a_real_process_that_opens_another_file_is_looked_at_at_once() {
+    let mut scan = Scan::new("/proc".into(), "/sys".into(), 0);
+    let own = std::process::id();
+    let mut holds = |seconds| {
+        let found = scan.look(Duration::from_secs(seconds));
+        found.holders.iter().any(|holder| holder.id.pid == own && holder.memfds > 0)
+    };
+    // Other tests of this process may hold one for a moment.
+    for second in 0..20 {
+        if !holds(second) {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let _open = rustix::fs::memfd_create("held", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    assert!(holds(21));
 }

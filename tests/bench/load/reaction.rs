@@ -18,6 +18,10 @@ const PIECE_BYTES: usize = 4 << 20;
 /// What is free in the starved scene.
 const STARVED_BYTES: u64 = 200 << 20;
 
+/// By how much of it that is reached, and how often at most.
+const STARVING_BYTES: usize = 16 << 20;
+const MOST_PIECES: usize = 256;
+
 /// Floods before the first that counts: the engine is to be found and followed.
 const MOST_BEFORE: u64 = 60;
 
@@ -35,25 +39,38 @@ pub fn measure_all(options: &Options, pool: &Pool, floods: usize) {
     let mut flood = Flood::start(&file, trace);
     flood.is_followed();
     flood.measure("memory to spare", floods);
-    let free = starve(pool);
+    let taken = starve(pool);
+    let free = measure::meminfo_bytes("MemFree:");
     flood.measure(&format!("{} MiB free", free >> 20), floods);
+    drop(taken);
     pool.give_back();
     drop(flood);
     in_force.end();
     fs::remove_file(file).unwrap();
 }
 
-/// Takes all but a little memory, as a driver does, or what it can get. Returns what is free then.
-fn starve(pool: &Pool) -> u64 {
+/// Takes all but a little memory: as a driver does for as long as there are large blocks, and page
+/// by page after that. It stays taken until what is returned is dropped.
+fn starve(pool: &Pool) -> Vec<Vec<u8>> {
     measure::settle(pool);
     loop {
         let free = measure::meminfo_bytes("MemFree:");
         let have = pool::pages().unwrap();
         let wanted = have + free.saturating_sub(STARVED_BYTES) / pool::PAGE_BYTES;
         if wanted == have || pool::grow_to(wanted).unwrap() == have {
-            return free;
+            break;
         }
     }
+    let mut taken = Vec::new();
+    // What is taken last may push out cache, so that as much is free as before: not for ever.
+    for _ in 0..MOST_PIECES {
+        let free = measure::meminfo_bytes("MemFree:");
+        if free < STARVED_BYTES + 2 * STARVING_BYTES as u64 {
+            break;
+        }
+        taken.push(vec![1; STARVING_BYTES]);
+    }
+    taken
 }
 
 /// Only the rule that is measured.

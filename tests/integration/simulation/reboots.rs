@@ -27,7 +27,7 @@ use umawarden::policy::rule::RuleSet;
 use super::chance::Chance;
 
 /// Between two steps of the policy.
-const TICK: Duration = Duration::from_secs(120);
+const TICK: Duration = Duration::from_secs(180);
 
 const RULES: &str = r#"
 groups:
@@ -265,7 +265,7 @@ impl Node {
     /// One boot, until the machine is rebooted, or it is time for somebody else to do that.
     fn live_through(&mut self) -> Result<(), String> {
         let lasts =
-            self.chance.until(Duration::from_secs(5 * 3_600)).min(Duration::from_secs(86_400));
+            self.chance.until(Duration::from_secs(4 * 3_600)).min(Duration::from_secs(86_400));
         let known = self.chance.span(Duration::ZERO, Duration::from_secs(120));
         let mut past_due = Some(self.boot.uptime + known);
         while self.boot.uptime < lasts {
@@ -387,7 +387,7 @@ impl Node {
 
     /// A person now and then calls one off, and looks at a node that has given up.
     fn order(&mut self, at: Moment) -> Option<OperatorCommand> {
-        let is_stuck = self.is_given_up() && self.chance.once_in(60);
+        let is_stuck = self.policy.status(at).reboot.is_given_up && self.chance.once_in(30);
         let order = match is_stuck {
             true => OperatorOrder::ClearReboots,
             false if self.chance.once_in(700) => OperatorOrder::CancelReboot,
