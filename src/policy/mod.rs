@@ -461,8 +461,7 @@ impl Policy {
 
     /// Whether it must be known who is logged in: a reboot is scheduled, or thought of.
     pub fn wants_logged_in(&self) -> bool {
-        self.reboots.is_any_scheduled()
-            || self.groups.iter().any(|group| group.thinks_of_reboot(self.mode))
+        self.reboots.is_any_scheduled() || self.groups.iter().any(Group::thinks_of_reboot)
     }
 
     /// Whether an inference engine is on its way to be ready: it starts or loads.
