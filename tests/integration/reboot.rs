@@ -4,6 +4,7 @@
 mod fake_bus;
 mod fake_lock;
 mod logged_in;
+mod program;
 mod slot;
 mod ways;
 

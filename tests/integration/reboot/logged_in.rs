@@ -141,7 +141,7 @@ fn where_there_is_no_logind_utmp_is_read_and_where_that_is_missing_nobody_knows(
 }
 
 /// A real terminal: what is read from it, and its name.
-fn terminal() -> (OwnedFd, String) {
+pub fn terminal() -> (OwnedFd, String) {
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
     let master = openpt(flags).unwrap();
     grantpt(&master).unwrap();
