@@ -341,11 +341,11 @@ mod tests {
     #[test]
     fn every_mistake_is_told_at_its_place_with_what_to_write() {
         for (text, told) in [
-            ("reboot: {way: sysrq}", "way: \"sysrq\" is none of"),
+            ("reboot: {way: sysrq}", "way cannot be \"sysrq\""),
             ("reboot: {way: command}", "way: command needs a command"),
             ("reboot: {way: command, command: reboot}", "write command: [scontrol"),
             ("reboot: {way: command, command: []}", "a command is a program"),
-            ("reboot: {command: [a]}", "1:10 command is given, and way is not command"),
+            ("reboot: {command: [a]}", "1:10: command is given, and way is not command"),
             ("reboot: {sentinel_file: /a}", "sentinel_file is given, and way is not sentinel"),
             ("reboot: {way: sentinel, sentinel_file: a}", "is no absolute path"),
             ("reboot: {delay: 0s}", "0s is out of bounds: from 10s to 1d"),

@@ -261,6 +261,9 @@ impl JournalReader {
     }
 }
 
+/// What follows on a reboot that was scheduled: no act of its rule.
+const FOLLOW_UPS: [&str; 5] = ["tell_users", "take_slot", "perform", "call_off", "release_slot"];
+
 fn row_id(decision: DecisionId) -> i64 {
     i64::try_from(decision.0).unwrap_or(i64::MAX)
 }
@@ -289,8 +292,8 @@ fn stored_act(row: &Row<'_>, resets: &[Reset]) -> rusqlite::Result<Option<Stored
         action: serde_json::Value::Null,
         approved: None,
     });
-    let is_own = |act: &serde_json::Value| act.get("schedule").is_none();
-    if written.action.get("undo").is_some() || written.action.get("reboot").is_some_and(is_own) {
+    let follows = |act: &serde_json::Value| FOLLOW_UPS.iter().any(|name| act.get(name).is_some());
+    if written.action.get("undo").is_some() || written.action.get("reboot").is_some_and(follows) {
         return Ok(None);
     }
     let was_begun = outcome.as_ref().is_none_or(|outcome| outcome.result.is_begun());

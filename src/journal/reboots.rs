@@ -138,12 +138,14 @@ impl Reading<'_> {
                 let is_second = order.how == RebootMeans::Sysrq
                     && last.is_some_and(|last| last.boot_id == order.boot_id);
                 if !is_second {
+                    let is_long_past = self.later_boots(&order.boot_id).next().is_some();
                     self.known.attempts.push(PastReboot {
                         decision: decision.id,
                         rule: decision.rule.clone(),
                         boot_id: Arc::clone(&order.boot_id),
                         uptime_ms: self.proved_ms(&order.boot_id, decision.at.timeline_ms()),
                         utc: decision.at.utc,
+                        is_long_past,
                         plan: order.plan.clone(),
                         was_begun: None,
                         result: None,
@@ -161,9 +163,16 @@ impl Reading<'_> {
         }
         let place = self.boots.iter().position(|boot| *boot.boot_id == *boot_id);
         let rest = place.map_or(0, |place| self.boots[place].uptime_ms.saturating_sub(uptime_ms));
-        let later = &self.boots[place.map_or(0, |place| place + 1)..];
-        let later = later.iter().filter(|boot| *boot.boot_id != *self.boot_id);
+        let later = self.later_boots(boot_id);
         later.fold(-rest.max(0), |sum, boot| sum.saturating_sub(boot.uptime_ms.max(0)))
+    }
+
+    /// The boots between that one and this.
+    fn later_boots(&self, boot_id: &str) -> impl Iterator<Item = &BootLasted> {
+        let place = self.boots.iter().position(|boot| *boot.boot_id == *boot_id);
+        let later = &self.boots[place.map_or(0, |place| place + 1)..];
+        let is_over = boot_id != self.boot_id;
+        later.iter().filter(move |boot| is_over && *boot.boot_id != *self.boot_id)
     }
 
     fn ended(&mut self, outcome: &Outcome, rows: &[RebootRow]) {

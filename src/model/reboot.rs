@@ -458,6 +458,10 @@ pub struct PastReboot {
     pub uptime_ms: i64,
     /// When, on the wall clock of then; for people.
     pub utc: Timestamp,
+    /// Whether there were other boots between the one that it was to end and this one: then nobody
+    /// can tell any more whether it has helped.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_long_past: bool,
     /// What was scheduled.
     pub plan: RebootPlan,
     /// Whether it was handed over, as far as that was reported.

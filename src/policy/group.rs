@@ -228,7 +228,8 @@ impl Cells {
         });
         let failures = SeriesKey::new("uma_rule_evaluation_failures_total", &labels);
         let guard = rule.remedy.is_some().then(|| {
-            counters.begin_decisions(&rule.id, store);
+            let reboots = rule.remedy.as_ref().is_some_and(Remedy::reboots);
+            counters.begin_decisions(&rule.id, reboots, store);
             ["uma_remedy_breaker_open", "uma_remedy_approval_pending"]
                 .map(|name| counters.cell(store, &SeriesKey::new(name, &labels)))
         });

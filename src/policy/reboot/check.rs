@@ -1,9 +1,7 @@
 //! After the boot: did it happen, and has it helped?
 
 use super::{Reboots, Scene, View, needs_reboot};
-use crate::model::{
-    Event, KernelEvent, MemoryVerdict, Moment, PastReboot, RebootResult, bytes_text,
-};
+use crate::model::{Event, KernelEvent, MemoryVerdict, PastReboot, RebootResult, bytes_text};
 use crate::policy::remedy::Condition;
 
 impl Reboots {
@@ -27,7 +25,7 @@ impl Reboots {
                     };
                     (result, why.to_owned())
                 })
-            } else if is_last {
+            } else if is_last && !attempt.is_long_past {
                 self.judge(attempt, condition, &scene.view())
             } else {
                 let why = "the machine was rebooted again before it was judged";
@@ -66,8 +64,9 @@ impl Reboots {
         condition: Option<Condition>,
         view: &View<'_>,
     ) -> Option<(RebootResult, String)> {
-        let Moment { uptime, .. } = view.at;
-        if uptime < self.settings.check_after {
+        // What leaks or wedges shows only after minutes, and only to who watches.
+        let watched = view.at.uptime.saturating_sub(self.restored);
+        if watched < self.settings.check_after {
             return None;
         }
         let told = |result, why: String| Some((result, why));
@@ -94,7 +93,7 @@ impl Reboots {
         if !is_open {
             return told(RebootResult::Helped, format!("memory is {verdict}"));
         }
-        (uptime >= self.settings.check_after * 2).then(|| {
+        (watched >= self.settings.check_after * 2).then(|| {
             let why = format!("memory is {verdict}: whether it helped cannot be told");
             (RebootResult::Unknown, why)
         })

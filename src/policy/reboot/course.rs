@@ -168,8 +168,9 @@ impl Course {
                 return Cause::Doubt(Held::plain(HoldReason::NoCause));
             }
             None | Some(MemoryVerdict::Unknown) => {}
-            // After a restart it must be tried anew what may bring memory back.
-            Some(MemoryVerdict::Reclaimable) if is_unconfirmed && !is_over => {
+            // After a restart signs must be seen anew, and it must be tried anew what may bring
+            // memory back.
+            Some(verdict) if is_unconfirmed && !is_over && may_turn(verdict) && is_for_verdict => {
                 return Cause::Doubt(Held::plain(HoldReason::Unconfirmed));
             }
             Some(verdict) if is_for_verdict && !needs_reboot(verdict) => {
@@ -540,6 +541,7 @@ impl Reboots {
                 boot_id: Arc::clone(&plan.boot_id),
                 uptime_ms: scene.at.timeline_ms(),
                 utc: scene.at.utc,
+                is_long_past: false,
                 plan,
                 was_begun: None,
                 result: None,
@@ -579,6 +581,11 @@ impl Reboots {
             _ => Ok(()),
         }
     }
+}
+
+/// Whether it may turn out to be what a reboot is for, once it was watched for long enough.
+fn may_turn(verdict: MemoryVerdict) -> bool {
+    !needs_reboot(verdict) && verdict != MemoryVerdict::Clean
 }
 
 /// Others wait until it has ended.

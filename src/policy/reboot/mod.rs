@@ -132,6 +132,8 @@ pub(super) struct Reboots {
     settings: RebootSettings,
     /// Whether it is known what earlier runs did.
     is_restored: bool,
+    /// Since when that is known, on the uptime clock.
+    restored: Duration,
     /// In a declared world nobody is logged in, and nothing follows on what is scheduled.
     is_rehearsal: bool,
     boot_id: Option<Arc<str>>,
@@ -155,6 +157,7 @@ impl Reboots {
         Self {
             settings: RebootSettings::default(),
             is_restored: false,
+            restored: Duration::ZERO,
             is_rehearsal: false,
             boot_id: None,
             attempts: Vec::new(),
@@ -192,6 +195,7 @@ impl Reboots {
         let known = &past.reboots;
         self.has_changed = true;
         self.is_restored = true;
+        self.restored = at.uptime;
         self.boot_id.clone_from(&known.boot_id);
         self.attempts.clone_from(&known.attempts);
         let excess = self.attempts.len().saturating_sub(MOST_REMEMBERED);

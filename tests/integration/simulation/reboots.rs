@@ -170,7 +170,12 @@ impl Node {
             wedged_at: Duration::MAX,
         };
         let key = |name| SeriesKey::new(name, &[]);
-        let names = ["uma_memory_total_bytes", "uma_memory_free_bytes", "uma_memory_shmem_bytes"];
+        let names = [
+            "uma_memory_total_bytes",
+            "uma_memory_free_bytes",
+            "uma_memory_shmem_bytes",
+            "uma_memory_unaccounted_bytes",
+        ];
         let started = Moment { uptime: boot.uptime, utc: Timestamp::UNIX_EPOCH };
         let policy = Policy::new(started, Mode::Enforce, &settings.rules, DecisionId(1));
         let mut node = Self {
@@ -324,7 +329,7 @@ impl Node {
 
     fn seen(&mut self) -> Vec<Observation> {
         let at = self.at();
-        let values = [120.0, 100.0, 0.0].map(|gib| Reading::Value(gib * 1024.0f64.powi(3)));
+        let values = [120.0, 100.0, 0.0, 1.0].map(|gib| Reading::Value(gib * 1024.0f64.powi(3)));
         let mut seen = vec![Observation::Readings(Readings {
             source: Source::Meminfo,
             schema: Arc::clone(&self.schema),
