@@ -183,7 +183,6 @@ fn what_is_scheduled_is_seen_by_everybody_and_can_be_called_off() {
     daemon.terminate();
 }
 
-#[test]
 fn it_survives_a_restart_of_the_daemon_is_done_once_and_judged_in_the_next_boot() {
     let world = World::new("reboot: {check_after: 1m, at_most: {times: 1, per: 7d}}");
     let daemon = world.start();
@@ -259,7 +258,6 @@ fn it_waits_for_those_who_are_logged_in_and_for_whoever_cannot_tell() {
     daemon.terminate();
 }
 
-#[test]
 fn it_waits_for_the_clusters_slot_and_gives_it_back_when_the_node_is_well() {
     let server = FakeLock::start(1);
     server.holders().insert("gpu".to_owned(), vec!["other".to_owned()]);
@@ -311,7 +309,6 @@ fn is_too_young() -> bool {
     uptime < 330.0
 }
 
-#[test]
 fn a_rule_reboots_and_where_the_orderly_way_hangs_the_kernel_does_if_that_is_allowed() {
     if is_too_young() {
         return;
@@ -375,4 +372,18 @@ fn in_observe_mode_nobody_is_rebooted_whatever_happens() {
     assert_eq!(world.bus.reboots(), 0);
     assert_eq!(fs::read_to_string(world.path("proc/sysrq-trigger")).unwrap(), "");
     daemon.terminate();
+}
+
+/// Side by side: a boot is judged after a minute, and sysrq comes after one.
+#[test]
+fn what_takes_more_than_a_minute() {
+    let all = [
+        it_survives_a_restart_of_the_daemon_is_done_once_and_judged_in_the_next_boot,
+        it_waits_for_the_clusters_slot_and_gives_it_back_when_the_node_is_well,
+        a_rule_reboots_and_where_the_orderly_way_hangs_the_kernel_does_if_that_is_allowed,
+    ];
+    let all = all.map(std::thread::spawn);
+    // All of them have their say before one fails this.
+    let failed = all.map(|scene| scene.join().is_err()).into_iter().filter(|is_so| *is_so).count();
+    assert_eq!(failed, 0, "see above");
 }
