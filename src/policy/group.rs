@@ -198,13 +198,11 @@ impl Group {
         (is_of_mode && running.rule.remedy.is_some()).then(|| running.condition())
     }
 
-    /// Whether a rule whose remedy reboots is about to act.
-    pub(super) fn thinks_of_reboot(&self, in_force: Mode) -> bool {
+    /// Whether a rule whose remedy reboots is about to act, or to tell that it would.
+    pub(super) fn thinks_of_reboot(&self) -> bool {
         self.rules.iter().any(|running| {
-            let acts = running.rule.mode.unwrap_or(in_force) == Mode::Enforce;
-            let remedy = running.rule.remedy.as_ref();
-            let reboots = remedy.is_some_and(Remedy::reboots);
-            acts && reboots && running.alerts.state() != AlertState::Inactive
+            let reboots = running.rule.remedy.as_ref().is_some_and(Remedy::reboots);
+            reboots && running.alerts.state() != AlertState::Inactive
         })
     }
 
