@@ -59,8 +59,8 @@ budget, minimum uptime, people, engines, windows, alerts, the cluster's lock. Wh
 is due keeps it waiting; --status tells what. --force goes past those it names, and none goes past a
 journal that cannot be read, a pause, or another reboot that is under way.
 
-Exit codes: 0 done; 1 refused: something holds it, or nothing is scheduled; 2 no daemon answers, this
-user may not give orders, or a value makes no sense.
+Exit codes: 0 done; 1 refused: something holds it, or nothing is scheduled; 2 no daemon answers,
+this user may not give orders, or a value makes no sense.
 
   umawarden reboot --why 'the driver is stuck' --delay 5m
   umawarden reboot --why 'new kernel' --force users,engines

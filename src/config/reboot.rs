@@ -74,7 +74,7 @@ pub(super) fn read(
     let delay = time("delay", usual.delay, SHORTEST_DELAY, DAY);
     let uptime = time("minimum_uptime", usual.minimum_uptime, MINUTE * 5, DAY * 7);
     let warn_for = time("warn_for", usual.warn_for, SHORTEST_DELAY, DAY);
-    let check_after = time("check_after", usual.check_after, MINUTE, DAY);
+    let check_after = time("check_after", usual.check_after, SHORTEST_DELAY, DAY);
     let at_most = match table.get("at_most") {
         Some(node) => budgets(node, findings),
         None => Some(usual.at_most),

@@ -1,5 +1,5 @@
-//! Keeps in the journal how long this boot has lasted: that much time has certainly passed, whatever
-//! wall clocks say, and reboots are counted by that.
+//! Keeps in the journal how long this boot has lasted: that much time has certainly passed,
+//! whatever wall clocks say, and reboots are counted by that.
 
 use std::sync::Arc;
 use std::time::Duration;

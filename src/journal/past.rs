@@ -225,8 +225,8 @@ impl JournalReader {
         Ok(last)
     }
 
-    /// What is known of reboots, for the boot of that name; `None` where it has none. What cannot be
-    /// understood may be a reboot: then no name is given, and nothing is rebooted.
+    /// What is known of reboots, for the boot of that name; `None` where it has none. What cannot
+    /// be understood may be a reboot: then no name is given, and nothing is rebooted.
     pub fn reboots(&self, boot_id: Option<&str>) -> Result<PastReboots, ReadError> {
         let Some(boot_id) = boot_id else { return Ok(PastReboots::default()) };
         if self.format < WITH_REBOOTS {

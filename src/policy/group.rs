@@ -198,11 +198,10 @@ impl Group {
         (is_of_mode && running.rule.remedy.is_some()).then(|| running.condition())
     }
 
-    /// Whether a rule whose remedy reboots is about to act, or to say that it would.
+    /// Whether a rule whose remedy reboots is about to act, or to tell that it would.
     pub(super) fn thinks_of_reboot(&self) -> bool {
         self.rules.iter().any(|running| {
-            let remedy = running.rule.remedy.as_ref();
-            let reboots = remedy.is_some_and(Remedy::reboots);
+            let reboots = running.rule.remedy.as_ref().is_some_and(Remedy::reboots);
             reboots && running.alerts.state() != AlertState::Inactive
         })
     }

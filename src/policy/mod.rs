@@ -459,11 +459,6 @@ impl Policy {
         self.engines.is_any_alive()
     }
 
-    /// Whether it must be known who is logged in: a reboot is scheduled, or thought of.
-    pub fn wants_logged_in(&self) -> bool {
-        self.reboots.is_any_scheduled() || self.groups.iter().any(Group::thinks_of_reboot)
-    }
-
     /// Whether an inference engine is on its way to be ready: it starts or loads.
     pub fn is_any_engine_on_its_way(&self) -> bool {
         self.engines.is_any_on_its_way()
@@ -511,39 +506,6 @@ impl Policy {
             around.counters.count_event(event.kind.kind(), at.utc, None);
             around.step.events.push(event);
         }
-    }
-
-    /// Follows a reboot that is scheduled, and what came of the last one. What the matter is must
-    /// be of now.
-    fn reboot(&mut self, at: Moment, step: &mut Step) {
-        if !self.has_measured(at) {
-            return;
-        }
-        let condition = self.reboots.watched().and_then(|(rule, mode)| {
-            self.groups.iter().find_map(|group| group.condition(rule, mode, self.mode))
-        });
-        let (reboots, mut scene) = self.rebooting(at, step);
-        reboots.step(condition, &mut scene);
-    }
-
-    /// Who reboots, and what the rest is to it.
-    fn rebooting<'a>(
-        &'a mut self,
-        at: Moment,
-        step: &'a mut Step,
-    ) -> (&'a mut Reboots, reboot::Scene<'a>) {
-        let scene = reboot::Scene {
-            at,
-            mode: self.mode,
-            engines: &self.engines,
-            store: &self.store,
-            judgement: self.verdict.judged(),
-            guard: &mut self.guard,
-            next_decision: &mut self.next_decision,
-            counters: &mut self.counters,
-            step,
-        };
-        (&mut self.reboots, scene)
     }
 
     /// Evaluates the groups that are due; returns whether any was.

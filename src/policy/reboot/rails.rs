@@ -41,12 +41,14 @@ impl Reboots {
         if self.is_called_off && plan.ordered_by.is_none() {
             return Some(Held::plain(HoldReason::CalledOff));
         }
-        // Who is logged in is looked at only once a reboot is thought of: what a person orders waits
-        // for that when it is due.
+        // Who is logged in is looked at only once a reboot is thought of: what a person orders
+        // waits for what is not known when it is due.
         let asks = self.knows_users(view.at) || plan.ordered_by.is_none();
+        let is_known = view.engines.living(view.at.uptime).value().is_some();
+        let looks = is_known || plan.ordered_by.is_none();
         self.hold(plan, view)
             .or_else(|| self.users_hold(plan, view).filter(|_| asks && !self.warns()))
-            .or_else(|| self.engines_hold(plan, view).filter(|_| !self.drains(plan)))
+            .or_else(|| self.engines_hold(plan, view).filter(|_| looks && !self.drains(plan)))
     }
 
     /// Why none must be done now, people and engines left aside.
