@@ -6,7 +6,8 @@
 //!
 //! The brake has two of its own. What hangs in the first lane, and a disk that does not answer,
 //! must not hold up what saves the machine: its intent is on its way to the disk when it acts, and
-//! it waits only shortly for that to arrive.
+//! it waits only shortly for that to arrive. So have starts: a supervisor that does not answer
+//! holds up nothing but other starts.
 //!
 //! So has the reboot, once there is anything to do for one: what hangs in the first lane is often
 //! why. But nothing of it is done before its intent is on the disk.
@@ -22,7 +23,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::{DryRun, Executor};
-use crate::model::{Decision, Mode, Moment, Outcome, OutcomeResult, Verdict};
+use crate::model::{Decision, Lane, Mode, Moment, Outcome, OutcomeResult, Verdict};
 
 /// Decisions that may wait behind the one under way.
 const QUEUE: usize = 8;
@@ -63,6 +64,10 @@ pub struct WorkerSetup {
     pub rebooter: Box<dyn Executor + Send>,
     /// Asked before each of its acts. If it fails, nothing is done.
     pub reboot_intent: Intent,
+    /// Who has supervisors start something, in enforce mode. Supervisors may not answer.
+    pub starter: Box<dyn Executor + Send>,
+    /// Asked before each start. If it fails, nothing is started.
+    pub start_intent: Intent,
     /// Where outcomes go.
     pub outcomes: Sender<Outcome>,
     /// Called after each outcome has been sent: wakes the loop.
@@ -90,9 +95,10 @@ pub struct Busy;
 /// The worker. Dropping it shuts it down without waiting.
 #[derive(Debug)]
 pub struct ActionWorker {
-    ordinary: Lane,
-    brake: Lane,
-    reboot: Mutex<SpareLane>,
+    ordinary: Crew,
+    brake: Crew,
+    starter: Crew,
+    reboot: Mutex<SpareCrew>,
     clock: fn() -> Moment,
     end_pauses: EndPauses,
 }
@@ -106,50 +112,50 @@ impl fmt::Debug for EndPauses {
     }
 }
 
-/// A lane whose threads are started when it is first wanted: on most machines never.
-enum SpareLane {
+/// A crew whose threads are started when it is first wanted: on most machines never.
+enum SpareCrew {
     /// Nothing was to be done yet.
     Unused(Box<(Box<dyn Executor + Send>, Writing, Common)>),
     /// It runs.
-    Running(Lane),
+    Running(Crew),
     /// Its threads could not be started.
     Lost,
 }
 
-impl fmt::Debug for SpareLane {
+impl fmt::Debug for SpareCrew {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("SpareLane")
+        f.write_str("SpareCrew")
     }
 }
 
-impl SpareLane {
+impl SpareCrew {
     fn submit(&mut self, decision: Decision) -> Result<(), Busy> {
         if let Self::Unused(_) = self
             && let Self::Unused(parts) = std::mem::replace(self, Self::Lost)
         {
             let (executor, writing, common) = *parts;
-            match Lane::start(["reboot", "reboot-watch"], executor, writing, common) {
-                Ok(lane) => *self = Self::Running(lane),
+            match Crew::start(["reboot", "reboot-watch"], executor, writing, common) {
+                Ok(crew) => *self = Self::Running(crew),
                 Err(error) => tracing::error!("cannot start the thread that reboots: {error}"),
             }
         }
         match self {
-            Self::Running(lane) => lane.submit(decision),
+            Self::Running(crew) => crew.submit(decision),
             Self::Unused(_) | Self::Lost => Err(Busy),
         }
     }
 
-    fn running(&self) -> Option<&Lane> {
+    fn running(&self) -> Option<&Crew> {
         match self {
-            Self::Running(lane) => Some(lane),
+            Self::Running(crew) => Some(crew),
             Self::Unused(_) | Self::Lost => None,
         }
     }
 }
 
-/// One action at a time.
+/// The two threads of a lane: one action at a time.
 #[derive(Debug)]
-struct Lane {
+struct Crew {
     inbox: Sender<Message>,
     load: Arc<Load>,
     ended: Receiver<()>,
@@ -179,7 +185,7 @@ struct Performed {
     took: Duration,
 }
 
-/// What both lanes need.
+/// What all lanes need.
 #[derive(Clone)]
 struct Common {
     outcomes: Sender<Outcome>,
@@ -193,15 +199,18 @@ impl ActionWorker {
     pub fn start(setup: WorkerSetup) -> std::io::Result<Self> {
         let WorkerSetup { executor, intent, brake, brake_intent, .. } = setup;
         let WorkerSetup { rebooter, reboot_intent, .. } = setup;
+        let WorkerSetup { starter, start_intent, .. } = setup;
         let WorkerSetup { outcomes, wake, clock, time_limit, end_pauses, .. } = setup;
         let common = Common { outcomes, wake: wake.into(), clock, time_limit };
         let ordinary = Writing { intent, is_awaited: true };
         let hurried = Writing { intent: brake_intent, is_awaited: false };
+        let patient = Writing { intent: start_intent, is_awaited: true };
         let last = Writing { intent: reboot_intent, is_awaited: true };
         Ok(Self {
-            ordinary: Lane::start(["act", "act-watch"], executor, ordinary, common.clone())?,
-            brake: Lane::start(["brake", "brake-watch"], brake, hurried, common.clone())?,
-            reboot: Mutex::new(SpareLane::Unused(Box::new((rebooter, last, common)))),
+            ordinary: Crew::start(["act", "act-watch"], executor, ordinary, common.clone())?,
+            brake: Crew::start(["brake", "brake-watch"], brake, hurried, common.clone())?,
+            starter: Crew::start(["start", "start-watch"], starter, patient, common.clone())?,
+            reboot: Mutex::new(SpareCrew::Unused(Box::new((rebooter, last, common)))),
             clock,
             end_pauses: EndPauses(end_pauses),
         })
@@ -210,14 +219,16 @@ impl ActionWorker {
     /// Takes on a decision; each one that is taken on gets exactly one outcome. In observe mode
     /// that is Skipped, at once.
     pub fn submit(&self, decision: Decision) -> Result<(), Busy> {
-        if decision.action.reboot().is_some() {
-            return self.reboot_lane().submit(decision);
-        }
-        let lane = if decision.action.is_brake() { &self.brake } else { &self.ordinary };
-        lane.submit(decision)
+        let crew = match decision.action.lane() {
+            Lane::Ordinary => &self.ordinary,
+            Lane::Brake => &self.brake,
+            Lane::Start => &self.starter,
+            Lane::Reboot => return self.reboot_crew().submit(decision),
+        };
+        crew.submit(decision)
     }
 
-    fn reboot_lane(&self) -> MutexGuard<'_, SpareLane> {
+    fn reboot_crew(&self) -> MutexGuard<'_, SpareCrew> {
         self.reboot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -228,17 +239,17 @@ impl ActionWorker {
     pub fn shutdown(self) {
         let now = || (self.clock)().uptime;
         let latest = now().saturating_add(SHUTDOWN_GRACE + SHUTDOWN_MARGIN);
-        let reboot = self.reboot_lane();
-        let all = [Some(&self.brake), Some(&self.ordinary), reboot.running()];
-        let lanes = all.map(|lane| lane.map(|lane| (lane, lane.leave())));
-        for (lane, _) in lanes.iter().flatten().filter(|(_, is_there)| *is_there) {
-            let _ = lane.ended.recv_timeout(latest.saturating_sub(now()));
+        let reboot = self.reboot_crew();
+        let all = [Some(&self.ordinary), Some(&self.brake), Some(&self.starter), reboot.running()];
+        let crews = all.map(|crew| crew.map(|crew| (crew, crew.leave())));
+        for (crew, _) in crews.iter().flatten().filter(|(_, is_there)| *is_there) {
+            let _ = crew.ended.recv_timeout(latest.saturating_sub(now()));
         }
         let ordinary = &self.ordinary;
         // An act that has paused an engine does not hang: it is about to have it go on.
         let is_any_paused = (self.end_pauses.0)();
         let hangs = ordinary.load.hanging.load(Ordering::Acquire) && !is_any_paused;
-        let was_there = lanes[1].is_some_and(|(_, was_there)| was_there);
+        let was_there = crews[0].is_some_and(|(_, was_there)| was_there);
         if was_there && !hangs && ordinary.undone.recv_timeout(UNDOING_TAKES).is_err() {
             tracing::error!("not all temporary settings are back: the next start undoes them");
         }
@@ -247,13 +258,14 @@ impl ActionWorker {
 
 impl Drop for ActionWorker {
     fn drop(&mut self) {
-        self.brake.leave();
-        self.ordinary.leave();
-        self.reboot_lane().running().map(Lane::leave);
+        for crew in [&self.ordinary, &self.brake, &self.starter] {
+            crew.leave();
+        }
+        self.reboot_crew().running().map(Crew::leave);
     }
 }
 
-impl Lane {
+impl Crew {
     fn start(
         names: [&str; 2],
         executor: Box<dyn Executor + Send>,

@@ -24,10 +24,10 @@ pub struct EnginesArguments {
 const AFTER_HELP: &str = "\
 Shows the inference engines that the daemon has found, the phase of each and what showed it, and
 those that have gone in the last ten minutes. SGLang, vLLM, Ollama, llama-server, ComfyUI,
-TensorRT-LLM and Triton are known by their names; others are declared in the configuration under
-engines. Then the containers and units that are started again when there is memory for them, and
-where each of these stands. With --json: one engine a line, with all its processes and their memory,
-and then those, each with its state and its stands.
+TensorRT-LLM, Triton, LMDeploy and text-generation-inference are known by their names; others are
+declared in the configuration under engines. Then the containers and units that are started again
+when there is memory for them, and where each of these stands. With --json: one engine a line, with
+all its processes and their memory, and then those, each with its state and its stands.
 
 Exit codes: 0 shown; 1 one of them is stuck (not ready yet, and without progress) or given up (it
 died too often); 2 no daemon answers, or this user may not ask it.";

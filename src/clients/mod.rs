@@ -8,12 +8,13 @@
 //! Some calls are made by none of them, whatever a rule says: what may kill the server or the host
 //! (SGLang's `/release_memory_occupation`; vLLM's `/sleep`, and `/wake_up`, which has killed
 //! engines and whole hosts on GB10), what ends requests (a pause whose mode is `abort`, which is
-//! the default), and what runs code (`/collective_rpc`).
+//! the default; LMDeploy's `/sleep`), and what runs code (`/collective_rpc`).
 
 mod comfyui;
 pub mod fleet_lock;
 mod keys;
 mod llama_server;
+mod lmdeploy;
 pub mod network;
 mod ollama;
 pub mod owner;
@@ -176,7 +177,8 @@ pub fn empty_cache(
         EngineKind::LlamaServer => llama_server::empty(emptying),
         EngineKind::ComfyUi => comfyui::empty(emptying),
         EngineKind::Triton => triton::empty(emptying),
-        EngineKind::TensorRtLlm | EngineKind::Declared => {
+        EngineKind::Lmdeploy => lmdeploy::empty(),
+        EngineKind::TensorRtLlm | EngineKind::Tgi | EngineKind::Declared => {
             Err(Refusal::NothingToCall("an engine of this kind has no call that gives memory back"))
         }
     }

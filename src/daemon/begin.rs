@@ -367,7 +367,7 @@ fn start_worker(
     };
     let end_pauses = temporary.end_pauses();
     let acting = Acting::new(ready(loaded, evicting), temporary, emptier);
-    let brake = evicting.live(&loaded.settings);
+    let [brake, starter] = [0, 1].map(|_| evicting.live(&loaded.settings));
     let rebooter = Rebooter::new(&loaded.settings.path.procfs, Bus::system());
     let intent_within = |time| -> Intent {
         let journal = Arc::clone(journal);
@@ -378,6 +378,8 @@ fn start_worker(
         intent: intent_within(INTENT_TAKES),
         brake: Box::new(Heeding { executor: brake, switch: pause.switch() }),
         brake_intent: intent_within(BRAKE_INTENT_TAKES),
+        starter: Box::new(Heeding { executor: starter, switch: pause.switch() }),
+        start_intent: intent_within(INTENT_TAKES),
         rebooter: Box::new(Heeding { executor: rebooter, switch: pause.switch() }),
         reboot_intent: intent_within(INTENT_TAKES),
         outcomes,

@@ -351,6 +351,8 @@ impl Daemon {
     /// What the loop and the recorder say of themselves.
     fn see_own(&mut self) {
         let engines = self.policy.engines();
+        let containers = engines.iter().filter_map(|known| known.engine.container.clone());
+        self.held.follow(containers.collect());
         let readings = self.own.readings(self.recorder.tally(), &self.evicting, &engines);
         self.seen.push(Observation::Readings(readings));
     }

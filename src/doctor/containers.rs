@@ -10,7 +10,7 @@ use crate::parse::engine::recognise;
 use crate::parse::process::printable;
 
 /// Images of engines, as far as their makers name them.
-const IMAGES: [(&str, EngineKind); 9] = [
+const IMAGES: [(&str, EngineKind); 11] = [
     ("lmsysorg/sglang", EngineKind::Sglang),
     ("nvcr.io/nvidia/sglang", EngineKind::Sglang),
     ("vllm/vllm-openai", EngineKind::Vllm),
@@ -20,6 +20,8 @@ const IMAGES: [(&str, EngineKind); 9] = [
     ("nvcr.io/nim/", EngineKind::Declared),
     ("ollama/ollama", EngineKind::Ollama),
     ("ghcr.io/ggml-org/llama.cpp", EngineKind::LlamaServer),
+    ("openmmlab/lmdeploy", EngineKind::Lmdeploy),
+    ("ghcr.io/huggingface/text-generation-inference", EngineKind::Tgi),
 ];
 
 /// By this label a container is started again by this program, when there is memory.

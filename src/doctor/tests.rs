@@ -157,6 +157,9 @@ fn what_a_container_runs_is_known_by_its_command_or_its_image() {
     };
     assert_eq!(named("mirror.example:5000/vllm/vllm-openai@sha256:0"), Some(EngineKind::Vllm));
     assert_eq!(named("nvcr.io/nim/meta/llama:1"), Some(EngineKind::Declared));
+    assert_eq!(named("openmmlab/lmdeploy:latest-cu12"), Some(EngineKind::Lmdeploy));
+    let tgi = "ghcr.io/huggingface/text-generation-inference:3.3.5";
+    assert_eq!(named(tgi), Some(EngineKind::Tgi));
     assert_eq!(named("vllm/vllm-openai-tools:1"), None);
     assert_eq!(named("myvllm/vllm-openai"), None);
     let bare = ContainerFacts::read(&serde_json::json!({ "Name": "x" })).unwrap();

@@ -36,7 +36,7 @@ pub struct StoredAct {
     pub has_ended: bool,
     /// Whether its aim was met; `None` where that was not measured.
     pub aim_met: Option<bool>,
-    /// The decision whose approval it used up.
+    /// The decision whose approval it used up; what was not done has used none.
     pub approved: Option<DecisionId>,
     /// The mark of the end after which it started something again, if it did that.
     pub started_after: Option<Arc<str>>,
@@ -297,6 +297,8 @@ fn stored_act(row: &Row<'_>, resets: &[Reset]) -> rusqlite::Result<Option<Stored
         return Ok(None);
     }
     let was_begun = outcome.as_ref().is_none_or(|outcome| outcome.result.is_begun());
+    let was_not_done =
+        outcome.as_ref().is_some_and(|outcome| matches!(outcome.result, OutcomeResult::NotDone(_)));
     let has_ended = outcome.is_some_and(|outcome| {
         // An action that had not ended in time may have taken the machine with it.
         outcome.result != OutcomeResult::TimedOut
@@ -321,6 +323,6 @@ fn stored_act(row: &Row<'_>, resets: &[Reset]) -> rusqlite::Result<Option<Stored
         at: written.at,
         has_ended,
         aim_met: assessment.and_then(|assessment| assessment.aim_met),
-        approved: written.approved,
+        approved: written.approved.filter(|_| !was_not_done),
     }))
 }

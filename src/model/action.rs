@@ -150,6 +150,30 @@ pub enum Action {
     Reboot(Box<RebootAct>),
 }
 
+/// Actions of one lane are done one at a time, and none of them holds up another lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lane {
+    /// Whatever does something about memory.
+    Ordinary,
+    /// What stops engines.
+    Brake,
+    /// What has a supervisor start something: it may not answer.
+    Start,
+    /// What leads to a reboot: what hangs in another lane is often why.
+    Reboot,
+}
+
+impl Lane {
+    /// Whether an action of this lane is not decided while one of `other` is under way.
+    pub fn waits_for(self, other: Self) -> bool {
+        match self {
+            Self::Ordinary | Self::Reboot => other != Self::Start,
+            Self::Brake => other == Self::Brake,
+            Self::Start => true,
+        }
+    }
+}
+
 impl Action {
     /// The `action` label and the key in rule files.
     pub fn name(&self) -> &'static str {
@@ -172,7 +196,17 @@ impl Action {
 
     /// Whether it stops what takes the machine down: it waits for no other action, and for no disk.
     pub fn is_brake(&self) -> bool {
-        matches!(self, Self::StopEngine { .. })
+        self.lane() == Lane::Brake
+    }
+
+    /// Who does it.
+    pub fn lane(&self) -> Lane {
+        match self {
+            Self::StopEngine { .. } => Lane::Brake,
+            Self::StartContainer { .. } | Self::StartUnit { .. } => Lane::Start,
+            Self::Reboot(_) => Lane::Reboot,
+            _ => Lane::Ordinary,
+        }
     }
 
     /// What it does on the way to a reboot, if it does.

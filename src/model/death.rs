@@ -446,6 +446,7 @@ impl DeathReport {
             Killer::Itself { reason: Some(reason) } => {
                 told.push_str(&format!("; it ended by itself: {reason}"));
             }
+            Killer::Unknown { why } => told.push_str(&format!("; why is not known: {why}")),
             killer => told.push_str(&format!("; killed by {killer}")),
         }
         match self.killed_workers.as_slice() {

@@ -242,7 +242,7 @@ impl HoldReason {
             Self::Budget => "the remedy's at_most is used up",
             Self::Busy => {
                 "another action is under way: one at a time on a node; stop_engine waits for its \
-                 like alone"
+                 like alone, and nothing but another start waits for a start"
             }
             Self::AimMet => "the aim is met already",
             Self::Unknown => {

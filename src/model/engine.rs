@@ -45,6 +45,10 @@ pub enum EngineKind {
     TensorRtLlm,
     /// NVIDIA Triton.
     Triton,
+    /// LMDeploy.
+    Lmdeploy,
+    /// Hugging Face's text-generation-inference.
+    Tgi,
     /// Something else, which the configuration declares.
     #[default]
     Declared,
@@ -52,7 +56,7 @@ pub enum EngineKind {
 
 impl EngineKind {
     /// All kinds.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 10] = [
         Self::Sglang,
         Self::Vllm,
         Self::Ollama,
@@ -60,12 +64,14 @@ impl EngineKind {
         Self::ComfyUi,
         Self::TensorRtLlm,
         Self::Triton,
+        Self::Lmdeploy,
+        Self::Tgi,
         Self::Declared,
     ];
 
     /// Whether it is known how such an engine is asked to give memory back, or why it cannot be.
     pub const fn can_empty_cache(self) -> bool {
-        !matches!(self, Self::TensorRtLlm | Self::Declared)
+        !matches!(self, Self::TensorRtLlm | Self::Tgi | Self::Declared)
     }
 
     /// The name in labels, JSON and to people.
@@ -78,6 +84,8 @@ impl EngineKind {
             Self::ComfyUi => "comfyui",
             Self::TensorRtLlm => "tensorrt_llm",
             Self::Triton => "triton",
+            Self::Lmdeploy => "lmdeploy",
+            Self::Tgi => "tgi",
             Self::Declared => "declared",
         }
     }

@@ -111,6 +111,21 @@ pub enum OwnLog {
 }
 
 impl HeldEnd {
+    /// One of which nothing is known.
+    pub fn unknown() -> Self {
+        Self {
+            mark: "".into(),
+            utc: None,
+            lived: None,
+            exit_code: None,
+            is_oom_killed: false,
+            error: None,
+            requested: Requested::Unknown,
+            are_stops_silent: false,
+            log: None,
+        }
+    }
+
     /// Whether it ended as what is asked to end does: by SIGINT, SIGTERM or SIGKILL; with 0, where
     /// nobody would have told of that.
     pub fn looks_requested(&self) -> bool {
@@ -262,6 +277,16 @@ pub struct HeldSeen {
     pub obstacle: Option<Arc<str>>,
 }
 
+/// Something has ended that is not started again by us.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldEnded {
+    /// What.
+    #[serde(flatten)]
+    pub target: HeldTarget,
+    /// How.
+    pub end: HeldEnd,
+}
+
 /// All of them that one supervisor has told of.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeldReadings {
@@ -271,6 +296,9 @@ pub struct HeldReadings {
     pub read_at: Duration,
     /// All of them; nothing where there is an error.
     pub held: Vec<HeldSeen>,
+    /// Ends of what engines ran in and nobody of ours starts again; each is told for a while.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ended: Vec<HeldEnded>,
     /// Why nobody can tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<Arc<str>>,

@@ -27,7 +27,7 @@ mod time_text;
 mod verdict;
 mod wording;
 
-pub use action::{Action, CacheKind, CachePermission, UndoReason};
+pub use action::{Action, CacheKind, CachePermission, Lane, UndoReason};
 pub use alert::{AlertChange, AlertState};
 pub use death::{
     DeathMemory, DeathProof, DeathReport, Deceased, ExitStatus, KilledWorker, Killer, Survivor,
@@ -52,8 +52,8 @@ pub use gpu::{
     GpuRecovery,
 };
 pub use held::{
-    DeclaredRestart, HeldEnd, HeldHealth, HeldReadings, HeldSeen, HeldState, HeldTarget, OwnLog,
-    Requested, RestartLimits, RestartMatch, RestartState, RestartStatus, Supervisor,
+    DeclaredRestart, HeldEnd, HeldEnded, HeldHealth, HeldReadings, HeldSeen, HeldState, HeldTarget,
+    OwnLog, Requested, RestartLimits, RestartMatch, RestartState, RestartStatus, Supervisor,
 };
 pub use holder::{Holder, HolderReadings};
 pub use moment::Moment;

@@ -59,7 +59,7 @@ pub struct PastAct {
     pub has_ended: bool,
     /// Whether its aim was met; `None` where that was not measured.
     pub aim_met: Option<bool>,
-    /// The decision whose approval it used up.
+    /// The decision whose approval it used up; what was not done has used none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approved: Option<DecisionId>,
     /// The mark of the end after which it started something again, if it did that.

@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use super::process::printable;
 pub use log::log_end;
-pub use state::{ContainerEvent, Inspected, event, inspected, requested, time};
+pub use state::{ContainerEvent, Inspected, end_after, event, inspected, requested, time};
 
 /// More containers of one node are not looked at.
 const MAX_CONTAINERS: usize = 1024;

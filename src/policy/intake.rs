@@ -49,6 +49,7 @@ impl Policy {
                     readings,
                     (&mut self.counters, &mut self.store),
                 );
+                self.deaths.hear(&readings.ended);
             }
             Observation::Gpu(readings) => {
                 let engines = self.engines.statuses();
@@ -79,6 +80,7 @@ impl Policy {
             engines::Beside { levels: Levels::of(&self.store), baseline: self.gate.baseline() };
         let world = (&mut self.counters, &mut self.store);
         self.engines.look(at, readings, &beside, world, &mut step.events);
+        self.deaths.add(self.engines.take_dead());
         let seen = readings.engines.iter().filter_map(|seen| {
             let phase = self.engines.phase(&seen.name)?;
             Some((seen.clone(), phase))
@@ -116,6 +118,7 @@ impl Policy {
     fn observe_outcome(&mut self, outcome: &Outcome) {
         self.counters.count_outcome(outcome, &mut self.store);
         self.guard.observe_outcome(outcome);
+        self.kills.observe_outcome(outcome);
         self.verdict.observe_outcome(outcome);
         self.restarts.observe_outcome(outcome);
         self.reboots.observe_outcome(outcome);

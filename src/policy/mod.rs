@@ -36,13 +36,15 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::model::{
-    Action, AlertChange, Assessment, Decision, DecisionId, Event, MemoryJudgement, Mode, Moment,
-    Observation, OperatorCommand, Past, Reading, Room, RuleId, SeriesKey, Verdict, VerdictLimits,
+    Action, AlertChange, Assessment, Decision, DecisionId, EngineSeen, Event, MemoryJudgement,
+    Mode, Moment, Observation, OperatorCommand, Past, Reading, Room, RuleId, SeriesKey, Supervisor,
+    Verdict, VerdictLimits,
 };
 use crate::parse::kernel::EventAssembler;
 use brake::{Brake, Declared};
 use counters::Counters;
-use engines::Engines;
+use death::Kills;
+use engines::{Deaths, Engines};
 use gate::NodeGate;
 use gpu::Gpus;
 use group::Group;
@@ -125,6 +127,9 @@ pub struct Policy {
     /// The measurement that the gate knows.
     room_measured: Option<Duration>,
     restarts: Restarts,
+    /// What lately killed anything.
+    kills: Kills,
+    deaths: Deaths,
     gpus: Gpus,
     verdict: VerdictWatch,
     reboots: Reboots,
@@ -149,6 +154,7 @@ struct Surroundings<'a> {
     brake: &'a Brake,
     judgement: &'a MemoryJudgement,
     reboots: &'a mut Reboots,
+    kills: &'a Kills,
     guard: &'a mut Guard,
     next_decision: &'a mut u64,
     counters: &'a mut Counters,
@@ -213,6 +219,8 @@ impl Policy {
             gate: NodeGate::default(),
             room_measured: None,
             restarts: Restarts::default(),
+            kills: Kills::default(),
+            deaths: Deaths::default(),
             gpus: Gpus::default(),
             verdict,
             reboots,
@@ -290,6 +298,7 @@ impl Policy {
         for event in &step.events {
             self.verdict.hear(at.uptime, event);
         }
+        self.kills.hear(&step.events);
         self.measure_room(at, &mut step);
         self.judge_memory(at, &mut step);
         for event in &step.events {
@@ -322,6 +331,7 @@ impl Policy {
         self.reboot(at, &mut step);
         for decision in &step.decisions {
             self.verdict.decided(decision);
+            self.kills.decided(decision);
             self.counters.count_decision(decision, &mut self.store);
         }
         if evaluated {
@@ -474,7 +484,7 @@ impl Policy {
         &'a mut self,
         at: Moment,
         step: &'a mut Step,
-    ) -> (&'a mut [Group], &'a mut Restarts, Surroundings<'a>) {
+    ) -> (&'a mut [Group], &'a mut Restarts, &'a mut Deaths, Surroundings<'a>) {
         let surroundings = Surroundings {
             at,
             mode: self.mode,
@@ -485,23 +495,27 @@ impl Policy {
             brake: &self.brake,
             judgement: self.verdict.judged(),
             reboots: &mut self.reboots,
+            kills: &self.kills,
             guard: &mut self.guard,
             next_decision: &mut self.next_decision,
             counters: &mut self.counters,
             step,
         };
-        (&mut self.groups, &mut self.restarts, surroundings)
+        (&mut self.groups, &mut self.restarts, &mut self.deaths, surroundings)
     }
 
-    /// Follows what is started again, and starts it. What memory is there must be of now.
+    /// Follows what is started again, and starts it; tells who has died. What memory is there must
+    /// be of now.
     fn restart(&mut self, at: Moment, step: &mut Step) {
         if !self.has_measured(at) {
             return;
         }
-        self.restarts.hear(&step.events);
-        let (_, restarts, mut around) = self.deciders(at, step);
+        let (_, restarts, deaths, mut around) = self.deciders(at, step);
         let mut events = Vec::new();
         restarts.step(&mut around, &mut events);
+        let is_docker_heard = restarts.hears_of(Supervisor::Docker, at);
+        let is_held = |engine: &EngineSeen| restarts.hold(engine);
+        deaths.step(&around, is_held, is_docker_heard, &mut events);
         for event in events {
             around.counters.count_event(event.kind.kind(), at.utc, None);
             around.step.events.push(event);
@@ -510,7 +524,7 @@ impl Policy {
 
     /// Evaluates the groups that are due; returns whether any was.
     fn evaluate(&mut self, at: Moment, step: &mut Step) -> bool {
-        let (groups, _, mut surroundings) = self.deciders(at, step);
+        let (groups, _, _, mut surroundings) = self.deciders(at, step);
         // All alerts first: a remedy may depend on where other rules stand.
         let mut is_due = false;
         for group in groups.iter_mut().filter(|group| group.due() <= at.uptime) {

@@ -32,7 +32,8 @@ pub fn play(file: &TestFile, test: &Test, rules: &RuleSet) -> TestReport {
     }
 }
 
-/// Every group is evaluated at the file's interval, as promtool does, and in the file's order.
+/// Every group is evaluated at the file's interval, whatever its own one is, as promtool does, and
+/// in the file's order.
 fn rehearsed(file: &TestFile, test: &Test, rules: &RuleSet) -> RuleSet {
     let mut rules = rules.clone();
     if let Some(rails) = &test.guard.rails {

@@ -301,6 +301,23 @@ fn replayed(bytes: &[u8]) -> (Vec<Step>, Vec<Said>, bool) {
     (steps, said, reader.torn().is_some())
 }
 
+fn moment_of(entry: &Entry) -> Option<Moment> {
+    match entry {
+        Entry::Step(recorded) => Some(recorded.at),
+        _ => None,
+    }
+}
+
+/// When the steps of a file were, and whether it is torn.
+fn moments(bytes: &[u8]) -> (Vec<Moment>, bool) {
+    let mut reader = SegmentReader::open(bytes).unwrap();
+    let mut moments = Vec::new();
+    while let Some(entry) = reader.next_entry().unwrap() {
+        moments.extend(moment_of(&entry));
+    }
+    (moments, reader.torn().is_some())
+}
+
 /// As text, since a NaN does not equal itself.
 fn text(steps: &[Step]) -> String {
     format!("{steps:#?}")
@@ -388,11 +405,18 @@ fn a_torn_tail_costs_at_most_the_last_block() {
     let whole = file(&entries, 10);
     let head = file(&[], 1).len();
     let ends: Vec<usize> = (0..=6).map(|blocks| file(&entries[..blocks * 10], 10).len()).collect();
+    let all: Vec<Moment> = entries.iter().filter_map(moment_of).collect();
     for cut in head..whole.len() {
-        let (again, _, torn) = replayed(&whole[..cut]);
+        // Entries come in whole blocks, each with its sum: which come, says all.
+        let (read, torn) = moments(&whole[..cut]);
         let blocks = ends.iter().filter(|end| **end <= cut).count() - 1;
-        assert_eq!(text(&again), text(&steps[..blocks * 10]), "cut at {cut}");
+        assert_eq!(read, all[..blocks * 10], "cut at {cut}");
         assert_eq!(torn, !ends.contains(&cut), "cut at {cut}");
+    }
+    for (blocks, end) in ends.iter().enumerate() {
+        let cut = whole.len().min(end + 1);
+        let (again, _, _) = replayed(&whole[..cut]);
+        assert_eq!(text(&again), text(&steps[..blocks * 10]), "cut at {cut}");
     }
     for cut in 0..head {
         // Not even the first entry is whole.

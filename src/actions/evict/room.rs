@@ -16,8 +16,8 @@ use crate::model::Target;
 /// library on as much memory, whose pages of 4 KiB go slowly, two met direct reclaim.
 const USUAL_FLOOR_PART: u64 = 2;
 
-/// Of what is free, one part in this many at most is what was read last and stays: with 64 MiB, that
-/// is less once less than a gibibyte is free.
+/// Of what is free, one part in this many at most is what was read last and stays: with 64 MiB,
+/// that is less once less than a gibibyte is free.
 const STAYS_PART: u64 = 16;
 
 /// Free memory, and all of it.

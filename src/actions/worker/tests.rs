@@ -53,6 +53,8 @@ struct Bench {
     begun: Receiver<DecisionId>,
     go_on: Sender<()>,
     brakes: Arc<Mutex<Vec<&'static str>>>,
+    asked: Receiver<DecisionId>,
+    answer: Sender<()>,
 }
 
 fn bench(
@@ -61,6 +63,8 @@ fn bench(
 ) -> Bench {
     let (begin, begun) = channel();
     let (go_on, gone_on) = channel();
+    let (ask, asked) = channel();
+    let (answer, answered) = channel();
     let (outcome, outcomes) = channel();
     let wakes = Arc::new(AtomicUsize::new(0));
     let woken = Arc::clone(&wakes);
@@ -78,6 +82,11 @@ fn bench(
             0..100 => Ok(()),
             _ => Err("the disk is slow".to_owned()),
         }),
+        starter: Box::new(Hanging { begun: ask, go_on: answered }),
+        start_intent: Box::new(|decision| match decision.id.0 {
+            0..100 => Ok(()),
+            _ => Err("the disk is full".to_owned()),
+        }),
         outcomes: outcome,
         wake: Box::new(move || {
             woken.fetch_add(1, Ordering::SeqCst);
@@ -87,7 +96,7 @@ fn bench(
         end_pauses: Box::new(|| false),
     })
     .unwrap();
-    Bench { worker, outcomes, wakes, begun, go_on, brakes }
+    Bench { worker, outcomes, wakes, begun, go_on, brakes, asked, answer }
 }
 
 impl Bench {
@@ -267,6 +276,8 @@ fn an_undo_needs_no_intent_and_everything_is_put_back_before_a_shutdown_returns(
         brake_intent: Box::new(|_| Ok(())),
         rebooter: Box::new(Noting::default()),
         reboot_intent: Box::new(|_| Ok(())),
+        starter: Box::new(DryRun),
+        start_intent: Box::new(|_| Ok(())),
         outcomes,
         wake: Box::new(|| {}),
         clock: now,
@@ -374,4 +385,49 @@ fn a_reboot_waits_for_nothing_that_hangs_but_always_for_its_intent() {
 
 fn outcome_count(bench: &Bench) -> usize {
     bench.outcomes.try_iter().count()
+}
+
+fn start(id: u64) -> Decision {
+    Decision { action: Action::StartContainer { ended: "then".into() }, ..decision(id) }
+}
+
+#[test]
+fn a_supervisor_that_does_not_answer_holds_up_no_other_action_nor_they_it() {
+    let bench = bench(PATIENCE, |_| Ok(()));
+    bench.worker.submit(start(1)).unwrap();
+    assert_eq!(bench.asked.recv_timeout(PATIENCE), Ok(DecisionId(1)));
+    bench.worker.submit(decision(2)).unwrap();
+    bench.worker.submit(stop(3)).unwrap();
+    assert_eq!(bench.begun(), 2);
+    bench.go_on.send(()).unwrap();
+    let next = || bench.outcomes.recv_timeout(PATIENCE).unwrap().decision.0;
+    let mut ended = [next(), next()];
+    ended.sort_unstable();
+    assert_eq!(ended, [2, 3]);
+    // And the other way round: what hangs in the kernel holds up no start.
+    bench.worker.submit(decision(4)).unwrap();
+    assert_eq!(bench.begun(), 4);
+    bench.answer.send(()).unwrap();
+    assert_eq!(next(), 1);
+}
+
+#[test]
+fn nothing_is_started_without_a_written_intent() {
+    let bench = bench(PATIENCE, |_| Ok(()));
+    bench.worker.submit(start(100)).unwrap();
+    let outcome = bench.outcomes.recv_timeout(PATIENCE).unwrap();
+    assert_eq!(not_done(&outcome.result), "intent could not be written: the disk is full");
+    assert!(bench.asked.try_recv().is_err());
+}
+
+#[test]
+fn a_shutdown_tells_of_a_start_that_was_not_answered() {
+    let bench = bench(PATIENCE, |_| Ok(()));
+    bench.worker.submit(start(1)).unwrap();
+    assert_eq!(bench.asked.recv_timeout(PATIENCE), Ok(DecisionId(1)));
+    let began = now().uptime;
+    bench.worker.shutdown();
+    assert!(now().uptime - began < Duration::from_secs(3));
+    let results: Vec<OutcomeResult> = bench.outcomes.iter().map(|outcome| outcome.result).collect();
+    assert_eq!(results, [OutcomeResult::TimedOut]);
 }

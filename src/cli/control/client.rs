@@ -161,7 +161,7 @@ fn read(status: u16, bytes: &[u8]) -> Reply {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
+    use std::io::{Read, Write};
     use std::os::unix::net::UnixListener;
 
     use super::*;
@@ -178,6 +178,8 @@ mod tests {
         let listener = UnixListener::bind(&socket).unwrap();
         let answering = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
+            // What is answered before it was asked for is no answer.
+            let _asked = stream.read(&mut [0; 4096]);
             let _gone = stream.write_all(&bytes);
             stream
         });

@@ -35,7 +35,8 @@ A test file has the shape of promtool's own (`promtool test rules`), plus `remed
 `outcomes`. Time is virtual, and passes through the very steps that the daemon takes:
 
   rule_files: [memory.yaml]             # relative to this file; globs are taken
-  evaluation_interval: 100ms            # of every group; default 1m
+  evaluation_interval: 100ms            # of every group, whatever interval it names, as in
+                                        #   promtool; default 1m
   tests:
   - name: the cache eats the reserve
     interval: 100ms                     # between samples; default evaluation_interval

@@ -39,6 +39,24 @@ fn acts_come_with_what_became_of_them_oldest_first_and_holds_do_not() {
 }
 
 #[test]
+fn an_act_that_was_not_done_has_used_no_approval() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = Journal::open(dir.path(), KEEP_ALL);
+    let not_done = OutcomeResult::NotDone("it has changed".to_owned());
+    for (id, result) in [(2, Some(not_done)), (4, Some(OutcomeResult::TimedOut)), (6, None)] {
+        let approved = Some(DecisionId(id + 1));
+        journal.record(&Entry::Decision(Decision { approved, ..act(id, Mode::Enforce) }));
+        if let Some(result) = result {
+            journal.record(&Entry::Outcome(Outcome { result, ..outcome(id) }));
+        }
+    }
+    journal.close(PATIENCE).unwrap();
+    let acts = JournalReader::open(dir.path()).unwrap().acts(None).unwrap();
+    let approved: Vec<_> = acts.iter().map(|act| act.approved.map(|id| id.0)).collect();
+    assert_eq!(approved, [None, Some(5), Some(7)]);
+}
+
+#[test]
 fn what_undoes_an_act_is_none() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path(), KEEP_ALL);

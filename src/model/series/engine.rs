@@ -158,14 +158,16 @@ pub(super) const METRICS: &[Metric] = &[
         "uma_engine_requests_running",
         &["engine"],
         "Requests that the engine works on (SGLang num_running_reqs, vLLM num_requests_running, \
-         llama-server requests_processing, ComfyUI queue_running).",
+         llama-server requests_processing, ComfyUI queue_running, LMDeploy \
+         num_requests_running, text-generation-inference tgi_batch_current_size).",
     ),
     Metric::gauge(
         Source::Engines,
         "uma_engine_requests_waiting",
         &["engine"],
         "Requests that the engine keeps waiting (SGLang num_waiting_reqs, vLLM \
-         num_requests_waiting, llama-server requests_deferred, ComfyUI queue_pending).",
+         num_requests_waiting, llama-server requests_deferred, ComfyUI queue_pending, LMDeploy \
+         num_requests_waiting, text-generation-inference tgi_queue_size).",
     ),
     Metric::gauge(
         Source::Engines,

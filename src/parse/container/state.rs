@@ -169,6 +169,8 @@ pub struct ContainerEvent {
     pub action: Arc<str>,
     /// The signal that was sent.
     pub signal: Option<i32>,
+    /// What it ended with, where it has.
+    pub exit_code: Option<i32>,
     /// When, in nanoseconds since 1970.
     pub time_ns: i64,
 }
@@ -180,18 +182,39 @@ pub fn event(line: &[u8]) -> Option<ContainerEvent> {
     let actor = told.get("Actor");
     let id = actor.and_then(|actor| actor.get("ID")).or_else(|| told.get("id"))?.as_str()?;
     let action = told.get("Action").or_else(|| told.get("status"))?.as_str()?;
-    let signal = actor.and_then(|actor| actor.get("Attributes")?.get("signal")?.as_str());
+    let attribute = |name: &str| actor?.get("Attributes")?.get(name)?.as_str();
+    let exit_code = attribute("exitCode").or_else(|| attribute("containerExitCode"));
     let time_ns = told.get("timeNano").and_then(Value::as_i64);
     let time_s = told.get("time").and_then(Value::as_i64);
     let action = if action == "died" { "die" } else { action };
     (kind == "container" && is_id(id)).then(|| ContainerEvent {
         id: id.into(),
         action: short(action, 64),
-        signal: signal.and_then(|signal| signal.parse().ok()),
+        signal: attribute("signal").and_then(|signal| signal.parse().ok()),
+        exit_code: exit_code.and_then(|code| code.parse().ok()),
         time_ns: time_ns
             .or(time_s.map(|seconds| seconds.saturating_mul(1_000_000_000)))
             .unwrap_or(0),
     })
+}
+
+/// The first end after that start, as the events of the container tell, oldest first.
+pub fn end_after(started: Timestamp, events: &[ContainerEvent]) -> Option<HeldEnd> {
+    let started_ns = i64::try_from(started.as_nanosecond()).ok()?;
+    let of_life = || events.iter().skip_while(|event| event.time_ns < started_ns);
+    let dies = of_life().find(|event| &*event.action == "die")?;
+    let utc = Timestamp::from_nanosecond(dies.time_ns.into()).ok()?;
+    let is_before = |event: &&ContainerEvent| event.time_ns <= dies.time_ns;
+    let end = HeldEnd {
+        mark: utc.to_string().into(),
+        utc: Some(utc),
+        lived: Duration::try_from(utc.duration_since(started)).ok(),
+        exit_code: dies.exit_code,
+        is_oom_killed: of_life().take_while(is_before).any(|event| &*event.action == "oom"),
+        ..HeldEnd::unknown()
+    };
+    let requested = requested(&end, events);
+    Some(HeldEnd { requested, ..end })
 }
 
 /// Whether somebody wanted that end, as the events of the container tell, oldest first. Docker
@@ -278,7 +301,8 @@ mod tests {
         let ended: Timestamp = "2026-11-22T10:00:03.25Z".parse().unwrap();
         let time_ns =
             i64::try_from(ended.as_nanosecond()).unwrap() - seconds_before * 1_000_000_000;
-        ContainerEvent { id: ID.into(), action: action.into(), signal, time_ns }
+        let exit_code = (action == "die").then_some(137);
+        ContainerEvent { id: ID.into(), action: action.into(), signal, exit_code, time_ns }
     }
 
     #[test]
@@ -304,6 +328,27 @@ mod tests {
     }
 
     #[test]
+    fn the_end_of_a_life_that_another_has_followed_is_told_by_its_events() {
+        let started: Timestamp = "2026-11-22T10:00:00.25Z".parse().unwrap();
+        let again = happens("start", None, 0);
+        let oom = [happens("start", None, 3), happens("oom", None, 2), happens("die", None, 2)];
+        let told = end_after(started, &[&oom[..], &[again.clone()]].concat()).unwrap();
+        assert_eq!((told.exit_code, told.is_oom_killed), (Some(137), true));
+        assert_eq!((told.lived, told.requested), (Some(Duration::from_secs(1)), Requested::No));
+        let before = [happens("die", None, 9), happens("oom", None, 8), happens("start", None, 3)];
+        assert_eq!(end_after(started, &before), None, "of the life before");
+        let stops = [
+            happens("start", None, 3),
+            happens("kill", Some(15), 2),
+            happens("die", None, 1),
+            again,
+            happens("oom", None, 0),
+        ];
+        let told = end_after(started, &stops).unwrap();
+        assert_eq!((told.requested, told.is_oom_killed), (Requested::Yes, false));
+    }
+
+    #[test]
     fn an_event_is_read_as_docker_and_podman_write_it() {
         let docker = format!(
             r#"{{"status":"kill","id":"{ID}","Type":"container","Action":"kill","Actor":{{"ID":
@@ -312,9 +357,20 @@ mod tests {
         );
         let told = event(docker.as_bytes()).unwrap();
         assert_eq!((&*told.action, told.signal, told.time_ns), ("kill", Some(15), 7_000_000_001));
+        assert_eq!(told.exit_code, None);
         let podman = format!(r#"{{"status":"died","id":"{ID}","time":7}}"#);
         let told = event(podman.as_bytes()).unwrap();
         assert_eq!((&*told.action, told.time_ns), ("die", 7_000_000_000));
+        for (name, code, read) in [
+            ("exitCode", "137", Some(137)),
+            ("containerExitCode", "1", Some(1)),
+            ("exitCode", "x", None),
+        ] {
+            let ends = format!(
+                r#"{{"Action":"die","Actor":{{"ID":"{ID}","Attributes":{{"{name}":"{code}"}}}}}}"#
+            );
+            assert_eq!(event(ends.as_bytes()).unwrap().exit_code, read, "{ends}");
+        }
         let network = format!(r#"{{"Type":"network","Action":"connect","Actor":{{"ID":"{ID}"}}}}"#);
         assert_eq!(event(network.as_bytes()), None);
         assert_eq!(event(b"{"), None);

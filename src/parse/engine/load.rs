@@ -61,6 +61,17 @@ pub fn load_in_metrics(kind: EngineKind, text: &str) -> EngineLoad {
             kv_cache_usage: greatest_share(text, "llamacpp:kv_cache_usage_ratio").into(),
             ..EngineLoad::default()
         },
+        EngineKind::Lmdeploy => EngineLoad {
+            running: sum(&["lmdeploy:num_requests_running"]),
+            waiting: sum(&["lmdeploy:num_requests_waiting"]),
+            kv_cache_usage: greatest_share(text, "lmdeploy:gpu_cache_usage_perc").into(),
+            ..EngineLoad::default()
+        },
+        EngineKind::Tgi => EngineLoad {
+            running: sum(&["tgi_batch_current_size"]),
+            waiting: sum(&["tgi_queue_size"]),
+            ..EngineLoad::default()
+        },
         _ => EngineLoad::default(),
     }
 }

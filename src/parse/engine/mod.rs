@@ -102,6 +102,15 @@ pub fn recognise(
         "main.py" if is_comfy(program.path, folder) => Some(EngineKind::ComfyUi),
         "trtllm-serve" | "tensorrt_llm.commands.serve" => Some(EngineKind::TensorRtLlm),
         "tritonserver" => Some(EngineKind::Triton),
+        "lmdeploy" if serves() && program.rest.get(1).is_some_and(|what| what == "api_server") => {
+            Some(EngineKind::Lmdeploy)
+        }
+        "lmdeploy.serve.openai.api_server" => Some(EngineKind::Lmdeploy),
+        "text-generation-launcher" => Some(EngineKind::Tgi),
+        // The launcher starts both, and tells them how.
+        "text-generation-router" | "text-generation-server" => {
+            return Some((EngineKind::Tgi, Role::Worker));
+        }
         _ => None,
     }
     .map(|kind| (kind, Role::Server))
@@ -131,14 +140,20 @@ pub fn usual_port(kind: EngineKind) -> Option<u16> {
         EngineKind::Ollama => Some(11434),
         EngineKind::LlamaServer => Some(8080),
         EngineKind::ComfyUi => Some(8188),
+        EngineKind::Lmdeploy => Some(23333),
+        EngineKind::Tgi => Some(3000),
         EngineKind::Declared => None,
     }
 }
 
-/// How a server serves. Of the arguments nothing else is kept: keys are among them.
-pub fn serving(kind: EngineKind, arguments: &[String]) -> Serving {
-    let Some(program) = program(arguments) else { return Serving::default() };
-    let rest = program.rest;
+/// The options of a kind of server that name its port, its address and its model.
+struct Options {
+    ports: &'static [&'static str],
+    hosts: &'static [&'static str],
+    models: &'static [&'static str],
+}
+
+fn options(kind: EngineKind) -> Options {
     let (ports, hosts, models): (&[&str], &[&str], &[&str]) = match kind {
         EngineKind::Sglang => (&["--port"], &["--host"], &["--model-path", "--model"]),
         EngineKind::Vllm | EngineKind::TensorRtLlm => (&["--port"], &["--host"], &["--model"]),
@@ -148,12 +163,25 @@ pub fn serving(kind: EngineKind, arguments: &[String]) -> Serving {
         EngineKind::ComfyUi => (&["--port"], &["--listen"], &[]),
         EngineKind::Triton => (&["--http-port"], &["--http-address"], &["--model-repository"]),
         EngineKind::Ollama => (&[], &[], &[]),
+        EngineKind::Lmdeploy => (&["--server-port"], &["--server-name"], &[]),
+        EngineKind::Tgi => (&["--port", "-p"], &["--hostname"], &["--model-id"]),
         EngineKind::Declared => (&["--port"], &["--host"], &["--model", "--model-path"]),
     };
+    Options { ports, hosts, models }
+}
+
+/// How a server serves. Of the arguments nothing else is kept: keys are among them.
+pub fn serving(kind: EngineKind, arguments: &[String]) -> Serving {
+    let Some(program) = program(arguments) else { return Serving::default() };
+    let rest = program.rest;
+    let Options { ports, hosts, models } = options(kind);
     let port = option(rest, ports).and_then(|text| text.parse().ok()).filter(|port| *port != 0);
     // Behind an option it might be that option's value, which may be a key.
-    let place = usize::from(rest.first().is_some_and(|first| first == "serve"));
-    let takes_name = matches!(kind, EngineKind::Vllm | EngineKind::TensorRtLlm);
+    let commands = ["serve", "api_server"];
+    let mut words = rest.iter().zip(commands);
+    let place = words.position(|(word, command)| word != command).unwrap_or(rest.len().min(2));
+    let takes_name =
+        matches!(kind, EngineKind::Vllm | EngineKind::TensorRtLlm | EngineKind::Lmdeploy);
     let named = rest.get(place).filter(|name| takes_name && !name.starts_with('-'));
     Serving {
         host: option(rest, hosts).map(str::to_owned),
@@ -167,6 +195,8 @@ pub fn variables(kind: EngineKind) -> &'static [&'static str] {
     match kind {
         EngineKind::Ollama => &["OLLAMA_HOST"],
         EngineKind::LlamaServer => &["LLAMA_ARG_HOST", "LLAMA_ARG_PORT", "LLAMA_ARG_MODEL"],
+        // HOSTNAME is the container's own name, and no address that it listens at.
+        EngineKind::Tgi => &["PORT", "MODEL_ID"],
         _ => &[],
     }
 }
@@ -185,11 +215,16 @@ pub fn serving_with(
             port: variable("LLAMA_ARG_PORT").and_then(|text| text.parse().ok()),
             model: variable("LLAMA_ARG_MODEL"),
         }),
+        EngineKind::Tgi => Some(Serving {
+            host: None,
+            port: variable("PORT").and_then(|text| text.parse().ok()),
+            model: variable("MODEL_ID"),
+        }),
         _ => None,
     };
     let Some(environment) = of_environment else { return told };
-    let is_told =
-        program(arguments).is_some_and(|program| option(program.rest, &["--port"]).is_some());
+    let ports = options(kind).ports;
+    let is_told = program(arguments).is_some_and(|program| option(program.rest, ports).is_some());
     Serving {
         host: told.host.or(environment.host).filter(|host| !host.is_empty()),
         port: if is_told {

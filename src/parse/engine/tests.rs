@@ -1,7 +1,9 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::model::EngineKind::{ComfyUi, LlamaServer, Ollama, Sglang, TensorRtLlm, Triton, Vllm};
+use crate::model::EngineKind::{
+    ComfyUi, LlamaServer, Lmdeploy, Ollama, Sglang, TensorRtLlm, Tgi, Triton, Vllm,
+};
 use crate::model::{EngineLoad, Reading};
 use crate::parse::process::arguments;
 
@@ -27,6 +29,10 @@ fn every_engine_is_known_however_it_is_started() {
         ("python /opt/ComfyUI/main.py --listen", ComfyUi),
         ("/usr/bin/python3 /usr/local/bin/trtllm-serve /m", TensorRtLlm),
         ("tritonserver --model-repository=/models", Triton),
+        ("/usr/bin/python3 /opt/py3/bin/lmdeploy serve api_server /m", Lmdeploy),
+        ("python -m lmdeploy serve api_server /m --server-port 1", Lmdeploy),
+        ("python -m lmdeploy.serve.openai.api_server /m", Lmdeploy),
+        ("text-generation-launcher --model-id a/b", Tgi),
     ] {
         assert_eq!(told(line), Some((kind, Role::Server)), "{line}");
     }
@@ -42,6 +48,8 @@ fn workers_are_known_by_their_titles() {
         ("python", "VLLM::Worker_TP0", Vllm),
         ("sglang::schedul", "sglang::scheduler_TP0", Sglang),
         ("ollama", "/usr/bin/ollama runner --model /m --port 4", Ollama),
+        ("text-generation", "text-generation-router --port 80", Tgi),
+        ("text-generation", "/opt/py/bin/python /opt/bin/text-generation-server serve /m", Tgi),
     ] {
         assert_eq!(recognise(comm, &words(line), None), Some((kind, Role::Worker)), "{line}");
     }
@@ -58,6 +66,9 @@ fn what_only_mentions_an_engine_is_none() {
         "vllm bench serve",
         "python3 -m vllm.model_executor.models.registry",
         "ollama run llama3",
+        "lmdeploy serve proxy --server-port 8000",
+        "lmdeploy chat /m",
+        "text-generation-benchmark --tokenizer-name x",
         "tail -f /var/log/llama-server",
         "python3 main.py",
         "python3 -m",
@@ -87,6 +98,16 @@ fn port_host_and_model_are_read_and_keys_are_not() {
         assert_eq!(of(LlamaServer, &line).port, Some(8080), "{line}");
     }
     assert_eq!(of(Ollama, "ollama serve").port, Some(11434));
+    let lmdeploy = of(Lmdeploy, "lmdeploy serve api_server a/b --api-keys k --server-name ::");
+    assert_eq!((lmdeploy.model.as_deref(), lmdeploy.port), (Some("a/b"), Some(23333)));
+    assert_eq!(lmdeploy.host.as_deref(), Some("::"));
+    let module = of(Lmdeploy, "python -m lmdeploy.serve.openai.api_server /m --server-port 5");
+    assert_eq!((module.model.as_deref(), module.port), (Some("/m"), Some(5)));
+    let tgi = of(Tgi, "text-generation-launcher --model-id a/b -p 8085 --hostname ::");
+    assert_eq!(
+        (tgi.model.as_deref(), tgi.port, tgi.host.as_deref()),
+        (Some("a/b"), Some(8085), Some("::"))
+    );
     assert_eq!(of(EngineKind::Declared, "my-server").port, None);
     assert_eq!(of(EngineKind::Declared, "my-server --port 5").port, Some(5));
 }
@@ -177,6 +198,10 @@ fn what_the_arguments_do_not_say_the_environment_may() {
     let flags = "llama-server --port 9001 --host 127.0.0.1";
     let wanted = (Some("127.0.0.1".to_owned()), Some(9001));
     assert_eq!(told(LlamaServer, flags, &environment), wanted, "flags win");
+    let image = [("PORT", "80"), ("HOSTNAME", "3f1c")];
+    let launcher = "text-generation-launcher --model-id a/b";
+    assert_eq!(told(Tgi, launcher, &image), (None, Some(80)), "of its image");
+    assert_eq!(told(Tgi, &format!("{launcher} -p 5"), &image), (None, Some(5)), "flags win");
     let of_nobody = [("OLLAMA_HOST", "1.2.3.4:5"), ("PORT", "7")];
     assert_eq!(told(Vllm, "vllm serve /m", &of_nobody), (None, Some(8000)));
 }
@@ -250,6 +275,17 @@ fn the_load_that_engines_tell_is_read() {
     assert_eq!(sglang_loads(&idle).unwrap().requests(), Reading::Value(0));
     assert_eq!(sglang_version(&idle), Some([0, 5, 23]));
     assert_eq!(load_in_metrics(LlamaServer, "x 1\n"), EngineLoad::default());
+    // As their documentation names them.
+    let text = "lmdeploy:num_requests_running{engine=\"0\",model_name=\"m\"} 2.0\n\
+        lmdeploy:num_requests_waiting{engine=\"0\",model_name=\"m\"} 1.0\n\
+        lmdeploy:num_api_requests_waiting{engine=\"0\",model_name=\"m\"} 9.0\n\
+        lmdeploy:gpu_cache_usage_perc{engine=\"0\",model_name=\"m\"} 0.25\n\
+        tgi_batch_current_size 3\ntgi_queue_size 4\ntgi_batch_current_max_tokens 99\n";
+    let lmdeploy = load_in_metrics(Lmdeploy, text);
+    assert_eq!((lmdeploy.running, lmdeploy.waiting), (Reading::Value(2), Reading::Value(1)));
+    assert_eq!(lmdeploy.kv_cache_usage, Reading::Value(0.25));
+    assert_eq!(load_in_metrics(Tgi, text).requests(), Reading::Value(7));
+    assert_eq!(load_in_metrics(Tgi, text).kv_cache_usage, Reading::Unsupported);
 }
 
 proptest! {

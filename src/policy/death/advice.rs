@@ -110,6 +110,8 @@ fn less(report: &DeathReport) -> Option<String> {
         EngineKind::Vllm => "a lower --gpu-memory-utilization or --max-model-len",
         EngineKind::Ollama => "a lower OLLAMA_MAX_LOADED_MODELS or context length",
         EngineKind::LlamaServer => "a lower --ctx-size, or fewer --n-gpu-layers",
+        EngineKind::Lmdeploy => "a lower --cache-max-entry-count or --session-len",
+        EngineKind::Tgi => "a lower --cuda-memory-fraction or --max-batch-total-tokens",
         EngineKind::ComfyUi
         | EngineKind::TensorRtLlm
         | EngineKind::Triton

@@ -6,6 +6,7 @@
 //! of any process of the family counts most, then what is known of how its processes ended.
 
 mod advice;
+mod bereavement;
 mod hits;
 #[cfg(test)]
 mod tests;
@@ -18,6 +19,7 @@ use crate::model::{
     KilledWorker, Killer, Moment, ProcessId, RuleId, Survivor, signal_name,
 };
 use crate::parse::engine::{LastWords, last_words};
+pub(super) use bereavement::{Bereavement, Kills, TOLD_AFTER, memory, own_bytes};
 use hits::Hit;
 
 /// A worker that was killed longer before the end is not what ended it: a watchdog of NCCL takes
@@ -86,6 +88,8 @@ pub struct Circumstances<'a> {
     pub who: Deceased,
     /// What its head ended with.
     pub exit: ExitStatus,
+    /// Nobody could be told that: it is no child of ours, and has no supervisor that says it.
+    pub is_exit_untold: bool,
     /// When it began, on the uptime clock.
     pub began: Option<Duration>,
     /// Where in its life it was.
@@ -290,5 +294,6 @@ fn is_failure(
         return matches!(killer, Killer::Itself { .. });
     }
     let gave_up = words.iter().any(|(_, words)| *words == LastWords::Fatal);
-    !death.exit.is_success() || gave_up
+    let is_unknown = death.exit == ExitStatus::Unknown && death.is_exit_untold;
+    !death.exit.is_success() && !is_unknown || gave_up
 }

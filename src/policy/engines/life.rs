@@ -56,8 +56,13 @@ fn holds(process: &EngineProcess) -> bool {
     process.mapped_files.value().unwrap_or(0) > 0 || process.open_files.value().unwrap_or(0) > 0
 }
 
+/// Whether it only waits for its parent to take note of its end.
+pub(super) fn has_ended(process: &EngineProcess) -> bool {
+    matches!(process.state, 'Z' | 'X')
+}
+
 /// The uptime that many clock ticks after the boot.
-fn ticks(ticks: u64) -> Duration {
+pub(super) fn ticks(ticks: u64) -> Duration {
     Duration::from_millis(ticks.saturating_mul(1000 / TICKS))
 }
 
@@ -358,6 +363,13 @@ impl Life {
         }
     }
 
+    /// Whether that look at it shows that its server has ended, which it had not before.
+    pub(super) fn ends_with(&self, seen: &EngineSeen) -> bool {
+        let is_it = |process: &&EngineProcess| process.id == seen.server;
+        let server = seen.processes.iter().find(is_it).filter(|server| !has_ended(server));
+        !self.has_ended() && (server.is_none() || seen.is_left_behind)
+    }
+
     /// Whether the process at the head is gone.
     fn ended(&self) -> Option<String> {
         let server = self.seen.processes.iter().find(|process| process.id == self.seen.server);
@@ -369,7 +381,7 @@ impl Life {
                     "its server had ended before it was found; {comm} (pid {pid}) is left"
                 ))
             }
-            Some(process) if matches!(process.state, 'Z' | 'X') => {
+            Some(process) if has_ended(process) => {
                 Some(format!("its server, pid {pid}, has ended and waits for its parent"))
             }
             Some(_) => None,

@@ -5,6 +5,7 @@
 //! it listens; where that cannot be seen either, that it has stopped to read and to grow. On GB10
 //! the GPU's own counters prove nothing, so that a loading engine is judged by its progress alone.
 
+mod deaths;
 mod footprint;
 mod life;
 mod release;
@@ -24,6 +25,7 @@ use crate::model::{
     EngineHealth, EnginePhase, EngineProcess, EngineReadings, EngineSeen, EngineTarget, Event,
     HeldTarget, KernelEvent, Moment, Orphan, ProcessId, Reading, Release, Supervisor,
 };
+pub(super) use deaths::{Dead, Deaths};
 use life::{Life, Turn};
 pub(super) use release::Levels;
 use release::Releasing;
@@ -65,6 +67,8 @@ pub(super) struct Engines {
     releases: Vec<Releasing>,
     /// Those that live, with where in their lives they are; what is left behind is none.
     living: Vec<(Arc<str>, EnginePhase)>,
+    /// Those who have died since somebody asked.
+    dead: Vec<Dead>,
 }
 
 impl Engines {
@@ -78,6 +82,7 @@ impl Engines {
             orphans: Arc::new([]),
             releases: Vec::new(),
             living: Vec::new(),
+            dead: Vec::new(),
         }
     }
 
@@ -102,6 +107,9 @@ impl Engines {
         for (name, (life, _)) in &mut self.lives {
             if !readings.engines.iter().any(|seen| seen.name == *name) {
                 let had_ended = life.has_ended();
+                if !had_ended {
+                    self.dead.extend(Dead::of(life, at.uptime, readings));
+                }
                 let turn = life.vanish(at);
                 tell(turn, life, events);
                 if !had_ended {
@@ -112,7 +120,7 @@ impl Engines {
         for seen in &readings.engines {
             let world = (&mut *counters, &mut *store);
             let beside = (beside, alive.len() <= 1);
-            died.extend(self.take(at, readings.read_at, seen, beside, world, events));
+            died.extend(self.take(at, readings, seen, beside, world, events));
         }
         self.follow(at, died, &alive, counters, events);
         self.forget(at, counters);
@@ -200,19 +208,22 @@ impl Engines {
     fn take(
         &mut self,
         at: Moment,
-        read_at: Duration,
+        readings: &EngineReadings,
         seen: &EngineSeen,
         (beside, is_alone): (&Beside, bool),
         (counters, store): (&mut Counters, &mut SeriesStore),
         events: &mut Vec<Event>,
     ) -> Option<Releasing> {
-        let levels = beside.levels;
+        let (levels, read_at) = (beside.levels, readings.read_at);
         let mut died = None;
         let is_full = self.lives.len() >= MAX_LIVES;
         let before = self.lives.get_mut(&seen.name);
         let from = match before {
             Some((life, _)) if life.is_of(seen) => {
                 let had_ended = life.has_ended();
+                if life.ends_with(seen) {
+                    self.dead.extend(Dead::of(life, at.uptime, readings));
+                }
                 for turn in life.look(at, read_at, seen, levels) {
                     tell(Some(turn), life, events);
                 }
@@ -221,6 +232,7 @@ impl Engines {
             }
             Some((life, cells)) => {
                 if !life.has_ended() {
+                    self.dead.extend(Dead::of(life, at.uptime, readings));
                     died = begin_release(life, is_alone, beside);
                 }
                 let turn = life.vanish(at);
@@ -421,11 +433,16 @@ impl Engines {
         others.find(|(_, (life, _))| loads(life)).map(|(name, _)| Arc::clone(name))
     }
 
+    /// Those who have died since this was last asked.
+    pub(super) fn take_dead(&mut self) -> Vec<Dead> {
+        std::mem::take(&mut self.dead)
+    }
+
     /// What a dead engine has left behind: what still runs in its container or unit, and what was
     /// of its `family` and runs elsewhere now. `None` where nobody has looked lately.
     pub(super) fn left_of(
         &self,
-        held: &HeldTarget,
+        held: Option<&HeldTarget>,
         family: &BTreeSet<ProcessId>,
         now: Duration,
     ) -> Option<Vec<Orphan>> {
@@ -433,7 +450,7 @@ impl Engines {
         if now.saturating_sub(looked) > LOOKED_WITHIN {
             return None;
         }
-        let own = self.life_of_held(held).map(|(name, _)| name);
+        let own = held.and_then(|held| self.life_of_held(held)).map(|(name, _)| name);
         let held = |process: &EngineProcess| {
             let kinds = [process.anon_bytes, process.shmem_bytes, process.hugetlb_bytes];
             kinds.into_iter().filter_map(Reading::value).fold(0, u64::saturating_add)
@@ -446,7 +463,7 @@ impl Engines {
             open_devices: 0,
         };
         // What has ended and waits for its parent holds nothing.
-        let is_there = |process: &EngineProcess| !matches!(process.state, 'Z' | 'X');
+        let is_there = |process: &EngineProcess| !life::has_ended(process);
         let mut left = Vec::new();
         for (name, (life, _)) in &self.lives {
             let is_own = Some(name) == own;

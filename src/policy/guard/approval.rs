@@ -1,10 +1,13 @@
-//! A person must say yes, once for each act.
+//! A person must say yes, once for each act. A yes to what then was not done still stands.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::model::{Action, Asked, DecisionId, Mode, Moment, RuleId, Target};
+use super::exclusion::outcome_is_lost;
+use crate::model::{
+    Action, Asked, DecisionId, Mode, Moment, Outcome, OutcomeResult, RuleId, Target,
+};
 use crate::policy::status::ApprovalStatus;
 
 /// More open questions of one rule are not asked.
@@ -32,7 +35,18 @@ impl Wish<'_> {
 
 /// What has been asked for, and what has been approved and not yet used.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Approvals(Vec<Request>);
+pub(super) struct Approvals {
+    open: Vec<Request>,
+    /// Of acts that are under way.
+    used: Vec<Used>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Used {
+    act: DecisionId,
+    since: Duration,
+    request: Request,
+}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Request {
@@ -62,14 +76,14 @@ impl Lapse {
 impl Approvals {
     /// The decision whose approval covers that now.
     pub(super) fn given(&self, wish: &Wish<'_>, at: Moment) -> Option<DecisionId> {
-        let mut given = self.0.iter().filter(|request| request.given_by.is_some());
+        let mut given = self.open.iter().filter(|request| request.given_by.is_some());
         let found = given.find(|request| wish.is(&request.asked) && !request.lapses.is_past(at));
         found.map(|request| request.asked.decision)
     }
 
     /// Whether a new question must be put to people.
     pub(super) fn must_ask(&self, wish: &Wish<'_>, at: Moment) -> bool {
-        let open = self.0.iter().filter(|request| !request.lapses.is_past(at));
+        let open = self.open.iter().filter(|request| !request.lapses.is_past(at));
         let of_rule = open.filter(|request| request.asked.rule == *wish.rule);
         of_rule.clone().count() < MOST_ASKED_A_RULE
             && !of_rule.clone().any(|request| wish.is(&request.asked))
@@ -79,9 +93,9 @@ impl Approvals {
     pub(super) fn ask(&mut self, asked: Asked, expires: Duration, at: Moment) {
         let ends = asked.since.saturating_add(expires).unwrap_or(Timestamp::MAX);
         let lapses = Lapse::new(at, ends);
-        self.0.retain(|request| request.asked.decision != asked.decision);
+        self.open.retain(|request| request.asked.decision != asked.decision);
         if !lapses.is_past(at) {
-            self.0.push(Request { asked, lapses, given_by: None });
+            self.open.push(Request { asked, lapses, given_by: None });
         }
     }
 
@@ -94,7 +108,7 @@ impl Approvals {
         at: Moment,
     ) -> Result<(), String> {
         self.expire(at);
-        let known = self.0.iter_mut().find(|request| request.asked.decision == decision);
+        let known = self.open.iter_mut().find(|request| request.asked.decision == decision);
         let Some(request) = known else {
             return Err(format!(
                 "decision {decision} awaits no approval: it is another one, was used or has lapsed"
@@ -109,19 +123,34 @@ impl Approvals {
         Ok(())
     }
 
-    /// The approval of that decision is used up.
-    pub(super) fn use_up(&mut self, decision: DecisionId) {
-        self.0.retain(|request| request.asked.decision != decision);
+    /// The approval of that decision is used up by this act, unless that is not done.
+    pub(super) fn use_up(&mut self, decision: DecisionId, act: DecisionId, since: Duration) {
+        let is_it = |request: &mut Request| request.asked.decision == decision;
+        let used = self.open.extract_if(.., is_it);
+        self.used.extend(used.map(|request| Used { act, since, request }));
+    }
+
+    /// An act has ended. Returns whether an approval is there again.
+    pub(super) fn observe_outcome(&mut self, outcome: &Outcome) -> bool {
+        let is_its = |used: &mut Used| used.act == outcome.decision;
+        let used: Vec<Used> = self.used.extract_if(.., is_its).collect();
+        if !matches!(outcome.result, OutcomeResult::NotDone(_)) {
+            return false;
+        }
+        let open = self.open.len();
+        self.open.extend(used.into_iter().map(|used| used.request));
+        self.open.len() > open
     }
 
     /// Forgets what has lapsed.
     pub(super) fn expire(&mut self, at: Moment) {
-        self.0.retain(|request| !request.lapses.is_past(at));
+        self.open.retain(|request| !request.lapses.is_past(at));
+        self.used.retain(|used| !outcome_is_lost(used.since, at.uptime));
     }
 
     /// How many of a rule's questions wait for an answer.
     pub(super) fn pending(&self, rule: &RuleId) -> usize {
-        let of_rule = self.0.iter().filter(|request| request.asked.rule == *rule);
+        let of_rule = self.open.iter().filter(|request| request.asked.rule == *rule);
         of_rule.filter(|request| request.given_by.is_none()).count()
     }
 
@@ -131,6 +160,6 @@ impl Approvals {
             lapses: request.lapses.utc,
             given_by: request.given_by.clone(),
         };
-        self.0.iter().map(status).collect()
+        self.open.iter().map(status).collect()
     }
 }

@@ -1,9 +1,11 @@
-//! One action at a time: what is measured after an action must be its own effect. Only the brake
-//! waits for nothing but itself: while an action hangs, the machine would be lost.
+//! One action at a time: what is measured after an action must be its own effect. The brake waits
+//! for nothing but itself: while an action hangs, the machine would be lost. Nobody waits for a
+//! start but other starts: what a supervisor is asked to start takes memory only once it runs, and
+//! a supervisor that does not answer is no reason to let memory run out.
 
 use std::time::Duration;
 
-use crate::model::{Action, Decision, DecisionId, Mode};
+use crate::model::{Action, Decision, DecisionId, Lane, Mode};
 
 /// After this an action whose outcome has not come is taken for lost. Executors bound their actions
 /// far below it; it only keeps a lost message from holding a remedy for ever.
@@ -22,7 +24,7 @@ pub(super) struct UnderWay(Vec<Flight>);
 struct Flight {
     id: DecisionId,
     mode: Mode,
-    is_brake: bool,
+    lane: Lane,
     since: Duration,
 }
 
@@ -31,7 +33,7 @@ impl UnderWay {
         self.0.push(Flight {
             id: decision.id,
             mode: decision.mode,
-            is_brake: decision.action.is_brake(),
+            lane: decision.action.lane(),
             since: decision.at.uptime,
         });
     }
@@ -46,10 +48,10 @@ impl UnderWay {
 
     /// What an action of that mode must wait for, and since when that is under way. Every target is
     /// a part of the node, and two actions on one node move the same signals, so that any action
-    /// excludes any other but the brake.
+    /// excludes any other; what is beside them has a lane of its own.
     pub(super) fn excluder(&self, mode: Mode, action: &Action) -> Option<(DecisionId, Duration)> {
-        let excludes =
-            |flight: &&Flight| flight.mode == mode && (flight.is_brake || !action.is_brake());
+        let lane = action.lane();
+        let excludes = |flight: &&Flight| flight.mode == mode && lane.waits_for(flight.lane);
         self.0.iter().find(excludes).map(|flight| (flight.id, flight.since))
     }
 }

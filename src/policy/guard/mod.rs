@@ -192,6 +192,9 @@ impl Guard {
     pub(super) fn observe_outcome(&mut self, outcome: &Outcome) {
         self.under_way.end(outcome.decision);
         self.settings.observe_outcome(outcome);
+        if self.approvals.observe_outcome(outcome) {
+            self.status = None;
+        }
     }
 
     /// What remedies have set for a while and is to be undone now. `fires` tells whether a rule
@@ -339,7 +342,7 @@ impl Guard {
                     self.settings.decided(decision);
                 }
                 if let Some(approved) = decision.approved {
-                    self.approvals.use_up(approved);
+                    self.approvals.use_up(approved, decision.id, at.uptime);
                 }
                 self.status = None;
             }

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::death::{self, Death, Kills};
+use super::death::Death;
 use super::life::{Readiness, readiness};
 use super::series::{Came, RestartCells};
 use crate::model::{
@@ -16,6 +16,7 @@ use crate::model::{
 };
 use crate::policy::Surroundings;
 use crate::policy::counters::Counters;
+use crate::policy::death::{Bereavement, TOLD_AFTER, memory, own_bytes};
 use crate::policy::guard::{BreakerLimit, RemedyRails, outcome_is_lost};
 use crate::policy::rule::{AtMost, Remedy};
 use crate::policy::store::SeriesStore;
@@ -158,6 +159,11 @@ impl Course {
         &self.seen.target
     }
 
+    /// Its supervisor starts it again itself, and tells of no end in between.
+    pub(super) fn is_left_to_others(&self) -> bool {
+        self.seen.obstacle.is_some() && !matches!(self.seen.state, HeldState::Ended(_))
+    }
+
     pub(super) fn retire(&self, counters: &mut Counters) {
         self.cells.retire(counters);
     }
@@ -241,21 +247,26 @@ impl Course {
     }
 
     /// Tells of its deaths, once all is known of them that soon will be.
-    pub(super) fn tell_deaths(
-        &mut self,
-        kills: &Kills,
-        around: &Surroundings<'_>,
-        events: &mut Vec<Event>,
-    ) {
+    pub(super) fn tell_deaths(&mut self, around: &Surroundings<'_>, events: &mut Vec<Event>) {
         let now = around.at.uptime;
         for death in self.deaths_to_tell.iter_mut().filter(|death| death.memory.is_none()) {
-            death.memory = Some(death::memory(around, death.engine.as_deref()));
+            death.memory = Some(memory(around, death.engine.as_deref()));
         }
         let (target, family) = (&self.seen.target, &self.family);
-        let is_due = |death: &mut Death| now.saturating_sub(death.noticed) >= death::TOLD_AFTER;
+        let is_due = |death: &mut Death| now.saturating_sub(death.noticed) >= TOLD_AFTER;
         for death in self.deaths_to_tell.extract_if(.., is_due) {
-            let left = around.engines.left_of(target, family, now).unwrap_or_default();
-            let report = death::report(target, &death, kills, &left, around);
+            let left = around.engines.left_of(Some(target), family, now).unwrap_or_default();
+            let report = Bereavement {
+                held: Some(target),
+                end: Some(&death.end),
+                noticed: death.noticed,
+                began: None,
+                phase: death.phase,
+                engine: death.engine.as_deref(),
+                memory: death.memory,
+                left: &left,
+            }
+            .report(around);
             let utc = Some(report.ended);
             let kind = KernelEvent::EngineDied { report: Box::new(report) };
             events.push(Event { kind, utc, seq: None });
@@ -368,7 +379,7 @@ impl Course {
             return;
         }
         let Some(engine) = around.engines.seen_of_held(&self.seen.target) else { return };
-        self.peak_bytes = self.peak_bytes.max(death::own_bytes(engine));
+        self.peak_bytes = self.peak_bytes.max(own_bytes(engine));
         self.family.extend(engine.processes.iter().map(|process| process.id));
         while self.family.len() > MOST_PROCESSES {
             self.family.pop_first();

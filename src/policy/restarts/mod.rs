@@ -22,11 +22,10 @@ use super::Surroundings;
 use super::counters::Counters;
 use super::store::SeriesStore;
 use crate::model::{
-    Event, HeldReadings, Moment, Outcome, Past, PastAct, RestartState, RestartStatus, RuleId,
-    Supervisor,
+    EngineSeen, Event, HeldReadings, HeldTarget, Moment, Outcome, Past, PastAct, RestartState,
+    RestartStatus, RuleId, Supervisor,
 };
 use course::Course;
-use death::Kills;
 
 /// The group of the rules that stand for what is started again.
 pub const GROUP: &str = "restarts";
@@ -53,7 +52,6 @@ pub(super) struct Restarts {
     acts: BTreeMap<Arc<str>, PastAct>,
     /// Where each stood, as earlier runs saw it.
     stood: BTreeMap<Arc<str>, RestartState>,
-    kills: Kills,
     statuses: Arc<[RestartStatus]>,
     has_changed: bool,
 }
@@ -116,11 +114,6 @@ impl Restarts {
         self.has_changed = true;
     }
 
-    /// What the kernel log and others told.
-    pub(super) fn hear(&mut self, events: &[Event]) {
-        self.kills.hear(events);
-    }
-
     /// A start has ended.
     pub(super) fn observe_outcome(&mut self, outcome: &Outcome) {
         for course in self.courses.values_mut() {
@@ -134,7 +127,7 @@ impl Restarts {
         for (name, course) in &mut self.courses {
             let doubt = doubt(self.looks.get(&course.supervisor()), around.at);
             self.has_changed |= course.follow(doubt, around, events);
-            course.tell_deaths(&self.kills, around, events);
+            course.tell_deaths(around, events);
             order.push((course.ended_since(), Arc::clone(name)));
         }
         // Who has waited for longest comes first.
@@ -142,7 +135,7 @@ impl Restarts {
         for (_, name) in order {
             let occupant = self.occupant(&name, around);
             let Some(course) = self.courses.get_mut(&name) else { continue };
-            self.has_changed |= course.decide(occupant, &self.kills, around, events);
+            self.has_changed |= course.decide(occupant, around, events);
         }
         for course in self.courses.values() {
             course.publish(around);
@@ -158,6 +151,22 @@ impl Restarts {
         }
         let own = self.courses.get(name).map(Course::target)?;
         around.engines.loading_beside(own)
+    }
+
+    /// Whether that engine runs in what is started again, so that its death is told here.
+    pub(super) fn hold(&self, engine: &EngineSeen) -> bool {
+        let is_its = |target: &HeldTarget| match target.supervisor {
+            Supervisor::Docker => engine.container.as_ref() == Some(&target.id),
+            Supervisor::Systemd => engine.unit.as_ref() == Some(&target.id),
+        };
+        let mut its = self.courses.values().filter(|course| is_its(course.target()));
+        its.any(|course| !course.is_left_to_others())
+    }
+
+    /// Whether that supervisor tells what happens.
+    pub(super) fn hears_of(&self, supervisor: Supervisor, at: Moment) -> bool {
+        let look = self.looks.get(&supervisor).filter(|look| look.error.is_none());
+        look.is_some_and(|look| at.uptime.saturating_sub(look.read_at) <= LOOKED_WITHIN)
     }
 
     /// A picture of all, by name; the same `Arc` while nothing changes.

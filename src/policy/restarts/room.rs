@@ -43,7 +43,7 @@ pub(super) fn judge(
         let value = around.latest(name);
         ruled.because.push(Evidence { series: name.to_owned(), value });
     }
-    let left = around.engines.left_of(&seen.target, family, around.at.uptime);
+    let left = around.engines.left_of(Some(&seen.target), family, around.at.uptime);
     for left in left.iter().flatten() {
         let (comm, pid) = (left.comm.replace(['"', '\\'], "_"), left.id);
         #[expect(clippy::cast_precision_loss, reason = "exact up to 2^53")]

@@ -82,6 +82,7 @@ fn one_that_cannot_be_asked_or_has_no_such_call_is_held() {
         (&sglang, HealthAnswer::Refused),
         (&dumb, HealthAnswer::Ready),
         (&engine(EngineKind::TensorRtLlm), HealthAnswer::Ready),
+        (&engine(EngineKind::Tgi), HealthAnswer::Ready),
         (&engine(EngineKind::Declared), HealthAnswer::Ready),
     ] {
         let held = decided(engine, answer.clone());

@@ -38,7 +38,11 @@ const MAX_BODY_BYTES: usize = 4 << 20;
 fn paths(kind: EngineKind) -> &'static [&'static str] {
     match kind {
         EngineKind::Sglang => &["/ready", SGLANG_LOADS, "/health"],
-        EngineKind::Vllm | EngineKind::LlamaServer | EngineKind::TensorRtLlm => &["/health"],
+        EngineKind::Vllm
+        | EngineKind::LlamaServer
+        | EngineKind::TensorRtLlm
+        | EngineKind::Lmdeploy
+        | EngineKind::Tgi => &["/health"],
         EngineKind::Ollama => &["/api/version"],
         EngineKind::ComfyUi => &["/system_stats"],
         EngineKind::Triton => &["/v2/health/ready"],
@@ -245,7 +249,11 @@ impl Target {
                 load if load.is_empty() => self.told_at("/metrics", metrics).await,
                 load => load,
             },
-            EngineKind::Vllm | EngineKind::LlamaServer => self.told_at("/metrics", metrics).await,
+            EngineKind::Vllm | EngineKind::LlamaServer | EngineKind::Tgi => {
+                self.told_at("/metrics", metrics).await
+            }
+            // Without the slash it may answer with a redirect, and none is followed.
+            EngineKind::Lmdeploy => self.told_at("/metrics/", metrics).await,
             EngineKind::ComfyUi => self.told_at("/queue", comfy_queue).await,
             _ => EngineLoad::default(),
         }

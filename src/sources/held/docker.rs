@@ -1,5 +1,7 @@
-//! Asks Docker how the containers fare that are started again.
+//! Asks Docker how the containers fare that are started again, and how others ended in which
+//! engines ran.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +14,8 @@ use super::adopted::AdoptedFile;
 use super::ends::Ends;
 use super::matching::{Terms, Wanted};
 use crate::model::{
-    DeclaredRestart, HeldReadings, HeldSeen, HeldState, Requested, RestartMatch, Supervisor,
+    DeclaredRestart, HeldEnded, HeldReadings, HeldSeen, HeldState, HeldTarget, Requested,
+    RestartMatch, Supervisor,
 };
 use crate::parse::container::{Container, Inspected, containers, inspected};
 use crate::supervisors::docker::{Docker, Lines, NoAnswer, escaped};
@@ -63,6 +66,7 @@ pub(super) struct DockerWatch {
     docker: Docker,
     adopted: AdoptedFile,
     declared: watch::Receiver<Arc<[DeclaredRestart]>>,
+    followed: watch::Receiver<Arc<BTreeSet<Arc<str>>>>,
     teller: Teller,
     ends: Ends,
     has_held: bool,
@@ -74,13 +78,17 @@ impl DockerWatch {
     pub(super) fn new(
         socket: &Path,
         adopted: &Path,
-        declared: watch::Receiver<Arc<[DeclaredRestart]>>,
+        (declared, followed): (
+            watch::Receiver<Arc<[DeclaredRestart]>>,
+            watch::Receiver<Arc<BTreeSet<Arc<str>>>>,
+        ),
         teller: Teller,
     ) -> Self {
         let docker = Docker::new(socket);
         Self {
             adopted: AdoptedFile::new(adopted),
             declared,
+            followed,
             ends: Ends::new(docker.clone(), teller.clone()),
             docker,
             teller,
@@ -148,10 +156,10 @@ impl DockerWatch {
         let read_at = (self.teller.clock)().uptime;
         let looked = timeout(LOOK_TAKES, self.look()).await;
         match looked.unwrap_or(Err(NoAnswer::TimedOut(LOOK_TAKES))) {
-            Ok(held) => {
+            Ok((held, ended)) => {
                 self.has_held = !held.is_empty();
                 let supervisor = Supervisor::Docker;
-                self.teller.tell(HeldReadings { supervisor, read_at, held, error: None });
+                self.teller.tell(HeldReadings { supervisor, read_at, held, ended, error: None });
                 Ok(())
             }
             Err(error) => {
@@ -186,6 +194,12 @@ impl DockerWatch {
                     }
                     true
                 }
+                changed = self.followed.changed() => {
+                    if changed.is_err() {
+                        return true;
+                    }
+                    true
+                }
                 () = sleep(if self.has_held { EVERY } else { IDLE }) => true,
             };
             if !goes_on {
@@ -211,8 +225,8 @@ impl DockerWatch {
         }
     }
 
-    /// All containers that are started again.
-    async fn look(&mut self) -> Result<Vec<HeldSeen>, NoAnswer> {
+    /// All containers that are started again, and how those ended that are only followed.
+    async fn look(&mut self) -> Result<(Vec<HeldSeen>, Vec<HeldEnded>), NoAnswer> {
         let listed =
             self.docker.get("/containers/json?all=1", MAX_LIST_BYTES, ANSWER_TAKES).await?;
         if listed.status != 200 {
@@ -242,17 +256,38 @@ impl DockerWatch {
             }
             held.push(seen);
         }
+        let followed = Arc::clone(&self.followed.borrow_and_update());
+        let mut ended = Vec::new();
+        for id in followed.iter().take(MAX_HELD) {
+            let container = all.get(id);
+            if held.iter().any(|held| held.target.id == *id) {
+                continue;
+            }
+            let (found, is_podman) = match container {
+                Some(_) => match self.inspect(id).await? {
+                    Some((Ok(found), is_podman)) => (Some(found), is_podman),
+                    // What makes no sense tells of no end.
+                    Some((Err(_), _)) => continue,
+                    None => (None, false),
+                },
+                None => (None, false),
+            };
+            let Some(end) = self.ends.follow(id, found.as_ref(), is_podman).await else { continue };
+            let name = container.map_or(id, |container| &container.name);
+            let (supervisor, name) = (Supervisor::Docker, Arc::clone(name));
+            let target = HeldTarget { supervisor, name, id: Arc::clone(id) };
+            ended.push(HeldEnded { target, end });
+        }
         self.ends.keep(|id| all.contains_key(id));
-        Ok(held)
+        Ok((held, ended))
     }
 
-    /// One of them; `None`: it has gone meanwhile. What makes no sense is told of that one alone.
-    async fn look_at(
-        &mut self,
+    /// What Docker tells of one, or what is wrong with that, and whether it is Podman; `None`: it
+    /// is gone.
+    async fn inspect(
+        &self,
         id: &Arc<str>,
-        container: &Container,
-        terms: Terms,
-    ) -> Result<Option<HeldSeen>, NoAnswer> {
+    ) -> Result<Option<(Result<Inspected, String>, bool)>, NoAnswer> {
         let path = format!("/containers/{id}/json");
         let (found, is_podman) = match self.docker.get(&path, MAX_INSPECT_BYTES, ANSWER_TAKES).await
         {
@@ -266,6 +301,17 @@ impl DockerWatch {
             true => Ok(found),
             false => Err("it tells of another container than it was asked for".to_owned()),
         });
+        Ok(Some((found, is_podman)))
+    }
+
+    /// One of them; `None`: it has gone meanwhile. What makes no sense is told of that one alone.
+    async fn look_at(
+        &mut self,
+        id: &Arc<str>,
+        container: &Container,
+        terms: Terms,
+    ) -> Result<Option<HeldSeen>, NoAnswer> {
+        let Some((found, is_podman)) = self.inspect(id).await? else { return Ok(None) };
         let found = match found {
             Ok(found) => found,
             Err(why) => {

@@ -9,7 +9,9 @@ use jiff::Timestamp;
 
 use super::Teller;
 use crate::model::{HeldEnd, HeldState, OwnLog, Requested};
-use crate::parse::container::{ContainerEvent, Inspected, event, log_end, requested, time};
+use crate::parse::container::{
+    ContainerEvent, Inspected, end_after, event, log_end, requested, time,
+};
 use crate::supervisors::docker::{Docker, NoAnswer, escaped};
 
 /// How long it may take to answer. The next one waits no more where one was in vain.
@@ -40,6 +42,8 @@ struct Known {
     /// Docker was away since.
     was_away: bool,
     end: Option<KnownEnd>,
+    /// Of one that only its end is told of: the last one, and when that was noticed.
+    passed: Option<(HeldEnd, Duration)>,
 }
 
 /// The last end that was looked at.
@@ -82,7 +86,76 @@ impl Ends {
 
     /// Forgets those that are no longer there.
     pub(super) fn keep(&mut self, is_there: impl Fn(&str) -> bool) {
-        self.known.retain(|id, _| is_there(id));
+        let now = (self.teller.clock)().uptime;
+        let is_told = |known: &Known| {
+            known.passed.as_ref().is_some_and(|(_, at)| now.saturating_sub(*at) < LOG_IS_TOLD)
+        };
+        self.known.retain(|id, known| is_there(id) || is_told(known));
+    }
+
+    /// Follows one of which only its end is told, and tells that for a while. It may have been
+    /// started again by then, or be gone: `None`.
+    pub(super) async fn follow(
+        &mut self,
+        id: &Arc<str>,
+        found: Option<&Inspected>,
+        is_podman: bool,
+    ) -> Option<HeldEnd> {
+        let known = self.known.entry(Arc::clone(id)).or_default();
+        let state = found.map(|found| &found.state);
+        let goes_on = match state {
+            Some(HeldState::Running { mark, .. }) => known.seen_running.as_ref() == Some(mark),
+            Some(HeldState::Between { .. } | HeldState::Fresh) => true,
+            Some(HeldState::Ended(_)) | None => false,
+        };
+        let before = known.seen_running.take_if(|_| !goes_on);
+        if let (Some(HeldState::Running { mark, .. }), Some(known)) =
+            (state, self.known.get_mut(id))
+        {
+            known.seen_running = Some(Arc::clone(mark));
+        }
+        if let Some(started) = before {
+            let passed = self.passed(id, &started, found, is_podman).await;
+            let noticed = (self.teller.clock)().uptime;
+            self.known.get_mut(id)?.passed = passed.map(|end| (end, noticed));
+        }
+        let now = (self.teller.clock)().uptime;
+        let (end, noticed) = self.known.get(id)?.passed.as_ref()?;
+        (now.saturating_sub(*noticed) < LOG_IS_TOLD).then(|| end.clone())
+    }
+
+    /// How the life ended that began then.
+    async fn passed(
+        &mut self,
+        id: &Arc<str>,
+        started: &str,
+        found: Option<&Inspected>,
+        is_podman: bool,
+    ) -> Option<HeldEnd> {
+        let began = time(started)?;
+        let now = (self.teller.clock)().utc;
+        let lived = Duration::try_from(now.duration_since(began)).unwrap_or_default();
+        let until_now = HeldEnd { utc: Some(now), lived: Some(lived), ..HeldEnd::unknown() };
+        let events = self.events_of(id, is_podman, &until_now).await.unwrap_or_default();
+        let mut end = match (found.map(|found| &found.state), end_after(began, &events)) {
+            (Some(HeldState::Ended(end)), told) => {
+                let requested = told.map_or(Requested::Unknown, |told| told.requested);
+                HeldEnd { requested, ..end.clone() }
+            }
+            (_, told) => told?,
+        };
+        if is_podman && end.looks_requested() && end.requested == Requested::No {
+            end.requested = Requested::Unknown;
+        }
+        end.are_stops_silent = is_podman;
+        end.log = Some(Arc::new(match found {
+            Some(found) => {
+                let since = began.checked_sub(BEGAN_BEFORE).ok();
+                self.read_log_of(found, since, end.utc).await
+            }
+            None => OwnLog::Unknown("its container is gone, and its log with it".to_owned()),
+        }));
+        Some(end)
     }
 
     /// Remembers a life that goes on; finds out more of an end.
@@ -194,12 +267,25 @@ impl Ends {
     async fn read_log(&mut self, found: &Inspected) -> OwnLog {
         let began = time(&found.started).and_then(|began| began.checked_sub(BEGAN_BEFORE).ok());
         let before = self.known_end(&found.id).and_then(|known| known.before);
-        let began = began.max(before);
+        self.read_log_of(found, began.max(before), None).await
+    }
+
+    /// What it wrote between these times.
+    async fn read_log_of(
+        &mut self,
+        found: &Inspected,
+        began: Option<Timestamp>,
+        until: Option<Timestamp>,
+    ) -> OwnLog {
         let since = began.map_or(0, Timestamp::as_second);
+        let until = until
+            .map(|until| format!("&until={}.{:09}", until.as_second(), until.subsec_nanosecond()));
+        let until = until.unwrap_or_default();
         let mut told = Err("nobody asked".to_owned());
         for lines in LOG_LINES {
             let path = format!(
-                "/containers/{}/logs?stdout=1&stderr=1&timestamps=1&tail={lines}&since={since}",
+                "/containers/{}/logs?stdout=1&stderr=1&timestamps=1&tail={lines}&since={since}\
+                 {until}",
                 found.id
             );
             told = self.ask(&path, MAX_LOG_BYTES, LOG_TAKES).await;

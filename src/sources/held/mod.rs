@@ -1,5 +1,6 @@
 //! What is started again when there is memory: containers with the label, or that the
-//! configuration names, and units of systemd that it names.
+//! configuration names, and units of systemd that it names; and how other containers end that hold
+//! engines.
 //!
 //! Each supervisor is asked on a thread of its own, for it may hang; the loop only takes what was
 //! found. What they tell is always everything: an event of theirs only says that it is time to ask
@@ -13,6 +14,7 @@ mod systemd;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -51,6 +53,7 @@ pub struct HeldSetup {
 pub struct HeldWatch {
     news: Receiver<Observation>,
     declared: watch::Sender<Arc<[DeclaredRestart]>>,
+    followed: watch::Sender<Arc<BTreeSet<Arc<str>>>>,
 }
 
 /// How a thread tells the loop.
@@ -69,7 +72,8 @@ impl Teller {
     fn doubt(&self, supervisor: Supervisor, error: &str) {
         let read_at = (self.clock)().uptime;
         let error = Some(Arc::from(error));
-        self.tell(HeldReadings { supervisor, read_at, held: Vec::new(), error });
+        let (held, ended) = (Vec::new(), Vec::new());
+        self.tell(HeldReadings { supervisor, read_at, held, ended, error });
     }
 }
 
@@ -85,14 +89,27 @@ impl HeldWatch {
         let teller = Teller { to, clock };
         let mut units = SystemdWatch::new(systemd, declared.clone(), teller.clone());
         Builder::new().name("held-systemd".to_owned()).spawn(move || units.run())?;
-        let mut watch = DockerWatch::new(&docker, &adopted, declared, teller);
+        let (follow, followed) = watch::channel(Arc::default());
+        let mut watch = DockerWatch::new(&docker, &adopted, (declared, followed), teller);
         Builder::new().name("held-docker".to_owned()).spawn(move || watch.run())?;
-        Ok(Self { news, declared: declare })
+        Ok(Self { news, declared: declare, followed: follow })
     }
 
     /// What is new. Never waits.
     pub fn take(&self, out: &mut Vec<Observation>) {
         out.extend(self.news.try_iter());
+    }
+
+    /// These containers hold engines: of those among them that nobody here starts again it is told
+    /// how they end.
+    pub fn follow(&self, containers: BTreeSet<Arc<str>>) {
+        self.followed.send_if_modified(|followed| {
+            let has_changed = **followed != containers;
+            if has_changed {
+                *followed = Arc::new(containers);
+            }
+            has_changed
+        });
     }
 
     /// The configuration declares others from now on.

@@ -109,7 +109,13 @@ impl SystemdWatch {
             }
             let read_at = (self.teller.clock)().uptime;
             let supervisor = Supervisor::Systemd;
-            self.teller.tell(HeldReadings { supervisor, read_at, held, error: None });
+            self.teller.tell(HeldReadings {
+                supervisor,
+                read_at,
+                held,
+                ended: Vec::new(),
+                error: None,
+            });
             tokio::select! {
                 job = jobs.next() => self.hear(&systemd, job).await?,
                 changed = self.declared.changed() => if changed.is_err() {

@@ -113,6 +113,17 @@ fn nothing_is_asked_of_vllm_which_has_nothing_to_give() {
     assert_eq!(server.calls(), Vec::<String>::new());
 }
 
+#[test]
+fn nothing_is_asked_of_lmdeploy_which_would_end_its_requests_and_take_it_all_again() {
+    let bench = Bench::new();
+    let server = FakeEngine::start(|_: &Asked| Reply::Answer(200, String::new()));
+    let all = [DropPrefixCache, RetractRequests, UnloadModels, Unpause];
+    let told = bench.refusal(&decision(engine(EngineKind::Lmdeploy, server.port), &all));
+    assert!(told.starts_with("LMDeploy gives no memory back while it serves"), "{told}");
+    assert!(told.contains("--cache-max-entry-count"), "{told}");
+    assert_eq!(server.calls(), Vec::<String>::new());
+}
+
 /// As its documentation shows it.
 #[test]
 fn ollama_unloads_what_is_loaded_and_is_watched_until_it_is_gone() {

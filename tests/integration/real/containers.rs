@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::docker::Dockerd;
 use super::enabled;
-use crate::daemon::Daemon;
+use crate::daemon::{Daemon, history, of_kind};
 
 /// Serves `/health` as vLLM does, on the loopback of its own network.
 const SERVER: &str = "/bin/busybox mkdir -p /www && echo ok >/www/health && \
@@ -90,4 +90,52 @@ fn real_engines_in_containers_are_known_by_label_and_name_and_asked_in_their_net
     daemon.wait_until("told", |daemon| daemon.metric("uma_source_up{source=\"docker\"}") == 0.0);
     std::thread::sleep(Duration::from_secs(1));
     daemon.terminate();
+}
+
+/// Lives for a while, and is killed by its limit.
+const DIES: &str = "/bin/busybox ln -s /bin/busybox /bin/sh; /bin/busybox mkdir -p /srv && \
+                    echo '/bin/busybox sleep 4; echo loading; /bin/busybox tail /dev/zero' \
+                    >/srv/vllm && exec /bin/sh /srv/vllm serve /models/tiny --port 8000";
+
+fn death(storage: &Path, name: &str) -> Option<Value> {
+    let told = history(storage);
+    let of = |told: &&Value| told["report"]["who"]["container_name"] == name;
+    of_kind(&told, "engine_died").find(of).map(|told| told["report"].clone())
+}
+
+#[test]
+fn real_engine_that_dies_in_a_container_that_docker_restarts_itself_is_explained() {
+    if !enabled() {
+        return;
+    }
+    let dockerd = Dockerd::start();
+    dockerd.import_busybox();
+    let storage = tempfile::tempdir().unwrap();
+    let data = storage.path().join("data");
+    let config = storage.path().join("umawarden.yaml");
+    std::fs::write(&config, format!("path: {{docker_socket: {}}}\n", dockerd.socket_path()))
+        .unwrap();
+    let daemon = Daemon::start(&data, &[&format!("--config.file={}", config.display())]);
+    let run = |name: &str, more: &[&str], script: &str| {
+        let first = ["run", "-d", "--name", name, "--network", "none"];
+        let last = ["busybox", "/bin/busybox", "sh", "-c", script];
+        let ran = dockerd.docker(&[&first[..], more, &last].concat());
+        assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    };
+    run("again", &["--restart", "always", "--memory", "30m"], DIES);
+    let lives = DIES.replace("sleep 4", "sleep 1000");
+    run("stopped", &[], &lives);
+    daemon.wait_until("explained", |_| death(&data, "again").is_some());
+    let report = death(&data, "again").unwrap();
+    assert_eq!(report["killer"]["by"], "kernel_oom", "{report:#}");
+    assert_eq!(report["exit"]["code"], 137, "{report:#}");
+    assert_eq!(report["is_failure"], true);
+    // The second is the shell's word.
+    assert_eq!(report["last_lines"], serde_json::json!(["loading", "Killed"]), "{report:#}");
+    dockerd.docker(&["stop", "--time", "1", "stopped"]);
+    daemon.wait_until("explained", |_| death(&data, "stopped").is_some());
+    let report = death(&data, "stopped").unwrap();
+    assert_eq!((&report["killer"]["by"], &report["is_failure"]), (&"signal".into(), &false.into()));
+    daemon.terminate();
+    drop(dockerd);
 }

@@ -127,6 +127,12 @@ fn wait_for(what: &str, seconds: u64, daemon: &Daemon, mut is_so: impl FnMut() -
     }
 }
 
+/// What is told of its deaths; other engines may die on this machine.
+fn deaths<'a>(history: &'a [Value], name: &str) -> Vec<&'a Value> {
+    let is_its = |death: &&Value| death["report"]["who"]["container_name"] == name;
+    of_kind(history, "engine_died").filter(is_its).collect()
+}
+
 /// Decisions to start it that were carried out.
 fn starts(history: &[Value], name: &str) -> usize {
     let acts = of_kind(history, "decision")
@@ -163,7 +169,7 @@ fn real_restart_of_an_oom_killed_container_waits_for_memory_and_happens_once() {
     let kills: Vec<_> =
         of_kind(&history, "oom_kill").filter(|event| event["container"] == id).collect();
     assert_eq!(kills.len(), 1);
-    let deaths: Vec<_> = of_kind(&history, "engine_died").collect();
+    let deaths = deaths(&history, "llm");
     let [death] = deaths.as_slice() else { panic!("{deaths:#?}") };
     let report = &death["report"];
     assert_eq!(report["who"]["container"], id);
@@ -284,7 +290,7 @@ fn real_container_that_dies_ten_times_is_given_up_with_an_alert() {
     for (wait, least) in waits.iter().zip([0.2, 0.4, 0.8, 0.8, 0.8, 0.8, 0.8, 0.8, 0.8]) {
         assert!(*wait >= least, "{waits:?}");
     }
-    let deaths: Vec<_> = of_kind(&history, "engine_died").collect();
+    let deaths = deaths(&history, "llm");
     assert_eq!(deaths.len(), 11);
     for death in deaths {
         // Its own words, and none of the lives before.

@@ -171,14 +171,7 @@ impl Story {
     fn end(&mut self, aim_met: bool) {
         let decision = DecisionId(self.next - 1);
         self.pass(1);
-        self.seen.push(Observation::Outcome(Outcome {
-            decision,
-            action: "drop_caches".to_owned(),
-            result: OutcomeResult::Done,
-            ended: self.clock.at,
-            took: Duration::ZERO,
-            effect: None,
-        }));
+        self.outcome(decision, OutcomeResult::Done);
         let (at, aim_met) = (self.clock.at, Some(aim_met));
         self.step.assessments.push(Assessment {
             decision,
@@ -190,6 +183,19 @@ impl Story {
             after: Vec::new(),
         });
         self.tell().unwrap();
+    }
+
+    fn outcome(&mut self, decision: DecisionId, result: OutcomeResult) {
+        let outcome = Outcome {
+            decision,
+            action: "drop_caches".to_owned(),
+            result,
+            ended: self.clock.at,
+            took: Duration::ZERO,
+            effect: None,
+        };
+        self.checker.kept(&outcome);
+        self.seen.push(Observation::Outcome(outcome));
     }
 
     fn order(&mut self, order: OperatorOrder) {
@@ -463,6 +469,25 @@ fn an_approval_that_was_not_given_or_was_used_is_seen() {
     story.order(OperatorOrder::Approve { decision: asked, until });
     story.act("Asking", 0).approved = Some(asked);
     story.tell().unwrap();
+    story.end(true);
+    story.act("Asking", 0).approved = Some(asked);
+    story.breaks("an approval is used once");
+
+    // What was not done has not used it.
+    let mut story = self::story();
+    let asked = story.hold("Asking", HoldReason::Approval);
+    story.tell().unwrap();
+    let until = story.until();
+    story.order(OperatorOrder::Approve { decision: asked, until });
+    story.act("Asking", 0).approved = Some(asked);
+    story.tell().unwrap();
+    story.pass(1);
+    let not_done = OutcomeResult::NotDone("paused".to_owned());
+    story.outcome(DecisionId(story.next - 1), not_done);
+    story.tell().unwrap();
+    story.act("Asking", 0).approved = Some(asked);
+    story.tell().unwrap();
+    story.pass(1);
     story.end(true);
     story.act("Asking", 0).approved = Some(asked);
     story.breaks("an approval is used once");

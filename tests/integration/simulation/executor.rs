@@ -11,8 +11,8 @@ const GIVEN_UP_AFTER: Duration = Duration::from_secs(30);
 
 pub struct Executor {
     due: Vec<Due>,
-    /// The lane of all actions, and that of the brake.
-    hang_until: [Duration; 2],
+    /// The lane of most actions, that of the brake, and that of starts.
+    hang_until: [Duration; 3],
     chance: Chance,
 }
 
@@ -39,12 +39,16 @@ impl Ended {
 }
 
 fn lane(action: &Action) -> usize {
-    usize::from(action.is_brake())
+    match action {
+        Action::StopEngine { .. } => 1,
+        Action::StartContainer { .. } | Action::StartUnit { .. } => 2,
+        _ => 0,
+    }
 }
 
 impl Executor {
     pub fn new(chance: Chance) -> Self {
-        Self { due: Vec::new(), hang_until: [Duration::ZERO; 2], chance }
+        Self { due: Vec::new(), hang_until: [Duration::ZERO; 3], chance }
     }
 
     /// Takes a decision to act on; what ends at once is told at once.
@@ -110,7 +114,7 @@ impl Executor {
 
     /// The process is gone. Of what was under way nobody hears; it may have been done all the same.
     pub fn die(&mut self) -> Vec<Decision> {
-        self.hang_until = [Duration::ZERO; 2];
+        self.hang_until = [Duration::ZERO; 3];
         let all = self
             .due
             .drain(..)

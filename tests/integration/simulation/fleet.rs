@@ -233,7 +233,8 @@ impl Fleet {
                 }
                 None => {}
             }
-            let readings = HeldReadings { supervisor, read_at: uptime, held, error };
+            let ended = Vec::new();
+            let readings = HeldReadings { supervisor, read_at: uptime, held, ended, error };
             out.push(Observation::Held(Box::new(readings)));
         }
     }

@@ -232,6 +232,7 @@ impl Kept {
         let outcome = self.ends.get(&act.id);
         let judged = self.judged.get(&act.id);
         let was_begun = outcome.is_none_or(OutcomeResult::is_begun);
+        let was_not_done = matches!(outcome, Some(OutcomeResult::NotDone(_)));
         PastAct {
             id: act.id,
             rule: act.rule.clone(),
@@ -243,7 +244,7 @@ impl Kept {
             has_ended: outcome.is_some_and(|result| *result != OutcomeResult::TimedOut)
                 || judged.is_some(),
             aim_met: judged.and_then(|(aim_met, _)| *aim_met),
-            approved: act.approved,
+            approved: act.approved.filter(|_| !was_not_done),
             started_after: act.action.starts_after().filter(|_| was_begun).cloned(),
             died_in: judged.and_then(|(_, died_in)| *died_in),
             is_forgiven: self.is_forgiven(place, act),

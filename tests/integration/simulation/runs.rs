@@ -21,6 +21,25 @@ const MOST_FAILURES: usize = 5;
 const OFTEN: [&str; 6] =
     ["drop_caches", "set_sysctl", "undo", "empty_cache", "stop_engine", "start_container"];
 
+/// A run that once failed, and what it needs for that: its seed, what is left out, how long it is,
+/// and after which time it failed.
+struct Mended {
+    seed: u64,
+    without: &'static str,
+    samples: u32,
+    failed_after: Duration,
+}
+
+/// Without an aim of its own a remedy goes on behind a setting that stays, be that its first step
+/// or a later one.
+const MENDED: [Mended; 1] = [Mended {
+    seed: 40_080,
+    without: "AllFault,Burst,ClockJump,Fault,Hand,JournalDown,Kill,LookHangs,Order,Pause,Reboot,\
+              Restart,Rule0,Rule1,Rule2,Rule3,Rule4,Rule5,Rule7,Rule8,Setting,Supervisor,Suspend",
+    samples: 1_800,
+    failed_after: Duration::from_secs(1_671),
+}];
+
 fn add(to: &mut BTreeMap<String, usize>, acts: &BTreeMap<String, usize>) {
     for (name, times) in acts {
         *to.entry(name.clone()).or_default() += times;
@@ -67,10 +86,23 @@ fn given_number(name: &str) -> Option<u64> {
 }
 
 fn plan(seed: u64, samples: u32) -> Plan {
-    let without = given("UMAWARDEN_SIMULATION_WITHOUT").unwrap_or_default();
-    let without: BTreeSet<String> =
-        without.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect();
+    let without = names(&given("UMAWARDEN_SIMULATION_WITHOUT").unwrap_or_default());
     Plan { seed, without, samples }
+}
+
+fn names(text: &str) -> BTreeSet<String> {
+    text.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect()
+}
+
+#[test]
+fn what_once_broke_an_invariant_keeps_it() {
+    for mended in MENDED {
+        let (seed, samples) = (mended.seed, mended.samples);
+        let plan = Plan { seed, without: names(mended.without), samples };
+        let ended = run(&plan);
+        assert!(ended.simulated > mended.failed_after, "{:?}", ended.simulated);
+        assert!(ended.violation.is_none(), "{}", shortest(&plan, ended));
+    }
 }
 
 #[test]

@@ -62,6 +62,8 @@ pub struct World {
     /// Engines that were paused and have not been told to go on.
     paused: BTreeSet<ProcessId>,
     paused_at: Duration,
+    /// Engines of which it was told that they have died, each with its boot.
+    buried: BTreeSet<(u32, ProcessId)>,
     tend_at: Duration,
     next_look: Duration,
     looks_hang_until: Duration,
@@ -131,6 +133,7 @@ impl World {
             set: BTreeSet::new(),
             paused: BTreeSet::new(),
             paused_at: Duration::ZERO,
+            buried: BTreeSet::new(),
             tend_at: Duration::ZERO,
             next_look: Duration::ZERO,
             looks_hang_until: if is_looked_for { Duration::ZERO } else { Duration::MAX },
@@ -347,6 +350,7 @@ impl World {
         }
         let checked = self.checker.step(&clock, &seen, &step);
         let checked = checked.and_then(|()| told_once(process, &step.events));
+        let checked = checked.and_then(|()| self.are_dead(&step.events));
         for change in step.alerts {
             self.kept.record(self.now, Entry::Alert(change));
         }
@@ -385,6 +389,7 @@ impl World {
 
     fn take_outcome(&mut self, outcome: Outcome) {
         self.kept.record(self.now, Entry::Outcome(outcome.clone()));
+        self.checker.kept(&outcome);
         if let Some(process) = &mut self.process {
             process.seen.push(Observation::Outcome(outcome));
         }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::model::{
-    Action, Asked, DecisionId, Mode, Moment, OperatorCommand, OperatorOrder, RuleId, RuleSelector,
-    Target,
+    Action, Asked, DecisionId, Mode, Moment, OperatorCommand, OperatorOrder, Outcome,
+    OutcomeResult, RuleId, RuleSelector, Target,
 };
 use crate::policy::guard::approval::{Approvals, Wish};
 use crate::policy::guard::silence::Silences;
@@ -96,9 +96,52 @@ fn an_approval_is_for_one_act_of_that_rule_and_step() {
     assert_eq!(approvals.given(&wish(&rule("High"), 0, &DROP), at(11)), None, "another rule");
     let other = Action::Notify { message: String::new() };
     assert_eq!(approvals.given(&wish(&low, 0, &other), at(11)), None, "another action");
-    approvals.use_up(DecisionId(7));
+    approvals.use_up(DecisionId(7), DecisionId(8), at(12).uptime);
     assert_eq!(approvals.given(&wish(&low, 0, &DROP), at(12)), None, "it is used up");
     assert!(approve(&mut approvals, 7, 300, 13).unwrap_err().contains("decision 7"));
+}
+
+#[test]
+fn an_approval_of_what_was_not_done_stands_until_its_time_and_no_other() {
+    let low = rule("Low");
+    let outcome = |act: u64, result: OutcomeResult| Outcome {
+        decision: DecisionId(act),
+        action: DROP.name().to_owned(),
+        result,
+        ended: at(12),
+        took: Duration::ZERO,
+        effect: None,
+    };
+    let used = || {
+        let mut approvals = asking(&low);
+        approve(&mut approvals, 7, 300, 10).unwrap();
+        approvals.use_up(DecisionId(7), DecisionId(8), at(11).uptime);
+        approvals
+    };
+    let not_done = || OutcomeResult::NotDone("it has changed".to_owned());
+    let given = |approvals: &Approvals, now| approvals.given(&wish(&low, 0, &DROP), at(now));
+    let mut approvals = used();
+    assert!(!approvals.observe_outcome(&outcome(9, not_done())), "another act");
+    assert_eq!(given(&approvals, 12), None);
+    assert!(approvals.observe_outcome(&outcome(8, not_done())));
+    assert_eq!(given(&approvals, 299), Some(DecisionId(7)));
+    assert_eq!(given(&approvals, 300), None);
+    assert_eq!(approvals.pending(&low), 0, "nobody is asked again");
+    for result in [
+        OutcomeResult::Done,
+        OutcomeResult::Failed("disk".to_owned()),
+        OutcomeResult::TimedOut,
+        OutcomeResult::Skipped,
+    ] {
+        let mut approvals = used();
+        assert!(!approvals.observe_outcome(&outcome(8, result)));
+        assert!(!approvals.observe_outcome(&outcome(8, not_done())), "once");
+        assert_eq!(given(&approvals, 12), None);
+    }
+    // Of one whose outcome never comes nothing is kept.
+    let mut approvals = used();
+    approvals.expire(at(2_000));
+    assert_eq!(approvals, Approvals::default());
 }
 
 #[test]

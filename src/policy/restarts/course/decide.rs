@@ -10,7 +10,6 @@ use crate::model::{
 };
 use crate::policy::Surroundings;
 use crate::policy::guard::{Intent, Wish};
-use crate::policy::restarts::death::Kills;
 use crate::policy::restarts::room;
 
 impl Course {
@@ -18,7 +17,6 @@ impl Course {
     pub(in crate::policy::restarts) fn decide(
         &mut self,
         occupant: Option<Arc<str>>,
-        kills: &Kills,
         around: &mut Surroundings<'_>,
         events: &mut Vec<Event>,
     ) -> bool {
@@ -27,7 +25,7 @@ impl Course {
             return false;
         }
         let mut end = end.clone();
-        if end.requested == Requested::Unknown && kills.explain(&self.seen.target, &end) {
+        if end.requested == Requested::Unknown && around.kills.explain(&self.seen.target, &end) {
             end.requested = Requested::No;
         }
         let mode = self.seen.mode.unwrap_or(around.mode);

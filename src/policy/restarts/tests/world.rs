@@ -7,9 +7,10 @@ use jiff::Timestamp;
 
 use crate::model::{
     Action, Assessment, Decision, DecisionId, EngineKind, EngineProcess, EngineReadings,
-    EngineSeen, Event, HeldEnd, HeldReadings, HeldSeen, HeldState, HeldTarget, HoldReason,
-    KernelRecord, Mode, Moment, Observation, Outcome, OutcomeResult, ProcessId, Reading, Readings,
-    Requested, RestartLimits, RestartState, Schema, SeriesKey, Source, Supervisor, Verdict,
+    EngineSeen, Event, HeldEnd, HeldEnded, HeldReadings, HeldSeen, HeldState, HeldTarget,
+    HoldReason, KernelRecord, Mode, Moment, Observation, Outcome, OutcomeResult, ProcessId,
+    Reading, Readings, Requested, RestartLimits, RestartState, Schema, SeriesKey, Source,
+    Supervisor, Verdict,
 };
 
 use crate::policy::rule::RuleSet;
@@ -27,6 +28,8 @@ pub(super) struct World {
     pub(super) engines: Vec<EngineSeen>,
     pub(super) seen: Vec<Observation>,
     pub(super) docker_fails: bool,
+    /// What Docker tells of ends of others.
+    pub(super) ended: Vec<HeldEnded>,
     /// All that was said.
     pub(super) decisions: Vec<Decision>,
     pub(super) assessments: Vec<Assessment>,
@@ -84,6 +87,7 @@ impl World {
             engines: Vec::new(),
             seen: Vec::new(),
             docker_fails: false,
+            ended: Vec::new(),
             decisions: Vec::new(),
             assessments: Vec::new(),
             events: Vec::new(),
@@ -116,6 +120,7 @@ impl World {
                 supervisor: Supervisor::Docker,
                 read_at,
                 held: if self.docker_fails { Vec::new() } else { self.held.clone() },
+                ended: self.ended.clone(),
                 error: self.docker_fails.then(|| "it hangs".into()),
             })),
         ];

@@ -289,6 +289,29 @@ fn an_act_that_needs_approval_is_asked_for_once_and_done_once() {
 }
 
 #[test]
+fn an_approved_act_that_was_not_done_is_done_later_on_the_same_word() {
+    let yaml = with("require_approval: {expires: 10m}");
+    let mut world = short(&yaml, Mode::Enforce);
+    let steps = run_in_vain(&mut world, seconds(5));
+    let decision = approval_of(&steps).unwrap();
+    let until = world.at.utc + seconds(60);
+    world.seen.push(order(&world, OperatorOrder::Approve { decision, until }));
+    let act = world.tick().decisions[0].clone();
+    assert_eq!((act.verdict, act.approved), (Verdict::Act, Some(decision)));
+    world.report(&act, OutcomeResult::NotDone("paused by ada".to_owned()));
+    let acts_of = |step: Step| {
+        let mut made = step.decisions.into_iter();
+        made.find(|decision| decision.verdict == Verdict::Act)
+    };
+    let again = (0..20).find_map(|_| acts_of(world.tick())).unwrap();
+    assert_eq!(again.approved, Some(decision), "after its cooldown");
+    world.report(&again, OutcomeResult::Done);
+    let steps = run_in_vain(&mut world, seconds(30));
+    assert_eq!(acts(&steps).len(), 0, "now it is used up");
+    assert_ne!(approval_of(&steps), None);
+}
+
+#[test]
 fn an_approval_that_was_given_before_a_restart_is_used_once_after_it() {
     let yaml = with("require_approval: true");
     let mut world = short(&yaml, Mode::Enforce);

@@ -54,6 +54,8 @@ pub struct Container {
     pub log: Vec<u8>,
     /// How often it was started.
     pub starts: usize,
+    /// Whether its labels say that it is started again.
+    pub is_held: bool,
 }
 
 #[derive(Debug, Default)]
@@ -149,6 +151,7 @@ impl FakeDocker {
             exit_code: 0,
             log: Vec::new(),
             starts: 0,
+            is_held: true,
         };
         self.state().containers.insert(id(name), container);
         self.happens(name, "start");
@@ -163,6 +166,17 @@ impl FakeDocker {
             container.finished = Timestamp::now().to_string();
         }
         self.happens(name, "die");
+    }
+
+    /// Docker starts it again itself, at once.
+    pub fn starts(&self, name: &str) {
+        {
+            let mut state = self.state();
+            let container = state.containers.get_mut(&id(name)).unwrap();
+            container.is_running = true;
+            container.started = Timestamp::now().to_string();
+        }
+        self.happens(name, "start");
     }
 
     fn happens(&self, name: &str, what: &'static str) {
@@ -195,11 +209,14 @@ pub fn inspection(id: &str, container: &Container) -> Value {
             "Health": {"Status": "healthy"},
         },
         "HostConfig": {"RestartPolicy": {"Name": "no", "MaximumRetryCount": 0}},
-        "Config": {"Labels": labels(), "Tty": false},
+        "Config": {"Labels": labels(container), "Tty": false},
     })
 }
 
-fn labels() -> Value {
+fn labels(container: &Container) -> Value {
+    if !container.is_held {
+        return json!({});
+    }
     json!({"umawarden.restart": "when-ready", "umawarden.restart.need": "1GiB"})
 }
 
@@ -300,7 +317,8 @@ impl Connection {
         match question {
             Question::List => {
                 let all = state.containers.iter().map(|(id, container)| {
-                    json!({"Id": id, "Names": [format!("/{}", container.name)], "Labels": labels()})
+                    let names = [format!("/{}", container.name)];
+                    json!({"Id": id, "Names": names, "Labels": labels(container)})
                 });
                 as_json(200, &Value::Array(all.collect()))
             }
@@ -348,10 +366,12 @@ impl Connection {
 
 fn line((at, id, what): &(Timestamp, String, &'static str)) -> String {
     let time_ns = i64::try_from(at.as_nanosecond()).unwrap();
+    // All that die end with that.
+    let attributes = if *what == "die" { json!({"exitCode": "1"}) } else { json!({}) };
     let told = json!({
         "Type": "container",
         "Action": what,
-        "Actor": {"ID": id, "Attributes": {}},
+        "Actor": {"ID": id, "Attributes": attributes},
         "time": at.as_second(),
         "timeNano": time_ns,
     });

@@ -5,7 +5,7 @@ use std::time::Duration;
 use umawarden::model::{Action, Decision, DecisionId, Mode, Moment, RuleId};
 use umawarden::policy::rule::{Query, Remedy};
 
-use super::{Checker, Clock, Course, Flight, LOST_AFTER, Violation, Watched, broken, reads};
+use super::{Checker, Clock, Course, Flight, Kind, LOST_AFTER, Violation, Watched, broken, reads};
 
 /// Something that was done.
 pub struct Acted {
@@ -159,21 +159,21 @@ impl Checker {
         Ok(())
     }
 
-    /// One action at a time; only the brake waits for nothing but itself.
+    /// One action at a time, but for stops, and beside starts.
     pub(super) fn fly(&mut self, clock: &Clock, decision: &Decision) -> Result<(), Violation> {
         if decision.action.is_notice() {
             return Ok(());
         }
         let now = clock.at.uptime;
-        let is_brake = decision.action.is_brake();
+        let kind = Kind::of(&decision.action);
         self.flights.retain(|flight| now.saturating_sub(flight.since) < LOST_AFTER);
         let mut same = self.flights.iter().filter(|flight| flight.mode == decision.mode);
-        if let Some(Flight { id, since, .. }) = same.find(|flight| flight.is_brake || !is_brake) {
+        if let Some(Flight { id, since, .. }) = same.find(|flight| kind.waits_for(flight.kind)) {
             let what = format!("{id} is under way since {since:?}: {decision:?}");
             return broken("never two actions at once", what);
         }
         let (id, mode) = (decision.id, decision.mode);
-        self.flights.push(Flight { id, mode, is_brake, since: now });
+        self.flights.push(Flight { id, mode, kind, since: now });
         Ok(())
     }
 
@@ -196,7 +196,8 @@ impl Checker {
     ) -> Result<(), Violation> {
         let now = clock.at.uptime;
         let course = watched.course(decision.mode);
-        let (mut last_missed, has_aim) = (None, aims(watched));
+        let (mut last_passed, has_aim) = (None, aims(watched));
+        let is_held = |step: usize| self.settings.holds_step(&decision.rule, decision.mode, step);
         match course {
             Course::Acting { since, .. } if now.saturating_sub(since) < LOST_AFTER => {
                 return broken("each outcome is awaited", format!("{decision:?}"));
@@ -205,15 +206,16 @@ impl Checker {
             Course::Ended { id, .. } if has_aim || !self.settings.is_temporary(id) => {
                 return broken("each act is judged", format!("{decision:?}"));
             }
-            Course::Judged { step, aim_met: Some(false), .. } => last_missed = Some(step),
+            // It stays, and is passed.
+            Course::Ended { step, .. } if is_held(step) => last_passed = Some(step),
+            Course::Judged { step, aim_met: Some(false), .. } => last_passed = Some(step),
             _ => {}
         }
-        let is_held = |step: usize| self.settings.holds_step(&decision.rule, decision.mode, step);
         let mut from = decision.step;
-        while from > 0 && last_missed != Some(from - 1) && is_held(from - 1) {
+        while from > 0 && last_passed != Some(from - 1) && is_held(from - 1) {
             from -= 1;
         }
-        if from > 0 && last_missed != Some(from - 1) {
+        if from > 0 && last_passed != Some(from - 1) {
             let what = format!("{course:?}: {decision:?}");
             return broken("a next step follows a missed aim", what);
         }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use umawarden::model::{
-    AlertChange, AlertState, Assessment, Decision, DecisionId, HoldReason, Mode, Moment,
+    Action, AlertChange, AlertState, Assessment, Decision, DecisionId, HoldReason, Mode, Moment,
     Observation, Outcome, OutcomeResult, Reading, RuleId, Source, Verdict,
 };
 use umawarden::policy::Step;
@@ -84,8 +84,35 @@ pub struct Checker {
 struct Flight {
     id: DecisionId,
     mode: Mode,
-    is_brake: bool,
+    kind: Kind,
     since: Duration,
+}
+
+/// What an action is to those beside it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Ordinary,
+    Stop,
+    Start,
+}
+
+impl Kind {
+    fn of(action: &Action) -> Self {
+        match action {
+            Action::StopEngine { .. } => Self::Stop,
+            Action::StartContainer { .. } | Action::StartUnit { .. } => Self::Start,
+            _ => Self::Ordinary,
+        }
+    }
+
+    /// A start waits for everything, and nothing but another start for it; a stop for its like.
+    fn waits_for(self, other: Self) -> bool {
+        match (self, other) {
+            (Self::Start, _) | (Self::Stop, Self::Stop) => true,
+            (Self::Stop, _) | (_, Self::Start) => false,
+            (Self::Ordinary, _) => true,
+        }
+    }
 }
 
 type Labels = BTreeMap<Arc<str>, Arc<str>>;
@@ -174,6 +201,11 @@ impl Checker {
         }
         self.people.forget(decisions);
         self.restarts.forget(decisions);
+    }
+
+    /// That is in the journal, whether or not a process hears of it.
+    pub fn kept(&mut self, outcome: &Outcome) {
+        self.people.hear(outcome);
     }
 
     /// A process starts.
@@ -336,7 +368,11 @@ impl Checker {
     fn hold(&mut self, reason: HoldReason, decision: &Decision) -> Result<(), Violation> {
         let has_acted = || self.acts.iter().any(|act| act.rule == decision.rule);
         let is_true = match reason {
-            HoldReason::Busy => self.flights.iter().any(|flight| flight.mode == decision.mode),
+            HoldReason::Busy => {
+                let kind = Kind::of(&decision.action);
+                let mut same = self.flights.iter().filter(|flight| flight.mode == decision.mode);
+                same.any(|flight| kind.waits_for(flight.kind))
+            }
             HoldReason::Cooldown | HoldReason::Budget | HoldReason::StepsExhausted => has_acted(),
             HoldReason::GlobalBudget => self.acts.iter().any(|act| !act.is_notice),
             HoldReason::BreakerOpen => has_acted(),

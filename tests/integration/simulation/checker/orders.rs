@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use umawarden::model::{
-    Action, Decision, DecisionId, Mode, OperatorOrder, RuleId, RuleSelector, Target,
+    Action, Decision, DecisionId, Mode, OperatorOrder, Outcome, OutcomeResult, RuleId,
+    RuleSelector, Target,
 };
 use umawarden::policy::Answer;
 
@@ -55,6 +56,16 @@ impl People {
             let ends = question.given_until.map_or(ends, |until| until.max(ends));
             of_rule == rule && *of_mode == mode && question.used_by.is_none() && ends > clock.at.utc
         })
+    }
+
+    /// What was not done has used no yes.
+    pub fn hear(&mut self, outcome: &Outcome) {
+        if !matches!(outcome.result, OutcomeResult::NotDone(_)) {
+            return;
+        }
+        for question in self.questions.values_mut() {
+            question.used_by.take_if(|id| *id == outcome.decision);
+        }
     }
 
     /// What was lost with a crash was neither asked nor used.

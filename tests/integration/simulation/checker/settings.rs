@@ -136,7 +136,7 @@ impl Checker {
         self.flights.push(super::Flight {
             id: decision.id,
             mode: decision.mode,
-            is_brake: false,
+            kind: super::Kind::Ordinary,
             since: now,
         });
         Ok(())

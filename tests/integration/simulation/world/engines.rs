@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use umawarden::model::{
-    Action, CachePermission, Decision, EngineReadings, Mode, Observation, OutcomeResult, Target,
+    Action, CachePermission, Decision, EngineReadings, Event, KernelEvent, Mode, Observation,
+    OutcomeResult, Target,
 };
 
 use super::World;
@@ -154,6 +155,29 @@ impl World {
             }
             None => Ok(()),
         }
+    }
+
+    /// Of one that somebody has started by hand it is told once that it has died, and only if it
+    /// has. Of others supervisors tell, who may lie.
+    pub(super) fn are_dead(&mut self, events: &[Event]) -> Result<(), Violation> {
+        for event in events {
+            let KernelEvent::EngineDied { report } = &event.kind else { continue };
+            let who = &report.who;
+            let Some(server) = who.server.filter(|_| who.container.is_none() && who.unit.is_none())
+            else {
+                continue;
+            };
+            let mut living = self.machine.engines.iter().filter(|engine| engine.is_alive());
+            if living.any(|engine| engine.server == server) {
+                let what = report.sentence();
+                return Err(Violation { invariant: "nobody is told dead who lives", what });
+            }
+            if !self.buried.insert((self.boot, server)) {
+                let what = report.sentence();
+                return Err(Violation { invariant: "each death is told once", what });
+            }
+        }
+        Ok(())
     }
 
     /// Whoever is stopped has really grown; what a machine says that lies is nobody's fault.

@@ -1,0 +1,247 @@
+//! What is known of a death to those who only watched: what killed anything lately, what its
+//! processes held, and what its supervisor says of its end.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{AskedToEnd, Circumstances, OwnStop, Relative, explain};
+use crate::model::{
+    Action, DeathMemory, DeathReport, Deceased, Decision, EnginePhase, EngineProcess, EngineSeen,
+    Event, ExitStatus, HeldEnd, HeldTarget, KernelEvent, Mode, Moment, Orphan, Outcome,
+    OutcomeResult, OwnLog, Reading, Requested, Supervisor, Target, Verdict,
+};
+use crate::policy::Surroundings;
+
+/// Kills, and own stops, that are remembered.
+const MOST_KILLS: usize = 64;
+
+/// A trace in the kernel log may come to its end a moment after its victim.
+pub(in crate::policy) const TOLD_AFTER: Duration = Duration::from_millis(500);
+
+/// What one of its processes was killed for so long before is why it ended.
+const KILLED_BEFORE_SECONDS: i64 = 60;
+
+const SIGTERM: i32 = 15;
+
+/// What lately killed anything.
+#[derive(Debug, Default)]
+pub(in crate::policy) struct Kills {
+    events: VecDeque<Event>,
+    /// Of this program.
+    stops: VecDeque<OwnStop>,
+}
+
+impl Kills {
+    pub(in crate::policy) fn hear(&mut self, events: &[Event]) {
+        for event in events {
+            let kills = matches!(
+                event.kind,
+                KernelEvent::OomKill { .. } | KernelEvent::UserspaceKill { .. }
+            );
+            if kills {
+                keep(&mut self.events, event.clone());
+            }
+        }
+    }
+
+    /// This program has decided that.
+    pub(in crate::policy) fn decided(&mut self, decision: &Decision) {
+        let acts = decision.mode == Mode::Enforce && decision.verdict == Verdict::Act;
+        if let (Action::StopEngine { .. }, Target::Engine(engine)) =
+            (&decision.action, &decision.target)
+            && acts
+        {
+            let stop = OwnStop {
+                decision: Some(decision.id),
+                rule: Some(decision.rule.clone()),
+                at: decision.at,
+                processes: engine.processes.clone(),
+            };
+            keep(&mut self.stops, stop);
+        }
+    }
+
+    /// What was not done has ended nobody.
+    pub(in crate::policy) fn observe_outcome(&mut self, outcome: &Outcome) {
+        if matches!(outcome.result, OutcomeResult::NotDone(_) | OutcomeResult::Skipped) {
+            self.stops.retain(|stop| stop.decision != Some(outcome.decision));
+        }
+    }
+
+    /// Whether something killed a process of it for memory shortly before that end. Podman on
+    /// cgroup v1 does not know that, nor does Docker of a process that was not the first.
+    pub(in crate::policy) fn explain(&self, target: &HeldTarget, end: &HeldEnd) -> bool {
+        let is_its = |cgroup: &str, container: Option<&str>| match target.supervisor {
+            Supervisor::Docker => container == Some(&*target.id) || cgroup.contains(&*target.id),
+            Supervisor::Systemd => cgroup.split('/').any(|part| *part == *target.name),
+        };
+        let is_near = |event: &Event| {
+            let ago = end.utc.zip(event.utc).map(|(end, at)| end.duration_since(at).as_secs());
+            ago.is_some_and(|ago| (-2..=KILLED_BEFORE_SECONDS).contains(&ago))
+        };
+        self.events.iter().filter(|event| is_near(event)).any(|event| match &event.kind {
+            KernelEvent::OomKill { memcg, container, .. } => {
+                is_its(memcg.as_deref().unwrap_or_default(), container.as_deref())
+            }
+            KernelEvent::UserspaceKill { memcg, .. } => {
+                is_its(memcg.as_deref().unwrap_or_default(), None)
+            }
+            _ => false,
+        })
+    }
+}
+
+fn keep<T>(all: &mut VecDeque<T>, one: T) {
+    if all.len() >= MOST_KILLS {
+        all.pop_front();
+    }
+    all.push_back(one);
+}
+
+/// Memory at this moment.
+pub(in crate::policy) fn memory(
+    around: &Surroundings<'_>,
+    engine: Option<&EngineSeen>,
+) -> DeathMemory {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bytes, from 0 on")]
+    let bytes = |name| match around.latest(name) {
+        Reading::Value(value) if value.is_finite() => Some(value.max(0.0) as u64),
+        _ => None,
+    };
+    DeathMemory {
+        total_bytes: bytes("uma_memory_total_bytes"),
+        free_bytes: bytes("uma_memory_free_bytes"),
+        available_bytes: bytes("uma_memory_available_bytes"),
+        unaccounted_bytes: bytes("uma_memory_unaccounted_bytes"),
+        shmem_bytes: bytes("uma_memory_shmem_bytes"),
+        swap_free_bytes: bytes("uma_memory_swap_free_bytes"),
+        own_bytes: engine.map(own_bytes),
+    }
+}
+
+/// What its processes hold: anonymous, shared and huge pages.
+pub(in crate::policy) fn own_bytes(engine: &EngineSeen) -> u64 {
+    let of = |process: &EngineProcess| {
+        let kinds = [process.anon_bytes, process.shmem_bytes, process.hugetlb_bytes];
+        kinds.into_iter().filter_map(Reading::value).fold(0, u64::saturating_add)
+    };
+    engine.processes.iter().map(of).fold(0, u64::saturating_add)
+}
+
+/// One death, as far as it is known.
+#[derive(Debug)]
+pub(in crate::policy) struct Bereavement<'a> {
+    /// The container or the unit, where there is one.
+    pub(in crate::policy) held: Option<&'a HeldTarget>,
+    /// What its supervisor says of its end; `None`: nobody does.
+    pub(in crate::policy) end: Option<&'a HeldEnd>,
+    /// When it was noticed, on the uptime clock.
+    pub(in crate::policy) noticed: Duration,
+    /// When it began, on the same, where nobody tells how long it has lived.
+    pub(in crate::policy) began: Option<Duration>,
+    /// How far it had come.
+    pub(in crate::policy) phase: EnginePhase,
+    /// What was known of its processes last.
+    pub(in crate::policy) engine: Option<&'a EngineSeen>,
+    /// Memory at that moment.
+    pub(in crate::policy) memory: Option<DeathMemory>,
+    /// The processes that are still there.
+    pub(in crate::policy) left: &'a [Orphan],
+}
+
+impl Bereavement<'_> {
+    /// Tells what is known of it.
+    pub(in crate::policy) fn report(&self, around: &Surroundings<'_>) -> DeathReport {
+        let ended = self.ended(around.at);
+        let lived = self.end.and_then(|end| end.lived);
+        let began = lived.map(|lived| ended.uptime.saturating_sub(lived)).or(self.began);
+        let events: Vec<Event> = around.kills.events.iter().cloned().collect();
+        let own_stops: Vec<OwnStop> = around.kills.stops.iter().cloned().collect();
+        let family = self.family();
+        let (log, not_known) = self.own_log();
+        let is_container = self.held.is_some_and(|held| held.supervisor == Supervisor::Docker);
+        let code = self.end.and_then(|end| end.exit_code);
+        let circumstances = Circumstances {
+            who: self.who(),
+            exit: code.map_or(ExitStatus::Unknown, |code| ExitStatus::Code { code }),
+            is_exit_untold: self.end.is_none(),
+            began,
+            phase: Some(self.phase),
+            family: &family,
+            events: &events,
+            own_stops: &own_stops,
+            asked: self.asked(ended),
+            docker_oom_killed: self.end.filter(|_| is_container).map(|end| end.is_oom_killed),
+            is_cgroup_own: self.held.is_some(),
+            are_pids_global: true,
+            is_kernel_log_read: around.counters.kernel_log_is_read(),
+            memory: self.memory,
+            log,
+            not_known,
+            ..Circumstances::default()
+        };
+        explain(&circumstances, ended)
+    }
+
+    fn who(&self) -> Deceased {
+        let engine = self.engine;
+        let of = |supervisor| self.held.filter(|held| held.supervisor == supervisor);
+        let (container, unit) = (of(Supervisor::Docker), of(Supervisor::Systemd));
+        let name = engine.map(|engine| &engine.name).or(self.held.map(|held| &held.name));
+        Deceased {
+            name: name.cloned().unwrap_or_default(),
+            engine: engine.map(|engine| engine.kind),
+            server: engine.map(|engine| engine.server),
+            container: container.map(|held| Arc::clone(&held.id)),
+            container_name: container.map(|held| Arc::clone(&held.name)),
+            unit: unit.map(|held| Arc::clone(&held.name)),
+            cgroup: engine.and_then(|engine| engine.cgroup.clone()),
+        }
+    }
+
+    fn asked(&self, ended: Moment) -> Option<AskedToEnd> {
+        self.end.filter(|end| end.requested == Requested::Yes)?;
+        let sender = match self.held?.supervisor {
+            Supervisor::Docker => "docker stop or docker kill",
+            Supervisor::Systemd => "systemctl",
+        };
+        Some(AskedToEnd { signal: SIGTERM, sender: sender.to_owned(), at: ended.uptime })
+    }
+
+    /// What it wrote itself, and why nobody knows that.
+    fn own_log(&self) -> (&[String], Vec<String>) {
+        match self.end.map(|end| end.log.as_deref()) {
+            Some(Some(OwnLog::Lines(lines))) => (lines, Vec::new()),
+            Some(Some(OwnLog::Unknown(why))) => (&[], vec![format!("what it wrote itself: {why}")]),
+            Some(None) | None => (&[], vec!["its own log was not read".to_owned()]),
+        }
+    }
+
+    /// When it ended, on both clocks.
+    fn ended(&self, at: Moment) -> Moment {
+        let ago = at.uptime.saturating_sub(self.noticed);
+        let Some(utc) = self.end.and_then(|end| end.utc) else {
+            let utc = at.utc.checked_sub(ago).unwrap_or(at.utc);
+            return Moment { uptime: self.noticed, utc };
+        };
+        match Duration::try_from(at.utc.duration_since(utc)) {
+            Ok(ago) => Moment { uptime: at.uptime.saturating_sub(ago), utc },
+            Err(_) => Moment { uptime: self.noticed, utc },
+        }
+    }
+
+    fn family(&self) -> Vec<Relative> {
+        let processes = self.engine.map(|engine| engine.processes.as_slice()).unwrap_or_default();
+        let relative = |process: &EngineProcess| Relative {
+            id: process.id,
+            comm: Arc::clone(&process.comm),
+            ended: None,
+            status: ExitStatus::Unknown,
+            told_by: "nobody",
+            is_left: self.left.iter().any(|left| left.id == process.id),
+            bytes: process.anon_bytes.value(),
+        };
+        processes.iter().map(relative).collect()
+    }
+}

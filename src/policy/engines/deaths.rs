@@ -1,0 +1,159 @@
+//! The deaths of engines that this program neither launched nor starts again, until they are told.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::life::{self, Life, ticks};
+use crate::model::{
+    DeathMemory, EnginePhase, EngineReadings, EngineSeen, Event, HeldEnded, HeldTarget,
+    KernelEvent, ProcessId, Supervisor,
+};
+use crate::policy::Surroundings;
+use crate::policy::death::{Bereavement, TOLD_AFTER, memory};
+
+/// A supervisor that answers tells of an end within this time.
+const SUPERVISOR_TELLS: Duration = Duration::from_secs(4);
+
+/// The clocks of a supervisor and of ours are one, and a look takes its time.
+const SLACK: Duration = Duration::from_secs(5);
+
+/// More deaths that wait to be told are not, and more ends are not remembered.
+const MOST: usize = 32;
+
+/// An engine whose server has ended.
+#[derive(Clone, Debug)]
+pub(in crate::policy) struct Dead {
+    /// As it was seen alive last.
+    seen: EngineSeen,
+    /// When that was, and when it was seen to be dead, on the uptime clock.
+    last_alive: Duration,
+    noticed: Duration,
+    phase: EnginePhase,
+    memory: Option<DeathMemory>,
+}
+
+impl Dead {
+    /// `None`: it is not certain that it is dead, or others tell of it. To be asked before its life
+    /// takes the new look in.
+    pub(super) fn of(life: &Life, at: Duration, readings: &EngineReadings) -> Option<Self> {
+        let seen = life.seen();
+        let all = readings.engines.iter().flat_map(|engine| &engine.processes);
+        // It may have become a part of another engine: one that was launched, or is declared.
+        let mut living = all.filter(|process| !life::has_ended(process));
+        let is_there = living.any(|process| process.id == seen.server);
+        if is_there || readings.is_cut || seen.is_launched || seen.is_left_behind {
+            return None;
+        }
+        Some(Self {
+            seen: seen.clone(),
+            last_alive: life.last_alive(),
+            noticed: at,
+            phase: life.phase().min(EnginePhase::Serving),
+            memory: None,
+        })
+    }
+
+    fn held(&self) -> Option<HeldTarget> {
+        let seen = &self.seen;
+        if let Some(id) = &seen.container {
+            let name = seen.container_name.as_ref().unwrap_or(id);
+            let (name, id) = (Arc::clone(name), Arc::clone(id));
+            return Some(HeldTarget { supervisor: Supervisor::Docker, name, id });
+        }
+        // What people started themselves shares the unit of their session.
+        let is_own = |unit: &&Arc<str>| unit.ends_with(".service") && !unit.starts_with("user@");
+        let name = Arc::clone(seen.unit.as_ref().filter(is_own)?);
+        Some(HeldTarget { supervisor: Supervisor::Systemd, id: Arc::clone(&name), name })
+    }
+}
+
+/// All that are to be told.
+#[derive(Debug, Default)]
+pub(in crate::policy) struct Deaths {
+    to_tell: Vec<Dead>,
+    /// What supervisors have told of ends, the newest last.
+    ends: VecDeque<HeldEnded>,
+}
+
+impl Deaths {
+    pub(in crate::policy) fn add(&mut self, dead: impl IntoIterator<Item = Dead>) {
+        self.to_tell.extend(dead);
+        self.to_tell.truncate(MOST);
+    }
+
+    /// A supervisor tells of ends of what it does not start again for us.
+    pub(in crate::policy) fn hear(&mut self, ended: &[HeldEnded]) {
+        for ended in ended {
+            self.ends.retain(|known| known.target.id != ended.target.id);
+            self.ends.push_back(ended.clone());
+            if self.ends.len() > MOST {
+                self.ends.pop_front();
+            }
+        }
+    }
+
+    /// Tells those of which all is known that soon will be. Who is started again is told of by
+    /// whoever starts it: `is_told_elsewhere`; `answers`: whether Docker tells what happens.
+    pub(in crate::policy) fn step(
+        &mut self,
+        around: &Surroundings<'_>,
+        is_told_elsewhere: impl Fn(&EngineSeen) -> bool,
+        answers: bool,
+        events: &mut Vec<Event>,
+    ) {
+        if self.to_tell.is_empty() {
+            return;
+        }
+        let now = around.at.uptime;
+        self.to_tell.retain(|dead| !is_told_elsewhere(&dead.seen));
+        for dead in self.to_tell.iter_mut().filter(|dead| dead.memory.is_none()) {
+            dead.memory = Some(memory(around, Some(&dead.seen)));
+        }
+        let ends = &self.ends;
+        let is_due = |dead: &mut Dead| {
+            let waited = now.saturating_sub(dead.noticed);
+            let waits_for = dead.seen.container.is_some() && answers;
+            let is_told = !waits_for || end_of(ends, dead, around).is_some();
+            waited >= TOLD_AFTER && (is_told || waited >= SUPERVISOR_TELLS)
+        };
+        for dead in self.to_tell.extract_if(.., is_due) {
+            let family: BTreeSet<ProcessId> =
+                dead.seen.processes.iter().map(|process| process.id).collect();
+            let left = around.engines.left_of(None, &family, now).unwrap_or_default();
+            let held = dead.held();
+            let report = Bereavement {
+                held: held.as_ref(),
+                end: end_of(ends, &dead, around).map(|ended| &ended.end),
+                noticed: dead.noticed,
+                began: Some(ticks(dead.seen.server.start_ticks)),
+                phase: dead.phase,
+                engine: Some(&dead.seen),
+                memory: dead.memory,
+                left: &left,
+            }
+            .report(around);
+            let utc = Some(report.ended);
+            let kind = KernelEvent::EngineDied { report: Box::new(report) };
+            events.push(Event { kind, utc, seq: None });
+        }
+    }
+}
+
+/// What its supervisor told of that very end.
+fn end_of<'e>(
+    ends: &'e VecDeque<HeldEnded>,
+    dead: &Dead,
+    around: &Surroundings<'_>,
+) -> Option<&'e HeldEnded> {
+    let at = around.at;
+    let since_alive = at.uptime.saturating_sub(dead.last_alive).saturating_add(SLACK);
+    let container = dead.seen.container.as_ref()?;
+    let is_its = |ended: &&HeldEnded| {
+        let ago = ended.end.utc.map(|utc| Duration::try_from(at.utc.duration_since(utc)));
+        // One that lies a little ahead is of now.
+        let is_since = ago.is_some_and(|ago| ago.is_ok_and(|ago| ago <= since_alive));
+        ended.target.id == *container && is_since
+    };
+    ends.iter().rev().find(is_its)
+}

@@ -1,0 +1,141 @@
+//! Containers in which engines run and that nobody here starts again: how they ended.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use umawarden::model::{HeldEnded, Moment, Observation, OwnLog, Requested};
+use umawarden::sources::held::{HeldSetup, HeldWatch};
+use umawarden::supervisors::systemd::Bus;
+
+use super::docker::{FakeDocker, Fault, Question, id};
+
+fn clock() -> Moment {
+    Moment { uptime: crate::engines::living::uptime(), utc: Timestamp::now() }
+}
+
+struct World {
+    docker: FakeDocker,
+    watch: HeldWatch,
+    _folder: tempfile::TempDir,
+}
+
+impl World {
+    /// A container that runs, and is not started again by us.
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let docker = FakeDocker::start(&folder.path().join("docker.sock"));
+        for name in ["llm", "other"] {
+            docker.run(name);
+            docker.state().containers.get_mut(&id(name)).unwrap().is_held = false;
+        }
+        let watch = HeldWatch::start(HeldSetup {
+            docker: docker.socket.clone(),
+            systemd: Bus::Peer(folder.path().join("none")),
+            adopted: folder.path().join("adopted.json"),
+            declared: Vec::new(),
+            clock,
+        });
+        let world = Self { docker, watch: watch.unwrap(), _folder: folder };
+        world.until("asked", |world, _| world.docker.asked(Question::List) > 0);
+        world.watch.follow(BTreeSet::from([Arc::from(id("llm"))]));
+        world.until("looked at", |world, _| world.docker.asked(Question::Inspect) > 0);
+        world
+    }
+
+    fn until(&self, what: &str, is_so: impl Fn(&Self, &[HeldEnded]) -> bool) -> Vec<HeldEnded> {
+        let began = Instant::now();
+        let mut told = Vec::new();
+        while !is_so(self, &told) {
+            assert!(began.elapsed() < Duration::from_secs(15), "{what}: {told:#?}");
+            std::thread::sleep(Duration::from_millis(5));
+            let mut seen = Vec::new();
+            self.watch.take(&mut seen);
+            for observation in seen {
+                let Observation::Held(held) = observation else { continue };
+                assert!(held.held.is_empty(), "nothing is started again");
+                if !held.ended.is_empty() {
+                    told = held.ended;
+                }
+            }
+        }
+        told
+    }
+
+    fn ended(&self) -> HeldEnded {
+        let mut told = self.until("told", |_, told| !told.is_empty());
+        assert_eq!(told.len(), 1, "of the other one nobody asked: {told:#?}");
+        let told = told.remove(0);
+        assert_eq!(*told.target.id, *id("llm"));
+        assert_eq!((told.end.exit_code, told.end.requested), (Some(1), Requested::No));
+        assert!(told.end.lived.is_some() && told.end.utc.is_some());
+        told
+    }
+
+    fn write(&self, text: &str) {
+        let line = format!("{} {text}\n", Timestamp::now());
+        let length = u32::try_from(line.len()).unwrap().to_be_bytes();
+        let frame = [&[2, 0, 0, 0][..], &length, line.as_bytes()].concat();
+        self.docker.state().containers.get_mut(&id("llm")).unwrap().log.extend(frame);
+    }
+}
+
+fn lines(ended: &HeldEnded) -> Vec<String> {
+    match ended.end.log.as_deref() {
+        Some(OwnLog::Lines(lines)) => lines.clone(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn one_that_ends_is_told_with_its_last_lines() {
+    let world = World::new();
+    world.write("CUDA out of memory");
+    world.docker.dies("other");
+    world.docker.dies("llm");
+    assert_eq!(lines(&world.ended()), ["CUDA out of memory"]);
+}
+
+#[test]
+fn one_that_docker_starts_again_at_once_has_ended_all_the_same() {
+    let world = World::new();
+    world.docker.dies("llm");
+    world.docker.starts("llm");
+    let first = world.ended();
+    // The next life ends otherwise than the last one, and is another.
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_millis(1_500) {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    world.docker.dies("llm");
+    world.docker.starts("llm");
+    let is_other = |_: &World, told: &[HeldEnded]| {
+        told.first().is_some_and(|told| told.end.mark != first.end.mark)
+    };
+    let second = world.until("told", is_other).remove(0);
+    assert!(second.end.utc > first.end.utc, "{second:#?}");
+}
+
+#[test]
+fn one_that_is_removed_when_it_ends_is_told_without_its_log() {
+    let world = World::new();
+    world.docker.dies("llm");
+    world.docker.state().containers.remove(&id("llm"));
+    let told = world.ended();
+    let Some(OwnLog::Unknown(why)) = told.end.log.as_deref() else { panic!("{told:#?}") };
+    assert!(why.contains("its container is gone"), "{why}");
+}
+
+#[test]
+fn lies_about_one_tell_of_no_end() {
+    let world = World::new();
+    let lie = Fault::Says(200, "application/json", "[[[".repeat(100));
+    world.docker.set_inspection("llm", Some(lie));
+    let asked = world.docker.asked(Question::Inspect);
+    world.docker.starts("other");
+    world.until("asked again", |world, _| world.docker.asked(Question::Inspect) > asked);
+    world.docker.set_inspection("llm", None);
+    world.docker.dies("llm");
+    world.ended();
+}
