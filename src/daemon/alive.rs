@@ -22,11 +22,6 @@ impl Alive {
         Self { boot, due: Duration::ZERO }
     }
 
-    /// This boot, where its name is known.
-    pub(super) fn boot(&self) -> Option<Arc<str>> {
-        self.boot.clone()
-    }
-
     /// Keeps it, when it is time to.
     pub(super) fn note(&mut self, uptime: Duration, journal: &Journal) {
         if uptime >= self.due {

@@ -82,15 +82,12 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     let boot_id = name_kernel_log(&settings, boot.as_deref(), started);
     let resume = resume_point(&journal, &boot_id);
     let next_decision = journal.next_decision_id(started.utc, JOURNAL_TAKES);
-    let mut policy = new_policy(&loaded, started, next_decision);
-    let alive = Alive::new(boot.as_deref().map(Arc::from));
-    let (past, found) = search_past(&settings, &journal, &boot_id, alive.boot(), &wake)?;
+    let mut policy = new_policy(&loaded, started, next_decision, resume.as_ref());
+    let (past, found) = search_past(&settings, &journal, &boot_id, boot.as_deref(), &wake)?;
     let pause = PauseWatch::start(&settings.pause_file, wake.clone())?;
     let resume_from = resume.as_ref().map(|point| ResumeFrom { seq: point.resume_seq });
-    let cursor = Cursor { next_seq: resume_from.map(|from| from.seq), ..Cursor::default() };
     let begin = recorder::begin(&loaded, started, &boot_id, next_decision, resume.as_ref());
     let recorder = Recorder::start(&settings, begin);
-    go_on_from(resume, &mut policy);
     let kernel_log = open_kernel_log(&settings.path.kmsg, resume_from);
     let status = Arc::new(ArcSwap::from_pointee(policy.status(started)));
     let tally = Arc::new(SettingsTally::default());
@@ -101,7 +98,6 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     // Before this thread is raised, for its child would be as well.
     let gpu = watch_gpu(&settings)?;
     let holders = watch_holders(&settings)?;
-    let logged_in = watch_logged_in(&settings);
     let failure = Arc::default();
     let service = start_service(&settings, listeners, loader, &wake, taker, Arc::clone(&failure))?;
     tell_start(&loaded, &journal, started);
@@ -121,7 +117,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         held,
         gpu,
         holders,
-        logged_in,
+        logged_in: watch_logged_in(&settings),
         settings,
         policy,
         kernel_log,
@@ -139,8 +135,8 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         recorder,
         black_box,
         boot_id,
-        alive,
-        cursor,
+        alive: Alive::new(boot.map(Arc::from)),
+        cursor: Cursor { next_seq: resume_from.map(|from| from.seq), ..Cursor::default() },
         sampling,
         settling: Settling::new(started.uptime, standing.is_locked),
         next_slow: started.uptime,
@@ -151,11 +147,20 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
 }
 
 /// One that knows nothing yet, and does nothing before it is told what earlier runs did.
-fn new_policy(loaded: &Loaded, started: Moment, next_decision: DecisionId) -> Policy {
+fn new_policy(
+    loaded: &Loaded,
+    started: Moment,
+    next_decision: DecisionId,
+    resume: Option<&ResumePoint>,
+) -> Policy {
     let settings = &loaded.settings;
     let mut policy = Policy::new(started, settings.mode, &loaded.rules, next_decision);
     policy.await_past();
     policy.set_verdict_limits(settings.verdict);
+    if let Some(point) = resume {
+        policy.resume_kernel_log(point.known.clone());
+        policy.resume_events(&point.last_events);
+    }
     policy
 }
 
@@ -170,13 +175,6 @@ fn take_orders(
         status: Arc::clone(status),
         pause: pause.clone(),
         last_silence: last_silence(journal, started),
-    }
-}
-
-fn go_on_from(resume: Option<ResumePoint>, policy: &mut Policy) {
-    if let Some(point) = resume {
-        policy.resume_kernel_log(point.known);
-        policy.resume_events(&point.last_events);
     }
 }
 
@@ -242,14 +240,14 @@ fn search_past(
     settings: &Settings,
     journal: &Arc<Journal>,
     boot_id: &Arc<str>,
-    boot: Option<Arc<str>>,
+    boot: Option<&str>,
     wake: &Wake,
 ) -> anyhow::Result<(Awaited, Option<Observation>)> {
     let search = Search {
         storage: settings.storage.path.clone(),
         journal: Arc::clone(journal),
         boot_id: Arc::clone(boot_id),
-        boot,
+        boot: boot.map(Arc::from),
     };
     search.start(wake.clone())
 }

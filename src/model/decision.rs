@@ -286,6 +286,23 @@ impl HoldReason {
             Self::StopUnclear => {
                 "it ended as if somebody wanted it, while nobody watched: start it by hand"
             }
+            Self::NoCause
+            | Self::RebootUnderWay
+            | Self::RebootBudget
+            | Self::GivenUp
+            | Self::MinimumUptime
+            | Self::BootUnknown
+            | Self::LoggedIn
+            | Self::EnginesRun
+            | Self::Blocked
+            | Self::NoSlot
+            | Self::CalledOff => self.meaning_for_reboot(),
+        }
+    }
+
+    /// The same of reasons that hold only a reboot.
+    fn meaning_for_reboot(self) -> &'static str {
+        match self {
             Self::NoCause => {
                 "what the matter is with memory cannot be told, and nothing is rebooted for \
                  what is not known"
@@ -314,6 +331,7 @@ impl HoldReason {
                 "a person has called the reboot off: no rule schedules another before memory is \
                  well again, or somebody says umawarden reboot --clear"
             }
+            _ => "",
         }
     }
 }

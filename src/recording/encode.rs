@@ -195,10 +195,7 @@ impl Encoder {
                 out.push(HOLDERS);
                 put_json(holders, out);
             }
-            Observation::LoggedIn(logged_in) => {
-                out.push(LOGGED_IN);
-                put_json(logged_in, out);
-            }
+            Observation::LoggedIn(logged_in) => put_tagged(LOGGED_IN, logged_in, out),
         }
     }
 
@@ -297,6 +294,12 @@ fn put_key(key: &SeriesKey, out: &mut Vec<u8>) {
         put_bytes(out, name.as_bytes());
         put_bytes(out, value.as_bytes());
     }
+}
+
+/// What it is, and what it says.
+fn put_tagged<T: serde::Serialize>(tag: u8, value: &T, out: &mut Vec<u8>) {
+    out.push(tag);
+    put_json(value, out);
 }
 
 /// What is rare stands as JSON, which `umawarden history` and the API speak too.

@@ -2,12 +2,13 @@
 
 use super::{Reboots, Scene};
 use crate::model::Moment;
+use crate::policy::group::Group;
 use crate::policy::{Policy, Step};
 
 impl Policy {
     /// Whether it must be known who is logged in: a reboot is scheduled, or thought of.
     pub fn wants_logged_in(&self) -> bool {
-        self.reboots.is_any_scheduled() || self.groups.iter().any(|group| group.thinks_of_reboot())
+        self.reboots.is_any_scheduled() || self.groups.iter().any(Group::thinks_of_reboot)
     }
 
     /// Follows a reboot that is scheduled, and what came of the last one. What the matter is must

@@ -204,7 +204,7 @@ fn it_survives_a_restart_of_the_daemon_is_done_once_and_judged_in_the_next_boot(
     world.boots(BOOTS[1]);
     let daemon = world.start();
     let helped = "uma_reboots_total{result=\"helped\"}";
-    until(&daemon, "judged", 40, || daemon.metric(helped) == 1.0);
+    until(&daemon, "judged", 100, || daemon.metric(helped) == 1.0);
     let told = history(&world.node.storage());
     let checked: Vec<&Value> = of_kind(&told, "reboot_checked").collect();
     assert_eq!((checked.len(), &checked[0]["result"]), (1, &"helped".into()));
@@ -280,7 +280,7 @@ fn it_waits_for_the_clusters_slot_and_gives_it_back_when_the_node_is_well() {
     daemon.kill();
     world.boots(BOOTS[1]);
     let daemon = world.start();
-    until(&daemon, "given back", 40, || server.holders()["gpu"].is_empty());
+    until(&daemon, "given back", 100, || server.holders()["gpu"].is_empty());
     until(&daemon, "known", 10, || status(&daemon)["holds_slot"] == false);
     daemon.terminate();
 }
@@ -340,7 +340,7 @@ fn a_rule_reboots_and_where_the_orderly_way_hangs_the_kernel_does_if_that_is_all
     world.boots(BOOTS[1]);
     let daemon = world.start();
     // Two means, one reboot.
-    until(&daemon, "judged", 40, || daemon.metric("uma_reboots_total{result=\"helped\"}") == 1.0);
+    until(&daemon, "judged", 100, || daemon.metric("uma_reboots_total{result=\"helped\"}") == 1.0);
     let budget = status(&daemon)["budget"].clone();
     assert_eq!(budget[0]["left"], 2, "{budget}");
     assert_eq!((world.bus.reboots(), &*trigger()), (1, "sub"));
