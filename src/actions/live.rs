@@ -87,6 +87,7 @@ impl Executor for Live {
             | Action::ThrottleReadahead { .. }
             | Action::EmptyCache { .. }
             | Action::Undo { .. } => Err("this executor has no undo log".to_owned()),
+            Action::Reboot(_) => Err("only the rebooter reboots".to_owned()),
         };
         match done {
             Ok(()) => OutcomeResult::Done,

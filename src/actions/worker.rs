@@ -8,14 +8,17 @@
 //! must not hold up what saves the machine: its intent is on its way to the disk when it acts, and
 //! it waits only shortly for that to arrive. So have starts: a supervisor that does not answer
 //! holds up nothing but other starts.
+//!
+//! So has the reboot, once there is anything to do for one: what hangs in the first lane is often
+//! why. But nothing of it is done before its intent is on the disk.
 
 use std::any::Any;
 use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -56,6 +59,11 @@ pub struct WorkerSetup {
     /// Asked before the brake acts, and bound to return within milliseconds. If it fails, that is
     /// told, and nothing else.
     pub brake_intent: Intent,
+    /// Who reboots, in enforce mode, whatever the others do. Its intents are awaited as those of
+    /// the first one.
+    pub rebooter: Box<dyn Executor + Send>,
+    /// Asked before each of its acts. If it fails, nothing is done.
+    pub reboot_intent: Intent,
     /// Who has supervisors start something, in enforce mode. Supervisors may not answer.
     pub starter: Box<dyn Executor + Send>,
     /// Asked before each start. If it fails, nothing is started.
@@ -90,6 +98,7 @@ pub struct ActionWorker {
     ordinary: Crew,
     brake: Crew,
     starter: Crew,
+    reboot: Mutex<SpareCrew>,
     clock: fn() -> Moment,
     end_pauses: EndPauses,
 }
@@ -100,6 +109,47 @@ struct EndPauses(Box<dyn Fn() -> bool + Send>);
 impl fmt::Debug for EndPauses {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("EndPauses")
+    }
+}
+
+/// A crew whose threads are started when it is first wanted: on most machines never.
+enum SpareCrew {
+    /// Nothing was to be done yet.
+    Unused(Box<(Box<dyn Executor + Send>, Writing, Common)>),
+    /// It runs.
+    Running(Crew),
+    /// Its threads could not be started.
+    Lost,
+}
+
+impl fmt::Debug for SpareCrew {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SpareCrew")
+    }
+}
+
+impl SpareCrew {
+    fn submit(&mut self, decision: Decision) -> Result<(), Busy> {
+        if let Self::Unused(_) = self
+            && let Self::Unused(parts) = std::mem::replace(self, Self::Lost)
+        {
+            let (executor, writing, common) = *parts;
+            match Crew::start(["reboot", "reboot-watch"], executor, writing, common) {
+                Ok(crew) => *self = Self::Running(crew),
+                Err(error) => tracing::error!("cannot start the thread that reboots: {error}"),
+            }
+        }
+        match self {
+            Self::Running(crew) => crew.submit(decision),
+            Self::Unused(_) | Self::Lost => Err(Busy),
+        }
+    }
+
+    fn running(&self) -> Option<&Crew> {
+        match self {
+            Self::Running(crew) => Some(crew),
+            Self::Unused(_) | Self::Lost => None,
+        }
     }
 }
 
@@ -148,16 +198,19 @@ impl ActionWorker {
     /// Starts the worker's threads.
     pub fn start(setup: WorkerSetup) -> std::io::Result<Self> {
         let WorkerSetup { executor, intent, brake, brake_intent, .. } = setup;
+        let WorkerSetup { rebooter, reboot_intent, .. } = setup;
         let WorkerSetup { starter, start_intent, .. } = setup;
         let WorkerSetup { outcomes, wake, clock, time_limit, end_pauses, .. } = setup;
         let common = Common { outcomes, wake: wake.into(), clock, time_limit };
         let ordinary = Writing { intent, is_awaited: true };
         let hurried = Writing { intent: brake_intent, is_awaited: false };
         let patient = Writing { intent: start_intent, is_awaited: true };
+        let last = Writing { intent: reboot_intent, is_awaited: true };
         Ok(Self {
             ordinary: Crew::start(["act", "act-watch"], executor, ordinary, common.clone())?,
             brake: Crew::start(["brake", "brake-watch"], brake, hurried, common.clone())?,
-            starter: Crew::start(["start", "start-watch"], starter, patient, common)?,
+            starter: Crew::start(["start", "start-watch"], starter, patient, common.clone())?,
+            reboot: Mutex::new(SpareCrew::Unused(Box::new((rebooter, last, common)))),
             clock,
             end_pauses: EndPauses(end_pauses),
         })
@@ -170,8 +223,13 @@ impl ActionWorker {
             Lane::Ordinary => &self.ordinary,
             Lane::Brake => &self.brake,
             Lane::Start => &self.starter,
+            Lane::Reboot => return self.reboot_crew().submit(decision),
         };
         crew.submit(decision)
+    }
+
+    fn reboot_crew(&self) -> MutexGuard<'_, SpareCrew> {
+        self.reboot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Ends the worker within a second: an action under way gets most of that to end, and is
@@ -181,15 +239,18 @@ impl ActionWorker {
     pub fn shutdown(self) {
         let now = || (self.clock)().uptime;
         let latest = now().saturating_add(SHUTDOWN_GRACE + SHUTDOWN_MARGIN);
-        let crews = [&self.ordinary, &self.brake, &self.starter].map(|crew| (crew, crew.leave()));
-        for (crew, _) in crews.iter().filter(|(_, is_there)| *is_there) {
+        let reboot = self.reboot_crew();
+        let all = [Some(&self.ordinary), Some(&self.brake), Some(&self.starter), reboot.running()];
+        let crews = all.map(|crew| crew.map(|crew| (crew, crew.leave())));
+        for (crew, _) in crews.iter().flatten().filter(|(_, is_there)| *is_there) {
             let _ = crew.ended.recv_timeout(latest.saturating_sub(now()));
         }
         let ordinary = &self.ordinary;
         // An act that has paused an engine does not hang: it is about to have it go on.
         let is_any_paused = (self.end_pauses.0)();
         let hangs = ordinary.load.hanging.load(Ordering::Acquire) && !is_any_paused;
-        if crews[0].1 && !hangs && ordinary.undone.recv_timeout(UNDOING_TAKES).is_err() {
+        let was_there = crews[0].is_some_and(|(_, was_there)| was_there);
+        if was_there && !hangs && ordinary.undone.recv_timeout(UNDOING_TAKES).is_err() {
             tracing::error!("not all temporary settings are back: the next start undoes them");
         }
     }
@@ -200,6 +261,7 @@ impl Drop for ActionWorker {
         for crew in [&self.ordinary, &self.brake, &self.starter] {
             crew.leave();
         }
+        self.reboot_crew().running().map(Crew::leave);
     }
 }
 

@@ -464,7 +464,8 @@ fn describe(event: &KernelEvent) -> String {
         | KernelEvent::EngineDied { .. }
         | KernelEvent::EngineRelease { .. }
         | KernelEvent::UnaccountedBaseline { .. }
-        | KernelEvent::MemoryVerdict { .. } => engines::event_text(event),
+        | KernelEvent::MemoryVerdict { .. }
+        | KernelEvent::RebootChecked { .. } => engines::event_text(event),
     }
 }
 

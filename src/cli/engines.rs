@@ -167,6 +167,12 @@ pub(super) fn event_text(event: &KernelEvent) -> String {
         KernelEvent::MemoryVerdict { verdict, before, evidence, .. } => {
             format!("memory is {verdict}, was {before}: {}", evidence.join("; "))
         }
+        KernelEvent::RebootChecked { decision, ended_boot_id, result, reason } => {
+            format!(
+                "reboot #{decision} out of boot {ended_boot_id}: {}: {reason}",
+                result.meaning()
+            )
+        }
         _ => String::new(),
     }
 }

@@ -311,7 +311,8 @@ pub(super) fn event_text(event: &KernelEvent) -> String {
         | KernelEvent::EngineDied { .. }
         | KernelEvent::EngineRelease { .. }
         | KernelEvent::UnaccountedBaseline { .. }
-        | KernelEvent::MemoryVerdict { .. } => engines::event_text(event),
+        | KernelEvent::MemoryVerdict { .. }
+        | KernelEvent::RebootChecked { .. } => engines::event_text(event),
     }
 }
 

@@ -20,6 +20,7 @@ pub mod nvml_child;
 mod order_text;
 pub mod pause;
 pub mod print;
+pub mod reboot;
 pub mod replay;
 pub mod rules;
 pub mod run;
@@ -76,6 +77,8 @@ pub enum Command {
     Approve(approve::ApproveArguments),
     /// Show remedies that keep missing their aim, and let them try again.
     Breaker(breaker::BreakerArguments),
+    /// Reboot the machine as configured, through all guard rails; show, cancel, clear.
+    Reboot(reboot::RebootArguments),
     /// Do nothing at all, until `umawarden resume`. Works without the daemon.
     Pause(pause::PauseArguments),
     /// End a pause.
@@ -133,6 +136,7 @@ impl Arguments {
             Command::Silence(arguments) => silence::execute(&arguments),
             Command::Approve(arguments) => approve::execute(&arguments),
             Command::Breaker(arguments) => breaker::execute(&arguments),
+            Command::Reboot(arguments) => reboot::execute(&arguments),
             Command::Pause(arguments) => pause::pause(&arguments),
             Command::Resume(arguments) => pause::resume(&arguments),
             Command::Replay(arguments) => replay::execute(&arguments),

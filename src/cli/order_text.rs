@@ -1,6 +1,6 @@
 //! What people ordered, for people.
 
-use crate::model::{OperatorCommand, OperatorOrder, RuleSelector};
+use crate::model::{OperatorCommand, OperatorOrder, RuleSelector, duration_text};
 
 /// One line on an order: what, why, and who.
 pub(super) fn order_text(command: &OperatorCommand) -> String {
@@ -15,6 +15,17 @@ pub(super) fn order_text(command: &OperatorCommand) -> String {
         OperatorOrder::ResetBreaker { rules } => {
             format!("breaker of {} reset", selector_text(rules))
         }
+        OperatorOrder::Reboot { delay, force } => {
+            let after = delay.map(|delay| format!(" in {}", duration_text(delay)));
+            let force: Vec<&str> = force.iter().map(|force| force.name()).collect();
+            let force = match force.is_empty() {
+                true => String::new(),
+                false => format!(", whatever {} say", force.join(", ")),
+            };
+            format!("reboot ordered{}{force}", after.unwrap_or_default())
+        }
+        OperatorOrder::CancelReboot => "reboot called off".to_owned(),
+        OperatorOrder::ClearReboots => "reboots that did not help forgiven".to_owned(),
     };
     let comment = match command.comment.as_str() {
         "" => String::new(),

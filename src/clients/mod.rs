@@ -1,7 +1,8 @@
 //! Thin clients of inference engines: one file each, over [`Session`], which is where whatever they
-//! answer is bounded.
+//! answer is bounded. [`fleet_lock`] is none of them: it asks the server that keeps a cluster's
+//! reboots apart.
 //!
-//! To add one: a file here whose `empty` makes the safest call that the engine has, a line in
+//! To add an engine: a file here whose `empty` makes the safest call that the engine has, a line in
 //! [`empty_cache`], and what the real one answers in `tests/fixtures/engines/answers`.
 //!
 //! Some calls are made by none of them, whatever a rule says: what may kill the server or the host
@@ -10,6 +11,7 @@
 //! the default; LMDeploy's `/sleep`), and what runs code (`/collective_rpc`).
 
 mod comfyui;
+pub mod fleet_lock;
 mod keys;
 mod llama_server;
 mod lmdeploy;

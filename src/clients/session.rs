@@ -1,4 +1,5 @@
-//! Calls to one engine, one after the other, each with an end in sight.
+//! Calls to one engine, or to the server that keeps a cluster's reboots apart, one after the other,
+//! each with an end in sight.
 //!
 //! They are made on a thread of their own, which lives as long as the session: where the engine has
 //! a network of its own, that thread enters it, and all sockets that are made there belong to it.
@@ -20,8 +21,10 @@ use super::keys::Secret;
 use super::network::Network;
 use crate::model::EngineTarget;
 
-/// How long a connection may take: the engine is on this node.
+/// How long a connection may take: the engine is on this node, and the server's name is first
+/// looked up.
 const CONNECTING_TAKES: Duration = Duration::from_secs(1);
+const CONNECTING_FAR_TAKES: Duration = Duration::from_secs(5);
 
 /// What the thread has beyond a call's own time before it is taken for hanging.
 const MARGIN: Duration = Duration::from_secs(1);
@@ -129,6 +132,9 @@ pub enum CallError {
     },
 }
 
+/// A header of a call: its name and what it says.
+type Header = (&'static str, &'static str);
+
 /// One call.
 #[derive(Debug)]
 struct Call {
@@ -136,6 +142,7 @@ struct Call {
     path: String,
     body: Option<Vec<u8>>,
     key: Option<Secret>,
+    header: Option<Header>,
     patience: Duration,
     reply: SyncSender<Result<Answer, CallError>>,
 }
@@ -159,9 +166,22 @@ impl Session {
     /// # Errors
     /// The thread cannot be started.
     pub fn open(place: Place) -> Result<Self, CallError> {
+        Self::start("engine-client", CONNECTING_TAKES, place)
+    }
+
+    /// The same for a server that may be on another node: below that address.
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub(super) fn open_far(name: &str, origin: &str) -> Result<Self, CallError> {
+        let place = Place { origin: origin.to_owned(), network: None };
+        Self::start(name, CONNECTING_FAR_TAKES, place)
+    }
+
+    fn start(name: &str, connecting_takes: Duration, place: Place) -> Result<Self, CallError> {
         let (calls, to_make) = channel();
-        let started = Builder::new().name("engine-client".to_owned()).spawn(move || {
-            let caller = Caller::new(place);
+        let started = Builder::new().name(name.to_owned()).spawn(move || {
+            let caller = Caller::new(place, connecting_takes);
             for call in to_make {
                 let answer = match &caller {
                     Ok(caller) => caller.make(&call),
@@ -191,7 +211,7 @@ impl Session {
         key: Option<&Secret>,
         patience: Duration,
     ) -> Result<Answer, CallError> {
-        self.call(Method::GET, path, None, key, patience)
+        self.call(Method::GET, path, None, key, None, patience)
     }
 
     /// Tells.
@@ -205,7 +225,21 @@ impl Session {
         key: Option<&Secret>,
         patience: Duration,
     ) -> Result<Answer, CallError> {
-        self.call(Method::POST, path, body, key, patience)
+        self.call(Method::POST, path, body, key, None, patience)
+    }
+
+    /// Tells, with that header.
+    ///
+    /// # Errors
+    /// No answer has come in time; it may have heard it all the same.
+    pub(super) fn post_with(
+        &self,
+        path: &str,
+        header: Header,
+        body: &Value,
+        patience: Duration,
+    ) -> Result<Answer, CallError> {
+        self.call(Method::POST, path, Some(body), None, Some(header), patience)
     }
 
     fn call(
@@ -214,6 +248,7 @@ impl Session {
         path: &str,
         body: Option<&Value>,
         key: Option<&Secret>,
+        header: Option<Header>,
         patience: Duration,
     ) -> Result<Answer, CallError> {
         let (reply, answer) = sync_channel(1);
@@ -225,6 +260,7 @@ impl Session {
             path: path.to_owned(),
             body: body.map(|body| body.to_string().into_bytes()),
             key: key.cloned(),
+            header,
             patience,
             reply,
         };
@@ -250,7 +286,7 @@ struct Caller {
 }
 
 impl Caller {
-    fn new(place: Place) -> io::Result<Self> {
+    fn new(place: Place, connecting_takes: Duration) -> io::Result<Self> {
         if let Some(network) = &place.network {
             network.enter()?;
         }
@@ -265,7 +301,7 @@ impl Caller {
             .http1_only()
             .http1_max_headers(64)
             .pool_max_idle_per_host(0)
-            .connect_timeout(CONNECTING_TAKES)
+            .connect_timeout(connecting_takes)
             .user_agent(concat!("umawarden/", env!("CARGO_PKG_VERSION")))
             .build()
             .map_err(io::Error::other)?;
@@ -288,6 +324,9 @@ impl Caller {
         let mut request = self.client.request(call.method.clone(), url);
         if let Some(key) = &call.key {
             request = request.header(AUTHORIZATION, key.header());
+        }
+        if let Some((name, value)) = call.header {
+            request = request.header(name, value);
         }
         if let Some(body) = &call.body {
             request = request.header(CONTENT_TYPE, "application/json").body(body.clone());

@@ -10,6 +10,7 @@ use super::decode::{self, Findings, Table};
 use super::measure::duration_within;
 use super::mistake::Mistake;
 use super::yaml::{Content, Node};
+use crate::model::RebootSettings;
 use crate::policy::guard::{
     BreakerLimit, DAY_MINUTES, Glob, GuardRails, MOST_TIMES, MaintenanceWindow, Protected,
     WrittenWindow, time_zone,
@@ -115,6 +116,7 @@ pub fn read_table(
             maintenance_windows: windows,
             never_in: never_in?,
             inhibited_by: inhibited_by?,
+            reboot: RebootSettings::default(),
         },
         alerts,
     ))

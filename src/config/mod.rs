@@ -11,6 +11,7 @@ pub mod guard_rails;
 pub mod measure;
 pub mod mistake;
 pub mod reader;
+mod reboot;
 mod restarts;
 pub mod rules;
 pub mod settings;

@@ -10,6 +10,7 @@ use anyhow::Context;
 use arc_swap::{ArcSwap, ArcSwapOption};
 use tokio::sync::mpsc;
 
+use super::alive::Alive;
 use super::black_box::BlackBox;
 use super::evicting::Evicting;
 use super::orders::Orders;
@@ -25,7 +26,7 @@ use super::standing::{self, Standing};
 use super::wake::Wake;
 use super::{Cursor, Daemon, clock, preflight, queries};
 use crate::actions::{
-    Acting, ActionWorker, CacheEmptier, DEFAULT_TIME_LIMIT, Intent, Ready, SettingsTally,
+    Acting, ActionWorker, CacheEmptier, DEFAULT_TIME_LIMIT, Intent, Ready, Rebooter, SettingsTally,
     TemporarySettings, TemporarySetup, WorkerSetup,
 };
 use crate::config::measure::{ListenAddress, ListenHost};
@@ -40,8 +41,10 @@ use crate::sources::gpu::{GpuSetup, GpuWatch, Patience};
 use crate::sources::held::{AdoptedFile, HeldSetup, HeldWatch};
 use crate::sources::holders::{HolderSetup, HolderWatch};
 use crate::sources::kernel_log::{KernelLogSource, ResumeFrom};
+use crate::sources::logged_in::LoggedInWatch;
 use crate::sources::memory::MemorySource;
 use crate::sources::process::ProcessSource;
+use crate::supervisors::logged_in::{LoggedInPlaces, UTMP};
 use crate::supervisors::systemd::Bus;
 
 /// How long the brake waits for its intent to be on disk before it acts without: about as long as a
@@ -79,14 +82,12 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     let boot_id = name_kernel_log(&settings, boot.as_deref(), started);
     let resume = resume_point(&journal, &boot_id);
     let next_decision = journal.next_decision_id(started.utc, JOURNAL_TAKES);
-    let mut policy = new_policy(&loaded, started, next_decision);
-    let (past, found) = search_past(&settings, &journal, &boot_id, &wake)?;
+    let mut policy = new_policy(&loaded, started, next_decision, resume.as_ref());
+    let (past, found) = search_past(&settings, &journal, &boot_id, boot.as_deref(), &wake)?;
     let pause = PauseWatch::start(&settings.pause_file, wake.clone())?;
     let resume_from = resume.as_ref().map(|point| ResumeFrom { seq: point.resume_seq });
-    let cursor = Cursor { next_seq: resume_from.map(|from| from.seq), ..Cursor::default() };
     let begin = recorder::begin(&loaded, started, &boot_id, next_decision, resume.as_ref());
     let recorder = Recorder::start(&settings, begin);
-    go_on_from(resume, &mut policy);
     let kernel_log = open_kernel_log(&settings.path.kmsg, resume_from);
     let status = Arc::new(ArcSwap::from_pointee(policy.status(started)));
     let tally = Arc::new(SettingsTally::default());
@@ -116,6 +117,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         held,
         gpu,
         holders,
+        logged_in: watch_logged_in(&settings),
         settings,
         policy,
         kernel_log,
@@ -133,7 +135,8 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         recorder,
         black_box,
         boot_id,
-        cursor,
+        alive: Alive::new(boot.map(Arc::from)),
+        cursor: Cursor { next_seq: resume_from.map(|from| from.seq), ..Cursor::default() },
         sampling,
         settling: Settling::new(started.uptime, standing.is_locked),
         next_slow: started.uptime,
@@ -144,11 +147,20 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
 }
 
 /// One that knows nothing yet, and does nothing before it is told what earlier runs did.
-fn new_policy(loaded: &Loaded, started: Moment, next_decision: DecisionId) -> Policy {
+fn new_policy(
+    loaded: &Loaded,
+    started: Moment,
+    next_decision: DecisionId,
+    resume: Option<&ResumePoint>,
+) -> Policy {
     let settings = &loaded.settings;
     let mut policy = Policy::new(started, settings.mode, &loaded.rules, next_decision);
     policy.await_past();
     policy.set_verdict_limits(settings.verdict);
+    if let Some(point) = resume {
+        policy.resume_kernel_log(point.known.clone());
+        policy.resume_events(&point.last_events);
+    }
     policy
 }
 
@@ -163,13 +175,6 @@ fn take_orders(
         status: Arc::clone(status),
         pause: pause.clone(),
         last_silence: last_silence(journal, started),
-    }
-}
-
-fn go_on_from(resume: Option<ResumePoint>, policy: &mut Policy) {
-    if let Some(point) = resume {
-        policy.resume_kernel_log(point.known);
-        policy.resume_events(&point.last_events);
     }
 }
 
@@ -192,6 +197,13 @@ fn watch_holders(settings: &Settings) -> anyhow::Result<HolderWatch> {
     };
     HolderWatch::start(setup)
         .context("cannot start the thread that watches who has the driver open")
+}
+
+/// Nobody looks before a reboot is thought of.
+fn watch_logged_in(settings: &Settings) -> LoggedInWatch {
+    let procfs = settings.path.procfs.clone();
+    let places = LoggedInPlaces { bus: Bus::system(), utmp: UTMP.into(), procfs };
+    LoggedInWatch::new(places, clock::uptime)
 }
 
 fn watch_held(settings: &Settings) -> anyhow::Result<HeldWatch> {
@@ -228,12 +240,14 @@ fn search_past(
     settings: &Settings,
     journal: &Arc<Journal>,
     boot_id: &Arc<str>,
+    boot: Option<&str>,
     wake: &Wake,
 ) -> anyhow::Result<(Awaited, Option<Observation>)> {
     let search = Search {
         storage: settings.storage.path.clone(),
         journal: Arc::clone(journal),
         boot_id: Arc::clone(boot_id),
+        boot: boot.map(Arc::from),
     };
     search.start(wake.clone())
 }
@@ -352,6 +366,7 @@ fn start_worker(
     let end_pauses = temporary.end_pauses();
     let acting = Acting::new(ready(loaded, evicting), temporary, emptier);
     let [brake, starter] = [0, 1].map(|_| evicting.live(&loaded.settings));
+    let rebooter = Rebooter::new(&loaded.settings.path.procfs, Bus::system());
     let intent_within = |time| -> Intent {
         let journal = Arc::clone(journal);
         Box::new(move |decision| journal.intent(decision, time).map_err(|error| error.to_string()))
@@ -363,6 +378,8 @@ fn start_worker(
         brake_intent: intent_within(BRAKE_INTENT_TAKES),
         starter: Box::new(Heeding { executor: starter, switch: pause.switch() }),
         start_intent: intent_within(INTENT_TAKES),
+        rebooter: Box::new(Heeding { executor: rebooter, switch: pause.switch() }),
+        reboot_intent: intent_within(INTENT_TAKES),
         outcomes,
         wake: Box::new(move || wake.notify()),
         clock: clock::now,

@@ -4,6 +4,7 @@
 //! waits for neither disk nor network: the journal, the actions and the HTTP server have threads of
 //! their own.
 
+mod alive;
 mod begin;
 mod black_box;
 pub mod clock;
@@ -48,6 +49,7 @@ use crate::sources::gpu::GpuWatch;
 use crate::sources::held::HeldWatch;
 use crate::sources::holders::HolderWatch;
 use crate::sources::kernel_log::{KernelLogSource, ReadClock, ReadEnd};
+use crate::sources::logged_in::LoggedInWatch;
 use crate::sources::memory::MemorySource;
 use crate::sources::process::ProcessSource;
 use own::OwnReadings;
@@ -87,6 +89,7 @@ struct Daemon {
     held: HeldWatch,
     gpu: Option<GpuWatch>,
     holders: HolderWatch,
+    logged_in: LoggedInWatch,
     kernel_log: KernelLogSource,
     journal: Arc<Journal>,
     worker: ActionWorker,
@@ -102,6 +105,7 @@ struct Daemon {
     recorder: recorder::Recorder,
     black_box: black_box::BlackBox,
     boot_id: Arc<str>,
+    alive: alive::Alive,
     cursor: Cursor,
     sampling: Sampling,
     settling: Settling,
@@ -273,6 +277,8 @@ impl Daemon {
             gpu.take(now.uptime, &mut self.seen);
         }
         self.holders.take(now.uptime, &mut self.seen);
+        self.logged_in.want(now.uptime, self.policy.wants_logged_in());
+        self.logged_in.take(now.uptime, &mut self.seen);
         if acted {
             // The signals after an action: all of them, those too that are read less often.
             self.memory.read_all(&clock::uptime, &mut self.seen);
@@ -328,6 +334,7 @@ impl Daemon {
             self.seen.push(Observation::Readings(self.journal.readings()));
             self.seen.push(Observation::Readings(self.own.kernel_log(&self.kernel_log)));
             self.see_own();
+            self.alive.note(now.uptime, &self.journal);
             for text in self.evicting.notes() {
                 tracing::info!("{text}");
                 self.note(now, text);
@@ -489,6 +496,7 @@ impl Daemon {
         self.evicting.stop("the program ends");
         self.black_box.end();
         self.cursor.journal_due = Duration::ZERO;
+        self.alive.note_end(clock::uptime(), &self.journal);
         self.write_down_kernel_log(clock::uptime(), Vec::new());
         self.worker.shutdown();
         while let Ok(outcome) = self.outcomes.try_recv() {

@@ -113,6 +113,9 @@ impl Orders {
                 Wish::EndSilence { id } => self.end_silence(id),
                 Wish::Approve { decision, lasts } => self.approve(decision, lasts),
                 Wish::ResetBreaker { rules } => self.reset_breaker(rules),
+                Wish::Reboot { delay, force } => Ok(OperatorOrder::Reboot { delay, force }),
+                Wish::CancelReboot => Ok(OperatorOrder::CancelReboot),
+                Wish::ClearReboots => Ok(OperatorOrder::ClearReboots),
             };
             let answered = match order {
                 Ok(order) => {

@@ -33,8 +33,10 @@ pub(super) struct Search {
     pub(super) storage: PathBuf,
     /// The journal.
     pub(super) journal: Arc<Journal>,
-    /// This boot.
+    /// This boot's kernel log.
     pub(super) boot_id: Arc<str>,
+    /// This boot, where its name is known.
+    pub(super) boot: Option<Arc<str>>,
 }
 
 /// Where the past arrives, once.
@@ -100,6 +102,7 @@ impl Search {
             commands: self.journal.operator_memory(now.utc, WRITER_TAKES)?.commands,
             unaccounted_baseline: reader.unaccounted_baseline(&self.boot_id)?,
             stood: reader.restarts()?,
+            reboots: reader.reboots(self.boot.as_deref())?,
             lost_before_ms: reader.lost_before()?.map(|lost| lost_before_ms(now, lost)),
         })
     }

@@ -5,7 +5,7 @@ use std::fmt::{self, Write as _};
 use jiff::Timestamp;
 
 use super::landing::Escaped;
-use crate::model::RuleSelector;
+use crate::model::{RebootStatus, RuleSelector};
 use crate::policy::status::{GuardStatus, Status};
 
 /// Nothing where nothing is out of the ordinary.
@@ -27,9 +27,32 @@ pub(super) fn page(html: &mut String, status: &Status) -> fmt::Result {
              read: nothing is done.</p>",
         );
     }
+    reboot(html, &status.reboot)?;
     approvals(html, guard)?;
     silences(html, guard)?;
     breakers(html, guard)
+}
+
+fn reboot(html: &mut String, status: &RebootStatus) -> fmt::Result {
+    if let Some(scheduled) = &status.scheduled {
+        let waits = status.waits_for.as_ref().map(|why| format!("; it waits: {why}"));
+        write!(
+            html,
+            "<p class=firing>{}: {}{} <small>umawarden reboot --cancel prevents it.</small></p>",
+            status.stage.meaning(),
+            Escaped(&scheduled.plan.to_string()),
+            Escaped(&waits.unwrap_or_default()),
+        )?;
+    }
+    if status.is_given_up {
+        write!(
+            html,
+            "<p class=firing>{} reboots in a row did not help: no rule reboots any more. \
+             <small>umawarden reboot --clear lets them.</small></p>",
+            status.did_not_help,
+        )?;
+    }
+    Ok(())
 }
 
 fn approvals(html: &mut String, guard: &GuardStatus) -> fmt::Result {

@@ -20,6 +20,7 @@ mod order;
 mod orders;
 mod page_request;
 mod probes;
+mod reboot;
 mod routes;
 mod server;
 mod stall;

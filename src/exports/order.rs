@@ -1,5 +1,6 @@
 //! What people may order, as it comes in: who, what, and what they may not write.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -9,7 +10,7 @@ use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::model::{
-    DeathReport, DecisionId, LaunchedEngine, ProcessId, RuleId, RuleSelector,
+    DeathReport, DecisionId, LaunchedEngine, ProcessId, RebootForce, RuleId, RuleSelector,
     duration as duration_of,
 };
 
@@ -21,6 +22,8 @@ const MOST_COMMENT_CHARS: usize = 1024;
 const MOST_RULE_BYTES: usize = 512;
 /// A silence that is meant to last longer is a change of the rules.
 pub const LONGEST: Duration = Duration::from_secs(366 * 86_400);
+/// A reboot that is ordered for later belongs into a calendar.
+const LONGEST_DELAY: Duration = Duration::from_secs(86_400);
 
 /// Who asks, as the connection tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +82,17 @@ pub enum Wish {
         /// Whose.
         rules: RuleChoice,
     },
+    /// The machine shall be rebooted.
+    Reboot {
+        /// After so long; `None` is for the configured time.
+        delay: Option<Duration>,
+        /// What does not matter.
+        force: BTreeSet<RebootForce>,
+    },
+    /// The reboot that is scheduled shall not be.
+    CancelReboot,
+    /// Reboots that did not help shall be forgiven.
+    ClearReboots,
     /// Nothing shall be done.
     Pause,
     /// The pause shall end.
@@ -191,6 +205,17 @@ struct ApprovalBody {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+struct RebootBody {
+    delay: Option<String>,
+    #[serde(default)]
+    force: BTreeSet<RebootForce>,
+    author: Option<String>,
+    #[serde(default)]
+    comment: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct LaunchBody {
     name: String,
     pid: u32,
@@ -232,6 +257,26 @@ pub(super) fn approval(decision: DecisionId, body: &[u8]) -> Result<(Wish, Words
     let words = words(body.author, body.comment)?;
     let lasts = lasts(body.duration.as_deref(), body.until)?;
     Ok((Wish::Approve { decision, lasts }, words))
+}
+
+/// Reads the body that orders a reboot, which says why.
+pub(super) fn reboot(body: &[u8]) -> Result<(Wish, Words), Unreadable> {
+    let RebootBody { delay, force, author, comment } = read(body)?;
+    let words = words(author, comment)?;
+    if words.comment.trim().is_empty() {
+        return Err(content("comment: say why; everybody who is logged in is told"));
+    }
+    let delay = match delay {
+        Some(text) => {
+            let delay = duration_of(&text).map_err(|error| content(format!("delay: {error}")))?;
+            if delay > LONGEST_DELAY {
+                return Err(content("delay: it must be at most 1d"));
+            }
+            Some(delay)
+        }
+        None => None,
+    };
+    Ok((Wish::Reboot { delay, force }, words))
 }
 
 /// Reads the body that tells of a launched engine.

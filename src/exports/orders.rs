@@ -128,7 +128,7 @@ pub(super) async fn died(
 }
 
 /// Takes an order all of which stands in its body.
-async fn told(
+pub(super) async fn told(
     site: &Site,
     caller: Caller,
     body: Body,
@@ -176,7 +176,7 @@ fn operator(site: &Site, caller: Caller) -> Result<u32, Refusal> {
         Caller::Network => {
             let text = format!(
                 "orders are not taken over the network: use the umawarden command on this node \
-                 (silence, approve, breaker, pause, resume), or its control socket {}",
+                 (silence, approve, breaker, reboot, pause, resume), or its control socket {}",
                 site.served.control_socket.display()
             );
             Err(Box::new(error(StatusCode::FORBIDDEN, "forbidden", &text)))

@@ -15,7 +15,7 @@ use hyper::{HeaderMap, StatusCode, Uri};
 use tokio::sync::{Mutex, Semaphore};
 
 use super::negotiation::{self, Format};
-use super::{Served, api, engines, exposition, gate, landing, orders, probes, verdict};
+use super::{Served, api, engines, exposition, gate, landing, orders, probes, reboot, verdict};
 
 /// Longer request targets are nobody's.
 const MAX_URI_BYTES: usize = 4096;
@@ -29,7 +29,7 @@ const SCRAPE_WAIT: Duration = Duration::from_secs(5);
 const QUERIES: usize = 4;
 
 /// Fixed paths, apart from the telemetry path.
-const PATHS: [(&str, &str); 18] = [
+const PATHS: [(&str, &str); 19] = [
     ("/", "overview"),
     ("/-/healthy", "200 while this node is watched"),
     ("/-/ready", "200 once something has been sampled"),
@@ -47,6 +47,7 @@ const PATHS: [(&str, &str); 18] = [
     ("/api/v1/silences", "silences in force (JSON)"),
     ("/api/v1/approvals", "decisions that wait for approval (JSON)"),
     ("/api/v1/breakers", "remedies that missed their aim (JSON)"),
+    ("/api/v1/reboot", "the reboot that is scheduled, and what came of the last (JSON)"),
     ("/api/v1/pause", "whether nothing is done now (JSON)"),
 ];
 
@@ -131,6 +132,8 @@ fn order_routes() -> Router<Site> {
         .route("/api/v1/deaths", post(orders::died))
         .route("/api/v1/breakers", get(orders::breakers))
         .route("/api/v1/breakers/{rule}/reset", post(orders::reset_breaker))
+        .route("/api/v1/reboot", get(reboot::reboot).post(reboot::order).delete(reboot::cancel))
+        .route("/api/v1/reboot/clear", post(reboot::clear))
         .route(
             "/api/v1/pause",
             get(orders::pause).post(orders::begin_pause).delete(orders::end_pause),

@@ -1,13 +1,18 @@
 //! What the journal is given, and the rows that become of it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::reboots::RebootRow;
 use crate::model::{
     AlertChange, Assessment, Decision, Event, KernelEvent, Moment, OperatorCommand, OperatorOrder,
     Outcome, RuleId, RuleSelector, Verdict,
 };
+
+/// The action of a decision about a reboot begins so.
+const REBOOT: &str = "\"reboot\":";
 
 /// One thing to keep.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,6 +47,13 @@ pub enum Entry {
     Note(Note),
     /// What a person ordered.
     Operator(OperatorCommand),
+    /// That boot has lasted so long.
+    Alive {
+        /// Which.
+        boot_id: Arc<str>,
+        /// How long.
+        uptime: Duration,
+    },
 }
 
 /// A remark about the daemon itself: start, stop, reload, a reboot seen.
@@ -65,6 +77,7 @@ pub(super) enum Record {
     Alert { utc_ms: i64, rule: RuleId, json: String },
     Note { utc_ms: i64, json: String },
     Operator(OperatorRow),
+    Alive { boot_id: Arc<str>, uptime_ms: i64 },
 }
 
 #[derive(Debug)]
@@ -115,6 +128,9 @@ impl OperatorRow {
                 row.until_ms = until.as_millisecond();
             }
             OperatorOrder::ResetBreaker { rules } => row.select(rules),
+            OperatorOrder::Reboot { .. }
+            | OperatorOrder::CancelReboot
+            | OperatorOrder::ClearReboots => {}
         }
         Ok(row)
     }
@@ -162,6 +178,10 @@ impl Record {
                 Self::Note { utc_ms: note.at.utc_ms(), json: serde_json::to_string(note)? }
             }
             Entry::Operator(command) => Self::operator(command)?,
+            Entry::Alive { boot_id, uptime } => Self::Alive {
+                boot_id: Arc::clone(boot_id),
+                uptime_ms: i64::try_from(uptime.as_millis()).unwrap_or(i64::MAX),
+            },
         })
     }
 
@@ -192,6 +212,7 @@ impl Record {
             | Self::Alert { json, .. }
             | Self::Note { json, .. }
             | Self::Operator(OperatorRow { json, .. }) => json.capacity(),
+            Self::Alive { boot_id, .. } => boot_id.len(),
         };
         size_of::<Self>() + text
     }
@@ -200,6 +221,7 @@ impl Record {
     pub(super) fn rows(&self) -> u64 {
         match self {
             Self::KernelLog { events, .. } => events.len() as u64,
+            Self::Alive { .. } => 0,
             _ => 1,
         }
     }
@@ -214,6 +236,31 @@ impl Record {
     /// time has been told that nothing will be done.
     pub(super) fn is_nothing_if_late(&self) -> bool {
         matches!(self, Self::Operator(row) if row.decision.is_some())
+    }
+
+    /// What is kept of it beside its own row, where it is about a reboot. An event is found by its
+    /// kind, and text in JSON is looked into only where it may be one.
+    pub(super) fn reboot(&self) -> Option<RebootRow> {
+        match self {
+            Self::Decision { verdict: Verdict::Act, json, .. } if json.contains(REBOOT) => {
+                RebootRow::of_decision(&serde_json::from_str(json).ok()?)
+            }
+            Self::Outcome { json, .. }
+                if json.contains("reboot") || json.contains("tell_users") =>
+            {
+                RebootRow::of(&Entry::Outcome(serde_json::from_str(json).ok()?))
+            }
+            Self::Event { boot_id, event } if event.kind == "reboot_checked" => {
+                let (boot_id, event) = (Arc::clone(boot_id), serde_json::from_str(&event.json));
+                RebootRow::of(&Entry::Event { boot_id, event: event.ok()? })
+            }
+            Self::Operator(row)
+                if row.word.ends_with("_reboot") || row.word.ends_with("_reboots") =>
+            {
+                RebootRow::of_order(&serde_json::from_str(&row.json).ok()?)
+            }
+            _ => None,
+        }
     }
 
     /// Takes in a later place of the same boot instead of queueing it.

@@ -14,6 +14,7 @@ mod file;
 mod past;
 mod queue;
 mod reader;
+mod reboots;
 mod retention;
 mod rows;
 mod timeline;
@@ -39,6 +40,7 @@ pub use reader::{
     DecisionQuery, DecisionRecord, EventQuery, JournalReader, Order, OrderQuery, Page, ReadError,
     StoredEvent, StoredNote, StoredOrder,
 };
+pub use reboots::{BootLasted, RebootRow, past_reboots};
 pub use retention::Retention;
 pub use timeline::{TimelineItem, TimelineQuery};
 

@@ -7,13 +7,14 @@ use jiff::Timestamp;
 use rusqlite::{OptionalExtension, Row, params};
 use serde::Deserialize;
 
-use super::file::WITH_PLACES;
+use super::file::{WITH_PLACES, WITH_REBOOTS};
 use super::reader::{JournalReader, ReadError};
+use super::reboots::{BootLasted, RebootRow, past_reboots};
 use super::timeline::from_json;
 use crate::model::{
     Assessment, Decision, DecisionId, EnginePhase, Event, HoldReason, KernelEvent, Mode, Moment,
-    OperatorCommand, OperatorOrder, Outcome, OutcomeResult, PastAct, RestartState, RuleId,
-    RuleSelector, Verdict,
+    OperatorCommand, OperatorOrder, Outcome, OutcomeResult, PastAct, PastReboots, RestartState,
+    RuleId, RuleSelector, Verdict,
 };
 
 /// An act of an earlier run.
@@ -224,6 +225,33 @@ impl JournalReader {
         Ok(last)
     }
 
+    /// What is known of reboots, for the boot of that name; `None` where it has none. What cannot
+    /// be understood may be a reboot: then no name is given, and nothing is rebooted.
+    pub fn reboots(&self, boot_id: Option<&str>) -> Result<PastReboots, ReadError> {
+        let Some(boot_id) = boot_id else { return Ok(PastReboots::default()) };
+        if self.format < WITH_REBOOTS {
+            return Ok(past_reboots(&[], &[], boot_id));
+        }
+        let read = || -> rusqlite::Result<(Vec<Option<RebootRow>>, Vec<BootLasted>)> {
+            let mut select = self.connection.prepare("SELECT json FROM reboots ORDER BY id")?;
+            let rows = select.query_map([], |row| row.get::<_, String>(0))?;
+            let rows = rows.map(|json| Ok(from_json(&json?))).collect::<rusqlite::Result<_>>()?;
+            let mut select =
+                self.connection.prepare("SELECT boot_id, uptime_ms FROM boots ORDER BY id")?;
+            let boots = select.query_map([], |row| {
+                let boot_id: String = row.get(0)?;
+                Ok(BootLasted { boot_id: boot_id.into(), uptime_ms: row.get(1)? })
+            })?;
+            Ok((rows, boots.collect::<rusqlite::Result<_>>()?))
+        };
+        let (rows, boots) = read().map_err(|error| self.failed(error))?;
+        let Some(rows) = rows.into_iter().collect::<Option<Vec<RebootRow>>>() else {
+            tracing::error!("a row about a reboot is not understood: nothing is rebooted");
+            return Ok(PastReboots::default());
+        };
+        Ok(past_reboots(&rows, &boots, boot_id))
+    }
+
     /// When a damaged journal was replaced by this one, if that ever was; what it held is lost.
     pub fn lost_before(&self) -> Result<Option<Timestamp>, ReadError> {
         let sql = "SELECT value FROM meta WHERE key = 'lost_before_utc_ms'";
@@ -233,12 +261,15 @@ impl JournalReader {
     }
 }
 
+/// What follows on a reboot that was scheduled: no act of its rule.
+const FOLLOW_UPS: [&str; 5] = ["tell_users", "take_slot", "perform", "call_off", "release_slot"];
+
 fn row_id(decision: DecisionId) -> i64 {
     i64::try_from(decision.0).unwrap_or(i64::MAX)
 }
 
 /// A row that cannot be understood is an act all the same, and a real one. What undoes another act
-/// is none.
+/// is none, and neither is what follows on a reboot that was scheduled.
 fn stored_act(row: &Row<'_>, resets: &[Reset]) -> rusqlite::Result<Option<StoredAct>> {
     let (id, utc_ms): (i64, i64) = (row.get(0)?, row.get(1)?);
     let (rule, alert): (String, String) = (row.get(2)?, row.get(3)?);
@@ -261,7 +292,8 @@ fn stored_act(row: &Row<'_>, resets: &[Reset]) -> rusqlite::Result<Option<Stored
         action: serde_json::Value::Null,
         approved: None,
     });
-    if written.action.get("undo").is_some() {
+    let follows = |act: &serde_json::Value| FOLLOW_UPS.iter().any(|name| act.get(name).is_some());
+    if written.action.get("undo").is_some() || written.action.get("reboot").is_some_and(follows) {
         return Ok(None);
     }
     let was_begun = outcome.as_ref().is_none_or(|outcome| outcome.result.is_begun());

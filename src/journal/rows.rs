@@ -10,6 +10,12 @@ use super::file::Failure;
 use super::timeline::from_json;
 use super::{OperatorMemory, ResumePoint};
 
+/// Rows about reboots that are kept: each reboot has about eight.
+const MOST_REBOOT_ROWS: u32 = 4_000;
+
+/// Boots whose time is remembered.
+const MOST_BOOTS: u32 = 1_000;
+
 /// Writes all of them in one transaction. `latest_ms` is the time of the newest entry so far, in
 /// milliseconds since 1970: events without a time of their own get it.
 pub(super) fn write<'a>(
@@ -49,17 +55,25 @@ fn insert(
                 true => insert_event_once(transaction, boot_id, event, *latest_ms),
                 false => insert_event(transaction, boot_id, event, *latest_ms),
             }
-            .map_err(failed)
+            .map_err(failed)?;
+            insert_reboot(transaction, record)
         }
         Record::Decision { utc_ms, .. } => {
             *latest_ms = *utc_ms;
-            insert_decision(transaction, record)
+            match insert_decision(transaction, record)? {
+                Stored::New => insert_reboot(transaction, record),
+                Stored::Before => Ok(()),
+            }
+        }
+        Record::Alive { boot_id, uptime_ms } => {
+            note_alive(transaction, boot_id, *uptime_ms).map_err(failed)
         }
         Record::Outcome { decision, utc_ms, json } => {
             *latest_ms = *utc_ms;
             let sql = "INSERT INTO outcomes (decision, utc_ms, json) VALUES (?1, ?2, ?3)
                 ON CONFLICT (decision) DO UPDATE SET utc_ms = ?2, json = ?3";
-            execute(transaction, sql, params![row_id(*decision)?, utc_ms, json]).map_err(failed)
+            execute(transaction, sql, params![row_id(*decision)?, utc_ms, json]).map_err(failed)?;
+            insert_reboot(transaction, record)
         }
         Record::Assessment { decision, utc_ms, json } => {
             *latest_ms = *utc_ms;
@@ -83,9 +97,57 @@ fn insert(
         }
         Record::Operator(row) => {
             *latest_ms = row.utc_ms;
-            insert_operator(transaction, row)
+            insert_operator(transaction, row)?;
+            insert_reboot(transaction, record)
         }
     }
+}
+
+/// What is kept of reboots beside the rest.
+fn insert_reboot(transaction: &Transaction<'_>, record: &Record) -> Result<(), Failure> {
+    let failed = |error: rusqlite::Error| Failure::new("writing to the journal", &error);
+    let Some(row) = record.reboot() else { return Ok(()) };
+    let json = serde_json::to_string(&row).map_err(|error| Failure::Refused(error.to_string()))?;
+    execute(transaction, "INSERT INTO reboots (json) VALUES (?1)", params![json])
+        .map_err(failed)?;
+    let forget = format!(
+        "DELETE FROM reboots WHERE id <=
+         (SELECT id FROM reboots ORDER BY id DESC LIMIT 1 OFFSET {MOST_REBOOT_ROWS})"
+    );
+    execute(transaction, &forget, params![]).map_err(failed)?;
+    match row.boot() {
+        Some(boot) => note_alive(transaction, &boot.boot_id, boot.uptime_ms).map_err(failed),
+        None => Ok(()),
+    }
+}
+
+fn note_alive(
+    transaction: &Transaction<'_>,
+    boot_id: &str,
+    uptime_ms: i64,
+) -> rusqlite::Result<()> {
+    let known = transaction
+        .prepare_cached("UPDATE boots SET uptime_ms = max(uptime_ms, ?2) WHERE boot_id = ?1")?
+        .execute(params![boot_id, uptime_ms])?;
+    if known > 0 {
+        return Ok(());
+    }
+    execute(
+        transaction,
+        "INSERT INTO boots (boot_id, uptime_ms) VALUES (?1, ?2)",
+        params![boot_id, uptime_ms],
+    )?;
+    let forget = format!(
+        "DELETE FROM boots WHERE id <=
+         (SELECT id FROM boots ORDER BY id DESC LIMIT 1 OFFSET {MOST_BOOTS})"
+    );
+    execute(transaction, &forget, params![])
+}
+
+/// Whether a row was written, or stood there already.
+enum Stored {
+    New,
+    Before,
 }
 
 fn insert_operator(transaction: &Transaction<'_>, row: &OperatorRow) -> Result<(), Failure> {
@@ -199,9 +261,11 @@ fn move_cursor(
     )
 }
 
-fn insert_decision(transaction: &Transaction<'_>, record: &Record) -> Result<(), Failure> {
+fn insert_decision(transaction: &Transaction<'_>, record: &Record) -> Result<Stored, Failure> {
     let failed = |error: rusqlite::Error| Failure::new("writing to the journal", &error);
-    let Record::Decision { id, utc_ms, rule, verdict, json } = record else { return Ok(()) };
+    let Record::Decision { id, utc_ms, rule, verdict, json } = record else {
+        return Ok(Stored::Before);
+    };
     let row = row_id(*id)?;
     let known: Option<String> = transaction
         .prepare_cached("SELECT json FROM decisions WHERE id = ?1")
@@ -209,7 +273,7 @@ fn insert_decision(transaction: &Transaction<'_>, record: &Record) -> Result<(),
         .map_err(failed)?;
     match known {
         // An intent that was told to have failed, and was written later all the same.
-        Some(known) if known == *json => return Ok(()),
+        Some(known) if known == *json => return Ok(Stored::Before),
         Some(_) => {
             let text = format!("decision {id} is in the journal already, and is another one");
             return Err(Failure::Refused(text));
@@ -231,7 +295,8 @@ fn insert_decision(transaction: &Transaction<'_>, record: &Record) -> Result<(),
             params![row],
         )
     })
-    .map_err(failed)
+    .map_err(failed)?;
+    Ok(Stored::New)
 }
 
 /// See `format_4.sql`.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{DecisionId, EngineTarget, READ_AHEAD, Supervisor, Sysctl, Target};
+use super::{DecisionId, EngineTarget, READ_AHEAD, RebootAct, Supervisor, Sysctl, Target};
 
 /// What `drop_caches` drops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -145,6 +145,9 @@ pub enum Action {
         /// The end that was seen, by its mark: after another one it is left alone.
         ended: Arc<str>,
     },
+    /// Something on the way to a reboot. In a rule file only that it is to be scheduled; the rest
+    /// the policy decides by itself.
+    Reboot(Box<RebootAct>),
 }
 
 /// Actions of one lane are done one at a time, and none of them holds up another lane.
@@ -156,13 +159,15 @@ pub enum Lane {
     Brake,
     /// What has a supervisor start something: it may not answer.
     Start,
+    /// What leads to a reboot: what hangs in another lane is often why.
+    Reboot,
 }
 
 impl Lane {
     /// Whether an action of this lane is not decided while one of `other` is under way.
     pub fn waits_for(self, other: Self) -> bool {
         match self {
-            Self::Ordinary => other != Self::Start,
+            Self::Ordinary | Self::Reboot => other != Self::Start,
             Self::Brake => other == Self::Brake,
             Self::Start => true,
         }
@@ -185,6 +190,7 @@ impl Action {
             Self::StopEngine { .. } => "stop_engine",
             Self::StartContainer { .. } => "start_container",
             Self::StartUnit { .. } => "start_unit",
+            Self::Reboot(act) => act.name(),
         }
     }
 
@@ -198,7 +204,16 @@ impl Action {
         match self {
             Self::StopEngine { .. } => Lane::Brake,
             Self::StartContainer { .. } | Self::StartUnit { .. } => Lane::Start,
+            Self::Reboot(_) => Lane::Reboot,
             _ => Lane::Ordinary,
+        }
+    }
+
+    /// What it does on the way to a reboot, if it does.
+    pub fn reboot(&self) -> Option<&RebootAct> {
+        match self {
+            Self::Reboot(act) => Some(act),
+            _ => None,
         }
     }
 
@@ -227,7 +242,13 @@ impl Action {
 
     /// Whether it puts back what another action has done.
     pub fn is_undo(&self) -> bool {
-        matches!(self, Self::Undo { .. })
+        match self {
+            Self::Undo { .. } => true,
+            Self::Reboot(act) => {
+                matches!(**act, RebootAct::CallOff { .. } | RebootAct::ReleaseSlot(_))
+            }
+            _ => false,
+        }
     }
 
     /// What it works on, whether or not there is such a thing. An undo works on what its act has
@@ -253,7 +274,8 @@ impl Action {
             Self::DropCaches { .. }
             | Self::CompactMemory
             | Self::Undo { .. }
-            | Self::Notify { .. } => Target::Node,
+            | Self::Notify { .. }
+            | Self::Reboot(_) => Target::Node,
             // Which one is for the policy to choose.
             Self::StartContainer { .. } => Target::held(Supervisor::Docker, "", ""),
             Self::StartUnit { .. } => Target::held(Supervisor::Systemd, "", ""),
@@ -261,7 +283,7 @@ impl Action {
     }
 
     /// All names, for series that start at 0.
-    pub const NAMES: [&'static str; 12] = [
+    pub const NAMES: [&'static str; 18] = [
         "drop_caches",
         "compact_memory",
         "reclaim",
@@ -274,6 +296,12 @@ impl Action {
         "stop_engine",
         "start_container",
         "start_unit",
+        RebootAct::NAMES[0],
+        RebootAct::NAMES[1],
+        RebootAct::NAMES[2],
+        RebootAct::NAMES[3],
+        RebootAct::NAMES[4],
+        RebootAct::NAMES[5],
     ];
 }
 
@@ -326,6 +354,7 @@ impl fmt::Display for Action {
             }
             Self::StartContainer { .. } => f.write_str("start_container"),
             Self::StartUnit { .. } => f.write_str("start_unit"),
+            Self::Reboot(act) => act.fmt(f),
         }
     }
 }

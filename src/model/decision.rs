@@ -108,11 +108,33 @@ pub enum HoldReason {
     Stopped,
     /// It ended as if somebody wanted it, and nobody was there to tell.
     StopUnclear,
+    /// Memory is neither leaked nor wedged, or what the matter is with it cannot be told.
+    NoCause,
+    /// A reboot is scheduled or under way already.
+    RebootUnderWay,
+    /// `reboot.at_most` is used up.
+    RebootBudget,
+    /// Reboots have not helped.
+    GivenUp,
+    /// The machine has booted too lately.
+    MinimumUptime,
+    /// Which boot this is cannot be told.
+    BootUnknown,
+    /// Somebody is logged in, or it cannot be told whether.
+    LoggedIn,
+    /// An engine runs, or it cannot be told whether.
+    EnginesRun,
+    /// An alert that blocks reboots fires, or cannot be judged.
+    Blocked,
+    /// The cluster's lock has given no slot.
+    NoSlot,
+    /// A person has called the reboot off.
+    CalledOff,
 }
 
 impl HoldReason {
     /// All reasons.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 36] = [
         Self::Cooldown,
         Self::Budget,
         Self::Busy,
@@ -138,6 +160,17 @@ impl HoldReason {
         Self::OtherStarts,
         Self::Stopped,
         Self::StopUnclear,
+        Self::NoCause,
+        Self::RebootUnderWay,
+        Self::RebootBudget,
+        Self::GivenUp,
+        Self::MinimumUptime,
+        Self::BootUnknown,
+        Self::LoggedIn,
+        Self::EnginesRun,
+        Self::Blocked,
+        Self::NoSlot,
+        Self::CalledOff,
     ];
 
     /// The `reason` label.
@@ -168,11 +201,40 @@ impl HoldReason {
             Self::OtherStarts => "other_starts",
             Self::Stopped => "stopped",
             Self::StopUnclear => "stop_unclear",
+            Self::NoCause => "no_cause",
+            Self::RebootUnderWay => "reboot_under_way",
+            Self::RebootBudget => "reboot_budget",
+            Self::GivenUp => "given_up",
+            Self::MinimumUptime => "minimum_uptime",
+            Self::BootUnknown => "boot_unknown",
+            Self::LoggedIn => "logged_in",
+            Self::EnginesRun => "engines_run",
+            Self::Blocked => "blocked",
+            Self::NoSlot => "no_slot",
+            Self::CalledOff => "called_off",
         }
     }
 }
 
 impl HoldReason {
+    /// Whether only a reboot is held by it.
+    pub fn is_of_reboot(self) -> bool {
+        matches!(
+            self,
+            Self::NoCause
+                | Self::RebootUnderWay
+                | Self::RebootBudget
+                | Self::GivenUp
+                | Self::MinimumUptime
+                | Self::BootUnknown
+                | Self::LoggedIn
+                | Self::EnginesRun
+                | Self::Blocked
+                | Self::NoSlot
+                | Self::CalledOff
+        )
+    }
+
     /// What it says, for people.
     pub fn meaning(self) -> &'static str {
         match self {
@@ -224,6 +286,52 @@ impl HoldReason {
             Self::StopUnclear => {
                 "it ended as if somebody wanted it, while nobody watched: start it by hand"
             }
+            Self::NoCause
+            | Self::RebootUnderWay
+            | Self::RebootBudget
+            | Self::GivenUp
+            | Self::MinimumUptime
+            | Self::BootUnknown
+            | Self::LoggedIn
+            | Self::EnginesRun
+            | Self::Blocked
+            | Self::NoSlot
+            | Self::CalledOff => self.meaning_for_reboot(),
+        }
+    }
+
+    /// The same of reasons that hold only a reboot.
+    fn meaning_for_reboot(self) -> &'static str {
+        match self {
+            Self::NoCause => {
+                "what the matter is with memory cannot be told, and nothing is rebooted for \
+                 what is not known"
+            }
+            Self::RebootUnderWay => "a reboot is scheduled or under way already",
+            Self::RebootBudget => {
+                "reboot.at_most is used up: the machine was rebooted, or was to be, too \
+                 often lately"
+            }
+            Self::GivenUp => {
+                "two reboots in a row did not help: umawarden reboot --clear lets rules \
+                 reboot again"
+            }
+            Self::MinimumUptime => "the machine has booted less than reboot.minimum_uptime ago",
+            Self::BootUnknown => {
+                "which boot this is cannot be told (sys/kernel/random/boot_id), so that \
+                 reboots cannot be counted"
+            }
+            Self::LoggedIn => {
+                "somebody is logged in, or it cannot be told whether (reboot.logged_in)"
+            }
+            Self::EnginesRun => "an engine runs, or it cannot be told whether (reboot.engines)",
+            Self::Blocked => "an alert of reboot.blocked_by fires, or cannot be judged",
+            Self::NoSlot => "the cluster's lock (reboot.lock) has given no slot",
+            Self::CalledOff => {
+                "a person has called the reboot off: no rule schedules another before memory is \
+                 well again, or somebody says umawarden reboot --clear"
+            }
+            _ => "",
         }
     }
 }

@@ -7,7 +7,7 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{DeathReport, EnginePhase, MemoryVerdict, Release, RestartState};
+use super::{DeathReport, EnginePhase, MemoryVerdict, RebootResult, Release, RestartState};
 
 /// One thing that happened.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -285,11 +285,22 @@ pub enum KernelEvent {
         /// What it follows from.
         evidence: Vec<String>,
     },
+    /// What came of a reboot that this program has made was judged.
+    RebootChecked {
+        /// The number of the decision that has made it.
+        decision: u64,
+        /// The boot that it was to end.
+        ended_boot_id: String,
+        /// What came of it.
+        result: RebootResult,
+        /// What shows it.
+        reason: String,
+    },
 }
 
 impl KernelEvent {
     /// The `event` label values, and JSON kinds, of all events.
-    pub const KINDS: [&'static str; 19] = [
+    pub const KINDS: [&'static str; 20] = [
         "nv_no_memory",
         "nv_alloc_failed",
         "xid",
@@ -309,6 +320,7 @@ impl KernelEvent {
         "engine_release",
         "unaccounted_baseline",
         "memory_verdict",
+        "reboot_checked",
     ];
 
     /// This event's kind, one of [`Self::KINDS`].
@@ -333,6 +345,7 @@ impl KernelEvent {
             Self::EngineRelease { .. } => "engine_release",
             Self::UnaccountedBaseline { .. } => "unaccounted_baseline",
             Self::MemoryVerdict { .. } => "memory_verdict",
+            Self::RebootChecked { .. } => "reboot_checked",
         }
     }
 
@@ -348,6 +361,7 @@ impl KernelEvent {
                 | Self::EngineRelease { .. }
                 | Self::UnaccountedBaseline { .. }
                 | Self::MemoryVerdict { .. }
+                | Self::RebootChecked { .. }
         )
     }
 }

@@ -18,6 +18,7 @@ mod observation;
 mod operator;
 mod past;
 mod reading;
+mod reboot;
 mod release;
 mod series;
 mod sysctl;
@@ -60,6 +61,11 @@ pub use observation::{KernelRecord, Observation, Readings, Source};
 pub use operator::{OperatorCommand, OperatorOrder, Pause, RuleSelector, author};
 pub use past::{Asked, Past, PastAct};
 pub use reading::{Reading, as_number};
+pub use reboot::{
+    EnginesRule, LoggedIn, LoggedInReadings, LoggedInRule, PastReboot, PastReboots, RebootAct,
+    RebootBudget, RebootBudgetLeft, RebootForce, RebootLock, RebootMeans, RebootOrder, RebootPlan,
+    RebootResult, RebootSettings, RebootStage, RebootStatus, RebootWay, ScheduledReboot,
+};
 pub use release::{HeldMemory, Release, ReleaseEnd, ReleasePoint, WhyUnknown};
 pub use series::{METRICS, Metric, MetricKind, Schema, SeriesKey, metric};
 pub use sysctl::{ENGINE_PAUSE, READ_AHEAD, SETTING_NAMES, Sysctl, UndoResult};

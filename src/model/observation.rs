@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     EngineHealth, EngineReadings, Event, GpuReadings, HeldReadings, HolderReadings,
-    OperatorCommand, Outcome, Past, Pause, Reading, Schema, SeriesKey,
+    LoggedInReadings, OperatorCommand, Outcome, Past, Pause, Reading, Schema, SeriesKey,
 };
 
 /// Where an observation comes from; the `source` label of `uma_source_up`.
@@ -169,4 +169,6 @@ pub enum Observation {
     Gpu(Box<GpuReadings>),
     /// Somebody has looked who has the driver open.
     Holders(Box<HolderReadings>),
+    /// Somebody has looked who is logged in.
+    LoggedIn(Box<LoggedInReadings>),
 }

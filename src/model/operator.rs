@@ -1,11 +1,13 @@
 //! What people tell the program: approvals, silences, a pause, a breaker reset.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{DecisionId, Moment, RuleId};
+use super::{DecisionId, Moment, RebootForce, RuleId};
 
 /// One word from a person, as the policy is told it and the journal keeps it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,6 +53,19 @@ pub enum OperatorOrder {
         /// Whose remedy.
         rules: RuleSelector,
     },
+    /// The machine is to be rebooted, through all guard rails that are not named here.
+    Reboot {
+        /// Instead of the configured one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        delay: Option<Duration>,
+        /// What does not matter.
+        #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+        force: BTreeSet<RebootForce>,
+    },
+    /// The reboot that is scheduled is called off.
+    CancelReboot,
+    /// Reboots that did not help are forgiven: rules may reboot again.
+    ClearReboots,
 }
 
 impl OperatorOrder {
@@ -61,6 +76,9 @@ impl OperatorOrder {
             Self::EndSilence { .. } => "end_silence",
             Self::Approve { .. } => "approve",
             Self::ResetBreaker { .. } => "reset_breaker",
+            Self::Reboot { .. } => "reboot",
+            Self::CancelReboot => "cancel_reboot",
+            Self::ClearReboots => "clear_reboots",
         }
     }
 }

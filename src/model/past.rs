@@ -6,7 +6,10 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{Action, DecisionId, EnginePhase, Mode, OperatorCommand, RestartState, RuleId, Target};
+use super::{
+    Action, DecisionId, EnginePhase, Mode, OperatorCommand, PastReboots, RestartState, RuleId,
+    Target,
+};
 
 /// What the journal knows of earlier runs. Until the policy has it, nothing is done.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,6 +28,9 @@ pub struct Past {
     /// Where what is started again stood when it was last told of, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub stood: BTreeMap<Arc<str>, RestartState>,
+    /// Reboots of this boot and those before.
+    #[serde(default)]
+    pub reboots: PastReboots,
     /// Everything before this time on the uptime clock, in milliseconds, is lost: a journal that
     /// was damaged has been replaced.
     #[serde(default, skip_serializing_if = "Option::is_none")]

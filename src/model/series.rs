@@ -19,6 +19,7 @@ mod gpu;
 mod kernel;
 mod memory;
 mod own;
+mod reboot;
 mod restarts;
 #[cfg(test)]
 mod tests;
@@ -181,6 +182,7 @@ pub static METRICS: &[Metric] = &join::<
             + own::METRICS.len()
             + black_box::METRICS.len()
             + engine::METRICS.len()
+            + reboot::METRICS.len()
             + restarts::METRICS.len()
             + verdict::METRICS.len()
             + gpu::METRICS.len()
@@ -191,6 +193,7 @@ pub static METRICS: &[Metric] = &join::<
     own::METRICS,
     black_box::METRICS,
     engine::METRICS,
+    reboot::METRICS,
     restarts::METRICS,
     verdict::METRICS,
     gpu::METRICS,

@@ -9,3 +9,4 @@ pub mod kernel;
 pub mod kmsg;
 pub mod proc;
 pub mod process;
+pub mod utmp;

@@ -267,10 +267,16 @@ impl Counters {
         }
     }
 
-    /// Makes the decision counters of a rule with a remedy exist.
-    pub(super) fn begin_decisions(&mut self, rule: &RuleId, store: &mut SeriesStore) {
+    /// Makes the decision counters of a rule with a remedy exist; of one that reboots, more.
+    pub(super) fn begin_decisions(
+        &mut self,
+        rule: &RuleId,
+        reboots: bool,
+        store: &mut SeriesStore,
+    ) {
         self.cell(store, &decision_key(rule, Verdict::Act));
-        for reason in HoldReason::ALL {
+        let held = |reason: &HoldReason| reboots || !reason.is_of_reboot();
+        for reason in HoldReason::ALL.into_iter().filter(held) {
             self.cell(store, &decision_key(rule, Verdict::Hold(reason)));
         }
     }

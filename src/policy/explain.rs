@@ -8,10 +8,11 @@ use super::brake::Brake;
 use super::engines::Engines;
 use super::guard::{Guard, Intent};
 use super::promql::{EvalTime, Traced, TracedValue, Value};
+use super::reboot::{Reboots, View};
 use super::remedy::{self, Case, Stand};
 use super::rule::Query;
 use super::status::{RuleState, RuleStatus};
-use crate::model::{Action, DecisionId, HoldReason, Moment, RuleId};
+use crate::model::{Action, DecisionId, HoldReason, Moment, RebootAct, RuleId};
 
 /// What is known of one rule.
 #[derive(Clone, Debug, PartialEq)]
@@ -70,7 +71,16 @@ impl Policy {
             let aim_met = aim_met(aim.as_ref(), &condition);
             let case = Case { rule, remedy, mode: status.mode, alert };
             let (stand, engines, brake) = (&stand, &self.engines, &self.brake);
-            let known = Known { status, stand, case: &case, aim_met, engines, brake };
+            let view = View {
+                at,
+                guard: &self.guard,
+                engines,
+                store: &self.store,
+                judgement: self.verdict.judged(),
+            };
+            let reboots = &self.reboots;
+            let known =
+                Known { status, stand, case: &case, aim_met, engines, brake, reboots, view };
             let rails = HoldReason::ALL.map(|reason| known.rail(reason, &self.guard, at));
             RemedyExplanation {
                 aim,
@@ -108,6 +118,8 @@ struct Known<'a> {
     aim_met: Option<bool>,
     engines: &'a Engines,
     brake: &'a Brake,
+    reboots: &'a Reboots,
+    view: View<'a>,
 }
 
 impl Known<'_> {
@@ -136,6 +148,16 @@ impl Known<'_> {
                 let next = steps.get(step).map(ToString::to_string).unwrap_or_default();
                 let detail = format!("step {} of {} is next: {next}", step + 1, steps.len());
                 rail(self.stand.holds == Some(reason), detail)
+            }
+            _ if reason.is_of_reboot() => {
+                let action = self.case.told(self.case.remedy.steps.get(self.stand.step)?);
+                let RebootAct::Schedule(plan) = action.reboot()? else { return None };
+                let view = View { guard, ..self.view };
+                let held = self.reboots.hold_new(plan, &view)?;
+                if held.reason != reason {
+                    return None;
+                }
+                rail(true, held.text.to_string())
             }
             _ => {
                 let step = self.stand.step;

@@ -8,7 +8,7 @@ use super::counters::{Cell, Counters};
 use super::guard::{ByMode, Guard};
 use super::promql::{EvalTime, Evaluated, Labels, Sample, Value, Watch};
 use super::remedy::{Case, Condition, Course, Stand};
-use super::rule::{Rule, RuleGroup};
+use super::rule::{Remedy, Rule, RuleGroup};
 use super::status::{RuleState, RuleStatus};
 use super::store::SeriesStore;
 use super::template::Template;
@@ -190,6 +190,22 @@ impl Group {
         (is_of_mode && has_remedy).then(|| running.alerts.state() == AlertState::Firing)
     }
 
+    /// Whether the rule of that name, if it is here and acts in that mode, fires, as its remedy is
+    /// told.
+    pub(super) fn condition(&self, rule: &RuleId, mode: Mode, in_force: Mode) -> Option<Condition> {
+        let running = self.rules.iter().find(|running| running.rule.id == *rule)?;
+        let is_of_mode = running.rule.mode.unwrap_or(in_force) == mode;
+        (is_of_mode && running.rule.remedy.is_some()).then(|| running.condition())
+    }
+
+    /// Whether a rule whose remedy reboots is about to act, or to tell that it would.
+    pub(super) fn thinks_of_reboot(&self) -> bool {
+        self.rules.iter().any(|running| {
+            let reboots = running.rule.remedy.as_ref().is_some_and(Remedy::reboots);
+            reboots && running.alerts.state() != AlertState::Inactive
+        })
+    }
+
     /// Whether any rule's picture may differ from the one that was taken last.
     pub(super) fn changed(&self) -> bool {
         self.rules.iter().any(|running| running.changed)
@@ -211,7 +227,8 @@ impl Cells {
         });
         let failures = SeriesKey::new("uma_rule_evaluation_failures_total", &labels);
         let guard = rule.remedy.is_some().then(|| {
-            counters.begin_decisions(&rule.id, store);
+            let reboots = rule.remedy.as_ref().is_some_and(Remedy::reboots);
+            counters.begin_decisions(&rule.id, reboots, store);
             ["uma_remedy_breaker_open", "uma_remedy_approval_pending"]
                 .map(|name| counters.cell(store, &SeriesKey::new(name, &labels)))
         });
@@ -281,11 +298,7 @@ impl RunningRule {
 
     fn remedy(&mut self, around: &mut Surroundings<'_>) {
         let Some(remedy) = &self.rule.remedy else { return };
-        let condition = match (self.alerts.state(), self.unknown.is_empty()) {
-            (AlertState::Firing, true) => Condition::Firing,
-            (AlertState::Firing, false) => Condition::Unknown,
-            (AlertState::Inactive | AlertState::Pending, _) => Condition::Quiet,
-        };
+        let condition = self.condition();
         let is_at_rest = |mode| self.courses.of(mode).is_at_rest();
         let are_at_rest = [Mode::Observe, Mode::Enforce].into_iter().all(is_at_rest);
         if condition == Condition::Quiet && are_at_rest {
@@ -303,6 +316,14 @@ impl RunningRule {
             }
         }
         self.changed |= around.step.decisions.len() != decisions;
+    }
+
+    fn condition(&self) -> Condition {
+        match (self.alerts.state(), self.unknown.is_empty()) {
+            (AlertState::Firing, true) => Condition::Firing,
+            (AlertState::Firing, false) => Condition::Unknown,
+            (AlertState::Inactive | AlertState::Pending, _) => Condition::Quiet,
+        }
     }
 
     /// Ends what its remedy has begun.

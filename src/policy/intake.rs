@@ -6,9 +6,10 @@ use jiff::Timestamp;
 
 use super::engines::{self, Levels};
 use super::verdict::Beside;
-use super::{Policy, Step, old_by};
+use super::{Answer, Policy, Step, old_by};
 use crate::model::{
-    EngineReadings, Event, KernelEvent, KernelRecord, Moment, Observation, Outcome, Reading, Source,
+    EngineReadings, Event, KernelEvent, KernelRecord, Moment, Observation, OperatorCommand,
+    OperatorOrder, Outcome, Reading, Source,
 };
 use crate::parse::kernel::KernelLine;
 
@@ -35,7 +36,7 @@ impl Policy {
                 self.store.append(id, at.timeline_ms(), *value);
             }
             Observation::Outcome(outcome) => self.observe_outcome(outcome),
-            Observation::Operator(command) => step.answers.push(self.guard.obey(command, at)),
+            Observation::Operator(command) => self.obey(at, command, step),
             Observation::Pause(pause) => self.guard.set_pause(pause.clone()),
             Observation::Past(past) => self.resume(at, past),
             Observation::Engines(readings) => self.look_at_engines(at, readings, step),
@@ -56,7 +57,22 @@ impl Policy {
                 self.verdict.take_driver(readings);
             }
             Observation::Holders(readings) => self.verdict.look(readings),
+            Observation::LoggedIn(readings) => self.reboots.look(readings),
         }
+    }
+
+    fn obey(&mut self, at: Moment, command: &OperatorCommand, step: &mut Step) {
+        let answer = match command.order {
+            OperatorOrder::Reboot { .. }
+            | OperatorOrder::CancelReboot
+            | OperatorOrder::ClearReboots => {
+                let (reboots, mut scene) = self.rebooting(at, step);
+                let refused = reboots.obey(command, &mut scene).err();
+                Answer { command: command.clone(), refused }
+            }
+            _ => self.guard.obey(command, at),
+        };
+        step.answers.push(answer);
     }
 
     fn look_at_engines(&mut self, at: Moment, readings: &EngineReadings, step: &mut Step) {
@@ -105,6 +121,7 @@ impl Policy {
         self.kills.observe_outcome(outcome);
         self.verdict.observe_outcome(outcome);
         self.restarts.observe_outcome(outcome);
+        self.reboots.observe_outcome(outcome);
         for group in &mut self.groups {
             group.observe_outcome(outcome, &mut self.guard);
         }

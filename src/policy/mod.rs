@@ -17,6 +17,7 @@ pub mod guard;
 mod intake;
 pub mod pace;
 pub mod promql;
+mod reboot;
 mod remedy;
 pub mod restarts;
 pub mod rule;
@@ -35,9 +36,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::model::{
-    Action, AlertChange, Assessment, Decision, DecisionId, EngineSeen, Event, Mode, Moment,
-    Observation, OperatorCommand, Past, Reading, Room, RuleId, SeriesKey, Supervisor, Verdict,
-    VerdictLimits,
+    Action, AlertChange, Assessment, Decision, DecisionId, EngineSeen, Event, MemoryJudgement,
+    Mode, Moment, Observation, OperatorCommand, Past, Reading, Room, RuleId, SeriesKey, Supervisor,
+    Verdict, VerdictLimits,
 };
 use crate::parse::kernel::EventAssembler;
 use brake::{Brake, Declared};
@@ -50,6 +51,7 @@ use group::Group;
 use guard::Guard;
 use intake::late_ms;
 use pace::Memory;
+use reboot::Reboots;
 use restarts::Restarts;
 use rule::RuleSet;
 use sources::SourceTable;
@@ -130,6 +132,7 @@ pub struct Policy {
     deaths: Deaths,
     gpus: Gpus,
     verdict: VerdictWatch,
+    reboots: Reboots,
     /// The shortest range over which a rule looks back.
     shortest_range: Duration,
     next_decision: u64,
@@ -149,6 +152,8 @@ struct Surroundings<'a> {
     room: Option<&'a Room>,
     engines: &'a Engines,
     brake: &'a Brake,
+    judgement: &'a MemoryJudgement,
+    reboots: &'a mut Reboots,
     kills: &'a Kills,
     guard: &'a mut Guard,
     next_decision: &'a mut u64,
@@ -161,6 +166,17 @@ impl Surroundings<'_> {
     fn latest(&self, name: &str) -> Reading<f64> {
         self.store.latest_of(name, &[])
     }
+
+    /// What a reboot depends on.
+    fn of_reboot(&self) -> reboot::View<'_> {
+        reboot::View {
+            at: self.at,
+            guard: self.guard,
+            engines: self.engines,
+            store: self.store,
+            judgement: self.judgement,
+        }
+    }
 }
 
 impl Policy {
@@ -172,7 +188,8 @@ impl Policy {
     /// A policy for a declared world: its rules see the series of [`Observation::Sample`], and none
     /// that the policy makes itself. Its engines are what their series tell of them.
     pub fn rehearsing(started: Moment, mode: Mode, rules: &RuleSet) -> Self {
-        let own = Self::over(SeriesStore::closed(), started, mode, rules, DecisionId(1));
+        let mut own = Self::over(SeriesStore::closed(), started, mode, rules, DecisionId(1));
+        own.reboots.rehearse();
         Self { declared: Some(Declared::default()), ..own }
     }
 
@@ -186,6 +203,7 @@ impl Policy {
         let mut counters = Counters::new(&mut store);
         let engines = Engines::new(&mut counters, &mut store);
         let verdict = VerdictWatch::new(started, &mut counters, &mut store);
+        let reboots = Reboots::new(&mut counters, &mut store);
         let mut policy = Self {
             started,
             mode,
@@ -205,6 +223,7 @@ impl Policy {
             deaths: Deaths::default(),
             gpus: Gpus::default(),
             verdict,
+            reboots,
             shortest_range: Duration::MAX,
             next_decision: next_decision.0,
             guard: Guard::default(),
@@ -226,6 +245,7 @@ impl Policy {
     pub fn replace_rules(&mut self, at: Moment, mode: Mode, rules: &RuleSet) -> Vec<AlertChange> {
         self.mode = mode;
         self.guard.replace_rules(rules);
+        self.reboots.set_settings(&rules.guard_rails.reboot);
         let mut old = std::mem::take(&mut self.groups);
         self.shortest_range = Duration::MAX;
         for group in &rules.groups {
@@ -308,6 +328,7 @@ impl Policy {
         let evaluated = self.has_measured(at) && self.evaluate(at, &mut step);
         self.undo(at, &mut step);
         self.restart(at, &mut step);
+        self.reboot(at, &mut step);
         for decision in &step.decisions {
             self.verdict.decided(decision);
             self.kills.decided(decision);
@@ -340,6 +361,7 @@ impl Policy {
     /// cooldowns, budgets, breakers, silences and approvals outlive restarts and reboots.
     pub fn resume(&mut self, at: Moment, past: &Past) {
         self.restarts.restore(past);
+        self.reboots.restore(past, at);
         self.guard.restore(past, at);
         if let Some(bytes) = past.unaccounted_baseline {
             self.gate.resume(bytes);
@@ -411,6 +433,7 @@ impl Policy {
             room: None,
             restarts: self.restarts.statuses(),
             verdict: self.verdict.judgement(),
+            reboot: self.reboots.status(),
         };
         self.draw(at, &mut status);
         status
@@ -433,6 +456,7 @@ impl Policy {
         status.room = self.gate.room().cloned();
         status.restarts = self.restarts.statuses();
         status.verdict = self.verdict.judgement();
+        status.reboot = self.reboots.status();
     }
 
     /// The inference engines, by name, those too that have gone lately.
@@ -469,6 +493,8 @@ impl Policy {
             room: self.gate.room(),
             engines: &self.engines,
             brake: &self.brake,
+            judgement: self.verdict.judged(),
+            reboots: &mut self.reboots,
             kills: &self.kills,
             guard: &mut self.guard,
             next_decision: &mut self.next_decision,

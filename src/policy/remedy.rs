@@ -10,11 +10,10 @@ use super::evidence;
 use super::guard::{Guard, Intent, Wish, outcome_is_lost};
 use super::promql::{EvalTime, Evaluated, Labels, Value};
 use super::rule::{Query, Remedy, Rule};
-use super::store::SeriesStore;
 use super::template::Template;
 use crate::model::{
     Action, Assessment, Decision, DecisionId, Evidence, HoldReason, Mode, Moment, Outcome,
-    OutcomeResult, Target, Verdict,
+    OutcomeResult, RebootAct, RebootPlan, Target, Verdict,
 };
 
 /// A rule that flaps says once in this time why it holds back.
@@ -81,6 +80,13 @@ impl Case<'_> {
                 let (kib, for_at_most) = (*kib, *for_at_most);
                 let (devices, of) = (devices.clone(), of.iter().map(render).collect());
                 Action::ThrottleReadahead { kib, devices, of, for_at_most }
+            }
+            (Action::Reboot(act), Some((labels, value))) => {
+                let RebootAct::Schedule(plan) = &**act else { return action.clone() };
+                let rendered = Template::parse(&plan.why).map(|text| text.render(labels, value));
+                let why = rendered.unwrap_or_else(|_| plan.why.clone());
+                let plan = RebootPlan { why, ..plan.clone() };
+                Action::Reboot(Box::new(RebootAct::Schedule(plan)))
             }
             _ => action.clone(),
         }
@@ -302,6 +308,10 @@ impl Course {
     fn judge(&mut self, case: &Case<'_>, around: &mut Surroundings<'_>) {
         let Phase::Judging { decision, step, before, ended } = &mut self.phase else { return };
         let (decision, step, ended) = (*decision, *step, *ended);
+        // A reboot that is scheduled is judged after the boot.
+        if matches!(case.remedy.steps.get(step), Some(Action::Reboot(_))) {
+            return self.end_round(case, around);
+        }
         if case.remedy.aim.is_none() && around.guard.is_in_force(decision) {
             return self.go_on(case, step, around);
         }
@@ -404,6 +414,7 @@ impl Course {
 
     fn record(&mut self, case: &Case<'_>, decision: Decision, around: &mut Surroundings<'_>) {
         around.guard.decided(&decision, case.remedy);
+        around.reboots.scheduled(&decision);
         let reason = decision.verdict.reason();
         let reason = if reason.is_empty() { String::new() } else { format!(": {reason}") };
         self.summary = Some(format!(
@@ -451,6 +462,9 @@ fn rule_on(
     if let Some(reason) = around.guard.hold_act(&intent, around.at) {
         return reason.into();
     }
+    if let Some(held) = reboot_hold(&action, around) {
+        return held.into();
+    }
     match aim_met(case, around) {
         Some(true) => HoldReason::AimMet.into(),
         None => HoldReason::Unknown.into(),
@@ -462,15 +476,30 @@ fn rule_on(
     }
 }
 
+/// Why a reboot must not be scheduled now, if the act is that.
+fn reboot_hold(action: &Action, around: &Surroundings<'_>) -> Option<HoldReason> {
+    let RebootAct::Schedule(plan) = action.reboot()? else { return None };
+    around.reboots.hold_new(plan, &around.of_reboot()).map(|held| held.reason)
+}
+
 /// Whether that must not be done for what was true a moment ago: while a rule keeps firing, memory
 /// may have come back.
 fn is_unconfirmed(case: &Case<'_>, action: &Action, around: &Surroundings<'_>) -> bool {
-    matches!(action, Action::StopEngine { .. }) && holds(&case.rule.expr, around) != Some(true)
+    matches!(action, Action::StopEngine { .. } | Action::Reboot(_))
+        && holds(&case.rule.expr, around) != Some(true)
 }
 
 /// An act with what its executor checks once more.
-fn complete(action: Action, verdict: Verdict, store: &SeriesStore) -> Action {
+fn complete(action: Action, verdict: Verdict, around: &Surroundings<'_>) -> Action {
+    let store = around.store;
     match action {
+        Action::Reboot(act) if verdict == Verdict::Act => match *act {
+            RebootAct::Schedule(plan) => {
+                let plan = around.reboots.complete(plan, &around.of_reboot());
+                Action::Reboot(Box::new(RebootAct::Schedule(plan)))
+            }
+            other => Action::Reboot(Box::new(other)),
+        },
         Action::StopEngine { grace_ms, .. } if verdict == Verdict::Act => {
             let bytes = |name| present(name, store);
             let enough = bytes("uma_memory_free_bytes")
@@ -507,7 +536,7 @@ fn decision(
         verdict: ruling.verdict,
         step,
         target,
-        action: complete(action, ruling.verdict, around.store),
+        action: complete(action, ruling.verdict, around),
         approved: ruling.approved,
         because,
     })

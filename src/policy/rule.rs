@@ -88,6 +88,11 @@ pub struct Remedy {
 }
 
 impl Remedy {
+    /// Whether one of its steps reboots the machine.
+    pub fn reboots(&self) -> bool {
+        self.steps.iter().any(|step| matches!(step, Action::Reboot(_)))
+    }
+
     /// Whether one of its steps stops an engine.
     pub fn stops_engines(&self) -> bool {
         self.steps.iter().any(|step| matches!(step, Action::StopEngine { .. }))

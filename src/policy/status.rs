@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::{
     AlertState, Asked, EngineHealth, EnginePhase, EngineSeen, MemoryJudgement, Mode, Moment, Pause,
-    Reading, RestartStatus, Room, RuleId, RuleSelector, SeriesKey, Source,
+    Reading, RebootStatus, RestartStatus, Room, RuleId, RuleSelector, SeriesKey, Source,
 };
 
 /// What exports may see.
@@ -39,6 +39,8 @@ pub struct Status {
     /// What the matter is with memory that nobody seems to use; the same `Arc` until it is judged
     /// again.
     pub verdict: Arc<MemoryJudgement>,
+    /// Where it stands with reboots; the same `Arc` while nothing changes.
+    pub reboot: Arc<RebootStatus>,
 }
 
 /// What holds remedies back beyond time and budgets.

@@ -8,8 +8,8 @@ use serde::de::DeserializeOwned;
 
 use super::columns::Columns;
 use super::encode::{
-    BEGIN, ENGINE_HEALTH, ENGINES, EVENT, GAP, GPU, HELD, HOLDERS, OPERATOR, OUTCOME, PAST, PAUSE,
-    READINGS, RECORD, RECORD_MALFORMED, RECORDS_LOST, RELOAD, SAMPLE, SAMPLE_FAILED,
+    BEGIN, ENGINE_HEALTH, ENGINES, EVENT, GAP, GPU, HELD, HOLDERS, LOGGED_IN, OPERATOR, OUTCOME,
+    PAST, PAUSE, READINGS, RECORD, RECORD_MALFORMED, RECORDS_LOST, RELOAD, SAMPLE, SAMPLE_FAILED,
     SAMPLE_UNSUPPORTED, SAMPLE_VALUE, STEP,
 };
 use super::entry::{Entry, RecordedStep, Said};
@@ -104,6 +104,7 @@ impl Decoder {
             EVENT => Ok(Observation::Event(json(from)?)),
             ENGINES => Ok(Observation::Engines(Box::new(json(from)?))),
             ENGINE_HEALTH => Ok(Observation::EngineHealth(Box::new(json(from)?))),
+            LOGGED_IN => Ok(Observation::LoggedIn(Box::new(json(from)?))),
             HOLDERS => Ok(Observation::Holders(Box::new(json(from)?))),
             HELD => Ok(Observation::Held(Box::new(json(from)?))),
             GPU => Ok(Observation::Gpu(Box::new(json(from)?))),

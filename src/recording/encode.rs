@@ -30,6 +30,7 @@ pub(super) const ENGINE_HEALTH: u8 = 12;
 pub(super) const HELD: u8 = 13;
 pub(super) const GPU: u8 = 14;
 pub(super) const HOLDERS: u8 = 15;
+pub(super) const LOGGED_IN: u8 = 16;
 
 pub(super) const SAMPLE_UNSUPPORTED: u8 = 0;
 pub(super) const SAMPLE_FAILED: u8 = 1;
@@ -194,6 +195,7 @@ impl Encoder {
                 out.push(HOLDERS);
                 put_json(holders, out);
             }
+            Observation::LoggedIn(logged_in) => put_tagged(LOGGED_IN, logged_in, out),
         }
     }
 
@@ -292,6 +294,12 @@ fn put_key(key: &SeriesKey, out: &mut Vec<u8>) {
         put_bytes(out, name.as_bytes());
         put_bytes(out, value.as_bytes());
     }
+}
+
+/// What it is, and what it says.
+fn put_tagged<T: serde::Serialize>(tag: u8, value: &T, out: &mut Vec<u8>) {
+    out.push(tag);
+    put_json(value, out);
 }
 
 /// What is rare stands as JSON, which `umawarden history` and the API speak too.

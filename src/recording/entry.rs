@@ -221,7 +221,11 @@ impl Begin {
         self.orders.retain(|command| match &command.order {
             OperatorOrder::Silence { id, until, .. } => *until > now && !ended.contains(id),
             OperatorOrder::Approve { until, .. } => *until > now,
-            OperatorOrder::EndSilence { .. } | OperatorOrder::ResetBreaker { .. } => false,
+            OperatorOrder::EndSilence { .. }
+            | OperatorOrder::ResetBreaker { .. }
+            | OperatorOrder::Reboot { .. }
+            | OperatorOrder::CancelReboot
+            | OperatorOrder::ClearReboots => false,
         });
     }
 

@@ -7,8 +7,6 @@ use std::fmt;
 use std::future::Future;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{RecvTimeoutError, sync_channel};
-use std::thread;
 use std::time::Duration;
 
 use bytesize::ByteSize;
@@ -21,6 +19,8 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio::net::UnixStream;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
+
+use super::NotEnded;
 
 /// Longer headers are not Docker's.
 const MAX_HEAD_BYTES: usize = 64 << 10;
@@ -288,22 +288,8 @@ where
     F: FnOnce() -> W + Send + 'static,
     W: Future<Output = Result<T, String>>,
 {
-    let (answer, answered) = sync_channel(1);
-    thread::Builder::new()
-        .name("docker".into())
-        .spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            let done = match runtime {
-                Ok(runtime) => runtime.block_on(async { work().await }),
-                Err(error) => Err(format!("starting a runtime failed: {error}")),
-            };
-            // Whoever asked may have gone on without the answer.
-            let _ = answer.send(done);
-        })
-        .map_err(|error| format!("starting a thread failed: {error}"))?;
-    match answered.recv_timeout(patience) {
-        Ok(done) => done,
-        Err(RecvTimeoutError::Timeout) => Err(NoAnswer::TimedOut(patience).to_string()),
-        Err(RecvTimeoutError::Disconnected) => Err("its thread has ended".to_owned()),
-    }
+    super::within("docker", patience, work).unwrap_or_else(|not_ended| match not_ended {
+        NotEnded::TimedOut => Err(NoAnswer::TimedOut(patience).to_string()),
+        NotEnded::Broken(why) => Err(why),
+    })
 }

@@ -1,5 +1,54 @@
-//! Thin clients of those who run engines: they may hang, vanish or lie, so that each call has a
-//! deadline, and no answer is longer than was asked for.
+//! Thin clients of those who run engines, and the machine: they may hang, vanish or lie, so that
+//! each call has a deadline, and no answer is longer than was asked for.
 
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::thread;
+use std::time::Duration;
+
+mod bus;
 pub mod docker;
+pub mod logged_in;
+pub mod logind;
 pub mod systemd;
+
+/// There is no result.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NotEnded {
+    /// It has not ended in time, and may go on.
+    TimedOut,
+    /// Its thread could not be started, or has ended without one.
+    Broken(String),
+}
+
+/// Has something done on a thread of its own, with a runtime of its own, and waits no longer than
+/// that for it.
+///
+/// # Errors
+/// It has not ended in time, or could not begin.
+pub fn within<T, F, W>(name: &str, patience: Duration, work: F) -> Result<T, NotEnded>
+where
+    T: Send + 'static,
+    F: FnOnce() -> W + Send + 'static,
+    W: Future<Output = T>,
+{
+    let (answer, answered) = sync_channel(1);
+    thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let done = match runtime {
+                Ok(runtime) => Ok(runtime.block_on(async { work().await })),
+                Err(error) => Err(NotEnded::Broken(format!("starting a runtime failed: {error}"))),
+            };
+            // Whoever asked may have gone on without the answer.
+            let _ = answer.send(done);
+        })
+        .map_err(|error| NotEnded::Broken(format!("starting a thread failed: {error}")))?;
+    match answered.recv_timeout(patience) {
+        Ok(done) => done,
+        Err(RecvTimeoutError::Timeout) => Err(NotEnded::TimedOut),
+        Err(RecvTimeoutError::Disconnected) => {
+            Err(NotEnded::Broken("its thread has ended".to_owned()))
+        }
+    }
+}

@@ -2,16 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
-use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::time::Duration;
 
 use tokio::time::timeout;
-use zbus::connection::Builder;
 use zbus::export::futures_core::Stream as _;
-use zbus::{
-    Connection, DynamicType, MatchRule, Message, MessageStream, OwnedObjectPath, OwnedVariant,
-};
+use zbus::{DynamicType, MatchRule, Message, MessageStream, OwnedObjectPath, OwnedVariant};
+
+use super::bus::{ANSWER_TAKES, Address, Line};
+pub use super::bus::{Bus, BusError};
 
 const SYSTEMD: &str = "org.freedesktop.systemd1";
 const MANAGER_PATH: &str = "/org/freedesktop/systemd1";
@@ -21,36 +20,10 @@ const SERVICE: &str = "org.freedesktop.systemd1.Service";
 const JOB: &str = "org.freedesktop.systemd1.Job";
 const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
 
-/// How long any answer may take.
-const ANSWER_TAKES: Duration = Duration::from_secs(5);
-
-/// Where systemd is reached.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Bus {
-    /// Over the bus behind that socket.
-    System(PathBuf),
-    /// At the other end of that socket, without a bus between.
-    Peer(PathBuf),
-}
-
-impl Bus {
-    /// The bus of the system.
-    pub fn system() -> Self {
-        Self::System(PathBuf::from("/run/dbus/system_bus_socket"))
-    }
-
-    fn socket(&self) -> &Path {
-        match self {
-            Self::System(socket) | Self::Peer(socket) => socket,
-        }
-    }
-}
-
 /// A connection to systemd.
 #[derive(Debug)]
 pub struct Systemd {
-    connection: Connection,
-    is_peer: bool,
+    line: Line,
 }
 
 /// What is known of a unit, by the names of systemd's properties.
@@ -61,23 +34,8 @@ impl Systemd {
     ///
     /// # Errors
     /// Nobody answers there, or not in time.
-    pub async fn connect(bus: &Bus) -> Result<Self, String> {
-        let told = |error: &dyn std::fmt::Display| {
-            format!("systemd at {}: {error}", bus.socket().display())
-        };
-        let connecting = async {
-            let stream = std::os::unix::net::UnixStream::connect(bus.socket())
-                .map_err(|error| told(&error))?;
-            let builder = Builder::unix_stream(stream);
-            let builder = match bus {
-                Bus::System(_) => builder,
-                Bus::Peer(_) => builder.p2p(),
-            };
-            builder.build().await.map_err(|error| told(&error))
-        };
-        let connection = timeout(ANSWER_TAKES, connecting).await;
-        let connection = connection.map_err(|_| told(&"it has not answered in time"))??;
-        Ok(Self { connection, is_peer: matches!(bus, Bus::Peer(_)) })
+    pub async fn connect(bus: &Bus) -> Result<Self, BusError> {
+        Ok(Self { line: Line::connect(bus, "systemd").await? })
     }
 
     async fn call<B>(
@@ -90,11 +48,18 @@ impl Systemd {
     where
         B: serde::Serialize + DynamicType,
     {
-        let to = (!self.is_peer).then_some(SYSTEMD);
-        let called = self.connection.call_method(to, path, Some(interface), method, body);
-        let answer = timeout(ANSWER_TAKES, called).await;
-        let answer = answer.map_err(|_| format!("systemd has not answered {method} in time"))?;
-        answer.map_err(|error| format!("systemd, {method}: {error}"))
+        let to = Address { service: SYSTEMD, path, interface };
+        let called = self.line.call(to, method, body, ANSWER_TAKES).await;
+        called.map_err(|error| error.to_string())
+    }
+
+    /// Has the machine reboot, without a word to anybody who is logged in or holds it up.
+    ///
+    /// # Errors
+    /// systemd does not answer, or refuses.
+    pub async fn reboot(&self, patience: Duration) -> Result<(), BusError> {
+        let to = Address { service: SYSTEMD, path: MANAGER_PATH, interface: MANAGER };
+        self.line.call(to, "Reboot", &(), patience).await.map(drop)
     }
 
     /// All that is told of a service.
@@ -137,7 +102,7 @@ impl Systemd {
             .build()
             .map_err(|error| error.to_string())?;
         let stream =
-            timeout(ANSWER_TAKES, MessageStream::for_match_rule(rule, &self.connection, None));
+            timeout(ANSWER_TAKES, MessageStream::for_match_rule(rule, &self.line.connection, None));
         let stream = stream.await.map_err(|_| "systemd has not answered in time".to_owned())?;
         let stream = stream.map_err(|error| format!("systemd: {error}"))?;
         self.call(MANAGER_PATH, MANAGER, "Subscribe", &()).await?;

@@ -10,13 +10,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The made-up library, built for one test.
-struct Library {
+pub struct Library {
     folder: tempfile::TempDir,
 }
 
 impl Library {
     /// `None`, which is told, where there is no C compiler.
-    fn new(script: &str) -> Option<Self> {
+    pub fn new(script: &str) -> Option<Self> {
         Self::without(script, "")
     }
 
@@ -37,12 +37,12 @@ impl Library {
         Some(library)
     }
 
-    fn path(&self) -> PathBuf {
+    pub fn path(&self) -> PathBuf {
         self.folder.path().join("nvml.so")
     }
 
     /// From now on it says that. It is never seen half written.
-    fn say(&self, script: &str) {
+    pub fn say(&self, script: &str) {
         let new = self.folder.path().join("new");
         std::fs::write(&new, format!("{script}\n")).unwrap();
         std::fs::rename(new, self.folder.path().join("nvml.so.script")).unwrap();

@@ -36,7 +36,7 @@ const LAYERS: &[(&str, &[&str], bool)] = &[
         &["model", "policy::gate", "policy::promql::did_you_mean", "policy::status"],
         false,
     ),
-    ("supervisors", &["model"], false),
+    ("supervisors", &["model", "parse"], false),
     ("clients", &["model", "parse"], false),
     ("sources", &["model", "parse", "clients", "supervisors"], false),
     ("actions", &["model", "parse", "clients", "supervisors", "sys"], false),

@@ -25,6 +25,7 @@ mod layers;
 mod print;
 mod promql_oracle;
 mod real;
+mod reboot;
 mod replay;
 mod rules_check;
 mod rules_export;

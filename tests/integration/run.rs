@@ -22,13 +22,13 @@ use std::path::{Path, PathBuf};
 use crate::daemon::Daemon;
 
 /// A node of its own: proc tree, kernel log, rules and journal in a folder.
-struct Node {
+pub struct Node {
     folder: tempfile::TempDir,
 }
 
 impl Node {
     /// A copy of that fixture, with an empty kernel log, no rules and the files that actions write.
-    fn new(fixture: &str) -> Self {
+    pub fn new(fixture: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/proc").join(fixture);
         copy(&root, folder.path());
@@ -41,11 +41,11 @@ impl Node {
         node
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    fn storage(&self) -> PathBuf {
+    pub fn storage(&self) -> PathBuf {
         self.path("data")
     }
 
@@ -53,12 +53,12 @@ impl Node {
         self.path("proc/sys/vm/drop_caches")
     }
 
-    fn write_rules(&self, text: &str) {
+    pub fn write_rules(&self, text: &str) {
         fs::write(self.path("rules.yaml"), text).unwrap();
     }
 
     /// Arguments for everything but the journal and the address.
-    fn arguments(&self) -> Vec<String> {
+    pub fn arguments(&self) -> Vec<String> {
         let flag = |flag: &str, name: &str| format!("--{flag}={}", self.path(name).display());
         vec![
             flag("path.procfs", "proc"),

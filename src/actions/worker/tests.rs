@@ -4,7 +4,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use jiff::Timestamp;
 
 use super::*;
-use crate::model::{Action, DecisionId, HoldReason, RuleId, Target};
+use crate::model::{Action, DecisionId, HoldReason, RebootAct, RebootWay, RuleId, Target};
 
 /// Generous: reached only if the worker is broken.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -74,6 +74,11 @@ fn bench(
         intent: Box::new(intent),
         brake: Box::new(Noting(Arc::clone(&brakes))),
         brake_intent: Box::new(|decision| match decision.id.0 {
+            0..100 => Ok(()),
+            _ => Err("the disk is slow".to_owned()),
+        }),
+        rebooter: Box::new(Noting(Arc::clone(&brakes))),
+        reboot_intent: Box::new(|decision| match decision.id.0 {
             0..100 => Ok(()),
             _ => Err("the disk is slow".to_owned()),
         }),
@@ -269,6 +274,8 @@ fn an_undo_needs_no_intent_and_everything_is_put_back_before_a_shutdown_returns(
         intent: Box::new(|_| Err("disk full".to_owned())),
         brake: Box::new(Noting::default()),
         brake_intent: Box::new(|_| Ok(())),
+        rebooter: Box::new(Noting::default()),
+        reboot_intent: Box::new(|_| Ok(())),
         starter: Box::new(DryRun),
         start_intent: Box::new(|_| Ok(())),
         outcomes,
@@ -341,6 +348,43 @@ fn a_shutdown_waits_for_the_brake_too() {
     ended.sort_unstable();
     assert_eq!(ended, [1, 2]);
     assert_eq!(*bench.brakes.lock().unwrap(), ["begin", "stop_engine", "end"]);
+}
+
+fn reboot_decision(id: u64, act: RebootAct) -> Decision {
+    Decision { action: Action::Reboot(Box::new(act)), ..decision(id) }
+}
+
+#[test]
+fn a_reboot_waits_for_nothing_that_hangs_but_always_for_its_intent() {
+    let bench = bench(PATIENCE, |_| Ok(()));
+    bench.worker.submit(decision(1)).unwrap();
+    assert_eq!(bench.begun(), 1);
+    let tell = || RebootAct::TellUsers { text: "text".to_owned() };
+    let outcome = || bench.outcomes.recv_timeout(PATIENCE).unwrap();
+    bench.worker.submit(reboot_decision(2, tell())).unwrap();
+    assert_eq!((outcome().result, outcome_count(&bench)), (OutcomeResult::Done, 0));
+    bench.worker.submit(reboot_decision(100, tell())).unwrap();
+    let refused = outcome();
+    assert_eq!((refused.decision, &*refused.action), (DecisionId(100), "tell_users"));
+    assert!(not_done(&refused.result).contains("intent could not be written: the disk is slow"));
+    // What is called off must not come, whatever the disk does.
+    let off = RebootAct::CallOff {
+        way: RebootWay::Logind,
+        why: "why".to_owned(),
+        was_handed_over: false,
+    };
+    bench.worker.submit(reboot_decision(101, off)).unwrap();
+    assert_eq!(outcome().result, OutcomeResult::Done);
+    bench.go_on.send(()).unwrap();
+    assert_eq!(outcome().decision, DecisionId(1));
+    bench.worker.shutdown();
+    let mut noted = bench.brakes.lock().unwrap().clone();
+    noted.retain(|what| !matches!(*what, "begin" | "end"));
+    assert_eq!(noted, ["tell_users", "call_off_reboot"]);
+}
+
+fn outcome_count(bench: &Bench) -> usize {
+    bench.outcomes.try_iter().count()
 }
 
 fn start(id: u64) -> Decision {

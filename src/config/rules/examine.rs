@@ -128,7 +128,36 @@ fn one_rule(
             .add(placed.aim().span.clone(), message)
             .hint("aim at what expr does not say yet, or remove aim: then it is that expr ends");
     }
+    reboots_for(placed, findings);
     RuleFacts { expr, aim }
+}
+
+/// What says that only a reboot helps, or that something hangs. A rule that reads none of it
+/// reboots for what may well pass.
+const REBOOT_READS: [&str; 3] =
+    ["uma_memory_verdict", "uma_kernel_events_total", "uma_gpu_driver_responsive"];
+
+/// Finds rules that reboot for something else than what a reboot is for.
+fn reboots_for(placed: &Placed<'_>, findings: &mut Findings<'_>) {
+    let rule = placed.rule;
+    if !rule.remedy.as_ref().is_some_and(Remedy::reboots) {
+        return;
+    }
+    let read = rule.expr.expr.reads();
+    let reads = |name: &str| read.iter().any(|(metric, _)| **metric == *name);
+    if !REBOOT_READS.iter().any(|name| reads(name)) {
+        findings
+            .add(
+                placed.expr().span.clone(),
+                "this rule reboots, and expr asks for no lasting trouble",
+            )
+            .hint("add uma_memory_verdict{verdict=~\"leaked|wedged\"} == 1, which is proved");
+    }
+    if rule.hold_for.is_zero() && !reads(REBOOT_READS[0]) {
+        findings
+            .add(placed.expr().span.clone(), "this rule reboots at once: it has no for")
+            .hint("add for: 5m, so that a moment's trouble reboots nothing");
+    }
 }
 
 /// Finds labels in texts that nothing which the rule yields has.

@@ -8,7 +8,7 @@ use crate::config::decode::{self, Findings, Table};
 use crate::config::guard_rails::at_most;
 use crate::config::measure::{duration_within, size_bytes};
 use crate::config::yaml::{Content, Node};
-use crate::model::{Action, CacheKind, Target};
+use crate::model::{Action, CacheKind, RebootAct, RebootPlan, Target};
 use crate::policy::promql::did_you_mean;
 use crate::policy::rule::{AtMost, Query, Remedy};
 
@@ -22,6 +22,11 @@ const DEFAULT_AT_MOST: AtMost = AtMost { times: 20, per: Duration::from_secs(3_6
 
 const WHICH_ENGINE: &str =
     "it stops the engine whose growth eats the memory; protect others under guard_rails.protect";
+
+const REBOOT_ADVICE: [decode::Advice; 1] = [(
+    &["way", "delay", "at_most", "minimum_uptime", "logged_in", "engines", "lock", "sysrq"],
+    "it belongs to reboot in the configuration",
+)];
 
 const LONGEST_COOLDOWN: Duration = Duration::from_secs(86_400);
 const MOST_STEPS: usize = 16;
@@ -42,7 +47,7 @@ const KEYS: [&str; 9] = [
 ];
 
 /// An undo is decided by the program itself.
-const STEPS: [&str; 9] = [
+const STEPS: [&str; 10] = [
     "drop_caches",
     "compact_memory",
     "reclaim",
@@ -52,6 +57,7 @@ const STEPS: [&str; 9] = [
     "throttle_readahead",
     "notify",
     "stop_engine",
+    "reboot",
 ];
 
 /// Where none is written: an engine that is told to end gives its requests back within seconds,
@@ -131,15 +137,22 @@ fn steps(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Vec<Action>> 
     }
     let steps = decode::each(entries, findings, step)?;
     temporary::set_twice(&steps, entries, findings);
+    let reboot = steps.iter().position(|step| matches!(step, Action::Reboot(_)));
+    if let Some(after) = reboot.and_then(|reboot| entries.get(reboot + 1)) {
+        findings
+            .add(after.span.clone(), "a step comes after reboot")
+            .hint("reboot is the last resort: let nothing come after it");
+        return None;
+    }
     let stop = steps.iter().position(|step| matches!(step, Action::StopEngine { .. }));
     let after = stop.and_then(|stop| {
         let mut after = steps.iter().enumerate().skip(stop + 1);
-        after.find(|(_, step)| !step.is_notice())
+        after.find(|(_, step)| !step.is_notice() && !matches!(step, Action::Reboot(_)))
     });
     if let Some((place, step)) = after {
         findings
             .add(entries[place].span.clone(), format!("{} comes after stop_engine", step.name()))
-            .hint("stop_engine is the last resort: let only notify come after it");
+            .hint("stop_engine is the last resort: let only notify or reboot come after it");
         return None;
     }
     Some(steps)
@@ -172,6 +185,7 @@ fn step(node: &Node, findings: &mut Findings<'_>) -> Option<Action> {
         "throttle_readahead" => temporary::throttle_readahead(value, findings),
         "notify" => notify(value, findings),
         "stop_engine" => stop_engine(value, findings),
+        "reboot" => reboot(value, findings),
         _ => {
             unknown_or_bare(key, name, findings);
             None
@@ -333,6 +347,24 @@ fn stop_engine(node: &Node, findings: &mut Findings<'_>) -> Option<Action> {
     };
     let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
     Some(Action::StopEngine { grace_ms, unless_free_bytes: None })
+}
+
+/// How and when is the configuration's business: the rule only says why.
+fn reboot(node: &Node, findings: &mut Findings<'_>) -> Option<Action> {
+    let mut plan = RebootPlan::default();
+    if node.text().is_some() {
+        decode::wrong_kind(node, "reboot", decode::MAPPING, findings)
+            .hint("write reboot: {why: \"memory has leaked\"}");
+        return None;
+    }
+    if !is_empty(node) {
+        let table = Table::read_advised(node, "reboot", &["why"], &REBOOT_ADVICE, findings)?;
+        if let Some(why) = table.get("why") {
+            template(why, "why", findings)?;
+            plan.why = why.text()?.to_owned();
+        }
+    }
+    Some(Action::Reboot(Box::new(RebootAct::Schedule(plan))))
 }
 
 #[cfg(test)]

@@ -210,7 +210,11 @@ fn steps_that_cannot_be_done_are_refused() {
         ("notify: hello", "needs a message"),
         ("notify: {message: }", "needs a message"),
         ("dorp_caches: {}", "unknown step \"dorp_caches\""),
-        ("reboot: {}", "unknown step \"reboot\""),
+        ("reboot", "must be a mapping"),
+        ("reboot: now", "must be a mapping"),
+        ("reboot: {delay: 2m}", "unknown key \"delay\""),
+        ("reboot: {why: \"{{ oops\"}", "why"),
+        ("reboot: {}\n  - notify: {message: m}", "a step comes after reboot"),
     ] {
         let mistake = step_mistake(text);
         assert!(mistake.message.contains(message), "{text}: {mistake}");

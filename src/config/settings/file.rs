@@ -9,9 +9,10 @@ use crate::config::engines;
 use crate::config::guard_rails::{self, NamedAlert};
 use crate::config::measure::{ListenAddress, telemetry_path};
 use crate::config::mistake::{Mistakes, SourceText};
+use crate::config::reboot;
 use crate::config::restarts;
 use crate::config::yaml::{self, Content, Node};
-use crate::model::{DeclaredEngine, DeclaredRestart, Mode};
+use crate::model::{DeclaredEngine, DeclaredRestart, Mode, RebootSettings};
 use crate::policy::guard::GuardRails;
 
 /// What a configuration file says; `None` is for the default.
@@ -67,6 +68,8 @@ pub struct FileSettings {
     pub engines: Option<Vec<DeclaredEngine>>,
     /// `restarts`.
     pub restarts: Option<Vec<DeclaredRestart>>,
+    /// `reboot`.
+    pub reboot: Option<RebootSettings>,
     /// `verdict.leaked_size`, in bytes.
     pub leaked_bytes: Option<u64>,
     /// `verdict.leaked_after`.
@@ -87,7 +90,7 @@ const LEVELS: [(&str, LogLevel); 5] = [
 
 const FORMATS: [(&str, LogFormat); 2] = [("text", LogFormat::Text), ("json", LogFormat::Json)];
 
-const KEYS: [&str; 15] = [
+const KEYS: [&str; 16] = [
     "mode",
     "rule_files",
     "sampling_interval",
@@ -103,6 +106,7 @@ const KEYS: [&str; 15] = [
     "engines",
     "restarts",
     "verdict",
+    "reboot",
 ];
 
 const ADVICE: [Advice; 9] = [
@@ -142,6 +146,12 @@ pub fn parse_settings(source: &SourceText) -> Result<FileSettings, Mistakes> {
         {
             settings.guard_rails = Some(rails);
             settings.named_alerts = alerts;
+        }
+        if let Some(node) = table.get("reboot")
+            && let Some((reboot, alerts)) = reboot::read(node, &mut findings)
+        {
+            settings.reboot = Some(reboot);
+            settings.named_alerts.extend(alerts);
         }
     }
     match findings.into_mistakes() {

@@ -261,7 +261,10 @@ impl Settings {
                 level: flags.log_level.or(file.log_level).unwrap_or_default(),
                 format: flags.log_format.or(file.log_format).unwrap_or_default(),
             },
-            guard_rails: file.guard_rails.unwrap_or_else(default_guard_rails),
+            guard_rails: GuardRails {
+                reboot: file.reboot.unwrap_or_default(),
+                ..file.guard_rails.unwrap_or_else(default_guard_rails)
+            },
             named_alerts: file.named_alerts,
             engines: file.engines.unwrap_or_default(),
             restarts: file.restarts.unwrap_or_default(),

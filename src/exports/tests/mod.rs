@@ -30,5 +30,6 @@ fn status(series: Vec<(SeriesKey, Reading<f64>)>) -> Arc<Status> {
         room: None,
         restarts: Arc::new([]),
         verdict: Arc::new(MemoryJudgement::unknown(Timestamp::UNIX_EPOCH)),
+        reboot: Arc::default(),
     })
 }

@@ -4,6 +4,7 @@
 mod orders;
 mod past;
 mod reading;
+mod reboots;
 mod round_trip;
 mod writing;
 

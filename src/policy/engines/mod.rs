@@ -386,6 +386,11 @@ impl Engines {
         (life.phase() == EnginePhase::Loading).then(|| EngineTarget::from(life.seen()))
     }
 
+    /// One as a target, whatever phase it is in.
+    pub(super) fn target_of(&self, name: &str) -> Option<EngineTarget> {
+        self.lives.get(name).map(|(life, _)| EngineTarget::from(life.seen()))
+    }
+
     /// One as a target, while it is up and can be asked to give memory back.
     pub(super) fn askable(&self, name: &str) -> Option<EngineTarget> {
         let (life, _) = self.lives.get(name)?;

@@ -43,7 +43,7 @@ use super::rule::{AtMost, Remedy, Rule, RuleSet};
 use super::status::{BreakerStatus, GuardStatus, RuleState, WindowStatus};
 use crate::model::{
     Action, Asked, Decision, DecisionId, EnginePhase, HoldReason, Mode, Moment, OperatorCommand,
-    OperatorOrder, Outcome, Pause, RuleId, Verdict,
+    OperatorOrder, Outcome, Pause, RebootSettings, RuleId, Target, Verdict,
 };
 use approval::Approvals;
 use budget::Acts;
@@ -74,6 +74,9 @@ pub struct GuardRails {
     /// Alerts while which nothing is done, but for remedies of those alerts themselves.
     #[serde(default)]
     pub inhibited_by: Vec<Arc<str>>,
+    /// How the machine is rebooted, and what must be true before.
+    #[serde(default)]
+    pub reboot: RebootSettings,
 }
 
 /// The guard rails of one remedy, beside its cooldown and its `at_most`.
@@ -137,7 +140,8 @@ impl Guard {
         self.remedies =
             with_remedy.map(|(rule, remedy)| (rule.id.clone(), remedy.rails.clone())).collect();
         let own = self.remedies.values().flat_map(|rails| &rails.inhibited_by);
-        self.inhibitors = Inhibitors::named(own.chain(&self.rails.inhibited_by));
+        let blocking = &self.rails.reboot.blocked_by;
+        self.inhibitors = Inhibitors::named(own.chain(&self.rails.inhibited_by).chain(blocking));
         self.ledger.retain_loaded(|known| self.remedies.contains_key(known));
         self.open = (None, Vec::new());
         self.status = None;
@@ -239,6 +243,10 @@ impl Guard {
                 let none = || "no remedy that it names has missed its aim".to_owned();
                 if any { Ok(()) } else { Err(none()) }
             }
+            // Whoever reboots obeys these.
+            OperatorOrder::Reboot { .. }
+            | OperatorOrder::CancelReboot
+            | OperatorOrder::ClearReboots => Ok(()),
         };
         Answer { command: command.clone(), refused: refused.err() }
     }
@@ -404,6 +412,59 @@ impl Guard {
     pub(super) fn round_ended(&mut self, rule: &RuleId, mode: Mode, at_ms: i64) {
         self.ledger.account_mut(rule, mode).end_round(at_ms);
         self.status = None;
+    }
+
+    /// Why that rule's reboot must not be done now, by the rails that all remedies have; those that
+    /// are forced are passed over. What bounds the number of acts was asked when it was scheduled.
+    pub(super) fn hold_reboot(
+        &self,
+        rule: &RuleId,
+        is_forced: &dyn Fn(HoldReason) -> bool,
+        at: Moment,
+    ) -> Option<HoldReason> {
+        let rails = self.remedies.get(rule).cloned().unwrap_or_default();
+        let remedy =
+            Remedy { aim: None, steps: Vec::new(), cooldown: Duration::ZERO, at_most: None, rails };
+        let own = &remedy.rails.inhibited_by;
+        let is_inhibitor = self.rails.inhibited_by.contains(&rule.alert);
+        let is_inhibited = self.inhibitors.inhibit(own)
+            || !is_inhibitor && self.inhibitors.inhibit(&self.rails.inhibited_by);
+        let holds = [
+            (self.pause.is_some(), HoldReason::Paused),
+            (self.awaits_past, HoldReason::JournalUnreadable),
+            (self.silences.silence(rule, at.utc), HoldReason::Silenced),
+            (is_inhibited, HoldReason::Inhibited),
+            (self.is_out_of_hours(&remedy), HoldReason::Maintenance),
+        ];
+        let held = holds.into_iter().find(|(holds, reason)| *holds && !is_forced(*reason));
+        held.map(|(_, reason)| reason)
+    }
+
+    /// Whether an alert that blocks reboots fires, or cannot be judged.
+    pub(super) fn blocks_reboot(&self) -> bool {
+        self.inhibitors.inhibit(&self.rails.reboot.blocked_by)
+    }
+
+    /// Whether what was done within that time is not known: a damaged journal was replaced.
+    pub(super) fn is_journal_lost_within(&self, reach: Duration, at: Moment) -> bool {
+        let lost = |before: i64| at.timeline_ms().saturating_sub(before) < milliseconds(reach);
+        self.awaits_past || self.lost_before_ms.is_some_and(lost)
+    }
+
+    /// Whether nothing may be done to that target.
+    pub(super) fn is_protected(&self, target: &Target) -> bool {
+        let none: Labels = Arc::new([]);
+        self.rails.protect.protects(target, &none)
+    }
+
+    /// Whether that must wait for an act that is under way.
+    pub(super) fn is_busy(&self, action: &Action) -> bool {
+        self.under_way.excluder(Mode::Enforce, action).is_some()
+    }
+
+    /// An act begins that is none of a remedy's round.
+    pub(super) fn begin(&mut self, decision: &Decision) {
+        self.under_way.begin(decision);
     }
 
     fn is_past_unknown(&self, remedy: &Remedy, now_ms: i64) -> bool {

@@ -30,12 +30,7 @@ impl Guard {
                 let acts = self.spent.of(wish.mode);
                 return Some(budget(reason, Some(acts), self.rails.budget, now_ms));
             }
-            HoldReason::Paused => match &self.pause {
-                Some(pause) => {
-                    (true, because(&format!("paused by {}", pause.author), &pause.comment))
-                }
-                None => (false, "nobody has paused the program".to_owned()),
-            },
+            HoldReason::Paused => self.paused(),
             HoldReason::JournalUnreadable => {
                 let holds = self.is_past_unknown(remedy, now_ms);
                 let word = if holds { "not known" } else { "known" };
@@ -57,13 +52,7 @@ impl Guard {
                 (holds, format!("{} is {word}", wish.target))
             }
             HoldReason::NoTarget => (!wish.target.is_possible(), told(wish.target)),
-            HoldReason::Busy => match self.under_way.excluder(wish.mode, wish.action) {
-                Some((decision, since)) if !is_notice => {
-                    let since = duration_text(at.uptime.saturating_sub(since));
-                    (true, format!("the action of #{decision} is under way for {since}"))
-                }
-                _ => (false, "no action is under way".to_owned()),
-            },
+            HoldReason::Busy => self.busy(intent, at),
             HoldReason::SettingHeld | HoldReason::InForce => return self.setting(reason, intent),
             HoldReason::Approval => match self.approval(intent, at) {
                 Ok(None) => (false, "nobody has to approve".to_owned()),
@@ -79,9 +68,38 @@ impl Guard {
             | HoldReason::BackOff
             | HoldReason::OtherStarts
             | HoldReason::Stopped
-            | HoldReason::StopUnclear => return None,
+            | HoldReason::StopUnclear
+            | HoldReason::NoCause
+            | HoldReason::RebootUnderWay
+            | HoldReason::RebootBudget
+            | HoldReason::GivenUp
+            | HoldReason::MinimumUptime
+            | HoldReason::BootUnknown
+            | HoldReason::LoggedIn
+            | HoldReason::EnginesRun
+            | HoldReason::Blocked
+            | HoldReason::NoSlot
+            | HoldReason::CalledOff => return None,
         };
         Some(Rail { reason, holds, left: None, used: None, detail })
+    }
+
+    fn paused(&self) -> (bool, String) {
+        match &self.pause {
+            Some(pause) => (true, because(&format!("paused by {}", pause.author), &pause.comment)),
+            None => (false, "nobody has paused the program".to_owned()),
+        }
+    }
+
+    fn busy(&self, intent: &Intent<'_>, at: Moment) -> (bool, String) {
+        let wish = &intent.wish;
+        match self.under_way.excluder(wish.mode, wish.action) {
+            Some((decision, since)) if !wish.action.is_notice() => {
+                let since = duration_text(at.uptime.saturating_sub(since));
+                (true, format!("the action of #{decision} is under way for {since}"))
+            }
+            _ => (false, "no action is under way".to_owned()),
+        }
     }
 
     fn cooldown(&self, intent: &Intent<'_>, now_ms: i64) -> Rail {

@@ -42,7 +42,11 @@ impl Silences {
                 }
                 Ok(())
             }
-            OperatorOrder::Approve { .. } | OperatorOrder::ResetBreaker { .. } => Ok(()),
+            OperatorOrder::Approve { .. }
+            | OperatorOrder::ResetBreaker { .. }
+            | OperatorOrder::Reboot { .. }
+            | OperatorOrder::CancelReboot
+            | OperatorOrder::ClearReboots => Ok(()),
         }
     }
 

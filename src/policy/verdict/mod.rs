@@ -125,6 +125,11 @@ impl VerdictWatch {
         Arc::clone(&self.judgement)
     }
 
+    /// The same to look at.
+    pub(super) fn judged(&self) -> &MemoryJudgement {
+        &self.judgement
+    }
+
     /// Somebody has looked who has the driver open.
     pub(super) fn look(&mut self, readings: &HolderReadings) {
         if self.holders.as_ref().is_some_and(|known| known.read_at > readings.read_at) {

@@ -17,6 +17,8 @@ pub struct Asked {
     pub body: String,
     pub key: Option<String>,
     pub content_type: Option<String>,
+    /// What says that a lock server is meant.
+    pub fleet_lock: Option<String>,
 }
 
 impl Asked {
@@ -99,7 +101,7 @@ fn read(stream: &TcpStream) -> Option<Asked> {
     reader.read_line(&mut line).ok()?;
     let mut words = line.split(' ');
     let (method, path) = (words.next()?.to_owned(), words.next()?.to_owned());
-    let (mut length, mut key, mut content_type) = (0, None, None);
+    let (mut length, mut key, mut content_type, mut fleet_lock) = (0, None, None, None);
     loop {
         let mut line = String::new();
         reader.read_line(&mut line).ok()?;
@@ -108,13 +110,14 @@ fn read(stream: &TcpStream) -> Option<Asked> {
             "content-length" => length = value.parse().ok()?,
             "authorization" => key = Some(value.to_owned()),
             "content-type" => content_type = Some(value.to_owned()),
+            "fleet-lock-protocol" => fleet_lock = Some(value.to_owned()),
             _ => {}
         }
     }
     let mut body = vec![0; length];
     reader.read_exact(&mut body).ok()?;
     let body = String::from_utf8(body).ok()?;
-    Some(Asked { method, path, body, key, content_type })
+    Some(Asked { method, path, body, key, content_type, fleet_lock })
 }
 
 /// Whoever asked may have gone.

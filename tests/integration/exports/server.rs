@@ -88,6 +88,7 @@ pub fn made_up_status() -> Status {
         room: None,
         restarts: Arc::new([]),
         verdict: Arc::new(MemoryJudgement::unknown(Timestamp::UNIX_EPOCH)),
+        reboot: Arc::default(),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Write, pipe};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::enabled;
@@ -33,7 +33,8 @@ fn filled(bytes: u64) -> Vec<(PipeReader, PipeWriter)> {
     (0..bytes / PIPE as u64).map(fill).collect()
 }
 
-/// Not a test: what [`Holder`] runs.
+/// Not a test: what [`Holder`] runs. Each line of its input is a number of pipes that it lets go
+/// of, one every 10 ms.
 #[test]
 fn fill_pipes() {
     let Some(bytes) = std::env::var_os(VARIABLE) else { return };
@@ -42,10 +43,15 @@ fn fill_pipes() {
     rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
     // As an engine, it is found before it takes anything.
     std::thread::sleep(Duration::from_millis(2500));
-    let pipes = filled(bytes.to_str().unwrap().parse().unwrap());
+    let mut pipes = filled(bytes.to_str().unwrap().parse().unwrap());
     println!("{FILLED}");
-    std::thread::sleep(Duration::from_secs(120));
-    drop(pipes);
+    for line in std::io::stdin().lines() {
+        let number: usize = line.unwrap().parse().unwrap();
+        for pipe in pipes.drain(..number) {
+            drop(pipe);
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
 }
 
 /// Lets a user fill pipes without a limit; put back when dropped.
@@ -72,21 +78,27 @@ impl Drop for NoLimit {
 /// A process that holds memory in pipes; killed when dropped.
 pub(super) struct Holder {
     child: Child,
+    orders: ChildStdin,
     _no_limit: NoLimit,
 }
 
 impl Holder {
     pub(super) fn start() -> Self {
+        Self::of(HELD)
+    }
+
+    pub(super) fn of(bytes: u64) -> Self {
         let no_limit = NoLimit::set();
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args([NAME, "--exact", "--nocapture", "--test-threads=1"])
-            .env(VARIABLE, HELD.to_string())
-            .stdin(Stdio::null())
+            .env(VARIABLE, bytes.to_string())
+            .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
         let told = BufReader::new(child.stdout.take().unwrap());
-        let holder = Self { child, _no_limit: no_limit };
+        let orders = child.stdin.take().unwrap();
+        let holder = Self { child, orders, _no_limit: no_limit };
         let is_filled = told.lines().map_while(Result::ok).any(|line| line.contains(FILLED));
         assert!(is_filled, "the pipes cannot be filled");
         holder
@@ -94,6 +106,11 @@ impl Holder {
 
     pub(super) fn id(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Has it let go of so much, 100 MiB in a second.
+    pub(super) fn release(&mut self, bytes: u64) {
+        writeln!(self.orders, "{}", bytes / PIPE as u64).unwrap();
     }
 
     pub(super) fn kill(&mut self) {

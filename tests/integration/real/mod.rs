@@ -9,6 +9,7 @@ mod flood;
 mod gate;
 mod kill_nine;
 mod launch;
+mod leak;
 mod oom;
 mod page_cache;
 mod podman;

@@ -8,7 +8,7 @@ use super::enabled;
 use super::gate::Holder;
 use crate::daemon::Daemon;
 
-fn verdict(daemon: &Daemon) -> Value {
+pub(super) fn verdict(daemon: &Daemon) -> Value {
     let (_, body) = daemon.get("/api/v1/verdict");
     let answer: Value = serde_json::from_str(&body).unwrap_or_default();
     answer["data"]["verdict"].clone()

@@ -10,7 +10,7 @@ use umawarden::journal::Entry;
 use umawarden::model::{
     AlertChange, Asked, Assessment, Decision, DecisionId, EnginePhase, Event, HoldReason,
     KernelEvent, Moment, OperatorCommand, OperatorOrder, Outcome, OutcomeResult, Past, PastAct,
-    RestartState, Verdict,
+    PastReboots, RestartState, Verdict,
 };
 use umawarden::policy::guard::{PastMoment, on_this_boots_clock};
 
@@ -170,6 +170,7 @@ impl Kept {
             asked: asked.collect(),
             commands: self.commands[..commands].to_vec(),
             stood: self.stood(),
+            reboots: PastReboots::default(),
             lost_before_ms: None,
         })
     }
@@ -314,6 +315,7 @@ impl Kept {
                 Entry::Event { event, .. } => ("event", serde_json::to_string(event)),
                 Entry::Note(note) => ("note", serde_json::to_string(note)),
                 Entry::Operator(command) => ("order", serde_json::to_string(command)),
+                Entry::Alive { uptime, .. } => ("alive", serde_json::to_string(uptime)),
             };
             writeln!(text, "{kind} {}", json.unwrap()).unwrap();
         }
@@ -356,5 +358,6 @@ fn short(entry: &Entry) -> String {
             format!("{:?} alert {rule} {labels:?}: {from:?} to {to:?}, {value:?}", at.uptime)
         }
         Entry::Note(note) => format!("{:?} {}", note.at.uptime, note.text),
+        Entry::Alive { uptime, .. } => format!("{uptime:?} alive"),
     }
 }

@@ -388,6 +388,7 @@ impl Machine {
             | Action::StopEngine { .. }
             | Action::StartContainer { .. }
             | Action::StartUnit { .. }
+            | Action::Reboot(_)
             | Action::Notify { .. } => {}
         }
     }

@@ -18,6 +18,7 @@ mod orders;
 mod process;
 mod rails;
 mod readings;
+mod reboots;
 mod recorded;
 mod rule_book;
 mod runs;

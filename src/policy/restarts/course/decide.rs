@@ -118,6 +118,10 @@ impl Course {
             );
             return Ruling::hold(HoldReason::StopUnclear, text);
         }
+        if around.reboots.is_leaving() {
+            let text = format!("it ended ({end}), and the machine is about to be rebooted");
+            return Ruling::hold(HoldReason::RebootUnderWay, text);
+        }
         let wish = Wish { rule: &self.rule, mode, step: 0, action, target };
         let intent = Intent { wish, remedy: &self.remedy, labels: None };
         if let Some(reason) = around.guard.hold(&intent, at) {

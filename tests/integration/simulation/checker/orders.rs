@@ -91,7 +91,10 @@ impl People {
                         question.given_until = Some(*until);
                     }
                 }
-                OperatorOrder::ResetBreaker { .. } => {}
+                OperatorOrder::ResetBreaker { .. }
+                | OperatorOrder::Reboot { .. }
+                | OperatorOrder::CancelReboot
+                | OperatorOrder::ClearReboots => {}
             }
         }
         // Whoever sets the clock forward ends what would have ended by then.

@@ -1,0 +1,235 @@
+//! Somebody else's program, for Slurm say (`scontrol reboot`): no shell, no input, a bounded time.
+
+use std::io::{self, PipeReader, Read as _, pipe};
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::Builder;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process_group, setpriority_process};
+
+use super::{Attempt, one_line};
+use crate::parse::process::printable;
+
+/// How long it may take: less than an action has.
+const RUNNING_TAKES: Duration = Duration::from_secs(20);
+
+/// What it has after SIGKILL, which one that hangs in the kernel gets when it comes back.
+const DYING_TAKES: Duration = Duration::from_secs(1);
+
+/// How long the last of what it says may take to arrive after its end.
+const LAST_WORDS_TAKE: Duration = Duration::from_millis(200);
+
+/// So much of the end of what it says is kept.
+const KEPT_BYTES: usize = 300;
+
+/// What it is given of this program's environment, which may hold keys.
+const ENVIRONMENT: [&str; 8] =
+    ["PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "SLURM_CONF", "KUBECONFIG"];
+
+/// Tells it why.
+const REASON: &str = "UMAWARDEN_REASON";
+
+pub(super) fn run(line: &[String], why: &str) -> Attempt {
+    run_within(line, why, RUNNING_TAKES)
+}
+
+fn run_within(line: &[String], why: &str, patience: Duration) -> Attempt {
+    let Some((program, arguments)) = line.split_first() else {
+        return Attempt::Refused("reboot.command names no program".to_owned());
+    };
+    let shown = printable(program.as_bytes());
+    let begun = pipe().and_then(|(reader, writer)| {
+        let mut command = Command::new(program);
+        command.args(arguments).env_clear().process_group(0).current_dir("/");
+        let kept = ENVIRONMENT.iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
+        command.envs(kept).env(REASON, one_line(why).replace('\0', ""));
+        command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
+        Ok((command.spawn()?, reader))
+    });
+    let (child, reader) = match begun {
+        Ok(begun) => begun,
+        // It has not begun: nothing has happened.
+        Err(error) => return Attempt::Refused(format!("{shown} cannot be started: {error}")),
+    };
+    let pid = child.id();
+    as_everybody(pid);
+    let followed = listen(reader).and_then(|words| Ok((words, follow(child)?)));
+    let (words, ended) = match followed {
+        Ok(followed) => followed,
+        Err(error) => {
+            kill(pid);
+            return Attempt::Failed(format!("{shown} cannot be followed, and was ended: {error}"));
+        }
+    };
+    match ended.recv_timeout(patience) {
+        Ok(Ok(status)) => judge(&shown, status, &words.last()),
+        Ok(Err(error)) => Attempt::Failed(format!("{shown}: {error}")),
+        Err(RecvTimeoutError::Disconnected) => Attempt::Failed(format!("{shown} is lost")),
+        Err(RecvTimeoutError::Timeout) => {
+            kill(pid);
+            let is_dead = ended.recv_timeout(DYING_TAKES).is_ok();
+            let end = if is_dead { "and was ended" } else { "and does not end" };
+            let said = words.last();
+            Attempt::Hangs(format!("{shown} has not ended within {patience:?}, {end}{said}"))
+        }
+    }
+}
+
+fn judge(shown: &str, status: ExitStatus, said: &str) -> Attempt {
+    match (status.code(), status.signal()) {
+        (Some(0), _) => Attempt::Agreed(format!("{shown} has ended well{said}")),
+        (Some(code), _) => Attempt::Failed(format!("{shown} has ended with {code}{said}")),
+        (None, signal) => {
+            let signal = signal.unwrap_or_default();
+            Attempt::Failed(format!("{shown} was killed by signal {signal}{said}"))
+        }
+    }
+}
+
+/// This program is preferred to others, and spared when memory is short; that is not for what it
+/// starts.
+fn as_everybody(pid: u32) {
+    if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
+        let _it_may_have_ended = setpriority_process(Some(pid), 0);
+        let _it_may_have_ended = std::fs::write(format!("/proc/{pid}/oom_score_adj"), "0");
+    }
+}
+
+fn kill(pid: u32) {
+    if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
+        let _it_may_have_ended = kill_process_group(pid, Signal::KILL);
+    }
+}
+
+/// Waits for its end, beside.
+fn follow(mut child: Child) -> io::Result<Receiver<io::Result<ExitStatus>>> {
+    let (told, ended): (SyncSender<io::Result<ExitStatus>>, _) = sync_channel(1);
+    Builder::new().name("reboot-command".to_owned()).spawn(move || {
+        // Whoever asked may have given up.
+        let _given_up = told.send(child.wait());
+    })?;
+    Ok(ended)
+}
+
+/// What it says.
+struct Words {
+    kept: Arc<Mutex<Vec<u8>>>,
+    ended: Receiver<()>,
+}
+
+/// Takes in what it says, beside, so that it never waits to be heard.
+fn listen(mut reader: PipeReader) -> io::Result<Words> {
+    let kept = Arc::new(Mutex::new(Vec::new()));
+    let (end, ended) = sync_channel(1);
+    let keep = Arc::clone(&kept);
+    Builder::new().name("reboot-words".to_owned()).spawn(move || {
+        let mut part = [0; 1024];
+        loop {
+            match reader.read(&mut part) {
+                Ok(length @ 1..) => {
+                    let mut kept = keep.lock().unwrap_or_else(PoisonError::into_inner);
+                    kept.extend(part.iter().take(length));
+                    let excess = kept.len().saturating_sub(KEPT_BYTES);
+                    kept.drain(..excess);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Ok(_) | Err(_) => break,
+            }
+        }
+        // Whoever asked may have given up.
+        let _given_up = end.send(());
+    })?;
+    Ok(Words { kept, ended })
+}
+
+impl Words {
+    /// The end of it, on one line, for people. What the program has started may talk on.
+    fn last(&self) -> String {
+        let _it_talks_on = self.ended.recv_timeout(LAST_WORDS_TAKE);
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let lines = kept.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
+        let lines = lines.filter(|line| !line.is_empty()).map(printable);
+        let said = lines.collect::<Vec<_>>().join(" / ");
+        if said.is_empty() { String::new() } else { format!(": {said}") }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(10);
+
+    fn sh(script: &str) -> Attempt {
+        run_within(&["sh".into(), "-c".into(), script.into()], "it leaks", PATIENCE)
+    }
+
+    #[test]
+    fn its_end_and_its_last_words_are_told() {
+        assert_eq!(
+            run_within(&["true".into()], "", PATIENCE),
+            Attempt::Agreed("true has ended well".to_owned())
+        );
+        let told = sh("echo one; echo two >&2; printf '\\033[2J'; exit 3");
+        let expected = "sh has ended with 3: one / two / \\x1b[2J";
+        assert_eq!(told, Attempt::Failed(expected.to_owned()));
+        let told = sh("kill -9 $$");
+        assert_eq!(told, Attempt::Failed("sh was killed by signal 9".to_owned()));
+        let Attempt::Agreed(told) = sh("seq 1 200000") else { panic!() };
+        assert!(told.ends_with("/ 199999 / 200000") && told.len() < 500, "{told}");
+    }
+
+    #[test]
+    fn no_shell_reads_its_arguments_and_it_gets_no_keys() {
+        let line = ["printf".into(), "%s".into(), "$HOME;reboot".into()];
+        let told = run_within(&line, "", PATIENCE);
+        assert_eq!(told, Attempt::Agreed("printf has ended well: $HOME;reboot".to_owned()));
+        let Attempt::Agreed(told) = sh("env | cut -d= -f1; echo $UMAWARDEN_REASON; cat; pwd")
+        else {
+            panic!()
+        };
+        assert!(!told.contains("CARGO"), "{told}");
+        assert!(told.ends_with("it leaks / /"), "{told}");
+    }
+
+    #[test]
+    fn what_cannot_begin_has_not_happened() {
+        let told = run_within(&["/nonexistent/reboot".into()], "", PATIENCE);
+        let Attempt::Refused(told) = told else { panic!("{told:?}") };
+        assert!(told.starts_with("/nonexistent/reboot cannot be started: No such file"), "{told}");
+        assert!(matches!(run_within(&[], "", PATIENCE), Attempt::Refused(_)));
+    }
+
+    #[test]
+    fn one_that_hangs_is_ended_with_all_that_it_has_started() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("pids");
+        let script = format!("echo begun; sleep 500 & echo $! $$ > {}; wait", file.display());
+        let line = ["sh".into(), "-c".into(), script];
+        let told = run_within(&line, "", Duration::from_millis(700));
+        let expected = "sh has not ended within 700ms, and was ended: begun";
+        assert_eq!(told, Attempt::Hangs(expected.to_owned()));
+        for pid in std::fs::read_to_string(file).unwrap().split_whitespace() {
+            let is_gone = || match std::fs::read(format!("/proc/{pid}/stat")) {
+                Ok(stat) => crate::parse::process::stat(&stat).is_none_or(|it| it.state == 'Z'),
+                Err(_) => true,
+            };
+            let mut looks = 0;
+            while !is_gone() {
+                assert!(looks < 500, "{pid} lives on");
+                looks += 1;
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
+    }
+
+    #[test]
+    fn what_it_leaves_running_holds_nobody_up() {
+        // It keeps the pipe open.
+        let Attempt::Agreed(told) = sh("sleep 3 & echo left") else { panic!() };
+        assert_eq!(told, "sh has ended well: left");
+    }
+}

@@ -1,0 +1,255 @@
+//! What is done on the way to a reboot: telling people, taking the cluster's slot, and the reboot
+//! itself.
+//!
+//! All of it may hang on a machine that needs it: every way has a thread of its own and a time, and
+//! one that does not end in it is told as hanging. None is tried after another: which one, and
+//! when, is decided before.
+//!
+//! To add a way: a variant of [`RebootWay`], a file here, an arm in [`Rebooter::reboot`].
+
+mod command;
+mod orderly;
+mod sentinel;
+mod sysrq;
+mod terminals;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::thread::{Builder, sleep};
+use std::time::Duration;
+
+use super::Executor;
+use crate::clients::fleet_lock::{FleetLock, LockId, SlotAnswer};
+use crate::model::{
+    Decision, LoggedIn, Mode, OutcomeResult, Reading, RebootAct, RebootLock, RebootMeans,
+    RebootOrder, RebootWay, Verdict, counted,
+};
+use crate::supervisors::NotEnded;
+use crate::supervisors::logged_in::{LoggedInPlaces, UTMP, look};
+use crate::supervisors::logind::Bus;
+
+/// What a file or a terminal may take.
+const WRITING_TAKES: Duration = Duration::from_secs(5);
+
+/// How an attempt has ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Attempt {
+    /// Whoever does it has agreed, or it is done; in words.
+    Agreed(String),
+    /// It was not even tried, or somebody objects: nothing has happened.
+    Refused(String),
+    /// It has not ended in time, and may go on.
+    Hangs(String),
+    /// It was tried, and could not be done.
+    Failed(String),
+}
+
+impl Attempt {
+    fn outcome(self) -> (OutcomeResult, Option<String>) {
+        match self {
+            Self::Agreed(effect) => (OutcomeResult::Done, Some(effect)),
+            Self::Refused(why) => (OutcomeResult::NotDone(why), None),
+            Self::Hangs(what) => (OutcomeResult::TimedOut, Some(what)),
+            Self::Failed(why) => (OutcomeResult::Failed(why), None),
+        }
+    }
+}
+
+/// Does it.
+#[derive(Clone, Debug)]
+pub struct Rebooter {
+    /// Where procfs is mounted.
+    pub procfs: PathBuf,
+    /// Where terminals are: `/dev`.
+    pub devices: PathBuf,
+    /// Where logind and systemd are reached.
+    pub bus: Bus,
+    /// Who is logged in, where there is no logind.
+    pub utmp: PathBuf,
+    /// What this machine is called.
+    pub machine_id: PathBuf,
+    /// Waits so long.
+    pub sleep: fn(Duration),
+    /// What is to be told of the last decision.
+    pub effect: Option<String>,
+}
+
+/// Nothing but what leads to a reboot, in enforce mode.
+impl Executor for Rebooter {
+    fn execute(&mut self, decision: &Decision) -> OutcomeResult {
+        if decision.mode != Mode::Enforce || decision.verdict != Verdict::Act {
+            return OutcomeResult::Skipped;
+        }
+        let Some(act) = decision.action.reboot() else {
+            return OutcomeResult::NotDone("that does not lead to a reboot".to_owned());
+        };
+        let (result, effect) = self.perform(decision, act);
+        self.effect = effect;
+        result
+    }
+
+    fn effect(&mut self) -> Option<String> {
+        self.effect.take()
+    }
+}
+
+impl Rebooter {
+    /// On this machine.
+    pub fn new(procfs: &Path, bus: Bus) -> Self {
+        Self {
+            procfs: procfs.to_owned(),
+            devices: "/dev".into(),
+            bus,
+            utmp: UTMP.into(),
+            machine_id: "/etc/machine-id".into(),
+            sleep,
+            effect: None,
+        }
+    }
+
+    /// Does what was decided; with words on what has come of it.
+    fn perform(&self, decision: &Decision, act: &RebootAct) -> (OutcomeResult, Option<String>) {
+        let attempt = match act {
+            RebootAct::Schedule(plan) => Attempt::Agreed(self.tell(&plan.announcement())),
+            RebootAct::TellUsers { text } => Attempt::Agreed(self.tell(text)),
+            RebootAct::TakeSlot(lock) => self.slot(lock, FleetLock::take),
+            RebootAct::ReleaseSlot(lock) => self.slot(lock, FleetLock::release),
+            RebootAct::Perform(order) => self.reboot(decision, order),
+            RebootAct::CallOff { way, why, was_handed_over } => {
+                self.call_off(way, why, *was_handed_over)
+            }
+        };
+        attempt.outcome()
+    }
+
+    fn reboot(&self, decision: &Decision, order: &RebootOrder) -> Attempt {
+        if let Err(why) = self.is_that_boot(&order.boot_id) {
+            return Attempt::Refused(why);
+        }
+        match &order.how {
+            RebootMeans::Sysrq => sysrq::perform(&self.procfs, self.sleep),
+            RebootMeans::Way(RebootWay::Logind) => orderly::perform(&self.bus),
+            RebootMeans::Way(RebootWay::Sentinel { file }) => {
+                sentinel::create(file, decision, order)
+            }
+            RebootMeans::Way(RebootWay::Command { line }) => command::run(line, &order.plan.why),
+        }
+    }
+
+    /// Another boot than the one that was to end shows that it has ended.
+    fn is_that_boot(&self, boot_id: &str) -> Result<(), String> {
+        let file = self.procfs.join("sys/kernel/random/boot_id");
+        let told = |why: &dyn std::fmt::Display| {
+            format!("which boot this is cannot be told: {}: {why}", file.display())
+        };
+        let now = fs::read_to_string(&file).map_err(|error| told(&error))?;
+        match now.trim() {
+            "" => Err(told(&"it is empty")),
+            now if now == boot_id => Ok(()),
+            _ => Err("this is another boot than the one that was to end".to_owned()),
+        }
+    }
+
+    fn call_off(&self, way: &RebootWay, why: &str, was_handed_over: bool) -> Attempt {
+        let mut done = match way {
+            RebootWay::Sentinel { file } => match sentinel::remove(file) {
+                Ok(done) => done,
+                Err(attempt) => return attempt,
+            },
+            RebootWay::Logind | RebootWay::Command { .. } if was_handed_over => {
+                format!("{way} has been told to reboot, which cannot be taken back from here")
+            }
+            RebootWay::Logind | RebootWay::Command { .. } => String::new(),
+        };
+        let told = self.tell(&format!("umawarden does not reboot this machine after all: {why}"));
+        if !done.is_empty() {
+            done.push_str("; ");
+        }
+        Attempt::Agreed(done + &told)
+    }
+
+    /// Writes that on the terminals of those who are logged in; returns in words who has it.
+    fn tell(&self, text: &str) -> String {
+        let places = LoggedInPlaces {
+            bus: self.bus.clone(),
+            utmp: self.utmp.clone(),
+            procfs: self.procfs.clone(),
+        };
+        let found = look(&places, Duration::ZERO);
+        let users = match found.users {
+            Reading::Value(users) if users.is_empty() => return "nobody is logged in".to_owned(),
+            Reading::Value(users) => users,
+            Reading::Unsupported | Reading::Failed => {
+                let why = found.error.as_deref().unwrap_or("no reason is known").to_owned();
+                return format!("nobody was told, since nobody knows who is logged in: {why}");
+            }
+        };
+        let (named, terminals) = (users.len(), terminals_of(&users));
+        if terminals.is_empty() {
+            return format!("{} logged in, without a terminal to write to", are(named));
+        }
+        let (devices, text, written) = (self.devices.clone(), text.to_owned(), terminals.len());
+        let work = move || terminals::tell(&devices, &terminals, &text);
+        match apart("reboot-tell", WRITING_TAKES, work) {
+            Ok(reached) => {
+                format!("{reached} of {} told", counted(written as u64, "terminal"))
+            }
+            Err(NotEnded::TimedOut) => "a terminal hangs: not all have been told".to_owned(),
+            Err(NotEnded::Broken(why)) => format!("nobody was told: {why}"),
+        }
+    }
+
+    fn slot(&self, lock: &RebootLock, ask: fn(&FleetLock) -> SlotAnswer) -> Attempt {
+        let id = match &lock.id {
+            Some(id) => LockId::given(id),
+            None => match LockId::of_machine(&self.machine_id) {
+                Ok(id) => id,
+                Err(error) => return Attempt::Failed(error.to_string()),
+            },
+        };
+        let known_as = id.to_string();
+        match ask(&FleetLock::new(&lock.url, &lock.group, id)) {
+            answer @ SlotAnswer::Granted => Attempt::Agreed(format!("{answer} (as {known_as})")),
+            answer => Attempt::Failed(answer.to_string()),
+        }
+    }
+}
+
+fn are(number: usize) -> String {
+    match number {
+        1 => "1 user is".to_owned(),
+        number => format!("{number} users are"),
+    }
+}
+
+fn terminals_of(users: &[LoggedIn]) -> BTreeSet<Arc<str>> {
+    users.iter().filter_map(|user| user.terminal.clone()).collect()
+}
+
+/// Text as one line without anything that a terminal or a reader of lines takes for more.
+fn one_line(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// Does what may hang in the kernel on a thread of its own, and waits no longer than that for it.
+fn apart<T: Send + 'static>(
+    name: &str,
+    patience: Duration,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, NotEnded> {
+    let (result, done) = sync_channel(1);
+    let begun = Builder::new().name(name.to_owned()).spawn(move || {
+        // Whoever asked may have gone on without it.
+        let _gone_on = result.send(work());
+    });
+    begun.map_err(|error| NotEnded::Broken(format!("starting a thread failed: {error}")))?;
+    done.recv_timeout(patience).map_err(|error| match error {
+        RecvTimeoutError::Timeout => NotEnded::TimedOut,
+        RecvTimeoutError::Disconnected => NotEnded::Broken("its thread has ended".to_owned()),
+    })
+}

@@ -1,0 +1,258 @@
+//! What touches files: the sentinel, and the kernel's own reboot, below a made-up procfs.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::Path;
+use std::sync::Mutex;
+
+use jiff::Timestamp;
+
+use super::*;
+use crate::model::{Action, DecisionId, Moment, RebootPlan, RuleId, Target};
+
+const BOOT: &str = "11111111-2222-3333-4444-555555555555";
+
+fn order(how: RebootMeans) -> RebootOrder {
+    let plan = RebootPlan { why: "8 GiB are leaked\nfor good".to_owned(), ..RebootPlan::default() };
+    RebootOrder { boot_id: BOOT.into(), how, plan }
+}
+
+fn decision(act: RebootAct, mode: Mode) -> Decision {
+    Decision {
+        id: DecisionId(42),
+        at: Moment { uptime: Duration::from_secs(9), utc: Timestamp::UNIX_EPOCH },
+        rule: RuleId { group: "leak".into(), alert: "Leaked".into() },
+        mode,
+        verdict: Verdict::Act,
+        step: 0,
+        action: Action::Reboot(Box::new(act)),
+        target: Target::Node,
+        approved: None,
+        because: Vec::new(),
+    }
+}
+
+/// A machine of files: nobody is behind its bus.
+struct Machine {
+    folder: tempfile::TempDir,
+}
+
+static SLEPT: Mutex<Vec<Duration>> = Mutex::new(Vec::new());
+
+impl Machine {
+    fn new() -> Self {
+        let machine = Self { folder: tempfile::tempdir().unwrap() };
+        fs::create_dir_all(machine.path("proc/sys/kernel/random")).unwrap();
+        fs::write(machine.path("proc/sys/kernel/random/boot_id"), format!("{BOOT}\n")).unwrap();
+        fs::write(machine.path("proc/sys/kernel/sysrq"), "0\n").unwrap();
+        fs::write(machine.path("proc/sysrq-trigger"), "").unwrap();
+        machine
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn rebooter(&self) -> Rebooter {
+        Rebooter {
+            devices: self.path("dev"),
+            utmp: self.path("utmp"),
+            machine_id: self.path("machine-id"),
+            sleep: |_| {},
+            ..Rebooter::new(&self.path("proc"), Bus::System(self.path("bus")))
+        }
+    }
+
+    fn perform(&self, act: RebootAct) -> (OutcomeResult, Option<String>) {
+        let mut rebooter = self.rebooter();
+        let result = rebooter.execute(&decision(act, Mode::Enforce));
+        (result, rebooter.effect())
+    }
+
+    fn reboot(&self, how: RebootMeans) -> (OutcomeResult, Option<String>) {
+        self.perform(RebootAct::Perform(order(how)))
+    }
+
+    fn sentinel(&self) -> RebootMeans {
+        RebootMeans::Way(RebootWay::Sentinel { file: self.path("reboot-required") })
+    }
+
+    fn call_off(&self) -> (OutcomeResult, Option<String>) {
+        let way = RebootWay::Sentinel { file: self.path("reboot-required") };
+        let why = "the leak is gone".to_owned();
+        self.perform(RebootAct::CallOff { way, why, was_handed_over: true })
+    }
+
+    fn names(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.folder.path()).unwrap();
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut names: Vec<String> = names.filter(|name| name != "proc").collect();
+        names.sort();
+        names
+    }
+}
+
+fn failed(told: &(OutcomeResult, Option<String>)) -> &str {
+    match &told.0 {
+        OutcomeResult::Failed(why) => why,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn not_done(told: &(OutcomeResult, Option<String>)) -> &str {
+    match &told.0 {
+        OutcomeResult::NotDone(why) => why,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn sysrq_is_written_command_by_command_below_that_procfs_alone() {
+    let machine = Machine::new();
+    let before = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    let rebooter =
+        Rebooter { sleep: |time| SLEPT.lock().unwrap().push(time), ..machine.rebooter() };
+    let act = RebootAct::Perform(order(RebootMeans::Sysrq));
+    let mut doing = rebooter.clone();
+    assert_eq!(doing.execute(&decision(act.clone(), Mode::Observe)), OutcomeResult::Skipped);
+    assert_eq!(fs::read_to_string(machine.path("proc/sysrq-trigger")).unwrap(), "");
+    // That keyboards may not (kernel.sysrq = 0) does not matter.
+    assert_eq!(doing.execute(&decision(act, Mode::Enforce)), OutcomeResult::Done);
+    assert_eq!(fs::read_to_string(machine.path("proc/sysrq-trigger")).unwrap(), "sub");
+    let pause = Duration::from_secs(5);
+    assert_eq!(*SLEPT.lock().unwrap(), [pause, pause, Duration::ZERO]);
+    let told = doing.effect().unwrap();
+    assert!(told.contains(&machine.path("proc/sysrq-trigger").display().to_string()), "{told}");
+    // This machine is still the same.
+    assert_eq!(fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap(), before);
+}
+
+#[test]
+fn sysrq_that_is_not_there_is_not_made() {
+    let machine = Machine::new();
+    fs::remove_file(machine.path("proc/sysrq-trigger")).unwrap();
+    let told = machine.reboot(RebootMeans::Sysrq);
+    assert!(failed(&told).contains("sysrq b: "), "{told:?}");
+    assert!(!machine.path("proc/sysrq-trigger").exists());
+}
+
+#[test]
+fn sysrq_that_hangs_is_told_and_holds_nobody_up() {
+    let machine = Machine::new();
+    fs::remove_file(machine.path("proc/sysrq-trigger")).unwrap();
+    // Whoever opens a pipe for writing waits for a reader.
+    let file = machine.path("proc/sysrq-trigger");
+    let made = std::process::Command::new("mkfifo").arg(&file).status().unwrap();
+    assert!(made.success());
+    let (result, effect) = machine.reboot(RebootMeans::Sysrq);
+    assert_eq!(result, OutcomeResult::TimedOut);
+    assert!(effect.unwrap().starts_with("sysrq b: "), "all three were tried");
+}
+
+#[test]
+fn in_another_boot_or_an_unknown_one_nothing_is_done() {
+    let machine = Machine::new();
+    let boot_id = machine.path("proc/sys/kernel/random/boot_id");
+    let command = RebootWay::Command { line: vec!["touch".into(), file_name(&machine)] };
+    for how in [RebootMeans::Sysrq, machine.sentinel(), RebootMeans::Way(command)] {
+        fs::write(&boot_id, "99999999-2222-3333-4444-555555555555\n").unwrap();
+        assert!(not_done(&machine.reboot(how.clone())).contains("another boot"));
+        fs::write(&boot_id, "").unwrap();
+        assert!(not_done(&machine.reboot(how.clone())).contains("cannot be told"));
+        fs::remove_file(&boot_id).unwrap();
+        assert!(not_done(&machine.reboot(how)).contains("cannot be told"));
+    }
+    assert_eq!(machine.names(), [""; 0]);
+    assert_eq!(fs::read_to_string(machine.path("proc/sysrq-trigger")).unwrap(), "");
+}
+
+fn file_name(machine: &Machine) -> String {
+    machine.path("touched").display().to_string()
+}
+
+#[test]
+fn the_sentinel_says_who_asks_and_why_and_goes_when_it_is_called_off() {
+    let machine = Machine::new();
+    let (result, effect) = machine.reboot(machine.sentinel());
+    assert_eq!(result, OutcomeResult::Done);
+    assert!(effect.unwrap().ends_with("reboot-required asks whoever watches it for a reboot"));
+    let text = fs::read_to_string(machine.path("reboot-required")).unwrap();
+    let expected = format!(
+        "umawarden asks for a reboot of this machine\nwhy: 8 GiB are leaked for good\nrule: \
+         leak/Leaked\ndecision: 42\nboot: {BOOT}\nto prevent it: umawarden reboot --cancel\n"
+    );
+    assert_eq!(text, expected);
+    assert_eq!(machine.names(), ["reboot-required"], "nothing beside it");
+    let mode = fs::metadata(machine.path("reboot-required")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o644);
+    let (result, effect) = machine.reboot(machine.sentinel());
+    assert_eq!(result, OutcomeResult::Done);
+    assert!(effect.unwrap().ends_with("already, by umawarden"));
+    let (result, effect) = machine.call_off();
+    assert_eq!(result, OutcomeResult::Done);
+    assert!(effect.unwrap().contains("is taken away; nobody was told"));
+    assert_eq!(machine.names(), [""; 0]);
+    assert!(machine.call_off().1.unwrap().contains("is not there"));
+}
+
+#[test]
+fn what_is_somebody_elses_stays_as_it_is() {
+    let machine = Machine::new();
+    let file = machine.path("reboot-required");
+    let theirs = "*** System restart required ***\n";
+    fs::write(&file, theirs).unwrap();
+    assert!(machine.reboot(machine.sentinel()).1.unwrap().contains("by somebody else"));
+    assert!(machine.call_off().1.unwrap().contains("is somebody else's, and stays"));
+    assert_eq!(fs::read_to_string(&file).unwrap(), theirs);
+    fs::remove_file(&file).unwrap();
+    // Not even what it leads to.
+    fs::write(machine.path("victim"), "umawarden asks for a reboot of this machine\n").unwrap();
+    symlink(machine.path("victim"), &file).unwrap();
+    assert!(machine.reboot(machine.sentinel()).1.unwrap().contains("by somebody else"));
+    assert!(machine.call_off().1.unwrap().contains("stays"));
+    assert_eq!(machine.names(), ["reboot-required", "victim"]);
+    fs::remove_file(&file).unwrap();
+    let made = std::process::Command::new("mkfifo").arg(&file).status().unwrap();
+    assert!(made.success());
+    assert!(machine.call_off().1.unwrap().contains("stays"), "and nobody waits for a pipe");
+}
+
+#[test]
+fn a_sentinel_that_cannot_be_made_or_taken_away_is_told() {
+    let machine = Machine::new();
+    let way = RebootWay::Sentinel { file: machine.path("missing/reboot-required") };
+    let told = machine.reboot(RebootMeans::Way(way));
+    assert!(failed(&told).contains("No such file or directory"), "{told:?}");
+    // What an earlier crash has left is in nobody's way.
+    fs::write(machine.path(".reboot-required.umawarden"), "half").unwrap();
+    assert_eq!(machine.reboot(machine.sentinel()).0, OutcomeResult::Done);
+    assert_eq!(machine.names(), ["reboot-required"]);
+    let way = RebootWay::Sentinel { file: machine.path("proc/sysrq-trigger/file") };
+    let why = "x".to_owned();
+    let told = machine.perform(RebootAct::CallOff { way, why, was_handed_over: true });
+    assert!(failed(&told).contains("remove it by hand"), "{told:?}");
+}
+
+#[test]
+fn a_command_is_told_why_and_its_end_is_the_outcome() {
+    let machine = Machine::new();
+    let line = |script: &str| {
+        let line = ["sh", "-c", script].map(str::to_owned).to_vec();
+        RebootMeans::Way(RebootWay::Command { line })
+    };
+    let (result, effect) = machine.reboot(line("echo \"$UMAWARDEN_REASON\""));
+    assert_eq!(result, OutcomeResult::Done);
+    assert_eq!(effect.unwrap(), "sh has ended well: 8 GiB are leaked for good");
+    let told = machine.reboot(line("echo Access/permission denied >&2; exit 1"));
+    assert_eq!(failed(&told), "sh has ended with 1: Access/permission denied");
+}
+
+#[test]
+fn other_actions_are_none_of_its() {
+    let machine = Machine::new();
+    let act = RebootAct::TellUsers { text: "text".to_owned() };
+    let other = Decision { action: Action::CompactMemory, ..decision(act, Mode::Enforce) };
+    let told = (machine.rebooter().execute(&other), None);
+    assert!(not_done(&told).contains("does not lead to a reboot"));
+    assert!(Path::new("/proc/sysrq-trigger") != machine.rebooter().procfs.join("sysrq-trigger"));
+}

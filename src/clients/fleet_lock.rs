@@ -1,0 +1,266 @@
+//! A slot to reboot in, from a server that lets only so many nodes of a cluster reboot at a time.
+//!
+//! The protocol is FleetLock, as zincati, airlock and others speak it:
+//! <https://coreos.github.io/zincati/development/fleetlock/protocol/>. A slot belongs to the name
+//! that asked for it; to ask twice, or to give back what one does not have, does no harm.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::Path;
+use std::time::Duration;
+
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use rustix::fs::{Mode, OFlags, open};
+use serde_json::{Value, json};
+use sha2::Sha256;
+
+use super::{Answer, Session};
+
+/// Without this the server answers nobody: no call that was meant for something else gets a slot.
+const HEADER: (&str, &str) = ("fleet-lock-protocol", "true");
+
+const PRE_REBOOT: &str = "/v1/pre-reboot";
+const STEADY_STATE: &str = "/v1/steady-state";
+
+/// How long the server may take: some drain the node before they answer, but those answer "not
+/// yet" meanwhile, and are asked again.
+const ANSWER_TAKES: Duration = Duration::from_secs(10);
+
+/// No machine-id file is longer.
+const MOST_ID_BYTES: u64 = 256;
+
+/// A longer name of a failure is none.
+const KIND_CHARS: usize = 64;
+/// So much of an explanation is told.
+const VALUE_CHARS: usize = 200;
+
+/// Zincati's application id. The name of a node is derived from it and from its machine id, for
+/// servers that also drain Kubernetes nodes know them by this very name and by no other; and so
+/// that two programs on one node that both reboot it share one slot.
+const APPLICATION: [u8; 16] = [
+    0xde, 0x35, 0x10, 0x6b, 0x6e, 0xc2, 0x46, 0x88, 0xb6, 0x3a, 0xfd, 0xda, 0xa1, 0x56, 0x67, 0x9b,
+];
+
+/// What a node is called there. It says which machine this is, and so is never shown whole.
+#[derive(Clone, PartialEq, Eq)]
+pub struct LockId(String);
+
+impl fmt::Debug for LockId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Its first eight characters, which are enough to find it in the server's list.
+impl fmt::Display for LockId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown: String = self.0.chars().take(8).collect();
+        write!(f, "{shown}…")
+    }
+}
+
+/// There is no name for this node.
+#[derive(Debug, thiserror::Error)]
+pub enum LockIdError {
+    /// The file cannot be read.
+    #[error("{path} cannot be read: {error}: name the node with reboot.lock.id")]
+    Unreadable {
+        /// Which.
+        path: String,
+        /// How.
+        error: io::Error,
+    },
+    /// The file holds no machine id.
+    #[error("{0} holds no machine id (32 hexadecimal digits): name the node with reboot.lock.id")]
+    NoId(String),
+}
+
+impl LockId {
+    /// A name that somebody has given it.
+    pub fn given(name: &str) -> Self {
+        Self(name.to_owned())
+    }
+
+    /// The name that zincati gives it: 32 hexadecimal digits that follow from the machine id
+    /// (`systemd-id128 machine-id --app-specific=de35106b6ec24688b63afddaa156679b` shows it) and
+    /// from which that does not, since it is to stay on the machine (machine-id(5)).
+    ///
+    /// # Errors
+    /// There is no such file, or no id in it.
+    pub fn of_machine(file: &Path) -> Result<Self, LockIdError> {
+        let path = || file.display().to_string();
+        let text = read(file).map_err(|error| LockIdError::Unreadable { path: path(), error })?;
+        let id = std::str::from_utf8(&text).ok().and_then(|text| parse_id(text.trim()));
+        let id = id.ok_or_else(|| LockIdError::NoId(path()))?;
+        Ok(Self(format!("{:032x}", u128::from_be_bytes(specific(id, APPLICATION)))))
+    }
+}
+
+fn read(file: &Path) -> io::Result<Vec<u8>> {
+    // A pipe in its place must not hold anybody up.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = File::from(open(file, flags, Mode::empty())?);
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is no file"));
+    }
+    let mut text = Vec::new();
+    file.take(MOST_ID_BYTES).read_to_end(&mut text)?;
+    Ok(text)
+}
+
+fn parse_id(text: &str) -> Option<[u8; 16]> {
+    let is_id = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let id = is_id.then(|| u128::from_str_radix(text, 16).ok())??;
+    // A machine that was never set up has none, or this one.
+    (id != 0).then(|| id.to_be_bytes())
+}
+
+/// An id that follows from a machine and an application, as `sd_id128_get_app_specific(3)` has it:
+/// HMAC-SHA256 of the application, keyed by the machine, cut to a UUID of version 4.
+fn specific(machine: [u8; 16], application: [u8; 16]) -> [u8; 16] {
+    let mut id = [0; 16];
+    // A key of any length is one.
+    if let Ok(mut code) = Hmac::<Sha256>::new_from_slice(&machine) {
+        code.update(&application);
+        let code = code.finalize().into_bytes();
+        for (byte, of_code) in id.iter_mut().zip(code) {
+            *byte = of_code;
+        }
+    }
+    id[6] = (id[6] & 0x0f) | 0x40;
+    id[8] = (id[8] & 0x3f) | 0x80;
+    id
+}
+
+/// What the server says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SlotAnswer {
+    /// It is done: the slot is ours, or given back.
+    Granted,
+    /// It will not, now.
+    Refused {
+        /// Its name for why, `failed_lock_semaphore_full`, say.
+        kind: String,
+        /// In its words.
+        value: String,
+    },
+    /// Nobody who speaks the protocol has answered in time. It may be done all the same.
+    NoAnswer(String),
+}
+
+impl fmt::Display for SlotAnswer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Granted => f.write_str("the lock server has agreed"),
+            Self::Refused { kind, value } => {
+                write!(f, "the lock server refuses ({kind}): {value}")
+            }
+            Self::NoAnswer(why) => write!(f, "the lock server has given no answer: {why}"),
+        }
+    }
+}
+
+/// A server, and who asks it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FleetLock {
+    origin: String,
+    group: String,
+    id: LockId,
+}
+
+impl FleetLock {
+    /// The server at that address, `http://host:port/path`, and how this node is known there.
+    pub fn new(url: &str, group: &str, id: LockId) -> Self {
+        let origin = url.trim_end_matches('/').to_owned();
+        Self { origin, group: group.to_owned(), id }
+    }
+
+    /// Asks for a slot to reboot in. Whoever has one already is given it again.
+    pub fn take(&self) -> SlotAnswer {
+        self.ask(PRE_REBOOT, ANSWER_TAKES)
+    }
+
+    /// Gives the slot back. Whoever has none has nothing to lose.
+    pub fn release(&self) -> SlotAnswer {
+        self.ask(STEADY_STATE, ANSWER_TAKES)
+    }
+
+    fn ask(&self, path: &str, patience: Duration) -> SlotAnswer {
+        // Without TLS in this program it would fail anyway, and say less.
+        if !self.origin.starts_with("http://") {
+            return SlotAnswer::NoAnswer("only http:// is spoken with lock servers".to_owned());
+        }
+        let body = json!({ "client_params": { "id": self.id.0, "group": self.group } });
+        let asked = Session::open_far("fleet-lock", &self.origin)
+            .and_then(|session| session.post_with(path, HEADER, &body, patience));
+        match asked {
+            Ok(answer) => read_answer(path, &answer),
+            Err(error) => SlotAnswer::NoAnswer(error.to_string()),
+        }
+    }
+}
+
+/// 200 is yes, and everything else is no. Who says no in other words than the protocol's is no lock
+/// server, but something in its place.
+fn read_answer(path: &str, answer: &Answer) -> SlotAnswer {
+    let refusal = answer.json().as_ref().and_then(refusal);
+    match (answer.status, refusal) {
+        // One that says yes and gives a reason for no is not believed.
+        (200, Some((kind, value))) => SlotAnswer::Refused { kind, value },
+        (200, None) => SlotAnswer::Granted,
+        (400..=599, Some((kind, value))) => SlotAnswer::Refused { kind, value },
+        (status, _) => SlotAnswer::NoAnswer(format!("{status} at {path}: {}", answer.beginning())),
+    }
+}
+
+fn refusal(body: &Value) -> Option<(String, String)> {
+    let of = |name: &str, most: usize| {
+        let printable = |c: char| if c.is_control() { ' ' } else { c };
+        let text: String = body.get(name)?.as_str()?.chars().take(most).map(printable).collect();
+        (!text.trim().is_empty()).then_some(text)
+    };
+    let value = of("value", VALUE_CHARS).unwrap_or_else(|| "it does not say why".to_owned());
+    Some((of("kind", KIND_CHARS)?, value))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_node_is_called_as_systemd_and_zincati_call_it() {
+        // What systemd's own test expects (src/test/test-id128.c).
+        let id = |text: &str| parse_id(text).unwrap();
+        let derived = specific(
+            id("51df0b4bc3b04c9780e299b98ca373b8"),
+            id("f03daaeb1c334b43a732172944bf772e"),
+        );
+        assert_eq!(derived, id("1dee5954e75c4d6fb96cc6c04ca18a86"));
+        // What poseidon/fleetlock's own test expects of zincati.
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("machine-id");
+        fs::write(&file, "1c09ca98649c4c7abc779cd04c96812e\n").unwrap();
+        let id = LockId::of_machine(&file).unwrap();
+        assert_eq!(id.0, "978a225b3d7b40e9acd7ce9b62f68444");
+        let shown = format!("{id} {id:?}");
+        assert!(!shown.contains(&id.0) && shown.contains(&id.0[..8]), "{shown}");
+    }
+
+    #[test]
+    fn a_machine_without_an_id_has_no_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("machine-id");
+        let told = |path: &Path| LockId::of_machine(path).unwrap_err().to_string();
+        assert!(told(&file).contains("cannot be read: No such file"), "{}", told(&file));
+        for text in
+            ["", "uninitialized\n", "0".repeat(32).as_str(), "+fd7882acda64c34aca76193c46f5d4e"]
+        {
+            fs::write(&file, text).unwrap();
+            assert!(told(&file).contains("holds no machine id"), "{text}");
+        }
+        assert!(told(folder.path()).contains("it is no file"));
+    }
+}

@@ -1,0 +1,239 @@
+//! What is kept of reboots, apart from all else: neither age nor size deletes it, since budgets
+//! reach back for weeks, and a reboot that is forgotten is one more.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::entry::Entry;
+use crate::model::{
+    Decision, DecisionId, KernelEvent, Mode, OperatorCommand, OperatorOrder, Outcome,
+    OutcomeResult, PastReboot, PastReboots, RebootAct, RebootLock, RebootMeans, RebootResult,
+    ScheduledReboot, Verdict,
+};
+
+/// One thing that was decided, done, found or ordered about reboots.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RebootRow {
+    /// An act of enforce mode.
+    Decision(Decision),
+    /// What came of one.
+    Outcome(Outcome),
+    /// What came of a reboot, after the boot.
+    Checked {
+        /// The decision that made it.
+        decision: DecisionId,
+        /// What came of it.
+        result: RebootResult,
+    },
+    /// A person has called one off, or forgiven some.
+    Order(OperatorCommand),
+}
+
+/// How long a boot has certainly lasted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BootLasted {
+    /// Which.
+    pub boot_id: Arc<str>,
+    /// At least so long, in milliseconds.
+    pub uptime_ms: i64,
+}
+
+impl RebootRow {
+    /// What of an entry is kept, if anything is.
+    pub fn of(entry: &Entry) -> Option<Self> {
+        match entry {
+            Entry::Decision(decision) => Self::of_decision(decision),
+            Entry::Outcome(outcome) => {
+                let is_one = RebootAct::NAMES.contains(&outcome.action.as_str());
+                (is_one && outcome.result != OutcomeResult::Skipped)
+                    .then(|| Self::Outcome(outcome.clone()))
+            }
+            Entry::Event { event, .. } => match event.kind {
+                KernelEvent::RebootChecked { decision, result, .. } => {
+                    Some(Self::Checked { decision: DecisionId(decision), result })
+                }
+                _ => None,
+            },
+            Entry::Operator(command) => Self::of_order(command),
+            _ => None,
+        }
+    }
+
+    pub(super) fn of_decision(decision: &Decision) -> Option<Self> {
+        let is_act = decision.mode == Mode::Enforce && decision.verdict == Verdict::Act;
+        (is_act && decision.action.reboot().is_some()).then(|| Self::Decision(decision.clone()))
+    }
+
+    pub(super) fn of_order(command: &OperatorCommand) -> Option<Self> {
+        matches!(command.order, OperatorOrder::CancelReboot | OperatorOrder::ClearReboots)
+            .then(|| Self::Order(command.clone()))
+    }
+
+    /// The boot that it is about and when in that it was, where it tells.
+    pub(super) fn boot(&self) -> Option<BootLasted> {
+        let Self::Decision(decision) = self else { return None };
+        let boot_id = match decision.action.reboot()? {
+            RebootAct::Schedule(plan) => &plan.boot_id,
+            RebootAct::Perform(order) => &order.boot_id,
+            _ => return None,
+        };
+        (!boot_id.is_empty()).then(|| BootLasted {
+            boot_id: Arc::clone(boot_id),
+            uptime_ms: decision.at.timeline_ms(),
+        })
+    }
+}
+
+/// What follows from all rows, oldest first, and from all boots in their order, for this boot.
+pub fn past_reboots(rows: &[RebootRow], boots: &[BootLasted], boot_id: &str) -> PastReboots {
+    let mut reading = Reading { boots, boot_id, known: PastReboots::default(), open: None };
+    reading.known.boot_id = Some(Arc::from(boot_id));
+    for row in rows {
+        match row {
+            RebootRow::Decision(decision) => reading.decided(decision),
+            RebootRow::Outcome(outcome) => reading.ended(outcome, rows),
+            RebootRow::Checked { decision, result } => reading.checked(*decision, *result),
+            RebootRow::Order(command) => reading.ordered(&command.order),
+        }
+    }
+    reading.known
+}
+
+struct Reading<'r> {
+    boots: &'r [BootLasted],
+    boot_id: &'r str,
+    known: PastReboots,
+    /// What was scheduled last in this boot, and not called off.
+    open: Option<ScheduledReboot>,
+}
+
+impl Reading<'_> {
+    fn decided(&mut self, decision: &Decision) {
+        let Some(act) = decision.action.reboot() else { return };
+        match act {
+            RebootAct::Schedule(plan) if *plan.boot_id == *self.boot_id => {
+                let scheduled = ScheduledReboot {
+                    decision: decision.id,
+                    rule: decision.rule.clone(),
+                    plan: plan.clone(),
+                };
+                self.open = Some(scheduled.clone());
+                self.known.scheduled = Some(scheduled);
+                self.known.is_called_off = false;
+            }
+            RebootAct::Schedule(_) | RebootAct::TellUsers { .. } => {}
+            RebootAct::TakeSlot(lock) => self.known.slot = Some(lock.clone()),
+            RebootAct::ReleaseSlot(_) => {}
+            RebootAct::CallOff { was_handed_over, .. } => {
+                (self.open, self.known.scheduled) = (None, None);
+                if *was_handed_over && let Some(last) = self.known.attempts.last_mut() {
+                    last.result = last.result.or(Some(RebootResult::CalledOff));
+                }
+            }
+            RebootAct::Perform(order) => {
+                self.known.scheduled = None;
+                let last = self.known.attempts.last();
+                let is_second = order.how == RebootMeans::Sysrq
+                    && last.is_some_and(|last| last.boot_id == order.boot_id);
+                if !is_second {
+                    let is_long_past = self.later_boots(&order.boot_id).next().is_some();
+                    self.known.attempts.push(PastReboot {
+                        decision: decision.id,
+                        rule: decision.rule.clone(),
+                        boot_id: Arc::clone(&order.boot_id),
+                        uptime_ms: self.proved_ms(&order.boot_id, decision.at.timeline_ms()),
+                        utc: decision.at.utc,
+                        is_long_past,
+                        plan: order.plan.clone(),
+                        was_begun: None,
+                        result: None,
+                        is_cleared: false,
+                    });
+                }
+            }
+        }
+    }
+
+    /// When that was on this boot's clock, as far back as the uptimes of the boots since prove.
+    fn proved_ms(&self, boot_id: &str, uptime_ms: i64) -> i64 {
+        if boot_id == self.boot_id {
+            return uptime_ms;
+        }
+        let place = self.boots.iter().position(|boot| *boot.boot_id == *boot_id);
+        let rest = place.map_or(0, |place| self.boots[place].uptime_ms.saturating_sub(uptime_ms));
+        let later = self.later_boots(boot_id);
+        later.fold(-rest.max(0), |sum, boot| sum.saturating_sub(boot.uptime_ms.max(0)))
+    }
+
+    /// The boots between that one and this.
+    fn later_boots(&self, boot_id: &str) -> impl Iterator<Item = &BootLasted> {
+        let place = self.boots.iter().position(|boot| *boot.boot_id == *boot_id);
+        let later = &self.boots[place.map_or(0, |place| place + 1)..];
+        let is_over = boot_id != self.boot_id;
+        later.iter().filter(move |boot| is_over && *boot.boot_id != *self.boot_id)
+    }
+
+    fn ended(&mut self, outcome: &Outcome, rows: &[RebootRow]) {
+        let is_untouched = !outcome.result.is_begun();
+        let attempts = &mut self.known.attempts;
+        if let Some(attempt) = attempts.iter_mut().find(|one| one.decision == outcome.decision) {
+            attempt.was_begun = Some(!is_untouched);
+            // It stands on.
+            if is_untouched && *attempt.boot_id == *self.boot_id {
+                self.known.scheduled.clone_from(&self.open);
+            }
+            return;
+        }
+        if let Some(open) = &self.open
+            && open.decision == outcome.decision
+            && is_untouched
+        {
+            (self.open, self.known.scheduled) = (None, None);
+            return;
+        }
+        match slot_act(outcome.decision, rows) {
+            Some((true, _)) if is_untouched => self.known.slot = None,
+            Some((false, lock)) if outcome.result == OutcomeResult::Done => {
+                self.known.slot.take_if(|held| held == lock);
+            }
+            _ => {}
+        }
+    }
+
+    fn checked(&mut self, decision: DecisionId, result: RebootResult) {
+        let attempts = &mut self.known.attempts;
+        if let Some(attempt) = attempts.iter_mut().find(|one| one.decision == decision) {
+            attempt.result = Some(result);
+        }
+    }
+
+    fn ordered(&mut self, order: &OperatorOrder) {
+        match order {
+            OperatorOrder::CancelReboot => {
+                self.known.is_called_off |= self.open.is_some();
+                (self.open, self.known.scheduled) = (None, None);
+            }
+            OperatorOrder::ClearReboots => {
+                self.known.is_called_off = false;
+                for attempt in &mut self.known.attempts {
+                    attempt.is_cleared |= attempt.result != Some(RebootResult::Helped);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Whether that decision takes the slot, or releases it; and which.
+fn slot_act(decision: DecisionId, rows: &[RebootRow]) -> Option<(bool, &RebootLock)> {
+    rows.iter().find_map(|row| match row {
+        RebootRow::Decision(found) if found.id == decision => match found.action.reboot()? {
+            RebootAct::TakeSlot(lock) => Some((true, lock)),
+            RebootAct::ReleaseSlot(lock) => Some((false, lock)),
+            _ => None,
+        },
+        _ => None,
+    })
+}

@@ -1,0 +1,160 @@
+//! What is kept of reboots, and what follows from it for the next boot.
+
+use rusqlite::Connection;
+
+use super::super::{BootLasted, FILE_NAME, JournalReader, RebootRow, past_reboots};
+use super::*;
+use crate::model::{
+    PastReboots, RebootAct, RebootLock, RebootMeans, RebootOrder, RebootPlan, RebootResult,
+    RebootWay,
+};
+
+fn plan(boot: &str) -> RebootPlan {
+    RebootPlan { why: "a leak".to_owned(), boot_id: boot.into(), ..RebootPlan::default() }
+}
+
+fn act(id: u64, act: RebootAct) -> Decision {
+    let action = Action::Reboot(Box::new(act));
+    let at = moment(id.cast_signed());
+    Decision { action, at, mode: Mode::Enforce, verdict: Verdict::Act, ..decision(id) }
+}
+
+fn schedule(id: u64, boot: &str) -> Decision {
+    act(id, RebootAct::Schedule(plan(boot)))
+}
+
+fn perform(id: u64, boot: &str, how: RebootMeans) -> Decision {
+    let order = RebootOrder { boot_id: boot.into(), how, plan: plan(boot) };
+    act(id, RebootAct::Perform(order))
+}
+
+const ORDERLY: RebootMeans = RebootMeans::Way(RebootWay::Logind);
+
+fn ended(decision: &Decision, result: OutcomeResult) -> Outcome {
+    Outcome { action: decision.action.name().to_owned(), result, ..outcome(decision.id.0) }
+}
+
+fn order(order: OperatorOrder) -> OperatorCommand {
+    OperatorCommand { at: moment(9), author: "a".to_owned(), comment: String::new(), order }
+}
+
+fn checked(decision: u64, result: RebootResult) -> Event {
+    let (ended_boot_id, reason) = ("a".to_owned(), String::new());
+    let kind = KernelEvent::RebootChecked { decision, ended_boot_id, result, reason };
+    Event { kind, utc: Some(moment(9).utc), seq: None }
+}
+
+fn alive(boot: &str, seconds: u64) -> Entry {
+    Entry::Alive { boot_id: boot.into(), uptime: Duration::from_secs(seconds) }
+}
+
+fn known(dir: &std::path::Path, boot: &str) -> PastReboots {
+    JournalReader::open(dir).unwrap().reboots(Some(boot)).unwrap()
+}
+
+#[test]
+fn reboots_are_read_back_with_what_came_of_them_and_how_long_ago_they_certainly_were() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = Journal::open(dir.path(), KEEP_ALL);
+    let (one, other) = (schedule(2, "a"), perform(5, "a", ORDERLY));
+    journal.intent(&one, PATIENCE).unwrap();
+    // The intent and the entry are one row.
+    journal.record(&Entry::Decision(one.clone()));
+    journal.record(&Entry::Outcome(ended(&one, OutcomeResult::Done)));
+    journal.record(&Entry::Decision(other.clone()));
+    journal.intent(&other, PATIENCE).unwrap();
+    journal.record(&Entry::Outcome(ended(&other, OutcomeResult::TimedOut)));
+    journal.record(&Entry::Decision(perform(7, "a", RebootMeans::Sysrq)));
+    journal.record(&alive("a", 105));
+    journal.record(&alive("b", 1_000));
+    journal.record(&alive("c", 10));
+    journal.record(&Entry::Event { boot_id: "b".into(), event: checked(5, RebootResult::Helped) });
+    journal.close(PATIENCE).unwrap();
+    let past = known(dir.path(), "c");
+    let [attempt] = &past.attempts[..] else { panic!("{past:?}") };
+    assert_eq!((attempt.decision, &*attempt.boot_id), (DecisionId(5), "a"));
+    assert_eq!((attempt.was_begun, attempt.result), (Some(true), Some(RebootResult::Helped)));
+    // The rest of its boot and the next one: this one counts by its own clock.
+    assert_eq!(attempt.uptime_ms, -1_100_000);
+    assert_eq!((past.boot_id.as_deref(), past.scheduled), (Some("c"), None));
+    assert_eq!(known(dir.path(), "a").attempts[0].uptime_ms, 5_000);
+    let reader = JournalReader::open(dir.path()).unwrap();
+    assert_eq!(reader.reboots(None).unwrap(), PastReboots::default());
+    // What follows on what was scheduled is no act of its rule.
+    assert_eq!(reader.acts(None).unwrap().len(), 1);
+}
+
+#[test]
+fn neither_age_nor_size_makes_a_reboot_forgotten() {
+    let dir = tempfile::tempdir().unwrap();
+    let retention = Retention { max_age: Duration::from_secs(1), max_bytes: 1 };
+    let journal = Journal::open(dir.path(), retention);
+    journal.record(&Entry::Decision(perform(5, "a", ORDERLY)));
+    for id in 100..3_000 {
+        journal.record(&Entry::Decision(decision(id)));
+    }
+    journal.close(PATIENCE).unwrap();
+    let journal = Journal::open(dir.path(), retention);
+    for id in 3_000..6_000 {
+        journal.record(&Entry::Decision(decision(id)));
+    }
+    journal.close(PATIENCE).unwrap();
+    let file = Connection::open(dir.path().join(FILE_NAME)).unwrap();
+    let left: i64 = file
+        .query_row("SELECT count(*) FROM decisions WHERE id = 5", [], |row| row.get(0))
+        .unwrap();
+    assert_eq!((left, known(dir.path(), "b").attempts.len()), (0, 1));
+}
+
+#[test]
+fn a_row_that_is_not_understood_means_that_nothing_is_rebooted() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = Journal::open(dir.path(), KEEP_ALL);
+    journal.record(&Entry::Decision(perform(5, "a", ORDERLY)));
+    journal.close(PATIENCE).unwrap();
+    assert!(known(dir.path(), "b").boot_id.is_some());
+    let file = Connection::open(dir.path().join(FILE_NAME)).unwrap();
+    file.execute("UPDATE reboots SET json = '{\"newer\": 1}'", []).unwrap();
+    assert_eq!(known(dir.path(), "b").boot_id, None);
+}
+
+#[test]
+fn what_stands_is_what_was_neither_called_off_nor_begun() {
+    let boots = [BootLasted { boot_id: "a".into(), uptime_ms: 99_000 }];
+    let read = |rows: &[RebootRow], boot: &str| past_reboots(rows, &boots, boot);
+    let decided = |decision: &Decision| RebootRow::Decision(decision.clone());
+    let (one, done) = (schedule(2, "a"), perform(5, "a", ORDERLY));
+    let rows = [decided(&one)];
+    assert_eq!(read(&rows, "a").scheduled.map(|known| known.decision), Some(DecisionId(2)));
+    assert_eq!(read(&rows, "b").scheduled, None, "of another boot");
+    let not_done = || OutcomeResult::NotDone("no disk".to_owned());
+    let rows = [decided(&one), RebootRow::Outcome(ended(&one, not_done()))];
+    assert_eq!(read(&rows, "a").scheduled, None);
+    let rows = [decided(&one), RebootRow::Order(order(OperatorOrder::CancelReboot))];
+    assert_eq!((read(&rows, "a").scheduled, read(&rows, "a").is_called_off), (None, true));
+    assert!(!read(&rows, "b").is_called_off);
+    let rows = [decided(&one), decided(&done)];
+    assert_eq!((read(&rows, "a").scheduled, read(&rows, "a").attempts[0].was_begun), (None, None));
+    let rows = [decided(&one), decided(&done), RebootRow::Outcome(ended(&done, not_done()))];
+    let past = read(&rows, "a");
+    assert!(past.scheduled.is_some() && past.attempts[0].was_begun == Some(false));
+    let rows = [decided(&done), RebootRow::Order(order(OperatorOrder::ClearReboots))];
+    assert!(read(&rows, "b").attempts[0].is_cleared);
+}
+
+#[test]
+fn a_slot_may_be_held_until_its_release_was_done() {
+    let lock = RebootLock { url: "http://l".to_owned(), group: "g".to_owned(), id: None };
+    let take = act(2, RebootAct::TakeSlot(lock.clone()));
+    let release = act(4, RebootAct::ReleaseSlot(lock.clone()));
+    let row = |decision: &Decision| RebootRow::Decision(decision.clone());
+    let mut rows = vec![row(&take)];
+    assert_eq!(past_reboots(&rows, &[], "a").slot, Some(lock.clone()), "nobody tells");
+    rows.push(RebootRow::Outcome(ended(&take, OutcomeResult::Failed("lost".to_owned()))));
+    assert_eq!(past_reboots(&rows, &[], "a").slot, Some(lock.clone()), "it may be granted");
+    rows.push(row(&release));
+    rows.push(RebootRow::Outcome(ended(&release, OutcomeResult::TimedOut)));
+    assert_eq!(past_reboots(&rows, &[], "a").slot, Some(lock));
+    rows.push(RebootRow::Outcome(ended(&release, OutcomeResult::Done)));
+    assert_eq!(past_reboots(&rows, &[], "a").slot, None);
+}

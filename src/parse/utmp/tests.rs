@@ -1,0 +1,103 @@
+//! Whatever the bytes, it ends without a panic and makes nobody up.
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// A record as login(1) and sshd write it.
+fn record(layout: Layout, kind: i16, pid: i32, line: &str, user: &str, seconds: u32) -> Vec<u8> {
+    let mut bytes = vec![0; layout.record_bytes()];
+    let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
+    put(KIND, &kind.to_ne_bytes());
+    put(PID, &pid.to_ne_bytes());
+    put(LINE, line.as_bytes());
+    put(USER, user.as_bytes());
+    put(HOST, b"192.0.2.7");
+    match layout {
+        Layout::Narrow => put(340, &seconds.to_ne_bytes()),
+        Layout::Wide => put(344, &i64::from(seconds).to_ne_bytes()),
+    }
+    bytes
+}
+
+#[test]
+fn records_are_as_long_as_the_c_library_has_them() {
+    assert_eq!(Layout::NATIVE.record_bytes(), size_of::<libc::utmpx>());
+    assert_eq!(std::mem::offset_of!(libc::utmpx, ut_pid), PID);
+    assert_eq!(std::mem::offset_of!(libc::utmpx, ut_line), LINE);
+    assert_eq!(std::mem::offset_of!(libc::utmpx, ut_user), USER);
+    assert_eq!(std::mem::offset_of!(libc::utmpx, ut_host), HOST);
+    let time = match Layout::NATIVE {
+        Layout::Narrow => 340,
+        Layout::Wide => 344,
+    };
+    assert_eq!(std::mem::offset_of!(libc::utmpx, ut_tv), time);
+}
+
+#[test]
+fn those_who_are_logged_in_are_told_and_nobody_else() {
+    for layout in [Layout::Narrow, Layout::Wide] {
+        let file = [
+            record(layout, 2, 0, "~", "reboot", 1_795_000_000),
+            record(layout, 6, 812, "tty1", "LOGIN", 1_795_000_001),
+            record(layout, 7, 4711, "pts/0", "anna", 1_795_000_002),
+            // A name that fills its field has no 0 at its end.
+            record(layout, 7, 4712, "tty2", &"b".repeat(32), 0),
+            record(layout, 7, 4713, "pts/1", "e\x1b[2Jvil", 4_000_000_000),
+            // They have logged out; nobody; no process.
+            record(layout, 8, 4714, "pts/2", "carl", 1_795_000_003),
+            record(layout, 7, 4715, "pts/3", "", 1_795_000_003),
+            record(layout, 7, -1, "pts/4", "dora", 1_795_000_003),
+            record(layout, 7, 0, "pts/5", "dora", 1_795_000_003),
+        ];
+        let logins = logins(&file.concat(), layout).unwrap();
+        let told: Vec<_> = logins.iter().map(|it| (&*it.user, &*it.terminal, it.pid)).collect();
+        let long = "b".repeat(32);
+        let expected =
+            [("anna", "pts/0", 4711), (&*long, "tty2", 4712), ("e\\x1b[2Jvil", "pts/1", 4713)];
+        assert_eq!(told, expected);
+        assert_eq!(logins[0].host, "192.0.2.7");
+        assert_eq!(logins[0].since, Timestamp::from_second(1_795_000_002).ok());
+        assert_eq!(logins[1].since, None);
+        // Past 2038 the narrow time goes on.
+        assert_eq!(logins[2].since, Timestamp::from_second(4_000_000_000).ok());
+    }
+}
+
+#[test]
+fn another_layout_and_torn_files_are_refused() {
+    assert_eq!(logins(b"", Layout::NATIVE), Ok(Vec::new()));
+    let narrow = record(Layout::Narrow, 7, 1, "pts/0", "anna", 1);
+    let told = logins(&narrow, Layout::Wide).unwrap_err().to_string();
+    assert!(told.starts_with("it has 384 bytes, and each record 400"), "{told}");
+    assert!(logins(&narrow[1..], Layout::Narrow).is_err());
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_read_or_refused(
+        bytes in proptest::collection::vec(any::<u8>(), 0..1200),
+        records in proptest::collection::vec(
+            (0_i16..10, any::<i32>(), "\\PC{0,8}", "\\PC{0,8}", any::<u32>()), 0..6),
+        flips in proptest::collection::vec((any::<proptest::sample::Index>(), any::<u8>()), 0..40),
+    ) {
+        for layout in [Layout::Narrow, Layout::Wide] {
+            let _ = logins(&bytes, layout);
+            let mut file: Vec<u8> = records
+                .iter()
+                .flat_map(|(kind, pid, line, user, at)| record(layout, *kind, *pid, line, user, *at))
+                .collect();
+            for (place, byte) in &flips {
+                if !file.is_empty() {
+                    let place = place.index(file.len());
+                    file[place] = *byte;
+                }
+            }
+            for login in logins(&file, layout).unwrap() {
+                prop_assert!(login.pid > 0 && !login.user.is_empty());
+                let shown = [&login.user, &login.terminal, &login.host];
+                prop_assert!(shown.iter().all(|text| !text.chars().any(char::is_control)));
+            }
+        }
+    }
+}

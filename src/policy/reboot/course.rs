@@ -1,0 +1,597 @@
+//! The course of one reboot: announced, due, and step by step to its end.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Held, Reboots, Scene, View, needs_reboot};
+use crate::model::{
+    Action, Decision, DecisionId, EngineTarget, HoldReason, MemoryVerdict, Mode, Outcome,
+    OutcomeResult, PastReboot, RebootAct, RebootForce, RebootMeans, RebootOrder, RebootStage,
+    RebootWay, RuleId, ScheduledReboot, Target, Verdict,
+};
+use crate::policy::guard::outcome_is_lost;
+use crate::policy::remedy::Condition;
+
+/// A reason to wait is told once in this time, whatever comes between.
+const TOLD_AGAIN_AFTER: Duration = Duration::from_secs(60);
+
+/// After a restart of the program the cause must show again within this time.
+const SHOWS_AGAIN_WITHIN: Duration = Duration::from_secs(1_800);
+
+/// An orderly reboot that was agreed to has happened by then, or does not any more.
+const HAPPENS_WITHIN: Duration = Duration::from_secs(900);
+
+/// The same where somebody else decides when: a batch system drains its node first.
+const HANDED_OVER_WITHIN: Duration = Duration::from_secs(24 * 3_600);
+
+/// What was refused is tried again after that.
+const AGAIN_AFTER: Duration = Duration::from_secs(60);
+
+/// How long an engine has to end before it is killed.
+const GRACE_MS: u64 = 20_000;
+
+/// So often an engine is asked to end.
+const MOST_STOPS: u32 = 3;
+
+/// One reboot.
+#[derive(Debug)]
+pub(super) struct Course {
+    pub(super) scheduled: ScheduledReboot,
+    pub(super) stage: Stage,
+    /// What it waits for now.
+    pub(super) held: Option<Held>,
+    /// When each reason was told last.
+    holds_told: BTreeMap<HoldReason, Duration>,
+    /// Whether its cause was seen by this process; else until when it must be.
+    unconfirmed_until: Option<Duration>,
+    /// Those who are logged in were warned, and have until then.
+    warned_until: Option<Duration>,
+    /// How often each engine was told to end.
+    stops: BTreeMap<Arc<str>, u32>,
+    /// What was refused is not tried before that.
+    not_before: Duration,
+}
+
+/// How far it has come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// It is being written down and told.
+    Announcing { act: DecisionId, since: Duration },
+    /// It stands.
+    Scheduled,
+    /// It is due.
+    Waiting,
+    /// An engine is being stopped.
+    Draining { act: DecisionId, since: Duration },
+    /// The cluster's slot was asked for.
+    TakingSlot { act: DecisionId, since: Duration },
+    /// It is being done.
+    Performing { act: DecisionId, since: Duration, is_sysrq: bool },
+    /// Whoever does it has agreed, or hangs, since then.
+    HandedOver { since: Duration, is_sysrq: bool },
+}
+
+/// Whether what it was scheduled for is still so.
+#[derive(Debug)]
+enum Cause {
+    Stands,
+    Doubt(Held),
+    Ended(String),
+}
+
+impl Course {
+    pub(super) fn new(scheduled: ScheduledReboot, since: Duration) -> Self {
+        let act = scheduled.decision;
+        Self {
+            scheduled,
+            stage: Stage::Announcing { act, since },
+            held: None,
+            holds_told: BTreeMap::new(),
+            unconfirmed_until: None,
+            warned_until: None,
+            stops: BTreeMap::new(),
+            not_before: Duration::ZERO,
+        }
+    }
+
+    /// One that an earlier run of the program has scheduled in this boot.
+    pub(super) fn restored(scheduled: ScheduledReboot, now: Duration) -> Self {
+        let unconfirmed_until = Some(now.saturating_add(SHOWS_AGAIN_WITHIN));
+        Self { stage: Stage::Scheduled, unconfirmed_until, ..Self::new(scheduled, now) }
+    }
+
+    /// One that an earlier run has begun in this boot, and that has not happened yet.
+    pub(super) fn under_way(attempt: &PastReboot, now: Duration) -> Self {
+        let scheduled = ScheduledReboot {
+            decision: attempt.decision,
+            rule: attempt.rule.clone(),
+            plan: attempt.plan.clone(),
+        };
+        let stage = Stage::HandedOver { since: now, is_sysrq: false };
+        Self { stage, ..Self::restored(scheduled, now) }
+    }
+
+    pub(super) fn is_leaving(&self) -> bool {
+        !self.stops.is_empty()
+            || matches!(
+                self.stage,
+                Stage::TakingSlot { .. } | Stage::Performing { .. } | Stage::HandedOver { .. }
+            )
+    }
+
+    /// Where it stands, for people.
+    pub(super) fn told_stage(&self) -> RebootStage {
+        match self.stage {
+            Stage::Announcing { .. } => RebootStage::Announcing,
+            Stage::Scheduled => RebootStage::Scheduled,
+            Stage::Waiting if self.is_warning() => RebootStage::Warning,
+            Stage::Waiting => RebootStage::Waiting,
+            Stage::Draining { .. } => RebootStage::Draining,
+            Stage::TakingSlot { .. } => RebootStage::TakingSlot,
+            Stage::Performing { .. } => RebootStage::Performing,
+            Stage::HandedOver { .. } => RebootStage::HandedOver,
+        }
+    }
+
+    fn is_warning(&self) -> bool {
+        let waits_for = self.held.as_ref().map(|held| held.reason);
+        self.warned_until.is_some() && waits_for == Some(HoldReason::LoggedIn)
+    }
+
+    /// Whether that reason is news.
+    fn must_tell(&mut self, held: &Held, now: Duration) -> bool {
+        let is_same = self.held.as_ref().is_some_and(|known| known.reason == held.reason);
+        let told = self.holds_told.get(&held.reason);
+        let lately = told.is_some_and(|told| now.saturating_sub(*told) < TOLD_AGAIN_AFTER);
+        if is_same || lately {
+            return false;
+        }
+        self.holds_told.insert(held.reason, now);
+        true
+    }
+
+    fn cause(&mut self, condition: Option<Condition>, view: &View<'_>) -> Cause {
+        let plan = &self.scheduled.plan;
+        if plan.ordered_by.is_some() {
+            return Cause::Stands;
+        }
+        let Some(condition) = condition else {
+            return Cause::Ended("its rule has gone, or does not act any more".to_owned());
+        };
+        let (verdict, now) = (view.verdict(), view.at.uptime);
+        let is_unconfirmed = self.unconfirmed_until.is_some();
+        let is_over = self.unconfirmed_until.is_some_and(|until| now >= until);
+        let is_for_verdict = Reboots::is_for_verdict(plan);
+        match verdict {
+            None | Some(MemoryVerdict::Unknown) if !is_over => {
+                return Cause::Doubt(Held::plain(HoldReason::NoCause));
+            }
+            None | Some(MemoryVerdict::Unknown) => {}
+            // After a restart signs must be seen anew, and it must be tried anew what may bring
+            // memory back.
+            Some(verdict) if is_unconfirmed && !is_over && may_turn(verdict) && is_for_verdict => {
+                return Cause::Doubt(Held::plain(HoldReason::Unconfirmed));
+            }
+            Some(verdict) if is_for_verdict && !needs_reboot(verdict) => {
+                return Cause::Ended(format!("memory is {verdict} now"));
+            }
+            Some(_) => {}
+        }
+        match condition {
+            Condition::Firing => {
+                self.unconfirmed_until = None;
+                Cause::Stands
+            }
+            Condition::Unknown => Cause::Doubt(Held::plain(HoldReason::Unknown)),
+            Condition::Quiet if !is_unconfirmed => Cause::Ended("its alert has ended".to_owned()),
+            Condition::Quiet if is_over => {
+                Cause::Ended("its cause has not shown since umawarden was started anew".to_owned())
+            }
+            Condition::Quiet => Cause::Doubt(Held::plain(HoldReason::Unconfirmed)),
+        }
+    }
+}
+
+impl Reboots {
+    pub(super) fn observe_course(&mut self, outcome: &Outcome) {
+        let Some(course) = &mut self.course else { return };
+        if course.stage.awaits() != Some(outcome.decision) {
+            return;
+        }
+        self.has_changed = true;
+        let now = outcome.ended.uptime;
+        match course.stage {
+            Stage::Announcing { .. } => match outcome.result {
+                // It is in the journal: it stands whoever could be told.
+                OutcomeResult::Done | OutcomeResult::Failed(_) | OutcomeResult::TimedOut => {
+                    course.stage = Stage::Scheduled;
+                }
+                OutcomeResult::Skipped => self.course = None,
+                OutcomeResult::NotDone(ref why) => {
+                    self.called_off = Some(format!("it could not be scheduled: {why}").into());
+                    self.course = None;
+                }
+            },
+            Stage::Draining { .. } => course.stage = Stage::Waiting,
+            Stage::TakingSlot { .. } => self.slot_answered(outcome),
+            Stage::Performing { is_sysrq, .. } => self.performed(outcome, is_sysrq, now),
+            Stage::Scheduled | Stage::Waiting | Stage::HandedOver { .. } => {}
+        }
+    }
+
+    fn slot_answered(&mut self, outcome: &Outcome) {
+        let Some(course) = &mut self.course else { return };
+        let now = outcome.ended.uptime;
+        course.stage = Stage::Waiting;
+        // Whoever has not answered may have granted it.
+        if !matches!(outcome.result, OutcomeResult::NotDone(_)) {
+            self.slot.held.clone_from(&self.settings.lock);
+        }
+        match &outcome.result {
+            OutcomeResult::Done => {
+                self.slot.is_granted = true;
+                self.slot.failures = 0;
+            }
+            other => {
+                let why = match other {
+                    OutcomeResult::Failed(why) | OutcomeResult::NotDone(why) => why.as_str(),
+                    _ => "no answer in time",
+                };
+                let text = format!("the cluster's lock has given no slot: {why}");
+                course.held = Some(Held::new(HoldReason::NoSlot, text));
+                self.slot.is_granted = false;
+                self.slot.put_off(now);
+                course.not_before = self.slot.not_before;
+            }
+        }
+    }
+
+    fn performed(&mut self, outcome: &Outcome, is_sysrq: bool, now: Duration) {
+        let Some(course) = &mut self.course else { return };
+        match &outcome.result {
+            OutcomeResult::Done | OutcomeResult::TimedOut | OutcomeResult::Skipped => {
+                course.stage = Stage::HandedOver { since: now, is_sysrq };
+                self.mark_last(|attempt| attempt.was_begun = Some(true));
+            }
+            // The orderly way hangs all the same.
+            OutcomeResult::NotDone(_) | OutcomeResult::Failed(_) if is_sysrq => {
+                course.stage = Stage::HandedOver { since: now, is_sysrq };
+            }
+            OutcomeResult::NotDone(why) => {
+                let text = format!("it was refused: {why}");
+                course.held = Some(Held::new(HoldReason::Busy, text));
+                course.not_before = now.saturating_add(AGAIN_AFTER);
+                course.stage = Stage::Waiting;
+                // Nothing was begun.
+                self.attempts.pop();
+            }
+            OutcomeResult::Failed(why) => {
+                let why = format!("it failed: {why}");
+                self.mark_last(|attempt| attempt.was_begun = Some(true));
+                self.give_up(why);
+            }
+        }
+    }
+
+    fn mark_last(&mut self, mark: impl FnOnce(&mut PastReboot)) {
+        if let Some(last) = self.attempts.last_mut() {
+            mark(last);
+        }
+    }
+
+    /// It was begun, and will not happen any more. That is judged with the next step.
+    fn give_up(&mut self, why: String) {
+        self.course = None;
+        self.called_off = Some(why.into());
+        self.has_changed = true;
+    }
+
+    /// Moves what is scheduled on.
+    pub(super) fn follow(&mut self, condition: Option<Condition>, scene: &mut Scene<'_>) {
+        let now = scene.at.uptime;
+        let Some(course) = &mut self.course else { return };
+        let cause = course.cause(condition, &scene.view());
+        match course.stage {
+            Stage::Announcing { since, .. } => {
+                // Whether it is in the journal is not known: another one is scheduled if need be.
+                if outcome_is_lost(since, now) {
+                    self.course = None;
+                    self.has_changed = true;
+                }
+            }
+            Stage::Performing { since, is_sysrq, .. } => {
+                if outcome_is_lost(since, now) {
+                    course.stage = Stage::HandedOver { since: now, is_sysrq };
+                    self.has_changed = true;
+                }
+            }
+            Stage::Draining { since, .. } | Stage::TakingSlot { since, .. } => {
+                if outcome_is_lost(since, now) {
+                    course.stage = Stage::Waiting;
+                    self.has_changed = true;
+                }
+            }
+            Stage::HandedOver { since, is_sysrq } => {
+                self.follow_handed_over(since, is_sysrq, cause, scene);
+            }
+            Stage::Scheduled | Stage::Waiting => match cause {
+                Cause::Ended(why) => self.call_off(&why, scene),
+                Cause::Doubt(held) => self.come_due(now, Some(held), scene),
+                Cause::Stands => self.come_due(now, None, scene),
+            },
+        }
+    }
+
+    fn follow_handed_over(
+        &mut self,
+        since: Duration,
+        is_sysrq: bool,
+        cause: Cause,
+        scene: &mut Scene<'_>,
+    ) {
+        let waited = scene.at.uptime.saturating_sub(since);
+        let way = self.settings.way.clone();
+        match (&way, cause) {
+            (RebootWay::Sentinel { .. }, Cause::Ended(why)) => {
+                self.call_off(&why, scene);
+            }
+            (RebootWay::Sentinel { .. }, _) => {}
+            (RebootWay::Command { .. }, _) => {
+                if waited >= HANDED_OVER_WITHIN {
+                    self.give_up("it has not happened within a day".to_owned());
+                }
+            }
+            (RebootWay::Logind, cause) => {
+                let is_wedged = scene.view().verdict() == Some(MemoryVerdict::Wedged);
+                let stands = matches!(cause, Cause::Stands);
+                let hangs = self.settings.sysrq_after.is_some_and(|after| waited >= after);
+                if hangs && is_wedged && stands && !is_sysrq {
+                    return self.perform(RebootMeans::Sysrq, scene);
+                }
+                let longest = self.settings.sysrq_after.unwrap_or_default() + HAPPENS_WITHIN;
+                if waited >= longest {
+                    self.give_up("whoever was to do it agreed, and nothing happened".to_owned());
+                }
+            }
+        }
+    }
+
+    /// Looks whether it is due, and what holds it back.
+    fn come_due(&mut self, now: Duration, doubt: Option<Held>, scene: &mut Scene<'_>) {
+        let Some(course) = &mut self.course else { return };
+        let due = course.scheduled.plan.due.map_or(Duration::MAX, |due| due.uptime);
+        if now < due {
+            return;
+        }
+        if course.stage == Stage::Scheduled {
+            course.stage = Stage::Waiting;
+            self.has_changed = true;
+        }
+        if now < course.not_before {
+            return;
+        }
+        let held = doubt.or_else(|| self.hold_due(scene));
+        let held = held.or_else(|| self.hold_for_people(scene));
+        let held = match held {
+            Some(held) => held,
+            None => match self.drain(scene) {
+                Ok(true) => return,
+                Ok(false) => match self.take_slot(scene) {
+                    true => return,
+                    false => {
+                        return self.perform(RebootMeans::Way(self.settings.way.clone()), scene);
+                    }
+                },
+                Err(held) => held,
+            },
+        };
+        self.wait_for(held, scene);
+    }
+
+    fn wait_for(&mut self, held: Held, scene: &mut Scene<'_>) {
+        let Some(course) = &mut self.course else { return };
+        let is_news = course.must_tell(&held, scene.at.uptime);
+        self.has_changed |= course.held.as_ref() != Some(&held);
+        let reason = held.reason;
+        course.held = Some(held);
+        if !is_news {
+            return;
+        }
+        let (rule, plan) = (course.scheduled.rule.clone(), course.scheduled.plan.clone());
+        let how = RebootMeans::Way(self.settings.way.clone());
+        let order = RebootOrder { boot_id: Arc::clone(&plan.boot_id), how, plan };
+        let action = Action::Reboot(Box::new(RebootAct::Perform(order)));
+        self.decide(&rule, action, Verdict::Hold(reason), Target::Node, scene);
+    }
+
+    /// All rails once more.
+    fn hold_due(&self, scene: &Scene<'_>) -> Option<Held> {
+        let ScheduledReboot { rule, plan, .. } = &self.course.as_ref()?.scheduled;
+        let view = scene.view();
+        let is_forced = |reason| match reason {
+            HoldReason::Inhibited => plan.force.contains(&RebootForce::Alerts),
+            HoldReason::Maintenance => plan.force.contains(&RebootForce::Windows),
+            _ => false,
+        };
+        if scene.mode != Mode::Enforce && plan.ordered_by.is_some() {
+            let text = "the mode is observe now: nothing is done";
+            return Some(Held::new(HoldReason::Paused, text));
+        }
+        let general = view.guard.hold_reboot(rule, &is_forced, view.at).map(Held::plain);
+        general.or_else(|| self.hold(plan, &view))
+    }
+
+    /// Whoever is logged in goes, or was warned and has had some time.
+    fn hold_for_people(&mut self, scene: &mut Scene<'_>) -> Option<Held> {
+        let now = scene.at.uptime;
+        let plan = &self.course.as_ref()?.scheduled.plan;
+        let held = self.users_hold(plan, &scene.view())?;
+        if !self.warns() {
+            return Some(held);
+        }
+        let (warn_for, announcement) = (self.settings.warn_for, plan.announcement());
+        let course = self.course.as_mut()?;
+        if let Some(until) = course.warned_until {
+            return (now < until).then_some(held);
+        }
+        course.warned_until = Some(now.saturating_add(warn_for));
+        let minutes = warn_for.as_secs().div_ceil(60);
+        let text = format!("{announcement}\nSave your work and log out within {minutes} min.");
+        let rule = course.scheduled.rule.clone();
+        self.has_changed = true;
+        self.act(&rule, Action::Reboot(Box::new(RebootAct::TellUsers { text })), scene);
+        Some(held)
+    }
+
+    /// Has the next engine stopped; `false`: none is left.
+    fn drain(&mut self, scene: &mut Scene<'_>) -> Result<bool, Held> {
+        let Some(course) = &self.course else { return Ok(false) };
+        let plan = &course.scheduled.plan;
+        if !self.drains(plan) {
+            return self.engines_hold(plan, &scene.view()).map_or(Ok(false), Err);
+        }
+        let is_wedged = scene.view().verdict() == Some(MemoryVerdict::Wedged);
+        let Some(living) = scene.engines.living(scene.at.uptime).value() else {
+            let unknown = self.engines_hold(plan, &scene.view());
+            return unknown.map_or(Ok(false), Err);
+        };
+        // Over a driver that is stuck an engine may not end whatever is sent to it.
+        let most = if is_wedged { 1 } else { MOST_STOPS };
+        let next =
+            living.iter().find(|(name, _)| course.stops.get(name).copied().unwrap_or(0) < most);
+        let Some((name, _)) = next else {
+            return self.engines_hold(plan, &scene.view()).map_or(Ok(false), Err);
+        };
+        let Some(engine) = scene.engines.target_of(name) else {
+            let text = format!("engine {name} runs, and its processes are not known");
+            return Err(Held::new(HoldReason::EnginesRun, text));
+        };
+        self.stop(Arc::clone(name), engine, scene).map(|()| true)
+    }
+
+    fn stop(
+        &mut self,
+        name: Arc<str>,
+        engine: EngineTarget,
+        scene: &mut Scene<'_>,
+    ) -> Result<(), Held> {
+        let target = Target::Engine(Box::new(engine));
+        if scene.guard.is_protected(&target) {
+            let text = format!("engine {name} runs, and is protected");
+            return Err(Held::new(HoldReason::Protected, text));
+        }
+        let action = Action::StopEngine { grace_ms: GRACE_MS, unless_free_bytes: None };
+        if scene.guard.is_busy(&action) {
+            return Err(Held::plain(HoldReason::Busy));
+        }
+        let Some(rule) = self.course_rule() else { return Ok(()) };
+        let since = scene.at.uptime;
+        let act = self.decide(&rule, action, Verdict::Act, target, scene);
+        begin(act, scene);
+        if let Some(course) = &mut self.course {
+            *course.stops.entry(name).or_default() += 1;
+            course.stage = Stage::Draining { act, since };
+            course.held = None;
+        }
+        self.has_changed = true;
+        Ok(())
+    }
+
+    fn course_rule(&self) -> Option<RuleId> {
+        self.course.as_ref().map(|course| course.scheduled.rule.clone())
+    }
+
+    /// Asks for the cluster's slot; `false`: none is needed, or it is there.
+    fn take_slot(&mut self, scene: &mut Scene<'_>) -> bool {
+        let Some(course) = &self.course else { return false };
+        let is_forced = course.scheduled.plan.force.contains(&RebootForce::Slot);
+        let Some(lock) = self.settings.lock.clone().filter(|_| !is_forced) else { return false };
+        if self.slot.is_granted && self.slot.held.as_ref() == Some(&lock) {
+            return false;
+        }
+        let (rule, since) = (course.scheduled.rule.clone(), scene.at.uptime);
+        let action = Action::Reboot(Box::new(RebootAct::TakeSlot(lock)));
+        let act = self.act(&rule, action, scene);
+        if let Some(course) = &mut self.course {
+            course.stage = Stage::TakingSlot { act, since };
+            course.held = None;
+        }
+        self.has_changed = true;
+        true
+    }
+
+    /// Reboots.
+    fn perform(&mut self, how: RebootMeans, scene: &mut Scene<'_>) {
+        let Some(course) = &self.course else { return };
+        let ScheduledReboot { rule, plan, .. } = course.scheduled.clone();
+        let (since, is_sysrq) = (scene.at.uptime, how == RebootMeans::Sysrq);
+        let order = RebootOrder { boot_id: Arc::clone(&plan.boot_id), how, plan: plan.clone() };
+        let action = Action::Reboot(Box::new(RebootAct::Perform(order)));
+        if !is_sysrq && scene.guard.is_busy(&action) {
+            return self.wait_for(Held::plain(HoldReason::Busy), scene);
+        }
+        let act = self.act(&rule, action, scene);
+        begin(act, scene);
+        // The second means ends the same boot, and is the same reboot.
+        if !is_sysrq {
+            self.attempts.push(PastReboot {
+                decision: act,
+                rule,
+                boot_id: Arc::clone(&plan.boot_id),
+                uptime_ms: scene.at.timeline_ms(),
+                utc: scene.at.utc,
+                is_long_past: false,
+                plan,
+                was_begun: None,
+                result: None,
+                is_cleared: false,
+            });
+        }
+        if let Some(course) = &mut self.course {
+            course.stage = Stage::Performing { act, since, is_sysrq };
+            course.held = None;
+        }
+        self.has_changed = true;
+    }
+
+    /// Ends what is scheduled.
+    pub(super) fn call_off(&mut self, why: &str, scene: &mut Scene<'_>) {
+        let Some(course) = self.course.take() else { return };
+        let was_handed_over = matches!(course.stage, Stage::HandedOver { .. });
+        self.was_called_off = was_handed_over;
+        let act = RebootAct::CallOff {
+            way: self.settings.way.clone(),
+            why: why.to_owned(),
+            was_handed_over,
+        };
+        self.act(&course.scheduled.rule, Action::Reboot(Box::new(act)), scene);
+        self.called_off = Some(Arc::from(why));
+        self.has_changed = true;
+    }
+
+    /// Whether it can still be called off; an error says why not.
+    pub(super) fn can_call_off(&self) -> Result<(), String> {
+        let Some(course) = &self.course else { return Err("no reboot is scheduled".to_owned()) };
+        match (&course.stage, &self.settings.way) {
+            (Stage::Performing { .. }, _) => Err("the reboot has begun: it is too late".to_owned()),
+            (Stage::HandedOver { .. }, RebootWay::Logind) => {
+                Err("the reboot is under way: it is too late (shutdown -c may help)".to_owned())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Whether it may turn out to be what a reboot is for, once it was watched for long enough.
+fn may_turn(verdict: MemoryVerdict) -> bool {
+    !needs_reboot(verdict) && verdict != MemoryVerdict::Clean
+}
+
+/// Others wait until it has ended.
+fn begin(act: DecisionId, scene: &mut Scene<'_>) {
+    let is_it = |decision: &&Decision| decision.id == act;
+    if let Some(decision) = scene.step.decisions.iter().find(is_it) {
+        scene.guard.begin(decision);
+    }
+}

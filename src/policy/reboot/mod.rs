@@ -1,0 +1,466 @@
+//! The reboot of last resort: scheduled for a cause, seen by everybody, done once, and judged after
+//! the boot.
+//!
+//! A reboot is a chain of decisions, each journalled with its outcome as any other: it is scheduled
+//! (which tells people), engines are drained, the cluster's slot is taken, the machine is rebooted.
+//! The cause is looked at until the last of them. [`rails`] says what holds a reboot back; doubt
+//! does. What is counted is counted by boots and by the uptimes of those, never by a wall clock, so
+//! that no clock that jumps buys another reboot.
+
+mod check;
+mod course;
+mod of_policy;
+mod order;
+mod rails;
+mod series;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Step;
+use super::counters::Counters;
+use super::engines::Engines;
+use super::guard::Guard;
+use super::remedy::Condition;
+use super::store::SeriesStore;
+use crate::model::{
+    Action, Decision, DecisionId, Event, Evidence, LoggedInReadings, MemoryJudgement,
+    MemoryVerdict, Mode, Moment, OperatorCommand, Outcome, OutcomeResult, Past, PastReboot,
+    Reading, RebootAct, RebootBudgetLeft, RebootLock, RebootPlan, RebootSettings, RebootStatus,
+    RuleId, ScheduledReboot, Target, Verdict,
+};
+use course::{Course, Stage};
+use series::RebootCells;
+
+pub(super) use rails::Held;
+
+/// The group and name of the rule that stands for what people order.
+pub const OPERATOR_RULE: [&str; 2] = ["operator", "reboot"];
+
+/// More reboots than these are not remembered: no bound reaches further.
+const MOST_REMEMBERED: usize = 1_000;
+
+/// So many in a row that did not help stop the remedy.
+const GIVEN_UP_AFTER: usize = 2;
+
+/// How long it is waited before the cluster's lock is asked again, at first and at most.
+const LOCK_AGAIN_AFTER: Duration = Duration::from_secs(30);
+const LOCK_AGAIN_AT_MOST: Duration = Duration::from_secs(600);
+
+/// What is known of a reboot's surroundings.
+#[derive(Clone, Copy)]
+pub(super) struct View<'a> {
+    pub(super) at: Moment,
+    pub(super) guard: &'a Guard,
+    pub(super) engines: &'a Engines,
+    pub(super) store: &'a SeriesStore,
+    pub(super) judgement: &'a MemoryJudgement,
+}
+
+/// The same, with what a decision changes.
+pub(super) struct Scene<'a> {
+    pub(super) at: Moment,
+    pub(super) mode: Mode,
+    pub(super) engines: &'a Engines,
+    pub(super) store: &'a SeriesStore,
+    pub(super) judgement: &'a MemoryJudgement,
+    pub(super) guard: &'a mut Guard,
+    pub(super) next_decision: &'a mut u64,
+    pub(super) counters: &'a mut Counters,
+    pub(super) step: &'a mut Step,
+}
+
+impl Scene<'_> {
+    fn view(&self) -> View<'_> {
+        View {
+            at: self.at,
+            guard: self.guard,
+            engines: self.engines,
+            store: self.store,
+            judgement: self.judgement,
+        }
+    }
+}
+
+impl View<'_> {
+    /// What the matter is with memory, as rules see it; `None` where nobody judges it.
+    fn verdict(&self) -> Option<MemoryVerdict> {
+        let stands = |verdict: &MemoryVerdict| {
+            let labels = [("verdict", verdict.name())];
+            self.store.latest_of("uma_memory_verdict", &labels) == Reading::Value(1.0)
+        };
+        MemoryVerdict::ALL.into_iter().find(stands)
+    }
+}
+
+/// Whether only a reboot helps.
+fn needs_reboot(verdict: MemoryVerdict) -> bool {
+    matches!(verdict, MemoryVerdict::Leaked | MemoryVerdict::Wedged)
+}
+
+/// Whether nothing is the matter.
+fn is_well(verdict: MemoryVerdict) -> bool {
+    matches!(verdict, MemoryVerdict::Clean | MemoryVerdict::InUse)
+}
+
+/// Where the release of the cluster's slot stands.
+#[derive(Debug, Default)]
+struct Slot {
+    /// What this node may hold.
+    held: Option<RebootLock>,
+    /// It was granted, and in this boot nothing else is known.
+    is_granted: bool,
+    /// The release that is under way, and since when.
+    releasing: Option<(DecisionId, Duration)>,
+    /// Not asked again before that.
+    not_before: Duration,
+    failures: u32,
+}
+
+impl Slot {
+    fn put_off(&mut self, now: Duration) {
+        let wait = LOCK_AGAIN_AFTER.saturating_mul(1 << self.failures.min(8));
+        self.failures = self.failures.saturating_add(1);
+        self.not_before = now.saturating_add(wait.min(LOCK_AGAIN_AT_MOST));
+    }
+}
+
+/// All that is known of reboots.
+#[derive(Debug)]
+pub(super) struct Reboots {
+    settings: RebootSettings,
+    /// Whether it is known what earlier runs did.
+    is_restored: bool,
+    /// Since when that is known, on the uptime clock.
+    restored: Duration,
+    /// In a declared world nobody is logged in, and nothing follows on what is scheduled.
+    is_rehearsal: bool,
+    boot_id: Option<Arc<str>>,
+    attempts: Vec<PastReboot>,
+    course: Option<Course>,
+    slot: Slot,
+    users: Option<LoggedInReadings>,
+    /// A person has called one off, and its cause may stand on.
+    is_called_off: bool,
+    /// Why the last one was called off.
+    called_off: Option<Arc<str>>,
+    /// That was after it had been handed over.
+    was_called_off: bool,
+    cells: RebootCells,
+    status: Arc<RebootStatus>,
+    has_changed: bool,
+}
+
+impl Reboots {
+    pub(super) fn new(counters: &mut Counters, store: &mut SeriesStore) -> Self {
+        Self {
+            settings: RebootSettings::default(),
+            is_restored: false,
+            restored: Duration::ZERO,
+            is_rehearsal: false,
+            boot_id: None,
+            attempts: Vec::new(),
+            course: None,
+            slot: Slot::default(),
+            users: None,
+            is_called_off: false,
+            called_off: None,
+            was_called_off: false,
+            cells: RebootCells::new(counters, store),
+            status: Arc::default(),
+            has_changed: true,
+        }
+    }
+
+    /// For a declared world.
+    pub(super) fn rehearse(&mut self) {
+        self.is_rehearsal = true;
+        self.is_restored = true;
+        self.boot_id = Some(Arc::from("declared"));
+    }
+
+    pub(super) fn set_settings(&mut self, settings: &RebootSettings) {
+        if self.settings != *settings {
+            self.settings.clone_from(settings);
+            self.has_changed = true;
+        }
+    }
+
+    /// What earlier runs did is known.
+    pub(super) fn restore(&mut self, past: &Past, at: Moment) {
+        if self.is_rehearsal {
+            return;
+        }
+        let known = &past.reboots;
+        self.has_changed = true;
+        self.is_restored = true;
+        self.restored = at.uptime;
+        self.boot_id.clone_from(&known.boot_id);
+        self.attempts.clone_from(&known.attempts);
+        let excess = self.attempts.len().saturating_sub(MOST_REMEMBERED);
+        self.attempts.drain(..excess);
+        self.slot.held.clone_from(&known.slot);
+        self.is_called_off = known.is_called_off;
+        let Some(boot) = &known.boot_id else { return };
+        self.course = known.scheduled.as_ref().and_then(|scheduled| {
+            let is_of_boot = scheduled.plan.boot_id == *boot;
+            is_of_boot.then(|| Course::restored(scheduled.clone(), at.uptime))
+        });
+        let under_way = known.attempts.last().filter(|last| {
+            last.boot_id == *boot && last.result.is_none() && last.was_begun != Some(false)
+        });
+        // What was begun is not begun again; it may still happen.
+        if let Some(attempt) = under_way {
+            self.course = Some(Course::under_way(attempt, at.uptime));
+        }
+    }
+
+    /// Somebody has looked who is logged in.
+    pub(super) fn look(&mut self, readings: &LoggedInReadings) {
+        if self.users.as_ref().is_none_or(|known| known.at <= readings.at) {
+            self.users = Some(readings.clone());
+        }
+    }
+
+    /// A rule has scheduled one: it stands once that is in the journal.
+    pub(super) fn scheduled(&mut self, decision: &Decision) {
+        let Some(RebootAct::Schedule(plan)) = decision.action.reboot() else { return };
+        if decision.mode != Mode::Enforce || decision.verdict != Verdict::Act {
+            return;
+        }
+        let scheduled = ScheduledReboot {
+            decision: decision.id,
+            rule: decision.rule.clone(),
+            plan: plan.clone(),
+        };
+        self.course = Some(Course::new(scheduled, decision.at.uptime));
+        self.called_off = None;
+        self.has_changed = true;
+    }
+
+    /// A plan with what is known now: which boot, when, and what the matter is.
+    pub(super) fn complete(&self, plan: RebootPlan, view: &View<'_>) -> RebootPlan {
+        let delay = self.settings.delay;
+        self.complete_after(plan, delay, view)
+    }
+
+    fn complete_after(&self, plan: RebootPlan, delay: Duration, view: &View<'_>) -> RebootPlan {
+        let at = view.at;
+        RebootPlan {
+            boot_id: self.boot_id.clone().unwrap_or_default(),
+            due: Some(Moment {
+                uptime: at.uptime.saturating_add(delay),
+                utc: at.utc.saturating_add(delay).unwrap_or(at.utc),
+            }),
+            verdict: view.verdict(),
+            held_bytes: view.judgement.held_bytes,
+            ..plan
+        }
+    }
+
+    /// Whose condition must be known for the next step.
+    pub(super) fn watched(&self) -> Option<(&RuleId, Mode)> {
+        let course = self.course.as_ref().map(|course| &course.scheduled.rule);
+        let unjudged = || self.attempts.last().filter(|last| last.result.is_none());
+        let rule = course.or_else(|| unjudged().map(|last| &last.rule))?;
+        Some((rule, Mode::Enforce))
+    }
+
+    /// Whether one is to come.
+    pub(super) fn is_any_scheduled(&self) -> bool {
+        self.course.is_some()
+    }
+
+    /// Whether engines go down for a reboot, so that none is started again.
+    pub(super) fn is_leaving(&self) -> bool {
+        self.course.as_ref().is_some_and(Course::is_leaving)
+    }
+
+    /// Takes the report on one of its acts, if it is that.
+    pub(super) fn observe_outcome(&mut self, outcome: &Outcome) {
+        let now = outcome.ended.uptime;
+        if self.slot.releasing.is_some_and(|(id, _)| id == outcome.decision) {
+            self.slot.releasing = None;
+            self.has_changed = true;
+            match outcome.result {
+                OutcomeResult::Done => self.slot = Slot::default(),
+                _ => self.slot.put_off(now),
+            }
+            return;
+        }
+        self.observe_course(outcome);
+    }
+
+    /// Follows what is scheduled, and what came of the last one. `condition` is that of the rule
+    /// that is watched, `None` where there is none in force.
+    pub(super) fn step(&mut self, condition: Option<Condition>, scene: &mut Scene<'_>) {
+        if self.is_rehearsal {
+            if condition == Some(Condition::Quiet) {
+                self.course = None;
+            }
+            return;
+        }
+        if self.is_restored {
+            self.check(condition, scene);
+            self.follow(condition, scene);
+            self.release_slot(scene);
+            let verdict = scene.view().verdict();
+            let ends_call_off = verdict.is_none_or(is_well) && condition != Some(Condition::Firing);
+            if self.is_called_off && self.course.is_none() && ends_call_off {
+                self.is_called_off = false;
+                self.has_changed = true;
+            }
+        }
+        self.publish(scene);
+    }
+
+    /// Does what a person has ordered, and says why nothing comes of it where that is so.
+    pub(super) fn obey(
+        &mut self,
+        command: &OperatorCommand,
+        scene: &mut Scene<'_>,
+    ) -> Result<(), String> {
+        self.has_changed = true;
+        order::obey(self, command, scene)
+    }
+
+    /// Decides that; returns the decision's number.
+    fn act(&self, rule: &RuleId, action: Action, scene: &mut Scene<'_>) -> DecisionId {
+        self.decide(rule, action, Verdict::Act, Target::Node, scene)
+    }
+
+    fn decide(
+        &self,
+        rule: &RuleId,
+        action: Action,
+        verdict: Verdict,
+        target: Target,
+        scene: &mut Scene<'_>,
+    ) -> DecisionId {
+        let id = DecisionId(*scene.next_decision);
+        *scene.next_decision += 1;
+        let decision = Decision {
+            id,
+            at: scene.at,
+            rule: rule.clone(),
+            mode: Mode::Enforce,
+            verdict,
+            step: 0,
+            action,
+            target,
+            approved: None,
+            because: because(&scene.view()),
+        };
+        scene.step.decisions.push(decision);
+        id
+    }
+
+    /// A slot is given back when nothing came of it, or when the node is well again.
+    fn release_slot(&mut self, scene: &mut Scene<'_>) {
+        let now = scene.at.uptime;
+        if let Some((_, since)) = self.slot.releasing {
+            if super::guard::outcome_is_lost(since, now) {
+                self.slot.releasing = None;
+                self.slot.put_off(now);
+            }
+            return;
+        }
+        let Some(lock) = &self.slot.held else { return };
+        if self.course.is_some() || now < self.slot.not_before {
+            return;
+        }
+        let last = self.attempts.last().filter(|last| last.was_begun != Some(false));
+        let is_judged = last.is_none_or(|last| last.result.is_some());
+        let is_of_this_boot = |last: &PastReboot| Some(&last.boot_id) == self.boot_id.as_ref();
+        let was_used = last.is_some_and(|last| !is_of_this_boot(last));
+        let is_healthy = scene.view().verdict().is_none_or(is_well);
+        if !is_judged || was_used && !is_healthy {
+            return;
+        }
+        let rule = last.map_or_else(order::rule, |last| last.rule.clone());
+        let action = Action::Reboot(Box::new(RebootAct::ReleaseSlot(lock.clone())));
+        let id = self.act(&rule, action, scene);
+        self.slot.releasing = Some((id, now));
+    }
+
+    fn tell(scene: &mut Scene<'_>, event: Event) {
+        scene.counters.count_event(event.kind.kind(), scene.at.utc, None);
+        scene.step.events.push(event);
+    }
+
+    /// A picture; the same `Arc` while nothing changes.
+    pub(super) fn status(&mut self) -> Arc<RebootStatus> {
+        Arc::clone(&self.status)
+    }
+
+    fn publish(&mut self, scene: &mut Scene<'_>) {
+        let now_ms = scene.at.timeline_ms();
+        let left = self.settings.at_most.iter().map(|budget| self.left(*budget, now_ms)).min();
+        self.cells.publish(self, left, scene.counters);
+        let is_same = || {
+            let known = self.status.budget.iter();
+            known.eq(self.budget_left(now_ms).collect::<Vec<_>>().iter())
+        };
+        // Time alone changes only what is left, and that only after there was a reboot.
+        if self.has_changed || !self.attempts.is_empty() && !is_same() {
+            self.has_changed = false;
+            self.status = Arc::new(self.picture(now_ms));
+        }
+    }
+
+    fn budget_left(&self, now_ms: i64) -> impl Iterator<Item = RebootBudgetLeft> {
+        let budgets = self.settings.at_most.iter();
+        budgets.map(move |budget| RebootBudgetLeft {
+            budget: *budget,
+            left: self.left(*budget, now_ms),
+        })
+    }
+
+    fn picture(&self, now_ms: i64) -> RebootStatus {
+        let course = self.course.as_ref();
+        RebootStatus {
+            stage: course.map(Course::told_stage).unwrap_or_default(),
+            scheduled: course.map(|course| course.scheduled.clone()),
+            waits_for: course.and_then(|course| Some(Arc::clone(&course.held.as_ref()?.text))),
+            boot_id: self.boot_id.clone(),
+            budget: self.budget_left(now_ms).collect(),
+            did_not_help: u32::try_from(self.did_not_help()).unwrap_or(u32::MAX),
+            is_given_up: self.did_not_help() >= GIVEN_UP_AFTER,
+            holds_slot: self.slot.held.is_some(),
+            last: self.attempts.last().cloned(),
+            called_off: self.called_off.clone(),
+        }
+    }
+}
+
+/// The values that led to it.
+fn because(view: &View<'_>) -> Vec<Evidence> {
+    let mut because = Vec::new();
+    if let Some(verdict) = view.verdict() {
+        because.push(Evidence {
+            series: format!("uma_memory_verdict{{verdict=\"{}\"}}", verdict.name()),
+            value: Reading::Value(1.0),
+        });
+    }
+    let unaccounted = "uma_memory_unaccounted_bytes";
+    let value = view.store.latest_of(unaccounted, &[]);
+    if value != Reading::Unsupported {
+        because.push(Evidence { series: unaccounted.to_owned(), value });
+    }
+    because
+}
+
+impl Stage {
+    /// The act whose outcome it waits for.
+    fn awaits(&self) -> Option<DecisionId> {
+        match self {
+            Self::Announcing { act, .. }
+            | Self::Draining { act, .. }
+            | Self::TakingSlot { act, .. }
+            | Self::Performing { act, .. } => Some(*act),
+            Self::Scheduled | Self::Waiting | Self::HandedOver { .. } => None,
+        }
+    }
+}

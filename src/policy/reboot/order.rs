@@ -1,0 +1,110 @@
+//! What people order.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::course::Course;
+use super::{OPERATOR_RULE, Reboots, Scene};
+use crate::model::{
+    Action, HoldReason, Mode, OperatorCommand, OperatorOrder, RebootAct, RebootForce, RebootPlan,
+    RuleId, ScheduledReboot,
+};
+
+/// The rule that stands for them.
+pub(super) fn rule() -> RuleId {
+    let [group, alert] = OPERATOR_RULE.map(Arc::from);
+    RuleId { group, alert }
+}
+
+/// Does what is ordered; an error says why nothing comes of it.
+pub(super) fn obey(
+    reboots: &mut Reboots,
+    command: &OperatorCommand,
+    scene: &mut Scene<'_>,
+) -> Result<(), String> {
+    match &command.order {
+        OperatorOrder::Reboot { delay, force } => {
+            let plan = RebootPlan {
+                why: command.comment.clone(),
+                ordered_by: Some(command.author.clone()),
+                force: force.clone(),
+                ..RebootPlan::default()
+            };
+            schedule(reboots, plan, delay.unwrap_or(reboots.settings.delay), scene)
+        }
+        OperatorOrder::CancelReboot => {
+            reboots.can_call_off()?;
+            let why = match command.comment.as_str() {
+                "" => format!("called off by {}", command.author),
+                comment => format!("called off by {}: {comment}", command.author),
+            };
+            reboots.call_off(&why, scene);
+            reboots.is_called_off = true;
+            Ok(())
+        }
+        OperatorOrder::ClearReboots => {
+            let counts = |result| result != Some(crate::model::RebootResult::Helped);
+            let is_any = reboots.did_not_help() > 0 || reboots.is_called_off;
+            if !is_any {
+                return Err("there is no reboot that did not help, and none called off".to_owned());
+            }
+            reboots.is_called_off = false;
+            let attempts = reboots.attempts.iter_mut().filter(|attempt| counts(attempt.result));
+            attempts.for_each(|attempt| attempt.is_cleared = true);
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}
+
+fn schedule(
+    reboots: &mut Reboots,
+    plan: RebootPlan,
+    delay: Duration,
+    scene: &mut Scene<'_>,
+) -> Result<(), String> {
+    if scene.mode != Mode::Enforce {
+        return Err("the mode is observe: nothing is done, whoever orders it; reboot by hand, or \
+                    set mode: enforce"
+            .to_owned());
+    }
+    let rule = rule();
+    let is_forced = |reason| match reason {
+        HoldReason::Inhibited => plan.force.contains(&RebootForce::Alerts),
+        HoldReason::Maintenance => plan.force.contains(&RebootForce::Windows),
+        _ => false,
+    };
+    if let Some(reason) = scene.guard.hold_reboot(&rule, &is_forced, scene.at) {
+        return Err(refusal(reason, reason.meaning()));
+    }
+    let view = scene.view();
+    if let Some(held) = reboots.hold_new(&plan, &view) {
+        return Err(refusal(held.reason, &held.text));
+    }
+    let plan = reboots.complete_after(plan, delay, &view);
+    let action = Action::Reboot(Box::new(RebootAct::Schedule(plan.clone())));
+    let decision = reboots.act(&rule, action, scene);
+    let scheduled = ScheduledReboot { decision, rule, plan };
+    reboots.course = Some(Course::new(scheduled, scene.at.uptime));
+    reboots.called_off = None;
+    reboots.is_called_off = false;
+    Ok(())
+}
+
+/// What to say of a rail that holds it, and how to go past it where one can.
+fn refusal(reason: HoldReason, text: &str) -> String {
+    let force = match reason {
+        HoldReason::RebootBudget | HoldReason::GivenUp => Some(RebootForce::Budget),
+        HoldReason::MinimumUptime => Some(RebootForce::Uptime),
+        HoldReason::LoggedIn => Some(RebootForce::Users),
+        HoldReason::EnginesRun => Some(RebootForce::Engines),
+        HoldReason::Blocked | HoldReason::Inhibited => Some(RebootForce::Alerts),
+        HoldReason::Maintenance => Some(RebootForce::Windows),
+        HoldReason::NoSlot => Some(RebootForce::Slot),
+        _ => None,
+    };
+    match force {
+        Some(force) => format!("{text}; --force {} goes past that", force.name()),
+        None => text.to_owned(),
+    }
+}

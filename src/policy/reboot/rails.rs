@@ -1,0 +1,199 @@
+//! What holds a reboot back, beside what holds back every remedy.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{GIVEN_UP_AFTER, Reboots, View, needs_reboot};
+use crate::model::{
+    EnginesRule, HoldReason, LoggedInReadings, LoggedInRule, MemoryVerdict, Moment, Reading,
+    RebootBudget, RebootForce, RebootPlan, RebootResult, counted, duration_text,
+};
+
+/// Who is logged in is not known any more after that.
+const LOOKED_WITHIN: Duration = Duration::from_secs(60);
+
+/// People who are named in a text.
+const MOST_NAMED: usize = 4;
+
+/// Why it does not happen now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::policy) struct Held {
+    pub(in crate::policy) reason: HoldReason,
+    pub(in crate::policy) text: Arc<str>,
+}
+
+impl Held {
+    pub(super) fn new(reason: HoldReason, text: impl Into<Arc<str>>) -> Self {
+        Self { reason, text: text.into() }
+    }
+
+    pub(super) fn plain(reason: HoldReason) -> Self {
+        Self::new(reason, reason.meaning())
+    }
+}
+
+impl Reboots {
+    /// Why none must be scheduled now.
+    pub(in crate::policy) fn hold_new(&self, plan: &RebootPlan, view: &View<'_>) -> Option<Held> {
+        if self.course.is_some() {
+            return Some(Held::plain(HoldReason::RebootUnderWay));
+        }
+        if self.is_called_off && plan.ordered_by.is_none() {
+            return Some(Held::plain(HoldReason::CalledOff));
+        }
+        // Who is logged in is looked at only once a reboot is thought of: what a person orders
+        // waits for what is not known when it is due.
+        let asks = self.knows_users(view.at) || plan.ordered_by.is_none();
+        let is_known = view.engines.living(view.at.uptime).value().is_some();
+        let looks = is_known || plan.ordered_by.is_none();
+        self.hold(plan, view)
+            .or_else(|| self.users_hold(plan, view).filter(|_| asks && !self.warns()))
+            .or_else(|| self.engines_hold(plan, view).filter(|_| looks && !self.drains(plan)))
+    }
+
+    /// Why none must be done now, people and engines left aside.
+    pub(super) fn hold(&self, plan: &RebootPlan, view: &View<'_>) -> Option<Held> {
+        let forced = |what| plan.force.contains(&what);
+        let is_ordered = plan.ordered_by.is_some();
+        if !self.is_restored {
+            return Some(Held::plain(HoldReason::JournalUnreadable));
+        }
+        if self.boot_id.is_none() {
+            return Some(Held::plain(HoldReason::BootUnknown));
+        }
+        if !forced(RebootForce::Budget)
+            && let Some(held) = self.budget_holds(is_ordered, view)
+        {
+            return Some(held);
+        }
+        let uptime = view.at.uptime;
+        let is_young = uptime < self.settings.minimum_uptime && !self.is_rehearsal;
+        if is_young && !forced(RebootForce::Uptime) {
+            let (since, least) =
+                (duration_text(uptime), duration_text(self.settings.minimum_uptime));
+            let text =
+                format!("the machine has booted {since} ago; reboot.minimum_uptime is {least}");
+            return Some(Held::new(HoldReason::MinimumUptime, text));
+        }
+        // A node of which nothing is known is not rebooted for it.
+        if !is_ordered && matches!(view.verdict(), None | Some(MemoryVerdict::Unknown)) {
+            return Some(Held::plain(HoldReason::NoCause));
+        }
+        if !forced(RebootForce::Alerts) && view.guard.blocks_reboot() {
+            return Some(Held::plain(HoldReason::Blocked));
+        }
+        None
+    }
+
+    fn budget_holds(&self, is_ordered: bool, view: &View<'_>) -> Option<Held> {
+        let longest = self.settings.at_most.iter().map(|budget| budget.per).max();
+        if view.guard.is_journal_lost_within(longest.unwrap_or_default(), view.at) {
+            return Some(Held::plain(HoldReason::JournalUnreadable));
+        }
+        if !is_ordered && self.did_not_help() >= GIVEN_UP_AFTER {
+            return Some(Held::plain(HoldReason::GivenUp));
+        }
+        let now_ms = view.at.timeline_ms();
+        let spent = self.settings.at_most.iter().find(|budget| self.left(**budget, now_ms) == 0)?;
+        let text = format!(
+            "reboot.at_most is used up: {} in {}, as proved by uptimes",
+            counted(u64::from(spent.times), "reboot"),
+            duration_text(spent.per)
+        );
+        Some(Held::new(HoldReason::RebootBudget, text))
+    }
+
+    /// How many more that bound allows now. Every attempt counts, whatever came of it; one that
+    /// certainly was not begun is none.
+    pub(super) fn left(&self, budget: RebootBudget, now_ms: i64) -> u32 {
+        let per_ms = i64::try_from(budget.per.as_millis()).unwrap_or(i64::MAX);
+        let counts = self.attempts.iter().filter(|attempt| attempt.was_begun != Some(false));
+        let spent = counts.filter(|attempt| now_ms.saturating_sub(attempt.uptime_ms) < per_ms);
+        budget.times.saturating_sub(u32::try_from(spent.count()).unwrap_or(u32::MAX))
+    }
+
+    /// How many in a row, the last ones, did not help. What was not judged may not have.
+    pub(super) fn did_not_help(&self) -> usize {
+        let counts = self.attempts.iter().filter(|attempt| {
+            attempt.was_begun != Some(false) && attempt.result != Some(RebootResult::CalledOff)
+        });
+        let newest = counts.rev().take_while(|attempt| {
+            !attempt.is_cleared && attempt.result != Some(RebootResult::Helped)
+        });
+        newest.count()
+    }
+
+    fn knows_users(&self, at: Moment) -> bool {
+        let is_new = |known: &LoggedInReadings| at.uptime.saturating_sub(known.at) <= LOOKED_WITHIN;
+        self.users.as_ref().is_some_and(is_new)
+    }
+
+    pub(super) fn warns(&self) -> bool {
+        self.settings.logged_in == LoggedInRule::Warn
+    }
+
+    /// Whether engines are stopped for it. What a person says does not matter is left alone.
+    pub(super) fn drains(&self, plan: &RebootPlan) -> bool {
+        self.settings.engines == EnginesRule::Drain && !plan.force.contains(&RebootForce::Engines)
+    }
+
+    /// Whether somebody is logged in, or may be.
+    pub(super) fn users_hold(&self, plan: &RebootPlan, view: &View<'_>) -> Option<Held> {
+        if self.is_rehearsal || plan.force.contains(&RebootForce::Users) {
+            return None;
+        }
+        let unknown = |why: &str| {
+            let text = format!("it is not known whether anybody is logged in: {why}");
+            Some(Held::new(HoldReason::LoggedIn, text))
+        };
+        let Some(known) = &self.users else { return unknown("nobody has looked yet") };
+        if view.at.uptime.saturating_sub(known.at) > LOOKED_WITHIN {
+            return unknown("nobody has looked of late");
+        }
+        let users = match &known.users {
+            Reading::Value(users) => users,
+            Reading::Unsupported => return unknown("there is neither logind nor utmp"),
+            Reading::Failed => return unknown(known.error.as_deref().unwrap_or("asking failed")),
+        };
+        if users.is_empty() {
+            return None;
+        }
+        let mut named = Vec::new();
+        for one in users.iter().take(MOST_NAMED) {
+            let place = one.terminal.as_ref().map(|terminal| format!(" on {terminal}"));
+            named.push(format!("{}{}", one.user, place.unwrap_or_default()));
+        }
+        let more = users.len().saturating_sub(MOST_NAMED);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let text = format!("logged in: {}{more}", named.join(", "));
+        Some(Held::new(HoldReason::LoggedIn, text))
+    }
+
+    /// Whether an engine runs, or may. Over a driver that is stuck none can serve.
+    pub(super) fn engines_hold(&self, plan: &RebootPlan, view: &View<'_>) -> Option<Held> {
+        let is_wedged = view.verdict() == Some(MemoryVerdict::Wedged);
+        let is_forced = plan.force.contains(&RebootForce::Engines);
+        if self.is_rehearsal || is_forced || is_wedged {
+            return None;
+        }
+        match view.engines.living(view.at.uptime) {
+            Reading::Value([]) => None,
+            Reading::Value(engines) => {
+                let named = engines.iter().take(MOST_NAMED);
+                let named: Vec<String> =
+                    named.map(|(name, phase)| format!("{name} ({phase})")).collect();
+                let text = format!("engines run: {}", named.join(", "));
+                Some(Held::new(HoldReason::EnginesRun, text))
+            }
+            Reading::Unsupported | Reading::Failed => {
+                let text = "it is not known whether an engine runs";
+                Some(Held::new(HoldReason::EnginesRun, text))
+            }
+        }
+    }
+
+    /// Whether the cause of a plan is a verdict.
+    pub(super) fn is_for_verdict(plan: &RebootPlan) -> bool {
+        plan.verdict.is_some_and(needs_reboot)
+    }
+}

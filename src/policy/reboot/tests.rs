@@ -1,0 +1,530 @@
+//! Reboots through the whole policy, on a node whose driver is stuck.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::config::guard_rails::default_guard_rails;
+use crate::config::mistake::SourceText;
+use crate::config::rules::parse_rules_under;
+use crate::model::{
+    Decision, DecisionId, EngineReadings, GpuDriver, GpuPicture, GpuReadings, HoldReason, Holder,
+    HolderReadings, LoggedIn, LoggedInReadings, LoggedInRule, Mode, Moment, Observation,
+    OperatorCommand, OperatorOrder, Outcome, OutcomeResult, Past, PastReboot, PastReboots, Reading,
+    Readings, RebootAct, RebootForce, RebootLock, RebootMeans, RebootPlan, RebootResult,
+    RebootSettings, RebootStage, RebootStatus, RuleId, ScheduledReboot, Schema, SeriesKey, Source,
+    Verdict,
+};
+use crate::policy::Policy;
+
+const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
+const BOOT: &str = "this-boot";
+
+const RULES: &str = r#"
+groups:
+- name: g
+  interval: 1s
+  rules:
+  - alert: DriverWedged
+    expr: uma_memory_verdict{verdict="wedged"} == 1
+    remedy:
+      steps: [{reboot: {why: "the driver is {{ $labels.verdict }}"}}]
+  - alert: Blocking
+    expr: uma_memory_free_bytes < 1e9
+"#;
+
+/// A node that has been up for an hour, with everything as it should be.
+struct Node {
+    policy: Policy,
+    at: Moment,
+    schema: Arc<Schema>,
+    is_wedged: bool,
+    since: Duration,
+    free: Reading<f64>,
+    users: Reading<Vec<LoggedIn>>,
+    looks: bool,
+    /// What acts come to; `None`: nobody tells.
+    result: Option<OutcomeResult>,
+    seen: Vec<Observation>,
+    acts: Vec<RebootAct>,
+    holds: Vec<HoldReason>,
+    results: Vec<RebootResult>,
+}
+
+impl Node {
+    fn with(settings: RebootSettings, mode: Mode, past: PastReboots) -> Self {
+        let mut rails = default_guard_rails();
+        rails.reboot = settings;
+        let second = Duration::from_secs(1);
+        let files = [SourceText::new("f", RULES)];
+        let rules = parse_rules_under(&files, second, rails).unwrap();
+        let at = Moment { uptime: Duration::from_secs(3_600), utc: Timestamp::UNIX_EPOCH };
+        let mut policy = Policy::new(at, mode, &rules, DecisionId(1));
+        policy.await_past();
+        policy.resume(at, &Past { reboots: past, ..Past::default() });
+        let key = |name| SeriesKey::new(name, &[]);
+        let names = [
+            "uma_memory_total_bytes",
+            "uma_memory_free_bytes",
+            "uma_memory_shmem_bytes",
+            "uma_memory_unaccounted_bytes",
+        ];
+        Self {
+            policy,
+            at,
+            schema: Arc::new(Schema { series: names.map(key).to_vec() }),
+            is_wedged: false,
+            since: Duration::ZERO,
+            free: Reading::Value(100.0 * GIB),
+            users: Reading::Value(Vec::new()),
+            looks: true,
+            result: Some(OutcomeResult::Done),
+            seen: Vec::new(),
+            acts: Vec::new(),
+            holds: Vec::new(),
+            results: Vec::new(),
+        }
+    }
+
+    fn new() -> Self {
+        Self::with(RebootSettings::default(), Mode::Enforce, of_this_boot(Vec::new()))
+    }
+
+    /// Its driver has been stuck for long.
+    fn wedge(&mut self) {
+        (self.is_wedged, self.since) = (true, self.at.uptime.saturating_sub(MINUTE * 5));
+        self.wait(70);
+    }
+
+    fn wait(&mut self, seconds: u64) {
+        for _ in 0..seconds {
+            self.at.uptime += Duration::from_secs(1);
+            self.at.utc += Duration::from_secs(1);
+            self.step();
+        }
+    }
+
+    fn step(&mut self) {
+        let at = self.at;
+        let is_failed = self.free == Reading::Failed;
+        let gib = |gib: f64| if is_failed { Reading::Failed } else { Reading::Value(gib * GIB) };
+        self.seen.push(Observation::Readings(Readings {
+            source: Source::Meminfo,
+            schema: Arc::clone(&self.schema),
+            values: vec![gib(120.0), self.free, gib(0.0), gib(1.0)],
+            took: Duration::ZERO,
+            error: is_failed.then(|| "gone".into()),
+        }));
+        if self.looks {
+            self.look();
+        }
+        let seen = std::mem::take(&mut self.seen);
+        let step = self.policy.step(at, &seen);
+        for event in step.events {
+            if let crate::model::KernelEvent::RebootChecked { result, .. } = event.kind {
+                self.results.push(result);
+            }
+        }
+        for decision in step.decisions {
+            match decision.verdict {
+                Verdict::Hold(reason) => self.holds.push(reason),
+                Verdict::Act => self.carry_out(&decision),
+            }
+        }
+    }
+
+    fn look(&mut self) {
+        let read_at = self.at.uptime;
+        let engines = EngineReadings { read_at, engines: Vec::new(), is_cut: false };
+        self.seen.push(Observation::Engines(Box::new(engines)));
+        let holders = if self.is_wedged { vec![Holder::of_driver(7, 'D')] } else { Vec::new() };
+        self.seen.push(Observation::Holders(Box::new(HolderReadings {
+            read_at,
+            holders,
+            processes: 100,
+            unseen: 0,
+            is_driver_loaded: Reading::Value(true),
+            error: None,
+        })));
+        let driver = match self.is_wedged {
+            true => GpuDriver::Silent { since: self.since, process_state: Some('D') },
+            false => GpuDriver::Responsive,
+        };
+        self.seen.push(Observation::Gpu(Box::new(GpuReadings {
+            read_at,
+            picture: (!self.is_wedged).then(Arc::<GpuPicture>::default),
+            driver,
+            answered_at: None,
+            askers: Vec::new(),
+        })));
+        let readings = LoggedInReadings { at: read_at, users: self.users.clone(), error: None };
+        self.seen.push(Observation::LoggedIn(Box::new(readings)));
+    }
+
+    fn carry_out(&mut self, decision: &Decision) {
+        if let Some(act) = decision.action.reboot() {
+            self.acts.push(act.clone());
+        }
+        let result = match decision.mode {
+            Mode::Observe => Some(OutcomeResult::Skipped),
+            Mode::Enforce => self.result.clone(),
+        };
+        if let Some(result) = result {
+            self.seen.push(Observation::Outcome(Outcome {
+                decision: decision.id,
+                action: decision.action.name().to_owned(),
+                result,
+                ended: self.at,
+                took: Duration::ZERO,
+                effect: None,
+            }));
+        }
+    }
+
+    /// Gives an order; an error says why nothing comes of it.
+    fn order(&mut self, order: OperatorOrder) -> Result<(), String> {
+        let (author, comment) = ("carol".to_owned(), "new driver".to_owned());
+        let command = OperatorCommand { at: self.at, author, comment, order };
+        let step = self.policy.step(self.at, &[Observation::Operator(command)]);
+        for decision in &step.decisions {
+            self.carry_out(decision);
+        }
+        step.answers[0].refused.clone().map_or(Ok(()), Err)
+    }
+
+    fn reboot(&mut self, force: &[RebootForce]) -> Result<(), String> {
+        let force: BTreeSet<RebootForce> = force.iter().copied().collect();
+        self.order(OperatorOrder::Reboot { delay: None, force })
+    }
+
+    fn status(&mut self) -> Arc<RebootStatus> {
+        self.policy.status(self.at).reboot
+    }
+
+    fn stage(&mut self) -> RebootStage {
+        self.status().stage
+    }
+
+    fn acts(&mut self) -> Vec<&'static str> {
+        std::mem::take(&mut self.acts).iter().map(RebootAct::name).collect()
+    }
+}
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn of_this_boot(attempts: Vec<PastReboot>) -> PastReboots {
+    PastReboots { boot_id: Some(BOOT.into()), attempts, ..PastReboots::default() }
+}
+
+fn rule() -> RuleId {
+    RuleId { group: "g".into(), alert: "DriverWedged".into() }
+}
+
+fn attempt(boot: &str, ago: Duration, result: Option<RebootResult>) -> PastReboot {
+    let now = i64::try_from(Duration::from_secs(3_600).as_millis()).unwrap();
+    PastReboot {
+        decision: DecisionId(7),
+        rule: rule(),
+        boot_id: boot.into(),
+        uptime_ms: now - i64::try_from(ago.as_millis()).unwrap(),
+        utc: Timestamp::UNIX_EPOCH,
+        is_long_past: false,
+        plan: RebootPlan::default(),
+        was_begun: Some(true),
+        result,
+        is_cleared: false,
+    }
+}
+
+fn seen_by(settings: impl FnOnce(&mut RebootSettings)) -> Node {
+    let mut all = RebootSettings::default();
+    settings(&mut all);
+    Node::with(all, Mode::Enforce, of_this_boot(Vec::new()))
+}
+
+#[test]
+fn a_wedged_node_is_rebooted_once_and_after_its_delay() {
+    let mut node = Node::new();
+    node.wedge();
+    assert_eq!(node.acts(), ["reboot"]);
+    assert_eq!(node.stage(), RebootStage::Scheduled);
+    let scheduled = node.status().scheduled.clone().unwrap();
+    assert_eq!(scheduled.plan.why, "the driver is wedged");
+    assert_eq!((&*scheduled.plan.boot_id, scheduled.rule), (BOOT, rule()));
+    node.wait(100);
+    assert!(node.acts().is_empty(), "not before it is due");
+    node.wait(30);
+    let [RebootAct::Perform(order)] = &node.acts[..] else { panic!("{:?}", node.acts) };
+    assert!(matches!(order.how, RebootMeans::Way(_)));
+    assert_eq!(node.stage(), RebootStage::HandedOver);
+    node.acts.clear();
+    // It agrees, and nothing happens: then nothing happens for hours.
+    node.wait(3_600);
+    assert!(node.acts.is_empty());
+    assert_eq!(node.results, [RebootResult::NotRebooted]);
+    assert!(node.holds.contains(&HoldReason::RebootBudget), "{:?}", node.holds);
+}
+
+#[test]
+fn what_ends_before_it_is_due_is_called_off() {
+    let mut node = Node::new();
+    node.wedge();
+    node.is_wedged = false;
+    node.wait(30);
+    assert_eq!(node.acts(), ["reboot", "call_off_reboot"]);
+    let status = node.status();
+    assert_eq!((status.stage, &status.scheduled), (RebootStage::None, &None));
+    assert!(status.called_off.as_ref().unwrap().contains("now"), "{status:?}");
+    node.wait(600);
+    assert!(node.acts().is_empty());
+}
+
+#[test]
+fn a_node_of_which_nothing_is_known_is_never_rebooted() {
+    let mut node = Node::new();
+    // As far as the rule can tell it goes on.
+    node.wedge();
+    assert_eq!(node.acts(), ["reboot"]);
+    node.looks = false;
+    node.wait(3_600);
+    assert!(!node.acts().contains(&"perform_reboot"), "nobody looks any more");
+    let mut node = Node::new();
+    (node.free, node.looks) = (Reading::Failed, false);
+    node.wait(3_600);
+    assert!(node.acts().is_empty(), "all sources fail");
+    let mut node = Node::with(RebootSettings::default(), Mode::Enforce, PastReboots::default());
+    node.wedge();
+    node.wait(3_600);
+    assert!(node.acts().is_empty() && node.holds.contains(&HoldReason::BootUnknown));
+}
+
+#[test]
+fn nothing_is_done_before_the_past_is_known() {
+    let mut node = Node::new();
+    node.policy.await_past();
+    node.policy.reboots.is_restored = false;
+    node.wedge();
+    node.wait(600);
+    assert!(node.acts().is_empty() && node.holds == [HoldReason::JournalUnreadable]);
+    let refused = node.reboot(&RebootForce::ALL).unwrap_err();
+    assert!(refused.contains("not known"), "{refused}");
+}
+
+#[test]
+fn people_hold_it_or_are_warned_and_have_some_time() {
+    let alice = LoggedIn { user: "alice".into(), terminal: Some("pts/0".into()), since: None };
+    let mut node = Node::new();
+    node.users = Reading::Value(vec![alice.clone()]);
+    node.wedge();
+    assert_eq!((node.acts(), node.holds.clone()), (Vec::new(), vec![HoldReason::LoggedIn]));
+    node.users = Reading::Failed;
+    node.wait(60);
+    assert!(node.acts().is_empty());
+    node.users = Reading::Value(Vec::new());
+    node.wait(5);
+    assert_eq!(node.acts(), ["reboot"]);
+    // Somebody comes before it is due.
+    node.users = Reading::Value(vec![alice.clone()]);
+    node.wait(600);
+    assert_eq!((node.acts(), node.stage()), (Vec::new(), RebootStage::Waiting));
+    assert_eq!(node.status().waits_for.as_deref(), Some("logged in: alice on pts/0"));
+
+    let mut node = seen_by(|settings| settings.logged_in = LoggedInRule::Warn);
+    node.users = Reading::Value(vec![alice]);
+    node.wedge();
+    node.wait(125);
+    assert_eq!(node.acts(), ["reboot", "tell_users"]);
+    assert_eq!(node.stage(), RebootStage::Warning);
+    node.wait(570);
+    assert!(node.acts().is_empty());
+    node.wait(30);
+    assert_eq!(node.acts(), ["perform_reboot"]);
+}
+
+#[test]
+fn an_alert_that_blocks_holds_it_and_so_does_a_young_boot() {
+    let mut node = seen_by(|settings| settings.blocked_by = vec!["Blocking".into()]);
+    node.free = Reading::Value(0.5 * GIB);
+    node.wedge();
+    assert_eq!((node.acts(), node.holds.clone()), (Vec::new(), vec![HoldReason::Blocked]));
+    let mut node = seen_by(|settings| settings.minimum_uptime = Duration::from_secs(7_200));
+    node.wedge();
+    assert_eq!((node.acts(), node.holds.clone()), (Vec::new(), vec![HoldReason::MinimumUptime]));
+    node.wait(3_800);
+    assert_eq!(node.acts(), ["reboot", "perform_reboot"]);
+}
+
+#[test]
+fn the_clusters_slot_comes_first_and_is_given_back_when_the_node_is_well() {
+    let lock = RebootLock { url: "http://lock".into(), group: "default".into(), id: None };
+    let mut node = seen_by(|settings| settings.lock = Some(lock.clone()));
+    node.wedge();
+    node.wait(100);
+    node.result = Some(OutcomeResult::Failed("refused: failed_lock".to_owned()));
+    node.wait(20);
+    assert_eq!(node.acts(), ["reboot", "take_reboot_slot"]);
+    let waits_for = node.status().waits_for.clone().unwrap();
+    assert!(waits_for.contains("failed_lock"), "{waits_for}");
+    node.wait(10);
+    assert!(node.acts().is_empty(), "not asked without a pause");
+    node.result = Some(OutcomeResult::Done);
+    node.wait(30);
+    assert_eq!(node.acts(), ["take_reboot_slot", "perform_reboot"]);
+
+    let attempts = vec![attempt("before", MINUTE * 60, None)];
+    let past = PastReboots { slot: Some(lock), ..of_this_boot(attempts) };
+    let mut node = Node::with(RebootSettings::default(), Mode::Enforce, past);
+    node.wedge();
+    node.wait(600);
+    assert_eq!(node.results, [RebootResult::DidNotHelp]);
+    assert!(!node.acts().contains(&"release_reboot_slot"), "it is not well");
+    node.is_wedged = false;
+    node.wait(60);
+    assert!(node.acts().contains(&"release_reboot_slot"));
+    assert!(!node.status().holds_slot);
+}
+
+#[test]
+fn after_two_reboots_that_did_not_help_a_person_must_say_so() {
+    let (long, did_not) = (Duration::from_secs(9 * 86_400), Some(RebootResult::DidNotHelp));
+    let attempts = vec![attempt("a", long, did_not), attempt("b", long, None)];
+    let mut node = Node::with(RebootSettings::default(), Mode::Enforce, of_this_boot(attempts));
+    node.wedge();
+    node.wait(600);
+    assert_eq!(node.results, [RebootResult::DidNotHelp]);
+    assert_eq!((node.acts(), node.holds.clone()), (Vec::new(), vec![HoldReason::GivenUp]));
+    assert!(node.status().is_given_up);
+    node.order(OperatorOrder::ClearReboots).unwrap();
+    node.wait(5);
+    assert_eq!(node.acts(), ["reboot"]);
+    assert!(node.order(OperatorOrder::ClearReboots).is_err(), "there is nothing to clear");
+}
+
+#[test]
+fn a_reboot_has_helped_when_memory_is_well_after_it() {
+    let attempts = vec![attempt("before", MINUTE * 60, None)];
+    let mut node = Node::with(RebootSettings::default(), Mode::Enforce, of_this_boot(attempts));
+    node.wait(590);
+    assert!(node.results.is_empty(), "it was not watched for long enough");
+    node.wait(20);
+    assert_eq!(node.results, [RebootResult::Helped]);
+    let attempts = vec![attempt("before", MINUTE * 60, None)];
+    let mut node = Node::with(RebootSettings::default(), Mode::Enforce, of_this_boot(attempts));
+    node.looks = false;
+    node.wait(1_250);
+    assert_eq!(node.results, [RebootResult::Unknown], "nobody can tell");
+    assert_eq!(node.status().did_not_help, 1);
+}
+
+#[test]
+fn what_was_scheduled_outlives_a_restart_and_waits_for_its_cause() {
+    let at = Moment { uptime: Duration::from_secs(3_700), utc: Timestamp::UNIX_EPOCH };
+    let verdict = Some(crate::model::MemoryVerdict::Wedged);
+    let of = |boot: &str| {
+        let (boot_id, due) = (boot.into(), Some(at));
+        let plan = RebootPlan { boot_id, due, verdict, ..RebootPlan::default() };
+        let scheduled = ScheduledReboot { decision: DecisionId(3), rule: rule(), plan };
+        PastReboots { scheduled: Some(scheduled), ..of_this_boot(Vec::new()) }
+    };
+    let mut node = Node::with(RebootSettings::default(), Mode::Enforce, of(BOOT));
+    node.is_wedged = true;
+    node.since = node.at.uptime;
+    node.wait(50);
+    assert_eq!(node.stage(), RebootStage::Scheduled, "its cause does not show yet");
+    node.wait(60);
+    assert_eq!(node.acts(), ["perform_reboot"]);
+    let mut node = Node::with(RebootSettings::default(), Mode::Enforce, of("another"));
+    node.wait(5);
+    assert_eq!(node.stage(), RebootStage::None, "it has happened, or somebody else did");
+    let mut node = Node::with(RebootSettings::default(), Mode::Enforce, of(BOOT));
+    node.wait(30);
+    assert_eq!(node.acts(), ["call_off_reboot"], "memory is well");
+}
+
+#[test]
+fn what_was_begun_before_a_crash_is_not_begun_again() {
+    let mut begun = attempt(BOOT, MINUTE, None);
+    begun.was_begun = None;
+    let mut node = Node::with(RebootSettings::default(), Mode::Enforce, of_this_boot(vec![begun]));
+    node.wedge();
+    assert_eq!((node.acts(), node.stage()), (Vec::new(), RebootStage::HandedOver));
+    node.wait(1_200);
+    assert_eq!(node.results, [RebootResult::NotRebooted]);
+    assert!(
+        node.acts().is_empty()
+            && node.holds == [HoldReason::RebootUnderWay, HoldReason::RebootBudget]
+    );
+}
+
+#[test]
+fn sysrq_comes_only_where_the_orderly_way_hangs_and_it_is_allowed() {
+    let mut node = seen_by(|settings| settings.sysrq_after = Some(MINUTE * 10));
+    node.wedge();
+    node.result = Some(OutcomeResult::TimedOut);
+    node.wait(120);
+    assert_eq!(node.acts(), ["reboot", "perform_reboot"]);
+    node.wait(590);
+    assert!(node.acts().is_empty());
+    node.wait(30);
+    let [RebootAct::Perform(order)] = &node.acts[..] else { panic!("{:?}", node.acts) };
+    assert_eq!(order.how, RebootMeans::Sysrq);
+    assert_eq!(node.policy.reboots.attempts.len(), 1, "it is the same reboot");
+}
+
+#[test]
+fn what_is_refused_is_tried_again_and_is_no_reboot() {
+    let mut node = Node::new();
+    node.wedge();
+    node.wait(100);
+    node.result = Some(OutcomeResult::NotDone("apt blocks it: installs".to_owned()));
+    node.wait(150);
+    assert_eq!(node.acts(), ["reboot", "perform_reboot", "perform_reboot", "perform_reboot"]);
+    assert!(node.policy.reboots.attempts.is_empty());
+}
+
+#[test]
+fn an_order_goes_through_all_rails_that_it_does_not_name() {
+    let mut node = Node::new();
+    node.wait(5);
+    node.users = Reading::Value(vec![LoggedIn { user: "bob".into(), terminal: None, since: None }]);
+    node.wait(2);
+    let refused = node.reboot(&[]).unwrap_err();
+    assert!(refused.contains("bob") && refused.contains("--force users"), "{refused}");
+    node.reboot(&[RebootForce::Users]).unwrap();
+    assert!(node.reboot(&RebootForce::ALL).unwrap_err().contains("already"));
+    node.wait(3);
+    node.order(OperatorOrder::CancelReboot).unwrap();
+    assert_eq!(node.acts(), ["reboot", "call_off_reboot"]);
+    assert!(node.order(OperatorOrder::CancelReboot).unwrap_err().contains("no reboot"));
+    node.reboot(&[RebootForce::Users]).unwrap();
+    node.wait(130);
+    assert_eq!(node.acts(), ["reboot", "perform_reboot"]);
+    let refused = node.order(OperatorOrder::CancelReboot).unwrap_err();
+    assert!(refused.contains("too late"), "{refused}");
+}
+
+#[test]
+fn in_observe_mode_nothing_is_rebooted_whoever_orders_it() {
+    let past = of_this_boot(Vec::new());
+    let mut node = Node::with(RebootSettings::default(), Mode::Observe, past);
+    node.wedge();
+    assert_eq!((node.acts(), node.stage()), (vec!["reboot"], RebootStage::None));
+    node.wait(600);
+    assert!(!node.acts().contains(&"perform_reboot"));
+    assert!(node.reboot(&[]).unwrap_err().contains("observe"));
+}
+
+#[test]
+fn what_a_person_has_called_off_no_rule_schedules_again_while_its_cause_stands() {
+    let mut node = Node::new();
+    node.wedge();
+    node.order(OperatorOrder::CancelReboot).unwrap();
+    node.wait(3_600);
+    assert_eq!(node.acts(), ["reboot", "call_off_reboot"]);
+    assert!(node.holds.contains(&HoldReason::CalledOff));
+    node.order(OperatorOrder::ClearReboots).unwrap();
+    node.wait(5);
+    assert_eq!(node.acts(), ["reboot"]);
+}

@@ -1,0 +1,193 @@
+//! D-Bus: connections and calls, each with an end in sight.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::time::timeout;
+use zbus::connection::Builder;
+use zbus::{Connection, DynamicType, Message, fdo};
+
+/// Where the bus of the system is on all distributions.
+const SYSTEM_SOCKET: &str = "/run/dbus/system_bus_socket";
+
+/// How long a connection, and any answer, may take.
+pub(super) const ANSWER_TAKES: Duration = Duration::from_secs(5);
+
+/// So much of what the other end says of a failure is told to people.
+const TOLD_CHARS: usize = 300;
+
+/// Where a service is reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Bus {
+    /// Over the bus behind that socket.
+    System(PathBuf),
+    /// At the other end of that socket, without a bus between.
+    Peer(PathBuf),
+}
+
+impl Bus {
+    /// The bus of the system, where D-Bus says that it is: `DBUS_SYSTEM_BUS_ADDRESS`, or the usual
+    /// place.
+    pub fn system() -> Self {
+        let address = std::env::var("DBUS_SYSTEM_BUS_ADDRESS").unwrap_or_default();
+        Self::System(socket_of(&address).unwrap_or(SYSTEM_SOCKET).into())
+    }
+
+    fn socket(&self) -> &Path {
+        match self {
+            Self::System(socket) | Self::Peer(socket) => socket,
+        }
+    }
+}
+
+/// The first address that is the path of a socket; there may be several, and each may tell more.
+fn socket_of(addresses: &str) -> Option<&str> {
+    let mut paths = addresses.split(';').filter_map(|address| {
+        let options = address.strip_prefix("unix:")?.split(',');
+        options.filter_map(|option| option.strip_prefix("path=")).next()
+    });
+    paths.find(|path| path.starts_with('/'))
+}
+
+/// A call was not answered as was hoped for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BusError {
+    /// There is no such bus, or nobody of that name on it.
+    Absent(String),
+    /// What was asked about is not there: it has gone.
+    Gone(String),
+    /// There was no answer in time. What was asked for may be done all the same.
+    Silent(String),
+    /// The call was refused, or is broken.
+    Failed(String),
+}
+
+impl fmt::Display for BusError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Absent(text) | Self::Gone(text) | Self::Silent(text) | Self::Failed(text) => {
+                f.write_str(text)
+            }
+        }
+    }
+}
+
+impl From<BusError> for String {
+    fn from(error: BusError) -> Self {
+        error.to_string()
+    }
+}
+
+/// Whom a call goes to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Address<'a> {
+    /// The name on the bus.
+    pub(super) service: &'a str,
+    pub(super) path: &'a str,
+    pub(super) interface: &'a str,
+}
+
+/// A connection to one service.
+#[derive(Debug)]
+pub(super) struct Line {
+    pub(super) connection: Connection,
+    is_peer: bool,
+    /// Who that is, for people.
+    who: &'static str,
+}
+
+impl Line {
+    /// Connects.
+    pub(super) async fn connect(bus: &Bus, who: &'static str) -> Result<Self, BusError> {
+        let told =
+            |error: &dyn fmt::Display| format!("{who} at {}: {error}", bus.socket().display());
+        let connecting = async {
+            let stream = std::os::unix::net::UnixStream::connect(bus.socket()).map_err(
+                |error| match error.kind() {
+                    io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+                        BusError::Absent(told(&error))
+                    }
+                    _ => BusError::Failed(told(&error)),
+                },
+            )?;
+            let builder = Builder::unix_stream(stream);
+            let builder = match bus {
+                Bus::System(_) => builder,
+                Bus::Peer(_) => builder.p2p(),
+            };
+            builder.build().await.map_err(|error| BusError::Failed(told(&error)))
+        };
+        let connection = timeout(ANSWER_TAKES, connecting).await;
+        let silent = |_| BusError::Silent(told(&"it has not answered in time"));
+        let connection = connection.map_err(silent)??;
+        Ok(Self { connection, is_peer: matches!(bus, Bus::Peer(_)), who })
+    }
+
+    /// Calls.
+    pub(super) async fn call<B>(
+        &self,
+        to: Address<'_>,
+        method: &str,
+        body: &B,
+        patience: Duration,
+    ) -> Result<Message, BusError>
+    where
+        B: serde::Serialize + DynamicType,
+    {
+        let Address { service, path, interface } = to;
+        let service = (!self.is_peer).then_some(service);
+        let called = self.connection.call_method(service, path, Some(interface), method, body);
+        let answer = timeout(patience, called).await;
+        let who = self.who;
+        let answer = answer
+            .map_err(|_| BusError::Silent(format!("{who} has not answered {method} in time")))?;
+        answer.map_err(|error| self.failure(method, &error))
+    }
+
+    /// Calls, and reads the answer.
+    pub(super) async fn ask<B, A>(
+        &self,
+        to: Address<'_>,
+        method: &str,
+        body: &B,
+        patience: Duration,
+    ) -> Result<A, BusError>
+    where
+        B: serde::Serialize + DynamicType,
+        A: serde::de::DeserializeOwned + zbus::Type,
+    {
+        let answer = self.call(to, method, body, patience).await?;
+        answer.body().deserialize().map_err(|error| self.failure(method, &error))
+    }
+
+    fn failure(&self, method: &str, error: &zbus::Error) -> BusError {
+        let printable = |c: char| if c.is_control() { ' ' } else { c };
+        let said: String = error.to_string().chars().take(TOLD_CHARS).map(printable).collect();
+        let text = format!("{}, {method}: {said}", self.who);
+        let zbus::Error::FDO(known) = error else { return BusError::Failed(text) };
+        match **known {
+            fdo::Error::ServiceUnknown(_) | fdo::Error::NameHasNoOwner(_) => BusError::Absent(text),
+            fdo::Error::UnknownObject(_) => BusError::Gone(text),
+            _ => BusError::Failed(text),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bus_is_where_its_address_says() {
+        assert_eq!(socket_of("unix:path=/run/bus"), Some("/run/bus"));
+        let several = "tcp:host=h,port=1;unix:guid=0a,path=/a/b,x=y;unix:path=/c";
+        assert_eq!(socket_of(several), Some("/a/b"));
+        for nothing in
+            ["", "unix:abstract=bus", "unix:path=relative", "path=/x", "unixexec:path=/x"]
+        {
+            assert_eq!(socket_of(nothing), None, "{nothing}");
+        }
+    }
+}

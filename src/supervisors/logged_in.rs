@@ -1,0 +1,121 @@
+//! Who is logged in: as logind tells, or utmp(5) where there is no logind.
+//!
+//! logind that is there and does not answer is not passed over: what it would have said is not
+//! known, and the file beside it may be empty.
+
+use std::fs::{self, File};
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use rustix::fs::{Mode, OFlags, open};
+
+use super::logind::{Bus, BusError, Logind, Session};
+use super::{NotEnded, within};
+use crate::model::{LoggedIn, LoggedInReadings, Reading};
+use crate::parse::utmp::{Layout, Login, MOST_BYTES, logins};
+
+/// How long all calls together may take.
+const LOOKING_TAKES: Duration = Duration::from_secs(10);
+
+/// So many are named; more make no difference.
+const MOST_NAMED: usize = 64;
+
+/// Where to look.
+#[derive(Clone, Debug)]
+pub struct LoggedInPlaces {
+    /// Where logind is reached.
+    pub bus: Bus,
+    /// utmp(5), where there is no logind.
+    pub utmp: PathBuf,
+    /// Where procfs is mounted.
+    pub procfs: PathBuf,
+}
+
+/// Where utmp(5) is on all distributions.
+pub const UTMP: &str = "/run/utmp";
+
+/// Looks. Ends within seconds, whatever hangs.
+pub fn look(places: &LoggedInPlaces, at: Duration) -> LoggedInReadings {
+    let bus = places.bus.clone();
+    let asked = within("logged-in", LOOKING_TAKES, move || async move {
+        Logind::connect(&bus).await?.sessions().await
+    });
+    let users = match asked {
+        Ok(Ok((sessions, is_more))) => Ok(Some(of_logind(&sessions, is_more))),
+        Ok(Err(BusError::Absent(_))) => of_utmp(places),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(NotEnded::TimedOut) => Err("logind has not answered in time".to_owned()),
+        Err(NotEnded::Broken(why)) => Err(why),
+    };
+    match users {
+        Ok(Some(users)) => LoggedInReadings { at, users: Reading::Value(users), error: None },
+        Ok(None) => {
+            let why = format!("there is neither logind nor {}", places.utmp.display());
+            LoggedInReadings { at, users: Reading::Unsupported, error: Some(why.into()) }
+        }
+        Err(why) => LoggedInReadings { at, users: Reading::Failed, error: Some(why.into()) },
+    }
+}
+
+fn of_logind(sessions: &[Session], is_more: bool) -> Vec<LoggedIn> {
+    let people = sessions.iter().filter(|session| session.is_of_a_person());
+    let mut users: Vec<LoggedIn> = people.map(person).collect();
+    if is_more {
+        // Among so many sessions those that were not looked at may be of people.
+        users.push(LoggedIn { user: "others".into(), terminal: None, since: None });
+    }
+    users
+}
+
+fn person(session: &Session) -> LoggedIn {
+    let since = i64::try_from(session.since_usec).ok().filter(|usec| *usec > 0);
+    LoggedIn {
+        user: session.user.as_str().into(),
+        terminal: Some(session.terminal.as_str()).filter(|text| !text.is_empty()).map(Arc::from),
+        since: since.and_then(|usec| Timestamp::from_microsecond(usec).ok()),
+    }
+}
+
+/// `None`: there is no such file, so that nobody keeps a list.
+fn of_utmp(places: &LoggedInPlaces) -> Result<Option<Vec<LoggedIn>>, String> {
+    let told = |error: &dyn std::fmt::Display| format!("{}: {error}", places.utmp.display());
+    let text = match read(&places.utmp) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(told(&error)),
+    };
+    let all = logins(&text, Layout::NATIVE).map_err(|error| told(&error))?;
+    let alive = all.into_iter().filter(|login| may_live(&places.procfs, login));
+    let user = |login: Login| LoggedIn {
+        user: login.user.into(),
+        terminal: Some(login.terminal).filter(|text| !text.is_empty()).map(Arc::from),
+        since: login.since,
+    };
+    Ok(Some(alive.take(MOST_NAMED).map(user).collect()))
+}
+
+/// A record whose process has gone was left behind. Doubt is life.
+fn may_live(procfs: &Path, login: &Login) -> bool {
+    let is_procfs = procfs.join("self").symlink_metadata().is_ok();
+    let process = fs::symlink_metadata(procfs.join(login.pid.to_string()));
+    let is_gone = process.is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+    !(is_gone && is_procfs)
+}
+
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    // A pipe in its place must not hold anybody up.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = File::from(open(path, flags, Mode::empty())?);
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is no file"));
+    }
+    let mut text = Vec::new();
+    file.take(MOST_BYTES as u64 + 1).read_to_end(&mut text)?;
+    if text.len() > MOST_BYTES {
+        return Err(io::Error::other("it is longer than such a file ever is"));
+    }
+    Ok(text)
+}

@@ -1,0 +1,99 @@
+//! Reboots beside a made-up logind, systemd and lock server, which refuse, hang and lie. No test
+//! can reboot anything: whoever is asked is made up, and sysrq is a file.
+
+mod fake_bus;
+mod fake_lock;
+mod logged_in;
+mod program;
+mod slot;
+mod ways;
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use umawarden::actions::{Executor as _, Rebooter};
+use umawarden::model::{
+    Action, Decision, OutcomeResult, RebootAct, RebootMeans, RebootOrder, RebootPlan, RebootWay,
+};
+use umawarden::supervisors::logind::Bus;
+
+use fake_bus::FakeBus;
+
+const BOOT: &str = "11111111-2222-3333-4444-555555555555";
+
+/// A machine that could be rebooted, if it were one.
+struct Machine {
+    folder: tempfile::TempDir,
+    bus: FakeBus,
+}
+
+/// How it ended, and what else is told.
+type Told = (OutcomeResult, Option<String>);
+
+impl Machine {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir_all(folder.path().join("proc/sys/kernel/random")).unwrap();
+        fs::write(folder.path().join("proc/sys/kernel/random/boot_id"), BOOT).unwrap();
+        fs::write(folder.path().join("proc/sysrq-trigger"), "").unwrap();
+        fs::write(folder.path().join("machine-id"), "1c09ca98649c4c7abc779cd04c96812e\n").unwrap();
+        let bus = FakeBus::start(&folder.path().join("bus"));
+        Self { folder, bus }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn rebooter(&self) -> Rebooter {
+        Rebooter {
+            utmp: self.path("utmp"),
+            machine_id: self.path("machine-id"),
+            sleep: |_| {},
+            ..Rebooter::new(&self.path("proc"), Bus::Peer(self.path("bus")))
+        }
+    }
+
+    fn perform(&self, act: RebootAct) -> Told {
+        let mut rebooter = self.rebooter();
+        let decision = decision(act);
+        let result = rebooter.execute(&decision);
+        (result, rebooter.effect())
+    }
+
+    fn reboot(&self) -> Told {
+        self.perform(RebootAct::Perform(order()))
+    }
+}
+
+fn order() -> RebootOrder {
+    let plan = RebootPlan { why: "33 GiB are leaked".to_owned(), ..RebootPlan::default() };
+    RebootOrder { boot_id: BOOT.into(), how: RebootMeans::Way(RebootWay::Logind), plan }
+}
+
+fn decision(act: RebootAct) -> Decision {
+    crate::actions::decision(Action::Reboot(Box::new(act)))
+}
+
+fn not_done(told: &Told) -> &str {
+    match &told.0 {
+        OutcomeResult::NotDone(why) => why,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn failed(told: &Told) -> &str {
+    match &told.0 {
+        OutcomeResult::Failed(why) => why,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Done, or not, within that time.
+fn within<T>(time: Duration, work: impl FnOnce() -> T) -> T {
+    let began = std::time::Instant::now();
+    let done = work();
+    assert!(began.elapsed() < time, "it took {:?}", began.elapsed());
+    done
+}

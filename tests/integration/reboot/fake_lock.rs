@@ -1,0 +1,67 @@
+//! A made-up lock server: a counting semaphore, as the protocol has it.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use serde_json::Value;
+
+use crate::empty_cache::fake::{Asked, FakeEngine, Reply};
+
+/// Who has a slot, by group.
+pub type Holders = BTreeMap<String, Vec<String>>;
+
+/// It.
+pub struct FakeLock {
+    server: FakeEngine,
+    holders: Arc<Mutex<Holders>>,
+}
+
+impl FakeLock {
+    /// With so many slots in each group.
+    pub fn start(slots: usize) -> Self {
+        let holders: Arc<Mutex<Holders>> = Arc::default();
+        let held = Arc::clone(&holders);
+        let server =
+            FakeEngine::start(move |asked| answer(asked, &mut held.lock().unwrap(), slots));
+        Self { server, holders }
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.server.port)
+    }
+
+    pub fn holders(&self) -> MutexGuard<'_, Holders> {
+        self.holders.lock().unwrap()
+    }
+
+    pub fn asked(&self) -> Vec<Asked> {
+        self.server.asked()
+    }
+}
+
+fn error(kind: &str, value: &str) -> Reply {
+    Reply::Answer(400, format!("{{\"kind\": \"{kind}\", \"value\": \"{value}\"}}"))
+}
+
+fn answer(asked: &Asked, holders: &mut Holders, slots: usize) -> Reply {
+    if asked.method != "POST" || asked.fleet_lock.as_deref() != Some("true") {
+        return error("missing_header", "it is not meant for a lock server");
+    }
+    let body: Value = serde_json::from_str(&asked.body).unwrap_or_default();
+    let of = |name: &str| body["client_params"][name].as_str().unwrap_or_default().to_owned();
+    let (id, group) = (of("id"), of("group"));
+    if id.is_empty() || group.is_empty() {
+        return error("bad_parameters", "who are you?");
+    }
+    let holding = holders.entry(group).or_default();
+    match asked.path.as_str() {
+        "/v1/pre-reboot" if holding.contains(&id) => {}
+        "/v1/pre-reboot" if holding.len() >= slots => {
+            return error("failed_lock_semaphore_full", "semaphore currently full");
+        }
+        "/v1/pre-reboot" => holding.push(id),
+        "/v1/steady-state" => holding.retain(|holder| *holder != id),
+        _ => return Reply::Answer(404, "404 page not found".to_owned()),
+    }
+    Reply::Answer(200, String::new())
+}

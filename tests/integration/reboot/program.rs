@@ -1,0 +1,389 @@
+//! The whole program, from an order or an alert to the next boot: a made-up `/proc` says which boot
+//! it is, and whoever is asked to reboot is made up too.
+
+use std::fs::{self, File};
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use umawarden::model::Reading;
+use umawarden::parse::proc::derived::unaccounted;
+use umawarden::parse::proc::meminfo::Meminfo;
+
+use super::fake_bus::{FakeBus, Session};
+use super::fake_lock::FakeLock;
+use super::logged_in::terminal;
+use crate::daemon::{Daemon, binary, history, of_kind};
+use crate::run::Node;
+
+const BOOTS: [&str; 2] =
+    ["11111111-2222-3333-4444-555555555555", "99999999-2222-3333-4444-555555555555"];
+
+/// This machine may be younger than `reboot.minimum_uptime`, and it is not asked for.
+const SOON: [&str; 6] = ["reboot", "--why", "33 GiB are leaked", "--delay=1s", "--force", "uptime"];
+
+/// A node that could be rebooted, if it were one.
+struct World {
+    node: Node,
+    bus: FakeBus,
+}
+
+impl World {
+    fn new(config: &str) -> Self {
+        let node = Node::new("gb10-4k");
+        // Nothing is the matter with its memory.
+        let meminfo = fs::read_to_string(node.path("proc/meminfo")).unwrap();
+        let parsed = Meminfo::parse(meminfo.as_bytes()).unwrap();
+        let Reading::Value(held) = unaccounted(&parsed, Reading::Unsupported) else { panic!() };
+        let free = meminfo.lines().find(|line| line.starts_with("MemFree:")).unwrap();
+        let kib: i64 = free.split_whitespace().nth(1).unwrap().parse().unwrap();
+        let calm = format!("MemFree: {} kB", kib + held / 1024);
+        fs::write(node.path("proc/meminfo"), meminfo.replace(free, &calm)).unwrap();
+        fs::create_dir_all(node.path("proc/sys/kernel/random")).unwrap();
+        fs::write(node.path("proc/sysrq-trigger"), "").unwrap();
+        // Where no process is seen nobody knows what runs.
+        let own = std::process::id();
+        symlink(format!("/proc/{own}"), node.path(&format!("proc/{own}"))).unwrap();
+        fs::write(node.path("umawarden.yaml"), config).unwrap();
+        let world = Self { bus: FakeBus::start(&node.path("bus")), node };
+        world.boots(BOOTS[0]);
+        world
+    }
+
+    /// Which boot it is. What the kernel had said is gone.
+    fn boots(&self, boot_id: &str) {
+        fs::write(self.node.path("proc/sys/kernel/random/boot_id"), format!("{boot_id}\n"))
+            .unwrap();
+        fs::write(self.node.path("kmsg"), "").unwrap();
+    }
+
+    fn start(&self) -> Daemon {
+        let mut command = Command::new(binary());
+        command
+            .args(["run", "--mode=enforce", "--web.listen-address", "127.0.0.1:0"])
+            .arg(format!("--config.file={}", self.node.path("umawarden.yaml").display()))
+            .arg(format!("--storage.path={}", self.node.storage().display()))
+            .args(["--gpu.interval=off"])
+            .args(self.node.arguments())
+            .env("DBUS_SYSTEM_BUS_ADDRESS", format!("unix:path={}", self.path("bus").display()));
+        let daemon = Daemon::from_command(&mut command);
+        daemon.wait_until("ready", |daemon| daemon.get("/-/ready").0 == 200);
+        daemon
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.node.path(name)
+    }
+
+    /// An order: its exit code, and what it says.
+    fn order(&self, arguments: &[&str]) -> (i32, String) {
+        let output = Command::new(binary())
+            .args(arguments)
+            .arg(format!("--storage.path={}", self.node.storage().display()))
+            .output()
+            .unwrap();
+        let said = [output.stdout, output.stderr].concat();
+        (output.status.code().unwrap(), String::from_utf8_lossy(&said).into_owned())
+    }
+
+    /// An order that must be taken, once it is known that no engine runs.
+    fn ordered(&self, arguments: &[&str]) -> String {
+        let deadline = Instant::now() + Duration::from_secs(15);
+        loop {
+            let (code, said) = self.order(arguments);
+            if code == 0 {
+                return said;
+            }
+            let is_new = said.contains("it is not known whether an engine runs");
+            assert!(is_new && Instant::now() < deadline, "{arguments:?}: {said}");
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    }
+
+    /// Acts of the journal, `action: result`, oldest first.
+    fn acts(&self) -> Vec<String> {
+        let told = history(&self.node.storage());
+        let mut acts: Vec<&Value> = of_kind(&told, "outcome").collect();
+        acts.sort_by_key(|outcome| outcome["decision"].as_u64());
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        acts.iter()
+            .map(|act| format!("{}: {}", text(&act["action"]), text(&act["result"])))
+            .collect()
+    }
+
+    /// What the kernel says of a driver that is stuck.
+    fn wedges(&self) {
+        let mut kmsg = File::options().append(true).open(self.path("kmsg")).unwrap();
+        let lines = "4,1,1000,-;NVRM: Xid (PCI:000f:01:00): 79, pid='<unknown>', name=<unknown>, \
+                     GPU has fallen off the bus.\n3,2,2000,-;INFO: task nvidia-modeset:374 blocked \
+                     for more than 122 seconds.\n";
+        kmsg.write_all(lines.as_bytes()).unwrap();
+    }
+}
+
+fn status(daemon: &Daemon) -> Value {
+    let (code, body) = daemon.get("/api/v1/reboot");
+    let body: Value = serde_json::from_str(&body).unwrap_or_default();
+    if code == 200 { body["data"]["reboot"].clone() } else { Value::Null }
+}
+
+fn stage(daemon: &Daemon) -> String {
+    status(daemon)["stage"].as_str().unwrap_or_default().to_owned()
+}
+
+fn waits_for(daemon: &Daemon) -> String {
+    status(daemon)["waits_for"].as_str().unwrap_or_default().to_owned()
+}
+
+/// Waits longer than others do: a lock is asked again after 30 s, and sysrq comes after a minute.
+fn until(daemon: &Daemon, what: &str, seconds: u64, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(seconds);
+    while !is_so() {
+        let (now, log) = (status(daemon), daemon.log());
+        assert!(Instant::now() < deadline, "not {what} in {seconds} s: {now:#}\n{log}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+const DUE: &str = "uma_reboot_scheduled_timestamp_seconds";
+
+#[test]
+fn what_is_scheduled_is_seen_by_everybody_and_can_be_called_off() {
+    let world = World::new("");
+    let (master, terminal) = terminal();
+    world.bus.state().sessions = vec![Session::at("anna", &terminal)];
+    let daemon = world.start();
+    assert!(!daemon.metrics().contains_key(DUE));
+    let order = ["reboot", "--why=33 GiB are leaked", "--delay=3s", "--force=uptime"];
+    world.ordered(&order);
+    until(&daemon, "scheduled", 10, || stage(&daemon) == "scheduled");
+    let due = daemon.metric(DUE);
+    let now = jiff::Timestamp::now().as_second() as f64;
+    assert!((due - now).abs() < 10.0, "{due} {now}");
+    let shown = world.ordered(&["reboot", "--status"]);
+    assert!(shown.contains("a reboot is scheduled") && shown.contains("33 GiB"), "{shown}");
+    assert_eq!(world.order(&order).0, 1, "there is one already");
+    world.ordered(&["reboot", "--cancel", "--why=not now"]);
+    until(&daemon, "called off", 10, || stage(&daemon) == "none");
+    until(&daemon, "no due time", 10, || !daemon.metrics().contains_key(DUE));
+    assert!(status(&daemon)["called_off"].as_str().unwrap().contains("not now"));
+    assert_eq!(world.order(&["reboot", "--cancel"]).0, 1, "nothing is scheduled");
+    std::thread::sleep(Duration::from_secs(4));
+    assert_eq!(world.bus.reboots(), 0);
+    until(&daemon, "told", 10, || world.acts().len() == 2);
+    assert_eq!(world.acts(), ["reboot: done", "call_off_reboot: done"]);
+    let mut bytes = [0; 4096];
+    let length = File::from(master).read(&mut bytes).unwrap();
+    let told = String::from_utf8_lossy(&bytes[..length]).into_owned();
+    assert!(told.contains("umawarden will reboot this machine at"), "{told}");
+    assert!(told.contains("does not reboot this machine after all"), "{told}");
+    daemon.terminate();
+}
+
+fn it_survives_a_restart_of_the_daemon_is_done_once_and_judged_in_the_next_boot() {
+    let world = World::new("reboot: {check_after: 10s, at_most: {times: 1, per: 7d}}");
+    let daemon = world.start();
+    let order = ["reboot", "--why=33 GiB are leaked", "--delay=4s", "--force=uptime"];
+    world.ordered(&order);
+    until(&daemon, "scheduled", 10, || stage(&daemon) == "scheduled");
+    daemon.kill();
+    let daemon = world.start();
+    assert_eq!(stage(&daemon), "scheduled");
+    until(&daemon, "handed over", 20, || stage(&daemon) == "handed_over");
+    assert_eq!(world.bus.reboots(), 1);
+    until(&daemon, "done", 10, || world.acts() == ["reboot: done", "perform_reboot: done"]);
+    assert_eq!(daemon.metric("uma_reboot_budget_left"), 0.0);
+    let told = history(&world.node.storage());
+    let act = of_kind(&told, "outcome").find(|told| told["action"] == "perform_reboot").unwrap();
+    assert_eq!(act["effect"], "logind reboots the machine");
+    // The machine goes down under it.
+    daemon.kill();
+    world.boots(BOOTS[1]);
+    let daemon = world.start();
+    let helped = "uma_reboots_total{result=\"helped\"}";
+    until(&daemon, "judged", 100, || daemon.metric(helped) == 1.0);
+    let told = history(&world.node.storage());
+    let checked: Vec<&Value> = of_kind(&told, "reboot_checked").collect();
+    assert_eq!((checked.len(), &checked[0]["result"]), (1, &"helped".into()));
+    assert_eq!(checked[0]["ended_boot_id"], BOOTS[0]);
+    // It is neither done again nor soon.
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!((world.bus.reboots(), &*stage(&daemon)), (1, "none"));
+    let (code, said) = world.order(&SOON);
+    assert_eq!(code, 1, "{said}");
+    assert!(said.contains("at_most is used up") && said.contains("--force budget"), "{said}");
+    daemon.terminate();
+}
+
+#[test]
+fn what_was_begun_when_the_daemon_died_counts_and_is_not_done_again() {
+    let world = World::new("reboot: {at_most: {times: 1, per: 7d}}");
+    world.bus.state().hangs.insert("CanReboot");
+    let daemon = world.start();
+    world.ordered(&SOON);
+    let asked = || world.bus.calls().iter().any(|call| call == "logind.CanReboot");
+    until(&daemon, "asked", 20, asked);
+    // Its intent is on the disk; logind was not told to reboot.
+    daemon.kill();
+    world.bus.state().hangs.clear();
+    assert_eq!(world.acts(), ["reboot: done"]);
+    let daemon = world.start();
+    let left = || daemon.metrics().get("uma_reboot_budget_left").copied();
+    until(&daemon, "counted", 10, || left() == Some(0.0));
+    std::thread::sleep(Duration::from_secs(5));
+    assert_eq!(world.bus.reboots(), 0, "and is not done by itself");
+    assert_eq!(world.order(&SOON).0, 1);
+    daemon.terminate();
+}
+
+#[test]
+fn it_waits_for_those_who_are_logged_in_and_for_whoever_cannot_tell() {
+    let world = World::new("");
+    world.bus.state().sessions = vec![Session::at("anna", "pts/4000000")];
+    let daemon = world.start();
+    world.ordered(&SOON);
+    until(&daemon, "held", 20, || waits_for(&daemon).contains("logged in: anna on pts/4000000"));
+    assert_eq!(stage(&daemon), "waiting");
+    world.bus.state().hangs.insert("ListSessions");
+    world.bus.state().sessions.clear();
+    until(&daemon, "in doubt", 30, || waits_for(&daemon).contains("has not answered"));
+    assert_eq!(world.bus.reboots(), 0);
+    world.bus.state().hangs.clear();
+    until(&daemon, "done", 30, || world.bus.reboots() == 1);
+    let metrics = daemon.metrics();
+    assert!(metrics.keys().all(|series| !series.contains("anna")), "no names of people");
+    daemon.terminate();
+}
+
+fn it_waits_for_the_clusters_slot_and_gives_it_back_when_the_node_is_well() {
+    let server = FakeLock::start(1);
+    server.holders().insert("gpu".to_owned(), vec!["other".to_owned()]);
+    let lock = format!("{{url: \"{}\", group: gpu, id: this-node}}", server.url());
+    let world = World::new(&format!("reboot: {{check_after: 10s, lock: {lock}}}"));
+    let daemon = world.start();
+    world.ordered(&SOON);
+    until(&daemon, "refused", 20, || {
+        waits_for(&daemon).contains("the cluster's lock has given no slot: the lock server refuses")
+    });
+    server.holders().get_mut("gpu").unwrap().clear();
+    until(&daemon, "done", 60, || world.bus.reboots() == 1);
+    assert_eq!(server.holders()["gpu"], ["this-node"]);
+    until(&daemon, "handed over", 10, || stage(&daemon) == "handed_over");
+    daemon.kill();
+    // In the same boot it is not given back.
+    let daemon = world.start();
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(server.holders()["gpu"], ["this-node"]);
+    daemon.kill();
+    world.boots(BOOTS[1]);
+    let daemon = world.start();
+    until(&daemon, "given back", 100, || server.holders()["gpu"].is_empty());
+    until(&daemon, "known", 10, || status(&daemon)["holds_slot"] == false);
+    daemon.terminate();
+}
+
+/// A driver that is stuck is rebooted by rule.
+const WEDGED: &str = "
+groups:
+- name: leak
+  interval: 1s
+  rules:
+  - alert: DriverWedged
+    expr: uma_memory_verdict{verdict=\"wedged\"} == 1
+    remedy:
+      steps:
+      - reboot: {why: the driver is stuck}
+      cooldown: 1h
+";
+
+/// Minutes of uptime that a rule must wait for, whoever tests.
+fn is_too_young() -> bool {
+    let text = fs::read_to_string("/proc/uptime").unwrap();
+    let uptime: f64 = text.split(' ').next().unwrap().parse().unwrap();
+    if uptime < 330.0 {
+        eprintln!("SKIPPED: this machine has booted less than reboot.minimum_uptime ago");
+    }
+    uptime < 330.0
+}
+
+fn a_rule_reboots_and_where_the_orderly_way_hangs_the_kernel_does_if_that_is_allowed() {
+    if is_too_young() {
+        return;
+    }
+    let world = World::new(
+        "reboot: {delay: 10s, minimum_uptime: 5m, sysrq: allowed, sysrq_after: 1m, \
+         check_after: 10s, at_most: {times: 3, per: 7d}}",
+    );
+    world.node.write_rules(WEDGED);
+    world.bus.state().hangs.insert("Reboot");
+    let daemon = world.start();
+    daemon.wait_until("well", |daemon| {
+        daemon.metrics().get("uma_memory_verdict{verdict=\"clean\"}") == Some(&1.0)
+    });
+    world.wedges();
+    until(&daemon, "scheduled", 30, || stage(&daemon) == "scheduled");
+    assert_eq!(status(&daemon)["scheduled"]["plan"]["verdict"], "wedged");
+    until(&daemon, "asked", 30, || world.bus.reboots() == 1);
+    let trigger = || fs::read_to_string(world.path("proc/sysrq-trigger")).unwrap();
+    assert_eq!(trigger(), "");
+    let asked = Instant::now();
+    until(&daemon, "rebooted by the kernel", 120, || trigger() == "sub");
+    assert!(asked.elapsed() > Duration::from_secs(60), "{:?}", asked.elapsed());
+    let expected = ["reboot: done", "perform_reboot: timed_out", "perform_reboot: done"];
+    until(&daemon, "told", 10, || world.acts() == expected);
+    assert_eq!(world.bus.reboots(), 1);
+    daemon.kill();
+    world.bus.state().hangs.clear();
+    world.boots(BOOTS[1]);
+    let daemon = world.start();
+    // Two means, one reboot.
+    until(&daemon, "judged", 100, || daemon.metric("uma_reboots_total{result=\"helped\"}") == 1.0);
+    let budget = status(&daemon)["budget"].clone();
+    assert_eq!(budget[0]["left"], 2, "{budget}");
+    assert_eq!((world.bus.reboots(), &*trigger()), (1, "sub"));
+    daemon.terminate();
+}
+
+#[test]
+fn in_observe_mode_nobody_is_rebooted_whatever_happens() {
+    if is_too_young() {
+        return;
+    }
+    let world = World::new("{mode: observe, reboot: {delay: 10s, minimum_uptime: 5m}}");
+    world.node.write_rules(WEDGED);
+    let mut command = Command::new(binary());
+    command
+        .args(["run", "--web.listen-address", "127.0.0.1:0", "--gpu.interval=off"])
+        .arg(format!("--config.file={}", world.path("umawarden.yaml").display()))
+        .arg(format!("--storage.path={}", world.node.storage().display()))
+        .args(world.node.arguments())
+        .env("DBUS_SYSTEM_BUS_ADDRESS", format!("unix:path={}", world.path("bus").display()));
+    let daemon = Daemon::from_command(&mut command);
+    daemon.wait_until("well", |daemon| {
+        daemon.metrics().get("uma_memory_verdict{verdict=\"clean\"}") == Some(&1.0)
+    });
+    world.wedges();
+    until(&daemon, "would reboot", 30, || daemon.log().contains("would act"));
+    assert_eq!(world.order(&SOON).0, 1, "not even when it is ordered");
+    std::thread::sleep(Duration::from_secs(12));
+    assert_eq!(world.bus.reboots(), 0);
+    assert_eq!(fs::read_to_string(world.path("proc/sysrq-trigger")).unwrap(), "");
+    daemon.terminate();
+}
+
+/// Side by side: a lock is asked again after 30 s, and sysrq comes after a minute.
+#[test]
+fn what_takes_a_minute() {
+    let all = [
+        it_survives_a_restart_of_the_daemon_is_done_once_and_judged_in_the_next_boot,
+        it_waits_for_the_clusters_slot_and_gives_it_back_when_the_node_is_well,
+        a_rule_reboots_and_where_the_orderly_way_hangs_the_kernel_does_if_that_is_allowed,
+    ];
+    let all = all.map(std::thread::spawn);
+    // All of them have their say before one fails this.
+    let failed = all.map(|scene| scene.join().is_err()).into_iter().filter(|is_so| *is_so).count();
+    assert_eq!(failed, 0, "see above");
+}

@@ -1,0 +1,203 @@
+//! The orderly way: logind, and systemd where there is no logind.
+
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use umawarden::model::Mode;
+
+use super::fake_bus::Inhibitor;
+use super::*;
+
+fn inhibitor(what: &str, mode: &str) -> Inhibitor {
+    let [what, who, why, mode] =
+        [what, "PackageKit\u{1b}[2J", "Package update in progress", mode].map(str::to_owned);
+    (what, who, why, mode, 0, 815)
+}
+
+#[test]
+fn logind_is_asked_whether_who_objects_and_then_told() {
+    let machine = Machine::new();
+    let told = machine.reboot();
+    assert_eq!(told, (OutcomeResult::Done, Some("logind reboots the machine".to_owned())));
+    let calls = ["logind.CanReboot", "logind.ListInhibitors", "logind.Reboot"];
+    assert_eq!(machine.bus.calls(), calls);
+    assert_eq!(machine.bus.state().interactive, [false], "nobody is asked for a password");
+}
+
+#[test]
+fn who_blocks_a_shutdown_is_heeded_and_named_and_who_only_delays_it_is_not() {
+    let machine = Machine::new();
+    for mode in ["block", "block-weak"] {
+        machine.bus.state().inhibitors =
+            vec![inhibitor("sleep", "block"), inhibitor("idle:shutdown:sleep", mode)];
+        let told = machine.reboot();
+        let expected = "a reboot is blocked by PackageKit [2J (pid 815, uid 0): Package update in \
+                        progress";
+        assert_eq!(not_done(&told), expected, "and nothing of the terminal's");
+    }
+    machine.bus.state().inhibitors = vec![inhibitor("shutdown", "block"); 5];
+    assert!(not_done(&machine.reboot()).ends_with("and 2 more"));
+    assert_eq!(machine.bus.reboots(), 0);
+    machine.bus.state().inhibitors =
+        vec![inhibitor("shutdown", "delay"), inhibitor("sleep:handle-power-key", "block")];
+    assert_eq!(machine.reboot().0, OutcomeResult::Done);
+}
+
+#[test]
+fn without_the_right_nothing_is_tried() {
+    let machine = Machine::new();
+    for answer in ["no", "challenge", "na", "inhibited", "", "yes\n"] {
+        machine.bus.state().may_reboot = answer.to_owned();
+        let told = machine.reboot();
+        assert!(not_done(&told).contains("it must run as root"), "{answer:?}: {told:?}");
+    }
+    assert_eq!(machine.bus.reboots(), 0);
+}
+
+#[test]
+fn where_there_is_no_logind_systemd_itself_reboots() {
+    let machine = Machine::new();
+    machine.bus.state().has_logind = false;
+    let told = machine.reboot();
+    let effect = "systemd reboots the machine; there is no logind".to_owned();
+    assert_eq!(told, (OutcomeResult::Done, Some(effect)));
+    assert_eq!(machine.bus.calls(), ["logind.CanReboot", "systemd.Reboot"]);
+    machine.bus.state().has_systemd = false;
+    assert!(failed(&machine.reboot()).contains("nobody of that name"));
+    let nowhere = Rebooter { bus: Bus::System(machine.path("no-bus")), ..machine.rebooter() };
+    let told = nowhere.clone().execute(&decision(RebootAct::Perform(order())));
+    let OutcomeResult::Failed(why) = told else { panic!("{told:?}") };
+    assert!(why.contains("No such file or directory"), "{why}");
+}
+
+#[test]
+fn a_way_that_hangs_is_told_as_that_and_others_are_told_apart() {
+    // Each takes its time.
+    let hanging = ["CanReboot", "ListInhibitors", "Reboot"].map(|call| {
+        std::thread::spawn(move || {
+            let machine = Machine::new();
+            machine.bus.state().hangs.insert(call);
+            let (result, effect) = within(Duration::from_secs(15), || machine.reboot());
+            assert_eq!(result, OutcomeResult::TimedOut, "{call}");
+            assert!(effect.unwrap().contains(&format!("has not answered {call} in time")));
+            // What hangs before the call that reboots does not lead to it.
+            assert_eq!(machine.bus.reboots(), usize::from(call == "Reboot"), "{call}");
+        })
+    });
+    let systemd = std::thread::spawn(|| {
+        let machine = Machine::new();
+        machine.bus.state().has_logind = false;
+        machine.bus.state().hangs.insert("Reboot");
+        assert_eq!(machine.reboot().0, OutcomeResult::TimedOut);
+    });
+    // A socket that nobody answers at all.
+    let silent = std::thread::spawn(|| {
+        let machine = Machine::new();
+        let listener = std::os::unix::net::UnixListener::bind(machine.path("silent")).unwrap();
+        let mut rebooter =
+            Rebooter { bus: Bus::System(machine.path("silent")), ..machine.rebooter() };
+        let told = within(Duration::from_secs(10), || {
+            rebooter.execute(&decision(RebootAct::Perform(order())))
+        });
+        assert_eq!(told, OutcomeResult::TimedOut);
+        drop(listener);
+    });
+    hanging.into_iter().chain([systemd, silent]).for_each(|thread| thread.join().unwrap());
+}
+
+#[test]
+fn a_logind_that_refuses_or_lies_has_not_rebooted() {
+    let machine = Machine::new();
+    for (call, name) in [
+        ("CanReboot", "org.freedesktop.DBus.Error.AccessDenied"),
+        ("ListInhibitors", "org.freedesktop.DBus.Error.Failed"),
+        ("Reboot", "org.freedesktop.login1.OperationInProgress"),
+        ("Reboot", "org.freedesktop.DBus.Error.InteractiveAuthorizationRequired"),
+    ] {
+        machine.bus.state().refuses = [(call, name)].into();
+        let told = machine.reboot();
+        assert!(failed(&told).contains("no, [2J not now"), "{told:?}");
+    }
+    machine.bus.state().refuses.clear();
+    for call in ["CanReboot", "ListInhibitors"] {
+        machine.bus.state().lies = [call].into();
+        assert!(failed(&machine.reboot()).contains(call));
+    }
+    let reboots = machine.bus.reboots();
+    assert_eq!(reboots, 2, "only those that it has refused itself");
+}
+
+#[test]
+fn in_observe_mode_nobody_is_asked_anything() {
+    let machine = Machine::new();
+    let told = Decision { mode: Mode::Observe, ..decision(RebootAct::Perform(order())) };
+    assert_eq!(machine.rebooter().execute(&told), OutcomeResult::Skipped);
+    assert_eq!(machine.bus.calls(), [""; 0]);
+}
+
+#[test]
+fn in_another_boot_nobody_is_asked_anything() {
+    let machine = Machine::new();
+    let file = machine.path("proc/sys/kernel/random/boot_id");
+    fs::write(file, "another\n").unwrap();
+    assert!(not_done(&machine.reboot()).contains("another boot"));
+    assert_eq!(machine.bus.calls(), [""; 0]);
+}
+
+/// A real bus, with nobody on it.
+struct RealBus(Child);
+
+impl RealBus {
+    fn start(machine: &Machine) -> Option<Self> {
+        let config = machine.path("bus.conf");
+        let socket = machine.path("real-bus");
+        let text = format!(
+            "<!DOCTYPE busconfig PUBLIC \"-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN\" \
+             \"http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd\"><busconfig>\
+             <listen>unix:path={}</listen><auth>EXTERNAL</auth><policy context=\"default\">\
+             <allow send_destination=\"*\"/><allow receive_sender=\"*\"/><allow own=\"*\"/>\
+             <allow user=\"*\"/></policy></busconfig>",
+            socket.display()
+        );
+        fs::write(&config, text).unwrap();
+        let mut command = Command::new("dbus-daemon");
+        command.args(["--nofork", "--nopidfile", "--config-file"]).arg(config);
+        let Ok(child) = command.stdin(Stdio::null()).stderr(Stdio::null()).spawn() else {
+            eprintln!("SKIPPED: there is no dbus-daemon");
+            return None;
+        };
+        let bus = Self(child);
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while UnixStream::connect(&socket).is_err() {
+            assert!(Instant::now() < deadline, "dbus-daemon does not listen");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Some(bus)
+    }
+}
+
+impl Drop for RealBus {
+    fn drop(&mut self) {
+        let _ended = self.0.kill();
+        let _reaped = self.0.wait();
+    }
+}
+
+#[test]
+fn over_a_real_bus_it_is_the_same_and_who_is_not_there_is_told_from_who_is_silent() {
+    let machine = Machine::new();
+    let Some(_bus) = RealBus::start(&machine) else { return };
+    let bus = Bus::System(machine.path("real-bus"));
+    let mut rebooter = Rebooter { bus, ..machine.rebooter() };
+    let reboot = decision(RebootAct::Perform(order()));
+    // Neither logind nor systemd is there: the bus itself says so.
+    let told = rebooter.execute(&reboot);
+    let OutcomeResult::Failed(why) = told else { panic!("{told:?}") };
+    assert!(why.contains("logind, CanReboot") && why.contains("systemd, Reboot"), "{why}");
+    let logind = FakeBus::on_bus(&machine.path("real-bus"));
+    assert_eq!(rebooter.execute(&reboot), OutcomeResult::Done);
+    assert_eq!(logind.calls(), ["logind.CanReboot", "logind.ListInhibitors", "logind.Reboot"]);
+    logind.state().inhibitors = vec![inhibitor("shutdown", "block")];
+    assert!(matches!(rebooter.execute(&reboot), OutcomeResult::NotDone(_)));
+}
