@@ -1,5 +1,6 @@
 //! The orderly way: logind, and systemd where there is no logind.
 
+use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -168,7 +169,7 @@ impl RealBus {
         };
         let bus = Self(child);
         let deadline = Instant::now() + Duration::from_secs(10);
-        while !socket.exists() {
+        while UnixStream::connect(&socket).is_err() {
             assert!(Instant::now() < deadline, "dbus-daemon does not listen");
             std::thread::sleep(Duration::from_millis(5));
         }
