@@ -219,20 +219,7 @@ impl HoldReason {
 impl HoldReason {
     /// Whether only a reboot is held by it.
     pub fn is_of_reboot(self) -> bool {
-        matches!(
-            self,
-            Self::NoCause
-                | Self::RebootUnderWay
-                | Self::RebootBudget
-                | Self::GivenUp
-                | Self::MinimumUptime
-                | Self::BootUnknown
-                | Self::LoggedIn
-                | Self::EnginesRun
-                | Self::Blocked
-                | Self::NoSlot
-                | Self::CalledOff
-        )
+        self.meaning_for_reboot().is_some()
     }
 
     /// What it says, for people.
@@ -296,13 +283,13 @@ impl HoldReason {
             | Self::EnginesRun
             | Self::Blocked
             | Self::NoSlot
-            | Self::CalledOff => self.meaning_for_reboot(),
+            | Self::CalledOff => self.meaning_for_reboot().unwrap_or_default(),
         }
     }
 
     /// The same of reasons that hold only a reboot.
-    fn meaning_for_reboot(self) -> &'static str {
-        match self {
+    fn meaning_for_reboot(self) -> Option<&'static str> {
+        let meaning = match self {
             Self::NoCause => {
                 "what the matter is with memory cannot be told, and nothing is rebooted for \
                  what is not known"
@@ -331,8 +318,9 @@ impl HoldReason {
                 "a person has called the reboot off: no rule schedules another before memory is \
                  well again, or somebody says umawarden reboot --clear"
             }
-            _ => "",
-        }
+            _ => return None,
+        };
+        Some(meaning)
     }
 }
 
@@ -481,6 +469,21 @@ pub struct Outcome {
     /// What it has done, in words, where the action can tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effect: Option<String>,
+}
+
+#[cfg(test)]
+impl Outcome {
+    /// One that took no time and has nothing to tell.
+    pub(crate) fn at_once(decision: &Decision, result: OutcomeResult, ended: Moment) -> Self {
+        Self {
+            decision: decision.id,
+            action: decision.action.name().to_owned(),
+            result,
+            ended,
+            took: Duration::ZERO,
+            effect: None,
+        }
+    }
 }
 
 /// What an action changed, measured on the signals that the rule names.

@@ -1,7 +1,6 @@
 //! Units of a made-up systemd, over D-Bus without a bus between.
 
 use std::collections::BTreeMap;
-use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -14,10 +13,11 @@ use umawarden::model::{
 };
 use umawarden::sources::held::{HeldSetup, HeldWatch};
 use umawarden::supervisors::systemd::Bus;
-use zbus::connection::Builder;
 use zbus::export::futures_core::Stream;
 use zbus::message::Type;
 use zbus::{Connection, MessageStream, ObjectPath, Variant};
+
+use crate::bus_peers;
 
 const UNIT: &str = "vllm.service";
 
@@ -65,25 +65,10 @@ impl Fake {
             connections: Arc::default(),
             hangs: Arc::default(),
         };
-        let listener = UnixListener::bind(socket).unwrap();
         let serving = fake.clone();
-        std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_multi_thread()
-                .worker_threads(1)
-                .enable_all()
-                .build()
-                .unwrap();
-            for stream in listener.incoming().flatten() {
-                let fake = serving.clone();
-                runtime.spawn(async move {
-                    let guid = zbus::Guid::generate();
-                    let builder = Builder::unix_stream(stream).server(guid).p2p();
-                    // Whoever only looked whether anybody is there has gone.
-                    if let Ok(connection) = builder.build().await {
-                        fake.serve(connection).await;
-                    }
-                });
-            }
+        bus_peers::serve_each(socket, move |connection| {
+            let fake = serving.clone();
+            async move { fake.serve(connection).await }
         });
         fake
     }

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test ends where anything is not as it should be")]
 
 mod actions;
+mod bus_peers;
 mod config;
 mod daemon;
 mod dice;

@@ -173,14 +173,8 @@ impl Node {
             Mode::Enforce => self.result.clone(),
         };
         if let Some(result) = result {
-            self.seen.push(Observation::Outcome(Outcome {
-                decision: decision.id,
-                action: decision.action.name().to_owned(),
-                result,
-                ended: self.at,
-                took: Duration::ZERO,
-                effect: None,
-            }));
+            let outcome = Outcome::at_once(decision, result, self.at);
+            self.seen.push(Observation::Outcome(outcome));
         }
     }
 

@@ -1,13 +1,14 @@
 //! A made-up logind and systemd: alone at the other end of a socket, or on a real bus.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use zbus::connection::Builder;
 use zbus::message::{Header, Type};
 use zbus::{Connection, MessageStream, ObjectPath, Variant};
+
+use crate::bus_peers;
 
 /// An inhibitor: what, who, why, mode, uid, pid.
 pub type Inhibitor = (String, String, String, String, u32, u32);
@@ -89,21 +90,10 @@ impl FakeBus {
     /// bus.
     pub fn start(socket: &Path) -> Self {
         let fake = Self::new();
-        let listener = UnixListener::bind(socket).unwrap();
         let serving = fake.clone();
-        std::thread::spawn(move || {
-            let runtime = runtime();
-            for stream in listener.incoming().flatten() {
-                let fake = serving.clone();
-                runtime.spawn(async move {
-                    let guid = zbus::Guid::generate();
-                    let builder = Builder::unix_stream(stream).server(guid).p2p();
-                    // Whoever only looked whether anybody is there has gone.
-                    if let Ok(connection) = builder.build().await {
-                        fake.serve(connection).await;
-                    }
-                });
-            }
+        bus_peers::serve_each(socket, move |connection| {
+            let fake = serving.clone();
+            async move { fake.serve(connection).await }
         });
         fake
     }
@@ -114,7 +104,7 @@ impl FakeBus {
         let (address, serving) = (format!("unix:path={}", socket.display()), fake.clone());
         let (ready, is_ready) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
-            runtime().block_on(async {
+            bus_peers::runtime().block_on(async {
                 let builder = Builder::address(&*address).name("org.freedesktop.login1");
                 let connection = builder.build().await.unwrap();
                 ready.send(()).unwrap();
@@ -197,11 +187,6 @@ impl FakeBus {
             _ => connection.reply(header, &()).await,
         }
     }
-}
-
-fn runtime() -> tokio::runtime::Runtime {
-    let mut builder = tokio::runtime::Builder::new_multi_thread();
-    builder.worker_threads(1).enable_all().build().unwrap()
 }
 
 fn listed(

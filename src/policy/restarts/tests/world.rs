@@ -213,14 +213,8 @@ impl World {
     }
 
     pub(super) fn report(&mut self, decision: &Decision, result: OutcomeResult) {
-        self.seen.push(Observation::Outcome(Outcome {
-            decision: decision.id,
-            action: decision.action.name().to_owned(),
-            result,
-            ended: self.at,
-            took: Duration::ZERO,
-            effect: None,
-        }));
+        let outcome = Outcome::at_once(decision, result, self.at);
+        self.seen.push(Observation::Outcome(outcome));
     }
 
     /// Lets time pass until something is started; how long that took.
