@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::drain::Drain;
 use super::{Held, Reboots, Scene, View, needs_reboot};
 use crate::model::{
-    Action, Decision, DecisionId, EngineTarget, HoldReason, MemoryVerdict, Mode, Outcome,
-    OutcomeResult, PastReboot, RebootAct, RebootForce, RebootMeans, RebootOrder, RebootStage,
-    RebootWay, RuleId, ScheduledReboot, Target, Verdict,
+    Action, Decision, DecisionId, HoldReason, MemoryVerdict, Mode, Outcome, OutcomeResult,
+    PastReboot, RebootAct, RebootForce, RebootMeans, RebootOrder, RebootStage, RebootWay, RuleId,
+    ScheduledReboot, Target, Verdict,
 };
 use crate::policy::guard::outcome_is_lost;
 use crate::policy::remedy::Condition;
@@ -26,13 +27,7 @@ const HAPPENS_WITHIN: Duration = Duration::from_secs(900);
 const HANDED_OVER_WITHIN: Duration = Duration::from_secs(24 * 3_600);
 
 /// What was refused is tried again after that.
-const AGAIN_AFTER: Duration = Duration::from_secs(60);
-
-/// How long an engine has to end before it is killed.
-const GRACE_MS: u64 = 20_000;
-
-/// So often an engine is asked to end.
-const MOST_STOPS: u32 = 3;
+pub(super) const AGAIN_AFTER: Duration = Duration::from_secs(60);
 
 /// One reboot.
 #[derive(Debug)]
@@ -47,10 +42,10 @@ pub(super) struct Course {
     unconfirmed_until: Option<Duration>,
     /// Those who are logged in were warned, and have until then.
     warned_until: Option<Duration>,
-    /// How often each engine was told to end.
-    stops: BTreeMap<Arc<str>, u32>,
+    /// The engines that were told to end.
+    pub(super) drain: Drain,
     /// What was refused is not tried before that.
-    not_before: Duration,
+    pub(super) not_before: Duration,
 }
 
 /// How far it has come.
@@ -90,7 +85,7 @@ impl Course {
             holds_told: BTreeMap::new(),
             unconfirmed_until: None,
             warned_until: None,
-            stops: BTreeMap::new(),
+            drain: Drain::default(),
             not_before: Duration::ZERO,
         }
     }
@@ -113,7 +108,7 @@ impl Course {
     }
 
     pub(super) fn is_leaving(&self) -> bool {
-        !self.stops.is_empty()
+        self.drain.has_begun()
             || matches!(
                 self.stage,
                 Stage::TakingSlot { .. } | Stage::Performing { .. } | Stage::HandedOver { .. }
@@ -213,7 +208,7 @@ impl Reboots {
                     self.course = None;
                 }
             },
-            Stage::Draining { .. } => course.stage = Stage::Waiting,
+            Stage::Draining { .. } => course.drained(outcome),
             Stage::TakingSlot { .. } => self.slot_answered(outcome),
             Stage::Performing { is_sysrq, .. } => self.performed(outcome, is_sysrq, now),
             Stage::Scheduled | Stage::Waiting | Stage::HandedOver { .. } => {}
@@ -444,61 +439,7 @@ impl Reboots {
         Some(held)
     }
 
-    /// Has the next engine stopped; `false`: none is left.
-    fn drain(&mut self, scene: &mut Scene<'_>) -> Result<bool, Held> {
-        let Some(course) = &self.course else { return Ok(false) };
-        let plan = &course.scheduled.plan;
-        if !self.drains(plan) {
-            return self.engines_hold(plan, &scene.view()).map_or(Ok(false), Err);
-        }
-        let is_wedged = scene.view().verdict() == Some(MemoryVerdict::Wedged);
-        let Some(living) = scene.engines.living(scene.at.uptime).value() else {
-            let unknown = self.engines_hold(plan, &scene.view());
-            return unknown.map_or(Ok(false), Err);
-        };
-        // Over a driver that is stuck an engine may not end whatever is sent to it.
-        let most = if is_wedged { 1 } else { MOST_STOPS };
-        let next =
-            living.iter().find(|(name, _)| course.stops.get(name).copied().unwrap_or(0) < most);
-        let Some((name, _)) = next else {
-            return self.engines_hold(plan, &scene.view()).map_or(Ok(false), Err);
-        };
-        let Some(engine) = scene.engines.target_of(name) else {
-            let text = format!("engine {name} runs, and its processes are not known");
-            return Err(Held::new(HoldReason::EnginesRun, text));
-        };
-        self.stop(Arc::clone(name), engine, scene).map(|()| true)
-    }
-
-    fn stop(
-        &mut self,
-        name: Arc<str>,
-        engine: EngineTarget,
-        scene: &mut Scene<'_>,
-    ) -> Result<(), Held> {
-        let target = Target::Engine(Box::new(engine));
-        if scene.guard.is_protected(&target) {
-            let text = format!("engine {name} runs, and is protected");
-            return Err(Held::new(HoldReason::Protected, text));
-        }
-        let action = Action::StopEngine { grace_ms: GRACE_MS, unless_free_bytes: None };
-        if scene.guard.is_busy(&action) {
-            return Err(Held::plain(HoldReason::Busy));
-        }
-        let Some(rule) = self.course_rule() else { return Ok(()) };
-        let since = scene.at.uptime;
-        let act = self.decide(&rule, action, Verdict::Act, target, scene);
-        begin(act, scene);
-        if let Some(course) = &mut self.course {
-            *course.stops.entry(name).or_default() += 1;
-            course.stage = Stage::Draining { act, since };
-            course.held = None;
-        }
-        self.has_changed = true;
-        Ok(())
-    }
-
-    fn course_rule(&self) -> Option<RuleId> {
+    pub(super) fn course_rule(&self) -> Option<RuleId> {
         self.course.as_ref().map(|course| course.scheduled.rule.clone())
     }
 
@@ -589,7 +530,7 @@ fn may_turn(verdict: MemoryVerdict) -> bool {
 }
 
 /// Others wait until it has ended.
-fn begin(act: DecisionId, scene: &mut Scene<'_>) {
+pub(super) fn begin(act: DecisionId, scene: &mut Scene<'_>) {
     let is_it = |decision: &&Decision| decision.id == act;
     if let Some(decision) = scene.step.decisions.iter().find(is_it) {
         scene.guard.begin(decision);

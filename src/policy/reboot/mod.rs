@@ -9,6 +9,7 @@
 
 mod check;
 mod course;
+mod drain;
 mod of_policy;
 mod order;
 mod rails;
