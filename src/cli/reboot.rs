@@ -27,7 +27,8 @@ pub struct RebootArguments {
     #[arg(long, group = "what", conflicts_with_all = ["clear", "delay", "force"])]
     cancel: bool,
 
-    /// Let rules reboot again, after two reboots that did not help, or one that was called off.
+    /// Let rules reboot again, after two reboots that did not help, one that was called off, or a
+    /// journal that was lost.
     #[arg(long, group = "what", conflicts_with_all = ["delay", "force"])]
     clear: bool,
 
@@ -151,6 +152,13 @@ fn lines(shown: &Value) -> anyhow::Result<Vec<String>> {
     }
     if status.boot_id.is_none() {
         lines.push("which boot this is, or what was before, is not known: none is done".to_owned());
+    }
+    if status.is_journal_lost {
+        lines.push(
+            "a journal was lost, and with it what was counted: none is done while that could \
+             matter, or until umawarden reboot --clear"
+                .to_owned(),
+        );
     }
     if status.holds_slot {
         lines.push("the cluster's slot is held".to_owned());

@@ -5,6 +5,7 @@ mod drain;
 mod fake_bus;
 mod fake_lock;
 mod logged_in;
+mod loss;
 mod program;
 mod slot;
 mod ways;

@@ -1,6 +1,7 @@
 //! Reboots through the whole policy, on a node whose driver is stuck.
 
 mod drain;
+mod loss;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,11 +14,11 @@ use crate::config::mistake::SourceText;
 use crate::config::rules::parse_rules_under;
 use crate::model::{
     Decision, DecisionId, EngineReadings, EngineSeen, GpuDriver, GpuPicture, GpuReadings,
-    HoldReason, Holder, HolderReadings, LoggedIn, LoggedInReadings, LoggedInRule, Mode, Moment,
-    Observation, OperatorCommand, OperatorOrder, Outcome, OutcomeResult, Past, PastReboot,
-    PastReboots, Reading, Readings, RebootAct, RebootForce, RebootLock, RebootMeans, RebootPlan,
-    RebootResult, RebootSettings, RebootStage, RebootStatus, RuleId, ScheduledReboot, Schema,
-    SeriesKey, Source, Target, Verdict,
+    HoldReason, Holder, HolderReadings, KernelEvent, LoggedIn, LoggedInReadings, LoggedInRule,
+    Mode, Moment, Observation, OperatorCommand, OperatorOrder, Outcome, OutcomeResult, Past,
+    PastReboot, PastReboots, Reading, Readings, RebootAct, RebootForce, RebootLock, RebootMeans,
+    RebootPlan, RebootResult, RebootSettings, RebootStage, RebootStatus, RuleId, ScheduledReboot,
+    Schema, SeriesKey, Source, Target, Verdict,
 };
 use crate::policy::Policy;
 use crate::policy::guard::GuardRails;
@@ -59,6 +60,8 @@ struct Node {
     stops: Vec<String>,
     holds: Vec<HoldReason>,
     results: Vec<RebootResult>,
+    /// How often it was told that the journal was lost.
+    losses: usize,
 }
 
 impl Node {
@@ -100,6 +103,7 @@ impl Node {
             stops: Vec::new(),
             holds: Vec::new(),
             results: Vec::new(),
+            losses: 0,
         }
     }
 
@@ -138,8 +142,10 @@ impl Node {
         let seen = std::mem::take(&mut self.seen);
         let step = self.policy.step(at, &seen);
         for event in step.events {
-            if let crate::model::KernelEvent::RebootChecked { result, .. } = event.kind {
-                self.results.push(result);
+            match event.kind {
+                KernelEvent::RebootChecked { result, .. } => self.results.push(result),
+                KernelEvent::JournalLost { boot_id, .. } if boot_id == BOOT => self.losses += 1,
+                _ => {}
             }
         }
         for decision in step.decisions {
