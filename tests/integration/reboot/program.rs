@@ -164,6 +164,19 @@ fn what_is_scheduled_is_seen_by_everybody_and_can_be_called_off() {
     let due = daemon.metric(DUE);
     let now = jiff::Timestamp::now().as_second() as f64;
     assert!((due - now).abs() < 10.0, "{due} {now}");
+    let told = status(&daemon);
+    assert!(!told.to_string().contains("nanos"), "{told:#}");
+    assert_eq!(
+        (&told["budget"][0]["per_seconds"], told["budget"][0]["left"].as_u64()),
+        (&serde_json::json!(21_600.0), Some(1))
+    );
+    let plan = &told["scheduled"]["plan"];
+    let told_due: jiff::Timestamp = plan["due"].as_str().unwrap().parse().unwrap();
+    assert_eq!(told_due.as_millisecond() / 10, (due * 100.0) as i64);
+    assert!(plan["due_uptime_seconds"].as_f64().is_some_and(|due| due > 0.0), "{plan}");
+    let (_, shown) = world.order(&["reboot", "--status", "--json"]);
+    let shown: Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!(shown["budget"], told["budget"]);
     let shown = world.ordered(&["reboot", "--status"]);
     assert!(shown.contains("a reboot is scheduled") && shown.contains("33 GiB"), "{shown}");
     assert_eq!(world.order(&order).0, 1, "there is one already");
