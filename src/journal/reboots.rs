@@ -162,6 +162,10 @@ impl Reading<'_> {
                         utc: decision.at.utc,
                         is_long_past,
                         plan: order.plan.clone(),
+                        way: match &order.how {
+                            RebootMeans::Way(way) => Some(way.clone()),
+                            RebootMeans::Sysrq => None,
+                        },
                         was_begun: None,
                         result: None,
                         is_cleared: false,

@@ -471,6 +471,9 @@ pub struct PastReboot {
     pub is_long_past: bool,
     /// What was scheduled.
     pub plan: RebootPlan,
+    /// Who was to do it, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub way: Option<RebootWay>,
     /// Whether it was handed over, as far as that was reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub was_begun: Option<bool>,

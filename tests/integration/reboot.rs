@@ -7,6 +7,7 @@ mod fake_lock;
 mod logged_in;
 mod loss;
 mod program;
+mod sentinel;
 mod slot;
 mod ways;
 

@@ -42,6 +42,8 @@ pub(super) struct Course {
     unconfirmed_until: Option<Duration>,
     /// Those who are logged in were warned, and have until then.
     warned_until: Option<Duration>,
+    /// Who was told to do it, whatever the configuration says since.
+    way: Option<RebootWay>,
     /// The engines that were told to end.
     pub(super) drain: Drain,
     /// What was refused is not tried before that.
@@ -85,6 +87,7 @@ impl Course {
             holds_told: BTreeMap::new(),
             unconfirmed_until: None,
             warned_until: None,
+            way: None,
             drain: Drain::default(),
             not_before: Duration::ZERO,
         }
@@ -104,7 +107,7 @@ impl Course {
             plan: attempt.plan.clone(),
         };
         let stage = Stage::HandedOver { since: now, is_sysrq: false };
-        Self { stage, ..Self::restored(scheduled, now) }
+        Self { stage, way: attempt.way.clone(), ..Self::restored(scheduled, now) }
     }
 
     pub(super) fn is_leaving(&self) -> bool {
@@ -258,6 +261,7 @@ impl Reboots {
                 course.held = Some(Held::new(HoldReason::Busy, text));
                 course.not_before = now.saturating_add(AGAIN_AFTER);
                 course.stage = Stage::Waiting;
+                course.way = None;
                 // Nothing was begun.
                 self.attempts.pop();
             }
@@ -326,10 +330,13 @@ impl Reboots {
         scene: &mut Scene<'_>,
     ) {
         let waited = scene.at.uptime.saturating_sub(since);
-        let way = self.settings.way.clone();
+        let way = self.way_in_use().clone();
         match (&way, cause) {
             (RebootWay::Sentinel { .. }, Cause::Ended(why)) => {
                 self.call_off(&why, scene);
+            }
+            (RebootWay::Sentinel { .. }, _) if way != self.settings.way => {
+                self.call_off("it was asked for by a file, and reboot.way is another now", scene);
             }
             (RebootWay::Sentinel { .. }, _) => {}
             (RebootWay::Command { .. }, _) => {
@@ -467,6 +474,10 @@ impl Reboots {
         let Some(course) = &self.course else { return };
         let ScheduledReboot { rule, plan, .. } = course.scheduled.clone();
         let (since, is_sysrq) = (scene.at.uptime, how == RebootMeans::Sysrq);
+        let way = match &how {
+            RebootMeans::Way(way) => Some(way.clone()),
+            RebootMeans::Sysrq => None,
+        };
         let order = RebootOrder { boot_id: Arc::clone(&plan.boot_id), how, plan: plan.clone() };
         let action = Action::Reboot(Box::new(RebootAct::Perform(order)));
         if !is_sysrq && scene.guard.is_busy(&action) {
@@ -475,7 +486,7 @@ impl Reboots {
         let act = self.act(&rule, action, scene);
         begin(act, scene);
         // The second means ends the same boot, and is the same reboot.
-        if !is_sysrq {
+        if let Some(way) = way {
             self.attempts.push(PastReboot {
                 decision: act,
                 rule,
@@ -484,10 +495,14 @@ impl Reboots {
                 utc: scene.at.utc,
                 is_long_past: false,
                 plan,
+                way: Some(way.clone()),
                 was_begun: None,
                 result: None,
                 is_cleared: false,
             });
+            if let Some(course) = &mut self.course {
+                course.way = Some(way);
+            }
         }
         if let Some(course) = &mut self.course {
             course.stage = Stage::Performing { act, since, is_sysrq };
@@ -496,16 +511,19 @@ impl Reboots {
         self.has_changed = true;
     }
 
+    /// Who was told to reboot, or else would be.
+    fn way_in_use(&self) -> &RebootWay {
+        let told = self.course.as_ref().and_then(|course| course.way.as_ref());
+        told.unwrap_or(&self.settings.way)
+    }
+
     /// Ends what is scheduled.
     pub(super) fn call_off(&mut self, why: &str, scene: &mut Scene<'_>) {
+        let way = self.way_in_use().clone();
         let Some(course) = self.course.take() else { return };
         let was_handed_over = matches!(course.stage, Stage::HandedOver { .. });
         self.was_called_off = was_handed_over;
-        let act = RebootAct::CallOff {
-            way: self.settings.way.clone(),
-            why: why.to_owned(),
-            was_handed_over,
-        };
+        let act = RebootAct::CallOff { way, why: why.to_owned(), was_handed_over };
         self.act(&course.scheduled.rule, Action::Reboot(Box::new(act)), scene);
         self.called_off = Some(Arc::from(why));
         self.has_changed = true;
@@ -514,7 +532,7 @@ impl Reboots {
     /// Whether it can still be called off; an error says why not.
     pub(super) fn can_call_off(&self) -> Result<(), String> {
         let Some(course) = &self.course else { return Err("no reboot is scheduled".to_owned()) };
-        match (&course.stage, &self.settings.way) {
+        match (&course.stage, self.way_in_use()) {
             (Stage::Performing { .. }, _) => Err("the reboot has begun: it is too late".to_owned()),
             (Stage::HandedOver { .. }, RebootWay::Logind) => {
                 Err("the reboot is under way: it is too late (shutdown -c may help)".to_owned())

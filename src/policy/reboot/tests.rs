@@ -2,6 +2,7 @@
 
 mod drain;
 mod loss;
+mod sentinel;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -258,6 +259,7 @@ fn attempt(boot: &str, ago: Duration, result: Option<RebootResult>) -> PastReboo
         utc: Timestamp::UNIX_EPOCH,
         is_long_past: false,
         plan: RebootPlan::default(),
+        way: None,
         was_begun: Some(true),
         result,
         is_cleared: false,
