@@ -18,7 +18,7 @@ use crate::policy::remedy::Condition;
 const TOLD_AGAIN_AFTER: Duration = Duration::from_secs(60);
 
 /// After a restart of the program the cause must show again within this time.
-const SHOWS_AGAIN_WITHIN: Duration = Duration::from_secs(1_800);
+pub(super) const SHOWS_AGAIN_WITHIN: Duration = Duration::from_secs(1_800);
 
 /// An orderly reboot that was agreed to has happened by then, or does not any more.
 const HAPPENS_WITHIN: Duration = Duration::from_secs(900);

@@ -33,7 +33,7 @@ use crate::model::{
     Reading, RebootAct, RebootBudgetLeft, RebootLock, RebootPlan, RebootSettings, RebootStatus,
     RuleId, ScheduledReboot, Target, Verdict,
 };
-use course::{Course, Stage};
+use course::{Course, SHOWS_AGAIN_WITHIN, Stage};
 use loss::Loss;
 use series::RebootCells;
 
@@ -314,7 +314,11 @@ impl Reboots {
             self.follow(condition, scene);
             self.release_slot(scene);
             let verdict = scene.view().verdict();
-            let ends_call_off = verdict.is_none_or(is_well) && condition != Some(Condition::Firing);
+            // After a restart of the program its cause shows only after a while.
+            let known_for = scene.at.uptime.saturating_sub(self.restored);
+            let ends_call_off = verdict.is_none_or(is_well)
+                && condition != Some(Condition::Firing)
+                && known_for >= SHOWS_AGAIN_WITHIN;
             if self.is_called_off && self.course.is_none() && ends_call_off {
                 self.is_called_off = false;
                 self.has_changed = true;
