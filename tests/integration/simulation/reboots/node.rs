@@ -19,8 +19,8 @@ use crate::simulation::chance::Chance;
 const CLOSE: Duration = Duration::from_secs(4);
 
 /// So long, and again after that.
-const CLOSE_FOR: u64 = 1_200;
-const CLOSE_EVERY: u64 = 7_200;
+const CLOSE_FOR: u64 = 900;
+const CLOSE_EVERY: u64 = 14_400;
 
 /// What the matter is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
