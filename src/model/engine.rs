@@ -153,6 +153,9 @@ pub struct EngineProcess {
     pub comm: Arc<str>,
     /// `R`, `S`, `D`, `Z`, …
     pub state: char,
+    /// Whether it ends, and gives back what it holds; the driver may take seconds for its share.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_exiting: bool,
     /// CPU time that it has used, in milliseconds.
     pub cpu_ms: u64,
     /// Anonymous memory (`RssAnon`).
@@ -187,6 +190,7 @@ impl EngineProcess {
             parent: 1,
             comm: Arc::from(comm),
             state: 'S',
+            is_exiting: false,
             cpu_ms: 0,
             anon_bytes: Reading::Value(anon_bytes),
             file_bytes: Reading::Value(0),

@@ -76,8 +76,11 @@ impl Policy {
     }
 
     fn look_at_engines(&mut self, at: Moment, readings: &EngineReadings, step: &mut Step) {
-        let beside =
-            engines::Beside { levels: Levels::of(&self.store), baseline: self.gate.baseline() };
+        let beside = engines::Beside {
+            levels: Levels::of(&self.store),
+            measured: self.sources.memory_measured(),
+            baseline: self.gate.baseline(),
+        };
         let world = (&mut self.counters, &mut self.store);
         self.engines.look(at, readings, &beside, world, &mut step.events);
         self.deaths.add(self.engines.take_dead());

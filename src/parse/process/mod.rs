@@ -12,6 +12,9 @@ pub const MAX_TEXT: usize = 4096;
 /// PF_KTHREAD.
 const KERNEL_THREAD: u64 = 0x0020_0000;
 
+/// PF_EXITING.
+const EXITING: u64 = 0x4;
+
 /// `/proc/PID/stat`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stat {
@@ -23,6 +26,8 @@ pub struct Stat {
     pub parent: u32,
     /// Whether it is the kernel's own.
     pub is_kernel: bool,
+    /// Whether it gives back what it holds, and runs no program any more.
+    pub is_exiting: bool,
     /// In user and in kernel mode together, in clock ticks.
     pub cpu_ticks: u64,
     /// Since boot, in clock ticks.
@@ -47,6 +52,7 @@ pub fn stat(text: &[u8]) -> Option<Stat> {
         state: Some(state).filter(char::is_ascii_alphabetic)?,
         parent: u32::try_from(number(4)?).ok()?,
         is_kernel: number(9)? & KERNEL_THREAD != 0,
+        is_exiting: number(9)? & EXITING != 0,
         cpu_ticks: number(14)?.saturating_add(number(15)?),
         start_ticks: number(22)?,
     })

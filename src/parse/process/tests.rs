@@ -13,6 +13,7 @@ fn a_process_is_told_whatever_it_calls_itself() {
         state: 'S',
         parent: 1,
         is_kernel: false,
+        is_exiting: false,
         cpu_ticks: 150,
         start_ticks: 2_637_123,
     };
@@ -24,6 +25,8 @@ fn a_process_is_told_whatever_it_calls_itself() {
     }
     let kernel = stat(STAT.replace("4194304", "2129984").as_bytes()).unwrap();
     assert!(kernel.is_kernel);
+    let exiting = stat(STAT.replace("4194304", "4194308").as_bytes()).unwrap();
+    assert!(exiting.is_exiting && !exiting.is_kernel);
 }
 
 #[test]

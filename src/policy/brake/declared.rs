@@ -111,6 +111,7 @@ fn seen(name: &Arc<str>, life: Life, store: &SeriesStore) -> EngineSeen {
         parent: 1,
         comm: Arc::clone(name),
         state: 'S',
+        is_exiting: false,
         cpu_ms: u64::try_from(life.served.as_millis()).unwrap_or(u64::MAX),
         anon_bytes: of(MEMORY, Some("anon")),
         file_bytes: of(MEMORY, Some("file")),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::footprint::{Footprint, Mark};
+use super::recent::RecentLevels;
 use super::release::{Levels, Own};
 use crate::model::{
     EngineHealth, EngineKind, EngineLoad, EnginePhase, EngineProcess, EngineSeen, HealthAnswer,
@@ -32,8 +33,8 @@ const OUTSIDE: u64 = 1 << 30;
 /// An engine that was found is asked within this time.
 const ASKED_WITHIN: Duration = Duration::from_secs(5);
 
-/// An engine that is found so soon after its begin has taken nothing yet.
-const JUST_BEGUN: Duration = Duration::from_secs(5);
+/// An engine that is found so soon after its begin has taken nothing yet: it reads its own program.
+const JUST_BEGUN: Duration = Duration::from_secs(2);
 
 /// A process of this age that holds a model when it is found for the first time has most likely
 /// taken it in before.
@@ -104,15 +105,24 @@ pub(super) struct Life {
 }
 
 impl Life {
-    pub(super) fn new(at: Moment, read_at: Duration, seen: &EngineSeen, levels: Levels) -> Self {
+    /// `recent` is what the node had in the last seconds, `levels` what it had at that look.
+    pub(super) fn new(
+        at: Moment,
+        read_at: Duration,
+        seen: &EngineSeen,
+        recent: &RecentLevels,
+        levels: Levels,
+    ) -> Self {
         let footprint = Footprint::new(seen, levels.unaccounted);
-        let started = Duration::from_secs(seen.server.start_ticks / TICKS);
-        let has_just_begun = read_at.saturating_sub(started) < JUST_BEGUN && !seen.is_left_behind;
+        let started = ticks(seen.server.start_ticks);
+        let has_just_begun = || read_at.saturating_sub(started) < JUST_BEGUN;
+        let before = recent.at(started).or_else(|| has_just_begun().then_some(levels));
+        let before = before.filter(|_| !seen.is_left_behind);
         Self {
-            before: has_just_begun.then_some(levels),
-            why_unknown: match has_just_begun {
-                true => WhyUnknown::Unmeasured,
-                false => WhyUnknown::BeginUnseen,
+            before,
+            why_unknown: match before {
+                Some(_) => WhyUnknown::Unmeasured,
+                None => WhyUnknown::BeginUnseen,
             },
             alive: (read_at, levels, Own::of(seen)),
             phase: EnginePhase::Starting,
@@ -212,6 +222,14 @@ impl Life {
         self.is_gone() && at.uptime.saturating_sub(self.since.uptime) >= long
     }
 
+    /// Whether its server has begun to give back what it holds.
+    fn is_exiting(&self) -> bool {
+        self.seen
+            .processes
+            .iter()
+            .any(|process| process.id == self.seen.server && process.is_exiting)
+    }
+
     /// Whether that is the same life.
     pub(super) fn is_of(&self, seen: &EngineSeen) -> bool {
         !self.is_gone() && self.seen.server == seen.server
@@ -268,7 +286,7 @@ impl Life {
         self.seen.clone_from(seen);
         self.looked = read_at;
         self.now = Footprint::new(seen, levels.unaccounted);
-        if self.ended().is_none() {
+        if self.ended().is_none() && !self.is_exiting() {
             self.alive = (read_at, levels, Own::of(seen));
         }
         let progressed = self.mark.take(read_at, &self.now);

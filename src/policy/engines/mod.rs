@@ -8,6 +8,7 @@
 mod deaths;
 mod footprint;
 mod life;
+mod recent;
 mod release;
 mod series;
 #[cfg(test)]
@@ -27,6 +28,7 @@ use crate::model::{
 };
 pub(super) use deaths::{Dead, Deaths};
 use life::{Life, Turn};
+use recent::RecentLevels;
 pub(super) use release::Levels;
 use release::Releasing;
 use series::{EngineCells, NodeCells};
@@ -46,8 +48,9 @@ const MAX_RELEASES: usize = 16;
 /// What the node has besides.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Beside {
-    /// Of what an engine may hold.
+    /// Of what an engine may hold, and when that was measured.
     pub(super) levels: Levels,
+    pub(super) measured: Option<Duration>,
     /// What is in no counter while no engine runs, if that was learned.
     pub(super) baseline: Option<u64>,
 }
@@ -63,6 +66,8 @@ pub(super) struct Engines {
     has_changed: bool,
     /// What they have left behind.
     orphans: Arc<[Orphan]>,
+    /// What the node had in the last seconds.
+    recent: RecentLevels,
     /// Of those that have died.
     releases: Vec<Releasing>,
     /// Those that live, with where in their lives they are; what is left behind is none.
@@ -80,6 +85,7 @@ impl Engines {
             statuses: Arc::new([]),
             has_changed: false,
             orphans: Arc::new([]),
+            recent: RecentLevels::new(),
             releases: Vec::new(),
             living: Vec::new(),
             dead: Vec::new(),
@@ -100,6 +106,9 @@ impl Engines {
         }
         self.looked = Some(readings.read_at);
         self.has_changed = true;
+        if let Some(measured) = beside.measured {
+            self.recent.take(measured, beside.levels);
+        }
         let (counters, store) = world;
         self.rename(readings, counters, store, events);
         let alive = self.alive();
@@ -167,6 +176,11 @@ impl Engines {
         }
     }
 
+    /// Whether what is known of processes was seen after that.
+    pub(super) fn has_looked_since(&self, then: Duration) -> bool {
+        self.looked.is_some_and(|looked| looked > then)
+    }
+
     /// Whether somebody has looked of late.
     fn is_known(&self, at: Duration) -> bool {
         self.looked.is_some_and(|looked| at.saturating_sub(looked) <= LOOKED_WITHIN)
@@ -214,7 +228,8 @@ impl Engines {
         (counters, store): (&mut Counters, &mut SeriesStore),
         events: &mut Vec<Event>,
     ) -> Option<Releasing> {
-        let (levels, read_at) = (beside.levels, readings.read_at);
+        let read_at = readings.read_at;
+        let levels = self.recent.at(read_at).unwrap_or(beside.levels);
         let mut died = None;
         let is_full = self.lives.len() >= MAX_LIVES;
         let before = self.lives.get_mut(&seen.name);
@@ -245,7 +260,7 @@ impl Engines {
         };
         let cells = EngineCells::new(seen, counters, store);
         cells.count_start(counters);
-        let mut life = Life::new(at, read_at, seen, levels);
+        let mut life = Life::new(at, read_at, seen, &self.recent, levels);
         let reason = format!("found by {}", seen.found_by);
         tell(Some(Turn::Phase { from, to: EnginePhase::Starting, reason }), &life, events);
         for turn in life.look(at, read_at, seen, levels) {
@@ -303,6 +318,7 @@ impl Engines {
         counters: &mut Counters,
         events: &mut Vec<Event>,
     ) {
+        self.recent.take(at.uptime, levels);
         if self.releases.is_empty() {
             return;
         }

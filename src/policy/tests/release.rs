@@ -27,6 +27,8 @@ struct Node {
     shmem: u64,
     engines: Vec<EngineSeen>,
     told: Vec<(f64, Release)>,
+    /// How long what was seen of processes is on its way.
+    late: Duration,
 }
 
 fn moment(at: Duration) -> Moment {
@@ -74,6 +76,7 @@ impl Node {
             shmem: 0,
             engines: Vec::new(),
             told: Vec::new(),
+            late: Duration::ZERO,
         }
     }
 
@@ -107,8 +110,8 @@ impl Node {
         let mut seen = vec![Observation::Readings(memory)];
         if self.now.subsec_millis() == 0 {
             let engines = self.engines.clone();
-            let looked =
-                EngineReadings { read_at: at.uptime, engines, ..EngineReadings::default() };
+            let read_at = at.uptime - self.late;
+            let looked = EngineReadings { read_at, engines, ..EngineReadings::default() };
             seen.push(Observation::Engines(Box::new(looked)));
         }
         for Event { kind, .. } in self.policy.step(at, &seen).events {
@@ -310,6 +313,75 @@ fn the_next_engine_overtakes_a_release_and_others_that_come_and_go_blur_it() {
     node.wait(20);
     let ends: Vec<ReleaseEnd> = node.told().iter().map(|(_, release)| release.end).collect();
     assert_eq!(ends, [ReleaseEnd::Unknown]);
+}
+
+#[test]
+fn what_an_engine_took_before_it_was_found_is_counted_too() {
+    // After a longer time nobody knows any more what there was before.
+    for (seconds, is_known) in [(4, true), (9, true), (30, false)] {
+        let mut node = Node::new();
+        let past = Past { unaccounted_baseline: None, ..Past::default() };
+        node.policy.resume(moment(Duration::ZERO), &past);
+        node.unaccounted = 3 * GIB;
+        node.wait(1);
+        let begun = node.now;
+        let mut ticks = seconds * 4;
+        node.run(Duration::from_secs(seconds), |node| {
+            ticks -= 1;
+            if ticks < 16 {
+                (node.unaccounted, node.shmem) = (83 * GIB - ticks * 5 * GIB, 10 * GIB);
+            }
+        });
+        node.engines.push(engine("big", 10, begun));
+        node.wait(5);
+        node.engines.clear();
+        node.wait(1);
+        node.run(Duration::from_secs(4), give_back);
+        node.wait(20);
+        let told = node.told();
+        let [(_, release)] = told.as_slice() else { panic!("{seconds} s: {told:?}") };
+        let (end, held) = match is_known {
+            true => (ReleaseEnd::Returned, Some(80 * GIB)),
+            false => (ReleaseEnd::Unknown, None),
+        };
+        assert_eq!((release.end, release.held.unaccounted), (end, held), "{seconds} s");
+    }
+}
+
+#[test]
+fn what_is_back_before_the_last_look_is_told_was_held_all_the_same() {
+    let mut node = Node::new();
+    node.wait(20);
+    node.start("big", 10);
+    node.wait(2);
+    node.late = Duration::from_millis(500);
+    // Seen alive half a second before half of it was back, and told after that.
+    node.run(Duration::from_millis(750), |_| {});
+    node.run(Duration::from_millis(500), |node| {
+        node.unaccounted -= 20 * GIB;
+    });
+    node.engines.clear();
+    node.run(Duration::from_millis(750), |node| node.unaccounted -= 40 * GIB / 3);
+    node.run(Duration::from_secs(1), |node| node.shmem = 0);
+    node.wait(20);
+    let told = node.told();
+    let [(_, release)] = told.as_slice() else { panic!("{told:?}") };
+    assert_eq!(release.held.unaccounted, Some(80 * GIB));
+}
+
+#[test]
+fn what_an_exiting_engine_has_given_back_already_was_held() {
+    let mut node = Node::new();
+    node.wait(20);
+    node.start("big", 10);
+    node.engines[0].processes[0].is_exiting = true;
+    node.run(Duration::from_secs(4), give_back);
+    node.engines.clear();
+    node.wait(20);
+    let told = node.told();
+    let [(_, release)] = told.as_slice() else { panic!("{told:?}") };
+    assert_eq!(release.held.unaccounted, Some(80 * GIB));
+    assert!((4.0..=6.0).contains(&release.seconds), "{}", release.seconds);
 }
 
 #[test]

@@ -250,6 +250,7 @@ impl Details {
             parent: stat.parent,
             comm: stat.comm.into(),
             state: stat.state,
+            is_exiting: stat.is_exiting,
             cpu_ms: stat.cpu_ticks.saturating_mul(1000 / TICKS),
             anon_bytes: memory_of(resident.anon),
             file_bytes: memory_of(resident.file),

@@ -182,12 +182,12 @@ fn an_engines_release_is_measured_and_journalled_with_its_curve() {
         daemon.metrics()["uma_engine_release_seconds_count"] >= 1.0
     });
     let metrics = daemon.metrics();
-    let held = metrics["uma_engine_held_bytes{engine=\"pipes\",type=\"unaccounted\"}"];
-    assert!((held / HELD as f64 - 1.0).abs() < 0.05, "{held}");
-    assert!(metrics["uma_engine_release_seconds_sum"] < 5.0);
-    assert_eq!(metrics["uma_engine_releases_total{end=\"returned\"}"], 1.0);
     let history = history(storage.path());
     let event = of_kind(&history, "engine_release").last().unwrap();
+    let held = metrics["uma_engine_held_bytes{engine=\"pipes\",type=\"unaccounted\"}"];
+    assert!((held / HELD as f64 - 1.0).abs() < 0.05, "{held}: {event}");
+    assert!(metrics["uma_engine_release_seconds_sum"] < 5.0);
+    assert_eq!(metrics["uma_engine_releases_total{end=\"returned\"}"], 1.0);
     assert_eq!((&event["engine"], &event["end"]), (&"pipes".into(), &"returned".into()));
     let curve = event["curve"].as_array().unwrap();
     assert!((2..=64).contains(&curve.len()), "{curve:?}");

@@ -129,6 +129,7 @@ impl Engine {
             parent,
             comm: comm.into(),
             state: 'S',
+            is_exiting: false,
             cpu_ms: if is_worker { self.busy.as_millis() as u64 } else { 0 },
             anon_bytes: of_worker(self.anonymous),
             file_bytes: Reading::Value(0),
