@@ -120,7 +120,6 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         settings,
         policy,
         kernel_log,
-        gathering: Default::default(),
         journal,
         worker,
         outcomes,
