@@ -41,7 +41,7 @@ use crate::model::{
     Verdict, VerdictLimits,
 };
 use crate::parse::kernel::EventAssembler;
-use brake::{Brake, Declared};
+use brake::{Brake, Declared, Scope};
 use counters::Counters;
 use death::Kills;
 use engines::{Deaths, Engines};
@@ -314,7 +314,7 @@ impl Policy {
             self.brake.measure(at.uptime, &self.store);
             if let Some(declared) = &mut self.declared {
                 let engines = declared.look(at.uptime, &self.store);
-                self.brake.looked(at.uptime, engines.into_iter(), false);
+                self.brake.looked(at.uptime, engines.into_iter(), Scope::All);
             }
         }
         self.counters.set_guard(&self.guard, self.mode, at);
@@ -467,6 +467,12 @@ impl Policy {
     /// Whether an inference engine lives, or has left something behind.
     pub fn is_any_engine_alive(&self) -> bool {
         self.engines.is_any_alive()
+    }
+
+    /// Whether all processes should be looked through now, for so much memory has been taken since
+    /// that was last done that it must be known who was there.
+    pub fn needs_a_look_at_engines(&self, now: Duration) -> bool {
+        self.brake.needs_a_look(now)
     }
 
     /// Whether an inference engine is on its way to be ready: it starts or loads.

@@ -337,12 +337,7 @@ impl Node {
             took: Duration::ZERO,
             error: None,
         })];
-        let engines = EngineReadings {
-            read_at: at.uptime,
-            engines: Vec::new(),
-            is_cut: false,
-            turned: Vec::new(),
-        };
+        let engines = EngineReadings { read_at: at.uptime, ..EngineReadings::default() };
         seen.push(Observation::Engines(Box::new(engines)));
         let stuck = Holder {
             id: ProcessId { pid: 77, start_ticks: 1 },
