@@ -465,7 +465,8 @@ fn describe(event: &KernelEvent) -> String {
         | KernelEvent::EngineRelease { .. }
         | KernelEvent::UnaccountedBaseline { .. }
         | KernelEvent::MemoryVerdict { .. }
-        | KernelEvent::RebootChecked { .. } => engines::event_text(event),
+        | KernelEvent::RebootChecked { .. }
+        | KernelEvent::JournalLost { .. } => engines::event_text(event),
     }
 }
 

@@ -173,6 +173,11 @@ pub(super) fn event_text(event: &KernelEvent) -> String {
                 result.meaning()
             )
         }
+        KernelEvent::JournalLost { .. } => {
+            "the journal was lost, and with it what was counted of reboots: none is done until \
+             that cannot matter any more, or umawarden reboot --clear"
+                .to_owned()
+        }
         _ => String::new(),
     }
 }

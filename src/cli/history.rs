@@ -312,7 +312,8 @@ pub(super) fn event_text(event: &KernelEvent) -> String {
         | KernelEvent::EngineRelease { .. }
         | KernelEvent::UnaccountedBaseline { .. }
         | KernelEvent::MemoryVerdict { .. }
-        | KernelEvent::RebootChecked { .. } => engines::event_text(event),
+        | KernelEvent::RebootChecked { .. }
+        | KernelEvent::JournalLost { .. } => engines::event_text(event),
     }
 }
 

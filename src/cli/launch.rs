@@ -305,7 +305,7 @@ impl LaunchArguments {
         let question = GateQuestion { need_bytes, contiguous_bytes: self.contiguous };
         let (limit, mut asked) = (Some(self.timeout), None);
         let mut telling = Telling::new(limit);
-        let waiting = Waiting { question, limit, preparer: preparer.as_mut() };
+        let waiting = Waiting { question, limit, preparer: preparer.as_mut(), peers: None };
         let waited = waiting.run(&mut node, |looked| {
             telling.tell(&looked);
             asked = run::asked_to_end(signals);

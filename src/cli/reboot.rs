@@ -4,13 +4,17 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use clap::{ArgGroup, Args};
+use jiff::Timestamp;
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::control::{PlaceArguments, WordsArguments, left, tell};
 use super::order_text::told_order;
 use super::{Exit, history};
 use crate::config::measure::duration_within;
-use crate::model::{PastReboot, RebootForce, RebootStage, RebootStatus, counted, duration_text};
+use crate::model::{
+    DecisionId, RebootForce, RebootResult, RebootStage, RuleId, counted, duration_text,
+};
 
 /// A person may leave less time than the configuration.
 const LONGEST_DELAY: Duration = Duration::from_secs(86_400);
@@ -27,7 +31,8 @@ pub struct RebootArguments {
     #[arg(long, group = "what", conflicts_with_all = ["clear", "delay", "force"])]
     cancel: bool,
 
-    /// Let rules reboot again, after two reboots that did not help, or one that was called off.
+    /// Let rules reboot again, after two reboots that did not help, one that was called off, or a
+    /// journal that was lost.
     #[arg(long, group = "what", conflicts_with_all = ["delay", "force"])]
     clear: bool,
 
@@ -124,8 +129,53 @@ fn show(arguments: &RebootArguments) -> anyhow::Result<Exit> {
     Ok(Exit::Fine)
 }
 
+/// As much of where it stands as is told to people.
+#[derive(Debug, Deserialize)]
+struct Stands {
+    stage: RebootStage,
+    scheduled: Option<Scheduled>,
+    waits_for: Option<String>,
+    called_off: Option<String>,
+    boot_id: Option<String>,
+    budget: Vec<Left>,
+    did_not_help: u32,
+    is_given_up: bool,
+    is_journal_lost: bool,
+    holds_slot: bool,
+    last: Option<Last>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Scheduled {
+    decision: DecisionId,
+    rule: RuleId,
+    plan: Plan,
+}
+
+#[derive(Debug, Deserialize)]
+struct Plan {
+    why: String,
+    ordered_by: Option<String>,
+    due: Option<Timestamp>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Left {
+    times: u32,
+    per_seconds: f64,
+    left: u32,
+}
+
+#[derive(Debug, Deserialize)]
+struct Last {
+    decision: DecisionId,
+    utc: Timestamp,
+    plan: Plan,
+    result: Option<RebootResult>,
+}
+
 fn lines(shown: &Value) -> anyhow::Result<Vec<String>> {
-    let status: RebootStatus = serde_json::from_value(shown.clone()).map_err(|error| {
+    let status: Stands = serde_json::from_value(shown.clone()).map_err(|error| {
         anyhow::anyhow!("the daemon is of another version: its answer is not understood: {error}")
     })?;
     let mut lines = vec![status.stage.meaning().to_owned()];
@@ -136,7 +186,7 @@ fn lines(shown: &Value) -> anyhow::Result<Vec<String>> {
         lines.push(format!("  {why} (#{}, by {by})", scheduled.decision));
         let is_to_come = status.stage <= RebootStage::Scheduled;
         if let Some(due) = plan.due.filter(|_| is_to_come) {
-            lines.push(format!("  due {} at {:.0}", left(due.utc), due.utc));
+            lines.push(format!("  due {} at {due:.0}", left(due)));
         }
     }
     if let Some(why) = &status.waits_for {
@@ -146,11 +196,18 @@ fn lines(shown: &Value) -> anyhow::Result<Vec<String>> {
         lines.push(format!("the one before was called off: {why}"));
     }
     for left in &status.budget {
-        let (times, per) = (left.budget.times, duration_text(left.budget.per));
-        lines.push(format!("{} left of {times} in {per}", left.left));
+        let per = Duration::try_from_secs_f64(left.per_seconds).unwrap_or_default();
+        lines.push(format!("{} left of {} in {}", left.left, left.times, duration_text(per)));
     }
     if status.boot_id.is_none() {
         lines.push("which boot this is, or what was before, is not known: none is done".to_owned());
+    }
+    if status.is_journal_lost {
+        lines.push(
+            "a journal was lost, and with it what was counted: none is done while that could \
+             matter, or until umawarden reboot --clear"
+                .to_owned(),
+        );
     }
     if status.holds_slot {
         lines.push("the cluster's slot is held".to_owned());
@@ -165,7 +222,7 @@ fn lines(shown: &Value) -> anyhow::Result<Vec<String>> {
     Ok(lines)
 }
 
-fn last(last: &PastReboot) -> String {
+fn last(last: &Last) -> String {
     let result = match last.result {
         Some(result) => result.meaning(),
         None => "it was not judged yet",

@@ -1,6 +1,6 @@
 //! Thin clients of inference engines: one file each, over [`Session`], which is where whatever they
-//! answer is bounded. [`fleet_lock`] is none of them: it asks the server that keeps a cluster's
-//! reboots apart.
+//! answer is bounded. Two are none of them: [`fleet_lock`] asks the server that keeps a cluster's
+//! reboots apart, and [`peer`] the umawarden of another node.
 //!
 //! To add an engine: a file here whose `empty` makes the safest call that the engine has, a line in
 //! [`empty_cache`], and what the real one answers in `tests/fixtures/engines/answers`.
@@ -18,6 +18,7 @@ mod lmdeploy;
 pub mod network;
 mod ollama;
 pub mod owner;
+pub mod peer;
 mod session;
 pub mod sglang;
 mod triton;

@@ -9,6 +9,7 @@ mod begin;
 mod black_box;
 pub mod clock;
 mod evicting;
+mod gathering;
 mod orders;
 mod own;
 mod past;
@@ -91,6 +92,7 @@ struct Daemon {
     holders: HolderWatch,
     logged_in: LoggedInWatch,
     kernel_log: KernelLogSource,
+    gathering: gathering::Gathering,
     journal: Arc<Journal>,
     worker: ActionWorker,
     outcomes: Receiver<Outcome>,
@@ -175,13 +177,15 @@ impl Daemon {
     /// Sleeps until there is something to do, and returns when that was.
     fn wait(&mut self) -> Duration {
         let timeout = self.sampling.due_in().min(self.policy.next_step_in(clock::uptime()));
+        let gathers = self.gathering.waits(clock::monotonic());
+        let timeout = timeout.min(gathers.unwrap_or(timeout));
         let timeout = Timespec {
             tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(timeout.subsec_nanos()),
         };
         // What is not there is watched no better than the wake-up, which is watched anyway.
         let wake = self.wake.as_fd();
-        let kernel_log = self.kernel_log.poll_fd().unwrap_or(wake);
+        let kernel_log = self.kernel_log.poll_fd().filter(|_| gathers.is_none()).unwrap_or(wake);
         let alarm = self.sampling.alarm().unwrap_or(wake);
         let mut watched = [
             PollFd::from_borrowed_fd(wake, PollFlags::IN),
@@ -316,6 +320,9 @@ impl Daemon {
         if self.kernel_log.reader() != reader {
             self.seen.push(Observation::Readings(self.own.kernel_log(&self.kernel_log)));
         }
+        let records = self.seen[from..].iter();
+        let records = records.filter(|seen| matches!(seen, Observation::KernelRecord(_))).count();
+        self.gathering.read(clock.monotonic, records);
         let last = self.seen[from..].iter().rev().find_map(|seen| match seen {
             Observation::KernelRecord(record) => Some(record.seq),
             _ => None,
@@ -353,6 +360,9 @@ impl Daemon {
         let engines = self.policy.engines();
         let containers = engines.iter().filter_map(|known| known.engine.container.clone());
         self.held.follow(containers.collect());
+        let services = engines.iter().filter_map(|known| known.engine.service());
+        let services = services.map(|(unit, cgroup)| (Arc::clone(unit), Arc::clone(cgroup)));
+        self.held.follow_services(services.collect());
         let readings = self.own.readings(self.recorder.tally(), &self.evicting, &engines);
         self.seen.push(Observation::Readings(readings));
     }
@@ -377,6 +387,9 @@ impl Daemon {
         self.report.sources(now.uptime, &self.seen);
         self.recorder.step(now, &mut self.seen, &step);
         self.memory.recycle(&mut self.seen);
+        if step.is_only_counted {
+            return Vec::new();
+        }
         self.publish(now);
         let answers = std::mem::take(&mut step.answers);
         self.write_down(now, step);

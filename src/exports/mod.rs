@@ -63,13 +63,13 @@ pub fn read_request(query: &str, accept: &[u8]) -> Result<PageRequest, String> {
     page_request::parse(&uri, page_request::Filter::Rule, Timestamp::UNIX_EPOCH)
 }
 
-/// Reads the body of a silence, or of an approval, as the control socket does.
+/// Reads the body of a silence, an approval or a reboot, as the control socket does.
 #[cfg(fuzzing)]
-pub fn read_order(is_silence: bool, body: &[u8]) -> Option<(Wish, Option<String>, String)> {
-    let read = if is_silence {
-        order::silence(body)
-    } else {
-        order::approval(crate::model::DecisionId(1), body)
+pub fn read_order(which: u8, body: &[u8]) -> Option<(Wish, Option<String>, String)> {
+    let read = match which % 3 {
+        0 => order::silence(body),
+        1 => order::approval(crate::model::DecisionId(1), body),
+        _ => order::reboot(body),
     };
     read.ok().map(|(wish, words)| (wish, words.name, words.comment))
 }

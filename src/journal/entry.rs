@@ -250,7 +250,9 @@ impl Record {
             {
                 RebootRow::of(&Entry::Outcome(serde_json::from_str(json).ok()?))
             }
-            Self::Event { boot_id, event } if event.kind == "reboot_checked" => {
+            Self::Event { boot_id, event }
+                if matches!(event.kind, "reboot_checked" | "journal_lost") =>
+            {
                 let (boot_id, event) = (Arc::clone(boot_id), serde_json::from_str(&event.json));
                 RebootRow::of(&Entry::Event { boot_id, event: event.ok()? })
             }

@@ -2,7 +2,7 @@
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, Write};
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -267,6 +267,22 @@ pub(super) fn set_aside(dir: &Path) -> Result<PathBuf, Failure> {
         }
     }
     Ok(with_suffix(number, ""))
+}
+
+/// How often this database was opened for writing, in all its life.
+pub(super) fn times_opened(connection: &Connection) -> Result<i64, Failure> {
+    let sql = "SELECT value FROM meta WHERE key = 'times_opened'";
+    let read = connection.query_row(sql, [], |row| row.get(0));
+    read.map_err(|error| Failure::new("reading how often the journal was opened", &error))
+}
+
+/// Which file the database is: its device and inode. `Ok(None)`: there is none.
+pub(super) fn identity(dir: &Path) -> std::io::Result<Option<(u64, u64)>> {
+    match std::fs::metadata(dir.join(FILE_NAME)) {
+        Ok(found) => Ok(Some((found.dev(), found.ino()))),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// Size of the database and its log, in bytes; `None` where there is no database.

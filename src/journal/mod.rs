@@ -109,6 +109,7 @@ struct Health {
     up: AtomicBool,
     size_bytes: AtomicU64,
     write_errors: AtomicU64,
+    losses: AtomicU64,
     reason: Mutex<Arc<str>>,
 }
 
@@ -227,6 +228,7 @@ impl Journal {
                 "uma_journal_size_bytes",
                 "uma_journal_dropped_entries_total",
                 "uma_journal_write_errors_total",
+                "uma_journal_lost_total",
             ];
             let series = names.iter().map(|name| SeriesKey::new(name, &[])).collect();
             Arc::new(Schema { series })
@@ -240,6 +242,7 @@ impl Journal {
                 number(self.health.size_bytes.load(Ordering::Relaxed)),
                 number(self.queue.dropped()),
                 number(self.health.write_errors.load(Ordering::Relaxed)),
+                number(self.health.losses.load(Ordering::Relaxed)),
             ],
             took: Duration::ZERO,
             error: (!up).then(|| self.health.reason()),
@@ -301,6 +304,7 @@ impl Health {
             up: AtomicBool::new(false),
             size_bytes: AtomicU64::new(0),
             write_errors: AtomicU64::new(0),
+            losses: AtomicU64::new(0),
             reason: Mutex::new(Arc::from(reason)),
         }
     }
@@ -325,6 +329,10 @@ impl Health {
 
     fn count_write_error(&self) {
         self.write_errors.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn count_loss(&self) {
+        self.losses.fetch_add(1, Ordering::Relaxed);
     }
 
     fn set_size(&self, bytes: u64) {

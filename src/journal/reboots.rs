@@ -29,10 +29,15 @@ pub enum RebootRow {
     },
     /// A person has called one off, or forgiven some.
     Order(OperatorCommand),
+    /// What stood before this is lost.
+    Lost {
+        /// When that was noted. `None`: it was not yet.
+        at: Option<BootLasted>,
+    },
 }
 
 /// How long a boot has certainly lasted.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BootLasted {
     /// Which.
     pub boot_id: Arc<str>,
@@ -50,9 +55,14 @@ impl RebootRow {
                 (is_one && outcome.result != OutcomeResult::Skipped)
                     .then(|| Self::Outcome(outcome.clone()))
             }
-            Entry::Event { event, .. } => match event.kind {
+            Entry::Event { event, .. } => match &event.kind {
                 KernelEvent::RebootChecked { decision, result, .. } => {
-                    Some(Self::Checked { decision: DecisionId(decision), result })
+                    Some(Self::Checked { decision: DecisionId(*decision), result: *result })
+                }
+                KernelEvent::JournalLost { boot_id, uptime_ms } => {
+                    let boot =
+                        BootLasted { boot_id: boot_id.as_str().into(), uptime_ms: *uptime_ms };
+                    Some(Self::Lost { at: Some(boot).filter(|boot| !boot.boot_id.is_empty()) })
                 }
                 _ => None,
             },
@@ -73,7 +83,11 @@ impl RebootRow {
 
     /// The boot that it is about and when in that it was, where it tells.
     pub(super) fn boot(&self) -> Option<BootLasted> {
-        let Self::Decision(decision) = self else { return None };
+        let decision = match self {
+            Self::Decision(decision) => decision,
+            Self::Lost { at } => return at.clone(),
+            Self::Outcome(_) | Self::Checked { .. } | Self::Order(_) => return None,
+        };
         let boot_id = match decision.action.reboot()? {
             RebootAct::Schedule(plan) => &plan.boot_id,
             RebootAct::Perform(order) => &order.boot_id,
@@ -96,6 +110,7 @@ pub fn past_reboots(rows: &[RebootRow], boots: &[BootLasted], boot_id: &str) -> 
             RebootRow::Outcome(outcome) => reading.ended(outcome, rows),
             RebootRow::Checked { decision, result } => reading.checked(*decision, *result),
             RebootRow::Order(command) => reading.ordered(&command.order),
+            RebootRow::Lost { at } => reading.lost(at.as_ref()),
         }
     }
     reading.known
@@ -147,6 +162,10 @@ impl Reading<'_> {
                         utc: decision.at.utc,
                         is_long_past,
                         plan: order.plan.clone(),
+                        way: match &order.how {
+                            RebootMeans::Way(way) => Some(way.clone()),
+                            RebootMeans::Sysrq => None,
+                        },
                         was_begun: None,
                         result: None,
                         is_cleared: false,
@@ -209,6 +228,13 @@ impl Reading<'_> {
         }
     }
 
+    fn lost(&mut self, at: Option<&BootLasted>) {
+        self.known.is_newly_lost = at.is_none();
+        if let Some(boot) = at {
+            self.known.lost_ms = Some(self.proved_ms(&boot.boot_id, boot.uptime_ms));
+        }
+    }
+
     fn ordered(&mut self, order: &OperatorOrder) {
         match order {
             OperatorOrder::CancelReboot => {
@@ -217,6 +243,7 @@ impl Reading<'_> {
             }
             OperatorOrder::ClearReboots => {
                 self.known.is_called_off = false;
+                (self.known.lost_ms, self.known.is_newly_lost) = (None, false);
                 for attempt in &mut self.known.attempts {
                     attempt.is_cleared |= attempt.result != Some(RebootResult::Helped);
                 }

@@ -8,7 +8,7 @@ use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, 
 use super::entry::{EventRow, OperatorRow, Record};
 use super::file::Failure;
 use super::timeline::from_json;
-use super::{OperatorMemory, ResumePoint};
+use super::{OperatorMemory, RebootRow, ResumePoint};
 
 /// Rows about reboots that are kept: each reboot has about eight.
 const MOST_REBOOT_ROWS: u32 = 4_000;
@@ -393,12 +393,20 @@ pub(super) fn boot_begins_after(connection: &Connection, boot_id: &str) -> Resul
     Ok(last)
 }
 
-/// Remembers that what was journalled before now is lost.
-pub(super) fn note_loss(connection: &Connection) -> Result<(), Failure> {
+/// Remembers that what was journalled before now is lost, and for reboots that nobody has noted yet
+/// when that was: no wall clock is to tell them.
+pub(super) fn note_loss(connection: &mut Connection) -> Result<(), Failure> {
+    let failed = |error: rusqlite::Error| Failure::new("noting that a journal was lost", &error);
+    let row = serde_json::to_string(&RebootRow::Lost { at: None });
+    let row = row.map_err(|error| Failure::Refused(error.to_string()))?;
     let sql = "INSERT INTO meta (key, value) VALUES ('lost_before_utc_ms', unixepoch() * 1000)
         ON CONFLICT (key) DO UPDATE SET value = excluded.value";
-    let noted = connection.execute(sql, []);
-    noted.map(drop).map_err(|error| Failure::new("noting that a journal was lost", &error))
+    let transaction =
+        connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
+    execute(&transaction, sql, params![]).map_err(failed)?;
+    execute(&transaction, "INSERT INTO reboots (json) VALUES (?1)", params![row])
+        .map_err(failed)?;
+    transaction.commit().map_err(failed)
 }
 
 /// Where reading that boot's log must go on.

@@ -29,6 +29,13 @@ pub(super) struct Writer {
     health: Arc<Health>,
     lock: Option<DirectoryLock>,
     connection: Option<Connection>,
+    /// Which file is open.
+    identity: Option<(u64, u64)>,
+    /// How often that had been opened then: in another file, or an older copy, it was less often.
+    times_opened: Option<i64>,
+    /// What this process has written before is not in the file that is opened next, and that has
+    /// not been noted in it.
+    is_lost: bool,
     pause: Duration,
     since_upkeep: usize,
     in_upkeep: bool,
@@ -54,6 +61,9 @@ impl Writer {
             health,
             lock: None,
             connection: None,
+            identity: None,
+            times_opened: None,
+            is_lost: false,
             pause: FIRST_PAUSE,
             since_upkeep: 0,
             in_upkeep: false,
@@ -72,6 +82,7 @@ impl Writer {
             let quiet = batch.is_empty() && questions.is_empty();
             if !batch.is_empty() {
                 self.since_upkeep += batch.len();
+                self.look_at_file();
                 let unwritten = self.write(batch);
                 self.queue.settle(unwritten);
             } else if self.connection.is_none() {
@@ -194,26 +205,50 @@ impl Writer {
         }
         match file::open(&self.dir) {
             Err(Failure::Damaged(text)) => self.replace_damaged(&text),
-            opened => {
-                self.connection = Some(opened?);
-                Ok(())
-            }
+            opened => self.take_up(opened?),
         }
     }
 
-    /// Measures the file; one that was deleted under our hands is begun anew.
-    fn look_at_file(&mut self) {
-        match file::size_bytes(&self.dir) {
-            Some(bytes) => self.health.set_size(bytes),
-            None => {
-                self.health.set_size(0);
-                if self.connection.take().is_some() {
-                    tracing::warn!(dir = %self.dir.display(), "the journal was deleted");
-                    self.lock = None;
-                    self.open_or_note();
-                }
+    /// Goes on with that file, and notes in it if what was written before is in another one.
+    fn take_up(&mut self, mut connection: Connection) -> Result<(), Failure> {
+        let times_opened = file::times_opened(&connection)?;
+        let identity = file::identity(&self.dir).ok().flatten();
+        let is_older = self.times_opened.is_some_and(|before| times_opened <= before);
+        // A file system that is mounted again may have another number; its files keep theirs.
+        let is_other = self.identity.zip(identity).is_some_and(|(before, now)| before.1 != now.1);
+        self.is_lost |= is_older || is_other;
+        if self.is_lost {
+            rows::note_loss(&mut connection)?;
+            self.is_lost = false;
+            if self.times_opened.is_some() {
+                self.health.count_loss();
+                tracing::error!(
+                    dir = %self.dir.display(),
+                    "what the journal held is lost: the machine is not rebooted while that could \
+                     matter, or until umawarden reboot --clear"
+                );
             }
         }
+        self.times_opened = Some(times_opened);
+        self.identity = identity;
+        self.connection = Some(connection);
+        Ok(())
+    }
+
+    /// Measures the file; one that was deleted or replaced under our hands is left, and another one
+    /// begun, or gone on with.
+    fn look_at_file(&mut self) {
+        self.health.set_size(file::size_bytes(&self.dir).unwrap_or(0));
+        // What cannot be looked at shows when it is written.
+        let Ok(found) = file::identity(&self.dir) else { return };
+        if self.connection.is_none() || found == self.identity {
+            return;
+        }
+        let what = if found.is_some() { "replaced" } else { "deleted" };
+        tracing::warn!(dir = %self.dir.display(), "the journal was {what}");
+        self.connection = None;
+        self.lock = None;
+        self.open_or_note();
     }
 
     /// Begins a new file beside the damaged one.
@@ -224,10 +259,9 @@ impl Writer {
             reason = text, kept_as = %kept.display(),
             "the journal is damaged: it is set aside and a new one begun"
         );
+        self.is_lost = true;
         let connection = file::open(&self.dir)?;
-        rows::note_loss(&connection)?;
-        self.connection = Some(connection);
-        Ok(())
+        self.take_up(connection)
     }
 
     fn note_up(&mut self) {

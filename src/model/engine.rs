@@ -275,6 +275,15 @@ pub struct EngineSeen {
 }
 
 impl EngineSeen {
+    /// The service that it runs in, and its control group; those of a user's own systemd, and
+    /// containers, are none.
+    pub fn service(&self) -> Option<(&Arc<str>, &Arc<str>)> {
+        let unit = self.unit.as_ref().filter(|unit| unit.ends_with(".service"))?;
+        let cgroup = self.cgroup.as_ref()?;
+        let is_users = cgroup.split('/').any(|part| part.starts_with("user@"));
+        (self.container.is_none() && !is_users).then_some((unit, cgroup))
+    }
+
     /// One of which only this is known; it is never stuck.
     pub fn new(
         name: Arc<str>,

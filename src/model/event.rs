@@ -296,11 +296,19 @@ pub enum KernelEvent {
         /// What shows it.
         reason: String,
     },
+    /// The journal was begun anew, since it was deleted, replaced or damaged: what it held of
+    /// reboots is lost.
+    JournalLost {
+        /// The boot in which that was noticed; empty where its name is not known.
+        boot_id: String,
+        /// How long that had lasted, in milliseconds.
+        uptime_ms: i64,
+    },
 }
 
 impl KernelEvent {
     /// The `event` label values, and JSON kinds, of all events.
-    pub const KINDS: [&'static str; 20] = [
+    pub const KINDS: [&'static str; 21] = [
         "nv_no_memory",
         "nv_alloc_failed",
         "xid",
@@ -321,6 +329,7 @@ impl KernelEvent {
         "unaccounted_baseline",
         "memory_verdict",
         "reboot_checked",
+        "journal_lost",
     ];
 
     /// This event's kind, one of [`Self::KINDS`].
@@ -346,6 +355,7 @@ impl KernelEvent {
             Self::UnaccountedBaseline { .. } => "unaccounted_baseline",
             Self::MemoryVerdict { .. } => "memory_verdict",
             Self::RebootChecked { .. } => "reboot_checked",
+            Self::JournalLost { .. } => "journal_lost",
         }
     }
 
@@ -362,6 +372,7 @@ impl KernelEvent {
                 | Self::UnaccountedBaseline { .. }
                 | Self::MemoryVerdict { .. }
                 | Self::RebootChecked { .. }
+                | Self::JournalLost { .. }
         )
     }
 }

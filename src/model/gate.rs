@@ -187,6 +187,54 @@ pub enum GateReason {
     },
     /// The last engine has left something behind.
     Orphan(Orphan),
+    /// Another node cannot take its part.
+    Peer {
+        /// Which.
+        node: Arc<str>,
+        /// Why, in its words.
+        why: Arc<str>,
+    },
+    /// Another node does not tell: doubt means to wait.
+    PeerUnknown {
+        /// Which.
+        node: Arc<str>,
+        /// Why nobody knows.
+        why: Arc<str>,
+    },
+}
+
+/// What another node says to the same question.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "says", rename_all = "snake_case")]
+pub enum PeerGate {
+    /// It can take its part.
+    Open,
+    /// It cannot, now.
+    Closed {
+        /// Why, in its words.
+        reasons: Vec<Arc<str>>,
+        /// How long until it can; `None` where it does not tell.
+        #[serde(rename = "estimated_seconds", serialize_with = "seconds")]
+        wait: Option<Duration>,
+        /// Whether it says that it never can.
+        #[serde(rename = "hopeless")]
+        is_hopeless: bool,
+    },
+    /// Nobody who can tell has answered.
+    Unknown {
+        /// Why not.
+        why: Arc<str>,
+    },
+}
+
+/// Another node, and what it says.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PeerAnswer {
+    /// Which, as it was named.
+    pub node: Arc<str>,
+    /// What it says.
+    #[serde(flatten)]
+    pub gate: PeerGate,
 }
 
 /// What may stay for a while after the engine that held it.
@@ -259,6 +307,9 @@ pub struct GateAnswer {
     pub notes: Vec<GateNote>,
     /// What it follows from.
     pub room: Room,
+    /// What other nodes say that must be able to take it, too.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub peers: Vec<PeerAnswer>,
 }
 
 fn known<T: Serialize, S: Serializer>(reading: &Reading<T>, to: S) -> Result<S::Ok, S::Error> {
@@ -339,6 +390,8 @@ impl fmt::Display for GateReason {
                 bytes_text(bytes_per_second.abs())
             ),
             Self::Orphan(orphan) => orphan.fmt(f),
+            Self::Peer { node, why } => write!(f, "{node}: {why}"),
+            Self::PeerUnknown { node, why } => write!(f, "{node} does not tell: {why}"),
         }
     }
 }

@@ -44,8 +44,8 @@ pub use engine::{
 pub use engine_access::{EngineKeys, EngineLoad, SecretPlace};
 pub use event::{Event, KernelEvent, KillerDaemon, OomConstraint, Pool, Recovery};
 pub use gate::{
-    Baseline, GateAnswer, GateNote, GateQuestion, GateReason, Lingering, Motion, Orphan, Room,
-    Trend,
+    Baseline, GateAnswer, GateNote, GateQuestion, GateReason, Lingering, Motion, Orphan,
+    PeerAnswer, PeerGate, Room, Trend,
 };
 pub use gpu::{
     GpuDevice, GpuDriver, GpuHealth, GpuInstance, GpuMemory, GpuPicture, GpuProcess, GpuReadings,

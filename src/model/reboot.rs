@@ -431,6 +431,13 @@ pub struct PastReboots {
     /// Whether a person has called off what was scheduled last in this boot.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_called_off: bool,
+    /// When the journal was last lost, on the uptime clock of this boot, in milliseconds, as
+    /// [`PastReboot::uptime_ms`]; `None`: never, or a person has cleared that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost_ms: Option<i64>,
+    /// It was lost, and nobody has noted yet when.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_newly_lost: bool,
 }
 
 /// A reboot that stands in the journal.
@@ -464,6 +471,9 @@ pub struct PastReboot {
     pub is_long_past: bool,
     /// What was scheduled.
     pub plan: RebootPlan,
+    /// Who was to do it, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub way: Option<RebootWay>,
     /// Whether it was handed over, as far as that was reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub was_begun: Option<bool>,
@@ -562,6 +572,9 @@ pub struct RebootStatus {
     pub did_not_help: u32,
     /// They are so many that no rule reboots any more until a person clears that.
     pub is_given_up: bool,
+    /// Whether a journal was lost so lately that what it held of reboots would matter.
+    #[serde(default)]
+    pub is_journal_lost: bool,
     /// Whether the cluster's slot is held, as far as is known.
     pub holds_slot: bool,
     /// The last time that the machine was to be rebooted.

@@ -87,6 +87,9 @@ pub struct Step {
     pub doubts: Vec<Doubt>,
     /// What came of what people ordered, in their order.
     pub answers: Vec<Answer>,
+    /// Nothing came but lines of the kernel log that mean nothing: they were counted, and the next
+    /// step shows that.
+    pub is_only_counted: bool,
 }
 
 /// What came of what a person has ordered.
@@ -295,6 +298,10 @@ impl Policy {
             let known = &self.already_counted;
             step.events.retain(|event| event.seq.is_none_or(|seq| !known.contains(&seq)));
         }
+        if self.is_only_lines(at, seen, &step) {
+            step.is_only_counted = true;
+            return step;
+        }
         for event in &step.events {
             self.verdict.hear(at.uptime, event);
         }
@@ -343,6 +350,17 @@ impl Policy {
             self.counters.publish_changed(at, &mut self.store);
         }
         step
+    }
+
+    /// Whether there is nothing to judge: a log may say much that means nothing, while memory is
+    /// short.
+    fn is_only_lines(&self, at: Moment, seen: &[Observation], step: &Step) -> bool {
+        let is_line = |seen: &Observation| matches!(seen, Observation::KernelRecord(_));
+        !seen.is_empty()
+            && step.events.is_empty()
+            && seen.iter().all(is_line)
+            && self.sources.memory_measured().is_some()
+            && self.groups.iter().all(|group| group.due() > at.uptime)
     }
 
     /// Events of these kernel-log records have been counted by an earlier run: records are read
@@ -467,12 +485,6 @@ impl Policy {
     /// Whether an inference engine lives, or has left something behind.
     pub fn is_any_engine_alive(&self) -> bool {
         self.engines.is_any_alive()
-    }
-
-    /// Whether all processes should be looked through now, for so much memory has been taken since
-    /// that was last done that it must be known who was there.
-    pub fn needs_a_look_at_engines(&self, now: Duration) -> bool {
-        self.brake.needs_a_look(now)
     }
 
     /// Whether an inference engine is on its way to be ready: it starts or loads.

@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::time::timeout;
 use zbus::export::futures_core::Stream as _;
+pub use zbus::message::Sequence;
 use zbus::{DynamicType, MatchRule, Message, MessageStream, OwnedObjectPath, OwnedVariant};
 
 use super::bus::{ANSWER_TAKES, Address, Line};
@@ -67,9 +69,16 @@ impl Systemd {
     /// # Errors
     /// systemd does not answer, or answers something else.
     pub async fn service(&self, name: &str) -> Result<Properties, String> {
+        let path = self.path_of(name).await?;
+        self.properties(&path).await
+    }
+
+    async fn path_of(&self, name: &str) -> Result<OwnedObjectPath, String> {
         let told = self.call(MANAGER_PATH, MANAGER, "LoadUnit", &name).await?;
-        let path: OwnedObjectPath =
-            told.body().deserialize().map_err(|error| format!("systemd, LoadUnit: {error}"))?;
+        told.body().deserialize().map_err(|error| format!("systemd, LoadUnit: {error}"))
+    }
+
+    async fn properties(&self, path: &OwnedObjectPath) -> Result<Properties, String> {
         let mut all = Properties::new();
         for interface in [UNIT, SERVICE] {
             let told = self.call(path.as_str(), PROPERTIES, "GetAll", &interface).await?;
@@ -78,6 +87,34 @@ impl Systemd {
             all.extend(found);
         }
         Ok(all)
+    }
+
+    /// All that is told of a service, and from then on what changes of it.
+    ///
+    /// # Errors
+    /// systemd does not answer, or answers something else.
+    pub async fn follow_service(&self, name: &str) -> Result<(Change, Changes), String> {
+        let path = self.path_of(name).await?;
+        let rule = MatchRule::builder()
+            .msg_type(zbus::message::Type::Signal)
+            .interface(PROPERTIES)
+            .member("PropertiesChanged")
+            .path(path.clone())
+            .build()
+            .map_err(|error| error.to_string())?;
+        let stream = self.stream(rule).await?;
+        // Without that it forgets one that has ended well and that nothing names.
+        let _older = self.call(path.as_str(), UNIT, "Ref", &()).await;
+        let properties = self.properties(&path).await?;
+        // Whatever is told by then is of before, or in them.
+        Ok((Change { properties, position: Sequence::default() }, Changes(stream)))
+    }
+
+    async fn stream(&self, rule: MatchRule<'static>) -> Result<MessageStream, String> {
+        let stream = MessageStream::for_match_rule(rule, &self.line.connection, None);
+        let stream = timeout(ANSWER_TAKES, stream).await;
+        let stream = stream.map_err(|_| "systemd has not answered in time".to_owned())?;
+        stream.map_err(|error| format!("systemd: {error}"))
     }
 
     /// Starts a service, whatever it has failed of before; it is not waited for.
@@ -101,10 +138,7 @@ impl Systemd {
             .member("JobNew")
             .build()
             .map_err(|error| error.to_string())?;
-        let stream =
-            timeout(ANSWER_TAKES, MessageStream::for_match_rule(rule, &self.line.connection, None));
-        let stream = stream.await.map_err(|_| "systemd has not answered in time".to_owned())?;
-        let stream = stream.map_err(|error| format!("systemd: {error}"))?;
+        let stream = self.stream(rule).await?;
         self.call(MANAGER_PATH, MANAGER, "Subscribe", &()).await?;
         Ok(Jobs(stream))
     }
@@ -117,19 +151,60 @@ impl Systemd {
     }
 }
 
+/// A job that systemd has taken on.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// Where it is asked about.
+    pub path: String,
+    /// The unit that it is for.
+    pub unit: String,
+    /// What was told before and after it.
+    pub position: Sequence,
+}
+
 /// Jobs as systemd takes them on.
 #[derive(Debug)]
 pub struct Jobs(MessageStream);
 
 impl Jobs {
-    /// The next one's path and unit; `None`: the connection has ended. It may be given up and
-    /// called again.
-    pub async fn next(&mut self) -> Option<(String, String)> {
+    /// The next one; `None`: the connection has ended. It may be given up and called again.
+    pub async fn next(&mut self) -> Option<Job> {
         loop {
             let message = poll_fn(|cx| Pin::new(&mut self.0).poll_next(cx)).await?.ok()?;
             let told: Result<(u32, OwnedObjectPath, String), _> = message.body().deserialize();
-            if let Ok((_, job, unit)) = told {
-                return Some((job.as_str().to_owned(), unit));
+            if let Ok((_, path, unit)) = told {
+                let (path, position) = (path.as_str().to_owned(), message.recv_position());
+                return Some(Job { path, unit, position });
+            }
+        }
+    }
+}
+
+/// What has changed of a service.
+#[derive(Debug)]
+pub struct Change {
+    /// As it is now.
+    pub properties: Properties,
+    /// What was told before and after it.
+    pub position: Sequence,
+}
+
+/// What changes of one service.
+#[derive(Debug)]
+pub struct Changes(MessageStream);
+
+impl Changes {
+    /// What has changed by now, if anything has; `None`: the connection has ended.
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Change>> {
+        loop {
+            let message = match ready!(Pin::new(&mut self.0).poll_next(cx)) {
+                Some(Ok(message)) => message,
+                Some(Err(_)) | None => return Poll::Ready(None),
+            };
+            let told: Result<(String, Properties, Vec<String>), _> = message.body().deserialize();
+            if let Ok((_, properties, _)) = told {
+                let position = message.recv_position();
+                return Poll::Ready(Some(Change { properties, position }));
             }
         }
     }

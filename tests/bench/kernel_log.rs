@@ -2,10 +2,13 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, poll};
+
 use super::processes::{Program, get};
-use super::row;
+use super::{processor_time, row};
 
 const ROUNDS: u64 = 10;
 const LINES: u64 = 2_000;
@@ -22,30 +25,58 @@ pub fn measure() {
     let storage = folder.path().join("journal");
     let ours = Program::umawarden(&storage, 19_944, &["--path.kmsg", &path]);
     let mut kmsg = OpenOptions::new().write(true).open(&fifo).unwrap();
+    let bare = folder.path().join("bare");
+    assert!(std::process::Command::new("mkfifo").arg(&bare).status().unwrap().success());
     std::thread::sleep(Duration::from_secs(1));
     let mut seq = 0;
-    lines(&ours, &mut kmsg, &mut seq);
+    lines(&ours, &mut kmsg, &bare, &mut seq);
     latency(&ours, &mut kmsg, &mut seq);
 }
 
-/// Live, one at a time, as a kernel writes them: not in one gulp.
-fn lines(ours: &Program, kmsg: &mut File, seq: &mut u64) {
-    let mut microseconds = Vec::new();
+/// Live, one at a time, as a kernel writes them: not in one gulp. Beside it what it costs a program
+/// to be woken for each and to do nothing but read it: on some machines that is most of it.
+fn lines(ours: &Program, kmsg: &mut File, bare: &Path, seq: &mut u64) {
+    let (mut microseconds, mut least) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
         let (idle_cpu, idle_began) = (ours.cpu_seconds(), Instant::now());
         std::thread::sleep(Duration::from_secs(1));
         let idle = (ours.cpu_seconds() - idle_cpu) / idle_began.elapsed().as_secs_f64();
         let (cpu, began) = (ours.cpu_seconds(), Instant::now());
-        for _ in 0..LINES {
-            let line = format!("6,{seq},{seq},-;usb 1-1: new device number {seq}\n");
-            kmsg.write_all(line.as_bytes()).unwrap();
-            *seq += 1;
-            std::thread::sleep(Duration::from_micros(300));
-        }
+        write_lines(kmsg, seq);
         let used = ours.cpu_seconds() - cpu - idle * began.elapsed().as_secs_f64();
         microseconds.push(used.max(0.0) * 1e6 / LINES as f64);
+        least.push(only_read(bare, seq));
     }
+    row("CPU of a line, live, in a program that only reads it", "µs", least);
     row("CPU of a kernel line, live", "µs", microseconds);
+}
+
+fn write_lines(kmsg: &mut File, seq: &mut u64) {
+    for _ in 0..LINES {
+        let line = format!("6,{seq},{seq},-;usb 1-1: new device number {seq}\n");
+        kmsg.write_all(line.as_bytes()).unwrap();
+        *seq += 1;
+        std::thread::sleep(Duration::from_micros(300));
+    }
+}
+
+/// In microseconds of processor time for each line.
+fn only_read(fifo: &Path, seq: &mut u64) -> f64 {
+    let path = fifo.to_owned();
+    let reader = std::thread::spawn(move || {
+        let file = File::open(path).unwrap();
+        let (began, mut buffer) = (processor_time(), [0; 8192]);
+        loop {
+            poll(&mut [PollFd::new(&file, PollFlags::IN)], None).unwrap();
+            if rustix::io::read(&file, &mut buffer).unwrap() == 0 {
+                return (processor_time() - began).as_secs_f64() * 1e6 / LINES as f64;
+            }
+        }
+    });
+    let mut writer = OpenOptions::new().write(true).open(fifo).unwrap();
+    write_lines(&mut writer, seq);
+    drop(writer);
+    reader.join().unwrap()
 }
 
 /// From the write of the line to the first scrape that shows it; the scrape itself is included.

@@ -1,5 +1,7 @@
 //! `umawarden gate`, on files that stand for a node and on this machine's own kernel.
 
+mod peers;
+
 use std::fs;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,7 @@
 //! Units of a made-up systemd, over D-Bus without a bus between.
 
+mod services;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -29,6 +31,7 @@ struct Unit {
     restart: &'static str,
     result: &'static str,
     main: (i32, i32),
+    cgroup: &'static str,
     began: u64,
     ended: u64,
     job: &'static str,
@@ -55,6 +58,7 @@ impl Fake {
             restart: "no",
             result: "success",
             main: (0, 0),
+            cgroup: "/system.slice/vllm.service",
             began: usec(1),
             ended: 0,
             job: "stop",
@@ -110,22 +114,22 @@ impl Fake {
     /// Tells everybody that it takes on a job for the unit.
     fn takes_on(&self, job: &'static str) {
         self.set(|unit| unit.job = job);
+        let path = ObjectPath::try_from("/org/freedesktop/systemd1/job/7").unwrap();
+        let manager = "org.freedesktop.systemd1.Manager";
+        self.signal("/org/freedesktop/systemd1", (manager, "JobNew"), &(7_u32, path, UNIT));
+    }
+
+    fn signal<B>(&self, path: &str, (interface, member): (&str, &str), body: &B)
+    where
+        B: serde::Serialize + zbus::DynamicType,
+    {
         let connections = self.connections.lock().unwrap().clone();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             for connection in connections {
-                let path = ObjectPath::try_from("/org/freedesktop/systemd1/job/7").unwrap();
-                let told = (7_u32, path, UNIT);
                 // Some have gone.
-                let _gone = connection
-                    .emit_signal(
-                        None::<&str>,
-                        "/org/freedesktop/systemd1",
-                        "org.freedesktop.systemd1.Manager",
-                        "JobNew",
-                        &told,
-                    )
-                    .await;
+                let _gone =
+                    connection.emit_signal(None::<&str>, path, interface, member, body).await;
             }
         });
     }
@@ -145,6 +149,9 @@ fn properties(unit: &Unit) -> BTreeMap<&'static str, Variant<'static>> {
         ("Result", Variant::from(unit.result)),
         ("ExecMainCode", Variant::from(unit.main.0)),
         ("ExecMainStatus", Variant::from(unit.main.1)),
+        ("ControlGroup", Variant::from(unit.cgroup)),
+        ("ExecMainStartTimestamp", Variant::from(unit.began)),
+        ("ExecMainExitTimestamp", Variant::from(unit.ended)),
         ("InactiveExitTimestamp", Variant::from(unit.began)),
         ("InactiveEnterTimestamp", Variant::from(unit.ended)),
     ])

@@ -1,10 +1,13 @@
 //! Reboots beside a made-up logind, systemd and lock server, which refuse, hang and lie. No test
 //! can reboot anything: whoever is asked is made up, and sysrq is a file.
 
+mod drain;
 mod fake_bus;
 mod fake_lock;
 mod logged_in;
+mod loss;
 mod program;
+mod sentinel;
 mod slot;
 mod ways;
 

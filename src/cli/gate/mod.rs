@@ -2,6 +2,7 @@
 
 mod holders;
 mod node;
+mod peers;
 mod prepare;
 mod show;
 mod signals;
@@ -18,12 +19,14 @@ use clap::Args;
 use super::Exit;
 use super::control::Client;
 use super::storage::StorageArguments;
+use crate::clients::peer::PeerAddress;
 use crate::config::flags::RunFlags;
 use crate::config::measure::{duration_within, size_bytes};
 use crate::config::settings::Settings;
 use crate::model::GateQuestion;
 
 pub(crate) use node::{GateNode, GateSetup};
+use peers::Peers;
 pub(crate) use prepare::{PrepareSetup, Preparer};
 pub(crate) use show::Telling;
 pub(crate) use wait::{Ended, Waiting};
@@ -51,6 +54,11 @@ pub struct GateArguments {
     /// all caches, then compact memory (the latter two need root), each only where it is needed.
     #[arg(long)]
     prepare: bool,
+
+    /// Other nodes that must be able to take it at the same time, for an engine that spans them:
+    /// HOST or HOST:PORT (9942 unless given) of the umawarden that runs there, several with commas.
+    #[arg(long, value_name = "NODES", value_delimiter = ',')]
+    peers: Vec<PeerAddress>,
 
     /// One JSON object at the end.
     #[arg(long)]
@@ -89,15 +97,20 @@ and half of the reclaimable slab. MemAvailable counts more, and the driver does 
 in no counter of the kernel (a driver's memory) is waited for while it falls; where it stays, that
 is told, and keeps nothing closed. What cannot be read keeps it closed.
 
+With --peers it opens when this node and all those can take so much each, at the same time; the
+daemons there are asked twice a second. One that does not answer keeps it closed; this node's own
+may be among them. --prepare makes room on this node alone.
+
 It reads /proc itself, ten times a second, and needs no daemon. With one it knows how much is in no
 counter while no engine runs; without, it allows for 1 GiB and a 64th of all memory. In a container
 it needs the host's PID namespace to see what is left of engines.
 
-Exit codes: 0 open; 1 not open in time; 2 it cannot be used so, or this node never has that much;
-130 and 143 ended by a signal.
+Exit codes: 0 open; 1 not open in time; 2 it cannot be used so, or a node never has that much; 130
+and 143 ended by a signal.
 
   umawarden gate --need 90GiB
   umawarden gate --need 90GiB --contiguous 6GiB --timeout 10m --prepare
+  umawarden gate --need 90GiB --peers spark-2,spark-3
   ExecStartPre=/usr/bin/umawarden gate --need 90GiB --timeout 10m
   ExecCondition=/usr/bin/umawarden gate --need 90GiB --timeout 0";
 
@@ -167,8 +180,17 @@ pub fn execute(arguments: &GateArguments) -> anyhow::Result<Exit> {
     let mut preparer = arguments.prepare.then(|| preparer(&settings, daemon));
     let question =
         GateQuestion { need_bytes: arguments.need, contiguous_bytes: arguments.contiguous };
+    let mut peers = (!arguments.peers.is_empty())
+        .then(|| Peers::start(&arguments.peers, question))
+        .transpose()
+        .context("cannot ask the peers")?;
     let mut telling = Telling::new(Some(arguments.timeout));
-    let waiting = Waiting { question, limit: Some(arguments.timeout), preparer: preparer.as_mut() };
+    let waiting = Waiting {
+        question,
+        limit: Some(arguments.timeout),
+        preparer: preparer.as_mut(),
+        peers: peers.as_mut(),
+    };
     let waited = waiting.run(&mut node, |looked| {
         telling.tell(&looked);
         ControlFlow::Continue(())

@@ -123,6 +123,9 @@ fn advice(reason: &GateReason) -> Option<String> {
         GateReason::Fragmented { .. } => {
             Some("compact memory (--prepare); after days of use only a reboot helps".to_owned())
         }
+        GateReason::PeerUnknown { .. } => {
+            Some("umawarden must run there, and be reached from here".to_owned())
+        }
         _ => None,
     }
 }
@@ -132,11 +135,17 @@ pub(super) fn text(waited: &Waited) {
     let answer = &waited.answer;
     if waited.ended == Ended::Open {
         let room = answer.room_bytes.unwrap_or(0);
+        let peers: Vec<&str> = answer.peers.iter().map(|peer| &*peer.node).collect();
         println!(
-            "open after {}: {} of {} can be had",
+            "open after {}: {} of {} can be had{}",
             time(waited.waited),
             bytes_text(room as f64),
-            bytes_text(answer.question.need_bytes as f64)
+            bytes_text(answer.question.need_bytes as f64),
+            if peers.is_empty() {
+                String::new()
+            } else {
+                format!("; open, too: {}", peers.join(", "))
+            }
         );
         for note in &answer.notes {
             println!("note: {note}");

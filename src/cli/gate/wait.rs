@@ -4,9 +4,10 @@ use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use super::node::GateNode;
+use super::peers::Peers;
 use super::prepare::Preparer;
 use crate::model::{GateAnswer, GateQuestion};
-use crate::policy::gate::{SETTLES, judge};
+use crate::policy::gate::{SETTLES, judge, with_peers};
 
 /// Between two looks. A gate that opens is seen within this time.
 const TICK: Duration = Duration::from_millis(100);
@@ -22,6 +23,8 @@ pub(crate) struct Waiting<'w> {
     pub(crate) limit: Option<Duration>,
     /// Whoever makes room meanwhile, if anybody.
     pub(crate) preparer: Option<&'w mut Preparer>,
+    /// The other nodes that must be able to take it, too, if any.
+    pub(crate) peers: Option<&'w mut Peers>,
 }
 
 /// One look, for whoever tells of the waiting.
@@ -71,12 +74,17 @@ impl Waiting<'_> {
         let limit = self.limit.map(|limit| limit.max(LEAST));
         loop {
             let room = node.look();
-            let answer = judge(&self.question, &room);
+            let mut answer = judge(&self.question, &room);
             let makes_room = self
                 .preparer
                 .as_mut()
                 .is_some_and(|preparer| preparer.heed(&answer, node.living()));
             let news = self.preparer.as_mut().map(|preparer| preparer.news()).unwrap_or_default();
+            let mut have_been_asked = true;
+            if let Some(peers) = &mut self.peers {
+                answer = with_peers(answer, peers.take());
+                have_been_asked = peers.have_been_asked();
+            }
             let waited = began.elapsed();
             let goes_on = tell(Looked { answer: &answer, waited, news: &news });
             let ended = match (answer.is_open && !makes_room, goes_on) {
@@ -84,7 +92,7 @@ impl Waiting<'_> {
                 (false, ControlFlow::Break(())) => Some(Ended::Stopped),
                 (false, ControlFlow::Continue(())) if answer.is_hopeless => Some(Ended::Hopeless),
                 (false, ControlFlow::Continue(())) => {
-                    let is_over = limit.is_some_and(|limit| waited >= limit);
+                    let is_over = limit.is_some_and(|limit| waited >= limit) && have_been_asked;
                     // What is being done to make room does not keep an open gate closed.
                     let open = if answer.is_open { Ended::Open } else { Ended::TimedOut };
                     is_over.then_some(open)
@@ -94,7 +102,7 @@ impl Waiting<'_> {
                 return Waited { ended, answer, waited };
             }
             let left = limit.map_or(TICK, |limit| limit.saturating_sub(waited));
-            std::thread::sleep(TICK.min(left));
+            std::thread::sleep(if have_been_asked { TICK.min(left) } else { TICK });
         }
     }
 }

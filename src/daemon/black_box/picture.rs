@@ -124,6 +124,7 @@ impl fmt::Display for Detail<'_> {
             KernelEvent::UnaccountedBaseline { bytes } => write!(f, "{} MiB", bytes >> 20),
             KernelEvent::MemoryVerdict { verdict, .. } => write!(f, "memory is {verdict}"),
             KernelEvent::RebootChecked { result, .. } => f.write_str(result.name()),
+            KernelEvent::JournalLost { .. } => Ok(()),
         }
     }
 }

@@ -209,6 +209,8 @@ fn what_a_damaged_journal_held_is_told_to_be_lost() {
     std::fs::write(dir.path().join(FILE_NAME), vec![b'x'; 40_000]).unwrap();
     assert!(open().is_some());
     assert!(open().is_some(), "and stays so");
+    let known = JournalReader::open(dir.path()).unwrap().reboots(Some(BOOT)).unwrap();
+    assert!(known.is_newly_lost, "no wall clock tells when, for reboots");
 }
 
 fn restart(engine: &str, to: RestartState) -> Entry {

@@ -158,3 +158,27 @@ fn a_slot_may_be_held_until_its_release_was_done() {
     rows.push(RebootRow::Outcome(ended(&release, OutcomeResult::Done)));
     assert_eq!(past_reboots(&rows, &[], "a").slot, None);
 }
+
+#[test]
+fn a_loss_is_counted_from_when_it_was_noted_by_uptimes_and_can_be_cleared() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join(FILE_NAME), vec![b'x'; 40_000]).unwrap();
+    let journal = Journal::open(dir.path(), KEEP_ALL);
+    settle(&journal);
+    let of = |boot: &str| known(dir.path(), boot);
+    assert_eq!((of("a").lost_ms, of("a").is_newly_lost), (None, true));
+    let kind = KernelEvent::JournalLost { boot_id: "a".to_owned(), uptime_ms: 50_000 };
+    let event = Event { kind, utc: Some(moment(9).utc), seq: None };
+    journal.record(&Entry::Event { boot_id: "a".into(), event });
+    journal.record(&alive("a", 80));
+    journal.record(&alive("b", 100));
+    journal.record(&alive("c", 1));
+    settle(&journal);
+    assert_eq!((of("a").lost_ms, of("a").is_newly_lost), (Some(50_000), false));
+    // 30 s of the first boot have certainly passed since, and 100 of the second.
+    assert_eq!(of("c").lost_ms, Some(-130_000));
+    journal.record(&Entry::Operator(order(OperatorOrder::ClearReboots)));
+    settle(&journal);
+    assert_eq!((of("c").lost_ms, of("c").is_newly_lost), (None, false));
+    journal.close(PATIENCE).unwrap();
+}

@@ -467,6 +467,73 @@ fn age_deletes_decisions_with_what_came_of_them() {
     }
 }
 
+/// What the journal tells of how often it was lost.
+fn losses(journal: &Journal) -> f64 {
+    let readings = journal.readings();
+    let series = &readings.schema.series;
+    let place = series.iter().position(|key| &*key.name == "uma_journal_lost_total").unwrap();
+    readings.values[place].value().unwrap()
+}
+
+fn is_newly_lost(dir: &std::path::Path) -> bool {
+    JournalReader::open(dir).unwrap().reboots(Some(BOOT)).unwrap().is_newly_lost
+}
+
+#[test]
+fn a_journal_that_is_replaced_under_our_hands_is_gone_on_with_and_counts_as_lost() {
+    let [dir, other] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    // Another one, and an older copy of its own.
+    for is_copy in [false, true] {
+        for dir in [&dir, &other] {
+            let journal = Journal::open(dir.path(), KEEP_ALL);
+            journal.intent(&decision(2), PATIENCE).unwrap();
+            journal.close(PATIENCE).unwrap();
+        }
+        let source = if is_copy { &dir } else { &other };
+        let copy = dir.path().join("copy");
+        std::fs::copy(source.path().join(FILE_NAME), &copy).unwrap();
+        let journal = Journal::open(dir.path(), KEEP_ALL);
+        journal.intent(&decision(4), PATIENCE).unwrap();
+        assert_eq!(losses(&journal), 0.0);
+        std::fs::rename(&copy, dir.path().join(FILE_NAME)).unwrap();
+        journal.intent(&decision(6), PATIENCE).unwrap();
+        assert_eq!(losses(&journal), 1.0);
+        journal.close(PATIENCE).unwrap();
+        assert!(is_newly_lost(dir.path()));
+        let query = super::super::DecisionQuery { limit: 10, ..Default::default() };
+        let page = JournalReader::open(dir.path()).unwrap().decisions(&query).unwrap();
+        assert!(page.rows.iter().any(|row| row.decision == decision(6)), "it is in the new one");
+        std::fs::remove_file(dir.path().join(FILE_NAME)).unwrap();
+    }
+}
+
+#[test]
+fn one_that_comes_back_as_it_was_is_not_lost_and_an_older_one_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(FILE_NAME);
+    let journal = Journal::open(dir.path(), KEEP_ALL);
+    journal.intent(&decision(2), PATIENCE).unwrap();
+    journal.close(PATIENCE).unwrap();
+    let old = std::fs::read(&path).unwrap();
+    for (comes_back, expected) in [(None, 0.0), (Some(&old), 1.0)] {
+        let journal = Journal::open(dir.path(), KEEP_ALL);
+        journal.intent(&decision(4), PATIENCE).unwrap();
+        // It cannot be opened for a while: a folder is in its place.
+        let beside = dir.path().join("beside");
+        std::fs::rename(&path, &beside).unwrap();
+        std::fs::create_dir(&path).unwrap();
+        assert!(journal.intent(&decision(6), PATIENCE).is_err());
+        std::fs::remove_dir(&path).unwrap();
+        match comes_back {
+            Some(bytes) => std::fs::write(&path, bytes).unwrap(),
+            None => std::fs::rename(&beside, &path).unwrap(),
+        }
+        journal.intent(&decision(8), PATIENCE).unwrap();
+        assert_eq!(losses(&journal), expected);
+        journal.close(PATIENCE).unwrap();
+    }
+}
+
 #[test]
 fn a_journal_that_is_deleted_is_begun_anew() {
     let dir = tempfile::tempdir().unwrap();
@@ -477,7 +544,10 @@ fn a_journal_that_is_deleted_is_begun_anew() {
     // The first one may still go to the deleted file.
     journal.intent(&decision(4), PATIENCE).ok();
     journal.intent(&decision(6), PATIENCE).unwrap();
+    assert_eq!(losses(&journal), 1.0);
     journal.close(PATIENCE).unwrap();
+    let known = JournalReader::open(&state).unwrap().reboots(Some(BOOT)).unwrap();
+    assert!(known.is_newly_lost, "what it held of reboots is lost");
     let query = super::super::DecisionQuery { limit: 1, ..Default::default() };
     let page = JournalReader::open(&state).unwrap().decisions(&query).unwrap();
     assert_eq!(page.rows[0].decision, decision(6));

@@ -288,6 +288,13 @@ pub(super) const METRICS: &[Metric] = &[
         "Failed writes to the journal.",
     ),
     Metric::counter(
+        Source::Journal,
+        "uma_journal_lost_total",
+        &[],
+        "How often the journal was deleted, replaced or damaged while umawarden ran, and was begun \
+         anew; no machine is rebooted while what is lost of reboots could matter.",
+    ),
+    Metric::counter(
         Source::Daemon,
         "uma_recorder_dropped_steps_total",
         &[],

@@ -274,6 +274,9 @@ fn the_load_that_engines_tell_is_read() {
     let idle = recorded("sglang", "idle", "/v1/loads?include=core,memory");
     assert_eq!(sglang_loads(&idle).unwrap().requests(), Reading::Value(0));
     assert_eq!(sglang_version(&idle), Some([0, 5, 23]));
+    let llama = recorded("llama-server", "busy", "/metrics?model=tiny&autoload=false");
+    let llama = load_in_metrics(LlamaServer, &llama);
+    assert_eq!((llama.running, llama.waiting), (Reading::Value(1), Reading::Value(0)));
     assert_eq!(load_in_metrics(LlamaServer, "x 1\n"), EngineLoad::default());
     // As their documentation names them.
     let text = "lmdeploy:num_requests_running{engine=\"0\",model_name=\"m\"} 2.0\n\

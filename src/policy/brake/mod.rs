@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::Policy;
 use super::store::SeriesStore;
 use crate::model::{
     EnginePhase, EngineProcess, EngineReadings, EngineSeen, EngineTarget, Evidence, HoldReason,
@@ -230,7 +231,7 @@ impl Brake {
 
     /// Whether so much has been taken since all processes were last looked through that somebody
     /// should do so now.
-    pub(super) fn needs_a_look(&self, now: Duration) -> bool {
+    fn needs_a_look(&self, now: Duration) -> bool {
         let Some((_, last)) = self.node.back() else { return false };
         let (Some((at, seen)), Some(available)) = (self.all_seen, self.available) else {
             return false;
@@ -353,6 +354,14 @@ impl Own {
                 .saturating_add(sum(|process| process.read_bytes)),
             cpu_ms: seen.processes.iter().map(|process| process.cpu_ms).sum(),
         }
+    }
+}
+
+impl Policy {
+    /// Whether all processes should be looked through now, for so much memory has been taken since
+    /// that was last done that it must be known who was there.
+    pub fn needs_a_look_at_engines(&self, now: Duration) -> bool {
+        self.brake.needs_a_look(now)
     }
 }
 

@@ -65,8 +65,7 @@ impl Dead {
             return Some(HeldTarget { supervisor: Supervisor::Docker, name, id });
         }
         // What people started themselves shares the unit of their session.
-        let is_own = |unit: &&Arc<str>| unit.ends_with(".service") && !unit.starts_with("user@");
-        let name = Arc::clone(seen.unit.as_ref().filter(is_own)?);
+        let name = Arc::clone(seen.service()?.0);
         Some(HeldTarget { supervisor: Supervisor::Systemd, id: Arc::clone(&name), name })
     }
 }
@@ -88,7 +87,8 @@ impl Deaths {
     /// A supervisor tells of ends of what it does not start again for us.
     pub(in crate::policy) fn hear(&mut self, ended: &[HeldEnded]) {
         for ended in ended {
-            self.ends.retain(|known| known.target.id != ended.target.id);
+            let of = |ended: &HeldEnded| (ended.target.supervisor, Arc::clone(&ended.target.id));
+            self.ends.retain(|known| of(known) != of(ended));
             self.ends.push_back(ended.clone());
             if self.ends.len() > MOST {
                 self.ends.pop_front();
@@ -151,12 +151,13 @@ fn end_of<'e>(
 ) -> Option<&'e HeldEnded> {
     let at = around.at;
     let since_alive = at.uptime.saturating_sub(dead.last_alive).saturating_add(SLACK);
-    let container = dead.seen.container.as_ref()?;
+    let held = dead.held()?;
     let is_its = |ended: &&HeldEnded| {
         let ago = ended.end.utc.map(|utc| Duration::try_from(at.utc.duration_since(utc)));
         // One that lies a little ahead is of now.
         let is_since = ago.is_some_and(|ago| ago.is_ok_and(|ago| ago <= since_alive));
-        ended.target.id == *container && is_since
+        let target = &ended.target;
+        (target.supervisor, &target.id) == (held.supervisor, &held.id) && is_since
     };
     ends.iter().rev().find(is_its)
 }

@@ -176,6 +176,11 @@ impl Engines {
         }
     }
 
+    /// Whether what is known of processes was seen after that.
+    pub(super) fn has_looked_since(&self, then: Duration) -> bool {
+        self.looked.is_some_and(|looked| looked > then)
+    }
+
     /// Whether somebody has looked of late.
     fn is_known(&self, at: Duration) -> bool {
         self.looked.is_some_and(|looked| at.saturating_sub(looked) <= LOOKED_WITHIN)

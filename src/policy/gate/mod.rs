@@ -16,6 +16,7 @@
 mod baseline;
 mod node;
 mod orphan;
+mod peers;
 mod room;
 #[cfg(test)]
 mod tests;
@@ -29,6 +30,7 @@ use crate::model::{
 pub(super) use baseline::Presence;
 pub(super) use node::NodeGate;
 pub use orphan::orphans;
+pub use peers::with_peers;
 pub(super) use room::whole;
 pub use room::{allowance, room};
 pub use watch::{GateWatch, SETTLES};
@@ -121,6 +123,7 @@ pub fn judge(question: &GateQuestion, room: &Room) -> GateAnswer {
         reasons: judge.reasons,
         notes: judge.notes,
         room: room.clone(),
+        peers: Vec::new(),
     }
 }
 

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::{GateWatch, SETTLES, allowance, judge, room};
+use super::{GateWatch, SETTLES, allowance, judge, room, with_peers};
 use crate::model::{
-    Baseline, GateAnswer, GateNote, GateQuestion, GateReason, Lingering, Motion, Orphan, ProcessId,
-    Reading, Room, Trend,
+    Baseline, GateAnswer, GateNote, GateQuestion, GateReason, Lingering, Motion, Orphan,
+    PeerAnswer, PeerGate, ProcessId, Reading, Room, Trend,
 };
 
 const GIB: u64 = 1 << 30;
@@ -429,4 +429,32 @@ proptest! {
         let answers = play(&looks, 50);
         prop_assert!(answers[known..].iter().all(|answer| answer.is_open));
     }
+}
+
+#[test]
+fn of_several_nodes_all_must_be_open_and_the_slowest_says_when() {
+    let peer = |gate| PeerAnswer { node: Arc::from("spark-2"), gate };
+    let closed = |wait: Option<u64>, is_hopeless| PeerGate::Closed {
+        reasons: vec!["too little".into(), "an orphan".into()],
+        wait: wait.map(Duration::from_secs),
+        is_hopeless,
+    };
+    let unknown = || PeerGate::Unknown { why: "it is silent".into() };
+    let (open, own_closed) = (asked(90, &node(100 * GIB)), asked(90, &node(50 * GIB)));
+    let of = |own: &GateAnswer, peers: Vec<PeerGate>| {
+        with_peers(own.clone(), peers.into_iter().map(peer).collect())
+    };
+    let all = of(&open, vec![PeerGate::Open, PeerGate::Open]);
+    assert!(all.is_open && all.reasons.is_empty() && all.wait == Some(Duration::ZERO));
+    let one = of(&open, vec![PeerGate::Open, closed(Some(7), false), closed(Some(9), false)]);
+    assert!(!one.is_open && !one.is_hopeless);
+    assert_eq!(one.wait, Some(Duration::from_secs(9)));
+    assert_eq!(told(&one)[..2], ["spark-2: too little", "spark-2: an orphan"]);
+    // Of whom nobody knows anything no end is foretold.
+    let doubt = of(&open, vec![closed(Some(7), false), unknown()]);
+    assert_eq!((doubt.is_open, doubt.wait), (false, None));
+    assert_eq!(told(&doubt)[2], "spark-2 does not tell: it is silent");
+    assert!(of(&open, vec![closed(None, true)]).is_hopeless);
+    let own = of(&own_closed, vec![PeerGate::Open]);
+    assert_eq!((own.is_open, told(&own)), (false, told(&own_closed)));
 }

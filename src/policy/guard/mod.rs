@@ -445,12 +445,6 @@ impl Guard {
         self.inhibitors.inhibit(&self.rails.reboot.blocked_by)
     }
 
-    /// Whether what was done within that time is not known: a damaged journal was replaced.
-    pub(super) fn is_journal_lost_within(&self, reach: Duration, at: Moment) -> bool {
-        let lost = |before: i64| at.timeline_ms().saturating_sub(before) < milliseconds(reach);
-        self.awaits_past || self.lost_before_ms.is_some_and(lost)
-    }
-
     /// Whether nothing may be done to that target.
     pub(super) fn is_protected(&self, target: &Target) -> bool {
         let none: Labels = Arc::new([]);

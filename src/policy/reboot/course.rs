@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::drain::Drain;
 use super::{Held, Reboots, Scene, View, needs_reboot};
 use crate::model::{
-    Action, Decision, DecisionId, EngineTarget, HoldReason, MemoryVerdict, Mode, Outcome,
-    OutcomeResult, PastReboot, RebootAct, RebootForce, RebootMeans, RebootOrder, RebootStage,
-    RebootWay, RuleId, ScheduledReboot, Target, Verdict,
+    Action, Decision, DecisionId, HoldReason, MemoryVerdict, Mode, Outcome, OutcomeResult,
+    PastReboot, RebootAct, RebootForce, RebootMeans, RebootOrder, RebootStage, RebootWay, RuleId,
+    ScheduledReboot, Target, Verdict,
 };
 use crate::policy::guard::outcome_is_lost;
 use crate::policy::remedy::Condition;
@@ -17,7 +18,7 @@ use crate::policy::remedy::Condition;
 const TOLD_AGAIN_AFTER: Duration = Duration::from_secs(60);
 
 /// After a restart of the program the cause must show again within this time.
-const SHOWS_AGAIN_WITHIN: Duration = Duration::from_secs(1_800);
+pub(super) const SHOWS_AGAIN_WITHIN: Duration = Duration::from_secs(1_800);
 
 /// An orderly reboot that was agreed to has happened by then, or does not any more.
 const HAPPENS_WITHIN: Duration = Duration::from_secs(900);
@@ -26,13 +27,7 @@ const HAPPENS_WITHIN: Duration = Duration::from_secs(900);
 const HANDED_OVER_WITHIN: Duration = Duration::from_secs(24 * 3_600);
 
 /// What was refused is tried again after that.
-const AGAIN_AFTER: Duration = Duration::from_secs(60);
-
-/// How long an engine has to end before it is killed.
-const GRACE_MS: u64 = 20_000;
-
-/// So often an engine is asked to end.
-const MOST_STOPS: u32 = 3;
+pub(super) const AGAIN_AFTER: Duration = Duration::from_secs(60);
 
 /// One reboot.
 #[derive(Debug)]
@@ -47,10 +42,12 @@ pub(super) struct Course {
     unconfirmed_until: Option<Duration>,
     /// Those who are logged in were warned, and have until then.
     warned_until: Option<Duration>,
-    /// How often each engine was told to end.
-    stops: BTreeMap<Arc<str>, u32>,
+    /// Who was told to do it, whatever the configuration says since.
+    way: Option<RebootWay>,
+    /// The engines that were told to end.
+    pub(super) drain: Drain,
     /// What was refused is not tried before that.
-    not_before: Duration,
+    pub(super) not_before: Duration,
 }
 
 /// How far it has come.
@@ -90,7 +87,8 @@ impl Course {
             holds_told: BTreeMap::new(),
             unconfirmed_until: None,
             warned_until: None,
-            stops: BTreeMap::new(),
+            way: None,
+            drain: Drain::default(),
             not_before: Duration::ZERO,
         }
     }
@@ -109,11 +107,11 @@ impl Course {
             plan: attempt.plan.clone(),
         };
         let stage = Stage::HandedOver { since: now, is_sysrq: false };
-        Self { stage, ..Self::restored(scheduled, now) }
+        Self { stage, way: attempt.way.clone(), ..Self::restored(scheduled, now) }
     }
 
     pub(super) fn is_leaving(&self) -> bool {
-        !self.stops.is_empty()
+        self.drain.has_begun()
             || matches!(
                 self.stage,
                 Stage::TakingSlot { .. } | Stage::Performing { .. } | Stage::HandedOver { .. }
@@ -213,7 +211,7 @@ impl Reboots {
                     self.course = None;
                 }
             },
-            Stage::Draining { .. } => course.stage = Stage::Waiting,
+            Stage::Draining { .. } => course.drained(outcome),
             Stage::TakingSlot { .. } => self.slot_answered(outcome),
             Stage::Performing { is_sysrq, .. } => self.performed(outcome, is_sysrq, now),
             Stage::Scheduled | Stage::Waiting | Stage::HandedOver { .. } => {}
@@ -263,6 +261,7 @@ impl Reboots {
                 course.held = Some(Held::new(HoldReason::Busy, text));
                 course.not_before = now.saturating_add(AGAIN_AFTER);
                 course.stage = Stage::Waiting;
+                course.way = None;
                 // Nothing was begun.
                 self.attempts.pop();
             }
@@ -331,10 +330,13 @@ impl Reboots {
         scene: &mut Scene<'_>,
     ) {
         let waited = scene.at.uptime.saturating_sub(since);
-        let way = self.settings.way.clone();
+        let way = self.way_in_use().clone();
         match (&way, cause) {
             (RebootWay::Sentinel { .. }, Cause::Ended(why)) => {
                 self.call_off(&why, scene);
+            }
+            (RebootWay::Sentinel { .. }, _) if way != self.settings.way => {
+                self.call_off("it was asked for by a file, and reboot.way is another now", scene);
             }
             (RebootWay::Sentinel { .. }, _) => {}
             (RebootWay::Command { .. }, _) => {
@@ -444,61 +446,7 @@ impl Reboots {
         Some(held)
     }
 
-    /// Has the next engine stopped; `false`: none is left.
-    fn drain(&mut self, scene: &mut Scene<'_>) -> Result<bool, Held> {
-        let Some(course) = &self.course else { return Ok(false) };
-        let plan = &course.scheduled.plan;
-        if !self.drains(plan) {
-            return self.engines_hold(plan, &scene.view()).map_or(Ok(false), Err);
-        }
-        let is_wedged = scene.view().verdict() == Some(MemoryVerdict::Wedged);
-        let Some(living) = scene.engines.living(scene.at.uptime).value() else {
-            let unknown = self.engines_hold(plan, &scene.view());
-            return unknown.map_or(Ok(false), Err);
-        };
-        // Over a driver that is stuck an engine may not end whatever is sent to it.
-        let most = if is_wedged { 1 } else { MOST_STOPS };
-        let next =
-            living.iter().find(|(name, _)| course.stops.get(name).copied().unwrap_or(0) < most);
-        let Some((name, _)) = next else {
-            return self.engines_hold(plan, &scene.view()).map_or(Ok(false), Err);
-        };
-        let Some(engine) = scene.engines.target_of(name) else {
-            let text = format!("engine {name} runs, and its processes are not known");
-            return Err(Held::new(HoldReason::EnginesRun, text));
-        };
-        self.stop(Arc::clone(name), engine, scene).map(|()| true)
-    }
-
-    fn stop(
-        &mut self,
-        name: Arc<str>,
-        engine: EngineTarget,
-        scene: &mut Scene<'_>,
-    ) -> Result<(), Held> {
-        let target = Target::Engine(Box::new(engine));
-        if scene.guard.is_protected(&target) {
-            let text = format!("engine {name} runs, and is protected");
-            return Err(Held::new(HoldReason::Protected, text));
-        }
-        let action = Action::StopEngine { grace_ms: GRACE_MS, unless_free_bytes: None };
-        if scene.guard.is_busy(&action) {
-            return Err(Held::plain(HoldReason::Busy));
-        }
-        let Some(rule) = self.course_rule() else { return Ok(()) };
-        let since = scene.at.uptime;
-        let act = self.decide(&rule, action, Verdict::Act, target, scene);
-        begin(act, scene);
-        if let Some(course) = &mut self.course {
-            *course.stops.entry(name).or_default() += 1;
-            course.stage = Stage::Draining { act, since };
-            course.held = None;
-        }
-        self.has_changed = true;
-        Ok(())
-    }
-
-    fn course_rule(&self) -> Option<RuleId> {
+    pub(super) fn course_rule(&self) -> Option<RuleId> {
         self.course.as_ref().map(|course| course.scheduled.rule.clone())
     }
 
@@ -526,6 +474,10 @@ impl Reboots {
         let Some(course) = &self.course else { return };
         let ScheduledReboot { rule, plan, .. } = course.scheduled.clone();
         let (since, is_sysrq) = (scene.at.uptime, how == RebootMeans::Sysrq);
+        let way = match &how {
+            RebootMeans::Way(way) => Some(way.clone()),
+            RebootMeans::Sysrq => None,
+        };
         let order = RebootOrder { boot_id: Arc::clone(&plan.boot_id), how, plan: plan.clone() };
         let action = Action::Reboot(Box::new(RebootAct::Perform(order)));
         if !is_sysrq && scene.guard.is_busy(&action) {
@@ -534,7 +486,7 @@ impl Reboots {
         let act = self.act(&rule, action, scene);
         begin(act, scene);
         // The second means ends the same boot, and is the same reboot.
-        if !is_sysrq {
+        if let Some(way) = way {
             self.attempts.push(PastReboot {
                 decision: act,
                 rule,
@@ -543,10 +495,14 @@ impl Reboots {
                 utc: scene.at.utc,
                 is_long_past: false,
                 plan,
+                way: Some(way.clone()),
                 was_begun: None,
                 result: None,
                 is_cleared: false,
             });
+            if let Some(course) = &mut self.course {
+                course.way = Some(way);
+            }
         }
         if let Some(course) = &mut self.course {
             course.stage = Stage::Performing { act, since, is_sysrq };
@@ -555,16 +511,19 @@ impl Reboots {
         self.has_changed = true;
     }
 
+    /// Who was told to reboot, or else would be.
+    fn way_in_use(&self) -> &RebootWay {
+        let told = self.course.as_ref().and_then(|course| course.way.as_ref());
+        told.unwrap_or(&self.settings.way)
+    }
+
     /// Ends what is scheduled.
     pub(super) fn call_off(&mut self, why: &str, scene: &mut Scene<'_>) {
+        let way = self.way_in_use().clone();
         let Some(course) = self.course.take() else { return };
         let was_handed_over = matches!(course.stage, Stage::HandedOver { .. });
         self.was_called_off = was_handed_over;
-        let act = RebootAct::CallOff {
-            way: self.settings.way.clone(),
-            why: why.to_owned(),
-            was_handed_over,
-        };
+        let act = RebootAct::CallOff { way, why: why.to_owned(), was_handed_over };
         self.act(&course.scheduled.rule, Action::Reboot(Box::new(act)), scene);
         self.called_off = Some(Arc::from(why));
         self.has_changed = true;
@@ -573,7 +532,7 @@ impl Reboots {
     /// Whether it can still be called off; an error says why not.
     pub(super) fn can_call_off(&self) -> Result<(), String> {
         let Some(course) = &self.course else { return Err("no reboot is scheduled".to_owned()) };
-        match (&course.stage, &self.settings.way) {
+        match (&course.stage, self.way_in_use()) {
             (Stage::Performing { .. }, _) => Err("the reboot has begun: it is too late".to_owned()),
             (Stage::HandedOver { .. }, RebootWay::Logind) => {
                 Err("the reboot is under way: it is too late (shutdown -c may help)".to_owned())
@@ -589,7 +548,7 @@ fn may_turn(verdict: MemoryVerdict) -> bool {
 }
 
 /// Others wait until it has ended.
-fn begin(act: DecisionId, scene: &mut Scene<'_>) {
+pub(super) fn begin(act: DecisionId, scene: &mut Scene<'_>) {
     let is_it = |decision: &&Decision| decision.id == act;
     if let Some(decision) = scene.step.decisions.iter().find(is_it) {
         scene.guard.begin(decision);

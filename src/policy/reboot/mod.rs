@@ -9,6 +9,8 @@
 
 mod check;
 mod course;
+mod drain;
+mod loss;
 mod of_policy;
 mod order;
 mod rails;
@@ -31,7 +33,8 @@ use crate::model::{
     Reading, RebootAct, RebootBudgetLeft, RebootLock, RebootPlan, RebootSettings, RebootStatus,
     RuleId, ScheduledReboot, Target, Verdict,
 };
-use course::{Course, Stage};
+use course::{Course, SHOWS_AGAIN_WITHIN, Stage};
+use loss::Loss;
 use series::RebootCells;
 
 pub(super) use rails::Held;
@@ -140,6 +143,7 @@ pub(super) struct Reboots {
     boot_id: Option<Arc<str>>,
     attempts: Vec<PastReboot>,
     course: Option<Course>,
+    loss: Loss,
     slot: Slot,
     users: Option<LoggedInReadings>,
     /// A person has called one off, and its cause may stand on.
@@ -163,6 +167,7 @@ impl Reboots {
             boot_id: None,
             attempts: Vec::new(),
             course: None,
+            loss: Loss::default(),
             slot: Slot::default(),
             users: None,
             is_called_off: false,
@@ -203,6 +208,7 @@ impl Reboots {
         self.attempts.drain(..excess);
         self.slot.held.clone_from(&known.slot);
         self.is_called_off = known.is_called_off;
+        self.loss.restore(known);
         let Some(boot) = &known.boot_id else { return };
         self.course = known.scheduled.as_ref().and_then(|scheduled| {
             let is_of_boot = scheduled.plan.boot_id == *boot;
@@ -303,11 +309,16 @@ impl Reboots {
             return;
         }
         if self.is_restored {
+            self.notice_loss(scene);
             self.check(condition, scene);
             self.follow(condition, scene);
             self.release_slot(scene);
             let verdict = scene.view().verdict();
-            let ends_call_off = verdict.is_none_or(is_well) && condition != Some(Condition::Firing);
+            // After a restart of the program its cause shows only after a while.
+            let known_for = scene.at.uptime.saturating_sub(self.restored);
+            let ends_call_off = verdict.is_none_or(is_well)
+                && condition != Some(Condition::Firing)
+                && known_for >= SHOWS_AGAIN_WITHIN;
             if self.is_called_off && self.course.is_none() && ends_call_off {
                 self.is_called_off = false;
                 self.has_changed = true;
@@ -398,13 +409,18 @@ impl Reboots {
     fn publish(&mut self, scene: &mut Scene<'_>) {
         let now_ms = scene.at.timeline_ms();
         let left = self.settings.at_most.iter().map(|budget| self.left(*budget, now_ms)).min();
+        // While it is not known what was done before, nothing is left.
+        let is_lost = self.is_journal_lost(now_ms);
+        let is_known = self.is_restored && !is_lost;
+        let left = left.map(|left| if is_known { left } else { 0 });
         self.cells.publish(self, left, scene.counters);
         let is_same = || {
             let known = self.status.budget.iter();
             known.eq(self.budget_left(now_ms).collect::<Vec<_>>().iter())
         };
+        let lost_is_same = self.status.is_journal_lost == is_lost;
         // Time alone changes only what is left, and that only after there was a reboot.
-        if self.has_changed || !self.attempts.is_empty() && !is_same() {
+        if self.has_changed || !lost_is_same || !self.attempts.is_empty() && !is_same() {
             self.has_changed = false;
             self.status = Arc::new(self.picture(now_ms));
         }
@@ -428,6 +444,7 @@ impl Reboots {
             budget: self.budget_left(now_ms).collect(),
             did_not_help: u32::try_from(self.did_not_help()).unwrap_or(u32::MAX),
             is_given_up: self.did_not_help() >= GIVEN_UP_AFTER,
+            is_journal_lost: self.is_journal_lost(now_ms),
             holds_slot: self.slot.held.is_some(),
             last: self.attempts.last().cloned(),
             called_off: self.called_off.clone(),

@@ -44,10 +44,13 @@ pub(super) fn obey(
         }
         OperatorOrder::ClearReboots => {
             let counts = |result| result != Some(crate::model::RebootResult::Helped);
-            let is_any = reboots.did_not_help() > 0 || reboots.is_called_off;
-            if !is_any {
-                return Err("there is no reboot that did not help, and none called off".to_owned());
+            let is_lost = reboots.is_journal_lost(scene.at.timeline_ms());
+            if reboots.did_not_help() == 0 && !reboots.is_called_off && !is_lost {
+                return Err("there is no reboot that did not help, none called off, and no \
+                            journal was lost"
+                    .to_owned());
             }
+            reboots.loss.clear();
             reboots.is_called_off = false;
             let attempts = reboots.attempts.iter_mut().filter(|attempt| counts(attempt.result));
             attempts.for_each(|attempt| attempt.is_cleared = true);

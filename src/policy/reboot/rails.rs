@@ -86,9 +86,8 @@ impl Reboots {
     }
 
     fn budget_holds(&self, is_ordered: bool, view: &View<'_>) -> Option<Held> {
-        let longest = self.settings.at_most.iter().map(|budget| budget.per).max();
-        if view.guard.is_journal_lost_within(longest.unwrap_or_default(), view.at) {
-            return Some(Held::plain(HoldReason::JournalUnreadable));
+        if let Some(held) = self.loss_holds(view.at) {
+            return Some(held);
         }
         if !is_ordered && self.did_not_help() >= GIVEN_UP_AFTER {
             return Some(Held::plain(HoldReason::GivenUp));

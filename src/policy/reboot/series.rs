@@ -53,8 +53,6 @@ impl RebootCells {
             counters.set(*cell, f64::from(stage == stands));
         }
         counters.set(self.did_not_help, known.did_not_help() as f64);
-        // While the past is not known, nothing is left.
-        let left = left.map(|left| if known.is_restored { left } else { 0 });
         counters.set_reading(self.left, Reading::from(left.map(f64::from)));
     }
 }

@@ -1,5 +1,9 @@
 //! Reboots through the whole policy, on a node whose driver is stuck.
 
+mod drain;
+mod loss;
+mod sentinel;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,14 +14,15 @@ use crate::config::guard_rails::default_guard_rails;
 use crate::config::mistake::SourceText;
 use crate::config::rules::parse_rules_under;
 use crate::model::{
-    Decision, DecisionId, EngineReadings, GpuDriver, GpuPicture, GpuReadings, HoldReason, Holder,
-    HolderReadings, LoggedIn, LoggedInReadings, LoggedInRule, Mode, Moment, Observation,
-    OperatorCommand, OperatorOrder, Outcome, OutcomeResult, Past, PastReboot, PastReboots, Reading,
-    Readings, RebootAct, RebootForce, RebootLock, RebootMeans, RebootPlan, RebootResult,
-    RebootSettings, RebootStage, RebootStatus, RuleId, ScheduledReboot, Schema, SeriesKey, Source,
-    Verdict,
+    Decision, DecisionId, EngineReadings, EngineSeen, GpuDriver, GpuPicture, GpuReadings,
+    HoldReason, Holder, HolderReadings, KernelEvent, LoggedIn, LoggedInReadings, LoggedInRule,
+    Mode, Moment, Observation, OperatorCommand, OperatorOrder, Outcome, OutcomeResult, Past,
+    PastReboot, PastReboots, Reading, Readings, RebootAct, RebootForce, RebootLock, RebootMeans,
+    RebootPlan, RebootResult, RebootSettings, RebootStage, RebootStatus, RuleId, ScheduledReboot,
+    Schema, SeriesKey, Source, Target, Verdict,
 };
 use crate::policy::Policy;
+use crate::policy::guard::GuardRails;
 
 const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
 const BOOT: &str = "this-boot";
@@ -45,18 +50,29 @@ struct Node {
     free: Reading<f64>,
     users: Reading<Vec<LoggedIn>>,
     looks: bool,
+    engines: Vec<EngineSeen>,
+    /// Whether an engine that is told to end does.
+    engines_end: bool,
     /// What acts come to; `None`: nobody tells.
     result: Option<OutcomeResult>,
     seen: Vec<Observation>,
     acts: Vec<RebootAct>,
+    /// Engines that were told to end.
+    stops: Vec<String>,
     holds: Vec<HoldReason>,
     results: Vec<RebootResult>,
+    /// How often it was told that the journal was lost.
+    losses: usize,
 }
 
 impl Node {
     fn with(settings: RebootSettings, mode: Mode, past: PastReboots) -> Self {
         let mut rails = default_guard_rails();
         rails.reboot = settings;
+        Self::under(rails, mode, past)
+    }
+
+    fn under(rails: GuardRails, mode: Mode, past: PastReboots) -> Self {
         let second = Duration::from_secs(1);
         let files = [SourceText::new("f", RULES)];
         let rules = parse_rules_under(&files, second, rails).unwrap();
@@ -80,11 +96,15 @@ impl Node {
             free: Reading::Value(100.0 * GIB),
             users: Reading::Value(Vec::new()),
             looks: true,
+            engines: Vec::new(),
+            engines_end: true,
             result: Some(OutcomeResult::Done),
             seen: Vec::new(),
             acts: Vec::new(),
+            stops: Vec::new(),
             holds: Vec::new(),
             results: Vec::new(),
+            losses: 0,
         }
     }
 
@@ -123,8 +143,10 @@ impl Node {
         let seen = std::mem::take(&mut self.seen);
         let step = self.policy.step(at, &seen);
         for event in step.events {
-            if let crate::model::KernelEvent::RebootChecked { result, .. } = event.kind {
-                self.results.push(result);
+            match event.kind {
+                KernelEvent::RebootChecked { result, .. } => self.results.push(result),
+                KernelEvent::JournalLost { boot_id, .. } if boot_id == BOOT => self.losses += 1,
+                _ => {}
             }
         }
         for decision in step.decisions {
@@ -137,7 +159,8 @@ impl Node {
 
     fn look(&mut self) {
         let read_at = self.at.uptime;
-        let engines = EngineReadings { read_at, ..EngineReadings::default() };
+        let engines = self.engines.clone();
+        let engines = EngineReadings { read_at, engines, ..EngineReadings::default() };
         self.seen.push(Observation::Engines(Box::new(engines)));
         let holders = if self.is_wedged { vec![Holder::of_driver(7, 'D')] } else { Vec::new() };
         self.seen.push(Observation::Holders(Box::new(HolderReadings {
@@ -166,6 +189,12 @@ impl Node {
     fn carry_out(&mut self, decision: &Decision) {
         if let Some(act) = decision.action.reboot() {
             self.acts.push(act.clone());
+        }
+        if let Target::Engine(engine) = &decision.target {
+            self.stops.push(engine.name.to_string());
+            if self.engines_end {
+                self.engines.retain(|seen| seen.name != engine.name);
+            }
         }
         let result = match decision.mode {
             Mode::Observe => Some(OutcomeResult::Skipped),
@@ -226,6 +255,7 @@ fn attempt(boot: &str, ago: Duration, result: Option<RebootResult>) -> PastReboo
         utc: Timestamp::UNIX_EPOCH,
         is_long_past: false,
         plan: RebootPlan::default(),
+        way: None,
         was_begun: Some(true),
         result,
         is_cleared: false,

@@ -159,9 +159,9 @@ impl Course {
         &self.seen.target
     }
 
-    /// Its supervisor starts it again itself, and tells of no end in between.
+    /// It is not started by us: the death of an engine in it is told as that of any other.
     pub(super) fn is_left_to_others(&self) -> bool {
-        self.seen.obstacle.is_some() && !matches!(self.seen.state, HeldState::Ended(_))
+        self.seen.obstacle.is_some()
     }
 
     pub(super) fn retire(&self, counters: &mut Counters) {
@@ -234,7 +234,8 @@ impl Course {
 
     fn die(&mut self, at: Moment, end: HeldEnd) {
         self.was_up = false;
-        if self.deaths_to_tell.len() >= MOST_TO_TELL {
+        let is_told_by_others = self.is_left_to_others() && !self.family.is_empty();
+        if is_told_by_others || self.deaths_to_tell.len() >= MOST_TO_TELL {
             return;
         }
         self.deaths_to_tell.push(Death {
@@ -337,6 +338,9 @@ impl Course {
         around.guard.know_restart(&self.rule, &self.remedy.rails);
         self.deaths = around.guard.misses(&self.rule, mode);
         self.is_down = false;
+        if self.is_left_to_others() {
+            self.look_at_processes(around);
+        }
         if let Some(doubt) = doubt {
             return self.stand(RestartState::Unknown, doubt, around.at, events);
         }

@@ -63,6 +63,31 @@ fn what_user_space_wrote_is_counted_as_a_record_and_never_as_an_event() {
 }
 
 #[test]
+fn lines_that_mean_nothing_are_counted_by_the_next_step_and_judged_where_a_rule_is_due() {
+    let chatter = |seq| record(seq, 0, "usb 1-1: new device number 7");
+    let mut world = World::new(BURST, Mode::Observe);
+    assert!(!world.policy.step(world.at, &[chatter(1)]).is_only_counted, "memory is not known yet");
+    world.tick();
+    let soon = |world: &World| {
+        let pause = Duration::from_millis(10);
+        Moment { uptime: world.at.uptime + pause, utc: world.at.utc + pause }
+    };
+    let step = world.policy.step(soon(&world), &[chatter(2), chatter(3)]);
+    assert!(step.is_only_counted);
+    assert_eq!(world.value("uma_kernel_log_records_total"), Some(1.0));
+    assert!(!world.policy.step(soon(&world), &[]).is_only_counted);
+    assert_eq!(world.value("uma_kernel_log_records_total"), Some(3.0));
+    let step = world.policy.step(soon(&world), &[chatter(4), record(5, 0, XID)]);
+    assert!(!step.is_only_counted);
+    assert_eq!((step.events.len(), world.value(COUNT)), (1, Some(1.0)));
+    // With a rule that is due, lines are a step as any other.
+    world.at.uptime += INTERVAL;
+    world.at.utc += INTERVAL;
+    assert!(!world.policy.step(world.at, &[chatter(6)]).is_only_counted);
+    assert_eq!(world.state(0), RuleState::Firing);
+}
+
+#[test]
 fn what_the_log_held_at_a_first_start_is_no_burst() {
     let mut world = World::new(BURST, Mode::Observe);
     let backlog: Vec<_> = (1..50).map(|seq| record(seq, 0, XID)).collect();

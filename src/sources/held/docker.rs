@@ -235,7 +235,8 @@ impl DockerWatch {
             Err(error) => return Err(NoAnswer::Failed(error.to_string())),
         };
         let wanted = Wanted { declared: &declared, adopted: &adopted };
-        let mut held: Vec<HeldSeen> = Vec::new();
+        let followed = Arc::clone(&self.followed.borrow_and_update());
+        let (mut held, mut ended): (Vec<HeldSeen>, Vec<HeldEnded>) = (Vec::new(), Vec::new());
         self.ends.begin();
         for (id, container) in &all {
             let Some(terms) = wanted.terms(id, &container.name, &container.labels) else {
@@ -244,7 +245,10 @@ impl DockerWatch {
             if held.len() >= MAX_HELD {
                 break;
             }
-            let Some(seen) = self.look_at(id, container, terms).await? else { continue };
+            let is_followed = followed.contains(id);
+            let looked = self.look_at(id, container, terms, is_followed).await?;
+            let Some((seen, end)) = looked else { continue };
+            ended.extend(end);
             // Names are what people know them by, and what their rules are called.
             if held.iter().any(|other| other.target.name == seen.target.name) {
                 let name = &seen.target.name;
@@ -252,8 +256,6 @@ impl DockerWatch {
             }
             held.push(seen);
         }
-        let followed = Arc::clone(&self.followed.borrow_and_update());
-        let mut ended = Vec::new();
         for id in followed.iter().take(MAX_HELD) {
             let container = all.get(id);
             if held.iter().any(|held| held.target.id == *id) {
@@ -300,13 +302,15 @@ impl DockerWatch {
         Ok(Some((found, is_podman)))
     }
 
-    /// One of them; `None`: it has gone meanwhile. What makes no sense is told of that one alone.
+    /// One of them, and how it ended if others start it again; `None`: it has gone meanwhile. What
+    /// makes no sense is told of that one alone.
     async fn look_at(
         &mut self,
         id: &Arc<str>,
         container: &Container,
         terms: Terms,
-    ) -> Result<Option<HeldSeen>, NoAnswer> {
+        is_followed: bool,
+    ) -> Result<Option<(HeldSeen, Option<HeldEnded>)>, NoAnswer> {
         let Some((found, is_podman)) = self.inspect(id).await? else { return Ok(None) };
         let found = match found {
             Ok(found) => found,
@@ -320,7 +324,18 @@ impl DockerWatch {
         if seen.target.name.is_empty() {
             seen.target.name = id.get(..12).unwrap_or(id).into();
         }
+        // One that Docker starts again itself may run by now as if it had never ended.
+        if seen.obstacle.is_some() && is_followed {
+            let end = self.ends.follow(id, Some(&found), is_podman).await;
+            if let (HeldState::Ended(known), Some(end)) = (&mut seen.state, &end)
+                && known.mark == end.mark
+            {
+                known.clone_from(end);
+            }
+            let target = seen.target.clone();
+            return Ok(Some((seen, end.map(|end| HeldEnded { target, end }))));
+        }
         self.ends.learn(&found, is_podman, &mut seen.state).await;
-        Ok(Some(seen))
+        Ok(Some((seen, None)))
     }
 }

@@ -10,11 +10,12 @@ mod adopted;
 mod docker;
 mod ends;
 mod matching;
+mod services;
 mod systemd;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -35,6 +36,9 @@ const NEWS: usize = 16;
 
 /// The ids of the containers in which engines run.
 type Followed = Arc<BTreeSet<Arc<str>>>;
+
+/// The services in which engines run, and the control group of each engine.
+type FollowedServices = Arc<BTreeMap<Arc<str>, Arc<str>>>;
 
 /// Where to look.
 #[derive(Clone, Debug)]
@@ -57,6 +61,7 @@ pub struct HeldWatch {
     news: Receiver<Observation>,
     declared: watch::Sender<Arc<[DeclaredRestart]>>,
     followed: watch::Sender<Followed>,
+    services: watch::Sender<FollowedServices>,
 }
 
 /// How a thread tells the loop.
@@ -90,12 +95,13 @@ impl HeldWatch {
         let (to, news) = sync_channel(NEWS);
         let (declare, declared) = watch::channel(Arc::from(declared));
         let teller = Teller { to, clock };
-        let mut units = SystemdWatch::new(systemd, declared.clone(), teller.clone());
+        let (follow_services, services) = watch::channel(Arc::default());
+        let mut units = SystemdWatch::new(systemd, (declared.clone(), services), teller.clone());
         Builder::new().name("held-systemd".to_owned()).spawn(move || units.run())?;
         let (follow, followed) = watch::channel(Arc::default());
         let mut watch = DockerWatch::new(&docker, &adopted, (declared, followed), teller);
         Builder::new().name("held-docker".to_owned()).spawn(move || watch.run())?;
-        Ok(Self { news, declared: declare, followed: follow })
+        Ok(Self { news, declared: declare, followed: follow, services: follow_services })
     }
 
     /// What is new. Never waits.
@@ -106,17 +112,27 @@ impl HeldWatch {
     /// These containers hold engines: of those among them that nobody here starts again it is told
     /// how they end.
     pub fn follow(&self, containers: BTreeSet<Arc<str>>) {
-        self.followed.send_if_modified(|followed| {
-            let has_changed = **followed != containers;
-            if has_changed {
-                *followed = Arc::new(containers);
-            }
-            has_changed
-        });
+        replace(&self.followed, containers);
+    }
+
+    /// The same of services, each with the control group of its engine.
+    pub fn follow_services(&self, services: BTreeMap<Arc<str>, Arc<str>>) {
+        replace(&self.services, services);
     }
 
     /// The configuration declares others from now on.
     pub fn declare(&self, declared: Vec<DeclaredRestart>) {
         self.declared.send_replace(Arc::from(declared));
     }
+}
+
+/// Tells only what is another.
+fn replace<T: PartialEq>(told: &watch::Sender<Arc<T>>, new: T) {
+    told.send_if_modified(|told| {
+        let has_changed = **told != new;
+        if has_changed {
+            *told = Arc::new(new);
+        }
+        has_changed
+    });
 }

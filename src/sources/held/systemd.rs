@@ -1,5 +1,5 @@
-//! Asks systemd how the units fare that are started again. It is only asked where the configuration
-//! names one.
+//! Asks systemd how the units fare that are started again, and how others ended in which engines
+//! ran. It is only asked where the configuration names one, or an engine runs in one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,15 +9,18 @@ use jiff::Timestamp;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-use super::Teller;
+use super::services::Services;
+use super::{FollowedServices, Teller};
 use crate::model::{
     DeclaredRestart, HeldEnd, HeldHealth, HeldReadings, HeldSeen, HeldState, HeldTarget, Requested,
     RestartMatch, Supervisor,
 };
-use crate::supervisors::systemd::{Bus, Jobs, Properties, Systemd, number, text};
+use crate::supervisors::systemd::{Bus, Job, Jobs, Properties, Systemd, number, text};
 
 /// Between two looks, whatever systemd tells by itself; and after it could not be asked.
 const EVERY: Duration = Duration::from_secs(1);
+/// The same while nothing is started again.
+const IDLE: Duration = Duration::from_secs(10);
 
 /// What is known of a unit beyond what is asked anew each time.
 #[derive(Clone, Debug, Default)]
@@ -35,6 +38,7 @@ struct Known {
 pub(super) struct SystemdWatch {
     bus: Bus,
     declared: watch::Receiver<Arc<[DeclaredRestart]>>,
+    followed: watch::Receiver<FollowedServices>,
     teller: Teller,
     known: BTreeMap<Arc<str>, Known>,
 }
@@ -42,10 +46,13 @@ pub(super) struct SystemdWatch {
 impl SystemdWatch {
     pub(super) fn new(
         bus: Bus,
-        declared: watch::Receiver<Arc<[DeclaredRestart]>>,
+        (declared, followed): (
+            watch::Receiver<Arc<[DeclaredRestart]>>,
+            watch::Receiver<FollowedServices>,
+        ),
         teller: Teller,
     ) -> Self {
-        Self { bus, declared, teller, known: BTreeMap::new() }
+        Self { bus, declared, followed, teller, known: BTreeMap::new() }
     }
 
     /// Until nobody can want to know any more.
@@ -72,8 +79,9 @@ impl SystemdWatch {
 
     async fn watch(&mut self) {
         loop {
-            if self.units().is_empty() {
-                if self.declared.changed().await.is_err() {
+            let is_idle = self.units().is_empty();
+            if is_idle && self.followed.borrow_and_update().is_empty() {
+                if self.has_changed().await.is_err() {
                     return;
                 }
                 continue;
@@ -86,11 +94,31 @@ impl SystemdWatch {
             for known in self.known.values_mut() {
                 known.was_watched = false;
             }
-            self.teller.doubt(Supervisor::Systemd, &why);
-            if timeout(EVERY, self.declared.changed()).await.is_ok_and(|changed| changed.is_err()) {
+            // Nobody counts on it else.
+            if !is_idle {
+                self.teller.doubt(Supervisor::Systemd, &why);
+            }
+            let rest = if is_idle { IDLE } else { EVERY };
+            if timeout(rest, self.declared.changed()).await.is_ok_and(|changed| changed.is_err()) {
                 return;
             }
         }
+    }
+
+    /// Waits until others are to be looked at; an error: nobody can want to know any more.
+    async fn has_changed(&mut self) -> Result<(), watch::error::RecvError> {
+        tokio::select! {
+            changed = self.declared.changed() => changed,
+            changed = self.followed.changed() => changed,
+        }
+    }
+
+    /// The services in which engines run and that nobody here starts again.
+    fn others(&mut self, units: &[(Arc<str>, DeclaredRestart)]) -> BTreeMap<Arc<str>, Arc<str>> {
+        let followed = Arc::clone(&self.followed.borrow_and_update());
+        let is_other = |name: &Arc<str>| units.iter().all(|(unit, _)| unit != name);
+        let others = followed.iter().filter(|(name, _)| is_other(name));
+        others.map(|(name, cgroup)| (Arc::clone(name), Arc::clone(cgroup))).collect()
     }
 
     /// Looks whenever something happens, and once a second; ends when nobody can want to know any
@@ -98,37 +126,49 @@ impl SystemdWatch {
     async fn follow(&mut self) -> Result<(), String> {
         let systemd = Systemd::connect(&self.bus).await?;
         let mut jobs = systemd.follow().await?;
+        let mut services = Services::new(self.teller.clone());
+        let mut was_ended = false;
         loop {
             let units = self.units();
+            let others = self.others(&units);
+            services.follow(&systemd, &others).await?;
             let mut held = Vec::with_capacity(units.len());
             for (name, entry) in &units {
                 let told = systemd.service(name).await?;
                 // A job that was taken on before that look is told before it.
-                self.hear_waiting(&systemd, &mut jobs).await?;
+                self.hear_waiting(&systemd, &mut jobs, &mut services).await?;
                 held.push(self.seen(name, entry, &told));
             }
             let read_at = (self.teller.clock)().uptime;
-            let supervisor = Supervisor::Systemd;
-            self.teller.tell(HeldReadings {
-                supervisor,
-                read_at,
-                held,
-                ended: Vec::new(),
-                error: None,
-            });
+            let (supervisor, ended) = (Supervisor::Systemd, services.ended());
+            let is_idle = units.is_empty();
+            let is_news = !is_idle || !ended.is_empty() || was_ended;
+            was_ended = !ended.is_empty();
+            if is_news {
+                self.teller.tell(HeldReadings { supervisor, read_at, held, ended, error: None });
+            }
+            if is_idle && others.is_empty() && !was_ended {
+                return Err("nobody is to be asked about".to_owned());
+            }
             tokio::select! {
-                job = jobs.next() => self.hear(&systemd, job).await?,
-                changed = self.declared.changed() => if changed.is_err() {
+                job = jobs.next() => self.hear(&systemd, job, &mut services).await?,
+                changed = services.change() => changed?,
+                changed = self.has_changed() => if changed.is_err() {
                     return Ok(());
                 },
-                () = sleep(EVERY) => {}
+                () = sleep(if is_idle { IDLE } else { EVERY }) => {}
             }
         }
     }
 
-    async fn hear_waiting(&mut self, systemd: &Systemd, jobs: &mut Jobs) -> Result<(), String> {
+    async fn hear_waiting(
+        &mut self,
+        systemd: &Systemd,
+        jobs: &mut Jobs,
+        services: &mut Services,
+    ) -> Result<(), String> {
         while let Ok(job) = timeout(Duration::ZERO, jobs.next()).await {
-            self.hear(systemd, job).await?;
+            self.hear(systemd, job, services).await?;
         }
         Ok(())
     }
@@ -136,13 +176,21 @@ impl SystemdWatch {
     async fn hear(
         &mut self,
         systemd: &Systemd,
-        job: Option<(String, String)>,
+        job: Option<Job>,
+        services: &mut Services,
     ) -> Result<(), String> {
-        let (job, unit) = job.ok_or("systemd has ended the connection")?;
-        let Some(known) = self.known.get_mut(&*unit) else { return Ok(()) };
+        let Job { path, unit, position } = job.ok_or("systemd has ended the connection")?;
+        if !self.known.contains_key(&*unit) && !services.knows(&unit) {
+            return Ok(());
+        }
         // A job that is over already was most likely one that stops: others take longer.
-        let kind = systemd.job_type(&job).await;
-        known.is_to_stop |= kind.is_none_or(|kind| kind.contains("stop") || kind == "restart");
+        let kind = systemd.job_type(&path).await;
+        if kind.is_none_or(|kind| kind.contains("stop") || kind == "restart") {
+            services.is_to_stop(&unit, position);
+            if let Some(known) = self.known.get_mut(&*unit) {
+                known.is_to_stop = true;
+            }
+        }
         Ok(())
     }
 
@@ -218,16 +266,19 @@ pub(crate) fn state(told: &Properties) -> HeldState {
         }
         "activating" => running(Some(HeldHealth::Starting)),
         "inactive" | "failed" if time("InactiveEnterTimestamp") == 0 => HeldState::Fresh,
-        "inactive" | "failed" => HeldState::Ended(end(told)),
+        "inactive" | "failed" => {
+            let times = (time("InactiveExitTimestamp"), time("InactiveEnterTimestamp"));
+            HeldState::Ended(end(told, times))
+        }
         other => HeldState::Between { told: other.into() },
     }
 }
 
-fn end(told: &Properties) -> HeldEnd {
+/// How it ended. `began` and `ended` are when, in microseconds since 1970.
+pub(super) fn end(told: &Properties, (began, ended): (u64, u64)) -> HeldEnd {
     let property = |key: &str| told.get(key).and_then(text).unwrap_or_default();
     let value = |key: &str| told.get(key).and_then(number);
-    let time = |key: &str| value(key).and_then(|usec| i64::try_from(usec).ok()).unwrap_or(0);
-    let (ended, began) = (time("InactiveEnterTimestamp"), time("InactiveExitTimestamp"));
+    let utc = i64::try_from(ended).ok().and_then(|usec| Timestamp::from_microsecond(usec).ok());
     let status = value("ExecMainStatus").and_then(|status| i32::try_from(status).ok());
     let result = property("Result");
     let exit_code = match value("ExecMainCode") {
@@ -238,8 +289,8 @@ fn end(told: &Properties) -> HeldEnd {
     };
     HeldEnd {
         mark: ended.to_string().into(),
-        utc: Timestamp::from_microsecond(ended).ok(),
-        lived: u64::try_from(ended - began).ok().map(Duration::from_micros),
+        utc,
+        lived: ended.checked_sub(began).map(Duration::from_micros),
         exit_code,
         is_oom_killed: result == "oom-kill",
         error: Some(result)

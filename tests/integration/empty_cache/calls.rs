@@ -166,46 +166,92 @@ fn comfyui_frees_everything_after_the_prompt_that_runs() {
     assert_eq!(server.asked()[1].body, r#"{"unload_models":true,"free_memory":true}"#);
 }
 
-/// As its documentation shows it.
+/// llama-server in one of its recorded states.
+fn llama_server(state: &'static str) -> FakeEngine {
+    FakeEngine::start(move |asked: &Asked| recorded("llama-server", state, asked.place()))
+}
+
 #[test]
 fn a_router_of_llama_servers_unloads_idle_models_where_that_is_allowed() {
     let bench = Bench::new();
-    let router = || {
-        FakeEngine::start(|asked: &Asked| match (asked.place(), &*asked.path) {
-            ("/models", _) => {
-                let model = |id: &str, status: &str| json!({"id": id, "status": {"value": status}});
-                let models =
-                    [model("busy", "loaded"), model("a/b:Q4", "loaded"), model("c", "unloaded")];
-                Reply::Answer(200, json!({ "data": models }).to_string())
-            }
-            ("/metrics", path) if path.contains("model=busy&autoload=false") => {
-                Reply::Answer(200, "llamacpp:requests_processing 1\n".to_owned())
-            }
-            ("/metrics", _) => Reply::Answer(501, String::new()),
-            _ => Reply::Answer(200, r#"{"success":true}"#.to_owned()),
-        })
-    };
-    let server = router();
-    let target = engine(EngineKind::LlamaServer, server.port);
-    let told = bench.refusal(&decision(target.clone(), &[]));
+    let of = |server: &FakeEngine| engine(EngineKind::LlamaServer, server.port);
+    let idle = llama_server("idle");
+    let told = bench.refusal(&decision(of(&idle), &[]));
     assert!(told.ends_with("a rule must say so with allow: [unload_models]"), "{told}");
-    assert_eq!(server.told(), Vec::<String>::new());
-    let told = bench.effect(&decision(target, &[UnloadModels]));
+    assert_eq!(idle.told(), Vec::<String>::new());
+    let told = bench.effect(&decision(of(&idle), &[UnloadModels]));
     assert!(told.ends_with("it has unloaded 1 model"), "{told}");
-    assert_eq!(server.told(), ["/models/unload"]);
-    assert_eq!(server.asked().last().unwrap().body, r#"{"model":"a/b:Q4"}"#);
-    // One that was started with a model says nothing of how it stands.
-    let server = FakeEngine::start(|_: &Asked| {
-        Reply::Answer(200, json!({"data": [{"id": "m", "object": "model"}]}).to_string())
-    });
-    let target = engine(EngineKind::LlamaServer, server.port);
-    let told = bench.refusal(&decision(target, &[UnloadModels]));
-    assert!(told.contains("only as a router"), "{told}");
+    assert_eq!(idle.told(), ["/models/unload"]);
+    assert_eq!(idle.asked().last().unwrap().body, r#"{"model":"tiny"}"#);
+    // Else it would be loaded for the question.
+    let asked = idle.calls();
+    assert!(asked.contains(&"GET /metrics?model=tiny&autoload=false".to_owned()), "{asked:?}");
+    // The real one ends a request when its model is unloaded.
+    let busy = llama_server("busy");
+    let told = bench.refusal(&decision(of(&busy), &[UnloadModels]));
+    assert!(told.starts_with("it has 1 request"), "{told}");
+    for (state, why) in [
+        ("unloaded", "it has no model loaded"),
+        ("single", "only as a router"),
+        ("no_key", "it asks for a key"),
+    ] {
+        let server = llama_server(state);
+        let told = bench.refusal(&decision(of(&server), &[UnloadModels]));
+        assert!(told.contains(why), "{state}: {told}");
+        assert_eq!(server.told(), Vec::<String>::new());
+    }
+    assert_eq!(busy.told(), Vec::<String>::new());
 }
 
 /// As its documentation shows it.
 #[test]
+fn of_several_models_of_a_router_only_the_idle_ones_are_unloaded() {
+    let bench = Bench::new();
+    let server = FakeEngine::start(|asked: &Asked| match (asked.place(), &*asked.path) {
+        ("/models", _) => {
+            let model = |id: &str, status: &str| json!({"id": id, "status": {"value": status}});
+            let models =
+                [model("busy", "loaded"), model("a/b:Q4", "loaded"), model("c", "unloaded")];
+            Reply::Answer(200, json!({ "data": models }).to_string())
+        }
+        ("/metrics", path) if path.contains("model=busy&autoload=false") => {
+            Reply::Answer(200, "llamacpp:requests_processing 1\n".to_owned())
+        }
+        ("/metrics", _) => Reply::Answer(501, String::new()),
+        _ => Reply::Answer(200, r#"{"success":true}"#.to_owned()),
+    });
+    let target = engine(EngineKind::LlamaServer, server.port);
+    let told = bench.effect(&decision(target, &[UnloadModels]));
+    assert!(told.ends_with("it has unloaded 1 model"), "{told}");
+    assert_eq!(server.told(), ["/models/unload"]);
+    assert_eq!(server.asked().last().unwrap().body, r#"{"model":"a/b:Q4"}"#);
+}
+
+#[test]
 fn triton_unloads_only_where_that_is_allowed() {
+    let bench = Bench::new();
+    let triton = |state: &'static str| {
+        FakeEngine::start(move |asked: &Asked| recorded("triton", state, asked.place()))
+    };
+    let of = |server: &FakeEngine| engine(EngineKind::Triton, server.port);
+    let idle = triton("idle");
+    let told = bench.refusal(&decision(of(&idle), &[]));
+    assert!(told.contains("not served until somebody loads it again"), "{told}");
+    assert_eq!(idle.calls(), Vec::<String>::new());
+    // The real one unloads when its request has finished, and answers at once.
+    let busy = triton("busy");
+    let told = bench.effect(&decision(of(&busy), &[UnloadModels]));
+    assert!(told.ends_with("it unloads 1 model"), "{told}");
+    assert_eq!(busy.told(), ["/v2/repository/index", "/v2/repository/models/tiny/unload"]);
+    let told = bench.refusal(&decision(of(&triton("unloaded")), &[UnloadModels]));
+    assert_eq!(told, "it has no model loaded");
+    let told = bench.refusal(&decision(of(&triton("no_control")), &[UnloadModels]));
+    assert!(told.contains("503") && told.contains("load / unload is not allowed"), "{told}");
+}
+
+/// As its documentation shows it.
+#[test]
+fn a_model_of_triton_is_unloaded_once_whatever_it_is_called_and_however_many_versions_it_has() {
     let bench = Bench::new();
     let server = FakeEngine::start(|asked: &Asked| match asked.place() {
         "/v2/repository/index" => {
@@ -216,9 +262,6 @@ fn triton_unloads_only_where_that_is_allowed() {
         _ => Reply::Answer(200, String::new()),
     });
     let target = engine(EngineKind::Triton, server.port);
-    let told = bench.refusal(&decision(target.clone(), &[]));
-    assert!(told.contains("not served until somebody loads it again"), "{told}");
-    assert_eq!(server.calls(), Vec::<String>::new());
     let told = bench.effect(&decision(target, &[UnloadModels]));
     assert!(told.ends_with("it unloads 1 model"), "{told}");
     assert_eq!(server.told(), ["/v2/repository/index", "/v2/repository/models/a%20b/unload"]);

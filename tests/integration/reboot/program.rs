@@ -23,16 +23,17 @@ const BOOTS: [&str; 2] =
     ["11111111-2222-3333-4444-555555555555", "99999999-2222-3333-4444-555555555555"];
 
 /// This machine may be younger than `reboot.minimum_uptime`, and it is not asked for.
-const SOON: [&str; 6] = ["reboot", "--why", "33 GiB are leaked", "--delay=1s", "--force", "uptime"];
+pub(super) const SOON: [&str; 6] =
+    ["reboot", "--why", "33 GiB are leaked", "--delay=1s", "--force", "uptime"];
 
 /// A node that could be rebooted, if it were one.
-struct World {
-    node: Node,
-    bus: FakeBus,
+pub(super) struct World {
+    pub(super) node: Node,
+    pub(super) bus: FakeBus,
 }
 
 impl World {
-    fn new(config: &str) -> Self {
+    pub(super) fn new(config: &str) -> Self {
         let node = Node::new("gb10-4k");
         // Nothing is the matter with its memory.
         let meminfo = fs::read_to_string(node.path("proc/meminfo")).unwrap();
@@ -60,7 +61,7 @@ impl World {
         fs::write(self.node.path("kmsg"), "").unwrap();
     }
 
-    fn start(&self) -> Daemon {
+    pub(super) fn start(&self) -> Daemon {
         let mut command = Command::new(binary());
         command
             .args(["run", "--mode=enforce", "--web.listen-address", "127.0.0.1:0"])
@@ -74,12 +75,12 @@ impl World {
         daemon
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(super) fn path(&self, name: &str) -> PathBuf {
         self.node.path(name)
     }
 
     /// An order: its exit code, and what it says.
-    fn order(&self, arguments: &[&str]) -> (i32, String) {
+    pub(super) fn order(&self, arguments: &[&str]) -> (i32, String) {
         let output = Command::new(binary())
             .args(arguments)
             .arg(format!("--storage.path={}", self.node.storage().display()))
@@ -90,7 +91,7 @@ impl World {
     }
 
     /// An order that must be taken, once it is known that no engine runs.
-    fn ordered(&self, arguments: &[&str]) -> String {
+    pub(super) fn ordered(&self, arguments: &[&str]) -> String {
         let deadline = Instant::now() + Duration::from_secs(15);
         loop {
             let (code, said) = self.order(arguments);
@@ -104,7 +105,7 @@ impl World {
     }
 
     /// Acts of the journal, `action: result`, oldest first.
-    fn acts(&self) -> Vec<String> {
+    pub(super) fn acts(&self) -> Vec<String> {
         let told = history(&self.node.storage());
         let mut acts: Vec<&Value> = of_kind(&told, "outcome").collect();
         acts.sort_by_key(|outcome| outcome["decision"].as_u64());
@@ -124,22 +125,22 @@ impl World {
     }
 }
 
-fn status(daemon: &Daemon) -> Value {
+pub(super) fn status(daemon: &Daemon) -> Value {
     let (code, body) = daemon.get("/api/v1/reboot");
     let body: Value = serde_json::from_str(&body).unwrap_or_default();
     if code == 200 { body["data"]["reboot"].clone() } else { Value::Null }
 }
 
-fn stage(daemon: &Daemon) -> String {
+pub(super) fn stage(daemon: &Daemon) -> String {
     status(daemon)["stage"].as_str().unwrap_or_default().to_owned()
 }
 
-fn waits_for(daemon: &Daemon) -> String {
+pub(super) fn waits_for(daemon: &Daemon) -> String {
     status(daemon)["waits_for"].as_str().unwrap_or_default().to_owned()
 }
 
 /// Waits longer than others do: a lock is asked again after 30 s, and sysrq comes after a minute.
-fn until(daemon: &Daemon, what: &str, seconds: u64, mut is_so: impl FnMut() -> bool) {
+pub(super) fn until(daemon: &Daemon, what: &str, seconds: u64, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(seconds);
     while !is_so() {
         let (now, log) = (status(daemon), daemon.log());
@@ -163,6 +164,19 @@ fn what_is_scheduled_is_seen_by_everybody_and_can_be_called_off() {
     let due = daemon.metric(DUE);
     let now = jiff::Timestamp::now().as_second() as f64;
     assert!((due - now).abs() < 10.0, "{due} {now}");
+    let told = status(&daemon);
+    assert!(!told.to_string().contains("nanos"), "{told:#}");
+    assert_eq!(
+        (&told["budget"][0]["per_seconds"], told["budget"][0]["left"].as_u64()),
+        (&serde_json::json!(21_600.0), Some(1))
+    );
+    let plan = &told["scheduled"]["plan"];
+    let told_due: jiff::Timestamp = plan["due"].as_str().unwrap().parse().unwrap();
+    assert_eq!(told_due.as_millisecond() / 10, (due * 100.0) as i64);
+    assert!(plan["due_uptime_seconds"].as_f64().is_some_and(|due| due > 0.0), "{plan}");
+    let (_, shown) = world.order(&["reboot", "--status", "--json"]);
+    let shown: Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!(shown["budget"], told["budget"]);
     let shown = world.ordered(&["reboot", "--status"]);
     assert!(shown.contains("a reboot is scheduled") && shown.contains("33 GiB"), "{shown}");
     assert_eq!(world.order(&order).0, 1, "there is one already");

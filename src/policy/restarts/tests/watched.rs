@@ -149,9 +149,24 @@ fn one_that_docker_starts_again_itself_against_its_label_is_told_once() {
             true => world.dies("vllm"),
             false => world.starts("vllm"),
         }
+        let (told, name) = (ended(&world, 137, Requested::No), Arc::from("vllm"));
+        let target = HeldTarget { name, id: id("vllm").into(), ..told.target };
+        world.ended = vec![HeldEnded { target, end: told.end }];
         world.run(8);
-        assert_eq!(only(&world).who.container.as_deref(), Some(&*id("vllm")));
+        let report = only(&world);
+        assert_eq!(report.who.container.as_deref(), Some(&*id("vllm")));
+        assert_eq!(report.exit, ExitStatus::Code { code: 137 });
     }
+}
+
+#[test]
+fn what_docker_starts_again_itself_and_holds_no_engine_is_told_by_how_it_stands() {
+    let mut world = World::with(Mode::Enforce, &["vllm"]);
+    world.of("vllm").obstacle = Some("Docker starts it again itself".into());
+    world.run(3);
+    world.dies("vllm");
+    world.run(8);
+    assert_eq!(only(&world).who.container.as_deref(), Some(&*id("vllm")));
 }
 
 fn ended(world: &World, code: i32, requested: Requested) -> HeldEnded {
@@ -192,6 +207,43 @@ fn of_one_in_a_container_docker_tells_how_it_ended_and_is_waited_for_not_for_lon
     let told = reports(&world);
     assert_eq!(told.len(), 2);
     assert_eq!(told[1].exit, ExitStatus::Unknown, "Docker has not told");
+}
+
+#[test]
+fn of_one_in_a_service_systemd_tells_how_it_ended() {
+    let in_service = |cgroup: &str| EngineSeen {
+        unit: Some("vllm.service".into()),
+        cgroup: Some(cgroup.into()),
+        ..bare(50)
+    };
+    let of_systemd = |world: &World, requested| {
+        let (name, id) = ("vllm.service".into(), "vllm.service".into());
+        let target = HeldTarget { supervisor: Supervisor::Systemd, name, id };
+        HeldEnded { target, ..ended(world, 0, requested) }
+    };
+    let mut world = with(in_service("/system.slice/vllm.service"));
+    world.kernel_kills("elsewhere");
+    world.engines.clear();
+    world.ended = vec![of_systemd(&world, Requested::No)];
+    world.run(2);
+    let report = only(&world);
+    assert_eq!(
+        (report.exit, &report.who.unit),
+        (ExitStatus::Code { code: 0 }, &Some("vllm.service".into()))
+    );
+    let mut world = with(in_service("/system.slice/vllm.service"));
+    world.engines.clear();
+    world.ended = vec![of_systemd(&world, Requested::Yes)];
+    world.run(2);
+    let Killer::Signal { sender: Some(sender), .. } = only(&world).killer else { panic!() };
+    assert_eq!(sender, "systemctl");
+    // That of a user's own systemd is another.
+    let cgroup = "/user.slice/user-1.slice/user@1.service/app.slice/vllm.service";
+    let mut world = with(in_service(cgroup));
+    world.engines.clear();
+    world.ended = vec![of_systemd(&world, Requested::No)];
+    world.run(2);
+    assert_eq!((only(&world).exit, only(&world).who.unit), (ExitStatus::Unknown, None));
 }
 
 #[test]

@@ -56,6 +56,8 @@ pub struct Container {
     pub starts: usize,
     /// Whether its labels say that it is started again.
     pub is_held: bool,
+    /// Docker's own restart policy.
+    pub policy: &'static str,
 }
 
 #[derive(Debug, Default)]
@@ -152,6 +154,7 @@ impl FakeDocker {
             log: Vec::new(),
             starts: 0,
             is_held: true,
+            policy: "no",
         };
         self.state().containers.insert(id(name), container);
         self.happens(name, "start");
@@ -208,7 +211,7 @@ pub fn inspection(id: &str, container: &Container) -> Value {
             // So that it is ready at once.
             "Health": {"Status": "healthy"},
         },
-        "HostConfig": {"RestartPolicy": {"Name": "no", "MaximumRetryCount": 0}},
+        "HostConfig": {"RestartPolicy": {"Name": container.policy, "MaximumRetryCount": 0}},
         "Config": {"Labels": labels(container), "Tty": false},
     })
 }

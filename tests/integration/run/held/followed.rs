@@ -118,6 +118,40 @@ fn one_that_docker_starts_again_at_once_has_ended_all_the_same() {
 }
 
 #[test]
+fn one_with_the_label_that_docker_starts_again_itself_is_told_as_any_other() {
+    let world = World::new();
+    {
+        let mut state = world.docker.state();
+        let container = state.containers.get_mut(&id("llm")).unwrap();
+        (container.is_held, container.policy) = (true, "always");
+    }
+    let inspected = world.docker.asked(Question::Inspect);
+    world.docker.starts("other");
+    let began = Instant::now();
+    let (mut ended, mut obstacle) = (None, None);
+    while ended.is_none() {
+        assert!(began.elapsed() < Duration::from_secs(15), "{obstacle:?}");
+        std::thread::sleep(Duration::from_millis(5));
+        let mut seen = Vec::new();
+        world.watch.take(&mut seen);
+        for observation in seen {
+            let Observation::Held(told) = observation else { continue };
+            ended = ended.or(told.ended.into_iter().next());
+            let Some(held) = told.held.into_iter().next() else { continue };
+            // It has been looked at while it ran.
+            if obstacle.is_none() && world.docker.asked(Question::Inspect) > inspected {
+                world.docker.dies("llm");
+                world.docker.starts("llm");
+            }
+            obstacle = held.obstacle;
+        }
+    }
+    let ended: HeldEnded = ended.unwrap();
+    assert_eq!((&*ended.target.id, ended.end.exit_code), (&*id("llm"), Some(1)));
+    assert!(obstacle.unwrap().contains("restart policy always"));
+}
+
+#[test]
 fn one_that_is_removed_when_it_ends_is_told_without_its_log() {
     let world = World::new();
     world.docker.dies("llm");

@@ -1,0 +1,201 @@
+//! The umawarden of another node, which is asked whether that node can take its part of an engine.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::http::uri::Authority;
+use serde_json::Value;
+
+use super::{Answer, CallError, Session};
+use crate::model::{GateQuestion, PeerGate};
+
+/// Where umawarden listens unless told otherwise.
+const USUAL_PORT: u16 = 9942;
+
+/// How long its answer may take. It measures nothing for it.
+pub const ANSWER_TAKES: Duration = Duration::from_secs(2);
+
+/// So many of its reasons are told, and so much of each.
+const MOST_REASONS: usize = 16;
+const REASON_CHARS: usize = 300;
+
+/// No gate is waited for longer than that.
+const LONGEST_WAIT: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Where another node's umawarden is reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerAddress {
+    name: Arc<str>,
+    origin: String,
+}
+
+impl FromStr for PeerAddress {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || {
+            format!("{text:?} is no host, with or without a port: spark-2, 10.0.0.2:9942, [::1]:80")
+        };
+        let authority: Authority = text.parse().map_err(|_| wrong())?;
+        let host = authority.host();
+        if host.is_empty() || text.contains('@') {
+            return Err(wrong());
+        }
+        let port = match text.strip_prefix(host) {
+            Some("") => USUAL_PORT,
+            Some(port) => port
+                .strip_prefix(':')
+                .and_then(|port| port.parse().ok())
+                .filter(|port| *port > 0)
+                .ok_or_else(wrong)?,
+            None => return Err(wrong()),
+        };
+        Ok(Self { name: text.into(), origin: format!("http://{host}:{port}") })
+    }
+}
+
+impl fmt::Display for PeerAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
+/// The connection to it.
+#[derive(Debug)]
+pub struct Peer {
+    session: Session,
+    path: String,
+    question: GateQuestion,
+}
+
+impl Peer {
+    /// Starts to ask there; nothing is connected yet.
+    ///
+    /// # Errors
+    /// A thread cannot be started.
+    pub fn open(address: &PeerAddress, question: GateQuestion) -> Result<Self, CallError> {
+        let mut path = format!("/api/v1/gate?need={}", question.need_bytes);
+        if let Some(bytes) = question.contiguous_bytes {
+            path.push_str(&format!("&contiguous={bytes}"));
+        }
+        Ok(Self { session: Session::open_far("peer", &address.origin)?, path, question })
+    }
+
+    /// Asks it.
+    pub fn ask(&self) -> PeerGate {
+        let unknown = |why: String| PeerGate::Unknown { why: why.into() };
+        match self.session.get(&self.path, None, ANSWER_TAKES) {
+            Ok(answer) => read(&self.question, &answer).unwrap_or_else(unknown),
+            Err(error) => unknown(error.to_string()),
+        }
+    }
+}
+
+/// What it says, or why that is nothing: only who answers the question that was asked is believed.
+fn read(question: &GateQuestion, answer: &Answer) -> Result<PeerGate, String> {
+    let status = answer.status;
+    let told = answer.json();
+    let data = told.as_ref().and_then(|told| told.get("data"));
+    let bytes = |name: &str| data?.get(name)?.as_u64();
+    let is_open = data.and_then(|data| data.get("open")?.as_bool());
+    let is_answer = bytes("need_bytes") == Some(question.need_bytes)
+        && bytes("contiguous_bytes") == question.contiguous_bytes;
+    match (status, is_open.filter(|_| is_answer)) {
+        (200, Some(true)) => Ok(PeerGate::Open),
+        (503, Some(false)) => Ok(closed(data.unwrap_or(&Value::Null))),
+        // One that has not measured yet says so.
+        _ => Err(match told.as_ref().and_then(|told| told.get("error")?.as_str()) {
+            Some(error) => format!("it answers {status}: {}", shown(error)),
+            None => format!("it answers {status}, and not as umawarden does"),
+        }),
+    }
+}
+
+fn closed(data: &Value) -> PeerGate {
+    let reasons = data.get("reasons").and_then(Value::as_array).into_iter().flatten();
+    let reasons = reasons.filter_map(|reason| Some(shown(reason.get("text")?.as_str()?).into()));
+    let wait = data.get("estimated_seconds").and_then(Value::as_f64);
+    PeerGate::Closed {
+        reasons: reasons.take(MOST_REASONS).collect(),
+        wait: wait
+            .and_then(|wait| Duration::try_from_secs_f64(wait).ok())
+            .filter(|wait| *wait <= LONGEST_WAIT),
+        is_hopeless: data.get("hopeless").and_then(Value::as_bool).unwrap_or(false),
+    }
+}
+
+fn shown(text: &str) -> String {
+    let printable = |c: char| if c.is_control() { ' ' } else { c };
+    text.chars().take(REASON_CHARS).map(printable).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const ASKED: GateQuestion = GateQuestion { need_bytes: 7, contiguous_bytes: None };
+
+    fn says(status: u16, body: &str) -> Result<PeerGate, String> {
+        read(&ASKED, &Answer { status, body: body.into(), is_cut: false })
+    }
+
+    #[test]
+    fn a_host_has_the_usual_port_unless_it_names_one() {
+        let origin = |text: &str| text.parse::<PeerAddress>().map(|address| address.origin);
+        for (text, expected) in [
+            ("spark-2", "http://spark-2:9942"),
+            ("10.0.0.2:80", "http://10.0.0.2:80"),
+            ("[fd00::2]", "http://[fd00::2]:9942"),
+            ("[fd00::2]:1", "http://[fd00::2]:1"),
+        ] {
+            assert_eq!(origin(text).as_deref(), Ok(expected), "{text}");
+        }
+        for wrong in
+            ["", ":80", "a:", "a:0", "a:99999", "a:b", "fd00::2", "a/b", "http://a", "u@a", "a b"]
+        {
+            assert!(origin(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn only_an_answer_to_what_was_asked_opens() {
+        let open = json!({"data": {"open": true, "need_bytes": 7, "contiguous_bytes": null}});
+        assert_eq!(says(200, &open.to_string()), Ok(PeerGate::Open));
+        for (status, body) in [
+            (200, "<html>"),
+            (200, "{}"),
+            (200, r#"{"data":{"open":true}}"#),
+            (200, r#"{"data":{"open":true,"need_bytes":8}}"#),
+            (200, r#"{"data":{"open":true,"need_bytes":7,"contiguous_bytes":1}}"#),
+            (200, r#"{"data":{"open":false,"need_bytes":7}}"#),
+            (503, r#"{"data":{"open":true,"need_bytes":7}}"#),
+            (404, ""),
+            (302, &*open.to_string()),
+        ] {
+            assert!(says(status, body).is_err(), "{status} {body}");
+        }
+        let unmeasured = r#"{"errorType":"unavailable","error":"memory\u001b was not measured"}"#;
+        let told = says(503, unmeasured).unwrap_err();
+        assert_eq!(told, "it answers 503: memory  was not measured");
+    }
+
+    #[test]
+    fn what_keeps_it_closed_is_told_within_bounds() {
+        let reasons: Vec<_> = (0..99).map(|_| json!({"text": "x\n".repeat(999)})).collect();
+        let data = json!({
+            "open": false, "need_bytes": 7, "reasons": reasons, "estimated_seconds": 1e300,
+            "hopeless": true,
+        });
+        let told = says(503, &json!({ "data": data }).to_string()).unwrap();
+        let PeerGate::Closed { reasons, wait: None, is_hopeless: true } = told else {
+            panic!("{told:?}")
+        };
+        assert_eq!(reasons.len(), MOST_REASONS);
+        assert!(reasons.iter().all(|reason| reason.chars().count() == REASON_CHARS));
+        assert!(!reasons[0].contains('\n'));
+    }
+}

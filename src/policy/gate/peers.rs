@@ -1,0 +1,34 @@
+//! An engine that spans several nodes: each must be able to take its part, at the same time.
+
+use std::sync::Arc;
+
+use crate::model::{GateAnswer, GateReason, PeerAnswer, PeerGate};
+
+/// The same answer, for this node and those: open where all are, hopeless where one is.
+pub fn with_peers(mut own: GateAnswer, peers: Vec<PeerAnswer>) -> GateAnswer {
+    for PeerAnswer { node, gate } in &peers {
+        let node = Arc::clone(node);
+        let (wait, is_hopeless) = match gate {
+            PeerGate::Open => continue,
+            PeerGate::Closed { reasons, wait, is_hopeless } => {
+                // Who is closed and does not say why is closed all the same.
+                let unsaid = [Arc::from("it is closed, and does not say why")];
+                let all = if reasons.is_empty() { &unsaid[..] } else { reasons };
+                own.reasons.extend(
+                    all.iter()
+                        .map(|why| GateReason::Peer { node: Arc::clone(&node), why: why.clone() }),
+                );
+                (*wait, *is_hopeless)
+            }
+            PeerGate::Unknown { why } => {
+                own.reasons.push(GateReason::PeerUnknown { node, why: why.clone() });
+                (None, false)
+            }
+        };
+        own.is_open = false;
+        own.is_hopeless |= is_hopeless;
+        own.wait = own.wait.zip(wait).map(|(own, other)| own.max(other));
+    }
+    own.peers = peers;
+    own
+}

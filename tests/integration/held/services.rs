@@ -1,0 +1,173 @@
+//! Services in which engines run and that nobody here starts again: how they ended.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use umawarden::model::{HeldEnded, Observation, Requested, Supervisor};
+use umawarden::sources::held::{HeldSetup, HeldWatch};
+use umawarden::supervisors::systemd::Bus;
+use zbus::Variant;
+
+use super::{Fake, UNIT, clock, usec};
+
+struct World {
+    fake: Fake,
+    watch: HeldWatch,
+    _folder: tempfile::TempDir,
+}
+
+fn watch(bus: Bus, folder: &tempfile::TempDir) -> HeldWatch {
+    let setup = HeldSetup {
+        docker: "/nonexistent/docker.sock".into(),
+        systemd: bus,
+        adopted: folder.path().join("adopted.json"),
+        declared: Vec::new(),
+        clock,
+    };
+    HeldWatch::start(setup).unwrap()
+}
+
+impl World {
+    /// An engine in that control group, and the service as systemd knows it.
+    fn new(cgroup: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("bus");
+        let fake = Fake::start(&socket);
+        let world = Self { fake, watch: watch(Bus::Peer(socket), &folder), _folder: folder };
+        std::thread::sleep(Duration::from_millis(300));
+        assert_eq!(world.fake.count("Subscribe"), 0, "no engine is in a service");
+        world.watch.follow_services(BTreeMap::from([(Arc::from(UNIT), Arc::from(cgroup))]));
+        let asked = |fake: &Fake| fake.count("GetAll") >= 2;
+        world.until("looked at", |world, _| asked(&world.fake));
+        std::thread::sleep(Duration::from_millis(100));
+        world
+    }
+
+    fn until(&self, what: &str, is_so: impl Fn(&Self, &[HeldEnded]) -> bool) -> Vec<HeldEnded> {
+        let began = Instant::now();
+        let mut told = Vec::new();
+        while !is_so(self, &told) {
+            assert!(began.elapsed() < Duration::from_secs(15), "{what}: {told:#?}");
+            std::thread::sleep(Duration::from_millis(5));
+            told.extend(self.told());
+        }
+        told
+    }
+
+    fn told(&self) -> Vec<HeldEnded> {
+        let mut seen = Vec::new();
+        self.watch.take(&mut seen);
+        let held = seen.into_iter().filter_map(|observation| match observation {
+            Observation::Held(held) if held.supervisor == Supervisor::Systemd => Some(held),
+            _ => None,
+        });
+        held.flat_map(|held| {
+            assert!(held.held.is_empty() && held.error.is_none(), "{held:#?}");
+            held.ended
+        })
+        .collect()
+    }
+
+    fn ended(&self) -> HeldEnded {
+        let told = self.until("told", |_, told| !told.is_empty()).pop().unwrap();
+        assert_eq!((&*told.target.name, told.target.supervisor), (UNIT, Supervisor::Systemd));
+        told
+    }
+
+    fn changes(&self, changed: &[(&str, Variant<'_>)]) {
+        let changed: BTreeMap<&str, &Variant<'_>> =
+            changed.iter().map(|(name, value)| (*name, value)).collect();
+        let body = ("org.freedesktop.systemd1.Service", changed, Vec::<String>::new());
+        let signal = ("org.freedesktop.DBus.Properties", "PropertiesChanged");
+        self.fake.signal("/org/freedesktop/systemd1/unit/vllm", signal, &body);
+    }
+
+    fn ends(&self, (code, status): (i32, i32), result: &str, at: u64) {
+        self.changes(&[
+            ("ExecMainCode", Variant::from(code)),
+            ("ExecMainStatus", Variant::from(status)),
+            ("ExecMainExitTimestamp", Variant::from(at)),
+            ("Result", Variant::from(result)),
+        ]);
+    }
+
+    fn begins(&self, at: u64) {
+        self.changes(&[
+            ("ExecMainCode", Variant::from(0)),
+            ("ExecMainStatus", Variant::from(0)),
+            ("ExecMainStartTimestamp", Variant::from(at)),
+            ("ExecMainExitTimestamp", Variant::from(0_u64)),
+            ("Result", Variant::from("success")),
+        ]);
+    }
+}
+
+#[test]
+fn one_that_systemd_starts_again_at_once_has_ended_all_the_same() {
+    let world = World::new("/system.slice/vllm.service");
+    world.ends((2, 9), "signal", usec(31));
+    world.begins(usec(32));
+    let told = world.ended();
+    assert_eq!((told.end.exit_code, told.end.requested), (Some(137), Requested::No));
+    let lived = told.end.lived.unwrap().as_secs();
+    assert!((29..=30).contains(&lived) && told.end.utc.is_some(), "{told:#?}");
+    // The next life ends otherwise than the last one, and is another.
+    world.ends((1, 3), "exit-code", usec(40));
+    let is_next = |_: &World, all: &[HeldEnded]| {
+        all.iter().any(|next| next.end.mark != told.end.mark && next.end.exit_code == Some(3))
+    };
+    world.until("the next", is_next);
+}
+
+#[test]
+fn what_is_told_later_of_the_same_end_belongs_to_it() {
+    let world = World::new("/system.slice/vllm.service/workers");
+    world.ends((2, 9), "success", usec(31));
+    let first = world.ended();
+    assert!(!first.end.is_oom_killed);
+    world.changes(&[("Result", Variant::from("oom-kill"))]);
+    let is_whole = |_: &World, all: &[HeldEnded]| {
+        all.iter().any(|told| told.end.mark == first.end.mark && told.end.is_oom_killed)
+    };
+    world.until("killed for memory", is_whole);
+}
+
+#[test]
+fn one_that_somebody_stops_is_told_from_one_that_ends_by_itself() {
+    let world = World::new("/system.slice/vllm.service");
+    world.fake.takes_on("reload");
+    // What a job is for is asked, of one that is what it was last.
+    std::thread::sleep(Duration::from_millis(500));
+    // As vLLM does when its worker is killed.
+    world.ends((1, 0), "success", usec(31));
+    let told = world.ended();
+    assert_eq!((told.end.exit_code, told.end.requested), (Some(0), Requested::No));
+    world.begins(usec(40));
+    world.fake.takes_on("stop");
+    world.ends((1, 0), "success", usec(50));
+    let is_stopped =
+        |_: &World, all: &[HeldEnded]| all.iter().any(|told| told.end.requested == Requested::Yes);
+    world.until("stopped", is_stopped);
+}
+
+#[test]
+fn one_of_the_same_name_that_is_elsewhere_tells_nothing_of_it() {
+    let world = World::new("/other.slice/vllm.service");
+    world.ends((2, 9), "signal", usec(31));
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(world.told(), []);
+}
+
+#[test]
+fn where_no_systemd_answers_that_is_no_lack() {
+    let folder = tempfile::tempdir().unwrap();
+    let world = World {
+        fake: Fake::start(&folder.path().join("unused")),
+        watch: watch(Bus::Peer(folder.path().join("bus")), &folder),
+        _folder: folder,
+    };
+    world.watch.follow_services(BTreeMap::from([(Arc::from(UNIT), Arc::from("/a"))]));
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(world.told(), []);
+}

@@ -1,0 +1,141 @@
+//! Engines that are stopped in order before the machine is rebooted: real processes, real signals.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::process::{Child, Command};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::program::{SOON, World, stage, until, waits_for};
+use crate::daemon::Daemon;
+
+const DRAINS: &str = "reboot: {engines: drain}";
+
+/// A process that is an engine by its arguments, and does that when it is told to end.
+struct Engine {
+    pid: u32,
+    ended: Arc<Mutex<Option<Instant>>>,
+    reaper: Option<JoinHandle<()>>,
+}
+
+impl Engine {
+    fn start(world: &World, on_term: &str) -> Self {
+        let script = world.path("vllm");
+        let told = world.path("told").display().to_string();
+        let text = format!(
+            "trap '{}' TERM\nwhile :; do sleep 0.1; done\n",
+            on_term.replace("TOLD", &told)
+        );
+        fs::write(&script, text).unwrap();
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+        let mut command = Command::new("/bin/sh");
+        command.arg(&script).args(["serve", "/models/tiny", "--port", "1"]);
+        let child = command.spawn().unwrap();
+        let pid = child.id();
+        symlink(format!("/proc/{pid}"), world.path(&format!("proc/{pid}"))).unwrap();
+        let ended = Arc::default();
+        let reaper = Some(reap(child, Arc::clone(&ended)));
+        Self { pid, ended, reaper }
+    }
+
+    fn has_ended(&self) -> bool {
+        self.ended.lock().unwrap().is_some()
+    }
+}
+
+fn reap(mut child: Child, ended: Arc<Mutex<Option<Instant>>>) -> JoinHandle<()> {
+    std::thread::spawn(move || {
+        child.wait().unwrap();
+        *ended.lock().unwrap() = Some(Instant::now());
+    })
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        if !self.has_ended() {
+            let _it_may_end_now =
+                Command::new("kill").args(["-KILL", &self.pid.to_string()]).status();
+        }
+        if let Some(reaper) = self.reaper.take() {
+            let _failed = reaper.join();
+        }
+    }
+}
+
+/// Starts it, and waits until it has seen the engine. Whom it may not stop it tells by its own
+/// entry in procfs.
+fn start(world: &World) -> Daemon {
+    let daemon = world.start();
+    let pid = daemon.pid();
+    symlink(format!("/proc/{pid}"), world.path(&format!("proc/{pid}"))).unwrap();
+    symlink(pid.to_string(), world.path("proc/self")).unwrap();
+    let is_engine = |key: &String| key.contains("engine=\"vllm-1\"");
+    until(&daemon, "seen", 15, || daemon.metrics().keys().any(is_engine));
+    daemon
+}
+
+#[test]
+fn an_engine_is_told_to_end_and_has_ended_when_the_machine_is_rebooted() {
+    let world = World::new(DRAINS);
+    let engine = Engine::start(&world, "echo ended >TOLD; exit 0");
+    let daemon = start(&world);
+    world.ordered(&SOON);
+    until(&daemon, "done", 30, || world.bus.reboots() == 1);
+    assert!(engine.has_ended());
+    assert_eq!(fs::read_to_string(world.path("told")).unwrap(), "ended\n", "in its own way");
+    let expected = ["reboot: done", "stop_engine: done", "perform_reboot: done"];
+    until(&daemon, "told", 10, || world.acts() == expected);
+    daemon.terminate();
+}
+
+#[test]
+fn one_that_does_not_end_in_time_is_killed_and_the_reboot_goes_on() {
+    let world = World::new(DRAINS);
+    let engine = Engine::start(&world, "echo told >>TOLD");
+    let daemon = start(&world);
+    world.ordered(&SOON);
+    until(&daemon, "draining", 20, || stage(&daemon) == "draining");
+    let began = Instant::now();
+    until(&daemon, "done", 60, || world.bus.reboots() == 1);
+    let ended = engine.ended.lock().unwrap().expect("it has ended");
+    let took = ended - began;
+    assert!(took > Duration::from_secs(15) && took < Duration::from_secs(30), "{took:?}");
+    assert_eq!(fs::read_to_string(world.path("told")).unwrap(), "told\n", "once");
+    let expected = ["reboot: done", "stop_engine: done", "perform_reboot: done"];
+    until(&daemon, "told", 10, || world.acts() == expected);
+    daemon.terminate();
+}
+
+#[test]
+fn one_that_stays_whatever_it_is_told_holds_the_reboot_and_is_named() {
+    let world = World::new(DRAINS);
+    // It is seen, and there is no such process: nothing that is sent to it arrives.
+    let folder = world.path("proc/3999999");
+    fs::create_dir_all(folder.join("fd")).unwrap();
+    let stat = "3999999 (vllm) D 1 1 1 0 -1 4194304 0 0 0 0 10 5 0 0 20 0 1 0 77 1 2 3\n";
+    for (name, text) in [
+        ("cmdline", "python\0vllm\0serve\0/m\0--port\u{0}1\0"),
+        ("cgroup", "0::/system.slice/vllm.service\n"),
+        ("status", "RssAnon: 1024 kB\nRssFile: 512 kB\nRssShmem: 0 kB\n"),
+        ("io", "rchar: 9\nread_bytes: 4096\n"),
+        ("maps", ""),
+        ("stat", stat),
+    ] {
+        fs::write(folder.join(name), text).unwrap();
+    }
+    let daemon = start(&world);
+    world.ordered(&SOON);
+    until(&daemon, "held", 60, || waits_for(&daemon).contains("was told to end 3 times and runs"));
+    assert!(waits_for(&daemon).starts_with("engine vllm-1 "), "{}", waits_for(&daemon));
+    assert_eq!(stage(&daemon), "waiting");
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(world.bus.reboots(), 0);
+    let stops = world.acts().iter().filter(|act| act.starts_with("stop_engine")).count();
+    assert_eq!(stops, 3);
+    let shown = world.ordered(&["reboot", "--status"]);
+    assert!(shown.contains("waits: engine vllm-1 was told to end 3 times"), "{shown}");
+    fs::remove_dir_all(&folder).unwrap();
+    until(&daemon, "done", 30, || world.bus.reboots() == 1);
+    daemon.terminate();
+}

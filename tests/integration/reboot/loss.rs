@@ -1,0 +1,41 @@
+//! A journal that is deleted while the daemon runs.
+
+use std::fs;
+use std::time::Duration;
+
+use super::program::{SOON, World, until};
+use crate::daemon::{history, of_kind};
+
+#[test]
+fn a_journal_that_is_deleted_holds_reboots_over_a_restart_and_until_a_person_clears_it() {
+    let world = World::new("");
+    let daemon = world.start();
+    let ready = ["reboot", "--why=x", "--delay=1d", "--force=uptime"];
+    world.ordered(&ready);
+    world.ordered(&["reboot", "--cancel"]);
+    assert_eq!(daemon.metric("uma_journal_lost_total"), 0.0);
+    for part in ["", "-wal", "-shm"] {
+        let file = world.node.storage().join(format!("journal.sqlite3{part}"));
+        fs::remove_file(&file).unwrap();
+    }
+    // It is refused, or is scheduled in the moment in which that is noticed, and held.
+    world.order(&SOON);
+    until(&daemon, "noticed", 20, || daemon.metric("uma_journal_lost_total") == 1.0);
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(world.bus.reboots(), 0);
+    assert_eq!(daemon.metric("uma_reboot_budget_left"), 0.0);
+    let told = || of_kind(&history(&world.node.storage()), "journal_lost").count();
+    until(&daemon, "told", 10, || told() == 1);
+    daemon.kill();
+    let daemon = world.start();
+    let shown = world.ordered(&["reboot", "--status"]);
+    assert!(shown.contains("a journal was lost") && shown.contains("--clear"), "{shown}");
+    world.order(&["reboot", "--cancel"]);
+    let (code, said) = world.order(&SOON);
+    assert!(code == 1 && said.contains("the journal was lost"), "{said}");
+    assert_eq!((world.bus.reboots(), told()), (0, 1), "it is told once");
+    world.ordered(&["reboot", "--clear", "--why=it was me"]);
+    world.ordered(&SOON);
+    until(&daemon, "done", 20, || world.bus.reboots() == 1);
+    daemon.terminate();
+}

@@ -1,0 +1,35 @@
+//! The file that asks for a reboot, through a reload and a restart with another way.
+
+use std::fs;
+
+use rustix::process::Signal;
+
+use super::program::{SOON, World, stage, until};
+
+#[test]
+fn the_file_is_taken_away_when_a_reload_or_a_restart_has_another_way() {
+    for is_restart in [false, true] {
+        let world = World::new("");
+        let file = world.path("reboot-required");
+        let config = world.path("umawarden.yaml");
+        let way = format!("reboot: {{way: sentinel, sentinel_file: {}}}", file.display());
+        fs::write(&config, way).unwrap();
+        let mut daemon = world.start();
+        world.ordered(&SOON);
+        until(&daemon, "handed over", 20, || stage(&daemon) == "handed_over");
+        assert!(file.exists());
+        fs::write(&config, "reboot: {way: logind}").unwrap();
+        if is_restart {
+            daemon.kill();
+            daemon = world.start();
+        } else {
+            daemon.signal(Signal::HUP);
+        }
+        until(&daemon, "withdrawn", 20, || !file.exists());
+        until(&daemon, "called off", 10, || stage(&daemon) == "none");
+        let expected = ["reboot: done", "perform_reboot: done", "call_off_reboot: done"];
+        until(&daemon, "told", 10, || world.acts() == expected);
+        assert_eq!(world.bus.reboots(), 0, "and nobody else is asked");
+        daemon.terminate();
+    }
+}

@@ -1,0 +1,120 @@
+//! Whoever does what was decided, and what goes wrong with it.
+
+use std::time::Duration;
+
+use umawarden::journal::Entry;
+use umawarden::model::{
+    Action, Decision, Outcome, OutcomeResult, RebootAct, RebootMeans, RebootOrder,
+};
+
+use super::node::Node;
+
+impl Node {
+    pub fn carry_out(&mut self, decision: Decision) -> Result<(), String> {
+        let Some(act) = decision.action.reboot().cloned() else {
+            self.remedy(&decision);
+            return Ok(());
+        };
+        self.disk.record(&Entry::Decision(decision.clone()));
+        if let Err(why) = self.disk.intent(&decision) {
+            self.report(&decision, OutcomeResult::NotDone(why));
+            return Ok(());
+        }
+        // Between the intent and the act, and the outcome is lost with it.
+        if self.chance.once_in(25) {
+            self.dies = true;
+            return Ok(());
+        }
+        let result = match act {
+            RebootAct::Perform(order) => return self.perform(&decision, &order),
+            RebootAct::TakeSlot(_) => self.take_slot(),
+            RebootAct::ReleaseSlot(_) if self.chance.once_in(4) => OutcomeResult::TimedOut,
+            RebootAct::ReleaseSlot(_) => {
+                self.is_slot_ours = false;
+                OutcomeResult::Done
+            }
+            RebootAct::Schedule(_) | RebootAct::TellUsers { .. } | RebootAct::CallOff { .. } => {
+                OutcomeResult::Done
+            }
+        };
+        if self.chance.once_in(15) {
+            // It was done, and nobody tells.
+            return Ok(());
+        }
+        self.report(&decision, result);
+        Ok(())
+    }
+
+    /// What is done about memory and engines, which may fail or be told by nobody.
+    fn remedy(&mut self, decision: &Decision) {
+        if !matches!(decision.action, Action::StopEngine { .. }) {
+            return self.report(decision, OutcomeResult::Done);
+        }
+        match self.chance.whole(0..=11) {
+            0 => self.report(decision, OutcomeResult::NotDone("the disk is full".to_owned())),
+            1 | 2 => self.report(decision, OutcomeResult::Failed("it goes on".to_owned())),
+            3 => self.report(decision, OutcomeResult::TimedOut),
+            // It has ended, or it has not, and nobody tells.
+            4 => self.engine = self.chance.once_in(2),
+            _ => {
+                self.engine = false;
+                self.truth.counts.stopped += 1;
+                self.report(decision, OutcomeResult::Done);
+            }
+        }
+    }
+
+    fn take_slot(&mut self) -> OutcomeResult {
+        if self.is_slot_busy {
+            return OutcomeResult::Failed("refused: failed_lock: another node".to_owned());
+        }
+        if self.chance.once_in(5) {
+            return OutcomeResult::TimedOut;
+        }
+        self.is_slot_ours = true;
+        match self.chance.once_in(6) {
+            // Granted, and the answer is lost or garbled.
+            true => OutcomeResult::Failed("no answer".to_owned()),
+            false => OutcomeResult::Done,
+        }
+    }
+
+    fn perform(&mut self, decision: &Decision, order: &RebootOrder) -> Result<(), String> {
+        let told = format!("at {:?} in {}: {decision:?}", self.now, self.boot.id);
+        if order.how != RebootMeans::Sysrq {
+            self.judge(&order.plan, &told)?;
+        }
+        match self.chance.whole(0..=9) {
+            // Whoever does it refuses.
+            0 => {
+                self.truth.counts.refused += 1;
+                let why = "an inhibitor blocks it".to_owned();
+                self.truth.performed.remove(&self.boot.id);
+                self.report(decision, OutcomeResult::NotDone(why));
+            }
+            1 => self.report(decision, OutcomeResult::Failed("no such unit".to_owned())),
+            2 => self.report(decision, OutcomeResult::TimedOut),
+            // It agrees, and nothing happens.
+            3 => self.report(decision, OutcomeResult::Done),
+            // It may say that it could not, and do it all the same.
+            _ => self.fall(),
+        }
+        Ok(())
+    }
+
+    fn fall(&mut self) {
+        self.truth.reboots.push((self.now, true));
+        self.falls = true;
+    }
+
+    fn report(&mut self, decision: &Decision, result: OutcomeResult) {
+        self.outcomes.push(Outcome {
+            decision: decision.id,
+            action: decision.action.name().to_owned(),
+            result,
+            ended: self.at(),
+            took: Duration::ZERO,
+            effect: None,
+        });
+    }
+}

@@ -1,0 +1,284 @@
+//! The node, boot after boot.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use umawarden::journal::{Entry, past_reboots};
+use umawarden::model::{
+    DecisionId, Mode, Moment, Observation, Outcome, Past, PastReboots, Schema, SeriesKey, Verdict,
+};
+use umawarden::policy::Policy;
+
+use super::disk::Disk;
+use super::truth::Truth;
+use super::{Faults, Settings, TICK, settings};
+use crate::simulation::chance::Chance;
+
+/// While a leak is looked at: it is judged by what moves within seconds.
+const CLOSE: Duration = Duration::from_secs(4);
+
+/// So long, and again after that.
+const CLOSE_FOR: u64 = 900;
+const CLOSE_EVERY: u64 = 14_400;
+
+/// What the matter is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// The driver does not answer.
+    Wedge,
+    /// Memory is held by nobody.
+    Leak,
+}
+
+/// One boot of the node.
+pub struct Boot {
+    pub id: Arc<str>,
+    pub uptime: Duration,
+    /// What the wall clock is wrong by, in seconds.
+    clock_off: i64,
+    kind: Trouble,
+    pub troubled_at: Duration,
+}
+
+impl Boot {
+    /// What the matter is now.
+    pub fn trouble(&self) -> Option<Trouble> {
+        (self.uptime >= self.troubled_at).then_some(self.kind)
+    }
+
+    fn tick(&self) -> Duration {
+        let since = self.uptime.saturating_sub(self.troubled_at).as_secs();
+        let is_close = self.trouble() == Some(Trouble::Leak) && since % CLOSE_EVERY < CLOSE_FOR;
+        if is_close { CLOSE } else { TICK }
+    }
+}
+
+/// It.
+pub struct Node {
+    pub settings: Settings,
+    pub chance: Chance,
+    pub disk: Disk,
+    pub boots: u64,
+    pub boot: Boot,
+    pub now: Duration,
+    pub policy: Policy,
+    pub outcomes: Vec<Outcome>,
+    pub users: bool,
+    pub engine: bool,
+    pub is_paused: bool,
+    /// Whom the cluster's lock truly lets reboot.
+    pub is_slot_ours: bool,
+    pub is_slot_busy: bool,
+    pub dies: bool,
+    pub falls: bool,
+    /// How often the journal was lost before the eyes of this process.
+    pub losses: f64,
+    pub truth: Truth,
+    next_decision: u64,
+    pub memory: Arc<Schema>,
+    pub losses_series: Arc<Schema>,
+}
+
+impl Node {
+    pub fn new(seed: u64, faults: Faults) -> Self {
+        let settings = settings(faults);
+        let boot = Boot {
+            id: "boot-0".into(),
+            uptime: Duration::from_secs(20),
+            clock_off: 0,
+            kind: Trouble::Wedge,
+            troubled_at: Duration::MAX,
+        };
+        let schema = |names: &[&str]| {
+            let series = names.iter().map(|name| SeriesKey::new(name, &[])).collect();
+            Arc::new(Schema { series })
+        };
+        let memory = [
+            "uma_memory_total_bytes",
+            "uma_memory_free_bytes",
+            "uma_memory_shmem_bytes",
+            "uma_memory_unaccounted_bytes",
+        ];
+        let started = Moment { uptime: boot.uptime, utc: Timestamp::UNIX_EPOCH };
+        let policy = Policy::new(started, Mode::Enforce, &settings.rules, DecisionId(1));
+        let mut node = Self {
+            settings,
+            chance: Chance::new(seed, "reboots"),
+            disk: Disk::default(),
+            boots: 0,
+            boot,
+            now: Duration::from_secs(1_000),
+            policy,
+            outcomes: Vec::new(),
+            users: false,
+            engine: false,
+            is_paused: false,
+            is_slot_ours: false,
+            is_slot_busy: false,
+            dies: false,
+            falls: false,
+            losses: 0.0,
+            truth: Truth::default(),
+            next_decision: 1,
+            memory: schema(&memory),
+            losses_series: schema(&["uma_journal_lost_total"]),
+        };
+        node.start_process();
+        node
+    }
+
+    pub fn at(&self) -> Moment {
+        let true_s = 1_780_000_000 + i64::try_from(self.now.as_secs()).unwrap();
+        let utc = Timestamp::from_second((true_s + self.boot.clock_off).max(0)).unwrap();
+        Moment { uptime: self.boot.uptime, utc }
+    }
+
+    fn start_process(&mut self) {
+        let at = self.at();
+        let first = DecisionId(self.next_decision);
+        self.policy = Policy::new(at, Mode::Enforce, &self.settings.rules, first);
+        self.policy.await_past();
+        self.outcomes.clear();
+        (self.dies, self.losses) = (false, 0.0);
+        self.disk.note_alive(&self.boot.id, self.boot.uptime);
+    }
+
+    /// What the journal tells a process that has just started, if it can be read.
+    fn past(&mut self) -> Option<Past> {
+        if self.disk.is_broken {
+            return None;
+        }
+        let reboots = match self.chance.once_in(40) {
+            // Which boot this is cannot be read.
+            true => PastReboots::default(),
+            false => past_reboots(&self.disk.rows, &self.disk.boots, &self.boot.id),
+        };
+        Some(Past { reboots, unaccounted_baseline: Some(1 << 30), ..Past::default() })
+    }
+
+    pub fn boot_again(&mut self) {
+        self.boots += 1;
+        self.now += self.chance.span(Duration::from_secs(30), Duration::from_secs(90));
+        if self.chance.once_in(12) {
+            self.now += self.chance.until(Duration::from_secs(40 * 3_600));
+        }
+        // Trouble comes back after most boots.
+        let comes = self.chance.share() < 0.7;
+        let early = self.chance.share() < 0.5;
+        let mean = if early { 900 } else { 2 * 3_600 };
+        let kind = if self.chance.once_in(3) { Trouble::Leak } else { Trouble::Wedge };
+        self.boot = Boot {
+            id: format!("boot-{}", self.boots).into(),
+            uptime: Duration::from_secs(15),
+            clock_off: self.jump(),
+            kind,
+            troubled_at: match comes {
+                true => self.chance.until(Duration::from_secs(mean)),
+                false => Duration::MAX,
+            },
+        };
+        self.truth.is_called_off = false;
+        self.engine = false;
+        if self.chance.once_in(3) {
+            self.disk.on_its_way.clear();
+        }
+        self.disk.flush();
+        if self.chance.once_in(60) {
+            self.disk.forget();
+            self.truth.forget();
+        }
+        self.start_process();
+    }
+
+    /// A clock that was never set, is months ahead, or is right.
+    fn jump(&mut self) -> i64 {
+        match self.chance.whole(0..=9) {
+            0 => -1_700_000_000,
+            1 => i64::try_from(self.chance.whole(0..=40_000_000)).unwrap(),
+            2 => -i64::try_from(self.chance.whole(0..=400_000)).unwrap(),
+            _ => 0,
+        }
+    }
+
+    /// One boot, until the machine is rebooted, or it is time for somebody else to do that.
+    pub fn live_through(&mut self) -> Result<(), String> {
+        let lasts =
+            self.chance.until(Duration::from_secs(4 * 3_600)).min(Duration::from_secs(86_400));
+        let known = self.chance.span(Duration::ZERO, Duration::from_secs(120));
+        let mut past_due = Some(self.boot.uptime + known);
+        while self.boot.uptime < lasts {
+            let tick = self.boot.tick();
+            self.now += tick;
+            self.boot.uptime += tick;
+            // However short a step is: what happens is as frequent as time is long.
+            if tick == TICK || self.chance.once_in(45) {
+                self.disturb();
+            }
+            let mut seen = self.seen();
+            if past_due.is_some_and(|due| self.boot.uptime >= due)
+                && let Some(past) = self.past()
+            {
+                seen.insert(0, Observation::Past(Box::new(past)));
+                past_due = None;
+            }
+            self.step(&seen)?;
+            if self.falls {
+                self.falls = false;
+                return Ok(());
+            }
+            if self.dies || self.chance.once_in(if tick == TICK { 150 } else { 2_000 }) {
+                self.disk.on_its_way.clear();
+                self.start_process();
+                past_due = Some(self.boot.uptime);
+            }
+            if !self.disk.is_broken && self.chance.once_in(3) {
+                self.disk.flush();
+                self.disk.note_alive(&self.boot.id.clone(), self.boot.uptime);
+            }
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, seen: &[Observation]) -> Result<(), String> {
+        let step = self.policy.step(self.at(), seen);
+        for answer in step.answers {
+            if answer.refused.is_none() {
+                self.obeyed(&answer.command.order);
+            }
+        }
+        for event in step.events {
+            let boot_id = Arc::clone(&self.boot.id);
+            self.disk.record(&Entry::Event { boot_id, event });
+        }
+        for decision in step.decisions {
+            self.next_decision = self.next_decision.max(decision.id.0 + 1);
+            if decision.verdict == Verdict::Act {
+                self.carry_out(decision)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn disturb(&mut self) {
+        let chance = &mut self.chance;
+        let mut toggle = |is_so: &mut bool, begins: u64, ends: u64| {
+            *is_so ^= chance.once_in(if *is_so { ends } else { begins });
+        };
+        toggle(&mut self.users, 80, 15);
+        toggle(&mut self.is_paused, 200, 15);
+        toggle(&mut self.is_slot_busy, 60, 10);
+        toggle(&mut self.disk.is_broken, 150, 10);
+        toggle(&mut self.engine, 60, 40);
+        // What leaks is what an engine that has gone has left behind.
+        self.engine &= self.boot.trouble() != Some(Trouble::Leak);
+        if self.chance.once_in(200) {
+            self.boot.clock_off = self.jump();
+        }
+        if self.chance.once_in(4_000) && !self.disk.is_broken {
+            self.disk.replace();
+            self.losses += 1.0;
+            self.truth.lose(self.now);
+        }
+    }
+}
