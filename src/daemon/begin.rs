@@ -121,7 +121,6 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         settings,
         policy,
         kernel_log,
-        gathering: Default::default(),
         journal,
         worker,
         outcomes,
