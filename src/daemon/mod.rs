@@ -373,6 +373,9 @@ impl Daemon {
         let began = clock::uptime();
         let mut step = self.policy.step(now, &self.seen);
         self.engines.set_loading(self.policy.is_any_engine_on_its_way());
+        if self.policy.needs_a_look_at_engines(now.uptime) {
+            self.engines.look_now();
+        }
         self.evicting.heed(&self.policy.engines());
         if self.policy.is_any_engine_loading() {
             self.sampling.loads(now.uptime);

@@ -31,8 +31,7 @@ impl Node {
         seen.push(Observation::Engines(Box::new(EngineReadings {
             read_at: at.uptime,
             engines,
-            is_cut: false,
-            turned: Vec::new(),
+            ..EngineReadings::default()
         })));
         seen.extend(self.driver(at));
         let alice = LoggedIn { user: "alice".into(), terminal: None, since: None };
