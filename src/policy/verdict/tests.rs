@@ -260,5 +260,5 @@ fn what_nobody_has_of_a_gpus_own_memory_is_told_and_makes_no_verdict() {
     assert_eq!(is_told(&known), (MemoryVerdict::Clean, false, true));
     let (_, evidence) = known.judge(None);
     let told: Vec<String> = evidence.iter().map(ToString::to_string).collect();
-    assert!(told.iter().any(|text| text.starts_with("30 GiB of GPU 1's own memory")), "{told:?}");
+    assert!(told.iter().any(|text| text.starts_with("30.0 GiB of GPU 1's own memory")), "{told:?}");
 }
