@@ -7,7 +7,7 @@
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use hmac::{Hmac, KeyInit as _, Mac as _};
@@ -15,6 +15,7 @@ use rustix::fs::{Mode, OFlags, open};
 use serde_json::{Value, json};
 use sha2::Sha256;
 
+use super::https::Trust;
 use super::{Answer, Session};
 
 /// Without this the server answers nobody: no call that was meant for something else gets a slot.
@@ -167,13 +168,22 @@ pub struct FleetLock {
     origin: String,
     group: String,
     id: LockId,
+    ca_file: Option<PathBuf>,
 }
 
 impl FleetLock {
-    /// The server at that address, `http://host:port/path`, and how this node is known there.
+    /// The server at that address, `http://host:port/path` or `https://…`, and how this node is
+    /// known there.
     pub fn new(url: &str, group: &str, id: LockId) -> Self {
         let origin = url.trim_end_matches('/').to_owned();
-        Self { origin, group: group.to_owned(), id }
+        Self { origin, group: group.to_owned(), id, ca_file: None }
+    }
+
+    /// Over TLS only whoever signs with a certificate of that file is trusted; `None`: whom the
+    /// system trusts.
+    #[must_use]
+    pub fn trusting(self, ca_file: Option<&Path>) -> Self {
+        Self { ca_file: ca_file.map(Path::to_owned), ..self }
     }
 
     /// Asks for a slot to reboot in. Whoever has one already is given it again.
@@ -187,12 +197,16 @@ impl FleetLock {
     }
 
     fn ask(&self, path: &str, patience: Duration) -> SlotAnswer {
-        // Without TLS in this program it would fail anyway, and say less.
-        if !self.origin.starts_with("http://") {
-            return SlotAnswer::NoAnswer("only http:// is spoken with lock servers".to_owned());
-        }
+        let trust = match self.origin.split_once("://") {
+            Some(("http", _)) => None,
+            Some(("https", _)) => Some(self.ca_file.clone().map_or(Trust::System, Trust::File)),
+            _ => {
+                let why = "only http:// and https:// are spoken with lock servers";
+                return SlotAnswer::NoAnswer(why.to_owned());
+            }
+        };
         let body = json!({ "client_params": { "id": self.id.0, "group": self.group } });
-        let asked = Session::open_far("fleet-lock", &self.origin)
+        let asked = Session::open_far("fleet-lock", &self.origin, trust)
             .and_then(|session| session.post_with(path, HEADER, &body, patience));
         match asked {
             Ok(answer) => read_answer(path, &answer),

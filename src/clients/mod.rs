@@ -12,6 +12,7 @@
 
 mod comfyui;
 pub mod fleet_lock;
+mod https;
 mod keys;
 mod llama_server;
 mod lmdeploy;

@@ -80,7 +80,7 @@ impl Peer {
         if let Some(bytes) = question.contiguous_bytes {
             path.push_str(&format!("&contiguous={bytes}"));
         }
-        Ok(Self { session: Session::open_far("peer", &address.origin)?, path, question })
+        Ok(Self { session: Session::open_far("peer", &address.origin, None)?, path, question })
     }
 
     /// Asks it.

@@ -7,16 +7,19 @@
 use std::fmt;
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::thread::Builder;
 use std::time::Duration;
 
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE};
 use reqwest::{Client, Method, redirect, retry};
+use rustls::ClientConfig;
 use serde_json::Value;
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
 
+use super::https::{self, Trust};
 use super::keys::Secret;
 use super::network::Network;
 use crate::model::EngineTarget;
@@ -30,7 +33,7 @@ const CONNECTING_FAR_TAKES: Duration = Duration::from_secs(5);
 const MARGIN: Duration = Duration::from_secs(1);
 
 /// No answer that is asked for is longer; `/v1/loads` of 64 ranks has 40 KiB.
-const MOST_BYTES: usize = 1 << 20;
+pub(super) const MOST_BYTES: usize = 1 << 20;
 
 /// So much of an answer is told to people.
 const TOLD_CHARS: usize = 160;
@@ -133,7 +136,7 @@ pub enum CallError {
 }
 
 /// A header of a call: its name and what it says.
-type Header = (&'static str, &'static str);
+pub(super) type Header = (&'static str, &'static str);
 
 /// One call.
 #[derive(Debug)]
@@ -169,19 +172,33 @@ impl Session {
         Self::start("engine-client", CONNECTING_TAKES, place)
     }
 
-    /// The same for a server that may be on another node: below that address.
+    /// The same for a server that may be on another node: below that address, and over TLS where
+    /// it is said who is trusted.
     ///
     /// # Errors
     /// The thread cannot be started.
-    pub(super) fn open_far(name: &str, origin: &str) -> Result<Self, CallError> {
+    pub(super) fn open_far(
+        name: &str,
+        origin: &str,
+        trust: Option<Trust>,
+    ) -> Result<Self, CallError> {
         let place = Place { origin: origin.to_owned(), network: None };
-        Self::start(name, CONNECTING_FAR_TAKES, place)
+        Self::start_with(name, CONNECTING_FAR_TAKES, place, trust)
     }
 
     fn start(name: &str, connecting_takes: Duration, place: Place) -> Result<Self, CallError> {
+        Self::start_with(name, connecting_takes, place, None)
+    }
+
+    fn start_with(
+        name: &str,
+        connecting_takes: Duration,
+        place: Place,
+        trust: Option<Trust>,
+    ) -> Result<Self, CallError> {
         let (calls, to_make) = channel();
         let started = Builder::new().name(name.to_owned()).spawn(move || {
-            let caller = Caller::new(place, connecting_takes);
+            let caller = Caller::new(place, connecting_takes, trust.as_ref());
             for call in to_make {
                 let answer = match &caller {
                     Ok(caller) => caller.make(&call),
@@ -283,10 +300,13 @@ struct Caller {
     runtime: Runtime,
     client: Client,
     origin: String,
+    tls: Option<Arc<ClientConfig>>,
+    connecting_takes: Duration,
 }
 
 impl Caller {
-    fn new(place: Place, connecting_takes: Duration) -> io::Result<Self> {
+    fn new(place: Place, connecting_takes: Duration, trust: Option<&Trust>) -> io::Result<Self> {
+        let tls = trust.map(Trust::config).transpose().map_err(io::Error::other)?;
         if let Some(network) = &place.network {
             network.enter()?;
         }
@@ -305,7 +325,7 @@ impl Caller {
             .user_agent(concat!("umawarden/", env!("CARGO_PKG_VERSION")))
             .build()
             .map_err(io::Error::other)?;
-        Ok(Self { runtime, client, origin: place.origin })
+        Ok(Self { runtime, client, origin: place.origin, tls, connecting_takes })
     }
 
     fn make(&self, call: &Call) -> Result<Answer, CallError> {
@@ -314,13 +334,20 @@ impl Caller {
             self.runtime.block_on(async { timeout(call.patience, self.exchange(call)).await });
         match made {
             Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(error)) => Err(CallError::Failed { path: path(), why: chain(error) }),
+            Ok(Err(why)) => Err(CallError::Failed { path: path(), why }),
             Err(_) => Err(CallError::TimedOut { path: path(), after: call.patience }),
         }
     }
 
-    async fn exchange(&self, call: &Call) -> reqwest::Result<Answer> {
+    async fn exchange(&self, call: &Call) -> Result<Answer, String> {
         let url = format!("{}{}", self.origin, call.path);
+        let Some(tls) = &self.tls else { return self.plain(call, url).await.map_err(chain) };
+        let (method, body) = (call.method.clone(), call.body.clone().unwrap_or_default());
+        let tls = Arc::clone(tls);
+        https::exchange(tls, self.connecting_takes, method, &url, call.header, body).await
+    }
+
+    async fn plain(&self, call: &Call, url: String) -> reqwest::Result<Answer> {
         let mut request = self.client.request(call.method.clone(), url);
         if let Some(key) = &call.key {
             request = request.header(AUTHORIZATION, key.header());

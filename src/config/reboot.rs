@@ -238,7 +238,7 @@ fn lock(node: &Node, findings: &mut Findings<'_>) -> Option<RebootLock> {
         decode::wrong_kind(node, "lock", decode::MAPPING, findings).hint(EXAMPLE);
         return None;
     }
-    let table = Table::read(node, "lock", &["url", "group", "id"], findings)?;
+    let table = Table::read(node, "lock", &["url", "group", "id", "ca_file"], findings)?;
     let Some(url) = table.get("url") else {
         findings.add(table.place(), "lock needs a url").hint(EXAMPLE);
         return None;
@@ -252,16 +252,21 @@ fn lock(node: &Node, findings: &mut Findings<'_>) -> Option<RebootLock> {
         Some(node) => value(node, "id", name, findings).map(Some),
         None => Some(None),
     };
-    Some(RebootLock { url: url?, group: group?, id: id? })
+    let ca_file = match table.get("ca_file") {
+        Some(node) if url.as_deref().is_some_and(|url| url.starts_with("http://")) => {
+            let text = "ca_file is for https, and the url is plain http";
+            findings.add(node.span.clone(), text).hint("write url: \"https://…\", or leave it out");
+            return None;
+        }
+        Some(node) => value(node, "ca_file", absolute, findings).map(Some),
+        None => Some(None),
+    };
+    Some(RebootLock { url: url?, ca_file: ca_file?, group: group?, id: id? })
 }
 
 fn base_url(text: &str) -> Result<String, String> {
-    if text.starts_with("https://") {
-        return Err(
-            "the lock is asked over plain http: put it behind a proxy on this node".to_owned()
-        );
-    }
-    let host = text.strip_prefix("http://").unwrap_or_default();
+    let host = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
+    let host = host.unwrap_or_default();
     let is_plain = |c: char| c.is_ascii_graphic() && !"?#@\\\"<>".contains(c);
     if host.is_empty() || host.starts_with(['/', ':']) || !host.chars().all(is_plain) {
         return Err(format!("\"{text}\" is no address; write it as in http://lock:8080"));
@@ -314,6 +319,7 @@ mod tests {
              n1}\n  sysrq: allowed\n  sysrq_after: 5m\n  check_after: 20m\n",
         );
         let lock = RebootLock {
+            ca_file: None,
             url: "http://lock:8080".to_owned(),
             group: "default".to_owned(),
             id: Some("n1".to_owned()),
@@ -354,7 +360,8 @@ mod tests {
             ("reboot: {at_most: {times: 0, per: 1h}}", "0 would never act"),
             ("reboot: {sysrq_after: 5m}", "sysrq_after is given, and sysrq is not allowed"),
             ("reboot: {lock: {}}", "lock needs a url"),
-            ("reboot: {lock: {url: \"https://a\"}}", "plain http"),
+            ("reboot: {lock: {url: \"http://a\", ca_file: /etc/ca.pem}}", "is for https"),
+            ("reboot: {lock: {url: \"https://a\", ca_file: ca.pem}}", "absolute"),
             ("reboot: {lock: {url: \"a:80\"}}", "is no address"),
             ("reboot: {lock: {url: \"http://a\", group: \"a b\"}}", "is no name"),
             ("reboot: {mode: enforce}", "the node's mode, or the rule's, says"),

@@ -98,6 +98,7 @@ fn rules(loaded: &Loaded) -> RecordedRules {
         files: loaded.texts.iter().map(file).collect(),
         // No map in it has keys that are not text, so this cannot fail.
         guard_rails: serde_json::to_value(&loaded.rules.guard_rails).unwrap_or_default(),
+        verdict: loaded.settings.verdict,
     }
 }
 

@@ -80,6 +80,9 @@ pub struct GpuPicture {
     pub is_cut: bool,
 }
 
+/// Superchips whose GPU's memory is a NUMA node, by their names.
+const COHERENT: [&str; 4] = ["GH200", "GB200", "GB300", "GH300"];
+
 /// One GPU.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GpuDevice {
@@ -250,6 +253,28 @@ impl GpuDevice {
             Reading::Unsupported => Some(true),
             Reading::Failed => None,
         }
+    }
+
+    /// Whether its memory is a NUMA node of the machine: there it is documented as normal that
+    /// memory stays counted after its process.
+    pub fn is_coherent(&self) -> bool {
+        let name = self.name.as_deref().unwrap_or_default();
+        COHERENT.iter().any(|chip| name.contains(chip))
+    }
+
+    /// How much of its own memory is taken and laid to no process by the driver. It means nothing
+    /// of what is parted, whose instances have processes of their own, nor of superchips.
+    pub fn unheld_bytes(&self) -> Reading<u64> {
+        if self.is_coherent() || self.is_mig == Reading::Value(true) {
+            return Reading::Unsupported;
+        }
+        let mut of_processes = self.processes.clone().map(|_| 0u64);
+        for process in self.processes() {
+            of_processes =
+                of_processes.zip(process.used_bytes).map(|(sum, own)| sum.saturating_add(own));
+        }
+        let both = self.memory.used_bytes.zip(of_processes);
+        both.map(|(used, of_processes)| used.saturating_sub(of_processes))
     }
 }
 

@@ -141,8 +141,11 @@ pub enum EnginesRule {
 /// A server that speaks FleetLock, and what this node is to it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RebootLock {
-    /// Its base: `http://lock:8080`. The protocol's paths are added to it.
+    /// Its base: `http://lock:8080`, or `https://…`. The protocol's paths are added to it.
     pub url: String,
+    /// Who is trusted over TLS, as certificates in PEM; `None`: whom the system trusts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ca_file: Option<PathBuf>,
     /// The group that shares the slots.
     pub group: String,
     /// This node's name there; `None`: derived from the machine's id.

@@ -189,6 +189,14 @@ pub enum VerdictEvidence {
     NoHolders,
     /// The driver answers.
     DriverAnswers,
+    /// A GPU's own memory is taken, and the driver names nobody who has it. Nothing follows from
+    /// that for the machine's.
+    OnGpu {
+        /// Which GPU.
+        gpu: u32,
+        /// How much.
+        bytes: u64,
+    },
     /// On such a machine memory may stay counted after its process until it is short.
     CountedAfterExit,
     /// What may bring it back was not tried since.
@@ -293,6 +301,12 @@ impl fmt::Display for VerdictEvidence {
             }
             Self::NoHolders => f.write_str("nobody has the driver open"),
             Self::DriverAnswers => f.write_str("the driver answers"),
+            Self::OnGpu { gpu, bytes } => write!(
+                f,
+                "{} of GPU {gpu}'s own memory are taken, and the driver names no process that has \
+                 them; the machine's memory is another",
+                of(*bytes)
+            ),
             Self::CountedAfterExit => f.write_str(
                 "on this machine memory may stay counted after its process until it is short",
             ),

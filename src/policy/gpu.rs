@@ -73,6 +73,10 @@ fn values(picture: &GpuPicture, engines: &[EngineStatus]) -> Values {
         add_device(device, &gpu, &mut values);
         add_instances(device, &gpu, &mut values);
         add_processes(device, &gpu, &owners, &mut values);
+        // Who is not told of may have it.
+        let unheld = if picture.is_cut { Reading::Failed } else { device.unheld_bytes() };
+        let key = SeriesKey::new("uma_gpu_memory_unheld_bytes", &[("gpu", &*gpu)]);
+        values.push((key, unheld.map(number)));
     }
     values.retain(|(_, reading)| !matches!(reading, Reading::Unsupported));
     values

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::{
     AlertChange, Assessment, Decision, DecisionId, Event, Mode, Moment, Observation,
-    OperatorCommand, OperatorOrder, Past, PastAct, Pause, RuleId,
+    OperatorCommand, OperatorOrder, Past, PastAct, Pause, RuleId, VerdictLimits,
 };
 
 /// One entry of a recording.
@@ -89,6 +89,9 @@ pub struct RecordedRules {
     /// The guard rails of the configuration, as the policy writes them.
     #[serde(default, skip_serializing_if = "serde_json::Value::is_null")]
     pub guard_rails: serde_json::Value,
+    /// When memory counted as leaked. Older programs did not record it.
+    #[serde(default)]
+    pub verdict: VerdictLimits,
 }
 
 /// One rule file.

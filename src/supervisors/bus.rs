@@ -35,7 +35,8 @@ impl Bus {
         Self::System(socket_of(&address).unwrap_or(SYSTEM_SOCKET).into())
     }
 
-    fn socket(&self) -> &Path {
+    /// Where that is reached.
+    pub fn socket(&self) -> &Path {
         match self {
             Self::System(socket) | Self::Peer(socket) => socket,
         }

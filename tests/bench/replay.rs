@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use umawarden::cli::replay::Replayer;
 use umawarden::config::shipped::shipped_rules;
-use umawarden::model::{DecisionId, MetricKind, Mode, Moment, Observation, Readings, metric};
+use umawarden::model::{
+    DecisionId, MetricKind, Mode, Moment, Observation, Readings, VerdictLimits, metric,
+};
 use umawarden::recording::{
     Begin, Entry, RecordedRules, RecordedStep, Ring, RuleText, Said, SegmentReader, segment_files,
 };
@@ -172,6 +174,7 @@ fn begin(at: Moment, interval: Duration) -> Begin {
         mode: Mode::Observe,
         evaluation_interval: interval,
         guard_rails: serde_json::Value::Null,
+        verdict: VerdictLimits::default(),
         files: shipped_rules().into_iter().map(text).collect(),
     };
     Begin::of_process("bench", at, DecisionId(1), rules)

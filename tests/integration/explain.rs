@@ -13,7 +13,7 @@ use umawarden::journal::{Entry as JournalEntry, Journal, Note, Retention};
 use umawarden::model::{
     DecisionId, Event, HeldMemory, KernelEvent, Mode, Moment, Observation, Outcome, OutcomeResult,
     Reading, Readings, Release, ReleaseEnd, ReleasePoint, Schema, SeriesKey, Source, Verdict,
-    WhyUnknown,
+    VerdictLimits, WhyUnknown,
 };
 use umawarden::policy::Policy;
 use umawarden::recording::{
@@ -60,6 +60,7 @@ fn begin(mode: Mode) -> Begin {
         mode,
         evaluation_interval: INTERVAL,
         guard_rails: Value::Null,
+        verdict: VerdictLimits::default(),
         files: vec![RuleText { name: "rules.yaml".to_owned(), text: RULES.to_owned() }],
     };
     Begin::of_process("boot", moment(0), DecisionId(1), rules)

@@ -9,6 +9,7 @@ mod loss;
 mod program;
 mod sentinel;
 mod slot;
+mod tls;
 mod ways;
 
 use std::fs;

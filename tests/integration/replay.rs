@@ -18,7 +18,7 @@ use umawarden::config::rules::parse_rules;
 use umawarden::model::{
     DecisionId, Event, KernelEvent, KernelRecord, Mode, Moment, Observation, OperatorCommand,
     OperatorOrder, Outcome, OutcomeResult, Past, PastAct, Pause, Reading, Readings, RuleId,
-    RuleSelector, Schema, SeriesKey, Source, Verdict,
+    RuleSelector, Schema, SeriesKey, Source, Verdict, VerdictLimits,
 };
 use umawarden::policy::{Policy, Step};
 use umawarden::recording::{
@@ -62,6 +62,7 @@ fn begin() -> Begin {
         evaluation_interval: INTERVAL,
         files: vec![RuleText { name: "rules.yaml".to_owned(), text: RULES.to_owned() }],
         guard_rails: serde_json::to_value(default_guard_rails()).unwrap(),
+        verdict: VerdictLimits::default(),
     };
     Begin {
         earlier_acts: vec![(

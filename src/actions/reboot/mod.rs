@@ -213,7 +213,8 @@ impl Rebooter {
             },
         };
         let known_as = id.to_string();
-        match ask(&FleetLock::new(&lock.url, &lock.group, id)) {
+        let server = FleetLock::new(&lock.url, &lock.group, id);
+        match ask(&server.trusting(lock.ca_file.as_deref())) {
             answer @ SlotAnswer::Granted => Attempt::Agreed(format!("{answer} (as {known_as})")),
             answer => Attempt::Failed(answer.to_string()),
         }

@@ -15,7 +15,7 @@ use crate::config::settings::limits::DEFAULT_INTERVAL;
 use crate::config::shipped::shipped_rules;
 use crate::model::{
     DecisionId, KernelRecord, METRICS, Mode, Moment, Observation, Reading, Readings, Schema,
-    SeriesKey, Source,
+    SeriesKey, Source, VerdictLimits,
 };
 use crate::parse::dmesg::Message;
 use crate::recording::{Begin, Entry, RecordedRules, RecordedStep, RuleText, Said};
@@ -147,6 +147,7 @@ impl<'s> Told<'s> {
             evaluation_interval: DEFAULT_INTERVAL,
             files: shipped_rules().into_iter().map(file).collect(),
             guard_rails: serde_json::to_value(default_guard_rails()).unwrap_or_default(),
+            verdict: VerdictLimits::default(),
         };
         let begin = Begin::of_process("log", at, DecisionId(1), rules);
         (self.sink)(Found::Entry(Box::new(Entry::Begin(Box::new(begin)))))?;

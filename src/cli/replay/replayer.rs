@@ -60,6 +60,7 @@ impl Replayer {
                 let set = self.rules(rules)?;
                 if let Some(state) = &mut self.state {
                     stepped.ended = state.policy.replace_rules(*at, rules.mode, &set);
+                    state.policy.set_verdict_limits(rules.verdict);
                     state.begin.rules.clone_from(rules);
                 }
             }
@@ -124,6 +125,7 @@ impl Replayer {
         }
         let rules = self.rules(&begin.rules)?;
         let mut policy = Policy::new(begin.at, begin.rules.mode, &rules, begin.next_decision);
+        policy.set_verdict_limits(begin.rules.verdict);
         policy.resume_kernel_log(begin.already_counted.clone());
         policy.resume_events(&begin.last_events);
         policy.resume(begin.started, &begin.past());
@@ -157,5 +159,104 @@ impl Replayer {
                 .context("this build cannot use the recorded guard rails")?,
         };
         Ok(rules)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use jiff::Timestamp;
+    use serde_json::json;
+
+    use super::*;
+    use crate::model::{
+        DecisionId, EngineReadings, HolderReadings, MemoryVerdict, Mode, Reading, Readings, Schema,
+        SeriesKey, Source, VerdictLimits,
+    };
+    use crate::recording::{RecordedStep, Said};
+
+    const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
+
+    fn at(seconds: u64) -> Moment {
+        Moment { uptime: Duration::from_secs(seconds), utc: Timestamp::UNIX_EPOCH }
+    }
+
+    fn rules(verdict: VerdictLimits) -> RecordedRules {
+        RecordedRules {
+            mode: Mode::Observe,
+            evaluation_interval: Duration::from_secs(1),
+            files: Vec::new(),
+            guard_rails: json!(null),
+            verdict,
+        }
+    }
+
+    /// 2 GiB of shared memory that nobody holds.
+    fn step(seconds: u64) -> Entry {
+        let (at, memory) = (at(seconds), [120.0, 100.0, 1.0, 2.0]);
+        let names = ["total", "free", "unaccounted", "shmem"];
+        let key = |name| SeriesKey::new(&format!("uma_memory_{name}_bytes"), &[]);
+        let readings = Readings {
+            source: Source::Meminfo,
+            schema: Arc::new(Schema { series: names.map(key).to_vec() }),
+            values: memory.map(|gib| Reading::Value(gib * GIB)).to_vec(),
+            took: Duration::ZERO,
+            error: None,
+        };
+        let holders = HolderReadings {
+            read_at: at.uptime,
+            holders: Vec::new(),
+            processes: 100,
+            unseen: 0,
+            is_driver_loaded: Reading::Value(true),
+            error: None,
+        };
+        let engines = EngineReadings {
+            read_at: at.uptime,
+            engines: Vec::new(),
+            is_cut: false,
+            turned: Vec::new(),
+        };
+        let seen = vec![
+            Observation::Readings(readings),
+            Observation::Holders(Box::new(holders)),
+            Observation::Engines(Box::new(engines)),
+        ];
+        Entry::Step(RecordedStep { at, seen, said: Said::default() })
+    }
+
+    fn verdict(replayer: &mut Replayer, seconds: u64) -> MemoryVerdict {
+        replayer.take(&step(seconds)).unwrap();
+        replayer.state.as_mut().unwrap().policy.status(at(seconds)).verdict.verdict
+    }
+
+    #[test]
+    fn memory_is_judged_by_the_limits_of_then_from_the_start_and_from_a_reload() {
+        let narrow = VerdictLimits { leaked_bytes: 1 << 30, ..VerdictLimits::default() };
+        let begin = |limits| {
+            let begin = Begin::of_process("boot", at(1_000), DecisionId(1), rules(limits));
+            Entry::Begin(Box::new(begin))
+        };
+        for (limits, expected) in
+            [(narrow, MemoryVerdict::HeldShmem), (VerdictLimits::default(), MemoryVerdict::Clean)]
+        {
+            let mut replayer = Replayer::under_recorded_rules();
+            replayer.take(&begin(limits)).unwrap();
+            assert_eq!(verdict(&mut replayer, 1_002), expected);
+            let reload = Entry::Reload { at: at(1_003), rules: rules(narrow), ended: Vec::new() };
+            replayer.take(&reload).unwrap();
+            assert_eq!(verdict(&mut replayer, 1_004), MemoryVerdict::HeldShmem);
+        }
+    }
+
+    #[test]
+    fn what_older_programs_did_not_record_is_the_default() {
+        let mut written = serde_json::to_value(rules(VerdictLimits::default())).unwrap();
+        let fields = written.as_object_mut().unwrap();
+        assert!(fields.remove("verdict").is_some());
+        let read: RecordedRules = serde_json::from_value(written).unwrap();
+        assert_eq!(read.verdict, VerdictLimits::default());
     }
 }

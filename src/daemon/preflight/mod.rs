@@ -3,6 +3,7 @@
 //! The kernel log and the journal say for themselves what they lack.
 
 mod abilities;
+mod rebooting;
 #[cfg(test)]
 mod tests;
 
@@ -52,6 +53,7 @@ pub fn missing(settings: &Settings, rules: &RuleSet) -> Vec<Missing> {
     }
     missing.extend(unwritable(settings, rules));
     missing.extend(unable(settings, rules, &Abilities::find(settings)));
+    missing.extend(rebooting::missing(settings, rules));
     missing.extend(keyless(settings));
     missing
 }

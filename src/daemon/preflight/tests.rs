@@ -120,3 +120,55 @@ fn keys_that_are_not_where_they_should_be_are_told_and_where_engines_cannot_be_e
     assert!(told(&empty, &able)[0].contains("without CAP_SYS_ADMIN an engine in a container"));
     assert_eq!(told(&empty, &all()), Vec::<String>::new());
 }
+
+#[test]
+fn a_way_to_reboot_that_cannot_be_gone_is_told_beforehand() {
+    use std::ffi::OsStr;
+    use std::os::unix::fs::PermissionsExt;
+
+    use crate::model::RebootWay;
+    use crate::supervisors::logind::Bus;
+    use rebooting::of_way;
+
+    let folder = tempfile::tempdir().unwrap();
+    let place = |name: &str| folder.path().join(name);
+    let (bus, search) = (Bus::Peer(place("bus")), folder.path().as_os_str());
+    let told = |way: RebootWay, search: &OsStr| {
+        of_way(&way, &bus, search).map(|(what, _)| what).unwrap_or_default()
+    };
+    let command = |program: &str| RebootWay::Command { line: vec![program.to_owned()] };
+    let absolute = command(place("tool").to_str().unwrap());
+    let sentinel = |name: &str| RebootWay::Sentinel { file: place(name) };
+    assert!(told(RebootWay::Logind, search).contains("bus cannot be used: No such file"));
+    assert!(told(sentinel("none/file"), search).contains("none: No such file"));
+    assert!(told(absolute.clone(), search).contains("tool of reboot.command cannot be run"));
+    assert_eq!(told(command("tool"), search), "tool of reboot.command is nowhere on PATH");
+    std::fs::write(place("tool"), "").unwrap();
+    assert!(told(absolute.clone(), search).contains("Permission denied"), "it is not executable");
+    std::fs::set_permissions(place("tool"), std::fs::Permissions::from_mode(0o755)).unwrap();
+    std::fs::write(place("bus"), "").unwrap();
+    for way in [RebootWay::Logind, sentinel("file"), absolute, command("tool")] {
+        assert_eq!(told(way, search), "");
+    }
+    assert_eq!(told(command("tool"), OsStr::new("")), "tool of reboot.command is nowhere on PATH");
+    assert!(told(command(folder.path().to_str().unwrap()), search).contains("Is a directory"));
+}
+
+#[test]
+fn a_way_is_looked_at_where_a_rule_reboots_and_sysrq_where_it_is_allowed() {
+    let settings = settings("path: {procfs: /nowhere}");
+    let with = |steps: &str, sysrq_after| {
+        let mut rules = rules(steps, "enforce");
+        rules.guard_rails.reboot.way = crate::model::RebootWay::Sentinel { file: "/x/y".into() };
+        rules.guard_rails.reboot.sysrq_after = sysrq_after;
+        let missing = rebooting::missing(&settings, &rules);
+        assert!(missing.iter().all(|one| one.wanted_now));
+        missing.into_iter().map(|one| one.what).collect::<Vec<String>>()
+    };
+    let hour = Some(std::time::Duration::from_secs(3_600));
+    assert_eq!(with("compact_memory: {}", hour), Vec::<String>::new());
+    let reboots = "reboot: {why: a}";
+    let expected = "action reboot: /x/y cannot be made: /x: No such file or directory (os error 2)";
+    assert_eq!(with(reboots, None), [expected]);
+    assert!(with(reboots, hour)[1].contains("/nowhere/sysrq-trigger cannot be written"));
+}

@@ -144,7 +144,8 @@ fn what_stands_is_what_was_neither_called_off_nor_begun() {
 
 #[test]
 fn a_slot_may_be_held_until_its_release_was_done() {
-    let lock = RebootLock { url: "http://l".to_owned(), group: "g".to_owned(), id: None };
+    let lock =
+        RebootLock { url: "http://l".to_owned(), group: "g".to_owned(), id: None, ca_file: None };
     let take = act(2, RebootAct::TakeSlot(lock.clone()));
     let release = act(4, RebootAct::ReleaseSlot(lock.clone()));
     let row = |decision: &Decision| RebootRow::Decision(decision.clone());

@@ -68,6 +68,14 @@ pub(super) const METRICS: &[Metric] = &[
     ),
     Metric::gauge(
         Source::Gpu,
+        "uma_gpu_memory_unheld_bytes",
+        &["gpu"],
+        "Memory of the GPU's own that is taken and that the driver lays to no process; a context \
+         takes some. Missing where it is parted (MIG), and on Grace Hopper and Grace Blackwell, \
+         where memory may stay counted after its process. No reboot follows from it.",
+    ),
+    Metric::gauge(
+        Source::Gpu,
         "uma_gpu_engine_memory_bytes",
         &["engine", "gpu"],
         "Memory that the driver has given to the engine's processes on the GPU; on GB10 this is \

@@ -24,8 +24,7 @@ impl RecentLevels {
         Self { points: VecDeque::with_capacity(POINTS) }
     }
 
-    /// Memory was measured then. The newest point is always kept, however near the one before it
-    /// is.
+    /// Memory was measured then. The newest point is always kept, however near the last one is.
     pub(super) fn take(&mut self, at: Duration, levels: Levels) {
         if self.points.back().is_some_and(|(newest, _)| *newest >= at) {
             return;

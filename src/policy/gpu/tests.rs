@@ -179,3 +179,29 @@ fn parts_of_a_gpu_have_their_own_memory() {
     assert_eq!(world.value(&total(2)), Some(20.0 * GIB as f64));
     assert_eq!(world.value(r#"uma_gpu_mig_enabled{gpu="0"}"#), Some(1.0));
 }
+
+/// One with 80 GiB of its own, of which 30 are taken.
+fn discrete(name: &str, processes: Reading<Vec<GpuProcess>>) -> GpuDevice {
+    let [total_bytes, used_bytes, free_bytes] = [80, 30, 50].map(|gib| Reading::Value(gib * GIB));
+    let memory = GpuMemory { total_bytes, used_bytes, free_bytes };
+    GpuDevice { memory, processes, name: Some(name.into()), ..unified(0, Vec::new()) }
+}
+
+#[test]
+fn what_no_process_has_of_a_gpus_own_memory_is_what_is_left_over() {
+    let of = |gib: u64| process(10, Reading::Value(gib * GIB));
+    let h100 = |processes| discrete("NVIDIA H100", Reading::Value(processes)).unheld_bytes();
+    assert_eq!(h100(Vec::new()), Reading::Value(30 * GIB));
+    assert_eq!(h100(vec![of(20), of(8)]), Reading::Value(2 * GIB));
+    assert_eq!(h100(vec![of(20), of(80)]), Reading::Value(0), "what cannot be is no more than all");
+    // Within containers the driver does not say who has how much.
+    assert_eq!(h100(vec![of(20), process(11, Reading::Unsupported)]), Reading::Unsupported);
+    assert_eq!(discrete("NVIDIA H100", Reading::Failed).unheld_bytes(), Reading::Failed);
+    let none = || Reading::Value(Vec::new());
+    for chip in ["NVIDIA GH200 480GB", "NVIDIA GB200"] {
+        assert_eq!(discrete(chip, none()).unheld_bytes(), Reading::Unsupported, "{chip}");
+    }
+    let parted = GpuDevice { is_mig: Reading::Value(true), ..discrete("NVIDIA H100", none()) };
+    assert_eq!(parted.unheld_bytes(), Reading::Unsupported);
+    assert_eq!(unified(0, Vec::new()).unheld_bytes(), Reading::Unsupported);
+}

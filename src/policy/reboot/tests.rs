@@ -382,7 +382,8 @@ fn an_alert_that_blocks_holds_it_and_so_does_a_young_boot() {
 
 #[test]
 fn the_clusters_slot_comes_first_and_is_given_back_when_the_node_is_well() {
-    let lock = RebootLock { url: "http://lock".into(), group: "default".into(), id: None };
+    let lock =
+        RebootLock { url: "http://lock".into(), group: "default".into(), id: None, ca_file: None };
     let mut node = seen_by(|settings| settings.lock = Some(lock.clone()));
     node.wedge();
     node.wait(100);

@@ -53,6 +53,8 @@ pub(super) struct Facts<'f> {
     /// Whom the driver names and who is not there.
     pub(super) ghosts: &'f [u32],
     pub(super) signs: &'f [WedgeSign],
+    /// How much of a GPU's own memory the driver lays to nobody, by the GPU's number.
+    pub(super) on_gpus: &'f [(u32, u64)],
     pub(super) platform: MemoryPlatform,
     pub(super) limits: VerdictLimits,
 }
@@ -141,6 +143,10 @@ impl Judge<'_, '_> {
         };
         let is_held = held >= facts.limits.leaked_bytes;
         self.say(VerdictEvidence::Held { bytes: held, baseline: facts.baseline });
+        let most = facts.limits.leaked_bytes;
+        for (gpu, bytes) in facts.on_gpus.iter().filter(|(_, bytes)| *bytes >= most).take(NAMED) {
+            self.say(VerdictEvidence::OnGpu { gpu: *gpu, bytes: *bytes });
+        }
         if self.uses() {
             return (Some(MemoryVerdict::InUse), None);
         }

@@ -13,10 +13,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::model::{
-    Action, Baseline, CacheKind, Decision, DecisionId, EnginePhase, Event, GpuDriver, GpuPicture,
-    GpuReadings, HolderReadings, KernelEvent, MemoryJudgement, MemoryPlatform, MemoryVerdict,
-    Moment, Orphan, Outcome, OutcomeResult, Reading, Room, SeriesKey, Verdict, VerdictEvidence,
-    VerdictLimits,
+    Action, Baseline, CacheKind, Decision, DecisionId, EnginePhase, Event, GpuDevice, GpuDriver,
+    GpuPicture, GpuReadings, HolderReadings, KernelEvent, MemoryJudgement, MemoryPlatform,
+    MemoryVerdict, Moment, Orphan, Outcome, OutcomeResult, Reading, Room, SeriesKey, Verdict,
+    VerdictEvidence, VerdictLimits,
 };
 use crate::policy::counters::{Cell, Counters};
 use crate::policy::store::SeriesStore;
@@ -76,6 +76,8 @@ pub(super) struct VerdictWatch {
     named: Vec<u32>,
     /// Whom it names and who was not found to have it open.
     ghosts: Vec<u32>,
+    /// What of a GPU's own memory the driver lays to nobody.
+    on_gpus: Vec<(u32, u64)>,
     signs: Signs,
     awaited: Vec<(DecisionId, Try)>,
     dropped: Option<Duration>,
@@ -104,6 +106,7 @@ impl VerdictWatch {
             platform: MemoryPlatform::default(),
             named: Vec::new(),
             ghosts: Vec::new(),
+            on_gpus: Vec::new(),
             signs: Signs::default(),
             awaited: Vec::new(),
             dropped: None,
@@ -152,6 +155,9 @@ impl VerdictWatch {
         });
         if let Some(picture) = &readings.picture {
             self.platform = platform(picture);
+            let unheld = |device: &GpuDevice| Some((device.index, device.unheld_bytes().value()?));
+            let devices = picture.devices.iter().filter(|_| !picture.is_cut);
+            self.on_gpus = devices.filter_map(unheld).collect();
             self.named = picture.pids().unwrap_or_default();
             self.named.retain(|pid| !readings.askers.contains(pid));
             self.find_ghosts();
@@ -284,6 +290,7 @@ impl VerdictWatch {
         let holders = self.holders.as_ref().filter(is_current);
         let room = beside.room;
         let known = |reading: Option<Reading<u64>>| reading.unwrap_or(Reading::Failed);
+        let driver = self.driver_stand(at, holders);
         Facts {
             unaccounted: known(room.map(|room| room.unaccounted)),
             baseline: room.map_or_else(unlearned, |room| room.baseline),
@@ -295,9 +302,10 @@ impl VerdictWatch {
             holders: holders
                 .map_or(Reading::Failed, |readings| Reading::Value(readings.holders.as_slice())),
             unseen: holders.map_or(0, |readings| readings.unseen),
-            driver: self.driver_stand(at, holders),
+            driver,
             ghosts: &self.ghosts,
             signs: self.signs.all(),
+            on_gpus: if driver == DriverStand::Answers { &self.on_gpus } else { &[] },
             platform: self.platform,
             limits: self.limits,
         }
@@ -321,12 +329,8 @@ fn unlearned() -> Baseline {
     Baseline { bytes: 0, is_learned: false }
 }
 
-/// Superchips whose GPU's memory is a NUMA node, by their names.
-const COHERENT: [&str; 4] = ["GH200", "GB200", "GB300", "GH300"];
-
 fn platform(picture: &GpuPicture) -> MemoryPlatform {
-    let names = || picture.devices.iter().filter_map(|device| device.name.as_deref());
-    if names().any(|name| COHERENT.iter().any(|chip| name.contains(chip))) {
+    if picture.devices.iter().any(GpuDevice::is_coherent) {
         return MemoryPlatform::Coherent;
     }
     let has_own = picture.devices.iter().any(|device| device.is_unified() == Some(false));

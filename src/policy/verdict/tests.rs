@@ -38,6 +38,7 @@ struct Known {
     driver: DriverStand,
     ghosts: Vec<u32>,
     signs: Vec<WedgeSign>,
+    on_gpus: Vec<(u32, u64)>,
     platform: MemoryPlatform,
 }
 
@@ -55,6 +56,7 @@ impl Known {
             driver: DriverStand::Answers,
             ghosts: Vec::new(),
             signs: Vec::new(),
+            on_gpus: Vec::new(),
             platform: MemoryPlatform::Unified,
         }
     }
@@ -80,6 +82,7 @@ impl Known {
             driver: self.driver,
             ghosts: &self.ghosts,
             signs: &self.signs,
+            on_gpus: &self.on_gpus,
             platform: self.platform,
             limits: VerdictLimits::default(),
         }
@@ -240,4 +243,22 @@ fn on_superchips_memory_that_stays_counted_is_normal_and_without_a_driver_it_is_
     assert_eq!(known.verdict(), MemoryVerdict::Leaked);
     known.driver = DriverStand::Absent;
     assert_eq!(known.verdict(), MemoryVerdict::Unknown);
+}
+
+#[test]
+fn what_nobody_has_of_a_gpus_own_memory_is_told_and_makes_no_verdict() {
+    let is_told = |known: &Known| {
+        let (judged, evidence) = known.judge(None);
+        let on = |gpu| evidence.contains(&VerdictEvidence::OnGpu { gpu, bytes: 30 * GIB });
+        (judged.verdict, on(0), on(1))
+    };
+    let mut known = Known::leak();
+    known.platform = MemoryPlatform::Discrete;
+    known.on_gpus = vec![(0, GIB), (1, 30 * GIB)];
+    assert_eq!(is_told(&known), (MemoryVerdict::Reclaimable, false, true), "as without it");
+    known.unaccounted = Reading::Value(GIB);
+    assert_eq!(is_told(&known), (MemoryVerdict::Clean, false, true));
+    let (_, evidence) = known.judge(None);
+    let told: Vec<String> = evidence.iter().map(ToString::to_string).collect();
+    assert!(told.iter().any(|text| text.starts_with("30.0 GiB of GPU 1's own memory")), "{told:?}");
 }

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use umawarden::model::{
     DecisionId, DeclaredEngine, EngineHealth, EngineLoad, EngineMatch, EnginePhase, HealthAnswer,
-    KernelEvent, Mode, Moment, Observation, Reading,
+    KernelEvent, Mode, Moment, Observation, Reading, VerdictLimits,
 };
 use umawarden::policy::Policy;
 use umawarden::policy::rule::RuleSet;
@@ -231,6 +231,7 @@ fn a_recording_of_engines_gives_the_same_phases_again() {
             evaluation_interval: Duration::from_secs(1),
             files: Vec::new(),
             guard_rails: serde_json::Value::Null,
+            verdict: VerdictLimits::default(),
         },
     };
     let folder = tempfile::tempdir().unwrap();

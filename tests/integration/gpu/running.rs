@@ -85,10 +85,14 @@ fn gb10_and_machines_with_several_gpus_are_exported_as_they_are() {
     daemon.wait_until("two", |daemon| is_told(daemon, &used(1)));
     assert!(is(&daemon, &used(0), 3_221_225_472.0) && is(&daemon, &used(1), 4_294_967_296.0));
     assert!(is(&daemon, "uma_gpu_repair_pending{gpu=\"1\"}", 1.0));
+    // Nobody has any of it, as the driver tells.
+    let unheld = |gpu: u32| format!("uma_gpu_memory_unheld_bytes{{gpu=\"{gpu}\"}}");
+    assert!(is(&daemon, &unheld(0), 3_221_225_472.0) && is(&daemon, &unheld(1), 4_294_967_296.0));
     node.library.say("machine mig");
     let part = "uma_gpu_instance_memory_total_bytes{compute_instance=\"0\",gpu=\"0\",\
                 gpu_instance=\"7\"}";
     daemon.wait_until("parts", |daemon| is_told(daemon, part) && !is_told(daemon, &used(1)));
+    assert!(!is_told(&daemon, "uma_gpu_memory_unheld"), "parts have processes of their own");
     daemon.terminate();
 }
 

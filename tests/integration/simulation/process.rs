@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use umawarden::config::mistake::SourceText;
 use umawarden::config::rules::parse_rules_under;
-use umawarden::model::{Event, Mode, Moment, Observation};
+use umawarden::model::{Event, Mode, Moment, Observation, VerdictLimits};
 use umawarden::policy::guard::GuardRails;
 use umawarden::policy::rule::RuleSet;
 use umawarden::policy::{Policy, Step};
@@ -40,7 +40,8 @@ impl Loaded {
             RuleText { name, text }
         });
         let files = files.collect();
-        let recorded = RecordedRules { mode, evaluation_interval, files, guard_rails };
+        let verdict = VerdictLimits::default();
+        let recorded = RecordedRules { mode, evaluation_interval, files, guard_rails, verdict };
         Self { mode, rules, recorded }
     }
 }

@@ -85,6 +85,7 @@ fn settings(faults: Faults) -> Settings {
     rails.reboot.engines = EnginesRule::Drain;
     rails.reboot.lock = Some(RebootLock {
         url: "http://lock".to_owned(),
+        ca_file: None,
         group: "default".to_owned(),
         id: Some("node".to_owned()),
     });

@@ -86,7 +86,7 @@ impl Node {
         let is_stuck = stands.is_given_up || stands.is_journal_lost;
         let is_scheduled = stands.scheduled.is_some();
         let chance = &mut self.chance;
-        let order = if is_stuck && chance.once_in(60) {
+        let order = if is_stuck && chance.once_in(400) {
             OperatorOrder::ClearReboots
         } else if chance.once_in(if is_scheduled { 40 } else { 700 }) {
             OperatorOrder::CancelReboot
@@ -159,6 +159,7 @@ fn engine() -> EngineSeen {
         mapped_bytes: Reading::Value(0),
         open_files: Reading::Value(0),
         open_devices: Reading::Value(2),
+        is_exiting: false,
     };
     EngineSeen::new("vllm".into(), EngineKind::Vllm, id, vec![process], "test".into())
 }
