@@ -379,7 +379,8 @@ impl Grown<'_> {
 }
 
 /// Who has taken what is in no process: the engine that loads, unless it shows nothing of that and
-/// another one grows; of several the one that clearly reads and grows most; where none loads, the only engine that is up, unless it is idle.
+/// another one grows; of several the one that clearly reads and grows most; where none loads, the
+/// only engine that is up, unless it is idle.
 fn holder_of_what_nobody_shows(engines: &[Grown<'_>], least: u64) -> Option<usize> {
     let all = || engines.iter().enumerate();
     let loading: Vec<(usize, u64)> = all()
@@ -389,9 +390,9 @@ fn holder_of_what_nobody_shows(engines: &[Grown<'_>], least: u64) -> Option<usiz
     match loading.as_slice() {
         [] => {}
         [(only, shown)] => {
-            let up = all().filter(|(_, engine)| !engine.has_loaded && engine.phase.is_up());
-            let is_another =
-                *shown < least && up.into_iter().any(|(_, engine)| engine.own >= least);
+            let grows = |engine: &Grown<'_>| engine.phase.is_up() && engine.own >= least;
+            let mut others = all().filter(|(_, engine)| !engine.has_loaded);
+            let is_another = *shown < least && others.any(|(_, engine)| grows(engine));
             return (!is_another).then_some(*only);
         }
         several => return clearly_most(several.iter().copied(), least),
