@@ -159,7 +159,6 @@ fn engine() -> EngineSeen {
         mapped_bytes: Reading::Value(0),
         open_files: Reading::Value(0),
         open_devices: Reading::Value(2),
-        is_exiting: false,
     };
     EngineSeen::new("vllm".into(), EngineKind::Vllm, id, vec![process], "test".into())
 }
