@@ -51,9 +51,11 @@ pub struct HistoryArguments {
 }
 
 const AFTER_HELP: &str = "\
-Kinds: decision, outcome, alert, note, operator (what people ordered); and of kernel events
+Kinds: decision, outcome, alert, note, operator (what people ordered); of engines engine_phase,
+engine_stuck, engine_restart, engine_died, engine_release; of memory and the machine
+unaccounted_baseline, memory_verdict, reboot_checked, unclean_boot; and of kernel events
 nv_no_memory, nv_alloc_failed, xid, uvm_fatal, oom_kill, oom_no_victim, oom_reaped, oom_unreapable,
-page_alloc_failure, hung_task, userspace_kill, unclean_boot.
+page_alloc_failure, hung_task, userspace_kill.
 
 It only reads, and may be used while the daemon runs, by whoever may read its directory (mode 0750,
 of the user that runs the daemon, mostly root). The oldest entry comes first.

@@ -16,8 +16,9 @@ use anyhow::Context;
 use clap::Args;
 
 use super::control::{Client, PlaceArguments};
-use super::gate::{self, Ended, GateNode, Telling, Waiting};
+use super::gate::{self, Ended, GateNode, Peers, Telling, Waiting};
 use super::{Exit, death};
+use crate::clients::peer::PeerAddress;
 use crate::config::flags::RunFlags;
 use crate::config::measure::{duration_within, size_bytes};
 use crate::model::{DeathReport, Deceased, EngineKind, Event, GateQuestion, Moment, duration_text};
@@ -47,6 +48,10 @@ pub struct LaunchArguments {
     /// Make room while waiting: see `umawarden gate --help`.
     #[arg(long, requires = "need")]
     prepare: bool,
+
+    /// Other nodes that must have as much at the same time: see `umawarden gate --help`.
+    #[arg(long, value_name = "NODES", value_delimiter = ',', requires = "need")]
+    peers: Vec<PeerAddress>,
 
     /// What it is called, by the daemon too [default: the program's name].
     #[arg(long, value_name = "NAME", value_parser = name)]
@@ -303,9 +308,14 @@ impl LaunchArguments {
             .context("cannot start to look at the processes")?;
         let mut preparer = self.prepare.then(|| gate::preparer(&settings, daemon));
         let question = GateQuestion { need_bytes, contiguous_bytes: self.contiguous };
+        let mut peers = (!self.peers.is_empty())
+            .then(|| Peers::start(&self.peers, question))
+            .transpose()
+            .context("cannot ask the peers")?;
         let (limit, mut asked) = (Some(self.timeout), None);
         let mut telling = Telling::new(limit);
-        let waiting = Waiting { question, limit, preparer: preparer.as_mut(), peers: None };
+        let waiting =
+            Waiting { question, limit, preparer: preparer.as_mut(), peers: peers.as_mut() };
         let waited = waiting.run(&mut node, |looked| {
             telling.tell(&looked);
             asked = run::asked_to_end(signals);

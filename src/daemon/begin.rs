@@ -104,8 +104,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     let sampling = Sampling::new(settings.sampling_interval, &settings.path.procfs);
     // The threads that follow are raised as this one is; those before are not.
     let standing = settle_in();
-    let (outcome_sender, outcomes) = channel();
-    let evicting = Evicting::default();
+    let ((outcome_sender, outcomes), evicting) = (channel(), Evicting::default());
     let worker =
         start_worker(&journal, &pause, &wake, outcome_sender, &loaded, &evicting, temporary)?;
     // Last: a start that fails leaves no record that nobody closes.
@@ -121,7 +120,6 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         settings,
         policy,
         kernel_log,
-        gathering: Default::default(),
         journal,
         worker,
         outcomes,

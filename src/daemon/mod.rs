@@ -92,7 +92,6 @@ struct Daemon {
     holders: HolderWatch,
     logged_in: LoggedInWatch,
     kernel_log: KernelLogSource,
-    gathering: gathering::Gathering,
     journal: Arc<Journal>,
     worker: ActionWorker,
     outcomes: Receiver<Outcome>,
@@ -117,12 +116,13 @@ struct Daemon {
     pause: pause::PauseWatch,
 }
 
-/// How far the kernel log has been read, and how far that is journalled.
+/// How far the kernel log has been read, how far that is journalled, and when it is read again.
 #[derive(Debug, Default)]
 struct Cursor {
     next_seq: Option<u64>,
     journalled: Option<u64>,
     journal_due: Duration,
+    gathering: gathering::Gathering,
 }
 
 /// Watches, decides, acts and exports until it is told to end.
@@ -177,7 +177,7 @@ impl Daemon {
     /// Sleeps until there is something to do, and returns when that was.
     fn wait(&mut self) -> Duration {
         let timeout = self.sampling.due_in().min(self.policy.next_step_in(clock::uptime()));
-        let gathers = self.gathering.waits(clock::monotonic());
+        let gathers = self.cursor.gathering.waits(clock::monotonic());
         let timeout = timeout.min(gathers.unwrap_or(timeout));
         let timeout = Timespec {
             tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
@@ -322,7 +322,7 @@ impl Daemon {
         }
         let records = self.seen[from..].iter();
         let records = records.filter(|seen| matches!(seen, Observation::KernelRecord(_))).count();
-        self.gathering.read(clock.monotonic, records);
+        self.cursor.gathering.read(clock.monotonic, records);
         let last = self.seen[from..].iter().rev().find_map(|seen| match seen {
             Observation::KernelRecord(record) => Some(record.seq),
             _ => None,
@@ -373,6 +373,9 @@ impl Daemon {
         let began = clock::uptime();
         let mut step = self.policy.step(now, &self.seen);
         self.engines.set_loading(self.policy.is_any_engine_on_its_way());
+        if self.policy.needs_a_look_at_engines(now.uptime) {
+            self.engines.look_now();
+        }
         self.evicting.heed(&self.policy.engines());
         if self.policy.is_any_engine_loading() {
             self.sampling.loads(now.uptime);

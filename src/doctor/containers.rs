@@ -29,7 +29,7 @@ const WHEN_READY: (&str, &str) = ("umawarden.restart", "when-ready");
 
 /// A guess: an engine that takes tens of GiB from a disk of a few GiB/s, and prepares itself, is
 /// rarely ready before.
-const LOADS_WITHIN: Duration = Duration::from_secs(300);
+pub(super) const LOADS_WITHIN: Duration = Duration::from_secs(300);
 
 /// A paused SGLang answers `/health` after 20 s.
 const SLOW_ANSWER: Duration = Duration::from_secs(20);

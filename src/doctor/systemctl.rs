@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::time_span::time_span;
 
 /// What is asked of units that run engines.
-pub const PROPERTIES: [&str; 16] = [
+pub const PROPERTIES: [&str; 17] = [
     "Id",
     "LoadState",
     "NeedDaemonReload",
@@ -17,6 +17,7 @@ pub const PROPERTIES: [&str; 16] = [
     "StartLimitIntervalUSec",
     "StartLimitBurst",
     "KillMode",
+    "Type",
     "After",
     "Requires",
     "Wants",
@@ -52,6 +53,8 @@ pub struct ToldUnit {
     pub limit_burst: Option<u32>,
     /// `KillMode=`.
     pub kill_mode: Option<String>,
+    /// `Type=`.
+    pub kind: Option<String>,
     /// Units that it is ordered after, or needs.
     pub named: Vec<String>,
 }
@@ -106,6 +109,7 @@ fn one(block: &str) -> Result<ToldUnit, String> {
         limit_interval: span("StartLimitIntervalUSec"),
         limit_burst: text("StartLimitBurst").and_then(|text| text.parse().ok()),
         kill_mode: word("KillMode"),
+        kind: word("Type"),
         named,
     })
 }

@@ -220,6 +220,10 @@ fn units_are_judged_by_what_systemd_would_do_with_them() {
         let found = gated(enough);
         assert_eq!(found, [("kill_mode", Problem), ("unit_order", Warning)], "{enough}");
     }
+    // systemd waits for one that says when it is up, and not for long.
+    let notifies = |more: &str| judged(&format!("{limited}[Service]\nType=notify\n{more}"));
+    assert!(notifies("").contains(&("start_timeout", Warning)));
+    assert!(!notifies("TimeoutStartSec=15min\n").contains(&("start_timeout", Warning)));
     let liar = limited.replace("Restart=always", "Restart=on-failure");
     assert!(judged(&liar).contains(&("restart_policy", Problem)), "vLLM ends with 0");
     let launched = liar.replace("/opt/venv", "/usr/bin/umawarden launch -- /opt/venv");
@@ -279,6 +283,8 @@ fn what_systemd_says_of_a_unit_counts_more_than_its_files() {
     assert_eq!(told(&calm), []);
     let limit = told(&SHOWN.replace("StartLimitBurst=5", "StartLimitBurst=0"));
     assert!(limit.contains(&("start_limit", Warning)), "{limit:?}");
+    let slow = told(&format!("{calm}Type=notify\n"));
+    assert_eq!(slow, [("start_timeout", Warning)]);
     let kill = told(&calm.replace("control-group", "process"));
     assert_eq!(kill, [("kill_mode", Problem)]);
     let outdated = told(&calm.replace("NeedDaemonReload=no", "NeedDaemonReload=yes"));

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use super::containers::LOADS_WITHIN;
 use super::systemctl::{Told, ToldUnit};
 use super::time_span::time_span;
 use super::{Facts, Finding, Known, Verdict, known};
@@ -48,6 +49,8 @@ pub struct UnitFacts {
     pub start_takes: Option<Duration>,
     /// `KillMode=`.
     pub kill_mode: Option<String>,
+    /// `Type=`.
+    pub kind: Option<String>,
 }
 
 /// Reads a unit's file and its drop-ins, in their order. `None`: it runs no engine.
@@ -71,6 +74,7 @@ pub fn unit(name: &str, files: &[String]) -> Option<UnitFacts> {
             }
             "TimeoutStartSec" | "TimeoutSec" => unit.start_takes = time_span(value),
             "KillMode" => unit.kill_mode = some(value),
+            "Type" => unit.kind = some(value),
             _ => {}
         }
     }
@@ -189,7 +193,7 @@ pub(super) fn examine(facts: &Facts) -> Vec<Finding> {
 }
 
 fn examine_one(unit: &UnitFacts, order: Option<Finding>) -> Vec<Finding> {
-    [restart(unit), limit(unit), timeout(unit), kill_mode(unit), order]
+    [restart(unit), limit(unit), timeout(unit).or_else(|| notice(unit)), kill_mode(unit), order]
         .into_iter()
         .flatten()
         .collect()
@@ -234,6 +238,7 @@ impl UnitFacts {
             limit_interval: limit_interval.or(self.limit_interval),
             limit_burst: limit_burst.or(self.limit_burst),
             start_takes: start_takes.or(self.start_takes),
+            kind: told.kind.clone().or_else(|| self.kind.clone()),
             kill_mode: told.kill_mode.clone().or_else(|| self.kill_mode.clone()),
             ..self.clone()
         }
@@ -313,6 +318,22 @@ fn timeout(unit: &UnitFacts) -> Option<Finding> {
         );
         Finding::new("start_timeout", Verdict::Problem, says)
             .fix("TimeoutStartSec=infinity: the gate has a timeout of its own")
+    })
+}
+
+/// A start that systemd waits for until the engine says that it is up.
+fn notice(unit: &UnitFacts) -> Option<Finding> {
+    const UNTIL_UP: [&str; 4] = ["notify", "notify-reload", "forking", "dbus"];
+    let kind = unit.kind.as_deref().filter(|kind| UNTIL_UP.contains(kind))?;
+    let start = unit.start_takes.unwrap_or(USUAL_START);
+    (!start.is_zero() && start < LOADS_WITHIN).then(|| {
+        let says = format!(
+            "its start may take {}, and ends with Type={kind} when it is up: systemd ends it while \
+             it loads (a guess: up to {})",
+            duration_text(start),
+            duration_text(LOADS_WITHIN)
+        );
+        Finding::new("start_timeout", Verdict::Warning, says).fix("TimeoutStartSec=15min")
     })
 }
 

@@ -331,6 +331,10 @@ pub struct EngineReadings {
     /// Whether some more were there than are looked at.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_cut: bool,
+    /// Whether only those were looked at that were known before, or some wait for their names: an
+    /// engine may be there that is not told.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_partial: bool,
     /// Servers of engines of the look before that live and are none any more, as they are no
     /// longer declared.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -129,7 +129,6 @@ pub struct Room {
     #[serde(serialize_with = "known")]
     pub orphans: Reading<Arc<[Orphan]>>,
     /// How that has changed of late.
-    #[serde(skip)]
     pub motion: Motion,
 }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use super::brake::Scope;
 use super::engines::{self, Levels};
 use super::verdict::Beside;
 use super::{Answer, Policy, Step, old_by};
@@ -88,7 +89,7 @@ impl Policy {
             let phase = self.engines.phase(&seen.name)?;
             Some((seen.clone(), phase))
         });
-        self.brake.looked(readings.read_at, seen, readings.is_cut);
+        self.brake.looked(readings.read_at, seen, Scope::of(readings));
         self.engines.set_growth(&self.brake.growth(at.uptime), &mut self.counters);
     }
 

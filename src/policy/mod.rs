@@ -41,7 +41,7 @@ use crate::model::{
     Verdict, VerdictLimits,
 };
 use crate::parse::kernel::EventAssembler;
-use brake::{Brake, Declared};
+use brake::{Brake, Declared, Scope};
 use counters::Counters;
 use death::Kills;
 use engines::{Deaths, Engines};
@@ -321,7 +321,7 @@ impl Policy {
             self.brake.measure(at.uptime, &self.store);
             if let Some(declared) = &mut self.declared {
                 let engines = declared.look(at.uptime, &self.store);
-                self.brake.looked(at.uptime, engines.into_iter(), false);
+                self.brake.looked(at.uptime, engines.into_iter(), Scope::All);
             }
         }
         self.counters.set_guard(&self.guard, self.mode, at);

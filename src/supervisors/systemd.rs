@@ -73,6 +73,22 @@ impl Systemd {
         self.properties(&path).await
     }
 
+    /// Has systemd remember how a unit ends, for as long as this connection lasts: else it forgets
+    /// at once one that has ended well and that nothing wants.
+    ///
+    /// # Errors
+    /// systemd does not answer, or answers something else.
+    pub async fn keep(&self, name: &str) -> Result<(), String> {
+        let path = self.path_of(name).await?;
+        self.refer_to(&path).await;
+        Ok(())
+    }
+
+    /// Whoever may not do that is told less.
+    async fn refer_to(&self, path: &OwnedObjectPath) {
+        let _refused = self.call(path.as_str(), UNIT, "Ref", &()).await;
+    }
+
     async fn path_of(&self, name: &str) -> Result<OwnedObjectPath, String> {
         let told = self.call(MANAGER_PATH, MANAGER, "LoadUnit", &name).await?;
         told.body().deserialize().map_err(|error| format!("systemd, LoadUnit: {error}"))
@@ -103,8 +119,7 @@ impl Systemd {
             .build()
             .map_err(|error| error.to_string())?;
         let stream = self.stream(rule).await?;
-        // Without that it forgets one that has ended well and that nothing names.
-        let _older = self.call(path.as_str(), UNIT, "Ref", &()).await;
+        self.refer_to(&path).await;
         let properties = self.properties(&path).await?;
         // Whatever is told by then is of before, or in them.
         Ok((Change { properties, position: Sequence::default() }, Changes(stream)))

@@ -167,6 +167,7 @@ fn it_waits_for_a_release_and_opens_within_a_second_of_its_end() {
     let first = told.lines().next().unwrap();
     assert!(first.contains("closed for 0s of 25s") && first.contains("18.0 GiB of 90.0"), "{told}");
     assert!(told.contains("memory is still being given back"), "{told}");
+    assert!(told.contains("GiB/s more: "), "how fast it comes: {told}");
 }
 
 #[test]
@@ -197,6 +198,7 @@ fn what_never_comes_is_told_with_its_reasons_and_exit_code_1() {
     assert_eq!(answer["reasons"][0]["kind"], "too_little");
     assert!(answer["reasons"][0]["text"].as_str().unwrap().contains("59.0 GiB of 90.0 GiB"));
     assert_eq!(answer["room"]["unaccounted_baseline"]["is_learned"], false);
+    assert_eq!(answer["room"]["motion"]["shmem"]["bytes_per_second"], 0.0);
 }
 
 #[test]

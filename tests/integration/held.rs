@@ -248,6 +248,7 @@ fn requested(seen: &HeldSeen) -> Requested {
 fn a_unit_that_fails_is_told_with_its_end_and_started_once() {
     let world = World::new();
     let seen = world.runs();
+    assert_eq!(world.fake.count("Ref"), 1, "so that systemd does not forget how it ends");
     assert_eq!((&*seen.target.name, seen.need_bytes), (UNIT, Some(7 << 30)));
     assert_eq!(seen.obstacle, None);
     world.fake.set(|unit| {

@@ -26,7 +26,7 @@ use crate::config::settings::Settings;
 use crate::model::GateQuestion;
 
 pub(crate) use node::{GateNode, GateSetup};
-use peers::Peers;
+pub(crate) use peers::Peers;
 pub(crate) use prepare::{PrepareSetup, Preparer};
 pub(crate) use show::Telling;
 pub(crate) use wait::{Ended, Waiting};

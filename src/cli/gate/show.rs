@@ -19,6 +19,9 @@ const AT_MOST_EVERY: Duration = Duration::from_secs(1);
 /// Before this nothing is known of how memory moves.
 const FIRST: Duration = SETTLES.saturating_add(Duration::from_millis(300));
 
+/// Bytes in a second; less than that comes and goes all the time.
+const LEAST_PACE: f64 = 64.0 * 1024.0 * 1024.0;
+
 /// Where a terminal does not tell how wide it is.
 const WIDTH: usize = 80;
 
@@ -102,8 +105,18 @@ fn line(looked: &Looked<'_>, limit: Option<Duration>) -> String {
     if let Some(wait) = looked.answer.wait {
         text.push_str(&format!(", about {} to go", time(wait)));
     }
+    if let Some(pace) = pace(looked.answer) {
+        text.push_str(&format!(", {pace}"));
+    }
     let reasons: Vec<String> = looked.answer.reasons.iter().map(ToString::to_string).collect();
     format!("{text}: {}", reasons.join("; "))
+}
+
+/// How fast what can be had grows or shrinks, where that is worth a word.
+fn pace(answer: &GateAnswer) -> Option<String> {
+    let pace = answer.room.motion.room?.bytes_per_second;
+    let which = if pace > 0.0 { "more" } else { "less" };
+    (pace.abs() >= LEAST_PACE).then(|| format!("{}/s {which}", bytes_text(pace.abs())))
 }
 
 fn whole(time: Duration) -> Duration {

@@ -56,7 +56,7 @@ fn chosen(before: (Taken, &[Engine]), after: (Taken, &[Engine])) -> Result<Strin
         now = START + Duration::from_secs(step);
         let (taken, engines) = if step < 3 { before } else { after };
         brake.measured(now, TOTAL, taken);
-        brake.looked(now, engines.iter().map(|engine| (engine.seen(), engine.phase)), false);
+        brake.looked(now, engines.iter().map(|engine| (engine.seen(), engine.phase)), Scope::All);
     }
     brake.choose(now).map(|engine| engine.name.to_string())
 }
@@ -141,10 +141,11 @@ fn an_engine_that_was_found_full_and_young_has_grown_from_nothing() {
     let mut brake = Brake::default();
     for (second, gib) in [(0, 1), (4, 9)] {
         brake.measured(START + Duration::from_secs(second), TOTAL, outside(gib));
+        look(&mut brake, second * 1_000, &[other], Scope::All);
     }
     let now = START + Duration::from_secs(4);
     let engines = [young, other];
-    brake.looked(now, engines.iter().map(|engine| (engine.seen(), engine.phase)), false);
+    brake.looked(now, engines.iter().map(|engine| (engine.seen(), engine.phase)), Scope::All);
     assert_eq!(&*brake.choose(now).unwrap().name, "l");
 }
 
@@ -153,16 +154,16 @@ fn nobody_is_chosen_from_what_is_not_seen_now() {
     let mut brake = Brake::default();
     assert_eq!(brake.choose(START), Err(HoldReason::NoTarget));
     brake.measured(START, TOTAL, outside(1));
-    brake.looked(START, std::iter::empty(), false);
+    brake.looked(START, std::iter::empty(), Scope::All);
     assert_eq!(brake.choose(START), Err(HoldReason::NoTarget), "no engine runs here");
     let engines = || std::iter::once((LOADING.seen(), LOADING.phase));
     let now = START + Duration::from_secs(1);
-    brake.looked(now, engines(), false);
     brake.measured(now, TOTAL, outside(9));
+    brake.looked(now, engines(), Scope::All);
     assert!(brake.choose(now).is_ok());
     let later = now + FRESH + Duration::from_millis(1);
     assert_eq!(brake.choose(later), Err(HoldReason::UnclearTarget), "seen long ago");
-    brake.looked(later, engines(), true);
+    brake.looked(later, engines(), Scope::Cut);
     brake.measured(later, TOTAL, outside(9));
     assert_eq!(brake.choose(later), Err(HoldReason::UnclearTarget), "there are more of them");
 }
@@ -174,7 +175,7 @@ fn the_target_is_complete_and_the_decision_says_how_much_each_engine_has_grown()
         let now = START + Duration::from_secs(second);
         brake.measured(now, TOTAL, outside(gib));
         let engines = [OLD, LOADING];
-        brake.looked(now, engines.iter().map(|engine| (engine.seen(), engine.phase)), false);
+        brake.looked(now, engines.iter().map(|engine| (engine.seen(), engine.phase)), Scope::All);
     }
     let now = START + Duration::from_secs(1);
     assert_eq!(brake.choose(now), Ok(EngineTarget::from(&LOADING.seen())));
@@ -278,4 +279,136 @@ proptest! {
         let alone = chosen((before, &of(0)), (after, &of(1)));
         prop_assert_eq!(chosen((beside(before), &of(0)), (beside(after), &of(1))), alone);
     }
+}
+
+/// A look at those engines, of that scope, so many milliseconds after the start.
+fn look(brake: &mut Brake, milliseconds: u64, engines: &[Engine], scope: Scope) {
+    let at = START + Duration::from_millis(milliseconds);
+    brake.looked(at, engines.iter().map(|engine| (engine.seen(), engine.phase)), scope);
+}
+
+/// What is taken then, in GiB, while so much is available.
+fn measure(brake: &mut Brake, milliseconds: u64, gib: u64, available_gib: u64) {
+    brake.available = Some(available_gib * GIB);
+    brake.measured(START + Duration::from_millis(milliseconds), TOTAL, outside(gib));
+}
+
+fn choice(brake: &Brake, milliseconds: u64) -> Result<String, HoldReason> {
+    let chosen = brake.choose(START + Duration::from_millis(milliseconds));
+    chosen.map(|engine| engine.name.to_string())
+}
+
+#[test]
+fn what_was_taken_since_everybody_was_looked_at_may_be_anybodys() {
+    let works = |cpu_ms| Engine { cpu_ms, ..OLD };
+    let mut brake = Brake::default();
+    measure(&mut brake, 0, 1, 16);
+    look(&mut brake, 0, &[works(0)], Scope::All);
+    measure(&mut brake, 800, 9, 8);
+    assert_eq!(choice(&brake, 800), UNCLEAR, "somebody may have begun since");
+    look(&mut brake, 900, &[works(900)], Scope::Known);
+    assert_eq!(choice(&brake, 900), UNCLEAR, "nobody has looked for others");
+    look(&mut brake, 1_000, &[works(1_000)], Scope::All);
+    assert_eq!(choice(&brake, 1_000), Ok("a".to_owned()), "there is nobody else");
+    // What comes after that is little beside what it has taken, and soon is not.
+    measure(&mut brake, 1_500, 16, 1);
+    assert_eq!(choice(&brake, 1_500), Ok("a".to_owned()));
+    measure(&mut brake, 1_600, 18, 0);
+    assert_eq!(choice(&brake, 1_600), UNCLEAR);
+}
+
+#[test]
+fn whoever_is_found_to_have_begun_takes_what_was_taken_meanwhile() {
+    let mut brake = Brake::default();
+    measure(&mut brake, 0, 1, 16);
+    look(&mut brake, 0, &[OLD], Scope::All);
+    measure(&mut brake, 800, 9, 8);
+    let works = Engine { cpu_ms: 900, ..OLD };
+    look(&mut brake, 900, &[works, LOADING], Scope::All);
+    assert_eq!(choice(&brake, 900), Ok("l".to_owned()));
+}
+
+#[test]
+fn what_was_taken_while_one_that_has_gone_was_there_is_laid_to_nobody() {
+    let mut brake = Brake::default();
+    measure(&mut brake, 0, 1, 16);
+    look(&mut brake, 0, &[OLD, LOADING], Scope::All);
+    measure(&mut brake, 1_000, 13, 4);
+    let works = Engine { cpu_ms: 2_000, ..OLD };
+    look(&mut brake, 1_100, &[works], Scope::All);
+    assert_eq!(choice(&brake, 1_100), UNCLEAR, "the other one has taken it, and is dead");
+    let works = Engine { cpu_ms: 2_500, ..OLD };
+    measure(&mut brake, 1_200, 13, 4);
+    measure(&mut brake, 1_600, 15, 2);
+    look(&mut brake, 1_600, &[works], Scope::All);
+    assert_eq!(choice(&brake, 1_600), Ok("a".to_owned()), "this goes on without the dead one");
+}
+
+#[test]
+fn everybody_is_looked_at_when_a_quarter_of_what_is_left_has_gone_unseen() {
+    let needs = |brake: &Brake, milliseconds| {
+        brake.needs_a_look(START + Duration::from_millis(milliseconds))
+    };
+    let mut brake = Brake::default();
+    measure(&mut brake, 0, 1, 20);
+    assert!(!needs(&brake, 0), "there is no engine");
+    look(&mut brake, 0, &[OLD], Scope::All);
+    measure(&mut brake, 500, 3, 18);
+    assert!(!needs(&brake, 500), "there is time until the next look");
+    measure(&mut brake, 700, 6, 15);
+    assert!(needs(&brake, 700));
+    look(&mut brake, 700, &[OLD], Scope::Known);
+    assert!(needs(&brake, 700), "others have not been looked for");
+    look(&mut brake, 750, &[OLD], Scope::All);
+    assert!(!needs(&brake, 750));
+    measure(&mut brake, 800, 10, 8);
+    assert!(!needs(&brake, 800), "a look takes its time as well");
+    assert!(needs(&brake, 850));
+    brake.available = None;
+    assert!(!needs(&brake, 850), "nobody knows what is left");
+}
+
+#[test]
+fn an_engine_that_was_loading_a_moment_ago_may_have_taken_what_no_process_shows() {
+    let slow = Engine { name: "s", ..LOADING };
+    let quick = |phase, file| Engine { name: "q", phase, file, ..LOADING };
+    let mut brake = Brake::default();
+    measure(&mut brake, 0, 1, 16);
+    look(&mut brake, 0, &[slow, quick(EnginePhase::Loading, 0)], Scope::All);
+    measure(&mut brake, 2_000, 9, 8);
+    let read = quick(EnginePhase::Loading, 8 * GIB);
+    look(&mut brake, 2_000, &[slow, read], Scope::All);
+    measure(&mut brake, 3_000, 11, 6);
+    let ready = quick(EnginePhase::Ready, 8 * GIB);
+    look(&mut brake, 3_000, &[slow, ready], Scope::All);
+    assert_eq!(choice(&brake, 3_000), Ok("q".to_owned()));
+}
+
+#[test]
+fn an_engine_that_loads_and_shows_nothing_of_it_is_not_chosen_beside_one_that_grows() {
+    let grows = Engine { anonymous: GIB, cpu_ms: 4_000, ..OLD };
+    let before = (outside(1), &[OLD, LOADING][..]);
+    let taken = Taken { anonymous: GIB, ..outside(9) };
+    assert_eq!(chosen(before, (taken, &[grows, LOADING])), UNCLEAR);
+    let reads = Engine { file: GIB, ..LOADING };
+    assert_eq!(chosen(before, (taken, &[grows, reads])), Ok("l".to_owned()));
+}
+
+#[test]
+fn what_was_taken_while_nobody_looked_is_laid_to_nobody() {
+    let grows = |anonymous| Engine { anonymous, cpu_ms: 4_000, ..OLD };
+    let mut brake = Brake::default();
+    measure(&mut brake, 0, 1, 16);
+    look(&mut brake, 0, &[grows(0), LOADING], Scope::All);
+    measure(&mut brake, 12_000, 2, 15);
+    measure(&mut brake, 19_000, 12, 5);
+    look(&mut brake, 19_500, &[grows(2 * GIB), LOADING], Scope::All);
+    assert_eq!(choice(&brake, 19_500), UNCLEAR, "that is the first look for long");
+    measure(&mut brake, 20_000, 13, 4);
+    look(&mut brake, 20_500, &[grows(2 * GIB), LOADING], Scope::All);
+    measure(&mut brake, 20_500, 13, 4);
+    assert_eq!(choice(&brake, 20_500), UNCLEAR, "nothing has been taken since");
+    measure(&mut brake, 21_000, 15, 2);
+    look(&mut brake, 21_000, &[grows(2 * GIB), LOADING], Scope::All);
+    assert_eq!(choice(&brake, 21_000), Ok("l".to_owned()));
 }

@@ -214,7 +214,14 @@ impl Bereavement<'_> {
         match self.end.map(|end| end.log.as_deref()) {
             Some(Some(OwnLog::Lines(lines))) => (lines, Vec::new()),
             Some(Some(OwnLog::Unknown(why))) => (&[], vec![format!("what it wrote itself: {why}")]),
-            Some(None) | None => (&[], vec!["its own log was not read".to_owned()]),
+            Some(None) | None => {
+                let unit = self.held.filter(|held| held.supervisor == Supervisor::Systemd);
+                let why = unit.map_or_else(
+                    || "its own log was not read".to_owned(),
+                    |held| format!("what it wrote itself: journalctl -u {} tells", held.name),
+                );
+                (&[], vec![why])
+            }
         }
     }
 

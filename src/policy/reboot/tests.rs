@@ -159,12 +159,8 @@ impl Node {
 
     fn look(&mut self) {
         let read_at = self.at.uptime;
-        let engines = EngineReadings {
-            read_at,
-            engines: self.engines.clone(),
-            is_cut: false,
-            turned: Vec::new(),
-        };
+        let engines = self.engines.clone();
+        let engines = EngineReadings { read_at, engines, ..EngineReadings::default() };
         self.seen.push(Observation::Engines(Box::new(engines)));
         let holders = if self.is_wedged { vec![Holder::of_driver(7, 'D')] } else { Vec::new() };
         self.seen.push(Observation::Holders(Box::new(HolderReadings {

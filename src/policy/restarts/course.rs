@@ -355,7 +355,14 @@ impl Course {
         self.settle(around);
         match &self.seen.state {
             HeldState::Fresh => {
-                let reason = "it has never been started".into();
+                let reason = match self.supervisor() {
+                    Supervisor::Docker => "it has never been started".into(),
+                    Supervisor::Systemd => {
+                        "systemd knows of no start of it: it forgets one that has ended well and \
+                         that no target wants, unless umawarden runs"
+                            .into()
+                    }
+                };
                 self.stand(RestartState::Stopped, reason, around.at, events)
             }
             HeldState::Between { told } => {

@@ -2,6 +2,7 @@ use super::*;
 use crate::model::{
     EngineKind, EnginePhase, EngineProcess, EngineSeen, EngineTarget, HoldReason, ProcessId, Target,
 };
+use crate::policy::brake::Scope;
 
 const GIB: f64 = (1_u64 << 30) as f64;
 
@@ -83,7 +84,7 @@ impl Node {
             error: None,
         }));
         let engines = self.with_engine.then(|| (seen(), EnginePhase::Loading));
-        world.policy.brake.looked(world.at.uptime, engines.into_iter(), false);
+        world.policy.brake.looked(world.at.uptime, engines.into_iter(), Scope::All);
         world.policy.step(world.at, &all)
     }
 

@@ -1,6 +1,7 @@
 //! Inference engines: their processes, and what they answer.
 //!
-//! A thread looks through `/proc` once a second, and five times a second at those that load; it may
+//! A thread looks through `/proc` once a second, more often while memory goes and it must be known
+//! to whom, and five times a second at those that load; it may
 //! hang there, for to read a process' command line or its mappings takes a lock that the process
 //! may hold while the driver waits for memory. A second one asks for health, and a third asks
 //! Docker which containers run. Neither waits for another, and the loop only takes what they have
@@ -57,6 +58,8 @@ enum Told {
     Declared(Vec<DeclaredEngine>),
     /// One was launched.
     Launched(LaunchedEngine),
+    /// It must be known who is there.
+    Look,
 }
 
 /// Where to look.
@@ -80,6 +83,8 @@ pub struct EngineWatch {
     news: Receiver<Observation>,
     told: Sender<Told>,
     is_loading: Arc<AtomicBool>,
+    /// A look at everything is asked for, and has not ended yet.
+    is_awaited: Arc<AtomicBool>,
     schema: Arc<Schema>,
     /// When the last look ended, on the uptime clock.
     looked: Duration,
@@ -97,6 +102,7 @@ impl EngineWatch {
         let (tell, told) = channel();
         let (ask_docker, asked) = sync_channel(1);
         let is_loading = Arc::new(AtomicBool::new(false));
+        let is_awaited = Arc::new(AtomicBool::new(false));
         let schema = schema();
         let targets = Targets::default();
         let mut asker = Asker::new(targets.clone(), to.clone(), clock)?;
@@ -119,11 +125,13 @@ impl EngineWatch {
             asked_for: BTreeMap::new(),
             schema: Arc::clone(&schema),
             is_loading: Arc::clone(&is_loading),
+            is_awaited: Arc::clone(&is_awaited),
             clock,
         };
         Builder::new().name("engines".to_owned()).spawn(move || looker.run(&told))?;
         let looked = clock();
-        Ok(Self { news, told: tell, is_loading, schema, looked, complained: looked })
+        let complained = looked;
+        Ok(Self { news, told: tell, is_loading, is_awaited, schema, looked, complained })
     }
 
     /// What is new. Never waits.
@@ -167,6 +175,14 @@ impl EngineWatch {
         let _ended = self.told.send(Told::Launched(engine));
     }
 
+    /// All processes are looked through at once. Never waits; while such a look has not ended there
+    /// is no second one.
+    pub fn look_now(&self) {
+        if !self.is_awaited.swap(true, Ordering::Relaxed) {
+            let _ended = self.told.send(Told::Look);
+        }
+    }
+
     /// Whether any engine is on its way to be ready: then they are looked at more often.
     pub fn set_loading(&self, is_loading: bool) {
         self.is_loading.store(is_loading, Ordering::Relaxed);
@@ -189,6 +205,7 @@ struct Looker {
     asked_for: BTreeMap<Arc<str>, u8>,
     schema: Arc<Schema>,
     is_loading: Arc<AtomicBool>,
+    is_awaited: Arc<AtomicBool>,
     clock: fn() -> Duration,
 }
 
@@ -202,6 +219,9 @@ impl Looker {
                 next_full = began + CALM;
             }
             self.look(began, is_full);
+            if is_full {
+                self.is_awaited.store(false, Ordering::Relaxed);
+            }
             let loads = self.is_loading.load(Ordering::Relaxed);
             let rest = if loads { LOADING } else { next_full.saturating_sub((self.clock)()) };
             // One that takes all of its time to look leaves some to others.
@@ -212,6 +232,7 @@ impl Looker {
                         next_full = Duration::ZERO;
                     }
                 }
+                Ok(Told::Look) => next_full = Duration::ZERO,
                 Ok(Told::Declared(declared)) => {
                     self.scanner.declare(declared);
                     self.needs_docker.store(self.scanner.needs_docker(), Ordering::Relaxed);

@@ -77,6 +77,8 @@ pub struct Scanner {
     /// Their servers, whatever is declared meanwhile.
     servers: Vec<ProcessId>,
     is_cut: bool,
+    /// One waits for its name, and is not told yet.
+    is_any_untold: bool,
     round: u64,
 }
 
@@ -98,6 +100,7 @@ impl Scanner {
             engines: Vec::new(),
             servers: Vec::new(),
             is_cut: false,
+            is_any_untold: false,
             round: 0,
         }
     }
@@ -177,7 +180,8 @@ impl Scanner {
         let servers = self.engines.iter().map(|engine| engine.server).collect();
         let before = std::mem::replace(&mut self.servers, servers);
         let turned = before.into_iter().filter(|server| self.has_turned(*server)).collect();
-        Ok(EngineReadings { turned, ..self.readings(now) })
+        let is_partial = self.is_any_untold || self.known.len() >= MAX_PROCESSES;
+        Ok(EngineReadings { turned, is_partial, ..self.readings(now) })
     }
 
     /// Whether that process lives, and is no engine's.
@@ -206,6 +210,7 @@ impl Scanner {
             read_at: now,
             engines: self.engines.clone(),
             is_cut: self.is_cut,
+            is_partial: true,
             turned: Vec::new(),
         }
     }
@@ -343,10 +348,13 @@ impl Scanner {
         groups.sort_by_key(|(head, _)| (head.start_ticks, head.pid));
         self.details.begin(now, is_loading);
         let mut engines = Vec::new();
+        self.is_any_untold = false;
         for (head, mut members) in groups.into_iter().take(MAX_ENGINES) {
             members.sort_by_key(|id| (*id != head, id.pid));
             members.truncate(MAX_OF_ENGINE);
-            if !self.waits_for_docker(now, head, &members) {
+            if self.waits_for_docker(now, head, &members) {
+                self.is_any_untold = true;
+            } else {
                 engines.extend(self.engine(head, &members));
             }
         }

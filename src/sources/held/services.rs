@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::Teller;
 use super::systemd::end;
-use crate::model::{HeldEnd, HeldEnded, HeldTarget, OwnLog, Requested, Supervisor};
+use crate::model::{HeldEnd, HeldEnded, HeldTarget, Requested, Supervisor};
 use crate::supervisors::systemd::{Change, Changes, Properties, Sequence, Systemd, number, text};
 
 /// More services are not followed.
@@ -166,10 +166,7 @@ impl Service {
             self.was_watched = true;
             return;
         }
-        let mut end = end(&self.told, (began, ended));
-        end.log = Some(Arc::new(OwnLog::Unknown(
-            "it is in the journal of systemd (journalctl -u)".to_owned(),
-        )));
+        let end = end(&self.told, (began, ended));
         // More is told of the same end: that it was for memory, say.
         let (noticed, told) = match &self.end {
             Some(known) if known.end.mark == end.mark => (known.noticed, known.told),

@@ -1,7 +1,7 @@
 //! Asks systemd how the units fare that are started again, and how others ended in which engines
 //! ran. It is only asked where the configuration names one, or an engine runs in one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -127,9 +127,14 @@ impl SystemdWatch {
         let systemd = Systemd::connect(&self.bus).await?;
         let mut jobs = systemd.follow().await?;
         let mut services = Services::new(self.teller.clone());
-        let mut was_ended = false;
+        let (mut was_ended, mut kept) = (false, BTreeSet::new());
         loop {
             let units = self.units();
+            for (name, _) in &units {
+                if kept.insert(Arc::clone(name)) {
+                    systemd.keep(name).await?;
+                }
+            }
             let others = self.others(&units);
             services.follow(&systemd, &others).await?;
             let mut held = Vec::with_capacity(units.len());

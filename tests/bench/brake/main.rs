@@ -26,7 +26,6 @@ mod pool;
 #[path = "../processes.rs"]
 mod processes;
 mod scene;
-#[expect(dead_code, reason = "the benchmark of loads counts its faults")]
 #[path = "../load/served.rs"]
 mod served;
 mod table;

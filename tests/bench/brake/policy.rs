@@ -107,14 +107,24 @@ impl InForce {
             arguments.extend(["--rules", rules]);
         }
         let program = Program::umawarden(storage, PORT, &arguments);
-        let knows_it = || {
-            let metrics = get(&mut program.connect(), "/metrics", "");
-            String::from_utf8_lossy(&metrics).contains("engine=\"hog\"")
-        };
+        let knows_it = || metrics(&program).contains("engine=\"hog\"");
         assert!(comes_true(Duration::from_secs(10), knows_it), "umawarden does not find the hog");
         // So that it has seen the hog for a while, and is calm.
         std::thread::sleep(Duration::from_millis(2_500));
         self.program = Some(program);
+    }
+
+    /// Whether umawarden has read so many of the driver's failures.
+    pub fn counts(&self, failures: u64) -> bool {
+        let counted = |program: &Program| {
+            let metrics = metrics(program);
+            let series = "uma_kernel_events_total{event=\"nv_no_memory\"} ";
+            let value = metrics.lines().find_map(|line| line.strip_prefix(series));
+            value.is_some_and(|value| value.trim().parse::<f64>().unwrap() >= failures as f64)
+        };
+        let has_counted =
+            |program: &Program| comes_true(Duration::from_secs(5), || counted(program));
+        self.program.as_ref().is_some_and(has_counted)
     }
 
     /// What umawarden has decided so far.
@@ -129,6 +139,10 @@ impl InForce {
             .unwrap();
         String::from_utf8_lossy(&told.stdout).into_owned()
     }
+}
+
+fn metrics(program: &Program) -> String {
+    String::from_utf8_lossy(&get(&mut program.connect(), "/metrics", "")).into_owned()
 }
 
 impl Drop for InForce {

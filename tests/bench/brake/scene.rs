@@ -19,6 +19,9 @@ const KILLED_BELOW_BYTES: u64 = 256 << 20;
 /// Longer than any scene.
 const LONGEST: Duration = Duration::from_secs(60);
 
+/// How much is left of free memory when CUDA graphs are captured.
+const DIPS_TO: u64 = 4 << 30;
+
 /// How long what has been taken stays away in a harmless scene.
 const DIP: Duration = Duration::from_millis(500);
 const LINES_COME_FOR: Duration = Duration::from_secs(3);
@@ -65,7 +68,7 @@ impl Scene {
             Appetite { bytes_a_second: options.rate, leaves_bytes: 0, of: "MemFree:", keeps: DIP };
         match self {
             Self::Collapse => all,
-            Self::Dip => Appetite { leaves_bytes: 4 << 30, ..all },
+            Self::Dip => Appetite { leaves_bytes: DIPS_TO, ..all },
             Self::Lines => Appetite { leaves_bytes: 5 << 30, keeps: LINES_COME_FOR, ..all },
             Self::Served => Appetite {
                 leaves_bytes: 2 << 30,
@@ -144,9 +147,21 @@ pub fn play(scene: Scene, policy: Policy, options: &Options, watchdog: &Watchdog
         }
     };
     let (stopped, took) = run;
+    if scene == Scene::Lines && policy == Policy::Umawarden && stopped.is_none() {
+        assert!(in_force.counts(LINES), "the driver's lines are not read");
+    }
+    if stopped.is_none()
+        && let Some(served) = cast.served.take()
+    {
+        assert!(served.end() > 0, "all of the model stays in memory: that is not the scene");
+    }
     let bitten = watchdog.rest();
     watchdog.give_back();
     let lowest_free_bytes = watch.end().lowest_free_bytes;
+    assert!(
+        scene != Scene::Dip || stopped.is_some() || lowest_free_bytes <= DIPS_TO,
+        "it did not dip"
+    );
     let expected = (scene == Scene::Collapse).then_some(Stopped::Hog);
     let stopped = stopped.map(|who| if bitten { Stopped::ByWatchdog } else { who });
     if stopped != expected {

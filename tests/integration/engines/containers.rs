@@ -114,7 +114,11 @@ fn an_engine_waits_a_moment_for_its_name_and_nobody_else_waits() {
     let unknown = tree.scanner.unknown_containers();
     assert_eq!(unknown.iter().map(|id| &**id).collect::<Vec<_>>(), [&*bridge]);
     assert_eq!(names(&look(&mut tree, 5)).len(), 1);
+    let is_partial =
+        |tree: &mut Tree| tree.scanner.look(Duration::from_secs(5), true).unwrap().is_partial;
+    assert!(is_partial(&mut tree), "one is there that is not told");
     tree.scanner.know(told(), true);
+    assert!(!is_partial(&mut tree));
     assert_eq!(names(&look(&mut tree, 5))[0], ("deepseek", vec![10, 11, 12, 13]));
     assert!(tree.scanner.unknown_containers().is_empty());
     // One that Docker never tells of is told as what it is.
@@ -248,6 +252,20 @@ fn docker_that_hangs_dies_and_lies_is_down_and_comes_back_while_proc_is_looked_a
     }
     assert_eq!(value(&next(&mut watch, Source::Docker).0), (Some(4.0), None));
     assert_eq!(asked.load(Ordering::SeqCst), 6);
+}
+
+#[test]
+fn who_must_know_who_is_there_does_not_wait_for_the_next_look() {
+    let mut watch = start("/nonexistent/docker.sock".into(), Vec::new(), DockerPace::default());
+    next(&mut watch, Source::Engines);
+    let began = Instant::now();
+    for _ in 0..10 {
+        watch.look_now();
+        watch.look_now();
+        next(&mut watch, Source::Engines);
+    }
+    // There is one a second anyway.
+    assert!(began.elapsed() < Duration::from_secs(6), "{:?}", began.elapsed());
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Other nodes that must be able to take an engine, too.
 
+use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -7,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::{Memory, Node, stderr, stdout, wait};
-use crate::daemon::Daemon;
+use crate::daemon::{Daemon, binary};
 use crate::empty_cache::fake::{Asked, FakeEngine, Reply};
 
 fn open(need: u64) -> Reply {
@@ -152,6 +153,26 @@ fn what_each_says_is_told_to_scripts_and_a_node_that_never_can_ends_it() {
         let output = node.gate(&["--need=1GiB", nonsense]).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{nonsense}: {}", stderr(&output));
     }
+}
+
+#[test]
+fn the_launcher_runs_nothing_while_another_node_is_closed() {
+    let node = Node::new(Memory::free(110));
+    let other = Other::new(Reply::Answer(404, String::new()));
+    let ran = node.path("ran");
+    let output = Command::new(binary())
+        .args(["launch", "--need=90GiB", "--timeout=0"])
+        .arg(format!("--peers={}", other.address()))
+        .arg(format!("--path.procfs={}", node.path("proc").display()))
+        .arg(format!("--path.sysfs={}", node.path("sys").display()))
+        .args(["--", "/bin/touch"])
+        .arg(&ran)
+        .current_dir(node.path(""))
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(124), "{}", stderr(&output));
+    assert!(stderr(&output).contains(&format!("{} does not tell", other.address())));
+    assert!(!ran.exists());
 }
 
 #[test]

@@ -15,6 +15,7 @@ mod page_cache;
 mod podman;
 mod prometheus;
 mod restarts;
+mod services;
 mod settings;
 mod shutdown;
 mod starvation;

@@ -95,10 +95,6 @@ impl Engine {
         self.phase != Phase::Dying
     }
 
-    pub fn is_loading(&self) -> bool {
-        self.phase == Phase::Loading
-    }
-
     pub fn holds(&self) -> f64 {
         self.taken + self.anonymous
     }

@@ -66,6 +66,9 @@ pub struct World {
     buried: BTreeSet<(u32, ProcessId)>,
     tend_at: Duration,
     next_look: Duration,
+    /// When all processes are looked through again, and the engines that were there then.
+    next_full_look: Duration,
+    known: BTreeSet<ProcessId>,
     looks_hang_until: Duration,
     /// What becomes of what is not decided by anybody.
     fate: Chance,
@@ -136,6 +139,8 @@ impl World {
             buried: BTreeSet::new(),
             tend_at: Duration::ZERO,
             next_look: Duration::ZERO,
+            next_full_look: Duration::ZERO,
+            known: BTreeSet::new(),
             looks_hang_until: if is_looked_for { Duration::ZERO } else { Duration::MAX },
             fate: Chance::new(plan.seed, "fate"),
             executor: Executor::new(Chance::new(plan.seed, "executor")),
@@ -260,7 +265,7 @@ impl World {
         self.set.clear();
         self.tend();
         self.fleet.forget_when_asked();
-        self.next_look = self.now;
+        (self.next_look, self.next_full_look) = (self.now, self.now);
         if let Some(pause) = &self.people.pause {
             process.seen.push(Observation::Pause(Some(pause.clone())));
         }
@@ -511,7 +516,7 @@ impl World {
         self.machine.boot();
         self.settings.boot();
         self.paused.clear();
-        self.next_look = Duration::ZERO;
+        (self.next_look, self.next_full_look) = (Duration::ZERO, Duration::ZERO);
         let at = self.at();
         self.fleet.boot(at);
         if chance.once_in(4) {

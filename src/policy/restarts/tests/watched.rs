@@ -112,7 +112,7 @@ fn nobody_is_told_dead_who_is_a_part_of_another_or_not_looked_at_or_told_of_by_o
     let engines = std::mem::take(&mut world.engines);
     let read_at = world.at.uptime + Duration::from_secs(1);
     world.at.uptime += Duration::from_secs(2);
-    let cut = EngineReadings { read_at, engines: Vec::new(), is_cut: true, turned: Vec::new() };
+    let cut = EngineReadings { read_at, is_cut: true, ..EngineReadings::default() };
     world.policy.step(world.at, &[Observation::Engines(Box::new(cut))]);
     world.engines = engines;
     world.run(3);

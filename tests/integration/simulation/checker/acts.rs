@@ -7,6 +7,10 @@ use umawarden::policy::rule::{Query, Remedy};
 
 use super::{Checker, Clock, Course, Flight, Kind, LOST_AFTER, Violation, Watched, broken, reads};
 
+/// The policy counts in whole milliseconds, and samples need not fall on them: an act at 11.0638 s
+/// is out of a window of 50 s at 61.0632 s.
+const COUNTED: Duration = Duration::from_millis(1);
+
 /// Something that was done.
 pub struct Acted {
     pub id: DecisionId,
@@ -104,7 +108,8 @@ impl Checker {
         remedy: &Remedy,
     ) -> Result<(), Violation> {
         if let Some(at_most) = remedy.at_most {
-            let lately = self.acts_of(decision).filter(|act| act.ago(clock) < at_most.per);
+            let lately =
+                self.acts_of(decision).filter(|act| act.ago(clock) + COUNTED < at_most.per);
             let ids: Vec<_> = lately.map(|act| (act.id.0, act.ago(clock))).collect();
             if ids.len() >= at_most.times as usize {
                 let what = format!("{at_most:?} after {ids:?}: {decision:?}");
@@ -125,7 +130,7 @@ impl Checker {
         let counts = |act: &&Acted| act.mode == decision.mode && !act.is_notice;
         let all = self.acts.iter().filter(counts);
         let ids: Vec<_> =
-            all.filter(|act| act.ago(clock) < budget.per).map(|act| act.id.0).collect();
+            all.filter(|act| act.ago(clock) + COUNTED < budget.per).map(|act| act.id.0).collect();
         if ids.len() >= budget.times as usize {
             let what = format!("{budget:?} after {ids:?}: {decision:?}");
             return broken("never more than the budget of all in any window", what);
@@ -150,8 +155,7 @@ impl Checker {
             _ => None,
         };
         for ago in [since_act, since_round].into_iter().flatten() {
-            // The policy counts in whole milliseconds.
-            if ago + Duration::from_millis(1) < watched.cooldown {
+            if ago + COUNTED < watched.cooldown {
                 let what = format!("{ago:?} < {:?}: {decision:?}", watched.cooldown);
                 return broken("a remedy rests between rounds", what);
             }

@@ -31,8 +31,7 @@ impl Node {
         seen.push(Observation::Engines(Box::new(EngineReadings {
             read_at: at.uptime,
             engines,
-            is_cut: false,
-            turned: Vec::new(),
+            ..EngineReadings::default()
         })));
         seen.extend(self.driver(at));
         let alice = LoggedIn { user: "alice".into(), terminal: None, since: None };
@@ -148,6 +147,7 @@ fn engine() -> EngineSeen {
         parent: 1,
         comm: "VLLM::EngineCor".into(),
         state: 'S',
+        is_exiting: false,
         cpu_ms: 0,
         anon_bytes: Reading::Value(1 << 30),
         file_bytes: Reading::Value(0),

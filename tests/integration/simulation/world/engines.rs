@@ -16,7 +16,7 @@ use crate::simulation::executor::Ended;
 /// What is left of an act is tried again so often.
 const TENDED_EVERY: Duration = Duration::from_secs(10);
 
-/// How often somebody looks at the processes, and while one loads.
+/// How often somebody looks through all processes, and at those that are known while one loads.
 const LOOKED_EVERY: Duration = Duration::from_secs(1);
 const LOOKED_OFTEN: Duration = Duration::from_millis(200);
 
@@ -29,7 +29,9 @@ impl World {
         let uptime = self.at().uptime;
         let Some(process) = &mut self.process else { return };
         self.fleet.look(self.now, uptime, &mut process.seen);
-        if self.next_look > self.now || self.looks_hang_until > self.now {
+        let is_asked_for = process.policy.needs_a_look_at_engines(uptime);
+        let is_due = is_asked_for || self.next_look <= self.now;
+        if !is_due || self.looks_hang_until > self.now {
             return;
         }
         let mut names = BTreeSet::new();
@@ -47,11 +49,20 @@ impl World {
             answers.extend(engine.health(name, uptime));
         }
         engines.sort_by(|one, other| one.name.cmp(&other.name));
-        let loads = self.machine.engines.iter().any(|engine| engine.is_loading());
         // Where that is not too seldom, every other sample does while nothing much happens.
         let seldom = (self.sampling * 2).min(LOOKED_SELDOM).max(LOOKED_EVERY);
-        self.next_look = self.now + if loads { LOOKED_OFTEN } else { seldom };
-        let readings = EngineReadings { read_at: uptime, engines, ..EngineReadings::default() };
+        let is_partial = !is_asked_for && self.next_full_look > self.now;
+        if is_partial {
+            engines.retain(|seen| self.known.contains(&seen.server));
+            answers.retain(|health| self.known.contains(&health.server));
+        } else {
+            self.known = engines.iter().map(|seen| seen.server).collect();
+            self.next_full_look = self.now + seldom;
+        }
+        let loads = process.policy.is_any_engine_on_its_way();
+        self.next_look = if loads { self.now + LOOKED_OFTEN } else { self.next_full_look };
+        let readings =
+            EngineReadings { read_at: uptime, engines, is_partial, ..EngineReadings::default() };
         process.seen.push(Observation::Engines(Box::new(readings)));
         let answers = answers.into_iter().map(|health| Observation::EngineHealth(Box::new(health)));
         process.seen.extend(answers);

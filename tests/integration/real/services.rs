@@ -1,0 +1,207 @@
+//! Engines in services of a real systemd: a user's, with a bus, a control group and a mount
+//! namespace of its own, so that nothing else on this machine is its.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use super::enabled;
+use crate::daemon::{Daemon, binary, history, of_kind};
+
+/// Moves itself to a control group of its own, and becomes the manager. Where systemd does not run
+/// the machine it starts only if it believes that it does.
+const BEGIN: &str = "for tree in /sys/fs/cgroup/systemd /sys/fs/cgroup/unified /sys/fs/cgroup; do \
+    [ -e $tree/cgroup.procs ] || continue; mkdir $tree/$GROUP && echo $$ >$tree/$GROUP/cgroup.procs; \
+    done; mount --make-rprivate / && mount -t tmpfs none /run && mkdir -p /run/systemd/system && \
+    exec /lib/systemd/systemd --user --log-target=console";
+
+const ENGINE: &str = "#!/bin/sh\ntrap 'exit 3' USR1\nwhile :; do sleep 0.05; done\n";
+
+struct Systemd {
+    child: Child,
+    folder: tempfile::TempDir,
+    group: String,
+}
+
+impl Systemd {
+    fn start() -> Self {
+        let folder = tempfile::tempdir_in("/tmp").unwrap();
+        let group = format!("umawarden-test-{}", std::process::id());
+        let path = |below: &str| folder.path().join(below);
+        fs::create_dir(path("units")).unwrap();
+        fs::create_dir(path("run")).unwrap();
+        fs::write(path("engine"), ENGINE).unwrap();
+        for target in ["default", "basic", "shutdown", "sockets", "exit"] {
+            let unit = "[Unit]\nDefaultDependencies=no\n";
+            fs::write(path("units").join(format!("{target}.target")), unit).unwrap();
+        }
+        let bus = path("run").join("bus").display().to_string();
+        let engine = path("engine").display().to_string();
+        let again = format!("ExecStart=/bin/sh {engine}\nRestart=always\n");
+        for (name, text) in [
+            ("dbus.socket", format!("[Socket]\nListenStream={bus}\n")),
+            (
+                "dbus.service",
+                "[Unit]\nRequires=dbus.socket\n[Service]\nExecStart=/usr/bin/dbus-daemon \
+                 --session --address=systemd: --nofork --nopidfile\n"
+                    .to_owned(),
+            ),
+            ("bare.service", format!("[Service]\nExecStart=/bin/sh {engine}\n")),
+            ("again.service", format!("[Service]\n{again}")),
+            ("held.service", format!("[Service]\nExecStart=/bin/sh {engine}\n")),
+        ] {
+            fs::write(path("units").join(name), text).unwrap();
+        }
+        let log = fs::File::create(path("log")).unwrap();
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "/bin/sh", "-c", BEGIN]).env("GROUP", &group);
+        set(&mut command, folder.path());
+        let child = command.stdout(Stdio::null()).stderr(log).spawn().unwrap();
+        let systemd = Self { child, folder, group };
+        let began = Instant::now();
+        while !systemd.ctl(&["start", "dbus.socket", "dbus.service"]).0 {
+            let log = fs::read_to_string(systemd.path("log")).unwrap();
+            assert!(began.elapsed() < Duration::from_secs(30), "it does not start:\n{log}");
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        systemd
+    }
+
+    fn path(&self, below: &str) -> PathBuf {
+        self.folder.path().join(below)
+    }
+
+    fn ctl(&self, arguments: &[&str]) -> (bool, String) {
+        let mut command = Command::new("systemctl");
+        set(command.arg("--user").args(arguments), self.folder.path());
+        let done = command.output().unwrap();
+        (done.status.success(), String::from_utf8_lossy(&done.stdout).trim().to_owned())
+    }
+
+    fn pid(&self, unit: &str) -> i32 {
+        self.ctl(&["show", "--property=MainPID", "--value", unit]).1.parse().unwrap()
+    }
+
+    fn kill(&self, unit: &str, signal: Signal) {
+        kill_process(Pid::from_raw(self.pid(unit)).unwrap(), signal).unwrap();
+    }
+
+    fn daemon(&self) -> Daemon {
+        let names = ["bare", "again", "held"];
+        let engines =
+            names.map(|name| format!("- {{name: {name}, match: {{unit: {name}.service}}}}\n"));
+        let text = format!(
+            "mode: enforce\nrule_files: []\nengines:\n{}restarts:\n- {{unit: held.service, need: \
+             100MiB}}\n",
+            engines.concat()
+        );
+        fs::write(self.path("umawarden.yaml"), text).unwrap();
+        let mut command = Command::new(binary());
+        command
+            .args(["run", "--web.listen-address=127.0.0.1:0"])
+            .arg(format!("--config.file={}", self.path("umawarden.yaml").display()))
+            .arg(format!("--storage.path={}", self.path("data").display()))
+            .env(
+                "DBUS_SYSTEM_BUS_ADDRESS",
+                format!("unix:path={}", self.path("run/bus").display()),
+            );
+        Daemon::from_command(&mut command)
+    }
+}
+
+fn set(command: &mut Command, folder: &Path) {
+    let bus = format!("unix:path={}", folder.join("run/bus").display());
+    command
+        .env("XDG_RUNTIME_DIR", folder.join("run"))
+        .env("SYSTEMD_UNIT_PATH", folder.join("units"))
+        .env("DBUS_SESSION_BUS_ADDRESS", bus)
+        .env("HOME", folder);
+}
+
+impl Drop for Systemd {
+    fn drop(&mut self) {
+        let _not_there =
+            self.ctl(&["stop", "bare", "again", "held", "dbus.service", "dbus.socket"]);
+        let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap()).unwrap();
+        let _already_dead = kill_process(pid, Signal::KILL);
+        let _already_reaped = self.child.wait();
+        for tree in ["/sys/fs/cgroup/systemd", "/sys/fs/cgroup/unified", "/sys/fs/cgroup"] {
+            remove(&Path::new(tree).join(&self.group));
+        }
+    }
+}
+
+/// A control group with all below it.
+fn remove(group: &Path) {
+    for below in fs::read_dir(group).into_iter().flatten().flatten() {
+        if below.file_type().is_ok_and(|kind| kind.is_dir()) {
+            remove(&below.path());
+        }
+    }
+    let _not_there = fs::remove_dir(group);
+}
+
+fn died(systemd: &Systemd, unit: &str, number: usize) -> Value {
+    let began = Instant::now();
+    loop {
+        let history = history(&systemd.path("data"));
+        let all = of_kind(&history, "engine_died").map(|event| event["report"].clone());
+        let mut its = all.filter(|report| report["who"]["unit"] == unit);
+        if let Some(report) = its.nth(number) {
+            return report;
+        }
+        assert!(began.elapsed() < Duration::from_secs(20), "{unit}: {history:#?}");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+#[test]
+fn real_services_that_end_are_told_with_their_exit_codes_and_a_held_one_is_started_again() {
+    if !enabled() {
+        return;
+    }
+    let systemd = Systemd::start();
+    assert!(systemd.ctl(&["start", "bare", "again", "held"]).0);
+    let daemon = systemd.daemon();
+    let began = Instant::now();
+    while ["bare", "again", "held"]
+        .iter()
+        .any(|name| !daemon.get("/api/v1/engines").1.contains(name))
+    {
+        assert!(began.elapsed() < Duration::from_secs(20), "{}", daemon.log());
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    // It is asked of them a second later.
+    std::thread::sleep(Duration::from_secs(3));
+    systemd.kill("bare.service", Signal::KILL);
+    let before = systemd.pid("again.service");
+    systemd.kill("again.service", Signal::USR1);
+    let report = died(&systemd, "bare.service", 0);
+    assert_eq!(report["exit"]["code"], 137, "{report:#}");
+    // systemd has started it again within 100 ms.
+    let report = died(&systemd, "again.service", 0);
+    assert_eq!(report["exit"]["code"], 3, "{report:#}");
+    assert_ne!(systemd.pid("again.service"), before);
+    std::thread::sleep(Duration::from_secs(3));
+    assert!(systemd.ctl(&["stop", "again.service"]).0);
+    let report = died(&systemd, "again.service", 1);
+    assert_eq!(
+        (&report["killer"]["sender"], &report["is_failure"]),
+        (&"systemctl".into(), &false.into())
+    );
+    // What ends well and is wanted by no target systemd would forget.
+    let before = systemd.pid("held.service");
+    systemd.kill("held.service", Signal::TERM);
+    let report = died(&systemd, "held.service", 0);
+    assert_eq!(report["exit"]["code"], 143, "{report:#}");
+    let began = Instant::now();
+    while [0, before].contains(&systemd.pid("held.service")) {
+        assert!(began.elapsed() < Duration::from_secs(20), "{}", daemon.log());
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    daemon.terminate();
+}
