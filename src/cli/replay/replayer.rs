@@ -213,12 +213,7 @@ mod tests {
             is_driver_loaded: Reading::Value(true),
             error: None,
         };
-        let engines = EngineReadings {
-            read_at: at.uptime,
-            engines: Vec::new(),
-            is_cut: false,
-            turned: Vec::new(),
-        };
+        let engines = EngineReadings { read_at: at.uptime, ..EngineReadings::default() };
         let seen = vec![
             Observation::Readings(readings),
             Observation::Holders(Box::new(holders)),
