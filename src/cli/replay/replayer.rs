@@ -217,6 +217,7 @@ mod tests {
             read_at: at.uptime,
             engines: Vec::new(),
             is_cut: false,
+            is_partial: false,
             turned: Vec::new(),
         };
         let seen = vec![
