@@ -147,6 +147,7 @@ fn engine() -> EngineSeen {
         parent: 1,
         comm: "VLLM::EngineCor".into(),
         state: 'S',
+        is_exiting: false,
         cpu_ms: 0,
         anon_bytes: Reading::Value(1 << 30),
         file_bytes: Reading::Value(0),
