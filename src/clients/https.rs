@@ -22,7 +22,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use super::Answer;
-use super::session::{Header, MOST_BYTES};
+use super::session::Header;
 
 /// No file of authorities is longer: a system's has 250 KiB.
 const MOST_CA_BYTES: u64 = 4 << 20;
@@ -136,16 +136,13 @@ pub(super) async fn exchange(
     }
     let request = request.body(Full::new(Bytes::from(body))).map_err(|error| error.to_string())?;
     let mut response = sender.send_request(request).await.map_err(failed)?;
-    let (status, mut body, mut is_cut) = (response.status().as_u16(), Vec::new(), false);
+    let mut answer = Answer::of(response.status().as_u16());
     while let Some(frame) = response.frame().await {
         let frame = frame.map_err(failed)?;
         let Some(chunk) = frame.data_ref() else { continue };
-        let room = MOST_BYTES - body.len();
-        body.extend_from_slice(&chunk[..chunk.len().min(room)]);
-        if chunk.len() > room {
-            is_cut = true;
+        if !answer.take(chunk) {
             break;
         }
     }
-    Ok(Answer { status, body, is_cut })
+    Ok(answer)
 }

@@ -33,7 +33,7 @@ const CONNECTING_FAR_TAKES: Duration = Duration::from_secs(5);
 const MARGIN: Duration = Duration::from_secs(1);
 
 /// No answer that is asked for is longer; `/v1/loads` of 64 ranks has 40 KiB.
-pub(super) const MOST_BYTES: usize = 1 << 20;
+const MOST_BYTES: usize = 1 << 20;
 
 /// So much of an answer is told to people.
 const TOLD_CHARS: usize = 160;
@@ -88,6 +88,19 @@ pub struct Answer {
 }
 
 impl Answer {
+    /// One of which no body has come yet.
+    pub(super) fn of(status: u16) -> Self {
+        Self { status, body: Vec::new(), is_cut: false }
+    }
+
+    /// Takes in what comes next of the body, as far as there is room. Returns whether to go on.
+    pub(super) fn take(&mut self, chunk: &[u8]) -> bool {
+        let room = MOST_BYTES - self.body.len();
+        self.body.extend_from_slice(&chunk[..chunk.len().min(room)]);
+        self.is_cut = chunk.len() > room;
+        !self.is_cut
+    }
+
     /// Whether it was done.
     pub fn is_success(&self) -> bool {
         (200..300).contains(&self.status)
@@ -359,17 +372,13 @@ impl Caller {
             request = request.header(CONTENT_TYPE, "application/json").body(body.clone());
         }
         let mut response = request.send().await?;
-        let (status, mut body) = (response.status().as_u16(), Vec::new());
-        let mut is_cut = false;
+        let mut answer = Answer::of(response.status().as_u16());
         while let Some(chunk) = response.chunk().await? {
-            let room = MOST_BYTES - body.len();
-            body.extend_from_slice(&chunk[..chunk.len().min(room)]);
-            if chunk.len() > room {
-                is_cut = true;
+            if !answer.take(&chunk) {
                 break;
             }
         }
-        Ok(Answer { status, body, is_cut })
+        Ok(answer)
     }
 }
 

@@ -136,6 +136,19 @@ impl Node {
         std::mem::take(&mut self.told)
     }
 
+    /// An engine begun then is found, dies five seconds later, and all comes back: what is told.
+    fn live_and_die(&mut self, begun: Duration) -> Release {
+        self.engines.push(engine("big", 10, begun));
+        self.wait(5);
+        self.engines.clear();
+        self.wait(1);
+        self.run(Duration::from_secs(4), give_back);
+        self.wait(20);
+        let told = self.told();
+        let [(_, release)] = told.as_slice() else { panic!("{told:?}") };
+        release.clone()
+    }
+
     fn value(&mut self, name: &str) -> Reading<f64> {
         let status = self.policy.status(moment(self.now));
         let place = status.series.iter().position(|key| key.to_string() == name);
@@ -264,14 +277,7 @@ fn of_an_engine_that_was_there_before_it_is_known_what_is_usual_or_nothing() {
         node.policy.resume(moment(Duration::ZERO), &past);
         (node.unaccounted, node.shmem) = (81 * GIB, 10 * GIB);
         node.now = Duration::from_secs(500);
-        node.engines.push(engine("big", 10, Duration::ZERO));
-        node.wait(5);
-        node.engines.clear();
-        node.wait(1);
-        node.run(Duration::from_secs(4), give_back);
-        node.wait(20);
-        let told = node.told();
-        let [(_, release)] = told.as_slice() else { panic!("{baseline:?}: {told:?}") };
+        let release = node.live_and_die(Duration::ZERO);
         match baseline {
             None => {
                 assert_eq!(release.end, ReleaseEnd::Unknown);
@@ -320,8 +326,6 @@ fn what_an_engine_took_before_it_was_found_is_counted_too() {
     // After a longer time nobody knows any more what there was before.
     for (seconds, is_known) in [(4, true), (9, true), (30, false)] {
         let mut node = Node::new();
-        let past = Past { unaccounted_baseline: None, ..Past::default() };
-        node.policy.resume(moment(Duration::ZERO), &past);
         node.unaccounted = 3 * GIB;
         node.wait(1);
         let begun = node.now;
@@ -332,14 +336,7 @@ fn what_an_engine_took_before_it_was_found_is_counted_too() {
                 (node.unaccounted, node.shmem) = (83 * GIB - ticks * 5 * GIB, 10 * GIB);
             }
         });
-        node.engines.push(engine("big", 10, begun));
-        node.wait(5);
-        node.engines.clear();
-        node.wait(1);
-        node.run(Duration::from_secs(4), give_back);
-        node.wait(20);
-        let told = node.told();
-        let [(_, release)] = told.as_slice() else { panic!("{seconds} s: {told:?}") };
+        let release = node.live_and_die(begun);
         let (end, held) = match is_known {
             true => (ReleaseEnd::Returned, Some(80 * GIB)),
             false => (ReleaseEnd::Unknown, None),
