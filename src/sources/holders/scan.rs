@@ -109,7 +109,11 @@ impl Scan {
         }
         self.nothing.retain(|_, (seen_at, _)| now.saturating_sub(*seen_at) < NOTHING_COUNTS);
         if readings.processes == 0 {
-            let why = format!("{} shows no process", self.procfs.display());
+            let why = format!(
+                "{} shows no process but this one: in a container, share the host's PID namespace \
+                 (docker run --pid=host)",
+                self.procfs.display()
+            );
             readings.error = Some(why.into());
         }
         readings

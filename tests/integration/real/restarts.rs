@@ -133,11 +133,23 @@ fn deaths<'a>(history: &'a [Value], name: &str) -> Vec<&'a Value> {
     of_kind(history, "engine_died").filter(is_its).collect()
 }
 
-/// Decisions to start it that were carried out.
-fn starts(history: &[Value], name: &str) -> usize {
+/// When it was decided to start it, and done.
+fn starts(history: &[Value], name: &str) -> Vec<Timestamp> {
     let acts = of_kind(history, "decision")
         .filter(|decision| decision["rule"]["alert"] == name && decision["verdict"] == "act");
-    acts.count()
+    acts.map(|decision| decision["at"]["utc"].as_str().unwrap().parse().unwrap()).collect()
+}
+
+/// It was started once, and Docker was asked to within a second of the release: before its very end
+/// where enough was back by then. How long Docker takes from there is up to the disk.
+fn started_in_time(node: &Node, name: &str, released: Timestamp) {
+    let asked = starts(&node.history(), name);
+    let [asked] = asked.as_slice() else { panic!("{asked:?}") };
+    let waited = asked.duration_since(released).as_secs_f64();
+    let took = node.started(name).duration_since(*asked).as_secs_f64();
+    println!("asked for {waited:.3} s after the release, started {took:.3} s later");
+    assert!(waited <= 1.0, "{waited}");
+    assert!((0.0..=10.0).contains(&took), "{took}");
 }
 
 #[test]
@@ -159,13 +171,11 @@ fn real_restart_of_an_oom_killed_container_waits_for_memory_and_happens_once() {
     assert!(!node.is_running("llm"), "{}", reason(&daemon, "llm"));
     let (ended, released) = (node.ended("llm"), hog.release());
     wait_for("it is started", 10, &daemon, || node.is_running("llm"));
-    let after = node.started("llm").duration_since(released).as_secs_f64();
-    println!("started {after:.3} s after its memory was there");
-    assert!(after <= 1.0, "{after}");
+    started_in_time(&node, "llm", released);
     assert!(node.started("llm").duration_since(ended).as_secs_f64() >= 3.0);
     std::thread::sleep(Duration::from_secs(5));
     let history = node.history();
-    assert_eq!(starts(&history, "llm"), 1);
+    assert_eq!(starts(&history, "llm").len(), 1);
     let kills: Vec<_> =
         of_kind(&history, "oom_kill").filter(|event| event["container"] == id).collect();
     assert_eq!(kills.len(), 1);
@@ -203,10 +213,7 @@ fn real_restart_waits_for_memory_that_lingers_and_comes_within_a_second_of_its_r
     }
     let released = hog.release();
     wait_for("it is started", 10, &daemon, || node.is_running("llm"));
-    let after = node.started("llm").duration_since(released).as_secs_f64();
-    println!("started {after:.3} s after the release");
-    assert!((0.0..=1.0).contains(&after), "{after}");
-    assert_eq!(starts(&node.history(), "llm"), 1);
+    started_in_time(&node, "llm", released);
     daemon.terminate();
 }
 
@@ -249,7 +256,7 @@ fn real_restarts_of_three_at_once_come_one_after_the_other() {
         assert!(apart >= 2.0, "{apart}");
     }
     let history = node.history();
-    assert!(names.iter().all(|name| starts(&history, name) == 1));
+    assert!(names.iter().all(|name| starts(&history, name).len() == 1));
     daemon.terminate();
 }
 
@@ -279,11 +286,8 @@ fn real_container_that_dies_ten_times_is_given_up_with_an_alert() {
     std::thread::sleep(Duration::from_secs(3));
     assert_eq!(node.started("llm"), last, "it stays down");
     let history = node.history();
-    assert_eq!(starts(&history, "llm"), 10);
-    let acts: Vec<Timestamp> = of_kind(&history, "decision")
-        .filter(|made| made["rule"]["alert"] == "llm" && made["verdict"] == "act")
-        .map(|made| made["at"]["utc"].as_str().unwrap().parse().unwrap())
-        .collect();
+    let acts = starts(&history, "llm");
+    assert_eq!(acts.len(), 10);
     let waits: Vec<f64> =
         acts.windows(2).map(|pair| pair[1].duration_since(pair[0]).as_secs_f64()).collect();
     println!("between two starts: {waits:.2?}");
@@ -333,7 +337,7 @@ fn real_container_that_somebody_stopped_stays_down_and_docker_may_go_and_come() 
     std::thread::sleep(Duration::from_secs(6));
     assert!(!node.is_running("stopped") && !node.is_running("killed"));
     let again = node.started("runs");
-    let count = |name: &str| starts(&node.history(), name);
+    let count = |name: &str| starts(&node.history(), name).len();
     assert_eq!([count("runs"), count("stopped"), count("killed")], [1, 0, 0]);
     // Neither does this program's own death start or forget anything.
     daemon.kill();
@@ -344,7 +348,7 @@ fn real_container_that_somebody_stopped_stays_down_and_docker_may_go_and_come() 
     assert_eq!(node.started("runs"), again);
     node.docker(&["start", "stopped"]);
     wait_for("told", 10, &daemon, || stands(&daemon, "stopped") == "starting");
-    assert_eq!(starts(&node.history(), "stopped"), 0);
+    assert!(starts(&node.history(), "stopped").is_empty());
     daemon.terminate();
 }
 
@@ -361,7 +365,7 @@ fn real_restart_is_not_done_twice_when_this_program_is_killed_meanwhile() {
         let name = format!("llm{round}");
         let script = dies_once("/bin/busybox sleep 1; exit 1");
         node.run(&name, &script, &["--label", LABEL]);
-        wait_for("it is started", 100, &daemon, || starts(&node.history(), &name) > 0);
+        wait_for("it is started", 100, &daemon, || !starts(&node.history(), &name).is_empty());
         daemon.kill();
     }
     let daemon = node.daemon();
@@ -371,7 +375,7 @@ fn real_restart_is_not_done_twice_when_this_program_is_killed_meanwhile() {
         let began = node.started(&name);
         std::thread::sleep(Duration::from_secs(3));
         assert_eq!(node.started(&name), began);
-        assert!(starts(&node.history(), &name) <= 2);
+        assert!(starts(&node.history(), &name).len() <= 2);
     }
     daemon.terminate();
 }
@@ -458,7 +462,7 @@ fn real_container_is_adopted_from_dockers_own_policy_and_given_back() {
     wait_for("it is started", 10, &daemon, || {
         node.is_running("llm") && node.started("llm") > first
     });
-    assert_eq!(starts(&node.history(), "llm"), 1);
+    assert_eq!(starts(&node.history(), "llm").len(), 1);
     // Adopted twice it is adopted once, and what it was is not forgotten.
     assert_eq!(adopt(&["--yes"]).0, 0);
     let (code, said) = adopt(&["--undo", "--yes"]);
