@@ -11,6 +11,8 @@ pub mod nvml;
 
 pub mod page_cache;
 
+pub mod page_tables;
+
 pub mod process_end;
 
 pub mod signals;

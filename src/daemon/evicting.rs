@@ -19,11 +19,24 @@ const OF_ENGINE: &str = "uma_engine_evicting";
 pub(super) struct Evicting {
     evictor: Evictor,
     emptied: Arc<EmptyingTally>,
+    heeded: Heeded,
+}
+
+/// What the evictor was last told of.
+#[derive(Debug, Default)]
+struct Heeded {
+    engines: Arc<[EngineStatus]>,
+    /// How many loads had been begun to be followed by then.
+    begun: u64,
 }
 
 impl Default for Evicting {
     fn default() -> Self {
-        Self { evictor: Evictor::new(clock::uptime), emptied: Arc::default() }
+        Self {
+            evictor: Evictor::new(clock::uptime),
+            emptied: Arc::default(),
+            heeded: Heeded::default(),
+        }
     }
 }
 
@@ -59,7 +72,11 @@ impl Evicting {
     }
 
     /// Ends what follows an engine that is no longer on its way to be ready, or has another life.
-    pub(super) fn heed(&self, engines: &[EngineStatus]) {
+    pub(super) fn heed(&mut self, engines: Arc<[EngineStatus]>) {
+        let begun = self.evictor.begun();
+        if begun == self.heeded.begun && Arc::ptr_eq(&engines, &self.heeded.engines) {
+            return;
+        }
         self.evictor.heed(|target| {
             let known = engines.iter().find(|known| {
                 let is_it = known.engine.name == target.name
@@ -68,6 +85,7 @@ impl Evicting {
             });
             known.map(|known| EngineTarget::from(&known.engine))
         });
+        self.heeded = Heeded { engines, begun };
     }
 
     /// Ends everything that goes on.

@@ -376,7 +376,7 @@ impl Daemon {
         if self.policy.needs_a_look_at_engines(now.uptime) {
             self.engines.look_now();
         }
-        self.evicting.heed(&self.policy.engines());
+        self.evicting.heed(self.policy.engines());
         if self.policy.is_any_engine_loading() {
             self.sampling.loads(now.uptime);
         }

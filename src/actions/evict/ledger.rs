@@ -57,6 +57,15 @@ impl Chunk {
     }
 }
 
+/// A chunk that may go; what was read longest ago sorts first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct DueChunk {
+    /// How much had been read of everything when this was last read.
+    read_at: u64,
+    /// Which one.
+    pub(super) place: Place,
+}
+
 #[derive(Debug, Default)]
 struct Book {
     chunks: Vec<Chunk>,
@@ -231,21 +240,19 @@ impl Ledger {
         }
     }
 
-    /// The chunks that may go where no more than `most` of what was read last may stay, those read
-    /// longest ago first.
-    pub(super) fn due(&self, most: u64) -> Vec<Place> {
+    /// The chunks that may go where no more than `most` of what was read last may stay, in no
+    /// order.
+    pub(super) fn due(&self, most: u64) -> impl Iterator<Item = DueChunk> {
         let keep = self.keep.min(most);
-        let mut due: Vec<(u64, Place)> = Vec::new();
-        for (file, book) in self.files.iter().enumerate() {
-            for (number, chunk) in book.chunks.iter().enumerate() {
-                let behind = self.progress - chunk.read_at;
-                if chunk.read > 0 && behind >= keep {
-                    due.push((chunk.read_at, Place { file, chunk: number }));
-                }
-            }
-        }
-        due.sort_unstable();
-        due.into_iter().map(|(_, place)| place).collect()
+        let books = self.files.iter().enumerate();
+        let chunks = books.flat_map(|(file, book)| {
+            let chunks = book.chunks.iter().enumerate();
+            chunks.map(move |(number, chunk)| (chunk, Place { file, chunk: number }))
+        });
+        let is_due = move |chunk: &Chunk| chunk.read > 0 && self.progress - chunk.read_at >= keep;
+        chunks
+            .filter(move |(chunk, _)| is_due(chunk))
+            .map(|(chunk, place)| DueChunk { read_at: chunk.read_at, place })
     }
 
     /// How much of all files was in memory when it was last looked at.

@@ -6,7 +6,7 @@ use rustix::io::Errno;
 
 use super::discover::Holdings;
 use super::files::{Finding, Patterns};
-use super::ledger::{Ledger, Look, Place};
+use super::ledger::{DueChunk, Ledger, Look, Place};
 use super::process::{Held, HoldError};
 use super::room::{Room, is_bounded};
 use super::uses::{FileUse, Reading};
@@ -82,6 +82,15 @@ pub(super) struct Stand {
     pub(super) lying_bytes: u64,
     pub(super) cached_bytes: u64,
     pub(super) keeps_bytes: u64,
+}
+
+/// What has been read long enough ago to go.
+struct Due {
+    /// What nobody maps goes at once.
+    free: Vec<DueChunk>,
+    mapped: Vec<DueChunk>,
+    /// How many bytes of what is mapped must go.
+    must_go: u64,
 }
 
 /// The load.
@@ -321,32 +330,37 @@ impl Load {
     }
 
     fn put_out_due(&mut self, stops: &dyn Fn() -> bool, told: &mut dyn FnMut((u64, u64))) {
-        let (due, mut must_go) = self.due();
-        for place in due {
+        let Due { mut free, mut mapped, mut must_go } = self.due();
+        free.sort_unstable();
+        if must_go > 0 {
+            mapped.sort_unstable();
+        }
+        let must_go = mapped.into_iter().take_while(|due| {
+            let goes = must_go > 0;
+            must_go = must_go.saturating_sub(self.ledger.cached_of(due.place));
+            goes
+        });
+        let going: Vec<DueChunk> = free.into_iter().chain(must_go).collect();
+        for due in going {
             if stops() {
                 break;
             }
-            if self.is_mapped(place) {
-                if must_go == 0 {
-                    continue;
-                }
-                must_go = must_go.saturating_sub(self.ledger.cached_of(place));
-            }
-            self.put_out(place);
+            self.put_out(due.place);
             told(self.tally());
         }
     }
 
     /// What may go, and how much of what of it is mapped must.
-    fn due(&self) -> (Vec<Place>, u64) {
+    fn due(&self) -> Due {
         let room = Room::now();
-        let due = self.ledger.due(room.may_stay());
-        let lying = self.bytes_of(due.iter().filter(|place| self.is_mapped(**place)));
-        (due, room.must_go(lying, self.floor_bytes))
+        let (mapped, free): (Vec<_>, Vec<_>) =
+            self.ledger.due(room.may_stay()).partition(|due| self.is_mapped(due.place));
+        let must_go = room.must_go(self.bytes_of(&mapped), self.floor_bytes);
+        Due { free, mapped, must_go }
     }
 
-    fn bytes_of<'a>(&self, places: impl Iterator<Item = &'a Place>) -> u64 {
-        places.map(|place| self.ledger.cached_of(*place)).sum()
+    fn bytes_of(&self, due: &[DueChunk]) -> u64 {
+        due.iter().map(|due| self.ledger.cached_of(due.place)).sum()
     }
 
     fn is_mapped(&self, place: Place) -> bool {
@@ -442,12 +456,11 @@ impl Load {
     /// last stays.
     pub(super) fn stand(&self) -> Stand {
         let keeps_bytes = self.ledger.keep();
-        let (due, must_go) = self.due();
-        let due_bytes = self.bytes_of(due.iter());
-        let mapped = self.bytes_of(due.iter().filter(|place| self.is_mapped(**place)));
+        let Due { free, mapped, must_go } = self.due();
+        let (free, mapped) = (self.bytes_of(&free), self.bytes_of(&mapped));
         let lying_bytes = mapped.saturating_sub(must_go);
         Stand {
-            due_bytes: due_bytes - lying_bytes,
+            due_bytes: free + mapped - lying_bytes,
             lying_bytes,
             cached_bytes: self.ledger.cached(),
             keeps_bytes,

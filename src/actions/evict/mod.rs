@@ -122,6 +122,8 @@ struct Shared {
     uptime: fn() -> Duration,
     evicted_bytes: AtomicU64,
     refaulted_bytes: AtomicU64,
+    /// Loads that have ever been followed.
+    begun: AtomicU64,
     /// The loads that are followed.
     controls: Mutex<Vec<Arc<Control>>>,
     /// What people shall know, for the journal.
@@ -171,6 +173,7 @@ impl Evictor {
             uptime,
             evicted_bytes: AtomicU64::new(0),
             refaulted_bytes: AtomicU64::new(0),
+            begun: AtomicU64::new(0),
             controls: Mutex::default(),
             notes: Mutex::default(),
             effects: Mutex::default(),
@@ -266,6 +269,12 @@ impl Evictor {
                 }
             }
         }
+    }
+
+    /// How many loads have ever been followed: more than before are to be told what their engine is
+    /// by now, see [`Self::heed`]. Never waits.
+    pub fn begun(&self) -> u64 {
+        self.shared.begun.load(Ordering::Acquire)
     }
 
     /// Ends everything, between any two chunks. Never waits.

@@ -1,6 +1,6 @@
 //! One process of the engine, held so that no other can be taken for it.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::ops::Range;
@@ -21,7 +21,7 @@ use crate::model::ProcessId;
 use crate::parse::proc::colon_number;
 use crate::parse::proc::maps::mappings;
 use crate::parse::proc::pagemap::{ENTRY_BYTES, present_of_file};
-use crate::sys::page_cache;
+use crate::sys::{page_cache, page_tables};
 
 /// More open files of one process are not looked at.
 const MOST_OPEN_FILES: usize = 65_536;
@@ -60,9 +60,11 @@ pub(super) struct Held {
     pub(super) id: ProcessId,
     folder: OwnedFd,
     pidfd: OwnedFd,
-    /// Stays open, since it is read again and again; that of a program that was replaced by another
-    /// (execve) reads as empty.
+    /// Stays open until it is looked again at what is mapped, since it is asked again and again:
+    /// that of a program that was replaced by another (execve) tells of nothing.
     pagemap: RefCell<Option<File>>,
+    /// The kernel does not look through page tables itself: it is older than 6.7.
+    only_reads: Cell<bool>,
 }
 
 /// A part of a model file that a process maps.
@@ -105,7 +107,8 @@ impl Held {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let folder = open(procfs.join(id.to_string()), flags, Mode::empty())
             .map_err(|error| failed("opening the folder in procfs", error))?;
-        let held = Self { id, folder, pidfd, pagemap: RefCell::default() };
+        let (pagemap, only_reads) = Default::default();
+        let held = Self { id, folder, pidfd, pagemap, only_reads };
         held.verify(procfs)?;
         Ok(held)
     }
@@ -156,6 +159,7 @@ impl Held {
     /// What it maps of files of which `is_wanted` says that they may be model files, by inode
     /// number and path.
     pub(super) fn mapped(&self, is_wanted: impl Fn(u64, &Path) -> bool) -> io::Result<Vec<Mapped>> {
+        *self.pagemap.borrow_mut() = None;
         let mut text = Vec::new();
         self.file("maps")?.take(MOST_MAPS_BYTES).read_to_end(&mut text)?;
         let path = |bytes| Path::new(std::ffi::OsStr::from_bytes(bytes));
@@ -213,23 +217,20 @@ impl Held {
 
     /// Which pages of a file's own, within addresses of a mapping, are in its page tables.
     pub(super) fn present(&self, addresses: Range<u64>) -> io::Result<Vec<Range<u64>>> {
-        let page_size = procfs::page_size();
-        let from = addresses.start / page_size;
-        let pages = (addresses.end - addresses.start).div_ceil(page_size);
-        let bytes = usize::try_from(pages).map_err(io::Error::other)? * ENTRY_BYTES;
-        let mut entries = vec![0; bytes];
-        self.read_pagemap(&mut entries, from * ENTRY_BYTES as u64)?;
-        Ok(present_of_file(&entries, from * page_size, page_size).collect())
-    }
-
-    fn read_pagemap(&self, entries: &mut [u8], from: u64) -> io::Result<()> {
         let mut kept = self.pagemap.borrow_mut();
-        if let Some(pagemap) = &*kept
-            && pagemap.read_exact_at(entries, from).is_ok()
-        {
-            return Ok(());
+        let pagemap = match &mut *kept {
+            Some(pagemap) => pagemap,
+            none => none.insert(self.file("pagemap")?),
+        };
+        if !self.only_reads.get() {
+            match page_tables::present_of_file(pagemap.as_fd(), addresses.clone()) {
+                Err(error) if Errno::from_io_error(&error) == Some(Errno::NOTTY) => {
+                    self.only_reads.set(true);
+                }
+                found => return found,
+            }
         }
-        kept.insert(self.file("pagemap")?).read_exact_at(entries, from)
+        read_present(pagemap, addresses)
     }
 
     /// Takes address ranges out of its memory. Ranges that the kernel does not take (locked ones,
@@ -249,6 +250,17 @@ impl Held {
         }
         Ok(())
     }
+}
+
+/// The same from the entry of each page.
+fn read_present(pagemap: &File, addresses: Range<u64>) -> io::Result<Vec<Range<u64>>> {
+    let page_size = procfs::page_size();
+    let from = addresses.start / page_size;
+    let pages = (addresses.end - addresses.start).div_ceil(page_size);
+    let bytes = usize::try_from(pages).map_err(io::Error::other)? * ENTRY_BYTES;
+    let mut entries = vec![0; bytes];
+    pagemap.read_exact_at(&mut entries, from * ENTRY_BYTES as u64)?;
+    Ok(present_of_file(&entries, from * page_size, page_size).collect())
 }
 
 /// The ranges that are left after so many bytes: one that was begun counts as done.

@@ -12,7 +12,7 @@ use bytesize::ByteSize;
 use super::load::{Limits, Load, LoadError, Round, Stand};
 use super::{Control, EvictOrder, Mounts, NotEvicted, Shared, keep, lock};
 use crate::actions::drop_caches;
-use crate::model::{CacheKind, DecisionId, duration_text};
+use crate::model::{CacheKind, DecisionId, EngineTarget, duration_text};
 
 /// Between two rounds of one that reads fast.
 const SOONEST: Duration = Duration::from_millis(10);
@@ -49,6 +49,8 @@ pub(super) struct Sessions {
 
 struct Session {
     load: Load,
+    /// What the engine was last known to be.
+    target: EngineTarget,
     control: Arc<Control>,
     ends_at: Duration,
     /// When the last round began.
@@ -114,8 +116,10 @@ impl Sessions {
         let ends_at = (shared.uptime)().saturating_add(order.lasts);
         let looked_at = (shared.uptime)();
         let (pace, reads, told) = (SOONEST, false, (0, 0));
-        let mut session = Session { load, control, ends_at, looked_at, pace, reads, told };
+        let target = order.target.clone();
+        let mut session = Session { load, target, control, ends_at, looked_at, pace, reads, told };
         lock(&shared.controls).push(Arc::clone(&session.control));
+        shared.begun.fetch_add(1, Ordering::Release);
         let ended = session.round(shared);
         let words = session.words(order.lasts);
         match ended {
@@ -143,8 +147,9 @@ impl Session {
     fn round(&mut self, shared: &Shared) -> Option<&'static str> {
         let control = Arc::clone(&self.control);
         let stops = || control.stop.get().is_some() || (shared.uptime)() >= self.ends_at;
-        if let Some(target) = lock(&self.control.now).take() {
+        if let Some(target) = lock(&self.control.now).take().filter(|now| *now != self.target) {
             self.load.renew(&target);
+            self.target = target;
         }
         let mut told = self.told;
         let now = (shared.uptime)();
