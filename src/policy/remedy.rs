@@ -13,7 +13,7 @@ use super::rule::{Query, Remedy, Rule};
 use super::template::Template;
 use crate::model::{
     Action, Assessment, Decision, DecisionId, Evidence, HoldReason, Mode, Moment, Outcome,
-    OutcomeResult, RebootAct, RebootPlan, Target, Verdict,
+    OutcomeResult, RebootAct, Target, Verdict,
 };
 
 /// A rule that flaps says once in this time why it holds back.
@@ -42,54 +42,28 @@ pub(super) struct Case<'a> {
 impl Case<'_> {
     /// The action with its texts filled in.
     pub(super) fn told(&self, action: &Action) -> Action {
-        match (action, self.alert) {
-            (Action::Notify { message }, Some((labels, value))) => {
-                let rendered = Template::parse(message).map(|text| text.render(labels, value));
-                Action::Notify { message: rendered.unwrap_or_else(|_| message.clone()) }
-            }
-            (Action::Reclaim { cgroup, bytes }, Some((labels, value))) => {
-                let rendered = Template::parse(cgroup).map(|text| text.render(labels, value));
-                let cgroup = rendered.unwrap_or_else(|_| cgroup.clone());
-                Action::Reclaim { cgroup, bytes: *bytes }
-            }
-            (
-                Action::EvictCheckpoint { engine, behind_bytes, floor_bytes, for_at_most },
-                Some((labels, value)),
-            ) => {
-                let rendered = Template::parse(engine).map(|text| text.render(labels, value));
-                Action::EvictCheckpoint {
-                    engine: rendered.unwrap_or_else(|_| engine.clone()),
-                    behind_bytes: *behind_bytes,
-                    floor_bytes: *floor_bytes,
-                    for_at_most: *for_at_most,
+        let Some((labels, value)) = self.alert else { return action.clone() };
+        let fill = |text: &String| {
+            let rendered = Template::parse(text).map(|text| text.render(labels, value));
+            rendered.unwrap_or_else(|_| text.clone())
+        };
+        let mut action = action.clone();
+        match &mut action {
+            Action::Notify { message: text }
+            | Action::Reclaim { cgroup: text, .. }
+            | Action::EvictCheckpoint { engine: text, .. }
+            | Action::EmptyCache { engine: text, .. } => *text = fill(text),
+            Action::ThrottleReadahead { of, .. } => of.iter_mut().for_each(|text| {
+                *text = fill(text);
+            }),
+            Action::Reboot(act) => {
+                if let RebootAct::Schedule(plan) = &mut **act {
+                    plan.why = fill(&plan.why);
                 }
             }
-            (Action::EmptyCache { engine, allow }, Some((labels, value))) => {
-                let rendered = Template::parse(engine).map(|text| text.render(labels, value));
-                let engine = rendered.unwrap_or_else(|_| engine.clone());
-                Action::EmptyCache { engine, allow: allow.clone() }
-            }
-            (
-                Action::ThrottleReadahead { kib, devices, of, for_at_most },
-                Some((labels, value)),
-            ) => {
-                let render = |text: &String| {
-                    let rendered = Template::parse(text).map(|text| text.render(labels, value));
-                    rendered.unwrap_or_else(|_| text.clone())
-                };
-                let (kib, for_at_most) = (*kib, *for_at_most);
-                let (devices, of) = (devices.clone(), of.iter().map(render).collect());
-                Action::ThrottleReadahead { kib, devices, of, for_at_most }
-            }
-            (Action::Reboot(act), Some((labels, value))) => {
-                let RebootAct::Schedule(plan) = &**act else { return action.clone() };
-                let rendered = Template::parse(&plan.why).map(|text| text.render(labels, value));
-                let why = rendered.unwrap_or_else(|_| plan.why.clone());
-                let plan = RebootPlan { why, ..plan.clone() };
-                Action::Reboot(Box::new(RebootAct::Schedule(plan)))
-            }
-            _ => action.clone(),
+            _ => {}
         }
+        action
     }
 
     pub(super) fn wish<'w>(
@@ -147,8 +121,8 @@ pub(super) struct Course {
 
 #[derive(Clone, Debug)]
 enum Phase {
-    /// The next step may be decided.
-    Ready { step: usize },
+    /// The next step may be decided. So many right before it were passed, since what they set is.
+    Ready { step: usize, passed: usize },
     /// An action is under way.
     Acting { decision: DecisionId, step: usize, before: Vec<Evidence>, since: Duration },
     /// The action has ended; the signals have not been measured since.
@@ -166,9 +140,16 @@ pub(super) struct Stand {
     pub(super) holds: Option<HoldReason>,
 }
 
+impl Phase {
+    /// That step may be decided.
+    fn next(step: usize) -> Self {
+        Self::Ready { step, passed: 0 }
+    }
+}
+
 impl Default for Phase {
     fn default() -> Self {
-        Self::Ready { step: 0 }
+        Self::next(0)
     }
 }
 
@@ -218,7 +199,7 @@ impl Course {
 
     /// Whether nothing of it is left to do or to forget while its rule is quiet.
     pub(super) fn is_at_rest(&self) -> bool {
-        matches!(self.phase, Phase::Ready { step: 0 })
+        matches!(self.phase, Phase::Ready { step: 0, .. })
             && self.last_hold.is_none()
             && self.holds_told.is_empty()
     }
@@ -226,7 +207,7 @@ impl Course {
     /// Where it stands.
     pub(super) fn stand(&self) -> Stand {
         let (step, under_way) = match &self.phase {
-            Phase::Ready { step } => (*step, None),
+            Phase::Ready { step, .. } => (*step, None),
             Phase::Acting { decision, step, .. } | Phase::Judging { decision, step, .. } => {
                 (*step, Some(*decision))
             }
@@ -237,7 +218,7 @@ impl Course {
 
     /// Ends the round, if there is one: its rule changes or goes.
     pub(super) fn break_off(&mut self, rule: &Rule, mode: Mode, at: Moment, guard: &mut Guard) {
-        if !matches!(self.phase, Phase::Ready { step: 0 }) {
+        if !matches!(self.phase, Phase::Ready { step: 0, .. }) {
             guard.round_ended(&rule.id, mode, at.timeline_ms());
         }
         *self = Self { summary: self.summary.take(), ..Self::default() };
@@ -257,16 +238,17 @@ impl Course {
             return;
         }
         // An act that is under way is this rule's answer.
-        let Phase::Ready { mut step } = self.phase else { return };
+        let Phase::Ready { step, passed } = self.phase else { return };
+        let (mut step, mut passed) = still_passed(case, (step, passed), around);
         let mut ruling = rule_on(case, step, condition, around);
         // What is set stays set while the steps behind it are tried again.
         while ruling.verdict == Verdict::Hold(HoldReason::InForce)
             && step + 1 < case.remedy.steps.len()
         {
-            step += 1;
-            self.phase = Phase::Ready { step };
+            (step, passed) = (step + 1, passed + 1);
             ruling = rule_on(case, step, condition, around);
         }
+        self.phase = Phase::Ready { step, passed };
         self.decide(case, step, ruling, around);
         // Whoever misses the aim later begins with the first step.
         if step > 0 && ruling.verdict == Verdict::Hold(HoldReason::AimMet) {
@@ -294,7 +276,7 @@ impl Course {
     }
 
     fn end_begun_round(&mut self, case: &Case<'_>, around: &mut Surroundings<'_>) {
-        if matches!(self.phase, Phase::Ready { step } if step > 0) {
+        if matches!(self.phase, Phase::Ready { step, .. } if step > 0) {
             self.end_round(case, around);
         }
     }
@@ -336,7 +318,7 @@ impl Course {
         around.guard.assessed(&case.rule.id, case.mode, aim_met);
         let next = step + 1;
         if aim_met == Some(false) && next < case.remedy.steps.len() {
-            self.phase = Phase::Ready { step: next };
+            self.phase = Phase::next(next);
             return;
         }
         self.end_round(case, around);
@@ -350,7 +332,7 @@ impl Course {
     /// its own there is nothing to judge it by, and the next step follows.
     fn go_on(&mut self, case: &Case<'_>, step: usize, around: &mut Surroundings<'_>) {
         if step + 1 < case.remedy.steps.len() {
-            self.phase = Phase::Ready { step: step + 1 };
+            self.phase = Phase::next(step + 1);
         } else {
             self.end_round(case, around);
         }
@@ -426,6 +408,26 @@ impl Course {
         ));
         around.step.decisions.push(decision);
     }
+}
+
+/// The next step and how many before it are passed, as far as those are in force. That one was not
+/// done may be told late, after its rule has changed or the outcome was given up: then it is the
+/// turn of that step again, and of those behind it only once it was tried.
+fn still_passed(
+    case: &Case<'_>,
+    (step, passed): (usize, usize),
+    around: &Surroundings<'_>,
+) -> (usize, usize) {
+    let first = step.saturating_sub(passed);
+    let is_in_force = |passed: &usize| {
+        case.remedy.steps.get(*passed).is_some_and(|action| {
+            let action = case.told(action);
+            let target = action.target();
+            around.guard.has_set(&case.wish(*passed, &action, &target))
+        })
+    };
+    let step = (first..step).find(|passed| !is_in_force(passed)).unwrap_or(step);
+    (step, step - first)
 }
 
 /// What is to be done at a step while the rule fires.

@@ -212,6 +212,11 @@ impl Guard {
         self.settings.is_in_force(act)
     }
 
+    /// Whether the rule has set that already, or did for its time.
+    pub(super) fn has_set(&self, wish: &Wish<'_>) -> bool {
+        self.settings.hold(wish) == Some(HoldReason::InForce)
+    }
+
     /// An undo has been decided. It is no act of its rule: it costs nothing, and nothing holds it
     /// back.
     pub(super) fn undoing(&mut self, undo: &Decision) {

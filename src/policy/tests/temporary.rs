@@ -190,6 +190,24 @@ fn the_steps_behind_it_are_all_tried_and_again_while_it_stays_set() {
 }
 
 #[test]
+fn a_step_that_was_passed_is_tried_again_once_it_is_told_that_it_was_not_done() {
+    let steps = "steps: [{set_sysctl: {vm.swappiness: 10}}, {compact_memory: {}}]";
+    let yaml = RULES.replace("steps: [{set_sysctl: {vm.swappiness: 10, for: 5s}}]", steps);
+    let mut world = short(&yaml, Mode::Enforce);
+    let set = decisions(&[world.tick()])[0].clone();
+    // The rule changes while that is under way, and keeps firing: its step is passed, and the next
+    // one waits for the act.
+    let changed = yaml.replace("times: 1000", "times: 999");
+    world.policy.replace_rules(world.at, Mode::Enforce, &rules(&changed));
+    let waiting = world.run(SECOND_LONG);
+    assert_eq!((acts(&waiting).len(), holds(&waiting)), (0, vec![HoldReason::Busy]));
+    world.report(&set, OutcomeResult::NotDone("intent could not be written".to_owned()));
+    let steps = run(&mut world, SECOND_LONG, done);
+    let names: Vec<&str> = acts(&steps).into_iter().map(Action::name).collect();
+    assert_eq!(names[..2], ["set_sysctl", "compact_memory"]);
+}
+
+#[test]
 fn an_undo_costs_nothing_and_a_setting_without_an_aim_opens_no_breaker() {
     let yaml = RULES.replace("times: 1000, per: 30d", "times: 4, per: 1h");
     let mut world = short(&yaml, Mode::Enforce);
