@@ -114,6 +114,8 @@ struct Grown<'a> {
     has_loaded: bool,
     /// Used less than a little processor time since it was first seen in the window.
     is_idle: bool,
+    /// Used any processor time in the window, or had processes that have gone since.
+    has_worked: bool,
     /// With what no process shows and is laid to it.
     all: u64,
 }
@@ -326,9 +328,10 @@ impl Brake {
             let used_ms = last.cpu_ms.saturating_sub(before.cpu_ms);
             used_ms.saturating_mul(IDLE_CORES) < elapsed_ms.max(1)
         });
+        let has_worked = past.iter().any(|(_, own)| own.cpu_ms != last.cpu_ms);
         let has_loaded = last.loads || past.iter().any(|(_, own)| own.loads);
         let reads = grown(|own| own.reads);
-        Grown { seen, phase, own, hugetlb, reads, has_loaded, is_idle, all: own }
+        Grown { seen, phase, own, hugetlb, reads, has_loaded, is_idle, has_worked, all: own }
     }
 }
 
@@ -366,6 +369,13 @@ impl Policy {
 }
 
 impl Grown<'_> {
+    /// Whether what no process shows may be its. One that ends may have taken it until a moment
+    /// ago, or a worker that it has left behind still does; but for one that hangs, and no longer
+    /// works at all, nobody else is spared.
+    fn may_have_taken(&self) -> bool {
+        self.phase.is_up() || self.is_ending() && self.has_worked
+    }
+
     fn is_ending(&self) -> bool {
         matches!(self.phase, EnginePhase::Stopping | EnginePhase::Gone)
     }
@@ -390,20 +400,20 @@ fn holder_of_what_nobody_shows(engines: &[Grown<'_>], least: u64) -> Option<usiz
     match loading.as_slice() {
         [] => {}
         [(only, shown)] => {
-            let grows = |engine: &Grown<'_>| engine.phase.is_up() && engine.own >= least;
+            let grows = |engine: &Grown<'_>| engine.may_have_taken() && engine.own >= least;
             let mut others = all().filter(|(_, engine)| !engine.has_loaded);
             let is_another = *shown < least && others.any(|(_, engine)| grows(engine));
             return (!is_another).then_some(*only);
         }
         several => return clearly_most(several.iter().copied(), least),
     }
-    let mut up = all().filter(|(_, engine)| engine.phase.is_up());
-    let (place, only) = up.next()?;
-    if up.next().is_none() {
+    let mut others = all().filter(|(_, engine)| engine.may_have_taken());
+    let (place, only) = others.next()?;
+    if others.next().is_none() {
         return (!only.is_idle).then_some(place);
     }
-    let up = all().filter(|(_, engine)| engine.phase.is_up());
-    clearly_most(up.map(|(place, engine)| (place, engine.own)), least)
+    let others = all().filter(|(_, engine)| engine.may_have_taken());
+    clearly_most(others.map(|(place, engine)| (place, engine.own)), least)
 }
 
 /// The engine that has eaten what was eaten: loading before up, and clearly more than any other.

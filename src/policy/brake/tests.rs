@@ -109,6 +109,20 @@ fn a_served_engine_is_chosen_alone_and_only_while_it_works() {
 }
 
 #[test]
+fn what_one_took_that_ends_is_not_laid_to_the_one_that_serves() {
+    let served = Engine { cpu_ms: 4_000, ..OLD };
+    let leaking = Engine { name: "e", ..OLD };
+    let left = Engine { phase: EnginePhase::Stopping, cpu_ms: 4_000, ..leaking };
+    let before = (outside(1), &[OLD, leaking][..]);
+    assert_eq!(chosen(before, (outside(9), &[served, left])), UNCLEAR);
+    let shows = Engine { anonymous: GIB, ..left };
+    assert_eq!(chosen(before, (outside(9), &[served, shows])), UNCLEAR);
+    // What hangs has taken nothing, and spares nobody.
+    let hangs = Engine { cpu_ms: leaking.cpu_ms, ..left };
+    assert_eq!(chosen(before, (outside(9), &[served, hangs])), Ok("a".to_owned()));
+}
+
+#[test]
 fn loading_comes_before_serving_when_both_grow() {
     let (small, large) = (3 * GIB, 5 * GIB);
     let served = Engine { anonymous: large, ..OLD };
