@@ -30,7 +30,7 @@ struct Mended {
     failed_after: Duration,
 }
 
-const MENDED: [Mended; 2] = [
+const MENDED: [Mended; 4] = [
     // Without an aim of its own a remedy goes on behind a setting that stays, be that its first
     // step or a later one.
     Mended {
@@ -48,6 +48,24 @@ const MENDED: [Mended; 2] = [
                   Rule0,Rule1,Rule2,Rule3,Rule4,Rule7,Rule8,Setting,Suspend",
         samples: 400,
         failed_after: Duration::from_secs(184),
+    },
+    // What stays set without an aim rests from its outcome on. It was taken to rest from a reload
+    // on that came long after.
+    Mended {
+        seed: 71_264,
+        without: "AllFault,Burst,ClockJump,Hand,JournalDown,LookHangs,Pause,Reboot,Restart,Rule1,\
+                  Rule2,Rule4,Rule5,Rule6,Rule8,Supervisor",
+        samples: 3_000,
+        failed_after: Duration::from_secs(176_905),
+    },
+    // What one took that then left a worker behind was laid to the one that served beside it.
+    Mended {
+        seed: 90_019,
+        without: "AllFault,ClockJump,Hand,JournalDown,LookHangs,Pause,PowerCut,Reboot,Reload,\
+                  Restart,Rule0,Rule1,Rule2,Rule3,Rule4,Rule5,Rule6,Rule7,Rule8,Setting,\
+                  Supervisor,Suspend",
+        samples: 2_300,
+        failed_after: Duration::from_secs(214),
     },
 ];
 

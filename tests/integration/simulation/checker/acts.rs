@@ -233,7 +233,7 @@ impl Checker {
     }
 }
 
-fn aims(watched: &Watched) -> bool {
+pub(super) fn aims(watched: &Watched) -> bool {
     watched.rule.remedy.as_ref().is_some_and(|remedy| remedy.aim.is_some())
 }
 

@@ -139,9 +139,24 @@ struct Watched {
 enum Course {
     Idle,
     Acting { id: DecisionId, step: usize, since: Duration },
-    Ended { id: DecisionId, step: usize },
+    Ended { id: DecisionId, step: usize, at: Duration },
     Judged { step: usize, aim_met: Option<bool>, at: Duration },
     Skipped { at: Duration },
+}
+
+impl Course {
+    /// Its rule changes. The round that is under way ends then, but for one that is over already
+    /// and of which nothing more was told: an act was given up, or what it has set stays without
+    /// an aim by which it could be judged, so that its round ends with its outcome if no other
+    /// step follows. Nobody need rest from a reload on that came long after.
+    fn broken_off(self, at: Duration, is_never_judged: impl Fn(DecisionId) -> bool) -> Self {
+        match self {
+            Self::Acting { since, .. } => Self::Skipped { at: at.min(since + LOST_AFTER) },
+            Self::Ended { id, at: ended, .. } if is_never_judged(id) => Self::Skipped { at: ended },
+            Self::Ended { .. } => Self::Skipped { at },
+            course => course,
+        }
+    }
 }
 
 impl Watched {
@@ -242,9 +257,10 @@ impl Checker {
             let interval = watched.interval;
             if let Some(known) = old.remove(&watched.rule.id) {
                 // The round of a rule that has changed is over; its rest is not.
-                watched.courses = known.courses.map(|(course, mode)| match course {
-                    Course::Acting { .. } | Course::Ended { .. } => (Course::Skipped { at }, mode),
-                    course => (course, mode),
+                let has_aim = acts::aims(&known);
+                let settings = &self.settings;
+                watched.courses = known.courses.map(|(course, mode)| {
+                    (course.broken_off(at, |id| !has_aim && settings.is_temporary(id)), mode)
                 });
                 watched.cooldown = known.cooldown.min(watched.cooldown);
                 if known.rule == watched.rule {
@@ -329,7 +345,7 @@ impl Checker {
                     OutcomeResult::Skipped | OutcomeResult::NotDone(_) => {
                         Course::Skipped { at: outcome.ended.uptime }
                     }
-                    _ => Course::Ended { id, step },
+                    _ => Course::Ended { id, step, at: outcome.ended.uptime },
                 };
             }
         }
@@ -405,7 +421,7 @@ impl Checker {
         }
         let courses = self.rules.values_mut().flat_map(|watched| &mut watched.courses);
         for (course, _) in courses {
-            if let Course::Ended { id, step } = *course
+            if let Course::Ended { id, step, .. } = *course
                 && id == assessment.decision
             {
                 *course = Course::Judged { step, aim_met, at };
