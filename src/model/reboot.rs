@@ -431,6 +431,12 @@ pub struct PastReboots {
     /// The cluster's slot that this node may hold.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slot: Option<RebootLock>,
+    /// Whether it was asked for in this boot first, so that nothing was rebooted with it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_slot_of_boot: bool,
+    /// Whether the journal can tell nothing of slots: a server may know of one all the same.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_slot_unknown: bool,
     /// Whether a person has called off what was scheduled last in this boot.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_called_off: bool,
@@ -503,10 +509,10 @@ pub enum RebootStage {
     Waiting,
     /// Those who are logged in were warned, and have some time.
     Warning,
-    /// Engines are being stopped.
-    Draining,
     /// The cluster's slot was asked for.
     TakingSlot,
+    /// Engines are being stopped.
+    Draining,
     /// The machine is about to be rebooted.
     Performing,
     /// Whoever does it has agreed, and the machine is still up.
@@ -521,8 +527,8 @@ impl RebootStage {
         Self::Scheduled,
         Self::Waiting,
         Self::Warning,
-        Self::Draining,
         Self::TakingSlot,
+        Self::Draining,
         Self::Performing,
         Self::HandedOver,
     ];
@@ -535,8 +541,8 @@ impl RebootStage {
             Self::Scheduled => "scheduled",
             Self::Waiting => "waiting",
             Self::Warning => "warning",
-            Self::Draining => "draining",
             Self::TakingSlot => "taking_slot",
+            Self::Draining => "draining",
             Self::Performing => "performing",
             Self::HandedOver => "handed_over",
         }
@@ -550,8 +556,8 @@ impl RebootStage {
             Self::Scheduled => "a reboot is scheduled",
             Self::Waiting => "a reboot is due, and waits",
             Self::Warning => "a reboot is due, and those who are logged in have been warned",
-            Self::Draining => "a reboot is due, and engines are being stopped",
             Self::TakingSlot => "a reboot is due, and the cluster's slot was asked for",
+            Self::Draining => "a reboot is due, and engines are being stopped",
             Self::Performing => "the machine is about to be rebooted",
             Self::HandedOver => "the reboot is under way",
         }

@@ -277,7 +277,7 @@ fn stop(engine: &EngineSeen) -> Decision {
         mode: Mode::Enforce,
         verdict: Verdict::Act,
         step: 0,
-        action: Action::StopEngine { grace_ms: 0, unless_free_bytes: None },
+        action: Action::StopEngine { grace_ms: 0, unless_free_bytes: None, for_reboot: None },
         target: Target::Engine(Box::new(EngineTarget::from(engine))),
         approved: None,
         because: Vec::new(),
