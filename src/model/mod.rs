@@ -17,6 +17,7 @@ mod moment;
 mod observation;
 mod operator;
 mod past;
+mod peer;
 mod reading;
 mod reboot;
 mod reboot_stage;
@@ -61,6 +62,7 @@ pub use moment::Moment;
 pub use observation::{KernelRecord, Observation, Readings, Source};
 pub use operator::{OperatorCommand, OperatorOrder, Pause, RuleSelector, author};
 pub use past::{Asked, Past, PastAct};
+pub use peer::PeerAddress;
 pub use reading::{Reading, as_number};
 pub use reboot::{
     EnginesRule, LoggedIn, LoggedInReadings, LoggedInRule, PastReboot, PastReboots, RebootAct,

@@ -1,6 +1,8 @@
 //! One process of the engine, held so that no other can be taken for it.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::ops::Range;
@@ -28,6 +30,12 @@ const MOST_OPEN_FILES: usize = 65_536;
 
 /// More of `/proc/PID/maps` is not read: the kernel allows 65,530 mappings unless told otherwise.
 const MOST_MAPS_BYTES: u64 = 64 << 20;
+
+/// More files that tell of positions are not kept open.
+const MOST_POSITIONS: usize = 64;
+
+/// The position stands on the first line.
+const POSITION_BYTES: usize = 64;
 
 /// Why a process cannot be worked on.
 #[derive(Debug, thiserror::Error)]
@@ -63,6 +71,8 @@ pub(super) struct Held {
     /// Stays open until it is looked again at what is mapped, since it is asked again and again:
     /// that of a program that was replaced by another (execve) tells of nothing.
     pagemap: RefCell<Option<File>>,
+    /// What tells the positions in open files, kept in the same way, by their numbers.
+    positions: RefCell<BTreeMap<u32, File>>,
     /// The kernel does not look through page tables itself: it is older than 6.7.
     only_reads: Cell<bool>,
 }
@@ -107,8 +117,8 @@ impl Held {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let folder = open(procfs.join(id.to_string()), flags, Mode::empty())
             .map_err(|error| failed("opening the folder in procfs", error))?;
-        let (pagemap, only_reads) = Default::default();
-        let held = Self { id, folder, pidfd, pagemap, only_reads };
+        let (pagemap, positions, only_reads) = Default::default();
+        let held = Self { id, folder, pidfd, pagemap, positions, only_reads };
         held.verify(procfs)?;
         Ok(held)
     }
@@ -187,6 +197,7 @@ impl Held {
 
     /// The regular files that it has open.
     pub(super) fn open_files(&self) -> io::Result<Vec<Opened>> {
+        self.positions.borrow_mut().clear();
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let folder = openat(&self.folder, "fd", flags, Mode::empty())?;
         let mut found = Vec::new();
@@ -210,9 +221,18 @@ impl Held {
 
     /// How far it has read an open file with read(2); where it names places itself, this stays.
     pub(super) fn position(&self, number: u32) -> io::Result<u64> {
-        let mut text = Vec::new();
-        self.file(&format!("fdinfo/{number}"))?.take(4096).read_to_end(&mut text)?;
-        colon_number(&text, b"pos").ok_or_else(|| io::ErrorKind::InvalidData.into())
+        let mut kept = self.positions.borrow_mut();
+        if kept.len() >= MOST_POSITIONS {
+            kept.clear();
+        }
+        let file = match kept.entry(number) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(unknown) => unknown.insert(self.file(&format!("fdinfo/{number}"))?),
+        };
+        let mut text = [0; POSITION_BYTES];
+        let length = file.read_at(&mut text, 0)?;
+        let text = text.get(..length).unwrap_or_default();
+        colon_number(text, b"pos").ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
     /// Which pages of a file's own, within addresses of a mapping, are in its page tables.

@@ -10,6 +10,7 @@ use std::time::Duration;
 use bytesize::ByteSize;
 
 use super::load::{Limits, Load, LoadError, Round, Stand};
+use super::room::Room;
 use super::{Control, EvictOrder, Mounts, NotEvicted, Shared, keep, lock};
 use crate::actions::drop_caches;
 use crate::model::{CacheKind, DecisionId, EngineTarget, duration_text};
@@ -21,8 +22,15 @@ const SOONEST: Duration = Duration::from_millis(10);
 /// after a look has brought 80 MiB by the next.
 const LATEST: Duration = Duration::from_millis(20);
 
+/// The same of one that goes on reading, while much is free: it is known how fast it reads, and
+/// each look costs.
+const STEADY: Duration = Duration::from_millis(40);
+
+/// So much is free then that many times what is read meanwhile finds room.
+const MUCH_FREE_BYTES: u64 = 2 << 30;
+
 /// What is to be read between two rounds, about.
-const READ_BETWEEN_BYTES: f64 = (32_u64 << 20) as f64;
+const READ_BETWEEN_BYTES: f64 = (48_u64 << 20) as f64;
 
 /// More engines do not load at a time.
 const MOST_SESSIONS: usize = 16;
@@ -166,7 +174,9 @@ impl Session {
         };
         self.told = told;
         let has_begun = !std::mem::replace(&mut self.reads, read_bytes > 0) && self.reads;
-        self.pace = if has_begun { SOONEST } else { pace(since, read_bytes) };
+        let is_steady = self.reads && Room::now().free_bytes >= MUCH_FREE_BYTES;
+        let latest = if is_steady { STEADY } else { LATEST };
+        self.pace = if has_begun { SOONEST } else { pace(since, read_bytes, latest) };
         if is_over {
             return Some("the engine has ended");
         }
@@ -204,9 +214,9 @@ impl Session {
 }
 
 /// How long to wait, where so much was read in the time since the look before.
-fn pace(since: Duration, read_bytes: u64) -> Duration {
+fn pace(since: Duration, read_bytes: u64, latest: Duration) -> Duration {
     let wanted = since.as_secs_f64() * READ_BETWEEN_BYTES / read_bytes.max(1) as f64;
-    Duration::from_secs_f64(wanted.clamp(SOONEST.as_secs_f64(), LATEST.as_secs_f64()))
+    Duration::from_secs_f64(wanted.clamp(SOONEST.as_secs_f64(), latest.as_secs_f64()))
 }
 
 /// What stands in the way, if anything does.
@@ -266,11 +276,13 @@ mod tests {
     #[test]
     fn who_reads_fast_is_looked_at_often() {
         let millis = Duration::from_millis;
-        assert_eq!(pace(millis(20), 0), LATEST);
-        assert_eq!(pace(millis(20), 1 << 20), LATEST);
-        assert_eq!(pace(millis(20), 40 << 20), millis(16));
-        assert_eq!(pace(millis(20), 1 << 30), SOONEST);
-        assert_eq!(pace(Duration::ZERO, 1 << 20), SOONEST);
+        assert_eq!(pace(millis(20), 0, LATEST), LATEST);
+        assert_eq!(pace(millis(20), 1 << 20, LATEST), LATEST);
+        assert_eq!(pace(millis(20), 60 << 20, LATEST), millis(16));
+        assert_eq!(pace(millis(20), 30 << 20, STEADY), millis(32));
+        assert_eq!(pace(millis(20), 20 << 20, STEADY), STEADY);
+        assert_eq!(pace(millis(20), 1 << 30, STEADY), SOONEST);
+        assert_eq!(pace(Duration::ZERO, 1 << 20, LATEST), SOONEST);
     }
 
     #[test]
