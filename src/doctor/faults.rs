@@ -228,6 +228,9 @@ mod tests {
         found.iter().map(|one| one.verdict).collect()
     }
 
+    /// Which check, what stands there, and the profile.
+    type Node = (&'static str, String, &'static str);
+
     fn open(version: &str) -> String {
         format!(
             "NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  {version}  Release Build"
@@ -240,7 +243,7 @@ mod tests {
         let proprietary = "NVRM version: NVIDIA UNIX aarch64 Kernel Module  580.173.02  Mon";
         let open = |version| ("driver", open(version), GB10);
         let kernel = |release: &str| ("kernel", release.to_owned(), GB10);
-        let table: [((&str, String, &str), &[Verdict]); 24] = [
+        let table: [(Node, &[Verdict]); 24] = [
             (open("589.99.99"), &[]),
             (open("590.00"), &[Warning]),
             (open("610.43.02"), &[Warning]),
