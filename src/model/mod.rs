@@ -20,6 +20,7 @@ mod past;
 mod peer;
 mod reading;
 mod reboot;
+mod reboot_stage;
 mod release;
 mod series;
 mod sysctl;
@@ -40,7 +41,7 @@ pub use decision::{
 };
 pub use engine::{
     DeclaredEngine, EngineHealth, EngineKind, EngineMatch, EnginePhase, EngineProcess,
-    EngineReadings, EngineSeen, HealthAnswer, LaunchedEngine, ProcessId,
+    EngineReadings, EngineSeen, HealthAnswer, LaunchedEngine, ProcessEnd, ProcessId,
 };
 pub use engine_access::{EngineKeys, EngineLoad, SecretPlace};
 pub use event::{Event, KernelEvent, KillerDaemon, OomConstraint, Pool, Recovery};
@@ -66,8 +67,9 @@ pub use reading::{Reading, as_number};
 pub use reboot::{
     EnginesRule, LoggedIn, LoggedInReadings, LoggedInRule, PastReboot, PastReboots, RebootAct,
     RebootBudget, RebootBudgetLeft, RebootForce, RebootLock, RebootMeans, RebootOrder, RebootPlan,
-    RebootResult, RebootSettings, RebootStage, RebootStatus, RebootWay, ScheduledReboot,
+    RebootResult, RebootSettings, RebootStatus, RebootWay, ScheduledReboot,
 };
+pub use reboot_stage::RebootStage;
 pub use release::{HeldMemory, Release, ReleaseEnd, ReleasePoint, WhyUnknown};
 pub use series::{METRICS, Metric, MetricKind, Schema, SeriesKey, metric};
 pub use sysctl::{ENGINE_PAUSE, READ_AHEAD, SETTING_NAMES, Sysctl, UndoResult};
