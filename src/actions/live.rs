@@ -58,7 +58,7 @@ impl Executor for Live {
                 notify::perform(decision, message);
                 Ok(())
             }
-            Action::StopEngine { grace_ms, unless_free_bytes } => match &decision.target {
+            Action::StopEngine { grace_ms, unless_free_bytes, .. } => match &decision.target {
                 Target::Engine(engine) => match stop::perform(&Stop {
                     procfs: &self.procfs,
                     sysfs: &self.sysfs,

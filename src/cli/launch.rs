@@ -16,12 +16,13 @@ use anyhow::Context;
 use clap::Args;
 
 use super::control::{Client, PlaceArguments};
-use super::gate::{self, Ended, GateNode, Peers, Telling, Waiting};
+use super::gate::{self, Ended, GateNode, Telling, Waiting};
 use super::{Exit, death};
-use crate::clients::peer::PeerAddress;
 use crate::config::flags::RunFlags;
 use crate::config::measure::{duration_within, size_bytes};
-use crate::model::{DeathReport, Deceased, EngineKind, Event, GateQuestion, Moment, duration_text};
+use crate::model::{
+    DeathReport, Deceased, EngineKind, Event, GateQuestion, Moment, PeerAddress, duration_text,
+};
 use crate::parse::engine::recognise;
 use crate::policy::death::{Circumstances, explain};
 use crate::sys::signals::Signals;
@@ -50,8 +51,8 @@ pub struct LaunchArguments {
     prepare: bool,
 
     /// Other nodes that must have as much at the same time: see `umawarden gate --help`.
-    #[arg(long, value_name = "NODES", value_delimiter = ',', requires = "need")]
-    peers: Vec<PeerAddress>,
+    #[arg(long, value_name = "NODES", value_delimiter = ',', num_args = 0..=1, requires = "need")]
+    peers: Option<Vec<PeerAddress>>,
 
     /// What it is called, by the daemon too [default: the program's name].
     #[arg(long, value_name = "NAME", value_parser = name)]
@@ -308,10 +309,7 @@ impl LaunchArguments {
             .context("cannot start to look at the processes")?;
         let mut preparer = self.prepare.then(|| gate::preparer(&settings, daemon));
         let question = GateQuestion { need_bytes, contiguous_bytes: self.contiguous };
-        let mut peers = (!self.peers.is_empty())
-            .then(|| Peers::start(&self.peers, question))
-            .transpose()
-            .context("cannot ask the peers")?;
+        let mut peers = gate::peers(self.peers.as_deref(), &settings, question)?;
         let (limit, mut asked) = (Some(self.timeout), None);
         let mut telling = Telling::new(limit);
         let waiting =

@@ -1,18 +1,11 @@
 //! The umawarden of another node, which is asked whether that node can take its part of an engine.
 
-use std::fmt;
-use std::str::FromStr;
-use std::sync::Arc;
 use std::time::Duration;
 
-use hyper::http::uri::Authority;
 use serde_json::Value;
 
 use super::{Answer, CallError, Session};
-use crate::model::{GateQuestion, PeerGate};
-
-/// Where umawarden listens unless told otherwise.
-const USUAL_PORT: u16 = 9942;
+use crate::model::{GateQuestion, PeerAddress, PeerGate};
 
 /// How long its answer may take. It measures nothing for it.
 pub const ANSWER_TAKES: Duration = Duration::from_secs(2);
@@ -23,44 +16,6 @@ const REASON_CHARS: usize = 300;
 
 /// No gate is waited for longer than that.
 const LONGEST_WAIT: Duration = Duration::from_secs(24 * 60 * 60);
-
-/// Where another node's umawarden is reached.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PeerAddress {
-    name: Arc<str>,
-    origin: String,
-}
-
-impl FromStr for PeerAddress {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || {
-            format!("{text:?} is no host, with or without a port: spark-2, 10.0.0.2:9942, [::1]:80")
-        };
-        let authority: Authority = text.parse().map_err(|_| wrong())?;
-        let host = authority.host();
-        if host.is_empty() || text.contains('@') {
-            return Err(wrong());
-        }
-        let port = match text.strip_prefix(host) {
-            Some("") => USUAL_PORT,
-            Some(port) => port
-                .strip_prefix(':')
-                .and_then(|port| port.parse().ok())
-                .filter(|port| *port > 0)
-                .ok_or_else(wrong)?,
-            None => return Err(wrong()),
-        };
-        Ok(Self { name: text.into(), origin: format!("http://{host}:{port}") })
-    }
-}
-
-impl fmt::Display for PeerAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.name)
-    }
-}
 
 /// The connection to it.
 #[derive(Debug)]
@@ -80,7 +35,7 @@ impl Peer {
         if let Some(bytes) = question.contiguous_bytes {
             path.push_str(&format!("&contiguous={bytes}"));
         }
-        Ok(Self { session: Session::open_far("peer", &address.origin, None)?, path, question })
+        Ok(Self { session: Session::open_far("peer", address.origin(), None)?, path, question })
     }
 
     /// Asks it.
@@ -141,24 +96,6 @@ mod tests {
 
     fn says(status: u16, body: &str) -> Result<PeerGate, String> {
         read(&ASKED, &Answer { status, body: body.into(), is_cut: false })
-    }
-
-    #[test]
-    fn a_host_has_the_usual_port_unless_it_names_one() {
-        let origin = |text: &str| text.parse::<PeerAddress>().map(|address| address.origin);
-        for (text, expected) in [
-            ("spark-2", "http://spark-2:9942"),
-            ("10.0.0.2:80", "http://10.0.0.2:80"),
-            ("[fd00::2]", "http://[fd00::2]:9942"),
-            ("[fd00::2]:1", "http://[fd00::2]:1"),
-        ] {
-            assert_eq!(origin(text).as_deref(), Ok(expected), "{text}");
-        }
-        for wrong in
-            ["", ":80", "a:", "a:0", "a:99999", "a:b", "fd00::2", "a/b", "http://a", "u@a", "a b"]
-        {
-            assert!(origin(wrong).is_err(), "{wrong}");
-        }
     }
 
     #[test]

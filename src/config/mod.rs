@@ -4,6 +4,7 @@
 //! the YAML library.
 
 pub mod catalogue;
+pub mod cluster;
 pub mod decode;
 mod engines;
 pub mod flags;

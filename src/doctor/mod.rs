@@ -5,6 +5,7 @@
 //! threshold that is a guess is called one.
 
 mod containers;
+mod faults;
 mod node;
 mod systemctl;
 mod time_span;

@@ -1,6 +1,6 @@
 //! The node itself: memory, kernel, driver, settings, and what this program may do here.
 
-use super::{Facts, Finding, Verdict, known};
+use super::{Facts, Finding, Verdict, faults, known};
 use crate::model::{KernelEvent, Recovery, counted};
 
 /// Since this kernel cachestat(2) tells what is cached of a file.
@@ -10,23 +10,16 @@ const RECLAIM: (u32, u32) = (5, 19);
 /// Since this one a hung task's report names who holds its lock.
 const LOCK_OWNER: (u32, u32) = (6, 17);
 
-/// From here on the driver keeps pools of freed pages.
-const POOLS: u32 = 590;
-
 /// Xids after which the device is gone until somebody acts.
 const DEVICE_DEAD: [u32; 4] = [79, 119, 120, 143];
 /// On GB10: the module's flavour is the wrong one.
 const WRONG_FLAVOUR: u32 = 169;
 
 pub(super) fn examine(facts: &Facts) -> Vec<Finding> {
-    let mut findings = vec![
-        swap(facts),
-        settings(facts),
-        pressure(facts),
-        kernel(facts),
-        driver(facts),
-        daemon(facts),
-    ];
+    let mut findings =
+        vec![swap(facts), settings(facts), pressure(facts), kernel(facts), daemon(facts)];
+    findings.extend(driver(facts));
+    findings.extend(["kernel", "driver"].into_iter().flat_map(|of| faults::found(facts, of)));
     findings.extend(kernel_log(facts));
     findings.extend(lacks(facts));
     findings
@@ -117,45 +110,18 @@ fn kernel(facts: &Facts) -> Finding {
     Finding::new(check, Verdict::Warning, says).fix("a newer kernel of the distribution")
 }
 
-/// `NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  580.95.05  Release Build …`.
-fn driver_version(text: &str) -> Option<&str> {
-    let line = text.lines().find(|line| line.starts_with("NVRM version:"))?;
-    let is_version = |word: &&str| {
-        let mut parts = word.split('.');
-        let is_number = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
-        parts.next().is_some_and(|first| first.len() == 3 && is_number(first))
-            && parts.clone().count() >= 1
-            && parts.all(is_number)
-    };
-    line.split_ascii_whitespace().find(is_version)
-}
-
-fn driver(facts: &Facts) -> Finding {
+fn driver(facts: &Facts) -> Option<Finding> {
     let check = "driver";
     let text = match known(check, &facts.driver, "no NVIDIA driver is loaded here") {
-        Err(finding) => return *finding,
+        Err(finding) => return Some(*finding),
         Ok(text) => text,
     };
-    let version = driver_version(text);
-    let major = version.and_then(|version| version.split('.').next()?.parse::<u32>().ok());
-    match (version, major) {
-        (Some(version), Some(major)) if major >= POOLS => Finding::new(
-            check,
-            Verdict::Warning,
-            format!(
-                "driver {version} keeps pools of pages that engines have freed (r590 and later): \
-                 memory of a dead engine looks taken until the driver's shrinkers run"
-            ),
-        )
-        .fix(
-            "wait at the gate with --prepare before a start: it writes 2 to drop_caches, which \
-             runs them",
-        ),
-        (Some(version), Some(_)) => {
-            Finding::ok(check, format!("no fault is known of driver {version}"))
-        }
-        _ => Finding::new(check, Verdict::CannotTell, "its version is not understood"),
-    }
+    let Some(version) = faults::driver(text) else {
+        let says = "its version is not understood";
+        return Some(Finding::new(check, Verdict::CannotTell, says));
+    };
+    let says = format!("no fault is known of driver {}", version.text);
+    faults::found(facts, check).is_empty().then(|| Finding::ok(check, says))
 }
 
 fn daemon(facts: &Facts) -> Finding {
@@ -240,12 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_are_found_in_what_the_driver_and_the_kernel_say() {
-        let text = "NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  580.95.05  Release \
-                    Build  (dvs-builder@U22)  Tue Sep 23 10:11:50 UTC 2025\nGCC version:  gcc 13";
-        assert_eq!(driver_version(text), Some("580.95.05"));
-        assert_eq!(driver_version("NVRM version: none"), None);
-        assert_eq!(driver_version("GCC version: 580.95.05"), None);
+    fn versions_are_found_in_what_the_kernel_says() {
         assert_eq!(release("6.17.0-1004-nvidia"), Some((6, 17)));
         assert_eq!(release("6"), None);
         assert_eq!(release("x.y"), None);

@@ -10,7 +10,7 @@ use crate::model::{EngineKind, KernelEvent};
 const GIB: u64 = 1 << 30;
 
 /// A node on which nothing is wrong.
-fn well() -> Facts {
+pub(super) fn well() -> Facts {
     Facts {
         memory: Known::Is((121 * GIB, 0)),
         kernel: Known::Is("6.17.0-1004-nvidia".to_owned()),

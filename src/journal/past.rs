@@ -274,7 +274,8 @@ fn row_id(decision: DecisionId) -> i64 {
 }
 
 /// A row that cannot be understood is an act all the same, and a real one. What undoes another act
-/// is none, and neither is what follows on a reboot that was scheduled.
+/// is none, and neither is what follows on a reboot that was scheduled: nor the end of an engine
+/// that makes way for one.
 fn stored_act(row: &Row<'_>, resets: &[Reset]) -> rusqlite::Result<Option<StoredAct>> {
     let (id, utc_ms): (i64, i64) = (row.get(0)?, row.get(1)?);
     let (rule, alert): (String, String) = (row.get(2)?, row.get(3)?);
@@ -298,7 +299,9 @@ fn stored_act(row: &Row<'_>, resets: &[Reset]) -> rusqlite::Result<Option<Stored
         approved: None,
     });
     let follows = |act: &serde_json::Value| FOLLOW_UPS.iter().any(|name| act.get(name).is_some());
-    if written.action.get("undo").is_some() || written.action.get("reboot").is_some_and(follows) {
+    let of = |action: &str| written.action.get(action);
+    let makes_way = of("stop_engine").is_some_and(|stop| stop.get("for_reboot").is_some());
+    if of("undo").is_some() || of("reboot").is_some_and(follows) || makes_way {
         return Ok(None);
     }
     let was_begun = outcome.as_ref().is_none_or(|outcome| outcome.result.is_begun());

@@ -102,8 +102,12 @@ impl RebootRow {
 
 /// What follows from all rows, oldest first, and from all boots in their order, for this boot.
 pub fn past_reboots(rows: &[RebootRow], boots: &[BootLasted], boot_id: &str) -> PastReboots {
-    let mut reading = Reading { boots, boot_id, known: PastReboots::default(), open: None };
-    reading.known.boot_id = Some(Arc::from(boot_id));
+    let known = PastReboots {
+        boot_id: Some(Arc::from(boot_id)),
+        is_slot_unknown: true,
+        ..PastReboots::default()
+    };
+    let mut reading = Reading { boots, boot_id, known, open: None, boot: None, taken_by: None };
     for row in rows {
         match row {
             RebootRow::Decision(decision) => reading.decided(decision),
@@ -122,11 +126,18 @@ struct Reading<'r> {
     known: PastReboots,
     /// What was scheduled last in this boot, and not called off.
     open: Option<ScheduledReboot>,
+    /// The boot in which the last one was scheduled.
+    boot: Option<Arc<str>>,
+    /// The decision that was the first to ask for the slot that may be held.
+    taken_by: Option<DecisionId>,
 }
 
 impl Reading<'_> {
     fn decided(&mut self, decision: &Decision) {
         let Some(act) = decision.action.reboot() else { return };
+        if let RebootAct::Schedule(plan) = act {
+            self.boot = Some(Arc::clone(&plan.boot_id));
+        }
         match act {
             RebootAct::Schedule(plan) if *plan.boot_id == *self.boot_id => {
                 let scheduled = ScheduledReboot {
@@ -139,7 +150,7 @@ impl Reading<'_> {
                 self.known.is_called_off = false;
             }
             RebootAct::Schedule(_) | RebootAct::TellUsers { .. } => {}
-            RebootAct::TakeSlot(lock) => self.known.slot = Some(lock.clone()),
+            RebootAct::TakeSlot(lock) => self.takes(lock, decision.id),
             RebootAct::ReleaseSlot(_) => {}
             RebootAct::CallOff { was_handed_over, .. } => {
                 (self.open, self.known.scheduled) = (None, None);
@@ -173,6 +184,20 @@ impl Reading<'_> {
                 }
             }
         }
+    }
+
+    fn takes(&mut self, lock: &RebootLock, decision: DecisionId) {
+        // It is asked for again while it is held.
+        if self.known.slot.as_ref() != Some(lock) {
+            self.known.slot = Some(lock.clone());
+            self.known.is_slot_of_boot = self.boot.as_deref() == Some(self.boot_id);
+            self.taken_by = Some(decision);
+        }
+    }
+
+    fn has_no_slot(&mut self) {
+        (self.known.slot, self.taken_by) = (None, None);
+        self.known.is_slot_of_boot = false;
     }
 
     /// When that was on this boot's clock, as far back as the uptimes of the boots since prove.
@@ -213,9 +238,16 @@ impl Reading<'_> {
             return;
         }
         match slot_act(outcome.decision, rows) {
-            Some((true, _)) if is_untouched => self.known.slot = None,
-            Some((false, lock)) if outcome.result == OutcomeResult::Done => {
-                self.known.slot.take_if(|held| held == lock);
+            // Nobody was asked; but somebody may have been before.
+            Some((true, _)) if is_untouched && self.taken_by == Some(outcome.decision) => {
+                self.has_no_slot();
+            }
+            Some((false, lock))
+                if outcome.result == OutcomeResult::Done
+                    && self.known.slot.as_ref().is_none_or(|held| held == lock) =>
+            {
+                self.has_no_slot();
+                self.known.is_slot_unknown = false;
             }
             _ => {}
         }
@@ -230,6 +262,7 @@ impl Reading<'_> {
 
     fn lost(&mut self, at: Option<&BootLasted>) {
         self.known.is_newly_lost = at.is_none();
+        self.known.is_slot_unknown = true;
         if let Some(boot) = at {
             self.known.lost_ms = Some(self.proved_ms(&boot.boot_id, boot.uptime_ms));
         }

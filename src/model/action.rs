@@ -134,6 +134,10 @@ pub enum Action {
         /// decision, not to a rule.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         unless_free_bytes: Option<u64>,
+        /// The decision that has scheduled the reboot which it makes way for: then it is part of
+        /// that reboot, and no act of its rule. It belongs to a decision, not to a rule.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        for_reboot: Option<DecisionId>,
     },
     /// Start a container again that has ended. The policy decides it by itself.
     StartContainer {
@@ -349,8 +353,9 @@ impl fmt::Display for Action {
             Self::Undo { decision, why } => write!(f, "undo #{decision}: {}", why.meaning()),
             Self::Notify { message } => write!(f, "notify {message:?}"),
             Self::StopEngine { grace_ms: 0, .. } => f.write_str("stop_engine at once"),
-            Self::StopEngine { grace_ms, .. } => {
-                write!(f, "stop_engine with {:?} to end", Duration::from_millis(*grace_ms))
+            Self::StopEngine { grace_ms, for_reboot, .. } => {
+                write!(f, "stop_engine with {:?} to end", Duration::from_millis(*grace_ms))?;
+                for_reboot.iter().try_for_each(|reboot| write!(f, ", for the reboot #{reboot}"))
             }
             Self::StartContainer { .. } => f.write_str("start_container"),
             Self::StartUnit { .. } => f.write_str("start_unit"),

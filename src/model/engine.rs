@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{EngineKeys, EngineLoad, Reading};
+use super::{EngineKeys, EngineLoad, ExitStatus, Reading};
 
 /// One process for as long as it lives: a number alone is given to another one after its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -339,6 +339,22 @@ pub struct EngineReadings {
     /// longer declared.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub turned: Vec<ProcessId>,
+    /// Processes of engines that have ended since the look before, as far as anybody tells how.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ended: Vec<ProcessEnd>,
+}
+
+/// How a process of an engine ended, as the kernel tells it to who is not its parent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessEnd {
+    /// Which.
+    pub id: ProcessId,
+    /// The process at the head of its engine.
+    pub server: ProcessId,
+    /// Its name.
+    pub comm: Arc<str>,
+    /// How.
+    pub status: ExitStatus,
 }
 
 /// What an engine answered when it was asked for its health.

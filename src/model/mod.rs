@@ -17,8 +17,10 @@ mod moment;
 mod observation;
 mod operator;
 mod past;
+mod peer;
 mod reading;
 mod reboot;
+mod reboot_stage;
 mod release;
 mod series;
 mod sysctl;
@@ -39,7 +41,7 @@ pub use decision::{
 };
 pub use engine::{
     DeclaredEngine, EngineHealth, EngineKind, EngineMatch, EnginePhase, EngineProcess,
-    EngineReadings, EngineSeen, HealthAnswer, LaunchedEngine, ProcessId,
+    EngineReadings, EngineSeen, HealthAnswer, LaunchedEngine, ProcessEnd, ProcessId,
 };
 pub use engine_access::{EngineKeys, EngineLoad, SecretPlace};
 pub use event::{Event, KernelEvent, KillerDaemon, OomConstraint, Pool, Recovery};
@@ -60,12 +62,14 @@ pub use moment::Moment;
 pub use observation::{KernelRecord, Observation, Readings, Source};
 pub use operator::{OperatorCommand, OperatorOrder, Pause, RuleSelector, author};
 pub use past::{Asked, Past, PastAct};
+pub use peer::PeerAddress;
 pub use reading::{Reading, as_number};
 pub use reboot::{
     EnginesRule, LoggedIn, LoggedInReadings, LoggedInRule, PastReboot, PastReboots, RebootAct,
     RebootBudget, RebootBudgetLeft, RebootForce, RebootLock, RebootMeans, RebootOrder, RebootPlan,
-    RebootResult, RebootSettings, RebootStage, RebootStatus, RebootWay, ScheduledReboot,
+    RebootResult, RebootSettings, RebootStatus, RebootWay, ScheduledReboot,
 };
+pub use reboot_stage::RebootStage;
 pub use release::{HeldMemory, Release, ReleaseEnd, ReleasePoint, WhyUnknown};
 pub use series::{METRICS, Metric, MetricKind, Schema, SeriesKey, metric};
 pub use sysctl::{ENGINE_PAUSE, READ_AHEAD, SETTING_NAMES, Sysctl, UndoResult};

@@ -9,7 +9,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{DecisionId, MemoryVerdict, Moment, Reading, RuleId};
+use super::{DecisionId, MemoryVerdict, Moment, Reading, RebootStage, RuleId};
 
 /// How the machine is rebooted, and what must be true before.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -431,6 +431,12 @@ pub struct PastReboots {
     /// The cluster's slot that this node may hold.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slot: Option<RebootLock>,
+    /// Whether it was asked for in this boot first, so that nothing was rebooted with it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_slot_of_boot: bool,
+    /// Whether the journal can tell nothing of slots: a server may know of one all the same.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_slot_unknown: bool,
     /// Whether a person has called off what was scheduled last in this boot.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_called_off: bool,
@@ -486,76 +492,6 @@ pub struct PastReboot {
     /// Whether a person has said since that it does not count against the remedy any more.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_cleared: bool,
-}
-
-/// How far a reboot has come.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum RebootStage {
-    /// None is scheduled.
-    #[default]
-    None,
-    /// It is being written down and told.
-    Announcing,
-    /// It is not due yet.
-    Scheduled,
-    /// It is due, and something holds it back.
-    Waiting,
-    /// Those who are logged in were warned, and have some time.
-    Warning,
-    /// Engines are being stopped.
-    Draining,
-    /// The cluster's slot was asked for.
-    TakingSlot,
-    /// The machine is about to be rebooted.
-    Performing,
-    /// Whoever does it has agreed, and the machine is still up.
-    HandedOver,
-}
-
-impl RebootStage {
-    /// All of them.
-    pub const ALL: [Self; 9] = [
-        Self::None,
-        Self::Announcing,
-        Self::Scheduled,
-        Self::Waiting,
-        Self::Warning,
-        Self::Draining,
-        Self::TakingSlot,
-        Self::Performing,
-        Self::HandedOver,
-    ];
-
-    /// The name in JSON.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Announcing => "announcing",
-            Self::Scheduled => "scheduled",
-            Self::Waiting => "waiting",
-            Self::Warning => "warning",
-            Self::Draining => "draining",
-            Self::TakingSlot => "taking_slot",
-            Self::Performing => "performing",
-            Self::HandedOver => "handed_over",
-        }
-    }
-
-    /// What it says, for people.
-    pub const fn meaning(self) -> &'static str {
-        match self {
-            Self::None => "no reboot is scheduled",
-            Self::Announcing => "a reboot is being announced",
-            Self::Scheduled => "a reboot is scheduled",
-            Self::Waiting => "a reboot is due, and waits",
-            Self::Warning => "a reboot is due, and those who are logged in have been warned",
-            Self::Draining => "a reboot is due, and engines are being stopped",
-            Self::TakingSlot => "a reboot is due, and the cluster's slot was asked for",
-            Self::Performing => "the machine is about to be rebooted",
-            Self::HandedOver => "the reboot is under way",
-        }
-    }
 }
 
 /// Where it stands with reboots, for people and programs.

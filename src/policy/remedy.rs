@@ -502,12 +502,12 @@ fn complete(action: Action, verdict: Verdict, around: &Surroundings<'_>) -> Acti
             }
             other => Action::Reboot(Box::new(other)),
         },
-        Action::StopEngine { grace_ms, .. } if verdict == Verdict::Act => {
+        Action::StopEngine { grace_ms, for_reboot, .. } if verdict == Verdict::Act => {
             let bytes = |name| present(name, store);
             let enough = bytes("uma_memory_free_bytes")
                 .zip(bytes("uma_memory_total_bytes"))
                 .map(|(free, total)| free.saturating_add(total / CAME_BACK));
-            Action::StopEngine { grace_ms, unless_free_bytes: enough }
+            Action::StopEngine { grace_ms, unless_free_bytes: enough, for_reboot }
         }
         other => other,
     }

@@ -38,7 +38,7 @@ const LAYERS: &[(&str, &[&str], bool)] = &[
     ),
     ("supervisors", &["model", "parse"], false),
     ("clients", &["model", "parse"], false),
-    ("sources", &["model", "parse", "clients", "supervisors"], false),
+    ("sources", &["model", "parse", "clients", "supervisors", "sys::process_end"], false),
     ("actions", &["model", "parse", "clients", "supervisors", "sys"], false),
     (
         "daemon",

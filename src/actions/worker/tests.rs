@@ -297,7 +297,7 @@ fn an_undo_needs_no_intent_and_everything_is_put_back_before_a_shutdown_returns(
 }
 
 fn stop(id: u64) -> Decision {
-    let action = Action::StopEngine { grace_ms: 0, unless_free_bytes: None };
+    let action = Action::StopEngine { grace_ms: 0, unless_free_bytes: None, for_reboot: None };
     Decision { action, ..decision(id) }
 }
 

@@ -19,11 +19,10 @@ use clap::Args;
 use super::Exit;
 use super::control::Client;
 use super::storage::StorageArguments;
-use crate::clients::peer::PeerAddress;
 use crate::config::flags::RunFlags;
 use crate::config::measure::{duration_within, size_bytes};
 use crate::config::settings::Settings;
-use crate::model::GateQuestion;
+use crate::model::{GateQuestion, PeerAddress};
 
 pub(crate) use node::{GateNode, GateSetup};
 pub(crate) use peers::Peers;
@@ -56,9 +55,10 @@ pub struct GateArguments {
     prepare: bool,
 
     /// Other nodes that must be able to take it at the same time, for an engine that spans them:
-    /// HOST or HOST:PORT (9942 unless given) of the umawarden that runs there, several with commas.
-    #[arg(long, value_name = "NODES", value_delimiter = ',')]
-    peers: Vec<PeerAddress>,
+    /// HOST or HOST:PORT (9942 unless given) of the umawarden that runs there, several with commas
+    /// [without a value: cluster.peers of the configuration file].
+    #[arg(long, value_name = "NODES", value_delimiter = ',', num_args = 0..=1)]
+    peers: Option<Vec<PeerAddress>>,
 
     /// One JSON object at the end.
     #[arg(long)]
@@ -111,6 +111,7 @@ and 143 ended by a signal.
   umawarden gate --need 90GiB
   umawarden gate --need 90GiB --contiguous 6GiB --timeout 10m --prepare
   umawarden gate --need 90GiB --peers spark-2,spark-3
+  umawarden gate --need 90GiB --peers --config.file /etc/umawarden/umawarden.yaml
   ExecStartPre=/usr/bin/umawarden gate --need 90GiB --timeout 10m
   ExecCondition=/usr/bin/umawarden gate --need 90GiB --timeout 0";
 
@@ -167,6 +168,28 @@ pub(crate) fn preparer(settings: &Settings, daemon: Option<Client>) -> Preparer 
     })
 }
 
+/// Whoever asks the other nodes: those that are given, or else those of the configuration.
+///
+/// # Errors
+/// None are given, and none configured; or a thread cannot be started.
+pub(crate) fn peers(
+    given: Option<&[PeerAddress]>,
+    settings: &Settings,
+    question: GateQuestion,
+) -> anyhow::Result<Option<Peers>> {
+    let peers = match given {
+        None => return Ok(None),
+        Some([]) => &settings.peers,
+        Some(given) => given,
+    };
+    anyhow::ensure!(
+        !peers.is_empty(),
+        "--peers names no nodes, and neither does the configuration file: write --peers \
+         spark-2,spark-3, or there cluster: {{peers: [spark-2, spark-3]}} (--config.file)"
+    );
+    Ok(Some(Peers::start(peers, question).context("cannot ask the peers")?))
+}
+
 /// Waits.
 ///
 /// # Errors
@@ -180,10 +203,7 @@ pub fn execute(arguments: &GateArguments) -> anyhow::Result<Exit> {
     let mut preparer = arguments.prepare.then(|| preparer(&settings, daemon));
     let question =
         GateQuestion { need_bytes: arguments.need, contiguous_bytes: arguments.contiguous };
-    let mut peers = (!arguments.peers.is_empty())
-        .then(|| Peers::start(&arguments.peers, question))
-        .transpose()
-        .context("cannot ask the peers")?;
+    let mut peers = peers(arguments.peers.as_deref(), &settings, question)?;
     let mut telling = Telling::new(Some(arguments.timeout));
     let waiting = Waiting {
         question,

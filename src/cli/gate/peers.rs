@@ -7,17 +7,15 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
-use crate::clients::peer::{ANSWER_TAKES, Peer, PeerAddress};
-use crate::model::{GateQuestion, PeerAnswer, PeerGate};
+use crate::clients::peer::{ANSWER_TAKES, Peer};
+use crate::config::cluster::MOST_PEERS;
+use crate::model::{GateQuestion, PeerAddress, PeerAnswer, PeerGate};
 
 /// Between an answer and the next question.
 const EVERY: Duration = Duration::from_millis(500);
 
 /// What was said longer ago than this is not known any more.
 const KNOWN_FOR: Duration = ANSWER_TAKES.saturating_add(EVERY.saturating_mul(4));
-
-/// Nobody has a larger cluster of them.
-const MOST_PEERS: usize = 64;
 
 /// All of them.
 pub(crate) struct Peers {

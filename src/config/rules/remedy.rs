@@ -346,7 +346,7 @@ fn stop_engine(node: &Node, findings: &mut Findings<'_>) -> Option<Action> {
         }
     };
     let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
-    Some(Action::StopEngine { grace_ms, unless_free_bytes: None })
+    Some(Action::StopEngine { grace_ms, unless_free_bytes: None, for_reboot: None })
 }
 
 /// How and when is the configuration's business: the rule only says why.

@@ -10,9 +10,9 @@ use crate::config::guard_rails::{self, NamedAlert};
 use crate::config::measure::{ListenAddress, telemetry_path};
 use crate::config::mistake::{Mistakes, SourceText};
 use crate::config::reboot;
-use crate::config::restarts;
 use crate::config::yaml::{self, Content, Node};
-use crate::model::{DeclaredEngine, DeclaredRestart, Mode, RebootSettings};
+use crate::config::{cluster, restarts};
+use crate::model::{DeclaredEngine, DeclaredRestart, Mode, PeerAddress, RebootSettings};
 use crate::policy::guard::GuardRails;
 
 /// What a configuration file says; `None` is for the default.
@@ -66,6 +66,8 @@ pub struct FileSettings {
     pub named_alerts: Vec<NamedAlert>,
     /// `engines`.
     pub engines: Option<Vec<DeclaredEngine>>,
+    /// `cluster.peers`.
+    pub peers: Option<Vec<PeerAddress>>,
     /// `restarts`.
     pub restarts: Option<Vec<DeclaredRestart>>,
     /// `reboot`.
@@ -90,7 +92,7 @@ const LEVELS: [(&str, LogLevel); 5] = [
 
 const FORMATS: [(&str, LogFormat); 2] = [("text", LogFormat::Text), ("json", LogFormat::Json)];
 
-const KEYS: [&str; 16] = [
+const KEYS: [&str; 17] = [
     "mode",
     "rule_files",
     "sampling_interval",
@@ -107,9 +109,10 @@ const KEYS: [&str; 16] = [
     "restarts",
     "verdict",
     "reboot",
+    "cluster",
 ];
 
-const ADVICE: [Advice; 9] = [
+const ADVICE: [Advice; 10] = [
     (&["rules"], "write rule_files: [rules.yaml]"),
     (&["groups"], "this is a rule file: name it under rule_files"),
     (&["listen_address", "telemetry_path", "control_socket"], "it belongs to web"),
@@ -118,6 +121,7 @@ const ADVICE: [Advice; 9] = [
     (&["black_box"], "it belongs to recording"),
     (&["interval", "library", "nvml"], "it belongs to gpu"),
     (&["level", "format"], "it belongs to log"),
+    (&["peers", "nodes"], "write cluster: {peers: [HOST, HOST:PORT]}"),
     (&guard_rails::KEYS, "it belongs to guard_rails"),
 ];
 
@@ -138,6 +142,7 @@ pub fn parse_settings(source: &SourceText) -> Result<FileSettings, Mistakes> {
         read_gpu(&table, &mut settings, &mut findings);
         read_log(&table, &mut settings, &mut findings);
         read_verdict(&table, &mut settings, &mut findings);
+        settings.peers = table.get("cluster").and_then(|node| cluster::read(node, &mut findings));
         settings.engines = table.get("engines").and_then(|node| engines::read(node, &mut findings));
         settings.restarts =
             table.get("restarts").and_then(|node| restarts::read(node, &mut findings));

@@ -8,7 +8,7 @@ use clap::ValueEnum;
 use super::flags::RunFlags;
 use super::guard_rails::{NamedAlert, default_guard_rails};
 use super::measure::ListenAddress;
-use crate::model::{DeclaredEngine, DeclaredRestart, Mode, VerdictLimits};
+use crate::model::{DeclaredEngine, DeclaredRestart, Mode, PeerAddress, VerdictLimits};
 use crate::policy::guard::GuardRails;
 
 mod file;
@@ -52,6 +52,8 @@ pub struct Settings {
     pub engines: Vec<DeclaredEngine>,
     /// What is started again when there is memory, beside containers with the label.
     pub restarts: Vec<DeclaredRestart>,
+    /// The other nodes of an engine that spans several.
+    pub peers: Vec<PeerAddress>,
     /// When memory counts as leaked.
     pub verdict: VerdictLimits,
 }
@@ -268,6 +270,7 @@ impl Settings {
             named_alerts: file.named_alerts,
             engines: file.engines.unwrap_or_default(),
             restarts: file.restarts.unwrap_or_default(),
+            peers: file.peers.unwrap_or_default(),
             verdict: merge_verdict(file.leaked_bytes, file.leaked_after),
         }
     }

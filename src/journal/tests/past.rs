@@ -274,3 +274,17 @@ fn a_start_that_was_not_begun_has_started_nothing_that_could_fail() {
     let told: Vec<_> = acts.iter().map(|act| act.started_after.as_deref()).collect();
     assert_eq!(told, [Some("then"), Some("then"), None, None]);
 }
+
+#[test]
+fn what_ends_an_engine_for_a_reboot_is_no_act_of_the_rule() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = Journal::open(dir.path(), KEEP_ALL);
+    let stop = |id, for_reboot| {
+        let action = Action::StopEngine { grace_ms: 0, unless_free_bytes: None, for_reboot };
+        Entry::Decision(Decision { action, ..act(id, Mode::Enforce) })
+    };
+    journal.record(&stop(2, None));
+    journal.record(&stop(4, Some(DecisionId(1))));
+    journal.close(PATIENCE).unwrap();
+    assert_eq!(acts(dir.path(), None), [(2, Mode::Enforce, false, None)]);
+}

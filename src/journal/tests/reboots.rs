@@ -183,3 +183,35 @@ fn a_loss_is_counted_from_when_it_was_noted_by_uptimes_and_can_be_cleared() {
     assert_eq!((of("c").lost_ms, of("c").is_newly_lost), (None, false));
     journal.close(PATIENCE).unwrap();
 }
+
+fn lock() -> RebootLock {
+    RebootLock { url: "http://lock".into(), group: "g".into(), id: None, ca_file: None }
+}
+
+#[test]
+fn a_slot_is_known_from_the_first_request_to_the_release_that_was_answered() {
+    let row = |decision: &Decision| RebootRow::Decision(decision.clone());
+    let told = |decision: &Decision, result| RebootRow::Outcome(ended(decision, result));
+    let read = |rows: &[RebootRow], boot: &str| {
+        let known = past_reboots(rows, &[], boot);
+        (known.slot.is_some(), known.is_slot_of_boot, known.is_slot_unknown)
+    };
+    assert_eq!(read(&[], "a"), (false, false, true));
+    let not_done = || OutcomeResult::NotDone("full".to_owned());
+    let [one, two] = [3, 4].map(|id| act(id, RebootAct::TakeSlot(lock())));
+    let release = act(5, RebootAct::ReleaseSlot(lock()));
+    let mut rows = vec![row(&schedule(2, "a")), row(&one)];
+    let asked_nobody = [rows.clone(), vec![told(&one, not_done())]].concat();
+    assert_eq!(read(&asked_nobody, "a"), (false, false, true));
+    assert_eq!(read(&rows, "a"), (true, true, true));
+    assert_eq!(read(&rows, "b"), (true, false, true), "a reboot was made with it");
+    // Asked again, and that asked nobody: the first request stands.
+    rows.extend([told(&one, OutcomeResult::Done), row(&two), told(&two, not_done())]);
+    assert_eq!(read(&rows, "a"), (true, true, true));
+    rows.extend([row(&release), told(&release, OutcomeResult::TimedOut)]);
+    assert_eq!(read(&rows, "a"), (true, true, true), "it may not have heard");
+    rows.push(told(&release, OutcomeResult::Done));
+    assert_eq!(read(&rows, "a"), (false, false, false));
+    rows.push(RebootRow::Lost { at: None });
+    assert_eq!(read(&rows, "a"), (false, false, true));
+}

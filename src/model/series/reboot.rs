@@ -21,7 +21,7 @@ pub(super) const METRICS: &[Metric] = &[
         &["stage"],
         "1 for how far a reboot has come: none, announcing, scheduled (everybody can cancel it), \
          waiting (it is due, and held back), warning (those who are logged in have some time), \
-         draining (engines are being stopped), taking_slot, performing, handed_over (whoever does \
+         taking_slot, draining (engines are being stopped), performing, handed_over (whoever does \
          it has agreed).",
     )
     .closed(&[("stage", &STAGES)])

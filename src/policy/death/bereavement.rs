@@ -9,7 +9,7 @@ use super::{AskedToEnd, Circumstances, OwnStop, Relative, explain};
 use crate::model::{
     Action, DeathMemory, DeathReport, Deceased, Decision, EnginePhase, EngineProcess, EngineSeen,
     Event, ExitStatus, HeldEnd, HeldTarget, KernelEvent, Mode, Moment, Orphan, Outcome,
-    OutcomeResult, OwnLog, Reading, Requested, Supervisor, Target, Verdict,
+    OutcomeResult, OwnLog, ProcessEnd, Reading, Requested, Supervisor, Target, Verdict,
 };
 use crate::policy::Surroundings;
 
@@ -18,6 +18,10 @@ const MOST_KILLS: usize = 64;
 
 /// A trace in the kernel log may come to its end a moment after its victim.
 pub(in crate::policy) const TOLD_AFTER: Duration = Duration::from_millis(500);
+
+/// A process that ended so long before its server may be why that ended: a guess. It must be short,
+/// for servers end processes of theirs in the course of their work.
+const ENDED_BEFORE: Duration = Duration::from_secs(10);
 
 /// What one of its processes was killed for so long before is why it ended.
 const KILLED_BEFORE_SECONDS: i64 = 60;
@@ -158,14 +162,16 @@ impl Bereavement<'_> {
         let began = lived.map(|lived| ended.uptime.saturating_sub(lived)).or(self.began);
         let events: Vec<Event> = around.kills.events.iter().cloned().collect();
         let own_stops: Vec<OwnStop> = around.kills.stops.iter().cloned().collect();
-        let family = self.family();
+        let family = self.family(around);
         let (log, not_known) = self.own_log();
         let is_container = self.held.is_some_and(|held| held.supervisor == Supervisor::Docker);
-        let code = self.end.and_then(|end| end.exit_code);
+        let code = self.end.and_then(|end| end.exit_code).map(|code| ExitStatus::Code { code });
+        let server = self.engine.and_then(|engine| around.engines.ends.of(engine.server));
+        let server = server.map(|end| end.status);
         let circumstances = Circumstances {
             who: self.who(),
-            exit: code.map_or(ExitStatus::Unknown, |code| ExitStatus::Code { code }),
-            is_exit_untold: self.end.is_none(),
+            exit: code.or(server).unwrap_or_default(),
+            is_exit_untold: self.end.is_none() && server.is_none(),
             began,
             phase: Some(self.phase),
             family: &family,
@@ -238,17 +244,28 @@ impl Bereavement<'_> {
         }
     }
 
-    fn family(&self) -> Vec<Relative> {
-        let processes = self.engine.map(|engine| engine.processes.as_slice()).unwrap_or_default();
-        let relative = |process: &EngineProcess| Relative {
-            id: process.id,
-            comm: Arc::clone(&process.comm),
-            ended: None,
-            status: ExitStatus::Unknown,
-            told_by: "nobody",
-            is_left: self.left.iter().any(|left| left.id == process.id),
-            bytes: process.anon_bytes.value(),
+    fn family(&self, around: &Surroundings<'_>) -> Vec<Relative> {
+        let Some(engine) = self.engine else { return Vec::new() };
+        let ends = &around.engines.ends;
+        let relative = |id, comm: &Arc<str>| {
+            let end = ends.of(id);
+            Relative {
+                id,
+                comm: Arc::clone(comm),
+                ended: None,
+                status: end.map_or(ExitStatus::Unknown, |end| end.status),
+                told_by: if end.is_some() { "the kernel" } else { "nobody" },
+                is_left: self.left.iter().any(|left| left.id == id),
+                bytes: None,
+            }
         };
-        processes.iter().map(relative).collect()
+        let seen = engine.processes.iter().map(|process| Relative {
+            bytes: process.anon_bytes.value(),
+            ..relative(process.id, &process.comm)
+        });
+        let is_new = |end: &&ProcessEnd| engine.processes.iter().all(|seen| seen.id != end.id);
+        let before = ends.of_engine(engine.server, self.noticed.saturating_sub(ENDED_BEFORE));
+        let before = before.filter(is_new).map(|end| relative(end.id, &end.comm));
+        seen.chain(before).collect()
     }
 }

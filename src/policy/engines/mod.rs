@@ -6,6 +6,7 @@
 //! the GPU's own counters prove nothing, so that a loading engine is judged by its progress alone.
 
 mod deaths;
+mod ends;
 mod footprint;
 mod life;
 mod recent;
@@ -27,6 +28,7 @@ use crate::model::{
     HeldTarget, KernelEvent, Moment, Orphan, ProcessId, Reading, Release, Supervisor,
 };
 pub(super) use deaths::{Dead, Deaths};
+use ends::ProcessEnds;
 use life::{Life, Turn};
 use recent::RecentLevels;
 pub(super) use release::Levels;
@@ -74,6 +76,8 @@ pub(super) struct Engines {
     living: Vec<(Arc<str>, EnginePhase)>,
     /// Those who have died since somebody asked.
     dead: Vec<Dead>,
+    /// How their processes ended.
+    pub(super) ends: ProcessEnds,
 }
 
 impl Engines {
@@ -89,6 +93,7 @@ impl Engines {
             releases: Vec::new(),
             living: Vec::new(),
             dead: Vec::new(),
+            ends: ProcessEnds::default(),
         }
     }
 
@@ -101,6 +106,7 @@ impl Engines {
         world: (&mut Counters, &mut SeriesStore),
         events: &mut Vec<Event>,
     ) {
+        self.ends.hear(readings);
         if self.looked.is_some_and(|looked| looked > readings.read_at) {
             return;
         }

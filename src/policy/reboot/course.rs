@@ -8,7 +8,7 @@ use super::drain::Drain;
 use super::{Held, Reboots, Scene, View, needs_reboot};
 use crate::model::{
     Action, Decision, DecisionId, HoldReason, MemoryVerdict, Mode, Outcome, OutcomeResult,
-    PastReboot, RebootAct, RebootForce, RebootMeans, RebootOrder, RebootStage, RebootWay, RuleId,
+    PastReboot, RebootAct, RebootForce, RebootMeans, RebootOrder, RebootStage, RebootWay,
     ScheduledReboot, Target, Verdict,
 };
 use crate::policy::guard::outcome_is_lost;
@@ -48,6 +48,8 @@ pub(super) struct Course {
     pub(super) drain: Drain,
     /// What was refused is not tried before that.
     pub(super) not_before: Duration,
+    /// When it last came a step further.
+    moved: Duration,
 }
 
 /// How far it has come.
@@ -59,10 +61,10 @@ pub(super) enum Stage {
     Scheduled,
     /// It is due.
     Waiting,
-    /// An engine is being stopped.
-    Draining { act: DecisionId, since: Duration },
     /// The cluster's slot was asked for.
     TakingSlot { act: DecisionId, since: Duration },
+    /// An engine is being stopped.
+    Draining { act: DecisionId, since: Duration },
     /// It is being done.
     Performing { act: DecisionId, since: Duration, is_sysrq: bool },
     /// Whoever does it has agreed, or hangs, since then.
@@ -90,6 +92,7 @@ impl Course {
             way: None,
             drain: Drain::default(),
             not_before: Duration::ZERO,
+            moved: since,
         }
     }
 
@@ -110,12 +113,29 @@ impl Course {
         Self { stage, way: attempt.way.clone(), ..Self::restored(scheduled, now) }
     }
 
-    pub(super) fn is_leaving(&self) -> bool {
-        self.drain.has_begun()
-            || matches!(
-                self.stage,
-                Stage::TakingSlot { .. } | Stage::Performing { .. } | Stage::HandedOver { .. }
-            )
+    /// Whether engines go down for it. What has lost its turn in the cluster leaves them alone,
+    /// and whoever wants to may start them again.
+    pub(super) fn is_leaving(&self, has_slot: bool) -> bool {
+        match self.stage {
+            Stage::Announcing { .. } | Stage::Scheduled | Stage::Waiting => {
+                self.drain.has_begun() && has_slot
+            }
+            Stage::TakingSlot { .. }
+            | Stage::Draining { .. }
+            | Stage::Performing { .. }
+            | Stage::HandedOver { .. } => true,
+        }
+    }
+
+    /// It has come a step further.
+    pub(super) fn moved_on(&mut self, now: Duration) {
+        self.moved = now;
+    }
+
+    /// Whether it was held back since then, and by something else than the cluster's slot.
+    pub(super) fn is_stuck_since(&self, then: Duration) -> bool {
+        let is_held = self.held.as_ref().is_some_and(|held| held.reason != HoldReason::NoSlot);
+        self.stage == Stage::Waiting && is_held && self.moved <= then
     }
 
     /// Where it stands, for people.
@@ -212,36 +232,11 @@ impl Reboots {
                 }
             },
             Stage::Draining { .. } => course.drained(outcome),
-            Stage::TakingSlot { .. } => self.slot_answered(outcome),
             Stage::Performing { is_sysrq, .. } => self.performed(outcome, is_sysrq, now),
-            Stage::Scheduled | Stage::Waiting | Stage::HandedOver { .. } => {}
-        }
-    }
-
-    fn slot_answered(&mut self, outcome: &Outcome) {
-        let Some(course) = &mut self.course else { return };
-        let now = outcome.ended.uptime;
-        course.stage = Stage::Waiting;
-        // Whoever has not answered may have granted it.
-        if !matches!(outcome.result, OutcomeResult::NotDone(_)) {
-            self.slot.held.clone_from(&self.settings.lock);
-        }
-        match &outcome.result {
-            OutcomeResult::Done => {
-                self.slot.is_granted = true;
-                self.slot.failures = 0;
-            }
-            other => {
-                let why = match other {
-                    OutcomeResult::Failed(why) | OutcomeResult::NotDone(why) => why.as_str(),
-                    _ => "no answer in time",
-                };
-                let text = format!("the cluster's lock has given no slot: {why}");
-                course.held = Some(Held::new(HoldReason::NoSlot, text));
-                self.slot.is_granted = false;
-                self.slot.put_off(now);
-                course.not_before = self.slot.not_before;
-            }
+            Stage::Scheduled
+            | Stage::Waiting
+            | Stage::TakingSlot { .. }
+            | Stage::HandedOver { .. } => {}
         }
     }
 
@@ -375,20 +370,20 @@ impl Reboots {
         }
         let held = doubt.or_else(|| self.hold_due(scene));
         let held = held.or_else(|| self.hold_for_people(scene));
-        let held = match held {
-            Some(held) => held,
-            None => match self.drain(scene) {
-                Ok(true) => return,
-                Ok(false) => match self.take_slot(scene) {
-                    true => return,
-                    false => {
-                        return self.perform(RebootMeans::Way(self.settings.way.clone()), scene);
-                    }
-                },
-                Err(held) => held,
+        let held = held.or_else(|| self.hold_for_engines(scene));
+        let next = match held {
+            Some(held) => Err(held),
+            // Whoever is refused has stopped nobody yet.
+            None => match self.take_slot(scene) {
+                Ok(false) => self.drain(scene),
+                asked_or_held => asked_or_held,
             },
         };
-        self.wait_for(held, scene);
+        match next {
+            Ok(true) => {}
+            Ok(false) => self.perform(RebootMeans::Way(self.settings.way.clone()), scene),
+            Err(held) => self.wait_for(held, scene),
+        }
     }
 
     fn wait_for(&mut self, held: Held, scene: &mut Scene<'_>) {
@@ -444,29 +439,6 @@ impl Reboots {
         self.has_changed = true;
         self.act(&rule, Action::Reboot(Box::new(RebootAct::TellUsers { text })), scene);
         Some(held)
-    }
-
-    pub(super) fn course_rule(&self) -> Option<RuleId> {
-        self.course.as_ref().map(|course| course.scheduled.rule.clone())
-    }
-
-    /// Asks for the cluster's slot; `false`: none is needed, or it is there.
-    fn take_slot(&mut self, scene: &mut Scene<'_>) -> bool {
-        let Some(course) = &self.course else { return false };
-        let is_forced = course.scheduled.plan.force.contains(&RebootForce::Slot);
-        let Some(lock) = self.settings.lock.clone().filter(|_| !is_forced) else { return false };
-        if self.slot.is_granted && self.slot.held.as_ref() == Some(&lock) {
-            return false;
-        }
-        let (rule, since) = (course.scheduled.rule.clone(), scene.at.uptime);
-        let action = Action::Reboot(Box::new(RebootAct::TakeSlot(lock)));
-        let act = self.act(&rule, action, scene);
-        if let Some(course) = &mut self.course {
-            course.stage = Stage::TakingSlot { act, since };
-            course.held = None;
-        }
-        self.has_changed = true;
-        true
     }
 
     /// Reboots.

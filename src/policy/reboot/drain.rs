@@ -1,7 +1,7 @@
 //! Engines that are stopped in order before a reboot, where that is configured.
 //!
 //! None is stopped for a reboot that another one holds: one that is protected, or that goes on
-//! whatever it is told.
+//! whatever it is told. Nor for one that the cluster has not given its slot yet.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use std::time::Duration;
 use super::course::{AGAIN_AFTER, Course, Stage, begin};
 use super::{Held, Reboots, Scene};
 use crate::model::{
-    Action, EnginePhase, EngineTarget, HoldReason, MemoryVerdict, Outcome, OutcomeResult, Target,
-    Verdict, counted,
+    Action, EnginePhase, EngineTarget, HoldReason, MemoryVerdict, Outcome, OutcomeResult,
+    ScheduledReboot, Target, Verdict, counted,
 };
 
 /// How long an engine has to end before it is killed.
@@ -43,6 +43,11 @@ impl Drain {
         !self.told.is_empty()
     }
 
+    /// Whether the last stop had ended before then.
+    pub(super) fn is_before(&self, then: Duration) -> bool {
+        self.ended.is_none_or(|ended| ended < then)
+    }
+
     fn times(&self, name: &Arc<str>) -> u32 {
         self.told.get(name).map_or(0, |told| told.times)
     }
@@ -69,6 +74,16 @@ impl Drain {
         is_untouched
     }
 
+    /// The next one that is to be told.
+    fn next<'a>(
+        &self,
+        living: &'a [(Arc<str>, EnginePhase)],
+        scene: &Scene<'_>,
+    ) -> Option<&'a Arc<str>> {
+        let most = if is_wedged(scene) { 1 } else { MOST_STOPS };
+        living.iter().map(|(name, _)| name).find(|name| self.times(name) < most)
+    }
+
     /// What to say of one that was told as often as makes sense, and is there.
     fn in_vain(&self, name: &Arc<str>) -> Option<String> {
         let told = self.told.get(name).filter(|told| told.times >= MOST_STOPS)?;
@@ -79,6 +94,11 @@ impl Drain {
 }
 
 impl Course {
+    /// Whether nobody has looked since the last stop had ended.
+    fn awaits_look(&self, scene: &Scene<'_>) -> bool {
+        self.drain.ended.is_some_and(|ended| !scene.engines.has_looked_since(ended))
+    }
+
     /// Takes the report on the stop that is waited for.
     pub(super) fn drained(&mut self, outcome: &Outcome) {
         self.stage = Stage::Waiting;
@@ -91,45 +111,53 @@ impl Course {
             let text = format!("engine {name} could not be stopped: {why}");
             self.held = Some(Held::new(HoldReason::EnginesRun, text));
             self.not_before = outcome.ended.uptime.saturating_add(AGAIN_AFTER);
+        } else {
+            self.moved_on(outcome.ended.uptime);
         }
     }
 }
 
 impl Reboots {
-    /// Has the next engine stopped; `false`: none is left.
-    pub(super) fn drain(&mut self, scene: &mut Scene<'_>) -> Result<bool, Held> {
-        let Some(course) = &self.course else { return Ok(false) };
+    /// What holds it back of engines: one that runs where none is stopped, or one that cannot be.
+    pub(super) fn hold_for_engines(&self, scene: &Scene<'_>) -> Option<Held> {
+        let course = self.course.as_ref()?;
         let plan = &course.scheduled.plan;
-        if !self.drains(plan) {
-            return self.engines_hold(plan, &scene.view()).map_or(Ok(false), Err);
-        }
-        let is_wedged = scene.view().verdict() == Some(MemoryVerdict::Wedged);
-        let Some(living) = scene.engines.living(scene.at.uptime).value() else {
-            let unknown = self.engines_hold(plan, &scene.view());
-            return unknown.map_or(Ok(false), Err);
+        let living = scene.engines.living(scene.at.uptime);
+        let Some(living) = living.value().filter(|_| self.drains(plan)) else {
+            return self.engines_hold(plan, &scene.view());
         };
-        if course.drain.ended.is_some_and(|ended| !scene.engines.has_looked_since(ended)) {
-            return Ok(true);
+        if course.awaits_look(scene) {
+            return None;
         }
         if let Some(name) = first_protected(living, scene) {
             let text = format!("engine {name} runs, and is protected");
-            return Err(Held::new(HoldReason::Protected, text));
+            return Some(Held::new(HoldReason::Protected, text));
         }
         let in_vain = || living.iter().find_map(|(name, _)| course.drain.in_vain(name));
-        if let Some(text) = (!is_wedged).then(in_vain).flatten() {
-            return Err(Held::new(HoldReason::EnginesRun, text));
+        if let Some(text) = (!is_wedged(scene)).then(in_vain).flatten() {
+            return Some(Held::new(HoldReason::EnginesRun, text));
         }
-        // Over a driver that is stuck an engine may not end whatever is sent to it.
-        let most = if is_wedged { 1 } else { MOST_STOPS };
-        let mut names = living.iter().map(|(name, _)| name);
-        let next = names.find(|name| course.drain.times(name) < most);
-        let Some(name) = next else {
-            return self.engines_hold(plan, &scene.view()).map_or(Ok(false), Err);
+        let Some(name) = course.drain.next(living, scene) else {
+            return self.engines_hold(plan, &scene.view());
         };
-        let Some(engine) = scene.engines.target_of(name) else {
+        scene.engines.target_of(name).is_none().then(|| {
             let text = format!("engine {name} runs, and its processes are not known");
-            return Err(Held::new(HoldReason::EnginesRun, text));
+            Held::new(HoldReason::EnginesRun, text)
+        })
+    }
+
+    /// Has the next engine stopped, once nothing holds that; `false`: none is left.
+    pub(super) fn drain(&mut self, scene: &mut Scene<'_>) -> Result<bool, Held> {
+        let Some(course) = &self.course else { return Ok(false) };
+        let living = scene.engines.living(scene.at.uptime);
+        let Some(living) = living.value().filter(|_| self.drains(&course.scheduled.plan)) else {
+            return Ok(false);
         };
+        if course.awaits_look(scene) {
+            return Ok(true);
+        }
+        let Some(name) = course.drain.next(living, scene) else { return Ok(false) };
+        let Some(engine) = scene.engines.target_of(name) else { return Ok(false) };
         self.stop(Arc::clone(name), engine, scene).map(|()| true)
     }
 
@@ -139,11 +167,16 @@ impl Reboots {
         engine: EngineTarget,
         scene: &mut Scene<'_>,
     ) -> Result<(), Held> {
-        let action = Action::StopEngine { grace_ms: GRACE_MS, unless_free_bytes: None };
+        let Some(course) = &self.course else { return Ok(()) };
+        let ScheduledReboot { rule, decision, .. } = course.scheduled.clone();
+        let action = Action::StopEngine {
+            grace_ms: GRACE_MS,
+            unless_free_bytes: None,
+            for_reboot: Some(decision),
+        };
         if scene.guard.is_busy(&action) {
             return Err(Held::plain(HoldReason::Busy));
         }
-        let Some(rule) = self.course_rule() else { return Ok(()) };
         let since = scene.at.uptime;
         let target = Target::Engine(Box::new(engine));
         let act = self.decide(&rule, action, Verdict::Act, target, scene);
@@ -156,6 +189,11 @@ impl Reboots {
         self.has_changed = true;
         Ok(())
     }
+}
+
+/// Over a driver that is stuck an engine may not end whatever is sent to it.
+fn is_wedged(scene: &Scene<'_>) -> bool {
+    scene.view().verdict() == Some(MemoryVerdict::Wedged)
 }
 
 fn first_protected<'a>(

@@ -2,7 +2,7 @@
 //! the boot.
 //!
 //! A reboot is a chain of decisions, each journalled with its outcome as any other: it is scheduled
-//! (which tells people), engines are drained, the cluster's slot is taken, the machine is rebooted.
+//! (which tells people), the cluster's slot is taken, engines are drained, the machine is rebooted.
 //! The cause is looked at until the last of them. [`rails`] says what holds a reboot back; doubt
 //! does. What is counted is counted by boots and by the uptimes of those, never by a wall clock, so
 //! that no clock that jumps buys another reboot.
@@ -15,6 +15,7 @@ mod of_policy;
 mod order;
 mod rails;
 mod series;
+mod slot;
 #[cfg(test)]
 mod tests;
 
@@ -29,13 +30,14 @@ use super::remedy::Condition;
 use super::store::SeriesStore;
 use crate::model::{
     Action, Decision, DecisionId, Event, Evidence, LoggedInReadings, MemoryJudgement,
-    MemoryVerdict, Mode, Moment, OperatorCommand, Outcome, OutcomeResult, Past, PastReboot,
-    Reading, RebootAct, RebootBudgetLeft, RebootLock, RebootPlan, RebootSettings, RebootStatus,
-    RuleId, ScheduledReboot, Target, Verdict,
+    MemoryVerdict, Mode, Moment, OperatorCommand, Outcome, Past, PastReboot, Reading, RebootAct,
+    RebootBudgetLeft, RebootPlan, RebootSettings, RebootStatus, RuleId, ScheduledReboot, Target,
+    Verdict,
 };
 use course::{Course, SHOWS_AGAIN_WITHIN, Stage};
 use loss::Loss;
 use series::RebootCells;
+use slot::Slot;
 
 pub(super) use rails::Held;
 
@@ -47,10 +49,6 @@ const MOST_REMEMBERED: usize = 1_000;
 
 /// So many in a row that did not help stop the remedy.
 const GIVEN_UP_AFTER: usize = 2;
-
-/// How long it is waited before the cluster's lock is asked again, at first and at most.
-const LOCK_AGAIN_AFTER: Duration = Duration::from_secs(30);
-const LOCK_AGAIN_AT_MOST: Duration = Duration::from_secs(600);
 
 /// What is known of a reboot's surroundings.
 #[derive(Clone, Copy)]
@@ -106,28 +104,6 @@ fn needs_reboot(verdict: MemoryVerdict) -> bool {
 /// Whether nothing is the matter.
 fn is_well(verdict: MemoryVerdict) -> bool {
     matches!(verdict, MemoryVerdict::Clean | MemoryVerdict::InUse)
-}
-
-/// Where the release of the cluster's slot stands.
-#[derive(Debug, Default)]
-struct Slot {
-    /// What this node may hold.
-    held: Option<RebootLock>,
-    /// It was granted, and in this boot nothing else is known.
-    is_granted: bool,
-    /// The release that is under way, and since when.
-    releasing: Option<(DecisionId, Duration)>,
-    /// Not asked again before that.
-    not_before: Duration,
-    failures: u32,
-}
-
-impl Slot {
-    fn put_off(&mut self, now: Duration) {
-        let wait = LOCK_AGAIN_AFTER.saturating_mul(1 << self.failures.min(8));
-        self.failures = self.failures.saturating_add(1);
-        self.not_before = now.saturating_add(wait.min(LOCK_AGAIN_AT_MOST));
-    }
 }
 
 /// All that is known of reboots.
@@ -206,7 +182,7 @@ impl Reboots {
         self.attempts.clone_from(&known.attempts);
         let excess = self.attempts.len().saturating_sub(MOST_REMEMBERED);
         self.attempts.drain(..excess);
-        self.slot.held.clone_from(&known.slot);
+        self.slot = Slot::restored(known);
         self.is_called_off = known.is_called_off;
         self.loss.restore(known);
         let Some(boot) = &known.boot_id else { return };
@@ -281,22 +257,15 @@ impl Reboots {
 
     /// Whether engines go down for a reboot, so that none is started again.
     pub(super) fn is_leaving(&self) -> bool {
-        self.course.as_ref().is_some_and(Course::is_leaving)
+        let leaves = |course: &Course| course.is_leaving(self.has_slot(&course.scheduled.plan));
+        self.course.as_ref().is_some_and(leaves)
     }
 
     /// Takes the report on one of its acts, if it is that.
     pub(super) fn observe_outcome(&mut self, outcome: &Outcome) {
-        let now = outcome.ended.uptime;
-        if self.slot.releasing.is_some_and(|(id, _)| id == outcome.decision) {
-            self.slot.releasing = None;
-            self.has_changed = true;
-            match outcome.result {
-                OutcomeResult::Done => self.slot = Slot::default(),
-                _ => self.slot.put_off(now),
-            }
-            return;
+        if !self.observe_slot(outcome) {
+            self.observe_course(outcome);
         }
-        self.observe_course(outcome);
     }
 
     /// Follows what is scheduled, and what came of the last one. `condition` is that of the rule
@@ -368,34 +337,6 @@ impl Reboots {
         id
     }
 
-    /// A slot is given back when nothing came of it, or when the node is well again.
-    fn release_slot(&mut self, scene: &mut Scene<'_>) {
-        let now = scene.at.uptime;
-        if let Some((_, since)) = self.slot.releasing {
-            if super::guard::outcome_is_lost(since, now) {
-                self.slot.releasing = None;
-                self.slot.put_off(now);
-            }
-            return;
-        }
-        let Some(lock) = &self.slot.held else { return };
-        if self.course.is_some() || now < self.slot.not_before {
-            return;
-        }
-        let last = self.attempts.last().filter(|last| last.was_begun != Some(false));
-        let is_judged = last.is_none_or(|last| last.result.is_some());
-        let is_of_this_boot = |last: &PastReboot| Some(&last.boot_id) == self.boot_id.as_ref();
-        let was_used = last.is_some_and(|last| !is_of_this_boot(last));
-        let is_healthy = scene.view().verdict().is_none_or(is_well);
-        if !is_judged || was_used && !is_healthy {
-            return;
-        }
-        let rule = last.map_or_else(order::rule, |last| last.rule.clone());
-        let action = Action::Reboot(Box::new(RebootAct::ReleaseSlot(lock.clone())));
-        let id = self.act(&rule, action, scene);
-        self.slot.releasing = Some((id, now));
-    }
-
     fn tell(scene: &mut Scene<'_>, event: Event) {
         scene.counters.count_event(event.kind.kind(), scene.at.utc, None);
         scene.step.events.push(event);
@@ -445,7 +386,7 @@ impl Reboots {
             did_not_help: u32::try_from(self.did_not_help()).unwrap_or(u32::MAX),
             is_given_up: self.did_not_help() >= GIVEN_UP_AFTER,
             is_journal_lost: self.is_journal_lost(now_ms),
-            holds_slot: self.slot.held.is_some(),
+            holds_slot: self.slot.is_held(),
             last: self.attempts.last().cloned(),
             called_off: self.called_off.clone(),
         }
@@ -471,7 +412,7 @@ fn because(view: &View<'_>) -> Vec<Evidence> {
 
 impl Stage {
     /// The act whose outcome it waits for.
-    fn awaits(&self) -> Option<DecisionId> {
+    pub(super) fn awaits(&self) -> Option<DecisionId> {
         match self {
             Self::Announcing { act, .. }
             | Self::Draining { act, .. }

@@ -3,6 +3,7 @@
 mod drain;
 mod loss;
 mod sentinel;
+mod slot;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -378,37 +379,6 @@ fn an_alert_that_blocks_holds_it_and_so_does_a_young_boot() {
     assert_eq!((node.acts(), node.holds.clone()), (Vec::new(), vec![HoldReason::MinimumUptime]));
     node.wait(3_800);
     assert_eq!(node.acts(), ["reboot", "perform_reboot"]);
-}
-
-#[test]
-fn the_clusters_slot_comes_first_and_is_given_back_when_the_node_is_well() {
-    let lock =
-        RebootLock { url: "http://lock".into(), group: "default".into(), id: None, ca_file: None };
-    let mut node = seen_by(|settings| settings.lock = Some(lock.clone()));
-    node.wedge();
-    node.wait(100);
-    node.result = Some(OutcomeResult::Failed("refused: failed_lock".to_owned()));
-    node.wait(20);
-    assert_eq!(node.acts(), ["reboot", "take_reboot_slot"]);
-    let waits_for = node.status().waits_for.clone().unwrap();
-    assert!(waits_for.contains("failed_lock"), "{waits_for}");
-    node.wait(10);
-    assert!(node.acts().is_empty(), "not asked without a pause");
-    node.result = Some(OutcomeResult::Done);
-    node.wait(30);
-    assert_eq!(node.acts(), ["take_reboot_slot", "perform_reboot"]);
-
-    let attempts = vec![attempt("before", MINUTE * 60, None)];
-    let past = PastReboots { slot: Some(lock), ..of_this_boot(attempts) };
-    let mut node = Node::with(RebootSettings::default(), Mode::Enforce, past);
-    node.wedge();
-    node.wait(600);
-    assert_eq!(node.results, [RebootResult::DidNotHelp]);
-    assert!(!node.acts().contains(&"release_reboot_slot"), "it is not well");
-    node.is_wedged = false;
-    node.wait(60);
-    assert!(node.acts().contains(&"release_reboot_slot"));
-    assert!(!node.status().holds_slot);
 }
 
 #[test]

@@ -108,7 +108,7 @@ fn whoever_is_stopped_is_in_the_decision_whole_with_the_growth_that_it_follows_f
     assert_eq!(decision.target, Target::Engine(Box::new(EngineTarget::from(&seen()))));
     let free = decision.because.iter().find(|told| told.series == FREE).unwrap();
     let free = free.value.value().unwrap();
-    let Action::StopEngine { grace_ms: 500, unless_free_bytes: Some(limit) } = decision.action
+    let Action::StopEngine { grace_ms: 500, unless_free_bytes: Some(limit), .. } = decision.action
     else {
         panic!("{decision:?}")
     };

@@ -9,6 +9,7 @@
 
 mod containers;
 mod details;
+mod ends;
 mod groups;
 mod health;
 mod http;
@@ -33,6 +34,7 @@ use crate::model::{
 };
 pub use containers::DockerPace;
 use containers::{ContainerWatch, Shared, Standing};
+use ends::Ends;
 use health::{Asker, Targets};
 pub use inspect::{NotInspected, inspect_containers};
 pub use scan::Scanner;
@@ -116,6 +118,7 @@ impl EngineWatch {
         Builder::new().name("containers".to_owned()).spawn(move || watch.run(&asked))?;
         let mut looker = Looker {
             scanner,
+            ends: Ends::new(procfs.clone()),
             procfs,
             to,
             targets,
@@ -195,6 +198,7 @@ fn schema() -> Arc<Schema> {
 
 struct Looker {
     scanner: Scanner,
+    ends: Ends,
     procfs: PathBuf,
     to: SyncSender<Observation>,
     targets: Targets,
@@ -256,9 +260,13 @@ impl Looker {
         };
         let took = (self.clock)().saturating_sub(began);
         let (value, error) = match found {
-            Ok(readings) => {
+            Ok(mut readings) => {
+                self.ends.look(began, &readings.engines);
+                readings.ended = self.ends.untold().to_vec();
                 // The loop must know an engine before it hears of its health.
-                self.send(Observation::Engines(Box::new(readings.clone())));
+                if self.send(Observation::Engines(Box::new(readings.clone()))) {
+                    self.ends.told();
+                }
                 self.targets.set(&readings.engines, &self.procfs);
                 (Reading::Value(self.scanner.processes() as f64), None)
             }
@@ -292,8 +300,8 @@ impl Looker {
         }
     }
 
-    fn send(&self, observation: Observation) {
-        // What the loop does not take in time is seen again.
-        let _full = self.to.try_send(observation);
+    /// What the loop does not take in time is seen again.
+    fn send(&self, observation: Observation) -> bool {
+        self.to.try_send(observation).is_ok()
     }
 }

@@ -212,6 +212,7 @@ impl Scanner {
             is_cut: self.is_cut,
             is_partial: true,
             turned: Vec::new(),
+            ended: Vec::new(),
         }
     }
 

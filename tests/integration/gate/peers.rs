@@ -156,6 +156,32 @@ fn what_each_says_is_told_to_scripts_and_a_node_that_never_can_ends_it() {
 }
 
 #[test]
+fn without_names_those_of_the_configuration_are_asked() {
+    let node = Node::new(Memory::free(110));
+    let gate = |text: &str| {
+        let file = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        let config = format!("--config.file={}", file.path().display());
+        let arguments = ["--need=90GiB", "--timeout=0", "--peers", "--json", &config];
+        let output = node.gate(&arguments).output().unwrap();
+        (output.status.code(), stdout(&output), stderr(&output))
+    };
+    let other = Other::new(closed(NEED, &["12 GiB had"], 40.0));
+    let (code, told, said) = gate(&format!("cluster: {{peers: ['{}']}}", other.address()));
+    assert_eq!(code, Some(1), "{said}");
+    let told: Value = serde_json::from_str(&told).unwrap();
+    assert_eq!(told["peers"][0]["node"], other.address(), "{told}");
+    for none in ["", "cluster: {peers: []}"] {
+        let (code, _, said) = gate(none);
+        assert_eq!(code, Some(2), "{said}");
+        assert!(said.contains("write --peers spark-2,spark-3, or there cluster:"), "{said}");
+    }
+    let (code, _, said) = gate("cluster: {peers: [a, a]}");
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("a is named twice"), "{said}");
+}
+
+#[test]
 fn the_launcher_runs_nothing_while_another_node_is_closed() {
     let node = Node::new(Memory::free(110));
     let other = Other::new(Reply::Answer(404, String::new()));

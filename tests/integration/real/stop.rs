@@ -22,7 +22,7 @@ fn id(pid: u32) -> ProcessId {
 }
 
 fn stop(engine: EngineTarget, grace_ms: u64, docker: &str) -> OutcomeResult {
-    let action = Action::StopEngine { grace_ms, unless_free_bytes: None };
+    let action = Action::StopEngine { grace_ms, unless_free_bytes: None, for_reboot: None };
     let target = Target::Engine(Box::new(engine));
     let decision = Decision { target, ..crate::actions::decision(action) };
     let mut live = Live {

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use super::fake_lock::FakeLock;
 use super::program::{SOON, World, stage, until, waits_for};
 use crate::daemon::Daemon;
 
@@ -137,5 +138,60 @@ fn one_that_stays_whatever_it_is_told_holds_the_reboot_and_is_named() {
     assert!(shown.contains("waits: engine vllm-1 was told to end 3 times"), "{shown}");
     fs::remove_dir_all(&folder).unwrap();
     until(&daemon, "done", 30, || world.bus.reboots() == 1);
+    daemon.terminate();
+}
+
+/// Of a cluster whose lock has one slot.
+fn of_cluster(server: &FakeLock) -> World {
+    let lock = format!("{{url: \"{}\", group: gpu, id: this-node}}", server.url());
+    World::new(&format!("reboot: {{engines: drain, lock: {lock}}}"))
+}
+
+#[test]
+fn no_engine_is_told_to_end_before_the_cluster_has_given_its_slot() {
+    let server = FakeLock::start(1);
+    server.holders().insert("gpu".to_owned(), vec!["other".to_owned()]);
+    let world = of_cluster(&server);
+    let engine = Engine::start(&world, "echo ended >TOLD; exit 0");
+    let daemon = start(&world);
+    world.ordered(&SOON);
+    until(&daemon, "refused", 20, || waits_for(&daemon).contains("has given no slot"));
+    std::thread::sleep(Duration::from_secs(3));
+    assert!(!engine.has_ended() && !world.path("told").exists(), "it serves");
+    server.holders().get_mut("gpu").unwrap().clear();
+    until(&daemon, "done", 60, || world.bus.reboots() == 1);
+    assert!(engine.has_ended());
+    assert_eq!(server.holders()["gpu"], ["this-node"]);
+    let expected = [
+        "reboot: done",
+        "take_reboot_slot: failed",
+        "take_reboot_slot: done",
+        "stop_engine: done",
+        "take_reboot_slot: done",
+        "perform_reboot: done",
+    ];
+    until(&daemon, "told", 10, || world.acts() == expected);
+    daemon.terminate();
+}
+
+#[test]
+fn the_slot_is_given_back_when_it_is_called_off_although_the_daemon_died_meanwhile() {
+    let server = FakeLock::start(1);
+    let world = of_cluster(&server);
+    let engine = Engine::start(&world, "echo told >>TOLD");
+    let daemon = start(&world);
+    world.ordered(&SOON);
+    until(&daemon, "draining", 20, || stage(&daemon) == "draining");
+    assert_eq!(server.holders()["gpu"], ["this-node"]);
+    daemon.kill();
+    // Its own entry in procfs is another now: it may stop nobody.
+    let daemon = world.start();
+    until(&daemon, "asked again", 20, || server.asked().len() >= 2);
+    world.ordered(&["reboot", "--cancel", "--why=not now"]);
+    until(&daemon, "given back", 20, || server.holders()["gpu"].is_empty());
+    assert_eq!(server.asked().last().unwrap().path, "/v1/steady-state");
+    until(&daemon, "known", 10, || stage(&daemon) == "none");
+    assert_eq!(world.bus.reboots(), 0);
+    assert!(!engine.has_ended());
     daemon.terminate();
 }

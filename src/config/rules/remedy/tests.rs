@@ -34,7 +34,7 @@ fn an_engine_is_stopped_last_and_with_a_grace_that_an_action_has_time_for() {
             steps(&format!("{{drop_caches: {{}}}}, {{{written}}}, {{notify: {{message: a}}}}"));
         let rules = rules.unwrap();
         let remedy = rules.groups[0].rules[0].remedy.as_ref().unwrap();
-        let action = Action::StopEngine { grace_ms, unless_free_bytes: None };
+        let action = Action::StopEngine { grace_ms, unless_free_bytes: None, for_reboot: None };
         assert_eq!(remedy.steps[1], action, "{written}");
     }
     for (written, expected) in [

@@ -5,14 +5,14 @@ use crate::model::{EngineKind, EngineProcess, EnginesRule, ProcessId};
 use crate::policy::guard::{Glob, Protected};
 
 /// One that lives, under that number.
-fn engine(name: &str, pid: u32) -> EngineSeen {
+pub(super) fn engine(name: &str, pid: u32) -> EngineSeen {
     let id = ProcessId { pid, start_ticks: 7 };
     let process = EngineProcess::holding(id, name, 0);
     EngineSeen::new(name.into(), EngineKind::Vllm, id, vec![process], "test".into())
 }
 
 /// A node on which engines run, told to reboot by a person.
-fn ordered(engines: &[&str], rails: impl FnOnce(&mut GuardRails)) -> Node {
+pub(super) fn ordered(engines: &[&str], rails: impl FnOnce(&mut GuardRails)) -> Node {
     let mut all = default_guard_rails();
     all.reboot.engines = EnginesRule::Drain;
     rails(&mut all);
@@ -26,7 +26,7 @@ fn ordered(engines: &[&str], rails: impl FnOnce(&mut GuardRails)) -> Node {
     node
 }
 
-fn waits_for(node: &mut Node) -> String {
+pub(super) fn waits_for(node: &mut Node) -> String {
     node.status().waits_for.as_deref().unwrap_or_default().to_owned()
 }
 

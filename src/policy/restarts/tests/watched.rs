@@ -7,7 +7,8 @@ use super::world::{GIB, World, engine_in, id, process};
 use crate::model::{
     Action, DeathReport, Decision, DecisionId, EngineKind, EnginePhase, EngineReadings, EngineSeen,
     EngineTarget, Event, ExitStatus, HeldEnd, HeldEnded, HeldTarget, KernelEvent, Killer, Mode,
-    Observation, OutcomeResult, OwnLog, ProcessId, Requested, RuleId, Supervisor, Target, Verdict,
+    Observation, OutcomeResult, OwnLog, ProcessEnd, ProcessId, Requested, RuleId, Supervisor,
+    Target, Verdict,
 };
 
 /// One that somebody has started in a shell.
@@ -61,6 +62,46 @@ fn one_whose_worker_the_kernel_has_killed_is_told_with_that_whatever_it_ended_wi
     // Since its process began, by the ticks of that.
     assert!(report.lived_seconds.is_some_and(|lived| (950.0..1_000.0).contains(&lived)));
     assert_eq!(world.value("uma_kernel_events_total{event=\"engine_died\"}"), Some(1.0));
+}
+
+fn end(engine: &EngineSeen, process: ProcessId, status: ExitStatus) -> ProcessEnd {
+    ProcessEnd { id: process, server: engine.server, comm: "vllm".into(), status }
+}
+
+#[test]
+fn one_of_which_the_kernel_tells_has_its_code_or_its_signal() {
+    let code = |code| ExitStatus::Code { code };
+    let killed = ExitStatus::Signal { signal: 9 };
+    for (status, is_failure) in [(code(3), true), (code(0), false), (killed, true)] {
+        let mut world = with(bare(50));
+        let engine = world.engines.remove(0);
+        world.process_ends = vec![end(&engine, engine.server, status)];
+        world.run(3);
+        let report = only(&world);
+        assert_eq!((report.exit, report.is_failure), (status, is_failure), "{report:#?}");
+        let is_signal = matches!(report.killer, Killer::Signal { signal: 9, sender: None });
+        assert_eq!(is_signal, status == killed, "{report:#?}");
+    }
+}
+
+#[test]
+fn a_worker_that_was_killed_before_its_server_ended_is_named_and_one_of_long_ago_is_not() {
+    let killed = ExitStatus::Signal { signal: 9 };
+    for (seconds, is_named) in [(3, true), (30, false)] {
+        let mut world = with(bare(50));
+        let engine = world.engines[0].clone();
+        let worker = engine.processes[1].id;
+        world.engines[0].processes.truncate(1);
+        world.process_ends = vec![end(&engine, worker, killed)];
+        world.run(seconds);
+        world.engines.clear();
+        world.process_ends = vec![end(&engine, engine.server, ExitStatus::Code { code: 0 })];
+        world.run(3);
+        let report = only(&world);
+        let pids: Vec<_> = report.killed_workers.iter().map(|worker| worker.pid).collect();
+        let expected = if is_named { vec![Some(worker.pid)] } else { Vec::new() };
+        assert_eq!((pids, report.is_failure), (expected, is_named), "{report:#?}");
+    }
 }
 
 #[test]
@@ -277,7 +318,7 @@ fn stop(engine: &EngineSeen) -> Decision {
         mode: Mode::Enforce,
         verdict: Verdict::Act,
         step: 0,
-        action: Action::StopEngine { grace_ms: 0, unless_free_bytes: None },
+        action: Action::StopEngine { grace_ms: 0, unless_free_bytes: None, for_reboot: None },
         target: Target::Engine(Box::new(EngineTarget::from(engine))),
         approved: None,
         because: Vec::new(),

@@ -8,9 +8,9 @@ use jiff::Timestamp;
 use crate::model::{
     Action, Assessment, Decision, DecisionId, EngineKind, EngineProcess, EngineReadings,
     EngineSeen, Event, HeldEnd, HeldEnded, HeldReadings, HeldSeen, HeldState, HeldTarget,
-    HoldReason, KernelRecord, Mode, Moment, Observation, Outcome, OutcomeResult, ProcessId,
-    Reading, Readings, Requested, RestartLimits, RestartState, Schema, SeriesKey, Source,
-    Supervisor, Verdict,
+    HoldReason, KernelRecord, Mode, Moment, Observation, Outcome, OutcomeResult, ProcessEnd,
+    ProcessId, Reading, Readings, Requested, RestartLimits, RestartState, Schema, SeriesKey,
+    Source, Supervisor, Verdict,
 };
 
 use crate::policy::rule::RuleSet;
@@ -30,6 +30,8 @@ pub(super) struct World {
     pub(super) docker_fails: bool,
     /// What Docker tells of ends of others.
     pub(super) ended: Vec<HeldEnded>,
+    /// What the kernel tells of how processes ended, at the next look.
+    pub(super) process_ends: Vec<ProcessEnd>,
     /// All that was said.
     pub(super) decisions: Vec<Decision>,
     pub(super) assessments: Vec<Assessment>,
@@ -88,6 +90,7 @@ impl World {
             seen: Vec::new(),
             docker_fails: false,
             ended: Vec::new(),
+            process_ends: Vec::new(),
             decisions: Vec::new(),
             assessments: Vec::new(),
             events: Vec::new(),
@@ -114,6 +117,7 @@ impl World {
             Observation::Engines(Box::new(EngineReadings {
                 read_at,
                 engines: self.engines.clone(),
+                ended: std::mem::take(&mut self.process_ends),
                 ..EngineReadings::default()
             })),
             Observation::Held(Box::new(HeldReadings {

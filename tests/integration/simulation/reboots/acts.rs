@@ -12,8 +12,7 @@ use super::node::Node;
 impl Node {
     pub fn carry_out(&mut self, decision: Decision) -> Result<(), String> {
         let Some(act) = decision.action.reboot().cloned() else {
-            self.remedy(&decision);
-            return Ok(());
+            return self.remedy(&decision);
         };
         self.disk.record(&Entry::Decision(decision.clone()));
         if let Err(why) = self.disk.intent(&decision) {
@@ -31,6 +30,7 @@ impl Node {
             RebootAct::ReleaseSlot(_) if self.chance.once_in(4) => OutcomeResult::TimedOut,
             RebootAct::ReleaseSlot(_) => {
                 self.is_slot_ours = false;
+                self.truth.given_back();
                 OutcomeResult::Done
             }
             RebootAct::Schedule(_) | RebootAct::TellUsers { .. } | RebootAct::CallOff { .. } => {
@@ -46,10 +46,12 @@ impl Node {
     }
 
     /// What is done about memory and engines, which may fail or be told by nobody.
-    fn remedy(&mut self, decision: &Decision) {
+    fn remedy(&mut self, decision: &Decision) -> Result<(), String> {
         if !matches!(decision.action, Action::StopEngine { .. }) {
-            return self.report(decision, OutcomeResult::Done);
+            self.report(decision, OutcomeResult::Done);
+            return Ok(());
         }
+        self.judge_stop(decision)?;
         match self.chance.whole(0..=11) {
             0 => self.report(decision, OutcomeResult::NotDone("the disk is full".to_owned())),
             1 | 2 => self.report(decision, OutcomeResult::Failed("it goes on".to_owned())),
@@ -62,16 +64,19 @@ impl Node {
                 self.report(decision, OutcomeResult::Done);
             }
         }
+        Ok(())
     }
 
     fn take_slot(&mut self) -> OutcomeResult {
-        if self.is_slot_busy {
+        if self.is_slot_busy && !self.is_slot_ours {
+            self.truth.slot = None;
             return OutcomeResult::Failed("refused: failed_lock: another node".to_owned());
         }
         if self.chance.once_in(5) {
             return OutcomeResult::TimedOut;
         }
         self.is_slot_ours = true;
+        self.truth.slot = Some(self.now);
         match self.chance.once_in(6) {
             // Granted, and the answer is lost or garbled.
             true => OutcomeResult::Failed("no answer".to_owned()),

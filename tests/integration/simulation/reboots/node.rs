@@ -179,6 +179,7 @@ impl Node {
             },
         };
         self.truth.is_called_off = false;
+        (self.truth.slot, self.truth.stopped) = (None, None);
         self.engine = false;
         if self.chance.once_in(3) {
             self.disk.on_its_way.clear();
@@ -274,6 +275,11 @@ impl Node {
         self.engine &= self.boot.trouble() != Some(Trouble::Leak);
         if self.chance.once_in(200) {
             self.boot.clock_off = self.jump();
+        }
+        // A server that is started anew may have forgotten who has asked.
+        if self.is_slot_ours && self.chance.once_in(30) {
+            self.is_slot_ours = false;
+            self.truth.counts.slots_lost += 1;
         }
         if self.chance.once_in(4_000) && !self.disk.is_broken {
             self.disk.replace();

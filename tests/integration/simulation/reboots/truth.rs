@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use umawarden::model::{RebootBudget, RebootForce, RebootPlan};
+use umawarden::model::{Decision, RebootBudget, RebootForce, RebootPlan};
 
 use super::node::{Node, Trouble};
 
@@ -23,6 +23,11 @@ pub struct Truth {
     pub lost: Option<Duration>,
     /// A person has called one off in this boot while there was trouble.
     pub is_called_off: bool,
+    /// When the cluster's lock last said in this boot that the slot is ours, if it has not been
+    /// given back and has not said otherwise since.
+    pub slot: Option<Duration>,
+    /// When an engine was last told to end for a reboot.
+    pub stopped: Option<Duration>,
     pub counts: Counts,
 }
 
@@ -41,6 +46,9 @@ pub struct Counts {
     pub cleared: usize,
     pub lost: usize,
     pub forgotten: usize,
+    /// Slots that were given back, and those that the server has forgotten.
+    pub given_back: usize,
+    pub slots_lost: usize,
 }
 
 impl Counts {
@@ -55,6 +63,8 @@ impl Counts {
         self.cleared += more.cleared;
         self.lost += more.lost;
         self.forgotten += more.forgotten;
+        self.given_back += more.given_back;
+        self.slots_lost += more.slots_lost;
     }
 }
 
@@ -73,6 +83,12 @@ impl Truth {
         self.performed.clear();
         self.lost = None;
         self.counts.forgotten += 1;
+    }
+
+    /// The slot is another's from now on, for all that this node knows.
+    pub fn given_back(&mut self) {
+        self.slot = None;
+        self.counts.given_back += 1;
     }
 
     /// Whether the last two did not help, and nobody has forgiven them.
@@ -105,13 +121,15 @@ impl Node {
         let is_rules = plan.ordered_by.is_none();
         let is_wedged = self.boot.trouble() == Some(Trouble::Wedge);
         let runs = self.engine && !is_wedged;
+        // Engines take time to end, and the server may have forgotten who has asked.
+        let is_confirmed = is_confirmed(&self.truth);
         let forbidden = [
             (is_rules && self.boot.trouble().is_none(), "nothing is the matter"),
             (self.users && !forced(RebootForce::Users), "somebody is logged in"),
             (runs && !forced(RebootForce::Engines), "an engine runs"),
             (self.is_paused, "it is paused"),
             (self.disk.is_broken, "the journal cannot be written"),
-            (!self.is_slot_ours && !forced(RebootForce::Slot), "the cluster's slot is not ours"),
+            (!is_confirmed && !forced(RebootForce::Slot), "the cluster's slot is not ours"),
             (self.is_young() && !forced(RebootForce::Uptime), "the boot is young"),
             (is_rules && self.truth.is_called_off, "a person has called it off"),
             (is_rules && self.truth.is_given_up(), "two that did not help"),
@@ -120,6 +138,21 @@ impl Node {
             Some((_, why)) => Err(format!("rebooted although: {why}\n{told}")),
             None => Ok(()),
         }
+    }
+
+    /// An engine is to be told to end for a reboot: may it be?
+    pub fn judge_stop(&mut self, decision: &Decision) -> Result<(), String> {
+        let reboot = self.policy.status(self.at()).reboot;
+        let Some(scheduled) = &reboot.scheduled else {
+            return Err(format!("an engine is stopped for no reboot\n{decision:?}"));
+        };
+        let is_forced = scheduled.plan.force.contains(&RebootForce::Slot);
+        if self.truth.slot.is_none() && !is_forced {
+            let told = format!("at {:?} in {}: {decision:?}", self.now, self.boot.id);
+            return Err(format!("an engine is stopped before the cluster's slot is ours\n{told}"));
+        }
+        self.truth.stopped = Some(self.now);
+        Ok(())
     }
 
     fn is_young(&self) -> bool {
@@ -145,4 +178,10 @@ impl Node {
         }
         Ok(())
     }
+}
+
+/// Whether the lock has said that the slot is ours after the last engine was told to end.
+fn is_confirmed(truth: &Truth) -> bool {
+    let Truth { slot, stopped, .. } = truth;
+    slot.is_some_and(|granted| stopped.is_none_or(|stopped| granted > stopped))
 }

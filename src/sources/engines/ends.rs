@@ -1,0 +1,263 @@
+//! How processes of engines end: of what is nobody's child here the kernel tells alone, and only
+//! who held it by a pidfd while it lived (Linux 6.15), or who finds its zombie. Elsewhere nobody
+//! knows.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use crate::model::{EngineProcess, EngineSeen, ExitStatus, ProcessEnd, ProcessId};
+use crate::parse::proc::colon_number;
+use crate::parse::process::{Stat, exit_status, stat};
+use crate::sys::process_end::status_of_reaped;
+
+/// More processes are not held: each costs an open file, of which a service has 1024. Servers come
+/// first.
+const MOST_HELD: usize = 256;
+
+/// A parent that has not taken notice of an end by then may never do so.
+const NOTICED_WITHIN: Duration = Duration::from_secs(60);
+
+/// Processes of engines, each held by its pidfd.
+#[derive(Debug)]
+pub(super) struct Ends {
+    procfs: PathBuf,
+    most: usize,
+    held: BTreeMap<ProcessId, Held>,
+    /// Those that cannot be held; they are not tried again.
+    unheld: BTreeSet<ProcessId>,
+    /// What nobody was told yet.
+    untold: Vec<ProcessEnd>,
+}
+
+#[derive(Debug)]
+struct Held {
+    descriptor: OwnedFd,
+    server: ProcessId,
+    comm: Arc<str>,
+    /// When it was seen to have ended.
+    ended: Option<Duration>,
+}
+
+impl Ends {
+    pub(super) fn new(procfs: PathBuf) -> Self {
+        let (held, unheld, untold) = Default::default();
+        Self { procfs, most: MOST_HELD, held, unheld, untold }
+    }
+
+    /// Takes hold of those that live, and looks how those ended that do not any more.
+    pub(super) fn look(&mut self, now: Duration, engines: &[EngineSeen]) {
+        let servers = engines.iter().flat_map(|engine| {
+            engine.processes.iter().take(1).map(move |process| (engine.server, process))
+        });
+        let others = engines.iter().flat_map(|engine| {
+            engine.processes.iter().skip(1).map(move |process| (engine.server, process))
+        });
+        let mut living = BTreeSet::new();
+        for (server, process) in servers.chain(others) {
+            if !matches!(process.state, 'Z' | 'X') {
+                living.insert(process.id);
+                self.hold(server, process);
+            }
+        }
+        self.unheld.retain(|id| living.contains(id));
+        let gone = self.held.keys().filter(|id| !living.contains(id));
+        for id in gone.copied().collect::<Vec<_>>() {
+            self.follow(id, now);
+        }
+    }
+
+    /// Those whose end was not told yet.
+    pub(super) fn untold(&self) -> &[ProcessEnd] {
+        &self.untold
+    }
+
+    /// They have been told.
+    pub(super) fn told(&mut self) {
+        self.untold.clear();
+    }
+
+    fn hold(&mut self, server: ProcessId, process: &EngineProcess) {
+        let id = process.id;
+        if let Some(held) = self.held.get_mut(&id) {
+            // A process may change its name, and may be found to be another engine's.
+            if held.comm != process.comm {
+                held.comm = Arc::clone(&process.comm);
+            }
+            held.server = server;
+            return;
+        }
+        if self.held.len() >= self.most || self.unheld.contains(&id) {
+            return;
+        }
+        match self.open(id) {
+            Ok(descriptor) => {
+                let comm = Arc::clone(&process.comm);
+                self.held.insert(id, Held { descriptor, server, comm, ended: None });
+            }
+            Err(error) => {
+                tracing::debug!("process {id} cannot be held, its end will not be known: {error}");
+                self.unheld.insert(id);
+            }
+        }
+    }
+
+    /// The very process that was seen.
+    fn open(&self, id: ProcessId) -> io::Result<OwnedFd> {
+        let pid = i32::try_from(id.pid).ok().and_then(Pid::from_raw);
+        let pid = pid.ok_or_else(|| io::Error::other("that is no process number"))?;
+        let descriptor = pidfd_open(pid, PidfdFlags::empty())?;
+        // Where procfs is of another PID namespace the same number is somebody else's.
+        let about = self.procfs.join("self/fdinfo").join(descriptor.as_raw_fd().to_string());
+        let number = colon_number(&fs::read(about)?, b"Pid");
+        let is_same = self.stat(id).is_some() && number == Some(u64::from(id.pid));
+        is_same.then_some(descriptor).ok_or_else(|| io::Error::other("it is another one"))
+    }
+
+    fn text(&self, id: ProcessId) -> Option<Vec<u8>> {
+        fs::read(self.procfs.join(id.to_string()).join("stat")).ok()
+    }
+
+    fn stat(&self, id: ProcessId) -> Option<Stat> {
+        stat(&self.text(id)?).filter(|stat| stat.start_ticks == id.start_ticks)
+    }
+
+    fn follow(&mut self, id: ProcessId, now: Duration) {
+        let zombie = self.zombie(id);
+        let Some(held) = self.held.get_mut(&id) else { return };
+        if lives(&held.descriptor) {
+            // It is no engine's any more.
+            self.held.remove(&id);
+            return;
+        }
+        let since = *held.ended.get_or_insert(now);
+        let status = status_of_reaped(&held.descriptor).or(zombie);
+        if status.is_none() && now.saturating_sub(since) < NOTICED_WITHIN {
+            return;
+        }
+        let Some(Held { server, comm, .. }) = self.held.remove(&id) else { return };
+        let status = status.map_or(ExitStatus::Unknown, ExitStatus::from_wait);
+        if status != ExitStatus::Unknown && self.untold.len() < MOST_HELD {
+            self.untold.push(ProcessEnd { id, server, comm, status });
+        }
+    }
+
+    /// What the kernel shows until its parent takes notice. 0 may be what it shows to those who may
+    /// not know.
+    fn zombie(&self, id: ProcessId) -> Option<i32> {
+        let text = self.text(id)?;
+        let found = stat(&text)?;
+        let is_it = found.start_ticks == id.start_ticks && found.state == 'Z';
+        exit_status(&text).filter(|status| is_it && *status != 0)
+    }
+}
+
+/// A pidfd can be read once its process has ended.
+fn lives(descriptor: &OwnedFd) -> bool {
+    let mut fds = [PollFd::new(descriptor, PollFlags::IN)];
+    poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{PipeWriter, pipe};
+    use std::process::{Child, Command};
+
+    use super::*;
+    use crate::model::EngineKind;
+
+    fn ends() -> Ends {
+        Ends::new("/proc".into())
+    }
+
+    /// It ends once its other end is closed.
+    fn start(script: &str) -> (Child, PipeWriter, ProcessId) {
+        let (input, output) = pipe().unwrap();
+        let script = format!("read line; {script}");
+        let child = Command::new("sh").args(["-c", &script]).stdin(input).spawn().unwrap();
+        let text = fs::read(format!("/proc/{}/stat", child.id())).unwrap();
+        let id = ProcessId { pid: child.id(), start_ticks: stat(&text).unwrap().start_ticks };
+        (child, output, id)
+    }
+
+    fn engine(processes: &[ProcessId]) -> EngineSeen {
+        let all = processes.iter().map(|id| EngineProcess::holding(*id, "sh", 0)).collect();
+        EngineSeen::new("e".into(), EngineKind::Vllm, processes[0], all, "test".into())
+    }
+
+    #[test]
+    fn one_that_has_ended_is_told_once_with_its_code_or_signal() {
+        for (script, status) in [
+            ("exit 3", ExitStatus::Code { code: 3 }),
+            ("kill -9 $$", ExitStatus::Signal { signal: 9 }),
+        ] {
+            let (mut child, output, id) = start(script);
+            let mut ends = ends();
+            ends.look(Duration::ZERO, &[engine(&[id])]);
+            assert_eq!((ends.held.len(), ends.untold()), (1, &[][..]));
+            drop(output);
+            let is_zombie = || stat(&ends.text(id).unwrap()).unwrap().state == 'Z';
+            while !is_zombie() {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            ends.look(Duration::ZERO, &[]);
+            let [end] = ends.untold() else { panic!("{script}: {ends:?}") };
+            assert_eq!((end.id, end.server, end.status), (id, id, status), "its zombie tells");
+            ends.told();
+            ends.look(Duration::ZERO, &[]);
+            assert!(ends.untold().is_empty() && ends.held.is_empty());
+            child.wait().unwrap();
+        }
+    }
+
+    #[test]
+    fn one_that_its_parent_has_taken_notice_of_is_told_where_the_kernel_tells() {
+        let (mut child, output, id) = start("exit 3");
+        let mut ends = ends();
+        ends.look(Duration::ZERO, &[engine(&[id])]);
+        drop(output);
+        child.wait().unwrap();
+        ends.look(Duration::ZERO, &[]);
+        let told: Vec<ExitStatus> = ends.untold().iter().map(|end| end.status).collect();
+        // Before Linux 6.15 nobody is told.
+        assert!(told.is_empty() || told == [ExitStatus::Code { code: 3 }], "{told:?}");
+        ends.look(NOTICED_WITHIN, &[]);
+        assert!(ends.held.is_empty(), "it is not waited for any longer");
+    }
+
+    #[test]
+    fn what_lives_on_is_let_go_and_what_is_another_one_is_not_held() {
+        let (mut child, output, id) = start("exit 0");
+        let mut ends = ends();
+        ends.look(Duration::ZERO, &[engine(&[id])]);
+        assert_eq!(ends.held.len(), 1);
+        ends.look(Duration::ZERO, &[]);
+        assert!(ends.held.is_empty() && ends.untold().is_empty());
+        let other = ProcessId { start_ticks: id.start_ticks + 1, ..id };
+        ends.look(Duration::ZERO, &[engine(&[other])]);
+        assert_eq!((ends.held.len(), ends.unheld.len()), (0, 1));
+        drop(output);
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn no_more_are_held_than_there_are_files_for_and_servers_come_first() {
+        let mut all: Vec<_> = (0..3).map(|_| start("exit 0")).collect();
+        let ids: Vec<ProcessId> = all.iter().map(|(.., id)| *id).collect();
+        let mut ends = Ends { most: 2, ..ends() };
+        ends.look(Duration::ZERO, &[engine(&ids[..2]), engine(&ids[2..])]);
+        let held: Vec<ProcessId> = ends.held.keys().copied().collect();
+        assert!(held.len() == 2 && held.contains(&ids[0]) && held.contains(&ids[2]), "{held:?}");
+        for (mut child, output, _) in all.drain(..) {
+            drop(output);
+            child.wait().unwrap();
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Engines that nobody supervises, and of which this program is no parent: how they ended.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::enabled;
+use crate::daemon::{Daemon, binary, history, of_kind};
+
+/// Two processes of one engine; told a word, the server ends.
+const ENGINE: &str = "#!/bin/sh\nsleep 1000 &\nworker=$!\nread word\ncase $word in\n\
+    exit) kill $worker; wait $worker; exit 3;;\n\
+    worker) kill -9 $worker; wait $worker; sleep 3; exit 0;;\n\
+    esac\n";
+
+struct Engine {
+    child: Child,
+    port: u16,
+}
+
+impl Engine {
+    fn start(folder: &Path, port: u16) -> Self {
+        let script = folder.join("vllm");
+        fs::write(&script, ENGINE).unwrap();
+        let port_text = port.to_string();
+        let mut command = Command::new("/bin/sh");
+        command.arg(&script).args(["serve", "/models/tiny", "--port", &port_text]);
+        Self { child: command.stdin(Stdio::piped()).spawn().unwrap(), port }
+    }
+
+    /// Has it end, and takes notice of that at once, as a shell does.
+    fn end(&mut self, word: &str) {
+        use std::io::Write as _;
+        match word {
+            "" => self.child.kill().unwrap(),
+            word => writeln!(self.child.stdin.take().unwrap(), "{word}").unwrap(),
+        }
+        self.child.wait().unwrap();
+    }
+
+    fn report(&self, storage: &Path, daemon: &Daemon) -> Value {
+        let name = format!("vllm-{}", self.port);
+        let began = Instant::now();
+        loop {
+            let told = history(storage);
+            let all = of_kind(&told, "engine_died").map(|event| event["report"].clone());
+            if let Some(report) = all.into_iter().find(|report| report["who"]["name"] == *name) {
+                return report;
+            }
+            assert!(began.elapsed() < Duration::from_secs(20), "{name}:\n{}", daemon.log());
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    }
+}
+
+#[test]
+fn a_bare_engine_is_told_with_its_exit_code_or_its_signal() {
+    if !enabled() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let storage = folder.path().join("data");
+    let config = folder.path().join("umawarden.yaml");
+    fs::write(&config, "rule_files: []\n").unwrap();
+    let mut command = Command::new(binary());
+    command
+        .args(["run", "--web.listen-address=127.0.0.1:0", "--gpu.interval=off"])
+        .arg(format!("--config.file={}", config.display()))
+        .arg(format!("--storage.path={}", storage.display()));
+    let daemon = Daemon::from_command(&mut command);
+    let mut engines = [41_001, 41_002, 41_003].map(|port| Engine::start(folder.path(), port));
+    for engine in &engines {
+        let name = format!("engine=\"vllm-{}\"", engine.port);
+        daemon.wait_until("seen", |daemon| daemon.metrics().keys().any(|key| key.contains(&name)));
+    }
+    // It is known as soon as it is held.
+    std::thread::sleep(Duration::from_secs(2));
+    let words = ["exit", "", "worker"];
+    let reports: Vec<Value> = engines
+        .iter_mut()
+        .zip(words)
+        .map(|(engine, word)| {
+            engine.end(word);
+            engine.report(&storage, &daemon)
+        })
+        .collect();
+    let status = |report: &Value, key: &str, name: &str| report[key][name].clone();
+    assert_eq!(status(&reports[0], "exit", "code"), 3, "{:#}", reports[0]);
+    assert_eq!(reports[0]["killer"]["by"], "itself", "{:#}", reports[0]);
+    assert_eq!(status(&reports[1], "exit", "signal"), 9, "{:#}", reports[1]);
+    assert_eq!(status(&reports[1], "killer", "signal"), 9, "{:#}", reports[1]);
+    // What its parent says is no more than that all is well.
+    let worker = &reports[2];
+    assert_eq!(status(worker, "exit", "code"), 0, "{worker:#}");
+    assert_eq!(worker["killed_workers"][0]["status"]["signal"], 9, "{worker:#}");
+    assert_eq!(worker["is_failure"], true, "{worker:#}");
+    daemon.terminate();
+}
