@@ -73,6 +73,12 @@ impl Lapse {
     }
 }
 
+/// Whether both ask for the same.
+fn is_same(one: &Asked, other: &Asked) -> bool {
+    let Asked { rule, mode, step, action, target, .. } = other;
+    Wish { rule, mode: *mode, step: *step, action, target }.is(one)
+}
+
 impl Approvals {
     /// The decision whose approval covers that now.
     pub(super) fn given(&self, wish: &Wish<'_>, at: Moment) -> Option<DecisionId> {
@@ -93,7 +99,14 @@ impl Approvals {
     pub(super) fn ask(&mut self, asked: Asked, expires: Duration, at: Moment) {
         let ends = asked.since.saturating_add(expires).unwrap_or(Timestamp::MAX);
         let lapses = Lapse::new(at, ends);
-        self.open.retain(|request| request.asked.decision != asked.decision);
+        // A clock that was set back since an earlier run has asked makes that question no longer.
+        let most = at.uptime.saturating_add(expires);
+        let lapses = Lapse { uptime: lapses.uptime.min(most), ..lapses };
+        // Runs before this one may have asked the same again and again; the last one is answered.
+        self.open.retain(|request| {
+            let is_again = request.given_by.is_none() && is_same(&request.asked, &asked);
+            request.asked.decision != asked.decision && !is_again
+        });
         if !lapses.is_past(at) {
             self.open.push(Request { asked, lapses, given_by: None });
         }

@@ -190,3 +190,20 @@ fn a_remedy_whose_actions_differ_each_time_asks_boundedly_often() {
     }
     assert_eq!(questions, 16);
 }
+
+#[test]
+fn what_earlier_runs_have_asked_before_the_clock_was_set_back_fills_no_room_for_ever() {
+    let low = rule("Low");
+    let mut approvals = Approvals::default();
+    // Asked an hour from now, as this clock has it by now: in many runs, the same each time.
+    for decision in 0..20 {
+        let asked = Asked { since: utc(3600), ..asked(decision, &low) };
+        approvals.ask(asked, Duration::from_secs(600), at(0));
+    }
+    assert_eq!(approvals.pending(&low), 1, "the last one is answered");
+    let other = Action::Notify { message: String::new() };
+    assert!(approvals.must_ask(&wish(&low, 0, &other), at(1)));
+    assert!(!approvals.must_ask(&wish(&low, 0, &DROP), at(599)));
+    assert!(approvals.must_ask(&wish(&low, 0, &DROP), at(600)), "ten minutes are enough");
+    approve(&mut approvals, 19, 4000, 10).unwrap();
+}
