@@ -214,7 +214,7 @@ impl Guard {
 
     /// Whether the rule has set that already, or did for its time.
     pub(super) fn has_set(&self, wish: &Wish<'_>) -> bool {
-        self.settings.hold(wish) == Some(HoldReason::InForce)
+        self.settings.has_set(wish)
     }
 
     /// An undo has been decided. It is no act of its rule: it costs nothing, and nothing holds it

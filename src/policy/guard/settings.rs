@@ -60,10 +60,18 @@ impl HeldSettings {
         let same_mode = self.0.iter().filter(|held| held.mode == wish.mode);
         let mut sharing =
             same_mode.filter(|held| held.target.shared_setting(wish.target).is_some());
-        if sharing.clone().any(|held| held.is_in_force() && held.rule != *wish.rule) {
+        if sharing.any(|held| held.is_in_force() && held.rule != *wish.rule) {
             return Some(HoldReason::SettingHeld);
         }
-        sharing.any(|held| held.rule == *wish.rule).then_some(HoldReason::InForce)
+        self.has_set(wish).then_some(HoldReason::InForce)
+    }
+
+    /// Whether the same rule has set something of that already, or did for its time; whoever holds
+    /// it by now.
+    pub(super) fn has_set(&self, wish: &Wish<'_>) -> bool {
+        let mut its =
+            self.0.iter().filter(|held| held.mode == wish.mode && held.rule == *wish.rule);
+        its.any(|held| held.target.shared_setting(wish.target).is_some())
     }
 
     /// Who holds what that would set, in words.
