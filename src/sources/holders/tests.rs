@@ -1,9 +1,11 @@
 //! What is found in real processes, and in a `/proc` of the tests' own.
 
 use std::fs;
-use std::os::fd::OwnedFd;
+use std::io::{Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::symlink;
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use super::scan::Scan;
@@ -148,21 +150,30 @@ fn who_holds_nothing_is_looked_at_twice_a_minute_and_at_once_with_more_or_fewer_
     assert_eq!(holders(50), 1);
 }
 
+/// A process of its own: in that of the tests others open and close files meanwhile, and as many
+/// as before would be open.
 #[test]
 fn a_real_process_that_opens_another_file_is_looked_at_at_once() {
+    let held = rustix::fs::memfd_create("held", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    let held = format!("/proc/{}/fd/{}", std::process::id(), held.as_raw_fd());
+    let mut shell = Command::new("/bin/sh")
+        .args(["-c", "read go && exec 5<\"$1\" && echo open && read go", "sh", &held])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let pid = shell.id();
     let mut scan = Scan::new("/proc".into(), "/sys".into(), 0);
-    let own = std::process::id();
     let mut holds = |seconds| {
         let found = scan.look(Duration::from_secs(seconds));
-        found.holders.iter().any(|holder| holder.id.pid == own && holder.memfds > 0)
+        found.holders.iter().any(|holder| holder.id.pid == pid && holder.memfds > 0)
     };
-    // Other tests of this process may hold one for a moment.
-    for second in 0..20 {
-        if !holds(second) {
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(100));
-    }
-    let _open = rustix::fs::memfd_create("held", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-    assert!(holds(21));
+    assert!(!holds(0));
+    let mut stdin = shell.stdin.take().unwrap();
+    stdin.write_all(b"go\n").unwrap();
+    let mut answer = [0; 5];
+    shell.stdout.take().unwrap().read_exact(&mut answer).unwrap();
+    assert_eq!((&answer, holds(1)), (b"open\n", true));
+    drop(stdin);
+    shell.wait().unwrap();
 }

@@ -22,12 +22,10 @@ struct Engine {
 }
 
 impl Engine {
-    fn start(folder: &Path, port: u16) -> Self {
-        let script = folder.join("vllm");
-        fs::write(&script, ENGINE).unwrap();
+    fn start(script: &Path, port: u16) -> Self {
         let port_text = port.to_string();
         let mut command = Command::new("/bin/sh");
-        command.arg(&script).args(["serve", "/models/tiny", "--port", &port_text]);
+        command.arg(script).args(["serve", "/models/tiny", "--port", &port_text]);
         Self { child: command.stdin(Stdio::piped()).spawn().unwrap(), port }
     }
 
@@ -71,7 +69,10 @@ fn a_bare_engine_is_told_with_its_exit_code_or_its_signal() {
         .arg(format!("--config.file={}", config.display()))
         .arg(format!("--storage.path={}", storage.display()));
     let daemon = Daemon::from_command(&mut command);
-    let mut engines = [41_001, 41_002, 41_003].map(|port| Engine::start(folder.path(), port));
+    // A shell reads its script as it goes: nobody may write to it any more.
+    let script = folder.path().join("vllm");
+    fs::write(&script, ENGINE).unwrap();
+    let mut engines = [41_001, 41_002, 41_003].map(|port| Engine::start(&script, port));
     for engine in &engines {
         let name = format!("engine=\"vllm-{}\"", engine.port);
         daemon.wait_until("seen", |daemon| daemon.metrics().keys().any(|key| key.contains(&name)));
