@@ -1,4 +1,4 @@
-//! System calls that no library wraps safely: the only unsafe code.
+//! System calls that no library wraps, or not as they are needed here: the only unsafe code.
 #![expect(unsafe_code, reason = "each call says why it is sound")]
 
 mod descriptors;
@@ -6,6 +6,8 @@ mod heap;
 
 pub use descriptors::close_inherited_descriptors;
 pub use heap::{give_freed_memory_back, share_freed_memory};
+
+pub mod free_memory;
 
 pub mod nvml;
 

@@ -176,9 +176,20 @@ impl Daemon {
 
     /// Sleeps until there is something to do, and returns when that was.
     fn wait(&mut self) -> Duration {
+        while self.sleep() {
+            self.sampling.glance();
+        }
+        clock::monotonic()
+    }
+
+    /// Sleeps until there is something to do. Returns whether that is no more than a glance at free
+    /// memory.
+    fn sleep(&mut self) -> bool {
         let timeout = self.sampling.due_in().min(self.policy.next_step_in(clock::uptime()));
         let gathers = self.cursor.gathering.waits(clock::monotonic());
         let timeout = timeout.min(gathers.unwrap_or(timeout));
+        let glance = self.sampling.glance_in().filter(|glance| *glance < timeout);
+        let timeout = glance.unwrap_or(timeout);
         let timeout = Timespec {
             tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(timeout.subsec_nanos()),
@@ -193,10 +204,10 @@ impl Daemon {
             PollFd::from_borrowed_fd(alarm, PollFlags::PRI),
         ];
         // An interrupted wait is a short one.
-        let _interrupted = poll(&mut watched, Some(&timeout));
+        let polled = poll(&mut watched, Some(&timeout));
         let told = watched[2].revents();
         self.sampling.hear(told);
-        clock::monotonic()
+        polled == Ok(0) && glance.is_some()
     }
 
     /// Does what other threads have asked for. Returns true when the loop shall end.

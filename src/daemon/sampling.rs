@@ -13,7 +13,9 @@ use super::clock;
 use crate::config::settings::SamplingInterval;
 use crate::policy::Policy;
 use crate::policy::pace::Pace;
+use crate::sources::is_procfs;
 use crate::sources::memory::PressureTrigger;
+use crate::sys::free_memory::FreeMemory;
 
 /// Keeps the time of samples. They fall on a grid, so that a late one does not delay the next.
 #[derive(Debug)]
@@ -25,11 +27,15 @@ pub(super) struct Sampling {
     /// of that time.
     last: Duration,
     due: Duration,
+    /// When memory was last measured or glanced at.
+    glanced: Duration,
 }
 
 #[derive(Debug)]
 struct Auto {
     pace: Pace,
+    /// How much memory the kernel says is free is that of the machine that is measured.
+    is_of_this_machine: bool,
     trigger: Option<PressureTrigger>,
 }
 
@@ -50,11 +56,13 @@ impl Sampling {
                     tracing::info!("memory is measured by its own pace alone: {error}");
                 });
                 let pace = Pace::new(clock::uptime());
-                (Some(Auto { pace, trigger: trigger.ok() }), crate::policy::pace::WATCHFUL)
+                let is_of_this_machine = is_procfs(procfs);
+                let auto = Auto { pace, is_of_this_machine, trigger: trigger.ok() };
+                (Some(auto), crate::policy::pace::WATCHFUL)
             }
         };
         let now = clock::monotonic();
-        Self { auto, interval, last: now, due: now }
+        Self { auto, interval, last: now, due: now, glanced: now }
     }
 
     /// What wakes the loop when tasks wait for memory.
@@ -65,7 +73,7 @@ impl Sampling {
     /// What poll(2) says of the alarm: that tasks wait for memory, so that it is measured at once;
     /// or that there is no alarm any more.
     pub(super) fn hear(&mut self, told: PollFlags) {
-        let Some(Auto { pace, trigger: trigger @ Some(_) }) = &mut self.auto else { return };
+        let Some(Auto { pace, trigger: trigger @ Some(_), .. }) = &mut self.auto else { return };
         if told.intersects(PollFlags::ERR | PollFlags::NVAL) {
             tracing::warn!("the kernel does not tell any more when tasks wait for memory");
             *trigger = None;
@@ -92,6 +100,22 @@ impl Sampling {
     /// Whether memory is measured as seldom as may be, or nearly so.
     pub(super) fn is_calm(&self) -> bool {
         self.auto.is_none() || self.interval >= crate::policy::pace::WATCHFUL
+    }
+
+    /// How long until a glance is due, if any is.
+    pub(super) fn glance_in(&self) -> Option<Duration> {
+        let auto = self.auto.as_ref().filter(|auto| auto.is_of_this_machine)?;
+        let after = auto.pace.glance(clock::uptime())?;
+        Some((self.glanced + after).saturating_sub(clock::monotonic()))
+    }
+
+    /// Looks how much memory is free, and has it measured at once where that shows a collapse.
+    pub(super) fn glance(&mut self) {
+        let Some(auto) = &mut self.auto else { return };
+        self.glanced = clock::monotonic();
+        if auto.pace.glanced(clock::uptime(), FreeMemory::now().free_bytes as f64) {
+            self.due = self.due.min(self.glanced);
+        }
     }
 
     /// How long until a sample is due.
@@ -127,6 +151,7 @@ impl Sampling {
         }
         self.choose(taken.uptime, policy);
         let (now, interval) = (taken.monotonic, self.interval);
+        self.glanced = now;
         // One that an alarm brought forward begins a new grid.
         self.last = self.due;
         self.due = self.last + interval;

@@ -12,8 +12,9 @@ pub const CALM: Duration = Duration::from_millis(250);
 /// While little is free, and after something has happened.
 pub const WATCHFUL: Duration = Duration::from_millis(100);
 
-/// While an engine loads: its model files are looked at more often than that besides.
-pub const LOADING: Duration = Duration::from_millis(50);
+/// While an engine loads, how much is free is glanced at between measurements: that alone costs
+/// next to nothing, and brings the next one forward once it shows a collapse.
+pub const GLANCE: Duration = Duration::from_millis(20);
 
 /// While memory falls so fast that it will be gone within seconds.
 /// Sixteen looks at its last third of a second; more often would cost more than a fiftieth of a
@@ -37,7 +38,7 @@ const SLOWEST_FALL: f64 = 1.0 / 512.0;
 const LITTLE_FREE: f64 = 1.0 / 32.0;
 const LITTLE_AVAILABLE: f64 = 1.0 / 16.0;
 
-/// How long [`FAST`] and [`LOADING`] outlast their reason, so that a collapse that halts is not
+/// How long [`FAST`] and [`GLANCE`] outlast their reason, so that a collapse that halts is not
 /// taken for over.
 const FAST_LASTS: Duration = Duration::from_secs(1);
 
@@ -63,8 +64,7 @@ pub struct Memory {
 #[derive(Clone, Copy, Debug)]
 struct Look {
     at: Duration,
-    free: f64,
-    available: f64,
+    memory: Memory,
 }
 
 /// What follows from the last second.
@@ -100,27 +100,55 @@ impl Pace {
         if free - reserve < total * LITTLE_FREE || available - reserve < total * LITTLE_AVAILABLE {
             self.stirred(now);
         }
-        let gone_soon = |left: f64, before: fn(&Look) -> f64| {
+        if self.is_gone_soon(now, memory) {
+            self.collapses(now);
+        }
+        self.past.push_back(Look { at: now, memory });
+    }
+
+    /// Takes in how much is free, in bytes, between two measurements. Returns whether that shows a
+    /// collapse that was not known of.
+    pub fn glanced(&mut self, now: Duration, free: f64) -> bool {
+        let Some(last) = self.past.back() else { return false };
+        let is_known = now < self.fast_until;
+        // What is available is not known, and taken to be as it was.
+        let is_gone_soon = self.is_gone_soon(now, Memory { free, ..last.memory });
+        if is_gone_soon {
+            self.collapses(now);
+        }
+        is_gone_soon && !is_known
+    }
+
+    /// Whether the reserve will be reached within [`HORIZON`].
+    fn is_gone_soon(&self, now: Duration, memory: Memory) -> bool {
+        let Memory { total, free, available, reserve } = memory;
+        let gone_soon = |left: f64, before: fn(&Memory) -> f64| {
             self.past.iter().any(|look| {
                 let age = now.saturating_sub(look.at);
-                let fall = (before(look) - left) / age.as_secs_f64();
-                age >= SHORTEST_SLOPE
+                let fall = (before(&look.memory) - left) / age.as_secs_f64();
+                (SHORTEST_SLOPE..=PAST).contains(&age)
                     && fall >= total * SLOWEST_FALL
                     && left - reserve <= fall * HORIZON.as_secs_f64()
             })
         };
-        if gone_soon(free, |look| look.free) || gone_soon(available, |look| look.available) {
-            self.fast_until = now + FAST_LASTS;
-            // What follows a collapse is not calm either.
-            self.stirred(now + FAST_LASTS);
-        }
-        self.past.push_back(Look { at: now, free, available });
+        gone_soon(free, |memory| memory.free) || gone_soon(available, |memory| memory.available)
+    }
+
+    fn collapses(&mut self, now: Duration) {
+        self.fast_until = now + FAST_LASTS;
+        // What follows a collapse is not calm either.
+        self.stirred(now + FAST_LASTS);
     }
 
     /// Something has happened that may have to do with memory: the kernel said so, or tasks waited
     /// for it.
     pub fn stirred(&mut self, now: Duration) {
         self.watchful_until = self.watchful_until.max(now + WATCHFUL_LASTS);
+    }
+
+    /// How long after a measurement or a glance the next glance is due, if at all.
+    pub fn glance(&self, now: Duration) -> Option<Duration> {
+        (now < self.loading_until && now >= self.fast_until).then_some(GLANCE)
     }
 
     /// An engine takes a model in, and memory with it.
@@ -133,7 +161,6 @@ impl Pace {
     pub fn interval(&self, now: Duration, rules: Duration) -> Duration {
         let own = match () {
             () if now < self.fast_until => FAST,
-            () if now < self.loading_until => LOADING,
             () if now < self.watchful_until => WATCHFUL,
             () => CALM,
         };

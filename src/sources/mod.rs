@@ -8,3 +8,12 @@ pub mod kernel_log;
 pub mod logged_in;
 pub mod memory;
 pub mod process;
+
+use std::path::Path;
+
+use rustix::fs::{PROC_SUPER_MAGIC, statfs};
+
+/// Whether a folder is a procfs: what the kernel tells beside its files belongs to it then.
+pub fn is_procfs(folder: &Path) -> bool {
+    statfs(folder).is_ok_and(|about| about.f_type == PROC_SUPER_MAGIC)
+}

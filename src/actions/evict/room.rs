@@ -10,6 +10,7 @@ use std::path::Path;
 
 use super::ledger::CHUNK_BYTES;
 use crate::model::Target;
+use crate::sys::free_memory::FreeMemory;
 
 /// Where nobody asks for another floor, one part in this many of all memory is free: weights and KV
 /// cache are still to come. An eighth was too little: of four loads of 23.5 GiB by the safetensors
@@ -20,35 +21,27 @@ const USUAL_FLOOR_PART: u64 = 2;
 /// that is less once less than a gibibyte is free.
 const STAYS_PART: u64 = 16;
 
-/// Free memory, and all of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Room {
-    pub(super) free_bytes: u64,
-    pub(super) total_bytes: u64,
-}
+/// How much is free of how much.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Room(pub(super) FreeMemory);
 
 impl Room {
-    /// What the kernel tells now (sysinfo(2)).
+    /// What the kernel tells now.
     pub(super) fn now() -> Self {
-        let told = rustix::system::sysinfo();
-        let unit = u64::from(told.mem_unit.max(1));
-        // As wide as a word of the machine, which is not 64 bits everywhere.
-        #[expect(clippy::useless_conversion, reason = "the width depends on the machine")]
-        let bytes = |units| u64::from(units).saturating_mul(unit);
-        Self { free_bytes: bytes(told.freeram), total_bytes: bytes(told.totalram) }
+        Self(FreeMemory::now())
     }
 
     /// How much of what was read last may stay: on a starved machine the kernel would take it
     /// otherwise, and what others need with it.
     pub(super) fn may_stay(self) -> u64 {
-        (self.free_bytes / STAYS_PART).max(CHUNK_BYTES)
+        (self.0.free_bytes / STAYS_PART).max(CHUNK_BYTES)
     }
 
     /// How much of `lying` mapped bytes must go, so that `floor` and what then still lies there are
     /// free. Each byte that goes counts twice: it no longer lies there, and is free.
     pub(super) fn must_go(self, lying: u64, floor: Option<u64>) -> u64 {
-        let floor = floor.unwrap_or(self.total_bytes / USUAL_FLOOR_PART);
-        let missing = floor.saturating_add(lying).saturating_sub(self.free_bytes);
+        let floor = floor.unwrap_or(self.0.total_bytes / USUAL_FLOOR_PART);
+        let missing = floor.saturating_add(lying).saturating_sub(self.0.free_bytes);
         missing.div_ceil(2).min(lying)
     }
 }
@@ -90,9 +83,13 @@ mod tests {
 
     const GIB: u64 = 1 << 30;
 
+    fn room(free_bytes: u64, total_bytes: u64) -> Room {
+        Room(FreeMemory { free_bytes, total_bytes })
+    }
+
     #[test]
     fn mapped_pages_lie_while_there_is_room_for_what_is_taken_at_once() {
-        let room = |free_gib: u64| Room { free_bytes: free_gib * GIB, total_bytes: 24 * GIB };
+        let room = |free_gib: u64| room(free_gib * GIB, 24 * GIB);
         assert_eq!(room(20).must_go(4 * GIB, None), 0);
         assert_eq!(room(16).must_go(4 * GIB, None), 0, "12 GiB are the floor");
         assert_eq!(room(14).must_go(4 * GIB, None), GIB, "then 15 are free, and 3 lie there");
@@ -108,7 +105,7 @@ mod tests {
         fn what_goes_makes_room_enough_or_is_all(
             free in 0..64 * GIB, more in 0..64 * GIB, lying in 0..64 * GIB, floor in 0..64 * GIB,
         ) {
-            let room = Room { free_bytes: free, total_bytes: free + more };
+            let room = room(free, free + more);
             let goes = room.must_go(lying, Some(floor));
             prop_assert!(goes <= lying);
             prop_assert!(goes == lying || free + goes >= floor + (lying - goes));
@@ -118,8 +115,8 @@ mod tests {
 
     #[test]
     fn the_kernel_tells_how_much_is_free() {
-        let room = Room::now();
-        assert!(room.free_bytes > 0 && room.free_bytes < room.total_bytes, "{room:?}");
+        let Room(now) = Room::now();
+        assert!(now.free_bytes > 0 && now.free_bytes < now.total_bytes, "{now:?}");
     }
 
     #[test]

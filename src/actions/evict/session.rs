@@ -24,13 +24,16 @@ const LATEST: Duration = Duration::from_millis(20);
 
 /// The same of one that goes on reading, while much is free: it is known how fast it reads, and
 /// each look costs.
-const STEADY: Duration = Duration::from_millis(40);
+const STEADY: Duration = Duration::from_millis(100);
 
-/// So much is free then that many times what is read meanwhile finds room.
+/// So much is free then: four times what is read meanwhile at 5 GiB/s finds room.
 const MUCH_FREE_BYTES: u64 = 2 << 30;
 
-/// What is to be read between two rounds, about.
-const READ_BETWEEN_BYTES: f64 = (48_u64 << 20) as f64;
+/// What is to be read between two rounds, about: one part in this many of what is free, within
+/// bounds. The more goes at once, the less it costs.
+const READ_BETWEEN_PART: u64 = 32;
+const LEAST_READ_BETWEEN_BYTES: u64 = 48 << 20;
+const MOST_READ_BETWEEN_BYTES: u64 = 128 << 20;
 
 /// More engines do not load at a time.
 const MOST_SESSIONS: usize = 16;
@@ -174,9 +177,12 @@ impl Session {
         };
         self.told = told;
         let has_begun = !std::mem::replace(&mut self.reads, read_bytes > 0) && self.reads;
-        let is_steady = self.reads && Room::now().free_bytes >= MUCH_FREE_BYTES;
-        let latest = if is_steady { STEADY } else { LATEST };
-        self.pace = if has_begun { SOONEST } else { pace(since, read_bytes, latest) };
+        let free_bytes = Room::now().0.free_bytes;
+        self.pace = match (has_begun, self.reads && free_bytes >= MUCH_FREE_BYTES) {
+            (true, _) => SOONEST,
+            (false, true) => pace(since, read_bytes, free_bytes, STEADY),
+            (false, false) => pace(since, read_bytes, free_bytes, LATEST),
+        };
         if is_over {
             return Some("the engine has ended");
         }
@@ -214,8 +220,10 @@ impl Session {
 }
 
 /// How long to wait, where so much was read in the time since the look before.
-fn pace(since: Duration, read_bytes: u64, latest: Duration) -> Duration {
-    let wanted = since.as_secs_f64() * READ_BETWEEN_BYTES / read_bytes.max(1) as f64;
+fn pace(since: Duration, read_bytes: u64, free_bytes: u64, latest: Duration) -> Duration {
+    let between =
+        (free_bytes / READ_BETWEEN_PART).clamp(LEAST_READ_BETWEEN_BYTES, MOST_READ_BETWEEN_BYTES);
+    let wanted = since.as_secs_f64() * between as f64 / read_bytes.max(1) as f64;
     Duration::from_secs_f64(wanted.clamp(SOONEST.as_secs_f64(), latest.as_secs_f64()))
 }
 
@@ -276,13 +284,18 @@ mod tests {
     #[test]
     fn who_reads_fast_is_looked_at_often() {
         let millis = Duration::from_millis;
-        assert_eq!(pace(millis(20), 0, LATEST), LATEST);
-        assert_eq!(pace(millis(20), 1 << 20, LATEST), LATEST);
-        assert_eq!(pace(millis(20), 60 << 20, LATEST), millis(16));
-        assert_eq!(pace(millis(20), 30 << 20, STEADY), millis(32));
-        assert_eq!(pace(millis(20), 20 << 20, STEADY), STEADY);
-        assert_eq!(pace(millis(20), 1 << 30, STEADY), SOONEST);
-        assert_eq!(pace(Duration::ZERO, 1 << 20, LATEST), SOONEST);
+        let little = |since, read_mib: u64| pace(since, read_mib << 20, 0, LATEST);
+        assert_eq!(little(millis(20), 0), LATEST);
+        assert_eq!(little(millis(20), 1), LATEST);
+        assert_eq!(little(millis(20), 60), millis(16));
+        assert_eq!(little(Duration::ZERO, 1), SOONEST);
+        let steady =
+            |read_mib: u64, free_gib: u64| pace(millis(50), read_mib << 20, free_gib << 30, STEADY);
+        assert_eq!(steady(40, 0), millis(60));
+        assert_eq!(steady(40, 2), millis(80), "a 32nd of what is free");
+        assert_eq!(steady(80, 64), millis(80), "128 MiB at most");
+        assert_eq!(steady(20, 2), STEADY);
+        assert_eq!(steady(1024, 2), SOONEST);
     }
 
     #[test]

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::{CALM, FAST, LOADING, Memory, Pace, WATCHFUL};
+use super::{CALM, FAST, GLANCE, Memory, Pace, SHORTEST_SLOPE, WATCHFUL};
 
 const GIB: f64 = (1_u64 << 30) as f64;
 const NEVER: Duration = Duration::MAX;
@@ -91,7 +91,7 @@ fn little_free_memory_is_watched_and_not_raced() {
 }
 
 #[test]
-fn a_load_is_looked_at_closely_and_fast_once_it_may_take_all() {
+fn a_load_is_glanced_at_and_looked_at_fast_once_it_may_take_all() {
     let mut machine = Machine::with_free(60.0);
     let mut pace_of = |takes_gib_s, lasts: f64| {
         let end = machine.now + seconds(lasts);
@@ -101,10 +101,25 @@ fn a_load_is_looked_at_closely_and_fast_once_it_may_take_all() {
         }
         machine.pace.interval(machine.now, NEVER)
     };
-    assert_eq!(pace_of(2.0, 10.0), LOADING, "40 GiB are left, which is twenty seconds");
+    assert_eq!(pace_of(2.0, 10.0), WATCHFUL, "40 GiB are left, which is twenty seconds");
     assert_eq!(pace_of(2.0, 17.0), FAST);
-    assert_eq!(pace_of(0.0, 3.0), LOADING);
+    assert_eq!(pace_of(0.0, 3.0), WATCHFUL);
+    assert_eq!(machine.pace.glance(machine.now), Some(GLANCE));
     assert_eq!(machine.run(seconds(2.0), 0.0).last(), Some(&WATCHFUL), "it is ready");
+    assert_eq!(machine.pace.glance(machine.now), None);
+}
+
+#[test]
+fn a_glance_at_a_collapse_brings_the_next_look_forward_once() {
+    let mut machine = Machine::with_free(60.0);
+    let now = machine.now + SHORTEST_SLOPE;
+    assert!(!machine.pace.glanced(now, 59.9 * GIB), "that leaves two minutes");
+    assert!(machine.pace.glanced(now, 55.0 * GIB), "25 GiB/s leave two seconds");
+    assert_eq!((machine.pace.interval(now, NEVER), machine.pace.glance(now)), (FAST, None));
+    assert!(!machine.pace.glanced(now, 54.0 * GIB), "that is known");
+    let later = now + Duration::from_secs(3600);
+    assert!(!machine.pace.glanced(later, 6.0 * GIB), "what was an hour ago is no slope");
+    assert!(!Pace::new(now).glanced(now, 0.0), "nothing is known of the machine yet");
 }
 
 #[test]
@@ -179,6 +194,10 @@ proptest! {
             pace.measured(now, memory);
             if stirred {
                 pace.stirred(now);
+            }
+            let free = memory.map_or(f64::NAN, |memory| memory.available);
+            if pace.glanced(now, free) {
+                prop_assert_eq!(pace.interval(now, NEVER), FAST);
             }
             let rules = Duration::from_millis(rules_ms);
             let interval = pace.interval(now, rules);

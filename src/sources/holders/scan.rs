@@ -8,13 +8,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::fs::{PROC_SUPER_MAGIC, statfs};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
 use crate::model::{Holder, HolderReadings, ProcessId, Reading};
 use crate::parse::held_object::{HeldObject, is_monitor};
 use crate::parse::kernel::container_id;
 use crate::parse::process::{Stat, cgroup, mapped_files, stat, unit};
+use crate::sources::is_procfs;
 
 /// More processes than this are not looked at, but counted as unseen.
 const MAX_PROCESSES: usize = 32_768;
@@ -76,7 +76,7 @@ impl Found {
 
 impl Scan {
     pub(super) fn new(procfs: PathBuf, sysfs: PathBuf, own: u32) -> Self {
-        let is_procfs = statfs(&procfs).is_ok_and(|about| about.f_type == PROC_SUPER_MAGIC);
+        let is_procfs = is_procfs(&procfs);
         Self { procfs, sysfs, own, is_procfs, nothing: BTreeMap::new() }
     }
 
