@@ -120,14 +120,23 @@ fn simulate(seed: u64, boots: u64, faults: Faults) -> Ended {
     Ended { boots: node.boots, reboots: reboots.len(), counts, violation }
 }
 
+/// Boots of each simulated machine.
+const BOOTS: u64 = 100;
+
+/// Machines, and those of the ordinary run: 10,000 boots where the simulation gets its time.
+const MACHINES: u64 = 100;
+const ORDINARY_MACHINES: u64 = 20;
+
 #[test]
-fn ten_thousand_simulated_boots_never_exceed_the_budget_and_never_loop() {
+fn simulated_boots_never_exceed_the_budget_and_never_loop() {
     let faults = Faults { budget_holds: true };
+    let gets_time = std::env::var_os("UMAWARDEN_SIMULATION_HOURS").is_some();
+    let machines = if gets_time { MACHINES } else { ORDINARY_MACHINES };
     let (mut boots, mut reboots, mut counts) = (0, 0, Counts::default());
     // Each seed is a machine of its own: two at a time.
     let half = |first: u64| {
-        let simulated = move |seed| (seed, simulate(seed, 100, faults));
-        move || (first..=100).step_by(2).map(simulated).collect::<Vec<_>>()
+        let simulated = move |seed| (seed, simulate(seed, BOOTS, faults));
+        move || (first..=machines).step_by(2).map(simulated).collect::<Vec<_>>()
     };
     let other = std::thread::spawn(half(2));
     let ended = [half(1)(), other.join().unwrap()].concat();
@@ -137,16 +146,17 @@ fn ten_thousand_simulated_boots_never_exceed_the_budget_and_never_loop() {
         reboots += ended.reboots;
         counts.add(ended.counts);
     }
-    assert!(boots >= 10_000, "{boots}");
-    eprintln!("{reboots} reboots: {counts:?}");
+    assert!(boots >= machines * BOOTS, "{boots}");
+    eprintln!("{boots} boots, {reboots} reboots: {counts:?}");
+    let enough = usize::try_from(machines / 5).unwrap();
     let Counts { refused, wedges, leaks, ordered, forced, stopped, .. } = counts;
     let Counts { called_off, cleared, lost, forgotten, .. } = counts;
     let all = [reboots / 20, refused, wedges / 5, leaks, ordered, forced, stopped];
-    assert!(all.iter().all(|count| *count > 20), "too little happens: {counts:?}");
+    assert!(all.iter().all(|count| *count > enough), "too little happens: {counts:?}");
     let Counts { given_back, slots_lost, .. } = counts;
-    assert!(given_back > 20 && slots_lost > 20, "the lock is too calm: {counts:?}");
+    assert!(given_back > enough && slots_lost > enough, "the lock is too calm: {counts:?}");
     let people = [called_off, cleared, lost, forgotten];
-    assert!(people.iter().all(|count| *count > 20), "too little is done: {counts:?}");
+    assert!(people.iter().all(|count| *count > enough), "too little is done: {counts:?}");
 }
 
 #[test]
