@@ -312,7 +312,14 @@ impl Load {
             return None;
         }
         let file = self.files.files.get(place.file)?;
-        file.cached(place.chunk).inspect_err(|error| self.limits.sight = Some(blind(error))).ok()
+        let pages = file.cached(place.chunk);
+        let pages = pages.inspect_err(|error| self.limits.sight = Some(blind(error))).ok()?;
+        if pages.cached == 0 && pages.evicted > 0 {
+            // What the kernel has reclaimed itself leaves marks, each of which costs every later
+            // look as much as a page does, and more.
+            let _marks_may_stay = file.drop_unmapped(place.chunk);
+        }
+        Some(pages)
     }
 
     /// The most of a chunk that one process has in its page tables.
