@@ -4,6 +4,8 @@
 mod bare;
 mod black_box;
 mod containers;
+#[path = "../../bench/load/damon.rs"]
+mod damon;
 mod docker;
 mod doctor;
 mod flood;

@@ -5,7 +5,7 @@ use std::fs;
 use std::io::Write;
 use std::path::Path;
 
-use super::enabled;
+use super::{damon, enabled};
 use crate::daemon::{Daemon, history, meminfo_bytes, of_kind};
 
 const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
@@ -56,6 +56,7 @@ fn decide(mode: &str) -> Flood {
     let storage = tempfile::tempdir().unwrap();
     // On the disk, and not on a tmpfs.
     let scratch = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let _goes_on_at_the_end = damon::pause();
     fs::write("/proc/sys/vm/drop_caches", "1").unwrap();
     let probe = Daemon::start(storage.path(), &[]);
     let threshold = probe.metric(CLEAN) + GIB;
