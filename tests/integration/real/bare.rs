@@ -11,7 +11,7 @@ use super::enabled;
 use crate::daemon::{Daemon, binary, history, of_kind};
 
 /// Two processes of one engine; told a word, the server ends.
-const ENGINE: &str = "#!/bin/sh\nsleep 1000 &\nworker=$!\nread word\ncase $word in\n\
+const ENGINE: &str = "#!/bin/sh\nsleep 100 >/dev/null 2>&1 &\nworker=$!\nread word\ncase $word in\n\
     exit) kill $worker; wait $worker; exit 3;;\n\
     worker) kill -9 $worker; wait $worker; sleep 3; exit 0;;\n\
     esac\n";
