@@ -1,4 +1,5 @@
-//! System calls that no library wraps, or not as they are needed here: the only unsafe code.
+//! System calls that no library wraps, or not as they are needed here: the only unsafe code. How
+//! much memory is free is here too, since several rooms ask it of the kernel without /proc.
 #![expect(unsafe_code, reason = "each call says why it is sound")]
 
 mod descriptors;

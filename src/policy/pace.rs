@@ -9,7 +9,7 @@ use std::time::Duration;
 /// While much is free and nothing happens. 20 GiB have gone within 1.5 s: that is six looks.
 pub const CALM: Duration = Duration::from_millis(250);
 
-/// While little is free, and after something has happened.
+/// While little is free or an engine loads, and after something has happened.
 pub const WATCHFUL: Duration = Duration::from_millis(100);
 
 /// While an engine loads, how much is free is glanced at between measurements: that alone costs

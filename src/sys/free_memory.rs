@@ -20,3 +20,14 @@ impl FreeMemory {
         Self { free_bytes: bytes(told.freeram), total_bytes: bytes(told.totalram) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_tells_how_much_is_free() {
+        let now = FreeMemory::now();
+        assert!(now.free_bytes > 0 && now.free_bytes < now.total_bytes, "{now:?}");
+    }
+}

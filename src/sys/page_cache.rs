@@ -88,6 +88,26 @@ pub fn page_out(process: BorrowedFd<'_>, ranges: &[Range<u64>]) -> io::Result<u6
     u64::try_from(gone_through).map_err(|_| io::Error::last_os_error())
 }
 
+/// Takes all of a file out of memory as the kernel does when memory is short.
+#[cfg(test)]
+pub fn reclaim_by_mapping(file: &std::fs::File) -> io::Result<()> {
+    use std::os::fd::AsFd as _;
+
+    use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+    use rustix::process::{PidfdFlags, getpid, pidfd_open};
+
+    let length = usize::try_from(file.metadata()?.len()).unwrap();
+    let flags = MapFlags::SHARED | MapFlags::POPULATE;
+    // SAFETY: a new mapping at no chosen address, which nobody reads or keeps.
+    let mapped = unsafe { mmap(std::ptr::null_mut(), length, ProtFlags::READ, flags, file, 0) }?;
+    let begin = mapped.addr() as u64;
+    let this = pidfd_open(getpid(), PidfdFlags::empty())?;
+    let gone = page_out(this.as_fd(), std::slice::from_ref(&(begin..begin + length as u64)));
+    // SAFETY: mapped above, and used by nobody.
+    unsafe { munmap(mapped, length) }?;
+    gone.map(drop)
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::{Read as _, Write as _};

@@ -255,6 +255,11 @@ impl Ledger {
             .map(|(chunk, place)| DueChunk { read_at: chunk.read_at, place })
     }
 
+    /// Whether what has been read of the file goes on behind the chunk after this one.
+    pub(super) fn is_behind(&self, place: Place) -> bool {
+        self.files.get(place.file).is_some_and(|book| place.chunk + 1 < book.frontier)
+    }
+
     /// How much of all files was in memory when it was last looked at.
     pub(super) fn cached(&self) -> u64 {
         self.files.iter().flat_map(|book| &book.chunks).map(|chunk| chunk.cached).sum()

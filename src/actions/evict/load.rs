@@ -5,13 +5,15 @@ use std::io;
 use rustix::io::Errno;
 
 use super::discover::Holdings;
-use super::files::{Finding, Patterns};
+use super::files::{Finding, Patterns, offset};
 use super::ledger::{DueChunk, Ledger, Look, Place};
 use super::process::{Held, HoldError};
-use super::room::{Room, is_bounded};
+use super::room::{is_bounded, may_stay, must_go};
 use super::uses::{FileUse, Reading};
 use super::{EvictOrder, Mounts};
 use crate::model::EngineTarget;
+use crate::sys::free_memory::FreeMemory;
+use crate::sys::page_cache::CachedPages;
 
 /// Rounds from one look at what is mapped and open to the next, at most.
 const DISCOVER_EVERY: u64 = 16;
@@ -110,6 +112,9 @@ pub(super) struct Load {
     discovered_in: u64,
     /// Something comes into memory that nobody was seen to hold.
     is_news: bool,
+    /// Of what the kernel has reclaimed itself it leaves marks, each of which costs every later
+    /// look as much as a page does, and more: where there are any, and nothing else.
+    marked: Vec<Place>,
 }
 
 impl Load {
@@ -143,6 +148,7 @@ impl Load {
             rounds: 0,
             discovered_in: 0,
             is_news: false,
+            marked: Vec::new(),
         };
         load.find_files()?;
         load.discover();
@@ -217,6 +223,7 @@ impl Load {
         told(self.tally());
         let read_bytes = self.ledger.progress() - before;
         self.put_out_due(stops, told);
+        self.clear_marks(stops);
         if self.limits.sight.is_some() && self.rounds % DROP_BLINDLY_EVERY == 1 {
             self.drop_blindly();
         }
@@ -307,7 +314,7 @@ impl Load {
         Some(Look { cached, read })
     }
 
-    fn cached(&mut self, place: Place) -> Option<crate::sys::page_cache::CachedPages> {
+    fn cached(&mut self, place: Place) -> Option<CachedPages> {
         if self.limits.sight.is_some() {
             return None;
         }
@@ -315,9 +322,7 @@ impl Load {
         let pages = file.cached(place.chunk);
         let pages = pages.inspect_err(|error| self.limits.sight = Some(blind(error))).ok()?;
         if pages.cached == 0 && pages.evicted > 0 {
-            // What the kernel has reclaimed itself leaves marks, each of which costs every later
-            // look as much as a page does, and more.
-            let _marks_may_stay = file.drop_unmapped(place.chunk);
+            self.marked.push(place);
         }
         Some(pages)
     }
@@ -357,12 +362,34 @@ impl Load {
         }
     }
 
+    /// Takes the kernel's marks off what lies behind the readers. What comes in just then goes too.
+    fn clear_marks(&mut self, stops: &dyn Fn() -> bool) {
+        for place in std::mem::take(&mut self.marked) {
+            if stops() {
+                break;
+            }
+            if let Some(file) = self.files.files.get(place.file).filter(|_| self.is_behind(place)) {
+                let _marks_may_stay = file.drop_unmapped(place.chunk);
+            }
+        }
+    }
+
+    /// Whether all readers are past a chunk, as far as is known.
+    fn is_behind(&self, place: Place) -> bool {
+        match self.uses.get(place.file).map(FileUse::reading) {
+            Some(Reading::UpTo(position)) => offset(place.chunk + 1) <= position,
+            Some(Reading::InPageTables | Reading::Since) => self.ledger.is_behind(place),
+            Some(Reading::All) => true,
+            Some(Reading::Nothing) | None => false,
+        }
+    }
+
     /// What may go, and how much of what of it is mapped must.
     fn due(&self) -> Due {
-        let room = Room::now();
+        let memory = FreeMemory::now();
         let (mapped, free): (Vec<_>, Vec<_>) =
-            self.ledger.due(room.may_stay()).partition(|due| self.is_mapped(due.place));
-        let must_go = room.must_go(self.bytes_of(&mapped), self.floor_bytes);
+            self.ledger.due(may_stay(memory)).partition(|due| self.is_mapped(due.place));
+        let must_go = must_go(memory, self.bytes_of(&mapped), self.floor_bytes);
         Due { free, mapped, must_go }
     }
 

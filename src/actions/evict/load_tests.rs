@@ -1,5 +1,5 @@
 use std::fs::File;
-use std::io::{Read as _, Write as _};
+use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::*;
 use crate::actions::evict::ledger::CHUNK_BYTES;
 use crate::model::ProcessId;
-use crate::sys::page_cache::cachestat;
+use crate::sys::page_cache::{cachestat, reclaim_by_mapping};
 
 fn this() -> ProcessId {
     let stat = procfs::process::Process::myself().unwrap().stat().unwrap();
@@ -95,6 +95,43 @@ fn it_stops_between_two_chunks() {
     assert_eq!(load.tally().0, 2 * CHUNK_BYTES);
     round(&mut load);
     assert_eq!(load.tally().0, 4 * CHUNK_BYTES);
+}
+
+/// Bytes of which the kernel keeps marks.
+fn marked(path: &Path) -> u64 {
+    let file = File::open(path).unwrap();
+    cachestat(file.as_fd(), 0, 0).unwrap().evicted * procfs::page_size()
+}
+
+/// Has the kernel reclaim all of a file, which leaves its marks. False where it does not do that.
+fn reclaim(path: &Path) -> bool {
+    let reclaimed = reclaim_by_mapping(&File::open(path).unwrap());
+    if let Err(error) = &reclaimed {
+        eprintln!("skipped: nothing can be paged out here: {error}");
+    }
+    reclaimed.is_ok()
+}
+
+#[test]
+fn marks_of_the_kernel_go_behind_the_readers_alone_and_looking_removes_none() {
+    let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let path = file(folder.path(), 4);
+    if !may_see(&path) || !reclaim(&path) {
+        return;
+    }
+    assert_eq!((cached(&path), marked(&path)), (0, 4 * CHUNK_BYTES));
+    let mut reader = File::open(&path).unwrap();
+    let mut load = Load::begin(mounts(), &order(&path)).unwrap();
+    assert_eq!(marked(&path), 4 * CHUNK_BYTES, "to look, as in observe mode, changes nothing");
+    round(&mut load);
+    assert_eq!(marked(&path), 4 * CHUNK_BYTES, "all of it lies ahead");
+    reader.seek(SeekFrom::Start(2 * CHUNK_BYTES + 4096)).unwrap();
+    load.round(&|| true, &mut |_| {});
+    assert_eq!(marked(&path), 4 * CHUNK_BYTES, "it is to stop");
+    reader.seek(SeekFrom::Start(2 * CHUNK_BYTES + 8192)).unwrap();
+    load.look_at_file(0);
+    round(&mut load);
+    assert_eq!(marked(&path), 2 * CHUNK_BYTES);
 }
 
 #[test]

@@ -21,29 +21,18 @@ const USUAL_FLOOR_PART: u64 = 2;
 /// that is less once less than a gibibyte is free.
 const STAYS_PART: u64 = 16;
 
-/// How much is free of how much.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Room(pub(super) FreeMemory);
+/// How much of what was read last may stay: on a starved machine the kernel would take it
+/// otherwise, and what others need with it.
+pub(super) fn may_stay(memory: FreeMemory) -> u64 {
+    (memory.free_bytes / STAYS_PART).max(CHUNK_BYTES)
+}
 
-impl Room {
-    /// What the kernel tells now.
-    pub(super) fn now() -> Self {
-        Self(FreeMemory::now())
-    }
-
-    /// How much of what was read last may stay: on a starved machine the kernel would take it
-    /// otherwise, and what others need with it.
-    pub(super) fn may_stay(self) -> u64 {
-        (self.0.free_bytes / STAYS_PART).max(CHUNK_BYTES)
-    }
-
-    /// How much of `lying` mapped bytes must go, so that `floor` and what then still lies there are
-    /// free. Each byte that goes counts twice: it no longer lies there, and is free.
-    pub(super) fn must_go(self, lying: u64, floor: Option<u64>) -> u64 {
-        let floor = floor.unwrap_or(self.0.total_bytes / USUAL_FLOOR_PART);
-        let missing = floor.saturating_add(lying).saturating_sub(self.0.free_bytes);
-        missing.div_ceil(2).min(lying)
-    }
+/// How much of `lying` mapped bytes must go, so that `floor` and what then still lies there are
+/// free. Each byte that goes counts twice: it no longer lies there, and is free.
+pub(super) fn must_go(memory: FreeMemory, lying: u64, floor: Option<u64>) -> u64 {
+    let floor = floor.unwrap_or(memory.total_bytes / USUAL_FLOOR_PART);
+    let missing = floor.saturating_add(lying).saturating_sub(memory.free_bytes);
+    missing.div_ceil(2).min(lying)
 }
 
 /// Whether a control group, or one above it, bounds memory. What is free on the node says nothing
@@ -83,21 +72,23 @@ mod tests {
 
     const GIB: u64 = 1 << 30;
 
-    fn room(free_bytes: u64, total_bytes: u64) -> Room {
-        Room(FreeMemory { free_bytes, total_bytes })
+    fn memory(free_bytes: u64, total_bytes: u64) -> FreeMemory {
+        FreeMemory { free_bytes, total_bytes }
     }
 
     #[test]
     fn mapped_pages_lie_while_there_is_room_for_what_is_taken_at_once() {
-        let room = |free_gib: u64| room(free_gib * GIB, 24 * GIB);
-        assert_eq!(room(20).must_go(4 * GIB, None), 0);
-        assert_eq!(room(16).must_go(4 * GIB, None), 0, "12 GiB are the floor");
-        assert_eq!(room(14).must_go(4 * GIB, None), GIB, "then 15 are free, and 3 lie there");
-        assert_eq!(room(0).must_go(2 * GIB, None), 2 * GIB, "all that there is");
-        assert_eq!(room(20).must_go(4 * GIB, Some(18 * GIB)), GIB);
-        assert_eq!(room(20).must_go(4 * GIB, Some(u64::MAX)), 4 * GIB);
-        assert_eq!(room(0).must_go(0, Some(u64::MAX)), 0);
-        assert_eq!((room(1).may_stay(), room(0).may_stay()), (64 << 20, CHUNK_BYTES));
+        let goes =
+            |free_gib: u64, lying, floor| must_go(memory(free_gib * GIB, 24 * GIB), lying, floor);
+        let stays = |free_gib: u64| may_stay(memory(free_gib * GIB, 24 * GIB));
+        assert_eq!(goes(20, 4 * GIB, None), 0);
+        assert_eq!(goes(16, 4 * GIB, None), 0, "12 GiB are the floor");
+        assert_eq!(goes(14, 4 * GIB, None), GIB, "then 15 are free, and 3 lie there");
+        assert_eq!(goes(0, 2 * GIB, None), 2 * GIB, "all that there is");
+        assert_eq!(goes(20, 4 * GIB, Some(18 * GIB)), GIB);
+        assert_eq!(goes(20, 4 * GIB, Some(u64::MAX)), 4 * GIB);
+        assert_eq!(goes(0, 0, Some(u64::MAX)), 0);
+        assert_eq!((stays(1), stays(0)), (64 << 20, CHUNK_BYTES));
     }
 
     proptest! {
@@ -105,18 +96,11 @@ mod tests {
         fn what_goes_makes_room_enough_or_is_all(
             free in 0..64 * GIB, more in 0..64 * GIB, lying in 0..64 * GIB, floor in 0..64 * GIB,
         ) {
-            let room = room(free, free + more);
-            let goes = room.must_go(lying, Some(floor));
+            let goes = must_go(memory(free, free + more), lying, Some(floor));
             prop_assert!(goes <= lying);
             prop_assert!(goes == lying || free + goes >= floor + (lying - goes));
             prop_assert!(goes == 0 || free + goes < floor + lying - goes + 2, "no more");
         }
-    }
-
-    #[test]
-    fn the_kernel_tells_how_much_is_free() {
-        let Room(now) = Room::now();
-        assert!(now.free_bytes > 0 && now.free_bytes < now.total_bytes, "{now:?}");
     }
 
     #[test]

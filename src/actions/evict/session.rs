@@ -10,10 +10,10 @@ use std::time::Duration;
 use bytesize::ByteSize;
 
 use super::load::{Limits, Load, LoadError, Round, Stand};
-use super::room::Room;
 use super::{Control, EvictOrder, Mounts, NotEvicted, Shared, keep, lock};
 use crate::actions::drop_caches;
 use crate::model::{CacheKind, DecisionId, EngineTarget, duration_text};
+use crate::sys::free_memory::FreeMemory;
 
 /// Between two rounds of one that reads fast.
 const SOONEST: Duration = Duration::from_millis(10);
@@ -177,7 +177,7 @@ impl Session {
         };
         self.told = told;
         let has_begun = !std::mem::replace(&mut self.reads, read_bytes > 0) && self.reads;
-        let free_bytes = Room::now().0.free_bytes;
+        let free_bytes = FreeMemory::now().free_bytes;
         self.pace = match (has_begun, self.reads && free_bytes >= MUCH_FREE_BYTES) {
             (true, _) => SOONEST,
             (false, true) => pace(since, read_bytes, free_bytes, STEADY),

@@ -9,8 +9,9 @@ use crate::config::settings::SamplingInterval;
 use crate::daemon::clock;
 use crate::model::{DecisionId, Mode, Moment};
 use crate::policy::Policy;
-use crate::policy::pace::{CALM, WATCHFUL};
+use crate::policy::pace::{CALM, GLANCE, Memory, WATCHFUL};
 use crate::policy::rule::RuleSet;
+use crate::sys::free_memory::FreeMemory;
 
 const STEP: Duration = Duration::from_millis(100);
 
@@ -100,4 +101,43 @@ fn an_alarm_is_a_sample_at_once_and_a_broken_one_is_not_waited_for() {
     assert_eq!(sampling.due_in(), Duration::ZERO);
     sampling.hear(PollFlags::ERR | PollFlags::PRI);
     assert!(sampling.alarm().is_none());
+}
+
+/// On this machine, while an engine loads.
+fn loading(interval: SamplingInterval, procfs: &str) -> Sampling {
+    let mut sampling = Sampling::new(interval, Path::new(procfs));
+    sampling.loads(clock::uptime());
+    sampling
+}
+
+#[test]
+fn only_the_machine_that_is_measured_is_glanced_at_and_only_while_that_tells_something() {
+    let glance_in = |interval, procfs| loading(interval, procfs).glance_in();
+    let soon = glance_in(SamplingInterval::Auto, "/proc");
+    assert!(soon.is_some_and(|soon| soon <= GLANCE), "{soon:?}");
+    assert_eq!(glance_in(SamplingInterval::Auto, "/nowhere"), None, "another machine's");
+    assert_eq!(glance_in(SamplingInterval::Every(STEP), "/proc"), None, "as was ordered");
+    let mut idle = Sampling::new(SamplingInterval::Auto, Path::new("/proc"));
+    let Some(auto) = &mut idle.auto else { panic!("it is auto") };
+    auto.pace = crate::policy::pace::Pace::new(Duration::ZERO);
+    assert_eq!(idle.glance_in(), None, "nothing loads");
+}
+
+#[test]
+fn a_glance_that_shows_a_collapse_brings_the_sample_forward_and_any_other_does_not() {
+    let now = FreeMemory::now();
+    let total = now.total_bytes as f64;
+    for (more, is_brought_forward) in [(0.0, false), (1e15, true)] {
+        let mut sampling = loading(SamplingInterval::Auto, "/proc");
+        let later = clock::monotonic() + Duration::from_secs(60);
+        sampling.due = later;
+        let Some(auto) = &mut sampling.auto else { panic!("it is auto") };
+        let before = clock::uptime().saturating_sub(Duration::from_millis(300));
+        let free = now.free_bytes as f64 + more;
+        let memory = Memory { total, free, available: total, reserve: 0.0 };
+        auto.pace.measured(before, Some(memory));
+        sampling.glance();
+        assert_eq!(sampling.due < later, is_brought_forward, "{more}");
+        assert_eq!(sampling.glance_in().is_none(), is_brought_forward, "all is measured then");
+    }
 }

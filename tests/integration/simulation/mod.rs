@@ -1,8 +1,8 @@
 //! Simulated machines under virtual time: whatever happens, what must hold holds.
 //!
-//! `UMAWARDEN_SIMULATION_HOURS` simulates so many hours with fresh seeds, and 10,000 boots. A run that fails prints
-//! how to run it again: `UMAWARDEN_SIMULATION_SEED`, with `UMAWARDEN_SIMULATION_WITHOUT` naming
-//! what is not needed to make it fail, separated by commas.
+//! `UMAWARDEN_SIMULATION_HOURS` simulates so many hours with fresh seeds, and 10,000 boots. A run
+//! that fails prints how to run it again: `UMAWARDEN_SIMULATION_SEED`, with
+//! `UMAWARDEN_SIMULATION_WITHOUT` naming what is not needed to make it fail, separated by commas.
 
 mod broken;
 mod chance;
