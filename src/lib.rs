@@ -31,6 +31,8 @@ pub mod nvml;
 
 pub mod tune;
 
+pub mod fit;
+
 pub mod doctor;
 
 pub mod exports;

@@ -9,6 +9,7 @@ pub mod dmesg;
 pub mod doctor;
 pub mod engines;
 pub mod explain;
+pub mod fit;
 pub mod gate;
 pub mod history;
 mod json_time;
@@ -67,6 +68,8 @@ pub enum Command {
     Doctor(Box<doctor::DoctorArguments>),
     /// Wait until this node can take an engine: until its memory is there.
     Gate(gate::GateArguments),
+    /// Say what fits: how large an engine these nodes can hold, and what to tell it.
+    Fit(Box<fit::FitArguments>),
     /// Have a container started again when there is memory for it, instead of by Docker.
     Adopt(adopt::AdoptArguments),
     /// Say why a rule did, or did not, act.
@@ -131,6 +134,7 @@ impl Arguments {
             Command::Launch(arguments) => Ok(launch::execute(&arguments)),
             Command::Doctor(arguments) => doctor::execute(&arguments),
             Command::Gate(arguments) => gate::execute(&arguments),
+            Command::Fit(arguments) => fit::execute(&arguments),
             Command::Adopt(arguments) => adopt::execute(&arguments),
             Command::Explain(arguments) => explain::execute(&arguments),
             Command::Silence(arguments) => silence::execute(&arguments),

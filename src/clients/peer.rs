@@ -38,6 +38,18 @@ impl Peer {
         Ok(Self { session: Session::open_far("peer", address.origin(), None)?, path, question })
     }
 
+    /// What it tells of its memory: the `data` of its answer, which anybody may have written.
+    ///
+    /// # Errors
+    /// Says why it tells nothing.
+    pub fn room(&self) -> Result<Value, String> {
+        let answer = self.session.get(&self.path, None, ANSWER_TAKES);
+        let answer = answer.map_err(|error| error.to_string())?;
+        read(&self.question, &answer)?;
+        let mut told = answer.json().unwrap_or_default();
+        Ok(told["data"].take())
+    }
+
     /// Asks it.
     pub fn ask(&self) -> PeerGate {
         let unknown = |why: String| PeerGate::Unknown { why: why.into() };

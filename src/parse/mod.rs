@@ -7,6 +7,7 @@ pub mod gpu;
 pub mod held_object;
 pub mod kernel;
 pub mod kmsg;
+pub mod model_config;
 pub mod proc;
 pub mod process;
 pub mod utmp;

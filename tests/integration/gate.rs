@@ -1,5 +1,7 @@
-//! `umawarden gate`, on files that stand for a node and on this machine's own kernel.
+//! `umawarden gate` and `umawarden fit`, on files that stand for a node and on this machine's own
+//! kernel.
 
+mod fit;
 mod peers;
 
 use std::fs;
@@ -101,9 +103,13 @@ impl Node {
     }
 
     fn gate(&self, arguments: &[&str]) -> Command {
+        self.command("gate", arguments)
+    }
+
+    fn command(&self, name: &str, arguments: &[&str]) -> Command {
         let mut command = Command::new(binary());
         command
-            .arg("gate")
+            .arg(name)
             .args(arguments)
             .arg(format!("--path.procfs={}", self.path("proc").display()))
             .arg(format!("--path.sysfs={}", self.path("sys").display()))

@@ -30,6 +30,7 @@ const LAYERS: &[(&str, &[&str], bool)] = &[
     ("sys", &[], false),
     ("nvml", &["model", "parse::gpu", "sys::nvml"], false),
     ("tune", &["model"], true),
+    ("fit", &[], true),
     ("doctor", &["model", "parse"], true),
     (
         "exports",
@@ -77,6 +78,7 @@ const LAYERS: &[(&str, &[&str], bool)] = &[
             "daemon",
             "scenario",
             "tune",
+            "fit",
             "doctor",
         ],
         false,

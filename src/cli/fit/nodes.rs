@@ -1,0 +1,205 @@
+//! The nodes: this one, those that are asked, and those that are only planned.
+
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _, UdpSocket};
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use serde_json::{Value, json};
+
+use super::FitArguments;
+use crate::cli::gate::{GateNode, daemon, setup};
+use crate::clients::peer::Peer;
+use crate::config::measure::ListenAddress;
+use crate::config::settings::Settings;
+use crate::fit::Node;
+use crate::model::{GateQuestion, PeerAddress};
+use crate::policy::gate::judge;
+
+/// What the kernel and other services take of a node that is only planned.
+const TAKEN_PART: u64 = 16;
+
+/// All of them.
+#[derive(Debug, Default)]
+pub(super) struct Nodes {
+    /// Those whose memory is known.
+    pub(super) known: Vec<Node>,
+    /// Those that did not tell, and why.
+    pub(super) silent: Vec<(Arc<str>, String)>,
+    /// What else one should know.
+    pub(super) notes: Vec<String>,
+}
+
+/// Looks at all of them.
+///
+/// # Errors
+/// The configuration cannot be read, a thread not be started, or fewer nodes are wanted than
+/// named.
+pub(super) fn look(arguments: &FitArguments) -> anyhow::Result<Nodes> {
+    let mut nodes = match arguments.memory {
+        Some(total) => planned(total, arguments.taken),
+        None => present(arguments)?,
+    };
+    let found = nodes.known.len() + nodes.silent.len();
+    let wanted = arguments.nodes.map_or(found, |nodes| nodes as usize);
+    anyhow::ensure!(
+        wanted >= found,
+        "--nodes {wanted} is fewer than there are: this one and --peers are {found}"
+    );
+    if let Some(first) = nodes.known.first().cloned() {
+        if wanted > found && arguments.memory.is_none() {
+            nodes.notes.push(format!(
+                "{} taken to be like this one; name the others with --peers to have them asked",
+                if wanted - found == 1 { "one node is" } else { "the other nodes are" }
+            ));
+        }
+        let name = match arguments.memory {
+            Some(_) => Arc::clone(&first.name),
+            None => format!("like {}", first.name).into(),
+        };
+        let like = Node { name, ..first };
+        nodes.known.resize(wanted - nodes.silent.len(), like);
+    }
+    Ok(nodes)
+}
+
+fn planned(total: u64, taken: Option<u64>) -> Nodes {
+    let taken = taken.unwrap_or(total / TAKEN_PART);
+    let room = total.saturating_sub(taken);
+    let node = Node {
+        name: "planned".into(),
+        total_bytes: total,
+        room_bytes: room,
+        seen_least_bytes: room,
+        seen_most_bytes: room,
+    };
+    Nodes { known: vec![node], ..Nodes::default() }
+}
+
+fn present(arguments: &FitArguments) -> anyhow::Result<Nodes> {
+    let settings = arguments.place.settings()?;
+    let mut nodes = Nodes::default();
+    // Who is asked may take its time; meanwhile this node is looked at.
+    let asked: Vec<_> = peers(arguments, &settings, &mut nodes)?
+        .into_iter()
+        .map(|address| {
+            let name: Arc<str> = address.to_string().into();
+            let peer = Peer::open(&address, GateQuestion::default())
+                .with_context(|| format!("cannot ask {address}"))?;
+            Ok((name, std::thread::spawn(move || peer.room())))
+        })
+        .collect::<anyhow::Result<_>>()?;
+    let mut gate = GateNode::start(setup(&settings, daemon(&arguments.place, &settings)))
+        .context("cannot start to look at the processes")?;
+    let answer = judge(&GateQuestion::default(), &gate.look());
+    nodes.notes.extend(answer.notes.iter().map(ToString::to_string));
+    nodes.take(&this(), &json!(answer));
+    for (name, asked) in asked {
+        match asked.join() {
+            Ok(Ok(told)) => nodes.take(&name, &told),
+            Ok(Err(why)) => nodes.silent.push((name, why)),
+            Err(_) => nodes.silent.push((name, "asking it failed".to_owned())),
+        }
+    }
+    Ok(nodes)
+}
+
+fn this() -> Arc<str> {
+    let name = rustix::system::uname();
+    name.nodename().to_string_lossy().into()
+}
+
+/// Those that are given, or else those of the configuration, but for this node itself.
+fn peers(
+    arguments: &FitArguments,
+    settings: &Settings,
+    nodes: &mut Nodes,
+) -> anyhow::Result<Vec<PeerAddress>> {
+    let peers = match arguments.peers.as_deref() {
+        None => return Ok(Vec::new()),
+        Some([]) => &settings.peers,
+        Some(given) => given,
+    };
+    anyhow::ensure!(
+        !peers.is_empty(),
+        "--peers names no nodes, and neither does the configuration file: write --peers \
+         spark-2,spark-3, or there cluster: {{peers: [spark-2, spark-3]}} (--config.file)"
+    );
+    let (own, others): (Vec<_>, Vec<_>) =
+        peers.iter().cloned().partition(|peer| is_this(peer, settings));
+    nodes.notes.extend(own.iter().map(|peer| format!("{peer} is this node, and counts once")));
+    Ok(others)
+}
+
+/// Whether its address is one of this machine, at which its own daemon listens.
+fn is_this(peer: &PeerAddress, settings: &Settings) -> bool {
+    let authority = peer.origin().trim_start_matches("http://");
+    let Ok(mut addresses) = authority.to_socket_addrs() else { return false };
+    let is_own = |ip: IpAddr| UdpSocket::bind(SocketAddr::new(ip, 0)).is_ok();
+    let listen = settings.web.listen.iter().flat_map(ListenAddress::candidates);
+    let ports: Vec<u16> = listen.map(|address| address.port()).collect();
+    addresses.any(|address| ports.contains(&address.port()) && is_own(address.ip()))
+}
+
+impl Nodes {
+    /// Takes a node on as the gate tells of it; what anybody may have written is believed as far as
+    /// it can be true.
+    fn take(&mut self, name: &Arc<str>, told: &Value) {
+        match node(name, told) {
+            Ok(node) => self.known.push(node),
+            Err(why) => self.silent.push((Arc::clone(name), why)),
+        }
+    }
+}
+
+fn node(name: &Arc<str>, told: &Value) -> Result<Node, String> {
+    let of = |value: &Value, key: &str| value.get(key).and_then(Value::as_u64);
+    let room = told.get("room").unwrap_or(&Value::Null);
+    let need = |key: &str| of(room, key).ok_or_else(|| format!("it does not tell {key}"));
+    let or_none = |key: &str| of(room, key).unwrap_or(0);
+    let had = of(told, "room_bytes").ok_or("it does not tell how much can be had")?;
+    let total = need("total_bytes")?;
+    let (free, clean) = (need("free_bytes")?, need("clean_cache_bytes")?);
+    let reserve = or_none("reserve_bytes");
+    let others = ["dirty_cache_bytes", "mapped_cache_bytes", "reclaimable_slab_bytes"];
+    let caches = others.map(or_none).into_iter().fold(clean, u64::saturating_add);
+    if had > total || free > total {
+        return Err("it tells of more memory than it has".to_owned());
+    }
+    Ok(Node {
+        name: Arc::clone(name),
+        total_bytes: total,
+        room_bytes: had,
+        seen_least_bytes: had.saturating_sub(reserve).saturating_sub(reserve.min(clean / 2)),
+        seen_most_bytes: free.saturating_add(caches).min(total),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_node_tells_is_taken_as_far_as_it_can_be_true() {
+        let name = "two".into();
+        let told = |had: Value, free: u64| {
+            json!({"room_bytes": had, "room": {
+                "total_bytes": 1000, "free_bytes": free, "clean_cache_bytes": 300,
+                "dirty_cache_bytes": 50, "mapped_cache_bytes": null, "reserve_bytes": 100,
+            }})
+        };
+        let node = node(&name, &told(json!(600), 400)).unwrap();
+        assert_eq!((node.seen_least_bytes, node.seen_most_bytes), (400, 750));
+        for (lie, expected) in [
+            (told(json!(null), 400), "how much can be had"),
+            (told(json!(-1), 400), "how much can be had"),
+            (told(json!(1e300), 400), "how much can be had"),
+            (told(json!(1001), 400), "more memory than it has"),
+            (told(json!(600), 2000), "more memory than it has"),
+            (json!({"room_bytes": 1}), "it does not tell total_bytes"),
+            (json!([]), "how much can be had"),
+        ] {
+            let why = super::node(&name, &lie).unwrap_err();
+            assert!(why.contains(expected), "{lie}: {why}");
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! What people and scripts are shown.
+
+use serde_json::{Value, json};
+
+use super::nodes::Nodes;
+use crate::cli::history::printable;
+use crate::fit::{Fit, Model, NodeFit};
+use crate::model::bytes_text;
+
+/// For people.
+pub(super) fn text(model: &Model, fit: &Fit, nodes: &Nodes) {
+    println!("{}", verdict(model, fit));
+    println!();
+    table(fit);
+    println!();
+    for line in advice(fit) {
+        println!("{}", printable(&line));
+    }
+    notes(nodes);
+}
+
+/// Why nothing can be said.
+pub(super) fn silent(nodes: &Nodes, is_json: bool) {
+    if is_json {
+        println!("{}", json!({ "fits": Value::Null, "silent": silent_json(nodes) }));
+    }
+    for (node, why) in &nodes.silent {
+        eprintln!("umawarden: {}: {}", printable(node), printable(why));
+    }
+    eprintln!("umawarden: whether it fits cannot be told; umawarden must run on each of its nodes");
+}
+
+/// For scripts.
+pub(super) fn json(model: &Model, fit: &Fit, nodes: &Nodes) -> Value {
+    let mut told = json!(fit);
+    told["weights_bytes"] = model.weights_bytes.into();
+    told["kv_bytes_per_token"] = model.kv_token.map(|token| token.bytes).into();
+    told["tokens"] = model.tokens.into();
+    told["notes"] = nodes.notes.clone().into();
+    told
+}
+
+fn silent_json(nodes: &Nodes) -> Vec<Value> {
+    nodes.silent.iter().map(|(node, why)| json!({ "node": node, "why": why })).collect()
+}
+
+fn notes(nodes: &Nodes) {
+    for note in &nodes.notes {
+        println!("note: {}", printable(note));
+    }
+}
+
+fn bytes(bytes: u64) -> String {
+    bytes_text(bytes as f64)
+}
+
+fn verdict(model: &Model, fit: &Fit) -> String {
+    let mut what = format!("{} of weights", bytes(model.weights_bytes));
+    if let Some((token, tokens)) = model.kv_token.zip(model.tokens) {
+        let all = token.bytes.saturating_mul(tokens);
+        what.push_str(&format!(" and {} of KV cache for {tokens} tokens", bytes(all)));
+    }
+    let on = match fit.nodes.len() {
+        1 => "one node".to_owned(),
+        count => format!("{count} nodes"),
+    };
+    let told = if fit.fits { "it fits" } else { "it does not fit" };
+    format!("{what} on {on}: {told}.")
+}
+
+fn table(fit: &Fit) {
+    let name_width = fit.nodes.iter().map(|node| printable(&node.node).chars().count()).max();
+    let width = name_width.unwrap_or(0).max(4);
+    println!(
+        "{:width$}  {:>9}  {:>9}  {:>9}  {:>9}  {:>9}  {:>9}  {:>9}  {:>9}  {:>5}  {:>6}",
+        "NODE",
+        "MEMORY",
+        "CAN HAVE",
+        "PROCESSES",
+        "HEADROOM",
+        "WEIGHTS",
+        "WORK",
+        "FOR KV",
+        "LACKS",
+        "VLLM",
+        "SGLANG"
+    );
+    for node in &fit.nodes {
+        let NodeFit { total_bytes, room_bytes, processes_bytes, headroom_bytes, .. } = node;
+        let lacks = match node.lacks_bytes {
+            0 => "-".to_owned(),
+            lacks => bytes(lacks),
+        };
+        println!(
+            "{:width$}  {:>9}  {:>9}  {:>9}  {:>9}  {:>9}  {:>9}  {:>9}  {lacks:>9}  {:>5.2}  \
+             {:>6.2}",
+            printable(&node.node),
+            bytes(*total_bytes),
+            bytes(*room_bytes),
+            bytes(*processes_bytes),
+            bytes(*headroom_bytes),
+            bytes(node.weights_bytes),
+            bytes(node.work_bytes),
+            bytes(node.kv_room_bytes),
+            node.vllm_utilization,
+            node.sglang_fraction,
+        );
+    }
+}
+
+fn advice(fit: &Fit) -> Vec<String> {
+    let mut lines = Vec::new();
+    let several = fit.nodes.len() > 1;
+    let differ = fit.nodes.iter().any(|node| node.kv_room_bytes != fit.nodes[0].kv_room_bytes);
+    if differ {
+        lines.push(format!("The weakest node is {}: it decides for all.", fit.weakest));
+    }
+    if fit.fits {
+        let on_each = if several { " on each node" } else { "" };
+        lines.push(format!(
+            "vLLM: --gpu-memory-utilization {:.2} at most{on_each}; {:.2} suffices.",
+            fit.vllm_utilization, fit.vllm_least
+        ));
+        lines.push(format!(
+            "SGLang: --mem-fraction-static {:.2} at most{on_each}.",
+            fit.sglang_fraction
+        ));
+    } else {
+        lines.push(
+            "What helps: more nodes, smaller weights (quantized), a shorter context, fewer \
+             requests, KV cache of 8 bits, or other services elsewhere."
+                .to_owned(),
+        );
+    }
+    if let Some(tokens) = fit.most_tokens {
+        lines.push(format!("The KV cache then holds {tokens} tokens."));
+    }
+    if several && fit.is_unbalanced {
+        lines.push(
+            "SGLang refuses nodes whose free memory differs by more than a tenth: free some on the \
+             weakest, or set SGLANG_ENABLE_TP_MEMORY_INBALANCE_CHECK=0."
+                .to_owned(),
+        );
+    }
+    lines
+}

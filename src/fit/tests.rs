@@ -1,0 +1,117 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const GIB: u64 = 1 << 30;
+
+fn node(name: &str, total: u64, room: u64) -> Node {
+    Node {
+        name: name.into(),
+        total_bytes: total,
+        room_bytes: room,
+        seen_least_bytes: room,
+        seen_most_bytes: room,
+    }
+}
+
+fn spark(name: &str, room_gib: u64) -> Node {
+    node(name, 121 * GIB, room_gib * GIB)
+}
+
+fn model(weights_gib: u64, token: Option<(u64, u32)>, tokens: Option<u64>) -> Model {
+    let kv_token = token.map(|(bytes, parts)| KvToken { bytes, parts });
+    Model { weights_bytes: weights_gib * GIB, kv_token, tokens }
+}
+
+fn exact(processes_gib: u64, work_gib: u64, headroom_gib: u64) -> Overheads {
+    Overheads {
+        processes_bytes: Some(processes_gib * GIB),
+        work_bytes: Some(work_gib * GIB),
+        headroom_bytes: Some(headroom_gib * GIB),
+    }
+}
+
+#[test]
+fn the_weakest_node_decides_for_all() {
+    let nodes = [spark("one", 117), spark("two", 110)];
+    let fit = fit(&model(130, Some((163_840, 8)), Some(131_072)), &exact(9, 4, 4), &nodes).unwrap();
+    assert!(fit.fits);
+    assert_eq!(&*fit.weakest, "two");
+    assert_eq!(fit.nodes[1].budget_bytes, 97 * GIB);
+    assert_eq!(fit.nodes[1].weights_bytes, 65 * GIB);
+    assert_eq!(fit.nodes[1].kv_room_bytes, 28 * GIB);
+    assert_eq!(fit.nodes[1].kv_wanted_bytes, Some(10 * GIB), "20 GiB over two nodes");
+    assert_eq!((fit.nodes[0].vllm_utilization, fit.vllm_utilization), (0.85, 0.80));
+    assert_eq!(fit.vllm_least, 0.66, "79 of 121 GiB");
+    assert_eq!(fit.sglang_fraction, 0.84, "93 of 110 GiB");
+    assert_eq!(fit.most_tokens, Some(28 * GIB * 2 / 163_840));
+    assert!(!fit.is_unbalanced);
+}
+
+#[test]
+fn what_lacks_is_told_where_it_lacks() {
+    let nodes = [spark("one", 117), spark("two", 60)];
+    let fit = fit(&model(130, None, None), &exact(9, 4, 4), &nodes).unwrap();
+    assert!(!fit.fits && fit.is_unbalanced);
+    assert_eq!((fit.nodes[0].lacks_bytes, fit.nodes[1].lacks_bytes), (0, 22 * GIB));
+    assert_eq!((&*fit.weakest, fit.most_tokens), ("two", None));
+}
+
+#[test]
+fn a_cache_that_cannot_be_divided_lies_on_each_node() {
+    let nodes = [spark("one", 117), spark("two", 117)];
+    let of = |parts| {
+        let model = model(100, Some((1 << 20, parts)), Some(1024));
+        fit(&model, &exact(9, 4, 4), &nodes).unwrap().nodes[0].kv_wanted_bytes
+    };
+    assert_eq!((of(1), of(2), of(8)), (Some(GIB), Some(GIB / 2), Some(GIB / 2)));
+}
+
+#[test]
+fn what_vllm_will_not_find_available_it_is_not_told_to_take() {
+    let reserved = Node { seen_least_bytes: 90 * GIB, ..spark("one", 117) };
+    let fit = fit(&model(80, None, None), &exact(9, 4, 4), &[reserved]).unwrap();
+    assert_eq!(fit.vllm_utilization, 0.66, "81 of 121 GiB");
+    assert_eq!(fit.nodes[0].lacks_bytes, 3 * GIB);
+}
+
+#[test]
+fn a_small_node_is_not_asked_for_a_large_ones_overheads() {
+    let small = node("orin", 8 * GIB, 7 * GIB);
+    let fit = fit(&model(3, None, None), &Overheads::default(), &[small]).unwrap();
+    assert!(fit.fits);
+    assert!(fit.nodes[0].kv_room_bytes > 2 * GIB, "{fit:?}");
+    assert_eq!(super::fit(&model(3, None, None), &Overheads::default(), &[]), None);
+}
+
+proptest! {
+    #[test]
+    fn what_is_told_to_engines_never_exceeds_what_there_is(
+        weights in any::<u64>(), token in any::<u64>(), parts in any::<u32>(), tokens in any::<u64>(),
+        given in proptest::array::uniform3(proptest::option::of(any::<u64>())),
+        nodes in proptest::collection::vec(
+            (any::<u64>(), any::<u64>(), any::<u64>(), any::<u64>()), 1..4,
+        ),
+    ) {
+        let kv_token = Some(KvToken { bytes: token, parts });
+        let model = Model { weights_bytes: weights, kv_token, tokens: Some(tokens) };
+        let [processes_bytes, work_bytes, headroom_bytes] = given;
+        let overheads = Overheads { processes_bytes, work_bytes, headroom_bytes };
+        let nodes: Vec<Node> = nodes
+            .into_iter()
+            .map(|(total_bytes, room_bytes, seen_least_bytes, seen_most_bytes)| Node {
+                name: "n".into(), total_bytes, room_bytes, seen_least_bytes, seen_most_bytes,
+            })
+            .collect();
+        let fit = fit(&model, &overheads, &nodes).unwrap();
+        prop_assert!((0.0..=1.0).contains(&fit.vllm_utilization));
+        prop_assert!((0.0..=1.0).contains(&fit.sglang_fraction));
+        for (node, told) in nodes.iter().zip(&fit.nodes) {
+            prop_assert!(told.budget_bytes <= node.room_bytes);
+            prop_assert!(fit.vllm_utilization * node.total_bytes as f64
+                <= told.budget_bytes as f64 * (1.0 + 1e-9));
+            let is_enough = told.budget_bytes >= told.weights_bytes;
+            prop_assert!(!fit.fits || is_enough);
+        }
+    }
+}
