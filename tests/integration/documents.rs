@@ -14,7 +14,7 @@ use umawarden::policy::promql::{parse, vocabulary};
 use umawarden::policy::rule::{Remedy, Rule, RuleSet};
 use umawarden::policy::template::function_names;
 
-fn assert_document(name: &str, wanted: &str) {
+pub fn assert_document(name: &str, wanted: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
         fs::write(&path, wanted).unwrap();

@@ -2,9 +2,11 @@
 #![expect(clippy::unwrap_used, reason = "a test ends where anything is not as it should be")]
 
 mod actions;
+mod alerts;
 mod bus_peers;
 mod config;
 mod daemon;
+mod dashboards;
 mod dice;
 mod dmesg;
 mod doctor;

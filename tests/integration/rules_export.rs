@@ -110,6 +110,7 @@ fn promtool_takes_what_is_exported() {
     let adapted = ExportOptions {
         by: vec!["instance".into(), "cluster".into()],
         scrape_interval: Some(Duration::from_secs(5)),
+        runbook_url: None,
     };
     fs::write(folder.path().join("shipped.yaml"), exported(&[])).expect("written");
     fs::write(folder.path().join("as-is.yaml"), exported(&["--as-is"])).expect("written");
@@ -193,7 +194,8 @@ fn exported_as_is_the_shipped_rules_fire_when_they_should() {
 
 #[test]
 fn what_cannot_be_told_apart_is_said_beside_the_rule() {
-    let options = ExportOptions { by: vec!["instance".into()], scrape_interval: None };
+    let options =
+        ExportOptions { by: vec!["instance".into()], scrape_interval: None, runbook_url: None };
     let text = prometheus_rules(&odd(), &options);
     assert!(text.contains("  # Not told apart by node: absent(…) is one for all nodes"), "{text}");
     assert!(text.contains("sum by (instance) (rate(uma_swap_out_pages_total[10s])) > 5"), "{text}");

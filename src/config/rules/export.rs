@@ -29,6 +29,8 @@ pub struct ExportOptions {
     pub by: Vec<Arc<str>>,
     /// How often Prometheus scrapes; `None` leaves intervals and ranges as they are.
     pub scrape_interval: Option<Duration>,
+    /// Where each alert has its section: the annotation `runbook_url` leads there.
+    pub runbook_url: Option<Arc<str>>,
 }
 
 /// The rules as a file of alerting rules. An `interval` of zero is left to Prometheus.
@@ -72,6 +74,7 @@ fn write_rule(rule: &Rule, options: &ExportOptions, out: &mut String) {
     }
     write_templates("labels", &rule.labels, out);
     write_templates("annotations", &rule.annotations, out);
+    write_runbook_url(rule, options, out);
 }
 
 fn write_templates(key: &str, templates: &[(Arc<str>, Template)], out: &mut String) {
@@ -82,6 +85,20 @@ fn write_templates(key: &str, templates: &[(Arc<str>, Template)], out: &mut Stri
     for (name, template) in templates {
         push(out, format_args!("      {}: {}\n", quoted(name), quoted(template.as_written())));
     }
+}
+
+/// One more annotation, unless the rule has one of its own.
+fn write_runbook_url(rule: &Rule, options: &ExportOptions, out: &mut String) {
+    let Some(url) = &options.runbook_url else { return };
+    if rule.annotations.iter().any(|(name, _)| &**name == "runbook_url") {
+        return;
+    }
+    if rule.annotations.is_empty() {
+        out.push_str("    annotations:\n");
+    }
+    // What renders Markdown writes anchors in lower case.
+    let link = format!("{url}#{}", rule.id.alert.to_lowercase());
+    push(out, format_args!("      \"runbook_url\": {}\n", quoted(&link)));
 }
 
 /// The expression as it must be written there, if not as it is, and what cannot be adapted.

@@ -6,6 +6,7 @@ mod black_box;
 mod containers;
 #[path = "../../bench/load/damon.rs"]
 mod damon;
+mod dashboards;
 mod docker;
 mod doctor;
 mod flood;

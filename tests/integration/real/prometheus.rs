@@ -44,7 +44,7 @@ impl Drop for Server {
 }
 
 /// A Prometheus of our own that scrapes one target every second.
-struct Prometheus {
+pub(super) struct Prometheus {
     _server: Server,
     url: String,
     _folder: tempfile::TempDir,
@@ -52,7 +52,7 @@ struct Prometheus {
 
 impl Prometheus {
     /// `scrape` goes into the scrape configuration, to ask for one format.
-    fn start(program: &str, target: &str, scrape: &str) -> Self {
+    pub(super) fn start(program: &str, target: &str, scrape: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = free.local_addr().unwrap().port();
@@ -72,22 +72,34 @@ impl Prometheus {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        let url = format!("http://127.0.0.1:{port}/api/v1/query");
+        let url = format!("http://127.0.0.1:{port}/api/v1");
         let prometheus = Self { _server: Server(server), url, _folder: folder };
         prometheus.wait_for("up{job=\"umawarden\"} == 1");
         prometheus
     }
 
     fn query(&self, expr: &str) -> Vec<serde_json::Value> {
+        self.ask("query", &format!("query={}", percent_encoded(expr)))
+    }
+
+    /// Whether an expression had a value at any time of the last three minutes.
+    pub(super) fn has_had(&self, expr: &str) -> bool {
+        let now = jiff::Timestamp::now().as_second();
+        let asked = percent_encoded(expr);
+        let body = format!("query={asked}&start={}&end={now}&step=1", now - 180);
+        !self.ask("query_range", &body).is_empty()
+    }
+
+    fn ask(&self, path: &str, body: &str) -> Vec<serde_json::Value> {
         let client = reqwest::blocking::Client::builder().no_proxy().build().unwrap();
-        let request = client.post(&self.url).body(format!("query={}", percent_encoded(expr)));
+        let request = client.post(format!("{}/{path}", self.url)).body(body.to_owned());
         let request = request.header("content-type", "application/x-www-form-urlencoded");
         let Ok(answer) = request.send() else { return Vec::new() };
         let answer: serde_json::Value = answer.json().unwrap_or_default();
         answer["data"]["result"].as_array().cloned().unwrap_or_default()
     }
 
-    fn wait_for(&self, expr: &str) {
+    pub(super) fn wait_for(&self, expr: &str) {
         let deadline = Instant::now() + Duration::from_secs(30);
         while self.query(expr).is_empty() {
             assert!(Instant::now() < deadline, "Prometheus never has {expr}");
