@@ -2,7 +2,7 @@
 """Writes the dashboards beside this file: python3 generate.py [--check]
 
 With --check nothing is written, and what differs from a fresh one is an error. Needs
-grafana-foundation-sdk (the version is in tests/run), whose types are Grafana's own schema.
+grafana-foundation-sdk (tests/run has the version), whose types are Grafana's own schema.
 """
 
 import json

@@ -87,6 +87,7 @@ fn real_prometheus_has_data_for_every_query_of_the_dashboards() {
         })
         .collect();
     assert!(left.len() > 100, "{}", left.len());
+    assert!(!prometheus.has_had("uma_nothing_at_all"));
     let instances = [observes.address(), acts.address()];
     let deadline = Instant::now() + Duration::from_secs(90);
     while !left.is_empty() && Instant::now() < deadline {
