@@ -33,6 +33,8 @@ pub mod tune;
 
 pub mod doctor;
 
+pub mod door;
+
 pub mod exports;
 
 pub mod daemon;

@@ -65,7 +65,7 @@ fn render(site: &Site, decided: &Result<Page, QueryError>) -> Result<String, fmt
         duration_text(Duration::from_secs(uptime.as_secs())),
         status.at.utc.strftime("%F %T UTC"),
     )?;
-    for (path, meaning) in site.paths().filter(|(path, _)| !matches!(*path, "/" | "/-/reload")) {
+    for (path, meaning) in site.pages().filter(|(path, _)| *path != "/") {
         write!(html, "<a href=\"{path}\" title=\"{meaning}\">{path}</a> ")?;
     }
     html.push_str("</nav>");
