@@ -276,7 +276,7 @@ fn tell_start(loaded: &Loaded, journal: &Journal, started: Moment) {
 }
 
 /// The files that say who may come in over the network.
-pub(super) fn door_files(settings: &Settings) -> DoorFiles {
+pub fn door_files(settings: &Settings) -> DoorFiles {
     let Web { config_file, tokens_file, .. } = &settings.web;
     DoorFiles { web_config: config_file.clone(), tokens: tokens_file.clone() }
 }

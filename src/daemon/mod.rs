@@ -60,6 +60,7 @@ use service::{Command, Service};
 use settling::Settling;
 use wake::Wake;
 
+pub use begin::door_files;
 pub use orders::user_name;
 pub use preflight::{Missing, missing};
 pub use service::Loader;

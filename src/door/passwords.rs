@@ -132,7 +132,7 @@ impl Passwords {
 }
 
 /// A hash that no password has, and that costs as much as the dearest.
-fn nobody(users: &[User]) -> String {
+pub(super) fn nobody(users: &[User]) -> String {
     let cost = users.iter().map(|user| user.cost).max().unwrap_or(10);
     format!("$2b${cost:02}{NOBODY}")
 }

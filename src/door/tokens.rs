@@ -9,7 +9,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::secrecy;
-use crate::config::decode::{Findings, Table, choice, each, list, text, value};
+use crate::config::decode::{Advice, Findings, Table, choice, each, list, text, value};
 use crate::config::mistake::{Mistakes, SourceText};
 use crate::config::yaml::Node;
 use crate::model::Role;
@@ -21,6 +21,11 @@ const MOST_NAME_BYTES: usize = 64;
 const MOST_CERTIFICATE_NAME_BYTES: usize = 256;
 
 const KEYS: [&str; 7] = ["name", "role", "sha256", "token_file", "certificate", "user", "expires"];
+
+const ADVICE: [Advice; 1] = [(
+    &["token", "secret", "password"],
+    "only its hash belongs here: write sha256: …, as umawarden token create prints it",
+)];
 
 /// Keys whose values are no secrets.
 const SHOWN: [&str; 6] = ["name", "role", "token_file", "certificate", "user", "expires"];
@@ -101,7 +106,7 @@ fn read(root: &Node, findings: &mut Findings<'_>) -> Option<Vec<Entry>> {
 }
 
 fn entry(node: &Node, findings: &mut Findings<'_>) -> Option<Entry> {
-    let table = Table::read(node, "an entry", &KEYS, findings)?;
+    let table = Table::read_advised(node, "an entry", &KEYS, &ADVICE, findings)?;
     let role = match table.get("role") {
         Some(node) => choice(node, "role", &ROLES, findings),
         None => {

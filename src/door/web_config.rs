@@ -272,21 +272,7 @@ fn tls(node: &Node, remarks: &mut Vec<String>, findings: &mut Findings<'_>) -> O
         table.get("client_allowed_sans").and_then(|node| sans(node, findings));
     check_clients(&table, client_auth, &client_authorities, remarks, findings);
     let versions = versions(&table, findings);
-    let cipher_suites = table.get("cipher_suites").map(|node| {
-        let what = "an entry of cipher_suites";
-        spoken_all(node, "cipher_suites", what, &CIPHERS, findings)
-    });
-    let cipher_suites = cipher_suites.flatten().unwrap_or_default();
-    let is_1_2 = |suite: &CipherSuite| !format!("{suite:?}").starts_with("TLS13_");
-    let of_1_2: Vec<CipherSuite> = cipher_suites.iter().copied().filter(is_1_2).collect();
-    if let (Some(key), true) = (table.key("cipher_suites"), of_1_2.is_empty())
-        && !cipher_suites.is_empty()
-        && versions.is_some_and(|(least, _)| least == Version::Tls12)
-    {
-        findings
-            .add(key.span.clone(), "no suite of TLS 1.2 is left, and TLS 1.2 is to be spoken")
-            .hint("those of TLS 1.3 are always offered: name one of TLS 1.2, or write min_version: TLS13");
-    }
+    let cipher_suites = suites(&table, versions, findings);
     let curves = table.get("curve_preferences").and_then(|node| {
         let what = "an entry of curve_preferences";
         spoken_all(node, "curve_preferences", what, &CURVES, findings)
@@ -300,10 +286,41 @@ fn tls(node: &Node, remarks: &mut Vec<String>, findings: &mut Findings<'_>) -> O
         client_authorities,
         client_allowed_sans,
         versions: versions?,
-        cipher_suites: of_1_2,
+        cipher_suites,
         server_prefers: prefers.flatten().unwrap_or(true),
         curves: curves.unwrap_or_default(),
     })
+}
+
+/// The suites of TLS 1.2; those of TLS 1.3 are always offered, as Go does it.
+fn suites(
+    table: &Table<'_>,
+    versions: Option<(Version, Version)>,
+    findings: &mut Findings<'_>,
+) -> Vec<CipherSuite> {
+    let (Some(key), Some(node)) = (table.key("cipher_suites"), table.get("cipher_suites")) else {
+        return Vec::new();
+    };
+    let what = "an entry of cipher_suites";
+    let Some(named) = spoken_all(node, "cipher_suites", what, &CIPHERS, findings) else {
+        return Vec::new();
+    };
+    let is_of_1_3 = |suite: &CipherSuite| {
+        matches!(
+            suite,
+            CipherSuite::TLS13_AES_128_GCM_SHA256
+                | CipherSuite::TLS13_AES_256_GCM_SHA384
+                | CipherSuite::TLS13_CHACHA20_POLY1305_SHA256
+        )
+    };
+    let of_1_2: Vec<CipherSuite> = named.iter().copied().filter(|one| !is_of_1_3(one)).collect();
+    let speaks_1_2 = versions.is_some_and(|(least, _)| least == Version::Tls12);
+    if speaks_1_2 && of_1_2.is_empty() && !named.is_empty() {
+        findings
+            .add(key.span.clone(), "no suite of TLS 1.2 is left, and TLS 1.2 is to be spoken")
+            .hint("name one of TLS 1.2, or write min_version: TLS13");
+    }
+    of_1_2
 }
 
 /// What is under the one key or the other: a file, or the thing itself.

@@ -1,7 +1,7 @@
 //! Who comes in over the network, what they may do there, and why somebody may not.
 
+use core::net::IpAddr;
 use std::fmt;
-use std::net::IpAddr;
 use std::sync::Arc;
 
 /// What somebody may do over the network; who may do more may do less, too.

@@ -1,7 +1,7 @@
 //! What people tell the program: approvals, silences, a pause, a breaker reset.
 
+use core::net::IpAddr;
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
