@@ -307,6 +307,24 @@ impl Door {
     }
 }
 
+/// What is wrong with the text of a tokens file, or else of a web configuration.
+#[cfg(fuzzing)]
+pub fn written_wrongly(
+    is_tokens: bool,
+    source: &crate::config::mistake::SourceText,
+) -> Option<crate::config::mistake::Mistakes> {
+    match is_tokens {
+        true => tokens::parse(source).err(),
+        false => web_config::parse(source).err(),
+    }
+}
+
+/// Whether an `Authorization` header can be read.
+#[cfg(fuzzing)]
+pub fn reads_authorization(header: &[u8]) -> bool {
+    HeaderValue::from_bytes(header).is_ok_and(|header| judge::read_authorization(&header).is_some())
+}
+
 /// Fills it from the system's source of randomness.
 fn fill_with_random(bytes: &mut [u8]) -> Result<(), String> {
     let random = rustls::crypto::ring::default_provider().secure_random;

@@ -68,8 +68,8 @@ impl Daemon {
             .unwrap();
         let mut daemon =
             Self { child, log, log_reader: Some(log_reader), address: String::new(), client };
-        daemon.address = daemon.wait_for_log("listening on http://", |line| {
-            let rest = line.split("listening on http://").nth(1)?;
+        daemon.address = daemon.wait_for_log("listening on http", |line| {
+            let rest = line.split("listening on http").nth(1)?.split("://").nth(1)?;
             Some(rest.split([' ', '/', '"']).next()?.to_owned())
         });
         daemon

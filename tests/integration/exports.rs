@@ -4,7 +4,7 @@
 
 mod gate;
 mod orders;
-mod server;
+pub mod server;
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
