@@ -299,7 +299,7 @@ fn start_service(
     let (reload, reloads) = mpsc::channel(4);
     let (order, orders) = mpsc::channel(ORDERS);
     let Entrance { listeners, door } = entrance;
-    let scheme = if door.tls().is_some() { "https" } else { "http" };
+    let scheme = if door.greeting().tls.is_some() { "https" } else { "http" };
     for address in listeners.iter().filter_map(|listener| listener.local_addr().ok()) {
         tracing::info!("listening on {scheme}://{address}/");
     }

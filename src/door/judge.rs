@@ -175,10 +175,11 @@ fn by_certificate(terms: &Terms, names: &Names, now: Timestamp) -> Option<Shown>
     let is_good = |named: &Named| named.expires.is_none_or(|expires| expires > now);
     let known = terms.certificates.iter().filter(|named| names.has(&named.name));
     let best = known.max_by_key(|named| (is_good(named), named.role))?;
+    let expires = [best.expires, names.expires].into_iter().flatten().min();
     Some(Shown {
         credential: Credential::Certificate(Arc::clone(&best.name)),
         role: best.role,
-        expires: best.expires,
+        expires,
     })
 }
 

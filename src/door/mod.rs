@@ -74,6 +74,17 @@ impl std::fmt::Debug for Door {
     }
 }
 
+/// How a connection begins.
+#[derive(Clone, Debug)]
+pub struct Greeting {
+    /// How TLS is spoken; `None`: it is not.
+    pub tls: Option<Arc<ServerConfig>>,
+    /// Whether the names in a client's certificate are to be believed.
+    pub verifies_clients: bool,
+    /// For [`Door::still_greets`].
+    pub number: u64,
+}
+
 /// The files have changed, and cannot be used: what was in force before still is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DoorFailure {
@@ -100,6 +111,8 @@ struct Told {
 /// On which terms people come in.
 #[derive(Default)]
 struct Terms {
+    /// Which ones these are: others have another number.
+    number: u64,
     tls: Option<tls::Tls>,
     headers: Vec<(&'static str, HeaderValue)>,
     users: Vec<User>,
@@ -158,7 +171,8 @@ impl Door {
         Ok(door)
     }
 
-    fn install(&self, terms: Terms) {
+    fn install(&self, mut terms: Terms) {
+        terms.number = self.terms.load().number + 1;
         self.limiter.set(terms.rate_limit);
         self.passwords.keep(&terms.users);
         self.terms.store(Arc::new(terms));
@@ -209,11 +223,19 @@ impl Door {
         self.failure.load_full()
     }
 
-    /// How TLS is to be spoken with whoever comes now, and whether the names in their certificate
-    /// are to be believed; `None`: it is not.
-    pub fn tls(&self) -> Option<(Arc<ServerConfig>, bool)> {
+    /// How to speak with whoever comes now.
+    pub fn greeting(&self) -> Greeting {
         let terms = self.terms.load();
-        terms.tls.as_ref().map(|tls| (Arc::clone(&tls.config), tls.verifies_clients))
+        Greeting {
+            tls: terms.tls.as_ref().map(|tls| Arc::clone(&tls.config)),
+            verifies_clients: terms.tls.as_ref().is_some_and(|tls| tls.verifies_clients),
+            number: terms.number,
+        }
+    }
+
+    /// Whether people are still greeted like that.
+    pub fn still_greets(&self, number: u64) -> bool {
+        self.terms.load().number == number
     }
 
     /// A handshake came to nothing.

@@ -14,12 +14,12 @@ use rustls::{
     CertificateError, DigitallySignedStruct, DistinguishedName, Error, RootCertStore, ServerConfig,
     SignatureScheme, version,
 };
-use x509_cert::Certificate;
 use x509_cert::der::asn1::{PrintableStringRef, TeletexStringRef, Utf8StringRef};
 use x509_cert::der::oid::ObjectIdentifier;
 use x509_cert::der::{Decode as _, Tagged as _};
 use x509_cert::ext::pkix::SubjectAltName;
 use x509_cert::ext::pkix::name::GeneralName;
+use x509_cert::{Certificate, TbsCertificate};
 
 use super::web_config::{ClientAuth, TlsSettings, Version};
 
@@ -216,6 +216,8 @@ pub struct Names {
     pub(super) alternative: Vec<String>,
     /// The subject's common names.
     pub(super) common: Vec<String>,
+    /// Until when it is good; a connection may last longer.
+    pub(super) expires: Option<Timestamp>,
 }
 
 impl Names {
@@ -245,7 +247,8 @@ impl Names {
             };
             Some(text)
         });
-        Self { alternative, common: common.take(MOST_NAMES).collect() }
+        let expires = Some(end(certificate));
+        Self { alternative, common: common.take(MOST_NAMES).collect(), expires }
     }
 
     /// Whether it is good for that name.
@@ -272,8 +275,12 @@ fn name(name: &GeneralName) -> Option<String> {
 fn expiry(certificate: &[u8]) -> Result<Timestamp, String> {
     let certificate =
         Certificate::from_der(certificate).map_err(|error| format!("it is damaged: {error}"))?;
-    let after = certificate.tbs_certificate().validity().not_after.to_unix_duration();
+    Ok(end(certificate.tbs_certificate()))
+}
+
+fn end(certificate: &TbsCertificate) -> Timestamp {
+    let after = certificate.validity().not_after.to_unix_duration();
     let seconds = i64::try_from(after.as_secs()).unwrap_or(i64::MAX);
     // One that is good for ever, by a date that no clock reaches.
-    Ok(Timestamp::from_second(seconds).unwrap_or(Timestamp::MAX))
+    Timestamp::from_second(seconds).unwrap_or(Timestamp::MAX)
 }

@@ -11,7 +11,7 @@ use hyper::{HeaderMap, Method, StatusCode, Uri};
 
 use super::order::Caller;
 use super::routes::{ORDER_BODY_BYTES, ROUTES, Site, refusal};
-use crate::door::{Access, Names, Refused};
+use crate::door::{Access, Greeting, Names, Refused};
 use crate::model::{OrderedBy, RefusalReason, Role};
 
 /// How a connection came in.
@@ -22,12 +22,36 @@ pub(super) enum Arrival {
         address: IpAddr,
         /// Of a certificate that was verified.
         certificate: Option<Arc<Names>>,
+        /// How it began.
+        greeted: u64,
     },
     /// By the control socket.
     Control {
         /// The kernel's word for who that is.
         uid: u32,
     },
+}
+
+impl Arrival {
+    /// Over the network, once it has begun; a certificate counts only if it was verified.
+    pub(super) fn greeted(self, greeting: &Greeting, shown: Option<&[u8]>) -> Self {
+        match self {
+            Self::Network { address, .. } => {
+                let shown = shown.filter(|_| greeting.verifies_clients);
+                let certificate = shown.map(|shown| Arc::new(Names::of(shown)));
+                Self::Network { address, certificate, greeted: greeting.number }
+            }
+            control @ Self::Control { .. } => control,
+        }
+    }
+
+    /// Whether people who come now are greeted in another way.
+    fn is_outdated(&self, site: &Site) -> bool {
+        match self {
+            Self::Network { greeted, .. } => !site.served.door.still_greets(*greeted),
+            Self::Control { .. } => false,
+        }
+    }
 }
 
 /// What a request is for.
@@ -82,7 +106,11 @@ pub(super) async fn admit(
         Some(Arrival::Control { uid }) => {
             return Ok(Caller::Known(OrderedBy::Local { uid: *uid }));
         }
-        Some(Arrival::Network { address, certificate }) => (*address, certificate.as_deref()),
+        Some(arrival @ Arrival::Network { address, certificate, .. }) => {
+            // What was verified on other terms counts no more.
+            let certificate = certificate.as_deref().filter(|_| !arrival.is_outdated(site));
+            (*address, certificate)
+        }
         None => return Err(nobody()),
     };
     let Some(access) = asked.access else { return Err(nobody()) };
@@ -136,10 +164,17 @@ pub(super) fn refuse(site: &Site, uri: &Uri, refused: &Refused) -> Response {
 }
 
 /// Adds the headers that every response carries, those of the web configuration among them; a
-/// page's own say more than those.
-pub(super) fn with_headers(site: &Site, mut response: Response, is_network: bool) -> Response {
+/// page's own say more than those. A connection that began on other terms ends.
+pub(super) fn with_headers(
+    site: &Site,
+    arrival: Option<&Arrival>,
+    mut response: Response,
+) -> Response {
     let headers = response.headers_mut();
-    if is_network {
+    if arrival.is_some_and(|arrival| arrival.is_outdated(site)) {
+        headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
+    if !matches!(arrival, Some(Arrival::Control { .. })) {
         for (name, value) in site.served.door.headers() {
             if let Ok(name) = HeaderName::try_from(name) {
                 headers.entry(name).or_insert(value);

@@ -78,6 +78,15 @@ fn render(site: &Site, decided: &Result<Page, QueryError>) -> Result<String, fmt
             Escaped(&failure.why),
         )?;
     }
+    if let Some(failure) = site.served.door.failure() {
+        write!(
+            html,
+            "<p class=failed>What says who may come in is broken since {}: what it said before is \
+             still in force.</p><pre>{}</pre>",
+            failure.at.strftime("%F %T UTC"),
+            Escaped(&failure.why),
+        )?;
+    }
     held_back::page(&mut html, &status)?;
     memory(&mut html, &status)?;
     decisions(&mut html, decided)?;

@@ -234,7 +234,6 @@ async fn for_all(
 ) -> Response {
     let uri = request.uri().clone();
     let arrival = arrival.map(|Extension(arrival)| arrival);
-    let is_network = !matches!(arrival, Some(Arrival::Control { .. }));
     let uri_bytes = uri.path_and_query().map_or(0, |target| target.as_str().len());
     let asked = Asked::of(&site, matched.as_ref(), request.method());
     let response = if uri_bytes > MAX_URI_BYTES {
@@ -257,7 +256,7 @@ async fn for_all(
             Err(refused) => access::refuse(&site, &uri, &refused),
         }
     };
-    access::with_headers(&site, response, is_network)
+    access::with_headers(&site, arrival.as_ref(), response)
 }
 
 /// As announced; chunked bodies announce nothing, and are read up to the same bound.

@@ -32,7 +32,7 @@ use super::access::Arrival;
 use super::control::{ControlSocket, SocketFile};
 use super::stall::{Activity, Stall};
 use super::{Limits, Served, routes};
-use crate::door::{Door, Names};
+use crate::door::Door;
 
 /// Room above the limit for connections that are just being cut off.
 const SPARE_CONNECTIONS: usize = 32;
@@ -307,7 +307,9 @@ impl Connections {
                 if let Err(error) = stream.set_nodelay(true) {
                     debug!(%error, "set_nodelay");
                 }
-                self.open(stream, Arrival::Network { address, certificate: None });
+                // What it is greeted with is known once its task runs.
+                let arrival = Arrival::Network { address, certificate: None, greeted: 0 };
+                self.open(stream, arrival);
             }
             Accepted::Control(stream) => match stream.peer_cred() {
                 Ok(peer) => self.open(stream, Arrival::Control { uid: peer.uid() }),
@@ -337,16 +339,16 @@ impl Connections {
         self.tasks.spawn(async move {
             let _guard = guard;
             let served = async {
-                match door.as_ref().and_then(|door| Some((door, door.tls()?))) {
-                    None => serving.serve(stream, arrival).await,
-                    Some((door, tls)) => {
-                        let Some((stream, arrival)) =
-                            shake_hands(door, tls, handshake_takes, stream, arrival).await
-                        else {
-                            return;
-                        };
-                        serving.serve(stream, arrival).await;
-                    }
+                let Some(door) = door else { return serving.serve(stream, arrival).await };
+                let greeting = door.greeting();
+                let Some(config) = greeting.tls.clone() else {
+                    return serving.serve(stream, arrival.greeted(&greeting, None)).await;
+                };
+                if let Some(stream) = shake_hands(config, handshake_takes, stream).await {
+                    let arrival = arrival.greeted(&greeting, shown(&stream));
+                    serving.serve(stream, arrival).await;
+                } else {
+                    door.count_failed_handshake();
                 }
             };
             tokio::select! {
@@ -398,35 +400,30 @@ impl Serving {
 /// Speaks TLS with whoever has come, for so long; `None`: they cannot, or may not come in. Until it
 /// is done the connection counts as idle, and is cut off before those that are served.
 async fn shake_hands<S>(
-    door: &Door,
-    (config, verifies_clients): (Arc<ServerConfig>, bool),
+    config: Arc<ServerConfig>,
     takes: Duration,
     stream: S,
-    mut arrival: Arrival,
-) -> Option<(TlsStream<S>, Arrival)>
+) -> Option<TlsStream<S>>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let stream = match tokio::time::timeout(takes, TlsAcceptor::from(config).accept(stream)).await {
-        Ok(Ok(stream)) => stream,
+    match tokio::time::timeout(takes, TlsAcceptor::from(config).accept(stream)).await {
+        Ok(Ok(stream)) => Some(stream),
         Ok(Err(error)) => {
             debug!(%error, "handshake");
-            door.count_failed_handshake();
-            return None;
+            None
         }
         Err(_) => {
             debug!("no handshake in time");
-            door.count_failed_handshake();
-            return None;
+            None
         }
-    };
-    let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
-    if let (Arrival::Network { certificate, .. }, Some(shown), true) =
-        (&mut arrival, shown, verifies_clients)
-    {
-        *certificate = Some(Arc::new(Names::of(shown)));
     }
-    Some((stream, arrival))
+}
+
+/// The certificate that the client has shown.
+fn shown<S>(stream: &TlsStream<S>) -> Option<&[u8]> {
+    let (_, connection) = stream.get_ref();
+    connection.peer_certificates()?.first().map(AsRef::as_ref)
 }
 
 /// Takes a connection off the list however its task ends.

@@ -14,14 +14,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use rustls::{
-    ClientConfig, ClientConnection, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
-    StreamOwned,
-};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use umawarden::door::{Door, DoorFiles, NewToken, create_token};
 use umawarden::exports::{Limits, access_table};
 use umawarden::model::{Credential, Moment, OrderedBy, Role};
@@ -87,57 +83,14 @@ pub fn bearer(token: &NewToken) -> String {
     format!("Authorization: Bearer {}", token.token)
 }
 
-/// Believes every server: what is tested is who the server believes.
-#[derive(Debug)]
-struct Anything;
-
-impl ServerCertVerifier for Anything {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        default_provider().signature_verification_algorithms.supported_schemes()
-    }
-}
-
 /// A client of TLS, with a certificate of the fixtures or without.
-fn tls_client(certificate: Option<&str>, trusted: bool) -> Arc<ClientConfig> {
+fn tls_client(certificate: Option<&str>) -> Arc<ClientConfig> {
     let builder = ClientConfig::builder_with_provider(Arc::new(default_provider()))
         .with_safe_default_protocol_versions()
         .unwrap();
-    let builder = if trusted {
-        let mut roots = RootCertStore::empty();
-        roots.add(CertificateDer::from_pem_file(fixture("authority.pem")).unwrap()).unwrap();
-        builder.with_root_certificates(roots)
-    } else {
-        builder.dangerous().with_custom_certificate_verifier(Arc::new(Anything))
-    };
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(fixture("authority.pem")).unwrap()).unwrap();
+    let builder = builder.with_root_certificates(roots);
     Arc::new(match certificate {
         None => builder.with_no_client_auth(),
         Some(name) => {
@@ -163,7 +116,7 @@ pub fn ask_tls(
     headers: &[&str],
 ) -> Option<Answer> {
     let name = ServerName::try_from("127.0.0.1").unwrap();
-    let connection = ClientConnection::new(tls_client(certificate, true), name).unwrap();
+    let connection = ClientConnection::new(tls_client(certificate), name).unwrap();
     let stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut stream = StreamOwned::new(connection, stream);
@@ -204,11 +157,18 @@ fn every_route_asks_for_the_role_that_the_table_says_and_else_nothing_happens() 
                 "local" => false,
                 needed => Role::ALL.iter().any(|one| one.name() == needed && one <= role),
             };
-            if enough && access != "read" {
+            if enough && path == "/-/reload" {
                 // It is let in, and waits for an answer that does not come.
                 continue;
             }
-            let status = status(&bearer(token));
+            let header = bearer(token);
+            if enough && access != "read" {
+                let body = ["Content-Length: 8", &header];
+                let answer = server.raw((request(method, &target, &body) + "nonsense").as_bytes());
+                assert_eq!(parse(&answer).status, 400, "{method} {path} as {role}");
+                continue;
+            }
+            let status = status(&header);
             assert_eq!(status == 403, !enough, "{method} {path} as {role}: {status}");
             assert_ne!(status, 401, "{method} {path} as {role}");
         }
@@ -379,6 +339,51 @@ fn users_close_the_door_for_readers_and_the_control_socket_knows_nothing_of_it()
     let local = server.order("GET", "/metrics", "");
     assert_eq!((local.status, local.headers.get("x-frame-options")), (200, None));
     server.end();
+}
+
+#[test]
+fn a_connection_that_began_on_other_terms_ends_and_its_certificate_counts_no_more() {
+    let given = format!(
+        "{TLS}  client_auth_type: VerifyClientCertIfGiven\n  client_ca_file: authority.pem\n"
+    );
+    let files = Files::new(&given, "- {certificate: spark-2.example, role: operate}\n");
+    let mut server = files.serve();
+    let name = ServerName::try_from("127.0.0.1").unwrap();
+    let connection = ClientConnection::new(tls_client(Some("client")), name).unwrap();
+    let mut stream = StreamOwned::new(connection, server.connect());
+    // A body that makes no sense gets as far as to whoever reads bodies.
+    let order = "POST /api/v1/pause HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx";
+    stream.write_all(order.as_bytes()).unwrap();
+    let mut start = [0; 12];
+    stream.read_exact(&mut start).unwrap();
+    assert_eq!(&start, b"HTTP/1.1 400", "{}", String::from_utf8_lossy(&start));
+    files.write("web.yml", &format!("{given}rate_limit: {{interval: 1ms, burst: 1000}}\n"));
+    let told = || ask_tls(server.address, None, "GET", "/api/v1/status", &[]).unwrap();
+    wait_until("read again", || {
+        let metrics = server.order("GET", "/api/v1/status", "");
+        assert_eq!(metrics.status, 200);
+        !server.door.still_greets(1)
+    });
+    assert_eq!(told().status, 200);
+    stream.write_all(order.as_bytes()).unwrap();
+    let mut rest = Vec::new();
+    stream.read_to_end(&mut rest).unwrap();
+    let rest = String::from_utf8(rest).unwrap();
+    assert!(rest.contains("HTTP/1.1 401 ") && rest.contains("connection: close"), "{rest}");
+    assert!(server.orders.try_recv().is_err());
+    server.end();
+}
+
+#[test]
+fn readme_says_who_may_do_what() {
+    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md");
+    let readme = fs::read_to_string(readme).unwrap();
+    for (method, path, access) in access_table().filter(|(_, _, access)| *access != "read") {
+        let row = if access == "local" { "nobody".to_owned() } else { format!("`{access}`") };
+        let row = readme.lines().find(|line| line.starts_with(&format!("| {row} |"))).unwrap();
+        let path = path.split("/{").next().unwrap();
+        assert!(row.contains(path) || method == "DELETE", "{method} {path} is not in: {row}");
+    }
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod containers;
 mod damon;
 mod docker;
 mod doctor;
+mod door;
 mod flood;
 mod gate;
 mod kill_nine;
