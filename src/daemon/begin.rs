@@ -74,8 +74,8 @@ const KERNEL_RING: &str = "/dev/kmsg";
 pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     crate::sys::share_freed_memory();
     let settings = loaded.settings.clone();
-    let door = Arc::new(Door::open(door_files(&settings), clock::now)?);
-    let listeners = exports::bind(&resolve(&settings.web.listen)?)?;
+    let entrance = Entrance::open(&settings)?;
+    let door = Arc::clone(&entrance.door);
     let wake = Wake::new().context("cannot make the loop's wake-up (eventfd)")?;
     let started = clock::now();
     tell_what_is_missing(&loaded);
@@ -101,7 +101,6 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     let gpu = watch_gpu(&settings)?;
     let holders = watch_holders(&settings)?;
     let failure = Arc::default();
-    let entrance = Entrance { listeners, door: Arc::clone(&door) };
     let service = start_service(&settings, entrance, loader, &wake, taker, Arc::clone(&failure))?;
     tell_start(&loaded, &journal, started);
     let sampling = Sampling::new(settings.sampling_interval, &settings.path.procfs);
@@ -285,6 +284,15 @@ pub fn door_files(settings: &Settings) -> DoorFiles {
 struct Entrance {
     listeners: Vec<TcpListener>,
     door: Arc<Door>,
+}
+
+impl Entrance {
+    /// A door that is broken keeps the program from listening at all.
+    fn open(settings: &Settings) -> anyhow::Result<Self> {
+        let door = Arc::new(Door::open(door_files(settings), clock::now)?);
+        let listeners = exports::bind(&resolve(&settings.web.listen)?)?;
+        Ok(Self { listeners, door })
+    }
 }
 
 /// Starts to serve what there is to see, and to take orders.

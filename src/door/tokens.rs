@@ -162,7 +162,7 @@ fn owner<'n>(table: &Table<'n>, findings: &mut Findings<'_>) -> Option<(&'static
 fn token(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Who> {
     match (table.get("sha256"), table.get("token_file")) {
         (Some(node), None) => {
-            let Some(hash) = text(node, "sha256", findings).map(hash) else { return None };
+            let hash = text(node, "sha256", findings).map(hash)?;
             if hash.is_none() {
                 findings
                     .add(node.span.clone(), "sha256 is not the 64 hexadecimal digits of a hash")

@@ -257,11 +257,13 @@ fn tls(node: &Node, remarks: &mut Vec<String>, findings: &mut Findings<'_>) -> O
     }
     let certificate = pem(&table, ["cert_file", "cert"], findings);
     let key = pem(&table, ["key_file", "key"], findings);
-    for [file, inline] in [["cert_file", "cert"], ["key_file", "key"]] {
+    for [file, inline, usual] in
+        [["cert_file", "cert", "server.pem"], ["key_file", "key", "server.key"]]
+    {
         if table.get(file).is_none() && table.get(inline).is_none() {
             findings
                 .add(table.place(), format!("tls_server_config has neither {file} nor {inline}"))
-                .hint(format!("write {file}: server.pem; it counts from this file's folder"));
+                .hint(format!("write {file}: {usual}; it counts from this file's folder"));
         }
     }
     let client_authorities = pem(&table, ["client_ca_file", "client_ca"], findings);
@@ -496,7 +498,7 @@ fn http(
 
 fn rate(node: &Node, findings: &mut Findings<'_>) -> Option<RateLimit> {
     let table = Table::read(node, "rate_limit", &RATE_KEYS, findings)?;
-    let interval = table.get("interval").map(|node| duration(node, "interval", findings)).flatten();
+    let interval = table.get("interval").and_then(|node| duration(node, "interval", findings));
     let burst = table.get("burst").map(|node| {
         let read = |text: &str| match text.parse() {
             Ok(0) | Err(_) => Err(format!("\"{text}\" is no number from 1 to {}", u32::MAX)),

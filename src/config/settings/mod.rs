@@ -201,6 +201,9 @@ pub struct Environment {
     pub state_directory: Option<PathBuf>,
 }
 
+/// The control socket's name beside the journal.
+const SOCKET: &str = "control.sock";
+
 impl Settings {
     /// Flags win over the file, the file over the defaults. `folder` is the file's: relative paths
     /// in the file count from there, those in flags from the working directory.
@@ -244,11 +247,7 @@ impl Settings {
                 kmsg: path(&flags.kmsg, file.kmsg, "/dev/kmsg"),
             },
             web: Web {
-                control_socket: in_storage(
-                    &flags.control_socket,
-                    file.control_socket,
-                    "control.sock",
-                ),
+                control_socket: in_storage(&flags.control_socket, file.control_socket, SOCKET),
                 config_file: flags.web_config_file.clone().or(file.web_config_file.map(in_folder)),
                 tokens_file: flags.web_tokens_file.clone().or(file.web_tokens_file.map(in_folder)),
                 ..merge_web(flags, file.listen, file.telemetry_path)
