@@ -3,6 +3,7 @@
 pub mod adopt;
 pub mod approve;
 pub mod breaker;
+pub mod config;
 mod control;
 mod death;
 pub mod dmesg;
@@ -27,6 +28,7 @@ pub mod rules;
 pub mod run;
 pub mod silence;
 mod storage;
+pub mod token;
 pub mod tune;
 pub mod verdict;
 
@@ -54,6 +56,10 @@ pub enum Command {
     Run(Box<run::RunArguments>),
     /// Say what a kernel log tells: allocation failures, OOM kills, Xids, hung tasks.
     Dmesg(dmesg::DmesgArguments),
+    /// Check the files that `umawarden run` would read.
+    Config(config::ConfigArguments),
+    /// Make tokens for those who may act over the network.
+    Token(token::TokenArguments),
     /// Work with rule files.
     Rules(rules::RulesArguments),
     /// Show the events, decisions and outcomes in the journal.
@@ -127,6 +133,8 @@ impl Arguments {
         match self.command {
             Command::Run(arguments) => run::execute(*arguments),
             Command::Dmesg(arguments) => dmesg::execute(&arguments),
+            Command::Config(arguments) => config::execute(&arguments),
+            Command::Token(arguments) => token::execute(&arguments),
             Command::Rules(arguments) => rules::execute(&arguments),
             Command::History(arguments) => history::execute(&arguments),
             Command::Engines(arguments) => engines::execute(&arguments),

@@ -31,7 +31,8 @@ use crate::actions::{
 };
 use crate::config::measure::{ListenAddress, ListenHost};
 use crate::config::reader::Loaded;
-use crate::config::settings::{GpuInterval, Settings};
+use crate::config::settings::{GpuInterval, Settings, Web};
+use crate::door::{Door, DoorFiles};
 use crate::exports::{self, Limits, ReloadFailure, Served};
 use crate::journal::{Entry, Journal, Note, ResumePoint, Retention};
 use crate::model::{DecisionId, Mode, Moment, Observation, Outcome};
@@ -73,7 +74,8 @@ const KERNEL_RING: &str = "/dev/kmsg";
 pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     crate::sys::share_freed_memory();
     let settings = loaded.settings.clone();
-    let listeners = exports::bind(&resolve(&settings.web.listen)?)?;
+    let entrance = Entrance::open(&settings)?;
+    let door = Arc::clone(&entrance.door);
     let wake = Wake::new().context("cannot make the loop's wake-up (eventfd)")?;
     let started = clock::now();
     tell_what_is_missing(&loaded);
@@ -99,7 +101,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     let gpu = watch_gpu(&settings)?;
     let holders = watch_holders(&settings)?;
     let failure = Arc::default();
-    let service = start_service(&settings, listeners, loader, &wake, taker, Arc::clone(&failure))?;
+    let service = start_service(&settings, entrance, loader, &wake, taker, Arc::clone(&failure))?;
     tell_start(&loaded, &journal, started);
     let sampling = Sampling::new(settings.sampling_interval, &settings.path.procfs);
     // The threads that follow are raised as this one is; those before are not.
@@ -128,7 +130,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         status,
         reload_failure: failure,
         wake,
-        own: OwnReadings::new(started, sampling.interval(), tally),
+        own: OwnReadings::new(started, sampling.interval(), tally, door),
         evicting,
         report: Report::default(),
         recorder,
@@ -272,10 +274,31 @@ fn tell_start(loaded: &Loaded, journal: &Journal, started: Moment) {
     journal.record(&Entry::Note(Note { at: started, text }));
 }
 
+/// The files that say who may come in over the network.
+pub fn door_files(settings: &Settings) -> DoorFiles {
+    let Web { config_file, tokens_file, .. } = &settings.web;
+    DoorFiles { web_config: config_file.clone(), tokens: tokens_file.clone() }
+}
+
+/// Where people come in over the network.
+struct Entrance {
+    listeners: Vec<TcpListener>,
+    door: Arc<Door>,
+}
+
+impl Entrance {
+    /// A door that is broken keeps the program from listening at all.
+    fn open(settings: &Settings) -> anyhow::Result<Self> {
+        let door = Arc::new(Door::open(door_files(settings), clock::now)?);
+        let listeners = exports::bind(&resolve(&settings.web.listen)?)?;
+        Ok(Self { listeners, door })
+    }
+}
+
 /// Starts to serve what there is to see, and to take orders.
 fn start_service(
     settings: &Settings,
-    listeners: Vec<TcpListener>,
+    entrance: Entrance,
     loader: Loader,
     wake: &Wake,
     taker: Orders,
@@ -283,8 +306,10 @@ fn start_service(
 ) -> anyhow::Result<Service> {
     let (reload, reloads) = mpsc::channel(4);
     let (order, orders) = mpsc::channel(ORDERS);
+    let Entrance { listeners, door } = entrance;
+    let scheme = if door.greeting().tls.is_some() { "https" } else { "http" };
     for address in listeners.iter().filter_map(|listener| listener.local_addr().ok()) {
-        tracing::info!("listening on http://{address}/");
+        tracing::info!("listening on {scheme}://{address}/");
     }
     let served = Served {
         status: Arc::clone(&taker.status),
@@ -294,6 +319,7 @@ fn start_service(
         control_socket: settings.web.control_socket.clone(),
         orders: order,
         reload_failure,
+        door,
         uptime: clock::uptime,
         limits: Limits::default(),
     };

@@ -60,6 +60,7 @@ use service::{Command, Service};
 use settling::Settling;
 use wake::Wake;
 
+pub use begin::door_files;
 pub use orders::user_name;
 pub use preflight::{Missing, missing};
 pub use service::Loader;
@@ -235,8 +236,8 @@ impl Daemon {
                     self.step(clock::now());
                     let _gone = reply.send(());
                 }
-                Command::Reload { loaded, reply } => {
-                    let answer = self.reload(loaded);
+                Command::Reload { loaded, by, reply } => {
+                    let answer = self.reload(loaded, by.as_deref());
                     // Whoever asked sees what came of it.
                     self.see_own();
                     self.step(clock::now());
@@ -486,13 +487,20 @@ impl Daemon {
         self.journal.record(&Entry::Note(Note { at, text }));
     }
 
-    fn reload(&mut self, loaded: Result<Box<Loaded>, String>) -> Result<String, String> {
+    fn reload(
+        &mut self,
+        loaded: Result<Box<Loaded>, String>,
+        by: Option<&str>,
+    ) -> Result<String, String> {
         let now = clock::now();
         let loaded = loaded.inspect_err(|error| {
             self.own.set_reload(false, now);
             let failure = ReloadFailure { at: now.utc, why: error.clone() };
             self.reload_failure.store(Some(Arc::new(failure)));
-            tracing::error!("reload failed, the rules in use stay: {error}");
+            tracing::error!(by, "reload failed, the rules in use stay: {error}");
+            if let Some(by) = by {
+                self.note(now, format!("a reload by {by} failed"));
+            }
         })?;
         let ended = self.policy.replace_rules(now, loaded.settings.mode, &loaded.rules);
         self.recorder.reload(now, &loaded, &ended);
@@ -510,8 +518,9 @@ impl Daemon {
         if !waiting.is_empty() {
             summary.push_str(&format!("; other settings need a restart: {waiting}"));
         }
-        tracing::info!("reloaded: {summary}");
-        self.note(now, format!("reloaded: {summary}"));
+        tracing::info!(by, "reloaded: {summary}");
+        let by = by.map(|by| format!(" by {by}")).unwrap_or_default();
+        self.note(now, format!("reloaded{by}: {summary}"));
         Ok(summary)
     }
 

@@ -7,6 +7,7 @@ use super::evicting::Evicting;
 use super::reaction::Reactions;
 use super::recorder::Tally;
 use crate::actions::SettingsTally;
+use crate::door::Door;
 use crate::model::{
     Moment, Reading, Readings, SETTING_NAMES, Schema, SeriesKey, Source, UndoResult,
 };
@@ -40,6 +41,7 @@ pub(super) struct OwnReadings {
     reload_succeeded: bool,
     reload_success: Moment,
     settings: Arc<SettingsTally>,
+    door: Arc<Door>,
 }
 
 impl OwnReadings {
@@ -47,6 +49,7 @@ impl OwnReadings {
         started: Moment,
         sampling_interval: Duration,
         settings: Arc<SettingsTally>,
+        door: Arc<Door>,
     ) -> Self {
         let mut series = vec![
             SeriesKey::new("uma_build_info", &[("version", env!("CARGO_PKG_VERSION"))]),
@@ -63,6 +66,7 @@ impl OwnReadings {
         series.extend(temporary_settings());
         series.extend(Reactions::series());
         series.extend(Evicting::series());
+        series.extend(Door::series());
         let readers = Reader::ALL
             .map(|reader| SeriesKey::new("uma_kernel_log_reader", &[("reader", reader.name())]));
         Self {
@@ -76,6 +80,7 @@ impl OwnReadings {
             reload_succeeded: true,
             reload_success: started,
             settings,
+            door,
         }
     }
 
@@ -155,6 +160,7 @@ impl OwnReadings {
         values.extend(in_force.into_iter().chain(undone).map(Reading::Value));
         values.extend(self.reactions.values());
         values.extend(evicting.values());
+        values.extend(self.door.values());
         values.extend(evicting.values_of(engines));
         Readings {
             source: Source::Daemon,

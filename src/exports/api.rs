@@ -41,6 +41,10 @@ pub(super) async fn status(State(site): State<Site>) -> Response {
             "time": format!("{:.3}", failure.at),
             "error": failure.why,
         })),
+        "web_reload_failure": site.served.door.failure().map(|failure| json!({
+            "time": format!("{:.3}", failure.at),
+            "error": failure.why,
+        })),
     }))
 }
 

@@ -65,7 +65,7 @@ fn render(site: &Site, decided: &Result<Page, QueryError>) -> Result<String, fmt
         duration_text(Duration::from_secs(uptime.as_secs())),
         status.at.utc.strftime("%F %T UTC"),
     )?;
-    for (path, meaning) in site.paths().filter(|(path, _)| !matches!(*path, "/" | "/-/reload")) {
+    for (path, meaning) in site.pages().filter(|(path, _)| *path != "/") {
         write!(html, "<a href=\"{path}\" title=\"{meaning}\">{path}</a> ")?;
     }
     html.push_str("</nav>");
@@ -73,6 +73,15 @@ fn render(site: &Site, decided: &Result<Page, QueryError>) -> Result<String, fmt
         write!(
             html,
             "<p class=failed>The reload of {} failed: the rules and the settings before it are \
+             still in force.</p><pre>{}</pre>",
+            failure.at.strftime("%F %T UTC"),
+            Escaped(&failure.why),
+        )?;
+    }
+    if let Some(failure) = site.served.door.failure() {
+        write!(
+            html,
+            "<p class=failed>What says who may come in is broken since {}: what it said before is \
              still in force.</p><pre>{}</pre>",
             failure.at.strftime("%F %T UTC"),
             Escaped(&failure.why),

@@ -6,6 +6,7 @@ mod action;
 mod alert;
 mod death;
 mod decision;
+mod door;
 mod engine;
 mod engine_access;
 mod event;
@@ -39,6 +40,7 @@ pub use decision::{
     Assessment, Decision, DecisionId, Evidence, HoldReason, Mode, Outcome, OutcomeResult, RuleId,
     Verdict,
 };
+pub use door::{Credential, OrderedBy, RefusalReason, Role};
 pub use engine::{
     DeclaredEngine, EngineHealth, EngineKind, EngineMatch, EnginePhase, EngineProcess,
     EngineReadings, EngineSeen, HealthAnswer, LaunchedEngine, ProcessEnd, ProcessId,
@@ -60,7 +62,7 @@ pub use held::{
 pub use holder::{Holder, HolderReadings};
 pub use moment::Moment;
 pub use observation::{KernelRecord, Observation, Readings, Source};
-pub use operator::{OperatorCommand, OperatorOrder, Pause, RuleSelector, author};
+pub use operator::{OperatorCommand, OperatorOrder, Pause, RuleSelector, author, remote_author};
 pub use past::{Asked, Past, PastAct};
 pub use peer::PeerAddress;
 pub use reading::{Reading, as_number};

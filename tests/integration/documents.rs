@@ -223,11 +223,22 @@ fn in_a_rule(part: &str) -> String {
     part.lines().fold(rule.to_owned(), |text, line| format!("{text}      {line}\n"))
 }
 
+/// What the example of a tokens file names.
+fn prepare_door(folder: &Path) {
+    let hash = "$2y$04$abcdefghijklmnopqrstuujydOTSfIH/d5oUHpsygqV5X9xJLQc6e";
+    fs::write(folder.join("web.yml"), format!("basic_auth_users: {{alice: {hash}}}\n")).unwrap();
+    fs::write(folder.join("alertmanager.token"), "umawarden_0123456789abcdef\n").unwrap();
+    for name in ["tokens.yaml", "alertmanager.token"] {
+        let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        fs::set_permissions(folder.join(name), private).unwrap();
+    }
+}
+
 #[test]
 fn every_example_of_the_readme_can_be_used_as_it_stands() {
     let folder = tempfile::tempdir().unwrap();
     let (mut rules, mut config, mut test, mut scrape, mut part) = (0, 0, 0, 0, 0);
-    let mut reboot = 0;
+    let (mut reboot, mut tokens) = (0, 0);
     // The init container is tried with a daemon, see gate.rs.
     for (line, text) in examples().into_iter().filter(|(_, text)| !text.starts_with("initC")) {
         let (count, file) = match text.split(['{', ':', ' ']).next().unwrap_or_default() {
@@ -237,14 +248,16 @@ fn every_example_of_the_readme_can_be_used_as_it_stands() {
             "rule_files" => (&mut test, "my_test.yaml"),
             "scrape_configs" => (&mut scrape, "prometheus.yaml"),
             "steps" => (&mut part, "part.yaml"),
+            "-" => (&mut tokens, "tokens.yaml"),
             other => panic!("README.md:{line}: what is {other}?"),
         };
         *count += 1;
         let text = if file == "part.yaml" { in_a_rule(&text) } else { text };
         fs::write(folder.path().join(file), text).unwrap();
     }
-    let all = (rules, config, reboot, test, scrape, part);
-    assert_eq!(all, (1, 1, 1, 1, 1, 1), "one file of each");
+    let all = (rules, config, reboot, test, scrape, part, tokens);
+    assert_eq!(all, (1, 1, 1, 1, 1, 1, 1), "one file of each");
+    prepare_door(folder.path());
     let run = |arguments: &[&str]| {
         let mut command = assert_cmd::Command::cargo_bin("umawarden").unwrap();
         let output = command.current_dir(folder.path()).args(arguments).output().unwrap();
@@ -261,6 +274,9 @@ fn every_example_of_the_readme_can_be_used_as_it_stands() {
     assert!(code == Some(0), "{told}");
     let (code, told) = run(&["rules", "test", "my_test.yaml"]);
     assert!(code == Some(0) && !told.contains("remark"), "{told}");
+    let web = ["--web.config.file", "web.yml", "--web.tokens.file", "tokens.yaml"];
+    let (code, told) = run(&[["config", "check"].as_slice(), &web].concat());
+    assert!(code == Some(0) && told.contains("3 entries"), "{told}");
     let flags = umawarden::config::flags::RunFlags {
         config_file: Some(folder.path().join("umawarden.yaml")),
         ..Default::default()

@@ -11,6 +11,7 @@ mod dice;
 mod dmesg;
 mod doctor;
 mod documents;
+mod door;
 mod empty_cache;
 mod engines;
 mod evict;

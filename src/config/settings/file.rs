@@ -40,6 +40,10 @@ pub struct FileSettings {
     pub telemetry_path: Option<String>,
     /// `web.control_socket`.
     pub control_socket: Option<PathBuf>,
+    /// `web.config_file`.
+    pub web_config_file: Option<PathBuf>,
+    /// `web.tokens_file`.
+    pub web_tokens_file: Option<PathBuf>,
     /// `pause_file`.
     pub pause_file: Option<PathBuf>,
     /// `storage.path`.
@@ -112,10 +116,15 @@ const KEYS: [&str; 17] = [
     "cluster",
 ];
 
-const ADVICE: [Advice; 10] = [
+const ADVICE: [Advice; 12] = [
     (&["rules"], "write rule_files: [rules.yaml]"),
     (&["groups"], "this is a rule file: name it under rule_files"),
     (&["listen_address", "telemetry_path", "control_socket"], "it belongs to web"),
+    (&["config_file", "tokens_file"], "it belongs to web"),
+    (
+        &["tls_server_config", "http_server_config", "rate_limit", "basic_auth_users"],
+        "it belongs into a file of its own: name that as web: {config_file: …}",
+    ),
     (&["retention"], "it belongs to storage"),
     (&["leaked_size", "leaked_after"], "it belongs to verdict"),
     (&["black_box"], "it belongs to recording"),
@@ -223,12 +232,16 @@ fn read_path(table: &Table<'_>, settings: &mut FileSettings, findings: &mut Find
 }
 
 fn read_web(table: &Table<'_>, settings: &mut FileSettings, findings: &mut Findings<'_>) {
-    let keys = ["listen_address", "telemetry_path", "control_socket"];
+    let keys = ["listen_address", "telemetry_path", "control_socket", "config_file", "tokens_file"];
     let Some(table) = section(table, "web", &keys, findings) else { return };
     settings.listen = table.get("listen_address").and_then(|node| listen(node, findings));
     settings.telemetry_path = entry(&table, "telemetry_path", telemetry_path, findings);
     settings.control_socket =
         table.get("control_socket").and_then(|node| path(node, "control_socket", findings));
+    settings.web_config_file =
+        table.get("config_file").and_then(|node| path(node, "config_file", findings));
+    settings.web_tokens_file =
+        table.get("tokens_file").and_then(|node| path(node, "tokens_file", findings));
 }
 
 /// One address, or a list of them.

@@ -120,6 +120,10 @@ pub struct Web {
     pub telemetry_path: String,
     /// The unix socket for those who may give orders.
     pub control_socket: PathBuf,
+    /// TLS and passwords, in the format of Prometheus.
+    pub config_file: Option<PathBuf>,
+    /// Who may act over the network.
+    pub tokens_file: Option<PathBuf>,
 }
 
 /// The journal.
@@ -197,6 +201,9 @@ pub struct Environment {
     pub state_directory: Option<PathBuf>,
 }
 
+/// The control socket's name beside the journal.
+const SOCKET: &str = "control.sock";
+
 impl Settings {
     /// Flags win over the file, the file over the defaults. `folder` is the file's: relative paths
     /// in the file count from there, those in flags from the working directory.
@@ -239,12 +246,12 @@ impl Settings {
                 docker_socket: path(&flags.docker_socket, file.docker_socket, "/run/docker.sock"),
                 kmsg: path(&flags.kmsg, file.kmsg, "/dev/kmsg"),
             },
-            web: merge_web(
-                flags,
-                file.listen,
-                file.telemetry_path,
-                in_storage(&flags.control_socket, file.control_socket, "control.sock"),
-            ),
+            web: Web {
+                control_socket: in_storage(&flags.control_socket, file.control_socket, SOCKET),
+                config_file: flags.web_config_file.clone().or(file.web_config_file.map(in_folder)),
+                tokens_file: flags.web_tokens_file.clone().or(file.web_tokens_file.map(in_folder)),
+                ..merge_web(flags, file.listen, file.telemetry_path)
+            },
             pause_file: in_storage(&flags.pause_file, file.pause_file, "paused"),
             storage: Storage {
                 path: storage_path,
@@ -301,7 +308,6 @@ fn merge_web(
     flags: &RunFlags,
     listen: Option<Vec<ListenAddress>>,
     telemetry_path: Option<String>,
-    control_socket: PathBuf,
 ) -> Web {
     let everywhere = ListenAddress { host: super::measure::ListenHost::All, port: 9942 };
     let listen = match &flags.listen_address {
@@ -310,7 +316,8 @@ fn merge_web(
     };
     let telemetry_path = flags.telemetry_path.clone().or(telemetry_path);
     let telemetry_path = telemetry_path.unwrap_or_else(|| "/metrics".to_owned());
-    Web { listen, telemetry_path, control_socket }
+    let control_socket = PathBuf::new();
+    Web { listen, telemetry_path, control_socket, config_file: None, tokens_file: None }
 }
 
 fn merge_gpu(flags: &RunFlags, interval: Option<GpuInterval>, library: Option<PathBuf>) -> Gpu {

@@ -13,6 +13,7 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use jiff::Timestamp;
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
+use umawarden::door::{Door, DoorFiles};
 use umawarden::exports::{
     Limits, OrderRequest, Page, PageRequest, Queries, QueryError, ReloadFailure, ReloadRequest,
     Served, bind, serve,
@@ -101,6 +102,7 @@ pub struct Server {
     pub reload_failure: Arc<ArcSwapOption<ReloadFailure>>,
     pub orders: mpsc::Receiver<OrderRequest>,
     pub control_socket: PathBuf,
+    pub door: Arc<Door>,
     /// Where the control socket is.
     pub folder: tempfile::TempDir,
     pub thread: JoinHandle<std::io::Result<()>>,
@@ -116,6 +118,12 @@ pub fn no_queries() -> Queries {
 }
 
 pub fn start_with(limits: Limits, queries: Queries) -> Server {
+    let door = Door::open(DoorFiles::default(), || moment(100)).unwrap();
+    start_behind(door, limits, queries)
+}
+
+pub fn start_behind(door: Door, limits: Limits, queries: Queries) -> Server {
+    let door = Arc::new(door);
     let listeners = bind(&[SocketAddr::from((Ipv4Addr::LOCALHOST, 0))]).unwrap();
     let address = listeners[0].local_addr().unwrap();
     let status = Arc::new(ArcSwap::from_pointee(made_up_status()));
@@ -133,6 +141,7 @@ pub fn start_with(limits: Limits, queries: Queries) -> Server {
         control_socket: control_socket.clone(),
         orders: order,
         reload_failure: Arc::clone(&reload_failure),
+        door: Arc::clone(&door),
         uptime,
         limits,
     });
@@ -149,6 +158,7 @@ pub fn start_with(limits: Limits, queries: Queries) -> Server {
         reload_failure,
         orders,
         control_socket,
+        door,
         folder,
         thread,
     }

@@ -9,6 +9,7 @@ mod damon;
 mod dashboards;
 mod docker;
 mod doctor;
+mod door;
 mod flood;
 mod gate;
 mod kill_nine;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::enabled;
 use crate::daemon::Daemon;
 
-fn promtool() -> String {
+pub fn promtool() -> String {
     std::env::var("UMAWARDEN_PROMTOOL").unwrap_or_else(|_| "promtool".to_owned())
 }
 
@@ -44,7 +44,7 @@ impl Drop for Server {
 }
 
 /// A Prometheus of our own that scrapes one target every second.
-pub(super) struct Prometheus {
+pub struct Prometheus {
     _server: Server,
     url: String,
     _folder: tempfile::TempDir,
@@ -52,7 +52,14 @@ pub(super) struct Prometheus {
 
 impl Prometheus {
     /// `scrape` goes into the scrape configuration, to ask for one format.
-    pub(super) fn start(program: &str, target: &str, scrape: &str) -> Self {
+    pub fn start(program: &str, target: &str, scrape: &str) -> Self {
+        let prometheus = Self::begin(program, target, scrape);
+        prometheus.wait_for("up{job=\"umawarden\"} == 1");
+        prometheus
+    }
+
+    /// The same without waiting for what comes of it.
+    pub fn begin(program: &str, target: &str, scrape: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = free.local_addr().unwrap().port();
@@ -73,9 +80,7 @@ impl Prometheus {
             .spawn()
             .unwrap();
         let url = format!("http://127.0.0.1:{port}/api/v1");
-        let prometheus = Self { _server: Server(server), url, _folder: folder };
-        prometheus.wait_for("up{job=\"umawarden\"} == 1");
-        prometheus
+        Self { _server: Server(server), url, _folder: folder }
     }
 
     fn query(&self, expr: &str) -> Vec<serde_json::Value> {
@@ -83,7 +88,7 @@ impl Prometheus {
     }
 
     /// Whether an expression had a value at any time of the last three minutes.
-    pub(super) fn has_had(&self, expr: &str) -> bool {
+    pub fn has_had(&self, expr: &str) -> bool {
         let now = jiff::Timestamp::now().as_second();
         let asked = percent_encoded(expr);
         let body = format!("query={asked}&start={}&end={now}&step=1", now - 180);
@@ -99,7 +104,7 @@ impl Prometheus {
         answer["data"]["result"].as_array().cloned().unwrap_or_default()
     }
 
-    pub(super) fn wait_for(&self, expr: &str) {
+    pub fn wait_for(&self, expr: &str) {
         let deadline = Instant::now() + Duration::from_secs(30);
         while self.query(expr).is_empty() {
             assert!(Instant::now() < deadline, "Prometheus never has {expr}");
@@ -110,6 +115,13 @@ impl Prometheus {
 
 fn percent_encoded(text: &str) -> String {
     text.bytes().map(|byte| format!("%{byte:02X}")).collect()
+}
+
+/// It has what every daemon exports.
+pub fn assert_scraped_by(prometheus: &Prometheus) {
+    for expr in ["up == 1", "uma_memory_free_bytes > 0", "uma_build_info == 1"] {
+        assert_eq!(prometheus.query(expr).len(), 1, "{expr}");
+    }
 }
 
 /// Every sample of our own output stands in Prometheus, with the type that we told.
