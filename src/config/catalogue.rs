@@ -21,6 +21,10 @@ impl KnownSeries for Catalogue {
         metric(name)?.values(label)
     }
 
+    fn has_other_labels(&self, name: &str) -> bool {
+        metric(name).is_some_and(|metric| metric.is_of_others)
+    }
+
     fn bounds(&self, name: &str) -> Option<(f64, f64)> {
         metric(name).map(|metric| (metric.least, metric.most))
     }
@@ -61,6 +65,10 @@ impl KnownSeries for LoadedCatalogue<'_> {
             ("uma_rule_state", "group") => Some(&self.groups),
             _ => metric(name)?.values(label),
         }
+    }
+
+    fn has_other_labels(&self, name: &str) -> bool {
+        Catalogue.has_other_labels(name)
     }
 
     fn bounds(&self, name: &str) -> Option<(f64, f64)> {

@@ -32,7 +32,7 @@ use crate::actions::{
 use crate::config::measure::{ListenAddress, ListenHost};
 use crate::config::reader::Loaded;
 use crate::config::settings::{GpuInterval, Settings};
-use crate::exports::{self, Limits, ReloadFailure, Served};
+use crate::exports::{self, AlertInbox, Limits, ReloadFailure, Served};
 use crate::journal::{Entry, Journal, Note, ResumePoint, Retention};
 use crate::model::{DecisionId, Mode, Moment, Observation, Outcome};
 use crate::policy::Policy;
@@ -99,7 +99,10 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     let gpu = watch_gpu(&settings)?;
     let holders = watch_holders(&settings)?;
     let failure = Arc::default();
-    let service = start_service(&settings, listeners, loader, &wake, taker, Arc::clone(&failure))?;
+    let inbox = inbox(&wake);
+    let doors =
+        Doors { orders: taker, reload_failure: Arc::clone(&failure), inbox: Arc::clone(&inbox) };
+    let service = start_service(&settings, listeners, loader, &wake, doors)?;
     tell_start(&loaded, &journal, started);
     let sampling = Sampling::new(settings.sampling_interval, &settings.path.procfs);
     // The threads that follow are raised as this one is; those before are not.
@@ -142,7 +145,21 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         seen: found.into_iter().collect(),
         past,
         pause,
+        inbox,
     })
+}
+
+/// What comes in by HTTP, and where it goes.
+struct Doors {
+    orders: Orders,
+    reload_failure: Arc<ArcSwapOption<ReloadFailure>>,
+    inbox: Arc<AlertInbox>,
+}
+
+/// Posted alerts wait there for the loop, which is woken for them.
+fn inbox(wake: &Wake) -> Arc<AlertInbox> {
+    let wake = wake.clone();
+    Arc::new(AlertInbox::new(move || wake.notify()))
 }
 
 /// One that knows nothing yet, and does nothing before it is told what earlier runs did.
@@ -278,9 +295,9 @@ fn start_service(
     listeners: Vec<TcpListener>,
     loader: Loader,
     wake: &Wake,
-    taker: Orders,
-    reload_failure: Arc<ArcSwapOption<ReloadFailure>>,
+    doors: Doors,
 ) -> anyhow::Result<Service> {
+    let Doors { orders: taker, reload_failure, inbox } = doors;
     let (reload, reloads) = mpsc::channel(4);
     let (order, orders) = mpsc::channel(ORDERS);
     for address in listeners.iter().filter_map(|listener| listener.local_addr().ok()) {
@@ -293,6 +310,7 @@ fn start_service(
         reload,
         control_socket: settings.web.control_socket.clone(),
         orders: order,
+        received: inbox,
         reload_failure,
         uptime: clock::uptime,
         limits: Limits::default(),

@@ -37,7 +37,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::actions::{ActionWorker, Executor};
 use crate::config::reader::Loaded;
 use crate::config::settings::Settings;
-use crate::exports::ReloadFailure;
+use crate::exports::{AlertInbox, ReloadFailure};
 use crate::journal::{Entry, Journal, Note};
 use crate::model::{
     Action, Decision, Event, KernelEvent, Mode, Moment, Observation, OperatorCommand, Outcome,
@@ -66,6 +66,9 @@ pub use service::Loader;
 
 /// Records taken in at once; more wait for the next turn of the loop.
 const RECORDS_A_TURN: usize = 1024;
+
+/// Posted alerts taken in at once, as they were posted; more wait for the next turn of the loop.
+const POSTED_BYTES_A_TURN: usize = 256 << 10;
 
 /// How often this process, the journal and the loop itself are measured.
 const SLOW_INTERVAL: Duration = Duration::from_secs(1);
@@ -114,6 +117,7 @@ struct Daemon {
     seen: Vec<Observation>,
     past: past::Awaited,
     pause: pause::PauseWatch,
+    inbox: Arc<AlertInbox>,
 }
 
 /// How far the kernel log has been read, how far that is journalled, and when it is read again.
@@ -294,6 +298,7 @@ impl Daemon {
         self.holders.take(now.uptime, &mut self.seen);
         self.logged_in.want(now.uptime, self.policy.wants_logged_in());
         self.logged_in.take(now.uptime, &mut self.seen);
+        let more = self.take_posted_alerts() || more;
         if acted {
             // The signals after an action: all of them, those too that are read less often.
             self.memory.read_all(&clock::uptime, &mut self.seen);
@@ -321,6 +326,18 @@ impl Daemon {
         if more {
             self.wake.notify();
         }
+    }
+
+    /// Returns whether there are more. Where the journal is behind they wait: they are kept in it,
+    /// and whoever posts more than that is told to come again.
+    fn take_posted_alerts(&mut self) -> bool {
+        if self.journal.is_behind() {
+            return false;
+        }
+        let seen = &mut self.seen;
+        self.inbox.take(POSTED_BYTES_A_TURN, |post| {
+            seen.push(Observation::ReceivedAlerts(Box::new(post)));
+        })
     }
 
     fn read_kernel_log(&mut self) -> ReadEnd {
@@ -520,6 +537,11 @@ impl Daemon {
         let began = clock::uptime();
         let left = || CLOSING_TAKES.saturating_sub(clock::uptime().saturating_sub(began));
         self.service.stopping();
+        let seen = &mut self.seen;
+        self.inbox.close(|post| seen.push(Observation::ReceivedAlerts(Box::new(post))));
+        if !self.seen.is_empty() {
+            self.step(clock::now());
+        }
         self.evicting.stop("the program ends");
         self.black_box.end();
         self.cursor.journal_due = Duration::ZERO;

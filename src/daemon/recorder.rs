@@ -219,6 +219,9 @@ fn weight(seen: &[Observation]) -> usize {
     let one = |observation: &Observation| match observation {
         Observation::KernelRecord(record) => 256 + record.text.len() + record.dictionary.len(),
         Observation::Readings(readings) => 128 + readings.values.len() * 16,
+        Observation::ReceivedAlerts(post) => {
+            post.alerts.iter().map(|alert| 512 + alert.labels.len() * 128).sum()
+        }
         Observation::Gpu(readings) => 256 + readings.picture.as_deref().map_or(0, picture_weight),
         _ => 256,
     };

@@ -15,11 +15,14 @@ use hyper::{HeaderMap, StatusCode, Uri};
 use tokio::sync::{Mutex, Semaphore};
 
 use super::negotiation::{self, Format};
-use super::{Served, api, engines, exposition, gate, landing, orders, probes, reboot, verdict};
+use super::{
+    Served, api, engines, exposition, gate, landing, orders, probes, reboot, received, verdict,
+};
+use crate::parse::alertmanager;
 
 /// Longer request targets are nobody's.
 const MAX_URI_BYTES: usize = 4096;
-/// No order is longer, and nothing else needs a body.
+/// No order is longer.
 pub(super) const MAX_BODY_BYTES: u64 = 16 * 1024;
 /// Scrapes that are written at once; others wait, so that they cannot take every thread.
 const SCRAPES: usize = 2;
@@ -28,8 +31,11 @@ const SCRAPE_WAIT: Duration = Duration::from_secs(5);
 /// Journal queries that run at once, on threads of their own.
 const QUERIES: usize = 4;
 
+/// Where an Alertmanager posts.
+const ALERT_WEBHOOK: &str = "/api/v1/alerts/webhook";
+
 /// Fixed paths, apart from the telemetry path.
-const PATHS: [(&str, &str); 19] = [
+const PATHS: [(&str, &str); 21] = [
     ("/", "overview"),
     ("/-/healthy", "200 while this node is watched"),
     ("/-/ready", "200 once something has been sampled"),
@@ -37,6 +43,8 @@ const PATHS: [(&str, &str); 19] = [
     ("/api/v1/status", "sources, rules, alerts (JSON)"),
     ("/api/v1/rules", "rules as in Prometheus' API (JSON)"),
     ("/api/v1/alerts", "alerts as in Prometheus' API (JSON)"),
+    ("/api/v1/alerts/received", "alerts that an Alertmanager has posted and that fire (JSON)"),
+    (ALERT_WEBHOOK, "POST: the webhook of an Alertmanager"),
     ("/api/v1/engines", "inference engines and their phases (JSON)"),
     ("/api/v1/gate", "?need=90GiB: whether this node can take it now (JSON)"),
     ("/api/v1/verdict", "what holds memory that no counter names, and why (JSON)"),
@@ -103,6 +111,7 @@ pub(super) fn router(served: Arc<Served>) -> Result<Router, String> {
         .route("/api/v1/status", get(api::status))
         .route("/api/v1/rules", get(api::rules))
         .route("/api/v1/alerts", get(api::alerts))
+        .route("/api/v1/alerts/received", get(received::list))
         .route("/api/v1/engines", get(engines::engines))
         .route("/api/v1/gate", get(gate::gate))
         .route("/api/v1/verdict", get(verdict::verdict))
@@ -124,6 +133,7 @@ fn order_routes() -> Router<Site> {
     Router::new()
         .route("/api/v1/orders", get(api::orders))
         .route("/api/v1/notes", post(orders::note))
+        .route(ALERT_WEBHOOK, post(received::post))
         .route("/api/v1/silences", get(orders::silences).post(orders::make_silence))
         .route("/api/v1/silences/{id}", delete(orders::end_silence))
         .route("/api/v1/approvals", get(orders::approvals))
@@ -146,8 +156,9 @@ async fn for_all(request: Request, next: Next) -> Response {
     let mut response = if uri_bytes > MAX_URI_BYTES {
         let text = "the request's address is too long\n";
         refusal(request.uri(), StatusCode::URI_TOO_LONG, "bad_data", text)
-    } else if body_bytes(request.headers()) > MAX_BODY_BYTES {
-        let text = "no request here needs so long a body: 16 KiB are the most\n";
+    } else if body_bytes(request.headers()) > most_body_bytes(request.uri()) {
+        let kib = most_body_bytes(request.uri()) >> 10;
+        let text = &format!("no request here needs so long a body: {kib} KiB are the most\n");
         let too_large = StatusCode::PAYLOAD_TOO_LARGE;
         let mut refusal = refusal(request.uri(), too_large, "bad_data", text);
         refusal.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
@@ -162,8 +173,16 @@ async fn for_all(request: Request, next: Next) -> Response {
     response
 }
 
+/// The longest body that is read there.
+fn most_body_bytes(uri: &Uri) -> u64 {
+    match uri.path() {
+        ALERT_WEBHOOK => alertmanager::MOST_BYTES as u64,
+        _ => MAX_BODY_BYTES,
+    }
+}
+
 /// As announced; chunked bodies announce nothing, and are read up to the same bound.
-fn body_bytes(headers: &HeaderMap) -> u64 {
+pub(super) fn body_bytes(headers: &HeaderMap) -> u64 {
     let length = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
     length.and_then(|text| text.parse().ok()).unwrap_or(0)
 }

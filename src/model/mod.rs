@@ -21,6 +21,7 @@ mod peer;
 mod reading;
 mod reboot;
 mod reboot_stage;
+mod received_alert;
 mod release;
 mod series;
 mod sysctl;
@@ -70,6 +71,10 @@ pub use reboot::{
     RebootResult, RebootSettings, RebootStatus, RebootWay, ScheduledReboot,
 };
 pub use reboot_stage::RebootStage;
+pub use received_alert::{
+    ALERTS, FORGET_RECEIVED_AFTER, PastReceived, ReceivedAlert, ReceivedAlertStatus,
+    ReceivedAlerts, ReceivedIgnored, ReceivedStatus, ReceivedTurn,
+};
 pub use release::{HeldMemory, Release, ReleaseEnd, ReleasePoint, WhyUnknown};
 pub use series::{METRICS, Metric, MetricKind, Schema, SeriesKey, metric};
 pub use sysctl::{ENGINE_PAUSE, READ_AHEAD, SETTING_NAMES, Sysctl, UndoResult};

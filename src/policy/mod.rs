@@ -18,6 +18,7 @@ mod intake;
 pub mod pace;
 pub mod promql;
 mod reboot;
+mod received;
 mod remedy;
 pub mod restarts;
 pub mod rule;
@@ -52,6 +53,7 @@ use guard::Guard;
 use intake::late_ms;
 use pace::Memory;
 use reboot::Reboots;
+use received::Received;
 use restarts::Restarts;
 use rule::RuleSet;
 use sources::SourceTable;
@@ -136,12 +138,15 @@ pub struct Policy {
     gpus: Gpus,
     verdict: VerdictWatch,
     reboots: Reboots,
+    received: Received,
     /// The shortest range over which a rule looks back.
     shortest_range: Duration,
     next_decision: u64,
     guard: Guard,
     rule_statuses: Arc<[status::RuleStatus]>,
     series: Arc<[SeriesKey]>,
+    /// The state of the store that they are of.
+    series_of: Option<u64>,
 }
 
 /// What a rule's evaluation may read and change, beside the rule itself.
@@ -207,6 +212,7 @@ impl Policy {
         let engines = Engines::new(&mut counters, &mut store);
         let verdict = VerdictWatch::new(started, &mut counters, &mut store);
         let reboots = Reboots::new(&mut counters, &mut store);
+        let received = Received::new(&mut counters, &mut store);
         let mut policy = Self {
             started,
             mode,
@@ -227,11 +233,13 @@ impl Policy {
             gpus: Gpus::default(),
             verdict,
             reboots,
+            received,
             shortest_range: Duration::MAX,
             next_decision: next_decision.0,
             guard: Guard::default(),
             rule_statuses: Arc::new([]),
             series: Arc::new([]),
+            series_of: None,
         };
         policy.replace_rules(started, mode, rules);
         policy
@@ -240,6 +248,11 @@ impl Policy {
     /// From now on memory counts as leaked by these.
     pub fn set_verdict_limits(&mut self, limits: VerdictLimits) {
         self.verdict.set_limits(limits);
+    }
+
+    /// From now on received alerts that nobody repeats are forgotten after so long.
+    pub fn forget_received_after(&mut self, forget_after: Duration) {
+        self.received.set_forget_after(forget_after);
     }
 
     /// Takes other rules, and returns the alerts that end with the old ones. What is known of a
@@ -302,6 +315,7 @@ impl Policy {
             step.is_only_counted = true;
             return step;
         }
+        self.follow_received(at, &mut step);
         for event in &step.events {
             self.verdict.hear(at.uptime, event);
         }
@@ -373,6 +387,7 @@ impl Policy {
     /// Whoever does not call this begins without a past.
     pub fn await_past(&mut self) {
         self.guard.await_past();
+        self.received.await_past(&mut self.store);
     }
 
     /// Takes in what earlier runs did and were told, as [`Observation::Past`] does in a step:
@@ -381,6 +396,7 @@ impl Policy {
         self.restarts.restore(past);
         self.reboots.restore(past, at);
         self.guard.restore(past, at);
+        self.restore_received(at, past);
         if let Some(bytes) = past.unaccounted_baseline {
             self.gate.resume(bytes);
         }
@@ -452,6 +468,7 @@ impl Policy {
             restarts: self.restarts.statuses(),
             verdict: self.verdict.judgement(),
             reboot: self.reboots.status(),
+            received: self.received.statuses(),
         };
         self.draw(at, &mut status);
         status
@@ -460,7 +477,8 @@ impl Policy {
     /// The same over an old picture, whose room is used again.
     pub fn draw(&mut self, at: Moment, status: &mut Status) {
         let keys = self.store.keys();
-        if self.series.len() != keys.len() {
+        let revision = Some(self.store.revisions().series);
+        if std::mem::replace(&mut self.series_of, revision) != revision {
             self.series = keys.into();
         }
         (status.at, status.started, status.mode) = (at, self.started, self.mode);
@@ -475,6 +493,7 @@ impl Policy {
         status.restarts = self.restarts.statuses();
         status.verdict = self.verdict.judgement();
         status.reboot = self.reboots.status();
+        status.received = self.received.statuses();
     }
 
     /// The inference engines, by name, those too that have gone lately.

@@ -33,7 +33,13 @@ const LAYERS: &[(&str, &[&str], bool)] = &[
     ("doctor", &["model", "parse"], true),
     (
         "exports",
-        &["model", "policy::gate", "policy::promql::did_you_mean", "policy::status"],
+        &[
+            "model",
+            "parse::alertmanager",
+            "policy::gate",
+            "policy::promql::did_you_mean",
+            "policy::status",
+        ],
         false,
     ),
     ("supervisors", &["model", "parse"], false),

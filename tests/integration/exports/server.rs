@@ -14,8 +14,8 @@ use jiff::Timestamp;
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 use umawarden::exports::{
-    Limits, OrderRequest, Page, PageRequest, Queries, QueryError, ReloadFailure, ReloadRequest,
-    Served, bind, serve,
+    AlertInbox, Limits, OrderRequest, Page, PageRequest, Queries, QueryError, ReloadFailure,
+    ReloadRequest, Served, bind, serve,
 };
 use umawarden::model::{
     AlertState, MemoryJudgement, Mode, Moment, Reading, RuleId, SeriesKey, Source,
@@ -89,6 +89,7 @@ pub fn made_up_status() -> Status {
         restarts: Arc::new([]),
         verdict: Arc::new(MemoryJudgement::unknown(Timestamp::UNIX_EPOCH)),
         reboot: Arc::default(),
+        received: Arc::new([]),
     }
 }
 
@@ -101,6 +102,7 @@ pub struct Server {
     pub reload_failure: Arc<ArcSwapOption<ReloadFailure>>,
     pub orders: mpsc::Receiver<OrderRequest>,
     pub control_socket: PathBuf,
+    pub received: Arc<AlertInbox>,
     /// Where the control socket is.
     pub folder: tempfile::TempDir,
     pub thread: JoinHandle<std::io::Result<()>>,
@@ -124,6 +126,7 @@ pub fn start_with(limits: Limits, queries: Queries) -> Server {
     let folder = tempfile::tempdir().unwrap();
     let control_socket = folder.path().join("control.sock");
     let (stop, stopped) = watch::channel(false);
+    let received = Arc::new(AlertInbox::new(|| {}));
     let reload_failure = Arc::<ArcSwapOption<ReloadFailure>>::default();
     let served = Arc::new(Served {
         status: Arc::clone(&status),
@@ -131,6 +134,7 @@ pub fn start_with(limits: Limits, queries: Queries) -> Server {
         queries,
         reload,
         control_socket: control_socket.clone(),
+        received: Arc::clone(&received),
         orders: order,
         reload_failure: Arc::clone(&reload_failure),
         uptime,
@@ -149,6 +153,7 @@ pub fn start_with(limits: Limits, queries: Queries) -> Server {
         reload_failure,
         orders,
         control_socket,
+        received,
         folder,
         thread,
     }
