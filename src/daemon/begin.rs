@@ -10,6 +10,7 @@ use anyhow::Context;
 use arc_swap::{ArcSwap, ArcSwapOption};
 use tokio::sync::mpsc;
 
+use super::alerting::Alerting;
 use super::alive::Alive;
 use super::black_box::BlackBox;
 use super::evicting::Evicting;
@@ -105,6 +106,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     let service = start_service(&settings, listeners, loader, &wake, doors)?;
     tell_start(&loaded, &journal, started);
     let sampling = Sampling::new(settings.sampling_interval, &settings.path.procfs);
+    let alerting = Alerting::start(&settings, &status)?;
     // The threads that follow are raised as this one is; those before are not.
     let standing = settle_in();
     let ((outcome_sender, outcomes), evicting) = (channel(), Evicting::default());
@@ -146,6 +148,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         past,
         pause,
         inbox,
+        alerting,
     })
 }
 
@@ -173,6 +176,7 @@ fn new_policy(
     let mut policy = Policy::new(started, settings.mode, &loaded.rules, next_decision);
     policy.await_past();
     policy.set_verdict_limits(settings.verdict);
+    policy.forget_received_after(settings.alertmanager.forget_after);
     if let Some(point) = resume {
         policy.resume_kernel_log(point.known.clone());
         policy.resume_events(&point.last_events);

@@ -4,6 +4,7 @@
 //! waits for neither disk nor network: the journal, the actions and the HTTP server have threads of
 //! their own.
 
+mod alerting;
 mod alive;
 mod begin;
 mod black_box;
@@ -118,6 +119,7 @@ struct Daemon {
     past: past::Awaited,
     pause: pause::PauseWatch,
     inbox: Arc<AlertInbox>,
+    alerting: alerting::Alerting,
 }
 
 /// How far the kernel log has been read, how far that is journalled, and when it is read again.
@@ -367,6 +369,8 @@ impl Daemon {
             self.next_slow = now.uptime + SLOW_INTERVAL;
             self.process.read(&clock::uptime, &mut self.seen);
             self.seen.push(Observation::Readings(self.journal.readings()));
+            let posts = self.alerting.readings(self.inbox.refused());
+            self.seen.push(Observation::Readings(posts));
             self.seen.push(Observation::Readings(self.own.kernel_log(&self.kernel_log)));
             self.see_own();
             self.alive.note(now.uptime, &self.journal);
@@ -451,6 +455,7 @@ impl Daemon {
         }
         for decision in step.decisions {
             self.journal.record(&Entry::Decision(decision.clone()));
+            self.alerting.decided(&decision);
             if decision.verdict == Verdict::Act {
                 self.have_done(now, decision);
             }
@@ -515,6 +520,7 @@ impl Daemon {
         self.recorder.reload(now, &loaded, &ended);
         self.engines.declare(loaded.settings.engines.clone());
         self.policy.set_verdict_limits(loaded.settings.verdict);
+        self.policy.forget_received_after(loaded.settings.alertmanager.forget_after);
         self.held.declare(loaded.settings.restarts.clone());
         for change in ended {
             self.journal.record(&Entry::Alert(change));

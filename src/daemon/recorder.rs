@@ -99,6 +99,7 @@ fn rules(loaded: &Loaded) -> RecordedRules {
         // No map in it has keys that are not text, so this cannot fail.
         guard_rails: serde_json::to_value(&loaded.rules.guard_rails).unwrap_or_default(),
         verdict: loaded.settings.verdict,
+        forget_received_after: loaded.settings.alertmanager.forget_after,
     }
 }
 

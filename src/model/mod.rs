@@ -4,6 +4,7 @@
 
 mod action;
 mod alert;
+mod alertmanager;
 mod death;
 mod decision;
 mod engine;
@@ -32,6 +33,9 @@ mod wording;
 
 pub use action::{Action, CacheKind, CachePermission, Lane, UndoReason};
 pub use alert::{AlertChange, AlertState};
+pub use alertmanager::{
+    AlertSending, AlertmanagerCredentials, AlertmanagerServer, AlertmanagerSettings, SentDecisions,
+};
 pub use death::{
     DeathMemory, DeathProof, DeathReport, Deceased, ExitStatus, KilledWorker, Killer, Survivor,
     signal_name,

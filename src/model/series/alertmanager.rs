@@ -82,11 +82,18 @@ pub(super) const METRICS: &[Metric] = &[
          minutes.",
     )
     .closed(&[("state", &["firing", "resolved"])]),
+    Metric::gauge(
+        Source::Alertmanager,
+        "uma_alertmanager_alerts_left_out",
+        &[],
+        "Alerts of this node that fire and that Alertmanagers are not told of, since there are too \
+         many.",
+    ),
     Metric::counter(
         Source::Alertmanager,
-        "uma_alertmanager_alerts_left_out_total",
+        "uma_alertmanager_decisions_left_out_total",
         &[],
-        "Alerts and decisions that Alertmanagers were not told of, since there were too many.",
+        "Decisions that Alertmanagers were not told of, since there were too many at once.",
     ),
     Metric::gauge(
         Source::Alertmanager,
