@@ -13,7 +13,7 @@ use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
-use hyper::header::{HeaderValue, RETRY_AFTER};
+use hyper::header::{CONNECTION, HeaderValue, RETRY_AFTER};
 use hyper::{HeaderMap, StatusCode};
 use serde_json::json;
 use tokio::sync::Semaphore;
@@ -161,6 +161,12 @@ async fn take(
 ) -> Result<Response, Refusal> {
     operator(site, caller)?;
     let inbox = &site.served.received;
+    if body_bytes(headers) > MOST_BYTES as u64 {
+        let mut refusal = refuse(inbox, &PostError::TooLarge(alertmanager::too_long()));
+        // What is left of the body is not worth reading.
+        refusal.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        return Err(refusal);
+    }
     let turn = tokio::time::timeout(READING_WAIT, inbox.reading.acquire_many(units(headers)));
     let Ok(Ok(_turn)) = turn.await else {
         return Err(busy(inbox, "too many posts at once; post it again"));
