@@ -63,7 +63,9 @@ fn a_firing_rule_is_told_to_all_again_and_again_until_its_end() {
         let decision = last(server, "UmawardenDecision").unwrap();
         assert_eq!(decision["labels"]["verdict"], "act");
         assert_eq!(decision["labels"]["rule"], "Always");
-        assert!(daemon.metric(&of("sent_alerts_total", server.port)) >= 3.0);
+        daemon.wait_until("counted", |daemon| {
+            daemon.metrics().get(&of("sent_alerts_total", server.port)) >= Some(&3.0)
+        });
         assert_eq!(daemon.metric(&of("up", server.port)), 1.0);
         assert_eq!(daemon.metric(&of("posts_failed_total", server.port)), 0.0);
     }
