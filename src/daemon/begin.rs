@@ -87,8 +87,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     let (past, found) = search_past(&settings, &journal, &boot_id, boot.as_deref(), &wake)?;
     let pause = PauseWatch::start(&settings.pause_file, wake.clone())?;
     let resume_from = resume.as_ref().map(|point| ResumeFrom { seq: point.resume_seq });
-    let begin = recorder::begin(&loaded, started, &boot_id, next_decision, resume.as_ref());
-    let recorder = Recorder::start(&settings, begin);
+    let recorder = record(&loaded, started, &boot_id, next_decision, resume.as_ref());
     let kernel_log = open_kernel_log(&settings.path.kmsg, resume_from);
     let status = Arc::new(ArcSwap::from_pointee(policy.status(started)));
     let tally = Arc::new(SettingsTally::default());
@@ -99,14 +98,11 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     // Before this thread is raised, for its child would be as well.
     let gpu = watch_gpu(&settings)?;
     let holders = watch_holders(&settings)?;
-    let failure = Arc::default();
-    let inbox = inbox(&wake);
-    let doors =
-        Doors { orders: taker, reload_failure: Arc::clone(&failure), inbox: Arc::clone(&inbox) };
-    let service = start_service(&settings, listeners, loader, &wake, doors)?;
+    let alerting = Alerting::start(&settings, &status, wake.clone())?;
+    let (service, reload_failure) =
+        start_service(&settings, listeners, loader, &wake, taker, alerting.inbox())?;
     tell_start(&loaded, &journal, started);
     let sampling = Sampling::new(settings.sampling_interval, &settings.path.procfs);
-    let alerting = Alerting::start(&settings, &status)?;
     // The threads that follow are raised as this one is; those before are not.
     let standing = settle_in();
     let ((outcome_sender, outcomes), evicting) = (channel(), Evicting::default());
@@ -131,7 +127,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         service,
         spare_status: Arc::new((**status.load()).clone()),
         status,
-        reload_failure: failure,
+        reload_failure,
         wake,
         own: OwnReadings::new(started, sampling.interval(), tally),
         evicting,
@@ -147,22 +143,19 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         seen: found.into_iter().collect(),
         past,
         pause,
-        inbox,
         alerting,
     })
 }
 
-/// What comes in by HTTP, and where it goes.
-struct Doors {
-    orders: Orders,
-    reload_failure: Arc<ArcSwapOption<ReloadFailure>>,
-    inbox: Arc<AlertInbox>,
-}
-
-/// Posted alerts wait there for the loop, which is woken for them.
-fn inbox(wake: &Wake) -> Arc<AlertInbox> {
-    let wake = wake.clone();
-    Arc::new(AlertInbox::new(move || wake.notify()))
+fn record(
+    loaded: &Loaded,
+    started: Moment,
+    boot_id: &str,
+    next_decision: DecisionId,
+    resume: Option<&ResumePoint>,
+) -> Recorder {
+    let begin = recorder::begin(loaded, started, boot_id, next_decision, resume);
+    Recorder::start(&loaded.settings, begin)
 }
 
 /// One that knows nothing yet, and does nothing before it is told what earlier runs did.
@@ -299,9 +292,10 @@ fn start_service(
     listeners: Vec<TcpListener>,
     loader: Loader,
     wake: &Wake,
-    doors: Doors,
-) -> anyhow::Result<Service> {
-    let Doors { orders: taker, reload_failure, inbox } = doors;
+    taker: Orders,
+    inbox: Arc<AlertInbox>,
+) -> anyhow::Result<(Service, Arc<ArcSwapOption<ReloadFailure>>)> {
+    let reload_failure = Arc::<ArcSwapOption<ReloadFailure>>::default();
     let (reload, reloads) = mpsc::channel(4);
     let (order, orders) = mpsc::channel(ORDERS);
     for address in listeners.iter().filter_map(|listener| listener.local_addr().ok()) {
@@ -315,12 +309,13 @@ fn start_service(
         control_socket: settings.web.control_socket.clone(),
         orders: order,
         received: inbox,
-        reload_failure,
+        reload_failure: Arc::clone(&reload_failure),
         uptime: clock::uptime,
         limits: Limits::default(),
     };
     let requests = Requests { reloads, orders, taker };
-    Service::start(listeners, served, requests, loader, wake.clone())
+    let service = Service::start(listeners, served, requests, loader, wake.clone())?;
+    Ok((service, reload_failure))
 }
 
 fn resolve(addresses: &[ListenAddress]) -> anyhow::Result<Vec<SocketAddr>> {

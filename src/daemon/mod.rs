@@ -38,7 +38,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::actions::{ActionWorker, Executor};
 use crate::config::reader::Loaded;
 use crate::config::settings::Settings;
-use crate::exports::{AlertInbox, ReloadFailure};
+use crate::exports::ReloadFailure;
 use crate::journal::{Entry, Journal, Note};
 use crate::model::{
     Action, Decision, Event, KernelEvent, Mode, Moment, Observation, OperatorCommand, Outcome,
@@ -67,9 +67,6 @@ pub use service::Loader;
 
 /// Records taken in at once; more wait for the next turn of the loop.
 const RECORDS_A_TURN: usize = 1024;
-
-/// Posted alerts taken in at once, as they were posted; more wait for the next turn of the loop.
-const POSTED_BYTES_A_TURN: usize = 256 << 10;
 
 /// How often this process, the journal and the loop itself are measured.
 const SLOW_INTERVAL: Duration = Duration::from_secs(1);
@@ -118,7 +115,6 @@ struct Daemon {
     seen: Vec<Observation>,
     past: past::Awaited,
     pause: pause::PauseWatch,
-    inbox: Arc<AlertInbox>,
     alerting: alerting::Alerting,
 }
 
@@ -333,13 +329,7 @@ impl Daemon {
     /// Returns whether there are more. Where the journal is behind they wait: they are kept in it,
     /// and whoever posts more than that is told to come again.
     fn take_posted_alerts(&mut self) -> bool {
-        if self.journal.is_behind() {
-            return false;
-        }
-        let seen = &mut self.seen;
-        self.inbox.take(POSTED_BYTES_A_TURN, |post| {
-            seen.push(Observation::ReceivedAlerts(Box::new(post)));
-        })
+        !self.journal.is_behind() && self.alerting.take(&mut self.seen)
     }
 
     fn read_kernel_log(&mut self) -> ReadEnd {
@@ -369,8 +359,7 @@ impl Daemon {
             self.next_slow = now.uptime + SLOW_INTERVAL;
             self.process.read(&clock::uptime, &mut self.seen);
             self.seen.push(Observation::Readings(self.journal.readings()));
-            let posts = self.alerting.readings(self.inbox.refused());
-            self.seen.push(Observation::Readings(posts));
+            self.seen.push(Observation::Readings(self.alerting.readings()));
             self.seen.push(Observation::Readings(self.own.kernel_log(&self.kernel_log)));
             self.see_own();
             self.alive.note(now.uptime, &self.journal);
@@ -543,8 +532,7 @@ impl Daemon {
         let began = clock::uptime();
         let left = || CLOSING_TAKES.saturating_sub(clock::uptime().saturating_sub(began));
         self.service.stopping();
-        let seen = &mut self.seen;
-        self.inbox.close(|post| seen.push(Observation::ReceivedAlerts(Box::new(post))));
+        self.alerting.close(&mut self.seen);
         if !self.seen.is_empty() {
             self.step(clock::now());
         }

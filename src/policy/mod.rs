@@ -21,6 +21,7 @@ mod reboot;
 mod received;
 mod remedy;
 pub mod restarts;
+mod resuming;
 pub mod rule;
 mod sources;
 pub mod status;
@@ -30,7 +31,7 @@ pub mod template;
 mod tests;
 mod verdict;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,7 +39,7 @@ use jiff::Timestamp;
 
 use crate::model::{
     Action, AlertChange, Assessment, Decision, DecisionId, EngineSeen, Event, MemoryJudgement,
-    Mode, Moment, Observation, OperatorCommand, Past, Reading, Room, RuleId, SeriesKey, Supervisor,
+    Mode, Moment, Observation, OperatorCommand, Reading, Room, RuleId, SeriesKey, Supervisor,
     Verdict, VerdictLimits,
 };
 use crate::parse::kernel::EventAssembler;
@@ -375,39 +376,6 @@ impl Policy {
             && seen.iter().all(is_line)
             && self.sources.memory_measured().is_some()
             && self.groups.iter().all(|group| group.due() > at.uptime)
-    }
-
-    /// Events of these kernel-log records have been counted by an earlier run: records are read
-    /// again after a restart where a trace was unfinished.
-    pub fn resume_kernel_log(&mut self, already_counted: BTreeSet<u64>) {
-        self.already_counted = already_counted;
-    }
-
-    /// Nothing is done until the policy is told what earlier runs did, by [`Observation::Past`].
-    /// Whoever does not call this begins without a past.
-    pub fn await_past(&mut self) {
-        self.guard.await_past();
-        self.received.await_past(&mut self.store);
-    }
-
-    /// Takes in what earlier runs did and were told, as [`Observation::Past`] does in a step:
-    /// cooldowns, budgets, breakers, silences and approvals outlive restarts and reboots.
-    pub fn resume(&mut self, at: Moment, past: &Past) {
-        self.restarts.restore(past);
-        self.reboots.restore(past, at);
-        self.guard.restore(past, at);
-        self.restore_received(at, past);
-        if let Some(bytes) = past.unaccounted_baseline {
-            self.gate.resume(bytes);
-        }
-    }
-
-    /// Earlier runs in this boot have seen these kinds of events, each last then: what holds until
-    /// a reboot outlives a restart.
-    pub fn resume_events(&mut self, last: &BTreeMap<String, Timestamp>) {
-        for (kind, utc) in last {
-            self.counters.note_event(kind, *utc);
-        }
     }
 
     /// How long the caller may wait before the next step without keeping back an unfinished trace.

@@ -1,7 +1,7 @@
 //! The alerts of this node that Alertmanagers are told of: what fires, and what has ended lately.
 //!
-//! It is a set and no queue, so that an Alertmanager that is away costs nothing, and is told when it
-//! is back how things are then.
+//! It is a set and no queue, so that an Alertmanager that is away costs nothing, and is told when
+//! it is back how things are then.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Tells Alertmanagers of this node's alerts.
+//! Tells Alertmanagers of this node's alerts, and takes in what they post.
 //!
 //! One thread looks where rules stand, and one for each Alertmanager tells it. The loop only hands
 //! over decisions, and never waits for any of them.
@@ -24,16 +24,21 @@ use serde_json::Value;
 use self::course::Course;
 use self::current::{CurrentAlerts, Outgoing};
 use super::clock;
+use super::wake::Wake;
 use crate::clients::alertmanager;
 use crate::config::settings::Settings;
+use crate::exports::AlertInbox;
 use crate::model::{
-    AlertSending, AlertmanagerServer, Decision, Moment, Reading, Readings, Schema, SentDecisions,
-    SeriesKey, Source, Verdict,
+    AlertSending, AlertmanagerServer, Decision, Moment, Observation, Reading, Readings, Schema,
+    SentDecisions, SeriesKey, Source, Verdict,
 };
 use crate::policy::status::Status;
 
 /// How often it is looked where rules stand.
 const LOOKS_EVERY: Duration = Duration::from_secs(1);
+
+/// Posted alerts taken in at once, as they were posted; more wait for the next turn of the loop.
+const POSTED_BYTES_A_TURN: usize = 256 << 10;
 
 /// Decisions that wait for the thread.
 const DECISIONS: usize = 64;
@@ -51,6 +56,8 @@ pub(super) struct Alerting {
     to: Option<SyncSender<Box<Decision>>>,
     tally: Arc<Tally>,
     servers: Vec<Arc<ServerTally>>,
+    /// Where others post theirs.
+    inbox: Arc<AlertInbox>,
     schema: Arc<Schema>,
 }
 
@@ -101,6 +108,7 @@ impl Alerting {
     pub(super) fn start(
         settings: &Settings,
         status: &Arc<ArcSwap<Status>>,
+        wake: Wake,
     ) -> anyhow::Result<Self> {
         let sending = &settings.alertmanager.sending;
         let servers: Vec<Arc<ServerTally>> = sending.to.iter().map(|_| Arc::default()).collect();
@@ -108,6 +116,7 @@ impl Alerting {
             which: sending.decisions,
             to: None,
             tally: Arc::default(),
+            inbox: Arc::new(AlertInbox::new(move || wake.notify())),
             schema: Arc::new(Schema { series: series(sending) }),
             servers,
         };
@@ -137,6 +146,23 @@ impl Alerting {
         Ok(alerting)
     }
 
+    /// Where posts wait for the loop, which is woken for them.
+    pub(super) fn inbox(&self) -> Arc<AlertInbox> {
+        Arc::clone(&self.inbox)
+    }
+
+    /// Posts that have come; returns whether there are more. Never waits.
+    pub(super) fn take(&self, seen: &mut Vec<Observation>) -> bool {
+        self.inbox.take(POSTED_BYTES_A_TURN, |post| {
+            seen.push(Observation::ReceivedAlerts(Box::new(post)));
+        })
+    }
+
+    /// The last posts: no more are taken in.
+    pub(super) fn close(&self, seen: &mut Vec<Observation>) {
+        self.inbox.close(|post| seen.push(Observation::ReceivedAlerts(Box::new(post))));
+    }
+
     /// A decision was made. Never waits.
     pub(super) fn decided(&self, decision: &Decision) {
         let is_sent = match self.which {
@@ -151,11 +177,11 @@ impl Alerting {
         }
     }
 
-    /// What is counted. `refused`: posts of others of which nothing was taken.
+    /// What is counted.
     #[expect(clippy::cast_precision_loss, reason = "small counts and times")]
-    pub(super) fn readings(&self, refused: [u64; 3]) -> Readings {
+    pub(super) fn readings(&self) -> Readings {
         let mut values = Vec::with_capacity(self.schema.series.len());
-        values.extend(refused.map(|count| Reading::Value(count as f64)));
+        values.extend(self.inbox.refused().map(|count| Reading::Value(count as f64)));
         if self.to.is_some() {
             let Tally { firing, resolved, left_out, decisions_left_out } = &*self.tally;
             let all = [firing, resolved, left_out, decisions_left_out];

@@ -153,6 +153,7 @@ fn only_the_decisions_that_are_asked_for_are_handed_over() {
         to: Some(to),
         tally: Arc::default(),
         servers: Vec::new(),
+        inbox: Arc::new(AlertInbox::new(|| {})),
         schema: Arc::new(Schema { series: Vec::new() }),
     };
     let hold = decision(Verdict::Hold(HoldReason::Paused), Mode::Enforce);
@@ -185,10 +186,11 @@ fn all_that_is_counted_has_a_series_of_the_table() {
         to: Some(to),
         tally: Arc::default(),
         servers: vec![Arc::default(), Arc::default()],
+        inbox: Arc::new(AlertInbox::new(|| {})),
         schema: Arc::new(Schema { series: series(&sending) }),
     };
     let fits = |alerting: &Alerting| {
-        let readings = alerting.readings([0; 3]);
+        let readings = alerting.readings();
         assert_eq!(readings.values.len(), readings.schema.series.len());
         for key in &readings.schema.series {
             let metric = crate::model::metric(&key.name);

@@ -1,8 +1,8 @@
 //! What an Alertmanager posts to a webhook: its payload, version 4.
 //!
-//! Whoever posts may lie, and what he says of himself (the group, its status, annotations, links) is
-//! not kept. What may not be kept of an alert's labels is left out and counted, and the alert is
-//! kept: one that fires is worth more than its longest label.
+//! Whoever posts may lie, and what he says beside the alerts (the group, its status, annotations,
+//! links) is not kept. What may not be kept of an alert's labels is left out and counted, and the
+//! alert is kept: one that fires is worth more than its longest label.
 
 #[cfg(test)]
 mod tests;

@@ -122,9 +122,7 @@ fn turns(node: &Node) -> Vec<String> {
         let name = event["labels"]["alertname"].as_str().unwrap();
         format!("{name} {}", event["to"].as_str().unwrap())
     });
-    let mut turns: Vec<_> = turns.collect();
-    turns.reverse();
-    turns
+    turns.collect()
 }
 
 #[test]
