@@ -1,5 +1,6 @@
-//! Calls over TLS. Only lock servers are spoken to so: whoever else is asked is on this node, and
-//! its client carries no TLS, nor what that needs of memory. Nothing is made or read before a call.
+//! Calls over TLS. Only lock servers and Alertmanagers are spoken to so: whoever else is asked is on
+//! this node, and its client carries no TLS, nor what that needs of memory. Nothing is made or read
+//! before a call.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -9,7 +10,7 @@ use std::time::Duration;
 
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Bytes;
-use hyper::header::{CONTENT_TYPE, HOST, USER_AGENT};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, USER_AGENT};
 use hyper::{Method, Request, Uri};
 use hyper_util::rt::TokioIo;
 use rustix::fs::{Mode, OFlags, open};
@@ -22,6 +23,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use super::Answer;
+use super::keys::Secret;
 use super::session::Header;
 
 /// No file of authorities is longer: a system's has 250 KiB.
@@ -94,13 +96,22 @@ fn read(file: &Path) -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
+/// What a call says beside its body.
+#[derive(Clone, Copy)]
+pub(super) struct Headers<'c> {
+    /// Its own header.
+    pub(super) own: Option<Header>,
+    /// Who calls.
+    pub(super) key: Option<&'c Secret>,
+}
+
 /// One call. All of it is bounded by whoever waits for it, and connecting by `connecting_takes`.
 pub(super) async fn exchange(
     config: Arc<ClientConfig>,
     connecting_takes: Duration,
     method: Method,
     url: &str,
-    header: Option<Header>,
+    headers: Headers<'_>,
     body: Vec<u8>,
 ) -> Result<Answer, String> {
     let uri: Uri = url.parse().map_err(|_| format!("{url} is no address"))?;
@@ -131,8 +142,11 @@ pub(super) async fn exchange(
         .header(HOST, authority)
         .header(USER_AGENT, concat!("umawarden/", env!("CARGO_PKG_VERSION")))
         .header(CONTENT_TYPE, "application/json");
-    if let Some((name, value)) = header {
+    if let Some((name, value)) = headers.own {
         request = request.header(name, value);
+    }
+    if let Some(key) = headers.key {
+        request = request.header(AUTHORIZATION, key.header());
     }
     let request = request.body(Full::new(Bytes::from(body))).map_err(|error| error.to_string())?;
     let mut response = sender.send_request(request).await.map_err(failed)?;

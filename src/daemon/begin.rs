@@ -10,6 +10,7 @@ use anyhow::Context;
 use arc_swap::{ArcSwap, ArcSwapOption};
 use tokio::sync::mpsc;
 
+use super::alerting::Alerting;
 use super::alive::Alive;
 use super::black_box::BlackBox;
 use super::evicting::Evicting;
@@ -33,7 +34,7 @@ use crate::config::measure::{ListenAddress, ListenHost};
 use crate::config::reader::Loaded;
 use crate::config::settings::{GpuInterval, Settings, Web};
 use crate::door::{Door, DoorFiles};
-use crate::exports::{self, Limits, ReloadFailure, Served};
+use crate::exports::{self, AlertInbox, Limits, ReloadFailure, Served};
 use crate::journal::{Entry, Journal, Note, ResumePoint, Retention};
 use crate::model::{DecisionId, Mode, Moment, Observation, Outcome};
 use crate::policy::Policy;
@@ -88,8 +89,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     let (past, found) = search_past(&settings, &journal, &boot_id, boot.as_deref(), &wake)?;
     let pause = PauseWatch::start(&settings.pause_file, wake.clone())?;
     let resume_from = resume.as_ref().map(|point| ResumeFrom { seq: point.resume_seq });
-    let begin = recorder::begin(&loaded, started, &boot_id, next_decision, resume.as_ref());
-    let recorder = Recorder::start(&settings, begin);
+    let recorder = record(&loaded, started, &boot_id, next_decision, resume.as_ref());
     let kernel_log = open_kernel_log(&settings.path.kmsg, resume_from);
     let status = Arc::new(ArcSwap::from_pointee(policy.status(started)));
     let tally = Arc::new(SettingsTally::default());
@@ -100,8 +100,9 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     // Before this thread is raised, for its child would be as well.
     let gpu = watch_gpu(&settings)?;
     let holders = watch_holders(&settings)?;
-    let failure = Arc::default();
-    let service = start_service(&settings, entrance, loader, &wake, taker, Arc::clone(&failure))?;
+    let alerting = Alerting::start(&settings, &status, wake.clone())?;
+    let (service, reload_failure) =
+        start_service(&settings, entrance, loader, &wake, taker, alerting.inbox())?;
     tell_start(&loaded, &journal, started);
     let sampling = Sampling::new(settings.sampling_interval, &settings.path.procfs);
     // The threads that follow are raised as this one is; those before are not.
@@ -128,7 +129,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         service,
         spare_status: Arc::new((**status.load()).clone()),
         status,
-        reload_failure: failure,
+        reload_failure,
         wake,
         own: OwnReadings::new(started, sampling.interval(), tally, door),
         evicting,
@@ -144,7 +145,19 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         seen: found.into_iter().collect(),
         past,
         pause,
+        alerting,
     })
+}
+
+fn record(
+    loaded: &Loaded,
+    started: Moment,
+    boot_id: &str,
+    next_decision: DecisionId,
+    resume: Option<&ResumePoint>,
+) -> Recorder {
+    let begin = recorder::begin(loaded, started, boot_id, next_decision, resume);
+    Recorder::start(&loaded.settings, begin)
 }
 
 /// One that knows nothing yet, and does nothing before it is told what earlier runs did.
@@ -158,6 +171,7 @@ fn new_policy(
     let mut policy = Policy::new(started, settings.mode, &loaded.rules, next_decision);
     policy.await_past();
     policy.set_verdict_limits(settings.verdict);
+    policy.forget_received_after(settings.alertmanager.forget_after);
     if let Some(point) = resume {
         policy.resume_kernel_log(point.known.clone());
         policy.resume_events(&point.last_events);
@@ -302,8 +316,9 @@ fn start_service(
     loader: Loader,
     wake: &Wake,
     taker: Orders,
-    reload_failure: Arc<ArcSwapOption<ReloadFailure>>,
-) -> anyhow::Result<Service> {
+    inbox: Arc<AlertInbox>,
+) -> anyhow::Result<(Service, Arc<ArcSwapOption<ReloadFailure>>)> {
+    let reload_failure = Arc::<ArcSwapOption<ReloadFailure>>::default();
     let (reload, reloads) = mpsc::channel(4);
     let (order, orders) = mpsc::channel(ORDERS);
     let Entrance { listeners, door } = entrance;
@@ -318,13 +333,15 @@ fn start_service(
         reload,
         control_socket: settings.web.control_socket.clone(),
         orders: order,
-        reload_failure,
+        received: inbox,
+        reload_failure: Arc::clone(&reload_failure),
         door,
         uptime: clock::uptime,
         limits: Limits::default(),
     };
     let requests = Requests { reloads, orders, taker };
-    Service::start(listeners, served, requests, loader, wake.clone())
+    let service = Service::start(listeners, served, requests, loader, wake.clone())?;
+    Ok((service, reload_failure))
 }
 
 fn resolve(addresses: &[ListenAddress]) -> anyhow::Result<Vec<SocketAddr>> {

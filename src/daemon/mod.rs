@@ -4,6 +4,7 @@
 //! waits for neither disk nor network: the journal, the actions and the HTTP server have threads of
 //! their own.
 
+mod alerting;
 mod alive;
 mod begin;
 mod black_box;
@@ -115,6 +116,7 @@ struct Daemon {
     seen: Vec<Observation>,
     past: past::Awaited,
     pause: pause::PauseWatch,
+    alerting: alerting::Alerting,
 }
 
 /// How far the kernel log has been read, how far that is journalled, and when it is read again.
@@ -295,6 +297,7 @@ impl Daemon {
         self.holders.take(now.uptime, &mut self.seen);
         self.logged_in.want(now.uptime, self.policy.wants_logged_in());
         self.logged_in.take(now.uptime, &mut self.seen);
+        let more = self.take_posted_alerts() || more;
         if acted {
             // The signals after an action: all of them, those too that are read less often.
             self.memory.read_all(&clock::uptime, &mut self.seen);
@@ -324,6 +327,12 @@ impl Daemon {
         }
     }
 
+    /// Returns whether there are more. Where the journal is behind they wait: they are kept in it,
+    /// and whoever posts more than that is told to come again.
+    fn take_posted_alerts(&mut self) -> bool {
+        !self.journal.is_behind() && self.alerting.take(&mut self.seen)
+    }
+
     fn read_kernel_log(&mut self) -> ReadEnd {
         let clock = ReadClock { at: clock::now(), monotonic: clock::monotonic() };
         let from = self.seen.len();
@@ -351,6 +360,7 @@ impl Daemon {
             self.next_slow = now.uptime + SLOW_INTERVAL;
             self.process.read(&clock::uptime, &mut self.seen);
             self.seen.push(Observation::Readings(self.journal.readings()));
+            self.seen.push(Observation::Readings(self.alerting.readings()));
             self.seen.push(Observation::Readings(self.own.kernel_log(&self.kernel_log)));
             self.see_own();
             self.alive.note(now.uptime, &self.journal);
@@ -435,6 +445,7 @@ impl Daemon {
         }
         for decision in step.decisions {
             self.journal.record(&Entry::Decision(decision.clone()));
+            self.alerting.decided(&decision);
             if decision.verdict == Verdict::Act {
                 self.have_done(now, decision);
             }
@@ -506,6 +517,7 @@ impl Daemon {
         self.recorder.reload(now, &loaded, &ended);
         self.engines.declare(loaded.settings.engines.clone());
         self.policy.set_verdict_limits(loaded.settings.verdict);
+        self.policy.forget_received_after(loaded.settings.alertmanager.forget_after);
         self.held.declare(loaded.settings.restarts.clone());
         for change in ended {
             self.journal.record(&Entry::Alert(change));
@@ -529,6 +541,10 @@ impl Daemon {
         let began = clock::uptime();
         let left = || CLOSING_TAKES.saturating_sub(clock::uptime().saturating_sub(began));
         self.service.stopping();
+        self.alerting.close(&mut self.seen);
+        if !self.seen.is_empty() {
+            self.step(clock::now());
+        }
         self.evicting.stop("the program ends");
         self.black_box.end();
         self.cursor.journal_due = Duration::ZERO;

@@ -99,6 +99,7 @@ fn rules(loaded: &Loaded) -> RecordedRules {
         // No map in it has keys that are not text, so this cannot fail.
         guard_rails: serde_json::to_value(&loaded.rules.guard_rails).unwrap_or_default(),
         verdict: loaded.settings.verdict,
+        forget_received_after: loaded.settings.alertmanager.forget_after,
     }
 }
 
@@ -219,6 +220,9 @@ fn weight(seen: &[Observation]) -> usize {
     let one = |observation: &Observation| match observation {
         Observation::KernelRecord(record) => 256 + record.text.len() + record.dictionary.len(),
         Observation::Readings(readings) => 128 + readings.values.len() * 16,
+        Observation::ReceivedAlerts(post) => {
+            post.alerts.iter().map(|alert| 512 + alert.labels.len() * 128).sum()
+        }
         Observation::Gpu(readings) => 256 + readings.picture.as_deref().map_or(0, picture_weight),
         _ => 256,
     };

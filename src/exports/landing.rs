@@ -243,7 +243,8 @@ fn plain(value: &Value) -> String {
     }
 }
 
-/// Text that means nothing to a browser.
+/// Text that means nothing to a browser, and shows what would be seen of it nowhere: labels of
+/// alerts may be somebody else's.
 pub(super) struct Escaped<'a>(pub(super) &'a str);
 
 impl fmt::Display for Escaped<'_> {
@@ -254,7 +255,17 @@ impl fmt::Display for Escaped<'_> {
             '>' => f.write_str("&gt;"),
             '"' => f.write_str("&quot;"),
             '\'' => f.write_str("&#39;"),
+            '\n' | '\t' => f.write_char(c),
+            c if c.is_control() || is_unseen(c) => write!(f, "{}", c.escape_default()),
             other => f.write_char(other),
         })
     }
+}
+
+/// What turns the direction of reading, or has no width.
+fn is_unseen(c: char) -> bool {
+    matches!(
+        c,
+        '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}'
+    )
 }

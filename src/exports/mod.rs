@@ -22,6 +22,7 @@ mod orders;
 mod page_request;
 mod probes;
 mod reboot;
+mod received;
 mod routes;
 mod server;
 mod stall;
@@ -48,6 +49,7 @@ pub use listen::bind;
 pub use order::{
     LONGEST, Lasts, OrderDone, OrderRefused, OrderRequest, OrderSender, RuleChoice, Wish,
 };
+pub use received::AlertInbox;
 pub use routes::{access_table, check_telemetry_path};
 pub use server::serve;
 
@@ -95,6 +97,8 @@ pub struct Served {
     pub control_socket: PathBuf,
     /// Where they are sent.
     pub orders: OrderSender,
+    /// Where posted alerts go.
+    pub received: Arc<AlertInbox>,
     /// Why the last reload failed, if it did.
     pub reload_failure: Arc<ArcSwapOption<ReloadFailure>>,
     /// Who comes in over the network.

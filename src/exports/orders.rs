@@ -16,11 +16,11 @@ use super::api::{answer, error, success};
 use super::order::{
     self, Caller, OrderDone, OrderRefused, OrderRequest, RuleChoice, Unreadable, Wish, Words,
 };
-use super::routes::Site;
+use super::routes::{ORDER_BODY_BYTES, Site};
 use crate::model::{DecisionId, OrderedBy};
 use crate::policy::status::GuardStatus;
 
-type Refusal = Box<Response>;
+pub(super) type Refusal = Box<Response>;
 
 fn guard(site: &Site) -> Arc<GuardStatus> {
     Arc::clone(&site.served.status.load().guard)
@@ -70,7 +70,7 @@ pub(super) async fn end_silence(
     let read = async {
         let by = known(caller)?;
         let id = number(&id, "silence")?;
-        let words = order::plain_words(&read_body(&site, body).await?).map_err(refuse)?;
+        let words = order::plain_words(&read_short(&site, body).await?).map_err(refuse)?;
         Ok((by, Wish::EndSilence { id }, words))
     };
     give(&site, read.await).await
@@ -86,7 +86,7 @@ pub(super) async fn approve(
     let read = async {
         let by = known(caller)?;
         let decision = DecisionId(number(&decision, "decision")?);
-        let body = read_body(&site, body).await?;
+        let body = read_short(&site, body).await?;
         let (wish, words) = order::approval(decision, &body).map_err(refuse)?;
         Ok((by, wish, words))
     };
@@ -103,7 +103,7 @@ pub(super) async fn reset_breaker(
     let read = async {
         let by = known(caller)?;
         let rules = RuleChoice::Named(order::rule_name("rule", rule).map_err(refuse)?);
-        let words = order::plain_words(&read_body(&site, body).await?).map_err(refuse)?;
+        let words = order::plain_words(&read_short(&site, body).await?).map_err(refuse)?;
         Ok((by, Wish::ResetBreaker { rules }, words))
     };
     give(&site, read.await).await
@@ -136,7 +136,7 @@ pub(super) async fn told(
 ) -> Response {
     let read = async {
         let by = known(caller)?;
-        let (wish, words) = reader(&read_body(site, body).await?).map_err(refuse)?;
+        let (wish, words) = reader(&read_short(site, body).await?).map_err(refuse)?;
         Ok((by, wish, words))
     };
     give(site, read.await).await
@@ -170,7 +170,7 @@ pub(super) async fn note(
 }
 
 /// Who orders something. Nobody comes here unknown; were it so, nothing would be done.
-fn known(caller: Caller) -> Result<OrderedBy, Refusal> {
+pub(super) fn known(caller: Caller) -> Result<OrderedBy, Refusal> {
     match caller {
         Caller::Known(by) => Ok(by),
         Caller::Anybody => {
@@ -187,7 +187,18 @@ fn number(text: &str, what: &str) -> Result<u64, Refusal> {
     })
 }
 
-async fn read_body(site: &Site, body: Body) -> Result<Vec<u8>, Refusal> {
+async fn read_short(site: &Site, body: Body) -> Result<Vec<u8>, Refusal> {
+    let most = usize::try_from(ORDER_BODY_BYTES).unwrap_or(usize::MAX);
+    read_body(site, body, most, "the body is longer than 16 KiB, or was cut off").await
+}
+
+/// The whole body, if it is no longer than that and comes in time.
+pub(super) async fn read_body(
+    site: &Site,
+    body: Body,
+    most: usize,
+    too_long: &str,
+) -> Result<Vec<u8>, Refusal> {
     let refusal = |status, kind, text: &str| {
         let mut refusal = error(status, kind, text);
         // What is left of the body is not worth reading.
@@ -195,15 +206,9 @@ async fn read_body(site: &Site, body: Body) -> Result<Vec<u8>, Refusal> {
         refusal.headers_mut().insert(hyper::header::CONNECTION, close);
         Err(Box::new(refusal))
     };
-    // It is bounded already, by the table of routes.
-    let read = to_bytes(body, usize::MAX);
-    match tokio::time::timeout(site.served.limits.request_header, read).await {
+    match tokio::time::timeout(site.served.limits.request_header, to_bytes(body, most)).await {
         Ok(Ok(bytes)) => Ok(bytes.to_vec()),
-        Ok(Err(_)) => refusal(
-            StatusCode::PAYLOAD_TOO_LARGE,
-            "bad_data",
-            "the body is longer than this takes, or was cut off",
-        ),
+        Ok(Err(_)) => refusal(StatusCode::PAYLOAD_TOO_LARGE, "bad_data", too_long),
         Err(_) => refusal(StatusCode::REQUEST_TIMEOUT, "timeout", "the body did not come in time"),
     }
 }

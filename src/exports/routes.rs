@@ -17,7 +17,9 @@ use tokio::sync::{Mutex, Semaphore};
 
 use super::access::{self, Arrival, Asked};
 use super::negotiation::{self, Format};
-use super::{Served, api, engines, exposition, gate, landing, orders, probes, reboot, verdict};
+use super::{
+    Served, api, engines, exposition, gate, landing, orders, probes, reboot, received, verdict,
+};
 use crate::door::Access;
 use crate::model::Role;
 
@@ -62,13 +64,19 @@ impl Route {
     ) -> Self {
         Self { method, path, access, body_bytes: ORDER_BODY_BYTES, meaning, handler }
     }
+
+    /// With another longest body.
+    const fn with_bodies_of(mut self, bytes: u64) -> Self {
+        self.body_bytes = bytes;
+        self
+    }
 }
 
 const OPERATE: Access = Access::Role(Role::Operate);
 const REMEDY: Access = Access::Role(Role::Remedy);
 
 /// Everything that is served, apart from the telemetry path. What is not in here is refused.
-pub(super) static ROUTES: [Route; 30] = [
+pub(super) static ROUTES: [Route; 32] = [
     Route::get("/", "overview", || get(landing::page)),
     Route::get("/-/healthy", "200 while this node is watched", || get(probes::healthy)),
     Route::get("/-/ready", "200 once something has been sampled", || get(probes::ready)),
@@ -78,6 +86,20 @@ pub(super) static ROUTES: [Route; 30] = [
     Route::get("/api/v1/status", "sources, rules, alerts (JSON)", || get(api::status)),
     Route::get("/api/v1/rules", "rules as in Prometheus' API (JSON)", || get(api::rules)),
     Route::get("/api/v1/alerts", "alerts as in Prometheus' API (JSON)", || get(api::alerts)),
+    Route::get(
+        "/api/v1/alerts/received",
+        "alerts that an Alertmanager has posted and that fire (JSON)",
+        || get(received::list),
+    ),
+    // It counts those that are too long itself.
+    Route::new(
+        Method::POST,
+        "/api/v1/alerts/webhook",
+        OPERATE,
+        "the webhook of an Alertmanager",
+        || post(received::post),
+    )
+    .with_bodies_of(u64::MAX),
     Route::get("/api/v1/engines", "inference engines and their phases (JSON)", || {
         get(engines::engines)
     }),
@@ -260,7 +282,7 @@ async fn for_all(
 }
 
 /// As announced; chunked bodies announce nothing, and are read up to the same bound.
-fn body_bytes(headers: &HeaderMap) -> u64 {
+pub(super) fn body_bytes(headers: &HeaderMap) -> u64 {
     let length = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
     length.and_then(|text| text.parse().ok()).unwrap_or(0)
 }

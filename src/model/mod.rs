@@ -4,6 +4,7 @@
 
 mod action;
 mod alert;
+mod alertmanager;
 mod death;
 mod decision;
 mod door;
@@ -22,6 +23,7 @@ mod peer;
 mod reading;
 mod reboot;
 mod reboot_stage;
+mod received_alert;
 mod release;
 mod series;
 mod sysctl;
@@ -32,6 +34,9 @@ mod wording;
 
 pub use action::{Action, CacheKind, CachePermission, Lane, UndoReason};
 pub use alert::{AlertChange, AlertState};
+pub use alertmanager::{
+    AlertSending, AlertmanagerCredentials, AlertmanagerServer, AlertmanagerSettings, SentDecisions,
+};
 pub use death::{
     DeathMemory, DeathProof, DeathReport, Deceased, ExitStatus, KilledWorker, Killer, Survivor,
     signal_name,
@@ -72,6 +77,10 @@ pub use reboot::{
     RebootResult, RebootSettings, RebootStatus, RebootWay, ScheduledReboot,
 };
 pub use reboot_stage::RebootStage;
+pub use received_alert::{
+    ALERTS, FORGET_RECEIVED_AFTER, PastReceived, ReceivedAlert, ReceivedAlertStatus,
+    ReceivedAlerts, ReceivedIgnored, ReceivedStatus, ReceivedTurn,
+};
 pub use release::{HeldMemory, Release, ReleaseEnd, ReleasePoint, WhyUnknown};
 pub use series::{METRICS, Metric, MetricKind, Schema, SeriesKey, metric};
 pub use sysctl::{ENGINE_PAUSE, READ_AHEAD, SETTING_NAMES, Sysctl, UndoResult};

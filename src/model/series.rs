@@ -13,6 +13,7 @@ macro_rules! names {
     }};
 }
 
+mod alertmanager;
 mod black_box;
 mod engine;
 mod gpu;
@@ -64,6 +65,9 @@ pub struct Metric {
     pub least: f64,
     /// No value is greater.
     pub most: f64,
+    /// Whether others make the series: they have more labels than those, some may be missing, and
+    /// only rules read them.
+    pub is_of_others: bool,
     /// One sentence for people: what it says and where it comes from.
     pub help: &'static str,
 }
@@ -96,7 +100,8 @@ impl Metric {
         labels: &'static [&'static str],
         help: &'static str,
     ) -> Self {
-        Self { name, kind, source, labels, closed: &[], least: 0.0, most: f64::INFINITY, help }
+        let (least, most) = (0.0, f64::INFINITY);
+        Self { name, kind, source, labels, closed: &[], least, most, is_of_others: false, help }
     }
 
     /// With all the values that some labels may have.
@@ -117,6 +122,11 @@ impl Metric {
     /// Either 0 or 1.
     const fn flag(self) -> Self {
         Self { most: 1.0, ..self }
+    }
+
+    /// Made by others, with labels of theirs.
+    const fn of_others(self) -> Self {
+        Self { is_of_others: true, ..self }
     }
 
     /// All values that a label may have; `None` where that is not known beforehand.
@@ -186,6 +196,7 @@ pub static METRICS: &[Metric] = &join::<
             + restarts::METRICS.len()
             + verdict::METRICS.len()
             + gpu::METRICS.len()
+            + alertmanager::METRICS.len()
     },
 >(&[
     memory::METRICS,
@@ -197,6 +208,7 @@ pub static METRICS: &[Metric] = &join::<
     restarts::METRICS,
     verdict::METRICS,
     gpu::METRICS,
+    alertmanager::METRICS,
 ]);
 
 const fn join<const COUNT: usize>(areas: &[&[Metric]]) -> [Metric; COUNT] {

@@ -1,5 +1,6 @@
 //! Text into typed facts: kernel-log records, kernel faults, `/proc` files. Pure.
 
+pub mod alertmanager;
 pub mod container;
 pub mod dmesg;
 pub mod engine;

@@ -6,11 +6,12 @@ use jiff::Timestamp;
 
 use super::brake::Scope;
 use super::engines::{self, Levels};
+use super::received::{self, Received};
 use super::verdict::Beside;
 use super::{Answer, Policy, Step, old_by};
 use crate::model::{
     EngineReadings, Event, KernelEvent, KernelRecord, Moment, Observation, OperatorCommand,
-    OperatorOrder, Outcome, Reading, Source,
+    OperatorOrder, Outcome, Past, Reading, Source,
 };
 use crate::parse::kernel::KernelLine;
 
@@ -59,6 +60,10 @@ impl Policy {
             }
             Observation::Holders(readings) => self.verdict.look(readings),
             Observation::LoggedIn(readings) => self.reboots.look(readings),
+            Observation::ReceivedAlerts(post) => {
+                let (received, mut around) = self.receiving(at, &mut step.events);
+                received.take(post, &mut around);
+            }
         }
     }
 
@@ -129,6 +134,28 @@ impl Policy {
         for group in &mut self.groups {
             group.observe_outcome(outcome, &mut self.guard);
         }
+    }
+
+    fn receiving<'a>(
+        &'a mut self,
+        at: Moment,
+        events: &'a mut Vec<Event>,
+    ) -> (&'a mut Received, received::Around<'a>) {
+        let (counters, store) = (&mut self.counters, &mut self.store);
+        (&mut self.received, received::Around { at, counters, store, events })
+    }
+
+    /// Forgets received alerts that nobody repeats, and has the others go on.
+    pub(super) fn follow_received(&mut self, at: Moment, step: &mut Step) {
+        let (received, mut around) = self.receiving(at, &mut step.events);
+        received.advance(&mut around);
+    }
+
+    /// That an alert fires on is no news.
+    pub(super) fn restore_received(&mut self, at: Moment, past: &Past) {
+        let mut no_events = Vec::new();
+        let (received, mut around) = self.receiving(at, &mut no_events);
+        received.restore(&past.received, &mut around);
     }
 
     /// What there is for an engine that is to start.

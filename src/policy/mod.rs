@@ -18,8 +18,10 @@ mod intake;
 pub mod pace;
 pub mod promql;
 mod reboot;
+mod received;
 mod remedy;
 pub mod restarts;
+mod resuming;
 pub mod rule;
 mod sources;
 pub mod status;
@@ -29,7 +31,7 @@ pub mod template;
 mod tests;
 mod verdict;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,7 +39,7 @@ use jiff::Timestamp;
 
 use crate::model::{
     Action, AlertChange, Assessment, Decision, DecisionId, EngineSeen, Event, MemoryJudgement,
-    Mode, Moment, Observation, OperatorCommand, Past, Reading, Room, RuleId, SeriesKey, Supervisor,
+    Mode, Moment, Observation, OperatorCommand, Reading, Room, RuleId, SeriesKey, Supervisor,
     Verdict, VerdictLimits,
 };
 use crate::parse::kernel::EventAssembler;
@@ -52,6 +54,7 @@ use guard::Guard;
 use intake::late_ms;
 use pace::Memory;
 use reboot::Reboots;
+use received::Received;
 use restarts::Restarts;
 use rule::RuleSet;
 use sources::SourceTable;
@@ -136,12 +139,15 @@ pub struct Policy {
     gpus: Gpus,
     verdict: VerdictWatch,
     reboots: Reboots,
+    received: Received,
     /// The shortest range over which a rule looks back.
     shortest_range: Duration,
     next_decision: u64,
     guard: Guard,
     rule_statuses: Arc<[status::RuleStatus]>,
     series: Arc<[SeriesKey]>,
+    /// The state of the store that they are of.
+    series_of: Option<u64>,
 }
 
 /// What a rule's evaluation may read and change, beside the rule itself.
@@ -207,6 +213,7 @@ impl Policy {
         let engines = Engines::new(&mut counters, &mut store);
         let verdict = VerdictWatch::new(started, &mut counters, &mut store);
         let reboots = Reboots::new(&mut counters, &mut store);
+        let received = Received::new(&mut counters, &mut store);
         let mut policy = Self {
             started,
             mode,
@@ -227,11 +234,13 @@ impl Policy {
             gpus: Gpus::default(),
             verdict,
             reboots,
+            received,
             shortest_range: Duration::MAX,
             next_decision: next_decision.0,
             guard: Guard::default(),
             rule_statuses: Arc::new([]),
             series: Arc::new([]),
+            series_of: None,
         };
         policy.replace_rules(started, mode, rules);
         policy
@@ -240,6 +249,11 @@ impl Policy {
     /// From now on memory counts as leaked by these.
     pub fn set_verdict_limits(&mut self, limits: VerdictLimits) {
         self.verdict.set_limits(limits);
+    }
+
+    /// From now on received alerts that nobody repeats are forgotten after so long.
+    pub fn forget_received_after(&mut self, forget_after: Duration) {
+        self.received.set_forget_after(forget_after);
     }
 
     /// Takes other rules, and returns the alerts that end with the old ones. What is known of a
@@ -302,6 +316,7 @@ impl Policy {
             step.is_only_counted = true;
             return step;
         }
+        self.follow_received(at, &mut step);
         for event in &step.events {
             self.verdict.hear(at.uptime, event);
         }
@@ -363,37 +378,6 @@ impl Policy {
             && self.groups.iter().all(|group| group.due() > at.uptime)
     }
 
-    /// Events of these kernel-log records have been counted by an earlier run: records are read
-    /// again after a restart where a trace was unfinished.
-    pub fn resume_kernel_log(&mut self, already_counted: BTreeSet<u64>) {
-        self.already_counted = already_counted;
-    }
-
-    /// Nothing is done until the policy is told what earlier runs did, by [`Observation::Past`].
-    /// Whoever does not call this begins without a past.
-    pub fn await_past(&mut self) {
-        self.guard.await_past();
-    }
-
-    /// Takes in what earlier runs did and were told, as [`Observation::Past`] does in a step:
-    /// cooldowns, budgets, breakers, silences and approvals outlive restarts and reboots.
-    pub fn resume(&mut self, at: Moment, past: &Past) {
-        self.restarts.restore(past);
-        self.reboots.restore(past, at);
-        self.guard.restore(past, at);
-        if let Some(bytes) = past.unaccounted_baseline {
-            self.gate.resume(bytes);
-        }
-    }
-
-    /// Earlier runs in this boot have seen these kinds of events, each last then: what holds until
-    /// a reboot outlives a restart.
-    pub fn resume_events(&mut self, last: &BTreeMap<String, Timestamp>) {
-        for (kind, utc) in last {
-            self.counters.note_event(kind, *utc);
-        }
-    }
-
     /// How long the caller may wait before the next step without keeping back an unfinished trace.
     /// Rules need no deadline of their own: those that are due are judged with the next sample,
     /// since nothing new is known before; see [`Policy::needs_samples_every`].
@@ -452,6 +436,7 @@ impl Policy {
             restarts: self.restarts.statuses(),
             verdict: self.verdict.judgement(),
             reboot: self.reboots.status(),
+            received: self.received.statuses(),
         };
         self.draw(at, &mut status);
         status
@@ -460,7 +445,8 @@ impl Policy {
     /// The same over an old picture, whose room is used again.
     pub fn draw(&mut self, at: Moment, status: &mut Status) {
         let keys = self.store.keys();
-        if self.series.len() != keys.len() {
+        let revision = Some(self.store.revisions().series);
+        if std::mem::replace(&mut self.series_of, revision) != revision {
             self.series = keys.into();
         }
         (status.at, status.started, status.mode) = (at, self.started, self.mode);
@@ -475,6 +461,7 @@ impl Policy {
         status.restarts = self.restarts.statuses();
         status.verdict = self.verdict.judgement();
         status.reboot = self.reboots.status();
+        status.received = self.received.statuses();
     }
 
     /// The inference engines, by name, those too that have gone lately.

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::{
     AlertState, Asked, EngineHealth, EnginePhase, EngineSeen, MemoryJudgement, Mode, Moment, Pause,
-    Reading, RebootStatus, RestartStatus, Room, RuleId, RuleSelector, SeriesKey, Source,
+    Reading, RebootStatus, ReceivedAlertStatus, RestartStatus, Room, RuleId, RuleSelector,
+    SeriesKey, Source,
 };
 
 /// What exports may see.
@@ -41,6 +42,9 @@ pub struct Status {
     pub verdict: Arc<MemoryJudgement>,
     /// Where it stands with reboots; the same `Arc` while nothing changes.
     pub reboot: Arc<RebootStatus>,
+    /// Alerts that others have told of and that fire, by fingerprint; the same `Arc` while nothing
+    /// changes.
+    pub received: Arc<[ReceivedAlertStatus]>,
 }
 
 /// What holds remedies back beyond time and budgets.

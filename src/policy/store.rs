@@ -67,6 +67,8 @@ pub struct SeriesStore {
     refused: u64,
     /// Why each source that is down is.
     faults: BTreeMap<Source, Arc<str>>,
+    /// Metrics of which there may be series that nobody knows of, and why.
+    gaps: BTreeMap<Arc<str>, &'static str>,
     /// Whether only [`SeriesStore::declare`] adds series.
     is_closed: bool,
     /// Until when the series of each keeper stay as they are.
@@ -143,6 +145,38 @@ impl SeriesStore {
         self.keys.push(key.clone());
         self.ids.insert(key.clone(), id);
         id
+    }
+
+    /// Gives the place of a series to another one of the same metric, which is not there yet. What
+    /// was known of the first is gone.
+    pub(super) fn replace(&mut self, id: SeriesId, key: &SeriesKey) {
+        let place = id.0 as usize;
+        let (Some(old), Some(present), Some(past)) =
+            (self.keys.get_mut(place), self.presents.get_mut(place), self.pasts.get_mut(place))
+        else {
+            return;
+        };
+        self.revisions.series += 1;
+        self.revisions.kept += 1;
+        self.ids.remove(old);
+        self.ids.insert(key.clone(), id);
+        old.clone_from(key);
+        *present = Present { has_past: past.retain_ms > 0, ..Present::default() };
+        *past = Past::of(past.retain_ms);
+    }
+
+    /// Says why there may be series of that metric that nobody knows of, or that there are none.
+    pub(super) fn set_gap(&mut self, name: &str, why: Option<&'static str>) {
+        let before = match why {
+            Some(why) => self.gaps.insert(Arc::from(name), why),
+            None => self.gaps.remove(name),
+        };
+        self.revisions.kinds += u64::from(before != why);
+    }
+
+    /// Why there may be series of that metric that nobody knows of, if there may.
+    pub(super) fn gap(&self, name: &str) -> Option<&'static str> {
+        self.gaps.get(name).copied()
     }
 
     /// Keeps at least the last `range_ms` of each series of that name.

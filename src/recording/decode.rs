@@ -9,8 +9,8 @@ use serde::de::DeserializeOwned;
 use super::columns::Columns;
 use super::encode::{
     BEGIN, ENGINE_HEALTH, ENGINES, EVENT, GAP, GPU, HELD, HOLDERS, LOGGED_IN, OPERATOR, OUTCOME,
-    PAST, PAUSE, READINGS, RECORD, RECORD_MALFORMED, RECORDS_LOST, RELOAD, SAMPLE, SAMPLE_FAILED,
-    SAMPLE_UNSUPPORTED, SAMPLE_VALUE, STEP,
+    PAST, PAUSE, READINGS, RECEIVED_ALERTS, RECORD, RECORD_MALFORMED, RECORDS_LOST, RELOAD, SAMPLE,
+    SAMPLE_FAILED, SAMPLE_UNSUPPORTED, SAMPLE_VALUE, STEP,
 };
 use super::entry::{Entry, RecordedStep, Said};
 use super::wire::{Bytes, Malformed};
@@ -107,6 +107,7 @@ impl Decoder {
             LOGGED_IN => Ok(Observation::LoggedIn(Box::new(json(from)?))),
             HOLDERS => Ok(Observation::Holders(Box::new(json(from)?))),
             HELD => Ok(Observation::Held(Box::new(json(from)?))),
+            RECEIVED_ALERTS => Ok(Observation::ReceivedAlerts(Box::new(json(from)?))),
             GPU => Ok(Observation::Gpu(Box::new(json(from)?))),
             _ => Err(Malformed("an observation of an unknown kind")),
         }

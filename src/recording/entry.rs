@@ -7,8 +7,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::model::{
-    AlertChange, Assessment, Decision, DecisionId, Event, Mode, Moment, Observation,
-    OperatorCommand, OperatorOrder, Past, PastAct, Pause, RuleId, VerdictLimits,
+    AlertChange, Assessment, Decision, DecisionId, Event, FORGET_RECEIVED_AFTER, Mode, Moment,
+    Observation, OperatorCommand, OperatorOrder, Past, PastAct, Pause, RuleId, VerdictLimits,
 };
 
 /// One entry of a recording.
@@ -92,6 +92,13 @@ pub struct RecordedRules {
     /// When memory counted as leaked. Older programs did not record it.
     #[serde(default)]
     pub verdict: VerdictLimits,
+    /// After how long a received alert was forgotten where nobody repeated it.
+    #[serde(default = "usual_forget_after")]
+    pub forget_received_after: Duration,
+}
+
+fn usual_forget_after() -> Duration {
+    FORGET_RECEIVED_AFTER
 }
 
 /// One rule file.

@@ -90,7 +90,7 @@ fn series(test: &Test, remarks: &mut Findings<'_>) {
     }
     let then = test.outcomes.iter().flat_map(|outcome| &outcome.then);
     for InputSeries { key, span, .. } in test.input.iter().chain(then) {
-        if !key.name.starts_with(OWN_PREFIX) {
+        if !key.name.starts_with(OWN_PREFIX) || Catalogue.has_other_labels(&key.name) {
             continue;
         }
         let place = span.clone();

@@ -238,13 +238,15 @@ fn prepare_door(folder: &Path) {
 fn every_example_of_the_readme_can_be_used_as_it_stands() {
     let folder = tempfile::tempdir().unwrap();
     let (mut rules, mut config, mut test, mut scrape, mut part) = (0, 0, 0, 0, 0);
-    let (mut reboot, mut tokens) = (0, 0);
+    let (mut reboot, mut tokens, mut others, mut alertmanager) = (0, 0, 0, 0);
     // The init container is tried with a daemon, see gate.rs.
     for (line, text) in examples().into_iter().filter(|(_, text)| !text.starts_with("initC")) {
         let (count, file) = match text.split(['{', ':', ' ']).next().unwrap_or_default() {
             "groups" => (&mut rules, "my.yaml"),
             "mode" => (&mut config, "umawarden.yaml"),
             "reboot" => (&mut reboot, "reboot.yaml"),
+            "#" => (&mut others, "others.yaml"),
+            "alertmanager" => (&mut alertmanager, "alertmanager.yaml"),
             "rule_files" => (&mut test, "my_test.yaml"),
             "scrape_configs" => (&mut scrape, "prometheus.yaml"),
             "steps" => (&mut part, "part.yaml"),
@@ -255,8 +257,8 @@ fn every_example_of_the_readme_can_be_used_as_it_stands() {
         let text = if file == "part.yaml" { in_a_rule(&text) } else { text };
         fs::write(folder.path().join(file), text).unwrap();
     }
-    let all = (rules, config, reboot, test, scrape, part, tokens);
-    assert_eq!(all, (1, 1, 1, 1, 1, 1, 1), "one file of each");
+    let all = [rules, config, reboot, test, scrape, part, tokens, others, alertmanager];
+    assert_eq!(all, [1; 9], "one file of each");
     prepare_door(folder.path());
     let run = |arguments: &[&str]| {
         let mut command = assert_cmd::Command::cargo_bin("umawarden").unwrap();
@@ -268,6 +270,10 @@ fn every_example_of_the_readme_can_be_used_as_it_stands() {
     assert!(code == Some(0) && told.contains("my.yaml: OK, 1 group, 2 rules"), "{told}");
     let (code, told) = run(&["rules", "check", "--config.file", "reboot.yaml"]);
     assert!(code == Some(0), "{told}");
+    let (code, told) = run(&["rules", "check", "--config.file", "alertmanager.yaml"]);
+    assert!(code == Some(0), "{told}");
+    let (code, told) = run(&["rules", "check", "others.yaml"]);
+    assert!(code == Some(0) && told.contains("others.yaml: OK, 1 group, 1 rule"), "{told}");
     let (code, told) = run(&["rules", "check", "my.yaml"]);
     assert!(code == Some(0) && told.contains("was not checked"), "{told}");
     let (code, told) = run(&["rules", "check", "part.yaml"]);

@@ -4,6 +4,7 @@
 
 mod gate;
 mod orders;
+mod received;
 pub mod server;
 
 use std::io::{Read, Write};

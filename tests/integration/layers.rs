@@ -45,7 +45,14 @@ const LAYERS: &[(&str, &[&str], bool)] = &[
     ),
     (
         "exports",
-        &["model", "door", "policy::gate", "policy::promql::did_you_mean", "policy::status"],
+        &[
+            "model",
+            "door",
+            "parse::alertmanager",
+            "policy::gate",
+            "policy::promql::did_you_mean",
+            "policy::status",
+        ],
         false,
     ),
     ("supervisors", &["model", "parse"], false),

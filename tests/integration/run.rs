@@ -1,6 +1,7 @@
 //! `umawarden run` from outside, on fixture trees and kernel logs of the tests' own.
 
 mod acting;
+mod alertmanager;
 mod black_box;
 mod brake;
 mod empty_cache;

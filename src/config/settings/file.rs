@@ -11,8 +11,10 @@ use crate::config::measure::{ListenAddress, telemetry_path};
 use crate::config::mistake::{Mistakes, SourceText};
 use crate::config::reboot;
 use crate::config::yaml::{self, Content, Node};
-use crate::config::{cluster, restarts};
-use crate::model::{DeclaredEngine, DeclaredRestart, Mode, PeerAddress, RebootSettings};
+use crate::config::{alertmanager, cluster, restarts};
+use crate::model::{
+    AlertmanagerSettings, DeclaredEngine, DeclaredRestart, Mode, PeerAddress, RebootSettings,
+};
 use crate::policy::guard::GuardRails;
 
 /// What a configuration file says; `None` is for the default.
@@ -76,6 +78,8 @@ pub struct FileSettings {
     pub restarts: Option<Vec<DeclaredRestart>>,
     /// `reboot`.
     pub reboot: Option<RebootSettings>,
+    /// `alertmanager`.
+    pub alertmanager: Option<AlertmanagerSettings>,
     /// `verdict.leaked_size`, in bytes.
     pub leaked_bytes: Option<u64>,
     /// `verdict.leaked_after`.
@@ -96,7 +100,7 @@ const LEVELS: [(&str, LogLevel); 5] = [
 
 const FORMATS: [(&str, LogFormat); 2] = [("text", LogFormat::Text), ("json", LogFormat::Json)];
 
-const KEYS: [&str; 17] = [
+const KEYS: [&str; 18] = [
     "mode",
     "rule_files",
     "sampling_interval",
@@ -114,6 +118,7 @@ const KEYS: [&str; 17] = [
     "verdict",
     "reboot",
     "cluster",
+    "alertmanager",
 ];
 
 const ADVICE: [Advice; 12] = [
@@ -152,6 +157,8 @@ pub fn parse_settings(source: &SourceText) -> Result<FileSettings, Mistakes> {
         read_log(&table, &mut settings, &mut findings);
         read_verdict(&table, &mut settings, &mut findings);
         settings.peers = table.get("cluster").and_then(|node| cluster::read(node, &mut findings));
+        settings.alertmanager =
+            table.get("alertmanager").and_then(|node| alertmanager::read(node, &mut findings));
         settings.engines = table.get("engines").and_then(|node| engines::read(node, &mut findings));
         settings.restarts =
             table.get("restarts").and_then(|node| restarts::read(node, &mut findings));

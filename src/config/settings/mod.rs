@@ -8,7 +8,9 @@ use clap::ValueEnum;
 use super::flags::RunFlags;
 use super::guard_rails::{NamedAlert, default_guard_rails};
 use super::measure::ListenAddress;
-use crate::model::{DeclaredEngine, DeclaredRestart, Mode, PeerAddress, VerdictLimits};
+use crate::model::{
+    AlertmanagerSettings, DeclaredEngine, DeclaredRestart, Mode, PeerAddress, VerdictLimits,
+};
 use crate::policy::guard::GuardRails;
 
 mod file;
@@ -56,6 +58,8 @@ pub struct Settings {
     pub peers: Vec<PeerAddress>,
     /// When memory counts as leaked.
     pub verdict: VerdictLimits,
+    /// What is taken of Alertmanagers, and what they are told.
+    pub alertmanager: AlertmanagerSettings,
 }
 
 /// Time between two readings of memory.
@@ -279,6 +283,7 @@ impl Settings {
             restarts: file.restarts.unwrap_or_default(),
             peers: file.peers.unwrap_or_default(),
             verdict: merge_verdict(file.leaked_bytes, file.leaked_after),
+            alertmanager: file.alertmanager.unwrap_or_default(),
         }
     }
 }

@@ -88,6 +88,7 @@ fn everything_has_a_default() {
         restarts: Vec::new(),
         peers: Vec::new(),
         verdict: VerdictLimits::default(),
+        alertmanager: AlertmanagerSettings::default(),
     };
     assert_eq!(settings, expected);
 }

@@ -126,6 +126,10 @@ pub trait KnownSeries {
     fn values(&self, _name: &str, _label: &str) -> Option<&[&str]> {
         None
     }
+    /// Whether series of a metric may have other labels than those, and lack some.
+    fn has_other_labels(&self, _name: &str) -> bool {
+        false
+    }
     /// The least and the greatest value that a metric may have.
     fn bounds(&self, _name: &str) -> Option<(f64, f64)> {
         None

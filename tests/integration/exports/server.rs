@@ -15,8 +15,8 @@ use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 use umawarden::door::{Door, DoorFiles};
 use umawarden::exports::{
-    Limits, OrderRequest, Page, PageRequest, Queries, QueryError, ReloadFailure, ReloadRequest,
-    Served, bind, serve,
+    AlertInbox, Limits, OrderRequest, Page, PageRequest, Queries, QueryError, ReloadFailure,
+    ReloadRequest, Served, bind, serve,
 };
 use umawarden::model::{
     AlertState, MemoryJudgement, Mode, Moment, Reading, RuleId, SeriesKey, Source,
@@ -90,6 +90,7 @@ pub fn made_up_status() -> Status {
         restarts: Arc::new([]),
         verdict: Arc::new(MemoryJudgement::unknown(Timestamp::UNIX_EPOCH)),
         reboot: Arc::default(),
+        received: Arc::new([]),
     }
 }
 
@@ -103,6 +104,7 @@ pub struct Server {
     pub orders: mpsc::Receiver<OrderRequest>,
     pub control_socket: PathBuf,
     pub door: Arc<Door>,
+    pub received: Arc<AlertInbox>,
     /// Where the control socket is.
     pub folder: tempfile::TempDir,
     pub thread: JoinHandle<std::io::Result<()>>,
@@ -132,6 +134,7 @@ pub fn start_behind(door: Door, limits: Limits, queries: Queries) -> Server {
     let folder = tempfile::tempdir().unwrap();
     let control_socket = folder.path().join("control.sock");
     let (stop, stopped) = watch::channel(false);
+    let received = Arc::new(AlertInbox::new(|| {}));
     let reload_failure = Arc::<ArcSwapOption<ReloadFailure>>::default();
     let served = Arc::new(Served {
         status: Arc::clone(&status),
@@ -139,6 +142,7 @@ pub fn start_behind(door: Door, limits: Limits, queries: Queries) -> Server {
         queries,
         reload,
         control_socket: control_socket.clone(),
+        received: Arc::clone(&received),
         orders: order,
         reload_failure: Arc::clone(&reload_failure),
         door: Arc::clone(&door),
@@ -159,6 +163,7 @@ pub fn start_behind(door: Door, limits: Limits, queries: Queries) -> Server {
         orders,
         control_socket,
         door,
+        received,
         folder,
         thread,
     }

@@ -1,6 +1,7 @@
 //! What is shown on the real kernel, with real Docker and Prometheus. Runs as root, one test at a
 //! time, when `UMAWARDEN_REAL` is set; the test command sets it.
 
+mod alertmanager;
 mod bare;
 mod black_box;
 mod containers;

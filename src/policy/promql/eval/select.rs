@@ -79,6 +79,10 @@ impl<'s> Evaluator<'s> {
             }
             visit(store, *id, key);
         }
+        if let Some(why) = store.gap(&selector.name) {
+            let reason = format!("{}: {why}", selector.name);
+            self.missing.push(Missing { unsupported: false, reason });
+        }
         if overflowed {
             let reason = format!("{}: more series than are kept", selector.name);
             self.missing.push(Missing { unsupported: false, reason });
