@@ -25,6 +25,8 @@ use crate::model::Role;
 const MAX_URI_BYTES: usize = 4096;
 /// No order is longer.
 pub(super) const ORDER_BODY_BYTES: u64 = 16 * 1024;
+/// A name and two numbers.
+const LAUNCH_BODY_BYTES: u64 = 4 * 1024;
 /// Scrapes that are written at once; others wait, so that they cannot take every thread.
 const SCRAPES: usize = 2;
 /// For a scrape's turn.
@@ -61,6 +63,12 @@ impl Route {
         handler: fn() -> MethodRouter<Site>,
     ) -> Self {
         Self { method, path, access, body_bytes: ORDER_BODY_BYTES, meaning, handler }
+    }
+
+    /// With another longest body.
+    const fn longest_body(mut self, bytes: u64) -> Self {
+        self.body_bytes = bytes;
+        self
     }
 }
 
@@ -149,7 +157,8 @@ pub(super) static ROUTES: [Route; 30] = [
         Access::Local,
         "a process of this node is an engine",
         || put(orders::launched),
-    ),
+    )
+    .longest_body(LAUNCH_BODY_BYTES),
     Route::new(
         Method::POST,
         "/api/v1/deaths",
