@@ -129,12 +129,16 @@ fn load_web(path: &Path, now: Timestamp, files: &mut Files) -> Result<Web, DoorE
     let unreadable = |why: String| DoorError::Unreadable(format!("{}: {why}", path.display()));
     let opened = files.read(path).map_err(unreadable)?;
     opened.not_everybody_writes(path).map_err(unreadable)?;
+    let is_secret = opened.not_everybody_reads(path);
     let source = source(path, opened).map_err(unreadable)?;
     let (mut config, shown) = web_config::parse(&source).map_err(DoorError::WebConfig)?;
     let folder = path.parent().unwrap_or(Path::new(""));
     let tls = match &config.tls {
         None => None,
         Some(settings) => {
+            if let (PemContent::Inline(_), Err(why)) = (&settings.key.content, is_secret) {
+                config.remarks.push(format!("key in {}: {why}", path.display()));
+            }
             let tls = load_tls(settings, folder, &shown, files, &mut config.remarks);
             Some(tls.map_err(|mistake| DoorError::WebConfig(Mistakes(vec![mistake])))?)
         }

@@ -27,6 +27,8 @@ use crate::model::Role;
 const MAX_URI_BYTES: usize = 4096;
 /// No order is longer.
 pub(super) const ORDER_BODY_BYTES: u64 = 16 * 1024;
+/// A name and two numbers.
+const LAUNCH_BODY_BYTES: u64 = 4 * 1024;
 /// Scrapes that are written at once; others wait, so that they cannot take every thread.
 const SCRAPES: usize = 2;
 /// For a scrape's turn.
@@ -66,7 +68,7 @@ impl Route {
     }
 
     /// With another longest body.
-    const fn with_bodies_of(mut self, bytes: u64) -> Self {
+    const fn longest_body(mut self, bytes: u64) -> Self {
         self.body_bytes = bytes;
         self
     }
@@ -99,7 +101,7 @@ pub(super) static ROUTES: [Route; 32] = [
         "the webhook of an Alertmanager",
         || post(received::post),
     )
-    .with_bodies_of(u64::MAX),
+    .longest_body(u64::MAX),
     Route::get("/api/v1/engines", "inference engines and their phases (JSON)", || {
         get(engines::engines)
     }),
@@ -171,7 +173,8 @@ pub(super) static ROUTES: [Route; 32] = [
         Access::Local,
         "a process of this node is an engine",
         || put(orders::launched),
-    ),
+    )
+    .longest_body(LAUNCH_BODY_BYTES),
     Route::new(
         Method::POST,
         "/api/v1/deaths",

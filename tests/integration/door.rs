@@ -206,7 +206,7 @@ fn whoever_may_order_is_named_with_what_they_have_shown() {
 
 #[test]
 fn what_a_page_of_another_site_sends_is_refused_whatever_it_brings_along() {
-    let files = Files::new("", &format!("{}", token("ops", Role::Remedy).entry()));
+    let files = Files::new("", &token("ops", Role::Remedy).entry());
     let mut server = files.serve();
     let ops = token("late", Role::Remedy);
     files.write("tokens.yml", &ops.entry());

@@ -102,7 +102,7 @@ fn a_broken_door_keeps_it_from_starting() {
 
 #[test]
 fn files_are_checked_as_the_daemon_would_read_them() {
-    let files = Files::new(&format!("{TLS}"), "- {user: bob, role: read}\n");
+    let files = Files::new(TLS, "- {user: bob, role: read}\n");
     let (web, tokens) = (files.path("web.yml"), files.path("tokens.yml"));
     let check = |more: &[&str]| {
         let mut arguments = vec!["config", "check", "--web.config.file", web.to_str().unwrap()];
