@@ -11,7 +11,7 @@ use super::verdict::Beside;
 use super::{Answer, Policy, Step, old_by};
 use crate::model::{
     EngineReadings, Event, KernelEvent, KernelRecord, Moment, Observation, OperatorCommand,
-    OperatorOrder, Outcome, Past, Reading, Source,
+    OperatorOrder, Outcome, PastReceived, Reading, Source,
 };
 use crate::parse::kernel::KernelLine;
 
@@ -151,11 +151,11 @@ impl Policy {
         received.advance(&mut around);
     }
 
-    /// That an alert fires on is no news.
-    pub(super) fn restore_received(&mut self, at: Moment, past: &Past) {
+    /// Takes in what was last told of received alerts. That one fires on is no news.
+    pub fn resume_received(&mut self, at: Moment, past: &[PastReceived]) {
         let mut no_events = Vec::new();
         let (received, mut around) = self.receiving(at, &mut no_events);
-        received.restore(&past.received, &mut around);
+        received.restore(past, &mut around);
     }
 
     /// What there is for an engine that is to start.

@@ -27,7 +27,7 @@ impl Policy {
         self.restarts.restore(past);
         self.reboots.restore(past, at);
         self.guard.restore(past, at);
-        self.restore_received(at, past);
+        self.resume_received(at, &past.received);
         if let Some(bytes) = past.unaccounted_baseline {
             self.gate.resume(bytes);
         }

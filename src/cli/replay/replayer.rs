@@ -131,6 +131,7 @@ impl Replayer {
         policy.resume_kernel_log(begin.already_counted.clone());
         policy.resume_events(&begin.last_events);
         policy.resume(begin.started, &begin.past());
+        policy.resume_received(begin.at, &begin.received);
         if begin.awaits_past {
             policy.await_past();
         }

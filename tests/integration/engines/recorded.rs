@@ -226,6 +226,7 @@ fn a_recording_of_engines_gives_the_same_phases_again() {
         earlier_acts: Vec::new(),
         awaits_past: false,
         orders: Vec::new(),
+        received: Vec::new(),
         pause: None,
         rules: RecordedRules {
             mode: Mode::Observe,
