@@ -37,6 +37,10 @@ pub mod doctor;
 
 pub mod exports;
 
+pub mod traces;
+
+pub mod otlp;
+
 pub mod daemon;
 
 pub mod cli;

@@ -10,6 +10,7 @@
 //! engines and whole hosts on GB10), what ends requests (a pause whose mode is `abort`, which is
 //! the default; LMDeploy's `/sleep`), and what runs code (`/collective_rpc`).
 
+pub mod collector;
 mod comfyui;
 pub mod fleet_lock;
 mod https;

@@ -11,6 +11,7 @@ pub mod flags;
 pub mod guard_rails;
 pub mod measure;
 pub mod mistake;
+pub mod otlp;
 pub mod reader;
 mod reboot;
 mod restarts;

@@ -38,6 +38,7 @@ pub(super) fn needs_restart(used: &Settings, read: &Settings) -> Vec<&'static st
         ("pause_file", used.pause_file == read.pause_file),
         ("recording", used.recording == read.recording),
         ("gpu", used.gpu == read.gpu),
+        ("otlp", used.otlp == read.otlp),
         ("log", used.log == read.log),
     ];
     parts.into_iter().filter(|(_, same)| !same).map(|(name, _)| name).collect()

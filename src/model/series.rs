@@ -18,6 +18,7 @@ mod engine;
 mod gpu;
 mod kernel;
 mod memory;
+mod otlp;
 mod own;
 mod reboot;
 mod restarts;
@@ -180,6 +181,7 @@ pub static METRICS: &[Metric] = &join::<
         memory::METRICS.len()
             + kernel::METRICS.len()
             + own::METRICS.len()
+            + otlp::METRICS.len()
             + black_box::METRICS.len()
             + engine::METRICS.len()
             + reboot::METRICS.len()
@@ -191,6 +193,7 @@ pub static METRICS: &[Metric] = &join::<
     memory::METRICS,
     kernel::METRICS,
     own::METRICS,
+    otlp::METRICS,
     black_box::METRICS,
     engine::METRICS,
     reboot::METRICS,

@@ -41,6 +41,8 @@ const LAYERS: &[(&str, &[&str], bool)] = &[
     ("clients", &["model", "parse"], false),
     ("sources", &["model", "parse", "clients", "supervisors", "sys::process_end"], false),
     ("actions", &["model", "parse", "clients", "supervisors", "sys"], false),
+    ("traces", &["model"], true),
+    ("otlp", &["model", "policy::status", "clients::collector", "traces"], false),
     (
         "daemon",
         &[
@@ -56,6 +58,8 @@ const LAYERS: &[(&str, &[&str], bool)] = &[
             "sources",
             "actions",
             "exports",
+            "traces",
+            "otlp",
         ],
         false,
     ),

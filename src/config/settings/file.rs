@@ -9,6 +9,7 @@ use crate::config::engines;
 use crate::config::guard_rails::{self, NamedAlert};
 use crate::config::measure::{ListenAddress, telemetry_path};
 use crate::config::mistake::{Mistakes, SourceText};
+use crate::config::otlp::{self, OtlpSettings};
 use crate::config::reboot;
 use crate::config::yaml::{self, Content, Node};
 use crate::config::{cluster, restarts};
@@ -72,6 +73,8 @@ pub struct FileSettings {
     pub restarts: Option<Vec<DeclaredRestart>>,
     /// `reboot`.
     pub reboot: Option<RebootSettings>,
+    /// `otlp`.
+    pub otlp: Option<OtlpSettings>,
     /// `verdict.leaked_size`, in bytes.
     pub leaked_bytes: Option<u64>,
     /// `verdict.leaked_after`.
@@ -92,7 +95,7 @@ const LEVELS: [(&str, LogLevel); 5] = [
 
 const FORMATS: [(&str, LogFormat); 2] = [("text", LogFormat::Text), ("json", LogFormat::Json)];
 
-const KEYS: [&str; 17] = [
+const KEYS: [&str; 18] = [
     "mode",
     "rule_files",
     "sampling_interval",
@@ -110,9 +113,10 @@ const KEYS: [&str; 17] = [
     "verdict",
     "reboot",
     "cluster",
+    "otlp",
 ];
 
-const ADVICE: [Advice; 10] = [
+const ADVICE: [Advice; 11] = [
     (&["rules"], "write rule_files: [rules.yaml]"),
     (&["groups"], "this is a rule file: name it under rule_files"),
     (&["listen_address", "telemetry_path", "control_socket"], "it belongs to web"),
@@ -121,6 +125,7 @@ const ADVICE: [Advice; 10] = [
     (&["black_box"], "it belongs to recording"),
     (&["interval", "library", "nvml"], "it belongs to gpu"),
     (&["level", "format"], "it belongs to log"),
+    (&["endpoint", "signals", "headers_file"], "it belongs to otlp"),
     (&["peers", "nodes"], "write cluster: {peers: [HOST, HOST:PORT]}"),
     (&guard_rails::KEYS, "it belongs to guard_rails"),
 ];
@@ -143,6 +148,7 @@ pub fn parse_settings(source: &SourceText) -> Result<FileSettings, Mistakes> {
         read_log(&table, &mut settings, &mut findings);
         read_verdict(&table, &mut settings, &mut findings);
         settings.peers = table.get("cluster").and_then(|node| cluster::read(node, &mut findings));
+        settings.otlp = table.get("otlp").and_then(|node| otlp::read(node, &mut findings));
         settings.engines = table.get("engines").and_then(|node| engines::read(node, &mut findings));
         settings.restarts =
             table.get("restarts").and_then(|node| restarts::read(node, &mut findings));

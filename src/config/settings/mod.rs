@@ -8,6 +8,7 @@ use clap::ValueEnum;
 use super::flags::RunFlags;
 use super::guard_rails::{NamedAlert, default_guard_rails};
 use super::measure::ListenAddress;
+use super::otlp::OtlpSettings;
 use crate::model::{DeclaredEngine, DeclaredRestart, Mode, PeerAddress, VerdictLimits};
 use crate::policy::guard::GuardRails;
 
@@ -56,6 +57,8 @@ pub struct Settings {
     pub peers: Vec<PeerAddress>,
     /// When memory counts as leaked.
     pub verdict: VerdictLimits,
+    /// Where metrics and traces are sent, if they are.
+    pub otlp: Option<OtlpSettings>,
 }
 
 /// Time between two readings of memory.
@@ -272,6 +275,7 @@ impl Settings {
             restarts: file.restarts.unwrap_or_default(),
             peers: file.peers.unwrap_or_default(),
             verdict: merge_verdict(file.leaked_bytes, file.leaked_after),
+            otlp: merge_otlp(flags, file.otlp, folder),
         }
     }
 }
@@ -295,6 +299,17 @@ fn merge_verdict(leaked_bytes: Option<u64>, leaked_after: Option<Duration>) -> V
         leaked_bytes: leaked_bytes.unwrap_or(usual.leaked_bytes),
         leaked_after: leaked_after.unwrap_or(usual.leaked_after),
     }
+}
+
+fn merge_otlp(flags: &RunFlags, file: Option<OtlpSettings>, folder: &Path) -> Option<OtlpSettings> {
+    let in_folder = |path: Option<PathBuf>| path.map(|path| folder.join(path));
+    let file = file.map(|otlp| OtlpSettings {
+        headers_file: in_folder(otlp.headers_file),
+        ca_file: in_folder(otlp.ca_file),
+        ..otlp
+    });
+    let Some(endpoint) = flags.otlp_endpoint.clone() else { return file };
+    Some(OtlpSettings { endpoint, ..file.unwrap_or_else(|| OtlpSettings::to(String::new())) })
 }
 
 fn merge_web(
