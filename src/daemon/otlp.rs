@@ -65,7 +65,7 @@ pub(super) fn tell_outcome(otlp: &Otlp, outcome: &Outcome) {
     otlp.tell(|| Told::Outcome(outcome.clone()));
 }
 
-/// In the order of [`values`].
+/// In the order in which [`values`] tells their values.
 pub(super) fn series() -> Vec<SeriesKey> {
     let of_signal = |signal: Signal| {
         let signal = signal.name();
@@ -83,15 +83,17 @@ pub(super) fn series() -> Vec<SeriesKey> {
 
 /// How it fares; nothing of it is there without a collector.
 #[expect(clippy::cast_precision_loss, reason = "exact up to 2^53")]
-pub(super) fn values(tally: Option<&Tally>) -> Vec<Reading<f64>> {
-    let Some(tally) = tally else { return vec![Reading::Unsupported; series().len()] };
-    let count = |count: u64| Reading::Value(count as f64);
-    let of_signal = |signal: Signal| {
-        let exports = ExportResult::ALL.map(|result| count(tally.exports(signal, result)));
-        let last = tally.last_success_ms(signal);
+pub(super) fn values(tally: Option<&Tally>) -> impl Iterator<Item = Reading<f64>> + '_ {
+    let count =
+        |count: Option<u64>| count.map_or(Reading::Unsupported, |it| Reading::Value(it as f64));
+    let of_signal = move |signal: Signal| {
+        let exports =
+            ExportResult::ALL.map(|result| count(tally.map(|tally| tally.exports(signal, result))));
+        let dropped = count(tally.map(|tally| tally.all_dropped(signal)));
+        let last = tally.and_then(|tally| tally.last_success_ms(signal));
         let last = last.map_or(Reading::Unsupported, |ms| Reading::Value(ms as f64 / 1000.0));
-        exports.into_iter().chain([count(tally.all_dropped(signal)), last])
+        exports.into_iter().chain([dropped, last])
     };
-    let waiting = count(tally.waiting_spans());
-    Signal::ALL.into_iter().flat_map(of_signal).chain([waiting]).collect()
+    let waiting = count(tally.map(Tally::waiting_spans));
+    Signal::ALL.into_iter().flat_map(of_signal).chain([waiting])
 }

@@ -139,9 +139,14 @@ fn path(signal: Signal) -> &'static str {
     }
 }
 
-async fn after_end(ending: &mut watch::Receiver<bool>) {
+/// Returns when the program ends.
+pub(super) async fn until_end(ending: &mut watch::Receiver<bool>) {
     // Nobody is left to say so: it has ended.
     let _gone = ending.wait_for(|ending| *ending).await;
+}
+
+async fn after_end(ending: &mut watch::Receiver<bool>) {
+    until_end(ending).await;
     sleep(FLUSH_TAKES).await;
 }
 

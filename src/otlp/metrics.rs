@@ -21,7 +21,7 @@ use crate::traces::scope;
 
 /// Counters that go on where an earlier run, or the driver, has left them: when they began is not
 /// known.
-const OLDER: [&str; 3] =
+pub(super) const OLDER: [&str; 3] =
     ["uma_unclean_boots_total", "uma_reboots_total", "uma_gpu_uncorrected_errors_total"];
 
 /// One value.

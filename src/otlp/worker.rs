@@ -14,7 +14,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::timeout;
 
 use super::OtlpSetup;
-use super::delivery::{Delivered, Delivery, FLUSH_TAKES, Standing, spread};
+use super::delivery::{Delivered, Delivery, FLUSH_TAKES, Standing, spread, until_end};
 use super::metrics::Exporter;
 use super::queue::Queue;
 use super::resource::resource;
@@ -98,11 +98,6 @@ pub(super) async fn run(
         }
     };
     tokio::join!(follow(&setup, &shared, told, ending.clone()), metrics, traces);
-}
-
-async fn until_end(ending: &mut watch::Receiver<bool>) {
-    // Nobody is left to say so: it has ended.
-    let _gone = ending.wait_for(|ending| *ending).await;
 }
 
 /// Whether the program ends before that time is over.
