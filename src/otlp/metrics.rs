@@ -76,7 +76,7 @@ impl Exporter {
         let mut count = 0;
         let mut metrics = Vec::new();
         let mut runs = std::mem::take(&mut self.runs);
-        for family in points.chunk_by(|a, b| family(a) == family(b)) {
+        for family in points.chunk_by(|a, b| name(a) == name(b)) {
             let Some(first) = family.first() else { continue };
             let known = METRICS.get(first.place);
             let made = match known.map(|metric| metric.kind) {
@@ -165,10 +165,6 @@ fn name<'s>(point: &Point<'s>) -> &'s str {
         Some(MetricKind::Histogram) => full.rsplit_once('_').map_or(full, |(name, _)| name),
         _ => full,
     }
-}
-
-fn family<'s>(point: &Point<'s>) -> &'s str {
-    name(point)
 }
 
 /// As UCUM writes it, by the end of the name. What has none stays without: "1" would make whoever

@@ -21,7 +21,7 @@ pub fn header_lines(text: &str) -> Result<Headers, String> {
     let lines = text.lines().enumerate().map(|(number, line)| (number + 1, line.trim()));
     let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
     let header = |(number, line): (usize, &str)| {
-        let header = line.split_once(':').and_then(|(name, value)| header(name, value));
+        let header = line.split_once(':').and_then(|(name, value)| header(name, value.trim()));
         header.ok_or_else(|| format!("line {number} is no header; write it as name: value"))
     };
     few(lines.map(header).collect::<Result<_, _>>()?)
@@ -60,10 +60,11 @@ fn few(headers: Headers) -> Result<Headers, String> {
 
 /// A name is a token (RFC 9110), a value has nothing that would end its line.
 fn header(name: &str, value: &str) -> Option<(String, String)> {
-    let (name, value) = (name.trim(), value.trim());
+    let name = name.trim();
     let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     let is_name = !name.is_empty() && name.bytes().all(is_token);
-    let is_value = !value.is_empty() && value.bytes().all(|byte| matches!(byte, b' '..=b'~'));
+    let is_value = !value.is_empty() && value.trim() == value;
+    let is_value = is_value && value.bytes().all(|byte| matches!(byte, b' '..=b'~'));
     (is_name && is_value).then(|| (name.to_ascii_lowercase(), value.to_owned()))
 }
 

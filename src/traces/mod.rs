@@ -263,19 +263,17 @@ impl Tracer {
 
 /// The kinds of kernel events that the values that led to a decision are about.
 fn read_events(decision: &Decision) -> Vec<&str> {
-    let kind = |series: &'_ str| -> Option<(usize, usize)> {
-        let labels = series.strip_prefix("uma_kernel_event")?;
-        let begins = series.len() - labels.len() + labels.find("event=\"")? + "event=\"".len();
-        Some((begins, begins + series[begins..].find('"')?))
-    };
-    let named = decision.because.iter().filter_map(|evidence| {
-        let (begins, ends) = kind(&evidence.series)?;
-        evidence.series.get(begins..ends)
-    });
-    let mut kinds: Vec<&str> = named.collect();
+    let series = decision.because.iter().map(|evidence| &*evidence.series);
+    let mut kinds: Vec<&str> = series.filter_map(read_event).collect();
     kinds.sort_unstable();
     kinds.dedup();
     kinds
+}
+
+fn read_event(series: &str) -> Option<&str> {
+    let labels = series.strip_prefix("uma_kernel_event")?;
+    let (_, kind) = labels.split_once("event=\"")?;
+    kind.split_once('"').map(|(kind, _)| kind)
 }
 
 fn is_recent(event: &Event, at: Moment) -> bool {

@@ -62,10 +62,7 @@ fn number(key: &'static str, value: u64) -> KeyValue {
 }
 
 /// The values by their series; those that there are none of, by name: they are not 0.
-fn values<'e>(
-    prefix: &'e str,
-    evidence: &'e [Evidence],
-) -> impl Iterator<Item = KeyValue> + use<'e> {
+fn values<'e>(prefix: &'e str, evidence: &'e [Evidence]) -> impl Iterator<Item = KeyValue> {
     let known = evidence.iter().filter_map(move |one| {
         let value = one.value.value()?;
         Some(KeyValue::new(format!("{prefix}.{}", one.series), value))
@@ -111,7 +108,7 @@ pub(super) fn of_round(round: &Round, rule: &RuleId, boot_id: &str, ending: Endi
         text("umawarden.result", result),
         text("umawarden.boot_id", boot_id),
     ];
-    attributes.extend(round.acts.first().map(|act| mode(act)));
+    attributes.extend(round.acts.first().map(mode));
     let at = (round.began.utc, round.last.utc);
     let mut whole = span(root, SpanId::INVALID, name, at, attributes);
     whole.start_time = begins.map_or(whole.start_time, |begins| whole.start_time.min(begins));
