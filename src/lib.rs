@@ -39,6 +39,10 @@ pub mod door;
 
 pub mod exports;
 
+pub mod traces;
+
+pub mod otlp;
+
 pub mod daemon;
 
 pub mod cli;

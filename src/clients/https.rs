@@ -65,7 +65,7 @@ fn of_system() -> Result<RootCertStore, String> {
     match (taken, found.errors.first()) {
         (0, Some(error)) => Err(format!("the system's certificates cannot be read: {error}")),
         (0, None) => Err("the system knows no certificate authority: install ca-certificates, or \
-                          name a file as lock.ca_file"
+                          name a file as ca_file"
             .to_owned()),
         _ => Ok(roots),
     }

@@ -11,6 +11,7 @@
 //! the default; LMDeploy's `/sleep`), and what runs code (`/collective_rpc`).
 
 pub mod alertmanager;
+pub mod collector;
 mod comfyui;
 pub mod fleet_lock;
 mod https;

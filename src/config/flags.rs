@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use super::measure::{ListenAddress, telemetry_path};
+use super::otlp;
 use super::settings::{GpuInterval, LogFormat, LogLevel, SamplingInterval, limits};
 use crate::model::Mode;
 
@@ -154,6 +155,14 @@ pub struct RunFlags {
     /// it, or where containers, WSL and NixOS have it].
     #[arg(long = "gpu.library", value_name = "FILE")]
     pub gpu_library: Option<PathBuf>,
+
+    /// A collector that takes OTLP over HTTP: metrics and traces are sent there [default: none].
+    ///
+    /// Its base address, such as http://localhost:4318; /v1/metrics and /v1/traces are added to it.
+    /// How often, which of the two, credentials and more are said under `otlp` in the configuration
+    /// file. OTEL_EXPORTER_OTLP_HEADERS, OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME are heeded.
+    #[arg(long = "otlp.endpoint", value_name = "URL", value_parser = otlp::endpoint)]
+    pub otlp_endpoint: Option<String>,
 
     /// Least important messages that are logged [default: info].
     #[arg(long = "log.level", value_name = "LEVEL", value_enum)]

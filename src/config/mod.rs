@@ -12,6 +12,7 @@ pub mod flags;
 pub mod guard_rails;
 pub mod measure;
 pub mod mistake;
+pub mod otlp;
 pub mod reader;
 mod reboot;
 mod restarts;

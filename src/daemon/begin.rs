@@ -25,7 +25,7 @@ use super::service::{Loader, Requests, Service, summary};
 use super::settling::{Settling, settle};
 use super::standing::{self, Standing};
 use super::wake::Wake;
-use super::{Cursor, Daemon, clock, preflight, queries};
+use super::{Cursor, Daemon, clock, otlp, preflight, queries};
 use crate::actions::{
     Acting, ActionWorker, CacheEmptier, DEFAULT_TIME_LIMIT, Intent, Ready, Rebooter, SettingsTally,
     TemporarySettings, TemporarySetup, WorkerSetup,
@@ -104,6 +104,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     let (service, reload_failure) =
         start_service(&settings, entrance, loader, &wake, taker, alerting.inbox())?;
     tell_start(&loaded, &journal, started);
+    let otlp = otlp::start(&settings, &boot_id, &status)?;
     let sampling = Sampling::new(settings.sampling_interval, &settings.path.procfs);
     // The threads that follow are raised as this one is; those before are not.
     let standing = settle_in();
@@ -112,6 +113,8 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         start_worker(&journal, &pause, &wake, outcome_sender, &loaded, &evicting, temporary)?;
     // Last: a start that fails leaves no record that nobody closes.
     let black_box = BlackBox::start(&settings, boot.as_deref(), Arc::clone(&status), standing);
+    let mut own = OwnReadings::new(started, sampling.interval(), tally, door);
+    own.follow_otlp(otlp.tally());
     Ok(Daemon {
         memory: MemorySource::open(&settings.path.procfs, &settings.path.sysfs),
         process: ProcessSource::default(),
@@ -131,11 +134,12 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         status,
         reload_failure,
         wake,
-        own: OwnReadings::new(started, sampling.interval(), tally, door),
+        own,
         evicting,
         report: Report::default(),
         recorder,
         black_box,
+        otlp,
         boot_id,
         alive: Alive::new(boot.map(Arc::from)),
         cursor: Cursor { next_seq: resume_from.map(|from| from.seq), ..Cursor::default() },

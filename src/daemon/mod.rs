@@ -12,6 +12,7 @@ pub mod clock;
 mod evicting;
 mod gathering;
 mod orders;
+mod otlp;
 mod own;
 mod past;
 mod pause;
@@ -44,6 +45,7 @@ use crate::model::{
     Action, Decision, Event, KernelEvent, Mode, Moment, Observation, OperatorCommand, Outcome,
     OutcomeResult, Verdict,
 };
+use crate::otlp::Otlp;
 use crate::policy::status::Status;
 use crate::policy::{Answer, Policy, Step};
 use crate::sources::engines::EngineWatch;
@@ -107,6 +109,7 @@ struct Daemon {
     report: Report,
     recorder: recorder::Recorder,
     black_box: black_box::BlackBox,
+    otlp: Otlp,
     boot_id: Arc<str>,
     alive: alive::Alive,
     cursor: Cursor,
@@ -432,6 +435,7 @@ impl Daemon {
     fn write_down(&mut self, now: Moment, mut step: Step) {
         self.report.step(now, &mut step);
         self.black_box.note(&step.events);
+        otlp::tell_step(&self.otlp, &step);
         let boots = step.events.extract_if(.., |event| is_of_a_boot(event));
         for event in boots {
             self.journal.record(&Entry::Event { boot_id: Arc::clone(&self.boot_id), event });
@@ -486,6 +490,7 @@ impl Daemon {
         let is_told_by_own_series = evicted.is_some();
         outcome.effect = evicted.or(outcome.effect);
         self.journal.record(&Entry::Outcome(outcome.clone()));
+        otlp::tell_outcome(&self.otlp, &outcome);
         report::outcome(&outcome);
         // What it is judged by must be from after it.
         self.seen.push(Observation::Outcome(outcome));
@@ -553,8 +558,10 @@ impl Daemon {
         self.worker.shutdown();
         while let Ok(outcome) = self.outcomes.try_recv() {
             self.journal.record(&Entry::Outcome(outcome.clone()));
+            otlp::tell_outcome(&self.otlp, &outcome);
             report::outcome(&outcome);
         }
+        self.otlp.end();
         for text in self.evicting.notes() {
             tracing::info!("{text}");
             self.journal.record(&Entry::Note(Note { at: clock::now(), text }));
@@ -566,6 +573,7 @@ impl Daemon {
         }
         self.recorder.close(left());
         self.black_box.close(left());
+        self.otlp.close(left());
         self.service.close(left());
         tracing::info!("ended");
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::evicting::Evicting;
+use super::otlp;
 use super::reaction::Reactions;
 use super::recorder::Tally;
 use crate::actions::SettingsTally;
@@ -11,6 +12,7 @@ use crate::door::Door;
 use crate::model::{
     Moment, Reading, Readings, SETTING_NAMES, Schema, SeriesKey, Source, UndoResult,
 };
+use crate::otlp::Tally as OtlpTally;
 use crate::policy::status::EngineStatus;
 use crate::sources::kernel_log::{KernelLogSource, Reader};
 
@@ -42,6 +44,7 @@ pub(super) struct OwnReadings {
     reload_success: Moment,
     settings: Arc<SettingsTally>,
     door: Arc<Door>,
+    otlp: Option<Arc<OtlpTally>>,
 }
 
 impl OwnReadings {
@@ -64,6 +67,7 @@ impl OwnReadings {
             SeriesKey::new("uma_recorder_incidents_total", &[]),
         ];
         series.extend(temporary_settings());
+        series.extend(otlp::series());
         series.extend(Reactions::series());
         series.extend(Evicting::series());
         series.extend(Door::series());
@@ -81,7 +85,13 @@ impl OwnReadings {
             reload_success: started,
             settings,
             door,
+            otlp: None,
         }
+    }
+
+    /// From now on it also tells how telemetry fares.
+    pub(super) fn follow_otlp(&mut self, tally: Option<&Arc<OtlpTally>>) {
+        self.otlp = tally.cloned();
     }
 
     pub(super) fn count_missed_samples(&mut self, missed: u64) {
@@ -158,6 +168,7 @@ impl OwnReadings {
         values.extend(own.map(Reading::Value));
         values.extend(recorded);
         values.extend(in_force.into_iter().chain(undone).map(Reading::Value));
+        values.extend(otlp::values(self.otlp.as_deref()));
         values.extend(self.reactions.values());
         values.extend(evicting.values());
         values.extend(self.door.values());

@@ -28,6 +28,7 @@ mod release;
 mod series;
 mod sysctl;
 mod target;
+mod telemetry;
 mod time_text;
 mod verdict;
 mod wording;
@@ -85,6 +86,7 @@ pub use release::{HeldMemory, Release, ReleaseEnd, ReleasePoint, WhyUnknown};
 pub use series::{METRICS, Metric, MetricKind, Schema, SeriesKey, metric};
 pub use sysctl::{ENGINE_PAUSE, READ_AHEAD, SETTING_NAMES, Sysctl, UndoResult};
 pub use target::{EngineTarget, Target};
+pub use telemetry::{ExportResult, Signal};
 pub use time_text::{duration, duration_text, end, instant};
 pub use verdict::{
     MemoryJudgement, MemoryPlatform, MemoryVerdict, VerdictEvidence, VerdictLimits, WedgeSign,

@@ -19,6 +19,7 @@ mod engine;
 mod gpu;
 mod kernel;
 mod memory;
+mod otlp;
 mod own;
 mod reboot;
 mod restarts;
@@ -190,6 +191,7 @@ pub static METRICS: &[Metric] = &join::<
         memory::METRICS.len()
             + kernel::METRICS.len()
             + own::METRICS.len()
+            + otlp::METRICS.len()
             + black_box::METRICS.len()
             + engine::METRICS.len()
             + reboot::METRICS.len()
@@ -202,6 +204,7 @@ pub static METRICS: &[Metric] = &join::<
     memory::METRICS,
     kernel::METRICS,
     own::METRICS,
+    otlp::METRICS,
     black_box::METRICS,
     engine::METRICS,
     reboot::METRICS,

@@ -5,6 +5,7 @@ pub mod container;
 pub mod dmesg;
 pub mod engine;
 pub mod gpu;
+pub mod header_lines;
 pub mod held_object;
 pub mod kernel;
 pub mod kmsg;

@@ -59,6 +59,8 @@ const LAYERS: &[(&str, &[&str], bool)] = &[
     ("clients", &["model", "parse"], false),
     ("sources", &["model", "parse", "clients", "supervisors", "sys::process_end"], false),
     ("actions", &["model", "parse", "clients", "supervisors", "sys"], false),
+    ("traces", &["model"], true),
+    ("otlp", &["model", "policy::status", "clients::collector", "traces"], false),
     (
         "daemon",
         &[
@@ -75,6 +77,8 @@ const LAYERS: &[(&str, &[&str], bool)] = &[
             "actions",
             "door",
             "exports",
+            "traces",
+            "otlp",
         ],
         false,
     ),

@@ -10,6 +10,7 @@ mod held;
 mod kernel_log;
 mod node;
 mod operator;
+mod otlp;
 mod reload;
 mod sampling;
 mod standing;

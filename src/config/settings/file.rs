@@ -9,6 +9,7 @@ use crate::config::engines;
 use crate::config::guard_rails::{self, NamedAlert};
 use crate::config::measure::{ListenAddress, telemetry_path};
 use crate::config::mistake::{Mistakes, SourceText};
+use crate::config::otlp::{self, OtlpSettings};
 use crate::config::reboot;
 use crate::config::yaml::{self, Content, Node};
 use crate::config::{alertmanager, cluster, restarts};
@@ -80,6 +81,8 @@ pub struct FileSettings {
     pub reboot: Option<RebootSettings>,
     /// `alertmanager`.
     pub alertmanager: Option<AlertmanagerSettings>,
+    /// `otlp`.
+    pub otlp: Option<OtlpSettings>,
     /// `verdict.leaked_size`, in bytes.
     pub leaked_bytes: Option<u64>,
     /// `verdict.leaked_after`.
@@ -100,7 +103,7 @@ const LEVELS: [(&str, LogLevel); 5] = [
 
 const FORMATS: [(&str, LogFormat); 2] = [("text", LogFormat::Text), ("json", LogFormat::Json)];
 
-const KEYS: [&str; 18] = [
+const KEYS: [&str; 19] = [
     "mode",
     "rule_files",
     "sampling_interval",
@@ -119,6 +122,7 @@ const KEYS: [&str; 18] = [
     "reboot",
     "cluster",
     "alertmanager",
+    "otlp",
 ];
 
 const ADVICE: [Advice; 12] = [
@@ -135,6 +139,7 @@ const ADVICE: [Advice; 12] = [
     (&["black_box"], "it belongs to recording"),
     (&["interval", "library", "nvml"], "it belongs to gpu"),
     (&["level", "format"], "it belongs to log"),
+    (&["endpoint", "signals", "headers_file"], "it belongs to otlp"),
     (&["peers", "nodes"], "write cluster: {peers: [HOST, HOST:PORT]}"),
     (&guard_rails::KEYS, "it belongs to guard_rails"),
 ];
@@ -159,6 +164,7 @@ pub fn parse_settings(source: &SourceText) -> Result<FileSettings, Mistakes> {
         settings.peers = table.get("cluster").and_then(|node| cluster::read(node, &mut findings));
         settings.alertmanager =
             table.get("alertmanager").and_then(|node| alertmanager::read(node, &mut findings));
+        settings.otlp = table.get("otlp").and_then(|node| otlp::read(node, &mut findings));
         settings.engines = table.get("engines").and_then(|node| engines::read(node, &mut findings));
         settings.restarts =
             table.get("restarts").and_then(|node| restarts::read(node, &mut findings));

@@ -8,6 +8,7 @@ use clap::ValueEnum;
 use super::flags::RunFlags;
 use super::guard_rails::{NamedAlert, default_guard_rails};
 use super::measure::ListenAddress;
+use super::otlp::OtlpSettings;
 use crate::model::{
     AlertmanagerSettings, DeclaredEngine, DeclaredRestart, Mode, PeerAddress, VerdictLimits,
 };
@@ -60,6 +61,8 @@ pub struct Settings {
     pub verdict: VerdictLimits,
     /// What is taken of Alertmanagers, and what they are told.
     pub alertmanager: AlertmanagerSettings,
+    /// Where metrics and traces are sent, if they are.
+    pub otlp: Option<OtlpSettings>,
 }
 
 /// Time between two readings of memory.
@@ -284,6 +287,7 @@ impl Settings {
             peers: file.peers.unwrap_or_default(),
             verdict: merge_verdict(file.leaked_bytes, file.leaked_after),
             alertmanager: file.alertmanager.unwrap_or_default(),
+            otlp: merge_otlp(flags, file.otlp, folder),
         }
     }
 }
@@ -307,6 +311,17 @@ fn merge_verdict(leaked_bytes: Option<u64>, leaked_after: Option<Duration>) -> V
         leaked_bytes: leaked_bytes.unwrap_or(usual.leaked_bytes),
         leaked_after: leaked_after.unwrap_or(usual.leaked_after),
     }
+}
+
+fn merge_otlp(flags: &RunFlags, file: Option<OtlpSettings>, folder: &Path) -> Option<OtlpSettings> {
+    let in_folder = |path: Option<PathBuf>| path.map(|path| folder.join(path));
+    let file = file.map(|otlp| OtlpSettings {
+        headers_file: in_folder(otlp.headers_file),
+        ca_file: in_folder(otlp.ca_file),
+        ..otlp
+    });
+    let Some(endpoint) = flags.otlp_endpoint.clone() else { return file };
+    Some(OtlpSettings { endpoint, ..file.unwrap_or_else(|| OtlpSettings::to(String::new())) })
 }
 
 fn merge_web(

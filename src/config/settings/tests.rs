@@ -89,6 +89,7 @@ fn everything_has_a_default() {
         peers: Vec::new(),
         verdict: VerdictLimits::default(),
         alertmanager: AlertmanagerSettings::default(),
+        otlp: None,
     };
     assert_eq!(settings, expected);
 }
@@ -322,4 +323,14 @@ proptest! {
     ) {
         let _ = Command::try_parse_from(["run", &format!("{flag}={value}")]);
     }
+}
+
+#[test]
+fn the_collector_of_the_flag_wins_and_files_count_from_the_folder() {
+    let text = "otlp: {endpoint: 'https://a', headers_file: h, interval: 1m}";
+    let otlp = merged(&["--otlp.endpoint", "http://b:4318/"], text).otlp.unwrap();
+    assert_eq!((&*otlp.endpoint, otlp.interval), ("http://b:4318", Duration::from_secs(60)));
+    assert_eq!(otlp.headers_file.as_deref(), Some(Path::new("/etc/umawarden/h")));
+    let otlp = merged(&["--otlp.endpoint=http://b"], "").otlp.unwrap();
+    assert_eq!(otlp, OtlpSettings::to("http://b".to_owned()));
 }

@@ -60,21 +60,27 @@ impl Prometheus {
 
     /// The same without waiting for what comes of it.
     pub fn begin(program: &str, target: &str, scrape: &str) -> Self {
+        let scraping = format!(
+            "scrape_configs:\n\
+             - job_name: umawarden\n  static_configs: [{{targets: ['{target}']}}]\n{scrape}"
+        );
+        Self::run(program, &scraping, &[])
+    }
+
+    /// With that in its configuration, and those flags.
+    pub fn run(program: &str, more: &str, flags: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = free.local_addr().unwrap().port();
         drop(free);
         let config = folder.path().join("prometheus.yml");
-        let text = format!(
-            "global: {{scrape_interval: 1s, scrape_timeout: 1s}}\n\
-             scrape_configs:\n\
-             - job_name: umawarden\n  static_configs: [{{targets: ['{target}']}}]\n{scrape}"
-        );
+        let text = format!("global: {{scrape_interval: 1s, scrape_timeout: 1s}}\n{more}");
         fs::write(&config, text).unwrap();
         let server = Command::new(program)
             .arg(format!("--config.file={}", config.display()))
             .arg(format!("--storage.tsdb.path={}", folder.path().join("tsdb").display()))
             .arg(format!("--web.listen-address=127.0.0.1:{port}"))
+            .args(flags)
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
@@ -189,4 +195,43 @@ fn real_prometheus_3_understands_every_shipped_expression() {
         let answer = prometheus.query(&format!("count({expr}) or vector(1)"));
         assert_eq!(answer.len(), 1, "{}: {expr}", rule["name"]);
     }
+}
+
+/// What is sent stands there under the same names, labels and types as what is scraped.
+#[test]
+fn real_prometheus_3_takes_the_metrics_by_otlp() {
+    if !enabled() {
+        return;
+    }
+    let program = std::env::var("UMAWARDEN_PROMETHEUS").unwrap_or_else(|_| "prometheus".to_owned());
+    let prometheus = Prometheus::run(&program, "", &["--web.enable-otlp-receiver"]);
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("umawarden.yaml");
+    let endpoint = format!("{}/otlp", prometheus.url);
+    let otlp = format!("otlp: {{endpoint: '{endpoint}', signals: [metrics], interval: 1s}}\n");
+    fs::write(&config, otlp).unwrap();
+    let storage = folder.path().join("data");
+    let daemon = Daemon::start(&storage, &["--config.file", config.to_str().unwrap()]);
+    prometheus.wait_for("uma_otlp_exports_total{signal=\"metrics\",result=\"success\"} > 2");
+    let mut missing = Vec::new();
+    for series in daemon.metrics().keys() {
+        // Prometheus writes bounds as 1 where we write 1.0.
+        let expr = match series.contains("le=\"") {
+            true => series.split('{').next().unwrap(),
+            false => series,
+        };
+        if prometheus.query(expr).is_empty() {
+            missing.push(series.clone());
+        }
+    }
+    // What had no value a moment ago may not have been sent yet.
+    missing.retain(|series| !series.starts_with("uma_otlp_last_success"));
+    assert!(missing.is_empty(), "{missing:?}");
+    let known = prometheus.query("count({__name__=~\"uma_.*|process_.*\"})");
+    let known: f64 = known[0]["value"][1].as_str().unwrap().parse().unwrap();
+    let exported = daemon.metrics().len() as f64;
+    assert!((known - exported).abs() < f64::EPSILON, "{exported} exported, {known} taken");
+    let rising = prometheus.query("rate(uma_loop_reaction_seconds_count[10s]) > 0");
+    assert_eq!(rising.len(), 1, "a histogram is one");
+    assert_eq!(prometheus.query("{job=\"umawarden\",instance!=\"\"}").len() as f64, known);
 }

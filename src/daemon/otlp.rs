@@ -1,0 +1,99 @@
+//! What a collector is told of: the snapshot, and what the journal is told.
+
+use std::sync::Arc;
+
+use anyhow::Context;
+use arc_swap::ArcSwap;
+
+use super::clock;
+use crate::clients::collector::CollectorPlace;
+use crate::config::otlp::OtlpSettings;
+use crate::config::settings::Settings;
+use crate::model::{ExportResult, Outcome, Reading, SeriesKey, Signal};
+use crate::otlp::{Otlp, OtlpSetup, Tally};
+use crate::policy::Step;
+use crate::policy::status::Status;
+use crate::traces::Told;
+
+/// Starts the thread, if there is a collector.
+pub(super) fn start(
+    settings: &Settings,
+    boot_id: &Arc<str>,
+    status: &Arc<ArcSwap<Status>>,
+) -> anyhow::Result<Otlp> {
+    let Some(otlp) = &settings.otlp else { return Ok(Otlp::off()) };
+    let setup = setup(otlp, Arc::clone(boot_id), Arc::clone(status));
+    Otlp::start(setup).context("cannot start the thread that sends telemetry (otlp)")
+}
+
+fn setup(otlp: &OtlpSettings, boot_id: Arc<str>, status: Arc<ArcSwap<Status>>) -> OtlpSetup {
+    OtlpSetup {
+        collector: CollectorPlace {
+            endpoint: otlp.endpoint.clone(),
+            headers_file: otlp.headers_file.clone(),
+            ca_file: otlp.ca_file.clone(),
+        },
+        signals: otlp.signals.clone(),
+        interval: otlp.interval,
+        timeout: otlp.timeout,
+        resource: otlp.resource.clone(),
+        node: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+        boot_id,
+        status,
+        clock: clock::now,
+    }
+}
+
+/// Tells what a step brought, as the journal is told.
+pub(super) fn tell_step(otlp: &Otlp, step: &Step) {
+    for event in &step.events {
+        otlp.tell(|| Told::Event(event.clone()));
+    }
+    for change in &step.alerts {
+        otlp.tell(|| Told::Alert(change.clone()));
+    }
+    for assessment in &step.assessments {
+        otlp.tell(|| Told::Assessment(assessment.clone()));
+    }
+    for decision in &step.decisions {
+        otlp.tell(|| Told::Decision(decision.clone()));
+    }
+}
+
+/// Tells how an action has ended.
+pub(super) fn tell_outcome(otlp: &Otlp, outcome: &Outcome) {
+    otlp.tell(|| Told::Outcome(outcome.clone()));
+}
+
+/// In the order in which [`values`] tells their values.
+pub(super) fn series() -> Vec<SeriesKey> {
+    let of_signal = |signal: Signal| {
+        let signal = signal.name();
+        let exports = ExportResult::ALL.map(|result| {
+            let labels = [("result", result.name()), ("signal", signal)];
+            SeriesKey::new("uma_otlp_exports_total", &labels)
+        });
+        let others = ["uma_otlp_dropped_total", "uma_otlp_last_success_timestamp_seconds"];
+        let others = others.map(|name| SeriesKey::new(name, &[("signal", signal)]));
+        exports.into_iter().chain(others)
+    };
+    let waiting = SeriesKey::new("uma_otlp_waiting_spans", &[]);
+    Signal::ALL.into_iter().flat_map(of_signal).chain([waiting]).collect()
+}
+
+/// How it fares; nothing of it is there without a collector.
+#[expect(clippy::cast_precision_loss, reason = "exact up to 2^53")]
+pub(super) fn values(tally: Option<&Tally>) -> impl Iterator<Item = Reading<f64>> + '_ {
+    let count =
+        |count: Option<u64>| count.map_or(Reading::Unsupported, |it| Reading::Value(it as f64));
+    let of_signal = move |signal: Signal| {
+        let exports =
+            ExportResult::ALL.map(|result| count(tally.map(|tally| tally.exports(signal, result))));
+        let dropped = count(tally.map(|tally| tally.all_dropped(signal)));
+        let last = tally.and_then(|tally| tally.last_success_ms(signal));
+        let last = last.map_or(Reading::Unsupported, |ms| Reading::Value(ms as f64 / 1000.0));
+        exports.into_iter().chain([dropped, last])
+    };
+    let waiting = count(tally.map(Tally::waiting_spans));
+    Signal::ALL.into_iter().flat_map(of_signal).chain([waiting])
+}

@@ -1,0 +1,40 @@
+//! What this program tells about the telemetry that it sends.
+
+use super::super::{ExportResult, Signal, Source};
+use super::Metric;
+
+const SIGNALS: [&str; Signal::ALL.len()] = names!(Signal);
+const EXPORT_RESULTS: [&str; ExportResult::ALL.len()] = names!(ExportResult);
+
+/// This area's metrics.
+pub(super) const METRICS: &[Metric] = &[
+    Metric::counter(
+        Source::Daemon,
+        "uma_otlp_exports_total",
+        &["result", "signal"],
+        "Requests to the collector of otlp.endpoint: success; partial, when it took not all; \
+         refused; busy, when it asked to be left alone for now; unreachable, when it did not answer.",
+    )
+    .closed(&[("result", &EXPORT_RESULTS), ("signal", &SIGNALS)]),
+    Metric::counter(
+        Source::Daemon,
+        "uma_otlp_dropped_total",
+        &["signal"],
+        "Points of metrics and spans of traces that were given up: refused, or too many while the \
+         collector was away.",
+    )
+    .closed(&[("signal", &SIGNALS)]),
+    Metric::gauge(
+        Source::Daemon,
+        "uma_otlp_last_success_timestamp_seconds",
+        &["signal"],
+        "When the collector last took something, in seconds since 1970; missing before that.",
+    )
+    .closed(&[("signal", &SIGNALS)]),
+    Metric::gauge(
+        Source::Daemon,
+        "uma_otlp_waiting_spans",
+        &[],
+        "Spans of traces that wait to be sent.",
+    ),
+];

@@ -1,0 +1,267 @@
+//! The metrics of a snapshot as OTLP has them: the same names, labels and values as `/metrics`.
+//!
+//! They are made from the snapshot itself. Instruments of an SDK would be a second set of them,
+//! which would have to be kept the same, and could not say that a value is not there.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
+use opentelemetry_proto::tonic::common::v1::{AnyValue, InstrumentationScope, KeyValue, any_value};
+use opentelemetry_proto::tonic::metrics::v1::{
+    AggregationTemporality, Gauge, Histogram, HistogramDataPoint, Metric, NumberDataPoint,
+    ResourceMetrics, ScopeMetrics, Sum, metric, number_data_point,
+};
+use opentelemetry_proto::tonic::resource::v1::Resource;
+use opentelemetry_proto::transform::common::tonic::ResourceAttributesWithSchema;
+
+use crate::model::{METRICS, MetricKind, SeriesKey, Source};
+use crate::policy::status::Status;
+use crate::traces::scope;
+
+/// Counters that go on where an earlier run, or the driver, has left them: when they began is not
+/// known.
+pub(super) const OLDER: [&str; 3] =
+    ["uma_unclean_boots_total", "uma_reboots_total", "uma_gpu_uncorrected_errors_total"];
+
+/// One value.
+struct Point<'s> {
+    place: usize,
+    key: &'s SeriesKey,
+    value: f64,
+}
+
+/// Makes requests, and knows since when each counter counts.
+pub(super) struct Exporter {
+    resource: ResourceAttributesWithSchema,
+    scope: InstrumentationScope,
+    /// Places in the table of all metrics, by name.
+    places: BTreeMap<&'static str, usize>,
+    runs: BTreeMap<SeriesKey, Run>,
+}
+
+/// A counter that has only grown.
+#[derive(Clone, Copy)]
+struct Run {
+    began: u64,
+    last: f64,
+}
+
+/// A request, and how many points it has.
+pub(super) type Batch = (ExportMetricsServiceRequest, u64);
+
+impl Exporter {
+    pub(super) fn new(resource: ResourceAttributesWithSchema) -> Self {
+        let places = METRICS.iter().enumerate().map(|(place, metric)| (metric.name, place));
+        Self {
+            resource,
+            scope: (&scope(), None).into(),
+            places: places.collect(),
+            runs: BTreeMap::new(),
+        }
+    }
+
+    /// All values that there are now. What is missing, or no number, is left out.
+    pub(super) fn batch(&mut self, status: &Status) -> Batch {
+        let now = nanos(status.at.utc);
+        let series = status.series.iter().zip(&status.values);
+        let mut points: Vec<Point<'_>> = series
+            .filter_map(|(key, reading)| {
+                let value = reading.value().filter(|value| !value.is_nan())?;
+                let place = self.places.get(&*key.name).copied().unwrap_or(usize::MAX);
+                Some(Point { place, key, value })
+            })
+            .collect();
+        points.sort_by(|a, b| (a.place, a.key).cmp(&(b.place, b.key)));
+        let mut count = 0;
+        let mut metrics = Vec::new();
+        let mut runs = std::mem::take(&mut self.runs);
+        for family in points.chunk_by(|a, b| name(a) == name(b)) {
+            let Some(first) = family.first() else { continue };
+            let known = METRICS.get(first.place);
+            let made = match known.map(|metric| metric.kind) {
+                Some(MetricKind::Counter) => {
+                    let began = |point: &Point<'_>| self.began(status, point, &mut runs);
+                    sum(family.iter().map(began).zip(family), now)
+                }
+                Some(MetricKind::Histogram) => match histogram(family, now, status) {
+                    Some(made) => made,
+                    None => continue,
+                },
+                _ => gauge(family, now),
+            };
+            count += points_of(&made);
+            metrics.push(Metric {
+                name: name(first).to_owned(),
+                description: known.map_or("", |metric| metric.help).to_owned(),
+                unit: unit(name(first)).to_owned(),
+                metadata: Vec::new(),
+                data: Some(made),
+            });
+        }
+        (self.request(metrics), count)
+    }
+
+    /// When that counter began. One that falls has begun anew since it was seen last; of one that
+    /// has gone nothing is kept.
+    fn began(
+        &mut self,
+        status: &Status,
+        point: &Point<'_>,
+        before: &mut BTreeMap<SeriesKey, Run>,
+    ) -> u64 {
+        let now = nanos(status.at.utc);
+        let (key, run) = before
+            .remove_entry(point.key)
+            .map_or_else(|| (point.key.clone(), None), |(key, run)| (key, Some(run)));
+        let began = match run {
+            Some(run) if run.last <= point.value => run.began,
+            Some(_) => now,
+            None => nanos(first_began(status, point).unwrap_or(status.at.utc)),
+        };
+        self.runs.insert(key, Run { began, last: point.value });
+        began
+    }
+
+    fn request(&self, metrics: Vec<Metric>) -> ExportMetricsServiceRequest {
+        let resource = Resource {
+            attributes: self.resource.attributes.0.clone(),
+            dropped_attributes_count: 0,
+            entity_refs: Vec::new(),
+        };
+        let of_scope =
+            ScopeMetrics { scope: Some(self.scope.clone()), metrics, schema_url: String::new() };
+        let of_resource = ResourceMetrics {
+            resource: Some(resource),
+            scope_metrics: vec![of_scope],
+            schema_url: self.resource.schema_url.clone().unwrap_or_default(),
+        };
+        ExportMetricsServiceRequest { resource_metrics: vec![of_resource] }
+    }
+}
+
+/// What the kernel counts began with the boot, what this program counts with itself. Of other
+/// counters nobody knows.
+fn first_began(status: &Status, point: &Point<'_>) -> Option<Timestamp> {
+    let metric = METRICS.get(point.place)?;
+    match metric.source {
+        _ if OLDER.contains(&metric.name) => None,
+        Source::Vmstat | Source::Pressure => {
+            let up = jiff::SignedDuration::try_from(status.started.uptime).ok()?;
+            status.started.utc.checked_sub(up).ok()
+        }
+        _ => Some(status.started.utc),
+    }
+}
+
+fn nanos(at: Timestamp) -> u64 {
+    u64::try_from(at.as_nanosecond()).unwrap_or(0)
+}
+
+/// The metric that a series belongs to: a histogram is several series.
+fn name<'s>(point: &Point<'s>) -> &'s str {
+    let full: &str = &point.key.name;
+    match METRICS.get(point.place).map(|metric| metric.kind) {
+        Some(MetricKind::Histogram) => full.rsplit_once('_').map_or(full, |(name, _)| name),
+        _ => full,
+    }
+}
+
+/// As UCUM writes it, by the end of the name. What has none stays without: "1" would make whoever
+/// keeps it for Prometheus call it a ratio.
+fn unit(name: &str) -> &'static str {
+    let base = name.strip_suffix("_total").unwrap_or(name);
+    match base.rsplit_once('_').map(|(_, last)| last) {
+        Some("bytes") => "By",
+        Some("seconds") => "s",
+        Some("celsius") => "Cel",
+        Some("watts") => "W",
+        _ => "",
+    }
+}
+
+fn labels(key: &SeriesKey) -> Vec<KeyValue> {
+    let one = |(name, value): &(std::sync::Arc<str>, std::sync::Arc<str>)| KeyValue {
+        key: name.to_string(),
+        value: Some(AnyValue { value: Some(any_value::Value::StringValue(value.to_string())) }),
+        ..KeyValue::default()
+    };
+    key.labels.iter().map(one).collect()
+}
+
+fn number(point: &Point<'_>, began: u64, now: u64) -> NumberDataPoint {
+    NumberDataPoint {
+        attributes: labels(point.key),
+        start_time_unix_nano: began,
+        time_unix_nano: now,
+        value: Some(number_data_point::Value::AsDouble(point.value)),
+        ..NumberDataPoint::default()
+    }
+}
+
+fn gauge(family: &[Point<'_>], now: u64) -> metric::Data {
+    let data_points = family.iter().map(|point| number(point, 0, now)).collect();
+    metric::Data::Gauge(Gauge { data_points })
+}
+
+fn sum<'f>(points: impl Iterator<Item = (u64, &'f Point<'f>)>, now: u64) -> metric::Data {
+    metric::Data::Sum(Sum {
+        data_points: points.map(|(began, point)| number(point, began, now)).collect(),
+        aggregation_temporality: AggregationTemporality::Cumulative.into(),
+        is_monotonic: true,
+    })
+}
+
+/// `None` where a part of it is missing.
+fn histogram(family: &[Point<'_>], now: u64, status: &Status) -> Option<metric::Data> {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a count; whatever is none becomes the nearest one"
+    )]
+    let whole = |value: f64| value as u64;
+    let part = |suffix: &str| {
+        family.iter().find(|point| point.key.name.ends_with(suffix)).map(|point| point.value)
+    };
+    let (sum, count) = (part("_sum")?, whole(part("_count")?));
+    let buckets = family.iter().filter(|point| point.key.name.ends_with("_bucket"));
+    let bound = |point: &Point<'_>| {
+        let (_, bound) = point.key.labels.first()?;
+        Some((bound.parse::<f64>().ok()?, whole(point.value)))
+    };
+    let mut buckets = buckets.map(bound).collect::<Option<Vec<_>>>()?;
+    buckets.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+    let mut below = 0;
+    let (mut explicit_bounds, mut bucket_counts) = (Vec::new(), Vec::new());
+    for (bound, within) in buckets {
+        if bound.is_finite() {
+            explicit_bounds.push(bound);
+            bucket_counts.push(within.saturating_sub(below));
+            below = within.max(below);
+        }
+    }
+    bucket_counts.push(count.saturating_sub(below));
+    let point = HistogramDataPoint {
+        start_time_unix_nano: nanos(status.started.utc),
+        time_unix_nano: now,
+        count,
+        sum: Some(sum),
+        bucket_counts,
+        explicit_bounds,
+        ..HistogramDataPoint::default()
+    };
+    Some(metric::Data::Histogram(Histogram {
+        data_points: vec![point],
+        aggregation_temporality: AggregationTemporality::Cumulative.into(),
+    }))
+}
+
+fn points_of(data: &metric::Data) -> u64 {
+    let count = match data {
+        metric::Data::Gauge(gauge) => gauge.data_points.len(),
+        metric::Data::Sum(sum) => sum.data_points.len(),
+        metric::Data::Histogram(histogram) => histogram.data_points.len(),
+        metric::Data::ExponentialHistogram(_) | metric::Data::Summary(_) => 0,
+    };
+    count as u64
+}

@@ -1,0 +1,179 @@
+//! One round of a remedy, as far as it has come.
+
+use std::time::Duration;
+
+use super::Alert;
+use super::ids::Ids;
+use crate::model::{
+    Action, Assessment, Decision, DecisionId, Event, HoldReason, Moment, Outcome, Verdict,
+};
+
+/// A round with more decisions goes on in another trace.
+const MOST_DECISIONS: usize = 32;
+
+/// Kinds of events that one round tells of.
+const MOST_EVENTS: usize = 4;
+
+/// After this an action without an outcome is told as one whose end is unknown. The policy takes it
+/// for lost by then.
+const OUTCOME_LOST_AFTER: Duration = Duration::from_secs(900);
+
+/// How long the signals may take to be measured after an action.
+const MEASURED_WITHIN: Duration = Duration::from_secs(60);
+
+/// And how long an engine that was started may take to be ready, or to die.
+const STARTED_WITHIN: Duration = Duration::from_secs(1800);
+
+/// When nothing has been told for that long of a round that has come to a result, or has not, it is
+/// told itself.
+const RESTS: Duration = Duration::from_secs(5);
+const RESTS_UNCONCLUDED: Duration = Duration::from_secs(60);
+
+/// Why a round is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// Nothing more comes.
+    Rest,
+    /// The program ends.
+    Cut,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Round {
+    ids: Ids,
+    pub(super) began: Moment,
+    pub(super) alerts: Vec<Alert>,
+    pub(super) events: Vec<Event>,
+    pub(super) acts: Vec<Act>,
+    /// The round before, of the same alert.
+    pub(super) previous: Option<Ids>,
+    /// When the last of it was told.
+    pub(super) last: Moment,
+    alert_ended: bool,
+}
+
+/// A decision, and what came of it.
+#[derive(Debug)]
+pub(super) struct Act {
+    pub(super) decision: Decision,
+    pub(super) outcome: Option<Outcome>,
+    pub(super) assessment: Option<Assessment>,
+}
+
+impl Act {
+    fn is_act(&self) -> bool {
+        self.decision.verdict == Verdict::Act
+    }
+
+    /// Whether something may still come of it.
+    fn is_awaited(&self, now: Duration) -> bool {
+        let passed = |since: Moment| now.saturating_sub(since.uptime);
+        match (&self.outcome, &self.assessment) {
+            _ if !self.is_act() => false,
+            (None, _) => passed(self.decision.at) < OUTCOME_LOST_AFTER,
+            (Some(outcome), None) => {
+                outcome.result.is_begun()
+                    && passed(outcome.ended) < measured_within(&self.decision.action)
+            }
+            (Some(_), Some(_)) => false,
+        }
+    }
+
+    /// Whether it leaves nothing to try: it helped, nobody can tell, or nothing was done.
+    fn concludes(&self) -> bool {
+        let unbegun = self.outcome.as_ref().is_some_and(|outcome| !outcome.result.is_begun());
+        let judged = self.assessment.as_ref().is_some_and(|seen| seen.aim_met != Some(false));
+        let exhausted = self.decision.verdict == Verdict::Hold(HoldReason::StepsExhausted);
+        unbegun || judged || exhausted
+    }
+}
+
+/// What is scheduled, undone or set for a while is not judged by itself.
+fn measured_within(action: &Action) -> Duration {
+    match action {
+        Action::Reboot(_) | Action::Undo { .. } => Duration::ZERO,
+        action if action.for_at_most().is_some() => Duration::ZERO,
+        Action::StartContainer { .. } | Action::StartUnit { .. } => STARTED_WITHIN,
+        _ => MEASURED_WITHIN,
+    }
+}
+
+impl Round {
+    /// One that begins now.
+    pub(super) fn new(ids: Ids, began: Moment, alerts: Vec<Alert>, previous: Option<Ids>) -> Self {
+        Self {
+            ids,
+            began,
+            alerts,
+            events: Vec::new(),
+            acts: Vec::new(),
+            previous,
+            last: began,
+            alert_ended: false,
+        }
+    }
+
+    pub(super) fn ids(&self) -> &Ids {
+        &self.ids
+    }
+
+    /// The rule reads that event.
+    pub(super) fn made_by(&mut self, event: &Event) {
+        let is_known = self.events.iter().any(|known| known.kind.kind() == event.kind.kind());
+        if !is_known && self.events.len() < MOST_EVENTS {
+            self.events.push(event.clone());
+        }
+    }
+
+    pub(super) fn decide(&mut self, decision: Decision) {
+        self.last = decision.at;
+        self.alert_ended = false;
+        self.acts.push(Act { decision, outcome: None, assessment: None });
+    }
+
+    /// The act of that decision, of which something is told now.
+    pub(super) fn act(&mut self, id: DecisionId, now: Moment) -> Option<&mut Act> {
+        let act = self.acts.iter_mut().find(|act| act.decision.id == id)?;
+        self.last = self.last.max(now);
+        Some(act)
+    }
+
+    /// No alert of the rule fires any more.
+    pub(super) fn alert_ended(&mut self, at: Moment) {
+        self.last = self.last.max(at);
+        self.alert_ended = true;
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.acts.len() >= MOST_DECISIONS
+    }
+
+    /// Whether what was tried last has come to a result: another act is another round.
+    pub(super) fn is_concluded(&self) -> bool {
+        let since_act = self.acts.iter().rposition(Act::is_act);
+        since_act.is_some_and(|place| self.acts[place..].iter().any(Act::concludes))
+    }
+
+    /// Whether it is time to tell it.
+    pub(super) fn is_due(&self, now: Duration, alert_fires: bool) -> bool {
+        if self.acts.iter().any(|act| act.is_awaited(now)) {
+            return false;
+        }
+        let rests = now.saturating_sub(self.last.uptime);
+        match self.is_concluded() || (self.alert_ended && !alert_fires) {
+            true => rests >= RESTS,
+            false => rests >= RESTS_UNCONCLUDED,
+        }
+    }
+
+    /// Acts of which something may still be told.
+    pub(super) fn unended(&self) -> impl Iterator<Item = DecisionId> + '_ {
+        let acts = self.acts.iter().filter(|act| act.is_act());
+        let unended = acts.filter(|act| match &act.outcome {
+            None => true,
+            Some(outcome) => outcome.result.is_begun() && act.assessment.is_none(),
+        });
+        unended.map(|act| act.decision.id)
+    }
+}
