@@ -3,6 +3,7 @@
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read as _};
+use std::path::Path;
 
 use reqwest::header::HeaderValue;
 use rustix::fs::{Mode, OFlags, open};
@@ -48,7 +49,7 @@ impl Secret {
     /// There is none.
     pub fn read(place: &SecretPlace) -> Result<Self, KeyError> {
         let text = match place {
-            SecretPlace::File(path) => read_file(path)
+            SecretPlace::File(path) => read_file(&**path)
                 .map_err(|error| KeyError::Unreadable { place: place.clone(), error })?,
             SecretPlace::Environment(name) => std::env::var_os(&**name)
                 .ok_or_else(|| KeyError::Unset(place.clone()))?
@@ -76,9 +77,9 @@ impl Secret {
 }
 
 /// A file that is one: a pipe in its place must not hold anybody up.
-fn read_file(path: &str) -> io::Result<Vec<u8>> {
+pub(super) fn read_file(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = File::from(open(path, flags, Mode::empty())?);
+    let file = File::from(open(path.as_ref(), flags, Mode::empty())?);
     if !file.metadata()?.is_file() {
         return Err(io::Error::other("it is no file"));
     }

@@ -11,6 +11,7 @@
 //! the default; LMDeploy's `/sleep`), and what runs code (`/collective_rpc`).
 
 mod comfyui;
+pub mod connection;
 pub mod fleet_lock;
 mod https;
 mod keys;

@@ -1,8 +1,8 @@
 //! What rules may read: the series that this build exports.
 
-use crate::model::{METRICS, metric};
+use crate::model::{CLUSTER_LABEL, EXPORTED_NODE_LABEL, METRICS, NODE_LABEL, metric};
 use crate::policy::promql::KnownSeries;
-use crate::policy::rule::RuleSet;
+use crate::policy::rule::{RuleScope, RuleSet};
 
 /// The table of all series, as the rule language sees it.
 #[derive(Clone, Copy, Debug)]
@@ -65,5 +65,44 @@ impl KnownSeries for LoadedCatalogue<'_> {
 
     fn bounds(&self, name: &str) -> Option<(f64, f64)> {
         Catalogue.bounds(name)
+    }
+}
+
+/// The same as rules of that scope see it: beside those of other nodes, series say whose they are.
+#[derive(Clone, Copy, Debug)]
+pub struct Scoped<'k, K>(pub &'k K, pub RuleScope);
+
+impl<K: KnownSeries> KnownSeries for Scoped<'_, K> {
+    fn labels(&self, name: &str) -> Option<Vec<&str>> {
+        let own = self.0.labels(name)?;
+        if self.1 == RuleScope::Node {
+            return Some(own);
+        }
+        let renamed = own.into_iter().map(|label| match label {
+            NODE_LABEL => EXPORTED_NODE_LABEL,
+            other => other,
+        });
+        let mut labels: Vec<&str> = renamed.chain([CLUSTER_LABEL, NODE_LABEL]).collect();
+        labels.sort_unstable();
+        Some(labels)
+    }
+
+    fn names(&self) -> Vec<&str> {
+        self.0.names()
+    }
+
+    fn values(&self, name: &str, label: &str) -> Option<&[&str]> {
+        match (self.1, label) {
+            (RuleScope::Node, _) => self.0.values(name, label),
+            (RuleScope::Cluster, NODE_LABEL | CLUSTER_LABEL) => None,
+            (RuleScope::Cluster, EXPORTED_NODE_LABEL) => self.0.values(name, NODE_LABEL),
+            // Another node has other rules.
+            (RuleScope::Cluster, "rule" | "group") => None,
+            (RuleScope::Cluster, _) => self.0.values(name, label),
+        }
+    }
+
+    fn bounds(&self, name: &str) -> Option<(f64, f64)> {
+        self.0.bounds(name)
     }
 }

@@ -24,7 +24,7 @@ use super::service::{Loader, Requests, Service, summary};
 use super::settling::{Settling, settle};
 use super::standing::{self, Standing};
 use super::wake::Wake;
-use super::{Cursor, Daemon, clock, preflight, queries};
+use super::{Cursor, Daemon, clock, cluster, preflight, queries};
 use crate::actions::{
     Acting, ActionWorker, CacheEmptier, DEFAULT_TIME_LIMIT, Intent, Ready, Rebooter, SettingsTally,
     TemporarySettings, TemporarySetup, WorkerSetup,
@@ -82,6 +82,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     let boot_id = name_kernel_log(&settings, boot.as_deref(), started);
     let resume = resume_point(&journal, &boot_id);
     let next_decision = journal.next_decision_id(started.utc, JOURNAL_TAKES);
+    let instance = cluster::instance();
     let mut policy = new_policy(&loaded, started, next_decision, resume.as_ref());
     let (past, found) = search_past(&settings, &journal, &boot_id, boot.as_deref(), &wake)?;
     let pause = PauseWatch::start(&settings.pause_file, wake.clone())?;
@@ -98,15 +99,19 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     // Before this thread is raised, for its child would be as well.
     let gpu = watch_gpu(&settings)?;
     let holders = watch_holders(&settings)?;
+    let cluster = cluster::watch(&settings, &instance, policy.wanted_of_others())?;
     let failure = Arc::default();
-    let service = start_service(&settings, listeners, loader, &wake, taker, Arc::clone(&failure))?;
+    let failed = (Arc::clone(&failure), instance);
+    let service = start_service(&settings, listeners, loader, &wake, taker, failed)?;
     tell_start(&loaded, &journal, started);
+    let procfs = settings.path.procfs.clone();
     let sampling = Sampling::new(settings.sampling_interval, &settings.path.procfs);
     // The threads that follow are raised as this one is; those before are not.
     let standing = settle_in();
     let ((outcome_sender, outcomes), evicting) = (channel(), Evicting::default());
     let worker =
         start_worker(&journal, &pause, &wake, outcome_sender, &loaded, &evicting, temporary)?;
+    let own = OwnReadings::new(started, sampling.interval(), tally, &procfs);
     // Last: a start that fails leaves no record that nobody closes.
     let black_box = BlackBox::start(&settings, boot.as_deref(), Arc::clone(&status), standing);
     Ok(Daemon {
@@ -117,6 +122,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         gpu,
         holders,
         logged_in: watch_logged_in(&settings),
+        cluster,
         settings,
         policy,
         kernel_log,
@@ -128,7 +134,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         status,
         reload_failure: failure,
         wake,
-        own: OwnReadings::new(started, sampling.interval(), tally),
+        own,
         evicting,
         report: Report::default(),
         recorder,
@@ -156,6 +162,7 @@ fn new_policy(
     let mut policy = Policy::new(started, settings.mode, &loaded.rules, next_decision);
     policy.await_past();
     policy.set_verdict_limits(settings.verdict);
+    policy.set_cluster(settings.cluster.as_ref().map(cluster::names));
     if let Some(point) = resume {
         policy.resume_kernel_log(point.known.clone());
         policy.resume_events(&point.last_events);
@@ -279,7 +286,7 @@ fn start_service(
     loader: Loader,
     wake: &Wake,
     taker: Orders,
-    reload_failure: Arc<ArcSwapOption<ReloadFailure>>,
+    (reload_failure, instance): (Arc<ArcSwapOption<ReloadFailure>>, Arc<str>),
 ) -> anyhow::Result<Service> {
     let (reload, reloads) = mpsc::channel(4);
     let (order, orders) = mpsc::channel(ORDERS);
@@ -294,6 +301,7 @@ fn start_service(
         control_socket: settings.web.control_socket.clone(),
         orders: order,
         reload_failure,
+        instance,
         uptime: clock::uptime,
         limits: Limits::default(),
     };

@@ -39,6 +39,7 @@ pub(super) fn needs_restart(used: &Settings, read: &Settings) -> Vec<&'static st
         ("recording", used.recording == read.recording),
         ("gpu", used.gpu == read.gpu),
         ("log", used.log == read.log),
+        ("cluster", used.cluster == read.cluster),
     ];
     parts.into_iter().filter(|(_, same)| !same).map(|(name, _)| name).collect()
 }

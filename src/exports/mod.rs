@@ -94,6 +94,8 @@ pub struct Served {
     pub orders: OrderSender,
     /// Why the last reload failed, if it did.
     pub reload_failure: Arc<ArcSwapOption<ReloadFailure>>,
+    /// By what this run of the program knows itself among those who answer.
+    pub instance: Arc<str>,
     /// The clock of [`crate::model::Moment::uptime`].
     pub uptime: fn() -> Duration,
     /// What clients may take.

@@ -17,6 +17,9 @@ use tokio::sync::{Mutex, Semaphore};
 use super::negotiation::{self, Format};
 use super::{Served, api, engines, exposition, gate, landing, orders, probes, reboot, verdict};
 
+/// By this a node that asks itself knows that it does.
+const INSTANCE: &str = "umawarden-instance";
+
 /// Longer request targets are nobody's.
 const MAX_URI_BYTES: usize = 4096;
 /// No order is longer, and nothing else needs a body.
@@ -180,6 +183,9 @@ async fn metrics(State(site): State<Site>, headers: HeaderMap) -> Response {
             let mut response = Response::new(Body::from(body));
             let out = response.headers_mut();
             out.insert(header::CONTENT_TYPE, HeaderValue::from_static(format.content_type()));
+            if let Ok(instance) = HeaderValue::from_str(&site.served.instance) {
+                out.insert(INSTANCE, instance);
+            }
             out.insert(header::VARY, HeaderValue::from_static("Accept, Accept-Encoding"));
             if gzip {
                 out.insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));

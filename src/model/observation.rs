@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    EngineHealth, EngineReadings, Event, GpuReadings, HeldReadings, HolderReadings,
+    ClusterReadings, EngineHealth, EngineReadings, Event, GpuReadings, HeldReadings, HolderReadings,
     LoggedInReadings, OperatorCommand, Outcome, Past, Pause, Reading, Schema, SeriesKey,
 };
 
@@ -171,4 +171,6 @@ pub enum Observation {
     Holders(Box<HolderReadings>),
     /// Somebody has looked who is logged in.
     LoggedIn(Box<LoggedInReadings>),
+    /// Other nodes have been asked.
+    Cluster(Box<ClusterReadings>),
 }

@@ -3,10 +3,13 @@
 pub mod container;
 pub mod dmesg;
 pub mod engine;
+pub mod exposition;
+pub mod file_sd;
 pub mod gpu;
 pub mod held_object;
 pub mod kernel;
 pub mod kmsg;
 pub mod proc;
 pub mod process;
+pub mod prometheus_answer;
 pub mod utmp;

@@ -59,6 +59,9 @@ impl Policy {
             }
             Observation::Holders(readings) => self.verdict.look(readings),
             Observation::LoggedIn(readings) => self.reboots.look(readings),
+            Observation::Cluster(readings) => {
+                self.cluster.observe(at, readings, (&mut self.counters, &mut self.store));
+            }
         }
     }
 

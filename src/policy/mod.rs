@@ -5,6 +5,7 @@
 
 mod alert;
 mod brake;
+mod cluster;
 mod counters;
 pub mod death;
 mod engines;
@@ -36,12 +37,13 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::model::{
-    Action, AlertChange, Assessment, Decision, DecisionId, EngineSeen, Event, MemoryJudgement,
+    Action, AlertChange, Assessment, ClusterNames, Decision, DecisionId, EngineSeen, Event, MemoryJudgement,
     Mode, Moment, Observation, OperatorCommand, Past, Reading, Room, RuleId, SeriesKey, Supervisor,
-    Verdict, VerdictLimits,
+    Verdict, VerdictLimits, Wanted,
 };
 use crate::parse::kernel::EventAssembler;
 use brake::{Brake, Declared, Scope};
+use cluster::Cluster;
 use counters::Counters;
 use death::Kills;
 use engines::{Deaths, Engines};
@@ -53,7 +55,7 @@ use intake::late_ms;
 use pace::Memory;
 use reboot::Reboots;
 use restarts::Restarts;
-use rule::RuleSet;
+use rule::{Rule, RuleScope, RuleSet};
 use sources::SourceTable;
 use status::Status;
 use store::SeriesStore;
@@ -136,6 +138,7 @@ pub struct Policy {
     gpus: Gpus,
     verdict: VerdictWatch,
     reboots: Reboots,
+    cluster: Cluster,
     /// The shortest range over which a rule looks back.
     shortest_range: Duration,
     next_decision: u64,
@@ -149,6 +152,7 @@ struct Surroundings<'a> {
     at: Moment,
     mode: Mode,
     store: &'a SeriesStore,
+    cluster: &'a Cluster,
     /// When memory was last measured, on the uptime clock.
     measured: Option<Duration>,
     /// What there is for an engine that is to start, if that is known of now.
@@ -164,7 +168,15 @@ struct Surroundings<'a> {
     step: &'a mut Step,
 }
 
-impl Surroundings<'_> {
+impl<'a> Surroundings<'a> {
+    /// What that rule reads. Where there is no cluster, its series are this node's.
+    fn store_of(&self, rule: &Rule) -> &'a SeriesStore {
+        match rule.scope {
+            RuleScope::Node => self.store,
+            RuleScope::Cluster => self.cluster.store().unwrap_or(self.store),
+        }
+    }
+
     /// The present value of the only series of that name.
     fn latest(&self, name: &str) -> Reading<f64> {
         self.store.latest_of(name, &[])
@@ -193,6 +205,7 @@ impl Policy {
     pub fn rehearsing(started: Moment, mode: Mode, rules: &RuleSet) -> Self {
         let mut own = Self::over(SeriesStore::closed(), started, mode, rules, DecisionId(1));
         own.reboots.rehearse();
+        own.cluster.declare();
         Self { declared: Some(Declared::default()), ..own }
     }
 
@@ -227,6 +240,7 @@ impl Policy {
             gpus: Gpus::default(),
             verdict,
             reboots,
+            cluster: Cluster::default(),
             shortest_range: Duration::MAX,
             next_decision: next_decision.0,
             guard: Guard::default(),
@@ -242,6 +256,16 @@ impl Policy {
         self.verdict.set_limits(limits);
     }
 
+    /// From now on this node is one of a cluster, under these names; or of none.
+    pub fn set_cluster(&mut self, names: Option<ClusterNames>) {
+        self.cluster.set_names(names);
+    }
+
+    /// What is to be asked of the other nodes of the cluster.
+    pub fn wanted_of_others(&self) -> Arc<[Wanted]> {
+        Arc::clone(self.cluster.wanted())
+    }
+
     /// Takes other rules, and returns the alerts that end with the old ones. What is known of a
     /// rule that stays the same is kept; budgets and cooldowns are kept by name even where the rule
     /// has changed, so that a reload resets no guard rail.
@@ -251,8 +275,14 @@ impl Policy {
         self.reboots.set_settings(&rules.guard_rails.reboot);
         let mut old = std::mem::take(&mut self.groups);
         self.shortest_range = Duration::MAX;
+        self.cluster.replace_rules(&rules.groups);
         for group in &rules.groups {
+            // In a declared world they read this store too.
+            let of_node = group.scope == RuleScope::Node;
             for (name, range_ms) in group.rules.iter().flat_map(evidence::reads) {
+                if !of_node && !self.store.is_closed() {
+                    continue;
+                }
                 self.store.retain(&name, range_ms);
                 let range_ms = u64::try_from(range_ms).ok().filter(|range_ms| *range_ms > 0);
                 let range = range_ms.map_or(Duration::MAX, Duration::from_millis);
@@ -326,12 +356,14 @@ impl Policy {
         }
         self.counters.set_guard(&self.guard, self.mode, at);
         self.engines.publish(at, &mut self.counters);
+        self.cluster.publish(at, &mut self.counters);
         let sampled = seen.iter().any(|seen| matches!(seen, Observation::Readings(_)));
         if sampled || self.groups.iter().any(|group| group.due() <= at.uptime) {
             self.counters.publish(at, &mut self.store);
         } else {
             self.counters.show(&mut self.store);
         }
+        self.look_at_cluster(at);
         let evaluated = self.has_measured(at) && self.evaluate(at, &mut step);
         self.undo(at, &mut step);
         self.restart(at, &mut step);
@@ -405,7 +437,8 @@ impl Policy {
     /// How often rules need memory measured: as often as its group says where one is pending or
     /// firing, and so that the shortest range holds the two samples without which it is empty.
     pub fn needs_samples_every(&self) -> Duration {
-        let active = self.groups.iter().filter(|group| group.is_active()).map(Group::interval);
+        let own = self.groups.iter().filter(|group| group.scope() == RuleScope::Node);
+        let active = own.filter(|group| group.is_active()).map(Group::interval);
         active.min().unwrap_or(Duration::MAX).min(self.shortest_range / 3)
     }
 
@@ -436,6 +469,14 @@ impl Policy {
         query.expr.evaluate(&self.store, at)
     }
 
+    /// What that rule reads.
+    fn store_of(&self, rule: &Rule) -> &SeriesStore {
+        match rule.scope {
+            RuleScope::Node => &self.store,
+            RuleScope::Cluster => self.cluster.store().unwrap_or(&self.store),
+        }
+    }
+
     /// A read-only picture for exports.
     pub fn status(&mut self, at: Moment) -> Status {
         let mut status = Status {
@@ -452,6 +493,7 @@ impl Policy {
             restarts: self.restarts.statuses(),
             verdict: self.verdict.judgement(),
             reboot: self.reboots.status(),
+            cluster: None,
         };
         self.draw(at, &mut status);
         status
@@ -475,6 +517,7 @@ impl Policy {
         status.restarts = self.restarts.statuses();
         status.verdict = self.verdict.judgement();
         status.reboot = self.reboots.status();
+        status.cluster = self.cluster.status();
     }
 
     /// The inference engines, by name, those too that have gone lately.
@@ -507,6 +550,7 @@ impl Policy {
             at,
             mode: self.mode,
             store: &self.store,
+            cluster: &self.cluster,
             measured: self.sources.memory_measured(),
             room: self.gate.room(),
             engines: &self.engines,
@@ -538,6 +582,13 @@ impl Policy {
             around.counters.count_event(event.kind.kind(), at.utc, None);
             around.step.events.push(event);
         }
+    }
+
+    /// Brings the series of all nodes up to date.
+    fn look_at_cluster(&mut self, at: Moment) {
+        let mut groups = self.groups.iter().filter(|group| group.scope() == RuleScope::Cluster);
+        let is_looked_at = groups.any(|group| group.due() <= at.uptime);
+        self.cluster.advance(at, &self.store, is_looked_at);
     }
 
     /// Evaluates the groups that are due; returns whether any was.

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::model::{
-    AlertChange, Assessment, Decision, DecisionId, Event, Mode, Moment, Observation,
+    AlertChange, Assessment, ClusterNames, Decision, DecisionId, Event, Mode, Moment, Observation,
     OperatorCommand, OperatorOrder, Past, PastAct, Pause, RuleId, VerdictLimits,
 };
 
@@ -92,6 +92,9 @@ pub struct RecordedRules {
     /// When memory counted as leaked. Older programs did not record it.
     #[serde(default)]
     pub verdict: VerdictLimits,
+    /// How the node was called in its cluster, if it was in any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<ClusterNames>,
 }
 
 /// One rule file.

@@ -175,6 +175,7 @@ fn begin(at: Moment, interval: Duration) -> Begin {
         evaluation_interval: interval,
         guard_rails: serde_json::Value::Null,
         verdict: VerdictLimits::default(),
+        cluster: None,
         files: shipped_rules().into_iter().map(text).collect(),
     };
     Begin::of_process("bench", at, DecisionId(1), rules)

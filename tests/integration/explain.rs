@@ -61,6 +61,7 @@ fn begin(mode: Mode) -> Begin {
         evaluation_interval: INTERVAL,
         guard_rails: Value::Null,
         verdict: VerdictLimits::default(),
+        cluster: None,
         files: vec![RuleText { name: "rules.yaml".to_owned(), text: RULES.to_owned() }],
     };
     Begin::of_process("boot", moment(0), DecisionId(1), rules)

@@ -63,6 +63,7 @@ fn begin() -> Begin {
         files: vec![RuleText { name: "rules.yaml".to_owned(), text: RULES.to_owned() }],
         guard_rails: serde_json::to_value(default_guard_rails()).unwrap(),
         verdict: VerdictLimits::default(),
+        cluster: None,
     };
     Begin {
         earlier_acts: vec![(

@@ -148,6 +148,7 @@ impl<'s> Told<'s> {
             files: shipped_rules().into_iter().map(file).collect(),
             guard_rails: serde_json::to_value(default_guard_rails()).unwrap_or_default(),
             verdict: VerdictLimits::default(),
+            cluster: None,
         };
         let begin = Begin::of_process("log", at, DecisionId(1), rules);
         (self.sink)(Found::Entry(Box::new(Entry::Begin(Box::new(begin)))))?;

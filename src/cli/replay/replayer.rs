@@ -61,6 +61,7 @@ impl Replayer {
                 if let Some(state) = &mut self.state {
                     stepped.ended = state.policy.replace_rules(*at, rules.mode, &set);
                     state.policy.set_verdict_limits(rules.verdict);
+                    state.policy.set_cluster(rules.cluster.clone());
                     state.begin.rules.clone_from(rules);
                 }
             }
@@ -126,6 +127,7 @@ impl Replayer {
         let rules = self.rules(&begin.rules)?;
         let mut policy = Policy::new(begin.at, begin.rules.mode, &rules, begin.next_decision);
         policy.set_verdict_limits(begin.rules.verdict);
+        policy.set_cluster(begin.rules.cluster.clone());
         policy.resume_kernel_log(begin.already_counted.clone());
         policy.resume_events(&begin.last_events);
         policy.resume(begin.started, &begin.past());
@@ -190,6 +192,7 @@ mod tests {
             files: Vec::new(),
             guard_rails: json!(null),
             verdict,
+            cluster: None,
         }
     }
 

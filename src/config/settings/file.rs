@@ -12,7 +12,7 @@ use crate::config::mistake::{Mistakes, SourceText};
 use crate::config::reboot;
 use crate::config::yaml::{self, Content, Node};
 use crate::config::{cluster, restarts};
-use crate::model::{DeclaredEngine, DeclaredRestart, Mode, PeerAddress, RebootSettings};
+use crate::model::{ClusterSettings, DeclaredEngine, DeclaredRestart, Mode, RebootSettings};
 use crate::policy::guard::GuardRails;
 
 /// What a configuration file says; `None` is for the default.
@@ -66,8 +66,8 @@ pub struct FileSettings {
     pub named_alerts: Vec<NamedAlert>,
     /// `engines`.
     pub engines: Option<Vec<DeclaredEngine>>,
-    /// `cluster.peers`.
-    pub peers: Option<Vec<PeerAddress>>,
+    /// `cluster`.
+    pub cluster: Option<ClusterSettings>,
     /// `restarts`.
     pub restarts: Option<Vec<DeclaredRestart>>,
     /// `reboot`.
@@ -142,7 +142,8 @@ pub fn parse_settings(source: &SourceText) -> Result<FileSettings, Mistakes> {
         read_gpu(&table, &mut settings, &mut findings);
         read_log(&table, &mut settings, &mut findings);
         read_verdict(&table, &mut settings, &mut findings);
-        settings.peers = table.get("cluster").and_then(|node| cluster::read(node, &mut findings));
+        settings.cluster =
+            table.get("cluster").and_then(|node| cluster::read(node, &mut findings));
         settings.engines = table.get("engines").and_then(|node| engines::read(node, &mut findings));
         settings.restarts =
             table.get("restarts").and_then(|node| restarts::read(node, &mut findings));

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 
+use super::cluster::in_folder as in_folder_of;
 use super::flags::RunFlags;
 use super::guard_rails::{NamedAlert, default_guard_rails};
 use super::measure::ListenAddress;
-use crate::model::{DeclaredEngine, DeclaredRestart, Mode, PeerAddress, VerdictLimits};
+use crate::model::{ClusterSettings, DeclaredEngine, DeclaredRestart, Mode, VerdictLimits};
 use crate::policy::guard::GuardRails;
 
 mod file;
@@ -53,7 +54,7 @@ pub struct Settings {
     /// What is started again when there is memory, beside containers with the label.
     pub restarts: Vec<DeclaredRestart>,
     /// The other nodes of an engine that spans several.
-    pub peers: Vec<PeerAddress>,
+    pub cluster: Option<ClusterSettings>,
     /// When memory counts as leaked.
     pub verdict: VerdictLimits,
 }
@@ -270,7 +271,7 @@ impl Settings {
             named_alerts: file.named_alerts,
             engines: file.engines.unwrap_or_default(),
             restarts: file.restarts.unwrap_or_default(),
-            peers: file.peers.unwrap_or_default(),
+            cluster: file.cluster.map(|cluster| in_folder_of(cluster, folder)),
             verdict: merge_verdict(file.leaked_bytes, file.leaked_after),
         }
     }

@@ -232,6 +232,7 @@ fn a_recording_of_engines_gives_the_same_phases_again() {
             files: Vec::new(),
             guard_rails: serde_json::Value::Null,
             verdict: VerdictLimits::default(),
+            cluster: None,
         },
     };
     let folder = tempfile::tempdir().unwrap();

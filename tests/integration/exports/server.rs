@@ -133,6 +133,7 @@ pub fn start_with(limits: Limits, queries: Queries) -> Server {
         control_socket: control_socket.clone(),
         orders: order,
         reload_failure: Arc::clone(&reload_failure),
+        instance: "an-instance".into(),
         uptime,
         limits,
     });

@@ -41,7 +41,14 @@ impl Loaded {
         });
         let files = files.collect();
         let verdict = VerdictLimits::default();
-        let recorded = RecordedRules { mode, evaluation_interval, files, guard_rails, verdict };
+        let recorded = RecordedRules {
+            mode,
+            evaluation_interval,
+            files,
+            guard_rails,
+            verdict,
+            cluster: None,
+        };
         Self { mode, rules, recorded }
     }
 }
