@@ -83,7 +83,7 @@ fn everything_has_a_default() {
         named_alerts: Vec::new(),
         engines: Vec::new(),
         restarts: Vec::new(),
-        peers: Vec::new(),
+        cluster: None,
         verdict: VerdictLimits::default(),
     };
     assert_eq!(settings, expected);

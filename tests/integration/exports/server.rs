@@ -55,6 +55,7 @@ pub fn made_up_status() -> Status {
     let rule = |alert_name: &str, state, unknown: &[&str], alerts| RuleStatus {
         rule: RuleId { group: "memory".into(), alert: alert_name.into() },
         file: "shipped:memory.yaml".to_owned(),
+        is_idle: false,
         interval: Duration::from_millis(100),
         expr: "uma_memory_free_bytes < 1 and \"<i>\" == \"\"".into(),
         hold_for: Duration::from_millis(300),
@@ -89,6 +90,7 @@ pub fn made_up_status() -> Status {
         restarts: Arc::new([]),
         verdict: Arc::new(MemoryJudgement::unknown(Timestamp::UNIX_EPOCH)),
         reboot: Arc::default(),
+        cluster: None,
     }
 }
 
