@@ -234,7 +234,8 @@ fn read(access: &Access) -> Result<(Option<Tls>, Option<HeaderValue>), String> {
 
 /// The one line of a file of credentials.
 fn line(file: &Path) -> Result<String, String> {
-    let cannot = |why: String| format!("the credentials in {} cannot be read: {why}", file.display());
+    let cannot =
+        |why: String| format!("the credentials in {} cannot be read: {why}", file.display());
     let text = keys::read_file(file).map_err(|error| cannot(error.to_string()))?;
     let text = String::from_utf8(text).map_err(|_| cannot("they are not UTF-8".to_owned()))?;
     match text.trim() {

@@ -68,8 +68,9 @@ impl Way {
         };
         let asked = runtime
             .block_on(async { timeout(ANSWER_TAKES, connection.get(question, &mut take)).await });
-        let head = asked
-            .map_err(|_| format!("{path} was not answered within {} s", ANSWER_TAKES.as_secs()))??;
+        let head = asked.map_err(|_| {
+            format!("{path} was not answered within {} s", ANSWER_TAKES.as_secs())
+        })??;
         Ok(Answer { status: head.status, body, is_cut: false })
     }
 }

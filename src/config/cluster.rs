@@ -75,7 +75,8 @@ pub(super) fn read(node: &Node, findings: &mut Findings<'_>) -> Option<ClusterSe
         Some(node) => prometheus(node, findings).map(Some),
         None => Some(None),
     };
-    let (interval, timeout) = times(&table, prometheus.as_ref().is_some_and(Option::is_some), findings)?;
+    let (interval, timeout) =
+        times(&table, prometheus.as_ref().is_some_and(Option::is_some), findings)?;
     let metrics_path = entry(&table, "metrics_path", path_of_url, findings);
     let access = access(&table, findings);
     Some(ClusterSettings {
@@ -105,7 +106,9 @@ pub(super) fn in_folder(mut settings: ClusterSettings, folder: &Path) -> Cluster
             }
         }
         match &mut access.credentials {
-            Some(Credentials::Bearer(file) | Credentials::Basic { password: file, .. }) => join(file),
+            Some(Credentials::Bearer(file) | Credentials::Basic { password: file, .. }) => {
+                join(file)
+            }
             None => {}
         }
     }
@@ -134,9 +137,9 @@ fn addresses(
     let Some(node) = table.get(key) else { return Some(Vec::new()) };
     let entries = list(node, key, findings)?;
     if entries.len() > MOST_PEERS {
-        findings
-            .add(node.span.clone(), format!("more than {MOST_PEERS} peers"))
-            .hint("nodes that ask each other cost each other; ask a Prometheus: prometheus: {url: …}");
+        findings.add(node.span.clone(), format!("more than {MOST_PEERS} peers")).hint(
+            "nodes that ask each other cost each other; ask a Prometheus: prometheus: {url: …}",
+        );
         return None;
     }
     let what = format!("an entry of {key}");
@@ -164,7 +167,9 @@ fn files(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Vec<PathBuf>>
             .extension()
             .is_some_and(|name| ["yaml", "yml", "json"].iter().any(|known| name == *known));
         is_known.then_some(path).ok_or_else(|| {
-            format!("\"{text}\" is neither .yaml nor .json; a pattern may stand before: peers/*.yaml")
+            format!(
+                "\"{text}\" is neither .yaml nor .json; a pattern may stand before: peers/*.yaml"
+            )
         })
     };
     each(entries, findings, |node, findings| value(node, "an entry of file_sd", file, findings))
@@ -176,8 +181,7 @@ fn times(
     findings: &mut Findings<'_>,
 ) -> Option<(Duration, Duration)> {
     let [least, most] = INTERVALS;
-    let interval =
-        entry(table, "interval", |text| duration_within(text, least, most), findings)?;
+    let interval = entry(table, "interval", |text| duration_within(text, least, most), findings)?;
     let usual = if is_prometheus { USUAL_PROMETHEUS_INTERVAL } else { USUAL_INTERVAL };
     let interval = interval.unwrap_or(usual);
     let within = |text: &str| duration_within(text, LEAST_TIMEOUT, most);
@@ -186,7 +190,10 @@ fn times(
         && timeout >= interval
     {
         findings
-            .add(node.span.clone(), format!("a timeout must be shorter than the interval of {}", written(interval)))
+            .add(
+                node.span.clone(),
+                format!("a timeout must be shorter than the interval of {}", written(interval)),
+            )
             .hint("whoever has not answered by then is asked again");
         return None;
     }
@@ -264,7 +271,8 @@ fn access(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Access> {
     };
     let credentials = match (bearer?, basic?) {
         (Some(_), Some(_)) => {
-            let place = table.key("basic_auth").map_or_else(|| table.place(), |key| key.span.clone());
+            let place =
+                table.key("basic_auth").map_or_else(|| table.place(), |key| key.span.clone());
             findings
                 .add(place, "bearer_token_file and basic_auth exclude each other")
                 .hint("remove one of them");
@@ -297,7 +305,8 @@ fn tls(node: &Node, findings: &mut Findings<'_>) -> Option<TlsFiles> {
 }
 
 fn basic(node: &Node, findings: &mut Findings<'_>) -> Option<Credentials> {
-    const EXAMPLE: &str = "write basic_auth: {username: umawarden, password_file: /etc/umawarden/password}";
+    const EXAMPLE: &str =
+        "write basic_auth: {username: umawarden, password_file: /etc/umawarden/password}";
     let table = Table::read(node, "basic_auth", &["username", "password_file"], findings)?;
     let username = entry(&table, "username", username, findings)?;
     let password = entry(&table, "password_file", path, findings)?;
@@ -310,16 +319,18 @@ fn basic(node: &Node, findings: &mut Findings<'_>) -> Option<Credentials> {
 
 fn username(text: &str) -> Result<String, String> {
     let is_name = !text.is_empty() && !text.contains(':') && !text.chars().any(char::is_control);
-    is_name.then(|| text.to_owned()).ok_or_else(|| format!("\"{text}\" is no name: it holds no colon"))
+    is_name
+        .then(|| text.to_owned())
+        .ok_or_else(|| format!("\"{text}\" is no name: it holds no colon"))
 }
 
 fn label_value(text: &str) -> Result<Arc<str>, String> {
     let is_fine = !text.trim().is_empty()
         && text.len() <= LONGEST_NAME
         && !text.chars().any(char::is_control);
-    is_fine.then(|| text.into()).ok_or_else(|| {
-        format!("a name has 1 to {LONGEST_NAME} bytes and no control characters")
-    })
+    is_fine
+        .then(|| text.into())
+        .ok_or_else(|| format!("a name has 1 to {LONGEST_NAME} bytes and no control characters"))
 }
 
 fn path_of_url(text: &str) -> Result<String, String> {
@@ -399,8 +410,14 @@ mod tests {
             ("cluster: {peers: [a], interval: 1ms}", "interval: "),
             ("cluster: {peers: [a], timeout: 1s}", "1:32: a timeout must be shorter than"),
             ("cluster: {file_sd: [a.txt]}", "is neither .yaml nor .json"),
-            ("cluster: {peers: [a], tls: {cert_file: a}}", "cert_file and key_file belong together"),
-            ("cluster: {peers: [a], basic_auth: {username: a}}", "needs username and password_file"),
+            (
+                "cluster: {peers: [a], tls: {cert_file: a}}",
+                "cert_file and key_file belong together",
+            ),
+            (
+                "cluster: {peers: [a], basic_auth: {username: a}}",
+                "needs username and password_file",
+            ),
             (
                 "cluster: {peers: [a], bearer_token_file: t, basic_auth: {username: a, \
                  password_file: b}}",
@@ -411,7 +428,10 @@ mod tests {
             ("cluster: {prometheus: {url: 'http://a', tls: {}}}", "tls is for https"),
             ("cluster: {prometheus: {url: 'http://a', node_label: 1x}}", "is no label's name"),
             ("cluster: {prometheus: {url: 'http://a', matchers: 'a='}}", "write job=\"umawarden\""),
-            ("cluster: {prometheus: {url: 'http://a', matchers: 'a=\"b\"} or up{'}}", "is more than"),
+            (
+                "cluster: {prometheus: {url: 'http://a', matchers: 'a=\"b\"} or up{'}}",
+                "is more than",
+            ),
             ("cluster: {peers: [a], metrics_path: x}", "is not a path"),
             ("cluster: {peers: [a], scrape_interval: 1s}", "it is called interval"),
         ] {

@@ -7,8 +7,8 @@
 mod alive;
 mod begin;
 mod black_box;
-mod cluster;
 pub mod clock;
+mod cluster;
 mod evicting;
 mod gathering;
 mod orders;

@@ -9,11 +9,13 @@ use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, channel, sync_channel}
 use std::thread::Builder;
 use std::time::Duration;
 
+use super::cluster;
 use crate::config::reader::Loaded;
 use crate::config::settings::Settings;
 use crate::journal::ResumePoint;
-use super::cluster;
-use crate::model::{AlertChange, ClusterNames, DecisionId, GpuDevice, GpuPicture, Moment, Observation};
+use crate::model::{
+    AlertChange, ClusterNames, DecisionId, GpuDevice, GpuPicture, Moment, Observation,
+};
 use crate::policy::Step;
 use crate::recording::{
     Begin, Entry, IncidentLimits, Incidents, RecordedRules, RecordedStep, Ring, RuleText, Said,

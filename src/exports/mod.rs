@@ -8,6 +8,7 @@
 //! it.
 
 mod api;
+mod cluster;
 mod control;
 mod engines;
 mod exposition;

@@ -15,7 +15,9 @@ use hyper::{HeaderMap, StatusCode, Uri};
 use tokio::sync::{Mutex, Semaphore};
 
 use super::negotiation::{self, Format};
-use super::{Served, api, engines, exposition, gate, landing, orders, probes, reboot, verdict};
+use super::{
+    Served, api, cluster, engines, exposition, gate, landing, orders, probes, reboot, verdict,
+};
 
 /// By this a node that asks itself knows that it does.
 const INSTANCE: &str = "umawarden-instance";
@@ -32,7 +34,7 @@ const SCRAPE_WAIT: Duration = Duration::from_secs(5);
 const QUERIES: usize = 4;
 
 /// Fixed paths, apart from the telemetry path.
-const PATHS: [(&str, &str); 19] = [
+const PATHS: [(&str, &str); 20] = [
     ("/", "overview"),
     ("/-/healthy", "200 while this node is watched"),
     ("/-/ready", "200 once something has been sampled"),
@@ -41,6 +43,7 @@ const PATHS: [(&str, &str); 19] = [
     ("/api/v1/rules", "rules as in Prometheus' API (JSON)"),
     ("/api/v1/alerts", "alerts as in Prometheus' API (JSON)"),
     ("/api/v1/engines", "inference engines and their phases (JSON)"),
+    ("/api/v1/cluster", "the nodes of the cluster, and the weakest (JSON)"),
     ("/api/v1/gate", "?need=90GiB: whether this node can take it now (JSON)"),
     ("/api/v1/verdict", "what holds memory that no counter names, and why (JSON)"),
     ("/api/v1/events", "kernel events from the journal (JSON)"),
@@ -107,6 +110,7 @@ pub(super) fn router(served: Arc<Served>) -> Result<Router, String> {
         .route("/api/v1/rules", get(api::rules))
         .route("/api/v1/alerts", get(api::alerts))
         .route("/api/v1/engines", get(engines::engines))
+        .route("/api/v1/cluster", get(cluster::cluster))
         .route("/api/v1/gate", get(gate::gate))
         .route("/api/v1/verdict", get(verdict::verdict))
         .route("/api/v1/events", get(api::events))

@@ -33,10 +33,10 @@ mod wording;
 pub use action::{Action, CacheKind, CachePermission, Lane, UndoReason};
 pub use alert::{AlertChange, AlertState};
 pub use cluster::{
-    Access, CLUSTER_LABEL, ClusterNames, ClusterReadings, ClusterSettings, ClusterStatus, Credentials,
-    EXPORTED_NODE_LABEL, MOST_NODES, MOST_PEERS, MOST_SERIES_OF_A_NODE, NODE_LABEL, NodeMemory,
-    NodeNews, NodeReadings, NodeStatus, PEERS_ASKED_CHEAPLY, PrometheusServer, Refusal, TlsFiles,
-    Wanted, series_of_node,
+    Access, CLUSTER_LABEL, ClusterNames, ClusterReadings, ClusterSettings, ClusterStatus,
+    Credentials, EXPORTED_NODE_LABEL, MOST_NODES, MOST_PEERS, MOST_SERIES_OF_A_NODE, NODE_LABEL,
+    NodeMemory, NodeNews, NodeReadings, NodeStatus, PEERS_ASKED_CHEAPLY, PrometheusServer, Refusal,
+    TlsFiles, Wanted, series_of_node,
 };
 pub use death::{
     DeathMemory, DeathProof, DeathReport, Deceased, ExitStatus, KilledWorker, Killer, Survivor,

@@ -7,8 +7,9 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    ClusterReadings, EngineHealth, EngineReadings, Event, GpuReadings, HeldReadings, HolderReadings,
-    LoggedInReadings, OperatorCommand, Outcome, Past, Pause, Reading, Schema, SeriesKey,
+    ClusterReadings, EngineHealth, EngineReadings, Event, GpuReadings, HeldReadings,
+    HolderReadings, LoggedInReadings, OperatorCommand, Outcome, Past, Pause, Reading, Schema,
+    SeriesKey,
 };
 
 /// Where an observation comes from; the `source` label of `uma_source_up`.

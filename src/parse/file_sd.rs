@@ -89,7 +89,11 @@ mod tests {
         let told = |text: &str, is_json| targets(text, is_json).unwrap_err();
         assert!(told("[{\"targets\": 3}]", true).contains("line 1 column"));
         assert!(told("", true).contains("EOF"));
-        assert!(told("- targets: 3\n", false).contains("line 1"), "{}", told("- targets: 3\n", false));
+        assert!(
+            told("- targets: 3\n", false).contains("line 1"),
+            "{}",
+            told("- targets: 3\n", false)
+        );
         assert!(told("- target: [a]\n", false).contains("target"));
         assert!(told("- targets: ['http://a']\n", false).contains("is no host"));
     }

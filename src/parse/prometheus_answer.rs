@@ -73,7 +73,8 @@ mod tests {
 
     #[test]
     fn a_vector_is_read() {
-        let text = br#"{"status":"success","warnings":["w"],"data":{"resultType":"vector","result":[
+        let text =
+            br#"{"status":"success","warnings":["w"],"data":{"resultType":"vector","result":[
             {"metric":{"__name__":"a","instance":"x\n:1"},"value":[1.5,"2e9"]},
             {"metric":{},"value":[1,"+Inf"]},{"metric":{},"value":[1,"NaN"]}]}}"#;
         let read = vector(text).unwrap();

@@ -93,7 +93,10 @@ impl Alerts {
     }
 
     /// The same of those with such labels.
-    pub(super) fn firing_where(&self, is_meant: impl Fn(&Labels) -> bool) -> Option<(&Labels, f64)> {
+    pub(super) fn firing_where(
+        &self,
+        is_meant: impl Fn(&Labels) -> bool,
+    ) -> Option<(&Labels, f64)> {
         let firing = self.active.iter().filter(|alert| alert.state == AlertState::Firing);
         let firing = firing.filter(|alert| is_meant(&alert.labels));
         let first = firing.min_by_key(|alert| alert.held_from)?;

@@ -14,9 +14,7 @@ use super::status::{RuleState, RuleStatus};
 use super::store::SeriesStore;
 use super::template::Template;
 use super::{Doubt, Surroundings};
-use crate::model::{
-    AlertChange, AlertState, Mode, Moment, NODE_LABEL, Outcome, RuleId, SeriesKey,
-};
+use crate::model::{AlertChange, AlertState, Mode, Moment, NODE_LABEL, Outcome, RuleId, SeriesKey};
 
 /// The rules of one group, and when they are evaluated next.
 #[derive(Debug)]
@@ -366,8 +364,7 @@ impl RunningRule {
     /// Evaluates the condition and moves the alerts on; an error says why that cannot be told.
     fn judge(&mut self, around: &mut Surroundings<'_>) -> Result<(), Vec<String>> {
         let at = EvalTime { timeline_ms: around.at.timeline_ms(), utc_ms: around.at.utc_ms() };
-        let evaluated = 
-            self.watch.evaluate(&self.rule.expr.expr, around.store_of(&self.rule), at);
+        let evaluated = self.watch.evaluate(&self.rule.expr.expr, around.store_of(&self.rule), at);
         let samples = match evaluated {
             Ok(Evaluated::Known(Value::Vector(samples))) => samples,
             Ok(Evaluated::Known(Value::Scalar(value))) => {

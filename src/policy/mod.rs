@@ -37,9 +37,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::model::{
-    Action, AlertChange, Assessment, ClusterNames, Decision, DecisionId, EngineSeen, Event, MemoryJudgement,
-    Mode, Moment, Observation, OperatorCommand, Past, Reading, Room, RuleId, SeriesKey, Supervisor,
-    Verdict, VerdictLimits, Wanted,
+    Action, AlertChange, Assessment, ClusterNames, Decision, DecisionId, EngineSeen, Event,
+    MemoryJudgement, Mode, Moment, Observation, OperatorCommand, Past, Reading, Room, RuleId,
+    SeriesKey, Supervisor, Verdict, VerdictLimits, Wanted,
 };
 use crate::parse::kernel::EventAssembler;
 use brake::{Brake, Declared, Scope};
@@ -205,8 +205,13 @@ impl Policy {
     pub fn rehearsing(started: Moment, mode: Mode, rules: &RuleSet) -> Self {
         let mut own = Self::over(SeriesStore::closed(), started, mode, rules, DecisionId(1));
         own.reboots.rehearse();
-        own.cluster.declare();
+        own.cluster.declare(None);
         Self { declared: Some(Declared::default()), ..own }
+    }
+
+    /// The declared world is that of a cluster, in which this node has that name.
+    pub fn rehearse_on(&mut self, node: &str) {
+        self.cluster.declare(Some(node.into()));
     }
 
     fn over(

@@ -7,8 +7,9 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::model::{
-    AlertState, Asked, ClusterStatus, EngineHealth, EnginePhase, EngineSeen, MemoryJudgement, Mode, Moment, Pause,
-    Reading, RebootStatus, RestartStatus, Room, RuleId, RuleSelector, SeriesKey, Source,
+    AlertState, Asked, ClusterStatus, EngineHealth, EnginePhase, EngineSeen, MemoryJudgement, Mode,
+    Moment, Pause, Reading, RebootStatus, RestartStatus, Room, RuleId, RuleSelector, SeriesKey,
+    Source,
 };
 
 /// What exports may see.

@@ -3,6 +3,7 @@
 
 mod actions;
 mod bus_peers;
+mod cluster;
 mod config;
 mod daemon;
 mod dice;

@@ -9,9 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::clients::peer::{ANSWER_TAKES, Peer};
 use crate::config::cluster::MOST_PEERS;
-use crate::model::{
-    Access, ClusterSettings, GateQuestion, PeerAddress, PeerAnswer, PeerGate,
-};
+use crate::model::{Access, ClusterSettings, GateQuestion, PeerAddress, PeerAnswer, PeerGate};
 use crate::sources::cluster::{Discovery, Found};
 
 /// Between an answer and the next question.
@@ -92,8 +90,9 @@ impl Peers {
             return;
         };
         self.are_known = true;
-        let unknown = |(node, why): (Arc<str>, String)| {
-            PeerAnswer { node, gate: PeerGate::Unknown { why: why.into() } }
+        let unknown = |(node, why): (Arc<str>, String)| PeerAnswer {
+            node,
+            gate: PeerGate::Unknown { why: why.into() },
         };
         self.faults = found.faults.into_iter().map(unknown).collect();
         let mut known = std::mem::take(&mut self.each);
@@ -129,11 +128,7 @@ impl Peers {
 }
 
 impl OnePeer {
-    fn start(
-        address: &PeerAddress,
-        access: &Access,
-        question: GateQuestion,
-    ) -> io::Result<Self> {
+    fn start(address: &PeerAddress, access: &Access, question: GateQuestion) -> io::Result<Self> {
         let (to, from) = sync_channel(4);
         let mut peer = Peer::open(address, access, question).map_err(io::Error::other)?;
         Builder::new().name("peers".to_owned()).spawn(move || ask(&mut peer, &to))?;

@@ -81,7 +81,8 @@ pub(super) fn read(
 ) -> Option<Rule> {
     let alert = required(table, "alert", findings)
         .and_then(|node| decode::value(node, "alert", super::name, findings));
-    let expr = required(table, "expr", findings).and_then(|node| query(node, "expr", group.scope, findings));
+    let expr = required(table, "expr", findings)
+        .and_then(|node| query(node, "expr", group.scope, findings));
     let hold_for = delay(table, "for", findings);
     let keep_firing_for = delay(table, "keep_firing_for", findings);
     let labels = templates(table.get("labels"), "labels", findings);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::config::catalogue::Catalogue;
 use crate::config::measure::written;
 use crate::policy::promql::Expr;
-use crate::policy::rule::{Rule, RuleGroup, RuleSet};
+use crate::policy::rule::{Rule, RuleGroup, RuleScope, RuleSet};
 use crate::policy::template::Template;
 
 /// A range should hold so many scrapes, so that one that is missed does no harm.
@@ -53,6 +53,9 @@ fn write_group(group: &RuleGroup, options: &ExportOptions, out: &mut String) {
         push(out, format_args!("  interval: {}\n", written(group.interval.max(least))));
     }
     out.push_str(if group.rules.is_empty() { "  rules: []\n" } else { "  rules:\n" });
+    if group.scope == RuleScope::Cluster {
+        out.push_str("  # These compare nodes: each target needs the labels cluster and node.\n");
+    }
     for rule in &group.rules {
         write_rule(rule, options, out);
     }
@@ -88,6 +91,8 @@ fn write_templates(key: &str, templates: &[(Arc<str>, Template)], out: &mut Stri
 fn adapted(rule: &Rule, options: &ExportOptions) -> (Option<String>, Option<String>) {
     let own = &rule.expr.expr;
     let (separated, remark) = match options.by.as_slice() {
+        // Nodes are told apart as the rule is written.
+        _ if rule.scope == RuleScope::Cluster => (None, None),
         [] => (None, None),
         labels => match own.by(labels, &Catalogue) {
             Ok(separated) => (separated, None),

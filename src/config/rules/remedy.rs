@@ -68,11 +68,7 @@ const DEFAULT_GRACE: Duration = Duration::from_secs(2);
 const LONGEST_GRACE: Duration = Duration::from_secs(20);
 
 /// Reads a remedy; every part is read even if another is wrong.
-pub(super) fn read(
-    node: &Node,
-    scope: RuleScope,
-    findings: &mut Findings<'_>,
-) -> Option<Remedy> {
+pub(super) fn read(node: &Node, scope: RuleScope, findings: &mut Findings<'_>) -> Option<Remedy> {
     if !matches!(node.content, Content::Map(_)) {
         decode::wrong_kind(node, "a remedy", decode::MAPPING, findings)
             .hint("write remedy: {steps: [{drop_caches: {}}, {compact_memory: {}}]}");

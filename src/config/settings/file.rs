@@ -142,8 +142,7 @@ pub fn parse_settings(source: &SourceText) -> Result<FileSettings, Mistakes> {
         read_gpu(&table, &mut settings, &mut findings);
         read_log(&table, &mut settings, &mut findings);
         read_verdict(&table, &mut settings, &mut findings);
-        settings.cluster =
-            table.get("cluster").and_then(|node| cluster::read(node, &mut findings));
+        settings.cluster = table.get("cluster").and_then(|node| cluster::read(node, &mut findings));
         settings.engines = table.get("engines").and_then(|node| engines::read(node, &mut findings));
         settings.restarts =
             table.get("restarts").and_then(|node| restarts::read(node, &mut findings));

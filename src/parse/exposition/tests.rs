@@ -7,7 +7,8 @@ type Read = Vec<(String, Vec<(String, String)>, f64)>;
 fn read_in_parts(parts: &[&[u8]]) -> Result<Read, MalformedMetrics> {
     let mut read = Vec::new();
     let mut take = |line: MetricLine<'_>| {
-        let labels = line.labels.iter().map(|(name, value)| ((*name).to_owned(), value.to_string()));
+        let labels =
+            line.labels.iter().map(|(name, value)| ((*name).to_owned(), value.to_string()));
         read.push((line.name.to_owned(), labels.collect(), line.value));
     };
     let mut reader = MetricReader::new();

@@ -39,8 +39,8 @@ const RENEWED_AFTER: Duration = Duration::from_secs(600);
 pub(super) struct Cluster {
     names: Option<ClusterNames>,
     store: SeriesStore,
-    /// In a declared world all series stand in one store.
-    is_declared: bool,
+    /// In a declared world all series stand in one store, and this node perhaps has a name.
+    declared: Option<Option<Arc<str>>>,
     wanted: Arc<[Wanted]>,
     /// How far rules look back, by metric.
     reaches: Vec<(Arc<str>, i64)>,
@@ -96,8 +96,8 @@ impl Cluster {
     }
 
     /// All series are declared, and stand in one store.
-    pub(super) fn declare(&mut self) {
-        self.is_declared = true;
+    pub(super) fn declare(&mut self, node: Option<Arc<str>>) {
+        self.declared = Some(node);
     }
 
     /// What rules with scope cluster read, if there is anything to read.
@@ -107,12 +107,14 @@ impl Cluster {
 
     /// Whether rules with scope cluster have nothing to read.
     pub(super) fn is_idle(&self) -> bool {
-        self.names.is_none() && !self.is_declared
+        self.names.is_none() && self.declared.is_none()
     }
 
     /// Whether that is another node than this one.
     pub(super) fn is_other(&self, node: &str) -> bool {
-        self.names.as_ref().is_some_and(|names| *names.node != *node)
+        let declared = || self.declared.as_ref()?.as_ref();
+        let own = self.names.as_ref().map(|names| &names.node).or_else(declared);
+        own.is_some_and(|own| **own != *node)
     }
 
     /// Takes other rules.
@@ -193,9 +195,7 @@ impl Cluster {
         let Some(node) = self.nodes.get_mut(&told.node) else { return };
         node.took = told.took;
         let taken = match &told.news {
-            NodeNews::Answered { schema, values } => {
-                node.take(at, schema, values, &mut self.store)
-            }
+            NodeNews::Answered { schema, values } => node.take(at, schema, values, &mut self.store),
             NodeNews::Silent { why, schema } => {
                 // What it would say is not known, even if it never said anything.
                 let known = match node.answered {
@@ -240,9 +240,9 @@ impl Cluster {
     pub(super) fn advance(&mut self, at: Moment, own: &SeriesStore, is_looked_at: bool) {
         let Some(names) = &self.names else { return };
         for (name, node) in &mut self.nodes {
-            let silent = node.answered.is_none_or(|answered| {
-                at.uptime.saturating_sub(answered.uptime) > names.known_for
-            });
+            let silent = node
+                .answered
+                .is_none_or(|answered| at.uptime.saturating_sub(answered.uptime) > names.known_for);
             if silent && !node.is_silent {
                 node.fall_silent(at, name, &mut self.store);
                 self.status = None;

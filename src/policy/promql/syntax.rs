@@ -84,9 +84,8 @@ impl Selector {
                 && !of_nodes.contains(&&*matcher.label)
         };
         let plain = self.matchers.iter().filter(is_plain);
-        let mut labels: Vec<_> = plain
-            .map(|matcher| (Arc::clone(&matcher.label), Arc::clone(&matcher.value)))
-            .collect();
+        let mut labels: Vec<_> =
+            plain.map(|matcher| (Arc::clone(&matcher.label), Arc::clone(&matcher.value))).collect();
         labels.sort();
         labels.dedup();
         Wanted { name: Arc::clone(&self.name), labels }

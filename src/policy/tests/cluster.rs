@@ -202,7 +202,9 @@ fn who_tells_of_other_series_each_time_harms_nobody() {
 fn a_store_that_is_worn_is_made_anew_and_nobody_notices() {
     let mut world = among(IMBALANCE);
     let keys = |round: usize| -> Vec<SeriesKey> {
-        (0..100).map(|number| SeriesKey::new(FREE, &[("x", &format!("{round}-{number}"))])).collect()
+        (0..100)
+            .map(|number| SeriesKey::new(FREE, &[("x", &format!("{round}-{number}"))]))
+            .collect()
     };
     // It brings more than it may, and goes on as before once that is forgotten.
     for round in 0..4 {

@@ -96,10 +96,8 @@ impl Discovery {
     fn found(&self) -> Found {
         let mut found = Found::default();
         let looked = self.names.iter().map(|name| (name.of.to_string(), &name.peers, &name.fault));
-        let files = self
-            .files
-            .iter()
-            .map(|file| (file.of.display().to_string(), &file.peers, &file.fault));
+        let files =
+            self.files.iter().map(|file| (file.of.display().to_string(), &file.peers, &file.fault));
         let mut more = 0;
         let mut add = |peer: &PeerAddress| {
             if found.peers.iter().any(|known| known.is_at(peer)) {

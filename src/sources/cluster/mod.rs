@@ -20,7 +20,9 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 
 pub use self::discovery::{Discovery, Found};
-use crate::model::{ClusterNames, ClusterReadings, ClusterSettings, NodeReadings, Observation, Wanted};
+use crate::model::{
+    ClusterNames, ClusterReadings, ClusterSettings, NodeReadings, Observation, Wanted,
+};
 
 /// What may wait for the loop; more is dropped, and said again with the next answer.
 const NEWS: usize = 512;

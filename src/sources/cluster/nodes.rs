@@ -10,9 +10,7 @@ use tokio::time::{sleep, timeout};
 use super::table::{NodeTable, Told, shown};
 use super::{Asking, Found, Founds, jittered};
 use crate::clients::connection::{Connection, Question, Server};
-use crate::model::{
-    NodeNews, NodeReadings, PEERS_ASKED_CHEAPLY, PeerAddress, Wanted,
-};
+use crate::model::{NodeNews, NodeReadings, PEERS_ASKED_CHEAPLY, PeerAddress, Wanted};
 use crate::parse::exposition::MetricReader;
 
 /// A node's metrics are no longer: usually they have 100 KiB.
@@ -52,7 +50,8 @@ pub(super) async fn ask(asking: Asking, mut founds: Founds) {
             news.push(has_gone(&name));
         }
         // Who cannot be looked up is missed as a node would be.
-        let cured = faults.iter().filter(|name| !found.faults.iter().any(|(what, _)| what == *name));
+        let cured =
+            faults.iter().filter(|name| !found.faults.iter().any(|(what, _)| what == *name));
         news.extend(cured.map(has_gone));
         let wanted = asking.wanted();
         for (what, why) in &found.faults {

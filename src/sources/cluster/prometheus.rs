@@ -73,8 +73,7 @@ impl Fleet {
         let usual = if server.url.starts_with("https://") { 443 } else { 80 };
         let has_port = authority.trim_start_matches(address.host()).starts_with(':');
         let port = if has_port { address.port() } else { usual };
-        let place =
-            Server { host: address.host().to_owned(), port, access: server.access.clone() };
+        let place = Server { host: address.host().to_owned(), port, access: server.access.clone() };
         Ok(Self {
             asking,
             server,
@@ -90,8 +89,8 @@ impl Fleet {
         let wanted = self.asking.wanted();
         let deadline = self.asking.settings.timeout;
         let answer = timeout(deadline, self.questions(&wanted)).await;
-        let answer = answer
-            .unwrap_or_else(|_| Err(format!("no answer within {} ms", deadline.as_millis())));
+        let answer =
+            answer.unwrap_or_else(|_| Err(format!("no answer within {} ms", deadline.as_millis())));
         let now = (self.asking.clock)();
         let took = now.saturating_sub(began);
         let news = match answer {

@@ -32,7 +32,8 @@ impl Told {
         value: f64,
         wanted: &[Wanted],
     ) {
-        let is_long = labels.iter().any(|(name, value)| name.len().max(value.len()) > LONGEST_LABEL);
+        let is_long =
+            labels.iter().any(|(name, value)| name.len().max(value.len()) > LONGEST_LABEL);
         if is_long {
             return self.refuse(Refusal::TooLong);
         }
@@ -141,11 +142,12 @@ impl NodeTable {
             Some(Some(value)) => Reading::Value(*value),
             Some(None) => Reading::Failed,
             // What is not told is not there, unless nobody can tell.
-            None => match metric(&key.name).is_some_and(|metric| told.is_down(metric.source.name()))
-            {
-                true => Reading::Failed,
-                false => Reading::Unsupported,
-            },
+            None => {
+                match metric(&key.name).is_some_and(|metric| told.is_down(metric.source.name())) {
+                    true => Reading::Failed,
+                    false => Reading::Unsupported,
+                }
+            }
         };
         let values = self.keys.iter().map(value).collect();
         let news = NodeNews::Answered { schema: Arc::clone(&self.schema), values };

@@ -145,9 +145,8 @@ fn what_is_wanted_is_told_under_the_nodes_name() {
         "# TYPE x gauge\numa_memory_free_bytes{node=\"liar\",cluster=\"liar\"} 5\nother{ 1\n",
     );
     let told = Watching::new(settings(&[&peer])).values();
-    let name = format!(
-        "uma_memory_free_bytes{{cluster=\"c\",exported_node=\"liar\",node=\"{peer}\"}}"
-    );
+    let name =
+        format!("uma_memory_free_bytes{{cluster=\"c\",exported_node=\"liar\",node=\"{peer}\"}}");
     assert_eq!(told, [(name, Reading::Value(5.0))]);
 }
 
@@ -223,8 +222,9 @@ fn a_million_series_are_not_read() {
         let peer = serve(move |_, stream| answer(stream, "200 OK", &body));
         let mut settings = long.clone();
         settings.peers = vec![peer.parse().unwrap()];
-        Watching::new(settings)
-            .next(|told| !matches!(&told.news, NodeNews::Silent { why, .. } if why.contains("within")))
+        Watching::new(settings).next(
+            |told| !matches!(&told.news, NodeNews::Silent { why, .. } if why.contains("within")),
+        )
     };
     let line = |number: usize| format!("uma_memory_free_bytes{{x=\"{number}\"}} 1\n");
     let many = told((0..1_000_000).map(line).collect());
@@ -298,7 +298,8 @@ fn credentials_are_sent_and_read_from_files() {
     fs::write(&file, "secret\n").unwrap();
     let asked = |credentials| {
         let peer = serve(|request, stream| {
-            let line = request.lines().find(|line| line.to_lowercase().starts_with("authorization"));
+            let line =
+                request.lines().find(|line| line.to_lowercase().starts_with("authorization"));
             let is_known = matches!(
                 line.and_then(|line| line.split_once(": ")).map(|(_, value)| value),
                 Some("Bearer secret" | "Basic dTpzZWNyZXQ=")
@@ -352,9 +353,12 @@ fn who_leaves_the_file_is_gone_and_who_comes_is_asked() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("peers.json");
     let [one, two] = [5, 6].map(|number| {
-        serve(move |_, stream| answer(stream, "200 OK", &format!("uma_memory_free_bytes {number}\n")))
+        serve(move |_, stream| {
+            answer(stream, "200 OK", &format!("uma_memory_free_bytes {number}\n"))
+        })
     });
-    let write = |target: &str| fs::write(&file, format!("[{{\"targets\": [\"{target}\"]}}]")).unwrap();
+    let write =
+        |target: &str| fs::write(&file, format!("[{{\"targets\": [\"{target}\"]}}]")).unwrap();
     write(&one);
     let mut settings = settings(&[]);
     settings.files = vec![file.clone()];
@@ -390,7 +394,9 @@ fn two_names_of_one_place_are_one_node_and_one_name_of_two_places_is_two() {
 /// What a made-up server answers to a query for free memory.
 fn vector(nodes: &[(&str, &str)]) -> String {
     let one = |(node, value): &(&str, &str)| {
-        format!("{{\"metric\":{{\"instance\":\"{node}\",\"job\":\"x\"}},\"value\":[1,\"{value}\"]}}")
+        format!(
+            "{{\"metric\":{{\"instance\":\"{node}\",\"job\":\"x\"}},\"value\":[1,\"{value}\"]}}"
+        )
     };
     let all: Vec<String> = nodes.iter().map(one).collect();
     let all = all.join(",");
@@ -437,9 +443,7 @@ fn a_prometheus_tells_of_all_nodes_and_its_silence_is_theirs() {
     let name = "uma_memory_free_bytes{cluster=\"c\",node=\"there:1\"}".to_owned();
     assert_eq!(values(&told), [(name, Reading::Value(5.0))]);
     *is_up.lock().unwrap() = false;
-    watching.next(|told| {
-        &*told.node == "there:1" && matches!(told.news, NodeNews::Silent { .. })
-    });
+    watching.next(|told| &*told.node == "there:1" && matches!(told.news, NodeNews::Silent { .. }));
 }
 
 #[test]
@@ -454,9 +458,8 @@ fn a_node_that_the_server_has_lost_is_missed() {
     let mut watching = Watching::new(of_server(&address));
     watching.next(|told| &*told.node == "two:1" && matches!(told.news, NodeNews::Answered { .. }));
     nodes.lock().unwrap().pop();
-    let told = watching.next(|told| {
-        &*told.node == "two:1" && !matches!(told.news, NodeNews::Answered { .. })
-    });
+    let told = watching
+        .next(|told| &*told.node == "two:1" && !matches!(told.news, NodeNews::Answered { .. }));
     assert!(matches!(told.news, NodeNews::Silent { .. }), "{told:?}");
 }
 

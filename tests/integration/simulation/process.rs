@@ -41,14 +41,8 @@ impl Loaded {
         });
         let files = files.collect();
         let verdict = VerdictLimits::default();
-        let recorded = RecordedRules {
-            mode,
-            evaluation_interval,
-            files,
-            guard_rails,
-            verdict,
-            cluster: None,
-        };
+        let recorded =
+            RecordedRules { mode, evaluation_interval, files, guard_rails, verdict, cluster: None };
         Self { mode, rules, recorded }
     }
 }
