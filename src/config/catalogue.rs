@@ -106,3 +106,42 @@ impl<K: KnownSeries> KnownSeries for Scoped<'_, K> {
         self.0.bounds(name)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::config::mistake::{Mistake, SourceText};
+    use crate::config::rules::parse_rules;
+    use crate::policy::rule::RuleGroup;
+
+    const UNEVEN: &str =
+        "min by (cluster) (uma_memory_free_bytes) < max by (cluster) (uma_memory_free_bytes)";
+
+    fn group(scope: &str, expr: &str) -> Result<RuleGroup, Mistake> {
+        let text = format!("groups:\n- name: g\n{scope}  rules:\n  - alert: A\n    expr: {expr}\n");
+        let rules = parse_rules(&[SourceText::new("f", text)], Duration::from_secs(1));
+        match rules {
+            Ok(mut rules) => Ok(rules.groups.remove(0)),
+            Err(mut mistakes) => Err(mistakes.0.remove(0)),
+        }
+    }
+
+    #[test]
+    fn a_group_says_whose_series_it_reads() {
+        let scopes = |group: RuleGroup| (group.scope, group.rules[0].scope);
+        let read = group("  scope: cluster\n", UNEVEN).unwrap();
+        assert_eq!(scopes(read), (RuleScope::Cluster, RuleScope::Cluster));
+        let read = group("", "uma_memory_free_bytes < 1").unwrap();
+        assert_eq!(scopes(read), (RuleScope::Node, RuleScope::Node));
+        // A label of the series itself makes room for the node's name.
+        let numa = "sum by (node, exported_node) (uma_numa_memory_bytes) > 1";
+        assert!(group("  scope: cluster\n", numa).is_ok());
+        let mistake = group("", UNEVEN).unwrap_err();
+        assert!(mistake.message.contains("label \"cluster\""), "{mistake:?}");
+        assert!(mistake.hint.unwrap().contains("add scope: cluster to the group"));
+        let mistake = group("  scope: clutser\n", UNEVEN).unwrap_err();
+        assert_eq!(mistake.hint.as_deref(), Some("did you mean \"cluster\"?"));
+    }
+}

@@ -100,7 +100,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_harmless(text in "(- |targets|labels|: |\\[|\\]|\\{|\\}|a|\n|  |\"|&x|\\*x){0,40}") {
+        fn any_text_is_harmless(
+            text in "(- |targets|labels|: |\\[|\\]|\\{|\\}|a|\n|  |\"|&x|\\*x){0,40}",
+        ) {
             for is_json in [true, false] {
                 let _either = targets(&text, is_json);
             }

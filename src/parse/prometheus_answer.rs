@@ -94,7 +94,8 @@ mod tests {
             (r#"{"status":"success"}"#, "without data"),
             (r#"{"status":"success","data":{"resultType":"scalar","result":[]}}"#, "a scalar"),
             (
-                r#"{"status":"success","data":{"resultType":"vector","result":[{"value":[1,"x"]}]}}"#,
+                r#"{"status":"success","data":
+                    {"resultType":"vector","result":[{"value":[1,"x"]}]}}"#,
                 "\"x\" is no value",
             ),
         ] {

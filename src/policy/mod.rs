@@ -25,6 +25,7 @@ pub mod rule;
 mod sources;
 pub mod status;
 pub mod store;
+mod surroundings;
 pub mod template;
 #[cfg(test)]
 mod tests;
@@ -37,9 +38,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::model::{
-    Action, AlertChange, Assessment, ClusterNames, Decision, DecisionId, EngineSeen, Event,
-    MemoryJudgement, Mode, Moment, Observation, OperatorCommand, Past, Reading, Room, RuleId,
-    SeriesKey, Supervisor, Verdict, VerdictLimits, Wanted,
+    Action, AlertChange, Assessment, Decision, DecisionId, EngineSeen, Event, Mode, Moment,
+    Observation, OperatorCommand, Past, RuleId, SeriesKey, Supervisor, Verdict, VerdictLimits,
 };
 use crate::parse::kernel::EventAssembler;
 use brake::{Brake, Declared, Scope};
@@ -55,10 +55,11 @@ use intake::late_ms;
 use pace::Memory;
 use reboot::Reboots;
 use restarts::Restarts;
-use rule::{Rule, RuleScope, RuleSet};
+use rule::{RuleScope, RuleSet};
 use sources::SourceTable;
 use status::Status;
 use store::SeriesStore;
+use surroundings::Surroundings;
 use verdict::VerdictWatch;
 
 /// What the kernel log told longer ago than this is old when it is read: it is counted where it
@@ -147,53 +148,6 @@ pub struct Policy {
     series: Arc<[SeriesKey]>,
 }
 
-/// What a rule's evaluation may read and change, beside the rule itself.
-struct Surroundings<'a> {
-    at: Moment,
-    mode: Mode,
-    store: &'a SeriesStore,
-    cluster: &'a Cluster,
-    /// When memory was last measured, on the uptime clock.
-    measured: Option<Duration>,
-    /// What there is for an engine that is to start, if that is known of now.
-    room: Option<&'a Room>,
-    engines: &'a Engines,
-    brake: &'a Brake,
-    judgement: &'a MemoryJudgement,
-    reboots: &'a mut Reboots,
-    kills: &'a Kills,
-    guard: &'a mut Guard,
-    next_decision: &'a mut u64,
-    counters: &'a mut Counters,
-    step: &'a mut Step,
-}
-
-impl<'a> Surroundings<'a> {
-    /// What that rule reads. Where there is no cluster, its series are this node's.
-    fn store_of(&self, rule: &Rule) -> &'a SeriesStore {
-        match rule.scope {
-            RuleScope::Node => self.store,
-            RuleScope::Cluster => self.cluster.store().unwrap_or(self.store),
-        }
-    }
-
-    /// The present value of the only series of that name.
-    fn latest(&self, name: &str) -> Reading<f64> {
-        self.store.latest_of(name, &[])
-    }
-
-    /// What a reboot depends on.
-    fn of_reboot(&self) -> reboot::View<'_> {
-        reboot::View {
-            at: self.at,
-            guard: self.guard,
-            engines: self.engines,
-            store: self.store,
-            judgement: self.judgement,
-        }
-    }
-}
-
 impl Policy {
     /// A policy that has seen nothing yet. `next_decision` continues the journal's numbering.
     pub fn new(started: Moment, mode: Mode, rules: &RuleSet, next_decision: DecisionId) -> Self {
@@ -207,11 +161,6 @@ impl Policy {
         own.reboots.rehearse();
         own.cluster.declare(None);
         Self { declared: Some(Declared::default()), ..own }
-    }
-
-    /// The declared world is that of a cluster, in which this node has that name.
-    pub fn rehearse_on(&mut self, node: &str) {
-        self.cluster.declare(Some(node.into()));
     }
 
     fn over(
@@ -259,16 +208,6 @@ impl Policy {
     /// From now on memory counts as leaked by these.
     pub fn set_verdict_limits(&mut self, limits: VerdictLimits) {
         self.verdict.set_limits(limits);
-    }
-
-    /// From now on this node is one of a cluster, under these names; or of none.
-    pub fn set_cluster(&mut self, names: Option<ClusterNames>) {
-        self.cluster.set_names(names);
-    }
-
-    /// What is to be asked of the other nodes of the cluster.
-    pub fn wanted_of_others(&self) -> Arc<[Wanted]> {
-        Arc::clone(self.cluster.wanted())
     }
 
     /// Takes other rules, and returns the alerts that end with the old ones. What is known of a
@@ -474,14 +413,6 @@ impl Policy {
         query.expr.evaluate(&self.store, at)
     }
 
-    /// What that rule reads.
-    fn store_of(&self, rule: &Rule) -> &SeriesStore {
-        match rule.scope {
-            RuleScope::Node => &self.store,
-            RuleScope::Cluster => self.cluster.store().unwrap_or(&self.store),
-        }
-    }
-
     /// A read-only picture for exports.
     pub fn status(&mut self, at: Moment) -> Status {
         let mut status = Status {
@@ -587,13 +518,6 @@ impl Policy {
             around.counters.count_event(event.kind.kind(), at.utc, None);
             around.step.events.push(event);
         }
-    }
-
-    /// Brings the series of all nodes up to date.
-    fn look_at_cluster(&mut self, at: Moment) {
-        let mut groups = self.groups.iter().filter(|group| group.scope() == RuleScope::Cluster);
-        let is_looked_at = groups.any(|group| group.due() <= at.uptime);
-        self.cluster.advance(at, &self.store, is_looked_at);
     }
 
     /// Evaluates the groups that are due; returns whether any was.

@@ -45,6 +45,7 @@ impl Node {
         fs::create_dir_all(node.path("sys")).unwrap();
         fs::write(node.path("proc/sys/kernel/osrelease"), "6.17.0-test\n").unwrap();
         fs::write(node.path("proc/sys/vm/min_free_kbytes"), "90112\n").unwrap();
+        fs::write(node.path("proc/kmsg"), "").unwrap();
         node.set_available(100);
         fs::write(node.path("rules.yaml"), RULES).unwrap();
         let config = format!(
@@ -58,7 +59,7 @@ impl Node {
             flag("config.file", "umawarden.yaml"),
             flag("path.procfs", "proc"),
             flag("path.sysfs", "sys"),
-            flag("path.kmsg", "proc/no-kmsg"),
+            flag("path.kmsg", "proc/kmsg"),
             "--gpu.interval=off".to_owned(),
         ];
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();

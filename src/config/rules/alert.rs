@@ -162,7 +162,15 @@ pub(super) fn query(
         Err(error) => {
             let place = node.place_of(findings.source(), error.span);
             let noted = findings.add(place, format!("{what}: {}", error.message));
-            if let Some(hint) = error.hint {
+            let compares_nodes = || {
+                let expr = promql::parse(text).ok()?;
+                expr.check(&Scoped(&Catalogue, RuleScope::Cluster)).ok()
+            };
+            if compares_nodes().is_some() {
+                noted.hint(
+                    "to read the series of other nodes, too, add scope: cluster to the group",
+                );
+            } else if let Some(hint) = error.hint {
                 noted.hint(hint);
             }
             None

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::config::catalogue::Catalogue;
 use crate::config::measure::written;
+use crate::model::{CLUSTER_LABEL, NODE_LABEL};
 use crate::policy::promql::Expr;
 use crate::policy::rule::{Rule, RuleGroup, RuleScope, RuleSet};
 use crate::policy::template::Template;
@@ -31,12 +32,29 @@ pub struct ExportOptions {
     pub scrape_interval: Option<Duration>,
 }
 
+impl ExportOptions {
+    /// Whether targets have the labels by which rules compare nodes.
+    fn tells_nodes_of_clusters(&self) -> bool {
+        let has = |label: &str| self.by.iter().any(|by| **by == *label);
+        self.by.is_empty() || [CLUSTER_LABEL, NODE_LABEL].into_iter().all(has)
+    }
+}
+
+/// What compares nodes needs their labels.
+const LEFT_OUT: &str = "# Left out, since it compares nodes: export with --by cluster,node if targets have these labels:";
+
 /// The rules as a file of alerting rules. An `interval` of zero is left to Prometheus.
 pub fn prometheus_rules(rules: &RuleSet, options: &ExportOptions) -> String {
     let mut out = header(rules, options);
-    out.push_str(if rules.groups.is_empty() { "groups: []\n" } else { "groups:\n" });
+    let is_left_out =
+        |group: &RuleGroup| group.scope == RuleScope::Cluster && !options.tells_nodes_of_clusters();
+    let is_empty = rules.groups.iter().all(is_left_out);
+    out.push_str(if is_empty { "groups: []\n" } else { "groups:\n" });
     for group in &rules.groups {
-        write_group(group, options, &mut out);
+        match is_left_out(group) {
+            false => write_group(group, options, &mut out),
+            true => push(&mut out, format_args!("{} {}.\n", LEFT_OUT, quoted(&group.name))),
+        }
     }
     out
 }
@@ -53,9 +71,6 @@ fn write_group(group: &RuleGroup, options: &ExportOptions, out: &mut String) {
         push(out, format_args!("  interval: {}\n", written(group.interval.max(least))));
     }
     out.push_str(if group.rules.is_empty() { "  rules: []\n" } else { "  rules:\n" });
-    if group.scope == RuleScope::Cluster {
-        out.push_str("  # These compare nodes: each target needs the labels cluster and node.\n");
-    }
     for rule in &group.rules {
         write_rule(rule, options, out);
     }

@@ -5,6 +5,7 @@
 //! reason. What a node may bring here is bounded, so that one that lies costs the others nothing.
 
 mod mirror;
+mod of_policy;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -282,7 +283,8 @@ impl Cluster {
             let Some(cells) = node.cells else { continue };
             counters.set(cells.up, f64::from(!node.is_silent));
             let age = node.answered.map(|answered| at.uptime.saturating_sub(answered.uptime));
-            let age = age.map_or(Reading::Failed, |age| Reading::Value(age.as_secs_f64()));
+            // Whole seconds: what stays the same costs nothing.
+            let age = age.map_or(Reading::Failed, |age| Reading::Value(age.as_secs() as f64));
             counters.set_reading(cells.age, age);
             counters.set(cells.took, node.took.as_secs_f64());
             counters.set(cells.series, node.ids.len() as f64);
