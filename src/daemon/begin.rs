@@ -82,7 +82,6 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     let boot_id = name_kernel_log(&settings, boot.as_deref(), started);
     let resume = resume_point(&journal, &boot_id);
     let next_decision = journal.next_decision_id(started.utc, JOURNAL_TAKES);
-    let instance = cluster::instance();
     let mut policy = new_policy(&loaded, started, next_decision, resume.as_ref());
     let (past, found) = search_past(&settings, &journal, &boot_id, boot.as_deref(), &wake)?;
     let pause = PauseWatch::start(&settings.pause_file, wake.clone())?;
@@ -94,27 +93,23 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     let tally = Arc::new(SettingsTally::default());
     let temporary = temporary_settings(&settings, &journal, boot.clone(), &tally);
     let taker = take_orders(&journal, &status, &pause, started);
-    let engines = watch_engines(&settings)?;
-    let held = watch_held(&settings)?;
+    let (engines, held) = (watch_engines(&settings)?, watch_held(&settings)?);
     // Before this thread is raised, for its child would be as well.
     let gpu = watch_gpu(&settings)?;
-    let holders = watch_holders(&settings)?;
-    let cluster = cluster::watch(&settings, &instance, policy.wanted_of_others())?;
+    let (holders, cluster) = (watch_holders(&settings)?, cluster::watch(&settings, &policy)?);
     let failure = Arc::default();
-    let failed = (Arc::clone(&failure), instance);
-    let service = start_service(&settings, listeners, loader, &wake, taker, failed)?;
+    let service = start_service(&settings, listeners, loader, &wake, taker, Arc::clone(&failure))?;
     tell_start(&loaded, &journal, started);
-    let procfs = settings.path.procfs.clone();
     let sampling = Sampling::new(settings.sampling_interval, &settings.path.procfs);
     // The threads that follow are raised as this one is; those before are not.
     let standing = settle_in();
     let ((outcome_sender, outcomes), evicting) = (channel(), Evicting::default());
     let worker =
         start_worker(&journal, &pause, &wake, outcome_sender, &loaded, &evicting, temporary)?;
-    let own = OwnReadings::new(started, sampling.interval(), tally, &procfs);
     // Last: a start that fails leaves no record that nobody closes.
     let black_box = BlackBox::start(&settings, boot.as_deref(), Arc::clone(&status), standing);
     Ok(Daemon {
+        own: OwnReadings::new(started, sampling.interval(), tally, &settings.path.procfs),
         memory: MemorySource::open(&settings.path.procfs, &settings.path.sysfs),
         process: ProcessSource::default(),
         engines,
@@ -134,7 +129,6 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         status,
         reload_failure: failure,
         wake,
-        own,
         evicting,
         report: Report::default(),
         recorder,
@@ -286,7 +280,7 @@ fn start_service(
     loader: Loader,
     wake: &Wake,
     taker: Orders,
-    (reload_failure, instance): (Arc<ArcSwapOption<ReloadFailure>>, Arc<str>),
+    reload_failure: Arc<ArcSwapOption<ReloadFailure>>,
 ) -> anyhow::Result<Service> {
     let (reload, reloads) = mpsc::channel(4);
     let (order, orders) = mpsc::channel(ORDERS);
@@ -301,7 +295,7 @@ fn start_service(
         control_socket: settings.web.control_socket.clone(),
         orders: order,
         reload_failure,
-        instance,
+        instance: cluster::instance(),
         uptime: clock::uptime,
         limits: Limits::default(),
     };

@@ -1,12 +1,13 @@
 //! This node among others: how it is called, and who asks the others.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use anyhow::Context;
 
 use super::clock;
 use crate::config::settings::Settings;
-use crate::model::{ClusterNames, ClusterSettings, Wanted};
+use crate::model::{ClusterNames, ClusterSettings};
+use crate::policy::Policy;
 use crate::sources::cluster::{ClusterSetup, ClusterWatch};
 
 /// Below procfs: a name that nobody else has.
@@ -23,24 +24,25 @@ pub(super) fn names(settings: &ClusterSettings) -> ClusterNames {
 }
 
 /// By what this run of the program knows itself.
-pub(super) fn instance() -> Arc<str> {
+static INSTANCE: LazyLock<Arc<str>> = LazyLock::new(|| {
     let random = std::fs::read_to_string(UUID).ok();
     let random = random.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
     random.unwrap_or_else(|| format!("{}-{:?}", std::process::id(), clock::uptime())).into()
+});
+
+/// The same for each who asks.
+pub(super) fn instance() -> Arc<str> {
+    Arc::clone(&INSTANCE)
 }
 
 /// `None` where there is no cluster.
-pub(super) fn watch(
-    settings: &Settings,
-    instance: &Arc<str>,
-    wanted: Arc<[Wanted]>,
-) -> anyhow::Result<Option<ClusterWatch>> {
+pub(super) fn watch(settings: &Settings, policy: &Policy) -> anyhow::Result<Option<ClusterWatch>> {
     let Some(cluster) = &settings.cluster else { return Ok(None) };
     let setup = ClusterSetup {
         settings: cluster.clone(),
         names: names(cluster),
-        instance: Arc::clone(instance),
-        wanted,
+        instance: instance(),
+        wanted: policy.wanted_of_others(),
         clock: clock::uptime,
     };
     let watch = ClusterWatch::start(setup);

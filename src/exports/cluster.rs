@@ -59,18 +59,19 @@ fn shown(cluster: &ClusterStatus, now: Duration) -> Value {
     })
 }
 
-/// Who has least, if all say what they have and there are several.
+/// Who has less than another one, and least, if all say what they have.
 fn weakest(cluster: &ClusterStatus) -> Option<&str> {
     let own = (&*cluster.names.node, cluster.memory.available.value()?);
-    let mut least = own;
+    let (mut least, mut most) = (own, own.1);
     for other in &cluster.nodes {
         if other.unknown.is_some() {
             return None;
         }
         let available = other.memory.available.value()?;
+        most = most.max(available);
         if available < least.1 {
             least = (&other.node, available);
         }
     }
-    (!cluster.nodes.is_empty()).then_some(least.0)
+    (least.1 < most).then_some(least.0)
 }

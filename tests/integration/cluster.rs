@@ -1,7 +1,7 @@
 //! Several nodes on the loopback, each the program itself over files that stand for its kernel.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
@@ -31,13 +31,19 @@ const RULES: &str = r#"groups:
 "#;
 
 /// A node that can be given other memory.
-struct Node {
+pub struct Node {
     folder: tempfile::TempDir,
     daemon: Option<Daemon>,
 }
 
 impl Node {
-    fn start(name: &str, peers: &std::path::Path) -> Self {
+    fn start(name: &str, peers: &Path) -> Self {
+        let peers = peers.display();
+        Self::with(&format!("name: rack, node: {name}, file_sd: [{peers}], interval: 500ms"))
+    }
+
+    /// With that configuration of its cluster.
+    pub fn with(cluster: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let mut node = Self { folder, daemon: None };
         fs::create_dir_all(node.path("proc/sys/vm")).unwrap();
@@ -48,11 +54,7 @@ impl Node {
         fs::write(node.path("proc/kmsg"), "").unwrap();
         node.set_available(100);
         fs::write(node.path("rules.yaml"), RULES).unwrap();
-        let config = format!(
-            "cluster: {{name: rack, node: {name}, file_sd: [{}], interval: 500ms}}\n\
-             rule_files: [rules.yaml]\n",
-            peers.display()
-        );
+        let config = format!("cluster: {{{cluster}}}\nrule_files: [rules.yaml]\n");
         fs::write(node.path("umawarden.yaml"), config).unwrap();
         let flag = |name: &str, below: &str| format!("--{name}={}", node.path(below).display());
         let arguments = [
@@ -71,11 +73,11 @@ impl Node {
         self.folder.path().join(below)
     }
 
-    fn daemon(&self) -> &Daemon {
+    pub fn daemon(&self) -> &Daemon {
         self.daemon.as_ref().unwrap()
     }
 
-    fn set_available(&self, gib: u64) {
+    pub fn set_available(&self, gib: u64) {
         let (total, available) = (120 * GIB_IN_KIB, gib * GIB_IN_KIB);
         let text = format!(
             "MemTotal: {total} kB\nMemFree: {available} kB\nMemAvailable: {available} kB\n\
@@ -94,19 +96,19 @@ impl Node {
         told["data"].take()
     }
 
-    fn state(&self, alert: &str) -> String {
+    pub fn state(&self, alert: &str) -> String {
         let status = self.data("/api/v1/status");
         let rules = status["rules"].as_array().unwrap().iter();
         let mut rules = rules.filter(|rule| rule["alert"] == alert);
         rules.next().unwrap()["state"].as_str().unwrap().to_owned()
     }
 
-    fn wait_for(&self, alert: &str, state: &str) {
+    pub fn wait_for(&self, alert: &str, state: &str) {
         self.daemon().wait_until(&format!("{alert} {state}"), |_| self.state(alert) == state);
     }
 
     /// The nodes that it knows, with why not.
-    fn nodes(&self) -> Vec<(String, bool)> {
+    pub fn nodes(&self) -> Vec<(String, bool)> {
         let told = self.data("/api/v1/cluster");
         let nodes = told["nodes"].as_array().unwrap().iter();
         let mut nodes: Vec<_> = nodes
@@ -160,7 +162,11 @@ fn three_nodes_know_each_other_and_tell_which_is_weaker_and_who_is_silent() {
     }
     let (code, text) = nodes[0].shown(&[]);
     assert_eq!(code, 0, "{text}");
-    assert!(text.contains("100 GiB of 120 GiB available") && text.contains("this node"), "{text}");
+    assert!(!text.contains("weakest"), "all have the same: {text}");
+    assert!(
+        text.contains("100.0 GiB of 120.0 GiB available") && text.contains("this node"),
+        "{text}"
+    );
 
     nodes[2].set_available(20);
     for node in &nodes {

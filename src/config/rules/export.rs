@@ -41,7 +41,8 @@ impl ExportOptions {
 }
 
 /// What compares nodes needs their labels.
-const LEFT_OUT: &str = "# Left out, since it compares nodes: export with --by cluster,node if targets have these labels:";
+const LEFT_OUT: &str = "# Left out, since it compares nodes (--by cluster,node, where targets have \
+                        these labels):";
 
 /// The rules as a file of alerting rules. An `interval` of zero is left to Prometheus.
 pub fn prometheus_rules(rules: &RuleSet, options: &ExportOptions) -> String {

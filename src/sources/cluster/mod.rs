@@ -27,6 +27,9 @@ use crate::model::{
 /// What may wait for the loop; more is dropped, and said again with the next answer.
 const NEWS: usize = 512;
 
+/// Names that are looked up, and keys that are read, at once.
+const LOOKUPS: usize = 16;
+
 /// Before what must not be lost is offered again.
 const AGAIN: Duration = Duration::from_millis(100);
 
@@ -70,7 +73,7 @@ impl ClusterWatch {
         };
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
-            .max_blocking_threads(4)
+            .max_blocking_threads(LOOKUPS)
             .thread_name("peers-names")
             .build()?;
         let server = asking.settings.prometheus.clone();

@@ -43,12 +43,15 @@ pub(super) async fn ask(asking: Asking, mut founds: Founds) {
         let Some(found) = found else { return };
         tell(&asking, &found);
         let stays = |peer: &PeerAddress| found.peers.contains(peer);
-        let gone = tasks.extract_if(.., |_, (peer, _)| !stays(peer));
         let mut news: Vec<NodeReadings> = Vec::new();
-        for (name, (_, task)) in gone {
-            task.abort();
-            news.push(has_gone(&name));
-        }
+        tasks.retain(|name, (peer, task)| {
+            let is_there = stays(peer);
+            if !is_there {
+                task.abort();
+                news.push(has_gone(name));
+            }
+            is_there
+        });
         // Who cannot be looked up is missed as a node would be.
         let cured =
             faults.iter().filter(|name| !found.faults.iter().any(|(what, _)| what == *name));

@@ -144,8 +144,12 @@ impl Fleet {
             news.push(table.answered(&told, took));
         }
         let is_old = |seen: Duration| now.saturating_sub(seen) > MISSED_FOR;
-        let gone: Vec<_> = self.nodes.extract_if(.., |_, (_, seen)| is_old(*seen)).collect();
-        news.extend(gone.iter().map(|(name, _)| has_gone(name)));
+        self.nodes.retain(|name, (_, seen)| {
+            if is_old(*seen) {
+                news.push(has_gone(name));
+            }
+            !is_old(*seen)
+        });
         for (table, seen) in self.nodes.values_mut().filter(|(_, seen)| *seen != now) {
             let _when = seen;
             news.push(table.silent("the server does not tell of it any more", took));

@@ -3,6 +3,7 @@
 
 mod bare;
 mod black_box;
+mod cluster;
 mod containers;
 #[path = "../../bench/load/damon.rs"]
 mod damon;

@@ -44,7 +44,7 @@ impl Drop for Server {
 }
 
 /// A Prometheus of our own that scrapes one target every second.
-struct Prometheus {
+pub struct Prometheus {
     _server: Server,
     url: String,
     _folder: tempfile::TempDir,
@@ -53,6 +53,11 @@ struct Prometheus {
 impl Prometheus {
     /// `scrape` goes into the scrape configuration, to ask for one format.
     fn start(program: &str, target: &str, scrape: &str) -> Self {
+        Self::scraping(program, &format!("[{{targets: ['{target}']}}]"), scrape)
+    }
+
+    /// The same with those `static_configs`.
+    pub fn scraping(program: &str, targets: &str, scrape: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = free.local_addr().unwrap().port();
@@ -61,7 +66,7 @@ impl Prometheus {
         let text = format!(
             "global: {{scrape_interval: 1s, scrape_timeout: 1s}}\n\
              scrape_configs:\n\
-             - job_name: umawarden\n  static_configs: [{{targets: ['{target}']}}]\n{scrape}"
+             - job_name: umawarden\n  static_configs: {targets}\n{scrape}"
         );
         fs::write(&config, text).unwrap();
         let server = Command::new(program)
@@ -78,6 +83,11 @@ impl Prometheus {
         prometheus
     }
 
+    /// Where it is.
+    pub fn base(&self) -> &str {
+        self.url.trim_end_matches("/api/v1/query")
+    }
+
     fn query(&self, expr: &str) -> Vec<serde_json::Value> {
         let client = reqwest::blocking::Client::builder().no_proxy().build().unwrap();
         let request = client.post(&self.url).body(format!("query={}", percent_encoded(expr)));
@@ -87,7 +97,7 @@ impl Prometheus {
         answer["data"]["result"].as_array().cloned().unwrap_or_default()
     }
 
-    fn wait_for(&self, expr: &str) {
+    pub fn wait_for(&self, expr: &str) {
         let deadline = Instant::now() + Duration::from_secs(30);
         while self.query(expr).is_empty() {
             assert!(Instant::now() < deadline, "Prometheus never has {expr}");
