@@ -88,7 +88,7 @@ fn what_others_say_is_compared_and_is_nothing_to_other_rules() {
     let step = world.tick();
     assert_eq!(world.state(ALL), RuleState::Firing);
     assert_eq!(world.state(LOW), RuleState::Inactive, "it reads this node alone");
-    let act = decisions(&[step.clone()])[0].clone();
+    let act = decisions(std::slice::from_ref(&step))[0].clone();
     assert_eq!(&*act.rule.alert, "Imbalance");
     let because: Vec<&str> = act.because.iter().map(|told| &*told.series).collect();
     assert_eq!(
