@@ -3,6 +3,7 @@
 pub mod adopt;
 pub mod approve;
 pub mod breaker;
+pub mod cluster;
 pub mod config;
 mod control;
 mod death;
@@ -64,6 +65,8 @@ pub enum Command {
     Rules(rules::RulesArguments),
     /// Show the events, decisions and outcomes in the journal.
     History(history::HistoryArguments),
+    /// Show the nodes of the cluster: who answers, and which is the weakest.
+    Cluster(cluster::ClusterArguments),
     /// Show the inference engines, the phase of each, and what shows it.
     Engines(engines::EnginesArguments),
     /// Show what holds memory that nobody seems to use, and why.
@@ -137,6 +140,7 @@ impl Arguments {
             Command::Token(arguments) => token::execute(&arguments),
             Command::Rules(arguments) => rules::execute(&arguments),
             Command::History(arguments) => history::execute(&arguments),
+            Command::Cluster(arguments) => cluster::execute(&arguments),
             Command::Engines(arguments) => engines::execute(&arguments),
             Command::Verdict(arguments) => verdict::execute(&arguments),
             Command::Launch(arguments) => Ok(launch::execute(&arguments)),

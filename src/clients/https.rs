@@ -16,7 +16,7 @@ use hyper_util::rt::TokioIo;
 use rustix::fs::{Mode, OFlags, open};
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -25,6 +25,7 @@ use tokio_rustls::TlsConnector;
 use super::Answer;
 use super::keys::Secret;
 use super::session::Header;
+use crate::model::TlsFiles;
 
 /// No file of authorities is longer: a system's has 250 KiB.
 const MOST_CA_BYTES: u64 = 4 << 20;
@@ -55,6 +56,29 @@ impl Trust {
         let config = versions.map_err(|error| error.to_string())?;
         Ok(Arc::new(config.with_root_certificates(roots).with_no_client_auth()))
     }
+}
+
+/// Who is trusted there, and who this program is; an error says what is wrong with that.
+pub(super) fn config_of(files: &TlsFiles) -> Result<Arc<ClientConfig>, String> {
+    let told = |file: &Path, why: &str| format!("{}: {why}", file.display());
+    let roots = match &files.ca {
+        None => of_system()?,
+        Some(file) => of_file(file).map_err(|why| told(file, &why))?,
+    };
+    let versions = ClientConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_safe_default_protocol_versions();
+    let config = versions.map_err(|error| error.to_string())?.with_root_certificates(roots);
+    let Some((certificate, key)) = &files.own else {
+        return Ok(Arc::new(config.with_no_client_auth()));
+    };
+    let text = read(certificate).map_err(|error| told(certificate, &error.to_string()))?;
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
+    let chain = chain.map_err(|error| told(certificate, &format!("it is damaged: {error}")))?;
+    let text = read(key).map_err(|error| told(key, &error.to_string()))?;
+    let private = PrivateKeyDer::from_pem_slice(&text)
+        .map_err(|error| told(key, &format!("no private key: {error}")))?;
+    let config = config.with_client_auth_cert(chain, private);
+    config.map(Arc::new).map_err(|error| told(certificate, &error.to_string()))
 }
 
 fn of_system() -> Result<RootCertStore, String> {

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read as _};
+use std::path::Path;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -55,7 +56,7 @@ impl Secret {
 
     fn text(place: &SecretPlace) -> Result<Vec<u8>, KeyError> {
         Ok(match place {
-            SecretPlace::File(path) => read_file(path)
+            SecretPlace::File(path) => read_file(&**path)
                 .map_err(|error| KeyError::Unreadable { place: place.clone(), error })?,
             SecretPlace::Environment(name) => std::env::var_os(&**name)
                 .ok_or_else(|| KeyError::Unset(place.clone()))?
@@ -101,9 +102,9 @@ fn key(text: &[u8]) -> Option<&[u8]> {
 }
 
 /// A file that is one: a pipe in its place must not hold anybody up.
-fn read_file(path: &str) -> io::Result<Vec<u8>> {
+pub(super) fn read_file(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = File::from(open(path, flags, Mode::empty())?);
+    let file = File::from(open(path.as_ref(), flags, Mode::empty())?);
     if !file.metadata()?.is_file() {
         return Err(io::Error::other("it is no file"));
     }

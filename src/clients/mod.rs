@@ -13,6 +13,7 @@
 pub mod alertmanager;
 pub mod collector;
 mod comfyui;
+pub mod connection;
 pub mod fleet_lock;
 mod https;
 mod keys;

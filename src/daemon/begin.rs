@@ -25,7 +25,7 @@ use super::service::{Loader, Requests, Service, summary};
 use super::settling::{Settling, settle};
 use super::standing::{self, Standing};
 use super::wake::Wake;
-use super::{Cursor, Daemon, clock, otlp, preflight, queries};
+use super::{Cursor, Daemon, clock, cluster, otlp, preflight, queries};
 use crate::actions::{
     Acting, ActionWorker, CacheEmptier, DEFAULT_TIME_LIMIT, Intent, Ready, Rebooter, SettingsTally,
     TemporarySettings, TemporarySetup, WorkerSetup,
@@ -95,11 +95,10 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     let tally = Arc::new(SettingsTally::default());
     let temporary = temporary_settings(&settings, &journal, boot.clone(), &tally);
     let taker = take_orders(&journal, &status, &pause, started);
-    let engines = watch_engines(&settings)?;
-    let held = watch_held(&settings)?;
+    let (engines, held) = (watch_engines(&settings)?, watch_held(&settings)?);
     // Before this thread is raised, for its child would be as well.
     let gpu = watch_gpu(&settings)?;
-    let holders = watch_holders(&settings)?;
+    let (holders, cluster) = (watch_holders(&settings)?, cluster::watch(&settings, &policy)?);
     let alerting = Alerting::start(&settings, &status, wake.clone())?;
     let (service, reload_failure) =
         start_service(&settings, entrance, loader, &wake, taker, alerting.inbox())?;
@@ -113,7 +112,8 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         start_worker(&journal, &pause, &wake, outcome_sender, &loaded, &evicting, temporary)?;
     // Last: a start that fails leaves no record that nobody closes.
     let black_box = BlackBox::start(&settings, boot.as_deref(), Arc::clone(&status), standing);
-    let mut own = OwnReadings::new(started, sampling.interval(), tally, door);
+    let mut own =
+        OwnReadings::new(started, sampling.interval(), tally, door, &settings.path.procfs);
     own.follow_otlp(otlp.tally());
     Ok(Daemon {
         memory: MemorySource::open(&settings.path.procfs, &settings.path.sysfs),
@@ -123,6 +123,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         gpu,
         holders,
         logged_in: watch_logged_in(&settings),
+        cluster,
         settings,
         policy,
         kernel_log,
@@ -176,6 +177,7 @@ fn new_policy(
     policy.await_past();
     policy.set_verdict_limits(settings.verdict);
     policy.forget_received_after(settings.alertmanager.forget_after);
+    policy.set_cluster(settings.cluster.as_ref().map(cluster::names));
     if let Some(point) = resume {
         policy.resume_kernel_log(point.known.clone());
         policy.resume_events(&point.last_events);
@@ -340,6 +342,7 @@ fn start_service(
         received: inbox,
         reload_failure: Arc::clone(&reload_failure),
         door,
+        instance: cluster::instance(),
         uptime: clock::uptime,
         limits: Limits::default(),
     };

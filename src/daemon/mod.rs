@@ -9,6 +9,7 @@ mod alive;
 mod begin;
 mod black_box;
 pub mod clock;
+mod cluster;
 mod evicting;
 mod gathering;
 mod orders;
@@ -48,6 +49,7 @@ use crate::model::{
 use crate::otlp::Otlp;
 use crate::policy::status::Status;
 use crate::policy::{Answer, Policy, Step};
+use crate::sources::cluster::ClusterWatch;
 use crate::sources::engines::EngineWatch;
 use crate::sources::gpu::GpuWatch;
 use crate::sources::held::HeldWatch;
@@ -95,6 +97,7 @@ struct Daemon {
     gpu: Option<GpuWatch>,
     holders: HolderWatch,
     logged_in: LoggedInWatch,
+    cluster: Option<ClusterWatch>,
     kernel_log: KernelLogSource,
     journal: Arc<Journal>,
     worker: ActionWorker,
@@ -301,6 +304,9 @@ impl Daemon {
         self.logged_in.want(now.uptime, self.policy.wants_logged_in());
         self.logged_in.take(now.uptime, &mut self.seen);
         let more = self.take_posted_alerts() || more;
+        if let Some(cluster) = &mut self.cluster {
+            cluster.take(&mut self.seen);
+        }
         if acted {
             // The signals after an action: all of them, those too that are read less often.
             self.memory.read_all(&clock::uptime, &mut self.seen);
@@ -519,7 +525,11 @@ impl Daemon {
             }
         })?;
         let ended = self.policy.replace_rules(now, loaded.settings.mode, &loaded.rules);
-        self.recorder.reload(now, &loaded, &ended);
+        if let Some(cluster) = &self.cluster {
+            cluster.want(&self.policy.wanted_of_others());
+        }
+        let names = self.settings.cluster.as_ref().map(cluster::names);
+        self.recorder.reload(now, &loaded, names, &ended);
         self.engines.declare(loaded.settings.engines.clone());
         self.policy.set_verdict_limits(loaded.settings.verdict);
         self.policy.forget_received_after(loaded.settings.alertmanager.forget_after);

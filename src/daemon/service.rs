@@ -41,6 +41,7 @@ pub(super) fn needs_restart(used: &Settings, read: &Settings) -> Vec<&'static st
         ("alertmanager", used.alertmanager.sending == read.alertmanager.sending),
         ("otlp", used.otlp == read.otlp),
         ("log", used.log == read.log),
+        ("cluster", used.cluster == read.cluster),
     ];
     parts.into_iter().filter(|(_, same)| !same).map(|(name, _)| name).collect()
 }

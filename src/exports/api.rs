@@ -62,6 +62,7 @@ fn rule_in_status(rule: &RuleStatus) -> Value {
         "mode": rule.mode.name(),
         "state": rule.state.name(),
         "unknown": rule.unknown,
+        "idle": rule.is_idle,
         "remedy": rule.remedy,
         "alerts": rule.alerts.iter().map(alert_json).collect::<Vec<_>>(),
     })

@@ -9,6 +9,7 @@
 
 mod access;
 mod api;
+mod cluster;
 mod control;
 mod engines;
 mod exposition;
@@ -103,6 +104,8 @@ pub struct Served {
     pub reload_failure: Arc<ArcSwapOption<ReloadFailure>>,
     /// Who comes in over the network.
     pub door: Arc<Door>,
+    /// By what this run of the program knows itself among those who answer.
+    pub instance: Arc<str>,
     /// The clock of [`crate::model::Moment::uptime`].
     pub uptime: fn() -> Duration,
     /// What clients may take.

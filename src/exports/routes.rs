@@ -18,10 +18,14 @@ use tokio::sync::{Mutex, Semaphore};
 use super::access::{self, Arrival, Asked};
 use super::negotiation::{self, Format};
 use super::{
-    Served, api, engines, exposition, gate, landing, orders, probes, reboot, received, verdict,
+    Served, api, cluster, engines, exposition, gate, landing, orders, probes, reboot, received,
+    verdict,
 };
 use crate::door::Access;
 use crate::model::Role;
+
+/// By this a node that asks itself knows that it does.
+const INSTANCE: &str = "umawarden-instance";
 
 /// Longer request targets are nobody's.
 const MAX_URI_BYTES: usize = 4096;
@@ -78,7 +82,7 @@ const OPERATE: Access = Access::Role(Role::Operate);
 const REMEDY: Access = Access::Role(Role::Remedy);
 
 /// Everything that is served, apart from the telemetry path. What is not in here is refused.
-pub(super) static ROUTES: [Route; 32] = [
+pub(super) static ROUTES: [Route; 33] = [
     Route::get("/", "overview", || get(landing::page)),
     Route::get("/-/healthy", "200 while this node is watched", || get(probes::healthy)),
     Route::get("/-/ready", "200 once something has been sampled", || get(probes::ready)),
@@ -104,6 +108,9 @@ pub(super) static ROUTES: [Route; 32] = [
     .longest_body(u64::MAX),
     Route::get("/api/v1/engines", "inference engines and their phases (JSON)", || {
         get(engines::engines)
+    }),
+    Route::get("/api/v1/cluster", "the nodes of the cluster, and the weakest (JSON)", || {
+        get(cluster::cluster)
     }),
     Route::get("/api/v1/gate", "?need=90GiB: whether this node can take it now (JSON)", || {
         get(gate::gate)
@@ -302,6 +309,9 @@ async fn metrics(State(site): State<Site>, headers: HeaderMap) -> Response {
             let mut response = Response::new(Body::from(body));
             let out = response.headers_mut();
             out.insert(header::CONTENT_TYPE, HeaderValue::from_static(format.content_type()));
+            if let Ok(instance) = HeaderValue::from_str(&site.served.instance) {
+                out.insert(INSTANCE, instance);
+            }
             out.insert(header::VARY, HeaderValue::from_static("Accept, Accept-Encoding"));
             if gzip {
                 out.insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));

@@ -5,6 +5,7 @@
 mod action;
 mod alert;
 mod alertmanager;
+mod cluster;
 mod death;
 mod decision;
 mod door;
@@ -37,6 +38,12 @@ pub use action::{Action, CacheKind, CachePermission, Lane, UndoReason};
 pub use alert::{AlertChange, AlertState};
 pub use alertmanager::{
     AlertSending, AlertmanagerCredentials, AlertmanagerServer, AlertmanagerSettings, SentDecisions,
+};
+pub use cluster::{
+    Access, CLUSTER_LABEL, ClusterNames, ClusterReadings, ClusterSettings, ClusterStatus,
+    Credentials, EXPORTED_NODE_LABEL, MOST_NODES, MOST_PEERS, MOST_SERIES_OF_A_NODE, NODE_LABEL,
+    NodeMemory, NodeNews, NodeReadings, NodeStatus, PEERS_ASKED_CHEAPLY, PrometheusServer, Refusal,
+    TlsFiles, Wanted, series_of_node,
 };
 pub use death::{
     DeathMemory, DeathProof, DeathReport, Deceased, ExitStatus, KilledWorker, Killer, Survivor,

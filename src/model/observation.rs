@@ -7,9 +7,9 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    EngineHealth, EngineReadings, Event, GpuReadings, HeldReadings, HolderReadings,
-    LoggedInReadings, OperatorCommand, Outcome, Past, Pause, Reading, ReceivedAlerts, Schema,
-    SeriesKey,
+    ClusterReadings, EngineHealth, EngineReadings, Event, GpuReadings, HeldReadings,
+    HolderReadings, LoggedInReadings, OperatorCommand, Outcome, Past, Pause, Reading,
+    ReceivedAlerts, Schema, SeriesKey,
 };
 
 /// Where an observation comes from; the `source` label of `uma_source_up`.
@@ -178,4 +178,6 @@ pub enum Observation {
     LoggedIn(Box<LoggedInReadings>),
     /// Somebody has posted alerts.
     ReceivedAlerts(Box<ReceivedAlerts>),
+    /// Other nodes have been asked.
+    Cluster(Box<ClusterReadings>),
 }

@@ -15,6 +15,7 @@ macro_rules! names {
 
 mod alertmanager;
 mod black_box;
+mod cluster;
 mod engine;
 mod gpu;
 mod kernel;
@@ -28,6 +29,8 @@ mod tests;
 mod verdict;
 
 use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
 
 use super::Source;
 
@@ -44,6 +47,9 @@ pub enum MetricKind {
     /// than `le`, which is its only label; `…_sum` and `…_count`, which have none.
     Histogram,
 }
+
+/// An exbibyte, or the seconds of 30 billion years.
+const MOST: f64 = (1_u64 << 60) as f64;
 
 /// A label and all values that it may have.
 pub type ClosedLabel = (&'static str, &'static [&'static str]);
@@ -130,6 +136,11 @@ impl Metric {
         Self { is_of_others: true, ..self }
     }
 
+    /// Whether it can ever have that value: nothing that a machine has or does is beyond 2^60.
+    pub fn allows(&self, value: f64) -> bool {
+        value >= self.least && value <= self.most && value.abs() <= MOST
+    }
+
     /// All values that a label may have; `None` where that is not known beforehand.
     pub fn values(&self, label: &str) -> Option<&'static [&'static str]> {
         self.closed.iter().find(|(name, _)| *name == label).map(|(_, values)| *values)
@@ -142,7 +153,7 @@ pub fn metric(name: &str) -> Option<&'static Metric> {
 }
 
 /// The identity of one series: a metric's name and its label set.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SeriesKey {
     /// The metric's name.
     pub name: Arc<str>,
@@ -179,7 +190,7 @@ impl std::fmt::Display for SeriesKey {
 }
 
 /// The series that one source fills, in the order of its values.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Schema {
     /// One key for each value of a [`super::Readings`].
     pub series: Vec<SeriesKey>,
@@ -192,6 +203,7 @@ pub static METRICS: &[Metric] = &join::<
             + kernel::METRICS.len()
             + own::METRICS.len()
             + otlp::METRICS.len()
+            + cluster::METRICS.len()
             + black_box::METRICS.len()
             + engine::METRICS.len()
             + reboot::METRICS.len()
@@ -205,6 +217,7 @@ pub static METRICS: &[Metric] = &join::<
     kernel::METRICS,
     own::METRICS,
     otlp::METRICS,
+    cluster::METRICS,
     black_box::METRICS,
     engine::METRICS,
     reboot::METRICS,

@@ -64,6 +64,9 @@ impl Policy {
                 let (received, mut around) = self.receiving(at, &mut step.events);
                 received.take(post, &mut around);
             }
+            Observation::Cluster(readings) => {
+                self.cluster.observe(at, readings, (&mut self.counters, &mut self.store));
+            }
         }
     }
 

@@ -5,6 +5,7 @@
 
 mod alert;
 mod brake;
+mod cluster;
 mod counters;
 pub mod death;
 mod engines;
@@ -26,6 +27,7 @@ pub mod rule;
 mod sources;
 pub mod status;
 pub mod store;
+mod surroundings;
 pub mod template;
 #[cfg(test)]
 mod tests;
@@ -38,12 +40,12 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::model::{
-    Action, AlertChange, Assessment, Decision, DecisionId, EngineSeen, Event, MemoryJudgement,
-    Mode, Moment, Observation, OperatorCommand, Reading, Room, RuleId, SeriesKey, Supervisor,
-    Verdict, VerdictLimits,
+    Action, AlertChange, Assessment, Decision, DecisionId, EngineSeen, Event, Mode, Moment,
+    Observation, OperatorCommand, RuleId, SeriesKey, Supervisor, Verdict, VerdictLimits,
 };
 use crate::parse::kernel::EventAssembler;
 use brake::{Brake, Declared, Scope};
+use cluster::Cluster;
 use counters::Counters;
 use death::Kills;
 use engines::{Deaths, Engines};
@@ -56,10 +58,11 @@ use pace::Memory;
 use reboot::Reboots;
 use received::Received;
 use restarts::Restarts;
-use rule::RuleSet;
+use rule::{RuleScope, RuleSet};
 use sources::SourceTable;
 use status::Status;
 use store::SeriesStore;
+use surroundings::Surroundings;
 use verdict::VerdictWatch;
 
 /// What the kernel log told longer ago than this is old when it is read: it is counted where it
@@ -140,6 +143,7 @@ pub struct Policy {
     verdict: VerdictWatch,
     reboots: Reboots,
     received: Received,
+    cluster: Cluster,
     /// The shortest range over which a rule looks back.
     shortest_range: Duration,
     next_decision: u64,
@@ -148,44 +152,6 @@ pub struct Policy {
     series: Arc<[SeriesKey]>,
     /// The state of the store that they are of.
     series_of: Option<u64>,
-}
-
-/// What a rule's evaluation may read and change, beside the rule itself.
-struct Surroundings<'a> {
-    at: Moment,
-    mode: Mode,
-    store: &'a SeriesStore,
-    /// When memory was last measured, on the uptime clock.
-    measured: Option<Duration>,
-    /// What there is for an engine that is to start, if that is known of now.
-    room: Option<&'a Room>,
-    engines: &'a Engines,
-    brake: &'a Brake,
-    judgement: &'a MemoryJudgement,
-    reboots: &'a mut Reboots,
-    kills: &'a Kills,
-    guard: &'a mut Guard,
-    next_decision: &'a mut u64,
-    counters: &'a mut Counters,
-    step: &'a mut Step,
-}
-
-impl Surroundings<'_> {
-    /// The present value of the only series of that name.
-    fn latest(&self, name: &str) -> Reading<f64> {
-        self.store.latest_of(name, &[])
-    }
-
-    /// What a reboot depends on.
-    fn of_reboot(&self) -> reboot::View<'_> {
-        reboot::View {
-            at: self.at,
-            guard: self.guard,
-            engines: self.engines,
-            store: self.store,
-            judgement: self.judgement,
-        }
-    }
 }
 
 impl Policy {
@@ -199,6 +165,7 @@ impl Policy {
     pub fn rehearsing(started: Moment, mode: Mode, rules: &RuleSet) -> Self {
         let mut own = Self::over(SeriesStore::closed(), started, mode, rules, DecisionId(1));
         own.reboots.rehearse();
+        own.cluster.declare(None);
         Self { declared: Some(Declared::default()), ..own }
     }
 
@@ -235,6 +202,7 @@ impl Policy {
             verdict,
             reboots,
             received,
+            cluster: Cluster::default(),
             shortest_range: Duration::MAX,
             next_decision: next_decision.0,
             guard: Guard::default(),
@@ -265,8 +233,14 @@ impl Policy {
         self.reboots.set_settings(&rules.guard_rails.reboot);
         let mut old = std::mem::take(&mut self.groups);
         self.shortest_range = Duration::MAX;
+        self.cluster.replace_rules(&rules.groups);
         for group in &rules.groups {
+            // In a declared world they read this store too.
+            let of_node = group.scope == RuleScope::Node;
             for (name, range_ms) in group.rules.iter().flat_map(evidence::reads) {
+                if !of_node && !self.store.is_closed() {
+                    continue;
+                }
                 self.store.retain(&name, range_ms);
                 let range_ms = u64::try_from(range_ms).ok().filter(|range_ms| *range_ms > 0);
                 let range = range_ms.map_or(Duration::MAX, Duration::from_millis);
@@ -341,12 +315,14 @@ impl Policy {
         }
         self.counters.set_guard(&self.guard, self.mode, at);
         self.engines.publish(at, &mut self.counters);
+        self.cluster.publish(at, &mut self.counters);
         let sampled = seen.iter().any(|seen| matches!(seen, Observation::Readings(_)));
         if sampled || self.groups.iter().any(|group| group.due() <= at.uptime) {
             self.counters.publish(at, &mut self.store);
         } else {
             self.counters.show(&mut self.store);
         }
+        self.look_at_cluster(at);
         let evaluated = self.has_measured(at) && self.evaluate(at, &mut step);
         self.undo(at, &mut step);
         self.restart(at, &mut step);
@@ -389,7 +365,8 @@ impl Policy {
     /// How often rules need memory measured: as often as its group says where one is pending or
     /// firing, and so that the shortest range holds the two samples without which it is empty.
     pub fn needs_samples_every(&self) -> Duration {
-        let active = self.groups.iter().filter(|group| group.is_active()).map(Group::interval);
+        let own = self.groups.iter().filter(|group| group.scope() == RuleScope::Node);
+        let active = own.filter(|group| group.is_active()).map(Group::interval);
         active.min().unwrap_or(Duration::MAX).min(self.shortest_range / 3)
     }
 
@@ -437,6 +414,7 @@ impl Policy {
             verdict: self.verdict.judgement(),
             reboot: self.reboots.status(),
             received: self.received.statuses(),
+            cluster: None,
         };
         self.draw(at, &mut status);
         status
@@ -462,6 +440,7 @@ impl Policy {
         status.verdict = self.verdict.judgement();
         status.reboot = self.reboots.status();
         status.received = self.received.statuses();
+        status.cluster = self.cluster.status();
     }
 
     /// The inference engines, by name, those too that have gone lately.
@@ -494,6 +473,7 @@ impl Policy {
             at,
             mode: self.mode,
             store: &self.store,
+            cluster: &self.cluster,
             measured: self.sources.memory_measured(),
             room: self.gate.room(),
             engines: &self.engines,

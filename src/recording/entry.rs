@@ -7,9 +7,9 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::model::{
-    AlertChange, Assessment, Decision, DecisionId, Event, FORGET_RECEIVED_AFTER, KernelEvent, Mode,
-    Moment, Observation, OperatorCommand, OperatorOrder, Past, PastAct, PastReceived, Pause,
-    ReceivedAlert, ReceivedTurn, RuleId, VerdictLimits,
+    AlertChange, Assessment, ClusterNames, Decision, DecisionId, Event, FORGET_RECEIVED_AFTER,
+    KernelEvent, Mode, Moment, Observation, OperatorCommand, OperatorOrder, Past, PastAct,
+    PastReceived, Pause, ReceivedAlert, ReceivedTurn, RuleId, VerdictLimits,
 };
 
 /// One entry of a recording.
@@ -100,6 +100,9 @@ pub struct RecordedRules {
     /// After how long a received alert was forgotten where nobody repeated it.
     #[serde(default = "usual_forget_after")]
     pub forget_received_after: Duration,
+    /// How the node was called in its cluster, if it was in any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<ClusterNames>,
 }
 
 fn usual_forget_after() -> Duration {

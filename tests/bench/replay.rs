@@ -177,6 +177,7 @@ fn begin(at: Moment, interval: Duration) -> Begin {
         guard_rails: serde_json::Value::Null,
         verdict: VerdictLimits::default(),
         forget_received_after: FORGET_RECEIVED_AFTER,
+        cluster: None,
         files: shipped_rules().into_iter().map(text).collect(),
     };
     Begin::of_process("bench", at, DecisionId(1), rules)

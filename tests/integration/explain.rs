@@ -62,6 +62,7 @@ fn begin(mode: Mode) -> Begin {
         guard_rails: Value::Null,
         verdict: VerdictLimits::default(),
         forget_received_after: FORGET_RECEIVED_AFTER,
+        cluster: None,
         files: vec![RuleText { name: "rules.yaml".to_owned(), text: RULES.to_owned() }],
     };
     Begin::of_process("boot", moment(0), DecisionId(1), rules)

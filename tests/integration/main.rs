@@ -4,6 +4,7 @@
 mod actions;
 mod alerts;
 mod bus_peers;
+mod cluster;
 mod config;
 mod daemon;
 mod dashboards;

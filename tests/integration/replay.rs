@@ -64,6 +64,7 @@ fn begin() -> Begin {
         guard_rails: serde_json::to_value(default_guard_rails()).unwrap(),
         verdict: VerdictLimits::default(),
         forget_received_after: FORGET_RECEIVED_AFTER,
+        cluster: None,
     };
     Begin {
         earlier_acts: vec![(

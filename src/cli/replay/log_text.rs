@@ -149,6 +149,7 @@ impl<'s> Told<'s> {
             guard_rails: serde_json::to_value(default_guard_rails()).unwrap_or_default(),
             verdict: VerdictLimits::default(),
             forget_received_after: FORGET_RECEIVED_AFTER,
+            cluster: None,
         };
         let begin = Begin::of_process("log", at, DecisionId(1), rules);
         (self.sink)(Found::Entry(Box::new(Entry::Begin(Box::new(begin)))))?;

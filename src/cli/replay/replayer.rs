@@ -62,6 +62,7 @@ impl Replayer {
                     stepped.ended = state.policy.replace_rules(*at, rules.mode, &set);
                     state.policy.set_verdict_limits(rules.verdict);
                     state.policy.forget_received_after(rules.forget_received_after);
+                    state.policy.set_cluster(rules.cluster.clone());
                     state.begin.rules.clone_from(rules);
                 }
             }
@@ -128,6 +129,7 @@ impl Replayer {
         let mut policy = Policy::new(begin.at, begin.rules.mode, &rules, begin.next_decision);
         policy.set_verdict_limits(begin.rules.verdict);
         policy.forget_received_after(begin.rules.forget_received_after);
+        policy.set_cluster(begin.rules.cluster.clone());
         policy.resume_kernel_log(begin.already_counted.clone());
         policy.resume_events(&begin.last_events);
         policy.resume(begin.started, &begin.past());
@@ -194,6 +196,7 @@ mod tests {
             guard_rails: json!(null),
             verdict,
             forget_received_after: FORGET_RECEIVED_AFTER,
+            cluster: None,
         }
     }
 

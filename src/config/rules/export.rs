@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use crate::config::catalogue::Catalogue;
 use crate::config::measure::written;
+use crate::model::{CLUSTER_LABEL, NODE_LABEL};
 use crate::policy::promql::Expr;
-use crate::policy::rule::{Rule, RuleGroup, RuleSet};
+use crate::policy::rule::{Rule, RuleGroup, RuleScope, RuleSet};
 use crate::policy::template::Template;
 
 /// A range should hold so many scrapes, so that one that is missed does no harm.
@@ -33,12 +34,30 @@ pub struct ExportOptions {
     pub runbook_url: Option<Arc<str>>,
 }
 
+impl ExportOptions {
+    /// Whether targets have the labels by which rules compare nodes.
+    fn tells_nodes_of_clusters(&self) -> bool {
+        let has = |label: &str| self.by.iter().any(|by| **by == *label);
+        self.by.is_empty() || [CLUSTER_LABEL, NODE_LABEL].into_iter().all(has)
+    }
+}
+
+/// What compares nodes needs their labels.
+const LEFT_OUT: &str = "# Left out, since it compares nodes (--by cluster,node, where targets have \
+                        these labels):";
+
 /// The rules as a file of alerting rules. An `interval` of zero is left to Prometheus.
 pub fn prometheus_rules(rules: &RuleSet, options: &ExportOptions) -> String {
     let mut out = header(rules, options);
-    out.push_str(if rules.groups.is_empty() { "groups: []\n" } else { "groups:\n" });
+    let is_left_out =
+        |group: &RuleGroup| group.scope == RuleScope::Cluster && !options.tells_nodes_of_clusters();
+    let is_empty = rules.groups.iter().all(is_left_out);
+    out.push_str(if is_empty { "groups: []\n" } else { "groups:\n" });
     for group in &rules.groups {
-        write_group(group, options, &mut out);
+        match is_left_out(group) {
+            false => write_group(group, options, &mut out),
+            true => push(&mut out, format_args!("{} {}.\n", LEFT_OUT, quoted(&group.name))),
+        }
     }
     out
 }
@@ -105,6 +124,8 @@ fn write_runbook_url(rule: &Rule, options: &ExportOptions, out: &mut String) {
 fn adapted(rule: &Rule, options: &ExportOptions) -> (Option<String>, Option<String>) {
     let own = &rule.expr.expr;
     let (separated, remark) = match options.by.as_slice() {
+        // Nodes are told apart as the rule is written.
+        _ if rule.scope == RuleScope::Cluster => (None, None),
         [] => (None, None),
         labels => match own.by(labels, &Catalogue) {
             Ok(separated) => (separated, None),

@@ -14,7 +14,7 @@ use crate::config::reboot;
 use crate::config::yaml::{self, Content, Node};
 use crate::config::{alertmanager, cluster, restarts};
 use crate::model::{
-    AlertmanagerSettings, DeclaredEngine, DeclaredRestart, Mode, PeerAddress, RebootSettings,
+    AlertmanagerSettings, ClusterSettings, DeclaredEngine, DeclaredRestart, Mode, RebootSettings,
 };
 use crate::policy::guard::GuardRails;
 
@@ -73,8 +73,8 @@ pub struct FileSettings {
     pub named_alerts: Vec<NamedAlert>,
     /// `engines`.
     pub engines: Option<Vec<DeclaredEngine>>,
-    /// `cluster.peers`.
-    pub peers: Option<Vec<PeerAddress>>,
+    /// `cluster`.
+    pub cluster: Option<ClusterSettings>,
     /// `restarts`.
     pub restarts: Option<Vec<DeclaredRestart>>,
     /// `reboot`.
@@ -125,7 +125,7 @@ const KEYS: [&str; 19] = [
     "otlp",
 ];
 
-const ADVICE: [Advice; 12] = [
+const ADVICE: [Advice; 13] = [
     (&["rules"], "write rule_files: [rules.yaml]"),
     (&["groups"], "this is a rule file: name it under rule_files"),
     (&["listen_address", "telemetry_path", "control_socket"], "it belongs to web"),
@@ -161,7 +161,7 @@ pub fn parse_settings(source: &SourceText) -> Result<FileSettings, Mistakes> {
         read_gpu(&table, &mut settings, &mut findings);
         read_log(&table, &mut settings, &mut findings);
         read_verdict(&table, &mut settings, &mut findings);
-        settings.peers = table.get("cluster").and_then(|node| cluster::read(node, &mut findings));
+        settings.cluster = table.get("cluster").and_then(|node| cluster::read(node, &mut findings));
         settings.alertmanager =
             table.get("alertmanager").and_then(|node| alertmanager::read(node, &mut findings));
         settings.otlp = table.get("otlp").and_then(|node| otlp::read(node, &mut findings));

@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 
+use super::cluster::in_folder as in_folder_of;
 use super::flags::RunFlags;
 use super::guard_rails::{NamedAlert, default_guard_rails};
 use super::measure::ListenAddress;
 use super::otlp::OtlpSettings;
 use crate::model::{
-    AlertmanagerSettings, DeclaredEngine, DeclaredRestart, Mode, PeerAddress, VerdictLimits,
+    AlertmanagerSettings, ClusterSettings, DeclaredEngine, DeclaredRestart, Mode, VerdictLimits,
 };
 use crate::policy::guard::GuardRails;
 
@@ -56,7 +57,7 @@ pub struct Settings {
     /// What is started again when there is memory, beside containers with the label.
     pub restarts: Vec<DeclaredRestart>,
     /// The other nodes of an engine that spans several.
-    pub peers: Vec<PeerAddress>,
+    pub cluster: Option<ClusterSettings>,
     /// When memory counts as leaked.
     pub verdict: VerdictLimits,
     /// What is taken of Alertmanagers, and what they are told.
@@ -284,7 +285,7 @@ impl Settings {
             named_alerts: file.named_alerts,
             engines: file.engines.unwrap_or_default(),
             restarts: file.restarts.unwrap_or_default(),
-            peers: file.peers.unwrap_or_default(),
+            cluster: file.cluster.map(|cluster| in_folder_of(cluster, folder)),
             verdict: merge_verdict(file.leaked_bytes, file.leaked_after),
             alertmanager: file.alertmanager.unwrap_or_default(),
             otlp: merge_otlp(flags, file.otlp, folder),

@@ -86,7 +86,7 @@ fn everything_has_a_default() {
         named_alerts: Vec::new(),
         engines: Vec::new(),
         restarts: Vec::new(),
-        peers: Vec::new(),
+        cluster: None,
         verdict: VerdictLimits::default(),
         alertmanager: AlertmanagerSettings::default(),
         otlp: None,

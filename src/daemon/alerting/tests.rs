@@ -26,6 +26,7 @@ fn rules(alerts: Vec<AlertStatus>) -> Vec<RuleStatus> {
     vec![RuleStatus {
         rule: rule("Low"),
         file: "f".to_owned(),
+        is_idle: false,
         interval: Duration::from_secs(1),
         expr: "x".into(),
         hold_for: Duration::ZERO,

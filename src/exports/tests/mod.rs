@@ -32,5 +32,6 @@ fn status(series: Vec<(SeriesKey, Reading<f64>)>) -> Arc<Status> {
         verdict: Arc::new(MemoryJudgement::unknown(Timestamp::UNIX_EPOCH)),
         reboot: Arc::default(),
         received: Arc::new([]),
+        cluster: None,
     })
 }

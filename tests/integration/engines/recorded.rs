@@ -235,6 +235,7 @@ fn a_recording_of_engines_gives_the_same_phases_again() {
             guard_rails: serde_json::Value::Null,
             verdict: VerdictLimits::default(),
             forget_received_after: FORGET_RECEIVED_AFTER,
+            cluster: None,
         },
     };
     let folder = tempfile::tempdir().unwrap();

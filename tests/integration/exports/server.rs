@@ -56,6 +56,7 @@ pub fn made_up_status() -> Status {
     let rule = |alert_name: &str, state, unknown: &[&str], alerts| RuleStatus {
         rule: RuleId { group: "memory".into(), alert: alert_name.into() },
         file: "shipped:memory.yaml".to_owned(),
+        is_idle: false,
         interval: Duration::from_millis(100),
         expr: "uma_memory_free_bytes < 1 and \"<i>\" == \"\"".into(),
         hold_for: Duration::from_millis(300),
@@ -91,6 +92,7 @@ pub fn made_up_status() -> Status {
         verdict: Arc::new(MemoryJudgement::unknown(Timestamp::UNIX_EPOCH)),
         reboot: Arc::default(),
         received: Arc::new([]),
+        cluster: None,
     }
 }
 
@@ -146,6 +148,7 @@ pub fn start_behind(door: Door, limits: Limits, queries: Queries) -> Server {
         orders: order,
         reload_failure: Arc::clone(&reload_failure),
         door: Arc::clone(&door),
+        instance: "an-instance".into(),
         uptime,
         limits,
     });

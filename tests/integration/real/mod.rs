@@ -4,6 +4,7 @@
 mod alertmanager;
 mod bare;
 mod black_box;
+mod cluster;
 mod containers;
 #[path = "../../bench/load/damon.rs"]
 mod damon;

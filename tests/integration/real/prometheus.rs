@@ -58,7 +58,18 @@ impl Prometheus {
         prometheus
     }
 
-    /// The same without waiting for what comes of it.
+    /// The same with those `static_configs`.
+    pub fn scraping(program: &str, targets: &str, scrape: &str) -> Self {
+        let scraping = format!(
+            "scrape_configs:\n\
+             - job_name: umawarden\n  static_configs: {targets}\n{scrape}"
+        );
+        let prometheus = Self::run(program, &scraping, &[]);
+        prometheus.wait_for("up{job=\"umawarden\"} == 1");
+        prometheus
+    }
+
+    /// As `start`, without waiting for what comes of it.
     pub fn begin(program: &str, target: &str, scrape: &str) -> Self {
         let scraping = format!(
             "scrape_configs:\n\
@@ -87,6 +98,11 @@ impl Prometheus {
             .unwrap();
         let url = format!("http://127.0.0.1:{port}/api/v1");
         Self { _server: Server(server), url, _folder: folder }
+    }
+
+    /// Where it is.
+    pub fn base(&self) -> &str {
+        self.url.trim_end_matches("/api/v1")
     }
 
     fn query(&self, expr: &str) -> Vec<serde_json::Value> {

@@ -90,6 +90,7 @@ fn a_replay_from_there_holds_as_it_was_held() {
 fn a_segment_that_starts_later_knows_which_received_alerts_fire() {
     let received = |fingerprint: &str, to| {
         let alert = ReceivedAlert {
+            by: None,
             fingerprint: fingerprint.into(),
             status: ReceivedStatus::Firing,
             starts_at: moment(0).utc,

@@ -47,6 +47,7 @@ impl Loaded {
             files,
             guard_rails,
             verdict,
+            cluster: None,
             forget_received_after: FORGET_RECEIVED_AFTER,
         };
         Self { mode, rules, recorded }

@@ -88,7 +88,7 @@ impl<'s> Evaluator<'s> {
             self.missing.push(Missing { unsupported: false, reason });
         }
         if let Some((key, why)) = failed {
-            let reason = match store.fault(&key.name) {
+            let reason = match store.fault(key) {
                 Some(fault) => format!("{key}: {why}: {fault}"),
                 None => format!("{key}: {why}"),
             };
