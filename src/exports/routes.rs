@@ -31,8 +31,8 @@ const INSTANCE: &str = "umawarden-instance";
 const MAX_URI_BYTES: usize = 4096;
 /// No order is longer.
 pub(super) const ORDER_BODY_BYTES: u64 = 16 * 1024;
-/// A name and two numbers.
-const LAUNCH_BODY_BYTES: u64 = 4 * 1024;
+/// A name and two numbers, and room for what no program writes.
+const LAUNCH_BODY_BYTES: u64 = 12 * 1024;
 /// Scrapes that are written at once; others wait, so that they cannot take every thread.
 const SCRAPES: usize = 2;
 /// For a scrape's turn.
