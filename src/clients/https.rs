@@ -1,6 +1,6 @@
-//! Calls over TLS. Only lock servers and Alertmanagers are spoken to so: whoever else is asked is on
-//! this node, and its client carries no TLS, nor what that needs of memory. Nothing is made or read
-//! before a call.
+//! Calls over TLS. Only lock servers and Alertmanagers are spoken to so: engines are on this node,
+//! and their client carries no TLS, nor what that needs of memory. Nothing is made or read before a
+//! call.
 
 use std::fs::File;
 use std::io::{self, Read as _};

@@ -291,7 +291,7 @@ mod tests {
             ("{forget_after: 1h}", "it belongs to receive"),
             ("{url: 'http://a'}", "write send: [{url: \"http://alertmanager:9093\"}]"),
             ("{receive: {forget_after: 1s}}", "1s is out of bounds: from 1m to 1w"),
-            ("{receive: {forget: 1h}}", "did you mean \"forget_after\"?"),
+            ("{receive: {forget: 1h}}", "known keys: forget_after"),
             ("{send: []}", "send names 1 to 8 Alertmanagers"),
             (&*format!("{{send: [{many}]}}"), "send names 1 to 8 Alertmanagers"),
             ("{send: 'http://a'}", "send must be a list"),
