@@ -163,7 +163,7 @@ fn attributes(node: &Node, findings: &mut Findings<'_>) -> Option<Vec<(String, S
 fn attribute(text: &str) -> Result<String, String> {
     match text.len() {
         0 => Err("an attribute cannot be empty".to_owned()),
-        ..=LONGEST_ATTRIBUTE => Ok(text.to_owned()),
+        1..=LONGEST_ATTRIBUTE => Ok(text.to_owned()),
         _ => Err(format!("an attribute has at most {LONGEST_ATTRIBUTE} bytes")),
     }
 }

@@ -13,7 +13,8 @@ pub(super) const METRICS: &[Metric] = &[
         "uma_otlp_exports_total",
         &["result", "signal"],
         "Requests to the collector of otlp.endpoint: success; partial, when it took not all; \
-         refused; busy, when it asked to be left alone for now; unreachable, when it did not answer.",
+         refused; busy, when it asked to be left alone for now; unreachable, when there was no \
+         answer.",
     )
     .closed(&[("result", &EXPORT_RESULTS), ("signal", &SIGNALS)]),
     Metric::counter(

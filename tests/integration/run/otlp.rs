@@ -277,3 +277,18 @@ fn an_address_that_is_none_is_told_before_anything_starts() {
         "{said}"
     );
 }
+
+#[test]
+fn what_is_refused_is_given_up_and_counted() {
+    let node = Node::new("gb10-4k");
+    node.write_rules(ALWAYS);
+    let refuses = "HTTP/1.1 400 Bad\r\ncontent-length: 0\r\n\r\n";
+    let collector = Collector::start(Manner::Answers(refuses.to_owned()));
+    let daemon =
+        start(&node, &format!("{{endpoint: '{}', interval: 1s}}", collector.endpoint()), &[]);
+    daemon.wait_until("given up", |daemon| dropped(daemon, "traces") >= 3.0);
+    assert_eq!(daemon.metric("uma_otlp_waiting_spans"), 0.0, "nothing is kept for it");
+    collector.set(Manner::Takes);
+    daemon.wait_until("taken", |daemon| exports(daemon, "metrics", "success") >= 1.0);
+    assert_eq!(exports(&daemon, "traces", "success"), 0.0, "it was not sent again");
+}
