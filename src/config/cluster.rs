@@ -377,8 +377,8 @@ mod tests {
             "cluster:\n  name: rack\n  node: spark-1\n  dns: [sparks.lan]\n  file_sd: \
              [p/*.yaml]\n  interval: 2s\n  timeout: 1s\n  metrics_path: /m\n  tls: \
              {ca_file: ca, cert_file: c, key_file: k, server_name: s}\n  basic_auth: \
-             {username: u, password_file: w}\n  prometheus: {url: 'https://p:9090/x/', node_label: node, matchers: '{job=\"a\"}', \
-             bearer_token_file: t}\n",
+             {username: u, password_file: w}\n  prometheus: {url: 'https://p:9090/x/', \
+             node_label: node, matchers: '{job=\"a\"}', bearer_token_file: t}\n",
         );
         let told = in_folder(told.unwrap(), Path::new("/etc"));
         assert_eq!(told.files, [PathBuf::from("/etc/p/*.yaml")]);
