@@ -173,6 +173,13 @@ def cluster():
                   ("{{instance}}", 'rate(uma_pressure_stalled_seconds_total{resource="memory", '
                                    'share="full"}[1m])')], NODES),
     ]
+    compared.append(
+        graph("Peers that answer", "1 where a node hears of another; rules about the cluster are "
+              "unknown while one is silent.", "short", [
+                  ("{{instance}} hears {{peer}}", "uma_cluster_peer_up")], NODES))
+    compared.append(
+        graph("Alerts of others", "What an Alertmanager has told the nodes and still fires.", "short",
+              [("{{instance}}", "uma_received_alerts")], NODES))
     engines = [
         states("Phases", "The phase of each engine on each node.", [
             ("{{instance}} {{engine}} {{phase}}", "uma_engine_phase == 1")], NODES),

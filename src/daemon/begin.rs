@@ -37,7 +37,9 @@ use crate::door::{Door, DoorFiles};
 use crate::exports::{self, AlertInbox, Limits, ReloadFailure, Served};
 use crate::journal::{Entry, Journal, Note, ResumePoint, Retention};
 use crate::model::{DecisionId, Mode, Moment, Observation, Outcome};
+use crate::otlp::Otlp;
 use crate::policy::Policy;
+use crate::sources::cluster::ClusterWatch;
 use crate::sources::engines::{DockerPace, EngineSetup, EngineWatch};
 use crate::sources::gpu::{GpuSetup, GpuWatch, Patience};
 use crate::sources::held::{AdoptedFile, HeldSetup, HeldWatch};
@@ -95,10 +97,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     let tally = Arc::new(SettingsTally::default());
     let temporary = temporary_settings(&settings, &journal, boot.clone(), &tally);
     let taker = take_orders(&journal, &status, &pause, started);
-    let (engines, held) = (watch_engines(&settings)?, watch_held(&settings)?);
-    // Before this thread is raised, for its child would be as well.
-    let gpu = watch_gpu(&settings)?;
-    let (holders, cluster) = (watch_holders(&settings)?, cluster::watch(&settings, &policy)?);
+    let Watches { engines, held, gpu, holders, cluster } = watch(&settings, &policy)?;
     let alerting = Alerting::start(&settings, &status, wake.clone())?;
     let (service, reload_failure) =
         start_service(&settings, entrance, loader, &wake, taker, alerting.inbox())?;
@@ -112,9 +111,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         start_worker(&journal, &pause, &wake, outcome_sender, &loaded, &evicting, temporary)?;
     // Last: a start that fails leaves no record that nobody closes.
     let black_box = BlackBox::start(&settings, boot.as_deref(), Arc::clone(&status), standing);
-    let mut own =
-        OwnReadings::new(started, sampling.interval(), tally, door, &settings.path.procfs);
-    own.follow_otlp(otlp.tally());
+    let own = own_readings(&settings, started, sampling.interval(), (tally, door), &otlp);
     Ok(Daemon {
         memory: MemorySource::open(&settings.path.procfs, &settings.path.sysfs),
         process: ProcessSource::default(),
@@ -152,6 +149,39 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         pause,
         alerting,
     })
+}
+
+/// What looks on threads of its own.
+struct Watches {
+    engines: EngineWatch,
+    held: HeldWatch,
+    gpu: Option<GpuWatch>,
+    holders: HolderWatch,
+    cluster: Option<ClusterWatch>,
+}
+
+/// Begins to look: before this thread is raised, for what it starts would be as well.
+fn watch(settings: &Settings, policy: &Policy) -> anyhow::Result<Watches> {
+    Ok(Watches {
+        engines: watch_engines(settings)?,
+        held: watch_held(settings)?,
+        gpu: watch_gpu(settings)?,
+        holders: watch_holders(settings)?,
+        cluster: cluster::watch(settings, policy)?,
+    })
+}
+
+fn own_readings(
+    settings: &Settings,
+    started: Moment,
+    sampling_interval: Duration,
+    (tally, door): (Arc<SettingsTally>, Arc<Door>),
+    otlp: &Otlp,
+) -> OwnReadings {
+    let procfs = &settings.path.procfs;
+    let mut own = OwnReadings::new(started, sampling_interval, tally, door, procfs);
+    own.follow_otlp(otlp.tally());
+    own
 }
 
 fn record(

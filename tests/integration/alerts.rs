@@ -35,6 +35,21 @@ fn the_shipped_rules_are_exported_there() {
     assert_document("alerts/umawarden.yaml", &prometheus_rules(&rules, &options));
 }
 
+#[test]
+fn those_that_compare_nodes_are_exported_with_the_labels_that_they_need() {
+    let mut files = shipped_rules();
+    files.retain(|file| file.name.ends_with("cluster.yaml"));
+    let rules = parse_rules(&files, Duration::ZERO).unwrap();
+    let options = ExportOptions {
+        by: vec!["cluster".into(), "node".into()],
+        scrape_interval: Some(Duration::from_secs(15)),
+        runbook_url: None,
+    };
+    let text = prometheus_rules(&rules, &options);
+    assert!(text.contains("AvailableMemoryUneven"), "{text}");
+    assert_document("alerts/cluster.yaml", &text);
+}
+
 /// Debian's promtool, of Prometheus 2, and that of Prometheus 3 where there is one.
 fn promtools() -> impl Iterator<Item = String> {
     std::iter::once("promtool".to_owned()).chain(std::env::var("UMAWARDEN_PROMTOOL"))

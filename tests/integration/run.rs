@@ -81,7 +81,7 @@ impl Node {
     }
 
     /// Changes a field of meminfo.
-    fn set_meminfo(&self, field: &str, kib: u64) {
+    pub fn set_meminfo(&self, field: &str, kib: u64) {
         let file = self.path("proc/meminfo");
         let text = fs::read_to_string(&file).unwrap();
         let lines = text.lines().map(|line| match line.split(':').next() {

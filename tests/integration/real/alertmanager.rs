@@ -1,15 +1,15 @@
 //! A real Prometheus and a real Alertmanager: what they find has this node act, and what this node
 //! finds they are told.
 
-use std::fs;
-use std::io::{Read, Write};
-use std::net::{Shutdown, TcpListener};
-use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::fs::{self, Permissions};
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 
 use super::enabled;
 use crate::daemon::{Daemon, history, of_kind};
@@ -21,9 +21,9 @@ groups:
   interval: 100ms
   rules:
   - alert: MakeRoom
-    expr: ALERTS{alertname="NodeMemoryLow", job="umawarden"} == 1
+    expr: ALERTS{alertname="AvailableMemoryUneven", node="weak"} == 1
     labels: {severity: warning}
-    annotations: {summary: "somebody has found {{ $labels.instance }} short of memory"}
+    annotations: {summary: "somebody has found {{ $labels.node }} short of memory"}
     remedy:
       aim: uma_memory_free_bytes > 1e15
       steps:
@@ -52,40 +52,14 @@ fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-/// Leads from a port to the control socket, which an Alertmanager cannot open.
-fn bridge(socket: PathBuf) -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
-    let copy = |mut from: Box<dyn Read + Send>, mut to: Box<dyn Write + Send>| {
-        let mut bytes = [0; 16_384];
-        while let Ok(length @ 1..) = from.read(&mut bytes) {
-            if to.write_all(&bytes[..length]).is_err() {
-                break;
-            }
-        }
-    };
-    std::thread::spawn(move || {
-        for near in listener.incoming().flatten() {
-            // While the daemon is down, nobody answers.
-            let Ok(far) = UnixStream::connect(&socket) else { continue };
-            let (from, to) = (near.try_clone().unwrap(), far.try_clone().unwrap());
-            std::thread::spawn(move || copy(Box::new(from), Box::new(to)));
-            std::thread::spawn(move || {
-                copy(Box::new(far), Box::new(near.try_clone().unwrap()));
-                let _gone = near.shutdown(Shutdown::Both);
-            });
-        }
-    });
-    port
-}
-
-/// Posts what it is told to that port: in groups, and again every few seconds.
-fn alertmanager(folder: &Path, webhook: u16) -> (Server, String) {
+/// Posts what it is told to that node, with that token: in groups, and again every few seconds.
+fn alertmanager(folder: &Path, node: &str, token: &str) -> (Server, String) {
     let config = folder.join("alertmanager.yml");
     let text = format!(
         "route: {{receiver: node, group_by: [job], group_wait: 1s, group_interval: 1s, \
          repeat_interval: 2s}}\nreceivers:\n- name: node\n  webhook_configs:\n  - url: \
-         http://127.0.0.1:{webhook}/api/v1/alerts/webhook\n    send_resolved: true\n"
+         http://{node}/api/v1/alerts/webhook\n    send_resolved: true\n    http_config: \
+         {{authorization: {{credentials: {token}}}}}\n"
     );
     fs::write(&config, text).unwrap();
     let address = format!("127.0.0.1:{}", free_port());
@@ -101,24 +75,29 @@ fn alertmanager(folder: &Path, webhook: u16) -> (Server, String) {
     (Server(server), format!("http://{address}"))
 }
 
-/// Finds that the node is short of memory where it has less free than so many bytes.
-fn write_prometheus_rules(folder: &Path, below: &str) {
-    let text = format!(
-        "groups:\n- name: node\n  rules:\n  - alert: NodeMemoryLow\n    expr: \
-         uma_memory_free_bytes < {below}\n    labels: {{severity: warning}}\n    annotations: \
-         {{summary: low}}\n  - alert: AlwaysSo\n    expr: uma_memory_free_bytes >= 0\n"
-    );
+/// The rules that are shipped for Prometheus; what has to hold for a minute does for two seconds.
+fn write_prometheus_rules(folder: &Path) {
+    let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("alerts/cluster.yaml");
+    let text = fs::read_to_string(shipped).unwrap();
+    let text = text.replace("for: 1m", "for: 2s").replace("interval: 15s", "interval: 1s");
+    let text = text.replace("keep_firing_for: 10s", "keep_firing_for: 1s");
+    assert!(text.contains("AvailableMemoryUneven") && text.contains("for: 2s"), "{text}");
     fs::write(folder.join("rules.yml"), text).unwrap();
 }
 
-fn prometheus(folder: &Path, target: &str, alertmanager: &str) -> Server {
+/// Scrapes each target, which has those labels.
+fn prometheus(folder: &Path, targets: &[(&str, &str)], alertmanager: &str) -> Server {
     let config = folder.join("prometheus.yml");
     let alertmanager = alertmanager.trim_start_matches("http://");
+    let target = |(address, labels): &(&str, &str)| {
+        format!("  - {{targets: ['{address}'], labels: {{{labels}}}}}\n")
+    };
+    let targets: String = targets.iter().map(target).collect();
     let text = format!(
         "global: {{scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s}}\n\
-         rule_files: [rules.yml]\nscrape_configs:\n- job_name: umawarden\n  static_configs: \
-         [{{targets: ['{target}']}}]\nalerting:\n  alertmanagers:\n  - static_configs: [{{targets: \
-         ['{alertmanager}']}}]\n"
+         rule_files: [rules.yml]\nscrape_configs:\n- job_name: umawarden\n  \
+         static_configs:\n{targets}alerting:\n  alertmanagers:\n  - static_configs: \
+         [{{targets: ['{alertmanager}']}}]\n"
     );
     fs::write(&config, text).unwrap();
     let server = Command::new("prometheus")
@@ -152,48 +131,101 @@ fn received(daemon: &Daemon, name: &str) -> Option<Value> {
     alerts.into_iter().find(|alert| alert["labels"]["alertname"] == name)
 }
 
+/// Who may do what: an Alertmanager, whoever only looks, and one whose time is over.
+const TOKENS: [(&str, &str, &str); 3] = [
+    ("alertmanager", "role: operate", "the-right-one"),
+    ("viewer", "role: read", "only-looks"),
+    ("gone", "role: remedy, expires: 2020-01-01T00:00:00Z", "was-good-once"),
+];
+
+fn write_tokens(node: &Node) -> String {
+    let entry = |(name, more, token): &(&str, &str, &str)| {
+        let hash: String = Sha256::digest(token).iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("- {{name: {name}, {more}, sha256: {hash}}}\n")
+    };
+    let file = node.path("tokens.yml");
+    fs::write(&file, TOKENS.iter().map(entry).collect::<String>()).unwrap();
+    fs::set_permissions(&file, Permissions::from_mode(0o600)).unwrap();
+    format!("--web.tokens.file={}", file.display())
+}
+
+/// Whoever is not who they should be is told so, and nothing of theirs is taken.
+fn refuses_others(daemon: &Daemon, address: &str) {
+    let post = r#"{"version": "4", "groupKey": "g", "status": "firing", "alerts": [{"status":
+        "firing", "labels": {"alertname": "Forged"}, "startsAt": "2026-01-01T00:00:00Z",
+        "fingerprint": "00000000000000ff"}]}"#;
+    let client = reqwest::blocking::Client::builder().no_proxy().build().unwrap();
+    for (token, expected) in
+        [(None, 401), (Some("wrong"), 401), (Some("was-good-once"), 401), (Some("only-looks"), 403)]
+    {
+        let url = format!("http://{address}/api/v1/alerts/webhook");
+        let mut request = client.post(url).body(post);
+        if let Some(token) = token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        assert_eq!(request.send().unwrap().status().as_u16(), expected, "{token:?}");
+    }
+    assert_eq!(received(daemon, "Forged"), None);
+}
+
 #[test]
-fn real_alertmanager_has_this_node_act_and_tells_it_when_that_is_over() {
+fn real_prometheus_and_alertmanager_find_an_imbalance_and_a_node_acts_until_it_is_over() {
     if !enabled() {
         return;
     }
-    let node = Node::new("gb10-4k");
-    node.write_rules(RULES);
+    let [weak, strong] = ["gb10-4k"; 2].map(Node::new);
+    weak.write_rules(RULES);
+    let total = 127_535_432;
+    for (node, available) in [(&weak, total / 2), (&strong, total / 10 * 9)] {
+        node.set_meminfo("MemTotal", total);
+        node.set_meminfo("MemAvailable", available);
+    }
+    let tokens = write_tokens(&weak);
     let folder = tempfile::tempdir().unwrap();
     let address = format!("127.0.0.1:{}", free_port());
-    let observing = daemon(&node, &address, &[]);
-    let webhook = bridge(node.storage().join("control.sock"));
-    let (_alertmanager, url) = alertmanager(folder.path(), webhook);
-    write_prometheus_rules(folder.path(), "1e18");
-    let prometheus = prometheus(folder.path(), &address, &url);
+    let observing = daemon(&weak, &address, &[&tokens]);
+    let other = daemon(&strong, "127.0.0.1:0", &[]);
+    // On this machine, which is a cluster of its own.
+    let storage = tempfile::tempdir().unwrap();
+    let third = Daemon::start(storage.path(), &[]);
+    let (_alertmanager, url) = alertmanager(folder.path(), &address, TOKENS[0].2);
+    write_prometheus_rules(folder.path());
+    let targets = [
+        (address.as_str(), "cluster: rack, node: weak"),
+        (other.address(), "cluster: rack, node: strong"),
+        (third.address(), "cluster: alone, node: third"),
+    ];
+    let _prometheus = prometheus(folder.path(), &targets, &url);
     let ended = |daemon: &Daemon, outcome: &str| {
         let series = format!("uma_actions_total{{action=\"drop_caches\",outcome=\"{outcome}\"}}");
         daemon.metrics().get(&series).is_some_and(|count| *count > 0.0)
     };
     wait_for("it decides", || ended(&observing, "skipped"));
-    let alert = received(&observing, "NodeMemoryLow").unwrap();
-    assert_eq!(alert["labels"]["instance"], address.as_str());
+    let alert = received(&observing, "AvailableMemoryUneven").unwrap();
+    assert_eq!(
+        (&alert["labels"]["node"], &alert["labels"]["cluster"]),
+        (&json!("weak"), &json!("rack"))
+    );
     // Groups are posted again with all their alerts.
     let repeated = "uma_received_alerts_ignored_total{reason=\"repeated\"}";
     wait_for("it is repeated", || observing.metric(repeated) >= 4.0);
-    assert_eq!(observing.metric("uma_received_alert_turns_total{to=\"firing\"}"), 2.0);
-    assert_eq!(fs::read_to_string(node.path("proc/sys/vm/drop_caches")).unwrap(), "");
+    assert_eq!(observing.metric("uma_received_alert_turns_total{to=\"firing\"}"), 1.0);
+    refuses_others(&observing, &address);
+    assert_eq!(fs::read_to_string(weak.path("proc/sys/vm/drop_caches")).unwrap(), "");
     observing.terminate();
 
-    let acting = daemon(&node, &address, &["--mode=enforce"]);
+    let acting = daemon(&weak, &address, &["--mode=enforce", &tokens]);
     wait_for("it acts", || ended(&acting, "done"));
-    write_prometheus_rules(folder.path(), "0");
-    let pid = i32::try_from(prometheus.0.id()).unwrap();
-    let pid = rustix::process::Pid::from_raw(pid).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::HUP).unwrap();
-    wait_for("it is resolved", || received(&acting, "NodeMemoryLow").is_none());
-    assert!(received(&acting, "AlwaysSo").is_some(), "the other of its group fires on");
+    weak.set_meminfo("MemAvailable", total / 10 * 9);
+    wait_for("it is resolved", || received(&acting, "AvailableMemoryUneven").is_none());
     assert_eq!(acting.metric("uma_received_alert_turns_total{to=\"resolved\"}"), 1.0);
     acting.terminate();
-    let history = history(&node.storage());
-    let turns = of_kind(&history, "received_alert")
-        .filter(|event| event["labels"]["alertname"] == "NodeMemoryLow")
-        .map(|event| event["to"].as_str().unwrap().to_owned());
+    let history = history(&weak.storage());
+    let turns = of_kind(&history, "received_alert").map(|event| {
+        assert_eq!(event["labels"]["alertname"], "AvailableMemoryUneven", "nothing forged");
+        assert_eq!(event["by"], "token alertmanager (127.0.0.1)", "{event}");
+        event["to"].as_str().unwrap().to_owned()
+    });
     assert_eq!(turns.collect::<Vec<_>>(), ["firing", "resolved"], "none twice");
 }
 
@@ -218,7 +250,7 @@ fn real_alertmanager_is_told_of_this_nodes_alerts_and_of_their_end() {
                  \"{{ $value }} bytes\"}}\n";
     node.write_rules(rules);
     let folder = tempfile::tempdir().unwrap();
-    let (_alertmanager, url) = alertmanager(folder.path(), free_port());
+    let (_alertmanager, url) = alertmanager(folder.path(), "127.0.0.1:1", "nobody");
     let config = node.path("umawarden.yaml");
     let text = format!(
         "alertmanager:\n  send: [{{url: '{url}'}}]\n  resend_every: 1s\n  labels: {{cluster: lab}}\n"

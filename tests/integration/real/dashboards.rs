@@ -38,7 +38,7 @@ fn agent(folder: &Path, mode: &str, library: &Library, model: &Path) -> Daemon {
     let config = folder.join(format!("{mode}.yaml"));
     let text = format!(
         "mode: {mode}\nengines:\n- name: toy\n  match: {{cmdline: \"*{0}\"}}\n  \
-         model_files: [\"{0}\"]\n",
+         model_files: [\"{0}\"]\ncluster: {{peers: [127.0.0.1:1]}}\n",
         model.display()
     );
     fs::write(&config, text).unwrap();
