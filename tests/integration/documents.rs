@@ -227,12 +227,13 @@ fn in_a_rule(part: &str) -> String {
 fn every_example_of_the_readme_can_be_used_as_it_stands() {
     let folder = tempfile::tempdir().unwrap();
     let (mut rules, mut config, mut test, mut scrape, mut part) = (0, 0, 0, 0, 0);
-    let mut reboot = 0;
+    let (mut reboot, mut otlp) = (0, 0);
     // The init container is tried with a daemon, see gate.rs.
     for (line, text) in examples().into_iter().filter(|(_, text)| !text.starts_with("initC")) {
         let (count, file) = match text.split(['{', ':', ' ']).next().unwrap_or_default() {
             "groups" => (&mut rules, "my.yaml"),
             "mode" => (&mut config, "umawarden.yaml"),
+            "otlp" => (&mut otlp, "otlp.yaml"),
             "reboot" => (&mut reboot, "reboot.yaml"),
             "rule_files" => (&mut test, "my_test.yaml"),
             "scrape_configs" => (&mut scrape, "prometheus.yaml"),
@@ -243,8 +244,8 @@ fn every_example_of_the_readme_can_be_used_as_it_stands() {
         let text = if file == "part.yaml" { in_a_rule(&text) } else { text };
         fs::write(folder.path().join(file), text).unwrap();
     }
-    let all = (rules, config, reboot, test, scrape, part);
-    assert_eq!(all, (1, 1, 1, 1, 1, 1), "one file of each");
+    let all = (rules, config, reboot, otlp, test, scrape, part);
+    assert_eq!(all, (1, 1, 1, 1, 1, 1, 1), "one file of each");
     let run = |arguments: &[&str]| {
         let mut command = assert_cmd::Command::cargo_bin("umawarden").unwrap();
         let output = command.current_dir(folder.path()).args(arguments).output().unwrap();
@@ -253,8 +254,10 @@ fn every_example_of_the_readme_can_be_used_as_it_stands() {
     };
     let (code, told) = run(&["rules", "check", "--config.file", "umawarden.yaml"]);
     assert!(code == Some(0) && told.contains("my.yaml: OK, 1 group, 2 rules"), "{told}");
-    let (code, told) = run(&["rules", "check", "--config.file", "reboot.yaml"]);
-    assert!(code == Some(0), "{told}");
+    for file in ["reboot.yaml", "otlp.yaml"] {
+        let (code, told) = run(&["rules", "check", "--config.file", file]);
+        assert!(code == Some(0), "{told}");
+    }
     let (code, told) = run(&["rules", "check", "my.yaml"]);
     assert!(code == Some(0) && told.contains("was not checked"), "{told}");
     let (code, told) = run(&["rules", "check", "part.yaml"]);
