@@ -93,8 +93,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     let resume_from = resume.as_ref().map(|point| ResumeFrom { seq: point.resume_seq });
     let recorder = record(&loaded, started, &boot_id, next_decision, resume.as_ref());
     let kernel_log = open_kernel_log(&settings.path.kmsg, resume_from);
-    let status = Arc::new(ArcSwap::from_pointee(policy.status(started)));
-    let tally = Arc::new(SettingsTally::default());
+    let (status, tally) = (Arc::new(ArcSwap::from_pointee(policy.status(started))), Arc::default());
     let temporary = temporary_settings(&settings, &journal, boot.clone(), &tally);
     let taker = take_orders(&journal, &status, &pause, started);
     let Watches { engines, held, gpu, holders, cluster } = watch(&settings, &policy)?;
@@ -106,9 +105,8 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     let sampling = Sampling::new(settings.sampling_interval, &settings.path.procfs);
     // The threads that follow are raised as this one is; those before are not.
     let standing = settle_in();
-    let ((outcome_sender, outcomes), evicting) = (channel(), Evicting::default());
-    let worker =
-        start_worker(&journal, &pause, &wake, outcome_sender, &loaded, &evicting, temporary)?;
+    let ((sender, outcomes), evicting) = (channel(), Evicting::default());
+    let worker = start_worker(&journal, &pause, &wake, sender, &loaded, &evicting, temporary)?;
     // Last: a start that fails leaves no record that nobody closes.
     let black_box = BlackBox::start(&settings, boot.as_deref(), Arc::clone(&status), standing);
     let own = own_readings(&settings, started, sampling.interval(), (tally, door), &otlp);

@@ -246,12 +246,14 @@ fn prepare_door(folder: &Path) {
 fn every_example_of_the_readme_can_be_used_as_it_stands() {
     let folder = tempfile::tempdir().unwrap();
     let (mut rules, mut config, mut test, mut scrape, mut part) = (0, 0, 0, 0, 0);
-    let (mut reboot, mut tokens, mut others, mut alertmanager, mut cluster) = (0, 0, 0, 0, 0);
+    let (mut reboot, mut tokens, mut others, mut alertmanager) = (0, 0, 0, 0);
+    let (mut cluster, mut otlp) = (0, 0);
     // The init container is tried with a daemon, see gate.rs.
     for (line, text) in examples().into_iter().filter(|(_, text)| !text.starts_with("initC")) {
         let (count, file) = match text.split(['{', ':', ' ']).next().unwrap_or_default() {
             "groups" => (&mut rules, "my.yaml"),
             "mode" => (&mut config, "umawarden.yaml"),
+            "otlp" => (&mut otlp, "otlp.yaml"),
             "reboot" => (&mut reboot, "reboot.yaml"),
             "#" => (&mut others, "others.yaml"),
             "alertmanager" => (&mut alertmanager, "alertmanager.yaml"),
@@ -266,8 +268,9 @@ fn every_example_of_the_readme_can_be_used_as_it_stands() {
         let text = if file == "part.yaml" { in_a_rule(&text) } else { text };
         fs::write(folder.path().join(file), text).unwrap();
     }
-    let all = [rules, config, reboot, cluster, test, scrape, part, tokens, others, alertmanager];
-    assert_eq!(all, [1; 10], "one file of each");
+    let all =
+        [rules, config, reboot, cluster, otlp, test, scrape, part, tokens, others, alertmanager];
+    assert_eq!(all, [1; 11], "one file of each");
     prepare_door(folder.path());
     let run = |arguments: &[&str]| {
         let mut command = assert_cmd::Command::cargo_bin("umawarden").unwrap();
@@ -277,7 +280,7 @@ fn every_example_of_the_readme_can_be_used_as_it_stands() {
     };
     let (code, told) = run(&["rules", "check", "--config.file", "umawarden.yaml"]);
     assert!(code == Some(0) && told.contains("my.yaml: OK, 1 group, 2 rules"), "{told}");
-    for config in ["reboot.yaml", "cluster.yaml", "alertmanager.yaml"] {
+    for config in ["reboot.yaml", "cluster.yaml", "alertmanager.yaml", "otlp.yaml"] {
         let (code, told) = run(&["rules", "check", "--config.file", config]);
         assert!(code == Some(0), "{told}");
     }
