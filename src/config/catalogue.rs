@@ -86,6 +86,10 @@ impl<K: KnownSeries> KnownSeries for Scoped<'_, K> {
         if self.1 == RuleScope::Node {
             return Some(own);
         }
+        if self.0.has_other_labels(name) {
+            // What others have told this node is no series of it that another could be asked for.
+            return None;
+        }
         let renamed = own.into_iter().map(|label| match label {
             NODE_LABEL => EXPORTED_NODE_LABEL,
             other => other,
@@ -97,6 +101,10 @@ impl<K: KnownSeries> KnownSeries for Scoped<'_, K> {
 
     fn names(&self) -> Vec<&str> {
         self.0.names()
+    }
+
+    fn has_other_labels(&self, name: &str) -> bool {
+        self.1 == RuleScope::Node && self.0.has_other_labels(name)
     }
 
     fn values(&self, name: &str, label: &str) -> Option<&[&str]> {
@@ -177,6 +185,9 @@ mod tests {
         // A label of the series itself makes room for the node's name.
         let numa = "sum by (node, exported_node) (uma_numa_memory_bytes) > 1";
         assert!(group("  scope: cluster\n", numa).is_ok());
+        let alerts = "ALERTS{alertname=\"NodeDown\", team=\"a\"} == 1";
+        assert!(group("", &format!("'{alerts}'")).is_ok());
+        assert!(group("  scope: cluster\n", &format!("'{alerts}'")).is_err());
         let mistake = group("", UNEVEN).unwrap_err();
         assert!(mistake.message.contains("label \"cluster\""), "{mistake:?}");
         assert!(mistake.hint.unwrap().contains("add scope: cluster to the group"));

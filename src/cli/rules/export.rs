@@ -47,8 +47,8 @@ pub struct ExportArguments {
           default_value = "15s", conflicts_with = "as_is")]
     pub scrape_interval: Duration,
 
-    /// Where alerts/RUNBOOK.md, or a runbook of your own, can be read: each alert gets the annotation
-    /// runbook_url, which leads to the section of its name.
+    /// Where alerts/RUNBOOK.md, or a runbook of your own, can be read: each alert gets the
+    /// annotation runbook_url, which leads to the section of its name.
     #[arg(long, value_name = "URL", value_parser = runbook_url)]
     pub runbook_url: Option<Arc<str>>,
 
