@@ -35,6 +35,8 @@ pub mod fit;
 
 pub mod doctor;
 
+pub mod door;
+
 pub mod exports;
 
 pub mod traces;

@@ -466,7 +466,8 @@ fn describe(event: &KernelEvent) -> String {
         | KernelEvent::UnaccountedBaseline { .. }
         | KernelEvent::MemoryVerdict { .. }
         | KernelEvent::RebootChecked { .. }
-        | KernelEvent::JournalLost { .. } => engines::event_text(event),
+        | KernelEvent::JournalLost { .. }
+        | KernelEvent::ReceivedAlert { .. } => engines::event_text(event),
     }
 }
 

@@ -178,6 +178,9 @@ pub(super) fn event_text(event: &KernelEvent) -> String {
              that cannot matter any more, or umawarden reboot --clear"
                 .to_owned()
         }
+        KernelEvent::ReceivedAlert { to, alert } => {
+            format!("{alert} {}, began at {}", to.words(), alert.starts_at)
+        }
         _ => String::new(),
     }
 }

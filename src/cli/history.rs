@@ -315,7 +315,8 @@ pub(super) fn event_text(event: &KernelEvent) -> String {
         | KernelEvent::UnaccountedBaseline { .. }
         | KernelEvent::MemoryVerdict { .. }
         | KernelEvent::RebootChecked { .. }
-        | KernelEvent::JournalLost { .. } => engines::event_text(event),
+        | KernelEvent::JournalLost { .. }
+        | KernelEvent::ReceivedAlert { .. } => engines::event_text(event),
     }
 }
 

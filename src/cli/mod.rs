@@ -3,6 +3,8 @@
 pub mod adopt;
 pub mod approve;
 pub mod breaker;
+pub mod cluster;
+pub mod config;
 mod control;
 mod death;
 pub mod dmesg;
@@ -27,6 +29,7 @@ pub mod rules;
 pub mod run;
 pub mod silence;
 mod storage;
+pub mod token;
 pub mod tune;
 pub mod verdict;
 
@@ -54,10 +57,16 @@ pub enum Command {
     Run(Box<run::RunArguments>),
     /// Say what a kernel log tells: allocation failures, OOM kills, Xids, hung tasks.
     Dmesg(dmesg::DmesgArguments),
+    /// Check the files that `umawarden run` would read.
+    Config(config::ConfigArguments),
+    /// Make tokens for those who may act over the network.
+    Token(token::TokenArguments),
     /// Work with rule files.
     Rules(rules::RulesArguments),
     /// Show the events, decisions and outcomes in the journal.
     History(history::HistoryArguments),
+    /// Show the nodes of the cluster: who answers, and which is the weakest.
+    Cluster(cluster::ClusterArguments),
     /// Show the inference engines, the phase of each, and what shows it.
     Engines(engines::EnginesArguments),
     /// Show what holds memory that nobody seems to use, and why.
@@ -127,8 +136,11 @@ impl Arguments {
         match self.command {
             Command::Run(arguments) => run::execute(*arguments),
             Command::Dmesg(arguments) => dmesg::execute(&arguments),
+            Command::Config(arguments) => config::execute(&arguments),
+            Command::Token(arguments) => token::execute(&arguments),
             Command::Rules(arguments) => rules::execute(&arguments),
             Command::History(arguments) => history::execute(&arguments),
+            Command::Cluster(arguments) => cluster::execute(&arguments),
             Command::Engines(arguments) => engines::execute(&arguments),
             Command::Verdict(arguments) => verdict::execute(&arguments),
             Command::Launch(arguments) => Ok(launch::execute(&arguments)),

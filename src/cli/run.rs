@@ -19,7 +19,8 @@ pub struct RunArguments {
 }
 
 const AFTER_HELP: &str = "\
-Runs in the foreground until SIGTERM or SIGINT; SIGHUP and POST /-/reload read the rules again.
+Runs in the foreground until SIGTERM or SIGINT; SIGHUP, and POST /-/reload on the control socket,
+read the rules again.
 Nothing is touched in observe mode, the default: what would be done is logged as \"would act\",
 journalled, counted and shown on http://HOST:9942/.
 

@@ -1,5 +1,6 @@
-//! Calls over TLS. Only lock servers are spoken to so: whoever else is asked is on this node, and
-//! its client carries no TLS, nor what that needs of memory. Nothing is made or read before a call.
+//! Calls over TLS. Only lock servers and Alertmanagers are spoken to so: engines are on this node,
+//! and their client carries no TLS, nor what that needs of memory. Nothing is made or read before a
+//! call.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -9,20 +10,22 @@ use std::time::Duration;
 
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Bytes;
-use hyper::header::{CONTENT_TYPE, HOST, USER_AGENT};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, USER_AGENT};
 use hyper::{Method, Request, Uri};
 use hyper_util::rt::TokioIo;
 use rustix::fs::{Mode, OFlags, open};
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use super::Answer;
+use super::keys::Secret;
 use super::session::Header;
+use crate::model::TlsFiles;
 
 /// No file of authorities is longer: a system's has 250 KiB.
 const MOST_CA_BYTES: u64 = 4 << 20;
@@ -53,6 +56,29 @@ impl Trust {
         let config = versions.map_err(|error| error.to_string())?;
         Ok(Arc::new(config.with_root_certificates(roots).with_no_client_auth()))
     }
+}
+
+/// Who is trusted there, and who this program is; an error says what is wrong with that.
+pub(super) fn config_of(files: &TlsFiles) -> Result<Arc<ClientConfig>, String> {
+    let told = |file: &Path, why: &str| format!("{}: {why}", file.display());
+    let roots = match &files.ca {
+        None => of_system()?,
+        Some(file) => of_file(file).map_err(|why| told(file, &why))?,
+    };
+    let versions = ClientConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_safe_default_protocol_versions();
+    let config = versions.map_err(|error| error.to_string())?.with_root_certificates(roots);
+    let Some((certificate, key)) = &files.own else {
+        return Ok(Arc::new(config.with_no_client_auth()));
+    };
+    let text = read(certificate).map_err(|error| told(certificate, &error.to_string()))?;
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
+    let chain = chain.map_err(|error| told(certificate, &format!("it is damaged: {error}")))?;
+    let text = read(key).map_err(|error| told(key, &error.to_string()))?;
+    let private = PrivateKeyDer::from_pem_slice(&text)
+        .map_err(|error| told(key, &format!("no private key: {error}")))?;
+    let config = config.with_client_auth_cert(chain, private);
+    config.map(Arc::new).map_err(|error| told(certificate, &error.to_string()))
 }
 
 fn of_system() -> Result<RootCertStore, String> {
@@ -94,13 +120,22 @@ fn read(file: &Path) -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
+/// What a call says beside its body.
+#[derive(Clone, Copy)]
+pub(super) struct Headers<'c> {
+    /// Its own header.
+    pub(super) own: Option<Header>,
+    /// Who calls.
+    pub(super) key: Option<&'c Secret>,
+}
+
 /// One call. All of it is bounded by whoever waits for it, and connecting by `connecting_takes`.
 pub(super) async fn exchange(
     config: Arc<ClientConfig>,
     connecting_takes: Duration,
     method: Method,
     url: &str,
-    header: Option<Header>,
+    headers: Headers<'_>,
     body: Vec<u8>,
 ) -> Result<Answer, String> {
     let uri: Uri = url.parse().map_err(|_| format!("{url} is no address"))?;
@@ -131,8 +166,11 @@ pub(super) async fn exchange(
         .header(HOST, authority)
         .header(USER_AGENT, concat!("umawarden/", env!("CARGO_PKG_VERSION")))
         .header(CONTENT_TYPE, "application/json");
-    if let Some((name, value)) = header {
+    if let Some((name, value)) = headers.own {
         request = request.header(name, value);
+    }
+    if let Some(key) = headers.key {
+        request = request.header(AUTHORIZATION, key.header());
     }
     let request = request.body(Full::new(Bytes::from(body))).map_err(|error| error.to_string())?;
     let mut response = sender.send_request(request).await.map_err(failed)?;

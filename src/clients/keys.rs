@@ -3,7 +3,10 @@
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read as _};
+use std::path::Path;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use reqwest::header::HeaderValue;
 use rustix::fs::{Mode, OFlags, open};
 
@@ -47,24 +50,39 @@ impl Secret {
     /// # Errors
     /// There is none.
     pub fn read(place: &SecretPlace) -> Result<Self, KeyError> {
-        let text = match place {
-            SecretPlace::File(path) => read_file(path)
+        let text = Self::text(place)?;
+        Self::new(&text).ok_or_else(|| KeyError::NoKey(place.clone()))
+    }
+
+    fn text(place: &SecretPlace) -> Result<Vec<u8>, KeyError> {
+        Ok(match place {
+            SecretPlace::File(path) => read_file(&**path)
                 .map_err(|error| KeyError::Unreadable { place: place.clone(), error })?,
             SecretPlace::Environment(name) => std::env::var_os(&**name)
                 .ok_or_else(|| KeyError::Unset(place.clone()))?
                 .into_encoded_bytes(),
-        };
-        Self::new(&text).ok_or_else(|| KeyError::NoKey(place.clone()))
+        })
+    }
+
+    /// Reads the password that is kept there, for that user.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn read_basic(username: &str, place: &SecretPlace) -> Result<Self, KeyError> {
+        let text = Self::text(place)?;
+        let no_key = || KeyError::NoKey(place.clone());
+        let password = key(&text).ok_or_else(no_key)?;
+        let both = [username.as_bytes(), b":", password].concat();
+        Self::of(&format!("Basic {}", STANDARD.encode(both))).ok_or_else(no_key)
     }
 
     fn new(text: &[u8]) -> Option<Self> {
-        let key = text.trim_ascii();
-        let is_key = !key.is_empty()
-            && key.len() as u64 <= LONGEST_KEY
-            && key.iter().all(u8::is_ascii_graphic);
-        let mut value = is_key
-            .then(|| HeaderValue::from_bytes(&[b"Bearer ".as_slice(), key].concat()))?
-            .ok()?;
+        let key = std::str::from_utf8(key(text)?).ok()?;
+        Self::of(&format!("Bearer {key}"))
+    }
+
+    fn of(header: &str) -> Option<Self> {
+        let mut value = HeaderValue::from_str(header).ok()?;
         value.set_sensitive(true);
         Some(Self(value))
     }
@@ -75,10 +93,18 @@ impl Secret {
     }
 }
 
+/// One line of what can stand in a header.
+fn key(text: &[u8]) -> Option<&[u8]> {
+    let key = text.trim_ascii();
+    let is_key =
+        !key.is_empty() && key.len() as u64 <= LONGEST_KEY && key.iter().all(u8::is_ascii_graphic);
+    is_key.then_some(key)
+}
+
 /// A file that is one: a pipe in its place must not hold anybody up.
-fn read_file(path: &str) -> io::Result<Vec<u8>> {
+pub(super) fn read_file(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = File::from(open(path, flags, Mode::empty())?);
+    let file = File::from(open(path.as_ref(), flags, Mode::empty())?);
     if !file.metadata()?.is_file() {
         return Err(io::Error::other("it is no file"));
     }
@@ -110,6 +136,20 @@ mod tests {
             let told = read(text).unwrap_err().to_string();
             assert!(told.contains("is no key") && !told.contains("aaaa"), "{told}");
         }
+    }
+
+    #[test]
+    fn a_password_goes_with_its_user() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("password");
+        fs::write(&path, "open sesame\n").unwrap();
+        let place = SecretPlace::File(path.to_str().unwrap().into());
+        let told = Secret::read_basic("Aladdin", &place).unwrap_err().to_string();
+        assert!(told.contains("is no key") && !told.contains("sesame"), "{told}");
+        fs::write(&path, "opensesame\n").unwrap();
+        let secret = Secret::read_basic("Aladdin", &place).unwrap();
+        assert_eq!(secret.header().to_str().unwrap(), "Basic QWxhZGRpbjpvcGVuc2VzYW1l");
+        assert!(secret.header().is_sensitive());
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Thin clients of inference engines: one file each, over [`Session`], which is where whatever they
-//! answer is bounded. Two are none of them: [`fleet_lock`] asks the server that keeps a cluster's
-//! reboots apart, and [`peer`] the umawarden of another node.
+//! answer is bounded. Three are none of them: [`fleet_lock`] asks the server that keeps a cluster's
+//! reboots apart, [`peer`] the umawarden of another node, and [`alertmanager`] tells of alerts.
 //!
 //! To add an engine: a file here whose `empty` makes the safest call that the engine has, a line in
 //! [`empty_cache`], and what the real one answers in `tests/fixtures/engines/answers`.
@@ -10,8 +10,10 @@
 //! engines and whole hosts on GB10), what ends requests (a pause whose mode is `abort`, which is
 //! the default; LMDeploy's `/sleep`), and what runs code (`/collective_rpc`).
 
+pub mod alertmanager;
 pub mod collector;
 mod comfyui;
+pub mod connection;
 pub mod fleet_lock;
 mod https;
 mod keys;

@@ -3,9 +3,12 @@
 use std::time::Duration;
 
 use serde_json::Value;
+use tokio::runtime::Runtime;
+use tokio::time::timeout;
 
+use super::connection::{Connection, Question, Server};
 use super::{Answer, CallError, Session};
-use crate::model::{GateQuestion, PeerAddress, PeerGate};
+use crate::model::{Access, GateQuestion, PeerAddress, PeerGate};
 
 /// How long its answer may take. It measures nothing for it.
 pub const ANSWER_TAKES: Duration = Duration::from_secs(2);
@@ -17,10 +20,65 @@ const REASON_CHARS: usize = 300;
 /// No gate is waited for longer than that.
 const LONGEST_WAIT: Duration = Duration::from_secs(24 * 60 * 60);
 
+/// What says that a gate is closed.
+const CLOSED: u16 = 503;
+
+/// No answer is longer.
+const MOST_BYTES: usize = 1 << 20;
+
+/// How it is spoken to.
+#[derive(Debug)]
+enum Way {
+    /// Plainly.
+    Plain(Session),
+    /// Over TLS, or with credentials.
+    Guarded(Box<(Runtime, Connection)>),
+}
+
+impl Way {
+    fn open(address: &PeerAddress, access: &Access) -> Result<Self, CallError> {
+        if *access == Access::default() {
+            return Ok(Self::Plain(Session::open_far("peer", address.origin(), None)?));
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| CallError::Unreachable(error.to_string()))?;
+        let (host, access) = (address.host().to_owned(), access.clone());
+        let server = Server { host, port: address.port(), access };
+        Ok(Self::Guarded(Box::new((runtime, Connection::new(server)))))
+    }
+
+    fn ask(&mut self, path: &str) -> Result<Answer, String> {
+        let (runtime, connection) = match self {
+            Self::Plain(session) => {
+                let answer = session.get(path, None, ANSWER_TAKES);
+                return answer.map_err(|error| error.to_string());
+            }
+            Self::Guarded(way) => (&way.0, &mut way.1),
+        };
+        let question = Question {
+            path,
+            accept: "application/json",
+            most_bytes: MOST_BYTES,
+            also: Some(CLOSED),
+        };
+        let mut body = Vec::new();
+        let mut take = |part: &[u8]| {
+            body.extend_from_slice(part);
+            Ok(())
+        };
+        let asked = runtime
+            .block_on(async { timeout(ANSWER_TAKES, connection.get(question, &mut take)).await });
+        let head = asked.map_err(|_| {
+            format!("{path} was not answered within {} s", ANSWER_TAKES.as_secs())
+        })??;
+        Ok(Answer { status: head.status, body, is_cut: false })
+    }
+}
+
 /// The connection to it.
 #[derive(Debug)]
 pub struct Peer {
-    session: Session,
+    way: Way,
     path: String,
     question: GateQuestion,
 }
@@ -30,32 +88,35 @@ impl Peer {
     ///
     /// # Errors
     /// A thread cannot be started.
-    pub fn open(address: &PeerAddress, question: GateQuestion) -> Result<Self, CallError> {
+    pub fn open(
+        address: &PeerAddress,
+        access: &Access,
+        question: GateQuestion,
+    ) -> Result<Self, CallError> {
         let mut path = format!("/api/v1/gate?need={}", question.need_bytes);
         if let Some(bytes) = question.contiguous_bytes {
             path.push_str(&format!("&contiguous={bytes}"));
         }
-        Ok(Self { session: Session::open_far("peer", address.origin(), None)?, path, question })
+        Ok(Self { way: Way::open(address, access)?, path, question })
     }
 
     /// What it tells of its memory: the `data` of its answer, which anybody may have written.
     ///
     /// # Errors
     /// Says why it tells nothing.
-    pub fn room(&self) -> Result<Value, String> {
-        let answer = self.session.get(&self.path, None, ANSWER_TAKES);
-        let answer = answer.map_err(|error| error.to_string())?;
+    pub fn room(&mut self) -> Result<Value, String> {
+        let answer = self.way.ask(&self.path)?;
         read(&self.question, &answer)?;
         let mut told = answer.json().unwrap_or_default();
         Ok(told["data"].take())
     }
 
     /// Asks it.
-    pub fn ask(&self) -> PeerGate {
+    pub fn ask(&mut self) -> PeerGate {
         let unknown = |why: String| PeerGate::Unknown { why: why.into() };
-        match self.session.get(&self.path, None, ANSWER_TAKES) {
+        match self.way.ask(&self.path) {
             Ok(answer) => read(&self.question, &answer).unwrap_or_else(unknown),
-            Err(error) => unknown(error.to_string()),
+            Err(why) => unknown(why),
         }
     }
 }

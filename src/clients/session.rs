@@ -19,7 +19,7 @@ use serde_json::Value;
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
 
-use super::https::{self, Trust};
+use super::https::{self, Headers, Trust};
 use super::keys::Secret;
 use super::network::Network;
 use crate::model::EngineTarget;
@@ -357,7 +357,8 @@ impl Caller {
         let Some(tls) = &self.tls else { return self.plain(call, url).await.map_err(chain) };
         let (method, body) = (call.method.clone(), call.body.clone().unwrap_or_default());
         let tls = Arc::clone(tls);
-        https::exchange(tls, self.connecting_takes, method, &url, call.header, body).await
+        let headers = Headers { own: call.header, key: call.key.as_ref() };
+        https::exchange(tls, self.connecting_takes, method, &url, headers, body).await
     }
 
     async fn plain(&self, call: &Call, url: String) -> reqwest::Result<Answer> {

@@ -1,8 +1,8 @@
 //! What rules may read: the series that this build exports.
 
-use crate::model::{METRICS, metric};
+use crate::model::{CLUSTER_LABEL, EXPORTED_NODE_LABEL, METRICS, NODE_LABEL, metric};
 use crate::policy::promql::KnownSeries;
-use crate::policy::rule::RuleSet;
+use crate::policy::rule::{RuleScope, RuleSet};
 
 /// The table of all series, as the rule language sees it.
 #[derive(Clone, Copy, Debug)]
@@ -19,6 +19,10 @@ impl KnownSeries for Catalogue {
 
     fn values(&self, name: &str, label: &str) -> Option<&[&str]> {
         metric(name)?.values(label)
+    }
+
+    fn has_other_labels(&self, name: &str) -> bool {
+        metric(name).is_some_and(|metric| metric.is_of_others)
     }
 
     fn bounds(&self, name: &str) -> Option<(f64, f64)> {
@@ -63,7 +67,120 @@ impl KnownSeries for LoadedCatalogue<'_> {
         }
     }
 
+    fn has_other_labels(&self, name: &str) -> bool {
+        Catalogue.has_other_labels(name)
+    }
+
     fn bounds(&self, name: &str) -> Option<(f64, f64)> {
         Catalogue.bounds(name)
+    }
+}
+
+/// The same as rules of that scope see it: beside those of other nodes, series say whose they are.
+#[derive(Clone, Copy, Debug)]
+pub struct Scoped<'k, K>(pub &'k K, pub RuleScope);
+
+impl<K: KnownSeries> KnownSeries for Scoped<'_, K> {
+    fn labels(&self, name: &str) -> Option<Vec<&str>> {
+        let own = self.0.labels(name)?;
+        if self.1 == RuleScope::Node {
+            return Some(own);
+        }
+        let renamed = own.into_iter().map(|label| match label {
+            NODE_LABEL => EXPORTED_NODE_LABEL,
+            other => other,
+        });
+        let mut labels: Vec<&str> = renamed.chain([CLUSTER_LABEL, NODE_LABEL]).collect();
+        labels.sort_unstable();
+        Some(labels)
+    }
+
+    fn names(&self) -> Vec<&str> {
+        self.0.names()
+    }
+
+    fn values(&self, name: &str, label: &str) -> Option<&[&str]> {
+        match (self.1, label) {
+            (RuleScope::Node, _) => self.0.values(name, label),
+            (RuleScope::Cluster, NODE_LABEL | CLUSTER_LABEL) => None,
+            (RuleScope::Cluster, EXPORTED_NODE_LABEL) => self.0.values(name, NODE_LABEL),
+            // Another node has other rules.
+            (RuleScope::Cluster, "rule" | "group") => None,
+            (RuleScope::Cluster, _) => self.0.values(name, label),
+        }
+    }
+
+    fn bounds(&self, name: &str) -> Option<(f64, f64)> {
+        self.0.bounds(name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::config::mistake::{Mistake, SourceText};
+    use crate::config::rules::parse_rules;
+    use crate::policy::promql::parse;
+    use crate::policy::rule::RuleGroup;
+
+    const UNEVEN: &str =
+        "min by (cluster) (uma_memory_free_bytes) < max by (cluster) (uma_memory_free_bytes)";
+
+    fn group(scope: &str, expr: &str) -> Result<RuleGroup, Mistake> {
+        let text = format!("groups:\n- name: g\n{scope}  rules:\n  - alert: A\n    expr: {expr}\n");
+        let rules = parse_rules(&[SourceText::new("f", text)], Duration::from_secs(1));
+        match rules {
+            Ok(mut rules) => Ok(rules.groups.remove(0)),
+            Err(mut mistakes) => Err(mistakes.0.remove(0)),
+        }
+    }
+
+    #[test]
+    fn received_alerts_have_whatever_labels_they_have() {
+        for fine in [
+            "ALERTS{alertname=\"NodeDown\", team=~\"a|b\"} == 1",
+            "count by (team, instance) (ALERTS{alertstate=\"firing\"}) > 2",
+            "uma_memory_free_bytes < 1 and on () ALERTS{severity=\"critical\"}",
+            "ALERTS * on (team) group_left (rack) ALERTS{rack!=\"\"}",
+            "count_over_time(ALERTS{cluster=\"lab\"}[5m]) > 0 unless on (instance) ALERTS",
+            "absent(ALERTS{alertname=\"Watchdog\"})",
+        ] {
+            let expr = parse(fine).unwrap();
+            expr.check(&Catalogue).unwrap_or_else(|error| panic!("{fine}: {error}"));
+            assert!(expr.never(&Catalogue).is_empty(), "{fine}");
+        }
+        let pending = parse("ALERTS{alertstate=\"pending\"}").unwrap();
+        let error = pending.check(&Catalogue).unwrap_err().to_string();
+        assert!(error.contains("values of alertstate: firing"), "{error}");
+        let error = parse("ALERT").unwrap().check(&Catalogue).unwrap_err().to_string();
+        assert!(error.contains("did you mean \"ALERTS\"?"), "{error}");
+        assert!(parse("ALERTS > 1").unwrap().never(&Catalogue).len() == 1, "it is 1 or not there");
+    }
+
+    #[test]
+    fn what_prometheus_knows_of_its_own_alerts_is_not_told_apart_by_node() {
+        let by = ["instance".into()];
+        let expr = parse("uma_memory_free_bytes < 1 and on () ALERTS").unwrap();
+        let error = expr.by(&by, &Catalogue).unwrap_err();
+        assert_eq!(error.message, "ALERTS has the labels that its own rules have left");
+    }
+
+    #[test]
+    fn a_group_says_whose_series_it_reads() {
+        let scopes = |group: RuleGroup| (group.scope, group.rules[0].scope);
+        let read = group("  scope: cluster\n", UNEVEN).unwrap();
+        assert_eq!(scopes(read), (RuleScope::Cluster, RuleScope::Cluster));
+        let read = group("", "uma_memory_free_bytes < 1").unwrap();
+        assert_eq!(scopes(read), (RuleScope::Node, RuleScope::Node));
+        // A label of the series itself makes room for the node's name.
+        let numa = "sum by (node, exported_node) (uma_numa_memory_bytes) > 1";
+        assert!(group("  scope: cluster\n", numa).is_ok());
+        let mistake = group("", UNEVEN).unwrap_err();
+        assert!(mistake.message.contains("label \"cluster\""), "{mistake:?}");
+        assert!(mistake.hint.unwrap().contains("add scope: cluster to the group"));
+        let mistake = group("  scope: clutser\n", UNEVEN).unwrap_err();
+        assert_eq!(mistake.hint.as_deref(), Some("did you mean \"cluster\"?"));
     }
 }

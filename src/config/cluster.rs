@@ -1,32 +1,151 @@
 //! `cluster`: the other nodes of an engine that spans several.
 
-use super::decode::{Findings, Table, each, list, value};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::decode::{Advice, Findings, Table, each, list, value};
+use super::measure::{duration_within, written};
 use super::yaml::Node;
-use crate::model::PeerAddress;
+pub use crate::model::MOST_PEERS;
+use crate::model::{Access, ClusterSettings, Credentials, PeerAddress, PrometheusServer, TlsFiles};
+use crate::policy::promql::{self, is_label_name};
 
-const KEYS: [&str; 1] = ["peers"];
+const KEYS: [&str; 12] = [
+    "name",
+    "node",
+    "peers",
+    "dns",
+    "file_sd",
+    "prometheus",
+    "interval",
+    "timeout",
+    "metrics_path",
+    "tls",
+    "bearer_token_file",
+    "basic_auth",
+];
 
-/// Nobody has a larger cluster of nodes that ask each other.
-pub const MOST_PEERS: usize = 64;
+const ADVICE: [Advice; 4] = [
+    (&["scrape_interval"], "it is called interval"),
+    (&["scrape_timeout"], "it is called timeout"),
+    (&["tls_config", "ca_file", "cert_file", "key_file"], "write tls: {ca_file: …}"),
+    (&["static_configs", "targets"], "write peers: [spark-2, spark-3:9942]"),
+];
 
-/// Reads its peers; `None` where there are mistakes.
-pub(super) fn read(node: &Node, findings: &mut Findings<'_>) -> Option<Vec<PeerAddress>> {
-    let table = Table::read(node, "cluster", &KEYS, findings)?;
-    let Some(node) = table.get("peers") else {
+const PROMETHEUS_KEYS: [&str; 6] =
+    ["url", "node_label", "matchers", "tls", "bearer_token_file", "basic_auth"];
+
+/// Names and files are for who has more nodes.
+const MOST_ENTRIES: usize = 64;
+
+const LONGEST_NAME: usize = 255;
+
+const USUAL_NAME: &str = "cluster";
+
+/// A look at what changes within seconds.
+const USUAL_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What a Prometheus scrapes every 15 s need not be asked for more often.
+const USUAL_PROMETHEUS_INTERVAL: Duration = Duration::from_secs(15);
+
+const INTERVALS: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(60)];
+
+/// No server is waited for longer, unless that is written.
+const LONGEST_USUAL_TIMEOUT: Duration = Duration::from_secs(5);
+
+const LEAST_TIMEOUT: Duration = Duration::from_millis(50);
+
+/// Reads the block; `None` where there are mistakes.
+pub(super) fn read(node: &Node, findings: &mut Findings<'_>) -> Option<ClusterSettings> {
+    let table = Table::read_advised(node, "cluster", &KEYS, &ADVICE, findings)?;
+    let is_asked = ["peers", "dns", "file_sd", "prometheus"].map(|key| table.key(key).is_some());
+    if !is_asked.contains(&true) {
         findings
             .add(table.place(), "cluster names no peers")
-            .hint("write peers: [spark-2, spark-3:9942]");
-        return None;
-    };
-    let entries = list(node, "peers", findings)?;
-    if entries.len() > MOST_PEERS {
-        findings.add(node.span.clone(), format!("more than {MOST_PEERS} peers"));
+            .hint("write peers: [spark-2, spark-3:9942], dns, file_sd or prometheus");
         return None;
     }
-    let address = |node: &Node, findings: &mut Findings<'_>| {
-        value(node, "an entry of peers", str::parse::<PeerAddress>, findings)
+    let name = entry(&table, "name", label_value, findings);
+    let own = entry(&table, "node", label_value, findings);
+    let peers = addresses(&table, "peers", findings);
+    let dns = addresses(&table, "dns", findings);
+    let files = files(&table, findings);
+    let prometheus = match table.get("prometheus") {
+        Some(node) => prometheus(node, findings).map(Some),
+        None => Some(None),
     };
-    let peers = each(entries, findings, address)?;
+    let (interval, timeout) =
+        times(&table, prometheus.as_ref().is_some_and(Option::is_some), findings)?;
+    let metrics_path = entry(&table, "metrics_path", path_of_url, findings);
+    let access = access(&table, findings);
+    Some(ClusterSettings {
+        name: name?.unwrap_or_else(|| USUAL_NAME.into()),
+        node: own?,
+        peers: peers?,
+        dns: dns?,
+        files: files?,
+        prometheus: prometheus?,
+        interval,
+        timeout,
+        metrics_path: metrics_path?.unwrap_or_else(|| "/metrics".to_owned()),
+        access: access?,
+    })
+}
+
+/// Relative paths count from that folder.
+pub(super) fn in_folder(mut settings: ClusterSettings, folder: &Path) -> ClusterSettings {
+    let join = |path: &mut PathBuf| *path = folder.join(&*path);
+    settings.files.iter_mut().for_each(join);
+    let server = settings.prometheus.as_mut().map(|server| &mut server.access);
+    for access in [&mut settings.access].into_iter().chain(server) {
+        if let Some(tls) = &mut access.tls {
+            tls.ca.iter_mut().for_each(join);
+            if let Some((certificate, key)) = &mut tls.own {
+                [certificate, key].into_iter().for_each(join);
+            }
+        }
+        match &mut access.credentials {
+            Some(Credentials::Bearer(file) | Credentials::Basic { password: file, .. }) => {
+                join(file)
+            }
+            None => {}
+        }
+    }
+    settings
+}
+
+/// `None` where it is miswritten.
+#[expect(clippy::option_option, reason = "a key may be missing, and its value be wrong")]
+fn entry<T>(
+    table: &Table<'_>,
+    key: &str,
+    read: impl Fn(&str) -> Result<T, String>,
+    findings: &mut Findings<'_>,
+) -> Option<Option<T>> {
+    match table.get(key) {
+        Some(node) => value(node, key, read, findings).map(Some),
+        None => Some(None),
+    }
+}
+
+fn addresses(
+    table: &Table<'_>,
+    key: &str,
+    findings: &mut Findings<'_>,
+) -> Option<Vec<PeerAddress>> {
+    let Some(node) = table.get(key) else { return Some(Vec::new()) };
+    let entries = list(node, key, findings)?;
+    if entries.len() > MOST_PEERS {
+        findings.add(node.span.clone(), format!("more than {MOST_PEERS} peers")).hint(
+            "nodes that ask each other cost each other; ask a Prometheus: prometheus: {url: …}",
+        );
+        return None;
+    }
+    let what = format!("an entry of {key}");
+    let address =
+        |node: &Node, findings: &mut Findings<'_>| value(node, &what, str::parse, findings);
+    let peers: Vec<PeerAddress> = each(entries, findings, address)?;
     for (place, (peer, node)) in peers.iter().zip(entries).enumerate() {
         if peers[..place].contains(peer) {
             findings.add(node.span.clone(), format!("{peer} is named twice"));
@@ -35,22 +154,247 @@ pub(super) fn read(node: &Node, findings: &mut Findings<'_>) -> Option<Vec<PeerA
     Some(peers)
 }
 
+fn files(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Vec<PathBuf>> {
+    let Some(node) = table.get("file_sd") else { return Some(Vec::new()) };
+    let entries = list(node, "file_sd", findings)?;
+    if entries.len() > MOST_ENTRIES {
+        findings.add(node.span.clone(), format!("more than {MOST_ENTRIES} files"));
+        return None;
+    }
+    let file = |text: &str| {
+        let path = path(text)?;
+        let is_known = path
+            .extension()
+            .is_some_and(|name| ["yaml", "yml", "json"].iter().any(|known| name == *known));
+        is_known.then_some(path).ok_or_else(|| {
+            format!(
+                "\"{text}\" is neither .yaml nor .json; a pattern may stand before: peers/*.yaml"
+            )
+        })
+    };
+    each(entries, findings, |node, findings| value(node, "an entry of file_sd", file, findings))
+}
+
+fn times(
+    table: &Table<'_>,
+    is_prometheus: bool,
+    findings: &mut Findings<'_>,
+) -> Option<(Duration, Duration)> {
+    let [least, most] = INTERVALS;
+    let interval = entry(table, "interval", |text| duration_within(text, least, most), findings)?;
+    let usual = if is_prometheus { USUAL_PROMETHEUS_INTERVAL } else { USUAL_INTERVAL };
+    let interval = interval.unwrap_or(usual);
+    let within = |text: &str| duration_within(text, LEAST_TIMEOUT, most);
+    let timeout = entry(table, "timeout", within, findings)?;
+    if let (Some(timeout), Some(node)) = (timeout, table.get("timeout"))
+        && timeout >= interval
+    {
+        findings
+            .add(
+                node.span.clone(),
+                format!("a timeout must be shorter than the interval of {}", written(interval)),
+            )
+            .hint("whoever has not answered by then is asked again");
+        return None;
+    }
+    Some((interval, timeout.unwrap_or((interval * 4 / 5).min(LONGEST_USUAL_TIMEOUT))))
+}
+
+fn prometheus(node: &Node, findings: &mut Findings<'_>) -> Option<PrometheusServer> {
+    const EXAMPLE: &str = "write prometheus: {url: \"http://prometheus:9090\"}";
+    let table = Table::read(node, "prometheus", &PROMETHEUS_KEYS, findings)?;
+    let Some(url) = table.get("url") else {
+        findings.add(table.place(), "prometheus needs a url").hint(EXAMPLE);
+        return None;
+    };
+    let url = value(url, "url", server_url, findings);
+    let node_label = entry(&table, "node_label", label_name, findings);
+    let matchers = entry(&table, "matchers", matchers, findings);
+    let access = access(&table, findings);
+    let (url, access) = (url?, access?);
+    if access.tls.is_some() && !url.starts_with("https://") {
+        let place = table.key("tls").map_or_else(|| table.place(), |key| key.span.clone());
+        findings.add(place, "tls is for https").hint("write url: \"https://…\", or remove tls");
+        return None;
+    }
+    let tls = match url.starts_with("https://") {
+        true => Some(access.tls.unwrap_or_default()),
+        false => None,
+    };
+    Some(PrometheusServer {
+        url,
+        node_label: node_label?.unwrap_or_else(|| "instance".into()),
+        matchers: matchers?,
+        access: Access { tls, ..access },
+    })
+}
+
+fn server_url(text: &str) -> Result<String, String> {
+    let wrong = || format!("\"{text}\" is no address; write it as in http://prometheus:9090");
+    let rest = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
+    let rest = rest.ok_or_else(wrong)?;
+    let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+    authority.parse::<PeerAddress>().map_err(|_| wrong())?;
+    path_of_url(&format!("/{path}")).map_err(|_| wrong())?;
+    Ok(text.trim_end_matches('/').to_owned())
+}
+
+fn label_name(text: &str) -> Result<Arc<str>, String> {
+    match is_label_name(text) && text != "__name__" {
+        true => Ok(text.into()),
+        false => Err(format!("\"{text}\" is no label's name")),
+    }
+}
+
+/// What stands between the braces of a selector.
+fn matchers(text: &str) -> Result<Arc<str>, String> {
+    let text = text.trim();
+    let inside = text.strip_prefix('{').and_then(|text| text.strip_suffix('}')).unwrap_or(text);
+    match promql::parse(&format!("up{{{inside}}}")) {
+        Ok(expr) if expr.is_selector() => Ok(inside.trim().trim_end_matches(',').into()),
+        Ok(_) => Err(format!("\"{text}\" is more than matchers; write job=\"umawarden\"")),
+        Err(error) => Err(format!("{}; write job=\"umawarden\"", error.message)),
+    }
+}
+
+/// How whoever is asked is spoken to.
+fn access(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Access> {
+    let tls = match table.get("tls") {
+        Some(node) => tls(node, findings).map(Some),
+        // An empty block says: whom the system trusts.
+        None => Some(table.key("tls").map(|_| TlsFiles::default())),
+    };
+    let bearer = entry(table, "bearer_token_file", path, findings);
+    let basic = match table.get("basic_auth") {
+        Some(node) => basic(node, findings).map(Some),
+        None => Some(None),
+    };
+    let credentials = match (bearer?, basic?) {
+        (Some(_), Some(_)) => {
+            let place =
+                table.key("basic_auth").map_or_else(|| table.place(), |key| key.span.clone());
+            findings
+                .add(place, "bearer_token_file and basic_auth exclude each other")
+                .hint("remove one of them");
+            return None;
+        }
+        (Some(file), None) => Some(Credentials::Bearer(file)),
+        (None, basic) => basic,
+    };
+    Some(Access { tls: tls?, credentials })
+}
+
+fn tls(node: &Node, findings: &mut Findings<'_>) -> Option<TlsFiles> {
+    let keys = ["ca_file", "cert_file", "key_file", "server_name"];
+    let table = Table::read(node, "tls", &keys, findings)?;
+    let ca = entry(&table, "ca_file", path, findings);
+    let certificate = entry(&table, "cert_file", path, findings);
+    let key = entry(&table, "key_file", path, findings);
+    let server_name = entry(&table, "server_name", label_value, findings);
+    let own = match (certificate?, key?) {
+        (Some(certificate), Some(key)) => Some((certificate, key)),
+        (None, None) => None,
+        _ => {
+            findings
+                .add(table.place(), "cert_file and key_file belong together")
+                .hint("write both, or neither");
+            return None;
+        }
+    };
+    Some(TlsFiles { ca: ca?, own, server_name: server_name?.map(|name| name.to_string()) })
+}
+
+fn basic(node: &Node, findings: &mut Findings<'_>) -> Option<Credentials> {
+    const EXAMPLE: &str =
+        "write basic_auth: {username: umawarden, password_file: /etc/umawarden/password}";
+    let table = Table::read(node, "basic_auth", &["username", "password_file"], findings)?;
+    let username = entry(&table, "username", username, findings)?;
+    let password = entry(&table, "password_file", path, findings)?;
+    let (Some(username), Some(password)) = (username, password) else {
+        findings.add(table.place(), "basic_auth needs username and password_file").hint(EXAMPLE);
+        return None;
+    };
+    Some(Credentials::Basic { username, password })
+}
+
+fn username(text: &str) -> Result<String, String> {
+    let is_name = !text.is_empty() && !text.contains(':') && !text.chars().any(char::is_control);
+    is_name
+        .then(|| text.to_owned())
+        .ok_or_else(|| format!("\"{text}\" is no name: it holds no colon"))
+}
+
+fn label_value(text: &str) -> Result<Arc<str>, String> {
+    let is_fine = !text.trim().is_empty()
+        && text.len() <= LONGEST_NAME
+        && !text.chars().any(char::is_control);
+    is_fine
+        .then(|| text.into())
+        .ok_or_else(|| format!("a name has 1 to {LONGEST_NAME} bytes and no control characters"))
+}
+
+fn path_of_url(text: &str) -> Result<String, String> {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"/-_.~".contains(&byte);
+    let is_fine = text.starts_with('/') && text.bytes().all(allowed);
+    is_fine.then(|| text.to_owned()).ok_or_else(|| {
+        format!("\"{text}\" is not a path: begin with / and use letters, digits, - _ . ~")
+    })
+}
+
+fn path(text: &str) -> Result<PathBuf, String> {
+    match text {
+        "" => Err("a path cannot be empty".to_owned()),
+        text if text.contains('\0') => Err("a path cannot contain a NUL".to_owned()),
+        text => Ok(PathBuf::from(text)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use super::*;
     use crate::config::mistake::SourceText;
     use crate::config::settings::parse_settings;
 
-    fn read(text: &str) -> Result<Vec<String>, String> {
+    fn read(text: &str) -> Result<ClusterSettings, String> {
         let settings = parse_settings(&SourceText::new("f", text));
         let settings = settings.map_err(|mistakes| mistakes.to_string())?;
-        Ok(settings.peers.unwrap_or_default().iter().map(ToString::to_string).collect())
+        Ok(settings.cluster.unwrap())
     }
 
     #[test]
     fn peers_are_hosts_with_or_without_a_port() {
         let told = read("cluster: {peers: [spark-2, '10.0.0.3:9999', '[fd00::2]']}").unwrap();
-        assert_eq!(told, ["spark-2", "10.0.0.3:9999", "[fd00::2]"]);
-        assert!(read("cluster: {peers: []}").unwrap().is_empty());
+        let names: Vec<String> = told.peers.iter().map(ToString::to_string).collect();
+        assert_eq!(names, ["spark-2", "10.0.0.3:9999", "[fd00::2]"]);
+        assert_eq!((&*told.name, told.node, told.interval), ("cluster", None, USUAL_INTERVAL));
+        assert_eq!(told.timeout, Duration::from_millis(800));
+        assert!(read("cluster: {peers: []}").unwrap().peers.is_empty());
+    }
+
+    #[test]
+    fn all_that_can_be_written_is_read() {
+        let told = read(
+            "cluster:\n  name: rack\n  node: spark-1\n  dns: [sparks.lan]\n  file_sd: \
+             [p/*.yaml]\n  interval: 2s\n  timeout: 1s\n  metrics_path: /m\n  tls: \
+             {ca_file: ca, cert_file: c, key_file: k, server_name: s}\n  basic_auth: \
+             {username: u, password_file: w}\n  prometheus: {url: 'https://p:9090/x/', \
+             node_label: node, matchers: '{job=\"a\"}', bearer_token_file: t}\n",
+        );
+        let told = in_folder(told.unwrap(), Path::new("/etc"));
+        assert_eq!(told.files, [PathBuf::from("/etc/p/*.yaml")]);
+        let tls = told.access.tls.unwrap();
+        assert_eq!(tls.ca, Some("/etc/ca".into()));
+        assert_eq!(tls.own, Some(("/etc/c".into(), "/etc/k".into())));
+        let basic = Credentials::Basic { username: "u".to_owned(), password: "/etc/w".into() };
+        assert_eq!(told.access.credentials, Some(basic));
+        let server = told.prometheus.unwrap();
+        assert_eq!((&*server.url, &*server.node_label), ("https://p:9090/x", "node"));
+        assert_eq!(server.matchers.as_deref(), Some("job=\"a\""));
+        assert_eq!(server.access.credentials, Some(Credentials::Bearer("/etc/t".into())));
+        assert!(server.access.tls.is_some());
+        let usual = read("cluster: {prometheus: {url: 'http://p'}}").unwrap();
+        assert_eq!(usual.interval, USUAL_PROMETHEUS_INTERVAL);
+        assert_eq!(usual.prometheus.unwrap().access, Access::default());
     }
 
     #[test]
@@ -62,6 +406,34 @@ mod tests {
             ("cluster: {peers: ['http://a']}", "1:19: an entry of peers: \"http://a\" is no host"),
             ("cluster: {peers: [a, b, a]}", "1:25: a is named twice"),
             ("peers: [a]", "write cluster: {peers: [HOST, HOST:PORT]}"),
+            ("cluster: {peers: [a], name: ' '}", "name: a name has 1 to 255 bytes"),
+            ("cluster: {peers: [a], interval: 1ms}", "interval: "),
+            ("cluster: {peers: [a], timeout: 1s}", "1:32: a timeout must be shorter than"),
+            ("cluster: {file_sd: [a.txt]}", "is neither .yaml nor .json"),
+            (
+                "cluster: {peers: [a], tls: {cert_file: a}}",
+                "cert_file and key_file belong together",
+            ),
+            (
+                "cluster: {peers: [a], basic_auth: {username: a}}",
+                "needs username and password_file",
+            ),
+            (
+                "cluster: {peers: [a], bearer_token_file: t, basic_auth: {username: a, \
+                 password_file: b}}",
+                "exclude each other",
+            ),
+            ("cluster: {prometheus: {}}", "prometheus needs a url"),
+            ("cluster: {prometheus: {url: 'ftp://a'}}", "is no address"),
+            ("cluster: {prometheus: {url: 'http://a', tls: {}}}", "tls is for https"),
+            ("cluster: {prometheus: {url: 'http://a', node_label: 1x}}", "is no label's name"),
+            ("cluster: {prometheus: {url: 'http://a', matchers: 'a='}}", "write job=\"umawarden\""),
+            (
+                "cluster: {prometheus: {url: 'http://a', matchers: 'a=\"b\"} or up{'}}",
+                "is more than",
+            ),
+            ("cluster: {peers: [a], metrics_path: x}", "is not a path"),
+            ("cluster: {peers: [a], scrape_interval: 1s}", "it is called interval"),
         ] {
             let told = read(text).unwrap_err();
             assert!(told.contains(expected), "{text}: {told}");

@@ -125,7 +125,7 @@ fn secret(
     }
 }
 
-fn key_file(text: &str) -> Result<SecretPlace, String> {
+pub(super) fn key_file(text: &str) -> Result<SecretPlace, String> {
     let is_path = text.starts_with('/')
         && !text.ends_with('/')
         && text.len() <= LONGEST_GLOB

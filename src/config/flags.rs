@@ -57,9 +57,26 @@ pub struct RunFlags {
     /// Unix socket for orders: silences, approvals, pauses [default: control.sock beside the
     /// journal].
     ///
-    /// Only its owner, and so root, may open it (mode 0600); orders are answered nowhere else.
+    /// Only its owner, and so root, may open it (mode 0600). Over the network orders are taken from
+    /// whoever --web.tokens.file gives a role for them, and otherwise from nobody.
     #[arg(long = "web.control-socket", value_name = "FILE")]
     pub control_socket: Option<PathBuf>,
+
+    /// TLS, passwords, headers and a limit of requests, in the format of Prometheus' own
+    /// --web.config.file.
+    ///
+    /// It holds for what comes over the network, not for the control socket. The file, and what it
+    /// names, is read again when it changes; one with mistakes is told, and the one before it stays
+    /// in force.
+    #[arg(long = "web.config.file", value_name = "FILE")]
+    pub web_config_file: Option<PathBuf>,
+
+    /// Who may act over the network: bearer tokens, certificates and users, with a role each.
+    ///
+    /// `umawarden token create` makes a token and its entry. Nobody else may write the file, and
+    /// not everybody may read it. It is read again when it changes.
+    #[arg(long = "web.tokens.file", value_name = "FILE")]
+    pub web_tokens_file: Option<PathBuf>,
 
     /// While this file exists, nothing is done [default: paused beside the journal].
     ///

@@ -3,6 +3,7 @@
 //! `reader` is the only part that touches files and the environment; `yaml` the only one that knows
 //! the YAML library.
 
+mod alertmanager;
 pub mod catalogue;
 pub mod cluster;
 pub mod decode;

@@ -153,7 +153,7 @@ fn way(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<RebootWay> {
     }
 }
 
-fn absolute(text: &str) -> Result<PathBuf, String> {
+pub(super) fn absolute(text: &str) -> Result<PathBuf, String> {
     if !text.starts_with('/') || text.ends_with('/') || text.len() > LONGEST {
         return Err(format!("\"{text}\" is no absolute path of a file"));
     }
@@ -264,7 +264,7 @@ fn lock(node: &Node, findings: &mut Findings<'_>) -> Option<RebootLock> {
     Some(RebootLock { url: url?, ca_file: ca_file?, group: group?, id: id? })
 }
 
-fn base_url(text: &str) -> Result<String, String> {
+pub(super) fn base_url(text: &str) -> Result<String, String> {
     let host = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
     let host = host.unwrap_or_default();
     let is_plain = |c: char| c.is_ascii_graphic() && !"?#@\\\"<>".contains(c);

@@ -10,6 +10,7 @@ use anyhow::Context;
 use arc_swap::{ArcSwap, ArcSwapOption};
 use tokio::sync::mpsc;
 
+use super::alerting::Alerting;
 use super::alive::Alive;
 use super::black_box::BlackBox;
 use super::evicting::Evicting;
@@ -24,18 +25,21 @@ use super::service::{Loader, Requests, Service, summary};
 use super::settling::{Settling, settle};
 use super::standing::{self, Standing};
 use super::wake::Wake;
-use super::{Cursor, Daemon, clock, otlp, preflight, queries};
+use super::{Cursor, Daemon, clock, cluster, otlp, preflight, queries};
 use crate::actions::{
     Acting, ActionWorker, CacheEmptier, DEFAULT_TIME_LIMIT, Intent, Ready, Rebooter, SettingsTally,
     TemporarySettings, TemporarySetup, WorkerSetup,
 };
 use crate::config::measure::{ListenAddress, ListenHost};
 use crate::config::reader::Loaded;
-use crate::config::settings::{GpuInterval, Settings};
-use crate::exports::{self, Limits, ReloadFailure, Served};
+use crate::config::settings::{GpuInterval, Settings, Web};
+use crate::door::{Door, DoorFiles};
+use crate::exports::{self, AlertInbox, Limits, ReloadFailure, Served};
 use crate::journal::{Entry, Journal, Note, ResumePoint, Retention};
 use crate::model::{DecisionId, Mode, Moment, Observation, Outcome};
+use crate::otlp::Otlp;
 use crate::policy::Policy;
+use crate::sources::cluster::ClusterWatch;
 use crate::sources::engines::{DockerPace, EngineSetup, EngineWatch};
 use crate::sources::gpu::{GpuSetup, GpuWatch, Patience};
 use crate::sources::held::{AdoptedFile, HeldSetup, HeldWatch};
@@ -73,7 +77,8 @@ const KERNEL_RING: &str = "/dev/kmsg";
 pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     crate::sys::share_freed_memory();
     let settings = loaded.settings.clone();
-    let listeners = exports::bind(&resolve(&settings.web.listen)?)?;
+    let entrance = Entrance::open(&settings)?;
+    let door = Arc::clone(&entrance.door);
     let wake = Wake::new().context("cannot make the loop's wake-up (eventfd)")?;
     let started = clock::now();
     tell_what_is_missing(&loaded);
@@ -86,20 +91,16 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     let (past, found) = search_past(&settings, &journal, &boot_id, boot.as_deref(), &wake)?;
     let pause = PauseWatch::start(&settings.pause_file, wake.clone())?;
     let resume_from = resume.as_ref().map(|point| ResumeFrom { seq: point.resume_seq });
-    let begin = recorder::begin(&loaded, started, &boot_id, next_decision, resume.as_ref());
-    let recorder = Recorder::start(&settings, begin);
+    let recorder = record(&loaded, started, &boot_id, next_decision, resume.as_ref());
     let kernel_log = open_kernel_log(&settings.path.kmsg, resume_from);
     let status = Arc::new(ArcSwap::from_pointee(policy.status(started)));
     let tally = Arc::new(SettingsTally::default());
     let temporary = temporary_settings(&settings, &journal, boot.clone(), &tally);
     let taker = take_orders(&journal, &status, &pause, started);
-    let engines = watch_engines(&settings)?;
-    let held = watch_held(&settings)?;
-    // Before this thread is raised, for its child would be as well.
-    let gpu = watch_gpu(&settings)?;
-    let holders = watch_holders(&settings)?;
-    let failure = Arc::default();
-    let service = start_service(&settings, listeners, loader, &wake, taker, Arc::clone(&failure))?;
+    let Watches { engines, held, gpu, holders, cluster } = watch(&settings, &policy)?;
+    let alerting = Alerting::start(&settings, &status, wake.clone())?;
+    let (service, reload_failure) =
+        start_service(&settings, entrance, loader, &wake, taker, alerting.inbox())?;
     tell_start(&loaded, &journal, started);
     let otlp = otlp::start(&settings, &boot_id, &status)?;
     let sampling = Sampling::new(settings.sampling_interval, &settings.path.procfs);
@@ -110,8 +111,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         start_worker(&journal, &pause, &wake, outcome_sender, &loaded, &evicting, temporary)?;
     // Last: a start that fails leaves no record that nobody closes.
     let black_box = BlackBox::start(&settings, boot.as_deref(), Arc::clone(&status), standing);
-    let mut own = OwnReadings::new(started, sampling.interval(), tally);
-    own.follow_otlp(otlp.tally());
+    let own = own_readings(&settings, started, sampling.interval(), (tally, door), &otlp);
     Ok(Daemon {
         memory: MemorySource::open(&settings.path.procfs, &settings.path.sysfs),
         process: ProcessSource::default(),
@@ -120,6 +120,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         gpu,
         holders,
         logged_in: watch_logged_in(&settings),
+        cluster,
         settings,
         policy,
         kernel_log,
@@ -129,7 +130,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         service,
         spare_status: Arc::new((**status.load()).clone()),
         status,
-        reload_failure: failure,
+        reload_failure,
         wake,
         own,
         evicting,
@@ -146,7 +147,52 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         seen: found.into_iter().collect(),
         past,
         pause,
+        alerting,
     })
+}
+
+/// What looks on threads of its own.
+struct Watches {
+    engines: EngineWatch,
+    held: HeldWatch,
+    gpu: Option<GpuWatch>,
+    holders: HolderWatch,
+    cluster: Option<ClusterWatch>,
+}
+
+/// Begins to look: before this thread is raised, for what it starts would be as well.
+fn watch(settings: &Settings, policy: &Policy) -> anyhow::Result<Watches> {
+    Ok(Watches {
+        engines: watch_engines(settings)?,
+        held: watch_held(settings)?,
+        gpu: watch_gpu(settings)?,
+        holders: watch_holders(settings)?,
+        cluster: cluster::watch(settings, policy)?,
+    })
+}
+
+fn own_readings(
+    settings: &Settings,
+    started: Moment,
+    sampling_interval: Duration,
+    (tally, door): (Arc<SettingsTally>, Arc<Door>),
+    otlp: &Otlp,
+) -> OwnReadings {
+    let procfs = &settings.path.procfs;
+    let mut own = OwnReadings::new(started, sampling_interval, tally, door, procfs);
+    own.follow_otlp(otlp.tally());
+    own
+}
+
+fn record(
+    loaded: &Loaded,
+    started: Moment,
+    boot_id: &str,
+    next_decision: DecisionId,
+    resume: Option<&ResumePoint>,
+) -> Recorder {
+    let begin = recorder::begin(loaded, started, boot_id, next_decision, resume);
+    Recorder::start(&loaded.settings, begin)
 }
 
 /// One that knows nothing yet, and does nothing before it is told what earlier runs did.
@@ -160,6 +206,8 @@ fn new_policy(
     let mut policy = Policy::new(started, settings.mode, &loaded.rules, next_decision);
     policy.await_past();
     policy.set_verdict_limits(settings.verdict);
+    policy.forget_received_after(settings.alertmanager.forget_after);
+    policy.set_cluster(settings.cluster.as_ref().map(cluster::names));
     if let Some(point) = resume {
         policy.resume_kernel_log(point.known.clone());
         policy.resume_events(&point.last_events);
@@ -276,19 +324,43 @@ fn tell_start(loaded: &Loaded, journal: &Journal, started: Moment) {
     journal.record(&Entry::Note(Note { at: started, text }));
 }
 
+/// The files that say who may come in over the network.
+pub fn door_files(settings: &Settings) -> DoorFiles {
+    let Web { config_file, tokens_file, .. } = &settings.web;
+    DoorFiles { web_config: config_file.clone(), tokens: tokens_file.clone() }
+}
+
+/// Where people come in over the network.
+struct Entrance {
+    listeners: Vec<TcpListener>,
+    door: Arc<Door>,
+}
+
+impl Entrance {
+    /// A door that is broken keeps the program from listening at all.
+    fn open(settings: &Settings) -> anyhow::Result<Self> {
+        let door = Arc::new(Door::open(door_files(settings), clock::now)?);
+        let listeners = exports::bind(&resolve(&settings.web.listen)?)?;
+        Ok(Self { listeners, door })
+    }
+}
+
 /// Starts to serve what there is to see, and to take orders.
 fn start_service(
     settings: &Settings,
-    listeners: Vec<TcpListener>,
+    entrance: Entrance,
     loader: Loader,
     wake: &Wake,
     taker: Orders,
-    reload_failure: Arc<ArcSwapOption<ReloadFailure>>,
-) -> anyhow::Result<Service> {
+    inbox: Arc<AlertInbox>,
+) -> anyhow::Result<(Service, Arc<ArcSwapOption<ReloadFailure>>)> {
+    let reload_failure = Arc::<ArcSwapOption<ReloadFailure>>::default();
     let (reload, reloads) = mpsc::channel(4);
     let (order, orders) = mpsc::channel(ORDERS);
+    let Entrance { listeners, door } = entrance;
+    let scheme = if door.greeting().tls.is_some() { "https" } else { "http" };
     for address in listeners.iter().filter_map(|listener| listener.local_addr().ok()) {
-        tracing::info!("listening on http://{address}/");
+        tracing::info!("listening on {scheme}://{address}/");
     }
     let served = Served {
         status: Arc::clone(&taker.status),
@@ -297,12 +369,16 @@ fn start_service(
         reload,
         control_socket: settings.web.control_socket.clone(),
         orders: order,
-        reload_failure,
+        received: inbox,
+        reload_failure: Arc::clone(&reload_failure),
+        door,
+        instance: cluster::instance(),
         uptime: clock::uptime,
         limits: Limits::default(),
     };
     let requests = Requests { reloads, orders, taker };
-    Service::start(listeners, served, requests, loader, wake.clone())
+    let service = Service::start(listeners, served, requests, loader, wake.clone())?;
+    Ok((service, reload_failure))
 }
 
 fn resolve(addresses: &[ListenAddress]) -> anyhow::Result<Vec<SocketAddr>> {

@@ -4,10 +4,12 @@
 //! waits for neither disk nor network: the journal, the actions and the HTTP server have threads of
 //! their own.
 
+mod alerting;
 mod alive;
 mod begin;
 mod black_box;
 pub mod clock;
+mod cluster;
 mod evicting;
 mod gathering;
 mod orders;
@@ -47,6 +49,7 @@ use crate::model::{
 use crate::otlp::Otlp;
 use crate::policy::status::Status;
 use crate::policy::{Answer, Policy, Step};
+use crate::sources::cluster::ClusterWatch;
 use crate::sources::engines::EngineWatch;
 use crate::sources::gpu::GpuWatch;
 use crate::sources::held::HeldWatch;
@@ -62,6 +65,7 @@ use service::{Command, Service};
 use settling::Settling;
 use wake::Wake;
 
+pub use begin::door_files;
 pub use orders::user_name;
 pub use preflight::{Missing, missing};
 pub use service::Loader;
@@ -93,6 +97,7 @@ struct Daemon {
     gpu: Option<GpuWatch>,
     holders: HolderWatch,
     logged_in: LoggedInWatch,
+    cluster: Option<ClusterWatch>,
     kernel_log: KernelLogSource,
     journal: Arc<Journal>,
     worker: ActionWorker,
@@ -117,6 +122,7 @@ struct Daemon {
     seen: Vec<Observation>,
     past: past::Awaited,
     pause: pause::PauseWatch,
+    alerting: alerting::Alerting,
 }
 
 /// How far the kernel log has been read, how far that is journalled, and when it is read again.
@@ -238,8 +244,8 @@ impl Daemon {
                     self.step(clock::now());
                     let _gone = reply.send(());
                 }
-                Command::Reload { loaded, reply } => {
-                    let answer = self.reload(loaded);
+                Command::Reload { loaded, by, reply } => {
+                    let answer = self.reload(loaded, by.as_deref());
                     // Whoever asked sees what came of it.
                     self.see_own();
                     self.step(clock::now());
@@ -297,6 +303,10 @@ impl Daemon {
         self.holders.take(now.uptime, &mut self.seen);
         self.logged_in.want(now.uptime, self.policy.wants_logged_in());
         self.logged_in.take(now.uptime, &mut self.seen);
+        let more = self.take_posted_alerts() || more;
+        if let Some(cluster) = &mut self.cluster {
+            cluster.take(&mut self.seen);
+        }
         if acted {
             // The signals after an action: all of them, those too that are read less often.
             self.memory.read_all(&clock::uptime, &mut self.seen);
@@ -326,6 +336,12 @@ impl Daemon {
         }
     }
 
+    /// Returns whether there are more. Where the journal is behind they wait: they are kept in it,
+    /// and whoever posts more than that is told to come again.
+    fn take_posted_alerts(&mut self) -> bool {
+        !self.journal.is_behind() && self.alerting.take(&mut self.seen)
+    }
+
     fn read_kernel_log(&mut self) -> ReadEnd {
         let clock = ReadClock { at: clock::now(), monotonic: clock::monotonic() };
         let from = self.seen.len();
@@ -353,6 +369,7 @@ impl Daemon {
             self.next_slow = now.uptime + SLOW_INTERVAL;
             self.process.read(&clock::uptime, &mut self.seen);
             self.seen.push(Observation::Readings(self.journal.readings()));
+            self.seen.push(Observation::Readings(self.alerting.readings()));
             self.seen.push(Observation::Readings(self.own.kernel_log(&self.kernel_log)));
             self.see_own();
             self.alive.note(now.uptime, &self.journal);
@@ -438,6 +455,7 @@ impl Daemon {
         }
         for decision in step.decisions {
             self.journal.record(&Entry::Decision(decision.clone()));
+            self.alerting.decided(&decision);
             if decision.verdict == Verdict::Act {
                 self.have_done(now, decision);
             }
@@ -491,18 +509,30 @@ impl Daemon {
         self.journal.record(&Entry::Note(Note { at, text }));
     }
 
-    fn reload(&mut self, loaded: Result<Box<Loaded>, String>) -> Result<String, String> {
+    fn reload(
+        &mut self,
+        loaded: Result<Box<Loaded>, String>,
+        by: Option<&str>,
+    ) -> Result<String, String> {
         let now = clock::now();
         let loaded = loaded.inspect_err(|error| {
             self.own.set_reload(false, now);
             let failure = ReloadFailure { at: now.utc, why: error.clone() };
             self.reload_failure.store(Some(Arc::new(failure)));
-            tracing::error!("reload failed, the rules in use stay: {error}");
+            tracing::error!(by, "reload failed, the rules in use stay: {error}");
+            if let Some(by) = by {
+                self.note(now, format!("a reload by {by} failed"));
+            }
         })?;
         let ended = self.policy.replace_rules(now, loaded.settings.mode, &loaded.rules);
-        self.recorder.reload(now, &loaded, &ended);
+        if let Some(cluster) = &self.cluster {
+            cluster.want(&self.policy.wanted_of_others());
+        }
+        let names = self.settings.cluster.as_ref().map(cluster::names);
+        self.recorder.reload(now, &loaded, names, &ended);
         self.engines.declare(loaded.settings.engines.clone());
         self.policy.set_verdict_limits(loaded.settings.verdict);
+        self.policy.forget_received_after(loaded.settings.alertmanager.forget_after);
         self.held.declare(loaded.settings.restarts.clone());
         for change in ended {
             self.journal.record(&Entry::Alert(change));
@@ -515,8 +545,9 @@ impl Daemon {
         if !waiting.is_empty() {
             summary.push_str(&format!("; other settings need a restart: {waiting}"));
         }
-        tracing::info!("reloaded: {summary}");
-        self.note(now, format!("reloaded: {summary}"));
+        tracing::info!(by, "reloaded: {summary}");
+        let by = by.map(|by| format!(" by {by}")).unwrap_or_default();
+        self.note(now, format!("reloaded{by}: {summary}"));
         Ok(summary)
     }
 
@@ -525,6 +556,10 @@ impl Daemon {
         let began = clock::uptime();
         let left = || CLOSING_TAKES.saturating_sub(clock::uptime().saturating_sub(began));
         self.service.stopping();
+        self.alerting.close(&mut self.seen);
+        if !self.seen.is_empty() {
+            self.step(clock::now());
+        }
         self.evicting.stop("the program ends");
         self.black_box.end();
         self.cursor.journal_due = Duration::ZERO;

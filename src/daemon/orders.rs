@@ -17,8 +17,8 @@ use super::service::{Command, Desk};
 use crate::exports::{LONGEST, Lasts, OrderDone, OrderRefused, OrderRequest, RuleChoice, Wish};
 use crate::journal::{Entry, Journal, Note};
 use crate::model::{
-    DecisionId, EnginePhase, LaunchedEngine, OperatorCommand, OperatorOrder, Pause, RuleId,
-    RuleSelector, author, because,
+    DecisionId, EnginePhase, LaunchedEngine, OperatorCommand, OperatorOrder, OrderedBy, Pause,
+    RuleId, RuleSelector, author, because, remote_author,
 };
 use crate::policy::restarts;
 use crate::policy::status::Status;
@@ -63,14 +63,24 @@ pub fn user_name(uid: u32) -> Option<String> {
     Some(name).filter(|name| !name.is_empty())
 }
 
+/// Who somebody is, in words.
+pub(super) async fn in_words(name: Option<&str>, by: OrderedBy) -> String {
+    match by {
+        OrderedBy::Local { uid } => {
+            let user = tokio::time::timeout(NAMING_TAKES, spawn_blocking(move || user_name(uid)));
+            let user = user.await.ok().and_then(Result::ok).flatten();
+            author(name, user.as_deref(), uid)
+        }
+        OrderedBy::Remote { credential, address } => remote_author(name, &credential, address),
+    }
+}
+
 impl Orders {
     /// Takes orders until nobody can give any more.
     pub(super) async fn take(mut self, desk: Desk, mut requests: mpsc::Receiver<OrderRequest>) {
         while let Some(request) = requests.recv().await {
-            let OrderRequest { wish, uid, name, comment, answer } = request;
-            let user = tokio::time::timeout(NAMING_TAKES, spawn_blocking(move || user_name(uid)));
-            let user = user.await.ok().and_then(Result::ok).flatten();
-            let author = author(name.as_deref(), user.as_deref(), uid);
+            let OrderRequest { wish, by, name, comment, answer } = request;
+            let author = in_words(name.as_deref(), by).await;
             // A pause waits for no disk, and so for no order before it.
             let pausing = Pausing {
                 watch: self.pause.clone(),

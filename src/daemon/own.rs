@@ -1,5 +1,6 @@
 //! What the loop says of itself.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use super::otlp;
 use super::reaction::Reactions;
 use super::recorder::Tally;
 use crate::actions::SettingsTally;
+use crate::door::Door;
 use crate::model::{
     Moment, Reading, Readings, SETTING_NAMES, Schema, SeriesKey, Source, UndoResult,
 };
@@ -28,6 +30,21 @@ fn temporary_settings() -> Vec<SeriesKey> {
     in_force.into_iter().chain(undone).collect()
 }
 
+/// No kernel's name is longer.
+const LONGEST_RELEASE: usize = 128;
+
+/// Which kernel that procfs is of.
+fn kernel_info(procfs: &Path) -> SeriesKey {
+    let names = rustix::system::uname();
+    let told = std::fs::read_to_string(procfs.join("sys/kernel/osrelease"));
+    let told = told.ok().map(|text| text.trim().to_owned()).filter(|text| {
+        !text.is_empty() && text.len() <= LONGEST_RELEASE && !text.contains(char::is_control)
+    });
+    let release = told.unwrap_or_else(|| names.release().to_string_lossy().into_owned());
+    let labels = [("machine", &*names.machine().to_string_lossy()), ("release", &*release)];
+    SeriesKey::new("uma_kernel_info", &labels)
+}
+
 /// The loop's own series.
 #[derive(Debug)]
 pub(super) struct OwnReadings {
@@ -42,6 +59,7 @@ pub(super) struct OwnReadings {
     reload_succeeded: bool,
     reload_success: Moment,
     settings: Arc<SettingsTally>,
+    door: Arc<Door>,
     otlp: Option<Arc<OtlpTally>>,
 }
 
@@ -50,9 +68,12 @@ impl OwnReadings {
         started: Moment,
         sampling_interval: Duration,
         settings: Arc<SettingsTally>,
+        door: Arc<Door>,
+        procfs: &Path,
     ) -> Self {
         let mut series = vec![
             SeriesKey::new("uma_build_info", &[("version", env!("CARGO_PKG_VERSION"))]),
+            kernel_info(procfs),
             SeriesKey::new("uma_samples_missed_total", &[]),
             SeriesKey::new("uma_sampling_interval_seconds", &[]),
             SeriesKey::new("uma_rule_evaluation_duration_seconds", &[]),
@@ -67,6 +88,7 @@ impl OwnReadings {
         series.extend(otlp::series());
         series.extend(Reactions::series());
         series.extend(Evicting::series());
+        series.extend(Door::series());
         let readers = Reader::ALL
             .map(|reader| SeriesKey::new("uma_kernel_log_reader", &[("reader", reader.name())]));
         Self {
@@ -80,6 +102,7 @@ impl OwnReadings {
             reload_succeeded: true,
             reload_success: started,
             settings,
+            door,
             otlp: None,
         }
     }
@@ -147,6 +170,7 @@ impl OwnReadings {
         self.follow_engines(engines);
         let own = [
             1.0,
+            1.0,
             self.missed_samples as f64,
             self.sampling_interval.as_secs_f64(),
             self.step_duration.as_secs_f64(),
@@ -166,6 +190,7 @@ impl OwnReadings {
         values.extend(otlp::values(self.otlp.as_deref()));
         values.extend(self.reactions.values());
         values.extend(evicting.values());
+        values.extend(self.door.values());
         values.extend(evicting.values_of(engines));
         Readings {
             source: Source::Daemon,

@@ -103,6 +103,7 @@ impl Search {
             unaccounted_baseline: reader.unaccounted_baseline(&self.boot_id)?,
             stood: reader.restarts()?,
             reboots: reader.reboots(self.boot.as_deref())?,
+            received: reader.received()?,
             lost_before_ms: reader.lost_before()?.map(|lost| lost_before_ms(now, lost)),
         })
     }

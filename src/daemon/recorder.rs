@@ -9,10 +9,13 @@ use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, channel, sync_channel}
 use std::thread::Builder;
 use std::time::Duration;
 
+use super::cluster;
 use crate::config::reader::Loaded;
 use crate::config::settings::Settings;
 use crate::journal::ResumePoint;
-use crate::model::{AlertChange, DecisionId, GpuDevice, GpuPicture, Moment, Observation};
+use crate::model::{
+    AlertChange, ClusterNames, DecisionId, GpuDevice, GpuPicture, Moment, Observation,
+};
 use crate::policy::Step;
 use crate::recording::{
     Begin, Entry, IncidentLimits, Incidents, RecordedRules, RecordedStep, Ring, RuleText, Said,
@@ -79,15 +82,16 @@ pub(super) fn begin(
     next_decision: DecisionId,
     resume: Option<&ResumePoint>,
 ) -> Begin {
+    let names = loaded.settings.cluster.as_ref().map(cluster::names);
     Begin {
         already_counted: resume.map(|point| point.known.clone()).unwrap_or_default(),
         last_events: resume.map(|point| point.last_events.clone()).unwrap_or_default(),
         awaits_past: true,
-        ..Begin::of_process(boot_id, started, next_decision, rules(loaded))
+        ..Begin::of_process(boot_id, started, next_decision, rules(loaded, names))
     }
 }
 
-fn rules(loaded: &Loaded) -> RecordedRules {
+fn rules(loaded: &Loaded, cluster: Option<ClusterNames>) -> RecordedRules {
     let file = |source: &crate::config::mistake::SourceText| RuleText {
         name: source.name.to_string(),
         text: source.text.clone(),
@@ -99,6 +103,8 @@ fn rules(loaded: &Loaded) -> RecordedRules {
         // No map in it has keys that are not text, so this cannot fail.
         guard_rails: serde_json::to_value(&loaded.rules.guard_rails).unwrap_or_default(),
         verdict: loaded.settings.verdict,
+        forget_received_after: loaded.settings.alertmanager.forget_after,
+        cluster,
     }
 }
 
@@ -165,8 +171,14 @@ impl Recorder {
     }
 
     /// Records that other rules are in force.
-    pub(super) fn reload(&mut self, at: Moment, loaded: &Loaded, ended: &[AlertChange]) {
-        let rules = rules(loaded);
+    pub(super) fn reload(
+        &mut self,
+        at: Moment,
+        loaded: &Loaded,
+        cluster: Option<ClusterNames>,
+        ended: &[AlertChange],
+    ) {
+        let rules = rules(loaded, cluster);
         let bytes = rules.files.iter().map(|file| file.text.len()).sum();
         self.send(Entry::Reload { at, rules, ended: ended.to_vec() }, bytes);
     }
@@ -219,7 +231,11 @@ fn weight(seen: &[Observation]) -> usize {
     let one = |observation: &Observation| match observation {
         Observation::KernelRecord(record) => 256 + record.text.len() + record.dictionary.len(),
         Observation::Readings(readings) => 128 + readings.values.len() * 16,
+        Observation::ReceivedAlerts(post) => {
+            post.alerts.iter().map(|alert| 512 + alert.labels.len() * 128).sum()
+        }
         Observation::Gpu(readings) => 256 + readings.picture.as_deref().map_or(0, picture_weight),
+        Observation::Cluster(readings) => 256 + 160 * readings.values(),
         _ => 256,
     };
     seen.iter().map(one).sum()

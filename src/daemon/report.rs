@@ -132,6 +132,9 @@ fn event(event: &Event, now: Moment) {
             false => tracing::info!(verdict = name, "memory: {}: {why}", verdict.meaning()),
         };
     }
+    if let KernelEvent::ReceivedAlert { to, alert } = &event.kind {
+        return tracing::info!(state = to.name(), "received alert {alert} {}", to.words());
+    }
     match event.utc.filter(|utc| old_by(*utc, now).is_some()) {
         None => tracing::warn!(kind, seq, detail, "kernel event"),
         Some(happened) => tracing::info!(kind, seq, detail, %happened, "old kernel event"),

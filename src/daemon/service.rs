@@ -9,7 +9,7 @@ use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::orders::Orders;
+use super::orders::{Orders, in_words};
 use super::wake::Wake;
 use crate::config::reader::Loaded;
 use crate::config::settings::Settings;
@@ -38,8 +38,10 @@ pub(super) fn needs_restart(used: &Settings, read: &Settings) -> Vec<&'static st
         ("pause_file", used.pause_file == read.pause_file),
         ("recording", used.recording == read.recording),
         ("gpu", used.gpu == read.gpu),
+        ("alertmanager", used.alertmanager.sending == read.alertmanager.sending),
         ("otlp", used.otlp == read.otlp),
         ("log", used.log == read.log),
+        ("cluster", used.cluster == read.cluster),
     ];
     parts.into_iter().filter(|(_, same)| !same).map(|(name, _)| name).collect()
 }
@@ -81,6 +83,8 @@ pub(super) enum Command {
     Reload {
         /// What was read.
         loaded: Result<Box<Loaded>, String>,
+        /// Who wants that, in words; a signal says nothing of it.
+        by: Option<String>,
         /// Who asked.
         reply: oneshot::Sender<Result<String, String>>,
     },
@@ -192,11 +196,12 @@ impl Desk {
             loop {
                 tokio::select! {
                     _ = hangup.recv() => {
-                        let _logged_by_the_loop = self.reload().await;
+                        let _logged_by_the_loop = self.reload(None).await;
                     }
                     Some(request) = reloads.recv() => {
+                        let by = in_words(None, request.by).await;
                         // Whoever asked may have gone.
-                        let _gone = request.answer.send(self.reload().await);
+                        let _gone = request.answer.send(self.reload(Some(by)).await);
                     }
                 }
             }
@@ -205,14 +210,14 @@ impl Desk {
     }
 
     /// Files are read here, away from the loop; the loop only takes what has been read.
-    async fn reload(&self) -> Result<String, String> {
+    async fn reload(&self, by: Option<String>) -> Result<String, String> {
         let loader = Arc::clone(&self.loader);
         let loaded = tokio::task::spawn_blocking(move || loader())
             .await
             .unwrap_or_else(|error| Err(format!("reading the configuration failed: {error}")))
             .map(Box::new);
         let (reply, answer) = oneshot::channel();
-        self.send(Command::Reload { loaded, reply });
+        self.send(Command::Reload { loaded, by, reply });
         answer.await.unwrap_or_else(|_| Err("umawarden is ending".to_owned()))
     }
 

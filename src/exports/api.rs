@@ -41,6 +41,10 @@ pub(super) async fn status(State(site): State<Site>) -> Response {
             "time": format!("{:.3}", failure.at),
             "error": failure.why,
         })),
+        "web_reload_failure": site.served.door.failure().map(|failure| json!({
+            "time": format!("{:.3}", failure.at),
+            "error": failure.why,
+        })),
     }))
 }
 
@@ -58,6 +62,7 @@ fn rule_in_status(rule: &RuleStatus) -> Value {
         "mode": rule.mode.name(),
         "state": rule.state.name(),
         "unknown": rule.unknown,
+        "idle": rule.is_idle,
         "remedy": rule.remedy,
         "alerts": rule.alerts.iter().map(alert_json).collect::<Vec<_>>(),
     })

@@ -131,6 +131,11 @@ impl Catalogue {
         let found = self.places.binary_search_by(|(candidate, _)| (*candidate).cmp(name)).ok();
         found.and_then(|found| self.places.get(found)).map_or(usize::MAX, |(_, place)| *place)
     }
+
+    /// Whether it is for rules alone.
+    fn is_of_others(&self, key: &SeriesKey) -> bool {
+        self.metrics.get(self.place(&key.name)).is_some_and(|metric| metric.is_of_others)
+    }
 }
 
 struct Snapshot {
@@ -153,7 +158,7 @@ impl Collector for Snapshot {
             .iter()
             .zip(&self.status.values)
             .filter_map(|(key, reading)| {
-                let value = reading.value()?;
+                let value = reading.value().filter(|_| !self.catalogue.is_of_others(key))?;
                 // One unwritable name would put the whole target down.
                 is_writable(key).then(|| Sample {
                     place: self.catalogue.place(&key.name),

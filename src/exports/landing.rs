@@ -65,7 +65,7 @@ fn render(site: &Site, decided: &Result<Page, QueryError>) -> Result<String, fmt
         duration_text(Duration::from_secs(uptime.as_secs())),
         status.at.utc.strftime("%F %T UTC"),
     )?;
-    for (path, meaning) in site.paths().filter(|(path, _)| !matches!(*path, "/" | "/-/reload")) {
+    for (path, meaning) in site.pages().filter(|(path, _)| *path != "/") {
         write!(html, "<a href=\"{path}\" title=\"{meaning}\">{path}</a> ")?;
     }
     html.push_str("</nav>");
@@ -73,6 +73,15 @@ fn render(site: &Site, decided: &Result<Page, QueryError>) -> Result<String, fmt
         write!(
             html,
             "<p class=failed>The reload of {} failed: the rules and the settings before it are \
+             still in force.</p><pre>{}</pre>",
+            failure.at.strftime("%F %T UTC"),
+            Escaped(&failure.why),
+        )?;
+    }
+    if let Some(failure) = site.served.door.failure() {
+        write!(
+            html,
+            "<p class=failed>What says who may come in is broken since {}: what it said before is \
              still in force.</p><pre>{}</pre>",
             failure.at.strftime("%F %T UTC"),
             Escaped(&failure.why),
@@ -234,7 +243,8 @@ fn plain(value: &Value) -> String {
     }
 }
 
-/// Text that means nothing to a browser.
+/// Text that means nothing to a browser, and shows what would be seen of it nowhere: labels of
+/// alerts may be somebody else's.
 pub(super) struct Escaped<'a>(pub(super) &'a str);
 
 impl fmt::Display for Escaped<'_> {
@@ -245,7 +255,17 @@ impl fmt::Display for Escaped<'_> {
             '>' => f.write_str("&gt;"),
             '"' => f.write_str("&quot;"),
             '\'' => f.write_str("&#39;"),
+            '\n' | '\t' => f.write_char(c),
+            c if c.is_control() || is_unseen(c) => write!(f, "{}", c.escape_default()),
             other => f.write_char(other),
         })
     }
+}
+
+/// What turns the direction of reading, or has no width.
+fn is_unseen(c: char) -> bool {
+    matches!(
+        c,
+        '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}'
+    )
 }

@@ -3,11 +3,13 @@
 //! Everything is answered from the [`Status`] snapshot and from the two [`Queries`]; nothing here
 //! reads the node, and nothing here can hold up the loop that does.
 //!
-//! To add a page: a handler, its route in `routes`, and a line in the list of paths there. A
+//! To add a page: a handler, and its row in the table of `routes`, which says who may use it. A
 //! metric needs nothing here: it is exported as soon as [`crate::model::METRICS`] and a source know
 //! it.
 
+mod access;
 mod api;
+mod cluster;
 mod control;
 mod engines;
 mod exposition;
@@ -21,6 +23,7 @@ mod orders;
 mod page_request;
 mod probes;
 mod reboot;
+mod received;
 mod routes;
 mod server;
 mod stall;
@@ -38,6 +41,8 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use jiff::Timestamp;
 use tokio::sync::{mpsc, oneshot};
 
+use crate::door::Door;
+use crate::model::OrderedBy;
 use crate::policy::status::Status;
 
 pub use control::address as control_address;
@@ -45,7 +50,8 @@ pub use listen::bind;
 pub use order::{
     LONGEST, Lasts, OrderDone, OrderRefused, OrderRequest, OrderSender, RuleChoice, Wish,
 };
-pub use routes::check_telemetry_path;
+pub use received::AlertInbox;
+pub use routes::{access_table, check_telemetry_path};
 pub use server::serve;
 
 /// Reads a request's address and the headers that choose a form, as the routes do.
@@ -92,8 +98,14 @@ pub struct Served {
     pub control_socket: PathBuf,
     /// Where they are sent.
     pub orders: OrderSender,
+    /// Where posted alerts go.
+    pub received: Arc<AlertInbox>,
     /// Why the last reload failed, if it did.
     pub reload_failure: Arc<ArcSwapOption<ReloadFailure>>,
+    /// Who comes in over the network.
+    pub door: Arc<Door>,
+    /// By what this run of the program knows itself among those who answer.
+    pub instance: Arc<str>,
     /// The clock of [`crate::model::Moment::uptime`].
     pub uptime: fn() -> Duration,
     /// What clients may take.
@@ -109,6 +121,8 @@ pub struct Limits {
     /// From the opening of a connection, or the last response, to the end of the next request's
     /// header. Also how long an idle connection is kept.
     pub request_header: Duration,
+    /// For one TLS handshake.
+    pub handshake: Duration,
     /// From the first byte that a client does not take at once to the end of that response.
     pub response: Duration,
     /// For one answer of the journal.
@@ -126,6 +140,7 @@ impl Default for Limits {
         Self {
             connections: 512,
             request_header: Duration::from_secs(30),
+            handshake: Duration::from_secs(10),
             response: Duration::from_secs(30),
             query: Duration::from_secs(5),
             reload: Duration::from_secs(30),
@@ -141,6 +156,8 @@ pub type ReloadSender = mpsc::Sender<ReloadRequest>;
 /// Somebody wants the configuration and the rules to be read again.
 #[derive(Debug)]
 pub struct ReloadRequest {
+    /// Who.
+    pub by: OrderedBy,
     /// Takes a summary for people, or the whole text of what is wrong.
     pub answer: oneshot::Sender<Result<String, String>>,
 }

@@ -10,8 +10,8 @@ use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::model::{
-    DeathReport, DecisionId, LaunchedEngine, ProcessId, RebootForce, RuleId, RuleSelector,
-    duration as duration_of,
+    DeathReport, DecisionId, LaunchedEngine, OrderedBy, ProcessId, RebootForce, RuleId,
+    RuleSelector, duration as duration_of,
 };
 
 /// Longer names are nobody's.
@@ -25,16 +25,13 @@ pub const LONGEST: Duration = Duration::from_secs(366 * 86_400);
 /// A reboot that is ordered for later belongs into a calendar.
 const LONGEST_DELAY: Duration = Duration::from_secs(86_400);
 
-/// Who asks, as the connection tells.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Who asks, once they were let in.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Caller {
-    /// Somebody on the network: may look.
-    Network,
-    /// Somebody who may open the control socket: may order.
-    Operator {
-        /// The kernel's word for who that is.
-        uid: u32,
-    },
+    /// Somebody on the network, who may look.
+    Anybody,
+    /// Somebody who has shown who they are, and may do what they ask.
+    Known(OrderedBy),
 }
 
 /// Where orders go. They are carried out one at a time.
@@ -45,8 +42,8 @@ pub type OrderSender = mpsc::Sender<OrderRequest>;
 pub struct OrderRequest {
     /// What.
     pub wish: Wish,
-    /// The user who opened the control socket.
-    pub uid: u32,
+    /// Who, as the connection shows.
+    pub by: OrderedBy,
     /// The name that they give beside that.
     pub name: Option<String>,
     /// Why; may be empty.

@@ -1,5 +1,5 @@
-//! Silences, approvals, breakers and the pause: anybody may look, and only whoever comes in by the
-//! control socket may order.
+//! Silences, approvals, breakers and the pause: many may look, and whoever was let in to do so may
+//! order.
 
 use std::sync::Arc;
 
@@ -16,11 +16,11 @@ use super::api::{answer, error, success};
 use super::order::{
     self, Caller, OrderDone, OrderRefused, OrderRequest, RuleChoice, Unreadable, Wish, Words,
 };
-use super::routes::{MAX_BODY_BYTES, Site};
-use crate::model::DecisionId;
+use super::routes::{ORDER_BODY_BYTES, Site};
+use crate::model::{DecisionId, OrderedBy};
 use crate::policy::status::GuardStatus;
 
-type Refusal = Box<Response>;
+pub(super) type Refusal = Box<Response>;
 
 fn guard(site: &Site) -> Arc<GuardStatus> {
     Arc::clone(&site.served.status.load().guard)
@@ -68,10 +68,10 @@ pub(super) async fn end_silence(
     body: Body,
 ) -> Response {
     let read = async {
-        let uid = operator(&site, caller)?;
+        let by = known(caller)?;
         let id = number(&id, "silence")?;
-        let words = order::plain_words(&read_body(&site, body).await?).map_err(refuse)?;
-        Ok((uid, Wish::EndSilence { id }, words))
+        let words = order::plain_words(&read_short(&site, body).await?).map_err(refuse)?;
+        Ok((by, Wish::EndSilence { id }, words))
     };
     give(&site, read.await).await
 }
@@ -84,11 +84,11 @@ pub(super) async fn approve(
     body: Body,
 ) -> Response {
     let read = async {
-        let uid = operator(&site, caller)?;
+        let by = known(caller)?;
         let decision = DecisionId(number(&decision, "decision")?);
-        let body = read_body(&site, body).await?;
+        let body = read_short(&site, body).await?;
         let (wish, words) = order::approval(decision, &body).map_err(refuse)?;
-        Ok((uid, wish, words))
+        Ok((by, wish, words))
     };
     give(&site, read.await).await
 }
@@ -101,10 +101,10 @@ pub(super) async fn reset_breaker(
     body: Body,
 ) -> Response {
     let read = async {
-        let uid = operator(&site, caller)?;
+        let by = known(caller)?;
         let rules = RuleChoice::Named(order::rule_name("rule", rule).map_err(refuse)?);
-        let words = order::plain_words(&read_body(&site, body).await?).map_err(refuse)?;
-        Ok((uid, Wish::ResetBreaker { rules }, words))
+        let words = order::plain_words(&read_short(&site, body).await?).map_err(refuse)?;
+        Ok((by, Wish::ResetBreaker { rules }, words))
     };
     give(&site, read.await).await
 }
@@ -135,9 +135,9 @@ pub(super) async fn told(
     reader: impl Fn(&[u8]) -> Result<(Wish, Words), Unreadable>,
 ) -> Response {
     let read = async {
-        let uid = operator(site, caller)?;
-        let (wish, words) = reader(&read_body(site, body).await?).map_err(refuse)?;
-        Ok((uid, wish, words))
+        let by = known(caller)?;
+        let (wish, words) = reader(&read_short(site, body).await?).map_err(refuse)?;
+        Ok((by, wish, words))
     };
     give(site, read.await).await
 }
@@ -169,17 +169,13 @@ pub(super) async fn note(
     told(&site, caller, body, |body| Ok((Wish::Note, order::remark(body)?))).await
 }
 
-/// Nobody on the network may order anything, whatever they send.
-fn operator(site: &Site, caller: Caller) -> Result<u32, Refusal> {
+/// Who orders something. Nobody comes here unknown; were it so, nothing would be done.
+pub(super) fn known(caller: Caller) -> Result<OrderedBy, Refusal> {
     match caller {
-        Caller::Operator { uid } => Ok(uid),
-        Caller::Network => {
-            let text = format!(
-                "orders are not taken over the network: use the umawarden command on this node \
-                 (silence, approve, breaker, reboot, pause, resume), or its control socket {}",
-                site.served.control_socket.display()
-            );
-            Err(Box::new(error(StatusCode::FORBIDDEN, "forbidden", &text)))
+        Caller::Known(by) => Ok(by),
+        Caller::Anybody => {
+            let text = "orders need somebody who gives them";
+            Err(Box::new(error(StatusCode::FORBIDDEN, "forbidden", text)))
         }
     }
 }
@@ -191,7 +187,18 @@ fn number(text: &str, what: &str) -> Result<u64, Refusal> {
     })
 }
 
-async fn read_body(site: &Site, body: Body) -> Result<Vec<u8>, Refusal> {
+async fn read_short(site: &Site, body: Body) -> Result<Vec<u8>, Refusal> {
+    let most = usize::try_from(ORDER_BODY_BYTES).unwrap_or(usize::MAX);
+    read_body(site, body, most, "the body is longer than 16 KiB, or was cut off").await
+}
+
+/// The whole body, if it is no longer than that and comes in time.
+pub(super) async fn read_body(
+    site: &Site,
+    body: Body,
+    most: usize,
+    too_long: &str,
+) -> Result<Vec<u8>, Refusal> {
     let refusal = |status, kind, text: &str| {
         let mut refusal = error(status, kind, text);
         // What is left of the body is not worth reading.
@@ -199,14 +206,9 @@ async fn read_body(site: &Site, body: Body) -> Result<Vec<u8>, Refusal> {
         refusal.headers_mut().insert(hyper::header::CONNECTION, close);
         Err(Box::new(refusal))
     };
-    let most = usize::try_from(MAX_BODY_BYTES).unwrap_or(usize::MAX);
     match tokio::time::timeout(site.served.limits.request_header, to_bytes(body, most)).await {
         Ok(Ok(bytes)) => Ok(bytes.to_vec()),
-        Ok(Err(_)) => refusal(
-            StatusCode::PAYLOAD_TOO_LARGE,
-            "bad_data",
-            "the body is longer than 16 KiB, or was cut off",
-        ),
+        Ok(Err(_)) => refusal(StatusCode::PAYLOAD_TOO_LARGE, "bad_data", too_long),
         Err(_) => refusal(StatusCode::REQUEST_TIMEOUT, "timeout", "the body did not come in time"),
     }
 }
@@ -220,13 +222,13 @@ fn refuse(unreadable: Unreadable) -> Refusal {
 }
 
 /// Hands the order on, and tells what came of it.
-async fn give(site: &Site, read: Result<(u32, Wish, Words), Refusal>) -> Response {
-    let (uid, wish, Words { name, comment }) = match read {
+async fn give(site: &Site, read: Result<(OrderedBy, Wish, Words), Refusal>) -> Response {
+    let (by, wish, Words { name, comment }) = match read {
         Ok(read) => read,
         Err(refusal) => return *refusal,
     };
     let (to, answered) = oneshot::channel();
-    let request = OrderRequest { wish, uid, name, comment, answer: to };
+    let request = OrderRequest { wish, by, name, comment, answer: to };
     let unavailable = |text: &str| error(StatusCode::SERVICE_UNAVAILABLE, "unavailable", text);
     match site.served.orders.try_send(request) {
         Ok(()) => {}

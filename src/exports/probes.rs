@@ -1,13 +1,15 @@
 //! `/-/healthy`, `/-/ready` and `/-/reload`.
 
+use axum::Extension;
 use axum::extract::State;
 use axum::response::Response;
-use hyper::{HeaderMap, StatusCode};
+use hyper::StatusCode;
 use tokio::sync::oneshot;
 
 use super::ReloadRequest;
+use super::order::Caller;
 use super::routes::{Site, plain};
-use crate::model::Source;
+use crate::model::{OrderedBy, Source};
 use crate::policy::status::Status;
 
 /// 200 as long as the loop that watches lives. A server that answers is no proof of that.
@@ -46,12 +48,15 @@ fn has_sample(status: &Status) -> bool {
 }
 
 /// Reads configuration and rules again; one request at a time.
-pub(super) async fn reload(State(site): State<Site>, headers: HeaderMap) -> Response {
-    if is_from_elsewhere(&headers) {
-        return plain(StatusCode::FORBIDDEN, "a page of another site may not reload umawarden\n");
-    }
+pub(super) async fn reload(
+    State(site): State<Site>,
+    Extension(caller): Extension<Caller>,
+) -> Response {
+    let Caller::Known(by) = caller else {
+        return plain(StatusCode::FORBIDDEN, "a reload needs somebody who asks for it\n");
+    };
     let deadline = site.served.limits.reload;
-    match tokio::time::timeout(deadline, ask_to_reload(&site)).await {
+    match tokio::time::timeout(deadline, ask_to_reload(&site, by)).await {
         Ok(Some(Ok(summary))) => plain(StatusCode::OK, with_newline(summary)),
         Ok(Some(Err(problems))) => plain(
             StatusCode::INTERNAL_SERVER_ERROR,
@@ -65,17 +70,11 @@ pub(super) async fn reload(State(site): State<Site>, headers: HeaderMap) -> Resp
     }
 }
 
-async fn ask_to_reload(site: &Site) -> Option<Result<String, String>> {
+async fn ask_to_reload(site: &Site, by: OrderedBy) -> Option<Result<String, String>> {
     let _turn = site.reloading.lock().await;
     let (answer, answered) = oneshot::channel();
-    site.served.reload.send(ReloadRequest { answer }).await.ok()?;
+    site.served.reload.send(ReloadRequest { by, answer }).await.ok()?;
     answered.await.ok()
-}
-
-/// Browsers say where a request comes from; whoever says nothing is no browser.
-fn is_from_elsewhere(headers: &HeaderMap) -> bool {
-    let site = headers.get("sec-fetch-site").and_then(|value| value.to_str().ok());
-    matches!(site, Some("cross-site" | "same-site"))
 }
 
 fn with_newline(mut text: String) -> String {

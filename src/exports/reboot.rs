@@ -1,4 +1,4 @@
-//! `/api/v1/reboot`: where it stands with reboots; who may order is let in by the control socket.
+//! `/api/v1/reboot`: where it stands with reboots, and how one is ordered.
 
 use axum::Extension;
 use axum::body::Body;

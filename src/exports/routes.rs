@@ -4,23 +4,35 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use axum::body::{Body, Bytes};
-use axum::extract::{Request, State};
+use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{delete, get, post, put};
+use axum::routing::{MethodRouter, delete, get, post, put};
+use axum::{Extension, Router};
+use http_body_util::Limited;
 use hyper::header::{self, HeaderValue};
-use hyper::{HeaderMap, StatusCode, Uri};
+use hyper::{HeaderMap, Method, StatusCode, Uri};
 use tokio::sync::{Mutex, Semaphore};
 
+use super::access::{self, Arrival, Asked};
 use super::negotiation::{self, Format};
-use super::{Served, api, engines, exposition, gate, landing, orders, probes, reboot, verdict};
+use super::{
+    Served, api, cluster, engines, exposition, gate, landing, orders, probes, reboot, received,
+    verdict,
+};
+use crate::door::Access;
+use crate::model::Role;
+
+/// By this a node that asks itself knows that it does.
+const INSTANCE: &str = "umawarden-instance";
 
 /// Longer request targets are nobody's.
 const MAX_URI_BYTES: usize = 4096;
-/// No order is longer, and nothing else needs a body.
-pub(super) const MAX_BODY_BYTES: u64 = 16 * 1024;
+/// No order is longer.
+pub(super) const ORDER_BODY_BYTES: u64 = 16 * 1024;
+/// A name and two numbers, and room for what no program writes.
+const LAUNCH_BODY_BYTES: u64 = 12 * 1024;
 /// Scrapes that are written at once; others wait, so that they cannot take every thread.
 const SCRAPES: usize = 2;
 /// For a scrape's turn.
@@ -28,27 +40,155 @@ const SCRAPE_WAIT: Duration = Duration::from_secs(5);
 /// Journal queries that run at once, on threads of their own.
 const QUERIES: usize = 4;
 
-/// Fixed paths, apart from the telemetry path.
-const PATHS: [(&str, &str); 19] = [
-    ("/", "overview"),
-    ("/-/healthy", "200 while this node is watched"),
-    ("/-/ready", "200 once something has been sampled"),
-    ("/-/reload", "POST: read configuration and rules again"),
-    ("/api/v1/status", "sources, rules, alerts (JSON)"),
-    ("/api/v1/rules", "rules as in Prometheus' API (JSON)"),
-    ("/api/v1/alerts", "alerts as in Prometheus' API (JSON)"),
-    ("/api/v1/engines", "inference engines and their phases (JSON)"),
-    ("/api/v1/gate", "?need=90GiB: whether this node can take it now (JSON)"),
-    ("/api/v1/verdict", "what holds memory that no counter names, and why (JSON)"),
-    ("/api/v1/events", "kernel events from the journal (JSON)"),
-    ("/api/v1/decisions", "decisions and outcomes from the journal (JSON)"),
-    ("/api/v1/notes", "POST: keep a remark in the journal"),
-    ("/api/v1/orders", "what people ordered, from the journal (JSON)"),
-    ("/api/v1/silences", "silences in force (JSON)"),
-    ("/api/v1/approvals", "decisions that wait for approval (JSON)"),
-    ("/api/v1/breakers", "remedies that missed their aim (JSON)"),
-    ("/api/v1/reboot", "the reboot that is scheduled, and what came of the last (JSON)"),
-    ("/api/v1/pause", "whether nothing is done now (JSON)"),
+/// A path, what may be done there, and who may do it.
+pub(super) struct Route {
+    pub(super) method: Method,
+    pub(super) path: &'static str,
+    /// What it needs of whoever comes over the network; the control socket may do everything.
+    pub(super) access: Access,
+    /// The longest body that is read.
+    pub(super) body_bytes: u64,
+    pub(super) meaning: &'static str,
+    handler: fn() -> MethodRouter<Site>,
+}
+
+impl Route {
+    const fn get(
+        path: &'static str,
+        meaning: &'static str,
+        handler: fn() -> MethodRouter<Site>,
+    ) -> Self {
+        Self::new(Method::GET, path, Access::Role(Role::Read), meaning, handler)
+    }
+
+    const fn new(
+        method: Method,
+        path: &'static str,
+        access: Access,
+        meaning: &'static str,
+        handler: fn() -> MethodRouter<Site>,
+    ) -> Self {
+        Self { method, path, access, body_bytes: ORDER_BODY_BYTES, meaning, handler }
+    }
+
+    /// With another longest body.
+    const fn longest_body(mut self, bytes: u64) -> Self {
+        self.body_bytes = bytes;
+        self
+    }
+}
+
+const OPERATE: Access = Access::Role(Role::Operate);
+const REMEDY: Access = Access::Role(Role::Remedy);
+
+/// Everything that is served, apart from the telemetry path. What is not in here is refused.
+pub(super) static ROUTES: [Route; 33] = [
+    Route::get("/", "overview", || get(landing::page)),
+    Route::get("/-/healthy", "200 while this node is watched", || get(probes::healthy)),
+    Route::get("/-/ready", "200 once something has been sampled", || get(probes::ready)),
+    Route::new(Method::POST, "/-/reload", OPERATE, "read configuration and rules again", || {
+        post(probes::reload)
+    }),
+    Route::get("/api/v1/status", "sources, rules, alerts (JSON)", || get(api::status)),
+    Route::get("/api/v1/rules", "rules as in Prometheus' API (JSON)", || get(api::rules)),
+    Route::get("/api/v1/alerts", "alerts as in Prometheus' API (JSON)", || get(api::alerts)),
+    Route::get(
+        "/api/v1/alerts/received",
+        "alerts that an Alertmanager has posted and that fire (JSON)",
+        || get(received::list),
+    ),
+    // It counts those that are too long itself.
+    Route::new(
+        Method::POST,
+        "/api/v1/alerts/webhook",
+        OPERATE,
+        "the webhook of an Alertmanager",
+        || post(received::post),
+    )
+    .longest_body(u64::MAX),
+    Route::get("/api/v1/engines", "inference engines and their phases (JSON)", || {
+        get(engines::engines)
+    }),
+    Route::get("/api/v1/cluster", "the nodes of the cluster, and the weakest (JSON)", || {
+        get(cluster::cluster)
+    }),
+    Route::get("/api/v1/gate", "?need=90GiB: whether this node can take it now (JSON)", || {
+        get(gate::gate)
+    }),
+    Route::get(
+        "/api/v1/verdict",
+        "what holds memory that no counter names, and why (JSON)",
+        || get(verdict::verdict),
+    ),
+    Route::get("/api/v1/events", "kernel events from the journal (JSON)", || get(api::events)),
+    Route::get("/api/v1/decisions", "decisions and outcomes from the journal (JSON)", || {
+        get(api::decisions)
+    }),
+    Route::new(Method::POST, "/api/v1/notes", OPERATE, "keep a remark in the journal", || {
+        post(orders::note)
+    }),
+    Route::get("/api/v1/orders", "what people ordered, from the journal (JSON)", || {
+        get(api::orders)
+    }),
+    Route::get("/api/v1/silences", "silences in force (JSON)", || get(orders::silences)),
+    Route::new(Method::POST, "/api/v1/silences", OPERATE, "have remedies of rules hold", || {
+        post(orders::make_silence)
+    }),
+    Route::new(Method::DELETE, "/api/v1/silences/{id}", OPERATE, "end a silence", || {
+        delete(orders::end_silence)
+    }),
+    Route::get("/api/v1/approvals", "decisions that wait for approval (JSON)", || {
+        get(orders::approvals)
+    }),
+    Route::new(Method::POST, "/api/v1/approvals/{decision}", REMEDY, "approve of one", || {
+        post(orders::approve)
+    }),
+    Route::get("/api/v1/breakers", "remedies that missed their aim (JSON)", || {
+        get(orders::breakers)
+    }),
+    Route::new(Method::POST, "/api/v1/breakers/{rule}/reset", REMEDY, "let one try again", || {
+        post(orders::reset_breaker)
+    }),
+    Route::get(
+        "/api/v1/reboot",
+        "the reboot that is scheduled, and what came of the last (JSON)",
+        || get(reboot::reboot),
+    ),
+    Route::new(Method::POST, "/api/v1/reboot", REMEDY, "reboot the machine", || {
+        post(reboot::order)
+    }),
+    Route::new(Method::DELETE, "/api/v1/reboot", OPERATE, "call the reboot off", || {
+        delete(reboot::cancel)
+    }),
+    Route::new(
+        Method::POST,
+        "/api/v1/reboot/clear",
+        REMEDY,
+        "forgive reboots that did not help",
+        || post(reboot::clear),
+    ),
+    Route::get("/api/v1/pause", "whether nothing is done now (JSON)", || get(orders::pause)),
+    Route::new(Method::POST, "/api/v1/pause", OPERATE, "do nothing from now on", || {
+        post(orders::begin_pause)
+    }),
+    Route::new(Method::DELETE, "/api/v1/pause", OPERATE, "end the pause", || {
+        delete(orders::end_pause)
+    }),
+    Route::new(
+        Method::PUT,
+        "/api/v1/launches",
+        Access::Local,
+        "a process of this node is an engine",
+        || put(orders::launched),
+    )
+    .longest_body(LAUNCH_BODY_BYTES),
+    Route::new(
+        Method::POST,
+        "/api/v1/deaths",
+        Access::Local,
+        "an engine of this node has died",
+        || post(orders::died),
+    ),
 ];
 
 /// What every handler can reach.
@@ -61,11 +201,15 @@ pub(super) struct Site {
 }
 
 impl Site {
-    /// All paths with their meaning.
-    pub(super) fn paths(&self) -> impl Iterator<Item = (&str, &str)> {
+    /// All paths that can be looked at, with their meaning.
+    pub(super) fn pages(&self) -> impl Iterator<Item = (&str, &str)> {
         let telemetry = self.served.telemetry_path.as_str();
-        std::iter::once((telemetry, "metrics"))
-            .chain(PATHS.into_iter().filter(move |(path, _)| *path != telemetry))
+        let pages = ROUTES.iter().filter(|route| route.method == Method::GET);
+        std::iter::once((telemetry, "metrics")).chain(
+            pages
+                .map(|route| (route.path, route.meaning))
+                .filter(move |(path, _)| *path != telemetry),
+        )
     }
 }
 
@@ -81,7 +225,7 @@ pub fn check_telemetry_path(path: &str) -> Result<(), String> {
             "the telemetry path {path:?} must begin with / and consist of letters, digits and -._~/"
         ));
     }
-    if path != "/" && PATHS.iter().any(|(taken, _)| *taken == path) {
+    if path != "/" && ROUTES.iter().any(|route| route.path == path) {
         return Err(format!("the telemetry path {path:?} is the path of another page"));
     }
     Ok(())
@@ -95,75 +239,60 @@ pub(super) fn router(served: Arc<Served>) -> Result<Router, String> {
         scrapes: Arc::new(Semaphore::new(SCRAPES)),
         served: Arc::clone(&served),
     };
-    let mut router = Router::new()
-        .route(&served.telemetry_path, get(metrics))
-        .route("/-/healthy", get(probes::healthy))
-        .route("/-/ready", get(probes::ready))
-        .route("/-/reload", post(probes::reload))
-        .route("/api/v1/status", get(api::status))
-        .route("/api/v1/rules", get(api::rules))
-        .route("/api/v1/alerts", get(api::alerts))
-        .route("/api/v1/engines", get(engines::engines))
-        .route("/api/v1/gate", get(gate::gate))
-        .route("/api/v1/verdict", get(verdict::verdict))
-        .route("/api/v1/events", get(api::events))
-        .route("/api/v1/decisions", get(api::decisions))
-        .merge(order_routes());
-    if served.telemetry_path != "/" {
-        router = router.route("/", get(landing::page));
+    let mut router = Router::new().route(&served.telemetry_path, get(metrics));
+    for route in ROUTES.iter().filter(|route| route.path != served.telemetry_path) {
+        router = router.route(route.path, (route.handler)());
     }
     Ok(router
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
-        .layer(middleware::from_fn(for_all))
+        .layer(middleware::from_fn_with_state(site.clone(), for_all))
         .with_state(site))
 }
 
-/// Those that a person acts by; handlers that act see to it that nobody else does.
-fn order_routes() -> Router<Site> {
-    Router::new()
-        .route("/api/v1/orders", get(api::orders))
-        .route("/api/v1/notes", post(orders::note))
-        .route("/api/v1/silences", get(orders::silences).post(orders::make_silence))
-        .route("/api/v1/silences/{id}", delete(orders::end_silence))
-        .route("/api/v1/approvals", get(orders::approvals))
-        .route("/api/v1/approvals/{decision}", post(orders::approve))
-        .route("/api/v1/launches", put(orders::launched))
-        .route("/api/v1/deaths", post(orders::died))
-        .route("/api/v1/breakers", get(orders::breakers))
-        .route("/api/v1/breakers/{rule}/reset", post(orders::reset_breaker))
-        .route("/api/v1/reboot", get(reboot::reboot).post(reboot::order).delete(reboot::cancel))
-        .route("/api/v1/reboot/clear", post(reboot::clear))
-        .route(
-            "/api/v1/pause",
-            get(orders::pause).post(orders::begin_pause).delete(orders::end_pause),
-        )
+/// Everything that is served and who may do it over the network, for people.
+pub fn access_table() -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {
+    ROUTES.iter().map(|route| (route.method.as_str(), route.path, route.access.name()))
 }
 
-/// Refuses what is too large, and adds the headers that every response carries.
-async fn for_all(request: Request, next: Next) -> Response {
-    let uri_bytes = request.uri().path_and_query().map_or(0, |target| target.as_str().len());
-    let mut response = if uri_bytes > MAX_URI_BYTES {
+/// Refuses what is too large and who may not come in, and adds the headers that every response
+/// carries.
+async fn for_all(
+    State(site): State<Site>,
+    arrival: Option<Extension<Arrival>>,
+    matched: Option<MatchedPath>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let uri = request.uri().clone();
+    let arrival = arrival.map(|Extension(arrival)| arrival);
+    let uri_bytes = uri.path_and_query().map_or(0, |target| target.as_str().len());
+    let asked = Asked::of(&site, matched.as_ref(), request.method());
+    let response = if uri_bytes > MAX_URI_BYTES {
         let text = "the request's address is too long\n";
-        refusal(request.uri(), StatusCode::URI_TOO_LONG, "bad_data", text)
-    } else if body_bytes(request.headers()) > MAX_BODY_BYTES {
-        let text = "no request here needs so long a body: 16 KiB are the most\n";
+        refusal(&uri, StatusCode::URI_TOO_LONG, "bad_data", text)
+    } else if body_bytes(request.headers()) > asked.body_bytes {
+        let text = format!("no request here needs so long a body: {} is the most\n", asked.most());
         let too_large = StatusCode::PAYLOAD_TOO_LARGE;
-        let mut refusal = refusal(request.uri(), too_large, "bad_data", text);
+        let mut refusal = refusal(&uri, too_large, "bad_data", &text);
         refusal.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         refusal
     } else {
-        next.run(request).await
+        match access::admit(&site, arrival.as_ref(), &asked, request.headers()).await {
+            Ok(caller) => {
+                request.extensions_mut().insert(caller);
+                // What announces no length is read no further than that either.
+                let most = usize::try_from(asked.body_bytes).unwrap_or(usize::MAX);
+                next.run(request.map(|body| Body::new(Limited::new(body, most)))).await
+            }
+            Err(refused) => access::refuse(&site, &uri, &refused),
+        }
     };
-    let headers = response.headers_mut();
-    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
-    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
-    response
+    access::with_headers(&site, arrival.as_ref(), response)
 }
 
 /// As announced; chunked bodies announce nothing, and are read up to the same bound.
-fn body_bytes(headers: &HeaderMap) -> u64 {
+pub(super) fn body_bytes(headers: &HeaderMap) -> u64 {
     let length = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
     length.and_then(|text| text.parse().ok()).unwrap_or(0)
 }
@@ -180,6 +309,9 @@ async fn metrics(State(site): State<Site>, headers: HeaderMap) -> Response {
             let mut response = Response::new(Body::from(body));
             let out = response.headers_mut();
             out.insert(header::CONTENT_TYPE, HeaderValue::from_static(format.content_type()));
+            if let Ok(instance) = HeaderValue::from_str(&site.served.instance) {
+                out.insert(INSTANCE, instance);
+            }
             out.insert(header::VARY, HeaderValue::from_static("Accept, Accept-Encoding"));
             if gzip {
                 out.insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
@@ -202,11 +334,11 @@ fn exposition(site: &Site, format: Format, gzip: bool) -> io::Result<Bytes> {
 async fn not_found(State(site): State<Site>, uri: Uri) -> Response {
     let mut text = "404 page not found. ".to_owned();
     let bare = uri.path().trim_end_matches('/');
-    if let Some((path, _)) = site.paths().find(|(path, _)| *path == bare) {
+    if let Some((path, _)) = site.pages().find(|(path, _)| *path == bare) {
         text.push_str(&format!("Without a slash at its end it is: {path}\n"));
     }
     text.push_str(&format!("The metrics are at {}. There are:\n", site.served.telemetry_path));
-    for (path, meaning) in site.paths() {
+    for (path, meaning) in site.pages() {
         text.push_str(&format!("  {path}  {meaning}\n"));
     }
     refusal(&uri, StatusCode::NOT_FOUND, "not_found", &text)
@@ -219,7 +351,7 @@ async fn method_not_allowed(uri: Uri) -> Response {
 }
 
 /// Programs read the API, and people the rest.
-fn refusal(uri: &Uri, status: StatusCode, kind: &str, text: &str) -> Response {
+pub(super) fn refusal(uri: &Uri, status: StatusCode, kind: &str, text: &str) -> Response {
     match uri.path().starts_with("/api/") {
         true => api::error(status, kind, text.trim_end()),
         false => plain(status, text),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::io;
-use std::net::TcpListener as StdListener;
+use std::net::{IpAddr, TcpListener as StdListener};
 use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::atomic::Ordering;
@@ -17,18 +17,22 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
+use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 use tracing::{debug, warn};
 
+use super::access::Arrival;
 use super::control::{ControlSocket, SocketFile};
-use super::order::Caller;
 use super::stall::{Activity, Stall};
 use super::{Limits, Served, routes};
+use crate::door::Door;
 
 /// Room above the limit for connections that are just being cut off.
 const SPARE_CONNECTIONS: usize = 32;
@@ -41,6 +45,8 @@ const LAST_REQUESTS: Duration = Duration::from_millis(100);
 /// At the end: for responses that are under way.
 const LAST_RESPONSES: Duration = Duration::from_millis(600);
 
+/// How often the door's files are looked at.
+const FILES_LOOKED_AT: Duration = Duration::from_secs(1);
 /// How often it is looked whether the control socket can still be found.
 const CONTROL_LOOKED_AT: Duration = Duration::from_secs(2);
 /// Between attempts to make a control socket.
@@ -68,14 +74,36 @@ pub async fn serve(
         .collect::<io::Result<Vec<_>>>()?;
     let limits = served.limits;
     let control = served.control_socket.clone();
+    let door = Arc::clone(&served.door);
     let router = routes::router(served)
         .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
     let mut ending = shutdown.clone();
     let network = Listeners::Network(listeners);
-    let on_network =
-        serve_on(network, Connections::new(router.clone(), limits), told_to_end(&mut ending));
-    tokio::join!(on_network, serve_control(control, router, limits, shutdown));
+    let connections = Connections::new(router.clone(), limits, Some(Arc::clone(&door)));
+    let on_network = serve_on(network, connections, told_to_end(&mut ending));
+    let control = serve_control(control, router, limits, shutdown.clone());
+    tokio::join!(on_network, control, follow_files(door, shutdown));
     Ok(())
+}
+
+/// Has the door look at its files, on a thread that may hang.
+async fn follow_files(door: Arc<Door>, mut shutdown: watch::Receiver<bool>) {
+    if !door.has_files() {
+        return;
+    }
+    loop {
+        let looking = Arc::clone(&door);
+        let looked = async {
+            tokio::time::sleep(FILES_LOOKED_AT).await;
+            // A panic in there is told by its own thread.
+            let _looked = tokio::task::spawn_blocking(move || looking.look()).await;
+        };
+        tokio::select! {
+            biased;
+            () = told_to_end(&mut shutdown) => return,
+            () = looked => {}
+        }
+    }
 }
 
 /// Keeps the control socket open: makes it anew where it, or its folder, is removed.
@@ -99,7 +127,7 @@ async fn serve_control(
             Ok((listener, file)) => {
                 told.clear();
                 tracing::info!("orders are taken on {}", path.display());
-                let connections = Connections::new(router.clone(), limits);
+                let connections = Connections::new(router.clone(), limits, None);
                 let lost_or_told = async {
                     tokio::select! {
                         () = told_to_end(&mut shutdown) => {}
@@ -183,7 +211,7 @@ enum Listeners {
 }
 
 enum Accepted {
-    Network(TcpStream),
+    Network(TcpStream, IpAddr),
     Control(UnixStream),
 }
 
@@ -196,7 +224,10 @@ impl Listeners {
                     let mut accepted = listeners.iter().map(|listener| listener.poll_accept(cx));
                     match accepted.find(Poll::is_ready) {
                         Some(Poll::Ready(accepted)) => {
-                            Poll::Ready(accepted.map(|(stream, _)| Accepted::Network(stream)))
+                            Poll::Ready(accepted.map(|(stream, from)| {
+                                // IPv4 by a socket of both kinds is IPv4 all the same.
+                                Accepted::Network(stream, from.ip().to_canonical())
+                            }))
                         }
                         Some(Poll::Pending) | None => Poll::Pending,
                     }
@@ -229,6 +260,8 @@ struct Connections {
     http: http1::Builder,
     router: Router,
     limits: Limits,
+    /// Who knows how TLS is spoken; the control socket has none.
+    door: Option<Arc<Door>>,
     graceful: GracefulShutdown,
     tasks: JoinSet<()>,
     open: Open,
@@ -236,7 +269,7 @@ struct Connections {
 }
 
 impl Connections {
-    fn new(router: Router, limits: Limits) -> Self {
+    fn new(router: Router, limits: Limits, door: Option<Arc<Door>>) -> Self {
         let mut http = http1::Builder::new();
         http.timer(TokioTimer::new())
             .header_read_timeout(limits.request_header)
@@ -245,6 +278,7 @@ impl Connections {
             http,
             router,
             limits,
+            door,
             graceful: GracefulShutdown::new(),
             tasks: JoinSet::new(),
             open: Open::default(),
@@ -268,21 +302,23 @@ impl Connections {
 
     fn accept(&mut self, accepted: Accepted) {
         match accepted {
-            Accepted::Network(stream) => {
+            Accepted::Network(stream, address) => {
                 // Responses are written in one go, so nothing is gained by waiting for more.
                 if let Err(error) = stream.set_nodelay(true) {
                     debug!(%error, "set_nodelay");
                 }
-                self.open(stream, Caller::Network);
+                // What it is greeted with is known once its task runs.
+                let arrival = Arrival::Network { address, certificate: None, greeted: 0 };
+                self.open(stream, arrival);
             }
             Accepted::Control(stream) => match stream.peer_cred() {
-                Ok(peer) => self.open(stream, Caller::Operator { uid: peer.uid() }),
+                Ok(peer) => self.open(stream, Arrival::Control { uid: peer.uid() }),
                 Err(error) => debug!(%error, "peer_cred"),
             },
         }
     }
 
-    fn open<S>(&mut self, stream: S, caller: Caller)
+    fn open<S>(&mut self, stream: S, arrival: Arrival)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -291,16 +327,32 @@ impl Connections {
         self.opened += 1;
         let guard = Registered { id, open: Arc::clone(&self.open) };
         self.open.lock().unwrap_or_else(PoisonError::into_inner).insert(id, Arc::clone(&handle));
-        let io =
-            TokioIo::new(Stall::new(stream, self.limits.response, Arc::clone(&handle.activity)));
-        let answers = answers(self.router.clone(), caller, Arc::clone(&handle.activity));
-        let connection = self.graceful.watch(self.http.serve_connection(io, answers));
+        let serving = Serving {
+            http: self.http.clone(),
+            router: self.router.clone(),
+            graceful: self.graceful.watcher(),
+            activity: Arc::clone(&handle.activity),
+        };
+        let stream = Stall::new(stream, self.limits.response, Arc::clone(&handle.activity));
+        let door = self.door.clone();
+        let handshake_takes = self.limits.handshake;
         self.tasks.spawn(async move {
             let _guard = guard;
+            let served = async {
+                let Some(door) = door else { return serving.serve(stream, arrival).await };
+                let greeting = door.greeting();
+                let Some(config) = greeting.tls.clone() else {
+                    return serving.serve(stream, arrival.greeted(&greeting, None)).await;
+                };
+                if let Some(stream) = shake_hands(config, handshake_takes, stream).await {
+                    let arrival = arrival.greeted(&greeting, shown(&stream));
+                    serving.serve(stream, arrival).await;
+                } else {
+                    door.count_failed_handshake();
+                }
+            };
             tokio::select! {
-                ended = pin!(connection) => if let Err(error) = ended {
-                    debug!(%error, "connection");
-                },
+                () = served => {}
                 () = handle.close.notified() => debug!("connection cut off"),
             }
         });
@@ -324,6 +376,56 @@ impl Connections {
     }
 }
 
+/// Answers what comes in by one connection.
+struct Serving {
+    http: http1::Builder,
+    router: Router,
+    graceful: Watcher,
+    activity: Arc<Activity>,
+}
+
+impl Serving {
+    async fn serve<S>(self, stream: S, arrival: Arrival)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let answers = answers(self.router, arrival, self.activity);
+        let connection = self.http.serve_connection(TokioIo::new(stream), answers);
+        if let Err(error) = self.graceful.watch(connection).await {
+            debug!(%error, "connection");
+        }
+    }
+}
+
+/// Speaks TLS with whoever has come, for so long; `None`: they cannot, or may not come in. Until it
+/// is done the connection counts as idle, and is cut off before those that are served.
+async fn shake_hands<S>(
+    config: Arc<ServerConfig>,
+    takes: Duration,
+    stream: S,
+) -> Option<TlsStream<S>>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    match tokio::time::timeout(takes, TlsAcceptor::from(config).accept(stream)).await {
+        Ok(Ok(stream)) => Some(stream),
+        Ok(Err(error)) => {
+            debug!(%error, "handshake");
+            None
+        }
+        Err(_) => {
+            debug!("no handshake in time");
+            None
+        }
+    }
+}
+
+/// The certificate that the client has shown.
+fn shown<S>(stream: &TlsStream<S>) -> Option<&[u8]> {
+    let (_, connection) = stream.get_ref();
+    connection.peer_certificates()?.first().map(AsRef::as_ref)
+}
+
 /// Takes a connection off the list however its task ends.
 struct Registered {
     id: u64,
@@ -339,7 +441,7 @@ impl Drop for Registered {
 /// The routes, told who asks, with a note of whether a request is being answered.
 fn answers(
     router: Router,
-    caller: Caller,
+    arrival: Arrival,
     activity: Arc<Activity>,
 ) -> impl Service<
     Request<Incoming>,
@@ -349,7 +451,7 @@ fn answers(
 > + Send {
     let router = TowerToHyperService::new(router);
     service_fn(move |mut request: Request<Incoming>| {
-        request.extensions_mut().insert(caller);
+        request.extensions_mut().insert(arrival.clone());
         let answering = Answering::new(Arc::clone(&activity));
         let response = router.call(request);
         async move {

@@ -220,6 +220,12 @@ impl Journal {
         self.await_answer(deadline, question)
     }
 
+    /// Whether so much waits to be written that whoever can wait with more should. While the disk
+    /// cannot be written nothing is gained by waiting.
+    pub fn is_behind(&self) -> bool {
+        self.health.is_up() && self.queue.is_filling()
+    }
+
     /// How the journal fares. Touches no disk.
     pub fn readings(&self) -> Readings {
         static SCHEMA: LazyLock<Arc<Schema>> = LazyLock::new(|| {

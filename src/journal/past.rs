@@ -13,8 +13,8 @@ use super::reboots::{BootLasted, RebootRow, past_reboots};
 use super::timeline::from_json;
 use crate::model::{
     Assessment, Decision, DecisionId, EnginePhase, Event, HoldReason, KernelEvent, Mode, Moment,
-    OperatorCommand, OperatorOrder, Outcome, OutcomeResult, PastAct, PastReboots, RestartState,
-    RuleId, RuleSelector, Verdict,
+    OperatorCommand, OperatorOrder, Outcome, OutcomeResult, PastAct, PastReboots, PastReceived,
+    RestartState, RuleId, RuleSelector, Verdict,
 };
 
 /// An act of an earlier run.
@@ -104,6 +104,9 @@ const MOST_RESETS: i64 = 1_000;
 
 /// Changes of what is started again that are looked through for the last one of each.
 const MOST_RESTARTS: i64 = 1_000;
+/// More received alerts are not remembered.
+const MOST_RECEIVED: i64 = 2_000;
+
 /// Events of any kind among which they are looked for.
 const MOST_EVENTS: i64 = 100_000;
 
@@ -223,6 +226,27 @@ impl JournalReader {
             }
         }
         Ok(last)
+    }
+
+    /// What was last told of each received alert, oldest first; only of the newest.
+    pub fn received(&self) -> Result<Vec<PastReceived>, ReadError> {
+        let sql = "SELECT json FROM kernel_events WHERE id IN (
+                SELECT max(id) FROM kernel_events WHERE kind = 'received_alert'
+                AND json_valid(json)
+                GROUP BY json_extract(json, '$.fingerprint'))
+            ORDER BY id DESC LIMIT ?";
+        let read = || -> rusqlite::Result<Vec<String>> {
+            let mut select = self.connection.prepare(sql)?;
+            select.query_map([MOST_RECEIVED], |row| row.get(0))?.collect()
+        };
+        let rows = read().map_err(|error| self.failed(error))?;
+        let told = rows.iter().rev().filter_map(|json| match from_json(json)? {
+            Event { kind: KernelEvent::ReceivedAlert { to, alert }, utc, .. } => {
+                Some(PastReceived { to, alert: *alert, utc })
+            }
+            _ => None,
+        });
+        Ok(told.collect())
     }
 
     /// What is known of reboots, for the boot of that name; `None` where it has none. What cannot

@@ -148,6 +148,12 @@ impl Queue {
         self.dropped.load(Ordering::Relaxed)
     }
 
+    /// Whether a good part of the room is taken.
+    pub(super) fn is_filling(&self) -> bool {
+        let inside = self.lock();
+        inside.waiting.len() > MOST_ENTRIES / 4 || inside.bytes > MOST_BYTES / 8
+    }
+
     /// How many entries wait, those in hand included.
     pub(super) fn len(&self) -> usize {
         let inside = self.lock();

@@ -7,7 +7,10 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{DeathReport, EnginePhase, MemoryVerdict, RebootResult, Release, RestartState};
+use super::{
+    DeathReport, EnginePhase, MemoryVerdict, RebootResult, ReceivedAlert, ReceivedTurn, Release,
+    RestartState,
+};
 
 /// One thing that happened.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -304,11 +307,19 @@ pub enum KernelEvent {
         /// How long that had lasted, in milliseconds.
         uptime_ms: i64,
     },
+    /// An alert that an Alertmanager has told of began to fire, or fires no more.
+    ReceivedAlert {
+        /// What has become of it.
+        to: ReceivedTurn,
+        /// Which, as it was told.
+        #[serde(flatten)]
+        alert: Box<ReceivedAlert>,
+    },
 }
 
 impl KernelEvent {
     /// The `event` label values, and JSON kinds, of all events.
-    pub const KINDS: [&'static str; 21] = [
+    pub const KINDS: [&'static str; 22] = [
         "nv_no_memory",
         "nv_alloc_failed",
         "xid",
@@ -330,6 +341,7 @@ impl KernelEvent {
         "memory_verdict",
         "reboot_checked",
         "journal_lost",
+        "received_alert",
     ];
 
     /// This event's kind, one of [`Self::KINDS`].
@@ -356,6 +368,7 @@ impl KernelEvent {
             Self::MemoryVerdict { .. } => "memory_verdict",
             Self::RebootChecked { .. } => "reboot_checked",
             Self::JournalLost { .. } => "journal_lost",
+            Self::ReceivedAlert { .. } => "received_alert",
         }
     }
 
@@ -373,6 +386,7 @@ impl KernelEvent {
                 | Self::MemoryVerdict { .. }
                 | Self::RebootChecked { .. }
                 | Self::JournalLost { .. }
+                | Self::ReceivedAlert { .. }
         )
     }
 }

@@ -4,8 +4,11 @@
 
 mod action;
 mod alert;
+mod alertmanager;
+mod cluster;
 mod death;
 mod decision;
+mod door;
 mod engine;
 mod engine_access;
 mod event;
@@ -21,6 +24,7 @@ mod peer;
 mod reading;
 mod reboot;
 mod reboot_stage;
+mod received_alert;
 mod release;
 mod series;
 mod sysctl;
@@ -32,6 +36,15 @@ mod wording;
 
 pub use action::{Action, CacheKind, CachePermission, Lane, UndoReason};
 pub use alert::{AlertChange, AlertState};
+pub use alertmanager::{
+    AlertSending, AlertmanagerCredentials, AlertmanagerServer, AlertmanagerSettings, SentDecisions,
+};
+pub use cluster::{
+    Access, CLUSTER_LABEL, ClusterNames, ClusterReadings, ClusterSettings, ClusterStatus,
+    Credentials, EXPORTED_NODE_LABEL, MOST_NODES, MOST_PEERS, MOST_SERIES_OF_A_NODE, NODE_LABEL,
+    NodeMemory, NodeNews, NodeReadings, NodeStatus, PEERS_ASKED_CHEAPLY, PrometheusServer, Refusal,
+    TlsFiles, Wanted, series_of_node,
+};
 pub use death::{
     DeathMemory, DeathProof, DeathReport, Deceased, ExitStatus, KilledWorker, Killer, Survivor,
     signal_name,
@@ -40,6 +53,7 @@ pub use decision::{
     Assessment, Decision, DecisionId, Evidence, HoldReason, Mode, Outcome, OutcomeResult, RuleId,
     Verdict,
 };
+pub use door::{Credential, OrderedBy, RefusalReason, Role};
 pub use engine::{
     DeclaredEngine, EngineHealth, EngineKind, EngineMatch, EnginePhase, EngineProcess,
     EngineReadings, EngineSeen, HealthAnswer, LaunchedEngine, ProcessEnd, ProcessId,
@@ -61,7 +75,7 @@ pub use held::{
 pub use holder::{Holder, HolderReadings};
 pub use moment::Moment;
 pub use observation::{KernelRecord, Observation, Readings, Source};
-pub use operator::{OperatorCommand, OperatorOrder, Pause, RuleSelector, author};
+pub use operator::{OperatorCommand, OperatorOrder, Pause, RuleSelector, author, remote_author};
 pub use past::{Asked, Past, PastAct};
 pub use peer::PeerAddress;
 pub use reading::{Reading, as_number};
@@ -71,6 +85,10 @@ pub use reboot::{
     RebootResult, RebootSettings, RebootStatus, RebootWay, ScheduledReboot,
 };
 pub use reboot_stage::RebootStage;
+pub use received_alert::{
+    ALERTS, FORGET_RECEIVED_AFTER, PastReceived, ReceivedAlert, ReceivedAlertStatus,
+    ReceivedAlerts, ReceivedIgnored, ReceivedStatus, ReceivedTurn,
+};
 pub use release::{HeldMemory, Release, ReleaseEnd, ReleasePoint, WhyUnknown};
 pub use series::{METRICS, Metric, MetricKind, Schema, SeriesKey, metric};
 pub use sysctl::{ENGINE_PAUSE, READ_AHEAD, SETTING_NAMES, Sysctl, UndoResult};

@@ -7,8 +7,9 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    EngineHealth, EngineReadings, Event, GpuReadings, HeldReadings, HolderReadings,
-    LoggedInReadings, OperatorCommand, Outcome, Past, Pause, Reading, Schema, SeriesKey,
+    ClusterReadings, EngineHealth, EngineReadings, Event, GpuReadings, HeldReadings,
+    HolderReadings, LoggedInReadings, OperatorCommand, Outcome, Past, Pause, Reading,
+    ReceivedAlerts, Schema, SeriesKey,
 };
 
 /// Where an observation comes from; the `source` label of `uma_source_up`.
@@ -47,11 +48,13 @@ pub enum Source {
     Gpu,
     /// Who has the NVIDIA driver open: `/proc/PID/fd`.
     Holders,
+    /// The Alertmanagers that alerts are sent to, and what of them came in.
+    Alertmanager,
 }
 
 impl Source {
     /// All sources, in the order in which they are listed to people.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Meminfo,
         Self::Vmstat,
         Self::Zoneinfo,
@@ -68,6 +71,7 @@ impl Source {
         Self::Docker,
         Self::Gpu,
         Self::Holders,
+        Self::Alertmanager,
     ];
 
     /// The name in labels, logs and JSON.
@@ -89,6 +93,7 @@ impl Source {
             Self::Docker => "docker",
             Self::Gpu => "gpu",
             Self::Holders => "holders",
+            Self::Alertmanager => "alertmanager",
         }
     }
 }
@@ -171,4 +176,8 @@ pub enum Observation {
     Holders(Box<HolderReadings>),
     /// Somebody has looked who is logged in.
     LoggedIn(Box<LoggedInReadings>),
+    /// Somebody has posted alerts.
+    ReceivedAlerts(Box<ReceivedAlerts>),
+    /// Other nodes have been asked.
+    Cluster(Box<ClusterReadings>),
 }

@@ -1,5 +1,6 @@
 //! What people tell the program: approvals, silences, a pause, a breaker reset.
 
+use core::net::IpAddr;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +8,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{DecisionId, Moment, RebootForce, RuleId};
+use super::{Credential, DecisionId, Moment, RebootForce, RuleId};
 
 /// One word from a person, as the policy is told it and the journal keeps it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -112,6 +113,14 @@ pub fn author(name: Option<&str>, user: Option<&str>, uid: u32) -> String {
         (Some(name), Some(user)) if name != user => format!("{name} ({user}, uid {uid})"),
         (Some(name), _) | (None, Some(name)) => format!("{name} (uid {uid})"),
         (None, None) => format!("uid {uid}"),
+    }
+}
+
+/// The same of somebody on the network: the name that they give, and what they have shown.
+pub fn remote_author(name: Option<&str>, credential: &Credential, address: IpAddr) -> String {
+    match name {
+        Some(name) => format!("{name} ({credential}, {address})"),
+        None => format!("{credential} ({address})"),
     }
 }
 

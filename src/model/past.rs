@@ -7,8 +7,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Action, DecisionId, EnginePhase, Mode, OperatorCommand, PastReboots, RestartState, RuleId,
-    Target,
+    Action, DecisionId, EnginePhase, Mode, OperatorCommand, PastReboots, PastReceived,
+    RestartState, RuleId, Target,
 };
 
 /// What the journal knows of earlier runs. Until the policy has it, nothing is done.
@@ -31,6 +31,9 @@ pub struct Past {
     /// Reboots of this boot and those before.
     #[serde(default)]
     pub reboots: PastReboots,
+    /// What was last told of received alerts, oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub received: Vec<PastReceived>,
     /// Everything before this time on the uptime clock, in milliseconds, is lost: a journal that
     /// was damaged has been replaced.
     #[serde(default, skip_serializing_if = "Option::is_none")]

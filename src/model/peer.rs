@@ -13,6 +13,8 @@ const USUAL_PORT: u16 = 9942;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerAddress {
     name: Arc<str>,
+    host: String,
+    port: u16,
     origin: String,
 }
 
@@ -37,11 +39,38 @@ impl FromStr for PeerAddress {
                 .ok_or_else(wrong)?,
             None => return Err(wrong()),
         };
-        Ok(Self { name: text.into(), origin: format!("http://{host}:{port}") })
+        let origin = format!("http://{host}:{port}");
+        Ok(Self { name: text.into(), host: host.to_owned(), port, origin })
     }
 }
 
 impl PeerAddress {
+    /// As it was written, or told.
+    pub fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// The same under another name.
+    #[must_use]
+    pub fn named(self, name: Arc<str>) -> Self {
+        Self { name, ..self }
+    }
+
+    /// The host: a name, or an address, in brackets if it has colons.
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// The port.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Whether another one is reached in the same place.
+    pub fn is_at(&self, other: &Self) -> bool {
+        self.host.eq_ignore_ascii_case(&other.host) && self.port == other.port
+    }
+
     /// Scheme, host and port.
     pub fn origin(&self) -> &str {
         &self.origin

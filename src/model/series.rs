@@ -13,7 +13,9 @@ macro_rules! names {
     }};
 }
 
+mod alertmanager;
 mod black_box;
+mod cluster;
 mod engine;
 mod gpu;
 mod kernel;
@@ -27,6 +29,8 @@ mod tests;
 mod verdict;
 
 use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
 
 use super::Source;
 
@@ -43,6 +47,9 @@ pub enum MetricKind {
     /// than `le`, which is its only label; `…_sum` and `…_count`, which have none.
     Histogram,
 }
+
+/// An exbibyte, or the seconds of 30 billion years.
+const MOST: f64 = (1_u64 << 60) as f64;
 
 /// A label and all values that it may have.
 pub type ClosedLabel = (&'static str, &'static [&'static str]);
@@ -65,6 +72,9 @@ pub struct Metric {
     pub least: f64,
     /// No value is greater.
     pub most: f64,
+    /// Whether others make the series: they have more labels than those, some may be missing, and
+    /// only rules read them.
+    pub is_of_others: bool,
     /// One sentence for people: what it says and where it comes from.
     pub help: &'static str,
 }
@@ -97,7 +107,8 @@ impl Metric {
         labels: &'static [&'static str],
         help: &'static str,
     ) -> Self {
-        Self { name, kind, source, labels, closed: &[], least: 0.0, most: f64::INFINITY, help }
+        let (least, most) = (0.0, f64::INFINITY);
+        Self { name, kind, source, labels, closed: &[], least, most, is_of_others: false, help }
     }
 
     /// With all the values that some labels may have.
@@ -120,6 +131,16 @@ impl Metric {
         Self { most: 1.0, ..self }
     }
 
+    /// Made by others, with labels of theirs.
+    const fn of_others(self) -> Self {
+        Self { is_of_others: true, ..self }
+    }
+
+    /// Whether it can ever have that value: nothing that a machine has or does is beyond 2^60.
+    pub fn allows(&self, value: f64) -> bool {
+        value >= self.least && value <= self.most && value.abs() <= MOST
+    }
+
     /// All values that a label may have; `None` where that is not known beforehand.
     pub fn values(&self, label: &str) -> Option<&'static [&'static str]> {
         self.closed.iter().find(|(name, _)| *name == label).map(|(_, values)| *values)
@@ -132,7 +153,7 @@ pub fn metric(name: &str) -> Option<&'static Metric> {
 }
 
 /// The identity of one series: a metric's name and its label set.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SeriesKey {
     /// The metric's name.
     pub name: Arc<str>,
@@ -169,7 +190,7 @@ impl std::fmt::Display for SeriesKey {
 }
 
 /// The series that one source fills, in the order of its values.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Schema {
     /// One key for each value of a [`super::Readings`].
     pub series: Vec<SeriesKey>,
@@ -182,24 +203,28 @@ pub static METRICS: &[Metric] = &join::<
             + kernel::METRICS.len()
             + own::METRICS.len()
             + otlp::METRICS.len()
+            + cluster::METRICS.len()
             + black_box::METRICS.len()
             + engine::METRICS.len()
             + reboot::METRICS.len()
             + restarts::METRICS.len()
             + verdict::METRICS.len()
             + gpu::METRICS.len()
+            + alertmanager::METRICS.len()
     },
 >(&[
     memory::METRICS,
     kernel::METRICS,
     own::METRICS,
     otlp::METRICS,
+    cluster::METRICS,
     black_box::METRICS,
     engine::METRICS,
     reboot::METRICS,
     restarts::METRICS,
     verdict::METRICS,
     gpu::METRICS,
+    alertmanager::METRICS,
 ]);
 
 const fn join<const COUNT: usize>(areas: &[&[Metric]]) -> [Metric; COUNT] {

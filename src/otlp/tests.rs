@@ -28,7 +28,10 @@ fn utc_since(seconds: i64) -> Duration {
     Duration::from_secs(u64::try_from(seconds).unwrap())
 }
 
-fn status(seconds: i64, series: &[(&str, &[(&str, &str)], Reading<f64>)]) -> Status {
+/// Name, labels and value.
+type Series<'a> = (&'a str, &'a [(&'a str, &'a str)], Reading<f64>);
+
+fn status(seconds: i64, series: &[Series<'_>]) -> Status {
     let mut policy = Policy::new(at(0), Mode::Observe, &RuleSet::default(), DecisionId(1));
     let keys = series.iter().map(|(name, labels, _)| SeriesKey::new(name, labels));
     Status {
@@ -126,7 +129,7 @@ fn a_histogram_is_one_and_only_whole() {
     let name = "uma_loop_reaction_seconds";
     let part = |suffix: &str| format!("{name}_{suffix}");
     let (bucket, sum, count) = (part("bucket"), part("sum"), part("count"));
-    let mut series: Vec<(&str, &[(&str, &str)], Reading<f64>)> = vec![
+    let mut series: Vec<Series<'_>> = vec![
         (&bucket, le[0], Reading::Value(9.0)),
         (&bucket, le[2], Reading::Value(7.0)),
         (&bucket, le[1], Reading::Value(4.0)),

@@ -1,8 +1,11 @@
 //! Text into typed facts: kernel-log records, kernel faults, `/proc` files. Pure.
 
+pub mod alertmanager;
 pub mod container;
 pub mod dmesg;
 pub mod engine;
+pub mod exposition;
+pub mod file_sd;
 pub mod gpu;
 pub mod header_lines;
 pub mod held_object;
@@ -11,4 +14,5 @@ pub mod kmsg;
 pub mod model_config;
 pub mod proc;
 pub mod process;
+pub mod prometheus_answer;
 pub mod utmp;

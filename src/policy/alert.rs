@@ -89,7 +89,16 @@ impl Alerts {
 
     /// Labels and value of a firing alert: the one whose condition has held for the longest.
     pub(super) fn firing(&self) -> Option<(&Labels, f64)> {
+        self.firing_where(|_| true)
+    }
+
+    /// The same of those with such labels.
+    pub(super) fn firing_where(
+        &self,
+        is_meant: impl Fn(&Labels) -> bool,
+    ) -> Option<(&Labels, f64)> {
         let firing = self.active.iter().filter(|alert| alert.state == AlertState::Firing);
+        let firing = firing.filter(|alert| is_meant(&alert.labels));
         let first = firing.min_by_key(|alert| alert.held_from)?;
         Some((&first.labels, first.value))
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::promql::{EvalTime, Evaluated, Expr, Labels, Sample, Value};
 use super::rule::Rule;
 use super::store::{SeriesId, SeriesStore};
-use crate::model::{Evidence, Moment, Reading};
+use crate::model::{Evidence, Moment, Reading, Wanted};
 
 /// Bound on what one decision names.
 const MOST_SERIES: usize = 24;
@@ -17,6 +17,11 @@ pub(super) fn reads(rule: &Rule) -> Vec<(Arc<str>, i64)> {
         reads.extend(aim.expr.reads());
     }
     reads
+}
+
+/// The series that a rule reads of any node.
+pub(super) fn wanted(rule: &Rule) -> Vec<Wanted> {
+    exprs(rule).flat_map(Expr::wanted).collect()
 }
 
 /// The present value of the series that the rule's expression and aim name. Where the expression

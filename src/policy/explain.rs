@@ -64,7 +64,8 @@ impl Policy {
         let mut groups = self.groups.iter();
         let (rule, stand, alert) = groups.find_map(|group| group.stand(rule, self.mode))?;
         let eval_at = EvalTime { timeline_ms: at.timeline_ms(), utc_ms: at.utc_ms() };
-        let trace = |query: &Query| query.expr.trace(&query.text, &self.store, eval_at, has_past);
+        let store = self.store_of(rule);
+        let trace = |query: &Query| query.expr.trace(&query.text, store, eval_at, has_past);
         let condition = trace(&rule.expr);
         let remedy = rule.remedy.as_ref().map(|remedy| {
             let aim = remedy.aim.as_ref().map(&trace);

@@ -4,21 +4,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::alert::Alerts;
+use super::cluster::Cluster;
 use super::counters::{Cell, Counters};
 use super::guard::{ByMode, Guard};
 use super::promql::{EvalTime, Evaluated, Labels, Sample, Value, Watch};
 use super::remedy::{Case, Condition, Course, Stand};
-use super::rule::{Remedy, Rule, RuleGroup};
+use super::rule::{Remedy, Rule, RuleGroup, RuleScope};
 use super::status::{RuleState, RuleStatus};
 use super::store::SeriesStore;
 use super::template::Template;
 use super::{Doubt, Surroundings};
-use crate::model::{AlertChange, AlertState, Mode, Moment, Outcome, RuleId, SeriesKey};
+use crate::model::{AlertChange, AlertState, Mode, Moment, NODE_LABEL, Outcome, RuleId, SeriesKey};
 
 /// The rules of one group, and when they are evaluated next.
 #[derive(Debug)]
 pub(super) struct Group {
     file: String,
+    scope: RuleScope,
     interval: Duration,
     due: Duration,
     rules: Vec<RunningRule>,
@@ -33,6 +35,8 @@ struct RunningRule {
     courses: ByMode<Course>,
     unknown: Vec<String>,
     evaluated: Option<Duration>,
+    /// There is nothing that it could read.
+    is_idle: bool,
     cells: Cells,
     /// What the cells were set to last.
     published: Option<(RuleState, Option<[bool; 2]>)>,
@@ -67,6 +71,7 @@ impl Group {
         });
         Self {
             file: group.file.display().to_string(),
+            scope: group.scope,
             interval: group.interval,
             due: at.uptime,
             rules: rules.collect(),
@@ -98,6 +103,11 @@ impl Group {
         self.due
     }
 
+    /// Whose series its rules read.
+    pub(super) fn scope(&self) -> RuleScope {
+        self.scope
+    }
+
     /// How often it is evaluated.
     pub(super) fn interval(&self) -> Duration {
         self.interval
@@ -115,7 +125,14 @@ impl Group {
 
     /// Evaluates every rule's condition.
     pub(super) fn judge(&mut self, around: &mut Surroundings<'_>) {
-        self.rules.iter_mut().for_each(|running| running.evaluate(around));
+        let is_idle = self.scope == RuleScope::Cluster && around.cluster.is_idle();
+        for running in &mut self.rules {
+            running.changed |= running.is_idle != is_idle;
+            running.is_idle = is_idle;
+            if !is_idle {
+                running.evaluate(around);
+            }
+        }
     }
 
     /// Lets every remedy move on, once all conditions have been judged.
@@ -134,7 +151,7 @@ impl Group {
     /// Where each rule stands, by its alert's name.
     pub(super) fn states(&self) -> impl Iterator<Item = (&str, RuleState)> {
         self.rules.iter().map(|running| {
-            let is_judged = running.evaluated.is_some();
+            let is_judged = running.evaluated.is_some() || running.is_idle;
             let state = if is_judged { running.state() } else { RuleState::Unknown };
             (&*running.rule.id.alert, state)
         })
@@ -271,6 +288,7 @@ impl RunningRule {
             courses,
             unknown: Vec::new(),
             evaluated: None,
+            is_idle: false,
             cells,
             published: None,
             changed: true,
@@ -298,7 +316,17 @@ impl RunningRule {
 
     fn remedy(&mut self, around: &mut Surroundings<'_>) {
         let Some(remedy) = &self.rule.remedy else { return };
-        let condition = self.condition();
+        // Of alerts that name a node, only those of this one are acted on here.
+        let alert = match self.rule.scope {
+            RuleScope::Node => self.alerts.firing(),
+            RuleScope::Cluster => {
+                self.alerts.firing_where(|labels| is_of_this_node(labels, around.cluster))
+            }
+        };
+        let condition = match self.condition() {
+            Condition::Firing | Condition::Unknown if alert.is_none() => Condition::Quiet,
+            condition => condition,
+        };
         let is_at_rest = |mode| self.courses.of(mode).is_at_rest();
         let are_at_rest = [Mode::Observe, Mode::Enforce].into_iter().all(is_at_rest);
         if condition == Condition::Quiet && are_at_rest {
@@ -307,7 +335,7 @@ impl RunningRule {
         let decisions = around.step.decisions.len();
         let in_force = self.rule.mode.unwrap_or(around.mode);
         for mode in [Mode::Observe, Mode::Enforce] {
-            let case = Case { rule: &self.rule, remedy, mode, alert: self.alerts.firing() };
+            let case = Case { rule: &self.rule, remedy, mode, alert };
             let course = self.courses.of_mut(mode);
             if mode == in_force {
                 course.advance(&case, condition, around);
@@ -336,7 +364,7 @@ impl RunningRule {
     /// Evaluates the condition and moves the alerts on; an error says why that cannot be told.
     fn judge(&mut self, around: &mut Surroundings<'_>) -> Result<(), Vec<String>> {
         let at = EvalTime { timeline_ms: around.at.timeline_ms(), utc_ms: around.at.utc_ms() };
-        let evaluated = self.watch.evaluate(&self.rule.expr.expr, around.store, at);
+        let evaluated = self.watch.evaluate(&self.rule.expr.expr, around.store_of(&self.rule), at);
         let samples = match evaluated {
             Ok(Evaluated::Known(Value::Vector(samples))) => samples,
             Ok(Evaluated::Known(Value::Scalar(value))) => {
@@ -373,6 +401,7 @@ impl RunningRule {
         RuleStatus {
             rule: self.rule.id.clone(),
             file: file.to_owned(),
+            is_idle: self.is_idle,
             interval,
             expr: Arc::clone(&self.rule.expr.text),
             hold_for: self.rule.hold_for,
@@ -386,6 +415,12 @@ impl RunningRule {
             remedy: self.courses.of(in_force).summary.clone(),
         }
     }
+}
+
+/// Whether labels name this node, or none.
+fn is_of_this_node(labels: &Labels, cluster: &Cluster) -> bool {
+    let node = labels.iter().find(|(name, _)| **name == *NODE_LABEL);
+    !node.is_some_and(|(_, node)| cluster.is_other(node))
 }
 
 fn as_written(templates: &[(Arc<str>, Template)]) -> Vec<(Arc<str>, Arc<str>)> {

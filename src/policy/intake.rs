@@ -6,11 +6,12 @@ use jiff::Timestamp;
 
 use super::brake::Scope;
 use super::engines::{self, Levels};
+use super::received::{self, Received};
 use super::verdict::Beside;
 use super::{Answer, Policy, Step, old_by};
 use crate::model::{
     EngineReadings, Event, KernelEvent, KernelRecord, Moment, Observation, OperatorCommand,
-    OperatorOrder, Outcome, Reading, Source,
+    OperatorOrder, Outcome, PastReceived, Reading, Source,
 };
 use crate::parse::kernel::KernelLine;
 
@@ -59,6 +60,13 @@ impl Policy {
             }
             Observation::Holders(readings) => self.verdict.look(readings),
             Observation::LoggedIn(readings) => self.reboots.look(readings),
+            Observation::ReceivedAlerts(post) => {
+                let (received, mut around) = self.receiving(at, &mut step.events);
+                received.take(post, &mut around);
+            }
+            Observation::Cluster(readings) => {
+                self.cluster.observe(at, readings, (&mut self.counters, &mut self.store));
+            }
         }
     }
 
@@ -129,6 +137,28 @@ impl Policy {
         for group in &mut self.groups {
             group.observe_outcome(outcome, &mut self.guard);
         }
+    }
+
+    fn receiving<'a>(
+        &'a mut self,
+        at: Moment,
+        events: &'a mut Vec<Event>,
+    ) -> (&'a mut Received, received::Around<'a>) {
+        let (counters, store) = (&mut self.counters, &mut self.store);
+        (&mut self.received, received::Around { at, counters, store, events })
+    }
+
+    /// Forgets received alerts that nobody repeats, and has the others go on.
+    pub(super) fn follow_received(&mut self, at: Moment, step: &mut Step) {
+        let (received, mut around) = self.receiving(at, &mut step.events);
+        received.advance(&mut around);
+    }
+
+    /// Takes in what was last told of received alerts. That one fires on is no news.
+    pub fn resume_received(&mut self, at: Moment, past: &[PastReceived]) {
+        let mut no_events = Vec::new();
+        let (received, mut around) = self.receiving(at, &mut no_events);
+        received.restore(past, &mut around);
     }
 
     /// What there is for an engine that is to start.

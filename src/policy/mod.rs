@@ -5,6 +5,7 @@
 
 mod alert;
 mod brake;
+mod cluster;
 mod counters;
 pub mod death;
 mod engines;
@@ -18,30 +19,33 @@ mod intake;
 pub mod pace;
 pub mod promql;
 mod reboot;
+mod received;
 mod remedy;
 pub mod restarts;
+mod resuming;
 pub mod rule;
 mod sources;
 pub mod status;
 pub mod store;
+mod surroundings;
 pub mod template;
 #[cfg(test)]
 mod tests;
 mod verdict;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 
 use crate::model::{
-    Action, AlertChange, Assessment, Decision, DecisionId, EngineSeen, Event, MemoryJudgement,
-    Mode, Moment, Observation, OperatorCommand, Past, Reading, Room, RuleId, SeriesKey, Supervisor,
-    Verdict, VerdictLimits,
+    Action, AlertChange, Assessment, Decision, DecisionId, EngineSeen, Event, Mode, Moment,
+    Observation, OperatorCommand, RuleId, SeriesKey, Supervisor, Verdict, VerdictLimits,
 };
 use crate::parse::kernel::EventAssembler;
 use brake::{Brake, Declared, Scope};
+use cluster::Cluster;
 use counters::Counters;
 use death::Kills;
 use engines::{Deaths, Engines};
@@ -52,11 +56,13 @@ use guard::Guard;
 use intake::late_ms;
 use pace::Memory;
 use reboot::Reboots;
+use received::Received;
 use restarts::Restarts;
-use rule::RuleSet;
+use rule::{RuleScope, RuleSet};
 use sources::SourceTable;
 use status::Status;
 use store::SeriesStore;
+use surroundings::Surroundings;
 use verdict::VerdictWatch;
 
 /// What the kernel log told longer ago than this is old when it is read: it is counted where it
@@ -136,50 +142,16 @@ pub struct Policy {
     gpus: Gpus,
     verdict: VerdictWatch,
     reboots: Reboots,
+    received: Received,
+    cluster: Cluster,
     /// The shortest range over which a rule looks back.
     shortest_range: Duration,
     next_decision: u64,
     guard: Guard,
     rule_statuses: Arc<[status::RuleStatus]>,
     series: Arc<[SeriesKey]>,
-}
-
-/// What a rule's evaluation may read and change, beside the rule itself.
-struct Surroundings<'a> {
-    at: Moment,
-    mode: Mode,
-    store: &'a SeriesStore,
-    /// When memory was last measured, on the uptime clock.
-    measured: Option<Duration>,
-    /// What there is for an engine that is to start, if that is known of now.
-    room: Option<&'a Room>,
-    engines: &'a Engines,
-    brake: &'a Brake,
-    judgement: &'a MemoryJudgement,
-    reboots: &'a mut Reboots,
-    kills: &'a Kills,
-    guard: &'a mut Guard,
-    next_decision: &'a mut u64,
-    counters: &'a mut Counters,
-    step: &'a mut Step,
-}
-
-impl Surroundings<'_> {
-    /// The present value of the only series of that name.
-    fn latest(&self, name: &str) -> Reading<f64> {
-        self.store.latest_of(name, &[])
-    }
-
-    /// What a reboot depends on.
-    fn of_reboot(&self) -> reboot::View<'_> {
-        reboot::View {
-            at: self.at,
-            guard: self.guard,
-            engines: self.engines,
-            store: self.store,
-            judgement: self.judgement,
-        }
-    }
+    /// The state of the store that they are of.
+    series_of: Option<u64>,
 }
 
 impl Policy {
@@ -193,6 +165,7 @@ impl Policy {
     pub fn rehearsing(started: Moment, mode: Mode, rules: &RuleSet) -> Self {
         let mut own = Self::over(SeriesStore::closed(), started, mode, rules, DecisionId(1));
         own.reboots.rehearse();
+        own.cluster.declare(None);
         Self { declared: Some(Declared::default()), ..own }
     }
 
@@ -207,6 +180,7 @@ impl Policy {
         let engines = Engines::new(&mut counters, &mut store);
         let verdict = VerdictWatch::new(started, &mut counters, &mut store);
         let reboots = Reboots::new(&mut counters, &mut store);
+        let received = Received::new(&mut counters, &mut store);
         let mut policy = Self {
             started,
             mode,
@@ -227,11 +201,14 @@ impl Policy {
             gpus: Gpus::default(),
             verdict,
             reboots,
+            received,
+            cluster: Cluster::default(),
             shortest_range: Duration::MAX,
             next_decision: next_decision.0,
             guard: Guard::default(),
             rule_statuses: Arc::new([]),
             series: Arc::new([]),
+            series_of: None,
         };
         policy.replace_rules(started, mode, rules);
         policy
@@ -240,6 +217,11 @@ impl Policy {
     /// From now on memory counts as leaked by these.
     pub fn set_verdict_limits(&mut self, limits: VerdictLimits) {
         self.verdict.set_limits(limits);
+    }
+
+    /// From now on received alerts that nobody repeats are forgotten after so long.
+    pub fn forget_received_after(&mut self, forget_after: Duration) {
+        self.received.set_forget_after(forget_after);
     }
 
     /// Takes other rules, and returns the alerts that end with the old ones. What is known of a
@@ -251,8 +233,14 @@ impl Policy {
         self.reboots.set_settings(&rules.guard_rails.reboot);
         let mut old = std::mem::take(&mut self.groups);
         self.shortest_range = Duration::MAX;
+        self.cluster.replace_rules(&rules.groups);
         for group in &rules.groups {
+            // In a declared world they read this store too.
+            let of_node = group.scope == RuleScope::Node;
             for (name, range_ms) in group.rules.iter().flat_map(evidence::reads) {
+                if !of_node && !self.store.is_closed() {
+                    continue;
+                }
                 self.store.retain(&name, range_ms);
                 let range_ms = u64::try_from(range_ms).ok().filter(|range_ms| *range_ms > 0);
                 let range = range_ms.map_or(Duration::MAX, Duration::from_millis);
@@ -302,6 +290,7 @@ impl Policy {
             step.is_only_counted = true;
             return step;
         }
+        self.follow_received(at, &mut step);
         for event in &step.events {
             self.verdict.hear(at.uptime, event);
         }
@@ -326,12 +315,14 @@ impl Policy {
         }
         self.counters.set_guard(&self.guard, self.mode, at);
         self.engines.publish(at, &mut self.counters);
+        self.cluster.publish(at, &mut self.counters);
         let sampled = seen.iter().any(|seen| matches!(seen, Observation::Readings(_)));
         if sampled || self.groups.iter().any(|group| group.due() <= at.uptime) {
             self.counters.publish(at, &mut self.store);
         } else {
             self.counters.show(&mut self.store);
         }
+        self.look_at_cluster(at);
         let evaluated = self.has_measured(at) && self.evaluate(at, &mut step);
         self.undo(at, &mut step);
         self.restart(at, &mut step);
@@ -363,37 +354,6 @@ impl Policy {
             && self.groups.iter().all(|group| group.due() > at.uptime)
     }
 
-    /// Events of these kernel-log records have been counted by an earlier run: records are read
-    /// again after a restart where a trace was unfinished.
-    pub fn resume_kernel_log(&mut self, already_counted: BTreeSet<u64>) {
-        self.already_counted = already_counted;
-    }
-
-    /// Nothing is done until the policy is told what earlier runs did, by [`Observation::Past`].
-    /// Whoever does not call this begins without a past.
-    pub fn await_past(&mut self) {
-        self.guard.await_past();
-    }
-
-    /// Takes in what earlier runs did and were told, as [`Observation::Past`] does in a step:
-    /// cooldowns, budgets, breakers, silences and approvals outlive restarts and reboots.
-    pub fn resume(&mut self, at: Moment, past: &Past) {
-        self.restarts.restore(past);
-        self.reboots.restore(past, at);
-        self.guard.restore(past, at);
-        if let Some(bytes) = past.unaccounted_baseline {
-            self.gate.resume(bytes);
-        }
-    }
-
-    /// Earlier runs in this boot have seen these kinds of events, each last then: what holds until
-    /// a reboot outlives a restart.
-    pub fn resume_events(&mut self, last: &BTreeMap<String, Timestamp>) {
-        for (kind, utc) in last {
-            self.counters.note_event(kind, *utc);
-        }
-    }
-
     /// How long the caller may wait before the next step without keeping back an unfinished trace.
     /// Rules need no deadline of their own: those that are due are judged with the next sample,
     /// since nothing new is known before; see [`Policy::needs_samples_every`].
@@ -405,7 +365,8 @@ impl Policy {
     /// How often rules need memory measured: as often as its group says where one is pending or
     /// firing, and so that the shortest range holds the two samples without which it is empty.
     pub fn needs_samples_every(&self) -> Duration {
-        let active = self.groups.iter().filter(|group| group.is_active()).map(Group::interval);
+        let own = self.groups.iter().filter(|group| group.scope() == RuleScope::Node);
+        let active = own.filter(|group| group.is_active()).map(Group::interval);
         active.min().unwrap_or(Duration::MAX).min(self.shortest_range / 3)
     }
 
@@ -452,6 +413,8 @@ impl Policy {
             restarts: self.restarts.statuses(),
             verdict: self.verdict.judgement(),
             reboot: self.reboots.status(),
+            received: self.received.statuses(),
+            cluster: None,
         };
         self.draw(at, &mut status);
         status
@@ -460,7 +423,8 @@ impl Policy {
     /// The same over an old picture, whose room is used again.
     pub fn draw(&mut self, at: Moment, status: &mut Status) {
         let keys = self.store.keys();
-        if self.series.len() != keys.len() {
+        let revision = Some(self.store.revisions().series);
+        if std::mem::replace(&mut self.series_of, revision) != revision {
             self.series = keys.into();
         }
         (status.at, status.started, status.mode) = (at, self.started, self.mode);
@@ -475,6 +439,8 @@ impl Policy {
         status.restarts = self.restarts.statuses();
         status.verdict = self.verdict.judgement();
         status.reboot = self.reboots.status();
+        status.received = self.received.statuses();
+        status.cluster = self.cluster.status();
     }
 
     /// The inference engines, by name, those too that have gone lately.
@@ -507,6 +473,7 @@ impl Policy {
             at,
             mode: self.mode,
             store: &self.store,
+            cluster: &self.cluster,
             measured: self.sources.memory_measured(),
             room: self.gate.room(),
             engines: &self.engines,

@@ -310,7 +310,7 @@ impl Course {
             decision,
             at: around.at,
             aim_met,
-            after: evidence::again(before, case.rule, around.store),
+            after: evidence::again(before, case.rule, around.store_of(case.rule)),
             has_aim: case.remedy.aim.is_some(),
             before: std::mem::take(before),
             died_in: None,
@@ -488,7 +488,7 @@ fn reboot_hold(action: &Action, around: &Surroundings<'_>) -> Option<HoldReason>
 /// may have come back.
 fn is_unconfirmed(case: &Case<'_>, action: &Action, around: &Surroundings<'_>) -> bool {
     matches!(action, Action::StopEngine { .. } | Action::Reboot(_))
-        && holds(&case.rule.expr, around) != Some(true)
+        && holds(case.rule, around) != Some(true)
 }
 
 /// An act with what its executor checks once more.
@@ -522,7 +522,7 @@ fn decision(
     let action = case.told(case.remedy.steps.get(step)?);
     let target =
         aimed(&action, around.engines, around.brake, around.at).unwrap_or_else(|_| action.target());
-    let mut because = evidence::evidence(case.rule, around.at, around.store);
+    let mut because = evidence::evidence(case.rule, around.at, around.store_of(case.rule));
     // Observe mode goes no further than the first step, and is to tell all the same whom the last
     // one would stop.
     if case.remedy.stops_engines() {
@@ -548,29 +548,29 @@ fn decision(
 /// aims at the end of its rule's condition.
 fn aim_met(case: &Case<'_>, around: &Surroundings<'_>) -> Option<bool> {
     match &case.remedy.aim {
-        Some(aim) => yields_anything(aim, around),
-        None => holds(&case.rule.expr, around).map(|holds| !holds),
+        Some(aim) => yields_anything(aim, case.rule, around),
+        None => holds(case.rule, around).map(|holds| !holds),
     }
 }
 
-fn yields_anything(query: &Query, around: &Surroundings<'_>) -> Option<bool> {
-    match evaluate(query, around)? {
+fn yields_anything(aim: &Query, rule: &Rule, around: &Surroundings<'_>) -> Option<bool> {
+    match evaluate(aim, rule, around)? {
         Value::Vector(samples) => Some(!samples.is_empty()),
         Value::Scalar(value) => Some(value != 0.0 && !value.is_nan()),
     }
 }
 
-/// Whether a condition holds: every sample does, and so does a scalar, whatever its value.
-fn holds(query: &Query, around: &Surroundings<'_>) -> Option<bool> {
-    match evaluate(query, around)? {
+/// Whether a rule's condition holds: every sample does, and so does a scalar, whatever its value.
+fn holds(rule: &Rule, around: &Surroundings<'_>) -> Option<bool> {
+    match evaluate(&rule.expr, rule, around)? {
         Value::Vector(samples) => Some(!samples.is_empty()),
         Value::Scalar(_) => Some(true),
     }
 }
 
-fn evaluate(query: &Query, around: &Surroundings<'_>) -> Option<Value> {
+fn evaluate(query: &Query, rule: &Rule, around: &Surroundings<'_>) -> Option<Value> {
     let at = EvalTime { timeline_ms: around.at.timeline_ms(), utc_ms: around.at.utc_ms() };
-    match query.expr.evaluate(around.store, at) {
+    match query.expr.evaluate(around.store_of(rule), at) {
         Ok(Evaluated::Known(value)) => Some(value),
         Ok(Evaluated::Unknown(_)) | Err(_) => None,
     }

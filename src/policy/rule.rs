@@ -27,10 +27,32 @@ pub struct RuleGroup {
     pub name: Arc<str>,
     /// Where it was read from; `shipped:memory.yaml` for those inside the binary.
     pub file: PathBuf,
+    /// Whose series its rules read.
+    pub scope: RuleScope,
     /// Time between evaluations.
     pub interval: Duration,
     /// In file order.
     pub rules: Vec<Rule>,
+}
+
+/// Whose series a rule reads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RuleScope {
+    /// This node's.
+    #[default]
+    Node,
+    /// Those of all nodes of the cluster, with the labels `cluster` and `node`.
+    Cluster,
+}
+
+impl RuleScope {
+    /// As it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Node => "node",
+            Self::Cluster => "cluster",
+        }
+    }
 }
 
 /// One alert, and perhaps its remedy.
@@ -38,6 +60,8 @@ pub struct RuleGroup {
 pub struct Rule {
     /// Group and alert name; unique.
     pub id: RuleId,
+    /// Whose series it reads; the same for all rules of a group.
+    pub scope: RuleScope,
     /// The condition.
     pub expr: Query,
     /// How long the condition must hold before the alert fires.

@@ -7,8 +7,9 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::model::{
-    AlertState, Asked, EngineHealth, EnginePhase, EngineSeen, MemoryJudgement, Mode, Moment, Pause,
-    Reading, RebootStatus, RestartStatus, Room, RuleId, RuleSelector, SeriesKey, Source,
+    AlertState, Asked, ClusterStatus, EngineHealth, EnginePhase, EngineSeen, MemoryJudgement, Mode,
+    Moment, Pause, Reading, RebootStatus, ReceivedAlertStatus, RestartStatus, Room, RuleId,
+    RuleSelector, SeriesKey, Source,
 };
 
 /// What exports may see.
@@ -41,6 +42,12 @@ pub struct Status {
     pub verdict: Arc<MemoryJudgement>,
     /// Where it stands with reboots; the same `Arc` while nothing changes.
     pub reboot: Arc<RebootStatus>,
+    /// Alerts that others have told of and that fire, by fingerprint; the same `Arc` while nothing
+    /// changes.
+    pub received: Arc<[ReceivedAlertStatus]>,
+    /// Where it stands with the other nodes of the cluster; the same `Arc` until there is news.
+    /// `None`: there is no cluster.
+    pub cluster: Option<Arc<ClusterStatus>>,
 }
 
 /// What holds remedies back beyond time and budgets.
@@ -186,6 +193,8 @@ pub struct RuleStatus {
     pub rule: RuleId,
     /// The file it came from.
     pub file: String,
+    /// Whether it reads the series of a cluster, and there is none: it is not looked at.
+    pub is_idle: bool,
     /// How often its group is evaluated.
     pub interval: Duration,
     /// Its expression, as written.

@@ -13,7 +13,7 @@ use std::sync::Arc;
 pub(super) use self::batch::Batch;
 use self::past::Past;
 pub use self::window::Window;
-use crate::model::{Reading, SeriesKey, Source, metric};
+use crate::model::{NODE_LABEL, Reading, SeriesKey, Source, metric};
 
 /// How far back an instant selector looks for a sample, in milliseconds.
 pub const LOOKBACK_MS: i64 = 5 * 60 * 1000;
@@ -21,6 +21,8 @@ pub const LOOKBACK_MS: i64 = 5 * 60 * 1000;
 pub const MAX_SERIES_PER_NAME: usize = 1000;
 /// The most series of all metrics together; more are refused.
 pub const MAX_SERIES: usize = 10_000;
+/// The most series of one metric, and of all, beside those of other nodes.
+pub const MAX_SERIES_OF_CLUSTER: [usize; 2] = [20_000, 40_000];
 /// The most samples that one series keeps; 1 h 49 min at ten a second.
 pub const MAX_SAMPLES: usize = 65_536;
 
@@ -67,6 +69,11 @@ pub struct SeriesStore {
     refused: u64,
     /// Why each source that is down is.
     faults: BTreeMap<Source, Arc<str>>,
+    /// Metrics of which there may be series that nobody knows of, and why.
+    gaps: BTreeMap<Arc<str>, &'static str>,
+    /// Why nothing is known of each node of which that is so.
+    silent: BTreeMap<Arc<str>, Arc<str>>,
+    bounds: Bounds,
     /// Whether only [`SeriesStore::declare`] adds series.
     is_closed: bool,
     /// Until when the series of each keeper stay as they are.
@@ -84,6 +91,19 @@ pub(super) struct Revisions {
     pub(super) kinds: u64,
     /// Grows when a series has lost its keeper, or can have none any more.
     pub(super) kept: u64,
+}
+
+/// How many series there may be.
+#[derive(Clone, Copy, Debug)]
+struct Bounds {
+    of_a_name: usize,
+    of_all: usize,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self { of_a_name: MAX_SERIES_PER_NAME, of_all: MAX_SERIES }
+    }
 }
 
 /// A place among those who let series stay as they are; at most one lets a series stay.
@@ -116,6 +136,29 @@ impl SeriesStore {
         Self { is_closed: true, ..Self::default() }
     }
 
+    /// Whether it holds declared series alone.
+    pub(super) fn is_closed(&self) -> bool {
+        self.is_closed
+    }
+
+    /// A store for the series of several nodes, which their label `node` tells apart.
+    pub(super) fn of_cluster() -> Self {
+        let [of_a_name, of_all] = MAX_SERIES_OF_CLUSTER;
+        Self { bounds: Bounds { of_a_name, of_all }, ..Self::default() }
+    }
+
+    /// An empty store in the place of this one, which nobody takes for it.
+    pub(super) fn successor(&self) -> Self {
+        let Revisions { series, kinds, kept } = self.revisions;
+        let revisions = Revisions { series: series + 1, kinds: kinds + 1, kept: kept + 1 };
+        Self { revisions, ..Self::of_cluster() }
+    }
+
+    /// Whether there is that series.
+    pub(super) fn knows(&self, key: &SeriesKey) -> bool {
+        self.ids.contains_key(key)
+    }
+
     /// The id of that series, which is added if it is new. Beyond the bounds on series, and in a
     /// closed store, it is [`SeriesId::REFUSED`].
     pub fn intern(&mut self, key: &SeriesKey) -> SeriesId {
@@ -128,10 +171,11 @@ impl SeriesStore {
             return *id;
         }
         self.revisions.series += 1;
-        let is_full = self.keys.len() >= MAX_SERIES;
+        let bounds = self.bounds;
+        let is_full = self.keys.len() >= bounds.of_all;
         let name = self.names.entry(key.name.clone()).or_default();
         let next = u32::try_from(self.keys.len()).ok();
-        let Some(next) = next.filter(|_| !is_full && name.ids.len() < MAX_SERIES_PER_NAME) else {
+        let Some(next) = next.filter(|_| !is_full && name.ids.len() < bounds.of_a_name) else {
             name.overflowed = true;
             self.refused += 1;
             return SeriesId::REFUSED;
@@ -143,6 +187,38 @@ impl SeriesStore {
         self.keys.push(key.clone());
         self.ids.insert(key.clone(), id);
         id
+    }
+
+    /// Gives the place of a series to another one of the same metric, which is not there yet. What
+    /// was known of the first is gone.
+    pub(super) fn replace(&mut self, id: SeriesId, key: &SeriesKey) {
+        let place = id.0 as usize;
+        let (Some(old), Some(present), Some(past)) =
+            (self.keys.get_mut(place), self.presents.get_mut(place), self.pasts.get_mut(place))
+        else {
+            return;
+        };
+        self.revisions.series += 1;
+        self.revisions.kept += 1;
+        self.ids.remove(old);
+        self.ids.insert(key.clone(), id);
+        old.clone_from(key);
+        *present = Present { has_past: past.retain_ms > 0, ..Present::default() };
+        *past = Past::of(past.retain_ms);
+    }
+
+    /// Says why there may be series of that metric that nobody knows of, or that there are none.
+    pub(super) fn set_gap(&mut self, name: &str, why: Option<&'static str>) {
+        let before = match why {
+            Some(why) => self.gaps.insert(Arc::from(name), why),
+            None => self.gaps.remove(name),
+        };
+        self.revisions.kinds += u64::from(before != why);
+    }
+
+    /// Why there may be series of that metric that nobody knows of, if there may.
+    pub(super) fn gap(&self, name: &str) -> Option<&'static str> {
+        self.gaps.get(name).copied()
     }
 
     /// Keeps at least the last `range_ms` of each series of that name.
@@ -275,9 +351,22 @@ impl SeriesStore {
         }
     }
 
-    /// Why the source that feeds a metric is down, if it is.
-    pub(super) fn fault(&self, name: &str) -> Option<&str> {
-        self.faults.get(&metric(name)?.source).map(|fault| &**fault)
+    /// Keeps why nothing is known of a node, or that something is.
+    pub(super) fn set_silent(&mut self, node: &Arc<str>, why: Option<&Arc<str>>) {
+        match why {
+            None => _ = self.silent.remove(node),
+            Some(why) => _ = self.silent.insert(Arc::clone(node), Arc::clone(why)),
+        }
+    }
+
+    /// Why the source that feeds a series is down, or its node says nothing, if that is so.
+    pub(super) fn fault(&self, key: &SeriesKey) -> Option<&str> {
+        let of_node = || {
+            let (_, node) = key.labels.iter().find(|(name, _)| **name == *NODE_LABEL)?;
+            self.silent.get(node)
+        };
+        let of_source = metric(&key.name).and_then(|metric| self.faults.get(&metric.source));
+        of_source.or_else(of_node).map(|fault| &**fault)
     }
 
     /// The latest reading, or `None` before the first one.

@@ -8,9 +8,9 @@ use serde::de::DeserializeOwned;
 
 use super::columns::Columns;
 use super::encode::{
-    BEGIN, ENGINE_HEALTH, ENGINES, EVENT, GAP, GPU, HELD, HOLDERS, LOGGED_IN, OPERATOR, OUTCOME,
-    PAST, PAUSE, READINGS, RECORD, RECORD_MALFORMED, RECORDS_LOST, RELOAD, SAMPLE, SAMPLE_FAILED,
-    SAMPLE_UNSUPPORTED, SAMPLE_VALUE, STEP,
+    BEGIN, CLUSTER, ENGINE_HEALTH, ENGINES, EVENT, GAP, GPU, HELD, HOLDERS, LOGGED_IN, OPERATOR,
+    OUTCOME, PAST, PAUSE, READINGS, RECEIVED_ALERTS, RECORD, RECORD_MALFORMED, RECORDS_LOST,
+    RELOAD, SAMPLE, SAMPLE_FAILED, SAMPLE_UNSUPPORTED, SAMPLE_VALUE, STEP,
 };
 use super::entry::{Entry, RecordedStep, Said};
 use super::wire::{Bytes, Malformed};
@@ -57,6 +57,7 @@ impl Decoder {
             let observation = self.observation(at, from, room)?;
             let takes = match &observation {
                 Observation::Readings(readings) => readings.values.len(),
+                Observation::Cluster(readings) => readings.values(),
                 _ => 1,
             };
             room = room.checked_sub(takes).ok_or(Malformed("a step has too many values"))?;
@@ -105,8 +106,10 @@ impl Decoder {
             ENGINES => Ok(Observation::Engines(Box::new(json(from)?))),
             ENGINE_HEALTH => Ok(Observation::EngineHealth(Box::new(json(from)?))),
             LOGGED_IN => Ok(Observation::LoggedIn(Box::new(json(from)?))),
+            CLUSTER => Ok(Observation::Cluster(Box::new(json(from)?))),
             HOLDERS => Ok(Observation::Holders(Box::new(json(from)?))),
             HELD => Ok(Observation::Held(Box::new(json(from)?))),
+            RECEIVED_ALERTS => Ok(Observation::ReceivedAlerts(Box::new(json(from)?))),
             GPU => Ok(Observation::Gpu(Box::new(json(from)?))),
             _ => Err(Malformed("an observation of an unknown kind")),
         }

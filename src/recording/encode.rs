@@ -31,6 +31,8 @@ pub(super) const HELD: u8 = 13;
 pub(super) const GPU: u8 = 14;
 pub(super) const HOLDERS: u8 = 15;
 pub(super) const LOGGED_IN: u8 = 16;
+pub(super) const RECEIVED_ALERTS: u8 = 17;
+pub(super) const CLUSTER: u8 = 18;
 
 pub(super) const SAMPLE_UNSUPPORTED: u8 = 0;
 pub(super) const SAMPLE_FAILED: u8 = 1;
@@ -114,6 +116,7 @@ impl Encoder {
                         fresh += readings.values.len().max(1);
                     }
                 }
+                Observation::Cluster(readings) => values += readings.values(),
                 _ => values += 1,
             }
         }
@@ -196,6 +199,8 @@ impl Encoder {
                 put_json(holders, out);
             }
             Observation::LoggedIn(logged_in) => put_tagged(LOGGED_IN, logged_in, out),
+            Observation::ReceivedAlerts(post) => put_tagged(RECEIVED_ALERTS, post, out),
+            Observation::Cluster(readings) => put_tagged(CLUSTER, readings, out),
         }
     }
 

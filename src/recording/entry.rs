@@ -7,8 +7,9 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::model::{
-    AlertChange, Assessment, Decision, DecisionId, Event, Mode, Moment, Observation,
-    OperatorCommand, OperatorOrder, Past, PastAct, Pause, RuleId, VerdictLimits,
+    AlertChange, Assessment, ClusterNames, Decision, DecisionId, Event, FORGET_RECEIVED_AFTER,
+    KernelEvent, Mode, Moment, Observation, OperatorCommand, OperatorOrder, Past, PastAct,
+    PastReceived, Pause, ReceivedAlert, ReceivedTurn, RuleId, VerdictLimits,
 };
 
 /// One entry of a recording.
@@ -70,6 +71,10 @@ pub struct Begin {
     /// among the observations instead.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub orders: Vec<OperatorCommand>,
+    /// Received alerts that fired here, in the order in which they began. Where the process starts
+    /// here they stand among the observations instead.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub received: Vec<PastReceived>,
     /// On whose word nothing was done here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pause: Option<Pause>,
@@ -92,6 +97,16 @@ pub struct RecordedRules {
     /// When memory counted as leaked. Older programs did not record it.
     #[serde(default)]
     pub verdict: VerdictLimits,
+    /// After how long a received alert was forgotten where nobody repeated it.
+    #[serde(default = "usual_forget_after")]
+    pub forget_received_after: Duration,
+    /// How the node was called in its cluster, if it was in any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<ClusterNames>,
+}
+
+fn usual_forget_after() -> Duration {
+    FORGET_RECEIVED_AFTER
 }
 
 /// One rule file.
@@ -175,6 +190,7 @@ impl Begin {
             earlier_acts: Vec::new(),
             awaits_past: false,
             orders: Vec::new(),
+            received: Vec::new(),
             pause: None,
             rules,
         }
@@ -232,6 +248,27 @@ impl Begin {
         });
     }
 
+    fn pass_received(&mut self, seen: &[Observation], events: &[Event]) {
+        for observation in seen {
+            if let Observation::Past(past) = observation {
+                past.received.iter().cloned().for_each(|received| self.turn(received));
+            }
+        }
+        for event in events {
+            if let KernelEvent::ReceivedAlert { to, alert } = &event.kind {
+                let alert = ReceivedAlert::clone(alert);
+                self.turn(PastReceived { to: *to, alert, utc: event.utc });
+            }
+        }
+    }
+
+    fn turn(&mut self, received: PastReceived) {
+        self.received.retain(|known| known.alert.fingerprint != received.alert.fingerprint);
+        if received.to == ReceivedTurn::Firing {
+            self.received.push(received);
+        }
+    }
+
     /// Moves on past an entry, so that a segment can start behind it.
     pub fn pass(&mut self, entry: &Entry) {
         match entry {
@@ -239,6 +276,7 @@ impl Begin {
             Entry::Step(step) => {
                 self.at = step.at;
                 step.seen.iter().for_each(|seen| self.pass_order(seen));
+                self.pass_received(&step.seen, &step.said.events);
                 for event in &step.said.events {
                     let utc = event.utc.unwrap_or(step.at.utc);
                     let last = self.last_events.entry(event.kind.kind().to_owned());

@@ -5,11 +5,11 @@ use std::ops::Range;
 
 use super::file::{InputSeries, Test, TestFile};
 use super::remedy::named_rules;
-use crate::config::catalogue::Catalogue;
+use crate::config::catalogue::{Catalogue, Scoped};
 use crate::config::decode::Findings;
 use crate::config::mistake::{Mistake, Mistakes, SourceText};
 use crate::policy::promql::{KnownSeries, did_you_mean};
-use crate::policy::rule::{Rule, RuleSet};
+use crate::policy::rule::{Rule, RuleScope, RuleSet};
 
 /// Something that is worth a look and no mistake.
 pub type Remark = Mistake;
@@ -27,11 +27,13 @@ pub fn agree(
     let mut mistakes = Findings::new(source);
     let mut remarks = Findings::new(source);
     let rules: Vec<&Rule> = rules.groups.iter().flat_map(|group| &group.rules).collect();
+    let is_of_cluster = rules.iter().any(|rule| rule.scope == RuleScope::Cluster);
+    let scope = if is_of_cluster { RuleScope::Cluster } else { RuleScope::Node };
     for test in &file.tests {
         decisions(test, &rules, &mut mistakes);
         guard(test, &rules, &mut mistakes);
         alerts(test, &rules, &mut remarks);
-        series(test, &mut remarks);
+        series(test, scope, &mut remarks);
     }
     let mistakes = mistakes.into_mistakes();
     if mistakes.is_empty() { Ok(remarks.into_mistakes()) } else { Err(Mistakes(mistakes)) }
@@ -79,7 +81,7 @@ fn alerts(test: &Test, rules: &[&Rule], remarks: &mut Findings<'_>) {
     }
 }
 
-fn series(test: &Test, remarks: &mut Findings<'_>) {
+fn series(test: &Test, scope: RuleScope, remarks: &mut Findings<'_>) {
     let mut seen = BTreeSet::new();
     for InputSeries { key, span, .. } in &test.input {
         if !seen.insert(key) {
@@ -90,10 +92,12 @@ fn series(test: &Test, remarks: &mut Findings<'_>) {
     }
     let then = test.outcomes.iter().flat_map(|outcome| &outcome.then);
     for InputSeries { key, span, .. } in test.input.iter().chain(then) {
-        if !key.name.starts_with(OWN_PREFIX) {
+        if !key.name.starts_with(OWN_PREFIX) || Catalogue.has_other_labels(&key.name) {
             continue;
         }
         let place = span.clone();
+        // What rules of both kinds may read.
+        let scoped = Scoped(&Catalogue, scope);
         match Catalogue.labels(&key.name) {
             None => {
                 let noted = remarks.add(place, format!("this build exports no {}", key.name));
@@ -101,7 +105,8 @@ fn series(test: &Test, remarks: &mut Findings<'_>) {
                     noted.hint(hint);
                 }
             }
-            Some(known) => {
+            Some(mut known) => {
+                known.extend(scoped.labels(&key.name).unwrap_or_default());
                 let own = key.labels.iter().map(|(name, _)| &**name);
                 if let Some(label) = own.into_iter().find(|label| !known.contains(label)) {
                     let message = format!("{} is exported without the label {label}", key.name);

@@ -20,8 +20,9 @@ use crate::policy::promql::{self, Expr};
 const FILE_KEYS: [&str; 5] =
     ["rule_files", "evaluation_interval", "group_eval_order", "fuzzy_compare", "tests"];
 
-const TEST_KEYS: [&str; 12] = [
+const TEST_KEYS: [&str; 13] = [
     "name",
+    "node",
     "interval",
     "input_series",
     "promql_expr_test",
@@ -63,6 +64,8 @@ pub struct Test {
     pub(super) span: Range<usize>,
     pub(super) interval: Duration,
     pub(super) mode: Mode,
+    /// The node of the cluster that it plays on; without, every alert is of this node.
+    pub(super) node: Option<String>,
     pub(super) input: Vec<InputSeries>,
     pub(super) alerts: Vec<AlertTest>,
     pub(super) exprs: Vec<ExprTest>,
@@ -250,6 +253,10 @@ fn test(
         }
         None => Some(Mode::Enforce),
     };
+    let played = match table.get("node") {
+        Some(node) => decode::text(node, "node", findings).map(|text| Some(text.to_owned())),
+        None => Some(None),
+    };
     check_external(&table, findings);
     let interval = interval(&table, "interval", evaluation_interval, findings);
     let input = input_series(&table, "input_series", findings);
@@ -268,6 +275,7 @@ fn test(
         span: table.place(),
         interval: interval?,
         mode: mode?,
+        node: played?,
         input: input?,
         alerts: alerts?,
         exprs: exprs?,

@@ -86,6 +86,9 @@ impl<'t> Play<'t> {
         ahead.sort_by(|one, other| other.cmp(one));
         let start = moment(test, Duration::ZERO);
         let mut policy = Policy::rehearsing(start, test.mode, rules);
+        if let Some(node) = &test.node {
+            policy.rehearse_on(node);
+        }
         if test.guard.orders.iter().any(|order| order.what == What::ReadJournal) {
             policy.await_past();
         }

@@ -1,5 +1,6 @@
 //! One file per thing watched.
 
+pub mod cluster;
 pub mod engines;
 pub mod gpu;
 pub mod held;

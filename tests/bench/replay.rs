@@ -12,7 +12,8 @@ use jiff::Timestamp;
 use umawarden::cli::replay::Replayer;
 use umawarden::config::shipped::shipped_rules;
 use umawarden::model::{
-    DecisionId, MetricKind, Mode, Moment, Observation, Readings, VerdictLimits, metric,
+    DecisionId, FORGET_RECEIVED_AFTER, MetricKind, Mode, Moment, Observation, Readings,
+    VerdictLimits, metric,
 };
 use umawarden::recording::{
     Begin, Entry, RecordedRules, RecordedStep, Ring, RuleText, Said, SegmentReader, segment_files,
@@ -175,6 +176,8 @@ fn begin(at: Moment, interval: Duration) -> Begin {
         evaluation_interval: interval,
         guard_rails: serde_json::Value::Null,
         verdict: VerdictLimits::default(),
+        forget_received_after: FORGET_RECEIVED_AFTER,
+        cluster: None,
         files: shipped_rules().into_iter().map(text).collect(),
     };
     Begin::of_process("bench", at, DecisionId(1), rules)

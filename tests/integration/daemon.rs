@@ -68,8 +68,8 @@ impl Daemon {
             .unwrap();
         let mut daemon =
             Self { child, log, log_reader: Some(log_reader), address: String::new(), client };
-        daemon.address = daemon.wait_for_log("listening on http://", |line| {
-            let rest = line.split("listening on http://").nth(1)?;
+        daemon.address = daemon.wait_for_log("listening on http", |line| {
+            let rest = line.split("listening on http").nth(1)?.split("://").nth(1)?;
             Some(rest.split([' ', '/', '"']).next()?.to_owned())
         });
         daemon
@@ -107,10 +107,13 @@ impl Daemon {
         }
     }
 
-    /// Status and body of a POST.
+    /// Status and body of a POST by the control socket.
     pub fn post(&self, path: &str) -> (u16, String) {
-        let url = format!("http://{}{path}", self.address);
-        let response = self.client.post(url).send().unwrap();
+        let socket = self.wait_for_log("orders are taken on ", |line| {
+            let rest = line.split("orders are taken on ").nth(1)?;
+            Some(rest.split([' ', '"']).next()?.to_owned())
+        });
+        let response = control_client(socket).post(format!("http://node{path}")).send().unwrap();
         (response.status().as_u16(), response.text().unwrap_or_default())
     }
 
@@ -174,6 +177,12 @@ impl Drop for Daemon {
         let _already_dead = self.child.kill();
         let _already_reaped = self.child.wait();
     }
+}
+
+/// Whoever speaks to that control socket.
+pub fn control_client(socket: impl AsRef<Path>) -> reqwest::blocking::Client {
+    let client = reqwest::blocking::Client::builder().timeout(Duration::from_secs(20)).no_proxy();
+    client.unix_socket(socket.as_ref()).build().unwrap()
 }
 
 /// Runs `umawarden history --json` on a journal and returns its objects.

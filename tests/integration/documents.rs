@@ -11,10 +11,10 @@ use umawarden::config::rules::parse_rules;
 use umawarden::config::shipped::shipped_rules;
 use umawarden::model::{HoldReason, METRICS, MetricKind, Source};
 use umawarden::policy::promql::{parse, vocabulary};
-use umawarden::policy::rule::{Remedy, Rule, RuleSet};
+use umawarden::policy::rule::{Remedy, Rule, RuleScope, RuleSet};
 use umawarden::policy::template::function_names;
 
-fn assert_document(name: &str, wanted: &str) {
+pub fn assert_document(name: &str, wanted: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
         fs::write(&path, wanted).unwrap();
@@ -110,6 +110,10 @@ fn rules_md_lists_every_shipped_rule() {
          told.\n",
     );
     for rule in rules.groups.iter().flat_map(|group| &group.rules) {
+        let scope = match rule.scope {
+            RuleScope::Node => "",
+            RuleScope::Cluster => ", over all nodes (scope: cluster)",
+        };
         write!(text, "\n## {}\n\n", rule.id.alert).unwrap();
         let summary = annotation(rule, "summary");
         assert!(summary.is_some(), "{} has no summary", rule.id);
@@ -119,7 +123,7 @@ fn rules_md_lists_every_shipped_rule() {
         }
         let severity = label(rule, "severity");
         assert!(!severity.is_empty(), "{} has no severity", rule.id);
-        write!(text, "\n- group {}, severity {severity}\n", rule.id.group).unwrap();
+        write!(text, "\n- group {}, severity {severity}{scope}\n", rule.id.group).unwrap();
         writeln!(text, "- holds for: {}", written(rule.hold_for)).unwrap();
         if let Some(own) = &rule.remedy {
             text.push_str(&remedy(own));
@@ -145,7 +149,11 @@ fn writing_rules() -> String {
          ## Expressions\n\nPromQL as Prometheus 3 evaluates it, over the series of this node alone \
          ([METRICS.md](METRICS.md)), which carry no labels but their own: no `instance`, no `job`. \
          A series, a label or a value of a label that this build does not export is refused. A \
-         range reaches back an hour at most, and an expression has at most 4096 bytes.\n\n| | \
+         range reaches back an hour at most, and an expression has at most 4096 bytes.\n\nRules of a \
+         group with `scope: cluster` read the same series of all nodes of the cluster, with the \
+         labels `cluster` and `node` (a label `node` of their own is `exported_node`). Without \
+         `cluster` in the configuration they are idle. While a node does not answer, what they read \
+         of it is unknown. Where an alert names a node, only that node acts.\n\n| | \
          |\n|---|---|\n",
     );
     let operators: Vec<String> = words.operators.iter().map(code_list).collect();
@@ -223,11 +231,23 @@ fn in_a_rule(part: &str) -> String {
     part.lines().fold(rule.to_owned(), |text, line| format!("{text}      {line}\n"))
 }
 
+/// What the example of a tokens file names.
+fn prepare_door(folder: &Path) {
+    let hash = "$2y$04$abcdefghijklmnopqrstuujydOTSfIH/d5oUHpsygqV5X9xJLQc6e";
+    fs::write(folder.join("web.yml"), format!("basic_auth_users: {{alice: {hash}}}\n")).unwrap();
+    fs::write(folder.join("alertmanager.token"), "umawarden_0123456789abcdef\n").unwrap();
+    for name in ["tokens.yaml", "alertmanager.token"] {
+        let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        fs::set_permissions(folder.join(name), private).unwrap();
+    }
+}
+
 #[test]
 fn every_example_of_the_readme_can_be_used_as_it_stands() {
     let folder = tempfile::tempdir().unwrap();
     let (mut rules, mut config, mut test, mut scrape, mut part) = (0, 0, 0, 0, 0);
-    let (mut reboot, mut otlp) = (0, 0);
+    let mut otlp = 0;
+    let (mut reboot, mut tokens, mut others, mut alertmanager, mut cluster) = (0, 0, 0, 0, 0);
     // The init container is tried with a daemon, see gate.rs.
     for (line, text) in examples().into_iter().filter(|(_, text)| !text.starts_with("initC")) {
         let (count, file) = match text.split(['{', ':', ' ']).next().unwrap_or_default() {
@@ -235,17 +255,23 @@ fn every_example_of_the_readme_can_be_used_as_it_stands() {
             "mode" => (&mut config, "umawarden.yaml"),
             "otlp" => (&mut otlp, "otlp.yaml"),
             "reboot" => (&mut reboot, "reboot.yaml"),
+            "#" => (&mut others, "others.yaml"),
+            "alertmanager" => (&mut alertmanager, "alertmanager.yaml"),
+            "cluster" => (&mut cluster, "cluster.yaml"),
             "rule_files" => (&mut test, "my_test.yaml"),
             "scrape_configs" => (&mut scrape, "prometheus.yaml"),
             "steps" => (&mut part, "part.yaml"),
+            "-" => (&mut tokens, "tokens.yaml"),
             other => panic!("README.md:{line}: what is {other}?"),
         };
         *count += 1;
         let text = if file == "part.yaml" { in_a_rule(&text) } else { text };
         fs::write(folder.path().join(file), text).unwrap();
     }
-    let all = (rules, config, reboot, otlp, test, scrape, part);
-    assert_eq!(all, (1, 1, 1, 1, 1, 1, 1), "one file of each");
+    let all =
+        [rules, config, reboot, cluster, test, scrape, part, tokens, others, alertmanager, otlp];
+    assert_eq!(all, [1; 11], "one file of each");
+    prepare_door(folder.path());
     let run = |arguments: &[&str]| {
         let mut command = assert_cmd::Command::cargo_bin("umawarden").unwrap();
         let output = command.current_dir(folder.path()).args(arguments).output().unwrap();
@@ -254,16 +280,21 @@ fn every_example_of_the_readme_can_be_used_as_it_stands() {
     };
     let (code, told) = run(&["rules", "check", "--config.file", "umawarden.yaml"]);
     assert!(code == Some(0) && told.contains("my.yaml: OK, 1 group, 2 rules"), "{told}");
-    for file in ["reboot.yaml", "otlp.yaml"] {
-        let (code, told) = run(&["rules", "check", "--config.file", file]);
+    for config in ["reboot.yaml", "cluster.yaml", "alertmanager.yaml", "otlp.yaml"] {
+        let (code, told) = run(&["rules", "check", "--config.file", config]);
         assert!(code == Some(0), "{told}");
     }
+    let (code, told) = run(&["rules", "check", "others.yaml"]);
+    assert!(code == Some(0) && told.contains("others.yaml: OK, 1 group, 1 rule"), "{told}");
     let (code, told) = run(&["rules", "check", "my.yaml"]);
     assert!(code == Some(0) && told.contains("was not checked"), "{told}");
     let (code, told) = run(&["rules", "check", "part.yaml"]);
     assert!(code == Some(0), "{told}");
     let (code, told) = run(&["rules", "test", "my_test.yaml"]);
     assert!(code == Some(0) && !told.contains("remark"), "{told}");
+    let web = ["--web.config.file", "web.yml", "--web.tokens.file", "tokens.yaml"];
+    let (code, told) = run(&[["config", "check"].as_slice(), &web].concat());
+    assert!(code == Some(0) && told.contains("3 entries"), "{told}");
     let flags = umawarden::config::flags::RunFlags {
         config_file: Some(folder.path().join("umawarden.yaml")),
         ..Default::default()

@@ -11,9 +11,9 @@ use umawarden::config::mistake::SourceText;
 use umawarden::config::rules::parse_rules;
 use umawarden::journal::{Entry as JournalEntry, Journal, Note, Retention};
 use umawarden::model::{
-    DecisionId, Event, HeldMemory, KernelEvent, Mode, Moment, Observation, Outcome, OutcomeResult,
-    Reading, Readings, Release, ReleaseEnd, ReleasePoint, Schema, SeriesKey, Source, Verdict,
-    VerdictLimits, WhyUnknown,
+    DecisionId, Event, FORGET_RECEIVED_AFTER, HeldMemory, KernelEvent, Mode, Moment, Observation,
+    Outcome, OutcomeResult, Reading, Readings, Release, ReleaseEnd, ReleasePoint, Schema,
+    SeriesKey, Source, Verdict, VerdictLimits, WhyUnknown,
 };
 use umawarden::policy::Policy;
 use umawarden::recording::{
@@ -61,6 +61,8 @@ fn begin(mode: Mode) -> Begin {
         evaluation_interval: INTERVAL,
         guard_rails: Value::Null,
         verdict: VerdictLimits::default(),
+        forget_received_after: FORGET_RECEIVED_AFTER,
+        cluster: None,
         files: vec![RuleText { name: "rules.yaml".to_owned(), text: RULES.to_owned() }],
     };
     Begin::of_process("boot", moment(0), DecisionId(1), rules)

@@ -4,10 +4,12 @@
 
 mod gate;
 mod orders;
-mod server;
+mod received;
+pub mod server;
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -16,9 +18,10 @@ use serde_json::json;
 use umawarden::exports::{
     Limits, Page, PageRequest, Queries, ReloadFailure, Start, bind, check_telemetry_path,
 };
-use umawarden::model::Source;
+use umawarden::model::{OrderedBy, Source};
 use umawarden::policy::status::{SourceStatus, Status};
 
+use crate::daemon::control_client;
 use server::{
     PATIENCE, Server, held_journal, made_up_status, moment, no_queries, parse, start, start_with,
 };
@@ -97,9 +100,10 @@ fn it_is_ready_once_the_node_has_been_sampled() {
 #[test]
 fn a_reload_tells_what_came_of_it() {
     let mut server = start();
-    let address = server.address;
+    drop(server.operator());
+    let socket = server.control_socket.clone();
     let reload = move |headers: &str| {
-        let mut stream = TcpStream::connect(address).unwrap();
+        let mut stream = UnixStream::connect(&socket).unwrap();
         let request = "POST /-/reload HTTP/1.1\r\nHost: x\r\nConnection: close\r\n";
         stream.write_all(format!("{request}{headers}\r\n").as_bytes()).unwrap();
         let mut answer = Vec::new();
@@ -110,14 +114,19 @@ fn a_reload_tells_what_came_of_it() {
         (Ok("3 rules in 1 group".to_owned()), 200, "3 rules in 1 group\n"),
         (Err("memory.yaml:3:5: no\n".to_owned()), 500, "failed to reload: memory.yaml:3:5: no\n"),
     ] {
-        let asked = std::thread::spawn(move || reload(""));
-        server.reloads.blocking_recv().unwrap().answer.send(result).unwrap();
+        let asking = reload.clone();
+        let asked = std::thread::spawn(move || asking(""));
+        let request = server.reloads.blocking_recv().unwrap();
+        let uid = rustix::process::getuid().as_raw();
+        assert_eq!(request.by, OrderedBy::Local { uid });
+        request.answer.send(result).unwrap();
         let answer = asked.join().unwrap();
         assert_eq!((answer.status, answer.text()), (status, text));
     }
     let get = server.get("/-/reload");
     assert_eq!((get.status, get.headers["allow"].as_str()), (405, "POST"));
-    assert_eq!(reload("Sec-Fetch-Site: cross-site\r\n").status, 403);
+    let refused = server.ask("POST", "/-/reload", &[]);
+    assert_eq!((refused.status, refused.headers.get("www-authenticate")), (403, None));
     assert_eq!(reload("Content-Length: 999999\r\n").status, 413);
     assert!(server.reloads.try_recv().is_err(), "refused requests reload nothing");
     server.end();
@@ -126,13 +135,11 @@ fn a_reload_tells_what_came_of_it() {
 #[test]
 fn reloads_are_served_one_at_a_time() {
     let mut server = start();
-    let address = server.address;
+    drop(server.operator());
     let both: Vec<_> = (0..2)
         .map(|_| {
-            std::thread::spawn(move || {
-                let client = reqwest::blocking::Client::builder().no_proxy().build().unwrap();
-                client.post(format!("http://{address}/-/reload")).send().unwrap().status()
-            })
+            let client = control_client(&server.control_socket);
+            std::thread::spawn(move || client.post("http://node/-/reload").send().unwrap().status())
         })
         .collect();
     let first = server.reloads.blocking_recv().unwrap();
@@ -537,7 +544,7 @@ fn a_request_under_way_is_not_cut_off_to_make_room() {
 #[test]
 fn shutdown_does_not_wait_for_a_request_that_never_ends() {
     let server = start();
-    let mut stuck = server.connect();
+    let mut stuck = server.operator();
     // Nobody answers this reload.
     stuck.write_all(b"POST /-/reload HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
     let Server { stop, thread, mut reloads, .. } = server;

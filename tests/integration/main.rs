@@ -2,13 +2,17 @@
 #![expect(clippy::unwrap_used, reason = "a test ends where anything is not as it should be")]
 
 mod actions;
+mod alerts;
 mod bus_peers;
+mod cluster;
 mod config;
 mod daemon;
+mod dashboards;
 mod dice;
 mod dmesg;
 mod doctor;
 mod documents;
+mod door;
 mod empty_cache;
 mod engines;
 mod evict;

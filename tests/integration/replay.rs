@@ -16,9 +16,9 @@ use umawarden::config::guard_rails::default_guard_rails;
 use umawarden::config::mistake::SourceText;
 use umawarden::config::rules::parse_rules;
 use umawarden::model::{
-    DecisionId, Event, KernelEvent, KernelRecord, Mode, Moment, Observation, OperatorCommand,
-    OperatorOrder, Outcome, OutcomeResult, Past, PastAct, Pause, Reading, Readings, RuleId,
-    RuleSelector, Schema, SeriesKey, Source, Verdict, VerdictLimits,
+    DecisionId, Event, FORGET_RECEIVED_AFTER, KernelEvent, KernelRecord, Mode, Moment, Observation,
+    OperatorCommand, OperatorOrder, Outcome, OutcomeResult, Past, PastAct, Pause, Reading,
+    Readings, RuleId, RuleSelector, Schema, SeriesKey, Source, Verdict, VerdictLimits,
 };
 use umawarden::policy::{Policy, Step};
 use umawarden::recording::{
@@ -63,6 +63,8 @@ fn begin() -> Begin {
         files: vec![RuleText { name: "rules.yaml".to_owned(), text: RULES.to_owned() }],
         guard_rails: serde_json::to_value(default_guard_rails()).unwrap(),
         verdict: VerdictLimits::default(),
+        forget_received_after: FORGET_RECEIVED_AFTER,
+        cluster: None,
     };
     Begin {
         earlier_acts: vec![(

@@ -283,7 +283,7 @@ pub fn without_remedies(text: &str) -> String {
             continue;
         }
         remedy_indent = (line.trim() == "remedy:").then_some(indent);
-        if remedy_indent.is_none() {
+        if remedy_indent.is_none() && !line.trim().starts_with("scope:") {
             kept += &format!("{line}\n");
         }
     }

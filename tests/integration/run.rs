@@ -1,6 +1,7 @@
 //! `umawarden run` from outside, on fixture trees and kernel logs of the tests' own.
 
 mod acting;
+mod alertmanager;
 mod black_box;
 mod brake;
 mod empty_cache;
@@ -80,7 +81,7 @@ impl Node {
     }
 
     /// Changes a field of meminfo.
-    fn set_meminfo(&self, field: &str, kib: u64) {
+    pub fn set_meminfo(&self, field: &str, kib: u64) {
         let file = self.path("proc/meminfo");
         let text = fs::read_to_string(&file).unwrap();
         let lines = text.lines().map(|line| match line.split(':').next() {

@@ -26,6 +26,10 @@ pub(super) fn sentence(answer: &Answer) -> String {
     if let (Some(record), Truth::Journal) = (last, &answer.truth) {
         return decided(record, explanation.remedy.as_ref());
     }
+    if rule.is_idle {
+        return "It did not act because no cluster is configured, and it compares nodes."
+            .to_owned();
+    }
     match rule.state {
         RuleState::Inactive => match last.filter(|record| is_recent(record, answer.at)) {
             Some(record) => {

@@ -256,6 +256,7 @@ pub(super) fn json(answer: &Answer, out: &mut impl Write) -> io::Result<()> {
         "since_is_exact": exact,
         "mode": explanation.rule.mode,
         "unknown": explanation.rule.unknown,
+        "idle": explanation.rule.is_idle,
         "alerts": explanation.rule.alerts,
         "condition": part_json(&explanation.condition),
         "remedy": remedy,

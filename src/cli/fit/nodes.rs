@@ -2,6 +2,8 @@
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _, UdpSocket};
 use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use serde_json::{Value, json};
@@ -12,11 +14,15 @@ use crate::clients::peer::Peer;
 use crate::config::measure::ListenAddress;
 use crate::config::settings::Settings;
 use crate::fit::Node;
-use crate::model::{GateQuestion, PeerAddress};
+use crate::model::{ClusterSettings, GateQuestion, PeerAddress};
 use crate::policy::gate::judge;
+use crate::sources::cluster::Discovery;
 
 /// What the kernel and other services take of a node that is only planned.
 const TAKEN_PART: u64 = 16;
+
+/// For names to be looked up.
+const FINDING_TAKES: Duration = Duration::from_secs(5);
 
 /// All of them.
 #[derive(Debug, Default)]
@@ -79,11 +85,13 @@ fn present(arguments: &FitArguments) -> anyhow::Result<Nodes> {
     let settings = arguments.place.settings()?;
     let mut nodes = Nodes::default();
     // Who is asked may take its time; meanwhile this node is looked at.
+    let access = settings.cluster.as_ref().map(|cluster| cluster.access.clone());
+    let access = access.unwrap_or_default();
     let asked: Vec<_> = peers(arguments, &settings, &mut nodes)?
         .into_iter()
         .map(|address| {
             let name: Arc<str> = address.to_string().into();
-            let peer = Peer::open(&address, GateQuestion::default())
+            let mut peer = Peer::open(&address, &access, GateQuestion::default())
                 .with_context(|| format!("cannot ask {address}"))?;
             Ok((name, std::thread::spawn(move || peer.room())))
         })
@@ -114,20 +122,35 @@ fn peers(
     settings: &Settings,
     nodes: &mut Nodes,
 ) -> anyhow::Result<Vec<PeerAddress>> {
-    let peers = match arguments.peers.as_deref() {
-        None => return Ok(Vec::new()),
-        Some([]) => &settings.peers,
-        Some(given) => given,
+    let cluster = settings.cluster.as_ref().filter(|cluster| cluster.has_peers());
+    let peers = match (arguments.peers.as_deref(), cluster) {
+        (None, _) => return Ok(Vec::new()),
+        (Some([]), Some(cluster)) => configured(cluster, nodes)?,
+        (Some(given), _) => given.to_vec(),
     };
     anyhow::ensure!(
-        !peers.is_empty(),
+        !peers.is_empty() || !nodes.silent.is_empty(),
         "--peers names no nodes, and neither does the configuration file: write --peers \
          spark-2,spark-3, or there cluster: {{peers: [spark-2, spark-3]}} (--config.file)"
     );
     let (own, others): (Vec<_>, Vec<_>) =
-        peers.iter().cloned().partition(|peer| is_this(peer, settings));
+        peers.into_iter().partition(|peer| is_this(peer, settings));
     nodes.notes.extend(own.iter().map(|peer| format!("{peer} is this node, and counts once")));
     Ok(others)
+}
+
+/// Those of the configuration; what cannot be found out of them is told.
+fn configured(cluster: &ClusterSettings, nodes: &mut Nodes) -> anyhow::Result<Vec<PeerAddress>> {
+    let mut discovery = Discovery::new(cluster);
+    let (to, from) = sync_channel(1);
+    // Names may take their time to be looked up, and files to be read.
+    let looks = std::thread::Builder::new().name("peers-found".to_owned());
+    looks.spawn(move || _ = to.send(discovery.look())).context("cannot look who the peers are")?;
+    let found = from
+        .recv_timeout(FINDING_TAKES)
+        .context("who the peers are was not found out in time (cluster.dns, cluster.file_sd)")?;
+    nodes.silent.extend(found.faults);
+    Ok(found.peers)
 }
 
 /// Whether its address is one of this machine, at which its own daemon listens.

@@ -177,17 +177,22 @@ pub(crate) fn peers(
     settings: &Settings,
     question: GateQuestion,
 ) -> anyhow::Result<Option<Peers>> {
-    let peers = match given {
-        None => return Ok(None),
-        Some([]) => &settings.peers,
-        Some(given) => given,
+    let configured = settings.cluster.as_ref();
+    let peers = match (given, configured) {
+        (None, _) => return Ok(None),
+        (Some([]), Some(cluster)) if cluster.has_peers() => {
+            let peers = Peers::of_cluster(cluster, question);
+            return Ok(Some(peers.context("cannot ask the peers")?));
+        }
+        (Some(given), _) => given,
     };
+    let access = configured.map(|cluster| cluster.access.clone()).unwrap_or_default();
     anyhow::ensure!(
         !peers.is_empty(),
         "--peers names no nodes, and neither does the configuration file: write --peers \
          spark-2,spark-3, or there cluster: {{peers: [spark-2, spark-3]}} (--config.file)"
     );
-    Ok(Some(Peers::start(peers, question).context("cannot ask the peers")?))
+    Ok(Some(Peers::start(peers, &access, question).context("cannot ask the peers")?))
 }
 
 /// Waits.

@@ -14,8 +14,8 @@ use crate::config::guard_rails::default_guard_rails;
 use crate::config::settings::limits::DEFAULT_INTERVAL;
 use crate::config::shipped::shipped_rules;
 use crate::model::{
-    DecisionId, KernelRecord, METRICS, Mode, Moment, Observation, Reading, Readings, Schema,
-    SeriesKey, Source, VerdictLimits,
+    DecisionId, FORGET_RECEIVED_AFTER, KernelRecord, METRICS, Mode, Moment, Observation, Reading,
+    Readings, Schema, SeriesKey, Source, VerdictLimits,
 };
 use crate::parse::dmesg::Message;
 use crate::recording::{Begin, Entry, RecordedRules, RecordedStep, RuleText, Said};
@@ -148,6 +148,8 @@ impl<'s> Told<'s> {
             files: shipped_rules().into_iter().map(file).collect(),
             guard_rails: serde_json::to_value(default_guard_rails()).unwrap_or_default(),
             verdict: VerdictLimits::default(),
+            forget_received_after: FORGET_RECEIVED_AFTER,
+            cluster: None,
         };
         let begin = Begin::of_process("log", at, DecisionId(1), rules);
         (self.sink)(Found::Entry(Box::new(Entry::Begin(Box::new(begin)))))?;

@@ -61,6 +61,8 @@ impl Replayer {
                 if let Some(state) = &mut self.state {
                     stepped.ended = state.policy.replace_rules(*at, rules.mode, &set);
                     state.policy.set_verdict_limits(rules.verdict);
+                    state.policy.forget_received_after(rules.forget_received_after);
+                    state.policy.set_cluster(rules.cluster.clone());
                     state.begin.rules.clone_from(rules);
                 }
             }
@@ -126,9 +128,12 @@ impl Replayer {
         let rules = self.rules(&begin.rules)?;
         let mut policy = Policy::new(begin.at, begin.rules.mode, &rules, begin.next_decision);
         policy.set_verdict_limits(begin.rules.verdict);
+        policy.forget_received_after(begin.rules.forget_received_after);
+        policy.set_cluster(begin.rules.cluster.clone());
         policy.resume_kernel_log(begin.already_counted.clone());
         policy.resume_events(&begin.last_events);
         policy.resume(begin.started, &begin.past());
+        policy.resume_received(begin.at, &begin.received);
         if begin.awaits_past {
             policy.await_past();
         }
@@ -172,8 +177,8 @@ mod tests {
 
     use super::*;
     use crate::model::{
-        DecisionId, EngineReadings, HolderReadings, MemoryVerdict, Mode, Reading, Readings, Schema,
-        SeriesKey, Source, VerdictLimits,
+        DecisionId, EngineReadings, FORGET_RECEIVED_AFTER, HolderReadings, MemoryVerdict, Mode,
+        Reading, Readings, Schema, SeriesKey, Source, VerdictLimits,
     };
     use crate::recording::{RecordedStep, Said};
 
@@ -190,6 +195,8 @@ mod tests {
             files: Vec::new(),
             guard_rails: json!(null),
             verdict,
+            forget_received_after: FORGET_RECEIVED_AFTER,
+            cluster: None,
         }
     }
 

@@ -47,6 +47,11 @@ pub struct ExportArguments {
           default_value = "15s", conflicts_with = "as_is")]
     pub scrape_interval: Duration,
 
+    /// Where alerts/RUNBOOK.md, or a runbook of your own, can be read: each alert gets the annotation
+    /// runbook_url, which leads to the section of its name.
+    #[arg(long, value_name = "URL", value_parser = runbook_url)]
+    pub runbook_url: Option<Arc<str>>,
+
     /// Overwrite a file that is no earlier export.
     ///
     /// What the rules are read from is never overwritten: an export leaves out remedies.
@@ -85,6 +90,15 @@ fn label(text: &str) -> Result<Arc<str>, String> {
     }
 }
 
+fn runbook_url(text: &str) -> Result<Arc<str>, String> {
+    let is_web = text.starts_with("http://") || text.starts_with("https://");
+    // An annotation is a template, and the section is added at the end.
+    match is_web && !text.contains("{{") && !text.contains('#') {
+        true => Ok(text.into()),
+        false => Err("write https://HOST/PATH, without # and {{".to_owned()),
+    }
+}
+
 fn scrape_interval(text: &str) -> Result<Duration, String> {
     duration_within(text, Duration::from_millis(10), Duration::from_secs(3_600))
 }
@@ -100,11 +114,13 @@ pub(super) fn execute(arguments: &ExportArguments) -> anyhow::Result<Exit> {
     for remark in remarks {
         eprintln!("umawarden: {remark}");
     }
+    let runbook_url = arguments.runbook_url.clone();
     let options = match arguments.as_is {
-        true => ExportOptions::default(),
+        true => ExportOptions { runbook_url, ..ExportOptions::default() },
         false => ExportOptions {
             by: arguments.by.clone(),
             scrape_interval: Some(arguments.scrape_interval),
+            runbook_url,
         },
     };
     let text = prometheus_rules(&rules, &options);

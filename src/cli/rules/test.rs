@@ -52,6 +52,8 @@ A test file has the shape of promtool's own (`promtool test rules`), plus `remed
       - exp_labels: {severity: warning}
         exp_annotations: {summary: ...}
     mode: enforce                       # the default here; or observe
+    node: spark-1                       # of rules with scope cluster: where remedies act; their
+                                        #   series have the labels cluster and node
     outcomes:                           # what acts come to; without: done, at once
     - action: drop_caches               # of the first drop_caches; the next entry is for
       result: done                      #   the next, the last stays; failed, skipped, timed_out

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::remedy;
-use crate::config::catalogue::Catalogue;
+use crate::config::catalogue::{Catalogue, Scoped};
 use crate::config::decode::{self, Advice, Findings, Table};
 use crate::config::measure::written;
 use crate::config::settings::MODES;
 use crate::config::yaml::{Content, Node};
 use crate::model::RuleId;
 use crate::policy::promql::{self, Expr, is_label_name};
-use crate::policy::rule::{Query, Rule};
+use crate::policy::rule::{Query, Rule, RuleScope};
 use crate::policy::template::Template;
 
 const KEYS: [&str; 9] = [
@@ -56,6 +56,7 @@ pub(super) type Templates = Vec<(Arc<str>, Template)>;
 /// What an alert has from its group.
 pub(super) struct Group<'g> {
     pub name: &'g Arc<str>,
+    pub scope: RuleScope,
     pub labels: &'g Templates,
 }
 
@@ -80,7 +81,8 @@ pub(super) fn read(
 ) -> Option<Rule> {
     let alert = required(table, "alert", findings)
         .and_then(|node| decode::value(node, "alert", super::name, findings));
-    let expr = required(table, "expr", findings).and_then(|node| query(node, "expr", findings));
+    let expr = required(table, "expr", findings)
+        .and_then(|node| query(node, "expr", group.scope, findings));
     let hold_for = delay(table, "for", findings);
     let keep_firing_for = delay(table, "keep_firing_for", findings);
     let labels = templates(table.get("labels"), "labels", findings);
@@ -90,7 +92,7 @@ pub(super) fn read(
         None => Some(None),
     };
     let remedy = match (table.get("remedy"), table.key("remedy")) {
-        (Some(node), _) => remedy::read(node, findings).map(Some),
+        (Some(node), _) => remedy::read(node, group.scope, findings).map(Some),
         (None, Some(key)) => {
             findings.add(key.span.clone(), "remedy is empty").hint("add steps, or remove it");
             None
@@ -99,6 +101,7 @@ pub(super) fn read(
     };
     Some(Rule {
         id: RuleId { group: Arc::clone(group.name), alert: Arc::from(alert?) },
+        scope: group.scope,
         expr: expr?,
         hold_for: hold_for?,
         keep_firing_for: keep_firing_for?,
@@ -138,9 +141,15 @@ fn reads_too_far_back(expr: &Expr) -> bool {
 }
 
 /// An expression, parsed and checked against what this build exports.
-pub(super) fn query(node: &Node, what: &str, findings: &mut Findings<'_>) -> Option<Query> {
+pub(super) fn query(
+    node: &Node,
+    what: &str,
+    scope: RuleScope,
+    findings: &mut Findings<'_>,
+) -> Option<Query> {
     let text = decode::text(node, what, findings)?;
-    let checked = promql::parse(text).and_then(|expr| expr.check(&Catalogue).map(|()| expr));
+    let check = |expr: Expr| expr.check(&Scoped(&Catalogue, scope)).map(|()| expr);
+    let checked = promql::parse(text).and_then(check);
     match checked {
         Ok(expr) if reads_too_far_back(&expr) => {
             let longest = written(LONGEST_PAST);
@@ -153,7 +162,15 @@ pub(super) fn query(node: &Node, what: &str, findings: &mut Findings<'_>) -> Opt
         Err(error) => {
             let place = node.place_of(findings.source(), error.span);
             let noted = findings.add(place, format!("{what}: {}", error.message));
-            if let Some(hint) = error.hint {
+            let compares_nodes = || {
+                let expr = promql::parse(text).ok()?;
+                expr.check(&Scoped(&Catalogue, RuleScope::Cluster)).ok()
+            };
+            if compares_nodes().is_some() {
+                noted.hint(
+                    "to read the series of other nodes, too, add scope: cluster to the group",
+                );
+            } else if let Some(hint) = error.hint {
                 noted.hint(hint);
             }
             None

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use crate::config::catalogue::LoadedCatalogue;
+use crate::config::catalogue::{LoadedCatalogue, Scoped};
 use crate::config::decode::Findings;
 use crate::config::mistake::{Mistake, SourceText};
 use crate::config::yaml::{self, Content, Node};
@@ -13,6 +13,9 @@ use crate::model::{Action, Mode};
 use crate::policy::promql::{Effort, ExprError, Facts, did_you_mean};
 use crate::policy::rule::{Query, Remedy, Rule, RuleSet};
 use crate::policy::template::Template;
+
+/// What a rule may read.
+type Known<'k> = Scoped<'k, LoadedCatalogue<'k>>;
 
 /// A text that is for Prometheus too may name them; here they are empty.
 const LABELS_OF_TARGETS: [&str; 2] = ["instance", "job"];
@@ -108,6 +111,7 @@ fn one_rule(
     findings: &mut Findings<'_>,
 ) -> RuleFacts {
     let rule = placed.rule;
+    let known = &Scoped(known, rule.scope);
     query("expr", &rule.expr, placed.expr(), (known, "this rule never fires"), findings);
     texts(placed, known, findings);
     let expr = rule.expr.expr.facts(known);
@@ -161,7 +165,7 @@ fn reboots_for(placed: &Placed<'_>, findings: &mut Findings<'_>) {
 }
 
 /// Finds labels in texts that nothing which the rule yields has.
-fn texts(placed: &Placed<'_>, known: &LoadedCatalogue<'_>, findings: &mut Findings<'_>) {
+fn texts(placed: &Placed<'_>, known: &Known<'_>, findings: &mut Findings<'_>) {
     let rule = placed.rule;
     let Some(labels) = rule.expr.expr.labels(known) else { return };
     let mut check = |what: &str, node: Option<&Arc<Node>>, template: &Template| {
@@ -203,7 +207,7 @@ fn query(
     what: &str,
     query: &Query,
     node: &Node,
-    (known, consequence): (&LoadedCatalogue<'_>, &str),
+    (known, consequence): (&Known<'_>, &str),
     findings: &mut Findings<'_>,
 ) {
     let mut add = |error: ExprError, message: String| {
@@ -294,7 +298,9 @@ fn together(acting: &[Acting<'_>], findings: &mut [Findings<'_>]) -> bool {
             if effort.is_spent() {
                 return false;
             }
-            if earlier.facts.expr.is_possible() && later.facts.expr.is_possible() {
+            let same_scope = earlier.placed.rule.scope == later.placed.rule.scope;
+            let possible = earlier.facts.expr.is_possible() && later.facts.expr.is_possible();
+            if same_scope && possible {
                 pair(earlier, later, &mut effort, findings);
             }
         }

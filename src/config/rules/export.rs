@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use crate::config::catalogue::Catalogue;
 use crate::config::measure::written;
+use crate::model::{CLUSTER_LABEL, NODE_LABEL};
 use crate::policy::promql::Expr;
-use crate::policy::rule::{Rule, RuleGroup, RuleSet};
+use crate::policy::rule::{Rule, RuleGroup, RuleScope, RuleSet};
 use crate::policy::template::Template;
 
 /// A range should hold so many scrapes, so that one that is missed does no harm.
@@ -29,14 +30,34 @@ pub struct ExportOptions {
     pub by: Vec<Arc<str>>,
     /// How often Prometheus scrapes; `None` leaves intervals and ranges as they are.
     pub scrape_interval: Option<Duration>,
+    /// Where each alert has its section: the annotation `runbook_url` leads there.
+    pub runbook_url: Option<Arc<str>>,
 }
+
+impl ExportOptions {
+    /// Whether targets have the labels by which rules compare nodes.
+    fn tells_nodes_of_clusters(&self) -> bool {
+        let has = |label: &str| self.by.iter().any(|by| **by == *label);
+        self.by.is_empty() || [CLUSTER_LABEL, NODE_LABEL].into_iter().all(has)
+    }
+}
+
+/// What compares nodes needs their labels.
+const LEFT_OUT: &str = "# Left out, since it compares nodes (--by cluster,node, where targets have \
+                        these labels):";
 
 /// The rules as a file of alerting rules. An `interval` of zero is left to Prometheus.
 pub fn prometheus_rules(rules: &RuleSet, options: &ExportOptions) -> String {
     let mut out = header(rules, options);
-    out.push_str(if rules.groups.is_empty() { "groups: []\n" } else { "groups:\n" });
+    let is_left_out =
+        |group: &RuleGroup| group.scope == RuleScope::Cluster && !options.tells_nodes_of_clusters();
+    let is_empty = rules.groups.iter().all(is_left_out);
+    out.push_str(if is_empty { "groups: []\n" } else { "groups:\n" });
     for group in &rules.groups {
-        write_group(group, options, &mut out);
+        match is_left_out(group) {
+            false => write_group(group, options, &mut out),
+            true => push(&mut out, format_args!("{} {}.\n", LEFT_OUT, quoted(&group.name))),
+        }
     }
     out
 }
@@ -72,6 +93,7 @@ fn write_rule(rule: &Rule, options: &ExportOptions, out: &mut String) {
     }
     write_templates("labels", &rule.labels, out);
     write_templates("annotations", &rule.annotations, out);
+    write_runbook_url(rule, options, out);
 }
 
 fn write_templates(key: &str, templates: &[(Arc<str>, Template)], out: &mut String) {
@@ -84,10 +106,26 @@ fn write_templates(key: &str, templates: &[(Arc<str>, Template)], out: &mut Stri
     }
 }
 
+/// One more annotation, unless the rule has one of its own.
+fn write_runbook_url(rule: &Rule, options: &ExportOptions, out: &mut String) {
+    let Some(url) = &options.runbook_url else { return };
+    if rule.annotations.iter().any(|(name, _)| &**name == "runbook_url") {
+        return;
+    }
+    if rule.annotations.is_empty() {
+        out.push_str("    annotations:\n");
+    }
+    // What renders Markdown writes anchors in lower case.
+    let link = format!("{url}#{}", rule.id.alert.to_lowercase());
+    push(out, format_args!("      \"runbook_url\": {}\n", quoted(&link)));
+}
+
 /// The expression as it must be written there, if not as it is, and what cannot be adapted.
 fn adapted(rule: &Rule, options: &ExportOptions) -> (Option<String>, Option<String>) {
     let own = &rule.expr.expr;
     let (separated, remark) = match options.by.as_slice() {
+        // Nodes are told apart as the rule is written.
+        _ if rule.scope == RuleScope::Cluster => (None, None),
         [] => (None, None),
         labels => match own.by(labels, &Catalogue) {
             Ok(separated) => (separated, None),

@@ -15,7 +15,7 @@ use super::mistake::{Mistake, Mistakes, SourceText};
 use super::settings::limits;
 use super::yaml::{self, Content, Node};
 use crate::policy::guard::{GuardRails, MaintenanceWindow};
-use crate::policy::rule::{Rule, RuleGroup, RuleSet};
+use crate::policy::rule::{Rule, RuleGroup, RuleScope, RuleSet};
 use rails::{Kind, NameUse};
 
 mod alert;
@@ -43,7 +43,10 @@ const LONGEST_NAME: usize = 255;
 
 const FILE_KEYS: [&str; 1] = ["groups"];
 
-const GROUP_KEYS: [&str; 6] = ["name", "interval", "limit", "query_offset", "labels", "rules"];
+const GROUP_KEYS: [&str; 7] =
+    ["name", "scope", "interval", "limit", "query_offset", "labels", "rules"];
+
+const SCOPES: [(&str, RuleScope); 2] = [("node", RuleScope::Node), ("cluster", RuleScope::Cluster)];
 
 const GROUP_ADVICE: [Advice; 2] = [
     (
@@ -200,10 +203,14 @@ impl<'f> Reader<'f> {
             Some(node) => decode::value(node, "interval", limits::evaluation, findings),
             None => Some(self.evaluation_interval),
         };
+        let scope = match table.get("scope") {
+            Some(node) => decode::choice(node, "scope", &SCOPES, findings),
+            None => Some(RuleScope::Node),
+        };
         let labels = table.get("labels");
         let labels = alert::templates(labels, "labels", findings).unwrap_or_default();
         let group = name.unwrap_or_else(|| Arc::from(""));
-        let context = alert::Group { name: &group, labels: &labels };
+        let context = alert::Group { name: &group, scope: scope?, labels: &labels };
         let entries = match table.get("rules") {
             Some(node) => decode::list(node, "rules", findings)?,
             None => &[],
@@ -220,7 +227,7 @@ impl<'f> Reader<'f> {
             Some(rule)
         })?;
         let file = PathBuf::from(&*findings.source().name);
-        Some(RuleGroup { name: group, file, interval: interval?, rules })
+        Some(RuleGroup { name: group, file, scope: scope?, interval: interval?, rules })
     }
 
     fn count_patterns(

@@ -10,7 +10,7 @@ use crate::config::measure::{duration_within, size_bytes};
 use crate::config::yaml::{Content, Node};
 use crate::model::{Action, CacheKind, RebootAct, RebootPlan, Target};
 use crate::policy::promql::did_you_mean;
-use crate::policy::rule::{AtMost, Query, Remedy};
+use crate::policy::rule::{AtMost, Query, Remedy, RuleScope};
 
 /// A round of steps has been tried by then and its effect is over: a dip comes back within seconds,
 /// and a driver that gives memory back does so in 2 to 5 s.
@@ -68,7 +68,7 @@ const DEFAULT_GRACE: Duration = Duration::from_secs(2);
 const LONGEST_GRACE: Duration = Duration::from_secs(20);
 
 /// Reads a remedy; every part is read even if another is wrong.
-pub(super) fn read(node: &Node, findings: &mut Findings<'_>) -> Option<Remedy> {
+pub(super) fn read(node: &Node, scope: RuleScope, findings: &mut Findings<'_>) -> Option<Remedy> {
     if !matches!(node.content, Content::Map(_)) {
         decode::wrong_kind(node, "a remedy", decode::MAPPING, findings)
             .hint("write remedy: {steps: [{drop_caches: {}}, {compact_memory: {}}]}");
@@ -76,7 +76,7 @@ pub(super) fn read(node: &Node, findings: &mut Findings<'_>) -> Option<Remedy> {
     }
     let table = Table::read(node, "a remedy", &KEYS, findings)?;
     let aim = match table.get("aim") {
-        Some(node) => aim(node, findings).map(Some),
+        Some(node) => aim(node, scope, findings).map(Some),
         None => Some(None),
     };
     let steps = steps(&table, findings);
@@ -102,8 +102,8 @@ pub(super) fn read(node: &Node, findings: &mut Findings<'_>) -> Option<Remedy> {
 }
 
 /// An aim is met when it yields anything: one that compares nothing would end every remedy at once.
-fn aim(node: &Node, findings: &mut Findings<'_>) -> Option<Query> {
-    let query = query(node, "aim", findings)?;
+fn aim(node: &Node, scope: RuleScope, findings: &mut Findings<'_>) -> Option<Query> {
+    let query = query(node, "aim", scope, findings)?;
     if query.expr.is_condition() {
         return Some(query);
     }

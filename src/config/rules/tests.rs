@@ -114,7 +114,18 @@ fn the_shipped_rules_are_fine() {
     let names: Vec<&str> = set.groups.iter().map(|group| &*group.name).collect();
     assert_eq!(
         names,
-        ["memory", "brake", "kernel", "umawarden", "guard", "engines", "load", "leak"]
+        [
+            "memory",
+            "brake",
+            "kernel",
+            "umawarden",
+            "guard",
+            "engines",
+            "load",
+            "cluster",
+            "cluster_peers",
+            "leak"
+        ]
     );
     for rule in set.groups.iter().flat_map(|group| &group.rules) {
         assert!(rule.annotations.iter().any(|(name, _)| &**name == "summary"), "{}", rule.id);

@@ -12,8 +12,10 @@ use crate::config::mistake::{Mistakes, SourceText};
 use crate::config::otlp::{self, OtlpSettings};
 use crate::config::reboot;
 use crate::config::yaml::{self, Content, Node};
-use crate::config::{cluster, restarts};
-use crate::model::{DeclaredEngine, DeclaredRestart, Mode, PeerAddress, RebootSettings};
+use crate::config::{alertmanager, cluster, restarts};
+use crate::model::{
+    AlertmanagerSettings, ClusterSettings, DeclaredEngine, DeclaredRestart, Mode, RebootSettings,
+};
 use crate::policy::guard::GuardRails;
 
 /// What a configuration file says; `None` is for the default.
@@ -41,6 +43,10 @@ pub struct FileSettings {
     pub telemetry_path: Option<String>,
     /// `web.control_socket`.
     pub control_socket: Option<PathBuf>,
+    /// `web.config_file`.
+    pub web_config_file: Option<PathBuf>,
+    /// `web.tokens_file`.
+    pub web_tokens_file: Option<PathBuf>,
     /// `pause_file`.
     pub pause_file: Option<PathBuf>,
     /// `storage.path`.
@@ -67,12 +73,14 @@ pub struct FileSettings {
     pub named_alerts: Vec<NamedAlert>,
     /// `engines`.
     pub engines: Option<Vec<DeclaredEngine>>,
-    /// `cluster.peers`.
-    pub peers: Option<Vec<PeerAddress>>,
+    /// `cluster`.
+    pub cluster: Option<ClusterSettings>,
     /// `restarts`.
     pub restarts: Option<Vec<DeclaredRestart>>,
     /// `reboot`.
     pub reboot: Option<RebootSettings>,
+    /// `alertmanager`.
+    pub alertmanager: Option<AlertmanagerSettings>,
     /// `otlp`.
     pub otlp: Option<OtlpSettings>,
     /// `verdict.leaked_size`, in bytes.
@@ -95,7 +103,7 @@ const LEVELS: [(&str, LogLevel); 5] = [
 
 const FORMATS: [(&str, LogFormat); 2] = [("text", LogFormat::Text), ("json", LogFormat::Json)];
 
-const KEYS: [&str; 18] = [
+const KEYS: [&str; 19] = [
     "mode",
     "rule_files",
     "sampling_interval",
@@ -113,13 +121,19 @@ const KEYS: [&str; 18] = [
     "verdict",
     "reboot",
     "cluster",
+    "alertmanager",
     "otlp",
 ];
 
-const ADVICE: [Advice; 11] = [
+const ADVICE: [Advice; 13] = [
     (&["rules"], "write rule_files: [rules.yaml]"),
     (&["groups"], "this is a rule file: name it under rule_files"),
     (&["listen_address", "telemetry_path", "control_socket"], "it belongs to web"),
+    (&["config_file", "tokens_file"], "it belongs to web"),
+    (
+        &["tls_server_config", "http_server_config", "rate_limit", "basic_auth_users"],
+        "it belongs into a file of its own: name that as web: {config_file: …}",
+    ),
     (&["retention"], "it belongs to storage"),
     (&["leaked_size", "leaked_after"], "it belongs to verdict"),
     (&["black_box"], "it belongs to recording"),
@@ -147,7 +161,9 @@ pub fn parse_settings(source: &SourceText) -> Result<FileSettings, Mistakes> {
         read_gpu(&table, &mut settings, &mut findings);
         read_log(&table, &mut settings, &mut findings);
         read_verdict(&table, &mut settings, &mut findings);
-        settings.peers = table.get("cluster").and_then(|node| cluster::read(node, &mut findings));
+        settings.cluster = table.get("cluster").and_then(|node| cluster::read(node, &mut findings));
+        settings.alertmanager =
+            table.get("alertmanager").and_then(|node| alertmanager::read(node, &mut findings));
         settings.otlp = table.get("otlp").and_then(|node| otlp::read(node, &mut findings));
         settings.engines = table.get("engines").and_then(|node| engines::read(node, &mut findings));
         settings.restarts =
@@ -229,12 +245,16 @@ fn read_path(table: &Table<'_>, settings: &mut FileSettings, findings: &mut Find
 }
 
 fn read_web(table: &Table<'_>, settings: &mut FileSettings, findings: &mut Findings<'_>) {
-    let keys = ["listen_address", "telemetry_path", "control_socket"];
+    let keys = ["listen_address", "telemetry_path", "control_socket", "config_file", "tokens_file"];
     let Some(table) = section(table, "web", &keys, findings) else { return };
     settings.listen = table.get("listen_address").and_then(|node| listen(node, findings));
     settings.telemetry_path = entry(&table, "telemetry_path", telemetry_path, findings);
     settings.control_socket =
         table.get("control_socket").and_then(|node| path(node, "control_socket", findings));
+    settings.web_config_file =
+        table.get("config_file").and_then(|node| path(node, "config_file", findings));
+    settings.web_tokens_file =
+        table.get("tokens_file").and_then(|node| path(node, "tokens_file", findings));
 }
 
 /// One address, or a list of them.

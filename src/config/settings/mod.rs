@@ -5,11 +5,14 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 
+use super::cluster::in_folder as in_folder_of;
 use super::flags::RunFlags;
 use super::guard_rails::{NamedAlert, default_guard_rails};
 use super::measure::ListenAddress;
 use super::otlp::OtlpSettings;
-use crate::model::{DeclaredEngine, DeclaredRestart, Mode, PeerAddress, VerdictLimits};
+use crate::model::{
+    AlertmanagerSettings, ClusterSettings, DeclaredEngine, DeclaredRestart, Mode, VerdictLimits,
+};
 use crate::policy::guard::GuardRails;
 
 mod file;
@@ -54,9 +57,11 @@ pub struct Settings {
     /// What is started again when there is memory, beside containers with the label.
     pub restarts: Vec<DeclaredRestart>,
     /// The other nodes of an engine that spans several.
-    pub peers: Vec<PeerAddress>,
+    pub cluster: Option<ClusterSettings>,
     /// When memory counts as leaked.
     pub verdict: VerdictLimits,
+    /// What is taken of Alertmanagers, and what they are told.
+    pub alertmanager: AlertmanagerSettings,
     /// Where metrics and traces are sent, if they are.
     pub otlp: Option<OtlpSettings>,
 }
@@ -123,6 +128,10 @@ pub struct Web {
     pub telemetry_path: String,
     /// The unix socket for those who may give orders.
     pub control_socket: PathBuf,
+    /// TLS and passwords, in the format of Prometheus.
+    pub config_file: Option<PathBuf>,
+    /// Who may act over the network.
+    pub tokens_file: Option<PathBuf>,
 }
 
 /// The journal.
@@ -200,6 +209,9 @@ pub struct Environment {
     pub state_directory: Option<PathBuf>,
 }
 
+/// The control socket's name beside the journal.
+const SOCKET: &str = "control.sock";
+
 impl Settings {
     /// Flags win over the file, the file over the defaults. `folder` is the file's: relative paths
     /// in the file count from there, those in flags from the working directory.
@@ -242,12 +254,12 @@ impl Settings {
                 docker_socket: path(&flags.docker_socket, file.docker_socket, "/run/docker.sock"),
                 kmsg: path(&flags.kmsg, file.kmsg, "/dev/kmsg"),
             },
-            web: merge_web(
-                flags,
-                file.listen,
-                file.telemetry_path,
-                in_storage(&flags.control_socket, file.control_socket, "control.sock"),
-            ),
+            web: Web {
+                control_socket: in_storage(&flags.control_socket, file.control_socket, SOCKET),
+                config_file: flags.web_config_file.clone().or(file.web_config_file.map(in_folder)),
+                tokens_file: flags.web_tokens_file.clone().or(file.web_tokens_file.map(in_folder)),
+                ..merge_web(flags, file.listen, file.telemetry_path)
+            },
             pause_file: in_storage(&flags.pause_file, file.pause_file, "paused"),
             storage: Storage {
                 path: storage_path,
@@ -273,8 +285,9 @@ impl Settings {
             named_alerts: file.named_alerts,
             engines: file.engines.unwrap_or_default(),
             restarts: file.restarts.unwrap_or_default(),
-            peers: file.peers.unwrap_or_default(),
+            cluster: file.cluster.map(|cluster| in_folder_of(cluster, folder)),
             verdict: merge_verdict(file.leaked_bytes, file.leaked_after),
+            alertmanager: file.alertmanager.unwrap_or_default(),
             otlp: merge_otlp(flags, file.otlp, folder),
         }
     }
@@ -316,7 +329,6 @@ fn merge_web(
     flags: &RunFlags,
     listen: Option<Vec<ListenAddress>>,
     telemetry_path: Option<String>,
-    control_socket: PathBuf,
 ) -> Web {
     let everywhere = ListenAddress { host: super::measure::ListenHost::All, port: 9942 };
     let listen = match &flags.listen_address {
@@ -325,7 +337,8 @@ fn merge_web(
     };
     let telemetry_path = flags.telemetry_path.clone().or(telemetry_path);
     let telemetry_path = telemetry_path.unwrap_or_else(|| "/metrics".to_owned());
-    Web { listen, telemetry_path, control_socket }
+    let control_socket = PathBuf::new();
+    Web { listen, telemetry_path, control_socket, config_file: None, tokens_file: None }
 }
 
 fn merge_gpu(flags: &RunFlags, interval: Option<GpuInterval>, library: Option<PathBuf>) -> Gpu {

@@ -37,7 +37,8 @@ rule_files: [rules/*.yaml, /srv/more.yaml]
 sampling_interval: 50ms
 evaluation_interval: 1s
 path: {procfs: /host/proc, sysfs: /host/sys, kmsg: kmsg.txt}
-web: {listen_address: ["127.0.0.1:1", ":2"], telemetry_path: /m, control_socket: c.sock}
+web: {listen_address: ["127.0.0.1:1", ":2"], telemetry_path: /m, control_socket: c.sock,
+  config_file: web.yml, tokens_file: /t.yml}
 pause_file: hold
 storage:
   path: journal
@@ -69,6 +70,8 @@ fn everything_has_a_default() {
             listen: vec![ListenAddress { host: ListenHost::All, port: 9942 }],
             telemetry_path: "/metrics".to_owned(),
             control_socket: "data/control.sock".into(),
+            config_file: None,
+            tokens_file: None,
         },
         storage: Storage {
             path: "data".into(),
@@ -83,8 +86,9 @@ fn everything_has_a_default() {
         named_alerts: Vec::new(),
         engines: Vec::new(),
         restarts: Vec::new(),
-        peers: Vec::new(),
+        cluster: None,
         verdict: VerdictLimits::default(),
+        alertmanager: AlertmanagerSettings::default(),
         otlp: None,
     };
     assert_eq!(settings, expected);
@@ -105,6 +109,8 @@ fn the_file_is_taken_with_its_paths_counted_from_its_folder() {
     assert_eq!(settings.web.listen.len(), 2);
     assert_eq!(settings.web.telemetry_path, "/m");
     assert_eq!(settings.web.control_socket, Path::new("/etc/umawarden/c.sock"));
+    assert_eq!(settings.web.config_file.as_deref(), Some(Path::new("/etc/umawarden/web.yml")));
+    assert_eq!(settings.web.tokens_file.as_deref(), Some(Path::new("/t.yml")));
     assert_eq!(settings.pause_file, Path::new("/etc/umawarden/hold"));
     assert_eq!(settings.storage.path, Path::new("/etc/umawarden/journal"));
     assert_eq!(settings.storage.retention_time, Duration::from_secs(7 * 86_400));

@@ -125,6 +125,9 @@ impl fmt::Display for Detail<'_> {
             KernelEvent::MemoryVerdict { verdict, .. } => write!(f, "memory is {verdict}"),
             KernelEvent::RebootChecked { result, .. } => f.write_str(result.name()),
             KernelEvent::JournalLost { .. } => Ok(()),
+            KernelEvent::ReceivedAlert { to, alert } => {
+                write!(f, "{} {}", alert.name().escape_debug(), to.name())
+            }
         }
     }
 }

@@ -160,6 +160,7 @@ fn every_second_tells_the_rules_and_values_of_the_loop_and_its_own() {
     let rule = |alert: &str, state| RuleStatus {
         rule: RuleId { group: "g".into(), alert: alert.into() },
         file: String::new(),
+        is_idle: false,
         interval: Duration::ZERO,
         expr: "".into(),
         hold_for: Duration::ZERO,

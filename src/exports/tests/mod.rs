@@ -31,5 +31,7 @@ fn status(series: Vec<(SeriesKey, Reading<f64>)>) -> Arc<Status> {
         restarts: Arc::new([]),
         verdict: Arc::new(MemoryJudgement::unknown(Timestamp::UNIX_EPOCH)),
         reboot: Arc::default(),
+        received: Arc::new([]),
+        cluster: None,
     })
 }

@@ -1,10 +1,12 @@
 //! What this program tells about itself.
 
 use super::super::{
-    Action, HoldReason, KernelEvent, Mode, OutcomeResult, SETTING_NAMES, Source, UndoResult,
+    Action, HoldReason, KernelEvent, Mode, OutcomeResult, RefusalReason, SETTING_NAMES, Source,
+    UndoResult,
 };
 use super::{Metric, MetricKind};
 
+const REFUSALS: [&str; RefusalReason::ALL.len()] = names!(RefusalReason);
 const SOURCES: [&str; Source::ALL.len()] = names!(Source);
 
 /// Whoever acts has no reason to hold.
@@ -271,6 +273,43 @@ pub(super) const METRICS: &[Metric] = &[
         "uma_config_last_reload_success_timestamp_seconds",
         &[],
         "When configuration and rules were last taken over, in seconds since 1970.",
+    ),
+    Metric::counter(
+        Source::Daemon,
+        "uma_web_refused_requests_total",
+        &["reason"],
+        "Requests that were refused at the door: without a credential that is needed, with a wrong \
+         or expired one, with one of too small a role, what is answered on this node alone, what a \
+         page of another site has sent, beyond rate_limit, with too many passwords at once.",
+    )
+    .closed(&[("reason", &REFUSALS)]),
+    Metric::counter(
+        Source::Daemon,
+        "uma_web_failed_handshakes_total",
+        &[],
+        "TLS handshakes that came to nothing: no TLS, a certificate that is missing or not good, \
+         too slow.",
+    ),
+    Metric::gauge(
+        Source::Daemon,
+        "uma_web_certificate_expiry_timestamp_seconds",
+        &[],
+        "Until when the certificate of this server is good, in seconds since 1970; missing without \
+         TLS.",
+    ),
+    Metric::gauge(
+        Source::Daemon,
+        "uma_web_config_last_reload_successful",
+        &[],
+        "1 if the files of --web.config.file and --web.tokens.file, and those they name, are in \
+         force as they stand; missing without any.",
+    )
+    .flag(),
+    Metric::gauge(
+        Source::Daemon,
+        "uma_web_config_last_reload_success_timestamp_seconds",
+        &[],
+        "When those files were last taken over, in seconds since 1970.",
     ),
     Metric::gauge(Source::Journal, "uma_journal_up", &[], "1 if the journal can be written.")
         .flag(),

@@ -29,6 +29,9 @@ fn grouping(node: &Node, known: &dyn KnownSeries) -> Result<(), ExprError> {
         }
         _ => return Ok(()),
     };
+    if has_other_labels(node, known) {
+        return Ok(());
+    }
     let mut labels = vec![NAME_LABEL.to_owned()];
     if !written.is_empty() {
         collect_labels(node, known, &mut labels);
@@ -63,6 +66,16 @@ fn collect_labels(node: &Node, known: &dyn KnownSeries, labels: &mut Vec<String>
     node.children().into_iter().for_each(|child| collect_labels(child, known, labels));
 }
 
+/// Whether anything below is made by others, who have labels of their own.
+fn has_other_labels(node: &Node, known: &dyn KnownSeries) -> bool {
+    match &node.kind {
+        Kind::Selector(selector) | Kind::Range { selector, .. } => {
+            known.has_other_labels(&selector.name)
+        }
+        _ => node.children().into_iter().any(|child| has_other_labels(child, known)),
+    }
+}
+
 /// The name that node_exporter's `node_memory_MemFree_bytes` would have here.
 fn as_named_here(name: &str) -> String {
     let Some(rest) = name.strip_prefix("node_") else { return name.to_owned() };
@@ -94,6 +107,9 @@ fn selector(selector: &Selector, known: &dyn KnownSeries) -> Result<(), ExprErro
         let label = &*matcher.label;
         if labels.contains(&label) {
             satisfiable(selector, matcher, known)?;
+            continue;
+        }
+        if known.has_other_labels(name) {
             continue;
         }
         // A label that never is there equals "", which Prometheus allows to ask for.

@@ -30,6 +30,7 @@ use self::syntax::{Kind, Node, ValueType};
 pub use self::trace::{Relation, Traced, TracedRange, TracedValue};
 pub use self::vocabulary::{Vocabulary, vocabulary};
 use super::store::{SeriesId, SeriesStore};
+use crate::model::Wanted;
 
 /// A parsed and type-checked expression.
 #[derive(Clone, Debug)]
@@ -125,6 +126,10 @@ pub trait KnownSeries {
     /// All values that a label of a metric may have; `None` where that is not known beforehand.
     fn values(&self, _name: &str, _label: &str) -> Option<&[&str]> {
         None
+    }
+    /// Whether series of a metric may have other labels than those, and lack some.
+    fn has_other_labels(&self, _name: &str) -> bool {
+        false
     }
     /// The least and the greatest value that a metric may have.
     fn bounds(&self, _name: &str) -> Option<(f64, f64)> {
@@ -227,6 +232,27 @@ impl Expr {
             same
         });
         reads
+    }
+
+    /// Whether it selects series, and does nothing with them.
+    pub fn is_selector(&self) -> bool {
+        matches!(self.root.kind, Kind::Selector(_))
+    }
+
+    /// The series that it reads of any node: by their names, and by labels that are plainly given
+    /// and no node is told by.
+    pub fn wanted(&self) -> Vec<Wanted> {
+        let mut wanted = Vec::new();
+        let mut nodes = vec![&self.root];
+        while let Some(node) = nodes.pop() {
+            match &node.kind {
+                Kind::Selector(selector) | Kind::Range { selector, .. } => {
+                    wanted.push(selector.wanted());
+                }
+                _ => nodes.extend(node.children()),
+            }
+        }
+        wanted
     }
 
     /// Whether it may or may not hold: as a vector it may be empty by what it compares, as a number

@@ -20,6 +20,10 @@ pub(super) fn by(
         let message = format!("{what}(…) is one for all nodes together");
         return Err(ExprError::new(node.span.clone(), message));
     }
+    if let Some((node, name)) = of_others(root, known) {
+        let message = format!("{name} has the labels that its own rules have left");
+        return Err(ExprError::new(node.span.clone(), message));
+    }
     Ok(changed(root, &mut |node| separate(node, labels, known)))
 }
 
@@ -39,6 +43,22 @@ fn first<'n>(node: &'n Node, wanted: &dyn Fn(&Node) -> bool) -> Option<&'n Node>
         return Some(node);
     }
     node.children().into_iter().find_map(|child| first(child, wanted))
+}
+
+/// A selector of series that others make, and their name.
+fn of_others<'n>(root: &'n Node, known: &dyn KnownSeries) -> Option<(&'n Node, &'n str)> {
+    let name = |node: &'n Node| match &node.kind {
+        Kind::Selector(selector) | Kind::Range { selector, .. } => Some(&*selector.name),
+        _ => None,
+    };
+    let is_of_others = |node: &Node| match &node.kind {
+        Kind::Selector(selector) | Kind::Range { selector, .. } => {
+            known.has_other_labels(&selector.name)
+        }
+        _ => false,
+    };
+    let node = first(root, &is_of_others)?;
+    Some((node, name(node)?))
 }
 
 fn without_labels(node: &Node) -> Option<&'static str> {

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use regex::Regex;
 
 use super::functions::Function;
-use super::matcher::Matcher;
+use super::matcher::{MatchOp, Matcher};
+use crate::model::{CLUSTER_LABEL, EXPORTED_NODE_LABEL, NODE_LABEL, Wanted};
 use crate::policy::store::LOOKBACK_MS;
 
 /// One node of the tree.
@@ -71,6 +72,24 @@ pub(super) struct Selector {
     pub matchers: Vec<Matcher>,
     /// How far the past begins before the evaluation.
     pub offset_ms: i64,
+}
+
+impl Selector {
+    /// What it reads of any node.
+    pub(super) fn wanted(&self) -> Wanted {
+        let of_nodes = [CLUSTER_LABEL, NODE_LABEL, EXPORTED_NODE_LABEL];
+        let is_plain = |matcher: &&Matcher| {
+            matcher.op == MatchOp::Equal
+                && !matcher.value.is_empty()
+                && !of_nodes.contains(&&*matcher.label)
+        };
+        let plain = self.matchers.iter().filter(is_plain);
+        let mut labels: Vec<_> =
+            plain.map(|matcher| (Arc::clone(&matcher.label), Arc::clone(&matcher.value))).collect();
+        labels.sort();
+        labels.dedup();
+        Wanted { name: Arc::clone(&self.name), labels }
+    }
 }
 
 /// A binary operation.

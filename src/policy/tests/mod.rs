@@ -2,6 +2,7 @@
 
 mod alerts;
 mod brake;
+mod cluster;
 mod emptying;
 mod evicting;
 mod guard;

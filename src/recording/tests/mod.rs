@@ -12,7 +12,8 @@ use super::encode::Encoder;
 use super::wire::{Bytes, put_number, put_signed};
 use super::{Begin, Entry, RecordedStep, Said};
 use crate::model::{
-    Event, GpuDriver, GpuPicture, GpuReadings, KernelEvent, Moment, Observation, Reading,
+    ClusterReadings, Event, GpuDriver, GpuPicture, GpuReadings, KernelEvent, Moment, NodeNews,
+    NodeReadings, Observation, Reading, Refusal, Schema, SeriesKey,
 };
 
 fn reading() -> impl Strategy<Value = Reading<f64>> {
@@ -93,6 +94,34 @@ fn what_the_driver_told_comes_back() {
         other => panic!("{other:?}"),
     });
     assert_eq!(back.collect::<Vec<_>>(), told);
+}
+
+#[test]
+fn what_other_nodes_said_comes_back() {
+    let series = vec![SeriesKey::new("uma_a", &[("cluster", "c"), ("node", "n \"1\"")])];
+    let schema = Arc::new(Schema { series });
+    let node = |node: &str, news| NodeReadings {
+        node: node.into(),
+        news,
+        took: Duration::from_millis(3),
+        refused: vec![(Refusal::Impossible, 2)],
+    };
+    let values = vec![Reading::Value(0.1)];
+    let told = ClusterReadings {
+        nodes: vec![
+            node("a", NodeNews::Answered { schema: Arc::clone(&schema), values }),
+            node("b", NodeNews::Silent { why: "it hangs".into(), schema }),
+            node("c", NodeNews::Gone),
+        ],
+    };
+    let at = Moment { uptime: Duration::from_secs(1), utc: Timestamp::UNIX_EPOCH };
+    let seen = vec![Observation::Cluster(Box::new(told.clone()))];
+    let entry = Entry::Step(RecordedStep { at, seen, said: Said::default() });
+    let mut out = Vec::new();
+    Encoder::default().entry(&entry, &mut out).unwrap();
+    let Ok(Entry::Step(step)) = Decoder::default().entry(&mut Bytes(&out)) else { panic!() };
+    let [Observation::Cluster(back)] = &step.seen[..] else { panic!("{:?}", step.seen) };
+    assert_eq!(**back, told);
 }
 
 /// A step whose readings repeat one large schema at a byte or two each.

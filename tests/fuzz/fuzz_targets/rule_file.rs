@@ -28,7 +28,11 @@ fuzz_target!(|text: &str| {
             let again = again.unwrap_or_else(|mistakes| panic!("{mistakes}"));
             assert_eq!(again.groups.len(), rules.groups.len());
             let by = vec!["instance".into()];
-            let adapted = ExportOptions { by, scrape_interval: Some(Duration::from_secs(15)) };
+            let adapted = ExportOptions {
+                by,
+                scrape_interval: Some(Duration::from_secs(15)),
+                runbook_url: None,
+            };
             prometheus_rules(&rules, &adapted);
         }
         Err(mistakes) => {

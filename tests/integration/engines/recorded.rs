@@ -8,8 +8,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::Deserialize;
 use umawarden::model::{
-    DecisionId, DeclaredEngine, EngineHealth, EngineLoad, EngineMatch, EnginePhase, HealthAnswer,
-    KernelEvent, Mode, Moment, Observation, Reading, VerdictLimits,
+    DecisionId, DeclaredEngine, EngineHealth, EngineLoad, EngineMatch, EnginePhase,
+    FORGET_RECEIVED_AFTER, HealthAnswer, KernelEvent, Mode, Moment, Observation, Reading,
+    VerdictLimits,
 };
 use umawarden::policy::Policy;
 use umawarden::policy::rule::RuleSet;
@@ -225,6 +226,7 @@ fn a_recording_of_engines_gives_the_same_phases_again() {
         earlier_acts: Vec::new(),
         awaits_past: false,
         orders: Vec::new(),
+        received: Vec::new(),
         pause: None,
         rules: RecordedRules {
             mode: Mode::Observe,
@@ -232,6 +234,8 @@ fn a_recording_of_engines_gives_the_same_phases_again() {
             files: Vec::new(),
             guard_rails: serde_json::Value::Null,
             verdict: VerdictLimits::default(),
+            forget_received_after: FORGET_RECEIVED_AFTER,
+            cluster: None,
         },
     };
     let folder = tempfile::tempdir().unwrap();

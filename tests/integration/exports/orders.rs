@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use umawarden::exports::{Lasts, Limits, OrderDone, OrderRefused, OrderRequest, RuleChoice, Wish};
 use umawarden::model::{
-    DecisionId, Killer, LaunchedEngine, Pause, ProcessId, RuleId, RuleSelector,
+    DecisionId, Killer, LaunchedEngine, OrderedBy, Pause, ProcessId, RuleId, RuleSelector,
 };
 use umawarden::policy::status::{GuardStatus, Status};
 
@@ -123,7 +123,8 @@ fn orders_come_in_by_the_control_socket_with_the_user_that_the_kernel_knows() {
     ] {
         let done = OrderDone { data: json!({"id": 5}), remarks: vec!["mind this".to_owned()] };
         let (request, answer) = ordered(&mut server, (method, target, body), Ok(done));
-        assert_eq!((request.wish, request.uid), (wish, uid), "{method} {target} {body}");
+        let by = OrderedBy::Local { uid };
+        assert_eq!((request.wish, request.by), (wish, by), "{method} {target} {body}");
         assert_eq!((request.name, &*request.comment), (None, ""));
         assert_eq!(answer.status, 200);
         let expected = json!({"status": "success", "data": {"id": 5}, "warnings": ["mind this"]});

@@ -13,9 +13,10 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use jiff::Timestamp;
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
+use umawarden::door::{Door, DoorFiles};
 use umawarden::exports::{
-    Limits, OrderRequest, Page, PageRequest, Queries, QueryError, ReloadFailure, ReloadRequest,
-    Served, bind, serve,
+    AlertInbox, Limits, OrderRequest, Page, PageRequest, Queries, QueryError, ReloadFailure,
+    ReloadRequest, Served, bind, serve,
 };
 use umawarden::model::{
     AlertState, MemoryJudgement, Mode, Moment, Reading, RuleId, SeriesKey, Source,
@@ -55,6 +56,7 @@ pub fn made_up_status() -> Status {
     let rule = |alert_name: &str, state, unknown: &[&str], alerts| RuleStatus {
         rule: RuleId { group: "memory".into(), alert: alert_name.into() },
         file: "shipped:memory.yaml".to_owned(),
+        is_idle: false,
         interval: Duration::from_millis(100),
         expr: "uma_memory_free_bytes < 1 and \"<i>\" == \"\"".into(),
         hold_for: Duration::from_millis(300),
@@ -89,6 +91,8 @@ pub fn made_up_status() -> Status {
         restarts: Arc::new([]),
         verdict: Arc::new(MemoryJudgement::unknown(Timestamp::UNIX_EPOCH)),
         reboot: Arc::default(),
+        received: Arc::new([]),
+        cluster: None,
     }
 }
 
@@ -101,6 +105,8 @@ pub struct Server {
     pub reload_failure: Arc<ArcSwapOption<ReloadFailure>>,
     pub orders: mpsc::Receiver<OrderRequest>,
     pub control_socket: PathBuf,
+    pub door: Arc<Door>,
+    pub received: Arc<AlertInbox>,
     /// Where the control socket is.
     pub folder: tempfile::TempDir,
     pub thread: JoinHandle<std::io::Result<()>>,
@@ -116,6 +122,12 @@ pub fn no_queries() -> Queries {
 }
 
 pub fn start_with(limits: Limits, queries: Queries) -> Server {
+    let door = Door::open(DoorFiles::default(), || moment(100)).unwrap();
+    start_behind(door, limits, queries)
+}
+
+pub fn start_behind(door: Door, limits: Limits, queries: Queries) -> Server {
+    let door = Arc::new(door);
     let listeners = bind(&[SocketAddr::from((Ipv4Addr::LOCALHOST, 0))]).unwrap();
     let address = listeners[0].local_addr().unwrap();
     let status = Arc::new(ArcSwap::from_pointee(made_up_status()));
@@ -124,6 +136,7 @@ pub fn start_with(limits: Limits, queries: Queries) -> Server {
     let folder = tempfile::tempdir().unwrap();
     let control_socket = folder.path().join("control.sock");
     let (stop, stopped) = watch::channel(false);
+    let received = Arc::new(AlertInbox::new(|| {}));
     let reload_failure = Arc::<ArcSwapOption<ReloadFailure>>::default();
     let served = Arc::new(Served {
         status: Arc::clone(&status),
@@ -131,8 +144,11 @@ pub fn start_with(limits: Limits, queries: Queries) -> Server {
         queries,
         reload,
         control_socket: control_socket.clone(),
+        received: Arc::clone(&received),
         orders: order,
         reload_failure: Arc::clone(&reload_failure),
+        door: Arc::clone(&door),
+        instance: "an-instance".into(),
         uptime,
         limits,
     });
@@ -149,6 +165,8 @@ pub fn start_with(limits: Limits, queries: Queries) -> Server {
         reload_failure,
         orders,
         control_socket,
+        door,
+        received,
         folder,
         thread,
     }

@@ -16,6 +16,11 @@ fn open(need: u64) -> Reply {
     Reply::Answer(200, json!({"status": "success", "data": data}).to_string())
 }
 
+fn open_plainly(need: u64) -> Reply {
+    let data = json!({"open": true, "need_bytes": need, "contiguous_bytes": null});
+    Reply::Answer(200, json!({"status": "success", "data": data}).to_string())
+}
+
 fn closed(need: u64, reasons: &[&str], wait: f64) -> Reply {
     let reasons: Vec<_> = reasons.iter().map(|text| json!({ "text": text })).collect();
     let data = json!({
@@ -179,6 +184,36 @@ fn without_names_those_of_the_configuration_are_asked() {
     let (code, _, said) = gate("cluster: {peers: [a, a]}");
     assert_eq!(code, Some(2), "{said}");
     assert!(said.contains("a is named twice"), "{said}");
+}
+
+#[test]
+fn peers_of_files_are_asked_with_credentials_and_a_file_that_is_not_there_keeps_it_closed() {
+    let node = Node::new(Memory::free(110));
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    let other = Other::new(open_plainly(NEED));
+    write("token", "secret\n");
+    write("umawarden.yaml", "cluster: {file_sd: [peers.json], bearer_token_file: token}\n");
+    let config = format!("--config.file={}", folder.path().join("umawarden.yaml").display());
+    let gate = || {
+        let arguments = ["--need=90GiB", "--timeout=0", "--peers", "--json", &config];
+        let output = node.gate(&arguments).output().unwrap();
+        (output.status.code(), stdout(&output) + &stderr(&output))
+    };
+    let (code, told) = gate();
+    assert_eq!(code, Some(1), "{told}");
+    assert!(told.contains("there is no such file"), "{told}");
+    let targets =
+        format!("[{{\"targets\": [\"{}\"], \"labels\": {{\"node\": \"two\"}}}}]", other.address());
+    write("peers.json", &targets);
+    let (code, told) = gate();
+    assert_eq!(code, Some(0), "{told}");
+    assert!(told.contains("\"node\":\"two\""), "{told}");
+    let asked = other.server.asked();
+    assert!(asked.iter().any(|asked| asked.key.as_deref() == Some("Bearer secret")));
+    other.says(closed(NEED, &["12 GiB had"], 40.0));
+    let (code, told) = gate();
+    assert_eq!(code, Some(1), "{told}");
 }
 
 #[test]

@@ -1,13 +1,17 @@
 //! What is shown on the real kernel, with real Docker and Prometheus. Runs as root, one test at a
 //! time, when `UMAWARDEN_REAL` is set; the test command sets it.
 
+mod alertmanager;
 mod bare;
 mod black_box;
+mod cluster;
 mod containers;
 #[path = "../../bench/load/damon.rs"]
 mod damon;
+mod dashboards;
 mod docker;
 mod doctor;
+mod door;
 mod flood;
 mod gate;
 mod kill_nine;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::enabled;
 use crate::daemon::Daemon;
 
-fn promtool() -> String {
+pub fn promtool() -> String {
     std::env::var("UMAWARDEN_PROMTOOL").unwrap_or_else(|_| "promtool".to_owned())
 }
 
@@ -44,7 +44,7 @@ impl Drop for Server {
 }
 
 /// A Prometheus of our own that scrapes one target every second.
-struct Prometheus {
+pub struct Prometheus {
     _server: Server,
     url: String,
     _folder: tempfile::TempDir,
@@ -52,18 +52,34 @@ struct Prometheus {
 
 impl Prometheus {
     /// `scrape` goes into the scrape configuration, to ask for one format.
-    fn start(program: &str, target: &str, scrape: &str) -> Self {
+    pub fn start(program: &str, target: &str, scrape: &str) -> Self {
+        let prometheus = Self::begin(program, target, scrape);
+        prometheus.wait_for("up{job=\"umawarden\"} == 1");
+        prometheus
+    }
+
+    /// The same with those `static_configs`.
+    pub fn scraping(program: &str, targets: &str, scrape: &str) -> Self {
         let scraping = format!(
             "scrape_configs:\n\
-             - job_name: umawarden\n  static_configs: [{{targets: ['{target}']}}]\n{scrape}"
+             - job_name: umawarden\n  static_configs: {targets}\n{scrape}"
         );
         let prometheus = Self::run(program, &scraping, &[]);
         prometheus.wait_for("up{job=\"umawarden\"} == 1");
         prometheus
     }
 
+    /// As `start`, without waiting for what comes of it.
+    pub fn begin(program: &str, target: &str, scrape: &str) -> Self {
+        let scraping = format!(
+            "scrape_configs:\n\
+             - job_name: umawarden\n  static_configs: [{{targets: ['{target}']}}]\n{scrape}"
+        );
+        Self::run(program, &scraping, &[])
+    }
+
     /// With that in its configuration, and those flags.
-    fn run(program: &str, more: &str, flags: &[&str]) -> Self {
+    pub fn run(program: &str, more: &str, flags: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = free.local_addr().unwrap().port();
@@ -80,20 +96,37 @@ impl Prometheus {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        let url = format!("http://127.0.0.1:{port}/api/v1/query");
+        let url = format!("http://127.0.0.1:{port}/api/v1");
         Self { _server: Server(server), url, _folder: folder }
     }
 
+    /// Where it is.
+    pub fn base(&self) -> &str {
+        self.url.trim_end_matches("/api/v1")
+    }
+
     fn query(&self, expr: &str) -> Vec<serde_json::Value> {
+        self.ask("query", &format!("query={}", percent_encoded(expr)))
+    }
+
+    /// Whether an expression had a value at any time of the last three minutes.
+    pub fn has_had(&self, expr: &str) -> bool {
+        let now = jiff::Timestamp::now().as_second();
+        let asked = percent_encoded(expr);
+        let body = format!("query={asked}&start={}&end={now}&step=1", now - 180);
+        !self.ask("query_range", &body).is_empty()
+    }
+
+    fn ask(&self, path: &str, body: &str) -> Vec<serde_json::Value> {
         let client = reqwest::blocking::Client::builder().no_proxy().build().unwrap();
-        let request = client.post(&self.url).body(format!("query={}", percent_encoded(expr)));
+        let request = client.post(format!("{}/{path}", self.url)).body(body.to_owned());
         let request = request.header("content-type", "application/x-www-form-urlencoded");
         let Ok(answer) = request.send() else { return Vec::new() };
         let answer: serde_json::Value = answer.json().unwrap_or_default();
         answer["data"]["result"].as_array().cloned().unwrap_or_default()
     }
 
-    fn wait_for(&self, expr: &str) {
+    pub fn wait_for(&self, expr: &str) {
         let deadline = Instant::now() + Duration::from_secs(30);
         while self.query(expr).is_empty() {
             assert!(Instant::now() < deadline, "Prometheus never has {expr}");
@@ -104,6 +137,13 @@ impl Prometheus {
 
 fn percent_encoded(text: &str) -> String {
     text.bytes().map(|byte| format!("%{byte:02X}")).collect()
+}
+
+/// It has what every daemon exports.
+pub fn assert_scraped_by(prometheus: &Prometheus) {
+    for expr in ["up == 1", "uma_memory_free_bytes > 0", "uma_build_info == 1"] {
+        assert_eq!(prometheus.query(expr).len(), 1, "{expr}");
+    }
 }
 
 /// Every sample of our own output stands in Prometheus, with the type that we told.
@@ -190,7 +230,7 @@ fn real_prometheus_3_takes_the_metrics_by_otlp() {
     let prometheus = Prometheus::run(&program, "", &[receiver]);
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join("umawarden.yaml");
-    let endpoint = prometheus.url.replace("/api/v1/query", "/api/v1/otlp");
+    let endpoint = format!("{}/otlp", prometheus.url);
     let otlp = format!("otlp: {{endpoint: '{endpoint}', signals: [metrics], interval: 1s}}\n");
     fs::write(&config, otlp).unwrap();
     let storage = folder.path().join("data");

@@ -7,9 +7,12 @@ use jiff::Timestamp;
 use umawarden::cli::replay::Replayer;
 use umawarden::config::mistake::SourceText;
 use umawarden::model::{
-    DecisionId, HoldReason, Moment, Observation, OperatorCommand, OperatorOrder, Past, Pause,
-    Reading, Readings, RuleSelector, Schema, SeriesKey, Source, Verdict,
+    DecisionId, Event, HoldReason, KernelEvent, Moment, Observation, OperatorCommand,
+    OperatorOrder, Past, PastReceived, Pause, Reading, Readings, ReceivedAlert, ReceivedStatus,
+    ReceivedTurn, RuleSelector, Schema, SeriesKey, Source, Verdict,
 };
+use umawarden::policy::promql::{Evaluated, Value, parse};
+use umawarden::policy::rule::Query;
 use umawarden::recording::{Begin, Entry, RecordedStep, Said};
 
 use super::{begin, moment};
@@ -81,4 +84,42 @@ fn a_replay_from_there_holds_as_it_was_held() {
     let pause = Some(Pause { author: "a".to_owned(), comment: String::new(), since: None });
     let paused = Begin { pause, ..middle };
     assert_eq!(first_verdict(paused), Verdict::Hold(HoldReason::Paused));
+}
+
+#[test]
+fn a_segment_that_starts_later_knows_which_received_alerts_fire() {
+    let received = |fingerprint: &str, to| {
+        let alert = ReceivedAlert {
+            by: None,
+            fingerprint: fingerprint.into(),
+            status: ReceivedStatus::Firing,
+            starts_at: moment(0).utc,
+            ends_at: None,
+            labels: [("alertname".into(), "A".into())].into(),
+        };
+        PastReceived { to, alert, utc: Some(moment(1).utc) }
+    };
+    let said = |seconds, told: PastReceived| {
+        let kind = KernelEvent::ReceivedAlert { to: told.to, alert: Box::new(told.alert) };
+        let event = Event { kind, utc: told.utc, seq: None };
+        let said = Said { events: vec![event], ..Said::default() };
+        Entry::Step(RecordedStep { at: moment(seconds), seen: Vec::new(), said })
+    };
+    let [firing, resolved] = [ReceivedTurn::Firing, ReceivedTurn::Resolved];
+    let mut here = Begin { is_start: false, ..begin() };
+    let earlier = vec![received("a", firing), received("b", resolved)];
+    let past = Past { received: earlier, ..Past::default() };
+    here.pass(&step(1, vec![Observation::Past(Box::new(past))]));
+    here.pass(&said(2, received("c", firing)));
+    here.pass(&said(3, received("a", resolved)));
+    assert_eq!(here.received, [received("c", firing)]);
+    // A replay from there knows it, however long ago the process started.
+    here.at = moment(1_000_000);
+    let mut replayer = Replayer::under_recorded_rules();
+    replayer.take(&Entry::Begin(Box::new(here))).unwrap();
+    let query = Query { text: "ALERTS".into(), expr: parse("ALERTS").unwrap() };
+    replayer.take(&step(1_000_001, Vec::new())).unwrap();
+    let told = replayer.policy().unwrap().ask(&query, moment(1_000_001)).unwrap();
+    let Evaluated::Known(Value::Vector(samples)) = told else { panic!("{told:?}") };
+    assert_eq!(samples.len(), 1);
 }

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use super::{ALWAYS, Node};
-use crate::daemon::{Daemon, binary};
+use crate::daemon::{Daemon, binary, control_client};
 
 /// Runs it where it cannot start; returns what it says.
 fn refused(arguments: &[&str]) -> String {
@@ -274,9 +274,9 @@ fn a_log_that_nobody_reads_does_not_stop_the_watching() {
     let (_child, address) = with_stderr(&node, Stdio::piped());
     // Much more than fits in the pipe and in what waits for it.
     node.write_rules(&format!("groups:\n# {}\n- name: [\n", "long ".repeat(400)));
-    let client = reqwest::blocking::Client::new();
+    let client = control_client(node.storage().join("control.sock"));
     for _ in 0..1000 {
-        let answer = client.post(format!("http://{address}/-/reload")).send().unwrap();
+        let answer = client.post("http://node/-/reload").send().unwrap();
         assert_eq!(answer.status(), 500);
     }
     assert!(ready(&address));

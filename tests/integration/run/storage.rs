@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::Path;
 
+use rustix::process::Signal;
+
 use super::{ALWAYS, Node, outcomes};
 use crate::daemon::{Daemon, history, of_kind};
 
@@ -64,7 +66,8 @@ fn a_folder_that_vanishes_is_made_anew() {
     daemon.wait_until("up", |daemon| daemon.metrics().get("uma_journal_up") == Some(&1.0));
     fs::remove_dir_all(node.storage()).unwrap();
     daemon.wait_until("back", |daemon| {
-        daemon.post("/-/reload");
+        // The control socket has gone with the folder.
+        daemon.signal(Signal::HUP);
         fs::read_dir(node.storage()).is_ok_and(|mut files| files.next().is_some())
             && daemon.get("/api/v1/decisions").0 == 200
     });

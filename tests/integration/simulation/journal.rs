@@ -170,6 +170,7 @@ impl Kept {
             asked: asked.collect(),
             commands: self.commands[..commands].to_vec(),
             stood: self.stood(),
+            received: Vec::new(),
             reboots: PastReboots::default(),
             lost_before_ms: None,
         })

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use umawarden::config::mistake::SourceText;
 use umawarden::config::rules::parse_rules_under;
-use umawarden::model::{Event, Mode, Moment, Observation, VerdictLimits};
+use umawarden::model::{Event, FORGET_RECEIVED_AFTER, Mode, Moment, Observation, VerdictLimits};
 use umawarden::policy::guard::GuardRails;
 use umawarden::policy::rule::RuleSet;
 use umawarden::policy::{Policy, Step};
@@ -41,7 +41,15 @@ impl Loaded {
         });
         let files = files.collect();
         let verdict = VerdictLimits::default();
-        let recorded = RecordedRules { mode, evaluation_interval, files, guard_rails, verdict };
+        let recorded = RecordedRules {
+            mode,
+            evaluation_interval,
+            files,
+            guard_rails,
+            verdict,
+            cluster: None,
+            forget_received_after: FORGET_RECEIVED_AFTER,
+        };
         Self { mode, rules, recorded }
     }
 }

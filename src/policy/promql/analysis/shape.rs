@@ -136,7 +136,7 @@ impl Shape {
 }
 
 /// The shape of a vector; of a number, that of a single element without labels. `None` where a
-/// metric is not known.
+/// metric is not known, or others make its series.
 pub(in crate::policy::promql) fn shape(node: &Node, known: &dyn KnownSeries) -> Option<Shape> {
     match &node.kind {
         Kind::Number(_) | Kind::Text(_) => Some(Shape::single()),
@@ -150,6 +150,9 @@ pub(in crate::policy::promql) fn shape(node: &Node, known: &dyn KnownSeries) -> 
 
 fn selector(selector: &Selector, known: &dyn KnownSeries) -> Option<Shape> {
     let name = &*selector.name;
+    if known.has_other_labels(name) {
+        return None;
+    }
     let labels = known.labels(name)?.into_iter().map(|label| {
         let of_label = |matcher: &&Matcher| *matcher.label == *label;
         let matchers: Vec<&Matcher> = selector.matchers.iter().filter(of_label).collect();

@@ -79,12 +79,16 @@ impl<'s> Evaluator<'s> {
             }
             visit(store, *id, key);
         }
+        if let Some(why) = store.gap(&selector.name) {
+            let reason = format!("{}: {why}", selector.name);
+            self.missing.push(Missing { unsupported: false, reason });
+        }
         if overflowed {
             let reason = format!("{}: more series than are kept", selector.name);
             self.missing.push(Missing { unsupported: false, reason });
         }
         if let Some((key, why)) = failed {
-            let reason = match store.fault(&key.name) {
+            let reason = match store.fault(key) {
                 Some(fault) => format!("{key}: {why}: {fault}"),
                 None => format!("{key}: {why}"),
             };

@@ -1,0 +1,272 @@
+"""What is on each dashboard; what a person asks first stands first."""
+
+from generate import (
+    NODE,
+    NODES,
+    annotations,
+    bars,
+    board,
+    graph,
+    memory_stack,
+    number,
+    rows,
+    states,
+    variable,
+    with_panels,
+    word,
+)
+
+INSTANCE = variable("instance", "node", "label_values(uma_build_info, instance)")
+INSTANCES = variable("instance", "nodes", "label_values(uma_build_info, instance)", is_multi=True)
+
+MERGED = ["Time", "__name__", "job", "state", "block", "watermark", "mode", "version"]
+
+
+def node():
+    now = [
+        memory_stack(NODE),
+        number("Available", "What can be had without swapping, as the kernel estimates it. A driver "
+               "gets less: see free above the reserve.", "bytes", "uma_memory_available_bytes"),
+        number("Free above the reserve", "Below 0 the kernel reclaims, and allocations stall.",
+               "bytes", "uma_memory_headroom_bytes", [(None, "red"), (0, "orange"), (2**30, "green")]),
+        number("Free in blocks of 2 MiB", "What a driver can take in large pieces.", "bytes",
+               'uma_memory_contiguous_bytes{block="2MiB"}'),
+        number("No counter names", "What drivers hold: a serving engine's memory on the GPU, or a leak.",
+               "bytes", "uma_memory_unaccounted_bytes"),
+        word("Verdict", "What holds memory that no counter names: umawarden verdict explains it.",
+             "uma_memory_verdict == 1", "verdict"),
+        word("Mode", "observe tells what would be done, enforce does it.", "uma_mode == 1", "mode"),
+    ]
+    memory = [
+        graph("Free and available", "Free memory against the kernel's watermarks.", "bytes", [
+            ("available", "uma_memory_available_bytes"),
+            ("free", "uma_memory_free_bytes"),
+            ("watermark {{watermark}}", "uma_memory_watermark_bytes"),
+        ]),
+        graph("Fragmentation", "Free memory in blocks that large. Far below what is free, large "
+              "allocations fail though memory is there.", "bytes", [
+                  ("free", "uma_memory_free_bytes"),
+                  ("in blocks of {{block}}", "uma_memory_contiguous_bytes"),
+              ]),
+        graph("Reclaim", "Pages looked at to be taken back. Direct means that an allocation waited "
+              "for it.", "pps", [
+                  ("{{reclaimer}}", "rate(uma_memory_reclaim_scanned_pages_total[1m])"),
+                  ("stalled allocations",
+                   "sum by (instance) (rate(uma_memory_allocation_stalls_total[1m]))"),
+              ]),
+        graph("Waiting for memory", "Share of time in which some, or all, tasks waited for memory.",
+              "percentunit", [
+                  ("{{share}}", 'rate(uma_pressure_stalled_seconds_total{resource="memory"}[1m])'),
+              ]),
+        graph("Read back", "Pages read from disk again, or for the first time, while somebody waits: "
+              "bystanders whose cache was thrown out show here.", "pps", [
+                  ("major faults", "rate(uma_memory_major_page_faults_total[1m])"),
+                  ("soon after they were taken ({{kind}})",
+                   "rate(uma_memory_refaulted_pages_total[1m])"),
+              ]),
+        graph("Swap", "On unified memory swap hides that memory has run out.", "bytes", [
+            ("used", "uma_swap_total_bytes - uma_swap_free_bytes"),
+        ]),
+    ]
+    engines = [
+        states("Phases", "The phase of each engine, as far as it is known.", [
+            ("{{engine}} {{phase}}", "uma_engine_phase == 1"),
+        ]),
+        graph("Memory of engines' processes", "What processes show; what a driver has taken for them "
+              "is in no counter.", "bytes", [("{{engine}} {{type}}", "uma_engine_memory_bytes")]),
+        graph("Growth", "What each engine has taken within ten seconds: the brake goes by this.",
+              "bytes", [("{{engine}}", "uma_engine_growth_bytes")]),
+        graph("Loading", "What of its model an engine has read, or mapped.", "bytes", [
+            ("{{engine}} read", "uma_engine_load_read_bytes"),
+            ("{{engine}} mapped", "uma_engine_mapped_model_bytes"),
+        ]),
+        graph("Model files put out", "Bytes that evict_checkpoint put out behind the reader, and what "
+              "of them came back.", "Bps", [
+                  ("put out", "rate(uma_evicted_bytes_total[1m])"),
+                  ("came back", "rate(uma_evicted_refaulted_bytes_total[1m])"),
+              ]),
+        graph("Memory as the driver lays it to engines", "On unified memory this is the node's own.",
+              "bytes", [
+                  ("{{engine}}", "uma_gpu_engine_memory_bytes"),
+                  ("others", "uma_gpu_other_memory_bytes"),
+              ]),
+        graph("GPU", "How much of the time it computes.", "percentunit", [
+            ("GPU {{gpu}}", "uma_gpu_utilization_ratio"),
+        ]),
+    ]
+    events = [
+        bars("Kernel events", "What the kernel log told: failed allocations, kills, hung tasks.", [
+            ("{{event}}", "increase(uma_kernel_events_total[$__rate_interval]) > 0"),
+        ]),
+        bars("Decisions", "To act, or to hold and why.", [
+            ("{{rule}}: {{verdict}} {{reason}}",
+             "increase(uma_decisions_total[$__rate_interval]) > 0"),
+        ]),
+        states("Rules", "Rules that are not at rest; unknown means that a source fails.", [
+            ("{{rule}} {{state}}", 'uma_rule_state{state!="inactive"} == 1'),
+        ], width=12, height=8),
+        rows("Last kernel events", "When each kind last happened in this boot.", [
+            ("when", "uma_kernel_event_last_timestamp_seconds * 1000 > 0"),
+        ], ["Time", "__name__", "job", "instance"], NODE, "dateTimeAsIso", 12, 8),
+    ]
+    program = [
+        graph("Cost", "CPU of this program, as part of one core.", "percentunit", [
+            ("CPU", "rate(process_cpu_seconds_total[1m])"),
+        ], width=6),
+        graph("Resident memory", "Of this program.", "bytes", [
+            ("resident", "process_resident_memory_bytes"),
+        ], width=6),
+        graph("Reaction", "How long the loop took to decide, at the 99th percentile.", "s", [
+            ("p99", "histogram_quantile(0.99, sum by (le, instance) "
+                    "(rate(uma_loop_reaction_seconds_bucket[5m])))"),
+            ("between two samples", "uma_sampling_interval_seconds"),
+        ], width=6),
+        graph("Sources", "1 where a source answered.", "short", [
+            ("{{source}}", "uma_source_up"),
+        ], width=6),
+    ]
+    built = board("umawarden-node", "umawarden: node", "One node of unified memory.", [INSTANCE])
+    groups = [("Now", now), ("Memory", memory), ("Engines", engines),
+              ("What happened", events), ("umawarden itself", program)]
+    return with_panels(built, groups), annotations(NODE)
+
+
+def cluster():
+    hidden = MERGED + ["group", "rule", "verdict", "phase", "engine", "name", "node", "zone"]
+    now = [
+        rows("Nodes", "The weakest stands first; it decides what all of them can take.", [
+            ("available", "uma_memory_available_bytes"),
+            ("free", "uma_memory_free_bytes"),
+            ("free in 2 MiB blocks", 'uma_memory_contiguous_bytes{block="2MiB"}'),
+            ("clean cache", 'uma_memory_page_cache_bytes{state="clean"}'),
+            ("unaccounted", "uma_memory_unaccounted_bytes"),
+            ("reserve", "uma_memory_reserve_bytes"),
+            ("all", "uma_memory_total_bytes"),
+        ], hidden, NODES),
+        number("Nodes that answer", "Nodes whose umawarden Prometheus reaches.", "short",
+               "count(uma_build_info)", selector=NODES),
+        number("Available on the weakest", "", "bytes", "min(uma_memory_available_bytes)",
+               selector=NODES),
+        number("Weakest to strongest", "Below 0.9 SGLang refuses to start over several nodes.",
+               "percentunit", "min(uma_memory_available_bytes) / max(uma_memory_available_bytes)",
+               [(None, "red"), (0.9, "green")], NODES),
+        number("Different reserves", "Kinds of vm.min_free_kbytes; more than one is an oversight.",
+               "short", "count(count_values(\"bytes\", uma_memory_reserve_bytes))",
+               [(None, "green"), (2, "orange")], NODES),
+        number("Alerts of rules", "Rules that fire.", "short",
+               'sum(uma_rule_state{state="firing"}) or vector(0)', selector=NODES),
+        number("Nodes in enforce mode", "", "short", 'sum(uma_mode{mode="enforce"})', selector=NODES),
+    ]
+    compared = [
+        graph("Available", "What can be had on each node.", "bytes", [
+            ("{{instance}}", "uma_memory_available_bytes")], NODES),
+        graph("Free above the reserve", "Below 0 the node reclaims.", "bytes", [
+            ("{{instance}}", "uma_memory_headroom_bytes")], NODES),
+        graph("Free in blocks of 2 MiB", "What a driver can take in large pieces.", "bytes", [
+            ("{{instance}}", 'uma_memory_contiguous_bytes{block="2MiB"}')], NODES),
+        graph("Page cache", "A download on one node is a difference between ranks.", "bytes", [
+            ("{{instance}}", "sum by (instance) (uma_memory_page_cache_bytes)")], NODES),
+        graph("No counter names", "What drivers hold on each node.", "bytes", [
+            ("{{instance}}", "uma_memory_unaccounted_bytes")], NODES),
+        graph("Waiting for memory", "Share of time in which all tasks of a node waited.",
+              "percentunit", [
+                  ("{{instance}}", 'rate(uma_pressure_stalled_seconds_total{resource="memory", '
+                                   'share="full"}[1m])')], NODES),
+    ]
+    compared.append(
+        graph("Peers that answer", "1 where a node hears of another; rules about the cluster are "
+              "unknown while one is silent.", "short", [
+                  ("{{instance}} hears {{peer}}", "uma_cluster_peer_up")], NODES))
+    compared.append(
+        graph("Alerts of others", "What an Alertmanager has told the nodes and still fires.", "short",
+              [("{{instance}}", "uma_received_alerts")], NODES))
+    engines = [
+        states("Phases", "The phase of each engine on each node.", [
+            ("{{instance}} {{engine}} {{phase}}", "uma_engine_phase == 1")], NODES),
+        graph("Loading", "What each rank has read of the model: the slow one lets the others time "
+              "out.", "bytes", [("{{instance}} {{engine}}", "uma_engine_load_read_bytes")], NODES),
+        graph("Growth", "What engines have taken within ten seconds.", "bytes", [
+            ("{{instance}} {{engine}}", "uma_engine_growth_bytes")], NODES),
+    ]
+    events = [
+        bars("Kernel events", "What the kernel logs told.", [
+            ("{{instance}} {{event}}", "increase(uma_kernel_events_total[$__rate_interval]) > 0")],
+             NODES),
+        bars("Actions", "What was done; skipped: only told, in observe mode.", [
+            ("{{instance}} {{action}} {{outcome}}",
+             "increase(uma_actions_total[$__rate_interval]) > 0")], NODES),
+        states("Rules", "Rules that fire.", [
+            ("{{instance}} {{rule}}", 'uma_rule_state{state="firing"} == 1')], NODES),
+    ]
+    built = board("umawarden-cluster", "umawarden: cluster", "Nodes beside each other.", [INSTANCES])
+    groups = [("Now", now), ("Compared", compared), ("Engines", engines), ("What happened", events)]
+    return with_panels(built, groups), annotations(NODES)
+
+
+def remedies():
+    hidden = ["Time", "__name__", "job"]
+    now = [
+        word("Mode", "observe tells what would be done, enforce does it.", "uma_mode == 1", "mode",
+             NODES),
+        number("Paused", "1 while a person has paused everything.", "short", "max(uma_paused)",
+               [(None, "green"), (1, "orange")], NODES),
+        number("Silences", "Each holds back the remedies of some rules.", "short",
+               "sum(uma_silences)", selector=NODES),
+        number("Budget left", "Acts that guard_rails.budget still allows, on the node with the least.",
+               "short", "min(uma_action_budget_left)", selector=NODES),
+        number("Breakers open", "Remedies that are stopped since they missed their aim too often.",
+               "short", "sum(uma_remedy_breaker_open) or vector(0)",
+               [(None, "green"), (1, "red")], NODES),
+        number("Wait for approval", "Acts for which a person is asked.", "short",
+               "sum(uma_remedy_approval_pending) or vector(0)",
+               [(None, "green"), (1, "orange")], NODES),
+    ]
+    done = [
+        bars("What was done", "Acts by how they ended.", [
+            ("{{action}}: {{outcome}}",
+             'sum by (action, outcome) (increase(uma_actions_total{outcome!~"skipped|not_done"}'
+             "[$__rate_interval])) > 0")], NODES),
+        bars("What would have been done", "Acts that observe mode only told.", [
+            ("{{action}}",
+             'sum by (action) (increase(uma_actions_total{outcome="skipped"}[$__rate_interval])) > 0'),
+        ], NODES),
+        bars("What was held back, and why", "A decision not to act is a decision.", [
+            ("{{reason}}", 'sum by (reason) (increase(uma_decisions_total{reason!=""}'
+                           "[$__rate_interval])) > 0")], NODES),
+        states("Rules", "Rules that are not at rest.", [
+            ("{{instance}} {{rule}} {{state}}", 'uma_rule_state{state!="inactive"} == 1')], NODES,
+               12, 8),
+        rows("Decisions in all", "Since each umawarden was started.", [
+            ("decisions", "sum by (instance, rule, verdict, reason) (uma_decisions_total) > 0")],
+             hidden, NODES, "short"),
+    ]
+    brought = [
+        graph("Model files put out", "By evict_checkpoint; what came back was put out in vain.",
+              "bytes", [("put out", "sum by (instance) (uma_evicted_bytes_total)"),
+                        ("came back", "sum by (instance) (uma_evicted_refaulted_bytes_total)")],
+              NODES),
+        graph("Memory that engines gave back", "While empty_cache was at work.", "bytes", [
+            ("{{instance}}", "uma_engine_cache_emptied_bytes_total")], NODES),
+        graph("Temporary settings in force", "Undone when the engine is ready, at their end, and at "
+              "the next start.", "short", [
+                  ("{{instance}}", "sum by (instance) (uma_temporary_settings)")], NODES),
+        graph("Available", "Did it help?", "bytes", [
+            ("{{instance}}", "uma_memory_available_bytes")], NODES),
+    ]
+    reboots = [
+        word("Reboot", "How far a reboot has come.", "uma_reboot_stage == 1", "stage", NODES, 6),
+        number("Reboots left", "That reboot.at_most still allows, on the node with the least.",
+               "short", "min(uma_reboot_budget_left)", selector=NODES, width=6),
+        number("Reboots that did not help", "In a row; after two no rule reboots any more.", "short",
+               "max(uma_reboots_not_helped_in_a_row)",
+               [(None, "green"), (1, "orange"), (2, "red")], NODES, 6),
+        number("Reboots", "Judged so far.", "short", "sum(uma_reboots_total)", selector=NODES,
+               width=6),
+    ]
+    built = board("umawarden-remedies", "umawarden: remedies",
+                  "What was decided, done, and held back.", [INSTANCES])
+    groups = [("Now", now), ("Decided", done), ("What it brought", brought), ("Reboots", reboots)]
+    return with_panels(built, groups), annotations(NODES)
+
+
+BOARDS = {"node": node(), "cluster": cluster(), "remedies": remedies()}

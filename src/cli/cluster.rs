@@ -1,0 +1,92 @@
+//! `umawarden cluster`.
+
+use std::time::Duration;
+
+use anyhow::ensure;
+use clap::Args;
+use serde::Deserialize;
+
+use super::control::{PlaceArguments, entries, list};
+use super::{Exit, history};
+use crate::model::{bytes_text, duration_text};
+
+/// Arguments of `umawarden cluster`.
+#[derive(Debug, Args)]
+#[command(after_help = AFTER_HELP)]
+pub struct ClusterArguments {
+    /// Where the daemon is.
+    #[command(flatten)]
+    place: PlaceArguments,
+}
+
+const AFTER_HELP: &str = "\
+Shows the nodes of the cluster as the daemon of this one knows them: what memory each has
+available, which is the weakest, and who does not answer and why. What a node said more than three
+questions ago is not known any more; while any is unknown, so is the weakest.
+
+Who the nodes are is told in the configuration under cluster: by peers, dns and file_sd, or by
+prometheus. With --json: one node a line.
+
+Exit codes: 0 all nodes are known; 1 one is unknown; 2 no cluster is configured, no daemon answers,
+or this user may not ask it.";
+
+#[derive(Debug, Deserialize)]
+struct Node {
+    node: String,
+    #[serde(rename = "self")]
+    is_self: bool,
+    weakest: bool,
+    #[serde(default)]
+    unknown: Option<String>,
+    available_bytes: Option<f64>,
+    total_bytes: Option<f64>,
+    #[serde(default)]
+    answered_seconds_ago: Option<f64>,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// No daemon answers, or there is no cluster.
+pub fn execute(arguments: &ClusterArguments) -> anyhow::Result<Exit> {
+    let place = &arguments.place;
+    let reply = place.client()?.ask("GET", "/api/v1/cluster", None)?;
+    let is_configured = reply.data.get("configured").and_then(serde_json::Value::as_bool);
+    ensure!(
+        is_configured == Some(true),
+        "no cluster is configured: write cluster: {{peers: [spark-2, spark-3]}} into the \
+         configuration file, and restart the daemon"
+    );
+    let nodes = entries::<Node>(reply, "nodes")?;
+    list(&nodes, place.json, "", line);
+    let is_any_unknown = nodes.iter().any(|(_, node)| !node.is_known());
+    Ok(if is_any_unknown { Exit::Findings } else { Exit::Fine })
+}
+
+impl Node {
+    fn is_known(&self) -> bool {
+        self.unknown.is_none() && self.available_bytes.is_some()
+    }
+}
+
+fn line(node: &Node) -> String {
+    let name = history::printable(&node.node);
+    let mut line = match (&node.unknown, node.available_bytes, node.total_bytes) {
+        (Some(why), ..) => format!("{name:<28} unknown: {}", history::printable(why)),
+        (None, Some(available), Some(total)) => {
+            format!("{name:<28} {} of {} available", bytes_text(available), bytes_text(total))
+        }
+        (None, ..) => format!("{name:<28} unknown: it does not tell what memory it has"),
+    };
+    if node.weakest {
+        line.push_str(", the weakest");
+    }
+    if node.is_self {
+        line.push_str(", this node");
+    }
+    if let (Some(_), Some(ago)) = (&node.unknown, node.answered_seconds_ago) {
+        let ago = Duration::try_from_secs_f64(ago.max(0.0).round()).unwrap_or_default();
+        line.push_str(&format!("; it last answered {} ago", duration_text(ago)));
+    }
+    line
+}

@@ -1,0 +1,154 @@
+//! `umawarden config`: whether the daemon could run with these files.
+
+use clap::{Args, Subcommand};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::Exit;
+use crate::config::flags::RunFlags;
+use crate::config::mistake::Mistakes;
+use crate::config::reader::{LoadError, Loaded, check_paths, environment, load};
+use crate::daemon::door_files;
+use crate::door::{self, Checked, DoorError};
+use crate::model::counted;
+
+/// Arguments of `umawarden config`.
+#[derive(Debug, Args)]
+pub struct ConfigArguments {
+    /// What to do.
+    #[command(subcommand)]
+    what: ConfigCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum ConfigCommand {
+    /// Read all that `umawarden run` would with the same flags, and tell what is wrong with it.
+    Check(Box<CheckArguments>),
+}
+
+/// Arguments of `umawarden config check`.
+#[derive(Debug, Args)]
+#[command(after_help = AFTER_HELP)]
+struct CheckArguments {
+    /// The flags of `umawarden run`.
+    #[command(flatten)]
+    flags: RunFlags,
+
+    /// One JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+const AFTER_HELP: &str = "\
+Reads the configuration, the rules, the web configuration (--web.config.file) with its certificates,
+and the tokens file (--web.tokens.file) with what it names. It listens nowhere and changes nothing.
+`umawarden rules check` says more about rules.
+
+Exit codes: 0 all fine, 1 mistakes, 2 a file cannot be read.";
+
+/// Runs the command.
+pub fn execute(arguments: &ConfigArguments) -> anyhow::Result<Exit> {
+    let ConfigCommand::Check(arguments) = &arguments.what;
+    let checked = check(&arguments.flags);
+    if arguments.json {
+        println!("{}", as_json(&checked));
+    } else {
+        tell(&checked);
+    }
+    Ok(match &checked {
+        Ok(_) => Exit::Fine,
+        Err(Wrong { mistakes: Some(_), .. }) => Exit::Findings,
+        Err(_) => Exit::Unusable,
+    })
+}
+
+/// What is wrong.
+struct Wrong {
+    text: String,
+    /// Where it can be told by its place.
+    mistakes: Option<Mistakes>,
+}
+
+impl From<LoadError> for Wrong {
+    fn from(error: LoadError) -> Self {
+        let text = error.to_string();
+        let mistakes = match error {
+            LoadError::Unreadable(_) => None,
+            LoadError::Settings(mistakes) | LoadError::Rules(mistakes) => Some(mistakes),
+        };
+        Self { text, mistakes }
+    }
+}
+
+impl From<DoorError> for Wrong {
+    fn from(error: DoorError) -> Self {
+        let text = error.to_string();
+        let mistakes = match error {
+            DoorError::Unreadable(_) | DoorError::Failed(_) => None,
+            DoorError::WebConfig(mistakes) | DoorError::Tokens(mistakes) => Some(mistakes),
+        };
+        Self { text, mistakes }
+    }
+}
+
+fn check(flags: &RunFlags) -> Result<(Loaded, Checked), Wrong> {
+    let loaded = load(flags, &environment())?;
+    check_paths(&loaded.settings.path)?;
+    let checked = door::check(&door_files(&loaded.settings), Timestamp::now())?;
+    Ok((loaded, checked))
+}
+
+fn rules(loaded: &Loaded) -> usize {
+    loaded.rules.groups.iter().map(|group| group.rules.len()).sum()
+}
+
+fn tell(checked: &Result<(Loaded, Checked), Wrong>) {
+    let (loaded, door) = match checked {
+        Ok(checked) => checked,
+        Err(wrong) => {
+            eprintln!("umawarden: {}", wrong.text.trim_end());
+            return;
+        }
+    };
+    println!(
+        "fine: {}, mode {}",
+        counted(rules(loaded) as u64, "rule"),
+        loaded.settings.mode.name()
+    );
+    match door.certificate_expires {
+        Some(expires) => println!("TLS, with a certificate that is good until {expires}"),
+        None => println!("no TLS"),
+    }
+    let entries = match door.entries {
+        0 => "nobody may act over the network".to_owned(),
+        entries => format!("{} in the tokens file", counted_entries(entries)),
+    };
+    println!("{}, {entries}", counted(door.users as u64, "user"));
+    for remark in loaded.remarks.iter().chain(&door.remarks) {
+        println!("mind: {remark}");
+    }
+}
+
+fn counted_entries(entries: usize) -> String {
+    if entries == 1 { "1 entry".to_owned() } else { format!("{entries} entries") }
+}
+
+fn as_json(checked: &Result<(Loaded, Checked), Wrong>) -> Value {
+    match checked {
+        Ok((loaded, door)) => json!({
+            "fine": true,
+            "rules": rules(loaded),
+            "mode": loaded.settings.mode.name(),
+            "tls": door.speaks_tls,
+            "certificate_expires": door.certificate_expires.map(|expires| expires.to_string()),
+            "users": door.users,
+            "token_entries": door.entries,
+            "remarks": loaded.remarks.iter().chain(&door.remarks).collect::<Vec<_>>(),
+        }),
+        Err(Wrong { text, mistakes }) => json!({
+            "fine": false,
+            "error": text,
+            "mistakes": mistakes.as_ref().map(|mistakes| &mistakes.0),
+        }),
+    }
+}

@@ -1,0 +1,67 @@
+//! An Alertmanager, which is told of alerts through its API, version 2.
+
+use serde_json::Value;
+
+use super::https::Trust;
+use super::{CallError, KeyError, Secret, Session};
+use crate::model::{AlertmanagerCredentials, AlertmanagerServer};
+
+/// Where alerts are told.
+const PATH: &str = "/api/v2/alerts";
+
+/// An Alertmanager was not told.
+#[derive(Debug, thiserror::Error)]
+pub enum TellError {
+    /// What it asks for cannot be read.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    /// It has not answered.
+    #[error(transparent)]
+    Call(#[from] CallError),
+    /// It will not.
+    #[error("it answers {status} at {PATH}: {text}{}", hint(*status))]
+    Refused {
+        /// The status.
+        status: u16,
+        /// The beginning of what it said.
+        text: String,
+    },
+}
+
+/// What to do about it.
+fn hint(status: u16) -> &'static str {
+    match status {
+        300..=399 => "; name the address that it sends to as url",
+        401 | 403 => {
+            "; it asks for credentials, or for others: bearer_token_file, or username and \
+             password_file"
+        }
+        404 => "; is the path in url right?",
+        _ => "",
+    }
+}
+
+/// Tells it of alerts. Each time anew it is read who is trusted, and what it asks for: both may
+/// have been renewed.
+///
+/// # Errors
+/// It may not have taken them. To tell it again does no harm.
+pub fn tell(server: &AlertmanagerServer, alerts: &Value) -> Result<(), TellError> {
+    let key = match &server.credentials {
+        None => None,
+        Some(AlertmanagerCredentials::Bearer(token)) => Some(Secret::read(token)?),
+        Some(AlertmanagerCredentials::Basic { username, password }) => {
+            Some(Secret::read_basic(username, password)?)
+        }
+    };
+    let trust = server
+        .url
+        .starts_with("https://")
+        .then(|| server.ca_file.clone().map_or(Trust::System, Trust::File));
+    let session = Session::open_far("alertmanager", &server.url, trust)?;
+    let answer = session.post(PATH, Some(alerts), key.as_ref(), server.timeout)?;
+    match answer.is_success() {
+        true => Ok(()),
+        false => Err(TellError::Refused { status: answer.status, text: answer.beginning() }),
+    }
+}

@@ -1,0 +1,239 @@
+//! The alerts of this node that Alertmanagers are told of: what fires, and what has ended lately.
+//!
+//! It is a set and no queue, so that an Alertmanager that is away costs nothing, and is told when
+//! it is back how things are then.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::model::{AlertState, Decision, Evidence, Mode, Moment, Reading, Verdict};
+use crate::policy::promql::is_label_name;
+use crate::policy::status::{AlertStatus, RuleStatus};
+
+/// Alerts that are told of at once; what fires comes before what has ended.
+pub(super) const MOST_ALERTS: usize = 500;
+
+/// So long it is told that an alert has ended, as Prometheus does: one who did not hear it once may
+/// hear it later.
+pub(super) const ENDED_IS_TOLD: Duration = Duration::from_secs(15 * 60);
+
+/// So long after the last such decision its alert fires.
+pub(super) const DECISION_LASTS: Duration = Duration::from_secs(15 * 60);
+
+/// What decisions are called.
+const DECISION: &str = "UmawardenDecision";
+
+/// A longer text is cut.
+const MOST_TEXT_CHARS: usize = 1_024;
+
+type Labels = BTreeMap<Arc<str>, Arc<str>>;
+
+/// The set.
+#[derive(Debug, Default)]
+pub(super) struct CurrentAlerts {
+    /// What every alert gets.
+    common: Labels,
+    alerts: BTreeMap<Labels, Current>,
+    /// Alerts that fire and that nobody is told of.
+    left_out: usize,
+}
+
+/// One alert.
+#[derive(Clone, Debug)]
+struct Current {
+    annotations: BTreeMap<Arc<str>, String>,
+    starts_at: Timestamp,
+    /// On both clocks; `None`: it fires.
+    ended: Option<Moment>,
+    /// A decision's alert ends by itself.
+    lasts_until: Option<Duration>,
+    is_seen: bool,
+}
+
+/// An alert as it is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Outgoing {
+    pub(super) labels: Labels,
+    pub(super) annotations: BTreeMap<Arc<str>, String>,
+    pub(super) starts_at: Timestamp,
+    /// When it has ended; `None`: it fires.
+    pub(super) ended_at: Option<Timestamp>,
+}
+
+impl CurrentAlerts {
+    /// None yet; every alert gets these labels.
+    pub(super) fn new(common: Labels) -> Self {
+        Self { common, ..Self::default() }
+    }
+
+    /// Looks where rules stand. Returns whether another alert fires than before, or one less.
+    pub(super) fn look(&mut self, at: Moment, rules: &[RuleStatus]) -> bool {
+        let mut has_changed = false;
+        self.left_out = 0;
+        for current in self.alerts.values_mut() {
+            current.is_seen = false;
+        }
+        let alerts = rules.iter().flat_map(|rule| &rule.alerts);
+        for alert in alerts.filter(|alert| alert.state == AlertState::Firing) {
+            let annotations = alert.annotations.iter().filter(|(name, _)| is_label_name(name));
+            let annotations = annotations.map(|(name, text)| (Arc::clone(name), cut(text)));
+            let labels = self.labels_of(alert);
+            has_changed |= self.fire(at, labels, annotations.collect(), None);
+        }
+        for current in self.alerts.values_mut().filter(|current| current.ended.is_none()) {
+            let is_over = match current.lasts_until {
+                Some(until) => until <= at.uptime,
+                None => !current.is_seen,
+            };
+            if is_over {
+                current.ended = Some(at);
+                has_changed = true;
+            }
+        }
+        let is_told = |ended: Moment| at.uptime.saturating_sub(ended.uptime) < ENDED_IS_TOLD;
+        self.alerts.retain(|_, current| current.ended.is_none_or(is_told));
+        has_changed
+    }
+
+    /// A decision was made. Returns whether its alert did not fire before.
+    pub(super) fn decide(&mut self, at: Moment, decision: &Decision) -> bool {
+        let (summary, verdict) = match (decision.verdict, decision.mode) {
+            (Verdict::Act, Mode::Enforce) => {
+                (format!("{}: {}", decision.rule, decision.deed()), "")
+            }
+            (Verdict::Act, Mode::Observe) => {
+                (format!("{}: would {}", decision.rule, decision.deed()), "")
+            }
+            (Verdict::Hold(reason), _) => {
+                (format!("{}: holds {}", decision.rule, decision.deed()), reason.name())
+            }
+        };
+        let mut labels = self.common.clone();
+        for (name, text) in [
+            ("alertname", DECISION),
+            ("severity", "info"),
+            ("rule", &decision.rule.alert),
+            ("group", &decision.rule.group),
+            ("action", decision.action.name()),
+            ("verdict", decision.verdict.name()),
+            ("reason", verdict),
+            ("mode", decision.mode.name()),
+        ] {
+            if !text.is_empty() {
+                labels.insert(Arc::from(name), Arc::from(text));
+            }
+        }
+        let because: Vec<String> = decision.because.iter().map(told).collect();
+        let annotations = [
+            ("summary", cut(&summary)),
+            ("description", cut(&because.join(", "))),
+            ("decision", decision.id.to_string()),
+        ];
+        let annotations = annotations.map(|(name, text)| (Arc::from(name), text)).into();
+        let until = at.uptime.saturating_add(DECISION_LASTS);
+        self.fire(at, labels, annotations, Some(until))
+    }
+
+    /// All that are told, those that fire first.
+    pub(super) fn outgoing(&self) -> Vec<Outgoing> {
+        let of = |is_firing: bool| {
+            self.alerts.iter().filter(move |(_, current)| current.ended.is_none() == is_firing)
+        };
+        let all = of(true).chain(of(false));
+        all.map(|(labels, current)| Outgoing {
+            labels: labels.clone(),
+            annotations: current.annotations.clone(),
+            starts_at: current.starts_at,
+            ended_at: current.ended.map(|ended| ended.utc),
+        })
+        .collect()
+    }
+
+    /// How many fire, have ended lately, and are left out.
+    pub(super) fn counts(&self) -> [usize; 3] {
+        let ended = self.alerts.values().filter(|current| current.ended.is_some()).count();
+        [self.alerts.len() - ended, ended, self.left_out]
+    }
+
+    fn labels_of(&self, alert: &AlertStatus) -> Labels {
+        let mut labels = self.common.clone();
+        let own =
+            alert.labels.iter().filter(|(name, text)| is_label_name(name) && !text.is_empty());
+        labels.extend(own.map(|(name, text)| (Arc::clone(name), Arc::clone(text))));
+        labels
+    }
+
+    fn fire(
+        &mut self,
+        at: Moment,
+        labels: Labels,
+        annotations: BTreeMap<Arc<str>, String>,
+        lasts_until: Option<Duration>,
+    ) -> bool {
+        if let Some(current) = self.alerts.get_mut(&labels) {
+            (current.annotations, current.lasts_until) = (annotations, lasts_until);
+            current.is_seen = true;
+            if current.ended.take().is_none() {
+                return false;
+            }
+            current.starts_at = at.utc;
+            return true;
+        }
+        if !self.make_room() {
+            self.left_out += 1;
+            return false;
+        }
+        let starts_at = at.utc;
+        let current = Current { annotations, starts_at, ended: None, lasts_until, is_seen: true };
+        self.alerts.insert(labels, current);
+        true
+    }
+
+    /// What ended the longest ago gives way. Returns whether there is room.
+    fn make_room(&mut self) -> bool {
+        if self.alerts.len() < MOST_ALERTS {
+            return true;
+        }
+        let ended = self
+            .alerts
+            .iter()
+            .filter_map(|(labels, current)| Some((current.ended?.uptime, labels.clone())));
+        match ended.min() {
+            Some((_, labels)) => self.alerts.remove(&labels).is_some(),
+            None => false,
+        }
+    }
+}
+
+impl Outgoing {
+    /// As the API wants it. An alert that fires ends where nobody tells of it again.
+    pub(super) fn json(&self, now: Timestamp, lasts: Duration, generator: &str) -> Value {
+        let ends_at = self.ended_at.unwrap_or_else(|| now.checked_add(lasts).unwrap_or(now));
+        json!({
+            "labels": self.labels,
+            "annotations": self.annotations,
+            "startsAt": format!("{:.3}", self.starts_at),
+            "endsAt": format!("{ends_at:.3}"),
+            "generatorURL": generator,
+        })
+    }
+}
+
+fn told(evidence: &Evidence) -> String {
+    match evidence.value {
+        Reading::Value(value) => format!("{} = {value}", evidence.series),
+        Reading::Unsupported => format!("{} is unsupported", evidence.series),
+        Reading::Failed => format!("{} failed", evidence.series),
+    }
+}
+
+fn cut(text: &str) -> String {
+    match text.char_indices().nth(MOST_TEXT_CHARS) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}

@@ -1,0 +1,391 @@
+//! Tells Alertmanagers of this node's alerts, and takes in what they post.
+//!
+//! One thread looks where rules stand, and one for each Alertmanager tells it. The loop only hands
+//! over decisions, and never waits for any of them.
+
+mod course;
+mod current;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::Builder;
+use std::time::Duration;
+
+use anyhow::Context;
+use arc_swap::ArcSwap;
+use serde_json::Value;
+
+use self::course::Course;
+use self::current::{CurrentAlerts, Outgoing};
+use super::clock;
+use super::wake::Wake;
+use crate::clients::alertmanager;
+use crate::config::settings::Settings;
+use crate::exports::AlertInbox;
+use crate::model::{
+    AlertSending, AlertmanagerServer, Decision, Moment, Observation, Reading, Readings, Schema,
+    SentDecisions, SeriesKey, Source, Verdict,
+};
+use crate::policy::status::Status;
+
+/// How often it is looked where rules stand.
+const LOOKS_EVERY: Duration = Duration::from_secs(1);
+
+/// Posted alerts taken in at once, as they were posted; more wait for the next turn of the loop.
+const POSTED_BYTES_A_TURN: usize = 256 << 10;
+
+/// Decisions that wait for the thread.
+const DECISIONS: usize = 64;
+
+/// Alerts in one post.
+const ALERTS_A_POST: usize = 64;
+
+/// An alert that nobody tells of again ends after so many times: two posts may be lost.
+const RESENDS_MISSED: u32 = 4;
+
+/// The loop's end of it.
+#[derive(Debug)]
+pub(super) struct Alerting {
+    which: SentDecisions,
+    to: Option<SyncSender<Box<Decision>>>,
+    tally: Arc<Tally>,
+    servers: Vec<Arc<ServerTally>>,
+    /// Where others post theirs.
+    inbox: Arc<AlertInbox>,
+    schema: Arc<Schema>,
+}
+
+/// What is counted of all of them together.
+#[derive(Debug, Default)]
+struct Tally {
+    firing: AtomicU64,
+    resolved: AtomicU64,
+    left_out: AtomicU64,
+    decisions_left_out: AtomicU64,
+}
+
+/// What is counted of one of them.
+#[derive(Debug, Default)]
+struct ServerTally {
+    sent: AtomicU64,
+    failed: AtomicU64,
+    /// When it last took all, in milliseconds since 1970; 0: never.
+    succeeded_ms: AtomicI64,
+    /// How the last post went: 0 not yet, 1 not taken, 2 taken.
+    last: AtomicU64,
+    took_us: AtomicU64,
+}
+
+/// The set that is told now.
+#[derive(Debug, Default)]
+struct Shared {
+    set: Mutex<Set>,
+    has_changed: Condvar,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Set {
+    /// Grows when another alert fires, or one less.
+    version: u64,
+    alerts: Arc<[Outgoing]>,
+}
+
+/// What is told with every alert.
+#[derive(Clone, Debug)]
+struct Telling {
+    resend_every: Duration,
+    generator: String,
+}
+
+impl Alerting {
+    /// Starts the threads, where anybody is to be told.
+    pub(super) fn start(
+        settings: &Settings,
+        status: &Arc<ArcSwap<Status>>,
+        wake: Wake,
+    ) -> anyhow::Result<Self> {
+        let sending = &settings.alertmanager.sending;
+        let servers: Vec<Arc<ServerTally>> = sending.to.iter().map(|_| Arc::default()).collect();
+        let mut alerting = Self {
+            which: sending.decisions,
+            to: None,
+            tally: Arc::default(),
+            inbox: Arc::new(AlertInbox::new(move || wake.notify())),
+            schema: Arc::new(Schema { series: series(sending) }),
+            servers,
+        };
+        if sending.to.is_empty() {
+            return Ok(alerting);
+        }
+        let (to, decisions) = sync_channel(DECISIONS);
+        alerting.to = Some(to);
+        let shared = Arc::<Shared>::default();
+        let node = node_name();
+        let telling =
+            Telling { resend_every: sending.resend_every, generator: generator(settings, &node) };
+        for (server, tally) in sending.to.iter().zip(&alerting.servers) {
+            let (server, tally) = (server.clone(), Arc::clone(tally));
+            let (shared, telling) = (Arc::clone(&shared), telling.clone());
+            Builder::new()
+                .name("alertmanager-to".to_owned())
+                .spawn(move || tell_for_ever(&server, &shared, &telling, &tally))
+                .context("cannot start a thread that tells an Alertmanager")?;
+        }
+        let mut current = CurrentAlerts::new(common_labels(sending, &node));
+        let (status, tally) = (Arc::clone(status), Arc::clone(&alerting.tally));
+        Builder::new()
+            .name("alertmanager".to_owned())
+            .spawn(move || look_for_ever(&mut current, &status, &decisions, &shared, &tally))
+            .context("cannot start the thread that knows what Alertmanagers are told")?;
+        Ok(alerting)
+    }
+
+    /// Where posts wait for the loop, which is woken for them.
+    pub(super) fn inbox(&self) -> Arc<AlertInbox> {
+        Arc::clone(&self.inbox)
+    }
+
+    /// Posts that have come; returns whether there are more. Never waits.
+    pub(super) fn take(&self, seen: &mut Vec<Observation>) -> bool {
+        self.inbox.take(POSTED_BYTES_A_TURN, |post| {
+            seen.push(Observation::ReceivedAlerts(Box::new(post)));
+        })
+    }
+
+    /// The last posts: no more are taken in.
+    pub(super) fn close(&self, seen: &mut Vec<Observation>) {
+        self.inbox.close(|post| seen.push(Observation::ReceivedAlerts(Box::new(post))));
+    }
+
+    /// A decision was made. Never waits.
+    pub(super) fn decided(&self, decision: &Decision) {
+        let is_sent = match self.which {
+            SentDecisions::None => false,
+            SentDecisions::Acts => decision.verdict == Verdict::Act,
+            SentDecisions::All => true,
+        };
+        if let Some(to) = self.to.as_ref().filter(|_| is_sent)
+            && to.try_send(Box::new(decision.clone())).is_err()
+        {
+            self.tally.decisions_left_out.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// What is counted.
+    #[expect(clippy::cast_precision_loss, reason = "small counts and times")]
+    pub(super) fn readings(&self) -> Readings {
+        let mut values = Vec::with_capacity(self.schema.series.len());
+        values.extend(self.inbox.refused().map(|count| Reading::Value(count as f64)));
+        if self.to.is_some() {
+            let Tally { firing, resolved, left_out, decisions_left_out } = &*self.tally;
+            let all = [firing, resolved, left_out, decisions_left_out];
+            values.extend(all.map(|count| Reading::Value(count.load(Ordering::Relaxed) as f64)));
+        }
+        for server in &self.servers {
+            values.extend(server.values());
+        }
+        Readings {
+            source: Source::Alertmanager,
+            schema: Arc::clone(&self.schema),
+            values,
+            took: Duration::ZERO,
+            error: None,
+        }
+    }
+}
+
+impl ServerTally {
+    /// In the order of [`series`].
+    #[expect(clippy::cast_precision_loss, reason = "small counts and times")]
+    fn values(&self) -> [Reading<f64>; 5] {
+        let count = |of: &AtomicU64| of.load(Ordering::Relaxed);
+        let succeeded_ms = self.succeeded_ms.load(Ordering::Relaxed);
+        let last = count(&self.last);
+        let told = (last > 0).then(|| count(&self.took_us) as f64 / 1e6);
+        [
+            (last > 0).then_some(f64::from(last == 2)).into(),
+            Reading::Value(count(&self.sent) as f64),
+            Reading::Value(count(&self.failed) as f64),
+            (succeeded_ms > 0).then_some(succeeded_ms as f64 / 1e3).into(),
+            told.into(),
+        ]
+    }
+}
+
+impl Shared {
+    /// What is told now; comes back after `patience`, or when another alert fires than in the set
+    /// of that version, or one less.
+    fn wait(&self, version: u64, patience: Duration) -> Set {
+        let set = self.set.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_same = |set: &mut Set| set.version == version;
+        let waited = self.has_changed.wait_timeout_while(set, patience, is_same);
+        waited.unwrap_or_else(PoisonError::into_inner).0.clone()
+    }
+
+    fn now(&self) -> Set {
+        self.set.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set(&self, alerts: Vec<Outgoing>, has_changed: bool) {
+        let mut set = self.set.lock().unwrap_or_else(PoisonError::into_inner);
+        set.alerts = alerts.into();
+        if has_changed {
+            set.version += 1;
+            self.has_changed.notify_all();
+        }
+    }
+}
+
+/// The series of [`Alerting::readings`].
+fn series(sending: &AlertSending) -> Vec<SeriesKey> {
+    let refused = ["malformed", "too_large", "busy"]
+        .map(|reason| SeriesKey::new("uma_received_posts_refused_total", &[("reason", reason)]));
+    let mut series = refused.to_vec();
+    if !sending.to.is_empty() {
+        for state in ["firing", "resolved"] {
+            series.push(SeriesKey::new("uma_alertmanager_alerts", &[("state", state)]));
+        }
+        series.push(SeriesKey::new("uma_alertmanager_alerts_left_out", &[]));
+        series.push(SeriesKey::new("uma_alertmanager_decisions_left_out_total", &[]));
+    }
+    for server in &sending.to {
+        let label = server.to_string();
+        for name in [
+            "uma_alertmanager_up",
+            "uma_alertmanager_sent_alerts_total",
+            "uma_alertmanager_posts_failed_total",
+            "uma_alertmanager_last_success_timestamp_seconds",
+            "uma_alertmanager_post_duration_seconds",
+        ] {
+            series.push(SeriesKey::new(name, &[("alertmanager", &label)]));
+        }
+    }
+    series
+}
+
+fn node_name() -> String {
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let is_name = !name.is_empty() && !name.contains(char::is_control);
+    if is_name { name } else { "localhost".to_owned() }
+}
+
+/// Where whoever sees an alert finds this node's page.
+fn generator(settings: &Settings, node: &str) -> String {
+    let base = settings.alertmanager.sending.external_url.clone().unwrap_or_else(|| {
+        let port = settings.web.listen.first().map_or(0, |address| address.port);
+        format!("http://{node}:{port}")
+    });
+    format!("{base}/")
+}
+
+/// The labels of all alerts; which node it is, is told unless somebody has said it otherwise.
+fn common_labels(sending: &AlertSending, node: &str) -> BTreeMap<Arc<str>, Arc<str>> {
+    let mut labels = BTreeMap::from([(Arc::from("instance"), Arc::from(node))]);
+    labels.extend(sending.labels.clone());
+    labels
+}
+
+/// Ends with the loop, which holds the other end of `decisions`.
+fn look_for_ever(
+    current: &mut CurrentAlerts,
+    status: &ArcSwap<Status>,
+    decisions: &Receiver<Box<Decision>>,
+    shared: &Shared,
+    tally: &Tally,
+) {
+    loop {
+        let first = decisions.recv_timeout(LOOKS_EVERY);
+        if matches!(first, Err(RecvTimeoutError::Disconnected)) {
+            return;
+        }
+        let at = clock::now();
+        let mut has_changed = false;
+        for decision in first.into_iter().chain(decisions.try_iter().take(DECISIONS)) {
+            has_changed |= current.decide(at, &decision);
+        }
+        has_changed |= current.look(at, &status.load().rules);
+        shared.set(current.outgoing(), has_changed);
+        let counts = [&tally.firing, &tally.resolved, &tally.left_out];
+        for (to, count) in counts.into_iter().zip(current.counts()) {
+            to.store(count as u64, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Ends with the program: whatever an Alertmanager does, nobody waits for this thread.
+fn tell_for_ever(
+    server: &AlertmanagerServer,
+    shared: &Shared,
+    telling: &Telling,
+    tally: &ServerTally,
+) {
+    let mut course = Course::default();
+    loop {
+        let mut set = shared.now();
+        while let Some(patience) = course.waits(clock::uptime(), set.version) {
+            set = shared.wait(set.version, patience);
+        }
+        let began = clock::uptime();
+        match tell(server, &set, telling, tally) {
+            Ok(()) => {
+                if course.has_failed() {
+                    tracing::info!(alertmanager = %server, "Alertmanager is told again");
+                }
+                course.succeeded(clock::uptime(), set.version, telling.resend_every);
+            }
+            Err(error) => {
+                if !course.has_failed() {
+                    tracing::warn!(
+                        alertmanager = %server,
+                        "Alertmanager cannot be told of alerts, and is told again: {error}"
+                    );
+                }
+                course.failed(clock::uptime(), telling.resend_every, chance(began));
+            }
+        }
+    }
+}
+
+/// Tells it of the whole set.
+fn tell(
+    server: &AlertmanagerServer,
+    set: &Set,
+    telling: &Telling,
+    tally: &ServerTally,
+) -> Result<(), alertmanager::TellError> {
+    for alerts in set.alerts.chunks(ALERTS_A_POST) {
+        let began = clock::now();
+        let told = alertmanager::tell(server, &body(alerts, began, telling));
+        let ended = clock::now();
+        let took = ended.uptime.saturating_sub(began.uptime);
+        let took_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        tally.took_us.store(took_us, Ordering::Relaxed);
+        tally.last.store(if told.is_ok() { 2 } else { 1 }, Ordering::Relaxed);
+        match told {
+            Ok(()) => _ = tally.sent.fetch_add(alerts.len() as u64, Ordering::Relaxed),
+            Err(error) => {
+                tally.failed.fetch_add(1, Ordering::Relaxed);
+                return Err(error);
+            }
+        }
+        tally.succeeded_ms.store(ended.utc_ms(), Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+fn body(alerts: &[Outgoing], now: Moment, telling: &Telling) -> Value {
+    let lasts = telling.resend_every * RESENDS_MISSED;
+    alerts.iter().map(|alert| alert.json(now.utc, lasts, &telling.generator)).collect()
+}
+
+/// From 0 to 1, another one each time and on each node.
+#[expect(clippy::cast_precision_loss, reason = "any number will do")]
+fn chance(seed: Duration) -> f64 {
+    RandomState::new().hash_one(seed) as f64 / u64::MAX as f64
+}

@@ -1,0 +1,206 @@
+use super::current::{DECISION_LASTS, ENDED_IS_TOLD, MOST_ALERTS};
+use super::*;
+use crate::model::{Action, AlertState, DecisionId, Evidence, HoldReason, Mode, RuleId, Target};
+use crate::policy::status::{AlertStatus, RuleState, RuleStatus};
+
+fn at(seconds: u64) -> Moment {
+    let utc = jiff::Timestamp::from_second(1_800_000_000 + i64::try_from(seconds).unwrap());
+    Moment { uptime: Duration::from_secs(seconds), utc: utc.unwrap() }
+}
+
+fn rule(name: &str) -> RuleId {
+    RuleId { group: "g".into(), alert: name.into() }
+}
+
+fn alert(name: &str, state: AlertState, summary: &str) -> AlertStatus {
+    AlertStatus {
+        labels: vec![("alertname".into(), name.into()), ("severity".into(), "warning".into())],
+        annotations: vec![("summary".into(), summary.to_owned())],
+        state,
+        active_since: at(0),
+        value: 1.0,
+    }
+}
+
+fn rules(alerts: Vec<AlertStatus>) -> Vec<RuleStatus> {
+    vec![RuleStatus {
+        rule: rule("Low"),
+        file: "f".to_owned(),
+        is_idle: false,
+        interval: Duration::from_secs(1),
+        expr: "x".into(),
+        hold_for: Duration::ZERO,
+        keep_firing_for: Duration::ZERO,
+        labels: Vec::new(),
+        annotations: Vec::new(),
+        mode: Mode::Observe,
+        state: RuleState::Firing,
+        unknown: Vec::new(),
+        alerts,
+        remedy: None,
+    }]
+}
+
+fn current() -> CurrentAlerts {
+    let common = [("instance", "spark-1"), ("severity", "info")];
+    CurrentAlerts::new(common.map(|(name, text)| (name.into(), text.into())).into())
+}
+
+fn decision(verdict: Verdict, mode: Mode) -> Decision {
+    Decision {
+        id: DecisionId(7),
+        at: at(1),
+        rule: rule("Low"),
+        mode,
+        verdict,
+        step: 0,
+        action: Action::CompactMemory,
+        target: Target::Node,
+        approved: None,
+        because: vec![Evidence { series: "x".to_owned(), value: Reading::Value(2.0) }],
+    }
+}
+
+#[test]
+fn what_fires_is_told_until_it_ends_and_its_end_for_a_while() {
+    let mut current = current();
+    let [pending, firing] = [AlertState::Pending, AlertState::Firing];
+    assert!(!current.look(at(1), &rules(vec![alert("Low", pending, "a")])), "not told");
+    assert!(current.look(at(2), &rules(vec![alert("Low", firing, "a")])));
+    assert!(!current.look(at(3), &rules(vec![alert("Low", firing, "b")])), "no news");
+    let told = current.outgoing();
+    let labels: Vec<_> =
+        told[0].labels.iter().map(|(name, text)| format!("{name}={text}")).collect();
+    assert_eq!(labels, ["alertname=Low", "instance=spark-1", "severity=warning"]);
+    assert_eq!(told[0].annotations["summary"], "b", "as it is now");
+    assert_eq!((told[0].starts_at, told[0].ended_at), (at(2).utc, None));
+    assert!(current.look(at(10), &rules(Vec::new())));
+    assert_eq!(current.outgoing()[0].ended_at, Some(at(10).utc));
+    assert_eq!(current.counts(), [0, 1, 0]);
+    // Firing again it begins anew.
+    assert!(current.look(at(20), &rules(vec![alert("Low", firing, "b")])));
+    assert_eq!(current.outgoing()[0].starts_at, at(20).utc);
+    current.look(at(30), &rules(Vec::new()));
+    let over = 30 + ENDED_IS_TOLD.as_secs();
+    current.look(at(over - 1), &rules(Vec::new()));
+    assert_eq!(current.counts(), [0, 1, 0]);
+    current.look(at(over), &rules(Vec::new()));
+    assert!(current.outgoing().is_empty());
+}
+
+#[test]
+fn what_fires_ends_by_itself_where_nobody_tells_of_it_again() {
+    let mut current = current();
+    current.look(at(2), &rules(vec![alert("Low", AlertState::Firing, "a")]));
+    let telling = Telling {
+        resend_every: Duration::from_secs(60),
+        generator: "http://spark-1:9942/".to_owned(),
+    };
+    let told = body(&current.outgoing(), at(10), &telling);
+    let expected = serde_json::json!([{
+        "labels": {"alertname": "Low", "instance": "spark-1", "severity": "warning"},
+        "annotations": {"summary": "a"},
+        "startsAt": "2027-01-15T08:00:02.000Z",
+        "endsAt": "2027-01-15T08:04:10.000Z",
+        "generatorURL": "http://spark-1:9942/",
+    }]);
+    assert_eq!(told, expected);
+    current.look(at(20), &[]);
+    let told = body(&current.outgoing(), at(30), &telling);
+    assert_eq!(told[0]["endsAt"], "2027-01-15T08:00:20.000Z");
+}
+
+#[test]
+fn what_ends_gives_way_to_what_fires_and_the_rest_is_counted() {
+    let mut current = current();
+    let firing = |from: usize, to: usize| {
+        let names = (from..to).map(|number| format!("A{number}"));
+        rules(names.map(|name| alert(&name, AlertState::Firing, "")).collect())
+    };
+    current.look(at(1), &firing(0, MOST_ALERTS));
+    assert!(current.look(at(2), &firing(1, MOST_ALERTS + 2)));
+    assert_eq!(current.counts(), [MOST_ALERTS - 1, 1, 2], "the end of A0 is not known yet");
+    current.look(at(3), &firing(1, MOST_ALERTS + 2));
+    assert_eq!(current.counts(), [MOST_ALERTS, 0, 1]);
+    current.look(at(4), &firing(1, MOST_ALERTS + 2));
+    assert_eq!(current.counts(), [MOST_ALERTS, 0, 1], "left out, not more each time");
+}
+
+#[test]
+fn decisions_fire_for_a_while_and_a_repeated_one_is_the_same() {
+    let mut current = current();
+    assert!(current.decide(at(1), &decision(Verdict::Act, Mode::Observe)));
+    assert!(!current.decide(at(100), &decision(Verdict::Act, Mode::Observe)));
+    let held = Verdict::Hold(HoldReason::Paused);
+    assert!(current.decide(at(100), &decision(held, Mode::Enforce)));
+    let told = current.outgoing();
+    let act = told.iter().find(|one| &*one.labels["verdict"] == "act").unwrap();
+    assert_eq!(act.annotations["summary"], "g/Low: would compact_memory");
+    assert_eq!(act.annotations["description"], "x = 2");
+    assert_eq!(&*act.labels["alertname"], "UmawardenDecision");
+    let hold = told.iter().find(|one| &*one.labels["verdict"] == "hold").unwrap();
+    assert_eq!(&*hold.labels["reason"], "paused");
+    // No rule stands for them.
+    assert!(!current.look(at(101), &[]));
+    assert!(current.look(at(100 + DECISION_LASTS.as_secs()), &[]));
+    assert_eq!(current.counts(), [0, 2, 0]);
+}
+
+#[test]
+fn only_the_decisions_that_are_asked_for_are_handed_over() {
+    let (to, received) = sync_channel(1);
+    let mut alerting = Alerting {
+        which: SentDecisions::None,
+        to: Some(to),
+        tally: Arc::default(),
+        servers: Vec::new(),
+        inbox: Arc::new(AlertInbox::new(|| {})),
+        schema: Arc::new(Schema { series: Vec::new() }),
+    };
+    let hold = decision(Verdict::Hold(HoldReason::Paused), Mode::Enforce);
+    alerting.decided(&decision(Verdict::Act, Mode::Enforce));
+    assert!(received.try_recv().is_err());
+    alerting.which = SentDecisions::Acts;
+    alerting.decided(&hold);
+    assert!(received.try_recv().is_err());
+    alerting.decided(&decision(Verdict::Act, Mode::Enforce));
+    alerting.which = SentDecisions::All;
+    alerting.decided(&hold);
+    assert_eq!(alerting.tally.decisions_left_out.load(Ordering::Relaxed), 1, "there is no room");
+    assert_eq!(received.try_recv().unwrap().verdict, Verdict::Act);
+    alerting.decided(&hold);
+    assert_eq!(*received.try_recv().unwrap(), hold);
+}
+
+#[test]
+fn all_that_is_counted_has_a_series_of_the_table() {
+    let server = AlertmanagerServer {
+        url: "http://a:9093".to_owned(),
+        ca_file: None,
+        credentials: None,
+        timeout: Duration::from_secs(1),
+    };
+    let sending = AlertSending { to: vec![server.clone(), server], ..AlertSending::default() };
+    let (to, _decisions) = sync_channel(1);
+    let mut alerting = Alerting {
+        which: SentDecisions::None,
+        to: Some(to),
+        tally: Arc::default(),
+        servers: vec![Arc::default(), Arc::default()],
+        inbox: Arc::new(AlertInbox::new(|| {})),
+        schema: Arc::new(Schema { series: series(&sending) }),
+    };
+    let fits = |alerting: &Alerting| {
+        let readings = alerting.readings();
+        assert_eq!(readings.values.len(), readings.schema.series.len());
+        for key in &readings.schema.series {
+            let metric = crate::model::metric(&key.name);
+            let labels = key.labels.iter().map(|(name, _)| &**name);
+            assert!(metric.is_some_and(|metric| labels.eq(metric.labels.iter().copied())), "{key}");
+        }
+    };
+    fits(&alerting);
+    (alerting.to, alerting.servers) = (None, Vec::new());
+    alerting.schema = Arc::new(Schema { series: series(&AlertSending::default()) });
+    fits(&alerting);
+}

@@ -1,0 +1,50 @@
+//! This node among others: how it is called, and who asks the others.
+
+use std::sync::{Arc, LazyLock};
+
+use anyhow::Context;
+
+use super::clock;
+use crate::config::settings::Settings;
+use crate::model::{ClusterNames, ClusterSettings};
+use crate::policy::Policy;
+use crate::sources::cluster::{ClusterSetup, ClusterWatch};
+
+/// Below procfs: a name that nobody else has.
+const UUID: &str = "/proc/sys/kernel/random/uuid";
+
+/// How this node is called there; by its host name, unless that is written.
+pub(super) fn names(settings: &ClusterSettings) -> ClusterNames {
+    let host = || Arc::from(&*rustix::system::uname().nodename().to_string_lossy());
+    ClusterNames {
+        cluster: Arc::clone(&settings.name),
+        node: settings.node.clone().unwrap_or_else(host),
+        known_for: settings.known_for(),
+    }
+}
+
+/// By what this run of the program knows itself.
+static INSTANCE: LazyLock<Arc<str>> = LazyLock::new(|| {
+    let random = std::fs::read_to_string(UUID).ok();
+    let random = random.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
+    random.unwrap_or_else(|| format!("{}-{:?}", std::process::id(), clock::uptime())).into()
+});
+
+/// The same for each who asks.
+pub(super) fn instance() -> Arc<str> {
+    Arc::clone(&INSTANCE)
+}
+
+/// `None` where there is no cluster.
+pub(super) fn watch(settings: &Settings, policy: &Policy) -> anyhow::Result<Option<ClusterWatch>> {
+    let Some(cluster) = &settings.cluster else { return Ok(None) };
+    let setup = ClusterSetup {
+        settings: cluster.clone(),
+        names: names(cluster),
+        instance: instance(),
+        wanted: policy.wanted_of_others(),
+        clock: clock::uptime,
+    };
+    let watch = ClusterWatch::start(setup);
+    watch.context("cannot start the threads that ask the other nodes").map(Some)
+}

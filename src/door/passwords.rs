@@ -1,0 +1,138 @@
+//! Passwords, verified one at a time and away from whoever serves others; what was found right once
+//! costs nothing any more.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use sha2::Sha256;
+use subtle::ConstantTimeEq as _;
+use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
+
+use super::web_config::User;
+
+/// Verified at once. bcrypt takes a CPU, and all of them are needed elsewhere.
+const AT_ONCE: usize = 1;
+/// Those that wait for their turn; more are told to come again.
+const WAITING: usize = 8;
+/// Wrong ones that are remembered, so that a client that repeats one costs nothing.
+const MOST_WRONG: usize = 256;
+/// Longer passwords are nobody's: bcrypt looks at 72 bytes.
+const MOST_PASSWORD_BYTES: usize = 1024;
+
+/// What stands for the hash of a user that there is not: salt and result are anybody's.
+const NOBODY: &str = "$XXXXXXXXXXXXXXXXXXXXXOcxkQhhoXfrLpyKuXSXQwk9tnRJJpO5G";
+
+type Seal = [u8; 32];
+
+/// Whether a password is right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    Right,
+    Wrong,
+    /// Too many are asked for at once.
+    Busy,
+}
+
+pub(super) struct Passwords {
+    /// Of this process alone: what is remembered is of no use to anybody else.
+    key: [u8; 32],
+    turns: Arc<Semaphore>,
+    places: Arc<Semaphore>,
+    known: Mutex<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    /// By user: one password is right, as long as the hash is the same.
+    right: BTreeMap<Arc<str>, Seal>,
+    wrong: VecDeque<Seal>,
+}
+
+impl Passwords {
+    pub(super) fn new() -> Result<Self, String> {
+        let mut key = [0; 32];
+        super::fill_with_random(&mut key)?;
+        Ok(Self {
+            key,
+            turns: Arc::new(Semaphore::new(AT_ONCE)),
+            places: Arc::new(Semaphore::new(AT_ONCE + WAITING)),
+            known: Mutex::default(),
+        })
+    }
+
+    /// Verifies a password. A user that there is not takes as long as one that there is.
+    pub(super) async fn verify(&self, users: &[User], name: &str, password: &[u8]) -> Answer {
+        if password.len() > MOST_PASSWORD_BYTES {
+            return Answer::Wrong;
+        }
+        let user = users.iter().find(|user| &*user.name == name);
+        let hash = user.map_or_else(|| nobody(users), |user| user.hash.clone());
+        let seal = self.seal(name, &hash, password);
+        if let Some(known) = self.known(name, &seal) {
+            return known;
+        }
+        let Ok(_place) = Arc::clone(&self.places).try_acquire_owned() else { return Answer::Busy };
+        let Ok(turn) = Arc::clone(&self.turns).acquire_owned().await else { return Answer::Busy };
+        // Whoever came before may have asked the same.
+        if let Some(known) = self.known(name, &seal) {
+            return known;
+        }
+        let password = password.to_vec();
+        let verified = spawn_blocking(move || {
+            // Whoever asked may go; the turn lasts as long as the work.
+            let _turn = turn;
+            bcrypt::verify(&password, &hash).unwrap_or(false)
+        });
+        let is_right = verified.await.unwrap_or(false) && user.is_some();
+        self.remember(user, seal, is_right);
+        if is_right { Answer::Right } else { Answer::Wrong }
+    }
+
+    fn seal(&self, name: &str, hash: &str, password: &[u8]) -> Seal {
+        let Ok(mut seal) = Hmac::<Sha256>::new_from_slice(&self.key) else { return [0; 32] };
+        for part in [name.as_bytes(), hash.as_bytes(), password] {
+            // With their lengths, so that no two triples are one text.
+            seal.update(&(part.len() as u64).to_le_bytes());
+            seal.update(part);
+        }
+        seal.finalize().into_bytes().into()
+    }
+
+    fn known(&self, name: &str, seal: &Seal) -> Option<Answer> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_same = |other: &Seal| bool::from(other.ct_eq(seal));
+        if known.right.get(name).is_some_and(is_same) {
+            return Some(Answer::Right);
+        }
+        known.wrong.iter().any(is_same).then_some(Answer::Wrong)
+    }
+
+    fn remember(&self, user: Option<&User>, seal: Seal, is_right: bool) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        match user.filter(|_| is_right) {
+            Some(user) => {
+                known.right.insert(Arc::clone(&user.name), seal);
+            }
+            None => {
+                if known.wrong.len() >= MOST_WRONG {
+                    known.wrong.pop_front();
+                }
+                known.wrong.push_back(seal);
+            }
+        }
+    }
+
+    /// Forgets those who are no users any more; another hash makes another seal.
+    pub(super) fn keep(&self, users: &[User]) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.right.retain(|name, _| users.iter().any(|user| user.name == *name));
+    }
+}
+
+/// A hash that no password has, and that costs as much as the dearest.
+pub(super) fn nobody(users: &[User]) -> String {
+    let cost = users.iter().map(|user| user.cost).max().unwrap_or(10);
+    format!("$2b${cost:02}{NOBODY}")
+}

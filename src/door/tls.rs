@@ -1,0 +1,286 @@
+//! TLS as the web configuration wants it, and who a client's certificate says it is.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::{
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error, RootCertStore, ServerConfig,
+    SignatureScheme, version,
+};
+use x509_cert::der::asn1::{PrintableStringRef, TeletexStringRef, Utf8StringRef};
+use x509_cert::der::oid::ObjectIdentifier;
+use x509_cert::der::{Decode as _, Tagged as _};
+use x509_cert::ext::pkix::SubjectAltName;
+use x509_cert::ext::pkix::name::GeneralName;
+use x509_cert::{Certificate, TbsCertificate};
+
+use super::web_config::{ClientAuth, TlsSettings, Version};
+
+/// `commonName` of X.520.
+const COMMON_NAME: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.5.4.3");
+
+/// A certificate with more names is nobody's; each is compared.
+const MOST_NAMES: usize = 256;
+
+/// What is in the files that the settings name.
+pub(super) struct Material<'m> {
+    pub(super) certificate: &'m [u8],
+    pub(super) key: &'m [u8],
+    pub(super) client_authorities: Option<&'m [u8]>,
+}
+
+/// Which part of it is wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    Certificate,
+    Key,
+    ClientAuthorities,
+}
+
+/// What serves TLS.
+pub(super) struct Tls {
+    pub(super) config: Arc<ServerConfig>,
+    /// Until when the server's certificate is good.
+    pub(super) expires: Timestamp,
+    /// Whether clients' certificates were verified before anybody asks for their names.
+    pub(super) verifies_clients: bool,
+}
+
+/// Puts it together.
+///
+/// # Errors
+/// Which part cannot be used, and why.
+pub(super) fn build(settings: &TlsSettings, from: &Material<'_>) -> Result<Tls, (Part, String)> {
+    let chain = certificates(from.certificate).map_err(|why| (Part::Certificate, why))?;
+    let leaf = chain.first().map(AsRef::as_ref).unwrap_or_default();
+    let expires = expiry(leaf).map_err(|why| (Part::Certificate, why))?;
+    let key = PrivateKeyDer::from_pem_slice(from.key).map_err(|error| {
+        (Part::Key, format!("there is no private key in it that can be used (PEM): {error}"))
+    })?;
+    let provider = Arc::new(provider(settings));
+    let (least, most) = settings.versions;
+    let versions = [(Version::Tls13, &version::TLS13), (Version::Tls12, &version::TLS12)];
+    let versions = versions.into_iter().filter(|(one, _)| (least..=most).contains(one));
+    let versions: Vec<_> = versions.map(|(_, version)| version).collect();
+    let failed = |error: Error| (Part::Certificate, error.to_string());
+    let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+        .with_protocol_versions(&versions)
+        .map_err(failed)?;
+    let builder = match settings.client_auth {
+        ClientAuth::None => builder.with_no_client_auth(),
+        _ => builder.with_client_cert_verifier(Arc::new(verifier(settings, from, provider)?)),
+    };
+    let mut config = builder.with_single_cert(chain, key).map_err(|error| match error {
+        Error::InconsistentKeys(_) => (Part::Key, "it is not the certificate's key".to_owned()),
+        error => (Part::Key, format!("it cannot be used with the certificate: {error}")),
+    })?;
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    config.ignore_client_order = settings.server_prefers;
+    // A session that is taken up again would bring a certificate that was good when it began.
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
+    let verifies_clients =
+        matches!(settings.client_auth, ClientAuth::VerifyIfGiven | ClientAuth::RequireAndVerify);
+    Ok(Tls { config: Arc::new(config), expires, verifies_clients })
+}
+
+fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
+    let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    match read {
+        Ok(found) if found.is_empty() => Err("there is no certificate in it (PEM)".to_owned()),
+        Ok(found) => Ok(found),
+        Err(error) => Err(format!("it is damaged: {error}")),
+    }
+}
+
+/// What is offered: suites of TLS 1.3 always, as Go does.
+fn provider(settings: &TlsSettings) -> CryptoProvider {
+    let mut provider = ring::default_provider();
+    if !settings.cipher_suites.is_empty() {
+        let all = std::mem::take(&mut provider.cipher_suites);
+        let of_1_3 = all.iter().copied().filter(|suite| suite.tls13().is_some());
+        let chosen = settings.cipher_suites.iter();
+        let chosen =
+            chosen.filter_map(|name| all.iter().copied().find(|suite| suite.suite() == *name));
+        provider.cipher_suites = of_1_3.chain(chosen).collect();
+    }
+    if !settings.curves.is_empty() {
+        let all = std::mem::take(&mut provider.kx_groups);
+        let chosen = settings.curves.iter();
+        provider.kx_groups = chosen
+            .filter_map(|name| all.iter().copied().find(|group| group.name() == *name))
+            .collect();
+    }
+    provider
+}
+
+/// Judges clients' certificates.
+#[derive(Debug)]
+struct Clients {
+    provider: Arc<CryptoProvider>,
+    /// Who knows which are good; `None`: all are.
+    judge: Option<Arc<dyn ClientCertVerifier>>,
+    is_mandatory: bool,
+    allowed_sans: Option<Vec<String>>,
+}
+
+fn verifier(
+    settings: &TlsSettings,
+    from: &Material<'_>,
+    provider: Arc<CryptoProvider>,
+) -> Result<Clients, (Part, String)> {
+    let is_mandatory =
+        matches!(settings.client_auth, ClientAuth::RequireAny | ClientAuth::RequireAndVerify);
+    let verifies =
+        matches!(settings.client_auth, ClientAuth::VerifyIfGiven | ClientAuth::RequireAndVerify);
+    let judge = match from.client_authorities.filter(|_| verifies) {
+        None => None,
+        Some(pem) => {
+            let wrong = |why: String| (Part::ClientAuthorities, why);
+            let mut roots = RootCertStore::empty();
+            for certificate in certificates(pem).map_err(wrong)? {
+                roots.add(certificate).map_err(|error| wrong(format!("no authority: {error}")))?;
+            }
+            let judge =
+                WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
+            Some(judge.build().map_err(|error| wrong(error.to_string()))?)
+        }
+    };
+    let allowed_sans = settings.client_allowed_sans.clone();
+    Ok(Clients { provider, judge, is_mandatory, allowed_sans })
+}
+
+impl ClientCertVerifier for Clients {
+    fn client_auth_mandatory(&self) -> bool {
+        self.is_mandatory
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.judge.as_ref().map_or(&[], |judge| judge.root_hint_subjects())
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        if let Some(judge) = &self.judge {
+            judge.verify_client_cert(end_entity, intermediates, now)?;
+        }
+        if let Some(allowed) = &self.allowed_sans {
+            let names = Names::of(end_entity);
+            if !names.alternative.iter().any(|name| allowed.contains(name)) {
+                return Err(CertificateError::ApplicationVerificationFailure.into());
+            }
+        }
+        Ok(ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let known = &self.provider.signature_verification_algorithms;
+        verify_tls12_signature(message, certificate, signed, known)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let known = &self.provider.signature_verification_algorithms;
+        verify_tls13_signature(message, certificate, signed, known)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+/// The names that a certificate is good for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Names {
+    /// DNS names, mail addresses, IP addresses and URIs, as they stand there.
+    pub(super) alternative: Vec<String>,
+    /// The subject's common names.
+    pub(super) common: Vec<String>,
+    /// Until when it is good; a connection may last longer.
+    pub(super) expires: Option<Timestamp>,
+}
+
+impl Names {
+    /// Those of a certificate; what cannot be read has none.
+    pub fn of(certificate: &[u8]) -> Self {
+        let Ok(certificate) = Certificate::from_der(certificate) else { return Self::default() };
+        let certificate = certificate.tbs_certificate();
+        let alternative = match certificate.get_extension::<SubjectAltName>() {
+            Ok(Some((_, names))) => names.0.iter().filter_map(name).take(MOST_NAMES).collect(),
+            Ok(None) | Err(_) => Vec::new(),
+        };
+        let subject = certificate.subject();
+        let common = subject.iter().filter(|part| part.oid == COMMON_NAME).filter_map(|part| {
+            let value = &part.value;
+            let tag = value.tag();
+            let text = match tag {
+                x509_cert::der::Tag::Utf8String => {
+                    Utf8StringRef::try_from(value).ok()?.as_str().to_owned()
+                }
+                x509_cert::der::Tag::PrintableString => {
+                    PrintableStringRef::try_from(value).ok()?.as_str().to_owned()
+                }
+                x509_cert::der::Tag::TeletexString => {
+                    TeletexStringRef::try_from(value).ok()?.as_str().to_owned()
+                }
+                _ => return None,
+            };
+            Some(text)
+        });
+        let expires = Some(end(certificate));
+        Self { alternative, common: common.take(MOST_NAMES).collect(), expires }
+    }
+
+    /// Whether it is good for that name.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.alternative.iter().chain(&self.common).any(|one| one == name)
+    }
+}
+
+fn name(name: &GeneralName) -> Option<String> {
+    match name {
+        GeneralName::DnsName(name)
+        | GeneralName::Rfc822Name(name)
+        | GeneralName::UniformResourceIdentifier(name) => Some(name.as_str().to_owned()),
+        GeneralName::IpAddress(bytes) => {
+            let bytes = bytes.as_bytes();
+            let v4 = <[u8; 4]>::try_from(bytes).ok().map(IpAddr::from);
+            let v6 = || <[u8; 16]>::try_from(bytes).ok().map(IpAddr::from);
+            v4.or_else(v6).map(|address| address.to_string())
+        }
+        _ => None,
+    }
+}
+
+fn expiry(certificate: &[u8]) -> Result<Timestamp, String> {
+    let certificate =
+        Certificate::from_der(certificate).map_err(|error| format!("it is damaged: {error}"))?;
+    Ok(end(certificate.tbs_certificate()))
+}
+
+fn end(certificate: &TbsCertificate) -> Timestamp {
+    let after = certificate.validity().not_after.to_unix_duration();
+    let seconds = i64::try_from(after.as_secs()).unwrap_or(i64::MAX);
+    // One that is good for ever, by a date that no clock reaches.
+    Timestamp::from_second(seconds).unwrap_or(Timestamp::MAX)
+}

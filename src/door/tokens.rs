@@ -1,0 +1,249 @@
+//! The file that says who may act over the network (`--web.tokens.file`): bearer tokens, of which
+//! it has only the hashes, and which client certificates and users may do more than look.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use super::secrecy;
+use crate::config::decode::{Advice, Findings, Table, choice, each, list, text, value};
+use crate::config::mistake::{Mistakes, SourceText};
+use crate::config::yaml::Node;
+use crate::model::Role;
+use crate::policy::promql::did_you_mean;
+
+/// More entries are nobody's; each is compared with what comes in.
+const MOST_ENTRIES: usize = 256;
+const MOST_NAME_BYTES: usize = 64;
+const MOST_CERTIFICATE_NAME_BYTES: usize = 256;
+
+const KEYS: [&str; 7] = ["name", "role", "sha256", "token_file", "certificate", "user", "expires"];
+
+const ADVICE: [Advice; 1] = [(
+    &["token", "secret", "password"],
+    "only its hash belongs here: write sha256: …, as umawarden token create prints it",
+)];
+
+/// Keys whose values are no secrets.
+const SHOWN: [&str; 6] = ["name", "role", "token_file", "certificate", "user", "expires"];
+
+const ROLES: [(&str, Role); 3] = [
+    (Role::Read.name(), Role::Read),
+    (Role::Operate.name(), Role::Operate),
+    (Role::Remedy.name(), Role::Remedy),
+];
+
+/// One line of the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) who: Who,
+    /// Its token's name, the certificate's or the user's.
+    pub(super) name: Arc<str>,
+    pub(super) role: Role,
+    /// From then on it is good for nothing.
+    pub(super) expires: Option<Timestamp>,
+    /// The place of its name.
+    pub(super) place: Range<usize>,
+}
+
+/// By what it is known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Who {
+    /// A token, by its SHA-256.
+    Hash([u8; 32]),
+    /// A token that stands in a file, counted from this one's folder.
+    File { path: PathBuf, place: Range<usize> },
+    /// A client certificate, by one of its names.
+    Certificate,
+    /// One of `basic_auth_users`.
+    User,
+}
+
+/// Reads the file's text, and returns it together with the text that may be shown.
+pub(super) fn parse(source: &SourceText) -> Result<(Vec<Entry>, SourceText), Mistakes> {
+    let (root, shown) =
+        secrecy::parse(source, &SHOWN).map_err(|mistake| Mistakes(vec![mistake]))?;
+    let mut findings = Findings::new(&shown);
+    let entries = read(&root, &mut findings).unwrap_or_default();
+    match findings.into_mistakes() {
+        mistakes if mistakes.is_empty() => Ok((entries, shown)),
+        mistakes => Err(Mistakes(mistakes)),
+    }
+}
+
+fn read(root: &Node, findings: &mut Findings<'_>) -> Option<Vec<Entry>> {
+    let written = list(root, "the tokens file", findings)?;
+    if written.len() > MOST_ENTRIES {
+        findings.add(root.span.clone(), format!("more than {MOST_ENTRIES} entries"));
+        return None;
+    }
+    let entries = each(written, findings, entry)?;
+    let mut known = BTreeSet::new();
+    let mut hashes = BTreeSet::new();
+    for entry in &entries {
+        let kind = match &entry.who {
+            Who::Hash(hash) => {
+                if !hashes.insert(hash) {
+                    let message = format!("the token of {} is another one's, too", entry.name);
+                    findings
+                        .add(entry.place.clone(), message)
+                        .hint("make it one of its own: umawarden token create");
+                }
+                "token"
+            }
+            Who::File { .. } => "token",
+            Who::Certificate => "certificate",
+            Who::User => "user",
+        };
+        if !known.insert((kind, &entry.name)) {
+            findings.add(entry.place.clone(), format!("{kind} {} stands twice", entry.name));
+        }
+    }
+    Some(entries)
+}
+
+fn entry(node: &Node, findings: &mut Findings<'_>) -> Option<Entry> {
+    let table = Table::read_advised(node, "an entry", &KEYS, &ADVICE, findings)?;
+    let role = match table.get("role") {
+        Some(node) => choice(node, "role", &ROLES, findings),
+        None => {
+            findings
+                .add(table.place(), "it does not say what its owner may do")
+                .hint("write role: read, operate or remedy");
+            None
+        }
+    };
+    let expires = match table.get("expires") {
+        Some(node) => Some(value(node, "expires", instant, findings)?),
+        None => None,
+    };
+    let (key, node) = owner(&table, findings)?;
+    let name: Arc<str> = match key {
+        "name" => value(node, key, |text| plain_name(text).map(Arc::from), findings)?,
+        _ => value(node, key, |text| foreign_name(text).map(Arc::from), findings)?,
+    };
+    let who = match key {
+        "name" => token(&table, findings)?,
+        "certificate" => Who::Certificate,
+        _ => Who::User,
+    };
+    if key != "name"
+        && let Some(stray) = table.key("sha256").or_else(|| table.key("token_file"))
+    {
+        let message = format!("a {key} has no token");
+        findings.add(stray.span.clone(), message).hint("a token has a name: write name: …");
+        return None;
+    }
+    Some(Entry { who, name, role: role?, expires, place: node.span.clone() })
+}
+
+/// The one key that says whose entry it is.
+fn owner<'n>(table: &Table<'n>, findings: &mut Findings<'_>) -> Option<(&'static str, &'n Node)> {
+    let given = ["name", "certificate", "user"];
+    let mut given = given.into_iter().filter_map(|key| Some((key, table.get(key)?)));
+    let Some(owner) = given.next() else {
+        findings
+            .add(table.place(), "it does not say whose it is")
+            .hint("write name and sha256 for a token, or certificate, or user");
+        return None;
+    };
+    if let Some((key, node)) = given.next() {
+        findings
+            .add(node.span.clone(), format!("it has a {} already, and {key} as well", owner.0))
+            .hint("write an entry for each");
+        return None;
+    }
+    Some(owner)
+}
+
+fn token(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Who> {
+    match (table.get("sha256"), table.get("token_file")) {
+        (Some(node), None) => {
+            let hash = text(node, "sha256", findings).map(hash)?;
+            if hash.is_none() {
+                findings
+                    .add(node.span.clone(), "sha256 is not the 64 hexadecimal digits of a hash")
+                    .hint("umawarden token create prints a token and its hash");
+            }
+            hash.map(Who::Hash)
+        }
+        (None, Some(node)) => {
+            let path = text(node, "token_file", findings)?;
+            if path.is_empty() || path.contains('\0') {
+                findings.add(node.span.clone(), "token_file: that is no path");
+                return None;
+            }
+            Some(Who::File { path: path.into(), place: node.span.clone() })
+        }
+        (None, None) => {
+            findings
+                .add(table.place(), "a token needs its hash")
+                .hint("write sha256: …, as umawarden token create prints it, or token_file: FILE");
+            None
+        }
+        (Some(_), Some(node)) => {
+            findings.add(node.span.clone(), "it has sha256, and token_file as well");
+            None
+        }
+    }
+}
+
+/// The bytes of 64 hexadecimal digits.
+fn hash(text: &str) -> Option<[u8; 32]> {
+    let digits = text.as_bytes();
+    let mut hash = [0; 32];
+    if digits.len() != 64 {
+        return None;
+    }
+    for (byte, pair) in hash.iter_mut().zip(digits.chunks_exact(2)) {
+        let digit = |at: usize| char::from(*pair.get(at)?).to_digit(16);
+        *byte = u8::try_from(digit(0)? * 16 + digit(1)?).ok()?;
+    }
+    Some(hash)
+}
+
+/// A name that may stand in the journal, in the log and in an address.
+pub(super) fn plain_name(text: &str) -> Result<&str, String> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-._@".contains(c);
+    if text.is_empty() || text.len() > MOST_NAME_BYTES || !text.chars().all(plain) {
+        return Err(format!(
+            "it has 1 to {MOST_NAME_BYTES} letters, digits and any of -._@, and nothing else"
+        ));
+    }
+    Ok(text)
+}
+
+fn foreign_name(text: &str) -> Result<&str, String> {
+    let is_too_long = text.len() > MOST_CERTIFICATE_NAME_BYTES;
+    if text.is_empty() || is_too_long || text.contains(char::is_control) {
+        return Err(format!("it has 1 to {MOST_CERTIFICATE_NAME_BYTES} characters"));
+    }
+    Ok(text)
+}
+
+fn instant(text: &str) -> Result<Timestamp, String> {
+    text.parse().map_err(|_| {
+        format!("\"{text}\" is no time as RFC 3339 has it: write it like 2027-01-01T00:00:00Z")
+    })
+}
+
+/// Whether every user that is named there is one.
+pub(super) fn check_users<'u>(
+    entries: &[Entry],
+    users: impl Iterator<Item = &'u str> + Clone,
+    findings: &mut Findings<'_>,
+) {
+    for entry in entries.iter().filter(|entry| entry.who == Who::User) {
+        if users.clone().any(|user| user == &*entry.name) {
+            continue;
+        }
+        let hint = did_you_mean(&entry.name, users.clone());
+        let hint = hint.unwrap_or_else(|| {
+            "name one of basic_auth_users in the file of --web.config.file".to_owned()
+        });
+        findings.add(entry.place.clone(), format!("there is no user {}", entry.name)).hint(hint);
+    }
+}

@@ -1,0 +1,552 @@
+//! The web configuration of Prometheus' servers and exporters (`--web.config.file`), as written.
+//!
+//! What is named here may be more than TLS needs and less than Prometheus takes: what this server
+//! cannot do is refused with its place rather than left out.
+
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bcrypt::HashParts;
+use hyper::header::HeaderValue;
+use rustls::{CipherSuite, NamedGroup};
+
+use super::secrecy;
+use crate::config::decode::{Findings, Table, boolean, choice, duration, each, list, text, value};
+use crate::config::mistake::{Mistakes, SourceText};
+use crate::config::yaml::{Content, Node};
+
+/// More users than these belong behind a proxy that knows them.
+const MOST_USERS: usize = 256;
+/// A password whose hash costs more takes seconds of CPU to verify, each time somebody guesses.
+const MOST_COST: u32 = 16;
+const MOST_NAME_CHARS: usize = 128;
+const MOST_SANS: usize = 256;
+
+const KEYS: [&str; 4] =
+    ["tls_server_config", "http_server_config", "rate_limit", "basic_auth_users"];
+const TLS_KEYS: [&str; 13] = [
+    "cert",
+    "key",
+    "client_ca",
+    "cert_file",
+    "key_file",
+    "client_auth_type",
+    "client_ca_file",
+    "cipher_suites",
+    "curve_preferences",
+    "min_version",
+    "max_version",
+    "prefer_server_cipher_suites",
+    "client_allowed_sans",
+];
+const HTTP_KEYS: [&str; 2] = ["http2", "headers"];
+const RATE_KEYS: [&str; 2] = ["interval", "burst"];
+
+/// Headers that may be set, and the only values that those have which have some.
+const HEADERS: [(&str, &[&str]); 5] = [
+    ("Content-Security-Policy", &[]),
+    ("X-Frame-Options", &["deny", "sameorigin"]),
+    ("X-Content-Type-Options", &["nosniff"]),
+    ("X-XSS-Protection", &[]),
+    ("Strict-Transport-Security", &[]),
+];
+
+/// Keys whose values are no secrets, and may be shown where something is wrong with them.
+const SHOWN: [&str; 18] = [
+    "client_ca",
+    "cert_file",
+    "key_file",
+    "client_auth_type",
+    "client_ca_file",
+    "cipher_suites",
+    "curve_preferences",
+    "min_version",
+    "max_version",
+    "prefer_server_cipher_suites",
+    "client_allowed_sans",
+    "http2",
+    "interval",
+    "burst",
+    "X-Frame-Options",
+    "X-Content-Type-Options",
+    "Strict-Transport-Security",
+    "Content-Security-Policy",
+];
+
+/// How a client is asked who it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum ClientAuth {
+    /// Not at all.
+    #[default]
+    None,
+    /// For a certificate, that need not come and is not verified.
+    Request,
+    /// For a certificate, that must come and is not verified.
+    RequireAny,
+    /// For a certificate, that need not come but must be good.
+    VerifyIfGiven,
+    /// For a good certificate.
+    RequireAndVerify,
+}
+
+const CLIENT_AUTH: [(&str, ClientAuth); 6] = [
+    ("NoClientCert", ClientAuth::None),
+    ("RequestClientCert", ClientAuth::Request),
+    ("RequireAnyClientCert", ClientAuth::RequireAny),
+    ("RequireClientCert", ClientAuth::RequireAny),
+    ("VerifyClientCertIfGiven", ClientAuth::VerifyIfGiven),
+    ("RequireAndVerifyClientCert", ClientAuth::RequireAndVerify),
+];
+
+/// `None`: it has a name, but is not spoken.
+const VERSIONS: [(&str, Option<Version>); 4] = [
+    ("TLS13", Some(Version::Tls13)),
+    ("TLS12", Some(Version::Tls12)),
+    ("TLS11", None),
+    ("TLS10", None),
+];
+
+const CURVES: [(&str, Option<NamedGroup>); 4] = [
+    ("X25519", Some(NamedGroup::X25519)),
+    ("CurveP256", Some(NamedGroup::secp256r1)),
+    ("CurveP384", Some(NamedGroup::secp384r1)),
+    ("CurveP521", None),
+];
+
+const CIPHERS: [(&str, Option<CipherSuite>); 17] = [
+    ("TLS_AES_128_GCM_SHA256", Some(CipherSuite::TLS13_AES_128_GCM_SHA256)),
+    ("TLS_AES_256_GCM_SHA384", Some(CipherSuite::TLS13_AES_256_GCM_SHA384)),
+    ("TLS_CHACHA20_POLY1305_SHA256", Some(CipherSuite::TLS13_CHACHA20_POLY1305_SHA256)),
+    (
+        "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",
+        Some(CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256),
+    ),
+    (
+        "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384",
+        Some(CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384),
+    ),
+    (
+        "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256",
+        Some(CipherSuite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256),
+    ),
+    (
+        "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
+        Some(CipherSuite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256),
+    ),
+    (
+        "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384",
+        Some(CipherSuite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384),
+    ),
+    (
+        "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256",
+        Some(CipherSuite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256),
+    ),
+    ("TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA", None),
+    ("TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA", None),
+    ("TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA", None),
+    ("TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA", None),
+    ("TLS_RSA_WITH_AES_128_GCM_SHA256", None),
+    ("TLS_RSA_WITH_AES_256_GCM_SHA384", None),
+    ("TLS_RSA_WITH_AES_128_CBC_SHA", None),
+    ("TLS_RSA_WITH_AES_256_CBC_SHA", None),
+];
+
+/// A version of TLS that is spoken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Version {
+    Tls12,
+    Tls13,
+}
+
+/// What the file says.
+#[derive(Debug, Default)]
+pub(super) struct WebConfig {
+    pub(super) tls: Option<TlsSettings>,
+    pub(super) headers: Vec<(&'static str, HeaderValue)>,
+    pub(super) users: Vec<User>,
+    pub(super) rate_limit: Option<RateLimit>,
+    /// What is worth a warning.
+    pub(super) remarks: Vec<String>,
+}
+
+/// `tls_server_config`.
+#[derive(Debug)]
+pub(super) struct TlsSettings {
+    pub(super) certificate: Pem,
+    pub(super) key: Pem,
+    pub(super) client_auth: ClientAuth,
+    pub(super) client_authorities: Option<Pem>,
+    pub(super) client_allowed_sans: Option<Vec<String>>,
+    pub(super) versions: (Version, Version),
+    /// Those of TLS 1.2, the most wanted first; empty is for the usual ones.
+    pub(super) cipher_suites: Vec<CipherSuite>,
+    pub(super) server_prefers: bool,
+    /// The most wanted first; empty is for the usual ones.
+    pub(super) curves: Vec<NamedGroup>,
+}
+
+/// Something in PEM, or where it is.
+#[derive(Debug)]
+pub(super) struct Pem {
+    /// The key under which it stands.
+    pub(super) key: &'static str,
+    /// The place of its value.
+    pub(super) place: Range<usize>,
+    pub(super) content: PemContent,
+}
+
+#[derive(Debug)]
+pub(super) enum PemContent {
+    /// In that file, counted from the configuration's folder.
+    File(PathBuf),
+    Inline(String),
+}
+
+/// One of `basic_auth_users`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct User {
+    pub(super) name: Arc<str>,
+    /// By bcrypt.
+    pub(super) hash: String,
+    pub(super) cost: u32,
+}
+
+/// `rate_limit`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RateLimit {
+    pub(super) interval: Duration,
+    pub(super) burst: u32,
+}
+
+/// Reads a web configuration's text, and returns it together with the text that may be shown.
+pub(super) fn parse(source: &SourceText) -> Result<(WebConfig, SourceText), Mistakes> {
+    let (root, shown) =
+        secrecy::parse(source, &SHOWN).map_err(|mistake| Mistakes(vec![mistake]))?;
+    let mut findings = Findings::new(&shown);
+    let mut config = WebConfig::default();
+    if !matches!(root.content, Content::Null)
+        && let Some(table) = Table::read(&root, "the web configuration", &KEYS, &mut findings)
+    {
+        let mut remarks = Vec::new();
+        config.tls =
+            table.get("tls_server_config").and_then(|node| tls(node, &mut remarks, &mut findings));
+        if let Some(node) = table.get("http_server_config") {
+            config.headers = http(node, &mut remarks, &mut findings).unwrap_or_default();
+        }
+        config.rate_limit = table.get("rate_limit").and_then(|node| rate(node, &mut findings));
+        if let Some(node) = table.get("basic_auth_users") {
+            config.users = users(node, &mut findings).unwrap_or_default();
+        }
+        if config.tls.is_none() && !config.users.is_empty() {
+            remarks.push("passwords cross the network in the clear: there is no TLS".to_owned());
+        }
+        config.remarks = remarks;
+    }
+    match findings.into_mistakes() {
+        mistakes if mistakes.is_empty() => Ok((config, shown)),
+        mistakes => Err(Mistakes(mistakes)),
+    }
+}
+
+fn tls(node: &Node, remarks: &mut Vec<String>, findings: &mut Findings<'_>) -> Option<TlsSettings> {
+    let table = Table::read(node, "tls_server_config", &TLS_KEYS, findings)?;
+    if matches!(&node.content, Content::Map(entries) if entries.is_empty()) {
+        return None;
+    }
+    let certificate = pem(&table, ["cert_file", "cert"], findings);
+    let key = pem(&table, ["key_file", "key"], findings);
+    for [file, inline, usual] in
+        [["cert_file", "cert", "server.pem"], ["key_file", "key", "server.key"]]
+    {
+        if table.get(file).is_none() && table.get(inline).is_none() {
+            findings
+                .add(table.place(), format!("tls_server_config has neither {file} nor {inline}"))
+                .hint(format!("write {file}: {usual}; it counts from this file's folder"));
+        }
+    }
+    let client_authorities = pem(&table, ["client_ca_file", "client_ca"], findings);
+    let client_auth = table
+        .get("client_auth_type")
+        .and_then(|node| choice(node, "client_auth_type", &CLIENT_AUTH, findings));
+    let client_allowed_sans =
+        table.get("client_allowed_sans").and_then(|node| sans(node, findings));
+    check_clients(&table, client_auth, &client_authorities, remarks, findings);
+    let versions = versions(&table, findings);
+    let cipher_suites = suites(&table, versions, findings);
+    let curves = table.get("curve_preferences").and_then(|node| {
+        let what = "an entry of curve_preferences";
+        spoken_all(node, "curve_preferences", what, &CURVES, findings)
+    });
+    let prefers = table.get("prefer_server_cipher_suites");
+    let prefers = prefers.map(|node| boolean(node, "prefer_server_cipher_suites", findings));
+    Some(TlsSettings {
+        certificate: certificate?,
+        key: key?,
+        client_auth: client_auth.unwrap_or_default(),
+        client_authorities,
+        client_allowed_sans,
+        versions: versions?,
+        cipher_suites,
+        server_prefers: prefers.flatten().unwrap_or(true),
+        curves: curves.unwrap_or_default(),
+    })
+}
+
+/// The suites of TLS 1.2; those of TLS 1.3 are always offered, as Go does it.
+fn suites(
+    table: &Table<'_>,
+    versions: Option<(Version, Version)>,
+    findings: &mut Findings<'_>,
+) -> Vec<CipherSuite> {
+    let (Some(key), Some(node)) = (table.key("cipher_suites"), table.get("cipher_suites")) else {
+        return Vec::new();
+    };
+    let what = "an entry of cipher_suites";
+    let Some(named) = spoken_all(node, "cipher_suites", what, &CIPHERS, findings) else {
+        return Vec::new();
+    };
+    let is_of_1_3 = |suite: &CipherSuite| {
+        matches!(
+            suite,
+            CipherSuite::TLS13_AES_128_GCM_SHA256
+                | CipherSuite::TLS13_AES_256_GCM_SHA384
+                | CipherSuite::TLS13_CHACHA20_POLY1305_SHA256
+        )
+    };
+    let of_1_2: Vec<CipherSuite> = named.iter().copied().filter(|one| !is_of_1_3(one)).collect();
+    let speaks_1_2 = versions.is_some_and(|(least, _)| least == Version::Tls12);
+    if speaks_1_2 && of_1_2.is_empty() && !named.is_empty() {
+        findings
+            .add(key.span.clone(), "no suite of TLS 1.2 is left, and TLS 1.2 is to be spoken")
+            .hint("name one of TLS 1.2, or write min_version: TLS13");
+    }
+    of_1_2
+}
+
+/// What is under the one key or the other: a file, or the thing itself.
+fn pem(
+    table: &Table<'_>,
+    [file, inline]: [&'static str; 2],
+    findings: &mut Findings<'_>,
+) -> Option<Pem> {
+    let (key, node) = match (table.get(file), table.get(inline)) {
+        (None, None) => return None,
+        (Some(_), Some(second)) => {
+            findings
+                .add(second.span.clone(), format!("both {file} and {inline} are given"))
+                .hint("remove one of the two");
+            return None;
+        }
+        (Some(node), None) => (file, node),
+        (None, Some(node)) => (inline, node),
+    };
+    let written = text(node, key, findings)?;
+    let content = match key == file {
+        true if written.contains('\0') => {
+            findings.add(node.span.clone(), format!("{key}: a path cannot contain a NUL"));
+            return None;
+        }
+        true => PemContent::File(PathBuf::from(written)),
+        false => PemContent::Inline(written.to_owned()),
+    };
+    Some(Pem { key, place: node.span.clone(), content })
+}
+
+fn sans(node: &Node, findings: &mut Findings<'_>) -> Option<Vec<String>> {
+    let what = "client_allowed_sans";
+    let entries = list(node, what, findings)?;
+    if entries.is_empty() || entries.len() > MOST_SANS {
+        findings
+            .add(node.span.clone(), format!("{what} must name 1 to {MOST_SANS} names"))
+            .hint("remove it to let in every certificate of the authority");
+        return None;
+    }
+    each(entries, findings, |entry, findings| {
+        text(entry, "an entry of client_allowed_sans", findings).map(str::to_owned)
+    })
+}
+
+/// Whether what is said of clients fits together.
+fn check_clients(
+    table: &Table<'_>,
+    auth: Option<ClientAuth>,
+    authorities: &Option<Pem>,
+    remarks: &mut Vec<String>,
+    findings: &mut Findings<'_>,
+) {
+    let is_misspelt = auth.is_none() && table.get("client_auth_type").is_some();
+    let place = |key: &str| table.key(key).map_or(table.place(), |key| key.span.clone());
+    let auth = auth.unwrap_or_default();
+    let verifies = matches!(auth, ClientAuth::VerifyIfGiven | ClientAuth::RequireAndVerify);
+    match authorities {
+        _ if is_misspelt => return,
+        Some(pem) if auth == ClientAuth::None => findings
+            .add(place(pem.key), format!("{} is given, but no client is asked", pem.key))
+            .hint("write client_auth_type: RequireAndVerifyClientCert"),
+        Some(pem) if !verifies => remarks.push(format!(
+            "{} has no effect: with this client_auth_type certificates are not verified",
+            pem.key
+        )),
+        None if verifies => findings
+            .add(place("client_auth_type"), "whose certificates are good is not said")
+            .hint("name the authority that signs them: client_ca_file: clients.pem"),
+        Some(_) | None => {}
+    }
+    let needs_one = matches!(auth, ClientAuth::RequireAny | ClientAuth::RequireAndVerify);
+    if table.get("client_allowed_sans").is_some() {
+        if !needs_one {
+            findings
+                .add(place("client_allowed_sans"), "clients may come without any certificate")
+                .hint("write client_auth_type: RequireAndVerifyClientCert");
+        } else if auth == ClientAuth::RequireAny {
+            remarks.push(
+                "client_allowed_sans protects nothing: with RequireAnyClientCert anybody can \
+                 write a certificate with any name"
+                    .to_owned(),
+            );
+        }
+    }
+}
+
+fn versions(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<(Version, Version)> {
+    let mut read = |key: &'static str, usual| match table.get(key) {
+        Some(node) => spoken(node, key, &VERSIONS, findings),
+        None => Some(usual),
+    };
+    let least = read("min_version", Version::Tls12);
+    let most = read("max_version", Version::Tls13);
+    let (least, most) = (least?, most?);
+    if least > most {
+        let key = table.key("max_version").or_else(|| table.key("min_version"));
+        let place = key.map_or(table.place(), |key| key.span.clone());
+        findings.add(place, "max_version is before min_version: nothing could be spoken");
+        return None;
+    }
+    Some((least, most))
+}
+
+/// One of some names; those that this server does not speak are told apart from those that nobody
+/// knows.
+fn spoken<T: Copy>(
+    node: &Node,
+    what: &str,
+    names: &[(&str, Option<T>)],
+    findings: &mut Findings<'_>,
+) -> Option<T> {
+    let found = choice(node, what, names, findings)?;
+    if found.is_none() {
+        let spoken = names.iter().filter(|(_, one)| one.is_some()).map(|(name, _)| *name);
+        let spoken: Vec<&str> = spoken.collect();
+        let name = node.text().unwrap_or_default();
+        findings
+            .add(
+                node.span.clone(),
+                format!("{what}: {name} is not spoken here: it is weak, or rare"),
+            )
+            .hint(format!("write one of: {}", spoken.join(", ")));
+    }
+    found
+}
+
+fn spoken_all<T: Copy>(
+    node: &Node,
+    list_name: &str,
+    what: &str,
+    names: &[(&str, Option<T>)],
+    findings: &mut Findings<'_>,
+) -> Option<Vec<T>> {
+    let entries = list(node, list_name, findings)?;
+    each(entries, findings, |entry, findings| spoken(entry, what, names, findings))
+}
+
+fn http(
+    node: &Node,
+    remarks: &mut Vec<String>,
+    findings: &mut Findings<'_>,
+) -> Option<Vec<(&'static str, HeaderValue)>> {
+    let table = Table::read(node, "http_server_config", &HTTP_KEYS, findings)?;
+    if let Some(node) = table.get("http2")
+        && boolean(node, "http2", findings) == Some(true)
+    {
+        remarks.push("http2 has no effect: HTTP/1.1 is spoken".to_owned());
+    }
+    let node = table.get("headers")?;
+    let names = HEADERS.map(|(name, _)| name);
+    let table = Table::read(node, "headers", &names, findings)?;
+    let mut headers = Vec::new();
+    for (name, values) in HEADERS {
+        let Some(node) = table.get(name) else { continue };
+        let written = match values {
+            [] => text(node, name, findings),
+            _ => {
+                let choices: Vec<(&str, &str)> = values.iter().map(|one| (*one, *one)).collect();
+                choice(node, name, &choices, findings)
+            }
+        };
+        match written.map(HeaderValue::from_str) {
+            Some(Ok(value)) if !value.is_empty() => headers.push((name, value)),
+            Some(Err(_)) => {
+                findings.add(node.span.clone(), format!("{name}: it cannot stand in a header"));
+            }
+            Some(Ok(_)) | None => {}
+        }
+    }
+    Some(headers)
+}
+
+fn rate(node: &Node, findings: &mut Findings<'_>) -> Option<RateLimit> {
+    let table = Table::read(node, "rate_limit", &RATE_KEYS, findings)?;
+    let interval = table.get("interval").and_then(|node| duration(node, "interval", findings));
+    let burst = table.get("burst").map(|node| {
+        let read = |text: &str| match text.parse() {
+            Ok(0) | Err(_) => Err(format!("\"{text}\" is no number from 1 to {}", u32::MAX)),
+            Ok(burst) => Ok(burst),
+        };
+        value(node, "burst", read, findings)
+    });
+    let interval = interval.filter(|interval| !interval.is_zero())?;
+    let Some(burst) = burst else {
+        findings
+            .add(table.place(), "rate_limit has no burst: no request would be answered")
+            .hint("write burst: 20, the requests that may come at once");
+        return None;
+    };
+    burst.map(|burst| RateLimit { interval, burst })
+}
+
+fn users(node: &Node, findings: &mut Findings<'_>) -> Option<Vec<User>> {
+    let pairs = crate::config::decode::pairs(node, "basic_auth_users", findings)?;
+    if pairs.len() > MOST_USERS {
+        findings.add(node.span.clone(), format!("more than {MOST_USERS} users"));
+        return None;
+    }
+    let mut users = Vec::with_capacity(pairs.len());
+    for (name, key, value) in pairs {
+        let fits = !name.is_empty() && name.chars().count() <= MOST_NAME_CHARS;
+        if !fits || name.contains(|c: char| c == ':' || c.is_control()) {
+            let message = "a user's name has 1 to 128 characters, and no colon among them";
+            findings.add(key.span.clone(), message);
+            continue;
+        }
+        let hash = text(value, "a user's password", findings).map(str::to_owned);
+        let Some(hash) = hash else { continue };
+        match hash.parse::<HashParts>().map(|parts| parts.get_cost()) {
+            Ok(cost) if cost <= MOST_COST => users.push(User { name: name.into(), hash, cost }),
+            Ok(cost) => findings
+                .add(
+                    value.span.clone(),
+                    format!("the hash costs {cost}: each guess is seconds of CPU"),
+                )
+                .hint(format!(
+                    "make one of 10 to {MOST_COST}: htpasswd -nBC 10 \"\" | tr -d ':\\n'"
+                )),
+            // Not what it says: it may be a password.
+            Err(_) => findings
+                .add(value.span.clone(), "the password must be hashed with bcrypt: $2y$10$…")
+                .hint("make the hash with: htpasswd -nBC 10 \"\" | tr -d ':\\n'"),
+        }
+    }
+    Some(users)
+}

@@ -1,0 +1,321 @@
+//! Alerts that an Alertmanager posts, and those of them that fire.
+//!
+//! A post is taken whole or not at all, and answered as soon as it stands in a bounded queue, of
+//! which the loop takes it: whoever posts waits for no rule and no disk.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Duration;
+
+use axum::Extension;
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::Response;
+use hyper::header::{CONNECTION, HeaderValue, RETRY_AFTER};
+use hyper::{HeaderMap, StatusCode};
+use serde_json::json;
+use tokio::sync::Semaphore;
+
+use super::api::{answer, error, success};
+use super::order::Caller;
+use super::orders::{Refusal, known, read_body};
+use super::routes::{Site, body_bytes};
+use crate::model::{OrderedBy, ReceivedAlerts, author, counted, remote_author};
+use crate::parse::alertmanager::{self, MOST_BYTES, PostError};
+
+/// Posts that wait for the loop, which takes them within milliseconds.
+const MOST_WAITING: usize = 1_024;
+/// What they take together, as they were posted. One always fits.
+const MOST_WAITING_BYTES: usize = 8 << 20;
+
+/// Bodies that are read at once, in units of [`UNIT_BYTES`].
+const READING_UNITS: u32 = 64;
+const UNIT_BYTES: u64 = 64 << 10;
+/// For the turn to be read.
+const READING_WAIT: Duration = Duration::from_secs(5);
+
+/// After so many seconds it is worth to post again.
+const RETRY_AFTER_SECONDS: &str = "5";
+
+/// Posts that wait for the loop.
+pub struct AlertInbox {
+    inside: Mutex<Inside>,
+    /// Tells the loop.
+    wake: Box<dyn Fn() + Send + Sync>,
+    reading: Semaphore,
+    refused: [AtomicU64; 3],
+}
+
+#[derive(Default)]
+struct Inside {
+    waiting: VecDeque<(ReceivedAlerts, usize)>,
+    bytes: usize,
+    is_closed: bool,
+}
+
+/// Why nothing is taken of a post, for the count of those.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum WhyRefused {
+    Malformed,
+    TooLarge,
+    Busy,
+}
+
+impl fmt::Debug for AlertInbox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AlertInbox")
+    }
+}
+
+impl AlertInbox {
+    /// An empty one; `wake` is called when something has come.
+    pub fn new(wake: impl Fn() + Send + Sync + 'static) -> Self {
+        Self {
+            inside: Mutex::default(),
+            wake: Box::new(wake),
+            reading: Semaphore::new(READING_UNITS as usize),
+            refused: [const { AtomicU64::new(0) }; 3],
+        }
+    }
+
+    /// The next posts, oldest first: at least one if any waits, and no more than `most_bytes`
+    /// beyond that. Returns whether more wait. Never waits itself: while another thread holds the
+    /// queue there is nothing, and the loop is told again.
+    pub fn take(&self, most_bytes: usize, mut to: impl FnMut(ReceivedAlerts)) -> bool {
+        let mut inside = match self.inside.try_lock() {
+            Ok(inside) => inside,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return false,
+        };
+        let mut taken = 0;
+        while taken < most_bytes {
+            let Some((post, bytes)) = inside.waiting.pop_front() else { return false };
+            inside.bytes -= bytes;
+            taken += bytes;
+            to(post);
+        }
+        !inside.waiting.is_empty()
+    }
+
+    /// Takes nothing in any more, and gives all that was: it was promised to whoever posted.
+    pub fn close(&self, to: impl FnMut(ReceivedAlerts)) {
+        let mut inside = self.lock();
+        inside.is_closed = true;
+        inside.bytes = 0;
+        inside.waiting.drain(..).map(|(post, _)| post).for_each(to);
+    }
+
+    /// How many posts were refused: malformed, too large, and for want of room.
+    pub fn refused(&self) -> [u64; 3] {
+        [0, 1, 2].map(|place: usize| self.refused[place].load(Ordering::Relaxed))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inside> {
+        // Nothing under this lock can panic half-way.
+        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn count(&self, why: WhyRefused) {
+        self.refused[why as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Keeps a post for the loop; an error says why there is no room.
+    fn put(&self, post: ReceivedAlerts, bytes: usize) -> Result<(), &'static str> {
+        let mut inside = self.lock();
+        if inside.is_closed {
+            return Err("umawarden is shutting down");
+        }
+        let is_full = inside.waiting.len() >= MOST_WAITING
+            || (inside.bytes + bytes > MOST_WAITING_BYTES && !inside.waiting.is_empty());
+        if is_full {
+            return Err("too many posts wait to be taken in; post it again");
+        }
+        inside.bytes += bytes;
+        inside.waiting.push_back((post, bytes));
+        drop(inside);
+        (self.wake)();
+        Ok(())
+    }
+}
+
+/// `POST /api/v1/alerts/webhook`.
+pub(super) async fn post(
+    State(site): State<Site>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    match take(&site, caller, &headers, body).await {
+        Ok(response) => response,
+        Err(refusal) => *refusal,
+    }
+}
+
+async fn take(
+    site: &Site,
+    caller: Caller,
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<Response, Refusal> {
+    let by = who(&known(caller)?);
+    let inbox = &site.served.received;
+    if body_bytes(headers) > MOST_BYTES as u64 {
+        let mut refusal = refuse(inbox, &PostError::TooLarge(alertmanager::too_long()));
+        // What is left of the body is not worth reading.
+        refusal.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        return Err(refusal);
+    }
+    let turn = tokio::time::timeout(READING_WAIT, inbox.reading.acquire_many(units(headers)));
+    let Ok(Ok(_turn)) = turn.await else {
+        return Err(busy(inbox, "too many posts at once; post it again"));
+    };
+    let body = read_body(site, body, MOST_BYTES, &alertmanager::too_long()).await.inspect_err(
+        |refusal| {
+            if refusal.status() == StatusCode::PAYLOAD_TOO_LARGE {
+                inbox.count(WhyRefused::TooLarge);
+            }
+        },
+    )?;
+    let mut post = alertmanager::post(&body).map_err(|wrong| refuse(inbox, &wrong))?;
+    for alert in &mut post.alerts {
+        alert.by = Some(Arc::clone(&by));
+    }
+    let (alerts, remarks) = (post.alerts.len(), remarks(&post));
+    inbox.put(post, body.len()).map_err(|why| busy(inbox, why))?;
+    let told = json!({
+        "status": "success", "data": { "alerts": alerts }, "warnings": remarks,
+    });
+    Ok(answer(StatusCode::OK, &told))
+}
+
+/// Whoever posts, for the journal.
+fn who(by: &OrderedBy) -> Arc<str> {
+    match by {
+        OrderedBy::Local { uid } => author(None, None, *uid).into(),
+        OrderedBy::Remote { credential, address } => {
+            remote_author(None, credential, *address).into()
+        }
+    }
+}
+
+/// What a body may take while it is read. One that announces nothing may be as long as any.
+fn units(headers: &HeaderMap) -> u32 {
+    let most = MOST_BYTES as u64;
+    let announced = match body_bytes(headers) {
+        0 => most,
+        announced => announced.min(most),
+    };
+    u32::try_from(announced.div_ceil(UNIT_BYTES)).unwrap_or(READING_UNITS).min(READING_UNITS)
+}
+
+fn refuse(inbox: &AlertInbox, wrong: &PostError) -> Refusal {
+    let (why, status) = match wrong {
+        PostError::Malformed(_) => (WhyRefused::Malformed, StatusCode::BAD_REQUEST),
+        PostError::TooLarge(_) => (WhyRefused::TooLarge, StatusCode::PAYLOAD_TOO_LARGE),
+    };
+    inbox.count(why);
+    Box::new(error(status, "bad_data", &wrong.to_string()))
+}
+
+fn busy(inbox: &AlertInbox, why: &str) -> Refusal {
+    inbox.count(WhyRefused::Busy);
+    let mut refusal = error(StatusCode::SERVICE_UNAVAILABLE, "unavailable", why);
+    refusal.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static(RETRY_AFTER_SECONDS));
+    Box::new(refusal)
+}
+
+/// What was left out, for whoever reads answers.
+fn remarks(post: &ReceivedAlerts) -> Vec<String> {
+    let mut remarks = Vec::new();
+    if post.unusable_labels > 0 {
+        let labels = counted(post.unusable_labels, "label");
+        remarks.push(format!("{labels} left out: no rule can write the name, or it is too long"));
+    }
+    if post.truncated > 0 {
+        let alerts = counted(post.truncated, "alert");
+        remarks.push(format!("{alerts} left out by the Alertmanager (max_alerts)"));
+    }
+    remarks
+}
+
+/// `GET /api/v1/alerts/received`: those that fire.
+pub(super) async fn list(State(site): State<Site>) -> Response {
+    success(&json!({ "alerts": *site.served.status.load().received }))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+
+    fn inbox() -> (AlertInbox, Arc<AtomicUsize>) {
+        let woken = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&woken);
+        (AlertInbox::new(move || _ = counted.fetch_add(1, Ordering::Relaxed)), woken)
+    }
+
+    fn numbered(number: u64) -> ReceivedAlerts {
+        ReceivedAlerts { truncated: number, ..ReceivedAlerts::default() }
+    }
+
+    fn taken(inbox: &AlertInbox, most_bytes: usize) -> (Vec<u64>, bool) {
+        let mut numbers = Vec::new();
+        let more = inbox.take(most_bytes, |post| numbers.push(post.truncated));
+        (numbers, more)
+    }
+
+    #[test]
+    fn posts_are_taken_in_their_order_and_not_too_many_at_once() {
+        let (inbox, woken) = inbox();
+        for number in 0..5 {
+            inbox.put(numbered(number), 100).unwrap();
+        }
+        assert_eq!(woken.load(Ordering::Relaxed), 5);
+        assert_eq!(taken(&inbox, 150), (vec![0, 1], true));
+        assert_eq!(taken(&inbox, 1), (vec![2], true));
+        assert_eq!(taken(&inbox, 1000), (vec![3, 4], false));
+        assert_eq!(taken(&inbox, 1000), (vec![], false));
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_and_nothing_else_is_lost() {
+        let (inbox, _) = inbox();
+        let most = MOST_WAITING as u64;
+        for number in 0..most {
+            inbox.put(numbered(number), 1).unwrap();
+        }
+        assert!(inbox.put(numbered(most), 1).is_err());
+        let all: Vec<u64> = (0..most).collect();
+        assert_eq!(taken(&inbox, usize::MAX), (all, false));
+        inbox.put(numbered(0), MOST_WAITING_BYTES + 1).unwrap();
+        assert!(inbox.put(numbered(1), 1).is_err(), "one always fits, and no more");
+        assert_eq!(taken(&inbox, 1), (vec![0], false));
+        inbox.put(numbered(2), 1).unwrap();
+    }
+
+    #[test]
+    fn who_was_told_that_it_is_taken_is_not_deceived_at_the_end() {
+        let (inbox, _) = inbox();
+        inbox.put(numbered(1), 1).unwrap();
+        let mut rest = Vec::new();
+        inbox.close(|post| rest.push(post.truncated));
+        assert_eq!(rest, [1]);
+        assert_eq!(inbox.put(numbered(2), 1), Err("umawarden is shutting down"));
+    }
+
+    #[test]
+    fn a_body_takes_its_share_of_what_is_read_at_once() {
+        let of = |length: Option<&str>| {
+            let mut headers = HeaderMap::new();
+            if let Some(length) = length {
+                headers.insert(hyper::header::CONTENT_LENGTH, length.parse().unwrap());
+            }
+            units(&headers)
+        };
+        assert_eq!((of(Some("1")), of(Some("65536")), of(Some("65537"))), (1, 1, 2));
+        assert_eq!((of(None), of(Some("99999999999"))), (16, 16));
+    }
+}

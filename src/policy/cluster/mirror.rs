@@ -1,0 +1,52 @@
+//! This node's own series beside those of others.
+
+use super::{memory_ids, or_ended};
+use crate::model::{ClusterNames, Moment, Reading, Wanted, series_of_node};
+use crate::policy::store::{SeriesId, SeriesStore};
+
+/// Which of this node's series are shown, and where.
+#[derive(Debug, Default)]
+pub(super) struct Mirror {
+    /// So many of this node's series have been looked at.
+    looked: usize,
+    shown: Vec<(SeriesId, SeriesId)>,
+    memory: [Option<SeriesId>; 2],
+}
+
+impl Mirror {
+    /// Shows what is known of them now. Allocates only where there are new ones.
+    pub(super) fn show(
+        &mut self,
+        at: Moment,
+        own: &SeriesStore,
+        wanted: &[Wanted],
+        names: &ClusterNames,
+        cluster: &mut SeriesStore,
+    ) {
+        let keys = own.keys();
+        for (place, key) in keys.iter().enumerate().skip(self.looked) {
+            let Ok(place) = u32::try_from(place) else { break };
+            if wanted.iter().any(|wanted| wanted.is(&key.name, &key.labels)) {
+                let there = series_of_node(key, &names.cluster, &names.node);
+                let id = cluster.intern(&there);
+                self.shown.push((SeriesId(place), id));
+                let [total, available] = memory_ids(std::iter::once((&there, id)));
+                self.memory[0] = total.or(self.memory[0]);
+                self.memory[1] = available.or(self.memory[1]);
+            }
+        }
+        self.looked = keys.len();
+        for (here, there) in &self.shown {
+            let reading = own.latest(*here);
+            // What this machine never had is not there; what it had has ended.
+            let had = matches!(cluster.latest_read(*there), Some(Reading::Value(_)));
+            let shown = if had { or_ended(reading) } else { reading };
+            cluster.append(*there, at.timeline_ms(), shown);
+        }
+    }
+
+    /// Where this node's memory stands: total and available.
+    pub(super) fn memory(&self) -> [Option<SeriesId>; 2] {
+        self.memory
+    }
+}

@@ -1,0 +1,442 @@
+//! The series of all nodes: this node's own, mirrored, and what the others said. Rules with scope
+//! cluster read them, and no others do.
+//!
+//! A node that has not said anything for too long is unknown: all its series are `Failed`, with the
+//! reason. What a node may bring here is bounded, so that one that lies costs the others nothing.
+
+mod mirror;
+mod of_policy;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use self::mirror::Mirror;
+use super::counters::{Cell, Counters};
+use super::evidence;
+use super::rule::{RuleGroup, RuleScope};
+use super::store::{SeriesId, SeriesStore, stale_marker};
+use crate::model::{
+    ClusterNames, ClusterReadings, ClusterStatus, MOST_NODES, MOST_PEERS, MOST_SERIES_OF_A_NODE,
+    Moment, NodeMemory, NodeNews, NodeReadings, NodeStatus, Reading, Refusal, Schema, SeriesKey,
+    Wanted,
+};
+
+/// What people are shown of a node, whatever the rules read; and what tells whether what a node
+/// does not say is absent there, or unknown.
+const ALWAYS_WANTED: [&str; 3] = [TOTAL, AVAILABLE, "uma_source_up"];
+
+const TOTAL: &str = "uma_memory_total_bytes";
+const AVAILABLE: &str = "uma_memory_available_bytes";
+
+/// Series that a node may bring until the store is made anew.
+const MOST_FRESH: usize = 2 * MOST_SERIES_OF_A_NODE;
+
+/// Making the store anew loses what rules look back at, so it is done no more often.
+const RENEWED_AFTER: Duration = Duration::from_secs(600);
+
+/// What is known of all nodes.
+#[derive(Debug, Default)]
+pub(super) struct Cluster {
+    names: Option<ClusterNames>,
+    store: SeriesStore,
+    /// In a declared world all series stand in one store, and this node perhaps has a name.
+    declared: Option<Option<Arc<str>>>,
+    wanted: Arc<[Wanted]>,
+    /// How far rules look back, by metric.
+    reaches: Vec<(Arc<str>, i64)>,
+    mirror: Mirror,
+    nodes: BTreeMap<Arc<str>, Node>,
+    refused: Option<[Cell; Refusal::ALL.len()]>,
+    /// When the store was made, and whether it is to be made anew.
+    renewed: Duration,
+    is_worn: bool,
+    status: Option<Arc<ClusterStatus>>,
+}
+
+/// What is known of another node.
+#[derive(Debug)]
+struct Node {
+    schema: Arc<Schema>,
+    ids: Vec<SeriesId>,
+    /// Where its memory stands: total and available.
+    memory: [Option<SeriesId>; 2],
+    /// Series that it has brought since the store was made.
+    fresh: usize,
+    answered: Option<Moment>,
+    /// Why it has not answered since.
+    why: Option<Arc<str>>,
+    is_silent: bool,
+    took: Duration,
+    cells: Option<Cells>,
+}
+
+/// The series that tell of one node.
+#[derive(Clone, Copy, Debug)]
+struct Cells {
+    up: Cell,
+    age: Cell,
+    took: Cell,
+    series: Cell,
+    failures: Cell,
+}
+
+/// This node's own counters and series.
+pub(super) type Own<'a> = (&'a mut Counters, &'a mut SeriesStore);
+
+impl Cluster {
+    /// How this node is called among others; `None`: there are none.
+    pub(super) fn set_names(&mut self, names: Option<ClusterNames>) {
+        if self.names != names {
+            self.names = names;
+            self.store = self.store.successor();
+            (self.mirror, self.nodes) = (Mirror::default(), BTreeMap::new());
+            self.status = None;
+            self.reach();
+        }
+    }
+
+    /// All series are declared, and stand in one store.
+    pub(super) fn declare(&mut self, node: Option<Arc<str>>) {
+        self.declared = Some(node);
+    }
+
+    /// What rules with scope cluster read, if there is anything to read.
+    pub(super) fn store(&self) -> Option<&SeriesStore> {
+        self.names.as_ref().map(|_| &self.store)
+    }
+
+    /// Whether rules with scope cluster have nothing to read.
+    pub(super) fn is_idle(&self) -> bool {
+        self.names.is_none() && self.declared.is_none()
+    }
+
+    /// Whether that is another node than this one.
+    pub(super) fn is_other(&self, node: &str) -> bool {
+        let declared = || self.declared.as_ref()?.as_ref();
+        let own = self.names.as_ref().map(|names| &names.node).or_else(declared);
+        own.is_some_and(|own| **own != *node)
+    }
+
+    /// Takes other rules.
+    pub(super) fn replace_rules(&mut self, groups: &[RuleGroup]) {
+        let groups = groups.iter().filter(|group| group.scope == RuleScope::Cluster);
+        let rules: Vec<_> = groups.flat_map(|group| &group.rules).collect();
+        let always = ALWAYS_WANTED.map(|name| Wanted { name: name.into(), labels: Vec::new() });
+        let read = rules.iter().flat_map(|rule| evidence::wanted(rule));
+        let mut wanted: Vec<Wanted> = always.into_iter().chain(read).collect();
+        wanted.sort();
+        wanted.dedup();
+        let all = wanted.clone();
+        wanted.retain(|one| !all.iter().any(|other| other != one && other.covers(one)));
+        if *self.wanted != *wanted {
+            self.wanted = wanted.into();
+            self.mirror = Mirror::default();
+        }
+        self.reaches = rules.iter().flat_map(|rule| evidence::reads(rule)).collect();
+        self.reach();
+    }
+
+    fn reach(&mut self) {
+        for (name, range_ms) in &self.reaches {
+            self.store.retain(name, *range_ms);
+        }
+    }
+
+    /// What is to be asked of other nodes.
+    pub(super) fn wanted(&self) -> &Arc<[Wanted]> {
+        &self.wanted
+    }
+
+    /// Takes in what other nodes said.
+    pub(super) fn observe(&mut self, at: Moment, readings: &ClusterReadings, own: Own<'_>) {
+        if self.names.is_none() {
+            return;
+        }
+        let (counters, store) = own;
+        self.status = None;
+        for told in &readings.nodes {
+            if !self.is_other(&told.node) {
+                continue;
+            }
+            self.count_refused(told, (counters, store));
+            if let NodeNews::Gone = told.news {
+                self.forget(at, &told.node, counters);
+                continue;
+            }
+            if !self.nodes.contains_key(&told.node) {
+                if self.nodes.len() >= MOST_NODES {
+                    continue;
+                }
+                let is_told = self.nodes.len() < MOST_PEERS;
+                let cells = is_told.then(|| Cells::new(&told.node, counters, store));
+                self.nodes.insert(Arc::clone(&told.node), Node::new(cells));
+            }
+            self.hear(at, told, counters);
+        }
+    }
+
+    fn count_refused(&mut self, told: &NodeReadings, (counters, store): Own<'_>) {
+        let cells = self.refused.get_or_insert_with(|| {
+            Refusal::ALL.map(|reason| {
+                let labels = [("reason", reason.name())];
+                counters.cell(store, &SeriesKey::new("uma_cluster_refused_series_total", &labels))
+            })
+        });
+        for (reason, count) in &told.refused {
+            let place = Refusal::ALL.iter().position(|known| known == reason);
+            if let Some(cell) = place.and_then(|place| cells.get(place)) {
+                #[expect(clippy::cast_precision_loss, reason = "exact up to 2^53")]
+                counters.add(*cell, *count as f64);
+            }
+        }
+    }
+
+    fn hear(&mut self, at: Moment, told: &NodeReadings, counters: &mut Counters) {
+        let Some(node) = self.nodes.get_mut(&told.node) else { return };
+        node.took = told.took;
+        let taken = match &told.news {
+            NodeNews::Answered { schema, values } => node.take(at, schema, values, &mut self.store),
+            NodeNews::Silent { why, schema } => {
+                // What it would say is not known, even if it never said anything.
+                let known = match node.answered {
+                    None => node.change_schema(at, schema, &mut self.store),
+                    Some(_) => Ok(()),
+                };
+                known.and(Err(Arc::clone(why)))
+            }
+            NodeNews::Gone => Ok(()),
+        };
+        self.is_worn |= self.store.refused() > 0;
+        match taken {
+            Ok(()) => {
+                node.why = None;
+                node.is_silent = false;
+                self.store.set_silent(&told.node, None);
+            }
+            Err(why) => {
+                self.is_worn |= node.fresh > MOST_FRESH;
+                if let Some(cells) = node.cells {
+                    counters.add(cells.failures, 1.0);
+                }
+                let is_first = node.why.replace(why).is_none();
+                if is_first && node.answered.is_none() {
+                    node.fall_silent(at, &told.node, &mut self.store);
+                }
+            }
+        }
+    }
+
+    fn forget(&mut self, at: Moment, name: &Arc<str>, counters: &mut Counters) {
+        let Some(node) = self.nodes.remove(name) else { return };
+        self.store.set_silent(name, None);
+        node.end(at, &mut self.store);
+        for cell in node.cells.iter().flat_map(Cells::all) {
+            counters.retire(cell);
+        }
+    }
+
+    /// Time passes: who has said nothing for too long is unknown, and this node's own series are
+    /// mirrored, if anybody is about to look.
+    pub(super) fn advance(&mut self, at: Moment, own: &SeriesStore, is_looked_at: bool) {
+        let Some(names) = &self.names else { return };
+        for (name, node) in &mut self.nodes {
+            let silent = node
+                .answered
+                .is_none_or(|answered| at.uptime.saturating_sub(answered.uptime) > names.known_for);
+            if silent && !node.is_silent {
+                node.fall_silent(at, name, &mut self.store);
+                self.status = None;
+            }
+        }
+        if self.is_worn && at.uptime.saturating_sub(self.renewed) >= RENEWED_AFTER {
+            self.renew(at);
+        }
+        if let (Some(names), true) = (&self.names, is_looked_at) {
+            self.mirror.show(at, own, &self.wanted, names, &mut self.store);
+        }
+    }
+
+    /// Begins a store that holds what is there now, and nothing that has gone.
+    fn renew(&mut self, at: Moment) {
+        let new = self.store.successor();
+        let old = std::mem::replace(&mut self.store, new);
+        self.reach();
+        self.mirror = Mirror::default();
+        (self.renewed, self.is_worn) = (at.uptime, false);
+        for (name, node) in &mut self.nodes {
+            node.fresh = 0;
+            let before = std::mem::take(&mut node.ids);
+            node.settle(&mut self.store);
+            for (id, before) in node.ids.iter().zip(before) {
+                let reading = old.latest_read(before).unwrap_or(Reading::Failed);
+                self.store.append(*id, at.timeline_ms(), reading);
+            }
+            let why = node.why.clone().filter(|_| node.is_silent);
+            self.store.set_silent(name, why.as_ref());
+        }
+    }
+
+    /// Writes how each node stands.
+    pub(super) fn publish(&self, at: Moment, counters: &mut Counters) {
+        for node in self.nodes.values() {
+            let Some(cells) = node.cells else { continue };
+            counters.set(cells.up, f64::from(!node.is_silent));
+            let age = node.answered.map(|answered| at.uptime.saturating_sub(answered.uptime));
+            // Whole seconds: what stays the same costs nothing.
+            let age = age.map_or(Reading::Failed, |age| Reading::Value(age.as_secs() as f64));
+            counters.set_reading(cells.age, age);
+            counters.set(cells.took, node.took.as_secs_f64());
+            counters.set(cells.series, node.ids.len() as f64);
+        }
+    }
+
+    /// Where it stands with all nodes; the same `Arc` until there is news.
+    pub(super) fn status(&mut self) -> Option<Arc<ClusterStatus>> {
+        let names = self.names.as_ref()?;
+        if self.status.is_none() {
+            let nodes = self.nodes.iter().map(|(name, node)| node.status(name, &self.store));
+            let own = self.mirror.memory();
+            self.status = Some(Arc::new(ClusterStatus {
+                names: names.clone(),
+                memory: memory(own, &self.store),
+                nodes: nodes.collect(),
+            }));
+        }
+        self.status.clone()
+    }
+}
+
+fn memory([total, available]: [Option<SeriesId>; 2], store: &SeriesStore) -> NodeMemory {
+    let read = |id: Option<SeriesId>| match id.map(|id| store.latest(id)) {
+        Some(Reading::Value(value)) if value.is_nan() => Reading::Failed,
+        Some(reading) => reading,
+        None => Reading::Failed,
+    };
+    NodeMemory { total: read(total), available: read(available) }
+}
+
+/// Which of these are all memory, and what is available.
+fn memory_ids<'k>(keys: impl Iterator<Item = (&'k SeriesKey, SeriesId)>) -> [Option<SeriesId>; 2] {
+    let mut found = [None; 2];
+    for (key, id) in keys {
+        for (place, name) in [TOTAL, AVAILABLE].into_iter().enumerate() {
+            if *key.name == *name {
+                found[place] = Some(id);
+            }
+        }
+    }
+    found
+}
+
+impl Node {
+    fn new(cells: Option<Cells>) -> Self {
+        Self {
+            schema: Arc::default(),
+            ids: Vec::new(),
+            memory: [None; 2],
+            fresh: 0,
+            answered: None,
+            why: None,
+            is_silent: false,
+            took: Duration::ZERO,
+            cells,
+        }
+    }
+
+    fn take(
+        &mut self,
+        at: Moment,
+        schema: &Arc<Schema>,
+        values: &[Reading<f64>],
+        store: &mut SeriesStore,
+    ) -> Result<(), Arc<str>> {
+        self.change_schema(at, schema, store)?;
+        self.answered = Some(at);
+        for (id, value) in self.ids.iter().zip(values) {
+            store.append(*id, at.timeline_ms(), or_ended(*value));
+        }
+        Ok(())
+    }
+
+    /// From now on it has those series; others have ended. Not so where they are always others.
+    fn change_schema(
+        &mut self,
+        at: Moment,
+        schema: &Arc<Schema>,
+        store: &mut SeriesStore,
+    ) -> Result<(), Arc<str>> {
+        if Arc::ptr_eq(&self.schema, schema) {
+            return Ok(());
+        }
+        let fresh = schema.series.iter().filter(|key| !store.knows(key)).count();
+        self.fresh = self.fresh.saturating_add(fresh);
+        if self.fresh > MOST_FRESH {
+            return Err("it tells of other series each time".into());
+        }
+        let before = std::mem::take(&mut self.ids);
+        self.schema = Arc::clone(schema);
+        self.settle(store);
+        for gone in before.iter().filter(|id| !self.ids.contains(id)) {
+            store.append(*gone, at.timeline_ms(), Reading::Value(stale_marker()));
+        }
+        Ok(())
+    }
+
+    fn settle(&mut self, store: &mut SeriesStore) {
+        self.ids = self.schema.series.iter().map(|key| store.intern(key)).collect();
+        self.memory = memory_ids(self.schema.series.iter().zip(self.ids.iter().copied()));
+    }
+
+    fn fall_silent(&mut self, at: Moment, name: &Arc<str>, store: &mut SeriesStore) {
+        self.is_silent = true;
+        let why = self.why.get_or_insert_with(|| "it has not been asked for too long".into());
+        let text = format!("{name} does not answer: {why}");
+        store.set_silent(name, Some(&text.into()));
+        for id in &self.ids {
+            store.append(*id, at.timeline_ms(), Reading::Failed);
+        }
+    }
+
+    fn end(&self, at: Moment, store: &mut SeriesStore) {
+        for id in &self.ids {
+            store.append(*id, at.timeline_ms(), Reading::Value(stale_marker()));
+        }
+    }
+
+    fn status(&self, name: &Arc<str>, store: &SeriesStore) -> NodeStatus {
+        NodeStatus {
+            node: Arc::clone(name),
+            unknown: self.why.clone().filter(|_| self.is_silent),
+            answered: self.answered,
+            took: self.took,
+            series: self.ids.len(),
+            memory: memory(self.memory, store),
+        }
+    }
+}
+
+/// What is there no more has ended, and is not unknown.
+fn or_ended(reading: Reading<f64>) -> Reading<f64> {
+    match reading {
+        Reading::Unsupported => Reading::Value(stale_marker()),
+        other => other,
+    }
+}
+
+impl Cells {
+    fn new(node: &str, counters: &mut Counters, store: &mut SeriesStore) -> Self {
+        let mut cell = |name: &str| counters.cell(store, &SeriesKey::new(name, &[("peer", node)]));
+        Self {
+            up: cell("uma_cluster_peer_up"),
+            age: cell("uma_cluster_peer_last_answer_age_seconds"),
+            took: cell("uma_cluster_peer_duration_seconds"),
+            series: cell("uma_cluster_peer_series"),
+            failures: cell("uma_cluster_peer_failures_total"),
+        }
+    }
+
+    fn all(&self) -> [Cell; 5] {
+        [self.up, self.age, self.took, self.series, self.failures]
+    }
+}

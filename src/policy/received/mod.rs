@@ -1,0 +1,382 @@
+//! Alerts that others have found: which fire, as series that rules read.
+//!
+//! An alert is one and the same while its fingerprint is, and begins anew where its start is later.
+//! Posts may be repeated, cut, late or in the wrong order, and the clock of whoever found an alert
+//! may lie: only starts of one alert are compared with each other, and how long nobody has repeated
+//! one is counted on our own clock.
+
+mod series;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use self::series::{Cells, Slots};
+use super::counters::Counters;
+use super::store::SeriesStore;
+use crate::model::{
+    ALERTS, Event, FORGET_RECEIVED_AFTER, KernelEvent, Moment, PastReceived, ReceivedAlert,
+    ReceivedAlertStatus, ReceivedAlerts, ReceivedIgnored, ReceivedStatus, ReceivedTurn,
+};
+
+/// Alerts that are known at once, those that ended lately included.
+const MOST_KNOWN: usize = 2_000;
+
+/// So long an alert that has ended does not fire again unless it began anew: of two Alertmanagers
+/// one may tell late what the other has told already. After that it is believed, for the same alert
+/// does fire on where only whoever evaluates it was away.
+const RESOLVED_STANDS: Duration = Duration::from_secs(300);
+
+/// How often the series are written. Rules look back five minutes for a value.
+const EVERY: Duration = Duration::from_secs(1);
+
+const TOO_MANY: &str = "more alerts fire than are kept";
+const NO_PAST: &str = "which alerts earlier runs were told of is not known yet";
+
+/// What is known of received alerts.
+#[derive(Debug)]
+pub(super) struct Received {
+    forget_after: Duration,
+    /// By fingerprint.
+    known: BTreeMap<Arc<str>, Known>,
+    slots: Slots,
+    cells: Cells,
+    /// Nothing ends before, on the uptime clock.
+    next_end: Duration,
+    /// When the series are written next.
+    next_write: Duration,
+    /// Until then there may be alerts of which nothing is kept at all.
+    blind_until: Option<Duration>,
+    awaits_past: bool,
+    /// Whether rules cannot know all that fires.
+    has_gap: bool,
+    has_changed: bool,
+    status: Arc<[ReceivedAlertStatus]>,
+}
+
+/// One alert.
+#[derive(Debug)]
+struct Known {
+    alert: ReceivedAlert,
+    is_firing: bool,
+    /// When it was told last.
+    heard: Moment,
+    /// When it is forgotten.
+    ends: Duration,
+    /// Its series, if it fires and there was room for one.
+    slot: Option<usize>,
+}
+
+/// All that changes with an alert.
+pub(super) struct Around<'a> {
+    pub(super) at: Moment,
+    pub(super) counters: &'a mut Counters,
+    pub(super) store: &'a mut SeriesStore,
+    pub(super) events: &'a mut Vec<Event>,
+}
+
+impl Around<'_> {
+    fn tell(&mut self, cells: &Cells, to: ReceivedTurn, alert: &ReceivedAlert) {
+        cells.count_turn(to, self.counters);
+        let kind = KernelEvent::ReceivedAlert { to, alert: Box::new(alert.clone()) };
+        self.events.push(Event { kind, utc: Some(self.at.utc), seq: None });
+    }
+}
+
+impl Received {
+    pub(super) fn new(counters: &mut Counters, store: &mut SeriesStore) -> Self {
+        Self {
+            forget_after: FORGET_RECEIVED_AFTER,
+            known: BTreeMap::new(),
+            slots: Slots::default(),
+            cells: Cells::new(counters, store),
+            next_end: Duration::MAX,
+            next_write: Duration::ZERO,
+            blind_until: None,
+            awaits_past: false,
+            has_gap: false,
+            has_changed: false,
+            status: Arc::new([]),
+        }
+    }
+
+    /// From now on alerts that nobody repeats are forgotten after so long.
+    pub(super) fn set_forget_after(&mut self, forget_after: Duration) {
+        self.forget_after = forget_after;
+    }
+
+    /// Which alerts fire is not known before the past is.
+    pub(super) fn await_past(&mut self, store: &mut SeriesStore) {
+        self.awaits_past = true;
+        self.set_gap(store);
+    }
+
+    /// Those that fire, by fingerprint; the same `Arc` while nothing changes.
+    pub(super) fn statuses(&mut self) -> Arc<[ReceivedAlertStatus]> {
+        if std::mem::take(&mut self.has_changed) {
+            let firing = self.known.values().filter(|known| known.is_firing);
+            self.status = firing.map(Known::status).collect();
+        }
+        Arc::clone(&self.status)
+    }
+
+    /// A post has come.
+    pub(super) fn take(&mut self, post: &ReceivedAlerts, around: &mut Around<'_>) {
+        self.cells.count_post(post, around.at, around.counters);
+        for alert in &post.alerts {
+            if let Err(ignored) = self.hear(alert, around) {
+                self.cells.count_ignored(ignored, around.counters);
+            }
+        }
+        self.settle(around);
+    }
+
+    /// What was known when an earlier run ended. Nobody knows when that was repeated last: its time
+    /// begins anew.
+    pub(super) fn restore(&mut self, past: &[PastReceived], around: &mut Around<'_>) {
+        self.awaits_past = false;
+        for PastReceived { to, alert, utc } in past {
+            if self.known.contains_key(&alert.fingerprint) {
+                // Who has spoken since knows better.
+                continue;
+            }
+            if *to == ReceivedTurn::Firing {
+                let _no_room = self.begin(alert, around);
+            } else if utc.is_some_and(|utc| stands(utc, around.at)) {
+                let _no_room = self.keep_end(alert, around.at);
+            }
+        }
+        self.settle(around);
+    }
+
+    /// Forgets what nobody has repeated, and writes the series.
+    pub(super) fn advance(&mut self, around: &mut Around<'_>) {
+        let now = around.at.uptime;
+        if self.next_end <= now {
+            self.forget(around);
+            self.settle(around);
+        }
+        if self.blind_until.is_some_and(|until| until <= now) {
+            self.blind_until = None;
+            self.settle(around);
+        }
+        if self.next_write <= now {
+            self.next_write = now.saturating_add(EVERY);
+            self.slots.write(around.at, around.store);
+        }
+    }
+
+    fn hear(
+        &mut self,
+        alert: &ReceivedAlert,
+        around: &mut Around<'_>,
+    ) -> Result<(), ReceivedIgnored> {
+        let forget_after = self.forget_after;
+        let Some(known) = self.known.get_mut(&alert.fingerprint) else {
+            return match alert.status {
+                ReceivedStatus::Firing => self.begin_telling(alert, around),
+                ReceivedStatus::Resolved => self.keep_end(alert, around.at),
+            };
+        };
+        let is_older = alert.starts_at < known.alert.starts_at;
+        let is_newer = alert.starts_at > known.alert.starts_at;
+        let stands = around.at.uptime.saturating_sub(known.heard.uptime) < RESOLVED_STANDS;
+        match (known.is_firing, alert.status) {
+            (true, ReceivedStatus::Resolved) if is_older => Err(ReceivedIgnored::Outdated),
+            (true, ReceivedStatus::Resolved) => {
+                self.end(alert, ReceivedTurn::Resolved, around);
+                Ok(())
+            }
+            (true, ReceivedStatus::Firing) if is_newer => {
+                // Its end was not told.
+                self.release(&alert.fingerprint, around);
+                self.begin_telling(alert, around)
+            }
+            (true, ReceivedStatus::Firing) => {
+                known.repeat(alert, around.at, forget_after);
+                self.has_changed = true;
+                let is_left_out = known.slot.is_none();
+                if is_left_out {
+                    self.show(&alert.fingerprint, around);
+                }
+                Err(if is_older { ReceivedIgnored::Outdated } else { ReceivedIgnored::Repeated })
+            }
+            (false, ReceivedStatus::Firing) if is_newer || !stands => {
+                self.begin_telling(alert, around)
+            }
+            (false, ReceivedStatus::Firing) => Err(ReceivedIgnored::Outdated),
+            (false, ReceivedStatus::Resolved) if is_newer => self.keep_end(alert, around.at),
+            (false, ReceivedStatus::Resolved) => Err(match is_older {
+                true => ReceivedIgnored::Outdated,
+                false => ReceivedIgnored::Repeated,
+            }),
+        }
+    }
+
+    fn begin_telling(
+        &mut self,
+        alert: &ReceivedAlert,
+        around: &mut Around<'_>,
+    ) -> Result<(), ReceivedIgnored> {
+        let begun = self.begin(alert, around);
+        if self.known.get(&alert.fingerprint).is_some_and(|known| known.is_firing) {
+            around.tell(&self.cells, ReceivedTurn::Firing, alert);
+        }
+        begun
+    }
+
+    /// It fires from now on. An error: it is no series, or not even known.
+    fn begin(
+        &mut self,
+        alert: &ReceivedAlert,
+        around: &mut Around<'_>,
+    ) -> Result<(), ReceivedIgnored> {
+        self.make_room(alert, around.at)?;
+        let ends = ends(alert, around.at, self.forget_after);
+        let known =
+            Known { alert: alert.clone(), is_firing: true, heard: around.at, ends, slot: None };
+        self.known.insert(Arc::clone(&alert.fingerprint), known);
+        self.next_end = self.next_end.min(ends);
+        self.has_changed = true;
+        self.show(&alert.fingerprint, around);
+        let is_shown = self.known.get(&alert.fingerprint).is_some_and(|known| known.slot.is_some());
+        if is_shown { Ok(()) } else { Err(ReceivedIgnored::TooMany) }
+    }
+
+    /// It has ended, which is kept for a while, so that what comes late does not begin it again.
+    fn keep_end(&mut self, alert: &ReceivedAlert, at: Moment) -> Result<(), ReceivedIgnored> {
+        self.make_room(alert, at)?;
+        let ends = at.uptime.saturating_add(self.forget_after.max(RESOLVED_STANDS));
+        let alert = ReceivedAlert { labels: BTreeMap::new(), ..alert.clone() };
+        let fingerprint = Arc::clone(&alert.fingerprint);
+        self.known
+            .insert(fingerprint, Known { alert, is_firing: false, heard: at, ends, slot: None });
+        self.next_end = self.next_end.min(ends);
+        Ok(())
+    }
+
+    /// What has ended the longest ago gives way.
+    fn make_room(&mut self, alert: &ReceivedAlert, at: Moment) -> Result<(), ReceivedIgnored> {
+        if self.known.len() < MOST_KNOWN || self.known.contains_key(&alert.fingerprint) {
+            return Ok(());
+        }
+        let over = self.known.iter().filter(|(_, known)| !known.is_firing);
+        let oldest = over.min_by_key(|(_, known)| known.heard.uptime);
+        match oldest.map(|(fingerprint, _)| Arc::clone(fingerprint)) {
+            Some(fingerprint) => {
+                self.known.remove(&fingerprint);
+                Ok(())
+            }
+            None => {
+                if alert.status == ReceivedStatus::Firing {
+                    self.blind_until = Some(at.uptime.saturating_add(self.forget_after));
+                }
+                Err(ReceivedIgnored::TooMany)
+            }
+        }
+    }
+
+    /// It fires no more.
+    fn end(&mut self, alert: &ReceivedAlert, to: ReceivedTurn, around: &mut Around<'_>) {
+        let labels = self.release(&alert.fingerprint, around);
+        // Whoever tells of the end may tell other labels; those that were shown count.
+        let ended = ReceivedAlert { labels, ..alert.clone() };
+        around.tell(&self.cells, to, &ended);
+        let _has_room = self.keep_end(&ended, around.at);
+    }
+
+    /// Takes its series away; returns the labels.
+    fn release(
+        &mut self,
+        fingerprint: &str,
+        around: &mut Around<'_>,
+    ) -> BTreeMap<Arc<str>, Arc<str>> {
+        self.has_changed = true;
+        let Some(known) = self.known.get_mut(fingerprint) else { return BTreeMap::new() };
+        if let Some(slot) = known.slot.take() {
+            self.slots.release(slot, around.at, around.store);
+        }
+        std::mem::take(&mut known.alert.labels)
+    }
+
+    /// Gives it a series, if there is room for one.
+    fn show(&mut self, fingerprint: &str, around: &mut Around<'_>) {
+        if let Some(known) = self.known.get_mut(fingerprint) {
+            known.slot = self.slots.take(&known.alert.labels, around.at, around.store);
+        }
+    }
+
+    fn forget(&mut self, around: &mut Around<'_>) {
+        let now = around.at.uptime;
+        let due: Vec<ReceivedAlert> = self
+            .known
+            .values()
+            .filter(|known| known.ends <= now)
+            .map(|known| known.alert.clone())
+            .collect();
+        for alert in due {
+            let is_firing = self.known.get(&alert.fingerprint).is_some_and(|known| known.is_firing);
+            if is_firing {
+                self.end(&alert, ReceivedTurn::Forgotten, around);
+            }
+            // What nobody has repeated is not kept from firing again.
+            self.known.remove(&alert.fingerprint);
+        }
+        self.next_end = self.known.values().map(|known| known.ends).min().unwrap_or(Duration::MAX);
+    }
+
+    /// Shows what has come of a change.
+    fn settle(&mut self, around: &mut Around<'_>) {
+        let firing = self.known.values().filter(|known| known.is_firing).count();
+        self.cells.set_firing(firing, around.counters);
+        self.set_gap(around.store);
+    }
+
+    fn set_gap(&mut self, store: &mut SeriesStore) {
+        let is_left_out = |known: &Known| known.is_firing && known.slot.is_none();
+        let has_too_many = self.blind_until.is_some() || self.known.values().any(is_left_out);
+        let gap = match (self.awaits_past, has_too_many) {
+            (true, _) => Some(NO_PAST),
+            (false, true) => Some(TOO_MANY),
+            (false, false) => None,
+        };
+        if gap.is_some() || self.has_gap {
+            store.set_gap(ALERTS, gap);
+        }
+        self.has_gap = gap.is_some();
+    }
+}
+
+impl Known {
+    fn repeat(&mut self, alert: &ReceivedAlert, at: Moment, forget_after: Duration) {
+        self.heard = at;
+        self.ends = ends(alert, at, forget_after);
+    }
+
+    fn status(&self) -> ReceivedAlertStatus {
+        let left = self.ends.saturating_sub(self.heard.uptime);
+        ReceivedAlertStatus {
+            alert: self.alert.clone(),
+            heard: self.heard.utc,
+            forgotten: self.heard.utc.checked_add(left).unwrap_or(self.heard.utc),
+            is_series: self.slot.is_some(),
+        }
+    }
+}
+
+/// When a firing alert is forgotten: at the end that it names, if that lies ahead, or where nobody
+/// repeats it.
+fn ends(alert: &ReceivedAlert, at: Moment, forget_after: Duration) -> Duration {
+    let ahead = alert.ends_at.and_then(|ends| Duration::try_from(ends.duration_since(at.utc)).ok());
+    let lasts = ahead
+        .filter(|ahead| !ahead.is_zero())
+        .map_or(forget_after, |ahead| ahead.min(forget_after));
+    at.uptime.saturating_add(lasts)
+}
+
+/// Whether an end of then keeps what comes late from beginning again.
+fn stands(utc: jiff::Timestamp, at: Moment) -> bool {
+    Duration::try_from(at.utc.duration_since(utc)).is_ok_and(|ago| ago < RESOLVED_STANDS)
+}

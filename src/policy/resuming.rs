@@ -1,0 +1,43 @@
+//! What earlier runs did and were told, brought back.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+
+use super::Policy;
+use crate::model::{Moment, Past};
+
+impl Policy {
+    /// Events of these kernel-log records have been counted by an earlier run: records are read
+    /// again after a restart where a trace was unfinished.
+    pub fn resume_kernel_log(&mut self, already_counted: BTreeSet<u64>) {
+        self.already_counted = already_counted;
+    }
+
+    /// Nothing is done until the policy is told what earlier runs did, by [`Observation::Past`].
+    /// Whoever does not call this begins without a past.
+    pub fn await_past(&mut self) {
+        self.guard.await_past();
+        self.received.await_past(&mut self.store);
+    }
+
+    /// Takes in what earlier runs did and were told, as [`Observation::Past`] does in a step:
+    /// cooldowns, budgets, breakers, silences and approvals outlive restarts and reboots.
+    pub fn resume(&mut self, at: Moment, past: &Past) {
+        self.restarts.restore(past);
+        self.reboots.restore(past, at);
+        self.guard.restore(past, at);
+        self.resume_received(at, &past.received);
+        if let Some(bytes) = past.unaccounted_baseline {
+            self.gate.resume(bytes);
+        }
+    }
+
+    /// Earlier runs in this boot have seen these kinds of events, each last then: what holds until
+    /// a reboot outlives a restart.
+    pub fn resume_events(&mut self, last: &BTreeMap<String, Timestamp>) {
+        for (kind, utc) in last {
+            self.counters.note_event(kind, *utc);
+        }
+    }
+}

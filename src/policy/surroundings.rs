@@ -1,0 +1,62 @@
+//! What a rule is judged in.
+
+use std::time::Duration;
+
+use super::Step;
+use super::brake::Brake;
+use super::cluster::Cluster;
+use super::counters::Counters;
+use super::death::Kills;
+use super::engines::Engines;
+use super::guard::Guard;
+use super::reboot::{Reboots, View};
+use super::rule::{Rule, RuleScope};
+use super::store::SeriesStore;
+use crate::model::{MemoryJudgement, Mode, Moment, Reading, Room};
+
+/// What a rule's evaluation may read and change, beside the rule itself.
+pub(super) struct Surroundings<'a> {
+    pub(super) at: Moment,
+    pub(super) mode: Mode,
+    pub(super) store: &'a SeriesStore,
+    pub(super) cluster: &'a Cluster,
+    /// When memory was last measured, on the uptime clock.
+    pub(super) measured: Option<Duration>,
+    /// What there is for an engine that is to start, if that is known of now.
+    pub(super) room: Option<&'a Room>,
+    pub(super) engines: &'a Engines,
+    pub(super) brake: &'a Brake,
+    pub(super) judgement: &'a MemoryJudgement,
+    pub(super) reboots: &'a mut Reboots,
+    pub(super) kills: &'a Kills,
+    pub(super) guard: &'a mut Guard,
+    pub(super) next_decision: &'a mut u64,
+    pub(super) counters: &'a mut Counters,
+    pub(super) step: &'a mut Step,
+}
+
+impl<'a> Surroundings<'a> {
+    /// What that rule reads. Where there is no cluster, its series are this node's.
+    pub(super) fn store_of(&self, rule: &Rule) -> &'a SeriesStore {
+        match rule.scope {
+            RuleScope::Node => self.store,
+            RuleScope::Cluster => self.cluster.store().unwrap_or(self.store),
+        }
+    }
+
+    /// The present value of the only series of that name.
+    pub(super) fn latest(&self, name: &str) -> Reading<f64> {
+        self.store.latest_of(name, &[])
+    }
+
+    /// What a reboot depends on.
+    pub(super) fn of_reboot(&self) -> View<'_> {
+        View {
+            at: self.at,
+            guard: self.guard,
+            engines: self.engines,
+            store: self.store,
+            judgement: self.judgement,
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! This node among others: what they say, what they do not say, and what a liar can do.
+
+use super::*;
+use crate::model::{
+    ClusterNames, ClusterReadings, NodeNews, NodeReadings, Refusal, series_of_node,
+};
+use crate::policy::store::MAX_SERIES_OF_CLUSTER;
+
+const IMBALANCE: &str = "
+groups:
+- name: own
+  interval: 100ms
+  rules:
+  - alert: Low
+    expr: uma_memory_free_bytes < 10
+- name: all
+  scope: cluster
+  interval: 100ms
+  rules:
+  - alert: Imbalance
+    expr: min by (cluster) (uma_memory_free_bytes) < 0.9 * max by (cluster) (uma_memory_free_bytes)
+    remedy: {steps: [{notify: {message: 'uneven'}}], cooldown: 0s}
+  - alert: Lowest
+    expr: uma_memory_free_bytes < on(cluster) group_left 0.5 * max by (cluster) (uma_memory_free_bytes)
+    remedy: {steps: [{notify: {message: 'low on {{ $labels.node }}'}}], cooldown: 0s}
+";
+
+const LOW: usize = 0;
+const ALL: usize = 1;
+const LOWEST: usize = 2;
+
+fn names() -> ClusterNames {
+    ClusterNames { cluster: "c".into(), node: "here".into(), known_for: Duration::from_secs(5) }
+}
+
+fn among(yaml: &str) -> World {
+    let mut world = World::new(yaml, Mode::Enforce);
+    world.policy.set_cluster(Some(names()));
+    world
+}
+
+fn schema(node: &str, keys: &[SeriesKey]) -> Arc<Schema> {
+    let [cluster, node] = ["c", node].map(Arc::from);
+    let series = keys.iter().map(|key| series_of_node(key, &cluster, &node)).collect();
+    Arc::new(Schema { series })
+}
+
+fn news(node: &str, news: NodeNews) -> Observation {
+    let (node, took, refused) = (node.into(), Duration::ZERO, Vec::new());
+    let nodes = vec![NodeReadings { node, news, took, refused }];
+    Observation::Cluster(Box::new(ClusterReadings { nodes }))
+}
+
+fn says(node: &str, free: Reading<f64>) -> Observation {
+    let schema = schema(node, &[SeriesKey::new(FREE, &[])]);
+    news(node, NodeNews::Answered { schema, values: vec![free] })
+}
+
+fn silent(node: &str) -> Observation {
+    let schema = schema(node, &[SeriesKey::new(FREE, &[])]);
+    news(node, NodeNews::Silent { why: "connection refused".into(), schema })
+}
+
+fn unknown(world: &mut World, rule: usize) -> String {
+    world.policy.status(world.at).rules[rule].unknown.join("; ")
+}
+
+#[test]
+fn without_a_cluster_its_rules_are_idle_and_others_are_not() {
+    let mut world = World::new(IMBALANCE, Mode::Enforce);
+    world.free = Reading::Value(5.0);
+    world.seen.push(says("there", Reading::Value(100.0)));
+    assert!(decisions(&world.run(Duration::from_secs(1))).is_empty());
+    let rules = world.policy.status(world.at).rules;
+    assert_eq!(rules[LOW].state, RuleState::Firing);
+    assert!(!rules[LOW].is_idle && rules[ALL].is_idle);
+    assert_eq!(rules[ALL].state, RuleState::Inactive);
+    assert!(world.policy.status(world.at).cluster.is_none());
+}
+
+#[test]
+fn what_others_say_is_compared_and_is_nothing_to_other_rules() {
+    let mut world = among(IMBALANCE);
+    world.seen.push(says("there", Reading::Value(95.0)));
+    world.tick();
+    assert_eq!(world.state(ALL), RuleState::Inactive);
+    world.seen.push(says("there", Reading::Value(5.0)));
+    let step = world.tick();
+    assert_eq!(world.state(ALL), RuleState::Firing);
+    assert_eq!(world.state(LOW), RuleState::Inactive, "it reads this node alone");
+    let act = decisions(std::slice::from_ref(&step))[0].clone();
+    assert_eq!(&*act.rule.alert, "Imbalance");
+    let because: Vec<&str> = act.because.iter().map(|told| &*told.series).collect();
+    assert_eq!(
+        because,
+        [
+            r#"uma_memory_free_bytes{cluster="c",node="here"}"#,
+            r#"uma_memory_free_bytes{cluster="c",node="there"}"#
+        ]
+    );
+    // It names the other node, so that it is the other node that acts.
+    assert_eq!(world.state(LOWEST), RuleState::Firing);
+    assert!(decisions(&[step]).iter().all(|decision| &*decision.rule.alert != "Lowest"));
+}
+
+#[test]
+fn an_alert_that_names_this_node_is_acted_on_here() {
+    let mut world = among(IMBALANCE);
+    world.free = Reading::Value(20.0);
+    world.seen.push(says("there", Reading::Value(100.0)));
+    let step = world.tick();
+    let told: Vec<String> = acts(&[step]).into_iter().map(ToString::to_string).collect();
+    assert!(told.iter().any(|told| told.contains("low on here")), "{told:?}");
+}
+
+#[test]
+fn who_does_not_answer_is_unknown_and_not_absent() {
+    let mut world = among(IMBALANCE);
+    world.seen.push(silent("there"));
+    world.tick();
+    assert_eq!(world.state(ALL), RuleState::Unknown);
+    assert!(unknown(&mut world, ALL).contains("there does not answer: connection refused"));
+    let up = "uma_cluster_peer_up{peer=\"there\"}";
+    let age = "uma_cluster_peer_last_answer_age_seconds{peer=\"there\"}";
+    assert_eq!((world.value(up), world.value(age)), (Some(0.0), None));
+    world.seen.push(says("there", Reading::Value(95.0)));
+    world.tick();
+    assert_eq!((world.state(ALL), world.value(up)), (RuleState::Inactive, Some(1.0)));
+    // A question that is not answered is none the worse, three are.
+    for _ in 0..5 {
+        world.seen.push(silent("there"));
+        world.run(Duration::from_millis(900));
+        assert_eq!(world.state(ALL), RuleState::Inactive);
+    }
+    world.run(Duration::from_secs(1));
+    assert_eq!((world.state(ALL), world.value(up)), (RuleState::Unknown, Some(0.0)));
+    let status = world.policy.status(world.at).cluster.unwrap();
+    assert_eq!(status.nodes[0].unknown.as_deref(), Some("connection refused"));
+    assert!(world.value(age).unwrap() >= 5.0);
+}
+
+#[test]
+fn a_poller_that_says_nothing_at_all_is_noticed() {
+    let mut world = among(IMBALANCE);
+    world.seen.push(says("there", Reading::Value(95.0)));
+    world.run(Duration::from_secs(5));
+    assert_eq!(world.state(ALL), RuleState::Inactive);
+    world.run(Duration::from_secs(1));
+    assert!(unknown(&mut world, ALL).contains("it has not been asked for too long"));
+}
+
+#[test]
+fn who_is_gone_is_nobody_and_a_series_that_ended_is_none() {
+    let mut world = among(IMBALANCE);
+    world.seen.push(silent("there"));
+    world.seen.push(says("third", Reading::Value(100.0)));
+    world.tick();
+    assert_eq!(world.state(ALL), RuleState::Unknown);
+    world.seen.push(news("there", NodeNews::Gone));
+    world.tick();
+    assert_eq!(world.state(ALL), RuleState::Inactive);
+    assert_eq!(world.value("uma_cluster_peer_up{peer=\"there\"}"), None);
+    world.seen.push(says("third", Reading::Unsupported));
+    world.free = Reading::Value(5.0);
+    world.tick();
+    assert_eq!(world.state(ALL), RuleState::Inactive, "there is nothing to compare with");
+    world.seen.push(says("third", Reading::Failed));
+    world.tick();
+    assert_eq!(world.state(ALL), RuleState::Unknown);
+}
+
+#[test]
+fn nobody_speaks_for_this_node() {
+    let mut world = among(IMBALANCE);
+    world.seen.push(says("here", Reading::Value(1e6)));
+    world.seen.push(says("there", Reading::Value(100.0)));
+    world.tick();
+    assert_eq!(world.state(ALL), RuleState::Inactive);
+    assert_eq!(world.policy.status(world.at).cluster.unwrap().nodes.len(), 1);
+}
+
+#[test]
+fn who_tells_of_other_series_each_time_harms_nobody() {
+    let mut world = among(IMBALANCE);
+    for round in 0..200 {
+        let keys: Vec<SeriesKey> = (0..100)
+            .map(|number| SeriesKey::new(FREE, &[("x", &format!("{round}-{number}"))]))
+            .collect();
+        let values = vec![Reading::Value(100.0); keys.len()];
+        world.seen.push(news("liar", NodeNews::Answered { schema: schema("liar", &keys), values }));
+        world.seen.push(says("there", Reading::Value(100.0)));
+        world.run(Duration::from_secs(1));
+    }
+    assert!(unknown(&mut world, ALL).contains("other series each time"));
+    world.seen.push(news("liar", NodeNews::Gone));
+    world.tick();
+    assert_eq!(world.state(ALL), RuleState::Inactive);
+    assert!(MAX_SERIES_OF_CLUSTER[0] > 150 * 64);
+}
+
+#[test]
+fn a_store_that_is_worn_is_made_anew_and_nobody_notices() {
+    let mut world = among(IMBALANCE);
+    let keys = |round: usize| -> Vec<SeriesKey> {
+        (0..100)
+            .map(|number| SeriesKey::new(FREE, &[("x", &format!("{round}-{number}"))]))
+            .collect()
+    };
+    // It brings more than it may, and goes on as before once that is forgotten.
+    for round in 0..4 {
+        let schema = schema("odd", &keys(round));
+        let values = vec![Reading::Value(100.0); 100];
+        world.seen.push(news("odd", NodeNews::Answered { schema, values }));
+        world.tick();
+    }
+    world.run(Duration::from_secs(6));
+    assert_eq!(world.state(ALL), RuleState::Unknown);
+    for _ in 0..610 {
+        world.seen.push(says("there", Reading::Value(5.0)));
+        world.at.uptime += Duration::from_millis(900);
+        world.at.utc += Duration::from_millis(900);
+        world.tick();
+    }
+    let schema = schema("odd", &keys(9));
+    let values = vec![Reading::Value(100.0); 100];
+    world.seen.push(news("odd", NodeNews::Answered { schema, values }));
+    world.tick();
+    assert_eq!(world.state(ALL), RuleState::Firing);
+}
+
+#[test]
+fn what_is_refused_is_counted() {
+    let mut world = among(IMBALANCE);
+    let Observation::Cluster(mut readings) = says("there", Reading::Failed) else { panic!() };
+    readings.nodes[0].refused = vec![(Refusal::Impossible, 3)];
+    world.seen.push(Observation::Cluster(readings));
+    world.tick();
+    let series = "uma_cluster_refused_series_total{reason=\"impossible\"}";
+    assert_eq!(world.value(series), Some(3.0));
+    assert_eq!(world.state(ALL), RuleState::Unknown);
+}
+
+#[test]
+fn what_is_asked_of_others_is_what_rules_read() {
+    let mut yaml = IMBALANCE.to_owned();
+    yaml.push_str("  - {alert: B, expr: 'max(uma_memory_contiguous_bytes{block=\"2MiB\",node!=\"x\"}) > 1'}\n");
+    let world = among(&yaml);
+    let wanted = world.policy.wanted_of_others();
+    let told: Vec<String> =
+        wanted.iter().map(|wanted| format!("{} {:?}", wanted.name, wanted.labels)).collect();
+    assert_eq!(
+        told,
+        [
+            "uma_memory_available_bytes []",
+            "uma_memory_contiguous_bytes [(\"block\", \"2MiB\")]",
+            "uma_memory_free_bytes []",
+            "uma_memory_total_bytes []",
+            "uma_source_up []"
+        ]
+    );
+}

@@ -1,0 +1,476 @@
+//! Nodes that answer, hang, lie and leave, over real sockets.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Mutex;
+use std::thread;
+
+use super::*;
+use crate::model::{
+    Access, Credentials, NodeNews, PeerAddress, PrometheusServer, Reading, Refusal,
+};
+
+/// Nothing takes so long, on any machine.
+const LONG: Duration = Duration::from_secs(60);
+
+fn uptime() -> Duration {
+    rustix::time::clock_gettime(rustix::time::ClockId::Boottime).try_into().unwrap()
+}
+
+/// What a fake node does with a connection.
+type Behaviour = Arc<dyn Fn(&str, &mut TcpStream) + Send + Sync>;
+
+/// Answers each request as it is told now; `None`: the connection is closed.
+fn serve(behaviour: impl Fn(&str, &mut TcpStream) + Send + Sync + 'static) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let behaviour: Behaviour = Arc::new(behaviour);
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (behaviour, mut stream) = (Arc::clone(&behaviour), stream.unwrap());
+            thread::spawn(move || {
+                let mut request = Vec::new();
+                let mut byte = [0];
+                while let Ok(1) = stream.read(&mut byte) {
+                    request.push(byte[0]);
+                    if request.ends_with(b"\r\n\r\n") {
+                        behaviour(&String::from_utf8_lossy(&request), &mut stream);
+                        request.clear();
+                    }
+                }
+            });
+        }
+    });
+    address
+}
+
+fn answer(stream: &mut TcpStream, head: &str, body: &str) {
+    let length = body.len();
+    let text = format!("HTTP/1.1 {head}\r\ncontent-length: {length}\r\n\r\n{body}");
+    let _gone = stream.write_all(text.as_bytes());
+}
+
+fn metrics(body: &'static str) -> String {
+    serve(move |_, stream| answer(stream, "200 OK", body))
+}
+
+fn settings(peers: &[&str]) -> ClusterSettings {
+    ClusterSettings {
+        name: "c".into(),
+        node: None,
+        peers: peers.iter().map(|peer| peer.parse().unwrap()).collect(),
+        dns: Vec::new(),
+        files: Vec::new(),
+        prometheus: None,
+        interval: Duration::from_millis(200),
+        timeout: Duration::from_millis(150),
+        metrics_path: "/metrics".to_owned(),
+        access: Access::default(),
+    }
+}
+
+const FREE: &str = "uma_memory_free_bytes";
+
+fn wanted() -> Arc<[Wanted]> {
+    let name = |name: &str| Wanted { name: name.into(), labels: Vec::new() };
+    Arc::new([name(FREE), name("uma_memory_contiguous_bytes"), name("uma_source_up")])
+}
+
+struct Watching {
+    watch: ClusterWatch,
+}
+
+impl Watching {
+    fn new(settings: ClusterSettings) -> Self {
+        let names = ClusterNames {
+            cluster: "c".into(),
+            node: "here".into(),
+            known_for: settings.known_for(),
+        };
+        let setup = ClusterSetup {
+            settings,
+            names,
+            instance: "me".into(),
+            wanted: wanted(),
+            clock: uptime,
+        };
+        Self { watch: ClusterWatch::start(setup).unwrap() }
+    }
+
+    /// The next news of a node that are as wanted.
+    fn next(&mut self, is_it: impl Fn(&NodeReadings) -> bool) -> NodeReadings {
+        let begin = uptime();
+        let mut last = None;
+        loop {
+            let mut seen = Vec::new();
+            self.watch.take(&mut seen);
+            for observation in seen {
+                let Observation::Cluster(readings) = observation else { panic!() };
+                for told in readings.nodes {
+                    if is_it(&told) {
+                        return told;
+                    }
+                    last = Some(told);
+                }
+            }
+            assert!(uptime() - begin < LONG, "nothing of it came; last: {last:?}");
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn silence(&mut self) -> String {
+        let told = self.next(|told| matches!(told.news, NodeNews::Silent { .. }));
+        let NodeNews::Silent { why, .. } = told.news else { panic!() };
+        why.to_string()
+    }
+
+    fn values(&mut self) -> Vec<(String, Reading<f64>)> {
+        values(&self.next(|told| matches!(told.news, NodeNews::Answered { .. })))
+    }
+}
+
+fn values(told: &NodeReadings) -> Vec<(String, Reading<f64>)> {
+    let NodeNews::Answered { schema, values } = &told.news else { panic!("{told:?}") };
+    schema.series.iter().map(ToString::to_string).zip(values.iter().copied()).collect()
+}
+
+fn why(behaviour: impl Fn(&str, &mut TcpStream) + Send + Sync + 'static) -> String {
+    Watching::new(settings(&[&serve(behaviour)])).silence()
+}
+
+#[test]
+fn what_is_wanted_is_told_under_the_nodes_name() {
+    let peer = metrics(
+        "# TYPE x gauge\numa_memory_free_bytes{node=\"liar\",cluster=\"liar\"} 5\nother{ 1\n",
+    );
+    let told = Watching::new(settings(&[&peer])).values();
+    let name =
+        format!("uma_memory_free_bytes{{cluster=\"c\",exported_node=\"liar\",node=\"{peer}\"}}");
+    assert_eq!(told, [(name, Reading::Value(5.0))]);
+}
+
+#[test]
+fn one_connection_is_kept_and_one_that_was_closed_is_made_anew() {
+    let connections = Arc::new(Mutex::new((0, 0)));
+    let seen = Arc::clone(&connections);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let peer = listener.local_addr().unwrap().to_string();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (seen, mut stream) = (Arc::clone(&seen), stream.unwrap());
+            thread::spawn(move || {
+                seen.lock().unwrap().0 += 1;
+                let mut buffer = [0; 4096];
+                for _ in 0..3 {
+                    let Ok(1..) = stream.read(&mut buffer) else { return };
+                    seen.lock().unwrap().1 += 1;
+                    answer(&mut stream, "200 OK", "uma_memory_free_bytes 5\n");
+                }
+            });
+        }
+    });
+    let mut watching = Watching::new(settings(&[&peer]));
+    for _ in 0..7 {
+        watching.next(|told| matches!(told.news, NodeNews::Answered { .. }));
+    }
+    let (connections, requests) = *connections.lock().unwrap();
+    assert!(requests >= 7 && connections < requests, "{connections} for {requests}");
+}
+
+#[test]
+fn nothing_that_a_peer_does_is_waited_for() {
+    let hangs = why(|_, _| thread::sleep(LONG));
+    assert!(hangs.contains("no answer within 150 ms"), "{hangs}");
+    let drips = why(|_, stream| {
+        let _gone = stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n");
+        while stream.write_all(b"u").is_ok() {
+            thread::sleep(Duration::from_millis(20));
+        }
+    });
+    assert!(drips.contains("no answer within"), "{drips}");
+    let breaks_off = why(|_, stream| {
+        let _gone = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\numa");
+        let _gone = stream.shutdown(std::net::Shutdown::Both);
+    });
+    assert!(breaks_off.contains("breaks off"), "{breaks_off}");
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let refused = Watching::new(settings(&[&closed])).silence();
+    assert!(refused.contains("refused"), "{refused}");
+}
+
+#[test]
+fn what_is_no_answer_is_none() {
+    for (head, body, expected) in [
+        ("302 Found\r\nlocation: http://127.0.0.1:1/", "", "it answers 302"),
+        ("401 Unauthorized", "", "it wants other credentials"),
+        ("500 Internal Server Error", "", "it answers 500"),
+        ("200 OK", "<html>\n", "nothing of its answer is umawarden's"),
+        ("200 OK", "uma_memory_free_bytes x\n", "no metrics: line 1: it has no value"),
+    ] {
+        let told = why(move |_, stream| answer(stream, head, body));
+        assert!(told.contains(expected), "{head}: {told}");
+    }
+}
+
+#[test]
+fn a_million_series_are_not_read() {
+    let mut long = settings(&[]);
+    long.timeout = Duration::from_secs(20);
+    long.interval = Duration::from_secs(30);
+    let told = |body: String| {
+        let peer = serve(move |_, stream| answer(stream, "200 OK", &body));
+        let mut settings = long.clone();
+        settings.peers = vec![peer.parse().unwrap()];
+        Watching::new(settings).next(
+            |told| !matches!(&told.news, NodeNews::Silent { why, .. } if why.contains("within")),
+        )
+    };
+    let line = |number: usize| format!("uma_memory_free_bytes{{x=\"{number}\"}} 1\n");
+    let many = told((0..1_000_000).map(line).collect());
+    let NodeNews::Silent { why, .. } = &many.news else { panic!("{many:?}") };
+    assert!(why.contains("longer than 4 MiB"), "{why}");
+    let more = told((0..1_000).map(line).collect());
+    let NodeNews::Silent { why, schema } = &more.news else { panic!("{more:?}") };
+    assert!(why.contains("more than 150 series") && schema.series.len() < 10, "{why}");
+    assert_eq!(more.refused, [(Refusal::TooMany, 850)]);
+    let wide = told(format!("uma_memory_free_bytes{{x=\"{}\"}} 1\n", "y".repeat(300)));
+    assert!(matches!(wide.news, NodeNews::Silent { .. }), "{wide:?}");
+}
+
+#[test]
+fn a_value_that_cannot_be_is_a_reading_that_failed() {
+    let peer = metrics(
+        "uma_memory_free_bytes -5\numa_memory_contiguous_bytes{block=\"a\"} 1e300\n\
+         uma_memory_contiguous_bytes{block=\"b\"} NaN\numa_memory_contiguous_bytes{block=\"c\"} \
+         +Inf\numa_memory_contiguous_bytes{block=\"d\"} 1\numa_memory_contiguous_bytes{block=\"d\"} \
+         2\numa_memory_contiguous_bytes{block=\"e\"} 7\n",
+    );
+    let mut watching = Watching::new(settings(&[&peer]));
+    let told = watching.next(|told| matches!(told.news, NodeNews::Answered { .. }));
+    assert_eq!(told.refused, [(Refusal::Impossible, 4), (Refusal::Twice, 1)]);
+    let known: Vec<_> = values(&told).into_iter().filter(|(_, v)| *v != Reading::Failed).collect();
+    assert_eq!(known.len(), 1);
+    assert_eq!(known[0].1, Reading::Value(7.0));
+}
+
+#[test]
+fn what_a_node_cannot_read_is_unknown_and_what_it_has_not_is_not_there() {
+    let lines = Arc::new(Mutex::new("uma_memory_free_bytes 5\n".to_owned()));
+    let body = Arc::clone(&lines);
+    let peer = serve(move |_, stream| answer(stream, "200 OK", &body.lock().unwrap()));
+    let mut watching = Watching::new(settings(&[&peer]));
+    assert_eq!(watching.values()[0].1, Reading::Value(5.0));
+    let free = |told: &NodeReadings| {
+        values(told).into_iter().find(|(name, _)| name.contains(FREE)).unwrap().1
+    };
+    let is = |told: &NodeReadings, up: bool, reading| {
+        matches!(told.news, NodeNews::Answered { .. })
+            && values(told).iter().any(|(name, value)| {
+                name.contains("uma_source_up") && *value == Reading::Value(f64::from(up))
+            })
+            && free(told) == reading
+    };
+    *lines.lock().unwrap() = "uma_source_up{source=\"meminfo\"} 0\n".to_owned();
+    watching.next(|told| is(told, false, Reading::Failed));
+    *lines.lock().unwrap() = "uma_source_up{source=\"meminfo\"} 1\n".to_owned();
+    watching.next(|told| is(told, true, Reading::Unsupported));
+    // One of which nothing was known before its source failed.
+    let down = metrics("uma_source_up{source=\"buddyinfo\"} 0\numa_memory_free_bytes 1\n");
+    let told = Watching::new(settings(&[&down])).values();
+    let contiguous = told.iter().find(|(name, _)| name.contains("contiguous")).unwrap();
+    assert_eq!(contiguous.1, Reading::Failed);
+}
+
+#[test]
+fn this_node_is_known_among_its_peers() {
+    let peer = serve(|_, stream| {
+        answer(stream, "200 OK\r\numawarden-instance: me", "uma_memory_free_bytes 5\n");
+    });
+    let told = Watching::new(settings(&[&peer])).next(|_| true);
+    assert_eq!(told.news, NodeNews::Gone);
+}
+
+#[test]
+fn credentials_are_sent_and_read_from_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("key");
+    fs::write(&file, "secret\n").unwrap();
+    let asked = |credentials| {
+        let peer = serve(|request, stream| {
+            let line =
+                request.lines().find(|line| line.to_lowercase().starts_with("authorization"));
+            let is_known = matches!(
+                line.and_then(|line| line.split_once(": ")).map(|(_, value)| value),
+                Some("Bearer secret" | "Basic dTpzZWNyZXQ=")
+            );
+            let head = if is_known { "200 OK" } else { "401 Unauthorized" };
+            answer(stream, head, "uma_memory_free_bytes 5\n");
+        });
+        let mut settings = settings(&[&peer]);
+        settings.access.credentials = credentials;
+        Watching::new(settings).next(|_| true).news
+    };
+    let basic = Credentials::Basic { username: "u".to_owned(), password: file.clone() };
+    for credentials in [Credentials::Bearer(file), basic] {
+        let told = asked(Some(credentials));
+        assert!(matches!(told, NodeNews::Answered { .. }), "{told:?}");
+    }
+    assert!(matches!(asked(None), NodeNews::Silent { .. }));
+    let missing = Credentials::Bearer("/nonexistent/key".into());
+    let NodeNews::Silent { why, .. } = asked(Some(missing)) else { panic!() };
+    assert!(why.contains("/nonexistent/key cannot be read"), "{why}");
+}
+
+#[test]
+fn files_are_read_again_and_keep_what_they_told_while_they_are_wrong() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("peers.yaml");
+    let pattern = folder.path().join("*.yaml");
+    let mut settings = settings(&[]);
+    settings.files = vec![pattern.clone()];
+    let mut discovery = Discovery::new(&settings);
+    let found = discovery.look();
+    assert!(found.faults[0].1.contains("there is no such file"), "{found:?}");
+    fs::write(&file, "- targets: [127.0.0.1:1, 127.0.0.1:2]\n").unwrap();
+    let found = discovery.look();
+    assert_eq!((found.peers.len(), found.faults.len()), (2, 0));
+    fs::write(&file, "- targets: 5\n").unwrap();
+    let found = discovery.look();
+    assert_eq!((found.peers.len(), found.faults.len()), (2, 0));
+    assert!(found.remarks[0].contains("stay"), "{found:?}");
+    fs::write(&file, "- targets: [127.0.0.1:1]\n  labels: {node: one}\n").unwrap();
+    assert_eq!(&**discovery.look().peers[0].name(), "one");
+    let many: Vec<String> = (1..100).map(|port| format!("127.0.0.1:{port}")).collect();
+    fs::write(&file, format!("- targets: [{}]\n", many.join(", "))).unwrap();
+    let found = discovery.look();
+    assert_eq!(found.peers.len(), 64);
+    assert!(found.remarks[0].starts_with("35 nodes beyond 64 are not asked"), "{found:?}");
+}
+
+#[test]
+fn who_leaves_the_file_is_gone_and_who_comes_is_asked() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("peers.json");
+    let [one, two] = [5, 6].map(|number| {
+        serve(move |_, stream| {
+            answer(stream, "200 OK", &format!("uma_memory_free_bytes {number}\n"))
+        })
+    });
+    let write =
+        |target: &str| fs::write(&file, format!("[{{\"targets\": [\"{target}\"]}}]")).unwrap();
+    write(&one);
+    let mut settings = settings(&[]);
+    settings.files = vec![file.clone()];
+    let mut watching = Watching::new(settings);
+    watching.next(|told| *told.node == *one && matches!(told.news, NodeNews::Answered { .. }));
+    write(&two);
+    watching.next(|told| *told.node == *one && told.news == NodeNews::Gone);
+    watching.next(|told| *told.node == *two && matches!(told.news, NodeNews::Answered { .. }));
+}
+
+#[test]
+fn every_address_of_a_name_is_a_node() {
+    let mut settings = settings(&[]);
+    settings.dns = vec!["localhost:4711".parse().unwrap()];
+    let found = Discovery::new(&settings).look();
+    let names: Vec<String> = found.peers.iter().map(ToString::to_string).collect();
+    assert!(names.contains(&"127.0.0.1:4711".to_owned()), "{found:?}");
+    settings.dns = vec!["no-such-host.invalid:1".parse().unwrap()];
+    let found = Discovery::new(&settings).look();
+    assert!(found.faults[0].1.contains("cannot be looked up"), "{found:?}");
+}
+
+#[test]
+fn two_names_of_one_place_are_one_node_and_one_name_of_two_places_is_two() {
+    let mut settings = settings(&["127.0.0.1:1", "127.0.0.1:2"]);
+    let named = |place: &str| place.parse::<PeerAddress>().unwrap().named("a".into());
+    settings.peers = vec![named("127.0.0.1:1"), named("127.0.0.1:2"), named("127.0.0.1:2")];
+    let found = Discovery::new(&settings).look();
+    let names: Vec<String> = found.peers.iter().map(ToString::to_string).collect();
+    assert_eq!(names, ["a", "127.0.0.1:2"]);
+}
+
+/// What a made-up server answers to a query for free memory.
+fn vector(nodes: &[(&str, &str)]) -> String {
+    let one = |(node, value): &(&str, &str)| {
+        format!(
+            "{{\"metric\":{{\"instance\":\"{node}\",\"job\":\"x\"}},\"value\":[1,\"{value}\"]}}"
+        )
+    };
+    let all: Vec<String> = nodes.iter().map(one).collect();
+    let all = all.join(",");
+    format!("{{\"status\":\"success\",\"data\":{{\"resultType\":\"vector\",\"result\":[{all}]}}}}")
+}
+
+fn of_server(address: &str) -> ClusterSettings {
+    ClusterSettings {
+        prometheus: Some(PrometheusServer {
+            url: format!("http://{address}/prefix"),
+            node_label: "instance".into(),
+            matchers: None,
+            access: Access::default(),
+        }),
+        timeout: Duration::from_secs(20),
+        ..settings(&[])
+    }
+}
+
+#[test]
+fn a_prometheus_tells_of_all_nodes_and_its_silence_is_theirs() {
+    let is_up = Arc::new(Mutex::new(false));
+    let up = Arc::clone(&is_up);
+    let address = serve(move |request, stream| {
+        assert!(request.starts_with("GET /prefix/api/v1/query?query=uma"), "{request}");
+        assert!(request.contains("cluster%3D%22c%22"), "{request}");
+        let nodes = [("here:1", "1"), ("there:1", "5"), ("odd:1", "-5")];
+        match (*up.lock().unwrap(), request.contains("free")) {
+            (false, _) => answer(stream, "503 Service Unavailable", ""),
+            (true, true) => answer(stream, "200 OK", &vector(&nodes)),
+            (true, false) => answer(stream, "200 OK", &vector(&[])),
+        }
+    });
+    let mut watching = Watching::new(of_server(&address));
+    let told = watching.next(|_| true);
+    let NodeNews::Silent { why, schema } = told.news else { panic!() };
+    assert!(why.contains("it answers 503") && &*told.node == "prometheus", "{why}");
+    assert_eq!(schema.series.len(), 2, "what would be told is unknown");
+    *is_up.lock().unwrap() = true;
+    watching.next(|told| &*told.node == "prometheus" && told.news == NodeNews::Gone);
+    let told = watching.next(|told| &*told.node == "odd:1");
+    assert_eq!(values(&told)[0].1, Reading::Failed);
+    let told = watching.next(|told| &*told.node == "there:1");
+    let name = "uma_memory_free_bytes{cluster=\"c\",node=\"there:1\"}".to_owned();
+    assert_eq!(values(&told), [(name, Reading::Value(5.0))]);
+    *is_up.lock().unwrap() = false;
+    watching.next(|told| &*told.node == "there:1" && matches!(told.news, NodeNews::Silent { .. }));
+}
+
+#[test]
+fn a_node_that_the_server_has_lost_is_missed() {
+    let nodes = Arc::new(Mutex::new(vec![("one:1", "5"), ("two:1", "6")]));
+    let told = Arc::clone(&nodes);
+    let address = serve(move |request, stream| {
+        let is_free = request.contains("free");
+        let body = if is_free { vector(&told.lock().unwrap()) } else { vector(&[]) };
+        answer(stream, "200 OK", &body);
+    });
+    let mut watching = Watching::new(of_server(&address));
+    watching.next(|told| &*told.node == "two:1" && matches!(told.news, NodeNews::Answered { .. }));
+    nodes.lock().unwrap().pop();
+    let told = watching
+        .next(|told| &*told.node == "two:1" && !matches!(told.news, NodeNews::Answered { .. }));
+    assert!(matches!(told.news, NodeNews::Silent { .. }), "{told:?}");
+}
+
+#[test]
+fn what_the_server_says_is_within_bounds() {
+    for (body, expected) in [
+        ("{}", "it is no answer"),
+        ("{\"status\":\"error\",\"error\":\"no\"}", "the server refuses: no"),
+    ] {
+        let address = serve(move |_, stream| answer(stream, "200 OK", body));
+        let told = Watching::new(of_server(&address)).silence();
+        assert!(told.contains(expected), "{told}");
+    }
+}

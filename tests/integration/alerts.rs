@@ -1,0 +1,113 @@
+//! `alerts/`: what Prometheus takes, and a section of the runbook for each alert.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use umawarden::config::rules::{ExportOptions, parse_rules, prometheus_rules};
+use umawarden::config::shipped::shipped_rules;
+
+use crate::documents::assert_document;
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("alerts")
+}
+
+fn files(ending: &str) -> Vec<PathBuf> {
+    let listed = fs::read_dir(folder()).unwrap().map(|entry| entry.unwrap().path());
+    let mut files: Vec<_> =
+        listed.filter(|path| path.to_string_lossy().ends_with(ending)).collect();
+    files.sort();
+    files
+}
+
+#[test]
+fn the_shipped_rules_are_exported_there() {
+    let rules = parse_rules(&shipped_rules(), Duration::ZERO).unwrap();
+    let options = ExportOptions {
+        by: vec!["instance".into()],
+        scrape_interval: Some(Duration::from_secs(15)),
+        runbook_url: None,
+    };
+    assert_document("alerts/umawarden.yaml", &prometheus_rules(&rules, &options));
+}
+
+#[test]
+fn those_that_compare_nodes_are_exported_with_the_labels_that_they_need() {
+    let mut files = shipped_rules();
+    files.retain(|file| file.name.ends_with("cluster.yaml"));
+    let rules = parse_rules(&files, Duration::ZERO).unwrap();
+    let options = ExportOptions {
+        by: vec!["cluster".into(), "node".into()],
+        scrape_interval: Some(Duration::from_secs(15)),
+        runbook_url: None,
+    };
+    let text = prometheus_rules(&rules, &options);
+    assert!(text.contains("AvailableMemoryUneven"), "{text}");
+    assert_document("alerts/cluster.yaml", &text);
+}
+
+/// Debian's promtool, of Prometheus 2, and that of Prometheus 3 where there is one.
+fn promtools() -> impl Iterator<Item = String> {
+    std::iter::once("promtool".to_owned()).chain(std::env::var("UMAWARDEN_PROMTOOL"))
+}
+
+#[test]
+fn promtool_takes_every_file_and_every_test_holds() {
+    let rules: Vec<_> = files(".yaml").into_iter().filter(|path| !is_test(path)).collect();
+    let tests = files("_test.yaml");
+    assert_eq!(rules.len(), tests.len(), "each file has its tests");
+    for promtool in promtools() {
+        for (verb, files) in [("check", &rules), ("test", &tests)] {
+            let output = Command::new(&promtool)
+                .args([verb, "rules"])
+                .args(files)
+                .current_dir(folder())
+                .output()
+                .expect("promtool runs; it is in the Debian package prometheus");
+            let told = String::from_utf8_lossy(&output.stdout).into_owned()
+                + &String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{promtool} {verb}: {told}");
+        }
+    }
+}
+
+fn is_test(path: &Path) -> bool {
+    path.to_string_lossy().ends_with("_test.yaml")
+}
+
+/// What follows a word at the begin of each line that has it.
+fn after(text: &str, word: &str) -> BTreeSet<String> {
+    let found = text.lines().filter_map(|line| line.trim_start().strip_prefix(word));
+    found.map(|name| name.trim().trim_matches('"').to_owned()).collect()
+}
+
+#[test]
+fn each_alert_has_a_section_and_each_section_an_alert() {
+    let runbook = fs::read_to_string(folder().join("RUNBOOK.md")).unwrap();
+    let rules = files(".yaml").into_iter().filter(|path| !is_test(path));
+    let alerts: BTreeSet<String> =
+        rules.flat_map(|path| after(&fs::read_to_string(path).unwrap(), "- alert:")).collect();
+    let sections = after(&runbook, "## ");
+    assert!(alerts.len() > 20, "{alerts:?}");
+    let missing: Vec<_> = alerts.difference(&sections).collect();
+    let idle: Vec<_> = sections.difference(&alerts).collect();
+    assert!(missing.is_empty() && idle.is_empty(), "no section: {missing:?}, no alert: {idle:?}");
+}
+
+#[test]
+fn each_alert_leads_to_its_section_where_a_runbook_is_named() {
+    let rules = parse_rules(&shipped_rules(), Duration::ZERO).unwrap();
+    let runbook_url: Arc<str> = "https://wiki.example/runbook".into();
+    let options = ExportOptions { runbook_url: Some(runbook_url), ..ExportOptions::default() };
+    let text = prometheus_rules(&rules, &options);
+    let alerts = after(&text, "- alert:");
+    for alert in &alerts {
+        let link = format!("\"https://wiki.example/runbook#{}\"", alert.to_lowercase());
+        assert!(text.contains(&link), "{link}");
+    }
+    assert_eq!(text.matches("runbook_url").count(), alerts.len());
+}

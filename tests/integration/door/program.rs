@@ -1,0 +1,162 @@
+//! The program behind its door: what is refused leaves no trace, what is done names who did it.
+
+use std::process::{Command, Output};
+
+use serde_json::{Value, json};
+use umawarden::model::Role;
+
+use super::{ALICE, Files, HASH, TLS, ask_tls, bearer, fixture, token};
+use crate::daemon::{Daemon, binary, history, of_kind};
+use crate::run::Node;
+
+/// A daemon with such files.
+fn start(node: &Node, files: &Files) -> Daemon {
+    let mut command = Command::new(binary());
+    command
+        .args(["run", "--web.listen-address", "127.0.0.1:0", "--storage.path"])
+        .arg(node.storage())
+        .args(node.arguments())
+        .arg("--web.config.file")
+        .arg(files.path("web.yml"))
+        .arg("--web.tokens.file")
+        .arg(files.path("tokens.yml"));
+    Daemon::from_command(&mut command)
+}
+
+fn run(arguments: &[&str]) -> Output {
+    Command::new(binary()).args(arguments).output().unwrap()
+}
+
+#[test]
+fn refused_orders_leave_no_trace_and_others_name_who_gave_them() {
+    let node = Node::new("gb10-4k");
+    let (ops, reader) = (token("ops", Role::Operate), token("reader", Role::Read));
+    let entries = format!(
+        "{}{}- {{certificate: spark-2.example, role: remedy}}\n",
+        ops.entry(),
+        reader.entry()
+    );
+    let web = format!(
+        "{TLS}  client_auth_type: VerifyClientCertIfGiven\n  client_ca_file: authority.pem\n\
+         basic_auth_users: {{alice: {HASH}}}\n"
+    );
+    let files = Files::new(&web, &entries);
+    let daemon = start(&node, &files);
+    let address = daemon.address().parse().unwrap();
+    let post = |certificate, path: &str, header: &str| {
+        ask_tls(address, certificate, "POST", path, &[header]).map(|answer| answer.status)
+    };
+    let none = "X-Nothing: x";
+    let wrong = "Authorization: Bearer umawarden_123";
+    let before = history(&node.storage());
+    for (header, status) in [(none, 401), (wrong, 401), (ALICE, 403), (&bearer(&reader), 403)] {
+        for path in ["/api/v1/pause", "/-/reload", "/api/v1/reboot", "/api/v1/notes"] {
+            assert_eq!(post(None, path, header), Some(status), "{path} {header}");
+        }
+    }
+    assert_eq!(post(Some("forged"), "/api/v1/pause", none), None);
+    let notes = |history: &[Value]| {
+        let notes = of_kind(history, "note").map(|note| note["text"].to_string());
+        notes.collect::<Vec<String>>()
+    };
+    assert_eq!(notes(&before), notes(&history(&node.storage())), "nothing has happened");
+
+    assert_eq!(post(None, "/-/reload", &bearer(&ops)), Some(200));
+    assert_eq!(post(Some("client"), "/api/v1/pause", none), Some(200));
+    let metrics = ask_tls(address, None, "GET", "/metrics", &[&bearer(&reader)]).unwrap();
+    let metrics = metrics.text();
+    for line in [
+        "uma_web_refused_requests_total{reason=\"no_credential\"} ",
+        "uma_web_refused_requests_total{reason=\"role\"} ",
+        "uma_web_certificate_expiry_timestamp_seconds 4733510400",
+        "uma_web_config_last_reload_successful 1",
+    ] {
+        assert!(metrics.contains(line), "{line}\n{metrics}");
+    }
+    let (_, log) = daemon.terminate();
+    assert!(log.contains("listening on https://"), "{log}");
+    assert!(log.contains("refused POST /api/v1/pause"), "{log}");
+    assert!(!log.contains("umawarden_123") && !log.contains(&ops.token), "{log}");
+    let told = notes(&history(&node.storage())).join("\n");
+    assert!(told.contains("reloaded by token ops (127.0.0.1)"), "{told}");
+    assert!(told.contains("paused by certificate spark-2.example (127.0.0.1)"), "{told}");
+}
+
+#[test]
+fn a_broken_door_keeps_it_from_starting() {
+    let node = Node::new("gb10-4k");
+    let files = Files::new("basic_auth_users: {alice: hunter2}\n", "[]\n");
+    let output = Command::new(binary())
+        .args(["run", "--web.listen-address", "127.0.0.1:0", "--storage.path"])
+        .arg(node.storage())
+        .args(node.arguments())
+        .arg("--web.config.file")
+        .arg(files.path("web.yml"))
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("web.yml:1:27: the password must be hashed with bcrypt"), "{said}");
+    assert!(!said.contains("hunter2"), "{said}");
+}
+
+#[test]
+fn files_are_checked_as_the_daemon_would_read_them() {
+    let files = Files::new(TLS, "- {user: bob, role: read}\n");
+    let (web, tokens) = (files.path("web.yml"), files.path("tokens.yml"));
+    let check = |more: &[&str]| {
+        let mut arguments = vec!["config", "check", "--web.config.file", web.to_str().unwrap()];
+        arguments.extend(["--web.tokens.file", tokens.to_str().unwrap()]);
+        arguments.extend(more);
+        run(&arguments)
+    };
+    let output = check(&[]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("tokens.yml:1:10: there is no user bob"), "{said}");
+    let told: Value = serde_json::from_slice(&check(&["--json"]).stdout).unwrap();
+    assert_eq!((&told["fine"], &told["mistakes"][0]["line"]), (&json!(false), &json!(1)));
+    files.write("tokens.yml", "[]\n");
+    let output = check(&[]);
+    assert_eq!(output.status.code(), Some(0));
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(said.contains("good until 2120-01-01"), "{said}");
+    let told: Value = serde_json::from_slice(&check(&["--json"]).stdout).unwrap();
+    assert_eq!((&told["fine"], &told["tls"]), (&json!(true), &json!(true)));
+    std::fs::remove_file(&tokens).unwrap();
+    assert_eq!(check(&[]).status.code(), Some(2));
+}
+
+#[test]
+fn the_examples_are_fine() {
+    let folder = tempfile::tempdir().unwrap();
+    let tokens = folder.path().join("tokens.yml");
+    std::fs::copy(fixture("tokens.yml"), &tokens).unwrap();
+    let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    std::fs::set_permissions(&tokens, private).unwrap();
+    let web = fixture("web-config.yml");
+    let output = run(&[
+        "config",
+        "check",
+        "--web.config.file",
+        web.to_str().unwrap(),
+        "--web.tokens.file",
+        tokens.to_str().unwrap(),
+    ]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn a_token_is_made_with_its_entry() {
+    let output = run(&["token", "create", "--name", "ops", "--role", "operate", "--json"]);
+    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(told["token"].as_str().unwrap().starts_with("umawarden_"));
+    assert_eq!(told["sha256"].as_str().unwrap().len(), 64);
+    let output = run(&["token", "create", "--name", "ops", "--role", "operate"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("- name: \"ops\"\n  role: operate\n  sha256: "), "{text}");
+    let refused = run(&["token", "create", "--name", "o p s", "--role", "operate"]);
+    assert_eq!(refused.status.code(), Some(2));
+    let help = String::from_utf8(run(&["token", "create", "--help"]).stdout).unwrap();
+    assert!(help.contains("remedy   POST /api/v1/reboot"), "{help}");
+}

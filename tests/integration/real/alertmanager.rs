@@ -1,0 +1,275 @@
+//! A real Prometheus and a real Alertmanager: what they find has this node act, and what this node
+//! finds they are told.
+
+use std::fs::{self, Permissions};
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use super::enabled;
+use crate::daemon::{Daemon, history, of_kind};
+use crate::run::Node;
+
+const RULES: &str = r#"
+groups:
+- name: others
+  interval: 100ms
+  rules:
+  - alert: MakeRoom
+    expr: ALERTS{alertname="AvailableMemoryUneven", node="weak"} == 1
+    labels: {severity: warning}
+    annotations: {summary: "somebody has found {{ $labels.node }} short of memory"}
+    remedy:
+      aim: uma_memory_free_bytes > 1e15
+      steps:
+      - drop_caches: {what: all}
+      cooldown: 1h
+"#;
+
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _already_dead = self.0.kill();
+        let _already_reaped = self.0.wait();
+    }
+}
+
+fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !holds() {
+        assert!(Instant::now() < deadline, "never: {what}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// Posts what it is told to that node, with that token: in groups, and again every few seconds.
+fn alertmanager(folder: &Path, node: &str, token: &str) -> (Server, String) {
+    let config = folder.join("alertmanager.yml");
+    let text = format!(
+        "route: {{receiver: node, group_by: [job], group_wait: 1s, group_interval: 1s, \
+         repeat_interval: 2s}}\nreceivers:\n- name: node\n  webhook_configs:\n  - url: \
+         http://{node}/api/v1/alerts/webhook\n    send_resolved: true\n    http_config: \
+         {{authorization: {{credentials: {token}}}}}\n"
+    );
+    fs::write(&config, text).unwrap();
+    let address = format!("127.0.0.1:{}", free_port());
+    let server = Command::new("prometheus-alertmanager")
+        .arg(format!("--config.file={}", config.display()))
+        .arg(format!("--storage.path={}", folder.join("alertmanager").display()))
+        .arg(format!("--web.listen-address={address}"))
+        .arg("--cluster.listen-address=")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    (Server(server), format!("http://{address}"))
+}
+
+/// The rules that are shipped for Prometheus; what has to hold for a minute does for two seconds.
+fn write_prometheus_rules(folder: &Path) {
+    let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("alerts/cluster.yaml");
+    let text = fs::read_to_string(shipped).unwrap();
+    let text = text.replace("for: 1m", "for: 2s").replace("interval: 15s", "interval: 1s");
+    let text = text.replace("keep_firing_for: 10s", "keep_firing_for: 1s");
+    assert!(text.contains("AvailableMemoryUneven") && text.contains("for: 2s"), "{text}");
+    fs::write(folder.join("rules.yml"), text).unwrap();
+}
+
+/// Scrapes each target, which has those labels.
+fn prometheus(folder: &Path, targets: &[(&str, &str)], alertmanager: &str) -> Server {
+    let config = folder.join("prometheus.yml");
+    let alertmanager = alertmanager.trim_start_matches("http://");
+    let target = |(address, labels): &(&str, &str)| {
+        format!("  - {{targets: ['{address}'], labels: {{{labels}}}}}\n")
+    };
+    let targets: String = targets.iter().map(target).collect();
+    let text = format!(
+        "global: {{scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s}}\n\
+         rule_files: [rules.yml]\nscrape_configs:\n- job_name: umawarden\n  \
+         static_configs:\n{targets}alerting:\n  alertmanagers:\n  - static_configs: \
+         [{{targets: ['{alertmanager}']}}]\n"
+    );
+    fs::write(&config, text).unwrap();
+    let server = Command::new("prometheus")
+        .arg(format!("--config.file={}", config.display()))
+        .arg(format!("--storage.tsdb.path={}", folder.join("tsdb").display()))
+        .arg(format!("--web.listen-address=127.0.0.1:{}", free_port()))
+        .arg("--rules.alert.resend-delay=1s")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    Server(server)
+}
+
+fn daemon(node: &Node, address: &str, more: &[&str]) -> Daemon {
+    let own = node.arguments();
+    let listen = format!("--web.listen-address={address}");
+    let mut arguments: Vec<&str> = own.iter().map(String::as_str).collect();
+    arguments.push(&listen);
+    arguments.extend(more);
+    let mut command = Command::new(crate::daemon::binary());
+    command.args(["run", "--storage.path"]).arg(node.storage()).args(arguments);
+    let daemon = Daemon::from_command(&mut command);
+    daemon.wait_until("ready", |daemon| daemon.get("/-/ready").0 == 200);
+    daemon
+}
+
+fn received(daemon: &Daemon, name: &str) -> Option<Value> {
+    let answer: Value = serde_json::from_str(&daemon.get("/api/v1/alerts/received").1).ok()?;
+    let alerts = answer["data"]["alerts"].as_array()?.clone();
+    alerts.into_iter().find(|alert| alert["labels"]["alertname"] == name)
+}
+
+/// Who may do what: an Alertmanager, whoever only looks, and one whose time is over.
+const TOKENS: [(&str, &str, &str); 3] = [
+    ("alertmanager", "role: operate", "the-right-one"),
+    ("viewer", "role: read", "only-looks"),
+    ("gone", "role: remedy, expires: 2020-01-01T00:00:00Z", "was-good-once"),
+];
+
+fn write_tokens(node: &Node) -> String {
+    let entry = |(name, more, token): &(&str, &str, &str)| {
+        let hash: String = Sha256::digest(token).iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("- {{name: {name}, {more}, sha256: {hash}}}\n")
+    };
+    let file = node.path("tokens.yml");
+    fs::write(&file, TOKENS.iter().map(entry).collect::<String>()).unwrap();
+    fs::set_permissions(&file, Permissions::from_mode(0o600)).unwrap();
+    format!("--web.tokens.file={}", file.display())
+}
+
+/// Whoever is not who they should be is told so, and nothing of theirs is taken.
+fn refuses_others(daemon: &Daemon, address: &str) {
+    let post = r#"{"version": "4", "groupKey": "g", "status": "firing", "alerts": [{"status":
+        "firing", "labels": {"alertname": "Forged"}, "startsAt": "2026-01-01T00:00:00Z",
+        "fingerprint": "00000000000000ff"}]}"#;
+    let client = reqwest::blocking::Client::builder().no_proxy().build().unwrap();
+    for (token, expected) in
+        [(None, 401), (Some("wrong"), 401), (Some("was-good-once"), 401), (Some("only-looks"), 403)]
+    {
+        let url = format!("http://{address}/api/v1/alerts/webhook");
+        let mut request = client.post(url).body(post);
+        if let Some(token) = token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        assert_eq!(request.send().unwrap().status().as_u16(), expected, "{token:?}");
+    }
+    assert_eq!(received(daemon, "Forged"), None);
+}
+
+#[test]
+fn real_prometheus_and_alertmanager_find_an_imbalance_and_a_node_acts_until_it_is_over() {
+    if !enabled() {
+        return;
+    }
+    let [weak, strong] = ["gb10-4k"; 2].map(Node::new);
+    weak.write_rules(RULES);
+    let total = 127_535_432;
+    for (node, available) in [(&weak, total / 2), (&strong, total / 10 * 9)] {
+        node.set_meminfo("MemTotal", total);
+        node.set_meminfo("MemAvailable", available);
+    }
+    let tokens = write_tokens(&weak);
+    let folder = tempfile::tempdir().unwrap();
+    let address = format!("127.0.0.1:{}", free_port());
+    let observing = daemon(&weak, &address, &[&tokens]);
+    let other = daemon(&strong, "127.0.0.1:0", &[]);
+    // On this machine, which is a cluster of its own.
+    let storage = tempfile::tempdir().unwrap();
+    let third = Daemon::start(storage.path(), &[]);
+    let (_alertmanager, url) = alertmanager(folder.path(), &address, TOKENS[0].2);
+    write_prometheus_rules(folder.path());
+    let targets = [
+        (address.as_str(), "cluster: rack, node: weak"),
+        (other.address(), "cluster: rack, node: strong"),
+        (third.address(), "cluster: alone, node: third"),
+    ];
+    let _prometheus = prometheus(folder.path(), &targets, &url);
+    let ended = |daemon: &Daemon, outcome: &str| {
+        let series = format!("uma_actions_total{{action=\"drop_caches\",outcome=\"{outcome}\"}}");
+        daemon.metrics().get(&series).is_some_and(|count| *count > 0.0)
+    };
+    wait_for("it decides", || ended(&observing, "skipped"));
+    let alert = received(&observing, "AvailableMemoryUneven").unwrap();
+    assert_eq!(
+        (&alert["labels"]["node"], &alert["labels"]["cluster"]),
+        (&json!("weak"), &json!("rack"))
+    );
+    // Groups are posted again with all their alerts.
+    let repeated = "uma_received_alerts_ignored_total{reason=\"repeated\"}";
+    wait_for("it is repeated", || observing.metric(repeated) >= 4.0);
+    assert_eq!(observing.metric("uma_received_alert_turns_total{to=\"firing\"}"), 1.0);
+    refuses_others(&observing, &address);
+    assert_eq!(fs::read_to_string(weak.path("proc/sys/vm/drop_caches")).unwrap(), "");
+    observing.terminate();
+
+    let acting = daemon(&weak, &address, &["--mode=enforce", &tokens]);
+    wait_for("it acts", || ended(&acting, "done"));
+    weak.set_meminfo("MemAvailable", total / 10 * 9);
+    wait_for("it is resolved", || received(&acting, "AvailableMemoryUneven").is_none());
+    assert_eq!(acting.metric("uma_received_alert_turns_total{to=\"resolved\"}"), 1.0);
+    acting.terminate();
+    let history = history(&weak.storage());
+    let turns = of_kind(&history, "received_alert").map(|event| {
+        assert_eq!(event["labels"]["alertname"], "AvailableMemoryUneven", "nothing forged");
+        assert_eq!(event["by"], "token alertmanager (127.0.0.1)", "{event}");
+        event["to"].as_str().unwrap().to_owned()
+    });
+    assert_eq!(turns.collect::<Vec<_>>(), ["firing", "resolved"], "none twice");
+}
+
+/// What amtool shows of that alert.
+fn amtool(url: &str, name: &str) -> Vec<Value> {
+    let output = Command::new("amtool")
+        .args(["alert", "query", "--output=json", &format!("--alertmanager.url={url}"), name])
+        .output()
+        .unwrap();
+    let told: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    told.as_array().cloned().unwrap_or_default()
+}
+
+#[test]
+fn real_alertmanager_is_told_of_this_nodes_alerts_and_of_their_end() {
+    if !enabled() {
+        return;
+    }
+    let node = Node::new("gb10-4k");
+    let rules = "groups:\n- name: own\n  rules:\n  - {alert: FreeIsKnown, expr: \
+                 uma_memory_free_bytes >= 0, labels: {severity: critical}, annotations: {summary: \
+                 \"{{ $value }} bytes\"}}\n";
+    node.write_rules(rules);
+    let folder = tempfile::tempdir().unwrap();
+    let (_alertmanager, url) = alertmanager(folder.path(), "127.0.0.1:1", "nobody");
+    let config = node.path("umawarden.yaml");
+    let text = format!(
+        "alertmanager:\n  send: [{{url: '{url}'}}]\n  resend_every: 1s\n  labels: {{cluster: lab}}\n"
+    );
+    fs::write(&config, text).unwrap();
+    let daemon = daemon(&node, "127.0.0.1:0", &[&format!("--config.file={}", config.display())]);
+    wait_for("amtool shows it", || amtool(&url, "FreeIsKnown").len() == 1);
+    let alert = &amtool(&url, "FreeIsKnown")[0];
+    assert_eq!(alert["labels"]["severity"], "critical");
+    assert_eq!(alert["labels"]["cluster"], "lab");
+    assert!(alert["annotations"]["summary"].as_str().unwrap().ends_with(" bytes"), "{alert}");
+    assert_eq!(alert["status"]["state"], "active");
+    node.write_rules("groups: []\n");
+    assert_eq!(daemon.post("/-/reload").0, 200);
+    wait_for("amtool shows it no more", || amtool(&url, "FreeIsKnown").is_empty());
+    // One that nobody tells of any more ends by itself, though its end was never told.
+    node.write_rules(rules);
+    assert_eq!(daemon.post("/-/reload").0, 200);
+    wait_for("amtool shows it again", || amtool(&url, "FreeIsKnown").len() == 1);
+    daemon.kill();
+    wait_for("it has ended by itself", || amtool(&url, "FreeIsKnown").is_empty());
+}

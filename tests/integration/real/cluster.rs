@@ -1,0 +1,29 @@
+//! A node that asks a real Prometheus, which has scraped the others.
+
+use super::enabled;
+use super::prometheus::Prometheus;
+use crate::cluster::Node;
+
+#[test]
+fn real_prometheus_tells_of_the_nodes_that_it_scrapes() {
+    if !enabled() {
+        return;
+    }
+    let nodes = ["one", "two"].map(|name| Node::with(&format!("node: {name}, peers: []")));
+    let [one, two] = nodes.each_ref().map(|node| node.daemon().address().to_owned());
+    let targets = format!("[{{targets: ['{one}', '{two}'], labels: {{cluster: rack}}}}]");
+    let prometheus = Prometheus::scraping("prometheus", &targets, "");
+    prometheus.wait_for("count(uma_memory_available_bytes{cluster=\"rack\"}) == 2");
+    let asker = Node::with(&format!(
+        "name: rack, node: asker, prometheus: {{url: \"{}\"}}, interval: 1s",
+        prometheus.base()
+    ));
+    let mut all = [one.as_str(), two.as_str(), "asker"].map(|name| (name.to_owned(), true));
+    all.sort();
+    asker.daemon().wait_until("knows all", |_| asker.nodes() == all);
+    asker.wait_for("Imbalance", "inactive");
+    nodes[1].set_available(20);
+    asker.wait_for("Imbalance", "firing");
+    drop(prometheus);
+    asker.wait_for("Imbalance", "unknown");
+}

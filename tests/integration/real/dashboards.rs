@@ -1,0 +1,100 @@
+//! Every query of the dashboards is answered with data by a real Prometheus that has scraped real
+//! agents through a real incident.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::prometheus::Prometheus;
+use super::{LimitedCgroup, enabled};
+use crate::daemon::Daemon;
+use crate::dashboards::{dashboards, queries};
+use crate::gpu::Library;
+
+/// Scrapes are a second apart here; Grafana makes it four of them.
+const RATE_INTERVAL: &str = "5s";
+
+/// An engine that loads: it reads its model's file again and again, and has the GPU.
+struct Engine(Child);
+
+impl Engine {
+    fn start(model: &Path) -> Self {
+        let script = "while :; do cat \"$0\" >/dev/null; sleep 0.05; done 3<\"$0\"";
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", script]).arg(model);
+        Self(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        let _already_dead = self.0.kill();
+        let _already_reaped = self.0.wait();
+    }
+}
+
+fn agent(folder: &Path, mode: &str, library: &Library, model: &Path) -> Daemon {
+    let config = folder.join(format!("{mode}.yaml"));
+    let text = format!(
+        "mode: {mode}\nengines:\n- name: toy\n  match: {{cmdline: \"*{0}\"}}\n  \
+         model_files: [\"{0}\"]\ncluster: {{peers: [127.0.0.1:1]}}\n",
+        model.display()
+    );
+    fs::write(&config, text).unwrap();
+    let config = format!("--config.file={}", config.display());
+    let library = format!("--gpu.library={}", library.path().display());
+    Daemon::start(&folder.join(mode), &[&config, &library, "--gpu.interval=1s"])
+}
+
+/// As Grafana asks it of one node.
+fn filled(expr: &str, instance: &str) -> String {
+    expr.replace("$instance", instance)
+        .replace("$__rate_interval", RATE_INTERVAL)
+        .replace("$__interval", RATE_INTERVAL)
+}
+
+#[test]
+fn real_prometheus_has_data_for_every_query_of_the_dashboards() {
+    if !enabled() {
+        return;
+    }
+    let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let model = folder.path().join("model.safetensors");
+    fs::write(&model, vec![7; 8 << 20]).unwrap();
+    let engine = Engine::start(&model);
+    let script = format!("machine gb10\nprocess {} 1073741824", engine.0.id());
+    let other = "process 4000000 1073741824";
+    let Some(library) = Library::new(&format!("{script}\n{other}")) else { return };
+    let [observes, acts] =
+        ["observe", "enforce"].map(|mode| agent(folder.path(), mode, &library, &model));
+    let targets = format!("{}', '{}", observes.address(), acts.address());
+    let program = std::env::var("UMAWARDEN_PROMETHEUS").unwrap_or_else(|_| "prometheus".to_owned());
+    let prometheus = Prometheus::start(&program, &targets, "");
+    prometheus.wait_for("count(up == 1) == 2");
+    // Counters grow from what Prometheus has seen before.
+    std::thread::sleep(Duration::from_secs(3));
+    let cgroup = LimitedCgroup::new("dashboards", 30 << 20);
+    cgroup.oom_kill();
+    // The second is held back: the first has just been told of.
+    std::thread::sleep(Duration::from_secs(4));
+    cgroup.oom_kill();
+    let mut left: Vec<(String, String)> = dashboards()
+        .into_iter()
+        .flat_map(|(name, dashboard)| {
+            let queries = queries(&dashboard).into_iter();
+            queries.map(move |(place, expr)| (format!("{name}, {place}"), expr))
+        })
+        .collect();
+    assert!(left.len() > 100, "{}", left.len());
+    assert!(!prometheus.has_had("uma_nothing_at_all"));
+    let instances = [observes.address(), acts.address()];
+    let deadline = Instant::now() + Duration::from_secs(90);
+    while !left.is_empty() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_secs(2));
+        left.retain(|(_, expr)| {
+            instances.iter().all(|instance| !prometheus.has_had(&filled(expr, instance)))
+        });
+    }
+    assert!(left.is_empty(), "no data for {left:#?}\n{}", observes.log());
+}

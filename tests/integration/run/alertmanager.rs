@@ -1,0 +1,278 @@
+//! Alerts of others: posted to the control socket, read by rules, kept over restarts; and this
+//! node's alerts, told to Alertmanagers.
+
+mod sending;
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::{Node, outcomes};
+use crate::daemon::{Daemon, history, of_kind};
+
+/// What somebody's Alertmanager finds has this node do something.
+const RULES: &str = r#"
+groups:
+- name: others
+  interval: 100ms
+  rules:
+  - alert: MakeRoom
+    expr: ALERTS{alertname="NodeMemoryLow", instance="spark-1:9100"} == 1
+    labels: {severity: warning}
+    annotations:
+      summary: "{{ $labels.instance }} is short of memory: {{ $labels.note }}"
+    remedy:
+      aim: uma_memory_free_bytes > 1e15
+      steps:
+      - drop_caches: {what: all}
+      - notify: {message: "told of {{ $labels.note }}"}
+      cooldown: 1h
+"#;
+
+fn node() -> Node {
+    let node = Node::new("gb10-4k");
+    node.write_rules(RULES);
+    node
+}
+
+/// One alert of a post.
+fn alert(name: &str, status: &str, start: u64, more: &[(&str, &str)]) -> Value {
+    let mut labels = json!({"alertname": name, "instance": "spark-1:9100"});
+    for (name, text) in more {
+        labels[*name] = json!(text);
+    }
+    json!({
+        "status": status,
+        "labels": labels,
+        "annotations": {"summary": "$(reboot)"},
+        "startsAt": format!("2026-11-22T10:{:02}:{:02}.5Z", start / 60 % 60, start % 60),
+        "endsAt": "0001-01-01T00:00:00Z",
+        "generatorURL": "",
+    })
+}
+
+fn post(alerts: Vec<Value>) -> String {
+    json!({
+        "version": "4", "groupKey": "{}:{}", "status": "firing", "receiver": "r",
+        "groupLabels": {}, "commonLabels": {}, "commonAnnotations": {}, "externalURL": "",
+        "truncatedAlerts": 0, "alerts": alerts,
+    })
+    .to_string()
+}
+
+/// A connection to the control socket that posts one after the other.
+struct Poster(UnixStream);
+
+impl Poster {
+    fn new(storage: &Path) -> Self {
+        let stream = UnixStream::connect(storage.join("control.sock")).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        Self(stream)
+    }
+
+    fn send(&mut self, body: &str) -> u16 {
+        let request = format!(
+            "POST /api/v1/alerts/webhook HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n\
+             Content-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        self.0.write_all(request.as_bytes()).unwrap();
+        let (mut text, mut bytes) = (Vec::new(), [0; 4096]);
+        loop {
+            let length = self.0.read(&mut bytes).unwrap();
+            assert!(length > 0, "{:?}", String::from_utf8_lossy(&text));
+            text.extend_from_slice(&bytes[..length]);
+            let answer = String::from_utf8_lossy(&text);
+            let Some((head, body)) = answer.split_once("\r\n\r\n") else { continue };
+            let length = head.lines().find_map(|line| {
+                line.to_ascii_lowercase().strip_prefix("content-length: ")?.parse::<usize>().ok()
+            });
+            if body.len() >= length.unwrap_or(0) {
+                return head.split(' ').nth(1).unwrap().parse().unwrap();
+            }
+        }
+    }
+}
+
+fn send(node: &Node, alerts: Vec<Value>) {
+    assert_eq!(Poster::new(&node.storage()).send(&post(alerts)), 200);
+}
+
+fn received(daemon: &Daemon) -> Vec<Value> {
+    let (status, body) = daemon.get("/api/v1/alerts/received");
+    assert_eq!(status, 200, "{body}");
+    let answer: Value = serde_json::from_str(&body).unwrap();
+    answer["data"]["alerts"].as_array().unwrap().clone()
+}
+
+fn rule_state(daemon: &Daemon) -> String {
+    let (_, body) = daemon.get("/api/v1/rules");
+    let answer: Value = serde_json::from_str(&body).unwrap();
+    answer["data"]["groups"][0]["rules"][0]["state"].as_str().unwrap().to_owned()
+}
+
+/// What became of alerts, oldest first, as `name turn`.
+fn turns(node: &Node) -> Vec<String> {
+    let history = history(&node.storage());
+    let turns = of_kind(&history, "received_alert").map(|event| {
+        let name = event["labels"]["alertname"].as_str().unwrap();
+        format!("{name} {}", event["to"].as_str().unwrap())
+    });
+    turns.collect()
+}
+
+#[test]
+fn a_posted_alert_makes_a_rule_decide_and_act_until_it_is_resolved() {
+    let node = node();
+    let daemon = node.start(&[]);
+    assert_eq!(rule_state(&daemon), "inactive");
+    send(&node, vec![alert("NodeMemoryLow", "firing", 0, &[("note", "a")])]);
+    daemon.wait_until("decided", |daemon| {
+        daemon.metrics().get(&outcomes("drop_caches", "skipped")) == Some(&1.0)
+    });
+    assert_eq!(fs::read_to_string(node.drop_caches()).unwrap(), "", "observe does nothing");
+    assert_eq!(received(&daemon).len(), 1);
+    assert!(
+        !daemon.get("/metrics").1.contains("ALERTS{"),
+        "a Prometheus would take it for its own"
+    );
+    send(&node, vec![alert("NodeMemoryLow", "resolved", 0, &[("note", "a")])]);
+    daemon.wait_until("resolved", |daemon| rule_state(daemon) == "inactive");
+    assert!(received(&daemon).is_empty());
+    daemon.terminate();
+
+    let daemon = node.start(&["--mode=enforce"]);
+    send(&node, vec![alert("NodeMemoryLow", "firing", 1, &[("note", "a")])]);
+    daemon.wait_until("done", |_| fs::read_to_string(node.drop_caches()).unwrap().trim() == "3");
+    daemon.terminate();
+    let expected = ["NodeMemoryLow firing", "NodeMemoryLow resolved", "NodeMemoryLow firing"];
+    assert_eq!(turns(&node), expected);
+}
+
+#[test]
+fn what_fires_outlives_a_kill_and_what_is_resolved_stays_so() {
+    let node = node();
+    let daemon = node.start(&[]);
+    let [low, other] = ["NodeMemoryLow", "Other"];
+    send(&node, vec![alert(low, "firing", 0, &[]), alert(other, "firing", 0, &[])]);
+    send(&node, vec![alert(other, "resolved", 0, &[])]);
+    daemon.wait_until("heard", |daemon| received(daemon).len() == 1);
+    daemon.wait_until("kept", |_| turns(&node).len() == 3);
+    daemon.kill();
+    let daemon = node.start(&[]);
+    assert_eq!(received(&daemon)[0]["labels"]["alertname"], low);
+    daemon.wait_until("firing", |daemon| rule_state(daemon) == "firing");
+    // The rule has never been anything else since.
+    assert!(!daemon.log().contains("to=\"inactive\""), "{}", daemon.log());
+    // Repeated and late posts are no news.
+    send(&node, vec![alert(low, "firing", 0, &[]), alert(other, "firing", 0, &[])]);
+    daemon.wait_until("heard", |daemon| daemon.metric("uma_received_posts_total") > 0.0);
+    assert_eq!(received(&daemon).len(), 1);
+    daemon.terminate();
+    assert_eq!(turns(&node).len(), 3, "nothing new has happened");
+}
+
+#[test]
+fn a_promise_is_kept_when_the_daemon_ends_right_after_it() {
+    let node = node();
+    let daemon = node.start(&[]);
+    let mut poster = Poster::new(&node.storage());
+    for number in 0..50 {
+        let name = format!("A{number}");
+        assert_eq!(poster.send(&post(vec![alert(&name, "firing", 0, &[])])), 200);
+    }
+    daemon.terminate();
+    assert_eq!(turns(&node).len(), 50);
+}
+
+/// Ten thousand posts in a row by four at once: nothing is lost or doubled, and memory stays.
+#[test]
+fn ten_thousand_posts_in_a_burst_are_all_taken_once() {
+    const POSTERS: usize = 4;
+    const ROUNDS: usize = 1_250;
+    let node = node();
+    let daemon = node.start(&["--recording.size=0"]);
+    let resident = |daemon: &Daemon| daemon.metric("process_resident_memory_bytes");
+    let storage = node.storage();
+    // Each alert fires and ends again and again, and every post comes twice: by Alertmanagers of a
+    // pair.
+    let burst = |rounds: std::ops::Range<usize>| {
+        std::thread::scope(|scope| {
+            for poster in 0..POSTERS {
+                let (storage, rounds) = (&storage, rounds.clone());
+                scope.spawn(move || {
+                    let mut connection = Poster::new(storage);
+                    let name = format!("Burst{poster}");
+                    for round in rounds {
+                        let status = if round % 2 == 0 { "firing" } else { "resolved" };
+                        let start = u64::try_from(round / 2).unwrap();
+                        let body = post(vec![alert(&name, status, start, &[])]);
+                        for _ in 0..2 {
+                            while connection.send(&body) != 200 {
+                                // 503: it is to be posted again.
+                                std::thread::sleep(Duration::from_millis(20));
+                            }
+                        }
+                    }
+                });
+            }
+        });
+    };
+    let (turns_total, repeated) =
+        ("uma_received_alert_turns_total", "uma_received_alerts_ignored_total");
+    let expected = (POSTERS * ROUNDS) as f64;
+    burst(0..ROUNDS / 5);
+    let before = resident(&daemon);
+    burst(ROUNDS / 5..ROUNDS);
+    let sum = |daemon: &Daemon, name: &str| -> f64 {
+        let metrics = daemon.metrics();
+        metrics.iter().filter(|(series, _)| series.starts_with(name)).map(|(_, value)| value).sum()
+    };
+    daemon.wait_until("taken in", |daemon| {
+        daemon.metric("uma_received_posts_total") >= 2.0 * expected
+    });
+    daemon.wait_until("counted", |daemon| sum(daemon, turns_total) >= expected);
+    assert_eq!(sum(&daemon, turns_total), expected, "none lost, none doubled");
+    assert_eq!(sum(&daemon, repeated), expected);
+    let after = resident(&daemon);
+    assert!(after < before + 48e6, "{before} bytes before, {after} after");
+    daemon.terminate();
+    assert_eq!(turns(&node).len(), POSTERS * ROUNDS);
+}
+
+/// What stands in a label reaches the log, the journal and people as text, and nothing else.
+#[test]
+fn nothing_in_a_label_is_more_than_text() {
+    let node = node();
+    let stolen = node.path("stolen");
+    let daemon = node.start(&["--mode=enforce"]);
+    let touch = format!("$(touch {0}) `touch {0}`; touch {0}\n\u{1b}[31mlevel=ERROR forged", {
+        stolen.display()
+    });
+    let note = format!("{touch} {{{{ $value }}}} {{{{ template }}}} \u{202e}x\0\r");
+    send(&node, vec![alert("NodeMemoryLow", "firing", 0, &[("note", &note)])]);
+    daemon.wait_until("acted", |daemon| {
+        daemon.metrics().get(&outcomes("notify", "done")) == Some(&1.0)
+            && daemon.metrics().get(&outcomes("drop_caches", "done")) == Some(&1.0)
+    });
+    let told: Value = serde_json::from_str(&daemon.get("/api/v1/alerts").1).unwrap();
+    let summary = told["data"]["alerts"][0]["annotations"]["summary"].as_str().unwrap();
+    assert!(summary.ends_with(&note), "a template is filled in once: {summary:?}");
+    let page = daemon.get("/").1;
+    assert!(!page.contains('\u{1b}') && !page.contains('\u{202e}'), "{page}");
+    let (_, log) = daemon.terminate();
+    assert!(!log.contains('\u{1b}') && !log.contains('\u{202e}'), "{log:?}");
+    assert!(log.lines().all(|line| !line.trim_start().starts_with("level=ERROR")), "{log}");
+    assert!(!stolen.exists());
+    let output = std::process::Command::new(crate::daemon::binary())
+        .args(["history", "--storage.path"])
+        .arg(node.storage())
+        .output()
+        .unwrap();
+    let shown = String::from_utf8(output.stdout).unwrap();
+    assert!(shown.contains("NodeMemoryLow") && !shown.contains('\u{1b}'), "{shown:?}");
+}

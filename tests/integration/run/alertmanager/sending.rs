@@ -1,0 +1,172 @@
+//! This node's alerts, told to Alertmanagers that answer, hang, refuse or lie.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use super::*;
+use crate::empty_cache::fake::{Asked, FakeEngine, Reply};
+use crate::run::ALWAYS;
+
+fn fine() -> FakeEngine {
+    FakeEngine::start(|_| Reply::Answer(200, "{\"status\":\"success\"}".to_owned()))
+}
+
+/// A configuration file that tells these.
+fn config(node: &Node, servers: &[String], more: &str) -> String {
+    let send: String = servers.iter().map(|server| format!("  - {server}\n")).collect();
+    let file = node.path("umawarden.yaml");
+    fs::write(&file, format!("alertmanager:\n{more}  send:\n{send}")).unwrap();
+    format!("--config.file={}", file.display())
+}
+
+fn url(port: u16) -> String {
+    format!("{{url: 'http://127.0.0.1:{port}', timeout: 1s}}")
+}
+
+fn of(name: &str, port: u16) -> String {
+    format!("uma_alertmanager_{name}{{alertmanager=\"127.0.0.1:{port}\"}}")
+}
+
+fn alerts(asked: &Asked) -> Vec<Value> {
+    assert_eq!((&*asked.method, &*asked.path), ("POST", "/api/v2/alerts"));
+    assert_eq!(asked.content_type.as_deref(), Some("application/json"));
+    serde_json::from_str(&asked.body).unwrap()
+}
+
+/// The last alert of that name that it was told.
+fn last(server: &FakeEngine, name: &str) -> Option<Value> {
+    let told = server.asked();
+    let mut told = told.iter().rev().flat_map(alerts);
+    told.find(|alert| alert["labels"]["alertname"] == name)
+}
+
+#[test]
+fn a_firing_rule_is_told_to_all_again_and_again_until_its_end() {
+    let node = Node::new("gb10-4k");
+    node.write_rules(ALWAYS);
+    let (one, two) = (fine(), fine());
+    let more = "  resend_every: 1s\n  labels: {cluster: lab}\n  decisions: acts\n  \
+                external_url: http://spark-1:9942\n";
+    let config = config(&node, &[url(one.port), url(two.port)], more);
+    let daemon = node.start(&[&config]);
+    for server in [&one, &two] {
+        daemon.wait_until("told twice", |_| {
+            server.asked().iter().filter(|asked| asked.body.contains("\"Always\"")).count() > 2
+        });
+        let alert = last(server, "Always").unwrap();
+        assert_eq!(alert["labels"]["severity"], "warning");
+        assert_eq!(alert["labels"]["cluster"], "lab");
+        assert!(alert["labels"]["instance"].is_string());
+        assert_eq!(alert["generatorURL"], "http://spark-1:9942/");
+        let time = |name: &str| alert[name].as_str().unwrap().parse::<jiff::Timestamp>().unwrap();
+        assert!(time("endsAt") > time("startsAt"));
+        let decision = last(server, "UmawardenDecision").unwrap();
+        assert_eq!(decision["labels"]["verdict"], "act");
+        assert_eq!(decision["labels"]["rule"], "Always");
+        daemon.wait_until("counted", |daemon| {
+            daemon.metrics().get(&of("sent_alerts_total", server.port)) >= Some(&3.0)
+        });
+        assert_eq!(daemon.metric(&of("up", server.port)), 1.0);
+        assert_eq!(daemon.metric(&of("posts_failed_total", server.port)), 0.0);
+    }
+    // A reload that takes the rule away ends its alert.
+    node.write_rules("groups: []\n");
+    assert_eq!(daemon.post("/-/reload").0, 200);
+    daemon.wait_until("told of the end", |_| {
+        let alert = last(&one, "Always").unwrap();
+        let ends = alert["endsAt"].as_str().unwrap().parse::<jiff::Timestamp>().unwrap();
+        ends <= jiff::Timestamp::now()
+    });
+    daemon.wait_until("counted", |daemon| {
+        daemon.metric("uma_alertmanager_alerts{state=\"resolved\"}") >= 1.0
+    });
+}
+
+#[test]
+fn one_that_fails_keeps_no_other_from_being_told_and_is_told_when_it_is_back() {
+    let node = Node::new("gb10-4k");
+    node.write_rules(ALWAYS);
+    let good = fine();
+    let bad = [
+        FakeEngine::start(|_| Reply::Hang),
+        FakeEngine::start(|_| Reply::Answer(500, "no".to_owned())),
+        FakeEngine::start(|_| Reply::Answer(400, "bad \u{1b}[31m".to_owned())),
+        FakeEngine::start(|_| {
+            Reply::Raw("HTTP/1.1 302 x\r\nlocation: http://127.0.0.1:1/\r\n\r\n".to_owned())
+        }),
+        FakeEngine::start(|_| Reply::Raw("\0\u{1}garbage".to_owned())),
+        FakeEngine::start(|_| Reply::Close),
+    ];
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&asked);
+    let recovering = FakeEngine::start(move |_| match count.fetch_add(1, Ordering::SeqCst) {
+        0 | 1 => Reply::Close,
+        _ => Reply::Answer(200, String::new()),
+    });
+    let all = bad.iter().chain([&good, &recovering]);
+    let servers: Vec<String> = all.map(|server| url(server.port)).collect();
+    let config = config(&node, &servers, "  resend_every: 1s\n");
+    let daemon = node.start(&[&config]);
+    daemon.wait_until("told", |_| last(&good, "Always").is_some());
+    for server in &bad {
+        let failed = of("posts_failed_total", server.port);
+        daemon.wait_until("tried again", |daemon| daemon.metric(&failed) >= 2.0);
+        assert_eq!(daemon.metric(&of("up", server.port)), 0.0);
+        assert_eq!(daemon.metric(&of("sent_alerts_total", server.port)), 0.0);
+        let succeeded = of("last_success_timestamp_seconds", server.port);
+        assert!(!daemon.metrics().contains_key(&succeeded), "it never has");
+    }
+    let up = of("up", recovering.port);
+    daemon.wait_until("back", |daemon| daemon.metrics().get(&up) == Some(&1.0));
+    assert_eq!(daemon.metric(&of("posts_failed_total", recovering.port)), 2.0);
+    assert_eq!(daemon.get("/-/healthy").0, 200);
+    let (_, log) = daemon.terminate();
+    assert!(log.contains("Alertmanager is told again") && !log.contains('\u{1b}'), "{log}");
+    assert!(log.contains("it answers 302") && log.contains("name the address"), "{log}");
+    // Each is told of once, and not at every try.
+    let told = log.lines().filter(|line| line.contains("cannot be told of alerts")).count();
+    assert_eq!(told, bad.len() + 1, "{log}");
+}
+
+#[test]
+fn credentials_are_read_from_their_files_each_time_and_shown_to_nobody() {
+    let node = Node::new("gb10-4k");
+    node.write_rules(ALWAYS);
+    let keys: Arc<Mutex<Vec<Option<String>>>> = Arc::default();
+    let seen = Arc::clone(&keys);
+    let server = FakeEngine::start(move |asked| {
+        seen.lock().unwrap().push(asked.key.clone());
+        Reply::Answer(401, String::new())
+    });
+    let basic = fine();
+    let (token, password) = (node.path("token"), node.path("password"));
+    fs::write(&token, "first-secret\n").unwrap();
+    fs::write(&password, "opensesame\n").unwrap();
+    let servers = [
+        format!(
+            "{{url: 'http://127.0.0.1:{}/am', bearer_token_file: {}}}",
+            server.port,
+            token.display()
+        ),
+        format!(
+            "{{url: 'http://127.0.0.1:{}', username: Aladdin, password_file: {}}}",
+            basic.port,
+            password.display()
+        ),
+    ];
+    let config = config(&node, &servers, "  resend_every: 1s\n");
+    let daemon = node.start(&[&config]);
+    let has = |key: &str| keys.lock().unwrap().iter().any(|seen| seen.as_deref() == Some(key));
+    daemon.wait_until("asked", |_| has("Bearer first-secret"));
+    fs::write(&token, "second-secret").unwrap();
+    daemon.wait_until("asked anew", |_| has("Bearer second-secret"));
+    fs::remove_file(&token).unwrap();
+    let told = |server: &FakeEngine| server.asked().first().and_then(|asked| asked.key.clone());
+    daemon.wait_until("told", |_| told(&basic).is_some());
+    assert_eq!(told(&basic).unwrap(), "Basic QWxhZGRpbjpvcGVuc2VzYW1l");
+    let path = &server.asked()[0].path;
+    assert_eq!(path, "/am/api/v2/alerts");
+    let (_, log) = daemon.terminate();
+    assert!(log.contains("401") && log.contains("credentials"), "{log}");
+    assert!(!log.contains("secret") && !log.contains("opensesame"), "{log}");
+}
