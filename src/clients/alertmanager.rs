@@ -28,6 +28,13 @@ pub enum TellError {
     },
 }
 
+impl TellError {
+    /// Whether the alerts of this post are refused, while others may be taken.
+    pub fn is_of_this_post(&self) -> bool {
+        matches!(self, Self::Refused { status: 400 | 413 | 422, .. })
+    }
+}
+
 /// What to do about it.
 fn hint(status: u16) -> &'static str {
     match status {

@@ -9,11 +9,14 @@ use super::clock;
 use crate::clients::collector::CollectorPlace;
 use crate::config::otlp::OtlpSettings;
 use crate::config::settings::Settings;
-use crate::model::{ExportResult, Outcome, Reading, SeriesKey, Signal};
+use crate::model::{Event, ExportResult, KernelEvent, Outcome, Reading, SeriesKey, Signal};
 use crate::otlp::{Otlp, OtlpSetup, Tally};
 use crate::policy::Step;
 use crate::policy::status::Status;
 use crate::traces::Told;
+
+/// Events of one step that are told.
+const MOST_EVENTS: usize = 64;
 
 /// Starts the thread, if there is a collector.
 pub(super) fn start(
@@ -46,7 +49,10 @@ fn setup(otlp: &OtlpSettings, boot_id: Arc<str>, status: Arc<ArcSwap<Status>>) -
 
 /// Tells what a step brought, as the journal is told.
 pub(super) fn tell_step(otlp: &Otlp, step: &Step) {
-    for event in &step.events {
+    // What a flood of them brought is no matter: a round names the last of its kind.
+    let of_rounds = |event: &&Event| !matches!(event.kind, KernelEvent::ReceivedAlert { .. });
+    let beyond = step.events.iter().filter(of_rounds).count().saturating_sub(MOST_EVENTS);
+    for event in step.events.iter().filter(of_rounds).skip(beyond) {
         otlp.tell(|| Told::Event(event.clone()));
     }
     for change in &step.alerts {

@@ -94,7 +94,7 @@ pub struct NodeFit {
     pub weights_bytes: u64,
     /// Activations, graphs and workspaces.
     pub work_bytes: u64,
-    /// What is left of the budget for the KV cache.
+    /// What is left for the KV cache at `vllm_utilization`.
     pub kv_room_bytes: u64,
     /// The node's part of the KV cache that is wanted, if that is known.
     pub kv_wanted_bytes: Option<u64>,
@@ -173,6 +173,9 @@ fn node_fit(model: &Model, overheads: &Overheads, node: &Node, count: u32) -> No
     let wanted = weights.saturating_add(work).saturating_add(kv_wanted.unwrap_or(0));
     // vLLM refuses to start where it does not find all of it available by then.
     let found = node.seen_least_bytes.saturating_sub(processes);
+    let vllm_utilization = share_down(budget.min(found), total);
+    // Engines are told in hundredths; what is lost by that holds nothing.
+    let usable = (vllm_utilization * total as f64) as u64;
     NodeFit {
         node: Arc::clone(&node.name),
         total_bytes: total,
@@ -182,10 +185,10 @@ fn node_fit(model: &Model, overheads: &Overheads, node: &Node, count: u32) -> No
         budget_bytes: budget,
         weights_bytes: weights,
         work_bytes: work,
-        kv_room_bytes: budget.saturating_sub(weights).saturating_sub(work),
+        kv_room_bytes: usable.saturating_sub(weights).saturating_sub(work),
         kv_wanted_bytes: kv_wanted,
-        lacks_bytes: wanted.saturating_sub(budget.min(found)),
-        vllm_utilization: share_down(budget.min(found), total),
+        lacks_bytes: wanted.saturating_sub(usable),
+        vllm_utilization,
         // What it calls static is weights and KV cache, of what it finds free at its start.
         sglang_fraction: share_down(budget.saturating_sub(work), node.seen_most_bytes),
     }

@@ -21,7 +21,7 @@ pub const MOST_PEERS: usize = 64;
 /// Beyond so many, asking a Prometheus costs less than asking each other.
 pub const PEERS_ASKED_CHEAPLY: usize = 16;
 /// More nodes than these no server tells of.
-pub const MOST_NODES: usize = 2_000;
+pub const MOST_NODES: usize = 1_000;
 /// Series that are kept of one node.
 pub const MOST_SERIES_OF_A_NODE: usize = 150;
 

@@ -26,7 +26,10 @@ struct Group {
 pub fn targets(text: &str, is_json: bool) -> Result<Vec<PeerAddress>, String> {
     let groups: Vec<Group> = match is_json {
         true => serde_json::from_str(text).map_err(|error| error.to_string())?,
-        false if text.trim().is_empty() => Vec::new(),
+        // As one is for a moment that is being written.
+        false if text.trim().is_empty() => {
+            return Err("it is empty: write [] where there are no nodes".to_owned());
+        }
         false => serde_saphyr::from_str(text).map_err(|error| first_line(&error.to_string()))?,
     };
     let mut found: Vec<PeerAddress> = Vec::new();
@@ -81,7 +84,8 @@ mod tests {
         let expected = expected.map(|(name, origin)| (name.to_owned(), origin.to_owned()));
         assert_eq!(read(yaml, false), expected);
         assert_eq!(read(json, true), expected);
-        assert!(read("", false).is_empty() && read("[]", true).is_empty());
+        assert!(read("[]", false).is_empty() && read("[]", true).is_empty());
+        assert!(targets("", false).is_err(), "as it is while it is being written");
     }
 
     #[test]

@@ -36,6 +36,7 @@ pub(crate) struct Peers {
 
 struct OnePeer {
     node: Arc<str>,
+    address: PeerAddress,
     from: Receiver<(Instant, PeerGate)>,
     latest: Option<(Instant, PeerGate)>,
 }
@@ -98,7 +99,7 @@ impl Peers {
         let mut known = std::mem::take(&mut self.each);
         for address in found.peers {
             let node = address.to_string();
-            if let Some(place) = known.iter().position(|peer| *peer.node == *node) {
+            if let Some(place) = known.iter().position(|peer| peer.address == address) {
                 self.each.push(known.swap_remove(place));
                 continue;
             }
@@ -114,10 +115,15 @@ impl Peers {
         self.look();
         let mut told: Vec<PeerAnswer> = self.each.iter_mut().map(OnePeer::take).collect();
         told.extend(self.faults.iter().cloned());
-        if !self.are_known {
-            let why = "it is still looked up who they are".into();
-            told.push(PeerAnswer { node: "cluster".into(), gate: PeerGate::Unknown { why } });
-        }
+        let why = match (self.are_known, told.is_empty()) {
+            (false, _) => "it is still looked up who they are",
+            (true, true) => "what the configuration names tells of no node (cluster)",
+            (true, false) => return told,
+        };
+        told.push(PeerAnswer {
+            node: "cluster".into(),
+            gate: PeerGate::Unknown { why: why.into() },
+        });
         told
     }
 
@@ -132,7 +138,8 @@ impl OnePeer {
         let (to, from) = sync_channel(4);
         let mut peer = Peer::open(address, access, question).map_err(io::Error::other)?;
         Builder::new().name("peers".to_owned()).spawn(move || ask(&mut peer, &to))?;
-        Ok(Self { node: address.to_string().into(), from, latest: None })
+        let node = address.to_string().into();
+        Ok(Self { node, address: address.clone(), from, latest: None })
     }
 
     fn take(&mut self) -> PeerAnswer {

@@ -213,6 +213,8 @@ impl Outgoing {
     /// As the API wants it. An alert that fires ends where nobody tells of it again.
     pub(super) fn json(&self, now: Timestamp, lasts: Duration, generator: &str) -> Value {
         let ends_at = self.ended_at.unwrap_or_else(|| now.checked_add(lasts).unwrap_or(now));
+        // A clock that was set back must not make it end before it began.
+        let ends_at = ends_at.max(self.starts_at);
         json!({
             "labels": self.labels,
             "annotations": self.annotations,

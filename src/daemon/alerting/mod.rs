@@ -359,6 +359,7 @@ fn tell(
     telling: &Telling,
     tally: &ServerTally,
 ) -> Result<(), alertmanager::TellError> {
+    let mut refused = None;
     for alerts in set.alerts.chunks(ALERTS_A_POST) {
         let began = clock::now();
         let told = alertmanager::tell(server, &body(alerts, began, telling));
@@ -371,12 +372,16 @@ fn tell(
             Ok(()) => _ = tally.sent.fetch_add(alerts.len() as u64, Ordering::Relaxed),
             Err(error) => {
                 tally.failed.fetch_add(1, Ordering::Relaxed);
-                return Err(error);
+                if !error.is_of_this_post() {
+                    return Err(error);
+                }
+                refused = Some(error);
+                continue;
             }
         }
         tally.succeeded_ms.store(ended.utc_ms(), Ordering::Relaxed);
     }
-    Ok(())
+    refused.map_or(Ok(()), Err)
 }
 
 fn body(alerts: &[Outgoing], now: Moment, telling: &Telling) -> Value {

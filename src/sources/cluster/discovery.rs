@@ -152,7 +152,9 @@ fn addresses(name: &PeerAddress) -> Result<Vec<PeerAddress>, String> {
 fn read_files(pattern: &Path) -> Result<Vec<PeerAddress>, String> {
     let text = pattern.to_str().ok_or("the path is not UTF-8")?;
     let found = glob::glob(text).map_err(|error| format!("the pattern is none: {error}"))?;
-    let mut files: Vec<PathBuf> = found.filter_map(Result::ok).take(MOST_FILES + 1).collect();
+    // What cannot be looked into may hold nodes.
+    let files: Result<Vec<PathBuf>, _> = found.take(MOST_FILES + 1).collect();
+    let mut files = files.map_err(|error| error.to_string())?;
     files.sort();
     if files.is_empty() {
         return Err("there is no such file".to_owned());

@@ -167,12 +167,19 @@ impl Node {
             Ok(answer) => answer,
             Err(why) => {
                 self.failures = self.failures.saturating_add(1);
-                return self.is_self || self.asking.news.tell(vec![self.table.silent(&why, took)]);
+                // An address that was this node's may be another's by now.
+                self.is_self = false;
+                return self.asking.news.tell(vec![self.table.silent(&why, took)]);
             }
         };
         self.failures = 0;
         let is_self = instance.as_deref() == Some(&*self.asking.instance);
-        if is_self || *self.name == *self.asking.names.node {
+        let is_of_this_name = *self.name == *self.asking.names.node;
+        if is_of_this_name && !is_self && instance.is_some() {
+            let why = "another node has this one's name: give one of them another (cluster.node)";
+            return self.asking.news.tell(vec![self.table.silent(why, took)]);
+        }
+        if is_self || is_of_this_name {
             if !std::mem::replace(&mut self.is_self, true) {
                 tracing::info!("cluster: {} is this node", self.name);
                 self.asking.news.tell_surely(vec![has_gone(&self.name)]).await;

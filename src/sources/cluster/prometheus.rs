@@ -12,7 +12,7 @@ use super::table::{NodeTable, Told};
 use super::{Asking, jittered};
 use crate::clients::connection::{Connection, Question, Server};
 use crate::model::{
-    CLUSTER_LABEL, ClusterNames, MOST_NODES, NODE_LABEL, NodeReadings, PeerAddress,
+    CLUSTER_LABEL, ClusterNames, MOST_NODES, NODE_LABEL, NodeNews, NodeReadings, PeerAddress,
     PrometheusServer, Wanted, metric,
 };
 use crate::parse::prometheus_answer::vector;
@@ -94,9 +94,19 @@ impl Fleet {
         let now = (self.asking.clock)();
         let took = now.saturating_sub(began);
         let news = match answer {
+            Ok(told) if told.is_empty() => {
+                let why = "it tells of no node: give its targets the label cluster, or write \
+                           cluster: {prometheus: {matchers: …}}";
+                self.miss(&format!("{}: {why}", self.server.url), &wanted, took)
+            }
             Ok(told) => self.take(told, &wanted, now, took),
             Err(why) => self.miss(&format!("{}: {why}", self.server.url), &wanted, took),
         };
+        if news.iter().any(|one| matches!(one.news, NodeNews::Gone)) {
+            // That is said once.
+            self.asking.news.tell_surely(news).await;
+            return true;
+        }
         self.asking.news.tell(news)
     }
 
