@@ -474,3 +474,12 @@ fn what_the_server_says_is_within_bounds() {
         assert!(told.contains(expected), "{told}");
     }
 }
+
+#[test]
+fn a_prometheus_that_tells_of_no_node_is_silent_and_does_not_mean_that_there_is_none() {
+    let address = serve(|_request, stream| answer(stream, "200 OK", &vector(&[])));
+    let mut watching = Watching::new(of_server(&address));
+    let told = watching.next(|_| true);
+    let NodeNews::Silent { why, .. } = told.news else { panic!("{told:?}") };
+    assert!(why.contains("it tells of no node"), "{why}");
+}

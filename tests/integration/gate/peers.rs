@@ -203,6 +203,13 @@ fn peers_of_files_are_asked_with_credentials_and_a_file_that_is_not_there_keeps_
     let (code, told) = gate();
     assert_eq!(code, Some(1), "{told}");
     assert!(told.contains("there is no such file"), "{told}");
+    // Half written, or with nobody in it: who names no node opens nothing.
+    for (text, why) in [("", "EOF"), ("[]", "of no node"), ("[{\"targets\": []}]", "of no node")] {
+        write("peers.json", text);
+        let (code, told) = gate();
+        assert_eq!(code, Some(1), "{text}: {told}");
+        assert!(told.contains(why), "{text}: {told}");
+    }
     let targets =
         format!("[{{\"targets\": [\"{}\"], \"labels\": {{\"node\": \"two\"}}}}]", other.address());
     write("peers.json", &targets);
