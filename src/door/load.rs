@@ -89,6 +89,17 @@ fn join(
     let Some(Tokens { entries, shown, hashes }) = tokens? else { return Ok(terms) };
     let mut findings = Findings::new(&shown);
     tokens::check_users(&entries, terms.users.iter().map(|user| &*user.name), &mut findings);
+    // Those in the file itself are compared there; here are those, too, that stand in other files.
+    for (place, (entry, hash)) in entries.iter().zip(&hashes).enumerate() {
+        let is_in_a_file = matches!(entry.who, Who::File { .. });
+        let others = hashes.iter().enumerate().filter(|(other, _)| *other != place);
+        if is_in_a_file && hash.is_some() && others.into_iter().any(|(_, other)| other == hash) {
+            let message = format!("the token of {} is another one's, too", entry.name);
+            findings
+                .add(entry.place.clone(), message)
+                .hint("make it one of its own: umawarden token create");
+        }
+    }
     let mistakes = findings.into_mistakes();
     if !mistakes.is_empty() {
         return Err(DoorError::Tokens(Mistakes(mistakes)));

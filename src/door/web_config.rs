@@ -53,27 +53,15 @@ const HEADERS: [(&str, &[&str]); 5] = [
     ("Strict-Transport-Security", &[]),
 ];
 
-/// Keys whose values are no secrets, and may be shown where something is wrong with them.
-const SHOWN: [&str; 18] = [
-    "client_ca",
-    "cert_file",
-    "key_file",
-    "client_auth_type",
-    "client_ca_file",
-    "cipher_suites",
-    "curve_preferences",
-    "min_version",
-    "max_version",
-    "prefer_server_cipher_suites",
-    "client_allowed_sans",
-    "http2",
-    "interval",
-    "burst",
-    "X-Frame-Options",
-    "X-Content-Type-Options",
-    "Strict-Transport-Security",
-    "Content-Security-Policy",
-];
+/// Keys whose values are secrets, or may hold one; users and their hashes have keys of their own.
+const HIDDEN: [&str; 2] = ["cert", "key"];
+
+/// Keys whose values may be shown where something is wrong with them.
+fn shown() -> Vec<&'static str> {
+    let headers = HEADERS.iter().map(|(name, _)| *name);
+    let of_tls = TLS_KEYS.into_iter().filter(|key| !HIDDEN.contains(key));
+    of_tls.chain(["http2"]).chain(RATE_KEYS).chain(headers).collect()
+}
 
 /// How a client is asked who it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -223,7 +211,7 @@ pub(super) struct RateLimit {
 /// Reads a web configuration's text, and returns it together with the text that may be shown.
 pub(super) fn parse(source: &SourceText) -> Result<(WebConfig, SourceText), Mistakes> {
     let (root, shown) =
-        secrecy::parse(source, &SHOWN).map_err(|mistake| Mistakes(vec![mistake]))?;
+        secrecy::parse(source, &shown()).map_err(|mistake| Mistakes(vec![mistake]))?;
     let mut findings = Findings::new(&shown);
     let mut config = WebConfig::default();
     if !matches!(root.content, Content::Null)

@@ -111,6 +111,22 @@ fn what_fires_ends_by_itself_where_nobody_tells_of_it_again() {
 }
 
 #[test]
+fn a_clock_that_was_set_back_makes_nothing_end_before_it_began() {
+    let mut current = current();
+    current.look(at(2_000), &rules(vec![alert("Low", AlertState::Firing, "a")]));
+    let lasts = Duration::from_secs(240);
+    let told = current.outgoing()[0].json(at(1_000).utc, lasts, "");
+    assert_eq!(told["endsAt"], told["startsAt"]);
+}
+
+#[test]
+fn what_one_post_is_refused_for_keeps_no_other_from_being_sent() {
+    let refused = |status| alertmanager::TellError::Refused { status, text: String::new() };
+    assert!(refused(400).is_of_this_post());
+    assert!(!refused(401).is_of_this_post() && !refused(503).is_of_this_post());
+}
+
+#[test]
 fn what_ends_gives_way_to_what_fires_and_the_rest_is_counted() {
     let mut current = current();
     let firing = |from: usize, to: usize| {

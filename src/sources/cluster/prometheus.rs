@@ -181,11 +181,13 @@ impl Fleet {
 
 /// What is asked for one thing that is wanted.
 fn query(wanted: &Wanted, names: &ClusterNames, matchers: Option<&str>) -> String {
-    let own = wanted.labels.iter().map(|(name, value)| format!("{name}={value:?}"));
+    // PromQL reads the escapes of JSON; those of Rust it does not.
+    let quoted = |text: &str| serde_json::Value::from(text).to_string();
+    let own = wanted.labels.iter().map(|(name, value)| format!("{name}={}", quoted(value)));
     let of_cluster = match matchers {
         Some("") => None,
         Some(matchers) => Some(matchers.to_owned()),
-        None => Some(format!("{CLUSTER_LABEL}={:?}", names.cluster)),
+        None => Some(format!("{CLUSTER_LABEL}={}", quoted(&names.cluster))),
     };
     let all: Vec<String> = own.chain(of_cluster).collect();
     format!("{}{{{}}}", wanted.name, all.join(","))

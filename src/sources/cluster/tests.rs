@@ -483,3 +483,15 @@ fn a_prometheus_that_tells_of_no_node_is_silent_and_does_not_mean_that_there_is_
     let NodeNews::Silent { why, .. } = told.news else { panic!("{told:?}") };
     assert!(why.contains("it tells of no node"), "{why}");
 }
+
+#[test]
+fn another_node_of_this_ones_name_is_told_and_not_taken_for_this_one() {
+    let address = serve(|_request, stream| {
+        answer(stream, "200 OK\r\numawarden-instance: another", "uma_memory_free_bytes 5\n");
+    });
+    let mut peers = settings(&[&address]);
+    peers.peers[0] = peers.peers[0].clone().named("here".into());
+    let told = Watching::new(peers).next(|_| true);
+    let NodeNews::Silent { why, .. } = told.news else { panic!("{told:?}") };
+    assert!(why.contains("another node has this one's name"), "{why}");
+}
