@@ -62,8 +62,8 @@ impl Passwords {
         })
     }
 
-    /// Verifies a password. A user that there is not takes as long as the dearest one that there is;
-    /// where costs differ, the time tells those apart whose hash is cheaper.
+    /// Verifies a password. A user that there is not takes as long as the dearest one that there
+    /// is; where costs differ, the time tells those apart whose hash is cheaper.
     pub(super) async fn verify(&self, users: &[User], name: &str, password: &[u8]) -> Answer {
         if password.len() > MOST_PASSWORD_BYTES {
             return Answer::Wrong;
