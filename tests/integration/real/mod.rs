@@ -5,6 +5,7 @@ mod alertmanager;
 mod bare;
 mod black_box;
 mod cluster;
+mod collector;
 mod containers;
 #[path = "../../bench/load/damon.rs"]
 mod damon;
