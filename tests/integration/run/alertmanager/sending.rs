@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::*;
+use crate::daemon::write_secret;
 use crate::empty_cache::fake::{Asked, FakeEngine, Reply};
 use crate::run::ALWAYS;
 
@@ -140,8 +141,8 @@ fn credentials_are_read_from_their_files_each_time_and_shown_to_nobody() {
     });
     let basic = fine();
     let (token, password) = (node.path("token"), node.path("password"));
-    fs::write(&token, "first-secret\n").unwrap();
-    fs::write(&password, "opensesame\n").unwrap();
+    write_secret(&token, "first-secret\n");
+    write_secret(&password, "opensesame\n");
     let servers = [
         format!(
             "{{url: 'http://127.0.0.1:{}/am', bearer_token_file: {}}}",
@@ -158,7 +159,7 @@ fn credentials_are_read_from_their_files_each_time_and_shown_to_nobody() {
     let daemon = node.start(&[&config]);
     let has = |key: &str| keys.lock().unwrap().iter().any(|seen| seen.as_deref() == Some(key));
     daemon.wait_until("asked", |_| has("Bearer first-secret"));
-    fs::write(&token, "second-secret").unwrap();
+    write_secret(&token, "second-secret");
     daemon.wait_until("asked anew", |_| has("Bearer second-secret"));
     fs::remove_file(&token).unwrap();
     let told = |server: &FakeEngine| server.asked().first().and_then(|asked| asked.key.clone());
