@@ -171,3 +171,38 @@ fn credentials_are_read_from_their_files_each_time_and_shown_to_nobody() {
     assert!(log.contains("401") && log.contains("credentials"), "{log}");
     assert!(!log.contains("secret") && !log.contains("opensesame"), "{log}");
 }
+
+#[test]
+fn alerts_that_are_refused_keep_those_of_other_posts_from_nobody() {
+    let node = Node::new("gb10-4k");
+    let rule = |number: usize| {
+        format!(
+            "  - {{alert: A{number:03}, expr: uma_memory_free_bytes >= 0, labels: {{severity: info}}}}\n"
+        )
+    };
+    let rules: String = (0..150).map(rule).collect();
+    node.write_rules(&format!("groups:\n- name: g\n  rules:\n{rules}"));
+    // It takes no post with the first alert in it.
+    let server = FakeEngine::start(|asked| match asked.body.contains("\"A000\"") {
+        true => Reply::Answer(400, "A000 is not to its taste".to_owned()),
+        false => Reply::Answer(200, String::new()),
+    });
+    let config = config(&node, &[url(server.port)], "  resend_every: 1s\n");
+    let daemon = node.start(&[&config]);
+    daemon.wait_until("told of the others", |daemon| {
+        last(&server, "A149").is_some()
+            && daemon.metrics().get(&of("sent_alerts_total", server.port)) >= Some(&22.0)
+    });
+    let refused = server.asked().iter().filter(|asked| asked.body.contains("\"A000\"")).count();
+    assert!(refused >= 1);
+    daemon.wait_until("counted", |daemon| {
+        daemon.metric(&of("posts_failed_total", server.port)) >= 1.0
+    });
+    // And it is tried again, as whoever fails is.
+    daemon.wait_until("tried again", |_| {
+        let asked = server.asked();
+        asked.iter().filter(|asked| asked.body.contains("\"A000\"")).count() > refused
+    });
+    let (_, log) = daemon.terminate();
+    assert!(log.contains("it answers 400") && log.contains("not to its taste"), "{log}");
+}
