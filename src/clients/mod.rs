@@ -1,5 +1,5 @@
 //! Thin clients of inference engines: one file each, over [`Session`], which is where whatever they
-//! answer is bounded. Others are none of them: [`fleet_lock`] asks the server that keeps a cluster's
+//! answer is bounded. Others are none: [`fleet_lock`] asks the server that keeps a cluster's
 //! reboots apart, [`peer`] the umawarden of another node, [`alertmanager`] tells of alerts, and
 //! [`collector`] sends telemetry. All connect and speak in one way, which is in `wire`; TLS is in
 //! `tls`.

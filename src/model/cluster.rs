@@ -107,7 +107,8 @@ pub struct TlsFiles {
 }
 
 impl TlsFiles {
-    /// Only whoever signs with a certificate of that file is trusted; `None`: whom the system trusts.
+    /// Only whoever signs with a certificate of that file is trusted; `None`: whom the system
+    /// trusts.
     pub fn trusting(ca: Option<PathBuf>) -> Self {
         Self { ca, ..Self::default() }
     }
