@@ -2,9 +2,8 @@
 
 use serde_json::Value;
 
-use super::https::Trust;
 use super::{CallError, KeyError, Secret, Session};
-use crate::model::{AlertmanagerCredentials, AlertmanagerServer};
+use crate::model::{AlertmanagerCredentials, AlertmanagerServer, TlsFiles};
 
 /// Where alerts are told.
 const PATH: &str = "/api/v2/alerts";
@@ -61,10 +60,8 @@ pub fn tell(server: &AlertmanagerServer, alerts: &Value) -> Result<(), TellError
             Some(Secret::read_basic(username, password)?)
         }
     };
-    let trust = server
-        .url
-        .starts_with("https://")
-        .then(|| server.ca_file.clone().map_or(Trust::System, Trust::File));
+    let is_tls = server.url.starts_with("https://");
+    let trust = is_tls.then(|| TlsFiles::trusting(server.ca_file.clone()));
     let session = Session::open_far("alertmanager", &server.url, trust)?;
     let answer = session.post(PATH, Some(alerts), key.as_ref(), server.timeout)?;
     match answer.is_success() {

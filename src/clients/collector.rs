@@ -2,30 +2,21 @@
 //! sight, and whatever it answers bounded and taken as hostile.
 
 use std::fmt;
-use std::fs::File;
-use std::future::Future;
-use std::io::{self, Read as _};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http_body_util::{BodyExt as _, Full};
-use hyper::body::Bytes;
-use hyper::header::{
-    CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER, USER_AGENT,
-};
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use hyper::{Method, Request, Response, Uri};
-use hyper_util::rt::TokioIo;
-use rustix::fs::{Mode, OFlags, open};
 use rustls::ClientConfig;
-use rustls::pki_types::ServerName;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
-use tokio::task::JoinSet;
 use tokio::time::timeout;
-use tokio_rustls::TlsConnector;
 
-use super::https::Trust;
+use super::keys::read_secret;
+use super::tls;
+use super::wire::{self, Wire};
+use crate::model::TlsFiles;
 use crate::parse::header_lines::{MOST_TEXT_BYTES, header_lines, header_pairs};
 
 /// How long a connection may take, of the time that all of a request has.
@@ -33,9 +24,6 @@ const CONNECTING_TAKES: Duration = Duration::from_secs(5);
 
 /// So much of an answer is read: more than that, no collector has to say.
 const MOST_ANSWER_BYTES: usize = 64 << 10;
-
-/// More headers than these no collector sends.
-const MOST_HEADERS: usize = 64;
 
 /// So much of an answer is told to people.
 const TOLD_CHARS: usize = 160;
@@ -142,40 +130,28 @@ impl Collector {
         let not_sent = |why: String| Unanswered::NotSent(why);
         let url = format!("{}{path}", self.place.endpoint);
         let uri: Uri = url.parse().map_err(|_| not_sent(format!("{url} is no address")))?;
-        let host = uri.host().ok_or_else(|| not_sent(format!("{url} names no host")))?;
-        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
         // Read each time: whoever changes credentials need not restart anything.
         let request = self.request(&uri, message).map_err(not_sent)?;
-        if uri.scheme_str() != Some("https") {
-            let stream = connected(TcpStream::connect((&*host, uri.port_u16().unwrap_or(80))));
-            return exchange(stream.await?, request).await.map_err(|why| with_hint(why, &uri));
-        }
-        let config = self.tls().map_err(not_sent)?;
-        let name = ServerName::try_from(host.clone());
-        let name = name.map_err(|_| not_sent(format!("{host} is no name for TLS")))?;
-        let stream = connected(async {
-            let stream = TcpStream::connect((&*host, uri.port_u16().unwrap_or(443))).await?;
-            TlsConnector::from(config).connect(name, stream).await
-        });
-        exchange(stream.await?, request).await.map_err(|why| with_hint(why, &uri))
+        let is_tls = uri.scheme_str() == Some("https");
+        let tls = is_tls.then(|| self.tls()).transpose().map_err(not_sent)?;
+        let connected = timeout(CONNECTING_TAKES, Wire::to(&uri, tls)).await;
+        let connected = connected.map_err(|_| Unanswered::TimedOut(CONNECTING_TAKES))?;
+        let mut wire = connected.map_err(Unanswered::Failed)?;
+        let answered =
+            async { answer(wire.send(request).await.map_err(|error| wire::broken(&error))?).await };
+        answered.await.map_err(|why| with_hint(why, &uri))
     }
 
     fn tls(&mut self) -> Result<Arc<ClientConfig>, String> {
         if let Some(config) = &self.tls {
             return Ok(Arc::clone(config));
         }
-        let config = self.place.ca_file.clone().map_or(Trust::System, Trust::File).config()?;
+        let config = tls::config(&TlsFiles::trusting(self.place.ca_file.clone()))?;
         Ok(Arc::clone(self.tls.insert(config)))
     }
 
     fn request(&self, uri: &Uri, message: Bytes) -> Result<Request<Full<Bytes>>, String> {
-        let authority = uri.authority().map(|authority| authority.as_str()).unwrap_or_default();
-        let target = uri.path_and_query().map_or("/", |path| path.as_str());
-        let mut request = Request::builder()
-            .method(Method::POST)
-            .uri(target)
-            .header(HOST, authority)
-            .header(USER_AGENT, concat!("umawarden/", env!("CARGO_PKG_VERSION")))
+        let mut request = wire::request_to(Method::POST, uri)
             .header(CONTENT_TYPE, "application/x-protobuf")
             .body(Full::new(message))
             .map_err(|error| error.to_string())?;
@@ -193,7 +169,9 @@ impl Collector {
         }
         let Some(file) = &self.place.headers_file else { return Ok(()) };
         let told = |why: String| format!("headers_file {}: {why}", file.display());
-        let text = read(file).map_err(|error| told(error.to_string()))?;
+        let text = read_secret(file, MOST_TEXT_BYTES as u64);
+        let text = text.map_err(|error| told(error.to_string()))?;
+        let text = String::from_utf8(text).map_err(|_| told("it is no text".to_owned()))?;
         insert(headers, header_lines(&text).map_err(told)?).map_err(told)
     }
 }
@@ -218,64 +196,18 @@ fn is_framing(name: &HeaderName) -> bool {
     [CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, TRANSFER_ENCODING, UPGRADE].contains(name)
 }
 
-fn read(file: &std::path::Path) -> io::Result<String> {
-    // A pipe in its place must not hold anybody up.
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = File::from(open(file, flags, Mode::empty())?);
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::other("it is no file"));
-    }
-    let mut text = Vec::new();
-    file.take(MOST_TEXT_BYTES as u64 + 1).read_to_end(&mut text)?;
-    String::from_utf8(text).map_err(|_| io::Error::other("it is no text"))
-}
-
-async fn connected<S>(connecting: impl Future<Output = io::Result<S>>) -> Result<S, Unanswered> {
-    let connected = timeout(CONNECTING_TAKES, connecting).await;
-    let connected = connected.map_err(|_| Unanswered::TimedOut(CONNECTING_TAKES))?;
-    connected.map_err(|error| Unanswered::Failed(format!("connecting failed: {error}")))
-}
-
-async fn exchange<S>(stream: S, request: Request<Full<Bytes>>) -> Result<Answered, hyper::Error>
-where
-    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
-{
-    let (mut sender, connection) = hyper::client::conn::http1::Builder::new()
-        .max_headers(MOST_HEADERS)
-        .handshake(TokioIo::new(stream))
-        .await?;
-    // It ends with this call, however that ends.
-    let mut driver = JoinSet::new();
-    driver.spawn(connection);
-    answer(sender.send_request(request).await?).await
-}
-
-async fn answer(mut response: Response<hyper::body::Incoming>) -> Result<Answered, hyper::Error> {
+async fn answer(response: Response<Incoming>) -> Result<Answered, String> {
     let header = |name| response.headers().get(name).and_then(|value| value.to_str().ok());
     let seconds = header(RETRY_AFTER).and_then(|text| text.trim().parse().ok());
     let is_page = header(CONTENT_TYPE).is_some_and(|kind| kind.starts_with("text/html"));
-    let mut answered = Answered {
-        status: response.status().as_u16(),
-        body: Vec::new(),
-        is_page,
-        retry_after: seconds.map(Duration::from_secs),
-    };
-    while let Some(frame) = response.frame().await {
-        let frame = frame?;
-        let Some(chunk) = frame.data_ref() else { continue };
-        let room = MOST_ANSWER_BYTES - answered.body.len();
-        answered.body.extend_from_slice(&chunk[..chunk.len().min(room)]);
-        if chunk.len() > room {
-            break;
-        }
-    }
-    Ok(answered)
+    let status = response.status().as_u16();
+    let (body, _is_cut) = wire::beginning(response.into_body(), MOST_ANSWER_BYTES).await?;
+    Ok(Answered { status, body, is_page, retry_after: seconds.map(Duration::from_secs) })
 }
 
-fn with_hint(error: hyper::Error, uri: &Uri) -> Unanswered {
-    let hint = match uri.port_u16() {
-        Some(GRPC_PORT) => "; port 4317 is usually gRPC's: OTLP over HTTP has 4318",
-        _ => "",
-    };
-    Unanswered::Failed(format!("the connection failed: {error}{hint}"))
+fn with_hint(why: String, uri: &Uri) -> Unanswered {
+    Unanswered::Failed(match uri.port_u16() {
+        Some(GRPC_PORT) => why + "; port 4317 is usually gRPC's: OTLP over HTTP has 4318",
+        _ => why,
+    })
 }

@@ -8,26 +8,20 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use http_body_util::{BodyExt as _, Empty};
-use hyper::body::Bytes;
-use hyper::client::conn::http1::{Builder, SendRequest};
-use hyper::header::{ACCEPT, AUTHORIZATION, HOST, HeaderValue, USER_AGENT};
-use hyper::{Request, Response, StatusCode};
-use hyper_util::rt::TokioIo;
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{ACCEPT, AUTHORIZATION, HeaderValue};
+use hyper::{Method, Request, Response, StatusCode};
 use rustls::ClientConfig;
-use rustls::pki_types::ServerName;
-use tokio::net::TcpStream;
 use tokio::task::spawn_blocking;
-use tokio_rustls::TlsConnector;
 
-use super::{https, keys};
+use super::keys::{LONGEST_KEY, read_secret};
+use super::tls;
+use super::wire::{self, Wire};
 use crate::model::{Access, Credentials};
 
 /// The header by which a running umawarden knows itself.
 pub const INSTANCE_HEADER: &str = "umawarden-instance";
-
-/// More headers than these nobody sends.
-const MOST_HEADERS: usize = 64;
 
 /// So much of a name in a header is looked at.
 const LONGEST_INSTANCE: usize = 128;
@@ -65,13 +59,18 @@ pub struct Head {
     pub instance: Option<String>,
 }
 
-type Sender = SendRequest<Empty<Bytes>>;
+/// A connection that has been made, and what lets this program in.
+#[derive(Debug)]
+struct Open {
+    wire: Wire,
+    authorization: Option<HeaderValue>,
+}
 
 /// A connection that is made when it is needed.
 #[derive(Debug)]
 pub struct Connection {
     server: Server,
-    kept: Option<(Sender, Option<HeaderValue>)>,
+    kept: Option<Open>,
 }
 
 impl Connection {
@@ -91,7 +90,7 @@ impl Connection {
         take: &mut (dyn FnMut(&[u8]) -> Result<(), String> + Send),
     ) -> Result<Head, String> {
         let Question { path, accept, most_bytes, also } = question;
-        let (response, sender, authorization) = self.ask(path, accept).await?;
+        let (response, open) = self.ask(path, accept).await?;
         let status = response.status();
         let instance = response.headers().get(INSTANCE_HEADER);
         let instance = instance.and_then(|value| value.to_str().ok());
@@ -111,7 +110,7 @@ impl Connection {
             }
             take(part)?;
         }
-        self.kept = Some((sender, authorization));
+        self.kept = Some(open);
         Ok(head)
     }
 
@@ -120,20 +119,21 @@ impl Connection {
         &mut self,
         path: &str,
         accept: &'static str,
-    ) -> Result<(Response<hyper::body::Incoming>, Sender, Option<HeaderValue>), String> {
-        if let Some((mut sender, authorization)) = self.kept.take()
-            && sender.ready().await.is_ok()
+    ) -> Result<(Response<Incoming>, Open), String> {
+        if let Some(mut open) = self.kept.take()
+            && open.wire.is_open().await
         {
-            let request = self.request(path, accept, authorization.as_ref())?;
-            if let Ok(response) = sender.send_request(request).await {
-                return Ok((response, sender, authorization));
+            let request = self.request(path, accept, open.authorization.as_ref())?;
+            if let Ok(response) = open.wire.send(request).await {
+                return Ok((response, open));
             }
         }
-        let (mut sender, authorization) = self.connect().await?;
-        let request = self.request(path, accept, authorization.as_ref())?;
-        let response = sender.send_request(request).await;
-        let response = response.map_err(|error| format!("the connection failed: {error}"))?;
-        Ok((response, sender, authorization))
+        let mut open = self.connect().await?;
+        let request = self.request(path, accept, open.authorization.as_ref())?;
+        match open.wire.send(request).await {
+            Ok(response) => Ok((response, open)),
+            Err(error) => Err(self.broken(&error)),
+        }
     }
 
     fn request(
@@ -141,23 +141,19 @@ impl Connection {
         path: &str,
         accept: &'static str,
         authorization: Option<&HeaderValue>,
-    ) -> Result<Request<Empty<Bytes>>, String> {
+    ) -> Result<Request<Full<Bytes>>, String> {
         let Server { host, port, .. } = &self.server;
-        let mut request = Request::builder()
-            .uri(path)
-            .header(HOST, format!("{host}:{port}"))
-            .header(ACCEPT, accept)
-            .header(USER_AGENT, concat!("umawarden/", env!("CARGO_PKG_VERSION")));
+        let mut request =
+            wire::request(Method::GET, &format!("{host}:{port}"), path).header(ACCEPT, accept);
         if let Some(value) = authorization {
             request = request.header(AUTHORIZATION, value);
         }
-        request.body(Empty::new()).map_err(|error| error.to_string())
+        request.body(Full::default()).map_err(|error| error.to_string())
     }
 
     /// Connects; keys and certificates are read anew each time.
-    async fn connect(&self) -> Result<(Sender, Option<HeaderValue>), String> {
+    async fn connect(&self) -> Result<Open, String> {
         let Server { host, port, access } = &self.server;
-        let bare = host.trim_start_matches('[').trim_end_matches(']').to_owned();
         let (tls, authorization) = match *access == Access::default() {
             // Whoever needs no files does not wait behind a disk that hangs.
             true => (None, None),
@@ -167,24 +163,23 @@ impl Connection {
                 read.map_err(|_| "reading the keys has failed".to_owned())??
             }
         };
-        let stream = TcpStream::connect((bare.as_str(), *port))
-            .await
-            .map_err(|error| format!("connecting failed: {error}"))?;
-        // What is asked is one small packet each time.
-        let _slower = stream.set_nodelay(true);
-        let sender = match tls {
-            None => handshake(TokioIo::new(stream)).await?,
-            Some((config, name)) => {
-                let name = ServerName::try_from(name.unwrap_or(bare))
-                    .map_err(|_| "the server's name is none that a certificate can bear")?;
-                let stream = TlsConnector::from(config)
-                    .connect(name, stream)
-                    .await
-                    .map_err(|error| format!("TLS failed: {error}"))?;
-                handshake(TokioIo::new(stream)).await?
+        let name = access.tls.as_ref().and_then(|tls| tls.server_name.as_deref()).unwrap_or(host);
+        let wire = Wire::connect(host, *port, tls.map(|config| (config, name))).await?;
+        Ok(Open { wire, authorization })
+    }
+
+    /// What a server that ends a new connection may want. It need not have said so: its last words
+    /// are lost where it has not heard all of the request.
+    fn broken(&self, error: &hyper::Error) -> String {
+        let why = wire::broken(error);
+        match &self.server.access.tls {
+            _ if tls::remedy(error).is_some() => why,
+            None => why + "; if it speaks TLS, write tls: {ca_file: …}",
+            Some(files) if files.own.is_none() => {
+                why + "; it may want a certificate (tls: {cert_file: …, key_file: …})"
             }
-        };
-        Ok((sender, authorization))
+            Some(_) => why + "; it may want another certificate (tls: cert_file)",
+        }
     }
 }
 
@@ -192,34 +187,20 @@ fn refusal(status: StatusCode) -> Option<String> {
     Some(match status {
         StatusCode::OK => return None,
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-            format!("it answers {}: it wants other credentials", status.as_u16())
+            let status = status.as_u16();
+            format!(
+                "it answers {status}: it wants other credentials (bearer_token_file, or basic_auth)"
+            )
         }
         _ => format!("it answers {}", status.as_u16()),
     })
 }
 
-async fn handshake<S>(stream: TokioIo<S>) -> Result<Sender, String>
-where
-    TokioIo<S>: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
-{
-    let (sender, connection) = Builder::new()
-        .max_headers(MOST_HEADERS)
-        .handshake(stream)
-        .await
-        .map_err(|error| format!("the connection failed: {error}"))?;
-    // It ends with its sender.
-    tokio::spawn(connection);
-    Ok(sender)
-}
-
-type Tls = (Arc<ClientConfig>, Option<String>);
+type Secrets = (Option<Arc<ClientConfig>>, Option<HeaderValue>);
 
 /// Reads who is trusted and what lets this program in.
-fn read(access: &Access) -> Result<(Option<Tls>, Option<HeaderValue>), String> {
-    let tls = match &access.tls {
-        Some(files) => Some((https::config_of(files)?, files.server_name.clone())),
-        None => None,
-    };
+fn read(access: &Access) -> Result<Secrets, String> {
+    let tls = access.tls.as_ref().map(tls::config).transpose()?;
     let authorization = match &access.credentials {
         None => None,
         Some(Credentials::Bearer(file)) => Some(format!("Bearer {}", line(file)?)),
@@ -241,7 +222,7 @@ fn read(access: &Access) -> Result<(Option<Tls>, Option<HeaderValue>), String> {
 fn line(file: &Path) -> Result<String, String> {
     let cannot =
         |why: String| format!("the credentials in {} cannot be read: {why}", file.display());
-    let text = keys::read_file(file).map_err(|error| cannot(error.to_string()))?;
+    let text = read_secret(file, LONGEST_KEY).map_err(|error| cannot(error.to_string()))?;
     let text = String::from_utf8(text).map_err(|_| cannot("they are not UTF-8".to_owned()))?;
     match text.trim() {
         "" => Err(cannot("the file is empty".to_owned())),

@@ -15,8 +15,8 @@ use rustix::fs::{Mode, OFlags, open};
 use serde_json::{Value, json};
 use sha2::Sha256;
 
-use super::https::Trust;
 use super::{Answer, Session};
+use crate::model::TlsFiles;
 
 /// Without this the server answers nobody: no call that was meant for something else gets a slot.
 const HEADER: (&str, &str) = ("fleet-lock-protocol", "true");
@@ -199,7 +199,7 @@ impl FleetLock {
     fn ask(&self, path: &str, patience: Duration) -> SlotAnswer {
         let trust = match self.origin.split_once("://") {
             Some(("http", _)) => None,
-            Some(("https", _)) => Some(self.ca_file.clone().map_or(Trust::System, Trust::File)),
+            Some(("https", _)) => Some(TlsFiles::trusting(self.ca_file.clone())),
             _ => {
                 let why = "only http:// and https:// are spoken with lock servers";
                 return SlotAnswer::NoAnswer(why.to_owned());

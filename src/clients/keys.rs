@@ -1,19 +1,20 @@
 //! Keys: read when they are needed, never kept, never shown.
 
 use std::fmt;
-use std::fs::File;
+use std::fs::{self, File, Metadata};
 use std::io::{self, Read as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use reqwest::header::HeaderValue;
+use hyper::header::HeaderValue;
 use rustix::fs::{Mode, OFlags, open};
 
 use crate::model::SecretPlace;
 
 /// No key is longer.
-const LONGEST_KEY: u64 = 4096;
+pub(super) const LONGEST_KEY: u64 = 4096;
 
 /// A key, as `Authorization` says it.
 #[derive(Clone)]
@@ -56,7 +57,7 @@ impl Secret {
 
     fn text(place: &SecretPlace) -> Result<Vec<u8>, KeyError> {
         Ok(match place {
-            SecretPlace::File(path) => read_file(&**path)
+            SecretPlace::File(path) => read_secret(&**path, LONGEST_KEY)
                 .map_err(|error| KeyError::Unreadable { place: place.clone(), error })?,
             SecretPlace::Environment(name) => std::env::var_os(&**name)
                 .ok_or_else(|| KeyError::Unset(place.clone()))?
@@ -101,28 +102,75 @@ fn key(text: &[u8]) -> Option<&[u8]> {
     is_key.then_some(key)
 }
 
-/// A file that is one: a pipe in its place must not hold anybody up.
-pub(super) fn read_file(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
+/// A file that is one, and no longer.
+pub(super) fn read_file(path: impl AsRef<Path>, most_bytes: u64) -> io::Result<Vec<u8>> {
+    read(open_file(path.as_ref())?, most_bytes)
+}
+
+/// The same of what must be a secret: one that everybody on this machine can read is none.
+pub(super) fn read_secret(path: impl AsRef<Path>, most_bytes: u64) -> io::Result<Vec<u8>> {
+    let path = path.as_ref();
+    let file = open_file(path)?;
+    check(&file.metadata()?, path)?;
+    read(file, most_bytes)
+}
+
+/// Whether a file's permissions are a secret's.
+///
+/// # Errors
+/// Everybody may read it, or write it; or it cannot be looked at.
+pub fn check_permissions(path: &Path) -> io::Result<()> {
+    check(&fs::metadata(path)?, path)
+}
+
+fn check(found: &Metadata, path: &Path) -> io::Result<()> {
+    let permissions = found.mode() & 0o7777;
+    let may = match permissions & 0o006 {
+        0 => return Ok(()),
+        0o004 => "read",
+        0o002 => "write",
+        _ => "read and write",
+    };
+    Err(io::Error::other(format!(
+        "everybody on this machine may {may} it (mode {permissions:04o}): chmod o-rwx {}",
+        path.display()
+    )))
+}
+
+fn open_file(path: &Path) -> io::Result<File> {
+    // A pipe in its place must not hold anybody up.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = File::from(open(path.as_ref(), flags, Mode::empty())?);
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::other("it is no file"));
+    let file = File::from(open(path, flags, Mode::empty())?);
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::other("it is no file")),
     }
+}
+
+fn read(file: File, most_bytes: u64) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
-    file.take(LONGEST_KEY + 1).read_to_end(&mut text)?;
-    Ok(text)
+    file.take(most_bytes + 1).read_to_end(&mut text)?;
+    match text.len() as u64 <= most_bytes {
+        true => Ok(text),
+        false => Err(io::Error::other(format!("it is longer than {} KiB", most_bytes >> 10))),
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
+
+    fn write(path: &Path, text: &[u8], mode: u32) {
+        fs::write(path, text).unwrap();
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
 
     fn read(text: &[u8]) -> Result<Secret, KeyError> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("key");
-        fs::write(&path, text).unwrap();
+        write(&path, text, 0o600);
         Secret::read(&SecretPlace::File(path.to_str().unwrap().into()))
     }
 
@@ -132,17 +180,42 @@ mod tests {
         assert_eq!(secret.header().to_str().unwrap(), "Bearer sk-123");
         assert!(secret.header().is_sensitive());
         assert_eq!(format!("{secret:?} {:?}", secret.header()), "Secret Sensitive");
-        for text in [b"".as_slice(), b"  \n", b"a b", b"a\nb", b"\xff", &[b'a'; 5000]] {
+        for text in [b"".as_slice(), b"  \n", b"a b", b"a\nb", b"\xff"] {
             let told = read(text).unwrap_err().to_string();
-            assert!(told.contains("is no key") && !told.contains("aaaa"), "{told}");
+            assert!(told.contains("is no key"), "{told}");
         }
+        let told = read(&[b'a'; 5000]).unwrap_err().to_string();
+        assert!(told.ends_with("it is longer than 4 KiB"), "{told}");
+    }
+
+    #[test]
+    fn what_everybody_may_read_or_write_is_no_secret() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("key");
+        let place = SecretPlace::File(path.to_str().unwrap().into());
+        for (mode, told) in [
+            (0o604, "may read it (mode 0604): chmod o-rwx /"),
+            (0o602, "may write it (mode 0602): chmod o-rwx /"),
+            (0o646, "may read and write it (mode 0646): chmod o-rwx /"),
+        ] {
+            write(&path, b"sk-123\n", mode);
+            for read in [Secret::read(&place), Secret::read_basic("a", &place)] {
+                let why = read.unwrap_err().to_string();
+                assert!(why.contains(told) && !why.contains("sk-123"), "{why}");
+            }
+            assert!(check_permissions(&path).is_err());
+            read_file(&path, 4096).unwrap();
+        }
+        write(&path, b"sk-123\n", 0o640);
+        Secret::read(&place).unwrap();
+        check_permissions(&path).unwrap();
     }
 
     #[test]
     fn a_password_goes_with_its_user() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("password");
-        fs::write(&path, "open sesame\n").unwrap();
+        write(&path, b"open sesame\n", 0o600);
         let place = SecretPlace::File(path.to_str().unwrap().into());
         let told = Secret::read_basic("Aladdin", &place).unwrap_err().to_string();
         assert!(told.contains("is no key") && !told.contains("sesame"), "{told}");

@@ -1,6 +1,8 @@
 //! Thin clients of inference engines: one file each, over [`Session`], which is where whatever they
-//! answer is bounded. Three are none of them: [`fleet_lock`] asks the server that keeps a cluster's
-//! reboots apart, [`peer`] the umawarden of another node, and [`alertmanager`] tells of alerts.
+//! answer is bounded. Others are none: [`fleet_lock`] asks the server that keeps a cluster's
+//! reboots apart, [`peer`] the umawarden of another node, [`alertmanager`] tells of alerts, and
+//! [`collector`] sends telemetry. All connect and speak in one way, which is in `wire`; TLS is in
+//! `tls`.
 //!
 //! To add an engine: a file here whose `empty` makes the safest call that the engine has, a line in
 //! [`empty_cache`], and what the real one answers in `tests/fixtures/engines/answers`.
@@ -15,7 +17,6 @@ pub mod collector;
 mod comfyui;
 pub mod connection;
 pub mod fleet_lock;
-mod https;
 mod keys;
 mod llama_server;
 mod lmdeploy;
@@ -25,12 +26,14 @@ pub mod owner;
 pub mod peer;
 mod session;
 pub mod sglang;
+mod tls;
 mod triton;
 mod vllm;
+mod wire;
 
 use std::collections::BTreeSet;
 
-pub use keys::{KeyError, Secret};
+pub use keys::{KeyError, Secret, check_permissions};
 pub use session::{Answer, CallError, Place, Session, origin};
 
 use crate::model::{CachePermission, EngineKeys, EngineKind, counted};

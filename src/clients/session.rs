@@ -12,17 +12,20 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, s
 use std::thread::Builder;
 use std::time::Duration;
 
-use reqwest::header::{AUTHORIZATION, CONTENT_TYPE};
-use reqwest::{Client, Method, redirect, retry};
+use http_body_util::Full;
+use hyper::body::Bytes;
+use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
+use hyper::{Method, Request, Uri};
 use rustls::ClientConfig;
 use serde_json::Value;
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
 
-use super::https::{self, Headers, Trust};
 use super::keys::Secret;
 use super::network::Network;
-use crate::model::EngineTarget;
+use super::tls;
+use super::wire::{self, Wire};
+use crate::model::{EngineTarget, TlsFiles};
 
 /// How long a connection may take: the engine is on this node, and the server's name is first
 /// looked up.
@@ -64,7 +67,7 @@ impl Place {
 
     /// The port.
     pub fn port(&self) -> Option<u16> {
-        let uri: hyper::Uri = self.origin.parse().ok()?;
+        let uri: Uri = self.origin.parse().ok()?;
         Some(uri.port_u16().unwrap_or(80))
     }
 }
@@ -88,19 +91,6 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// One of which no body has come yet.
-    pub(super) fn of(status: u16) -> Self {
-        Self { status, body: Vec::new(), is_cut: false }
-    }
-
-    /// Takes in what comes next of the body, as far as there is room. Returns whether to go on.
-    pub(super) fn take(&mut self, chunk: &[u8]) -> bool {
-        let room = MOST_BYTES - self.body.len();
-        self.body.extend_from_slice(&chunk[..chunk.len().min(room)]);
-        self.is_cut = chunk.len() > room;
-        !self.is_cut
-    }
-
     /// Whether it was done.
     pub fn is_success(&self) -> bool {
         (200..300).contains(&self.status)
@@ -193,7 +183,7 @@ impl Session {
     pub(super) fn open_far(
         name: &str,
         origin: &str,
-        trust: Option<Trust>,
+        trust: Option<TlsFiles>,
     ) -> Result<Self, CallError> {
         let place = Place { origin: origin.to_owned(), network: None };
         Self::start_with(name, CONNECTING_FAR_TAKES, place, trust)
@@ -207,7 +197,7 @@ impl Session {
         name: &str,
         connecting_takes: Duration,
         place: Place,
-        trust: Option<Trust>,
+        trust: Option<TlsFiles>,
     ) -> Result<Self, CallError> {
         let (calls, to_make) = channel();
         let started = Builder::new().name(name.to_owned()).spawn(move || {
@@ -311,34 +301,19 @@ fn wait<T>(answer: &Receiver<T>, patience: Duration) -> Result<T, RecvTimeoutErr
 /// What lives on the thread.
 struct Caller {
     runtime: Runtime,
-    client: Client,
     origin: String,
     tls: Option<Arc<ClientConfig>>,
     connecting_takes: Duration,
 }
 
 impl Caller {
-    fn new(place: Place, connecting_takes: Duration, trust: Option<&Trust>) -> io::Result<Self> {
-        let tls = trust.map(Trust::config).transpose().map_err(io::Error::other)?;
+    fn new(place: Place, connecting_takes: Duration, trust: Option<&TlsFiles>) -> io::Result<Self> {
+        let tls = trust.map(tls::config).transpose().map_err(io::Error::other)?;
         if let Some(network) = &place.network {
             network.enter()?;
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        // What an engine answers leads nowhere else, and what the environment says of proxies is
-        // for other programs.
-        let client = Client::builder()
-            .redirect(redirect::Policy::none())
-            .no_proxy()
-            .retry(retry::never())
-            .referer(false)
-            .http1_only()
-            .http1_max_headers(64)
-            .pool_max_idle_per_host(0)
-            .connect_timeout(connecting_takes)
-            .user_agent(concat!("umawarden/", env!("CARGO_PKG_VERSION")))
-            .build()
-            .map_err(io::Error::other)?;
-        Ok(Self { runtime, client, origin: place.origin, tls, connecting_takes })
+        Ok(Self { runtime, origin: place.origin, tls, connecting_takes })
     }
 
     fn make(&self, call: &Call) -> Result<Answer, CallError> {
@@ -352,45 +327,32 @@ impl Caller {
         }
     }
 
+    /// Each call has a connection of its own.
     async fn exchange(&self, call: &Call) -> Result<Answer, String> {
         let url = format!("{}{}", self.origin, call.path);
-        let Some(tls) = &self.tls else { return self.plain(call, url).await.map_err(chain) };
-        let (method, body) = (call.method.clone(), call.body.clone().unwrap_or_default());
-        let tls = Arc::clone(tls);
-        let headers = Headers { own: call.header, key: call.key.as_ref() };
-        https::exchange(tls, self.connecting_takes, method, &url, headers, body).await
-    }
-
-    async fn plain(&self, call: &Call, url: String) -> reqwest::Result<Answer> {
-        let mut request = self.client.request(call.method.clone(), url);
-        if let Some(key) = &call.key {
-            request = request.header(AUTHORIZATION, key.header());
-        }
-        if let Some((name, value)) = call.header {
-            request = request.header(name, value);
-        }
-        if let Some(body) = &call.body {
-            request = request.header(CONTENT_TYPE, "application/json").body(body.clone());
-        }
-        let mut response = request.send().await?;
-        let mut answer = Answer::of(response.status().as_u16());
-        while let Some(chunk) = response.chunk().await? {
-            if !answer.take(&chunk) {
-                break;
-            }
-        }
-        Ok(answer)
+        let uri: Uri = url.parse().map_err(|_| format!("{url} is no address"))?;
+        let request = request(call, &uri)?;
+        let connected = timeout(self.connecting_takes, Wire::to(&uri, self.tls.clone())).await;
+        let mut wire = connected
+            .map_err(|_| format!("no connection within {} s", self.connecting_takes.as_secs()))??;
+        let response = wire.send(request).await.map_err(|error| wire::broken(&error))?;
+        let status = response.status().as_u16();
+        let (body, is_cut) = wire::beginning(response.into_body(), MOST_BYTES).await?;
+        Ok(Answer { status, body, is_cut })
     }
 }
 
-/// With its causes, and without the address, which is told anyway.
-fn chain(error: reqwest::Error) -> String {
-    let error = error.without_url();
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(&error);
-    while let Some(error) = cause {
-        text.push_str(&format!(": {error}"));
-        cause = error.source();
+fn request(call: &Call, uri: &Uri) -> Result<Request<Full<Bytes>>, String> {
+    let mut request = wire::request_to(call.method.clone(), uri).header(ACCEPT, "*/*");
+    if let Some(key) = &call.key {
+        request = request.header(AUTHORIZATION, key.header());
     }
-    text
+    if let Some((name, value)) = call.header {
+        request = request.header(name, value);
+    }
+    if call.body.is_some() {
+        request = request.header(CONTENT_TYPE, "application/json");
+    }
+    let body = Full::from(call.body.clone().unwrap_or_default());
+    request.body(body).map_err(|error| error.to_string())
 }

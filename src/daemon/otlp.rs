@@ -103,3 +103,48 @@ pub(super) fn values(tally: Option<&Tally>) -> impl Iterator<Item = Reading<f64>
     let waiting = count(tally.map(Tally::waiting_spans));
     Signal::ALL.into_iter().flat_map(of_signal).chain([waiting])
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Pool, ReceivedAlert, ReceivedStatus, ReceivedTurn};
+
+    fn event(seq: usize, kind: KernelEvent) -> Event {
+        Event { kind, utc: None, seq: Some(seq as u64) }
+    }
+
+    fn alert() -> ReceivedAlert {
+        ReceivedAlert {
+            fingerprint: "0".into(),
+            status: ReceivedStatus::Firing,
+            starts_at: jiff::Timestamp::UNIX_EPOCH,
+            ends_at: None,
+            labels: std::collections::BTreeMap::new(),
+            by: None,
+        }
+    }
+
+    fn fault() -> KernelEvent {
+        let (function, location) = ("f".to_owned(), None);
+        KernelEvent::NvNoMemory { function, gpu: None, pool: Pool::Any, location }
+    }
+
+    #[test]
+    fn of_a_flood_the_last_events_are_told_and_alerts_of_others_are_none_of_them() {
+        let alert =
+            KernelEvent::ReceivedAlert { to: ReceivedTurn::Firing, alert: Box::new(alert()) };
+        let mut events: Vec<Event> = (0..3 * MOST_EVENTS).map(|at| event(at, fault())).collect();
+        events.extend((0..2 * MOST_EVENTS).map(|at| event(at, alert.clone())));
+        let (to, mut told) = tokio::sync::mpsc::channel(8 * MOST_EVENTS);
+        let otlp = Otlp::told_to(to);
+        tell_step(&otlp, &Step { events, ..Step::default() });
+        drop(otlp);
+        let mut seen = Vec::new();
+        while let Some(Told::Event(event)) = told.blocking_recv() {
+            assert_eq!(event.kind, fault());
+            seen.push(event.seq.unwrap());
+        }
+        let last = 2 * MOST_EVENTS as u64..3 * MOST_EVENTS as u64;
+        assert_eq!(seen, last.collect::<Vec<_>>());
+    }
+}

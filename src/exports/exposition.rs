@@ -3,6 +3,7 @@
 //! prometheus-client writes OpenMetrics. Text 0.0.4 differs in what the collector hands it (names
 //! with their suffix, `info` as a gauge) and in what [`Exposition`] puts right.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io::{self, Write as _};
 use std::sync::{Arc, LazyLock};
@@ -20,15 +21,20 @@ use prometheus_client::metrics::exemplar::Exemplar;
 use prometheus_client::registry::Registry;
 
 use super::negotiation::Format;
+use super::selection::Selection;
 use crate::model::{METRICS, Metric, MetricKind, SeriesKey};
 use crate::policy::status::Status;
 
-/// The whole exposition of a snapshot.
+/// The exposition of what is asked for of a snapshot.
 ///
 /// # Errors
 /// None that is known: writing into memory does not fail.
-pub(super) fn text(status: Arc<Status>, format: Format) -> io::Result<String> {
-    text_by(&CATALOGUE, status, format)
+pub(super) fn text(
+    status: Arc<Status>,
+    format: Format,
+    selection: Selection,
+) -> io::Result<String> {
+    text_by(&CATALOGUE, status, format, selection)
 }
 
 /// The same by another catalogue.
@@ -36,14 +42,14 @@ pub(super) fn text_by(
     catalogue: &'static Catalogue,
     status: Arc<Status>,
     format: Format,
+    selection: Selection,
 ) -> io::Result<String> {
-    let mut out = Exposition {
-        text: String::with_capacity(120 * status.series.len() + 4096),
-        line_start: 0,
-        format,
-    };
+    let selection = catalogue.whole(selection);
+    let written = status.series.iter().filter(|key| selection.takes(&key.name)).count();
+    let mut out =
+        Exposition { text: String::with_capacity(120 * written + 4096), line_start: 0, format };
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(Snapshot { catalogue, status, format }));
+    registry.register_collector(Box::new(Snapshot { catalogue, status, format, selection }));
     encode_registry(&mut out, &registry).map_err(io::Error::other)?;
     if format == Format::OpenMetrics {
         encode_eof(&mut out).map_err(io::Error::other)?;
@@ -132,6 +138,19 @@ impl Catalogue {
         found.and_then(|found| self.places.get(found)).map_or(usize::MAX, |(_, place)| *place)
     }
 
+    /// With a part of a histogram all of it: what is left out of one would be taken for 0.
+    fn whole(&self, mut selection: Selection) -> Selection {
+        let parts = self.metrics.iter().filter(|metric| metric.kind == MetricKind::Histogram);
+        let families: BTreeSet<&str> = parts
+            .clone()
+            .filter(|part| selection.names(part.name) || selection.names(histogram(part.name)))
+            .map(|part| histogram(part.name))
+            .collect();
+        let asked = parts.filter(|part| families.contains(histogram(part.name)));
+        asked.for_each(|part| selection.add(part.name));
+        selection
+    }
+
     /// Whether it is for rules alone.
     fn is_of_others(&self, key: &SeriesKey) -> bool {
         self.metrics.get(self.place(&key.name)).is_some_and(|metric| metric.is_of_others)
@@ -142,6 +161,7 @@ struct Snapshot {
     catalogue: &'static Catalogue,
     status: Arc<Status>,
     format: Format,
+    selection: Selection,
 }
 
 impl fmt::Debug for Snapshot {
@@ -157,6 +177,7 @@ impl Collector for Snapshot {
             .series
             .iter()
             .zip(&self.status.values)
+            .filter(|(key, _)| self.selection.takes(&key.name))
             .filter_map(|(key, reading)| {
                 let value = reading.value().filter(|_| !self.catalogue.is_of_others(key))?;
                 // One unwritable name would put the whole target down.

@@ -25,6 +25,7 @@ mod probes;
 mod reboot;
 mod received;
 mod routes;
+mod selection;
 mod server;
 mod stall;
 mod verdict;
@@ -65,6 +66,13 @@ pub fn read_request(query: &str, accept: &[u8]) -> Result<PageRequest, String> {
     }
     negotiation::format(&headers);
     negotiation::accepts_gzip(&headers);
+    if let Ok(uri) = &uri {
+        let named: Vec<(String, String)> =
+            axum::extract::Query::try_from_uri(uri).map_or(Vec::new(), |query| query.0);
+        let mut named = named.iter().filter(|(parameter, _)| parameter == "name[]");
+        let selection = selection::Selection::of(uri);
+        assert!(named.all(|(_, name)| selection.takes(name)), "what is asked for is given");
+    }
     let uri = uri.map_err(|error| error.to_string())?;
     page_request::parse(&uri, page_request::Filter::Rule, Timestamp::UNIX_EPOCH)
 }

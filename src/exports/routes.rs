@@ -17,6 +17,7 @@ use tokio::sync::{Mutex, Semaphore};
 
 use super::access::{self, Arrival, Asked};
 use super::negotiation::{self, Format};
+use super::selection::Selection;
 use super::{
     Served, api, cluster, engines, exposition, gate, landing, orders, probes, reboot, received,
     verdict,
@@ -297,14 +298,14 @@ pub(super) fn body_bytes(headers: &HeaderMap) -> u64 {
     length.and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
-/// The metrics of the latest snapshot.
-async fn metrics(State(site): State<Site>, headers: HeaderMap) -> Response {
+/// The metrics of the latest snapshot, or those of them that are asked for.
+async fn metrics(State(site): State<Site>, uri: Uri, headers: HeaderMap) -> Response {
     let Ok(Ok(_turn)) = tokio::time::timeout(SCRAPE_WAIT, site.scrapes.acquire()).await else {
         return plain(StatusCode::SERVICE_UNAVAILABLE, "too many scrapes at once\n");
     };
     let format = negotiation::format(&headers);
     let gzip = negotiation::accepts_gzip(&headers);
-    match exposition(&site, format, gzip) {
+    match exposition(&site, format, gzip, Selection::of(&uri)) {
         Ok(body) => {
             let mut response = Response::new(Body::from(body));
             let out = response.headers_mut();
@@ -325,8 +326,8 @@ async fn metrics(State(site): State<Site>, headers: HeaderMap) -> Response {
     }
 }
 
-fn exposition(site: &Site, format: Format, gzip: bool) -> io::Result<Bytes> {
-    let text = exposition::text(site.served.status.load_full(), format)?;
+fn exposition(site: &Site, format: Format, gzip: bool, selection: Selection) -> io::Result<Bytes> {
+    let text = exposition::text(site.served.status.load_full(), format, selection)?;
     Ok(if gzip { exposition::gzip(&text)?.into() } else { text.into() })
 }
 

@@ -106,6 +106,14 @@ pub struct TlsFiles {
     pub server_name: Option<String>,
 }
 
+impl TlsFiles {
+    /// Only whoever signs with a certificate of that file is trusted; `None`: whom the system
+    /// trusts.
+    pub fn trusting(ca: Option<PathBuf>) -> Self {
+        Self { ca, ..Self::default() }
+    }
+}
+
 /// By what a server lets this program in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Credentials {

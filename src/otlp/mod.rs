@@ -72,6 +72,12 @@ impl Otlp {
         Self { to: None, tally: None, end, ended: None }
     }
 
+    /// One whose traces go there, without a thread.
+    #[cfg(test)]
+    pub(crate) fn told_to(to: mpsc::Sender<Told>) -> Self {
+        Self { to: Some(to), ..Self::off() }
+    }
+
     /// Starts the thread; nothing is connected yet.
     ///
     /// # Errors

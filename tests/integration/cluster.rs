@@ -1,5 +1,8 @@
 //! Several nodes on the loopback, each the program itself over files that stand for its kernel.
 
+mod guarded;
+mod replayed;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -69,7 +72,7 @@ impl Node {
         node
     }
 
-    fn path(&self, below: &str) -> PathBuf {
+    pub fn path(&self, below: &str) -> PathBuf {
         self.folder.path().join(below)
     }
 

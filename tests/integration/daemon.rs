@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
@@ -21,6 +22,8 @@ pub struct Daemon {
     log: Arc<Mutex<String>>,
     log_reader: Option<JoinHandle<()>>,
     address: String,
+    /// Over TLS it is asked by those who know how; here the control socket is asked.
+    is_tls: bool,
     client: reqwest::blocking::Client,
 }
 
@@ -66,11 +69,12 @@ impl Daemon {
             .no_proxy()
             .build()
             .unwrap();
+        let log_reader = Some(log_reader);
         let mut daemon =
-            Self { child, log, log_reader: Some(log_reader), address: String::new(), client };
-        daemon.address = daemon.wait_for_log("listening on http", |line| {
-            let rest = line.split("listening on http").nth(1)?.split("://").nth(1)?;
-            Some(rest.split([' ', '/', '"']).next()?.to_owned())
+            Self { child, log, log_reader, address: String::new(), is_tls: false, client };
+        (daemon.is_tls, daemon.address) = daemon.wait_for_log("listening on http", |line| {
+            let (scheme, rest) = line.split("listening on http").nth(1)?.split_once("://")?;
+            Some((scheme == "s", rest.split([' ', '/', '"']).next()?.to_owned()))
         });
         daemon
     }
@@ -100,8 +104,11 @@ impl Daemon {
 
     /// Status and body of a GET.
     pub fn get(&self, path: &str) -> (u16, String) {
-        let url = format!("http://{}{path}", self.address);
-        match self.client.get(url).send() {
+        let answer = match self.is_tls {
+            true => self.by_control_socket().get(format!("http://node{path}")).send(),
+            false => self.client.get(format!("http://{}{path}", self.address)).send(),
+        };
+        match answer {
             Ok(response) => (response.status().as_u16(), response.text().unwrap_or_default()),
             Err(error) => (0, error.to_string()),
         }
@@ -109,12 +116,17 @@ impl Daemon {
 
     /// Status and body of a POST by the control socket.
     pub fn post(&self, path: &str) -> (u16, String) {
+        let client = self.by_control_socket();
+        let response = client.post(format!("http://node{path}")).send().unwrap();
+        (response.status().as_u16(), response.text().unwrap_or_default())
+    }
+
+    fn by_control_socket(&self) -> reqwest::blocking::Client {
         let socket = self.wait_for_log("orders are taken on ", |line| {
             let rest = line.split("orders are taken on ").nth(1)?;
             Some(rest.split([' ', '"']).next()?.to_owned())
         });
-        let response = control_client(socket).post(format!("http://node{path}")).send().unwrap();
-        (response.status().as_u16(), response.text().unwrap_or_default())
+        control_client(socket)
     }
 
     /// Every sample of `/metrics`, by its name and labels as they stand there.
@@ -177,6 +189,15 @@ impl Drop for Daemon {
         let _already_dead = self.child.kill();
         let _already_reaped = self.child.wait();
     }
+}
+
+/// Writes in one go what is for nobody else to read.
+pub fn write_secret(path: impl AsRef<Path>, text: &str) {
+    let path = path.as_ref();
+    let new = path.with_extension("new");
+    fs::write(&new, text).unwrap();
+    fs::set_permissions(&new, fs::Permissions::from_mode(0o600)).unwrap();
+    fs::rename(new, path).unwrap();
 }
 
 /// Whoever speaks to that control socket.

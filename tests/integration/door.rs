@@ -25,7 +25,7 @@ use umawarden::model::{Credential, Moment, OrderedBy, Role};
 use crate::exports::server::{Answer, PATIENCE, Server, no_queries, parse, start_behind};
 
 /// "correct horse", cheaply.
-const HASH: &str = "$2y$04$abcdefghijklmnopqrstuujydOTSfIH/d5oUHpsygqV5X9xJLQc6e";
+pub const HASH: &str = "$2y$04$abcdefghijklmnopqrstuujydOTSfIH/d5oUHpsygqV5X9xJLQc6e";
 const ALICE: &str = "Authorization: Basic YWxpY2U6Y29ycmVjdCBob3JzZQ==";
 const ALICE_WRONG: &str = "Authorization: Basic YWxpY2U6d3Jvbmc=";
 

@@ -13,6 +13,7 @@ use rustix::fs::{Access, access};
 use rustix::io::Errno;
 use rustix::thread::CapabilitySet;
 
+use crate::clients::check_permissions;
 use crate::config::settings::Settings;
 use crate::model::{EngineMatch, Mode, SecretPlace};
 use crate::policy::rule::RuleSet;
@@ -192,7 +193,10 @@ fn keyless(settings: &Settings) -> Vec<Missing> {
         for place in [&engine.keys.api, &engine.keys.admin].into_iter().flatten() {
             let why = match place {
                 SecretPlace::File(path) => {
-                    access(&**path, Access::READ_OK).err().map(|error| error.to_string())
+                    let path = Path::new(&**path);
+                    let read = access(path, Access::READ_OK).map_err(std::io::Error::from);
+                    let wrong = read.and_then(|()| check_permissions(path)).err();
+                    wrong.map(|error| error.to_string())
                 }
                 SecretPlace::Environment(name) => {
                     std::env::var_os(&**name).is_none().then(|| "it is not set".to_owned())

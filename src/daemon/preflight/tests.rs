@@ -103,6 +103,8 @@ fn keys_that_are_not_where_they_should_be_are_told_and_where_engines_cannot_be_e
     let folder = tempfile::tempdir().unwrap();
     let there = folder.path().join("key");
     std::fs::write(&there, "sk-1").unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode;
+    std::fs::set_permissions(&there, mode(0o600)).unwrap();
     let text = format!(
         "engines:\n- {{name: a, match: {{comm: a}}, api_key_file: {}}}\n\
          - {{name: b, match: {{comm: b}}, api_key_file: /nonexistent/key, admin_key_env: NO_KEY}}\n",
@@ -115,6 +117,9 @@ fn keys_that_are_not_where_they_should_be_are_told_and_where_engines_cannot_be_e
         "{lacking:?}"
     );
     assert_eq!(lacking[1], "the key of engine b: the variable NO_KEY: it is not set");
+    std::fs::set_permissions(&there, mode(0o604)).unwrap();
+    let open = keyless(&settings(&text)).remove(0).what;
+    assert!(open.contains("everybody on this machine may read it (mode 0604)"), "{open}");
     let able = Abilities { capabilities: CapabilitySet::empty(), ..all() };
     let empty = rules("empty_cache: {engine: a}", "enforce");
     assert!(told(&empty, &able)[0].contains("without CAP_SYS_ADMIN an engine in a container"));

@@ -8,6 +8,7 @@ use proptest::prelude::*;
 
 use super::super::exposition::{Catalogue, gzip, text, text_by};
 use super::super::negotiation::Format;
+use super::super::selection::Selection;
 use super::openmetrics::{Family, Sample, read};
 use super::status;
 use crate::model::{METRICS, Metric, MetricKind, Reading, SeriesKey, Source};
@@ -28,7 +29,7 @@ static KINDS: &[Metric] = &[
 static CATALOGUE: LazyLock<Catalogue> = LazyLock::new(|| Catalogue::new(KINDS));
 
 fn written(series: &[(SeriesKey, Reading<f64>)], format: Format) -> String {
-    text_by(&CATALOGUE, status(series.to_vec()), format).unwrap()
+    text_by(&CATALOGUE, status(series.to_vec()), format, Selection::default()).unwrap()
 }
 
 fn one(value: f64) -> String {
@@ -66,6 +67,37 @@ build_info{version=\"1\"} 1
 stranger +Inf
 ";
     assert_eq!(written(&mixed(), Format::Text), expected);
+}
+
+#[test]
+fn only_what_is_asked_for_is_written_and_of_a_histogram_all() {
+    let mut series = mixed();
+    series.extend([
+        (SeriesKey::new("wait_seconds_bucket", &[("le", "+Inf")]), Reading::Value(5.0)),
+        (SeriesKey::new("wait_seconds_sum", &[]), Reading::Value(7.25)),
+        (SeriesKey::new("wait_seconds_count", &[]), Reading::Value(5.0)),
+    ]);
+    let asked = |names: &str, format| {
+        let selection = Selection::of(&format!("/metrics?{names}").parse().unwrap());
+        text_by(&CATALOGUE, status(series.clone()), format, selection).unwrap()
+    };
+    let two = asked("name[]=z_bytes&name[]=stranger&name[]=nowhere", Format::Text);
+    let expected = "\
+# HELP z_bytes First in the table.
+# TYPE z_bytes gauge
+z_bytes 0.5
+# HELP stranger Not in this build's catalogue.
+# TYPE stranger untyped
+stranger +Inf
+";
+    assert_eq!(two, expected);
+    assert_eq!(asked("name[]=nowhere", Format::Text), "");
+    assert_eq!(asked("name[]=nowhere", Format::OpenMetrics), "# EOF\n");
+    for part in ["wait_seconds", "wait_seconds_count", "wait_seconds_bucket"] {
+        let told = asked(&format!("name[]={part}"), Format::Text);
+        assert!(told.contains("wait_seconds_sum 7.25\nwait_seconds_count 5\n"), "{part}: {told}");
+        assert!(told.contains("le=\"+Inf\"} 5") && !told.contains("z_bytes"), "{part}: {told}");
+    }
 }
 
 #[test]
@@ -189,7 +221,8 @@ fn a_label_value_that_imitates_the_format_stays_a_value() {
 #[test]
 fn every_metric_of_the_catalogue_can_be_written_in_both_formats() {
     for format in [Format::Text, Format::OpenMetrics] {
-        let families = read(&text(status(catalogue_series()), format).unwrap(), format);
+        let families =
+            read(&text(status(catalogue_series()), format, Selection::default()).unwrap(), format);
         let of_parts = |metric: &&Metric| {
             metric.kind == MetricKind::Histogram && !metric.name.ends_with("_bucket")
         };
@@ -230,7 +263,7 @@ fn promtool_finds_nothing_to_say_about_the_catalogue() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let exposition = text(status(catalogue_series()), Format::Text).unwrap();
+    let exposition = text(status(catalogue_series()), Format::Text, Selection::default()).unwrap();
     check.stdin.take().unwrap().write_all(exposition.as_bytes()).unwrap();
     let output = check.wait_with_output().unwrap();
     let said = [output.stdout, output.stderr].concat();

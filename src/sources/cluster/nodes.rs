@@ -1,9 +1,10 @@
 //! Asks each node for its metrics.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
@@ -22,6 +23,15 @@ const ACCEPT: &str = "text/plain;version=0.0.4";
 /// Whoever has not answered so often in a row is asked more seldom, and at last so seldom.
 const PATIENCE: u32 = 3;
 const SELDOM: Duration = Duration::from_secs(10);
+
+/// No address that is asked for is longer: umawarden takes 4096 bytes.
+const LONGEST_PATH: usize = 4000;
+
+/// Whoever has so often left a question for single metrics without an answer is asked for all.
+const UNANSWERED_NAMES: u32 = 3;
+
+/// What a metric's name in an address need not be escaped for.
+const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'_').remove(b':');
 
 /// That an address is this node's own does not change soon.
 const SELF_EVERY: Duration = Duration::from_secs(60);
@@ -106,6 +116,33 @@ struct Node {
     table: NodeTable,
     failures: u32,
     is_self: bool,
+    /// Whether its last answer was umawarden's: others need not know how to ask for single metrics.
+    is_umawarden: bool,
+    /// Questions for single metrics in a row that had no answer.
+    unanswered_names: u32,
+    /// The path that asks for what is wanted alone.
+    selecting: Selecting,
+}
+
+/// A path with the names of what is wanted.
+struct Selecting {
+    wanted: Arc<[Wanted]>,
+    /// `None`: there are too many.
+    path: Option<String>,
+}
+
+impl Selecting {
+    fn new(metrics_path: &str, wanted: &Arc<[Wanted]>) -> Self {
+        let names: BTreeSet<&str> = wanted.iter().map(|wanted| &*wanted.name).collect();
+        let mut path = metrics_path.to_owned();
+        for (place, name) in names.iter().enumerate() {
+            let before = if place == 0 { '?' } else { '&' };
+            path.push_str(&format!("{before}name%5B%5D={}", utf8_percent_encode(name, PLAIN)));
+        }
+        // Without a name all would be meant.
+        let is_fine = !names.is_empty() && path.len() <= LONGEST_PATH;
+        Self { wanted: Arc::clone(wanted), path: is_fine.then_some(path) }
+    }
 }
 
 impl Node {
@@ -116,13 +153,17 @@ impl Node {
             port: peer.port(),
             access: asking.settings.access.clone(),
         };
+        let wanted = asking.wanted();
         Self {
-            table: NodeTable::new(&asking.names.cluster, &name, &asking.wanted()),
+            table: NodeTable::new(&asking.names.cluster, &name, &wanted),
+            selecting: Selecting::new(&asking.settings.metrics_path, &wanted),
             connection: Connection::new(server),
             asking,
             name,
             failures: 0,
             is_self: false,
+            is_umawarden: false,
+            unanswered_names: 0,
         }
     }
 
@@ -149,11 +190,25 @@ impl Node {
         jittered(rest)
     }
 
+    /// Where it is asked, and whether only for what is wanted.
+    fn path(&mut self, wanted: &Arc<[Wanted]>) -> (String, bool) {
+        let all = &self.asking.settings.metrics_path;
+        if !Arc::ptr_eq(&self.selecting.wanted, wanted) {
+            self.selecting = Selecting::new(all, wanted);
+            self.unanswered_names = 0;
+        }
+        let may_select = self.is_umawarden && self.unanswered_names < UNANSWERED_NAMES;
+        match self.selecting.path.as_ref().filter(|_| may_select) {
+            Some(path) => (path.clone(), true),
+            None => (all.clone(), false),
+        }
+    }
+
     /// Asks once. Returns whether anybody wants to know.
     async fn ask(&mut self, began: Duration) -> bool {
         let wanted = self.asking.wanted();
         self.table.want(&wanted);
-        let path = self.asking.settings.metrics_path.clone();
+        let (path, is_selecting) = self.path(&wanted);
         let question = question(&mut self.connection, &path, &wanted);
         let answer = match timeout(self.asking.settings.timeout, question).await {
             Ok(answer) => answer,
@@ -167,12 +222,17 @@ impl Node {
             Ok(answer) => answer,
             Err(why) => {
                 self.failures = self.failures.saturating_add(1);
+                self.unanswered_names += u32::from(is_selecting);
                 // An address that was this node's may be another's by now.
-                self.is_self = false;
+                (self.is_self, self.is_umawarden) = (false, false);
                 return self.asking.news.tell(vec![self.table.silent(&why, took)]);
             }
         };
         self.failures = 0;
+        if is_selecting {
+            self.unanswered_names = 0;
+        }
+        self.is_umawarden = instance.is_some();
         let is_self = instance.as_deref() == Some(&*self.asking.instance);
         let is_of_this_name = *self.name == *self.asking.names.node;
         if is_of_this_name && !is_self && instance.is_some() {
@@ -219,4 +279,118 @@ async fn question(
         head
     };
     Ok((told, head.instance))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+    use std::sync::mpsc::{Receiver, sync_channel};
+
+    use tokio::runtime::Runtime;
+    use tokio::sync::watch;
+
+    use super::super::News;
+    use super::super::tests::{answer, serve, settings, uptime, wanted};
+    use super::*;
+    use crate::model::{ClusterNames, ClusterReadings};
+
+    /// One that is asked by hand.
+    struct Asked {
+        node: Node,
+        runtime: Runtime,
+        news: Receiver<ClusterReadings>,
+        wants: watch::Sender<Arc<[Wanted]>>,
+    }
+
+    impl Asked {
+        fn new(address: &str) -> Self {
+            let mut settings = settings(&[address]);
+            settings.timeout = Duration::from_secs(60);
+            let peer = settings.peers[0].clone();
+            let known_for = settings.known_for();
+            let names = ClusterNames { cluster: "c".into(), node: "here".into(), known_for };
+            let (to, news) = sync_channel(1);
+            let (wants, wanted) = watch::channel(wanted());
+            let asking = Asking {
+                settings: Arc::new(settings),
+                names,
+                instance: "me".into(),
+                wants: wanted,
+                news: News(to),
+                clock: uptime,
+            };
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            Self { node: Node::new(asking, &peer), runtime: runtime.unwrap(), news, wants }
+        }
+
+        fn ask(&mut self) {
+            assert!(self.runtime.block_on(self.node.ask(uptime())), "there is a loop");
+            let _news = self.news.try_iter().last();
+        }
+    }
+
+    const METRICS: &str = "uma_memory_free_bytes 5\n";
+
+    #[test]
+    fn an_address_that_was_this_nodes_is_asked_as_others_are_once_it_is_not() {
+        let says = Arc::new(Mutex::new(""));
+        let told = Arc::clone(&says);
+        let address = serve(move |_, stream| {
+            let head = match *told.lock().unwrap() {
+                "" => "500 Internal Server Error".to_owned(),
+                name => format!("200 OK\r\numawarden-instance: {name}"),
+            };
+            answer(stream, &head, METRICS);
+        });
+        let mut asked = Asked::new(&address);
+        for other in ["another", ""] {
+            *says.lock().unwrap() = "me";
+            asked.ask();
+            assert!(asked.node.is_self && asked.node.rest() > SELF_EVERY / 2);
+            *says.lock().unwrap() = other;
+            asked.ask();
+            assert!(!asked.node.is_self && asked.node.rest() < SELF_EVERY / 2, "{other}");
+        }
+    }
+
+    #[test]
+    fn umawarden_is_asked_for_what_is_wanted_alone_and_others_for_all() {
+        let paths = Arc::new(Mutex::new(Vec::new()));
+        let (is_umawarden, refuses) = (Arc::new(Mutex::new(false)), Arc::new(Mutex::new(false)));
+        let seen = (Arc::clone(&paths), Arc::clone(&is_umawarden), Arc::clone(&refuses));
+        let address = serve(move |request, stream| {
+            let path = request.split(' ').nth(1).unwrap().to_owned();
+            let is_refused = *seen.2.lock().unwrap() && path.contains('?');
+            seen.0.lock().unwrap().push(path);
+            let head = match (is_refused, *seen.1.lock().unwrap()) {
+                (true, _) => "400 Bad Request",
+                (false, true) => "200 OK\r\numawarden-instance: another",
+                (false, false) => "200 OK",
+            };
+            answer(stream, head, METRICS);
+        });
+        let mut asked = Asked::new(&address);
+        let asks = |asked: &mut Asked, times: usize| {
+            (0..times).for_each(|_| asked.ask());
+            std::mem::take(&mut *paths.lock().unwrap())
+        };
+        let all = "/metrics";
+        assert_eq!(asks(&mut asked, 3), [all; 3]);
+        *is_umawarden.lock().unwrap() = true;
+        let some = "/metrics?name%5B%5D=uma_memory_contiguous_bytes\
+                    &name%5B%5D=uma_memory_free_bytes&name%5B%5D=uma_source_up";
+        assert_eq!(asks(&mut asked, 3), [all, some, some]);
+        // What stands before it may not let a query through.
+        *refuses.lock().unwrap() = true;
+        assert_eq!(asks(&mut asked, 8), [some, all, some, all, some, all, all, all]);
+        // When something else is wanted, it is tried again, but for what no address has room for.
+        *refuses.lock().unwrap() = false;
+        let want = |name: String| Wanted { name: name.into(), labels: Vec::new() };
+        asked.wants.send_replace([want("a:b\u{e9}".to_owned())].into());
+        assert_eq!(asks(&mut asked, 1), ["/metrics?name%5B%5D=a:b%C3%A9"]);
+        asked.wants.send_replace((0..200).map(|one| want(format!("a_long_name_{one}"))).collect());
+        assert_eq!(asks(&mut asked, 2), [all; 2]);
+        asked.wants.send_replace([].into());
+        assert_eq!(asks(&mut asked, 1), [all], "without a name all would be meant");
+    }
 }

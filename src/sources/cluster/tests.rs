@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Mutex;
 use std::thread;
 
@@ -14,7 +15,7 @@ use crate::model::{
 /// Nothing takes so long, on any machine.
 const LONG: Duration = Duration::from_secs(60);
 
-fn uptime() -> Duration {
+pub(super) fn uptime() -> Duration {
     rustix::time::clock_gettime(rustix::time::ClockId::Boottime).try_into().unwrap()
 }
 
@@ -22,7 +23,7 @@ fn uptime() -> Duration {
 type Behaviour = Arc<dyn Fn(&str, &mut TcpStream) + Send + Sync>;
 
 /// Answers each request as it is told now; `None`: the connection is closed.
-fn serve(behaviour: impl Fn(&str, &mut TcpStream) + Send + Sync + 'static) -> String {
+pub(super) fn serve(behaviour: impl Fn(&str, &mut TcpStream) + Send + Sync + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let behaviour: Behaviour = Arc::new(behaviour);
@@ -45,7 +46,7 @@ fn serve(behaviour: impl Fn(&str, &mut TcpStream) + Send + Sync + 'static) -> St
     address
 }
 
-fn answer(stream: &mut TcpStream, head: &str, body: &str) {
+pub(super) fn answer(stream: &mut TcpStream, head: &str, body: &str) {
     let length = body.len();
     let text = format!("HTTP/1.1 {head}\r\ncontent-length: {length}\r\n\r\n{body}");
     let _gone = stream.write_all(text.as_bytes());
@@ -55,7 +56,7 @@ fn metrics(body: &'static str) -> String {
     serve(move |_, stream| answer(stream, "200 OK", body))
 }
 
-fn settings(peers: &[&str]) -> ClusterSettings {
+pub(super) fn settings(peers: &[&str]) -> ClusterSettings {
     ClusterSettings {
         name: "c".into(),
         node: None,
@@ -72,7 +73,7 @@ fn settings(peers: &[&str]) -> ClusterSettings {
 
 const FREE: &str = "uma_memory_free_bytes";
 
-fn wanted() -> Arc<[Wanted]> {
+pub(super) fn wanted() -> Arc<[Wanted]> {
     let name = |name: &str| Wanted { name: name.into(), labels: Vec::new() };
     Arc::new([name(FREE), name("uma_memory_contiguous_bytes"), name("uma_source_up")])
 }
@@ -296,6 +297,7 @@ fn credentials_are_sent_and_read_from_files() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("key");
     fs::write(&file, "secret\n").unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
     let asked = |credentials| {
         let peer = serve(|request, stream| {
             let line =
@@ -346,6 +348,39 @@ fn files_are_read_again_and_keep_what_they_told_while_they_are_wrong() {
     let found = discovery.look();
     assert_eq!(found.peers.len(), 64);
     assert!(found.remarks[0].starts_with("35 nodes beyond 64 are not asked"), "{found:?}");
+}
+
+#[test]
+fn a_folder_that_nobody_can_look_into_may_hold_nodes() {
+    let folder = tempfile::tempdir().unwrap();
+    let allow = |name: &str, mode| {
+        let path = folder.path().join(name);
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    for name in ["open", "shut"] {
+        fs::create_dir(folder.path().join(name)).unwrap();
+        let file = folder.path().join(name).join("peers.yaml");
+        fs::write(file, "- targets: [127.0.0.1:1]\n").unwrap();
+    }
+    allow("", 0o755);
+    let mut settings = settings(&[]);
+    settings.files = vec![folder.path().join("*/*.yaml")];
+    let look = || {
+        let mut discovery = Discovery::new(&settings);
+        // Root may look into everything: the thread that looks is nobody's.
+        let looking = thread::spawn(move || {
+            let _is_not_root = rustix::thread::set_thread_uid(rustix::fs::Uid::from_raw(65_534));
+            discovery.look()
+        });
+        looking.join().unwrap()
+    };
+    assert_eq!((look().peers.len(), look().faults), (1, Vec::new()));
+    allow("shut", 0o000);
+    let found = look();
+    allow("shut", 0o755);
+    assert_eq!((found.peers.len(), found.faults.len()), (0, 1), "{found:?}");
+    let why = &found.faults[0].1;
+    assert!(why.contains("shut") && why.contains("Permission denied"), "{why}");
 }
 
 #[test]

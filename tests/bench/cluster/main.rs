@@ -48,6 +48,10 @@ fn main() {
         let cluster = format!("cluster: {{node: me, peers: [{}]}}\n", peers.join(", "));
         ask(folder.path(), &format!("{count} peers, each second"), &cluster, count, watched);
     }
+    let each = simulated.bytes() as f64 / simulated.answers().max(1) as f64;
+    println!("{:<52} {:>8.1} KiB", "what a peer is asked for, on average", each / 1024.0);
+    let selecting = simulated.selecting().expect("agents ask for what their rules read");
+    asked(folder.path(), &selecting);
     for count in [agents / 10, agents] {
         by_prometheus(folder.path(), &simulated, count.max(1), watched);
     }
@@ -60,12 +64,29 @@ fn alone(folder: &Path, watched: Duration) -> String {
     let (cpu, _) = watch(&agent, watched);
     row("agent, alone", cpu, agent.resident_mib());
     let body = get(AGENT, "/metrics");
-    let before = agent.cpu_seconds();
-    (0..SCRAPES).for_each(|_| drop(get(AGENT, "/metrics")));
-    let each = (agent.cpu_seconds() - before) / f64::from(SCRAPES);
-    println!("{:<52} {:>8.2} ms", "agent, one scrape (the same in any cluster)", each * 1e3);
+    scrape(&agent, "agent, one scrape (the same in any cluster)", "/metrics");
     println!("{:<52} {:>8.0} KiB", "its metrics", body.len() as f64 / 1024.0);
     body
+}
+
+/// What it costs an agent to be asked by another one for what its rules read, and by 15 of them
+/// each second.
+fn asked(folder: &Path, path: &str) {
+    let agent = agent(&folder.join("asked"), "log: {level: warn}\n");
+    std::thread::sleep(Duration::from_secs(5));
+    let each = scrape(&agent, "agent, asked for what rules read", path);
+    let kib = get(AGENT, path).len() as f64 / 1024.0;
+    println!("{:<52} {kib:>8.1} KiB", "  its answer");
+    println!("{:<52} {:>8.3} % of a core", "  by 15 others, each second", each * 15.0 * 100.0);
+}
+
+/// Seconds that one answer costs, in the mean.
+fn scrape(agent: &Program, what: &str, path: &str) -> f64 {
+    let before = agent.cpu_seconds();
+    (0..SCRAPES).for_each(|_| drop(get(AGENT, path)));
+    let each = (agent.cpu_seconds() - before) / f64::from(SCRAPES);
+    println!("{what:<52} {:>8.2} ms", each * 1e3);
+    each
 }
 
 fn ask(folder: &Path, what: &str, cluster: &str, count: usize, watched: Duration) {

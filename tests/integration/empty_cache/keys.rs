@@ -1,11 +1,10 @@
 //! Keys: the right one to the right call, and never anywhere else.
 
-use std::fs;
-
 use umawarden::model::{CachePermission, EngineKeys, EngineKind, SecretPlace};
 
 use super::fake::{Asked, FakeEngine, recorded};
 use super::{Bench, decision, engine, with_keys};
+use crate::daemon::write_secret;
 
 const API: &str = "an-api-key";
 const ADMIN: &str = "an-admin-key";
@@ -26,7 +25,7 @@ fn guarded() -> FakeEngine {
 fn keys(bench: &Bench, api: Option<&str>, admin: Option<&str>) -> EngineKeys {
     let place = |name: &str, key: &str| {
         let path = bench.path(name);
-        fs::write(&path, format!("{key}\n")).unwrap();
+        write_secret(&path, &format!("{key}\n"));
         SecretPlace::File(path.to_str().unwrap().into())
     };
     EngineKeys {

@@ -13,6 +13,7 @@ use umawarden::model::{EngineKeys, EngineKind, EngineTarget, Observation, Proces
 use umawarden::parse::process::stat;
 
 use super::{Bench, decision, engine, with_keys};
+use crate::daemon::write_secret;
 use crate::engines::living::{uptime, watch};
 use crate::engines::testkit::{Server, free_port, start};
 
@@ -142,7 +143,7 @@ fn living_servers_empty_cache_sglang_with_keys() {
     let bench = &living.bench;
     let place = |name: &str, key: &str| {
         let path = bench.path(name);
-        fs::write(&path, format!("{key}\n")).unwrap();
+        write_secret(&path, &format!("{key}\n"));
         Some(SecretPlace::File(path.to_str().unwrap().into()))
     };
     let with = |api, admin| decision(with_keys(living.target(), EngineKeys { api, admin }), &[]);

@@ -166,7 +166,7 @@ fn one_that_never_hears_is_told_less_often_after_a_while() {
 fn the_next_process_has_it_go_on_with_the_key_from_where_it_is_kept() {
     let bench = Bench::new();
     let key = bench.path("key");
-    std::fs::write(&key, "a-secret-key\n").unwrap();
+    crate::daemon::write_secret(&key, "a-secret-key\n");
     let keys =
         EngineKeys { api: None, admin: Some(SecretPlace::File(key.to_str().unwrap().into())) };
     let busy = Busy::start(&bench, None, None);

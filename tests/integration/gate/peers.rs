@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::{Memory, Node, stderr, stdout, wait};
-use crate::daemon::{Daemon, binary};
+use crate::daemon::{Daemon, binary, write_secret};
 use crate::empty_cache::fake::{Asked, FakeEngine, Reply};
 
 fn open(need: u64) -> Reply {
@@ -192,7 +192,7 @@ fn peers_of_files_are_asked_with_credentials_and_a_file_that_is_not_there_keeps_
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
     let other = Other::new(open_plainly(NEED));
-    write("token", "secret\n");
+    write_secret(folder.path().join("token"), "secret\n");
     write("umawarden.yaml", "cluster: {file_sd: [peers.json], bearer_token_file: token}\n");
     let config = format!("--config.file={}", folder.path().join("umawarden.yaml").display());
     let gate = || {

@@ -13,7 +13,7 @@ use opentelemetry_proto::tonic::trace::v1::Span;
 use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
 
 use super::{ALWAYS, Node, XID, outcomes, record};
-use crate::daemon::Daemon;
+use crate::daemon::{Daemon, write_secret};
 
 /// Starts it with that under `otlp`.
 fn start(node: &Node, otlp: &str, more: &[&str]) -> Daemon {
@@ -51,7 +51,7 @@ fn is_below(span: &Span, parent: &Span) -> bool {
 fn the_collector_gets_what_metrics_shows() {
     let node = Node::new("gb10-4k");
     let collector = Collector::start(Manner::Takes);
-    fs::write(node.path("headers"), "# for the collector\nAuthorization: Bearer s3cret\n").unwrap();
+    write_secret(node.path("headers"), "# for the collector\nAuthorization: Bearer s3cret\n");
     let otlp = format!(
         "{{endpoint: '{}', interval: 1s, headers_file: headers, resource: {{rack: '7'}}}}",
         collector.endpoint()
@@ -249,12 +249,12 @@ fn what_a_collector_answers_is_told_once_and_counted() {
 fn headers_that_cannot_be_read_are_told_without_what_they_say() {
     let node = Node::new("gb10-4k");
     let collector = Collector::start(Manner::Takes);
-    fs::write(node.path("headers"), "s3cret\n").unwrap();
+    write_secret(node.path("headers"), "s3cret\n");
     let otlp = format!("{{endpoint: '{}', headers_file: headers}}", collector.endpoint());
     let daemon = start(&node, &otlp, &[]);
     daemon.wait_until("told", |daemon| daemon.log().contains("line 1 is no header"));
     assert!(collector.requests("/v1/metrics").is_empty(), "nothing is sent without them");
-    fs::write(node.path("headers"), "x-token: s3cret\n").unwrap();
+    write_secret(node.path("headers"), "x-token: s3cret\n");
     collector.wait_for("it with the header", |told| {
         let requests = told.requests("/v1/metrics");
         requests.iter().any(|request| request.header("x-token") == Some("s3cret")).then_some(())

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::*;
+use crate::daemon::write_secret;
 use crate::empty_cache::fake::{Asked, FakeEngine, Reply};
 use crate::run::ALWAYS;
 
@@ -140,8 +141,8 @@ fn credentials_are_read_from_their_files_each_time_and_shown_to_nobody() {
     });
     let basic = fine();
     let (token, password) = (node.path("token"), node.path("password"));
-    fs::write(&token, "first-secret\n").unwrap();
-    fs::write(&password, "opensesame\n").unwrap();
+    write_secret(&token, "first-secret\n");
+    write_secret(&password, "opensesame\n");
     let servers = [
         format!(
             "{{url: 'http://127.0.0.1:{}/am', bearer_token_file: {}}}",
@@ -158,7 +159,7 @@ fn credentials_are_read_from_their_files_each_time_and_shown_to_nobody() {
     let daemon = node.start(&[&config]);
     let has = |key: &str| keys.lock().unwrap().iter().any(|seen| seen.as_deref() == Some(key));
     daemon.wait_until("asked", |_| has("Bearer first-secret"));
-    fs::write(&token, "second-secret").unwrap();
+    write_secret(&token, "second-secret");
     daemon.wait_until("asked anew", |_| has("Bearer second-secret"));
     fs::remove_file(&token).unwrap();
     let told = |server: &FakeEngine| server.asked().first().and_then(|asked| asked.key.clone());
@@ -169,4 +170,39 @@ fn credentials_are_read_from_their_files_each_time_and_shown_to_nobody() {
     let (_, log) = daemon.terminate();
     assert!(log.contains("401") && log.contains("credentials"), "{log}");
     assert!(!log.contains("secret") && !log.contains("opensesame"), "{log}");
+}
+
+#[test]
+fn alerts_that_are_refused_keep_those_of_other_posts_from_nobody() {
+    let node = Node::new("gb10-4k");
+    let rule = |number: usize| {
+        format!(
+            "  - {{alert: A{number:03}, expr: uma_memory_free_bytes >= 0, labels: {{severity: info}}}}\n"
+        )
+    };
+    let rules: String = (0..150).map(rule).collect();
+    node.write_rules(&format!("groups:\n- name: g\n  rules:\n{rules}"));
+    // It takes no post with the first alert in it.
+    let server = FakeEngine::start(|asked| match asked.body.contains("\"A000\"") {
+        true => Reply::Answer(400, "A000 is not to its taste".to_owned()),
+        false => Reply::Answer(200, String::new()),
+    });
+    let config = config(&node, &[url(server.port)], "  resend_every: 1s\n");
+    let daemon = node.start(&[&config]);
+    daemon.wait_until("told of the others", |daemon| {
+        last(&server, "A149").is_some()
+            && daemon.metrics().get(&of("sent_alerts_total", server.port)) >= Some(&22.0)
+    });
+    let refused = server.asked().iter().filter(|asked| asked.body.contains("\"A000\"")).count();
+    assert!(refused >= 1);
+    daemon.wait_until("counted", |daemon| {
+        daemon.metric(&of("posts_failed_total", server.port)) >= 1.0
+    });
+    // And it is tried again, as whoever fails is.
+    daemon.wait_until("tried again", |_| {
+        let asked = server.asked();
+        asked.iter().filter(|asked| asked.body.contains("\"A000\"")).count() > refused
+    });
+    let (_, log) = daemon.terminate();
+    assert!(log.contains("it answers 400") && log.contains("not to its taste"), "{log}");
 }
