@@ -1,7 +1,7 @@
 //! Thin clients of inference engines: one file each, over [`Session`], which is where whatever they
 //! answer is bounded. Others are none: [`fleet_lock`] asks the server that keeps a cluster's
 //! reboots apart, [`peer`] the umawarden of another node, [`alertmanager`] tells of alerts, and
-//! [`collector`] sends telemetry. All connect and speak in one way, which is in `wire`; TLS is in
+//! [`collector`] sends telemetry. What is asked of them is bounded in one place, `wire`; TLS is in
 //! `tls`.
 //!
 //! To add an engine: a file here whose `empty` makes the safest call that the engine has, a line in

@@ -13,9 +13,10 @@ use std::thread::Builder;
 use std::time::Duration;
 
 use http_body_util::Full;
-use hyper::body::Bytes;
+use hyper::body::{Body, Bytes};
 use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
 use hyper::{Method, Request, Uri};
+use reqwest::{Client, redirect, retry};
 use rustls::ClientConfig;
 use serde_json::Value;
 use tokio::runtime::Runtime;
@@ -302,18 +303,44 @@ fn wait<T>(answer: &Receiver<T>, patience: Duration) -> Result<T, RecvTimeoutErr
 struct Caller {
     runtime: Runtime,
     origin: String,
-    tls: Option<Arc<ClientConfig>>,
+    way: Way,
     connecting_takes: Duration,
+}
+
+/// How the server is spoken to.
+enum Way {
+    Plain(Client),
+    Tls(Arc<ClientConfig>),
+}
+
+impl Way {
+    fn plain(connecting_takes: Duration) -> reqwest::Result<Self> {
+        // What an engine answers leads nowhere else, and what the environment says of proxies is
+        // for other programs.
+        let client = Client::builder()
+            .redirect(redirect::Policy::none())
+            .no_proxy()
+            .retry(retry::never())
+            .referer(false)
+            .http1_only()
+            .http1_max_headers(wire::MOST_HEADERS)
+            .pool_max_idle_per_host(0)
+            .connect_timeout(connecting_takes);
+        client.build().map(Self::Plain)
+    }
 }
 
 impl Caller {
     fn new(place: Place, connecting_takes: Duration, trust: Option<&TlsFiles>) -> io::Result<Self> {
-        let tls = trust.map(tls::config).transpose().map_err(io::Error::other)?;
+        let way = match trust {
+            Some(trust) => Way::Tls(tls::config(trust).map_err(io::Error::other)?),
+            None => Way::plain(connecting_takes).map_err(io::Error::other)?,
+        };
         if let Some(network) = &place.network {
             network.enter()?;
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        Ok(Self { runtime, origin: place.origin, tls, connecting_takes })
+        Ok(Self { runtime, origin: place.origin, way, connecting_takes })
     }
 
     fn make(&self, call: &Call) -> Result<Answer, CallError> {
@@ -332,17 +359,47 @@ impl Caller {
         let url = format!("{}{}", self.origin, call.path);
         let uri: Uri = url.parse().map_err(|_| format!("{url} is no address"))?;
         let request = request(call, &uri)?;
-        let connected = timeout(self.connecting_takes, Wire::to(&uri, self.tls.clone())).await;
+        match &self.way {
+            Way::Plain(client) => plain(client, uri, request).await,
+            Way::Tls(config) => self.tls(config, &uri, request).await,
+        }
+    }
+
+    async fn tls(
+        &self,
+        config: &Arc<ClientConfig>,
+        uri: &Uri,
+        request: Request<Bytes>,
+    ) -> Result<Answer, String> {
+        let connected =
+            timeout(self.connecting_takes, Wire::to(uri, Some(Arc::clone(config)))).await;
         let mut wire = connected
             .map_err(|_| format!("no connection within {} s", self.connecting_takes.as_secs()))??;
-        let response = wire.send(request).await.map_err(|error| wire::broken(&error))?;
-        let status = response.status().as_u16();
-        let (body, is_cut) = wire::beginning(response.into_body(), MOST_BYTES).await?;
-        Ok(Answer { status, body, is_cut })
+        let response = wire.send(request.map(Full::new)).await;
+        let response = response.map_err(|error| wire::broken(&error))?;
+        answer(response.status().as_u16(), response.into_body()).await
     }
 }
 
-fn request(call: &Call, uri: &Uri) -> Result<Request<Full<Bytes>>, String> {
+async fn plain(client: &Client, uri: Uri, mut request: Request<Bytes>) -> Result<Answer, String> {
+    // Told without the address, which is told anyway.
+    let failed = |error: reqwest::Error| wire::broken(&error.without_url());
+    *request.uri_mut() = uri;
+    let request = request.try_into().map_err(failed)?;
+    let response = client.execute(request).await.map_err(failed)?;
+    answer(response.status().as_u16(), reqwest::Body::from(response)).await
+}
+
+async fn answer<B>(status: u16, body: B) -> Result<Answer, String>
+where
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: std::error::Error + 'static,
+{
+    let (body, is_cut) = wire::beginning(body, MOST_BYTES).await?;
+    Ok(Answer { status, body, is_cut })
+}
+
+fn request(call: &Call, uri: &Uri) -> Result<Request<Bytes>, String> {
     let mut request = wire::request_to(call.method.clone(), uri).header(ACCEPT, "*/*");
     if let Some(key) = &call.key {
         request = request.header(AUTHORIZATION, key.header());
@@ -353,6 +410,6 @@ fn request(call: &Call, uri: &Uri) -> Result<Request<Full<Bytes>>, String> {
     if call.body.is_some() {
         request = request.header(CONTENT_TYPE, "application/json");
     }
-    let body = Full::from(call.body.clone().unwrap_or_default());
+    let body = Bytes::from(call.body.clone().unwrap_or_default());
     request.body(body).map_err(|error| error.to_string())
 }

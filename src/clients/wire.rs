@@ -1,5 +1,6 @@
-//! One connection to one server, over which HTTP/1.1 is spoken, plainly or over TLS. All clients
-//! go this way; only the looks at engines' health have one of their own, within the networks of
+//! One connection to one server, over which HTTP/1.1 is spoken, plainly or over TLS. Clients go
+//! this way, but for those that ask without TLS and once (`session`), for whom there is reqwest,
+//! and for the looks at engines' health, which have one of their own, within the networks of
 //! containers.
 //!
 //! Nothing leads elsewhere, no header has more lines than is usual, and no body is read further
@@ -10,7 +11,7 @@ use std::error::Error;
 use std::sync::Arc;
 
 use http_body_util::{BodyExt as _, Full};
-use hyper::body::{Bytes, Incoming};
+use hyper::body::{Body, Bytes, Incoming};
 use hyper::client::conn::http1::{Builder, SendRequest};
 use hyper::header::{HOST, USER_AGENT};
 use hyper::{Method, Request, Response, Uri, http};
@@ -25,7 +26,7 @@ use tokio_rustls::TlsConnector;
 use super::tls;
 
 /// More headers than these nobody sends.
-const MOST_HEADERS: usize = 64;
+pub(super) const MOST_HEADERS: usize = 64;
 
 /// A connection; it ends with this.
 #[derive(Debug)]
@@ -114,7 +115,11 @@ pub(super) fn request_to(method: Method, uri: &Uri) -> http::request::Builder {
 }
 
 /// A body up to that length, and whether it is longer.
-pub(super) async fn beginning(mut body: Incoming, most: usize) -> Result<(Vec<u8>, bool), String> {
+pub(super) async fn beginning<B>(mut body: B, most: usize) -> Result<(Vec<u8>, bool), String>
+where
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: Error + 'static,
+{
     let mut bytes = Vec::new();
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| broken(&error))?;
@@ -129,7 +134,7 @@ pub(super) async fn beginning(mut body: Incoming, most: usize) -> Result<(Vec<u8
 }
 
 /// That a connection has failed after it was made.
-pub(super) fn broken(error: &hyper::Error) -> String {
+pub(super) fn broken(error: &(dyn Error + 'static)) -> String {
     failed("the connection", error)
 }
 
