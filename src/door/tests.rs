@@ -1,4 +1,5 @@
 use std::fs;
+use std::net::Ipv4Addr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,6 +14,7 @@ use rustls::pki_types::pem::PemObject as _;
 use super::judge::{Authorization, read_authorization};
 use super::passwords::{Answer, Passwords};
 use super::rate::Limiter;
+use super::turns::WAITING_OF_ADDRESS;
 use super::web_config::{RateLimit, User};
 use super::*;
 use crate::config::mistake::SourceText;
@@ -403,6 +405,9 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
+const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+const ELSEWHERE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 7));
+
 fn alice() -> User {
     User { name: "alice".into(), hash: HASH.to_owned(), cost: 4 }
 }
@@ -411,7 +416,8 @@ fn alice() -> User {
 fn passwords_are_right_or_wrong_for_users_that_there_are() {
     let passwords = Passwords::new().unwrap();
     let users = [alice()];
-    let verify = |name, password| runtime().block_on(passwords.verify(&users, name, password));
+    let verify =
+        |name, password| runtime().block_on(passwords.verify(&users, HERE, name, password));
     for _ in 0..2 {
         assert_eq!(verify("alice", b"correct horse"), Answer::Right);
         assert_eq!(verify("alice", b"correct hors"), Answer::Wrong);
@@ -420,8 +426,9 @@ fn passwords_are_right_or_wrong_for_users_that_there_are() {
         assert_eq!(verify("alice", &[b'x'; 5000]), Answer::Wrong);
     }
     let other = [User { hash: HASH.replace("jydO", "jydP"), ..alice() }];
-    let verify =
-        |users: &[User]| runtime().block_on(passwords.verify(users, "alice", b"correct horse"));
+    let verify = |users: &[User]| {
+        runtime().block_on(passwords.verify(users, HERE, "alice", b"correct horse"))
+    };
     assert_eq!(verify(&other), Answer::Wrong, "what was right is right for that hash alone");
     passwords.keep(&[]);
     assert_eq!(verify(&[]), Answer::Wrong);
@@ -440,11 +447,11 @@ fn a_flood_of_wrong_passwords_keeps_nobody_out_who_was_right_before() {
     let passwords = Passwords::new().unwrap();
     let users = [alice()];
     runtime().block_on(async {
-        assert_eq!(passwords.verify(&users, "alice", b"correct horse").await, Answer::Right);
+        assert_eq!(passwords.verify(&users, HERE, "alice", b"correct horse").await, Answer::Right);
         let guesses: Vec<Vec<u8>> = (0..64u8).map(|guess| vec![b'a' + guess % 26, guess]).collect();
         let mut flood: Vec<_> = guesses
             .iter()
-            .map(|guess| Box::pin(passwords.verify(&users, "alice", guess)))
+            .map(|guess| Box::pin(passwords.verify(&users, HERE, "alice", guess)))
             .collect();
         let mut busy = 0;
         let mut waiting = Vec::new();
@@ -455,11 +462,39 @@ fn a_flood_of_wrong_passwords_keeps_nobody_out_who_was_right_before() {
                 None => waiting.push(guess),
             }
         }
-        assert_eq!((busy, waiting.len()), (64 - 9, 9), "so many wait, and no more");
-        assert_eq!(passwords.verify(&users, "alice", b"correct horse").await, Answer::Right);
+        let begun = 1 + WAITING_OF_ADDRESS;
+        assert_eq!((busy, waiting.len()), (64 - begun, begun), "so many wait, and no more");
+        assert_eq!(passwords.verify(&users, HERE, "alice", b"correct horse").await, Answer::Right);
         for guess in waiting {
             assert_eq!(guess.await, Answer::Wrong);
         }
+    });
+}
+
+/// They come in all the same, though nobody has verified their password yet.
+#[test]
+fn a_flood_of_wrong_passwords_keeps_out_nobody_of_another_address() {
+    let passwords = Arc::new(Passwords::new().unwrap());
+    runtime().block_on(async {
+        let flood: Vec<_> = (0..64u8)
+            .map(|guess| {
+                let passwords = Arc::clone(&passwords);
+                tokio::spawn(async move {
+                    passwords.verify(&[alice()], ELSEWHERE, "alice", &[b'g', guess]).await
+                })
+            })
+            .collect();
+        // All of them have come before.
+        tokio::task::yield_now().await;
+        let right = passwords.verify(&[alice()], HERE, "alice", b"correct horse").await;
+        assert_eq!(right, Answer::Right);
+        let mut busy = 0;
+        for guess in flood {
+            let answer = guess.await.unwrap();
+            assert_ne!(answer, Answer::Right);
+            busy += usize::from(answer == Answer::Busy);
+        }
+        assert!(busy > 0, "it was no flood");
     });
 }
 
@@ -499,7 +534,7 @@ fn judged_with(
         map.append(*name, HeaderValue::from_str(value).unwrap());
     }
     let passwords = Passwords::new().unwrap();
-    let judged = judge::judge(terms, &passwords, now(), access, &map, names);
+    let judged = judge::judge(terms, &passwords, now(), access, HERE, &map, names);
     match runtime().block_on(judged) {
         Ok(None) => "anybody".to_owned(),
         Ok(Some(credential)) => credential.to_string(),
