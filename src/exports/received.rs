@@ -23,12 +23,12 @@ use super::api::{answer, error, success};
 use super::order::Caller;
 use super::orders::{Refusal, known, read_body};
 use super::routes::{Site, body_bytes};
-use crate::model::{OrderedBy, ReceivedAlerts, author, counted, remote_author};
+use crate::model::{OrderedBy, ReceivedAlert, ReceivedAlerts, author, counted, remote_author};
 use crate::parse::alertmanager::{self, MOST_BYTES, PostError};
 
 /// Posts that wait for the loop, which takes them within milliseconds.
 const MOST_WAITING: usize = 1_024;
-/// What they take together, as they were posted. One always fits.
+/// What they take together in memory, which is several times what was posted. One always fits.
 const MOST_WAITING_BYTES: usize = 8 << 20;
 /// Longer posts stand there in parts.
 const MOST_ALERTS_A_PART: usize = 50;
@@ -54,7 +54,7 @@ pub struct AlertInbox {
 #[derive(Default)]
 struct Inside {
     waiting: VecDeque<Part>,
-    /// Posts of which the last part waits, and what they take, as they were posted.
+    /// Posts of which the last part waits, and what they take.
     posts: usize,
     bytes: usize,
     is_closed: bool,
@@ -173,6 +173,13 @@ impl Inside {
     }
 }
 
+/// About how many bytes a post takes.
+fn weight(post: &ReceivedAlerts) -> usize {
+    let label = |(name, value): (&Arc<str>, &Arc<str>)| 96 + name.len() + value.len();
+    let alert = |alert: &Arc<ReceivedAlert>| 640 + alert.labels.iter().map(label).sum::<usize>();
+    256 + post.alerts.iter().map(alert).sum::<usize>()
+}
+
 /// What is counted of a post goes with its first part.
 fn parts(post: ReceivedAlerts, bytes: usize) -> Vec<Part> {
     let ReceivedAlerts { alerts, is_rest, unusable_labels, truncated } = post;
@@ -236,7 +243,8 @@ async fn take(
         Arc::make_mut(alert).by = Some(Arc::clone(&by));
     }
     let (alerts, remarks) = (post.alerts.len(), remarks(&post));
-    inbox.put(post, body.len()).map_err(|why| busy(inbox, why))?;
+    let bytes = weight(&post);
+    inbox.put(post, bytes).map_err(|why| busy(inbox, why))?;
     let told = json!({
         "status": "success", "data": { "alerts": alerts }, "warnings": remarks,
     });
@@ -303,7 +311,7 @@ mod tests {
     use std::sync::atomic::AtomicUsize;
 
     use super::*;
-    use crate::model::{ReceivedAlert, ReceivedStatus};
+    use crate::model::ReceivedStatus;
 
     fn inbox() -> (AlertInbox, Arc<AtomicUsize>) {
         let woken = Arc::new(AtomicUsize::new(0));
@@ -421,6 +429,16 @@ mod tests {
         assert!(inbox.put(post_of(0..1), 1).is_err(), "one part is left");
         assert!(!inbox.take(50, drop));
         inbox.put(post_of(0..1), MOST_WAITING_BYTES).unwrap();
+    }
+
+    #[test]
+    fn short_labels_weigh_more_than_they_are_long() {
+        let mut post = post_of(0..1);
+        let bare = weight(&post);
+        let labels = (0..10).map(|number| (number.to_string().into(), "x".into()));
+        Arc::make_mut(&mut post.alerts[0]).labels = labels.collect();
+        assert_eq!(weight(&post) - bare, 10 * (96 + 2));
+        assert!(weight(&post_of(0..2_000)) > 1 << 20);
     }
 
     #[test]
