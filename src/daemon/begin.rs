@@ -146,6 +146,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         past,
         pause,
         alerting,
+        posts_are_held: false,
     })
 }
 

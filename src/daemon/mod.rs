@@ -17,6 +17,7 @@ mod otlp;
 mod own;
 mod past;
 mod pause;
+mod posted;
 mod preflight;
 mod queries;
 mod reaction;
@@ -123,6 +124,7 @@ struct Daemon {
     past: past::Awaited,
     pause: pause::PauseWatch,
     alerting: alerting::Alerting,
+    posts_are_held: bool,
 }
 
 /// How far the kernel log has been read, how far that is journalled, and when it is read again.
@@ -196,7 +198,7 @@ impl Daemon {
     fn sleep(&mut self) -> bool {
         let timeout = self.sampling.due_in().min(self.policy.next_step_in(clock::uptime()));
         let gathers = self.cursor.gathering.waits(clock::monotonic());
-        let timeout = timeout.min(gathers.unwrap_or(timeout));
+        let timeout = timeout.min(gathers.unwrap_or(timeout)).min(self.posts_wait_for());
         let glance = self.sampling.glance_in().filter(|glance| *glance < timeout);
         let timeout = glance.unwrap_or(timeout);
         let timeout = Timespec {
@@ -334,12 +336,6 @@ impl Daemon {
         if more {
             self.wake.notify();
         }
-    }
-
-    /// Returns whether there are more. Where the journal is behind they wait: they are kept in it,
-    /// and whoever posts more than that is told to come again.
-    fn take_posted_alerts(&mut self) -> bool {
-        !self.journal.is_behind() && self.alerting.take(&mut self.seen)
     }
 
     fn read_kernel_log(&mut self) -> ReadEnd {
@@ -556,10 +552,7 @@ impl Daemon {
         let began = clock::uptime();
         let left = || CLOSING_TAKES.saturating_sub(clock::uptime().saturating_sub(began));
         self.service.stopping();
-        self.alerting.close(&mut self.seen);
-        if !self.seen.is_empty() {
-            self.step(clock::now());
-        }
+        self.take_last_posts();
         self.evicting.stop("the program ends");
         self.black_box.end();
         self.cursor.journal_due = Duration::ZERO;

@@ -1,5 +1,6 @@
 //! Who somebody on the network is, and whether that is enough for what they ask.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use base64::Engine as _;
@@ -67,6 +68,7 @@ pub(super) async fn judge(
     passwords: &Passwords,
     now: Timestamp,
     access: Access,
+    from: IpAddr,
     headers: &HeaderMap,
     certificate: Option<&Names>,
 ) -> Result<Option<Credential>, Refused> {
@@ -81,7 +83,7 @@ pub(super) async fn judge(
     if needed == Role::Read && terms.is_open_to_readers() {
         return Ok(None);
     }
-    let shown = show(terms, passwords, now, headers, certificate).await?;
+    let shown = show(terms, passwords, now, from, headers, certificate).await?;
     if shown.expires.is_some_and(|expires| expires <= now) {
         let text = format!("{} has expired", shown.credential);
         return Err(challenge(terms, RefusalReason::Expired, text));
@@ -98,6 +100,7 @@ async fn show(
     terms: &Terms,
     passwords: &Passwords,
     now: Timestamp,
+    from: IpAddr,
     headers: &HeaderMap,
     certificate: Option<&Names>,
 ) -> Result<Shown, Refused> {
@@ -115,7 +118,7 @@ async fn show(
             by_token(terms, token).ok_or_else(|| wrong("there is no such token"))
         }
         Some(Authorization::Basic { name, password }) => {
-            match passwords.verify(&terms.users, &name, &password).await {
+            match passwords.verify(&terms.users, from, &name, &password).await {
                 Answer::Right => Ok(by_user(terms, &name)),
                 Answer::Wrong => Err(wrong("the user or the password is wrong")),
                 Answer::Busy => {

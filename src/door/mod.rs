@@ -15,6 +15,7 @@ mod tests;
 mod tls;
 mod token;
 mod tokens;
+mod turns;
 mod web_config;
 
 use std::net::IpAddr;
@@ -250,6 +251,7 @@ impl Door {
     pub async fn judge(
         &self,
         access: Access,
+        from: IpAddr,
         headers: &HeaderMap,
         certificate: Option<&Names>,
     ) -> Result<Option<Credential>, Refused> {
@@ -257,7 +259,8 @@ impl Door {
         let judged = match self.limiter.take(now.uptime) {
             Ok(()) => {
                 let terms = self.terms.load_full();
-                judge::judge(&terms, &self.passwords, now.utc, access, headers, certificate).await
+                let passwords = &self.passwords;
+                judge::judge(&terms, passwords, now.utc, access, from, headers, certificate).await
             }
             Err(wait) => {
                 let refused =

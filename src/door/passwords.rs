@@ -1,21 +1,18 @@
-//! Passwords, verified one at a time and away from whoever serves others; what was found right once
-//! costs nothing any more.
+//! Passwords, verified one at a time, by addresses in turn, and away from whoever serves others; what
+//! was found right once costs nothing any more.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 use subtle::ConstantTimeEq as _;
-use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 
+use super::turns::Turns;
 use super::web_config::User;
 
-/// Verified at once. bcrypt takes a CPU, and all of them are needed elsewhere.
-const AT_ONCE: usize = 1;
-/// Those that wait for their turn; more are told to come again.
-const WAITING: usize = 8;
 /// Wrong ones that are remembered, so that a client that repeats one costs nothing.
 const MOST_WRONG: usize = 256;
 /// Longer passwords are nobody's: bcrypt looks at 72 bytes.
@@ -31,15 +28,15 @@ type Seal = [u8; 32];
 pub(super) enum Answer {
     Right,
     Wrong,
-    /// Too many are asked for at once.
+    /// Too many are asked for at once from that address, or from too many addresses.
     Busy,
 }
 
 pub(super) struct Passwords {
     /// Of this process alone: what is remembered is of no use to anybody else.
     key: [u8; 32],
-    turns: Arc<Semaphore>,
-    places: Arc<Semaphore>,
+    /// One at a time: bcrypt takes a CPU, and all of them are needed elsewhere.
+    turns: Arc<Turns>,
     known: Mutex<Known>,
 }
 
@@ -54,17 +51,18 @@ impl Passwords {
     pub(super) fn new() -> Result<Self, String> {
         let mut key = [0; 32];
         super::fill_with_random(&mut key)?;
-        Ok(Self {
-            key,
-            turns: Arc::new(Semaphore::new(AT_ONCE)),
-            places: Arc::new(Semaphore::new(AT_ONCE + WAITING)),
-            known: Mutex::default(),
-        })
+        Ok(Self { key, turns: Arc::default(), known: Mutex::default() })
     }
 
     /// Verifies a password. A user that there is not takes as long as the dearest one that there
     /// is; where costs differ, the time tells those apart whose hash is cheaper.
-    pub(super) async fn verify(&self, users: &[User], name: &str, password: &[u8]) -> Answer {
+    pub(super) async fn verify(
+        &self,
+        users: &[User],
+        from: IpAddr,
+        name: &str,
+        password: &[u8],
+    ) -> Answer {
         if password.len() > MOST_PASSWORD_BYTES {
             return Answer::Wrong;
         }
@@ -74,8 +72,7 @@ impl Passwords {
         if let Some(known) = self.known(name, &seal) {
             return known;
         }
-        let Ok(_place) = Arc::clone(&self.places).try_acquire_owned() else { return Answer::Busy };
-        let Ok(turn) = Arc::clone(&self.turns).acquire_owned().await else { return Answer::Busy };
+        let Some(turn) = self.turns.wait(from).await else { return Answer::Busy };
         // Whoever came before may have asked the same.
         if let Some(known) = self.known(name, &seal) {
             return known;

@@ -1,4 +1,7 @@
+mod floods;
+
 use std::fs;
+use std::net::Ipv4Addr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,7 +14,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 
 use super::judge::{Authorization, read_authorization};
-use super::passwords::{Answer, Passwords};
+use super::passwords::Passwords;
 use super::rate::Limiter;
 use super::web_config::{RateLimit, User};
 use super::*;
@@ -403,76 +406,10 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
+const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
 fn alice() -> User {
     User { name: "alice".into(), hash: HASH.to_owned(), cost: 4 }
-}
-
-#[test]
-fn passwords_are_right_or_wrong_for_users_that_there_are() {
-    let passwords = Passwords::new().unwrap();
-    let users = [alice()];
-    let verify = |name, password| runtime().block_on(passwords.verify(&users, name, password));
-    for _ in 0..2 {
-        assert_eq!(verify("alice", b"correct horse"), Answer::Right);
-        assert_eq!(verify("alice", b"correct hors"), Answer::Wrong);
-        assert_eq!(verify("alice", b""), Answer::Wrong);
-        assert_eq!(verify("bob", b"correct horse"), Answer::Wrong);
-        assert_eq!(verify("alice", &[b'x'; 5000]), Answer::Wrong);
-    }
-    let other = [User { hash: HASH.replace("jydO", "jydP"), ..alice() }];
-    let verify =
-        |users: &[User]| runtime().block_on(passwords.verify(users, "alice", b"correct horse"));
-    assert_eq!(verify(&other), Answer::Wrong, "what was right is right for that hash alone");
-    passwords.keep(&[]);
-    assert_eq!(verify(&[]), Answer::Wrong);
-}
-
-#[test]
-fn what_stands_for_nobody_is_a_hash_that_costs_as_much() {
-    let dear = User { cost: 12, ..alice() };
-    let parts: bcrypt::HashParts = passwords::nobody(&[alice(), dear]).parse().unwrap();
-    assert_eq!(parts.get_cost(), 12);
-    assert!(passwords::nobody(&[]).parse::<bcrypt::HashParts>().is_ok());
-}
-
-#[test]
-fn a_flood_of_wrong_passwords_keeps_nobody_out_who_was_right_before() {
-    let passwords = Passwords::new().unwrap();
-    let users = [alice()];
-    runtime().block_on(async {
-        assert_eq!(passwords.verify(&users, "alice", b"correct horse").await, Answer::Right);
-        let guesses: Vec<Vec<u8>> = (0..64u8).map(|guess| vec![b'a' + guess % 26, guess]).collect();
-        let mut flood: Vec<_> = guesses
-            .iter()
-            .map(|guess| Box::pin(passwords.verify(&users, "alice", guess)))
-            .collect();
-        let mut busy = 0;
-        let mut waiting = Vec::new();
-        for mut guess in flood.drain(..) {
-            match futures_poll(&mut guess).await {
-                Some(Answer::Busy) => busy += 1,
-                Some(answer) => panic!("{answer:?}"),
-                None => waiting.push(guess),
-            }
-        }
-        assert_eq!((busy, waiting.len()), (64 - 9, 9), "so many wait, and no more");
-        assert_eq!(passwords.verify(&users, "alice", b"correct horse").await, Answer::Right);
-        for guess in waiting {
-            assert_eq!(guess.await, Answer::Wrong);
-        }
-    });
-}
-
-/// Polls once.
-async fn futures_poll<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
-    std::future::poll_fn(|cx| {
-        let polled = std::pin::Pin::new(&mut *future).poll(cx);
-        std::task::Poll::Ready(match polled {
-            std::task::Poll::Ready(output) => Some(output),
-            std::task::Poll::Pending => None,
-        })
-    })
-    .await
 }
 
 fn now() -> Timestamp {
@@ -499,7 +436,7 @@ fn judged_with(
         map.append(*name, HeaderValue::from_str(value).unwrap());
     }
     let passwords = Passwords::new().unwrap();
-    let judged = judge::judge(terms, &passwords, now(), access, &map, names);
+    let judged = judge::judge(terms, &passwords, now(), access, HERE, &map, names);
     match runtime().block_on(judged) {
         Ok(None) => "anybody".to_owned(),
         Ok(Some(credential)) => credential.to_string(),

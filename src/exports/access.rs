@@ -115,7 +115,7 @@ pub(super) async fn admit(
     };
     let Some(access) = asked.access else { return Err(nobody()) };
     let door = &site.served.door;
-    match door.judge(access, headers, certificate).await {
+    match door.judge(access, address, headers, certificate).await {
         Ok(Some(credential)) => Ok(Caller::Known(OrderedBy::Remote { credential, address })),
         Ok(None) => Ok(Caller::Anybody),
         Err(refused) => {

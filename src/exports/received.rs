@@ -1,7 +1,8 @@
 //! Alerts that an Alertmanager posts, and those of them that fire.
 //!
 //! A post is taken whole or not at all, and answered as soon as it stands in a bounded queue, of
-//! which the loop takes it: whoever posts waits for no rule and no disk.
+//! which the loop takes it, a long one in parts: whoever posts waits for no rule and no disk, and
+//! the loop for no post.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -22,13 +23,15 @@ use super::api::{answer, error, success};
 use super::order::Caller;
 use super::orders::{Refusal, known, read_body};
 use super::routes::{Site, body_bytes};
-use crate::model::{OrderedBy, ReceivedAlerts, author, counted, remote_author};
+use crate::model::{OrderedBy, ReceivedAlert, ReceivedAlerts, author, counted, remote_author};
 use crate::parse::alertmanager::{self, MOST_BYTES, PostError};
 
 /// Posts that wait for the loop, which takes them within milliseconds.
 const MOST_WAITING: usize = 1_024;
-/// What they take together, as they were posted. One always fits.
+/// What they take together in memory, which is several times what was posted. One always fits.
 const MOST_WAITING_BYTES: usize = 8 << 20;
+/// Longer posts stand there in parts.
+const MOST_ALERTS_A_PART: usize = 50;
 
 /// Bodies that are read at once, in units of [`UNIT_BYTES`].
 const READING_UNITS: u32 = 64;
@@ -50,9 +53,18 @@ pub struct AlertInbox {
 
 #[derive(Default)]
 struct Inside {
-    waiting: VecDeque<(ReceivedAlerts, usize)>,
+    waiting: VecDeque<Part>,
+    /// Posts of which the last part waits, and what they take.
+    posts: usize,
     bytes: usize,
     is_closed: bool,
+}
+
+/// A post, or as much of one as is taken in at once.
+struct Part {
+    post: ReceivedAlerts,
+    /// What the whole post takes, with its last part.
+    ends: Option<usize>,
 }
 
 /// Why nothing is taken of a post, for the count of those.
@@ -80,31 +92,32 @@ impl AlertInbox {
         }
     }
 
-    /// The next posts, oldest first: at least one if any waits, and no more than `most_bytes`
-    /// beyond that. Returns whether more wait. Never waits itself: while another thread holds the
-    /// queue there is nothing, and the loop is told again.
-    pub fn take(&self, most_bytes: usize, mut to: impl FnMut(ReceivedAlerts)) -> bool {
-        let mut inside = match self.inside.try_lock() {
-            Ok(inside) => inside,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return false,
-        };
-        let mut taken = 0;
-        while taken < most_bytes {
-            let Some((post, bytes)) = inside.waiting.pop_front() else { return false };
-            inside.bytes -= bytes;
-            taken += bytes;
-            to(post);
+    /// The next posts and parts of posts, oldest first: at least one if any waits, and no more than
+    /// so many alerts beyond that; a post without any counts for one. Returns whether more wait.
+    /// Never waits itself: while another thread holds the queue there is nothing, and the loop is
+    /// told again.
+    pub fn take(&self, most_alerts: usize, to: impl FnMut(ReceivedAlerts)) -> bool {
+        match self.inside.try_lock() {
+            Ok(mut inside) => inside.take(most_alerts, to),
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner().take(most_alerts, to),
+            Err(TryLockError::WouldBlock) => false,
         }
-        !inside.waiting.is_empty()
     }
 
-    /// Takes nothing in any more, and gives all that was: it was promised to whoever posted.
-    pub fn close(&self, to: impl FnMut(ReceivedAlerts)) {
-        let mut inside = self.lock();
-        inside.is_closed = true;
-        inside.bytes = 0;
-        inside.waiting.drain(..).map(|(post, _)| post).for_each(to);
+    /// Whether anything waits, as far as that can be told without waiting.
+    pub fn is_empty(&self) -> bool {
+        self.inside.try_lock().is_ok_and(|inside| inside.waiting.is_empty())
+    }
+
+    /// Takes nothing in any more. What was taken in is still to be had: it was promised to whoever
+    /// posted.
+    pub fn close(&self) {
+        self.lock().is_closed = true;
+    }
+
+    /// As [`AlertInbox::take`], for whoever has closed it and may wait for a moment.
+    pub fn take_rest(&self, most_alerts: usize, to: impl FnMut(ReceivedAlerts)) -> bool {
+        self.lock().take(most_alerts, to)
     }
 
     /// How many posts were refused: malformed, too large, and for want of room.
@@ -123,21 +136,67 @@ impl AlertInbox {
 
     /// Keeps a post for the loop; an error says why there is no room.
     fn put(&self, post: ReceivedAlerts, bytes: usize) -> Result<(), &'static str> {
+        let parts = parts(post, bytes);
         let mut inside = self.lock();
         if inside.is_closed {
             return Err("umawarden is shutting down");
         }
-        let is_full = inside.waiting.len() >= MOST_WAITING
-            || (inside.bytes + bytes > MOST_WAITING_BYTES && !inside.waiting.is_empty());
+        let is_full = inside.posts >= MOST_WAITING
+            || (inside.bytes + bytes > MOST_WAITING_BYTES && inside.posts > 0);
         if is_full {
             return Err("too many posts wait to be taken in; post it again");
         }
+        inside.posts += 1;
         inside.bytes += bytes;
-        inside.waiting.push_back((post, bytes));
+        inside.waiting.extend(parts);
         drop(inside);
         (self.wake)();
         Ok(())
     }
+}
+
+impl Inside {
+    fn take(&mut self, most_alerts: usize, mut to: impl FnMut(ReceivedAlerts)) -> bool {
+        let mut taken = 0;
+        while let Some(part) = self.waiting.front() {
+            let weight = part.post.alerts.len().max(1);
+            if taken > 0 && taken + weight > most_alerts {
+                return true;
+            }
+            taken += weight;
+            let Some(Part { post, ends }) = self.waiting.pop_front() else { break };
+            self.posts -= usize::from(ends.is_some());
+            self.bytes -= ends.unwrap_or(0);
+            to(post);
+        }
+        false
+    }
+}
+
+/// About how many bytes a post takes.
+fn weight(post: &ReceivedAlerts) -> usize {
+    let label = |(name, value): (&Arc<str>, &Arc<str>)| 96 + name.len() + value.len();
+    let alert = |alert: &Arc<ReceivedAlert>| 640 + alert.labels.iter().map(label).sum::<usize>();
+    256 + post.alerts.iter().map(alert).sum::<usize>()
+}
+
+/// What is counted of a post goes with its first part.
+fn parts(post: ReceivedAlerts, bytes: usize) -> Vec<Part> {
+    let ReceivedAlerts { alerts, is_rest, unusable_labels, truncated } = post;
+    let mut parts = Vec::with_capacity(alerts.len().div_ceil(MOST_ALERTS_A_PART).max(1));
+    let mut alerts = alerts.into_iter();
+    let first: Vec<_> = alerts.by_ref().take(MOST_ALERTS_A_PART).collect();
+    let first = ReceivedAlerts { alerts: first, is_rest, unusable_labels, truncated };
+    parts.push(Part { post: first, ends: None });
+    while alerts.len() > 0 {
+        let alerts = alerts.by_ref().take(MOST_ALERTS_A_PART).collect();
+        let post = ReceivedAlerts { alerts, is_rest: true, ..ReceivedAlerts::default() };
+        parts.push(Part { post, ends: None });
+    }
+    if let Some(last) = parts.last_mut() {
+        last.ends = Some(bytes);
+    }
+    parts
 }
 
 /// `POST /api/v1/alerts/webhook`.
@@ -180,10 +239,12 @@ async fn take(
     )?;
     let mut post = alertmanager::post(&body).map_err(|wrong| refuse(inbox, &wrong))?;
     for alert in &mut post.alerts {
-        alert.by = Some(Arc::clone(&by));
+        // Nobody else has it yet, so nothing is copied.
+        Arc::make_mut(alert).by = Some(Arc::clone(&by));
     }
     let (alerts, remarks) = (post.alerts.len(), remarks(&post));
-    inbox.put(post, body.len()).map_err(|why| busy(inbox, why))?;
+    let bytes = weight(&post);
+    inbox.put(post, bytes).map_err(|why| busy(inbox, why))?;
     let told = json!({
         "status": "success", "data": { "alerts": alerts }, "warnings": remarks,
     });
@@ -250,6 +311,7 @@ mod tests {
     use std::sync::atomic::AtomicUsize;
 
     use super::*;
+    use crate::model::ReceivedStatus;
 
     fn inbox() -> (AlertInbox, Arc<AtomicUsize>) {
         let woken = Arc::new(AtomicUsize::new(0));
@@ -261,10 +323,26 @@ mod tests {
         ReceivedAlerts { truncated: number, ..ReceivedAlerts::default() }
     }
 
-    fn taken(inbox: &AlertInbox, most_bytes: usize) -> (Vec<u64>, bool) {
+    fn taken(inbox: &AlertInbox, most_alerts: usize) -> (Vec<u64>, bool) {
         let mut numbers = Vec::new();
-        let more = inbox.take(most_bytes, |post| numbers.push(post.truncated));
+        let more = inbox.take(most_alerts, |post| numbers.push(post.truncated));
         (numbers, more)
+    }
+
+    /// With alerts that are told apart by their numbers.
+    fn post_of(numbers: std::ops::Range<usize>) -> ReceivedAlerts {
+        let alert = |number: usize| {
+            Arc::new(ReceivedAlert {
+                fingerprint: number.to_string().into(),
+                status: ReceivedStatus::Firing,
+                starts_at: jiff::Timestamp::UNIX_EPOCH,
+                ends_at: None,
+                labels: std::collections::BTreeMap::new(),
+                by: None,
+            })
+        };
+        let alerts = numbers.map(alert).collect();
+        ReceivedAlerts { alerts, is_rest: false, unusable_labels: 3, truncated: 7 }
     }
 
     #[test]
@@ -274,8 +352,8 @@ mod tests {
             inbox.put(numbered(number), 100).unwrap();
         }
         assert_eq!(woken.load(Ordering::Relaxed), 5);
-        assert_eq!(taken(&inbox, 150), (vec![0, 1], true));
-        assert_eq!(taken(&inbox, 1), (vec![2], true));
+        assert_eq!(taken(&inbox, 2), (vec![0, 1], true));
+        assert_eq!(taken(&inbox, 0), (vec![2], true));
         assert_eq!(taken(&inbox, 1000), (vec![3, 4], false));
         assert_eq!(taken(&inbox, 1000), (vec![], false));
     }
@@ -300,10 +378,76 @@ mod tests {
     fn who_was_told_that_it_is_taken_is_not_deceived_at_the_end() {
         let (inbox, _) = inbox();
         inbox.put(numbered(1), 1).unwrap();
-        let mut rest = Vec::new();
-        inbox.close(|post| rest.push(post.truncated));
-        assert_eq!(rest, [1]);
+        inbox.put(post_of(0..120), 1).unwrap();
+        inbox.close();
         assert_eq!(inbox.put(numbered(2), 1), Err("umawarden is shutting down"));
+        let mut rest = Vec::new();
+        while inbox.take_rest(50, |post| rest.push(post.alerts.len())) {}
+        assert_eq!(rest, [0, 50, 50, 20]);
+        assert!(inbox.is_empty());
+    }
+
+    #[test]
+    fn a_long_post_is_taken_in_parts_in_its_order_and_counted_once() {
+        let (inbox, woken) = inbox();
+        inbox.put(post_of(0..1), 1).unwrap();
+        inbox.put(post_of(1..2_001), 300_000).unwrap();
+        inbox.put(post_of(2_001..2_100), 1).unwrap();
+        assert_eq!(woken.load(Ordering::Relaxed), 3, "the loop is told once of each");
+        let (mut turns, mut numbers, mut begun) = (0, Vec::new(), Vec::new());
+        loop {
+            let mut alerts = 0;
+            let more = inbox.take(100, |post| {
+                alerts += post.alerts.len();
+                numbers.extend(post.alerts.iter().map(|alert| alert.fingerprint.to_string()));
+                match post.is_rest {
+                    true => assert_eq!((post.unusable_labels, post.truncated), (0, 0)),
+                    false => begun.push((post.unusable_labels, post.truncated)),
+                }
+            });
+            turns += 1;
+            assert!((1..=100).contains(&alerts), "{alerts} in one turn");
+            if !more {
+                break;
+            }
+        }
+        assert_eq!(turns, 22);
+        let expected: Vec<String> = (0..2_100).map(|number| number.to_string()).collect();
+        assert_eq!(numbers, expected);
+        assert_eq!(begun, [(3, 7); 3]);
+        assert!(inbox.is_empty());
+    }
+
+    #[test]
+    fn a_post_takes_its_room_until_its_last_part_is_taken() {
+        let (inbox, _) = inbox();
+        inbox.put(post_of(0..150), MOST_WAITING_BYTES).unwrap();
+        for _ in 0..2 {
+            assert!(inbox.put(post_of(0..1), 1).is_err());
+            assert!(inbox.take(50, drop));
+        }
+        assert!(inbox.put(post_of(0..1), 1).is_err(), "one part is left");
+        assert!(!inbox.take(50, drop));
+        inbox.put(post_of(0..1), MOST_WAITING_BYTES).unwrap();
+    }
+
+    #[test]
+    fn short_labels_weigh_more_than_they_are_long() {
+        let mut post = post_of(0..1);
+        let bare = weight(&post);
+        let labels = (0..10).map(|number| (number.to_string().into(), "x".into()));
+        Arc::make_mut(&mut post.alerts[0]).labels = labels.collect();
+        assert_eq!(weight(&post) - bare, 10 * (96 + 2));
+        assert!(weight(&post_of(0..2_000)) > 1 << 20);
+    }
+
+    #[test]
+    fn posts_are_counted_and_not_their_parts() {
+        let (inbox, _) = inbox();
+        for _ in 0..MOST_WAITING {
+            inbox.put(post_of(0..101), 1).unwrap();
+        }
+        assert!(inbox.put(post_of(0..1), 1).is_err());
     }
 
     #[test]

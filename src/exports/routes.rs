@@ -269,7 +269,8 @@ async fn for_all(
     let arrival = arrival.map(|Extension(arrival)| arrival);
     let uri_bytes = uri.path_and_query().map_or(0, |target| target.as_str().len());
     let asked = Asked::of(&site, matched.as_ref(), request.method());
-    let response = if uri_bytes > MAX_URI_BYTES {
+    let is_chunked = request.headers().contains_key(header::TRANSFER_ENCODING);
+    let mut response = if uri_bytes > MAX_URI_BYTES {
         let text = "the request's address is too long\n";
         refusal(&uri, StatusCode::URI_TOO_LONG, "bad_data", text)
     } else if body_bytes(request.headers()) > asked.body_bytes {
@@ -289,6 +290,11 @@ async fn for_all(
             Err(refused) => access::refuse(&site, &uri, &refused),
         }
     };
+    if is_chunked {
+        // Whoever is in between may have seen another length, and so another end of this request:
+        // what comes after it is nobody's (RFC 9112, section 6.1).
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
     access::with_headers(&site, arrival.as_ref(), response)
 }
 

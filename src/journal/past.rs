@@ -242,7 +242,7 @@ impl JournalReader {
         let rows = read().map_err(|error| self.failed(error))?;
         let told = rows.iter().rev().filter_map(|json| match from_json(json)? {
             Event { kind: KernelEvent::ReceivedAlert { to, alert }, utc, .. } => {
-                Some(PastReceived { to, alert: *alert, utc })
+                Some(PastReceived { to, alert, utc })
             }
             _ => None,
         });

@@ -4,6 +4,8 @@
 //! The JSON form (`kind` and the fields below) is public: `umawarden dmesg --json`,
 //! `umawarden history --json` and `/api/v1/events` speak it.
 
+use std::sync::Arc;
+
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -313,7 +315,7 @@ pub enum KernelEvent {
         to: ReceivedTurn,
         /// Which, as it was told.
         #[serde(flatten)]
-        alert: Box<ReceivedAlert>,
+        alert: Arc<ReceivedAlert>,
     },
 }
 

@@ -71,7 +71,10 @@ impl fmt::Display for ReceivedAlert {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReceivedAlerts {
     /// The alerts, in its order.
-    pub alerts: Vec<ReceivedAlert>,
+    pub alerts: Vec<Arc<ReceivedAlert>>,
+    /// Whether they are the rest of a post of which a part was taken in before.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_rest: bool,
     /// Labels that could not be kept, of all of them together.
     #[serde(default)]
     pub unusable_labels: u64,
@@ -146,7 +149,7 @@ pub struct PastReceived {
     /// What had become of it.
     pub to: ReceivedTurn,
     /// The alert.
-    pub alert: ReceivedAlert,
+    pub alert: Arc<ReceivedAlert>,
     /// When that was, on the wall clock.
     pub utc: Option<Timestamp>,
 }
@@ -156,7 +159,7 @@ pub struct PastReceived {
 pub struct ReceivedAlertStatus {
     /// The alert.
     #[serde(flatten)]
-    pub alert: ReceivedAlert,
+    pub alert: Arc<ReceivedAlert>,
     /// When it was told, or repeated, last.
     pub heard: Timestamp,
     /// When it will be forgotten unless it is repeated.

@@ -1,6 +1,7 @@
 //! What stands in a recording.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -9,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::model::{
     AlertChange, Assessment, ClusterNames, Decision, DecisionId, Event, FORGET_RECEIVED_AFTER,
     KernelEvent, Mode, Moment, Observation, OperatorCommand, OperatorOrder, Past, PastAct,
-    PastReceived, Pause, ReceivedAlert, ReceivedTurn, RuleId, VerdictLimits,
+    PastReceived, Pause, ReceivedTurn, RuleId, VerdictLimits,
 };
 
 /// One entry of a recording.
@@ -256,7 +257,7 @@ impl Begin {
         }
         for event in events {
             if let KernelEvent::ReceivedAlert { to, alert } = &event.kind {
-                let alert = ReceivedAlert::clone(alert);
+                let alert = Arc::clone(alert);
                 self.turn(PastReceived { to: *to, alert, utc: event.utc });
             }
         }

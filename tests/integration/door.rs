@@ -3,7 +3,9 @@
 
 #![expect(clippy::unwrap_used, reason = "whatever a test's helper cannot do fails the test")]
 
-mod program;
+mod attacks;
+mod journalled;
+pub mod program;
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -84,7 +86,7 @@ pub fn bearer(token: &NewToken) -> String {
 }
 
 /// A client of TLS, with a certificate of the fixtures or without.
-fn tls_client(certificate: Option<&str>) -> Arc<ClientConfig> {
+pub fn tls_client(certificate: Option<&str>) -> Arc<ClientConfig> {
     let builder = ClientConfig::builder_with_provider(Arc::new(default_provider()))
         .with_safe_default_protocol_versions()
         .unwrap();
@@ -224,7 +226,7 @@ fn what_a_page_of_another_site_sends_is_refused_whatever_it_brings_along() {
     server.end();
 }
 
-fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !holds() {
         assert!(Instant::now() < deadline, "not {what}");
@@ -232,7 +234,7 @@ fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-const TLS: &str = "tls_server_config:\n  cert_file: server.pem\n  key_file: server.key\n";
+pub const TLS: &str = "tls_server_config:\n  cert_file: server.pem\n  key_file: server.key\n";
 
 #[test]
 fn only_clients_with_a_good_certificate_of_an_allowed_name_come_in() {

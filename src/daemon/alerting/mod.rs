@@ -37,8 +37,8 @@ use crate::policy::status::Status;
 /// How often it is looked where rules stand.
 const LOOKS_EVERY: Duration = Duration::from_secs(1);
 
-/// Posted alerts taken in at once, as they were posted; more wait for the next turn of the loop.
-const POSTED_BYTES_A_TURN: usize = 256 << 10;
+/// Posted alerts taken in at once; more wait for the next turn of the loop.
+const POSTED_A_TURN: usize = 100;
 
 /// Decisions that wait for the thread.
 const DECISIONS: usize = 64;
@@ -153,14 +153,26 @@ impl Alerting {
 
     /// Posts that have come; returns whether there are more. Never waits.
     pub(super) fn take(&self, seen: &mut Vec<Observation>) -> bool {
-        self.inbox.take(POSTED_BYTES_A_TURN, |post| {
+        self.inbox.take(POSTED_A_TURN, |post| {
             seen.push(Observation::ReceivedAlerts(Box::new(post)));
         })
     }
 
-    /// The last posts: no more are taken in.
-    pub(super) fn close(&self, seen: &mut Vec<Observation>) {
-        self.inbox.close(|post| seen.push(Observation::ReceivedAlerts(Box::new(post))));
+    /// Whether posts wait.
+    pub(super) fn has_posts(&self) -> bool {
+        !self.inbox.is_empty()
+    }
+
+    /// No more posts are taken in.
+    pub(super) fn close(&self) {
+        self.inbox.close();
+    }
+
+    /// What is left of the posts once no more are taken in; returns whether there are more.
+    pub(super) fn take_rest(&self, seen: &mut Vec<Observation>) -> bool {
+        self.inbox.take_rest(POSTED_A_TURN, |post| {
+            seen.push(Observation::ReceivedAlerts(Box::new(post)));
+        })
     }
 
     /// A decision was made. Never waits.

@@ -92,8 +92,10 @@ pub fn post(body: &[u8]) -> Result<ReceivedAlerts, PostError> {
         return Err(PostError::TooLarge(text));
     }
     let mut unusable_labels = 0;
-    let alerts = post.alerts.into_iter().map(|alert| kept(alert, &mut unusable_labels)).collect();
-    Ok(ReceivedAlerts { alerts, unusable_labels, truncated: post.truncated_alerts })
+    let alerts = post.alerts.into_iter().map(|alert| Arc::new(kept(alert, &mut unusable_labels)));
+    let alerts = alerts.collect();
+    let truncated = post.truncated_alerts;
+    Ok(ReceivedAlerts { alerts, is_rest: false, unusable_labels, truncated })
 }
 
 /// What whoever posts too much is told.

@@ -13,7 +13,7 @@ fn read(value: &Value) -> Result<ReceivedAlerts, PostError> {
 fn one(labels: &Value) -> (BTreeMap<Arc<str>, Arc<str>>, u64) {
     let alert = json!({"status": "firing", "startsAt": "2026-11-22T10:00:00Z", "labels": labels});
     let mut read = read(&json!({"version": "4", "alerts": [alert]})).unwrap();
-    (read.alerts.remove(0).labels, read.unusable_labels)
+    (read.alerts.remove(0).labels.clone(), read.unusable_labels)
 }
 
 fn names(labels: &BTreeMap<Arc<str>, Arc<str>>) -> Vec<&str> {
@@ -132,7 +132,7 @@ fn a_fingerprint_that_is_missing_is_made_as_prometheus_makes_it() {
     let of = |labels: Value, given: Value| {
         let alert = json!({"status": "firing", "startsAt": "2026-11-22T10:00:00Z",
             "labels": labels, "fingerprint": given});
-        read(&json!({"alerts": [alert]})).unwrap().alerts.remove(0).fingerprint
+        read(&json!({"alerts": [alert]})).unwrap().alerts.remove(0).fingerprint.clone()
     };
     // From prometheus/common's own tests.
     assert_eq!(&*of(json!({}), Value::Null), "cbf29ce484222325");

@@ -9,7 +9,7 @@ mod series;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,6 +41,8 @@ pub(super) struct Received {
     forget_after: Duration,
     /// By fingerprint.
     known: BTreeMap<Arc<str>, Known>,
+    /// Those of them that have ended: when that was told, and the fingerprint.
+    over: BTreeSet<(Duration, Arc<str>)>,
     slots: Slots,
     cells: Cells,
     /// Nothing ends before, on the uptime clock.
@@ -53,13 +55,15 @@ pub(super) struct Received {
     /// Whether rules cannot know all that fires.
     has_gap: bool,
     has_changed: bool,
+    /// Whether what has come of a change is not shown yet.
+    is_unsettled: bool,
     status: Arc<[ReceivedAlertStatus]>,
 }
 
 /// One alert.
 #[derive(Debug)]
 struct Known {
-    alert: ReceivedAlert,
+    alert: Arc<ReceivedAlert>,
     is_firing: bool,
     /// When it was told last.
     heard: Moment,
@@ -78,9 +82,9 @@ pub(super) struct Around<'a> {
 }
 
 impl Around<'_> {
-    fn tell(&mut self, cells: &Cells, to: ReceivedTurn, alert: &ReceivedAlert) {
+    fn tell(&mut self, cells: &Cells, to: ReceivedTurn, alert: &Arc<ReceivedAlert>) {
         cells.count_turn(to, self.counters);
-        let kind = KernelEvent::ReceivedAlert { to, alert: Box::new(alert.clone()) };
+        let kind = KernelEvent::ReceivedAlert { to, alert: Arc::clone(alert) };
         self.events.push(Event { kind, utc: Some(self.at.utc), seq: None });
     }
 }
@@ -90,6 +94,7 @@ impl Received {
         Self {
             forget_after: FORGET_RECEIVED_AFTER,
             known: BTreeMap::new(),
+            over: BTreeSet::new(),
             slots: Slots::default(),
             cells: Cells::new(counters, store),
             next_end: Duration::MAX,
@@ -98,6 +103,7 @@ impl Received {
             awaits_past: false,
             has_gap: false,
             has_changed: false,
+            is_unsettled: false,
             status: Arc::new([]),
         }
     }
@@ -122,15 +128,17 @@ impl Received {
         Arc::clone(&self.status)
     }
 
-    /// A post has come.
+    /// A post has come, or a part of one. What comes of it shows with the next [`Self::advance`].
     pub(super) fn take(&mut self, post: &ReceivedAlerts, around: &mut Around<'_>) {
-        self.cells.count_post(post, around.at, around.counters);
+        if !post.is_rest {
+            self.cells.count_post(post, around.at, around.counters);
+        }
         for alert in &post.alerts {
             if let Err(ignored) = self.hear(alert, around) {
                 self.cells.count_ignored(ignored, around.counters);
             }
         }
-        self.settle(around);
+        self.is_unsettled = true;
     }
 
     /// What was known when an earlier run ended. Nobody knows when that was repeated last: its time
@@ -156,10 +164,13 @@ impl Received {
         let now = around.at.uptime;
         if self.next_end <= now {
             self.forget(around);
-            self.settle(around);
+            self.is_unsettled = true;
         }
         if self.blind_until.is_some_and(|until| until <= now) {
             self.blind_until = None;
+            self.is_unsettled = true;
+        }
+        if self.is_unsettled {
             self.settle(around);
         }
         if self.next_write <= now {
@@ -170,7 +181,7 @@ impl Received {
 
     fn hear(
         &mut self,
-        alert: &ReceivedAlert,
+        alert: &Arc<ReceivedAlert>,
         around: &mut Around<'_>,
     ) -> Result<(), ReceivedIgnored> {
         let forget_after = self.forget_after;
@@ -217,7 +228,7 @@ impl Received {
 
     fn begin_telling(
         &mut self,
-        alert: &ReceivedAlert,
+        alert: &Arc<ReceivedAlert>,
         around: &mut Around<'_>,
     ) -> Result<(), ReceivedIgnored> {
         let begun = self.begin(alert, around);
@@ -230,18 +241,18 @@ impl Received {
     /// It fires from now on. An error: it is no series, or not even known.
     fn begin(
         &mut self,
-        alert: &ReceivedAlert,
+        alert: &Arc<ReceivedAlert>,
         around: &mut Around<'_>,
     ) -> Result<(), ReceivedIgnored> {
         self.make_room(alert, around.at)?;
         let ends = ends(alert, around.at, self.forget_after);
-        let known =
-            Known { alert: alert.clone(), is_firing: true, heard: around.at, ends, slot: None };
-        self.known.insert(Arc::clone(&alert.fingerprint), known);
+        let (alert, heard) = (Arc::clone(alert), around.at);
+        let fingerprint = Arc::clone(&alert.fingerprint);
+        self.keep(Known { alert, is_firing: true, heard, ends, slot: None });
         self.next_end = self.next_end.min(ends);
         self.has_changed = true;
-        self.show(&alert.fingerprint, around);
-        let is_shown = self.known.get(&alert.fingerprint).is_some_and(|known| known.slot.is_some());
+        self.show(&fingerprint, around);
+        let is_shown = self.known.get(&fingerprint).is_some_and(|known| known.slot.is_some());
         if is_shown { Ok(()) } else { Err(ReceivedIgnored::TooMany) }
     }
 
@@ -249,12 +260,33 @@ impl Received {
     fn keep_end(&mut self, alert: &ReceivedAlert, at: Moment) -> Result<(), ReceivedIgnored> {
         self.make_room(alert, at)?;
         let ends = at.uptime.saturating_add(self.forget_after.max(RESOLVED_STANDS));
-        let alert = ReceivedAlert { labels: BTreeMap::new(), ..alert.clone() };
-        let fingerprint = Arc::clone(&alert.fingerprint);
-        self.known
-            .insert(fingerprint, Known { alert, is_firing: false, heard: at, ends, slot: None });
+        let bare = ReceivedAlert {
+            fingerprint: Arc::clone(&alert.fingerprint),
+            labels: BTreeMap::new(),
+            by: alert.by.clone(),
+            ..*alert
+        };
+        let alert = Arc::new(bare);
+        self.keep(Known { alert, is_firing: false, heard: at, ends, slot: None });
         self.next_end = self.next_end.min(ends);
         Ok(())
+    }
+
+    fn keep(&mut self, known: Known) {
+        let fingerprint = Arc::clone(&known.alert.fingerprint);
+        self.drop_known(&fingerprint);
+        if !known.is_firing {
+            self.over.insert((known.heard.uptime, Arc::clone(&fingerprint)));
+        }
+        self.known.insert(fingerprint, known);
+    }
+
+    fn drop_known(&mut self, fingerprint: &Arc<str>) {
+        if let Some(known) = self.known.remove(fingerprint)
+            && !known.is_firing
+        {
+            self.over.remove(&(known.heard.uptime, Arc::clone(fingerprint)));
+        }
     }
 
     /// What has ended the longest ago gives way.
@@ -262,10 +294,8 @@ impl Received {
         if self.known.len() < MOST_KNOWN || self.known.contains_key(&alert.fingerprint) {
             return Ok(());
         }
-        let over = self.known.iter().filter(|(_, known)| !known.is_firing);
-        let oldest = over.min_by_key(|(_, known)| known.heard.uptime);
-        match oldest.map(|(fingerprint, _)| Arc::clone(fingerprint)) {
-            Some(fingerprint) => {
+        match self.over.pop_first() {
+            Some((_, fingerprint)) => {
                 self.known.remove(&fingerprint);
                 Ok(())
             }
@@ -279,26 +309,26 @@ impl Received {
     }
 
     /// It fires no more.
-    fn end(&mut self, alert: &ReceivedAlert, to: ReceivedTurn, around: &mut Around<'_>) {
-        let labels = self.release(&alert.fingerprint, around);
+    fn end(&mut self, alert: &Arc<ReceivedAlert>, to: ReceivedTurn, around: &mut Around<'_>) {
+        self.release(&alert.fingerprint, around);
         // Whoever tells of the end may tell other labels; those that were shown count.
-        let ended = ReceivedAlert { labels, ..alert.clone() };
+        let shown = self.known.get(&alert.fingerprint).map(|known| &known.alert.labels);
+        let ended = match shown.filter(|shown| **shown != alert.labels) {
+            Some(shown) => {
+                Arc::new(ReceivedAlert { labels: shown.clone(), ..ReceivedAlert::clone(alert) })
+            }
+            None => Arc::clone(alert),
+        };
         around.tell(&self.cells, to, &ended);
         let _has_room = self.keep_end(&ended, around.at);
     }
 
-    /// Takes its series away; returns the labels.
-    fn release(
-        &mut self,
-        fingerprint: &str,
-        around: &mut Around<'_>,
-    ) -> BTreeMap<Arc<str>, Arc<str>> {
+    /// Takes its series away.
+    fn release(&mut self, fingerprint: &str, around: &mut Around<'_>) {
         self.has_changed = true;
-        let Some(known) = self.known.get_mut(fingerprint) else { return BTreeMap::new() };
-        if let Some(slot) = known.slot.take() {
+        if let Some(slot) = self.known.get_mut(fingerprint).and_then(|known| known.slot.take()) {
             self.slots.release(slot, around.at, around.store);
         }
-        std::mem::take(&mut known.alert.labels)
     }
 
     /// Gives it a series, if there is room for one.
@@ -310,11 +340,11 @@ impl Received {
 
     fn forget(&mut self, around: &mut Around<'_>) {
         let now = around.at.uptime;
-        let due: Vec<ReceivedAlert> = self
+        let due: Vec<Arc<ReceivedAlert>> = self
             .known
             .values()
             .filter(|known| known.ends <= now)
-            .map(|known| known.alert.clone())
+            .map(|known| Arc::clone(&known.alert))
             .collect();
         for alert in due {
             let is_firing = self.known.get(&alert.fingerprint).is_some_and(|known| known.is_firing);
@@ -322,13 +352,14 @@ impl Received {
                 self.end(&alert, ReceivedTurn::Forgotten, around);
             }
             // What nobody has repeated is not kept from firing again.
-            self.known.remove(&alert.fingerprint);
+            self.drop_known(&alert.fingerprint);
         }
         self.next_end = self.known.values().map(|known| known.ends).min().unwrap_or(Duration::MAX);
     }
 
     /// Shows what has come of a change.
     fn settle(&mut self, around: &mut Around<'_>) {
+        self.is_unsettled = false;
         let firing = self.known.values().filter(|known| known.is_firing).count();
         self.cells.set_firing(firing, around.counters);
         self.set_gap(around.store);
@@ -358,7 +389,7 @@ impl Known {
     fn status(&self) -> ReceivedAlertStatus {
         let left = self.ends.saturating_sub(self.heard.uptime);
         ReceivedAlertStatus {
-            alert: self.alert.clone(),
+            alert: Arc::clone(&self.alert),
             heard: self.heard.utc,
             forgotten: self.heard.utc.checked_add(left).unwrap_or(self.heard.utc),
             is_series: self.slot.is_some(),

@@ -21,6 +21,8 @@ const MOST_SLOTS: usize = 2 * MOST_SHOWN;
 #[derive(Debug, Default)]
 pub(super) struct Slots {
     slots: Vec<Slot>,
+    /// Where a series stands in them.
+    places: BTreeMap<SeriesKey, usize>,
     shown: usize,
 }
 
@@ -42,7 +44,7 @@ impl Slots {
         store: &mut SeriesStore,
     ) -> Option<usize> {
         let key = key(labels);
-        let same = self.slots.iter().position(|slot| slot.key == key);
+        let same = self.places.get(&key).copied();
         let is_shown = same.is_some_and(|place| self.slots[place].holders > 0);
         if !is_shown && self.shown >= MOST_SHOWN {
             return None;
@@ -64,8 +66,10 @@ impl Slots {
         if id == SeriesId::REFUSED {
             return None;
         }
+        let place = self.slots.len();
+        self.places.insert(key.clone(), place);
         self.slots.push(Slot { id, key, holders: 0, ended: Duration::ZERO });
-        Some(self.slots.len() - 1)
+        Some(place)
     }
 
     /// The place of the one that ended the longest ago.
@@ -73,6 +77,8 @@ impl Slots {
         let over = self.slots.iter_mut().enumerate().filter(|(_, slot)| slot.holders == 0);
         let (place, slot) = over.min_by_key(|(_, slot)| slot.ended)?;
         store.replace(slot.id, &key);
+        self.places.remove(&slot.key);
+        self.places.insert(key.clone(), place);
         slot.key = key;
         Some(place)
     }

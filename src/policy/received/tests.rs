@@ -58,6 +58,7 @@ impl World {
     fn post(&mut self, alerts: Vec<ReceivedAlert>) -> Vec<String> {
         self.at.uptime += Duration::from_secs(1);
         self.at.utc += Duration::from_secs(1);
+        let alerts = alerts.into_iter().map(Arc::new).collect();
         let post = ReceivedAlerts { alerts, ..ReceivedAlerts::default() };
         told(&self.step(vec![Observation::ReceivedAlerts(Box::new(post))]))
     }
@@ -252,7 +253,7 @@ fn alerts_that_are_one_series_end_with_the_last_of_them() {
 fn a_restart_goes_on_with_what_was_known_and_tells_nothing_before() {
     let past = |to, alert: ReceivedAlert, world: &World| PastReceived {
         to,
-        alert,
+        alert: Arc::new(alert),
         utc: Some(world.at.utc - Duration::from_secs(30)),
     };
     let mut world = World::new();
@@ -274,6 +275,48 @@ fn a_restart_goes_on_with_what_was_known_and_tells_nothing_before() {
     assert_eq!(world.post(vec![firing("b", 0)]), [""; 0], "late, after the restart");
     assert_eq!(world.pass(FORGET_RECEIVED_AFTER.as_secs() - 10), [""; 0]);
     assert_eq!(world.pass(20), ["a forgotten"]);
+}
+
+#[test]
+fn the_rest_of_a_post_is_taken_in_and_not_counted_as_another() {
+    let mut world = World::new();
+    world.pass(2);
+    let part = |alert: ReceivedAlert, is_rest| ReceivedAlerts {
+        alerts: vec![Arc::new(alert)],
+        is_rest,
+        unusable_labels: 2,
+        ..ReceivedAlerts::default()
+    };
+    let parts = [part(firing("a", 0), false), part(firing("b", 0), true)];
+    let seen = parts.map(|part| Observation::ReceivedAlerts(Box::new(part)));
+    assert_eq!(told(&world.step(seen.into())), ["a firing", "b firing"]);
+    let seen = vec![Observation::ReceivedAlerts(Box::new(part(firing("c", 0), true)))];
+    assert_eq!(told(&world.step(seen)), ["c firing"]);
+    world.pass(1);
+    assert_eq!((world.firing(), world.value("uma_received_alerts")), (3, 3.0));
+    let (posts, labels) = ("uma_received_posts_total", "uma_received_labels_left_out_total");
+    assert_eq!((world.value(posts), world.value(labels)), (1.0, 2.0));
+}
+
+#[test]
+fn what_is_found_by_a_second_way_is_what_there_is() {
+    let mut world = World::new();
+    world.pass(2);
+    for round in 0..12 {
+        let names: Vec<String> =
+            (0..300).map(|number| format!("{}", round * 250 + number)).collect();
+        world.post(names.iter().map(|name| firing(name, 0)).collect());
+        world.post(names.iter().take(280).map(|name| resolved(name, 0)).collect());
+        world.post(names.iter().take(10).map(|name| firing(name, 1)).collect());
+        let received = &world.policy.received;
+        let over = received.known.iter().filter(|(_, known)| !known.is_firing);
+        let over: BTreeSet<(Duration, Arc<str>)> = over
+            .map(|(fingerprint, known)| (known.heard.uptime, Arc::clone(fingerprint)))
+            .collect();
+        assert_eq!(received.over, over);
+        assert!(received.known.len() <= MOST_KNOWN);
+    }
+    assert_eq!(world.policy.received.known.len(), MOST_KNOWN, "some gave way");
 }
 
 proptest! {

@@ -11,6 +11,11 @@ use crate::run::Node;
 
 /// A daemon with such files.
 fn start(node: &Node, files: &Files) -> Daemon {
+    start_with(node, files, |_| {})
+}
+
+/// The same, with more.
+pub fn start_with(node: &Node, files: &Files, more: impl FnOnce(&mut Command)) -> Daemon {
     let mut command = Command::new(binary());
     command
         .args(["run", "--web.listen-address", "127.0.0.1:0", "--storage.path"])
@@ -20,6 +25,7 @@ fn start(node: &Node, files: &Files) -> Daemon {
         .arg(files.path("web.yml"))
         .arg("--web.tokens.file")
         .arg(files.path("tokens.yml"));
+    more(&mut command);
     Daemon::from_command(&mut command)
 }
 

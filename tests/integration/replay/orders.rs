@@ -97,10 +97,10 @@ fn a_segment_that_starts_later_knows_which_received_alerts_fire() {
             ends_at: None,
             labels: [("alertname".into(), "A".into())].into(),
         };
-        PastReceived { to, alert, utc: Some(moment(1).utc) }
+        PastReceived { to, alert: Arc::new(alert), utc: Some(moment(1).utc) }
     };
     let said = |seconds, told: PastReceived| {
-        let kind = KernelEvent::ReceivedAlert { to: told.to, alert: Box::new(told.alert) };
+        let kind = KernelEvent::ReceivedAlert { to: told.to, alert: told.alert };
         let event = Event { kind, utc: told.utc, seq: None };
         let said = Said { events: vec![event], ..Said::default() };
         Entry::Step(RecordedStep { at: moment(seconds), seen: Vec::new(), said })

@@ -1,10 +1,11 @@
 //! Alerts of others: posted to the control socket, read by rules, kept over restarts; and this
 //! node's alerts, told to Alertmanagers.
 
+mod burst;
 mod sending;
 
 use std::fs;
-use std::io::{Read as _, Write as _};
+use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
@@ -64,26 +65,37 @@ fn post(alerts: Vec<Value>) -> String {
     .to_string()
 }
 
-/// A connection to the control socket that posts one after the other.
-struct Poster(UnixStream);
+/// What a connection is made of.
+trait Stream: Read + Write + Send {}
+
+impl<S: Read + Write + Send> Stream for S {}
+
+/// A connection that posts one after the other.
+struct Poster {
+    stream: Box<dyn Stream>,
+    /// What every post carries.
+    header: String,
+}
 
 impl Poster {
+    /// By the control socket.
     fn new(storage: &Path) -> Self {
         let stream = UnixStream::connect(storage.join("control.sock")).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-        Self(stream)
+        Self { stream: Box::new(stream), header: "X-Nothing: x".to_owned() }
     }
 
     fn send(&mut self, body: &str) -> u16 {
         let request = format!(
             "POST /api/v1/alerts/webhook HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n\
-             Content-Length: {}\r\n\r\n{body}",
+             {}\r\nContent-Length: {}\r\n\r\n{body}",
+            self.header,
             body.len()
         );
-        self.0.write_all(request.as_bytes()).unwrap();
+        self.stream.write_all(request.as_bytes()).unwrap();
         let (mut text, mut bytes) = (Vec::new(), [0; 4096]);
         loop {
-            let length = self.0.read(&mut bytes).unwrap();
+            let length = self.stream.read(&mut bytes).unwrap();
             assert!(length > 0, "{:?}", String::from_utf8_lossy(&text));
             text.extend_from_slice(&bytes[..length]);
             let answer = String::from_utf8_lossy(&text);
@@ -187,61 +199,6 @@ fn a_promise_is_kept_when_the_daemon_ends_right_after_it() {
     }
     daemon.terminate();
     assert_eq!(turns(&node).len(), 50);
-}
-
-/// Ten thousand posts in a row by four at once: nothing is lost or doubled, and memory stays.
-#[test]
-fn ten_thousand_posts_in_a_burst_are_all_taken_once() {
-    const POSTERS: usize = 4;
-    const ROUNDS: usize = 1_250;
-    let node = node();
-    let daemon = node.start(&["--recording.size=0"]);
-    let resident = |daemon: &Daemon| daemon.metric("process_resident_memory_bytes");
-    let storage = node.storage();
-    // Each alert fires and ends again and again, and every post comes twice: by Alertmanagers of a
-    // pair.
-    let burst = |rounds: std::ops::Range<usize>| {
-        std::thread::scope(|scope| {
-            for poster in 0..POSTERS {
-                let (storage, rounds) = (&storage, rounds.clone());
-                scope.spawn(move || {
-                    let mut connection = Poster::new(storage);
-                    let name = format!("Burst{poster}");
-                    for round in rounds {
-                        let status = if round % 2 == 0 { "firing" } else { "resolved" };
-                        let start = u64::try_from(round / 2).unwrap();
-                        let body = post(vec![alert(&name, status, start, &[])]);
-                        for _ in 0..2 {
-                            while connection.send(&body) != 200 {
-                                // 503: it is to be posted again.
-                                std::thread::sleep(Duration::from_millis(20));
-                            }
-                        }
-                    }
-                });
-            }
-        });
-    };
-    let (turns_total, repeated) =
-        ("uma_received_alert_turns_total", "uma_received_alerts_ignored_total");
-    let expected = (POSTERS * ROUNDS) as f64;
-    burst(0..ROUNDS / 5);
-    let before = resident(&daemon);
-    burst(ROUNDS / 5..ROUNDS);
-    let sum = |daemon: &Daemon, name: &str| -> f64 {
-        let metrics = daemon.metrics();
-        metrics.iter().filter(|(series, _)| series.starts_with(name)).map(|(_, value)| value).sum()
-    };
-    daemon.wait_until("taken in", |daemon| {
-        daemon.metric("uma_received_posts_total") >= 2.0 * expected
-    });
-    daemon.wait_until("counted", |daemon| sum(daemon, turns_total) >= expected);
-    assert_eq!(sum(&daemon, turns_total), expected, "none lost, none doubled");
-    assert_eq!(sum(&daemon, repeated), expected);
-    let after = resident(&daemon);
-    assert!(after < before + 48e6, "{before} bytes before, {after} after");
-    daemon.terminate();
-    assert_eq!(turns(&node).len(), POSTERS * ROUNDS);
 }
 
 /// What stands in a label reaches the log, the journal and people as text, and nothing else.

@@ -1,0 +1,105 @@
+//! Passwords, and those who try many.
+
+use super::*;
+use crate::door::passwords::{self, Answer};
+use crate::door::turns::WAITING_OF_ADDRESS;
+
+const ELSEWHERE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 7));
+
+#[test]
+fn passwords_are_right_or_wrong_for_users_that_there_are() {
+    let passwords = Passwords::new().unwrap();
+    let users = [alice()];
+    let verify =
+        |name, password| runtime().block_on(passwords.verify(&users, HERE, name, password));
+    for _ in 0..2 {
+        assert_eq!(verify("alice", b"correct horse"), Answer::Right);
+        assert_eq!(verify("alice", b"correct hors"), Answer::Wrong);
+        assert_eq!(verify("alice", b""), Answer::Wrong);
+        assert_eq!(verify("bob", b"correct horse"), Answer::Wrong);
+        assert_eq!(verify("alice", &[b'x'; 5000]), Answer::Wrong);
+    }
+    let other = [User { hash: HASH.replace("jydO", "jydP"), ..alice() }];
+    let verify = |users: &[User]| {
+        runtime().block_on(passwords.verify(users, HERE, "alice", b"correct horse"))
+    };
+    assert_eq!(verify(&other), Answer::Wrong, "what was right is right for that hash alone");
+    passwords.keep(&[]);
+    assert_eq!(verify(&[]), Answer::Wrong);
+}
+
+#[test]
+fn what_stands_for_nobody_is_a_hash_that_costs_as_much() {
+    let dear = User { cost: 12, ..alice() };
+    let parts: bcrypt::HashParts = passwords::nobody(&[alice(), dear]).parse().unwrap();
+    assert_eq!(parts.get_cost(), 12);
+    assert!(passwords::nobody(&[]).parse::<bcrypt::HashParts>().is_ok());
+}
+
+#[test]
+fn a_flood_of_wrong_passwords_keeps_nobody_out_who_was_right_before() {
+    let passwords = Passwords::new().unwrap();
+    let users = [alice()];
+    runtime().block_on(async {
+        assert_eq!(passwords.verify(&users, HERE, "alice", b"correct horse").await, Answer::Right);
+        let guesses: Vec<Vec<u8>> = (0..64u8).map(|guess| vec![b'a' + guess % 26, guess]).collect();
+        let mut flood: Vec<_> = guesses
+            .iter()
+            .map(|guess| Box::pin(passwords.verify(&users, HERE, "alice", guess)))
+            .collect();
+        let mut busy = 0;
+        let mut waiting = Vec::new();
+        for mut guess in flood.drain(..) {
+            match futures_poll(&mut guess).await {
+                Some(Answer::Busy) => busy += 1,
+                Some(answer) => panic!("{answer:?}"),
+                None => waiting.push(guess),
+            }
+        }
+        let begun = 1 + WAITING_OF_ADDRESS;
+        assert_eq!((busy, waiting.len()), (64 - begun, begun), "so many wait, and no more");
+        assert_eq!(passwords.verify(&users, HERE, "alice", b"correct horse").await, Answer::Right);
+        for guess in waiting {
+            assert_eq!(guess.await, Answer::Wrong);
+        }
+    });
+}
+
+/// They come in all the same, though nobody has verified their password yet.
+#[test]
+fn a_flood_of_wrong_passwords_keeps_out_nobody_of_another_address() {
+    let passwords = Arc::new(Passwords::new().unwrap());
+    runtime().block_on(async {
+        let flood: Vec<_> = (0..64u8)
+            .map(|guess| {
+                let passwords = Arc::clone(&passwords);
+                tokio::spawn(async move {
+                    passwords.verify(&[alice()], ELSEWHERE, "alice", &[b'g', guess]).await
+                })
+            })
+            .collect();
+        // All of them have come before.
+        tokio::task::yield_now().await;
+        let right = passwords.verify(&[alice()], HERE, "alice", b"correct horse").await;
+        assert_eq!(right, Answer::Right);
+        let mut busy = 0;
+        for guess in flood {
+            let answer = guess.await.unwrap();
+            assert_ne!(answer, Answer::Right);
+            busy += usize::from(answer == Answer::Busy);
+        }
+        assert!(busy > 0, "it was no flood");
+    });
+}
+
+/// Polls once.
+async fn futures_poll<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
+    std::future::poll_fn(|cx| {
+        let polled = std::pin::Pin::new(&mut *future).poll(cx);
+        std::task::Poll::Ready(match polled {
+            std::task::Poll::Ready(output) => Some(output),
+            std::task::Poll::Pending => None,
+        })
+    })
+    .await
+}

@@ -1,0 +1,231 @@
+//! Whose turn it is to have something dear done: one at a time, and each address in its turn, so
+//! that whoever floods keeps out nobody but who comes from the same address.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::oneshot;
+
+/// Those of one address that wait; more are told to come again.
+pub(super) const WAITING_OF_ADDRESS: usize = 4;
+/// Addresses of which anybody waits.
+pub(super) const WAITING_ADDRESSES: usize = 64;
+
+/// Who waits.
+#[derive(Debug, Default)]
+pub(super) struct Turns(Mutex<Queue>);
+
+#[derive(Debug, Default)]
+struct Queue {
+    is_taken: bool,
+    /// By address; the next turn is the first one's.
+    waiting: VecDeque<(IpAddr, VecDeque<oneshot::Sender<Turn>>)>,
+}
+
+/// The turn, as long as this is held. With nothing in it, it is nobody's.
+#[derive(Debug)]
+pub(super) struct Turn(Option<Arc<Turns>>);
+
+impl Turns {
+    /// Waits for the turn; `None`: too many of that address do already, or of too many addresses.
+    pub(super) async fn wait(self: &Arc<Self>, from: IpAddr) -> Option<Turn> {
+        let turn = {
+            let mut queue = self.lock();
+            if queue.is_taken {
+                queue.enter(whole(from))?
+            } else {
+                queue.is_taken = true;
+                drop(queue);
+                return Some(Turn(Some(Arc::clone(self))));
+            }
+        };
+        turn.await.ok()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        // Nothing under this lock can panic half-way.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Queue {
+    fn enter(&mut self, from: IpAddr) -> Option<oneshot::Receiver<Turn>> {
+        let place = match self.waiting.iter().position(|(address, _)| *address == from) {
+            Some(place) => place,
+            None => self.make_place(from)?,
+        };
+        let (_, waiting) = self.waiting.get_mut(place)?;
+        if waiting.len() >= WAITING_OF_ADDRESS {
+            waiting.retain(|one| !one.is_closed());
+        }
+        if waiting.len() >= WAITING_OF_ADDRESS {
+            return None;
+        }
+        let (give, turn) = oneshot::channel();
+        waiting.push_back(give);
+        Some(turn)
+    }
+
+    fn make_place(&mut self, from: IpAddr) -> Option<usize> {
+        if self.waiting.len() >= WAITING_ADDRESSES {
+            // Whoever has gone needs no place.
+            self.waiting.retain(|(_, waiting)| waiting.iter().any(|one| !one.is_closed()));
+        }
+        if self.waiting.len() >= WAITING_ADDRESSES {
+            return None;
+        }
+        self.waiting.push_back((from, VecDeque::new()));
+        Some(self.waiting.len() - 1)
+    }
+
+    fn next(&mut self) -> Option<oneshot::Sender<Turn>> {
+        let (address, mut waiting) = self.waiting.pop_front()?;
+        let next = waiting.pop_front();
+        if !waiting.is_empty() {
+            self.waiting.push_back((address, waiting));
+        }
+        next
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let Some(turns) = self.0.take() else { return };
+        loop {
+            let next = {
+                let mut queue = turns.lock();
+                let next = queue.next();
+                queue.is_taken = next.is_some();
+                next
+            };
+            let Some(next) = next else { return };
+            match next.send(Turn(Some(Arc::clone(&turns)))) {
+                Ok(()) => return,
+                // They have gone: it is the next one's.
+                Err(mut unwanted) => unwanted.0 = None,
+            }
+        }
+    }
+}
+
+/// Whoever has one address of IPv6 has at least a /64 of them.
+fn whole(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => {
+            let network = address.to_bits() >> 64 << 64;
+            IpAddr::V6(Ipv6Addr::from_bits(network))
+        }
+        v4 @ IpAddr::V4(_) => v4,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::{Context, Poll, Waker};
+
+    use super::*;
+
+    type Waits<'t> = std::pin::Pin<Box<dyn Future<Output = Option<Turn>> + 't>>;
+
+    fn address(last: u8) -> IpAddr {
+        IpAddr::from([192, 0, 2, last])
+    }
+
+    /// What has come of it.
+    fn poll(waits: &mut Waits<'_>) -> Poll<Option<Turn>> {
+        waits.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    fn begun(turns: &Arc<Turns>, from: IpAddr) -> Waits<'_> {
+        let mut waits: Waits<'_> = Box::pin(turns.wait(from));
+        assert!(poll(&mut waits).is_pending());
+        waits
+    }
+
+    fn have(waits: &mut Waits<'_>) -> Option<Turn> {
+        match poll(waits) {
+            Poll::Ready(Some(turn)) => Some(turn),
+            Poll::Ready(None) => panic!("sent away"),
+            Poll::Pending => None,
+        }
+    }
+
+    fn first(turns: &Arc<Turns>) -> Turn {
+        let mut waits: Waits<'_> = Box::pin(turns.wait(address(1)));
+        have(&mut waits).unwrap()
+    }
+
+    fn is_sent_away(turns: &Arc<Turns>, from: IpAddr) -> bool {
+        let mut waits: Waits<'_> = Box::pin(turns.wait(from));
+        matches!(poll(&mut waits), Poll::Ready(None))
+    }
+
+    #[test]
+    fn addresses_take_turns_however_many_wait_of_one() {
+        let turns = Arc::new(Turns::default());
+        let turn = first(&turns);
+        let mut flood: Vec<_> =
+            (0..WAITING_OF_ADDRESS).map(|_| begun(&turns, address(1))).collect();
+        assert!(is_sent_away(&turns, address(1)), "so many of an address wait, and no more");
+        let mut other = begun(&turns, address(2));
+        let mut third = begun(&turns, address(3));
+        drop(turn);
+        let turn = have(&mut flood[0]).unwrap();
+        assert!(have(&mut other).is_none(), "one at a time");
+        drop(turn);
+        let turn = have(&mut other).unwrap();
+        assert!(have(&mut flood[1]).is_none());
+        drop(turn);
+        let turn = have(&mut third).unwrap();
+        drop(turn);
+        for waits in &mut flood[1..] {
+            drop(have(waits).unwrap());
+        }
+        // Nobody waits any more.
+        drop(first(&turns));
+        assert!(turns.lock().waiting.is_empty());
+    }
+
+    #[test]
+    fn who_goes_loses_the_turn_to_the_next_and_leaves_the_place() {
+        let turns = Arc::new(Turns::default());
+        let turn = first(&turns);
+        let gone = begun(&turns, address(2));
+        let given_and_gone = begun(&turns, address(3));
+        let mut stays = begun(&turns, address(4));
+        drop(gone);
+        drop(turn);
+        // It is theirs, and they go before they hear of it.
+        drop(given_and_gone);
+        assert!(have(&mut stays).is_some());
+        let turn = first(&turns);
+        for _ in 0..3 * WAITING_OF_ADDRESS {
+            drop(begun(&turns, address(2)));
+        }
+        for last in 0..=255 {
+            drop(begun(&turns, address(last)));
+        }
+        let mut stays = begun(&turns, address(9));
+        drop(turn);
+        assert!(have(&mut stays).is_some());
+    }
+
+    #[test]
+    fn not_more_addresses_wait_than_are_kept_and_a_network_is_one() {
+        let turns = Arc::new(Turns::default());
+        let turn = first(&turns);
+        let places = u8::try_from(WAITING_ADDRESSES).unwrap();
+        let waiting: Vec<_> = (0..places).map(|last| begun(&turns, address(last))).collect();
+        assert!(is_sent_away(&turns, address(200)));
+        drop(waiting);
+        let of_network = |last: u16| IpAddr::from([0x2001, 0xdb8, 0, 7, 1, 2, 3, last]);
+        let waiting: Vec<_> = (0..4).map(|last| begun(&turns, of_network(last))).collect();
+        assert!(is_sent_away(&turns, of_network(9)));
+        let mapped: IpAddr = "::ffff:192.0.2.9".parse().unwrap();
+        let v4: Vec<_> = (0..4).map(|_| begun(&turns, mapped)).collect();
+        assert!(is_sent_away(&turns, address(9)));
+        drop((waiting, v4, turn));
+        drop(first(&turns));
+    }
+}

@@ -1,0 +1,359 @@
+//! What strangers try at the door: requests written oddly, connections that never get on, files
+//! that become something else.
+
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::symlink;
+use std::process::Command;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use rustls::pki_types::ServerName;
+use rustls::{ClientConnection, StreamOwned};
+
+use super::*;
+
+/// All answers that came by one connection, as their status.
+fn statuses(answers: &[u8]) -> Vec<u16> {
+    let text = String::from_utf8_lossy(answers);
+    let of = |part: &str| part.get(..3).and_then(|status| status.parse().ok());
+    text.split("HTTP/1.1 ").skip(1).filter_map(of).collect()
+}
+
+/// A door that takes a token, and one that has users beside it.
+fn doors() -> (NewToken, [Files; 2]) {
+    let ops = token("ops", Role::Remedy);
+    let users = format!("basic_auth_users: {{alice: {HASH}}}\n");
+    let files = ["", &users].map(|web| Files::new(web, &ops.entry()));
+    (ops, files)
+}
+
+#[test]
+fn no_way_to_write_a_path_gets_past_its_role() {
+    let (_, both) = doors();
+    for files in both {
+        let mut server = files.serve();
+        for target in [
+            "/-/reload",
+            "//-/reload",
+            "/./-/reload",
+            "/x/../-/reload",
+            "/%2d/reload",
+            "/-%2freload",
+            "/%2e/-/reload",
+            "/-/reload/",
+            "/-/reload;x",
+            "/-/reload?x=/metrics",
+            "/-/RELOAD",
+            "/metrics/../-/reload",
+            "http://x/-/reload",
+            "http://[::1]/-/reload",
+            "https://x:1/-/reload#y",
+            "*",
+            "x:1",
+            "/api/v1/pause",
+            "//api/v1/pause",
+            "/api/v1//pause",
+            "/api/v1/pause/",
+            "/api/v1/silences",
+            "/api/v1/alerts/webhook",
+            "http://x/api/v1/alerts/webhook",
+        ] {
+            for method in ["POST", "PUT", "DELETE", "post", "TRACE", "CONNECT", "OPTIONS"] {
+                for version in ["HTTP/1.1", "HTTP/1.0"] {
+                    let body = r#"{"alerts": []}"#;
+                    let length = body.len();
+                    let answer = server.raw(
+                        format!(
+                            "{method} {target} {version}\r\nHost: x\r\nConnection: close\r\n\
+                             X-Original-URL: /metrics\r\nX-HTTP-Method-Override: GET\r\n\
+                             Content-Length: {length}\r\n\r\n{body}"
+                        )
+                        .as_bytes(),
+                    );
+                    let text = String::from_utf8_lossy(&answer);
+                    let status = text.split(' ').nth(1).unwrap_or("none").to_owned();
+                    assert!(
+                        ["400", "401", "403", "404", "405", "none"].contains(&&*status),
+                        "{method} {target} {version}: {text}"
+                    );
+                }
+            }
+        }
+        assert!(server.orders.try_recv().is_err() && server.reloads.try_recv().is_err());
+        assert!(server.received.is_empty());
+        server.end();
+    }
+}
+
+#[test]
+fn each_request_of_a_connection_is_judged_by_itself() {
+    let (ops, [files, _]) = doors();
+    let mut server = files.serve();
+    let (header, get) = (bearer(&ops), "GET /-/healthy HTTP/1.1\r\nHost: x\r\n");
+    let pause = "POST /api/v1/pause HTTP/1.1\r\nHost: x\r\n";
+    // Who was somebody in the request before is nobody in this one.
+    let known = format!("{pause}{header}\r\nContent-Length: 1\r\n\r\nx");
+    let pipelined = format!("{known}{get}\r\n{pause}\r\n{get}Connection: close\r\n\r\n");
+    assert_eq!(statuses(&server.raw(pipelined.as_bytes())), [400, 200, 401, 200]);
+    // No other protocol is spoken.
+    let upgrades = [
+        "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n",
+        "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n",
+    ];
+    for upgrade in upgrades {
+        let request = format!("{get}{upgrade}\r\n{pause}Connection: close\r\n\r\n");
+        assert_eq!(statuses(&server.raw(request.as_bytes())), [200, 401], "{upgrade}");
+    }
+    let preface = server.raw(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+    assert!(!preface.starts_with(b"HTTP/1.1 2"), "{}", String::from_utf8_lossy(&preface));
+    assert!(server.orders.try_recv().is_err());
+    server.end();
+}
+
+/// Of two lengths none is believed so far that what one of them hides is served to somebody.
+#[test]
+fn a_body_of_two_lengths_smuggles_nothing() {
+    let (ops, [files, _]) = doors();
+    let mut server = files.serve();
+    // Orders without a body are orders; here they are refused.
+    let (_, nobodys) = tokio::sync::mpsc::channel(1);
+    let mut orders = std::mem::replace(&mut server.orders, nobodys);
+    let refusing = std::thread::spawn(move || while orders.blocking_recv().is_some() {});
+    let inner = "POST /-/reload HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    let pause = format!("POST /api/v1/pause HTTP/1.1\r\nHost: x\r\n{}\r\n", bearer(&ops));
+    let length = inner.len() + 5;
+    for (lengths, body) in [
+        (format!("Content-Length: {length}\r\nTransfer-Encoding: chunked"), "0\r\n\r\n"),
+        (format!("Transfer-Encoding: chunked\r\nContent-Length: {length}"), "0\r\n\r\n"),
+        (format!("Content-Length: {length}\r\nContent-Length: 1"), "x"),
+        (format!("Content-Length: 1\r\nContent-Length: {length}"), "x"),
+        (format!("Content-Length: 1, {length}"), "x"),
+        ("Content-Length: +1".to_owned(), "x"),
+        ("Content-Length: -1".to_owned(), "x"),
+        ("Content-Length: 0x1".to_owned(), "x"),
+        ("Content-Length: 99999999999999999999999".to_owned(), "x"),
+        ("Transfer-Encoding: chunked, identity".to_owned(), "0\r\n\r\n"),
+        ("Transfer-Encoding: xchunked".to_owned(), "0\r\n\r\n"),
+        ("Transfer-Encoding : chunked".to_owned(), "0\r\n\r\n"),
+        ("Transfer-Encoding: chunked".to_owned(), "ffffffffffffffffff\r\nx"),
+        ("Transfer-Encoding: chunked".to_owned(), "0;\u{0}\r\n\r\n"),
+    ] {
+        let request = format!("{pause}{lengths}\r\n\r\n{body}{inner}");
+        let mut stream = server.connect();
+        stream.write_all(request.as_bytes()).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut answers = Vec::new();
+        let _reset = stream.read_to_end(&mut answers);
+        let told = statuses(&answers);
+        let is_refused = told.len() == 1 && told[0] >= 400;
+        assert!(is_refused, "one answer, and the end: {lengths}: {told:?}");
+        assert!(server.reloads.try_recv().is_err(), "{lengths} {body}");
+    }
+    server.end();
+    refusing.join().unwrap();
+}
+
+#[test]
+fn one_credential_is_shown_and_it_is_the_right_one_to_the_last_byte() {
+    let (ops, [_, files]) = doors();
+    let mut server = files.serve();
+    let good = bearer(&ops);
+    let token = &ops.token;
+    let status = |headers: &[&str]| server.ask("POST", "/api/v1/approvals/x", headers).status;
+    assert_eq!(status(&[&good]), 404, "good, and asks for nothing that there is");
+    assert_eq!(status(&[&format!("{good} ")]), 404, "blanks at the end are no part of it");
+    let twice = format!("{good}, {good}");
+    let wrong = [
+        format!("Authorization: Bearer {token}\\n"),
+        format!("Authorization: Bearer {token}\u{a0}"),
+        format!("Authorization: Bearer {token}%0a"),
+        format!("Authorization: Bearer {}", token.to_uppercase()),
+        format!("Authorization: Bearer {}", &token[..token.len() - 1]),
+        format!("Authorization: Bearer\t{token}"),
+        format!("Authorization: {token}"),
+        format!("Authorization: Token {token}"),
+        format!("Proxy-Authorization: Bearer {token}"),
+        "Authorization: Bearer".to_owned(),
+        "Authorization: ".to_owned(),
+        "Authorization: Basic".to_owned(),
+        "Authorization: Basic OnBhc3N3b3Jk".to_owned(),
+        twice,
+    ];
+    for header in &wrong {
+        assert_eq!(status(&[header]), 401, "{header}");
+    }
+    for pair in [[&*good, &*good], [&*good, ALICE], [ALICE, &*good], [ALICE, ALICE]] {
+        assert_eq!(status(&pair), 401, "which of them is meant? {pair:?}");
+        assert_eq!(server.ask("GET", "/metrics", &pair).status, 401);
+    }
+    // A line that goes on in the next one is none.
+    let folded = format!("POST /api/v1/pause HTTP/1.1\r\nHost: x\r\nX-A: b\r\n {good}\r\n\r\n");
+    assert!(matches!(parse(&server.raw(folded.as_bytes())).status, 400 | 401));
+    assert!(server.orders.try_recv().is_err());
+    server.end();
+}
+
+#[test]
+fn whoever_dawdles_behind_tls_is_cut_off_as_without_it() {
+    let files = Files::new(TLS, "[]\n");
+    let limits = Limits { request_header: Duration::from_millis(200), ..Limits::default() };
+    let server = start_behind(files.open(), limits, no_queries());
+    for begun in ["", "GET /metr", "GET /metrics HTTP/1.1\r\nX-Slow: "] {
+        let name = ServerName::try_from("127.0.0.1").unwrap();
+        let connection = ClientConnection::new(tls_client(None), name).unwrap();
+        let mut stream = StreamOwned::new(connection, server.connect());
+        while stream.conn.is_handshaking() {
+            stream.conn.complete_io(&mut stream.sock).unwrap();
+        }
+        stream.write_all(begun.as_bytes()).unwrap();
+        let mut rest = Vec::new();
+        // It ends by the server's doing, orderly or not.
+        let ended = stream.read_to_end(&mut rest);
+        assert!(!matches!(&ended, Err(error) if is_timeout(error)), "{begun:?}: {ended:?}");
+        assert!(!rest.starts_with(b"HTTP/1.1 200"), "{begun:?}");
+    }
+    server.end();
+}
+
+fn is_timeout(error: &std::io::Error) -> bool {
+    matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut)
+}
+
+#[test]
+fn connections_that_end_in_the_middle_of_their_handshake_leave_nothing_behind() {
+    let files = Files::new(TLS, "[]\n");
+    let limits = Limits { connections: 8, ..Limits::default() };
+    let server = start_behind(files.open(), limits, no_queries());
+    let hello = [0x16, 0x03, 0x01, 0x02, 0x00, 0x01, 0x00, 0x01, 0xfc, 0x03, 0x03];
+    for length in 0..=hello.len() {
+        for _ in 0..8 {
+            let mut stream = server.connect();
+            stream.write_all(&hello[..length]).unwrap();
+            let _half = stream.shutdown(std::net::Shutdown::Write);
+        }
+    }
+    for nonsense in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0xff; 4096], &[0; 64]] {
+        let mut stream = server.connect();
+        let _cut_off = stream.write_all(nonsense);
+        let mut rest = Vec::new();
+        let _cut_off = stream.read_to_end(&mut rest);
+        assert!(!rest.starts_with(b"HTTP/1.1 2"));
+    }
+    let answer = ask_tls(server.address, None, "GET", "/-/healthy", &[]).unwrap();
+    assert_eq!(answer.status, 200);
+    server.end();
+}
+
+/// Nothing that stands where a file should holds anybody up, and what was in force stays.
+#[test]
+fn files_that_become_something_else_are_told_and_change_nothing() {
+    let ops = token("ops", Role::Operate);
+    let files = Files::new("", &ops.entry());
+    let door = files.open();
+    door.look();
+    assert!(door.failure().is_none());
+    for name in ["tokens.yml", "web.yml"] {
+        let path = files.path(name);
+        let kept = fs::read_to_string(&path).unwrap();
+        let made: [(&str, &dyn Fn()); 5] = [
+            ("it is no file", &|| fs::create_dir(&path).unwrap()),
+            ("it is no file", &|| {
+                assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+            }),
+            ("it is no file", &|| symlink("/dev/zero", &path).unwrap()),
+            ("symbolic links", &|| symlink(&path, &path).unwrap()),
+            ("there is no such file", &|| symlink("nowhere", &path).unwrap()),
+        ];
+        for (why, make) in made {
+            let number = door.greeting().number;
+            fs::remove_file(&path).unwrap();
+            make();
+            door.look();
+            let failure = door.failure().unwrap_or_else(|| panic!("{name}: {why}")).why.clone();
+            assert!(failure.contains(why) && failure.contains(name), "{name}: {failure}");
+            assert!(door.still_greets(number), "{name}: {why}");
+            match path.symlink_metadata().unwrap().is_dir() {
+                true => fs::remove_dir(&path).unwrap(),
+                false => fs::remove_file(&path).unwrap(),
+            }
+            files.write(name, &kept);
+            door.look();
+            assert!(door.failure().is_none(), "{:?}", door.failure());
+        }
+    }
+}
+
+/// As a cluster's secrets are mounted: a link to a folder that is swapped.
+#[test]
+fn what_a_link_leads_to_is_read_again_when_it_leads_elsewhere() {
+    let (first, second) = (token("first", Role::Read), token("second", Role::Read));
+    let users = format!("basic_auth_users: {{alice: {HASH}}}\n");
+    let files = Files::new(&users, "[]\n");
+    for (version, one) in [("v1", &first), ("v2", &second)] {
+        fs::create_dir(files.path(version)).unwrap();
+        files.write("made.yml", &one.entry());
+        fs::rename(files.path("made.yml"), files.path(version).join("tokens.yml")).unwrap();
+    }
+    symlink("v1", files.path("data")).unwrap();
+    fs::remove_file(files.path("tokens.yml")).unwrap();
+    symlink("data/tokens.yml", files.path("tokens.yml")).unwrap();
+    let server = files.serve();
+    let status = |token: &NewToken| server.ask("GET", "/metrics", &[&bearer(token)]).status;
+    assert_eq!((status(&first), status(&second)), (200, 401));
+    symlink("v2", files.path("data.new")).unwrap();
+    fs::rename(files.path("data.new"), files.path("data")).unwrap();
+    wait_until("read again", || status(&second) == 200);
+    assert_eq!(status(&first), 401);
+    server.end();
+}
+
+/// An empty file is either nobody or a mistake, and never everybody.
+#[test]
+fn an_empty_tokens_file_lets_nobody_act() {
+    for text in ["", "\n", "---\n", "# nobody\n", "[]\n", "null\n"] {
+        let files = Files::new("", text);
+        let web_config = Some(files.path("web.yml"));
+        let tokens = Some(files.path("tokens.yml"));
+        let Ok(door) = Door::open(DoorFiles { web_config, tokens }, clock) else { continue };
+        let mut server = start_behind(door, Limits::default(), no_queries());
+        for header in ["X-Nothing: x", "Authorization: Bearer ", "Authorization: Bearer x", ALICE] {
+            let status = server.ask("POST", "/api/v1/pause", &[header]).status;
+            assert!(matches!(status, 401 | 403), "{text:?} {header}: {status}");
+        }
+        assert!(server.orders.try_recv().is_err());
+        server.end();
+    }
+}
+
+/// In seconds since 1970, as somebody has set it.
+static WALL_CLOCK: AtomicI64 = AtomicI64::new(0);
+
+fn wall_clock() -> Moment {
+    let utc = Timestamp::from_second(WALL_CLOCK.load(Ordering::Relaxed)).unwrap();
+    Moment { uptime: Duration::from_secs(100), utc }
+}
+
+/// What is good until then goes by the clock of each request, whatever it said before; the rate
+/// limit goes by the time since boot, which nobody sets.
+#[test]
+fn a_clock_that_is_set_ends_what_has_expired_and_no_limit() {
+    let expires: Timestamp = "2030-01-01T00:00:00Z".parse().unwrap();
+    let dated = create_token("dated", Role::Operate, Some(expires)).unwrap();
+    let files = Files::new("rate_limit: {interval: 1h, burst: 4}\n", &dated.entry());
+    let paths = DoorFiles {
+        web_config: Some(files.path("web.yml")),
+        tokens: Some(files.path("tokens.yml")),
+    };
+    WALL_CLOCK.store(expires.as_second() - 1, Ordering::Relaxed);
+    let door = Door::open(paths, wall_clock).unwrap();
+    let server = start_behind(door, Limits::default(), no_queries());
+    let header = bearer(&dated);
+    let status = |seconds: i64| {
+        WALL_CLOCK.store(expires.as_second() + seconds, Ordering::Relaxed);
+        server.ask("DELETE", "/api/v1/silences/x", &[&header]).status
+    };
+    assert_eq!([status(-1), status(0), status(1_000_000), status(-1)], [404, 401, 401, 404]);
+    for elsewhen in [-1_000_000_000, 1_000_000_000] {
+        assert_eq!(status(elsewhen), 429);
+    }
+    server.end();
+}

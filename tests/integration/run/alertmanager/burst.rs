@@ -1,0 +1,167 @@
+//! More posts than anybody sends: none is lost, none doubled, and memory stays.
+
+use std::fs::File;
+use std::io::BufReader;
+use std::net::TcpStream;
+use std::time::Duration;
+
+use rustls::pki_types::ServerName;
+use rustls::{ClientConnection, StreamOwned};
+use serde_json::Value;
+use umawarden::model::{Observation, Role};
+use umawarden::recording::{Entry, SegmentReader, segment_files};
+
+use super::{Poster, alert, node, post, turns};
+use crate::daemon::Daemon;
+use crate::door::{Files, TLS, bearer, program, tls_client, token};
+use crate::run::Node;
+
+const POSTERS: usize = 4;
+const ROUNDS: usize = 1_250;
+
+/// What memory may grow by, in bytes: what waits is bounded, and what is kept is of four alerts.
+const GROWTH: f64 = 12e6;
+
+const TURNS: &str = "uma_received_alert_turns_total";
+const IGNORED: &str = "uma_received_alerts_ignored_total";
+
+/// Posts until it is taken.
+fn insist(poster: &mut Poster, body: &str) {
+    while poster.send(body) != 200 {
+        // 503: it is to be posted again.
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// What is asked of the daemon where the network has TLS: by the control socket.
+fn metrics(node: &Node) -> Vec<(String, f64)> {
+    let client = crate::daemon::control_client(node.storage().join("control.sock"));
+    let text = client.get("http://localhost/metrics").send().unwrap().text().unwrap();
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    lines
+        .filter_map(|line| line.rsplit_once(' '))
+        .map(|(series, value)| (series.to_owned(), value.parse().unwrap_or(f64::NAN)))
+        .collect()
+}
+
+fn sum(node: &Node, name: &str) -> f64 {
+    metrics(node).iter().filter(|(series, _)| series.starts_with(name)).map(|one| one.1).sum()
+}
+
+/// Ten thousand posts in a row by four at once. Each alert fires and ends again and again, and every
+/// post comes twice: by Alertmanagers of a pair.
+fn ten_thousand_posts(node: &Node, daemon: Daemon, connect: &(impl Fn() -> Poster + Sync)) {
+    let burst = |rounds: std::ops::Range<usize>| {
+        std::thread::scope(|scope| {
+            for poster in 0..POSTERS {
+                let rounds = rounds.clone();
+                scope.spawn(move || {
+                    let mut connection = connect();
+                    let name = format!("Burst{poster}");
+                    for round in rounds {
+                        let status = if round % 2 == 0 { "firing" } else { "resolved" };
+                        let start = u64::try_from(round / 2).unwrap();
+                        let body = post(vec![alert(&name, status, start, &[])]);
+                        insist(&mut connection, &body);
+                        insist(&mut connection, &body);
+                    }
+                });
+            }
+        });
+    };
+    let resident = || sum(node, "process_resident_memory_bytes");
+    let expected = (POSTERS * ROUNDS) as f64;
+    burst(0..ROUNDS / 5);
+    let before = resident();
+    burst(ROUNDS / 5..ROUNDS);
+    daemon.wait_until("taken in", |_| sum(node, "uma_received_posts_total") >= 2.0 * expected);
+    daemon.wait_until("counted", |_| sum(node, TURNS) >= expected);
+    assert_eq!(sum(node, TURNS), expected, "none lost, none doubled");
+    assert_eq!(sum(node, IGNORED), expected);
+    let after = resident();
+    println!("{before} bytes before, {after} after");
+    assert!(after < before + GROWTH, "{before} bytes before, {after} after");
+    daemon.terminate();
+    assert_eq!(turns(node).len(), POSTERS * ROUNDS);
+}
+
+#[test]
+fn ten_thousand_posts_in_a_burst_are_all_taken_once() {
+    let node = node();
+    let daemon = node.start(&["--recording.size=0"]);
+    let storage = node.storage();
+    ten_thousand_posts(&node, daemon, &|| Poster::new(&storage));
+}
+
+#[test]
+fn ten_thousand_posts_over_the_network_are_all_taken_once() {
+    let node = node();
+    let ops = token("alertmanager", Role::Operate);
+    let files = Files::new(TLS, &ops.entry());
+    let daemon = program::start_with(&node, &files, |command| {
+        command.arg("--recording.size=0");
+    });
+    let address = daemon.address().to_owned();
+    ten_thousand_posts(&node, daemon, &|| {
+        let name = ServerName::try_from("127.0.0.1").unwrap();
+        let connection = ClientConnection::new(tls_client(None), name).unwrap();
+        let stream = TcpStream::connect(&address).unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        let stream = StreamOwned::new(connection, stream);
+        Poster { stream: Box::new(stream), header: bearer(&ops) }
+    });
+}
+
+/// The longest posts, by two at once: the loop takes in no more than a part of one in each step, so
+/// that what it watches meanwhile waits for a part, and not for a post.
+#[test]
+fn the_longest_posts_are_taken_in_parts_and_all_of_them_once() {
+    const ALERTS: usize = 2_000;
+    let node = node();
+    let daemon = node.start(&[]);
+    let of = |status: &str| {
+        let names = (0..ALERTS).map(|number| format!("Long{number}"));
+        post(names.map(|name| alert(&name, status, 0, &[])).collect::<Vec<Value>>())
+    };
+    let storage = node.storage();
+    for body in [of("firing"), of("resolved")] {
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| insist(&mut Poster::new(&storage), &body));
+            }
+        });
+    }
+    let repeated = format!("{IGNORED}{{reason=\"repeated\"}}");
+    daemon.wait_until("taken in", |_| sum(&node, &repeated) >= (2 * ALERTS) as f64);
+    assert_eq!(sum(&node, &repeated), (2 * ALERTS) as f64);
+    assert_eq!(sum(&node, "uma_received_posts_total"), 4.0);
+    assert_eq!(sum(&node, &format!("{TURNS}{{to=\"firing\"}}")), ALERTS as f64);
+    assert_eq!(sum(&node, &format!("{TURNS}{{to=\"resolved\"}}")), ALERTS as f64);
+    daemon.terminate();
+    assert_eq!(turns(&node).len(), 2 * ALERTS, "each of them is kept");
+    let steps = alerts_of_steps(&node);
+    assert!(steps.iter().all(|alerts| *alerts <= 100), "{steps:?}");
+    // A recorder that is behind leaves steps out.
+    assert!(!steps.is_empty());
+}
+
+/// What each step that took in alerts took in, by the recording.
+fn alerts_of_steps(node: &Node) -> Vec<usize> {
+    let mut steps = Vec::new();
+    for path in segment_files(&node.storage().join("recording")) {
+        let mut reader = SegmentReader::open(BufReader::new(File::open(path).unwrap())).unwrap();
+        while let Some(entry) = reader.next_entry().unwrap() {
+            let Entry::Step(step) = entry else { continue };
+            let of = |seen: &Observation| match seen {
+                Observation::ReceivedAlerts(post) => Some(post.alerts.len()),
+                _ => None,
+            };
+            let alerts: Vec<usize> = step.seen.iter().filter_map(of).collect();
+            if !alerts.is_empty() {
+                steps.push(alerts.iter().sum());
+            }
+        }
+    }
+    steps
+}
