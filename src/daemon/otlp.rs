@@ -131,8 +131,7 @@ mod tests {
 
     #[test]
     fn of_a_flood_the_last_events_are_told_and_alerts_of_others_are_none_of_them() {
-        let alert =
-            KernelEvent::ReceivedAlert { to: ReceivedTurn::Firing, alert: Box::new(alert()) };
+        let alert = KernelEvent::ReceivedAlert { to: ReceivedTurn::Firing, alert: alert().into() };
         let mut events: Vec<Event> = (0..3 * MOST_EVENTS).map(|at| event(at, fault())).collect();
         events.extend((0..2 * MOST_EVENTS).map(|at| event(at, alert.clone())));
         let (to, mut told) = tokio::sync::mpsc::channel(8 * MOST_EVENTS);
