@@ -54,6 +54,14 @@ fn metrics_come_in_the_form_that_was_asked_for() {
     GzDecoder::new(packed.body.as_slice()).read_to_string(&mut unpacked).unwrap();
     assert_eq!(unpacked, plain.text());
 
+    for query in ["name[]=uma_memory_free_bytes", "x=y&name%5B%5D=uma_memory_free_bytes&name[]=z"] {
+        let alone = server.get(&format!("/metrics?{query}"));
+        let alone = alone.text();
+        assert_eq!(alone.lines().count(), 3, "{alone}");
+        assert!(alone.ends_with("\numa_memory_free_bytes 4096\n"), "{alone}");
+    }
+    assert!(server.get("/metrics?name[]=nowhere").body.is_empty());
+
     let head = server.ask("HEAD", "/metrics", &[]);
     assert_eq!(head.headers["content-length"], plain.body.len().to_string());
     assert!(head.status == 200 && head.body.is_empty());
