@@ -1,5 +1,5 @@
-//! Passwords, verified one at a time, by addresses in turn, and away from whoever serves others; what
-//! was found right once costs nothing any more.
+//! Passwords, verified one at a time, by addresses in turn, and away from whoever serves others;
+//! what was found right once costs nothing any more.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
