@@ -199,20 +199,33 @@ impl Group {
         Some((&running.rule, stand, running.alerts.firing()))
     }
 
-    /// Whether the rule of that name, if it is here, fires in that mode.
-    pub(super) fn fires(&self, rule: &RuleId, mode: Mode, in_force: Mode) -> Option<bool> {
+    /// Whether the rule of that name, if it is here, fires in that mode for this node.
+    pub(super) fn fires(
+        &self,
+        rule: &RuleId,
+        mode: Mode,
+        in_force: Mode,
+        cluster: &Cluster,
+    ) -> Option<bool> {
         let running = self.rules.iter().find(|running| running.rule.id == *rule)?;
         let is_of_mode = running.rule.mode.unwrap_or(in_force) == mode;
         let has_remedy = running.rule.remedy.is_some();
-        (is_of_mode && has_remedy).then(|| running.alerts.state() == AlertState::Firing)
+        (is_of_mode && has_remedy)
+            .then(|| acted_on(&running.rule, &running.alerts, cluster).is_some())
     }
 
     /// Whether the rule of that name, if it is here and acts in that mode, fires, as its remedy is
     /// told.
-    pub(super) fn condition(&self, rule: &RuleId, mode: Mode, in_force: Mode) -> Option<Condition> {
+    pub(super) fn condition(
+        &self,
+        rule: &RuleId,
+        mode: Mode,
+        in_force: Mode,
+        cluster: &Cluster,
+    ) -> Option<Condition> {
         let running = self.rules.iter().find(|running| running.rule.id == *rule)?;
         let is_of_mode = running.rule.mode.unwrap_or(in_force) == mode;
-        (is_of_mode && running.rule.remedy.is_some()).then(|| running.condition())
+        (is_of_mode && running.rule.remedy.is_some()).then(|| running.condition(cluster))
     }
 
     /// Whether a rule whose remedy reboots is about to act, or to tell that it would.
@@ -316,17 +329,8 @@ impl RunningRule {
 
     fn remedy(&mut self, around: &mut Surroundings<'_>) {
         let Some(remedy) = &self.rule.remedy else { return };
-        // Of alerts that name a node, only those of this one are acted on here.
-        let alert = match self.rule.scope {
-            RuleScope::Node => self.alerts.firing(),
-            RuleScope::Cluster => {
-                self.alerts.firing_where(|labels| is_of_this_node(labels, around.cluster))
-            }
-        };
-        let condition = match self.condition() {
-            Condition::Firing | Condition::Unknown if alert.is_none() => Condition::Quiet,
-            condition => condition,
-        };
+        let alert = acted_on(&self.rule, &self.alerts, around.cluster);
+        let condition = self.condition(around.cluster);
         let is_at_rest = |mode| self.courses.of(mode).is_at_rest();
         let are_at_rest = [Mode::Observe, Mode::Enforce].into_iter().all(is_at_rest);
         if condition == Condition::Quiet && are_at_rest {
@@ -346,11 +350,11 @@ impl RunningRule {
         self.changed |= around.step.decisions.len() != decisions;
     }
 
-    fn condition(&self) -> Condition {
-        match (self.alerts.state(), self.unknown.is_empty()) {
-            (AlertState::Firing, true) => Condition::Firing,
-            (AlertState::Firing, false) => Condition::Unknown,
-            (AlertState::Inactive | AlertState::Pending, _) => Condition::Quiet,
+    fn condition(&self, cluster: &Cluster) -> Condition {
+        match (acted_on(&self.rule, &self.alerts, cluster), self.unknown.is_empty()) {
+            (Some(_), true) => Condition::Firing,
+            (Some(_), false) => Condition::Unknown,
+            (None, _) => Condition::Quiet,
         }
     }
 
@@ -414,6 +418,14 @@ impl RunningRule {
             alerts: self.alerts.statuses(),
             remedy: self.courses.of(in_force).summary.clone(),
         }
+    }
+}
+
+/// The firing alert that is acted on here: of those that name a node only this one's.
+fn acted_on<'a>(rule: &Rule, alerts: &'a Alerts, cluster: &Cluster) -> Option<(&'a Labels, f64)> {
+    match rule.scope {
+        RuleScope::Node => alerts.firing(),
+        RuleScope::Cluster => alerts.firing_where(|labels| is_of_this_node(labels, cluster)),
     }
 }
 

@@ -530,8 +530,10 @@ impl Policy {
     /// Ends the temporary settings whose alert or whose time is over.
     fn undo(&mut self, at: Moment, step: &mut Step) {
         let (groups, in_force) = (&self.groups, self.mode);
-        let fires =
-            |rule: &RuleId, mode| groups.iter().find_map(|group| group.fires(rule, mode, in_force));
+        let cluster = &self.cluster;
+        let fires = |rule: &RuleId, mode| {
+            groups.iter().find_map(|group| group.fires(rule, mode, in_force, cluster))
+        };
         for due in self.guard.due_undos(at, fires) {
             let decision = Decision {
                 id: DecisionId(self.next_decision),

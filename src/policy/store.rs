@@ -79,6 +79,8 @@ pub struct SeriesStore {
     /// Until when the series of each keeper stay as they are.
     stayed_ms: Vec<Option<i64>>,
     revisions: Revisions,
+    /// How often a place was given to another series.
+    replaced: u64,
 }
 
 /// What others have derived from the store holds while these numbers are the same.
@@ -200,11 +202,17 @@ impl SeriesStore {
         };
         self.revisions.series += 1;
         self.revisions.kept += 1;
+        self.replaced += 1;
         self.ids.remove(old);
         self.ids.insert(key.clone(), id);
         old.clone_from(key);
         *present = Present { has_past: past.retain_ms > 0, ..Present::default() };
         *past = Past::of(past.retain_ms);
+    }
+
+    /// How often a place was given to another series.
+    pub(super) fn replaced(&self) -> u64 {
+        self.replaced
     }
 
     /// Says why there may be series of that metric that nobody knows of, or that there are none.

@@ -2,7 +2,7 @@
 
 use super::{memory_ids, or_ended};
 use crate::model::{ClusterNames, Moment, Reading, Wanted, series_of_node};
-use crate::policy::store::{SeriesId, SeriesStore};
+use crate::policy::store::{SeriesId, SeriesStore, stale_marker};
 
 /// Which of this node's series are shown, and where.
 #[derive(Debug, Default)]
@@ -11,6 +11,8 @@ pub(super) struct Mirror {
     looked: usize,
     shown: Vec<(SeriesId, SeriesId)>,
     memory: [Option<SeriesId>; 2],
+    /// How often one of this node's series had given its place to another then.
+    replaced: u64,
 }
 
 impl Mirror {
@@ -23,6 +25,9 @@ impl Mirror {
         names: &ClusterNames,
         cluster: &mut SeriesStore,
     ) {
+        if std::mem::replace(&mut self.replaced, own.replaced()) != own.replaced() {
+            self.begin_anew(at, cluster);
+        }
         let keys = own.keys();
         for (place, key) in keys.iter().enumerate().skip(self.looked) {
             let Ok(place) = u32::try_from(place) else { break };
@@ -43,6 +48,14 @@ impl Mirror {
             let shown = if had { or_ended(reading) } else { reading };
             cluster.append(*there, at.timeline_ms(), shown);
         }
+    }
+
+    /// Series may stand in other places from now on; those that are not shown again have ended.
+    fn begin_anew(&mut self, at: Moment, cluster: &mut SeriesStore) {
+        for (_, there) in self.shown.drain(..) {
+            cluster.append(there, at.timeline_ms(), Reading::Value(stale_marker()));
+        }
+        self.looked = 0;
     }
 
     /// Where this node's memory stands: total and available.

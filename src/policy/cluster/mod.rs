@@ -7,7 +7,7 @@
 mod mirror;
 mod of_policy;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -47,6 +47,8 @@ pub(super) struct Cluster {
     reaches: Vec<(Arc<str>, i64)>,
     mirror: Mirror,
     nodes: BTreeMap<Arc<str>, Node>,
+    /// The series that told of nodes that have gone, the oldest first: others use them again.
+    retired: VecDeque<(Arc<str>, Cells)>,
     refused: Option<[Cell; Refusal::ALL.len()]>,
     /// When the store was made, and whether it is to be made anew.
     renewed: Duration,
@@ -169,11 +171,23 @@ impl Cluster {
                     continue;
                 }
                 let is_told = self.nodes.len() < MOST_PEERS;
-                let cells = is_told.then(|| Cells::new(&told.node, counters, store));
+                let cells = is_told.then(|| self.cells(&told.node, (&mut *counters, &mut *store)));
                 self.nodes.insert(Arc::clone(&told.node), Node::new(cells));
             }
             self.hear(at, told, counters);
         }
+    }
+
+    /// The series that tell of a node.
+    fn cells(&mut self, node: &Arc<str>, (counters, store): Own<'_>) -> Cells {
+        if let Some(place) = self.retired.iter().position(|(name, _)| name == node) {
+            self.retired.remove(place);
+        } else if self.retired.len() >= MOST_PEERS
+            && let Some((_, cells)) = self.retired.pop_front()
+        {
+            return cells.reused(node, counters, store);
+        }
+        Cells::new(node, counters, store)
     }
 
     fn count_refused(&mut self, told: &NodeReadings, (counters, store): Own<'_>) {
@@ -231,8 +245,9 @@ impl Cluster {
         let Some(node) = self.nodes.remove(name) else { return };
         self.store.set_silent(name, None);
         node.end(at, &mut self.store);
-        for cell in node.cells.iter().flat_map(Cells::all) {
-            counters.retire(cell);
+        if let Some(cells) = node.cells {
+            cells.all().into_iter().for_each(|cell| counters.retire(cell));
+            self.retired.push_back((Arc::clone(name), cells));
         }
     }
 
@@ -425,15 +440,28 @@ fn or_ended(reading: Reading<f64>) -> Reading<f64> {
 }
 
 impl Cells {
+    /// In the order of [`Cells::all`].
+    const NAMES: [&str; 5] = [
+        "uma_cluster_peer_up",
+        "uma_cluster_peer_last_answer_age_seconds",
+        "uma_cluster_peer_duration_seconds",
+        "uma_cluster_peer_series",
+        "uma_cluster_peer_failures_total",
+    ];
+
     fn new(node: &str, counters: &mut Counters, store: &mut SeriesStore) -> Self {
-        let mut cell = |name: &str| counters.cell(store, &SeriesKey::new(name, &[("peer", node)]));
-        Self {
-            up: cell("uma_cluster_peer_up"),
-            age: cell("uma_cluster_peer_last_answer_age_seconds"),
-            took: cell("uma_cluster_peer_duration_seconds"),
-            series: cell("uma_cluster_peer_series"),
-            failures: cell("uma_cluster_peer_failures_total"),
+        let key = |name| SeriesKey::new(name, &[("peer", node)]);
+        let [up, age, took, series, failures] =
+            Self::NAMES.map(|name| counters.cell(store, &key(name)));
+        Self { up, age, took, series, failures }
+    }
+
+    /// The same series, which are those of another node from now on.
+    fn reused(self, node: &str, counters: &mut Counters, store: &mut SeriesStore) -> Self {
+        for (name, cell) in Self::NAMES.into_iter().zip(self.all()) {
+            counters.reuse(cell, store, &SeriesKey::new(name, &[("peer", node)]));
         }
+        self
     }
 
     fn all(&self) -> [Cell; 5] {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::breaker::Misses;
 use super::budget::Acts;
-use crate::model::{EnginePhase, Mode, RuleId};
+use crate::model::{DecisionId, EnginePhase, Mode, RuleId};
 
 /// More rules than this are not remembered beyond those that are loaded.
 const MOST_REMEMBERED: usize = 10_000;
@@ -40,11 +40,15 @@ pub(in crate::policy) struct Account {
     /// When its last round ended, on the uptime clock in milliseconds.
     pub(super) rests_since_ms: Option<i64>,
     round: Round,
+    /// The last act of the last round that missed its aim.
+    last_missed: Option<DecisionId>,
 }
 
 /// What is known of the round under way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Round {
+    /// Its last act.
+    last: Option<DecisionId>,
     /// Something else than a notice was done.
     has_acted: bool,
     /// The last word on the aim; `None` where nothing was measured.
@@ -56,7 +60,8 @@ struct Round {
 
 impl Account {
     /// An act is decided. However it ends, it is one.
-    pub(super) fn act(&mut self, at_ms: i64, is_notice: bool) {
+    pub(super) fn act(&mut self, id: DecisionId, at_ms: i64, is_notice: bool) {
+        self.round.last = Some(id);
         self.acts.add(at_ms);
         self.round.has_acted |= !is_notice;
         self.round.aim_met = None;
@@ -83,10 +88,21 @@ impl Account {
         self.rests_since_ms = Some(self.rests_since_ms.map_or(at_ms, |since| since.max(at_ms)));
         match round.aim_met {
             Some(true) => self.misses.clear(),
-            Some(false) if round.has_acted => self.misses.miss(at_ms, round.died_in),
-            None if round.has_acted && round.is_cut_off => self.misses.miss(at_ms, round.died_in),
+            Some(false) if round.has_acted => self.miss(at_ms, &round),
+            None if round.has_acted && round.is_cut_off => self.miss(at_ms, &round),
             Some(false) | None => {}
         }
+    }
+
+    fn miss(&mut self, at_ms: i64, round: &Round) {
+        self.misses.miss(at_ms, round.died_in);
+        self.last_missed = round.last;
+    }
+
+    /// Nothing counts as missed any more; returns the act that was the last miss, if there was one.
+    pub(super) fn forgive(&mut self) -> Option<DecisionId> {
+        self.misses.clear();
+        self.last_missed.take()
     }
 }
 

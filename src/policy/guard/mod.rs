@@ -340,7 +340,7 @@ impl Guard {
             (Verdict::Act, _) => {
                 let is_notice = decision.action.is_notice();
                 let account = self.ledger.account_mut(&decision.rule, decision.mode);
-                account.act(at.timeline_ms(), is_notice);
+                account.act(decision.id, at.timeline_ms(), is_notice);
                 if !is_notice {
                     self.spent.of_mut(decision.mode).add(at.timeline_ms());
                     self.under_way.begin(decision);
@@ -402,10 +402,10 @@ impl Guard {
         self.ledger.account(rule, mode).map_or(0, |account| account.misses.in_a_row())
     }
 
-    /// It runs well again without us.
-    pub(super) fn forgive(&mut self, rule: &RuleId, mode: Mode) {
-        self.ledger.account_mut(rule, mode).misses.clear();
+    /// It runs well again without us; returns the start that had gone wrong last.
+    pub(super) fn forgive(&mut self, rule: &RuleId, mode: Mode) -> Option<DecisionId> {
         self.status = None;
+        self.ledger.account_mut(rule, mode).forgive()
     }
 
     /// The outcome of an act will not come.

@@ -69,7 +69,7 @@ impl Guard {
             self.spent.of_mut(act.mode).add(act.uptime_ms);
         }
         let account = self.ledger.account_mut(&act.rule, act.mode);
-        account.act(act.uptime_ms, act.is_notice);
+        account.act(act.id, act.uptime_ms, act.is_notice);
         account.assess(act.aim_met);
         account.died(act.died_in);
         if !act.has_ended {

@@ -18,7 +18,9 @@ impl Policy {
             return;
         }
         let condition = self.reboots.watched().and_then(|(rule, mode)| {
-            self.groups.iter().find_map(|group| group.condition(rule, mode, self.mode))
+            self.groups
+                .iter()
+                .find_map(|group| group.condition(rule, mode, self.mode, &self.cluster))
         });
         let (reboots, mut scene) = self.rebooting(at, step);
         reboots.step(condition, &mut scene);

@@ -150,10 +150,13 @@ impl Received {
                 // Who has spoken since knows better.
                 continue;
             }
-            if *to == ReceivedTurn::Firing {
-                let _no_room = self.begin(alert, around);
-            } else if utc.is_some_and(|utc| stands(utc, around.at)) {
-                let _no_room = self.keep_end(alert, around.at);
+            match to {
+                ReceivedTurn::Firing => _ = self.begin(alert, around),
+                ReceivedTurn::Resolved if utc.is_some_and(|utc| stands(utc, around.at)) => {
+                    let _no_room = self.keep_end(alert, around.at);
+                }
+                // Nobody has said that it is over.
+                ReceivedTurn::Resolved | ReceivedTurn::Forgotten => {}
             }
         }
         self.settle(around);
@@ -206,7 +209,10 @@ impl Received {
                 self.begin_telling(alert, around)
             }
             (true, ReceivedStatus::Firing) => {
-                known.repeat(alert, around.at, forget_after);
+                // What is outdated shows that it fires on, and does not make that shorter.
+                let least = if is_older { known.ends } else { Duration::ZERO };
+                known.repeat(alert, around.at, forget_after, least);
+                self.next_end = self.next_end.min(known.ends);
                 self.has_changed = true;
                 let is_left_out = known.slot.is_none();
                 if is_left_out {
@@ -381,9 +387,16 @@ impl Received {
 }
 
 impl Known {
-    fn repeat(&mut self, alert: &ReceivedAlert, at: Moment, forget_after: Duration) {
+    /// `least`: it ends no sooner.
+    fn repeat(
+        &mut self,
+        alert: &ReceivedAlert,
+        at: Moment,
+        forget_after: Duration,
+        least: Duration,
+    ) {
         self.heard = at;
-        self.ends = ends(alert, at, forget_after);
+        self.ends = ends(alert, at, forget_after).max(least);
     }
 
     fn status(&self) -> ReceivedAlertStatus {

@@ -148,6 +148,20 @@ fn what_is_repeated_outdated_or_late_changes_nothing() {
 }
 
 #[test]
+fn what_is_outdated_makes_nothing_shorter() {
+    let mut world = World::new();
+    world.pass(1);
+    world.post(vec![firing("a", 10)]);
+    let ends_at = Some(world.at.utc + Duration::from_secs(30));
+    assert_eq!(world.post(vec![ReceivedAlert { ends_at, ..firing("a", 5) }]), [""; 0]);
+    assert_eq!(world.pass(60), [""; 0]);
+    // The same start as it is told now may end sooner.
+    let ends_at = Some(world.at.utc + Duration::from_secs(30));
+    world.post(vec![ReceivedAlert { ends_at, ..firing("a", 10) }]);
+    assert_eq!(world.pass(60), ["a forgotten"]);
+}
+
+#[test]
 fn an_end_before_its_beginning_is_not_undone_by_it() {
     let mut world = World::new();
     world.pass(1);
@@ -273,6 +287,8 @@ fn a_restart_goes_on_with_what_was_known_and_tells_nothing_before() {
     world.pass(1);
     assert_eq!((world.state(0), world.firing()), (RuleState::Firing, 1));
     assert_eq!(world.post(vec![firing("b", 0)]), [""; 0], "late, after the restart");
+    assert_eq!(world.post(vec![firing("c", 0)]), ["c firing"], "nobody has said that it is over");
+    world.post(vec![resolved("c", 0)]);
     assert_eq!(world.pass(FORGET_RECEIVED_AFTER.as_secs() - 10), [""; 0]);
     assert_eq!(world.pass(20), ["a forgotten"]);
 }

@@ -417,9 +417,10 @@ impl Course {
         }
         let ready_for = self.ready_since.map_or(Duration::ZERO, |since| now.saturating_sub(since));
         if self.ready_since.is_some() && self.attempt.is_none() && self.deaths > 0 {
-            // A person has started it, and it went well.
-            around.guard.forgive(&self.rule, mode);
-            if let Some(decision) = self.last_act {
+            // A person has started it, and it went well: so the journal tells of the start that was
+            // the last death, whatever was decided since.
+            let missed = around.guard.forgive(&self.rule, mode);
+            if let Some(decision) = missed {
                 around.step.assessments.push(assessment(decision, around.at, true, None));
             }
         } else if ready_for >= self.seen.limits.healthy_after {

@@ -111,6 +111,47 @@ fn a_start_by_hand_that_goes_well_ends_what_was_given_up_even_after_a_restart() 
 }
 
 #[test]
+fn a_start_by_hand_that_goes_well_is_told_of_the_death_whatever_was_decided_since() {
+    let begun = |world: &mut World| {
+        world.dies("vllm");
+        world.until_start(5).unwrap();
+        world.tick();
+        world.dies("vllm");
+        world.run(1);
+        world.assessments.last().unwrap().decision
+    };
+    let told = |world: &World| {
+        let last = world.assessments.last().unwrap();
+        (last.decision, last.aim_met)
+    };
+    // The next start came too late: somebody else was faster.
+    let mut world = World::with(Mode::Enforce, &["vllm"]);
+    let act = begun(&mut world);
+    let is_start = |made: &Decision| made.verdict == Verdict::Act;
+    let started = loop {
+        if let Some(made) = world.tick().decisions.iter().find(|made| is_start(made)) {
+            break made.clone();
+        }
+    };
+    world.starts("vllm");
+    world.report(&started, OutcomeResult::NotDone("somebody else has started it".to_owned()));
+    world.run(70);
+    assert_ne!(started.id, act);
+    assert_eq!(told(&world), (act, Some(true)));
+    // Docker has told of it no more for a while.
+    let mut world = World::with(Mode::Enforce, &["vllm"]);
+    world.of("vllm").limits.give_up_after = 1;
+    let act = begun(&mut world);
+    let gone = std::mem::take(&mut world.held);
+    world.run(2);
+    world.held = gone;
+    world.run(2);
+    world.starts("vllm");
+    world.run(70);
+    assert_eq!(told(&world), (act, Some(true)));
+}
+
+#[test]
 fn who_dies_in_another_phase_has_come_further() {
     let mut world = World::with(Mode::Enforce, &["vllm"]);
     world.of("vllm").limits.give_up_after = 2;

@@ -199,6 +199,34 @@ fn who_tells_of_other_series_each_time_harms_nobody() {
 }
 
 #[test]
+fn nodes_that_come_and_go_under_ever_other_names_use_the_same_series() {
+    let rule = "  - {alert: Up, expr: 'uma_cluster_peer_up{peer=\"n299\"} == 1'}\n";
+    let mut world = among(&format!("{IMBALANCE}{rule}"));
+    let up = |number: usize| format!("uma_cluster_peer_up{{peer=\"n{number}\"}}");
+    for number in 0..300 {
+        let name = format!("n{number}");
+        world.seen.push(says(&name, Reading::Value(100.0)));
+        world.tick();
+        assert_eq!(world.value(&up(number)), Some(1.0));
+        if number < 299 {
+            world.seen.push(news(&name, NodeNews::Gone));
+            world.tick();
+            assert_eq!(world.value(&up(number)), None);
+        }
+    }
+    // What shows this node's series among those of others follows.
+    assert_eq!(world.state(3), RuleState::Firing);
+    let told = world.policy.status(world.at).series;
+    let told = told.iter().filter(|key| &*key.name == "uma_cluster_peer_up").count();
+    assert!(told <= 2 * crate::model::MOST_PEERS, "{told}");
+    // One that comes back counts its failures anew.
+    world.seen.push(says("n290", Reading::Value(100.0)));
+    world.tick();
+    let failures = |node: &str| format!("uma_cluster_peer_failures_total{{peer=\"{node}\"}}");
+    assert_eq!(world.value(&failures("n290")), Some(0.0));
+}
+
+#[test]
 fn a_store_that_is_worn_is_made_anew_and_nobody_notices() {
     let mut world = among(IMBALANCE);
     let keys = |round: usize| -> Vec<SeriesKey> {

@@ -40,9 +40,15 @@ pub enum Kind {
     LookHangs,
     /// Somebody else changes a setting.
     Setting,
+    /// Somebody posts alerts.
+    Post,
+    /// Very many alerts are posted, or are over.
+    Flood,
+    /// Another node falls silent, lies, comes or goes.
+    Neighbour,
 }
 
-pub const KINDS: [Kind; 17] = [
+pub const KINDS: [Kind; 20] = [
     Kind::Fault,
     Kind::AllFault,
     Kind::ClockJump,
@@ -60,6 +66,9 @@ pub const KINDS: [Kind; 17] = [
     Kind::Hand,
     Kind::LookHangs,
     Kind::Setting,
+    Kind::Post,
+    Kind::Flood,
+    Kind::Neighbour,
 ];
 
 impl Kind {
@@ -70,11 +79,12 @@ impl Kind {
     /// Beats from one to the next, on average.
     fn every(self) -> u32 {
         match self {
-            Self::Order => 20,
+            Self::Order | Self::Post => 20,
+            Self::Neighbour => 30,
             Self::Fault => 60,
             Self::Reload | Self::Burst | Self::Supervisor | Self::Hand => 200,
             Self::AllFault | Self::ClockJump | Self::Suspend | Self::Restart | Self::Kill => 300,
-            Self::LookHangs | Self::Setting => 300,
+            Self::LookHangs | Self::Setting | Self::Flood => 300,
             Self::Reboot | Self::PowerCut | Self::JournalDown | Self::Pause => 800,
         }
     }

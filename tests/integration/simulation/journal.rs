@@ -10,7 +10,7 @@ use umawarden::journal::Entry;
 use umawarden::model::{
     AlertChange, Asked, Assessment, Decision, DecisionId, EnginePhase, Event, HoldReason,
     KernelEvent, Moment, OperatorCommand, OperatorOrder, Outcome, OutcomeResult, Past, PastAct,
-    PastReboots, RestartState, Verdict,
+    PastReboots, PastReceived, RestartState, Verdict,
 };
 use umawarden::policy::guard::{PastMoment, on_this_boots_clock};
 
@@ -18,6 +18,9 @@ use super::chance::Chance;
 
 /// What has been written but is not on disk may be so old.
 const WRITTEN_WITHIN: Duration = Duration::from_secs(1);
+
+/// More received alerts are not remembered.
+const MOST_RECEIVED: usize = 2_000;
 
 #[derive(Default)]
 pub struct Kept {
@@ -170,7 +173,7 @@ impl Kept {
             asked: asked.collect(),
             commands: self.commands[..commands].to_vec(),
             stood: self.stood(),
-            received: Vec::new(),
+            received: self.received(),
             reboots: PastReboots::default(),
             lost_before_ms: None,
         })
@@ -203,6 +206,23 @@ impl Kept {
             }
         }
         stood
+    }
+
+    /// What was last told of each received alert, oldest first; of the newest if they are too many.
+    fn received(&self) -> Vec<PastReceived> {
+        let mut last: BTreeMap<Arc<str>, (usize, PastReceived)> = BTreeMap::new();
+        for (place, (_, event)) in self.events().enumerate() {
+            if let KernelEvent::ReceivedAlert { to, alert } = &event.kind {
+                let (to, alert, utc) = (*to, (**alert).clone(), event.utc);
+                let told = PastReceived { to, alert, utc };
+                last.insert(Arc::clone(&told.alert.fingerprint), (place, told));
+            }
+        }
+        let mut last: Vec<_> = last.into_values().collect();
+        last.sort_by_key(|(place, _)| *place);
+        let over = last.len().saturating_sub(MOST_RECEIVED);
+        last.drain(..over);
+        last.into_iter().map(|(_, told)| told).collect()
     }
 
     /// With their places. What undoes another act is none.

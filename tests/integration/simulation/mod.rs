@@ -4,6 +4,7 @@
 //! that fails prints how to run it again: `UMAWARDEN_SIMULATION_SEED`, with
 //! `UMAWARDEN_SIMULATION_WITHOUT` naming what is not needed to make it fail, separated by commas.
 
+mod alertmanager;
 mod broken;
 mod chance;
 mod checker;
@@ -14,6 +15,7 @@ mod fleet;
 mod journal;
 mod kernel_ring;
 mod machine;
+mod neighbours;
 mod orders;
 mod process;
 mod rails;

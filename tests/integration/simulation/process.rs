@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use umawarden::config::mistake::SourceText;
 use umawarden::config::rules::parse_rules_under;
-use umawarden::model::{Event, FORGET_RECEIVED_AFTER, Mode, Moment, Observation, VerdictLimits};
+use umawarden::model::{
+    ClusterNames, Event, FORGET_RECEIVED_AFTER, Mode, Moment, Observation, VerdictLimits,
+};
 use umawarden::policy::guard::GuardRails;
 use umawarden::policy::rule::RuleSet;
 use umawarden::policy::{Policy, Step};
@@ -52,6 +54,25 @@ impl Loaded {
         };
         Self { mode, rules, recorded }
     }
+
+    /// The same among other nodes, and with that patience for alerts that nobody repeats.
+    pub fn among(mut self, cluster: Option<&ClusterNames>, forget_after: Duration) -> Self {
+        self.recorded.cluster = cluster.cloned();
+        self.recorded.forget_received_after = forget_after;
+        self
+    }
+
+    pub fn cluster(&self) -> Option<&ClusterNames> {
+        self.recorded.cluster.as_ref()
+    }
+
+    pub fn is_among(&self) -> bool {
+        self.recorded.cluster.is_some()
+    }
+
+    pub fn forget_after(&self) -> Duration {
+        self.recorded.forget_received_after
+    }
 }
 
 pub struct Process {
@@ -84,6 +105,8 @@ impl Process {
         let next_decision = kept.next_decision(now, started);
         let mut policy = Policy::new(started, loaded.mode, &loaded.rules, next_decision);
         policy.await_past();
+        policy.forget_received_after(loaded.forget_after());
+        policy.set_cluster(loaded.cluster().cloned());
         let resume = kept.resume_point(boot).filter(|_| kept.is_up(now));
         let known = resume.as_ref().map(|(_, known)| known.clone()).unwrap_or_default();
         policy.resume_kernel_log(known.clone());
@@ -121,6 +144,7 @@ impl Process {
 
     pub fn reload(&mut self, at: Moment, loaded: Loaded) -> Vec<umawarden::model::AlertChange> {
         let ended = self.policy.replace_rules(at, loaded.mode, &loaded.rules);
+        self.policy.forget_received_after(loaded.forget_after());
         self.recording.reload(at, loaded.recorded.clone(), &ended);
         self.loaded = loaded;
         ended

@@ -1,5 +1,7 @@
 //! Random rule files, and random changes to them.
 
+pub mod foreign;
+
 use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,6 +10,7 @@ use umawarden::policy::guard::GuardRails;
 
 use super::chance::Chance;
 use super::{rails, settings};
+use foreign::ForeignRules;
 
 /// Rules as a person would have written them.
 #[derive(Clone)]
@@ -17,6 +20,7 @@ pub struct RuleBook {
     rails: GuardRails,
     /// Alerts while which nothing is done.
     inhibitors: Vec<String>,
+    foreign: Option<ForeignRules>,
 }
 
 #[derive(Clone)]
@@ -54,7 +58,7 @@ impl RuleBook {
     pub fn random(author: &mut Author<'_>) -> Self {
         let intervals = (0..GROUPS).map(|_| author.beats(&[1, 1, 2, 5])).collect();
         let (rails, inhibitors) = author.rails();
-        let mut book = Self { rules: Vec::new(), intervals, rails, inhibitors };
+        let mut book = Self { rules: Vec::new(), intervals, rails, inhibitors, foreign: None };
         for number in 0..NAMES {
             if author.chance.once_in(4) {
                 continue;
@@ -66,6 +70,18 @@ impl RuleBook {
             book.rules.push(author.rule(0));
         }
         book
+    }
+
+    /// With rules about what others tell.
+    pub fn with_foreign(mut self, author: &mut Author<'_>) -> Self {
+        self.foreign = Some(ForeignRules::random(author));
+        self
+    }
+
+    /// The same with one of the rules about what others tell changed.
+    pub fn foreign_changed(&self, author: &mut Author<'_>) -> Self {
+        let foreign = self.foreign.as_ref().map(|foreign| foreign.changed(author));
+        Self { foreign, ..self.clone() }
     }
 
     /// The same with some rules changed, gone, back or in another order.
@@ -102,6 +118,9 @@ impl RuleBook {
     pub fn without(&self, is_left_out: impl Fn(&str) -> bool) -> Self {
         let mut book = self.clone();
         book.rules.retain(|rule| !is_left_out(&rule.name));
+        if let Some(foreign) = &mut book.foreign {
+            foreign.retain(|name| !is_left_out(name));
+        }
         book
     }
 
@@ -128,13 +147,20 @@ impl RuleBook {
                 rule.write(self, &mut text);
             }
         }
-        if self.rules.is_empty() { "groups: []\n".to_owned() } else { text }
+        let foreign = self.foreign.as_ref().filter(|foreign| !foreign.is_empty());
+        if let Some(foreign) = foreign {
+            foreign.write(self, &mut text);
+        }
+        match self.rules.is_empty() && foreign.is_none() {
+            true => "groups: []\n".to_owned(),
+            false => text,
+        }
     }
 }
 
 /// As a rule's name in [`RuleBook::without`].
 pub fn names() -> impl Iterator<Item = String> {
-    (0..NAMES).map(name)
+    (0..NAMES).map(name).chain(foreign::names())
 }
 
 fn name(number: u64) -> String {

@@ -116,7 +116,7 @@ fn given_number(name: &str) -> Option<u64> {
 
 fn plan(seed: u64, samples: u32) -> Plan {
     let without = names(&given("UMAWARDEN_SIMULATION_WITHOUT").unwrap_or_default());
-    Plan { seed, without, samples }
+    Plan { seed, without, samples, is_doubled: false }
 }
 
 fn names(text: &str) -> BTreeSet<String> {
@@ -127,7 +127,11 @@ fn names(text: &str) -> BTreeSet<String> {
 fn what_once_broke_an_invariant_keeps_it() {
     for mended in MENDED {
         let (seed, samples) = (mended.seed, mended.samples);
-        let plan = Plan { seed, without: names(mended.without), samples };
+        let mut without = names(mended.without);
+        // There were none yet.
+        without.extend(["Post", "Flood", "Neighbour"].map(str::to_owned));
+        without.extend(rule_book::foreign::names());
+        let plan = Plan { seed, without, samples, is_doubled: false };
         let ended = run(&plan);
         assert!(ended.simulated > mended.failed_after, "{:?}", ended.simulated);
         assert!(ended.violation.is_none(), "{}", shortest(&plan, ended));
@@ -162,6 +166,20 @@ fn the_same_seed_gives_the_same_journal() {
         assert!(one.len() > 1_000, "nothing happens in the simulation");
         assert!(one == other, "seed {seed}");
     }
+}
+
+#[test]
+fn what_is_posted_twice_is_done_once() {
+    let mut turns = 0;
+    for seed in 1..=6 {
+        // Beyond all bounds it matters which of those that have ended were told last.
+        let once = Plan { without: names("Flood"), ..plan(seed, ORDINARY_SAMPLES) };
+        let twice = Plan { is_doubled: true, ..once.clone() };
+        let (once, twice) = (run(&once).journal, run(&twice).journal);
+        turns += once.matches("\"received_alert\"").count();
+        assert!(once == twice, "seed {seed}");
+    }
+    assert!(turns > 100, "hardly anybody posts in the simulation");
 }
 
 #[test]

@@ -1,13 +1,14 @@
 //! A machine, the program on it and everything that happens to both, under virtual time.
 
 mod engines;
+mod others;
+mod rules;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use umawarden::config::guard_rails::default_guard_rails;
 use umawarden::journal::{Entry, Note};
 use umawarden::model::{
     Action, Decision, DecisionId, Event, Mode, Moment, Observation, Outcome, ProcessId, RuleId,
@@ -15,6 +16,7 @@ use umawarden::model::{
 };
 use umawarden::policy::restarts;
 
+use super::alertmanager::Alertmanager;
 use super::chance::Chance;
 use super::checker::{Checker, Clock, Violation};
 use super::disturbance::{Calendar, Kind};
@@ -22,8 +24,9 @@ use super::executor::Executor;
 use super::fleet::{Fleet, TROUBLES};
 use super::journal::Kept;
 use super::machine::{Build, Machine};
+use super::neighbours::Neighbours;
 use super::orders::People;
-use super::process::{Loaded, Process};
+use super::process::Process;
 use super::readings::{FAULTS, Files, SOURCES};
 use super::rule_book::{Author, RuleBook};
 use super::settings::Settings;
@@ -42,6 +45,8 @@ pub struct Plan {
     pub without: BTreeSet<String>,
     /// How long it lasts, in samples.
     pub samples: u32,
+    /// Every post comes twice.
+    pub is_doubled: bool,
 }
 
 pub struct World {
@@ -80,6 +85,12 @@ pub struct World {
     calendar: Calendar,
     book: Option<RuleBook>,
     people: People,
+    alertmanager: Alertmanager,
+    /// After so long received alerts are forgotten.
+    forget_after: Duration,
+    neighbours: Neighbours,
+    /// Steps since the whole picture was looked at.
+    undrawn: u32,
     mode: Mode,
     /// Acts so far, by what is done, for the summary.
     acts: BTreeMap<String, usize>,
@@ -117,7 +128,8 @@ impl World {
         let machine = Machine::new(build, Chance::new(plan.seed, "machine"));
         let files = Files::new(&machine, Chance::new(plan.seed, "files"));
         let book = (!is_shipped)
-            .then(|| RuleBook::random(&mut Author { chance: &mut chance, beat, total }));
+            .then(|| RuleBook::random(&mut Author { chance: &mut chance, beat, total }))
+            .map(|book| others::with_foreign(book, plan.seed, beat, total));
         let mode = if chance.once_in(4) { Mode::Observe } else { Mode::Enforce };
         // Where samples are far apart, what is seen of engines is old before it is of any use.
         let is_looked_for = beat <= Duration::from_secs(1) || chance.once_in(4);
@@ -151,6 +163,15 @@ impl World {
             calendar: Calendar::new(plan.seed, beat, |name| without.contains(name)),
             book,
             people: People::default(),
+            alertmanager: Alertmanager::new(Chance::new(plan.seed, "alertmanager")),
+            forget_after: Duration::from_secs(1) + beat * 60,
+            neighbours: Neighbours::new(
+                !plan.without.contains("Neighbour"),
+                total,
+                beat,
+                Chance::new(plan.seed, "neighbours"),
+            ),
+            undrawn: 0,
             mode,
             plan,
             acts: BTreeMap::new(),
@@ -229,36 +250,13 @@ impl World {
         Ok(())
     }
 
-    fn load(&self) -> Loaded {
-        match &self.book {
-            Some(book) => {
-                let book = book.without(|name| self.plan.without.contains(name));
-                let rails = book.guard_rails();
-                Loaded::new(self.mode, &[("simulated.yaml", book.text())], rails)
-            }
-            None => {
-                let file = |name, text: &str| (name, text.to_owned());
-                let kernel = include_str!("../../../rules/kernel.yaml");
-                let memory = include_str!("../../../rules/memory.yaml");
-                let engines = include_str!("../../../rules/engines.yaml");
-                let guard = include_str!("../../../rules/guard.yaml");
-                let files = [
-                    file("kernel.yaml", kernel),
-                    file("memory.yaml", memory),
-                    file("engines.yaml", engines),
-                    file("guard.yaml", guard),
-                ];
-                Loaded::new(self.mode, &files, default_guard_rails())
-            }
-        }
-    }
-
     /// The program starts, and goes through the kernel log as it found it.
     fn start(&mut self) -> Result<(), Violation> {
         let at = self.at();
         let boot_id = self.boot_id();
         let mut process = Process::start(&self.kept, self.now, &boot_id, at, self.load());
         let loaded = &process.loaded;
+        self.checker.among(loaded.cluster(), loaded.forget_after());
         self.checker.begin(loaded.mode, &loaded.rules);
         let resumes = process.resumes;
         self.settings.begin(&boot_id)?;
@@ -327,6 +325,7 @@ impl World {
         let journal_is_up = self.kept.is_up(self.now);
         self.files.read(&self.machine, journal_is_up, self.now, &mut process.seen);
         self.look();
+        self.ask_neighbours();
     }
 
     /// Returns whether more records wait to be read.
@@ -353,6 +352,7 @@ impl World {
         for answer in step.answers.iter().filter(|answer| answer.refused.is_none()) {
             self.kept.order(self.now, answer.command.clone());
         }
+        let is_whole = !step.is_only_counted;
         let checked = self.checker.step(&clock, &seen, &step);
         let checked = checked.and_then(|()| told_once(process, &step.events));
         let checked = checked.and_then(|()| self.are_dead(&step.events));
@@ -371,7 +371,7 @@ impl World {
                 self.have_done(decision);
             }
         }
-        checked
+        if is_whole { checked.and_then(|()| self.draw()) } else { checked }
     }
 
     fn have_done(&mut self, decision: Decision) {
@@ -464,6 +464,15 @@ impl World {
                     self.looks_hang_until = self.looks_hang_until.max(until);
                 }
                 Kind::Setting => self.settings.meddle(chance),
+                Kind::Post => {
+                    let posts = self.alertmanager.post(chance, at.utc, beat);
+                    self.post(posts);
+                }
+                Kind::Flood => {
+                    let posts = self.alertmanager.flood(chance, at.utc);
+                    self.post(posts);
+                }
+                Kind::Neighbour => self.neighbours.turn(chance),
                 Kind::Reload => {
                     let mut pen = Chance::new(chance.whole(0..=u64::MAX), "pen");
                     self.rewrite(&mut pen);
@@ -522,27 +531,6 @@ impl World {
         if chance.once_in(4) {
             self.wall = clock_jump(chance, self.wall);
         }
-    }
-
-    fn rewrite(&mut self, chance: &mut Chance) {
-        let Build { beat, total, .. } = self.machine.build;
-        if chance.once_in(3) {
-            self.mode = if self.mode == Mode::Observe { Mode::Enforce } else { Mode::Observe };
-        }
-        let mut author = Author { chance, beat, total };
-        self.book = self.book.as_ref().map(|book| book.changed(&mut author));
-    }
-
-    fn reload(&mut self) -> Result<(), Violation> {
-        let (clock, loaded) = (self.clock(), self.load());
-        let Some(process) = &mut self.process else { return Ok(()) };
-        let ended = process.reload(clock.at, loaded);
-        let loaded = &process.loaded;
-        self.checker.reload(&clock, loaded.mode, &loaded.rules, &ended)?;
-        for change in ended {
-            self.kept.record(self.now, Entry::Alert(change));
-        }
-        self.step()
     }
 }
 

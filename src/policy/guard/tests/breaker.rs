@@ -1,7 +1,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::model::{Mode, RuleId};
+use crate::model::{DecisionId, Mode, RuleId};
 use crate::policy::guard::breaker::{BreakerLimit, Misses};
 use crate::policy::guard::ledger::Ledger;
 
@@ -46,7 +46,7 @@ fn a_round_misses_if_its_last_word_is_a_miss_after_a_real_action() {
     let mut round = |is_notice: bool, aims: &[Option<bool>], is_cut_off: bool| {
         let account = ledger.account_mut(&rule(), Mode::Enforce);
         for aim_met in aims {
-            account.act(0, is_notice);
+            account.act(DecisionId(1), 0, is_notice);
             account.assess(*aim_met);
         }
         if is_cut_off {
@@ -66,7 +66,7 @@ fn a_round_misses_if_its_last_word_is_a_miss_after_a_real_action() {
 fn each_mode_counts_its_own() {
     let mut ledger = Ledger::default();
     let account = ledger.account_mut(&rule(), Mode::Observe);
-    account.act(0, false);
+    account.act(DecisionId(1), 0, false);
     account.assess(Some(false));
     account.end_round(0);
     assert_eq!((in_a_row(&ledger, Mode::Observe), in_a_row(&ledger, Mode::Enforce)), (1, 0));

@@ -5,6 +5,7 @@ use std::time::Duration;
 use umawarden::model::{Action, Decision, DecisionId, Mode, Moment, RuleId};
 use umawarden::policy::rule::{Query, Remedy};
 
+use super::shapes::Shape;
 use super::{Checker, Clock, Course, Flight, Kind, LOST_AFTER, Violation, Watched, broken, reads};
 
 /// The policy counts in whole milliseconds, and samples need not fall on them: an act at 11.0638 s
@@ -70,7 +71,10 @@ impl Checker {
         let Some(remedy) = &watched.rule.remedy else {
             return broken("only a remedy acts", format!("{decision:?}"));
         };
-        if decision.because.is_empty() || !watched.is_firing() {
+        // What is not there has no value that could be named.
+        let has_evidence =
+            !decision.because.is_empty() || matches!(watched.shape, Shape::Absent(_));
+        if !has_evidence || !watched.is_firing_here() {
             return broken("nothing is done without evidence", format!("{decision:?}"));
         }
         if decision.mode != watched.rule.mode.unwrap_or(self.mode) {

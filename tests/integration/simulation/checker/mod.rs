@@ -4,29 +4,36 @@
 mod acts;
 mod alerts;
 mod brake;
+mod neighbours;
 mod orders;
 mod rails;
 mod reads;
+mod received;
 mod restarts;
 mod settings;
+mod shapes;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use umawarden::model::{
-    Action, AlertChange, AlertState, Assessment, Decision, DecisionId, HoldReason, Mode, Moment,
-    Observation, Outcome, OutcomeResult, Reading, RuleId, Source, Verdict,
+    Action, AlertChange, AlertState, Assessment, ClusterNames, Decision, DecisionId, HoldReason,
+    Mode, Moment, Observation, Outcome, OutcomeResult, Reading, RuleId, Source, Verdict,
 };
 use umawarden::policy::Step;
 use umawarden::policy::guard::GuardRails;
-use umawarden::policy::rule::{Rule, RuleSet};
+use umawarden::policy::rule::{Rule, RuleGroup, RuleScope, RuleSet};
+use umawarden::policy::status::Status;
 
 use self::acts::Acted;
 use self::brake::Signs;
+use self::neighbours::Neighbours;
 use self::orders::People;
+use self::received::Received;
 use self::restarts::{Restarts, is_restart};
 use self::settings::Settings;
+use self::shapes::Shape;
 
 /// An outcome that has not come after this will not come.
 const LOST_AFTER: Duration = Duration::from_secs(900);
@@ -78,6 +85,10 @@ pub struct Checker {
     settings: Settings,
     restarts: Restarts,
     signs: Signs,
+    received: Received,
+    neighbours: Neighbours,
+    /// Between the last two steps: nothing is evaluated more often.
+    slowness: Duration,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -123,6 +134,11 @@ struct Watched {
     /// Time between its evaluations.
     interval: Duration,
     reads: BTreeSet<Source>,
+    shape: Shape,
+    /// This node, for a rule that reads all of them.
+    node: Option<Arc<str>>,
+    /// What others told would have it stand otherwise, since then.
+    differs_since: Option<Duration>,
     alerts: BTreeMap<Labels, (AlertState, Duration)>,
     is_unknown: bool,
     firing_since: Option<Duration>,
@@ -165,6 +181,9 @@ impl Watched {
             rule: rule.clone(),
             interval,
             reads: reads::sources(&rule.expr),
+            shape: Shape::of(&rule.expr.text),
+            node: None,
+            differs_since: None,
             alerts: BTreeMap::new(),
             is_unknown: false,
             firing_since: None,
@@ -192,13 +211,28 @@ impl Watched {
     fn is_firing(&self) -> bool {
         self.alerts.values().any(|(state, _)| *state == AlertState::Firing)
     }
+
+    /// Whether it fires, and not for other nodes alone.
+    fn is_firing_here(&self) -> bool {
+        let mut firing = self.alerts.iter().filter(|(_, (state, _))| *state == AlertState::Firing);
+        firing.any(|(labels, _)| match (&self.node, labels.get("node")) {
+            (Some(own), Some(node)) => own == node,
+            _ => true,
+        })
+    }
 }
 
-fn watched(rules: &RuleSet) -> impl Iterator<Item = Watched> {
-    rules
-        .groups
-        .iter()
-        .flat_map(|group| group.rules.iter().map(|rule| Watched::new(rule, group.interval)))
+fn watched(rules: &RuleSet, node: &Option<Arc<str>>) -> impl Iterator<Item = Watched> {
+    let of_group = |group: &RuleGroup| (group.interval, group.scope == RuleScope::Cluster);
+    let all = rules.groups.iter().flat_map(move |group| {
+        let (interval, is_of_cluster) = of_group(group);
+        let node = node.clone().filter(|_| is_of_cluster);
+        group
+            .rules
+            .iter()
+            .map(move |rule| Watched { node: node.clone(), ..Watched::new(rule, interval) })
+    });
+    all
 }
 
 fn cooldown(rule: &Rule) -> Duration {
@@ -235,7 +269,22 @@ impl Checker {
         self.settings.clear();
         self.restarts.begin();
         self.signs.clear();
-        self.rules = watched(rules).map(|rule| (rule.rule.id.clone(), rule)).collect();
+        self.received.begin();
+        self.neighbours.begin();
+        let node = self.neighbours.own_name();
+        self.rules = watched(rules, &node).map(|rule| (rule.rule.id.clone(), rule)).collect();
+    }
+
+    /// This is how the node is called among others, and how long received alerts are kept.
+    pub fn among(&mut self, names: Option<&ClusterNames>, forget_after: Duration) {
+        self.neighbours.name(names);
+        self.received.set_forget_after(forget_after);
+    }
+
+    /// The whole picture.
+    pub fn look(&self, at: Moment, status: &Status) -> Result<(), Violation> {
+        self.look_at_received(status)?;
+        self.look_at_neighbours(at, status)
     }
 
     /// Other rules are in force, and these alerts have ended with the old ones.
@@ -253,7 +302,8 @@ impl Checker {
         self.mode = mode;
         self.rails = rules.guard_rails.clone();
         let mut old = std::mem::take(&mut self.rules);
-        for mut watched in watched(rules) {
+        let node = self.neighbours.own_name();
+        for mut watched in watched(rules, &node) {
             let interval = watched.interval;
             if let Some(known) = old.remove(&watched.rule.id) {
                 // The round of a rule that has changed is over; its rest is not.
@@ -283,7 +333,11 @@ impl Checker {
             self.see(clock, seen);
             self.restarts.see(clock, seen);
             self.signs.see(clock, seen);
+            self.received.see(clock, seen);
+            self.neighbours.see(clock, seen);
         }
+        self.slowness = clock.at.uptime.saturating_sub(self.stepped);
+        self.received_turns(clock, said)?;
         self.restarts.said(said);
         self.signs.hear(clock, said);
         self.people.answered(clock, &said.answers);
@@ -298,6 +352,8 @@ impl Checker {
             self.change(clock, change)?;
         }
         self.note_firing(clock);
+        self.received_is_heeded(clock, said)?;
+        self.neighbours_are_heeded(clock, said)?;
         for assessment in &said.assessments {
             self.assess(clock, assessment)?;
         }

@@ -118,7 +118,7 @@ impl Checker {
         let is_of_mode = rule.is_some_and(|rule| {
             rule.rule.mode.unwrap_or(self.mode) == decision.mode && rule.rule.remedy.is_some()
         });
-        let fires = rule.is_some_and(super::Watched::is_firing);
+        let fires = rule.is_some_and(super::Watched::is_firing_here);
         let Some(held) = self.settings.held.iter_mut().find(|held| held.id == act) else {
             return broken(INVARIANT, format!("nothing of {act} is set: {decision:?}"));
         };
@@ -148,9 +148,9 @@ impl Checker {
         let now = clock.at.uptime;
         let (rules, mode) = (&self.rules, self.mode);
         let fires = |held: &Held| {
-            rules
-                .get(&held.rule)
-                .is_some_and(|rule| rule.is_firing() && rule.rule.mode.unwrap_or(mode) == held.mode)
+            rules.get(&held.rule).is_some_and(|rule| {
+                rule.is_firing_here() && rule.rule.mode.unwrap_or(mode) == held.mode
+            })
         };
         for held in &self.settings.held {
             let is_late = match held.state {

@@ -1,0 +1,352 @@
+//! What must hold of alerts that others have found: what was posted, kept as simply as can be.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use umawarden::model::{
+    KernelEvent, Moment, Observation, Past, ReceivedAlert, ReceivedStatus, ReceivedTurn, Verdict,
+};
+use umawarden::policy::Step;
+use umawarden::policy::status::Status;
+
+use super::shapes::{Expected, Selector, Shape, labels_of_alert};
+use super::{Checker, Clock, Labels, Violation, Watched, broken};
+
+/// So long an alert that has ended does not fire again, unless it began anew.
+const RESOLVED_STANDS: Duration = Duration::from_secs(300);
+
+/// Alerts that are known at once, and that are series at once; and series of which the past is kept.
+const MOST_KNOWN: usize = 2_000;
+const MOST_SHOWN: usize = 250;
+const MOST_SERIES: usize = 500;
+
+#[derive(Default)]
+pub struct Received {
+    forget_after: Duration,
+    awaits_past: bool,
+    known: BTreeMap<Arc<str>, Known>,
+    /// Label sets of those that fire.
+    shown: BTreeSet<Labels>,
+    /// More were known than are kept, so that nobody can tell from outside which are.
+    is_beyond: bool,
+    /// More have fired at once than are series.
+    was_full: bool,
+    /// Turns that are to be told in this step.
+    turns: Vec<(Arc<str>, ReceivedTurn)>,
+}
+
+struct Known {
+    starts_at: Timestamp,
+    fires: bool,
+    labels: Labels,
+    heard: Duration,
+    ends: Duration,
+}
+
+impl Received {
+    pub fn begin(&mut self) {
+        let forget_after = self.forget_after;
+        *self = Self { forget_after, awaits_past: true, ..Self::default() };
+    }
+
+    pub fn set_forget_after(&mut self, forget_after: Duration) {
+        self.forget_after = forget_after;
+    }
+
+    pub fn see(&mut self, clock: &Clock, seen: &Observation) {
+        match seen {
+            Observation::ReceivedAlerts(post) => {
+                for alert in &post.alerts {
+                    self.hear(clock.at, alert);
+                }
+            }
+            Observation::Past(past) => self.remember(clock.at, past),
+            _ => return,
+        }
+        self.settle();
+    }
+
+    fn settle(&mut self) {
+        let firing = self.known.values().filter(|known| known.fires);
+        self.shown = firing.map(|known| known.labels.clone()).collect();
+        self.was_full |= self.shown.len() > MOST_SHOWN;
+        self.is_beyond |= self.known.len() > MOST_KNOWN;
+    }
+
+    fn hear(&mut self, at: Moment, alert: &ReceivedAlert) {
+        let fires = alert.status == ReceivedStatus::Firing;
+        let ends = self.ends(at, alert);
+        let Some(known) = self.known.get_mut(&alert.fingerprint) else {
+            return if fires { self.fire(at, alert, true) } else { self.keep_end(at, alert) };
+        };
+        let (is_older, is_newer) =
+            (alert.starts_at < known.starts_at, alert.starts_at > known.starts_at);
+        let stands = at.uptime.saturating_sub(known.heard) < RESOLVED_STANDS;
+        match (known.fires, fires) {
+            (true, true) if is_newer => self.fire(at, alert, true),
+            // It fires on; what is outdated makes that no shorter.
+            (true, true) => {
+                known.heard = at.uptime;
+                known.ends = if is_older { known.ends.max(ends) } else { ends };
+            }
+            (true, false) if !is_older => {
+                self.turns.push((Arc::clone(&alert.fingerprint), ReceivedTurn::Resolved));
+                self.keep_end(at, alert);
+            }
+            (false, true) if is_newer || !stands => self.fire(at, alert, true),
+            (false, false) if is_newer => self.keep_end(at, alert),
+            _ => {}
+        }
+    }
+
+    fn ends(&self, at: Moment, alert: &ReceivedAlert) -> Duration {
+        let ahead = alert.ends_at.filter(|ends| *ends > at.utc);
+        let ahead = ahead.map(|ends| Duration::try_from(ends.duration_since(at.utc)).unwrap());
+        at.uptime + ahead.unwrap_or(Duration::MAX).min(self.forget_after)
+    }
+
+    fn fire(&mut self, at: Moment, alert: &ReceivedAlert, is_news: bool) {
+        if is_news {
+            self.turns.push((Arc::clone(&alert.fingerprint), ReceivedTurn::Firing));
+        }
+        let ends = self.ends(at, alert);
+        let known = Known {
+            starts_at: alert.starts_at,
+            fires: true,
+            labels: alert.labels.clone(),
+            heard: at.uptime,
+            ends,
+        };
+        self.known.insert(Arc::clone(&alert.fingerprint), known);
+    }
+
+    fn keep_end(&mut self, at: Moment, alert: &ReceivedAlert) {
+        let known = Known {
+            starts_at: alert.starts_at,
+            fires: false,
+            labels: Labels::new(),
+            heard: at.uptime,
+            ends: at.uptime + self.forget_after.max(RESOLVED_STANDS),
+        };
+        self.known.insert(Arc::clone(&alert.fingerprint), known);
+    }
+
+    fn remember(&mut self, at: Moment, past: &Past) {
+        self.awaits_past = false;
+        for told in &past.received {
+            let ago = told.utc.map(|utc| at.utc.duration_since(utc));
+            let stands = ago
+                .and_then(|ago| Duration::try_from(ago).ok())
+                .is_some_and(|ago| ago < RESOLVED_STANDS);
+            if self.known.contains_key(&told.alert.fingerprint) {
+                continue;
+            }
+            match told.to {
+                ReceivedTurn::Firing => self.fire(at, &told.alert, false),
+                ReceivedTurn::Resolved if stands => self.keep_end(at, &told.alert),
+                // Nobody has said that it is over.
+                ReceivedTurn::Resolved | ReceivedTurn::Forgotten => {}
+            }
+        }
+    }
+
+    /// Those that nobody has repeated.
+    fn forget(&mut self, now: Duration) {
+        let turns = &mut self.turns;
+        let before = self.known.len();
+        self.known.retain(|fingerprint, known| {
+            let is_over = known.ends <= now;
+            if is_over && known.fires {
+                turns.push((Arc::clone(fingerprint), ReceivedTurn::Forgotten));
+            }
+            !is_over
+        });
+        if self.known.len() != before {
+            self.settle();
+        }
+    }
+
+    fn is_unknown(&self) -> bool {
+        self.awaits_past || self.shown.len() > MOST_SHOWN
+    }
+
+    fn matching(&self, selector: &Selector) -> Vec<&Labels> {
+        let is_so = |labels: &&Labels| {
+            selector.iter().all(|(name, value)| {
+                labels.get(name.as_str()).is_some_and(|known| **known == **value)
+            })
+        };
+        self.shown.iter().filter(is_so).collect()
+    }
+
+    /// What the alerts of a rule of such a shape are now.
+    fn expected(&self, watched: &Watched) -> Option<Expected> {
+        let mut expected = Expected::new();
+        match &watched.shape {
+            Shape::Each(selector) => {
+                for labels in self.matching(selector) {
+                    let mut labels = labels_of_alert(watched, labels);
+                    labels.insert(Arc::from("alertstate"), Arc::from("firing"));
+                    expected.insert(labels, 1.0);
+                }
+            }
+            Shape::Count { selector, by, more_than } => {
+                let mut counts: BTreeMap<Labels, f64> = BTreeMap::new();
+                for labels in self.matching(selector) {
+                    let kept =
+                        labels.iter().filter(|(name, _)| by.iter().any(|by| **by == ***name));
+                    let kept = kept.map(|(name, value)| (Arc::clone(name), Arc::clone(value)));
+                    *counts.entry(kept.collect()).or_default() += 1.0;
+                }
+                counts.retain(|_, count| *count > *more_than);
+                let counts = counts.into_iter();
+                expected.extend(
+                    counts.map(|(labels, count)| (labels_of_alert(watched, &labels), count)),
+                );
+            }
+            _ => return None,
+        }
+        Some(expected)
+    }
+
+    /// Whether something that the rule cannot do without is not there.
+    fn forbids(&self, watched: &Watched) -> Option<String> {
+        let (selector, needs) = match &watched.shape {
+            Shape::Each(selector) | Shape::Needs(selector) => (selector, true),
+            Shape::Absent(selector) | Shape::Forbids(selector) => (selector, false),
+            Shape::Count { selector, .. } => (selector, true),
+            Shape::Nodes { .. } | Shape::Other => return None,
+        };
+        let found = self.matching(selector);
+        (found.is_empty() == needs).then(|| format!("{selector:?}: {found:?}"))
+    }
+}
+
+/// Whether a rule reads received alerts.
+fn reads_alerts(watched: &Watched) -> bool {
+    watched.rule.expr.text.contains("ALERTS")
+}
+
+impl Checker {
+    /// After all that was seen, and before what was said is looked at.
+    pub(super) fn received_turns(&mut self, clock: &Clock, said: &Step) -> Result<(), Violation> {
+        if !said.is_only_counted {
+            self.received.forget(clock.at.uptime);
+        }
+        let mut turns = std::mem::take(&mut self.received.turns);
+        if self.received.is_beyond {
+            return Ok(());
+        }
+        let told = said.events.iter().filter_map(|event| match &event.kind {
+            KernelEvent::ReceivedAlert { to, alert } => Some((Arc::clone(&alert.fingerprint), *to)),
+            _ => None,
+        });
+        let mut told: Vec<_> = told.collect();
+        turns.sort();
+        told.sort();
+        if turns == told {
+            return Ok(());
+        }
+        let what = format!("at {:?}\nexpected {turns:?}\ntold {told:?}", clock.at);
+        broken("each received alert is told once when it turns", what)
+    }
+
+    /// What was decided and told of alerts fits what is known of received ones.
+    pub(super) fn received_is_heeded(
+        &mut self,
+        clock: &Clock,
+        said: &Step,
+    ) -> Result<(), Violation> {
+        let received = &self.received;
+        for change in &said.alerts {
+            let Some(watched) = self.rules.get(&change.rule).filter(|rule| reads_alerts(rule))
+            else {
+                continue;
+            };
+            // Where the other side is empty, these do not matter.
+            let is_needed = change.to != umawarden::model::AlertState::Inactive
+                || !matches!(watched.shape, Shape::Needs(_) | Shape::Forbids(_));
+            if received.is_unknown() && is_needed {
+                let what = format!("{change:?}");
+                return broken("nobody knows of alerts that are not known", what);
+            }
+            let Some(expected) = received.expected(watched).filter(|_| !received.is_beyond) else {
+                continue;
+            };
+            let begins = change.to != umawarden::model::AlertState::Inactive;
+            let value = expected.get(&change.labels);
+            if begins != value.is_some() || begins && change.value.value() != value.copied() {
+                let what = format!("{change:?}: {expected:?}");
+                return broken("a rule sees the received alerts that fire, and no others", what);
+            }
+        }
+        for decision in &said.decisions {
+            let Some(watched) = self.rules.get(&decision.rule).filter(|rule| reads_alerts(rule))
+            else {
+                continue;
+            };
+            if decision.verdict != Verdict::Act || decision.action.is_undo() {
+                continue;
+            }
+            if received.is_unknown() {
+                return broken(
+                    "nobody knows of alerts that are not known",
+                    format!("{decision:?}"),
+                );
+            }
+            let is_kept = !watched.rule.keep_firing_for.is_zero();
+            if let Some(why) = received.forbids(watched).filter(|_| !is_kept && !received.is_beyond)
+            {
+                let what = format!("{why}: {decision:?} at {:?}", clock.at);
+                return broken("nothing is done for an alert that is over", what);
+            }
+        }
+        self.received_shows(clock)
+    }
+
+    /// Whoever reads them stands, when it was evaluated next, where they have it stand.
+    fn received_shows(&mut self, clock: &Clock) -> Result<(), Violation> {
+        let now = clock.at.uptime;
+        let received = &self.received;
+        let is_told = self.has_measured && !received.is_unknown() && !received.is_beyond;
+        for (id, watched) in &mut self.rules {
+            if !reads_alerts(watched) {
+                continue;
+            }
+            let Some(expected) = received.expected(watched).filter(|_| is_told) else {
+                watched.differs_since = None;
+                continue;
+            };
+            // Who was left out shows only when it is told again.
+            let wrong = match watched.is_unknown {
+                true => (!received.was_full).then(|| "it is unknown".to_owned()),
+                false => watched.differs_from(&expected),
+            };
+            let Some(wrong) = wrong else {
+                watched.differs_since = None;
+                continue;
+            };
+            let since = *watched.differs_since.get_or_insert(now);
+            if now - since >= watched.patience() + self.slowness {
+                let what = format!("{id} since {since:?} at {now:?}: {wrong}, {expected:?}");
+                return broken("a rule stands as the received alerts have it", what);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn look_at_received(&self, status: &Status) -> Result<(), Violation> {
+        const INVARIANT: &str = "received alerts are bounded, and those that were posted";
+        let series = status.series.iter().filter(|key| *key.name == *"ALERTS").count();
+        let firing = status.received.len();
+        let expected = self.received.known.values().filter(|known| known.fires).count();
+        let is_as_expected = self.received.is_beyond || firing == expected;
+        if series > MOST_SERIES || firing > MOST_KNOWN || !is_as_expected {
+            let what = format!("{series} series, {firing} fire, {expected} should");
+            return broken(INVARIANT, what);
+        }
+        Ok(())
+    }
+}
