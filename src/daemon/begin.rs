@@ -146,7 +146,6 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         past,
         pause,
         alerting,
-        posts_are_held: false,
     })
 }
 

@@ -124,7 +124,6 @@ struct Daemon {
     past: past::Awaited,
     pause: pause::PauseWatch,
     alerting: alerting::Alerting,
-    posts_are_held: bool,
 }
 
 /// How far the kernel log has been read, how far that is journalled, and when it is read again.

@@ -15,13 +15,14 @@ impl Daemon {
     /// Returns whether there are more. Where the journal is behind they wait: they are kept in it,
     /// and whoever posts more than that is told to come again.
     pub(super) fn take_posted_alerts(&mut self) -> bool {
-        self.posts_are_held = self.journal.is_behind() && self.alerting.has_posts();
-        !self.posts_are_held && self.alerting.take(&mut self.seen)
+        let are_held = self.journal.is_behind() && self.alerting.has_posts();
+        self.alerting.posts_are_held = are_held;
+        !are_held && self.alerting.take(&mut self.seen)
     }
 
     /// After which time posts are worth another look.
     pub(super) fn posts_wait_for(&self) -> Duration {
-        if self.posts_are_held { HELD_FOR } else { Duration::MAX }
+        if self.alerting.posts_are_held { HELD_FOR } else { Duration::MAX }
     }
 
     /// Takes in all that was promised to whoever posted it, no faster than the journal can keep it

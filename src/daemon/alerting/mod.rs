@@ -58,6 +58,8 @@ pub(super) struct Alerting {
     servers: Vec<Arc<ServerTally>>,
     /// Where others post theirs.
     inbox: Arc<AlertInbox>,
+    /// Whether those wait until the journal has room for them.
+    pub(super) posts_are_held: bool,
     schema: Arc<Schema>,
 }
 
@@ -117,6 +119,7 @@ impl Alerting {
             to: None,
             tally: Arc::default(),
             inbox: Arc::new(AlertInbox::new(move || wake.notify())),
+            posts_are_held: false,
             schema: Arc::new(Schema { series: series(sending) }),
             servers,
         };

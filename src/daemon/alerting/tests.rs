@@ -171,6 +171,7 @@ fn only_the_decisions_that_are_asked_for_are_handed_over() {
         tally: Arc::default(),
         servers: Vec::new(),
         inbox: Arc::new(AlertInbox::new(|| {})),
+        posts_are_held: false,
         schema: Arc::new(Schema { series: Vec::new() }),
     };
     let hold = decision(Verdict::Hold(HoldReason::Paused), Mode::Enforce);
@@ -204,6 +205,7 @@ fn all_that_is_counted_has_a_series_of_the_table() {
         tally: Arc::default(),
         servers: vec![Arc::default(), Arc::default()],
         inbox: Arc::new(AlertInbox::new(|| {})),
+        posts_are_held: false,
         schema: Arc::new(Schema { series: series(&sending) }),
     };
     let fits = |alerting: &Alerting| {
