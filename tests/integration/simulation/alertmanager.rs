@@ -122,7 +122,8 @@ fn post(alerts: Vec<ReceivedAlert>, chance: &mut Chance) -> ReceivedAlerts {
         true => (chance.whole(0..=3), chance.whole(0..=u64::from(u32::MAX))),
         false => (0, 0),
     };
-    ReceivedAlerts { alerts, unusable_labels, truncated }
+    let alerts = alerts.into_iter().map(Arc::new).collect();
+    ReceivedAlerts { alerts, is_rest: chance.once_in(5), unusable_labels, truncated }
 }
 
 /// It begins, ends, or is repeated.

@@ -213,7 +213,7 @@ impl Kept {
         let mut last: BTreeMap<Arc<str>, (usize, PastReceived)> = BTreeMap::new();
         for (place, (_, event)) in self.events().enumerate() {
             if let KernelEvent::ReceivedAlert { to, alert } = &event.kind {
-                let (to, alert, utc) = (*to, (**alert).clone(), event.utc);
+                let (to, alert, utc) = (*to, Arc::clone(alert), event.utc);
                 let told = PastReceived { to, alert, utc };
                 last.insert(Arc::clone(&told.alert.fingerprint), (place, told));
             }
