@@ -9,6 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use umawarden::model::{ReceivedAlert, ReceivedAlerts, ReceivedStatus};
 
 use super::chance::Chance;
+use super::disturbance::Kind;
 
 /// What others' alerts are called; one has no name at all.
 pub const ALERTNAMES: [&str; 3] = ["Hot", "Calm", "Watchdog"];
@@ -43,13 +44,22 @@ impl Alertmanager {
         Self { alerts: alerts.collect(), posted: Vec::new(), flood: Vec::new(), floods: 0 }
     }
 
-    /// A few alerts begin, end or go on; each stands once in a post, or twice as it is.
-    pub fn post(
+    /// What is posted next.
+    pub fn tell(
         &mut self,
+        kind: Kind,
         chance: &mut Chance,
         utc: Timestamp,
         beat: Duration,
     ) -> Vec<ReceivedAlerts> {
+        match kind {
+            Kind::Flood => self.flood(chance, utc),
+            _ => self.post(chance, utc, beat),
+        }
+    }
+
+    /// A few alerts begin, end or go on; each stands once in a post, or twice as it is.
+    fn post(&mut self, chance: &mut Chance, utc: Timestamp, beat: Duration) -> Vec<ReceivedAlerts> {
         let mut told: BTreeMap<usize, ReceivedAlert> = BTreeMap::new();
         for _ in 0..chance.whole(0..=4) {
             let place = chance.whole(0..=ALERTS - 1) as usize;
@@ -80,7 +90,7 @@ impl Alertmanager {
     }
 
     /// The last flood ends, or is left to be forgotten; or a new one comes.
-    pub fn flood(&mut self, chance: &mut Chance, utc: Timestamp) -> Vec<ReceivedAlerts> {
+    fn flood(&mut self, chance: &mut Chance, utc: Timestamp) -> Vec<ReceivedAlerts> {
         let mut last = std::mem::take(&mut self.flood);
         if !last.is_empty() {
             if chance.once_in(3) {

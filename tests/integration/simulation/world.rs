@@ -428,14 +428,8 @@ impl World {
                     self.kept.fail(until);
                 }
                 Kind::Restart | Kind::Kill | Kind::Reboot | Kind::PowerCut => {
-                    let away = chance.until(beat * 3);
-                    let crashes = matches!(kind, Kind::Kill | Kind::PowerCut);
-                    let mut fate = Chance::new(chance.whole(0..=u64::MAX), "fate");
-                    self.stop(crashes, &mut fate)?;
-                    self.starts_at = self.now + away;
-                    if matches!(kind, Kind::Reboot | Kind::PowerCut) {
-                        self.reboot(&mut fate);
-                    }
+                    let (away, seed) = (chance.until(beat * 3), chance.whole(0..=u64::MAX));
+                    self.go_down(kind, away, seed)?;
                 }
                 Kind::Order => {
                     let Some(process) = &mut self.process else { continue };
@@ -464,15 +458,11 @@ impl World {
                     self.looks_hang_until = self.looks_hang_until.max(until);
                 }
                 Kind::Setting => self.settings.meddle(chance),
-                Kind::Post => {
-                    let posts = self.alertmanager.post(chance, at.utc, beat);
-                    self.post(posts);
-                }
-                Kind::Flood => {
-                    let posts = self.alertmanager.flood(chance, at.utc);
-                    self.post(posts);
-                }
                 Kind::Neighbour => self.neighbours.turn(chance),
+                Kind::Post | Kind::Flood => {
+                    let posts = self.alertmanager.tell(kind, chance, at.utc, beat);
+                    self.post(posts);
+                }
                 Kind::Reload => {
                     let mut pen = Chance::new(chance.whole(0..=u64::MAX), "pen");
                     self.rewrite(&mut pen);
@@ -480,6 +470,18 @@ impl World {
                 }
             }
         }
+    }
+
+    /// The program ends, or the machine does, and is started again.
+    fn go_down(&mut self, kind: Kind, away: Duration, seed: u64) -> Result<(), Violation> {
+        let crashes = matches!(kind, Kind::Kill | Kind::PowerCut);
+        let mut fate = Chance::new(seed, "fate");
+        self.stop(crashes, &mut fate)?;
+        self.starts_at = self.now + away;
+        if matches!(kind, Kind::Reboot | Kind::PowerCut) {
+            self.reboot(&mut fate);
+        }
+        Ok(())
     }
 
     fn stop(&mut self, crashes: bool, chance: &mut Chance) -> Result<(), Violation> {

@@ -17,7 +17,7 @@ use super::{Checker, Clock, Labels, Violation, Watched, broken};
 /// So long an alert that has ended does not fire again, unless it began anew.
 const RESOLVED_STANDS: Duration = Duration::from_secs(300);
 
-/// Alerts that are known at once, and that are series at once; and series of which the past is kept.
+/// Alerts that are known at once, that are series at once, and series of which there is a past.
 const MOST_KNOWN: usize = 2_000;
 const MOST_SHOWN: usize = 250;
 const MOST_SERIES: usize = 500;
