@@ -185,13 +185,13 @@ fn labels(chance: &mut Chance, number: u64) -> BTreeMap<Arc<str>, Arc<str>> {
         labels.insert(Arc::from(name), Arc::from(value));
     };
     if !chance.once_in(8) {
-        add("alertname", *chance.one_of(&ALERTNAMES));
+        add("alertname", chance.one_of::<&str>(&ALERTNAMES));
     }
     if !chance.once_in(4) {
-        add("team", *chance.one_of(&["a", "b"]));
+        add("team", chance.one_of::<&str>(&["a", "b"]));
     }
     if !chance.once_in(3) {
-        add("node", *chance.one_of(&["here", "node-1", "node-2"]));
+        add("node", chance.one_of::<&str>(&["here", "node-1", "node-2"]));
     }
     if !chance.once_in(5) {
         add("number", &number.to_string());

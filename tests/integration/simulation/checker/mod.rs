@@ -224,15 +224,14 @@ impl Watched {
 
 fn watched(rules: &RuleSet, node: &Option<Arc<str>>) -> impl Iterator<Item = Watched> {
     let of_group = |group: &RuleGroup| (group.interval, group.scope == RuleScope::Cluster);
-    let all = rules.groups.iter().flat_map(move |group| {
+    rules.groups.iter().flat_map(move |group| {
         let (interval, is_of_cluster) = of_group(group);
         let node = node.clone().filter(|_| is_of_cluster);
         group
             .rules
             .iter()
             .map(move |rule| Watched { node: node.clone(), ..Watched::new(rule, interval) })
-    });
-    all
+    })
 }
 
 fn cooldown(rule: &Rule) -> Duration {
