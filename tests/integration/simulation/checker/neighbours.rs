@@ -164,8 +164,12 @@ impl Neighbours {
     fn is_unknown(&self, watched: &Watched, now: Duration) -> Option<String> {
         let text = &watched.rule.expr.text;
         let named = |node: &str| text.contains(&format!("node=\"{node}\""));
+        // Whoever has last said that it has none of what is read is not missed.
+        let had = |node: &Neighbour| {
+            node.answered.is_none() || node.told.keys().any(|key| text.contains(&*key.name))
+        };
         let mut silent = self.nodes.iter().filter(|(name, node)| {
-            self.is_silent(node, now) && (!text.contains("node=") || named(name))
+            self.is_silent(node, now) && had(node) && (!text.contains("node=") || named(name))
         });
         silent.next().map(|(name, node)| format!("{name} has answered at {:?}", node.answered))
     }
