@@ -147,6 +147,11 @@ impl Wanted {
     pub fn is(&self, name: &str, labels: &[(Arc<str>, Arc<str>)]) -> bool {
         *self.name == *name && self.labels.iter().all(|wanted| labels.contains(wanted))
     }
+
+    /// The series that is wanted, with the labels that are known of it.
+    pub fn series(&self) -> SeriesKey {
+        SeriesKey { name: Arc::clone(&self.name), labels: self.labels.clone().into() }
+    }
 }
 
 /// The same series beside those of other nodes.

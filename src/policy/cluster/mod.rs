@@ -19,7 +19,7 @@ use super::store::{SeriesId, SeriesStore, stale_marker};
 use crate::model::{
     ClusterNames, ClusterReadings, ClusterStatus, MOST_NODES, MOST_PEERS, MOST_SERIES_OF_A_NODE,
     Moment, NodeMemory, NodeNews, NodeReadings, NodeStatus, Reading, Refusal, Schema, SeriesKey,
-    Wanted,
+    Wanted, series_of_node,
 };
 
 /// What people are shown of a node, whatever the rules read; and what tells whether what a node
@@ -207,10 +207,21 @@ impl Cluster {
     }
 
     fn hear(&mut self, at: Moment, told: &NodeReadings, counters: &mut Counters) {
-        let Some(node) = self.nodes.get_mut(&told.node) else { return };
+        let (Some(node), Some(names)) = (self.nodes.get_mut(&told.node), &self.names) else {
+            return;
+        };
         node.took = told.took;
         let taken = match &told.news {
-            NodeNews::Answered { schema, values } => node.take(at, schema, values, &mut self.store),
+            NodeNews::Answered { schema, values } => {
+                let taken = node.take(at, schema, values, &mut self.store);
+                if taken.is_err() {
+                    let doubted = doubted(&self.wanted, schema, &node.schema);
+                    let doubted =
+                        doubted.map(|key| series_of_node(&key, &names.cluster, &told.node));
+                    node.doubt(at, doubted.collect(), &mut self.store);
+                }
+                taken
+            }
             NodeNews::Silent { why, schema } => {
                 // What it would say is not known, even if it never said anything.
                 let known = match node.answered {
@@ -344,6 +355,15 @@ fn memory_ids<'k>(keys: impl Iterator<Item = (&'k SeriesKey, SeriesId)>) -> [Opt
     found
 }
 
+/// What is wanted, is told, and is not known.
+fn doubted(wanted: &[Wanted], told: &Schema, known: &Schema) -> impl Iterator<Item = SeriesKey> {
+    let is_in = |schema: &Schema, wanted: &Wanted| {
+        schema.series.iter().any(|key| wanted.is(&key.name, &key.labels))
+    };
+    let is_doubted = move |wanted: &&Wanted| is_in(told, wanted) && !is_in(known, wanted);
+    wanted.iter().filter(is_doubted).map(Wanted::series)
+}
+
 impl Node {
     fn new(cells: Option<Cells>) -> Self {
         Self {
@@ -386,7 +406,7 @@ impl Node {
         }
         let fresh = schema.series.iter().filter(|key| !store.knows(key)).count();
         self.fresh = self.fresh.saturating_add(fresh);
-        if self.fresh > MOST_FRESH {
+        if fresh > 0 && self.fresh > MOST_FRESH {
             return Err("it tells of other series each time".into());
         }
         let before = std::mem::take(&mut self.ids);
@@ -396,6 +416,20 @@ impl Node {
             store.append(*gone, at.timeline_ms(), Reading::Value(stale_marker()));
         }
         Ok(())
+    }
+
+    /// It has such series besides, of which nothing is known; until it is believed again.
+    fn doubt(&mut self, at: Moment, keys: Vec<SeriesKey>, store: &mut SeriesStore) {
+        if keys.is_empty() {
+            return;
+        }
+        let known = self.ids.len();
+        let series = self.schema.series.iter().cloned().chain(keys).collect();
+        self.schema = Arc::new(Schema { series });
+        self.settle(store);
+        for id in &self.ids[known..] {
+            store.append(*id, at.timeline_ms(), Reading::Failed);
+        }
     }
 
     fn settle(&mut self, store: &mut SeriesStore) {

@@ -199,6 +199,42 @@ fn who_tells_of_other_series_each_time_harms_nobody() {
 }
 
 #[test]
+fn what_is_not_believed_is_unknown_and_not_absent() {
+    let rule = "  - {alert: Stalled, expr: 'uma_pressure_ratio{share=\"full\"} < 0'}\n";
+    let mut world = among(&format!("{IMBALANCE}{rule}"));
+    let odd = |name: &str, round: usize| {
+        let key = |number: usize| {
+            let labels = [("share", "full"), ("resource", &*format!("{round}-{number}"))];
+            SeriesKey::new(name, &labels)
+        };
+        let schema = schema("odd", &(0..100).map(key).collect::<Vec<_>>());
+        let values = vec![Reading::Value(100.0); schema.series.len()];
+        news("odd", NodeNews::Answered { schema, values })
+    };
+    // It is believed no new series any more, but those that are known. The store is new once.
+    for round in 0..8 {
+        world.seen.push(says("odd", Reading::Value(100.0)));
+        world.tick();
+        world.seen.push(odd(FREE, round));
+        world.tick();
+    }
+    world.seen.push(says("odd", Reading::Value(100.0)));
+    world.tick();
+    assert_eq!((world.state(ALL), world.state(3)), (RuleState::Inactive, RuleState::Inactive));
+    for round in 0..20 {
+        world.seen.push(odd("uma_pressure_ratio", round));
+        world.run(Duration::from_secs(1));
+    }
+    assert_eq!(world.state(3), RuleState::Unknown);
+    assert!(unknown(&mut world, 3).contains("other series each time"));
+    // Of what it does not tell when it is believed again, it has none.
+    world.seen.push(says("odd", Reading::Value(100.0)));
+    world.tick();
+    assert_eq!((world.state(ALL), world.state(3)), (RuleState::Inactive, RuleState::Inactive));
+    assert_eq!(world.policy.status(world.at).cluster.unwrap().nodes[0].series, 1);
+}
+
+#[test]
 fn nodes_that_come_and_go_under_ever_other_names_use_the_same_series() {
     let rule = "  - {alert: Up, expr: 'uma_cluster_peer_up{peer=\"n299\"} == 1'}\n";
     let mut world = among(&format!("{IMBALANCE}{rule}"));

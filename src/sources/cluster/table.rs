@@ -160,7 +160,7 @@ impl NodeTable {
             wanted.name.as_ref() != SOURCE_UP
                 && !self.keys.iter().any(|key| wanted.is(&key.name, &key.labels))
         };
-        let unknown = self.wanted.iter().filter(is_unknown).map(series_of).collect();
+        let unknown = self.wanted.iter().filter(is_unknown).map(Wanted::series).collect();
         self.add(unknown);
         let news = NodeNews::Silent { why: shown(why).into(), schema: Arc::clone(&self.schema) };
         NodeReadings { node: Arc::clone(&self.node), news, took, refused: Vec::new() }
@@ -176,7 +176,7 @@ impl NodeTable {
             let source = metric(&wanted.name).map(|metric| metric.source.name());
             source.is_some_and(|source| told.is_down(source)) && !is_told(wanted)
         };
-        self.wanted.iter().filter(is_unknown).map(series_of).collect()
+        self.wanted.iter().filter(is_unknown).map(Wanted::series).collect()
     }
 
     fn add(&mut self, keys: Vec<SeriesKey>) {
@@ -192,11 +192,6 @@ impl NodeTable {
         let series = self.keys.iter().map(|key| series_of_node(key, &self.cluster, &self.node));
         self.schema = Arc::new(Schema { series: series.collect() });
     }
-}
-
-/// The series that is wanted, with the labels that are known of it.
-fn series_of(wanted: &Wanted) -> SeriesKey {
-    SeriesKey { name: Arc::clone(&wanted.name), labels: wanted.labels.clone().into() }
 }
 
 /// Within bounds, and without what a terminal would obey.
