@@ -12,6 +12,7 @@ use umawarden::model::Role;
 
 use super::Node;
 use crate::daemon::{Daemon, binary, write_secret};
+use crate::door::program::run_behind;
 use crate::door::{HASH, token};
 use crate::run;
 
@@ -42,16 +43,8 @@ impl Peer {
         copy("authority.pem", &node.path("authority.pem"));
         write_secret(node.path("web.yml"), web);
         write_secret(node.path("tokens.yml"), tokens);
-        let mut command = Command::new(binary());
-        command
-            .args(["run", "--web.listen-address", "127.0.0.1:0", "--gpu.interval=off"])
-            .arg("--storage.path")
-            .arg(node.storage())
-            .args(node.arguments())
-            .arg("--web.config.file")
-            .arg(node.path("web.yml"))
-            .arg("--web.tokens.file")
-            .arg(node.path("tokens.yml"));
+        let mut command = run_behind(&node, &node.path("web.yml"));
+        command.arg("--gpu.interval=off").arg("--web.tokens.file").arg(node.path("tokens.yml"));
         let daemon = Daemon::from_command(&mut command);
         Self { node, daemon }
     }

@@ -1,5 +1,6 @@
 //! The program behind its door: what is refused leaves no trace, what is done names who did it.
 
+use std::path::Path;
 use std::process::{Command, Output};
 
 use serde_json::{Value, json};
@@ -16,17 +17,22 @@ fn start(node: &Node, files: &Files) -> Daemon {
 
 /// The same, with more.
 pub fn start_with(node: &Node, files: &Files, more: impl FnOnce(&mut Command)) -> Daemon {
+    let mut command = run_behind(node, &files.path("web.yml"));
+    command.arg("--web.tokens.file").arg(files.path("tokens.yml"));
+    more(&mut command);
+    Daemon::from_command(&mut command)
+}
+
+/// What runs a daemon behind a door of its own.
+pub fn run_behind(node: &Node, web_config: &Path) -> Command {
     let mut command = Command::new(binary());
     command
         .args(["run", "--web.listen-address", "127.0.0.1:0", "--storage.path"])
         .arg(node.storage())
         .args(node.arguments())
         .arg("--web.config.file")
-        .arg(files.path("web.yml"))
-        .arg("--web.tokens.file")
-        .arg(files.path("tokens.yml"));
-    more(&mut command);
-    Daemon::from_command(&mut command)
+        .arg(web_config);
+    command
 }
 
 fn run(arguments: &[&str]) -> Output {
@@ -92,14 +98,7 @@ fn refused_orders_leave_no_trace_and_others_name_who_gave_them() {
 fn a_broken_door_keeps_it_from_starting() {
     let node = Node::new("gb10-4k");
     let files = Files::new("basic_auth_users: {alice: hunter2}\n", "[]\n");
-    let output = Command::new(binary())
-        .args(["run", "--web.listen-address", "127.0.0.1:0", "--storage.path"])
-        .arg(node.storage())
-        .args(node.arguments())
-        .arg("--web.config.file")
-        .arg(files.path("web.yml"))
-        .output()
-        .unwrap();
+    let output = run_behind(&node, &files.path("web.yml")).output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2), "{said}");
     assert!(said.contains("web.yml:1:27: the password must be hashed with bcrypt"), "{said}");

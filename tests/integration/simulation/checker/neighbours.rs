@@ -289,23 +289,14 @@ impl Checker {
                 continue;
             }
             let is_told = self.has_measured && !nodes.is_worn;
-            let Some(expected) = nodes.expected(watched, now).filter(|_| is_told) else {
-                watched.differs_since = None;
-                continue;
-            };
-            let wrong = match watched.is_unknown {
+            let expected = nodes.expected(watched, now).filter(|_| is_told);
+            let wrong = expected.and_then(|expected| {
                 // Where there is none of what it reads, nobody can say why.
-                true if expected.is_empty() => None,
-                true => Some("it is unknown".to_owned()),
-                false => watched.differs_from(&expected),
-            };
-            let Some(wrong) = wrong else {
-                watched.differs_since = None;
-                continue;
-            };
-            let since = *watched.differs_since.get_or_insert(now);
-            if now - since >= watched.patience() + self.slowness {
-                let what = format!("{id} since {since:?} at {now:?}: {wrong}, {expected:?}");
+                let may_be_unknown = expected.is_empty();
+                watched.differs_from(&expected, may_be_unknown)
+            });
+            if let Some(wrong) = watched.differs_for_long(wrong, now, self.slowness) {
+                let what = format!("{id} {wrong}");
                 return broken("a rule stands as the nodes have it", what);
             }
         }

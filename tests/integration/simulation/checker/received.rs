@@ -315,22 +315,12 @@ impl Checker {
             if !reads_alerts(watched) {
                 continue;
             }
-            let Some(expected) = received.expected(watched).filter(|_| is_told) else {
-                watched.differs_since = None;
-                continue;
-            };
+            let expected = received.expected(watched).filter(|_| is_told);
             // Who was left out shows only when it is told again.
-            let wrong = match watched.is_unknown {
-                true => (!received.was_full).then(|| "it is unknown".to_owned()),
-                false => watched.differs_from(&expected),
-            };
-            let Some(wrong) = wrong else {
-                watched.differs_since = None;
-                continue;
-            };
-            let since = *watched.differs_since.get_or_insert(now);
-            if now - since >= watched.patience() + self.slowness {
-                let what = format!("{id} since {since:?} at {now:?}: {wrong}, {expected:?}");
+            let wrong =
+                expected.and_then(|expected| watched.differs_from(&expected, received.was_full));
+            if let Some(wrong) = watched.differs_for_long(wrong, now, self.slowness) {
+                let what = format!("{id} {wrong}");
                 return broken("a rule stands as the received alerts have it", what);
             }
         }

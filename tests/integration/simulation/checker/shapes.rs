@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use umawarden::model::AlertState;
 
@@ -122,8 +123,32 @@ pub fn labels_of_alert(watched: &Watched, sample: &Labels) -> Labels {
 }
 
 impl Watched {
-    /// What is wrong with where its alerts stand.
-    pub fn differs_from(&self, expected: &Expected) -> Option<String> {
+    /// What is wrong with where it stands.
+    pub fn differs_from(&self, expected: &Expected, may_be_unknown: bool) -> Option<String> {
+        let wrong = match self.is_unknown {
+            true => (!may_be_unknown).then(|| "it is unknown".to_owned()),
+            false => self.alerts_differ_from(expected),
+        };
+        wrong.map(|wrong| format!("{wrong}, {expected:?}"))
+    }
+
+    /// What was wrong, if it has been for longer than it takes until it is evaluated.
+    pub fn differs_for_long(
+        &mut self,
+        wrong: Option<String>,
+        now: Duration,
+        slowness: Duration,
+    ) -> Option<String> {
+        let Some(wrong) = wrong else {
+            self.differs_since = None;
+            return None;
+        };
+        let since = *self.differs_since.get_or_insert(now);
+        let is_long = now - since >= self.patience() + slowness;
+        is_long.then(|| format!("since {since:?} at {now:?}: {wrong}"))
+    }
+
+    fn alerts_differ_from(&self, expected: &Expected) -> Option<String> {
         for (labels, value) in expected {
             if !self.alerts.contains_key(labels) {
                 return Some(format!("{labels:?} at {value} is no alert"));
