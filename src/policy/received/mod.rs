@@ -214,10 +214,6 @@ impl Received {
                 known.repeat(alert, around.at, forget_after, least);
                 self.next_end = self.next_end.min(known.ends);
                 self.has_changed = true;
-                let is_left_out = known.slot.is_none();
-                if is_left_out {
-                    self.show(&alert.fingerprint, around);
-                }
                 Err(if is_older { ReceivedIgnored::Outdated } else { ReceivedIgnored::Repeated })
             }
             (false, ReceivedStatus::Firing) if is_newer || !stands => {
@@ -257,9 +253,7 @@ impl Received {
         self.keep(Known { alert, is_firing: true, heard, ends, slot: None });
         self.next_end = self.next_end.min(ends);
         self.has_changed = true;
-        self.show(&fingerprint, around);
-        let is_shown = self.known.get(&fingerprint).is_some_and(|known| known.slot.is_some());
-        if is_shown { Ok(()) } else { Err(ReceivedIgnored::TooMany) }
+        if self.show(&fingerprint, around) { Ok(()) } else { Err(ReceivedIgnored::TooMany) }
     }
 
     /// It has ended, which is kept for a while, so that what comes late does not begin it again.
@@ -337,11 +331,11 @@ impl Received {
         }
     }
 
-    /// Gives it a series, if there is room for one.
-    fn show(&mut self, fingerprint: &str, around: &mut Around<'_>) {
-        if let Some(known) = self.known.get_mut(fingerprint) {
-            known.slot = self.slots.take(&known.alert.labels, around.at, around.store);
-        }
+    /// Gives it a series, if there is room for one; whether there is.
+    fn show(&mut self, fingerprint: &str, around: &mut Around<'_>) -> bool {
+        let Some(known) = self.known.get_mut(fingerprint) else { return false };
+        known.slot = self.slots.take(&known.alert.labels, around.at, around.store);
+        known.slot.is_some()
     }
 
     fn forget(&mut self, around: &mut Around<'_>) {
@@ -368,12 +362,26 @@ impl Received {
         self.is_unsettled = false;
         let firing = self.known.values().filter(|known| known.is_firing).count();
         self.cells.set_firing(firing, around.counters);
+        self.show_left_out(around);
         self.set_gap(around.store);
     }
 
+    /// Those for which there was no room have theirs once others have ended: whoever tells of them
+    /// may not do so again for hours.
+    fn show_left_out(&mut self, around: &mut Around<'_>) {
+        let left_out = self.known.values().filter(|known| known.is_left_out());
+        let left_out: Vec<_> = left_out.map(|known| Arc::clone(&known.alert.fingerprint)).collect();
+        for fingerprint in left_out {
+            if !self.show(&fingerprint, around) {
+                break;
+            }
+            self.has_changed = true;
+        }
+    }
+
     fn set_gap(&mut self, store: &mut SeriesStore) {
-        let is_left_out = |known: &Known| known.is_firing && known.slot.is_none();
-        let has_too_many = self.blind_until.is_some() || self.known.values().any(is_left_out);
+        let has_too_many =
+            self.blind_until.is_some() || self.known.values().any(Known::is_left_out);
         let gap = match (self.awaits_past, has_too_many) {
             (true, _) => Some(NO_PAST),
             (false, true) => Some(TOO_MANY),
@@ -387,6 +395,10 @@ impl Received {
 }
 
 impl Known {
+    fn is_left_out(&self) -> bool {
+        self.is_firing && self.slot.is_none()
+    }
+
     /// `least`: it ends no sooner.
     fn repeat(
         &mut self,

@@ -210,10 +210,10 @@ fn more_than_can_be_kept_make_rules_unknown_until_there_is_room() {
     let ignored = "uma_received_alerts_ignored_total{reason=\"too_many\"}";
     assert_eq!((world.value(ignored), world.firing()), (1.0, MOST_SHOWN + 1));
     assert_eq!(world.state(0), RuleState::Unknown, "which of them fire is not known");
-    world.post(vec![resolved("0000", 0)]);
-    assert_eq!(world.state(0), RuleState::Unknown, "the one without a series still fires");
     world.post(vec![firing(&name(MOST_SHOWN), 0)]);
-    assert_eq!(world.state(0), RuleState::Firing, "repeated, it has found room");
+    assert_eq!(world.state(0), RuleState::Unknown, "repeated, it has no more room than before");
+    world.post(vec![resolved("0000", 0)]);
+    assert_eq!(world.state(0), RuleState::Firing, "there is room for it, told again or not");
     // Labels without number do not use the store up.
     world.post((1..=MOST_SHOWN).map(|number| resolved(&name(number), 0)).collect());
     for round in 0..10 {

@@ -62,13 +62,16 @@ impl Neighbours {
     fn hear(&mut self, now: Duration, readings: &ClusterReadings) {
         let Some(names) = &self.names else { return };
         for told in readings.nodes.iter().filter(|told| told.node != names.node) {
+            if let NodeNews::Answered { schema, .. } | NodeNews::Silent { schema, .. } = &told.news
+            {
+                let brought = self.brought.entry(told.node.clone()).or_default();
+                brought.extend(schema.series.iter().cloned());
+                self.is_worn |= brought.len() > MOST_SERIES;
+            }
             match &told.news {
                 NodeNews::Gone => _ = self.nodes.remove(&told.node),
                 NodeNews::Silent { .. } => _ = self.nodes.entry(told.node.clone()).or_default(),
                 NodeNews::Answered { schema, values } => {
-                    let brought = self.brought.entry(told.node.clone()).or_default();
-                    brought.extend(schema.series.iter().cloned());
-                    self.is_worn |= brought.len() > MOST_SERIES;
                     let node = self.nodes.entry(told.node.clone()).or_default();
                     node.answered = Some(now);
                     let values = values.iter().copied();

@@ -81,8 +81,9 @@ impl Checker {
         let limit = remedy.rails.breaker.or(self.rails.breaker);
         let Some(limit) = limit.filter(|limit| limit.misses > 0) else { return Ok(()) };
         let acts: Vec<&Acted> = self.acts_of(decision).filter(|act| !act.is_forgiven).collect();
-        let mut rounds: Vec<&[&Acted]> =
-            acts.chunk_by(|one, next| next.step == one.step + 1).collect();
+        let goes_on =
+            |one: &&Acted, next: &&Acted| one.aim_met != Some(true) && next.step == one.step + 1;
+        let mut rounds: Vec<&[&Acted]> = acts.chunk_by(goes_on).collect();
         if decision.step > 0 {
             rounds.pop();
         }

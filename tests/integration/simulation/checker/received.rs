@@ -31,8 +31,6 @@ pub struct Received {
     shown: BTreeSet<Labels>,
     /// More were known than are kept, so that nobody can tell from outside which are.
     is_beyond: bool,
-    /// More have fired at once than are series.
-    was_full: bool,
     /// Turns that are to be told in this step.
     turns: Vec<(Arc<str>, ReceivedTurn)>,
 }
@@ -71,7 +69,6 @@ impl Received {
     fn settle(&mut self) {
         let firing = self.known.values().filter(|known| known.fires);
         self.shown = firing.map(|known| known.labels.clone()).collect();
-        self.was_full |= self.shown.len() > MOST_SHOWN;
         self.is_beyond |= self.known.len() > MOST_KNOWN;
     }
 
@@ -316,9 +313,7 @@ impl Checker {
                 continue;
             }
             let expected = received.expected(watched).filter(|_| is_told);
-            // Who was left out shows only when it is told again.
-            let wrong =
-                expected.and_then(|expected| watched.differs_from(&expected, received.was_full));
+            let wrong = expected.and_then(|expected| watched.differs_from(&expected, false));
             if let Some(wrong) = watched.differs_for_long(wrong, now, self.slowness) {
                 let what = format!("{id} {wrong}");
                 return broken("a rule stands as the received alerts have it", what);

@@ -13,6 +13,9 @@ use super::{Checker, Clock, LOST_AFTER, Violation, broken};
 /// An undo that failed is tried again after that at the latest.
 const AGAIN_WITHIN: Duration = Duration::from_secs(600);
 
+/// It looks at least once a minute, unless the machine is asleep.
+const ASLEEP: Duration = Duration::from_secs(120);
+
 /// What is set, or was for its time and may not be set again yet.
 #[derive(Default)]
 pub struct Settings {
@@ -146,6 +149,14 @@ impl Checker {
     pub(super) fn all_is_undone_in_time(&mut self, clock: &Clock) -> Result<(), Violation> {
         const INVARIANT: &str = "what is set for a while is undone in time";
         let now = clock.at.uptime;
+        if self.slowness > ASLEEP {
+            // While nobody looked, nothing could be tried again.
+            for held in &mut self.settings.held {
+                if let State::Failed { since } | State::Undoing { since, .. } = &mut held.state {
+                    *since += self.slowness;
+                }
+            }
+        }
         let (rules, mode) = (&self.rules, self.mode);
         let fires = |held: &Held| {
             rules.get(&held.rule).is_some_and(|rule| {

@@ -143,7 +143,9 @@ impl Watched {
             self.differs_since = None;
             return None;
         };
-        let since = *self.differs_since.get_or_insert(now);
+        // While nobody looked, nothing could be evaluated.
+        let passed_over = self.differs_since.filter(|_| slowness < self.patience());
+        let since = *self.differs_since.insert(passed_over.unwrap_or(now));
         let is_long = now - since >= self.patience() + slowness;
         is_long.then(|| format!("since {since:?} at {now:?}: {wrong}"))
     }
