@@ -14,7 +14,7 @@ use rustls::ClientConfig;
 use tokio::time::timeout;
 
 use super::keys::read_secret;
-use super::tls;
+use super::tls::{self, TlsKeys};
 use super::wire::{self, Wire};
 use crate::model::TlsFiles;
 use crate::parse::header_lines::{MOST_TEXT_BYTES, header_lines, header_pairs};
@@ -24,9 +24,6 @@ const CONNECTING_TAKES: Duration = Duration::from_secs(5);
 
 /// So much of an answer is read: more than that, no collector has to say.
 const MOST_ANSWER_BYTES: usize = 64 << 10;
-
-/// So much of an answer is told to people.
-const TOLD_CHARS: usize = 160;
 
 /// The variable with headers, as other programs that speak OTLP know it.
 const HEADERS_VARIABLE: &str = "OTEL_EXPORTER_OTLP_HEADERS";
@@ -75,10 +72,7 @@ pub struct Answered {
 impl Answered {
     /// What people are shown of it.
     pub fn beginning(&self) -> String {
-        let printable = |c: char| if c.is_control() { ' ' } else { c };
-        let text = String::from_utf8_lossy(&self.body);
-        let text: String = text.trim().chars().take(TOLD_CHARS).map(printable).collect();
-        if text.is_empty() { "nothing".to_owned() } else { format!("\"{text}\"") }
+        wire::shown(&self.body)
     }
 }
 
@@ -137,8 +131,8 @@ impl Collector {
         let connected = timeout(CONNECTING_TAKES, Wire::to(&uri, tls)).await;
         let connected = connected.map_err(|_| Unanswered::TimedOut(CONNECTING_TAKES))?;
         let mut wire = connected.map_err(Unanswered::Failed)?;
-        let answered =
-            async { answer(wire.send(request).await.map_err(|error| wire::broken(&error))?).await };
+        let broken = |error: hyper::Error| wire::broken(&error, TlsKeys::OnlyCaFile);
+        let answered = async { answer(wire.send(request).await.map_err(broken)?).await };
         answered.await.map_err(|why| with_hint(why, &uri))
     }
 

@@ -3,11 +3,8 @@
 //!
 //! It has no deadline of its own: whoever asks gives the whole question one, and drops it.
 
-use std::path::Path;
 use std::sync::Arc;
 
-use base64::Engine as _;
-use base64::prelude::BASE64_STANDARD;
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{ACCEPT, AUTHORIZATION, HeaderValue};
@@ -15,10 +12,10 @@ use hyper::{Method, Request, Response, StatusCode};
 use rustls::ClientConfig;
 use tokio::task::spawn_blocking;
 
-use super::keys::{LONGEST_KEY, read_secret};
-use super::tls;
+use super::keys::Secret;
+use super::tls::{self, TlsKeys};
 use super::wire::{self, Wire};
-use crate::model::{Access, Credentials};
+use crate::model::Access;
 
 /// The header by which a running umawarden knows itself.
 pub const INSTANCE_HEADER: &str = "umawarden-instance";
@@ -160,20 +157,26 @@ impl Connection {
             false => {
                 let access = access.clone();
                 let read = spawn_blocking(move || read(&access)).await;
-                read.map_err(|_| "reading the keys has failed".to_owned())??
+                // What has failed may hold a secret: it is not told.
+                read.map_err(|_| {
+                    "this program has failed while it read what tls, bearer_token_file and \
+                     basic_auth name: its log says where, and it tries again"
+                        .to_owned()
+                })??
             }
         };
         let name = access.tls.as_ref().and_then(|tls| tls.server_name.as_deref()).unwrap_or(host);
-        let wire = Wire::connect(host, *port, tls.map(|config| (config, name))).await?;
+        let tls = tls.map(|config| (config, name));
+        let wire = Wire::connect(host, *port, tls, TlsKeys::All).await?;
         Ok(Open { wire, authorization })
     }
 
     /// What a server that ends a new connection may want. It need not have said so: its last words
     /// are lost where it has not heard all of the request.
     fn broken(&self, error: &hyper::Error) -> String {
-        let why = wire::broken(error);
+        let why = wire::broken(error, TlsKeys::All);
         match &self.server.access.tls {
-            _ if tls::remedy(error).is_some() => why,
+            _ if tls::remedy(error, TlsKeys::All).is_some() => why,
             None => why + "; if it speaks TLS, write tls: {ca_file: …}",
             Some(files) if files.own.is_none() => {
                 why + "; it may want a certificate (tls: {cert_file: …, key_file: …})"
@@ -201,32 +204,7 @@ type Secrets = (Option<Arc<ClientConfig>>, Option<HeaderValue>);
 /// Reads who is trusted and what lets this program in.
 fn read(access: &Access) -> Result<Secrets, String> {
     let tls = access.tls.as_ref().map(tls::config).transpose()?;
-    let authorization = match &access.credentials {
-        None => None,
-        Some(Credentials::Bearer(file)) => Some(format!("Bearer {}", line(file)?)),
-        Some(Credentials::Basic { username, password }) => {
-            let pair = format!("{username}:{}", line(password)?);
-            Some(format!("Basic {}", BASE64_STANDARD.encode(pair)))
-        }
-    };
-    let header = authorization.map(|text| {
-        let mut header = HeaderValue::from_str(&text)
-            .map_err(|_| "the credentials hold a control character".to_owned())?;
-        header.set_sensitive(true);
-        Ok::<_, String>(header)
-    });
-    Ok((tls, header.transpose()?))
-}
-
-/// The one line of a file of credentials.
-fn line(file: &Path) -> Result<String, String> {
-    let cannot =
-        |why: String| format!("the credentials in {} cannot be read: {why}", file.display());
-    let text = read_secret(file, LONGEST_KEY).map_err(|error| cannot(error.to_string()))?;
-    let text = String::from_utf8(text).map_err(|_| cannot("they are not UTF-8".to_owned()))?;
-    match text.trim() {
-        "" => Err(cannot("the file is empty".to_owned())),
-        text if text.contains(['\n', '\r']) => Err(cannot("they are more than a line".to_owned())),
-        text => Ok(text.to_owned()),
-    }
+    let secret = access.credentials.as_ref().map(Secret::read_for).transpose();
+    let secret = secret.map_err(|error| error.to_string())?;
+    Ok((tls, secret.map(|secret| secret.header())))
 }

@@ -1,5 +1,6 @@
 //! Keys: read when they are needed, never kept, never shown.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read as _};
@@ -11,10 +12,10 @@ use base64::engine::general_purpose::STANDARD;
 use hyper::header::HeaderValue;
 use rustix::fs::{Mode, OFlags, open};
 
-use crate::model::SecretPlace;
+use crate::model::{Credentials, SecretPlace};
 
-/// No key is longer.
-pub(super) const LONGEST_KEY: u64 = 4096;
+/// No key is longer, and no password, in bytes.
+const LONGEST_KEY: u64 = 4096;
 
 /// A key, as `Authorization` says it.
 #[derive(Clone)]
@@ -41,8 +42,16 @@ pub enum KeyError {
     #[error("the key is to be in {0}, which is not set in this program's environment")]
     Unset(SecretPlace),
     /// It is no key.
-    #[error("in {0} is no key: it must be one line of printable ASCII of at most {LONGEST_KEY}")]
+    #[error(
+        "in {0} is no key: it must be one line of visible ASCII, without spaces, of at most \
+         {LONGEST_KEY} characters"
+    )]
     NoKey(SecretPlace),
+    /// It is no password.
+    #[error(
+        "in {0} is no password: it must be one line of UTF-8 text of at most {LONGEST_KEY} bytes"
+    )]
+    NoPassword(SecretPlace),
 }
 
 impl Secret {
@@ -51,18 +60,7 @@ impl Secret {
     /// # Errors
     /// There is none.
     pub fn read(place: &SecretPlace) -> Result<Self, KeyError> {
-        let text = Self::text(place)?;
-        Self::new(&text).ok_or_else(|| KeyError::NoKey(place.clone()))
-    }
-
-    fn text(place: &SecretPlace) -> Result<Vec<u8>, KeyError> {
-        Ok(match place {
-            SecretPlace::File(path) => read_secret(&**path, LONGEST_KEY)
-                .map_err(|error| KeyError::Unreadable { place: place.clone(), error })?,
-            SecretPlace::Environment(name) => std::env::var_os(&**name)
-                .ok_or_else(|| KeyError::Unset(place.clone()))?
-                .into_encoded_bytes(),
-        })
+        Self::bearer(place, &text(place)?)
     }
 
     /// Reads the password that is kept there, for that user.
@@ -70,16 +68,32 @@ impl Secret {
     /// # Errors
     /// There is none.
     pub fn read_basic(username: &str, place: &SecretPlace) -> Result<Self, KeyError> {
-        let text = Self::text(place)?;
-        let no_key = || KeyError::NoKey(place.clone());
-        let password = key(&text).ok_or_else(no_key)?;
-        let both = [username.as_bytes(), b":", password].concat();
-        Self::of(&format!("Basic {}", STANDARD.encode(both))).ok_or_else(no_key)
+        Self::basic(place, username, &text(place)?)
     }
 
-    fn new(text: &[u8]) -> Option<Self> {
-        let key = std::str::from_utf8(key(text)?).ok()?;
-        Self::of(&format!("Bearer {key}"))
+    /// Reads what lets this program in at another node.
+    pub(super) fn read_for(credentials: &Credentials) -> Result<Self, KeyError> {
+        let (Credentials::Bearer(file) | Credentials::Basic { password: file, .. }) = credentials;
+        // For people alone: the file is read by its path, which need not be UTF-8.
+        let place = SecretPlace::File(file.to_string_lossy().into());
+        let text = text_of(file, &place)?;
+        match credentials {
+            Credentials::Bearer(_) => Self::bearer(&place, &text),
+            Credentials::Basic { username, .. } => Self::basic(&place, username, &text),
+        }
+    }
+
+    fn bearer(place: &SecretPlace, text: &[u8]) -> Result<Self, KeyError> {
+        let header = key(text).and_then(|key| Self::of(&format!("Bearer {key}")));
+        header.ok_or_else(|| KeyError::NoKey(place.clone()))
+    }
+
+    fn basic(place: &SecretPlace, username: &str, text: &[u8]) -> Result<Self, KeyError> {
+        let header = password(text).and_then(|password| {
+            let both = STANDARD.encode(format!("{username}:{password}"));
+            Self::of(&format!("Basic {both}"))
+        });
+        header.ok_or_else(|| KeyError::NoPassword(place.clone()))
     }
 
     fn of(header: &str) -> Option<Self> {
@@ -94,12 +108,34 @@ impl Secret {
     }
 }
 
-/// One line of what can stand in a header.
-fn key(text: &[u8]) -> Option<&[u8]> {
-    let key = text.trim_ascii();
-    let is_key =
-        !key.is_empty() && key.len() as u64 <= LONGEST_KEY && key.iter().all(u8::is_ascii_graphic);
-    is_key.then_some(key)
+fn text(place: &SecretPlace) -> Result<Vec<u8>, KeyError> {
+    match place {
+        SecretPlace::File(path) => text_of(Path::new(&**path), place),
+        SecretPlace::Environment(name) => std::env::var_os(&**name)
+            .map(OsString::into_encoded_bytes)
+            .ok_or_else(|| KeyError::Unset(place.clone())),
+    }
+}
+
+fn text_of(file: &Path, place: &SecretPlace) -> Result<Vec<u8>, KeyError> {
+    read_secret(file, LONGEST_KEY)
+        .map_err(|error| KeyError::Unreadable { place: place.clone(), error })
+}
+
+/// One word of what can stand in a header.
+fn key(text: &[u8]) -> Option<&str> {
+    line(text).filter(|key| key.bytes().all(|byte| byte.is_ascii_graphic()))
+}
+
+/// What people choose may have spaces, and letters of their language: in the header it is encoded.
+fn password(text: &[u8]) -> Option<&str> {
+    line(text).filter(|password| !password.contains(char::is_control))
+}
+
+/// What there is, without the spaces and line ends around it.
+fn line(text: &[u8]) -> Option<&str> {
+    let text = std::str::from_utf8(text.trim_ascii()).ok()?;
+    (!text.is_empty() && text.len() as u64 <= LONGEST_KEY).then_some(text)
 }
 
 /// A file that is one, and no longer.
@@ -183,6 +219,7 @@ mod tests {
         for text in [b"".as_slice(), b"  \n", b"a b", b"a\nb", b"\xff"] {
             let told = read(text).unwrap_err().to_string();
             assert!(told.contains("is no key"), "{told}");
+            assert!(told.ends_with("of at most 4096 characters"), "{told}");
         }
         let told = read(&[b'a'; 5000]).unwrap_err().to_string();
         assert!(told.ends_with("it is longer than 4 KiB"), "{told}");
@@ -199,7 +236,12 @@ mod tests {
             (0o646, "may read and write it (mode 0646): chmod o-rwx /"),
         ] {
             write(&path, b"sk-123\n", mode);
-            for read in [Secret::read(&place), Secret::read_basic("a", &place)] {
+            let credentials = Credentials::Bearer(path.clone());
+            for read in [
+                Secret::read(&place),
+                Secret::read_basic("a", &place),
+                Secret::read_for(&credentials),
+            ] {
                 let why = read.unwrap_err().to_string();
                 assert!(why.contains(told) && !why.contains("sk-123"), "{why}");
             }
@@ -215,14 +257,45 @@ mod tests {
     fn a_password_goes_with_its_user() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("password");
-        write(&path, b"open sesame\n", 0o600);
         let place = SecretPlace::File(path.to_str().unwrap().into());
-        let told = Secret::read_basic("Aladdin", &place).unwrap_err().to_string();
-        assert!(told.contains("is no key") && !told.contains("sesame"), "{told}");
-        fs::write(&path, "opensesame\n").unwrap();
-        let secret = Secret::read_basic("Aladdin", &place).unwrap();
-        assert_eq!(secret.header().to_str().unwrap(), "Basic QWxhZGRpbjpvcGVuc2VzYW1l");
-        assert!(secret.header().is_sensitive());
+        let read = || {
+            let username = "Aladdin".to_owned();
+            let credentials = Credentials::Basic { username, password: path.clone() };
+            [Secret::read_basic("Aladdin", &place), Secret::read_for(&credentials)]
+        };
+        for text in [b"open\nsesame".as_slice(), b"open\0sesame", b"sesame\xff", b" \n"] {
+            write(&path, text, 0o600);
+            for read in read() {
+                let told = read.unwrap_err().to_string();
+                assert!(told.contains("is no password") && !told.contains("sesame"), "{told}");
+                assert!(told.ends_with("of at most 4096 bytes"), "{told}");
+            }
+        }
+        for text in ["opensesame", "open sesame", "Öffne dich"] {
+            write(&path, format!("{text}\n").as_bytes(), 0o600);
+            let expected = format!("Basic {}", STANDARD.encode(format!("Aladdin:{text}")));
+            for read in read() {
+                let header = read.unwrap().header();
+                assert_eq!(header.to_str().unwrap(), expected);
+                assert!(header.is_sensitive());
+            }
+        }
+        write(&path, b"opensesame\n", 0o600);
+        let header = Secret::read_basic("Aladdin", &place).unwrap().header();
+        assert_eq!(header.to_str().unwrap(), "Basic QWxhZGRpbjpvcGVuc2VzYW1l");
+    }
+
+    #[test]
+    fn a_token_is_the_same_for_every_server() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("token");
+        let credentials = Credentials::Bearer(path.clone());
+        write(&path, b"sk-123\n", 0o600);
+        let secret = Secret::read_for(&credentials).unwrap();
+        assert_eq!(secret.header().to_str().unwrap(), "Bearer sk-123");
+        write(&path, b"sk 123\n", 0o600);
+        let told = Secret::read_for(&credentials).unwrap_err().to_string();
+        assert!(told.starts_with(&format!("in {} is no key", path.display())), "{told}");
     }
 
     #[test]

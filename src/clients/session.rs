@@ -24,7 +24,7 @@ use tokio::time::timeout;
 
 use super::keys::Secret;
 use super::network::Network;
-use super::tls;
+use super::tls::{self, TlsKeys};
 use super::wire::{self, Wire};
 use crate::model::{EngineTarget, TlsFiles};
 
@@ -38,9 +38,6 @@ const MARGIN: Duration = Duration::from_secs(1);
 
 /// No answer that is asked for is longer; `/v1/loads` of 64 ranks has 40 KiB.
 const MOST_BYTES: usize = 1 << 20;
-
-/// So much of an answer is told to people.
-const TOLD_CHARS: usize = 160;
 
 /// Where an engine is asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -109,9 +106,7 @@ impl Answer {
 
     /// What people are shown of the body.
     pub fn beginning(&self) -> String {
-        let printable = |c: char| if c.is_control() { ' ' } else { c };
-        let text: String = self.text().trim().chars().take(TOLD_CHARS).map(printable).collect();
-        if text.is_empty() { "nothing".to_owned() } else { format!("\"{text}\"") }
+        wire::shown(&self.body)
     }
 }
 
@@ -173,7 +168,7 @@ impl Session {
     /// # Errors
     /// The thread cannot be started.
     pub fn open(place: Place) -> Result<Self, CallError> {
-        Self::start("engine-client", CONNECTING_TAKES, place)
+        Self::start("engine-client", CONNECTING_TAKES, place, None)
     }
 
     /// The same for a server that may be on another node: below that address, and over TLS where
@@ -187,14 +182,10 @@ impl Session {
         trust: Option<TlsFiles>,
     ) -> Result<Self, CallError> {
         let place = Place { origin: origin.to_owned(), network: None };
-        Self::start_with(name, CONNECTING_FAR_TAKES, place, trust)
+        Self::start(name, CONNECTING_FAR_TAKES, place, trust)
     }
 
-    fn start(name: &str, connecting_takes: Duration, place: Place) -> Result<Self, CallError> {
-        Self::start_with(name, connecting_takes, place, None)
-    }
-
-    fn start_with(
+    fn start(
         name: &str,
         connecting_takes: Duration,
         place: Place,
@@ -376,14 +367,14 @@ impl Caller {
         let mut wire = connected
             .map_err(|_| format!("no connection within {} s", self.connecting_takes.as_secs()))??;
         let response = wire.send(request.map(Full::new)).await;
-        let response = response.map_err(|error| wire::broken(&error))?;
+        let response = response.map_err(|error| wire::broken(&error, TlsKeys::OnlyCaFile))?;
         answer(response.status().as_u16(), response.into_body()).await
     }
 }
 
 async fn plain(client: &Client, uri: Uri, mut request: Request<Bytes>) -> Result<Answer, String> {
     // Told without the address, which is told anyway.
-    let failed = |error: reqwest::Error| wire::broken(&error.without_url());
+    let failed = |error: reqwest::Error| wire::broken(&error.without_url(), TlsKeys::OnlyCaFile);
     *request.uri_mut() = uri;
     let request = request.try_into().map_err(failed)?;
     let response = client.execute(request).await.map_err(failed)?;

@@ -17,13 +17,52 @@ use crate::model::TlsFiles;
 /// No file of certificates is longer: a system's authorities have 250 KiB.
 const MOST_BYTES: u64 = 4 << 20;
 
+const NO_CERTIFICATE: &str = "it holds no certificate (PEM)";
+
+/// The keys by which the configuration says how a server's TLS is spoken: what to do can be told
+/// only by those that there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TlsKeys {
+    /// `tls`, with all that `TlsFiles` has: other nodes, and a Prometheus.
+    All,
+    /// `ca_file` alone: everybody else.
+    OnlyCaFile,
+}
+
+impl TlsKeys {
+    /// How it is asked for by another name.
+    pub(super) fn other_name(self) -> &'static str {
+        match self {
+            Self::All => "ask for it by a name that its certificate bears (tls: {server_name: …})",
+            Self::OnlyCaFile => {
+                "ask for it by a name that its certificate bears: write that into its address \
+                 (url, or endpoint)"
+            }
+        }
+    }
+
+    /// What to do about a server that wants to know who asks.
+    fn own_certificate(self) -> &'static str {
+        match self {
+            Self::All => {
+                "it wants a certificate of this program, or another one than it has (tls: \
+                 {cert_file: …, key_file: …})"
+            }
+            Self::OnlyCaFile => {
+                "it wants a certificate of this program, and can be shown none: have it ask for \
+                 none, or put a proxy before it that has one"
+            }
+        }
+    }
+}
+
 /// Reads who is trusted there, and who this program is; an error says what is wrong with that.
 /// Disks may hang: not for a thread that others wait for.
 pub(super) fn config(files: &TlsFiles) -> Result<Arc<ClientConfig>, String> {
-    let told = |file: &Path, why: &str| format!("{}: {why}", file.display());
+    let told = |key: &str, file: &Path, why: &str| format!("{key} {}: {why}", file.display());
     let roots = match &files.ca {
         None => of_system()?,
-        Some(file) => of_file(file).map_err(|why| told(file, &why))?,
+        Some(file) => of_file(file).map_err(|why| told("ca_file", file, &why))?,
     };
     let versions = ClientConfig::builder_with_provider(Arc::new(default_provider()))
         .with_safe_default_protocol_versions();
@@ -31,15 +70,21 @@ pub(super) fn config(files: &TlsFiles) -> Result<Arc<ClientConfig>, String> {
     let Some((certificate, key)) = &files.own else {
         return Ok(Arc::new(config.with_no_client_auth()));
     };
-    let text = read_file(certificate, MOST_BYTES)
-        .map_err(|error| told(certificate, &error.to_string()))?;
+    let of_certificate = |why: &str| told("cert_file", certificate, why);
+    let of_key = |why: &str| told("key_file", key, why);
+    let text =
+        read_file(certificate, MOST_BYTES).map_err(|error| of_certificate(&error.to_string()))?;
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
-    let chain = chain.map_err(|error| told(certificate, &format!("it is damaged: {error}")))?;
-    let text = read_secret(key, MOST_BYTES).map_err(|error| told(key, &error.to_string()))?;
+    let chain = chain.map_err(|error| of_certificate(&format!("it is damaged: {error}")))?;
+    if chain.is_empty() {
+        // TLS would say that the other side has sent none.
+        return Err(of_certificate(NO_CERTIFICATE));
+    }
+    let text = read_secret(key, MOST_BYTES).map_err(|error| of_key(&error.to_string()))?;
     let private = PrivateKeyDer::from_pem_slice(&text)
-        .map_err(|error| told(key, &format!("no private key: {error}")))?;
+        .map_err(|error| of_key(&format!("no private key: {error}")))?;
     let config = config.with_client_auth_cert(chain, private);
-    config.map(Arc::new).map_err(|error| told(certificate, &error.to_string()))
+    config.map(Arc::new).map_err(|error| of_certificate(&error.to_string()))
 }
 
 fn of_system() -> Result<RootCertStore, String> {
@@ -48,7 +93,10 @@ fn of_system() -> Result<RootCertStore, String> {
     // One that nobody understands is one that nobody is trusted by.
     let (taken, _) = roots.add_parsable_certificates(found.certs);
     match (taken, found.errors.first()) {
-        (0, Some(error)) => Err(format!("the system's certificates cannot be read: {error}")),
+        (0, Some(error)) => Err(format!(
+            "the system's certificates cannot be read: {error}; mend that, or name a file as \
+             ca_file"
+        )),
         (0, None) => Err("the system knows no certificate authority: install ca-certificates, or \
                           name a file as ca_file"
             .to_owned()),
@@ -63,11 +111,11 @@ fn of_file(file: &Path) -> Result<RootCertStore, String> {
         let certificate = certificate.map_err(|error| format!("it is damaged: {error}"))?;
         roots.add(certificate).map_err(|error| format!("no certificate: {error}"))?;
     }
-    if roots.is_empty() { Err("it holds no certificate (PEM)".to_owned()) } else { Ok(roots) }
+    if roots.is_empty() { Err(NO_CERTIFICATE.to_owned()) } else { Ok(roots) }
 }
 
-/// What to do about it, where it is TLS that has failed.
-pub(super) fn remedy(error: &(dyn Error + 'static)) -> Option<&'static str> {
+/// What to do about it by those keys, where it is TLS that has failed.
+pub(super) fn remedy(error: &(dyn Error + 'static), keys: TlsKeys) -> Option<&'static str> {
     use AlertDescription as Told;
     use CertificateError as Wrong;
     let remedy = match failure(error)? {
@@ -82,9 +130,7 @@ pub(super) fn remedy(error: &(dyn Error + 'static)) -> Option<&'static str> {
             Wrong::NotValidYet | Wrong::NotValidYetContext { .. } => {
                 "the clock of this node or of that one is wrong"
             }
-            Wrong::NotValidForName | Wrong::NotValidForNameContext { .. } => {
-                "ask for it by a name that its certificate bears (tls: {server_name: …})"
-            }
+            Wrong::NotValidForName | Wrong::NotValidForNameContext { .. } => keys.other_name(),
             _ => return None,
         },
         rustls::Error::AlertReceived(
@@ -97,10 +143,7 @@ pub(super) fn remedy(error: &(dyn Error + 'static)) -> Option<&'static str> {
             | Told::UnknownCA
             | Told::AccessDenied
             | Told::HandshakeFailure,
-        ) => {
-            "it wants a certificate of this program, or another one than it has (tls: {cert_file: \
-             …, key_file: …})"
-        }
+        ) => keys.own_certificate(),
         rustls::Error::InvalidMessage(_) => {
             "it does not seem to speak TLS: ask it without, or have it speak TLS"
         }
@@ -116,4 +159,62 @@ fn failure<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e rustls::Error> {
         Some(inner) => inner.downcast_ref(),
         None => error.downcast_ref(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::PathBuf;
+
+    use super::*;
+
+    fn fixture(name: &str) -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/peers").join(name)
+    }
+
+    #[test]
+    fn what_to_do_is_told_by_the_keys_that_there_are() {
+        let name = rustls::Error::InvalidCertificate(CertificateError::NotValidForName);
+        let alert = rustls::Error::AlertReceived(AlertDescription::CertificateRequired);
+        let told = |error: &rustls::Error, keys| remedy(error, keys).unwrap();
+        assert!(told(&name, TlsKeys::All).contains("(tls: {server_name: …})"));
+        assert!(told(&alert, TlsKeys::All).contains("(tls: {cert_file: …, key_file: …})"));
+        assert!(told(&name, TlsKeys::OnlyCaFile).contains("(url, or endpoint)"));
+        assert!(told(&alert, TlsKeys::OnlyCaFile).contains("have it ask for none"));
+        for error in [&name, &alert] {
+            let told = told(error, TlsKeys::OnlyCaFile);
+            let keys = ["tls:", "server_name", "cert_file", "key_file"];
+            assert!(!keys.iter().any(|key| told.contains(key)), "{told}");
+        }
+        let issuer = rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer);
+        for keys in [TlsKeys::All, TlsKeys::OnlyCaFile] {
+            assert!(told(&issuer, keys).ends_with("as ca_file"));
+            // As it comes from a connection.
+            let wrapped = io::Error::other(name.clone());
+            assert_eq!(remedy(&wrapped, keys), Some(keys.other_name()));
+            assert_eq!(remedy(&io::Error::other("gone"), keys), None);
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_wrong_is_told_with_its_key() {
+        let folder = tempfile::tempdir().unwrap();
+        let [empty, gone] = ["empty.pem", "gone.pem"].map(|name| folder.path().join(name));
+        fs::write(&empty, "no certificate").unwrap();
+        let told = |ca: PathBuf, own: Option<(PathBuf, PathBuf)>| {
+            config(&TlsFiles { ca: Some(ca), own, server_name: None }).unwrap_err()
+        };
+        let authority = || fixture("authority.pem");
+        let none = |key: &str| format!("{key} {}: it holds no certificate (PEM)", empty.display());
+        assert_eq!(told(empty.clone(), None), none("ca_file"));
+        let own = (empty.clone(), fixture("client.key"));
+        assert_eq!(told(authority(), Some(own)), none("cert_file"));
+        let missing = |key: &str| format!("{key} {}: No such file", gone.display());
+        let why = told(gone.clone(), None);
+        assert!(why.starts_with(&missing("ca_file")), "{why}");
+        let why = told(authority(), Some((gone.clone(), fixture("client.key"))));
+        assert!(why.starts_with(&missing("cert_file")), "{why}");
+        let why = told(authority(), Some((fixture("client.pem"), gone.clone())));
+        assert!(why.starts_with(&missing("key_file")), "{why}");
+    }
 }

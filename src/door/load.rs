@@ -92,8 +92,8 @@ fn join(
     // Those in the file itself are compared there; here are those, too, that stand in other files.
     for (place, (entry, hash)) in entries.iter().zip(&hashes).enumerate() {
         let is_in_a_file = matches!(entry.who, Who::File { .. });
-        let others = hashes.iter().enumerate().filter(|(other, _)| *other != place);
-        if is_in_a_file && hash.is_some() && others.into_iter().any(|(_, other)| other == hash) {
+        let mut others = hashes.iter().enumerate().filter(|(other, _)| *other != place);
+        if is_in_a_file && hash.is_some() && others.any(|(_, other)| other == hash) {
             let message = format!("the token of {} is another one's, too", entry.name);
             findings
                 .add(entry.place.clone(), message)

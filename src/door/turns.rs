@@ -1,5 +1,9 @@
 //! Whose turn it is to have something dear done: one at a time, and each address in its turn, so
-//! that whoever floods keeps out nobody but who comes from the same address.
+//! that whoever floods from one address keeps out nobody who comes from another one.
+//!
+//! Against who floods from many it does not help: with as many addresses as there are places (of
+//! IPv6 a /56 has 256 networks, and a /48 has 65,536) all of them can be taken, and whoever else
+//! comes is told to come again until one is free.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv6Addr};

@@ -53,14 +53,28 @@ const HEADERS: [(&str, &[&str]); 5] = [
     ("Strict-Transport-Security", &[]),
 ];
 
-/// Keys whose values are secrets, or may hold one; users and their hashes have keys of their own.
-const HIDDEN: [&str; 2] = ["cert", "key"];
+/// Keys whose values may be shown where something is wrong with them. Whatever is not named here
+/// is hidden: a key that is new may hold a secret.
+const SHOWN: [&str; 14] = [
+    "client_ca",
+    "cert_file",
+    "key_file",
+    "client_auth_type",
+    "client_ca_file",
+    "cipher_suites",
+    "curve_preferences",
+    "min_version",
+    "max_version",
+    "prefer_server_cipher_suites",
+    "client_allowed_sans",
+    "http2",
+    "interval",
+    "burst",
+];
 
-/// Keys whose values may be shown where something is wrong with them.
+/// Those, and the headers, which everybody is sent.
 fn shown() -> Vec<&'static str> {
-    let headers = HEADERS.iter().map(|(name, _)| *name);
-    let of_tls = TLS_KEYS.into_iter().filter(|key| !HIDDEN.contains(key));
-    of_tls.chain(["http2"]).chain(RATE_KEYS).chain(headers).collect()
+    SHOWN.into_iter().chain(HEADERS.iter().map(|(name, _)| *name)).collect()
 }
 
 /// How a client is asked who it is.
@@ -537,4 +551,21 @@ fn users(node: &Node, findings: &mut Findings<'_>) -> Option<Vec<User>> {
         }
     }
     Some(users)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_key_is_either_shown_or_hidden_on_purpose() {
+        // Secrets, and what has keys of its own below it.
+        let hidden = ["cert", "key", "headers"];
+        let known = TLS_KEYS.into_iter().chain(HTTP_KEYS).chain(RATE_KEYS);
+        for key in known {
+            assert!(hidden.contains(&key) != SHOWN.contains(&key), "{key}");
+        }
+        // No block as a whole: users and their hashes stand in one.
+        assert!(!KEYS.iter().any(|key| SHOWN.contains(key)));
+    }
 }

@@ -63,6 +63,8 @@ struct Inside {
 /// A post, or as much of one as is taken in at once.
 struct Part {
     post: ReceivedAlerts,
+    /// All labels of its alerts.
+    labels_bytes: usize,
     /// What the whole post takes, with its last part.
     ends: Option<usize>,
 }
@@ -93,9 +95,9 @@ impl AlertInbox {
     }
 
     /// The next posts and parts of posts, oldest first: at least one if any waits, and no more than
-    /// so many alerts beyond that; a post without any counts for one. Returns whether more wait.
-    /// Never waits itself: while another thread holds the queue there is nothing, and the loop is
-    /// told again.
+    /// so many alerts beyond that; a post without any counts for one, each KiB of labels for one
+    /// more. Returns whether more wait. Never waits itself: while another thread holds the queue
+    /// there is nothing, and the loop is told again.
     pub fn take(&self, most_alerts: usize, to: impl FnMut(ReceivedAlerts)) -> bool {
         match self.inside.try_lock() {
             Ok(mut inside) => inside.take(most_alerts, to),
@@ -159,12 +161,12 @@ impl Inside {
     fn take(&mut self, most_alerts: usize, mut to: impl FnMut(ReceivedAlerts)) -> bool {
         let mut taken = 0;
         while let Some(part) = self.waiting.front() {
-            let weight = part.post.alerts.len().max(1);
+            let weight = part.post.alerts.len().max(1) + part.labels_bytes / 1_024;
             if taken > 0 && taken + weight > most_alerts {
                 return true;
             }
             taken += weight;
-            let Some(Part { post, ends }) = self.waiting.pop_front() else { break };
+            let Some(Part { post, ends, .. }) = self.waiting.pop_front() else { break };
             self.posts -= usize::from(ends.is_some());
             self.bytes -= ends.unwrap_or(0);
             to(post);
@@ -175,9 +177,19 @@ impl Inside {
 
 /// About how many bytes a post takes.
 fn weight(post: &ReceivedAlerts) -> usize {
-    let label = |(name, value): (&Arc<str>, &Arc<str>)| 96 + name.len() + value.len();
-    let alert = |alert: &Arc<ReceivedAlert>| 640 + alert.labels.iter().map(label).sum::<usize>();
-    256 + post.alerts.iter().map(alert).sum::<usize>()
+    let labels: usize = post.alerts.iter().map(|alert| alert.labels.len()).sum();
+    256 + 640 * post.alerts.len() + 96 * labels + labels_bytes(&post.alerts)
+}
+
+fn labels_bytes(alerts: &[Arc<ReceivedAlert>]) -> usize {
+    let labels = alerts.iter().flat_map(|alert| &alert.labels);
+    labels.map(|(name, value)| name.len() + value.len()).sum()
+}
+
+impl Part {
+    fn new(post: ReceivedAlerts) -> Self {
+        Self { labels_bytes: labels_bytes(&post.alerts), post, ends: None }
+    }
 }
 
 /// What is counted of a post goes with its first part.
@@ -187,11 +199,11 @@ fn parts(post: ReceivedAlerts, bytes: usize) -> Vec<Part> {
     let mut alerts = alerts.into_iter();
     let first: Vec<_> = alerts.by_ref().take(MOST_ALERTS_A_PART).collect();
     let first = ReceivedAlerts { alerts: first, is_rest, unusable_labels, truncated };
-    parts.push(Part { post: first, ends: None });
+    parts.push(Part::new(first));
     while alerts.len() > 0 {
         let alerts = alerts.by_ref().take(MOST_ALERTS_A_PART).collect();
         let post = ReceivedAlerts { alerts, is_rest: true, ..ReceivedAlerts::default() };
-        parts.push(Part { post, ends: None });
+        parts.push(Part::new(post));
     }
     if let Some(last) = parts.last_mut() {
         last.ends = Some(bytes);
@@ -439,6 +451,23 @@ mod tests {
         Arc::make_mut(&mut post.alerts[0]).labels = labels.collect();
         assert_eq!(weight(&post) - bare, 10 * (96 + 2));
         assert!(weight(&post_of(0..2_000)) > 1 << 20);
+    }
+
+    #[test]
+    fn alerts_with_long_labels_are_taken_in_smaller_parts() {
+        let (inbox, _) = inbox();
+        let mut post = post_of(0..100);
+        for alert in &mut post.alerts {
+            let long = (Arc::from("summary"), "\u{1}".repeat(4_000).into());
+            Arc::make_mut(alert).labels = [long].into();
+        }
+        inbox.put(post, 1).unwrap();
+        let mut parts = Vec::new();
+        // What the journal keeps of a turn is several times as long as what was posted.
+        assert!(inbox.take(100, |post| parts.push(post.alerts.len())));
+        assert_eq!(parts, [MOST_ALERTS_A_PART]);
+        assert!(!inbox.take(100, |post| parts.push(post.alerts.len())));
+        assert_eq!(parts, [MOST_ALERTS_A_PART; 2]);
     }
 
     #[test]

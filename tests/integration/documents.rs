@@ -236,7 +236,10 @@ fn prepare_door(folder: &Path) {
     let hash = "$2y$04$abcdefghijklmnopqrstuujydOTSfIH/d5oUHpsygqV5X9xJLQc6e";
     fs::write(folder.join("web.yml"), format!("basic_auth_users: {{alice: {hash}}}\n")).unwrap();
     fs::write(folder.join("alertmanager.token"), "umawarden_0123456789abcdef\n").unwrap();
-    for name in ["tokens.yaml", "alertmanager.token"] {
+    for (from, to) in [("server.pem", "node.pem"), ("server.key", "node.key")] {
+        fs::copy(crate::door::fixture(from), folder.join(to)).unwrap();
+    }
+    for name in ["tokens.yaml", "alertmanager.token", "guarded-web.yml", "node.key"] {
         let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
         fs::set_permissions(folder.join(name), private).unwrap();
     }
@@ -247,7 +250,7 @@ fn every_example_of_the_readme_can_be_used_as_it_stands() {
     let folder = tempfile::tempdir().unwrap();
     let (mut rules, mut config, mut test, mut scrape, mut part) = (0, 0, 0, 0, 0);
     let (mut reboot, mut tokens, mut others, mut alertmanager) = (0, 0, 0, 0);
-    let (mut cluster, mut otlp) = (0, 0);
+    let (mut cluster, mut guarded, mut web, mut otlp) = (0, 0, 0, 0);
     // The init container is tried with a daemon, see gate.rs.
     for (line, text) in examples().into_iter().filter(|(_, text)| !text.starts_with("initC")) {
         let (count, file) = match text.split(['{', ':', ' ']).next().unwrap_or_default() {
@@ -257,7 +260,9 @@ fn every_example_of_the_readme_can_be_used_as_it_stands() {
             "reboot" => (&mut reboot, "reboot.yaml"),
             "#" => (&mut others, "others.yaml"),
             "alertmanager" => (&mut alertmanager, "alertmanager.yaml"),
+            "cluster" if text.contains("tls:") => (&mut guarded, "guarded.yaml"),
             "cluster" => (&mut cluster, "cluster.yaml"),
+            "tls_server_config" => (&mut web, "guarded-web.yml"),
             "rule_files" => (&mut test, "my_test.yaml"),
             "scrape_configs" => (&mut scrape, "prometheus.yaml"),
             "steps" => (&mut part, "part.yaml"),
@@ -268,9 +273,9 @@ fn every_example_of_the_readme_can_be_used_as_it_stands() {
         let text = if file == "part.yaml" { in_a_rule(&text) } else { text };
         fs::write(folder.path().join(file), text).unwrap();
     }
-    let all =
-        [rules, config, reboot, cluster, otlp, test, scrape, part, tokens, others, alertmanager];
-    assert_eq!(all, [1; 11], "one file of each");
+    let about_others = [cluster, guarded, web, otlp, others, alertmanager];
+    assert_eq!(about_others, [1; 6], "one file of each");
+    assert_eq!([rules, config, reboot, test, scrape, part, tokens], [1; 7], "one file of each");
     prepare_door(folder.path());
     let run = |arguments: &[&str]| {
         let mut command = assert_cmd::Command::cargo_bin("umawarden").unwrap();
@@ -280,7 +285,8 @@ fn every_example_of_the_readme_can_be_used_as_it_stands() {
     };
     let (code, told) = run(&["rules", "check", "--config.file", "umawarden.yaml"]);
     assert!(code == Some(0) && told.contains("my.yaml: OK, 1 group, 2 rules"), "{told}");
-    for config in ["reboot.yaml", "cluster.yaml", "alertmanager.yaml", "otlp.yaml"] {
+    let configs = ["reboot.yaml", "cluster.yaml", "guarded.yaml", "alertmanager.yaml", "otlp.yaml"];
+    for config in configs {
         let (code, told) = run(&["rules", "check", "--config.file", config]);
         assert!(code == Some(0), "{told}");
     }
@@ -295,6 +301,8 @@ fn every_example_of_the_readme_can_be_used_as_it_stands() {
     let web = ["--web.config.file", "web.yml", "--web.tokens.file", "tokens.yaml"];
     let (code, told) = run(&[["config", "check"].as_slice(), &web].concat());
     assert!(code == Some(0) && told.contains("3 entries"), "{told}");
+    let (code, told) = run(&["config", "check", "--web.config.file", "guarded-web.yml"]);
+    assert!(code == Some(0), "{told}");
     let flags = umawarden::config::flags::RunFlags {
         config_file: Some(folder.path().join("umawarden.yaml")),
         ..Default::default()

@@ -1,5 +1,7 @@
 //! This node's own series beside those of others.
 
+use std::collections::BTreeSet;
+
 use super::{memory_ids, or_ended};
 use crate::model::{ClusterNames, Moment, Reading, Wanted, series_of_node};
 use crate::policy::store::{SeriesId, SeriesStore, stale_marker};
@@ -16,7 +18,8 @@ pub(super) struct Mirror {
 }
 
 impl Mirror {
-    /// Shows what is known of them now. Allocates only where there are new ones.
+    /// Shows what is known of them now. Allocates only where there are new ones, or one has given
+    /// its place to another.
     pub(super) fn show(
         &mut self,
         at: Moment,
@@ -25,8 +28,9 @@ impl Mirror {
         names: &ClusterNames,
         cluster: &mut SeriesStore,
     ) {
+        let mut before = Vec::new();
         if std::mem::replace(&mut self.replaced, own.replaced()) != own.replaced() {
-            self.begin_anew(at, cluster);
+            (before, self.looked) = (std::mem::take(&mut self.shown), 0);
         }
         let keys = own.keys();
         for (place, key) in keys.iter().enumerate().skip(self.looked) {
@@ -41,6 +45,14 @@ impl Mirror {
             }
         }
         self.looked = keys.len();
+        // What gave its place to another and is not shown again has ended.
+        let shown: BTreeSet<SeriesId> = match before.is_empty() {
+            true => BTreeSet::new(),
+            false => self.shown.iter().map(|(_, there)| *there).collect(),
+        };
+        for (_, ended) in before.iter().filter(|(_, there)| !shown.contains(there)) {
+            cluster.append(*ended, at.timeline_ms(), Reading::Value(stale_marker()));
+        }
         for (here, there) in &self.shown {
             let reading = own.latest(*here);
             // What this machine never had is not there; what it had has ended.
@@ -48,14 +60,6 @@ impl Mirror {
             let shown = if had { or_ended(reading) } else { reading };
             cluster.append(*there, at.timeline_ms(), shown);
         }
-    }
-
-    /// Series may stand in other places from now on; those that are not shown again have ended.
-    fn begin_anew(&mut self, at: Moment, cluster: &mut SeriesStore) {
-        for (_, there) in self.shown.drain(..) {
-            cluster.append(there, at.timeline_ms(), Reading::Value(stale_marker()));
-        }
-        self.looked = 0;
     }
 
     /// Where this node's memory stands: total and available.

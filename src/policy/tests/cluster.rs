@@ -199,6 +199,27 @@ fn who_tells_of_other_series_each_time_harms_nobody() {
 }
 
 #[test]
+fn what_this_machine_never_had_stays_that_when_places_are_used_again() {
+    let mut world = among(IMBALANCE);
+    world.free = Reading::Unsupported;
+    world.tick();
+    assert_eq!(world.state(ALL), RuleState::Unknown, "nobody has it");
+    let replaced = |world: &World| world.policy.store.replaced();
+    let before = replaced(&world);
+    for number in 0..200 {
+        let name = format!("n{number}");
+        let schema = schema(&name, &[SeriesKey::new("uma_memory_total_bytes", &[])]);
+        let values = vec![Reading::Value(1e9)];
+        world.seen.push(news(&name, NodeNews::Answered { schema, values }));
+        world.tick();
+        world.seen.push(news(&name, NodeNews::Gone));
+        world.tick();
+    }
+    assert!(replaced(&world) > before);
+    assert_eq!(world.state(ALL), RuleState::Unknown, "nobody has it still");
+}
+
+#[test]
 fn what_is_not_believed_is_unknown_and_not_absent() {
     let rule = "  - {alert: Stalled, expr: 'uma_pressure_ratio{share=\"full\"} < 0'}\n";
     let mut world = among(&format!("{IMBALANCE}{rule}"));

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read as _};
-use std::net::ToSocketAddrs;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::Builder;
@@ -125,16 +125,17 @@ impl Discovery {
             }
         }
         if more > 0 {
-            found.remarks.push(format!(
-                "{more} nodes beyond {MOST_PEERS} are not asked: for so many write cluster: \
-                 {{prometheus: {{url: …}}}}"
-            ));
+            let why = format!(
+                "{more} of them are not asked: for so many write cluster: {{prometheus: {{url: \
+                 …}}}}"
+            );
+            found.faults.push((format!("nodes beyond {MOST_PEERS}").into(), why));
         }
         found
     }
 }
 
-/// Every address of a name is a node.
+/// Every address of a name is a node; where each has one of both families, those of the first.
 fn addresses(name: &PeerAddress) -> Result<Vec<PeerAddress>, String> {
     let host = name.host().trim_start_matches('[').trim_end_matches(']');
     let found = (host, name.port()).to_socket_addrs();
@@ -145,7 +146,21 @@ fn addresses(name: &PeerAddress) -> Result<Vec<PeerAddress>, String> {
     if addresses.is_empty() {
         return Err("the name has no address".to_owned());
     }
-    addresses.into_iter().map(|address| address.to_string().parse()).collect()
+    of_one_family(addresses)?.iter().map(|address| address.to_string().parse()).collect()
+}
+
+/// A node with two addresses would count twice.
+fn of_one_family(addresses: Vec<SocketAddr>) -> Result<Vec<SocketAddr>, String> {
+    let (first, second): (Vec<_>, Vec<_>) = addresses.into_iter().partition(SocketAddr::is_ipv4);
+    match (first.len(), second.len()) {
+        (_, 0) => Ok(first),
+        (0, _) => Ok(second),
+        (one, other) if one == other => Ok(first),
+        (one, other) => Err(format!(
+            "the name has {one} IPv4 and {other} IPv6 addresses, so that nobody can tell which of \
+             them are one node: give each node one address of each, or all of one kind"
+        )),
+    }
 }
 
 /// Reads all files that a pattern stands for.
@@ -209,4 +224,22 @@ pub(super) fn start(mut discovery: Discovery, clock: fn() -> Duration) -> io::Re
         }
     })?;
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_with_an_address_of_each_family_is_one() {
+        let of = |addresses: &[&str]| {
+            let all = addresses.iter().map(|address| address.parse().unwrap()).collect();
+            of_one_family(all).map(|found| found.len())
+        };
+        let (one, two) = ("10.0.0.1:1", "10.0.0.2:1");
+        assert_eq!(of(&[one, two, "[fd00::1]:1", "[fd00::2]:1"]), Ok(2));
+        assert_eq!((of(&[one, two]), of(&["[fd00::1]:1"])), (Ok(2), Ok(1)));
+        let why = of(&[one, "[fd00::1]:1", "[fd00::2]:1"]).unwrap_err();
+        assert!(why.contains("1 IPv4 and 2 IPv6"), "{why}");
+    }
 }

@@ -211,7 +211,11 @@ fn sort(
         }
         let is_known = all.contains_key(&**node);
         if !is_known && all.len() >= MOST_NODES {
-            continue;
+            // The weakest may be among those that are left out, so that nobody knows it.
+            return Err(format!(
+                "it tells of more than {MOST_NODES} nodes: choose with cluster: {{prometheus: \
+                 {{matchers: …}}}}"
+            ));
         }
         // What a target is told apart by is no part of the series.
         let labels: Vec<(&str, &str)> = sample
@@ -272,5 +276,25 @@ mod tests {
         let nodes: Vec<&str> = all.keys().map(|node| &**node).collect();
         assert_eq!(nodes, ["spark-2:9942"]);
         assert!(is_own("spark-1", "spark-1") && !is_own("spark-11:1", "spark-1"));
+    }
+
+    #[test]
+    fn more_nodes_than_are_kept_are_unknown_and_none_of_them_is_left_out() {
+        let fleet = |nodes: usize| {
+            let one =
+                |node: usize| format!(r#"{{"metric":{{"instance":"n{node}"}},"value":[1,"1"]}}"#);
+            let result: Vec<String> = (0..nodes).map(one).collect();
+            let data = format!(r#"{{"resultType":"vector","result":[{}]}}"#, result.join(","));
+            format!(r#"{{"status":"success","data":{data}}}"#)
+        };
+        let wanted = Wanted { name: "uma_memory_available_bytes".into(), labels: Vec::new() };
+        let sorted = |nodes: usize| {
+            let mut all = ToldByNode::new();
+            let body = fleet(nodes);
+            sort(body.as_bytes(), &wanted, "instance", &names(), &mut all).map(|()| all.len())
+        };
+        assert_eq!(sorted(MOST_NODES), Ok(MOST_NODES));
+        let why = sorted(MOST_NODES + 1).unwrap_err();
+        assert!(why.contains("more than 1000 nodes") && why.contains("matchers"), "{why}");
     }
 }

@@ -347,7 +347,9 @@ fn files_are_read_again_and_keep_what_they_told_while_they_are_wrong() {
     fs::write(&file, format!("- targets: [{}]\n", many.join(", "))).unwrap();
     let found = discovery.look();
     assert_eq!(found.peers.len(), 64);
-    assert!(found.remarks[0].starts_with("35 nodes beyond 64 are not asked"), "{found:?}");
+    let (what, why) = &found.faults[0];
+    assert_eq!(&**what, "nodes beyond 64", "who is left out is unknown, not absent");
+    assert!(why.starts_with("35 of them are not asked"), "{why}");
 }
 
 #[test]

@@ -13,10 +13,8 @@ use umawarden::model::Role;
 use super::Node;
 use crate::daemon::{Daemon, binary, write_secret};
 use crate::door::program::run_behind;
-use crate::door::{HASH, token};
+use crate::door::{HASH, TLS, token};
 use crate::run;
-
-const TLS: &str = "tls_server_config:\n  cert_file: server.pem\n  key_file: server.key\n";
 
 const MUTUAL: &str = "  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: \
                       authority.pem\n  client_allowed_sans: [spark-1.example]\n";

@@ -33,19 +33,9 @@ fn insist(poster: &mut Poster, body: &str) {
     }
 }
 
-/// What is asked of the daemon where the network has TLS: by the control socket.
-fn metrics(node: &Node) -> Vec<(String, f64)> {
-    let client = crate::daemon::control_client(node.storage().join("control.sock"));
-    let text = client.get("http://localhost/metrics").send().unwrap().text().unwrap();
-    let lines = text.lines().filter(|line| !line.starts_with('#'));
-    lines
-        .filter_map(|line| line.rsplit_once(' '))
-        .map(|(series, value)| (series.to_owned(), value.parse().unwrap_or(f64::NAN)))
-        .collect()
-}
-
-fn sum(node: &Node, name: &str) -> f64 {
-    metrics(node).iter().filter(|(series, _)| series.starts_with(name)).map(|one| one.1).sum()
+fn sum(daemon: &Daemon, name: &str) -> f64 {
+    let metrics = daemon.metrics();
+    metrics.iter().filter(|(series, _)| series.starts_with(name)).map(|(_, value)| value).sum()
 }
 
 /// Ten thousand posts in a row by four at once. Each alert fires and ends again and again, and every
@@ -69,15 +59,16 @@ fn ten_thousand_posts(node: &Node, daemon: Daemon, connect: &(impl Fn() -> Poste
             }
         });
     };
-    let resident = || sum(node, "process_resident_memory_bytes");
+    let resident = || sum(&daemon, "process_resident_memory_bytes");
     let expected = (POSTERS * ROUNDS) as f64;
     burst(0..ROUNDS / 5);
     let before = resident();
     burst(ROUNDS / 5..ROUNDS);
-    daemon.wait_until("taken in", |_| sum(node, "uma_received_posts_total") >= 2.0 * expected);
-    daemon.wait_until("counted", |_| sum(node, TURNS) >= expected);
-    assert_eq!(sum(node, TURNS), expected, "none lost, none doubled");
-    assert_eq!(sum(node, IGNORED), expected);
+    daemon
+        .wait_until("taken in", |daemon| sum(daemon, "uma_received_posts_total") >= 2.0 * expected);
+    daemon.wait_until("counted", |daemon| sum(daemon, TURNS) >= expected);
+    assert_eq!(sum(&daemon, TURNS), expected, "none lost, none doubled");
+    assert_eq!(sum(&daemon, IGNORED), expected);
     let after = resident();
     println!("{before} bytes before, {after} after");
     assert!(after < before + GROWTH, "{before} bytes before, {after} after");
@@ -133,11 +124,11 @@ fn the_longest_posts_are_taken_in_parts_and_all_of_them_once() {
         });
     }
     let repeated = format!("{IGNORED}{{reason=\"repeated\"}}");
-    daemon.wait_until("taken in", |_| sum(&node, &repeated) >= (2 * ALERTS) as f64);
-    assert_eq!(sum(&node, &repeated), (2 * ALERTS) as f64);
-    assert_eq!(sum(&node, "uma_received_posts_total"), 4.0);
-    assert_eq!(sum(&node, &format!("{TURNS}{{to=\"firing\"}}")), ALERTS as f64);
-    assert_eq!(sum(&node, &format!("{TURNS}{{to=\"resolved\"}}")), ALERTS as f64);
+    daemon.wait_until("taken in", |daemon| sum(daemon, &repeated) >= (2 * ALERTS) as f64);
+    assert_eq!(sum(&daemon, &repeated), (2 * ALERTS) as f64);
+    assert_eq!(sum(&daemon, "uma_received_posts_total"), 4.0);
+    assert_eq!(sum(&daemon, &format!("{TURNS}{{to=\"firing\"}}")), ALERTS as f64);
+    assert_eq!(sum(&daemon, &format!("{TURNS}{{to=\"resolved\"}}")), ALERTS as f64);
     daemon.terminate();
     assert_eq!(turns(&node).len(), 2 * ALERTS, "each of them is kept");
     let steps = alerts_of_steps(&node);
