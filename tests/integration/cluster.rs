@@ -1,6 +1,7 @@
 //! Several nodes on the loopback, each the program itself over files that stand for its kernel.
 
 mod guarded;
+mod liars;
 mod replayed;
 
 use std::fs;

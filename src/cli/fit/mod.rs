@@ -35,7 +35,7 @@ pub struct FitArguments {
     nodes: Option<u32>,
 
     /// The other nodes: HOST or HOST:PORT (9942 unless given) of the umawarden that runs there,
-    /// several with commas [without a value: cluster.peers of the configuration file]. Nodes
+    /// several with commas [without a value: those of cluster in the configuration file]. Nodes
     /// that are neither are taken to be like this one.
     #[arg(long, value_name = "NODES", value_delimiter = ',', num_args = 0..=1)]
     peers: Option<Vec<PeerAddress>>,

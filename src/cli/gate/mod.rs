@@ -56,7 +56,7 @@ pub struct GateArguments {
 
     /// Other nodes that must be able to take it at the same time, for an engine that spans them:
     /// HOST or HOST:PORT (9942 unless given) of the umawarden that runs there, several with commas
-    /// [without a value: cluster.peers of the configuration file].
+    /// [without a value: those of cluster in the configuration file].
     #[arg(long, value_name = "NODES", value_delimiter = ',', num_args = 0..=1)]
     peers: Option<Vec<PeerAddress>>,
 

@@ -532,3 +532,12 @@ fn another_node_of_this_ones_name_is_told_and_not_taken_for_this_one() {
     let NodeNews::Silent { why, .. } = told.news else { panic!("{told:?}") };
     assert!(why.contains("another node has this one's name"), "{why}");
 }
+
+#[test]
+fn nodes_do_not_ask_in_step() {
+    let second = Duration::from_secs(1);
+    let times: Vec<Duration> = (0..200).map(|_| jittered(second)).collect();
+    let (least, most) = (times.iter().min().unwrap(), times.iter().max().unwrap());
+    assert!(*least >= second.mul_f64(0.9) && *most <= second.mul_f64(1.1), "{least:?} {most:?}");
+    assert!(*most - *least > second / 10, "{least:?} to {most:?}");
+}

@@ -47,9 +47,10 @@ fn agent(folder: &Path, mode: &str, library: &Library, model: &Path) -> Daemon {
     Daemon::start(&folder.join(mode), &[&config, &library, "--gpu.interval=1s"])
 }
 
-/// As Grafana asks it of one node.
+/// As Grafana asks it of one node, but that nothing stands for what is not there.
 fn filled(expr: &str, instance: &str) -> String {
-    expr.replace("$instance", instance)
+    expr.replace(" or vector(0)", "")
+        .replace("$instance", instance)
         .replace("$__rate_interval", RATE_INTERVAL)
         .replace("$__interval", RATE_INTERVAL)
 }
