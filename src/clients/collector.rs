@@ -14,7 +14,7 @@ use rustls::ClientConfig;
 use tokio::time::timeout;
 
 use super::keys::read_secret;
-use super::tls::{self, TlsKeys};
+use super::tls;
 use super::wire::{self, Wire};
 use crate::model::TlsFiles;
 use crate::parse::header_lines::{MOST_TEXT_BYTES, header_lines, header_pairs};
@@ -131,8 +131,8 @@ impl Collector {
         let connected = timeout(CONNECTING_TAKES, Wire::to(&uri, tls)).await;
         let connected = connected.map_err(|_| Unanswered::TimedOut(CONNECTING_TAKES))?;
         let mut wire = connected.map_err(Unanswered::Failed)?;
-        let broken = |error: hyper::Error| wire::broken(&error, TlsKeys::OnlyCaFile);
-        let answered = async { answer(wire.send(request).await.map_err(broken)?).await };
+        let answered =
+            async { answer(wire.send(request).await.map_err(|error| wire::broken(&error))?).await };
         answered.await.map_err(|why| with_hint(why, &uri))
     }
 

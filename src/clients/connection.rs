@@ -13,7 +13,7 @@ use rustls::ClientConfig;
 use tokio::task::spawn_blocking;
 
 use super::keys::Secret;
-use super::tls::{self, TlsKeys};
+use super::tls;
 use super::wire::{self, Wire};
 use crate::model::Access;
 
@@ -166,17 +166,16 @@ impl Connection {
             }
         };
         let name = access.tls.as_ref().and_then(|tls| tls.server_name.as_deref()).unwrap_or(host);
-        let tls = tls.map(|config| (config, name));
-        let wire = Wire::connect(host, *port, tls, TlsKeys::All).await?;
+        let wire = Wire::connect(host, *port, tls.map(|config| (config, name))).await?;
         Ok(Open { wire, authorization })
     }
 
     /// What a server that ends a new connection may want. It need not have said so: its last words
     /// are lost where it has not heard all of the request.
     fn broken(&self, error: &hyper::Error) -> String {
-        let why = wire::broken(error, TlsKeys::All);
+        let why = wire::broken(error);
         match &self.server.access.tls {
-            _ if tls::remedy(error, TlsKeys::All).is_some() => why,
+            _ if tls::remedy(error).is_some() => why,
             None => why + "; if it speaks TLS, write tls: {ca_file: …}",
             Some(files) if files.own.is_none() => {
                 why + "; it may want a certificate (tls: {cert_file: …, key_file: …})"

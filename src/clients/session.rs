@@ -24,7 +24,7 @@ use tokio::time::timeout;
 
 use super::keys::Secret;
 use super::network::Network;
-use super::tls::{self, TlsKeys};
+use super::tls;
 use super::wire::{self, Wire};
 use crate::model::{EngineTarget, TlsFiles};
 
@@ -367,14 +367,14 @@ impl Caller {
         let mut wire = connected
             .map_err(|_| format!("no connection within {} s", self.connecting_takes.as_secs()))??;
         let response = wire.send(request.map(Full::new)).await;
-        let response = response.map_err(|error| wire::broken(&error, TlsKeys::OnlyCaFile))?;
+        let response = response.map_err(|error| wire::broken(&error))?;
         answer(response.status().as_u16(), response.into_body()).await
     }
 }
 
 async fn plain(client: &Client, uri: Uri, mut request: Request<Bytes>) -> Result<Answer, String> {
     // Told without the address, which is told anyway.
-    let failed = |error: reqwest::Error| wire::broken(&error.without_url(), TlsKeys::OnlyCaFile);
+    let failed = |error: reqwest::Error| wire::broken(&error.without_url());
     *request.uri_mut() = uri;
     let request = request.try_into().map_err(failed)?;
     let response = client.execute(request).await.map_err(failed)?;

@@ -19,42 +19,14 @@ const MOST_BYTES: u64 = 4 << 20;
 
 const NO_CERTIFICATE: &str = "it holds no certificate (PEM)";
 
-/// The keys by which the configuration says how a server's TLS is spoken: what to do can be told
-/// only by those that there are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum TlsKeys {
-    /// `tls`, with all that `TlsFiles` has: other nodes, and a Prometheus.
-    All,
-    /// `ca_file` alone: everybody else.
-    OnlyCaFile,
-}
+/// What to do where a server is asked for by a name that its certificate does not bear.
+pub(super) const OTHER_NAME: &str = "ask for it by a name that its certificate bears: in its \
+     address, or of what cluster names as tls: {server_name: …}";
 
-impl TlsKeys {
-    /// How it is asked for by another name.
-    pub(super) fn other_name(self) -> &'static str {
-        match self {
-            Self::All => "ask for it by a name that its certificate bears (tls: {server_name: …})",
-            Self::OnlyCaFile => {
-                "ask for it by a name that its certificate bears: write that into its address \
-                 (url, or endpoint)"
-            }
-        }
-    }
-
-    /// What to do about a server that wants to know who asks.
-    fn own_certificate(self) -> &'static str {
-        match self {
-            Self::All => {
-                "it wants a certificate of this program, or another one than it has (tls: \
-                 {cert_file: …, key_file: …})"
-            }
-            Self::OnlyCaFile => {
-                "it wants a certificate of this program, and can be shown none: have it ask for \
-                 none, or put a proxy before it that has one"
-            }
-        }
-    }
-}
+/// What to do about a server that wants to know who asks.
+const OWN_CERTIFICATE: &str = "it wants a certificate of this program, or another one than it has: \
+     what cluster names can be shown one (tls: {cert_file: …, key_file: …}), others are to ask for \
+     none, or to stand behind a proxy that has one";
 
 /// Reads who is trusted there, and who this program is; an error says what is wrong with that.
 /// Disks may hang: not for a thread that others wait for.
@@ -114,8 +86,8 @@ fn of_file(file: &Path) -> Result<RootCertStore, String> {
     if roots.is_empty() { Err(NO_CERTIFICATE.to_owned()) } else { Ok(roots) }
 }
 
-/// What to do about it by those keys, where it is TLS that has failed.
-pub(super) fn remedy(error: &(dyn Error + 'static), keys: TlsKeys) -> Option<&'static str> {
+/// What to do about it, where it is TLS that has failed.
+pub(super) fn remedy(error: &(dyn Error + 'static)) -> Option<&'static str> {
     use AlertDescription as Told;
     use CertificateError as Wrong;
     let remedy = match failure(error)? {
@@ -130,7 +102,7 @@ pub(super) fn remedy(error: &(dyn Error + 'static), keys: TlsKeys) -> Option<&'s
             Wrong::NotValidYet | Wrong::NotValidYetContext { .. } => {
                 "the clock of this node or of that one is wrong"
             }
-            Wrong::NotValidForName | Wrong::NotValidForNameContext { .. } => keys.other_name(),
+            Wrong::NotValidForName | Wrong::NotValidForNameContext { .. } => OTHER_NAME,
             _ => return None,
         },
         rustls::Error::AlertReceived(
@@ -143,7 +115,7 @@ pub(super) fn remedy(error: &(dyn Error + 'static), keys: TlsKeys) -> Option<&'s
             | Told::UnknownCA
             | Told::AccessDenied
             | Told::HandshakeFailure,
-        ) => keys.own_certificate(),
+        ) => OWN_CERTIFICATE,
         rustls::Error::InvalidMessage(_) => {
             "it does not seem to speak TLS: ask it without, or have it speak TLS"
         }
@@ -176,24 +148,15 @@ mod tests {
     fn what_to_do_is_told_by_the_keys_that_there_are() {
         let name = rustls::Error::InvalidCertificate(CertificateError::NotValidForName);
         let alert = rustls::Error::AlertReceived(AlertDescription::CertificateRequired);
-        let told = |error: &rustls::Error, keys| remedy(error, keys).unwrap();
-        assert!(told(&name, TlsKeys::All).contains("(tls: {server_name: …})"));
-        assert!(told(&alert, TlsKeys::All).contains("(tls: {cert_file: …, key_file: …})"));
-        assert!(told(&name, TlsKeys::OnlyCaFile).contains("(url, or endpoint)"));
-        assert!(told(&alert, TlsKeys::OnlyCaFile).contains("have it ask for none"));
-        for error in [&name, &alert] {
-            let told = told(error, TlsKeys::OnlyCaFile);
-            let keys = ["tls:", "server_name", "cert_file", "key_file"];
-            assert!(!keys.iter().any(|key| told.contains(key)), "{told}");
-        }
+        // As it comes from a connection.
+        let wrapped = io::Error::other(name);
+        assert_eq!(remedy(&wrapped), Some(OTHER_NAME));
+        assert!(OTHER_NAME.contains("in its address") && OTHER_NAME.contains("{server_name: …}"));
+        let told = remedy(&alert).unwrap();
+        assert!(told.contains("{cert_file: …, key_file: …}") && told.contains("ask for none"));
         let issuer = rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer);
-        for keys in [TlsKeys::All, TlsKeys::OnlyCaFile] {
-            assert!(told(&issuer, keys).ends_with("as ca_file"));
-            // As it comes from a connection.
-            let wrapped = io::Error::other(name.clone());
-            assert_eq!(remedy(&wrapped, keys), Some(keys.other_name()));
-            assert_eq!(remedy(&io::Error::other("gone"), keys), None);
-        }
+        assert!(remedy(&issuer).unwrap().ends_with("as ca_file"));
+        assert_eq!(remedy(&io::Error::other("gone")), None);
     }
 
     #[test]

@@ -23,7 +23,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
 
-use super::tls::{self, TlsKeys};
+use super::tls;
 
 /// More headers than these nobody sends.
 pub(super) const MOST_HEADERS: usize = 64;
@@ -40,27 +40,23 @@ pub(super) struct Wire {
 }
 
 impl Wire {
-    /// Connects to the host of that address, over TLS where it is said who is trusted; nothing
-    /// else can be said of its TLS.
+    /// Connects to the host of that address, over TLS where it is said who is trusted.
     pub(super) async fn to(uri: &Uri, tls: Option<Arc<ClientConfig>>) -> Result<Self, String> {
         let host = uri.host().ok_or_else(|| format!("{uri} names no host"))?;
         let port = uri.port_u16().unwrap_or(if tls.is_some() { 443 } else { 80 });
-        let tls = tls.map(|config| (config, host));
-        Self::connect(host, port, tls, TlsKeys::OnlyCaFile).await
+        Self::connect(host, port, tls.map(|config| (config, host))).await
     }
 
-    /// Connects, over TLS where it is said who is trusted and which name the server must bear; the
-    /// keys are those that an error may name. An address of IPv6 may stand in brackets.
+    /// Connects, over TLS where it is said who is trusted and which name the server must bear. An
+    /// address of IPv6 may stand in brackets.
     pub(super) async fn connect(
         host: &str,
         port: u16,
         tls: Option<(Arc<ClientConfig>, &str)>,
-        keys: TlsKeys,
     ) -> Result<Self, String> {
         let name = |name: &str| {
             ServerName::try_from(bare(name).to_owned()).map_err(|_| {
-                let remedy = keys.other_name();
-                format!("{name} is no name that a certificate can bear; {remedy}")
+                format!("{name} is no name that a certificate can bear; {}", tls::OTHER_NAME)
             })
         };
         let tls = match tls {
@@ -72,19 +68,19 @@ impl Wire {
             .map_err(|error| format!("connecting failed: {error}"))?;
         // What is asked is one small packet each time.
         let _slower = stream.set_nodelay(true);
-        let Some((connector, name)) = tls else { return Self::over(stream, keys).await };
+        let Some((connector, name)) = tls else { return Self::over(stream).await };
         let stream = connector.connect(name, stream).await;
-        Self::over(stream.map_err(|error| failed("TLS", &error, keys))?, keys).await
+        Self::over(stream.map_err(|error| failed("TLS", &error))?).await
     }
 
-    async fn over<S>(stream: S, keys: TlsKeys) -> Result<Self, String>
+    async fn over<S>(stream: S) -> Result<Self, String>
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
         let mut builder = Builder::new();
         builder.max_headers(MOST_HEADERS);
         let spoken = builder.handshake(TokioIo::new(stream)).await;
-        let (sender, connection) = spoken.map_err(|error| broken(&error, keys))?;
+        let (sender, connection) = spoken.map_err(|error| broken(&error))?;
         let mut moving = JoinSet::new();
         moving.spawn(async {
             // Whoever waits for the answer hears of it.
@@ -122,8 +118,7 @@ pub(super) fn request_to(method: Method, uri: &Uri) -> http::request::Builder {
     request(method, authority, uri.path_and_query().map_or("/", |target| target.as_str()))
 }
 
-/// A body up to that length, and whether it is longer. Whoever wants it has no key but `ca_file`
-/// to mend TLS by.
+/// A body up to that length, and whether it is longer.
 pub(super) async fn beginning<B>(mut body: B, most: usize) -> Result<(Vec<u8>, bool), String>
 where
     B: Body<Data = Bytes> + Unpin,
@@ -131,7 +126,7 @@ where
 {
     let mut bytes = Vec::new();
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|error| broken(&error, TlsKeys::OnlyCaFile))?;
+        let frame = frame.map_err(|error| broken(&error))?;
         let Some(chunk) = frame.data_ref() else { continue };
         let room = most - bytes.len();
         bytes.extend_from_slice(&chunk[..chunk.len().min(room)]);
@@ -151,16 +146,16 @@ pub(super) fn shown(body: &[u8]) -> String {
 }
 
 /// That a connection has failed after it was made.
-pub(super) fn broken(error: &(dyn Error + 'static), keys: TlsKeys) -> String {
-    failed("the connection", error, keys)
+pub(super) fn broken(error: &(dyn Error + 'static)) -> String {
+    failed("the connection", error)
 }
 
 /// An error with its causes, and with what to do where that is known.
-fn failed(what: &str, error: &(dyn Error + 'static), keys: TlsKeys) -> String {
+fn failed(what: &str, error: &(dyn Error + 'static)) -> String {
     let mut text = format!("{what} failed: {error}");
     let causes = std::iter::successors(error.source(), |&cause| cause.source());
     causes.for_each(|cause| text.push_str(&format!(": {cause}")));
-    match tls::remedy(error, keys) {
+    match tls::remedy(error) {
         Some(remedy) => text + "; " + remedy,
         None => text,
     }
@@ -181,13 +176,9 @@ mod tests {
         let authority = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/peers/authority.pem");
         let config = tls::config(&TlsFiles::trusting(Some(authority.into()))).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        for (keys, remedy) in
-            [(TlsKeys::All, "tls: {server_name: …}"), (TlsKeys::OnlyCaFile, "(url, or endpoint)")]
-        {
-            let tls = Some((Arc::clone(&config), "a..b"));
-            let why = runtime.block_on(Wire::connect("a..b", 1, tls, keys)).unwrap_err();
-            assert!(why.starts_with("a..b is no name") && why.contains(remedy), "{why}");
-        }
+        let tls = Some((config, "a..b"));
+        let why = runtime.block_on(Wire::connect("a..b", 1, tls)).unwrap_err();
+        assert!(why.starts_with("a..b is no name") && why.ends_with(tls::OTHER_NAME), "{why}");
     }
 
     #[test]

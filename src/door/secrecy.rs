@@ -6,24 +6,29 @@ use std::sync::Arc;
 use crate::config::mistake::{Mistake, SourceText};
 use crate::config::yaml::{self, Content, Node};
 
-/// The tree of a text, and the text with everything hidden that is no value of those keys. Both
-/// have the same places.
+/// The tree of a text, and the text with everything hidden but the values whose keys, from the
+/// outermost on, may be shown. Both have the same places.
 pub(super) fn parse(
     source: &SourceText,
-    shown: &[&str],
+    is_shown: fn(&[&str]) -> bool,
 ) -> Result<(Arc<Node>, SourceText), Mistake> {
     let root = yaml::parse(source).map_err(hide_values)?;
     let mut bytes = source.text.clone().into_bytes();
-    hide(&root, false, shown, &mut bytes);
+    hide(&root, &mut Vec::new(), is_shown, &mut bytes);
     // What is hidden becomes ASCII from its first byte to its last.
     let text = String::from_utf8(bytes).unwrap_or_default();
     Ok((root, SourceText::new(Arc::clone(&source.name), text)))
 }
 
-fn hide(node: &Node, is_shown: bool, shown: &[&str], bytes: &mut [u8]) {
+fn hide<'n>(
+    node: &'n Node,
+    keys: &mut Vec<&'n str>,
+    is_shown: fn(&[&str]) -> bool,
+    bytes: &mut [u8],
+) {
     match &node.content {
         Content::Null => {}
-        Content::Scalar(_) if is_shown => {}
+        Content::Scalar(_) if is_shown(keys) => {}
         Content::Scalar(_) => {
             let written = bytes.get_mut(node.span.clone()).unwrap_or_default();
             for byte in written.iter_mut().filter(|byte| !byte.is_ascii_whitespace()) {
@@ -32,13 +37,14 @@ fn hide(node: &Node, is_shown: bool, shown: &[&str], bytes: &mut [u8]) {
         }
         Content::List(entries) => {
             for entry in entries {
-                hide(entry, is_shown, shown, bytes);
+                hide(entry, keys, is_shown, bytes);
             }
         }
         Content::Map(pairs) => {
             for (key, value) in pairs {
-                let is_shown = key.text().is_some_and(|key| shown.contains(&key));
-                hide(value, is_shown, shown, bytes);
+                keys.push(key.text().unwrap_or_default());
+                hide(value, keys, is_shown, bytes);
+                keys.pop();
             }
         }
     }

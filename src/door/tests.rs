@@ -292,6 +292,7 @@ fn what_is_wrong_is_shown_without_secrets() {
         "basic_auth_users: [hunter2]\n",
         "basic_auth_user: {alice: hunter2}\n",
         "basic_auth_users: {alice: {a: hunter2}}\n",
+        "basic_auth_users: {burst: hunter2, cert_file: hunter2}\n",
         "basic_auth_users: {alice: hunter2\n",
         "basic_auth_users: {alice: 'hunter2'\n",
         "basic_auth_users:\n  alice: hunter2: x\n",

@@ -62,10 +62,14 @@ pub(super) enum Who {
     User,
 }
 
+fn is_shown(keys: &[&str]) -> bool {
+    matches!(keys, [key] if SHOWN.contains(key))
+}
+
 /// Reads the file's text, and returns it together with the text that may be shown.
 pub(super) fn parse(source: &SourceText) -> Result<(Vec<Entry>, SourceText), Mistakes> {
     let (root, shown) =
-        secrecy::parse(source, &SHOWN).map_err(|mistake| Mistakes(vec![mistake]))?;
+        secrecy::parse(source, is_shown).map_err(|mistake| Mistakes(vec![mistake]))?;
     let mut findings = Findings::new(&shown);
     let entries = read(&root, &mut findings).unwrap_or_default();
     match findings.into_mistakes() {

@@ -63,8 +63,8 @@ struct Inside {
 /// A post, or as much of one as is taken in at once.
 struct Part {
     post: ReceivedAlerts,
-    /// All labels of its alerts.
-    labels_bytes: usize,
+    /// How many alerts it counts for, at least one; each KiB of labels is one more.
+    weight: usize,
     /// What the whole post takes, with its last part.
     ends: Option<usize>,
 }
@@ -161,11 +161,10 @@ impl Inside {
     fn take(&mut self, most_alerts: usize, mut to: impl FnMut(ReceivedAlerts)) -> bool {
         let mut taken = 0;
         while let Some(part) = self.waiting.front() {
-            let weight = part.post.alerts.len().max(1) + part.labels_bytes / 1_024;
-            if taken > 0 && taken + weight > most_alerts {
+            if taken > 0 && taken + part.weight > most_alerts {
                 return true;
             }
-            taken += weight;
+            taken += part.weight;
             let Some(Part { post, ends, .. }) = self.waiting.pop_front() else { break };
             self.posts -= usize::from(ends.is_some());
             self.bytes -= ends.unwrap_or(0);
@@ -175,8 +174,8 @@ impl Inside {
     }
 }
 
-/// About how many bytes a post takes.
-fn weight(post: &ReceivedAlerts) -> usize {
+/// About how much memory a post takes.
+fn memory_bytes(post: &ReceivedAlerts) -> usize {
     let labels: usize = post.alerts.iter().map(|alert| alert.labels.len()).sum();
     256 + 640 * post.alerts.len() + 96 * labels + labels_bytes(&post.alerts)
 }
@@ -188,7 +187,8 @@ fn labels_bytes(alerts: &[Arc<ReceivedAlert>]) -> usize {
 
 impl Part {
     fn new(post: ReceivedAlerts) -> Self {
-        Self { labels_bytes: labels_bytes(&post.alerts), post, ends: None }
+        let weight = post.alerts.len().max(1) + labels_bytes(&post.alerts) / 1_024;
+        Self { post, weight, ends: None }
     }
 }
 
@@ -255,7 +255,7 @@ async fn take(
         Arc::make_mut(alert).by = Some(Arc::clone(&by));
     }
     let (alerts, remarks) = (post.alerts.len(), remarks(&post));
-    let bytes = weight(&post);
+    let bytes = memory_bytes(&post);
     inbox.put(post, bytes).map_err(|why| busy(inbox, why))?;
     let told = json!({
         "status": "success", "data": { "alerts": alerts }, "warnings": remarks,
@@ -446,15 +446,15 @@ mod tests {
     #[test]
     fn short_labels_weigh_more_than_they_are_long() {
         let mut post = post_of(0..1);
-        let bare = weight(&post);
+        let bare = memory_bytes(&post);
         let labels = (0..10).map(|number| (number.to_string().into(), "x".into()));
         Arc::make_mut(&mut post.alerts[0]).labels = labels.collect();
-        assert_eq!(weight(&post) - bare, 10 * (96 + 2));
-        assert!(weight(&post_of(0..2_000)) > 1 << 20);
+        assert_eq!(memory_bytes(&post) - bare, 10 * (96 + 2));
+        assert!(memory_bytes(&post_of(0..2_000)) > 1 << 20);
     }
 
     #[test]
-    fn alerts_with_long_labels_are_taken_in_smaller_parts() {
+    fn of_alerts_with_long_labels_fewer_are_taken_at_once() {
         let (inbox, _) = inbox();
         let mut post = post_of(0..100);
         for alert in &mut post.alerts {

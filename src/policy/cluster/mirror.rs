@@ -45,20 +45,24 @@ impl Mirror {
             }
         }
         self.looked = keys.len();
-        // What gave its place to another and is not shown again has ended.
-        let shown: BTreeSet<SeriesId> = match before.is_empty() {
-            true => BTreeSet::new(),
-            false => self.shown.iter().map(|(_, there)| *there).collect(),
-        };
-        for (_, ended) in before.iter().filter(|(_, there)| !shown.contains(there)) {
-            cluster.append(*ended, at.timeline_ms(), Reading::Value(stale_marker()));
-        }
+        self.end_others(at, &before, cluster);
         for (here, there) in &self.shown {
             let reading = own.latest(*here);
             // What this machine never had is not there; what it had has ended.
             let had = matches!(cluster.latest_read(*there), Some(Reading::Value(_)));
             let shown = if had { or_ended(reading) } else { reading };
             cluster.append(*there, at.timeline_ms(), shown);
+        }
+    }
+
+    /// What was shown before and is not shown any more has ended.
+    fn end_others(&self, at: Moment, before: &[(SeriesId, SeriesId)], cluster: &mut SeriesStore) {
+        if before.is_empty() {
+            return;
+        }
+        let shown: BTreeSet<SeriesId> = self.shown.iter().map(|(_, there)| *there).collect();
+        for (_, ended) in before.iter().filter(|(_, there)| !shown.contains(there)) {
+            cluster.append(*ended, at.timeline_ms(), Reading::Value(stale_marker()));
         }
     }
 

@@ -215,10 +215,9 @@ impl Cluster {
             NodeNews::Answered { schema, values } => {
                 let taken = node.take(at, schema, values, &mut self.store);
                 if taken.is_err() {
-                    let doubted = doubted(&self.wanted, schema, &node.schema);
-                    let doubted =
-                        doubted.map(|key| series_of_node(&key, &names.cluster, &told.node));
-                    node.doubt(at, doubted.collect(), &mut self.store);
+                    let keys = told_in_vain(&self.wanted, schema, &node.schema);
+                    let keys = keys.map(|key| series_of_node(&key, &names.cluster, &told.node));
+                    node.doubt(at, keys.collect(), &mut self.store);
                 }
                 taken
             }
@@ -356,12 +355,16 @@ fn memory_ids<'k>(keys: impl Iterator<Item = (&'k SeriesKey, SeriesId)>) -> [Opt
 }
 
 /// What is wanted, is told, and is not known.
-fn doubted(wanted: &[Wanted], told: &Schema, known: &Schema) -> impl Iterator<Item = SeriesKey> {
+fn told_in_vain(
+    wanted: &[Wanted],
+    told: &Schema,
+    known: &Schema,
+) -> impl Iterator<Item = SeriesKey> {
     let is_in = |schema: &Schema, wanted: &Wanted| {
         schema.series.iter().any(|key| wanted.is(&key.name, &key.labels))
     };
-    let is_doubted = move |wanted: &&Wanted| is_in(told, wanted) && !is_in(known, wanted);
-    wanted.iter().filter(is_doubted).map(Wanted::series)
+    let is_in_vain = move |wanted: &&Wanted| is_in(told, wanted) && !is_in(known, wanted);
+    wanted.iter().filter(is_in_vain).map(Wanted::series)
 }
 
 impl Node {
