@@ -38,4 +38,5 @@ mod rules_report;
 mod rules_test;
 mod run;
 mod simulation;
+mod tls_front;
 mod tune;

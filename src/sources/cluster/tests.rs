@@ -510,6 +510,13 @@ fn what_the_server_says_is_within_bounds() {
         let told = Watching::new(of_server(&address)).silence();
         assert!(told.contains(expected), "{told}");
     }
+    let endless = serve(|_, stream| {
+        let head = "HTTP/1.1 200 OK\r\n\r\n{\"status\":\"success\",\"data\":";
+        let _gone = stream.write_all(head.as_bytes());
+        while stream.write_all(&[b' '; 1 << 16]).is_ok() {}
+    });
+    let told = Watching::new(of_server(&endless)).silence();
+    assert!(told.contains("the answer is longer than 16 MiB"), "{told}");
 }
 
 #[test]

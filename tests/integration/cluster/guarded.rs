@@ -14,7 +14,8 @@ use super::Node;
 use crate::daemon::{Daemon, binary, write_secret};
 use crate::door::program::run_behind;
 use crate::door::{HASH, TLS, token};
-use crate::run;
+use crate::empty_cache::fake::{FakeEngine, Reply};
+use crate::{run, tls_front};
 
 const MUTUAL: &str = "  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: \
                       authority.pem\n  client_allowed_sans: [spark-1.example]\n";
@@ -247,4 +248,42 @@ fn certificates_keys_and_tokens_may_change_meanwhile_and_what_is_wrong_then_is_t
     }
     let log = agent.daemon().log();
     assert!(!log.contains(&own.token.token), "{log}");
+}
+
+#[test]
+fn a_prometheus_is_asked_over_tls_with_a_token_and_believed_only_if_it_is_who_it_says() {
+    let node = run::Node::new("gb10-4k");
+    let prometheus = FakeEngine::start(|asked| match asked.key.as_deref() {
+        Some("Bearer s3cret") if asked.path.contains("available") => {
+            let one = r#"{"metric":{"instance":"spark-2:9942"},"value":[1,"5000000000"]}"#;
+            let data = format!(r#"{{"resultType":"vector","result":[{one}]}}"#);
+            Reply::Answer(200, format!(r#"{{"status":"success","data":{data}}}"#))
+        }
+        Some("Bearer s3cret") => Reply::Answer(
+            200,
+            r#"{"status":"success","data":{"resultType":"vector","result":[]}}"#.to_owned(),
+        ),
+        _ => Reply::Answer(401, String::new()),
+    });
+    let port = tls_front::before(prometheus.port);
+    write_secret(node.path("good"), "s3cret\n");
+    write_secret(node.path("bad"), "s3crets\n");
+    let agent = |authority: &str, token: &str| {
+        Node::with(&format!(
+            "name: rack, node: here, interval: 500ms, prometheus: {{url: \
+             'https://localhost:{port}', tls: {{ca_file: {}}}, bearer_token_file: {}}}",
+            tls_front::fixture(authority).display(),
+            node.path(token).display()
+        ))
+    };
+    let stranger = agent("other.pem", "good");
+    wait_for_silence(&stranger, "prometheus", &["invalid peer certificate", "ca_file"]);
+    assert!(prometheus.asked().is_empty(), "a stranger is not shown the token");
+    let refused = agent("authority.pem", "bad");
+    wait_for_silence(&refused, "prometheus", &["401", "bearer_token_file"]);
+    let knows = agent("authority.pem", "good");
+    knows.daemon().wait_until("spark-2 known", |_| {
+        known(&knows, "spark-2:9942")
+            .is_some_and(|known| known["available_bytes"].as_f64() == Some(5e9))
+    });
 }

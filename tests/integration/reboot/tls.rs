@@ -5,17 +5,11 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use rustls::crypto::ring::default_provider;
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::{ServerConfig, ServerConnection, StreamOwned};
+use rustls::{ServerConnection, StreamOwned};
 use umawarden::model::RebootLock;
 
 use super::*;
-
-fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tls").join(name)
-}
+use crate::tls_front::{fixture, server_config};
 
 /// It grants everything, and keeps what it was asked.
 struct TlsLock {
@@ -25,18 +19,9 @@ struct TlsLock {
 
 impl TlsLock {
     fn start() -> Self {
-        let chain = CertificateDer::pem_file_iter(fixture("server.pem")).unwrap();
-        let chain = chain.map(Result::unwrap).collect();
-        let key = PrivateKeyDer::from_pem_file(fixture("server.key")).unwrap();
-        let config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_no_client_auth()
-            .with_single_cert(chain, key)
-            .unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let (config, asked) = (Arc::new(config), Arc::<Mutex<Vec<String>>>::default());
+        let (config, asked) = (Arc::new(server_config()), Arc::<Mutex<Vec<String>>>::default());
         let told = Arc::clone(&asked);
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {

@@ -14,6 +14,7 @@ use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
 
 use super::{ALWAYS, Node, XID, outcomes, record};
 use crate::daemon::{Daemon, write_secret};
+use crate::tls_front;
 
 /// Starts it with that under `otlp`.
 fn start(node: &Node, otlp: &str, more: &[&str]) -> Daemon {
@@ -86,6 +87,27 @@ fn the_collector_gets_what_metrics_shows() {
     assert!(last > 1.7e9, "{last}");
     let (_, log) = daemon.terminate();
     assert!(!log.contains("s3cret"), "{log}");
+}
+
+#[test]
+fn over_tls_only_a_collector_that_is_vouched_for_gets_anything() {
+    for (authority, is_believed) in [("authority.pem", true), ("other.pem", false)] {
+        let node = Node::new("gb10-4k");
+        let collector = Collector::start(Manner::Takes);
+        let port = tls_front::before(collector.port());
+        let otlp = format!(
+            "{{endpoint: 'https://localhost:{port}', interval: 1s, ca_file: {}}}",
+            tls_front::fixture(authority).display()
+        );
+        let daemon = start(&node, &otlp, &[]);
+        if is_believed {
+            collector.wait_for("metrics", |collector| collector.metrics().pop());
+            continue;
+        }
+        daemon.wait_until("said", |daemon| daemon.log().contains("invalid peer certificate"));
+        assert!(collector.requests("/v1/metrics").is_empty());
+        assert!(daemon.log().contains("as ca_file"), "{}", daemon.log());
+    }
 }
 
 #[test]

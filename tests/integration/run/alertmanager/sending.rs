@@ -7,6 +7,7 @@ use super::*;
 use crate::daemon::write_secret;
 use crate::empty_cache::fake::{Asked, FakeEngine, Reply};
 use crate::run::ALWAYS;
+use crate::tls_front;
 
 fn fine() -> FakeEngine {
     FakeEngine::start(|_| Reply::Answer(200, "{\"status\":\"success\"}".to_owned()))
@@ -170,6 +171,28 @@ fn credentials_are_read_from_their_files_each_time_and_shown_to_nobody() {
     let (_, log) = daemon.terminate();
     assert!(log.contains("401") && log.contains("credentials"), "{log}");
     assert!(!log.contains("secret") && !log.contains("opensesame"), "{log}");
+}
+
+#[test]
+fn over_tls_only_who_is_vouched_for_is_told() {
+    let node = Node::new("gb10-4k");
+    node.write_rules(ALWAYS);
+    write_secret(node.path("token"), "s3cret\n");
+    let (believed, stranger) = (fine(), fine());
+    let server = |server: &FakeEngine, authority: &str| {
+        let (port, ca) = (tls_front::before(server.port), tls_front::fixture(authority));
+        let token = node.path("token");
+        let (ca, token) = (ca.display(), token.display());
+        format!("{{url: 'https://localhost:{port}', ca_file: {ca}, bearer_token_file: {token}}}")
+    };
+    let servers = [server(&believed, "authority.pem"), server(&stranger, "other.pem")];
+    let daemon = node.start(&[&config(&node, &servers, "  resend_every: 1s\n")]);
+    daemon.wait_until("told", |_| last(&believed, "Always").is_some());
+    assert_eq!(believed.asked()[0].key.as_deref(), Some("Bearer s3cret"));
+    daemon.wait_until("said", |daemon| daemon.log().contains("invalid peer certificate"));
+    assert!(stranger.asked().is_empty(), "neither alerts nor the token");
+    let (_, log) = daemon.terminate();
+    assert!(log.contains("as ca_file") && !log.contains("s3cret"), "{log}");
 }
 
 #[test]

@@ -70,6 +70,10 @@ impl Collector {
         format!("http://{}", self.address)
     }
 
+    pub fn port(&self) -> u16 {
+        self.address.parse::<std::net::SocketAddr>().unwrap().port()
+    }
+
     pub fn set(&self, manner: Manner) {
         *self.manner.lock().unwrap() = manner;
     }
