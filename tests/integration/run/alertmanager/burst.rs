@@ -52,7 +52,7 @@ fn ever_another(poster: usize, round: usize) -> Value {
 }
 
 fn status(round: usize) -> &'static str {
-    if round % 2 == 0 { "firing" } else { "resolved" }
+    if round.is_multiple_of(2) { "firing" } else { "resolved" }
 }
 
 /// Ten thousand posts in a row by four at once, each of them twice: by Alertmanagers of a pair.
