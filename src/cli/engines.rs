@@ -179,7 +179,9 @@ pub(super) fn event_text(event: &KernelEvent) -> String {
                 .to_owned()
         }
         KernelEvent::ReceivedAlert { to, alert } => {
-            format!("{alert} {}, began at {}", to.words(), alert.starts_at)
+            let by = alert.by.iter().map(|by| format!("; told by {}", by.escape_debug()));
+            let by = by.collect::<String>();
+            format!("{alert} {}, began at {}{by}", to.words(), alert.starts_at)
         }
         _ => String::new(),
     }

@@ -12,7 +12,8 @@ use serde_json::Value;
 use umawarden::journal::{Entry, Journal, Note, Retention};
 use umawarden::model::{
     Action, Assessment, CacheKind, Decision, DecisionId, Event, Evidence, HoldReason, KernelEvent,
-    Mode, Moment, OomConstraint, Outcome, OutcomeResult, Reading, RuleId, Target, Verdict,
+    Mode, Moment, OomConstraint, Outcome, OutcomeResult, Reading, ReceivedAlert, ReceivedStatus,
+    ReceivedTurn, RuleId, Target, Verdict,
 };
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -117,6 +118,27 @@ fn the_table_is_in_the_order_of_time_also_while_a_daemon_writes() {
     assert_eq!(lines(dir.path(), &[]), expected);
     journal.close(PATIENCE).unwrap();
     assert_eq!(lines(dir.path(), &[]), expected);
+}
+
+#[test]
+fn a_received_alert_names_who_told_of_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = Journal::open(dir.path(), RETENTION);
+    let alert = ReceivedAlert {
+        fingerprint: "f1".into(),
+        status: ReceivedStatus::Firing,
+        starts_at: at(0).utc,
+        ends_at: None,
+        labels: [("alertname".into(), "NodeMemoryLow".into())].into(),
+        by: Some("user \u{1b}alice (10.0.0.7)".into()),
+    };
+    let kind = KernelEvent::ReceivedAlert { to: ReceivedTurn::Firing, alert: Arc::new(alert) };
+    let events = vec![Event { utc: Some(at(1).utc), seq: None, kind }];
+    journal.record(&Entry::KernelLog { boot_id: Arc::from("boot"), events, resume_seq: 78 });
+    journal.close(PATIENCE).unwrap();
+    let expected = "2026-11-21T00:00:01.123Z  received_alert      NodeMemoryLow fires, began at \
+                    2026-11-21T00:00:00.123Z; told by user \\u{1b}alice (10.0.0.7)";
+    assert_eq!(lines(dir.path(), &[]), [expected]);
 }
 
 #[test]
