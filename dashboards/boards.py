@@ -3,6 +3,7 @@
 from generate import (
     NODE,
     NODES,
+    OF_CLUSTERS,
     annotations,
     bars,
     board,
@@ -19,7 +20,15 @@ from generate import (
 INSTANCE = variable("instance", "node", "label_values(uma_build_info, instance)")
 INSTANCES = variable("instance", "nodes", "label_values(uma_build_info, instance)", is_multi=True)
 
-MERGED = ["Time", "__name__", "job", "state", "block", "watermark", "mode", "version"]
+CLUSTERS = variable("cluster", "clusters", "label_values(uma_build_info, cluster)", is_multi=True)
+INSTANCES_OF_CLUSTERS = variable(
+    "instance", "nodes", 'label_values(uma_build_info{cluster=~"$cluster"}, instance)', is_multi=True
+)
+
+
+def of_each_node(expr):
+    """With the labels that tell nodes apart, and no name: so are the rows of a table joined."""
+    return f"max by (cluster, instance) ({expr})"
 
 
 def node():
@@ -50,19 +59,19 @@ def node():
               ]),
         graph("Reclaim", "Pages looked at to be taken back. Direct means that an allocation waited "
               "for it.", "pps", [
-                  ("{{reclaimer}}", "rate(uma_memory_reclaim_scanned_pages_total[1m])"),
+                  ("{{reclaimer}}", "rate(uma_memory_reclaim_scanned_pages_total[$__rate_interval])"),
                   ("stalled allocations",
-                   "sum by (instance) (rate(uma_memory_allocation_stalls_total[1m]))"),
+                   "sum by (instance) (rate(uma_memory_allocation_stalls_total[$__rate_interval]))"),
               ]),
         graph("Waiting for memory", "Share of time in which some, or all, tasks waited for memory.",
               "percentunit", [
-                  ("{{share}}", 'rate(uma_pressure_stalled_seconds_total{resource="memory"}[1m])'),
+                  ("{{share}}", 'rate(uma_pressure_stalled_seconds_total{resource="memory"}[$__rate_interval])'),
               ]),
         graph("Read back", "Pages read from disk again, or for the first time, while somebody waits: "
               "bystanders whose cache was thrown out show here.", "pps", [
-                  ("major faults", "rate(uma_memory_major_page_faults_total[1m])"),
+                  ("major faults", "rate(uma_memory_major_page_faults_total[$__rate_interval])"),
                   ("soon after they were taken ({{kind}})",
-                   "rate(uma_memory_refaulted_pages_total[1m])"),
+                   "rate(uma_memory_refaulted_pages_total[$__rate_interval])"),
               ]),
         graph("Swap", "On unified memory swap hides that memory has run out.", "bytes", [
             ("used", "uma_swap_total_bytes - uma_swap_free_bytes"),
@@ -82,8 +91,8 @@ def node():
         ]),
         graph("Model files put out", "Bytes that evict_checkpoint put out behind the reader, and what "
               "of them came back.", "Bps", [
-                  ("put out", "rate(uma_evicted_bytes_total[1m])"),
-                  ("came back", "rate(uma_evicted_refaulted_bytes_total[1m])"),
+                  ("put out", "rate(uma_evicted_bytes_total[$__rate_interval])"),
+                  ("came back", "rate(uma_evicted_refaulted_bytes_total[$__rate_interval])"),
               ]),
         graph("Memory as the driver lays it to engines", "On unified memory this is the node's own.",
               "bytes", [
@@ -111,7 +120,7 @@ def node():
     ]
     program = [
         graph("Cost", "CPU of this program, as part of one core.", "percentunit", [
-            ("CPU", "rate(process_cpu_seconds_total[1m])"),
+            ("CPU", "rate(process_cpu_seconds_total[$__rate_interval])"),
         ], width=6),
         graph("Resident memory", "Of this program.", "bytes", [
             ("resident", "process_resident_memory_bytes"),
@@ -132,75 +141,83 @@ def node():
 
 
 def cluster():
-    hidden = MERGED + ["group", "rule", "verdict", "phase", "engine", "name", "node", "zone"]
+    columns = [
+        ("available", "uma_memory_available_bytes"),
+        ("free", "uma_memory_free_bytes"),
+        ("free in 2 MiB blocks", 'uma_memory_contiguous_bytes{block="2MiB"}'),
+        ("clean cache", 'uma_memory_page_cache_bytes{state="clean"}'),
+        ("unaccounted", "uma_memory_unaccounted_bytes"),
+        ("reserve", "uma_memory_reserve_bytes"),
+        ("all", "uma_memory_total_bytes"),
+    ]
     now = [
-        rows("Nodes", "The weakest stands first; it decides what all of them can take.", [
-            ("available", "uma_memory_available_bytes"),
-            ("free", "uma_memory_free_bytes"),
-            ("free in 2 MiB blocks", 'uma_memory_contiguous_bytes{block="2MiB"}'),
-            ("clean cache", 'uma_memory_page_cache_bytes{state="clean"}'),
-            ("unaccounted", "uma_memory_unaccounted_bytes"),
-            ("reserve", "uma_memory_reserve_bytes"),
-            ("all", "uma_memory_total_bytes"),
-        ], hidden, NODES),
+        rows("Nodes", "The weakest stands first; it decides what all of them can take.",
+             [(name, of_each_node(expr)) for name, expr in columns], ["Time"], OF_CLUSTERS,
+             first="available"),
         number("Nodes that answer", "Nodes whose umawarden Prometheus reaches.", "short",
-               "count(uma_build_info)", selector=NODES),
-        number("Available on the weakest", "", "bytes", "min(uma_memory_available_bytes)",
-               selector=NODES),
+               "count(uma_build_info)", selector=OF_CLUSTERS),
+        number("Available on the weakest", "An engine that spans the nodes gets no more of each.",
+               "bytes", "min(uma_memory_available_bytes)", selector=OF_CLUSTERS),
         number("Weakest to strongest", "Below 0.9 SGLang refuses to start over several nodes.",
-               "percentunit", "min(uma_memory_available_bytes) / max(uma_memory_available_bytes)",
-               [(None, "red"), (0.9, "green")], NODES),
+               "percentunit",
+               "min by (cluster) (uma_memory_available_bytes) "
+               "/ max by (cluster) (uma_memory_available_bytes)",
+               [(None, "red"), (0.9, "green")], OF_CLUSTERS),
         number("Different reserves", "Kinds of vm.min_free_kbytes; more than one is an oversight.",
-               "short", "count(count_values(\"bytes\", uma_memory_reserve_bytes))",
-               [(None, "green"), (2, "orange")], NODES),
+               "short",
+               'count by (cluster) (count_values by (cluster) ("bytes", uma_memory_reserve_bytes))',
+               [(None, "green"), (2, "orange")], OF_CLUSTERS),
         number("Alerts of rules", "Rules that fire.", "short",
-               'sum(uma_rule_state{state="firing"}) or vector(0)', selector=NODES),
-        number("Nodes in enforce mode", "", "short", 'sum(uma_mode{mode="enforce"})', selector=NODES),
+               'sum(uma_rule_state{state="firing"}) or vector(0)', selector=OF_CLUSTERS),
+        number("Nodes in enforce mode", "The others only tell what they would do.", "short",
+               'sum(uma_mode{mode="enforce"})', selector=OF_CLUSTERS),
     ]
     compared = [
         graph("Available", "What can be had on each node.", "bytes", [
-            ("{{instance}}", "uma_memory_available_bytes")], NODES),
+            ("{{instance}}", "uma_memory_available_bytes")], OF_CLUSTERS),
         graph("Free above the reserve", "Below 0 the node reclaims.", "bytes", [
-            ("{{instance}}", "uma_memory_headroom_bytes")], NODES),
+            ("{{instance}}", "uma_memory_headroom_bytes")], OF_CLUSTERS),
         graph("Free in blocks of 2 MiB", "What a driver can take in large pieces.", "bytes", [
-            ("{{instance}}", 'uma_memory_contiguous_bytes{block="2MiB"}')], NODES),
+            ("{{instance}}", 'uma_memory_contiguous_bytes{block="2MiB"}')], OF_CLUSTERS),
         graph("Page cache", "A download on one node is a difference between ranks.", "bytes", [
-            ("{{instance}}", "sum by (instance) (uma_memory_page_cache_bytes)")], NODES),
+            ("{{instance}}", "sum by (instance) (uma_memory_page_cache_bytes)")], OF_CLUSTERS),
         graph("No counter names", "What drivers hold on each node.", "bytes", [
-            ("{{instance}}", "uma_memory_unaccounted_bytes")], NODES),
+            ("{{instance}}", "uma_memory_unaccounted_bytes")], OF_CLUSTERS),
         graph("Waiting for memory", "Share of time in which all tasks of a node waited.",
               "percentunit", [
                   ("{{instance}}", 'rate(uma_pressure_stalled_seconds_total{resource="memory", '
-                                   'share="full"}[1m])')], NODES),
+                                   'share="full"}[$__rate_interval])')], OF_CLUSTERS),
     ]
     compared.append(
         graph("Peers that answer", "1 where a node hears of another; rules about the cluster are "
               "unknown while one is silent.", "short", [
-                  ("{{instance}} hears {{peer}}", "uma_cluster_peer_up")], NODES))
+                  ("{{instance}} hears {{peer}}", "uma_cluster_peer_up")], OF_CLUSTERS))
     compared.append(
         graph("Alerts of others", "What an Alertmanager has told the nodes and still fires.", "short",
-              [("{{instance}}", "uma_received_alerts")], NODES))
+              [("{{instance}}", "uma_received_alerts")], OF_CLUSTERS))
     engines = [
         states("Phases", "The phase of each engine on each node.", [
-            ("{{instance}} {{engine}} {{phase}}", "uma_engine_phase == 1")], NODES),
+            ("{{instance}} {{engine}} {{phase}}", "uma_engine_phase == 1")], OF_CLUSTERS),
         graph("Loading", "What each rank has read of the model: the slow one lets the others time "
-              "out.", "bytes", [("{{instance}} {{engine}}", "uma_engine_load_read_bytes")], NODES),
+              "out.", "bytes", [("{{instance}} {{engine}}", "uma_engine_load_read_bytes")],
+              OF_CLUSTERS),
         graph("Growth", "What engines have taken within ten seconds.", "bytes", [
-            ("{{instance}} {{engine}}", "uma_engine_growth_bytes")], NODES),
+            ("{{instance}} {{engine}}", "uma_engine_growth_bytes")], OF_CLUSTERS),
     ]
     events = [
         bars("Kernel events", "What the kernel logs told.", [
             ("{{instance}} {{event}}", "increase(uma_kernel_events_total[$__rate_interval]) > 0")],
-             NODES),
+             OF_CLUSTERS),
         bars("Actions", "What was done; skipped: only told, in observe mode.", [
             ("{{instance}} {{action}} {{outcome}}",
-             "increase(uma_actions_total[$__rate_interval]) > 0")], NODES),
+             "increase(uma_actions_total[$__rate_interval]) > 0")], OF_CLUSTERS),
         states("Rules", "Rules that fire.", [
-            ("{{instance}} {{rule}}", 'uma_rule_state{state="firing"} == 1')], NODES),
+            ("{{instance}} {{rule}}", 'uma_rule_state{state="firing"} == 1')], OF_CLUSTERS),
     ]
-    built = board("umawarden-cluster", "umawarden: cluster", "Nodes beside each other.", [INSTANCES])
+    built = board("umawarden-cluster", "umawarden: cluster", "Nodes beside each other.",
+                  [CLUSTERS, INSTANCES_OF_CLUSTERS])
     groups = [("Now", now), ("Compared", compared), ("Engines", engines), ("What happened", events)]
-    return with_panels(built, groups), annotations(NODES)
+    return with_panels(built, groups), annotations(OF_CLUSTERS)
 
 
 def remedies():

@@ -36,6 +36,8 @@ SOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
 
 NODE = '{instance="$instance"}'
 NODES = '{instance=~"$instance"}'
+# Nodes that bear no label cluster are of all of them.
+OF_CLUSTERS = '{cluster=~"$cluster", instance=~"$instance"}'
 
 # Where memory is, from the bottom of the stack to its top; together they are all of it, but for what
 # the kernel counts twice.
@@ -134,9 +136,14 @@ def states(title, help_text, queries, selector=NODE, width=24, height=6):
     return fill(panel, title, help_text, queries, selector)
 
 
-def rows(title, help_text, columns, hidden, selector, unit="bytes", width=24, height=9):
-    """A table: one column for each query, joined by the labels that they share."""
+def rows(title, help_text, columns, hidden, selector, unit="bytes", width=24, height=9, first=None):
+    """A table: one column for each query, joined by the labels that they share. A row is whole where
+    all queries give the same labels and no name. The least, or what the column `first` says, stands
+    first."""
     panel = table.Panel().span(width).height(height).unit(unit)
+    if first:
+        sorting = common_builders.TableSortByFieldState().display_name(first).desc(False)
+        panel = panel.sort_by([sorting])
     panel = fill(panel, title, help_text, columns, selector, "table")
     panel = panel.with_transformation(DataTransformerConfig(id_val="merge", options={}))
     names = {f"Value #{chr(ord('A') + at)}": name for at, (name, _) in enumerate(columns)}
@@ -178,7 +185,8 @@ def annotation(name, color, expr, title, is_time_of_value, tags):
         "expr": expr,
         "titleFormat": title,
         "tagKeys": tags,
-        "useValueForTime": "on" if is_time_of_value else "off",
+        # Grafana takes any text for true.
+        "useValueForTime": is_time_of_value,
         "target": {"expr": expr, "refId": name, "interval": "", "legendFormat": title},
     }
 
@@ -190,9 +198,9 @@ def annotations(selector):
     return [
         annotation("kernel events", "red", f"{happened} * 1000 > 0", "{{event}}", True,
                    "event,instance"),
-        annotation("actions", "blue", f"increase({acted}[$__interval]) > 0",
+        annotation("actions", "blue", f"increase({acted}[$__rate_interval]) > 0",
                    "{{action}}: {{outcome}}", False, "action,instance"),
-        annotation("would have acted", "light-blue", f"increase({told}[$__interval]) > 0",
+        annotation("would have acted", "light-blue", f"increase({told}[$__rate_interval]) > 0",
                    "would have done: {{action}}", False, "action,instance"),
     ]
 

@@ -22,7 +22,7 @@ pub struct ClusterArguments {
 const AFTER_HELP: &str = "\
 Shows the nodes of the cluster as the daemon of this one knows them: what memory each has
 available, which is the weakest, and who does not answer and why. What a node said more than three
-questions ago is not known any more; while any is unknown, so is the weakest.
+questions (and 5 s) ago is not known any more; while any is unknown, so is the weakest.
 
 Who the nodes are is told in the configuration under cluster: by peers, dns and file_sd, or by
 prometheus. With --json: one node a line.

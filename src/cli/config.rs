@@ -5,10 +5,12 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::Exit;
+use crate::clients::files;
 use crate::config::flags::RunFlags;
 use crate::config::mistake::Mistakes;
 use crate::config::reader::{LoadError, Loaded, check_paths, environment, load};
-use crate::daemon::door_files;
+use crate::config::settings::Settings;
+use crate::daemon::{collector, door_files};
 use crate::door::{self, Checked, DoorError};
 use crate::model::counted;
 
@@ -42,6 +44,8 @@ struct CheckArguments {
 const AFTER_HELP: &str = "\
 Reads the configuration, the rules, the web configuration (--web.config.file) with its certificates,
 and the tokens file (--web.tokens.file) with what it names. It listens nowhere and changes nothing.
+Keys and certificates for other servers are read whenever they are needed; those that cannot be read
+now are told (mind: …), and are no mistake.
 `umawarden rules check` says more about rules.
 
 Exit codes: 0 all fine, 1 mistakes, 2 a file cannot be read.";
@@ -92,10 +96,37 @@ impl From<DoorError> for Wrong {
 }
 
 fn check(flags: &RunFlags) -> Result<(Loaded, Checked), Wrong> {
-    let loaded = load(flags, &environment())?;
+    let mut loaded = load(flags, &environment())?;
     check_paths(&loaded.settings.path)?;
+    loaded.remarks.extend(of_other_servers(&loaded.settings));
     let checked = door::check(&door_files(&loaded.settings), Timestamp::now())?;
     Ok((loaded, checked))
+}
+
+/// What is wrong now with the files that other servers are spoken to with.
+fn of_other_servers(settings: &Settings) -> Vec<String> {
+    let mut told = Vec::new();
+    let mut tell = |whose: &str, wrong: Vec<String>| {
+        told.extend(wrong.into_iter().map(|why| format!("{whose}: {why}")));
+    };
+    if let Some(cluster) = &settings.cluster {
+        tell("cluster", files::of_access(&cluster.access));
+        let server = cluster.prometheus.as_ref();
+        tell("cluster.prometheus", server.map_or(vec![], |it| files::of_access(&it.access)));
+    }
+    for server in &settings.alertmanager.sending.to {
+        tell(&format!("alertmanager.send {}", server.url), files::of_alertmanager(server));
+    }
+    if let Some(otlp) = &settings.otlp {
+        tell("otlp", files::of_collector(collector(otlp)));
+    }
+    if let Some(lock) = &settings.guard_rails.reboot.lock {
+        tell("reboot.lock", files::of_lock(lock).into_iter().collect());
+    }
+    for engine in &settings.engines {
+        tell(&format!("engine {}", engine.name), files::of_engine(&engine.keys));
+    }
+    told
 }
 
 fn rules(loaded: &Loaded) -> usize {

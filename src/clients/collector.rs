@@ -153,6 +153,11 @@ impl Collector {
         Ok(request)
     }
 
+    /// Whether the headers that it is told of can be sent.
+    pub(super) fn check_headers(&self) -> Result<(), String> {
+        self.add_headers(&mut HeaderMap::new())
+    }
+
     /// Those of the environment, and then those of the file, which win. What they say is shown to
     /// nobody.
     fn add_headers(&self, headers: &mut HeaderMap) -> Result<(), String> {

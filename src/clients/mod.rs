@@ -16,6 +16,7 @@ pub mod alertmanager;
 pub mod collector;
 mod comfyui;
 pub mod connection;
+pub mod files;
 pub mod fleet_lock;
 mod keys;
 mod llama_server;

@@ -68,6 +68,7 @@ use wake::Wake;
 
 pub use begin::door_files;
 pub use orders::user_name;
+pub use otlp::collector;
 pub use preflight::{Missing, missing};
 pub use service::Loader;
 

@@ -29,13 +29,18 @@ pub(super) fn start(
     Otlp::start(setup).context("cannot start the thread that sends telemetry (otlp)")
 }
 
+/// Where telemetry is sent.
+pub fn collector(otlp: &OtlpSettings) -> CollectorPlace {
+    CollectorPlace {
+        endpoint: otlp.endpoint.clone(),
+        headers_file: otlp.headers_file.clone(),
+        ca_file: otlp.ca_file.clone(),
+    }
+}
+
 fn setup(otlp: &OtlpSettings, boot_id: Arc<str>, status: Arc<ArcSwap<Status>>) -> OtlpSetup {
     OtlpSetup {
-        collector: CollectorPlace {
-            endpoint: otlp.endpoint.clone(),
-            headers_file: otlp.headers_file.clone(),
-            ca_file: otlp.ca_file.clone(),
-        },
+        collector: collector(otlp),
         signals: otlp.signals.clone(),
         interval: otlp.interval,
         timeout: otlp.timeout,

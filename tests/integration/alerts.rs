@@ -89,6 +89,20 @@ fn after(text: &str, word: &str) -> BTreeSet<String> {
 }
 
 #[test]
+fn each_alert_is_in_a_test_of_promtool() {
+    for path in files(".yaml").into_iter().filter(|path| !is_test(path)) {
+        let test = path.with_file_name(
+            path.file_stem().unwrap().to_string_lossy().into_owned() + "_test.yaml",
+        );
+        let test = fs::read_to_string(test).unwrap();
+        let words: BTreeSet<&str> = test.split(|c: char| !c.is_ascii_alphanumeric()).collect();
+        for alert in after(&fs::read_to_string(&path).unwrap(), "- alert:") {
+            assert!(words.contains(&*alert), "{}: {alert}", path.display());
+        }
+    }
+}
+
+#[test]
 fn each_alert_has_a_section_and_each_section_an_alert() {
     let runbook = fs::read_to_string(folder().join("RUNBOOK.md")).unwrap();
     let rules = files(".yaml").into_iter().filter(|path| !is_test(path));

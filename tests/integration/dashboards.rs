@@ -77,11 +77,54 @@ fn every_panel_asks_the_chosen_source_about_the_chosen_nodes_and_says_what_it_sh
             let place = format!("{name}: {}", panel["title"]);
             assert_eq!(panel["datasource"]["uid"], "${datasource}", "{place}");
             assert!(!list(panel, "targets").is_empty(), "{place}");
-            assert!(panel["description"].is_string(), "{place}");
+            assert!(panel["description"].as_str().is_some_and(|text| !text.is_empty()), "{place}");
         }
         for (place, expr) in queries(&dashboard) {
             let is_variable = place.starts_with("variable");
             assert!(is_variable || expr.contains("$instance"), "{name}, {place}: {expr}");
         }
     }
+}
+
+/// Grafana takes any text for true, and a mark with a value for time is drawn there. What a counter
+/// does between two scrapes only the interval of rates is sure to see.
+#[test]
+fn marks_stand_where_they_happened() {
+    for (name, dashboard) in dashboards() {
+        for mark in list(&dashboard["annotations"], "list") {
+            let is_time = mark["expr"].as_str().unwrap().contains("timestamp_seconds");
+            assert_eq!(mark["useValueForTime"], is_time, "{name}: {mark}");
+        }
+        for (place, expr) in queries(&dashboard) {
+            assert!(!expr.contains("$__interval"), "{name}, {place}: {expr}");
+        }
+    }
+}
+
+/// Grafana joins rows by all columns that the queries share, a series' name among them.
+#[test]
+fn a_table_of_several_queries_has_a_row_for_each_node_and_the_weakest_first() {
+    let mut tables = 0;
+    for (name, dashboard) in dashboards() {
+        let panels = list(&dashboard, "panels").iter();
+        for panel in panels.filter(|panel| panel["type"] == "table") {
+            let targets = list(panel, "targets");
+            if targets.len() == 1 {
+                continue;
+            }
+            for target in targets {
+                let expr = target["expr"].as_str().unwrap();
+                assert!(expr.starts_with("max by (cluster, instance) ("), "{name}: {expr}");
+            }
+            let sorted = &panel["options"]["sortBy"][0];
+            assert_eq!(
+                (&sorted["displayName"], &sorted["desc"]),
+                (&"available".into(), &false.into())
+            );
+            let columns = &list(panel, "transformations")[1]["options"]["renameByName"];
+            assert!(columns.as_object().unwrap().values().any(|name| name == "available"));
+            tables += 1;
+        }
+    }
+    assert_eq!(tables, 1);
 }

@@ -5,6 +5,7 @@ mod actions;
 mod alerts;
 mod bus_peers;
 mod cluster;
+mod commands;
 mod config;
 mod daemon;
 mod dashboards;

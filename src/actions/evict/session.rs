@@ -26,6 +26,10 @@ const LATEST: Duration = Duration::from_millis(20);
 /// each look costs.
 const STEADY: Duration = Duration::from_millis(100);
 
+/// One that has begun to read is looked at each [`SOONEST`] for so long: how fast it reads is not
+/// known yet, and what a flood has brought must be found before the next look.
+const BEGINS_FOR: Duration = Duration::from_millis(100);
+
 /// So much is free then: four times what is read meanwhile at 5 GiB/s finds room.
 const MUCH_FREE_BYTES: u64 = 2 << 30;
 
@@ -68,8 +72,8 @@ struct Session {
     looked_at: Duration,
     /// From there to the next.
     pace: Duration,
-    /// In that round something was read.
-    reads: bool,
+    /// Since which round something was read in each, if it was in the last.
+    reads_since: Option<Duration>,
     /// What the shared tally holds of this load.
     told: (u64, u64),
 }
@@ -126,9 +130,10 @@ impl Sessions {
         };
         let ends_at = (shared.uptime)().saturating_add(order.lasts);
         let looked_at = (shared.uptime)();
-        let (pace, reads, told) = (SOONEST, false, (0, 0));
+        let (pace, reads_since, told) = (SOONEST, None, (0, 0));
         let target = order.target.clone();
-        let mut session = Session { load, target, control, ends_at, looked_at, pace, reads, told };
+        let mut session =
+            Session { load, target, control, ends_at, looked_at, pace, reads_since, told };
         lock(&shared.controls).push(Arc::clone(&session.control));
         shared.begun.fetch_add(1, Ordering::Release);
         let ended = session.round(shared);
@@ -176,12 +181,12 @@ impl Session {
             })
         };
         self.told = told;
-        let has_begun = !std::mem::replace(&mut self.reads, read_bytes > 0) && self.reads;
+        self.reads_since = (read_bytes > 0).then(|| self.reads_since.unwrap_or(now));
         let free_bytes = FreeMemory::now().free_bytes;
-        self.pace = match (has_begun, self.reads && free_bytes >= MUCH_FREE_BYTES) {
-            (true, _) => SOONEST,
-            (false, true) => pace(since, read_bytes, free_bytes, STEADY),
-            (false, false) => pace(since, read_bytes, free_bytes, LATEST),
+        self.pace = match self.reads_since {
+            Some(begun) if now.saturating_sub(begun) < BEGINS_FOR => SOONEST,
+            Some(_) if free_bytes >= MUCH_FREE_BYTES => pace(since, read_bytes, free_bytes, STEADY),
+            _ => pace(since, read_bytes, free_bytes, LATEST),
         };
         if is_over {
             return Some("the engine has ended");

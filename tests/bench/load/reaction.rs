@@ -35,7 +35,7 @@ pub fn measure_all(options: &Options, pool: &Pool, floods: usize) {
     let length = FLOOD_BYTES * (MOST_BEFORE + 2 * floods as u64);
     File::create(&file).unwrap().set_len(length).unwrap();
     let in_force = policy::start_umawarden(&configuration(&file));
-    let trace = Trace::begin().unwrap();
+    let trace = Trace::begin().expect("as root, with mount -t tracefs tracefs /sys/kernel/tracing");
     let mut flood = Flood::start(&file, trace);
     flood.is_followed();
     flood.measure("memory to spare", floods);
@@ -225,9 +225,12 @@ pub fn run(arguments: &[String]) -> ExitCode {
     let mut file = File::open(PathBuf::from(&arguments[0])).unwrap();
     let mut buffer = vec![0; PIECE_BYTES];
     for _order in io::stdin().lines() {
-        let began = Instant::now();
+        // It has begun when something has come in: until then there is nothing to find, and a
+        // virtual machine may take its time for the first new pages.
+        file.read_exact(&mut buffer).unwrap();
         tell(now());
-        let mut read = 0;
+        let began = Instant::now();
+        let mut read = PIECE_BYTES as u64;
         while read < FLOOD_BYTES {
             file.read_exact(&mut buffer).unwrap();
             read += PIECE_BYTES as u64;

@@ -133,6 +133,40 @@ fn files_are_checked_as_the_daemon_would_read_them() {
 }
 
 #[test]
+fn keys_and_certificates_for_others_that_cannot_be_read_are_told_and_no_mistake() {
+    let files = Files::new("{}\n", "[]\n");
+    let text = "
+cluster: {name: a, peers: [b], tls: {ca_file: /none/ca.pem}, bearer_token_file: /none/token}
+alertmanager: {send: [{url: https://am:9093, username: u, password_file: /none/password}]}
+otlp: {endpoint: https://c:4318, headers_file: /none/headers, ca_file: /none/otlp.pem}
+reboot: {lock: {url: https://lock, group: g, ca_file: /none/lock.pem}}
+engines: [{name: e, match: {comm: e}, api_key_file: /none/api}]
+";
+    files.write("umawarden.yml", text);
+    let config = files.path("umawarden.yml");
+    let output = run(&["config", "check", "--json", "--config.file", config.to_str().unwrap()]);
+    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((output.status.code(), &told["fine"]), (Some(0), &json!(true)), "{told}");
+    let remarks: Vec<&str> =
+        told["remarks"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+    for wanted in [
+        "cluster: ca_file /none/ca.pem: No such file",
+        "cluster: the key in /none/token cannot be read",
+        "alertmanager.send https://am:9093: the key in /none/password cannot be read",
+        "otlp: ca_file /none/otlp.pem: No such file",
+        "otlp: headers_file /none/headers: No such file",
+        "reboot.lock: ca_file /none/lock.pem: No such file",
+        "engine e: the key in /none/api cannot be read",
+    ] {
+        assert_eq!(
+            remarks.iter().filter(|told| told.starts_with(wanted)).count(),
+            1,
+            "{remarks:#?}"
+        );
+    }
+}
+
+#[test]
 fn the_examples_are_fine() {
     let folder = tempfile::tempdir().unwrap();
     let tokens = folder.path().join("tokens.yml");

@@ -5,6 +5,7 @@ mod collector;
 use std::fs;
 use std::io::Write;
 use std::net::TcpListener;
+use std::process::Command;
 use std::time::Duration;
 
 use collector::{Collector, Manner, attribute, text};
@@ -13,7 +14,7 @@ use opentelemetry_proto::tonic::trace::v1::Span;
 use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
 
 use super::{ALWAYS, Node, XID, outcomes, record};
-use crate::daemon::{Daemon, write_secret};
+use crate::daemon::{Daemon, binary, write_secret};
 use crate::tls_front;
 
 /// Starts it with that under `otlp`.
@@ -87,6 +88,30 @@ fn the_collector_gets_what_metrics_shows() {
     assert!(last > 1.7e9, "{last}");
     let (_, log) = daemon.terminate();
     assert!(!log.contains("s3cret"), "{log}");
+}
+
+#[test]
+fn what_the_environment_says_counts_and_the_configuration_counts_more() {
+    let node = Node::new("gb10-4k");
+    let collector = Collector::start(Manner::Takes);
+    let file = node.path("umawarden.yaml");
+    let otlp = "interval: 1s, headers_file: headers, resource: {rack: '7'}";
+    fs::write(&file, format!("otlp: {{endpoint: '{}', {otlp}}}\n", collector.endpoint())).unwrap();
+    write_secret(node.path("headers"), "x-tenant: of-file\n");
+    let mut command = Command::new(binary());
+    command.args(["run", "--web.listen-address", "127.0.0.1:0", "--storage.path"]);
+    command.arg(node.storage()).arg("--config.file").arg(file).args(node.arguments());
+    command.env("OTEL_EXPORTER_OTLP_HEADERS", "x-tenant=of-environment,x-other=a%20b");
+    command.env("OTEL_RESOURCE_ATTRIBUTES", "rack=1,room=cellar,service.name=x");
+    command.env("OTEL_SERVICE_NAME", "warden");
+    let _daemon = Daemon::from_command(&mut command);
+    let resource = collector.wait_for("metrics", Collector::resource);
+    let of = |key: &str| resource.get(key).map(String::as_str);
+    assert_eq!(of("service.name"), Some("warden"), "{resource:?}");
+    assert_eq!((of("rack"), of("room")), (Some("7"), Some("cellar")), "{resource:?}");
+    let request = collector.requests("/v1/metrics").remove(0);
+    assert_eq!(request.header("x-tenant"), Some("of-file"));
+    assert_eq!(request.header("x-other"), Some("a b"));
 }
 
 #[test]
@@ -288,7 +313,7 @@ fn headers_that_cannot_be_read_are_told_without_what_they_say() {
 #[test]
 fn an_address_that_is_none_is_told_before_anything_starts() {
     let node = Node::new("gb10-4k");
-    let output = std::process::Command::new(crate::daemon::binary())
+    let output = Command::new(binary())
         .args(["run", "--otlp.endpoint=localhost:4318", "--storage.path"])
         .arg(node.storage())
         .output()

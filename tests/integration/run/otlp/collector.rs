@@ -1,5 +1,6 @@
 //! A collector that takes OTLP over HTTP, or behaves as badly as it is told to.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
@@ -99,6 +100,19 @@ impl Collector {
     pub fn metrics(&self) -> Vec<Vec<(String, f64)>> {
         let requests = self.requests("/v1/metrics");
         requests.iter().map(|request| numbers(&request.body)).collect()
+    }
+
+    /// Of whom the first metrics request tells: the texts among the resource's attributes.
+    pub fn resource(&self) -> Option<BTreeMap<String, String>> {
+        let request = self.requests("/v1/metrics").into_iter().next()?;
+        let request = ExportMetricsServiceRequest::decode(&*request.body).unwrap();
+        let attributes = request.resource_metrics.into_iter().next()?.resource?.attributes;
+        let texts =
+            attributes.into_iter().filter_map(|KeyValue { key, value, .. }| match value?.value? {
+                any_value::Value::StringValue(text) => Some((key, text)),
+                _ => None,
+            });
+        Some(texts.collect())
     }
 
     /// All spans so far.

@@ -1,0 +1,55 @@
+//! Whether the files that servers are spoken to with are there and good, before they are needed:
+//! for people who check their configuration. Who runs reads them anew each time.
+
+use std::path::Path;
+
+use super::collector::{Collector, CollectorPlace};
+use super::keys::Secret;
+use super::tls;
+use crate::model::{
+    Access, AlertmanagerCredentials, AlertmanagerServer, EngineKeys, RebootLock, TlsFiles,
+};
+
+/// What is wrong with those of other nodes, or of a Prometheus.
+pub fn of_access(access: &Access) -> Vec<String> {
+    let tls = access.tls.as_ref().and_then(|files| tls::config(files).err());
+    let key = access.credentials.as_ref().and_then(|place| Secret::read_for(place).err());
+    tls.into_iter().chain(key.map(|error| error.to_string())).collect()
+}
+
+/// What is wrong with those of an Alertmanager.
+pub fn of_alertmanager(server: &AlertmanagerServer) -> Vec<String> {
+    let key = server.credentials.as_ref().and_then(|credentials| {
+        match credentials {
+            AlertmanagerCredentials::Bearer(place) => Secret::read(place),
+            AlertmanagerCredentials::Basic { username, password } => {
+                Secret::read_basic(username, password)
+            }
+        }
+        .err()
+    });
+    let authority = of_authority(server.ca_file.as_deref());
+    authority.into_iter().chain(key.map(|error| error.to_string())).collect()
+}
+
+/// What is wrong with those of a collector.
+pub fn of_collector(place: CollectorPlace) -> Vec<String> {
+    let authority = of_authority(place.ca_file.as_deref());
+    let headers = Collector::new(place).check_headers();
+    authority.into_iter().chain(headers.err()).collect()
+}
+
+/// What is wrong with those of the server that keeps a cluster's reboots apart.
+pub fn of_lock(lock: &RebootLock) -> Option<String> {
+    of_authority(lock.ca_file.as_deref())
+}
+
+/// What is wrong with those of an engine.
+pub fn of_engine(keys: &EngineKeys) -> Vec<String> {
+    let both = [&keys.api, &keys.admin].into_iter().flatten();
+    both.filter_map(|place| Secret::read(place).err()).map(|error| error.to_string()).collect()
+}
+
+fn of_authority(file: Option<&Path>) -> Option<String> {
+    tls::config(&TlsFiles::trusting(Some(file?.to_owned()))).err()
+}

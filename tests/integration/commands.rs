@@ -1,0 +1,99 @@
+//! The commands that the documents tell people to type are there, with the flags that they name.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
+
+use assert_cmd::Command;
+
+const DOCUMENTS: [&str; 5] =
+    ["README.md", "RULES.md", "METRICS.md", "CONTRIBUTING.md", "alerts/RUNBOOK.md"];
+
+/// What stands in a document as code: whole lines of blocks, and what is quoted within a line.
+fn code(text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for (place, part) in text.split("```").enumerate() {
+        if place % 2 == 1 {
+            let whole = part.replace("\\\n", " ");
+            found.extend(whole.lines().map(str::to_owned));
+        } else {
+            let quoted = part.split('`').skip(1).step_by(2);
+            found.extend(quoted.map(|code| code.split_whitespace().collect::<Vec<_>>().join(" ")));
+        }
+    }
+    found
+}
+
+/// The words of a command of ours, without what a shell makes of the rest.
+fn words(code: &str) -> Option<Vec<&str>> {
+    let code = code.trim_start().trim_start_matches("$ ");
+    let ends = ["#", "|", ";", "&&", "&", ">", "2>", "<"];
+    let words = code.strip_prefix("umawarden ")?.split_whitespace();
+    Some(words.take_while(|word| !ends.contains(word)).collect())
+}
+
+#[derive(Default)]
+struct Helps(HashMap<Vec<String>, String>);
+
+impl Helps {
+    fn of(&mut self, path: &[&str]) -> &str {
+        let key: Vec<String> = path.iter().map(ToString::to_string).collect();
+        self.0.entry(key).or_insert_with(|| {
+            let mut command = Command::cargo_bin("umawarden").unwrap();
+            let output = command.args(path).arg("--help").assert().code(0).get_output().clone();
+            String::from_utf8(output.stdout).unwrap()
+        })
+    }
+
+    /// Why such a command cannot be typed.
+    fn fault(&mut self, words: &[&str]) -> Option<String> {
+        let (mut path, mut rest) = (Vec::new(), words);
+        while let Some(commands) = listed(self.of(&path)) {
+            match rest.split_first() {
+                Some((word, more)) if commands.iter().any(|known| known == word) => {
+                    (path, rest) = ([&path[..], &[*word]].concat(), more);
+                }
+                // Nobody is to type it, and no help lists it.
+                Some((&"nvml-child", _)) => return None,
+                _ if is_one_itself(self.of(&path)) => break,
+                word => return Some(format!("{word:?} does not begin with any of {commands:?}")),
+            }
+        }
+        let help = self.of(&path);
+        let flags = rest.iter().filter_map(|word| word.trim_matches(['[', ']']).strip_prefix("--"));
+        let names = flags.filter_map(|flag| flag.split('=').next());
+        let mut unknown = names.filter(|name| !help.contains(&format!("--{name}")));
+        unknown.next().map(|name| format!("it takes no --{name}"))
+    }
+}
+
+/// Whether a command with others below it can be typed without any of them.
+fn is_one_itself(help: &str) -> bool {
+    let usage = help.lines().find_map(|line| line.strip_prefix("Usage: "));
+    usage.is_some_and(|usage| !usage.ends_with("<COMMAND>"))
+}
+
+/// The commands that a help text lists, if it does.
+fn listed(help: &str) -> Option<Vec<String>> {
+    let (_, list) = help.split_once("\nCommands:\n")?;
+    let lines = list.lines().take_while(|line| !line.is_empty());
+    let named = lines.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
+    Some(named.filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect())
+}
+
+#[test]
+fn every_command_of_the_documents_can_be_typed() {
+    let (mut helps, mut faults, mut seen) = (Helps::default(), Vec::new(), 0);
+    for name in DOCUMENTS {
+        let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(name)).unwrap();
+        for code in code(&text) {
+            let Some(words) = words(&code) else { continue };
+            seen += 1;
+            if let Some(fault) = helps.fault(&words) {
+                faults.push(format!("{name}: `{code}`: {fault}"));
+            }
+        }
+    }
+    assert!(seen > 100, "{seen}");
+    assert!(faults.is_empty(), "{faults:#?}");
+}
