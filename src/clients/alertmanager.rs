@@ -53,13 +53,7 @@ fn hint(status: u16) -> &'static str {
 /// # Errors
 /// It may not have taken them. To tell it again does no harm.
 pub fn tell(server: &AlertmanagerServer, alerts: &Value) -> Result<(), TellError> {
-    let key = match &server.credentials {
-        None => None,
-        Some(AlertmanagerCredentials::Bearer(token)) => Some(Secret::read(token)?),
-        Some(AlertmanagerCredentials::Basic { username, password }) => {
-            Some(Secret::read_basic(username, password)?)
-        }
-    };
+    let key = key(server)?;
     let is_tls = server.url.starts_with("https://");
     let trust = is_tls.then(|| TlsFiles::trusting(server.ca_file.clone()));
     let session = Session::open_far("alertmanager", &server.url, trust)?;
@@ -68,4 +62,15 @@ pub fn tell(server: &AlertmanagerServer, alerts: &Value) -> Result<(), TellError
         true => Ok(()),
         false => Err(TellError::Refused { status: answer.status, text: answer.beginning() }),
     }
+}
+
+/// Reads what it asks for.
+pub(super) fn key(server: &AlertmanagerServer) -> Result<Option<Secret>, KeyError> {
+    let read = |credentials: &AlertmanagerCredentials| match credentials {
+        AlertmanagerCredentials::Bearer(token) => Secret::read(token),
+        AlertmanagerCredentials::Basic { username, password } => {
+            Secret::read_basic(username, password)
+        }
+    };
+    server.credentials.as_ref().map(read).transpose()
 }

@@ -5,10 +5,8 @@ use std::path::Path;
 
 use super::collector::{Collector, CollectorPlace};
 use super::keys::Secret;
-use super::tls;
-use crate::model::{
-    Access, AlertmanagerCredentials, AlertmanagerServer, EngineKeys, RebootLock, TlsFiles,
-};
+use super::{alertmanager, tls};
+use crate::model::{Access, AlertmanagerServer, EngineKeys, RebootLock, TlsFiles};
 
 /// What is wrong with those of other nodes, or of a Prometheus.
 pub fn of_access(access: &Access) -> Vec<String> {
@@ -19,15 +17,7 @@ pub fn of_access(access: &Access) -> Vec<String> {
 
 /// What is wrong with those of an Alertmanager.
 pub fn of_alertmanager(server: &AlertmanagerServer) -> Vec<String> {
-    let key = server.credentials.as_ref().and_then(|credentials| {
-        match credentials {
-            AlertmanagerCredentials::Bearer(place) => Secret::read(place),
-            AlertmanagerCredentials::Basic { username, password } => {
-                Secret::read_basic(username, password)
-            }
-        }
-        .err()
-    });
+    let key = alertmanager::key(server).err();
     let authority = of_authority(server.ca_file.as_deref());
     authority.into_iter().chain(key.map(|error| error.to_string())).collect()
 }

@@ -89,13 +89,16 @@ fn after(text: &str, word: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn each_alert_is_in_a_test_of_promtool() {
+fn each_alert_fires_in_a_test_of_promtool() {
     for path in files(".yaml").into_iter().filter(|path| !is_test(path)) {
         let test = path.with_file_name(
             path.file_stem().unwrap().to_string_lossy().into_owned() + "_test.yaml",
         );
         let test = fs::read_to_string(test).unwrap();
-        let words: BTreeSet<&str> = test.split(|c: char| !c.is_ascii_alphanumeric()).collect();
+        // Where it is shown not to fire is not enough.
+        let fires = test.lines().filter(|line| !line.contains("exp_alerts: []"));
+        let words: BTreeSet<&str> =
+            fires.flat_map(|line| line.split(|c: char| !c.is_ascii_alphanumeric())).collect();
         for alert in after(&fs::read_to_string(&path).unwrap(), "- alert:") {
             assert!(words.contains(&*alert), "{}: {alert}", path.display());
         }

@@ -1,6 +1,6 @@
 //! The commands that the documents tell people to type are there, with the flags that they name.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::path::Path;
 
@@ -61,9 +61,11 @@ impl Helps {
         }
         let help = self.of(&path);
         let flags = rest.iter().filter_map(|word| word.trim_matches(['[', ']']).strip_prefix("--"));
-        let names = flags.filter_map(|flag| flag.split('=').next());
-        let mut unknown = names.filter(|name| !help.contains(&format!("--{name}")));
-        unknown.next().map(|name| format!("it takes no --{name}"))
+        let mut names = flags.filter_map(|flag| flag.split('=').next());
+        let is_of_a_flag = |letter: char| letter.is_ascii_alphanumeric() || "-.".contains(letter);
+        let known: HashSet<&str> = help.split(|letter| !is_of_a_flag(letter)).collect();
+        let unknown = names.find(|name| !known.contains(&*format!("--{name}")))?;
+        Some(format!("it takes no --{unknown}"))
     }
 }
 
@@ -81,12 +83,15 @@ fn listed(help: &str) -> Option<Vec<String>> {
     Some(named.filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect())
 }
 
+fn read(document: &str) -> String {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(document)).unwrap()
+}
+
 #[test]
 fn every_command_of_the_documents_can_be_typed() {
     let (mut helps, mut faults, mut seen) = (Helps::default(), Vec::new(), 0);
     for name in DOCUMENTS {
-        let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(name)).unwrap();
-        for code in code(&text) {
+        for code in code(&read(name)) {
             let Some(words) = words(&code) else { continue };
             seen += 1;
             if let Some(fault) = helps.fault(&words) {
@@ -96,4 +101,20 @@ fn every_command_of_the_documents_can_be_typed() {
     }
     assert!(seen > 100, "{seen}");
     assert!(faults.is_empty(), "{faults:#?}");
+}
+
+/// But for words that stand for whatever rule it is, all in capitals.
+#[test]
+fn rules_that_the_commands_name_are_shipped() {
+    let rules = read("RULES.md");
+    let shipped: HashSet<&str> = rules.split(|c: char| !c.is_alphanumeric()).collect();
+    let mut named = 0;
+    for code in DOCUMENTS.into_iter().flat_map(|name| code(&read(name))) {
+        let Some(&["explain" | "silence", rule, ..]) = words(&code).as_deref() else { continue };
+        if rule.starts_with(char::is_uppercase) && rule.contains(char::is_lowercase) {
+            assert!(shipped.contains(rule), "{code}");
+            named += 1;
+        }
+    }
+    assert!(named >= 2, "no document shows such a command");
 }

@@ -183,11 +183,8 @@ impl Session {
         self.told = told;
         self.reads_since = (read_bytes > 0).then(|| self.reads_since.unwrap_or(now));
         let free_bytes = FreeMemory::now().free_bytes;
-        self.pace = match self.reads_since {
-            Some(begun) if now.saturating_sub(begun) < BEGINS_FOR => SOONEST,
-            Some(_) if free_bytes >= MUCH_FREE_BYTES => pace(since, read_bytes, free_bytes, STEADY),
-            _ => pace(since, read_bytes, free_bytes, LATEST),
-        };
+        let reads_for = self.reads_since.map(|begun| now.saturating_sub(begun));
+        self.pace = pace(reads_for, since, read_bytes, free_bytes);
         if is_over {
             return Some("the engine has ended");
         }
@@ -224,8 +221,19 @@ impl Session {
     }
 }
 
-/// How long to wait, where so much was read in the time since the look before.
-fn pace(since: Duration, read_bytes: u64, free_bytes: u64, latest: Duration) -> Duration {
+/// How long to wait, where something was read in each look for so long (`None`: not in the last),
+/// and so much in the time since the look before.
+fn pace(
+    reads_for: Option<Duration>,
+    since: Duration,
+    read_bytes: u64,
+    free_bytes: u64,
+) -> Duration {
+    let latest = match reads_for {
+        Some(reads_for) if reads_for < BEGINS_FOR => return SOONEST,
+        Some(_) if free_bytes >= MUCH_FREE_BYTES => STEADY,
+        _ => LATEST,
+    };
     let between =
         (free_bytes / READ_BETWEEN_PART).clamp(LEAST_READ_BETWEEN_BYTES, MOST_READ_BETWEEN_BYTES);
     let wanted = since.as_secs_f64() * between as f64 / read_bytes.max(1) as f64;
@@ -289,18 +297,27 @@ mod tests {
     #[test]
     fn who_reads_fast_is_looked_at_often() {
         let millis = Duration::from_millis;
-        let little = |since, read_mib: u64| pace(since, read_mib << 20, 0, LATEST);
-        assert_eq!(little(millis(20), 0), LATEST);
+        let (long, mib) = (Some(millis(500)), |mib: u64| mib << 20);
+        let little = |since, read_mib| pace(long, since, mib(read_mib), 0);
+        assert_eq!(pace(None, millis(20), 0, 0), LATEST);
+        assert_eq!(pace(None, millis(20), 0, 64 << 30), LATEST, "a flood may begin at any time");
         assert_eq!(little(millis(20), 1), LATEST);
         assert_eq!(little(millis(20), 60), millis(16));
         assert_eq!(little(Duration::ZERO, 1), SOONEST);
         let steady =
-            |read_mib: u64, free_gib: u64| pace(millis(50), read_mib << 20, free_gib << 30, STEADY);
-        assert_eq!(steady(40, 0), millis(60));
+            |read_mib, free_gib: u64| pace(long, millis(50), mib(read_mib), free_gib << 30);
         assert_eq!(steady(40, 2), millis(80), "a 32nd of what is free");
         assert_eq!(steady(80, 64), millis(80), "128 MiB at most");
         assert_eq!(steady(20, 2), STEADY);
         assert_eq!(steady(1024, 2), SOONEST);
+    }
+
+    #[test]
+    fn who_begins_to_read_is_looked_at_as_often_as_can_be() {
+        let millis = Duration::from_millis;
+        for (read_for, wanted) in [(0, SOONEST), (99, SOONEST), (100, STEADY)] {
+            assert_eq!(pace(Some(millis(read_for)), millis(10), 1 << 20, 64 << 30), wanted);
+        }
     }
 
     #[test]

@@ -126,21 +126,16 @@ fn ten_thousand_posts_over_the_network_are_all_taken_once() {
         command.arg("--recording.size=0");
     });
     let address = daemon.address().to_owned();
-    ten_thousand_posts(
-        &node,
-        daemon,
-        the_same,
-        &|| {
-            let name = ServerName::try_from("127.0.0.1").unwrap();
-            let connection = ClientConnection::new(tls_client(None), name).unwrap();
-            let stream = TcpStream::connect(&address).unwrap();
-            stream.set_nodelay(true).unwrap();
-            stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-            let stream = StreamOwned::new(connection, stream);
-            Poster { stream: Box::new(stream), header: bearer(&ops) }
-        },
-        GROWTH,
-    );
+    let connect = || {
+        let name = ServerName::try_from("127.0.0.1").unwrap();
+        let connection = ClientConnection::new(tls_client(None), name).unwrap();
+        let stream = TcpStream::connect(&address).unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        let stream = StreamOwned::new(connection, stream);
+        Poster { stream: Box::new(stream), header: bearer(&ops) }
+    };
+    ten_thousand_posts(&node, daemon, the_same, &connect, GROWTH);
 }
 
 /// The longest posts, by two at once: the loop takes in no more than a part of one in each step, so
