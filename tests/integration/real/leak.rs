@@ -204,8 +204,9 @@ fn what_nobody_holds_is_leaked_after_its_time_and_what_anything_explains_never()
     until(&mut nodes, "tried", Duration::from_secs(90), |nodes| {
         nodes.values().all(Node::has_tried)
     });
-    until(&mut nodes, "leaked", 3 * LEAKED_AFTER, |nodes| says(nodes, "nobody", "leaked"));
-    in_time(&nodes["nobody"]);
+    // Whatever else moves memory on this machine, as what the other nodes try, begins the time anew.
+    until(&mut nodes, "leaked", 4 * LEAKED_AFTER, |nodes| says(nodes, "nobody", "leaked"));
+    not_before_its_time(&nodes["nobody"]);
     // The others have had as long, and some more.
     watch_for(&mut nodes, Duration::from_secs(10));
     let expected =
@@ -223,9 +224,8 @@ fn what_nobody_holds_is_leaked_after_its_time_and_what_anything_explains_never()
     }
 }
 
-/// Not a second before its time, and not long after: whatever else moves memory on this machine, as
-/// what the other nodes try, begins the time anew.
-fn in_time(node: &Node) {
+/// Not a second before its time.
+fn not_before_its_time(node: &Node) {
     let tried: Vec<Timestamp> =
         ["drop_caches", "compact_memory"].iter().map(|action| node.done(action)[0]).collect();
     // The first of the two counts: the other may have helped as well.
@@ -233,7 +233,6 @@ fn in_time(node: &Node) {
     let leaked = node.judged("leaked")[0];
     let after = Duration::try_from(leaked.duration_since(tried)).unwrap();
     assert!(after >= LEAKED_AFTER, "{after:?} after it was tried");
-    assert!(after < 2 * LEAKED_AFTER + SEEN_WITHIN, "{after:?} after it was tried");
     let before = node.said.iter().take_while(|(_, said)| said != "leaked");
     let before: Vec<&str> = before.map(|(_, said)| said.as_str()).collect();
     assert!(before.contains(&"reclaimable"), "{before:?}");
