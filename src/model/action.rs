@@ -81,8 +81,8 @@ pub enum Action {
         engine: String,
         /// How much of what was read last stays.
         behind_bytes: u64,
-        /// How much memory shall be free whatever lies behind the readers; none is a part of all
-        /// memory. What is mapped goes only for that, what is not goes at once.
+        /// How much memory shall stay free whatever the engine still takes at once, of half of all
+        /// memory; none is nothing. What is mapped goes only for both, what is not goes at once.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         floor_bytes: Option<u64>,
         /// It ends after that time at the latest.

@@ -84,14 +84,14 @@ fn reader_of_other_tests() {
 }
 
 /// A process that maps and reads files as told.
-struct Reader {
+pub(super) struct Reader {
     child: Child,
     orders: ChildStdin,
     answers: BufReader<ChildStdout>,
 }
 
 impl Reader {
-    fn start() -> Self {
+    pub(super) fn start() -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["evict::reader_of_other_tests", "--exact", "--nocapture"]);
         let command = command.env(READER, "1").stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -101,7 +101,7 @@ impl Reader {
         Self { child, orders, answers }
     }
 
-    fn does(&mut self, order: &str) {
+    pub(super) fn does(&mut self, order: &str) {
         writeln!(self.orders, "{order}").unwrap();
         let mut line = String::new();
         while !line.starts_with("@done") {
@@ -110,11 +110,11 @@ impl Reader {
         }
     }
 
-    fn maps(&mut self, file: &Path) {
+    pub(super) fn maps(&mut self, file: &Path) {
         self.does(&format!("map {}", file.display()));
     }
 
-    fn id(&self) -> ProcessId {
+    pub(super) fn id(&self) -> ProcessId {
         let pid = i32::try_from(self.child.id()).unwrap();
         let stat = procfs::process::Process::new(pid).unwrap().stat().unwrap();
         ProcessId { pid: self.child.id(), start_ticks: stat.starttime }
@@ -128,16 +128,16 @@ impl Drop for Reader {
     }
 }
 
-struct Bench {
+pub(super) struct Bench {
     folder: tempfile::TempDir,
     live: Live,
     next: u64,
     /// More than there is, and mapped pages go at once.
-    floor_bytes: Option<u64>,
+    pub(super) floor_bytes: Option<u64>,
 }
 
 impl Bench {
-    fn new() -> Option<Self> {
+    pub(super) fn new() -> Option<Self> {
         // Not below /tmp, which may be a tmpfs, whose pages never leave.
         let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let evictor = Evictor::new(uptime);
@@ -157,7 +157,7 @@ impl Bench {
     }
 
     /// A file on disk, of which nothing is cached.
-    fn file(&self, name: &str, mib: u64) -> PathBuf {
+    pub(super) fn file(&self, name: &str, mib: u64) -> PathBuf {
         let path = self.folder.path().join(name);
         let mut file = File::create(&path).unwrap();
         let block = vec![0xa5; 1 << 20];
@@ -199,7 +199,7 @@ impl Bench {
     }
 
     /// Acts, and says what that has done.
-    fn evict(&mut self, processes: Vec<ProcessId>) -> Result<String, String> {
+    pub(super) fn evict(&mut self, processes: Vec<ProcessId>) -> Result<String, String> {
         let target = self.target(processes);
         let decision = self.decision(target);
         match self.live.execute(&decision) {
@@ -211,7 +211,7 @@ impl Bench {
     }
 
     /// Ends what goes on, and says how it did.
-    fn ready(&self) -> String {
+    pub(super) fn ready(&self) -> String {
         self.live.evictor.heed(|_| None);
         self.said_at_the_end()
     }
@@ -232,13 +232,13 @@ fn forget(path: &Path) {
 }
 
 /// MiB that are cached of a part.
-fn cached(path: &Path, from: u64, to: u64) -> u64 {
+pub(super) fn cached(path: &Path, from: u64, to: u64) -> u64 {
     let file = File::open(path).unwrap();
     let pages = cachestat(file.as_fd(), from * MIB, (to - from) * MIB).unwrap();
     pages.cached * procfs::page_size() / MIB
 }
 
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+pub(super) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     for _ in 0..PATIENCE {
         if is_so() {
             return;
@@ -277,23 +277,6 @@ fn mapped_pages_leave_behind_the_reader_and_nobody_elses_do() {
     engine.does("touch 0 256");
     assert_eq!(cached(&model, 0, 256), 256, "never after ready");
     assert_eq!(bench.live.evictor.tally(), left);
-}
-
-#[test]
-fn while_memory_is_free_mapped_pages_lie_until_they_are_unmapped() {
-    let Some(mut bench) = Bench::new() else { return };
-    bench.floor_bytes = Some(0);
-    let model = bench.file("model.safetensors", 256);
-    let mut engine = Reader::start();
-    engine.maps(&model);
-    engine.does("touch 0 192");
-    let said = bench.evict(vec![engine.id()]).unwrap();
-    assert!(said.starts_with("0 B put out; goes on"), "{said}");
-    assert!(said.contains("; 128.0 MiB that is mapped lies until memory is short"), "{said}");
-    engine.does("unmap");
-    // Should some of it seem to have come back, the distance is wider.
-    until("most of what was unmapped", || cached(&model, 0, 128) < 32);
-    bench.ready();
 }
 
 #[test]

@@ -19,7 +19,7 @@ use crate::sys::page_cache::CachedPages;
 const DISCOVER_EVERY: u64 = 16;
 
 /// The same once files come into memory that nobody was seen to map or have open.
-const DISCOVER_SOONEST: u64 = 4;
+const DISCOVER_SOONEST: u64 = 2;
 
 /// Files at whose frontier a round looks. One page is little to look at where nothing is cached.
 const FRONTIERS: usize = 32;
@@ -105,8 +105,8 @@ pub(super) struct Load {
     uses: Vec<FileUse>,
     ledger: Ledger,
     limits: Limits,
-    /// How much memory shall be free.
-    floor_bytes: Option<u64>,
+    /// How much memory shall stay free.
+    floor_bytes: u64,
     rounds: u64,
     /// The round of the last look at what is mapped and open.
     discovered_in: u64,
@@ -501,16 +501,21 @@ impl Load {
         }
     }
 
+    /// How much is free above what shall stay free.
+    pub(super) fn spare_bytes(&self) -> u64 {
+        FreeMemory::now().free_bytes.saturating_sub(self.floor_bytes)
+    }
+
     pub(super) fn limits(&self) -> &Limits {
         &self.limits
     }
 }
 
-/// How much memory shall be free. What is free on the node is no room for an engine whose control
+/// How much memory shall stay free. What is free on the node is no room for an engine whose control
 /// group is full.
-fn floor(mounts: &Mounts, wanted: Option<u64>, target: &EngineTarget) -> Option<u64> {
+fn floor(mounts: &Mounts, wanted: Option<u64>, target: &EngineTarget) -> u64 {
     let is_bounded = target.cgroup.as_deref().is_some_and(|group| is_bounded(&mounts.sysfs, group));
-    if is_bounded { Some(u64::MAX) } else { wanted }
+    if is_bounded { u64::MAX } else { wanted.unwrap_or(0) }
 }
 
 fn blind(error: &io::Error) -> String {

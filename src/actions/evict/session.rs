@@ -13,7 +13,6 @@ use super::load::{Limits, Load, LoadError, Round, Stand};
 use super::{Control, EvictOrder, Mounts, NotEvicted, Shared, keep, lock};
 use crate::actions::drop_caches;
 use crate::model::{CacheKind, DecisionId, EngineTarget, duration_text};
-use crate::sys::free_memory::FreeMemory;
 
 /// Between two rounds of one that reads fast.
 const SOONEST: Duration = Duration::from_millis(10);
@@ -28,13 +27,13 @@ const STEADY: Duration = Duration::from_millis(100);
 
 /// One that has begun to read is looked at each [`SOONEST`] for so long: how fast it reads is not
 /// known yet, and what a flood has brought must be found before the next look.
-const BEGINS_FOR: Duration = Duration::from_millis(100);
+const BEGINS_FOR: Duration = Duration::from_millis(50);
 
-/// So much is free then: four times what is read meanwhile at 5 GiB/s finds room.
+/// So much is free above the floor then: four times what is read meanwhile at 5 GiB/s finds room.
 const MUCH_FREE_BYTES: u64 = 2 << 30;
 
-/// What is to be read between two rounds, about: one part in this many of what is free, within
-/// bounds. The more goes at once, the less it costs.
+/// What is to be read between two rounds, about: one part in this many of what is free above the
+/// floor, within bounds. The more goes at once, the less it costs.
 const READ_BETWEEN_PART: u64 = 32;
 const LEAST_READ_BETWEEN_BYTES: u64 = 48 << 20;
 const MOST_READ_BETWEEN_BYTES: u64 = 128 << 20;
@@ -182,9 +181,8 @@ impl Session {
         };
         self.told = told;
         self.reads_since = (read_bytes > 0).then(|| self.reads_since.unwrap_or(now));
-        let free_bytes = FreeMemory::now().free_bytes;
         let reads_for = self.reads_since.map(|begun| now.saturating_sub(begun));
-        self.pace = pace(reads_for, since, read_bytes, free_bytes);
+        self.pace = pace(reads_for, since, read_bytes, self.load.spare_bytes());
         if is_over {
             return Some("the engine has ended");
         }
@@ -222,20 +220,20 @@ impl Session {
 }
 
 /// How long to wait, where something was read in each look for so long (`None`: not in the last),
-/// and so much in the time since the look before.
+/// and so much in the time since the look before, while so much is free above the floor.
 fn pace(
     reads_for: Option<Duration>,
     since: Duration,
     read_bytes: u64,
-    free_bytes: u64,
+    spare_bytes: u64,
 ) -> Duration {
     let latest = match reads_for {
         Some(reads_for) if reads_for < BEGINS_FOR => return SOONEST,
-        Some(_) if free_bytes >= MUCH_FREE_BYTES => STEADY,
+        Some(_) if spare_bytes >= MUCH_FREE_BYTES => STEADY,
         _ => LATEST,
     };
     let between =
-        (free_bytes / READ_BETWEEN_PART).clamp(LEAST_READ_BETWEEN_BYTES, MOST_READ_BETWEEN_BYTES);
+        (spare_bytes / READ_BETWEEN_PART).clamp(LEAST_READ_BETWEEN_BYTES, MOST_READ_BETWEEN_BYTES);
     let wanted = since.as_secs_f64() * between as f64 / read_bytes.max(1) as f64;
     Duration::from_secs_f64(wanted.clamp(SOONEST.as_secs_f64(), latest.as_secs_f64()))
 }
@@ -315,7 +313,7 @@ mod tests {
     #[test]
     fn who_begins_to_read_is_looked_at_as_often_as_can_be() {
         let millis = Duration::from_millis;
-        for (read_for, wanted) in [(0, SOONEST), (99, SOONEST), (100, STEADY)] {
+        for (read_for, wanted) in [(0, SOONEST), (49, SOONEST), (50, STEADY)] {
             assert_eq!(pace(Some(millis(read_for)), millis(10), 1 << 20, 64 << 30), wanted);
         }
     }

@@ -86,21 +86,17 @@ fn measure_all(options: &Options) {
                 measure::settle(&pool);
                 let served = served::start(&weights);
                 let bystander = bystander::start(&idle);
-                let policy_in_force = policy::start(*policy, &checkpoint, &served);
+                let in_force = policy::start(*policy, &checkpoint, &served, options.floor_bytes);
+                let before = in_force.used();
                 let watch = Watch::start();
                 let load = engine::start(*loader, options, &checkpoint);
                 let seen = watch.end();
+                let used = in_force.used().since(before);
+                drop(in_force);
                 let (bystander_faults, bystander_bytes) = bystander.end();
-                let policy_cpu = policy_in_force.end();
                 let served_faults = served.end();
-                let run = Run {
-                    load,
-                    seen,
-                    bystander_faults,
-                    bystander_bytes,
-                    served_faults,
-                    policy_cpu,
-                };
+                let run =
+                    Run { load, seen, bystander_faults, bystander_bytes, served_faults, used };
                 eprintln!("{run:?}");
                 table.add(*policy, run);
             }

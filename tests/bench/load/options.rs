@@ -20,6 +20,7 @@ cargo bench --bench load -- [OPTIONS]      (as root)
   --floods N           instead of loads: from the begin of reading at up to 4 GiB/s to the
                        first eviction, N times with memory to spare and N times with as much of it
                        taken as the pool can get, down to 200 MiB
+  --floor GIB          what umawarden is asked to keep free [default: what the shipped rule says]
   --checkpoint GIB     size of the checkpoint [default: the size of memory]
   --weights GIB        taken while it loads [default: half of memory]
   --cache GIB          taken at the end [default: a fifth of memory]
@@ -102,6 +103,8 @@ pub struct Options {
     pub runs: usize,
     /// Instead of loads: so many floods.
     pub floods: usize,
+    /// What is to stay free.
+    pub floor_bytes: Option<u64>,
     pub checkpoint_bytes: u64,
     pub weights_bytes: u64,
     pub cache_bytes: u64,
@@ -123,6 +126,7 @@ impl Options {
             policies: Vec::new(),
             runs: 3,
             floods: 0,
+            floor_bytes: None,
             checkpoint_bytes: total,
             weights_bytes: total / 2,
             cache_bytes: total / 5,
@@ -145,6 +149,7 @@ impl Options {
                 "--policy" => options.policies.push(named(value, &Policy::ALL, Policy::name)?),
                 "--runs" => options.runs = number(option, value)? as usize,
                 "--floods" => options.floods = number(option, value)? as usize,
+                "--floor" => options.floor_bytes = Some(bytes(option, value)?),
                 "--checkpoint" => options.checkpoint_bytes = bytes(option, value)?,
                 "--weights" => options.weights_bytes = bytes(option, value)?,
                 "--cache" => options.cache_bytes = bytes(option, value)?,

@@ -22,8 +22,24 @@ pub struct InForce {
     storage: Option<tempfile::TempDir>,
 }
 
+/// What the shipped rule has done, to which a floor is added.
+const STEP: &str = "evict_checkpoint: {behind: 64MiB";
+
+/// Processor time that was used.
+#[derive(Clone, Copy, Debug)]
+pub struct Used {
+    pub seconds: f64,
+    /// How much of it by the kernel.
+    pub in_kernel_seconds: f64,
+}
+
 /// Starts it; what is served while others load is known to whom it concerns.
-pub fn start(policy: Policy, checkpoint: &Checkpoint, served: &Served) -> InForce {
+pub fn start(
+    policy: Policy,
+    checkpoint: &Checkpoint,
+    served: &Served,
+    floor_bytes: Option<u64>,
+) -> InForce {
     let mut in_force = InForce { child: None, readahead: None, storage: None };
     match policy {
         Policy::None => {}
@@ -36,7 +52,11 @@ pub fn start(policy: Policy, checkpoint: &Checkpoint, served: &Served) -> InForc
             in_force.spawn(Command::new("sh").args(["-c", DROP_LOOP]));
         }
         Policy::Earlyoom => in_force.spawn(&mut Command::new("earlyoom")),
-        Policy::Umawarden => return start_umawarden(&configuration(checkpoint, served)),
+        Policy::Umawarden => {
+            let rules = floor_bytes.map(rules_with_floor);
+            let configuration = configuration(checkpoint, served, rules.as_ref());
+            return start_umawarden(&configuration);
+        }
     }
     std::thread::sleep(Duration::from_secs(1));
     in_force
@@ -60,13 +80,38 @@ pub fn start_umawarden(configuration: &str) -> InForce {
     in_force
 }
 
-/// What a person writes for engines that have no known names; the rules are the shipped ones.
-fn configuration(checkpoint: &Checkpoint, served: &Served) -> String {
+/// The shipped rules, but for the floor.
+fn rules_with_floor(floor_bytes: u64) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for entry in fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/rules")).unwrap() {
+        let file = entry.unwrap().path();
+        let name = file.file_name().unwrap().to_str().unwrap();
+        if name.ends_with("_test.yaml") {
+            continue;
+        }
+        let mut text = fs::read_to_string(&file).unwrap();
+        if name == "engines.yaml" {
+            assert!(text.contains(STEP), "{name} has no {STEP}");
+            text = text.replace(STEP, &format!("{STEP}, floor: {floor_bytes}"));
+        }
+        fs::write(folder.path().join(name), text).unwrap();
+    }
+    folder
+}
+
+/// What a person writes for engines that have no known names; the rules are the shipped ones unless
+/// there are others.
+fn configuration(
+    checkpoint: &Checkpoint,
+    served: &Served,
+    rules: Option<&tempfile::TempDir>,
+) -> String {
+    let rules = rules.map(|folder| format!("rule_files: [\"{}\"]\n", folder.path().display()));
     let shards = checkpoint.shards()[0].parent().unwrap().canonicalize().unwrap();
     let shards = shards.join("model-*.safetensors");
     format!(
         "mode: enforce
-engines:
+{}engines:
 - name: loading
   match: {{cmdline: \"*load* engine *\"}}
   model_files: [\"{}\"]
@@ -75,6 +120,7 @@ engines:
   model_files: [\"{}\"]
   health: http://127.0.0.1:{}/health
 ",
+        rules.unwrap_or_default(),
         shards.display(),
         served.file().display(),
         served.port(),
@@ -87,15 +133,17 @@ impl InForce {
         self.child = Some(quiet.spawn().unwrap());
     }
 
-    /// Ends it; returns the processor time that it has used, in seconds, children included.
-    pub fn end(mut self) -> f64 {
-        let Some(child) = &self.child else { return 0.0 };
+    /// The processor time that it has used so far, children included.
+    pub fn used(&self) -> Used {
+        let Some(child) = &self.child else {
+            return Used { seconds: 0.0, in_kernel_seconds: 0.0 };
+        };
         let text = fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
         let fields: Vec<_> = text.rsplit_once(") ").unwrap().1.split(' ').collect();
-        let ticks = fields[11..15].iter().map(|ticks| ticks.parse::<f64>().unwrap());
-        let seconds = ticks.sum::<f64>() / 100.0;
-        self.stop();
-        seconds
+        // By itself and by the kernel for it, and the same of its children.
+        let seconds = |field: usize| fields[field].parse::<f64>().unwrap() / 100.0;
+        let in_kernel_seconds = seconds(12) + seconds(14);
+        Used { seconds: seconds(11) + seconds(13) + in_kernel_seconds, in_kernel_seconds }
     }
 
     fn stop(&mut self) {
@@ -105,6 +153,16 @@ impl InForce {
         }
         if let Some((setting, before)) = self.readahead.take() {
             fs::write(setting, before.trim()).unwrap();
+        }
+    }
+}
+
+impl Used {
+    /// What was used since `before`.
+    pub fn since(self, before: Self) -> Self {
+        Self {
+            seconds: self.seconds - before.seconds,
+            in_kernel_seconds: self.in_kernel_seconds - before.in_kernel_seconds,
         }
     }
 }

@@ -45,7 +45,7 @@ pub fn measure_all(options: &Options, pool: &Pool, floods: usize) {
     drop(taken);
     pool.give_back();
     drop(flood);
-    in_force.end();
+    drop(in_force);
     fs::remove_file(file).unwrap();
 }
 

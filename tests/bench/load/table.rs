@@ -6,6 +6,7 @@ use crate::engine::Load;
 use crate::gib;
 use crate::measure::Seen;
 use crate::options::{Loader, Policy};
+use crate::policy::Used;
 
 /// One load under one policy.
 #[derive(Clone, Copy, Debug)]
@@ -16,7 +17,8 @@ pub struct Run {
     /// What it had to read again.
     pub bystander_bytes: u64,
     pub served_faults: u64,
-    pub policy_cpu: f64,
+    /// Processor time of the policy.
+    pub used: Used,
 }
 
 /// All runs of one loader.
@@ -42,7 +44,7 @@ impl Table {
 
 type Row = (&'static str, fn(&Run) -> f64, usize);
 
-const ROWS: [Row; 13] = [
+const ROWS: [Row; 14] = [
     ("load s", |run| run.load.seconds, 1),
     ("weights GiB", |run| gib(run.load.weights_bytes), 1),
     ("KV GiB", |run| gib(run.load.cache_bytes), 1),
@@ -54,8 +56,9 @@ const ROWS: [Row; 13] = [
     ("bystander's", |run| run.bystander_faults as f64, 0),
     ("it read again GiB", |run| gib(run.bystander_bytes), 2),
     ("served model's", |run| run.served_faults as f64, 0),
-    ("policy CPU s", |run| run.policy_cpu, 2),
-    ("policy CPU %", |run| run.policy_cpu / run.load.seconds * 100.0, 1),
+    ("policy CPU s", |run| run.used.seconds, 2),
+    ("of it in the kernel", |run| run.used.in_kernel_seconds, 2),
+    ("policy CPU %", |run| run.used.seconds / run.load.seconds * 100.0, 1),
 ];
 
 impl fmt::Display for Table {
@@ -64,11 +67,11 @@ impl fmt::Display for Table {
         writeln!(f, "\n{} (lowest/median/highest)", self.loader)?;
         let present = |policy: &Policy| self.runs.iter().any(|(of, _)| of == policy);
         let policies: Vec<Policy> = Policy::ALL.into_iter().filter(present).collect();
-        write!(f, "{:<18}", "")?;
+        write!(f, "{:<19}", "")?;
         policies.iter().try_for_each(|policy| write!(f, " {:>20}", policy.name()))?;
         writeln!(f)?;
         for (name, value, digits) in ROWS {
-            write!(f, "{name:<18}")?;
+            write!(f, "{name:<19}")?;
             for policy in &policies {
                 let mut values: Vec<f64> = self.of(*policy).map(value).collect();
                 values.sort_by(f64::total_cmp);
@@ -79,7 +82,7 @@ impl fmt::Display for Table {
             }
             writeln!(f)?;
         }
-        write!(f, "{:<18}", "killed of runs")?;
+        write!(f, "{:<19}", "killed of runs")?;
         for policy in policies {
             let killed = self.of(policy).filter(|run| run.load.killed).count();
             write!(f, " {:>20}", format!("{killed} of {}", self.of(policy).count()))?;

@@ -18,6 +18,7 @@ mod gate;
 mod kill_nine;
 mod launch;
 mod leak;
+mod lying;
 mod oom;
 mod page_cache;
 mod podman;

@@ -1,0 +1,27 @@
+//! What is mapped lies while more memory is free than anybody needs: nothing else may need it then.
+
+use std::fs;
+
+use super::enabled;
+use crate::evict::{Bench, Reader, cached, until};
+
+#[test]
+fn while_memory_is_free_mapped_pages_lie_until_they_are_unmapped() {
+    if !enabled() {
+        return;
+    }
+    fs::write("/proc/sys/vm/drop_caches", "1").unwrap();
+    let Some(mut bench) = Bench::new() else { return };
+    bench.floor_bytes = None;
+    let model = bench.file("model.safetensors", 256);
+    let mut engine = Reader::start();
+    engine.maps(&model);
+    engine.does("touch 0 192");
+    let said = bench.evict(vec![engine.id()]).unwrap();
+    assert!(said.starts_with("0 B put out; goes on"), "{said}");
+    assert!(said.contains("; 128.0 MiB that is mapped lies until memory is short"), "{said}");
+    engine.does("unmap");
+    // Should some of it seem to have come back, the distance is wider.
+    until("most of what was unmapped", || cached(&model, 0, 128) < 32);
+    bench.ready();
+}
