@@ -69,10 +69,33 @@ impl Failure {
     }
 }
 
+/// A locked file or folder. The lock ends with the process at the latest.
+#[derive(Debug)]
+pub(super) struct Locked(File);
+
+impl Locked {
+    pub(super) fn try_new(file: File) -> Result<Self, (File, TryLockError)> {
+        match file.try_lock() {
+            Ok(()) => Ok(Self(file)),
+            Err(error) => Err((file, error)),
+        }
+    }
+}
+
+impl Drop for Locked {
+    /// Closing it would not do at once where a process is being started: until that runs, it has
+    /// a copy of every descriptor, and the lock with it.
+    fn drop(&mut self) {
+        if let Err(error) = self.0.unlock() {
+            tracing::debug!(%error, "cannot unlock");
+        }
+    }
+}
+
 /// The right to write in a directory; ends with the process at the latest.
 #[derive(Debug)]
 pub(super) struct DirectoryLock {
-    _file: File,
+    _locked: Locked,
 }
 
 impl DirectoryLock {
@@ -85,18 +108,18 @@ impl DirectoryLock {
         let failed = |doing: &str, error: std::io::Error| {
             Failure::Later(format!("{doing} {}: {error}", path.display()))
         };
-        let mut file = OpenOptions::new()
+        let file = OpenOptions::new()
             .read(true)
             .write(true)
             .create(true)
             .truncate(false)
             .open(&path)
             .map_err(|error| failed("opening", error))?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(held_by_another(&mut file, dir)),
-            Err(TryLockError::Error(error)) => return Err(failed("locking", error)),
-        }
+        let locked = Locked::try_new(file).map_err(|(mut file, error)| match error {
+            TryLockError::WouldBlock => held_by_another(&mut file, dir),
+            TryLockError::Error(error) => failed("locking", error),
+        })?;
+        let mut file = &locked.0;
         // Only for people who find the lock held: the lock itself holds without it.
         let told = file
             .set_len(0)
@@ -105,7 +128,7 @@ impl DirectoryLock {
         if let Err(error) = told {
             tracing::debug!(path = %path.display(), %error, "cannot write the process id");
         }
-        Ok(Self { _file: file })
+        Ok(Self { _locked: locked })
     }
 }
 
@@ -289,4 +312,20 @@ pub(super) fn identity(dir: &Path) -> std::io::Result<Option<(u64, u64)>> {
 pub(super) fn size_bytes(dir: &Path) -> Option<u64> {
     let size = |part| std::fs::metadata(dir.join(format!("{FILE_NAME}{part}"))).map(|m| m.len());
     Some(size("").ok()? + size("-wal").unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_goes_although_a_process_that_is_being_started_has_a_copy() {
+        let folder = tempfile::tempdir().unwrap();
+        let locked = || Locked::try_new(File::open(folder.path()).unwrap());
+        let held = locked().unwrap();
+        assert!(matches!(locked(), Err((_, TryLockError::WouldBlock))));
+        let _copy = held.0.try_clone().unwrap();
+        drop(held);
+        locked().unwrap();
+    }
 }

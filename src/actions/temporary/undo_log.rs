@@ -227,6 +227,16 @@ impl UndoLog {
     }
 }
 
+impl Drop for UndoLog {
+    /// Closing it would not do at once where a process is being started: until that runs, it has
+    /// a copy of every descriptor, and the lock with it.
+    fn drop(&mut self) {
+        if let Err(error) = self.file.unlock() {
+            tracing::debug!(path = %self.path.display(), %error, "cannot unlock");
+        }
+    }
+}
+
 /// Makes a new file one that is there after a power cut.
 fn begin(file: &mut File, folder: &Path) -> io::Result<()> {
     file.set_len(0)?;

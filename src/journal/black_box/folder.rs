@@ -12,6 +12,7 @@ use super::header::{EndOfBoot, Header, PAGE_BYTES, Previous, RECORDS_A_PAGE, Unu
 use super::record::{BootId, Record};
 use super::ring::{Disk, Page, Ring, page_offset};
 use super::scan::{Recovered, read_header, scan};
+use crate::journal::file::Locked;
 use crate::model::Moment;
 
 /// Below `storage.path`.
@@ -79,7 +80,7 @@ pub struct DiskFile {
     file: File,
     path: PathBuf,
     /// Held as long as this process writes in the folder.
-    _lock: File,
+    _lock: Locked,
 }
 
 fn failed<'a>(step: &'static str, path: &'a Path) -> impl Fn(io::Error) -> BlackBoxError + use<'a> {
@@ -207,16 +208,13 @@ impl Folder {
     }
 
     /// Only one process writes in a folder.
-    fn lock(&self) -> Result<File, BlackBoxError> {
+    fn lock(&self) -> Result<Locked, BlackBoxError> {
         let lock = failed("lock the folder", &self.path);
         let folder = File::open(&self.path).map_err(&lock)?;
-        match folder.try_lock() {
-            Ok(()) => Ok(folder),
-            Err(TryLockError::Error(error)) => Err(lock(error)),
-            Err(TryLockError::WouldBlock) => {
-                Err(lock(io::Error::other("another umawarden records there")))
-            }
-        }
+        Locked::try_new(folder).map_err(|(_, error)| match error {
+            TryLockError::Error(error) => lock(error),
+            TryLockError::WouldBlock => lock(io::Error::other("another umawarden records there")),
+        })
     }
 
     fn set_aside(&mut self) -> Vec<String> {
@@ -368,7 +366,7 @@ impl Opened {
         Ok(Self { file, path: path.to_owned(), records: header.records, next, page })
     }
 
-    fn into_ring(self, lock: File) -> Ring<DiskFile> {
+    fn into_ring(self, lock: Locked) -> Ring<DiskFile> {
         let mut disk = DiskFile { file: self.file, path: self.path, _lock: lock };
         // The page cache would need memory when there is none.
         if let Err(error) = disk.set_direct(true) {

@@ -107,8 +107,12 @@ fn what_a_newer_version_wrote_is_neither_read_nor_overwritten() {
 #[test]
 fn only_one_process_has_it() {
     let folder = tempfile::tempdir().unwrap();
-    let _log = UndoLog::open(folder.path()).unwrap();
+    let (log, _) = UndoLog::open(folder.path()).unwrap();
     assert!(matches!(UndoLog::open(folder.path()), Err(UndoLogError::InUse(_))));
+    // As a process that is being started has one.
+    let _copy = log.file.try_clone().unwrap();
+    drop(log);
+    UndoLog::open(folder.path()).unwrap();
 }
 
 #[test]
