@@ -81,10 +81,10 @@ pub enum Action {
         engine: String,
         /// How much of what was read last stays.
         behind_bytes: u64,
-        /// How much memory shall stay free whatever the engine still takes at once, of half of all
-        /// memory; none is nothing. What is mapped goes only for both, what is not goes at once.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        floor_bytes: Option<u64>,
+        /// How much memory shall stay free even where the engine takes half of all memory at once.
+        /// What is mapped goes as far as that needs it, what is not goes at once.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        floor_bytes: u64,
         /// It ends after that time at the latest.
         for_at_most: Duration,
     },
@@ -176,6 +176,11 @@ impl Lane {
             Self::Start => true,
         }
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn is_zero(bytes: &u64) -> bool {
+    *bytes == 0
 }
 
 impl Action {
@@ -323,8 +328,8 @@ impl fmt::Display for Action {
             Self::Reclaim { cgroup, bytes } => write!(f, "reclaim {bytes} bytes from {cgroup}"),
             Self::EvictCheckpoint { engine, behind_bytes, floor_bytes, for_at_most } => {
                 write!(f, "evict_checkpoint of {engine}, keeping the last {behind_bytes} bytes")?;
-                if let Some(floor) = floor_bytes {
-                    write!(f, " and {floor} bytes free")?;
+                if *floor_bytes > 0 {
+                    write!(f, " and {floor_bytes} bytes free")?;
                 }
                 write!(f, ", for at most {for_at_most:?}")
             }

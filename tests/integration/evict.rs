@@ -133,7 +133,7 @@ pub(super) struct Bench {
     live: Live,
     next: u64,
     /// More than there is, and mapped pages go at once.
-    pub(super) floor_bytes: Option<u64>,
+    pub(super) floor_bytes: u64,
 }
 
 impl Bench {
@@ -148,12 +148,7 @@ impl Bench {
             docker: "".into(),
             systemd: umawarden::supervisors::systemd::Bus::system(),
         };
-        may_act(folder.path()).then_some(Self {
-            folder,
-            live,
-            next: 1,
-            floor_bytes: Some(u64::MAX),
-        })
+        may_act(folder.path()).then_some(Self { folder, live, next: 1, floor_bytes: u64::MAX })
     }
 
     /// A file on disk, of which nothing is cached.
@@ -466,7 +461,7 @@ fn as_asked_by_another_test() {
     };
     let folder_is_dropped_elsewhere = tempfile::tempdir().unwrap();
     let mut bench =
-        Bench { folder: folder_is_dropped_elsewhere, live, next: 1, floor_bytes: Some(u64::MAX) };
+        Bench { folder: folder_is_dropped_elsewhere, live, next: 1, floor_bytes: u64::MAX };
     let mut own = Reader::start();
     let model = Path::new(&folder).join("model.safetensors");
     own.maps(&model);

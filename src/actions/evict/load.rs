@@ -513,9 +513,9 @@ impl Load {
 
 /// How much memory shall stay free. What is free on the node is no room for an engine whose control
 /// group is full.
-fn floor(mounts: &Mounts, wanted: Option<u64>, target: &EngineTarget) -> u64 {
+fn floor(mounts: &Mounts, wanted: u64, target: &EngineTarget) -> u64 {
     let is_bounded = target.cgroup.as_deref().is_some_and(|group| is_bounded(&mounts.sysfs, group));
-    if is_bounded { u64::MAX } else { wanted.unwrap_or(0) }
+    if is_bounded { u64::MAX } else { wanted }
 }
 
 fn blind(error: &io::Error) -> String {

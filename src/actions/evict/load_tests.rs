@@ -22,7 +22,7 @@ fn order(path: &Path) -> EvictOrder {
         ..EngineTarget::default()
     };
     let lasts = Duration::from_secs(60);
-    EvictOrder { target, behind_bytes: CHUNK_BYTES, floor_bytes: None, lasts }
+    EvictOrder { target, behind_bytes: CHUNK_BYTES, floor_bytes: 0, lasts }
 }
 
 fn mounts() -> Mounts {
@@ -132,6 +132,15 @@ fn marks_of_the_kernel_go_behind_the_readers_alone_and_looking_removes_none() {
     load.look_at_file(0);
     round(&mut load);
     assert_eq!(marked(&path), 2 * CHUNK_BYTES);
+}
+
+#[test]
+fn only_what_is_free_above_the_floor_is_to_spare() {
+    let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let order = order(&file(folder.path(), 1));
+    let spare = |order: &EvictOrder| Load::begin(mounts(), order).unwrap().spare_bytes();
+    assert!(spare(&order) > 0);
+    assert_eq!(spare(&EvictOrder { floor_bytes: u64::MAX, ..order }), 0);
 }
 
 #[test]

@@ -56,8 +56,8 @@ struct EvictOrder {
     target: EngineTarget,
     /// How much of what was read last stays.
     behind_bytes: u64,
-    /// How much memory shall stay free, if that was asked for.
-    floor_bytes: Option<u64>,
+    /// How much memory shall stay free.
+    floor_bytes: u64,
     /// After this it ends, whatever the engine does.
     lasts: Duration,
 }

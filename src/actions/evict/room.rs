@@ -15,9 +15,8 @@ use crate::sys::free_memory::FreeMemory;
 
 /// One part in this many of all memory may be taken at once: weights and KV cache are still to
 /// come. An eighth was too little: of four loads of 23.5 GiB by the safetensors library on as much
-/// memory, whose pages of 4 KiB go slowly, two met direct reclaim. And nobody can look often
-/// enough: 4.6 GiB of KV cache were taken there between two looks 20 ms apart, and a floor of 2 GiB
-/// was missed.
+/// memory, whose pages of 4 KiB go slowly, two met direct reclaim. Nobody can look often enough
+/// instead: 4.6 GiB of KV cache were taken there between two looks 20 ms apart.
 const TO_COME_PART: u64 = 2;
 
 /// Of what is free, one part in this many at most is what was read last and stays: with 64 MiB,

@@ -31,7 +31,7 @@ pub(super) fn evict_checkpoint(node: &Node, findings: &mut Findings<'_>) -> Opti
         return Some(Action::EvictCheckpoint {
             engine: DEFAULT_ENGINE.to_owned(),
             behind_bytes: DEFAULT_BEHIND_BYTES,
-            floor_bytes: None,
+            floor_bytes: 0,
             for_at_most: DEFAULT_FOR,
         });
     }
@@ -57,8 +57,8 @@ pub(super) fn evict_checkpoint(node: &Node, findings: &mut Findings<'_>) -> Opti
         None => Some(DEFAULT_BEHIND_BYTES),
     };
     let floor_bytes = match table.get("floor") {
-        Some(node) => Some(decode::value(node, "floor", size_bytes, findings)?),
-        None => None,
+        Some(node) => decode::value(node, "floor", size_bytes, findings),
+        None => Some(0),
     };
     let for_at_most = match table.get("for") {
         Some(node) => {
@@ -70,7 +70,7 @@ pub(super) fn evict_checkpoint(node: &Node, findings: &mut Findings<'_>) -> Opti
     Some(Action::EvictCheckpoint {
         engine: engine?,
         behind_bytes: behind_bytes?,
-        floor_bytes,
+        floor_bytes: floor_bytes?,
         for_at_most: for_at_most?,
     })
 }
@@ -98,10 +98,10 @@ mod tests {
         let of_alert = "{{ $labels.engine }}";
         let seconds = Duration::from_secs;
         for (step, engine, behind_bytes, floor_bytes, for_at_most) in [
-            ("evict_checkpoint: {}", of_alert, 256 << 20, None, seconds(600)),
-            ("evict_checkpoint: {behind: 1GiB, for: 90s}", of_alert, 1 << 30, None, seconds(90)),
-            ("evict_checkpoint: {engine: deepseek}", "deepseek", 256 << 20, None, seconds(600)),
-            ("evict_checkpoint: {floor: 3GiB}", of_alert, 256 << 20, Some(3 << 30), seconds(600)),
+            ("evict_checkpoint: {}", of_alert, 256 << 20, 0, seconds(600)),
+            ("evict_checkpoint: {behind: 1GiB, for: 90s}", of_alert, 1 << 30, 0, seconds(90)),
+            ("evict_checkpoint: {engine: deepseek}", "deepseek", 256 << 20, 0, seconds(600)),
+            ("evict_checkpoint: {floor: 3GiB}", of_alert, 256 << 20, 3 << 30, seconds(600)),
         ] {
             let engine = engine.to_owned();
             let expected =

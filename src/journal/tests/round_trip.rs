@@ -136,7 +136,7 @@ fn any_action() -> impl Strategy<Value = Action> {
         (text(), any::<[u64; 2]>(), any::<u32>()).prop_map(
             |(engine, [behind_bytes, floor], seconds)| {
                 let for_at_most = Duration::from_secs(seconds.into());
-                let floor_bytes = Some(floor).filter(|floor| floor % 2 == 0);
+                let floor_bytes = if floor % 2 == 0 { 0 } else { floor };
                 Action::EvictCheckpoint { engine, behind_bytes, floor_bytes, for_at_most }
             }
         ),

@@ -62,7 +62,7 @@ fn only_an_engine_that_loads_is_a_target_with_its_processes_and_files() {
         let expected = Action::EvictCheckpoint {
             engine: "deepseek".to_owned(),
             behind_bytes: 512 << 20,
-            floor_bytes: None,
+            floor_bytes: 0,
             for_at_most: Duration::from_secs(300),
         };
         assert_eq!(act.action, expected);

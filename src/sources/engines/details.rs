@@ -17,7 +17,7 @@ use crate::parse::process::{cgroup, listening, mapped_files, read_amounts, resid
 
 /// Longer files are cut: the mappings of a process with a hundred thousand of them.
 const MAX_FILE_BYTES: u64 = 16 << 20;
-/// Most are shorter.
+/// Most fit into this: one read, and one that finds the end.
 const USUAL_FILE_BYTES: usize = 4096;
 /// No engine is started with more.
 const MAX_LINE_BYTES: u64 = 64 << 10;
@@ -125,7 +125,6 @@ impl Details {
     }
 
     fn read_up_to(&self, pid: u32, name: &str, most: u64) -> std::io::Result<Vec<u8>> {
-        // Most of these files are short: one read, and one that finds the end.
         let mut text = Vec::with_capacity(USUAL_FILE_BYTES);
         let file = File::open(self.procfs.join(pid.to_string()).join(name))?;
         file.take(most).read_to_end(&mut text)?;

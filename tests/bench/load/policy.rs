@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use tempfile::TempDir;
+
 use crate::checkpoint::Checkpoint;
 use crate::options::Policy;
 use crate::served::Served;
@@ -19,14 +21,16 @@ const DROP_LOOP: &str = "while :; do echo 3 > /proc/sys/vm/drop_caches; sleep 0.
 pub struct InForce {
     child: Option<Child>,
     readahead: Option<(PathBuf, String)>,
-    storage: Option<tempfile::TempDir>,
+    storage: Option<TempDir>,
+    /// Where rules that are not the shipped ones are.
+    rules: Option<TempDir>,
 }
 
 /// What the shipped rule has done, to which a floor is added.
 const STEP: &str = "evict_checkpoint: {behind: 64MiB";
 
 /// Processor time that was used.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Used {
     pub seconds: f64,
     /// How much of it by the kernel.
@@ -40,7 +44,7 @@ pub fn start(
     served: &Served,
     floor_bytes: Option<u64>,
 ) -> InForce {
-    let mut in_force = InForce { child: None, readahead: None, storage: None };
+    let mut in_force = InForce { child: None, readahead: None, storage: None, rules: None };
     match policy {
         Policy::None => {}
         Policy::DropLoop => in_force.spawn(Command::new("sh").args(["-c", DROP_LOOP])),
@@ -54,8 +58,10 @@ pub fn start(
         Policy::Earlyoom => in_force.spawn(&mut Command::new("earlyoom")),
         Policy::Umawarden => {
             let rules = floor_bytes.map(rules_with_floor);
-            let configuration = configuration(checkpoint, served, rules.as_ref());
-            return start_umawarden(&configuration);
+            let folder = rules.as_ref().map(TempDir::path);
+            in_force = start_umawarden(&configuration(checkpoint, served, folder));
+            in_force.rules = rules;
+            return in_force;
         }
     }
     std::thread::sleep(Duration::from_secs(1));
@@ -64,7 +70,7 @@ pub fn start(
 
 /// Starts umawarden with a configuration.
 pub fn start_umawarden(configuration: &str) -> InForce {
-    let mut in_force = InForce { child: None, readahead: None, storage: None };
+    let mut in_force = InForce { child: None, readahead: None, storage: None, rules: None };
     let storage = tempfile::tempdir().unwrap();
     let file = storage.path().join("umawarden.yaml");
     fs::write(&file, configuration).unwrap();
@@ -81,7 +87,7 @@ pub fn start_umawarden(configuration: &str) -> InForce {
 }
 
 /// The shipped rules, but for the floor.
-fn rules_with_floor(floor_bytes: u64) -> tempfile::TempDir {
+fn rules_with_floor(floor_bytes: u64) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     for entry in fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/rules")).unwrap() {
         let file = entry.unwrap().path();
@@ -101,12 +107,8 @@ fn rules_with_floor(floor_bytes: u64) -> tempfile::TempDir {
 
 /// What a person writes for engines that have no known names; the rules are the shipped ones unless
 /// there are others.
-fn configuration(
-    checkpoint: &Checkpoint,
-    served: &Served,
-    rules: Option<&tempfile::TempDir>,
-) -> String {
-    let rules = rules.map(|folder| format!("rule_files: [\"{}\"]\n", folder.path().display()));
+fn configuration(checkpoint: &Checkpoint, served: &Served, rules: Option<&Path>) -> String {
+    let rules = rules.map(|folder| format!("rule_files: [\"{}\"]\n", folder.display()));
     let shards = checkpoint.shards()[0].parent().unwrap().canonicalize().unwrap();
     let shards = shards.join("model-*.safetensors");
     format!(
@@ -136,7 +138,7 @@ impl InForce {
     /// The processor time that it has used so far, children included.
     pub fn used(&self) -> Used {
         let Some(child) = &self.child else {
-            return Used { seconds: 0.0, in_kernel_seconds: 0.0 };
+            return Used::default();
         };
         let text = fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
         let fields: Vec<_> = text.rsplit_once(") ").unwrap().1.split(' ').collect();

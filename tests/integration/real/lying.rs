@@ -12,7 +12,7 @@ fn while_memory_is_free_mapped_pages_lie_until_they_are_unmapped() {
     }
     fs::write("/proc/sys/vm/drop_caches", "1").unwrap();
     let Some(mut bench) = Bench::new() else { return };
-    bench.floor_bytes = None;
+    bench.floor_bytes = 0;
     let model = bench.file("model.safetensors", 256);
     let mut engine = Reader::start();
     engine.maps(&model);
