@@ -150,6 +150,12 @@ mod tests {
         fs::metadata(path).unwrap().permissions().mode() & 0o7777
     }
 
+    /// Ends as a dead process's does, at once: a process that another test is just starting has a
+    /// copy of each descriptor until it runs.
+    fn die(listener: UnixListener) {
+        rustix::net::shutdown(&listener, rustix::net::Shutdown::Both).unwrap();
+    }
+
     #[test]
     fn only_the_owner_may_come_in_whatever_the_umask() {
         let folder = tempfile::tempdir().unwrap();
@@ -168,7 +174,7 @@ mod tests {
     fn a_dead_processs_socket_is_replaced_and_a_living_ones_is_not() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("control.sock");
-        drop(UnixListener::bind(&path).unwrap());
+        die(UnixListener::bind(&path).unwrap());
         let first = ControlSocket::open(&path).unwrap();
         let error = ControlSocket::open(&path).unwrap_err();
         let own = format!("process {} listens there", std::process::id());
@@ -185,7 +191,7 @@ mod tests {
         let error = ControlSocket::open(&path).unwrap_err();
         assert!(error.to_string().contains("listens there already"), "{error}");
         drop(hoard);
-        drop(first);
+        die(first.listener);
         let second = ControlSocket::open(&path).unwrap();
         assert!(second.file.is_there());
     }

@@ -94,11 +94,11 @@ pub struct NodeFit {
     pub weights_bytes: u64,
     /// Activations, graphs and workspaces.
     pub work_bytes: u64,
-    /// What is left for the KV cache at `vllm_utilization`.
+    /// What is left for the KV cache at the utilization that all nodes are told.
     pub kv_room_bytes: u64,
     /// The node's part of the KV cache that is wanted, if that is known.
     pub kv_wanted_bytes: Option<u64>,
-    /// What lacks.
+    /// What lacks: at its own `vllm_utilization`, or, where none lacks any so, at all nodes' one.
     pub lacks_bytes: u64,
     /// The largest `--gpu-memory-utilization` of vLLM that is safe here.
     pub vllm_utilization: f64,
@@ -130,25 +130,33 @@ pub struct Fit {
 /// Says what fits. `None` without a node.
 pub fn fit(model: &Model, overheads: &Overheads, nodes: &[Node]) -> Option<Fit> {
     let count = u32::try_from(nodes.len()).unwrap_or(u32::MAX);
-    let each: Vec<NodeFit> =
+    let mut each: Vec<NodeFit> =
         nodes.iter().map(|node| node_fit(model, overheads, node, count)).collect();
-    let weakest =
-        each.iter().min_by_key(|node| (node.kv_room_bytes, u64::MAX - node.lacks_bytes))?;
     let least = |of: fn(&NodeFit) -> f64| each.iter().map(of).fold(1.0, f64::min);
-    let needed = |node: &NodeFit| {
-        let wanted = node.kv_wanted_bytes.unwrap_or(0);
-        let all = node.weights_bytes.saturating_add(node.work_bytes).saturating_add(wanted);
-        share_up(all, node.total_bytes)
-    };
+    let vllm_utilization = least(|node| node.vllm_utilization);
+    let sglang_fraction = least(|node| node.sglang_fraction);
+    let each_fits_alone = each.iter().all(|node| node.lacks_bytes == 0);
+    for node in &mut each {
+        let usable = usable_bytes(vllm_utilization, node.total_bytes);
+        node.kv_room_bytes = usable.saturating_sub(node.fixed_bytes());
+        if each_fits_alone {
+            node.lacks_bytes = node.wanted_bytes().saturating_sub(usable);
+        }
+    }
+    let utilization = |node: &NodeFit| hundredths(node.vllm_utilization);
+    let weakest = each
+        .iter()
+        .min_by_key(|node| (node.kv_room_bytes, utilization(node), u64::MAX - node.lacks_bytes))?;
     let parts = |token: KvToken| u64::from(token.parts.clamp(1, count.max(1)));
     let seen = |of: fn(u64, u64) -> u64| nodes.iter().map(|node| node.seen_most_bytes).reduce(of);
     let (lowest, highest) = (seen(u64::min)?, seen(u64::max)?);
+    let needed = |node: &NodeFit| share_up(node.wanted_bytes(), node.total_bytes);
     Some(Fit {
         fits: each.iter().all(|node| node.lacks_bytes == 0),
         weakest: Arc::clone(&weakest.node),
-        vllm_utilization: least(|node| node.vllm_utilization),
+        vllm_utilization,
         vllm_least: each.iter().map(needed).fold(0.0, f64::max),
-        sglang_fraction: least(|node| node.sglang_fraction),
+        sglang_fraction,
         most_tokens: model.kv_token.filter(|token| token.bytes > 0).map(|token| {
             let all = u128::from(weakest.kv_room_bytes) * u128::from(parts(token));
             u64::try_from(all / u128::from(token.bytes)).unwrap_or(u64::MAX)
@@ -158,6 +166,18 @@ pub fn fit(model: &Model, overheads: &Overheads, nodes: &[Node]) -> Option<Fit> 
     })
 }
 
+impl NodeFit {
+    /// What is taken whatever the context.
+    fn fixed_bytes(&self) -> u64 {
+        self.weights_bytes.saturating_add(self.work_bytes)
+    }
+
+    fn wanted_bytes(&self) -> u64 {
+        self.fixed_bytes().saturating_add(self.kv_wanted_bytes.unwrap_or(0))
+    }
+}
+
+/// What a node gives by itself.
 fn node_fit(model: &Model, overheads: &Overheads, node: &Node, count: u32) -> NodeFit {
     let total = node.total_bytes;
     let processes =
@@ -165,47 +185,58 @@ fn node_fit(model: &Model, overheads: &Overheads, node: &Node, count: u32) -> No
     let work = overheads.work_bytes.unwrap_or_else(|| WORK_BYTES.min(total / WORK_PART));
     let headroom = overheads.headroom_bytes.unwrap_or(total / HEADROOM_PART);
     let budget = node.room_bytes.saturating_sub(processes).saturating_sub(headroom);
-    let weights = model.weights_bytes.div_ceil(u64::from(count.max(1)));
-    let kv_wanted = model.kv_token.zip(model.tokens).map(|(token, tokens)| {
-        let parts = u64::from(token.parts.clamp(1, count.max(1)));
-        token.bytes.saturating_mul(tokens).div_ceil(parts)
-    });
-    let wanted = weights.saturating_add(work).saturating_add(kv_wanted.unwrap_or(0));
     // vLLM refuses to start where it does not find all of it available by then.
     let found = node.seen_least_bytes.saturating_sub(processes);
     let vllm_utilization = share_down(budget.min(found), total);
     // Engines are told in hundredths; what is lost by that holds nothing.
-    let usable = (vllm_utilization * total as f64) as u64;
-    NodeFit {
+    let usable = usable_bytes(vllm_utilization, total);
+    let mut told = NodeFit {
         node: Arc::clone(&node.name),
         total_bytes: total,
         room_bytes: node.room_bytes,
         processes_bytes: processes,
         headroom_bytes: headroom,
         budget_bytes: budget,
-        weights_bytes: weights,
+        weights_bytes: model.weights_bytes.div_ceil(u64::from(count.max(1))),
         work_bytes: work,
-        kv_room_bytes: usable.saturating_sub(weights).saturating_sub(work),
-        kv_wanted_bytes: kv_wanted,
-        lacks_bytes: wanted.saturating_sub(usable),
+        kv_room_bytes: 0,
+        kv_wanted_bytes: model.kv_token.zip(model.tokens).map(|(token, tokens)| {
+            let parts = u64::from(token.parts.clamp(1, count.max(1)));
+            token.bytes.saturating_mul(tokens).div_ceil(parts)
+        }),
+        lacks_bytes: 0,
         vllm_utilization,
         // What it calls static is weights and KV cache, of what it finds free at its start.
         sglang_fraction: share_down(budget.saturating_sub(work), node.seen_most_bytes),
-    }
+    };
+    told.lacks_bytes = told.wanted_bytes().saturating_sub(usable);
+    told
+}
+
+/// The hundredths of a share that `share_down` made.
+fn hundredths(share: f64) -> u64 {
+    (share * 100.0).round() as u64
+}
+
+/// A share of it, reckoned in whole hundredths: a fraction in binary would lose or add bytes.
+fn usable_bytes(share: f64, whole: u64) -> u64 {
+    let bytes = u128::from(whole) * u128::from(hundredths(share)) / 100;
+    u64::try_from(bytes).unwrap_or(u64::MAX)
 }
 
 /// In hundredths, as engines are told, and never more than it is.
 fn share_down(part: u64, whole: u64) -> f64 {
     match whole {
         0 => 0.0,
-        _ => ((part.min(whole) as f64 / whole as f64) * 100.0).floor() / 100.0,
+        _ => (u128::from(part.min(whole)) * 100 / u128::from(whole)) as f64 / 100.0,
     }
 }
 
 /// The same, and never less.
 fn share_up(part: u64, whole: u64) -> f64 {
-    match whole {
-        0 => f64::INFINITY,
-        _ => ((part as f64 / whole as f64) * 100.0).ceil() / 100.0,
+    match (part, whole) {
+        (0, _) => 0.0,
+        (_, 0) => f64::INFINITY,
+        _ => (u128::from(part) * 100).div_ceil(u128::from(whole)) as f64 / 100.0,
     }
 }

@@ -39,7 +39,7 @@ fn the_weakest_node_decides_for_all() {
     assert_eq!(&*fit.weakest, "two");
     assert_eq!(fit.nodes[1].budget_bytes, 97 * GIB);
     assert_eq!(fit.nodes[1].weights_bytes, 65 * GIB);
-    let usable = (0.80 * (121 * GIB) as f64) as u64;
+    let usable = 121 * GIB * 80 / 100;
     assert_eq!(fit.nodes[1].kv_room_bytes, usable - 69 * GIB, "in hundredths");
     assert_eq!(fit.nodes[1].kv_wanted_bytes, Some(10 * GIB), "20 GiB over two nodes");
     assert_eq!((fit.nodes[0].vllm_utilization, fit.vllm_utilization), (0.85, 0.80));
@@ -55,7 +55,7 @@ fn what_lacks_is_told_where_it_lacks() {
     let fit = fit(&model(130, None, None), &exact(9, 4, 4), &nodes).unwrap();
     assert!(!fit.fits && fit.is_unbalanced);
     // 47 of 121 GiB are 0.38, which is 45.98.
-    let lacks = 69 * GIB - (0.38 * (121 * GIB) as f64) as u64;
+    let lacks = 69 * GIB - 121 * GIB * 38 / 100;
     assert_eq!((fit.nodes[0].lacks_bytes, fit.nodes[1].lacks_bytes), (0, lacks));
     assert_eq!((&*fit.weakest, fit.most_tokens), ("two", None));
 }
@@ -87,6 +87,26 @@ fn a_small_node_is_not_asked_for_a_large_ones_overheads() {
     assert_eq!(super::fit(&model(3, None, None), &Overheads::default(), &[]), None);
 }
 
+#[test]
+fn nodes_of_different_sizes_are_all_told_the_share_of_the_one_that_has_least() {
+    // Each would hold the 90 GiB at its own share: 94 of 121 GiB, and 94 of 96.
+    let nodes = [node("spark", 121 * GIB, 94 * GIB), node("small", 96 * GIB, 94 * GIB)];
+    let fit_of = |weights_gib| {
+        let model = model(weights_gib, Some((1 << 20, 1)), None);
+        fit(&model, &exact(0, 0, 0), &nodes).unwrap()
+    };
+    let fit = fit_of(180);
+    assert_eq!((fit.nodes[0].vllm_utilization, fit.nodes[1].vllm_utilization), (0.77, 0.97));
+    assert_eq!((fit.vllm_utilization, fit.vllm_least), (0.77, 0.94));
+    assert!(!fit.fits, "0.77 of 96 GiB are 73.9: {fit:?}");
+    assert_eq!(&*fit.weakest, "small");
+    let usable = 96 * GIB * 77 / 100;
+    assert_eq!((fit.nodes[0].lacks_bytes, fit.nodes[1].lacks_bytes), (0, 90 * GIB - usable));
+    let fit = fit_of(140);
+    assert!(fit.fits);
+    assert_eq!(fit.most_tokens, Some((usable - 70 * GIB) >> 20));
+}
+
 proptest! {
     #[test]
     fn what_is_told_to_engines_never_exceeds_what_there_is(
@@ -115,7 +135,7 @@ proptest! {
                 <= told.budget_bytes as f64 * (1.0 + 1e-9));
             let is_enough = told.budget_bytes >= told.weights_bytes;
             prop_assert!(!fit.fits || is_enough);
-            prop_assert!(!fit.fits || fit.vllm_least <= fit.vllm_utilization + 1e-9, "{fit:?}");
+            prop_assert!(!fit.fits || fit.vllm_least <= fit.vllm_utilization, "{fit:?}");
         }
     }
 }

@@ -111,7 +111,8 @@ fn table(fit: &Fit) {
 fn advice(fit: &Fit) -> Vec<String> {
     let mut lines = Vec::new();
     let several = fit.nodes.len() > 1;
-    let differ = fit.nodes.iter().any(|node| node.kv_room_bytes != fit.nodes[0].kv_room_bytes);
+    let gives = |node: &NodeFit| (node.kv_room_bytes, node.vllm_utilization);
+    let differ = fit.nodes.iter().any(|node| gives(node) != gives(&fit.nodes[0]));
     if differ {
         lines.push(format!("The weakest node is {}: it decides for all.", fit.weakest));
     }
@@ -126,6 +127,14 @@ fn advice(fit: &Fit) -> Vec<String> {
             fit.sglang_fraction
         ));
     } else {
+        let has_more = |node: &NodeFit| node.vllm_utilization > fit.vllm_utilization;
+        if fit.nodes.iter().any(|node| node.lacks_bytes > 0 && has_more(node)) {
+            lines.push(format!(
+                "vLLM takes the same share of each node, here {:.2}: more room on the node that \
+                 allows no more, or nodes of one size, would help.",
+                fit.vllm_utilization
+            ));
+        }
         lines.push(
             "What helps: more nodes, smaller weights (quantized), a shorter context, fewer \
              requests, KV cache of 8 bits, or other services elsewhere."
