@@ -111,6 +111,8 @@ pub struct NodeFit {
 pub struct Fit {
     /// Whether what is wanted fits on each.
     pub fits: bool,
+    /// Whether it would, if each were told its own utilization.
+    pub fits_at_own_utilizations: bool,
     /// The node with the least room for a KV cache.
     pub weakest: Arc<str>,
     /// The largest utilization that is safe on every node, and the least that suffices there.
@@ -135,13 +137,16 @@ pub fn fit(model: &Model, overheads: &Overheads, nodes: &[Node]) -> Option<Fit> 
     let least = |of: fn(&NodeFit) -> f64| each.iter().map(of).fold(1.0, f64::min);
     let vllm_utilization = least(|node| node.vllm_utilization);
     let sglang_fraction = least(|node| node.sglang_fraction);
-    let each_fits_alone = each.iter().all(|node| node.lacks_bytes == 0);
+    let lacks_at = |share: f64, node: &NodeFit| {
+        node.wanted_bytes().saturating_sub(usable_bytes(share, node.total_bytes))
+    };
+    let fits_at_own_utilizations =
+        each.iter().all(|node| lacks_at(node.vllm_utilization, node) == 0);
     for node in &mut each {
         let usable = usable_bytes(vllm_utilization, node.total_bytes);
         node.kv_room_bytes = usable.saturating_sub(node.fixed_bytes());
-        if each_fits_alone {
-            node.lacks_bytes = node.wanted_bytes().saturating_sub(usable);
-        }
+        let share = if fits_at_own_utilizations { vllm_utilization } else { node.vllm_utilization };
+        node.lacks_bytes = lacks_at(share, node);
     }
     let utilization = |node: &NodeFit| hundredths(node.vllm_utilization);
     let weakest = each
@@ -153,6 +158,7 @@ pub fn fit(model: &Model, overheads: &Overheads, nodes: &[Node]) -> Option<Fit> 
     let needed = |node: &NodeFit| share_up(node.wanted_bytes(), node.total_bytes);
     Some(Fit {
         fits: each.iter().all(|node| node.lacks_bytes == 0),
+        fits_at_own_utilizations,
         weakest: Arc::clone(&weakest.node),
         vllm_utilization,
         vllm_least: each.iter().map(needed).fold(0.0, f64::max),
@@ -177,7 +183,7 @@ impl NodeFit {
     }
 }
 
-/// What a node gives by itself.
+/// What a node gives by itself. What is left or lacks depends on the share that all are told.
 fn node_fit(model: &Model, overheads: &Overheads, node: &Node, count: u32) -> NodeFit {
     let total = node.total_bytes;
     let processes =
@@ -188,9 +194,7 @@ fn node_fit(model: &Model, overheads: &Overheads, node: &Node, count: u32) -> No
     // vLLM refuses to start where it does not find all of it available by then.
     let found = node.seen_least_bytes.saturating_sub(processes);
     let vllm_utilization = share_down(budget.min(found), total);
-    // Engines are told in hundredths; what is lost by that holds nothing.
-    let usable = usable_bytes(vllm_utilization, total);
-    let mut told = NodeFit {
+    NodeFit {
         node: Arc::clone(&node.name),
         total_bytes: total,
         room_bytes: node.room_bytes,
@@ -208,9 +212,7 @@ fn node_fit(model: &Model, overheads: &Overheads, node: &Node, count: u32) -> No
         vllm_utilization,
         // What it calls static is weights and KV cache, of what it finds free at its start.
         sglang_fraction: share_down(budget.saturating_sub(work), node.seen_most_bytes),
-    };
-    told.lacks_bytes = told.wanted_bytes().saturating_sub(usable);
-    told
+    }
 }
 
 /// The hundredths of a share that `share_down` made.
@@ -218,7 +220,8 @@ fn hundredths(share: f64) -> u64 {
     (share * 100.0).round() as u64
 }
 
-/// A share of it, reckoned in whole hundredths: a fraction in binary would lose or add bytes.
+/// A share of it. Engines are told in hundredths, and what is lost by that holds nothing; it is
+/// reckoned in whole ones, since a fraction in binary would lose or add bytes.
 fn usable_bytes(share: f64, whole: u64) -> u64 {
     let bytes = u128::from(whole) * u128::from(hundredths(share)) / 100;
     u64::try_from(bytes).unwrap_or(u64::MAX)

@@ -114,7 +114,7 @@ fn advice(fit: &Fit) -> Vec<String> {
     let gives = |node: &NodeFit| (node.kv_room_bytes, node.vllm_utilization);
     let differ = fit.nodes.iter().any(|node| gives(node) != gives(&fit.nodes[0]));
     if differ {
-        lines.push(format!("The weakest node is {}: it decides for all.", fit.weakest));
+        lines.push(format!("The weakest node is {}: it has the least room.", fit.weakest));
     }
     if fit.fits {
         let on_each = if several { " on each node" } else { "" };
@@ -127,12 +127,12 @@ fn advice(fit: &Fit) -> Vec<String> {
             fit.sglang_fraction
         ));
     } else {
-        let has_more = |node: &NodeFit| node.vllm_utilization > fit.vllm_utilization;
-        if fit.nodes.iter().any(|node| node.lacks_bytes > 0 && has_more(node)) {
+        let tightest = fit.nodes.iter().find(|node| node.vllm_utilization == fit.vllm_utilization);
+        if let Some(tightest) = tightest.filter(|_| fit.fits_at_own_utilizations) {
             lines.push(format!(
-                "vLLM takes the same share of each node, here {:.2}: more room on the node that \
-                 allows no more, or nodes of one size, would help.",
-                fit.vllm_utilization
+                "vLLM takes the same share of each node, and {} allows no more than {:.2}: more \
+                 room there, or nodes of one size, would help.",
+                tightest.node, tightest.vllm_utilization
             ));
         }
         lines.push(
@@ -152,4 +152,45 @@ fn advice(fit: &Fit) -> Vec<String> {
         );
     }
     lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fit::{Node, Overheads, fit};
+
+    const GIB: u64 = 1 << 30;
+
+    fn node(name: &str, total_gib: u64, room_gib: u64) -> Node {
+        let room_bytes = room_gib * GIB;
+        Node {
+            name: name.into(),
+            total_bytes: total_gib * GIB,
+            room_bytes,
+            seen_least_bytes: room_bytes,
+            seen_most_bytes: room_bytes,
+        }
+    }
+
+    fn advice_for(weights_gib: u64, nodes: &[Node]) -> String {
+        let model = Model { weights_bytes: weights_gib * GIB, kv_token: None, tokens: None };
+        let nothing = Some(0);
+        let overheads =
+            Overheads { processes_bytes: nothing, work_bytes: nothing, headroom_bytes: nothing };
+        advice(&fit(&model, &overheads, nodes).unwrap()).join("\n")
+    }
+
+    #[test]
+    fn the_node_that_allows_least_is_named_where_only_the_common_share_is_too_small() {
+        let by_share = advice_for(180, &[node("spark", 121, 94), node("small", 96, 94)]);
+        assert!(by_share.contains("spark allows no more than 0.77"), "{by_share}");
+        for nodes in [
+            [node("spark", 121, 94), node("small", 96, 80)],
+            [node("spark", 121, 117), node("two", 121, 60)],
+        ] {
+            let by_room = advice_for(180, &nodes);
+            assert!(by_room.contains("What helps"), "{by_room}");
+            assert!(!by_room.contains("allows no more"), "{by_room}");
+        }
+    }
 }

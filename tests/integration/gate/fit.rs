@@ -44,7 +44,7 @@ fn the_weakest_of_two_nodes_decides_what_engines_are_told() {
     let first =
         "130.0 GiB of weights and 20.0 GiB of KV cache for 131072 tokens on 2 nodes: it fits.";
     assert!(told.starts_with(first), "{told}");
-    let weakest = format!("The weakest node is 127.0.0.1:{}: it decides for all.", weak.port);
+    let weakest = format!("The weakest node is 127.0.0.1:{}: it has the least room.", weak.port);
     assert!(told.contains(&weakest), "{told}");
     // 100 GiB less 9 for its processes and 3.75 to spare, of 120.
     assert!(told.contains("--gpu-memory-utilization 0.72 at most on each node"), "{told}");
