@@ -181,6 +181,10 @@ fn a_daemons_recording_gives_the_decisions_of_its_journal() {
             rules.to_str().unwrap(),
         ],
     );
+    // What comes before the first step is what the log held at a first start, and no news.
+    daemon.wait_until("the first step is done", |daemon| {
+        daemon.metrics().contains_key("uma_memory_free_bytes")
+    });
     let mut pipe = fs::OpenOptions::new().write(true).open(&kmsg).unwrap();
     pipe.write_all(b"3,9,5,-;NVRM: Xid (PCI:000f:01:00): 31, pid=1, name=x, y\n").unwrap();
     daemon.wait_until("the Xid is decided upon", |_| {
