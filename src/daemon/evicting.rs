@@ -93,6 +93,11 @@ impl Evicting {
         self.evictor.stop(why);
     }
 
+    /// What goes from behind the readers as soon as memory is short, in bytes.
+    pub(super) fn lying_bytes(&self) -> u64 {
+        self.evictor.lying_bytes()
+    }
+
     /// What people shall know since this was last asked.
     pub(super) fn notes(&self) -> Vec<String> {
         self.evictor.notes()

@@ -188,7 +188,7 @@ impl Daemon {
     /// Sleeps until there is something to do, and returns when that was.
     fn wait(&mut self) -> Duration {
         while self.sleep() {
-            self.sampling.glance();
+            self.sampling.glance(self.evicting.lying_bytes());
         }
         clock::monotonic()
     }
@@ -325,7 +325,8 @@ impl Daemon {
             self.own.count_reaction(clock::monotonic().saturating_sub(since));
         }
         if is_due {
-            let missed = self.sampling.taken(at, &self.policy);
+            let lying = self.evicting.lying_bytes();
+            let missed = self.sampling.taken(at, &self.policy, lying);
             self.own.count_missed_samples(missed);
         } else {
             self.sampling.reconsider(at, &self.policy);

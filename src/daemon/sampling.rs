@@ -12,7 +12,7 @@ use rustix::event::PollFlags;
 use super::clock;
 use crate::config::settings::SamplingInterval;
 use crate::policy::Policy;
-use crate::policy::pace::Pace;
+use crate::policy::pace::{Memory, Pace};
 use crate::sources::is_procfs;
 use crate::sources::memory::PressureTrigger;
 use crate::sys::free_memory::FreeMemory;
@@ -110,10 +110,12 @@ impl Sampling {
     }
 
     /// Looks how much memory is free, and has it measured at once where that shows a collapse.
-    pub(super) fn glance(&mut self) {
+    /// `lying` bytes are as good as free.
+    pub(super) fn glance(&mut self, lying: u64) {
         let Some(auto) = &mut self.auto else { return };
         self.glanced = clock::monotonic();
-        if auto.pace.glanced(clock::uptime(), FreeMemory::now().free_bytes as f64) {
+        let free = FreeMemory::now().free_bytes.saturating_add(lying);
+        if auto.pace.glanced(clock::uptime(), free as f64) {
             self.due = self.due.min(self.glanced);
         }
     }
@@ -143,11 +145,12 @@ impl Sampling {
         self.interval
     }
 
-    /// A sample was taken at those times and the policy has seen it. Returns how many could not be
-    /// taken since the one before.
-    pub(super) fn taken(&mut self, taken: Taken, policy: &Policy) -> u64 {
+    /// A sample was taken at those times and the policy has seen it; `lying` bytes are as good as
+    /// free. Returns how many could not be taken since the one before.
+    pub(super) fn taken(&mut self, taken: Taken, policy: &Policy, lying: u64) -> u64 {
         if let Some(auto) = &mut self.auto {
-            auto.pace.measured(taken.uptime, policy.memory());
+            let or_lying = |memory: Memory| Memory { free: memory.free + lying as f64, ..memory };
+            auto.pace.measured(taken.uptime, policy.memory().map(or_lying));
         }
         self.choose(taken.uptime, policy);
         let (now, interval) = (taken.monotonic, self.interval);

@@ -9,7 +9,7 @@ use std::time::Duration;
 /// While much is free and nothing happens. 20 GiB have gone within 1.5 s: that is six looks.
 pub const CALM: Duration = Duration::from_millis(250);
 
-/// While little is free or an engine loads, and after something has happened.
+/// While little is free, and after something has happened.
 pub const WATCHFUL: Duration = Duration::from_millis(100);
 
 /// While an engine loads, how much is free is glanced at between measurements: that alone costs
@@ -23,6 +23,10 @@ pub const FAST: Duration = Duration::from_millis(20);
 
 /// How soon the reserve must be reached, at the present pace, for that.
 const HORIZON: Duration = Duration::from_secs(5);
+
+/// The same while an engine loads: it reads in leaps, and [`GLANCE`] sees soon enough how they
+/// end. The brake judges by the last second, and begins to when 0.4 s are left.
+const HORIZON_LOADING: Duration = Duration::from_secs(2);
 
 /// The past from which the pace is taken.
 const PAST: Duration = Duration::from_secs(1);
@@ -119,16 +123,17 @@ impl Pace {
         is_gone_soon && !is_known
     }
 
-    /// Whether the reserve will be reached within [`HORIZON`].
+    /// Whether the reserve will be reached within [`HORIZON`], or [`HORIZON_LOADING`].
     fn is_gone_soon(&self, now: Duration, memory: Memory) -> bool {
         let Memory { total, free, available, reserve } = memory;
+        let horizon = if now < self.loading_until { HORIZON_LOADING } else { HORIZON };
         let gone_soon = |left: f64, before: fn(&Memory) -> f64| {
             self.past.iter().any(|look| {
                 let age = now.saturating_sub(look.at);
                 let fall = (before(&look.memory) - left) / age.as_secs_f64();
                 (SHORTEST_SLOPE..=PAST).contains(&age)
                     && fall >= total * SLOWEST_FALL
-                    && left - reserve <= fall * HORIZON.as_secs_f64()
+                    && left - reserve <= fall * horizon.as_secs_f64()
             })
         };
         gone_soon(free, |memory| memory.free) || gone_soon(available, |memory| memory.available)
@@ -151,10 +156,9 @@ impl Pace {
         (now < self.loading_until && now >= self.fast_until).then_some(GLANCE)
     }
 
-    /// An engine takes a model in, and memory with it.
+    /// An engine takes a model in, and memory with it: it is glanced at.
     pub fn loads(&mut self, now: Duration) {
         self.loading_until = self.loading_until.max(now + FAST_LASTS);
-        self.stirred(now + FAST_LASTS);
     }
 
     /// The time from the last measurement to the next one. `rules` is how often they need one.

@@ -326,6 +326,15 @@ impl Ledger {
         self.progress
     }
 
+    /// How much of all files nobody was ever seen to have read, in whole chunks.
+    pub(super) fn unread(&self) -> u64 {
+        let of = |book: &Book| {
+            let unread = book.chunks.iter().filter(|chunk| chunk.read_at == 0 && chunk.out == 0);
+            (unread.count() as u64).saturating_mul(CHUNK_BYTES).min(book.length)
+        };
+        self.files.iter().map(of).sum()
+    }
+
     /// Bytes put out, and how many of them have come back.
     pub(super) fn tally(&self) -> (u64, u64) {
         (self.evicted, self.refaulted)

@@ -8,7 +8,7 @@ use super::discover::Holdings;
 use super::files::{Finding, Patterns, offset};
 use super::ledger::{DueChunk, Ledger, Look, Place};
 use super::process::{Held, HoldError};
-use super::room::{is_bounded, may_stay, must_go};
+use super::room::{is_bounded, may_stay, must_go, to_come};
 use super::uses::{FileUse, Reading};
 use super::{EvictOrder, Mounts};
 use crate::model::EngineTarget;
@@ -29,6 +29,9 @@ const IN_TURN_EVERY: u64 = 4;
 
 /// Rounds from one blind dropping to the next.
 const DROP_BLINDLY_EVERY: u64 = 20;
+
+/// Rounds in which nothing is read before that counts as the end of reading: 0.2 s at least.
+const QUIET_ROUNDS: u64 = 10;
 
 /// What such a look may cost the kernel; see [`Ledger::in_turn`].
 const IN_TURN_BUDGET: u32 = 256;
@@ -108,6 +111,10 @@ pub(super) struct Load {
     /// How much memory shall stay free.
     floor_bytes: u64,
     rounds: u64,
+    /// The last round in which something was read.
+    read_in: u64,
+    /// What lies behind the readers, whether it goes now or later, in bytes.
+    lies: u64,
     /// The round of the last look at what is mapped and open.
     discovered_in: u64,
     /// Something comes into memory that nobody was seen to hold.
@@ -146,6 +153,8 @@ impl Load {
             ledger: Ledger::new(order.behind_bytes),
             limits: Limits::default(),
             rounds: 0,
+            read_in: 0,
+            lies: 0,
             discovered_in: 0,
             is_news: false,
             marked: Vec::new(),
@@ -202,12 +211,12 @@ impl Load {
         }
     }
 
-    /// One round. Between any two chunks `stops` is asked, and `told` what has been put out and
-    /// what of it has come back.
+    /// One round. Between any two chunks `stops` is asked, and `told` what has been put out, what
+    /// of it has come back, and what still lies behind the readers.
     pub(super) fn round(
         &mut self,
         stops: &dyn Fn() -> bool,
-        told: &mut dyn FnMut((u64, u64)),
+        told: &mut dyn FnMut((u64, u64), u64),
     ) -> Round {
         self.rounds += 1;
         if !self.processes.iter().any(Held::lives) {
@@ -220,8 +229,10 @@ impl Load {
         }
         self.follow_positions(false);
         self.look_around();
-        told(self.tally());
         let read_bytes = self.ledger.progress() - before;
+        if read_bytes > 0 {
+            self.read_in = self.rounds;
+        }
         self.put_out_due(stops, told);
         self.clear_marks(stops);
         if self.limits.sight.is_some() && self.rounds % DROP_BLINDLY_EVERY == 1 {
@@ -341,8 +352,10 @@ impl Load {
         by_process.into_iter().max().unwrap_or(0)
     }
 
-    fn put_out_due(&mut self, stops: &dyn Fn() -> bool, told: &mut dyn FnMut((u64, u64))) {
+    fn put_out_due(&mut self, stops: &dyn Fn() -> bool, told: &mut dyn FnMut((u64, u64), u64)) {
         let Due { mut free, mut mapped, mut must_go } = self.due();
+        self.lies = self.bytes_of(&free) + self.bytes_of(&mapped);
+        told(self.tally(), self.lies);
         free.sort_unstable();
         if must_go > 0 {
             mapped.sort_unstable();
@@ -357,8 +370,11 @@ impl Load {
             if stops() {
                 break;
             }
+            let before = self.ledger.cached_of(due.place);
             self.put_out(due.place);
-            told(self.tally());
+            let gone = before.saturating_sub(self.ledger.cached_of(due.place));
+            self.lies = self.lies.saturating_sub(gone);
+            told(self.tally(), self.lies);
         }
     }
 
@@ -389,7 +405,10 @@ impl Load {
         let memory = FreeMemory::now();
         let (mapped, free): (Vec<_>, Vec<_>) =
             self.ledger.due(may_stay(memory)).partition(|due| self.is_mapped(due.place));
-        let must_go = must_go(memory, self.bytes_of(&mapped), self.floor_bytes);
+        let is_quiet = self.rounds - self.read_in >= QUIET_ROUNDS;
+        let to_read = if is_quiet { 0 } else { self.ledger.unread() };
+        let room = self.floor_bytes.saturating_add(to_come(memory, to_read));
+        let must_go = must_go(memory, self.bytes_of(&mapped), room);
         Due { free, mapped, must_go }
     }
 

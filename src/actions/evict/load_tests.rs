@@ -54,7 +54,7 @@ fn may_see(path: &Path) -> bool {
 }
 
 fn round(load: &mut Load) -> Round {
-    load.round(&|| false, &mut |_| {})
+    load.round(&|| false, &mut |_, _| {})
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn it_stops_between_two_chunks() {
     let asked = std::cell::Cell::new(0);
     let stops = || asked.replace(asked.get() + 1) >= 2;
     while load.tally().0 == 0 {
-        load.round(&stops, &mut |_| {});
+        load.round(&stops, &mut |_, _| {});
     }
     assert_eq!(load.tally().0, 2 * CHUNK_BYTES);
     round(&mut load);
@@ -126,7 +126,7 @@ fn marks_of_the_kernel_go_behind_the_readers_alone_and_looking_removes_none() {
     round(&mut load);
     assert_eq!(marked(&path), 4 * CHUNK_BYTES, "all of it lies ahead");
     reader.seek(SeekFrom::Start(2 * CHUNK_BYTES + 4096)).unwrap();
-    load.round(&|| true, &mut |_| {});
+    load.round(&|| true, &mut |_, _| {});
     assert_eq!(marked(&path), 4 * CHUNK_BYTES, "it is to stop");
     reader.seek(SeekFrom::Start(2 * CHUNK_BYTES + 8192)).unwrap();
     load.look_at_file(0);

@@ -142,12 +142,15 @@ struct Control {
     /// Why it shall end.
     stop: OnceLock<&'static str>,
     evicted_bytes: AtomicU64,
+    /// What lies behind its readers, and goes now or when memory is short.
+    lying_bytes: AtomicU64,
 }
 
 impl Control {
     fn new(target: EngineTarget) -> Self {
         let now = Mutex::default();
-        Self { target, now, stop: OnceLock::new(), evicted_bytes: AtomicU64::new(0) }
+        let (evicted_bytes, lying_bytes) = Default::default();
+        Self { target, now, stop: OnceLock::new(), evicted_bytes, lying_bytes }
     }
 
     /// The engine's first process: another one is another life of it.
@@ -291,6 +294,13 @@ impl Evictor {
                 && control.server() == Some(&server)
                 && control.stop.get().is_none()
         })
+    }
+
+    /// What lies behind the readers of all loads that are followed, and goes now or when memory is
+    /// short, in bytes: as good as free. Never waits.
+    pub fn lying_bytes(&self) -> u64 {
+        let controls = lock(&self.shared.controls);
+        controls.iter().map(|control| control.lying_bytes.load(Ordering::Relaxed)).sum()
     }
 
     /// What has been put out so far. Never waits.

@@ -4,7 +4,8 @@
 //! has let go of it: 0.1 to 0.5 seconds of a processor for each GiB. So mapped pages lie as long as
 //! they do not matter: while at any moment as much is free as lies there, as what the engine may
 //! still take at once, and a floor besides. What it takes then finds free pages, and leaves the
-//! floor; while it takes them the others go.
+//! floor; while it takes them the others go. Once all has been read the KV cache may come, so that
+//! more must be free then than while there is much to read.
 
 use std::fs;
 use std::path::Path;
@@ -13,11 +14,19 @@ use super::ledger::CHUNK_BYTES;
 use crate::model::Target;
 use crate::sys::free_memory::FreeMemory;
 
-/// One part in this many of all memory may be taken at once: weights and KV cache are still to
-/// come. An eighth was too little: of four loads of 23.5 GiB by the safetensors library on as much
-/// memory, whose pages of 4 KiB go slowly, two met direct reclaim. Nobody can look often enough
-/// instead: 4.6 GiB of KV cache were taken there between two looks 20 ms apart.
+/// One part in this many of all memory may be taken at once where all has been read: the KV cache
+/// is still to come. An eighth was too little: of four loads of 23.5 GiB by the safetensors library
+/// on as much memory, whose pages of 4 KiB go slowly, two met direct reclaim. Nobody can look often
+/// enough instead: 4.6 GiB of KV cache were taken there between two looks 20 ms apart.
 const TO_COME_PART: u64 = 2;
+
+/// The same while the engine reads on, and has much to read yet: it takes weights at the pace of
+/// its reading, and maybe those of a smaller model at once.
+const TO_COME_READING_PART: u64 = 4;
+
+/// Much to read is one part in this many of all memory: at 5 GiB/s it lasts 1.5 s on 121 GiB, in
+/// which all that lies can go.
+const MUCH_TO_READ_PART: u64 = 16;
 
 /// Of what is free, one part in this many at most is what was read last and stays: with 64 MiB,
 /// that is less once less than a gibibyte is free.
@@ -29,11 +38,18 @@ pub(super) fn may_stay(memory: FreeMemory) -> u64 {
     (memory.free_bytes / STAYS_PART).max(CHUNK_BYTES)
 }
 
-/// How much of `lying` mapped bytes must go, so that `floor`, what may be taken at once, and what
-/// then still lies there are free. Each byte that goes counts twice: it no longer lies there, and
-/// is free.
-pub(super) fn must_go(memory: FreeMemory, lying: u64, floor: u64) -> u64 {
-    let room = floor.saturating_add(memory.total_bytes / TO_COME_PART);
+/// How much the engine may take at once, where so much is still to be read (0: nobody knows of
+/// any more).
+pub(super) fn to_come(memory: FreeMemory, to_read: u64) -> u64 {
+    match to_read >= memory.total_bytes / MUCH_TO_READ_PART {
+        true => memory.total_bytes / TO_COME_READING_PART,
+        false => memory.total_bytes / TO_COME_PART,
+    }
+}
+
+/// How much of `lying` mapped bytes must go, so that `room` and as much as then still lies there
+/// are free. Each byte that goes counts twice: it no longer lies there, and is free.
+pub(super) fn must_go(memory: FreeMemory, lying: u64, room: u64) -> u64 {
     let missing = room.saturating_add(lying).saturating_sub(memory.free_bytes);
     missing.div_ceil(2).min(lying)
 }
@@ -81,8 +97,10 @@ mod tests {
 
     #[test]
     fn mapped_pages_lie_while_there_is_room_for_what_is_taken_at_once() {
-        let goes =
-            |free_gib: u64, lying, floor| must_go(memory(free_gib * GIB, 24 * GIB), lying, floor);
+        let goes = |free_gib: u64, lying, floor: u64| {
+            let memory = memory(free_gib * GIB, 24 * GIB);
+            must_go(memory, lying, floor.saturating_add(to_come(memory, 0)))
+        };
         let stays = |free_gib: u64| may_stay(memory(free_gib * GIB, 24 * GIB));
         assert_eq!(goes(20, 4 * GIB, 0), 0);
         assert_eq!(goes(16, 4 * GIB, 0), 0, "12 GiB may still be taken");
@@ -95,13 +113,21 @@ mod tests {
         assert_eq!((stays(1), stays(0)), (64 << 20, CHUNK_BYTES));
     }
 
+    #[test]
+    fn who_has_much_to_read_takes_less_at_once_than_who_has_read_all() {
+        let memory = memory(9 * GIB, 24 * GIB);
+        assert_eq!(to_come(memory, 2 * GIB), 6 * GIB);
+        assert_eq!(to_come(memory, GIB), 12 * GIB);
+        assert_eq!(must_go(memory, 2 * GIB, to_come(memory, 2 * GIB)), 0);
+        assert_eq!(must_go(memory, 2 * GIB, to_come(memory, GIB)), 2 * GIB);
+    }
+
     proptest! {
         #[test]
         fn what_goes_makes_room_enough_or_is_all(
-            free in 0..64 * GIB, more in 0..64 * GIB, lying in 0..64 * GIB, floor in 0..64 * GIB,
+            free in 0..64 * GIB, more in 0..64 * GIB, lying in 0..64 * GIB, room in 0..64 * GIB,
         ) {
-            let goes = must_go(memory(free, free + more), lying, floor);
-            let room = floor + (free + more) / 2;
+            let goes = must_go(memory(free, free + more), lying, room);
             prop_assert!(goes <= lying);
             prop_assert!(goes == lying || free + goes >= room + (lying - goes));
             prop_assert!(goes == 0 || free + goes < room + lying - goes + 2, "no more");

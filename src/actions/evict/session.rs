@@ -29,6 +29,10 @@ const STEADY: Duration = Duration::from_millis(100);
 /// known yet, and what a flood has brought must be found before the next look.
 const BEGINS_FOR: Duration = Duration::from_millis(50);
 
+/// One of which nothing was seen to be read for so long has ended to read, or rests: one that reads
+/// large pieces goes on by leaps, and between two of them nothing is seen.
+const RESTS_AFTER: Duration = Duration::from_millis(100);
+
 /// So much is free above the floor then: four times what is read meanwhile at 5 GiB/s finds room.
 const MUCH_FREE_BYTES: u64 = 2 << 30;
 
@@ -36,7 +40,7 @@ const MUCH_FREE_BYTES: u64 = 2 << 30;
 /// floor, within bounds. The more goes at once, the less it costs.
 const READ_BETWEEN_PART: u64 = 32;
 const LEAST_READ_BETWEEN_BYTES: u64 = 48 << 20;
-const MOST_READ_BETWEEN_BYTES: u64 = 128 << 20;
+const MOST_READ_BETWEEN_BYTES: u64 = 512 << 20;
 
 /// More engines do not load at a time.
 const MOST_SESSIONS: usize = 16;
@@ -71,8 +75,8 @@ struct Session {
     looked_at: Duration,
     /// From there to the next.
     pace: Duration,
-    /// Since which round something was read in each, if it was in the last.
-    reads_since: Option<Duration>,
+    /// When it began to read, unless it rests, and when it was last seen to have read.
+    reads: Option<(Duration, Duration)>,
     /// What the shared tally holds of this load.
     told: (u64, u64),
 }
@@ -129,10 +133,9 @@ impl Sessions {
         };
         let ends_at = (shared.uptime)().saturating_add(order.lasts);
         let looked_at = (shared.uptime)();
-        let (pace, reads_since, told) = (SOONEST, None, (0, 0));
+        let (pace, reads, told) = (SOONEST, None, (0, 0));
         let target = order.target.clone();
-        let mut session =
-            Session { load, target, control, ends_at, looked_at, pace, reads_since, told };
+        let mut session = Session { load, target, control, ends_at, looked_at, pace, reads, told };
         lock(&shared.controls).push(Arc::clone(&session.control));
         shared.begun.fetch_add(1, Ordering::Release);
         let ended = session.round(shared);
@@ -172,16 +175,17 @@ impl Session {
         let Round { read_bytes, is_over } = if stops() {
             Round::default()
         } else {
-            self.load.round(&stops, &mut |(evicted, refaulted)| {
+            self.load.round(&stops, &mut |(evicted, refaulted), lies| {
                 shared.evicted_bytes.fetch_add(evicted - told.0, Ordering::Relaxed);
                 shared.refaulted_bytes.fetch_add(refaulted - told.1, Ordering::Relaxed);
                 control.evicted_bytes.store(evicted, Ordering::Relaxed);
+                control.lying_bytes.store(lies, Ordering::Relaxed);
                 told = (evicted, refaulted);
             })
         };
         self.told = told;
-        self.reads_since = (read_bytes > 0).then(|| self.reads_since.unwrap_or(now));
-        let reads_for = self.reads_since.map(|begun| now.saturating_sub(begun));
+        self.reads = reads(self.reads, now, read_bytes);
+        let reads_for = self.reads.map(|(begun, _)| now.saturating_sub(begun));
         self.pace = pace(reads_for, since, read_bytes, self.load.spare_bytes());
         if is_over {
             return Some("the engine has ended");
@@ -219,8 +223,22 @@ impl Session {
     }
 }
 
-/// How long to wait, where something was read in each look for so long (`None`: not in the last),
-/// and so much in the time since the look before, while so much is free above the floor.
+/// When it began to read and was last seen to have read, where so much more is read now.
+fn reads(
+    before: Option<(Duration, Duration)>,
+    now: Duration,
+    read_bytes: u64,
+) -> Option<(Duration, Duration)> {
+    let rests = |(_, last): &(Duration, Duration)| now.saturating_sub(*last) >= RESTS_AFTER;
+    match before {
+        Some((begun, _)) if read_bytes > 0 => Some((begun, now)),
+        None if read_bytes > 0 => Some((now, now)),
+        before => before.filter(|before| !rests(before)),
+    }
+}
+
+/// How long to wait, where it has read for so long (`None`: it rests), and so much in the time
+/// since the look before, while so much is free above the floor.
 fn pace(
     reads_for: Option<Duration>,
     since: Duration,
@@ -305,9 +323,21 @@ mod tests {
         let steady =
             |read_mib, free_gib: u64| pace(long, millis(50), mib(read_mib), free_gib << 30);
         assert_eq!(steady(40, 2), millis(80), "a 32nd of what is free");
-        assert_eq!(steady(80, 64), millis(80), "128 MiB at most");
+        assert_eq!(steady(320, 64), millis(80), "512 MiB at most");
         assert_eq!(steady(20, 2), STEADY);
         assert_eq!(steady(1024, 2), SOONEST);
+    }
+
+    #[test]
+    fn who_goes_on_by_leaps_does_not_begin_anew_with_each() {
+        let millis = Duration::from_millis;
+        let begun = reads(None, millis(10), 1);
+        assert_eq!(begun, Some((millis(10), millis(10))));
+        assert_eq!(reads(begun, millis(109), 0), begun);
+        let goes_on = reads(begun, millis(150), 1);
+        assert_eq!(goes_on, Some((millis(10), millis(150))));
+        assert_eq!(reads(goes_on, millis(250), 0), None, "it rests");
+        assert_eq!(reads(None, millis(300), 0), None);
     }
 
     #[test]

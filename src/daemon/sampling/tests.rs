@@ -35,7 +35,7 @@ fn a_late_sample_does_not_delay_the_next_one() {
     let mut sampling = fixed();
     assert!(!sampling.is_due(at(STEP - Duration::from_millis(1))));
     assert!(sampling.is_due(at(STEP)));
-    assert_eq!(sampling.taken(at(STEP + Duration::from_millis(30)), &policy()), 0);
+    assert_eq!(sampling.taken(at(STEP + Duration::from_millis(30)), &policy(), 0), 0);
     assert_eq!(sampling.due, 2 * STEP);
 }
 
@@ -43,7 +43,7 @@ fn a_late_sample_does_not_delay_the_next_one() {
 fn times_that_passed_without_a_sample_are_counted_and_not_caught_up_with() {
     let mut sampling = fixed();
     // Those of 200, 300 and 400 ms; that of 100 ms is only late.
-    assert_eq!(sampling.taken(at(Duration::from_millis(430)), &policy()), 3);
+    assert_eq!(sampling.taken(at(Duration::from_millis(430)), &policy(), 0), 3);
     assert_eq!(sampling.due, Duration::from_millis(530));
 }
 
@@ -80,7 +80,7 @@ fn what_happens_between_samples_brings_the_next_one_forward_and_misses_none() {
         sampling.reconsider(at(now), &policy());
         assert_eq!(sampling.due, Duration::from_millis(10_000 + due_ms));
         let due = sampling.due;
-        assert_eq!(sampling.taken(at(due), &policy()), 0);
+        assert_eq!(sampling.taken(at(due), &policy(), 0), 0);
         assert_eq!(sampling.due, due + WATCHFUL);
     }
 }
@@ -136,7 +136,7 @@ fn a_glance_that_shows_a_collapse_brings_the_sample_forward_and_any_other_does_n
         let free = now.free_bytes as f64 + more;
         let memory = Memory { total, free, available: total, reserve: 0.0 };
         auto.pace.measured(before, Some(memory));
-        sampling.glance();
+        sampling.glance(0);
         assert_eq!(sampling.due < later, is_brought_forward, "{more}");
         assert_eq!(sampling.glance_in().is_none(), is_brought_forward, "all is measured then");
     }

@@ -101,11 +101,11 @@ fn a_load_is_glanced_at_and_looked_at_fast_once_it_may_take_all() {
         }
         machine.pace.interval(machine.now, NEVER)
     };
-    assert_eq!(pace_of(2.0, 10.0), WATCHFUL, "40 GiB are left, which is twenty seconds");
-    assert_eq!(pace_of(2.0, 17.0), FAST);
-    assert_eq!(pace_of(0.0, 3.0), WATCHFUL);
+    assert_eq!(pace_of(2.0, 25.0), CALM, "10 GiB are left, which is five seconds");
+    assert_eq!(pace_of(2.0, 3.2), FAST);
+    assert_eq!(pace_of(0.0, 3.0), WATCHFUL, "what follows a collapse is not calm");
     assert_eq!(machine.pace.glance(machine.now), Some(GLANCE));
-    assert_eq!(machine.run(seconds(2.0), 0.0).last(), Some(&WATCHFUL), "it is ready");
+    assert_eq!(machine.run(seconds(3.0), 0.0).last(), Some(&WATCHFUL), "little is left");
     assert_eq!(machine.pace.glance(machine.now), None);
 }
 

@@ -26,7 +26,7 @@ use crate::parse::engine::{comfy_queue, load_in_metrics, sglang_loads};
 const WHILE_DOWN: Duration = Duration::from_secs(1);
 const WHILE_UP: Duration = Duration::from_secs(5);
 
-/// How often it is looked whom to ask.
+/// How soon somebody is asked again who has not answered by then.
 const TICK: Duration = Duration::from_millis(200);
 
 /// Of an answer no more is read.
@@ -75,8 +75,8 @@ struct Target {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Targets {
     known: Arc<Mutex<Vec<Target>>>,
-    /// There is somebody to ask.
-    are_some: Arc<Notify>,
+    /// They are others than before.
+    are_others: Arc<Notify>,
 }
 
 impl Targets {
@@ -99,10 +99,10 @@ impl Targets {
             })
         };
         let targets: Vec<Target> = engines.iter().filter_map(target).collect();
-        let are_some = !targets.is_empty();
-        *self.known.lock().unwrap_or_else(PoisonError::into_inner) = targets;
-        if are_some {
-            self.are_some.notify_one();
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if *known != targets {
+            *known = targets;
+            self.are_others.notify_one();
         }
     }
 
@@ -145,17 +145,21 @@ impl Asker {
     /// Until the loop has gone.
     pub(super) fn run(&mut self) {
         while self.begin_due() {
-            let nobody = self.courses.is_empty();
-            let are_some = Arc::clone(&self.targets.are_some);
-            // What was begun goes on meanwhile. An idle machine is not woken for nothing.
+            let rest = self.next_in();
+            let are_others = Arc::clone(&self.targets.are_others);
+            // What was begun goes on meanwhile. The machine is not woken for nothing.
             self.runtime.block_on(async {
-                if nobody {
-                    are_some.notified().await;
-                } else {
-                    tokio::time::sleep(TICK).await;
-                }
+                // Both are reasons to look whom to ask.
+                let _or_its_time_has_come = tokio::time::timeout(rest, are_others.notified()).await;
             });
         }
+    }
+
+    /// How long nobody is to be asked.
+    fn next_in(&self) -> Duration {
+        let now = (self.clock)();
+        let next = self.courses.values().map(|course| course.next.saturating_sub(now)).min();
+        next.map_or(Duration::MAX, |next| next.max(TICK))
     }
 
     /// Asks those whose time has come. Returns whether anybody still wants to know.

@@ -1,7 +1,7 @@
 //! Inference engines: their processes, and what they answer.
 //!
 //! A thread looks through `/proc` once a second, more often while memory goes and it must be known
-//! to whom, and five times a second at those that load; it may
+//! to whom, and twice a second at those that load; it may
 //! hang there, for to read a process' command line or its mappings takes a lock that the process
 //! may hold while the driver waits for memory. A second one asks for health, and a third asks
 //! Docker which containers run. Neither waits for another, and the loop only takes what they have
@@ -41,7 +41,10 @@ pub use scan::Scanner;
 
 /// Between two looks at everything, and between two at what is known while something loads.
 const CALM: Duration = Duration::from_secs(1);
-const LOADING: Duration = Duration::from_millis(200);
+const LOADING: Duration = Duration::from_millis(500);
+
+/// One that takes all of its time to look leaves some to others.
+const LEAST_REST: Duration = Duration::from_millis(50);
 
 /// What may wait for the loop; more is dropped, and seen again at the next look.
 const NEWS: usize = 256;
@@ -228,8 +231,7 @@ impl Looker {
             }
             let loads = self.is_loading.load(Ordering::Relaxed);
             let rest = if loads { LOADING } else { next_full.saturating_sub((self.clock)()) };
-            // One that takes all of its time to look leaves some to others.
-            match told.recv_timeout(rest.max(LOADING / 4)) {
+            match told.recv_timeout(rest.max(LEAST_REST)) {
                 Ok(Told::Launched(engine)) => {
                     if self.scanner.launched(engine) {
                         // It is told as loading at once.
