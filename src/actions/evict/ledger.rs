@@ -298,8 +298,9 @@ impl Ledger {
         places.collect()
     }
 
-    /// The next chunks in turn, as many as `budget` allows: one that has been put out costs the
-    /// kernel the most to look at, one that never was in memory nothing worth telling.
+    /// The next chunks in turn, as many as `budget` allows: of one that was read whole there is the
+    /// least to learn, and in pages of 4 KiB it costs the most; one that has been put out may have
+    /// come back; one that never was in memory costs nothing worth telling.
     pub(super) fn in_turn(&mut self, budget: u32) -> Vec<Place> {
         let total: usize = self.files.iter().map(|book| book.chunks.len()).sum();
         let (mut places, mut spent) = (Vec::new(), 0);
@@ -312,6 +313,7 @@ impl Ledger {
             };
             spent += match (chunk.out, chunk.cached) {
                 (1.., _) => 16,
+                (0, 1..) if self.is_whole(self.turn) => 64,
                 (0, 1..) => 4,
                 (0, 0) => 1,
             };

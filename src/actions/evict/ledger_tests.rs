@@ -46,6 +46,22 @@ fn what_lies_ahead_stays_however_much_it_is() {
 }
 
 #[test]
+fn what_was_read_once_is_not_to_be_read_whatever_became_of_it() {
+    let mut ledger = ledger(4, 0);
+    ledger.add_file(CHUNK_BYTES / 2);
+    assert_eq!(ledger.unread(), 9 * CHUNK_BYTES / 2);
+    ledger.observe(place(3), AHEAD);
+    ledger.observe(Place { file: 1, chunk: 0 }, AHEAD);
+    assert_eq!(ledger.unread(), 9 * CHUNK_BYTES / 2);
+    ledger.observe(place(0), FULL);
+    ledger.observe(place(1), Look { cached: CHUNK_BYTES, read: 4096 });
+    assert_eq!(ledger.unread(), 5 * CHUNK_BYTES / 2);
+    ledger.put_out(place(0), CHUNK_BYTES, Look::default());
+    ledger.observe(place(1), Look::default());
+    assert_eq!(ledger.unread(), 5 * CHUNK_BYTES / 2);
+}
+
+#[test]
 fn a_chunk_that_is_being_read_stays_while_it_grows() {
     let mut ledger = ledger(3, 1);
     let half = Look { cached: CHUNK_BYTES, read: CHUNK_BYTES / 2 };

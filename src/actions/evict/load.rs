@@ -30,7 +30,7 @@ const IN_TURN_EVERY: u64 = 4;
 /// Rounds from one blind dropping to the next.
 const DROP_BLINDLY_EVERY: u64 = 20;
 
-/// Rounds in which nothing is read before that counts as the end of reading: 0.2 s at least.
+/// Rounds in which nothing is read before that counts as the end of reading: about 0.2 s.
 const QUIET_ROUNDS: u64 = 10;
 
 /// What such a look may cost the kernel; see [`Ledger::in_turn`].
@@ -354,7 +354,11 @@ impl Load {
 
     fn put_out_due(&mut self, stops: &dyn Fn() -> bool, told: &mut dyn FnMut((u64, u64), u64)) {
         let Due { mut free, mut mapped, mut must_go } = self.due();
-        self.lies = self.bytes_of(&free) + self.bytes_of(&mapped);
+        let goes = |mapped: &[DueChunk]| match self.limits.page_out {
+            None => self.bytes_of(mapped),
+            Some(_) => 0,
+        };
+        self.lies = self.bytes_of(&free) + goes(&mapped);
         told(self.tally(), self.lies);
         free.sort_unstable();
         if must_go > 0 {
@@ -405,11 +409,16 @@ impl Load {
         let memory = FreeMemory::now();
         let (mapped, free): (Vec<_>, Vec<_>) =
             self.ledger.due(may_stay(memory)).partition(|due| self.is_mapped(due.place));
-        let is_quiet = self.rounds - self.read_in >= QUIET_ROUNDS;
-        let to_read = if is_quiet { 0 } else { self.ledger.unread() };
-        let room = self.floor_bytes.saturating_add(to_come(memory, to_read));
+        let room = self.floor_bytes.saturating_add(to_come(memory, self.to_read()));
         let must_go = must_go(memory, self.bytes_of(&mapped), room);
         Due { free, mapped, must_go }
+    }
+
+    /// How much is still to be read. Who reads no more has read all that it wants: not every file
+    /// that is named must be read.
+    fn to_read(&self) -> u64 {
+        let is_quiet = self.rounds - self.read_in >= QUIET_ROUNDS;
+        if is_quiet { 0 } else { self.ledger.unread() }
     }
 
     fn bytes_of(&self, due: &[DueChunk]) -> u64 {

@@ -89,12 +89,39 @@ fn it_stops_between_two_chunks() {
     reader.read_exact(&mut vec![0; 5 << 24]).unwrap();
     let asked = std::cell::Cell::new(0);
     let stops = || asked.replace(asked.get() + 1) >= 2;
+    let mut lies = Vec::new();
     while load.tally().0 == 0 {
-        load.round(&stops, &mut |_, _| {});
+        lies.clear();
+        load.round(&stops, &mut |_, bytes| lies.push(bytes));
     }
     assert_eq!(load.tally().0, 2 * CHUNK_BYTES);
+    assert_eq!(lies, [4, 3, 2].map(|chunks| chunks * CHUNK_BYTES), "and what still lies is told");
     round(&mut load);
     assert_eq!(load.tally().0, 4 * CHUNK_BYTES);
+}
+
+#[test]
+fn who_reads_no_more_has_read_all_that_it_wants() {
+    let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let path = file(folder.path(), 4);
+    if !may_see(&path) {
+        return;
+    }
+    let mut reader = File::open(&path).unwrap();
+    let mut load = Load::begin(mounts(), &order(&path)).unwrap();
+    assert_eq!(load.to_read(), 4 * CHUNK_BYTES);
+    while load.to_read() == 4 * CHUNK_BYTES {
+        reader.read_exact(&mut [0; 4096]).unwrap();
+        round(&mut load);
+    }
+    assert_eq!(load.to_read(), 3 * CHUNK_BYTES);
+    for _ in 0..QUIET_ROUNDS {
+        round(&mut load);
+    }
+    assert_eq!(load.to_read(), 0);
+    reader.read_exact(&mut [0; 4096]).unwrap();
+    round(&mut load);
+    assert_eq!(load.to_read(), 3 * CHUNK_BYTES, "it goes on");
 }
 
 /// Bytes of which the kernel keeps marks.
