@@ -53,6 +53,15 @@ fn may_see(path: &Path) -> bool {
     sees.is_ok()
 }
 
+/// A file of so many chunks, this process as its reader, and the load that follows it. `None` where
+/// it cannot be seen what is cached.
+fn begun(folder: &Path, chunks: u64) -> Option<(PathBuf, File, Load)> {
+    let path = file(folder, chunks);
+    let reader = File::open(&path).unwrap();
+    let load = may_see(&path).then(|| Load::begin(mounts(), &order(&path)).unwrap())?;
+    Some((path, reader, load))
+}
+
 fn round(load: &mut Load) -> Round {
     load.round(&|| false, &mut |_, _| {})
 }
@@ -60,12 +69,7 @@ fn round(load: &mut Load) -> Round {
 #[test]
 fn without_sight_what_is_read_and_not_mapped_goes_all_the_same() {
     let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-    let path = file(folder.path(), 4);
-    if !may_see(&path) {
-        return;
-    }
-    let mut reader = File::open(&path).unwrap();
-    let mut load = Load::begin(mounts(), &order(&path)).unwrap();
+    let Some((path, mut reader, mut load)) = begun(folder.path(), 4) else { return };
     load.limits.sight = Some("an old kernel".to_owned());
     assert_eq!(cached(&path), 4 * CHUNK_BYTES);
     reader.read_exact(&mut vec![0; 2 << 20]).unwrap();
@@ -79,12 +83,7 @@ fn without_sight_what_is_read_and_not_mapped_goes_all_the_same() {
 #[test]
 fn it_stops_between_two_chunks() {
     let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-    let path = file(folder.path(), 6);
-    if !may_see(&path) {
-        return;
-    }
-    let mut reader = File::open(&path).unwrap();
-    let mut load = Load::begin(mounts(), &order(&path)).unwrap();
+    let Some((_, mut reader, mut load)) = begun(folder.path(), 6) else { return };
     round(&mut load);
     reader.read_exact(&mut vec![0; 5 << 24]).unwrap();
     let asked = std::cell::Cell::new(0);
@@ -103,12 +102,7 @@ fn it_stops_between_two_chunks() {
 #[test]
 fn who_reads_no_more_has_read_all_that_it_wants() {
     let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-    let path = file(folder.path(), 4);
-    if !may_see(&path) {
-        return;
-    }
-    let mut reader = File::open(&path).unwrap();
-    let mut load = Load::begin(mounts(), &order(&path)).unwrap();
+    let Some((_, mut reader, mut load)) = begun(folder.path(), 4) else { return };
     assert_eq!(load.to_read(), 4 * CHUNK_BYTES);
     while load.to_read() == 4 * CHUNK_BYTES {
         reader.read_exact(&mut [0; 4096]).unwrap();
