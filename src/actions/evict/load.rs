@@ -113,8 +113,6 @@ pub(super) struct Load {
     rounds: u64,
     /// The last round in which something was read.
     read_in: u64,
-    /// What lies behind the readers, whether it goes now or later, in bytes.
-    lies: u64,
     /// The round of the last look at what is mapped and open.
     discovered_in: u64,
     /// Something comes into memory that nobody was seen to hold.
@@ -154,7 +152,6 @@ impl Load {
             limits: Limits::default(),
             rounds: 0,
             read_in: 0,
-            lies: 0,
             discovered_in: 0,
             is_news: false,
             marked: Vec::new(),
@@ -354,12 +351,11 @@ impl Load {
 
     fn put_out_due(&mut self, stops: &dyn Fn() -> bool, told: &mut dyn FnMut((u64, u64), u64)) {
         let Due { mut free, mut mapped, mut must_go } = self.due();
-        let goes = |mapped: &[DueChunk]| match self.limits.page_out {
-            None => self.bytes_of(mapped),
-            Some(_) => 0,
-        };
-        self.lies = self.bytes_of(&free) + goes(&mapped);
-        told(self.tally(), self.lies);
+        let mut lies = self.bytes_of(&free);
+        if self.limits.page_out.is_none() {
+            lies += self.bytes_of(&mapped);
+        }
+        told(self.tally(), lies);
         free.sort_unstable();
         if must_go > 0 {
             mapped.sort_unstable();
@@ -377,8 +373,8 @@ impl Load {
             let before = self.ledger.cached_of(due.place);
             self.put_out(due.place);
             let gone = before.saturating_sub(self.ledger.cached_of(due.place));
-            self.lies = self.lies.saturating_sub(gone);
-            told(self.tally(), self.lies);
+            lies = lies.saturating_sub(gone);
+            told(self.tally(), lies);
         }
     }
 

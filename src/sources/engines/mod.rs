@@ -1,11 +1,10 @@
 //! Inference engines: their processes, and what they answer.
 //!
 //! A thread looks through `/proc` once a second, more often while memory goes and it must be known
-//! to whom, and twice a second at those that load; it may
-//! hang there, for to read a process' command line or its mappings takes a lock that the process
-//! may hold while the driver waits for memory. A second one asks for health, and a third asks
-//! Docker which containers run. Neither waits for another, and the loop only takes what they have
-//! found.
+//! to whom, and twice a second at those that load; it may hang there, for to read a process'
+//! command line or its mappings takes a lock that the process may hold while the driver waits for
+//! memory. A second one asks for health, and a third asks Docker which containers run. Neither
+//! waits for another, and the loop only takes what they have found.
 
 mod containers;
 mod details;
