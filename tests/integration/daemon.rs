@@ -218,6 +218,20 @@ pub fn history(storage: &Path) -> Vec<serde_json::Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
+/// The objects of one kind, once there is one: metrics are ahead of the journal by its next write.
+pub fn once_journalled(storage: &Path, kind: &str) -> Vec<serde_json::Value> {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        let mut told = history(storage);
+        told.retain(|entry| entry["kind"] == kind);
+        if !told.is_empty() {
+            return told;
+        }
+        assert!(Instant::now() < deadline, "no {kind} is journalled in 20 s");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 /// The objects of one kind.
 pub fn of_kind<'a>(
     history: &'a [serde_json::Value],

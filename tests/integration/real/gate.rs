@@ -6,7 +6,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::enabled;
-use crate::daemon::{Daemon, binary, history, of_kind};
+use crate::daemon::{Daemon, binary, once_journalled};
 
 const GIB: u64 = 1 << 30;
 const HELD: u64 = 6 * GIB;
@@ -185,8 +185,8 @@ fn an_engines_release_is_measured_and_journalled_with_its_curve() {
         daemon.metrics()["uma_engine_release_seconds_count"] >= 1.0
     });
     let metrics = daemon.metrics();
-    let history = history(storage.path());
-    let event = of_kind(&history, "engine_release").last().unwrap();
+    let told = once_journalled(storage.path(), "engine_release");
+    let [event] = told.as_slice() else { panic!("{told:#?}") };
     let held = metrics["uma_engine_held_bytes{engine=\"pipes\",type=\"unaccounted\"}"];
     assert!((held / HELD as f64 - 1.0).abs() < 0.05, "{held}: {event}");
     assert!(metrics["uma_engine_release_seconds_sum"] < 5.0);

@@ -16,7 +16,7 @@ use umawarden::parse::proc::meminfo::Meminfo;
 use super::fake_bus::{FakeBus, Session};
 use super::fake_lock::FakeLock;
 use super::logged_in::terminal;
-use crate::daemon::{Daemon, binary, history, of_kind};
+use crate::daemon::{Daemon, binary, history, of_kind, once_journalled};
 use crate::run::Node;
 
 const BOOTS: [&str; 2] =
@@ -221,8 +221,7 @@ fn it_survives_a_restart_of_the_daemon_is_done_once_and_judged_in_the_next_boot(
     let daemon = world.start();
     let helped = "uma_reboots_total{result=\"helped\"}";
     until(&daemon, "judged", 100, || daemon.metric(helped) == 1.0);
-    let told = history(&world.node.storage());
-    let checked: Vec<&Value> = of_kind(&told, "reboot_checked").collect();
+    let checked = once_journalled(&world.node.storage(), "reboot_checked");
     assert_eq!((checked.len(), &checked[0]["result"]), (1, &"helped".into()));
     assert_eq!(checked[0]["ended_boot_id"], BOOTS[0]);
     // It is neither done again nor soon.
