@@ -10,14 +10,16 @@ pub struct Paused {
     states: Vec<PathBuf>,
 }
 
+/// Where its monitors are switched on and off.
+pub fn states() -> impl Iterator<Item = PathBuf> {
+    let folder = fs::read_dir("/sys/kernel/mm/damon/admin/kdamonds").into_iter().flatten();
+    folder.map(|entry| entry.unwrap().path().join("state")).filter(|state| state.exists())
+}
+
 /// Pauses it where it runs.
 pub fn pause() -> Paused {
-    let Ok(folder) = fs::read_dir("/sys/kernel/mm/damon/admin/kdamonds") else {
-        return Paused { states: Vec::new() };
-    };
-    let states = folder.map(|entry| entry.unwrap().path().join("state"));
     let is_on = |state: &PathBuf| fs::read_to_string(state).is_ok_and(|text| text.trim() == "on");
-    let states: Vec<PathBuf> = states.filter(is_on).collect();
+    let states: Vec<PathBuf> = states().filter(is_on).collect();
     states.iter().for_each(|state| fs::write(state, "off").unwrap());
     if !states.is_empty() {
         println!("DAMON, which puts out everybody's pages here, is paused");

@@ -19,6 +19,7 @@ mod measure;
 mod options;
 mod policy;
 mod pool;
+mod put_back;
 mod reaction;
 #[expect(dead_code, reason = "the benchmark of the brake asks whether it lives")]
 mod served;
@@ -54,8 +55,7 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    measure_all(&options);
-    ExitCode::SUCCESS
+    put_back::after(|| measure_all(&options))
 }
 
 fn measure_all(options: &Options) {
