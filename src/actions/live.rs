@@ -44,7 +44,7 @@ impl Executor for Live {
                 compact_memory::perform(&mut compact_memory::file(&self.procfs))
                     .map_err(|error| told(&error))
             }
-            Action::Reclaim { cgroup, bytes } => {
+            Action::Reclaim { cgroup, bytes, .. } => {
                 reclaim::perform(&self.sysfs, cgroup, *bytes).map_err(|error| told(&error))
             }
             Action::EvictCheckpoint { .. } => {

@@ -17,7 +17,7 @@ use super::evicting::Evicting;
 use super::orders::Orders;
 use super::own::OwnReadings;
 use super::past::{Awaited, Search};
-use super::pause::{Heeding, PauseWatch};
+use super::pause::{Heeded, Heeding, PauseWatch};
 use super::recorder::{self, Recorder};
 use super::report::Report;
 use super::sampling::Sampling;
@@ -448,14 +448,15 @@ fn start_worker(
         let journal = Arc::clone(journal);
         Box::new(move |decision| journal.intent(decision, time).map_err(|error| error.to_string()))
     };
+    let asked = || Heeded::Disk(pause.switch());
     ActionWorker::start(WorkerSetup {
-        executor: Box::new(Heeding { executor: acting, switch: pause.switch() }),
+        executor: Box::new(Heeding { executor: acting, heeded: asked() }),
         intent: intent_within(INTENT_TAKES),
-        brake: Box::new(Heeding { executor: brake, switch: pause.switch() }),
+        brake: Box::new(Heeding { executor: brake, heeded: Heeded::Watch(pause.clone()) }),
         brake_intent: intent_within(BRAKE_INTENT_TAKES),
-        starter: Box::new(Heeding { executor: starter, switch: pause.switch() }),
+        starter: Box::new(Heeding { executor: starter, heeded: asked() }),
         start_intent: intent_within(INTENT_TAKES),
-        rebooter: Box::new(Heeding { executor: rebooter, switch: pause.switch() }),
+        rebooter: Box::new(Heeding { executor: rebooter, heeded: asked() }),
         reboot_intent: intent_within(INTENT_TAKES),
         outcomes,
         wake: Box::new(move || wake.notify()),

@@ -8,6 +8,7 @@ use crate::config::settings::Settings;
 use crate::model::{
     Action, Decision, DecisionId, EnginePhase, EngineTarget, Mode, Reading, SeriesKey, Verdict,
 };
+use crate::policy::Policy;
 use crate::policy::status::EngineStatus;
 use crate::supervisors::systemd::Bus;
 
@@ -83,9 +84,15 @@ impl Evicting {
                     && target.processes.first() == Some(&known.engine.server);
                 is_it && matches!(known.phase, EnginePhase::Starting | EnginePhase::Loading)
             });
-            known.map(|known| EngineTarget::from(&known.engine))
+            known.map(|known| EngineTarget::loading(&known.engine, &known.serving))
         });
         self.heeded = Heeded { engines, begun };
+    }
+
+    /// Ends what is not to go on by what people have ordered or written since it began.
+    pub(super) fn obey(&self, policy: &Policy) {
+        let now = clock::now();
+        self.evictor.end_where(|rule, engine| policy.stops_following(rule, engine, now));
     }
 
     /// Ends everything that goes on.

@@ -420,6 +420,9 @@ impl Daemon {
         }
         self.publish(now);
         let answers = std::mem::take(&mut step.answers);
+        if !answers.is_empty() {
+            self.evicting.obey(&self.policy);
+        }
         self.write_down(now, step);
         answers
     }
@@ -522,6 +525,7 @@ impl Daemon {
             }
         })?;
         let ended = self.policy.replace_rules(now, loaded.settings.mode, &loaded.rules);
+        self.evicting.obey(&self.policy);
         if let Some(cluster) = &self.cluster {
             cluster.want(&self.policy.wanted_of_others());
         }

@@ -134,6 +134,11 @@ impl PauseWatch {
         self.found().resumed_by = Some(author.to_owned());
     }
 
+    /// The pause as it was known a moment ago: the disk is not asked.
+    fn known(&self) -> Option<Pause> {
+        self.found().pause.clone()
+    }
+
     fn found(&self) -> MutexGuard<'_, Found> {
         self.found.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -203,7 +208,25 @@ impl Watcher {
 #[derive(Debug)]
 pub(super) struct Heeding<E> {
     pub(super) executor: E,
-    pub(super) switch: Arc<PauseSwitch>,
+    pub(super) heeded: Heeded,
+}
+
+/// Who is asked whether it is paused.
+#[derive(Debug)]
+pub(super) enum Heeded {
+    /// The disk, at this very moment.
+    Disk(Arc<PauseSwitch>),
+    /// Whoever watches the disk: for what must not wait for it.
+    Watch(PauseWatch),
+}
+
+impl Heeded {
+    fn pause(&self) -> Option<Pause> {
+        match self {
+            Self::Disk(switch) => switch.read(),
+            Self::Watch(watch) => watch.known(),
+        }
+    }
 }
 
 impl<E: Executor> Executor for Heeding<E> {
@@ -231,7 +254,7 @@ impl<E: Executor> Executor for Heeding<E> {
         if decision.mode == Mode::Enforce
             && decision.verdict == Verdict::Act
             && !decision.action.is_undo()
-            && let Some(pause) = self.switch.read()
+            && let Some(pause) = self.heeded.pause()
         {
             return OutcomeResult::NotDone(format!("paused by {}", pause.author));
         }
@@ -288,13 +311,24 @@ mod tests {
             docker: folder.path().join("none"),
             systemd: crate::supervisors::systemd::Bus::system(),
         };
-        let mut heeding = Heeding { executor: live, switch: switch(folder.path()) };
-        heeding.switch.write(&pause()).unwrap();
+        let switch = switch(folder.path());
+        let mut heeding =
+            Heeding { executor: live.clone(), heeded: Heeded::Disk(Arc::clone(&switch)) };
+        switch.write(&pause()).unwrap();
         let refused = OutcomeResult::NotDone("paused by alice".to_owned());
         assert_eq!(heeding.execute(&decision(Mode::Enforce)), refused);
         assert_eq!(heeding.execute(&decision(Mode::Observe)), OutcomeResult::Skipped);
         assert_eq!(fs::read_to_string(&written).unwrap(), "");
-        assert_eq!(heeding.switch.resume(), Ok(true));
+        // What the disk says is not asked for by what must not wait for it.
+        let found = Arc::new(Mutex::new(Found::new(None)));
+        let (switch, pokes) = (Arc::clone(&switch), channel().0);
+        let watch = PauseWatch { switch: Arc::clone(&switch), found, pokes };
+        let mut brake = Heeding { executor: live, heeded: Heeded::Watch(watch.clone()) };
+        assert_eq!(brake.execute(&decision(Mode::Enforce)), OutcomeResult::Done);
+        fs::write(&written, "").unwrap();
+        watch.order(pause());
+        assert_eq!(brake.execute(&decision(Mode::Enforce)), refused);
+        assert_eq!(switch.resume(), Ok(true));
         assert_eq!(heeding.execute(&decision(Mode::Enforce)), OutcomeResult::Done);
         assert_eq!(fs::read_to_string(&written).unwrap(), "1");
     }

@@ -69,8 +69,12 @@ pub enum Action {
     CompactMemory,
     /// Take memory back from a control group.
     Reclaim {
-        /// Its path below the root of its hierarchy; in a rule file perhaps a template.
+        /// Its path below the root of its hierarchy; in a rule file perhaps a template, or nothing
+        /// where an engine is named.
         cgroup: String,
+        /// Whose control group it is; in a rule file perhaps a template.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        engine: Option<String>,
         /// How much.
         bytes: u64,
     },
@@ -325,7 +329,16 @@ impl fmt::Display for Action {
                 write!(f, "drop_caches {what}{}", if *sync { " after sync" } else { "" })
             }
             Self::CompactMemory => f.write_str("compact_memory"),
-            Self::Reclaim { cgroup, bytes } => write!(f, "reclaim {bytes} bytes from {cgroup}"),
+            Self::Reclaim { cgroup, engine, bytes } => {
+                write!(f, "reclaim {bytes} bytes from ")?;
+                match engine {
+                    Some(engine) if cgroup.is_empty() => {
+                        write!(f, "the control group of engine {engine}")
+                    }
+                    Some(engine) => write!(f, "{cgroup}, the control group of engine {engine}"),
+                    None => f.write_str(cgroup),
+                }
+            }
             Self::EvictCheckpoint { engine, behind_bytes, floor_bytes, for_at_most } => {
                 write!(f, "evict_checkpoint of {engine}, keeping the last {behind_bytes} bytes")?;
                 if *floor_bytes > 0 {

@@ -258,8 +258,8 @@ impl HoldReason {
             }
             Self::SettingHeld => "another remedy has changed that setting for a while and holds it",
             Self::InForce => {
-                "its temporary setting is in force already, or was for its time and the alert goes \
-                 on"
+                "what it does for a while is in force already (in observe mode: would be), or was \
+                 for its time and the alert goes on"
             }
             Self::Memory => {
                 "there is no memory for it yet, or what held some is still there or gives it back"

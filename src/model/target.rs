@@ -95,6 +95,16 @@ impl From<&EngineSeen> for EngineTarget {
     }
 }
 
+impl EngineTarget {
+    /// The engine as it loads: those of its processes that serve meanwhile are none of it.
+    pub fn loading(seen: &EngineSeen, serving: &BTreeSet<ProcessId>) -> Self {
+        let mut seen = seen.clone();
+        let server = seen.server;
+        seen.processes.retain(|its| its.id == server || !serving.contains(&its.id));
+        Self::from(&seen)
+    }
+}
+
 impl Target {
     /// Whether there can be such a thing.
     pub fn is_possible(&self) -> bool {

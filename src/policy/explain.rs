@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Policy;
+use super::aim::aimed;
 use super::brake::Brake;
 use super::engines::Engines;
 use super::guard::{Guard, Intent};
 use super::promql::{EvalTime, Traced, TracedValue, Value};
 use super::reboot::{Reboots, View};
-use super::remedy::{self, Case, Stand};
+use super::remedy::{Case, Stand};
 use super::rule::Query;
 use super::status::{RuleState, RuleStatus};
 use crate::model::{Action, DecisionId, HoldReason, Moment, RebootAct, RuleId};
@@ -169,7 +170,7 @@ impl Known<'_> {
                         Err(why) => rail(true, why.meaning().to_owned()),
                     });
                 }
-                let aimed = remedy::aimed(&action, self.engines, self.brake, at);
+                let aimed = aimed(&action, self.engines, self.brake, at);
                 let target = aimed.unwrap_or_else(|_| action.target());
                 let intent = Intent {
                     wish: self.case.wish(step, &action, &target),

@@ -214,6 +214,12 @@ impl Group {
             .then(|| acted_on(&running.rule, &running.alerts, cluster).is_some())
     }
 
+    /// The rule of that name, and in which mode it is.
+    pub(super) fn rule(&self, rule: &RuleId, in_force: Mode) -> Option<(&Rule, Mode)> {
+        let running = self.rules.iter().find(|running| running.rule.id == *rule)?;
+        Some((&running.rule, running.rule.mode.unwrap_or(in_force)))
+    }
+
     /// Whether the rule of that name, if it is here and acts in that mode, fires, as its remedy is
     /// told.
     pub(super) fn condition(
@@ -339,8 +345,16 @@ impl RunningRule {
         let decisions = around.step.decisions.len();
         let in_force = self.rule.mode.unwrap_or(around.mode);
         for mode in [Mode::Observe, Mode::Enforce] {
-            let case = Case { rule: &self.rule, remedy, mode, alert };
             let course = self.courses.of_mut(mode);
+            let asks = |of: &Labels| {
+                let alert = Some((of, 0.0));
+                let case = Case { rule: &self.rule, remedy, mode, alert };
+                is_meant(&self.rule, of, around.cluster)
+                    && !course.has_answered(&case, around.engines)
+            };
+            // One that nothing can be done for, or more, keeps no other one waiting.
+            let alert = self.alerts.firing_where(asks).or(alert);
+            let case = Case { rule: &self.rule, remedy, mode, alert };
             if mode == in_force {
                 course.advance(&case, condition, around);
             } else {
@@ -423,9 +437,14 @@ impl RunningRule {
 
 /// The firing alert that is acted on here: of those that name a node only this one's.
 fn acted_on<'a>(rule: &Rule, alerts: &'a Alerts, cluster: &Cluster) -> Option<(&'a Labels, f64)> {
+    alerts.firing_where(|labels| is_meant(rule, labels, cluster))
+}
+
+/// Whether an alert with these labels is acted on here.
+fn is_meant(rule: &Rule, labels: &Labels, cluster: &Cluster) -> bool {
     match rule.scope {
-        RuleScope::Node => alerts.firing(),
-        RuleScope::Cluster => alerts.firing_where(|labels| is_of_this_node(labels, cluster)),
+        RuleScope::Node => true,
+        RuleScope::Cluster => is_of_this_node(labels, cluster),
     }
 }
 

@@ -3,6 +3,7 @@
 //! [`Policy::step`] is the whole interface: the daemon, a dry run, a replay and the tests differ
 //! only in who makes the observations and in what happens to the decisions.
 
+mod aim;
 mod alert;
 mod brake;
 mod cluster;
@@ -40,8 +41,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::model::{
-    Action, AlertChange, Assessment, Decision, DecisionId, EngineSeen, Event, Mode, Moment,
-    Observation, OperatorCommand, RuleId, SeriesKey, Supervisor, Verdict, VerdictLimits,
+    Action, AlertChange, Assessment, Decision, DecisionId, EngineSeen, EngineTarget, Event, Mode,
+    Moment, Observation, OperatorCommand, RuleId, SeriesKey, Supervisor, Verdict, VerdictLimits,
 };
 use crate::parse::kernel::EventAssembler;
 use brake::{Brake, Declared, Scope};
@@ -461,6 +462,26 @@ impl Policy {
     /// Whether an inference engine takes a model in, and is not stuck.
     pub fn is_any_engine_loading(&self) -> bool {
         self.engines.is_any_loading()
+    }
+
+    /// Why the load of an engine, which an act of that rule follows, is not to be followed any
+    /// longer, if so. What holds such an act back by its number or its time does not end one.
+    pub fn stops_following(
+        &self,
+        rule: &RuleId,
+        engine: &EngineTarget,
+        now: Moment,
+    ) -> Option<&'static str> {
+        let follows = |step: &Action| matches!(step, Action::EvictCheckpoint { .. });
+        match self.groups.iter().find_map(|group| group.rule(rule, self.mode)) {
+            Some((rule, mode)) if rule.remedy.iter().any(|own| own.steps.iter().any(follows)) => {
+                if mode == Mode::Observe {
+                    return Some("its rule only observes now");
+                }
+            }
+            _ => return Some("its rule is gone, or another one"),
+        }
+        self.guard.ends_following(rule, engine, now)
     }
 
     /// Who decides, each with what the others are to it.

@@ -1,19 +1,21 @@
 //! A remedy's course: which step is next, what holds it back, and whether it has helped.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::Surroundings;
-use super::brake::{Brake, present};
+use super::aim::{aim_met, aimed, holds};
+use super::brake::present;
 use super::engines::Engines;
 use super::evidence;
 use super::guard::{Guard, Intent, Wish, outcome_is_lost};
-use super::promql::{EvalTime, Evaluated, Labels, Value};
-use super::rule::{Query, Remedy, Rule};
+use super::promql::Labels;
+use super::rule::{Remedy, Rule};
 use super::template::Template;
 use crate::model::{
-    Action, Assessment, Decision, DecisionId, Evidence, HoldReason, Mode, Moment, Outcome,
-    OutcomeResult, RebootAct, Target, Verdict,
+    Action, Assessment, Decision, DecisionId, EngineTarget, Evidence, HoldReason, Mode, Moment,
+    Outcome, OutcomeResult, ProcessId, RebootAct, Target, Verdict,
 };
 
 /// A rule that flaps says once in this time why it holds back.
@@ -50,6 +52,7 @@ impl Case<'_> {
         let mut action = action.clone();
         match &mut action {
             Action::Notify { message: text }
+            | Action::Reclaim { engine: Some(text), .. }
             | Action::Reclaim { cgroup: text, .. }
             | Action::EvictCheckpoint { engine: text, .. }
             | Action::EmptyCache { engine: text, .. } => *text = fill(text),
@@ -76,26 +79,6 @@ impl Case<'_> {
     }
 }
 
-/// What an action works on, or why that cannot be told. Whose model files are put out is known of
-/// an engine only while it loads: no other one may be touched. Caches are emptied only of one that
-/// is up and can be asked.
-pub(super) fn aimed(
-    action: &Action,
-    engines: &Engines,
-    brake: &Brake,
-    at: Moment,
-) -> Result<Target, HoldReason> {
-    let engine = match action {
-        Action::EvictCheckpoint { engine, .. } => engines.loading(engine),
-        Action::EmptyCache { engine, .. } => {
-            engines.askable(engine).or_else(|| brake.declared_up(engine))
-        }
-        Action::StopEngine { .. } => Some(brake.choose(at.uptime)?),
-        _ => None,
-    };
-    Ok(engine.map_or_else(|| action.target(), |engine| Target::Engine(Box::new(engine))))
-}
-
 /// Whether the rule that a remedy belongs to fires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Condition {
@@ -117,6 +100,9 @@ pub(super) struct Course {
     holds_told: BTreeMap<(HoldReason, usize), Duration>,
     /// The last decision, in words.
     pub(super) summary: Option<String>,
+    /// Lives of engines whose loads would be followed by now: observe mode follows none, and their
+    /// alerts go on.
+    would_follow: Vec<(Arc<str>, ProcessId)>,
 }
 
 #[derive(Clone, Debug)]
@@ -124,9 +110,19 @@ enum Phase {
     /// The next step may be decided. So many right before it were passed, since what they set is.
     Ready { step: usize, passed: usize },
     /// An action is under way.
-    Acting { decision: DecisionId, step: usize, before: Vec<Evidence>, since: Duration },
+    Acting { act: Act, since: Duration },
     /// The action has ended; the signals have not been measured since.
-    Judging { decision: DecisionId, step: usize, before: Vec<Evidence>, ended: Duration },
+    Judging { act: Act, ended: Duration },
+}
+
+/// What is done, or was.
+#[derive(Clone, Debug)]
+struct Act {
+    decision: DecisionId,
+    step: usize,
+    before: Vec<Evidence>,
+    /// The alert that it answers, where it is for one engine and not for the machine.
+    answers: Option<Labels>,
 }
 
 /// Where a remedy is in its course, for explanations.
@@ -176,8 +172,8 @@ impl Course {
         outcome: &Outcome,
         guard: &mut Guard,
     ) {
-        let Phase::Acting { decision, step, before, .. } = &mut self.phase else { return };
-        if *decision != outcome.decision {
+        let Phase::Acting { act, .. } = &self.phase else { return };
+        if act.decision != outcome.decision {
             return;
         }
         self.phase = match outcome.result {
@@ -187,12 +183,7 @@ impl Course {
                 Phase::default()
             }
             OutcomeResult::Done | OutcomeResult::Failed(_) | OutcomeResult::TimedOut => {
-                Phase::Judging {
-                    decision: *decision,
-                    step: *step,
-                    before: std::mem::take(before),
-                    ended: outcome.ended.uptime,
-                }
+                Phase::Judging { act: act.clone(), ended: outcome.ended.uptime }
             }
         };
     }
@@ -208,8 +199,8 @@ impl Course {
     pub(super) fn stand(&self) -> Stand {
         let (step, under_way) = match &self.phase {
             Phase::Ready { step, .. } => (*step, None),
-            Phase::Acting { decision, step, .. } | Phase::Judging { decision, step, .. } => {
-                (*step, Some(*decision))
+            Phase::Acting { act, .. } | Phase::Judging { act, .. } => {
+                (act.step, Some(act.decision))
             }
         };
         let holds = self.last_hold.map(|(reason, _)| reason);
@@ -232,6 +223,10 @@ impl Course {
         around: &mut Surroundings<'_>,
     ) {
         self.settle(case, around);
+        self.would_follow.retain(|(engine, server)| {
+            let loads = around.engines.loading(engine);
+            loads.is_some_and(|target| target.processes.first() == Some(server))
+        });
         if condition == Condition::Quiet {
             self.last_hold = None;
             self.end_begun_round(case, around);
@@ -248,6 +243,11 @@ impl Course {
             (step, passed) = (step + 1, passed + 1);
             ruling = rule_on(case, step, condition, around);
         }
+        if ruling.verdict == Verdict::Act
+            && self.would_follow_already(case, step, around.engines).is_some()
+        {
+            ruling = HoldReason::InForce.into();
+        }
         self.phase = Phase::Ready { step, passed };
         self.decide(case, step, ruling, around);
         // Whoever misses the aim later begins with the first step.
@@ -255,6 +255,31 @@ impl Course {
             around.guard.assessed(&case.rule.id, case.mode, Some(true));
             self.end_begun_round(case, around);
         }
+    }
+
+    /// Whether its next step has nothing to do for that alert: its engine does not load, or would
+    /// be followed by now.
+    pub(super) fn has_answered(&self, case: &Case<'_>, engines: &Engines) -> bool {
+        let Phase::Ready { step, .. } = self.phase else { return false };
+        let action = case.remedy.steps.get(step).map(|action| case.told(action));
+        let Some(Action::EvictCheckpoint { engine, .. }) = action else { return false };
+        engines.loading(&engine).is_none()
+            || self.would_follow_already(case, step, engines).is_some()
+    }
+
+    /// Which life of an engine it is whose load would be followed by now.
+    fn would_follow_already(
+        &self,
+        case: &Case<'_>,
+        step: usize,
+        engines: &Engines,
+    ) -> Option<&(Arc<str>, ProcessId)> {
+        let action = case.told(case.remedy.steps.get(step)?);
+        let Action::EvictCheckpoint { engine, .. } = action else { return None };
+        let target = engines.loading(&engine)?;
+        self.would_follow
+            .iter()
+            .find(|(name, server)| *name == target.name && target.processes.first() == Some(server))
     }
 
     /// Lets what was begun come to its end while the rule is in the other mode. Back in this one it
@@ -288,8 +313,8 @@ impl Course {
 
     /// Measures what the ended action has changed, once there are readings from after it.
     fn judge(&mut self, case: &Case<'_>, around: &mut Surroundings<'_>) {
-        let Phase::Judging { decision, step, before, ended } = &mut self.phase else { return };
-        let (decision, step, ended) = (*decision, *step, *ended);
+        let Phase::Judging { act, ended } = &mut self.phase else { return };
+        let (decision, step, ended) = (act.decision, act.step, *ended);
         // A reboot that is scheduled is judged after the boot.
         if matches!(case.remedy.steps.get(step), Some(Action::Reboot(_))) {
             return self.end_round(case, around);
@@ -302,17 +327,18 @@ impl Course {
         if !measured && !out_of_time {
             return;
         }
-        let aim_met = aim_met(case, around);
+        let aim_met = aim_met(case, act.answers.as_ref(), around);
         if aim_met.is_none() && !out_of_time {
             return;
         }
+        let before = std::mem::take(&mut act.before);
         around.step.assessments.push(Assessment {
             decision,
             at: around.at,
             aim_met,
-            after: evidence::again(before, case.rule, around.store_of(case.rule)),
+            after: evidence::again(&before, case.rule, around.store_of(case.rule)),
             has_aim: case.remedy.aim.is_some(),
-            before: std::mem::take(before),
+            before,
             died_in: None,
         });
         around.guard.assessed(&case.rule.id, case.mode, aim_met);
@@ -351,12 +377,17 @@ impl Course {
                 let Some(decision) = decision(case, step, ruling, around) else { return };
                 self.last_hold = None;
                 self.holds_told.clear();
-                self.phase = Phase::Acting {
+                let (is_rehearsed, target) = (case.mode == Mode::Observe, followed(&decision));
+                let life =
+                    target.and_then(|of| Some((Arc::clone(&of.name), *of.processes.first()?)));
+                self.would_follow.extend(life.filter(|_| is_rehearsed));
+                let act = Act {
                     decision: decision.id,
                     step,
                     before: decision.because.clone(),
-                    since: around.at.uptime,
+                    answers: case.alert.filter(|_| target.is_some()).map(|(of, _)| Arc::clone(of)),
                 };
+                self.phase = Phase::Acting { act, since: around.at.uptime };
                 self.record(case, decision, around);
             }
         }
@@ -467,7 +498,7 @@ fn rule_on(
     if let Some(held) = reboot_hold(&action, around) {
         return held.into();
     }
-    match aim_met(case, around) {
+    match aim_met(case, None, around) {
         Some(true) => HoldReason::AimMet.into(),
         None => HoldReason::Unknown.into(),
         Some(false) if is_unconfirmed(case, &action, around) => HoldReason::Unconfirmed.into(),
@@ -519,9 +550,14 @@ fn decision(
     ruling: Ruling,
     around: &mut Surroundings<'_>,
 ) -> Option<Decision> {
-    let action = case.told(case.remedy.steps.get(step)?);
+    let mut action = case.told(case.remedy.steps.get(step)?);
     let target =
         aimed(&action, around.engines, around.brake, around.at).unwrap_or_else(|_| action.target());
+    if let (Action::Reclaim { cgroup, engine: Some(_), .. }, Target::Cgroup { path }) =
+        (&mut action, &target)
+    {
+        path.as_ref().clone_into(cgroup);
+    }
     let mut because = evidence::evidence(case.rule, around.at, around.store_of(case.rule));
     // Observe mode goes no further than the first step, and is to tell all the same whom the last
     // one would stop.
@@ -544,34 +580,10 @@ fn decision(
     })
 }
 
-/// Whether the aim is met; `None` where that cannot be told. Without an aim of its own, a remedy
-/// aims at the end of its rule's condition.
-fn aim_met(case: &Case<'_>, around: &Surroundings<'_>) -> Option<bool> {
-    match &case.remedy.aim {
-        Some(aim) => yields_anything(aim, case.rule, around),
-        None => holds(case.rule, around).map(|holds| !holds),
-    }
-}
-
-fn yields_anything(aim: &Query, rule: &Rule, around: &Surroundings<'_>) -> Option<bool> {
-    match evaluate(aim, rule, around)? {
-        Value::Vector(samples) => Some(!samples.is_empty()),
-        Value::Scalar(value) => Some(value != 0.0 && !value.is_nan()),
-    }
-}
-
-/// Whether a rule's condition holds: every sample does, and so does a scalar, whatever its value.
-fn holds(rule: &Rule, around: &Surroundings<'_>) -> Option<bool> {
-    match evaluate(&rule.expr, rule, around)? {
-        Value::Vector(samples) => Some(!samples.is_empty()),
-        Value::Scalar(_) => Some(true),
-    }
-}
-
-fn evaluate(query: &Query, rule: &Rule, around: &Surroundings<'_>) -> Option<Value> {
-    let at = EvalTime { timeline_ms: around.at.timeline_ms(), utc_ms: around.at.utc_ms() };
-    match query.expr.evaluate(around.store_of(rule), at) {
-        Ok(Evaluated::Known(value)) => Some(value),
-        Ok(Evaluated::Unknown(_)) | Err(_) => None,
+/// The engine whose load an act follows.
+fn followed(decision: &Decision) -> Option<&EngineTarget> {
+    match (&decision.action, &decision.target) {
+        (Action::EvictCheckpoint { .. }, Target::Engine(target)) => Some(target),
+        _ => None,
     }
 }

@@ -1,5 +1,6 @@
 //! A read-only picture of the policy, for exports.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::{
     AlertState, Asked, ClusterStatus, EngineHealth, EnginePhase, EngineSeen, MemoryJudgement, Mode,
-    Moment, Pause, Reading, RebootStatus, ReceivedAlertStatus, RestartStatus, Room, RuleId,
-    RuleSelector, SeriesKey, Source,
+    Moment, Pause, ProcessId, Reading, RebootStatus, ReceivedAlertStatus, RestartStatus, Room,
+    RuleId, RuleSelector, SeriesKey, Source,
 };
 
 /// What exports may see.
@@ -90,6 +91,8 @@ pub struct EngineStatus {
     pub health: Option<EngineHealth>,
     /// When it was seen last, on the uptime clock.
     pub looked: Duration,
+    /// Its processes that serve while others of it take in a model.
+    pub serving: BTreeSet<ProcessId>,
 }
 
 /// A silence in force.

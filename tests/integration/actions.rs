@@ -135,7 +135,7 @@ fn reclaiming_takes_back_what_a_group_has_cached() {
     let before = used();
     assert!(is_cached, "the cache is not the group's: {before}");
     let reclaim = |cgroup: String| {
-        let action = Action::Reclaim { cgroup, bytes: FILE_BYTES / 2 };
+        let action = Action::Reclaim { cgroup, engine: None, bytes: FILE_BYTES / 2 };
         live().execute(&Decision { target: action.target(), ..decision(action) })
     };
     assert_eq!(reclaim(format!("/{name}")), OutcomeResult::Done);

@@ -28,6 +28,7 @@ mod kernel_events;
 mod kernel_log_source;
 mod launch;
 mod layers;
+mod loads;
 mod print;
 mod promql_oracle;
 mod real;

@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 
 use glob::{MatchOptions, Pattern};
 use rustix::fs::{
-    Advice, FileType, Mode, OFlags, ResolveFlags, Stat, fadvise, fstat, open, openat2,
+    Advice, FileType, FsWord, Mode, OFlags, ResolveFlags, Stat, fadvise, fstat, fstatfs, open,
+    openat2,
 };
 use rustix::io::Errno;
 
@@ -26,6 +27,9 @@ const MATCHING: MatchOptions = MatchOptions {
     require_literal_separator: true,
     require_literal_leading_dot: false,
 };
+
+/// tmpfs, ramfs and hugetlbfs: `linux/magic.h`.
+const IN_MEMORY_ALONE: [FsWord; 3] = [0x0102_1994, 0x8584_58f6, 0x9584_58f6];
 
 /// Which file it is, whatever its names are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -51,11 +55,15 @@ pub(super) struct ModelFile {
 }
 
 impl ModelFile {
-    /// Opens what a descriptor that only names a file leads to, if that is a regular file.
+    /// Opens what a descriptor that only names a file leads to, if that is a regular file. What has
+    /// no disk below it (`Unsupported`) could only go to swap.
     pub(super) fn open(named: &OwnedFd, path: PathBuf) -> io::Result<Self> {
         let stat = fstat(named)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
+        }
+        if IN_MEMORY_ALONE.contains(&fstatfs(named)?.f_type) {
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "it is in memory alone"));
         }
         let link = format!("/proc/self/fd/{}", named.as_raw_fd());
         let file = open(link, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
@@ -92,6 +100,14 @@ impl ModelFile {
         Ok(fadvise(&self.file, offset(chunk), length, Advice::DontNeed)?)
     }
 
+    /// The same for what lies before a place.
+    pub(super) fn drop_unmapped_before(&self, end: u64) -> io::Result<()> {
+        match std::num::NonZeroU64::new(end) {
+            Some(length) => Ok(fadvise(&self.file, 0, Some(length), Advice::DontNeed)?),
+            None => Ok(()),
+        }
+    }
+
     /// The same for the whole file.
     pub(super) fn drop_all_unmapped(&self) -> io::Result<()> {
         Ok(fadvise(&self.file, 0, None, Advice::DontNeed)?)
@@ -120,10 +136,6 @@ impl Patterns {
             globs: globs.filter_map(|text| Pattern::new(text).ok()).collect(),
             exact: absolute.map(PathBuf::from).collect(),
         }
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.exact.is_empty()
     }
 
     /// Whether a path is one of them.
@@ -194,11 +206,26 @@ impl Finding {
                 self.files.push(file);
             }
             Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => {}
             Err(error) => {
                 self.refused.get_or_insert_with(|| format!("{}: {error}", Printable(path)));
             }
         }
     }
+}
+
+/// The set of numbered shards that a file is one of, as its name tells: what is before the number,
+/// and what is behind it. `model-00002-of-00012.safetensors`, `consolidated.01.pth`.
+pub(super) fn shard_set(path: &Path) -> Option<(&str, &str)> {
+    let name = path.file_name()?.to_str()?;
+    let is_digit = |character: char| character.is_ascii_digit();
+    let begin = match name.split_once("-of-") {
+        Some((head, _)) => head.trim_end_matches(is_digit).len(),
+        None => name.starts_with("consolidated.").then_some("consolidated.".len())?,
+    };
+    let (head, numbered) = name.split_at_checked(begin)?;
+    let tail = numbered.trim_start_matches(is_digit);
+    (tail.len() < numbered.len()).then_some((head, tail))
 }
 
 /// A path for people.
@@ -225,7 +252,8 @@ mod tests {
 
     #[test]
     fn files_are_found_once_and_links_lead_nowhere_out_of_the_root() {
-        let folder = tempfile::tempdir().unwrap();
+        // /tmp may be a tmpfs.
+        let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         let inside = folder.path().join("root/models");
         fs::create_dir_all(inside.join("blobs")).unwrap();
         for outside in ["secret", "root/secret", "root/models/blobs/1", "root/models/a [x].gguf"] {
@@ -245,6 +273,33 @@ mod tests {
         let expected = ["root/secret", "root/models/blobs/1", "root/models/a [x].gguf"];
         assert_eq!(lengths, expected.map(|text| text.len() as u64));
         assert!(found.refused.unwrap().ends_with("it is no regular file"));
+    }
+
+    #[test]
+    fn what_is_in_memory_alone_is_left_alone() {
+        let Ok(folder) = tempfile::tempdir_in("/dev/shm") else { return };
+        let file = folder.path().join("model.safetensors");
+        fs::write(&file, "weights").unwrap();
+        let named = open(&file, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        let opened = ModelFile::open(&named, file.clone());
+        assert_eq!(opened.as_ref().unwrap_err().kind(), io::ErrorKind::Unsupported);
+        let mut found = Finding::default();
+        found.take(&file, opened);
+        assert!(found.files.is_empty() && found.refused.is_none());
+    }
+
+    #[test]
+    fn shards_of_one_model_are_known_by_their_numbers() {
+        let set = |name| shard_set(Path::new(name));
+        let first = set("/m/model-00001-of-00012.safetensors");
+        assert_eq!(first, Some(("model-", "-of-00012.safetensors")));
+        assert_eq!(set("/m/model-00012-of-00012.safetensors"), first);
+        assert_ne!(set("/m/other-00001-of-00012.safetensors"), first);
+        assert_eq!(set("/m/consolidated.03.pth"), set("/m/consolidated.00.pth"));
+        for alone in ["/m/llama-7b.gguf", "/m/llama-8b.gguf", "/m/best-of-5"] {
+            assert_eq!(set(alone), None, "{alone}");
+        }
+        assert_eq!(set("/m/consolidated.pth"), None);
     }
 
     #[test]

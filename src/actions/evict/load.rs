@@ -42,21 +42,15 @@ pub(super) enum LoadError {
     /// None of its processes can be worked on.
     #[error("{0}")]
     NoProcess(HoldError),
-    /// The target names no process, or no file.
-    #[error("the engine has no {0} that is known")]
-    Unknown(&'static str),
-    /// Its files cannot be opened: nothing can be done to them by name.
-    #[error("its model files cannot be opened: {0}")]
-    NoFile(String),
+    /// The target names no process.
+    #[error("the engine has no process that is known")]
+    NobodyKnown,
 }
 
 impl LoadError {
-    /// Whether nothing is wrong: there is nothing to put out, or not yet.
-    pub(super) fn is_nothing_there(&self) -> bool {
-        match self {
-            Self::Unknown(_) | Self::NoProcess(HoldError::Ended(_)) => true,
-            Self::NoProcess(_) | Self::NoFile(_) => false,
-        }
+    /// Whether nothing is wrong: there is nobody to follow.
+    pub(super) fn is_nobody_there(&self) -> bool {
+        matches!(self, Self::NobodyKnown | Self::NoProcess(HoldError::Ended(_)))
     }
 }
 
@@ -123,7 +117,8 @@ pub(super) struct Load {
 }
 
 impl Load {
-    /// Takes hold of the engine's processes and of its model files, and looks at all of them.
+    /// Takes hold of the engine's processes and of its model files, and looks at all of them. There
+    /// may be no file yet: one that first fetches its model is followed until it loads it.
     pub(super) fn begin(mounts: Mounts, order: &EvictOrder) -> Result<Self, LoadError> {
         let target = &order.target;
         let mut processes = Vec::new();
@@ -135,17 +130,13 @@ impl Load {
             }
         }
         if processes.is_empty() {
-            return Err(refused.map_or(LoadError::Unknown("process"), LoadError::NoProcess));
-        }
-        let patterns = Patterns::new(&target.model_files);
-        if patterns.is_empty() {
-            return Err(LoadError::Unknown("model file"));
+            return Err(refused.map_or(LoadError::NobodyKnown, LoadError::NoProcess));
         }
         let mut load = Self {
             floor_bytes: floor(&mounts, order.floor_bytes, target),
             mounts,
             processes,
-            patterns,
+            patterns: Patterns::new(&target.model_files),
             files: Finding::default(),
             uses: Vec::new(),
             ledger: Ledger::new(order.behind_bytes),
@@ -156,7 +147,7 @@ impl Load {
             is_news: false,
             marked: Vec::new(),
         };
-        load.find_files()?;
+        load.find_files();
         load.discover();
         load.follow_positions(true);
         for file in 0..load.files.files.len() {
@@ -196,16 +187,21 @@ impl Load {
         }
     }
 
-    fn find_files(&mut self) -> Result<(), LoadError> {
+    fn find_files(&mut self) {
         self.open_files();
         // What is mapped or open and has no name any more.
         drop(Holdings::look(&self.processes, &self.patterns, &mut self.files));
         self.files.files.sort_by(|one, other| one.path.cmp(&other.path));
-        match &self.files.refused {
-            Some(why) if self.files.files.is_empty() => Err(LoadError::NoFile(why.clone())),
-            _ if self.files.files.is_empty() => Err(LoadError::Unknown("model file")),
-            _ => Ok(()),
-        }
+    }
+
+    /// Why nothing can be done to any of its files by name, where that is so.
+    pub(super) fn refused(&self) -> Option<&str> {
+        self.files.refused.as_deref().filter(|_| self.files.files.is_empty())
+    }
+
+    /// Whether none of its files is known, or not yet.
+    pub(super) fn knows_no_file(&self) -> bool {
+        self.files.files.is_empty()
     }
 
     /// One round. Between any two chunks `stops` is asked, and `told` what has been put out, what
@@ -470,12 +466,17 @@ impl Load {
         }
     }
 
-    /// What can be dropped without knowing what is cached: all that is used and not mapped.
+    /// What can be dropped without knowing what is cached: what lies behind a reader that can be
+    /// followed, and all of a file whose readers cannot.
     fn drop_blindly(&self) {
         for (file, used) in self.files.files.iter().zip(&self.uses) {
-            if matches!(used.reading(), Reading::All | Reading::UpTo(_) | Reading::Since) {
-                let _what_stays_is_not_known = file.drop_all_unmapped();
-            }
+            let _what_stays_is_not_known = match used.reading() {
+                Reading::UpTo(position) => {
+                    file.drop_unmapped_before(position.saturating_sub(self.ledger.keep()))
+                }
+                Reading::All | Reading::Since => file.drop_all_unmapped(),
+                Reading::InPageTables | Reading::Nothing => Ok(()),
+            };
         }
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::actions::evict::ledger::CHUNK_BYTES;
-use crate::model::ProcessId;
+use crate::model::{ProcessId, RuleId};
 use crate::sys::page_cache::{cachestat, reclaim_by_mapping};
 
 fn this() -> ProcessId {
@@ -22,7 +22,8 @@ fn order(path: &Path) -> EvictOrder {
         ..EngineTarget::default()
     };
     let lasts = Duration::from_secs(60);
-    EvictOrder { target, behind_bytes: CHUNK_BYTES, floor_bytes: 0, lasts }
+    let rule = RuleId { group: Arc::from("load"), alert: Arc::from("Test") };
+    EvictOrder { target, behind_bytes: CHUNK_BYTES, floor_bytes: 0, lasts, rule }
 }
 
 fn mounts() -> Mounts {
@@ -72,8 +73,13 @@ fn without_sight_what_is_read_and_not_mapped_goes_all_the_same() {
     let Some((path, mut reader, mut load)) = begun(folder.path(), 4) else { return };
     load.limits.sight = Some("an old kernel".to_owned());
     assert_eq!(cached(&path), 4 * CHUNK_BYTES);
-    reader.read_exact(&mut vec![0; 2 << 20]).unwrap();
+    reader.read_exact(&mut vec![0; 50 << 20]).unwrap();
     for _ in 0..=DROP_BLINDLY_EVERY {
+        round(&mut load);
+    }
+    assert_eq!(cached(&path), 30 << 20, "what lies ahead stays, and what was read last");
+    // One that does not move names its places itself, and where is not seen.
+    for _ in 0..=100 + DROP_BLINDLY_EVERY {
         round(&mut load);
     }
     assert_eq!(cached(&path), 0);
@@ -165,14 +171,16 @@ fn only_what_is_free_above_the_floor_is_to_spare() {
 }
 
 #[test]
-fn a_target_without_files_or_processes_is_said_to_have_none() {
-    let begin = |order: &EvictOrder| Load::begin(mounts(), order).unwrap_err().to_string();
+fn a_target_without_files_is_followed_and_one_without_processes_is_not() {
+    let begin = |order: &EvictOrder| Load::begin(mounts(), order);
     let nothing = Path::new("/nothing/here/*.safetensors");
-    assert_eq!(begin(&order(nothing)), "the engine has no model file that is known");
-    let relative = Path::new("model.safetensors");
-    assert_eq!(begin(&order(relative)), "the engine has no model file that is known");
+    for none_yet in [nothing, Path::new("model.safetensors")] {
+        let mut load = begin(&order(none_yet)).unwrap();
+        assert!(load.knows_no_file() && load.refused().is_none());
+        assert_eq!(round(&mut load), Round::default());
+    }
     let empty = EvictOrder { target: EngineTarget::default(), ..order(nothing) };
-    assert_eq!(begin(&empty), "the engine has no process that is known");
-    let said = begin(&order(Path::new("/dev/null")));
-    assert!(said.ends_with("null: it is no regular file"), "{said}");
+    assert_eq!(begin(&empty).unwrap_err().to_string(), "the engine has no process that is known");
+    let load = begin(&order(Path::new("/dev/null"))).unwrap();
+    assert_eq!(load.refused(), Some("null: it is no regular file"));
 }

@@ -30,7 +30,7 @@ use std::time::Duration;
 
 use bytesize::ByteSize;
 
-use crate::model::{Action, Decision, DecisionId, EngineTarget, ProcessId, Target};
+use crate::model::{Action, Decision, DecisionId, EngineTarget, ProcessId, RuleId, Target};
 use session::{Message, Sessions};
 pub use unload::{Unloaded, unload};
 
@@ -60,6 +60,8 @@ struct EvictOrder {
     floor_bytes: u64,
     /// After this it ends, whatever the engine does.
     lasts: Duration,
+    /// Whose act it is.
+    rule: RuleId,
 }
 
 /// Why nothing was put out.
@@ -96,6 +98,7 @@ impl EvictOrder {
                 behind_bytes: *behind_bytes,
                 floor_bytes: *floor_bytes,
                 lasts: *for_at_most,
+                rule: decision.rule.clone(),
             }),
             _ => Err("the decision names no engine".to_owned()),
         }
@@ -136,6 +139,7 @@ struct Shared {
 /// How one load's thread and its clients talk.
 #[derive(Debug)]
 struct Control {
+    rule: RuleId,
     target: EngineTarget,
     /// What the engine is by now, until the thread has taken it.
     now: Mutex<Option<EngineTarget>>,
@@ -147,10 +151,10 @@ struct Control {
 }
 
 impl Control {
-    fn new(target: EngineTarget) -> Self {
+    fn new(rule: RuleId, target: EngineTarget) -> Self {
         let now = Mutex::default();
         let (evicted_bytes, lying_bytes) = Default::default();
-        Self { target, now, stop: OnceLock::new(), evicted_bytes, lying_bytes }
+        Self { rule, target, now, stop: OnceLock::new(), evicted_bytes, lying_bytes }
     }
 
     /// The engine's first process: another one is another life of it.
@@ -213,7 +217,7 @@ impl Evictor {
             let so_far = ByteSize(known.evicted_bytes.load(Ordering::Relaxed)).display().iec();
             return Ok(format!("its load is followed already; {so_far} put out so far"));
         }
-        let control = Arc::new(Control::new(order.target.clone()));
+        let control = Arc::new(Control::new(order.rule.clone(), order.target.clone()));
         let (reply, answer) = channel();
         self.send(Message::Begin { mounts, order, control: Arc::clone(&control), reply })?;
         match answer.recv_timeout(FIRST_PASS_TAKES) {
@@ -270,6 +274,16 @@ impl Evictor {
                 None => {
                     let _first_reason_counts = control.stop.set("the engine no longer loads");
                 }
+            }
+        }
+    }
+
+    /// Ends to follow the loads of those engines for which `why` tells a reason, by the rule and
+    /// the engine of their acts. Never waits.
+    pub fn end_where(&self, why: impl Fn(&RuleId, &EngineTarget) -> Option<&'static str>) {
+        for control in &*lock(&self.shared.controls) {
+            if let Some(why) = why(&control.rule, &control.target) {
+                let _first_reason_counts = control.stop.set(why);
             }
         }
     }

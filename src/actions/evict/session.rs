@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytesize::ByteSize;
 
-use super::load::{Limits, Load, LoadError, Round, Stand};
+use super::load::{Limits, Load, Round, Stand};
 use super::{Control, EvictOrder, Mounts, NotEvicted, Shared, keep, lock};
 use crate::actions::drop_caches;
 use crate::model::{CacheKind, DecisionId, EngineTarget, duration_text};
@@ -123,14 +123,17 @@ impl Sessions {
             return Err(NotEvicted::Untouched(why));
         }
         let procfs = mounts.procfs.clone();
-        let load = match Load::begin(mounts, order) {
-            Ok(load) => load,
-            Err(error @ LoadError::NoFile(_)) => return Ok(drop_all(&procfs, &error)?),
-            Err(error) if error.is_nothing_there() => {
-                return Err(NotEvicted::Untouched(error.to_string()));
+        let load = Load::begin(mounts, order).map_err(|error| {
+            let why = error.to_string();
+            if error.is_nobody_there() {
+                NotEvicted::Untouched(why)
+            } else {
+                NotEvicted::Failed(why)
             }
-            Err(error) => return Err(NotEvicted::Failed(error.to_string())),
-        };
+        })?;
+        // It goes on all the same: what cannot be opened now may be later, and nothing is dropped
+        // twice.
+        let instead = load.refused().map(|why| drop_all(&procfs, why)).transpose()?;
         let ends_at = (shared.uptime)().saturating_add(order.lasts);
         let looked_at = (shared.uptime)();
         let (pace, reads, told) = (SOONEST, None, (0, 0));
@@ -139,7 +142,8 @@ impl Sessions {
         lock(&shared.controls).push(Arc::clone(&session.control));
         shared.begun.fetch_add(1, Ordering::Release);
         let ended = session.round(shared);
-        let words = session.words(order.lasts);
+        let words = instead.into_iter().chain([session.words(order.lasts)]);
+        let words = words.collect::<Vec<_>>().join("; ");
         match ended {
             Some(why) => session.end(shared, why),
             None => self.sessions.push(session),
@@ -213,10 +217,11 @@ impl Session {
         let stand = self.load.stand();
         format!(
             "{} put out; goes on behind the readers for {} at most, keeps the last {}; nothing to \
-             undo{}{}",
+             undo{}{}{}",
             ByteSize(evicted).display().iec(),
             duration_text(lasts),
             ByteSize(stand.keeps_bytes).display().iec(),
+            unknown(&self.load),
             lying(stand),
             limits(self.load.limits()),
         )
@@ -262,6 +267,11 @@ fn limits(limits: &Limits) -> String {
     both.map(|limit| format!("; {limit}")).collect()
 }
 
+/// That there is nothing to put out yet.
+fn unknown(load: &Load) -> &'static str {
+    if load.knows_no_file() { "; no model file of it is known yet" } else { "" }
+}
+
 /// What is mapped and does not have to go yet.
 fn lying(stand: Stand) -> String {
     match stand.lying_bytes {
@@ -277,10 +287,11 @@ fn rehearse(mounts: Mounts, order: &EvictOrder) -> Result<String, String> {
     let load = Load::begin(mounts, order).map_err(|error| error.to_string())?;
     let stand = load.stand();
     Ok(format!(
-        "would put out {} of {} cached, and go on behind the readers for {} at most{}{}",
+        "would put out {} of {} cached, and go on behind the readers for {} at most{}{}{}",
         ByteSize(stand.due_bytes).display().iec(),
         ByteSize(stand.cached_bytes).display().iec(),
         duration_text(order.lasts),
+        unknown(&load),
         lying(stand),
         limits(load.limits()),
     ))
@@ -297,7 +308,8 @@ pub(super) fn rehearsed(decision: DecisionId, words: Result<String, String>) -> 
 }
 
 /// What is left where the files cannot be touched by name: everybody's clean cache, once.
-fn drop_all(procfs: &Path, why: &LoadError) -> Result<String, String> {
+fn drop_all(procfs: &Path, refused: &str) -> Result<String, String> {
+    let why = format!("its model files cannot be opened: {refused}");
     match drop_caches::perform(&mut drop_caches::file(procfs), CacheKind::PageCache, false) {
         Ok(()) => Ok(format!("{why}; dropped all clean page cache once instead (drop_caches 1)")),
         Err(error) => Err(format!("{why}; and instead {error}")),
@@ -351,13 +363,13 @@ mod tests {
     #[test]
     fn where_no_file_can_be_opened_all_clean_cache_is_dropped_once_and_that_is_said() {
         let procfs = tempfile::tempdir().unwrap();
-        let why = LoadError::NoFile("model.safetensors: Permission denied".to_owned());
-        let error = drop_all(procfs.path(), &why).unwrap_err();
+        let why = "model.safetensors: Permission denied";
+        let error = drop_all(procfs.path(), why).unwrap_err();
         assert!(error.contains("Permission denied; and instead writing 1 to"), "{error}");
         let file = procfs.path().join("sys/vm/drop_caches");
         fs::create_dir_all(file.parent().unwrap()).unwrap();
         fs::write(&file, "").unwrap();
-        let said = drop_all(procfs.path(), &why).unwrap();
+        let said = drop_all(procfs.path(), why).unwrap();
         assert!(said.ends_with("dropped all clean page cache once instead (drop_caches 1)"));
         assert_eq!(fs::read_to_string(file).unwrap(), "1");
     }

@@ -36,8 +36,12 @@ use held::{Held, HoldError};
 /// 5 s, and a process ends only when it has given back its own.
 const ENDS_WITHIN: Duration = Duration::from_secs(6);
 
-/// How long whoever keeps the container is waited for.
-const KEEPER_ANSWERS: Duration = Duration::from_millis(500);
+/// How long whoever keeps the container is waited for before it is asked to end.
+const KEEPER_ASKS_WITHIN: Duration = Duration::from_millis(500);
+
+/// The same before it is killed: memory may be gone in a third of a second, and whoever waits for
+/// some himself does not answer. He has been told by then, and hears it late.
+const KEEPER_KILLS_WITHIN: Duration = Duration::from_millis(150);
 
 /// What is to be stopped, and how.
 #[derive(Clone, Copy, Debug)]
@@ -152,7 +156,7 @@ impl Stop<'_> {
     /// Asks all of them to end. Those that were stopped (SIGSTOP) go on, so that they can.
     fn terminate(&self, held: &[Held]) -> Result<(), StopError> {
         if self.has_its_container(held)? {
-            self.tell_container("SIGTERM");
+            self.tell_container("SIGTERM", KEEPER_ASKS_WITHIN);
         }
         for process in held {
             let asked = process.signal(Signal::TERM).and_then(|()| process.signal(Signal::CONT));
@@ -168,7 +172,7 @@ impl Stop<'_> {
     fn kill(&self, held: &mut Vec<Held>, own: &[u32]) -> Result<Option<HoldError>, StopError> {
         self.hold_descendants(held, own)?;
         if self.has_its_container(held)? {
-            self.tell_container("SIGKILL");
+            self.tell_container("SIGKILL", KEEPER_KILLS_WITHIN);
         }
         let mut failed = None;
         for process in held.iter() {
@@ -221,12 +225,12 @@ impl Stop<'_> {
         Ok(residents.all(|pid| expected.contains(&pid)))
     }
 
-    fn tell_container(&self, signal: &'static str) {
+    fn tell_container(&self, signal: &'static str, patience: Duration) {
         let Some(id) = &self.engine.container else { return };
-        if let Err(error) = container::signal(self.docker, id, signal, KEEPER_ANSWERS) {
+        if let Err(error) = container::signal(self.docker, id, signal, patience) {
             tracing::warn!(
                 engine = %self.engine.name, container = %id, %error,
-                "Docker was not told that the container is stopped, and may start it again"
+                "Docker has not confirmed that the container is to stop, and may start it again"
             );
         }
     }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::alert::{query, template};
+use super::evict::engine;
 use super::{empty, evict, rails, temporary};
 use crate::config::decode::{self, Findings, Table};
 use crate::config::guard_rails::at_most;
@@ -260,19 +261,26 @@ fn compact_memory(node: &Node, findings: &mut Findings<'_>) -> Option<Action> {
 }
 
 fn reclaim(node: &Node, findings: &mut Findings<'_>) -> Option<Action> {
-    const EXAMPLE: &str = "write reclaim: {cgroup: /system.slice/backup.service, bytes: 2GiB}";
+    const EXAMPLE: &str = "write reclaim: {cgroup: /system.slice/backup.service, bytes: 2GiB}, or \
+                           engine: '{{ $labels.engine }}' instead of cgroup";
     let missing = |what: &str, place, findings: &mut Findings<'_>| {
         findings.add(place, format!("reclaim needs {what}")).hint(EXAMPLE);
     };
     if is_empty(node) || node.text().is_some() {
-        missing("cgroup and bytes", node.span.clone(), findings);
+        missing("cgroup (or engine) and bytes", node.span.clone(), findings);
         return None;
     }
-    let table = Table::read(node, "reclaim", &["cgroup", "bytes"], findings)?;
-    let cgroup = match table.get("cgroup") {
-        Some(node) => cgroup(node, findings),
-        None => {
-            missing("cgroup", table.place(), findings);
+    let table = Table::read(node, "reclaim", &["cgroup", "engine", "bytes"], findings)?;
+    let whose = match (table.get("cgroup"), table.get("engine")) {
+        (Some(node), None) => cgroup(node, findings).map(|cgroup| (cgroup, None)),
+        (None, Some(node)) => engine(node, findings).map(|engine| (String::new(), Some(engine))),
+        (None, None) => {
+            missing("cgroup or engine", table.place(), findings);
+            None
+        }
+        (Some(_), Some(engine)) => {
+            let text = "reclaim takes a cgroup or an engine, not both";
+            findings.add(engine.span.clone(), text).hint(EXAMPLE);
             None
         }
     };
@@ -289,7 +297,8 @@ fn reclaim(node: &Node, findings: &mut Findings<'_>) -> Option<Action> {
             None
         }
     };
-    Some(Action::Reclaim { cgroup: cgroup?, bytes: bytes? })
+    let (cgroup, engine) = whose?;
+    Some(Action::Reclaim { cgroup, engine, bytes: bytes? })
 }
 
 /// A path, or a template that gives one from the alert's labels.

@@ -511,13 +511,19 @@ fn what_is_reclaimed_and_from_where_is_read() {
     for cgroup in ["/", "/a.slice/b.service", "{{ $labels.cgroup }}"] {
         let rules = rule(&format!("reclaim: {{cgroup: '{cgroup}', bytes: 2GiB}}")).unwrap();
         let steps = &rules.groups[0].rules[0].remedy.as_ref().unwrap().steps;
-        let wanted = Action::Reclaim { cgroup: cgroup.to_owned(), bytes: 2 << 30 };
+        let wanted = Action::Reclaim { cgroup: cgroup.to_owned(), engine: None, bytes: 2 << 30 };
         assert_eq!(*steps, [wanted]);
     }
+    let rules = rule("reclaim: {engine: '{{ $labels.engine }}', bytes: 2GiB}").unwrap();
+    let engine = Some("{{ $labels.engine }}".to_owned());
+    let wanted = Action::Reclaim { cgroup: String::new(), engine, bytes: 2 << 30 };
+    assert_eq!(rules.groups[0].rules[0].remedy.as_ref().unwrap().steps, [wanted]);
     for (step, told) in [
-        ("reclaim: {}", "reclaim needs cgroup and bytes"),
+        ("reclaim: {}", "reclaim needs cgroup (or engine) and bytes"),
         ("reclaim: {cgroup: /a}", "reclaim needs bytes"),
-        ("reclaim: {bytes: 1GiB}", "reclaim needs cgroup"),
+        ("reclaim: {bytes: 1GiB}", "reclaim needs cgroup or engine"),
+        ("reclaim: {cgroup: /a, engine: b, bytes: 1GiB}", "not both"),
+        ("reclaim: {engine: '', bytes: 1GiB}", "it has no name"),
         ("reclaim: {cgroup: /a, bytes: 1KiB}", "less than 1MiB"),
         ("reclaim: {cgroup: /a, bytes: all}", "not a size"),
         ("reclaim: {cgroup: a, bytes: 1GiB}", "no control group"),

@@ -132,7 +132,8 @@ fn any_action() -> impl Strategy<Value = Action> {
     prop_oneof![
         any::<bool>().prop_map(|sync| Action::DropCaches { what: CacheKind::All, sync }),
         Just(Action::CompactMemory),
-        (text(), any::<u64>()).prop_map(|(cgroup, bytes)| Action::Reclaim { cgroup, bytes }),
+        (text(), proptest::option::of(text()), any::<u64>())
+            .prop_map(|(cgroup, engine, bytes)| Action::Reclaim { cgroup, engine, bytes }),
         (text(), any::<[u64; 2]>(), any::<u32>()).prop_map(
             |(engine, [behind_bytes, floor], seconds)| {
                 let for_at_most = Duration::from_secs(seconds.into());

@@ -235,6 +235,11 @@ impl Life {
         !self.is_gone() && self.seen.server == seen.server
     }
 
+    /// Its processes that serve while others of it take in a model.
+    pub(super) fn serving(&self) -> BTreeSet<ProcessId> {
+        if self.takes_in_another() { self.settled.clone() } else { BTreeSet::new() }
+    }
+
     pub(super) fn load_read(&self) -> Option<u64> {
         self.load_read
     }
@@ -422,7 +427,10 @@ impl Life {
         if self.seen.is_launched && age < OLD {
             return Some("umawarden launch has started it".to_owned());
         }
-        if let Some(process) = self.holders().next() {
+        // Who had its model before anybody looked most likely serves it: that it holds it shows
+        // nothing.
+        let is_new = |process: &&EngineProcess| !self.settled.contains(&process.id);
+        if let Some(process) = self.holders().find(is_new) {
             let (comm, id) = (&process.comm, process.id);
             return Some(match (process.mapped_files, process.open_files) {
                 (Reading::Value(mapped @ 1..), _) => {
@@ -473,8 +481,13 @@ impl Life {
         }
         self.can_be_asked().or_else(|| {
             let still = self.looked.saturating_sub(self.mark.at);
-            let is_dumb =
-                self.seen.health_url.is_none() && self.seen.is_listening.value().is_none();
+            let listens = self.seen.is_listening.value();
+            let is_dumb = match (&self.seen.health_url, self.answer()) {
+                (None, _) => listens.is_none(),
+                // Something is there, be it TLS, another protocol or another path.
+                (Some(_), Some(HealthAnswer::Failed { .. })) => listens != Some(false),
+                (Some(_), _) => false,
+            };
             (is_dumb && still >= quiet).then(|| {
                 let seconds = still.as_secs();
                 format!("it cannot be asked, and has read and taken nothing more for {seconds} s")
@@ -551,6 +564,7 @@ impl Life {
             memory_bytes: self.now.memory,
             health: self.health.clone(),
             looked: self.looked,
+            serving: self.serving(),
         }
     }
 }

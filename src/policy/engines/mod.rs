@@ -405,7 +405,8 @@ impl Engines {
     /// One as a target, while it loads.
     pub(super) fn loading(&self, name: &str) -> Option<EngineTarget> {
         let (life, _) = self.lives.get(name)?;
-        (life.phase() == EnginePhase::Loading).then(|| EngineTarget::from(life.seen()))
+        (life.phase() == EnginePhase::Loading)
+            .then(|| EngineTarget::loading(life.seen(), &life.serving()))
     }
 
     /// One as a target, whatever phase it is in.

@@ -9,7 +9,8 @@ use proptest::prelude::*;
 
 use crate::model::{
     DecisionId, EngineHealth, EngineKind, EngineLoad, EnginePhase, EngineProcess, EngineReadings,
-    EngineSeen, Event, HealthAnswer, KernelEvent, Mode, Moment, Observation, ProcessId, Reading,
+    EngineSeen, EngineTarget, Event, HealthAnswer, KernelEvent, Mode, Moment, Observation,
+    ProcessId, Reading,
 };
 use crate::policy::Policy;
 use crate::policy::rule::RuleSet;
@@ -307,6 +308,48 @@ fn a_paused_or_slow_engine_stays_up_and_one_that_refuses_stops() {
 }
 
 #[test]
+fn one_that_answers_something_else_is_ready_once_it_rests() {
+    let mut world = World::new();
+    let other = |error: &str| HealthAnswer::Failed { error: error.to_owned() };
+    world.look(0, &[loading()]);
+    world.hear(1, &loading(), other("invalid HTTP version"), None);
+    assert_eq!(world.phase(), EnginePhase::Loading, "TLS, for example");
+    world.look(19, &[loading()]);
+    assert_eq!(world.phase(), EnginePhase::Loading);
+    world.look(20, &[loading()]);
+    assert_eq!(world.phase(), EnginePhase::Ready);
+    let told = world.told();
+    let expected =
+        "vllm-8000 ready: it cannot be asked, and has read and taken nothing more for 20 s";
+    assert_eq!(told.last().unwrap(), expected);
+    world.hear(25, &loading(), other("invalid HTTP version"), None);
+    assert_eq!(world.phase(), EnginePhase::Ready);
+}
+
+#[test]
+fn one_that_had_its_model_before_anybody_looked_does_not_load_by_holding_it() {
+    let mut world = World::new();
+    let mut seen = EngineSeen { health_url: None, port: None, ..loading() };
+    seen.kind = EngineKind::Declared;
+    seen.processes[1] = EngineProcess {
+        mapped_files: Reading::Value(3),
+        id: ProcessId { pid: 12, start_ticks: 7 },
+        ..process(12, "serves", GIB)
+    };
+    world.look(0, std::slice::from_ref(&seen));
+    // It reads its mapped weights, some of them from disk.
+    for second in 1..30 {
+        seen.processes[1].read_bytes = Reading::Value(second * GIB / 4);
+        world.look(second, std::slice::from_ref(&seen));
+        assert_eq!(world.phase(), EnginePhase::Starting);
+    }
+    // One that takes memory loads all the same.
+    seen.processes[1].anon_bytes = Reading::Value(6 * GIB);
+    world.look(31, std::slice::from_ref(&seen));
+    assert_eq!(world.phase(), EnginePhase::Loading);
+}
+
+#[test]
 fn ollama_loads_whenever_a_new_runner_takes_in_a_model() {
     let mut world = World::new();
     let server = process(10, "ollama", GIB / 8);
@@ -329,6 +372,13 @@ fn ollama_loads_whenever_a_new_runner_takes_in_a_model() {
     assert_eq!(world.phase(), EnginePhase::Ready);
     world.look(200, std::slice::from_ref(&seen));
     assert_eq!(world.phase(), EnginePhase::Ready, "the model is served now, and left alone");
+    // So it is while another runner takes in another model.
+    seen.processes.push(runner(88, GIB));
+    world.look(201, std::slice::from_ref(&seen));
+    assert_eq!(world.phase(), EnginePhase::Loading);
+    let known = world.policy.engines();
+    let target = EngineTarget::loading(&known[0].engine, &known[0].serving);
+    assert_eq!(target.processes.iter().map(|id| id.pid).collect::<Vec<_>>(), [10, 88]);
 }
 
 #[test]

@@ -42,8 +42,8 @@ use super::promql::Labels;
 use super::rule::{AtMost, Remedy, Rule, RuleSet};
 use super::status::{BreakerStatus, GuardStatus, RuleState, WindowStatus};
 use crate::model::{
-    Action, Asked, Decision, DecisionId, EnginePhase, HoldReason, Mode, Moment, OperatorCommand,
-    OperatorOrder, Outcome, Pause, RebootSettings, RuleId, Target, Verdict,
+    Action, Asked, Decision, DecisionId, EnginePhase, EngineTarget, HoldReason, Mode, Moment,
+    OperatorCommand, OperatorOrder, Outcome, Pause, RebootSettings, RuleId, Target, Verdict,
 };
 use approval::Approvals;
 use budget::Acts;
@@ -454,6 +454,22 @@ impl Guard {
     pub(super) fn is_protected(&self, target: &Target) -> bool {
         let none: Labels = Arc::new([]);
         self.rails.protect.protects(target, &none)
+    }
+
+    /// Why nothing is to be done to an engine any longer, by what people have ordered or written.
+    pub(super) fn ends_following(
+        &self,
+        rule: &RuleId,
+        engine: &EngineTarget,
+        at: Moment,
+    ) -> Option<&'static str> {
+        if self.silences.silence(rule, at.utc) {
+            return Some("a person has silenced its rule");
+        }
+        let target = Target::Engine(Box::new(engine.clone()));
+        let labels: Labels = Arc::new([(Arc::from("engine"), Arc::clone(&engine.name))]);
+        let is_protected = self.rails.protect.protects(&target, &labels);
+        is_protected.then_some("it is protected now")
     }
 
     /// Whether that must wait for an act that is under way.

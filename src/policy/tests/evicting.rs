@@ -93,3 +93,147 @@ fn another_engines_load_is_no_reason_and_neither_is_one_that_is_ready() {
         }
     }
 }
+
+const SHIPPED: &str = "
+groups:
+- name: load
+  interval: 100ms
+  rules:
+  - alert: CheckpointLoads
+    expr: uma_engine_phase{phase=\"loading\"} == 1 unless on(engine) uma_engine_evicting == 1
+    labels: {severity: info}
+    remedy:
+      steps: [{evict_checkpoint: {behind: 64MiB, for: 1h}}]
+      cooldown: 1s
+      at_most: {times: 60, per: 1h}
+";
+
+/// So many engines that load, each of which reads on.
+fn engines(names: &[&str], read_bytes: u64) -> Observation {
+    let engines = names.iter().zip(0_u32..).map(|(name, number)| {
+        let mut seen = engine(read_bytes);
+        seen.name = Arc::from(*name);
+        for process in &mut seen.processes {
+            process.id = ProcessId { pid: process.id.pid + 100 * number, start_ticks: 99_000 };
+        }
+        seen.server = seen.processes[0].id;
+        seen
+    });
+    Observation::Engines(Box::new(EngineReadings {
+        read_at: Duration::ZERO,
+        engines: engines.collect(),
+        ..EngineReadings::default()
+    }))
+}
+
+/// Whose loads are followed.
+fn evicting(names: &[&str], followed: &[Arc<str>]) -> Observation {
+    let series =
+        names.iter().map(|name| SeriesKey::new("uma_engine_evicting", &[("engine", name)]));
+    let follows = |name: &&str| f64::from(followed.iter().any(|known| **known == **name));
+    Observation::Readings(Readings {
+        source: Source::Daemon,
+        schema: Arc::new(Schema { series: series.collect() }),
+        values: names.iter().map(|name| Reading::Value(follows(name))).collect(),
+        took: Duration::ZERO,
+        error: None,
+    })
+}
+
+/// What is done for engines that load for so many seconds, by whose name; an act in enforce mode has
+/// its load followed.
+fn followed(mode: Mode, names: &[&str], seconds: u64) -> (Vec<Arc<str>>, Vec<HoldReason>) {
+    let mut world = World::new(SHIPPED, mode);
+    let (mut acted, mut held): (Vec<Arc<str>>, _) = (Vec::new(), Vec::new());
+    for tick in 0..seconds * 10 {
+        let mut seen = engines(names, (1 + tick) << 30);
+        if let Observation::Engines(readings) = &mut seen {
+            readings.read_at = world.at.uptime;
+        }
+        let followed = if mode == Mode::Enforce { &*acted } else { &[] };
+        world.seen.extend([seen, evicting(names, followed)]);
+        let steps = [world.tick()];
+        held.extend(holds(&steps));
+        for decision in decisions(&steps) {
+            if decision.verdict == Verdict::Act {
+                let Target::Engine(target) = &decision.target else { panic!("{decision:?}") };
+                acted.push(Arc::clone(&target.name));
+                let result = match mode {
+                    Mode::Observe => OutcomeResult::Skipped,
+                    Mode::Enforce => OutcomeResult::Done,
+                };
+                world.report(decision, result);
+            }
+        }
+    }
+    (acted, held)
+}
+
+#[test]
+fn observe_mode_would_follow_each_load_once_and_spends_no_more_than_that() {
+    let (acted, held) = followed(Mode::Observe, &["a", "b", "c"], 200);
+    assert_eq!(acted.iter().map(|name| &**name).collect::<Vec<_>>(), ["a", "b", "c"]);
+    assert_eq!(held.iter().filter(|held| **held == HoldReason::InForce).count(), 1, "{held:?}");
+    assert!(held.iter().all(|held| !matches!(held, HoldReason::Budget | HoldReason::BreakerOpen)));
+}
+
+#[test]
+fn of_many_that_load_at_once_each_is_followed_and_none_is_a_miss() {
+    let names = ["a", "b", "c", "d", "e", "f"];
+    let (acted, held) = followed(Mode::Enforce, &names, 30);
+    assert_eq!(acted.iter().map(|name| &**name).collect::<Vec<_>>(), names);
+    let is_wait = |held: &HoldReason| matches!(held, HoldReason::Cooldown | HoldReason::Busy);
+    assert!(held.iter().all(is_wait), "{held:?}");
+}
+
+#[test]
+fn a_load_is_followed_no_longer_than_its_rule_acts_and_nobody_forbids_it() {
+    let mut world = World::new(SHIPPED, Mode::Enforce);
+    let rule = RuleId { group: Arc::from("load"), alert: Arc::from("CheckpointLoads") };
+    let target = crate::model::EngineTarget {
+        name: Arc::from("deepseek"),
+        ..crate::model::EngineTarget::default()
+    };
+    let why = |world: &World| world.policy.stops_following(&rule, &target, world.at);
+    assert_eq!(why(&world), None);
+    world.policy.replace_rules(world.at, Mode::Observe, &rules(SHIPPED));
+    assert_eq!(why(&world), Some("its rule only observes now"));
+    let other = SHIPPED.replace("evict_checkpoint: {behind: 64MiB, for: 1h}", "compact_memory: {}");
+    world.policy.replace_rules(world.at, Mode::Enforce, &rules(&other));
+    assert_eq!(why(&world), Some("its rule is gone, or another one"));
+    let mut protecting = rules(SHIPPED);
+    let deepseeks = "deep*".to_owned().try_into().unwrap();
+    protecting.guard_rails.protect.labels.push(("engine".into(), deepseeks));
+    world.policy.replace_rules(world.at, Mode::Enforce, &protecting);
+    assert_eq!(why(&world), Some("it is protected now"));
+    world.policy.replace_rules(world.at, Mode::Enforce, &RuleSet::default());
+    assert_eq!(why(&world), Some("its rule is gone, or another one"));
+}
+
+#[test]
+fn memory_is_taken_back_from_the_control_group_of_the_engine_that_the_alert_names() {
+    let step = "reclaim: {engine: '{{ $labels.engine }}', bytes: 2GiB}";
+    let rule = SHIPPED.replace("evict_checkpoint: {behind: 64MiB, for: 1h}", step);
+    for (cgroup, is_own) in
+        [(Some("/system.slice/vllm.service"), true), (Some("/"), false), (None, false)]
+    {
+        let mut world = World::new(&rule, Mode::Enforce);
+        let mut seen = engine(1 << 30);
+        seen.cgroup = cgroup.map(Arc::from);
+        look(&mut world, seen);
+        let steps = world.run(INTERVAL * 2);
+        let decisions = decisions(&steps);
+        if !is_own {
+            assert_eq!(decisions[0].verdict, Verdict::Hold(HoldReason::NoTarget), "{cgroup:?}");
+            continue;
+        }
+        let path = cgroup.unwrap();
+        assert_eq!(decisions[0].target, Target::Cgroup { path: Arc::from(path) });
+        let engine = Some("deepseek".to_owned());
+        let wanted = Action::Reclaim { cgroup: path.to_owned(), engine, bytes: 2 << 30 };
+        assert_eq!((&decisions[0].verdict, &decisions[0].action), (&Verdict::Act, &wanted));
+        let said = "reclaim 2147483648 bytes from /system.slice/vllm.service, the control group of \
+                    engine deepseek";
+        assert_eq!(wanted.to_string(), said);
+    }
+}

@@ -1,7 +1,9 @@
-//! Temporary settings of the real kernel: whatever moment a `kill -9` comes at, they are put back.
+//! Temporary settings of the real kernel: whatever moment of a load a `kill -9` comes at, they are
+//! put back.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use super::enabled;
@@ -12,7 +14,8 @@ const KILLS: u32 = 20;
 /// Settings that change nothing that anybody would notice within a minute.
 const SETTINGS: [&str; 2] = ["vfs_cache_pressure", "swappiness"];
 
-/// On and off several times a second, each rule at times of its own.
+/// On and off several times a second, each rule at times of its own; and what lasts as long as the
+/// load.
 const RULES: &str = "
 groups:
 - name: g
@@ -32,25 +35,78 @@ groups:
       cooldown: 0s
       at_most: {times: 1000, per: 1h}
       breaker: {misses: 0}
+  - alert: Loads
+    expr: uma_engine_phase{phase=\"loading\"} == 1
+    remedy:
+      steps: [{throttle_readahead: {kib: 64, of: ['FOLDER'], for: 1m}}]
+      cooldown: 0s
+      at_most: {times: 1000, per: 1h}
+  - alert: CheckpointLoads
+    expr: uma_engine_phase{phase=\"loading\"} == 1 unless on(engine) uma_engine_evicting == 1
+    remedy:
+      steps: [{evict_checkpoint: {behind: 64MiB, for: 1h}}]
+      cooldown: 0s
+      at_most: {times: 1000, per: 1h}
 ";
 
-fn path(name: &str) -> PathBuf {
-    PathBuf::from("/proc/sys/vm").join(name)
+/// What the engine's process is called, so that it is found.
+const NAME: &str = "umawarden-killed-load";
+
+/// A process that reads its model again and again.
+struct Engine(Child);
+
+impl Engine {
+    fn start(model: &Path) -> Self {
+        let script = "exec 3<\"$1\"; while cat \"$1\" >/dev/null; do :; done";
+        let mut command = Command::new("sh");
+        command.args(["-c", script, NAME]).arg(model).stdin(Stdio::null());
+        Self(command.spawn().unwrap())
+    }
 }
 
-fn read(name: &str) -> String {
-    fs::read_to_string(path(name)).unwrap().trim().to_owned()
+impl Drop for Engine {
+    fn drop(&mut self) {
+        let _has_ended = self.0.kill();
+        let _status = self.0.wait();
+    }
+}
+
+fn read(setting: &PathBuf) -> String {
+    fs::read_to_string(setting).unwrap().trim().to_owned()
 }
 
 /// What the settings were before the test, and are after it whatever happens.
-struct Before([String; 2]);
+struct Before(Vec<(PathBuf, String)>);
+
+impl Before {
+    fn of(settings: impl Iterator<Item = PathBuf>) -> Self {
+        Self(settings.map(|setting| (setting.clone(), read(&setting))).collect())
+    }
+
+    /// Those that are not as they were, as they are now.
+    fn changed(&self) -> Vec<(&PathBuf, String)> {
+        let now = self.0.iter().map(|(setting, before)| (setting, before, read(setting)));
+        now.filter(|(_, before, now)| *before != now).map(|(at, _, now)| (at, now)).collect()
+    }
+}
 
 impl Drop for Before {
     fn drop(&mut self) {
-        for (name, value) in SETTINGS.iter().zip(&self.0) {
-            fs::write(path(name), value).unwrap();
+        for (setting, value) in &self.0 {
+            fs::write(setting, value).unwrap();
         }
     }
+}
+
+/// The readahead of the disk that a folder is on, if it is on one.
+fn readahead_of(folder: &Path) -> Option<PathBuf> {
+    let device = rustix::fs::stat(folder).unwrap().st_dev;
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let mut disk = fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()?;
+    if disk.join("partition").exists() {
+        disk.pop();
+    }
+    Some(disk.join("queue/read_ahead_kb"))
 }
 
 fn other_than(value: &str) -> String {
@@ -59,48 +115,56 @@ fn other_than(value: &str) -> String {
 }
 
 #[test]
-fn real_settings_are_back_after_a_kill_nine_at_any_moment() {
+fn real_settings_are_back_after_a_kill_nine_at_any_moment_of_a_load() {
     if !enabled() {
         return;
     }
-    let before = Before(SETTINGS.map(read));
-    let folder = tempfile::tempdir().unwrap();
-    let storage = folder.path().join("data");
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let sysctls = SETTINGS.iter().map(|name| PathBuf::from("/proc/sys/vm").join(name));
+    let before = Before::of(sysctls.chain(readahead_of(folder.path())));
+    let (storage, model) = (folder.path().join("data"), folder.path().join("model.safetensors"));
+    fs::write(&model, vec![1; 64 << 20]).unwrap();
     let rules = folder.path().join("rules.yaml");
-    let text = RULES.replace("CACHE", &other_than(&before.0[0]));
-    fs::write(&rules, text.replace("SWAP", &other_than(&before.0[1]))).unwrap();
+    let text = RULES.replace("CACHE", &other_than(&before.0[0].1));
+    let text = text.replace("SWAP", &other_than(&before.0[1].1));
+    fs::write(&rules, text.replace("FOLDER", &folder.path().display().to_string())).unwrap();
     let config = folder.path().join("config.yaml");
-    fs::write(&config, "guard_rails: {budget: {times: 1000, per: 1h}}\n").unwrap();
+    let engine = format!(
+        "engines: [{{name: killed, match: {{cmdline: \"* {NAME} *\"}}, model_files: [\"{}\"]}}]\n",
+        model.display()
+    );
+    fs::write(&config, format!("guard_rails: {{budget: {{times: 9000, per: 1h}}}}\n{engine}"))
+        .unwrap();
     let arguments = [
         format!("--rules={}", rules.display()),
         format!("--config.file={}", config.display()),
         "--mode=enforce".to_owned(),
     ];
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let (mut in_force, mut all) = (0, 0);
+    let (mut in_force, mut of_the_load) = (0, 0);
     for round in 0..KILLS {
+        let engine = Engine::start(&model);
         let daemon = Daemon::start(&storage, &arguments);
         // Reading the past takes a moment, in which nothing is set.
-        std::thread::sleep(Duration::from_millis(300 + fastrand::u64(0..900)));
+        std::thread::sleep(Duration::from_millis(300 + fastrand::u64(0..1500)));
         daemon.kill();
-        let left = SETTINGS.map(read);
-        in_force += u32::from(left != before.0);
-        all += 1;
+        drop(engine);
+        let left = before.changed();
+        in_force += u32::from(!left.is_empty());
+        of_the_load +=
+            u32::from(left.iter().any(|(setting, _)| setting.ends_with("read_ahead_kb")));
         let daemon = Daemon::start(&storage, &[&format!("--rules={}", rules.display())]);
-        daemon.wait_until("undone", |_| SETTINGS.map(read) == before.0);
+        daemon.wait_until("undone", |_| before.changed().is_empty());
         daemon.terminate();
-        assert_eq!(SETTINGS.map(read), before.0, "round {round}: it had left {left:?}");
+        assert_eq!(before.changed(), [], "round {round}: it had left {left:?}");
     }
-    println!("{all} kills, {in_force} of them while something was set; all is back");
+    println!(
+        "{KILLS} kills, {in_force} of them while something was set, {of_the_load} while that was \
+         for the load; all is back"
+    );
     assert!(in_force > 0, "no kill came while something was set: the test shows nothing");
-}
-
-/// Puts a disk's readahead back.
-struct ReadAhead(PathBuf, String);
-
-impl Drop for ReadAhead {
-    fn drop(&mut self) {
-        fs::write(&self.0, &self.1).unwrap();
+    if before.0.len() > SETTINGS.len() {
+        assert!(of_the_load > 0, "no kill came in a load: the test shows nothing");
     }
 }
 
@@ -110,18 +174,11 @@ fn real_readahead_of_the_disk_below_a_path_is_throttled_and_comes_back() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    let device = rustix::fs::stat(folder.path()).unwrap().st_dev;
-    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
-    let Ok(mut disk) = fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")) else {
+    let Some(file) = readahead_of(folder.path()) else {
         eprintln!("skipped: {} is on no disk", folder.path().display());
         return;
     };
-    if disk.join("partition").exists() {
-        disk.pop();
-    }
-    let file = disk.join("queue/read_ahead_kb");
-    let read = || fs::read_to_string(&file).unwrap().trim().to_owned();
-    let before = ReadAhead(file.clone(), read());
+    let before = Before::of([file.clone()].into_iter());
     let rules = folder.path().join("rules.yaml");
     let path = folder.path().display();
     let step = format!("throttle_readahead: {{kib: 64, of: ['{path}'], for: 1m}}");
@@ -131,7 +188,7 @@ fn real_readahead_of_the_disk_below_a_path_is_throttled_and_comes_back() {
     fs::write(&rules, text).unwrap();
     let rules = format!("--rules={}", rules.display());
     let daemon = Daemon::start(&folder.path().join("data"), &[&rules, "--mode=enforce"]);
-    daemon.wait_until("throttled", |_| read() == "64");
+    daemon.wait_until("throttled", |_| read(&file) == "64");
     daemon.terminate();
-    assert_eq!(read(), before.1);
+    assert_eq!(before.changed(), []);
 }

@@ -112,7 +112,9 @@ fn a_declared_engine_is_followed_exported_journalled_and_read_by_rules() {
     let (code, said) = node.engines(&[]);
     assert_eq!(code, 0);
     assert!(said.starts_with("deepseek"), "{said}");
-    assert!(said.contains("loading for") && said.contains("maps 1 of its model files"), "{said}");
+    assert!(said.contains("loading for"), "{said}");
+    // A process of that age may have had its model for long: its worker tells more.
+    assert!(said.contains("its worker VLLM::EngineCor (pid 11) has started"), "{said}");
     let (_, line) = node.engines(&["--json"]);
     let one: Value = serde_json::from_str(&line).unwrap();
     assert_eq!(one["server"]["pid"], 10);

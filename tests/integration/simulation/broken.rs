@@ -138,7 +138,7 @@ impl Story {
     fn decide(&mut self, alert: &str, verdict: Verdict, step: usize) -> &mut Decision {
         let mut actions = vec![pages(), Action::CompactMemory];
         let cgroup = "/system.slice/database.service".to_owned();
-        actions.push(Action::Reclaim { cgroup, bytes: 1 << 30 });
+        actions.push(Action::Reclaim { cgroup, engine: None, bytes: 1 << 30 });
         let action = actions.swap_remove(step);
         let evidence =
             Evidence { series: "uma_memory_free_bytes".to_owned(), value: Reading::Value(40.0) };

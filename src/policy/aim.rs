@@ -1,0 +1,84 @@
+//! What a remedy works on, what it aims at, and whether that is so.
+
+use super::Surroundings;
+use super::brake::Brake;
+use super::engines::Engines;
+use super::promql::{EvalTime, Evaluated, Labels, Value};
+use super::remedy::Case;
+use super::rule::{Query, Rule};
+use crate::model::{Action, HoldReason, Moment, Target};
+
+/// What an action works on, or why that cannot be told. Whose model files are put out is known of
+/// an engine only while it loads: no other one may be touched. Caches are emptied only of one that
+/// is up and can be asked.
+pub(super) fn aimed(
+    action: &Action,
+    engines: &Engines,
+    brake: &Brake,
+    at: Moment,
+) -> Result<Target, HoldReason> {
+    let engine = match action {
+        Action::EvictCheckpoint { engine, .. } => engines.loading(engine),
+        Action::EmptyCache { engine, .. } => {
+            engines.askable(engine).or_else(|| brake.declared_up(engine))
+        }
+        Action::Reclaim { engine: Some(engine), .. } => {
+            // In the root of the hierarchy is everybody.
+            let group = engines.target_of(engine).and_then(|engine| engine.cgroup);
+            let own = group.filter(|path| !matches!(&**path, "" | "/"));
+            return Ok(Target::Cgroup { path: own.ok_or(HoldReason::NoTarget)? });
+        }
+        Action::StopEngine { .. } => Some(brake.choose(at.uptime)?),
+        _ => None,
+    };
+    Ok(engine.map_or_else(|| action.target(), |engine| Target::Engine(Box::new(engine))))
+}
+
+/// Whether the aim is met; `None` where that cannot be told. Without an aim of its own, a remedy
+/// aims at the end of its rule's condition: of the alert that it `answers`, where that is one of
+/// several.
+pub(super) fn aim_met(
+    case: &Case<'_>,
+    answers: Option<&Labels>,
+    around: &Surroundings<'_>,
+) -> Option<bool> {
+    match (&case.remedy.aim, answers) {
+        (Some(aim), _) => yields_anything(aim, case.rule, around),
+        (None, None) => holds(case.rule, around).map(|holds| !holds),
+        (None, Some(labels)) => match evaluate(&case.rule.expr, case.rule, around)? {
+            Value::Vector(samples) => {
+                Some(!samples.iter().any(|sample| gives(case.rule, &sample.labels, labels)))
+            }
+            Value::Scalar(_) => Some(false),
+        },
+    }
+}
+
+/// Whether a sample with these labels gives that alert, as far as its labels are not the rule's.
+fn gives(rule: &Rule, sample: &Labels, alert: &Labels) -> bool {
+    let is_the_rules = |name: &str| rule.labels.iter().any(|(own, _)| **own == *name);
+    sample.iter().all(|label| is_the_rules(&label.0) || alert.contains(label))
+}
+
+fn yields_anything(aim: &Query, rule: &Rule, around: &Surroundings<'_>) -> Option<bool> {
+    match evaluate(aim, rule, around)? {
+        Value::Vector(samples) => Some(!samples.is_empty()),
+        Value::Scalar(value) => Some(value != 0.0 && !value.is_nan()),
+    }
+}
+
+/// Whether a rule's condition holds: every sample does, and so does a scalar, whatever its value.
+pub(super) fn holds(rule: &Rule, around: &Surroundings<'_>) -> Option<bool> {
+    match evaluate(&rule.expr, rule, around)? {
+        Value::Vector(samples) => Some(!samples.is_empty()),
+        Value::Scalar(_) => Some(true),
+    }
+}
+
+fn evaluate(query: &Query, rule: &Rule, around: &Surroundings<'_>) -> Option<Value> {
+    let at = EvalTime { timeline_ms: around.at.timeline_ms(), utc_ms: around.at.utc_ms() };
+    match query.expr.evaluate(around.store_of(rule), at) {
+        Ok(Evaluated::Known(value)) => Some(value),
+        Ok(Evaluated::Unknown(_)) | Err(_) => None,
+    }
+}
