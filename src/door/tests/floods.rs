@@ -47,17 +47,21 @@ fn a_flood_of_wrong_passwords_keeps_nobody_out_who_was_right_before() {
             .iter()
             .map(|guess| Box::pin(passwords.verify(&users, HERE, "alice", guess)))
             .collect();
-        let mut busy = 0;
+        let (mut busy, mut answered) = (0, 0);
         let mut waiting = Vec::new();
         for mut guess in flood.drain(..) {
             match futures_poll(&mut guess).await {
                 Some(Answer::Busy) => busy += 1,
-                Some(answer) => panic!("{answer:?}"),
+                // Where this thread did not run for a while, some are through by now.
+                Some(Answer::Wrong) => answered += 1,
+                Some(Answer::Right) => panic!("it was a guess"),
                 None => waiting.push(guess),
             }
         }
         let begun = 1 + WAITING_OF_ADDRESS;
-        assert_eq!((busy, waiting.len()), (64 - begun, begun), "so many wait, and no more");
+        assert_eq!(busy + answered + waiting.len(), 64);
+        assert!(busy > 0 && waiting.len() <= begun, "so many wait, and no more");
+        assert!(answered > 0 || waiting.len() == begun, "{} wait", waiting.len());
         assert_eq!(passwords.verify(&users, HERE, "alice", b"correct horse").await, Answer::Right);
         for guess in waiting {
             assert_eq!(guess.await, Answer::Wrong);

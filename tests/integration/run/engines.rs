@@ -131,7 +131,10 @@ fn a_declared_engine_is_followed_exported_journalled_and_read_by_rules() {
         .output()
         .unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
-    assert!(text.contains("deepseek: starting → loading: VLLM::EngineCor (pid 11)"), "{text}");
+    assert!(
+        text.contains("deepseek: starting → loading: its worker VLLM::EngineCor (pid 11)"),
+        "{text}"
+    );
 }
 
 #[test]
