@@ -24,12 +24,12 @@ groups:
 
 const FOLLOWED: &str = "uma_engine_evicting{engine=\"slow\"}";
 
-/// A process that has its model open and gets no further.
-struct Engine(Child);
+/// A process that has its model open and reads it again and again. That name is an argument of it.
+pub struct Engine(Child);
 
 impl Engine {
-    fn start(name: &str, model: &Path) -> Self {
-        let script = "exec 3<\"$1\"; while sleep 0.5; do :; done";
+    pub fn start(name: &str, model: &Path) -> Self {
+        let script = "exec 3<\"$1\"; while cat \"$1\" >/dev/null && sleep 0.05; do :; done";
         let mut command = Command::new("sh");
         command.args(["-c", script, name]).arg(model).stdin(Stdio::null());
         Self(command.spawn().unwrap())

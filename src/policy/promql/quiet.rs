@@ -6,6 +6,8 @@
 #[cfg(test)]
 mod tests;
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use super::eval::{Range, apply, compares, matching_series, reduced, scalars};
 use super::functions::Function;
 use super::syntax::{Aggregate, AggregateOp, Binary, BinaryOp, Kind, Node, Selector};
@@ -14,6 +16,16 @@ use crate::policy::store::{Revisions, SeriesId, SeriesStore};
 
 /// More elements than this on a side of `or` are not reasoned about: there is a bound on both.
 const MOST_ELEMENTS: usize = 5000;
+
+/// Whether, in a build with debug assertions, each proof is compared with the evaluation that it
+/// spares.
+static IS_CHECKED: AtomicBool = AtomicBool::new(true);
+
+/// From now on no proof is compared with the evaluation that it spares, as in a build without debug
+/// assertions: for whoever counts what the proofs themselves cost.
+pub fn trust_proofs() {
+    IS_CHECKED.store(false, Ordering::Relaxed);
+}
 
 /// Evaluates one expression over one store, again and again.
 #[derive(Debug, Default)]
@@ -40,7 +52,9 @@ impl Watch {
         let is_whole = nothing_missing && (known.series, known.kinds) == (now.series, now.kinds);
         if is_whole && self.proof.as_ref().is_some_and(|proof| proof.is_empty(store, at)) {
             let nothing = Ok(Evaluated::Known(Value::Vector(Vec::new())));
-            debug_assert_eq!(nothing, expr.evaluate(store, at), "{expr}");
+            if cfg!(debug_assertions) && IS_CHECKED.load(Ordering::Relaxed) {
+                assert_eq!(nothing, expr.evaluate(store, at), "{expr}");
+            }
             return nothing;
         }
         let evaluated = expr.evaluate(store, at);

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use super::enabled;
+use super::{damon, enabled};
 use crate::evict::{Bench, Reader, cached, until};
 
 #[test]
@@ -10,6 +10,8 @@ fn while_memory_is_free_mapped_pages_lie_until_they_are_unmapped() {
     if !enabled() {
         return;
     }
+    // What it has hold of for a moment cannot be put out then.
+    let _goes_on_at_the_end = damon::pause();
     fs::write("/proc/sys/vm/drop_caches", "1").unwrap();
     let Some(mut bench) = Bench::new() else { return };
     bench.floor_bytes = 0;

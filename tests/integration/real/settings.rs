@@ -3,11 +3,11 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use super::enabled;
 use crate::daemon::Daemon;
+use crate::loads::Engine;
 
 const KILLS: u32 = 20;
 
@@ -51,25 +51,6 @@ groups:
 
 /// What the engine's process is called, so that it is found.
 const NAME: &str = "umawarden-killed-load";
-
-/// A process that reads its model again and again.
-struct Engine(Child);
-
-impl Engine {
-    fn start(model: &Path) -> Self {
-        let script = "exec 3<\"$1\"; while cat \"$1\" >/dev/null; do :; done";
-        let mut command = Command::new("sh");
-        command.args(["-c", script, NAME]).arg(model).stdin(Stdio::null());
-        Self(command.spawn().unwrap())
-    }
-}
-
-impl Drop for Engine {
-    fn drop(&mut self) {
-        let _has_ended = self.0.kill();
-        let _status = self.0.wait();
-    }
-}
 
 fn read(setting: &PathBuf) -> String {
     fs::read_to_string(setting).unwrap().trim().to_owned()
@@ -133,7 +114,7 @@ fn real_settings_are_back_after_a_kill_nine_at_any_moment_of_a_load() {
         "engines: [{{name: killed, match: {{cmdline: \"* {NAME} *\"}}, model_files: [\"{}\"]}}]\n",
         model.display()
     );
-    fs::write(&config, format!("guard_rails: {{budget: {{times: 9000, per: 1h}}}}\n{engine}"))
+    fs::write(&config, format!("guard_rails: {{budget: {{times: 1000, per: 1h}}}}\n{engine}"))
         .unwrap();
     let arguments = [
         format!("--rules={}", rules.display()),
@@ -143,7 +124,7 @@ fn real_settings_are_back_after_a_kill_nine_at_any_moment_of_a_load() {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let (mut in_force, mut of_the_load) = (0, 0);
     for round in 0..KILLS {
-        let engine = Engine::start(&model);
+        let engine = Engine::start(NAME, &model);
         let daemon = Daemon::start(&storage, &arguments);
         // Reading the past takes a moment, in which nothing is set.
         std::thread::sleep(Duration::from_millis(300 + fastrand::u64(0..1500)));
