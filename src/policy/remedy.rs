@@ -243,12 +243,10 @@ impl Course {
             (step, passed) = (step + 1, passed + 1);
             ruling = rule_on(case, step, condition, around);
         }
-        if ruling.verdict == Verdict::Act
-            && self.would_follow_already(case, step, around.engines).is_some()
-        {
+        self.phase = Phase::Ready { step, passed };
+        if ruling.verdict == Verdict::Act && self.has_answered(case, around.engines) {
             ruling = HoldReason::InForce.into();
         }
-        self.phase = Phase::Ready { step, passed };
         self.decide(case, step, ruling, around);
         // Whoever misses the aim later begins with the first step.
         if step > 0 && ruling.verdict == Verdict::Hold(HoldReason::AimMet) {
@@ -263,23 +261,12 @@ impl Course {
         let Phase::Ready { step, .. } = self.phase else { return false };
         let action = case.remedy.steps.get(step).map(|action| case.told(action));
         let Some(Action::EvictCheckpoint { engine, .. }) = action else { return false };
-        engines.loading(&engine).is_none()
-            || self.would_follow_already(case, step, engines).is_some()
-    }
-
-    /// Which life of an engine it is whose load would be followed by now.
-    fn would_follow_already(
-        &self,
-        case: &Case<'_>,
-        step: usize,
-        engines: &Engines,
-    ) -> Option<&(Arc<str>, ProcessId)> {
-        let action = case.told(case.remedy.steps.get(step)?);
-        let Action::EvictCheckpoint { engine, .. } = action else { return None };
-        let target = engines.loading(&engine)?;
-        self.would_follow
-            .iter()
-            .find(|(name, server)| *name == target.name && target.processes.first() == Some(server))
+        engines.loading(&engine).is_none_or(|target| {
+            let is_it = |(name, server): &(Arc<str>, ProcessId)| {
+                *name == target.name && target.processes.first() == Some(server)
+            };
+            self.would_follow.iter().any(is_it)
+        })
     }
 
     /// Lets what was begun come to its end while the rule is in the other mode. Back in this one it

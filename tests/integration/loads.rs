@@ -8,19 +8,8 @@ use rustix::process::Signal;
 
 use crate::daemon::{Daemon, binary, history, of_kind};
 
-const RULES: &str = "
-groups:
-- name: load
-  interval: 100ms
-  rules:
-  - alert: CheckpointLoads
-    expr: uma_engine_phase{phase=\"loading\"} == 1 unless on(engine) uma_engine_evicting == 1
-    remedy:
-      steps:
-      - evict_checkpoint: {behind: 64MiB, for: 1h}
-      cooldown: 100ms
-      at_most: {times: 60, per: 1h}
-";
+/// The shipped rule is among them.
+const RULES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/rules/engines.yaml");
 
 const FOLLOWED: &str = "uma_engine_evicting{engine=\"slow\"}";
 
@@ -53,7 +42,6 @@ impl World {
         // Not below /tmp, which may be a tmpfs: no model file is taken for one there.
         let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let world = Self { folder, name: format!("{name}-{}", std::process::id()) };
-        fs::write(world.path("load.yaml"), RULES).unwrap();
         fs::write(world.path("model.safetensors"), vec![1; 1 << 20]).unwrap();
         world
     }
@@ -64,9 +52,8 @@ impl World {
 
     fn configure(&self, mode: &str) {
         let config = format!(
-            "mode: {mode}\nrule_files: [\"{}\"]\nengines:\n- name: slow\n  \
+            "mode: {mode}\nrule_files: [\"{RULES}\"]\nengines:\n- name: slow\n  \
              match: {{cmdline: \"* {} *\"}}\n  model_files: [\"{}\"]\n",
-            self.path("load.yaml").display(),
             self.name,
             self.path("model*.safetensors").display(),
         );

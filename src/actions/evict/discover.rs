@@ -114,21 +114,17 @@ impl Holdings {
         }
         // Shards of one model are read in the order of their numbers; of other files in the same
         // folder nothing is known by that.
-        let set = |file: &'_ ModelFile| -> Option<(PathBuf, String, String)> {
-            let (head, tail) = shard_set(&file.path)?;
-            Some((file.path.parent()?.to_owned(), head.to_owned(), tail.to_owned()))
-        };
         let mut first_used: BTreeMap<_, &PathBuf> = BTreeMap::new();
         let both = files.files.iter().zip(uses.iter());
         for (file, _) in both.filter(|(_, used)| used.is_held()) {
-            let Some(set) = set(file) else { continue };
+            let Some(set) = shard_set(&file.path) else { continue };
             let first = first_used.entry(set).or_insert(&file.path);
             *first = (*first).min(&file.path);
         }
         for (file, used) in files.files.iter().zip(uses) {
             used.was_used |= used.is_held();
-            let first = set(file).and_then(|set| first_used.get(&set).copied());
-            used.lies_before |= first.is_some_and(|first| file.path < *first);
+            let first = shard_set(&file.path).and_then(|set| first_used.get(&set));
+            used.lies_before |= first.is_some_and(|first| file.path < **first);
         }
     }
 }

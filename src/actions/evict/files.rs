@@ -214,9 +214,9 @@ impl Finding {
     }
 }
 
-/// The set of numbered shards that a file is one of, as its name tells: what is before the number,
-/// and what is behind it. `model-00002-of-00012.safetensors`, `consolidated.01.pth`.
-pub(super) fn shard_set(path: &Path) -> Option<(&str, &str)> {
+/// The set of numbered shards that a file is one of, as its name tells: the folder, what is before
+/// the number, and what is behind it. `model-00002-of-00012.safetensors`, `consolidated.01.pth`.
+pub(super) fn shard_set(path: &Path) -> Option<(&Path, &str, &str)> {
     let name = path.file_name()?.to_str()?;
     let is_digit = |character: char| character.is_ascii_digit();
     let begin = match name.split_once("-of-") {
@@ -225,7 +225,7 @@ pub(super) fn shard_set(path: &Path) -> Option<(&str, &str)> {
     };
     let (head, numbered) = name.split_at_checked(begin)?;
     let tail = numbered.trim_start_matches(is_digit);
-    (tail.len() < numbered.len()).then_some((head, tail))
+    (tail.len() < numbered.len()).then_some((path.parent()?, head, tail))
 }
 
 /// A path for people.
@@ -292,7 +292,8 @@ mod tests {
     fn shards_of_one_model_are_known_by_their_numbers() {
         let set = |name| shard_set(Path::new(name));
         let first = set("/m/model-00001-of-00012.safetensors");
-        assert_eq!(first, Some(("model-", "-of-00012.safetensors")));
+        assert_eq!(first, Some((Path::new("/m"), "model-", "-of-00012.safetensors")));
+        assert_ne!(set("/n/model-00001-of-00012.safetensors"), first);
         assert_eq!(set("/m/model-00012-of-00012.safetensors"), first);
         assert_ne!(set("/m/other-00001-of-00012.safetensors"), first);
         assert_eq!(set("/m/consolidated.03.pth"), set("/m/consolidated.00.pth"));

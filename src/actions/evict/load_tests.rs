@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::actions::evict::ledger::CHUNK_BYTES;
+use crate::actions::evict::uses::STILL_ROUNDS;
 use crate::model::{ProcessId, RuleId};
 use crate::sys::page_cache::{cachestat, reclaim_by_mapping};
 
@@ -79,7 +80,7 @@ fn without_sight_what_is_read_and_not_mapped_goes_all_the_same() {
     }
     assert_eq!(cached(&path), 30 << 20, "what lies ahead stays, and what was read last");
     // One that does not move names its places itself, and where is not seen.
-    for _ in 0..=100 + DROP_BLINDLY_EVERY {
+    for _ in 0..=u64::from(STILL_ROUNDS) + DROP_BLINDLY_EVERY {
         round(&mut load);
     }
     assert_eq!(cached(&path), 0);

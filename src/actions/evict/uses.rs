@@ -8,7 +8,7 @@ use super::process::{Mapped, Opened};
 
 /// A position that did not move for so many rounds, a second at least, says nothing of a reader
 /// that names its places itself, as pread(2) does.
-const STILL_ROUNDS: u32 = 100;
+pub(super) const STILL_ROUNDS: u32 = 100;
 
 /// The present use of one file.
 #[derive(Debug, Default)]

@@ -94,19 +94,8 @@ fn another_engines_load_is_no_reason_and_neither_is_one_that_is_ready() {
     }
 }
 
-const SHIPPED: &str = "
-groups:
-- name: load
-  interval: 100ms
-  rules:
-  - alert: CheckpointLoads
-    expr: uma_engine_phase{phase=\"loading\"} == 1 unless on(engine) uma_engine_evicting == 1
-    labels: {severity: info}
-    remedy:
-      steps: [{evict_checkpoint: {behind: 64MiB, for: 1h}}]
-      cooldown: 1s
-      at_most: {times: 60, per: 1h}
-";
+/// With the rule of that name; the others of the file find nothing here.
+const SHIPPED: &str = include_str!("../../../rules/engines.yaml");
 
 /// So many engines that load, each of which reads on.
 fn engines(names: &[&str], read_bytes: u64) -> Observation {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
@@ -41,9 +42,8 @@ async fn measured_elsewhere() -> ExitCode {
     let mut ended = signal(SignalKind::child()).unwrap();
     // A group of its own: keys on the terminal reach this process alone.
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(std::env::args_os().skip(1)).env(IS_FOLLOWED, "1");
-    let mut child =
-        std::os::unix::process::CommandExt::process_group(&mut command, 0).spawn().unwrap();
+    command.args(std::env::args_os().skip(1)).env(IS_FOLLOWED, "1").process_group(0);
+    let mut child = command.spawn().unwrap();
     let group = Pid::from_child(&child);
     let status = loop {
         tokio::select! {
