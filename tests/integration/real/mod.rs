@@ -1,18 +1,13 @@
-//! What is shown on the real kernel, with real Docker and Prometheus. Runs as root, one test at a
-//! time, when `UMAWARDEN_REAL` is set; the test command sets it.
+//! What is shown on the real kernel, with real Docker and Prometheus. Runs as root when
+//! `UMAWARDEN_REAL` is set, one test at a time, but for [`servers`]; the test command sees to it.
 
-mod alertmanager;
 mod bare;
 mod black_box;
-mod cluster;
-mod collector;
 mod containers;
 #[path = "../../bench/load/damon.rs"]
 mod damon;
-mod dashboards;
 mod docker;
 mod doctor;
-mod door;
 mod flood;
 mod gate;
 mod kill_nine;
@@ -22,8 +17,8 @@ mod lying;
 mod oom;
 mod page_cache;
 mod podman;
-mod prometheus;
 mod restarts;
+mod servers;
 mod services;
 mod settings;
 mod shutdown;

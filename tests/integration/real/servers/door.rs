@@ -4,10 +4,10 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 
-use super::enabled;
 use super::prometheus::{Prometheus, assert_scraped_by, promtool};
 use crate::daemon::Daemon;
 use crate::door::fixture;
+use crate::real::enabled;
 
 const PASSWORD: &str = "correct horse";
 

@@ -7,8 +7,8 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use super::enabled;
 use crate::daemon::Daemon;
+use crate::real::enabled;
 
 const RULES: &str = "groups:
 - name: telemetry

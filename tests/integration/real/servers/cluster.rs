@@ -1,8 +1,8 @@
 //! A node that asks a real Prometheus, which has scraped the others.
 
-use super::enabled;
 use super::prometheus::Prometheus;
 use crate::cluster::Node;
+use crate::real::enabled;
 
 #[test]
 fn real_prometheus_tells_of_the_nodes_that_it_scrapes() {

@@ -5,8 +5,8 @@ use std::io::Write;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::enabled;
 use crate::daemon::Daemon;
+use crate::real::enabled;
 
 pub fn promtool() -> String {
     std::env::var("UMAWARDEN_PROMTOOL").unwrap_or_else(|_| "promtool".to_owned())

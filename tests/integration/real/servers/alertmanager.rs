@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use super::enabled;
 use crate::daemon::{Daemon, history, of_kind};
+use crate::real::enabled;
 use crate::run::Node;
 
 const RULES: &str = r#"

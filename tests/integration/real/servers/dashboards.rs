@@ -7,10 +7,10 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::prometheus::Prometheus;
-use super::{LimitedCgroup, enabled};
 use crate::daemon::Daemon;
 use crate::dashboards::{dashboards, queries};
 use crate::gpu::Library;
+use crate::real::{LimitedCgroup, enabled};
 
 /// Scrapes are a second apart here; Grafana makes it four of them.
 const RATE_INTERVAL: &str = "5s";
