@@ -17,8 +17,9 @@ impl Glutton {
         let program = "
 import mmap, sys, time
 open('/proc/self/oom_score_adj', 'w').write('1000')
-kind = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE
-memory = mmap.mmap(-1, int(sys.argv[1]), flags=kind)
+memory = mmap.mmap(-1, int(sys.argv[1]), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+for page in range(0, len(memory), 4096):
+    memory[page] = 1
 print('full', flush=True)
 time.sleep(600)
 ";

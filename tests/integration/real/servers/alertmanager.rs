@@ -2,15 +2,15 @@
 //! finds they are told.
 
 use std::fs::{self, Permissions};
-use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
+use super::{Server, free_address};
 use crate::daemon::{Daemon, history, of_kind};
 use crate::real::enabled;
 use crate::run::Node;
@@ -31,15 +31,6 @@ groups:
       cooldown: 1h
 "#;
 
-struct Server(Child);
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _already_dead = self.0.kill();
-        let _already_reaped = self.0.wait();
-    }
-}
-
 fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
     // What is shipped has to hold for a minute.
     let deadline = Instant::now() + Duration::from_secs(180);
@@ -47,10 +38,6 @@ fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
         assert!(Instant::now() < deadline, "never: {what}");
         std::thread::sleep(Duration::from_millis(100));
     }
-}
-
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 /// Posts what it is told to that node, with that token: in groups, and again every few seconds.
@@ -63,7 +50,7 @@ fn alertmanager(folder: &Path, node: &str, token: &str) -> (Server, String) {
          {{authorization: {{credentials: {token}}}}}\n"
     );
     fs::write(&config, text).unwrap();
-    let address = format!("127.0.0.1:{}", free_port());
+    let address = free_address();
     let server = Command::new("prometheus-alertmanager")
         .arg(format!("--config.file={}", config.display()))
         .arg(format!("--storage.path={}", folder.join("alertmanager").display()))
@@ -95,7 +82,7 @@ fn prometheus(folder: &Path, targets: &[(&str, &str)], alertmanager: &str) -> Se
     let server = Command::new("prometheus")
         .arg(format!("--config.file={}", config.display()))
         .arg(format!("--storage.tsdb.path={}", folder.join("tsdb").display()))
-        .arg(format!("--web.listen-address=127.0.0.1:{}", free_port()))
+        .arg(format!("--web.listen-address={}", free_address()))
         .arg("--rules.alert.resend-delay=1s")
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -174,7 +161,7 @@ fn real_prometheus_and_alertmanager_find_an_imbalance_and_a_node_acts_until_it_i
     }
     let tokens = write_tokens(&weak);
     let folder = tempfile::tempdir().unwrap();
-    let address = format!("127.0.0.1:{}", free_port());
+    let address = free_address();
     let observing = daemon(&weak, &address, &[&tokens]);
     let other = daemon(&strong, "127.0.0.1:0", &[]);
     // On this machine, which is a cluster of its own.

@@ -3,10 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
+use super::{Server, free_address};
 use crate::daemon::Daemon;
 use crate::real::enabled;
 
@@ -24,22 +24,11 @@ const RULES: &str = "groups:
       cooldown: 1h
 ";
 
-/// rotel, which writes whatever it takes to its output; killed when dropped.
+/// rotel, which writes whatever it takes to its output.
 struct Collector {
-    child: Child,
+    _server: Server,
     endpoint: String,
     log: PathBuf,
-}
-
-impl Drop for Collector {
-    fn drop(&mut self) {
-        let _already_dead = self.child.kill();
-        let _already_reaped = self.child.wait();
-    }
-}
-
-fn free_address() -> String {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
 }
 
 impl Collector {
@@ -59,7 +48,7 @@ impl Collector {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        Self { child, endpoint: format!("http://{http}"), log }
+        Self { _server: Server(child), endpoint: format!("http://{http}"), log }
     }
 
     /// What it wrote for the last request but one of that kind, which it has written whole.

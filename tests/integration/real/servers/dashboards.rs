@@ -3,10 +3,11 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::prometheus::Prometheus;
+use super::{Server, prometheus_3};
 use crate::daemon::Daemon;
 use crate::dashboards::{dashboards, queries};
 use crate::gpu::Library;
@@ -16,22 +17,11 @@ use crate::real::{LimitedCgroup, enabled};
 const RATE_INTERVAL: &str = "5s";
 
 /// An engine that loads: it reads its model's file again and again, and has the GPU.
-struct Engine(Child);
-
-impl Engine {
-    fn start(model: &Path) -> Self {
-        let script = "while :; do cat \"$0\" >/dev/null; sleep 0.05; done 3<\"$0\"";
-        let mut command = Command::new("/bin/sh");
-        command.args(["-c", script]).arg(model);
-        Self(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
-    }
-}
-
-impl Drop for Engine {
-    fn drop(&mut self) {
-        let _already_dead = self.0.kill();
-        let _already_reaped = self.0.wait();
-    }
+fn engine(model: &Path) -> Server {
+    let script = "while :; do cat \"$0\" >/dev/null; sleep 0.05; done 3<\"$0\"";
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", script]).arg(model);
+    Server(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
 }
 
 fn agent(folder: &Path, mode: &str, library: &Library, model: &Path) -> Daemon {
@@ -63,15 +53,14 @@ fn real_prometheus_has_data_for_every_query_of_the_dashboards() {
     let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
     let model = folder.path().join("model.safetensors");
     fs::write(&model, vec![7; 8 << 20]).unwrap();
-    let engine = Engine::start(&model);
+    let engine = engine(&model);
     let script = format!("machine gb10\nprocess {} 1073741824", engine.0.id());
     let other = "process 4000000 1073741824";
     let library = Library::new(&format!("{script}\n{other}")).expect("a compiler for C");
     let [observes, acts] =
         ["observe", "enforce"].map(|mode| agent(folder.path(), mode, &library, &model));
     let targets = format!("{}', '{}", observes.address(), acts.address());
-    let program = std::env::var("UMAWARDEN_PROMETHEUS").unwrap_or_else(|_| "prometheus".to_owned());
-    let prometheus = Prometheus::start(&program, &targets, "");
+    let prometheus = Prometheus::start(&prometheus_3(), &targets, "");
     prometheus.wait_for("count(up == 1) == 2");
     // Counters grow from what Prometheus has seen before.
     std::thread::sleep(Duration::from_secs(3));

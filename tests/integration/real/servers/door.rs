@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 
 use super::prometheus::{Prometheus, assert_scraped_by, promtool};
+use super::prometheus_3;
 use crate::daemon::Daemon;
 use crate::door::fixture;
 use crate::real::enabled;
@@ -40,10 +41,6 @@ fn daemon(folder: &tempfile::TempDir, web_config: &str) -> Daemon {
     Daemon::spawn(&storage, &[&web, &tokens])
 }
 
-fn prometheus() -> String {
-    std::env::var("UMAWARDEN_PROMETHEUS").unwrap_or_else(|_| "prometheus".to_owned())
-}
-
 #[test]
 fn real_prometheus_scrapes_over_tls_with_a_password() {
     if !enabled() {
@@ -58,9 +55,9 @@ fn real_prometheus_scrapes_over_tls_with_a_password() {
             fixture("authority.pem").display()
         )
     };
-    let good = Prometheus::start(&prometheus(), daemon.address(), &scrape(PASSWORD));
+    let good = Prometheus::start(&prometheus_3(), daemon.address(), &scrape(PASSWORD));
     assert_scraped_by(&good);
-    let wrong = Prometheus::begin(&prometheus(), daemon.address(), &scrape("wrong"));
+    let wrong = Prometheus::begin(&prometheus_3(), daemon.address(), &scrape("wrong"));
     wrong.wait_for("up{job=\"umawarden\"} == 0");
     // The one that was right before goes on beside it.
     assert_scraped_by(&good);
@@ -87,10 +84,10 @@ fn real_prometheus_scrapes_over_tls_with_a_certificate() {
             fixture(&format!("{certificate}.key")).display()
         )
     };
-    let good = Prometheus::start(&prometheus(), daemon.address(), &scrape("client"));
+    let good = Prometheus::start(&prometheus_3(), daemon.address(), &scrape("client"));
     assert_scraped_by(&good);
     for name in ["stranger", "forged"] {
-        let refused = Prometheus::begin(&prometheus(), daemon.address(), &scrape(name));
+        let refused = Prometheus::begin(&prometheus_3(), daemon.address(), &scrape(name));
         refused.wait_for("up{job=\"umawarden\"} == 0");
     }
     good.wait_for("uma_web_failed_handshakes_total > 0");

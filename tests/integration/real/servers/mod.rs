@@ -7,3 +7,26 @@ mod collector;
 mod dashboards;
 mod door;
 mod prometheus;
+
+use std::net::TcpListener;
+use std::process::Child;
+
+/// A program that a test has started; killed when dropped.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _already_dead = self.0.kill();
+        let _already_reaped = self.0.wait();
+    }
+}
+
+/// Where nobody listens on this machine.
+fn free_address() -> String {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+}
+
+/// The program of a Prometheus 3, which reads expressions as the rules here mean them.
+fn prometheus_3() -> String {
+    std::env::var("UMAWARDEN_PROMETHEUS").unwrap_or_else(|_| "prometheus".to_owned())
+}

@@ -2,9 +2,10 @@
 
 use std::fs;
 use std::io::Write;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use super::{Server, free_address, prometheus_3};
 use crate::daemon::Daemon;
 use crate::real::enabled;
 
@@ -32,15 +33,6 @@ fn real_promtool_check_metrics_has_no_findings() {
     let said = [output.stdout, output.stderr].concat();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&said));
     assert!(said.is_empty(), "{}", String::from_utf8_lossy(&said));
-}
-
-struct Server(Child);
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _already_dead = self.0.kill();
-        let _already_reaped = self.0.wait();
-    }
 }
 
 /// A Prometheus of our own that scrapes one target every second.
@@ -81,22 +73,20 @@ impl Prometheus {
     /// With that in its configuration, and those flags.
     pub fn run(program: &str, more: &str, flags: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = free.local_addr().unwrap().port();
-        drop(free);
+        let address = free_address();
         let config = folder.path().join("prometheus.yml");
         let text = format!("global: {{scrape_interval: 1s, scrape_timeout: 1s}}\n{more}");
         fs::write(&config, text).unwrap();
         let server = Command::new(program)
             .arg(format!("--config.file={}", config.display()))
             .arg(format!("--storage.tsdb.path={}", folder.path().join("tsdb").display()))
-            .arg(format!("--web.listen-address=127.0.0.1:{port}"))
+            .arg(format!("--web.listen-address={address}"))
             .args(flags)
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        let url = format!("http://127.0.0.1:{port}/api/v1");
+        let url = format!("http://{address}/api/v1");
         Self { _server: Server(server), url, _folder: folder }
     }
 
@@ -157,10 +147,19 @@ fn assert_scraped(prometheus: &Prometheus, daemon: &Daemon) {
     ] {
         assert_eq!(prometheus.query(expr).len(), 1, "{expr}");
     }
-    let scraped = prometheus.query("count({job=\"umawarden\",__name__=~\"uma_.*|process_.*\"})");
-    let scraped: f64 = scraped[0]["value"][1].as_str().unwrap().parse().unwrap();
-    let exported = daemon.metrics().len() as f64;
-    assert!((scraped - exported).abs() < f64::EPSILON, "{exported} exported, {scraped} scraped");
+    let all = "count({job=\"umawarden\",__name__=~\"uma_.*|process_.*\"})";
+    let counts = || {
+        let scraped = prometheus.query(all)[0]["value"][1].as_str().unwrap().parse::<usize>();
+        (scraped.unwrap(), daemon.metrics().len())
+    };
+    // What happens on the machine between a scrape and the look may be a series more.
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let (mut scraped, mut exported) = counts();
+    while scraped != exported {
+        assert!(Instant::now() < deadline, "{exported} exported, {scraped} scraped");
+        std::thread::sleep(Duration::from_millis(200));
+        (scraped, exported) = counts();
+    }
 }
 
 #[test]
@@ -179,12 +178,11 @@ fn real_prometheus_3_scrapes_both_formats() {
     if !enabled() {
         return;
     }
-    let program = std::env::var("UMAWARDEN_PROMETHEUS").unwrap_or_else(|_| "prometheus".to_owned());
     let storage = tempfile::tempdir().unwrap();
     let daemon = Daemon::start(storage.path(), &[]);
     for protocol in ["OpenMetricsText1.0.0", "PrometheusText0.0.4"] {
         let scrape = format!("  scrape_protocols: [{protocol}]\n");
-        let prometheus = Prometheus::start(&program, daemon.address(), &scrape);
+        let prometheus = Prometheus::start(&prometheus_3(), daemon.address(), &scrape);
         assert_scraped(&prometheus, &daemon);
     }
 }
@@ -195,10 +193,9 @@ fn real_prometheus_3_understands_every_shipped_expression() {
     if !enabled() {
         return;
     }
-    let program = std::env::var("UMAWARDEN_PROMETHEUS").unwrap_or_else(|_| "prometheus".to_owned());
     let storage = tempfile::tempdir().unwrap();
     let daemon = Daemon::start(storage.path(), &[]);
-    let prometheus = Prometheus::start(&program, daemon.address(), "");
+    let prometheus = Prometheus::start(&prometheus_3(), daemon.address(), "");
     let (_, rules) = daemon.get("/api/v1/rules");
     let rules: serde_json::Value = serde_json::from_str(&rules).unwrap();
     let groups = rules["data"]["groups"].as_array().unwrap();
