@@ -17,6 +17,7 @@ mod lying;
 mod oom;
 mod page_cache;
 mod podman;
+mod pressure;
 mod restarts;
 mod servers;
 mod services;
@@ -38,6 +39,16 @@ fn enabled() -> bool {
         eprintln!("skipped: touches the real kernel; the test command tests/run runs it");
     }
     enabled
+}
+
+/// A program that a test has started; killed when dropped.
+struct Started(Child);
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        let _already_dead = self.0.kill();
+        let _already_reaped = self.0.wait();
+    }
 }
 
 /// A memory cgroup with a limit, on cgroup v1 or v2; removed when dropped.

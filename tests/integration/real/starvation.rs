@@ -1,16 +1,16 @@
 //! A machine with 200 MiB left is still watched.
 
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::enabled;
+use super::{Started, enabled};
 use crate::daemon::{Daemon, meminfo_bytes};
 
 const LEFT_BYTES: f64 = 200.0 * 1024.0 * 1024.0;
 
 /// Takes memory until little is left, and gives it back when dropped. It is the first that the
 /// kernel would kill.
-struct Glutton(Child);
+struct Glutton(Started);
 
 impl Glutton {
     fn start(bytes: u64) -> Self {
@@ -28,18 +28,11 @@ time.sleep(600)
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        Self(child)
+        Self(Started(child))
     }
 
     fn is_alive(&mut self) -> bool {
-        self.0.try_wait().unwrap().is_none()
-    }
-}
-
-impl Drop for Glutton {
-    fn drop(&mut self) {
-        let _already_dead = self.0.kill();
-        let _already_reaped = self.0.wait();
+        self.0.0.try_wait().unwrap().is_none()
     }
 }
 

@@ -1,11 +1,12 @@
 //! Memory that is really gone, and given back in one go.
 
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use jiff::Timestamp;
 
 use crate::daemon::meminfo_bytes;
+use crate::real::Started;
 
 pub fn gib(count: u64) -> u64 {
     count << 30
@@ -40,7 +41,7 @@ sys.stdin.readline()
 ";
 
 /// A process that keeps filled pipes.
-pub struct FilledPipes(Child);
+pub struct FilledPipes(Started);
 
 impl FilledPipes {
     pub fn hold(bytes: u64) -> Self {
@@ -53,20 +54,13 @@ impl FilledPipes {
         let mut said = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
         assert_eq!(said, "filled\n");
-        Self(child)
+        Self(Started(child))
     }
 
     /// Gives all of it back; when that was done.
     pub fn release(mut self) -> Timestamp {
-        let _ended = self.0.stdin.take().unwrap().write_all(b"\n");
-        self.0.wait().unwrap();
+        let _ended = self.0.0.stdin.take().unwrap().write_all(b"\n");
+        self.0.0.wait().unwrap();
         Timestamp::now()
-    }
-}
-
-impl Drop for FilledPipes {
-    fn drop(&mut self) {
-        let _already_dead = self.0.kill();
-        let _already_reaped = self.0.wait();
     }
 }

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use super::{Server, free_address};
+use super::free_address;
 use crate::daemon::{Daemon, history, of_kind};
-use crate::real::enabled;
+use crate::real::{Started, enabled};
 use crate::run::Node;
 
 const RULES: &str = r#"
@@ -41,7 +41,7 @@ fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 /// Posts what it is told to that node, with that token: in groups, and again every few seconds.
-fn alertmanager(folder: &Path, node: &str, token: &str) -> (Server, String) {
+fn alertmanager(folder: &Path, node: &str, token: &str) -> (Started, String) {
     let config = folder.join("alertmanager.yml");
     let text = format!(
         "route: {{receiver: node, group_by: [job], group_wait: 1s, group_interval: 1s, \
@@ -60,11 +60,11 @@ fn alertmanager(folder: &Path, node: &str, token: &str) -> (Server, String) {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    (Server(server), format!("http://{address}"))
+    (Started(server), format!("http://{address}"))
 }
 
 /// Scrapes each target, which has those labels, and judges by the rules that are shipped for it.
-fn prometheus(folder: &Path, targets: &[(&str, &str)], alertmanager: &str) -> Server {
+fn prometheus(folder: &Path, targets: &[(&str, &str)], alertmanager: &str) -> Started {
     let config = folder.join("prometheus.yml");
     let alertmanager = alertmanager.trim_start_matches("http://");
     let target = |(address, labels): &(&str, &str)| {
@@ -88,7 +88,7 @@ fn prometheus(folder: &Path, targets: &[(&str, &str)], alertmanager: &str) -> Se
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    Server(server)
+    Started(server)
 }
 
 fn daemon(node: &Node, address: &str, more: &[&str]) -> Daemon {

@@ -6,9 +6,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::{Server, free_address};
+use super::free_address;
 use crate::daemon::Daemon;
-use crate::real::enabled;
+use crate::real::{Started, enabled};
 
 const RULES: &str = "groups:
 - name: telemetry
@@ -26,7 +26,7 @@ const RULES: &str = "groups:
 
 /// rotel, which writes whatever it takes to its output.
 struct Collector {
-    _server: Server,
+    _server: Started,
     endpoint: String,
     log: PathBuf,
 }
@@ -48,7 +48,7 @@ impl Collector {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        Self { _server: Server(child), endpoint: format!("http://{http}"), log }
+        Self { _server: Started(child), endpoint: format!("http://{http}"), log }
     }
 
     /// What it wrote for the last request but one of that kind, which it has written whole.

@@ -7,21 +7,21 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::prometheus::Prometheus;
-use super::{Server, prometheus_3};
+use super::prometheus_3;
 use crate::daemon::Daemon;
 use crate::dashboards::{dashboards, queries};
 use crate::gpu::Library;
-use crate::real::{LimitedCgroup, enabled};
+use crate::real::{LimitedCgroup, Started, enabled};
 
 /// Scrapes are a second apart here; Grafana makes it four of them.
 const RATE_INTERVAL: &str = "5s";
 
 /// An engine that loads: it reads its model's file again and again, and has the GPU.
-fn engine(model: &Path) -> Server {
+fn engine(model: &Path) -> Started {
     let script = "while :; do cat \"$0\" >/dev/null; sleep 0.05; done 3<\"$0\"";
     let mut command = Command::new("/bin/sh");
     command.args(["-c", script]).arg(model);
-    Server(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+    Started(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
 }
 
 fn agent(folder: &Path, mode: &str, library: &Library, model: &Path) -> Daemon {

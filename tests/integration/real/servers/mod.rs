@@ -9,17 +9,6 @@ mod door;
 mod prometheus;
 
 use std::net::TcpListener;
-use std::process::Child;
-
-/// A program that a test has started; killed when dropped.
-struct Server(Child);
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _already_dead = self.0.kill();
-        let _already_reaped = self.0.wait();
-    }
-}
 
 /// Where nobody listens on this machine.
 fn free_address() -> String {

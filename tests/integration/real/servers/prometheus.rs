@@ -5,9 +5,9 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::{Server, free_address, prometheus_3};
+use super::{free_address, prometheus_3};
 use crate::daemon::Daemon;
-use crate::real::enabled;
+use crate::real::{Started, enabled};
 
 pub fn promtool() -> String {
     std::env::var("UMAWARDEN_PROMTOOL").unwrap_or_else(|_| "promtool".to_owned())
@@ -37,7 +37,7 @@ fn real_promtool_check_metrics_has_no_findings() {
 
 /// A Prometheus of our own that scrapes one target every second.
 pub struct Prometheus {
-    _server: Server,
+    _server: Started,
     url: String,
     _folder: tempfile::TempDir,
 }
@@ -87,7 +87,7 @@ impl Prometheus {
             .spawn()
             .unwrap();
         let url = format!("http://{address}/api/v1");
-        Self { _server: Server(server), url, _folder: folder }
+        Self { _server: Started(server), url, _folder: folder }
     }
 
     /// Where it is.
