@@ -20,6 +20,8 @@ pub mod process_end;
 
 pub mod signals;
 
+pub mod socket_queue;
+
 use std::io;
 
 use procfs::process::{MMPermissions, MMapPath, MemoryMap, Process};

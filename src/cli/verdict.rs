@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use super::control::{PlaceArguments, entries, list};
 use super::{Exit, history};
-use crate::model::MemoryVerdict;
+use crate::model::{MemoryVerdict, bytes_text};
 
 /// Arguments of `umawarden verdict`.
 #[derive(Debug, Args)]
@@ -31,7 +31,12 @@ follows from:
   wedged       the driver is stuck, by two independent signs at least: reboot
   unknown      something that must be known is not; what, is said
 
-The same is a series, uma_memory_verdict{verdict=\"…\"}, for rules and dashboards.
+Below that stands who took memory within the last ten seconds, and what shows it: the driver's
+figures, what processes have, the kernel's counters, or that one engine alone has the driver open.
+stop_engine chooses by that account, and stops nobody where it is not clear.
+
+The same are series, uma_memory_verdict{verdict=\"…\"} and uma_memory_growth_bytes{owner=\"…\"}, for
+rules and dashboards.
 
 Exit codes: 0 nothing is wrong; 1 orphan, held_shmem, leaked or wedged; 2 no daemon answers, or this
 user may not ask it.";
@@ -42,11 +47,19 @@ struct Shown {
     meaning: String,
     since: Timestamp,
     evidence: Vec<Reason>,
+    account: Account,
 }
 
 #[derive(Debug, Deserialize)]
 struct Reason {
     text: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct Account {
+    window_seconds: f64,
+    grown_bytes: f64,
+    entries: Vec<Reason>,
 }
 
 /// Runs the command.
@@ -78,9 +91,14 @@ pub fn execute(arguments: &VerdictArguments) -> anyhow::Result<Exit> {
 }
 
 fn print(shown: &Shown) {
-    let Shown { verdict, meaning, since, evidence } = shown;
+    let Shown { verdict, meaning, since, evidence, account } = shown;
     println!("{verdict}, since {since:.0}: {}", history::printable(meaning));
     for reason in evidence {
         println!("  {}", history::printable(&reason.text));
+    }
+    let (window, grown) = (account.window_seconds, bytes_text(account.grown_bytes));
+    println!("within {window} s {grown} were taken");
+    for entry in &account.entries {
+        println!("  {}", history::printable(&entry.text));
     }
 }

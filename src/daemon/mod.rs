@@ -403,6 +403,7 @@ impl Daemon {
         self.engines.set_loading(self.policy.is_any_engine_on_its_way());
         if self.policy.needs_a_look_at_engines(now.uptime) {
             self.engines.look_now();
+            self.holders.look_now();
         }
         self.evicting.heed(self.policy.engines());
         if self.policy.is_any_engine_loading() {

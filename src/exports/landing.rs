@@ -13,7 +13,7 @@ use super::api::read_journal;
 use super::held_back;
 use super::routes::Site;
 use super::{Page, PageRequest, QueryError, VERSION};
-use crate::model::{Action, Reading, duration_text};
+use crate::model::{Action, Reading, bytes_text, duration_text};
 use crate::policy::status::{RuleState, RuleStatus, Status};
 
 /// Decisions on the page.
@@ -122,6 +122,18 @@ fn memory(html: &mut String, status: &Status) -> fmt::Result {
         write!(html, "<tr><td>{meaning}<td class=number>{text}</tr>")?;
     }
     html.push_str("</table>");
+    account(html, status)
+}
+
+/// Who took memory lately, and what shows it.
+fn account(html: &mut String, status: &Status) -> fmt::Result {
+    let account = &status.account;
+    let grown = bytes_text(account.grown_bytes as f64);
+    write!(html, "<p>Taken within {} s: {grown}.<ul>", account.window.as_secs())?;
+    for entry in &account.entries {
+        write!(html, "<li>{}", Escaped(&entry.to_string()))?;
+    }
+    html.push_str("</ul>");
     Ok(())
 }
 

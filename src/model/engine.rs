@@ -9,7 +9,9 @@ use serde::{Deserialize, Serialize};
 use super::{EngineKeys, EngineLoad, ExitStatus, Reading};
 
 /// One process for as long as it lives: a number alone is given to another one after its end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub struct ProcessId {
     /// Its number, as the host counts.
     pub pid: u32,

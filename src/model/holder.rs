@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::wording::bytes_text;
-use super::{ProcessId, Reading};
+use super::{ProcessId, ProcessMemory, Reading};
 
 /// A process that holds what may keep memory of the driver alive.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -117,7 +117,18 @@ pub struct HolderReadings {
     pub unseen: u32,
     /// Whether the NVIDIA driver is loaded. `Failed` where that cannot be told.
     pub is_driver_loaded: Reading<bool>,
+    /// The processes that have most memory which they do not give back by themselves, by number.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub memory: Vec<ProcessMemory>,
+    /// The memory of TCP and UDP sockets in all network namespaces (`mem` of
+    /// `/proc/net/sockstat`), in bytes.
+    #[serde(default = "unsupported")]
+    pub socket_bytes: Reading<u64>,
     /// Why there is no list, if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<Arc<str>>,
+}
+
+fn unsupported<T>() -> Reading<T> {
+    Reading::Unsupported
 }

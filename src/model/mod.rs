@@ -2,6 +2,7 @@
 //!
 //! Nothing here does anything: no files, no clock, no threads, and no imports from the crate.
 
+mod account;
 mod action;
 mod alert;
 mod alertmanager;
@@ -34,6 +35,7 @@ mod time_text;
 mod verdict;
 mod wording;
 
+pub use account::{AccountEntry, Basis, MemoryAccount, Owner, ProcessMemory};
 pub use action::{Action, CacheKind, CachePermission, Lane, UndoReason};
 pub use alert::{AlertChange, AlertState};
 pub use alertmanager::{

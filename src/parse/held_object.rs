@@ -18,6 +18,11 @@ pub enum HeldObject {
         /// Its inode: both ends have the same.
         inode: u64,
     },
+    /// A socket.
+    Socket {
+        /// Its inode.
+        inode: u64,
+    },
 }
 
 /// Files of the driver: `nvidia*` of desktop and data center drivers, the others of Jetson's.
@@ -35,8 +40,13 @@ impl HeldObject {
         if target.starts_with("/memfd:") {
             return Some(Self::Memfd);
         }
-        let inode = target.strip_prefix("pipe:[")?.strip_suffix(']')?;
-        Some(Self::Pipe { inode: inode.parse().ok()? })
+        let (kind, inode) = target.strip_suffix(']')?.split_once(":[")?;
+        let inode = inode.parse().ok()?;
+        match kind {
+            "pipe" => Some(Self::Pipe { inode }),
+            "socket" => Some(Self::Socket { inode }),
+            _ => None,
+        }
     }
 }
 
@@ -81,7 +91,8 @@ mod tests {
             ("/memfd:nccl-shm (deleted)", Some(HeldObject::Memfd)),
             ("pipe:[4711]", Some(HeldObject::Pipe { inode: 4711 })),
             ("pipe:[x]", None),
-            ("socket:[4711]", None),
+            ("socket:[4711]", Some(HeldObject::Socket { inode: 4711 })),
+            ("anon_inode:[eventfd]", None),
             ("/home/me/memfd:", None),
         ] {
             assert_eq!(HeldObject::of(target), object, "{target}");

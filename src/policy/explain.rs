@@ -13,7 +13,7 @@ use super::reboot::{Reboots, View};
 use super::remedy::{Case, Stand};
 use super::rule::Query;
 use super::status::{RuleState, RuleStatus};
-use crate::model::{Action, DecisionId, HoldReason, Moment, RebootAct, RuleId};
+use crate::model::{Action, DecisionId, HoldReason, MemoryAccount, Moment, RebootAct, RuleId};
 
 /// What is known of one rule.
 #[derive(Clone, Debug, PartialEq)]
@@ -165,9 +165,12 @@ impl Known<'_> {
                 let step = self.stand.step;
                 let action = self.case.told(self.case.remedy.steps.get(step)?);
                 if reason == HoldReason::UnclearTarget && self.case.remedy.stops_engines() {
+                    let took = who_took(self.brake.account());
                     return Some(match self.brake.choose(at.uptime) {
-                        Ok(engine) => rail(false, format!("{} has grown most", engine.name)),
-                        Err(why) => rail(true, why.meaning().to_owned()),
+                        Ok(engine) => {
+                            rail(false, format!("{} has grown most; {took}", engine.name))
+                        }
+                        Err(why) => rail(true, format!("{}; {took}", why.meaning())),
                     });
                 }
                 let aimed = aimed(&action, self.engines, self.brake, at);
@@ -181,4 +184,14 @@ impl Known<'_> {
             }
         })
     }
+}
+
+/// Who took memory lately, in one line.
+fn who_took(account: &MemoryAccount) -> String {
+    let seconds = account.window.as_secs();
+    if account.entries.is_empty() {
+        return format!("nobody took memory within {seconds} s");
+    }
+    let entries: Vec<String> = account.entries.iter().map(ToString::to_string).collect();
+    format!("taken within {seconds} s: {}", entries.join("; "))
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::brake::Scope;
+use super::brake::{self, Scope};
 use super::engines::{self, Levels};
 use super::received::{self, Received};
 use super::verdict::Beside;
@@ -57,8 +57,13 @@ impl Policy {
                 let engines = self.engines.statuses();
                 self.gpus.take(readings, &engines, (&mut self.counters, &mut self.store));
                 self.verdict.take_driver(readings);
+                self.brake.take_figures(readings);
             }
-            Observation::Holders(readings) => self.verdict.look(readings),
+            Observation::Holders(readings) => {
+                self.verdict.look(readings);
+                self.brake.scan(readings);
+                self.report_growth(at);
+            }
             Observation::LoggedIn(readings) => self.reboots.look(readings),
             Observation::ReceivedAlerts(post) => {
                 let (received, mut around) = self.receiving(at, &mut step.events);
@@ -98,7 +103,14 @@ impl Policy {
             Some((seen.clone(), phase))
         });
         self.brake.looked(readings.read_at, seen, Scope::of(readings));
-        self.engines.set_growth(&self.brake.growth(at.uptime), &mut self.counters);
+        self.report_growth(at);
+    }
+
+    /// Draws up who took memory lately, and shows it.
+    fn report_growth(&mut self, at: Moment) {
+        let growth = self.brake.report(at.uptime);
+        self.engines.set_growth(&growth, &mut self.counters);
+        brake::publish(&self.brake, (&mut self.counters, &mut self.store));
     }
 
     /// Returns when the record was written, on the uptime clock.

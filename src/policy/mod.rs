@@ -45,7 +45,7 @@ use crate::model::{
     Moment, Observation, OperatorCommand, RuleId, SeriesKey, Supervisor, Verdict, VerdictLimits,
 };
 use crate::parse::kernel::EventAssembler;
-use brake::{Brake, Declared, Scope};
+use brake::{Brake, Declared};
 use cluster::Cluster;
 use counters::Counters;
 use death::Kills;
@@ -310,8 +310,7 @@ impl Policy {
         if self.has_measured(at) {
             self.brake.measure(at.uptime, &self.store);
             if let Some(declared) = &mut self.declared {
-                let engines = declared.look(at.uptime, &self.store);
-                self.brake.looked(at.uptime, engines.into_iter(), Scope::All);
+                self.brake.rehearse(at.uptime, declared, &self.store);
             }
         }
         self.counters.set_guard(&self.guard, self.mode, at);
@@ -413,6 +412,7 @@ impl Policy {
             room: None,
             restarts: self.restarts.statuses(),
             verdict: self.verdict.judgement(),
+            account: Arc::clone(self.brake.account()),
             reboot: self.reboots.status(),
             received: self.received.statuses(),
             cluster: None,

@@ -8,9 +8,9 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::model::{
-    AlertState, Asked, ClusterStatus, EngineHealth, EnginePhase, EngineSeen, MemoryJudgement, Mode,
-    Moment, Pause, ProcessId, Reading, RebootStatus, ReceivedAlertStatus, RestartStatus, Room,
-    RuleId, RuleSelector, SeriesKey, Source,
+    AlertState, Asked, ClusterStatus, EngineHealth, EnginePhase, EngineSeen, MemoryAccount,
+    MemoryJudgement, Mode, Moment, Pause, ProcessId, Reading, RebootStatus, ReceivedAlertStatus,
+    RestartStatus, Room, RuleId, RuleSelector, SeriesKey, Source,
 };
 
 /// What exports may see.
@@ -41,6 +41,8 @@ pub struct Status {
     /// What the matter is with memory that nobody seems to use; the same `Arc` until it is judged
     /// again.
     pub verdict: Arc<MemoryJudgement>,
+    /// Who took memory within the last ten seconds; the same `Arc` until processes are scanned again.
+    pub account: Arc<MemoryAccount>,
     /// Where it stands with reboots; the same `Arc` while nothing changes.
     pub reboot: Arc<RebootStatus>,
     /// Alerts that others have told of and that fire, by fingerprint; the same `Arc` while nothing

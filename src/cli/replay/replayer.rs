@@ -218,6 +218,8 @@ mod tests {
             processes: 100,
             unseen: 0,
             is_driver_loaded: Reading::Value(true),
+            memory: Vec::new(),
+            socket_bytes: Reading::Unsupported,
             error: None,
         };
         let engines = EngineReadings { read_at: at.uptime, ..EngineReadings::default() };

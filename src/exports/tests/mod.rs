@@ -29,6 +29,7 @@ fn status(series: Vec<(SeriesKey, Reading<f64>)>) -> Arc<Status> {
         engines: Arc::new([]),
         room: None,
         restarts: Arc::new([]),
+        account: Arc::default(),
         verdict: Arc::new(MemoryJudgement::unknown(Timestamp::UNIX_EPOCH)),
         reboot: Arc::default(),
         received: Arc::new([]),

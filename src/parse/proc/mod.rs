@@ -13,6 +13,7 @@ pub mod meminfo;
 pub mod node;
 pub mod pagemap;
 pub mod pressure;
+pub mod sockstat;
 mod text;
 pub mod vmstat;
 pub mod zoneinfo;

@@ -1,35 +1,37 @@
 //! Which engine's growth eats the memory.
 //!
 //! Not the process with the largest size: what the driver takes is in nobody's size, so that a
-//! large process may be anybody, and the engine that takes the machine down may look small. What
-//! counts is growth over the last seconds: what an engine's processes show, and what no process
-//! shows, which is laid to the engine that loads. Doubt means that nobody is chosen: of what no
-//! process shows only that counts which was taken before somebody looked through all processes,
-//! and after those had gone that were there before. The rest may be anybody's.
+//! large process may be anybody, and the engine that takes the machine down may look small. Growth
+//! over the last seconds counts, as the account of it shows; where memory goes slowly, over the
+//! last minutes. Doubt means that nobody is chosen.
 
+mod account;
 mod declared;
+mod figures;
+mod history;
+mod series;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::Policy;
 use super::store::SeriesStore;
 use crate::model::{
-    EnginePhase, EngineProcess, EngineReadings, EngineSeen, EngineTarget, Evidence, HoldReason,
-    ProcessId, Reading, SeriesKey,
+    EnginePhase, EngineProcess, EngineReadings, EngineSeen, EngineTarget, Evidence, GpuReadings,
+    HoldReason, Holder, HolderReadings, MemoryAccount, Owner, ProcessId, ProcessMemory, Reading,
+    SeriesKey,
 };
-
+use account::{Account, Grown};
 pub(super) use declared::Declared;
+use figures::Figures;
+use history::{APART, CLOSE, History, LONG};
+pub(super) use series::publish;
 
-/// How far back growth is looked for. Collapses took 1.5 to 9 s, and an engine that waits for
-/// memory which is not there has stopped growing a few seconds ago.
-const WINDOW: Duration = Duration::from_secs(10);
-
-/// Looks that are nearer to each other say nothing new; so many fit into the window.
-const APART: Duration = Duration::from_millis(100);
+/// How far back growth is searched for: the shortest of these in which memory has really gone.
+const WINDOWS: [Duration; 3] = [CLOSE, Duration::from_secs(60), LONG];
 
 /// What was seen longer ago than this is not what happens now.
 const FRESH: Duration = Duration::from_secs(3);
@@ -37,17 +39,14 @@ const FRESH: Duration = Duration::from_secs(3);
 /// Less growth than this share of the machine, in the whole window, eats no machine.
 const LEAST_SHARE: u64 = 256;
 
-/// An engine that is up and used less than this share of one core is idle: it takes nothing.
-const IDLE_CORES: u64 = 20;
-
-/// Of two engines one must have grown so many times as much as the other, or neither is chosen.
+/// Of two owners one must have grown so many times as much as the other, or neither is chosen.
 const CLEARLY: u64 = 2;
 
 /// Engines whose growth a decision names.
 const MOST_NAMED: usize = 8;
 
-/// Somebody looks through all processes when so large a share of what is available has been taken
-/// since that was last done.
+/// All processes are scanned when so large a share of what is available has been taken since that
+/// was last done.
 const UNSEEN_SHARE: u64 = 4;
 
 /// Clock ticks a second in `/proc`, on every architecture.
@@ -62,6 +61,10 @@ struct Taken {
     shmem: u64,
     /// Anonymous memory.
     anonymous: u64,
+    /// Slab that cannot be reclaimed, and page tables.
+    kernel: u64,
+    /// In swap, which is no memory of this node, but may be in compressed memory.
+    swapped: u64,
 }
 
 /// What one engine's processes show.
@@ -72,9 +75,19 @@ struct Own {
     anonymous: u64,
     shmem: u64,
     hugetlb: u64,
-    /// Mapped files, and what was read: not taken for good, but a sign of who loads.
-    reads: u64,
     cpu_ms: u64,
+}
+
+/// What a scan of all processes has found.
+#[derive(Debug, Default)]
+struct ProcessScan {
+    memory: Vec<ProcessMemory>,
+    /// The memory of sockets, as the kernel counts it.
+    socket_bytes: u64,
+    /// Who has the driver open.
+    users: Vec<ProcessId>,
+    /// Nobody was left out who might have it open.
+    is_whole: bool,
 }
 
 /// Whom a look at engines has seen.
@@ -88,42 +101,31 @@ pub(super) enum Scope {
     Cut,
 }
 
-/// What was seen of node and engines in the last seconds.
+/// What was seen of node, engines and other processes in the last minutes.
 #[derive(Debug, Default)]
 pub(super) struct Brake {
     total: u64,
     available: Option<u64>,
-    node: VecDeque<(Duration, Taken)>,
-    engines: VecDeque<(Duration, Vec<Own>)>,
+    node: History<Taken>,
+    engines: History<Vec<Own>>,
+    scans: History<ProcessScan>,
+    figures: Figures,
     latest: Vec<(EngineSeen, EnginePhase)>,
-    /// When all processes were last looked through, and what was taken by then.
+    /// When engines were last searched for among all processes, and what was taken by then.
     all_seen: Option<(Duration, Taken)>,
+    /// The same of the last scan of all processes for what they have.
+    scanned: Option<(Duration, Taken)>,
     is_cut: bool,
-}
-
-/// How much an engine has grown.
-#[derive(Clone, Copy, Debug)]
-struct Grown<'a> {
-    seen: &'a EngineSeen,
-    phase: EnginePhase,
-    /// As its processes show it.
-    own: u64,
-    hugetlb: u64,
-    reads: u64,
-    /// It loads, or has until a moment ago: who is ready may have taken what is missing before.
-    has_loaded: bool,
-    /// Used less than a little processor time since it was first seen in the window.
-    is_idle: bool,
-    /// Used any processor time in the window, or had processes that have gone since.
-    has_worked: bool,
-    /// With what no process shows and is laid to it.
-    all: u64,
+    account: Arc<MemoryAccount>,
 }
 
 /// The present value of a series without labels, in bytes.
 pub(super) fn present(name: &str, store: &SeriesStore) -> Option<u64> {
     let (ids, _) = store.named(name);
-    let value = ids.first().and_then(|id| store.latest(*id).value())?;
+    bytes(ids.first().and_then(|id| store.latest(*id).value())?)
+}
+
+fn bytes(value: f64) -> Option<u64> {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bytes, from 0 on")]
     value.is_finite().then(|| value.max(0.0) as u64)
 }
@@ -140,21 +142,40 @@ impl Scope {
 }
 
 impl Taken {
-    /// All of it.
+    /// All that is this node's memory.
     fn sum(self) -> u64 {
-        self.outside.saturating_add(self.shmem).saturating_add(self.anonymous)
+        [self.shmem, self.anonymous, self.kernel]
+            .into_iter()
+            .fold(self.outside, u64::saturating_add)
     }
 
     /// As last measured; `None` where that cannot be told.
     fn of(store: &SeriesStore) -> Option<Self> {
         let unaccounted = present("uma_memory_unaccounted_bytes", store)?;
-        // A kernel without huge page pools has none in them.
-        let hugetlb = present("uma_memory_hugetlb_bytes", store).unwrap_or(0);
+        // A kernel without these has none of it.
+        let or_none = |name: &str| present(name, store).unwrap_or(0);
+        let slab = store.latest_of("uma_memory_slab_bytes", &[("state", "unreclaimable")]);
+        let slab = slab.value().and_then(bytes).unwrap_or(0);
+        let swap = or_none("uma_swap_total_bytes").saturating_sub(or_none("uma_swap_free_bytes"));
         Some(Self {
-            outside: unaccounted.saturating_add(hugetlb),
+            outside: unaccounted.saturating_add(or_none("uma_memory_hugetlb_bytes")),
             shmem: present("uma_memory_shmem_bytes", store)?,
             anonymous: present("uma_memory_anonymous_bytes", store)?,
+            kernel: slab.saturating_add(or_none("uma_memory_page_tables_bytes")),
+            swapped: swap,
         })
+    }
+}
+
+impl ProcessScan {
+    fn of(readings: &HolderReadings) -> Self {
+        let users = readings.holders.iter().filter(|holder| holder.uses_driver());
+        Self {
+            memory: readings.memory.clone(),
+            socket_bytes: readings.socket_bytes.value().unwrap_or(0),
+            users: users.map(|holder: &Holder| holder.id).collect(),
+            is_whole: readings.unseen == 0,
+        }
     }
 }
 
@@ -170,7 +191,7 @@ impl Brake {
 
     fn measured(&mut self, at: Duration, total: u64, taken: Taken) {
         self.total = total;
-        push(&mut self.node, at, taken);
+        self.node.push(at, taken);
     }
 
     /// Somebody has looked at the engines; each with its phase.
@@ -183,15 +204,43 @@ impl Brake {
         self.latest = engines.collect();
         self.is_cut = scope == Scope::Cut;
         if scope == Scope::All {
-            // What was measured later may have been taken by somebody who began after the look.
-            let before = self.node.iter().rev().find(|(measured, _)| *measured <= at);
-            self.all_seen = before.map(|(_, taken)| (at, *taken));
+            self.all_seen = self.taken_by(at);
         }
-        push(
-            &mut self.engines,
-            at,
-            self.latest.iter().map(|(seen, phase)| Own::of(seen, *phase)).collect(),
-        );
+        let own = self.latest.iter().map(|(seen, phase)| Own::of(seen, *phase));
+        self.engines.push(at, own.collect());
+    }
+
+    /// All processes were scanned for what they have.
+    pub(super) fn scan(&mut self, readings: &HolderReadings) {
+        if readings.error.is_none() {
+            self.scanned(readings.read_at, ProcessScan::of(readings));
+        }
+    }
+
+    fn scanned(&mut self, at: Duration, scan: ProcessScan) {
+        self.scanned = self.taken_by(at);
+        self.scans.push(at, scan);
+    }
+
+    /// The driver has answered, or not.
+    pub(super) fn take_figures(&mut self, readings: &GpuReadings) {
+        self.figures.take(readings);
+    }
+
+    /// What was measured last by then: what was measured later may have been taken by somebody who
+    /// began after that.
+    fn taken_by(&self, at: Duration) -> Option<(Duration, Taken)> {
+        self.node.up_to(at).map(|(_, taken)| (at, *taken))
+    }
+
+    /// A declared world is looked at: its engines, its other processes and what its driver says.
+    pub(super) fn rehearse(&mut self, at: Duration, declared: &mut Declared, store: &SeriesStore) {
+        let engines = declared.look(at, store);
+        self.scanned(at, declared::scan(&engines, store));
+        if let Some(amounts) = declared::figures(&engines, store) {
+            self.figures.answered(at, amounts);
+        }
+        self.looked(at, engines.into_iter(), Scope::All);
     }
 
     /// An engine that a rule test declares by its series, as a target while it is up.
@@ -206,37 +255,89 @@ impl Brake {
     /// The engine whose growth eats the memory, or why none is chosen.
     pub(super) fn choose(&self, now: Duration) -> Result<EngineTarget, HoldReason> {
         let is_fresh = |at: Option<Duration>| at.is_some_and(|at| now.saturating_sub(at) <= FRESH);
-        let looked = self.engines.back().map(|(at, _)| *at);
+        let looked = self.engines.last().map(|(at, _)| *at);
         if looked.is_none() || self.latest.is_empty() {
             return Err(HoldReason::NoTarget);
         }
-        if self.is_cut || !is_fresh(looked) || !is_fresh(self.node.back().map(|(at, _)| *at)) {
+        if self.is_cut || !is_fresh(looked) || !is_fresh(self.node.last().map(|(at, _)| *at)) {
             return Err(HoldReason::UnclearTarget);
         }
-        let total = self.taken(now).sum();
-        let engines = self.grown(now);
-        let chosen = clear_eater(&engines, total, self.least());
+        let account = self.decisive(now).ok_or(HoldReason::UnclearTarget)?;
+        let chosen = clear_eater(&account, self.least());
         chosen.map(|eater| EngineTarget::from(eater.seen)).ok_or(HoldReason::UnclearTarget)
     }
 
-    /// How much each engine has grown, by name.
-    pub(super) fn growth(&self, now: Duration) -> BTreeMap<Arc<str>, u64> {
-        let grown = self.grown(now).into_iter();
-        grown.map(|engine| (Arc::clone(&engine.seen.name), engine.all)).collect()
+    /// The account of the shortest window in which so much has gone that it matters.
+    fn decisive(&self, now: Duration) -> Option<Account<'_>> {
+        WINDOWS.into_iter().find_map(|window| {
+            let is_enough = self.taken(self.since(now, window)).sum() >= self.least();
+            is_enough.then(|| Account::of(self, now, window))
+        })
     }
 
-    /// How much each engine has grown, of which the choice follows.
-    pub(super) fn evidence(&self, now: Duration) -> impl Iterator<Item = Evidence> {
-        let grown = self.grown(now);
-        grown.into_iter().take(MOST_NAMED).map(|engine| engine.evidence())
+    /// Draws up the account of the last ten seconds; how much each engine has grown, by name.
+    pub(super) fn report(&mut self, now: Duration) -> BTreeMap<Arc<str>, u64> {
+        let account = Account::of(self, now, CLOSE);
+        let engines = account.engines.iter();
+        let grown = engines.map(|engine| (Arc::clone(&engine.seen.name), engine.all())).collect();
+        self.account = Arc::new(account.told(now));
+        grown
     }
 
-    /// Whether so much has been taken since all processes were last looked through that somebody
-    /// should do so now.
+    /// Who took memory within the last ten seconds, as last reported.
+    pub(super) fn account(&self) -> &Arc<MemoryAccount> {
+        &self.account
+    }
+
+    /// What processes of no engine have at the last scan, by kind.
+    pub(super) fn others(&self) -> Option<(ProcessMemory, u64)> {
+        let (_, scan) = self.scans.last()?;
+        let is_engines = |id: ProcessId| {
+            let mut processes = self.latest.iter().flat_map(|(seen, _)| &seen.processes);
+            processes.any(|process| process.id == id)
+        };
+        let mut sum = ProcessMemory::default();
+        for memory in scan.memory.iter().filter(|memory| !is_engines(memory.id)) {
+            sum.add(memory);
+        }
+        Some((sum, scan.socket_bytes))
+    }
+
+    /// What the choice rests on: how much each engine and everybody else has taken, and how old
+    /// that is.
+    pub(super) fn evidence(&self, now: Duration) -> Vec<Evidence> {
+        let account = self.decisive(now).unwrap_or_else(|| Account::of(self, now, CLOSE));
+        let told = account.told(now);
+        let engines = account.engines.iter().take(MOST_NAMED);
+        let mut evidence: Vec<Evidence> = engines
+            .map(|engine| {
+                let labels = [("engine", &*engine.seen.name)];
+                shown("uma_engine_growth_bytes", &labels, engine.all() as f64)
+            })
+            .collect();
+        let others = Owner::LABELS.into_iter().filter(|label| *label != "engines");
+        evidence.extend(others.filter_map(|label| {
+            let bytes = Some(told.of_label(label)).filter(|bytes| *bytes > 0)?;
+            Some(shown("uma_memory_growth_bytes", &[("owner", label)], bytes as f64))
+        }));
+        let ages = [("driver", told.driver_figures_age), ("processes", told.scan_age)];
+        evidence.extend(ages.into_iter().filter_map(|(source, age)| {
+            let labels = [("source", source)];
+            Some(shown("uma_memory_growth_evidence_age_seconds", &labels, age?.as_secs_f64()))
+        }));
+        evidence
+    }
+
+    /// Whether so much has been taken since all processes were last scanned that it should be done
+    /// now.
     fn needs_a_look(&self, now: Duration) -> bool {
-        let Some((_, last)) = self.node.back() else { return false };
-        let (Some((at, seen)), Some(available)) = (self.all_seen, self.available) else {
+        let Some((_, last)) = self.node.last() else { return false };
+        let (Some(all_seen), Some(available)) = (self.all_seen, self.available) else {
             return false;
+        };
+        let (at, seen) = match self.scanned {
+            Some(scanned) if scanned.0 < all_seen.0 => scanned,
+            _ => all_seen,
         };
         let unseen = last.sum().saturating_sub(seen.sum());
         !self.latest.is_empty()
@@ -248,90 +349,60 @@ impl Brake {
         (self.total / LEAST_SHARE).max(1)
     }
 
-    /// Since when growth is laid to engines: from the first look at them on, after those had gone
-    /// that are there no longer. What was taken earlier may be anybody's.
-    fn since(&self, now: Duration) -> Duration {
-        let begin = now.saturating_sub(WINDOW);
+    /// Since when growth is attributed: from the first look at engines on, after those had gone
+    /// that are there no longer, and not before all processes were first scanned. What was taken
+    /// earlier may be anybody's.
+    fn since(&self, now: Duration, window: Duration) -> Duration {
+        let begin = now.saturating_sub(window);
         let is_there = |own: &Own| self.latest.iter().any(|(seen, _)| seen.server == own.server);
         let looks = self.engines.iter().rev().take_while(|(at, _)| *at >= begin);
         let looks = looks.take_while(|(_, all)| all.iter().all(is_there));
-        looks.last().map_or(now, |(at, _)| *at)
+        // Between looks that are far apart somebody may have come and gone.
+        let mut next = now;
+        let looks = looks
+            .map(|(at, _)| *at)
+            .take_while(|at| std::mem::replace(&mut next, *at).saturating_sub(*at) <= CLOSE);
+        let looked = looks.last().unwrap_or(now);
+        let scanned = self.scans.iter().next().map_or(looked, |(at, _)| *at);
+        looked.max(scanned)
     }
 
     /// What the node has taken since it had least.
-    fn taken(&self, now: Duration) -> Taken {
-        let since = self.since(now);
+    fn taken(&self, since: Duration) -> Taken {
         let grown = |of: fn(&Taken) -> u64| {
-            let seen = from(&self.node, since).map(|(_, taken)| of(taken));
-            let last = self.node.back().map_or(0, |(_, taken)| of(taken));
+            let seen = self.node.since(since).map(|(_, taken)| of(taken));
+            let last = self.node.last().map_or(0, |(_, taken)| of(taken));
             last.saturating_sub(seen.min().unwrap_or(last))
         };
         Taken {
             outside: grown(|taken| taken.outside),
             shmem: grown(|taken| taken.shmem),
             anonymous: grown(|taken| taken.anonymous),
+            kernel: grown(|taken| taken.kernel),
+            swapped: grown(|taken| taken.swapped),
         }
     }
 
-    /// What has been taken outside of processes by those that were seen.
+    /// What has been taken outside of all counters until everybody was scanned.
     fn outside(&self, since: Duration) -> u64 {
-        let Some((at, seen)) = self.all_seen.filter(|(at, _)| *at >= since) else { return 0 };
+        let (Some(seen), Some(scanned)) = (self.all_seen, self.scanned) else { return 0 };
+        let (at, taken) = if seen.0 <= scanned.0 { seen } else { scanned };
+        if at < since {
+            return 0;
+        }
         let outside = |(_, taken): &(Duration, Taken)| taken.outside;
-        let least = from(&self.node, since).map(outside).min().unwrap_or(seen.outside);
+        let least = self.node.since(since).map(outside).min().unwrap_or(taken.outside);
         // What has been given back meanwhile may have been taken by somebody else.
-        let kept = from(&self.node, at).map(outside).fold(seen.outside, u64::min);
+        let kept = self.node.since(at).map(outside).fold(taken.outside, u64::min);
         kept.saturating_sub(least)
     }
 
-    /// How much each engine has grown, with what no process shows.
-    fn grown(&self, now: Duration) -> Vec<Grown<'_>> {
-        let since = self.since(now);
-        let grown =
-            self.latest.iter().map(|(seen, phase)| self.grown_engine((since, now), seen, *phase));
-        let mut engines: Vec<Grown<'_>> = grown.collect();
-        let shown = engines.iter().map(|engine| engine.hugetlb).fold(0, u64::saturating_add);
-        let in_nobody = self.outside(since).saturating_sub(shown);
-        if in_nobody >= self.least()
-            && let Some(eater) = holder_of_what_nobody_shows(&engines, self.least())
-        {
-            engines[eater].all = engines[eater].all.saturating_add(in_nobody);
-        }
-        engines
-    }
-
-    fn grown_engine<'s>(
-        &self,
-        (since, now): (Duration, Duration),
-        seen: &'s EngineSeen,
-        phase: EnginePhase,
-    ) -> Grown<'s> {
-        let past: Vec<(Duration, Own)> = from(&self.engines, since)
-            .filter_map(|(at, engines)| {
-                let own = engines.iter().find(|own| own.server == seen.server);
-                own.map(|own| (*at, *own))
-            })
-            .collect();
-        let last = Own::of(seen, phase);
-        let started = Duration::from_secs(seen.server.start_ticks / TICKS);
-        // What was not there when the window began had nothing then. At boot nobody starts.
-        let is_new = seen.server.start_ticks > 0 && now.saturating_sub(started) < WINDOW;
-        let grown = |of: fn(&Own) -> u64| {
-            let least = past.iter().map(|(_, own)| of(own)).min().unwrap_or(of(&last));
-            of(&last).saturating_sub(if is_new { 0 } else { least })
-        };
-        let hugetlb = grown(|own| own.hugetlb);
-        let own = grown(|own| own.anonymous)
-            .saturating_add(grown(|own| own.shmem))
-            .saturating_add(hugetlb);
-        let is_idle = past.first().is_none_or(|(first, before)| {
-            let elapsed_ms = milliseconds(now.saturating_sub(*first));
-            let used_ms = last.cpu_ms.saturating_sub(before.cpu_ms);
-            used_ms.saturating_mul(IDLE_CORES) < elapsed_ms.max(1)
-        });
-        let has_worked = past.iter().any(|(_, own)| own.cpu_ms != last.cpu_ms);
-        let has_loaded = last.loads || past.iter().any(|(_, own)| own.loads);
-        let reads = grown(|own| own.reads);
-        Grown { seen, phase, own, hugetlb, reads, has_loaded, is_idle, has_worked, all: own }
+    /// What has been taken outside of all counters until then.
+    fn outside_until(&self, since: Duration, until: Duration) -> u64 {
+        let outside = |(_, taken): &(Duration, Taken)| taken.outside;
+        let least = self.node.since(since).map(outside).min().unwrap_or(0);
+        let then = self.node.up_to(until).filter(|(at, _)| *at >= since).map_or(0, outside);
+        then.saturating_sub(least)
     }
 }
 
@@ -341,126 +412,54 @@ impl Own {
             let known = seen.processes.iter().filter_map(|process| of(process).value());
             known.fold(0, u64::saturating_add)
         };
+        // Each of them shows all of what they share.
+        let shmem = seen.processes.iter().filter_map(|process| process.shmem_bytes.value()).max();
         Self {
             server: seen.server,
             loads: matches!(phase, EnginePhase::Starting | EnginePhase::Loading),
             anonymous: sum(|process| process.anon_bytes),
-            // Each of them shows all of what they share.
-            shmem: seen
-                .processes
-                .iter()
-                .filter_map(|process| process.shmem_bytes.value())
-                .max()
-                .unwrap_or(0),
+            shmem: shmem.unwrap_or(0),
             hugetlb: sum(|process| process.hugetlb_bytes),
-            reads: sum(|process| process.file_bytes)
-                .saturating_add(sum(|process| process.read_bytes)),
             cpu_ms: seen.processes.iter().map(|process| process.cpu_ms).sum(),
         }
     }
 }
 
 impl Policy {
-    /// Whether all processes should be looked through now, for so much memory has been taken since
-    /// that was last done that it must be known who was there.
+    /// Whether all processes should be scanned now, for so much memory has been taken since that was
+    /// last done that it must be known who was there.
     pub fn needs_a_look_at_engines(&self, now: Duration) -> bool {
         self.brake.needs_a_look(now)
     }
 }
 
-impl Grown<'_> {
-    /// Whether what no process shows may be its. One that ends may have taken it until a moment
-    /// ago, or a worker that it has left behind still does; but for one that hangs, and no longer
-    /// works at all, nobody else is spared.
-    fn may_have_taken(&self) -> bool {
-        self.phase.is_up() || self.is_ending() && self.has_worked
-    }
-
-    fn is_ending(&self) -> bool {
-        matches!(self.phase, EnginePhase::Stopping | EnginePhase::Gone)
-    }
-
-    fn evidence(&self) -> Evidence {
-        let series = SeriesKey::new("uma_engine_growth_bytes", &[("engine", &self.seen.name)]);
-        #[expect(clippy::cast_precision_loss, reason = "a series' value is an f64 everywhere")]
-        let value = Reading::Value(self.all as f64);
-        Evidence { series: series.to_string(), value }
-    }
+fn shown(name: &str, labels: &[(&str, &str)], value: f64) -> Evidence {
+    Evidence { series: SeriesKey::new(name, labels).to_string(), value: Reading::Value(value) }
 }
 
-/// Who has taken what is in no process: the engine that loads, unless it shows nothing of that and
-/// another one grows; of several the one that clearly reads and grows most; where none loads, the
-/// only engine that is up, unless it is idle.
-fn holder_of_what_nobody_shows(engines: &[Grown<'_>], least: u64) -> Option<usize> {
-    let all = || engines.iter().enumerate();
-    let loading: Vec<(usize, u64)> = all()
-        .filter(|(_, engine)| engine.has_loaded)
-        .map(|(place, engine)| (place, engine.own.saturating_add(engine.reads)))
-        .collect();
-    match loading.as_slice() {
-        [] => {}
-        [(only, shown)] => {
-            let grows = |engine: &Grown<'_>| engine.may_have_taken() && engine.own >= least;
-            let mut others = all().filter(|(_, engine)| !engine.has_loaded);
-            let is_another = *shown < least && others.any(|(_, engine)| grows(engine));
-            return (!is_another).then_some(*only);
-        }
-        several => return clearly_most(several.iter().copied(), least),
-    }
-    let mut others = all().filter(|(_, engine)| engine.may_have_taken());
-    let (place, only) = others.next()?;
-    if others.next().is_none() {
-        return (!only.is_idle).then_some(place);
-    }
-    let others = all().filter(|(_, engine)| engine.may_have_taken());
-    clearly_most(others.map(|(place, engine)| (place, engine.own)), least)
-}
-
-/// The engine that has eaten what was eaten: loading before up, and clearly more than any other.
-fn clear_eater<'e>(engines: &'e [Grown<'_>], total: u64, least: u64) -> Option<&'e Grown<'e>> {
-    let theirs = engines.iter().map(|engine| engine.all).fold(0, u64::saturating_add);
+/// The engine that has eaten what was eaten: loading before up, and clearly more than any other and
+/// than anybody who is no engine.
+fn clear_eater<'e>(account: &'e Account<'_>, least: u64) -> Option<&'e Grown<'e>> {
+    let (engines, total) = (&account.engines, account.taken.sum());
+    let theirs = engines.iter().map(Grown::all).fold(0, u64::saturating_add);
     if total < least || theirs < total / 2 {
         return None;
     }
-    let eats = |engine: &Grown<'_>| engine.all >= least && engine.all >= total / 4;
+    let least = least.max(account.most_of_others().saturating_mul(CLEARLY));
+    let eats = |engine: &Grown<'_>| engine.all() >= least && engine.all() >= total / 4;
     let of = |is_wanted: &dyn Fn(&Grown<'_>) -> bool| {
         let wanted = engines.iter().enumerate().filter(|(_, own)| is_wanted(own) && eats(own));
-        wanted.map(|(place, own)| (place, own.all)).collect::<Vec<_>>()
+        wanted.map(|(place, own)| (place, own.all())).collect::<Vec<_>>()
     };
     let loading = of(&|engine| engine.has_loaded && !engine.is_ending());
     let eaters = if loading.is_empty() { of(&|engine| engine.phase.is_up()) } else { loading };
-    clearly_most(eaters.into_iter(), least).map(|place| &engines[place])
+    clearly_most(eaters, least).map(|place| &engines[place])
 }
 
 /// The place of the one that has most, if nobody comes near it.
-fn clearly_most(have: impl Iterator<Item = (usize, u64)>, least: u64) -> Option<usize> {
-    let mut have: Vec<(usize, u64)> = have.collect();
+fn clearly_most(mut have: Vec<(usize, u64)>, least: u64) -> Option<usize> {
     have.sort_by_key(|(place, amount)| (std::cmp::Reverse(*amount), *place));
     let (place, most) = *have.first()?;
     let second = have.get(1).map_or(0, |(_, amount)| *amount);
     (most >= least && most / CLEARLY >= second).then_some(place)
-}
-
-fn from<T>(
-    seen: &VecDeque<(Duration, T)>,
-    since: Duration,
-) -> impl Iterator<Item = &(Duration, T)> {
-    seen.iter().filter(move |(at, _)| *at >= since)
-}
-
-/// Keeps what the window needs, and the newest.
-fn push<T>(seen: &mut VecDeque<(Duration, T)>, at: Duration, what: T) {
-    while seen.front().is_some_and(|(first, _)| at.saturating_sub(*first) > WINDOW) {
-        seen.pop_front();
-    }
-    // The one before stays the first of its time.
-    let before = seen.len().checked_sub(2).and_then(|place| seen.get(place));
-    if before.is_some_and(|(before, _)| at.saturating_sub(*before) < APART) {
-        seen.pop_back();
-    }
-    seen.push_back((at, what));
-}
-
-fn milliseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }

@@ -2,8 +2,9 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
+use super::figures::Amounts;
 use super::*;
-use crate::model::{EngineKind, EngineProcess};
+use crate::model::{Basis, EngineKind};
 
 const GIB: u64 = 1 << 30;
 const TOTAL: u64 = 24 * GIB;
@@ -17,9 +18,10 @@ struct Engine {
     phase: EnginePhase,
     anonymous: u64,
     hugetlb: u64,
-    file: u64,
     cpu_ms: u64,
     age: Duration,
+    /// Whether it has the driver open.
+    opens: bool,
 }
 
 const OLD: Engine = Engine {
@@ -27,19 +29,22 @@ const OLD: Engine = Engine {
     phase: EnginePhase::Serving,
     anonymous: 0,
     hugetlb: 0,
-    file: 0,
     cpu_ms: 0,
     age: Duration::from_secs(500),
+    opens: true,
 };
 
 impl Engine {
-    fn seen(&self) -> EngineSeen {
+    fn id(&self) -> ProcessId {
         let started = (START.saturating_sub(self.age).as_millis() / 10) as u64;
         let pid = 1_000 + u32::from(self.name.as_bytes()[0]);
-        let id = ProcessId { pid, start_ticks: started };
+        ProcessId { pid, start_ticks: started }
+    }
+
+    fn seen(&self) -> EngineSeen {
+        let id = self.id();
         let process = EngineProcess {
             cpu_ms: self.cpu_ms,
-            file_bytes: Reading::Value(self.file),
             hugetlb_bytes: Reading::Value(self.hugetlb),
             ..EngineProcess::holding(id, self.name, self.anonymous)
         };
@@ -48,17 +53,73 @@ impl Engine {
     }
 }
 
-/// Whom it chooses after five seconds from one state to another, both in steps of a second.
-fn chosen(before: (Taken, &[Engine]), after: (Taken, &[Engine])) -> Result<String, HoldReason> {
+/// A process of no engine.
+fn other(memory: ProcessMemory) -> ProcessMemory {
+    let id = ProcessId { pid: 77, start_ticks: 1 };
+    ProcessMemory { id, comm: Arc::from("other"), ..memory }
+}
+
+/// A scan that finds those engines and that memory of others.
+fn scan(engines: &[Engine], others: &[ProcessMemory]) -> ProcessScan {
+    let users = engines.iter().filter(|engine| engine.opens).map(Engine::id).collect();
+    ProcessScan { memory: others.to_vec(), socket_bytes: 0, users, is_whole: true }
+}
+
+/// What there is at one moment.
+#[derive(Clone, Debug, Default)]
+struct Scene {
+    taken: Taken,
+    engines: Vec<Engine>,
+    others: Vec<ProcessMemory>,
+    /// The driver's figures, by the engine's name; those of anybody else by "-".
+    figures: Vec<(&'static str, u64)>,
+}
+
+impl Scene {
+    fn amounts(&self) -> Amounts<u32> {
+        let pid = |name: &str| {
+            let engine = self.engines.iter().find(|engine| engine.name == name);
+            engine.map_or(78, |engine| engine.id().pid)
+        };
+        self.figures.iter().map(|(name, bytes)| (pid(name), *bytes)).collect()
+    }
+
+    fn show(&self, brake: &mut Brake, now: Duration) {
+        brake.measured(now, TOTAL, self.taken);
+        brake.scanned(now, scan(&self.engines, &self.others));
+        if !self.figures.is_empty() {
+            brake.figures.answered(now, self.amounts());
+        }
+        let engines = self.engines.iter().map(|engine| (engine.seen(), engine.phase));
+        brake.looked(now, engines, Scope::All);
+    }
+}
+
+/// A brake that saw five seconds from one scene to another, both in steps of a second.
+fn seen(before: &Scene, after: &Scene) -> (Brake, Duration) {
     let mut brake = Brake::default();
     let mut now = START;
     for step in 0..=5 {
         now = START + Duration::from_secs(step);
-        let (taken, engines) = if step < 3 { before } else { after };
-        brake.measured(now, TOTAL, taken);
-        brake.looked(now, engines.iter().map(|engine| (engine.seen(), engine.phase)), Scope::All);
+        let scene = if step < 3 { before } else { after };
+        scene.show(&mut brake, now);
     }
+    (brake, now)
+}
+
+fn chosen_of(before: &Scene, after: &Scene) -> Result<String, HoldReason> {
+    let (brake, now) = seen(before, after);
     brake.choose(now).map(|engine| engine.name.to_string())
+}
+
+/// The same where nobody but engines has anything, and the driver says nothing.
+fn chosen(before: (Taken, &[Engine]), after: (Taken, &[Engine])) -> Result<String, HoldReason> {
+    let scene = |(taken, engines): (Taken, &[Engine])| Scene {
+        taken,
+        engines: engines.to_vec(),
+        ..Scene::default()
+    };
+    chosen_of(&scene(before), &scene(after))
 }
 
 fn outside(gib: u64) -> Taken {
@@ -68,58 +129,213 @@ fn outside(gib: u64) -> Taken {
 const LOADING: Engine = Engine { name: "l", phase: EnginePhase::Loading, ..OLD };
 const UNCLEAR: Result<String, HoldReason> = Err(HoldReason::UnclearTarget);
 
+/// It ran in the meantime.
+fn works(engine: Engine) -> Engine {
+    Engine { cpu_ms: engine.cpu_ms + 4_000, ..engine }
+}
+
+const SHUT: Engine = Engine { opens: false, ..OLD };
+
 #[test]
-fn what_no_process_shows_is_laid_to_the_engine_that_loads() {
-    let served = Engine { anonymous: 8 * GIB, cpu_ms: 9_000, ..OLD };
-    let engines = [served, LOADING];
-    assert_eq!(chosen((outside(1), &engines), (outside(9), &engines)), Ok("l".to_owned()));
-    // Whoever has just been started is not loading yet, as far as anybody knows.
-    let starting = Engine { phase: EnginePhase::Starting, ..LOADING };
-    let engines = [served, starting];
-    assert_eq!(chosen((outside(1), &engines), (outside(9), &engines)), Ok("l".to_owned()));
+fn what_no_process_shows_is_attributed_to_the_engine_that_alone_has_the_driver_open() {
+    let served = Engine { anonymous: 8 * GIB, ..SHUT };
+    let before = (outside(1), &[served, LOADING][..]);
+    let after = [works(served), works(LOADING)];
+    assert_eq!(chosen(before, (outside(9), &after)), Ok("l".to_owned()));
+    let idle = [works(served), LOADING];
+    assert_eq!(chosen(before, (outside(9), &idle)), UNCLEAR, "it has not run");
+    let both = Engine { opens: true, ..served };
+    let before = (outside(1), &[both, LOADING][..]);
+    assert_eq!(chosen(before, (outside(9), &[both, works(LOADING)])), UNCLEAR, "two have it open");
+    let none = Engine { opens: false, ..LOADING };
+    let before = (outside(1), &[none][..]);
+    assert_eq!(chosen(before, (outside(9), &[works(none)])), UNCLEAR, "nobody has it open");
+}
+
+#[test]
+fn whoever_else_has_the_driver_open_spares_the_engine_and_so_does_whoever_cannot_be_seen() {
+    let scene = |gib, engine: Engine| Scene {
+        taken: outside(gib),
+        engines: vec![engine],
+        ..Scene::default()
+    };
+    let (mut brake, now) = seen(&scene(1, LOADING), &scene(9, works(LOADING)));
+    assert!(brake.choose(now).is_ok());
+    let later = now + Duration::from_millis(200);
+    let alone = scan(&[LOADING], &[]);
+    let mut users = alone.users.clone();
+    users.push(ProcessId { pid: 9, start_ticks: 9 });
+    brake.scanned(later, ProcessScan { users, ..alone });
+    assert_eq!(brake.choose(later), Err(HoldReason::UnclearTarget));
+    brake.scanned(later, ProcessScan { is_whole: false, ..scan(&[LOADING], &[]) });
+    assert_eq!(brake.choose(later), Err(HoldReason::UnclearTarget));
+    brake.figures.askers = vec![9];
+    let own = ProcessId { pid: 9, start_ticks: 9 };
+    let alone = scan(&[LOADING], &[]);
+    brake.scanned(later, ProcessScan { users: [alone.users, vec![own]].concat(), ..alone });
+    assert!(brake.choose(later).is_ok(), "this program asks the driver, and takes nothing");
 }
 
 #[test]
 fn huge_pages_that_a_process_shows_are_its_own() {
     let grown = Engine { hugetlb: 8 * GIB, ..OLD };
-    let other = Engine { name: "b", cpu_ms: 60_000, ..OLD };
-    let chosen = chosen((outside(1), &[OLD, other]), (outside(9), &[grown, other]));
-    assert_eq!(chosen, Ok("a".to_owned()));
+    let other = Engine { name: "b", ..OLD };
+    let before = (outside(1), &[OLD, other][..]);
+    assert_eq!(chosen(before, (outside(9), &[grown, works(other)])), Ok("a".to_owned()));
 }
 
 #[test]
-fn of_two_that_load_the_one_that_clearly_reads_more_has_taken_it_or_nobody() {
-    let (one, other) = (LOADING, Engine { name: "m", ..LOADING });
-    let reading = |engine: Engine, gib: u64| Engine { file: gib * GIB, ..engine };
-    let before = (outside(1), &[one, other][..]);
-    let after = [reading(one, 1), reading(other, 6)];
-    assert_eq!(chosen(before, (outside(9), &after)), Ok("m".to_owned()));
-    let after = [reading(one, 5), reading(other, 6)];
-    assert_eq!(chosen(before, (outside(9), &after)), UNCLEAR);
-    assert_eq!(chosen(before, (outside(9), &[one, other])), UNCLEAR);
+fn what_others_show_is_theirs_be_it_huge_pages_pipes_or_sockets() {
+    let huge = ProcessMemory { hugetlb_bytes: 8 * GIB, ..ProcessMemory::default() };
+    let pipes = ProcessMemory { pipe_bytes: 8 * GIB, ..ProcessMemory::default() };
+    let sockets = ProcessMemory { socket_bytes: 8 * GIB, ..ProcessMemory::default() };
+    for memory in [huge, pipes, sockets] {
+        for engine in [LOADING, OLD] {
+            let before = Scene { taken: outside(1), engines: vec![engine], ..Scene::default() };
+            let after = Scene {
+                taken: outside(9),
+                engines: vec![works(engine)],
+                others: vec![other(memory.clone())],
+                ..Scene::default()
+            };
+            let (brake, now) = seen(&before, &after);
+            assert_eq!(brake.choose(now), Err(HoldReason::UnclearTarget), "{memory:?}");
+            let account = Account::of(&brake, now, CLOSE).told(now);
+            assert_eq!(account.of_label("other_processes"), 8 * GIB);
+            assert_eq!(account.of_label("unattributed"), 0);
+        }
+    }
+}
+
+#[test]
+fn pipes_that_an_engine_fills_are_its_own() {
+    let before = Scene { taken: outside(1), engines: vec![SHUT], ..Scene::default() };
+    let own = ProcessMemory { id: SHUT.id(), pipe_bytes: 8 * GIB, ..ProcessMemory::default() };
+    let after = Scene {
+        taken: outside(9),
+        engines: vec![works(SHUT)],
+        others: vec![own],
+        ..Scene::default()
+    };
+    assert_eq!(chosen_of(&before, &after), Ok("a".to_owned()));
+}
+
+#[test]
+fn of_two_that_load_the_driver_says_which_one_eats() {
+    let two = [LOADING, Engine { name: "m", ..LOADING }];
+    let scene = |gib, figures: &[(&'static str, u64)]| Scene {
+        taken: outside(gib),
+        engines: if gib == 1 { two.to_vec() } else { two.map(works).to_vec() },
+        figures: figures.to_vec(),
+        ..Scene::default()
+    };
+    let before = scene(1, &[("l", GIB), ("m", GIB)]);
+    let after = scene(9, &[("l", GIB), ("m", 9 * GIB)]);
+    assert_eq!(chosen_of(&before, &after), Ok("m".to_owned()));
+    let both = scene(9, &[("l", 5 * GIB), ("m", 5 * GIB)]);
+    assert_eq!(chosen_of(&before, &both), UNCLEAR);
+    assert_eq!(chosen_of(&scene(1, &[]), &scene(9, &[])), UNCLEAR, "nobody says");
+}
+
+#[test]
+fn what_the_driver_lays_to_somebody_else_stops_no_engine() {
+    let scene = |gib, engine: Engine, figures: &[(&'static str, u64)]| Scene {
+        taken: outside(gib),
+        engines: vec![engine],
+        figures: figures.to_vec(),
+        ..Scene::default()
+    };
+    let before = scene(1, OLD, &[("a", 8 * GIB)]);
+    let after = scene(9, works(OLD), &[("a", 8 * GIB), ("-", 8 * GIB)]);
+    assert_eq!(chosen_of(&before, &after), UNCLEAR);
+    let (brake, now) = seen(&before, &after);
+    let account = Account::of(&brake, now, CLOSE).told(now);
+    assert_eq!(account.of_label("driver_other"), 8 * GIB);
+    assert_eq!(account.entries[0].basis, Basis::DriverFigures);
+    // It says that nobody has taken anything, although it has gone by then.
+    let after = scene(9, works(OLD), &[("a", 8 * GIB)]);
+    assert_eq!(chosen_of(&before, &after), UNCLEAR);
+}
+
+#[test]
+fn the_drivers_last_figures_count_with_their_pace_and_not_for_long() {
+    let two = [OLD, Engine { name: "b", ..OLD }];
+    let mut brake = Brake::default();
+    let show = |brake: &mut Brake, second: u64, gib: u64, figures: Option<u64>| {
+        let engines = if second == 0 { two } else { two.map(works) };
+        let figures = figures.map(|gib| vec![("a", gib * GIB), ("b", GIB)]);
+        let scene = Scene {
+            taken: outside(gib),
+            engines: engines.to_vec(),
+            figures: figures.unwrap_or_default(),
+            ..Scene::default()
+        };
+        scene.show(brake, START + Duration::from_secs(second));
+    };
+    show(&mut brake, 0, 1, Some(1));
+    show(&mut brake, 2, 3, Some(3));
+    // Silent from here on.
+    show(&mut brake, 4, 5, None);
+    show(&mut brake, 6, 7, None);
+    assert_eq!(choice(&brake, 6_000), Ok("a".to_owned()), "at the same pace");
+    let age =
+        Account::of(&brake, START + Duration::from_secs(6), CLOSE).told(START).driver_figures_age;
+    assert_eq!(age, Some(Duration::from_secs(4)));
+    show(&mut brake, 7, 40, None);
+    assert_eq!(choice(&brake, 7_000), UNCLEAR, "far more is gone than at that pace");
+    for second in 8..19 {
+        show(&mut brake, second, 32 + second, None);
+    }
+    assert_eq!(choice(&brake, 18_000), UNCLEAR, "too old");
 }
 
 #[test]
 fn a_served_engine_is_chosen_alone_and_only_while_it_works() {
-    let works = Engine { cpu_ms: 4_000, ..OLD };
-    assert_eq!(chosen((outside(1), &[OLD]), (outside(9), &[works])), Ok("a".to_owned()));
+    assert_eq!(chosen((outside(1), &[OLD]), (outside(9), &[works(OLD)])), Ok("a".to_owned()));
     assert_eq!(chosen((outside(1), &[OLD]), (outside(9), &[OLD])), UNCLEAR, "idle");
-    let other = Engine { name: "b", ..works };
-    assert_eq!(chosen((outside(1), &[OLD, OLD]), (outside(9), &[works, other])), UNCLEAR);
+    let barely = Engine { cpu_ms: 40, ..OLD };
+    assert_eq!(chosen((outside(1), &[OLD]), (outside(9), &[barely])), UNCLEAR, "idle");
 }
 
 #[test]
 fn what_one_took_that_ends_is_not_laid_to_the_one_that_serves() {
-    let served = Engine { cpu_ms: 4_000, ..OLD };
     let leaking = Engine { name: "e", ..OLD };
-    let left = Engine { phase: EnginePhase::Stopping, cpu_ms: 4_000, ..leaking };
+    let left = Engine { phase: EnginePhase::Stopping, ..works(leaking) };
     let before = (outside(1), &[OLD, leaking][..]);
-    assert_eq!(chosen(before, (outside(9), &[served, left])), UNCLEAR);
-    let shows = Engine { anonymous: GIB, ..left };
-    assert_eq!(chosen(before, (outside(9), &[served, shows])), UNCLEAR);
-    // What hangs has taken nothing, and spares nobody.
-    let hangs = Engine { cpu_ms: leaking.cpu_ms, ..left };
-    assert_eq!(chosen(before, (outside(9), &[served, hangs])), Ok("a".to_owned()));
+    assert_eq!(chosen(before, (outside(9), &[works(OLD), left])), UNCLEAR);
+    let gone = Engine { opens: false, ..left };
+    assert_eq!(chosen(before, (outside(9), &[works(OLD), gone])), Ok("a".to_owned()));
+}
+
+#[test]
+fn memory_that_goes_slowly_is_attributed_over_minutes() {
+    let mut brake = Brake::default();
+    let engine = |second: u64| Engine { cpu_ms: second * 500, ..LOADING };
+    let mut now = START;
+    // 8 MiB a second.
+    for second in 0..240 {
+        now = START + Duration::from_secs(second);
+        let scene = Scene {
+            taken: Taken { outside: second * (8 << 20), ..Taken::default() },
+            engines: vec![engine(second)],
+            ..Scene::default()
+        };
+        scene.show(&mut brake, now);
+    }
+    assert_eq!(brake.taken(brake.since(now, CLOSE)).sum(), 80 << 20);
+    assert_eq!(brake.choose(now).unwrap().name, "l".into());
+    // A process of no engine that takes as much meanwhile is in the way.
+    let memory = ProcessMemory { hugetlb_bytes: GIB, ..ProcessMemory::default() };
+    brake.scanned(now + APART * 2, scan(&[engine(239)], &[other(memory)]));
+    assert_eq!(brake.choose(now), Err(HoldReason::UnclearTarget));
+}
+
+#[test]
+fn slab_that_grows_is_the_kernels_and_what_is_swapped_out_may_be_in_compressed_memory() {
+    let slab = Taken { kernel: 16 * GIB, ..outside(2) };
+    assert_eq!(chosen((outside(1), &[LOADING]), (slab, &[works(LOADING)])), UNCLEAR);
+    let swapped = Taken { swapped: 8 * GIB, ..outside(9) };
+    assert_eq!(chosen((outside(1), &[LOADING]), (swapped, &[works(LOADING)])), UNCLEAR);
 }
 
 #[test]
@@ -169,11 +385,14 @@ fn nobody_is_chosen_from_what_is_not_seen_now() {
     assert_eq!(brake.choose(START), Err(HoldReason::NoTarget));
     brake.measured(START, TOTAL, outside(1));
     brake.looked(START, std::iter::empty(), Scope::All);
+    brake.scanned(START, scan(&[], &[]));
     assert_eq!(brake.choose(START), Err(HoldReason::NoTarget), "no engine runs here");
-    let engines = || std::iter::once((LOADING.seen(), LOADING.phase));
+    let new = Engine { cpu_ms: 500, age: Duration::ZERO, ..LOADING };
+    let engines = || std::iter::once((new.seen(), new.phase));
     let now = START + Duration::from_secs(1);
     brake.measured(now, TOTAL, outside(9));
     brake.looked(now, engines(), Scope::All);
+    brake.scanned(now, scan(&[new], &[]));
     assert!(brake.choose(now).is_ok());
     let later = now + FRESH + Duration::from_millis(1);
     assert_eq!(brake.choose(later), Err(HoldReason::UnclearTarget), "seen long ago");
@@ -188,39 +407,31 @@ fn the_target_is_complete_and_the_decision_says_how_much_each_engine_has_grown()
     for (second, gib) in [(0, 1), (1, 9)] {
         let now = START + Duration::from_secs(second);
         brake.measured(now, TOTAL, outside(gib));
-        let engines = [OLD, LOADING];
+        let engines = [SHUT, Engine { cpu_ms: second * 900, ..LOADING }];
         brake.looked(now, engines.iter().map(|engine| (engine.seen(), engine.phase)), Scope::All);
+        brake.scanned(now, scan(&engines, &[]));
     }
     let now = START + Duration::from_secs(1);
-    assert_eq!(brake.choose(now), Ok(EngineTarget::from(&LOADING.seen())));
-    let told: Vec<Evidence> = brake.evidence(now).collect();
+    assert_eq!(brake.choose(now).unwrap().name, EngineTarget::from(&LOADING.seen()).name);
+    let told = brake.evidence(now);
     let told: Vec<_> = told.iter().map(|told| (told.series.as_str(), told.value)).collect();
     let grown = [
         ("uma_engine_growth_bytes{engine=\"a\"}", Reading::Value(0.0)),
         ("uma_engine_growth_bytes{engine=\"l\"}", Reading::Value((8 * GIB) as f64)),
+        ("uma_memory_growth_evidence_age_seconds{source=\"processes\"}", Reading::Value(0.0)),
     ];
     assert_eq!(told, grown);
 }
 
-#[test]
-fn what_is_remembered_is_bounded_however_fast_memory_is_sampled() {
-    let mut brake = Brake::default();
-    for step in 0..20_000 {
-        brake.measured(START + Duration::from_millis(step), TOTAL, outside(1));
-    }
-    assert!(brake.node.len() <= 110, "{}", brake.node.len());
-}
-
 fn any_engine(name: &'static str) -> impl Strategy<Value = [Engine; 2]> {
     let phase = prop::sample::select(EnginePhase::ALL.to_vec());
-    let amounts = || [0..24 * GIB, 0..24 * GIB, 0..24 * GIB, 0..20_000];
+    let amounts = || [0..24 * GIB, 0..24 * GIB, 0..20_000];
     (phase, amounts(), amounts()).prop_map(move |(phase, before, after)| {
-        [before, after].map(|[anonymous, hugetlb, file, cpu_ms]| Engine {
+        [before, after].map(|[anonymous, hugetlb, cpu_ms]| Engine {
             name,
             phase,
             anonymous,
             hugetlb,
-            file,
             cpu_ms,
             ..OLD
         })
@@ -232,6 +443,7 @@ fn any_taken() -> impl Strategy<Value = Taken> {
         outside,
         shmem,
         anonymous,
+        ..Taken::default()
     })
 }
 
@@ -243,7 +455,7 @@ proptest! {
         before in any_taken(),
         after in any_taken(),
     ) {
-        let idle = Engine { anonymous: size, hugetlb: size, file: size, ..OLD };
+        let idle = Engine { anonymous: size, hugetlb: size, ..OLD };
         let of = |place: usize| [idle, others[0][place], others[1][place]];
         let chosen = chosen((before, &of(0)), (after, &of(1)));
         prop_assert_ne!(chosen, Ok("a".to_owned()));
@@ -298,6 +510,9 @@ proptest! {
 /// A look at those engines, of that scope, so many milliseconds after the start.
 fn look(brake: &mut Brake, milliseconds: u64, engines: &[Engine], scope: Scope) {
     let at = START + Duration::from_millis(milliseconds);
+    if scope == Scope::All {
+        brake.scanned(at, scan(engines, &[]));
+    }
     brake.looked(at, engines.iter().map(|engine| (engine.seen(), engine.phase)), scope);
 }
 
@@ -335,10 +550,10 @@ fn what_was_taken_since_everybody_was_looked_at_may_be_anybodys() {
 fn whoever_is_found_to_have_begun_takes_what_was_taken_meanwhile() {
     let mut brake = Brake::default();
     measure(&mut brake, 0, 1, 16);
-    look(&mut brake, 0, &[OLD], Scope::All);
+    look(&mut brake, 0, &[SHUT], Scope::All);
     measure(&mut brake, 800, 9, 8);
-    let works = Engine { cpu_ms: 900, ..OLD };
-    look(&mut brake, 900, &[works, LOADING], Scope::All);
+    let began = Engine { age: Duration::ZERO, cpu_ms: 500, ..LOADING };
+    look(&mut brake, 900, &[SHUT, began], Scope::All);
     assert_eq!(choice(&brake, 900), Ok("l".to_owned()));
 }
 
@@ -384,45 +599,32 @@ fn everybody_is_looked_at_when_a_quarter_of_what_is_left_has_gone_unseen() {
 
 #[test]
 fn an_engine_that_was_loading_a_moment_ago_may_have_taken_what_no_process_shows() {
-    let slow = Engine { name: "s", ..LOADING };
-    let quick = |phase, file| Engine { name: "q", phase, file, ..LOADING };
+    let idle = Engine { cpu_ms: 1, ..LOADING };
+    let ready = Engine { phase: EnginePhase::Ready, ..idle };
     let mut brake = Brake::default();
     measure(&mut brake, 0, 1, 16);
-    look(&mut brake, 0, &[slow, quick(EnginePhase::Loading, 0)], Scope::All);
+    look(&mut brake, 0, &[LOADING], Scope::All);
     measure(&mut brake, 2_000, 9, 8);
-    let read = quick(EnginePhase::Loading, 8 * GIB);
-    look(&mut brake, 2_000, &[slow, read], Scope::All);
-    measure(&mut brake, 3_000, 11, 6);
-    let ready = quick(EnginePhase::Ready, 8 * GIB);
-    look(&mut brake, 3_000, &[slow, ready], Scope::All);
-    assert_eq!(choice(&brake, 3_000), Ok("q".to_owned()));
-}
-
-#[test]
-fn an_engine_that_loads_and_shows_nothing_of_it_is_not_chosen_beside_one_that_grows() {
-    let grows = Engine { anonymous: GIB, cpu_ms: 4_000, ..OLD };
-    let before = (outside(1), &[OLD, LOADING][..]);
-    let taken = Taken { anonymous: GIB, ..outside(9) };
-    assert_eq!(chosen(before, (taken, &[grows, LOADING])), UNCLEAR);
-    let reads = Engine { file: GIB, ..LOADING };
-    assert_eq!(chosen(before, (taken, &[grows, reads])), Ok("l".to_owned()));
+    look(&mut brake, 2_000, &[ready], Scope::All);
+    assert_eq!(choice(&brake, 2_000), Ok("l".to_owned()));
 }
 
 #[test]
 fn what_was_taken_while_nobody_looked_is_laid_to_nobody() {
-    let grows = |anonymous| Engine { anonymous, cpu_ms: 4_000, ..OLD };
+    let grows = |anonymous| Engine { anonymous, cpu_ms: 4_000, ..SHUT };
+    let works = |second: u64| Engine { cpu_ms: second * 500, ..LOADING };
     let mut brake = Brake::default();
     measure(&mut brake, 0, 1, 16);
-    look(&mut brake, 0, &[grows(0), LOADING], Scope::All);
+    look(&mut brake, 0, &[grows(0), works(0)], Scope::All);
     measure(&mut brake, 12_000, 2, 15);
     measure(&mut brake, 19_000, 12, 5);
-    look(&mut brake, 19_500, &[grows(2 * GIB), LOADING], Scope::All);
+    look(&mut brake, 19_500, &[grows(2 * GIB), works(19)], Scope::All);
     assert_eq!(choice(&brake, 19_500), UNCLEAR, "that is the first look for long");
     measure(&mut brake, 20_000, 13, 4);
-    look(&mut brake, 20_500, &[grows(2 * GIB), LOADING], Scope::All);
+    look(&mut brake, 20_500, &[grows(2 * GIB), works(20)], Scope::All);
     measure(&mut brake, 20_500, 13, 4);
     assert_eq!(choice(&brake, 20_500), UNCLEAR, "nothing has been taken since");
     measure(&mut brake, 21_000, 15, 2);
-    look(&mut brake, 21_000, &[grows(2 * GIB), LOADING], Scope::All);
+    look(&mut brake, 21_000, &[grows(2 * GIB), works(21)], Scope::All);
     assert_eq!(choice(&brake, 21_000), Ok("l".to_owned()));
 }

@@ -170,6 +170,8 @@ impl Node {
             processes: 100,
             unseen: 0,
             is_driver_loaded: Reading::Value(true),
+            memory: Vec::new(),
+            socket_bytes: Reading::Unsupported,
             error: None,
         })));
         let driver = match self.is_wedged {

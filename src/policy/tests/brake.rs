@@ -1,6 +1,7 @@
 use super::*;
 use crate::model::{
-    EngineKind, EnginePhase, EngineProcess, EngineSeen, EngineTarget, HoldReason, ProcessId, Target,
+    EngineKind, EnginePhase, EngineProcess, EngineSeen, EngineTarget, Evidence, HoldReason, Holder,
+    HolderReadings, ProcessId, Target,
 };
 use crate::policy::brake::Scope;
 
@@ -28,8 +29,31 @@ struct Node {
     with_engine: bool,
 }
 
+const ID: ProcessId = ProcessId { pid: 4242, start_ticks: 4711 };
+
+/// That engine when it has used so much processor time.
+fn seen_after(cpu_ms: u64) -> EngineSeen {
+    let mut seen = seen();
+    seen.processes[0].cpu_ms = cpu_ms;
+    seen
+}
+
+/// It alone has the driver open.
+fn scan(at: Duration) -> HolderReadings {
+    HolderReadings {
+        read_at: at,
+        holders: vec![Holder { id: ID, ..Holder::of_driver(ID.pid, 'R') }],
+        processes: 100,
+        unseen: 0,
+        is_driver_loaded: Reading::Value(true),
+        memory: Vec::new(),
+        socket_bytes: Reading::Value(0),
+        error: None,
+    }
+}
+
 fn seen() -> EngineSeen {
-    let id = ProcessId { pid: 4242, start_ticks: 4711 };
+    let id = ID;
     let unknown = Reading::Unsupported;
     let process = EngineProcess {
         hugetlb_bytes: Reading::Value(0),
@@ -83,8 +107,11 @@ impl Node {
             took: Duration::ZERO,
             error: None,
         }));
-        let engines = self.with_engine.then(|| (seen(), EnginePhase::Loading));
-        world.policy.brake.looked(world.at.uptime, engines.into_iter(), Scope::All);
+        let now = world.at.uptime;
+        let cpu_ms = u64::try_from(now.as_millis()).unwrap();
+        let engines = self.with_engine.then(|| (seen_after(cpu_ms), EnginePhase::Loading));
+        world.policy.brake.looked(now, engines.into_iter(), Scope::All);
+        world.policy.brake.scan(&scan(now));
         world.policy.step(world.at, &all)
     }
 
@@ -113,7 +140,8 @@ fn whoever_is_stopped_is_in_the_decision_whole_with_the_growth_that_it_follows_f
         panic!("{decision:?}")
     };
     assert!((limit as f64 - (free + 24.0 * GIB / 32.0)).abs() < 2.0, "{limit}");
-    let grown = decision.because.last().unwrap();
+    let of_engine = |told: &&Evidence| told.series.starts_with("uma_engine_growth_bytes");
+    let grown = decision.because.iter().find(of_engine).unwrap();
     assert_eq!(grown.series, "uma_engine_growth_bytes{engine=\"vllm-8000\"}");
     assert!(grown.value.value().unwrap() > 8.0 * GIB, "{grown:?}");
     assert_eq!(decision.deed(), "stop_engine with 500ms to end: engine vllm-8000 (pid 4242)");
@@ -127,7 +155,8 @@ fn observe_mode_says_whom_it_would_stop_also_where_something_milder_comes_first(
     let steps = "drop_caches: {}\n      - stop_engine: {}";
     let milder = Node::new(steps, Mode::Observe).collapse();
     assert_eq!(milder.action.name(), "drop_caches");
-    assert!(milder.because.last().unwrap().series.contains("vllm-8000"), "{milder:?}");
+    let names_it = |told: &Evidence| told.series.contains("vllm-8000");
+    assert!(milder.because.iter().any(names_it), "{milder:?}");
 }
 
 #[test]

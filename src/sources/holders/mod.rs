@@ -4,6 +4,7 @@
 //! A thread of its own looks, since reading the mappings of a process takes a lock that it may hold
 //! while it hangs. The loop only takes what was found, and tells when nothing comes any more.
 
+mod memory;
 mod scan;
 #[cfg(test)]
 mod tests;
@@ -11,12 +12,13 @@ mod tests;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::thread::Builder;
 use std::time::Duration;
 
 use crate::model::{HolderReadings, Observation, Reading, Readings, Schema, SeriesKey, Source};
-use scan::Scan;
+use scan::{NOTHING_COUNTS, NOTHING_COUNTS_NOW, Scan};
 
 /// Between two looks. What is judged by them is judged over minutes.
 const EVERY: Duration = Duration::from_secs(10);
@@ -48,8 +50,10 @@ pub struct HolderSetup {
 #[derive(Debug)]
 pub struct HolderWatch {
     news: Receiver<Observation>,
-    /// The thread ends when this is gone.
-    _ends: Sender<()>,
+    /// Asks for a scan at once. The thread ends when this is gone.
+    asks: Sender<()>,
+    /// A scan is asked for, and has not ended yet.
+    is_awaited: Arc<AtomicBool>,
     schema: Arc<Schema>,
     /// When the last look ended, on the uptime clock, and how long until the next.
     looked: Duration,
@@ -65,17 +69,28 @@ impl HolderWatch {
     pub fn start(setup: HolderSetup) -> io::Result<Self> {
         let HolderSetup { procfs, sysfs, clock } = setup;
         let (to, news) = sync_channel(NEWS);
-        let (ends, ended) = channel();
+        let (asks, asked) = channel();
         let schema = schema();
+        let is_awaited = Arc::new(AtomicBool::new(false));
         let mut looker = Looker {
             scan: Scan::new(procfs, sysfs, std::process::id()),
             to,
+            is_awaited: Arc::clone(&is_awaited),
             schema: Arc::clone(&schema),
             clock,
         };
-        Builder::new().name("holders".to_owned()).spawn(move || looker.run(&ended))?;
+        Builder::new().name("holders".to_owned()).spawn(move || looker.run(&asked))?;
         let looked = clock();
-        Ok(Self { news, _ends: ends, schema, looked, rests: EVERY, complained: looked })
+        Ok(Self { news, asks, is_awaited, schema, looked, rests: EVERY, complained: looked })
+    }
+
+    /// All processes are scanned at once. Never waits; while such a scan has not ended there is no
+    /// second one.
+    pub fn look_now(&self) {
+        if !self.is_awaited.swap(true, Ordering::Relaxed) {
+            // The thread has ended only if the program does.
+            let _ = self.asks.send(());
+        }
     }
 
     /// What is new. Never waits.
@@ -133,20 +148,26 @@ fn told(
 struct Looker {
     scan: Scan,
     to: SyncSender<Observation>,
+    is_awaited: Arc<AtomicBool>,
     schema: Arc<Schema>,
     clock: fn() -> Duration,
 }
 
 impl Looker {
-    fn run(&mut self, ended: &Receiver<()>) {
+    fn run(&mut self, asked: &Receiver<()>) {
         loop {
             let began = (self.clock)();
+            self.scan.nothing_counts = match self.is_awaited.load(Ordering::Relaxed) {
+                true => NOTHING_COUNTS_NOW,
+                false => NOTHING_COUNTS,
+            };
             let readings = self.scan.look(began);
             let took = (self.clock)().saturating_sub(began);
             self.tell(readings, took);
-            match ended.recv_timeout(rest(took)) {
-                Err(RecvTimeoutError::Timeout) => {}
-                Ok(()) | Err(RecvTimeoutError::Disconnected) => return,
+            self.is_awaited.store(false, Ordering::Relaxed);
+            match asked.recv_timeout(rest(took)) {
+                Ok(()) | Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
             }
         }
     }

@@ -1,15 +1,13 @@
 //! A look at what all processes have open and map.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Read};
-use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
-
+use super::memory::{Queued, Queues, Tally, sockets};
 use crate::model::{Holder, HolderReadings, ProcessId, Reading};
 use crate::parse::held_object::{HeldObject, is_monitor};
 use crate::parse::kernel::container_id;
@@ -27,13 +25,15 @@ const MAX_THREADS: usize = 64;
 /// Longer files of mappings are cut.
 const MAX_MAPS_BYTES: u64 = 16 << 20;
 
-/// A pipe holds at most 1 MiB unless root has raised that (pipe(7)): fewer pipes of one process are
-/// worth no look into them.
-const MANY_PIPES: usize = 64;
-
 /// Who was seen to hold nothing is taken at that for so long, while as many files are open: what is
 /// judged by holders is judged over minutes, and most processes never hold anything.
-const NOTHING_COUNTS: Duration = Duration::from_secs(30);
+pub(super) const NOTHING_COUNTS: Duration = Duration::from_secs(30);
+
+/// The same while memory falls, and it must be known who has the driver open.
+pub(super) const NOTHING_COUNTS_NOW: Duration = Duration::from_secs(5);
+
+/// The smallest page of a huge page pool, on any architecture: 64 KiB (arm64, 4 KiB pages).
+const LEAST_HUGE_PAGE: u64 = 64 << 10;
 
 /// What is in fewer bytes of pipes is worth no word.
 const LEAST_IN_PIPES: u64 = 64 << 20;
@@ -49,6 +49,8 @@ pub(super) struct Scan {
     pub(super) is_procfs: bool,
     /// Who holds nothing, when that was seen, and with how many files open.
     nothing: BTreeMap<ProcessId, (Duration, u64)>,
+    /// For how long that counts.
+    pub(super) nothing_counts: Duration,
 }
 
 /// What one process has been found to hold.
@@ -59,8 +61,9 @@ struct Found {
     dma_buffers: u32,
     memfds: u32,
     memfd_bytes: u64,
-    /// Descriptors of pipes, with the inode.
-    pipes: Vec<(u32, u64)>,
+    /// Huge pages in memfds.
+    huge_memfd_bytes: u64,
+    queues: Queues,
     is_cut: bool,
 }
 
@@ -70,14 +73,21 @@ impl Found {
     }
 
     fn is_nothing(&self) -> bool {
-        !self.has_any() && self.pipes.len() < MANY_PIPES && !self.is_cut
+        !self.has_any() && !self.queues.has_many() && !self.is_cut
     }
 }
 
 impl Scan {
     pub(super) fn new(procfs: PathBuf, sysfs: PathBuf, own: u32) -> Self {
         let is_procfs = is_procfs(&procfs);
-        Self { procfs, sysfs, own, is_procfs, nothing: BTreeMap::new() }
+        Self {
+            procfs,
+            sysfs,
+            own,
+            is_procfs,
+            nothing: BTreeMap::new(),
+            nothing_counts: NOTHING_COUNTS,
+        }
     }
 
     /// Looks at all of them.
@@ -88,8 +98,12 @@ impl Scan {
             processes: 0,
             unseen: 0,
             is_driver_loaded: self.is_driver_loaded(),
+            memory: Vec::new(),
+            socket_bytes: sockets(&self.procfs),
             error: None,
         };
+        let mut tally = Tally::begin(&self.procfs);
+        self.forget_nothing(now);
         let entries = match fs::read_dir(&self.procfs) {
             Ok(entries) => entries,
             Err(error) => {
@@ -105,9 +119,9 @@ impl Scan {
                 readings.unseen = readings.unseen.saturating_add(1);
                 continue;
             }
-            self.look_at(pid, &mut readings);
+            self.look_at(pid, &mut readings, &mut tally);
         }
-        self.nothing.retain(|_, (seen_at, _)| now.saturating_sub(*seen_at) < NOTHING_COUNTS);
+        readings.memory = tally.end();
         if readings.processes == 0 {
             let why = format!(
                 "{} shows no process but this one: in a container, share the host's PID namespace \
@@ -119,41 +133,57 @@ impl Scan {
         readings
     }
 
-    fn look_at(&mut self, pid: u32, readings: &mut HolderReadings) {
+    fn forget_nothing(&mut self, now: Duration) {
+        let counts = self.nothing_counts;
+        self.nothing.retain(|_, (seen_at, _)| now.saturating_sub(*seen_at) < counts);
+    }
+
+    fn look_at(&mut self, pid: u32, readings: &mut HolderReadings, tally: &mut Tally) {
         let Some(stat) = self.stat(pid) else { return };
         if stat.is_kernel || pid == self.own || stat.parent == self.own {
             return;
         }
         readings.processes = readings.processes.saturating_add(1);
         let id = ProcessId { pid, start_ticks: stat.start_ticks };
+        let mut memory = tally.of(pid, &stat, |name| self.read(pid, name, 64 << 10).ok());
         let open = self.open(pid);
         if open.is_some() && open == self.nothing.get(&id).map(|(_, open)| *open) {
-            return;
+            return tally.add(memory);
         }
         self.nothing.remove(&id);
         let found = self.found(pid, &stat);
         if found.as_ref().is_ok_and(Found::is_nothing) {
             self.nothing.extend(open.map(|open| (id, (readings.read_at, open))));
+            return tally.add(memory);
+        }
+        let queued = found.as_ref().ok().and_then(|found| found.queues.queued(pid));
+        // One that has ended meanwhile, or whose number is another's now, holds nothing.
+        if self.stat(pid).is_none_or(|now| now.start_ticks != stat.start_ticks) {
             return;
         }
-        // One that has ended meanwhile, or whose number is another's now, holds nothing.
-        let is_same = self.stat(pid).is_some_and(|now| now.start_ticks == stat.start_ticks);
-        match found {
-            _ if !is_same => {}
-            Err(_) => readings.unseen = readings.unseen.saturating_add(1),
-            Ok(found) => {
-                readings.unseen = readings.unseen.saturating_add(u32::from(found.is_cut));
-                let pipe_bytes = self.pipe_bytes(pid, &found.pipes);
-                if !found.has_any() && pipe_bytes < LEAST_IN_PIPES {
-                    return;
-                }
-                if readings.holders.len() >= MAX_HOLDERS {
-                    readings.unseen = readings.unseen.saturating_add(1);
-                    return;
-                }
-                readings.holders.push(self.holder(pid, stat, &found, pipe_bytes));
-            }
+        let Queued { pipe_bytes, socket_bytes } = queued.unwrap_or_default();
+        let huge_memfds = found.as_ref().map_or(0, |found| found.huge_memfd_bytes);
+        // A memfd may be mapped as well.
+        memory.hugetlb_bytes = memory.hugetlb_bytes.max(huge_memfds);
+        (memory.pipe_bytes, memory.socket_bytes) = (pipe_bytes, socket_bytes);
+        tally.add(memory);
+        let is_unseen = found.as_ref().map_or(true, |found| found.is_cut) || queued.is_none();
+        readings.unseen = readings.unseen.saturating_add(u32::from(is_unseen));
+        let Ok(found) = found else { return };
+        if found.has_any() || pipe_bytes >= LEAST_IN_PIPES {
+            self.add(self.holder(pid, stat, &found, pipe_bytes), readings);
         }
+    }
+
+    /// Who has the driver open comes before everybody else, if there are too many.
+    fn add(&self, holder: Holder, readings: &mut HolderReadings) {
+        if readings.holders.len() >= MAX_HOLDERS {
+            readings.unseen = readings.unseen.saturating_add(1);
+            let other = readings.holders.iter().rposition(|other| !other.uses_driver());
+            let Some(place) = other.filter(|_| holder.uses_driver()) else { return };
+            readings.holders.remove(place);
+        }
+        readings.holders.push(holder);
     }
 
     fn holder(&self, pid: u32, stat: Stat, found: &Found, pipe_bytes: u64) -> Holder {
@@ -212,8 +242,8 @@ impl Scan {
 
     fn look_at_open(&self, folder: &str, found: &mut Found) -> io::Result<()> {
         let entries = fs::read_dir(self.procfs.join(folder))?;
-        for (number, entry) in entries.flatten().enumerate() {
-            if number >= MAX_OPEN {
+        for (place, entry) in entries.flatten().enumerate() {
+            if place >= MAX_OPEN {
                 found.is_cut = true;
                 break;
             }
@@ -229,13 +259,20 @@ impl Scan {
                 }
                 Some(HeldObject::Memfd) => {
                     use std::os::unix::fs::MetadataExt as _;
-                    let bytes = fs::metadata(entry.path()).map_or(0, |about| about.blocks() * 512);
+                    let about = fs::metadata(entry.path());
+                    let bytes = about.as_ref().map_or(0, |about| about.blocks() * 512);
                     found.memfds = found.memfds.saturating_add(1);
                     found.memfd_bytes = found.memfd_bytes.saturating_add(bytes);
+                    // hugetlbfs tells the size of its pages there.
+                    if about.is_ok_and(|about| about.blksize() >= LEAST_HUGE_PAGE) {
+                        found.huge_memfd_bytes = found.huge_memfd_bytes.saturating_add(bytes);
+                    }
                 }
                 Some(HeldObject::Pipe { inode }) => {
-                    let number = entry.file_name().to_str().and_then(|name| name.parse().ok());
-                    found.pipes.extend(number.map(|number| (number, inode)));
+                    found.queues.pipes.extend(number(&entry).map(|number| (number, inode)));
+                }
+                Some(HeldObject::Socket { inode }) => {
+                    found.queues.sockets.extend(number(&entry).map(|number| (number, inode)));
                 }
                 None => {}
             }
@@ -256,25 +293,10 @@ impl Scan {
                     found.dma_buffers = found.dma_buffers.saturating_add(1);
                 }
                 Some(HeldObject::Memfd) => found.memfds = found.memfds.saturating_add(1),
-                Some(HeldObject::Pipe { .. }) | None => {}
+                Some(HeldObject::Pipe { .. } | HeldObject::Socket { .. }) | None => {}
             }
         }
         Ok(())
-    }
-
-    /// What is in the pipes of a process that has many of them: the kernel counts it nowhere.
-    fn pipe_bytes(&self, pid: u32, pipes: &[(u32, u64)]) -> u64 {
-        let inodes: BTreeSet<u64> = pipes.iter().map(|(_, inode)| *inode).collect();
-        if inodes.len() < MANY_PIPES {
-            return 0;
-        }
-        let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
-        let Some(process) = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) else {
-            return 0;
-        };
-        let mut seen = BTreeSet::new();
-        let first = pipes.iter().filter(|(_, inode)| seen.insert(*inode));
-        first.map(|(number, inode)| in_pipe(&process, *number, *inode)).sum()
     }
 
     fn is_driver_loaded(&self) -> Reading<bool> {
@@ -306,11 +328,7 @@ impl Scan {
     }
 }
 
-/// How much is in a pipe of another process. Its descriptor is borrowed for that moment; whether it
-/// is the one that was meant, its inode tells.
-fn in_pipe(process: &OwnedFd, number: u32, inode: u64) -> u64 {
-    let Ok(number) = i32::try_from(number) else { return 0 };
-    let Ok(pipe) = pidfd_getfd(process, number, PidfdGetfdFlags::empty()) else { return 0 };
-    let is_it = rustix::fs::fstat(&pipe).is_ok_and(|about| about.st_ino == inode);
-    if is_it { rustix::io::ioctl_fionread(&pipe).unwrap_or(0) } else { 0 }
+/// The number of a descriptor, as its link in `fd` is called.
+fn number(entry: &fs::DirEntry) -> Option<u32> {
+    entry.file_name().to_str()?.parse().ok()
 }

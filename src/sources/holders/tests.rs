@@ -118,10 +118,48 @@ fn pipes_and_files_without_a_name_are_measured() {
     assert!(own.memfds >= 1 && own.memfd_bytes >= 8192, "{own}");
     // A process without CAP_SYS_PTRACE may look into itself.
     assert!((70 << 20..=90 << 20).contains(&own.pipe_bytes), "{own}");
+    let memory = found.memory.iter().find(|memory| memory.id == own.id).unwrap();
+    assert_eq!(memory.pipe_bytes, own.pipe_bytes);
     drop(pipes);
     let own = scan.look(Duration::ZERO);
     let own = own.holders.iter().find(|holder| holder.id.pid == std::process::id()).unwrap();
     assert_eq!(own.pipe_bytes, 0);
+}
+
+/// On the real kernel: 96 MiB in sockets that nobody reads.
+#[test]
+fn what_waits_in_sockets_is_measured() {
+    let mut pairs = Vec::new();
+    for _ in 0..960 {
+        let (mut one, other) = std::os::unix::net::UnixStream::pair().unwrap();
+        one.set_nonblocking(true).unwrap();
+        while one.write(&[1; 16_384]).is_ok() {}
+        pairs.push((one, other));
+    }
+    let found = Scan::new("/proc".into(), "/sys".into(), 0).look(Duration::ZERO);
+    let own = std::process::id();
+    let own = found.memory.iter().find(|memory| memory.id.pid == own).unwrap();
+    assert!(own.socket_bytes >= 96 << 20, "{own:?}");
+    assert!(matches!(found.socket_bytes, Reading::Value(_)), "{:?}", found.socket_bytes);
+}
+
+/// On the real kernel: a process that has touched 80 MiB.
+#[test]
+fn large_processes_are_listed_with_what_they_have() {
+    let script = "x = bytearray(80 << 20); print('has', flush=True); input()";
+    let mut python = Command::new("python3")
+        .args(["-c", script])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    python.stdout.as_mut().unwrap().read_exact(&mut [0; 4]).unwrap();
+    let found = Scan::new("/proc".into(), "/sys".into(), 0).look(Duration::ZERO);
+    let its = found.memory.iter().find(|memory| memory.id.pid == python.id()).unwrap();
+    assert!((80 << 20..=120 << 20).contains(&its.anon_bytes), "{its:?}");
+    assert!(found.memory.is_sorted_by_key(|memory| memory.id));
+    drop(python.stdin.take());
+    python.wait().unwrap();
 }
 
 #[test]

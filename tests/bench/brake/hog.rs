@@ -4,6 +4,7 @@ use std::fs;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use crate::driver;
 use crate::flow::{self, Flow};
 use crate::measure;
 use crate::pool::{self, PAGE_BYTES};
@@ -38,6 +39,7 @@ pub fn start(appetite: Appetite) -> Flow {
 /// The process itself.
 pub fn run(arguments: &[String]) -> ExitCode {
     flow::die_with_parent();
+    let _device = driver::open();
     let [pace, leaves, keeps] = [0, 1, 3].map(|place| arguments[place].parse::<u64>().unwrap());
     let of = &arguments[2];
     let before = pool::pages().unwrap();

@@ -11,9 +11,11 @@
 mod arguments;
 #[path = "../load/content.rs"]
 mod content;
+mod driver;
 mod flow;
 mod hog;
 mod innocent;
+mod job;
 mod kernel_log;
 #[expect(dead_code, reason = "the benchmark of loads uses the rest")]
 #[path = "../load/measure.rs"]
@@ -33,6 +35,7 @@ mod watchdog;
 
 use std::process::ExitCode;
 
+use driver::Device;
 use options::Options;
 use table::Table;
 use watchdog::Watchdog;
@@ -41,6 +44,8 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.first().map(String::as_str) {
         Some("hog") => return hog::run(&arguments[1..]),
+        Some("job") => return job::run(&arguments[1..]),
+        Some("bystander") => return job::stand_by(),
         Some("innocent") => return innocent::run(&arguments[1..]),
         Some("keeper") => return watchdog::keep(&arguments[1..]),
         Some("served") => return served::run(&arguments[1..]),
@@ -63,6 +68,7 @@ fn main() -> ExitCode {
 
 fn measure_all(options: &Options) {
     let watchdog = Watchdog::start();
+    let _device = Device::make();
     println!("{}", measure::machine());
     for scene in &options.scenes {
         let mut table = Table::new(*scene);

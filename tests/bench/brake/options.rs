@@ -9,8 +9,8 @@ use crate::scene::Scene;
 const HELP: &str = "\
 cargo bench --bench brake -- [OPTIONS]      (as root)
 
-  --scene NAME         collapse, or what must stop nobody: dip, served, lines; may be repeated
-                       [default: all]
+  --scene NAME         collapse, or what must stop nobody: dip, served, lines, job-huge-pages,
+                       job-pipes, job-sockets; may be repeated [default: all]
   --policy NAME        none, earlyoom or umawarden; may be repeated [default: all]
   --runs N             of each policy in each scene [default: 5]
   --rate GIB           taken a second [default: 4]

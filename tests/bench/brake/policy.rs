@@ -11,6 +11,7 @@ use crate::flow::comes_true;
 use crate::kernel_log::KernelLog;
 use crate::options::Options;
 use crate::processes::{Program, get};
+use crate::scene::Scene;
 use crate::served::Served;
 
 /// Who is to stop the hog.
@@ -67,14 +68,9 @@ pub struct InForce {
 }
 
 /// Starts it, and waits until it watches.
-pub fn start(
-    policy: Policy,
-    options: &Options,
-    served: Option<&Served>,
-    with_kernel_log: bool,
-) -> InForce {
+pub fn start(policy: Policy, options: &Options, served: Option<&Served>, scene: Scene) -> InForce {
     let storage = tempfile::tempdir().unwrap();
-    let kernel_log = with_kernel_log.then(|| KernelLog::make(storage.path()));
+    let kernel_log = (scene == Scene::Lines).then(|| KernelLog::make(storage.path()));
     let mut in_force = InForce { child: None, program: None, kernel_log, storage };
     match policy {
         Policy::None => {}
@@ -86,13 +82,13 @@ pub fn start(
             in_force.child = Some(quiet.spawn().unwrap());
             std::thread::sleep(Duration::from_secs(1));
         }
-        Policy::Umawarden => in_force.umawarden(options, served),
+        Policy::Umawarden => in_force.umawarden(options, served, scene),
     }
     in_force
 }
 
 impl InForce {
-    fn umawarden(&mut self, options: &Options, served: Option<&Served>) {
+    fn umawarden(&mut self, options: &Options, served: Option<&Served>, scene: Scene) {
         let storage = self.storage.path();
         let file = storage.join("umawarden.yaml");
         fs::write(&file, configuration(served)).unwrap();
@@ -107,8 +103,9 @@ impl InForce {
             arguments.extend(["--rules", rules]);
         }
         let program = Program::umawarden(storage, PORT, &arguments);
-        let knows_it = || metrics(&program).contains("engine=\"hog\"");
-        assert!(comes_true(Duration::from_secs(10), knows_it), "umawarden does not find the hog");
+        let name = if matches!(scene, Scene::Job(_)) { "serves" } else { "hog" };
+        let knows_it = || metrics(&program).contains(&format!("engine=\"{name}\""));
+        assert!(comes_true(Duration::from_secs(10), knows_it), "umawarden does not find {name}");
         // So that it has seen the hog for a while, and is calm.
         std::thread::sleep(Duration::from_millis(2_500));
         self.program = Some(program);
@@ -156,8 +153,12 @@ impl Drop for InForce {
 
 /// What a person writes for engines that have no known names; the rules are the shipped ones.
 fn configuration(served: Option<&Served>) -> String {
-    let mut text =
-        "mode: enforce\nengines:\n- name: hog\n  match: {cmdline: \"*brake* hog *\"}\n".to_owned();
+    let mut text = "mode: enforce\nengines:\n".to_owned();
+    for (name, arguments) in
+        [("hog", "hog *"), ("loads", "bystander loads"), ("serves", "bystander serves")]
+    {
+        text.push_str(&format!("- name: {name}\n  match: {{cmdline: \"*brake* {arguments}\"}}\n"));
+    }
     if let Some(served) = served {
         text.push_str(&format!(
             "- name: served\n  match: {{cmdline: \"*brake* served *\"}}\n  \

@@ -7,6 +7,7 @@ use crate::content;
 use crate::flow::{Ended, Flow};
 use crate::hog::{self, Appetite};
 use crate::innocent;
+use crate::job::{self, Way};
 use crate::measure::Watch;
 use crate::options::Options;
 use crate::policy::{self, InForce, Policy};
@@ -41,10 +42,20 @@ pub enum Scene {
     Served,
     /// The driver logs a thousand failures while 5 GiB are free.
     Lines,
+    /// A job that is no engine takes all memory, beside an engine that loads and one that serves.
+    Job(Way),
 }
 
 impl Scene {
-    pub const ALL: [Self; 4] = [Self::Collapse, Self::Dip, Self::Served, Self::Lines];
+    pub const ALL: [Self; 7] = [
+        Self::Collapse,
+        Self::Dip,
+        Self::Served,
+        Self::Lines,
+        Self::Job(Way::HugePages),
+        Self::Job(Way::Pipes),
+        Self::Job(Way::Sockets),
+    ];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -52,6 +63,9 @@ impl Scene {
             Self::Dip => "dip",
             Self::Served => "served",
             Self::Lines => "lines",
+            Self::Job(Way::HugePages) => "job-huge-pages",
+            Self::Job(Way::Pipes) => "job-pipes",
+            Self::Job(Way::Sockets) => "job-sockets",
         }
     }
 
@@ -67,7 +81,7 @@ impl Scene {
         let all =
             Appetite { bytes_a_second: options.rate, leaves_bytes: 0, of: "MemFree:", keeps: DIP };
         match self {
-            Self::Collapse => all,
+            Self::Collapse | Self::Job(_) => all,
             Self::Dip => Appetite { leaves_bytes: DIPS_TO, ..all },
             Self::Lines => Appetite { leaves_bytes: 5 << 30, keeps: LINES_COME_FOR, ..all },
             Self::Served => Appetite {
@@ -92,7 +106,9 @@ pub enum Stopped {
     Hog,
     Innocent,
     Served,
-    /// The hog, by this program.
+    /// An engine that took nothing.
+    Bystander,
+    /// The hog or the job, by this program.
     ByWatchdog,
 }
 
@@ -110,6 +126,7 @@ struct Cast {
     hog: Flow,
     innocent: Flow,
     served: Option<Served>,
+    bystanders: Vec<Flow>,
 }
 
 /// Plays a scene once.
@@ -118,8 +135,18 @@ pub fn play(scene: Scene, policy: Policy, options: &Options, watchdog: &Watchdog
     let mut cast = Cast {
         innocent: innocent::start(options.innocent_bytes),
         served: (scene == Scene::Served).then(|| served(options)),
-        hog: hog::start(scene.appetite(options)),
+        hog: match scene {
+            Scene::Job(way) => job::start(way, options.rate),
+            _ => hog::start(scene.appetite(options)),
+        },
+        bystanders: match scene {
+            Scene::Job(_) => ["loads", "serves"].map(job::bystander).into(),
+            _ => Vec::new(),
+        },
     };
+    for bystander in &mut cast.bystanders {
+        bystander.go();
+    }
     let floor = if policy == Policy::None { KILLED_BELOW_BYTES } else { LAST_BYTES };
     let pid = cast.hog.pid();
     if scene == Scene::Served {
@@ -128,14 +155,14 @@ pub fn play(scene: Scene, policy: Policy, options: &Options, watchdog: &Watchdog
         cast.hog.go();
         cast.hog.arrived();
     }
-    let mut in_force = policy::start(policy, options, cast.served.as_ref(), scene == Scene::Lines);
+    let mut in_force = policy::start(policy, options, cast.served.as_ref(), scene);
     let watch = Watch::start();
     let run = match scene {
         Scene::Served => {
             let stopped = cast.watch(Instant::now(), SERVED_FOR);
             (stopped, SERVED_FOR)
         }
-        Scene::Collapse | Scene::Dip | Scene::Lines => {
+        Scene::Collapse | Scene::Dip | Scene::Lines | Scene::Job(_) => {
             watchdog.guard(pid, floor);
             let began = cast.hog.go();
             if scene == Scene::Lines {
@@ -162,7 +189,11 @@ pub fn play(scene: Scene, policy: Policy, options: &Options, watchdog: &Watchdog
         scene != Scene::Dip || stopped.is_some() || lowest_free_bytes <= DIPS_TO,
         "it did not dip"
     );
-    let expected = (scene == Scene::Collapse).then_some(Stopped::Hog);
+    let expected = match scene {
+        Scene::Collapse => Some(Stopped::Hog),
+        Scene::Job(_) => Some(Stopped::ByWatchdog),
+        _ => None,
+    };
     let stopped = stopped.map(|who| if bitten { Stopped::ByWatchdog } else { who });
     if stopped != expected {
         // The journal is written within this time.
@@ -202,6 +233,9 @@ impl Cast {
             }
             if self.served.as_mut().is_some_and(|served| served.has_ended()) {
                 return Some(Stopped::Served);
+            }
+            if self.bystanders.iter_mut().any(|engine| engine.ended().is_some()) {
+                return Some(Stopped::Bystander);
             }
             match self.hog.ended() {
                 Some(Ended::Stopped) => return Some(Stopped::Hog),

@@ -27,12 +27,13 @@ impl Table {
     }
 }
 
-const WHO: [(&str, Option<Stopped>); 5] = [
+const WHO: [(&str, Option<Stopped>); 6] = [
     ("nobody", None),
     ("the hog", Some(Stopped::Hog)),
     ("the innocent", Some(Stopped::Innocent)),
     ("the served model", Some(Stopped::Served)),
-    ("the hog, by this program", Some(Stopped::ByWatchdog)),
+    ("an engine that took nothing", Some(Stopped::Bystander)),
+    ("the taker, by this program", Some(Stopped::ByWatchdog)),
 ];
 
 impl fmt::Display for Table {

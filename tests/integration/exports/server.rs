@@ -89,6 +89,7 @@ pub fn made_up_status() -> Status {
         engines: Arc::new([]),
         room: None,
         restarts: Arc::new([]),
+        account: Arc::default(),
         verdict: Arc::new(MemoryJudgement::unknown(Timestamp::UNIX_EPOCH)),
         reboot: Arc::default(),
         received: Arc::new([]),

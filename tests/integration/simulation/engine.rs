@@ -1,6 +1,5 @@
 //! One engine of a simulated machine: its processes, what they hold, and what it answers.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,8 +8,7 @@ use umawarden::model::{
     Reading,
 };
 
-/// How far back its growth is remembered: a little more than the brake looks.
-const REMEMBERED: Duration = Duration::from_secs(13);
+use super::takers::Ledger;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Phase {
@@ -51,7 +49,7 @@ pub struct Engine {
     pub answers: Answers,
     pub requests: u64,
     pub is_paused: bool,
-    had: VecDeque<(Duration, f64)>,
+    pub ledger: Ledger,
 }
 
 /// Where an engine lives.
@@ -81,7 +79,7 @@ impl Engine {
             answers: Answers::Yes,
             requests: 0,
             is_paused: false,
-            had: VecDeque::new(),
+            ledger: Ledger::default(),
         }
     }
 
@@ -102,18 +100,7 @@ impl Engine {
     /// Remembers what it holds now, and works for that long.
     pub fn remember(&mut self, now: Duration, worked: Duration) {
         self.busy += if self.is_alive() { worked } else { Duration::ZERO };
-        while self.had.len() > 1 && now.saturating_sub(self.had[1].0) >= REMEMBERED {
-            self.had.pop_front();
-        }
-        self.had.push_back((now, self.holds()));
-    }
-
-    /// By how much it has grown in the last seconds.
-    pub fn growth(&self) -> f64 {
-        let least = self.had.iter().map(|(_, held)| *held).fold(f64::MAX, f64::min);
-        // What had nothing when it was first looked at has taken all of it.
-        let least = if self.had.len() < 2 { 0.0 } else { least };
-        self.holds() - least
+        self.ledger.note(now, self.holds());
     }
 
     fn process(&self, id: ProcessId, parent: u32, comm: &str) -> EngineProcess {

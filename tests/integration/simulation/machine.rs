@@ -10,6 +10,7 @@ use umawarden::model::{Action, EngineKind, EngineTarget};
 use super::chance::Chance;
 use super::engine::{Answers, Engine, Phase, Place};
 use super::kernel_ring::KernelRing;
+use super::takers::{Taker, Way};
 
 const PAGE: f64 = 4096.0;
 
@@ -54,6 +55,8 @@ pub struct Counters {
 pub struct Machine {
     pub build: Build,
     pub engines: Vec<Engine>,
+    /// Who takes memory and is no engine.
+    pub takers: Vec<Taker>,
     /// Of engines in containers and units, since somebody last asked.
     pub deaths: Vec<Death>,
     others: f64,
@@ -74,6 +77,7 @@ impl Machine {
         let mut machine = Self {
             build,
             engines: Vec::new(),
+            takers: Vec::new(),
             deaths: Vec::new(),
             others: 0.0,
             clean: 0.0,
@@ -93,6 +97,7 @@ impl Machine {
     /// Everything that does not survive a boot begins anew.
     pub fn boot(&mut self) {
         self.engines.clear();
+        self.takers.clear();
         self.deaths.clear();
         self.others = self.build.total * 0.03;
         self.clean = self.build.total * 0.02;
@@ -118,16 +123,27 @@ impl Machine {
     }
 
     pub fn unaccounted(&self) -> f64 {
-        self.engines.iter().map(|engine| engine.taken).sum()
+        let engines: f64 = self.engines.iter().map(|engine| engine.taken).sum();
+        engines + self.taken(&[Way::Driver, Way::Pipes, Way::Sockets])
+    }
+
+    pub fn huge_pages(&self) -> f64 {
+        self.taken(&[Way::HugePages])
+    }
+
+    fn taken(&self, ways: &[Way]) -> f64 {
+        let takers = self.takers.iter().filter(|taker| ways.contains(&taker.way));
+        takers.map(|taker| taker.taken).sum()
     }
 
     pub fn anonymous(&self) -> f64 {
         let of_engines: f64 = self.engines.iter().map(|engine| engine.anonymous).sum();
-        self.others + of_engines
+        self.others + of_engines + self.taken(&[Way::Anonymous])
     }
 
     fn used(&self) -> f64 {
-        self.anonymous() + self.unaccounted() + self.clean + self.dirty - self.swapped
+        let taken = self.anonymous() + self.unaccounted() + self.huge_pages();
+        taken + self.clean + self.dirty - self.swapped
     }
 
     /// Lets time pass.
@@ -139,8 +155,10 @@ impl Machine {
         self.come_and_go(beats, uptime);
         self.files(beats);
         self.engines(beats, uptime);
+        self.jobs(beats, time, uptime);
         self.balance(uptime);
         self.engines.iter_mut().for_each(|engine| engine.remember(uptime, time));
+        self.takers.iter_mut().for_each(|taker| taker.ledger.note(uptime, taker.taken));
         self.pieces = (self.pieces + self.chance.between(-0.02, 0.025) * beats).clamp(0.0, 1.0);
         self.chatter(beats, uptime);
     }
@@ -293,6 +311,23 @@ impl Machine {
         }
     }
 
+    /// Those that are no engines come, take memory and go.
+    fn jobs(&mut self, beats: f64, time: Duration, uptime: Duration) {
+        let total = self.build.total;
+        if self.takers.len() < 4 && self.chance.happens(0.01, beats) {
+            let pid = self.next_pid;
+            self.next_pid += 2;
+            self.takers.push(Taker::new(&mut self.chance, pid, uptime, total));
+        }
+        for taker in &mut self.takers {
+            taker.take(total, beats, time);
+        }
+        if !self.takers.is_empty() && self.chance.happens(0.015, beats) {
+            let gone = self.chance.whole(0..=self.takers.len() as u64 - 1) as usize;
+            self.takers.remove(gone);
+        }
+    }
+
     /// The kernel makes room: cache first, then swap, then it kills.
     fn balance(&mut self, uptime: Duration) {
         self.pressure *= 0.8;
@@ -316,7 +351,8 @@ impl Machine {
         }
         if self.used() > self.build.total {
             self.pressure = 1.0;
-            let over = self.used() - self.build.total;
+            self.takers.clear();
+            let over = (self.used() - self.build.total).max(0.0);
             self.others = (self.others - over).max(0.0);
         }
         self.swapped = self.swapped.min(self.others);

@@ -25,4 +25,5 @@ mod recorded;
 mod rule_book;
 mod runs;
 mod settings;
+mod takers;
 mod world;

@@ -147,6 +147,7 @@ fn values(machine: &Machine, source: Source) -> Vec<(SeriesKey, f64)> {
             named("uma_memory_shmem_bytes", &[], 0.0),
             named("uma_memory_anonymous_bytes", &[], machine.anonymous()),
             named("uma_memory_unaccounted_bytes", &[], machine.unaccounted()),
+            named("uma_memory_hugetlb_bytes", &[], machine.huge_pages()),
             named("uma_memory_headroom_bytes", &[], free - machine.reserve() * 1.25),
             named("uma_swap_total_bytes", &[], build.swap),
             named("uma_swap_free_bytes", &[], build.swap - machine.swapped),

@@ -75,6 +75,8 @@ pub struct World {
     next_full_look: Duration,
     known: BTreeSet<ProcessId>,
     looks_hang_until: Duration,
+    /// Whether the driver says how much each process has.
+    has_driver_figures: bool,
     /// What becomes of what is not decided by anybody.
     fate: Chance,
     executor: Executor,
@@ -153,6 +155,7 @@ impl World {
             next_look: Duration::ZERO,
             next_full_look: Duration::ZERO,
             known: BTreeSet::new(),
+            has_driver_figures: chance.once_in(2),
             looks_hang_until: if is_looked_for { Duration::ZERO } else { Duration::MAX },
             fate: Chance::new(plan.seed, "fate"),
             executor: Executor::new(Chance::new(plan.seed, "executor")),

@@ -1,0 +1,222 @@
+//! Who took memory lately, and what shows it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::{ProcessId, bytes_text};
+
+/// What one process has taken that it does not give back by itself, in bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessMemory {
+    /// Which process.
+    #[serde(flatten)]
+    pub id: ProcessId,
+    /// 15 bytes of its own choosing; what is not printable is escaped.
+    pub comm: Arc<str>,
+    /// Anonymous memory (`RssAnon`).
+    #[serde(default)]
+    pub anon_bytes: u64,
+    /// Resident shared memory (`RssShmem`).
+    #[serde(default)]
+    pub shmem_bytes: u64,
+    /// Huge pages that it maps (`HugetlbPages`), and those of its unmapped memfds.
+    #[serde(default)]
+    pub hugetlb_bytes: u64,
+    /// In pipes that it has open.
+    #[serde(default)]
+    pub pipe_bytes: u64,
+    /// In the queues of sockets that it has open.
+    #[serde(default)]
+    pub socket_bytes: u64,
+}
+
+impl ProcessMemory {
+    /// What no counter of the kernel attributes to a process: huge pages, pipes and sockets.
+    pub fn outside_bytes(&self) -> u64 {
+        self.hugetlb_bytes.saturating_add(self.pipe_bytes).saturating_add(self.socket_bytes)
+    }
+
+    /// All of it.
+    pub fn sum_bytes(&self) -> u64 {
+        self.outside_bytes().saturating_add(self.anon_bytes).saturating_add(self.shmem_bytes)
+    }
+
+    /// Adds what another process has, by kind.
+    pub fn add(&mut self, other: &Self) {
+        let add = |sum: &mut u64, more: u64| *sum = sum.saturating_add(more);
+        add(&mut self.anon_bytes, other.anon_bytes);
+        add(&mut self.shmem_bytes, other.shmem_bytes);
+        add(&mut self.hugetlb_bytes, other.hugetlb_bytes);
+        add(&mut self.pipe_bytes, other.pipe_bytes);
+        add(&mut self.socket_bytes, other.socket_bytes);
+    }
+
+    /// What it has more than `before`, by kind.
+    #[must_use]
+    pub fn growth_since(&self, before: &Self) -> Self {
+        Self {
+            id: self.id,
+            comm: Arc::clone(&self.comm),
+            anon_bytes: self.anon_bytes.saturating_sub(before.anon_bytes),
+            shmem_bytes: self.shmem_bytes.saturating_sub(before.shmem_bytes),
+            hugetlb_bytes: self.hugetlb_bytes.saturating_sub(before.hugetlb_bytes),
+            pipe_bytes: self.pipe_bytes.saturating_sub(before.pipe_bytes),
+            socket_bytes: self.socket_bytes.saturating_sub(before.socket_bytes),
+        }
+    }
+}
+
+/// Who has taken memory.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(tag = "owner", rename_all = "snake_case")]
+pub enum Owner {
+    /// An inference engine.
+    Engine {
+        /// Its name.
+        name: Arc<str>,
+    },
+    /// A process of no engine.
+    Process {
+        /// Which.
+        #[serde(flatten)]
+        id: ProcessId,
+        /// Its name, of its own choosing.
+        comm: Arc<str>,
+    },
+    /// Processes of no engine that the driver names, together.
+    DriverOther,
+    /// Sockets, as the kernel counts them, beyond those that a process was seen to have open.
+    Sockets,
+    /// Anonymous memory of processes that are not listed one by one.
+    Anonymous,
+    /// Shared memory and tmpfs beyond what a process maps.
+    SharedMemory,
+    /// Slab and page tables.
+    Kernel,
+    /// Nobody that was seen.
+    Unattributed,
+}
+
+impl Owner {
+    /// The `owner` label: of all processes alike, since no process names a series.
+    pub const fn label(&self) -> &'static str {
+        match self {
+            Self::Engine { .. } => "engines",
+            Self::Process { .. } => "other_processes",
+            Self::DriverOther => "driver_other",
+            Self::Sockets => "sockets",
+            Self::Anonymous => "anonymous",
+            Self::SharedMemory => "shared_memory",
+            Self::Kernel => "kernel",
+            Self::Unattributed => "unattributed",
+        }
+    }
+
+    /// All labels.
+    pub const LABELS: [&'static str; 8] = [
+        "anonymous",
+        "driver_other",
+        "engines",
+        "kernel",
+        "other_processes",
+        "shared_memory",
+        "sockets",
+        "unattributed",
+    ];
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Engine { name } => write!(f, "engine {name}"),
+            Self::Process { id, comm } => write!(f, "{comm} (pid {id})"),
+            Self::DriverOther => f.write_str("other processes, through the driver"),
+            Self::Sockets => f.write_str("sockets"),
+            Self::Anonymous => f.write_str("smaller processes"),
+            Self::SharedMemory => f.write_str("shared memory and tmpfs"),
+            Self::Kernel => f.write_str("the kernel (slab, page tables)"),
+            Self::Unattributed => f.write_str("nobody that was seen"),
+        }
+    }
+}
+
+/// What shows that an owner has taken it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Basis {
+    /// The driver's figures for each process.
+    DriverFigures,
+    /// What its processes show of themselves in `/proc`.
+    Processes,
+    /// No other process has the driver open, and all else is accounted for.
+    OnlyDriverUser,
+    /// A counter of the kernel.
+    KernelCounter,
+    /// Nothing.
+    Nothing,
+}
+
+impl Basis {
+    /// Its name in JSON and to people.
+    pub const fn meaning(self) -> &'static str {
+        match self {
+            Self::DriverFigures => "by the driver's figures",
+            Self::Processes => "as its processes show",
+            Self::OnlyDriverUser => "as the only one with the driver open",
+            Self::KernelCounter => "by the kernel's counters",
+            Self::Nothing => "no evidence",
+        }
+    }
+}
+
+/// What one owner has taken.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AccountEntry {
+    /// Who.
+    #[serde(flatten)]
+    pub owner: Owner,
+    /// How much, in bytes.
+    pub bytes: u64,
+    /// What shows it; of several the one that shows most.
+    pub basis: Basis,
+}
+
+impl fmt::Display for AccountEntry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", bytes_text(self.bytes as f64), self.owner)?;
+        match self.basis {
+            Basis::Nothing => Ok(()),
+            basis => write!(f, ", {}", basis.meaning()),
+        }
+    }
+}
+
+/// Who took how much memory within the last seconds.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryAccount {
+    /// When it was drawn up, on the uptime clock.
+    pub at: Duration,
+    /// How far it looks back.
+    pub window: Duration,
+    /// What the node has taken in all within that time, in bytes.
+    pub grown_bytes: u64,
+    /// Who took it, most first; owners that took nothing are left out.
+    pub entries: Vec<AccountEntry>,
+    /// How old the driver's last figures are; `None` without any that count.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub driver_figures_age: Option<Duration>,
+    /// How old the last scan of all processes is; `None` without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scan_age: Option<Duration>,
+}
+
+impl MemoryAccount {
+    /// How much owners of that label took together, in bytes.
+    pub fn of_label(&self, label: &str) -> u64 {
+        let own = self.entries.iter().filter(|entry| entry.owner.label() == label);
+        own.map(|entry| entry.bytes).fold(0, u64::saturating_add)
+    }
+}

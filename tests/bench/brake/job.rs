@@ -1,0 +1,141 @@
+//! A job that is no engine and takes memory which no process shows as its own.
+
+use std::fmt;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use rustix::net::sockopt;
+use rustix::process::{Resource, Rlimit, setrlimit};
+
+use crate::driver;
+use crate::flow::{self, Flow};
+use crate::pool::{self, PAGE_BYTES};
+
+/// How often it takes.
+const TURN: Duration = Duration::from_millis(5);
+
+/// What it writes at once.
+const CHUNK: usize = 1 << 20;
+
+/// How it takes memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// It maps pages of the huge page pool.
+    HugePages,
+    /// It fills pipes.
+    Pipes,
+    /// It fills UNIX sockets that nobody reads.
+    Sockets,
+}
+
+impl Way {
+    pub const ALL: [Self; 3] = [Self::HugePages, Self::Pipes, Self::Sockets];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::HugePages => "huge pages",
+            Self::Pipes => "pipes",
+            Self::Sockets => "sockets",
+        }
+    }
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Starts one, which waits for its word, and then takes so much a second, and more and more.
+pub fn start(way: Way, bytes_a_second: u64) -> Flow {
+    Flow::start(&["job".to_owned(), way.to_string(), bytes_a_second.to_string()])
+}
+
+/// Starts an engine that has the driver open, uses a little processor time and takes nothing.
+pub fn bystander(name: &str) -> Flow {
+    Flow::start(&["bystander".to_owned(), name.to_owned()])
+}
+
+/// The engine itself.
+pub fn stand_by() -> ExitCode {
+    flow::die_with_parent();
+    let _device = driver::open();
+    flow::tell();
+    flow::await_word();
+    loop {
+        let began = Instant::now();
+        while began.elapsed() < TURN * 2 {
+            std::hint::spin_loop();
+        }
+        std::thread::sleep(TURN * 8);
+    }
+}
+
+/// The job itself.
+pub fn run(arguments: &[String]) -> ExitCode {
+    flow::die_with_parent();
+    let way = Way::ALL.into_iter().find(|way| way.name() == arguments[0]).unwrap();
+    let pace: u64 = arguments[1].parse().unwrap();
+    let many = Some(200_000);
+    setrlimit(Resource::Nofile, Rlimit { current: many, maximum: many }).unwrap();
+    let before = pool::pages().unwrap();
+    let mut taken = Vec::new();
+    flow::tell();
+    flow::await_word();
+    let began = Instant::now();
+    let mut bytes = 0;
+    loop {
+        let wanted = (began.elapsed().as_secs_f64() * pace as f64) as u64;
+        if way == Way::HugePages && wanted > bytes {
+            pool::grow_to(before + wanted / PAGE_BYTES).unwrap();
+        }
+        while bytes < wanted {
+            bytes += take(way, &mut taken).unwrap();
+        }
+        std::thread::sleep(TURN);
+    }
+}
+
+/// What it has taken; never given back.
+#[expect(dead_code, reason = "it is only kept")]
+enum Taken {
+    Pages(memmap2::MmapMut),
+    Ends(OwnedFd, OwnedFd),
+}
+
+/// Takes some more; returns how much.
+fn take(way: Way, taken: &mut Vec<Taken>) -> io::Result<u64> {
+    let (reads, writes): (OwnedFd, OwnedFd) = match way {
+        Way::HugePages => {
+            let length = 16 * PAGE_BYTES;
+            let pages = memmap2::MmapOptions::new().len(length as usize).huge(Some(21));
+            if let Ok(mut pages) = pages.map_anon() {
+                pages.chunks_mut(4096).for_each(|page| page[0] = 1);
+                taken.push(Taken::Pages(pages));
+            }
+            return Ok(length);
+        }
+        Way::Pipes => {
+            let (reads, writes) = rustix::pipe::pipe()?;
+            rustix::pipe::fcntl_setpipe_size(&writes, CHUNK)?;
+            (reads, writes)
+        }
+        Way::Sockets => {
+            let (one, other) = UnixStream::pair()?;
+            sockopt::set_socket_send_buffer_size_force(&one, 32 * CHUNK)?;
+            (other.into(), one.into())
+        }
+    };
+    rustix::io::ioctl_fionbio(writes.as_fd(), true)?;
+    let mut file = std::fs::File::from(writes.try_clone()?);
+    let mut bytes = 0;
+    let chunk = vec![1; CHUNK];
+    while let Ok(written) = file.write(&chunk) {
+        bytes += written as u64;
+    }
+    taken.push(Taken::Ends(reads, writes));
+    Ok(bytes.max(1))
+}
