@@ -57,7 +57,11 @@ const LAYERS: &[(&str, &[&str], bool)] = &[
     ),
     ("supervisors", &["model", "parse"], false),
     ("clients", &["model", "parse"], false),
-    ("sources", &["model", "parse", "clients", "supervisors", "sys::process_end"], false),
+    (
+        "sources",
+        &["model", "parse", "clients", "supervisors", "sys::descriptors", "sys::process_end"],
+        false,
+    ),
     ("actions", &["model", "parse", "clients", "supervisors", "sys"], false),
     ("traces", &["model"], true),
     ("otlp", &["model", "policy::status", "clients::collector", "traces"], false),

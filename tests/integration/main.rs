@@ -9,6 +9,7 @@ mod commands;
 mod config;
 mod daemon;
 mod dashboards;
+mod descriptors;
 mod dice;
 mod dmesg;
 mod doctor;

@@ -1,5 +1,6 @@
 //! What there is to know of an engine's processes.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read};
@@ -14,6 +15,7 @@ use crate::model::{EngineKind, EngineProcess, EngineSeen, ProcessId, Reading};
 use crate::parse::container::Containers;
 use crate::parse::engine::{Files, Serving, is_model_file};
 use crate::parse::process::{cgroup, listening, mapped_files, read_amounts, resident, stat, unit};
+use crate::sys::descriptors::{is_out_of_descriptors, with_reserve};
 
 /// Longer files are cut: the mappings of a process with a hundred thousand of them.
 const MAX_FILE_BYTES: u64 = 16 << 20;
@@ -72,6 +74,8 @@ pub(super) struct Details {
     held: BTreeMap<ProcessId, Held>,
     now: Duration,
     every: Duration,
+    /// Something could not be opened for want of a descriptor since [`Details::begin`].
+    is_starved: Cell<bool>,
 }
 
 /// Whether something listens on an engine's port, and on which address.
@@ -102,7 +106,14 @@ pub(super) struct Look<'a> {
 impl Details {
     pub(super) fn new(procfs: PathBuf) -> Self {
         let places = Places::new(procfs.clone());
-        Self { procfs, places, held: BTreeMap::new(), now: Duration::ZERO, every: HELD_CALM }
+        let (held, now, every) = (BTreeMap::new(), Duration::ZERO, HELD_CALM);
+        Self { procfs, places, held, now, every, is_starved: Cell::new(false) }
+    }
+
+    /// Whether something could not be read for want of a descriptor since this was last asked: what
+    /// was not read then is not gone.
+    pub(super) fn take_starved(&self) -> bool {
+        self.is_starved.take()
     }
 
     /// A look at everything begins.
@@ -126,9 +137,16 @@ impl Details {
 
     fn read_up_to(&self, pid: u32, name: &str, most: u64) -> std::io::Result<Vec<u8>> {
         let mut text = Vec::with_capacity(USUAL_FILE_BYTES);
-        let file = File::open(self.procfs.join(pid.to_string()).join(name))?;
+        let path = self.procfs.join(pid.to_string()).join(name);
+        let file = with_reserve(|| File::open(&path)).inspect_err(|error| self.notice(error))?;
         file.take(most).read_to_end(&mut text)?;
         Ok(text)
+    }
+
+    fn notice(&self, error: &std::io::Error) {
+        if is_out_of_descriptors(error) {
+            self.is_starved.set(true);
+        }
     }
 
     /// The beginning of a process' command line: it may be as long as it likes.
@@ -316,7 +334,9 @@ impl Details {
         is_one: &dyn Fn(&str) -> bool,
         files: &mut Files,
     ) -> Option<Open> {
-        let folder = fs::read_dir(self.procfs.join(pid.to_string()).join("fd")).ok()?;
+        let path = self.procfs.join(pid.to_string()).join("fd");
+        let folder = with_reserve(|| fs::read_dir(&path));
+        let folder = folder.inspect_err(|error| self.notice(error)).ok()?;
         let mut open = Open::default();
         for entry in folder.flatten().take(MAX_OPEN) {
             let Ok(target) = fs::read_link(entry.path()) else { continue };

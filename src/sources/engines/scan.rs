@@ -15,6 +15,11 @@ use crate::model::{
 use crate::parse::container::{Container, Containers};
 use crate::parse::engine::{Role, Serving, recognise, serving_with, variables};
 use crate::parse::process::{Stat, arguments, cgroup, stat, unit, variable};
+use crate::sys::descriptors::with_reserve;
+
+/// A look that cannot open what it must read knows of no end of anything.
+const TOO_MANY_OPEN: &str =
+    "too many open files: processes below /proc cannot be read; raise LimitNOFILE=";
 
 /// More processes than this are not looked at.
 const MAX_PROCESSES: usize = 32_768;
@@ -166,7 +171,7 @@ impl Scanner {
         let pids = self.list()?;
         self.known.retain(|pid, _| pids.contains(pid));
         for pid in pids {
-            self.look_at(pid);
+            self.look_at(pid)?;
         }
         self.is_told_anew = false;
         let kin = self.known.iter().filter(|(_, known)| !known.stat.is_kernel);
@@ -177,6 +182,9 @@ impl Scanner {
         let is_there = |id: &ProcessId| members.values().any(|head| head == id);
         self.launched.retain(|engine| is_there(&engine.head));
         self.tell(now, is_loading);
+        if self.details.take_starved() {
+            return Err(TOO_MANY_OPEN.to_owned());
+        }
         let servers = self.engines.iter().map(|engine| engine.server).collect();
         let before = std::mem::replace(&mut self.servers, servers);
         let turned = before.into_iter().filter(|server| self.has_turned(*server)).collect();
@@ -198,7 +206,11 @@ impl Scanner {
     pub fn look_again(&mut self, now: Duration) -> EngineReadings {
         let mut engines = std::mem::take(&mut self.engines);
         for engine in &mut engines {
+            let before = engine.clone();
             self.details.refresh(engine);
+            if self.details.take_starved() {
+                *engine = before;
+            }
         }
         engines.retain(|engine| !engine.processes.is_empty());
         self.engines = engines;
@@ -218,24 +230,27 @@ impl Scanner {
 
     fn list(&self) -> Result<BTreeSet<u32>, String> {
         let failed = |error| format!("{} cannot be listed: {error}", self.procfs.display());
-        let entries = fs::read_dir(&self.procfs).map_err(failed)?;
+        let entries = with_reserve(|| fs::read_dir(&self.procfs)).map_err(failed)?;
         let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
         Ok(pids.take(MAX_PROCESSES).collect())
     }
 
     /// Looks at one; a process that has ended meanwhile is forgotten.
-    fn look_at(&mut self, pid: u32) {
+    fn look_at(&mut self, pid: u32) -> Result<(), String> {
         if let Some(known) = self.known.get(&pid)
             && !self.is_told_anew
             && known.is_nobodys()
             && self.round.saturating_sub(known.first) >= SETTLED_AFTER
             && !(self.round + u64::from(pid)).is_multiple_of(SETTLED_EVERY)
         {
-            return;
+            return Ok(());
         }
         let Some(stat) = self.details.read(pid, "stat").and_then(|text| stat(&text)) else {
+            if self.details.take_starved() {
+                return Err(TOO_MANY_OPEN.to_owned());
+            }
             self.known.remove(&pid);
-            return;
+            return Ok(());
         };
         let is_same = |known: &&Known| known.kin.start_ticks == stat.start_ticks;
         let before = self.known.get(&pid).filter(is_same);
@@ -250,10 +265,14 @@ impl Scanner {
                 known.kin.parent = stat.parent;
                 known.stat = stat;
             }
-            return;
+            return Ok(());
         }
         let known = self.classify(pid, stat, first);
+        if self.details.take_starved() {
+            return Err(TOO_MANY_OPEN.to_owned());
+        }
         self.known.insert(pid, known);
+        Ok(())
     }
 
     fn classify(&self, pid: u32, stat: Stat, first: u64) -> Known {

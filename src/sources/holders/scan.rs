@@ -15,6 +15,7 @@ use crate::parse::held_object::{HeldObject, is_monitor};
 use crate::parse::kernel::container_id;
 use crate::parse::process::{Stat, cgroup, mapped_files, stat, unit};
 use crate::sources::is_procfs;
+use crate::sys::descriptors::{is_out_of_descriptors, with_reserve};
 
 /// More processes than this are not looked at, but counted as unseen.
 const MAX_PROCESSES: usize = 32_768;
@@ -90,7 +91,7 @@ impl Scan {
             is_driver_loaded: self.is_driver_loaded(),
             error: None,
         };
-        let entries = match fs::read_dir(&self.procfs) {
+        let entries = match with_reserve(|| fs::read_dir(&self.procfs)) {
             Ok(entries) => entries,
             Err(error) => {
                 let why = format!("cannot list {}: {error}", self.procfs.display());
@@ -108,7 +109,7 @@ impl Scan {
             self.look_at(pid, &mut readings);
         }
         self.nothing.retain(|_, (seen_at, _)| now.saturating_sub(*seen_at) < NOTHING_COUNTS);
-        if readings.processes == 0 {
+        if readings.processes == 0 && readings.error.is_none() {
             let why = format!(
                 "{} shows no process but this one: in a container, share the host's PID namespace \
                  (docker run --pid=host)",
@@ -120,7 +121,15 @@ impl Scan {
     }
 
     fn look_at(&mut self, pid: u32, readings: &mut HolderReadings) {
-        let Some(stat) = self.stat(pid) else { return };
+        let stat = match self.read(pid, "stat", 4096) {
+            Ok(text) => stat(&text),
+            Err(error) if is_out_of_descriptors(&error) => {
+                readings.error = Some(format!("cannot read {pid}/stat: {error}").into());
+                return;
+            }
+            Err(_) => None,
+        };
+        let Some(stat) = stat else { return };
         if stat.is_kernel || pid == self.own || stat.parent == self.own {
             return;
         }
@@ -211,7 +220,8 @@ impl Scan {
     }
 
     fn look_at_open(&self, folder: &str, found: &mut Found) -> io::Result<()> {
-        let entries = fs::read_dir(self.procfs.join(folder))?;
+        let path = self.procfs.join(folder);
+        let entries = with_reserve(|| fs::read_dir(&path))?;
         for (number, entry) in entries.flatten().enumerate() {
             if number >= MAX_OPEN {
                 found.is_cut = true;
@@ -300,7 +310,8 @@ impl Scan {
 
     fn read(&self, pid: u32, name: &str, most: u64) -> io::Result<Vec<u8>> {
         let mut text = Vec::new();
-        let file = File::open(self.procfs.join(pid.to_string()).join(name))?;
+        let path = self.procfs.join(pid.to_string()).join(name);
+        let file = with_reserve(|| File::open(&path))?;
         file.take(most).read_to_end(&mut text)?;
         Ok(text)
     }

@@ -19,6 +19,7 @@ use std::time::Duration;
 use rustix::fs::{OFlags, PROC_SUPER_MAGIC};
 
 use crate::model::{Moment, Observation};
+use crate::sys::descriptors::with_reserve;
 use device::Device;
 use intake::Intake;
 pub use intake::SYSLOG_SEQ_BASE;
@@ -306,7 +307,9 @@ fn open_path(path: &Path) -> Result<Input, OpenError> {
 fn open_file(path: &Path, write: bool) -> io::Result<File> {
     let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits();
     let flags = i32::try_from(flags).map_err(io::Error::other)?;
-    OpenOptions::new().read(true).write(write).custom_flags(flags).open(path)
+    let mut options = OpenOptions::new();
+    options.read(true).write(write).custom_flags(flags);
+    with_reserve(|| options.open(path))
 }
 
 fn describe_open(path: &Path, error: &io::Error) -> String {
