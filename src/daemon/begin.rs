@@ -76,8 +76,7 @@ const KERNEL_RING: &str = "/dev/kmsg";
 
 /// Opens everything; the backlog of the kernel log is not read yet.
 pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
-    crate::sys::share_freed_memory();
-    provide_descriptors();
+    prepare_process();
     let settings = loaded.settings.clone();
     let entrance = Entrance::open(&settings)?;
     let door = Arc::clone(&entrance.door);
@@ -509,7 +508,8 @@ fn limits() -> Limits {
 }
 
 /// As many open files as this process may have, and some of them kept back for stopping engines.
-fn provide_descriptors() {
+fn prepare_process() {
+    crate::sys::share_freed_memory();
     match descriptors::raise_limit() {
         Ok(limit) => tracing::info!(%limit, "limit on open files"),
         Err(error) => tracing::warn!(%error, "cannot raise the limit on open files"),

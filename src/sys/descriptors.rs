@@ -69,7 +69,7 @@ pub fn raise_limit() -> io::Result<DescriptorLimit> {
     if before.current.is_none_or(|current| current >= wanted) {
         return Ok(DescriptorLimit { before: before.current, now: before.current });
     }
-    setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), ..before.clone() })?;
+    setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), ..before })?;
     let original = before.current;
     let _is_set_once = ORIGINAL.set(before);
     Ok(DescriptorLimit { before: original, now: Some(wanted) })
@@ -82,7 +82,7 @@ pub fn restore_limit_of(pid: u32) {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
     if let (Some(original), Some(pid)) = (ORIGINAL.get(), pid) {
         // It has ended, or has become somebody whom this process may not change.
-        let _ = prlimit(Some(pid), Resource::Nofile, original.clone());
+        let _ = prlimit(Some(pid), Resource::Nofile, *original);
     }
 }
 

@@ -1,5 +1,5 @@
-//! What stops an engine goes on when no descriptor is left
-//! Each in a process of its own, since the limit is a process's.
+//! What stops an engine goes on when no descriptor is left, and what follows loads keeps to its
+//! share. Each in a process of its own, since the limit is a process's.
 
 #![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
@@ -16,6 +16,7 @@ use umawarden::sources::engines::Scanner;
 use umawarden::sys::descriptors;
 
 const LIMIT: u64 = 1024;
+const FILES: usize = 3_000;
 const SELF: &str = "UMAWARDEN_TEST_DESCRIPTORS";
 
 fn limit(current: u64, maximum: u64) {
@@ -76,6 +77,7 @@ fn stopping_of_another_test() {
     assert_eq!((raised.before, raised.now), (Some(LIMIT), Some(LIMIT)));
     descriptors::keep_reserve().unwrap();
     let mut hog = Command::new("sh").args(["-c", "sleep 100 & sleep 100; wait"]).spawn().unwrap();
+    let target = target(&hog, Vec::new());
     let mut taken = Vec::new();
     while let Ok(file) = File::open("/dev/null") {
         taken.push(file);
@@ -85,7 +87,7 @@ fn stopping_of_another_test() {
     scan.look(Duration::ZERO, false).unwrap();
     let action = Action::StopEngine { grace_ms: 0, unless_free_bytes: None, for_reboot: None };
     let decision = crate::actions::decision(action);
-    let decision = Decision { target: target(&hog, Vec::new()), ..decision };
+    let decision = Decision { target, ..decision };
     assert_eq!(live().execute(&decision), OutcomeResult::Done);
     assert!(!hog.wait().unwrap().success());
     // Only where nothing is left of the reserve either, it is said: nobody has ended.
@@ -98,6 +100,48 @@ fn stopping_of_another_test() {
 }
 
 #[test]
+fn a_folder_of_thousands_of_files_takes_no_more_than_a_share() {
+    in_a_process_of_its_own("evicting_of_another_test");
+}
+
+#[test]
+fn evicting_of_another_test() {
+    if !is_asked("evicting_of_another_test") {
+        return;
+    }
+    limit(LIMIT, LIMIT);
+    // Not below /tmp, which may be a tmpfs, whose files are left alone.
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    for number in 0..FILES {
+        fs::write(folder.path().join(format!("lora-{number:04}.safetensors")), "weights").unwrap();
+    }
+    let pattern = format!("{}/*.safetensors", folder.path().display());
+    let opened = File::open(folder.path().join("lora-1234.safetensors")).unwrap();
+    let mut engine = Command::new("sleep").arg("100").stdin(opened).spawn().unwrap();
+    let action = Action::EvictCheckpoint {
+        engine: "*".to_owned(),
+        behind_bytes: 64 << 20,
+        floor_bytes: 0,
+        for_at_most: Duration::from_secs(60),
+    };
+    let target = target(&engine, vec![Arc::from(pattern)]);
+    let decision = Decision { target, ..crate::actions::decision(action) };
+    let mut live = live();
+    let open = || fs::read_dir("/proc/self/fd").unwrap().count();
+    let before = open();
+    assert_eq!(live.execute(&decision), OutcomeResult::Done);
+    std::thread::sleep(Duration::from_millis(500));
+    let (said, after) = (live.evictor.effect(decision.id).unwrap(), open());
+    let (followed, notes) = (live.evictor.begun(), live.evictor.notes());
+    engine.kill().unwrap();
+    engine.wait().unwrap();
+    assert_eq!((followed, notes.len()), (1, 0), "{notes:?}");
+    assert!(said.starts_with("0 B put out; goes on") && !said.contains("os error"), "{said}");
+    assert!(after - before <= 256 + 16, "{before} and then {after}");
+    assert!(after - before > 200, "they are open: {before} and then {after}");
+}
+
+#[test]
 fn what_is_started_gets_the_limit_that_this_program_had() {
     in_a_process_of_its_own("raising_of_another_test");
 }
@@ -107,14 +151,20 @@ fn raising_of_another_test() {
     if !is_asked("raising_of_another_test") {
         return;
     }
-    limit(LIMIT, 100_000);
-    assert_eq!(descriptors::raise_limit().unwrap().to_string(), "65536 (was 1024)");
-    assert_eq!(getrlimit(Resource::Nofile).current, Some(65_536));
+    let hard = getrlimit(Resource::Nofile).maximum.unwrap();
+    limit(LIMIT, hard);
+    let wanted = hard.min(65_536);
+    let raised = descriptors::raise_limit().unwrap();
+    assert_eq!(raised.to_string(), format!("{wanted} (was 1024)"));
+    assert_eq!(getrlimit(Resource::Nofile).current, Some(wanted));
     let mut child = Command::new("sleep").arg("100").spawn().unwrap();
     descriptors::restore_limit_of(child.id());
     let limits = fs::read_to_string(format!("/proc/{}/limits", child.id())).unwrap();
     child.kill().unwrap();
     child.wait().unwrap();
     let line = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
-    assert_eq!(line.split_whitespace().collect::<Vec<_>>()[3..5], ["1024", "100000"]);
+    assert_eq!(
+        line.split_whitespace().collect::<Vec<_>>()[3..5],
+        [LIMIT.to_string(), hard.to_string()]
+    );
 }
