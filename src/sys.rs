@@ -18,6 +18,8 @@ pub mod page_tables;
 
 pub mod process_end;
 
+pub mod regular_file;
+
 pub mod signals;
 
 use std::io;

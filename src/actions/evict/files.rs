@@ -12,8 +12,7 @@ use std::sync::Arc;
 
 use glob::{MatchOptions, Pattern};
 use rustix::fs::{
-    Advice, FileType, FsWord, Mode, OFlags, ResolveFlags, Stat, fadvise, fstat, fstatfs, open,
-    openat2,
+    Advice, FileType, FsWord, Mode, OFlags, ResolveFlags, Stat, fadvise, fstat, fstatfs, openat2,
 };
 use rustix::io::Errno;
 
@@ -22,6 +21,7 @@ use super::ledger::CHUNK_BYTES;
 use super::open_files::{OpenFiles, Slot};
 use crate::sys::descriptors::is_out_of_descriptors;
 use crate::sys::page_cache::{self, CachedPages};
+use crate::sys::regular_file;
 
 /// More model files of one engine are not followed.
 pub(super) const MOST_FILES: usize = 4_096;
@@ -71,7 +71,7 @@ impl ModelFile {
         root: Option<&Arc<OwnedFd>>,
         open_files: &OpenFiles,
     ) -> io::Result<Self> {
-        let (file, stat) = open_regular(named)?;
+        let (file, stat) = open_named(named)?;
         let slot = match root {
             Some(root) => open_files.admit(file, Arc::clone(root)),
             None => open_files.pin(file)?,
@@ -92,7 +92,7 @@ impl ModelFile {
     /// (`NotFound`) or leased (`WouldBlock`): see [`is_of_this_file_alone`].
     fn with<T>(&self, act: impl FnOnce(BorrowedFd<'_>) -> io::Result<T>) -> io::Result<T> {
         let file = self.slot.file(|root| {
-            let (file, stat) = open_regular(&name_below(root, &self.path)?)?;
+            let (file, stat) = open_named(&name_below(root, &self.path)?)?;
             match Identity::from(&stat) == self.identity {
                 true => Ok(file),
                 false => Err(io::ErrorKind::NotFound.into()),
@@ -149,7 +149,7 @@ pub(super) fn is_of_this_file_alone(error: &io::Error) -> bool {
 
 /// Opens for reading what is named, if that is a regular file on a disk. It never waits for whoever
 /// holds a lease on it (fcntl(2), F_SETLEASE): that is `WouldBlock`.
-fn open_regular(named: &OwnedFd) -> io::Result<(OwnedFd, Stat)> {
+fn open_named(named: &OwnedFd) -> io::Result<(OwnedFd, Stat)> {
     let is_regular = |stat: &Stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
     let stat = fstat(named)?;
     if !is_regular(&stat) {
@@ -159,8 +159,7 @@ fn open_regular(named: &OwnedFd) -> io::Result<(OwnedFd, Stat)> {
         return Err(io::Error::new(io::ErrorKind::Unsupported, "it is in memory alone"));
     }
     let link = format!("/proc/self/fd/{}", named.as_raw_fd());
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-    Ok((open(link, flags, Mode::empty())?, stat))
+    Ok((regular_file::open_regular(link)?.into(), stat))
 }
 
 /// Names a file below a root, and does not open it. Links lead nowhere out of the root.
@@ -317,6 +316,8 @@ impl fmt::Display for Printable<'_> {
 mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
+
+    use rustix::fs::open;
 
     use super::*;
 
