@@ -40,6 +40,11 @@ pub struct DmesgArguments {
     pub all: bool,
 }
 
+/// Said below a table.
+const TEXT_PROVES_NOTHING: &str = "\
+This is text: local users may have had lines of it written (by a newline in a mount option, say).
+On the node itself, `umawarden dmesg` as root reads /dev/kmsg, where that cannot be.";
+
 const AFTER_HELP: &str = "\
 Reads what dmesg prints in any of its time formats (-T, -x, -r, -d, -e, --json, …; JSON also as jq
 lays it out), the journal's short formats and JSON, syslog files, raw /dev/kmsg, bare lines, and any
@@ -58,6 +63,10 @@ input: after now), and `utc_from` says \"local_time_without_year\". So read othe
 with their zone: TZ=America/New_York umawarden dmesg kern.log. `uptime_seconds` is the kernel's own
 clock, where the log has it. utc is null where only that is known, and for dmesg -e and names of
 months that are not English.
+
+`provenance` is kmsg for raw records, which cannot be forged. It is text, or text_with_facility,
+where local users may have had lines written that look like the kernel's: what only text tells is a
+hint.
 
 Exit codes, as a linter's: 0 the log was read and tells of nothing, 1 it tells of at least one event
 (recovered ones too; not the records that --all adds), 2 it cannot be read, or is no log. So 1 is an
@@ -189,6 +198,8 @@ struct Report<W: Write> {
     /// Stamps of the messages that events may still be dated by.
     stamps: BTreeMap<u64, Message>,
     counts: BTreeMap<&'static str, u64>,
+    /// Some events are from text alone.
+    is_any_of_text: bool,
     header_written: bool,
 }
 
@@ -205,6 +216,7 @@ impl<W: Write> Report<W> {
             waiting: BTreeMap::new(),
             stamps: BTreeMap::new(),
             counts: BTreeMap::new(),
+            is_any_of_text: false,
             header_written: false,
         }
     }
@@ -241,6 +253,7 @@ impl<W: Write> Report<W> {
             let number = event.seq.unwrap_or(self.messages);
             let message = self.stamps.get(&number);
             event.seq = message.and_then(|message| message.seq);
+            self.is_any_of_text |= event.seq.is_none();
             let stamp = message.map(|message| message.stamp.clone()).unwrap_or_default();
             let row = Waiting {
                 kind: Some(event.kind.kind()),
@@ -312,6 +325,9 @@ impl<W: Write> Report<W> {
         for (kind, count) in &self.counts {
             writeln!(self.out, "{count:>8}  {kind:<18}  {}", meaning(kind))?;
         }
+        if self.is_any_of_text {
+            writeln!(self.out, "\n{TEXT_PROVES_NOTHING}")?;
+        }
         Ok(())
     }
 }
@@ -340,6 +356,7 @@ struct Object<'a> {
     /// The kernel's own clock, where the log has that.
     #[serde(skip_serializing_if = "Option::is_none")]
     uptime_seconds: Option<f64>,
+    provenance: &'static str,
 }
 
 impl<'a> Object<'a> {
@@ -348,7 +365,21 @@ impl<'a> Object<'a> {
             event,
             utc_from: message.and_then(utc_from),
             uptime_seconds: message.and_then(uptime_seconds),
+            provenance: message.map_or(TEXT, provenance),
         }
+    }
+}
+
+/// What text cannot tell: who wrote a line, and whether it is a record of its own.
+const TEXT: &str = "text";
+
+/// What is known of who wrote it. A raw record cannot be forged. Where text shows the facility, it
+/// shows that the kernel wrote it, but not that no newline within a record began the line.
+fn provenance(message: &Message) -> &'static str {
+    match (message.seq, message.facility) {
+        (Some(_), _) => "kmsg",
+        (None, Some(_)) => "text_with_facility",
+        (None, None) => TEXT,
     }
 }
 
