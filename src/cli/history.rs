@@ -240,7 +240,11 @@ impl std::fmt::Display for Line<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (kind, text) = match self.item {
             TimelineItem::Event(stored) => {
-                (stored.event.kind.kind(), event_text(&stored.event.kind))
+                let mut text = event_text(&stored.event.kind);
+                if stored.event.is_claimed() {
+                    text.push_str(" (only syslog(2) shows it: it may be forged)");
+                }
+                (stored.event.kind.kind(), text)
             }
             TimelineItem::Decision(decision) => ("decision", decision_text(decision)),
             TimelineItem::Outcome { outcome, decision, assessment } => {

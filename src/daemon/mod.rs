@@ -404,6 +404,7 @@ impl Daemon {
         if self.policy.needs_a_look_at_engines(now.uptime) {
             self.engines.look_now();
         }
+        self.holders.look_up_hung(&step.events);
         self.evicting.heed(self.policy.engines());
         if self.policy.is_any_engine_loading() {
             self.sampling.loads(now.uptime);

@@ -218,6 +218,7 @@ mod tests {
             processes: 100,
             unseen: 0,
             is_driver_loaded: Reading::Value(true),
+            tasks: Vec::new(),
             error: None,
         };
         let engines = EngineReadings { read_at: at.uptime, ..EngineReadings::default() };

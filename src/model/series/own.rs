@@ -131,6 +131,14 @@ pub(super) const METRICS: &[Metric] = &[
          those who look at engines.",
     )
     .closed(&[("event", &KernelEvent::KINDS)]),
+    Metric::counter(
+        Source::KernelLog,
+        "uma_kernel_claimed_events_total",
+        &["event"],
+        "Events in what syslog(2) shows of the kernel log, where /dev/kmsg cannot be read: local \
+         users can forge its lines. A rule that reads this may notify, and nothing more.",
+    )
+    .closed(&[("event", KernelEvent::KINDS.split_at(KernelEvent::OF_KERNEL_LOG).0)]),
     Metric::gauge(
         Source::KernelLog,
         "uma_kernel_event_last_timestamp_seconds",

@@ -8,6 +8,7 @@ mod scan;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,7 +16,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, s
 use std::thread::Builder;
 use std::time::Duration;
 
-use crate::model::{HolderReadings, Observation, Reading, Readings, Schema, SeriesKey, Source};
+use crate::model::{
+    Event, HolderReadings, KernelEvent, Observation, Reading, Readings, Schema, SeriesKey, Source,
+};
 use scan::Scan;
 
 /// Between two looks. What is judged by them is judged over minutes.
@@ -33,6 +36,13 @@ const COMPLAINS: Duration = Duration::from_secs(5);
 /// What may wait for the loop; more is dropped, and seen again at the next look.
 const NEWS: usize = 8;
 
+/// So many tasks are looked up: the kernel names at most ten hung ones before it is silent
+/// (kernel.hung_task_warnings), each with the owner of its lock.
+const MOST_LOOKED_UP: usize = 32;
+
+/// So long a task is looked up: what was named longer ago is no sign any more.
+const LOOKED_UP_FOR: Duration = Duration::from_secs(600);
+
 /// Where to look.
 #[derive(Clone, Debug)]
 pub struct HolderSetup {
@@ -48,8 +58,8 @@ pub struct HolderSetup {
 #[derive(Debug)]
 pub struct HolderWatch {
     news: Receiver<Observation>,
-    /// The thread ends when this is gone.
-    _ends: Sender<()>,
+    /// Numbers of tasks to look up. The thread ends when this is gone.
+    wanted: Sender<u32>,
     schema: Arc<Schema>,
     /// When the last look ended, on the uptime clock, and how long until the next.
     looked: Duration,
@@ -65,17 +75,32 @@ impl HolderWatch {
     pub fn start(setup: HolderSetup) -> io::Result<Self> {
         let HolderSetup { procfs, sysfs, clock } = setup;
         let (to, news) = sync_channel(NEWS);
-        let (ends, ended) = channel();
+        let (wanted, numbers) = channel();
         let schema = schema();
         let mut looker = Looker {
             scan: Scan::new(procfs, sysfs, std::process::id()),
             to,
             schema: Arc::clone(&schema),
             clock,
+            asked: BTreeMap::new(),
         };
-        Builder::new().name("holders".to_owned()).spawn(move || looker.run(&ended))?;
+        Builder::new().name("holders".to_owned()).spawn(move || looker.run(&numbers))?;
         let looked = clock();
-        Ok(Self { news, _ends: ends, schema, looked, rests: EVERY, complained: looked })
+        Ok(Self { news, wanted, schema, looked, rests: EVERY, complained: looked })
+    }
+
+    /// Has the tasks that the kernel log calls hung looked up at the next looks, for ten minutes.
+    /// Never waits.
+    pub fn look_up_hung(&self, events: &[Event]) {
+        let hung = events.iter().filter(|event| !event.is_claimed());
+        let named = hung.filter_map(|event| match &event.kind {
+            KernelEvent::HungTask { pid, owner_pid, .. } => Some([Some(*pid), *owner_pid]),
+            _ => None,
+        });
+        for task in named.flatten().flatten() {
+            // Without the thread nothing is looked up, and that is a source that is down.
+            let _ = self.wanted.send(task);
+        }
     }
 
     /// What is new. Never waits.
@@ -135,18 +160,39 @@ struct Looker {
     to: SyncSender<Observation>,
     schema: Arc<Schema>,
     clock: fn() -> Duration,
+    /// Tasks to look up, by number, and when somebody asked last.
+    asked: BTreeMap<u32, Duration>,
 }
 
 impl Looker {
-    fn run(&mut self, ended: &Receiver<()>) {
+    fn run(&mut self, wanted: &Receiver<u32>) {
         loop {
             let began = (self.clock)();
-            let readings = self.scan.look(began);
+            self.asked.retain(|_, asked| began.saturating_sub(*asked) < LOOKED_UP_FOR);
+            let numbers: Vec<u32> = self.asked.keys().copied().collect();
+            let tasks = self.scan.tasks(&numbers);
+            let readings = HolderReadings { tasks, ..self.scan.look(began) };
             let took = (self.clock)().saturating_sub(began);
             self.tell(readings, took);
-            match ended.recv_timeout(rest(took)) {
-                Err(RecvTimeoutError::Timeout) => {}
-                Ok(()) | Err(RecvTimeoutError::Disconnected) => return,
+            if self.rest(rest(took), wanted).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Rests for so long, and takes what is to be looked up. An error: nobody wants to know any
+    /// more.
+    fn rest(&mut self, long: Duration, wanted: &Receiver<u32>) -> Result<(), RecvTimeoutError> {
+        let until = (self.clock)().saturating_add(long);
+        loop {
+            let left = until.saturating_sub((self.clock)());
+            match wanted.recv_timeout(left) {
+                Ok(task) if self.asked.len() < MOST_LOOKED_UP || self.asked.contains_key(&task) => {
+                    self.asked.insert(task, (self.clock)());
+                }
+                Ok(_) => {}
+                Err(RecvTimeoutError::Timeout) => return Ok(()),
+                Err(ended) => return Err(ended),
             }
         }
     }

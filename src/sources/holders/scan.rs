@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
-use crate::model::{Holder, HolderReadings, ProcessId, Reading};
+use crate::model::{Holder, HolderReadings, ProcessId, Reading, TaskSeen};
 use crate::parse::held_object::{HeldObject, is_monitor};
 use crate::parse::kernel::container_id;
 use crate::parse::process::{Stat, cgroup, mapped_files, stat, unit};
@@ -89,6 +89,7 @@ impl Scan {
             processes: 0,
             unseen: 0,
             is_driver_loaded: self.is_driver_loaded(),
+            tasks: Vec::new(),
             error: None,
         };
         let entries = match with_reserve(|| fs::read_dir(&self.procfs)) {
@@ -118,6 +119,17 @@ impl Scan {
             readings.error = Some(why.into());
         }
         readings
+    }
+
+    /// How tasks are, by the numbers that the kernel log has named: those of threads too, which are
+    /// not listed in `/proc`.
+    pub(super) fn tasks(&self, numbers: &[u32]) -> Vec<TaskSeen> {
+        let seen = numbers.iter().filter_map(|number| {
+            let stat = self.stat(*number)?;
+            let id = ProcessId { pid: *number, start_ticks: stat.start_ticks };
+            Some(TaskSeen { id, state: stat.state, is_kernel: stat.is_kernel })
+        });
+        seen.collect()
     }
 
     fn look_at(&mut self, pid: u32, readings: &mut HolderReadings) {

@@ -22,7 +22,6 @@ use crate::model::{Moment, Observation};
 use crate::sys::descriptors::with_reserve;
 use device::Device;
 use intake::Intake;
-pub use intake::SYSLOG_SEQ_BASE;
 use stream::Stream;
 #[cfg(fuzzing)]
 pub use stream::pieces;
@@ -50,6 +49,10 @@ pub struct ReadClock {
     /// suspend.
     pub monotonic: Duration,
 }
+
+/// What it means that syslog(2) is read instead.
+const ONLY_CLAIMS: &str = "reading the syslog(2) ring instead, in which local users can \
+    forge lines: they are shown, and feed no rule that acts";
 
 /// Which reader is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -220,7 +223,7 @@ impl KernelLogSource {
             Err(OpenError::Denied(denied)) => match Syslog::start(self.intake.resume_point()) {
                 Ok(syslog) => {
                     self.input = Input::Syslog(syslog);
-                    let reason = format!("{denied}; reading the syslog(2) ring instead");
+                    let reason = format!("{denied}; {ONLY_CLAIMS}");
                     self.reason = Some(reason.into());
                 }
                 Err(also) => self.reason = Some(format!("{denied}; {also}").into()),

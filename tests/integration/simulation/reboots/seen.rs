@@ -60,6 +60,7 @@ impl Node {
             processes: 100,
             unseen: 0,
             is_driver_loaded: Reading::Value(true),
+            tasks: Vec::new(),
             error: None,
         };
         let driver = match is_wedged {
