@@ -66,7 +66,7 @@ impl Acted {
 
 impl Checker {
     pub(super) fn act(&mut self, clock: &Clock, decision: &Decision) -> Result<(), Violation> {
-        self.known_enough(&decision.rule, clock)?;
+        self.known_enough(&decision.rule, clock, false)?;
         let Some(watched) = self.rules.get(&decision.rule) else { return Ok(()) };
         let Some(remedy) = &watched.rule.remedy else {
             return broken("only a remedy acts", format!("{decision:?}"));
@@ -87,8 +87,8 @@ impl Checker {
             if is_met(aim, decision) {
                 return broken("what has met its aim is left alone", format!("{decision:?}"));
             }
-            if let Some(source) = reads::sources(aim).intersection(&self.failed).next() {
-                let what = format!("its aim needs {source:?}: {decision:?}");
+            if !reads::may_end(&aim.text, &self.failed) {
+                let what = format!("{:?} cannot be read: {decision:?}", self.failed);
                 return broken("nothing is done in the dark", what);
             }
         }

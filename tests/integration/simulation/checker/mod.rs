@@ -133,7 +133,6 @@ struct Watched {
     rule: Rule,
     /// Time between its evaluations.
     interval: Duration,
-    reads: BTreeSet<Source>,
     shape: Shape,
     /// This node, for a rule that reads all of them.
     node: Option<Arc<str>>,
@@ -180,7 +179,6 @@ impl Watched {
         Self {
             rule: rule.clone(),
             interval,
-            reads: reads::sources(&rule.expr),
             shape: Shape::of(&rule.expr.text),
             node: None,
             differs_since: None,
@@ -347,7 +345,7 @@ impl Checker {
             }
         }
         for change in &said.alerts {
-            self.known_enough(&change.rule, clock)?;
+            self.known_enough(&change.rule, clock, change.to != AlertState::Inactive)?;
             self.change(clock, change)?;
         }
         self.note_firing(clock);
