@@ -27,6 +27,8 @@ pub mod pause;
 
 pub mod sys;
 
+pub mod files;
+
 pub mod nvml;
 
 pub mod tune;

@@ -1,7 +1,6 @@
 //! `umawarden dmesg`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,7 +13,9 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use serde::Serialize;
 
-use super::log_input::{LogInput, ReadAs, STANDARD_INPUT, not_a_log, utc_from, written};
+use super::log_input::{
+    LogInput, ReadAs, STANDARD_INPUT, not_a_log, open_log, utc_from, written,
+};
 use super::{Exit, engines};
 use crate::model::{Event, KernelEvent, Recovery, counted};
 use crate::parse::dmesg::{LogText, Message};
@@ -99,8 +100,7 @@ fn read<W: Write>(file: Option<&Path>, report: &mut Report<W>) -> anyhow::Result
         }
         Some(path) if path == Path::new("/dev/kmsg") => read_kmsg(report),
         Some(path) => {
-            let file =
-                File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
+            let file = open_log(path).with_context(|| format!("cannot open {}", path.display()))?;
             read_log(BufReader::new(file), &path.display().to_string(), written(path), report)
         }
         None if !is_piped() => read_kmsg(report),

@@ -147,7 +147,7 @@ pub(super) fn no_journal(error: ReadError) -> anyhow::Error {
         ReadError::NotAJournal(_) => {
             anyhow::anyhow!("{error}: give the daemon's directory with --storage.path")
         }
-        ReadError::Newer(_) => error.into(),
+        ReadError::Newer(_) | ReadError::NoFile { .. } => error.into(),
         ReadError::Failed { source, .. } => anyhow::anyhow!(
             "{error}: {source} (may this user read the file and its directory? is the disk sound?)"
         ),

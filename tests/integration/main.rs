@@ -29,6 +29,7 @@ mod kernel_log_source;
 mod launch;
 mod layers;
 mod loads;
+mod odd_files;
 mod print;
 mod promql_oracle;
 mod real;
