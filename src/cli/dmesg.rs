@@ -13,10 +13,9 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use serde::Serialize;
 
-use super::log_input::{
-    LogInput, ReadAs, STANDARD_INPUT, not_a_log, open_log, utc_from, written,
-};
+use super::log_input::{LogInput, ReadAs, STANDARD_INPUT, not_a_log, open_log, utc_from, written};
 use super::{Exit, engines};
+use crate::cli::output::{self, ReaderGone};
 use crate::model::{Event, KernelEvent, Recovery, counted};
 use crate::parse::dmesg::{LogText, Message};
 use crate::parse::kernel::EventAssembler;
@@ -77,20 +76,13 @@ Examples:
 /// # Errors
 /// If the log cannot be opened or read, or the answer cannot be written.
 pub fn execute(arguments: &DmesgArguments) -> anyhow::Result<Exit> {
-    let stdout = io::stdout().lock();
-    let mut report = Report::new(io::BufWriter::new(stdout), arguments.json, arguments.all);
+    let mut report = Report::new(output::stdout(), arguments.json, arguments.all);
     let result = read(arguments.file.as_deref(), &mut report).and_then(|()| report.finish());
     match result {
         Ok(()) => Ok(if report.found() { Exit::Findings } else { Exit::Fine }),
-        Err(error) if is_broken_pipe(&error) => {
-            Ok(if report.found() { Exit::Findings } else { Exit::Fine })
-        }
+        Err(error) if error.is::<ReaderGone>() => Ok(Exit::Findings),
         Err(error) => Err(error),
     }
-}
-
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
 fn read<W: Write>(file: Option<&Path>, report: &mut Report<W>) -> anyhow::Result<()> {
@@ -262,6 +254,7 @@ impl<W: Write> Report<W> {
             }
             let waiting = first.remove();
             self.write(&waiting)?;
+            self.go_on()?;
         }
         let oldest = pending.min(self.messages + 1);
         self.stamps = self.stamps.split_off(&oldest);
@@ -277,6 +270,11 @@ impl<W: Write> Report<W> {
             return Ok(());
         }
         self.row(&row.time, row.kind.unwrap_or("(user record)"), &row.what)
+    }
+
+    /// Whether anything that may still come has a use.
+    fn go_on(&self) -> Result<(), ReaderGone> {
+        if self.found() && output::is_reader_gone() { Err(ReaderGone) } else { Ok(()) }
     }
 
     fn row(&mut self, time: &str, kind: &str, what: &str) -> anyhow::Result<()> {

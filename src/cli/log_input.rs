@@ -12,6 +12,7 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use rustix::fs::OFlags;
 
+use crate::cli::output::errln;
 use crate::parse::dmesg::{JsonRecords, LogText, Message, begins_with_records};
 
 pub(super) const STANDARD_INPUT: &str = "standard input";
@@ -178,7 +179,7 @@ fn own_zone() -> Option<TimeZone> {
         Ok(zone) => Some(zone),
         Err(_) if std::env::var_os("TZ").is_none_or(|zone| zone.is_empty()) => Some(TimeZone::UTC),
         Err(error) => {
-            eprintln!("umawarden: times without a zone cannot be told in UTC: TZ: {error}");
+            errln!("umawarden: times without a zone cannot be told in UTC: TZ: {error}");
             None
         }
     }

@@ -6,6 +6,7 @@ use serde::Deserialize;
 
 use super::control::{PlaceArguments, entries, list};
 use super::{Exit, history};
+use crate::cli::output::outln;
 use crate::model::MemoryVerdict;
 
 /// Arguments of `umawarden verdict`.
@@ -79,8 +80,8 @@ pub fn execute(arguments: &VerdictArguments) -> anyhow::Result<Exit> {
 
 fn print(shown: &Shown) {
     let Shown { verdict, meaning, since, evidence } = shown;
-    println!("{verdict}, since {since:.0}: {}", history::printable(meaning));
+    outln!("{verdict}, since {since:.0}: {}", history::printable(meaning));
     for reason in evidence {
-        println!("  {}", history::printable(&reason.text));
+        outln!("  {}", history::printable(&reason.text));
     }
 }

@@ -4,6 +4,7 @@
 mod actions;
 mod alerts;
 mod bus_peers;
+mod closed_readers;
 mod cluster;
 mod commands;
 mod config;
