@@ -15,6 +15,7 @@ mod engines;
 mod exposition;
 mod gate;
 mod held_back;
+mod host;
 mod landing;
 mod listen;
 mod negotiation;

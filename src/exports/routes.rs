@@ -19,8 +19,8 @@ use super::access::{self, Arrival, Asked};
 use super::negotiation::{self, Format};
 use super::selection::Selection;
 use super::{
-    Served, api, cluster, engines, exposition, gate, landing, orders, probes, reboot, received,
-    verdict,
+    Served, api, cluster, engines, exposition, gate, host, landing, orders, probes, reboot,
+    received, verdict,
 };
 use crate::door::Access;
 use crate::model::Role;
@@ -270,7 +270,11 @@ async fn for_all(
     let uri_bytes = uri.path_and_query().map_or(0, |target| target.as_str().len());
     let asked = Asked::of(&site, matched.as_ref(), request.method());
     let is_chunked = request.headers().contains_key(header::TRANSFER_ENCODING);
-    let mut response = if uri_bytes > MAX_URI_BYTES {
+    let mut response = if let Some(fault) = host::fault(request.version(), request.headers()) {
+        let mut refusal = refusal(&uri, StatusCode::BAD_REQUEST, "bad_data", fault);
+        refusal.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        refusal
+    } else if uri_bytes > MAX_URI_BYTES {
         let text = "the request's address is too long\n";
         refusal(&uri, StatusCode::URI_TOO_LONG, "bad_data", text)
     } else if body_bytes(request.headers()) > asked.body_bytes {
