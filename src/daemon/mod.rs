@@ -26,6 +26,7 @@ mod report;
 mod sampling;
 mod service;
 mod settling;
+mod signals;
 mod standing;
 mod thinning;
 mod wake;

@@ -13,6 +13,7 @@ mod operator;
 mod otlp;
 mod reload;
 mod sampling;
+mod signals;
 mod standing;
 mod start;
 mod storage;
