@@ -3,6 +3,7 @@
 mod containers;
 pub mod living;
 mod recorded;
+mod silent;
 pub mod testkit;
 
 use std::fs;

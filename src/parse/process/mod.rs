@@ -34,6 +34,13 @@ pub struct Stat {
     pub start_ticks: u64,
 }
 
+/// The real user of a process, of `/proc/PID/status`.
+pub fn real_user(status: &[u8]) -> Option<u32> {
+    let mut lines = status.split(|byte| *byte == b'\n');
+    let line = lines.find_map(|line| line.strip_prefix(b"Uid:"))?;
+    std::str::from_utf8(line).ok()?.split_ascii_whitespace().next()?.parse().ok()
+}
+
 /// Reads `/proc/PID/stat`. The name may hold parentheses, spaces, digits and newlines.
 pub fn stat(text: &[u8]) -> Option<Stat> {
     let opens = text.iter().position(|byte| *byte == b'(')?;

@@ -30,6 +30,16 @@ fn a_process_is_told_whatever_it_calls_itself() {
 }
 
 #[test]
+fn a_process_belongs_to_its_real_user() {
+    let status = |uid: &str| format!("Name:\tUid: 7\nUmask:\t0022\nUid:{uid}\nGid:\t5\n");
+    assert_eq!(real_user(status("\t1000\t0\t0\t0").as_bytes()), Some(1000));
+    for odd in ["", "\t", "\tx", "\t-1", "\t4294967296"] {
+        assert_eq!(real_user(status(odd).as_bytes()), None, "{odd:?}");
+    }
+    assert_eq!(real_user(b""), None);
+}
+
+#[test]
 fn half_a_line_is_no_process() {
     for end in 0..STAT.len() - 6 {
         assert_eq!(stat(&STAT.as_bytes()[..end]), None, "{end}");

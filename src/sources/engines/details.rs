@@ -1,10 +1,11 @@
 //! What there is to know of an engine's processes.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{ErrorKind, Read};
+use std::io::{self, ErrorKind, Read};
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use crate::model::{EngineKind, EngineProcess, EngineSeen, ProcessId, Reading};
 use crate::parse::container::Containers;
 use crate::parse::engine::{Files, Serving, is_model_file};
 use crate::parse::process::{cgroup, listening, mapped_files, read_amounts, resident, stat, unit};
+use crate::sources::bounded::BoundedReads;
 
 /// Longer files are cut: the mappings of a process with a hundred thousand of them.
 const MAX_FILE_BYTES: u64 = 16 << 20;
@@ -69,6 +71,8 @@ struct Held {
 pub(super) struct Details {
     procfs: PathBuf,
     places: Places,
+    /// For what another process may keep from being read.
+    bounded: RefCell<BoundedReads>,
     held: BTreeMap<ProcessId, Held>,
     now: Duration,
     every: Duration,
@@ -102,10 +106,22 @@ pub(super) struct Look<'a> {
 impl Details {
     pub(super) fn new(procfs: PathBuf) -> Self {
         let places = Places::new(procfs.clone());
-        Self { procfs, places, held: BTreeMap::new(), now: Duration::ZERO, every: HELD_CALM }
+        let bounded = RefCell::new(BoundedReads::new(procfs.clone()));
+        let (held, now) = (BTreeMap::new(), Duration::ZERO);
+        Self { procfs, places, bounded, held, now, every: HELD_CALM }
     }
 
-    /// A look at everything begins.
+    /// A look begins.
+    pub(super) fn look_begins(&mut self, now: Duration) {
+        self.bounded.get_mut().begin(now);
+    }
+
+    /// How many processes do not let themselves be read.
+    pub(super) fn silent(&self) -> usize {
+        self.bounded.borrow().silent()
+    }
+
+    /// A look at all engines begins.
     pub(super) fn begin(&mut self, now: Duration, is_loading: bool) {
         self.now = now;
         self.every = if is_loading { HELD_LOADING } else { HELD_CALM };
@@ -124,16 +140,30 @@ impl Details {
         self.read_up_to(pid, name, MAX_FILE_BYTES).ok()
     }
 
-    fn read_up_to(&self, pid: u32, name: &str, most: u64) -> std::io::Result<Vec<u8>> {
-        let mut text = Vec::with_capacity(USUAL_FILE_BYTES);
-        let file = File::open(self.procfs.join(pid.to_string()).join(name))?;
-        file.take(most).read_to_end(&mut text)?;
-        Ok(text)
+    fn read_up_to(&self, pid: u32, name: &str, most: u64) -> io::Result<Vec<u8>> {
+        read_file(&self.procfs.join(pid.to_string()).join(name), most)
     }
 
-    /// The beginning of a process' command line: it may be as long as it likes.
-    pub(super) fn command_line(&self, pid: u32) -> Vec<u8> {
-        self.read_up_to(pid, "cmdline", MAX_LINE_BYTES).unwrap_or_default()
+    /// The same of a file that shows the memory of the process. `TimedOut`: it does not let itself
+    /// be read.
+    fn read_memory(&self, id: ProcessId, name: &str, most: u64) -> io::Result<Vec<u8>> {
+        let path = self.procfs.join(id.pid.to_string()).join(name);
+        let read = self.bounded.borrow_mut().ask(id, move || read_file(&path, most));
+        read.unwrap_or_else(|| Err(ErrorKind::TimedOut.into()))
+    }
+
+    /// The beginning of a process' command line: it may be as long as it likes. `None` where it
+    /// does not let itself be read.
+    pub(super) fn command_line(&self, id: ProcessId) -> Option<Vec<u8>> {
+        match self.read_memory(id, "cmdline", MAX_LINE_BYTES) {
+            Err(error) if error.kind() == ErrorKind::TimedOut => None,
+            read => Some(read.unwrap_or_default()),
+        }
+    }
+
+    /// Its environment.
+    pub(super) fn environment(&self, id: ProcessId) -> Option<Vec<u8>> {
+        self.read_memory(id, "environ", MAX_FILE_BYTES).ok()
     }
 
     /// Where a link of a process leads.
@@ -183,7 +213,7 @@ impl Details {
             server: head,
             found_by: found_by.into(),
             is_listening: listening.is_listening,
-            log_bytes: self.log_bytes(first, container.as_deref()),
+            log_bytes: self.log_bytes(processes.first()?.id, container.as_deref()),
             cgroup: group.map(Arc::from),
             unit: group.and_then(unit).map(Arc::from),
             container: container.map(Arc::from),
@@ -215,7 +245,7 @@ impl Details {
             true
         });
         if let Some(first) = engine.processes.first() {
-            engine.log_bytes = self.log_bytes(first.id.pid, engine.container.as_deref());
+            engine.log_bytes = self.log_bytes(first.id, engine.container.as_deref());
             let now = self.listening(first.id.pid, engine.port).is_listening;
             // What begins to listen where it cannot be asked yet may be after the next whole look.
             if engine.health_url.is_some() || now != Reading::Value(true) {
@@ -281,7 +311,7 @@ impl Details {
         };
         let mut files = Files::default();
         let (mut mapped, mut bytes) = (std::collections::BTreeSet::new(), 0_u64);
-        let maps = self.read(id.pid, "maps");
+        let maps = self.read_memory(id, "maps", MAX_FILE_BYTES).ok();
         for (length, path) in mapped_files(maps.as_deref().unwrap_or_default()) {
             if is_one(path) {
                 bytes = bytes.saturating_add(length);
@@ -346,16 +376,25 @@ impl Details {
     }
 
     /// What it prints, where that goes into a file.
-    fn log_bytes(&self, pid: u32, container: Option<&str>) -> Reading<u64> {
+    fn log_bytes(&self, id: ProcessId, container: Option<&str>) -> Reading<u64> {
         let of_container =
             container.map(|id| PathBuf::from(DOCKER_LOGS).join(id).join(format!("{id}-json.log")));
-        let folder = self.procfs.join(pid.to_string()).join("fd");
+        let folder = self.procfs.join(id.pid.to_string()).join("fd");
         let files = [Some(folder.join("2")), Some(folder.join("1")), of_container];
-        let length = files.into_iter().flatten().find_map(|path| {
-            let found = fs::metadata(path).ok()?;
-            let kind = found.file_type();
-            kind.is_file().then_some(found.len())
-        });
-        length.into()
+        // It may be of a file system that hangs.
+        let length = move || {
+            files.into_iter().flatten().find_map(|path| {
+                let found = fs::metadata(path).ok()?;
+                let kind = found.file_type();
+                kind.is_file().then_some(found.len())
+            })
+        };
+        self.bounded.borrow_mut().ask(id, length).map_or(Reading::Failed, Reading::from)
     }
+}
+
+fn read_file(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    let mut text = Vec::with_capacity(USUAL_FILE_BYTES);
+    File::open(path)?.take(most).read_to_end(&mut text)?;
+    Ok(text)
 }

@@ -157,12 +157,18 @@ impl Scanner {
         self.known.values().filter(|known| !known.stat.is_kernel).count()
     }
 
+    /// How many processes do not let themselves be read.
+    pub fn silent(&self) -> usize {
+        self.details.silent()
+    }
+
     /// Looks at all processes.
     ///
     /// # Errors
     /// There is no procfs.
     pub fn look(&mut self, now: Duration, is_loading: bool) -> Result<EngineReadings, String> {
         self.round += 1;
+        self.details.look_begins(now);
         let pids = self.list()?;
         self.known.retain(|pid, _| pids.contains(pid));
         for pid in pids {
@@ -196,6 +202,7 @@ impl Scanner {
 
     /// Looks again at the engines that are known.
     pub fn look_again(&mut self, now: Duration) -> EngineReadings {
+        self.details.look_begins(now);
         let mut engines = std::mem::take(&mut self.engines);
         for engine in &mut engines {
             self.details.refresh(engine);
@@ -245,25 +252,33 @@ impl Scanner {
         let is_settled = before
             .filter(is_worker)
             .is_some_and(|known| known.stat.comm == stat.comm && !self.is_told_anew);
-        if is_settled {
+        let id = ProcessId { pid, start_ticks: stat.start_ticks };
+        let line = if is_settled || stat.is_kernel {
+            Some(Vec::new())
+        } else {
+            self.details.command_line(id)
+        };
+        // What it was stays true where it cannot be read now.
+        if is_settled || line.is_none() && before.is_some_and(|known| !known.is_nobodys()) {
             if let Some(known) = self.known.get_mut(&pid) {
                 known.kin.parent = stat.parent;
                 known.stat = stat;
             }
             return;
         }
-        let known = self.classify(pid, stat, first);
+        let known = self.classify(id, stat, first, &line.unwrap_or_default());
         self.known.insert(pid, known);
     }
 
-    fn classify(&self, pid: u32, stat: Stat, first: u64) -> Known {
+    fn classify(&self, id: ProcessId, stat: Stat, first: u64, line: &[u8]) -> Known {
+        let pid = id.pid;
         let kin = Kin { start_ticks: stat.start_ticks, parent: stat.parent, ..Kin::default() };
         let (found_by, container, serving) = (String::new(), None, None);
         let mut known = Known { kin, stat, first, container, found_by, serving };
         if known.stat.is_kernel {
             return known;
         }
-        let arguments = arguments(&self.details.command_line(pid));
+        let arguments = arguments(line);
         let folder = || self.details.link(pid, "cwd");
         let folder = arguments.iter().any(|part| part == "main.py").then(folder).flatten();
         let folder = folder.as_deref().and_then(|path| path.rsplit('/').next());
@@ -275,34 +290,33 @@ impl Scanner {
                 Role::Worker => format!("the title {comm} of pid {pid}"),
             };
             if role == Role::Server {
-                known.serving = Some(self.serving(pid, kind, &arguments));
+                known.serving = Some(self.serving(id, kind, &arguments));
             }
         }
-        self.compare(pid, &arguments, &mut known);
-        let id = ProcessId { pid, start_ticks: known.stat.start_ticks };
+        self.compare(id, &arguments, &mut known);
         if self.launched_as(id).is_some() {
             known.kin.is_launched = true;
             known.found_by = format!("umawarden launch of pid {pid}");
             if known.serving.is_none() {
-                known.serving = Some(self.serving(pid, EngineKind::Declared, &arguments));
+                known.serving = Some(self.serving(id, EngineKind::Declared, &arguments));
             }
         }
         known
     }
 
     /// Of the environment nothing is kept but those variables: keys are among the others.
-    fn serving(&self, pid: u32, kind: EngineKind, arguments: &[String]) -> Serving {
+    fn serving(&self, id: ProcessId, kind: EngineKind, arguments: &[String]) -> Serving {
         let has_some = !variables(kind).is_empty();
-        let environment = has_some.then(|| self.details.read(pid, "environ")).flatten();
+        let environment = has_some.then(|| self.details.environment(id)).flatten();
         let environment = environment.unwrap_or_default();
         serving_with(kind, arguments, |name| variable(&environment, name))
     }
 
     /// Compares a process with what is declared.
-    fn compare(&self, pid: u32, arguments: &[String], known: &mut Known) {
+    fn compare(&self, id: ProcessId, arguments: &[String], known: &mut Known) {
         let is_asked = self.matchers.iter().any(Matcher::needs_cgroup);
         let group = (is_asked || known.kin.recognised.is_some())
-            .then(|| self.details.read(pid, "cgroup"))
+            .then(|| self.details.read(id.pid, "cgroup"))
             .flatten()
             .unwrap_or_default();
         let group = String::from_utf8_lossy(&group);
@@ -320,9 +334,9 @@ impl Scanner {
         });
         let Some((place, name, by)) = found else { return };
         known.kin.declared = Some(place);
-        known.found_by = format!("{by} of pid {pid}, as the configuration declares {name}");
+        known.found_by = format!("{by} of pid {}, as the configuration declares {name}", id.pid);
         if known.serving.is_none() && !arguments.is_empty() {
-            known.serving = Some(self.serving(pid, EngineKind::Declared, arguments));
+            known.serving = Some(self.serving(id, EngineKind::Declared, arguments));
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use crate::model::{Holder, HolderReadings, ProcessId, Reading};
 use crate::parse::held_object::{HeldObject, is_monitor};
 use crate::parse::kernel::container_id;
 use crate::parse::process::{Stat, cgroup, mapped_files, stat, unit};
+use crate::sources::bounded::BoundedReads;
 use crate::sources::is_procfs;
 
 /// More processes than this are not looked at, but counted as unseen.
@@ -47,6 +48,8 @@ pub(super) struct Scan {
     own: u32,
     /// That folder is the kernel's: in no other does the size of `fd` tell what is open.
     pub(super) is_procfs: bool,
+    /// For what another process may keep from being read.
+    bounded: BoundedReads,
     /// Who holds nothing, when that was seen, and with how many files open.
     nothing: BTreeMap<ProcessId, (Duration, u64)>,
 }
@@ -77,11 +80,13 @@ impl Found {
 impl Scan {
     pub(super) fn new(procfs: PathBuf, sysfs: PathBuf, own: u32) -> Self {
         let is_procfs = is_procfs(&procfs);
-        Self { procfs, sysfs, own, is_procfs, nothing: BTreeMap::new() }
+        let bounded = BoundedReads::new(procfs.clone());
+        Self { procfs, sysfs, own, is_procfs, bounded, nothing: BTreeMap::new() }
     }
 
     /// Looks at all of them.
     pub(super) fn look(&mut self, now: Duration) -> HolderReadings {
+        self.bounded.begin(now);
         let mut readings = HolderReadings {
             read_at: now,
             holders: Vec::new(),
@@ -182,7 +187,7 @@ impl Scan {
         Some(about.len()).filter(|open| self.is_procfs && *open > 0)
     }
 
-    fn found(&self, pid: u32, stat: &Stat) -> io::Result<Found> {
+    fn found(&mut self, pid: u32, stat: &Stat) -> io::Result<Found> {
         let mut found = Found::default();
         if stat.state == 'Z' {
             // Its first thread has ended. Others may live on, and hold all that it had open.
@@ -195,7 +200,8 @@ impl Scan {
         // Who waits in the kernel may hold the lock that reading its mappings takes. What it has
         // open tells enough: a mapping outlives its descriptor only where somebody closed that.
         if !found.has_any() && stat.state != 'D' {
-            self.look_at_mapped(pid, &mut found)?;
+            let id = ProcessId { pid, start_ticks: stat.start_ticks };
+            self.look_at_mapped(id, &mut found)?;
         }
         Ok(found)
     }
@@ -243,8 +249,10 @@ impl Scan {
         Ok(())
     }
 
-    fn look_at_mapped(&self, pid: u32, found: &mut Found) -> io::Result<()> {
-        let maps = self.read(pid, "maps", MAX_MAPS_BYTES)?;
+    fn look_at_mapped(&mut self, id: ProcessId, found: &mut Found) -> io::Result<()> {
+        let path = self.procfs.join(id.pid.to_string()).join("maps");
+        let read = self.bounded.ask(id, move || read_file(&path, MAX_MAPS_BYTES));
+        let maps = read.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))?;
         found.is_cut |= maps.len() as u64 >= MAX_MAPS_BYTES;
         for (_, path) in mapped_files(&maps) {
             match HeldObject::of(path) {
@@ -299,11 +307,14 @@ impl Scan {
     }
 
     fn read(&self, pid: u32, name: &str, most: u64) -> io::Result<Vec<u8>> {
-        let mut text = Vec::new();
-        let file = File::open(self.procfs.join(pid.to_string()).join(name))?;
-        file.take(most).read_to_end(&mut text)?;
-        Ok(text)
+        read_file(&self.procfs.join(pid.to_string()).join(name), most)
     }
+}
+
+fn read_file(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    File::open(path)?.take(most).read_to_end(&mut text)?;
+    Ok(text)
 }
 
 /// How much is in a pipe of another process. Its descriptor is borrowed for that moment; whether it
