@@ -7,6 +7,7 @@ mod brake;
 mod empty_cache;
 mod engines;
 mod held;
+mod hoarding;
 mod kernel_log;
 mod node;
 mod operator;

@@ -280,7 +280,8 @@ pub(super) const METRICS: &[Metric] = &[
         &["reason"],
         "Requests that were refused at the door: without a credential that is needed, with a wrong \
          or expired one, with one of too small a role, what is answered on this node alone, what a \
-         page of another site has sent, beyond rate_limit, with too many passwords at once.",
+         page of another site has sent, beyond rate_limit, with too many passwords at once; and \
+         connections beyond those of one address, and answers that its address does not read.",
     )
     .closed(&[("reason", &REFUSALS)]),
     Metric::counter(
