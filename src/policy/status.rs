@@ -131,6 +131,9 @@ pub struct BreakerStatus {
     pub rule: RuleId,
     /// In which mode.
     pub mode: Mode,
+    /// For which engine, where the breaker counts by engine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub engine: Option<Arc<str>>,
     /// Rounds since the aim was last met.
     pub misses: u32,
     /// Whether the remedy is stopped for it.

@@ -214,6 +214,8 @@ impl Begin {
                 approved: None,
                 started_after: None,
                 died_in: None,
+                engine: None,
+                takes_from_engine: false,
                 is_forgiven: false,
             }
         });

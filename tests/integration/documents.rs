@@ -196,7 +196,10 @@ fn writing_rules() -> String {
          after a *round*: from its last step, whether the aim was met or the steps ran out, to the \
          next first step. Default 30s.\n- `at_most` counts *acts*: each step that is decided is one, \
          so a round of three steps takes three of `times` in any window of length `per`. Default 20 \
-         in 1h.\n- `set_sysctl` and `throttle_readahead` last as long as the alert, and no longer than \
+         in 1h.\n- Where all steps but notices take from one engine what it can spare \
+         (`evict_checkpoint`, `empty_cache`, `reclaim` with `engine`), `cooldown`, `at_most` and the \
+         breaker count for each engine apart; with `stop_engine` among them the breaker \
+         does.\n- `set_sysctl` and `throttle_readahead` last as long as the alert, and no longer than \
          their `for` (30m). Without an `aim` they are not judged, and the next step follows.\n- \
          `mode: enforce` or `observe` is this rule's own, whatever the node's is. The \
          node's is `--mode`, else `mode` of the configuration file; a reload reads the file's again, \

@@ -251,7 +251,8 @@ pub(super) const METRICS: &[Metric] = &[
         Source::Daemon,
         "uma_remedy_breaker_open",
         &["group", "rule"],
-        "1 while the remedy is stopped, since it has missed its aim too often in a row.",
+        "1 while the remedy is stopped, since it has missed its aim too often in a row; where its \
+         breaker counts by engine, for any engine.",
     )
     .flag(),
     Metric::gauge(

@@ -27,6 +27,7 @@ use umawarden::policy::rule::{Rule, RuleGroup, RuleScope, RuleSet};
 use umawarden::policy::status::Status;
 
 use self::acts::Acted;
+pub use self::acts::engine_of;
 use self::brake::Signs;
 use self::neighbours::Neighbours;
 use self::orders::People;
