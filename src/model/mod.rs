@@ -16,6 +16,7 @@ mod gate;
 mod gpu;
 mod held;
 mod holder;
+mod identity;
 mod moment;
 mod observation;
 mod operator;
@@ -73,6 +74,7 @@ pub use held::{
     OwnLog, Requested, RestartLimits, RestartMatch, RestartState, RestartStatus, Supervisor,
 };
 pub use holder::{Holder, HolderReadings};
+pub use identity::{EngineUser, Proof};
 pub use moment::Moment;
 pub use observation::{KernelRecord, Observation, Readings, Source};
 pub use operator::{OperatorCommand, OperatorOrder, Pause, RuleSelector, author, remote_author};

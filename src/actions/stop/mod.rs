@@ -191,6 +191,12 @@ impl Stop<'_> {
 
     /// Whether it runs in a container, and nothing that it was not started by does.
     fn has_its_container(&self, held: &[Held]) -> Result<bool, StopError> {
+        if let Some(container) = &self.engine.claimed_container {
+            tracing::warn!(
+                engine = %self.engine.name, %container,
+                "Docker does not confirm its container: only the engine's own are signalled"
+            );
+        }
         let Some(container) = &self.engine.container else { return Ok(false) };
         let alone = self.is_alone(held)?;
         if !alone {

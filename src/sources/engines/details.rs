@@ -8,12 +8,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::identity::{Confirmed, Membership};
 use super::matching::Matcher;
 use super::places::{Asked, Places};
 use crate::model::{EngineKind, EngineProcess, EngineSeen, ProcessId, Reading};
 use crate::parse::container::Containers;
 use crate::parse::engine::{Files, Serving, is_model_file};
-use crate::parse::process::{cgroup, listening, mapped_files, read_amounts, resident, stat, unit};
+use crate::parse::process::{
+    cgroup, listening, mapped_files, read_amounts, resident, stat, system_unit, user_id,
+};
 
 /// Longer files are cut: the mappings of a process with a hundred thousand of them.
 const MAX_FILE_BYTES: u64 = 16 << 20;
@@ -97,6 +100,7 @@ pub(super) struct Look<'a> {
     pub(super) found_by: String,
     pub(super) is_left_behind: bool,
     pub(super) containers: &'a Containers,
+    pub(super) confirmed: &'a Confirmed,
 }
 
 impl Details {
@@ -158,11 +162,14 @@ impl Details {
             processes.push(process);
         }
         let first = processes.first()?.id.pid;
-        let group = self.read(first, "cgroup").unwrap_or_default();
-        let group = String::from_utf8_lossy(&group).into_owned();
-        let group = cgroup(&group);
-        let container = group.and_then(crate::parse::kernel::container_id);
+        let member = self.membership(first, look.confirmed);
+        let (container, claimed_container) = match member.is_confirmed {
+            true => (member.container.clone(), None),
+            false => (None, member.container.clone()),
+        };
         let told = container.as_deref().and_then(|id| containers.get(id));
+        let is_unit_named = matcher.is_some_and(|matcher| matcher.declared.matches.unit.is_some());
+        let proof = look.confirmed.proof(&member, is_unit_named);
         let declared = matcher.map(|matcher| &matcher.declared);
         let mut model_files = declared.map(|one| one.model_files.clone()).unwrap_or_default();
         if model_files.is_empty() {
@@ -184,9 +191,10 @@ impl Details {
             found_by: found_by.into(),
             is_listening: listening.is_listening,
             log_bytes: self.log_bytes(first, container.as_deref()),
-            cgroup: group.map(Arc::from),
-            unit: group.and_then(unit).map(Arc::from),
-            container: container.map(Arc::from),
+            unit: member.path.as_deref().and_then(system_unit).map(Arc::from),
+            cgroup: member.path,
+            container,
+            claimed_container,
             container_name: told.map(|told| Arc::clone(&told.name)).filter(|name| !name.is_empty()),
             model: serving.model.map(Arc::from),
             model_files,
@@ -197,8 +205,21 @@ impl Details {
             is_launched: false,
             is_left_behind: look.is_left_behind,
             keys: declared.map(|one| one.keys.clone()).unwrap_or_default(),
+            uid: self.user(first),
+            proof,
             processes,
         })
+    }
+
+    /// What its control group says.
+    pub(super) fn membership(&self, pid: u32, confirmed: &Confirmed) -> Membership {
+        let text = self.read(pid, "cgroup").unwrap_or_default();
+        confirmed.membership(cgroup(&String::from_utf8_lossy(&text)))
+    }
+
+    /// The user that it runs as.
+    pub(super) fn user(&self, pid: u32) -> Option<u32> {
+        user_id(&self.read(pid, "status")?)
     }
 
     /// Only what changes while it loads.
@@ -329,6 +350,24 @@ impl Details {
             }
         }
         Some(open)
+    }
+
+    /// How many open files of a process were looked at, up to that many, and whether it has one of
+    /// the driver.
+    pub(super) fn devices(&self, pid: u32, most: usize) -> (usize, bool) {
+        let Ok(folder) = fs::read_dir(self.procfs.join(pid.to_string()).join("fd")) else {
+            return (1, false);
+        };
+        let mut looked_at = 0;
+        for entry in folder.flatten().take(most) {
+            looked_at += 1;
+            let target = fs::read_link(entry.path()).ok();
+            if target.is_some_and(|target| target.to_str().is_some_and(|t| t.starts_with(DEVICES)))
+            {
+                return (looked_at, true);
+            }
+        }
+        (looked_at, false)
     }
 
     fn listening(&self, pid: u32, port: Option<u16>) -> Listening {

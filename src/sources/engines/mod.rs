@@ -12,10 +12,12 @@ mod ends;
 mod groups;
 mod health;
 mod http;
+mod identity;
 mod inspect;
 mod matching;
 mod places;
 mod scan;
+mod selection;
 #[cfg(test)]
 mod tests;
 
@@ -116,7 +118,8 @@ impl EngineWatch {
         let containers = Shared::default();
         let needs = Arc::clone(&needs_docker);
         let known = containers.clone();
-        let mut watch = ContainerWatch::new((docker, pace), known, needs, to.clone(), clock)?;
+        let docker = (docker, pace, procfs.clone());
+        let mut watch = ContainerWatch::new(docker, known, needs, to.clone(), clock)?;
         Builder::new().name("containers".to_owned()).spawn(move || watch.run(&asked))?;
         let mut looker = Looker {
             scanner,
@@ -287,7 +290,8 @@ impl Looker {
 
     /// Has Docker asked for containers that have begun since.
     fn ask_for_containers(&mut self) {
-        let unknown = self.scanner.unknown_containers();
+        let (claimed, unknown) = self.scanner.claimed_containers();
+        self.containers.claim(claimed);
         self.asked_for.retain(|id, _| unknown.contains(id));
         let mut is_new = false;
         for id in unknown {

@@ -10,6 +10,7 @@ mod docker;
 mod doctor;
 mod flood;
 mod gate;
+mod identity;
 mod kill_nine;
 mod launch;
 mod leak;
