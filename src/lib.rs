@@ -1,6 +1,7 @@
 //! Keeps NVIDIA unified-memory machines alive while they serve large language models.
 //!
 //! The modules, in the order in which data flows; ARCHITECTURE.md has the picture.
+#![warn(clippy::print_stdout, clippy::print_stderr)]
 
 pub mod model;
 
@@ -26,6 +27,8 @@ pub mod recording;
 pub mod pause;
 
 pub mod sys;
+
+pub mod files;
 
 pub mod nvml;
 

@@ -1,16 +1,5 @@
-//! Arguments, command, exit code.
+//! The program; `umawarden::cli` holds it.
 
-use std::process::ExitCode;
-
-use clap::Parser;
-use umawarden::cli::{Arguments, Exit};
-
-fn main() -> ExitCode {
-    match Arguments::parse().execute() {
-        Ok(exit) => exit.into(),
-        Err(error) => {
-            eprintln!("umawarden: {error:#}");
-            Exit::Unusable.into()
-        }
-    }
+fn main() -> std::process::ExitCode {
+    umawarden::cli::main()
 }

@@ -2,11 +2,11 @@
 //! much memory is free is here too, since several rooms ask it of the kernel without /proc.
 #![expect(unsafe_code, reason = "each call says why it is sound")]
 
-mod descriptors;
 mod heap;
 
-pub use descriptors::close_inherited_descriptors;
 pub use heap::{give_freed_memory_back, share_freed_memory};
+
+pub mod descriptors;
 
 pub mod free_memory;
 

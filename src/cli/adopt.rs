@@ -12,6 +12,7 @@ use super::Exit;
 use super::control::Client;
 use super::history::{printable, size};
 use super::storage::StorageArguments;
+use crate::cli::output::{errln, outln};
 use crate::config::flags::RunFlags;
 use crate::config::measure::size_bytes;
 use crate::config::settings::Settings;
@@ -164,7 +165,7 @@ fn undo(
         known.name == *wanted || wanted.len() >= 4 && id.starts_with(wanted.as_str())
     });
     let Some((id, known)) = its.next().map(|(id, known)| (id.clone(), known.clone())) else {
-        eprintln!("umawarden: {} was not adopted", printable(wanted));
+        errln!("umawarden: {} was not adopted", printable(wanted));
         return Ok(Exit::Findings);
     };
     if its.next().is_some() {
@@ -185,19 +186,19 @@ fn undo(
     }
     let done = if arguments.yes { "done" } else { "nothing was changed: add --yes" };
     if arguments.json {
-        println!(
+        outln!(
             "{}",
             json!({ "container": id, "name": name, "restart_policy": policy,
                     "exists": is_there, "done": arguments.yes })
         );
     } else if is_there {
         let is = if arguments.yes { "is" } else { "would be" };
-        println!(
+        outln!(
             "Docker's restart policy of {name} {is} \"{policy}\" again, and umawarden leaves it."
         );
-        println!("{done}");
+        outln!("{done}");
     } else {
-        println!("{name} is no longer there: it is only forgotten.\n{done}");
+        outln!("{name} is no longer there: it is only forgotten.\n{done}");
     }
     Ok(Exit::Fine)
 }
@@ -240,14 +241,14 @@ fn show(
             "done": arguments.yes,
             "remarks": remarks,
         });
-        println!("{told}");
+        outln!("{told}");
         return;
     }
     match &*entry.restart_policy {
         "no" => {
-            println!("Docker does not start {name} again when it dies (restart policy \"no\").")
+            outln!("Docker does not start {name} again when it dies (restart policy \"no\").")
         }
-        policy => println!(
+        policy => outln!(
             "Docker starts {name} again itself when it dies (restart policy \"{policy}\"): after \
              100 ms, whether or not its memory is back. The new one dies of that, and the next."
         ),
@@ -256,24 +257,24 @@ fn show(
     let is_done = arguments.yes && remarks.is_empty();
     let verb = if is_done { "starts" } else { "would start" };
     match entry.need_bytes {
-        Some(need) => println!(
+        Some(need) => outln!(
             "Now umawarden {verb} it when {} can be had and nothing is being given back any more.",
             size(need as f64)
         ),
-        None => println!(
+        None => outln!(
             "Now umawarden {verb} it when as much as its processes held can be had and nothing is \
              being given back any more. Say how much it needs with --need: a driver's memory is in \
              no process."
         ),
     }
     for remark in remarks {
-        println!("But {remark}.");
+        outln!("But {remark}.");
     }
-    println!("Whoever creates it anew gives it the label umawarden.restart=when-ready instead.");
+    outln!("Whoever creates it anew gives it the label umawarden.restart=when-ready instead.");
     if arguments.yes {
-        println!("Undo: umawarden adopt {name} --undo --yes");
+        outln!("Undo: umawarden adopt {name} --undo --yes");
     } else {
-        println!("Nothing was changed: add --yes.");
+        outln!("Nothing was changed: add --yes.");
     }
 }
 
@@ -287,7 +288,7 @@ fn refused(error: anyhow::Error) -> anyhow::Result<Exit> {
     if error.downcast_ref::<Refused>().is_none() {
         return Err(error);
     }
-    eprintln!("umawarden: {error:#}");
+    errln!("umawarden: {error:#}");
     Ok(Exit::Findings)
 }
 

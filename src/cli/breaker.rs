@@ -73,8 +73,9 @@ pub fn execute(arguments: &BreakerArguments) -> anyhow::Result<Exit> {
 }
 
 fn line(breaker: &BreakerStatus) -> String {
-    let BreakerStatus { rule, mode, misses, is_open } = breaker;
+    let BreakerStatus { rule, mode, engine, misses, is_open } = breaker;
+    let of = engine.as_ref().map(|engine| format!(" for engine {engine}")).unwrap_or_default();
     let state = if *is_open { "stopped" } else { "goes on" };
     let times = if *misses == 1 { "once".to_owned() } else { format!("{misses} times") };
-    format!("{state:<8} {rule} ({} mode) has missed its aim {times}", mode.name())
+    format!("{state:<8} {rule} ({} mode) has missed its aim {times}{of}", mode.name())
 }

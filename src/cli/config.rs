@@ -5,6 +5,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::Exit;
+use crate::cli::output::{errln, outln};
 use crate::clients::files;
 use crate::config::flags::RunFlags;
 use crate::config::mistake::Mistakes;
@@ -55,7 +56,7 @@ pub fn execute(arguments: &ConfigArguments) -> anyhow::Result<Exit> {
     let ConfigCommand::Check(arguments) = &arguments.what;
     let checked = check(&arguments.flags);
     if arguments.json {
-        println!("{}", as_json(&checked));
+        outln!("{}", as_json(&checked));
     } else {
         tell(&checked);
     }
@@ -137,26 +138,22 @@ fn tell(checked: &Result<(Loaded, Checked), Wrong>) {
     let (loaded, door) = match checked {
         Ok(checked) => checked,
         Err(wrong) => {
-            eprintln!("umawarden: {}", wrong.text.trim_end());
+            errln!("umawarden: {}", wrong.text.trim_end());
             return;
         }
     };
-    println!(
-        "fine: {}, mode {}",
-        counted(rules(loaded) as u64, "rule"),
-        loaded.settings.mode.name()
-    );
+    outln!("fine: {}, mode {}", counted(rules(loaded) as u64, "rule"), loaded.settings.mode.name());
     match door.certificate_expires {
-        Some(expires) => println!("TLS, with a certificate that is good until {expires}"),
-        None => println!("no TLS"),
+        Some(expires) => outln!("TLS, with a certificate that is good until {expires}"),
+        None => outln!("no TLS"),
     }
     let entries = match door.entries {
         0 => "nobody may act over the network".to_owned(),
         entries => format!("{} in the tokens file", counted_entries(entries)),
     };
-    println!("{}, {entries}", counted(door.users as u64, "user"));
+    outln!("{}, {entries}", counted(door.users as u64, "user"));
     for remark in loaded.remarks.iter().chain(&door.remarks) {
-        println!("mind: {remark}");
+        outln!("mind: {remark}");
     }
 }
 

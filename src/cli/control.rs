@@ -14,6 +14,7 @@ pub(super) use client::{Client, ClientError, Reply};
 
 use super::Exit;
 use super::storage::StorageArguments;
+use crate::cli::output::{errln, outln};
 use crate::config::flags::RunFlags;
 use crate::config::measure::duration_within;
 use crate::exports::LONGEST;
@@ -132,14 +133,14 @@ pub(super) fn tell(
     match status {
         200 => {
             let line = if as_json { data.to_string() } else { say(&data) };
-            println!("{}", if as_json { line } else { super::history::printable(&line).into() });
+            outln!("{}", if as_json { line } else { super::history::printable(&line).into() });
             for warning in warnings {
-                eprintln!("umawarden: {}", super::history::printable(&warning));
+                errln!("umawarden: {}", super::history::printable(&warning));
             }
             Ok(Exit::Fine)
         }
         404 | 409 => {
-            eprintln!("umawarden: {}", super::history::printable(&problem));
+            errln!("umawarden: {}", super::history::printable(&problem));
             Ok(Exit::Findings)
         }
         _ => anyhow::bail!("{}", super::history::printable(&problem)),
@@ -175,13 +176,13 @@ pub(super) fn list<T>(
 ) {
     for (json, entry) in entries {
         if as_json {
-            println!("{json}");
+            outln!("{json}");
         } else {
-            println!("{}", super::history::printable(&line(entry)));
+            outln!("{}", super::history::printable(&line(entry)));
         }
     }
     if entries.is_empty() && !nothing.is_empty() {
-        eprintln!("{nothing}");
+        errln!("{nothing}");
     }
 }
 

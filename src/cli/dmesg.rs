@@ -1,7 +1,6 @@
 //! `umawarden dmesg`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,8 +13,9 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use serde::Serialize;
 
-use super::log_input::{LogInput, ReadAs, STANDARD_INPUT, not_a_log, utc_from, written};
+use super::log_input::{LogInput, ReadAs, STANDARD_INPUT, not_a_log, open_log, utc_from, written};
 use super::{Exit, engines};
+use crate::cli::output::{self, ReaderGone};
 use crate::model::{Event, KernelEvent, Recovery, counted};
 use crate::parse::dmesg::{LogText, Message};
 use crate::parse::kernel::EventAssembler;
@@ -40,6 +40,11 @@ pub struct DmesgArguments {
     pub all: bool,
 }
 
+/// Said below a table.
+const TEXT_PROVES_NOTHING: &str = "\
+This is text: local users may have had lines of it written (by a newline in a mount option, say).
+On the node itself, `umawarden dmesg` as root reads /dev/kmsg, where that cannot be.";
+
 const AFTER_HELP: &str = "\
 Reads what dmesg prints in any of its time formats (-T, -x, -r, -d, -e, --json, …; JSON also as jq
 lays it out), the journal's short formats and JSON, syslog files, raw /dev/kmsg, bare lines, and any
@@ -59,6 +64,10 @@ with their zone: TZ=America/New_York umawarden dmesg kern.log. `uptime_seconds` 
 clock, where the log has it. utc is null where only that is known, and for dmesg -e and names of
 months that are not English.
 
+`provenance` is kmsg for raw records, which cannot be forged. It is text, or text_with_facility,
+where local users may have had lines written that look like the kernel's: what only text tells is a
+hint.
+
 Exit codes, as a linter's: 0 the log was read and tells of nothing, 1 it tells of at least one event
 (recovered ones too; not the records that --all adds), 2 it cannot be read, or is no log. So 1 is an
 answer, not a failure. Under `set -e`:
@@ -76,20 +85,13 @@ Examples:
 /// # Errors
 /// If the log cannot be opened or read, or the answer cannot be written.
 pub fn execute(arguments: &DmesgArguments) -> anyhow::Result<Exit> {
-    let stdout = io::stdout().lock();
-    let mut report = Report::new(io::BufWriter::new(stdout), arguments.json, arguments.all);
+    let mut report = Report::new(output::stdout(), arguments.json, arguments.all);
     let result = read(arguments.file.as_deref(), &mut report).and_then(|()| report.finish());
     match result {
         Ok(()) => Ok(if report.found() { Exit::Findings } else { Exit::Fine }),
-        Err(error) if is_broken_pipe(&error) => {
-            Ok(if report.found() { Exit::Findings } else { Exit::Fine })
-        }
+        Err(error) if error.is::<ReaderGone>() => Ok(Exit::Findings),
         Err(error) => Err(error),
     }
-}
-
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
 fn read<W: Write>(file: Option<&Path>, report: &mut Report<W>) -> anyhow::Result<()> {
@@ -99,8 +101,7 @@ fn read<W: Write>(file: Option<&Path>, report: &mut Report<W>) -> anyhow::Result
         }
         Some(path) if path == Path::new("/dev/kmsg") => read_kmsg(report),
         Some(path) => {
-            let file =
-                File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
+            let file = open_log(path).with_context(|| format!("cannot open {}", path.display()))?;
             read_log(BufReader::new(file), &path.display().to_string(), written(path), report)
         }
         None if !is_piped() => read_kmsg(report),
@@ -189,6 +190,8 @@ struct Report<W: Write> {
     /// Stamps of the messages that events may still be dated by.
     stamps: BTreeMap<u64, Message>,
     counts: BTreeMap<&'static str, u64>,
+    /// Some events are from text alone.
+    is_any_of_text: bool,
     header_written: bool,
 }
 
@@ -205,6 +208,7 @@ impl<W: Write> Report<W> {
             waiting: BTreeMap::new(),
             stamps: BTreeMap::new(),
             counts: BTreeMap::new(),
+            is_any_of_text: false,
             header_written: false,
         }
     }
@@ -241,6 +245,7 @@ impl<W: Write> Report<W> {
             let number = event.seq.unwrap_or(self.messages);
             let message = self.stamps.get(&number);
             event.seq = message.and_then(|message| message.seq);
+            self.is_any_of_text |= event.seq.is_none();
             let stamp = message.map(|message| message.stamp.clone()).unwrap_or_default();
             let row = Waiting {
                 kind: Some(event.kind.kind()),
@@ -262,6 +267,7 @@ impl<W: Write> Report<W> {
             }
             let waiting = first.remove();
             self.write(&waiting)?;
+            self.go_on()?;
         }
         let oldest = pending.min(self.messages + 1);
         self.stamps = self.stamps.split_off(&oldest);
@@ -277,6 +283,11 @@ impl<W: Write> Report<W> {
             return Ok(());
         }
         self.row(&row.time, row.kind.unwrap_or("(user record)"), &row.what)
+    }
+
+    /// Whether anything that may still come has a use.
+    fn go_on(&self) -> Result<(), ReaderGone> {
+        if self.found() && output::is_reader_gone() { Err(ReaderGone) } else { Ok(()) }
     }
 
     fn row(&mut self, time: &str, kind: &str, what: &str) -> anyhow::Result<()> {
@@ -312,6 +323,9 @@ impl<W: Write> Report<W> {
         for (kind, count) in &self.counts {
             writeln!(self.out, "{count:>8}  {kind:<18}  {}", meaning(kind))?;
         }
+        if self.is_any_of_text {
+            writeln!(self.out, "\n{TEXT_PROVES_NOTHING}")?;
+        }
         Ok(())
     }
 }
@@ -340,6 +354,7 @@ struct Object<'a> {
     /// The kernel's own clock, where the log has that.
     #[serde(skip_serializing_if = "Option::is_none")]
     uptime_seconds: Option<f64>,
+    provenance: &'static str,
 }
 
 impl<'a> Object<'a> {
@@ -348,7 +363,21 @@ impl<'a> Object<'a> {
             event,
             utc_from: message.and_then(utc_from),
             uptime_seconds: message.and_then(uptime_seconds),
+            provenance: message.map_or(TEXT, provenance),
         }
+    }
+}
+
+/// What text cannot tell: who wrote a line, and whether it is a record of its own.
+const TEXT: &str = "text";
+
+/// What is known of who wrote it. A raw record cannot be forged. Where text shows the facility, it
+/// shows that the kernel wrote it, but not that no newline within a record began the line.
+fn provenance(message: &Message) -> &'static str {
+    match (message.seq, message.facility) {
+        (Some(_), _) => "kmsg",
+        (None, Some(_)) => "text_with_facility",
+        (None, None) => TEXT,
     }
 }
 

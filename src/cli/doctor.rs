@@ -10,6 +10,7 @@ use serde_json::json;
 
 use super::Exit;
 use super::control::PlaceArguments;
+use crate::cli::output::outln;
 use crate::doctor::{Finding, Verdict, examine};
 use crate::model::counted;
 
@@ -76,17 +77,17 @@ pub fn execute(arguments: &DoctorArguments) -> anyhow::Result<Exit> {
     let findings = examine(&collect::facts(arguments)?);
     for finding in &findings {
         if arguments.place.json {
-            println!("{}", json!(finding));
+            outln!("{}", json!(finding));
         } else if arguments.all || finding.verdict != Verdict::Ok {
-            println!("{}", super::history::printable(&line(finding)));
+            outln!("{}", super::history::printable(&line(finding)));
             if let Some(fix) = &finding.fix {
-                println!("             fix: {}", super::history::printable(fix));
+                outln!("             fix: {}", super::history::printable(fix));
             }
         }
     }
     let count = |verdict| findings.iter().filter(|one| one.verdict == verdict).count() as u64;
     if !arguments.place.json {
-        println!(
+        outln!(
             "{}, {}, {} that cannot be told, {} in order",
             counted(count(Verdict::Problem), "problem"),
             counted(count(Verdict::Warning), "warning"),

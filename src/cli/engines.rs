@@ -52,6 +52,8 @@ struct Engine {
     processes: Vec<serde_json::Value>,
     #[serde(default)]
     orphans: Vec<Orphan>,
+    #[serde(default)]
+    key_withheld: Option<String>,
 }
 
 /// The same of what is started again when there is memory for it.
@@ -124,6 +126,7 @@ fn lines(engine: &Engine) -> String {
         format!("its server has ended, and {} (pid {}) is left", orphan.comm, orphan.id)
     }));
     about.extend(engine.model.as_ref().map(|model| format!("model {model}")));
+    about.extend(engine.key_withheld.as_ref().map(|why| format!("queried without its key: {why}")));
     about.push(format!("found by {found_by}"));
     format!("{name:<20} {phase}{stuck} for {lasts}: {reason}; {}", about.join(", "))
 }

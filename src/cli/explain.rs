@@ -7,7 +7,7 @@ mod sentence;
 mod show;
 
 use std::borrow::Cow;
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -18,6 +18,7 @@ use self::recorded::Recorded;
 use super::Exit;
 use super::history::past;
 use super::storage::{StorageArguments, may_be_read};
+use crate::cli::output;
 use crate::config::settings::RuleSource;
 use crate::journal::DecisionRecord;
 use crate::model::{Mode, RuleId};
@@ -138,7 +139,7 @@ enum Since {
 /// # Errors
 /// If nothing is known of the rule or of the time, or the answer cannot be written.
 pub fn execute(arguments: &ExplainArguments) -> anyhow::Result<Exit> {
-    let mut out = io::BufWriter::new(io::stdout().lock());
+    let mut out = output::stdout();
     let written = match &arguments.release {
         Some(engine) => {
             let dir = arguments.storage.folder()?;
@@ -154,15 +155,9 @@ pub fn execute(arguments: &ExplainArguments) -> anyhow::Result<Exit> {
             written.map_err(anyhow::Error::from)
         }
     };
-    let written = written.and_then(|()| Ok(out.flush()?));
-    let is_pipe_gone = |error: &anyhow::Error| {
-        let error = error.downcast_ref::<io::Error>();
-        error.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
-    };
-    match written {
-        Err(error) if is_pipe_gone(&error) => Ok(Exit::Fine),
-        written => written.map(|()| Exit::Fine),
-    }
+    written?;
+    out.flush()?;
+    Ok(Exit::Fine)
 }
 
 fn answer(arguments: &ExplainArguments) -> anyhow::Result<Answer> {

@@ -2,9 +2,8 @@
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
-use std::io::{BufWriter, ErrorKind, Write};
+use std::io::Write;
 
-use anyhow::Context;
 use clap::builder::PossibleValuesParser;
 use jiff::Timestamp;
 use serde::Serialize;
@@ -13,6 +12,7 @@ use super::json_time::{Object, OutcomeObject};
 use super::order_text::order_text;
 use super::storage::{StorageArguments, may_be_read};
 use super::{Exit, engines, last_boot};
+use crate::cli::output::{self, errln};
 use crate::journal::{JournalReader, ReadError, TimelineItem, TimelineQuery};
 use crate::model::{
     AlertChange, Assessment, Decision, Evidence, KernelEvent, Mode, Moment, Outcome, OutcomeResult,
@@ -90,7 +90,7 @@ pub fn execute(arguments: &HistoryArguments) -> anyhow::Result<Exit> {
     }
     let reader = JournalReader::open(&dir).map_err(no_journal)?;
     if reader.may_lack_newest() {
-        eprintln!(
+        errln!(
             "umawarden: {} is read-only and the journal was not closed: its newest entries may be \
              missing here; copy the directory to a writable place to see them",
             dir.display()
@@ -111,13 +111,13 @@ pub fn execute(arguments: &HistoryArguments) -> anyhow::Result<Exit> {
     if shown == 0 {
         let all = TimelineQuery { limit, ..TimelineQuery::default() };
         let which = if query == all { "" } else { " that matches" };
-        eprintln!("The journal in {} holds nothing{which} yet.", dir.display());
+        errln!("The journal in {} holds nothing{which} yet.", dir.display());
         if let Some(rule) = &arguments.rule {
             tell_if_unknown(&reader, rule)?;
         }
     } else if Some(shown) == limit {
         let newest = if shown == 1 { "entry".to_owned() } else { format!("{shown} entries") };
-        eprintln!("Shown: the newest {newest}; --limit 0 shows all.");
+        errln!("Shown: the newest {newest}; --limit 0 shows all.");
     }
     Ok(Exit::Fine)
 }
@@ -134,7 +134,7 @@ fn tell_if_unknown(reader: &JournalReader, rule: &str) -> anyhow::Result<()> {
         true => "no rule has alerted or decided yet".to_owned(),
         false => format!("rules in it: {}", known.join(", ")),
     });
-    eprintln!("No rule \"{rule}\" has alerted or decided in it: {hint}");
+    errln!("No rule \"{rule}\" has alerted or decided in it: {hint}");
     Ok(())
 }
 
@@ -147,7 +147,7 @@ pub(super) fn no_journal(error: ReadError) -> anyhow::Error {
         ReadError::NotAJournal(_) => {
             anyhow::anyhow!("{error}: give the daemon's directory with --storage.path")
         }
-        ReadError::Newer(_) => error.into(),
+        ReadError::Newer(_) | ReadError::NoFile { .. } => error.into(),
         ReadError::Failed { source, .. } => anyhow::anyhow!(
             "{error}: {source} (may this user read the file and its directory? is the disk sound?)"
         ),
@@ -170,7 +170,7 @@ enum Shown {
 }
 
 fn show(reader: &JournalReader, query: &TimelineQuery, json: bool) -> anyhow::Result<Shown> {
-    let mut output = BufWriter::new(std::io::stdout().lock());
+    let mut to = output::stdout();
     let mut count = 0;
     let mut unreadable = 0;
     let mut written = Ok(());
@@ -182,19 +182,19 @@ fn show(reader: &JournalReader, query: &TimelineQuery, json: bool) -> anyhow::Re
                 return true;
             }
             written = if json {
-                write_json(&mut output, time, &item)
+                write_json(&mut to, time, &item)
             } else {
-                writeln!(output, "{}", Line { time, item: &item })
+                writeln!(to, "{}", Line { time, item: &item })
             };
-            written.is_ok()
+            written.is_ok() && !output::is_reader_gone()
         })
         .map_err(no_journal)?;
-    match written.and_then(|()| output.flush()) {
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(Shown::ReaderLeft),
-        written => written.context("writing the history")?,
+    written.and_then(|()| to.flush())?;
+    if output::is_reader_gone() {
+        return Ok(Shown::ReaderLeft);
     }
     if unreadable > 0 {
-        eprintln!(
+        errln!(
             "umawarden: not shown: {} of another version of umawarden's",
             counted(unreadable, "line")
         );
@@ -240,7 +240,11 @@ impl std::fmt::Display for Line<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (kind, text) = match self.item {
             TimelineItem::Event(stored) => {
-                (stored.event.kind.kind(), event_text(&stored.event.kind))
+                let mut text = event_text(&stored.event.kind);
+                if stored.event.is_claimed() {
+                    text.push_str(" (only syslog(2) shows it: it may be forged)");
+                }
+                (stored.event.kind.kind(), text)
             }
             TimelineItem::Decision(decision) => ("decision", decision_text(decision)),
             TimelineItem::Outcome { outcome, decision, assessment } => {

@@ -1,10 +1,9 @@
 //! `umawarden history --last-boot`: what the black box holds.
 
-use std::io::{BufWriter, ErrorKind, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::Context;
 use jiff::Timestamp;
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
@@ -12,6 +11,7 @@ use serde_json::{Map, Value, json};
 
 use super::Exit;
 use super::history::{append, printable, size};
+use crate::cli::output::{self, errln};
 use crate::journal::black_box::{
     BootId, EndOfBoot, Folder, Header, LastEvent, Previous, Record, Recovered, Signal, recover,
 };
@@ -64,11 +64,11 @@ pub(super) fn execute(
          recording.black_box is 0"
     );
     for (path, why) in folder.unusable() {
-        eprintln!("umawarden: {} is left out: {why}", path.display());
+        errln!("umawarden: {} is left out: {why}", path.display());
     }
     let current = current_boot(&arguments.procfs);
     let Some(index) = choose(&folder, arguments.boot.as_deref(), current)? else {
-        eprintln!("The black box in {place} knows of no boot before this one yet.");
+        errln!("The black box in {place} knows of no boot before this one yet.");
         return Ok(Exit::Fine);
     };
     let (path, header) = &folder.files()[index];
@@ -77,12 +77,9 @@ pub(super) fn execute(
     let running = header.boot_id == current && !current.is_empty();
     let end = (!running).then(|| folder.end_of(index, current, last, now()));
     let shown = Shown { header, end, recovered: &recovered, seconds: arguments.seconds };
-    let mut output = BufWriter::new(std::io::stdout().lock());
-    let written = if json { shown.as_json(&mut output) } else { shown.as_table(&mut output) };
-    match written.and_then(|()| output.flush()) {
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
-        written => written.context("writing the last seconds")?,
-    }
+    let mut to = output::stdout();
+    let written = if json { shown.as_json(&mut to) } else { shown.as_table(&mut to) };
+    written.and_then(|()| to.flush())?;
     Ok(Exit::Fine)
 }
 

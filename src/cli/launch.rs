@@ -18,6 +18,7 @@ use clap::Args;
 use super::control::{Client, PlaceArguments};
 use super::gate::{self, Ended, GateNode, Telling, Waiting};
 use super::{Exit, death};
+use crate::cli::output::errln;
 use crate::config::flags::RunFlags;
 use crate::config::measure::{duration_within, size_bytes};
 use crate::model::{
@@ -212,7 +213,7 @@ pub fn execute(arguments: &LaunchArguments) -> Exit {
 }
 
 fn failed(code: u8, why: &str) -> Exit {
-    eprintln!("umawarden: {}", super::history::printable(why));
+    errln!("umawarden: {}", super::history::printable(why));
     Exit::Code(code)
 }
 
@@ -338,11 +339,11 @@ impl LaunchArguments {
 
     fn tell(&self, report: &DeathReport) {
         if self.place.json {
-            eprintln!("{}", serde_json::json!(report));
+            errln!("{}", serde_json::json!(report));
         } else if report.is_failure || !report.orphans.is_empty() {
-            eprintln!("umawarden: {}", death::text(report));
+            errln!("umawarden: {}", death::text(report));
         } else {
-            eprintln!("umawarden: {}.", super::history::printable(&report.sentence()));
+            errln!("umawarden: {}.", super::history::printable(&report.sentence()));
         }
     }
 
@@ -358,10 +359,10 @@ impl LaunchArguments {
         };
         match kept {
             Ok(where_to) if report.is_failure || self.report_file.is_some() => {
-                eprintln!("umawarden: this report is in no journal: {why}; {where_to}");
+                errln!("umawarden: this report is in no journal: {why}; {where_to}");
             }
             Ok(_) => {}
-            Err(error) => eprintln!("umawarden: this report is kept nowhere: {why}; {error}"),
+            Err(error) => errln!("umawarden: this report is kept nowhere: {why}; {error}"),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The program's own log goes to standard error through a thread of its own: neither a full disk
 //! nor a closed pipe nor a reader that hangs may stop the watching.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -11,6 +11,7 @@ use anyhow::Context;
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::SubscriberBuilder;
 
+use crate::cli::output;
 use crate::config::settings::{Log, LogFormat, LogLevel};
 
 /// Lines that wait while standard error takes none; more are lost, and counted.
@@ -47,7 +48,7 @@ pub(super) fn begin(log: Log) -> anyhow::Result<LogThread> {
         LogLevel::Debug => LevelFilter::DEBUG,
         LogLevel::Trace => LevelFilter::TRACE,
     };
-    let colours = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    let colours = output::colours_wanted(output::is_error_terminal());
     let lines = Lines::start(io::stderr()).context("cannot start the thread of the log")?;
     let to = lines.clone();
     let builder = SubscriberBuilder::default()

@@ -1,14 +1,18 @@
 //! Kernel logs as files and streams: lines of any length, JSON of one line, wall times without a
 //! zone or a year, and bytes that are no log at all.
 
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, Read};
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::Path;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
+use rustix::fs::OFlags;
 
+use crate::cli::output::errln;
 use crate::parse::dmesg::{JsonRecords, LogText, Message, begins_with_records};
 
 pub(super) const STANDARD_INPUT: &str = "standard input";
@@ -16,8 +20,64 @@ pub(super) const STANDARD_INPUT: &str = "standard input";
 /// Longer lines are cut here while reading.
 const LONGEST_LINE: usize = 64 * 1024;
 
+/// Where the kernel keeps pipes without a name (linux/magic.h).
+const PIPEFS_MAGIC: rustix::fs::FsWord = 0x5049_5045;
+
 /// Of a text at most one byte in so many is none of a text.
 const ODD_BYTE_IN: u64 = 10;
+
+/// How long whoever writes into a FIFO has to open it.
+const WRITER_TAKES: Duration = Duration::from_secs(2);
+const WRITER_LOOKED_FOR: Duration = Duration::from_millis(50);
+
+/// Opens a log: a file, a pipe that somebody writes into, or what standard input is.
+///
+/// # Errors
+/// It cannot be opened, is a device, or a FIFO into which nobody writes.
+pub(super) fn open_log(path: &Path) -> io::Result<impl Read + use<>> {
+    let kind = fs::metadata(path)?.file_type();
+    let is_input = ["/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"].map(Path::new).contains(&path);
+    if (kind.is_char_device() || kind.is_block_device()) && !is_input {
+        let text = "it is a device: save what it holds, as by `dmesg > FILE`";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+    }
+    let flags = if kind.is_fifo() { OFlags::NONBLOCK } else { OFlags::empty() };
+    let file = OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path)?;
+    let begin = if kind.is_fifo() { first_of_pipe(&file)? } else { Vec::new() };
+    Ok(io::Cursor::new(begin).chain(file))
+}
+
+/// The first bytes of a pipe, if there are any yet; reading the rest waits for them again.
+fn first_of_pipe(mut pipe: &File) -> io::Result<Vec<u8>> {
+    let mut begin = vec![0; 4096];
+    // An empty pipe of a shell has had its writer.
+    let is_named = rustix::fs::fstatfs(pipe)?.f_type != PIPEFS_MAGIC;
+    let mut waited = Duration::ZERO;
+    loop {
+        match pipe.read(&mut begin) {
+            Ok(0) if is_named && waited < WRITER_TAKES => {
+                std::thread::sleep(WRITER_LOOKED_FOR);
+                waited += WRITER_LOOKED_FOR;
+            }
+            Ok(0) if is_named => {
+                let text = "it is a FIFO (a named pipe) into which nobody writes: name a file";
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+            }
+            Ok(length) => {
+                begin.truncate(length);
+                break;
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                begin.clear();
+                break;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    rustix::fs::fcntl_setfl(pipe, rustix::fs::fcntl_getfl(pipe)? - OFlags::NONBLOCK)?;
+    Ok(begin)
+}
 
 /// A log that is about to be read.
 pub(super) struct LogInput<R> {
@@ -119,7 +179,7 @@ fn own_zone() -> Option<TimeZone> {
         Ok(zone) => Some(zone),
         Err(_) if std::env::var_os("TZ").is_none_or(|zone| zone.is_empty()) => Some(TimeZone::UTC),
         Err(error) => {
-            eprintln!("umawarden: times without a zone cannot be told in UTC: TZ: {error}");
+            errln!("umawarden: times without a zone cannot be told in UTC: TZ: {error}");
             None
         }
     }
@@ -127,7 +187,7 @@ fn own_zone() -> Option<TimeZone> {
 
 /// When a file was written last, which is after all that it tells.
 pub(super) fn written(path: &Path) -> Option<SystemTime> {
-    let metadata = path.metadata().ok().filter(std::fs::Metadata::is_file)?;
+    let metadata = path.metadata().ok().filter(fs::Metadata::is_file)?;
     metadata.modified().ok()
 }
 

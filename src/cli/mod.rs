@@ -21,6 +21,7 @@ mod log;
 mod log_input;
 pub mod nvml_child;
 mod order_text;
+mod output;
 pub mod pause;
 pub mod print;
 pub mod reboot;
@@ -32,6 +33,8 @@ mod storage;
 pub mod token;
 pub mod tune;
 pub mod verdict;
+
+use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
@@ -119,7 +122,7 @@ pub enum Exit {
     Code(u8),
 }
 
-impl From<Exit> for std::process::ExitCode {
+impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> Self {
         Self::from(match exit {
             Exit::Fine => 0,
@@ -130,8 +133,19 @@ impl From<Exit> for std::process::ExitCode {
     }
 }
 
+/// The whole program: arguments, command, exit code.
+pub fn main() -> ExitCode {
+    match Arguments::try_parse() {
+        Ok(arguments) => output::end(arguments.execute().map(ExitCode::from)),
+        Err(usage) => {
+            output::print_usage(&usage);
+            output::end(Ok(ExitCode::from(u8::try_from(usage.exit_code()).unwrap_or(2))))
+        }
+    }
+}
+
 impl Arguments {
-    /// Runs the command. An error is printed once, with its whole chain, by `main`.
+    /// Runs the command. [`main`] prints an error once, with its whole chain.
     pub fn execute(self) -> anyhow::Result<Exit> {
         match self.command {
             Command::Run(arguments) => run::execute(*arguments),

@@ -13,7 +13,7 @@ use rustix::thread::{
 
 use super::Exit;
 use crate::nvml;
-use crate::sys::close_inherited_descriptors;
+use crate::sys::descriptors::close_inherited_descriptors;
 
 /// Arguments of `umawarden nvml-child`.
 #[derive(Debug, Args)]

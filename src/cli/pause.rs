@@ -11,6 +11,7 @@ use serde_json::json;
 use super::Exit;
 use super::control::{Client, ClientError, PlaceArguments, Reply, WordsArguments};
 use super::history::printable;
+use crate::cli::output::{errln, outln};
 use crate::daemon::user_name;
 use crate::model::{Pause, author};
 use crate::pause::{Look, PauseFile};
@@ -106,7 +107,7 @@ pub fn pause(arguments: &PauseArguments) -> anyhow::Result<Exit> {
         let text = format!("writing {} failed: {error}{}", file.path().display(), advice(&error));
         return match order() {
             Ok(true) => {
-                eprintln!("umawarden: {text}: the pause ends when the daemon does");
+                errln!("umawarden: {text}: the pause ends when the daemon does");
                 say(&arguments.place, &file, Some(&pause), "paused");
                 Ok(Exit::Fine)
             }
@@ -125,7 +126,7 @@ pub fn pause(arguments: &PauseArguments) -> anyhow::Result<Exit> {
                 );
             }
         }
-        Err(error) => eprintln!(
+        Err(error) => errln!(
             "umawarden: a daemon that uses {} does nothing from now on; none has confirmed it: \
              {error}",
             file.path().display()
@@ -149,7 +150,7 @@ pub fn resume(arguments: &ResumeArguments) -> anyhow::Result<Exit> {
     let mut resumed = matches!(&asked, Ok(reply) if reply.status == 200);
     match &asked {
         Ok(_) | Err(ClientError::Absent(_)) => {}
-        Err(error) => eprintln!("umawarden: the daemon was not asked: {error}"),
+        Err(error) => errln!("umawarden: the daemon was not asked: {error}"),
     }
     resumed |= file.remove().map_err(|error| {
         let advice = advice(&error);
@@ -164,7 +165,7 @@ pub fn resume(arguments: &ResumeArguments) -> anyhow::Result<Exit> {
         );
     }
     if !resumed {
-        eprintln!("umawarden: it is not paused: there is no {}", file.path().display());
+        errln!("umawarden: it is not paused: there is no {}", file.path().display());
         return Ok(Exit::Findings);
     }
     say(&arguments.place, &file, None, "no longer paused");
@@ -190,7 +191,7 @@ fn status(place: &PlaceArguments) -> anyhow::Result<Exit> {
         // Without a daemon there is nobody who could hold a pause that is in no file.
         (Look::Absent | Look::Present(_), Err(error)) => {
             if !matches!(error.downcast_ref(), Some(ClientError::Absent(_))) {
-                eprintln!("umawarden: the daemon was not asked: {error}");
+                errln!("umawarden: the daemon was not asked: {error}");
             }
             None
         }
@@ -217,7 +218,7 @@ fn ask_paused(reply: Result<Reply, ClientError>) -> anyhow::Result<bool> {
     let reply = reply?;
     anyhow::ensure!(reply.status == 200, "{}", printable(&reply.problem));
     for warning in &reply.warnings {
-        eprintln!("umawarden: {}", printable(warning));
+        errln!("umawarden: {}", printable(warning));
     }
     reply.data["paused"].as_bool().context("the daemon's answer is not understood")
 }
@@ -248,7 +249,7 @@ fn advice(error: &std::io::Error) -> &'static str {
 fn say(place: &PlaceArguments, file: &PauseFile, pause: Option<&Pause>, what: &str) {
     if place.json {
         let json = json!({ "paused": pause.is_some(), "pause": pause, "file": file.path() });
-        println!("{json}");
+        outln!("{json}");
         return;
     }
     let mut line = what.to_owned();
@@ -261,5 +262,5 @@ fn say(place: &PlaceArguments, file: &PauseFile, pause: Option<&Pause>, what: &s
             line.push_str(&format!(": {}", pause.comment));
         }
     }
-    println!("{}", printable(&line));
+    outln!("{}", printable(&line));
 }

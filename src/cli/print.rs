@@ -9,6 +9,7 @@ use anyhow::Context;
 use clap::{Args, Subcommand};
 
 use super::Exit;
+use crate::cli::output;
 use crate::config::measure::{duration_within, size_bytes};
 use crate::model::{bytes_text, duration_text};
 
@@ -99,7 +100,7 @@ pub fn execute(arguments: &PrintArguments) -> anyhow::Result<Exit> {
         (Some(need), Some(program)) => engine(unit, &own, need, program)?,
         _ => daemon(&own),
     };
-    print!("{text}");
+    output::print(&text);
     Ok(Exit::Fine)
 }
 

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use super::control::{PlaceArguments, WordsArguments, left, tell};
 use super::order_text::told_order;
 use super::{Exit, history};
+use crate::cli::output::outln;
 use crate::config::measure::duration_within;
 use crate::model::{
     DecisionId, RebootForce, RebootResult, RebootStage, RuleId, counted, duration_text,
@@ -120,11 +121,11 @@ fn show(arguments: &RebootArguments) -> anyhow::Result<Exit> {
     }
     let shown = reply.data.get("reboot").cloned().unwrap_or_default();
     if arguments.place.json {
-        println!("{shown}");
+        outln!("{shown}");
         return Ok(Exit::Fine);
     }
     for line in lines(&shown)? {
-        println!("{}", history::printable(&line));
+        outln!("{}", history::printable(&line));
     }
     Ok(Exit::Fine)
 }

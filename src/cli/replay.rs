@@ -6,7 +6,7 @@ mod replayer;
 mod show;
 mod source;
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -16,6 +16,7 @@ pub use self::replayer::Replayer;
 use self::show::Show;
 use super::Exit;
 use super::log_input::not_a_log;
+use crate::cli::output::{self, ReaderGone};
 use crate::config::reader::read_rules;
 use crate::config::settings::RuleSource;
 use crate::recording::Entry;
@@ -76,11 +77,10 @@ Examples:
 /// # Errors
 /// If the file cannot be read or used, or the answer cannot be written.
 pub fn execute(arguments: &ReplayArguments) -> anyhow::Result<Exit> {
-    let out = io::BufWriter::new(io::stdout().lock());
-    let mut session = Session::new(arguments, out)?;
+    let mut session = Session::new(arguments, output::stdout())?;
     let shown = source::read(&arguments.file, &mut |found| session.take(found));
     match shown.and_then(|()| session.finish()) {
-        Err(error) if is_broken_pipe(&error) => Ok(session.exit()),
+        Err(error) if error.is::<ReaderGone>() => Ok(session.exit()),
         Err(error) => {
             // What was found before stays of use.
             let _gone = session.show.flush();
@@ -88,11 +88,6 @@ pub fn execute(arguments: &ReplayArguments) -> anyhow::Result<Exit> {
         }
         Ok(()) => Ok(session.exit()),
     }
-}
-
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    let io = error.downcast_ref::<io::Error>();
-    io.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
 /// What reading a source gives.
@@ -120,6 +115,8 @@ struct Session<W: Write> {
     is_cut: bool,
     /// Given as a log, and hardly a text.
     bytes: Option<String>,
+    /// It is a log: the exit code does not depend on what it holds.
+    is_log: bool,
     show: Show<W>,
 }
 
@@ -143,14 +140,18 @@ impl<W: Write> Session<W> {
             (None, false) => Comparison::none(),
         };
         let (diff, is_cut, bytes) = (arguments.diff, false, None);
-        Ok(Self { replayer, reference, comparison, diff, is_cut, bytes, show })
+        Ok(Self { replayer, reference, comparison, diff, is_cut, bytes, is_log: false, show })
     }
 
     fn take(&mut self, found: Found) -> anyhow::Result<()> {
+        if output::is_reader_gone() && (self.is_log || self.exit() == Exit::Findings) {
+            return Err(ReaderGone.into());
+        }
         let entry = match found {
             Found::Entry(entry) => entry,
             Found::Log => {
                 self.comparison.set_log();
+                self.is_log = true;
                 return Ok(());
             }
             Found::Remark(text) => return self.show.remark(&text),

@@ -8,6 +8,7 @@ use clap::Args;
 use crate::config::flags::RunFlags;
 use crate::config::reader::{environment, load_settings};
 use crate::config::settings::{Environment, Settings};
+use crate::files::open_regular;
 use crate::journal::FILE_NAME;
 
 /// Where packages keep the journal.
@@ -74,7 +75,7 @@ impl StorageArguments {
 /// That is so.
 pub(super) fn may_be_read(folder: &Path) -> anyhow::Result<()> {
     let path = folder.join(FILE_NAME);
-    match std::fs::File::open(&path) {
+    match open_regular(&path) {
         Err(error) if error.kind() == ErrorKind::PermissionDenied => Err(forbidden(&path, &error)),
         _ => Ok(()),
     }

@@ -8,6 +8,7 @@ use serde_json::json;
 
 use super::Exit;
 use super::control::until;
+use crate::cli::output::outln;
 use crate::door::create_token;
 use crate::exports::access_table;
 use crate::model::Role;
@@ -95,10 +96,10 @@ pub fn execute(arguments: &TokenArguments) -> anyhow::Result<Exit> {
         if let Some(expires) = token.expires {
             told["expires"] = expires.to_string().into();
         }
-        println!("{told}");
+        outln!("{told}");
     } else {
-        println!("The token, which nobody can tell you again:\n\n  {}\n", token.token);
-        println!("For the file of --web.tokens.file:\n\n{}", token.entry());
+        outln!("The token, which nobody can tell you again:\n\n  {}\n", token.token);
+        outln!("For the file of --web.tokens.file:\n\n{}", token.entry());
     }
     Ok(Exit::Fine)
 }

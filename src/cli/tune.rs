@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::Exit;
+use crate::cli::output::outln;
 use crate::doctor::Misfit;
 use crate::model::Sysctl;
 use crate::tune::{Memory, Present, Profile, Reserve, Row, choose, profiles};
@@ -127,7 +128,7 @@ pub fn execute(arguments: &TuneArguments) -> anyhow::Result<Exit> {
         done.persisted = Some(persisted);
     }
     if arguments.json {
-        println!("{}", show::json(&compared, &done));
+        outln!("{}", show::json(&compared, &done));
     } else {
         show::table(&compared, &done);
     }

@@ -6,6 +6,7 @@ use serde::Deserialize;
 
 use super::control::{PlaceArguments, entries, list};
 use super::{Exit, history};
+use crate::cli::output::outln;
 use crate::model::{MemoryVerdict, bytes_text};
 
 /// Arguments of `umawarden verdict`.
@@ -92,13 +93,13 @@ pub fn execute(arguments: &VerdictArguments) -> anyhow::Result<Exit> {
 
 fn print(shown: &Shown) {
     let Shown { verdict, meaning, since, evidence, account } = shown;
-    println!("{verdict}, since {since:.0}: {}", history::printable(meaning));
+    outln!("{verdict}, since {since:.0}: {}", history::printable(meaning));
     for reason in evidence {
-        println!("  {}", history::printable(&reason.text));
+        outln!("  {}", history::printable(&reason.text));
     }
     let (window, grown) = (account.window_seconds, bytes_text(account.grown_bytes));
-    println!("within {window} s {grown} were taken");
+    outln!("within {window} s {grown} were taken");
     for entry in &account.entries {
-        println!("  {}", history::printable(&entry.text));
+        outln!("  {}", history::printable(&entry.text));
     }
 }

@@ -57,7 +57,7 @@ pub fn tell(server: &AlertmanagerServer, alerts: &Value) -> Result<(), TellError
     let is_tls = server.url.starts_with("https://");
     let trust = is_tls.then(|| TlsFiles::trusting(server.ca_file.clone()));
     let session = Session::open_far("alertmanager", &server.url, trust)?;
-    let answer = session.post(PATH, Some(alerts), key.as_ref(), server.timeout)?;
+    let answer = session.post_as(key, PATH, alerts, server.timeout)?;
     match answer.is_success() {
         true => Ok(()),
         false => Err(TellError::Refused { status: answer.status, text: answer.beginning() }),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 
-use super::{Emptying, Refusal, Secret};
+use super::{Emptying, EngineKey, Refusal};
 use crate::model::{CachePermission, EngineKind, counted};
 use crate::parse::engine::load_in_metrics;
 
@@ -59,7 +59,7 @@ pub(super) fn empty(emptying: &Emptying<'_>) -> Result<String, Refusal> {
     }
 }
 
-fn loaded(emptying: &Emptying<'_>, key: Option<&Secret>) -> Result<Vec<String>, Refusal> {
+fn loaded(emptying: &Emptying<'_>, key: Option<&EngineKey>) -> Result<Vec<String>, Refusal> {
     let answer = emptying.session.get(MODELS, key, LOOKING_TAKES)?;
     if !answer.is_success() {
         return Err(Refusal::of(MODELS, &answer, key.is_some(), KEY));
@@ -81,7 +81,7 @@ fn loaded(emptying: &Emptying<'_>, key: Option<&Secret>) -> Result<Vec<String>, 
 }
 
 /// How many requests a model has; 0 where it does not tell, as without --metrics.
-fn requests(emptying: &Emptying<'_>, key: Option<&Secret>, model: &str) -> Result<u64, Refusal> {
+fn requests(emptying: &Emptying<'_>, key: Option<&EngineKey>, model: &str) -> Result<u64, Refusal> {
     // Without autoload, so that looking does not start what has ended meanwhile.
     let model = utf8_percent_encode(model, NON_ALPHANUMERIC);
     let path = format!("/metrics?model={model}&autoload=false");

@@ -18,6 +18,7 @@ mod comfyui;
 pub mod connection;
 pub mod files;
 pub mod fleet_lock;
+mod key_ring;
 mod keys;
 mod llama_server;
 mod lmdeploy;
@@ -32,21 +33,25 @@ mod triton;
 mod vllm;
 mod wire;
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 
+pub use key_ring::{EngineKey, KeyRing, NoKey};
 pub use keys::{KeyError, Secret, check_permissions};
 pub use session::{Answer, CallError, Place, Session, origin};
 
-use crate::model::{CachePermission, EngineKeys, EngineKind, counted};
+use crate::model::{CachePermission, EngineKind, counted};
 
 /// What is asked of an engine.
 pub struct Emptying<'a> {
     /// The connection to it.
     pub session: &'a Session,
-    /// Where its keys are.
-    pub keys: &'a EngineKeys,
+    /// Its keys.
+    pub keys: &'a KeyRing,
     /// What it may cost.
     pub allow: &'a BTreeSet<CachePermission>,
+    /// Why it is asked without a key that it has.
+    pub withheld: RefCell<Option<String>>,
 }
 
 impl Emptying<'_> {
@@ -55,8 +60,25 @@ impl Emptying<'_> {
     }
 
     /// The key of those who send requests.
-    fn api_key(&self) -> Result<Option<Secret>, Refusal> {
-        Ok(self.keys.api.as_ref().map(Secret::read).transpose()?)
+    fn api_key(&self) -> Result<Option<EngineKey>, Refusal> {
+        self.proven(self.keys.api())
+    }
+
+    /// The key of those who control it.
+    fn control_key(&self) -> Result<Option<EngineKey>, Refusal> {
+        self.proven(self.keys.control())
+    }
+
+    /// What is not proven to be the engine is asked without its key.
+    fn proven(&self, key: Result<Option<EngineKey>, NoKey>) -> Result<Option<EngineKey>, Refusal> {
+        match key {
+            Ok(key) => Ok(key),
+            Err(NoKey::Unreadable(error)) => Err(error.into()),
+            Err(NoKey::Unproven(why)) => {
+                *self.withheld.borrow_mut() = Some(why);
+                Ok(None)
+            }
+        }
     }
 }
 

@@ -22,6 +22,7 @@ use serde_json::Value;
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
 
+use super::key_ring::EngineKey;
 use super::keys::Secret;
 use super::network::Network;
 use super::tls;
@@ -137,14 +138,29 @@ pub enum CallError {
 /// A header of a call: its name and what it says.
 pub(super) type Header = (&'static str, &'static str);
 
+/// What goes with a call.
+#[derive(Debug, Default)]
+struct With {
+    /// The key of an engine.
+    key: Option<EngineKey>,
+    /// What lets this program in at a server that is no engine.
+    secret: Option<Secret>,
+    header: Option<Header>,
+}
+
+impl With {
+    fn key(key: Option<&EngineKey>) -> Self {
+        Self { key: key.cloned(), ..Self::default() }
+    }
+}
+
 /// One call.
 #[derive(Debug)]
 struct Call {
     method: Method,
     path: String,
     body: Option<Vec<u8>>,
-    key: Option<Secret>,
-    header: Option<Header>,
+    with: With,
     patience: Duration,
     reply: SyncSender<Result<Answer, CallError>>,
 }
@@ -220,10 +236,10 @@ impl Session {
     pub fn get(
         &self,
         path: &str,
-        key: Option<&Secret>,
+        key: Option<&EngineKey>,
         patience: Duration,
     ) -> Result<Answer, CallError> {
-        self.call(Method::GET, path, None, key, None, patience)
+        self.call(Method::GET, path, None, With::key(key), patience)
     }
 
     /// Tells.
@@ -234,10 +250,10 @@ impl Session {
         &self,
         path: &str,
         body: Option<&Value>,
-        key: Option<&Secret>,
+        key: Option<&EngineKey>,
         patience: Duration,
     ) -> Result<Answer, CallError> {
-        self.call(Method::POST, path, body, key, None, patience)
+        self.call(Method::POST, path, body, With::key(key), patience)
     }
 
     /// Tells, with that header.
@@ -251,7 +267,22 @@ impl Session {
         body: &Value,
         patience: Duration,
     ) -> Result<Answer, CallError> {
-        self.call(Method::POST, path, Some(body), None, Some(header), patience)
+        let with = With { header: Some(header), ..With::default() };
+        self.call(Method::POST, path, Some(body), with, patience)
+    }
+
+    /// Tells a server that is no engine, with what lets this program in there.
+    ///
+    /// # Errors
+    /// No answer has come in time; it may have heard it all the same.
+    pub(super) fn post_as(
+        &self,
+        secret: Option<Secret>,
+        path: &str,
+        body: &Value,
+        patience: Duration,
+    ) -> Result<Answer, CallError> {
+        self.call(Method::POST, path, Some(body), With { secret, ..With::default() }, patience)
     }
 
     fn call(
@@ -259,8 +290,7 @@ impl Session {
         method: Method,
         path: &str,
         body: Option<&Value>,
-        key: Option<&Secret>,
-        header: Option<Header>,
+        with: With,
         patience: Duration,
     ) -> Result<Answer, CallError> {
         let (reply, answer) = sync_channel(1);
@@ -271,8 +301,7 @@ impl Session {
             method,
             path: path.to_owned(),
             body: body.map(|body| body.to_string().into_bytes()),
-            key: key.cloned(),
-            header,
+            with,
             patience,
             reply,
         };
@@ -349,27 +378,33 @@ impl Caller {
     async fn exchange(&self, call: &Call) -> Result<Answer, String> {
         let url = format!("{}{}", self.origin, call.path);
         let uri: Uri = url.parse().map_err(|_| format!("{url} is no address"))?;
-        let request = request(call, &uri)?;
-        match &self.way {
-            Way::Plain(client) => plain(client, uri, request).await,
-            Way::Tls(config) => self.tls(config, &uri, request).await,
+        let mut request = request(call, &uri)?;
+        match (&self.way, &call.with.key) {
+            (Way::Plain(client), None) => plain(client, uri, request).await,
+            (Way::Plain(_), Some(key)) => {
+                let wire = self.connect(&uri, None).await?;
+                let key = key.reveal().map_err(|why| format!("no key is sent: {why}"))?;
+                request.headers_mut().insert(AUTHORIZATION, key.header());
+                send(wire, request).await
+            }
+            (Way::Tls(config), _) => {
+                let wire = self.connect(&uri, Some(Arc::clone(config))).await?;
+                send(wire, request).await
+            }
         }
     }
 
-    async fn tls(
-        &self,
-        config: &Arc<ClientConfig>,
-        uri: &Uri,
-        request: Request<Bytes>,
-    ) -> Result<Answer, String> {
-        let connected =
-            timeout(self.connecting_takes, Wire::to(uri, Some(Arc::clone(config)))).await;
-        let mut wire = connected
-            .map_err(|_| format!("no connection within {} s", self.connecting_takes.as_secs()))??;
-        let response = wire.send(request.map(Full::new)).await;
-        let response = response.map_err(|error| wire::broken(&error))?;
-        answer(response.status().as_u16(), response.into_body()).await
+    async fn connect(&self, uri: &Uri, tls: Option<Arc<ClientConfig>>) -> Result<Wire, String> {
+        let connected = timeout(self.connecting_takes, Wire::to(uri, tls)).await;
+        connected
+            .map_err(|_| format!("no connection within {} s", self.connecting_takes.as_secs()))?
     }
+}
+
+async fn send(mut wire: Wire, request: Request<Bytes>) -> Result<Answer, String> {
+    let response = wire.send(request.map(Full::new)).await;
+    let response = response.map_err(|error| wire::broken(&error))?;
+    answer(response.status().as_u16(), response.into_body()).await
 }
 
 async fn plain(client: &Client, uri: Uri, mut request: Request<Bytes>) -> Result<Answer, String> {
@@ -392,10 +427,10 @@ where
 
 fn request(call: &Call, uri: &Uri) -> Result<Request<Bytes>, String> {
     let mut request = wire::request_to(call.method.clone(), uri).header(ACCEPT, "*/*");
-    if let Some(key) = &call.key {
-        request = request.header(AUTHORIZATION, key.header());
+    if let Some(secret) = &call.with.secret {
+        request = request.header(AUTHORIZATION, secret.header());
     }
-    if let Some((name, value)) = call.header {
+    if let Some((name, value)) = call.with.header {
         request = request.header(name, value);
     }
     if call.body.is_some() {

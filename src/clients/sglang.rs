@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::{Emptying, Pausing, Refusal, Secret, Session};
-use crate::model::{CachePermission, EngineKeys, EngineLoad, counted};
+use super::{Emptying, EngineKey, KeyRing, NoKey, Pausing, Refusal, Session};
+use crate::model::{CachePermission, EngineLoad, counted};
 use crate::parse::engine::{sglang_loads, sglang_version};
 
 const LOADS: &str = "/v1/loads?include=core";
@@ -46,15 +46,9 @@ impl Known {
     }
 }
 
-/// The key of whoever controls it: the admin key where one is set, else that of requests.
-fn control_key(keys: &EngineKeys) -> Result<Option<Secret>, Refusal> {
-    let place = keys.admin.as_ref().or(keys.api.as_ref());
-    Ok(place.map(Secret::read).transpose()?)
-}
-
 /// Empties it.
 pub(super) fn empty(emptying: &Emptying<'_>, pausing: &mut dyn Pausing) -> Result<String, Refusal> {
-    let key = control_key(emptying.keys)?;
+    let key = emptying.control_key()?;
     let known = look(emptying)?;
     let is_idle = known.requests() == Some(0);
     check_not_paused(emptying)?;
@@ -118,7 +112,7 @@ fn check_not_paused(emptying: &Emptying<'_>) -> Result<(), Refusal> {
 fn retract(
     emptying: &Emptying<'_>,
     known: &Known,
-    key: Option<&Secret>,
+    key: Option<&EngineKey>,
     pausing: &mut dyn Pausing,
 ) -> Result<String, Refusal> {
     if known.version.is_none_or(|version| version < RETRACTS_SINCE) {
@@ -163,7 +157,7 @@ fn retract(
 
 fn proceed(
     session: &Session,
-    key: Option<&Secret>,
+    key: Option<&EngineKey>,
     patience: Duration,
 ) -> Result<super::Answer, Refusal> {
     let body = json!({"torch_empty_cache": true});
@@ -175,7 +169,7 @@ fn proceed(
     }
 }
 
-fn refused(path: &str, answer: &super::Answer, key: Option<&Secret>) -> Refusal {
+fn refused(path: &str, answer: &super::Answer, key: Option<&EngineKey>) -> Refusal {
     Refusal::of(path, answer, key.is_some(), CONTROL_KEY)
 }
 
@@ -183,7 +177,12 @@ fn refused(path: &str, answer: &super::Answer, key: Option<&Secret>) -> Refusal 
 ///
 /// # Errors
 /// It did not say that it does.
-pub fn go_on(session: &Session, keys: &EngineKeys) -> Result<(), Refusal> {
-    let key = control_key(keys)?;
+pub fn go_on(session: &Session, keys: &KeyRing) -> Result<(), Refusal> {
+    let key = match keys.control() {
+        Ok(key) => key,
+        Err(NoKey::Unreadable(error)) => return Err(error.into()),
+        // It may need none. Where it does, it says so.
+        Err(NoKey::Unproven(_)) => None,
+    };
     proceed(session, key.as_ref(), PAUSING_TAKES).map(drop)
 }

@@ -1,7 +1,7 @@
 //! One connection to one server, over which HTTP/1.1 is spoken, plainly or over TLS. Clients go
-//! this way, but for those that ask without TLS and once (`session`), for whom there is reqwest,
-//! and for the looks at engines' health, which have one of their own, within the networks of
-//! containers.
+//! this way, but for those that ask without TLS, without a key and once (`session`), for whom there
+//! is reqwest, and for the looks at engines' health, which have one of their own, within the
+//! networks of containers.
 //!
 //! Nothing leads elsewhere, no header has more lines than is usual, and no body is read further
 //! than whoever asks wants. It has no deadline of its own: whoever asks gives the whole question

@@ -9,9 +9,9 @@ use glob::Pattern;
 use super::decode::{self, Findings, Table, each, list, pairs, value};
 use super::measure::duration_within;
 use super::yaml::{Content, Node};
-use crate::model::{DeclaredEngine, EngineKeys, EngineMatch, SecretPlace};
+use crate::model::{DeclaredEngine, EngineKeys, EngineMatch, EngineUser, SecretPlace};
 
-const KEYS: [&str; 9] = [
+const KEYS: [&str; 10] = [
     "name",
     "match",
     "model_files",
@@ -21,6 +21,7 @@ const KEYS: [&str; 9] = [
     "api_key_env",
     "admin_key_file",
     "admin_key_env",
+    "user",
 ];
 
 /// Secrets in the configuration would be read by whoever reads that.
@@ -102,8 +103,42 @@ fn engine(node: &Node, findings: &mut Findings<'_>) -> Option<DeclaredEngine> {
         model_files: model_files?,
         health: health?,
         stuck_after: stuck_after?,
-        keys: EngineKeys { api: api?, admin: admin? },
+        keys: keys(&table, api?, admin?, findings)?,
     })
+}
+
+/// The keys, and whose processes get them.
+fn keys(
+    table: &Table<'_>,
+    api: Option<SecretPlace>,
+    admin: Option<SecretPlace>,
+    findings: &mut Findings<'_>,
+) -> Option<EngineKeys> {
+    let Some(node) = table.get("user") else { return Some(EngineKeys { api, admin, user: None }) };
+    let user = value(node, "user", user, findings)?;
+    if api.is_none() && admin.is_none() {
+        findings
+            .add(node.span.clone(), "user says whose processes get the keys, and there is no key")
+            .hint("name a key (api_key_file), or remove user");
+        return None;
+    }
+    Some(EngineKeys { api, admin, user: Some(user) })
+}
+
+/// A number, or a name as in `/etc/passwd`.
+fn user(text: &str) -> Result<EngineUser, String> {
+    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    // The last number means that nothing is to be changed.
+    let id = text.parse().ok().filter(|id| *id < u32::MAX);
+    let is_plain = |c: char| c.is_ascii_graphic() && !":/,".contains(c);
+    let is_name = !text.starts_with('-') && text.chars().all(is_plain);
+    match (is_number, id) {
+        (true, Some(id)) => Ok(EngineUser::Id(id)),
+        (false, _) if is_name && !text.is_empty() && text.len() <= LONGEST_NAME => {
+            Ok(EngineUser::Name(text.into()))
+        }
+        _ => Err(format!("\"{text}\" is no user: write a name or a number, as in user: vllm")),
+    }
 }
 
 /// Where a key is: in a file, or in a variable of the environment.
@@ -294,7 +329,7 @@ fn stuck_after(text: &str) -> Result<Duration, String> {
 mod tests {
     use crate::config::mistake::SourceText;
     use crate::config::settings::parse_settings;
-    use crate::model::SecretPlace;
+    use crate::model::{EngineUser, SecretPlace};
 
     fn mistakes(text: &str) -> Vec<String> {
         let error = parse_settings(&SourceText::new("f", text)).expect_err(text);
@@ -329,6 +364,15 @@ mod tests {
         let keys = engines[0].keys.clone();
         assert_eq!(keys.api, Some(SecretPlace::Environment("SGLANG_KEY".into())));
         assert_eq!(keys.admin, Some(SecretPlace::File("/run/keys/sglang".into())));
+        assert_eq!(keys.user, None, "the owner of the file");
+        for (user, read) in
+            [("vllm", EngineUser::Name("vllm".into())), ("998", EngineUser::Id(998))]
+        {
+            let text =
+                format!("engines: [{{name: a, match: {{comm: b}}, api_key_env: K, user: {user}}}]");
+            let engines = parse_settings(&SourceText::new("f", &text)).unwrap().engines.unwrap();
+            assert_eq!(engines[0].keys.user, Some(read));
+        }
         for key in ["api_key_file", "api_key_env", "admin_key_file", "admin_key_env"] {
             let told = mistakes(&format!("engines: [{{name: a, match: {{comm: b}}, {key}: s-1}}]"));
             assert!(told.iter().all(|told| !told.contains("s-1")), "{told:?}");
@@ -379,6 +423,10 @@ mod tests {
             ("engines: [{name: a, match: {comm: b}, admin_key_file: /etc/}]", "path of a file"),
             ("engines: [{name: a, match: {comm: b}, api_key_env: sk-1}]", "and not the key: SGL"),
             ("engines: [{name: a, match: {comm: b}, admin_key_env: 1A}]", "name of a variable"),
+            ("engines: [{name: a, match: {comm: b}, api_key_env: K, user: a b}]", "is no user"),
+            ("engines: [{name: a, match: {comm: b}, api_key_env: K, user: -1}]", "is no user"),
+            ("engines: [{name: a, match: {comm: b}, api_key_env: K, user: 4294967295}]", "is no"),
+            ("engines: [{name: a, match: {comm: b}, user: vllm}]", "there is no key [name a key"),
             (
                 "engines: [{name: a, match: {comm: b}, api_key_file: /k, api_key_env: K}]",
                 "api_key_file and api_key_env name the same key [remove one of them]",

@@ -131,7 +131,8 @@ pub struct RunFlags {
     /// The kernel log: a device, or a file or FIFO of lines as /dev/kmsg gives them,
     /// `prio,seq,usec,flags;text` [default: /dev/kmsg].
     ///
-    /// Only /dev/kmsg has a substitute, the syslog(2) ring, where it cannot be opened.
+    /// Only /dev/kmsg has a substitute, the syslog(2) ring, where it cannot be opened: what that
+    /// shows may be forged, and no rule acts on it.
     ///
     /// Where it is not /dev/kmsg, its position and its events are kept under a name of their own:
     /// the `boot_id` of events is the boot's id, a colon and this path. A restart goes on behind

@@ -50,6 +50,7 @@ use crate::sources::memory::MemorySource;
 use crate::sources::process::ProcessSource;
 use crate::supervisors::logged_in::{LoggedInPlaces, UTMP};
 use crate::supervisors::systemd::Bus;
+use crate::sys::descriptors;
 
 /// How long the brake waits for its intent to be on disk before it acts without: about as long as a
 /// healthy disk takes, in which a collapse takes a few percent of what is left.
@@ -75,7 +76,7 @@ const KERNEL_RING: &str = "/dev/kmsg";
 
 /// Opens everything; the backlog of the kernel log is not read yet.
 pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
-    crate::sys::share_freed_memory();
+    prepare_process();
     let settings = loaded.settings.clone();
     let entrance = Entrance::open(&settings)?;
     let door = Arc::clone(&entrance.door);
@@ -372,7 +373,7 @@ fn start_service(
         door,
         instance: cluster::instance(),
         uptime: clock::uptime,
-        limits: Limits::default(),
+        limits: limits(),
     };
     let requests = Requests { reloads, orders, taker };
     let service = Service::start(listeners, served, requests, loader, wake.clone())?;
@@ -500,6 +501,26 @@ fn temporary_settings(
 }
 
 /// Warns of what will be missing with these settings and rules.
+/// Each of the two doors takes at most an eighth of the descriptors that there are.
+fn limits() -> Limits {
+    let limits = Limits::default();
+    Limits { connections: limits.connections.min(descriptors::share(8)), ..limits }
+}
+
+/// As many open files as this process may have, and some of them kept back for stopping engines.
+fn prepare_process() {
+    crate::sys::share_freed_memory();
+    match descriptors::raise_limit() {
+        Ok(limit) => tracing::info!(%limit, "limit on open files"),
+        Err(error) => tracing::warn!(%error, "cannot raise the limit on open files"),
+    }
+    if let Err(error) = descriptors::keep_reserve() {
+        tracing::warn!(
+            %error, "cannot keep descriptors back for stopping engines: raise LimitNOFILE="
+        );
+    }
+}
+
 pub(super) fn tell_what_is_missing(loaded: &Loaded) {
     for remark in &loaded.remarks {
         tracing::warn!("{remark}");

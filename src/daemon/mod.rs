@@ -26,6 +26,7 @@ mod report;
 mod sampling;
 mod service;
 mod settling;
+mod signals;
 mod standing;
 mod thinning;
 mod wake;
@@ -405,6 +406,7 @@ impl Daemon {
             self.engines.look_now();
             self.holders.look_now();
         }
+        self.holders.look_up_hung(&step.events);
         self.evicting.heed(self.policy.engines());
         if self.policy.is_any_engine_loading() {
             self.sampling.loads(now.uptime);

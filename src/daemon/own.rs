@@ -137,11 +137,12 @@ impl OwnReadings {
         }
     }
 
-    /// Which reader follows the kernel log, and whether any does.
+    /// Which reader follows the kernel log, and whether any does that can be believed.
     pub(super) fn kernel_log(&self, source: &KernelLogSource) -> Readings {
         let current = source.reader();
         let values = Reader::ALL.map(|reader| Reading::Value(f64::from(reader == current)));
-        let down = current == Reader::None;
+        // What syslog(2) shows may be forged, and feeds nothing that the log feeds.
+        let down = matches!(current, Reader::None | Reader::Syslog);
         Readings {
             source: Source::KernelLog,
             schema: Arc::clone(&self.kernel_log_schema),

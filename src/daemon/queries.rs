@@ -97,7 +97,7 @@ fn place(start: Start) -> (Order, Option<i64>, Option<i64>) {
 
 fn open(folder: &Path) -> Result<JournalReader, QueryError> {
     JournalReader::open(folder).map_err(|error| match error {
-        ReadError::Missing(_) | ReadError::Failed { .. } => {
+        ReadError::Missing(_) | ReadError::NoFile { .. } | ReadError::Failed { .. } => {
             QueryError::Unavailable(error.to_string())
         }
         ReadError::NotAJournal(_) | ReadError::Newer(_) => failed(error),

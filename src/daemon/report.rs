@@ -136,6 +136,9 @@ fn event(event: &Event, now: Moment) {
         return tracing::info!(state = to.name(), "received alert {alert} {}", to.words());
     }
     match event.utc.filter(|utc| old_by(*utc, now).is_some()) {
+        _ if event.is_claimed() => {
+            tracing::info!(kind, seq, detail, "claimed kernel event, which may be forged");
+        }
         None => tracing::warn!(kind, seq, detail, "kernel event"),
         Some(happened) => tracing::info!(kind, seq, detail, %happened, "old kernel event"),
     }

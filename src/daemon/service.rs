@@ -10,6 +10,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::orders::{Orders, in_words};
+use super::signals;
 use super::wake::Wake;
 use crate::config::reader::Loaded;
 use crate::config::settings::Settings;
@@ -137,6 +138,7 @@ impl Service {
         {
             let _in_runtime = runtime.enter();
             desk.clone().follow_signals(reloads).context("cannot install signal handlers")?;
+            signals::ignore().context("cannot install signal handlers")?;
         }
         runtime.spawn(taker.take(desk, orders));
         runtime.spawn(async move {

@@ -5,6 +5,7 @@
 //! threshold that is a guess is called one.
 
 mod containers;
+mod engines;
 mod faults;
 mod node;
 mod systemctl;
@@ -86,6 +87,19 @@ pub struct Misfit {
     pub wanted: u32,
 }
 
+/// An engine that the daemon watches.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize)]
+pub struct EngineFacts {
+    /// Its name.
+    pub name: String,
+    /// Why it is queried without its key, if it is.
+    #[serde(default)]
+    pub key_withheld: Option<String>,
+    /// The container that its control group names, and Docker does not confirm.
+    #[serde(default)]
+    pub claimed_container: Option<String>,
+}
+
 /// What the program itself cannot do here though its rules ask for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lack {
@@ -116,6 +130,8 @@ pub struct Facts {
     pub lacks: Known<Vec<Lack>>,
     /// Whether a daemon answers.
     pub has_daemon: Known<bool>,
+    /// The engines that the daemon watches; absent where there is no daemon.
+    pub engines: Known<Vec<EngineFacts>>,
     /// Docker's containers.
     pub containers: Known<Vec<ContainerFacts>>,
     /// systemd's units that run engines, and the names of all units.
@@ -127,6 +143,7 @@ pub struct Facts {
 /// All findings, the worst first; what is as it should be is one of them.
 pub fn examine(facts: &Facts) -> Vec<Finding> {
     let mut findings = node::examine(facts);
+    findings.extend(engines::examine(facts));
     findings.extend(containers::examine(facts));
     findings.extend(units::examine(facts));
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.verdict));

@@ -143,7 +143,11 @@ fn kernel_log(facts: &Facts) -> Vec<Finding> {
     let events = match known(check, &facts.kernel_log, "") {
         Err(mut finding) => {
             finding.verdict = Verdict::Problem;
-            finding.says = format!("the kernel log cannot be read: {}", finding.says);
+            finding.says = format!(
+                "the kernel log cannot be read: {}; rules about its events are unknown, and \
+                 MemoryCollapse goes by its other signs",
+                finding.says
+            );
             let fix = "run as root, or with CAP_SYSLOG; in a container with --device /dev/kmsg";
             return vec![finding.fix(fix)];
         }

@@ -23,6 +23,7 @@ pub(super) fn well() -> Facts {
         settings: Known::Is(("gb10".to_owned(), Vec::new())),
         lacks: Known::Is(Vec::new()),
         has_daemon: Known::Is(true),
+        engines: Known::Is(Vec::new()),
         containers: Known::Is(Vec::new()),
         units: Known::Is((Vec::new(), BTreeSet::new())),
         systemd: Known::Absent,
@@ -47,6 +48,26 @@ fn a_node_that_is_well_has_no_findings_and_what_is_wrong_stands_first() {
     let verdicts: Vec<Verdict> = examine(&ill).iter().map(|finding| finding.verdict).collect();
     assert_eq!(verdicts[..2], [Verdict::Problem, Verdict::Warning]);
     assert!(verdicts.is_sorted_by(|one, other| one >= other));
+}
+
+#[test]
+fn an_engine_that_is_not_proven_to_be_what_it_claims_is_told() {
+    let read = |text: &str| {
+        let engines: Vec<EngineFacts> = serde_json::from_str(text).unwrap();
+        examine(&Facts { engines: Known::Is(engines), ..well() })
+    };
+    // As the daemon tells of them, shortened.
+    let told = read(include_str!("../../tests/fixtures/doctor/engines-unproven.json"));
+    let told: Vec<&Finding> = told.iter().filter(|one| one.check == "identity").collect();
+    let [key, container] = told[..] else { panic!("{told:#?}") };
+    assert_eq!(key.verdict, Verdict::Warning);
+    assert_eq!(key.subject.as_deref(), Some("engine chat"));
+    assert!(key.says.contains("queried without its key: pid 4711 runs as user 65534"), "{key:?}");
+    assert!(key.fix.as_ref().unwrap().contains("user:"), "{key:?}");
+    assert_eq!(container.subject.as_deref(), Some("engine coder"));
+    assert!(container.says.contains("container 4f1c0ddc6a0b, and Docker"), "{container:?}");
+    let well_told = read(include_str!("../../tests/fixtures/doctor/engines-proven.json"));
+    assert!(well_told.iter().all(|one| one.verdict == Verdict::Ok), "{well_told:#?}");
 }
 
 #[test]

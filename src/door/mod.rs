@@ -40,6 +40,7 @@ pub use judge::{Access, Refused};
 pub use load::{Checked, DoorError, check};
 pub use tls::Names;
 pub use token::{NewToken, create as create_token};
+pub use turns::network;
 
 /// Refusals for one reason are logged no more often.
 const TOLD_EVERY: Duration = Duration::from_secs(10);
@@ -288,6 +289,14 @@ impl Door {
         let withheld = std::mem::take(&mut told.withheld);
         let (reason, text) = (refused.reason.name(), &refused.text);
         tracing::warn!(reason, %address, withheld, "refused {what}: {text}");
+    }
+
+    /// Counts, and has the log tell of, what is refused before or after a request is judged.
+    pub fn refuse(&self, reason: RefusalReason, what: &str, address: IpAddr, text: &str) {
+        if let Some(count) = self.refused.get(reason as usize) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+        self.tell_refused(what, address, &Refused::new(reason, text));
     }
 
     /// Headers that every response to the network carries.

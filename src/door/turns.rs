@@ -37,7 +37,7 @@ impl Turns {
         let turn = {
             let mut queue = self.lock();
             if queue.is_taken {
-                queue.enter(whole(from))?
+                queue.enter(network(from))?
             } else {
                 queue.is_taken = true;
                 drop(queue);
@@ -114,7 +114,7 @@ impl Drop for Turn {
 }
 
 /// Whoever has one address of IPv6 has at least a /64 of them.
-fn whole(address: IpAddr) -> IpAddr {
+pub fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {
             let network = address.to_bits() >> 64 << 64;

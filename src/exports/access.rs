@@ -89,6 +89,11 @@ impl Asked {
         }
     }
 
+    /// For the log.
+    pub(super) fn what(&self) -> &str {
+        &self.what
+    }
+
     /// The longest body, for people.
     pub(super) fn most(&self) -> String {
         format!("{} KiB", self.body_bytes / 1024)
@@ -139,7 +144,9 @@ fn nobody() -> Refused {
 pub(super) fn refuse(site: &Site, uri: &Uri, refused: &Refused) -> Response {
     let (status, kind) = match refused.reason {
         RefusalReason::RateLimit => (StatusCode::TOO_MANY_REQUESTS, "too_many_requests"),
-        RefusalReason::Busy => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
+        RefusalReason::Busy | RefusalReason::Connections | RefusalReason::Unread => {
+            (StatusCode::SERVICE_UNAVAILABLE, "unavailable")
+        }
         _ if refused.challenges.is_empty() => (StatusCode::FORBIDDEN, "forbidden"),
         _ => (StatusCode::UNAUTHORIZED, "unauthorized"),
     };

@@ -109,13 +109,16 @@ fn breakers(html: &mut String, guard: &GuardStatus) -> fmt::Result {
     if open.peek().is_none() {
         return Ok(());
     }
-    html.push_str("<h2>Stopped remedies</h2><table><tr><th>Rule<th>Mode<th>Missed its aim</tr>");
+    html.push_str(
+        "<h2>Stopped remedies</h2><table><tr><th>Rule<th>Mode<th>Engine<th>Missed its aim</tr>",
+    );
     for breaker in open {
         write!(
             html,
-            "<tr><td class=firing>{}<td>{}<td>{} times</tr>",
+            "<tr><td class=firing>{}<td>{}<td>{}<td>{} times</tr>",
             Escaped(&breaker.rule.to_string()),
             breaker.mode.name(),
+            Escaped(breaker.engine.as_deref().unwrap_or("all")),
             breaker.misses,
         )?;
     }

@@ -15,6 +15,7 @@ mod engines;
 mod exposition;
 mod gate;
 mod held_back;
+mod host;
 mod landing;
 mod listen;
 mod negotiation;
@@ -28,6 +29,7 @@ mod routes;
 mod selection;
 mod server;
 mod stall;
+mod unread;
 mod verdict;
 
 #[cfg(test)]
@@ -126,6 +128,9 @@ pub struct Limits {
     /// Connections at once. Beyond that, whoever has been connected the longest without a request
     /// under way is cut off.
     pub connections: usize,
+    /// Connections of one address at once, or of one network of IPv6 (/64). Beyond that, its own
+    /// idle ones are cut off, and new ones where none is idle.
+    pub connections_of_address: usize,
     /// From the opening of a connection, or the last response, to the end of the next request's
     /// header. Also how long an idle connection is kept.
     pub request_header: Duration,
@@ -147,6 +152,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             connections: 512,
+            connections_of_address: 64,
             request_header: Duration::from_secs(30),
             handshake: Duration::from_secs(10),
             response: Duration::from_secs(30),

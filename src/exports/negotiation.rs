@@ -4,7 +4,7 @@ use hyper::HeaderMap;
 use hyper::header::{ACCEPT, ACCEPT_ENCODING, HeaderName};
 
 /// A text form of the metrics.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Format {
     /// Prometheus text 0.0.4, what everybody understands.
     Text,

@@ -1,7 +1,8 @@
 //! Which path leads where, and what holds for all of them.
 
+use std::collections::BTreeMap;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
@@ -18,12 +19,14 @@ use tokio::sync::{Mutex, Semaphore};
 use super::access::{self, Arrival, Asked};
 use super::negotiation::{self, Format};
 use super::selection::Selection;
+use super::unread::Unread;
 use super::{
-    Served, api, cluster, engines, exposition, gate, landing, orders, probes, reboot, received,
-    verdict,
+    Served, api, cluster, engines, exposition, gate, host, landing, orders, probes, reboot,
+    received, verdict,
 };
 use crate::door::Access;
-use crate::model::Role;
+use crate::model::{RefusalReason, Role};
+use crate::policy::status::Status;
 
 /// By this a node that asks itself knows that it does.
 const INSTANCE: &str = "umawarden-instance";
@@ -199,6 +202,8 @@ pub(super) struct Site {
     pub(super) reloading: Arc<Mutex<()>>,
     pub(super) queries: Arc<Semaphore>,
     scrapes: Arc<Semaphore>,
+    scraped: Arc<Scraped>,
+    unread: Arc<Unread>,
 }
 
 impl Site {
@@ -238,6 +243,8 @@ pub(super) fn router(served: Arc<Served>) -> Result<Router, String> {
         reloading: Arc::new(Mutex::new(())),
         queries: Arc::new(Semaphore::new(QUERIES)),
         scrapes: Arc::new(Semaphore::new(SCRAPES)),
+        scraped: Arc::default(),
+        unread: Arc::default(),
         served: Arc::clone(&served),
     };
     let mut router = Router::new().route(&served.telemetry_path, get(metrics));
@@ -270,7 +277,11 @@ async fn for_all(
     let uri_bytes = uri.path_and_query().map_or(0, |target| target.as_str().len());
     let asked = Asked::of(&site, matched.as_ref(), request.method());
     let is_chunked = request.headers().contains_key(header::TRANSFER_ENCODING);
-    let mut response = if uri_bytes > MAX_URI_BYTES {
+    let mut response = if let Some(fault) = host::fault(request.version(), request.headers()) {
+        let mut refusal = refusal(&uri, StatusCode::BAD_REQUEST, "bad_data", fault);
+        refusal.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        refusal
+    } else if uri_bytes > MAX_URI_BYTES {
         let text = "the request's address is too long\n";
         refusal(&uri, StatusCode::URI_TOO_LONG, "bad_data", text)
     } else if body_bytes(request.headers()) > asked.body_bytes {
@@ -285,7 +296,19 @@ async fn for_all(
                 request.extensions_mut().insert(caller);
                 // What announces no length is read no further than that either.
                 let most = usize::try_from(asked.body_bytes).unwrap_or(usize::MAX);
-                next.run(request.map(|body| Body::new(Limited::new(body, most)))).await
+                let request = request.map(|body| Body::new(Limited::new(body, most)));
+                let response = next.run(request).await;
+                match site.unread.count(arrival.as_ref(), response).await {
+                    Some(response) => response,
+                    None => {
+                        let text = "too many answers wait for you to read them\n";
+                        if let Some(Arrival::Network { address, .. }) = arrival {
+                            let door = &site.served.door;
+                            door.refuse(RefusalReason::Unread, asked.what(), address, text.trim());
+                        }
+                        refusal(&uri, StatusCode::SERVICE_UNAVAILABLE, "unavailable", text)
+                    }
+                }
             }
             Err(refused) => access::refuse(&site, &uri, &refused),
         }
@@ -332,9 +355,41 @@ async fn metrics(State(site): State<Site>, uri: Uri, headers: HeaderMap) -> Resp
     }
 }
 
+/// What was written of a snapshot, for all who ask for the same.
+#[derive(Debug, Default)]
+struct Scraped(std::sync::Mutex<(Weak<Status>, Forms)>);
+
+/// By text form, and whether it is packed.
+type Forms = BTreeMap<(Format, bool), Bytes>;
+
+impl Scraped {
+    fn of(&self, status: &Arc<Status>, form: (Format, bool)) -> Option<Bytes> {
+        let scraped = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_it = std::ptr::eq(scraped.0.as_ptr(), Arc::as_ptr(status));
+        is_it.then(|| scraped.1.get(&form).cloned()).flatten()
+    }
+
+    fn keep(&self, status: &Arc<Status>, form: (Format, bool), body: &Bytes) {
+        let mut scraped = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !std::ptr::eq(scraped.0.as_ptr(), Arc::as_ptr(status)) {
+            *scraped = (Arc::downgrade(status), Forms::new());
+        }
+        scraped.1.insert(form, body.clone());
+    }
+}
+
 fn exposition(site: &Site, format: Format, gzip: bool, selection: Selection) -> io::Result<Bytes> {
-    let text = exposition::text(site.served.status.load_full(), format, selection)?;
-    Ok(if gzip { exposition::gzip(&text)?.into() } else { text.into() })
+    let status = site.served.status.load_full();
+    let is_whole = selection.is_everything();
+    if let Some(body) = is_whole.then(|| site.scraped.of(&status, (format, gzip))).flatten() {
+        return Ok(body);
+    }
+    let text = exposition::text(Arc::clone(&status), format, selection)?;
+    let body = if gzip { exposition::gzip(&text)?.into() } else { text.into() };
+    if is_whole {
+        site.scraped.keep(&status, (format, gzip), &body);
+    }
+    Ok(body)
 }
 
 /// For whoever asks for a page that there is not.

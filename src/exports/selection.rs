@@ -23,6 +23,11 @@ impl Selection {
         Self((!names.is_empty()).then_some(names))
     }
 
+    /// Whether all are asked for.
+    pub(super) fn is_everything(&self) -> bool {
+        self.0.is_none()
+    }
+
     /// Whether samples of that name are asked for.
     pub(super) fn takes(&self, name: &str) -> bool {
         self.0.as_ref().is_none_or(|names| names.contains(name))

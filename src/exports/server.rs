@@ -19,6 +19,7 @@ use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
+use rustix::net::sockopt::set_tcp_user_timeout;
 use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
@@ -32,7 +33,8 @@ use super::access::Arrival;
 use super::control::{ControlSocket, SocketFile};
 use super::stall::{Activity, Stall};
 use super::{Limits, Served, routes};
-use crate::door::Door;
+use crate::door::{Door, network};
+use crate::model::RefusalReason;
 
 /// Room above the limit for connections that are just being cut off.
 const SPARE_CONNECTIONS: usize = 32;
@@ -252,6 +254,8 @@ fn concerns_one_client(error: &io::Error) -> bool {
 struct Handle {
     activity: Arc<Activity>,
     close: Notify,
+    /// None: by the control socket.
+    network: Option<IpAddr>,
 }
 
 type Open = Arc<Mutex<BTreeMap<u64, Arc<Handle>>>>;
@@ -300,6 +304,28 @@ impl Connections {
         self.tasks.len() < self.limits.connections.saturating_add(SPARE_CONNECTIONS)
     }
 
+    /// Whether another connection of that address may be served; cuts off the idle one of its own
+    /// that came first where there are too many. Busy ones of one address are no more than that.
+    fn make_room_for(&self, address: IpAddr) -> bool {
+        let network = network(address);
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = |(_, handle): &(&u64, &Arc<Handle>)| handle.network == Some(network);
+        if open.iter().filter(own).count() < self.limits.connections_of_address {
+            return true;
+        }
+        let idle = open.iter().filter(own).find(|(_, handle)| !handle.activity.is_busy());
+        let idle = idle.map(|(id, _)| *id);
+        if let Some(handle) = idle.and_then(|id| open.remove(&id)) {
+            handle.close.notify_one();
+            return true;
+        }
+        if let Some(door) = &self.door {
+            let text = "it has too many connections, and none of them is idle";
+            door.refuse(RefusalReason::Connections, "a connection", address, text);
+        }
+        false
+    }
+
     fn accept(&mut self, accepted: Accepted) {
         match accepted {
             Accepted::Network(stream, address) => {
@@ -307,9 +333,16 @@ impl Connections {
                 if let Err(error) = stream.set_nodelay(true) {
                     debug!(%error, "set_nodelay");
                 }
+                // What the kernel still holds for who has gone without reading it goes, too.
+                let patience = u32::try_from(self.limits.response.as_millis()).unwrap_or(0);
+                if let Err(error) = set_tcp_user_timeout(&stream, patience) {
+                    debug!(%error, "TCP_USER_TIMEOUT");
+                }
                 // What it is greeted with is known once its task runs.
                 let arrival = Arrival::Network { address, certificate: None, greeted: 0 };
-                self.open(stream, arrival);
+                if self.make_room_for(address) {
+                    self.open(stream, arrival);
+                }
             }
             Accepted::Control(stream) => match stream.peer_cred() {
                 Ok(peer) => self.open(stream, Arrival::Control { uid: peer.uid() }),
@@ -322,7 +355,12 @@ impl Connections {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let handle = Arc::new(Handle::default());
+        let address = match &arrival {
+            Arrival::Network { address, .. } => Some(*address),
+            Arrival::Control { .. } => None,
+        };
+        let handle = Handle { network: address.map(network), ..Handle::default() };
+        let handle = Arc::new(handle);
         let id = self.opened;
         self.opened += 1;
         let guard = Registered { id, open: Arc::clone(&self.open) };
@@ -334,7 +372,7 @@ impl Connections {
             activity: Arc::clone(&handle.activity),
         };
         let stream = Stall::new(stream, self.limits.response, Arc::clone(&handle.activity));
-        let door = self.door.clone();
+        let (door, told_to) = (self.door.clone(), self.door.clone());
         let handshake_takes = self.limits.handshake;
         self.tasks.spawn(async move {
             let _guard = guard;
@@ -354,6 +392,12 @@ impl Connections {
             tokio::select! {
                 () = served => {}
                 () = handle.close.notified() => debug!("connection cut off"),
+            }
+            if let (Some(door), Some(address)) = (told_to, address)
+                && handle.activity.has_stalled.load(Ordering::Relaxed)
+            {
+                let text = "its answer was not read in time";
+                door.refuse(RefusalReason::Unread, "a connection", address, text);
             }
         });
     }

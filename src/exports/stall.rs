@@ -17,6 +17,8 @@ pub(super) struct Activity {
     pub(super) answering: AtomicBool,
     /// A response waits for the client to take it.
     pub(super) writing: AtomicBool,
+    /// The client has not taken one in time.
+    pub(super) has_stalled: AtomicBool,
 }
 
 impl Activity {
@@ -54,6 +56,7 @@ impl<S> Stall<S> {
         let limit = self.limit;
         let deadline = self.deadline.get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
         ready!(deadline.as_mut().poll(cx));
+        self.activity.has_stalled.store(true, Ordering::Relaxed);
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 }

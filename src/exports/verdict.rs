@@ -1,5 +1,5 @@
-//! `/api/v1/verdict`: what the matter is with memory that nobody seems to use, and why; and who took
-//! memory within the last seconds.
+//! `/api/v1/verdict`: what the matter is with memory that nobody seems to use, and why; and who
+//! took memory within the last seconds.
 
 use axum::extract::State;
 use axum::response::Response;

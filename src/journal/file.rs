@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
 
+use crate::files::refuse_irregular;
+
 /// Name of the database within the storage path.
 pub const FILE_NAME: &str = "journal.sqlite3";
 const LOCK_NAME: &str = "journal.lock";
@@ -148,6 +150,8 @@ fn held_by_another(file: &mut File, dir: &Path) -> Failure {
 /// Opens the database for writing, makes it if it is missing, brings it to the newest format.
 pub(super) fn open(dir: &Path) -> Result<Connection, Failure> {
     let path = dir.join(FILE_NAME);
+    refuse_other_than_files(&path)
+        .map_err(|(path, error)| Failure::Later(format!("opening {}: {error}", path.display())))?;
     let doing = format!("opening {}", path.display());
     let failed = |error: rusqlite::Error| Failure::new(&doing, &error);
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
@@ -169,6 +173,19 @@ pub(super) fn open(dir: &Path) -> Result<Connection, Failure> {
         )
         .map_err(failed)?;
     Ok(connection)
+}
+
+/// SQLite waits for ever for the other end of a FIFO that stands where its files should.
+pub(super) fn refuse_other_than_files(database: &Path) -> Result<(), (PathBuf, std::io::Error)> {
+    for ending in ["", "-wal", "-shm", "-journal"] {
+        let path = database.with_file_name(format!("{FILE_NAME}{ending}"));
+        if let Err(error) = refuse_irregular(&path)
+            && error.kind() == std::io::ErrorKind::InvalidInput
+        {
+            return Err((path, error));
+        }
+    }
+    Ok(())
 }
 
 fn set_up(connection: &Connection, path: &Path) -> rusqlite::Result<()> {

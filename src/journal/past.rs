@@ -42,6 +42,10 @@ pub struct StoredAct {
     pub started_after: Option<Arc<str>>,
     /// In which phase what it started has died, if it has.
     pub died_in: Option<EnginePhase>,
+    /// The engine that it worked on, if it was one.
+    pub engine: Option<Arc<str>>,
+    /// Whether it only took from that engine what it can spare.
+    pub takes_from_engine: bool,
     /// Where it stands in the order in which things were stored, whatever the clocks said.
     pub place: i64,
     /// Whether a person has reset its rule's breaker after it was stored and judged.
@@ -64,6 +68,8 @@ impl StoredAct {
             approved: self.approved,
             started_after: self.started_after,
             died_in: self.died_in,
+            engine: self.engine,
+            takes_from_engine: self.takes_from_engine,
             is_forgiven: self.is_forgiven,
         }
     }
@@ -87,7 +93,25 @@ struct WrittenAct {
     #[serde(default)]
     action: serde_json::Value,
     #[serde(default)]
+    target: serde_json::Value,
+    #[serde(default)]
     approved: Option<DecisionId>,
+}
+
+impl WrittenAct {
+    /// The engine that it worked on.
+    fn engine(&self) -> Option<Arc<str>> {
+        let is_engine = self.target.get("kind").is_some_and(|kind| kind == "engine");
+        let target = self.target.get("name").filter(|_| is_engine);
+        let reclaim = || self.action.get("reclaim")?.get("engine");
+        let name = target.or_else(reclaim)?.as_str().filter(|name| !name.is_empty())?;
+        Some(Arc::from(name))
+    }
+
+    fn takes_from_engine(&self) -> bool {
+        let is = |name: &str| self.action.get(name).is_some();
+        is("evict_checkpoint") || is("empty_cache") || is("reclaim") && self.engine().is_some()
+    }
 }
 
 /// Within one mode no more acts than these are looked at, the newest.
@@ -320,6 +344,7 @@ fn stored_act(row: &Row<'_>, resets: &[Reset]) -> rusqlite::Result<Option<Stored
         mode: Mode::Enforce,
         step: 0,
         action: serde_json::Value::Null,
+        target: serde_json::Value::Null,
         approved: None,
     });
     let follows = |act: &serde_json::Value| FOLLOW_UPS.iter().any(|name| act.get(name).is_some());
@@ -343,6 +368,8 @@ fn stored_act(row: &Row<'_>, resets: &[Reset]) -> rusqlite::Result<Option<Stored
         .filter(|_| was_begun)
         .find_map(|name| written.action.get(name)?.get("ended")?.as_str().map(Arc::from));
     Ok(Some(StoredAct {
+        engine: written.engine(),
+        takes_from_engine: written.takes_from_engine(),
         place,
         started_after: starts,
         died_in: assessment.as_ref().and_then(|assessment| assessment.died_in),

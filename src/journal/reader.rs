@@ -10,7 +10,10 @@ use rusqlite::types::Value;
 use rusqlite::{Connection, ErrorCode, OpenFlags, Row, params_from_iter};
 
 use super::Note;
-use super::file::{APPLICATION_ID, FILE_NAME, FORMATS, WITH_OPERATOR, is_newer, newer_format};
+use super::file::{
+    APPLICATION_ID, FILE_NAME, FORMATS, WITH_OPERATOR, is_newer, newer_format,
+    refuse_other_than_files,
+};
 use super::timeline::from_json;
 use crate::model::{Assessment, Decision, Event, OperatorCommand, Outcome};
 
@@ -23,6 +26,14 @@ pub enum ReadError {
     /// The file is not a journal.
     #[error("{} is not a journal of umawarden", .0.display())]
     NotAJournal(PathBuf),
+    /// Something else than a file stands in its place.
+    #[error("cannot read the journal {}: {source}", path.display())]
+    NoFile {
+        /// What is in place of the database, or of its log.
+        path: PathBuf,
+        /// What it is.
+        source: std::io::Error,
+    },
     /// A newer program wrote it.
     #[error("{0}")]
     Newer(String),
@@ -173,6 +184,8 @@ impl JournalReader {
         {
             return Err(ReadError::Missing(path));
         }
+        refuse_other_than_files(&path)
+            .map_err(|(path, source)| ReadError::NoFile { path, source })?;
         let log = path.with_file_name(format!("{FILE_NAME}-wal"));
         let log_holds_some = || log.metadata().is_ok_and(|metadata| metadata.len() > 0);
         match Self::open_as(&path, "mode=ro") {

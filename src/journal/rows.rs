@@ -9,6 +9,7 @@ use super::entry::{EventRow, OperatorRow, Record};
 use super::file::Failure;
 use super::timeline::from_json;
 use super::{OperatorMemory, RebootRow, ResumePoint};
+use crate::model::SYSLOG_SEQ_BASE;
 
 /// Rows about reboots that are kept: each reboot has about eight.
 const MOST_REBOOT_ROWS: u32 = 4_000;
@@ -211,6 +212,10 @@ fn insert_event(
          ON CONFLICT (boot_id, seq) DO NOTHING",
         params![boot_id, event.seq.map(u64::cast_signed), utc_ms, event.kind, event.json],
     )?;
+    // What may be forged is kept to be shown, and is no memory of what holds until a reboot.
+    if event.seq.is_some_and(|seq| seq >= SYSLOG_SEQ_BASE) {
+        return Ok(());
+    }
     execute(
         transaction,
         "INSERT INTO last_kernel_events (boot_id, kind, utc_ms) VALUES (?1, ?2, ?3)

@@ -188,6 +188,17 @@ fn is_zero(bytes: &u64) -> bool {
 }
 
 impl Action {
+    /// Whether it only takes from one engine what that can spare: page cache, and memory that it
+    /// keeps and does not use.
+    pub fn takes_from_engine(&self) -> bool {
+        matches!(
+            self,
+            Self::EvictCheckpoint { .. }
+                | Self::EmptyCache { .. }
+                | Self::Reclaim { engine: Some(_), .. }
+        )
+    }
+
     /// The `action` label and the key in rule files.
     pub fn name(&self) -> &'static str {
         match self {

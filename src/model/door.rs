@@ -92,11 +92,15 @@ pub enum RefusalReason {
     RateLimit,
     /// Too many passwords were to be verified at once.
     Busy,
+    /// Its address has too many connections, and none of them idle.
+    Connections,
+    /// Its address has not read answers: too many wait, or one has waited too long.
+    Unread,
 }
 
 impl RefusalReason {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 10] = [
         Self::NoCredential,
         Self::WrongCredential,
         Self::Expired,
@@ -105,6 +109,8 @@ impl RefusalReason {
         Self::CrossSite,
         Self::RateLimit,
         Self::Busy,
+        Self::Connections,
+        Self::Unread,
     ];
 
     /// As in labels.
@@ -118,6 +124,8 @@ impl RefusalReason {
             Self::CrossSite => "cross_site",
             Self::RateLimit => "rate_limit",
             Self::Busy => "busy",
+            Self::Connections => "connections",
+            Self::Unread => "unread",
         }
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{EngineKeys, EngineLoad, ExitStatus, Reading};
+use super::{EngineKeys, EngineLoad, ExitStatus, Proof, Reading};
 
 /// One process for as long as it lives: a number alone is given to another one after its end.
 #[derive(
@@ -230,13 +230,16 @@ pub struct EngineSeen {
     /// The server's control group, below the root of its hierarchy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<Arc<str>>,
-    /// The container that it runs in.
+    /// The container that it runs in, as the container's supervisor confirms.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<Arc<str>>,
+    /// The container that its control group names, and nobody confirms.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claimed_container: Option<Arc<str>>,
     /// What Docker calls that container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container_name: Option<Arc<str>>,
-    /// The systemd unit that it runs in.
+    /// The unit of the system's systemd that it runs in; one of a user's own systemd is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unit: Option<Arc<str>>,
     /// The model, as its command line names it.
@@ -274,6 +277,12 @@ pub struct EngineSeen {
     /// Where the keys are that it asks for.
     #[serde(default, skip_serializing_if = "EngineKeys::is_empty")]
     pub keys: EngineKeys,
+    /// The user that the server runs as, where all of its user ids agree.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<u32>,
+    /// Who vouches for it.
+    #[serde(default, skip_serializing_if = "Proof::is_claimed")]
+    pub proof: Proof,
 }
 
 impl EngineSeen {
@@ -283,7 +292,8 @@ impl EngineSeen {
         let unit = self.unit.as_ref().filter(|unit| unit.ends_with(".service"))?;
         let cgroup = self.cgroup.as_ref()?;
         let is_users = cgroup.split('/').any(|part| part.starts_with("user@"));
-        (self.container.is_none() && !is_users).then_some((unit, cgroup))
+        let is_contained = self.container.is_some() || self.claimed_container.is_some();
+        (!is_contained && !is_users).then_some((unit, cgroup))
     }
 
     /// One of which only this is known; it is never stuck.
@@ -302,6 +312,7 @@ impl EngineSeen {
             found_by,
             cgroup: None,
             container: None,
+            claimed_container: None,
             container_name: None,
             unit: None,
             model: None,
@@ -315,6 +326,8 @@ impl EngineSeen {
             is_launched: false,
             is_left_behind: false,
             keys: EngineKeys::default(),
+            uid: None,
+            proof: Proof::Claimed,
         }
     }
 }
@@ -330,7 +343,9 @@ pub struct EngineReadings {
     pub read_at: Duration,
     /// By name.
     pub engines: Vec<EngineSeen>,
-    /// Whether some more were there than are looked at.
+    /// Whether somebody is not told who may take memory: of more engines than are told one has
+    /// worked in the last 10 s, and holds 64 MiB or has the driver open, or it could not be looked
+    /// whether it has. Those that sleep are left out without this.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_cut: bool,
     /// Whether only those were looked at that were known before, or some wait for their names: an
@@ -399,6 +414,9 @@ pub struct EngineHealth {
     /// What else it tells of its work.
     #[serde(default, skip_serializing_if = "EngineLoad::is_empty")]
     pub load: EngineLoad,
+    /// Why it was asked without its key, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_withheld: Option<Arc<str>>,
 }
 
 /// An engine that `umawarden launch` has started: that process, and all below it.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{EngineKind, Reading};
+use super::{EngineKind, EngineUser, Reading};
 
 /// Where a secret is kept. The secret itself is read when it is needed, and kept nowhere.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -35,6 +35,9 @@ pub struct EngineKeys {
     /// Of those who control it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub admin: Option<SecretPlace>,
+    /// Whose processes get them; by default those of the owner of the key's file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<EngineUser>,
 }
 
 impl EngineKeys {

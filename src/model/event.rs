@@ -14,8 +14,12 @@ use super::{
     RestartState,
 };
 
+/// Sequence numbers from here up were made by this program: syslog(2) shows none. A kernel cannot
+/// count that far.
+pub const SYSLOG_SEQ_BASE: u64 = 1 << 62;
+
 /// One thing that happened.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct Event {
     /// What.
     #[serde(flatten)]
@@ -25,6 +29,32 @@ pub struct Event {
     /// Sequence number of the record that completed the event; with the boot id, its identity.
     /// `None` where the log carries none (plain text).
     pub seq: Option<u64>,
+}
+
+impl Event {
+    /// Whether only syslog(2) shows it. A newline within a record begins a line of its own there,
+    /// and unprivileged users can have one written: such an event may be forged, and nothing that
+    /// acts may follow from it.
+    pub fn is_claimed(&self) -> bool {
+        self.kind.is_of_kernel_log() && self.seq.is_some_and(|seq| seq >= SYSLOG_SEQ_BASE)
+    }
+}
+
+impl Serialize for Event {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Written<'a> {
+            #[serde(flatten)]
+            kind: &'a KernelEvent,
+            utc: Option<Timestamp>,
+            seq: Option<u64>,
+            /// Why it may be forged, if it may.
+            #[serde(skip_serializing_if = "Option::is_none")]
+            claimed_by: Option<&'static str>,
+        }
+        let claimed_by = self.is_claimed().then_some("syslog");
+        Written { kind: &self.kind, utc: self.utc, seq: self.seq, claimed_by }.serialize(serializer)
+    }
 }
 
 /// Which memory a failed driver allocation was for.
@@ -345,6 +375,9 @@ impl KernelEvent {
         "journal_lost",
         "received_alert",
     ];
+
+    /// How many of [`Self::KINDS`], the first ones, the kernel log tells.
+    pub const OF_KERNEL_LOG: usize = 11;
 
     /// This event's kind, one of [`Self::KINDS`].
     pub fn kind(&self) -> &'static str {

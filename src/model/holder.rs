@@ -102,6 +102,17 @@ impl fmt::Display for Holder {
     }
 }
 
+/// A task, a process or one of its threads, as `/proc` shows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskSeen {
+    /// Its own number, which the kernel log names, and when it started.
+    pub id: ProcessId,
+    /// `D`: it waits in the kernel, and no signal reaches it.
+    pub state: char,
+    /// A thread of the kernel.
+    pub is_kernel: bool,
+}
+
 /// One look at all processes for what they hold.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HolderReadings {
@@ -124,6 +135,9 @@ pub struct HolderReadings {
     /// `/proc/net/sockstat`), in bytes.
     #[serde(default = "unsupported")]
     pub socket_bytes: Reading<u64>,
+    /// Tasks that somebody has asked for, those of them that are there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tasks: Vec<TaskSeen>,
     /// Why there is no list, if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<Arc<str>>,

@@ -17,6 +17,7 @@ mod gate;
 mod gpu;
 mod held;
 mod holder;
+mod identity;
 mod moment;
 mod observation;
 mod operator;
@@ -61,7 +62,7 @@ pub use engine::{
     EngineReadings, EngineSeen, HealthAnswer, LaunchedEngine, ProcessEnd, ProcessId,
 };
 pub use engine_access::{EngineKeys, EngineLoad, SecretPlace};
-pub use event::{Event, KernelEvent, KillerDaemon, OomConstraint, Pool, Recovery};
+pub use event::{Event, KernelEvent, KillerDaemon, OomConstraint, Pool, Recovery, SYSLOG_SEQ_BASE};
 pub use gate::{
     Baseline, GateAnswer, GateNote, GateQuestion, GateReason, Lingering, Motion, Orphan,
     PeerAnswer, PeerGate, Room, Trend,
@@ -74,7 +75,8 @@ pub use held::{
     DeclaredRestart, HeldEnd, HeldEnded, HeldHealth, HeldReadings, HeldSeen, HeldState, HeldTarget,
     OwnLog, Requested, RestartLimits, RestartMatch, RestartState, RestartStatus, Supervisor,
 };
-pub use holder::{Holder, HolderReadings};
+pub use holder::{Holder, HolderReadings, TaskSeen};
+pub use identity::{EngineUser, Proof};
 pub use moment::Moment;
 pub use observation::{KernelRecord, Observation, Readings, Source};
 pub use operator::{OperatorCommand, OperatorOrder, Pause, RuleSelector, author, remote_author};

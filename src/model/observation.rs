@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     ClusterReadings, EngineHealth, EngineReadings, Event, GpuReadings, HeldReadings,
     HolderReadings, LoggedInReadings, OperatorCommand, Outcome, Past, Pause, Reading,
-    ReceivedAlerts, Schema, SeriesKey,
+    ReceivedAlerts, SYSLOG_SEQ_BASE, Schema, SeriesKey,
 };
 
 /// Where an observation comes from; the `source` label of `uma_source_up`.
@@ -118,6 +118,14 @@ pub struct KernelRecord {
     pub text: String,
     /// The ` KEY=value` lines below the message, without the leading space, newline-separated.
     pub dictionary: String,
+}
+
+impl KernelRecord {
+    /// Whether it was read by syslog(2), where users can have lines written that look like the
+    /// kernel's.
+    pub fn is_claimed(&self) -> bool {
+        self.seq >= SYSLOG_SEQ_BASE
+    }
 }
 
 /// One run of one source: a value for each series of its schema.

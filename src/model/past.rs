@@ -71,6 +71,13 @@ pub struct PastAct {
     /// In which phase what it started has died, if it has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub died_in: Option<EnginePhase>,
+    /// The engine that it worked on, if it was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub engine: Option<Arc<str>>,
+    /// Whether it only took from that engine what it can spare, so that the budget of all actions
+    /// was for others.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub takes_from_engine: bool,
     /// Whether a person has reset its rule's breaker since.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_forgiven: bool,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{EngineKeys, EngineKind, EngineSeen, HeldTarget, ProcessId, Supervisor};
+use super::{EngineKeys, EngineKind, EngineSeen, HeldTarget, ProcessId, Proof, Supervisor};
 
 /// PATH_MAX.
 const LONGEST_PATH: usize = 4096;
@@ -53,9 +53,12 @@ pub struct EngineTarget {
     /// Its control group, below the root of its hierarchy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<Arc<str>>,
-    /// The container that it runs in.
+    /// The container that it runs in, as the container's supervisor confirms.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<Arc<str>>,
+    /// The container that its control group names, and nobody confirms.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claimed_container: Option<Arc<str>>,
     /// What Docker calls that container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container_name: Option<Arc<str>>,
@@ -74,6 +77,9 @@ pub struct EngineTarget {
     /// Where the keys are that it asks for.
     #[serde(default, skip_serializing_if = "EngineKeys::is_empty")]
     pub keys: EngineKeys,
+    /// Who vouches for it.
+    #[serde(default, skip_serializing_if = "Proof::is_claimed")]
+    pub proof: Proof,
 }
 
 impl From<&EngineSeen> for EngineTarget {
@@ -85,12 +91,14 @@ impl From<&EngineSeen> for EngineTarget {
             model_files: seen.model_files.clone(),
             cgroup: seen.cgroup.clone(),
             container: seen.container.clone(),
+            claimed_container: seen.claimed_container.clone(),
             container_name: seen.container_name.clone(),
             unit: seen.unit.clone(),
             kind: seen.kind,
             health_url: seen.health_url.clone(),
             health_network: seen.health_network.clone(),
             keys: seen.keys.clone(),
+            proof: seen.proof,
         }
     }
 }
@@ -176,7 +184,10 @@ mod tests {
             kind: EngineKind::Sglang,
             health_url: Some("http://127.0.0.1:30000/ready".into()),
             health_network: Some("net:[7]".into()),
-            keys: EngineKeys { api: None, admin: Some(SecretPlace::File("/k".into())) },
+            keys: EngineKeys {
+                admin: Some(SecretPlace::File("/k".into())),
+                ..EngineKeys::default()
+            },
             ..EngineTarget::default()
         };
         for target in [Target::Node, Target::Engine(Box::new(engine))] {

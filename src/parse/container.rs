@@ -13,6 +13,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::process::printable;
+use crate::model::ProcessId;
 pub use log::log_end;
 pub use state::{ContainerEvent, Inspected, end_after, event, inspected, requested, time};
 
@@ -40,6 +41,8 @@ pub struct Container {
     pub addresses: Vec<IpAddr>,
     /// TCP ports of its own, and where its host offers each.
     pub published: Vec<(u16, SocketAddr)>,
+    /// Its first process. A list of containers does not tell it.
+    pub init: Option<ProcessId>,
 }
 
 impl Container {
@@ -74,6 +77,7 @@ fn container(told: &Value) -> Option<(Arc<str>, Container)> {
         is_in_host_network: network.and_then(Value::as_str) == Some("host"),
         addresses: addresses(told),
         published: published(told),
+        init: None,
     };
     Some((id.into(), container))
 }

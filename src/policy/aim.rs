@@ -61,24 +61,25 @@ fn gives(rule: &Rule, sample: &Labels, alert: &Labels) -> bool {
 }
 
 fn yields_anything(aim: &Query, rule: &Rule, around: &Surroundings<'_>) -> Option<bool> {
-    match evaluate(aim, rule, around)? {
-        Value::Vector(samples) => Some(!samples.is_empty()),
-        Value::Scalar(value) => Some(value != 0.0 && !value.is_nan()),
-    }
+    aim.expr.yields(around.store_of(rule), now(around)).ok()?
 }
 
 /// Whether a rule's condition holds: every sample does, and so does a scalar, whatever its value.
 pub(super) fn holds(rule: &Rule, around: &Surroundings<'_>) -> Option<bool> {
-    match evaluate(&rule.expr, rule, around)? {
-        Value::Vector(samples) => Some(!samples.is_empty()),
-        Value::Scalar(_) => Some(true),
+    match evaluate(&rule.expr, rule, around) {
+        Some(Value::Vector(samples)) => Some(!samples.is_empty()),
+        Some(Value::Scalar(_)) => Some(true),
+        None => yields_anything(&rule.expr, rule, around),
     }
 }
 
 fn evaluate(query: &Query, rule: &Rule, around: &Surroundings<'_>) -> Option<Value> {
-    let at = EvalTime { timeline_ms: around.at.timeline_ms(), utc_ms: around.at.utc_ms() };
-    match query.expr.evaluate(around.store_of(rule), at) {
+    match query.expr.evaluate(around.store_of(rule), now(around)) {
         Ok(Evaluated::Known(value)) => Some(value),
         Ok(Evaluated::Unknown(_)) | Err(_) => None,
     }
+}
+
+fn now(around: &Surroundings<'_>) -> EvalTime {
+    EvalTime { timeline_ms: around.at.timeline_ms(), utc_ms: around.at.utc_ms() }
 }

@@ -4,6 +4,7 @@
 mod tests;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use jiff::Timestamp;
 
@@ -17,6 +18,28 @@ use crate::model::{
 /// A place in [`Counters`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Cell(usize);
+
+/// How the kernel log is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LogView {
+    /// By a reader whose records are the kernel's own.
+    Believed,
+    /// By syslog(2): its lines may be forged.
+    Claimed,
+    /// By nothing: nobody knows what it would have counted.
+    Unread,
+}
+
+impl LogView {
+    /// Whether the value of a cell is not known then.
+    fn is_unknown(self, place: usize, counters: &Counters) -> bool {
+        match self {
+            Self::Believed => false,
+            Self::Claimed => counters.of_believed_log.contains(&place),
+            Self::Unread => place < counters.of_kernel_log,
+        }
+    }
+}
 
 /// Every own series with its current value. Counters start at 0, so that a first event is an
 /// increase and not a birth.
@@ -34,10 +57,12 @@ pub(super) struct Counters {
     records_userspace: Cell,
     events: [Cell; KernelEvent::KINDS.len()],
     last_events: [Cell; KernelEvent::KINDS.len()],
+    claimed: [Cell; KernelEvent::OF_KERNEL_LOG],
+    /// Those of `cells` that only a log feeds which can be believed.
+    of_believed_log: Range<usize>,
     /// How many of `cells`, the first ones, the kernel log feeds.
     of_kernel_log: usize,
-    /// Whether anything reads the kernel log. If not, nobody knows what it would have counted.
-    kernel_log_is_read: bool,
+    kernel_log: LogView,
     /// What was counted in this step and happened earlier, by its instant on the time line.
     late: Vec<(Cell, i64)>,
     guard: GuardCells,
@@ -66,8 +91,10 @@ impl Counters {
             records_userspace: Cell(0),
             events: [Cell(0); KernelEvent::KINDS.len()],
             last_events: [Cell(0); KernelEvent::KINDS.len()],
+            claimed: [Cell(0); KernelEvent::OF_KERNEL_LOG],
+            of_believed_log: 0..0,
             of_kernel_log: 0,
-            kernel_log_is_read: true,
+            kernel_log: LogView::Believed,
             late: Vec::new(),
             guard: GuardCells {
                 paused: Cell(0),
@@ -82,6 +109,12 @@ impl Counters {
             counters.plain(store, "uma_kernel_log_malformed_records_total");
         counters.records_userspace =
             counters.plain(store, "uma_kernel_log_userspace_records_total");
+        let of_log = KernelEvent::KINDS.iter().take(KernelEvent::OF_KERNEL_LOG);
+        for (position, kind) in of_log.enumerate() {
+            let key = SeriesKey::new("uma_kernel_claimed_events_total", &[("event", kind)]);
+            counters.claimed[position] = counters.cell(store, &key);
+        }
+        let begin = counters.cells.len();
         for (position, kind) in KernelEvent::KINDS.iter().enumerate() {
             let key = SeriesKey::new("uma_kernel_events_total", &[("event", kind)]);
             counters.events[position] = counters.cell(store, &key);
@@ -89,6 +122,8 @@ impl Counters {
             counters.last_events[position] = counters.cell(store, &key);
         }
         counters.of_kernel_log = counters.cells.len();
+        // Two of each kind; what others tell than the log stands behind them.
+        counters.of_believed_log = begin..begin + 2 * KernelEvent::OF_KERNEL_LOG;
         counters.guard = GuardCells {
             paused: counters.plain(store, "uma_paused"),
             restored: counters.plain(store, "uma_guard_rails_restored"),
@@ -170,29 +205,25 @@ impl Counters {
         }
     }
 
-    /// Whether anything reads the kernel log from now on. When it is read again, the counters begin
-    /// before what comes now.
-    pub(super) fn set_kernel_log_is_read(
-        &mut self,
-        is_read: bool,
-        at: Moment,
-        store: &mut SeriesStore,
-    ) {
-        let was_read = std::mem::replace(&mut self.kernel_log_is_read, is_read);
-        if is_read == was_read {
+    /// How the kernel log is read from now on. When it is read again, the counters begin before
+    /// what comes now.
+    pub(super) fn set_kernel_log(&mut self, view: LogView, at: Moment, store: &mut SeriesStore) {
+        let was = std::mem::replace(&mut self.kernel_log, view);
+        if was == view {
             return;
         }
         (0..self.of_kernel_log).for_each(|place| self.mark(Cell(place)));
-        if is_read {
-            for (id, reading) in &self.cells[..self.of_kernel_log] {
-                self.batch.append(store, *id, at.timeline_ms() - 1, *reading);
+        for place in 0..self.of_kernel_log {
+            if was.is_unknown(place, self) && !view.is_unknown(place, self) {
+                let Some((id, reading)) = self.cells.get(place).copied() else { continue };
+                self.batch.append(store, id, at.timeline_ms() - 1, reading);
             }
         }
     }
 
-    /// Whether anything reads the kernel log.
-    pub(super) fn kernel_log_is_read(&self) -> bool {
-        self.kernel_log_is_read
+    /// Whether anything reads the kernel log that can be believed.
+    pub(super) fn kernel_log_is_believed(&self) -> bool {
+        self.kernel_log == LogView::Believed
     }
 
     /// Counts a record; `late_ms` is its instant if rules shall not take it for news.
@@ -219,6 +250,13 @@ impl Counters {
         if let Some(position) = place_of(kind) {
             self.count(self.events[position], late_ms);
             self.note_event(kind, utc);
+        }
+    }
+
+    /// Counts an event that only syslog(2) shows, and that may be forged.
+    pub(super) fn count_claimed_event(&mut self, kind: &str, late_ms: Option<i64>) {
+        if let Some(cell) = place_of(kind).and_then(|position| self.claimed.get(position)) {
+            self.count(*cell, late_ms);
         }
     }
 
@@ -336,7 +374,7 @@ impl Counters {
 
     fn reading(&self, place: usize) -> Option<(SeriesId, Reading<f64>)> {
         let (id, reading) = self.cells.get(place)?;
-        let is_unknown = !self.kernel_log_is_read && place < self.of_kernel_log;
+        let is_unknown = self.kernel_log.is_unknown(place, self);
         Some((*id, if is_unknown { Reading::Failed } else { *reading }))
     }
 }

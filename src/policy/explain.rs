@@ -69,7 +69,8 @@ impl Policy {
         let trace = |query: &Query| query.expr.trace(&query.text, store, eval_at, has_past);
         let condition = trace(&rule.expr);
         let remedy = rule.remedy.as_ref().map(|remedy| {
-            let aim = remedy.aim.as_ref().map(&trace);
+            let trace_aim = |aim: &Query| aim.expr.trace_aim(&aim.text, store, eval_at, has_past);
+            let aim = remedy.aim.as_ref().map(trace_aim);
             let aim_met = aim_met(aim.as_ref(), &condition);
             let case = Case { rule, remedy, mode: status.mode, alert };
             let (stand, engines, brake) = (&stand, &self.engines, &self.brake);
@@ -103,13 +104,11 @@ impl Policy {
 }
 
 fn aim_met(aim: Option<&Traced>, condition: &Traced) -> Option<bool> {
-    let TracedValue::Known(value) = &aim.unwrap_or(condition).value else { return None };
-    Some(match (aim, value) {
-        (Some(_), Value::Vector(samples)) => !samples.is_empty(),
-        (Some(_), Value::Scalar(value)) => *value != 0.0 && !value.is_nan(),
-        (None, Value::Vector(samples)) => samples.is_empty(),
-        (None, Value::Scalar(_)) => false,
-    })
+    match (aim, &condition.value) {
+        (Some(aim), _) => aim.yields,
+        (None, TracedValue::Known(Value::Scalar(_))) => Some(false),
+        (None, _) => condition.yields.map(|yields| !yields),
+    }
 }
 
 /// What is known of one remedy beside its guard rails.

@@ -351,6 +351,7 @@ impl RunningRule {
                 let case = Case { rule: &self.rule, remedy, mode, alert };
                 is_meant(&self.rule, of, around.cluster)
                     && !course.has_answered(&case, around.engines)
+                    && !course.spares(&case, around.guard, around.at.timeline_ms())
             };
             // One that nothing can be done for, or more, keeps no other one waiting.
             let alert = self.alerts.firing_where(asks).or(alert);

@@ -5,13 +5,14 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::brake::{self, Scope};
+use super::counters::LogView;
 use super::engines::{self, Levels};
 use super::received::{self, Received};
 use super::verdict::Beside;
 use super::{Answer, Policy, Step, old_by};
 use crate::model::{
     EngineReadings, Event, KernelEvent, KernelRecord, Moment, Observation, OperatorCommand,
-    OperatorOrder, Outcome, PastReceived, Reading, Source,
+    OperatorOrder, Outcome, PastReceived, Reading, Readings, SeriesKey, Source,
 };
 use crate::parse::kernel::KernelLine;
 
@@ -28,8 +29,7 @@ impl Policy {
             Observation::KernelRecordMalformed => self.counters.count_malformed_record(),
             Observation::Readings(readings) => {
                 if readings.source == Source::KernelLog {
-                    let is_read = readings.error.is_none();
-                    self.counters.set_kernel_log_is_read(is_read, at, &mut self.store);
+                    self.counters.set_kernel_log(log_view(readings), at, &mut self.store);
                 }
                 self.sources.take(at, readings, &mut self.store);
             }
@@ -121,7 +121,8 @@ impl Policy {
         step: &mut Step,
     ) -> Duration {
         let from_kernel = record.facility == 0;
-        self.counters.set_kernel_log_is_read(true, at, &mut self.store);
+        let view = if record.is_claimed() { LogView::Claimed } else { LogView::Believed };
+        self.counters.set_kernel_log(view, at, &mut self.store);
         self.counters.count_record(from_kernel, late_ms(record.utc, at));
         // A record of the backlog is as old as its wall time says.
         let age = Duration::try_from(at.utc.duration_since(record.utc)).unwrap_or_default();
@@ -137,6 +138,19 @@ impl Policy {
         };
         self.kernel_log.feed(&line, &mut step.events);
         written
+    }
+
+    /// Counts what has happened, what may be forged apart.
+    pub(super) fn count_events(&mut self, at: Moment, events: &[Event]) {
+        for event in events {
+            let utc = event.utc.unwrap_or(at.utc);
+            let (kind, late) = (event.kind.kind(), late_ms(utc, at));
+            match event.is_claimed() {
+                true => self.counters.count_claimed_event(kind, late),
+                false => self.counters.count_event(kind, utc, late),
+            }
+        }
+        self.counters.settle_late(&mut self.store);
     }
 
     fn observe_outcome(&mut self, outcome: &Outcome) {
@@ -213,6 +227,16 @@ impl Policy {
         let measured = self.sources.memory_measured();
         measured.is_some_and(|measured| at.uptime.saturating_sub(measured) <= MEASURED_WITHIN)
     }
+}
+
+/// How the kernel log is read, by the readings of its source.
+fn log_view(readings: &Readings) -> LogView {
+    let claims = SeriesKey::new("uma_kernel_log_reader", &[("reader", "syslog")]);
+    let mut values = readings.schema.series.iter().zip(&readings.values);
+    if values.any(|(key, value)| *key == claims && value.value() == Some(1.0)) {
+        return LogView::Claimed;
+    }
+    if readings.error.is_some() { LogView::Unread } else { LogView::Believed }
 }
 
 /// Where on the time line that was, if it is old.

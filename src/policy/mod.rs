@@ -54,7 +54,6 @@ use gate::NodeGate;
 use gpu::Gpus;
 use group::Group;
 use guard::Guard;
-use intake::late_ms;
 use pace::Memory;
 use reboot::Reboots;
 use received::Received;
@@ -292,17 +291,13 @@ impl Policy {
             return step;
         }
         self.follow_received(at, &mut step);
-        for event in &step.events {
+        for event in step.events.iter().filter(|event| !event.is_claimed()) {
             self.verdict.hear(at.uptime, event);
         }
         self.kills.hear(&step.events);
         self.measure_room(at, &mut step);
         self.judge_memory(at, &mut step);
-        for event in &step.events {
-            let utc = event.utc.unwrap_or(at.utc);
-            self.counters.count_event(event.kind.kind(), utc, late_ms(utc, at));
-        }
-        self.counters.settle_late(&mut self.store);
+        self.count_events(at, &step.events);
         if self.sources.memory_measured().is_none() {
             return step;
         }

@@ -269,6 +269,22 @@ impl Course {
         })
     }
 
+    /// Whether nothing may be done for now to the engine that its next step would work on, though
+    /// it may be to others.
+    pub(super) fn spares(&self, case: &Case<'_>, guard: &Guard, now_ms: i64) -> bool {
+        let Phase::Ready { step, .. } = self.phase else { return false };
+        let action = case.remedy.steps.get(step).map(|action| case.told(action));
+        let engine = match &action {
+            Some(
+                Action::EvictCheckpoint { engine, .. }
+                | Action::EmptyCache { engine, .. }
+                | Action::Reclaim { engine: Some(engine), .. },
+            ) => engine,
+            _ => return false,
+        };
+        guard.spares((&case.rule.id, case.mode), case.remedy, engine, now_ms)
+    }
+
     /// Lets what was begun come to its end while the rule is in the other mode. Back in this one it
     /// tells anew why it holds.
     pub(super) fn wind_up(&mut self, case: &Case<'_>, around: &mut Surroundings<'_>) {

@@ -117,6 +117,22 @@ impl Remedy {
         self.steps.iter().any(|step| matches!(step, Action::Reboot(_)))
     }
 
+    /// Whether all that it does works on one engine: then its breaker counts by engine.
+    pub fn breaks_by_engine(&self) -> bool {
+        self.all_acts(|act| act.takes_from_engine() || matches!(act, Action::StopEngine { .. }))
+    }
+
+    /// Whether all that it does only takes from one engine what that can spare: then its cooldown
+    /// and its bound count by engine, too.
+    pub fn spends_by_engine(&self) -> bool {
+        self.all_acts(Action::takes_from_engine)
+    }
+
+    fn all_acts(&self, is_such: impl Fn(&Action) -> bool) -> bool {
+        let mut acts = self.steps.iter().filter(|step| !step.is_notice()).peekable();
+        acts.peek().is_some() && acts.all(is_such)
+    }
+
     /// Whether one of its steps stops an engine.
     pub fn stops_engines(&self) -> bool {
         self.steps.iter().any(|step| matches!(step, Action::StopEngine { .. }))

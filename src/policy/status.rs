@@ -41,7 +41,8 @@ pub struct Status {
     /// What the matter is with memory that nobody seems to use; the same `Arc` until it is judged
     /// again.
     pub verdict: Arc<MemoryJudgement>,
-    /// Who took memory within the last ten seconds; the same `Arc` until processes are scanned again.
+    /// Who took memory within the last ten seconds; the same `Arc` until processes are scanned
+    /// again.
     pub account: Arc<MemoryAccount>,
     /// Where it stands with reboots; the same `Arc` while nothing changes.
     pub reboot: Arc<RebootStatus>,
@@ -133,6 +134,9 @@ pub struct BreakerStatus {
     pub rule: RuleId,
     /// In which mode.
     pub mode: Mode,
+    /// For which engine, where the breaker counts by engine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub engine: Option<Arc<str>>,
     /// Rounds since the aim was last met.
     pub misses: u32,
     /// Whether the remedy is stopped for it.

@@ -214,6 +214,8 @@ impl Begin {
                 approved: None,
                 started_after: None,
                 died_in: None,
+                engine: None,
+                takes_from_engine: false,
                 is_forgiven: false,
             }
         });
@@ -278,7 +280,8 @@ impl Begin {
                 self.at = step.at;
                 step.seen.iter().for_each(|seen| self.pass_order(seen));
                 self.pass_received(&step.seen, &step.said.events);
-                for event in &step.said.events {
+                let believed = step.said.events.iter().filter(|event| !event.is_claimed());
+                for event in believed {
                     let utc = event.utc.unwrap_or(step.at.utc);
                     let last = self.last_events.entry(event.kind.kind().to_owned());
                     last.and_modify(|last| *last = utc.max(*last)).or_insert(utc);

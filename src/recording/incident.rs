@@ -9,6 +9,7 @@ use super::FILE_ENDING;
 use super::entry::{Begin, Entry};
 use super::ring::{Ring, create, create_folder, remove, segment_files};
 use super::segment::{SegmentReader, SegmentWriter, Taken, write_block};
+use crate::files::open_regular;
 use crate::model::{AlertState, Moment, RuleId};
 
 /// What incidents hold and how much of them is kept.
@@ -216,7 +217,7 @@ impl Cut {
         let mut state: Option<Begin> = None;
         let first = self.first(segments).max(newest(segments, most / 2));
         for (path, _) in segments.get(first..).unwrap_or_default() {
-            let Ok(mut reader) = SegmentReader::open(BufReader::new(File::open(path)?)) else {
+            let Ok(mut reader) = SegmentReader::open(BufReader::new(open_regular(path)?)) else {
                 state = None;
                 continue;
             };
@@ -258,7 +259,7 @@ impl Cut {
     /// The first segment that is needed.
     fn first(&self, segments: &[(PathBuf, u64)]) -> usize {
         let begins_early = |(path, _): &(PathBuf, u64)| {
-            let reader = File::open(path).map(BufReader::new).map(SegmentReader::open);
+            let reader = open_regular(path).map(BufReader::new).map(SegmentReader::open);
             let first = reader.ok().and_then(Result::ok).and_then(|mut r| r.next_entry().ok()?);
             first.and_then(|entry| entry.at()).is_some_and(|at| at.uptime <= self.from)
         };

@@ -1,5 +1,6 @@
 //! One file per thing watched.
 
+mod bounded;
 pub mod cluster;
 pub mod engines;
 pub mod gpu;

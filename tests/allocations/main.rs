@@ -15,8 +15,8 @@ use umawarden::policy::status::Status;
 use umawarden::policy::{Policy, Step};
 use umawarden::sources::memory::{MemorySource, VitalSource};
 
-/// Longer than the range over which a shipped rule looks back at what is measured here.
-const WARM: u32 = 1_000;
+/// Longer than the range over which a shipped rule looks back at what is measured here: five minutes.
+const WARM: u32 = 2_000;
 const MEASURED: u32 = 1_000;
 
 /// In a turn in which three rules are judged about a verdict that is not known here, since nobody

@@ -139,6 +139,22 @@ fn code_list(words: impl IntoIterator<Item = impl AsRef<str>>) -> String {
 }
 
 /// What a rule may say, from the tables that rule files are read by.
+/// What RULES.md says of readings that fail.
+const FAILED_READINGS: &str = "
+## Readings that fail
+
+What is the same whatever a failed reading was is known; all else is unknown. A rule is *unknown* while its condition is: no alert of it begins, advances or ends. Which side decides:
+
+- `a and b`: an empty side, whichever failed. An element of `a` stays if `b` surely has a match, and goes if it can have none.
+- `a or b`: the left. Where `a` surely has an element, what failed of `b` in its group is not needed (`on()`: nothing of `b` is). Where `a` failed and `b` has an element, something is there, but whose labels and value it has is unknown. That is enough on the right of `and` and `unless`, in `absent(…)` and for an `aim`; as the condition itself it is unknown. So what may fail stands on the right, or in `known and on() (… or on() …)`.
+- `a unless b`: an empty `a`; and where `b` surely has a match, that element of `a` goes, even if it failed.
+- A comparison decides element by element. A condition of which one element is unknown is unknown.
+- An aggregation is unknown for a group with a member that failed, `group` only where no other is there. So is a function over a range whose newest reading failed, and a calculation with such a number.
+- A series that the machine does not have at all makes the condition unknown, whatever the rest is, but for `absent(…)`, and `or` whose other side is there.
+
+`umawarden explain` shows which reading was not needed, and what decides.
+";
+
 fn writing_rules() -> String {
     let words = vocabulary();
     let mut text = String::from(
@@ -189,6 +205,7 @@ fn writing_rules() -> String {
          rules, `limit` and `query_offset` are refused, since nothing is stored between evaluations.\n"
     )
     .unwrap();
+    text.push_str(FAILED_READINGS);
     text.push_str(
         "\n## Remedies\n\n- While a rule fires, the steps of its remedy are tried in order; the next \
          one comes only if the aim was measured after the one before and was missed.\n- `aim`: met \
@@ -196,7 +213,10 @@ fn writing_rules() -> String {
          after a *round*: from its last step, whether the aim was met or the steps ran out, to the \
          next first step. Default 30s.\n- `at_most` counts *acts*: each step that is decided is one, \
          so a round of three steps takes three of `times` in any window of length `per`. Default 20 \
-         in 1h.\n- `set_sysctl` and `throttle_readahead` last as long as the alert, and no longer than \
+         in 1h.\n- Where all steps but notices take from one engine what it can spare \
+         (`evict_checkpoint`, `empty_cache`, `reclaim` with `engine`), `cooldown`, `at_most` and the \
+         breaker count for each engine apart; with `stop_engine` among them the breaker \
+         does.\n- `set_sysctl` and `throttle_readahead` last as long as the alert, and no longer than \
          their `for` (30m). Without an `aim` they are not judged, and the next step follows.\n- \
          `mode: enforce` or `observe` is this rule's own, whatever the node's is. The \
          node's is `--mode`, else `mode` of the configuration file; a reload reads the file's again, \

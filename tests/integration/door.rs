@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "whatever a test's helper cannot do fails the test")]
 
 mod attacks;
+mod hosts;
 mod journalled;
 pub mod program;
 

@@ -3,15 +3,18 @@
 mod containers;
 pub mod living;
 mod recorded;
+mod silent;
 pub mod testkit;
 
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use umawarden::model::{DeclaredEngine, ProcessId};
 use umawarden::model::{EngineKind, EngineMatch, EngineReadings, EngineSeen, Reading};
+use umawarden::parse::container::Container;
 use umawarden::sources::engines::Scanner;
 
 /// One process of a made-up tree.
@@ -299,6 +302,9 @@ fn containers_and_units_are_known_by_the_control_group() {
         EngineMatch { container: Some("abababababab".into()), ..EngineMatch::default() };
     let mut tree = Tree::new(vec![by("mine", unit), by("boxed", container)]);
     inside.push(service);
+    let init = Some(ProcessId { pid: 10, start_ticks: 1010 });
+    let told = Container { init, ..Container::default() };
+    tree.scanner.know(Arc::new([(id.as_str().into(), told)].into()), true);
     let engines = tree.see(&inside);
     assert_eq!(names(&engines), [("boxed", vec![10, 11, 12, 13]), ("mine", vec![50])]);
     assert_eq!(engines[0].container.as_deref(), Some(&*id));
@@ -307,12 +313,19 @@ fn containers_and_units_are_known_by_the_control_group() {
 }
 
 #[test]
-fn a_thousand_engines_are_cut_and_it_is_told() {
+fn many_engines_are_cut_and_it_is_told_where_one_of_them_may_take_memory() {
     let mut tree = Tree::new(Vec::new());
-    let all: Vec<Process> = (100..300).map(|pid| process(pid, 1, "VLLM::x", "VLLM::x")).collect();
+    let mut all: Vec<Process> =
+        (100..300).map(|pid| process(pid, 1, "VLLM::x", "VLLM::x")).collect();
+    tree.set(&all);
+    let readings = tree.look();
+    assert_eq!((readings.engines.len(), readings.is_cut), (32, false));
+    // It was not there before, and has the driver open.
+    all.push(Process { open: vec!["/dev/nvidiactl".into()], ..process(300, 1, "VLLM::x", "x") });
     tree.set(&all);
     let readings = tree.look();
     assert_eq!((readings.engines.len(), readings.is_cut), (32, true));
+    assert!(!tree.look().is_cut, "it does nothing");
 }
 
 #[test]

@@ -6,7 +6,7 @@
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::os::unix::fs::{FileExt as _, PermissionsExt as _, chown};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -72,6 +72,17 @@ fn reader_of_other_tests() {
                 let pages = mapped.last().unwrap()[mib(1)..mib(2)].iter().step_by(4096);
                 sum = pages.map(|byte| u64::from(*byte)).sum();
             }
+            "lease" => {
+                let file = File::open(words[1]).unwrap();
+                // SAFETY: a descriptor that is open, and constants. That somebody breaks the lease
+                // is a SIGIO, which this process ignores.
+                let taken = unsafe {
+                    libc::signal(libc::SIGIO, libc::SIG_IGN);
+                    libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK)
+                };
+                assert_eq!(taken, 0, "{}", std::io::Error::last_os_error());
+                opened = Some(file);
+            }
             "open" => opened = Some(File::open(words[1]).unwrap()),
             "read" => {
                 let mut into = vec![0; mib(1)];
@@ -92,9 +103,13 @@ pub(super) struct Reader {
 
 impl Reader {
     pub(super) fn start() -> Self {
-        let mut command = Command::new(std::env::current_exe().unwrap());
+        Self::run(Command::new(std::env::current_exe().unwrap()))
+    }
+
+    fn run(mut command: Command) -> Self {
         command.args(["evict::reader_of_other_tests", "--exact", "--nocapture"]);
-        let command = command.env(READER, "1").stdin(Stdio::piped()).stdout(Stdio::piped());
+        let command =
+            command.env(READER, "1").current_dir("/").stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let orders = child.stdin.take().unwrap();
         let answers = BufReader::new(child.stdout.take().unwrap());
@@ -456,6 +471,33 @@ fn observe_mode_says_what_it_would_put_out_and_does_not() {
                     MiB cached";
     assert!(said.starts_with(expected), "{said}");
     assert_eq!(cached(&model, 0, 160), 160);
+}
+
+#[test]
+fn a_lease_on_a_model_file_holds_up_nobody() {
+    let Some(mut bench) = Bench::new() else { return };
+    let leased = bench.file("model-leased.safetensors", 1);
+    chown(&leased, Some(65534), Some(65534)).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let test = folder.path().join("test");
+    fs::copy(std::env::current_exe().unwrap(), &test).unwrap();
+    let mut command = Command::new(&test);
+    command.uid(65534).gid(65534);
+    let mut hostile = Reader::run(command);
+    hostile.does(&format!("lease {}", leased.display()));
+    let began = uptime();
+    let said = bench.evict(vec![hostile.id()]).unwrap();
+    assert!(uptime() - began < Duration::from_secs(1), "{said}");
+    let why = "model-leased.safetensors: another process holds a lease on it";
+    assert!(said.contains(why) && !said.contains("drop_caches"), "{said}");
+    let model = bench.file("model-1.safetensors", 160);
+    let mut engine = Reader::start();
+    engine.maps(&model);
+    engine.does("touch 0 160");
+    let said = bench.evict(vec![engine.id()]).unwrap();
+    assert!(said.starts_with("96.0 MiB put out"), "{said}");
+    bench.ready();
 }
 
 /// Not a test of its own: the one below runs it as another user.

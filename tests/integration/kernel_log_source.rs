@@ -10,10 +10,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::time::{ClockId, clock_gettime};
-use umawarden::model::{KernelRecord, Moment, Observation};
-use umawarden::sources::kernel_log::{
-    KernelLogSource, ReadClock, ReadEnd, Reader, ResumeFrom, SYSLOG_SEQ_BASE,
-};
+use umawarden::model::{KernelRecord, Moment, Observation, SYSLOG_SEQ_BASE};
+use umawarden::sources::kernel_log::{KernelLogSource, ReadClock, ReadEnd, Reader, ResumeFrom};
 
 const DEV_KMSG: &str = "/dev/kmsg";
 const PRINTK_DEVKMSG: &str = "/proc/sys/kernel/printk_devkmsg";

@@ -24,10 +24,11 @@ const LAYERS: &[(&str, &[&str], bool)] = &[
         ],
         true,
     ),
-    ("journal", &["model"], false),
-    ("recording", &["model"], false),
+    ("journal", &["model", "files"], false),
+    ("recording", &["model", "files"], false),
     ("pause", &["model"], false),
     ("sys", &[], false),
+    ("files", &[], false),
     ("nvml", &["model", "parse::gpu", "sys::nvml"], false),
     ("tune", &["model"], true),
     ("fit", &[], true),
@@ -57,8 +58,20 @@ const LAYERS: &[(&str, &[&str], bool)] = &[
     ),
     ("supervisors", &["model", "parse"], false),
     ("clients", &["model", "parse"], false),
-    ("sources", &["model", "parse", "clients", "supervisors", "sys::process_end"], false),
-    ("actions", &["model", "parse", "clients", "supervisors", "sys"], false),
+    (
+        "sources",
+        &[
+            "model",
+            "parse",
+            "clients",
+            "supervisors",
+            "sys::descriptors",
+            "sys::process_end",
+            "sys::socket_queue",
+        ],
+        false,
+    ),
+    ("actions", &["model", "parse", "clients", "supervisors", "sys", "files"], false),
     ("traces", &["model"], true),
     ("otlp", &["model", "policy::status", "clients::collector", "traces"], false),
     (
@@ -94,6 +107,7 @@ const LAYERS: &[(&str, &[&str], bool)] = &[
             "pause",
             "supervisors",
             "sys",
+            "files",
             "nvml",
             "sources",
             "actions",
@@ -129,6 +143,15 @@ const IMPURE: &[&str] = &[
 
 /// Only the daemon reads the clock.
 const CLOCKS: &[&str] = &["Instant::now", "SystemTime::now", "Timestamp::now", "clock_gettime"];
+
+/// What only the one way out of commands names, and where else it may stand, with the reason.
+const WAYS_OUT: &[&str] = &["io::stdout()", "io::stderr()", "stdio::stdout()", "stdio::stderr()"];
+const PRINTERS: &[(&str, &str)] = &[
+    ("src/cli/output.rs", "the one way out"),
+    ("src/cli/log.rs", "the daemon's log, which loses lines rather than to wait"),
+    ("src/cli/nvml_child.rs", "answers by a descriptor of its own"),
+    ("src/cli/gate/show.rs", "asks how wide the terminal is"),
+];
 
 /// The files that may still name a clock, each with the reason.
 const CLOCK_READERS: &[(&str, &str)] =
@@ -220,6 +243,20 @@ fn only_the_daemon_reads_the_clock() {
             for name in CLOCKS.iter().filter(|name| line.contains(**name)) {
                 wrong.push(format!("{relative}:{number}: {name}"));
             }
+        }
+    }
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn commands_print_in_one_way() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut wrong = Vec::new();
+    for (path, number, line) in LAYERS.iter().flat_map(|(module, ..)| code(module)) {
+        let relative = path.strip_prefix(root).unwrap().display().to_string();
+        let may = PRINTERS.iter().any(|(allowed, _)| relative == *allowed);
+        if !may && WAYS_OUT.iter().any(|name| line.contains(name)) {
+            wrong.push(format!("{relative}:{number}: use cli::output"));
         }
     }
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));

@@ -77,6 +77,7 @@ fn the_doctor_finds_nothing_wrong_with_them() {
         settings: Known::Absent,
         lacks: Known::Absent,
         has_daemon: Known::Absent,
+        engines: Known::Absent,
         containers: Known::Is(Vec::<ContainerFacts>::new()),
         units: Known::Is((vec![engine], names)),
         systemd: Known::Absent,

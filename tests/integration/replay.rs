@@ -167,6 +167,8 @@ fn past(at: Moment, acts: &[(bool, i64)]) -> Past {
         approved: None,
         started_after: None,
         died_in: None,
+        engine: None,
+        takes_from_engine: false,
         is_forgiven: place % 3 == 0,
     };
     Past { acts: acts.iter().enumerate().map(act).collect(), ..Past::default() }

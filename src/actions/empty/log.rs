@@ -1,9 +1,10 @@
 //! What an engine writes into its log while its caches are emptied, where that is a file.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 
+use crate::files::open_regular;
 use crate::model::EngineTarget;
 
 /// Where Docker keeps what containers print.
@@ -38,7 +39,7 @@ impl EngineLog {
 
     /// What it says was freed meanwhile, in words.
     pub(super) fn freed(self) -> Option<String> {
-        let mut file = File::open(&self.path).ok()?;
+        let mut file = open_regular(&self.path).ok()?;
         file.seek(SeekFrom::Start(self.ended_at)).ok()?;
         let mut text = Vec::new();
         file.take(MOST_BYTES).read_to_end(&mut text).ok()?;

@@ -6,6 +6,7 @@
 mod log;
 mod memory;
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;
@@ -14,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::temporary::TemporarySettings;
-use crate::clients::{self, Emptying, Pausing, Place, Refusal, Session, owner};
+use crate::clients::{self, Emptying, KeyRing, Pausing, Place, Refusal, Session, owner};
 use crate::model::{Action, CachePermission, Decision, EngineTarget, OutcomeResult, Target};
 use log::EngineLog;
 use memory::Memory;
@@ -121,8 +122,7 @@ impl CacheEmptier {
         }
         let place = Place::of(&self.procfs, engine);
         let place = place.ok_or_else(|| format!("where {name} can be asked is not known"))?;
-        let port = place.port();
-        if port.is_some_and(|port| owner::listens(&self.procfs, engine, port) == Some(false)) {
+        if owner::listens(&self.procfs, engine, &place) == Some(false) {
             return Err(format!(
                 "what listens at {} is no process of {name}: it is told nothing, and no key",
                 place.origin
@@ -142,19 +142,28 @@ impl CacheEmptier {
         let before = Memory::read(&self.procfs, engine);
         let log = EngineLog::open(&self.procfs, engine);
         let mut pausing = InUndoLog { temporary, decision, engine, number: None };
+        let keys = KeyRing::new(&self.procfs, Arc::new(engine.clone()), place.clone());
+        let mut withheld = None;
         let said = Session::open(place).map_err(Refusal::from).and_then(|session| {
             let session = session.within(self.uptime, CALLING_TAKES);
-            let emptying = Emptying { session: &session, keys: &engine.keys, allow };
-            clients::empty_cache(engine.kind, &emptying, &mut pausing)
+            let withheld_here = RefCell::default();
+            let emptying =
+                Emptying { session: &session, keys: &keys, allow, withheld: withheld_here };
+            let said = clients::empty_cache(engine.kind, &emptying, &mut pausing);
+            withheld = emptying.withheld.into_inner();
+            said
         });
         drop(pausing);
+        let without = withheld.map(|why| format!("; asked without its key: {why}"));
+        let without = without.unwrap_or_default();
         match said {
-            Err(refusal) => (OutcomeResult::Failed(refusal.to_string()), None),
+            Err(refusal) => (OutcomeResult::Failed(format!("{refusal}{without}")), None),
             Ok(said) => {
                 let after = self.settled(engine, &before);
                 self.tally.bytes.fetch_add(after.gained(&before), Ordering::Relaxed);
                 let logged = log.and_then(EngineLog::freed);
-                (OutcomeResult::Done, Some(told(&said, logged.as_deref(), &before, &after)))
+                let told = told(&said, logged.as_deref(), &before, &after);
+                (OutcomeResult::Done, Some(told + &without))
             }
         }
     }

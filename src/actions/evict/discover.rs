@@ -60,7 +60,9 @@ impl Holdings {
                     continue;
                 }
                 let path = mapped.path.clone();
-                let opened = held.path_of(&link).and_then(|file| ModelFile::open(&file, path));
+                let opened = held
+                    .path_of(&link)
+                    .and_then(|named| ModelFile::open(&named, path, None, &files.open_files));
                 files.take(&mapped.path, opened);
             }
             self.mapped.push((number, identity, mapped));
@@ -83,7 +85,9 @@ impl Holdings {
                     continue;
                 }
                 let named = held.path_of(&format!("fd/{}", open.number));
-                let file = named.and_then(|file| ModelFile::open(&file, path.to_owned()));
+                let file = named.and_then(|named| {
+                    ModelFile::open(&named, path.to_owned(), None, &files.open_files)
+                });
                 // The number may stand for another file by now.
                 let is_same = |file: &ModelFile| file.identity == open.identity;
                 match file {

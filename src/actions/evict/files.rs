@@ -1,24 +1,29 @@
-//! The model files: which they are, and holding them open.
+//! The model files: which they are, and opening them.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use glob::{MatchOptions, Pattern};
 use rustix::fs::{
-    Advice, FileType, FsWord, Mode, OFlags, ResolveFlags, Stat, fadvise, fstat, fstatfs, open,
-    openat2,
+    Advice, FileType, FsWord, Mode, OFlags, ResolveFlags, Stat, fadvise, fstat, fstatfs, openat2,
 };
 use rustix::io::Errno;
 
+use super::Pulse;
 use super::ledger::CHUNK_BYTES;
+use super::open_files::{OpenFiles, Slot};
+use crate::files::open_regular;
+use crate::sys::descriptors::is_out_of_descriptors;
 use crate::sys::page_cache::{self, CachedPages};
 
-/// More model files of one engine are not held open.
+/// More model files of one engine are not followed.
 pub(super) const MOST_FILES: usize = 4_096;
 
 /// A pattern's `*` names no folder.
@@ -45,45 +50,66 @@ impl From<&Stat> for Identity {
     }
 }
 
-/// A model file, open for reading.
+/// A model file. It is open for reading while it is in use, and as long as others do not need its
+/// descriptor.
 #[derive(Debug)]
 pub(super) struct ModelFile {
     pub(super) identity: Identity,
     /// As the engine sees it; for order and for people.
     pub(super) path: PathBuf,
-    file: OwnedFd,
+    length: Cell<u64>,
+    slot: Slot,
 }
 
 impl ModelFile {
     /// Opens what a descriptor that only names a file leads to, if that is a regular file. What has
-    /// no disk below it (`Unsupported`) could only go to swap.
-    pub(super) fn open(named: &OwnedFd, path: PathBuf) -> io::Result<Self> {
-        let stat = fstat(named)?;
-        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
-        }
-        if IN_MEMORY_ALONE.contains(&fstatfs(named)?.f_type) {
-            return Err(io::Error::new(io::ErrorKind::Unsupported, "it is in memory alone"));
-        }
-        let link = format!("/proc/self/fd/{}", named.as_raw_fd());
-        let file = open(link, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-        Ok(Self { identity: Identity::from(&stat), path, file })
+    /// no disk below it (`Unsupported`) could only go to swap. It can be opened again by its path
+    /// below `root`; what has none there keeps its descriptor.
+    pub(super) fn open(
+        named: &OwnedFd,
+        path: PathBuf,
+        root: Option<&Arc<OwnedFd>>,
+        open_files: &OpenFiles,
+    ) -> io::Result<Self> {
+        let (file, stat) = open_named(named)?;
+        let slot = match root {
+            Some(root) => open_files.admit(file, Arc::clone(root)),
+            None => open_files.pin(file)?,
+        };
+        let length = Cell::new(length_of(&stat));
+        Ok(Self { identity: Identity::from(&stat), path, length, slot })
     }
 
-    /// How long it is now.
-    pub(super) fn length(&self) -> io::Result<u64> {
-        Ok(u64::try_from(fstat(&self.file)?.st_size).unwrap_or(0))
+    /// How long it is, as far as that is known without opening it again.
+    pub(super) fn length(&self) -> u64 {
+        if let Some(stat) = self.slot.opened().and_then(|file| fstat(&*file).ok()) {
+            self.length.set(length_of(&stat));
+        }
+        self.length.get()
+    }
+
+    /// Has something done to it while it is open. Where it must be opened again, it may be gone
+    /// (`NotFound`) or leased (`WouldBlock`): see [`is_of_this_file_alone`].
+    fn with<T>(&self, act: impl FnOnce(BorrowedFd<'_>) -> io::Result<T>) -> io::Result<T> {
+        let file = self.slot.file(|root| {
+            let (file, stat) = open_named(&name_below(root, &self.path)?)?;
+            match Identity::from(&stat) == self.identity {
+                true => Ok(file),
+                false => Err(io::ErrorKind::NotFound.into()),
+            }
+        })?;
+        act(file.as_fd())
     }
 
     /// How much of it is cached, in bytes.
     pub(super) fn cached_bytes(&self) -> io::Result<u64> {
-        let pages = page_cache::cachestat(self.file.as_fd(), 0, 0)?;
+        let pages = self.with(|file| page_cache::cachestat(file, 0, 0))?;
         Ok(pages.cached.saturating_mul(procfs::page_size()))
     }
 
     /// What of a chunk is cached, in bytes.
     pub(super) fn cached(&self, chunk: usize) -> io::Result<CachedPages> {
-        let pages = page_cache::cachestat(self.file.as_fd(), offset(chunk), CHUNK_BYTES)?;
+        let pages = self.with(|file| page_cache::cachestat(file, offset(chunk), CHUNK_BYTES))?;
         let bytes = |pages: u64| pages.saturating_mul(procfs::page_size());
         Ok(CachedPages {
             cached: bytes(pages.cached),
@@ -97,21 +123,54 @@ impl ModelFile {
     /// Takes the clean pages of a chunk that nobody maps out of the cache.
     pub(super) fn drop_unmapped(&self, chunk: usize) -> io::Result<()> {
         let length = std::num::NonZeroU64::new(CHUNK_BYTES);
-        Ok(fadvise(&self.file, offset(chunk), length, Advice::DontNeed)?)
+        self.with(|file| Ok(fadvise(file, offset(chunk), length, Advice::DontNeed)?))
     }
 
     /// The same for what lies before a place.
     pub(super) fn drop_unmapped_before(&self, end: u64) -> io::Result<()> {
         match std::num::NonZeroU64::new(end) {
-            Some(length) => Ok(fadvise(&self.file, 0, Some(length), Advice::DontNeed)?),
+            Some(length) => self.with(|file| Ok(fadvise(file, 0, Some(length), Advice::DontNeed)?)),
             None => Ok(()),
         }
     }
 
     /// The same for the whole file.
     pub(super) fn drop_all_unmapped(&self) -> io::Result<()> {
-        Ok(fadvise(&self.file, 0, None, Advice::DontNeed)?)
+        self.with(|file| Ok(fadvise(file, 0, None, Advice::DontNeed)?))
     }
+}
+
+/// Whether an error says only that this file cannot be opened again now: it tells nothing of what
+/// the kernel can do.
+pub(super) fn is_of_this_file_alone(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::WouldBlock)
+        || is_out_of_descriptors(error)
+}
+
+/// Opens for reading what is named, if that is a regular file on a disk. It never waits for whoever
+/// holds a lease on it (fcntl(2), F_SETLEASE): that is `WouldBlock`.
+fn open_named(named: &OwnedFd) -> io::Result<(OwnedFd, Stat)> {
+    let is_regular = |stat: &Stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+    let stat = fstat(named)?;
+    if !is_regular(&stat) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
+    }
+    if IN_MEMORY_ALONE.contains(&fstatfs(named)?.f_type) {
+        return Err(io::Error::new(io::ErrorKind::Unsupported, "it is in memory alone"));
+    }
+    let link = format!("/proc/self/fd/{}", named.as_raw_fd());
+    Ok((open_regular(Path::new(&link))?.into(), stat))
+}
+
+/// Names a file below a root, and does not open it. Links lead nowhere out of the root.
+fn name_below(root: &OwnedFd, path: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+    Ok(openat2(root, path, flags, Mode::empty(), resolve)?)
+}
+
+fn length_of(stat: &Stat) -> u64 {
+    u64::try_from(stat.st_size).unwrap_or(0)
 }
 
 /// Where a chunk begins.
@@ -145,10 +204,11 @@ impl Patterns {
     }
 
     /// Opens all files below a root that they name. Links lead nowhere out of it.
-    pub(super) fn open_below(&self, root: &OwnedFd, found: &mut Finding) {
+    pub(super) fn open_below(&self, root: OwnedFd, found: &mut Finding) {
+        let root = Arc::new(root);
         let prefix = format!("/proc/self/fd/{}", root.as_raw_fd());
         for path in &self.exact {
-            self.try_open(root, path, found);
+            try_open(&root, path, found);
         }
         for glob in &self.globs {
             let Ok(paths) = glob::glob_with(&format!("{prefix}{glob}"), MATCHING) else {
@@ -159,19 +219,24 @@ impl Patterns {
                     return;
                 }
                 let Ok(below) = path.strip_prefix(&prefix) else { continue };
-                self.try_open(root, &Path::new("/").join(below), found);
+                try_open(&root, &Path::new("/").join(below), found);
             }
         }
     }
+}
 
-    fn try_open(&self, root: &OwnedFd, path: &Path, found: &mut Finding) {
-        let flags = OFlags::PATH | OFlags::CLOEXEC;
-        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-        match openat2(root, path, flags, Mode::empty(), resolve) {
-            Ok(named) => found.take(path, ModelFile::open(&named, path.to_owned())),
-            Err(Errno::NOENT | Errno::NOTDIR) => {}
-            Err(error) => found.take(path, Err(error.into())),
+fn try_open(root: &Arc<OwnedFd>, path: &Path, found: &mut Finding) {
+    found.pulse.beat();
+    match name_below(root, path) {
+        Ok(named) => {
+            let open_files = &found.open_files;
+            let opened = ModelFile::open(&named, path.to_owned(), Some(root), open_files);
+            found.take(path, opened);
         }
+        Err(error) => match Errno::from_io_error(&error) {
+            Some(Errno::NOENT | Errno::NOTDIR) => {}
+            _ => found.take(path, Err(error)),
+        },
     }
 }
 
@@ -179,6 +244,12 @@ impl Patterns {
 #[derive(Debug, Default)]
 pub(super) struct Finding {
     pub(super) files: Vec<ModelFile>,
+    /// The first one that nobody may open for as long as another process holds a lease on it.
+    pub(super) leased: Option<String>,
+    /// Those of all loads that are open.
+    pub(super) open_files: OpenFiles,
+    /// Whoever looks for them lives.
+    pub(super) pulse: Pulse,
     /// Why some that are there cannot be opened: the first reason.
     pub(super) refused: Option<String>,
 }
@@ -207,6 +278,9 @@ impl Finding {
             }
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::Unsupported => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.leased.get_or_insert_with(|| Printable(path).to_string());
+            }
             Err(error) => {
                 self.refused.get_or_insert_with(|| format!("{}: {error}", Printable(path)));
             }
@@ -243,6 +317,8 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
 
+    use rustix::fs::open;
+
     use super::*;
 
     fn root(path: &Path) -> OwnedFd {
@@ -266,8 +342,8 @@ mod tests {
         fs::create_dir(inside.join("folder.safetensors")).unwrap();
         let patterns = Patterns::new(&["/models/*.safetensors", "/models/a [x].gguf", "models/*"]);
         let mut found = Finding::default();
-        patterns.open_below(&root(&folder.path().join("root")), &mut found);
-        let mut lengths: Vec<u64> = found.files.iter().map(|file| file.length().unwrap()).collect();
+        patterns.open_below(root(&folder.path().join("root")), &mut found);
+        let mut lengths: Vec<u64> = found.files.iter().map(ModelFile::length).collect();
         lengths.sort_unstable();
         // `..` stops at the root, whose own secret is found; the one outside of it is not.
         let expected = ["root/secret", "root/models/blobs/1", "root/models/a [x].gguf"];
@@ -281,7 +357,7 @@ mod tests {
         let file = folder.path().join("model.safetensors");
         fs::write(&file, "weights").unwrap();
         let named = open(&file, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
-        let opened = ModelFile::open(&named, file.clone());
+        let opened = ModelFile::open(&named, file.clone(), None, &OpenFiles::default());
         assert_eq!(opened.as_ref().unwrap_err().kind(), io::ErrorKind::Unsupported);
         let mut found = Finding::default();
         found.take(&file, opened);

@@ -5,12 +5,12 @@ use std::io;
 use rustix::io::Errno;
 
 use super::discover::Holdings;
-use super::files::{Finding, Patterns, offset};
+use super::files::{Finding, Patterns, is_of_this_file_alone, offset};
 use super::ledger::{DueChunk, Ledger, Look, Place};
 use super::process::{Held, HoldError};
 use super::room::{is_bounded, may_stay, must_go, to_come};
 use super::uses::{FileUse, Reading};
-use super::{EvictOrder, Mounts};
+use super::{EvictOrder, Mounts, Pulse};
 use crate::model::EngineTarget;
 use crate::sys::free_memory::FreeMemory;
 use crate::sys::page_cache::CachedPages;
@@ -119,7 +119,11 @@ pub(super) struct Load {
 impl Load {
     /// Takes hold of the engine's processes and of its model files, and looks at all of them. There
     /// may be no file yet: one that first fetches its model is followed until it loads it.
-    pub(super) fn begin(mounts: Mounts, order: &EvictOrder) -> Result<Self, LoadError> {
+    pub(super) fn begin(
+        mounts: Mounts,
+        order: &EvictOrder,
+        pulse: Pulse,
+    ) -> Result<Self, LoadError> {
         let target = &order.target;
         let mut processes = Vec::new();
         let mut refused = None;
@@ -137,7 +141,7 @@ impl Load {
             mounts,
             processes,
             patterns: Patterns::new(&target.model_files),
-            files: Finding::default(),
+            files: Finding { pulse, ..Finding::default() },
             uses: Vec::new(),
             ledger: Ledger::new(order.behind_bytes),
             limits: Limits::default(),
@@ -178,7 +182,7 @@ impl Load {
     fn open_files(&mut self) {
         for process in &self.processes {
             match process.root() {
-                Ok(root) => self.patterns.open_below(&root, &mut self.files),
+                Ok(root) => self.patterns.open_below(root, &mut self.files),
                 Err(error) => {
                     let what = format!("the root of process {}: {error}", process.id);
                     self.files.refused.get_or_insert(what);
@@ -197,6 +201,11 @@ impl Load {
     /// Why nothing can be done to any of its files by name, where that is so.
     pub(super) fn refused(&self) -> Option<&str> {
         self.files.refused.as_deref().filter(|_| self.files.files.is_empty())
+    }
+
+    /// A file that nobody may open for as long as another process holds a lease on it.
+    pub(super) fn leased(&self) -> Option<&str> {
+        self.files.leased.as_deref()
     }
 
     /// Whether none of its files is known, or not yet.
@@ -292,6 +301,7 @@ impl Load {
 
     /// Returns whether more of it has been read.
     fn look(&mut self, place: Place) -> bool {
+        self.files.pulse.beat();
         match self.measure(place) {
             Some(look) => self.ledger.observe(place, look),
             None => false,
@@ -323,8 +333,15 @@ impl Load {
             return None;
         }
         let file = self.files.files.get(place.file)?;
-        let pages = file.cached(place.chunk);
-        let pages = pages.inspect_err(|error| self.limits.sight = Some(blind(error))).ok()?;
+        let pages = match file.cached(place.chunk) {
+            Ok(pages) => pages,
+            Err(error) => {
+                if !is_of_this_file_alone(&error) {
+                    self.limits.sight = Some(blind(&error));
+                }
+                return None;
+            }
+        };
         if pages.cached == 0 && pages.evicted > 0 {
             self.marked.push(place);
         }
@@ -366,6 +383,7 @@ impl Load {
             if stops() {
                 break;
             }
+            self.files.pulse.beat();
             let before = self.ledger.cached_of(due.place);
             self.put_out(due.place);
             let gone = before.saturating_sub(self.ledger.cached_of(due.place));
@@ -490,7 +508,7 @@ impl Load {
             self.limits.page_out = Some(format!("what is mapped cannot be seen ({why})"));
         }
         for (place, file) in self.files.files.iter().enumerate() {
-            let length = file.length().unwrap_or(0);
+            let length = file.length();
             if self.uses.len() <= place {
                 self.uses.push(FileUse::default());
                 self.ledger.add_file(length);

@@ -60,7 +60,8 @@ fn may_see(path: &Path) -> bool {
 fn begun(folder: &Path, chunks: u64) -> Option<(PathBuf, File, Load)> {
     let path = file(folder, chunks);
     let reader = File::open(&path).unwrap();
-    let load = may_see(&path).then(|| Load::begin(mounts(), &order(&path)).unwrap())?;
+    let load =
+        may_see(&path).then(|| Load::begin(mounts(), &order(&path), Pulse::default()).unwrap())?;
     Some((path, reader, load))
 }
 
@@ -149,7 +150,7 @@ fn marks_of_the_kernel_go_behind_the_readers_alone_and_looking_removes_none() {
     }
     assert_eq!((cached(&path), marked(&path)), (0, 4 * CHUNK_BYTES));
     let mut reader = File::open(&path).unwrap();
-    let mut load = Load::begin(mounts(), &order(&path)).unwrap();
+    let mut load = Load::begin(mounts(), &order(&path), Pulse::default()).unwrap();
     assert_eq!(marked(&path), 4 * CHUNK_BYTES, "to look, as in observe mode, changes nothing");
     round(&mut load);
     assert_eq!(marked(&path), 4 * CHUNK_BYTES, "all of it lies ahead");
@@ -166,14 +167,15 @@ fn marks_of_the_kernel_go_behind_the_readers_alone_and_looking_removes_none() {
 fn only_what_is_free_above_the_floor_is_to_spare() {
     let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
     let order = order(&file(folder.path(), 1));
-    let spare = |order: &EvictOrder| Load::begin(mounts(), order).unwrap().spare_bytes();
+    let spare =
+        |order: &EvictOrder| Load::begin(mounts(), order, Pulse::default()).unwrap().spare_bytes();
     assert!(spare(&order) > 0);
     assert_eq!(spare(&EvictOrder { floor_bytes: u64::MAX, ..order }), 0);
 }
 
 #[test]
 fn a_target_without_files_is_followed_and_one_without_processes_is_not() {
-    let begin = |order: &EvictOrder| Load::begin(mounts(), order);
+    let begin = |order: &EvictOrder| Load::begin(mounts(), order, Pulse::default());
     let nothing = Path::new("/nothing/here/*.safetensors");
     for none_yet in [nothing, Path::new("model.safetensors")] {
         let mut load = begin(&order(none_yet)).unwrap();

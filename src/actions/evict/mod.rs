@@ -7,12 +7,15 @@
 //! another process maps stays; no other file is touched. Nothing is changed that would have to be
 //! undone: what is used again comes back from its file.
 //!
-//! It goes on beside all other actions, on a thread of its own, until the engine no longer loads.
+//! It goes on beside all other actions, until the engine no longer loads. Each load has a thread of
+//! its own: the files are other people's, and a file system that does not answer keeps its thread.
+//! Such a load is given up and reported; all others go on.
 
 mod discover;
 mod files;
 mod ledger;
 mod load;
+mod open_files;
 mod process;
 mod room;
 mod session;
@@ -22,16 +25,15 @@ mod uses;
 use std::collections::VecDeque;
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
 
 use bytesize::ByteSize;
 
 use crate::model::{Action, Decision, DecisionId, EngineTarget, ProcessId, RuleId, Target};
-use session::{Message, Sessions};
 pub use unload::{Unloaded, unload};
 
 /// How long whoever asked waits for the first pass over all files; it goes on behind that.
@@ -39,6 +41,22 @@ const FIRST_PASS_TAKES: Duration = Duration::from_secs(1);
 
 /// Words that nobody has asked for are kept, but not more of them.
 const MOST_UNASKED: usize = 64;
+
+/// More engines do not load at a time. Loads that hang count.
+const MOST_LOADS: usize = 16;
+
+/// A load of which nothing was heard for so long is given up. A step is one open, one look at a
+/// chunk of 16 MiB or at a process; a slow disk takes well below a second for one.
+const HANGS_AFTER: Duration = Duration::from_secs(5);
+
+/// The same for one whose first pass somebody waits for.
+const HANGS_AT_FIRST: Duration = Duration::from_millis(800);
+
+/// Why it was given up.
+const HANGS: &str = "its files or processes do not answer";
+
+/// Why a file is left alone.
+const LEASED: &str = "another process holds a lease on it (fcntl F_SETLEASE), so it is left alone";
 
 /// Where the kernel's file systems are mounted.
 #[derive(Clone, Debug)]
@@ -120,20 +138,53 @@ pub struct Evictor {
     shared: Arc<Shared>,
 }
 
-/// What the thread and its clients share.
+/// What the threads and their clients share.
 struct Shared {
     uptime: fn() -> Duration,
     evicted_bytes: AtomicU64,
     refaulted_bytes: AtomicU64,
     /// Loads that have ever been followed.
     begun: AtomicU64,
-    /// The loads that are followed.
+    /// One for each thread, also for one that hangs.
     controls: Mutex<Vec<Arc<Control>>>,
     /// What people shall know, for the journal.
     notes: Mutex<VecDeque<String>>,
     /// What acts have done, until somebody asks.
     effects: Mutex<VecDeque<(DecisionId, String)>>,
-    thread: Mutex<Option<Sender<Message>>>,
+}
+
+/// That a thread goes on.
+#[derive(Clone, Debug)]
+struct Pulse {
+    /// When it was last known to go on, in milliseconds of uptime.
+    at_ms: Arc<AtomicU64>,
+    uptime: fn() -> Duration,
+}
+
+impl Default for Pulse {
+    fn default() -> Self {
+        Self::new(Duration::default)
+    }
+}
+
+impl Pulse {
+    fn new(uptime: fn() -> Duration) -> Self {
+        let pulse = Self { at_ms: Arc::default(), uptime };
+        pulse.beat();
+        pulse
+    }
+
+    /// To be called before each step that may hang.
+    fn beat(&self) {
+        let now = u64::try_from((self.uptime)().as_millis()).unwrap_or(u64::MAX);
+        self.at_ms.store(now, Ordering::Relaxed);
+    }
+
+    /// How long ago that was.
+    fn age(&self) -> Duration {
+        let at = Duration::from_millis(self.at_ms.load(Ordering::Relaxed));
+        (self.uptime)().saturating_sub(at)
+    }
 }
 
 /// How one load's thread and its clients talk.
@@ -141,6 +192,8 @@ struct Shared {
 struct Control {
     rule: RuleId,
     target: EngineTarget,
+    /// It only looks, and changes nothing.
+    is_rehearsal: bool,
     /// What the engine is by now, until the thread has taken it.
     now: Mutex<Option<EngineTarget>>,
     /// Why it shall end.
@@ -148,13 +201,24 @@ struct Control {
     evicted_bytes: AtomicU64,
     /// What lies behind its readers, and goes now or when memory is short.
     lying_bytes: AtomicU64,
+    pulse: Pulse,
+    /// It was given up.
+    hangs: AtomicBool,
 }
 
 impl Control {
-    fn new(rule: RuleId, target: EngineTarget) -> Self {
-        let now = Mutex::default();
-        let (evicted_bytes, lying_bytes) = Default::default();
-        Self { rule, target, now, stop: OnceLock::new(), evicted_bytes, lying_bytes }
+    fn new(order: &EvictOrder, is_rehearsal: bool, uptime: fn() -> Duration) -> Self {
+        Self {
+            rule: order.rule.clone(),
+            target: order.target.clone(),
+            is_rehearsal,
+            now: Mutex::default(),
+            stop: OnceLock::new(),
+            evicted_bytes: AtomicU64::new(0),
+            lying_bytes: AtomicU64::new(0),
+            pulse: Pulse::new(uptime),
+            hangs: AtomicBool::new(false),
+        }
     }
 
     /// The engine's first process: another one is another life of it.
@@ -164,6 +228,24 @@ impl Control {
 
     fn server(&self) -> Option<&ProcessId> {
         self.target.processes.first()
+    }
+
+    /// Whether it follows a load, and is not about to end.
+    fn follows(&self) -> bool {
+        !self.is_rehearsal && self.stop.get().is_none()
+    }
+
+    fn hangs(&self) -> bool {
+        self.hangs.load(Ordering::Relaxed)
+    }
+
+    /// Gives it up if nothing was heard of it for so long. Returns whether that is news.
+    fn give_up_after(&self, patience: Duration) -> bool {
+        if self.pulse.age() < patience || self.hangs.swap(true, Ordering::Relaxed) {
+            return false;
+        }
+        let _first_reason_counts = self.stop.set(HANGS);
+        true
     }
 }
 
@@ -184,7 +266,6 @@ impl Evictor {
             controls: Mutex::default(),
             notes: Mutex::default(),
             effects: Mutex::default(),
-            thread: Mutex::default(),
         };
         Self { shared: Arc::new(shared) }
     }
@@ -211,17 +292,19 @@ impl Evictor {
     /// Begins to follow a load, and says what the first pass has done; where that load is followed
     /// already, how far it is.
     fn begin(&self, mounts: Mounts, order: EvictOrder) -> Result<String, NotEvicted> {
-        let known =
-            lock(&self.shared.controls).iter().find(|one| one.is_of(&order.target)).cloned();
-        if let Some(known) = known.filter(|known| known.stop.get().is_none()) {
+        if let Some(known) = self.following(&order.target) {
             let so_far = ByteSize(known.evicted_bytes.load(Ordering::Relaxed)).display().iec();
             return Ok(format!("its load is followed already; {so_far} put out so far"));
         }
-        let control = Arc::new(Control::new(order.rule.clone(), order.target.clone()));
         let (reply, answer) = channel();
-        self.send(Message::Begin { mounts, order, control: Arc::clone(&control), reply })?;
+        let control = self.start(order, false, move |shared, order, control| {
+            session::follow(shared, mounts, order, control, &reply);
+        })?;
         match answer.recv_timeout(FIRST_PASS_TAKES) {
             Ok(answer) => answer,
+            Err(RecvTimeoutError::Timeout) if control.give_up_after(HANGS_AT_FIRST) => {
+                Err(NotEvicted::Failed(format!("given up, since {HANGS}")))
+            }
             Err(RecvTimeoutError::Timeout) => {
                 let so_far =
                     ByteSize(control.evicted_bytes.load(Ordering::Relaxed)).display().iec();
@@ -233,35 +316,53 @@ impl Evictor {
         }
     }
 
+    fn following(&self, target: &EngineTarget) -> Option<Arc<Control>> {
+        let controls = lock(&self.shared.controls);
+        controls.iter().find(|control| control.is_of(target) && control.follows()).cloned()
+    }
+
     /// Has it found out what a decision would put out, and puts out nothing; [`Self::notes`] will
     /// have it. Never waits.
     pub fn rehearse(&self, mounts: Mounts, decision: &Decision) {
-        let rehearsed = EvictOrder::of(decision).and_then(|order| {
-            self.send(Message::Rehearse { mounts, order, decision: decision.id })
+        let id = decision.id;
+        let rehearsed = EvictOrder::of(decision).map_err(NotEvicted::Failed).and_then(|order| {
+            self.start(order, true, move |shared, order, control| {
+                session::rehearse(shared, mounts, order, control, id);
+            })
         });
         if let Err(error) = rehearsed {
-            keep(&self.shared.notes, session::rehearsed(decision.id, Err(error)));
+            keep(&self.shared.notes, session::rehearsed(id, Err(error.to_string())));
         }
     }
 
-    fn send(&self, message: Message) -> Result<(), String> {
-        let mut sender = lock(&self.shared.thread);
-        let message = match &*sender {
-            Some(thread) => match thread.send(message) {
-                Ok(()) => return Ok(()),
-                Err(unsent) => unsent.0,
-            },
-            None => message,
-        };
-        let (inbox, messages) = channel();
-        let sessions = Sessions::new(Arc::downgrade(&self.shared));
-        thread::Builder::new()
-            .name("evict".to_owned())
-            .spawn(move || sessions.run(&messages))
-            .map_err(|error| format!("the evicting thread cannot be started: {error}"))?;
-        let sent = inbox.send(message).map_err(|_| "the evicting thread has ended".to_owned());
-        *sender = Some(inbox);
-        sent
+    /// Does some work for one load on a thread of its own.
+    fn start(
+        &self,
+        order: EvictOrder,
+        is_rehearsal: bool,
+        work: impl FnOnce(&Weak<Shared>, &EvictOrder, &Arc<Control>) + Send + 'static,
+    ) -> Result<Arc<Control>, NotEvicted> {
+        let control = Arc::new(Control::new(&order, is_rehearsal, self.shared.uptime));
+        let mut controls = lock(&self.shared.controls);
+        if controls.iter().any(|one| one.is_of(&order.target) && one.hangs()) {
+            return Err(NotEvicted::Failed(format!("an earlier look still hangs, since {HANGS}")));
+        }
+        if controls.len() >= MOST_LOADS {
+            let hanging = controls.iter().filter(|one| one.hangs()).count();
+            let why = format!("{MOST_LOADS} loads are followed already, of which {hanging} hang");
+            return Err(NotEvicted::Untouched(why));
+        }
+        controls.push(Arc::clone(&control));
+        drop(controls);
+        let place = Place { shared: Arc::downgrade(&self.shared), control: Arc::clone(&control) };
+        let run = move || work(&place.shared, &order, &place.control);
+        let started = thread::Builder::new().name("evict".to_owned()).spawn(run);
+        match started {
+            Ok(_) => Ok(control),
+            Err(error) => {
+                Err(NotEvicted::Failed(format!("the evicting thread cannot be started: {error}")))
+            }
+        }
     }
 
     /// Tells what each engine that is followed is by now: the processes and files that it has come
@@ -306,7 +407,7 @@ impl Evictor {
         lock(&self.shared.controls).iter().any(|control| {
             *control.target.name == *engine
                 && control.server() == Some(&server)
-                && control.stop.get().is_none()
+                && control.follows()
         })
     }
 
@@ -314,7 +415,8 @@ impl Evictor {
     /// short, in bytes: as good as free. Never waits.
     pub fn lying_bytes(&self) -> u64 {
         let controls = lock(&self.shared.controls);
-        controls.iter().map(|control| control.lying_bytes.load(Ordering::Relaxed)).sum()
+        let going_on = controls.iter().filter(|control| !control.hangs());
+        going_on.map(|control| control.lying_bytes.load(Ordering::Relaxed)).sum()
     }
 
     /// What has been put out so far. Never waits.
@@ -326,11 +428,41 @@ impl Evictor {
     }
 
     /// How loads that were followed have ended, and what would have been put out, since this was
-    /// last asked. Never waits.
+    /// last asked; loads that hang are given up. To be asked every second or so. Never waits.
     pub fn notes(&self) -> Vec<String> {
-        lock(&self.shared.notes).drain(..).collect()
+        let controls = lock(&self.shared.controls);
+        let given_up = controls.iter().filter(|control| control.give_up_after(HANGS_AFTER));
+        let mut notes: Vec<String> = given_up
+            .map(|control| {
+                format!(
+                    "evict_checkpoint of engine {} was given up, since {HANGS}",
+                    control.target.name
+                )
+            })
+            .collect();
+        drop(controls);
+        notes.extend(lock(&self.shared.notes).drain(..));
+        notes
     }
 }
+
+/// A thread's place among those that there are, until it ends.
+struct Place {
+    shared: Weak<Shared>,
+    control: Arc<Control>,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Some(shared) = self.shared.upgrade() {
+            lock(&shared.controls).retain(|one| !Arc::ptr_eq(one, &self.control));
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "hanging_tests.rs"]
+mod tests;
 
 /// Keeps what somebody may ask for; of what nobody asked for the newest.
 fn keep<T>(list: &Mutex<VecDeque<T>>, entry: T) {

@@ -1,16 +1,17 @@
-//! The thread that follows loads.
+//! The thread that follows a load.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::Sender;
 use std::sync::{Arc, Weak};
+use std::thread;
 use std::time::Duration;
 
 use bytesize::ByteSize;
 
 use super::load::{Limits, Load, Round, Stand};
-use super::{Control, EvictOrder, Mounts, NotEvicted, Shared, keep, lock};
+use super::{Control, EvictOrder, LEASED, Mounts, NotEvicted, Shared, keep, lock};
 use crate::actions::drop_caches;
 use crate::model::{CacheKind, DecisionId, EngineTarget, duration_text};
 
@@ -42,29 +43,7 @@ const READ_BETWEEN_PART: u64 = 32;
 const LEAST_READ_BETWEEN_BYTES: u64 = 48 << 20;
 const MOST_READ_BETWEEN_BYTES: u64 = 512 << 20;
 
-/// More engines do not load at a time.
-const MOST_SESSIONS: usize = 16;
-
-/// What the thread is told.
-pub(super) enum Message {
-    /// Follow a load.
-    Begin {
-        mounts: Mounts,
-        order: EvictOrder,
-        control: Arc<Control>,
-        reply: Sender<Result<String, NotEvicted>>,
-    },
-    /// Only look.
-    Rehearse { mounts: Mounts, order: EvictOrder, decision: DecisionId },
-}
-
-/// All loads that are followed.
-pub(super) struct Sessions {
-    /// Gone once nobody can ask for anything any more.
-    shared: Weak<Shared>,
-    sessions: Vec<Session>,
-}
-
+/// A load that is followed.
 struct Session {
     load: Load,
     /// What the engine was last known to be.
@@ -81,49 +60,51 @@ struct Session {
     told: (u64, u64),
 }
 
-impl Sessions {
-    pub(super) fn new(shared: Weak<Shared>) -> Self {
-        Self { shared, sessions: Vec::new() }
-    }
-
-    pub(super) fn run(mut self, messages: &Receiver<Message>) {
-        loop {
-            let message = if self.sessions.is_empty() {
-                messages.recv().map_err(|_| RecvTimeoutError::Disconnected)
-            } else {
-                let pace = self.sessions.iter().map(|session| session.pace).min();
-                messages.recv_timeout(pace.unwrap_or(LATEST))
-            };
-            let Some(shared) = self.shared.upgrade() else { return };
-            match message {
-                Ok(Message::Begin { mounts, order, control, reply }) => {
-                    let answer = self.begin(&shared, mounts, &order, control);
-                    // Whoever asked may not have waited.
-                    let _gone = reply.send(answer);
-                }
-                Ok(Message::Rehearse { mounts, order, decision }) => {
-                    let words = rehearse(mounts, &order);
-                    keep(&shared.notes, rehearsed(decision, words));
-                }
-                Err(RecvTimeoutError::Timeout) => self.rounds(&shared),
-                Err(RecvTimeoutError::Disconnected) => return,
-            }
+/// Follows a load until it ends, and replies what the first pass has done. It ends as well once
+/// nobody can ask for anything any more.
+pub(super) fn follow(
+    weak: &Weak<Shared>,
+    mounts: Mounts,
+    order: &EvictOrder,
+    control: &Arc<Control>,
+    reply: &Sender<Result<String, NotEvicted>>,
+) {
+    let Some(shared) = weak.upgrade() else { return };
+    let begun = Session::begin(&shared, mounts, order, control);
+    let (session, answer) = match begun {
+        Ok((session, words)) => (session, Ok(words)),
+        Err(why) => {
+            // It follows nothing: whoever asks again, once this is answered, begins anew.
+            let _ = control.stop.set("it could not begin");
+            (None, Err(why))
+        }
+    };
+    drop(shared);
+    // Whoever asked may not have waited.
+    let _gone = reply.send(answer);
+    let Some(mut session) = session else { return };
+    loop {
+        thread::sleep(session.pace);
+        let Some(shared) = weak.upgrade() else { return };
+        // A panic is a bug of ours, and it must be told that the load is no longer followed.
+        let ended = catch_unwind(AssertUnwindSafe(|| session.round(&shared)))
+            .unwrap_or(Some("of a panic, which is a bug"));
+        if let Some(why) = ended {
+            return session.end(&shared, why);
         }
     }
+}
 
+impl Session {
+    /// The load after its first pass, and what that has done. `None` if it has ended by then.
     fn begin(
-        &mut self,
         shared: &Shared,
         mounts: Mounts,
         order: &EvictOrder,
-        control: Arc<Control>,
-    ) -> Result<String, NotEvicted> {
-        if self.sessions.len() >= MOST_SESSIONS {
-            let why = format!("{MOST_SESSIONS} loads are followed already");
-            return Err(NotEvicted::Untouched(why));
-        }
+        control: &Arc<Control>,
+    ) -> Result<(Option<Self>, String), NotEvicted> {
         let procfs = mounts.procfs.clone();
-        let load = Load::begin(mounts, order).map_err(|error| {
+        let load = Load::begin(mounts, order, control.pulse.clone()).map_err(|error| {
             let why = error.to_string();
             if error.is_nobody_there() {
                 NotEvicted::Untouched(why)
@@ -137,37 +118,25 @@ impl Sessions {
         let ends_at = (shared.uptime)().saturating_add(order.lasts);
         let looked_at = (shared.uptime)();
         let (pace, reads, told) = (SOONEST, None, (0, 0));
-        let target = order.target.clone();
-        let mut session = Session { load, target, control, ends_at, looked_at, pace, reads, told };
-        lock(&shared.controls).push(Arc::clone(&session.control));
+        let (target, control) = (order.target.clone(), Arc::clone(control));
+        let mut session = Self { load, target, control, ends_at, looked_at, pace, reads, told };
         shared.begun.fetch_add(1, Ordering::Release);
         let ended = session.round(shared);
         let words = instead.into_iter().chain([session.words(order.lasts)]);
         let words = words.collect::<Vec<_>>().join("; ");
         match ended {
-            Some(why) => session.end(shared, why),
-            None => self.sessions.push(session),
-        }
-        Ok(words)
-    }
-
-    fn rounds(&mut self, shared: &Shared) {
-        for mut session in std::mem::take(&mut self.sessions) {
-            // A panic is a bug of ours; it must not end what follows other engines.
-            let ended = catch_unwind(AssertUnwindSafe(|| session.round(shared)))
-                .unwrap_or(Some("of a panic, which is a bug"));
-            match ended {
-                Some(why) => session.end(shared, why),
-                None => self.sessions.push(session),
+            Some(why) => {
+                session.end(shared, why);
+                Ok((None, words))
             }
+            None => Ok((Some(session), words)),
         }
     }
-}
 
-impl Session {
     /// One round; says why it was the last one.
     fn round(&mut self, shared: &Shared) -> Option<&'static str> {
         let control = Arc::clone(&self.control);
+        control.pulse.beat();
         let stops = || control.stop.get().is_some() || (shared.uptime)() >= self.ends_at;
         if let Some(target) = lock(&self.control.now).take().filter(|now| *now != self.target) {
             self.load.renew(&target);
@@ -198,15 +167,15 @@ impl Session {
         self.control.stop.get().copied().or_else(is_late)
     }
 
-    fn end(self, shared: &Shared, why: &str) {
-        lock(&shared.controls).retain(|one| !Arc::ptr_eq(one, &self.control));
+    fn end(self, shared: &Shared, why: &'static str) {
+        let _first_reason_counts = self.control.stop.set(why);
         let (evicted, refaulted) = self.load.tally();
         let words = format!(
             "evict_checkpoint of engine {} ended, since {why}: {} put out, {} of it came back{}",
             self.control.target.name,
             ByteSize(evicted).display().iec(),
             ByteSize(refaulted).display().iec(),
-            limits(self.load.limits()),
+            limits(&self.load),
         );
         keep(&shared.notes, words);
     }
@@ -223,7 +192,7 @@ impl Session {
             ByteSize(stand.keeps_bytes).display().iec(),
             unknown(&self.load),
             lying(stand),
-            limits(self.load.limits()),
+            limits(&self.load),
         )
     }
 }
@@ -262,9 +231,11 @@ fn pace(
 }
 
 /// What stands in the way, if anything does.
-fn limits(limits: &Limits) -> String {
-    let both = [&limits.sight, &limits.page_out].into_iter().flatten();
-    both.map(|limit| format!("; {limit}")).collect()
+fn limits(load: &Load) -> String {
+    let Limits { sight, page_out } = load.limits();
+    let leased = load.leased().map(|name| format!("{name}: {LEASED}"));
+    let all = [sight, page_out, &leased].into_iter().flatten();
+    all.map(|limit| format!("; {limit}")).collect()
 }
 
 /// That there is nothing to put out yet.
@@ -283,8 +254,23 @@ fn lying(stand: Stand) -> String {
     }
 }
 
-fn rehearse(mounts: Mounts, order: &EvictOrder) -> Result<String, String> {
-    let load = Load::begin(mounts, order).map_err(|error| error.to_string())?;
+/// Finds out what a decision would put out, and notes it.
+pub(super) fn rehearse(
+    weak: &Weak<Shared>,
+    mounts: Mounts,
+    order: &EvictOrder,
+    control: &Control,
+    decision: DecisionId,
+) {
+    let words = rehearsal(mounts, order, control);
+    if let Some(shared) = weak.upgrade() {
+        keep(&shared.notes, rehearsed(decision, words));
+    }
+}
+
+fn rehearsal(mounts: Mounts, order: &EvictOrder, control: &Control) -> Result<String, String> {
+    let load = Load::begin(mounts, order, control.pulse.clone());
+    let load = load.map_err(|error| error.to_string())?;
     let stand = load.stand();
     Ok(format!(
         "would put out {} of {} cached, and go on behind the readers for {} at most{}{}{}",
@@ -293,7 +279,7 @@ fn rehearse(mounts: Mounts, order: &EvictOrder) -> Result<String, String> {
         duration_text(order.lasts),
         unknown(&load),
         lying(stand),
-        limits(load.limits()),
+        limits(&load),
     ))
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use rustix::fs::{Mode, OFlags, open};
 
+use super::LEASED;
 use super::files::{Finding, ModelFile, Patterns};
 
 /// What has gone.
@@ -31,9 +32,11 @@ pub fn unload<T: AsRef<str>>(
     let root = open("/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
     let root: OwnedFd = root.map_err(|error| format!("opening / failed: {error}"))?;
     let mut found = Finding::default();
-    Patterns::new(&patterns).open_below(&root, &mut found);
+    Patterns::new(&patterns).open_below(root, &mut found);
     found.files.sort_by(|one, other| one.path.cmp(&other.path));
-    let mut unloaded = Unloaded { refused: found.refused.take(), ..Unloaded::default() };
+    let leased = found.leased.take().map(|name| format!("{name}: {LEASED}"));
+    let refused = found.refused.take().or(leased);
+    let mut unloaded = Unloaded { refused, ..Unloaded::default() };
     for file in &found.files {
         if is_enough() {
             break;

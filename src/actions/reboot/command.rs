@@ -12,6 +12,7 @@ use rustix::process::{Pid, Signal, kill_process_group, setpriority_process};
 
 use super::{Attempt, one_line};
 use crate::parse::process::printable;
+use crate::sys::descriptors::restore_limit_of;
 
 /// How long it may take: less than an action has.
 const RUNNING_TAKES: Duration = Duration::from_secs(20);
@@ -55,6 +56,7 @@ fn run_within(line: &[String], why: &str, patience: Duration) -> Attempt {
         Err(error) => return Attempt::Refused(format!("{shown} cannot be started: {error}")),
     };
     let pid = child.id();
+    restore_limit_of(pid);
     as_everybody(pid);
     let followed = listen(reader).and_then(|words| Ok((words, follow(child)?)));
     let (words, ended) = match followed {

@@ -9,6 +9,11 @@ use std::time::Duration;
 use bollard::query_parameters::KillContainerOptionsBuilder;
 use bollard::{API_DEFAULT_VERSION, Docker};
 
+use crate::sys::descriptors;
+
+/// Descriptors of a tokio runtime, and a socket.
+const RUNTIME_TAKES: usize = 6;
+
 /// A container could not be signalled.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ContainerError {
@@ -71,6 +76,7 @@ fn ask(
     signal: &'static str,
     patience: Duration,
 ) -> Result<(), String> {
+    descriptors::lend(RUNTIME_TAKES);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

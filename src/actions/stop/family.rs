@@ -8,6 +8,7 @@ use std::path::Path;
 
 use super::held::{self, Known};
 use crate::model::ProcessId;
+use crate::sys::descriptors::with_reserve;
 
 /// All processes at a moment, by number.
 pub(super) struct Processes(BTreeMap<u32, Known>);
@@ -16,7 +17,7 @@ impl Processes {
     /// Reads them all. One that goes while it is read, or hides, is left out.
     pub(super) fn read(procfs: &Path) -> io::Result<Self> {
         let mut all = BTreeMap::new();
-        for entry in fs::read_dir(procfs)? {
+        for entry in with_reserve(|| fs::read_dir(procfs))? {
             let name = entry?.file_name();
             let Some(pid) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
             if let Ok(Some(known)) = held::known(procfs, pid) {
@@ -60,7 +61,7 @@ impl Processes {
         let below = format!("{}/", cgroup.trim_end_matches('/'));
         let is_resident = |pid: &&u32| {
             let path = procfs.join(pid.to_string()).join("cgroup");
-            let Ok(text) = fs::read_to_string(path) else { return false };
+            let Ok(text) = with_reserve(|| fs::read_to_string(&path)) else { return false };
             let mut paths = text.lines().filter_map(|line| line.splitn(3, ':').nth(2));
             paths.any(|path| path == cgroup || path.starts_with(&below))
         };

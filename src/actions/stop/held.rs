@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::model::ProcessId;
+use crate::sys::descriptors::with_reserve;
 
 /// A process could not be held.
 #[derive(Debug, thiserror::Error)]
@@ -74,7 +75,8 @@ pub(super) struct Known {
 
 /// What `/proc/PID/stat` says; `None` where there is no such process.
 pub(super) fn known(procfs: &Path, pid: u32) -> io::Result<Option<Known>> {
-    let text = match fs::read(procfs.join(pid.to_string()).join("stat")) {
+    let path = procfs.join(pid.to_string()).join("stat");
+    let text = match with_reserve(|| fs::read(&path)) {
         Ok(text) => text,
         Err(error) => match Errno::from_io_error(&error) {
             Some(Errno::NOENT | Errno::SRCH) => return Ok(None),
@@ -118,15 +120,17 @@ impl Held {
             return untouchable("a thread of the kernel");
         }
         let number = i32::try_from(pid).ok().and_then(Pid::from_raw);
-        let opened = number.map_or(Err(Errno::SRCH), |pid| pidfd_open(pid, PidfdFlags::empty()));
-        let fd = match opened {
+        let opened = match number {
+            Some(pid) => with_reserve(|| Ok(pidfd_open(pid, PidfdFlags::empty())?)),
+            None => Err(Errno::SRCH.into()),
+        };
+        let fd = match opened.map_err(|error| (Errno::from_io_error(&error), error)) {
             Ok(fd) => fd,
-            Err(Errno::SRCH | Errno::INVAL) => {
+            Err((Some(Errno::SRCH | Errno::INVAL), _)) => {
                 let is_there = same(known(procfs, pid).map_err(reading)?).is_some();
                 return if is_there { Err(HoldError::OtherNamespace(pid)) } else { Ok(None) };
             }
-            Err(errno) => {
-                let error = errno.into();
+            Err((_, error)) => {
                 return Err(HoldError::Failed { doing: "holding", pid, error });
             }
         };
@@ -163,7 +167,7 @@ impl AsFd for Held {
 /// Whether that procfs calls the held process by that number.
 fn is_number_of(procfs: &Path, fd: BorrowedFd<'_>, pid: u32) -> bool {
     let path = procfs.join("self/fdinfo").join(fd.as_raw_fd().to_string());
-    let Ok(text) = fs::read_to_string(path) else { return false };
+    let Ok(text) = with_reserve(|| fs::read_to_string(&path)) else { return false };
     let number = text.lines().find_map(|line| line.strip_prefix("Pid:"));
     match number.map(|number| number.trim().parse::<i64>()) {
         // It has been reaped meanwhile, and was the right one a moment ago.

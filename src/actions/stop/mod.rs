@@ -29,6 +29,7 @@ use rustix::time::{
 use super::cgroup::open_below;
 use crate::model::{EngineTarget, ProcessId, Target};
 use crate::parse::proc::meminfo::{Meminfo, MeminfoField};
+use crate::sys::descriptors::with_reserve;
 use family::Processes;
 use held::{Held, HoldError};
 
@@ -191,6 +192,12 @@ impl Stop<'_> {
 
     /// Whether it runs in a container, and nothing that it was not started by does.
     fn has_its_container(&self, held: &[Held]) -> Result<bool, StopError> {
+        if let Some(container) = &self.engine.claimed_container {
+            tracing::warn!(
+                engine = %self.engine.name, %container,
+                "Docker does not confirm its container: only the engine's own are signalled"
+            );
+        }
         let Some(container) = &self.engine.container else { return Ok(false) };
         let alone = self.is_alone(held)?;
         if !alone {
@@ -241,7 +248,7 @@ impl Stop<'_> {
         let Some(cgroup) = &self.engine.cgroup else { return Ok(()) };
         let root = self.sysfs.join("fs/cgroup");
         let below = Path::new(cgroup.trim_start_matches('/')).join("cgroup.kill");
-        open_below(&root, &below, OFlags::WRONLY)?.write_all(b"1")
+        with_reserve(|| open_below(&root, &below, OFlags::WRONLY))?.write_all(b"1")
     }
 }
 
@@ -254,13 +261,14 @@ fn own_line(procfs: &Path) -> io::Result<Vec<u32>> {
 }
 
 fn free_bytes(procfs: &Path) -> Option<u64> {
-    let text = fs::read(procfs.join("meminfo")).ok()?;
+    let text = with_reserve(|| fs::read(procfs.join("meminfo"))).ok()?;
     Meminfo::parse(&text).ok()?.get(MeminfoField::MemFree).value()
 }
 
 /// Waits until all have ended, or for so long; who has ended is let go.
 fn wait(held: &mut Vec<Held>, most: Duration) -> io::Result<()> {
-    let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC)?;
+    let timer =
+        with_reserve(|| Ok(timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC)?))?;
     let it_value = Timespec {
         tv_sec: i64::try_from(most.as_secs()).unwrap_or(i64::MAX),
         // 0 would never end.

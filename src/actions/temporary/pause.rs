@@ -8,7 +8,7 @@ use super::setting::{Mounts, Setting};
 use super::undo_log::Change;
 use super::{OpenChange, TemporarySettings};
 use crate::clients::owner::is_alive;
-use crate::clients::{Place, Session, sglang};
+use crate::clients::{KeyRing, Place, Session, sglang};
 use crate::model::{Decision, EngineTarget, UndoResult};
 
 /// What it does before, and what it becomes.
@@ -30,7 +30,9 @@ const LASTS: Duration = Duration::from_secs(30);
 fn essence(engine: &EngineTarget) -> EngineTarget {
     EngineTarget {
         name: engine.name.clone(),
-        processes: engine.processes.first().copied().into_iter().collect(),
+        processes: engine.processes.clone(),
+        cgroup: engine.cgroup.clone(),
+        proof: engine.proof,
         kind: engine.kind,
         health_url: engine.health_url.clone(),
         health_network: engine.health_network.clone(),
@@ -53,13 +55,14 @@ pub(super) fn state(mounts: &Mounts, engine: &EngineTarget) -> io::Result<String
 pub(super) fn go_on(mounts: &Mounts, engine: &EngineTarget) -> io::Result<()> {
     let place = Place::of(&mounts.procfs, engine);
     let place = place.ok_or_else(|| io::Error::other("where it can be asked is not known"))?;
+    let keys = KeyRing::new(&mounts.procfs, Arc::new(engine.clone()), place.clone());
     let session = Session::open(place).map_err(io::Error::other)?;
     let mut last = Ok(());
     for number in 0..TRIES {
         if number > 0 {
             std::thread::sleep(BETWEEN_TRIES);
         }
-        last = sglang::go_on(&session, &engine.keys);
+        last = sglang::go_on(&session, &keys);
         if last.is_ok() {
             break;
         }

@@ -8,13 +8,13 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use super::{DoctorArguments, systemctl};
-use crate::cli::control::ClientError;
+use crate::cli::control::{ClientError, entries};
 use crate::cli::launch::kernel_events;
 use crate::cli::tune::misfits;
 use crate::config::flags::RunFlags;
 use crate::config::reader::{environment, load};
 use crate::daemon::missing;
-use crate::doctor::{ContainerFacts, Facts, Known, Lack, UnitFacts, unit};
+use crate::doctor::{ContainerFacts, EngineFacts, Facts, Known, Lack, UnitFacts, unit};
 use crate::parse::proc::meminfo::{Meminfo, MeminfoField};
 use crate::sources::engines::{NotInspected, inspect_containers};
 
@@ -81,6 +81,14 @@ pub(super) fn facts(arguments: &DoctorArguments) -> anyhow::Result<Facts> {
         has_daemon: match client.ask("GET", "/api/v1/pause", None) {
             Ok(_) | Err(ClientError::Forbidden(_)) => Known::Is(true),
             Err(ClientError::Absent(_)) => Known::Is(false),
+            Err(error) => Known::Not(error.to_string()),
+        },
+        engines: match client.ask("GET", "/api/v1/engines", None) {
+            Ok(reply) => entries::<EngineFacts>(reply, "engines").map_or_else(
+                |error| Known::Not(format!("{error:#}")),
+                |engines| Known::Is(engines.into_iter().map(|(_, engine)| engine).collect()),
+            ),
+            Err(ClientError::Absent(_)) => Known::Absent,
             Err(error) => Known::Not(error.to_string()),
         },
         containers: within("Docker", move || containers(&docker)),

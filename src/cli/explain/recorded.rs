@@ -2,7 +2,7 @@
 //! for.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::fs::{self, File};
+use std::fs;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,6 +16,7 @@ use super::{STALE_AFTER, Since};
 use crate::cli::replay::Replayer;
 use crate::config::mistake::{Mistakes, SourceText};
 use crate::config::rules::parse_rules;
+use crate::files::{open_regular, refuse_irregular};
 use crate::journal::DecisionRecord;
 use crate::model::{Moment, Observation, RuleId};
 use crate::policy::Policy;
@@ -71,6 +72,8 @@ pub(super) fn of_file(
     let name = path.display().to_string();
     let meta = fs::metadata(path).with_context(|| format!("cannot read {name}"))?;
     let files = if meta.is_dir() { segment_files(path) } else { vec![path.to_owned()] };
+    refuse_irregular(files.first().map_or(path, PathBuf::as_path))
+        .with_context(|| format!("cannot read {name}"))?;
     anyhow::ensure!(!files.is_empty(), "{name} holds no recording (*.umarec)");
     let pieces = pieces(&files);
     anyhow::ensure!(!pieces.is_empty(), "{name} is not a recording that this build can read");
@@ -130,7 +133,7 @@ pub(super) fn parsed(rules: &RecordedRules) -> Result<RuleSet, Mistakes> {
 fn pieces(files: &[PathBuf]) -> Vec<Piece> {
     let piece = |path: &PathBuf| {
         let bytes = fs::metadata(path).ok()?.len();
-        let mut reader = SegmentReader::open(BufReader::new(File::open(path).ok()?)).ok()?;
+        let mut reader = SegmentReader::open(BufReader::new(open_regular(path).ok()?)).ok()?;
         match reader.next_entry().ok()?? {
             Entry::Begin(begin) => Some(Piece { path: path.clone(), begin: *begin, bytes }),
             _ => None,
@@ -199,7 +202,7 @@ fn follow(
         gaps: Vec::new(),
     };
     for (place, piece) in chain.iter().enumerate() {
-        let Ok(file) = File::open(&piece.path) else {
+        let Ok(file) = open_regular(&piece.path) else {
             recorded.gap(format!("{} is gone meanwhile", piece.path.display()));
             continue;
         };

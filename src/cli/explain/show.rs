@@ -174,8 +174,16 @@ fn values(part: &Traced) -> Vec<String> {
             [] => vec!["no such series".to_owned()],
             ranges => several(ranges, |range| range_text(range, &shown)),
         },
-        TracedValue::Unknown(reasons) => vec![format!("unknown: {}", reasons.join("; "))],
+        TracedValue::Unknown(reasons) => vec![unknown_text(part, &reasons.join("; "))],
         TracedValue::Failed(error) => vec![format!("error: {error}")],
+    }
+}
+
+fn unknown_text(part: &Traced, reasons: &str) -> String {
+    match (part.decided_by, part.yields) {
+        (Some(decided_by), _) => format!("not needed: {reasons}; {decided_by}"),
+        (None, Some(true)) => format!("something, and what is unknown: {reasons}"),
+        (None, _) => format!("unknown: {reasons}"),
     }
 }
 
@@ -290,7 +298,11 @@ fn part_json(part: &Traced) -> Json {
         TracedValue::Failed(error) => ("error", json!(error)),
     };
     let parts: Vec<Json> = part.parts.iter().map(part_json).collect();
-    json!({ "expr": part.text, key: value, "parts": parts })
+    let mut object = json!({ "expr": part.text, key: value, "parts": parts });
+    if let Some(decided_by) = part.decided_by {
+        object["not_needed"] = json!(decided_by);
+    }
+    object
 }
 
 fn sample_json(sample: &Sample) -> Json {

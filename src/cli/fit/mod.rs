@@ -10,6 +10,7 @@ use clap::Args;
 
 use super::Exit;
 use super::gate::NodeArguments;
+use crate::cli::output::outln;
 use crate::config::measure::size_bytes;
 use crate::fit::{KvToken, Model, Overheads, fit};
 use crate::model::PeerAddress;
@@ -162,7 +163,7 @@ pub fn execute(arguments: &FitArguments) -> anyhow::Result<Exit> {
         return Ok(Exit::Findings);
     };
     if arguments.json {
-        println!("{}", show::json(&model, &fit, &nodes));
+        outln!("{}", show::json(&model, &fit, &nodes));
     } else {
         show::text(&model, &fit, &nodes);
     }

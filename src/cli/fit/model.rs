@@ -1,7 +1,7 @@
 //! What a model's folder tells.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
+use std::fs;
 use std::io::Read as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
@@ -9,6 +9,7 @@ use std::path::Path;
 use anyhow::Context as _;
 use clap::ValueEnum;
 
+use crate::files::open_regular;
 use crate::fit::KvToken;
 use crate::parse::model_config::{KvShape, MOST_BYTES};
 
@@ -63,7 +64,7 @@ pub(super) fn look(folder: &Path) -> anyhow::Result<Told> {
 
 fn read(path: &Path) -> std::io::Result<String> {
     let mut text = String::new();
-    File::open(path)?.take(MOST_BYTES).read_to_string(&mut text)?;
+    open_regular(path)?.take(MOST_BYTES).read_to_string(&mut text)?;
     Ok(text)
 }
 

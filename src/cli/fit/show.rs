@@ -4,17 +4,18 @@ use serde_json::{Value, json};
 
 use super::nodes::Nodes;
 use crate::cli::history::printable;
+use crate::cli::output::{errln, outln};
 use crate::fit::{Fit, Model, NodeFit};
 use crate::model::bytes_text;
 
 /// For people.
 pub(super) fn text(model: &Model, fit: &Fit, nodes: &Nodes) {
-    println!("{}", verdict(model, fit));
-    println!();
+    outln!("{}", verdict(model, fit));
+    outln!();
     table(fit);
-    println!();
+    outln!();
     for line in advice(fit) {
-        println!("{}", printable(&line));
+        outln!("{}", printable(&line));
     }
     notes(nodes);
 }
@@ -22,12 +23,12 @@ pub(super) fn text(model: &Model, fit: &Fit, nodes: &Nodes) {
 /// Why nothing can be said.
 pub(super) fn silent(nodes: &Nodes, is_json: bool) {
     if is_json {
-        println!("{}", json!({ "fits": Value::Null, "silent": silent_json(nodes) }));
+        outln!("{}", json!({ "fits": Value::Null, "silent": silent_json(nodes) }));
     }
     for (node, why) in &nodes.silent {
-        eprintln!("umawarden: {}: {}", printable(node), printable(why));
+        errln!("umawarden: {}: {}", printable(node), printable(why));
     }
-    eprintln!("umawarden: whether it fits cannot be told; umawarden must run on each of its nodes");
+    errln!("umawarden: whether it fits cannot be told; umawarden must run on each of its nodes");
 }
 
 /// For scripts.
@@ -46,7 +47,7 @@ fn silent_json(nodes: &Nodes) -> Vec<Value> {
 
 fn notes(nodes: &Nodes) {
     for note in &nodes.notes {
-        println!("note: {}", printable(note));
+        outln!("note: {}", printable(note));
     }
 }
 
@@ -71,7 +72,7 @@ fn verdict(model: &Model, fit: &Fit) -> String {
 fn table(fit: &Fit) {
     let name_width = fit.nodes.iter().map(|node| printable(&node.node).chars().count()).max();
     let width = name_width.unwrap_or(0).max(4);
-    println!(
+    outln!(
         "{:width$}  {:>9}  {:>9}  {:>9}  {:>9}  {:>9}  {:>9}  {:>9}  {:>9}  {:>5}  {:>6}",
         "NODE",
         "MEMORY",
@@ -91,7 +92,7 @@ fn table(fit: &Fit) {
             0 => "-".to_owned(),
             lacks => bytes(lacks),
         };
-        println!(
+        outln!(
             "{:width$}  {:>9}  {:>9}  {:>9}  {:>9}  {:>9}  {:>9}  {:>9}  {lacks:>9}  {:>5.2}  \
              {:>6.2}",
             printable(&node.node),

@@ -19,6 +19,7 @@ use clap::Args;
 use super::Exit;
 use super::control::Client;
 use super::storage::StorageArguments;
+use crate::cli::output::outln;
 use crate::config::flags::RunFlags;
 use crate::config::measure::{duration_within, size_bytes};
 use crate::config::settings::Settings;
@@ -222,7 +223,7 @@ pub fn execute(arguments: &GateArguments) -> anyhow::Result<Exit> {
     });
     telling.end();
     if arguments.json {
-        println!("{}", show::json(&waited));
+        outln!("{}", show::json(&waited));
     } else {
         show::text(&waited);
     }

@@ -1,7 +1,6 @@
 //! What people and scripts are shown of the waiting.
 
 use std::fmt::Write as _;
-use std::io::{IsTerminal as _, Write as _};
 use std::mem::{Discriminant, discriminant};
 use std::time::Duration;
 
@@ -9,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::wait::{Ended, Looked, Waited};
 use crate::cli::history::printable;
+use crate::cli::output::{self, errln, outln};
 use crate::model::{GateAnswer, GateReason, bytes_text, duration_text};
 use crate::policy::gate::SETTLES;
 
@@ -38,7 +38,7 @@ pub(crate) struct Telling {
 impl Telling {
     /// Of a waiting that is over then at the latest.
     pub(crate) fn new(limit: Option<Duration>) -> Self {
-        let is_terminal = std::io::stderr().is_terminal();
+        let is_terminal = output::is_error_terminal();
         Self { limit, is_terminal, told: None, is_on_line: false }
     }
 
@@ -46,7 +46,7 @@ impl Telling {
     pub(crate) fn tell(&mut self, looked: &Looked<'_>) {
         for news in looked.news {
             self.clear();
-            eprintln!("umawarden: {}", printable(news));
+            errln!("umawarden: {}", printable(news));
         }
         if looked.answer.is_open || looked.waited < FIRST {
             return;
@@ -55,9 +55,7 @@ impl Telling {
             let line = printable(&line(looked, self.limit)).into_owned();
             let width = width();
             let cut: String = line.chars().take(width.saturating_sub(1)).collect();
-            eprint!("\r\x1b[K{cut}");
-            // Where nobody reads it any more, it is waited all the same.
-            let _closed = std::io::stderr().flush();
+            output::print_error(&format!("\r\x1b[K{cut}"));
             self.is_on_line = true;
             return;
         }
@@ -67,7 +65,7 @@ impl Telling {
             since >= EVERY || (since >= AT_MOST_EVERY && *before != kinds)
         });
         if is_due {
-            eprintln!("umawarden: {}", printable(&line(looked, self.limit)));
+            errln!("umawarden: {}", printable(&line(looked, self.limit)));
             self.told = Some((looked.waited, kinds));
         }
     }
@@ -79,7 +77,7 @@ impl Telling {
 
     fn clear(&mut self) {
         if std::mem::take(&mut self.is_on_line) {
-            eprint!("\r\x1b[K");
+            output::print_error("\r\x1b[K");
         }
     }
 }
@@ -149,7 +147,7 @@ pub(super) fn text(waited: &Waited) {
     if waited.ended == Ended::Open {
         let room = answer.room_bytes.unwrap_or(0);
         let peers: Vec<&str> = answer.peers.iter().map(|peer| &*peer.node).collect();
-        println!(
+        outln!(
             "open after {}: {} of {} can be had{}",
             time(waited.waited),
             bytes_text(room as f64),
@@ -161,12 +159,12 @@ pub(super) fn text(waited: &Waited) {
             }
         );
         for note in &answer.notes {
-            println!("note: {note}");
+            outln!("note: {note}");
         }
         return;
     }
-    eprintln!("umawarden: not open after {}:", time(waited.waited));
-    eprint!("{}", printable_lines(&reasons(answer)));
+    errln!("umawarden: not open after {}:", time(waited.waited));
+    output::print_error(&printable_lines(&reasons(answer)));
 }
 
 /// The reasons and the notes, a line for each.

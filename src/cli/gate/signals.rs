@@ -1,11 +1,13 @@
 //! A signal ends the waiting at once, also where it is the first process of a container, which no
 //! signal ends by itself.
 
-use std::io::{self, IsTerminal as _};
+use std::io;
 use std::thread::Builder;
 
 use tokio::runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::cli::output::{self, errln};
 
 /// What a shell adds to the number of the signal that ended a process.
 const BY_SIGNAL: i32 = 128;
@@ -32,8 +34,8 @@ pub(super) fn end_at_once() -> io::Result<()> {
                 });
             }
             if let Some(Ok(number)) = waits.join_next().await {
-                if io::stderr().is_terminal() {
-                    eprintln!();
+                if output::is_error_terminal() {
+                    errln!();
                 }
                 std::process::exit(BY_SIGNAL + number);
             }

@@ -220,6 +220,7 @@ mod tests {
             is_driver_loaded: Reading::Value(true),
             memory: Vec::new(),
             socket_bytes: Reading::Unsupported,
+            tasks: Vec::new(),
             error: None,
         };
         let engines = EngineReadings { read_at: at.uptime, ..EngineReadings::default() };

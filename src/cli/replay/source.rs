@@ -1,16 +1,16 @@
 //! Files, folders and streams to entries.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, BufRead, BufReader, Read};
-use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use anyhow::Context;
 
 use super::{Found, log_text};
-use crate::cli::log_input::{LogInput, STANDARD_INPUT, written};
+use crate::cli::log_input::{LogInput, STANDARD_INPUT, open_log, written};
 use crate::cli::storage::forbidden;
+use crate::files::open_regular;
 use crate::recording::{MAGIC, OpenError, SegmentReader, segment_files};
 
 /// Takes what is found, one after the other.
@@ -23,14 +23,10 @@ pub(super) fn read(path: &Path, sink: Sink<'_>) -> anyhow::Result<()> {
     }
     let name = path.display().to_string();
     let cannot_read = || format!("cannot read {name}");
-    let kind = fs::metadata(path).with_context(cannot_read)?.file_type();
-    if kind.is_dir() {
+    if fs::metadata(path).with_context(cannot_read)?.is_dir() {
         return read_folder(path, sink);
     }
-    if kind.is_char_device() || kind.is_block_device() {
-        anyhow::bail!("{name} is a device: save what it holds, as by `dmesg > FILE`");
-    }
-    let file = File::open(path).with_context(cannot_read)?;
+    let file = open_log(path).with_context(cannot_read)?;
     read_stream(BufReader::new(file), &name, written(path), sink)
 }
 
@@ -59,9 +55,9 @@ fn segments(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
 }
 
 /// A segment that is no use, or gone since, leaves a gap; the others may still be of use.
-fn read_segment_of_folder(path: &PathBuf, sink: Sink<'_>) -> anyhow::Result<()> {
+fn read_segment_of_folder(path: &Path, sink: Sink<'_>) -> anyhow::Result<()> {
     let name = path.display().to_string();
-    let file = match File::open(path) {
+    let file = match open_regular(path) {
         Ok(file) => file,
         Err(error) => return sink(Found::Cut(format!("{name} cannot be read: {error}"))),
     };

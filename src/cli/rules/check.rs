@@ -1,13 +1,14 @@
 //! `umawarden rules check`.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::path::PathBuf;
 
 use clap::Args;
 use serde::Serialize;
 
 use super::super::Exit;
-use super::{colours_wanted, count, finish};
+use super::count;
+use crate::cli::output;
 use crate::config::flags::RunFlags;
 use crate::config::mistake::{Mistake, SourceText, Style};
 use crate::config::reader::{
@@ -80,8 +81,8 @@ const PARTIAL: &str = "so many rules that not each was compared with each other"
 /// Runs the command.
 pub(super) fn execute(arguments: &CheckArguments) -> anyhow::Result<Exit> {
     let checked = check(arguments);
-    let mut out = io::stdout().lock();
-    let style = if !arguments.json && colours_wanted(out.is_terminal()) {
+    let mut out = output::stdout();
+    let style = if !arguments.json && output::colours_wanted(output::is_terminal()) {
         Style::Coloured
     } else {
         Style::Plain
@@ -91,7 +92,7 @@ pub(super) fn execute(arguments: &CheckArguments) -> anyhow::Result<Exit> {
     } else {
         print_text(&checked, style, &mut out)
     };
-    finish(printed, &mut out)?;
+    printed.and_then(|()| out.flush())?;
     Ok(checked.exit())
 }
 

@@ -1,7 +1,7 @@
 //! `umawarden rules export`.
 
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 
 use super::super::Exit;
-use super::finish;
+use crate::cli::output::{self, errln};
 use crate::config::measure::duration_within;
 use crate::config::reader::{find_rule_files, load_rules};
 use crate::config::rules::{ExportOptions, is_export, prometheus_rules};
@@ -112,7 +112,7 @@ pub(super) fn execute(arguments: &ExportArguments) -> anyhow::Result<Exit> {
     // Groups without an interval of their own keep none.
     let (rules, remarks) = load_rules(&source, Duration::ZERO)?;
     for remark in remarks {
-        eprintln!("umawarden: {remark}");
+        errln!("umawarden: {remark}");
     }
     let runbook_url = arguments.runbook_url.clone();
     let options = match arguments.as_is {
@@ -129,10 +129,7 @@ pub(super) fn execute(arguments: &ExportArguments) -> anyhow::Result<Exit> {
             check_output(file, arguments)?;
             fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))?;
         }
-        None => {
-            let mut out = io::stdout().lock();
-            finish(out.write_all(text.as_bytes()), &mut out)?;
-        }
+        None => output::print(&text),
     }
     Ok(Exit::Fine)
 }

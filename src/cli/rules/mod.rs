@@ -1,7 +1,5 @@
 //! `umawarden rules`, a file per command.
 
-use std::io::{self, Write};
-
 use clap::{Args, Subcommand};
 
 use super::Exit;
@@ -39,19 +37,6 @@ pub fn execute(arguments: &RulesArguments) -> anyhow::Result<Exit> {
         RulesCommand::Test(arguments) => test::execute(arguments),
         RulesCommand::Export(arguments) => export::execute(arguments),
         RulesCommand::Report(arguments) => report::execute(arguments),
-    }
-}
-
-/// Colours are for terminals whose user has not declined them: <https://no-color.org>.
-fn colours_wanted(terminal: bool) -> bool {
-    terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
-}
-
-/// Ends the output. Whoever reads may have seen enough, as in `| head`.
-fn finish(printed: io::Result<()>, out: &mut impl Write) -> io::Result<()> {
-    match printed.and_then(|()| out.flush()) {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        printed => printed,
     }
 }
 

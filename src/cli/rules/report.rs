@@ -9,10 +9,11 @@ use clap::Args;
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 
-use super::{count, finish};
+use super::count;
 use crate::cli::Exit;
 use crate::cli::explain::rules_recorded_last;
 use crate::cli::history::{no_journal, number_text, past, printable};
+use crate::cli::output;
 use crate::cli::storage::{StorageArguments, may_be_read};
 use crate::config::reader::load_rules;
 use crate::config::settings::{RuleSource, limits};
@@ -80,9 +81,9 @@ pub(super) fn execute(arguments: &ReportArguments) -> anyhow::Result<Exit> {
         let remark = "the journal was not closed: its newest entries may be missing";
         report.remarks.push(remark.to_owned());
     }
-    let mut out = io::BufWriter::new(io::stdout().lock());
+    let mut out = output::stdout();
     let written = if arguments.json { report.json(&mut out) } else { report.text(&mut out) };
-    finish(written, &mut out)?;
+    written.and_then(|()| out.flush())?;
     Ok(Exit::Fine)
 }
 

@@ -1,14 +1,15 @@
 //! `umawarden rules test`.
 
 use std::fs;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::Serialize;
 
 use super::super::Exit;
-use super::{colours_wanted, count, finish};
+use super::count;
+use crate::cli::output;
 use crate::config::measure::written;
 use crate::config::mistake::{Mistake, Mistakes, SourceText, Style};
 use crate::config::reader::{Unreadable, find_as_promtool, is_test_file, read_text};
@@ -118,8 +119,8 @@ fn reasons_help() -> String {
 
 /// Runs the command.
 pub(super) fn execute(arguments: &TestArguments) -> anyhow::Result<Exit> {
-    let mut out = io::stdout().lock();
-    let colours = !arguments.json && colours_wanted(out.is_terminal());
+    let mut out = output::stdout();
+    let colours = !arguments.json && output::colours_wanted(output::is_terminal());
     let style = if colours { Style::Coloured } else { Style::Plain };
     let mut exit = Exit::Fine;
     for path in test_files(&arguments.paths) {
@@ -136,7 +137,7 @@ pub(super) fn execute(arguments: &TestArguments) -> anyhow::Result<Exit> {
             true => tested.print_json(&mut out),
             false => tested.print_text(style, &mut out),
         };
-        finish(printed, &mut out)?;
+        printed.and_then(|()| out.flush())?;
     }
     Ok(exit)
 }

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::super::history::printable;
 use super::{Comparison, Done};
+use crate::cli::output::{errln, outln};
 use crate::tune::{Present, Profile, Row};
 
 /// Bytes in GiB, for people.
@@ -16,7 +17,7 @@ pub(super) fn gib(bytes: u64) -> String {
 /// All profiles.
 pub(super) fn profiles(profiles: &[Profile]) {
     for profile in profiles {
-        println!("{:<16} {}", profile.name, profile.title);
+        outln!("{:<16} {}", profile.name, profile.title);
     }
 }
 
@@ -24,42 +25,42 @@ pub(super) fn profiles(profiles: &[Profile]) {
 pub(super) fn table(compared: &Comparison<'_>, done: &Done) {
     let Comparison { profile, node, rows, warnings } = compared;
     let model = if node.model.is_empty() { "no name" } else { &node.model };
-    println!(
+    outln!(
         "Profile {}: {}. This node: {}, {}.\n",
         profile.name,
         profile.title,
         printable(model),
         gib(node.memory_bytes)
     );
-    println!("  {:<28} {:>12} {:>12}  known by, why", "setting", "now", "profile");
+    outln!("  {:<28} {:>12} {:>12}  known by, why", "setting", "now", "profile");
     for row in rows {
         let mark = if row.fits() { ' ' } else { '!' };
         let (name, value) = (row.advice.name.name(), row.advice.value);
-        println!("{mark} {name:<28} {:>12} {value:>12}  {}", now(row), row.advice.source.name());
-        println!("    {}.", row.advice.why);
-        println!("    It costs: {}.", row.advice.trades);
+        outln!("{mark} {name:<28} {:>12} {value:>12}  {}", now(row), row.advice.source.name());
+        outln!("    {}.", row.advice.why);
+        outln!("    It costs: {}.", row.advice.trades);
     }
-    println!();
+    outln!();
     for warning in warnings {
-        println!("warning: {warning}");
+        outln!("warning: {warning}");
     }
     for (sysctl, value) in &done.applied {
-        println!("set: {sysctl} = {value}, until the next boot");
+        outln!("set: {sysctl} = {value}, until the next boot");
     }
     for error in &done.failed {
-        eprintln!("umawarden: {error}");
+        errln!("umawarden: {error}");
     }
     if let Some(persisted) = &done.persisted {
-        println!("written: {}", persisted.path.display());
+        outln!("written: {}", persisted.path.display());
         if let Some(kept) = &persisted.kept {
-            println!("replaced: what was there is kept as {}", kept.display());
+            outln!("replaced: what was there is kept as {}", kept.display());
         }
     }
     let differ = rows.iter().filter(|row| !row.fits()).count();
     match (differ, done.applied.len()) {
-        (0, _) => println!("Everything fits."),
-        (differ, 0) => println!("{differ} of {} do not fit: `--apply` sets them.", rows.len()),
-        (differ, set) => println!("{differ} of {} did not fit; {set} are set now.", rows.len()),
+        (0, _) => outln!("Everything fits."),
+        (differ, 0) => outln!("{differ} of {} do not fit: `--apply` sets them.", rows.len()),
+        (differ, set) => outln!("{differ} of {} did not fit; {set} are set now.", rows.len()),
     }
 }
 

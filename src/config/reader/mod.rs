@@ -1,10 +1,12 @@
 //! Files and the environment, read; everything else about configuration is pure.
 
-use std::fs::{self, File};
+use std::fs::{self, OpenOptions};
 use std::io::{self, Read};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use rustix::fs::{OFlags, major, minor};
 
 use super::flags::RunFlags;
 use super::mistake::{Mistake, Mistakes, SourceText};
@@ -205,7 +207,8 @@ fn remark_on(rules: &RuleSet, remarks: &mut Vec<String>) {
 /// A whole file of at most 1 MiB of UTF-8.
 pub fn read_text(path: &Path) -> Result<SourceText, Unreadable> {
     let from_io = |error: io::Error| Unreadable::from_io(path, &error);
-    let kind = fs::metadata(path).map_err(from_io)?.file_type();
+    let found = fs::metadata(path).map_err(from_io)?;
+    let kind = found.file_type();
     if kind.is_dir() {
         return Err(Unreadable::new(path, "it is a folder; a file is needed"));
     }
@@ -213,8 +216,13 @@ pub fn read_text(path: &Path) -> Result<SourceText, Unreadable> {
         let why = "it is a pipe or a socket; a file is needed, since it is read at each reload";
         return Err(Unreadable::new(path, why));
     }
+    if kind.is_block_device() || kind.is_char_device() && !is_null(&found) {
+        return Err(Unreadable::new(path, "it is a device; a file is needed"));
+    }
     let mut bytes = Vec::new();
-    let file = File::open(path).map_err(from_io)?;
+    // What has become a pipe meanwhile is empty rather than waited for.
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(from_io)?;
     file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(from_io)?;
     if bytes.len() as u64 > MAX_FILE_BYTES {
         let why = "it is larger than 1 MiB; split it into several files";
@@ -226,6 +234,11 @@ pub fn read_text(path: &Path) -> Result<SourceText, Unreadable> {
         Unreadable::new(path, format!("line {line} is not UTF-8; save it as UTF-8"))
     })?;
     Ok(SourceText::new(path.display().to_string(), text))
+}
+
+/// Whether that device is /dev/null, which reads as an empty file.
+fn is_null(found: &fs::Metadata) -> bool {
+    (major(found.rdev()), minor(found.rdev())) == (1, 3)
 }
 
 /// What files, folders and globs stand for.

@@ -12,6 +12,7 @@ use super::header::{EndOfBoot, Header, PAGE_BYTES, Previous, RECORDS_A_PAGE, Unu
 use super::record::{BootId, Record};
 use super::ring::{Disk, Page, Ring, page_offset};
 use super::scan::{Recovered, read_header, scan};
+use crate::files::open_regular;
 use crate::journal::file::Locked;
 use crate::model::Moment;
 
@@ -108,7 +109,7 @@ impl Folder {
         }
         numbered.sort();
         for (_, file) in numbered {
-            match open_to_read(&file).and_then(|opened| read_header(&opened)) {
+            match open_regular(&file).and_then(|opened| read_header(&opened)) {
                 Ok(Ok(header)) => folder.files.push((file, header)),
                 Ok(Err(unusable)) => folder.unusable.push((file, Why::Format(unusable))),
                 Err(error) => folder.unusable.push((file, Why::Unreadable(error))),
@@ -267,16 +268,10 @@ impl Folder {
 
 /// Reads a whole file.
 pub fn recover(path: &Path) -> Result<Recovered, BlackBoxError> {
-    let recovered = open_to_read(path).and_then(|file| {
+    let recovered = open_regular(path).and_then(|file| {
         Recovered::read(&file).and_then(|recovered| recovered.map_err(io::Error::other))
     });
     recovered.map_err(failed("read", path))
-}
-
-/// A name can be that of a pipe, which would keep whoever opens it waiting.
-fn open_to_read(path: &Path) -> io::Result<File> {
-    let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or(0);
-    OpenOptions::new().read(true).custom_flags(flags).open(path)
 }
 
 fn number_of(path: &Path) -> Option<u64> {
@@ -288,7 +283,7 @@ fn number_of(path: &Path) -> Option<u64> {
 
 /// `None` too where nothing can be read: an old file is no reason not to begin a new one.
 fn newest_record(path: &Path, header: &Header) -> Option<Record> {
-    let file = open_to_read(path)
+    let file = open_regular(path)
         .inspect_err(|error| tracing::warn!("black box: cannot read {}: {error}", path.display()));
     let mut newest: Option<Record> = None;
     scan(header, &file.ok()?, |record| {

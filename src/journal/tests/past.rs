@@ -57,6 +57,33 @@ fn an_act_that_was_not_done_has_used_no_approval() {
 }
 
 #[test]
+fn an_act_on_one_engine_names_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = Journal::open(dir.path(), KEEP_ALL);
+    let engine = crate::model::EngineTarget { name: "a".into(), ..Default::default() };
+    let target = Target::Engine(Box::new(engine));
+    let (name, allow) = ("a".to_owned(), Default::default());
+    let reclaim = Action::Reclaim { cgroup: "/g".into(), engine: Some(name.clone()), bytes: 1 };
+    let of_cgroup = Action::Reclaim { cgroup: "/g".into(), engine: None, bytes: 1 };
+    let stop = Action::StopEngine { grace_ms: 0, unless_free_bytes: None, for_reboot: None };
+    let group = Target::Cgroup { path: "/g".into() };
+    for (id, action, target) in [
+        (2, Action::EmptyCache { engine: name, allow }, target.clone()),
+        (4, reclaim, group.clone()),
+        (6, of_cgroup, group),
+        (8, stop, target),
+    ] {
+        let act = Decision { action, target, ..act(id, Mode::Enforce) };
+        journal.record(&Entry::Decision(act));
+    }
+    journal.close(PATIENCE).unwrap();
+    let acts = JournalReader::open(dir.path()).unwrap().acts(None).unwrap();
+    let told: Vec<_> =
+        acts.iter().map(|act| (act.engine.as_deref(), act.takes_from_engine)).collect();
+    assert_eq!(told, [(Some("a"), true), (Some("a"), true), (None, false), (Some("a"), false)]);
+}
+
+#[test]
 fn what_undoes_an_act_is_none() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path(), KEEP_ALL);

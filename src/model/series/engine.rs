@@ -199,6 +199,13 @@ pub(super) const METRICS: &[Metric] = &[
         "Processes that the last look for engines has found, kernel threads left out.",
     ),
     Metric::gauge(
+        Source::Engines,
+        "uma_engine_scan_silent_processes",
+        &[],
+        "Processes that keep whoever reads their command line, environment or mappings waiting, as \
+         with a page of a FUSE file system that hangs; each is left out, and the log names it.",
+    ),
+    Metric::gauge(
         Source::Docker,
         "uma_containers",
         &[],

@@ -131,6 +131,14 @@ pub(super) const METRICS: &[Metric] = &[
          those who look at engines.",
     )
     .closed(&[("event", &KernelEvent::KINDS)]),
+    Metric::counter(
+        Source::KernelLog,
+        "uma_kernel_claimed_events_total",
+        &["event"],
+        "Events in what syslog(2) shows of the kernel log, where /dev/kmsg cannot be read: local \
+         users can forge its lines. A rule that reads this may notify, and nothing more.",
+    )
+    .closed(&[("event", KernelEvent::KINDS.split_at(KernelEvent::OF_KERNEL_LOG).0)]),
     Metric::gauge(
         Source::KernelLog,
         "uma_kernel_event_last_timestamp_seconds",
@@ -251,7 +259,8 @@ pub(super) const METRICS: &[Metric] = &[
         Source::Daemon,
         "uma_remedy_breaker_open",
         &["group", "rule"],
-        "1 while the remedy is stopped, since it has missed its aim too often in a row.",
+        "1 while the remedy is stopped, since it has missed its aim too often in a row; where its \
+         breaker counts by engine, for any engine.",
     )
     .flag(),
     Metric::gauge(
@@ -280,7 +289,8 @@ pub(super) const METRICS: &[Metric] = &[
         &["reason"],
         "Requests that were refused at the door: without a credential that is needed, with a wrong \
          or expired one, with one of too small a role, what is answered on this node alone, what a \
-         page of another site has sent, beyond rate_limit, with too many passwords at once.",
+         page of another site has sent, beyond rate_limit, with too many passwords at once; and \
+         connections beyond those of one address, and answers that its address does not read.",
     )
     .closed(&[("reason", &REFUSALS)]),
     Metric::counter(

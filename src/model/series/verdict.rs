@@ -37,9 +37,9 @@ pub(super) const METRICS: &[Metric] = &[
         Source::Holders,
         "uma_other_processes_memory_bytes",
         &["type"],
-        "Memory of processes that belong to no engine, of the 128 that have most: RssAnon, RssShmem \
-         and HugetlbPages of /proc/PID/status, and what is in many pipes or sockets of one process. \
-         Scanned every 10 s, and at once when memory falls.",
+        "Memory of processes that belong to no engine, of the 128 that have most: RssAnon, \
+         RssShmem and HugetlbPages of /proc/PID/status, and what is in many pipes or sockets of \
+         one process. Scanned every 10 s, and at once when memory falls.",
     )
     .closed(&[("type", &["anon", "hugetlb", "pipes", "shmem", "sockets"])]),
     Metric::gauge(

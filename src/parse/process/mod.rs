@@ -32,6 +32,15 @@ pub struct Stat {
     pub cpu_ticks: u64,
     /// Since boot, in clock ticks.
     pub start_ticks: u64,
+    /// What it has resident, in pages; 0 where that is not told.
+    pub resident_pages: u64,
+}
+
+/// The real user of a process, of `/proc/PID/status`.
+pub fn real_user(status: &[u8]) -> Option<u32> {
+    let mut lines = status.split(|byte| *byte == b'\n');
+    let line = lines.find_map(|line| line.strip_prefix(b"Uid:"))?;
+    std::str::from_utf8(line).ok()?.split_ascii_whitespace().next()?.parse().ok()
 }
 
 /// Reads `/proc/PID/stat`. The name may hold parentheses, spaces, digits and newlines.
@@ -55,6 +64,7 @@ pub fn stat(text: &[u8]) -> Option<Stat> {
         is_exiting: number(9)? & EXITING != 0,
         cpu_ticks: number(14)?.saturating_add(number(15)?),
         start_ticks: number(22)?,
+        resident_pages: number(24).unwrap_or(0),
     })
 }
 
@@ -168,13 +178,67 @@ fn group(line: &str, wanted: impl Fn(&str) -> bool) -> Option<&str> {
     (is_line && wanted(controllers)).then_some(path)
 }
 
-/// The innermost systemd unit of a control group's path.
+/// The innermost systemd unit of a control group's path. Whoever owns a part of the path names what
+/// is below it: this is for people, and [`system_unit`] is for decisions.
 pub fn unit(cgroup: &str) -> Option<&str> {
     let innermost = |ending: &str| {
         let mut parts = cgroup.rsplit('/');
         parts.find(|part| part.len() > ending.len() && part.ends_with(ending))
     };
     innermost(".service").or_else(|| innermost(".scope"))
+}
+
+/// The part of a control group's path into which only root puts processes: the slices of the
+/// system, and the one unit in them. What is below a unit may be delegated to a user, and
+/// `user.slice` holds the sessions and service managers of users.
+fn system_parts(cgroup: &str) -> impl Iterator<Item = &str> {
+    let mut is_over = !cgroup.starts_with('/');
+    cgroup.split('/').filter(|part| !part.is_empty()).take_while(move |part| {
+        let is_within = !is_over;
+        is_over |= !part.ends_with(".slice");
+        is_within
+    })
+}
+
+/// The unit of the system's own systemd that a control group's path is in. A name below
+/// `user.slice`, `user@UID.service`, another unit or a container is none: a user can choose it.
+pub fn system_unit(cgroup: &str) -> Option<&str> {
+    let mut parts = system_parts(cgroup);
+    let slice = parts.next()?;
+    let is_system = slice.ends_with(".slice") && slice != "user.slice";
+    let named = |ending: &str, part: &str| part.len() > ending.len() && part.ends_with(ending);
+    let last = parts.last().filter(|_| is_system)?;
+    let is_unit = named(".service", last) || named(".scope", last);
+    (is_unit && !last.starts_with("user@")).then_some(last)
+}
+
+/// The units and slices of a control group's path that no user can choose: `user.slice`,
+/// `user-1000.slice` and `user@1000.service` are among them, and what is below those is not.
+pub fn system_units(cgroup: &str) -> impl Iterator<Item = &str> {
+    let is_unit = |part: &&str| [".service", ".scope", ".slice"].iter().any(|e| part.ends_with(e));
+    system_parts(cgroup).filter(is_unit)
+}
+
+/// Whether a control group is that one, or below it.
+pub fn is_within(cgroup: &str, above: &str) -> bool {
+    let below = cgroup.strip_prefix(above.trim_end_matches('/'));
+    below.is_some_and(|below| below.is_empty() || below.starts_with('/'))
+}
+
+/// The user ids of a process in `/proc/PID/status`: real, effective, saved, and of file systems.
+pub fn user_ids(status: &[u8]) -> Option<[u32; 4]> {
+    let text = std::str::from_utf8(field(status, "Uid")?).ok()?;
+    let mut ids = text.split_ascii_whitespace().map(str::parse);
+    let mut next = || ids.next()?.ok();
+    let all = [next()?, next()?, next()?, next()?];
+    next().is_none().then_some(all)
+}
+
+/// The user of a process, where all of its user ids agree. A setuid program has two: whoever
+/// started it chose its arguments.
+pub fn user_id(status: &[u8]) -> Option<u32> {
+    let [real, others @ ..] = user_ids(status)?;
+    others.iter().all(|other| *other == real).then_some(real)
 }
 
 /// The mapped files in `/proc/PID/maps`: how many bytes are mapped, and the path. Lines of which
@@ -213,14 +277,36 @@ pub fn listening(text: &[u8], port: u16) -> impl Iterator<Item = IpAddr> {
     })
 }
 
-/// The inodes of the sockets that listen on a port, in `/proc/PID/net/tcp` or `tcp6`.
-pub fn listening_inodes(text: &[u8], port: u16) -> impl Iterator<Item = u64> {
+/// A socket that listens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Listener {
+    /// On which address.
+    pub at: IpAddr,
+    /// The user who made it.
+    pub uid: u32,
+    /// Its inode.
+    pub inode: u64,
+}
+
+impl Listener {
+    /// Whether a connection to that address may reach it.
+    pub fn accepts(&self, to: IpAddr) -> bool {
+        // `::` accepts IPv4 too, unless told otherwise, which is not shown.
+        self.at == to || self.at.is_unspecified() && (self.at.is_ipv6() || to.is_ipv4())
+    }
+}
+
+/// The sockets that listen on a port, in `/proc/PID/net/tcp` or `tcp6`.
+pub fn listeners(text: &[u8], port: u16) -> impl Iterator<Item = Listener> {
     text.split(|byte| *byte == b'\n').filter_map(move |line| {
         let line = std::str::from_utf8(line).ok()?;
         let fields: Vec<&str> = line.split_ascii_whitespace().collect();
-        let (_, number) = fields.get(1)?.split_once(':')?;
-        let is_it = *fields.get(3)? == "0A" && u16::from_str_radix(number, 16).ok()? == port;
-        is_it.then(|| fields.get(9)?.parse().ok())?
+        let (address, number) = fields.get(1)?.split_once(':')?;
+        if *fields.get(3)? != "0A" || u16::from_str_radix(number, 16).ok()? != port {
+            return None;
+        }
+        let (uid, inode) = (fields.get(7)?.parse().ok()?, fields.get(9)?.parse().ok()?);
+        Some(Listener { at: socket_address(address)?, uid, inode })
     })
 }
 

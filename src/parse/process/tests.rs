@@ -16,6 +16,7 @@ fn a_process_is_told_whatever_it_calls_itself() {
         is_exiting: false,
         cpu_ticks: 150,
         start_ticks: 2_637_123,
+        resident_pages: 2,
     };
     assert_eq!(plain, expected);
     for name in ["a) R 7 (", "a\nb", "((((", ")", "sglang::schedul", "", "\u{1b}[2J"] {
@@ -27,6 +28,16 @@ fn a_process_is_told_whatever_it_calls_itself() {
     assert!(kernel.is_kernel);
     let exiting = stat(STAT.replace("4194304", "4194308").as_bytes()).unwrap();
     assert!(exiting.is_exiting && !exiting.is_kernel);
+}
+
+#[test]
+fn a_process_belongs_to_its_real_user() {
+    let status = |uid: &str| format!("Name:\tUid: 7\nUmask:\t0022\nUid:{uid}\nGid:\t5\n");
+    assert_eq!(real_user(status("\t1000\t0\t0\t0").as_bytes()), Some(1000));
+    for odd in ["", "\t", "\tx", "\t-1", "\t4294967296"] {
+        assert_eq!(real_user(status(odd).as_bytes()), None, "{odd:?}");
+    }
+    assert_eq!(real_user(b""), None);
 }
 
 #[test]
@@ -84,6 +95,25 @@ fn the_control_group_is_that_of_the_one_hierarchy_or_of_memory() {
     assert_eq!(unit("/system.slice/a.service/sub"), Some("a.service"));
     assert_eq!(unit("/user.slice/user-0.slice/session-1.scope"), Some("session-1.scope"));
     assert_eq!(unit("/.service/x"), None);
+    assert_eq!(system_unit("/system.slice/a.service/b.service"), Some("a.service"));
+    assert_eq!(system_unit("/system.slice/system-x.slice/x@1.service"), Some("x@1.service"));
+    for path in [
+        "/",
+        "/system.slice",
+        "/.service/x",
+        "/a.service",
+        "/system.slice/.service",
+        "/docker/1/system.slice/a.service",
+        "/user.slice/user-0.slice/session-1.scope",
+        "/user.slice/user-0.slice/user@0.service/app.slice/a.service",
+        "/user.slice/a.service",
+    ] {
+        assert_eq!(system_unit(path), None, "{path}");
+    }
+    let user = "/user.slice/user-0.slice/user@0.service/app.slice/a.service";
+    let units: Vec<&str> = system_units(user).collect();
+    assert_eq!(units, ["user.slice", "user-0.slice", "user@0.service"]);
+    assert!(is_within("/a/b", "/a") && is_within("/a", "/a") && !is_within("/ab", "/a"));
 }
 
 #[test]
@@ -120,6 +150,42 @@ fn a_variable_is_found_by_its_whole_name() {
     assert_eq!(variable(text, "X"), None);
 }
 
+#[test]
+fn a_user_is_one_only_where_all_four_ids_agree() {
+    let status = |ids: &str| format!("Name:\tUid:\t0 0 0 0\nUid:\t{ids}\nGid:\t0\n").into_bytes();
+    assert_eq!(user_id(&status("1000\t1000\t1000\t1000")), Some(1000));
+    assert_eq!(user_ids(&status("1000\t0\t0\t0")), Some([1000, 0, 0, 0]));
+    for ids in ["1000\t0\t0\t0", "0\t0\t0", "0\t0\t0\t0\t0", "", "-1\t-1\t-1\t-1"] {
+        assert_eq!(user_id(&status(ids)), None, "{ids}");
+    }
+}
+
+#[test]
+fn a_listener_is_told_with_its_maker_and_what_it_accepts() {
+    let text =
+        b"  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  \
+        timeout inode\n   0: 0100007F:1F40 00000000:0000 0A 00000000:00000000 00:00000000 00000000 \
+        65534        0 91 1 0 100 0 0 10 0\n   1: 00000000:1F40 00000000:0000 01 \
+        00000000:00000000 00:00000000 00000000     0        0 92 1 0 100 0 0 10 0\n";
+    let all: Vec<Listener> = listeners(text, 8000).collect();
+    let at: IpAddr = "127.0.0.1".parse().unwrap();
+    if cfg!(target_endian = "little") {
+        assert_eq!(all, [Listener { at, uid: 65_534, inode: 91 }]);
+    }
+    let on = |at: &str| Listener { at: at.parse().unwrap(), uid: 0, inode: 1 };
+    for (at, to, accepts) in [
+        ("127.0.0.1", "127.0.0.1", true),
+        ("0.0.0.0", "127.0.0.1", true),
+        ("::", "127.0.0.1", true),
+        ("::", "::1", true),
+        ("0.0.0.0", "::1", false),
+        ("::1", "127.0.0.1", false),
+        ("10.0.0.1", "127.0.0.1", false),
+    ] {
+        assert_eq!(on(at).accepts(to.parse().unwrap()), accepts, "{at} {to}");
+    }
+}
+
 proptest! {
     #[test]
     fn nothing_makes_them_panic_or_tell_what_is_not_there(
@@ -138,7 +204,8 @@ proptest! {
             prop_assert!(mapped_files(text).all(|(_, path)| path.starts_with('/')));
             if let Some(path) = cgroup(&String::from_utf8_lossy(text)) {
                 prop_assert!(path.starts_with('/') && !path.split('/').any(|part| part == ".."));
-                let _ = unit(path);
+                let _ = (unit(path), system_units(path).count());
+                prop_assert!(system_unit(path).is_none_or(|unit| path.contains(unit)));
             }
         }
     }

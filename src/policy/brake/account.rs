@@ -96,7 +96,7 @@ impl<'a> Account<'a> {
             sockets: 0,
             driver_other: 0,
             figures_age: brake.figures.age(now),
-            scan_age: brake.scanned.map(|(at, _)| now.saturating_sub(at)),
+            scan_age: brake.scans.last().map(|(at, _)| now.saturating_sub(*at)),
         };
         account.add_scan(brake, since);
         let rest = account.rest(brake, since);

@@ -426,8 +426,8 @@ impl Own {
 }
 
 impl Policy {
-    /// Whether all processes should be scanned now, for so much memory has been taken since that was
-    /// last done that it must be known who was there.
+    /// Whether all processes should be scanned now, for so much memory has been taken since that
+    /// was last done that it must be known who was there.
     pub fn needs_a_look_at_engines(&self, now: Duration) -> bool {
         self.brake.needs_a_look(now)
     }

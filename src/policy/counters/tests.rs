@@ -90,14 +90,14 @@ proptest! {
                     counters.publish_changed(at, &mut store);
                     tell_all(&counters, &mut plain, Some(at_ms));
                 }
-                Does::LosesTheLog => counters.set_kernel_log_is_read(false, at, &mut store),
+                Does::LosesTheLog => counters.set_kernel_log(LogView::Unread, at, &mut store),
                 Does::ReadsTheLog => {
-                    if !counters.kernel_log_is_read {
+                    if !counters.kernel_log_is_believed() {
                         for (id, reading) in &counters.cells[..counters.of_kernel_log] {
                             plain.append(*id, at_ms - 1, *reading);
                         }
                     }
-                    counters.set_kernel_log_is_read(true, at, &mut store);
+                    counters.set_kernel_log(LogView::Believed, at, &mut store);
                 }
                 Does::Notes => {
                     let seconds = i64::try_from(at.uptime.as_secs()).unwrap();

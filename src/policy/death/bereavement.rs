@@ -43,7 +43,7 @@ impl Kills {
                 event.kind,
                 KernelEvent::OomKill { .. } | KernelEvent::UserspaceKill { .. }
             );
-            if kills {
+            if kills && !event.is_claimed() {
                 keep(&mut self.events, event.clone());
             }
         }
@@ -181,7 +181,7 @@ impl Bereavement<'_> {
             docker_oom_killed: self.end.filter(|_| is_container).map(|end| end.is_oom_killed),
             is_cgroup_own: self.held.is_some(),
             are_pids_global: true,
-            is_kernel_log_read: around.counters.kernel_log_is_read(),
+            is_kernel_log_read: around.counters.kernel_log_is_believed(),
             memory: self.memory,
             log,
             not_known,

@@ -434,9 +434,12 @@ impl Engines {
         Some((name, life.phase(), life.reason()))
     }
 
-    /// The same as it was seen last.
+    /// The same as it was seen last. Where none is confirmed, one that claims to be in that
+    /// container: nothing but a start that is held back follows from it.
     pub(super) fn seen_of_held(&self, held: &HeldTarget) -> Option<&EngineSeen> {
-        self.life_of_held(held).map(|(_, life)| life.seen())
+        let claims = |life: &&Life| life.seen().claimed_container.as_ref() == Some(&held.id);
+        let claimed = || self.lives.values().map(|(life, _)| life).find(claims);
+        self.life_of_held(held).map(|(_, life)| life).or_else(claimed).map(Life::seen)
     }
 
     fn life_of_held(&self, held: &HeldTarget) -> Option<(&Arc<str>, &Life)> {

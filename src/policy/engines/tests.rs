@@ -63,6 +63,7 @@ impl World {
 
     fn hear(&mut self, seconds: u64, of: &EngineSeen, answer: HealthAnswer, requests: Option<u64>) {
         let health = EngineHealth {
+            key_withheld: None,
             engine: Arc::clone(&of.name),
             server: of.server,
             asked_at: moment(seconds).uptime,
@@ -428,6 +429,7 @@ proptest! {
             now += later;
             let read_at = moment(now).uptime;
             let health = |answer| Observation::EngineHealth(Box::new(EngineHealth {
+                key_withheld: None,
                 engine: Arc::clone(&seen.name),
                 server: seen.server,
                 asked_at: read_at,

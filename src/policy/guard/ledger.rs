@@ -1,6 +1,7 @@
 //! What each remedy has done, in each mode; it outlives rules, reloads and restarts.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::breaker::Misses;
 use super::budget::Acts;
@@ -32,23 +33,38 @@ impl<T> ByMode<T> {
     }
 }
 
-/// What one remedy has done in one mode.
+/// So many engines of one remedy are counted apart; the one that was least lately acted on is
+/// forgotten first. Any user can name engines without end.
+const MOST_ENGINES: usize = 64;
+
+/// What is counted: of a whole remedy, or of one engine that it has acted on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(in crate::policy) struct Account {
+pub(in crate::policy) struct Tally {
     pub(super) acts: Acts,
     pub(super) misses: Misses,
     /// When its last round ended, on the uptime clock in milliseconds.
     pub(super) rests_since_ms: Option<i64>,
+    /// When anything was last counted.
+    last_ms: i64,
+}
+
+/// What one remedy has done in one mode.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(in crate::policy) struct Account {
+    pub(super) all: Tally,
+    engines: BTreeMap<Arc<str>, Tally>,
     round: Round,
     /// The last act of the last round that missed its aim.
     last_missed: Option<DecisionId>,
 }
 
 /// What is known of the round under way.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Round {
     /// Its last act.
     last: Option<DecisionId>,
+    /// The engine that its last act worked on, if it was one.
+    engine: Option<Arc<str>>,
     /// Something else than a notice was done.
     has_acted: bool,
     /// The last word on the aim; `None` where nothing was measured.
@@ -58,13 +74,61 @@ struct Round {
     is_cut_off: bool,
 }
 
+impl Tally {
+    fn act(&mut self, at_ms: i64) {
+        self.acts.add(at_ms);
+        self.last_ms = self.last_ms.max(at_ms);
+    }
+
+    fn end_round(&mut self, at_ms: i64, is_met: Option<bool>, died_in: Option<EnginePhase>) {
+        self.rests_since_ms = Some(self.rests_since_ms.map_or(at_ms, |since| since.max(at_ms)));
+        self.last_ms = self.last_ms.max(at_ms);
+        match is_met {
+            Some(true) => self.misses.clear(),
+            Some(false) => self.misses.miss(at_ms, died_in),
+            None => {}
+        }
+    }
+}
+
 impl Account {
     /// An act is decided. However it ends, it is one.
-    pub(super) fn act(&mut self, id: DecisionId, at_ms: i64, is_notice: bool) {
+    pub(super) fn act(
+        &mut self,
+        id: DecisionId,
+        at_ms: i64,
+        is_notice: bool,
+        engine: Option<&str>,
+    ) {
         self.round.last = Some(id);
-        self.acts.add(at_ms);
+        self.all.act(at_ms);
         self.round.has_acted |= !is_notice;
         self.round.aim_met = None;
+        if !is_notice {
+            self.round.engine = engine.map(Arc::from);
+        }
+        if let Some(engine) = engine {
+            self.engine_mut(engine).act(at_ms);
+        }
+    }
+
+    /// What was done to one engine.
+    pub(super) fn engine(&self, engine: &str) -> Option<&Tally> {
+        self.engines.get(engine)
+    }
+
+    /// What was done to each engine that is remembered, by name.
+    pub(super) fn engines(&self) -> impl Iterator<Item = (&Arc<str>, &Tally)> {
+        self.engines.iter()
+    }
+
+    fn engine_mut(&mut self, engine: &str) -> &mut Tally {
+        if !self.engines.contains_key(engine) && self.engines.len() >= MOST_ENGINES {
+            let oldest = self.engines.iter().min_by_key(|(_, tally)| tally.last_ms);
+            let oldest = oldest.map(|(name, _)| Arc::clone(name));
+            oldest.and_then(|name| self.engines.remove(&name));
+        }
+        self.engines.entry(Arc::from(engine)).or_default()
     }
 
     /// What the last act came to.
@@ -85,24 +149,43 @@ impl Account {
     /// A round has ended: the remedy rests.
     pub(super) fn end_round(&mut self, at_ms: i64) {
         let round = std::mem::take(&mut self.round);
-        self.rests_since_ms = Some(self.rests_since_ms.map_or(at_ms, |since| since.max(at_ms)));
-        match round.aim_met {
-            Some(true) => self.misses.clear(),
-            Some(false) if round.has_acted => self.miss(at_ms, &round),
-            None if round.has_acted && round.is_cut_off => self.miss(at_ms, &round),
-            Some(false) | None => {}
+        let is_met = match round.aim_met {
+            Some(true) => Some(true),
+            Some(false) => round.has_acted.then_some(false),
+            None => (round.has_acted && round.is_cut_off).then_some(false),
+        };
+        self.all.end_round(at_ms, is_met, round.died_in);
+        if let Some(engine) = &round.engine {
+            self.engine_mut(engine).end_round(at_ms, is_met, round.died_in);
         }
-    }
-
-    fn miss(&mut self, at_ms: i64, round: &Round) {
-        self.misses.miss(at_ms, round.died_in);
-        self.last_missed = round.last;
+        if is_met == Some(false) {
+            self.last_missed = round.last;
+        }
     }
 
     /// Nothing counts as missed any more; returns the act that was the last miss, if there was one.
     pub(super) fn forgive(&mut self) -> Option<DecisionId> {
-        self.misses.clear();
+        self.clear_misses();
         self.last_missed.take()
+    }
+
+    /// Nothing counts as missed any more; returns whether anything did.
+    pub(super) fn clear_misses(&mut self) -> bool {
+        let tallies = self.engines.values_mut().chain([&mut self.all]);
+        let mut any = false;
+        for tally in tallies {
+            any |= tally.misses.in_a_row() > 0;
+            tally.misses.clear();
+        }
+        any
+    }
+
+    /// The same of one engine, and of all together.
+    pub(super) fn clear_misses_of(&mut self, engine: Option<&str>) {
+        self.all.misses.clear();
+        if let Some(tally) = engine.and_then(|engine| self.engines.get_mut(engine)) {
+            tally.misses.clear();
+        }
     }
 }
 

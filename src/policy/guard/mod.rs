@@ -8,6 +8,7 @@
 mod approval;
 mod breaker;
 mod budget;
+mod by_engine;
 mod exclusion;
 mod inhibition;
 mod ledger;
@@ -20,7 +21,7 @@ mod silence;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,7 +41,7 @@ pub(super) use ledger::ByMode;
 use super::Answer;
 use super::promql::Labels;
 use super::rule::{AtMost, Remedy, Rule, RuleSet};
-use super::status::{BreakerStatus, GuardStatus, RuleState, WindowStatus};
+use super::status::{GuardStatus, RuleState, WindowStatus};
 use crate::model::{
     Action, Asked, Decision, DecisionId, EnginePhase, EngineTarget, HoldReason, Mode, Moment,
     OperatorCommand, OperatorOrder, Outcome, Pause, RebootSettings, RuleId, Target, Verdict,
@@ -115,6 +116,8 @@ pub(super) struct Guard {
     rails: GuardRails,
     /// Of every remedy that is loaded.
     remedies: BTreeMap<RuleId, RemedyRails>,
+    /// Those of them whose breaker counts by engine.
+    by_engine: BTreeSet<RuleId>,
     pause: Option<Pause>,
     awaits_past: bool,
     lost_before_ms: Option<i64>,
@@ -139,6 +142,10 @@ impl Guard {
         let with_remedy = all.filter_map(|rule| rule.remedy.as_ref().map(|own| (rule, own)));
         self.remedies =
             with_remedy.map(|(rule, remedy)| (rule.id.clone(), remedy.rails.clone())).collect();
+        let all = rules.groups.iter().flat_map(|group| &group.rules);
+        let is_by_engine =
+            |rule: &&Rule| rule.remedy.as_ref().is_some_and(Remedy::breaks_by_engine);
+        self.by_engine = all.filter(is_by_engine).map(|rule| rule.id.clone()).collect();
         let own = self.remedies.values().flat_map(|rails| &rails.inhibited_by);
         let blocking = &self.rails.reboot.blocked_by;
         self.inhibitors = Inhibitors::named(own.chain(&self.rails.inhibited_by).chain(blocking));
@@ -240,9 +247,7 @@ impl Guard {
                 let mut any = false;
                 for rule in stopped.iter().filter(|rule| rules.selects(rule)) {
                     for mode in [Mode::Observe, Mode::Enforce] {
-                        let misses = &mut self.ledger.account_mut(rule, mode).misses;
-                        any |= misses.in_a_row() > 0;
-                        misses.clear();
+                        any |= self.ledger.account_mut(rule, mode).clear_misses();
                     }
                 }
                 let none = || "no remedy that it names has missed its aim".to_owned();
@@ -261,10 +266,10 @@ impl Guard {
     pub(super) fn hold(&self, intent: &Intent<'_>, at: Moment) -> Option<HoldReason> {
         let Intent { wish, remedy, .. } = *intent;
         let now_ms = at.timeline_ms();
-        let account = self.ledger.account(wish.rule, wish.mode);
-        let rests = |account: &ledger::Account| {
+        let spent = self.spent_by(intent);
+        let rests = |spent: &ledger::Tally| {
             wish.step == 0
-                && account.rests_since_ms.is_some_and(|since| {
+                && spent.rests_since_ms.is_some_and(|since| {
                     now_ms.saturating_sub(since) < milliseconds(remedy.cooldown)
                 })
         };
@@ -274,8 +279,8 @@ impl Guard {
             (self.silences.silence(wish.rule, at.utc), HoldReason::Silenced),
             (self.is_inhibited(intent), HoldReason::Inhibited),
             (self.is_out_of_hours(remedy), HoldReason::Maintenance),
-            (self.breaker_is_open(wish.rule, wish.mode, remedy, now_ms), HoldReason::BreakerOpen),
-            (account.is_some_and(rests), HoldReason::Cooldown),
+            (self.breaker_is_open(intent, now_ms), HoldReason::BreakerOpen),
+            (spent.is_some_and(rests), HoldReason::Cooldown),
         ];
         holds.into_iter().find(|(holds, _)| *holds).map(|(_, reason)| reason)
     }
@@ -304,13 +309,14 @@ impl Guard {
         if !is_notice && self.under_way.excluder(wish.mode, wish.action).is_some() {
             return Some(HoldReason::Busy);
         }
-        let account = self.ledger.account(wish.rule, wish.mode);
-        let spends = |limit| account.is_some_and(|own| own.acts.has_spent(limit, now_ms));
+        let spent = self.spent_by(intent);
+        let spends = |limit| spent.is_some_and(|own| own.acts.has_spent(limit, now_ms));
         if remedy.at_most.is_some_and(spends) {
             return Some(HoldReason::Budget);
         }
         let all = self.spent.of(wish.mode);
-        if !is_notice && self.rails.budget.is_some_and(|limit| all.has_spent(limit, now_ms)) {
+        let is_counted = !is_notice && !wish.action.takes_from_engine();
+        if is_counted && self.rails.budget.is_some_and(|limit| all.has_spent(limit, now_ms)) {
             return Some(HoldReason::GlobalBudget);
         }
         None
@@ -340,9 +346,12 @@ impl Guard {
             (Verdict::Act, _) => {
                 let is_notice = decision.action.is_notice();
                 let account = self.ledger.account_mut(&decision.rule, decision.mode);
-                account.act(decision.id, at.timeline_ms(), is_notice);
+                let engine = by_engine::engine(&decision.action, &decision.target);
+                account.act(decision.id, at.timeline_ms(), is_notice, engine);
                 if !is_notice {
-                    self.spent.of_mut(decision.mode).add(at.timeline_ms());
+                    if !decision.action.takes_from_engine() {
+                        self.spent.of_mut(decision.mode).add(at.timeline_ms());
+                    }
                     self.under_way.begin(decision);
                     self.settings.decided(decision);
                 }
@@ -399,7 +408,7 @@ impl Guard {
 
     /// How often in a row the aim was missed.
     pub(super) fn misses(&self, rule: &RuleId, mode: Mode) -> u32 {
-        self.ledger.account(rule, mode).map_or(0, |account| account.misses.in_a_row())
+        self.ledger.account(rule, mode).map_or(0, |account| account.all.misses.in_a_row())
     }
 
     /// It runs well again without us; returns the start that had gone wrong last.
@@ -516,16 +525,15 @@ impl Guard {
         remedy.rails.breaker.or(self.rails.breaker)
     }
 
-    fn breaker_is_open(&self, rule: &RuleId, mode: Mode, remedy: &Remedy, now_ms: i64) -> bool {
-        let Some(limit) = self.breaker(remedy) else { return false };
-        let account = self.ledger.account(rule, mode);
-        account.is_some_and(|own| own.misses.is_open(limit, now_ms))
+    fn breaker_is_open(&self, intent: &Intent<'_>, now_ms: i64) -> bool {
+        let Some(limit) = self.breaker(intent.remedy) else { return false };
+        self.missed_by(intent).is_some_and(|own| own.misses.is_open(limit, now_ms))
     }
 
     /// What the series of one rule tell: whether its breaker is open, and whether it waits for an
     /// approval.
     pub(super) fn signs(&self, rule: &Rule, mode: Mode, now_ms: i64) -> [bool; 2] {
-        let open = |remedy: &Remedy| self.breaker_is_open(&rule.id, mode, remedy, now_ms);
+        let open = |remedy: &Remedy| self.any_breaker_is_open(&rule.id, mode, remedy, now_ms);
         [rule.remedy.as_ref().is_some_and(open), self.approvals.pending(&rule.id) > 0]
     }
 
@@ -555,27 +563,12 @@ impl Guard {
 
     fn picture(&self) -> GuardStatus {
         let windows = self.rails.maintenance_windows.iter().zip(&self.open.1);
-        let mut breakers = Vec::new();
-        for rule in self.ledger.rules() {
-            for mode in [Mode::Observe, Mode::Enforce] {
-                let known = self.ledger.account(rule, mode).map(|account| account.misses);
-                let Some(misses) = known.filter(|misses| misses.in_a_row() > 0) else { continue };
-                let own = self.remedies.get(rule).and_then(|rails| rails.breaker);
-                let limit = own.or(self.rails.breaker);
-                breakers.push(BreakerStatus {
-                    rule: rule.clone(),
-                    mode,
-                    misses: misses.in_a_row(),
-                    is_open: limit.is_some_and(|limit| misses.is_open(limit, self.now_ms)),
-                });
-            }
-        }
         GuardStatus {
             pause: self.pause.clone(),
             is_restored: !self.awaits_past,
             silences: self.silences.all().to_vec(),
             approvals: self.approvals.statuses(),
-            breakers,
+            breakers: self.breakers(),
             windows: windows
                 .map(|(window, open)| WindowStatus { name: window.name().clone(), is_open: *open })
                 .collect(),

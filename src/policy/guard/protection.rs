@@ -7,6 +7,7 @@ use glob::Pattern;
 use serde::{Deserialize, Serialize};
 
 use crate::model::{EngineTarget, HeldTarget, Supervisor, Target};
+use crate::parse::process::system_units;
 use crate::policy::promql::Labels;
 
 /// A pattern with `*`, `?` and `[…]`.
@@ -134,7 +135,9 @@ impl Traits {
     }
 
     /// Which processes it has is known, and so is everything that they are in, unless their control
-    /// group could not be read.
+    /// group could not be read. Of its path only what no user can choose counts, or a hog would
+    /// hide behind the name of a protected unit. A container that nobody confirms may be any,
+    /// unless it is a user who names it.
     fn of_engine(engine: &EngineTarget, labels: &Labels) -> Self {
         let mut processes = labelled(&PROCESS_LABELS, labels);
         processes.extend(engine.comms.iter().map(|comm| comm.to_string()));
@@ -142,12 +145,13 @@ impl Traits {
         let Some(path) = engine.cgroup.as_deref() else {
             return Self { processes: Some(processes), ..Self::default() };
         };
-        let parts = path.split('/');
         let mut units = labelled(&UNIT_LABELS, labels);
-        units.extend(parts.filter(|part| is_unit(part)).map(str::to_owned));
+        units.extend(system_units(path).map(str::to_owned));
         let mut containers = labelled(&CONTAINER_LABELS, labels);
         containers.extend(engine.container_name.iter().map(|name| name.to_string()));
-        let is_nameless = engine.container.is_some() && containers.is_empty();
+        let is_of_user = path.starts_with("/user.slice/");
+        let is_unconfirmed = engine.claimed_container.is_some() && !is_of_user;
+        let is_nameless = is_unconfirmed || engine.container.is_some() && containers.is_empty();
         containers.extend(engine.container.iter().map(|container| container.to_string()));
         let containers = (!is_nameless).then_some(containers);
         Self { processes: Some(processes), units: Some(units), containers }

@@ -21,11 +21,13 @@ impl Guard {
         let (holds, detail) = match reason {
             HoldReason::Cooldown => return Some(self.cooldown(intent, now_ms)),
             HoldReason::Budget => {
-                let account = self.ledger.account(wish.rule, wish.mode);
-                let acts = account.map(|account| &account.acts);
+                let acts = self.spent_by(intent).map(|spent| &spent.acts);
                 return Some(budget(reason, acts, remedy.at_most, now_ms));
             }
             HoldReason::GlobalBudget if is_notice => (false, "notices do not count".to_owned()),
+            HoldReason::GlobalBudget if wish.action.takes_from_engine() => {
+                (false, "what an engine can spare does not count".to_owned())
+            }
             HoldReason::GlobalBudget => {
                 let acts = self.spent.of(wish.mode);
                 return Some(budget(reason, Some(acts), self.rails.budget, now_ms));
@@ -104,8 +106,7 @@ impl Guard {
 
     fn cooldown(&self, intent: &Intent<'_>, now_ms: i64) -> Rail {
         let cooldown = intent.remedy.cooldown;
-        let account = self.ledger.account(intent.wish.rule, intent.wish.mode);
-        let since_ms = account.and_then(|account| account.rests_since_ms);
+        let since_ms = self.spent_by(intent).and_then(|spent| spent.rests_since_ms);
         let left_ms = since_ms
             .map_or(0, |since| milliseconds(cooldown).saturating_sub(now_ms.saturating_sub(since)));
         let left = (left_ms > 0 && intent.wish.step == 0).then(|| duration(left_ms));
@@ -155,14 +156,12 @@ impl Guard {
     }
 
     fn broken(&self, intent: &Intent<'_>, now_ms: i64) -> (bool, String) {
-        let wish = &intent.wish;
         let Some(limit) = self.breaker(intent.remedy).filter(|limit| limit.misses > 0) else {
             return (false, "it has no breaker".to_owned());
         };
-        let account = self.ledger.account(wish.rule, wish.mode);
-        let misses = account.map_or(0, |account| account.misses.in_a_row());
+        let misses = self.missed_by(intent).map_or(0, |missed| missed.misses.in_a_row());
         let mut detail = format!("the aim was missed {misses} times in a row, of {}", limit.misses);
-        let is_open = self.breaker_is_open(wish.rule, wish.mode, intent.remedy, now_ms);
+        let is_open = self.breaker_is_open(intent, now_ms);
         if let (true, false, Some(after)) = (misses >= limit.misses, is_open, limit.reset_after) {
             let after = duration_text(after);
             detail.push_str(&format!("; {after} (reset_after) have passed, it may try once more"));

@@ -65,11 +65,11 @@ impl Guard {
     }
 
     fn restore_act(&mut self, act: &PastAct, ends_round: bool) {
-        if !act.is_notice {
+        if !act.is_notice && !act.takes_from_engine {
             self.spent.of_mut(act.mode).add(act.uptime_ms);
         }
         let account = self.ledger.account_mut(&act.rule, act.mode);
-        account.act(act.id, act.uptime_ms, act.is_notice);
+        account.act(act.id, act.uptime_ms, act.is_notice, act.engine.as_deref());
         account.assess(act.aim_met);
         account.died(act.died_in);
         if !act.has_ended {
@@ -82,7 +82,7 @@ impl Guard {
         }
         account.end_round(act.uptime_ms);
         if act.is_forgiven {
-            account.misses.clear();
+            account.clear_misses_of(act.engine.as_deref());
         }
     }
 }

@@ -113,7 +113,8 @@ pub enum Value {
 pub enum Evaluated {
     /// A result.
     Known(Value),
-    /// It cannot be told: these readings are missing, each with the reason.
+    /// It cannot be told: these readings are missing, each with the reason. Whatever they were, no
+    /// other part decides.
     Unknown(Vec<String>),
 }
 
@@ -276,7 +277,13 @@ impl Expr {
 
     /// Evaluates it. An error is one of data, such as a many-to-many match.
     pub fn evaluate(&self, store: &SeriesStore, at: EvalTime) -> Result<Evaluated, String> {
-        eval::evaluate(&self.root, store, at)
+        eval::judge(&self.root, store, at).map(|judged| judged.evaluated)
+    }
+
+    /// Whether it yields any element, or a number that is neither 0 nor NaN; `None` where that
+    /// cannot be told. It can be where what it yields cannot.
+    pub fn yields(&self, store: &SeriesStore, at: EvalTime) -> Result<Option<bool>, String> {
+        eval::judge(&self.root, store, at).map(|judged| judged.yields)
     }
 
     /// The series of the store that each of its selectors matches.

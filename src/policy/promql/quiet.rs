@@ -8,7 +8,7 @@ mod tests;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::eval::{Range, apply, compares, matching_series, reduced, scalars};
+use super::eval::{Range, apply, compares, is_open, judge, matching_series, reduced, scalars};
 use super::functions::Function;
 use super::syntax::{Aggregate, AggregateOp, Binary, BinaryOp, Kind, Node, Selector};
 use super::{EvalTime, Evaluated, Expr, Value};
@@ -31,7 +31,9 @@ pub fn trust_proofs() {
 #[derive(Debug, Default)]
 pub struct Watch {
     proof: Option<Proof>,
-    /// The state of the store for which `proof` was made, and in which nothing was missing.
+    /// Whether a reading had failed when `proof` was made.
+    has_failed: bool,
+    /// The state of the store for which `proof` was made, and in which nothing was lacking.
     known: Option<(Revisions, bool)>,
 }
 
@@ -44,22 +46,29 @@ impl Watch {
         at: EvalTime,
     ) -> Result<Evaluated, String> {
         let now = store.revisions();
-        let (known, nothing_missing) = self.known.unwrap_or((now, false));
-        if self.known.is_none() || known.series != now.series {
-            self.proof = Part::of(&expr.root, store).map(Part::proof);
-        }
-        // Whether anything is missing depends on the kinds of readings alone.
-        let is_whole = nothing_missing && (known.series, known.kinds) == (now.series, now.kinds);
-        if is_whole && self.proof.as_ref().is_some_and(|proof| proof.is_empty(store, at)) {
+        // Which readings failed, and whether any is lacking, depends on their kinds alone.
+        let is_same = |known: Revisions| (known.series, known.kinds) == (now.series, now.kinds);
+        let holds =
+            self.known.is_some_and(|(known, lacks_nothing)| lacks_nothing && is_same(known));
+        if holds && self.proof.as_ref().is_some_and(|proof| proof.is_empty(store, at)) {
             let nothing = Ok(Evaluated::Known(Value::Vector(Vec::new())));
             if cfg!(debug_assertions) && IS_CHECKED.load(Ordering::Relaxed) {
                 assert_eq!(nothing, expr.evaluate(store, at), "{expr}");
             }
             return nothing;
         }
-        let evaluated = expr.evaluate(store, at);
-        self.known = Some((now, matches!(evaluated, Ok(Evaluated::Known(_)))));
-        evaluated
+        let judged = judge(&expr.root, store, at);
+        let has_failed = judged.as_ref().map_or(true, |judged| judged.has_failed);
+        let is_of_now = self.known.is_some_and(|(known, _)| {
+            known.series == now.series
+                && (known.kinds == now.kinds || !(has_failed || self.has_failed))
+        });
+        if !is_of_now {
+            self.proof = Part::of(&expr.root, store).map(Part::proof);
+            self.has_failed = has_failed;
+        }
+        self.known = Some((now, judged.as_ref().is_ok_and(|judged| !judged.lacks)));
+        judged.map(|judged| judged.evaluated)
     }
 }
 
@@ -85,6 +94,8 @@ enum Proof {
     All(Vec<Proof>),
     /// When all of these are.
     Any(Vec<Proof>),
+    /// Never, as readings failed; it has so many elements at most.
+    Open(usize),
 }
 
 /// The values of a vector's elements, which have distinct labels.
@@ -112,6 +123,8 @@ enum Number {
 struct Many {
     ids: Vec<SeriesId>,
     value: SeriesValue,
+    /// Whether a reading failed.
+    is_open: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -152,7 +165,8 @@ impl Part {
     }
 
     fn series(selector: &Selector, store: &SeriesStore, value: SeriesValue) -> Self {
-        let many = Many { ids: matching_series(selector, store), value };
+        let is_open = is_open(selector, store);
+        let many = Many { ids: matching_series(selector, store), value, is_open };
         Self::Vector(match many.ids.len() {
             0 | 1 => Numbers::One(Number::Single(many)),
             _ => Numbers::Many(many),
@@ -218,7 +232,11 @@ impl Part {
             (left, right) if op.is_comparison() && !binary.returns_bool => {
                 let are_single = matches!((&left, &right), (Numbers::One(_), Numbers::One(_)));
                 let is_sure = are_single || scalars.contains(&true);
-                is_sure.then_some(Self::Filtered(Proof::Compares { op, left, right }))
+                let most = left.most().max(right.most());
+                is_sure.then(|| match left.is_open() || right.is_open() {
+                    true => Self::Filtered(Proof::Open(most)),
+                    false => Self::Filtered(Proof::Compares { op, left, right }),
+                })
             }
             (Numbers::One(left), Numbers::One(right)) => {
                 let computed = Number::Computed { op, left: left.into(), right: right.into() };
@@ -245,6 +263,7 @@ impl Part {
     fn proof(self) -> Proof {
         match self {
             Self::Scalar(number) => Proof::Absent(Numbers::One(number)),
+            Self::Vector(numbers) if numbers.is_open() => Proof::Open(numbers.most()),
             Self::Vector(numbers) => Proof::Absent(numbers),
             Self::Filtered(proof) => proof,
         }
@@ -289,6 +308,7 @@ impl Proof {
             }
             Self::All(proofs) => proofs.iter().any(|proof| proof.is_empty(store, at)),
             Self::Any(proofs) => proofs.iter().all(|proof| proof.is_empty(store, at)),
+            Self::Open(_) => false,
         }
     }
 
@@ -298,6 +318,7 @@ impl Proof {
             Self::Absent(numbers) => numbers.most(),
             Self::Compares { left, right, .. } => left.most().max(right.most()),
             Self::All(proofs) | Self::Any(proofs) => proofs.iter().map(Self::most).sum(),
+            Self::Open(most) => *most,
         }
     }
 
@@ -307,11 +328,19 @@ impl Proof {
             Self::Absent(numbers) => numbers.cost(),
             Self::Compares { left, right, .. } => left.cost() + right.cost(),
             Self::All(proofs) | Self::Any(proofs) => proofs.iter().map(Self::cost).sum(),
+            Self::Open(_) => 0,
         }
     }
 }
 
 impl Numbers {
+    fn is_open(&self) -> bool {
+        match self {
+            Self::One(number) => number.is_open(),
+            Self::Many(many) => many.is_open,
+        }
+    }
+
     fn most(&self) -> usize {
         match self {
             Self::One(_) => 1,
@@ -348,6 +377,16 @@ impl Number {
                     Some(reduced(*op, *parameter, values))
                 }
             },
+        }
+    }
+
+    fn is_open(&self) -> bool {
+        match self {
+            Self::Constant(_) | Self::Now => false,
+            Self::Single(many) => many.is_open,
+            Self::Negative(number) => number.is_open(),
+            Self::Computed { left, right, .. } => left.is_open() || right.is_open(),
+            Self::Reduced { of, .. } => of.is_open(),
         }
     }
 

@@ -129,6 +129,13 @@ pub(super) struct Group {
     pub include: Vec<Arc<str>>,
 }
 
+impl Group {
+    /// Whether a match has labels of the one side.
+    pub(super) fn copies(&self) -> bool {
+        !self.include.is_empty()
+    }
+}
+
 /// Binary operators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BinaryOp {

@@ -157,7 +157,7 @@ fn unknown(reasons: &[&str]) -> Evaluated {
 }
 
 #[test]
-fn a_failed_reading_makes_everything_unknown() {
+fn a_failed_reading_makes_unknown_what_depends_on_it() {
     let store = store(&[
         ("uma_a", &[("zone", "dma")], Reading::Failed),
         ("uma_a", &[("zone", "normal")], Reading::Value(1.0)),
@@ -165,10 +165,11 @@ fn a_failed_reading_makes_everything_unknown() {
     ]);
     let reason = "uma_a{zone=\"dma\"}: reading failed";
     for text in
-        ["uma_a", "absent(uma_a)", "uma_b or uma_a", "rate(uma_a[1m]) > 1", "uma_b and on() uma_a"]
+        ["uma_a", "uma_a > 5", "uma_b or uma_a", "rate(uma_a[1m]) > 1", "uma_b and on() uma_a > 1"]
     {
         assert_eq!(evaluated(text, &store), unknown(&[reason]), "{text}");
     }
+    assert!(matches!(evaluated("uma_b and on() uma_a", &store), Evaluated::Known(_)));
     let others = evaluated("uma_a{zone=\"normal\"} + on() uma_b", &store);
     assert!(matches!(others, Evaluated::Known(Value::Vector(samples)) if samples[0].value == 2.0));
 }
@@ -453,6 +454,48 @@ fn an_expression_taken_apart_tells_what_it_lacks() {
     ] {
         assert_eq!(culprits(text), expected, "{text}");
     }
+}
+
+#[test]
+fn a_part_that_could_not_be_read_tells_whether_it_is_needed() {
+    let store = store(&[
+        ("uma_a", &[], Reading::Value(1.0)),
+        ("uma_b", &[], Reading::Failed),
+        ("uma_c", &[], Reading::Failed),
+    ]);
+    let needed = |text: &str, is_aim: bool| {
+        let expr = parse(text).expect(text);
+        let trace = if is_aim { Expr::trace_aim } else { Expr::trace };
+        let traced = trace(&expr, text, &store, NOW, true);
+        let mut parts = vec![&traced];
+        let mut found = Vec::new();
+        while let Some(part) = parts.pop() {
+            if part.parts.is_empty() && matches!(part.value, TracedValue::Unknown(_)) {
+                found.push((part.text.clone(), part.decided_by));
+            }
+            parts.extend(part.parts.iter().rev());
+        }
+        found
+    };
+    let b = |decided_by| vec![("uma_b".to_owned(), decided_by)];
+    let [left, right] = ["left", "right"].map(|side| format!("the {side} side of `or` decides"));
+    let other = Some("the other side of `and` decides");
+    for (text, is_aim, expected) in [
+        ("uma_a > 5 and uma_b > 1", false, other),
+        ("uma_b > 1 and uma_a > 5", false, other),
+        ("uma_a > 0 and uma_b > 1", false, None),
+        ("uma_a or uma_b", false, Some(&*left)),
+        ("uma_b or uma_a", false, None),
+        ("uma_b or uma_a", true, Some(&*right)),
+        ("uma_a and on() (uma_b or on() uma_a)", false, Some(&*right)),
+        ("uma_a and on() (sum(uma_b) > 1 or on() uma_a)", false, Some(&*right)),
+        ("uma_b unless uma_a", false, Some("the other side of `unless` decides")),
+        ("absent(uma_a or uma_b)", false, Some(&*left)),
+    ] {
+        assert_eq!(needed(text, is_aim), b(expected), "{text}");
+    }
+    let both = needed("(uma_b and on() uma_a > 5) or on() uma_c", false);
+    assert_eq!(both, [("uma_b".to_owned(), other), ("uma_c".to_owned(), None)]);
 }
 
 #[test]

@@ -22,8 +22,22 @@ pub struct Traced {
     pub is_bytes: bool,
     /// What it yields.
     pub value: TracedValue,
+    /// Whether it yields anything; `None` where that cannot be told. It can be where the value
+    /// cannot.
+    pub yields: Option<bool>,
+    /// Where it is unknown, and that does not matter: what decides without it.
+    pub decided_by: Option<&'static str>,
     /// What it is made of; numbers as written are left out.
     pub parts: Vec<Self>,
+}
+
+/// What must be known of a part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Need {
+    /// Each element, with its value.
+    Value,
+    /// Whether there is any.
+    Existence,
 }
 
 /// How a part's value follows from what it is made of, as far as that tells why it yields nothing.
@@ -76,9 +90,31 @@ impl TracedValue {
     pub fn is_nothing(&self) -> bool {
         matches!(self, Self::Known(Value::Vector(samples)) if samples.is_empty())
     }
+
+    /// Whether both are unknown for one reason at least.
+    fn shares_reason(&self, other: &Self) -> bool {
+        let (Self::Unknown(one), Self::Unknown(other)) = (self, other) else { return false };
+        one.iter().any(|reason| other.contains(reason))
+    }
 }
 
 impl Traced {
+    /// Whether what must be known of it is known.
+    fn is_decided(&self, need: Need) -> bool {
+        match &self.value {
+            TracedValue::Unknown(_) => need == Need::Existence && self.yields.is_some(),
+            _ => true,
+        }
+    }
+
+    /// Says of all of it that is unknown what decides without it.
+    fn leave_out(&mut self, decided_by: &'static str) {
+        if matches!(self.value, TracedValue::Unknown(_)) {
+            self.decided_by.get_or_insert(decided_by);
+        }
+        self.parts.iter_mut().for_each(|part| part.leave_out(decided_by));
+    }
+
     /// The parts that are the reason for a value of nothing: of an `and` what it lacks, of an `or`
     /// everything.
     pub fn culprits(&self) -> Vec<&Self> {
@@ -103,7 +139,18 @@ impl Expr {
     /// Takes it apart. `text` is what it was parsed from. Without a past, parts that look back are
     /// unknown.
     pub fn trace(&self, text: &str, store: &SeriesStore, at: EvalTime, has_past: bool) -> Traced {
-        Tracer { text, store, at, has_past }.trace(self.root.bare())
+        Tracer { text, store, at, has_past }.trace(self.root.bare(), Need::Value)
+    }
+
+    /// The same of one that is asked only whether it yields anything.
+    pub fn trace_aim(
+        &self,
+        text: &str,
+        store: &SeriesStore,
+        at: EvalTime,
+        has_past: bool,
+    ) -> Traced {
+        Tracer { text, store, at, has_past }.trace(self.root.bare(), Need::Existence)
     }
 
     /// The series that this is, if it is nothing else.
@@ -127,32 +174,73 @@ struct Tracer<'t> {
 }
 
 impl Tracer<'_> {
-    fn trace(&self, node: &Node) -> Traced {
-        let parts = node.children().into_iter().map(Node::bare).filter(|part| !is_literal(part));
-        Traced {
+    fn trace(&self, node: &Node, need: Need) -> Traced {
+        let (value, yields) = self.value(node);
+        let mut traced = Traced {
             text: one_line(self.text.get(node.span.clone()).unwrap_or_default()),
             relation: relation(node),
             is_bytes: is_bytes(node),
-            value: self.value(node),
-            parts: parts.map(|part| self.trace(part)).collect(),
+            value,
+            yields,
+            decided_by: None,
+            parts: Vec::new(),
+        };
+        let is_decided = traced.is_decided(need);
+        for (place, part) in node.children().into_iter().map(Node::bare).enumerate() {
+            if is_literal(part) {
+                continue;
+            }
+            let need = part_need(node, place, need);
+            let mut part = self.trace(part, need);
+            if !part.is_decided(need) && (is_decided || !traced.value.shares_reason(&part.value)) {
+                part.leave_out(what_decides(traced.relation, place));
+            }
+            traced.parts.push(part);
         }
+        traced
     }
 
-    fn value(&self, node: &Node) -> TracedValue {
+    fn value(&self, node: &Node) -> (TracedValue, Option<bool>) {
         if !self.has_past && looks_back(node) {
-            return TracedValue::Unknown(vec![NO_PAST.to_owned()]);
+            return (TracedValue::Unknown(vec![NO_PAST.to_owned()]), None);
         }
         if let Kind::Range { selector, range_ms } = &node.kind {
-            return match eval::windows(selector, *range_ms, self.store, self.at) {
+            let value = match eval::windows(selector, *range_ms, self.store, self.at) {
                 Ok(ranges) => TracedValue::Range(ranges),
                 Err(reasons) => TracedValue::Unknown(reasons),
             };
+            return (value, None);
         }
-        match eval::evaluate(node, self.store, self.at) {
-            Ok(Evaluated::Known(value)) => TracedValue::Known(value),
-            Ok(Evaluated::Unknown(reasons)) => TracedValue::Unknown(reasons),
-            Err(error) => TracedValue::Failed(error),
+        match eval::judge(node, self.store, self.at) {
+            Ok(judged) => match judged.evaluated {
+                Evaluated::Known(value) => (TracedValue::Known(value), judged.yields),
+                Evaluated::Unknown(reasons) => (TracedValue::Unknown(reasons), judged.yields),
+            },
+            Err(error) => (TracedValue::Failed(error), None),
         }
+    }
+}
+
+/// What must be known of a part of what that must be known of.
+fn part_need(node: &Node, place: usize, need: Need) -> Need {
+    match &node.kind {
+        Kind::Binary(binary) => match (binary.op, place) {
+            (BinaryOp::And | BinaryOp::Unless, 1) => Need::Existence,
+            (BinaryOp::And | BinaryOp::Or | BinaryOp::Unless, _) => need,
+            _ => Need::Value,
+        },
+        Kind::Call { function: Function::Absent, .. } => Need::Existence,
+        _ => Need::Value,
+    }
+}
+
+fn what_decides(relation: Relation, place: usize) -> &'static str {
+    match (relation, place) {
+        (Relation::And, _) => "the other side of `and` decides",
+        (Relation::Or, 0) => "the right side of `or` decides",
+        (Relation::Or, _) => "the left side of `or` decides",
+        (Relation::Unless, _) => "the other side of `unless` decides",
+        _ => "the rest decides",
     }
 }
 

@@ -172,6 +172,7 @@ impl Node {
             is_driver_loaded: Reading::Value(true),
             memory: Vec::new(),
             socket_bytes: Reading::Unsupported,
+            tasks: Vec::new(),
             error: None,
         })));
         let driver = match self.is_wedged {

@@ -458,6 +458,8 @@ fn past_act(act: &Decision, aim_met: Option<bool>, has_ended: bool) -> PastAct {
         approved: None,
         started_after: act.action.starts_after().cloned(),
         died_in: (aim_met == Some(false)).then_some(EnginePhase::Starting),
+        engine: None,
+        takes_from_engine: false,
         is_forgiven: false,
     }
 }

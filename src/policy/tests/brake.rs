@@ -48,6 +48,7 @@ fn scan(at: Duration) -> HolderReadings {
         is_driver_loaded: Reading::Value(true),
         memory: Vec::new(),
         socket_bytes: Reading::Value(0),
+        tasks: Vec::new(),
         error: None,
     }
 }

@@ -42,6 +42,7 @@ fn see(world: &mut World, engine: &EngineSeen, answer: HealthAnswer) {
         ..EngineLoad::default()
     };
     world.seen.push(Observation::EngineHealth(Box::new(EngineHealth {
+        key_withheld: None,
         engine: Arc::clone(&engine.name),
         server: engine.server,
         asked_at: read_at,

@@ -80,6 +80,7 @@ fn another_engines_load_is_no_reason_and_neither_is_one_that_is_ready() {
             look(&mut world, engine.clone());
             if is_ready {
                 world.seen.push(Observation::EngineHealth(Box::new(EngineHealth {
+                    key_withheld: None,
                     engine: engine.name,
                     server: engine.server,
                     asked_at: world.at.uptime,

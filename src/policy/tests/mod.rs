@@ -117,6 +117,8 @@ fn past_act(rule: &RuleId, mode: Mode, now: Moment, ago: u64) -> PastAct {
         approved: None,
         started_after: None,
         died_in: None,
+        engine: None,
+        takes_from_engine: false,
         is_forgiven: false,
     }
 }

@@ -10,8 +10,9 @@ use crate::config::mistake::SourceText;
 use crate::config::rules::parse_rules;
 use crate::model::{
     DecisionId, EngineReadings, Event, GpuDriver, GpuPicture, GpuReadings, Holder, HolderReadings,
-    KernelEvent, MemoryVerdict, Mode, Moment, Observation, Outcome, OutcomeResult, Past, Reading,
-    Readings, Schema, SeriesKey, Source, Verdict,
+    KernelEvent, KernelRecord, MemoryVerdict, Mode, Moment, Observation, Outcome, OutcomeResult,
+    Past, ProcessId, Reading, Readings, SYSLOG_SEQ_BASE, Schema, SeriesKey, Source, TaskSeen,
+    Verdict,
 };
 use crate::policy::Policy;
 
@@ -27,6 +28,8 @@ struct Node {
     /// What comes back when caches are dropped.
     pools: u64,
     holders: Vec<Holder>,
+    tasks: Vec<TaskSeen>,
+    records: Vec<KernelRecord>,
     driver: GpuDriver,
     looks: bool,
     acts: bool,
@@ -57,6 +60,8 @@ impl Node {
             unaccounted: GIB,
             pools: 0,
             holders: Vec::new(),
+            tasks: Vec::new(),
+            records: Vec::new(),
             driver: GpuDriver::Responsive,
             looks: true,
             acts: true,
@@ -100,6 +105,7 @@ impl Node {
         })];
         seen.extend(self.outcomes.drain(..).map(Observation::Outcome));
         seen.extend(self.events.drain(..).map(Observation::Event));
+        seen.extend(self.records.drain(..).map(Observation::KernelRecord));
         if self.now.subsec_millis() == 0 && self.looks {
             let engines = EngineReadings {
                 read_at: at.uptime,
@@ -115,6 +121,7 @@ impl Node {
                 is_driver_loaded: Reading::Value(true),
                 memory: Vec::new(),
                 socket_bytes: Reading::Unsupported,
+                tasks: self.tasks.clone(),
                 error: None,
             })));
             let is_answer = self.driver == GpuDriver::Responsive;
@@ -267,6 +274,69 @@ fn memory_that_falls_lingers_and_its_time_is_told() {
     }
     node.wait(10);
     assert_eq!(node.verdict(), MemoryVerdict::Clean);
+}
+
+/// The verdict after a hung task of the driver was named while the driver is silent, where `/proc`
+/// shows the task so from then on.
+fn after_hung(tasks: &[TaskSeen], seq: u64) -> (Node, MemoryVerdict) {
+    let mut node = Node::new();
+    node.driver = GpuDriver::Silent { since: node.at().uptime, process_state: Some('D') };
+    node.wait(70);
+    let text = "INFO: task nvidia-modeset:77 blocked for more than 120 seconds.";
+    node.records.push(KernelRecord {
+        seq,
+        facility: 0,
+        level: 3,
+        usec: 1,
+        caller: None,
+        utc: node.at().utc,
+        text: text.to_owned(),
+        dictionary: String::new(),
+    });
+    for task in tasks {
+        node.tasks = vec![task.clone()];
+        node.wait(1);
+    }
+    let verdict = node.verdict();
+    (node, verdict)
+}
+
+fn task(start_ticks: u64, state: char, is_kernel: bool) -> TaskSeen {
+    TaskSeen { id: ProcessId { pid: 77, start_ticks }, state, is_kernel }
+}
+
+#[test]
+fn a_hung_task_is_a_sign_only_where_proc_shows_it_too() {
+    let waits = task(5, 'D', true);
+    let (mut node, verdict) = after_hung(&vec![waits; 20], 1);
+    assert_eq!(verdict, MemoryVerdict::Wedged);
+    node.tasks = vec![task(5, 'S', true)];
+    node.wait(2);
+    assert_ne!(node.verdict(), MemoryVerdict::Wedged, "it goes on");
+    for (tasks, why) in [
+        (vec![task(5, 'S', true); 20], "it does not wait"),
+        (vec![task(5, 'D', false); 20], "anybody may bear that name"),
+        ((0..20).map(|start| task(start, 'D', true)).collect(), "never the same twice"),
+    ] {
+        assert_ne!(after_hung(&tasks, 1).1, MemoryVerdict::Wedged, "{why}");
+    }
+}
+
+#[test]
+fn what_only_syslog_shows_is_no_sign_and_is_counted_apart() {
+    let waits = task(5, 'D', true);
+    let (mut node, verdict) = after_hung(&vec![waits; 20], SYSLOG_SEQ_BASE + 1);
+    assert_ne!(verdict, MemoryVerdict::Wedged);
+    node.wait(1);
+    let status = node.policy.status(node.at());
+    let value = |name| {
+        let key = SeriesKey::new(name, &[("event", "hung_task")]);
+        let place = status.series.iter().position(|series| *series == key).unwrap();
+        status.values[place]
+    };
+    assert_eq!(value("uma_kernel_claimed_events_total"), Reading::Value(1.0));
+    assert_eq!(value("uma_kernel_events_total"), Reading::Failed);
+    assert_eq!(value("uma_kernel_event_last_timestamp_seconds"), Reading::Failed);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::is_user;
-use crate::model::{Event, HolderReadings, KernelEvent, ProcessId, Recovery, WedgeSign};
+use crate::model::{Event, HolderReadings, KernelEvent, ProcessId, Recovery, TaskSeen, WedgeSign};
 
 /// So long a process waits in the kernel that is no longer just at work, and so long the driver
 /// does not answer: the kernel itself calls a task hung after 120 s, wedges last for minutes to
@@ -22,13 +22,25 @@ const DEAD: [u32; 4] = [79, 119, 120, 143];
 /// What the driver's own threads are called, at their beginning.
 const DRIVER_THREADS: [&str; 4] = ["nvidia", "nv_", "UVM ", "irq/nvidia"];
 
-/// A task that the kernel has called hung.
+/// A task that the kernel has called hung. Anybody may name a task like one of the driver's, and
+/// numbers are used again: what `/proc` shows of it at two looks proves it.
 #[derive(Clone, Debug)]
 struct Hung {
     at: Duration,
+    /// Who waits.
+    waiter: u32,
+    /// Who is named for it, the waiter or who holds its lock.
     pid: u32,
     comm: Arc<str>,
     seconds: u64,
+}
+
+/// A task that was looked up.
+#[derive(Clone, Debug)]
+struct Task {
+    seen: TaskSeen,
+    /// Since when each look has shown it to wait in the kernel.
+    waits_since: Option<Duration>,
 }
 
 /// Collects them.
@@ -40,6 +52,8 @@ pub(super) struct Signs {
     users: Vec<u32>,
     looked: Duration,
     hung: Option<Hung>,
+    /// Those that the kernel has named, by number.
+    tasks: BTreeMap<u32, Task>,
     said: Option<(&'static str, Duration)>,
     silent: Option<Duration>,
     all: Vec<WedgeSign>,
@@ -59,6 +73,23 @@ impl Signs {
         for (id, comm) in waits {
             self.waiting.entry(id).or_insert((readings.read_at, comm));
         }
+        let mut before = std::mem::take(&mut self.tasks);
+        for seen in &readings.tasks {
+            let known = before.remove(&seen.id.pid).filter(|known| known.seen.id == seen.id);
+            let since = known.and_then(|known| known.waits_since).unwrap_or(readings.read_at);
+            let waits_since = (seen.state == 'D').then_some(since);
+            self.tasks.insert(seen.id.pid, Task { seen: seen.clone(), waits_since });
+        }
+    }
+
+    /// Whether `/proc` shows it too: the waiter waits in the kernel, the same one at two looks, and
+    /// who is named for it has to do with the driver.
+    fn is_confirmed(&self, hung: &Hung) -> bool {
+        let waits =
+            |task: &Task| task.waits_since.is_some_and(|since| since.max(hung.at) < self.looked);
+        let is_driver_thread = self.tasks.get(&hung.pid).is_some_and(|task| task.seen.is_kernel);
+        self.tasks.get(&hung.waiter).is_some_and(waits)
+            && (is_driver_thread || self.users.contains(&hung.pid))
     }
 
     /// Since when the driver has not answered, if it does not.
@@ -76,15 +107,16 @@ impl Signs {
                     self.said = Some(("xid", at));
                 }
             }
-            KernelEvent::HungTask { pid, comm, seconds, owner_pid, owner_comm } => {
+            KernelEvent::HungTask { pid: waiter, comm, seconds, owner_pid, owner_comm } => {
                 let owner = owner_pid.zip(owner_comm.as_deref());
-                let all = [Some((*pid, comm.as_str())), owner];
+                let all = [Some((*waiter, comm.as_str())), owner];
                 let found = all.into_iter().flatten().find(|(pid, comm)| {
                     let is_drivers = DRIVER_THREADS.iter().any(|name| comm.starts_with(name));
                     is_drivers || self.users.contains(pid)
                 });
                 if let Some((pid, comm)) = found {
-                    self.hung = Some(Hung { at, pid, comm: comm.into(), seconds: *seconds });
+                    let (comm, seconds) = (comm.into(), *seconds);
+                    self.hung = Some(Hung { at, waiter: *waiter, pid, comm, seconds });
                 }
             }
             _ => {}
@@ -104,7 +136,8 @@ impl Signs {
         let is_seen = now.saturating_sub(self.looked) <= super::LOOKED_WITHIN;
         let longest = self.waiting.iter().filter(|_| is_seen).min_by_key(|(_, (since, _))| *since);
         let seen = longest.and_then(|(id, (since, comm))| Some((id.pid, comm, long(*since)?)));
-        let hung = self.hung.as_ref().and_then(|hung| Some((hung, recent(hung.at)?)));
+        let hung = self.hung.as_ref().filter(|hung| is_seen && self.is_confirmed(hung));
+        let hung = hung.and_then(|hung| Some((hung, recent(hung.at)?)));
         if let Some((pid, comm, age)) = seen {
             let (comm, seconds) = (Arc::clone(comm), age.as_secs());
             self.all.push(WedgeSign::Waiting { pid, comm, seconds });

@@ -4,9 +4,9 @@
 //! Nobody waits for it. What it has told stays known while it hangs or is started anew, for a
 //! container keeps its labels for as long as it lives.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,8 +14,9 @@ use std::time::Duration;
 
 use tokio::runtime::Runtime;
 
-use crate::model::{Observation, Reading, Readings, Schema, SeriesKey, Source};
-use crate::parse::container::{Container, Containers, containers};
+use crate::model::{Observation, ProcessId, Reading, Readings, Schema, SeriesKey, Source};
+use crate::parse::container::{Container, Containers, containers, inspected};
+use crate::parse::process::stat;
 use crate::supervisors::docker::{Docker, NoAnswer};
 
 /// Running ones only. Without a version in the path whatever version it speaks is spoken.
@@ -23,6 +24,10 @@ const LIST: &str = "/containers/json";
 
 /// Of an answer no more is read.
 const MAX_BODY_BYTES: usize = 16 << 20;
+const MAX_INSPECT_BYTES: usize = 1 << 20;
+
+/// Of so many containers it is asked which process is their first, each time that it is asked.
+const MAX_INSPECTED: usize = 64;
 
 /// How often Docker is asked, and how long it may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,16 +81,28 @@ pub(super) struct Known {
 
 /// What is known, shared by those who ask and those who look.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Shared(Arc<Mutex<Known>>);
+pub(super) struct Shared {
+    known: Arc<Mutex<Known>>,
+    claimed: Arc<Mutex<BTreeSet<Arc<str>>>>,
+}
 
 impl Shared {
     /// As it is now.
     pub(super) fn get(&self) -> Known {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Processes that may be engines say that they are in those containers.
+    pub(super) fn claim(&self, claimed: BTreeSet<Arc<str>>) {
+        *self.claimed.lock().unwrap_or_else(PoisonError::into_inner) = claimed;
+    }
+
+    fn claimed(&self) -> BTreeSet<Arc<str>> {
+        self.claimed.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn set(&self, known: Known) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = known;
+        *self.known.lock().unwrap_or_else(PoisonError::into_inner) = known;
     }
 }
 
@@ -94,6 +111,7 @@ impl Shared {
 pub(super) struct ContainerWatch {
     socket: PathBuf,
     pace: DockerPace,
+    procfs: PathBuf,
     shared: Shared,
     to: SyncSender<Observation>,
     clock: fn() -> Duration,
@@ -108,7 +126,7 @@ pub(super) struct ContainerWatch {
 
 impl ContainerWatch {
     pub(super) fn new(
-        (socket, pace): (PathBuf, DockerPace),
+        (socket, pace, procfs): (PathBuf, DockerPace, PathBuf),
         shared: Shared,
         is_wanted: Arc<AtomicBool>,
         to: SyncSender<Observation>,
@@ -117,7 +135,19 @@ impl ContainerWatch {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let schema = Arc::new(Schema { series: vec![SeriesKey::new("uma_containers", &[])] });
         let (told, has_answered) = (BTreeMap::new(), false);
-        Ok(Self { socket, pace, shared, to, clock, is_wanted, schema, runtime, has_answered, told })
+        Ok(Self {
+            socket,
+            pace,
+            procfs,
+            shared,
+            to,
+            clock,
+            is_wanted,
+            schema,
+            runtime,
+            has_answered,
+            told,
+        })
     }
 
     /// Until nobody can want to know any more. `news`: there is a container that nothing is known
@@ -186,8 +216,13 @@ impl ContainerWatch {
         }));
     }
 
-    fn take(&mut self, containers: Containers, now: Duration) {
+    fn take(&mut self, mut containers: Containers, now: Duration) {
         self.has_answered = true;
+        for (id, container) in &mut containers {
+            // Only who is asked of one says which process is its first.
+            let before = self.told.get(id).and_then(|(told, _)| told.init);
+            container.init = container.init.or(before);
+        }
         let is_full = self.told.len() >= MAX_KNOWN;
         let is_kept = |told: Duration| !is_full && now.saturating_sub(told) < KEPT;
         self.told.retain(|id, (_, told)| containers.contains_key(id) || is_kept(*told));
@@ -202,6 +237,29 @@ impl ContainerWatch {
         if answer.status != 200 {
             return Err(NoAnswer::Failed(answer.message()));
         }
-        containers(&answer.body).map_err(NoAnswer::Failed)
+        let mut listed = containers(&answer.body).map_err(NoAnswer::Failed)?;
+        let claimed = self.shared.claimed();
+        let claimed = listed.iter_mut().filter(|(id, _)| claimed.contains(*id));
+        for (id, container) in claimed.take(MAX_INSPECTED) {
+            // One that does not answer keeps none of the others unknown that have.
+            let Ok(init) = self.runtime.block_on(self.init(&docker, id)) else { break };
+            container.init = init;
+        }
+        Ok(listed)
     }
+
+    /// The first process of a container.
+    async fn init(&self, docker: &Docker, id: &str) -> Result<Option<ProcessId>, NoAnswer> {
+        let path = format!("/containers/{id}/json");
+        let answer = docker.get(&path, MAX_INSPECT_BYTES, self.pace.answer_takes).await?;
+        let found = inspected(&answer.body).ok().filter(|found| *found.id == *id);
+        let pid = found.and_then(|found| found.pid);
+        Ok(pid.and_then(|pid| process(&self.procfs, pid)))
+    }
+}
+
+/// The process that has that number now.
+fn process(procfs: &Path, pid: u32) -> Option<ProcessId> {
+    let text = std::fs::read(procfs.join(pid.to_string()).join("stat")).ok()?;
+    Some(ProcessId { pid, start_ticks: stat(&text)?.start_ticks })
 }

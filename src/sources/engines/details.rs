@@ -1,24 +1,28 @@
 //! What there is to know of an engine's processes.
 
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{ErrorKind, Read};
+use std::fs;
+use std::io::{self, ErrorKind};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::identity::{Confirmed, Membership};
 use super::matching::Matcher;
 use super::places::{Asked, Places};
 use crate::model::{EngineKind, EngineProcess, EngineSeen, ProcessId, Reading};
 use crate::parse::container::Containers;
 use crate::parse::engine::{Files, Serving, is_model_file};
-use crate::parse::process::{cgroup, listening, mapped_files, read_amounts, resident, stat, unit};
+use crate::parse::process::{
+    cgroup, listening, mapped_files, read_amounts, resident, stat, system_unit, user_id,
+};
+use crate::sources::bounded::{BoundedReads, read_file};
+use crate::sys::descriptors::{is_out_of_descriptors, with_reserve};
 
 /// Longer files are cut: the mappings of a process with a hundred thousand of them.
 const MAX_FILE_BYTES: u64 = 16 << 20;
-/// Most fit into this: one read, and one that finds the end.
-const USUAL_FILE_BYTES: usize = 4096;
 /// No engine is started with more.
 const MAX_LINE_BYTES: u64 = 64 << 10;
 /// Those that listen stand first.
@@ -69,9 +73,13 @@ struct Held {
 pub(super) struct Details {
     procfs: PathBuf,
     places: Places,
+    /// For what another process may keep from being read.
+    bounded: RefCell<BoundedReads>,
     held: BTreeMap<ProcessId, Held>,
     now: Duration,
     every: Duration,
+    /// Something could not be opened for want of a descriptor since [`Details::begin`].
+    is_starved: Cell<bool>,
 }
 
 /// Whether something listens on an engine's port, and on which address.
@@ -97,15 +105,34 @@ pub(super) struct Look<'a> {
     pub(super) found_by: String,
     pub(super) is_left_behind: bool,
     pub(super) containers: &'a Containers,
+    pub(super) confirmed: &'a Confirmed,
 }
 
 impl Details {
     pub(super) fn new(procfs: PathBuf) -> Self {
         let places = Places::new(procfs.clone());
-        Self { procfs, places, held: BTreeMap::new(), now: Duration::ZERO, every: HELD_CALM }
+        let bounded = RefCell::new(BoundedReads::new(procfs.clone()));
+        let (held, now, every) = (BTreeMap::new(), Duration::ZERO, HELD_CALM);
+        Self { procfs, places, bounded, held, now, every, is_starved: Cell::new(false) }
     }
 
-    /// A look at everything begins.
+    /// Whether something could not be read for want of a descriptor since this was last asked: what
+    /// was not read then is not gone.
+    pub(super) fn take_starved(&self) -> bool {
+        self.is_starved.take()
+    }
+
+    /// A look begins.
+    pub(super) fn look_begins(&mut self, now: Duration) {
+        self.bounded.get_mut().begin(now);
+    }
+
+    /// How many processes do not let themselves be read.
+    pub(super) fn silent(&self) -> usize {
+        self.bounded.borrow().silent()
+    }
+
+    /// A look at all engines begins.
     pub(super) fn begin(&mut self, now: Duration, is_loading: bool) {
         self.now = now;
         self.every = if is_loading { HELD_LOADING } else { HELD_CALM };
@@ -124,16 +151,38 @@ impl Details {
         self.read_up_to(pid, name, MAX_FILE_BYTES).ok()
     }
 
-    fn read_up_to(&self, pid: u32, name: &str, most: u64) -> std::io::Result<Vec<u8>> {
-        let mut text = Vec::with_capacity(USUAL_FILE_BYTES);
-        let file = File::open(self.procfs.join(pid.to_string()).join(name))?;
-        file.take(most).read_to_end(&mut text)?;
-        Ok(text)
+    fn read_up_to(&self, pid: u32, name: &str, most: u64) -> io::Result<Vec<u8>> {
+        let read = read_file(&self.procfs.join(pid.to_string()).join(name), most);
+        read.inspect_err(|error| self.notice(error))
     }
 
-    /// The beginning of a process' command line: it may be as long as it likes.
-    pub(super) fn command_line(&self, pid: u32) -> Vec<u8> {
-        self.read_up_to(pid, "cmdline", MAX_LINE_BYTES).unwrap_or_default()
+    fn notice(&self, error: &io::Error) {
+        if is_out_of_descriptors(error) {
+            self.is_starved.set(true);
+        }
+    }
+
+    /// The same of a file that shows the memory of the process. `TimedOut`: it does not let itself
+    /// be read.
+    fn read_memory(&self, id: ProcessId, name: &str, most: u64) -> io::Result<Vec<u8>> {
+        let path = self.procfs.join(id.pid.to_string()).join(name);
+        let read = self.bounded.borrow_mut().ask(id, move || read_file(&path, most));
+        let read = read.unwrap_or_else(|| Err(ErrorKind::TimedOut.into()));
+        read.inspect_err(|error| self.notice(error))
+    }
+
+    /// The beginning of a process' command line: it may be as long as it likes. `None` where it
+    /// does not let itself be read.
+    pub(super) fn command_line(&self, id: ProcessId) -> Option<Vec<u8>> {
+        match self.read_memory(id, "cmdline", MAX_LINE_BYTES) {
+            Err(error) if error.kind() == ErrorKind::TimedOut => None,
+            read => Some(read.unwrap_or_default()),
+        }
+    }
+
+    /// Its environment.
+    pub(super) fn environment(&self, id: ProcessId) -> Option<Vec<u8>> {
+        self.read_memory(id, "environ", MAX_FILE_BYTES).ok()
     }
 
     /// Where a link of a process leads.
@@ -158,11 +207,14 @@ impl Details {
             processes.push(process);
         }
         let first = processes.first()?.id.pid;
-        let group = self.read(first, "cgroup").unwrap_or_default();
-        let group = String::from_utf8_lossy(&group).into_owned();
-        let group = cgroup(&group);
-        let container = group.and_then(crate::parse::kernel::container_id);
+        let member = self.membership(first, look.confirmed);
+        let (container, claimed_container) = match member.is_confirmed {
+            true => (member.container.clone(), None),
+            false => (None, member.container.clone()),
+        };
         let told = container.as_deref().and_then(|id| containers.get(id));
+        let is_unit_named = matcher.is_some_and(|matcher| matcher.declared.matches.unit.is_some());
+        let proof = look.confirmed.proof(&member, is_unit_named);
         let declared = matcher.map(|matcher| &matcher.declared);
         let mut model_files = declared.map(|one| one.model_files.clone()).unwrap_or_default();
         if model_files.is_empty() {
@@ -183,10 +235,11 @@ impl Details {
             server: head,
             found_by: found_by.into(),
             is_listening: listening.is_listening,
-            log_bytes: self.log_bytes(first, container.as_deref()),
-            cgroup: group.map(Arc::from),
-            unit: group.and_then(unit).map(Arc::from),
-            container: container.map(Arc::from),
+            log_bytes: self.log_bytes(processes.first()?.id, container.as_deref()),
+            unit: member.path.as_deref().and_then(system_unit).map(Arc::from),
+            cgroup: member.path,
+            container,
+            claimed_container,
             container_name: told.map(|told| Arc::clone(&told.name)).filter(|name| !name.is_empty()),
             model: serving.model.map(Arc::from),
             model_files,
@@ -197,8 +250,21 @@ impl Details {
             is_launched: false,
             is_left_behind: look.is_left_behind,
             keys: declared.map(|one| one.keys.clone()).unwrap_or_default(),
+            uid: self.user(first),
+            proof,
             processes,
         })
+    }
+
+    /// What its control group says.
+    pub(super) fn membership(&self, pid: u32, confirmed: &Confirmed) -> Membership {
+        let text = self.read(pid, "cgroup").unwrap_or_default();
+        confirmed.membership(cgroup(&String::from_utf8_lossy(&text)))
+    }
+
+    /// The user that it runs as.
+    pub(super) fn user(&self, pid: u32) -> Option<u32> {
+        user_id(&self.read(pid, "status")?)
     }
 
     /// Only what changes while it loads.
@@ -215,7 +281,7 @@ impl Details {
             true
         });
         if let Some(first) = engine.processes.first() {
-            engine.log_bytes = self.log_bytes(first.id.pid, engine.container.as_deref());
+            engine.log_bytes = self.log_bytes(first.id, engine.container.as_deref());
             let now = self.listening(first.id.pid, engine.port).is_listening;
             // What begins to listen where it cannot be asked yet may be after the next whole look.
             if engine.health_url.is_some() || now != Reading::Value(true) {
@@ -281,7 +347,7 @@ impl Details {
         };
         let mut files = Files::default();
         let (mut mapped, mut bytes) = (std::collections::BTreeSet::new(), 0_u64);
-        let maps = self.read(id.pid, "maps");
+        let maps = self.read_memory(id, "maps", MAX_FILE_BYTES).ok();
         for (length, path) in mapped_files(maps.as_deref().unwrap_or_default()) {
             if is_one(path) {
                 bytes = bytes.saturating_add(length);
@@ -316,7 +382,9 @@ impl Details {
         is_one: &dyn Fn(&str) -> bool,
         files: &mut Files,
     ) -> Option<Open> {
-        let folder = fs::read_dir(self.procfs.join(pid.to_string()).join("fd")).ok()?;
+        let path = self.procfs.join(pid.to_string()).join("fd");
+        let folder = with_reserve(|| fs::read_dir(&path));
+        let folder = folder.inspect_err(|error| self.notice(error)).ok()?;
         let mut open = Open::default();
         for entry in folder.flatten().take(MAX_OPEN) {
             let Ok(target) = fs::read_link(entry.path()) else { continue };
@@ -329,6 +397,24 @@ impl Details {
             }
         }
         Some(open)
+    }
+
+    /// How many open files of a process were looked at, up to that many, and whether it has one of
+    /// the driver.
+    pub(super) fn devices(&self, pid: u32, most: usize) -> (usize, bool) {
+        let Ok(folder) = fs::read_dir(self.procfs.join(pid.to_string()).join("fd")) else {
+            return (1, false);
+        };
+        let mut looked_at = 0;
+        for entry in folder.flatten().take(most) {
+            looked_at += 1;
+            let target = fs::read_link(entry.path()).ok();
+            if target.is_some_and(|target| target.to_str().is_some_and(|t| t.starts_with(DEVICES)))
+            {
+                return (looked_at, true);
+            }
+        }
+        (looked_at, false)
     }
 
     fn listening(&self, pid: u32, port: Option<u16>) -> Listening {
@@ -346,16 +432,19 @@ impl Details {
     }
 
     /// What it prints, where that goes into a file.
-    fn log_bytes(&self, pid: u32, container: Option<&str>) -> Reading<u64> {
+    fn log_bytes(&self, id: ProcessId, container: Option<&str>) -> Reading<u64> {
         let of_container =
             container.map(|id| PathBuf::from(DOCKER_LOGS).join(id).join(format!("{id}-json.log")));
-        let folder = self.procfs.join(pid.to_string()).join("fd");
+        let folder = self.procfs.join(id.pid.to_string()).join("fd");
         let files = [Some(folder.join("2")), Some(folder.join("1")), of_container];
-        let length = files.into_iter().flatten().find_map(|path| {
-            let found = fs::metadata(path).ok()?;
-            let kind = found.file_type();
-            kind.is_file().then_some(found.len())
-        });
-        length.into()
+        // It may be of a file system that hangs.
+        let length = move || {
+            files.into_iter().flatten().find_map(|path| {
+                let found = fs::metadata(path).ok()?;
+                let kind = found.file_type();
+                kind.is_file().then_some(found.len())
+            })
+        };
+        self.bounded.borrow_mut().ask(id, length).map_or(Reading::Failed, Reading::from)
     }
 }

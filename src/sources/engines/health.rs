@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 
 use super::http::{ANSWER_TAKES, NoAnswer, get};
 use crate::clients::network::Network;
-use crate::clients::{Place, Secret, origin, owner};
+use crate::clients::{EngineKey, KeyRing, NoKey, Place, origin};
 use crate::model::{
     EngineHealth, EngineKind, EngineLoad, EngineSeen, EngineTarget, HealthAnswer, Observation,
     ProcessId,
@@ -25,6 +25,9 @@ use crate::parse::engine::{comfy_queue, load_in_metrics, sglang_loads};
 /// of log for each.
 const WHILE_DOWN: Duration = Duration::from_secs(1);
 const WHILE_UP: Duration = Duration::from_secs(5);
+
+/// That a key is withheld is logged once for each life of an engine, and no more often than this.
+const WITHHELD_LOGGED: Duration = Duration::from_secs(10);
 
 /// How soon somebody is asked again who has not answered by then.
 const TICK: Duration = Duration::from_millis(200);
@@ -117,7 +120,11 @@ struct Course {
     next: Duration,
     is_asked: Arc<AtomicBool>,
     is_up: Arc<AtomicBool>,
+    is_logged: Arc<AtomicBool>,
 }
+
+/// When it was last logged that a key is withheld.
+type Logged = Arc<Mutex<Option<Duration>>>;
 
 /// Asks.
 #[derive(Debug)]
@@ -127,6 +134,7 @@ pub(super) struct Asker {
     clock: fn() -> Duration,
     runtime: Runtime,
     courses: BTreeMap<(Arc<str>, ProcessId), Course>,
+    logged: Logged,
     /// The loop has gone.
     is_over: Arc<AtomicBool>,
 }
@@ -138,8 +146,8 @@ impl Asker {
         clock: fn() -> Duration,
     ) -> io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let (courses, is_over) = (BTreeMap::new(), Arc::default());
-        Ok(Self { targets, to, clock, runtime, courses, is_over })
+        let (courses, is_over, logged) = (BTreeMap::new(), Arc::default(), Arc::default());
+        Ok(Self { targets, to, clock, runtime, courses, logged, is_over })
     }
 
     /// Until the loop has gone.
@@ -180,10 +188,12 @@ impl Asker {
             let to = self.to.clone();
             let is_over = Arc::clone(&self.is_over);
             let (is_asked, is_up) = (Arc::clone(&course.is_asked), Arc::clone(&course.is_up));
+            let (is_logged, logged) = (Arc::clone(&course.is_logged), Arc::clone(&self.logged));
             self.runtime.spawn(async move {
                 let health = ask(target, now).await;
                 is_up.store(health.answer == HealthAnswer::Ready, Ordering::Relaxed);
                 is_asked.store(false, Ordering::Relaxed);
+                log_withheld(&health, &is_logged, &logged);
                 // What the loop does not take in time is asked again.
                 if let Err(TrySendError::Disconnected(_)) =
                     to.try_send(Observation::EngineHealth(Box::new(health)))
@@ -197,12 +207,31 @@ impl Asker {
 }
 
 async fn ask(target: Target, now: Duration) -> EngineHealth {
-    let (answer, load) = match target.answer().await {
-        HealthAnswer::Ready => (HealthAnswer::Ready, target.load().await),
-        answer => (answer, EngineLoad::default()),
+    let answer = target.answer().await;
+    let (key, key_withheld) = match answer {
+        HealthAnswer::Ready => {
+            target.key().await.map_or_else(|why| (None, Some(why)), |k| (k, None))
+        }
+        _ => (None, None),
+    };
+    let load = match answer {
+        HealthAnswer::Ready => target.load(key.as_ref()).await,
+        _ => EngineLoad::default(),
     };
     let Target { engine, server, .. } = target;
-    EngineHealth { engine, server, asked_at: now, answer, requests: load.requests(), load }
+    let requests = load.requests();
+    let asked_at = now;
+    EngineHealth { engine, server, asked_at, answer, requests, load, key_withheld }
+}
+
+fn log_withheld(health: &EngineHealth, is_logged: &AtomicBool, logged: &Logged) {
+    let Some(why) = &health.key_withheld else { return };
+    let mut last = logged.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_lately = last.is_some_and(|last| health.asked_at.saturating_sub(last) < WITHHELD_LOGGED);
+    if !is_lately && !is_logged.swap(true, Ordering::Relaxed) {
+        *last = Some(health.asked_at);
+        tracing::warn!(engine = %health.engine, pid = %health.server, %why, "key withheld");
+    }
 }
 
 impl Target {
@@ -244,21 +273,21 @@ impl Target {
     }
 
     /// What it tells of its work.
-    async fn load(&self) -> EngineLoad {
+    async fn load(&self, key: Option<&EngineKey>) -> EngineLoad {
         let kind = self.kind;
         let metrics = move |text: &str| Some(load_in_metrics(kind, text));
         match kind {
-            EngineKind::Sglang => match self.told_at(SGLANG_LOADS, sglang_loads).await {
+            EngineKind::Sglang => match self.told_at(SGLANG_LOADS, key, sglang_loads).await {
                 // It wants a key for that, or is older; for its metrics it wants none.
-                load if load.is_empty() => self.told_at("/metrics", metrics).await,
+                load if load.is_empty() => self.told_at("/metrics", key, metrics).await,
                 load => load,
             },
             EngineKind::Vllm | EngineKind::LlamaServer | EngineKind::Tgi => {
-                self.told_at("/metrics", metrics).await
+                self.told_at("/metrics", key, metrics).await
             }
             // Without the slash it may answer with a redirect, and none is followed.
-            EngineKind::Lmdeploy => self.told_at("/metrics/", metrics).await,
-            EngineKind::ComfyUi => self.told_at("/queue", comfy_queue).await,
+            EngineKind::Lmdeploy => self.told_at("/metrics/", key, metrics).await,
+            EngineKind::ComfyUi => self.told_at("/queue", key, comfy_queue).await,
             _ => EngineLoad::default(),
         }
     }
@@ -266,11 +295,11 @@ impl Target {
     async fn told_at(
         &self,
         path: &str,
+        key: Option<&EngineKey>,
         read: impl FnOnce(&str) -> Option<EngineLoad>,
     ) -> EngineLoad {
         let url = format!("{}{path}", origin(&self.url));
-        let key = self.key().await;
-        match get(&url, self.network.as_ref(), key.as_ref(), MAX_BODY_BYTES).await {
+        match get(&url, self.network.as_ref(), key, MAX_BODY_BYTES).await {
             Ok(answer) if answer.status.is_success() => {
                 read(&String::from_utf8_lossy(&answer.body)).unwrap_or_default()
             }
@@ -279,17 +308,22 @@ impl Target {
         }
     }
 
-    /// Its key, where it is the engine that listens there. Files may hang, and nobody waits for
-    /// them.
-    async fn key(&self) -> Option<Secret> {
-        let engine = Arc::clone(self.keyed.as_ref()?);
-        let procfs = Arc::clone(&self.procfs);
-        let reading = tokio::task::spawn_blocking(move || {
-            let port = Place::of(&procfs, &engine)?.port()?;
-            let is_it = owner::listens(&procfs, &engine, port) != Some(false);
-            is_it.then(|| Secret::read(engine.keys.api.as_ref()?).ok())?
-        });
-        tokio::time::timeout(ANSWER_TAKES, reading).await.ok()?.ok()?
+    /// Its key, if it has one; an error says why it is not sent. Files may hang, and nobody waits
+    /// for them.
+    async fn key(&self) -> Result<Option<EngineKey>, Arc<str>> {
+        let Some(engine) = self.keyed.clone() else { return Ok(None) };
+        let place = Place { origin: origin(&self.url).to_owned(), network: self.network.clone() };
+        let ring = KeyRing::new(&self.procfs, engine, place);
+        let reading = tokio::task::spawn_blocking(move || ring.api());
+        match tokio::time::timeout(ANSWER_TAKES, reading).await {
+            Ok(Ok(Ok(key))) => Ok(key),
+            Ok(Ok(Err(NoKey::Unreadable(error)))) => Err(error.to_string().into()),
+            Ok(Ok(Err(NoKey::Unproven(why)))) => Err(why.into()),
+            Ok(Err(_)) | Err(_) => {
+                let seconds = ANSWER_TAKES.as_secs();
+                Err(format!("the key cannot be read within {seconds} s").into())
+            }
+        }
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use http_body_util::{BodyExt, Empty};
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1;
+use hyper::header::HeaderValue;
 use hyper::{Request, StatusCode, Uri, header};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -14,7 +15,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use crate::clients::Secret;
+use crate::clients::EngineKey;
 use crate::clients::network::Network;
 
 /// How long an answer may take.
@@ -72,7 +73,7 @@ impl From<hyper::Error> for NoAnswer {
 pub(super) async fn get(
     url: &str,
     network: Option<&Network>,
-    key: Option<&Secret>,
+    key: Option<&EngineKey>,
     most: usize,
 ) -> Result<Answer, NoAnswer> {
     let no_address = || NoAnswer::Failed(format!("{url} is no address"));
@@ -83,10 +84,18 @@ pub(super) async fn get(
     let asked = async {
         let connecting = timeout(CONNECTING_TAKES, connect(host, port, network));
         let stream = connecting.await.map_err(|_| NoAnswer::TimedOut)??;
+        let key = revealed(key).await;
         let path = uri.path_and_query().map_or("/", |path| path.as_str());
         exchange(stream, authority.as_str(), path, key, most).await
     };
     timeout(ANSWER_TAKES, asked).await.map_err(|_| NoAnswer::TimedOut)?
+}
+
+/// The key, if it is still proven to be that engine's now that the connection is made.
+async fn revealed(key: Option<&EngineKey>) -> Option<HeaderValue> {
+    let key = key?.clone();
+    let proving = tokio::task::spawn_blocking(move || Some(key.reveal().ok()?.header()));
+    proving.await.ok()?
 }
 
 async fn connect(host: &str, port: u16, network: Option<&Network>) -> io::Result<TcpStream> {
@@ -110,7 +119,7 @@ async fn exchange<S>(
     stream: S,
     host: &str,
     path: &str,
-    key: Option<&Secret>,
+    key: Option<HeaderValue>,
     most: usize,
 ) -> Result<Answer, NoAnswer>
 where
@@ -125,7 +134,7 @@ where
     }));
     let mut request = Request::get(path);
     if let Some(key) = key {
-        request = request.header(header::AUTHORIZATION, key.header());
+        request = request.header(header::AUTHORIZATION, key);
     }
     let request = request
         .header(header::HOST, host)

@@ -34,7 +34,7 @@ pub(super) struct Traits<'a> {
     pub(super) comm: &'a str,
     pub(super) arguments: &'a [String],
     pub(super) unit: Option<&'a str>,
-    /// Its container's id.
+    /// Its container's id, where that is confirmed.
     pub(super) container: Option<&'a str>,
     /// What Docker tells of that.
     pub(super) told: Option<&'a Container>,
@@ -72,13 +72,9 @@ impl Matcher {
         self.unit.is_some() || self.container.is_some() || !self.labels.is_empty()
     }
 
-    /// Whether only Docker can tell: the names and the labels of containers.
+    /// Whether only Docker can tell: that a process is in a container, its name and its labels.
     pub(super) fn needs_docker(&self) -> bool {
-        let is_id = |pattern: &Pattern| {
-            let text = pattern.as_str();
-            text.len() >= SHORTEST_ID && text.bytes().all(|byte| byte.is_ascii_hexdigit())
-        };
-        !self.labels.is_empty() || self.container.as_ref().is_some_and(|pattern| !is_id(pattern))
+        !self.labels.is_empty() || self.container.is_some()
     }
 
     /// Whether all that is written holds of that process; what it was, if so.

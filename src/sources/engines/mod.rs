@@ -12,10 +12,12 @@ mod ends;
 mod groups;
 mod health;
 mod http;
+mod identity;
 mod inspect;
 mod matching;
 mod places;
 mod scan;
+mod selection;
 #[cfg(test)]
 mod tests;
 
@@ -116,7 +118,8 @@ impl EngineWatch {
         let containers = Shared::default();
         let needs = Arc::clone(&needs_docker);
         let known = containers.clone();
-        let mut watch = ContainerWatch::new((docker, pace), known, needs, to.clone(), clock)?;
+        let docker = (docker, pace, procfs.clone());
+        let mut watch = ContainerWatch::new(docker, known, needs, to.clone(), clock)?;
         Builder::new().name("containers".to_owned()).spawn(move || watch.run(&asked))?;
         let mut looker = Looker {
             scanner,
@@ -156,7 +159,7 @@ impl EngineWatch {
             out.push(Observation::Readings(Readings {
                 source: Source::Engines,
                 schema: Arc::clone(&self.schema),
-                values: vec![Reading::Failed],
+                values: vec![Reading::Failed; 2],
                 took: now.saturating_sub(self.looked),
                 error: Some(
                     format!(
@@ -195,7 +198,12 @@ impl EngineWatch {
 }
 
 fn schema() -> Arc<Schema> {
-    Arc::new(Schema { series: vec![SeriesKey::new("uma_engine_scan_processes", &[])] })
+    Arc::new(Schema {
+        series: vec![
+            SeriesKey::new("uma_engine_scan_processes", &[]),
+            SeriesKey::new("uma_engine_scan_silent_processes", &[]),
+        ],
+    })
 }
 
 struct Looker {
@@ -260,7 +268,7 @@ impl Looker {
             false => Ok(self.scanner.look_again(began)),
         };
         let took = (self.clock)().saturating_sub(began);
-        let (value, error) = match found {
+        let (values, error) = match found {
             Ok(mut readings) => {
                 self.ends.look(began, &readings.engines);
                 readings.ended = self.ends.untold().to_vec();
@@ -269,16 +277,17 @@ impl Looker {
                     self.ends.told();
                 }
                 self.targets.set(&readings.engines, &self.procfs);
-                (Reading::Value(self.scanner.processes() as f64), None)
+                let counts = [self.scanner.processes(), self.scanner.silent()];
+                (counts.map(|count| Reading::Value(count as f64)), None)
             }
-            Err(error) => (Reading::Failed, Some(error.into())),
+            Err(error) => ([Reading::Failed; 2], Some(error.into())),
         };
         if is_full {
             self.ask_for_containers();
             self.send(Observation::Readings(Readings {
                 source: Source::Engines,
                 schema: Arc::clone(&self.schema),
-                values: vec![value],
+                values: values.to_vec(),
                 took,
                 error,
             }));
@@ -287,7 +296,8 @@ impl Looker {
 
     /// Has Docker asked for containers that have begun since.
     fn ask_for_containers(&mut self) {
-        let unknown = self.scanner.unknown_containers();
+        let (claimed, unknown) = self.scanner.claimed_containers();
+        self.containers.claim(claimed);
         self.asked_for.retain(|id, _| unknown.contains(id));
         let mut is_new = false;
         for id in unknown {

@@ -8,18 +8,25 @@ use std::time::Duration;
 
 use super::details::{Details, Look};
 use super::groups::{Kin, heads};
+use super::identity::{Confirmed, Membership};
 use super::matching::{Matcher, Traits};
+use super::selection::{Candidate, LeftOut, MAX_ENGINES, ranked};
 use crate::model::{
     DeclaredEngine, EngineKind, EngineReadings, EngineSeen, LaunchedEngine, ProcessId,
 };
 use crate::parse::container::{Container, Containers};
 use crate::parse::engine::{Role, Serving, recognise, serving_with, variables};
-use crate::parse::process::{Stat, arguments, cgroup, stat, unit, variable};
+use crate::parse::process::{Stat, arguments, stat, system_unit, variable};
+use crate::sys::descriptors::with_reserve;
+
+/// A look that cannot open what it must read knows of no end of anything.
+const TOO_MANY_OPEN: &str =
+    "too many open files: processes below /proc cannot be read; raise LimitNOFILE=";
 
 /// More processes than this are not looked at.
 const MAX_PROCESSES: usize = 32_768;
-/// More engines than this are not told.
-const MAX_ENGINES: usize = 32;
+/// Docker is asked for no more containers than these.
+const MAX_CLAIMED: usize = 1024;
 /// More processes of one engine are not told.
 const MAX_OF_ENGINE: usize = 256;
 
@@ -42,7 +49,7 @@ struct Known {
     stat: Stat,
     /// Of which look.
     first: u64,
-    container: Option<Arc<str>>,
+    member: Membership,
     /// Why it is of interest.
     found_by: String,
     serving: Option<Serving>,
@@ -67,6 +74,7 @@ pub struct Scanner {
     launched: Vec<LaunchedEngine>,
     /// What Docker has told.
     containers: Arc<Containers>,
+    confirmed: Confirmed,
     may_docker_tell: bool,
     /// What it has told is new: everybody is compared with it.
     is_told_anew: bool,
@@ -77,6 +85,9 @@ pub struct Scanner {
     /// Their servers, whatever is declared meanwhile.
     servers: Vec<ProcessId>,
     is_cut: bool,
+    left_out: LeftOut,
+    /// The user of each head, while there are more engines than are told.
+    users: BTreeMap<ProcessId, Option<u32>>,
     /// One waits for its name, and is not told yet.
     is_any_untold: bool,
     round: u64,
@@ -94,12 +105,15 @@ impl Scanner {
             names: BTreeMap::new(),
             launched: Vec::new(),
             containers: Arc::default(),
+            confirmed: Confirmed::default(),
             may_docker_tell: false,
             is_told_anew: false,
             waiting: BTreeMap::new(),
             engines: Vec::new(),
             servers: Vec::new(),
             is_cut: false,
+            left_out: LeftOut::default(),
+            users: BTreeMap::new(),
             is_any_untold: false,
             round: 0,
         }
@@ -146,15 +160,25 @@ impl Scanner {
         self.matchers.iter().any(Matcher::needs_docker)
     }
 
-    /// Containers in which something lives that may be an engine, and of which nothing is known.
-    pub fn unknown_containers(&self) -> BTreeSet<Arc<str>> {
-        let ids = self.known.values().filter_map(|known| known.container.as_ref());
-        ids.filter(|id| !self.containers.contains_key(*id)).cloned().collect()
+    /// Containers in which something claims to be that may be an engine, and those of them of
+    /// which Docker has not confirmed it.
+    pub fn claimed_containers(&self) -> (BTreeSet<Arc<str>>, BTreeSet<Arc<str>>) {
+        let ids = |is_wanted: fn(&Membership) -> bool| {
+            let members = self.known.values().map(|known| &known.member);
+            let members = members.filter(|member| is_wanted(member));
+            members.filter_map(|member| member.container.clone()).take(MAX_CLAIMED).collect()
+        };
+        (ids(|_| true), ids(|member| !member.is_confirmed))
     }
 
     /// How many processes there are, without the kernel's own.
     pub fn processes(&self) -> usize {
         self.known.values().filter(|known| !known.stat.is_kernel).count()
+    }
+
+    /// How many processes do not let themselves be read.
+    pub fn silent(&self) -> usize {
+        self.details.silent()
     }
 
     /// Looks at all processes.
@@ -163,10 +187,12 @@ impl Scanner {
     /// There is no procfs.
     pub fn look(&mut self, now: Duration, is_loading: bool) -> Result<EngineReadings, String> {
         self.round += 1;
+        self.details.look_begins(now);
         let pids = self.list()?;
         self.known.retain(|pid, _| pids.contains(pid));
+        self.confirmed = Confirmed::look(&self.procfs, &self.containers);
         for pid in pids {
-            self.look_at(pid);
+            self.look_at(pid)?;
         }
         self.is_told_anew = false;
         let kin = self.known.iter().filter(|(_, known)| !known.stat.is_kernel);
@@ -177,6 +203,9 @@ impl Scanner {
         let is_there = |id: &ProcessId| members.values().any(|head| head == id);
         self.launched.retain(|engine| is_there(&engine.head));
         self.tell(now, is_loading);
+        if self.details.take_starved() {
+            return Err(TOO_MANY_OPEN.to_owned());
+        }
         let servers = self.engines.iter().map(|engine| engine.server).collect();
         let before = std::mem::replace(&mut self.servers, servers);
         let turned = before.into_iter().filter(|server| self.has_turned(*server)).collect();
@@ -196,9 +225,14 @@ impl Scanner {
 
     /// Looks again at the engines that are known.
     pub fn look_again(&mut self, now: Duration) -> EngineReadings {
+        self.details.look_begins(now);
         let mut engines = std::mem::take(&mut self.engines);
         for engine in &mut engines {
+            let before = engine.clone();
             self.details.refresh(engine);
+            if self.details.take_starved() {
+                *engine = before;
+            }
         }
         engines.retain(|engine| !engine.processes.is_empty());
         self.engines = engines;
@@ -218,24 +252,27 @@ impl Scanner {
 
     fn list(&self) -> Result<BTreeSet<u32>, String> {
         let failed = |error| format!("{} cannot be listed: {error}", self.procfs.display());
-        let entries = fs::read_dir(&self.procfs).map_err(failed)?;
+        let entries = with_reserve(|| fs::read_dir(&self.procfs)).map_err(failed)?;
         let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
         Ok(pids.take(MAX_PROCESSES).collect())
     }
 
     /// Looks at one; a process that has ended meanwhile is forgotten.
-    fn look_at(&mut self, pid: u32) {
+    fn look_at(&mut self, pid: u32) -> Result<(), String> {
         if let Some(known) = self.known.get(&pid)
             && !self.is_told_anew
-            && known.is_nobodys()
+            && (known.is_nobodys() || self.left_out.has(pid))
             && self.round.saturating_sub(known.first) >= SETTLED_AFTER
             && !(self.round + u64::from(pid)).is_multiple_of(SETTLED_EVERY)
         {
-            return;
+            return Ok(());
         }
         let Some(stat) = self.details.read(pid, "stat").and_then(|text| stat(&text)) else {
+            if self.details.take_starved() {
+                return Err(TOO_MANY_OPEN.to_owned());
+            }
             self.known.remove(&pid);
-            return;
+            return Ok(());
         };
         let is_same = |known: &&Known| known.kin.start_ticks == stat.start_ticks;
         let before = self.known.get(&pid).filter(is_same);
@@ -245,25 +282,37 @@ impl Scanner {
         let is_settled = before
             .filter(is_worker)
             .is_some_and(|known| known.stat.comm == stat.comm && !self.is_told_anew);
-        if is_settled {
+        let id = ProcessId { pid, start_ticks: stat.start_ticks };
+        let line = if is_settled || stat.is_kernel {
+            Some(Vec::new())
+        } else {
+            self.details.command_line(id)
+        };
+        // What it was stays true where it cannot be read now.
+        if is_settled || line.is_none() && before.is_some_and(|known| !known.is_nobodys()) {
             if let Some(known) = self.known.get_mut(&pid) {
                 known.kin.parent = stat.parent;
                 known.stat = stat;
             }
-            return;
+            return Ok(());
         }
-        let known = self.classify(pid, stat, first);
+        let known = self.classify(id, stat, first, &line.unwrap_or_default());
+        if self.details.take_starved() {
+            return Err(TOO_MANY_OPEN.to_owned());
+        }
         self.known.insert(pid, known);
+        Ok(())
     }
 
-    fn classify(&self, pid: u32, stat: Stat, first: u64) -> Known {
+    fn classify(&self, id: ProcessId, stat: Stat, first: u64, line: &[u8]) -> Known {
+        let pid = id.pid;
         let kin = Kin { start_ticks: stat.start_ticks, parent: stat.parent, ..Kin::default() };
-        let (found_by, container, serving) = (String::new(), None, None);
-        let mut known = Known { kin, stat, first, container, found_by, serving };
+        let (found_by, member, serving) = (String::new(), Membership::default(), None);
+        let mut known = Known { kin, stat, first, member, found_by, serving };
         if known.stat.is_kernel {
             return known;
         }
-        let arguments = arguments(&self.details.command_line(pid));
+        let arguments = arguments(line);
         let folder = || self.details.link(pid, "cwd");
         let folder = arguments.iter().any(|part| part == "main.py").then(folder).flatten();
         let folder = folder.as_deref().and_then(|path| path.rsplit('/').next());
@@ -275,54 +324,50 @@ impl Scanner {
                 Role::Worker => format!("the title {comm} of pid {pid}"),
             };
             if role == Role::Server {
-                known.serving = Some(self.serving(pid, kind, &arguments));
+                known.serving = Some(self.serving(id, kind, &arguments));
             }
         }
-        self.compare(pid, &arguments, &mut known);
-        let id = ProcessId { pid, start_ticks: known.stat.start_ticks };
+        self.compare(id, &arguments, &mut known);
         if self.launched_as(id).is_some() {
             known.kin.is_launched = true;
             known.found_by = format!("umawarden launch of pid {pid}");
             if known.serving.is_none() {
-                known.serving = Some(self.serving(pid, EngineKind::Declared, &arguments));
+                known.serving = Some(self.serving(id, EngineKind::Declared, &arguments));
             }
         }
         known
     }
 
     /// Of the environment nothing is kept but those variables: keys are among the others.
-    fn serving(&self, pid: u32, kind: EngineKind, arguments: &[String]) -> Serving {
+    fn serving(&self, id: ProcessId, kind: EngineKind, arguments: &[String]) -> Serving {
         let has_some = !variables(kind).is_empty();
-        let environment = has_some.then(|| self.details.read(pid, "environ")).flatten();
+        let environment = has_some.then(|| self.details.environment(id)).flatten();
         let environment = environment.unwrap_or_default();
         serving_with(kind, arguments, |name| variable(&environment, name))
     }
 
     /// Compares a process with what is declared.
-    fn compare(&self, pid: u32, arguments: &[String], known: &mut Known) {
+    fn compare(&self, id: ProcessId, arguments: &[String], known: &mut Known) {
         let is_asked = self.matchers.iter().any(Matcher::needs_cgroup);
-        let group = (is_asked || known.kin.recognised.is_some())
-            .then(|| self.details.read(pid, "cgroup"))
-            .flatten()
-            .unwrap_or_default();
-        let group = String::from_utf8_lossy(&group);
-        let group = cgroup(&group);
-        known.container = group.and_then(crate::parse::kernel::container_id).map(Arc::from);
+        if is_asked || known.kin.recognised.is_some() {
+            known.member = self.details.membership(id.pid, &self.confirmed);
+        }
+        let container = known.member.container.as_deref().filter(|_| known.member.is_confirmed);
         let traits = Traits {
             comm: &known.stat.comm,
             arguments,
-            unit: group.and_then(unit),
-            container: known.container.as_deref(),
-            told: self.told(known.container.as_deref()),
+            unit: known.member.path.as_deref().and_then(system_unit),
+            container,
+            told: self.told(container),
         };
         let found = self.matchers.iter().enumerate().find_map(|(place, matcher)| {
             Some((place, &matcher.declared.name, matcher.matches(traits)?))
         });
         let Some((place, name, by)) = found else { return };
         known.kin.declared = Some(place);
-        known.found_by = format!("{by} of pid {pid}, as the configuration declares {name}");
+        known.found_by = format!("{by} of pid {}, as the configuration declares {name}", id.pid);
         if known.serving.is_none() && !arguments.is_empty() {
-            known.serving = Some(self.serving(pid, EngineKind::Declared, arguments));
+            known.serving = Some(self.serving(id, EngineKind::Declared, arguments));
         }
     }
 
@@ -343,14 +388,11 @@ impl Scanner {
         }
         self.names.retain(|head, _| groups.contains_key(head));
         self.waiting.retain(|head, _| groups.contains_key(head));
-        self.is_cut = groups.len() > MAX_ENGINES;
-        // The oldest first, so that a name stays with whoever had it first.
-        let mut groups: Vec<_> = groups.into_iter().collect();
-        groups.sort_by_key(|(head, _)| (head.start_ticks, head.pid));
+        let groups = self.select(now, groups);
         self.details.begin(now, is_loading);
         let mut engines = Vec::new();
         self.is_any_untold = false;
-        for (head, mut members) in groups.into_iter().take(MAX_ENGINES) {
+        for (head, mut members) in groups {
             members.sort_by_key(|id| (*id != head, id.pid));
             members.truncate(MAX_OF_ENGINE);
             if self.waits_for_docker(now, head, &members) {
@@ -364,6 +406,54 @@ impl Scanner {
         self.engines = engines;
     }
 
+    /// Those that are told, in the order in which they get their names: the oldest first. Where
+    /// there are too many, those come first that are trusted, and nobody's many before all others.
+    fn select(
+        &mut self,
+        now: Duration,
+        mut groups: BTreeMap<ProcessId, Vec<ProcessId>>,
+    ) -> Vec<(ProcessId, Vec<ProcessId>)> {
+        let mut told: Vec<ProcessId> = groups.keys().copied().collect();
+        if told.len() > MAX_ENGINES {
+            self.users.retain(|head, _| groups.contains_key(head));
+            for head in groups.keys() {
+                let details = &self.details;
+                self.users.entry(*head).or_insert_with(|| details.user(head.pid));
+            }
+            told = ranked(groups.iter().map(|(head, all)| self.candidate(*head, all)).collect());
+            told.truncate(MAX_ENGINES);
+        } else {
+            self.users.clear();
+        }
+        told.sort_by_key(|head| (head.start_ticks, head.pid));
+        let told: Vec<_> = told.into_iter().filter_map(|head| groups.remove_entry(&head)).collect();
+        let known = &self.known;
+        let left = groups.values().flatten();
+        let left = left.filter_map(|id| Some((*id, &known.get(&id.pid)?.stat)));
+        let details = &self.details;
+        self.is_cut = self.left_out.look(now, left, |pid, most| details.devices(pid, most));
+        told
+    }
+
+    fn candidate(&self, head: ProcessId, members: &[ProcessId]) -> Candidate {
+        let known = || members.iter().filter_map(|id| self.known.get(&id.pid));
+        let user = self.users.get(&head).copied().flatten();
+        let vouched = |known: &Known| {
+            let place = known.kin.declared.and_then(|place| self.matchers.get(place));
+            let is_named = place.is_some_and(|matcher| matcher.declared.matches.unit.is_some());
+            !self.confirmed.proof(&known.member, is_named).is_claimed()
+        };
+        let is_launched = self.launched_as(head).is_some();
+        Candidate {
+            head,
+            is_trusted: is_launched || user == Some(0) || known().any(vouched),
+            user,
+            was_told: self.servers.contains(&head),
+            is_declared: known().any(|known| known.kin.declared.is_some()),
+            pages: known().map(|known| known.stat.resident_pages).fold(0, u64::saturating_add),
+        }
+    }
+
     /// Whether its name may depend on what Docker tells in a moment. Nobody else waits for it.
     fn waits_for_docker(&mut self, now: Duration, head: ProcessId, members: &[ProcessId]) -> bool {
         if self.names.contains_key(&head) || !self.may_docker_tell || !self.needs_docker() {
@@ -371,8 +461,10 @@ impl Scanner {
         }
         let mut known = members.iter().filter_map(|id| self.known.get(&id.pid));
         let is_untold = |known: &Known| {
-            let id = known.container.as_deref();
-            id.is_some() && self.told(id).is_none() && known.kin.declared.is_none()
+            let is_open = known.member.container.is_some()
+                && !known.member.is_confirmed
+                && !known.member.is_of_user();
+            is_open && known.kin.declared.is_none()
         };
         if !known.any(is_untold) {
             return false;
@@ -406,9 +498,18 @@ impl Scanner {
             }
         };
         let is_left_behind = self.is_left_behind(head);
-        let containers = &self.containers;
-        let look =
-            Look { head, members, kind, serving, matcher, found_by, is_left_behind, containers };
+        let (containers, confirmed) = (&self.containers, &self.confirmed);
+        let look = Look {
+            head,
+            members,
+            kind,
+            serving,
+            matcher,
+            found_by,
+            is_left_behind,
+            containers,
+            confirmed,
+        };
         let mut seen = self.details.look(look)?;
         seen.is_launched = is_launched;
         // What Docker tells late may say that it is a declared one.

@@ -14,6 +14,7 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
 use crate::parse::gpu::{MAX_ANSWER_BYTES, Question, VERSION};
 use crate::parse::process::printable;
+use crate::sys::descriptors::restore_limit_of;
 
 /// What it says beside its answers is kept so far: its last words.
 const LAST_WORDS_BYTES: usize = 300;
@@ -59,6 +60,7 @@ impl Child {
         }
         let pipes = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut process = pipes.spawn()?;
+        restore_limit_of(process.id());
         let taken = (process.stdin.take(), process.stdout.take(), process.stderr.take());
         let (Some(questions), Some(answers), Some(complaints)) = taken else {
             return Err(io::Error::other("it has no pipes"));

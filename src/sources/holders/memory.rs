@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, sockopt};
 use rustix::param::page_size;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
@@ -60,29 +61,28 @@ impl Queues {
     }
 }
 
-/// What is in each of these, an inode counted once. `None` where none may be borrowed.
+/// What is in each of these, an inode counted once. `None` where one cannot be borrowed.
 fn sum(process: &OwnedFd, open: &[(u32, u64)], of: impl Fn(&OwnedFd) -> u64) -> Option<u64> {
     let inodes: BTreeSet<u64> = open.iter().map(|(_, inode)| *inode).collect();
     if inodes.len() < MANY {
         return Some(0);
     }
     let mut seen = BTreeSet::new();
-    let (mut bytes, mut is_refused) = (0_u64, true);
+    let mut bytes = 0_u64;
     for (number, inode) in open.iter().filter(|(_, inode)| seen.insert(*inode)) {
         let Ok(number) = i32::try_from(*number) else { continue };
         match pidfd_getfd(process, number, PidfdGetfdFlags::empty()) {
             Ok(borrowed) => {
-                is_refused = false;
                 // Whether it is the one that was meant, its inode tells.
                 let is_it = rustix::fs::fstat(&borrowed).is_ok_and(|about| about.st_ino == *inode);
                 bytes = bytes.saturating_add(if is_it { of(&borrowed) } else { 0 });
             }
-            Err(rustix::io::Errno::PERM) => {}
             // It was closed, or its process has ended.
-            Err(_) => is_refused = false,
+            Err(Errno::BADF | Errno::SRCH) => {}
+            Err(_) => return None,
         }
     }
-    (!is_refused).then_some(bytes)
+    Some(bytes)
 }
 
 fn in_socket(socket: &OwnedFd) -> u64 {

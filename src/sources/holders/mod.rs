@@ -9,6 +9,7 @@ mod scan;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,7 +18,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, s
 use std::thread::Builder;
 use std::time::Duration;
 
-use crate::model::{HolderReadings, Observation, Reading, Readings, Schema, SeriesKey, Source};
+use crate::model::{
+    Event, HolderReadings, KernelEvent, Observation, Reading, Readings, Schema, SeriesKey, Source,
+};
 use scan::{NOTHING_COUNTS, NOTHING_COUNTS_NOW, Scan};
 
 /// Between two looks. What is judged by them is judged over minutes.
@@ -35,6 +38,13 @@ const COMPLAINS: Duration = Duration::from_secs(5);
 /// What may wait for the loop; more is dropped, and seen again at the next look.
 const NEWS: usize = 8;
 
+/// So many tasks are looked up: the kernel names at most ten hung ones before it is silent
+/// (kernel.hung_task_warnings), each with the owner of its lock.
+const MOST_LOOKED_UP: usize = 32;
+
+/// So long a task is looked up: what was named longer ago is no sign any more.
+const LOOKED_UP_FOR: Duration = Duration::from_secs(600);
+
 /// Where to look.
 #[derive(Clone, Debug)]
 pub struct HolderSetup {
@@ -46,12 +56,21 @@ pub struct HolderSetup {
     pub clock: fn() -> Duration,
 }
 
+/// What the thread is asked for.
+#[derive(Clone, Copy, Debug)]
+enum Asked {
+    /// A scan of all processes at once.
+    Now,
+    /// To look up that task.
+    Task(u32),
+}
+
 /// The loop's end of the thread.
 #[derive(Debug)]
 pub struct HolderWatch {
     news: Receiver<Observation>,
-    /// Asks for a scan at once. The thread ends when this is gone.
-    asks: Sender<()>,
+    /// Asks the thread, which ends when this is gone.
+    asks: Sender<Asked>,
     /// A scan is asked for, and has not ended yet.
     is_awaited: Arc<AtomicBool>,
     schema: Arc<Schema>,
@@ -78,6 +97,7 @@ impl HolderWatch {
             is_awaited: Arc::clone(&is_awaited),
             schema: Arc::clone(&schema),
             clock,
+            asked: BTreeMap::new(),
         };
         Builder::new().name("holders".to_owned()).spawn(move || looker.run(&asked))?;
         let looked = clock();
@@ -89,7 +109,21 @@ impl HolderWatch {
     pub fn look_now(&self) {
         if !self.is_awaited.swap(true, Ordering::Relaxed) {
             // The thread has ended only if the program does.
-            let _ = self.asks.send(());
+            let _ = self.asks.send(Asked::Now);
+        }
+    }
+
+    /// Has the tasks that the kernel log calls hung looked up at the next looks, for ten minutes.
+    /// Never waits.
+    pub fn look_up_hung(&self, events: &[Event]) {
+        let hung = events.iter().filter(|event| !event.is_claimed());
+        let named = hung.filter_map(|event| match &event.kind {
+            KernelEvent::HungTask { pid, owner_pid, .. } => Some([Some(*pid), *owner_pid]),
+            _ => None,
+        });
+        for task in named.flatten().flatten() {
+            // Without the thread nothing is looked up, and that is a source that is down.
+            let _ = self.asks.send(Asked::Task(task));
         }
     }
 
@@ -151,23 +185,47 @@ struct Looker {
     is_awaited: Arc<AtomicBool>,
     schema: Arc<Schema>,
     clock: fn() -> Duration,
+    /// Tasks to look up, by number, and when somebody asked last.
+    asked: BTreeMap<u32, Duration>,
 }
 
 impl Looker {
-    fn run(&mut self, asked: &Receiver<()>) {
+    fn run(&mut self, asked: &Receiver<Asked>) {
         loop {
             let began = (self.clock)();
+            self.asked.retain(|_, asked| began.saturating_sub(*asked) < LOOKED_UP_FOR);
+            let numbers: Vec<u32> = self.asked.keys().copied().collect();
+            let tasks = self.scan.tasks(&numbers);
             self.scan.nothing_counts = match self.is_awaited.load(Ordering::Relaxed) {
                 true => NOTHING_COUNTS_NOW,
                 false => NOTHING_COUNTS,
             };
-            let readings = self.scan.look(began);
+            let readings = HolderReadings { tasks, ..self.scan.look(began) };
             let took = (self.clock)().saturating_sub(began);
             self.tell(readings, took);
             self.is_awaited.store(false, Ordering::Relaxed);
-            match asked.recv_timeout(rest(took)) {
-                Ok(()) | Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return,
+            if self.rest(rest(took), asked).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Rests for so long, or until a scan is asked for, and takes what is to be looked up. An
+    /// error: nobody wants to know any more.
+    fn rest(&mut self, long: Duration, asked: &Receiver<Asked>) -> Result<(), RecvTimeoutError> {
+        let until = (self.clock)().saturating_add(long);
+        loop {
+            let left = until.saturating_sub((self.clock)());
+            match asked.recv_timeout(left) {
+                Ok(Asked::Now) => return Ok(()),
+                Ok(Asked::Task(task)) => {
+                    let has_room = self.asked.len() < MOST_LOOKED_UP;
+                    if has_room || self.asked.contains_key(&task) {
+                        self.asked.insert(task, (self.clock)());
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => return Ok(()),
+                Err(ended) => return Err(ended),
             }
         }
     }

@@ -1,18 +1,20 @@
 //! A look at what all processes have open and map.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{self, Read};
+use std::fs;
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::memory::{Queued, Queues, Tally, sockets};
-use crate::model::{Holder, HolderReadings, ProcessId, Reading};
+use crate::model::{Holder, HolderReadings, ProcessId, Reading, TaskSeen};
 use crate::parse::held_object::{HeldObject, is_monitor};
 use crate::parse::kernel::container_id;
 use crate::parse::process::{Stat, cgroup, mapped_files, stat, unit};
+use crate::sources::bounded::{BoundedReads, read_file};
 use crate::sources::is_procfs;
+use crate::sys::descriptors::{is_out_of_descriptors, with_reserve};
 
 /// More processes than this are not looked at, but counted as unseen.
 const MAX_PROCESSES: usize = 32_768;
@@ -47,6 +49,8 @@ pub(super) struct Scan {
     own: u32,
     /// That folder is the kernel's: in no other does the size of `fd` tell what is open.
     pub(super) is_procfs: bool,
+    /// For what another process may keep from being read.
+    bounded: BoundedReads,
     /// Who holds nothing, when that was seen, and with how many files open.
     nothing: BTreeMap<ProcessId, (Duration, u64)>,
     /// For how long that counts.
@@ -80,18 +84,14 @@ impl Found {
 impl Scan {
     pub(super) fn new(procfs: PathBuf, sysfs: PathBuf, own: u32) -> Self {
         let is_procfs = is_procfs(&procfs);
-        Self {
-            procfs,
-            sysfs,
-            own,
-            is_procfs,
-            nothing: BTreeMap::new(),
-            nothing_counts: NOTHING_COUNTS,
-        }
+        let bounded = BoundedReads::new(procfs.clone());
+        let (nothing, nothing_counts) = (BTreeMap::new(), NOTHING_COUNTS);
+        Self { procfs, sysfs, own, is_procfs, bounded, nothing, nothing_counts }
     }
 
     /// Looks at all of them.
     pub(super) fn look(&mut self, now: Duration) -> HolderReadings {
+        self.bounded.begin(now);
         let mut readings = HolderReadings {
             read_at: now,
             holders: Vec::new(),
@@ -100,11 +100,12 @@ impl Scan {
             is_driver_loaded: self.is_driver_loaded(),
             memory: Vec::new(),
             socket_bytes: sockets(&self.procfs),
+            tasks: Vec::new(),
             error: None,
         };
         let mut tally = Tally::begin(&self.procfs);
         self.forget_nothing(now);
-        let entries = match fs::read_dir(&self.procfs) {
+        let entries = match with_reserve(|| fs::read_dir(&self.procfs)) {
             Ok(entries) => entries,
             Err(error) => {
                 let why = format!("cannot list {}: {error}", self.procfs.display());
@@ -122,7 +123,7 @@ impl Scan {
             self.look_at(pid, &mut readings, &mut tally);
         }
         readings.memory = tally.end();
-        if readings.processes == 0 {
+        if readings.processes == 0 && readings.error.is_none() {
             let why = format!(
                 "{} shows no process but this one: in a container, share the host's PID namespace \
                  (docker run --pid=host)",
@@ -135,11 +136,30 @@ impl Scan {
 
     fn forget_nothing(&mut self, now: Duration) {
         let counts = self.nothing_counts;
-        self.nothing.retain(|_, (seen_at, _)| now.saturating_sub(*seen_at) < counts);
+        self.nothing.retain(|_, (seen_at, _)| now.saturating_sub(*seen_at) <= counts);
+    }
+
+    /// How tasks are, by the numbers that the kernel log has named: those of threads too, which are
+    /// not listed in `/proc`.
+    pub(super) fn tasks(&self, numbers: &[u32]) -> Vec<TaskSeen> {
+        let seen = numbers.iter().filter_map(|number| {
+            let stat = self.stat(*number)?;
+            let id = ProcessId { pid: *number, start_ticks: stat.start_ticks };
+            Some(TaskSeen { id, state: stat.state, is_kernel: stat.is_kernel })
+        });
+        seen.collect()
     }
 
     fn look_at(&mut self, pid: u32, readings: &mut HolderReadings, tally: &mut Tally) {
-        let Some(stat) = self.stat(pid) else { return };
+        let stat = match self.read(pid, "stat", 4096) {
+            Ok(text) => stat(&text),
+            Err(error) if is_out_of_descriptors(&error) => {
+                readings.error = Some(format!("cannot read {pid}/stat: {error}").into());
+                return;
+            }
+            Err(_) => None,
+        };
+        let Some(stat) = stat else { return };
         if stat.is_kernel || pid == self.own || stat.parent == self.own {
             return;
         }
@@ -212,7 +232,7 @@ impl Scan {
         Some(about.len()).filter(|open| self.is_procfs && *open > 0)
     }
 
-    fn found(&self, pid: u32, stat: &Stat) -> io::Result<Found> {
+    fn found(&mut self, pid: u32, stat: &Stat) -> io::Result<Found> {
         let mut found = Found::default();
         if stat.state == 'Z' {
             // Its first thread has ended. Others may live on, and hold all that it had open.
@@ -225,7 +245,8 @@ impl Scan {
         // Who waits in the kernel may hold the lock that reading its mappings takes. What it has
         // open tells enough: a mapping outlives its descriptor only where somebody closed that.
         if !found.has_any() && stat.state != 'D' {
-            self.look_at_mapped(pid, &mut found)?;
+            let id = ProcessId { pid, start_ticks: stat.start_ticks };
+            self.look_at_mapped(id, &mut found)?;
         }
         Ok(found)
     }
@@ -241,7 +262,8 @@ impl Scan {
     }
 
     fn look_at_open(&self, folder: &str, found: &mut Found) -> io::Result<()> {
-        let entries = fs::read_dir(self.procfs.join(folder))?;
+        let path = self.procfs.join(folder);
+        let entries = with_reserve(|| fs::read_dir(&path))?;
         for (place, entry) in entries.flatten().enumerate() {
             if place >= MAX_OPEN {
                 found.is_cut = true;
@@ -280,8 +302,10 @@ impl Scan {
         Ok(())
     }
 
-    fn look_at_mapped(&self, pid: u32, found: &mut Found) -> io::Result<()> {
-        let maps = self.read(pid, "maps", MAX_MAPS_BYTES)?;
+    fn look_at_mapped(&mut self, id: ProcessId, found: &mut Found) -> io::Result<()> {
+        let path = self.procfs.join(id.pid.to_string()).join("maps");
+        let read = self.bounded.ask(id, move || read_file(&path, MAX_MAPS_BYTES));
+        let maps = read.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))?;
         found.is_cut |= maps.len() as u64 >= MAX_MAPS_BYTES;
         for (_, path) in mapped_files(&maps) {
             match HeldObject::of(path) {
@@ -321,10 +345,7 @@ impl Scan {
     }
 
     fn read(&self, pid: u32, name: &str, most: u64) -> io::Result<Vec<u8>> {
-        let mut text = Vec::new();
-        let file = File::open(self.procfs.join(pid.to_string()).join(name))?;
-        file.take(most).read_to_end(&mut text)?;
-        Ok(text)
+        read_file(&self.procfs.join(pid.to_string()).join(name), most)
     }
 }
 

@@ -5,17 +5,13 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 
 use super::{ReadClock, ResumeFrom};
-use crate::model::{KernelRecord, Observation};
+use crate::model::{KernelRecord, Observation, SYSLOG_SEQ_BASE};
 use crate::parse::kmsg::{Record, parse_record};
 
-/// Sequence numbers from here up were made by us: the syslog(2) ring has none.
-///
+/// Numbers per microsecond of the syslog(2) ring: its lines bear
 /// `SYSLOG_SEQ_BASE + microseconds since boot * 1000 + n`, where `n` counts the lines that share a
 /// microsecond. The same line gets the same number after a restart within the boot, and the number
-/// fits a signed 64-bit integer. A kernel cannot count that far.
-pub const SYSLOG_SEQ_BASE: u64 = 1 << 62;
-
-/// Numbers per microsecond of the syslog(2) ring.
+/// fits a signed 64-bit integer.
 pub(super) const SYSLOG_SEQ_PER_USEC: u64 = 1000;
 
 /// Whoever sends the ring into a FIFO begins with its oldest record at every start, and what an

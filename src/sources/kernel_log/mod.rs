@@ -19,9 +19,9 @@ use std::time::Duration;
 use rustix::fs::{OFlags, PROC_SUPER_MAGIC};
 
 use crate::model::{Moment, Observation};
+use crate::sys::descriptors::with_reserve;
 use device::Device;
 use intake::Intake;
-pub use intake::SYSLOG_SEQ_BASE;
 use stream::Stream;
 #[cfg(fuzzing)]
 pub use stream::pieces;
@@ -49,6 +49,10 @@ pub struct ReadClock {
     /// suspend.
     pub monotonic: Duration,
 }
+
+/// What it means that syslog(2) is read instead.
+const ONLY_CLAIMS: &str = "reading the syslog(2) ring instead, in which local users can \
+    forge lines: they are shown, and feed no rule that acts";
 
 /// Which reader is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -219,7 +223,7 @@ impl KernelLogSource {
             Err(OpenError::Denied(denied)) => match Syslog::start(self.intake.resume_point()) {
                 Ok(syslog) => {
                     self.input = Input::Syslog(syslog);
-                    let reason = format!("{denied}; reading the syslog(2) ring instead");
+                    let reason = format!("{denied}; {ONLY_CLAIMS}");
                     self.reason = Some(reason.into());
                 }
                 Err(also) => self.reason = Some(format!("{denied}; {also}").into()),
@@ -306,7 +310,9 @@ fn open_path(path: &Path) -> Result<Input, OpenError> {
 fn open_file(path: &Path, write: bool) -> io::Result<File> {
     let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits();
     let flags = i32::try_from(flags).map_err(io::Error::other)?;
-    OpenOptions::new().read(true).write(write).custom_flags(flags).open(path)
+    let mut options = OpenOptions::new();
+    options.read(true).write(write).custom_flags(flags);
+    with_reserve(|| options.open(path))
 }
 
 fn describe_open(path: &Path, error: &io::Error) -> String {

@@ -1,5 +1,9 @@
 //! The ring as syslog(2) shows it, for where `/dev/kmsg` cannot be opened.
 //!
+//! What it shows may be forged: a newline within a record (of a mount option, which users may
+//! choose in a namespace of their own) begins a line there that looks like the kernel's. Its
+//! records are known by their numbers, and nothing that acts follows from them.
+//!
 //! It is a worse view: without sequence numbers, so that an overrun cannot be noticed, and only to
 //! be had as a whole, so that each poll copies it all. A thread of its own polls it, since the call
 //! allocates in the kernel and may wait there just when memory is short.
@@ -16,9 +20,9 @@ use std::time::Duration;
 use rmesg::error::RMesgError;
 use rmesg::klogctl::{KLogType, safely_wrapped_klogctl};
 
-use super::intake::{Intake, SYSLOG_SEQ_BASE, SYSLOG_SEQ_PER_USEC, time_of};
+use super::intake::{Intake, SYSLOG_SEQ_PER_USEC, time_of};
 use super::{ReadClock, ReadEnd};
-use crate::model::{KernelRecord, Observation};
+use crate::model::{KernelRecord, Observation, SYSLOG_SEQ_BASE};
 
 const POLL_EVERY: Duration = Duration::from_secs(1);
 

@@ -7,7 +7,7 @@ use rustix::fs::{CWD, FileType, Mode, mknodat};
 use tempfile::TempDir;
 
 use super::*;
-use crate::model::KernelRecord;
+use crate::model::{KernelRecord, SYSLOG_SEQ_BASE};
 
 /// The kernel's clock stands at 100 s, and it is 1970-01-01 00:16:40.
 fn clock() -> ReadClock {

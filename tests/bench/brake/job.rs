@@ -111,8 +111,8 @@ fn take(way: Way, taken: &mut Vec<Taken>) -> io::Result<u64> {
     let (reads, writes): (OwnedFd, OwnedFd) = match way {
         Way::HugePages => {
             let length = 16 * PAGE_BYTES;
-            let pages = memmap2::MmapOptions::new().len(length as usize).huge(Some(21));
-            if let Ok(mut pages) = pages.map_anon() {
+            let mut options = memmap2::MmapOptions::new();
+            if let Ok(mut pages) = options.len(length as usize).huge(Some(21)).map_anon() {
                 pages.chunks_mut(4096).for_each(|page| page[0] = 1);
                 taken.push(Taken::Pages(pages));
             }

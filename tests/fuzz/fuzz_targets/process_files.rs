@@ -8,7 +8,8 @@ use umawarden::parse::engine::{
     sglang_loads, sglang_version,
 };
 use umawarden::parse::process::{
-    arguments, cgroup, listening, mapped_files, read_amounts, resident, stat, unit, variable,
+    arguments, cgroup, listeners, listening, mapped_files, read_amounts, resident, stat, system_unit,
+    system_units, unit, user_id, variable,
 };
 
 fuzz_target!(|text: &[u8]| {
@@ -22,6 +23,7 @@ fuzz_target!(|text: &[u8]| {
         assert_ne!(serving(kind, &arguments).port, Some(0));
     }
     let _ = (resident(text), read_amounts(text), listening(text, 8000).count(), variable(text, "A"));
+    let _ = (user_id(text), listeners(text, 8000).count());
     let mut files = Files::default();
     for (_, path) in mapped_files(text) {
         assert!(path.starts_with('/'));
@@ -32,7 +34,7 @@ fuzz_target!(|text: &[u8]| {
     let text = String::from_utf8_lossy(text);
     if let Some(path) = cgroup(&text) {
         assert!(path.starts_with('/') && !path.split('/').any(|part| part == ".."));
-        let _ = unit(path);
+        let _ = (unit(path), system_unit(path), system_units(path).count());
     }
     let _ = (metric_sum(&text, &["a"]), sglang_loads(&text), comfy_queue(&text));
     let _ = (load_in_metrics(EngineKind::Vllm, &text), sglang_version(&text));

@@ -31,6 +31,7 @@ fn keys(bench: &Bench, api: Option<&str>, admin: Option<&str>) -> EngineKeys {
     EngineKeys {
         api: api.map(|key| place("api", key)),
         admin: admin.map(|key| place("admin", key)),
+        user: None,
     }
 }
 
@@ -73,7 +74,10 @@ fn a_key_that_is_missing_or_wrong_is_told_and_not_shown() {
         assert!(why.contains("is not the one that it wants"), "{why}");
         assert!(!why.contains(API) && !why.contains("another-key"), "{why}");
     }
-    let nowhere = EngineKeys { api: None, admin: Some(SecretPlace::File("/nonexistent".into())) };
+    let nowhere = EngineKeys {
+        admin: Some(SecretPlace::File("/nonexistent".into())),
+        ..EngineKeys::default()
+    };
     let before = server.calls().len();
     let why = bench.refusal(&decision(with_keys(target, nowhere), &[]));
     assert!(why.starts_with("the key in /nonexistent cannot be read: No such file"), "{why}");

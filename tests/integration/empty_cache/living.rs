@@ -146,7 +146,9 @@ fn living_servers_empty_cache_sglang_with_keys() {
         write_secret(&path, &format!("{key}\n"));
         Some(SecretPlace::File(path.to_str().unwrap().into()))
     };
-    let with = |api, admin| decision(with_keys(living.target(), EngineKeys { api, admin }), &[]);
+    let with = |api, admin| {
+        decision(with_keys(living.target(), EngineKeys { api, admin, user: None }), &[])
+    };
     let told = bench.effect(&with(place("api", "an-api-key"), place("admin", "an-admin-key")));
     println!("{told}");
     assert!(told.contains("it has no request"), "{told}");

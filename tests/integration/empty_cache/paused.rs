@@ -167,8 +167,10 @@ fn the_next_process_has_it_go_on_with_the_key_from_where_it_is_kept() {
     let bench = Bench::new();
     let key = bench.path("key");
     crate::daemon::write_secret(&key, "a-secret-key\n");
-    let keys =
-        EngineKeys { api: None, admin: Some(SecretPlace::File(key.to_str().unwrap().into())) };
+    let keys = EngineKeys {
+        admin: Some(SecretPlace::File(key.to_str().unwrap().into())),
+        ..EngineKeys::default()
+    };
     let busy = Busy::start(&bench, None, None);
     busy.deaf.store(u32::MAX, Ordering::SeqCst);
     let target = with_keys(engine(EngineKind::Sglang, busy.server.port), keys);

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use umawarden::model::{DeclaredEngine, EngineMatch, EngineSeen, Observation, Readings, Source};
+use umawarden::model::{
+    DeclaredEngine, EngineMatch, EngineSeen, Observation, ProcessId, Proof, Readings, Source,
+};
 use umawarden::parse::container::{Containers, containers};
 use umawarden::sources::engines::{DockerPace, EngineSetup, EngineWatch};
 
@@ -18,6 +20,17 @@ const RECORDED: &str = include_str!("../../fixtures/docker/containers-20.10.24.j
 
 fn told() -> Arc<Containers> {
     Arc::new(containers(RECORDED.as_bytes()).unwrap())
+}
+
+/// The same, each of these with its first process, as Docker tells it when it is asked for one.
+fn told_of(first: &[(&str, u32)]) -> Arc<Containers> {
+    let mut all = Arc::unwrap_or_clone(told());
+    for (name, pid) in first {
+        let found = all.values_mut().find(|container| *container.name == **name);
+        let start_ticks = 1000 + u64::from(*pid);
+        found.unwrap().init = Some(ProcessId { pid: *pid, start_ticks });
+    }
+    Arc::new(all)
 }
 
 /// The id of a recorded container.
@@ -59,7 +72,8 @@ fn a_container_is_matched_by_its_label_its_name_and_its_id() {
         declared("named", in_container("llm-h*")),
         declared("nobody", labelled(&[("app", "deepseek"), ("com.example.role", "other")])),
     ]);
-    tree.scanner.know(told(), true);
+    let first = [("llm-bridge", 10), ("llm-host", 20), ("llm-none", 30)];
+    tree.scanner.know(told_of(&first), true);
     let engines = tree.see(&all);
     assert_eq!(
         names(&engines),
@@ -75,12 +89,55 @@ fn a_container_is_matched_by_its_label_its_name_and_its_id() {
                  configuration declares labelled";
     assert_eq!(&*engines[0].found_by, found);
     assert!(engines[1].found_by.starts_with("container llm-host of pid 20"));
-    // By its id nobody need be asked.
+    assert_eq!(
+        (engines[0].proof, engines[0].claimed_container.as_deref()),
+        (Proof::Container, None)
+    );
     let mut tree = Tree::new(vec![declared("by-id", in_container(&bridge[..12]))]);
-    assert!(!tree.scanner.needs_docker());
+    tree.scanner.know(told_of(&first), true);
     let engines = tree.see(&inside(&bridge, vllm(10, 8000)));
     assert_eq!(names(&engines), [("by-id", vec![10, 11, 12, 13])]);
-    assert_eq!(engines[0].container_name, None);
+}
+
+#[test]
+fn a_container_that_docker_does_not_confirm_is_a_claim_and_matches_nothing() {
+    let bridge = id("llm-bridge");
+    let declared = || {
+        vec![
+            declared("by-id", in_container(&bridge[..12])),
+            declared("labelled", labelled(&[("app", "deep*")])),
+        ]
+    };
+    let real = process(40, 1, "tini", "/sbin/tini");
+    let real = Process { cgroup: format!("/system.slice/docker-{bridge}.scope"), ..real };
+    let mut pretender = vllm(10, 8000);
+    for process in &mut pretender {
+        process.cgroup = format!("/user.slice/user-7.slice/user@7.service/docker-{bridge}.scope");
+    }
+    let all = [vec![real], pretender.clone()].concat();
+    for first in [&[][..], &[("llm-bridge", 40)]] {
+        let mut tree = Tree::new(declared());
+        tree.scanner.know(told_of(first), true);
+        let mut engines = tree.see(&all);
+        // What really is in the container is its engine.
+        let is_real = |one: &EngineSeen| one.server.pid == 40;
+        assert_eq!(engines.iter().any(is_real), !first.is_empty());
+        engines.retain(|one| !is_real(one));
+        assert_eq!(names(&engines), [("vllm-8000", vec![10, 11, 12, 13])], "{first:?}");
+        assert_eq!((engines[0].proof, &engines[0].container), (Proof::Claimed, &None));
+        assert_eq!(engines[0].claimed_container.as_deref(), Some(&*bridge));
+        assert_eq!((&engines[0].container_name, &engines[0].unit), (&None, &None));
+    }
+    // Neither is the one whose first process was another.
+    let mut tree = Tree::new(declared());
+    let mut told = Arc::unwrap_or_clone(told_of(&[("llm-bridge", 40)]));
+    told.get_mut(&*bridge).unwrap().init = Some(ProcessId { pid: 40, start_ticks: 1 });
+    tree.scanner.know(Arc::new(told), true);
+    let inside = inside(&bridge, vllm(20, 8001));
+    assert_eq!(tree.see(&[all, inside].concat()).len(), 1, "it waits for Docker");
+    let engines = tree.look().engines;
+    assert_eq!(engines.len(), 2);
+    assert!(engines.iter().all(|engine| engine.proof == Proof::Claimed));
 }
 
 #[test]
@@ -90,7 +147,9 @@ fn a_label_is_no_text_that_is_shown_and_a_hostile_name_is_escaped() {
         "[{{\"Id\":\"{hostile}\",\"Names\":[\"/a\\u001b[2J\\n\"],\"Labels\":{{\"app\":\"x\\u001b]0;y\"}}}}]"
     );
     let mut tree = Tree::new(vec![declared("boxed", labelled(&[("app", "x*")]))]);
-    tree.scanner.know(Arc::new(containers(answer.as_bytes()).unwrap()), true);
+    let mut told = containers(answer.as_bytes()).unwrap();
+    told.get_mut(&*hostile).unwrap().init = Some(ProcessId { pid: 10, start_ticks: 1010 });
+    tree.scanner.know(Arc::new(told), true);
     let engines = tree.see(&inside(&hostile, vec![process(10, 1, "server", "/opt/server")]));
     assert_eq!(names(&engines), [("boxed", vec![10])]);
     let shown = serde_json::to_string(&engines[0]).unwrap();
@@ -111,16 +170,16 @@ fn an_engine_waits_a_moment_for_its_name_and_nobody_else_waits() {
         tree.scanner.look(Duration::from_secs(seconds), true).unwrap().engines
     };
     assert_eq!(names(&look(&mut tree, 1)), [("vllm-8001", vec![20, 21, 22, 23])]);
-    let unknown = tree.scanner.unknown_containers();
+    let unknown = tree.scanner.claimed_containers().1;
     assert_eq!(unknown.iter().map(|id| &**id).collect::<Vec<_>>(), [&*bridge]);
     assert_eq!(names(&look(&mut tree, 5)).len(), 1);
     let is_partial =
         |tree: &mut Tree| tree.scanner.look(Duration::from_secs(5), true).unwrap().is_partial;
     assert!(is_partial(&mut tree), "one is there that is not told");
-    tree.scanner.know(told(), true);
+    tree.scanner.know(told_of(&[("llm-bridge", 10)]), true);
     assert!(!is_partial(&mut tree));
     assert_eq!(names(&look(&mut tree, 5))[0], ("deepseek", vec![10, 11, 12, 13]));
-    assert!(tree.scanner.unknown_containers().is_empty());
+    assert!(tree.scanner.claimed_containers().1.is_empty());
     // One that Docker never tells of is told as what it is.
     let mut tree = Tree::new(vec![declared("deepseek", labelled(&[("app", "deepseek")]))]);
     tree.scanner.know(Arc::default(), true);
@@ -128,9 +187,9 @@ fn an_engine_waits_a_moment_for_its_name_and_nobody_else_waits() {
     assert_eq!(names(&look(&mut tree, 1)).len(), 1);
     assert_eq!(names(&look(&mut tree, 6))[0].0, "vllm-8000");
     // Docker that comes back later names it all the same, and going again changes nothing.
-    tree.scanner.know(told(), true);
+    tree.scanner.know(told_of(&[("llm-bridge", 10)]), true);
     assert_eq!(names(&look(&mut tree, 7))[0].0, "deepseek");
-    tree.scanner.know(told(), false);
+    tree.scanner.know(told_of(&[("llm-bridge", 10)]), false);
     assert_eq!(names(&look(&mut tree, 8))[0].0, "deepseek");
     // Where there is no Docker nobody waits.
     let mut tree = Tree::new(vec![declared("deepseek", labelled(&[("app", "deepseek")]))]);

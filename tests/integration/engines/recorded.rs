@@ -80,6 +80,7 @@ fn observations_of(
         last = look.seconds;
         let readings = scanner.look(at.uptime, true).unwrap();
         let health = readings.engines.first().map(|engine| EngineHealth {
+            key_withheld: None,
             engine: engine.name.clone(),
             server: engine.server,
             asked_at: at.uptime,

@@ -30,7 +30,8 @@ struct Systemd {
 impl Systemd {
     fn start() -> Self {
         let folder = tempfile::tempdir_in("/tmp").unwrap();
-        let group = format!("umawarden-test-{}", std::process::id());
+        // A slice at the top, as those of the system are: below `user.slice` no unit is believed.
+        let group = format!("umawarden-test-{}.slice", std::process::id());
         let path = |below: &str| folder.path().join(below);
         fs::create_dir(path("units")).unwrap();
         fs::create_dir(path("run")).unwrap();

@@ -117,6 +117,11 @@ impl World {
 
     /// What the kernel says of a driver that is stuck.
     fn wedges(&self) {
+        // The kernel names a thread of its own, which /proc shows to wait (PF_KTHREAD, state D).
+        let zeros = " 0".repeat(30);
+        let stat = format!("374 (nvidia-modeset) D 2 0 0 0 -1 2129984{zeros}\n");
+        fs::create_dir_all(self.path("proc/374")).unwrap();
+        fs::write(self.path("proc/374/stat"), stat).unwrap();
         let mut kmsg = File::options().append(true).open(self.path("kmsg")).unwrap();
         let lines = "4,1,1000,-;NVRM: Xid (PCI:000f:01:00): 79, pid='<unknown>', name=<unknown>, \
                      GPU has fallen off the bus.\n3,2,2000,-;INFO: task nvidia-modeset:374 blocked \

@@ -48,7 +48,8 @@ fn failing(file: &TestFile, rules: &RuleSet, first: usize) -> Option<usize> {
 fn the_shipped_rules_pass_their_tests() {
     let output = rules_test(&["rules"]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output));
-    assert_eq!(text(&output).matches("SUCCESS").count(), shipped_rules().len());
+    // The brake has a file of tests of its own besides.
+    assert_eq!(text(&output).matches("SUCCESS").count(), shipped_rules().len() + 1);
 }
 
 /// What may be wrong with a rule, and how to make it so.

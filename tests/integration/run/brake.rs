@@ -21,6 +21,15 @@ impl Process {
         Self(Command::new("sleep").arg(name).stdin(Stdio::null()).spawn().unwrap())
     }
 
+    /// One that uses some processor time, as an engine does that takes memory.
+    fn working(name: &str) -> Self {
+        let script =
+            "while :; do i=0; while [ $i -lt 2000 ]; do i=$((i+1)); done; sleep 0.05; done";
+        let mut shell = Command::new("sh");
+        shell.args(["-c", script, name]).stdin(Stdio::null());
+        Self(shell.spawn().unwrap())
+    }
+
     fn signal(&mut self) -> Option<i32> {
         self.0.try_wait().unwrap().and_then(|status| status.signal())
     }
@@ -38,6 +47,19 @@ impl Node {
     fn adopt(&self, pid: u32) {
         let pid = pid.to_string();
         symlink(format!("/proc/{pid}"), self.path("proc").join(pid)).unwrap();
+    }
+
+    /// The same, with the driver open: whoever reads its descriptors finds one of that name.
+    fn adopt_user(&self, pid: u32) {
+        let own = self.path("proc").join(pid.to_string());
+        std::fs::create_dir(&own).unwrap();
+        for entry in std::fs::read_dir(format!("/proc/{pid}")).unwrap().flatten() {
+            if entry.file_name() != "fd" {
+                symlink(entry.path(), own.join(entry.file_name())).unwrap();
+            }
+        }
+        std::fs::create_dir(own.join("fd")).unwrap();
+        symlink("/dev/nvidia0", own.join("fd/3")).unwrap();
     }
 
     /// An idle machine of 121 GiB with the shipped rules and an engine that is declared.
@@ -60,7 +82,7 @@ impl Node {
         std::fs::write(node.path("umawarden.yaml"), format!("mode: {mode}\n{declared}")).unwrap();
         node.set_meminfo("Cached", 4 * GIB);
         node.leave(16 * GIB);
-        node.adopt(engine.0.id());
+        node.adopt_user(engine.0.id());
         node.adopt(other.0.id());
         let mut arguments = node.arguments();
         arguments.retain(|argument| !argument.starts_with("--rules"));
@@ -105,7 +127,7 @@ fn decisions(node: &Node) -> Vec<serde_json::Value> {
 
 #[test]
 fn the_engine_that_grows_is_stopped_when_memory_collapses_and_nobody_else() {
-    let (mut engine, mut other) = (Process::sleeping(ENGINE), Process::sleeping("86399.25"));
+    let (mut engine, mut other) = (Process::working(ENGINE), Process::sleeping("86399.25"));
     let (node, daemon) = Node::with_engine("enforce", &engine, &other);
     node.collapse(GIB);
     let deadline = Instant::now() + Duration::from_secs(20);
@@ -126,7 +148,7 @@ fn the_engine_that_grows_is_stopped_when_memory_collapses_and_nobody_else() {
 
 #[test]
 fn a_dip_that_comes_back_stops_nobody() {
-    let (mut engine, other) = (Process::sleeping(ENGINE), Process::sleeping("86399.25"));
+    let (mut engine, other) = (Process::working(ENGINE), Process::sleeping("86399.25"));
     let (node, daemon) = Node::with_engine("enforce", &engine, &other);
     node.collapse(4 * GIB);
     std::thread::sleep(Duration::from_millis(500));
@@ -140,7 +162,7 @@ fn a_dip_that_comes_back_stops_nobody() {
 
 #[test]
 fn observe_mode_says_whom_it_would_stop_and_stops_nobody() {
-    let (mut engine, other) = (Process::sleeping(ENGINE), Process::sleeping("86399.25"));
+    let (mut engine, other) = (Process::working(ENGINE), Process::sleeping("86399.25"));
     let (node, daemon) = Node::with_engine("observe", &engine, &other);
     node.collapse(GIB);
     daemon.wait_until("told", |daemon| {
@@ -164,7 +186,7 @@ groups:
 
 #[test]
 fn a_drop_of_caches_that_hangs_holds_up_neither_the_brake_nor_the_loop_nor_the_end() {
-    let (mut engine, mut other) = (Process::sleeping(ENGINE), Process::sleeping("86399.25"));
+    let (mut engine, mut other) = (Process::working(ENGINE), Process::sleeping("86399.25"));
     let node = Node::new("gb10-4k");
     // Whoever opens a pipe to write waits until somebody reads, and nobody does.
     std::fs::remove_file(node.drop_caches()).unwrap();

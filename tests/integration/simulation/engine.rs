@@ -171,6 +171,6 @@ impl Engine {
             _ => Reading::Failed,
         };
         let (engine, server, load) = (name, self.server, EngineLoad::default());
-        Some(EngineHealth { engine, server, asked_at, answer, requests, load })
+        Some(EngineHealth { engine, server, asked_at, answer, requests, load, key_withheld: None })
     }
 }

@@ -15,6 +15,7 @@ use umawarden::model::{
 use umawarden::policy::guard::{PastMoment, on_this_boots_clock};
 
 use super::chance::Chance;
+use super::checker::engine_of;
 
 /// What has been written but is not on disk may be so old.
 const WRITTEN_WITHIN: Duration = Duration::from_secs(1);
@@ -268,6 +269,8 @@ impl Kept {
             approved: act.approved.filter(|_| !was_not_done),
             started_after: act.action.starts_after().filter(|_| was_begun).cloned(),
             died_in: judged.and_then(|(_, died_in)| *died_in),
+            engine: engine_of(act),
+            takes_from_engine: act.action.takes_from_engine(),
             is_forgiven: self.is_forgiven(place, act),
         }
     }

@@ -161,6 +161,7 @@ impl Machine {
             is_driver_loaded: Reading::Value(true),
             memory: self.takers.iter().map(Taker::memory).collect(),
             socket_bytes: Reading::Value(sockets.map(|taker| taker.taken as u64).sum()),
+            tasks: Vec::new(),
             error: None,
         }))
     }

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use crate::model::{DecisionId, Mode, RuleId};
 use crate::policy::guard::breaker::{BreakerLimit, Misses};
-use crate::policy::guard::ledger::Ledger;
+use crate::policy::guard::ledger::{Account, Ledger};
 
 const LIMIT: BreakerLimit =
     BreakerLimit { misses: 3, reset_after: Some(Duration::from_secs(3_600)) };
@@ -37,7 +37,7 @@ fn rule() -> RuleId {
 }
 
 fn in_a_row(ledger: &Ledger, mode: Mode) -> u32 {
-    ledger.account(&rule(), mode).map_or(0, |account| account.misses.in_a_row())
+    ledger.account(&rule(), mode).map_or(0, |account| account.all.misses.in_a_row())
 }
 
 #[test]
@@ -46,7 +46,7 @@ fn a_round_misses_if_its_last_word_is_a_miss_after_a_real_action() {
     let mut round = |is_notice: bool, aims: &[Option<bool>], is_cut_off: bool| {
         let account = ledger.account_mut(&rule(), Mode::Enforce);
         for aim_met in aims {
-            account.act(DecisionId(1), 0, is_notice);
+            account.act(DecisionId(1), 0, is_notice, None);
             account.assess(*aim_met);
         }
         if is_cut_off {
@@ -66,8 +66,31 @@ fn a_round_misses_if_its_last_word_is_a_miss_after_a_real_action() {
 fn each_mode_counts_its_own() {
     let mut ledger = Ledger::default();
     let account = ledger.account_mut(&rule(), Mode::Observe);
-    account.act(DecisionId(1), 0, false);
+    account.act(DecisionId(1), 0, false, None);
     account.assess(Some(false));
     account.end_round(0);
     assert_eq!((in_a_row(&ledger, Mode::Observe), in_a_row(&ledger, Mode::Enforce)), (1, 0));
+}
+
+#[test]
+fn each_engine_counts_its_own_and_no_more_are_remembered_than_there_is_room_for() {
+    let mut ledger = Ledger::default();
+    let account = ledger.account_mut(&rule(), Mode::Enforce);
+    let mut round = |engine: &str, at_ms: i64, aim_met: bool| {
+        account.act(DecisionId(1), at_ms, false, Some(engine));
+        account.assess(Some(aim_met));
+        account.end_round(at_ms);
+    };
+    for at_ms in 1..=3 {
+        round("false", at_ms, false);
+    }
+    round("true", 4, true);
+    let of = |account: &Account, engine: &str| account.engine(engine).map(|t| t.misses.in_a_row());
+    let account = ledger.account_mut(&rule(), Mode::Enforce);
+    assert_eq!((of(account, "false"), of(account, "true")), (Some(3), Some(0)));
+    for number in 0..200 {
+        account.act(DecisionId(1), 10 + number, false, Some(&format!("vllm-{number}")));
+    }
+    assert_eq!(account.engines().count(), 64);
+    assert_eq!((of(account, "false"), of(account, "vllm-199")), (None, Some(0)));
 }

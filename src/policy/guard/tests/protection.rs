@@ -100,3 +100,27 @@ fn an_engine_is_known_by_its_name_its_processes_and_what_they_are_in() {
     assert!(protects(&by_container, &named("prod-1")), "Docker has told it");
     assert!(!protects(&by_container, &named("test-1")));
 }
+
+#[test]
+fn an_engine_hides_behind_no_name_that_a_user_can_choose() {
+    let id = "0123456789abcdef".repeat(4);
+    let protects = |protected: &Protected, cgroup: String, claimed: Option<&str>| {
+        let engine = EngineTarget {
+            name: "hog".into(),
+            cgroup: Some(cgroup.into()),
+            claimed_container: claimed.map(Arc::from),
+            ..EngineTarget::default()
+        };
+        protected.protects(&Target::Engine(Box::new(engine)), &labels(&[]))
+    };
+    let user = "/user.slice/user-7.slice/user@7.service/app.slice";
+    let units = Protected { units: globs(&["vllm.service"]), ..Protected::default() };
+    assert!(protects(&units, "/system.slice/vllm.service/sub".into(), None));
+    assert!(!protects(&units, format!("{user}/vllm.service"), None));
+    let users = Protected { units: globs(&["user@7.service"]), ..Protected::default() };
+    assert!(protects(&users, format!("{user}/vllm.service"), None), "root chose that name");
+    // Docker is silent, so that it may be any container; but no user makes one of root's.
+    let by_name = Protected { containers: globs(&["prod-*"]), ..Protected::default() };
+    assert!(protects(&by_name, format!("/system.slice/docker-{id}.scope"), Some(&id)));
+    assert!(!protects(&by_name, format!("{user}/docker-{id}.scope"), Some(&id)));
+}

@@ -7,34 +7,166 @@ use std::sync::Arc;
 use super::super::matcher::NAME_LABEL;
 use super::super::syntax::{Aggregate, AggregateOp};
 use super::super::{Labels, Sample};
+use super::partial::{Number, Open, Possible, Vector};
 use super::{Evaluator, sums};
 
 /// A group's name, if it is grouped by, and labels.
 type Key = (Option<Arc<str>>, Labels);
 
 impl Evaluator<'_> {
-    pub(super) fn aggregate(&mut self, aggregate: &Aggregate) -> Result<Vec<Sample>, String> {
+    pub(super) fn aggregate(&mut self, aggregate: &Aggregate) -> Result<Vector, String> {
         let parameter = match &aggregate.parameter {
             Some(parameter) => self.scalar(parameter)?,
-            None => f64::NAN,
+            None => Ok(f64::NAN),
         };
-        let samples = self.vector(&aggregate.operand)?;
-        if samples.is_empty() {
-            return Ok(samples);
+        let vector = self.vector(&aggregate.operand)?;
+        if vector.is_nothing() {
+            return Ok(vector);
         }
-        let groups = grouped(samples, aggregate);
-        match aggregate.op {
-            AggregateOp::Topk => selected(groups, parameter, true),
-            AggregateOp::Bottomk => selected(groups, parameter, false),
-            op => Ok(groups
-                .into_iter()
-                .map(|((name, labels), members)| Sample {
-                    name,
-                    labels,
-                    value: reduced(op, parameter, members.iter().map(|member| member.value)),
-                })
-                .collect()),
+        match (parameter, &vector.open) {
+            (Ok(parameter), None) => whole(aggregate, parameter, vector.known).map(Vector::whole),
+            (parameter, _) => partly(aggregate, parameter, vector),
         }
+    }
+}
+
+fn whole(
+    aggregate: &Aggregate,
+    parameter: f64,
+    samples: Vec<Sample>,
+) -> Result<Vec<Sample>, String> {
+    let groups = grouped(samples, aggregate);
+    match aggregate.op {
+        AggregateOp::Topk => selected(groups, parameter, true),
+        AggregateOp::Bottomk => selected(groups, parameter, false),
+        op => Ok(groups
+            .into_iter()
+            .map(|((name, labels), members)| Sample {
+                name,
+                labels,
+                value: reduced(op, parameter, members.iter().map(|member| member.value)),
+            })
+            .collect()),
+    }
+}
+
+/// What is known of a group.
+#[derive(Default)]
+struct Members {
+    known: Vec<Sample>,
+    possible: Vec<Possible>,
+    /// Whether there may be others.
+    any: bool,
+    /// Whether there is one for certain.
+    exists: bool,
+}
+
+impl Members {
+    fn is_whole(&self) -> bool {
+        self.possible.is_empty() && !self.any
+    }
+}
+
+/// Groups in the order in which they are met.
+#[derive(Default)]
+struct Groups {
+    places: HashMap<Key, usize>,
+    groups: Vec<(Key, Members)>,
+}
+
+impl Groups {
+    fn of(&mut self, key: Key) -> &mut Members {
+        let place = *self.places.entry(key.clone()).or_insert(self.groups.len());
+        if place == self.groups.len() {
+            self.groups.push((key, Members::default()));
+        }
+        &mut self.groups[place].1
+    }
+}
+
+/// The aggregation where not everything is known: a group is known if all its members are.
+fn partly(aggregate: &Aggregate, parameter: Number, vector: Vector) -> Result<Vector, String> {
+    let is_one = !aggregate.without && aggregate.grouping.is_empty();
+    let exists = vector.exists() == Some(true);
+    let because = vector.because() | parameter.as_ref().err().copied().unwrap_or_default();
+    let mut open = Open { exists, because, ..Open::default() };
+    let mut groups = Groups::default();
+    for sample in vector.known {
+        let members = groups.of(key(&sample, aggregate));
+        members.exists = true;
+        members.known.push(sample);
+    }
+    if let Some(of) = vector.open {
+        let keys: Vec<Key> = of.possible.iter().map(|of| key(&of.sample, aggregate)).collect();
+        for set in &of.some {
+            let mut keys = set.iter().filter_map(|place| keys.get(*place));
+            let Some(first) = keys.next() else { continue };
+            if keys.all(|key| key == first) {
+                groups.of(first.clone()).exists = true;
+            }
+        }
+        for (key, possible) in keys.into_iter().zip(of.possible) {
+            groups.of(key).possible.push(possible);
+        }
+        if is_one {
+            let all = groups.of((None, [].into()));
+            all.exists = exists;
+        }
+        groups.groups.iter_mut().for_each(|(_, members)| members.any = of.any);
+        let selects = matches!(aggregate.op, AggregateOp::Topk | AggregateOp::Bottomk);
+        open.any = of.any && (selects || !is_one);
+    }
+    match aggregate.op {
+        AggregateOp::Topk => partly_selected(groups, parameter, open, true),
+        AggregateOp::Bottomk => partly_selected(groups, parameter, open, false),
+        op => Ok(partly_reduced(op, &parameter, groups, open)),
+    }
+}
+
+fn partly_reduced(op: AggregateOp, parameter: &Number, groups: Groups, mut open: Open) -> Vector {
+    let mut known = Vec::new();
+    for ((name, labels), members) in groups.groups {
+        let value = match parameter {
+            _ if op == AggregateOp::Group => Some(1.0),
+            Ok(parameter) if members.is_whole() => {
+                Some(reduced(op, *parameter, members.known.iter().map(|member| member.value)))
+            }
+            _ => None,
+        };
+        let sample = Sample { name, labels, value: value.unwrap_or(f64::NAN) };
+        if members.exists && value.is_some() {
+            known.push(sample);
+            continue;
+        }
+        if members.exists {
+            open.some.push(vec![open.possible.len()]);
+        }
+        open.possible.push(Possible { sample, is_valued: value.is_some() });
+    }
+    Vector::new(known, open)
+}
+
+fn partly_selected(
+    groups: Groups,
+    parameter: Number,
+    mut open: Open,
+    from_top: bool,
+) -> Result<Vector, String> {
+    let mut whole = Vec::new();
+    open.exists = false;
+    for (key, members) in groups.groups {
+        if members.is_whole() && parameter.is_ok() {
+            whole.push((key, members.known));
+            continue;
+        }
+        open.possible.extend(members.possible);
+        let known = members.known.into_iter();
+        open.possible.extend(known.map(|sample| Possible { sample, is_valued: true }));
+    }
+    match parameter {
+        Ok(count) if count < 1.0 => Ok(Vector::default()),
+        Ok(count) => Ok(Vector::new(selected(whole, count, from_top)?, open)),
+        Err(_) => Ok(Vector::new(Vec::new(), open)),
     }
 }
 

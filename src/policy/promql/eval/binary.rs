@@ -2,14 +2,15 @@
 
 use std::collections::{HashMap, HashSet};
 
+use super::super::Sample;
 use super::super::matcher::NAME_LABEL;
 use super::super::syntax::{Binary, BinaryOp, Group, Matching};
-use super::super::{Sample, Value};
 use super::numbers::{arithmetic, compares, scalars};
-use super::{Evaluator, label, relabel, unique};
+use super::partial::{Because, Fate, Given, Number, Open, Possible, Vector};
+use super::{Evaluator, label, relabel, sets, unique};
 
 impl Evaluator<'_> {
-    pub(super) fn binary(&mut self, binary: &Binary) -> Result<Value, String> {
+    pub(super) fn binary(&mut self, binary: &Binary) -> Result<Given, String> {
         let before = self.missing.len();
         let left = self.value(&binary.left)?;
         let between = self.missing.len();
@@ -18,17 +19,21 @@ impl Evaluator<'_> {
             self.forgive_one_side(before, between);
         }
         match (left, right) {
-            (Value::Scalar(left), Value::Scalar(right)) => {
-                Ok(Value::Scalar(scalars(binary.op, left, right)))
+            (Given::Number(Ok(left)), Given::Number(Ok(right))) => {
+                Ok(Given::Number(Ok(scalars(binary.op, left, right))))
             }
-            (Value::Vector(samples), Value::Scalar(number)) => {
-                with_scalar(binary, samples, number, false).map(Value::Vector)
+            (Given::Number(left), Given::Number(right)) => {
+                let because = [left, right].into_iter().filter_map(Result::err);
+                Ok(Given::Number(Err(because.sum())))
             }
-            (Value::Scalar(number), Value::Vector(samples)) => {
-                with_scalar(binary, samples, number, true).map(Value::Vector)
+            (Given::Vector(vector), Given::Number(number)) => {
+                with_scalar(binary, vector, number, false).map(Given::Vector)
             }
-            (Value::Vector(left), Value::Vector(right)) => {
-                vectors(binary, left, right).map(Value::Vector)
+            (Given::Number(number), Given::Vector(vector)) => {
+                with_scalar(binary, vector, number, true).map(Given::Vector)
+            }
+            (Given::Vector(left), Given::Vector(right)) => {
+                vectors(binary, left, right).map(Given::Vector)
             }
         }
     }
@@ -36,7 +41,7 @@ impl Evaluator<'_> {
     /// One side of an `or` may be missing from this machine, but not both.
     fn forgive_one_side(&mut self, before: usize, between: usize) {
         let (left, right) = self.missing[before..].split_at(between - before);
-        let lacks = |side: &[super::Missing]| side.iter().any(|missing| missing.unsupported);
+        let lacks = |side: &[super::Missing]| side.iter().any(super::Missing::is_lack);
         if !(lacks(left) && lacks(right)) {
             self.forgive_unsupported(before);
         }
@@ -46,25 +51,44 @@ impl Evaluator<'_> {
 /// An operator between each element and a number, which stands on the left if `swapped`.
 fn with_scalar(
     binary: &Binary,
-    mut samples: Vec<Sample>,
-    number: f64,
+    vector: Vector,
+    number: Number,
     swapped: bool,
-) -> Result<Vec<Sample>, String> {
+) -> Result<Vector, String> {
+    let filters = binary.op.is_comparison() && !binary.returns_bool;
+    let number = match number {
+        Ok(number) => number,
+        Err(because) if filters => return Ok(vector.doubtful(because)),
+        Err(because) => return Ok(vector.mapped(|value| value)?.valueless(because)),
+    };
     let sides = |value: f64| if swapped { (number, value) } else { (value, number) };
-    if binary.op.is_comparison() && !binary.returns_bool {
-        samples.retain(|sample| {
-            let (left, right) = sides(sample.value);
-            compares(binary.op, left, right)
-        });
-        return Ok(samples);
+    if filters {
+        let fate = |value: Option<f64>| match value.map(sides) {
+            None => Fate::MayLeave,
+            Some((left, right)) if compares(binary.op, left, right) => Fate::Stays,
+            Some(_) => Fate::Leaves,
+        };
+        return Ok(vector.sift(|_, value| fate(value), Fate::MayLeave, Because::default()));
     }
-    super::mapped(samples, |value| {
+    vector.mapped(|value| {
         let (left, right) = sides(value);
         scalars(binary.op, left, right)
     })
 }
 
-fn vectors(binary: &Binary, left: Vec<Sample>, right: Vec<Sample>) -> Result<Vec<Sample>, String> {
+fn vectors(binary: &Binary, left: Vector, right: Vector) -> Result<Vector, String> {
+    match (&left.open, &right.open) {
+        (None, None) => whole_vectors(binary, left.known, right.known).map(Vector::whole),
+        _ if binary.op.is_set() => sets::combined(binary.op, &binary.matching, left, right),
+        _ => matched_partly(binary, &left, &right),
+    }
+}
+
+fn whole_vectors(
+    binary: &Binary,
+    left: Vec<Sample>,
+    right: Vec<Sample>,
+) -> Result<Vec<Sample>, String> {
     let matching = &binary.matching;
     if let ([one], [other]) = (left.as_slice(), right.as_slice()) {
         return Ok(of_one_each(binary, one, other));
@@ -148,6 +172,49 @@ fn matched(binary: &Binary, left: &[Sample], right: &[Sample]) -> Result<Vec<Sam
     })
 }
 
+/// The same where not everything is known. What may have more than one partner is not known.
+fn matched_partly(binary: &Binary, left: &Vector, right: &Vector) -> Result<Vector, String> {
+    if left.is_nothing() || right.is_nothing() {
+        return Ok(Vector::default());
+    }
+    let because = left.because() | right.because();
+    if left.has_any() || right.has_any() {
+        return Ok(Vector::unknown(because));
+    }
+    let matching = &binary.matching;
+    let swapped = matching.group.as_ref().is_some_and(|group| !group.left);
+    let (many, one) = if swapped { (right, left) } else { (left, right) };
+    // For its errors.
+    matched(binary, &left.known, &right.known)?;
+    let mut ones: HashMap<Signature<'_>, Vec<_>> = HashMap::new();
+    for element in one.all() {
+        ones.entry(Signature { sample: element.0, matching }).or_default().push(element);
+    }
+    let mut open = Open { because, ..Open::default() };
+    let mut known = Vec::new();
+    for (sample, value, is_sure) in many.all() {
+        let Some(partners) = ones.get(&Signature { sample, matching }) else { continue };
+        let &[(partner, other, is_partner_sure), ..] = partners.as_slice() else { continue };
+        let is_only = partners.len() == 1;
+        let mut found = None;
+        if let (Some(value), Some(other), true) = (value, other, is_only) {
+            let (left, right) = if swapped { (other, value) } else { (value, other) };
+            found = element(binary, left, right);
+            if found.is_none() {
+                continue;
+            }
+        }
+        open.any |= !is_only && matching.group.as_ref().is_some_and(|group| group.copies());
+        let sample = result(binary, sample, partner, found.unwrap_or(f64::NAN));
+        if is_sure && is_partner_sure && is_only {
+            known.push(sample);
+        } else {
+            open.possible.push(Possible { sample, is_valued: found.is_some() });
+        }
+    }
+    Ok(Vector::new(known, open))
+}
+
 fn element(binary: &Binary, left: f64, right: f64) -> Option<f64> {
     if !binary.op.is_comparison() {
         return Some(arithmetic(binary.op, left, right));
@@ -210,9 +277,10 @@ fn shown(sample: &Sample) -> String {
 }
 
 /// The part of an element's labels by which it is matched; compared without copying it.
-struct Signature<'s> {
-    sample: &'s Sample,
-    matching: &'s Matching,
+#[derive(Clone, Copy)]
+pub(super) struct Signature<'s> {
+    pub(super) sample: &'s Sample,
+    pub(super) matching: &'s Matching,
 }
 
 impl<'s> Signature<'s> {

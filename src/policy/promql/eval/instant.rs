@@ -2,83 +2,104 @@
 
 use super::super::Sample;
 use super::super::functions::Function;
-use super::super::syntax::{Kind, Node};
-use super::over_time::absent;
-use super::{Evaluator, histogram, mapped};
+use super::super::syntax::{Kind, Node, Selector};
+use super::over_time::absent_of;
+use super::partial::{Because, Number, Vector};
+use super::{Evaluator, histogram, relabel};
 
 impl Evaluator<'_> {
     pub(super) fn over_instant(
         &mut self,
         function: Function,
         arguments: &[Node],
-    ) -> Result<Vec<Sample>, String> {
+    ) -> Result<Vector, String> {
         match function {
             Function::Absent => return self.absent(arguments),
             Function::Timestamp => return self.timestamp(arguments),
             Function::HistogramQuantile => {
                 let q = self.scalar_argument(arguments, 0)?;
-                return histogram::quantile(q, self.vector_argument(arguments, 1)?);
+                return quantile(q, self.vector_argument(arguments, 1)?);
             }
             Function::Vector => {
-                let value = self.scalar_argument(arguments, 0)?;
-                return Ok(vec![Sample { name: None, labels: [].into(), value }]);
+                let number = self.scalar_argument(arguments, 0)?;
+                let sample = Sample { name: None, labels: [].into(), value: f64::NAN };
+                return Ok(Vector::of_one(sample, number));
             }
             _ => {}
         }
-        let samples = self.vector_argument(arguments, 0)?;
+        let vector = self.vector_argument(arguments, 0)?;
         match function {
             Function::Clamp => {
                 let least = self.scalar_argument(arguments, 1)?;
                 let most = self.scalar_argument(arguments, 2)?;
-                clamped(samples, least, most)
+                clamped(vector, least, most)
             }
             Function::ClampMin => {
                 let least = self.scalar_argument(arguments, 1)?;
-                clamped(samples, least, f64::INFINITY)
+                clamped(vector, least, Ok(f64::INFINITY))
             }
             Function::ClampMax => {
                 let most = self.scalar_argument(arguments, 1)?;
-                clamped(samples, f64::NEG_INFINITY, most)
+                clamped(vector, Ok(f64::NEG_INFINITY), most)
             }
             Function::Round => {
                 let given = arguments.len() > 1;
-                let step = if given { self.scalar_argument(arguments, 1)? } else { 1.0 };
-                let inverse = 1.0 / step;
-                mapped(samples, |value| (value * inverse + 0.5).floor() / inverse)
+                let step = if given { self.scalar_argument(arguments, 1)? } else { Ok(1.0) };
+                rounded(vector, step)
             }
-            Function::Sort => Ok(sorted(samples, false)),
-            Function::SortDesc => Ok(sorted(samples, true)),
-            Function::LabelJoin => super::relabel::join(samples, arguments),
+            Function::Sort => vector.each(|samples| Ok(sorted(samples, false))),
+            Function::SortDesc => vector.each(|samples| Ok(sorted(samples, true))),
+            Function::LabelJoin => vector.each(|samples| relabel::join(samples, arguments)),
             _ => match plain(function) {
-                Some(change) => mapped(samples, change),
+                Some(change) => vector.mapped(change),
                 None => Err(format!("{} is not supported", function.signature().name)),
             },
         }
     }
 
-    fn absent(&mut self, arguments: &[Node]) -> Result<Vec<Sample>, String> {
+    fn absent(&mut self, arguments: &[Node]) -> Result<Vector, String> {
         let noted = self.missing.len();
-        let samples = self.vector_argument(arguments, 0)?;
+        let vector = self.vector_argument(arguments, 0)?;
         self.forgive_unsupported(noted);
-        let selector = arguments.first().and_then(|argument| match &argument.bare().kind {
-            Kind::Selector(selector) => Some(selector),
-            _ => None,
-        });
-        Ok(absent(selector).into_iter().filter(|_| samples.is_empty()).collect())
+        Ok(absent_of(bare_selector(arguments), vector.exists(), vector.because()))
     }
 
     /// A bare selector gives the samples' own instants, anything else that of the evaluation.
-    fn timestamp(&mut self, arguments: &[Node]) -> Result<Vec<Sample>, String> {
-        let selector = arguments.first().and_then(|argument| match &argument.bare().kind {
-            Kind::Selector(selector) => Some(selector),
-            _ => None,
-        });
-        if let Some(selector) = selector {
-            return mapped(self.select_instants(selector), |ms| ms / 1000.0);
+    fn timestamp(&mut self, arguments: &[Node]) -> Result<Vector, String> {
+        if let Some(selector) = bare_selector(arguments) {
+            return self.select_instants(selector).mapped(|ms| ms / 1000.0);
         }
-        let samples = self.vector_argument(arguments, 0)?;
+        let vector = self.vector_argument(arguments, 0)?;
         let now = self.at.utc_ms as f64 / 1000.0;
-        mapped(samples, |_| now)
+        vector.mapped(|_| now)
+    }
+}
+
+fn bare_selector(arguments: &[Node]) -> Option<&Selector> {
+    match &arguments.first()?.bare().kind {
+        Kind::Selector(selector) => Some(selector),
+        _ => None,
+    }
+}
+
+fn quantile(q: Number, vector: Vector) -> Result<Vector, String> {
+    match (q, vector.open) {
+        (Ok(q), None) => histogram::quantile(q, vector.known).map(Vector::whole),
+        (Err(_), None) if vector.known.is_empty() => Ok(Vector::default()),
+        (q, open) => {
+            let of_vector = open.map(|open| open.because).unwrap_or_default();
+            Ok(Vector::unknown(q.err().unwrap_or_default() | of_vector))
+        }
+    }
+}
+
+fn rounded(vector: Vector, step: Number) -> Result<Vector, String> {
+    match step {
+        Ok(step) => {
+            let inverse = 1.0 / step;
+            vector.mapped(|value| (value * inverse + 0.5).floor() / inverse)
+        }
+        Err(because) => Ok(vector.mapped(|value| value)?.valueless(because)),
     }
 }
 
@@ -102,12 +123,20 @@ fn plain(function: Function) -> Option<fn(f64) -> f64> {
 }
 
 /// Like Go's `math.Max` and `math.Min`, it passes NaN through.
-fn clamped(samples: Vec<Sample>, least: f64, most: f64) -> Result<Vec<Sample>, String> {
+fn clamped(vector: Vector, least: Number, most: Number) -> Result<Vector, String> {
+    let (least, most) = match (least, most) {
+        (Ok(least), Ok(most)) => (least, most),
+        (least, most) => {
+            let because: Because = [least, most].into_iter().filter_map(Result::err).sum();
+            let valueless = vector.mapped(|value| value)?.valueless(because);
+            return Ok(valueless.doubtful(because));
+        }
+    };
     if most < least {
-        return Ok(Vec::new());
+        return Ok(Vector::default());
     }
     let either_nan = least.is_nan() || most.is_nan();
-    mapped(samples, |value| match value {
+    vector.mapped(|value| match value {
         _ if either_nan || value.is_nan() => go_clamp(value, least, most),
         _ => value.min(most).max(least),
     })

@@ -6,17 +6,20 @@ mod histogram;
 mod instant;
 mod numbers;
 mod over_time;
+mod partial;
 mod relabel;
 mod select;
+mod sets;
 mod sums;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashSet;
 
 use super::functions::Function;
 use super::syntax::{Kind, Node, Selector};
 use super::{EvalTime, Evaluated, Labels, Sample, TracedRange, Value};
-use crate::model::SeriesKey;
-use crate::policy::store::{SeriesStore, Window};
+use crate::policy::store::SeriesStore;
 
 /// The most elements that a vector may have.
 const MAX_ELEMENTS: usize = 20_000;
@@ -26,26 +29,61 @@ const SAME_LABELSET: &str = "vector cannot contain metrics with the same labelse
 pub(super) use aggregate::reduced;
 pub(super) use numbers::{arithmetic, compares, scalars};
 pub(super) use over_time::{Range, apply};
-pub(super) use select::matching_series;
+use partial::{Because, Given, Number, Vector};
+use select::SeriesWindow;
+pub(super) use select::{is_open, matching_series};
+
+/// What came of an evaluation, and what it took.
+pub(super) struct Judged {
+    pub(super) evaluated: Evaluated,
+    /// Whether it yields any element, or a number that is neither 0 nor NaN, whatever it is; `None`
+    /// where that cannot be told.
+    pub(super) yields: Option<bool>,
+    /// Whether it met readings that failed, needed or not.
+    pub(super) has_failed: bool,
+    /// Whether it would need what this machine does not have.
+    pub(super) lacks: bool,
+}
 
 /// Evaluates a whole expression.
-pub(super) fn evaluate(
-    root: &Node,
-    store: &SeriesStore,
-    at: EvalTime,
-) -> Result<Evaluated, String> {
+pub(super) fn judge(root: &Node, store: &SeriesStore, at: EvalTime) -> Result<Judged, String> {
     let mut evaluator = Evaluator { store, at, missing: Vec::new() };
-    let value = evaluator.value(root);
-    if evaluator.missing.is_empty() {
-        return value.map(Evaluated::Known);
-    }
+    let given = evaluator.value(root);
+    let missing = evaluator.missing;
+    let has_failed = missing.iter().any(|missing| !missing.unsupported);
+    let lacks = missing.iter().any(Missing::is_lack);
+    let (value, mut yields, because) = match given {
+        Err(error) if !has_failed && !lacks => return Err(error),
+        // It may be an error of the data that are left.
+        Err(_) => (None, None, Because::ALL),
+        Ok(Given::Number(Ok(number))) => {
+            let yields = number != 0.0 && !number.is_nan();
+            (Some(Value::Scalar(number)), Some(yields), Because::default())
+        }
+        Ok(Given::Number(Err(because))) => (None, None, because),
+        Ok(Given::Vector(vector)) => match (vector.exists(), vector.open) {
+            (yields, None) => (Some(Value::Vector(vector.known)), yields, Because::default()),
+            (yields, Some(open)) => (None, yields, open.because),
+        },
+    };
+    yields = yields.filter(|_| !lacks);
+    let evaluated = match value.filter(|_| !lacks) {
+        Some(value) => Evaluated::Known(value),
+        None => Evaluated::Unknown(reasons(missing, because)),
+    };
+    Ok(Judged { evaluated, yields, has_failed, lacks })
+}
+
+/// What this machine lacks, and why the failed readings failed, once each.
+fn reasons(missing: Vec<Missing>, because: Because) -> Vec<String> {
     let mut reasons: Vec<String> = Vec::new();
-    for missing in evaluator.missing {
-        if !reasons.contains(&missing.reason) {
+    for (place, missing) in missing.into_iter().enumerate() {
+        let counts = missing.is_lack() || (!missing.unsupported && because.contains(place));
+        if counts && !reasons.contains(&missing.reason) {
             reasons.push(missing.reason);
         }
     }
-    Ok(Evaluated::Unknown(reasons))
+    reasons
 }
 
 /// The samples in a range, series by series, or why they cannot be told.
@@ -60,10 +98,10 @@ pub(super) fn windows(
     if !evaluator.missing.is_empty() {
         return Err(evaluator.missing.into_iter().map(|missing| missing.reason).collect());
     }
-    let range = |(key, window): (&SeriesKey, Window<'_>)| {
-        let values = || window.points().map(|point| point.value);
+    let range = |series: SeriesWindow<'_>| {
+        let values = || series.window.points().map(|point| point.value);
         TracedRange {
-            labels: key.labels.clone(),
+            labels: series.key.labels.clone(),
             count: values().count(),
             first: values().next().unwrap_or_default(),
             last: values().next_back().unwrap_or_default(),
@@ -71,7 +109,7 @@ pub(super) fn windows(
             greatest: if values().count() > 0 { sums::greatest(values()) } else { 0.0 },
         }
     };
-    Ok(windows.into_iter().map(range).collect())
+    Ok(windows.series.into_iter().map(range).collect())
 }
 
 struct Evaluator<'s> {
@@ -80,29 +118,44 @@ struct Evaluator<'s> {
     missing: Vec<Missing>,
 }
 
-/// A reading that the result would need.
+/// A reading that there is not.
 struct Missing {
     /// Whether this machine does not have it at all; `absent` and `or` then can do without.
     unsupported: bool,
+    is_forgiven: bool,
     reason: String,
 }
 
+impl Missing {
+    /// Whether the result needs it and this machine does not have it.
+    fn is_lack(&self) -> bool {
+        self.unsupported && !self.is_forgiven
+    }
+}
+
 impl Evaluator<'_> {
-    fn value(&mut self, node: &Node) -> Result<Value, String> {
+    /// Notes what is missing.
+    fn note(&mut self, unsupported: bool, reason: String) -> Because {
+        self.missing.push(Missing { unsupported, is_forgiven: false, reason });
+        Because::of(self.missing.len() - 1)
+    }
+
+    fn value(&mut self, node: &Node) -> Result<Given, String> {
         Ok(match &node.kind {
-            Kind::Number(number) => Value::Scalar(*number),
-            Kind::Selector(selector) => Value::Vector(self.select(selector)),
+            Kind::Number(number) => Given::Number(Ok(*number)),
+            Kind::Selector(selector) => Given::Vector(self.select(selector)),
             Kind::Parentheses(inner) => self.value(inner)?,
             Kind::Unary { negative, operand } => match self.value(operand)? {
-                value if !negative => value,
-                Value::Scalar(number) => Value::Scalar(-number),
-                Value::Vector(samples) => Value::Vector(mapped(samples, |value| -value)?),
+                given if !negative => given,
+                Given::Number(number) => Given::Number(number.map(|number| -number)),
+                Given::Vector(vector) => Given::Vector(vector.mapped(|value| -value)?),
             },
             Kind::Binary(binary) => self.binary(binary)?,
-            Kind::Aggregate(aggregate) => Value::Vector(self.aggregate(aggregate)?),
+            Kind::Aggregate(aggregate) => Given::Vector(self.aggregate(aggregate)?),
             Kind::Call { arguments, pattern: Some(pattern), .. } => {
-                let samples = self.vector_argument(arguments, 0)?;
-                Value::Vector(relabel::replace(samples, arguments, pattern)?)
+                let vector = self.vector_argument(arguments, 0)?;
+                let replaced = |samples| relabel::replace(samples, arguments, pattern);
+                Given::Vector(vector.each(replaced)?)
             }
             Kind::Call { function, arguments, .. } => self.call(*function, arguments)?,
             Kind::Text(_) | Kind::Range { .. } => {
@@ -111,56 +164,54 @@ impl Evaluator<'_> {
         })
     }
 
-    fn vector(&mut self, node: &Node) -> Result<Vec<Sample>, String> {
+    fn vector(&mut self, node: &Node) -> Result<Vector, String> {
         match self.value(node)? {
-            Value::Vector(samples) => Ok(samples),
-            Value::Scalar(_) => Err("expected an instant vector, got a scalar".to_owned()),
+            Given::Vector(vector) => Ok(vector),
+            Given::Number(_) => Err("expected an instant vector, got a scalar".to_owned()),
         }
     }
 
-    fn scalar(&mut self, node: &Node) -> Result<f64, String> {
+    fn scalar(&mut self, node: &Node) -> Result<Number, String> {
         match self.value(node)? {
-            Value::Scalar(number) => Ok(number),
-            Value::Vector(_) => Err("expected a scalar, got an instant vector".to_owned()),
+            Given::Number(number) => Ok(number),
+            Given::Vector(_) => Err("expected a scalar, got an instant vector".to_owned()),
         }
     }
 
-    fn call(&mut self, function: Function, arguments: &[Node]) -> Result<Value, String> {
+    fn call(&mut self, function: Function, arguments: &[Node]) -> Result<Given, String> {
         match function {
-            Function::Time => return Ok(Value::Scalar(self.at.utc_ms as f64 / 1000.0)),
-            Function::Scalar => return self.scalar_of(arguments),
+            Function::Time => return Ok(Given::Number(Ok(self.at.utc_ms as f64 / 1000.0))),
+            Function::Scalar => return self.scalar_of(arguments).map(Given::Number),
             _ => {}
         }
-        if let Some(samples) = self.over_range(function, arguments)? {
-            return Ok(Value::Vector(samples));
+        if let Some(vector) = self.over_range(function, arguments)? {
+            return Ok(Given::Vector(vector));
         }
-        self.over_instant(function, arguments).map(Value::Vector)
+        self.over_instant(function, arguments).map(Given::Vector)
     }
 
-    fn scalar_of(&mut self, arguments: &[Node]) -> Result<Value, String> {
-        let samples = match arguments.first() {
+    fn scalar_of(&mut self, arguments: &[Node]) -> Result<Number, String> {
+        let vector = match arguments.first() {
             Some(argument) => self.vector(argument)?,
-            None => Vec::new(),
+            None => Vector::default(),
         };
-        Ok(Value::Scalar(match samples.as_slice() {
-            [only] => only.value,
-            _ => f64::NAN,
-        }))
+        Ok(match (vector.known.as_slice(), vector.open) {
+            ([_, _, ..], _) => Ok(f64::NAN),
+            (_, Some(open)) => Err(open.because),
+            ([only], None) => Ok(only.value),
+            ([], None) => Ok(f64::NAN),
+        })
     }
 
     /// The argument at a position, which the type check has counted.
-    fn scalar_argument(&mut self, arguments: &[Node], position: usize) -> Result<f64, String> {
+    fn scalar_argument(&mut self, arguments: &[Node], position: usize) -> Result<Number, String> {
         match arguments.get(position) {
             Some(node) => self.scalar(node),
             None => Err(format!("argument {} is missing", position + 1)),
         }
     }
 
-    fn vector_argument(
-        &mut self,
-        arguments: &[Node],
-        position: usize,
-    ) -> Result<Vec<Sample>, String> {
+    fn vector_argument(&mut self, arguments: &[Node], position: usize) -> Result<Vector, String> {
         match arguments.get(position) {
             Some(node) => self.vector(node),
             None => Err(format!("argument {} is missing", position + 1)),

@@ -3,6 +3,8 @@
 use super::super::functions::Function;
 use super::super::syntax::{Kind, Node, Selector};
 use super::super::{Sample, matcher::MatchOp};
+use super::partial::{Because, Open, Possible, Vector};
+use super::select::Windows;
 use super::sums::{self, Sum};
 use super::{Evaluator, unique};
 use crate::policy::store::{Point, Window};
@@ -38,47 +40,82 @@ impl Evaluator<'_> {
         &mut self,
         function: Function,
         arguments: &[Node],
-    ) -> Result<Option<Vec<Sample>>, String> {
+    ) -> Result<Option<Vector>, String> {
         let range = arguments.iter().find_map(|argument| match &argument.bare().kind {
             Kind::Range { selector, range_ms } => Some((selector, *range_ms)),
             _ => None,
         });
         let Some((selector, range_ms)) = range else { return Ok(None) };
-        let mut parameter = f64::NAN;
-        match function {
-            Function::PredictLinear => parameter = self.scalar_argument(arguments, 1)?,
-            Function::QuantileOverTime => parameter = self.scalar_argument(arguments, 0)?,
-            _ => {}
-        }
+        let parameter = match function {
+            Function::PredictLinear => self.scalar_argument(arguments, 1)?,
+            Function::QuantileOverTime => self.scalar_argument(arguments, 0)?,
+            _ => Ok(f64::NAN),
+        };
         let noted = self.missing.len();
-        let windows = self.windows(selector, range_ms);
+        let Windows { series, any, because } = self.windows(selector, range_ms);
+        let mut open = Open { any, because, ..Open::default() };
         let now_ms = self.at.timeline_ms;
-        let range = Range::new(now_ms, selector.offset_ms, range_ms, parameter);
+        let number = *parameter.as_ref().unwrap_or(&f64::NAN);
+        let range = Range::new(now_ms, selector.offset_ms, range_ms, number);
         if function == Function::AbsentOverTime {
             self.forgive_unsupported(noted);
-            let is_absent = windows.iter().all(|(_, window)| window.points().next().is_none());
-            return Ok(Some(absent(Some(selector)).into_iter().filter(|_| is_absent).collect()));
+            let mut windows = series.iter().map(|series| series.window);
+            let exists = match windows.any(|window| window.points().next().is_some()) {
+                true => Some(true),
+                false if any || series.iter().any(|series| series.is_open) => None,
+                false => Some(false),
+            };
+            return Ok(Some(absent_of(Some(selector), exists, open.because)));
         }
         let keeps_name = function == Function::LastOverTime;
-        let mut samples = Vec::with_capacity(windows.len());
-        for (key, window) in windows {
-            if let Some(value) = apply(function, window, &range) {
-                let name = keeps_name.then(|| key.name.clone());
-                samples.push(Sample { name, labels: key.labels.clone(), value });
+        let mut samples = Vec::with_capacity(series.len());
+        for series in series {
+            let value = apply(function, series.window, &range);
+            let key = series.key;
+            let name = keeps_name.then(|| key.name.clone());
+            let sample = |value| Sample { name: name.clone(), labels: key.labels.clone(), value };
+            match value {
+                // With more samples there is a value all the same.
+                _ if series.is_open => {
+                    if value.is_some() {
+                        open.some.push(vec![open.possible.len()]);
+                    }
+                    let sample = sample(f64::NAN);
+                    open.possible.push(Possible { sample, is_valued: false });
+                }
+                Some(value) => samples.push(sample(value)),
+                None => {}
             }
         }
-        unique(samples).map(Some)
+        let vector = Vector::new(unique(samples)?, open);
+        Ok(Some(match parameter {
+            Ok(_) => vector,
+            Err(because) => vector.valueless(because),
+        }))
     }
 
-    /// Forgets what this machine does not have, as noted since `noted`.
+    /// Forgives what this machine does not have, as noted since `noted`.
     pub(super) fn forgive_unsupported(&mut self, noted: usize) {
-        let since = self.missing.split_off(noted);
-        self.missing.extend(since.into_iter().filter(|missing| !missing.unsupported));
+        self.missing[noted..].iter_mut().for_each(|missing| missing.is_forgiven = true);
+    }
+}
+
+/// What `absent` gives of a vector that exists, does not, or perhaps.
+pub(super) fn absent_of(
+    selector: Option<&Selector>,
+    exists: Option<bool>,
+    because: Because,
+) -> Vector {
+    let absent = absent(selector);
+    match exists {
+        Some(true) => Vector::default(),
+        Some(false) => Vector::whole(vec![absent]),
+        None => Vector::whole(vec![absent]).doubtful(because),
     }
 }
 
 /// The element that `absent` gives: with the labels that the selector matches exactly, once each.
-pub(super) fn absent(selector: Option<&Selector>) -> Option<Sample> {
+fn absent(selector: Option<&Selector>) -> Sample {
     let mut labels: Vec<(std::sync::Arc<str>, std::sync::Arc<str>)> = Vec::new();
     let mut seen: Vec<&str> = Vec::new();
     for matcher in selector.map_or(&[][..], |selector| &selector.matchers) {
@@ -93,7 +130,7 @@ pub(super) fn absent(selector: Option<&Selector>) -> Option<Sample> {
         }
     }
     labels.sort();
-    Some(Sample { name: None, labels: labels.into(), value: 1.0 })
+    Sample { name: None, labels: labels.into(), value: 1.0 }
 }
 
 /// The value of a function over one series' window.

@@ -192,7 +192,31 @@ fn what_is_missing_is_told_as_soon_as_it_is_missing() {
     };
     assert!(!told([Reading::Value(0.0), Reading::Value(0.0)], 1000));
     assert!(!told([Reading::Value(0.0), Reading::Value(1.0)], 2000));
-    assert!(told([Reading::Value(0.0), Reading::Failed], 3000));
-    assert!(told([Reading::Value(0.0), Reading::Failed], 4000));
-    assert!(!told([Reading::Value(0.0), Reading::Value(1.0)], 5000));
+    assert!(!told([Reading::Value(0.0), Reading::Failed], 3000), "the other side decides");
+    assert!(told([Reading::Value(2.0), Reading::Failed], 4000));
+    assert!(!told([Reading::Value(0.0), Reading::Failed], 5000));
+    assert!(!told([Reading::Value(2.0), Reading::Value(1.0)], 6000));
+    assert!(told([Reading::Failed, Reading::Value(2.0)], 7000));
+    assert!(!told([Reading::Failed, Reading::Value(0.0)], 8000));
+}
+
+#[test]
+fn what_is_proven_beside_a_failed_reading_needs_no_evaluation() {
+    let mut store = SeriesStore::default();
+    for (name, reading) in [("a", Reading::Value(3.0)), ("x", Reading::Failed)] {
+        let id = store.intern(&key(name, ""));
+        store.append(id, 5000, reading);
+    }
+    for quiet in [
+        "a > 5 and on() x > 1",
+        "x and on() a > 5",
+        "a > 5 and on() sum(rate(x[3s])) > 0",
+        "a > 5 unless on() x",
+        "a > 5 or on() (a > 6 and on() -x > 1)",
+    ] {
+        assert!(proven(quiet, &store), "{quiet}");
+    }
+    for open in ["x", "x > 5", "a > on() x", "sum(x) > 5", "a > 5 or on() x > 5", "a + on() x"] {
+        assert!(!proven(open, &store), "{open}");
+    }
 }

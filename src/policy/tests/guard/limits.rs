@@ -208,6 +208,8 @@ fn remembered(act: &Decision) -> PastAct {
         approved: act.approved,
         started_after: None,
         died_in: None,
+        engine: None,
+        takes_from_engine: false,
         is_forgiven: false,
     }
 }

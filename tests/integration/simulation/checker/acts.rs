@@ -1,8 +1,9 @@
 //! What must hold whenever something is done.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use umawarden::model::{Action, Decision, DecisionId, Mode, Moment, RuleId};
+use umawarden::model::{Action, Decision, DecisionId, Mode, Moment, RuleId, Target};
 use umawarden::policy::rule::{Query, Remedy};
 
 use super::shapes::Shape;
@@ -19,6 +20,10 @@ pub struct Acted {
     pub mode: Mode,
     pub step: usize,
     pub is_notice: bool,
+    /// The engine that it worked on.
+    pub engine: Option<Arc<str>>,
+    /// Only what that engine can spare was taken.
+    pub is_spared: bool,
     pub aim_met: Option<bool>,
     /// A person has let the remedy try again since.
     pub is_forgiven: bool,
@@ -37,6 +42,8 @@ impl Acted {
             mode: decision.mode,
             step: decision.step,
             is_notice: decision.action.is_notice(),
+            engine: engine_of(decision),
+            is_spared: takes_from_engine(&decision.action),
             aim_met: None,
             is_forgiven: false,
             now: clock.now,
@@ -66,7 +73,7 @@ impl Acted {
 
 impl Checker {
     pub(super) fn act(&mut self, clock: &Clock, decision: &Decision) -> Result<(), Violation> {
-        self.known_enough(&decision.rule, clock)?;
+        self.known_enough(&decision.rule, clock, false)?;
         let Some(watched) = self.rules.get(&decision.rule) else { return Ok(()) };
         let Some(remedy) = &watched.rule.remedy else {
             return broken("only a remedy acts", format!("{decision:?}"));
@@ -87,8 +94,8 @@ impl Checker {
             if is_met(aim, decision) {
                 return broken("what has met its aim is left alone", format!("{decision:?}"));
             }
-            if let Some(source) = reads::sources(aim).intersection(&self.failed).next() {
-                let what = format!("its aim needs {source:?}: {decision:?}");
+            if !reads::may_end(&aim.text, &self.failed) {
+                let what = format!("{:?} cannot be read: {decision:?}", self.failed);
                 return broken("nothing is done in the dark", what);
             }
         }
@@ -112,8 +119,9 @@ impl Checker {
         remedy: &Remedy,
     ) -> Result<(), Violation> {
         if let Some(at_most) = remedy.at_most {
-            let lately =
-                self.acts_of(decision).filter(|act| act.ago(clock) + COUNTED < at_most.per);
+            let lately = self
+                .counted_with(decision, remedy, takes_from_engine)
+                .filter(|act| act.ago(clock) + COUNTED < at_most.per);
             let ids: Vec<_> = lately.map(|act| (act.id.0, act.ago(clock))).collect();
             if ids.len() >= at_most.times as usize {
                 let what = format!("{at_most:?} after {ids:?}: {decision:?}");
@@ -128,10 +136,9 @@ impl Checker {
         clock: &Clock,
         decision: &Decision,
     ) -> Result<(), Violation> {
-        let Some(budget) = self.rails.budget.filter(|_| !decision.action.is_notice()) else {
-            return Ok(());
-        };
-        let counts = |act: &&Acted| act.mode == decision.mode && !act.is_notice;
+        let is_free = decision.action.is_notice() || takes_from_engine(&decision.action);
+        let Some(budget) = self.rails.budget.filter(|_| !is_free) else { return Ok(()) };
+        let counts = |act: &&Acted| act.mode == decision.mode && !act.is_notice && !act.is_spared;
         let all = self.acts.iter().filter(counts);
         let ids: Vec<_> =
             all.filter(|act| act.ago(clock) + COUNTED < budget.per).map(|act| act.id.0).collect();
@@ -151,13 +158,19 @@ impl Checker {
         if decision.step > 0 {
             return Ok(());
         }
-        let since_act = self.acts_of(decision).map(|act| act.ago(clock)).min();
+        let remedy = watched.rule.remedy.as_ref();
+        let since_act = remedy.and_then(|remedy| {
+            let its = self.counted_with(decision, remedy, takes_from_engine);
+            its.map(|act| act.ago(clock)).min()
+        });
+        let is_by_engine = remedy.is_some_and(|remedy| counts_by(remedy, takes_from_engine));
         let since_round = match watched.course(decision.mode) {
             Course::Judged { at, .. } | Course::Skipped { at } => {
                 Some(clock.at.uptime.saturating_sub(at))
             }
             _ => None,
         };
+        let since_round = since_round.filter(|_| !is_by_engine);
         for ago in [since_act, since_round].into_iter().flatten() {
             if ago + COUNTED < watched.cooldown {
                 let what = format!("{ago:?} < {:?}: {decision:?}", watched.cooldown);
@@ -235,6 +248,43 @@ impl Checker {
         let same = |act: &&Acted| act.rule == decision.rule && act.mode == decision.mode;
         self.acts.iter().filter(same)
     }
+
+    /// The acts that count together with a decision: those on the same engine, where all that the
+    /// remedy does is such an act.
+    pub(super) fn counted_with(
+        &self,
+        decision: &Decision,
+        remedy: &Remedy,
+        is_such: fn(&Action) -> bool,
+    ) -> impl Iterator<Item = &Acted> {
+        let is_by_engine = counts_by(remedy, is_such) && !decision.action.is_notice();
+        let engine = engine_of(decision).filter(|_| is_by_engine);
+        self.acts_of(decision).filter(move |act| !is_by_engine || act.engine == engine)
+    }
+}
+
+/// The engine that a decision works on.
+pub fn engine_of(decision: &Decision) -> Option<Arc<str>> {
+    match (&decision.target, &decision.action) {
+        (Target::Engine(engine), _) if !engine.name.is_empty() => Some(Arc::clone(&engine.name)),
+        (_, Action::Reclaim { engine: Some(engine), .. }) => Some(engine.as_str().into()),
+        _ => None,
+    }
+}
+
+pub(super) fn takes_from_engine(action: &Action) -> bool {
+    let reclaims = matches!(action, Action::Reclaim { engine: Some(_), .. });
+    reclaims || matches!(action, Action::EvictCheckpoint { .. } | Action::EmptyCache { .. })
+}
+
+pub(super) fn works_on_engine(action: &Action) -> bool {
+    takes_from_engine(action) || matches!(action, Action::StopEngine { .. })
+}
+
+/// Whether everything that a remedy does is such an act.
+fn counts_by(remedy: &Remedy, is_such: fn(&Action) -> bool) -> bool {
+    let acts: Vec<&Action> = remedy.steps.iter().filter(|step| !step.is_notice()).collect();
+    !acts.is_empty() && acts.into_iter().all(is_such)
 }
 
 pub(super) fn aims(watched: &Watched) -> bool {

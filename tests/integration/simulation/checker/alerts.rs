@@ -1,19 +1,26 @@
 //! What must hold of alerts, and of rules that cannot be judged.
 
-use umawarden::model::{AlertChange, AlertState, RuleId, Source};
+use umawarden::model::{AlertChange, AlertState, RuleId};
 
-use super::{Checker, Clock, Course, HELD_BEFORE, LATE, LOST_AFTER, Violation, broken};
+use super::{Checker, Clock, Course, HELD_BEFORE, LATE, LOST_AFTER, Violation, broken, reads};
 
 impl Checker {
-    /// A rule about which nothing is known neither advances nor resolves.
-    pub(super) fn known_enough(&self, rule: &RuleId, clock: &Clock) -> Result<(), Violation> {
+    /// A rule about which too little is known neither advances nor resolves. `begins` is told of one
+    /// whose condition must hold for what it does.
+    pub(super) fn known_enough(
+        &self,
+        rule: &RuleId,
+        clock: &Clock,
+        begins: bool,
+    ) -> Result<(), Violation> {
         let Some(watched) = self.rules.get(rule) else { return Ok(()) };
+        let (text, failed) = (&watched.rule.expr.text, &self.failed);
         // Which node is read is written, if it is not all.
-        let is_elsewhere = watched.rule.expr.text.contains("{node=");
-        let failed = watched.reads.intersection(&self.failed).filter(|_| !is_elsewhere);
-        let failed: Vec<&Source> = failed.collect();
-        if watched.is_unknown || !failed.is_empty() {
-            let what = format!("{rule} at {:?}, which reads {failed:?}", clock.at.uptime);
+        let is_elsewhere = text.contains("{node=");
+        let may_be_told =
+            reads::may_hold(text, failed) || (!begins && reads::may_end(text, failed));
+        if watched.is_unknown || !(is_elsewhere || may_be_told) {
+            let what = format!("{rule} at {:?}, while {failed:?} cannot be read", clock.at.uptime);
             return broken("what is unknown neither advances nor resolves", what);
         }
         Ok(())

@@ -27,6 +27,7 @@ use umawarden::policy::rule::{Rule, RuleGroup, RuleScope, RuleSet};
 use umawarden::policy::status::Status;
 
 use self::acts::Acted;
+pub use self::acts::engine_of;
 use self::brake::Signs;
 use self::neighbours::Neighbours;
 use self::orders::People;
@@ -133,7 +134,6 @@ struct Watched {
     rule: Rule,
     /// Time between its evaluations.
     interval: Duration,
-    reads: BTreeSet<Source>,
     shape: Shape,
     /// This node, for a rule that reads all of them.
     node: Option<Arc<str>>,
@@ -180,7 +180,6 @@ impl Watched {
         Self {
             rule: rule.clone(),
             interval,
-            reads: reads::sources(&rule.expr),
             shape: Shape::of(&rule.expr.text),
             node: None,
             differs_since: None,
@@ -347,7 +346,7 @@ impl Checker {
             }
         }
         for change in &said.alerts {
-            self.known_enough(&change.rule, clock)?;
+            self.known_enough(&change.rule, clock, change.to != AlertState::Inactive)?;
             self.change(clock, change)?;
         }
         self.note_firing(clock);

@@ -1,45 +1,133 @@
-//! Which sources an expression needs, from the names in its text.
+//! Whether a condition can be told while sources have failed, from its text alone.
 
 use std::collections::BTreeSet;
 
 use umawarden::model::{Source, metric};
-use umawarden::policy::rule::Query;
 
-/// The sources of all metrics that it cannot do without.
-pub fn sources(query: &Query) -> BTreeSet<Source> {
-    let is_part = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
-    let needed = without_alternatives(&query.text);
-    let words = needed.split(|letter| !is_part(letter));
-    words.filter_map(metric).map(|metric| metric.source).collect()
+/// Sources that cannot be read.
+type Failed = BTreeSet<Source>;
+
+/// Whether it may be known that the condition holds, and with what. The left side of `or` decides
+/// before the right one.
+pub fn may_hold(text: &str, failed: &Failed) -> bool {
+    holds(text, failed, true)
 }
 
-/// The text without what stands in parentheses and is joined by `or on()`: where one side holds,
-/// nothing needs to be known of the others.
-fn without_alternatives(text: &str) -> String {
-    let mut left = text.to_owned();
-    let mut open: Vec<(usize, bool)> = Vec::new();
-    for (at, letter) in text.char_indices() {
-        if let Some(group) = open.last_mut().filter(|_| text[at..].starts_with("or on()")) {
-            group.1 = true;
+/// Whether it may be known that the condition does not hold.
+pub fn may_end(text: &str, failed: &Failed) -> bool {
+    split(text, &["or"]).iter().all(|(_, branch)| {
+        let parts = split(branch, &["and", "unless"]);
+        if let [(_, part)] = parts.as_slice() {
+            return within(part).map_or_else(|| is_read(part, failed), |i| may_end(i, failed));
         }
+        parts.iter().any(|(word, part)| match *word {
+            "unless" => holds(part, failed, false),
+            _ => may_end(part, failed),
+        })
+    })
+}
+
+/// Where it does not matter with what, either side of `or` decides.
+fn holds(text: &str, failed: &Failed, with_what: bool) -> bool {
+    let branches = split(text, &["or"]);
+    branches.iter().enumerate().any(|(place, (_, branch))| {
+        let is_first =
+            branches.iter().take(place).all(|(_, before)| !with_what || may_end(before, failed));
+        is_first && all_hold(branch, failed, with_what)
+    })
+}
+
+fn all_hold(branch: &str, failed: &Failed, with_what: bool) -> bool {
+    let parts = split(branch, &["and", "unless"]);
+    if let [(_, part)] = parts.as_slice() {
+        return within(part)
+            .map_or_else(|| is_read(part, failed), |inner| holds(inner, failed, with_what));
+    }
+    parts.iter().all(|(word, part)| match *word {
+        "unless" => may_end(part, failed),
+        "and" => holds(part, failed, false),
+        _ => holds(part, failed, with_what),
+    })
+}
+
+/// Whether every metric in it can be read.
+fn is_read(text: &str, failed: &Failed) -> bool {
+    let words = text.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
+    !words.filter_map(metric).any(|metric| failed.contains(&metric.source))
+}
+
+/// What stands between these words, outside of all parentheses, each with the word before it.
+fn split<'t>(text: &'t str, words: &[&'static str]) -> Vec<(&'static str, &'t str)> {
+    let is_part = |letter: Option<char>| {
+        letter.is_some_and(|letter| letter.is_ascii_alphanumeric() || letter == '_')
+    };
+    let mut parts = Vec::new();
+    let (mut depth, mut from, mut before) = (0_usize, 0, "");
+    for (at, letter) in text.char_indices() {
         match letter {
-            '(' => open.push((at, false)),
-            ')' => {
-                if let Some((from, true)) = open.pop() {
-                    left.replace_range(from..at, &" ".repeat(at - from));
-                }
-            }
+            '(' | '{' | '[' => depth += 1,
+            ')' | '}' | ']' => depth = depth.saturating_sub(1),
             _ => {}
         }
+        let begins = depth == 0 && at >= from && !is_part(text[..at].chars().next_back());
+        let word = words.iter().find(|word| {
+            let after = text[at..].strip_prefix(**word);
+            begins && after.is_some_and(|after| !is_part(after.chars().next()))
+        });
+        if let Some(word) = word {
+            parts.push((before, &text[from..at]));
+            (from, before) = (at + word.len(), word);
+        }
     }
-    left
+    parts.push((before, &text[from..]));
+    parts
+}
+
+/// What stands in the parentheses that it is all in, but for the labels that it is matched by.
+fn within(text: &str) -> Option<&str> {
+    let mut text = text.trim();
+    for matching in ["on(", "ignoring("] {
+        if let Some((_, after)) = text.strip_prefix(matching).and_then(|t| t.split_once(')')) {
+            text = after.trim();
+        }
+    }
+    let inner = text.strip_prefix('(')?.strip_suffix(')')?;
+    let mut depth = 0;
+    for letter in inner.chars() {
+        match letter {
+            '(' => depth += 1,
+            ')' => depth -= 1,
+            _ => {}
+        }
+        if depth < 0 {
+            return None;
+        }
+    }
+    Some(inner)
 }
 
 #[test]
-fn what_has_an_alternative_is_not_needed() {
-    assert_eq!(
-        without_alternatives("a < b and on() (c(d) or on() e)").trim_end_matches(')').trim(),
-        { "a < b and on()" }
-    );
-    assert_eq!(without_alternatives("a and (b or c)"), "a and (b or c)");
+fn what_may_be_told_while_something_cannot_be_read() {
+    let failed = Failed::from([Source::Pressure]);
+    let known = "uma_memory_free_bytes < 9";
+    let lost = "rate(uma_pressure_stalled_seconds_total[1s]) > 0";
+    for (text, hold, end) in [
+        ("K", true, true),
+        ("L", false, false),
+        ("K and L", false, true),
+        ("L and on() K", false, true),
+        ("K or L", true, false),
+        ("L or K", false, false),
+        ("K and on() (L or on() K)", true, true),
+        ("K and on() (K\n or on() (L))", true, true),
+        ("(L or on() K) and K", false, true),
+        ("K unless L", false, true),
+        ("L unless on() K", false, true),
+        ("K unless on() (L and on() K)", true, true),
+        ("(K and L) or on() K", true, true),
+        ("sum(K or L) > 1", false, false),
+    ] {
+        let text = text.replace('K', known).replace('L', lost);
+        assert_eq!((may_hold(&text, &failed), may_end(&text, &failed)), (hold, end), "{text}");
+    }
 }

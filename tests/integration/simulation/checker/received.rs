@@ -226,6 +226,12 @@ fn reads_alerts(watched: &Watched) -> bool {
     watched.rule.expr.text.contains("ALERTS")
 }
 
+/// Whether the condition may be known not to hold where not all alerts are known: the other side is
+/// empty, or one that is known is there.
+fn may_end_without(shape: &Shape) -> bool {
+    matches!(shape, Shape::Needs(_) | Shape::Forbids(_) | Shape::Absent(_))
+}
+
 impl Checker {
     /// After all that was seen, and before what was said is looked at.
     pub(super) fn received_turns(&mut self, clock: &Clock, said: &Step) -> Result<(), Violation> {
@@ -262,9 +268,8 @@ impl Checker {
             else {
                 continue;
             };
-            // Where the other side is empty, these do not matter.
             let is_needed = change.to != umawarden::model::AlertState::Inactive
-                || !matches!(watched.shape, Shape::Needs(_) | Shape::Forbids(_));
+                || !may_end_without(&watched.shape);
             if received.is_unknown() && is_needed {
                 let what = format!("{change:?}");
                 return broken("nobody knows of alerts that are not known", what);
@@ -287,13 +292,13 @@ impl Checker {
             if decision.verdict != Verdict::Act || decision.action.is_undo() {
                 continue;
             }
-            if received.is_unknown() {
+            let is_kept = !watched.rule.keep_firing_for.is_zero();
+            if received.is_unknown() && !(is_kept && may_end_without(&watched.shape)) {
                 return broken(
                     "nobody knows of alerts that are not known",
                     format!("{decision:?}"),
                 );
             }
-            let is_kept = !watched.rule.keep_firing_for.is_zero();
             if let Some(why) = received.forbids(watched).filter(|_| !is_kept && !received.is_beyond)
             {
                 let what = format!("{why}: {decision:?} at {:?}", clock.at);

@@ -62,6 +62,7 @@ impl Node {
             is_driver_loaded: Reading::Value(true),
             memory: Vec::new(),
             socket_bytes: Reading::Unsupported,
+            tasks: Vec::new(),
             error: None,
         };
         let driver = match is_wedged {

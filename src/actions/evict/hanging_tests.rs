@@ -1,0 +1,69 @@
+use std::sync::atomic::AtomicU64;
+
+use super::*;
+
+/// Seconds of uptime; each test of this file has a clock of its own.
+static NOW: AtomicU64 = AtomicU64::new(0);
+
+fn uptime() -> Duration {
+    Duration::from_secs(NOW.load(Ordering::Relaxed))
+}
+
+fn order(engine: &str, pid: u32) -> EvictOrder {
+    EvictOrder {
+        target: EngineTarget {
+            name: Arc::from(engine),
+            processes: vec![ProcessId { pid, start_ticks: 1 }],
+            ..EngineTarget::default()
+        },
+        behind_bytes: 0,
+        floor_bytes: 0,
+        lasts: Duration::from_secs(600),
+        rule: RuleId { group: Arc::from("load"), alert: Arc::from("Test") },
+    }
+}
+
+fn ends(evictor: &Evictor) {
+    while !lock(&evictor.shared.controls).is_empty() {
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn a_load_that_hangs_is_told_and_left_behind_and_the_others_go_on() {
+    let evictor = Evictor::new(uptime);
+    let (release, hanging) = channel::<()>();
+    let hangs = move |_: &Weak<Shared>, _: &EvictOrder, _: &Arc<Control>| {
+        let _is_over = hanging.recv();
+    };
+    let (beat, beating) = channel::<()>();
+    let lives = move |_: &Weak<Shared>, _: &EvictOrder, control: &Arc<Control>| {
+        while beating.recv().is_ok() {
+            control.pulse.beat();
+        }
+    };
+    let stuck = evictor.start(order("stuck", 10), false, hangs).unwrap();
+    let other = evictor.start(order("other", 11), false, lives).unwrap();
+    let of = |pid| ProcessId { pid, start_ticks: 1 };
+    assert!(evictor.follows("stuck", of(10)) && evictor.follows("other", of(11)));
+    assert!(evictor.notes().is_empty());
+    NOW.store(6, Ordering::Relaxed);
+    beat.send(()).unwrap();
+    while other.pulse.age() > Duration::ZERO {
+        thread::yield_now();
+    }
+    let told = evictor.notes();
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].starts_with("evict_checkpoint of engine stuck was given up"), "{told:?}");
+    assert!(evictor.notes().is_empty(), "once");
+    assert!(!evictor.follows("stuck", of(10)) && evictor.follows("other", of(11)));
+    assert!(stuck.hangs() && !other.hangs());
+    // It is not tried again while it hangs, so that one engine takes one place.
+    let again = evictor.start(order("stuck", 10), false, |_, _, _| {}).unwrap_err();
+    assert!(again.to_string().contains("still hangs"), "{again}");
+    assert!(evictor.start(order("third", 12), true, |_, _, _| {}).is_ok());
+    drop((release, beat));
+    ends(&evictor);
+    assert!(evictor.start(order("stuck", 10), false, |_, _, _| {}).is_ok());
+    ends(&evictor);
+}

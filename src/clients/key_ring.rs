@@ -1,0 +1,106 @@
+//! The keys of one engine. One is sent only to what is proven to be that engine: each time it is
+//! proven anew, after the connection is made and before anything is sent.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::keys::{KeyError, Secret};
+use super::owner::{Claim, Sockets};
+use super::session::Place;
+use crate::model::{EngineTarget, EngineUser, SecretPlace};
+
+/// The keys of an engine, and how it is known.
+#[derive(Clone, Debug)]
+pub struct KeyRing {
+    procfs: PathBuf,
+    engine: Arc<EngineTarget>,
+    place: Place,
+}
+
+/// A key for an engine, and what proves that it is that engine's.
+#[derive(Clone, Debug)]
+pub struct EngineKey {
+    secret: Secret,
+    ring: KeyRing,
+    user: u32,
+    sockets: Sockets,
+}
+
+/// There is a key, and it is not sent.
+#[derive(Debug, thiserror::Error)]
+pub enum NoKey {
+    /// It cannot be read.
+    #[error(transparent)]
+    Unreadable(#[from] KeyError),
+    /// Whoever listens there is not proven to be the engine.
+    #[error("{0}")]
+    Unproven(String),
+}
+
+impl KeyRing {
+    /// Of that engine, where it is asked.
+    pub fn new(procfs: &Path, engine: Arc<EngineTarget>, place: Place) -> Self {
+        Self { procfs: procfs.to_owned(), engine, place }
+    }
+
+    /// The key of those who send requests, if it has one.
+    ///
+    /// # Errors
+    /// It must not be sent, or cannot be read.
+    pub fn api(&self) -> Result<Option<EngineKey>, NoKey> {
+        self.engine.keys.api.as_ref().map(|place| self.key(place)).transpose()
+    }
+
+    /// The key of those who control it, if it has one: the admin key, or else that of requests.
+    ///
+    /// # Errors
+    /// It must not be sent, or cannot be read.
+    pub fn control(&self) -> Result<Option<EngineKey>, NoKey> {
+        let keys = &self.engine.keys;
+        keys.admin.as_ref().or(keys.api.as_ref()).map(|place| self.key(place)).transpose()
+    }
+
+    fn key(&self, place: &SecretPlace) -> Result<EngineKey, NoKey> {
+        let secret = Secret::read(place)?;
+        let user = self.user(place).map_err(NoKey::Unproven)?;
+        let sockets = self.claim().prove(user).map_err(NoKey::Unproven)?;
+        Ok(EngineKey { secret, ring: self.clone(), user, sockets })
+    }
+
+    /// Whose processes get it.
+    fn user(&self, place: &SecretPlace) -> Result<u32, String> {
+        match (&self.engine.keys.user, place) {
+            (Some(EngineUser::Id(id)), _) => Ok(*id),
+            (Some(EngineUser::Name(name)), _) => {
+                let known = uzers::get_user_by_name(&**name).map(|user| user.uid());
+                known.ok_or_else(|| format!("there is no user {name} here (user:)"))
+            }
+            (None, SecretPlace::File(path)) => {
+                let about = fs::metadata(&**path);
+                about.map(|about| about.uid()).map_err(|error| format!("{path}: {error}"))
+            }
+            (None, SecretPlace::Environment(_)) => Ok(rustix::process::geteuid().as_raw()),
+        }
+    }
+
+    fn claim(&self) -> Claim<'_> {
+        Claim { procfs: self.procfs.clone(), engine: &self.engine, place: &self.place }
+    }
+}
+
+impl EngineKey {
+    /// The key, for a connection that is made by now: the same sockets have listened before and
+    /// listen still, so that one of them has accepted it.
+    ///
+    /// # Errors
+    /// Something else listens there by now.
+    pub fn reveal(&self) -> Result<&Secret, String> {
+        let sockets = self.ring.claim().prove(self.user)?;
+        match sockets == self.sockets {
+            true => Ok(&self.secret),
+            false => Err(format!("something else listens at {} by now", self.ring.place.origin)),
+        }
+    }
+}

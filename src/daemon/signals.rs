@@ -1,0 +1,41 @@
+//! Signals that would end the program although nobody means that by them.
+//!
+//! They are caught and not ignored: what is ignored stays so in every program that is started,
+//! while what is caught is as usual there.
+
+use std::io;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// By name, as in signal(7). SIGXFSZ: the write that was too long fails then.
+const NAMED: [(&str, i32); 9] = [
+    ("SIGUSR1", libc::SIGUSR1),
+    ("SIGUSR2", libc::SIGUSR2),
+    ("SIGALRM", libc::SIGALRM),
+    ("SIGVTALRM", libc::SIGVTALRM),
+    ("SIGPROF", libc::SIGPROF),
+    ("SIGIO", libc::SIGIO),
+    ("SIGPWR", libc::SIGPWR),
+    ("SIGSTKFLT", libc::SIGSTKFLT),
+    ("SIGXFSZ", libc::SIGXFSZ),
+];
+
+/// From now on they do nothing; each is logged when it first comes.
+///
+/// # Errors
+/// They cannot be caught.
+pub(super) fn ignore() -> io::Result<()> {
+    let named = NAMED.into_iter().map(|(name, number)| (name.to_owned(), number));
+    let realtime = (libc::SIGRTMIN()..=libc::SIGRTMAX())
+        .map(|number| (format!("SIGRTMIN+{}", number - libc::SIGRTMIN()), number));
+    for (name, number) in named.chain(realtime) {
+        tokio::spawn(log_first(name, signal(SignalKind::from_raw(number))?));
+    }
+    Ok(())
+}
+
+async fn log_first(name: String, mut signal: Signal) {
+    if signal.recv().await.is_some() {
+        tracing::warn!("{name} ignored; SIGHUP reloads, SIGTERM ends");
+    }
+}

@@ -1,0 +1,90 @@
+//! Opens files that are named by path, and nothing that stands in their place.
+
+use std::fs::{self, File, FileType, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
+use std::path::Path;
+
+use rustix::fs::OFlags;
+
+/// Opens a regular file to read. Never waits: a FIFO without a writer would keep its reader.
+///
+/// # Errors
+/// It is no regular file, or cannot be opened.
+pub fn open_regular(path: &Path) -> io::Result<File> {
+    // The type is looked at first: opening an unknown device may do something.
+    refuse_irregular(path)?;
+    let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    check(file.metadata()?.file_type())?;
+    Ok(file)
+}
+
+/// Refuses what is there, and is no regular file. What is not there is fine.
+///
+/// # Errors
+/// It is no regular file, or cannot be looked at.
+pub fn refuse_irregular(path: &Path) -> io::Result<()> {
+    match fs::metadata(path) {
+        Ok(found) => check(found.file_type()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+fn check(kind: FileType) -> io::Result<()> {
+    if kind.is_file() {
+        return Ok(());
+    }
+    let what = if kind.is_dir() {
+        "a folder"
+    } else if kind.is_fifo() {
+        "a FIFO (a named pipe)"
+    } else if kind.is_socket() {
+        "a socket"
+    } else {
+        "a device"
+    };
+    let text = format!("it is {what}; a regular file is needed: move it away, or name another");
+    Err(io::Error::new(io::ErrorKind::InvalidInput, text))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+    use std::os::unix::fs::symlink;
+    use std::os::unix::net::UnixListener;
+
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+
+    use super::*;
+
+    #[test]
+    fn only_regular_files_are_opened_and_nothing_waits() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        fs::write(path("file"), "text").unwrap();
+        symlink("file", path("link")).unwrap();
+        mknodat(CWD, path("fifo"), FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+        symlink("fifo", path("link-to-fifo")).unwrap();
+        let _listener = UnixListener::bind(path("socket")).unwrap();
+        for name in ["file", "link"] {
+            let mut text = String::new();
+            open_regular(&path(name)).unwrap().read_to_string(&mut text).unwrap();
+            assert_eq!(text, "text");
+        }
+        for (name, what) in [
+            ("fifo", "a FIFO"),
+            ("link-to-fifo", "a FIFO"),
+            ("socket", "a socket"),
+            (".", "a folder"),
+            ("/dev/zero", "a device"),
+        ] {
+            let error = open_regular(&path(name)).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("it is {what}")), "{name}: {error}");
+            refuse_irregular(&path(name)).unwrap_err();
+        }
+        assert_eq!(open_regular(&path("nothing")).unwrap_err().kind(), io::ErrorKind::NotFound);
+        refuse_irregular(&path("nothing")).unwrap();
+    }
+}

@@ -1,0 +1,248 @@
+//! Vectors of which not everything is known.
+//!
+//! A reading that failed may have been any value, or none. What is `known` of a vector is there
+//! whatever it was; all else that may be there is `open`. A reading of which there is a value, but
+//! with which the evaluation would be an error, is not thought of.
+
+use std::iter::Sum;
+use std::ops::BitOr;
+
+use super::super::Sample;
+use super::{MAX_ELEMENTS, mapped};
+
+/// The failed readings that something depends on: a bit for each place among what is missing, the
+/// last of them for all places from there on.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Because(u64);
+
+impl Because {
+    pub(super) const ALL: Self = Self(u64::MAX);
+
+    pub(super) fn of(place: usize) -> Self {
+        Self(1 << place.min(63))
+    }
+
+    pub(super) fn contains(self, place: usize) -> bool {
+        self.0 & Self::of(place).0 != 0
+    }
+}
+
+impl BitOr for Because {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+impl Sum for Because {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), BitOr::bitor)
+    }
+}
+
+/// A number, or the readings without which it cannot be told.
+pub(super) type Number = Result<f64, Because>;
+
+/// What a part of an expression gives.
+pub(super) enum Given {
+    Number(Number),
+    Vector(Vector),
+}
+
+/// An instant vector.
+#[derive(Default)]
+pub(super) struct Vector {
+    /// What is there for certain, with its labels and its value.
+    pub known: Vec<Sample>,
+    /// What else may be there; `None` where nothing may.
+    pub open: Option<Open>,
+}
+
+/// What may be in a vector beside what is known.
+#[derive(Default)]
+pub(super) struct Open {
+    /// Elements that may be there.
+    pub possible: Vec<Possible>,
+    /// Whether there may be others, whatever their labels.
+    pub any: bool,
+    /// Of each of these sets of `possible`, by place, at least one is there.
+    pub some: Vec<Vec<usize>>,
+    /// Whether the vector has an element for certain, whichever.
+    pub exists: bool,
+    /// Why that is not known.
+    pub because: Because,
+}
+
+/// An element that may be there.
+pub(super) struct Possible {
+    pub sample: Sample,
+    /// Whether it has the sample's value if it is there.
+    pub is_valued: bool,
+}
+
+/// What becomes of an element, if it is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    Stays,
+    MayLeave,
+    Leaves,
+}
+
+impl Possible {
+    pub(super) fn value(&self) -> Option<f64> {
+        self.is_valued.then_some(self.sample.value)
+    }
+}
+
+impl Vector {
+    /// One of which everything is known.
+    pub(super) fn whole(known: Vec<Sample>) -> Self {
+        Self { known, open: None }
+    }
+
+    pub(super) fn new(known: Vec<Sample>, mut open: Open) -> Self {
+        if open.possible.len() > MAX_ELEMENTS {
+            open = Open { possible: Vec::new(), any: true, some: Vec::new(), ..open };
+        }
+        let is_open = open.any || !open.possible.is_empty();
+        Self { known, open: is_open.then_some(open) }
+    }
+
+    /// One of which nothing is known.
+    pub(super) fn unknown(because: Because) -> Self {
+        Self::new(Vec::new(), Open { any: true, because, ..Open::default() })
+    }
+
+    /// One element that is there for certain, and its value if that is known.
+    pub(super) fn of_one(sample: Sample, number: Number) -> Self {
+        match number {
+            Ok(value) => Self::whole(vec![Sample { value, ..sample }]),
+            Err(because) => Self::whole(vec![sample]).valueless(because),
+        }
+    }
+
+    /// Whether it is empty for certain.
+    pub(super) fn is_nothing(&self) -> bool {
+        self.known.is_empty() && self.open.is_none()
+    }
+
+    /// Whether it has any element; `None` where that cannot be told.
+    pub(super) fn exists(&self) -> Option<bool> {
+        match &self.open {
+            None => Some(!self.known.is_empty()),
+            Some(open) => {
+                let is_sure = !self.known.is_empty() || !open.some.is_empty() || open.exists;
+                is_sure.then_some(true)
+            }
+        }
+    }
+
+    /// Whether it may have elements of whatever labels.
+    pub(super) fn has_any(&self) -> bool {
+        self.open.as_ref().is_some_and(|open| open.any)
+    }
+
+    pub(super) fn possible(&self) -> &[Possible] {
+        self.open.as_ref().map_or(&[], |open| &open.possible)
+    }
+
+    pub(super) fn because(&self) -> Because {
+        self.open.as_ref().map(|open| open.because).unwrap_or_default()
+    }
+
+    /// All elements that there may be, with their values where these are known, and whether they
+    /// are there for certain.
+    pub(super) fn all(&self) -> impl Iterator<Item = (&Sample, Option<f64>, bool)> {
+        let known = self.known.iter().map(|sample| (sample, Some(sample.value), true));
+        let possible = self.possible().iter();
+        known.chain(possible.map(|possible| (&possible.sample, possible.value(), false)))
+    }
+
+    /// Changes every element; `change` gives as many samples as it is given, or an error.
+    pub(super) fn each(
+        mut self,
+        change: impl Fn(Vec<Sample>) -> Result<Vec<Sample>, String>,
+    ) -> Result<Self, String> {
+        self.known = change(self.known)?;
+        if let Some(open) = &mut self.open {
+            for possible in &mut open.possible {
+                match change(vec![possible.sample.clone()]).map(|mut changed| changed.pop()) {
+                    Ok(Some(changed)) => possible.sample = changed,
+                    Ok(None) | Err(_) => open.any = true,
+                }
+            }
+        }
+        Ok(self)
+    }
+
+    /// The same elements without names, each with a value that depends on what is not known.
+    pub(super) fn valueless(self, because: Because) -> Self {
+        let mut open = self.open.unwrap_or_default();
+        open.possible.iter_mut().for_each(|possible| possible.is_valued = false);
+        for sample in self.known {
+            open.some.push(vec![open.possible.len()]);
+            open.possible.push(Possible { sample, is_valued: false });
+        }
+        open.possible.iter_mut().for_each(|possible| possible.sample.name = None);
+        open.because = open.because | because;
+        Self::new(Vec::new(), open)
+    }
+
+    /// The same where it depends on what is not known whether any of them is there.
+    pub(super) fn doubtful(self, because: Because) -> Self {
+        self.sift(|_, _| Fate::MayLeave, Fate::MayLeave, because)
+    }
+
+    /// Lets elements leave. Of elements of whatever labels, `any` is told. `because` of those that
+    /// may leave.
+    pub(super) fn sift(
+        mut self,
+        fate: impl Fn(&Sample, Option<f64>) -> Fate,
+        any: Fate,
+        because: Because,
+    ) -> Self {
+        let mut loosened = Vec::new();
+        let mut all_stay = !self.has_any();
+        self.known.retain(|sample| {
+            let fate = fate(sample, Some(sample.value));
+            all_stay &= fate == Fate::Stays;
+            if fate == Fate::MayLeave {
+                loosened.push(Possible { sample: sample.clone(), is_valued: true });
+            }
+            fate == Fate::Stays
+        });
+        if self.open.is_none() && loosened.is_empty() {
+            return self;
+        }
+        let mut open = self.open.unwrap_or_default();
+        let mut is_doubtful = !loosened.is_empty() || (open.any && any == Fate::MayLeave);
+        let mut places = Vec::new();
+        let has_sets = !open.some.is_empty();
+        let mut kept = 0;
+        open.possible.retain(|element| {
+            let fate = fate(&element.sample, element.value());
+            if has_sets {
+                places.push((fate == Fate::Stays).then_some(kept));
+            }
+            is_doubtful |= fate == Fate::MayLeave;
+            all_stay &= fate == Fate::Stays;
+            kept += usize::from(fate != Fate::Leaves);
+            fate != Fate::Leaves
+        });
+        let moved = |set: &Vec<usize>| set.iter().map(|place| *places.get(*place)?).collect();
+        open.some = open.some.iter().filter_map(moved).collect();
+        open.possible.append(&mut loosened);
+        open.any &= any != Fate::Leaves;
+        open.exists &= all_stay;
+        if is_doubtful {
+            open.because = open.because | because;
+        }
+        Self::new(self.known, open)
+    }
+
+    /// Each value changed and each name dropped.
+    pub(super) fn mapped(self, change: impl Fn(f64) -> f64) -> Result<Self, String> {
+        self.each(|samples| mapped(samples, &change))
+    }
+}

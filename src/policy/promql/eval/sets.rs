@@ -1,0 +1,155 @@
+//! `and`, `or` and `unless` between vectors of which not everything is known.
+
+use std::collections::{HashMap, HashSet};
+
+use super::super::Sample;
+use super::super::syntax::{BinaryOp, Matching};
+use super::binary::Signature;
+use super::partial::{Fate, Open, Vector};
+use super::unique;
+
+/// Whether an element finds a partner.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Met {
+    Surely,
+    Perhaps,
+    Never,
+}
+
+/// For which elements a vector has a partner.
+struct Coverage<'s> {
+    matching: &'s Matching,
+    sure: HashSet<Signature<'s>>,
+    possible: HashSet<Signature<'s>>,
+    any: bool,
+    exists: Option<bool>,
+}
+
+impl<'s> Coverage<'s> {
+    fn of(vector: &'s Vector, matching: &'s Matching) -> Self {
+        let signature = |sample: &'s Sample| Signature { sample, matching };
+        let mut sure: HashSet<_> = vector.known.iter().map(signature).collect();
+        let possible = vector.possible();
+        for set in vector.open.iter().flat_map(|open| &open.some) {
+            let mut members = set.iter().filter_map(|place| possible.get(*place));
+            let Some(first) = members.next().map(|first| signature(&first.sample)) else {
+                continue;
+            };
+            if members.all(|other| signature(&other.sample) == first) {
+                sure.insert(first);
+            }
+        }
+        Self {
+            matching,
+            sure,
+            possible: possible.iter().map(|possible| signature(&possible.sample)).collect(),
+            any: vector.has_any(),
+            exists: vector.exists(),
+        }
+    }
+
+    /// Whether all elements match, whatever their labels.
+    fn is_of_all(&self) -> bool {
+        self.matching.on && self.matching.labels.is_empty()
+    }
+
+    fn met(&self, sample: &Sample) -> Met {
+        let signature = Signature { sample, matching: self.matching };
+        if self.sure.contains(&signature) || (self.is_of_all() && self.exists == Some(true)) {
+            Met::Surely
+        } else if self.any || self.possible.contains(&signature) {
+            Met::Perhaps
+        } else {
+            Met::Never
+        }
+    }
+
+    /// The same of an element whose labels are not known.
+    fn met_by_any(&self) -> Met {
+        match self.exists {
+            Some(false) => Met::Never,
+            Some(true) if self.is_of_all() => Met::Surely,
+            _ => Met::Perhaps,
+        }
+    }
+}
+
+/// A set operator.
+pub(super) fn combined(
+    op: BinaryOp,
+    matching: &Matching,
+    left: Vector,
+    right: Vector,
+) -> Result<Vector, String> {
+    match op {
+        BinaryOp::And => Ok(sifted(matching, left, &right, [Fate::Stays, Fate::Leaves])),
+        BinaryOp::Unless => Ok(sifted(matching, left, &right, [Fate::Leaves, Fate::Stays])),
+        _ => either(matching, left, right),
+    }
+}
+
+/// What is left of one side: those that the other surely has, and has never, have these fates.
+fn sifted(matching: &Matching, left: Vector, right: &Vector, [surely, never]: [Fate; 2]) -> Vector {
+    let coverage = Coverage::of(right, matching);
+    let fate = |met| match met {
+        Met::Surely => surely,
+        Met::Perhaps => Fate::MayLeave,
+        Met::Never => never,
+    };
+    let any = fate(coverage.met_by_any());
+    left.sift(|sample, _| fate(coverage.met(sample)), any, right.because())
+}
+
+/// What the left side has, and what the right side has beside it.
+fn either(matching: &Matching, left: Vector, right: Vector) -> Result<Vector, String> {
+    let exists = [&left, &right].iter().any(|side| side.exists() == Some(true));
+    let coverage = Coverage::of(&left, matching);
+    // Of each group that only the right side surely has, something is there all the same.
+    let sure_of_right = Coverage::of(&right, matching).sure;
+    let only_right = sure_of_right.iter().map(|signature| signature.sample);
+    let only_right: Vec<Sample> =
+        only_right.filter(|sample| coverage.met(sample) == Met::Perhaps).cloned().collect();
+    drop(sure_of_right);
+    let fate = |met| match met {
+        Met::Surely => Fate::Leaves,
+        Met::Perhaps => Fate::MayLeave,
+        Met::Never => Fate::Stays,
+    };
+    let any = fate(coverage.met_by_any());
+    let added = right.sift(|sample, _| fate(coverage.met(sample)), any, left.because());
+    drop(coverage);
+    let known = unique(left.known.into_iter().chain(added.known).collect())?;
+    let has_any_left = left.open.as_ref().is_some_and(|open| open.any);
+    let mut open = joined(left.open.unwrap_or_default(), added.open.unwrap_or_default());
+    open.exists = exists;
+    if !has_any_left {
+        let groups = groups(&open, matching);
+        let some = only_right.iter().filter_map(|sample| {
+            groups.get(&Signature { sample, matching }).filter(|group| !group.is_empty()).cloned()
+        });
+        let some: Vec<Vec<usize>> = some.collect();
+        open.some.extend(some);
+    }
+    Ok(Vector::new(known, open))
+}
+
+fn joined(left: Open, right: Open) -> Open {
+    let offset = left.possible.len();
+    let moved = right.some.into_iter().map(|set| set.iter().map(|place| place + offset).collect());
+    Open {
+        some: left.some.into_iter().chain(moved).collect(),
+        possible: left.possible.into_iter().chain(right.possible).collect(),
+        any: left.any || right.any,
+        exists: false,
+        because: left.because | right.because,
+    }
+}
+
+/// The places of what may be there, by what it is matched by.
+fn groups<'s>(open: &'s Open, matching: &'s Matching) -> HashMap<Signature<'s>, Vec<usize>> {
+    let mut groups: HashMap<Signature<'s>, Vec<usize>> = HashMap::new();
+    for (place, possible) in open.possible.iter().enumerate() {
+        groups.entry(Signature { sample: &possible.sample, matching }).or_default().push(place);
+    }
+    groups
+}

@@ -1,0 +1,181 @@
+//! Who vouches for what a process claims by its control group.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::model::{ProcessId, Proof};
+use crate::parse::container::Containers;
+use crate::parse::kernel::container_id;
+use crate::parse::process::{cgroup, is_within, stat, system_unit};
+
+/// The control group namespace in which paths begin at the root of the machine
+/// (PROC_CGROUP_INIT_INO). In another one they begin wherever somebody has made it.
+const ALL_GROUPS: &str = "cgroup:[4026531835]";
+
+/// Services that run what users hand them, by how their names begin: that a process is in one of
+/// these says nothing of the process.
+const OF_USERS: [&str; 12] = [
+    "cron.", "crond.", "cronie.", "anacron.", "at.", "atd.", "ssh.", "ssh@", "sshd.", "sshd@",
+    "slurmd.", "user@",
+];
+
+/// What is confirmed at the time of one look.
+#[derive(Debug, Default)]
+pub(super) struct Confirmed {
+    /// The control groups of containers that Docker reports as running.
+    containers: BTreeMap<Arc<str>, String>,
+    /// Whether paths of control groups begin at the root of the machine.
+    are_paths_whole: bool,
+}
+
+/// What a process' control group says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Membership {
+    /// Its path.
+    pub(super) path: Option<Arc<str>>,
+    /// The container that the path names.
+    pub(super) container: Option<Arc<str>>,
+    /// Whether Docker confirms that the process is in it.
+    pub(super) is_confirmed: bool,
+}
+
+impl Membership {
+    /// Whether it is a user who has named that control group.
+    pub(super) fn is_of_user(&self) -> bool {
+        self.path.as_ref().is_some_and(|path| path.starts_with("/user.slice/"))
+    }
+}
+
+impl Confirmed {
+    /// As Docker has told of containers, and `/proc` shows their first processes now.
+    pub(super) fn look(procfs: &Path, containers: &Containers) -> Self {
+        let own = fs::read_link(procfs.join("self/ns/cgroup")).ok();
+        let are_paths_whole = own.is_some_and(|own| own.to_str() == Some(ALL_GROUPS));
+        let of_init = |id: &str, init: ProcessId| {
+            let folder = procfs.join(init.pid.to_string());
+            let known = stat(&fs::read(folder.join("stat")).ok()?)?;
+            let text = fs::read(folder.join("cgroup")).ok()?;
+            let text = String::from_utf8_lossy(&text).into_owned();
+            let is_same = known.start_ticks == init.start_ticks;
+            is_same.then(|| container_group(cgroup(&text)?, id))?
+        };
+        let groups = containers
+            .iter()
+            .filter_map(|(id, container)| Some((Arc::clone(id), of_init(id, container.init?)?)));
+        Self { containers: groups.collect(), are_paths_whole }
+    }
+
+    /// What a process says that is in that control group.
+    pub(super) fn membership(&self, path: Option<&str>) -> Membership {
+        let id = path.and_then(container_id);
+        let group = id.as_deref().and_then(|id| self.containers.get(id));
+        let is_confirmed =
+            path.zip(group).is_some_and(|(path, group)| is_within(path, group.as_str()));
+        Membership { path: path.map(Arc::from), container: id.map(Arc::from), is_confirmed }
+    }
+
+    /// Who vouches for that. A service that runs what users hand it does so only where the
+    /// configuration names it.
+    pub(super) fn proof(&self, member: &Membership, is_unit_named: bool) -> Proof {
+        let service = || {
+            let unit = system_unit(member.path.as_deref()?)?;
+            let is_of_users = OF_USERS.iter().any(|begins| unit.starts_with(begins));
+            (unit.ends_with(".service") && (is_unit_named || !is_of_users)).then_some(unit)
+        };
+        match &member.container {
+            Some(_) if member.is_confirmed => Proof::Container,
+            Some(_) => Proof::Claimed,
+            None if self.are_paths_whole && service().is_some() => Proof::Unit,
+            None => Proof::Claimed,
+        }
+    }
+}
+
+/// The part of a path up to where it names that container.
+fn container_group(path: &str, id: &str) -> Option<String> {
+    let at = path.find(id)?;
+    let end = path[at..].find('/').map_or(path.len(), |length| at + length);
+    Some(path[..end].to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+    use crate::parse::container::Container;
+
+    const ID: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
+
+    fn put(procfs: &Path, pid: u32, start: u64, group: &str) {
+        let folder = procfs.join(pid.to_string());
+        fs::create_dir_all(&folder).unwrap();
+        let stat = format!("{pid} (a) S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 {start} 1 2 3\n");
+        fs::write(folder.join("stat"), stat).unwrap();
+        fs::write(folder.join("cgroup"), format!("0::{group}\n")).unwrap();
+    }
+
+    fn told(init: Option<ProcessId>) -> Containers {
+        [(Arc::from(ID), Container { init, ..Container::default() })].into()
+    }
+
+    #[test]
+    fn a_container_is_believed_only_within_the_group_of_its_first_process() {
+        let folder = tempfile::tempdir().unwrap();
+        let own = format!("/system.slice/docker-{ID}.scope");
+        put(folder.path(), 7, 70, &format!("{own}/init.scope"));
+        let init = ProcessId { pid: 7, start_ticks: 70 };
+        let confirmed = Confirmed::look(folder.path(), &told(Some(init)));
+        let proof = |path: &str| {
+            let member = confirmed.membership(Some(path));
+            assert_eq!(member.container.as_deref(), Some(ID), "{path}");
+            confirmed.proof(&member, true)
+        };
+        assert_eq!(proof(&own), Proof::Container);
+        assert_eq!(proof(&format!("{own}/system.slice/vllm.service")), Proof::Container);
+        for other in [
+            format!("/docker-{ID}.scope"),
+            format!("/system.slice/other/docker-{ID}.scope"),
+            format!("/user.slice/user-7.slice/user@7.service/app.slice/docker-{ID}.scope"),
+        ] {
+            assert_eq!(proof(&other), Proof::Claimed, "{other}");
+        }
+        // Docker does not say which process, or that one is another by now.
+        for init in [None, Some(ProcessId { pid: 7, start_ticks: 71 })] {
+            let confirmed = Confirmed::look(folder.path(), &told(init));
+            assert!(!confirmed.membership(Some(&own)).is_confirmed);
+        }
+    }
+
+    #[test]
+    fn only_a_service_of_the_system_vouches() {
+        let folder = tempfile::tempdir().unwrap();
+        let look = || Confirmed::look(folder.path(), &Containers::new());
+        let proof = |path: &str, is_named: bool| {
+            let confirmed = look();
+            confirmed.proof(&confirmed.membership(Some(path)), is_named)
+        };
+        let vllm = "/system.slice/vllm.service/sub";
+        assert_eq!(proof(vllm, true), Proof::Claimed, "where the paths begin is not known");
+        fs::create_dir_all(folder.path().join("self/ns")).unwrap();
+        symlink(ALL_GROUPS, folder.path().join("self/ns/cgroup")).unwrap();
+        assert_eq!(proof(vllm, false), Proof::Unit);
+        assert_eq!(proof("/engines.slice/vllm.service", false), Proof::Unit);
+        for path in [
+            "/",
+            "/vllm.service",
+            "/user.slice/vllm.service",
+            "/user.slice/user-7.slice/user@7.service/app.slice/vllm.service",
+            "/user.slice/user-7.slice/session-1.scope",
+            "/system.slice/run-1.scope",
+            "/docker/abc/system.slice/vllm.service",
+            &format!("/system.slice/containerd.service/kubepods-1.slice:cri-containerd:{ID}"),
+        ] {
+            assert_eq!(proof(path, true), Proof::Claimed, "{path}");
+        }
+        assert_eq!(proof("/system.slice/cron.service", false), Proof::Claimed);
+        assert_eq!(proof("/system.slice/cron.service", true), Proof::Unit, "it is named");
+    }
+}

@@ -1,0 +1,170 @@
+//! What stops an engine goes on when no descriptor is left, and what follows loads keeps to its
+//! share. Each in a process of its own, since the limit is a process's.
+
+#![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
+
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::process::{Child, Command};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use umawarden::actions::{Evictor, Executor as _, Live};
+use umawarden::model::{Action, Decision, EngineTarget, OutcomeResult, ProcessId, Target};
+use umawarden::sources::engines::Scanner;
+use umawarden::sys::descriptors;
+
+const LIMIT: u64 = 1024;
+const FILES: usize = 3_000;
+const SELF: &str = "UMAWARDEN_TEST_DESCRIPTORS";
+
+fn limit(current: u64, maximum: u64) {
+    let limit = Rlimit { current: Some(current), maximum: Some(maximum) };
+    setrlimit(Resource::Nofile, limit).unwrap();
+}
+
+fn live() -> Live {
+    Live {
+        procfs: "/proc".into(),
+        sysfs: "/sys".into(),
+        evictor: Evictor::new(|| Duration::ZERO),
+        docker: "/nowhere".into(),
+        systemd: umawarden::supervisors::systemd::Bus::system(),
+    }
+}
+
+fn target(child: &Child, model_files: Vec<Arc<str>>) -> Target {
+    let pid = i32::try_from(child.id()).unwrap();
+    let stat = procfs::process::Process::new(pid).unwrap().stat().unwrap();
+    let id = ProcessId { pid: child.id(), start_ticks: stat.starttime };
+    let name = Arc::from("hog");
+    Target::Engine(Box::new(EngineTarget {
+        name,
+        processes: vec![id],
+        model_files,
+        ..EngineTarget::default()
+    }))
+}
+
+/// Runs one of those below in a process of its own.
+fn in_a_process_of_its_own(name: &str) {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args([&format!("descriptors::{name}"), "--exact", "--nocapture"])
+        .env(SELF, name)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+}
+
+fn is_asked(name: &str) -> bool {
+    std::env::var(SELF).is_ok_and(|asked| asked == name)
+}
+
+#[test]
+fn an_engine_is_stopped_when_no_descriptor_is_left() {
+    in_a_process_of_its_own("stopping_of_another_test");
+}
+
+#[test]
+fn stopping_of_another_test() {
+    if !is_asked("stopping_of_another_test") {
+        return;
+    }
+    limit(LIMIT, LIMIT);
+    let raised = descriptors::raise_limit().unwrap();
+    assert_eq!((raised.before, raised.now), (Some(LIMIT), Some(LIMIT)));
+    descriptors::keep_reserve().unwrap();
+    let mut hog = Command::new("sh").args(["-c", "sleep 100 & sleep 100; wait"]).spawn().unwrap();
+    let target = target(&hog, Vec::new());
+    let mut taken = Vec::new();
+    while let Ok(file) = File::open("/dev/null") {
+        taken.push(file);
+    }
+    assert!(taken.len() > 900, "{}", taken.len());
+    let mut scan = Scanner::new(PathBuf::from("/proc"), Vec::new());
+    scan.look(Duration::ZERO, false).unwrap();
+    let action = Action::StopEngine { grace_ms: 0, unless_free_bytes: None, for_reboot: None };
+    let decision = crate::actions::decision(action);
+    let decision = Decision { target, ..decision };
+    assert_eq!(live().execute(&decision), OutcomeResult::Done);
+    assert!(!hog.wait().unwrap().success());
+    // Only where nothing is left of the reserve either, it is said: nobody has ended.
+    descriptors::lend(usize::MAX);
+    while let Ok(file) = File::open("/dev/null") {
+        taken.push(file);
+    }
+    let error = scan.look(Duration::ZERO, false).unwrap_err();
+    assert!(error.contains("oo many open files"), "{error}");
+}
+
+#[test]
+fn a_folder_of_thousands_of_files_takes_no_more_than_a_share() {
+    in_a_process_of_its_own("evicting_of_another_test");
+}
+
+#[test]
+fn evicting_of_another_test() {
+    if !is_asked("evicting_of_another_test") {
+        return;
+    }
+    limit(LIMIT, LIMIT);
+    // Not below /tmp, which may be a tmpfs, whose files are left alone.
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    for number in 0..FILES {
+        fs::write(folder.path().join(format!("lora-{number:04}.safetensors")), "weights").unwrap();
+    }
+    let pattern = format!("{}/*.safetensors", folder.path().display());
+    let opened = File::open(folder.path().join("lora-1234.safetensors")).unwrap();
+    let mut engine = Command::new("sleep").arg("100").stdin(opened).spawn().unwrap();
+    let action = Action::EvictCheckpoint {
+        engine: "*".to_owned(),
+        behind_bytes: 64 << 20,
+        floor_bytes: 0,
+        for_at_most: Duration::from_secs(60),
+    };
+    let target = target(&engine, vec![Arc::from(pattern)]);
+    let decision = Decision { target, ..crate::actions::decision(action) };
+    let mut live = live();
+    let open = || fs::read_dir("/proc/self/fd").unwrap().count();
+    let before = open();
+    assert_eq!(live.execute(&decision), OutcomeResult::Done);
+    std::thread::sleep(Duration::from_millis(500));
+    let (said, after) = (live.evictor.effect(decision.id).unwrap(), open());
+    let (followed, notes) = (live.evictor.begun(), live.evictor.notes());
+    engine.kill().unwrap();
+    engine.wait().unwrap();
+    assert_eq!((followed, notes.len()), (1, 0), "{notes:?}");
+    assert!(said.starts_with("0 B put out; goes on") && !said.contains("os error"), "{said}");
+    assert!(after - before <= 256 + 16, "{before} and then {after}");
+    assert!(after - before > 200, "they are open: {before} and then {after}");
+}
+
+#[test]
+fn what_is_started_gets_the_limit_that_this_program_had() {
+    in_a_process_of_its_own("raising_of_another_test");
+}
+
+#[test]
+fn raising_of_another_test() {
+    if !is_asked("raising_of_another_test") {
+        return;
+    }
+    let hard = getrlimit(Resource::Nofile).maximum.unwrap();
+    limit(LIMIT, hard);
+    let wanted = hard.min(65_536);
+    let raised = descriptors::raise_limit().unwrap();
+    assert_eq!(raised.to_string(), format!("{wanted} (was 1024)"));
+    assert_eq!(getrlimit(Resource::Nofile).current, Some(wanted));
+    let mut child = Command::new("sleep").arg("100").spawn().unwrap();
+    descriptors::restore_limit_of(child.id());
+    let limits = fs::read_to_string(format!("/proc/{}/limits", child.id())).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let line = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    assert_eq!(
+        line.split_whitespace().collect::<Vec<_>>()[3..5],
+        [LIMIT.to_string(), hard.to_string()]
+    );
+}

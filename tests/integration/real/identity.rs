@@ -1,0 +1,278 @@
+//! What user `nobody` pretends: it is sent no key, ends nobody's container, and pushes nobody out.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixListener;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use umawarden::actions::{Evictor, Executor as _, Live};
+use umawarden::model::{
+    Action, Decision, DeclaredEngine, EngineMatch, EngineTarget, OutcomeResult, Target,
+};
+use umawarden::parse::container::containers;
+use umawarden::sources::engines::Scanner;
+
+use super::enabled;
+use crate::daemon::{Daemon, write_secret};
+use crate::empty_cache::fake::{Asked, FakeEngine, Reply};
+
+const FOLDER: &str = "UMAWARDEN_PRETENDER";
+const KEY: &str = "sk-of-root";
+
+/// Serves what vLLM does, and writes down what it is sent.
+#[test]
+fn vllm_of_other_tests() {
+    let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else { return };
+    let port = std::env::args().skip_while(|argument| argument != "--port").nth(1).unwrap();
+    let listener = TcpListener::bind(format!("127.0.0.1:{port}")).unwrap();
+    let _until_killed = FakeEngine::on(listener, move |asked: &Asked| {
+        let log = fs::OpenOptions::new().create(true).append(true).open(folder.join("asked"));
+        writeln!(log.unwrap(), "{} {:?}", asked.place(), asked.key).unwrap();
+        Reply::Answer(200, "vllm:num_requests_running 0.0\nvllm:num_requests_waiting 0.0\n".into())
+    });
+    loop {
+        std::thread::park();
+    }
+}
+
+/// A process that is killed when the test ends.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _has_ended = self.0.kill();
+        let _status = self.0.wait();
+    }
+}
+
+fn as_user(user: &str, program: &Path) -> Command {
+    if user == "root" {
+        return Command::new(program);
+    }
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(program);
+    command
+}
+
+struct Pretender {
+    _running: Running,
+    folder: tempfile::TempDir,
+}
+
+impl Pretender {
+    fn start(user: &str, marker: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let program = std::env::current_exe().unwrap();
+        let test = "real::identity::vllm_of_other_tests";
+        let mut command = match user {
+            "root" => {
+                let mut command = Command::new(&program);
+                command.arg0("vllm");
+                command
+            }
+            user => {
+                let mut command = as_user(user, Path::new("bash"));
+                command.args(["-c", "exec -a vllm \"$0\" \"$@\""]).arg(&program);
+                command
+            }
+        };
+        let child = command
+            .args(["serve", "--exact", test, "--nocapture", "--", "--port", &port.to_string()])
+            .arg(marker)
+            .env(FOLDER, folder.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        Self { _running: Running(child), folder }
+    }
+
+    fn asked(&self) -> String {
+        fs::read_to_string(self.folder.path().join("asked")).unwrap_or_default()
+    }
+}
+
+fn engine(daemon: &Daemon, name: &str) -> serde_json::Value {
+    let (_, text) = daemon.get("/api/v1/engines");
+    let told: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let engines = told["data"]["engines"].as_array().cloned().unwrap_or_default();
+    engines.into_iter().find(|one| one["name"] == name).unwrap_or_default()
+}
+
+#[test]
+fn a_key_is_sent_to_nobody_who_only_claims_to_be_the_engine() {
+    if !enabled() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let key = folder.path().join("key");
+    write_secret(&key, &format!("{KEY}\n"));
+    let marker = |of: &str| format!("umawarden-{of}-{}", std::process::id());
+    let entry = |of: &str, more: &str| {
+        format!(
+            "- name: {of}\n  match: {{cmdline: \"* {}*\"}}\n  api_key_file: {}\n{more}",
+            marker(of),
+            key.display()
+        )
+    };
+    // The two engines of `nobody` differ in that one is named as that user's.
+    let entries = entry("false", "") + &entry("own", "") + &entry("named", "  user: nobody\n");
+    let config = folder.path().join("umawarden.yaml");
+    fs::write(&config, format!("rule_files: []\nengines:\n{entries}")).unwrap();
+    let config = format!("--config.file={}", config.display());
+    let daemon = Daemon::start(&folder.path().join("data"), &[&config]);
+    let pretender = Pretender::start("nobody", &marker("false"));
+    let own = Pretender::start("root", &marker("own"));
+    let named = Pretender::start("nobody", &marker("named"));
+    for one in [&pretender, &own, &named] {
+        daemon.wait_until("asked for its metrics", |_| one.asked().contains("/metrics"));
+    }
+    assert!(own.asked().contains(KEY), "{}", own.asked());
+    assert!(named.asked().contains(KEY), "{}", named.asked());
+    daemon.wait_until("told why", |daemon| engine(daemon, "false")["key_withheld"].is_string());
+    assert!(!pretender.asked().contains("Bearer"), "{}", pretender.asked());
+    let why = engine(&daemon, "false")["key_withheld"].to_string();
+    assert!(why.contains("runs as user 65534, the key is for user 0"), "{why}");
+    assert!(engine(&daemon, "own")["key_withheld"].is_null());
+    assert!(daemon.log().contains("key withheld"), "{}", daemon.log());
+}
+
+/// A Docker that lists one container, says that `pid` is its first process, and writes down what
+/// it is asked to do.
+fn docker(socket: &Path, id: &str, pid: u32) -> Arc<Mutex<Vec<String>>> {
+    let listener = UnixListener::bind(socket).unwrap();
+    let asked: Arc<Mutex<Vec<String>>> = Arc::default();
+    let (log, id) = (Arc::clone(&asked), id.to_owned());
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let mut request = [0; 4096];
+            let length = stream.read(&mut request).unwrap_or(0);
+            let line = String::from_utf8_lossy(&request[..length]);
+            let line = line.lines().next().unwrap_or_default().to_owned();
+            let body = match line.contains("/json") {
+                true => format!(
+                    r#"{{"Id":"{id}","Name":"/victim","State":{{"Status":"running","Pid":{pid}}}}}"#
+                ),
+                false => String::new(),
+            };
+            log.lock().unwrap().push(line);
+            let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n", body.len());
+            let _gone =
+                stream.write_all(format!("{head}connection: close\r\n\r\n{body}").as_bytes());
+        }
+    });
+    asked
+}
+
+/// A control group with that name, in the hierarchy that counts here.
+struct Group(PathBuf);
+
+impl Group {
+    fn new(name: &str) -> Self {
+        let memory = Path::new("/sys/fs/cgroup/memory");
+        let root = if memory.exists() { memory } else { Path::new("/sys/fs/cgroup") };
+        let folder = root.join(name);
+        fs::create_dir(&folder).unwrap();
+        Self(folder)
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while fs::remove_dir(&self.0).is_err() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+fn declared(name: &str, marker: &str) -> DeclaredEngine {
+    let cmdline = Some(format!("* {marker}*").into());
+    let matches = EngineMatch { cmdline, ..EngineMatch::default() };
+    DeclaredEngine { name: name.into(), matches, ..DeclaredEngine::default() }
+}
+
+/// A process that sleeps, with that word among its arguments.
+fn sleeper(user: &str, marker: &str) -> Running {
+    let mut command = as_user(user, Path::new("/bin/sh"));
+    command.args(["-c", "sleep 300; :", marker]).stdin(Stdio::null()).process_group(0);
+    Running(command.spawn().unwrap())
+}
+
+#[test]
+fn a_process_that_only_claims_a_container_does_not_have_that_container_killed() {
+    if !enabled() {
+        return;
+    }
+    let id = "5a".repeat(32);
+    let group = Group::new(&format!("docker-{id}.scope"));
+    let marker = format!("umawarden-boxed-{}", std::process::id());
+    let hog = sleeper("nobody", &marker);
+    fs::write(group.0.join("cgroup.procs"), hog.0.id().to_string()).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("docker.sock");
+    // The container is another process' by Docker's word.
+    let asked = docker(&socket, &id, std::process::id());
+    let list = format!(r#"[{{"Id":"{id}","Names":["/victim"]}}]"#);
+    let mut scanner = Scanner::new("/proc".into(), vec![declared("hog", &marker)]);
+    scanner.know(Arc::new(containers(list.as_bytes()).unwrap()), true);
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let seen = loop {
+        let mut readings = scanner.look(Duration::from_secs(1), true).unwrap();
+        if let Some(seen) = readings.engines.pop_if(|one| &*one.name == "hog") {
+            break seen;
+        }
+        assert!(Instant::now() < deadline, "{readings:?}");
+    };
+    let target = Target::Engine(Box::new(EngineTarget::from(&seen)));
+    let action = Action::StopEngine { grace_ms: 100, unless_free_bytes: None, for_reboot: None };
+    let decision = Decision { target, ..crate::actions::decision(action) };
+    let mut live = Live {
+        procfs: "/proc".into(),
+        sysfs: "/sys".into(),
+        evictor: Evictor::new(|| Duration::ZERO),
+        docker: socket,
+        systemd: umawarden::supervisors::systemd::Bus::system(),
+    };
+    let done = std::thread::spawn(move || live.execute(&decision));
+    let mut hog = hog;
+    hog.0.wait().unwrap();
+    assert_eq!(done.join().unwrap(), OutcomeResult::Done);
+    let kills: Vec<String> =
+        asked.lock().unwrap().iter().filter(|line| line.contains("/kill")).cloned().collect();
+    assert_eq!(kills, Vec::<String>::new());
+}
+
+#[test]
+fn many_that_sleep_do_not_push_out_the_engine_of_root() {
+    if !enabled() {
+        return;
+    }
+    let marker = format!("umawarden-many-{}", std::process::id());
+    let false_ones: Vec<Running> =
+        (0..40).map(|_| sleeper("nobody", &format!("{marker}-false"))).collect();
+    std::thread::sleep(Duration::from_millis(500));
+    let own = sleeper("root", &format!("{marker}-own"));
+    std::thread::sleep(Duration::from_millis(200));
+    let declared = vec![
+        declared("false", &format!("{marker}-false")),
+        declared("own", &format!("{marker}-own")),
+    ];
+    let mut scanner = Scanner::new("/proc".into(), declared);
+    let readings = scanner.look(Duration::from_secs(100), false).unwrap();
+    assert!(readings.engines.iter().any(|engine| &*engine.name == "own"), "{readings:?}");
+    // Once they are known to sleep, nobody misses those that are left out.
+    let readings = scanner.look(Duration::from_secs(120), false).unwrap();
+    assert_eq!(readings.engines.len(), 32);
+    assert!(!readings.is_cut);
+    drop((own, false_ones));
+}

@@ -1,0 +1,67 @@
+//! Signals whose default is to end a process, sent to one that watches.
+
+use std::fs;
+use std::process::Command;
+
+use super::Node;
+
+/// A set of signals as the kernel tells of the process.
+fn signals(pid: u32, field: &str) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(field)).unwrap();
+    u64::from_str_radix(line.trim_start_matches(':').trim(), 16).unwrap()
+}
+
+const fn bit(signal: i32) -> u64 {
+    1 << (signal - 1)
+}
+
+#[test]
+fn signals_that_nobody_means_to_end_it_by_are_logged_once_and_do_nothing() {
+    let node = Node::new("gb10-4k");
+    let daemon = node.start(&[]);
+    let named = [
+        ("SIGUSR1", libc::SIGUSR1),
+        ("SIGUSR2", libc::SIGUSR2),
+        ("SIGALRM", libc::SIGALRM),
+        ("SIGVTALRM", libc::SIGVTALRM),
+        ("SIGPROF", libc::SIGPROF),
+        ("SIGIO", libc::SIGIO),
+        ("SIGPWR", libc::SIGPWR),
+        ("SIGSTKFLT", libc::SIGSTKFLT),
+        ("SIGXFSZ", libc::SIGXFSZ),
+        ("SIGRTMIN+0", libc::SIGRTMIN()),
+        ("SIGRTMIN+3", libc::SIGRTMIN() + 3),
+    ];
+    for (name, number) in named {
+        let said = format!("{name} ignored");
+        for _ in 0..3 {
+            let sent = Command::new("kill")
+                .args([format!("-{number}"), daemon.pid().to_string()])
+                .status();
+            assert!(sent.unwrap().success(), "{name}");
+        }
+        daemon.wait_until(name, |daemon| daemon.log().contains(&said));
+        assert_eq!(daemon.get("/-/healthy").0, 200, "{name}");
+        assert_eq!(daemon.log().matches(&said).count(), 1, "{}", daemon.log());
+    }
+    daemon.terminate();
+}
+
+/// What is caught is as usual in programs that it starts; what is ignored or blocked is not.
+#[test]
+fn nothing_but_sigpipe_is_ignored_and_nothing_is_blocked() {
+    let node = Node::new("gb10-4k");
+    let daemon = node.start(&[]);
+    // What the test itself was given is not the daemon's doing.
+    let given = |field| signals(std::process::id(), field);
+    // 32 and 33 are the C library's own (nptl(7)).
+    let of_library = bit(32) | bit(33);
+    let own = |field| signals(daemon.pid(), field) & !given(field) & !of_library;
+    assert_eq!(own("SigIgn") & !bit(libc::SIGPIPE), 0);
+    assert_eq!(own("SigBlk"), 0);
+    for signal in [libc::SIGUSR1, libc::SIGUSR2, libc::SIGHUP] {
+        assert_ne!(signals(daemon.pid(), "SigCgt") & bit(signal), 0, "{signal}");
+    }
+    daemon.terminate();
+}
