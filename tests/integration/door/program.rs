@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use umawarden::model::Role;
 
 use super::{ALICE, Files, HASH, TLS, ask_tls, bearer, fixture, token};
-use crate::daemon::{Daemon, binary, history, of_kind};
+use crate::daemon::{Daemon, binary, history, of_kind, once_journalled};
 use crate::run::Node;
 
 /// A daemon with such files.
@@ -60,6 +60,8 @@ fn refused_orders_leave_no_trace_and_others_name_who_gave_them() {
     };
     let none = "X-Nothing: x";
     let wrong = "Authorization: Bearer umawarden_123";
+    // The note of the start is in the journal by its next write.
+    once_journalled(&node.storage(), "note");
     let before = history(&node.storage());
     for (header, status) in [(none, 401), (wrong, 401), (ALICE, 403), (&bearer(&reader), 403)] {
         for path in ["/api/v1/pause", "/-/reload", "/api/v1/reboot", "/api/v1/notes"] {
