@@ -9,6 +9,7 @@ mod engines;
 mod held;
 mod hoarding;
 mod kernel_log;
+mod kill_nine;
 mod node;
 mod operator;
 mod otlp;
