@@ -90,13 +90,13 @@ pub enum Owner {
     DriverOther,
     /// Sockets, as the kernel counts them, beyond those that a process was seen to have open.
     Sockets,
-    /// Anonymous memory of processes that are not listed one by one.
-    Anonymous,
+    /// Processes that are not listed one by one.
+    SmallerProcesses,
     /// Shared memory and tmpfs beyond what a process maps.
     SharedMemory,
-    /// Slab and page tables.
+    /// Slab, page tables, vmalloc, huge pages that nobody uses.
     Kernel,
-    /// Nobody that was seen.
+    /// Nobody.
     Unattributed,
 }
 
@@ -108,7 +108,7 @@ impl Owner {
             Self::Process { .. } => "other_processes",
             Self::DriverOther => "driver_other",
             Self::Sockets => "sockets",
-            Self::Anonymous => "anonymous",
+            Self::SmallerProcesses => "smaller_processes",
             Self::SharedMemory => "shared_memory",
             Self::Kernel => "kernel",
             Self::Unattributed => "unattributed",
@@ -117,12 +117,12 @@ impl Owner {
 
     /// All labels.
     pub const LABELS: [&'static str; 8] = [
-        "anonymous",
         "driver_other",
         "engines",
         "kernel",
         "other_processes",
         "shared_memory",
+        "smaller_processes",
         "sockets",
         "unattributed",
     ];
@@ -135,10 +135,12 @@ impl fmt::Display for Owner {
             Self::Process { id, comm } => write!(f, "{comm} (pid {id})"),
             Self::DriverOther => f.write_str("other processes, through the driver"),
             Self::Sockets => f.write_str("sockets"),
-            Self::Anonymous => f.write_str("smaller processes"),
+            Self::SmallerProcesses => f.write_str("smaller processes"),
             Self::SharedMemory => f.write_str("shared memory and tmpfs"),
-            Self::Kernel => f.write_str("the kernel (slab, page tables)"),
-            Self::Unattributed => f.write_str("nobody that was seen"),
+            Self::Kernel => {
+                f.write_str("the kernel (slab, page tables, vmalloc, unused huge pages)")
+            }
+            Self::Unattributed => f.write_str("unattributed"),
         }
     }
 }

@@ -113,6 +113,16 @@ pub struct TaskSeen {
     pub is_kernel: bool,
 }
 
+/// A process into which this program may not look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HiddenProcess {
+    /// Which.
+    #[serde(flatten)]
+    pub id: ProcessId,
+    /// CPU time that it has used, in milliseconds.
+    pub cpu_ms: u64,
+}
+
 /// One look at all processes for what they hold.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HolderReadings {
@@ -126,6 +136,9 @@ pub struct HolderReadings {
     /// may hold anything.
     #[serde(default)]
     pub unseen: u32,
+    /// Those of them that were listed: 256 at most, by number.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hidden: Vec<HiddenProcess>,
     /// Whether the NVIDIA driver is loaded. `Failed` where that cannot be told.
     pub is_driver_loaded: Reading<bool>,
     /// The processes that have most memory which they do not give back by themselves, by number.

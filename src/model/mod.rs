@@ -75,7 +75,7 @@ pub use held::{
     DeclaredRestart, HeldEnd, HeldEnded, HeldHealth, HeldReadings, HeldSeen, HeldState, HeldTarget,
     OwnLog, Requested, RestartLimits, RestartMatch, RestartState, RestartStatus, Supervisor,
 };
-pub use holder::{Holder, HolderReadings, TaskSeen};
+pub use holder::{HiddenProcess, Holder, HolderReadings, TaskSeen};
 pub use identity::{EngineUser, Proof};
 pub use moment::Moment;
 pub use observation::{KernelRecord, Observation, Readings, Source};

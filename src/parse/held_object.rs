@@ -50,6 +50,21 @@ impl HeldObject {
     }
 }
 
+/// The character devices of the driver in `/proc/devices`: the major number, and whether it is that
+/// of `/dev/nvidia-uvm`.
+pub fn driver_majors(text: &[u8]) -> Vec<(u32, bool)> {
+    let text = String::from_utf8_lossy(text);
+    let devices = text.lines().skip_while(|line| *line != "Character devices:").skip(1);
+    let devices = devices.take_while(|line| !line.is_empty()).filter_map(|line| {
+        let (major, name) = line.trim().split_once(' ')?;
+        let is_drivers = DEVICES
+            .iter()
+            .any(|device| device.strip_prefix("/dev/").is_some_and(|own| name.starts_with(own)));
+        is_drivers.then_some((major.parse().ok()?, name == "nvidia-uvm"))
+    });
+    devices.collect()
+}
+
 /// Programs that have the driver open for as long as they run and hold no memory for it: they
 /// watch it, or keep it loaded. By `comm`, of which the kernel keeps 15 bytes.
 const MONITORS: [&str; 9] = [
@@ -107,10 +122,19 @@ mod tests {
         assert!(MONITORS.iter().all(|comm| comm.len() <= 15));
     }
 
+    #[test]
+    fn the_majors_of_the_driver_are_found() {
+        let text = b"Character devices:\n  1 mem\n195 nvidia\n195 nvidiactl\n509 nvidia-uvm\n\n\
+            Block devices:\n  7 nvidia\n";
+        assert_eq!(driver_majors(text), [(195, false), (195, false), (509, true)]);
+        assert_eq!(driver_majors(b"195 nvidia\n"), []);
+    }
+
     proptest! {
         #[test]
-        fn any_text_is_borne(target in ".{0,64}") {
+        fn any_text_is_borne(target in ".{0,64}", devices in ".{0,64}") {
             HeldObject::of(&target);
+            driver_majors(format!("Character devices:\n{devices}").as_bytes());
         }
     }
 }

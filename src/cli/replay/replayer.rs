@@ -218,6 +218,7 @@ mod tests {
             processes: 100,
             unseen: 0,
             is_driver_loaded: Reading::Value(true),
+            hidden: Vec::new(),
             memory: Vec::new(),
             socket_bytes: Reading::Unsupported,
             tasks: Vec::new(),

@@ -11,10 +11,11 @@ use std::time::Duration;
 use super::figures::DriverGrowth;
 use super::{Brake, CLEARLY, Own, TICKS, Taken};
 use crate::model::{
-    AccountEntry, Basis, EnginePhase, EngineSeen, MemoryAccount, Owner, ProcessId, ProcessMemory,
+    AccountEntry, Basis, EnginePhase, EngineSeen, HiddenProcess, MemoryAccount, Owner, ProcessId,
+    ProcessMemory,
 };
 
-/// An engine that is up and used less than this share of one core is idle: it takes nothing.
+/// A process that used less than this share of one core is idle: it takes nothing.
 const IDLE_CORES: u64 = 20;
 
 /// Processes that an account names one by one.
@@ -165,11 +166,11 @@ impl<'a> Account<'a> {
                 .grown(since, now)
                 .map_or(0, |figures| brake.outside_until(since, figures.answered));
             if contradicted < least.max(rest / CLEARLY) {
-                self.attribute_to_only_user(brake, rest);
+                self.attribute_to_only_user(brake, since, rest);
             }
             return;
         };
-        if self.driver_other < least && self.attribute_to_only_user(brake, rest) {
+        if self.driver_other < least && self.attribute_to_only_user(brake, since, rest) {
             return;
         }
         for engine in &mut self.engines {
@@ -194,10 +195,13 @@ impl<'a> Account<'a> {
     }
 
     /// Attributes it to the engine that alone has the driver open, if there is one that ran.
-    fn attribute_to_only_user(&mut self, brake: &Brake, rest: u64) -> bool {
+    fn attribute_to_only_user(&mut self, brake: &Brake, since: Duration, rest: u64) -> bool {
         let Some((_, scan)) = brake.scans.last().filter(|(_, scan)| scan.is_whole) else {
             return false;
         };
+        if !scan.hidden.iter().all(|hidden| is_idle(brake, since, hidden)) {
+            return false;
+        }
         let askers = &brake.figures.askers;
         let users = || scan.users.iter().filter(|user| !askers.contains(&user.pid));
         let Some(first) = users().next() else { return false };
@@ -233,7 +237,8 @@ impl<'a> Account<'a> {
             let basis = if is_shown { Basis::Processes } else { engine.basis };
             add(Owner::Engine { name: engine.seen.name.clone() }, engine.all(), basis);
         }
-        let mut others: Vec<&ProcessMemory> = self.others.iter().collect();
+        let is_listed = |memory: &&ProcessMemory| memory.id.pid != 0;
+        let mut others: Vec<&ProcessMemory> = self.others.iter().filter(is_listed).collect();
         others.sort_by_key(|memory| (std::cmp::Reverse(memory.sum_bytes()), memory.id));
         for memory in others.into_iter().take(MOST_NAMED) {
             let owner = Owner::Process { id: memory.id, comm: memory.comm.clone() };
@@ -243,7 +248,11 @@ impl<'a> Account<'a> {
             let engines = self.engines.iter().map(of_engine);
             engines.chain(self.others.iter().map(of_other)).fold(0, u64::saturating_add)
         };
+        let smaller = self.others.iter().find(|memory| memory.id.pid == 0);
+        let smaller_outside = smaller.map_or(0, ProcessMemory::outside_bytes);
+        let smaller_anonymous = smaller.map_or(0, |memory| memory.anon_bytes);
         let anonymous = sum(|engine| engine.anonymous, |other| other.anon_bytes);
+        let anonymous = self.taken.anonymous.saturating_sub(anonymous - smaller_anonymous);
         let shmem = sum(|engine| engine.shmem, |other| other.shmem_bytes);
         let outside = sum(
             |engine| engine.outside.saturating_add(engine.attributed),
@@ -253,7 +262,7 @@ impl<'a> Account<'a> {
         let counted = Basis::KernelCounter;
         add(Owner::DriverOther, self.driver_other, Basis::DriverFigures);
         add(Owner::Sockets, self.sockets, counted);
-        add(Owner::Anonymous, self.taken.anonymous.saturating_sub(anonymous), counted);
+        add(Owner::SmallerProcesses, anonymous.saturating_add(smaller_outside), counted);
         add(Owner::SharedMemory, self.taken.shmem.saturating_sub(shmem), counted);
         add(Owner::Kernel, self.taken.kernel, counted);
         add(Owner::Unattributed, self.taken.outside.saturating_sub(outside), Basis::Nothing);
@@ -302,9 +311,7 @@ fn grown<'s>(
         of(&last).saturating_sub(if is_new { 0 } else { least })
     };
     let is_idle = past.first().is_none_or(|(first, before)| {
-        let elapsed = now.saturating_sub(*first).as_millis().max(1);
-        let used_ms = last.cpu_ms.saturating_sub(before.cpu_ms);
-        u128::from(used_ms.saturating_mul(IDLE_CORES)) < elapsed
+        rests(last.cpu_ms.saturating_sub(before.cpu_ms), now.saturating_sub(*first))
     });
     let has_worked =
         is_new && last.cpu_ms > 0 || past.iter().any(|(_, own)| own.cpu_ms != last.cpu_ms);
@@ -321,6 +328,23 @@ fn grown<'s>(
         attributed: 0,
         basis: Basis::Processes,
     }
+}
+
+/// Whether a process used too little CPU time in the window to have taken memory. One that is new
+/// had used none before.
+fn is_idle(brake: &Brake, since: Duration, hidden: &HiddenProcess) -> bool {
+    let (Some((from, first)), Some((until, _))) = (brake.scans.up_to(since), brake.scans.last())
+    else {
+        return false;
+    };
+    let before = first.hidden.iter().find(|before| before.id == hidden.id);
+    let used_ms = hidden.cpu_ms.saturating_sub(before.map_or(0, |before| before.cpu_ms));
+    rests(used_ms, until.saturating_sub(*from))
+}
+
+/// Whether so much CPU time is less than a little share of one core.
+fn rests(used_ms: u64, elapsed: Duration) -> bool {
+    u128::from(used_ms.saturating_mul(IDLE_CORES)) < elapsed.as_millis().max(1)
 }
 
 /// That part of `all` which `part` is of `whole`.

@@ -117,7 +117,8 @@ pub(in crate::policy) fn scan(
         users.push(OTHERS);
     }
     let socket_bytes = with(SOCKETS, &[], store).unwrap_or(0);
-    ProcessScan { memory, socket_bytes, users, is_whole: holders != Reading::Failed }
+    let is_whole = holders != Reading::Failed;
+    ProcessScan { memory, socket_bytes, users, hidden: Vec::new(), is_whole }
 }
 
 /// What the driver says of each process; `None` where it is not declared to say anything now.

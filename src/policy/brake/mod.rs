@@ -21,8 +21,8 @@ use super::Policy;
 use super::store::SeriesStore;
 use crate::model::{
     EnginePhase, EngineProcess, EngineReadings, EngineSeen, EngineTarget, Evidence, GpuReadings,
-    HoldReason, Holder, HolderReadings, MemoryAccount, Owner, ProcessId, ProcessMemory, Reading,
-    SeriesKey,
+    HiddenProcess, HoldReason, Holder, HolderReadings, MemoryAccount, Owner, ProcessId,
+    ProcessMemory, Reading, SeriesKey,
 };
 use account::{Account, Grown};
 pub(super) use declared::Declared;
@@ -55,13 +55,13 @@ const TICKS: u64 = 100;
 /// What the whole node has taken and cannot give back by itself, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Taken {
-    /// In no counter of the kernel, and in huge page pools: what drivers take.
+    /// In no counter of the kernel, and huge pages in use: what drivers and processes take.
     outside: u64,
     /// Shared memory.
     shmem: u64,
     /// Anonymous memory.
     anonymous: u64,
-    /// Slab that cannot be reclaimed, and page tables.
+    /// Slab that cannot be reclaimed, page tables, vmalloc and huge pages that nobody uses.
     kernel: u64,
     /// In swap, which is no memory of this node, but may be in compressed memory.
     swapped: u64,
@@ -86,7 +86,10 @@ struct ProcessScan {
     socket_bytes: u64,
     /// Who has the driver open.
     users: Vec<ProcessId>,
-    /// Nobody was left out who might have it open.
+    /// Processes that may have it open as well, since this program may not look into them, with the
+    /// CPU time that they have used.
+    hidden: Vec<HiddenProcess>,
+    /// Nobody else was left out.
     is_whole: bool,
 }
 
@@ -156,12 +159,22 @@ impl Taken {
         let or_none = |name: &str| present(name, store).unwrap_or(0);
         let slab = store.latest_of("uma_memory_slab_bytes", &[("state", "unreclaimable")]);
         let slab = slab.value().and_then(bytes).unwrap_or(0);
+        let free_huge = store.latest_of("uma_huge_pages", &[("state", "free")]).value();
+        let free_huge = free_huge.and_then(bytes).unwrap_or(0);
+        let free_huge = free_huge.saturating_mul(or_none("uma_memory_huge_page_size_bytes"));
+        let huge = or_none("uma_memory_hugetlb_bytes");
         let swap = or_none("uma_swap_total_bytes").saturating_sub(or_none("uma_swap_free_bytes"));
         Some(Self {
-            outside: unaccounted.saturating_add(or_none("uma_memory_hugetlb_bytes")),
+            outside: unaccounted.saturating_add(huge.saturating_sub(free_huge)),
             shmem: present("uma_memory_shmem_bytes", store)?,
             anonymous: present("uma_memory_anonymous_bytes", store)?,
-            kernel: slab.saturating_add(or_none("uma_memory_page_tables_bytes")),
+            kernel: [
+                or_none("uma_memory_page_tables_bytes"),
+                or_none("uma_memory_vmalloc_used_bytes"),
+                free_huge.min(huge),
+            ]
+            .into_iter()
+            .fold(slab, u64::saturating_add),
             swapped: swap,
         })
     }
@@ -174,7 +187,8 @@ impl ProcessScan {
             memory: readings.memory.clone(),
             socket_bytes: readings.socket_bytes.value().unwrap_or(0),
             users: users.map(|holder: &Holder| holder.id).collect(),
-            is_whole: readings.unseen == 0,
+            hidden: readings.hidden.clone(),
+            is_whole: readings.unseen as usize == readings.hidden.len(),
         }
     }
 }

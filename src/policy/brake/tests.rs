@@ -62,7 +62,8 @@ fn other(memory: ProcessMemory) -> ProcessMemory {
 /// A scan that finds those engines and that memory of others.
 fn scan(engines: &[Engine], others: &[ProcessMemory]) -> ProcessScan {
     let users = engines.iter().filter(|engine| engine.opens).map(Engine::id).collect();
-    ProcessScan { memory: others.to_vec(), socket_bytes: 0, users, is_whole: true }
+    let (memory, hidden) = (others.to_vec(), Vec::new());
+    ProcessScan { memory, socket_bytes: 0, users, hidden, is_whole: true }
 }
 
 /// What there is at one moment.
@@ -174,6 +175,28 @@ fn whoever_else_has_the_driver_open_spares_the_engine_and_so_does_whoever_cannot
     let alone = scan(&[LOADING], &[]);
     brake.scanned(later, ProcessScan { users: [alone.users, vec![own]].concat(), ..alone });
     assert!(brake.choose(later).is_ok(), "this program asks the driver, and takes nothing");
+}
+
+#[test]
+fn a_process_that_nobody_may_look_into_spares_the_engine_only_while_it_runs() {
+    let scene = |gib, engine: Engine| Scene {
+        taken: outside(gib),
+        engines: vec![engine],
+        ..Scene::default()
+    };
+    let (mut brake, now) = seen(&scene(1, LOADING), &scene(9, works(LOADING)));
+    let id = ProcessId { pid: 1, start_ticks: 0 };
+    let hidden = |cpu_ms| ProcessScan {
+        hidden: vec![HiddenProcess { id, cpu_ms }],
+        ..scan(&[LOADING], &[])
+    };
+    brake.scans = History::default();
+    brake.scanned(START, hidden(50_000));
+    brake.scanned(now, hidden(50_010));
+    assert!(brake.choose(now).is_ok(), "it rests");
+    let later = now + APART * 2;
+    brake.scanned(later, hidden(53_000));
+    assert_eq!(brake.choose(later), Err(HoldReason::UnclearTarget), "it may have taken it");
 }
 
 #[test]

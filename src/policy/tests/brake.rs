@@ -46,6 +46,7 @@ fn scan(at: Duration) -> HolderReadings {
         processes: 100,
         unseen: 0,
         is_driver_loaded: Reading::Value(true),
+        hidden: Vec::new(),
         memory: Vec::new(),
         socket_bytes: Reading::Value(0),
         tasks: Vec::new(),

@@ -1,35 +1,50 @@
 //! What processes have taken that they do not give back by themselves.
 
 use std::collections::BTreeSet;
-use std::fs;
+use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 
+use rustix::fs::{AtFlags, StatxFlags, statx};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, sockopt};
 use rustix::param::page_size;
+use rustix::pipe::fcntl_getpipe_size;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
 use crate::model::{ProcessId, ProcessMemory, Reading};
 use crate::parse::proc::sockstat;
 use crate::parse::process::{Stat, resident};
+use crate::sources::bounded::read_file;
+use crate::sys::descriptors::with_reserve;
 use crate::sys::socket_queue;
+
+/// Longer files are cut.
+const MAX_SOCKSTAT_BYTES: u64 = 4 << 10;
+const MAX_MEMINFO_BYTES: u64 = 64 << 10;
 
 /// A process with less is not listed.
 const LEAST_LISTED: u64 = 64 << 20;
+
+/// What stands for all processes that are not listed.
+const SMALLER: &str = "smaller ones";
 
 /// Processes that are listed, of those that have most.
 const MOST_LISTED: usize = 128;
 
 /// A pipe holds at most 1 MiB unless root has raised that (pipe(7)), and the queues of a TCP socket
-/// 10 MiB by default (tcp(7)): fewer of one process are not examined.
+/// 10 MiB by default (tcp(7)): fewer of one process are examined only while memory falls.
 const MANY: usize = 64;
 
 /// Bytes in pipes and sockets of one process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Queued {
+    /// What can be read from its pipes.
     pub(super) pipe_bytes: u64,
+    /// The size of those of its pipes that are not empty: the most that they take. A packet of one
+    /// byte takes a page (pipe(2), `O_DIRECT`).
+    pub(super) pipe_size_bytes: u64,
     pub(super) socket_bytes: u64,
 }
 
@@ -41,48 +56,59 @@ pub(super) struct Queues {
 }
 
 impl Queues {
+    pub(super) fn is_empty(&self) -> bool {
+        self.pipes.is_empty() && self.sockets.is_empty()
+    }
+
     pub(super) fn has_many(&self) -> bool {
         self.pipes.len() >= MANY || self.sockets.len() >= MANY
     }
 
-    /// What is in them: the kernel counts it nowhere. `None` where this program may not look.
+    /// What is in them: the kernel counts it nowhere. `None` where this program may not look. It
+    /// may wait for as long as the process likes: a descriptor may be that of a file by now,
+    /// whose server never answers (FUSE).
     pub(super) fn queued(&self, pid: u32) -> Option<Queued> {
-        if !self.has_many() {
-            return Some(Queued::default());
-        }
         let pid = i32::try_from(pid).ok().and_then(Pid::from_raw)?;
-        let process = pidfd_open(pid, PidfdFlags::empty()).ok()?;
-        Some(Queued {
-            pipe_bytes: sum(&process, &self.pipes, |pipe| {
-                rustix::io::ioctl_fionread(pipe).unwrap_or(0)
-            })?,
-            socket_bytes: sum(&process, &self.sockets, in_socket)?,
-        })
+        let open = || Ok(pidfd_open(pid, PidfdFlags::empty())?);
+        let process = with_reserve(open).ok()?;
+        let mut queued = Queued::default();
+        for_each(&process, &self.pipes, |pipe| {
+            let bytes = rustix::io::ioctl_fionread(pipe).unwrap_or(0);
+            queued.pipe_bytes = queued.pipe_bytes.saturating_add(bytes);
+            let size = fcntl_getpipe_size(pipe).map_or(0, |size| size as u64);
+            let size = if bytes > 0 { size } else { 0 };
+            queued.pipe_size_bytes = queued.pipe_size_bytes.saturating_add(size);
+        })?;
+        for_each(&process, &self.sockets, |socket| {
+            queued.socket_bytes = queued.socket_bytes.saturating_add(in_socket(socket));
+        })?;
+        Some(queued)
     }
 }
 
-/// What is in each of these, an inode counted once. `None` where one cannot be borrowed.
-fn sum(process: &OwnedFd, open: &[(u32, u64)], of: impl Fn(&OwnedFd) -> u64) -> Option<u64> {
-    let inodes: BTreeSet<u64> = open.iter().map(|(_, inode)| *inode).collect();
-    if inodes.len() < MANY {
-        return Some(0);
-    }
+/// Borrows each of these for a moment, an inode once. `None` where one cannot be borrowed.
+fn for_each(process: &OwnedFd, open: &[(u32, u64)], mut act: impl FnMut(&OwnedFd)) -> Option<()> {
     let mut seen = BTreeSet::new();
-    let mut bytes = 0_u64;
     for (number, inode) in open.iter().filter(|(_, inode)| seen.insert(*inode)) {
         let Ok(number) = i32::try_from(*number) else { continue };
-        match pidfd_getfd(process, number, PidfdGetfdFlags::empty()) {
-            Ok(borrowed) => {
-                // Whether it is the one that was meant, its inode tells.
-                let is_it = rustix::fs::fstat(&borrowed).is_ok_and(|about| about.st_ino == *inode);
-                bytes = bytes.saturating_add(if is_it { of(&borrowed) } else { 0 });
-            }
-            // It was closed, or its process has ended.
-            Err(Errno::BADF | Errno::SRCH) => {}
-            Err(_) => return None,
+        let borrow = || Ok(pidfd_getfd(process, number, PidfdGetfdFlags::empty())?);
+        match with_reserve(borrow) {
+            // Whether it is the one that was meant, its inode shows.
+            Ok(borrowed) if inode_of(&borrowed) == Some(*inode) => act(&borrowed),
+            Ok(_) => {}
+            Err(error) => match Errno::from_io_error(&error) {
+                // It was closed, or its process has ended.
+                Some(Errno::BADF | Errno::SRCH) => {}
+                _ => return None,
+            },
         }
     }
-    Some(bytes)
+    Some(())
+}
+
+fn inode_of(file: &OwnedFd) -> Option<u64> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    statx(file, "", flags, StatxFlags::INO).ok().map(|about| about.stx_ino)
 }
 
 fn in_socket(socket: &OwnedFd) -> u64 {
@@ -99,20 +125,23 @@ fn in_socket(socket: &OwnedFd) -> u64 {
 pub(super) struct Tally {
     has_huge_pages: bool,
     listed: Vec<ProcessMemory>,
+    /// What all those that are too small to be listed have together.
+    smaller: ProcessMemory,
 }
 
 impl Tally {
     pub(super) fn begin(procfs: &Path) -> Self {
         // In a huge page pool memory is in no resident size, so that each process must be examined.
-        let text = fs::read(procfs.join("meminfo")).unwrap_or_default();
+        let text = read_file(&procfs.join("meminfo"), MAX_MEMINFO_BYTES).unwrap_or_default();
         let has_none = text.split(|byte| *byte == b'\n').any(|line| {
             let value = line.strip_prefix(b"Hugetlb:").map(<[u8]>::trim_ascii);
             value.is_some_and(|value| value == b"0 kB")
         });
-        Self { has_huge_pages: !has_none, listed: Vec::new() }
+        let smaller = ProcessMemory { comm: Arc::from(SMALLER), ..ProcessMemory::default() };
+        Self { has_huge_pages: !has_none, listed: Vec::new(), smaller }
     }
 
-    /// What a process has, as far as it is worth a word.
+    /// The memory of a process; zero where it is below the listed size.
     pub(super) fn of(
         &self,
         pid: u32,
@@ -139,13 +168,20 @@ impl Tally {
     pub(super) fn add(&mut self, memory: ProcessMemory) {
         if memory.sum_bytes() >= LEAST_LISTED {
             self.listed.push(memory);
+        } else {
+            self.smaller.add(&memory);
         }
     }
 
-    /// Those that have most, by number.
+    /// Those that have most, by number. All others are process 0.
     pub(super) fn end(mut self) -> Vec<ProcessMemory> {
         self.listed.sort_by_key(|memory| (std::cmp::Reverse(memory.sum_bytes()), memory.id));
-        self.listed.truncate(MOST_LISTED);
+        for memory in self.listed.split_off(self.listed.len().min(MOST_LISTED)) {
+            self.smaller.add(&memory);
+        }
+        if self.smaller.sum_bytes() > 0 {
+            self.listed.push(self.smaller);
+        }
         self.listed.sort_by_key(|memory| memory.id);
         self.listed
     }
@@ -158,10 +194,11 @@ fn resident_pages(text: &[u8]) -> Option<u64> {
 
 /// The memory of TCP and UDP sockets, in bytes: the kernel counts it over all network namespaces.
 pub(super) fn sockets(procfs: &Path) -> Reading<u64> {
-    match fs::read(procfs.join("net/sockstat")) {
+    match read_file(&procfs.join("net/sockstat"), MAX_SOCKSTAT_BYTES) {
         Ok(text) => sockstat::memory_pages(&text).map_or(Reading::Failed, |pages| {
             Reading::Value(pages.saturating_mul(page_size() as u64))
         }),
-        Err(_) => Reading::Unsupported,
+        Err(error) if error.kind() == ErrorKind::NotFound => Reading::Unsupported,
+        Err(_) => Reading::Failed,
     }
 }

@@ -21,7 +21,7 @@ use std::time::Duration;
 use crate::model::{
     Event, HolderReadings, KernelEvent, Observation, Reading, Readings, Schema, SeriesKey, Source,
 };
-use scan::{NOTHING_COUNTS, NOTHING_COUNTS_NOW, Scan};
+use scan::Scan;
 
 /// Between two looks. What is judged by them is judged over minutes.
 const EVERY: Duration = Duration::from_secs(10);
@@ -191,40 +191,40 @@ struct Looker {
 
 impl Looker {
     fn run(&mut self, asked: &Receiver<Asked>) {
+        let mut is_urgent = false;
         loop {
             let began = (self.clock)();
             self.asked.retain(|_, asked| began.saturating_sub(*asked) < LOOKED_UP_FOR);
             let numbers: Vec<u32> = self.asked.keys().copied().collect();
             let tasks = self.scan.tasks(&numbers);
-            self.scan.nothing_counts = match self.is_awaited.load(Ordering::Relaxed) {
-                true => NOTHING_COUNTS_NOW,
-                false => NOTHING_COUNTS,
-            };
-            let readings = HolderReadings { tasks, ..self.scan.look(began) };
+            let readings = HolderReadings { tasks, ..self.scan.look(began, is_urgent) };
             let took = (self.clock)().saturating_sub(began);
             self.tell(readings, took);
-            self.is_awaited.store(false, Ordering::Relaxed);
-            if self.rest(rest(took), asked).is_err() {
-                return;
+            if is_urgent {
+                self.is_awaited.store(false, Ordering::Relaxed);
+            }
+            match self.rest(rest(took), asked) {
+                Ok(is_asked_for) => is_urgent = is_asked_for,
+                Err(_) => return,
             }
         }
     }
 
-    /// Rests for so long, or until a scan is asked for, and takes what is to be looked up. An
-    /// error: nobody wants to know any more.
-    fn rest(&mut self, long: Duration, asked: &Receiver<Asked>) -> Result<(), RecvTimeoutError> {
+    /// Rests for so long, and takes what is to be looked up. Whether a scan was asked for
+    /// meanwhile; an error: nobody wants to know any more.
+    fn rest(&mut self, long: Duration, asked: &Receiver<Asked>) -> Result<bool, RecvTimeoutError> {
         let until = (self.clock)().saturating_add(long);
         loop {
             let left = until.saturating_sub((self.clock)());
             match asked.recv_timeout(left) {
-                Ok(Asked::Now) => return Ok(()),
+                Ok(Asked::Now) => return Ok(true),
                 Ok(Asked::Task(task)) => {
                     let has_room = self.asked.len() < MOST_LOOKED_UP;
                     if has_room || self.asked.contains_key(&task) {
                         self.asked.insert(task, (self.clock)());
                     }
                 }
-                Err(RecvTimeoutError::Timeout) => return Ok(()),
+                Err(RecvTimeoutError::Timeout) => return Ok(false),
                 Err(ended) => return Err(ended),
             }
         }
@@ -238,8 +238,8 @@ impl Looker {
         };
         let error = readings.error.as_deref().map(str::to_owned).or_else(|| blind(&readings));
         // What the loop does not take in time is seen again.
-        let _full = self.to.try_send(Observation::Holders(Box::new(readings)));
-        let _full = self.to.try_send(told(&self.schema, holders, unseen, took, error));
+        let _ = self.to.try_send(Observation::Holders(Box::new(readings)));
+        let _ = self.to.try_send(told(&self.schema, holders, unseen, took, error));
     }
 }
 

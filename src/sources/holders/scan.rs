@@ -3,18 +3,24 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::fs::{AtFlags, CWD, FileType, Statx, StatxFlags, statx};
+
 use super::memory::{Queued, Queues, Tally, sockets};
-use crate::model::{Holder, HolderReadings, ProcessId, Reading, TaskSeen};
-use crate::parse::held_object::{HeldObject, is_monitor};
+use crate::model::{HiddenProcess, Holder, HolderReadings, ProcessId, Reading, TaskSeen};
+use crate::parse::held_object::{HeldObject, driver_majors, is_monitor};
 use crate::parse::kernel::container_id;
 use crate::parse::process::{Stat, cgroup, mapped_files, stat, unit};
 use crate::sources::bounded::{BoundedReads, read_file};
 use crate::sources::is_procfs;
 use crate::sys::descriptors::{is_out_of_descriptors, with_reserve};
+
+/// A scan without descriptors finds nobody's.
+const TOO_MANY_OPEN: &str =
+    "too many open files: processes below /proc cannot be read; raise LimitNOFILE=";
 
 /// More processes than this are not looked at, but counted as unseen.
 const MAX_PROCESSES: usize = 32_768;
@@ -22,22 +28,24 @@ const MAX_PROCESSES: usize = 32_768;
 const MAX_OPEN: usize = 65_536;
 /// More holders than this are not told; the rest counts as unseen.
 const MAX_HOLDERS: usize = 256;
+/// A clock tick in `/proc`, on every architecture.
+const MS_PER_TICK: u64 = 10;
+
 /// Threads of a process whose first one has ended that are looked at.
 const MAX_THREADS: usize = 64;
+/// A longer list of devices is cut.
+const MAX_DEVICES_BYTES: u64 = 64 << 10;
 /// Longer files of mappings are cut.
 const MAX_MAPS_BYTES: u64 = 16 << 20;
 
-/// Who was seen to hold nothing is taken at that for so long, while as many files are open: what is
-/// judged by holders is judged over minutes, and most processes never hold anything.
-pub(super) const NOTHING_COUNTS: Duration = Duration::from_secs(30);
-
-/// The same while memory falls, and it must be known who has the driver open.
-pub(super) const NOTHING_COUNTS_NOW: Duration = Duration::from_secs(5);
+/// A process that had nothing is not examined again for so long while it has as many files open:
+/// what is judged by holders is judged over minutes, and most processes never hold anything.
+const NOTHING_COUNTS: Duration = Duration::from_secs(30);
 
 /// The smallest page of a huge page pool, on any architecture: 64 KiB (arm64, 4 KiB pages).
-const LEAST_HUGE_PAGE: u64 = 64 << 10;
+const LEAST_HUGE_PAGE: u32 = 64 << 10;
 
-/// What is in fewer bytes of pipes is worth no word.
+/// Less than this in pipes is not reported.
 const LEAST_IN_PIPES: u64 = 64 << 20;
 
 /// Which process holds what.
@@ -51,10 +59,13 @@ pub(super) struct Scan {
     pub(super) is_procfs: bool,
     /// For what another process may keep from being read.
     bounded: BoundedReads,
+    /// The majors of the driver's devices. A name says nothing for sure: whoever has a mount
+    /// namespace of his own can give a device another one.
+    majors: Vec<(u32, bool)>,
     /// Who holds nothing, when that was seen, and with how many files open.
     nothing: BTreeMap<ProcessId, (Duration, u64)>,
-    /// For how long that counts.
-    pub(super) nothing_counts: Duration,
+    /// Memory falls: everybody is examined anew, in all that he has open.
+    is_urgent: bool,
 }
 
 /// What one process has been found to hold.
@@ -85,23 +96,28 @@ impl Scan {
     pub(super) fn new(procfs: PathBuf, sysfs: PathBuf, own: u32) -> Self {
         let is_procfs = is_procfs(&procfs);
         let bounded = BoundedReads::new(procfs.clone());
-        let (nothing, nothing_counts) = (BTreeMap::new(), NOTHING_COUNTS);
-        Self { procfs, sysfs, own, is_procfs, bounded, nothing, nothing_counts }
+        let (majors, nothing, is_urgent) = (Vec::new(), BTreeMap::new(), false);
+        Self { procfs, sysfs, own, is_procfs, bounded, majors, nothing, is_urgent }
     }
 
-    /// Looks at all of them.
-    pub(super) fn look(&mut self, now: Duration) -> HolderReadings {
+    /// Examines all of them. `is_urgent`: memory falls, and it must be known who has what now.
+    pub(super) fn look(&mut self, now: Duration, is_urgent: bool) -> HolderReadings {
         self.bounded.begin(now);
+        self.is_urgent = is_urgent;
+        let devices = read_file(&self.procfs.join("devices"), MAX_DEVICES_BYTES);
+        let is_starved = devices.as_ref().is_err_and(is_out_of_descriptors);
+        self.majors = driver_majors(&devices.unwrap_or_default());
         let mut readings = HolderReadings {
             read_at: now,
             holders: Vec::new(),
             processes: 0,
             unseen: 0,
+            hidden: Vec::new(),
             is_driver_loaded: self.is_driver_loaded(),
             memory: Vec::new(),
             socket_bytes: sockets(&self.procfs),
             tasks: Vec::new(),
-            error: None,
+            error: is_starved.then(|| TOO_MANY_OPEN.into()),
         };
         let mut tally = Tally::begin(&self.procfs);
         self.forget_nothing(now);
@@ -135,8 +151,9 @@ impl Scan {
     }
 
     fn forget_nothing(&mut self, now: Duration) {
-        let counts = self.nothing_counts;
-        self.nothing.retain(|_, (seen_at, _)| now.saturating_sub(*seen_at) <= counts);
+        let is_urgent = self.is_urgent;
+        self.nothing
+            .retain(|_, (seen_at, _)| !is_urgent && now.saturating_sub(*seen_at) <= NOTHING_COUNTS);
     }
 
     /// How tasks are, by the numbers that the kernel log has named: those of threads too, which are
@@ -154,7 +171,7 @@ impl Scan {
         let stat = match self.read(pid, "stat", 4096) {
             Ok(text) => stat(&text),
             Err(error) if is_out_of_descriptors(&error) => {
-                readings.error = Some(format!("cannot read {pid}/stat: {error}").into());
+                readings.error = Some(TOO_MANY_OPEN.into());
                 return;
             }
             Err(_) => None,
@@ -172,27 +189,44 @@ impl Scan {
         }
         self.nothing.remove(&id);
         let found = self.found(pid, &stat);
-        if found.as_ref().is_ok_and(Found::is_nothing) {
+        if !self.is_urgent && found.as_ref().is_ok_and(Found::is_nothing) {
             self.nothing.extend(open.map(|open| (id, (readings.read_at, open))));
             return tally.add(memory);
         }
-        let queued = found.as_ref().ok().and_then(|found| found.queues.queued(pid));
+        let (found, queued) = match found {
+            Ok(mut found) => {
+                let queued = self.queued(id, std::mem::take(&mut found.queues));
+                (Ok(found), queued)
+            }
+            Err(error) => (Err(error), None),
+        };
         // One that has ended meanwhile, or whose number is another's now, holds nothing.
         if self.stat(pid).is_none_or(|now| now.start_ticks != stat.start_ticks) {
             return;
         }
-        let Queued { pipe_bytes, socket_bytes } = queued.unwrap_or_default();
+        let Queued { pipe_bytes, pipe_size_bytes, socket_bytes } = queued.unwrap_or_default();
         let huge_memfds = found.as_ref().map_or(0, |found| found.huge_memfd_bytes);
         // A memfd may be mapped as well.
         memory.hugetlb_bytes = memory.hugetlb_bytes.max(huge_memfds);
-        (memory.pipe_bytes, memory.socket_bytes) = (pipe_bytes, socket_bytes);
+        (memory.pipe_bytes, memory.socket_bytes) = (pipe_size_bytes, socket_bytes);
         tally.add(memory);
         let is_unseen = found.as_ref().map_or(true, |found| found.is_cut) || queued.is_none();
-        readings.unseen = readings.unseen.saturating_add(u32::from(is_unseen));
+        if is_unseen {
+            let cpu_ms = stat.cpu_ticks.saturating_mul(MS_PER_TICK);
+            hide(HiddenProcess { id, cpu_ms }, readings);
+        }
         let Ok(found) = found else { return };
         if found.has_any() || pipe_bytes >= LEAST_IN_PIPES {
             self.add(self.holder(pid, stat, &found, pipe_bytes), readings);
         }
+    }
+
+    /// What is in its pipes and sockets, where there are many or memory falls.
+    fn queued(&mut self, id: ProcessId, queues: Queues) -> Option<Queued> {
+        if !self.is_urgent && !queues.has_many() || queues.is_empty() {
+            return Some(Queued::default());
+        }
+        self.bounded.ask(id, move || queues.queued(id.pid))?
     }
 
     /// Who has the driver open comes before everybody else, if there are too many.
@@ -271,7 +305,8 @@ impl Scan {
             }
             // It may have been closed since.
             let Ok(target) = fs::read_link(entry.path()) else { continue };
-            match target.to_str().and_then(HeldObject::of) {
+            let object = target.to_str().and_then(HeldObject::of);
+            match object.or_else(|| self.device(&entry.path(), &target)) {
                 Some(HeldObject::Device { is_uvm }) => {
                     found.devices = found.devices.saturating_add(1);
                     found.has_uvm |= is_uvm;
@@ -280,13 +315,12 @@ impl Scan {
                     found.dma_buffers = found.dma_buffers.saturating_add(1);
                 }
                 Some(HeldObject::Memfd) => {
-                    use std::os::unix::fs::MetadataExt as _;
-                    let about = fs::metadata(entry.path());
-                    let bytes = about.as_ref().map_or(0, |about| about.blocks() * 512);
+                    let about = status(&entry.path());
+                    let bytes = about.as_ref().map_or(0, |about| about.stx_blocks * 512);
                     found.memfds = found.memfds.saturating_add(1);
                     found.memfd_bytes = found.memfd_bytes.saturating_add(bytes);
-                    // hugetlbfs tells the size of its pages there.
-                    if about.is_ok_and(|about| about.blksize() >= LEAST_HUGE_PAGE) {
+                    // hugetlbfs reports the size of its pages there.
+                    if about.is_some_and(|about| about.stx_blksize >= LEAST_HUGE_PAGE) {
                         found.huge_memfd_bytes = found.huge_memfd_bytes.saturating_add(bytes);
                     }
                 }
@@ -300,6 +334,18 @@ impl Scan {
             }
         }
         Ok(())
+    }
+
+    /// A device of the driver under whatever name, where the driver is loaded.
+    fn device(&self, link: &Path, target: &Path) -> Option<HeldObject> {
+        if self.majors.is_empty() || !target.has_root() {
+            return None;
+        }
+        let about = status(link)?;
+        let kind = FileType::from_raw_mode(about.stx_mode.into());
+        let major = |(major, _): &&(u32, bool)| *major == about.stx_rdev_major;
+        let (_, is_uvm) = self.majors.iter().find(major)?;
+        (kind == FileType::CharacterDevice).then_some(HeldObject::Device { is_uvm: *is_uvm })
     }
 
     fn look_at_mapped(&mut self, id: ProcessId, found: &mut Found) -> io::Result<()> {
@@ -347,6 +393,18 @@ impl Scan {
     fn read(&self, pid: u32, name: &str, most: u64) -> io::Result<Vec<u8>> {
         read_file(&self.procfs.join(pid.to_string()).join(name), most)
     }
+}
+
+fn hide(process: HiddenProcess, readings: &mut HolderReadings) {
+    readings.unseen = readings.unseen.saturating_add(1);
+    if readings.hidden.len() < MAX_HOLDERS {
+        readings.hidden.push(process);
+    }
+}
+
+/// What a descriptor's link leads to. It is not asked of a server (NFS, FUSE), which may hang.
+fn status(link: &Path) -> Option<Statx> {
+    statx(CWD, link, AtFlags::STATX_DONT_SYNC, StatxFlags::BASIC_STATS).ok()
 }
 
 /// The number of a descriptor, as its link in `fd` is called.

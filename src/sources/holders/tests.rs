@@ -29,7 +29,7 @@ fn opens(proc: &Path, place: &str, target: &str) {
 }
 
 fn look(proc: &Path) -> HolderReadings {
-    Scan::new(proc.to_owned(), proc.join("sys"), 1).look(Duration::from_secs(5))
+    Scan::new(proc.to_owned(), proc.join("sys"), 1).look(Duration::from_secs(5), false)
 }
 
 #[test]
@@ -81,6 +81,19 @@ fn who_has_the_driver_open_or_mapped_is_found_in_every_state() {
 }
 
 #[test]
+fn a_device_of_the_driver_is_known_by_its_number_whatever_it_is_called() {
+    let proc = tempfile::tempdir().unwrap();
+    let proc = proc.path();
+    process(proc, 10, "hides", 'S', 2);
+    // Major 1 is that of /dev/null.
+    opens(proc, "10/fd/3", "/dev/null");
+    assert_eq!(look(proc).holders, []);
+    fs::write(proc.join("devices"), "Character devices:\n  1 nvidia\n").unwrap();
+    let found = look(proc);
+    assert!(found.holders[0].uses_driver(), "{found:?}");
+}
+
+#[test]
 fn what_cannot_be_seen_counts_and_is_never_nothing() {
     let proc = tempfile::tempdir().unwrap();
     let proc = proc.path();
@@ -112,16 +125,16 @@ fn pipes_and_files_without_a_name_are_measured() {
         pipes.push((read, write));
     }
     let mut scan = Scan::new("/proc".into(), "/sys".into(), 0);
-    let found = scan.look(Duration::ZERO);
+    let found = scan.look(Duration::ZERO, false);
     let own = std::process::id();
     let own = found.holders.iter().find(|holder| holder.id.pid == own).unwrap();
     assert!(own.memfds >= 1 && own.memfd_bytes >= 8192, "{own}");
     // A process without CAP_SYS_PTRACE may look into itself.
     assert!((70 << 20..=90 << 20).contains(&own.pipe_bytes), "{own}");
     let memory = found.memory.iter().find(|memory| memory.id == own.id).unwrap();
-    assert_eq!(memory.pipe_bytes, own.pipe_bytes);
+    assert!(memory.pipe_bytes >= 80 << 20, "{memory:?}");
     drop(pipes);
-    let own = scan.look(Duration::ZERO);
+    let own = scan.look(Duration::ZERO, false);
     let own = own.holders.iter().find(|holder| holder.id.pid == std::process::id()).unwrap();
     assert_eq!(own.pipe_bytes, 0);
 }
@@ -129,6 +142,7 @@ fn pipes_and_files_without_a_name_are_measured() {
 /// On the real kernel: 96 MiB in sockets that nobody reads.
 #[test]
 fn what_waits_in_sockets_is_measured() {
+    crate::sys::descriptors::raise_limit().unwrap();
     let mut pairs = Vec::new();
     for _ in 0..960 {
         let (mut one, other) = std::os::unix::net::UnixStream::pair().unwrap();
@@ -136,11 +150,39 @@ fn what_waits_in_sockets_is_measured() {
         while one.write(&[1; 16_384]).is_ok() {}
         pairs.push((one, other));
     }
-    let found = Scan::new("/proc".into(), "/sys".into(), 0).look(Duration::ZERO);
+    let found = Scan::new("/proc".into(), "/sys".into(), 0).look(Duration::ZERO, false);
     let own = std::process::id();
     let own = found.memory.iter().find(|memory| memory.id.pid == own).unwrap();
     assert!(own.socket_bytes >= 96 << 20, "{own:?}");
     assert!(matches!(found.socket_bytes, Reading::Value(_)), "{:?}", found.socket_bytes);
+}
+
+/// On the real kernel: one byte in each of 24 pipes takes a page of each, and is seen while memory
+/// falls, however few they are.
+#[test]
+fn few_pipes_are_examined_while_memory_falls_and_count_by_their_size() {
+    let script = "import os, fcntl
+for _ in range(24):
+    reads, writes = os.pipe()
+    fcntl.fcntl(writes, 1031, 1 << 20)
+    os.write(writes, b'x')
+print('has', flush=True); input()";
+    let mut python = Command::new("python3")
+        .args(["-c", script])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    python.stdout.as_mut().unwrap().read_exact(&mut [0; 4]).unwrap();
+    let mut scan = Scan::new("/proc".into(), "/sys".into(), 0);
+    let mut smaller = |is_urgent| {
+        let found = scan.look(Duration::ZERO, is_urgent).memory;
+        found.iter().find(|memory| memory.id.pid == 0).map_or(0, |memory| memory.pipe_bytes)
+    };
+    let (calm, urgent) = (smaller(false), smaller(true));
+    assert!(urgent >= calm + (24 << 20), "{calm} {urgent}");
+    drop(python.stdin.take());
+    python.wait().unwrap();
 }
 
 /// On the real kernel: a process that has touched 80 MiB.
@@ -154,7 +196,7 @@ fn large_processes_are_listed_with_what_they_have() {
         .spawn()
         .unwrap();
     python.stdout.as_mut().unwrap().read_exact(&mut [0; 4]).unwrap();
-    let found = Scan::new("/proc".into(), "/sys".into(), 0).look(Duration::ZERO);
+    let found = Scan::new("/proc".into(), "/sys".into(), 0).look(Duration::ZERO, false);
     let its = found.memory.iter().find(|memory| memory.id.pid == python.id()).unwrap();
     assert!((80 << 20..=120 << 20).contains(&its.anon_bytes), "{its:?}");
     assert!(found.memory.is_sorted_by_key(|memory| memory.id));
@@ -171,7 +213,7 @@ fn who_holds_nothing_is_looked_at_twice_a_minute_and_at_once_with_more_or_fewer_
     let mut scan = Scan::new(proc.to_owned(), proc.join("sys"), 1);
     assert!(!scan.is_procfs && Scan::new("/proc".into(), "/sys".into(), 1).is_procfs);
     scan.is_procfs = true;
-    let mut holders = |seconds| scan.look(Duration::from_secs(seconds)).holders.len();
+    let mut holders = |seconds| scan.look(Duration::from_secs(seconds), false).holders.len();
     let map = |text: &str| fs::write(proc.join("10/maps"), text).unwrap();
     const MAPPING: &str = "7f0000000000-7f0000200000 rw-s 00000000 00:05 600 /dev/nvidia0\n";
     assert_eq!(holders(0), 0);
@@ -203,7 +245,7 @@ fn a_real_process_that_opens_another_file_is_looked_at_at_once() {
     let pid = shell.id();
     let mut scan = Scan::new("/proc".into(), "/sys".into(), 0);
     let mut holds = |seconds| {
-        let found = scan.look(Duration::from_secs(seconds));
+        let found = scan.look(Duration::from_secs(seconds), false);
         found.holders.iter().any(|holder| holder.id.pid == pid && holder.memfds > 0)
     };
     assert!(!holds(0));

@@ -10,6 +10,7 @@ use umawarden::parse::proc::meminfo::{Meminfo, MeminfoField};
 use umawarden::parse::proc::node::NodeMeminfo;
 use umawarden::parse::proc::pagemap::present_of_file;
 use umawarden::parse::proc::pressure::Pressure;
+use umawarden::parse::proc::sockstat::memory_pages;
 use umawarden::parse::proc::vmstat::Vmstat;
 use umawarden::parse::proc::zoneinfo::Zoneinfo;
 use umawarden::parse::proc::{colon_number, single_number};
@@ -26,6 +27,7 @@ fuzz_target!(|text: &[u8]| {
     }
     let _ = Vmstat::parse(text);
     let _ = NodeMeminfo::parse(text);
+    let _ = memory_pages(text);
     let _ = single_number(text);
     let _ = colon_number(text, b"pos");
     for mapping in mappings(text) {

@@ -159,6 +159,7 @@ impl Machine {
             processes: 100,
             unseen: 0,
             is_driver_loaded: Reading::Value(true),
+            hidden: Vec::new(),
             memory: self.takers.iter().map(Taker::memory).collect(),
             socket_bytes: Reading::Value(sockets.map(|taker| taker.taken as u64).sum()),
             tasks: Vec::new(),

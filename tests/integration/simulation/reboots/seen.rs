@@ -60,6 +60,7 @@ impl Node {
             processes: 100,
             unseen: 0,
             is_driver_loaded: Reading::Value(true),
+            hidden: Vec::new(),
             memory: Vec::new(),
             socket_bytes: Reading::Unsupported,
             tasks: Vec::new(),
