@@ -1,16 +1,19 @@
-//! What stands for an engine that loads: takes memory at a steady pace, and none of it is in its RSS.
+//! What stands for an engine that loads: takes memory at a steady pace, and hardly any is in its RSS.
 
-use std::fs;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use crate::driver;
 use crate::flow::{self, Flow};
+use crate::huge_file;
 use crate::measure;
-use crate::pool::{self, PAGE_BYTES};
+use crate::pool::PAGE_BYTES;
 
 /// How often it takes.
 const TURN: Duration = Duration::from_millis(5);
+
+/// How much it takes at once.
+const STEP_BYTES: u64 = 8 * PAGE_BYTES;
 
 /// How much it takes.
 #[derive(Clone, Copy, Debug)]
@@ -42,17 +45,24 @@ pub fn run(arguments: &[String]) -> ExitCode {
     let _device = driver::open();
     let [pace, leaves, keeps] = [0, 1, 3].map(|place| arguments[place].parse::<u64>().unwrap());
     let of = &arguments[2];
-    let before = pool::pages().unwrap();
     flow::tell();
     flow::await_word();
+    let (mut taken, mut small) = (0, Vec::new());
     let began = Instant::now();
     while leaves == 0 || measure::meminfo_bytes(of) > leaves {
-        let wanted = began.elapsed().as_secs_f64() * pace as f64 / PAGE_BYTES as f64;
-        pool::grow_to(before + wanted as u64).unwrap();
-        std::thread::sleep(TURN);
+        let wanted = (began.elapsed().as_secs_f64() * pace as f64) as u64;
+        if taken + STEP_BYTES > wanted {
+            std::thread::sleep(TURN);
+        } else if huge_file::extend_to(taken + STEP_BYTES).is_ok() {
+            taken += STEP_BYTES;
+        } else {
+            // Where the kernel finds no huge page, the driver asks for small ones.
+            small.push(vec![1_u8; PAGE_BYTES as usize]);
+            std::thread::sleep(TURN);
+        }
     }
     flow::tell();
     std::thread::sleep(Duration::from_millis(keeps));
-    fs::write(pool::SIZE, before.to_string()).unwrap();
+    huge_file::clear();
     ExitCode::SUCCESS
 }

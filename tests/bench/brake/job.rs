@@ -8,11 +8,11 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use rustix::net::sockopt;
-use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::driver;
 use crate::flow::{self, Flow};
-use crate::pool::{self, PAGE_BYTES};
+use crate::pool::PAGE_BYTES;
 
 /// How often it takes.
 const TURN: Duration = Duration::from_millis(5);
@@ -23,7 +23,7 @@ const CHUNK: usize = 1 << 20;
 /// How it takes memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// It maps pages of the huge page pool.
+    /// It maps huge pages.
     HugePages,
     /// It fills pipes.
     Pipes,
@@ -54,15 +54,16 @@ pub fn start(way: Way, bytes_a_second: u64) -> Flow {
     Flow::start(&["job".to_owned(), way.to_string(), bytes_a_second.to_string()])
 }
 
-/// Starts an engine that has the driver open, uses a little processor time and takes nothing.
+/// Starts an engine that uses a little processor time and takes nothing.
 pub fn bystander(name: &str) -> Flow {
     Flow::start(&["bystander".to_owned(), name.to_owned()])
 }
 
 /// The engine itself.
-pub fn stand_by() -> ExitCode {
+pub fn stand_by(arguments: &[String]) -> ExitCode {
     flow::die_with_parent();
-    let _device = driver::open();
+    // One alone, which could be blamed.
+    let _device = (arguments[0] == "loads").then(driver::open);
     flow::tell();
     flow::await_word();
     loop {
@@ -79,9 +80,8 @@ pub fn run(arguments: &[String]) -> ExitCode {
     flow::die_with_parent();
     let way = Way::ALL.into_iter().find(|way| way.name() == arguments[0]).unwrap();
     let pace: u64 = arguments[1].parse().unwrap();
-    let many = Some(200_000);
-    setrlimit(Resource::Nofile, Rlimit { current: many, maximum: many }).unwrap();
-    let before = pool::pages().unwrap();
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
     let mut taken = Vec::new();
     flow::tell();
     flow::await_word();
@@ -89,9 +89,6 @@ pub fn run(arguments: &[String]) -> ExitCode {
     let mut bytes = 0;
     loop {
         let wanted = (began.elapsed().as_secs_f64() * pace as f64) as u64;
-        if way == Way::HugePages && wanted > bytes {
-            pool::grow_to(before + wanted / PAGE_BYTES).unwrap();
-        }
         while bytes < wanted {
             bytes += take(way, &mut taken).unwrap();
         }

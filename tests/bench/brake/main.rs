@@ -1,9 +1,10 @@
 //! Memory collapses: whom each policy stops and how late, and that harmless scenes stop nobody.
 //!
-//! `cargo bench --bench brake` as root. A hog that stands for a loading engine takes 2 MiB pages from
-//! the kernel's hugetlb pool, which is how the driver asks for memory and in nobody's RSS, beside an
-//! innocent process that has much of it. It takes nearly all of the machine's memory, so nothing else
-//! should run there: a watchdog kills the hog and gives the pages back before the machine is lost.
+//! `cargo bench --bench brake` as root. A hog that stands for a loading engine has the driver's file
+//! open and takes 2 MiB pages, which it asks for as the driver does, for a file that nobody maps, so
+//! that no process shows them, beside an innocent process that has much memory. It takes nearly all
+//! of the machine's memory, so nothing else should run there: a watchdog kills the hog and gives the
+//! pages back before the machine is lost.
 //! `-- --help` lists the options.
 #![expect(clippy::unwrap_used, reason = "a measurement ends where anything fails")]
 
@@ -14,6 +15,7 @@ mod content;
 mod driver;
 mod flow;
 mod hog;
+mod huge_file;
 mod innocent;
 mod job;
 mod kernel_log;
@@ -22,6 +24,7 @@ mod kernel_log;
 mod measure;
 mod options;
 mod policy;
+#[expect(dead_code, reason = "the benchmark of loads uses the rest")]
 #[path = "../load/pool.rs"]
 mod pool;
 #[expect(dead_code, reason = "the daemon's benchmark uses the rest")]
@@ -45,7 +48,7 @@ fn main() -> ExitCode {
     match arguments.first().map(String::as_str) {
         Some("hog") => return hog::run(&arguments[1..]),
         Some("job") => return job::run(&arguments[1..]),
-        Some("bystander") => return job::stand_by(),
+        Some("bystander") => return job::stand_by(&arguments[1..]),
         Some("innocent") => return innocent::run(&arguments[1..]),
         Some("keeper") => return watchdog::keep(&arguments[1..]),
         Some("served") => return served::run(&arguments[1..]),

@@ -1,6 +1,5 @@
 //! Keeps the machine alive, and puts the pool back whatever happens.
 
-use std::fs;
 use std::io::{self, Read as _};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, ExitCode, Stdio, exit};
@@ -10,8 +9,9 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::huge_file;
 use crate::measure;
-use crate::pool::{self, Pool};
+use crate::pool::Pool;
 
 /// How often it looks.
 const TURN: Duration = Duration::from_millis(2);
@@ -25,6 +25,8 @@ pub struct Watchdog {
     _keeper: Child,
     pool: Arc<Mutex<Pool>>,
     watched: Arc<Watched>,
+    /// What was allowed beyond the pool.
+    before: String,
 }
 
 #[derive(Default)]
@@ -37,9 +39,10 @@ struct Watched {
 
 impl Watchdog {
     pub fn start() -> Self {
+        let before = huge_file::mount();
         let pool = Arc::new(Mutex::new(Pool::take_over().unwrap()));
         let keeper = Command::new(std::env::current_exe().unwrap())
-            .args(["keeper".to_owned(), pool::pages().unwrap().to_string()])
+            .args(["keeper", &before])
             .stdin(Stdio::piped())
             .process_group(0)
             .spawn()
@@ -53,16 +56,17 @@ impl Watchdog {
                 std::thread::sleep(TURN);
             }
         });
-        let (own, its_pool) = (Arc::clone(&watched), Arc::clone(&pool));
+        let (own, its_pool, put_back) = (Arc::clone(&watched), Arc::clone(&pool), before.clone());
         std::thread::spawn(move || {
             let runtime =
                 tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(asked_to_end());
             own.kill();
-            locked(&its_pool).give_back();
+            give_back(&its_pool);
+            huge_file::unmount(&put_back);
             exit(130);
         });
-        Self { _keeper: keeper, pool, watched }
+        Self { _keeper: keeper, pool, watched, before }
     }
 
     /// Guards against that process, which is killed below so much free memory.
@@ -85,7 +89,7 @@ impl Watchdog {
 
     /// Gives back what was taken.
     pub fn give_back(&self) {
-        locked(&self.pool).give_back();
+        give_back(&self.pool);
     }
 }
 
@@ -93,6 +97,7 @@ impl Drop for Watchdog {
     fn drop(&mut self) {
         self.watched.kill();
         self.give_back();
+        huge_file::unmount(&self.before);
     }
 }
 
@@ -104,7 +109,7 @@ impl Watched {
         }
         self.has_bitten.store(true, Ordering::SeqCst);
         self.kill();
-        locked(pool).give_back();
+        give_back(pool);
     }
 
     fn kill(&self) {
@@ -119,8 +124,13 @@ impl Watched {
 /// The keeper: gives back what was taken once whoever has started it is gone, however that came.
 pub fn keep(arguments: &[String]) -> ExitCode {
     let _ended = io::stdin().read(&mut [0]);
-    let given_back = fs::write(pool::SIZE, &arguments[0]);
-    if given_back.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    huge_file::unmount(&arguments[0]);
+    ExitCode::SUCCESS
+}
+
+fn give_back(pool: &Mutex<Pool>) {
+    huge_file::clear();
+    locked(pool).give_back();
 }
 
 fn locked(pool: &Mutex<Pool>) -> MutexGuard<'_, Pool> {
