@@ -24,7 +24,6 @@ mod kernel_log;
 mod measure;
 mod options;
 mod policy;
-#[expect(dead_code, reason = "the benchmark of loads uses the rest")]
 #[path = "../load/pool.rs"]
 mod pool;
 #[expect(dead_code, reason = "the daemon's benchmark uses the rest")]

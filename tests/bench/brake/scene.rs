@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use memmap2::{Advice, MmapOptions};
+use memmap2::{Advice, MmapMut, MmapOptions};
 
 use crate::content;
 use crate::flow::{Ended, Flow};
@@ -13,6 +13,7 @@ use crate::job::{self, Way};
 use crate::measure::{Watch, meminfo_bytes};
 use crate::options::Options;
 use crate::policy::{self, InForce, Policy};
+use crate::pool::{self, PAGE_BYTES};
 use crate::served::{self, Served};
 use crate::watchdog::{LAST_BYTES, Watchdog};
 
@@ -33,8 +34,9 @@ const DIP: Duration = Duration::from_millis(500);
 const LINES_COME_FOR: Duration = Duration::from_secs(3);
 const SERVED_FOR: Duration = Duration::from_secs(5);
 
-/// How much is left to a job.
-const JOB_BYTES: u64 = 8 << 30;
+/// How much there is to take: what a virtual machine has not touched of late comes at 0.4 GiB a
+/// second, and a job's pipes hold 1 MiB each, of which it can have as many as files may be open.
+const ROOM_BYTES: u64 = 8 << 30;
 
 /// Lines of the driver's in one scene.
 const LINES: u64 = 1_000;
@@ -83,14 +85,6 @@ impl Scene {
             .iter()
             .copied()
             .filter(move |policy| self == Self::Collapse || *policy != Policy::None)
-    }
-
-    /// A job's pipes hold 1 MiB each, and it can have no more of them than the limit on open files.
-    fn innocent_bytes(self, options: &Options) -> u64 {
-        match self {
-            Self::Job(_) => meminfo_bytes("MemAvailable:").saturating_sub(JOB_BYTES),
-            _ => options.innocent_bytes,
-        }
     }
 
     fn appetite(self, options: &Options) -> Appetite {
@@ -148,8 +142,9 @@ struct Cast {
 /// Plays a scene once.
 pub fn play(scene: Scene, policy: Policy, options: &Options, watchdog: &Watchdog) -> Run {
     watchdog.settle();
+    let _kept_away = leave(ROOM_BYTES + options.innocent_bytes);
     let mut cast = Cast {
-        innocent: innocent::start(scene.innocent_bytes(options)),
+        innocent: innocent::start(options.innocent_bytes),
         served: (scene == Scene::Served).then(|| served(options)),
         hog: match scene {
             Scene::Job(way) => job::start(way, options.rate),
@@ -222,6 +217,16 @@ pub fn play(scene: Scene, policy: Policy, options: &Options, watchdog: &Watchdog
         eprint!("{}", in_force.decisions());
     }
     Run { stopped, lowest_free_bytes, took }
+}
+
+/// Takes all memory but so much for huge pages that nobody touches, until the answer is dropped and
+/// the pool is given back.
+fn leave(bytes: u64) -> MmapMut {
+    let pages = meminfo_bytes("MemAvailable:").saturating_sub(bytes) / PAGE_BYTES;
+    let before = pool::pages().unwrap();
+    let pages = pool::grow_to(before + pages).unwrap() - before;
+    let length = (pages.max(1) * PAGE_BYTES) as usize;
+    MmapOptions::new().len(length).huge(Some(21)).map_anon().unwrap()
 }
 
 /// Touches all free memory but for a last GiB: what a virtual machine has not touched of late its
