@@ -14,12 +14,12 @@ use super::guard_rails::{NamedAlert, default_guard_rails, unknown_window};
 use super::mistake::{Mistake, Mistakes, SourceText};
 use super::settings::limits;
 use super::yaml::{self, Content, Node};
-use crate::model::Action;
 use crate::policy::guard::{GuardRails, MaintenanceWindow};
 use crate::policy::rule::{Rule, RuleGroup, RuleScope, RuleSet};
 use rails::{Kind, NameUse};
 
 mod alert;
+mod claims;
 mod empty;
 mod evict;
 mod examine;
@@ -41,9 +41,6 @@ const MOST_UNKNOWN_NAMES: usize = 100;
 
 /// With it, `group/alert` can still be asked for over HTTP.
 const LONGEST_NAME: usize = 255;
-
-/// What syslog(2) shows of the kernel log.
-const CLAIMED_EVENTS: &str = "uma_kernel_claimed_events_total";
 
 const FILE_KEYS: [&str; 1] = ["groups"];
 
@@ -163,6 +160,10 @@ impl Use<'_> {
             let (message, hint) = unknown_window(name, windows?)?;
             return Some(self.source.mistake(span.clone(), message).hint(hint));
         }
+        if *kind == Kind::Series {
+            let message = claims::acts_on_them(name, groups)?;
+            return Some(self.source.mistake(span.clone(), message).hint(claims::FORGED));
+        }
         if *name == self.alert {
             let mistake = self.source.mistake(span.clone(), "a rule cannot inhibit itself");
             return Some(mistake.hint("name the alerts of other rules"));
@@ -228,7 +229,8 @@ impl<'f> Reader<'f> {
             let used = rails::uses(&table).into_iter();
             self.uses.extend(used.map(|used| Use { source, alert: Arc::clone(alert), used }));
             self.count_patterns(&rule, &table, findings)?;
-            refuse_acting_on_claims(&rule, &table, findings)?;
+            let read = claims::refuse_acting(&rule, &table, findings)?.into_iter();
+            self.uses.extend(read.map(|used| Use { source, alert: Arc::clone(alert), used }));
             Some(rule)
         })?;
         let file = PathBuf::from(&*findings.source().name);
@@ -273,28 +275,6 @@ impl<'f> Reader<'f> {
         self.names.insert(name.clone(), (findings.source(), node.span.start));
         Some(Arc::from(name))
     }
-}
-
-/// What local users can forge may be told to people, and nothing else may follow from it.
-fn refuse_acting_on_claims(
-    rule: &Rule,
-    table: &Table<'_>,
-    findings: &mut Findings<'_>,
-) -> Option<()> {
-    let Some(remedy) = &rule.remedy else { return Some(()) };
-    let acts = remedy.steps.iter().any(|step| !matches!(step, Action::Notify { .. }));
-    let aim = remedy.aim.as_ref().map(|aim| aim.expr.reads());
-    let mut read = rule.expr.expr.reads().into_iter().chain(aim.into_iter().flatten());
-    if !acts || !read.any(|(metric, _)| *metric == *CLAIMED_EVENTS) {
-        return Some(());
-    }
-    let message = format!("this remedy acts, and the rule reads {CLAIMED_EVENTS}");
-    let place = table.key("remedy").map_or_else(|| table.place(), |key| key.span.clone());
-    findings.add(place, message).hint(
-        "local users can forge what syslog(2) shows: leave notify alone in the remedy, or read \
-         uma_kernel_events_total and give the program /dev/kmsg",
-    );
-    None
 }
 
 /// Files of other shapes that people are likely to have, each with what to do.

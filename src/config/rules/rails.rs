@@ -62,6 +62,8 @@ fn approval(node: &Node, findings: &mut Findings<'_>) -> Option<Option<Duration>
 pub(super) enum Kind {
     Window,
     Alert,
+    /// A series that tells what rules tell, which a remedy that acts reads.
+    Series,
 }
 
 /// A name in a remedy, to be looked up when everything has been read.

@@ -1,0 +1,106 @@
+//! What local users can forge feeds no remedy that acts: what syslog(2) alone shows of the kernel
+//! log.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::rails::{Kind, NameUse};
+use crate::config::decode::{Findings, Table};
+use crate::model::Action;
+use crate::policy::rule::{Rule, RuleGroup};
+
+/// What syslog(2) shows of the kernel log.
+const CLAIMED_EVENTS: &str = "uma_kernel_claimed_events_total";
+
+/// Series that tell what rules and their remedies tell.
+const TOLD_BY_RULES: [&str; 3] = ["uma_actions_total", "uma_decisions_total", "uma_rule_state"];
+
+/// What to do about a remedy that acts on what may be forged.
+pub(super) const FORGED: &str = "local users can forge what syslog(2) shows: leave notify alone in \
+    the remedy, or read uma_kernel_events_total and give the program /dev/kmsg";
+
+/// What local users can forge may be told to people, and nothing else may follow from it, neither
+/// by way of other rules: their series that a remedy that acts reads.
+pub(super) fn refuse_acting(
+    rule: &Rule,
+    table: &Table<'_>,
+    findings: &mut Findings<'_>,
+) -> Option<Vec<NameUse>> {
+    let Some(remedy) = &rule.remedy else { return Some(Vec::new()) };
+    let acts = remedy.steps.iter().any(|step| !matches!(step, Action::Notify { .. }));
+    if !acts {
+        return Some(Vec::new());
+    }
+    let aim = remedy.aim.as_ref().map(|aim| aim.expr.reads());
+    let read = rule.expr.expr.reads().into_iter().chain(aim.into_iter().flatten());
+    let read: BTreeSet<Arc<str>> = read.map(|(metric, _)| metric).collect();
+    let span = table.key("remedy").map_or_else(|| table.place(), |key| key.span.clone());
+    if read.contains(CLAIMED_EVENTS) {
+        let message = format!("this remedy acts, and the rule reads {CLAIMED_EVENTS}");
+        findings.add(span, message).hint(FORGED);
+        return None;
+    }
+    let of_rules = read.into_iter().filter(|metric| TOLD_BY_RULES.contains(&&**metric));
+    let used = |metric| NameUse { kind: Kind::Series, name: metric, span: span.clone() };
+    Some(of_rules.map(used).collect())
+}
+
+/// What is wrong with a remedy that acts on that series of [`TOLD_BY_RULES`], if a rule reads what
+/// may be forged.
+pub(super) fn acts_on_them(series: &str, groups: &[RuleGroup]) -> Option<String> {
+    let reads =
+        |rule: &&Rule| rule.expr.expr.reads().iter().any(|(metric, _)| **metric == *CLAIMED_EVENTS);
+    let teller = groups.iter().flat_map(|group| &group.rules).find(reads)?;
+    let teller = &teller.id;
+    Some(format!("this remedy acts on {series}, and the rule {teller} reads {CLAIMED_EVENTS}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use crate::config::mistake::SourceText;
+    use crate::config::rules::parse_rules;
+
+    const TELLER: &str = "
+groups:
+- name: tells
+  rules:
+  - alert: Teller
+    expr: increase(uma_kernel_claimed_events_total[5m]) > 0
+    remedy: {steps: [notify: {message: look}]}
+";
+
+    fn mistakes(expr: &str, aim: &str, others: &str) -> Option<String> {
+        let acting = format!(
+            "
+- name: acts
+  rules:
+  - alert: Acts
+    expr: {expr}
+    remedy: {{aim: {aim}, steps: [drop_caches: {{}}]}}
+"
+        );
+        let source = SourceText::new("rules.yaml", format!("{others}{acting}"));
+        let read = parse_rules(&[source], Duration::from_secs(1));
+        read.err().map(|mistakes| mistakes.to_string())
+    }
+
+    #[test]
+    fn no_remedy_acts_on_what_may_be_forged_or_on_what_rules_tell_of_it() {
+        let (fine, nothing) = ("uma_memory_free_bytes > 1", "groups:");
+        let claimed = "uma_kernel_claimed_events_total > 0";
+        let state = r#"'uma_rule_state{rule="Teller",state="firing"} == 1'"#;
+        assert_eq!(mistakes(fine, fine, TELLER), None);
+        assert_eq!(mistakes(state, fine, nothing), None, "no rule reads what may be forged");
+        for (expr, aim, others, told) in [
+            (claimed, fine, nothing, "the rule reads uma_kernel_claimed_events_total"),
+            (fine, claimed, nothing, "the rule reads uma_kernel_claimed_events_total"),
+            (state, fine, TELLER, "acts on uma_rule_state, and the rule tells/Teller reads"),
+            (fine, "uma_decisions_total > 0", TELLER, "acts on uma_decisions_total"),
+        ] {
+            let mistakes = mistakes(expr, aim, others).unwrap();
+            assert!(mistakes.contains(told) && mistakes.contains("rules.yaml:"), "{mistakes}");
+        }
+    }
+}
