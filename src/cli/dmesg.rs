@@ -64,9 +64,9 @@ with their zone: TZ=America/New_York umawarden dmesg kern.log. `uptime_seconds` 
 clock, where the log has it. utc is null where only that is known, and for dmesg -e and names of
 months that are not English.
 
-`provenance` is kmsg for raw records, which cannot be forged. It is text, or text_with_facility,
-where local users may have had lines written that look like the kernel's: what only text tells is a
-hint.
+`provenance` is kmsg for what was read from /dev/kmsg, which cannot be forged. Where something else
+is read it is text, text_with_facility or text_of_records (raw records), by the form of the line:
+local users may have had lines written that look like the kernel's, so that it is a hint.
 
 Exit codes, as a linter's: 0 the log was read and tells of nothing, 1 it tells of at least one event
 (recovered ones too; not the records that --all adds), 2 it cannot be read, or is no log. So 1 is an
@@ -136,6 +136,7 @@ fn read_kmsg<W: Write>(report: &mut Report<W>) -> anyhow::Result<()> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let kmsg: OwnedFd = rustix::fs::open("/dev/kmsg", flags, Mode::empty())
         .context("cannot open /dev/kmsg (root or CAP_SYSLOG is needed; or pipe dmesg in)")?;
+    report.is_device = true;
     let zero = boot_zero();
     let mut buffer = vec![0; RECORD_BYTES];
     loop {
@@ -190,8 +191,8 @@ struct Report<W: Write> {
     /// Stamps of the messages that events may still be dated by.
     stamps: BTreeMap<u64, Message>,
     counts: BTreeMap<&'static str, u64>,
-    /// Some events are from text alone.
-    is_any_of_text: bool,
+    /// All messages are records of `/dev/kmsg`.
+    is_device: bool,
     header_written: bool,
 }
 
@@ -208,7 +209,7 @@ impl<W: Write> Report<W> {
             waiting: BTreeMap::new(),
             stamps: BTreeMap::new(),
             counts: BTreeMap::new(),
-            is_any_of_text: false,
+            is_device: false,
             header_written: false,
         }
     }
@@ -245,11 +246,14 @@ impl<W: Write> Report<W> {
             let number = event.seq.unwrap_or(self.messages);
             let message = self.stamps.get(&number);
             event.seq = message.and_then(|message| message.seq);
-            self.is_any_of_text |= event.seq.is_none();
+            let provenance = match self.is_device {
+                true => "kmsg",
+                false => message.map_or(TEXT, provenance_in_text),
+            };
             let stamp = message.map(|message| message.stamp.clone()).unwrap_or_default();
             let row = Waiting {
                 kind: Some(event.kind.kind()),
-                json: serde_json::to_string(&Object::of(&event, message))?,
+                json: serde_json::to_string(&Object::of(&event, message, provenance))?,
                 time: event.utc.map_or(stamp, |utc| format!("{utc:.3}")),
                 what: describe(&event.kind),
             };
@@ -323,7 +327,7 @@ impl<W: Write> Report<W> {
         for (kind, count) in &self.counts {
             writeln!(self.out, "{count:>8}  {kind:<18}  {}", meaning(kind))?;
         }
-        if self.is_any_of_text {
+        if !self.is_device {
             writeln!(self.out, "\n{TEXT_PROVES_NOTHING}")?;
         }
         Ok(())
@@ -358,12 +362,12 @@ struct Object<'a> {
 }
 
 impl<'a> Object<'a> {
-    fn of(event: &'a Event, message: Option<&Message>) -> Self {
+    fn of(event: &'a Event, message: Option<&Message>, provenance: &'static str) -> Self {
         Self {
             event,
             utc_from: message.and_then(utc_from),
             uptime_seconds: message.and_then(uptime_seconds),
-            provenance: message.map_or(TEXT, provenance),
+            provenance,
         }
     }
 }
@@ -371,11 +375,11 @@ impl<'a> Object<'a> {
 /// What text cannot tell: who wrote a line, and whether it is a record of its own.
 const TEXT: &str = "text";
 
-/// What is known of who wrote it. A raw record cannot be forged. Where text shows the facility, it
-/// shows that the kernel wrote it, but not that no newline within a record began the line.
-fn provenance(message: &Message) -> &'static str {
+/// What text shows of who wrote a line. Neither the facility nor the form of a record proves that
+/// no newline within another record began it.
+fn provenance_in_text(message: &Message) -> &'static str {
     match (message.seq, message.facility) {
-        (Some(_), _) => "kmsg",
+        (Some(_), _) => "text_of_records",
         (None, Some(_)) => "text_with_facility",
         (None, None) => TEXT,
     }
