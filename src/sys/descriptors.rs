@@ -128,12 +128,26 @@ pub fn with_reserve<T>(mut open: impl FnMut() -> io::Result<T>) -> io::Result<T>
     }
 }
 
-/// Gives up so many of the reserve, for what opens descriptors where [`with_reserve`] does not
-/// reach.
-pub fn lend(many: usize) {
+/// Gives up so many of the reserve until the answer is dropped, for what opens descriptors where
+/// [`with_reserve`] does not reach.
+#[must_use = "the reserve fills up again once this is dropped"]
+pub fn lend(many: usize) -> Lent {
+    let of = KEPT_BACK.load(Ordering::Relaxed).min(many);
+    KEPT_BACK.fetch_sub(of, Ordering::Relaxed);
     let mut reserve = reserve();
     let left = reserve.len().saturating_sub(many);
     reserve.truncate(left);
+    Lent(of)
+}
+
+/// What [`lend`] has given up.
+#[derive(Debug)]
+pub struct Lent(usize);
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        KEPT_BACK.fetch_add(self.0, Ordering::Relaxed);
+    }
 }
 
 /// Whether an error says that no more descriptors can be had: by this process, or by anybody.

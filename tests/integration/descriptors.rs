@@ -91,7 +91,7 @@ fn stopping_of_another_test() {
     assert_eq!(live().execute(&decision), OutcomeResult::Done);
     assert!(!hog.wait().unwrap().success());
     // Only where nothing is left of the reserve either, it is said: nobody has ended.
-    descriptors::lend(usize::MAX);
+    let _lent = descriptors::lend(usize::MAX);
     while let Ok(file) = File::open("/dev/null") {
         taken.push(file);
     }

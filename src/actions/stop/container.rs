@@ -76,7 +76,7 @@ fn ask(
     signal: &'static str,
     patience: Duration,
 ) -> Result<(), String> {
-    descriptors::lend(RUNTIME_TAKES);
+    let _lent = descriptors::lend(RUNTIME_TAKES);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
