@@ -83,6 +83,15 @@ pub(super) struct Stand {
     pub(super) keeps_bytes: u64,
 }
 
+/// What is seen of a chunk in the page cache.
+enum Sight {
+    Pages(CachedPages),
+    /// Its file cannot be opened again now: it may be cached all the same, and stays due.
+    NotNow,
+    /// The kernel does not show it.
+    None,
+}
+
 /// What has been read long enough ago to go.
 struct Due {
     /// What nobody maps goes at once.
@@ -311,8 +320,9 @@ impl Load {
     /// What of a chunk is cached, and has been read. `None` where that cannot be told.
     fn measure(&mut self, place: Place) -> Option<Look> {
         let cached = match self.cached(place) {
-            Some(pages) => pages.cached,
-            None => {
+            Sight::Pages(pages) => pages.cached,
+            Sight::NotNow => return None,
+            Sight::None => {
                 let present = self.present(place);
                 return Some(Look { cached: present, read: present });
             }
@@ -328,24 +338,24 @@ impl Load {
         Some(Look { cached, read })
     }
 
-    fn cached(&mut self, place: Place) -> Option<CachedPages> {
+    fn cached(&mut self, place: Place) -> Sight {
         if self.limits.sight.is_some() {
-            return None;
+            return Sight::None;
         }
-        let file = self.files.files.get(place.file)?;
+        let Some(file) = self.files.files.get(place.file) else { return Sight::None };
         let pages = match file.cached(place.chunk) {
             Ok(pages) => pages,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Sight::None,
+            Err(error) if is_of_this_file_alone(&error) => return Sight::NotNow,
             Err(error) => {
-                if !is_of_this_file_alone(&error) {
-                    self.limits.sight = Some(blind(&error));
-                }
-                return None;
+                self.limits.sight = Some(blind(&error));
+                return Sight::None;
             }
         };
         if pages.cached == 0 && pages.evicted > 0 {
             self.marked.push(place);
         }
-        Some(pages)
+        Sight::Pages(pages)
     }
 
     /// The most of a chunk that one process has in its page tables.
@@ -442,7 +452,11 @@ impl Load {
     /// Puts out what of a chunk is clean. Where some of it is dirty, all of it stays for now: even
     /// to ask would have it written back.
     fn put_out(&mut self, place: Place) {
-        let pages = self.cached(place);
+        let pages = match self.cached(place) {
+            Sight::Pages(pages) => Some(pages),
+            Sight::NotNow => return,
+            Sight::None => None,
+        };
         let before = pages.map_or_else(|| self.present(place), |pages| pages.cached);
         if pages.is_some_and(|pages| pages.dirty > 0 || pages.writeback > 0) {
             let stays = self.measure(place).unwrap_or_default();

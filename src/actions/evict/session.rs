@@ -114,7 +114,8 @@ impl Session {
         })?;
         // It goes on all the same: what cannot be opened now may be later, and nothing is dropped
         // twice.
-        let instead = load.refused().map(|why| drop_all(&procfs, why)).transpose()?;
+        let refused = load.refused().filter(|_| control.stop.get().is_none());
+        let instead = refused.map(|why| drop_all(&procfs, why)).transpose()?;
         let ends_at = (shared.uptime)().saturating_add(order.lasts);
         let looked_at = (shared.uptime)();
         let (pace, reads, told) = (SOONEST, None, (0, 0));
