@@ -205,12 +205,17 @@ impl Counters {
         }
     }
 
-    /// How the kernel log is read from now on. When it is read again, the counters begin before
-    /// what comes now.
-    pub(super) fn set_kernel_log(&mut self, view: LogView, at: Moment, store: &mut SeriesStore) {
+    /// How the kernel log is read from now on, and whether that is new. When it is read again, the
+    /// counters begin before what comes now.
+    pub(super) fn set_kernel_log(
+        &mut self,
+        view: LogView,
+        at: Moment,
+        store: &mut SeriesStore,
+    ) -> bool {
         let was = std::mem::replace(&mut self.kernel_log, view);
         if was == view {
-            return;
+            return false;
         }
         (0..self.of_kernel_log).for_each(|place| self.mark(Cell(place)));
         for place in 0..self.of_kernel_log {
@@ -219,6 +224,7 @@ impl Counters {
                 self.batch.append(store, id, at.timeline_ms() - 1, reading);
             }
         }
+        true
     }
 
     /// Whether anything reads the kernel log that can be believed.

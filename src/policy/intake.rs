@@ -29,7 +29,7 @@ impl Policy {
             Observation::KernelRecordMalformed => self.counters.count_malformed_record(),
             Observation::Readings(readings) => {
                 if readings.source == Source::KernelLog {
-                    self.counters.set_kernel_log(log_view(readings), at, &mut self.store);
+                    self.set_log_view(at, log_view(readings), step);
                 }
                 self.sources.take(at, readings, &mut self.store);
             }
@@ -113,6 +113,13 @@ impl Policy {
         brake::publish(&self.brake, (&mut self.counters, &mut self.store));
     }
 
+    /// What one view has begun to tell, another does not go on with: only one may be forged.
+    fn set_log_view(&mut self, at: Moment, view: LogView, step: &mut Step) {
+        if self.counters.set_kernel_log(view, at, &mut self.store) {
+            self.kernel_log.finish(&mut step.events);
+        }
+    }
+
     /// Returns when the record was written, on the uptime clock.
     pub(super) fn observe_record(
         &mut self,
@@ -122,7 +129,7 @@ impl Policy {
     ) -> Duration {
         let from_kernel = record.facility == 0;
         let view = if record.is_claimed() { LogView::Claimed } else { LogView::Believed };
-        self.counters.set_kernel_log(view, at, &mut self.store);
+        self.set_log_view(at, view, step);
         self.counters.count_record(from_kernel, late_ms(record.utc, at));
         // A record of the backlog is as old as its wall time says.
         let age = Duration::try_from(at.utc.duration_since(record.utc)).unwrap_or_default();

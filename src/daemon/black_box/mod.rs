@@ -85,7 +85,7 @@ impl BlackBox {
 
     /// Lets the next record know the newest event.
     pub(super) fn note(&self, events: &[Event]) {
-        let told_by_kernel = |event: &&Event| event.kind.is_of_kernel_log();
+        let told_by_kernel = |event: &&Event| event.kind.is_of_kernel_log() && !event.is_claimed();
         if let (Some(shared), Some(event)) =
             (&self.shared, events.iter().rev().find(told_by_kernel))
         {

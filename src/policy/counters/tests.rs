@@ -90,7 +90,9 @@ proptest! {
                     counters.publish_changed(at, &mut store);
                     tell_all(&counters, &mut plain, Some(at_ms));
                 }
-                Does::LosesTheLog => counters.set_kernel_log(LogView::Unread, at, &mut store),
+                Does::LosesTheLog => {
+                    counters.set_kernel_log(LogView::Unread, at, &mut store);
+                }
                 Does::ReadsTheLog => {
                     if !counters.kernel_log_is_believed() {
                         for (id, reading) in &counters.cells[..counters.of_kernel_log] {

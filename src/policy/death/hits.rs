@@ -80,6 +80,9 @@ fn uptime(event: &Event, ended: Moment) -> Option<Duration> {
 }
 
 fn of_event(death: &Circumstances<'_>, ended: Moment, event: &Event) -> Option<Hit> {
+    if event.is_claimed() {
+        return None;
+    }
     let at = uptime(event, ended);
     let is_late = at.is_some_and(|at| at > ended.uptime + TOLD_WITHIN);
     let is_early = death.began.zip(at).is_some_and(|(began, at)| at + SLACK < began);

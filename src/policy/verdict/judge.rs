@@ -92,7 +92,7 @@ impl Facts<'_> {
 }
 
 /// Whether a holder may explain memory that no counter names.
-pub(super) fn is_user(holder: &Holder) -> bool {
+fn is_user(holder: &Holder) -> bool {
     holder.uses_driver() || holder.pipe_bytes > 0
 }
 

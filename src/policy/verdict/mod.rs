@@ -20,7 +20,7 @@ use crate::model::{
 };
 use crate::policy::counters::{Cell, Counters};
 use crate::policy::store::SeriesStore;
-use judge::{DriverStand, Facts, Judged, Unexplained, is_user, judge};
+use judge::{DriverStand, Facts, Judged, Unexplained, judge};
 use signs::Signs;
 
 /// Between two judgements.

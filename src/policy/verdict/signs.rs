@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::is_user;
 use crate::model::{Event, HolderReadings, KernelEvent, ProcessId, Recovery, TaskSeen, WedgeSign};
 
 /// So long a process waits in the kernel that is no longer just at work, and so long the driver
@@ -62,7 +61,7 @@ pub(super) struct Signs {
 impl Signs {
     /// Somebody has looked who has the driver open.
     pub(super) fn look(&mut self, readings: &HolderReadings) {
-        let users = || readings.holders.iter().filter(|holder| is_user(holder));
+        let users = || readings.holders.iter().filter(|holder| holder.uses_driver());
         self.users = users().map(|holder| holder.id.pid).collect();
         self.looked = readings.read_at;
         let waits: BTreeMap<ProcessId, Arc<str>> = users()

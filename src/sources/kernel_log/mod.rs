@@ -27,7 +27,7 @@ use stream::Stream;
 pub use stream::pieces;
 use syslog::Syslog;
 
-/// Time between tries to open a log that cannot be opened.
+/// Time between tries to open a log that cannot be opened, or that a substitute is read for.
 const RETRY_AFTER: Duration = Duration::from_secs(10);
 
 /// `/dev/kmsg`'s device number, the same on every Linux (Documentation/admin-guide/devices.txt).
@@ -101,7 +101,7 @@ pub struct KernelLogSource {
     input: Input,
     /// Why the reader is not the best one, or why there is none.
     reason: Option<Arc<str>>,
-    /// Uptime of the next try, while there is no reader.
+    /// Uptime of the next try, while there is no reader or a substitute.
     retry_at: Option<Duration>,
     drained_once: bool,
 }
@@ -197,15 +197,23 @@ impl KernelLogSource {
     }
 
     fn retry(&mut self, uptime: Duration) {
-        if !matches!(self.input, Input::Down) {
+        if !matches!(self.input, Input::Down | Input::Syslog(_)) {
             return;
         }
         if uptime < *self.retry_at.get_or_insert(uptime + RETRY_AFTER) {
             return;
         }
+        self.retry_at = Some(uptime + RETRY_AFTER);
+        if matches!(self.input, Input::Syslog(_)) {
+            if let Ok(input) = open_path(&self.path) {
+                self.intake.interrupted();
+                self.read_from(input);
+                self.log_change();
+            }
+            return;
+        }
         let before = self.reason.take();
         self.start();
-        self.retry_at = Some(uptime + RETRY_AFTER);
         if self.reader() != Reader::None || self.reason != before {
             self.log_change();
         }
@@ -213,11 +221,7 @@ impl KernelLogSource {
 
     fn start(&mut self) {
         match open_path(&self.path) {
-            Ok(input) => {
-                self.intake.begin(matches!(input, Input::Device(_)));
-                self.input = input;
-                self.reason = None;
-            }
+            Ok(input) => self.read_from(input),
             Err(OpenError::NotALog(reason)) => self.reason = Some(reason.into()),
             Err(OpenError::Denied(denied)) if !self.falls_back => self.reason = Some(denied.into()),
             Err(OpenError::Denied(denied)) => match Syslog::start(self.intake.resume_point()) {
@@ -229,6 +233,12 @@ impl KernelLogSource {
                 Err(also) => self.reason = Some(format!("{denied}; {also}").into()),
             },
         }
+    }
+
+    fn read_from(&mut self, input: Input) {
+        self.intake.begin(matches!(input, Input::Device(_)));
+        self.input = input;
+        self.reason = None;
     }
 
     fn go_down(&mut self, reason: String, uptime: Duration) {
