@@ -118,14 +118,17 @@ fn either(matching: &Matching, left: Vector, right: Vector) -> Result<Vector, St
     let any = fate(coverage.met_by_any());
     let added = right.sift(|sample, _| fate(coverage.met(sample)), any, left.because());
     drop(coverage);
+    let of_left = left.possible().len();
     let known = unique(left.known.into_iter().chain(added.known).collect())?;
     let has_any_left = left.open.as_ref().is_some_and(|open| open.any);
     let mut open = joined(left.open.unwrap_or_default(), added.open.unwrap_or_default());
     open.exists = exists;
     if !has_any_left {
         let groups = groups(&open, matching);
+        // Where there were too many, the right side's are not among them.
+        let is_told = |group: &&Vec<usize>| group.iter().any(|place| *place >= of_left);
         let some = only_right.iter().filter_map(|sample| {
-            groups.get(&Signature { sample, matching }).filter(|group| !group.is_empty()).cloned()
+            groups.get(&Signature { sample, matching }).filter(is_told).cloned()
         });
         let some: Vec<Vec<usize>> = some.collect();
         open.some.extend(some);
