@@ -86,9 +86,19 @@ impl Grown<'_> {
 }
 
 impl<'a> Account<'a> {
-    /// Of the last `window`.
+    /// Of the last `window`, as far back as growth can be attributed.
     pub(super) fn of(brake: &'a Brake, now: Duration, window: Duration) -> Self {
-        let since = brake.since(now, window);
+        Self::since(brake, now, window, brake.since(now, window))
+    }
+
+    /// Of all of the window, whoever was there besides.
+    pub(super) fn of_all(&self, brake: &'a Brake, now: Duration) -> Self {
+        let begin = now.saturating_sub(self.window);
+        let scanned = brake.scans.iter().next().map_or(begin, |(at, _)| *at);
+        Self::since(brake, now, self.window, begin.max(scanned))
+    }
+
+    fn since(brake: &'a Brake, now: Duration, window: Duration, since: Duration) -> Self {
         let mut account = Self {
             window,
             taken: brake.taken(since),
@@ -216,6 +226,12 @@ impl<'a> Account<'a> {
         engine.basis = if is_figured { Basis::DriverFigures } else { Basis::OnlyDriverUser };
         engine.attributed = rest;
         true
+    }
+
+    /// What the largest owner beside that engine has taken.
+    pub(super) fn most_beside(&self, engine: &EngineSeen) -> u64 {
+        let engines = self.engines.iter().filter(|own| own.seen.server != engine.server);
+        engines.map(Grown::all).chain([self.most_of_others()]).max().unwrap_or(0)
     }
 
     /// What the largest owner that is no engine has taken.

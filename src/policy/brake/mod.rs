@@ -277,8 +277,14 @@ impl Brake {
             return Err(HoldReason::UnclearTarget);
         }
         let account = self.decisive(now).ok_or(HoldReason::UnclearTarget)?;
-        let chosen = clear_eater(&account, self.least());
-        chosen.map(|eater| EngineTarget::from(eater.seen)).ok_or(HoldReason::UnclearTarget)
+        let eater = clear_eater(&account, self.least()).ok_or(HoldReason::UnclearTarget)?;
+        // Where somebody ended a moment ago, growth is attributed since then only. Who has taken
+        // more before is there all the same.
+        let whole = account.of_all(self, now).most_beside(eater.seen);
+        if whole > account.most_beside(eater.seen).max(eater.all()) {
+            return Err(HoldReason::UnclearTarget);
+        }
+        Ok(EngineTarget::from(eater.seen))
     }
 
     /// The account of the shortest window in which so much has gone that it matters.

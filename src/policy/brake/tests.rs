@@ -513,6 +513,30 @@ fn what_was_taken_while_one_that_has_gone_was_there_is_laid_to_nobody() {
 }
 
 #[test]
+fn whoever_took_more_before_an_engine_ended_spares_the_one_that_took_what_that_left() {
+    let mut brake = Brake::default();
+    let mut show = |milliseconds, gib, pipes_gib, engines: &[Engine]| {
+        let at = START + Duration::from_millis(milliseconds);
+        brake.measured(at, TOTAL, outside(gib));
+        let pipes =
+            other(ProcessMemory { pipe_bytes: pipes_gib * GIB, ..ProcessMemory::default() });
+        brake.scanned(at, scan(engines, &[pipes]));
+        let seen = engines.iter().map(|engine| (engine.seen(), engine.phase));
+        brake.looked(at, seen, Scope::All);
+        choice(&brake, milliseconds)
+    };
+    show(0, 1, 0, &[OLD, LOADING]).unwrap_err();
+    show(4_000, 21, 16, &[OLD, LOADING]).unwrap_err();
+    show(5_000, 17, 16, &[works(OLD)]).unwrap_err();
+    assert_eq!(show(6_000, 19, 16, &[works(works(OLD))]), UNCLEAR);
+    for second in 7..=13 {
+        show(second * 1_000, 19, 16, &[works(works(OLD))]).unwrap_err();
+    }
+    let thrice = works(works(works(OLD)));
+    assert_eq!(show(16_000, 21, 16, &[thrice]), Ok("a".to_owned()));
+}
+
+#[test]
 fn everybody_is_looked_at_when_a_quarter_of_what_is_left_has_gone_unseen() {
     let needs = |brake: &Brake, milliseconds| {
         brake.needs_a_look(START + Duration::from_millis(milliseconds))
