@@ -282,7 +282,7 @@ pub(super) fn works_on_engine(action: &Action) -> bool {
 }
 
 /// Whether everything that a remedy does is such an act.
-fn counts_by(remedy: &Remedy, is_such: fn(&Action) -> bool) -> bool {
+pub(super) fn counts_by(remedy: &Remedy, is_such: fn(&Action) -> bool) -> bool {
     let acts: Vec<&Action> = remedy.steps.iter().filter(|step| !step.is_notice()).collect();
     !acts.is_empty() && acts.into_iter().all(is_such)
 }

@@ -11,6 +11,9 @@ use super::{Checker, Clock, Violation, broken};
 /// How far back anybody looks for signs, and a little more.
 const LOOKED_BACK: Duration = Duration::from_secs(11);
 
+/// The same where memory ends slowly.
+const LOOKED_FAR_BACK: Duration = Duration::from_secs(301);
+
 /// The shipped rule.
 const SHIPPED: &str = "MemoryCollapse";
 
@@ -57,7 +60,11 @@ impl Signs {
         // The last one of a look.
         if readings.source == Source::Sysctl {
             let now = clock.at.uptime;
-            while self.memory.front().is_some_and(|(at, _)| now.saturating_sub(*at) > LOOKED_BACK) {
+            while self
+                .memory
+                .front()
+                .is_some_and(|(at, _)| now.saturating_sub(*at) > LOOKED_FAR_BACK)
+            {
                 self.memory.pop_front();
             }
             self.memory.push_back((now, self.latest));
@@ -86,7 +93,10 @@ impl Signs {
         };
         let second = || of_late(Duration::from_millis(1_100));
         let mut signs = Vec::new();
-        if of_late(LOOKED_BACK).any(|told| told.available - available > total / 65.0) {
+        // Over minutes it counts only where little was left all the while.
+        let is_slow = of_late(LOOKED_BACK).all(|told| told.available < total / 15.0);
+        let far = if is_slow { LOOKED_FAR_BACK } else { LOOKED_BACK };
+        if of_late(far).any(|told| told.available - available > total / 65.0) {
             signs.push("available memory has gone");
         }
         if second().any(|told| told.available > available && told.free > free) {

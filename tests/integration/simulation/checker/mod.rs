@@ -31,6 +31,7 @@ pub use self::acts::engine_of;
 use self::brake::Signs;
 use self::neighbours::Neighbours;
 use self::orders::People;
+use self::reads::Lack;
 use self::received::Received;
 use self::restarts::{Restarts, is_restart};
 use self::settings::Settings;
@@ -75,7 +76,7 @@ pub struct Checker {
     /// The actions that are under way.
     flights: Vec<Flight>,
     /// Sources of which nothing could be read the last time.
-    failed: BTreeSet<Source>,
+    failed: BTreeMap<Source, Lack>,
     rails: GuardRails,
     knows_past: bool,
     /// Memory was measured once: nothing is decided before.
@@ -368,11 +369,12 @@ impl Checker {
         match seen {
             Observation::Readings(readings) => {
                 self.has_measured |= readings.source == Source::Meminfo;
-                let has_failed = readings.values.iter().all(|value| *value == Reading::Failed);
-                if has_failed && !readings.values.is_empty() {
-                    self.failed.insert(readings.source);
-                } else {
-                    self.failed.remove(&readings.source);
+                self.failed.remove(&readings.source);
+                let all_are = |of| readings.values.iter().all(|value| *value == of);
+                let lacks = [(Reading::Failed, Lack::Failed), (Reading::Unsupported, Lack::Gone)];
+                let lack = lacks.into_iter().find(|(of, _)| all_are(*of)).map(|(_, lack)| lack);
+                if let Some(lack) = lack.filter(|_| !readings.values.is_empty()) {
+                    self.failed.insert(readings.source, lack);
                 }
             }
             Observation::Outcome(outcome) => self.hear(outcome),

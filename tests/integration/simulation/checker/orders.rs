@@ -29,7 +29,12 @@ struct Question {
 
 fn about(decision: &Decision) -> (RuleId, Mode, usize, Action, Target) {
     let Decision { rule, mode, step, action, target, .. } = decision;
-    (rule.clone(), *mode, *step, action.clone(), target.clone())
+    let mut action = action.clone();
+    // How much is free then is no matter of the question.
+    if let Action::StopEngine { unless_free_bytes, .. } = &mut action {
+        *unless_free_bytes = None;
+    }
+    (rule.clone(), *mode, *step, action, target.clone())
 }
 
 impl People {

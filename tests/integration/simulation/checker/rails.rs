@@ -7,7 +7,7 @@ use umawarden::model::{Decision, OperatorCommand, OperatorOrder, Target};
 use umawarden::policy::guard::{MaintenanceWindow, WrittenWindow};
 use umawarden::policy::rule::Remedy;
 
-use super::acts::{Acted, works_on_engine};
+use super::acts::{Acted, counts_by, engine_of, works_on_engine};
 use super::{Checker, Clock, Violation, Watched, broken};
 
 impl Checker {
@@ -80,15 +80,17 @@ impl Checker {
     ) -> Result<(), Violation> {
         let limit = remedy.rails.breaker.or(self.rails.breaker);
         let Some(limit) = limit.filter(|limit| limit.misses > 0) else { return Ok(()) };
-        let acts: Vec<&Acted> = self
-            .counted_with(decision, remedy, works_on_engine)
-            .filter(|act| !act.is_forgiven)
-            .collect();
+        let acts: Vec<&Acted> = self.acts_of(decision).filter(|act| !act.is_forgiven).collect();
+        // A step that is in force already is passed.
         let goes_on =
-            |one: &&Acted, next: &&Acted| one.aim_met != Some(true) && next.step == one.step + 1;
+            |one: &&Acted, next: &&Acted| one.aim_met != Some(true) && next.step > one.step;
         let mut rounds: Vec<&[&Acted]> = acts.chunk_by(goes_on).collect();
         if decision.step > 0 {
             rounds.pop();
+        }
+        if counts_by(remedy, works_on_engine) && !decision.action.is_notice() {
+            let engine = engine_of(decision);
+            rounds.retain(|round| round.iter().any(|act| act.engine == engine));
         }
         let mut missed = 0;
         for round in rounds.iter().rev() {

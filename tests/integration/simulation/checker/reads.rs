@@ -1,11 +1,20 @@
 //! Whether a condition can be told while sources have failed, from its text alone.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use umawarden::model::{Source, metric};
 
-/// Sources that cannot be read.
-type Failed = BTreeSet<Source>;
+/// What a source lacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lack {
+    /// It cannot be read.
+    Failed,
+    /// It is not there: what it would tell is nothing.
+    Gone,
+}
+
+/// Sources that lack everything.
+type Failed = BTreeMap<Source, Lack>;
 
 /// Whether it may be known that the condition holds, and with what. The left side of `or` decides
 /// before the right one.
@@ -18,7 +27,7 @@ pub fn may_end(text: &str, failed: &Failed) -> bool {
     split(text, &["or"]).iter().all(|(_, branch)| {
         let parts = split(branch, &["and", "unless"]);
         if let [(_, part)] = parts.as_slice() {
-            return within(part).map_or_else(|| is_read(part, failed), |i| may_end(i, failed));
+            return within(part).map_or_else(|| is_told(part, failed), |i| may_end(i, failed));
         }
         parts.iter().any(|(word, part)| match *word {
             "unless" => holds(part, failed, false),
@@ -50,10 +59,24 @@ fn all_hold(branch: &str, failed: &Failed, with_what: bool) -> bool {
     })
 }
 
+/// Whether it may be known that a part without `and`, `or` and `unless` gives nothing. It gives
+/// nothing where one side of a comparison is not there, or is over a range in which nothing was
+/// read.
+fn is_told(part: &str, failed: &Failed) -> bool {
+    let mut sides = [" < on() ", " > on() "].iter().flat_map(|with| part.split(with));
+    is_read(part, failed)
+        || names(part, failed, Lack::Gone)
+        || sides.any(|side| side.contains('[') && is_read(side, failed))
+}
+
 /// Whether every metric in it can be read.
 fn is_read(text: &str, failed: &Failed) -> bool {
+    !names(text, failed, Lack::Failed)
+}
+
+fn names(text: &str, failed: &Failed, lack: Lack) -> bool {
     let words = text.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
-    !words.filter_map(metric).any(|metric| failed.contains(&metric.source))
+    words.filter_map(metric).any(|metric| failed.get(&metric.source) == Some(&lack))
 }
 
 /// What stands between these words, outside of all parentheses, each with the word before it.
@@ -108,7 +131,7 @@ fn within(text: &str) -> Option<&str> {
 
 #[test]
 fn what_may_be_told_while_something_cannot_be_read() {
-    let failed = Failed::from([Source::Pressure]);
+    let failed = Failed::from([(Source::Pressure, Lack::Failed), (Source::Vmstat, Lack::Gone)]);
     let known = "uma_memory_free_bytes < 9";
     let lost = "rate(uma_pressure_stalled_seconds_total[1s]) > 0";
     for (text, hold, end) in [
@@ -126,6 +149,9 @@ fn what_may_be_told_while_something_cannot_be_read() {
         ("K unless on() (L and on() K)", true, true),
         ("(K and L) or on() K", true, true),
         ("sum(K or L) > 1", false, false),
+        ("rate(uma_memory_free_bytes[1s]) < on() uma_pressure_ratio", false, true),
+        ("uma_memory_free_bytes < on() uma_pressure_ratio", false, false),
+        ("uma_swap_in_pages_total < on() uma_pressure_ratio", false, true),
     ] {
         let text = text.replace('K', known).replace('L', lost);
         assert_eq!((may_hold(&text, &failed), may_end(&text, &failed)), (hold, end), "{text}");
