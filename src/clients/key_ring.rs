@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::keys::{KeyError, Secret};
-use super::owner::{Claim, Sockets};
+use super::owner::{Claim, Connection};
 use super::session::Place;
 use crate::model::{EngineTarget, EngineUser, SecretPlace};
 
@@ -25,7 +25,6 @@ pub struct EngineKey {
     secret: Secret,
     ring: KeyRing,
     user: u32,
-    sockets: Sockets,
 }
 
 /// There is a key, and it is not sent.
@@ -65,8 +64,8 @@ impl KeyRing {
     fn key(&self, place: &SecretPlace) -> Result<EngineKey, NoKey> {
         let secret = Secret::read(place)?;
         let user = self.user(place).map_err(NoKey::Unproven)?;
-        let sockets = self.claim().prove(user).map_err(NoKey::Unproven)?;
-        Ok(EngineKey { secret, ring: self.clone(), user, sockets })
+        self.claim().prove(user).map_err(NoKey::Unproven)?;
+        Ok(EngineKey { secret, ring: self.clone(), user })
     }
 
     /// Whose processes get it.
@@ -91,16 +90,12 @@ impl KeyRing {
 }
 
 impl EngineKey {
-    /// The key, for a connection that is made by now: the same sockets have listened before and
-    /// listen still, so that one of them has accepted it.
+    /// The key, for a connection that is made by now.
     ///
     /// # Errors
-    /// Something else listens there by now.
-    pub fn reveal(&self) -> Result<&Secret, String> {
-        let sockets = self.ring.claim().prove(self.user)?;
-        match sockets == self.sockets {
-            true => Ok(&self.secret),
-            false => Err(format!("something else listens at {} by now", self.ring.place.origin)),
-        }
+    /// What is at the other end is not proven to be the engine.
+    pub fn reveal(&self, made: &Connection) -> Result<&Secret, String> {
+        self.ring.claim().prove_connection(self.user, made)?;
+        Ok(&self.secret)
     }
 }

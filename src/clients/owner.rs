@@ -1,20 +1,24 @@
 //! Whether an engine is still the one that was meant, and is what listens where it is asked.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, Read as _};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use super::network;
 use super::session::Place;
 use crate::model::{EngineTarget, ProcessId, Proof};
-use crate::parse::process::{Listener, cgroup, is_within, listeners, stat, user_id};
+use crate::parse::kernel::container_id;
+use crate::parse::process::{
+    Listener, TcpSocket, cgroup, is_within, listeners, stat, tcp_sockets, user_id,
+};
 
-/// Those that listen stand first.
-const MOST_SOCKET_BYTES: u64 = 256 << 10;
-/// The most open files of a process that are looked at.
+/// Rows of some 50,000 sockets.
+const MOST_SOCKET_BYTES: u64 = 8 << 20;
+/// The most open files of a process that are looked at, and of all processes of an engine.
 const MOST_OPEN: usize = 4096;
+const MOST_OPEN_OF_ALL: usize = 65_536;
 /// Longer files of a process are cut.
 const MOST_FILE_BYTES: u64 = 64 << 10;
 
@@ -38,14 +42,26 @@ pub fn is_alive(procfs: &Path, id: ProcessId) -> bool {
 pub fn listens(procfs: &Path, engine: &EngineTarget, place: &Place) -> Option<bool> {
     let claim = Claim { procfs: procfs.to_owned(), engine, place };
     let sockets = claim.listening(&engine.processes.first()?.pid.to_string()).ok()?;
-    let holders: Vec<_> = sockets.iter().map(|socket| claim.holder(socket)).collect();
-    let is_its = holders.iter().any(|holder| matches!(holder, Ok(Some(_))));
-    let is_all_seen = !holders.is_empty() && holders.iter().all(Result::is_ok);
-    (is_its || is_all_seen).then_some(is_its)
+    if sockets.is_empty() {
+        return None;
+    }
+    Some(!claim.holders(&sockets).ok()?.is_empty())
 }
 
-/// The sockets that a proof is about, by their inodes: while they listen, nobody else accepts.
-pub type Sockets = BTreeSet<u64>;
+/// A connection, by the addresses of its ends.
+#[derive(Clone, Copy, Debug)]
+pub struct Connection {
+    client: SocketAddr,
+    server: SocketAddr,
+}
+
+impl Connection {
+    /// Between those two.
+    pub fn new(client: SocketAddr, server: SocketAddr) -> Self {
+        let plain = |end: SocketAddr| SocketAddr::new(end.ip().to_canonical(), end.port());
+        Self { client: plain(client), server: plain(server) }
+    }
+}
 
 /// An engine that says that it is what listens at a place, and is to be sent a key.
 #[derive(Clone, Debug)]
@@ -61,18 +77,12 @@ pub struct Claim<'a> {
 impl Claim<'_> {
     /// Proves that what accepts connections at that place is a process of the engine, and that no
     /// unprivileged user can have made it: it runs as `user`, or is in the system service or
-    /// container that the service manager or Docker confirms. Returns the sockets that it listens
-    /// on.
+    /// container that the service manager or Docker confirms.
     ///
     /// # Errors
     /// What is not proven, and what to write so that it is.
-    pub fn prove(&self, user: u32) -> Result<Sockets, String> {
-        let Some(server) = self.engine.processes.first() else {
-            return Err(format!("no process of {} is known", self.engine.name));
-        };
-        if !is_alive(&self.procfs, *server) {
-            return Err(format!("pid {server} has ended"));
-        }
+    pub fn prove(&self, user: u32) -> Result<(), String> {
+        let server = self.server()?;
         if self.is_elsewhere(server.pid) {
             return self.prove_elsewhere();
         }
@@ -80,22 +90,82 @@ impl Claim<'_> {
         if sockets.is_empty() {
             return Err(format!("no socket is seen to listen at {}", self.place.origin));
         }
-        for socket in &sockets {
-            let holder = self.holder(socket).map_err(|error| {
-                format!("the open files of pid {server} cannot be read: {error}: run as root")
-            })?;
-            let holder = holder.ok_or_else(|| {
-                let (origin, name) = (&self.place.origin, &self.engine.name);
-                format!("what listens at {origin} is no process of {name}")
-            })?;
-            self.prove_process(holder, socket, user)?;
+        self.prove_sockets(&sockets, user)
+    }
+
+    /// The same of the other end of a connection that is made by now. Whoever else listened when
+    /// it was made has it then, or had it ended by listening no longer.
+    ///
+    /// # Errors
+    /// As of [`Self::prove`].
+    pub fn prove_connection(&self, user: u32, made: &Connection) -> Result<(), String> {
+        if self.has_accepted(user, made)? {
+            return Ok(());
         }
-        Ok(sockets.iter().map(|socket| socket.inode).collect())
+        // One of those that listen will accept it.
+        self.prove(user)?;
+        self.has_accepted(user, made).map(drop)
+    }
+
+    /// Whether it is accepted by the engine; an error: by somebody else, or it has ended.
+    fn has_accepted(&self, user: u32, made: &Connection) -> Result<bool, String> {
+        let server = self.server()?;
+        let is_elsewhere = self.is_elsewhere(server.pid);
+        let process = if is_elsewhere { "self".to_owned() } else { server.pid.to_string() };
+        let origin = &self.place.origin;
+        let end = self.tcp(&process, |sockets| {
+            let mut ends = sockets.filter(|socket| {
+                !socket.is_listening && socket.local == made.server && socket.remote == made.client
+            });
+            ends.next()
+        })?;
+        match end {
+            Some(TcpSocket { inode: 0, .. }) => Ok(false),
+            Some(end) if is_elsewhere && end.uid != 0 => {
+                Err(format!("the connection to {origin} was accepted by user {}", end.uid))
+            }
+            Some(_) if is_elsewhere => Ok(true),
+            Some(TcpSocket { local, uid, inode, .. }) => {
+                let accepted = Listener { at: local.ip(), uid, inode };
+                self.prove_sockets(&[accepted], user).map(|()| true)
+            }
+            // Its other end is in the container's network.
+            None if is_elsewhere => self.prove_elsewhere().map(|()| true),
+            None => Err(format!("the connection to {origin} has ended")),
+        }
+    }
+
+    fn server(&self) -> Result<ProcessId, String> {
+        let Some(server) = self.engine.processes.first() else {
+            return Err(format!("no process of {} is known", self.engine.name));
+        };
+        let is_there = is_alive(&self.procfs, *server);
+        is_there.then_some(*server).ok_or_else(|| format!("pid {server} has ended"))
+    }
+
+    fn prove_sockets(&self, sockets: &[Listener], user: u32) -> Result<(), String> {
+        let name = &self.engine.name;
+        let holders = self.holders(sockets).map_err(|error| {
+            format!("the open files of {name} cannot be read: {error}: run as root")
+        })?;
+        for socket in sockets {
+            let holder = holders.get(&socket.inode).ok_or_else(|| {
+                format!("what listens at {} is no process of {name}", self.place.origin)
+            })?;
+            self.prove_process(*holder, socket, user)?;
+        }
+        Ok(())
     }
 
     fn prove_process(&self, id: ProcessId, socket: &Listener, user: u32) -> Result<(), String> {
         if !self.engine.proof.is_claimed() && self.is_in_its_cgroup(id) {
             return Ok(());
+        }
+        if self.is_contained(id) {
+            return Err(format!(
+                "pid {id} is in a container that Docker does not confirm, where users are whom \
+                 the container wants: give the program Docker's or Podman's socket"
+            ));
         }
         let status = self.read(id.pid, "status").unwrap_or_default();
         let runs_as = user_id(&status);
@@ -123,7 +193,7 @@ impl Claim<'_> {
 
     /// In another network than ours, and asked from here: at the address of its container, or at
     /// a port that its host offers.
-    fn prove_elsewhere(&self) -> Result<Sockets, String> {
+    fn prove_elsewhere(&self) -> Result<(), String> {
         if self.engine.proof != Proof::Container {
             return Err(format!(
                 "{} is in another network, and no container is confirmed that is at {}",
@@ -137,22 +207,43 @@ impl Claim<'_> {
                 let origin = &self.place.origin;
                 Err(format!("what listens at {origin} was made by user {}", other.uid))
             }
-            None => Ok(sockets.iter().map(|socket| socket.inode).collect()),
+            None => Ok(()),
         }
     }
 
     /// The sockets that may accept a connection to that place, as seen by a process.
     fn listening(&self, process: &str) -> Result<Vec<Listener>, String> {
         let (to, port) = (self.addresses()?, self.place.port().unwrap_or(80));
-        let of = |name: &str| {
+        let accepts = |socket: &Listener| to.iter().any(|to| socket.accepts(*to));
+        let texts = self.tcp_texts(process)?;
+        let all = texts.iter().flat_map(|text| listeners(text, port));
+        Ok(all.filter(accepts).collect())
+    }
+
+    /// The TCP sockets in the network of a process.
+    fn tcp<T>(
+        &self,
+        process: &str,
+        find: impl FnOnce(&mut dyn Iterator<Item = TcpSocket>) -> T,
+    ) -> Result<T, String> {
+        let texts = self.tcp_texts(process)?;
+        Ok(find(&mut texts.iter().flat_map(|text| tcp_sockets(text))))
+    }
+
+    /// An error: there are more than anybody may be hidden among.
+    fn tcp_texts(&self, process: &str) -> Result<Vec<Vec<u8>>, String> {
+        let mut texts = Vec::new();
+        for name in ["net/tcp", "net/tcp6"] {
             let mut text = Vec::new();
-            let file = File::open(self.procfs.join(process).join(name)).ok()?;
-            file.take(MOST_SOCKET_BYTES).read_to_end(&mut text).ok()?;
-            Some(text)
-        };
-        let files = [of("net/tcp"), of("net/tcp6")];
-        let all = files.iter().flatten().flat_map(|text| listeners(text, port));
-        Ok(all.filter(|socket| to.iter().any(|to| socket.accepts(*to))).collect())
+            // A kernel without IPv6 has no such file.
+            let Ok(file) = File::open(self.procfs.join(process).join(name)) else { continue };
+            let read = file.take(MOST_SOCKET_BYTES).read_to_end(&mut text);
+            if read.is_ok_and(|read| read as u64 == MOST_SOCKET_BYTES) {
+                return Err(format!("{process}/{name} is longer than {MOST_SOCKET_BYTES} bytes"));
+            }
+            texts.push(text);
+        }
+        Ok(texts)
     }
 
     /// Where the key is sent: a name may lead anywhere.
@@ -167,27 +258,56 @@ impl Claim<'_> {
         address.map_err(|_| format!("{host} is a name, which may lead anywhere: write an address"))
     }
 
-    /// The process of the engine that has that socket. An error: not all can be looked at.
-    fn holder(&self, socket: &Listener) -> io::Result<Option<ProcessId>> {
-        let wanted = format!("socket:[{}]", socket.inode);
-        let mut unseen = None;
+    /// The processes of the engine that have those sockets, by inode. An error: one was not found,
+    /// and not all can be looked at.
+    fn holders(&self, sockets: &[Listener]) -> io::Result<BTreeMap<u64, ProcessId>> {
+        let mut wanted: BTreeSet<u64> = sockets.iter().map(|socket| socket.inode).collect();
+        let (mut found, mut unseen) = (BTreeMap::new(), None);
+        let mut left = MOST_OPEN_OF_ALL;
         for id in &self.engine.processes {
-            match fs::read_dir(self.procfs.join(id.pid.to_string()).join("fd")) {
-                Ok(open) => {
-                    let mut open = open.flatten().take(MOST_OPEN);
-                    let is_it = |entry: &fs::DirEntry| {
-                        let target = fs::read_link(entry.path()).ok();
-                        target.is_some_and(|target| target.to_str() == Some(&wanted))
-                    };
-                    if open.any(|entry| is_it(&entry)) && is_alive(&self.procfs, *id) {
-                        return Ok(Some(*id));
-                    }
+            if wanted.is_empty() {
+                break;
+            }
+            let open = match fs::read_dir(self.procfs.join(id.pid.to_string()).join("fd")) {
+                Ok(open) => open.flatten().take(MOST_OPEN.min(left)),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => {
+                    unseen = Some(error);
+                    continue;
                 }
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => unseen = Some(error),
+            };
+            let mut own = Vec::new();
+            for entry in open {
+                left -= 1;
+                let inode = fs::read_link(entry.path()).ok().and_then(|link| socket_inode(&link));
+                own.extend(inode.filter(|inode| wanted.remove(inode)));
+            }
+            if is_alive(&self.procfs, *id) {
+                found.extend(own.into_iter().map(|inode| (inode, *id)));
+            }
+            if left == 0 {
+                unseen = Some(io::Error::other("it has too many files open"));
             }
         }
-        unseen.map_or(Ok(None), Err)
+        unseen.filter(|_| !wanted.is_empty()).map_or(Ok(found), Err)
+    }
+
+    /// Whether it is in a container of root's other than ours, which may run it as any user. One in
+    /// a user namespace of its own runs as users of whoever has made that.
+    fn is_contained(&self, id: ProcessId) -> bool {
+        let is_ours = |namespace: &str| {
+            let of = |process: &str| fs::read_link(self.procfs.join(process).join(namespace)).ok();
+            of("self") == of(&id.pid.to_string())
+        };
+        let container = |pid| {
+            let text = self.read(pid, "cgroup").unwrap_or_default();
+            cgroup(&String::from_utf8_lossy(&text)).and_then(container_id)
+        };
+        let is_in_other = || {
+            let its = container(id.pid);
+            its.is_some() && its != container(std::process::id())
+        };
+        is_ours("ns/user") && (is_in_other() || !is_ours("ns/pid"))
     }
 
     /// Whether its place is meant in our network, and it lives in another.
@@ -215,5 +335,92 @@ impl Claim<'_> {
         let file = File::open(self.procfs.join(pid.to_string()).join(name)).ok()?;
         file.take(MOST_FILE_BYTES).read_to_end(&mut text).ok()?;
         Some(text)
+    }
+}
+
+/// The inode in a link to a socket.
+fn socket_inode(link: &Path) -> Option<u64> {
+    link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead as _, BufReader, Write as _};
+    use std::net::{TcpListener, TcpStream};
+    use std::process::{Command, Stdio};
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::model::{EngineKind, EngineProcess, EngineSeen};
+
+    /// Listens, accepts one connection, and listens no longer.
+    const SNATCHES: &str = "
+import socket
+listener = socket.socket()
+listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+listener.bind(('127.0.0.1', 0))
+listener.listen()
+print(listener.getsockname()[1], flush=True)
+connection, _ = listener.accept()
+listener.close()
+print('accepted', flush=True)
+input()";
+
+    /// This process, as an engine.
+    fn own() -> EngineTarget {
+        let pid = std::process::id();
+        let text = fs::read(format!("/proc/{pid}/stat")).unwrap();
+        let id = ProcessId { pid, start_ticks: stat(&text).unwrap().start_ticks };
+        let processes = vec![EngineProcess::holding(id, "vllm", 0)];
+        let (name, why) = (Arc::from("own"), Arc::from("test"));
+        EngineTarget::from(&EngineSeen::new(name, EngineKind::Vllm, id, processes, why))
+    }
+
+    fn connection(stream: &TcpStream) -> Connection {
+        Connection::new(stream.local_addr().unwrap(), stream.peer_addr().unwrap())
+    }
+
+    fn prove(port: u16, made: Option<&TcpStream>) -> Result<(), String> {
+        let engine = own();
+        let place = Place { origin: format!("http://127.0.0.1:{port}"), network: None };
+        let claim = Claim { procfs: PathBuf::from("/proc"), engine: &engine, place: &place };
+        let user = rustix::process::geteuid().as_raw();
+        match made {
+            Some(stream) => claim.prove_connection(user, &connection(stream)),
+            None => claim.prove(user),
+        }
+    }
+
+    #[test]
+    fn the_end_of_a_connection_is_proven_before_and_after_it_is_accepted() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let client = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        prove(port, Some(&client)).unwrap();
+        let accepted = listener.accept().unwrap();
+        prove(port, Some(&client)).unwrap();
+        drop((accepted, listener));
+        let error = prove(port, Some(&client)).unwrap_err();
+        assert!(error.contains("ended") || error.contains("no socket"), "{error}");
+    }
+
+    #[test]
+    fn who_accepts_and_no_longer_listens_is_sent_no_key() {
+        let mut python = Command::new("python3")
+            .args(["-c", SNATCHES])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(python.stdout.take().unwrap()).lines();
+        let port: u16 = lines.next().unwrap().unwrap().parse().unwrap();
+        let client = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        lines.next().unwrap().unwrap();
+        let _listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
+        prove(port, None).unwrap();
+        let error = prove(port, Some(&client)).unwrap_err();
+        assert!(error.contains("is no process of own"), "{error}");
+        python.stdin.take().unwrap().write_all(b"\n").unwrap();
+        python.wait().unwrap();
     }
 }

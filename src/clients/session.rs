@@ -383,7 +383,8 @@ impl Caller {
             (Way::Plain(client), None) => plain(client, uri, request).await,
             (Way::Plain(_), Some(key)) => {
                 let wire = self.connect(&uri, None).await?;
-                let key = key.reveal().map_err(|why| format!("no key is sent: {why}"))?;
+                let key = wire.ends().and_then(|made| key.reveal(&made));
+                let key = key.map_err(|why| format!("no key is sent: {why}"))?;
                 request.headers_mut().insert(AUTHORIZATION, key.header());
                 send(wire, request).await
             }

@@ -23,6 +23,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
 
+use super::owner::Connection;
 use super::tls;
 
 /// More headers than these nobody sends.
@@ -35,6 +36,8 @@ const TOLD_CHARS: usize = 160;
 #[derive(Debug)]
 pub(super) struct Wire {
     sender: SendRequest<Full<Bytes>>,
+    /// Its ends, where these could be told.
+    ends: Option<Connection>,
     /// Whoever moves the bytes.
     _moving: JoinSet<()>,
 }
@@ -68,12 +71,14 @@ impl Wire {
             .map_err(|error| format!("connecting failed: {error}"))?;
         // What is asked is one small packet each time.
         let _slower = stream.set_nodelay(true);
-        let Some((connector, name)) = tls else { return Self::over(stream).await };
+        let ends = stream.local_addr().and_then(|client| Ok((client, stream.peer_addr()?))).ok();
+        let ends = ends.map(|(client, server)| Connection::new(client, server));
+        let Some((connector, name)) = tls else { return Self::over(stream, ends).await };
         let stream = connector.connect(name, stream).await;
-        Self::over(stream.map_err(|error| failed("TLS", &error))?).await
+        Self::over(stream.map_err(|error| failed("TLS", &error))?, ends).await
     }
 
-    async fn over<S>(stream: S) -> Result<Self, String>
+    async fn over<S>(stream: S, ends: Option<Connection>) -> Result<Self, String>
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
@@ -86,7 +91,12 @@ impl Wire {
             // Whoever waits for the answer hears of it.
             let _broken = connection.await;
         });
-        Ok(Self { sender, _moving: moving })
+        Ok(Self { sender, ends, _moving: moving })
+    }
+
+    /// Its ends.
+    pub(super) fn ends(&self) -> Result<Connection, String> {
+        self.ends.ok_or_else(|| "the connection has ended".to_owned())
     }
 
     /// Whether another request can be sent.

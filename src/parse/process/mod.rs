@@ -4,7 +4,7 @@
 #[cfg(test)]
 mod tests;
 
-use core::net::IpAddr;
+use core::net::{IpAddr, SocketAddr};
 
 /// The longest text that is kept of what a process chose itself.
 pub const MAX_TEXT: usize = 4096;
@@ -298,15 +298,44 @@ impl Listener {
 
 /// The sockets that listen on a port, in `/proc/PID/net/tcp` or `tcp6`.
 pub fn listeners(text: &[u8], port: u16) -> impl Iterator<Item = Listener> {
-    text.split(|byte| *byte == b'\n').filter_map(move |line| {
+    tcp_sockets(text).filter_map(move |socket| {
+        let is_it = socket.is_listening && socket.local.port() == port;
+        is_it.then_some(Listener { at: socket.local.ip(), uid: socket.uid, inode: socket.inode })
+    })
+}
+
+/// A row of `/proc/PID/net/tcp` or `tcp6`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TcpSocket {
+    /// Its own address. That of IPv4 within IPv6 is IPv4.
+    pub local: SocketAddr,
+    /// The address of the other end.
+    pub remote: SocketAddr,
+    /// Whether it listens.
+    pub is_listening: bool,
+    /// The user who made or accepted it.
+    pub uid: u32,
+    /// Its inode; 0 where nobody has accepted it yet, or has it any more.
+    pub inode: u64,
+}
+
+/// The sockets in `/proc/PID/net/tcp` or `tcp6`.
+pub fn tcp_sockets(text: &[u8]) -> impl Iterator<Item = TcpSocket> {
+    text.split(|byte| *byte == b'\n').filter_map(|line| {
         let line = std::str::from_utf8(line).ok()?;
         let fields: Vec<&str> = line.split_ascii_whitespace().collect();
-        let (address, number) = fields.get(1)?.split_once(':')?;
-        if *fields.get(3)? != "0A" || u16::from_str_radix(number, 16).ok()? != port {
-            return None;
-        }
-        let (uid, inode) = (fields.get(7)?.parse().ok()?, fields.get(9)?.parse().ok()?);
-        Some(Listener { at: socket_address(address)?, uid, inode })
+        let address = |place: usize| {
+            let (address, port) = fields.get(place)?.split_once(':')?;
+            let port = u16::from_str_radix(port, 16).ok()?;
+            Some(SocketAddr::new(socket_address(address)?, port))
+        };
+        Some(TcpSocket {
+            local: address(1)?,
+            remote: address(2)?,
+            is_listening: *fields.get(3)? == "0A",
+            uid: fields.get(7)?.parse().ok()?,
+            inode: fields.get(9)?.parse().ok()?,
+        })
     })
 }
 

@@ -17,6 +17,7 @@ use tokio::time::timeout;
 
 use crate::clients::EngineKey;
 use crate::clients::network::Network;
+use crate::clients::owner::Connection;
 
 /// How long an answer may take.
 pub(super) const ANSWER_TAKES: Duration = Duration::from_secs(3);
@@ -84,7 +85,7 @@ pub(super) async fn get(
     let asked = async {
         let connecting = timeout(CONNECTING_TAKES, connect(host, port, network));
         let stream = connecting.await.map_err(|_| NoAnswer::TimedOut)??;
-        let key = revealed(key).await;
+        let key = revealed(key, &stream).await;
         let path = uri.path_and_query().map_or("/", |path| path.as_str());
         exchange(stream, authority.as_str(), path, key, most).await
     };
@@ -92,9 +93,10 @@ pub(super) async fn get(
 }
 
 /// The key, if it is still proven to be that engine's now that the connection is made.
-async fn revealed(key: Option<&EngineKey>) -> Option<HeaderValue> {
+async fn revealed(key: Option<&EngineKey>, stream: &TcpStream) -> Option<HeaderValue> {
     let key = key?.clone();
-    let proving = tokio::task::spawn_blocking(move || Some(key.reveal().ok()?.header()));
+    let made = Connection::new(stream.local_addr().ok()?, stream.peer_addr().ok()?);
+    let proving = tokio::task::spawn_blocking(move || Some(key.reveal(&made).ok()?.header()));
     proving.await.ok()?
 }
 
