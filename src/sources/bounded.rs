@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel, sync_channel};
 use std::thread::Builder;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::model::ProcessId;
 use crate::parse::process::{real_user, stat};
@@ -20,6 +20,14 @@ use crate::sys::descriptors::with_reserve;
 
 /// One read takes microseconds, and milliseconds on a machine that swaps. A guess.
 const READ_TAKES: Duration = Duration::from_millis(250);
+
+/// So long the slow answers of one user may take in one look, and of all users but root: its other
+/// processes, and theirs, are left out of that look.
+const SLOW_OF_USER: Duration = Duration::from_millis(500);
+const SLOW_OF_USERS: Duration = Duration::from_secs(2);
+
+/// An answer that took longer is slow. A guess.
+const SLOW: Duration = Duration::from_millis(10);
 
 /// A process that did not answer is asked again after so long, if it has answered since.
 const AGAIN_AFTER: Duration = Duration::from_secs(30);
@@ -69,6 +77,8 @@ pub(super) struct BoundedReads {
     procfs: PathBuf,
     helper: Option<Sender<Work>>,
     silent: BTreeMap<ProcessId, Silent>,
+    /// How long slow answers took in this look, by user.
+    slow: BTreeMap<u32, Duration>,
     now: Duration,
     takes: Duration,
 }
@@ -76,14 +86,15 @@ pub(super) struct BoundedReads {
 impl BoundedReads {
     /// Of processes of that procfs.
     pub(super) fn new(procfs: PathBuf) -> Self {
-        let (silent, now) = (BTreeMap::new(), Duration::ZERO);
-        Self { procfs, helper: None, silent, now, takes: READ_TAKES }
+        let (silent, slow, now) = (BTreeMap::new(), BTreeMap::new(), Duration::ZERO);
+        Self { procfs, helper: None, silent, slow, now, takes: READ_TAKES }
     }
 
     /// A look begins: the time is that of the uptime clock.
     pub(super) fn begin(&mut self, now: Duration) {
         self.now = now;
         self.silent.retain(|_, silent| !silent.is_forgotten(now));
+        self.slow.clear();
     }
 
     /// How many processes have not answered, and are not asked for a while.
@@ -110,8 +121,15 @@ impl BoundedReads {
             // Whoever asked may have given up.
             let _ = to.send(read);
         };
+        let began = Instant::now();
         self.helper()?.send(Box::new(work)).ok()?;
-        if let Ok(answer) = answer.recv_timeout(self.takes) {
+        let answer = answer.recv_timeout(self.takes);
+        let took = began.elapsed();
+        if took >= SLOW {
+            let user = self.user(id.pid);
+            *self.slow.entry(user).or_default() += took;
+        }
+        if let Ok(answer) = answer {
             return Some(answer);
         }
         // It ends with the read, if that ever does.
@@ -131,7 +149,7 @@ impl BoundedReads {
     }
 
     fn may_be_asked(&self, id: ProcessId) -> bool {
-        if self.silent.is_empty() {
+        if self.silent.is_empty() && self.slow.is_empty() {
             return true;
         }
         if self.silent.contains_key(&id) {
@@ -141,7 +159,14 @@ impl BoundedReads {
         let of = |is_one: &dyn Fn(u32) -> bool| {
             self.silent.values().filter(|silent| is_one(silent.user)).count()
         };
+        let is_slow = || {
+            let of_others = self.slow.iter().filter(|(other, _)| **other != ROOT);
+            let of_others: Duration = of_others.map(|(_, took)| *took).sum();
+            let own = self.slow.get(&user).copied().unwrap_or_default();
+            user != ROOT && (own >= SLOW_OF_USER || of_others >= SLOW_OF_USERS)
+        };
         match user {
+            _ if is_slow() => false,
             ROOT => of(&|other| other == ROOT) < MOST_OF_ROOT,
             _ => {
                 of(&|other| other == user) < MOST_OF_USER
@@ -230,6 +255,21 @@ mod tests {
         // Whose number it was is another one's.
         let (_, _release) = ask_silent(&mut reads, 1);
         assert_eq!(reads.ask(ProcessId { pid: 1, start_ticks: 8 }, || 5), Some(5));
+    }
+
+    #[test]
+    fn whoever_answers_slowly_takes_no_more_than_its_share_of_a_look() {
+        let folder = tempfile::tempdir().unwrap();
+        let users: Vec<(u32, u32)> = (0..40).map(|pid| (pid, 1000 + pid / 20)).collect();
+        let mut reads = reads(folder.path(), &users);
+        reads.takes = READ_TAKES;
+        reads.begin(seconds(0));
+        let slowly = || std::thread::sleep(Duration::from_millis(100));
+        let answered = (0..20).filter(|pid| reads.ask(id(*pid), slowly).is_some()).count();
+        assert!((1..=6).contains(&answered), "{answered}");
+        assert_eq!((reads.ask(id(20), || 5), reads.silent()), (Some(5), 0), "another user's");
+        reads.begin(seconds(1));
+        assert_eq!(reads.ask(id(19), || 5), Some(5), "the next look begins anew");
     }
 
     #[test]
