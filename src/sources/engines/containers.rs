@@ -122,6 +122,8 @@ pub(super) struct ContainerWatch {
     has_answered: bool,
     /// Each with when it was told last.
     told: BTreeMap<Arc<str>, (Container, Duration)>,
+    /// Of which Docker did not answer when it was asked last.
+    silent: BTreeSet<Arc<str>>,
 }
 
 impl ContainerWatch {
@@ -147,6 +149,7 @@ impl ContainerWatch {
             runtime,
             has_answered,
             told,
+            silent: BTreeSet::new(),
         })
     }
 
@@ -229,7 +232,7 @@ impl ContainerWatch {
         self.told.extend(containers.into_iter().map(|(id, told)| (id, (told, now))));
     }
 
-    fn list(&self) -> Result<Containers, NoAnswer> {
+    fn list(&mut self) -> Result<Containers, NoAnswer> {
         let docker = Docker::new(&self.socket);
         let asked = docker.get(LIST, MAX_BODY_BYTES, self.pace.answer_takes);
         // Of the runtime's own time there is none outside of it.
@@ -239,12 +242,23 @@ impl ContainerWatch {
         }
         let mut listed = containers(&answer.body).map_err(NoAnswer::Failed)?;
         let claimed = self.shared.claimed();
-        let claimed = listed.iter_mut().filter(|(id, _)| claimed.contains(*id));
-        for (id, container) in claimed.take(MAX_INSPECTED) {
-            // One that does not answer keeps none of the others unknown that have.
-            let Ok(init) = self.runtime.block_on(self.init(&docker, id)) else { break };
+        self.silent.retain(|id| claimed.contains(id));
+        let lives = |init: ProcessId| process(&self.procfs, init.pid) == Some(init);
+        let is_known =
+            |id: &Arc<str>| self.told.get(id).and_then(|(told, _)| told.init).is_some_and(lives);
+        let unknown = listed.iter_mut().filter(|(id, _)| claimed.contains(*id) && !is_known(id));
+        let mut unknown: Vec<_> = unknown.collect();
+        // One that does not answer keeps none of the others unknown.
+        unknown.sort_by_key(|(id, _)| self.silent.contains(*id));
+        let mut silent = None;
+        for (id, container) in unknown.into_iter().take(MAX_INSPECTED) {
+            let Ok(init) = self.runtime.block_on(self.init(&docker, id)) else {
+                silent = Some(Arc::clone(id));
+                break;
+            };
             container.init = init;
         }
+        self.silent.extend(silent);
         Ok(listed)
     }
 

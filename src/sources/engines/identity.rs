@@ -16,9 +16,37 @@ const ALL_GROUPS: &str = "cgroup:[4026531835]";
 
 /// Services that run what users hand them, by how their names begin: that a process is in one of
 /// these says nothing of the process.
-const OF_USERS: [&str; 12] = [
-    "cron.", "crond.", "cronie.", "anacron.", "at.", "atd.", "ssh.", "ssh@", "sshd.", "sshd@",
-    "slurmd.", "user@",
+const OF_USERS: [&str; 30] = [
+    "anacron.",
+    "at.",
+    "atd.",
+    "code-server.",
+    "code-server@",
+    "condor.",
+    "cron.",
+    "crond.",
+    "cronie.",
+    "dropbear.",
+    "dropbear@",
+    "exim4.",
+    "gitlab-runner.",
+    "jupyter.",
+    "jupyterhub.",
+    "mom.",
+    "pbs_mom.",
+    "postfix.",
+    "postfix@",
+    "rstudio-server.",
+    "slurmd.",
+    "ssh.",
+    "ssh@",
+    "sshd.",
+    "sshd@",
+    "systemd-nspawn@",
+    "tailscaled.",
+    "teleport.",
+    "user@",
+    "xinetd.",
 ];
 
 /// What is confirmed at the time of one look.

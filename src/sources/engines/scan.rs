@@ -166,7 +166,12 @@ impl Scanner {
         let ids = |is_wanted: fn(&Membership) -> bool| {
             let members = self.known.values().map(|known| &known.member);
             let members = members.filter(|member| is_wanted(member));
-            members.filter_map(|member| member.container.clone()).take(MAX_CLAIMED).collect()
+            let of = |is_of_user: bool| {
+                let members = members.clone().filter(move |one| one.is_of_user() == is_of_user);
+                members.filter_map(|member| member.container.clone()).collect::<BTreeSet<_>>()
+            };
+            // Names that users have given take the room of none that may be true.
+            of(false).into_iter().chain(of(true)).take(MAX_CLAIMED).collect()
         };
         (ids(|_| true), ids(|member| !member.is_confirmed))
     }
@@ -425,7 +430,11 @@ impl Scanner {
         } else {
             self.users.clear();
         }
-        told.sort_by_key(|head| (head.start_ticks, head.pid));
+        // Whoever comes first has the name that both are declared by.
+        told.sort_by_cached_key(|head| {
+            let is_vouched = groups.get(head).is_some_and(|all| self.is_vouched_for(all));
+            (!is_vouched, head.start_ticks, head.pid)
+        });
         let told: Vec<_> = told.into_iter().filter_map(|head| groups.remove_entry(&head)).collect();
         let known = &self.known;
         let left = groups.values().flatten();
@@ -438,20 +447,24 @@ impl Scanner {
     fn candidate(&self, head: ProcessId, members: &[ProcessId]) -> Candidate {
         let known = || members.iter().filter_map(|id| self.known.get(&id.pid));
         let user = self.users.get(&head).copied().flatten();
-        let vouched = |known: &Known| {
-            let place = known.kin.declared.and_then(|place| self.matchers.get(place));
-            let is_named = place.is_some_and(|matcher| matcher.declared.matches.unit.is_some());
-            !self.confirmed.proof(&known.member, is_named).is_claimed()
-        };
         let is_launched = self.launched_as(head).is_some();
         Candidate {
             head,
-            is_trusted: is_launched || user == Some(0) || known().any(vouched),
+            is_trusted: is_launched || user == Some(0) || self.is_vouched_for(members),
             user,
             was_told: self.servers.contains(&head),
             is_declared: known().any(|known| known.kin.declared.is_some()),
             pages: known().map(|known| known.stat.resident_pages).fold(0, u64::saturating_add),
         }
+    }
+
+    /// Whether a service of the system or a confirmed container has one of those processes.
+    fn is_vouched_for(&self, members: &[ProcessId]) -> bool {
+        members.iter().filter_map(|id| self.known.get(&id.pid)).any(|known| {
+            let place = known.kin.declared.and_then(|place| self.matchers.get(place));
+            let is_named = place.is_some_and(|matcher| matcher.declared.matches.unit.is_some());
+            !self.confirmed.proof(&known.member, is_named).is_claimed()
+        })
     }
 
     /// Whether its name may depend on what Docker tells in a moment. Nobody else waits for it.
