@@ -124,7 +124,11 @@ impl Account {
 
     fn engine_mut(&mut self, engine: &str) -> &mut Tally {
         if !self.engines.contains_key(engine) && self.engines.len() >= MOST_ENGINES {
-            let oldest = self.engines.iter().min_by_key(|(_, tally)| tally.last_ms);
+            // Names without end must not have a miss forgotten as long as others have none.
+            let oldest = self
+                .engines
+                .iter()
+                .min_by_key(|(_, tally)| (tally.misses.in_a_row() > 0, tally.last_ms));
             let oldest = oldest.map(|(name, _)| Arc::clone(name));
             oldest.and_then(|name| self.engines.remove(&name));
         }
