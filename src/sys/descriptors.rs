@@ -132,9 +132,10 @@ pub fn with_reserve<T>(mut open: impl FnMut() -> io::Result<T>) -> io::Result<T>
 /// [`with_reserve`] does not reach.
 #[must_use = "the reserve fills up again once this is dropped"]
 pub fn lend(many: usize) -> Lent {
+    // Whoever lends holds this.
+    let mut reserve = reserve();
     let of = KEPT_BACK.load(Ordering::Relaxed).min(many);
     KEPT_BACK.fetch_sub(of, Ordering::Relaxed);
-    let mut reserve = reserve();
     let left = reserve.len().saturating_sub(many);
     reserve.truncate(left);
     Lent(of)
