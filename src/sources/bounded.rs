@@ -124,12 +124,12 @@ impl BoundedReads {
         let began = Instant::now();
         self.helper()?.send(Box::new(work)).ok()?;
         let answer = answer.recv_timeout(self.takes);
-        let took = began.elapsed();
-        if took >= SLOW {
-            let user = self.user(id.pid);
-            *self.slow.entry(user).or_default() += took;
-        }
         if let Ok(answer) = answer {
+            let took = began.elapsed();
+            if took >= SLOW {
+                let user = self.user(id.pid);
+                *self.slow.entry(user).or_default() += took;
+            }
             return Some(answer);
         }
         // It ends with the read, if that ever does.

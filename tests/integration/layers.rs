@@ -154,8 +154,11 @@ const PRINTERS: &[(&str, &str)] = &[
 ];
 
 /// The files that may still name a clock, each with the reason.
-const CLOCK_READERS: &[(&str, &str)] =
-    &[("src/daemon/", "the loop's own clock"), ("src/cli/", "a command is an edge of its own")];
+const CLOCK_READERS: &[(&str, &str)] = &[
+    ("src/daemon/", "the loop's own clock"),
+    ("src/cli/", "a command is an edge of its own"),
+    ("src/sources/bounded.rs", "how long one read takes, which no clock of the loop's measures"),
+];
 
 fn rust_files(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
