@@ -87,6 +87,15 @@ impl Scene {
             .filter(move |policy| self == Self::Collapse || *policy != Policy::None)
     }
 
+    fn expects(self, stopped: Option<Stopped>) -> bool {
+        match self {
+            Self::Collapse => stopped == Some(Stopped::Hog),
+            // It may find no huge page any more long before memory is at its end.
+            Self::Job(_) => matches!(stopped, None | Some(Stopped::ByWatchdog)),
+            _ => stopped.is_none(),
+        }
+    }
+
     fn appetite(self, options: &Options) -> Appetite {
         let all =
             Appetite { bytes_a_second: options.rate, leaves_bytes: 0, of: "MemFree:", keeps: DIP };
@@ -205,13 +214,7 @@ pub fn play(scene: Scene, policy: Policy, options: &Options, watchdog: &Watchdog
         "it did not dip"
     );
     let stopped = stopped.map(|who| if bitten { Stopped::ByWatchdog } else { who });
-    let is_expected = match scene {
-        Scene::Collapse => stopped == Some(Stopped::Hog),
-        // It may find no huge page any more long before memory is at its end.
-        Scene::Job(_) => matches!(stopped, None | Some(Stopped::ByWatchdog)),
-        _ => stopped.is_none(),
-    };
-    if !is_expected {
+    if !scene.expects(stopped) {
         // The journal is written within this time.
         std::thread::sleep(Duration::from_millis(500));
         eprint!("{}", in_force.decisions());
