@@ -6,7 +6,7 @@
 //! comes is told to come again until one is free.
 
 use std::collections::VecDeque;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
@@ -120,8 +120,6 @@ pub fn network(address: IpAddr) -> IpAddr {
             let network = address.to_bits() >> 64 << 64;
             IpAddr::V6(Ipv6Addr::from_bits(network))
         }
-        // All of 127/8 is this machine.
-        v4 if v4.is_loopback() => Ipv4Addr::LOCALHOST.into(),
         v4 @ IpAddr::V4(_) => v4,
     }
 }
