@@ -121,9 +121,10 @@ impl Confirmed {
     }
 }
 
-/// The part of a path up to where it names that container.
+/// The part of a path up to where it names that container. Below `user.slice` users name groups:
+/// whoever was given the process id of a container that has ended would be that container there.
 fn container_group(path: &str, id: &str) -> Option<String> {
-    let at = path.find(id)?;
+    let at = path.find(id).filter(|_| !path.starts_with("/user.slice/"))?;
     let end = path[at..].find('/').map_or(path.len(), |length| at + length);
     Some(path[..end].to_owned())
 }
@@ -170,6 +171,12 @@ mod tests {
         ] {
             assert_eq!(proof(&other), Proof::Claimed, "{other}");
         }
+        // Its process has ended, and the number is a user's by now.
+        let of_user = format!("/user.slice/docker-{ID}.scope");
+        put(folder.path(), 8, 80, &of_user);
+        let init = ProcessId { pid: 8, start_ticks: 80 };
+        let confirmed = Confirmed::look(folder.path(), &told(Some(init)));
+        assert!(!confirmed.membership(Some(&of_user)).is_confirmed);
         // Docker does not say which process, or that one is another by now.
         for init in [None, Some(ProcessId { pid: 7, start_ticks: 71 })] {
             let confirmed = Confirmed::look(folder.path(), &told(init));
