@@ -3,6 +3,9 @@
 use std::fs;
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::channel;
+use std::thread::Builder;
+use std::time::Duration;
 
 use crate::files::open_regular;
 use crate::model::EngineTarget;
@@ -12,6 +15,9 @@ const DOCKER_LOGS: &str = "/var/lib/docker/containers";
 
 /// No more is read of what was written meanwhile.
 const MOST_BYTES: u64 = 256 << 10;
+
+/// A local file answers within milliseconds.
+const ANSWERS_WITHIN: Duration = Duration::from_millis(500);
 
 /// SGLang, one line a rank: `torch.cuda.empty_cache() called: reserved X MB -> Y MB (freed Z MB)`.
 const FREED: &str = "torch.cuda.empty_cache() called: reserved ";
@@ -31,20 +37,32 @@ impl EngineLog {
             .as_deref()
             .map(|id| Path::new(DOCKER_LOGS).join(id).join(format!("{id}-json.log")));
         let files = [Some(folder.join("2")), Some(folder.join("1")), of_container];
-        files.into_iter().flatten().find_map(|path| {
-            let found = fs::metadata(&path).ok().filter(fs::Metadata::is_file)?;
-            Some(Self { path, ended_at: found.len() })
+        answer(move || {
+            files.into_iter().flatten().find_map(|path| {
+                let found = fs::metadata(&path).ok().filter(fs::Metadata::is_file)?;
+                Some(Self { path, ended_at: found.len() })
+            })
         })
     }
 
     /// What it says was freed meanwhile, in words.
     pub(super) fn freed(self) -> Option<String> {
-        let mut file = open_regular(&self.path).ok()?;
-        file.seek(SeekFrom::Start(self.ended_at)).ok()?;
-        let mut text = Vec::new();
-        file.take(MOST_BYTES).read_to_end(&mut text).ok()?;
-        freed(&String::from_utf8_lossy(&text))
+        answer(move || {
+            let mut file = open_regular(&self.path).ok()?;
+            file.seek(SeekFrom::Start(self.ended_at)).ok()?;
+            let mut text = Vec::new();
+            file.take(MOST_BYTES).read_to_end(&mut text).ok()?;
+            freed(&String::from_utf8_lossy(&text))
+        })
     }
+}
+
+/// The log is wherever the engine put it: a file system that hangs keeps a thread, not the act.
+fn answer<T: Send + 'static>(ask: impl FnOnce() -> Option<T> + Send + 'static) -> Option<T> {
+    let (sender, answers) = channel();
+    let ask = move || drop(sender.send(ask()));
+    Builder::new().name("engine-log".to_owned()).spawn(ask).ok()?;
+    answers.recv_timeout(ANSWERS_WITHIN).ok().flatten()
 }
 
 /// The sum over all ranks.
@@ -67,6 +85,14 @@ fn freed(text: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_that_does_not_answer_is_given_up() {
+        let (sender, waits) = channel::<()>();
+        assert_eq!(answer(move || waits.recv().ok()), None);
+        drop(sender);
+        assert_eq!(answer(|| Some(1)), Some(1));
+    }
 
     #[test]
     fn what_each_rank_says_is_added_up_and_nothing_else_is_believed() {
