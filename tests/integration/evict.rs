@@ -103,11 +103,12 @@ pub(super) struct Reader {
 
 impl Reader {
     pub(super) fn start() -> Self {
-        Self::run(Command::new(std::env::current_exe().unwrap()))
+        Self::run(Command::new(std::env::current_exe().unwrap()), &[])
     }
 
-    fn run(mut command: Command) -> Self {
-        command.args(["evict::reader_of_other_tests", "--exact", "--nocapture"]);
+    /// The same by a command that runs this program, with arguments that only say which it is.
+    pub(super) fn run(mut command: Command, marks: &[&str]) -> Self {
+        command.args(["evict::reader_of_other_tests", "--exact", "--nocapture"]).args(marks);
         let command =
             command.env(READER, "1").current_dir("/").stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
@@ -484,7 +485,7 @@ fn a_lease_on_a_model_file_holds_up_nobody() {
     fs::copy(std::env::current_exe().unwrap(), &test).unwrap();
     let mut command = Command::new(&test);
     command.uid(65534).gid(65534);
-    let mut hostile = Reader::run(command);
+    let mut hostile = Reader::run(command, &[]);
     hostile.does(&format!("lease {}", leased.display()));
     let began = uptime();
     let said = bench.evict(vec![hostile.id()]).unwrap();

@@ -32,8 +32,8 @@ fn records(mut source: KernelLogSource) -> Vec<KernelRecord> {
     records.collect()
 }
 
-/// Has `nobody` make the kernel log a record with a newline in it, behind which that stands. `None`,
-/// which is told, where users may make no namespaces.
+/// Has `nobody` make the kernel log a record with a newline in it, and the line behind that. `None`
+/// where users may make no namespaces.
 fn forge(line: &str) -> Option<()> {
     let script = format!("mount -t tmpfs -o 'x\n{line}' none /mnt");
     let mounted = Command::new("setpriv")

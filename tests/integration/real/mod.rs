@@ -16,6 +16,7 @@ mod identity;
 mod kill_nine;
 mod launch;
 mod leak;
+mod leased;
 mod lying;
 mod oom;
 mod page_cache;
